@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func checkCommand() *cobra.Command {
+	cfg := defaultConfig()
+	var file string
+	cmd := &cobra.Command{
+		Use:     "check",
+		Short:   "Validate a configuration and probe its servers",
+		Example: "  tandem check -c tandem.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(file, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			return check(cmd.Context(), cfg, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&file, "config", "c", "", "YAML `file` with settings and servers")
+	cmd.Flags().SortFlags = false
+	cfg.bind(cmd.Flags())
+	return cmd
+}
+
+// check probes all servers at once and prints what each said.
+func check(ctx context.Context, cfg config, out io.Writer) error {
+	specs := cfg.specs()
+	client := &http.Client{Transport: pd.NewTransport(cfg.connect), Timeout: cfg.pools.ProbeTimeout}
+	lines := make([]string, len(specs))
+	failed := make([]bool, len(specs))
+	var probes sync.WaitGroup
+	for i, spec := range specs {
+		probes.Go(func() {
+			health, load, err := pools.Probe(ctx, spec, client)
+			if err != nil {
+				lines[i], failed[i] = fmt.Sprintf("%s\t%s\tDOWN\t%v", spec.ID(), spec.Role, err), true
+				return
+			}
+			lines[i] = fmt.Sprintf("%s\t%s\tup\t%s\t%s", spec.ID(), spec.Role, modelNames(health), describeLoad(load))
+		})
+	}
+	probes.Wait()
+
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "SERVER\tROLE\tSTATE\tMODELS\tLOAD")
+	down := 0
+	for i, line := range lines {
+		_, _ = fmt.Fprintln(table, line)
+		if failed[i] {
+			down++
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if down > 0 {
+		return fmt.Errorf("the configuration is valid, but %d of %d servers do not answer", down, len(specs))
+	}
+	if _, err := fmt.Fprintln(out, "\nThe configuration is valid and all servers answer."); err != nil {
+		return err
+	}
+	return rolesComplete(specs)
+}
+
+// rolesComplete tells of a fleet that can only ever answer with an error.
+func rolesComplete(specs []pools.Spec) error {
+	for _, s := range specs {
+		if s.Role.Serves(pools.Decode) {
+			return nil
+		}
+	}
+	return errors.New("there is no decode server: every request will be refused")
+}
+
+func modelNames(h pools.Health) string {
+	names := make([]string, len(h.Models))
+	for i, m := range h.Models {
+		names[i] = m.ID
+	}
+	return strings.Join(names, ",")
+}
+
+func describeLoad(l pools.Load) string {
+	var parts []string
+	for _, g := range []struct {
+		name string
+		pools.Gauge
+	}{{"running", l.Running}, {"waiting", l.Waiting}, {"kv_used", l.KVUsed}} {
+		if g.Known {
+			parts = append(parts, fmt.Sprintf("%s %.3g", g.name, g.Value))
+		}
+	}
+	if len(parts) == 0 {
+		return "unknown"
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// config is all that can be set, by flag or by file: bind names it once for both.
+type config struct {
+	listen  string
+	admin   string
+	servers [3]serverList // prefill, decode, both
+	gateway gateway.Config
+	pools   pools.Config
+	pd      pd.Config
+	queue   pd.QueueConfig
+	cost    pd.CostModel
+
+	drainDelay   time.Duration
+	drainTimeout time.Duration
+	connect      time.Duration
+	otlp         string
+	traceShare   float64
+	logLevel     string
+	logText      bool
+}
+
+func defaultConfig() config {
+	return config{
+		listen:       ":8080",
+		admin:        "127.0.0.1:8081",
+		servers:      [3]serverList{{role: pools.Prefill}, {role: pools.Decode}, {role: pools.Both}},
+		gateway:      gateway.DefaultConfig(),
+		pools:        pools.Default(),
+		pd:           pd.DefaultConfig(),
+		queue:        pd.DefaultQueue(),
+		cost:         pd.DefaultCost(),
+		drainTimeout: 30 * time.Second,
+		connect:      time.Second,
+		traceShare:   1,
+		logLevel:     "info",
+	}
+}
+
+// bind gives every setting its name and help, for flags, the file and the
+// documentation alike.
+func (c *config) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&c.listen, "listen", c.listen, "`address` for OpenAI clients")
+	fs.StringVar(&c.admin, "admin", c.admin, "`address` for metrics, readiness and decisions; not for clients")
+	fs.Var(&c.servers[0], "prefill", "prefill servers: `URLs`, separated by commas; in the file also with labels")
+	fs.Var(&c.servers[1], "decode", "decode servers: `URLs`, likewise")
+	fs.Var(&c.servers[2], "both", "servers that do both: `URLs`, likewise")
+
+	fs.BoolVar(&c.gateway.ExposePair, "expose-pair", c.gateway.ExposePair, "name the servers that answered in x-tandem-prefill and x-tandem-decode")
+	fs.IntVar(&c.gateway.MaxBody, "max-body", c.gateway.MaxBody, "largest request body, `bytes`")
+	fs.IntVar(&c.gateway.MaxHeader, "max-header", c.gateway.MaxHeader, "largest request header block, `bytes`")
+	fs.DurationVar(&c.gateway.ReadTimeout, "read-timeout", c.gateway.ReadTimeout, "time for a whole request to arrive")
+	fs.DurationVar(&c.gateway.ConnIdle, "conn-idle", c.gateway.ConnIdle, "time that a client's connection may idle between requests")
+	fs.DurationVar(&c.gateway.WriteTimeout, "write-timeout", c.gateway.WriteTimeout, "time for the client to take one piece of an answer")
+
+	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
+	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
+	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`")
+	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
+
+	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")
+	fs.DurationVar(&c.pd.PrefillTimeout, "prefill-timeout", c.pd.PrefillTimeout, "time for a prefill leg")
+	fs.DurationVar(&c.pd.FirstEventTimeout, "first-event-timeout", c.pd.FirstEventTimeout, "time for decode to give the first content of a stream")
+	fs.DurationVar(&c.pd.IdleTimeout, "idle-timeout", c.pd.IdleTimeout, "time between two events of a stream")
+	fs.DurationVar(&c.pd.AnswerTimeout, "answer-timeout", c.pd.AnswerTimeout, "time for an answer that is not streamed")
+	fs.DurationVar(&c.pd.HandoffAge, "handoff-age", c.pd.HandoffAge, "age at which a hand-off is not used any more; keep it to a third of the engine's KV lease")
+	fs.IntVar(&c.pd.MaxRetries, "max-retries", c.pd.MaxRetries, "legs tried again for one request")
+	fs.Float64Var(&c.pd.RetryRatio, "retry-ratio", c.pd.RetryRatio, "retries per request over ten seconds, `0..1`")
+	fs.IntVar(&c.pd.RetryFloor, "retry-floor", c.pd.RetryFloor, "retries per ten seconds whatever the traffic")
+
+	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval, "time between two probes of a server, and between two scrapes of its load")
+	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe")
+	fs.Float64Var(&c.pools.EjectShare, "eject-share", c.pools.EjectShare, "share of a pool that breakers may eject, `0..1`; beyond it all servers are used")
+	fs.IntVar(&c.pools.Breaker.Consecutive, "breaker-failures", c.pools.Breaker.Consecutive, "failures in a row that eject a server")
+	fs.Float64Var(&c.pools.Breaker.Ratio, "breaker-ratio", c.pools.Breaker.Ratio, "share of failures over ten seconds that ejects a server, `0..1`")
+	fs.DurationVar(&c.pools.Breaker.Ejection, "breaker-ejection", c.pools.Breaker.Ejection, "time of a first ejection; doubles with each that follows")
+	fs.DurationVar(&c.pools.Breaker.MaxEjection, "breaker-max-ejection", c.pools.Breaker.MaxEjection, "longest ejection")
+	fs.DurationVar(&c.pools.Breaker.Probe, "breaker-probe", c.pools.Breaker.Probe, "time for a server that returns from ejection to prove itself")
+
+	fs.IntVar(&c.cost.KVBytesPerToken, "kv-bytes-per-token", c.cost.KVBytesPerToken, "KV cache of one token, `bytes`")
+	fs.IntVar(&c.cost.BlockTokens, "block-tokens", c.cost.BlockTokens, "tokens of one KV block")
+	fs.Float64Var(&c.cost.Links.SameHost.BytesPerSecond, "link-host", c.cost.Links.SameHost.BytesPerSecond, "assumed KV bandwidth within a host, `bytes per second`")
+	fs.Float64Var(&c.cost.Links.SameRack.BytesPerSecond, "link-rack", c.cost.Links.SameRack.BytesPerSecond, "the same within a rack")
+	fs.Float64Var(&c.cost.Links.SameZone.BytesPerSecond, "link-zone", c.cost.Links.SameZone.BytesPerSecond, "the same within a zone, and where no labels are known")
+	fs.Float64Var(&c.cost.Links.Far.BytesPerSecond, "link-far", c.cost.Links.Far.BytesPerSecond, "the same between zones")
+
+	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")
+	fs.DurationVar(&c.drainTimeout, "drain-timeout", c.drainTimeout, "time for requests and streams to end")
+	fs.StringVar(&c.otlp, "otlp-endpoint", c.otlp, "`URL` of an OTLP/HTTP collector for traces, such as http://jaeger:4318; empty sends none")
+	fs.Float64Var(&c.traceShare, "trace-share", c.traceShare, "share of requests that are traced, `0..1`")
+	fs.StringVar(&c.logLevel, "log-level", c.logLevel, "debug, info, warn or error")
+	fs.BoolVar(&c.logText, "log-text", c.logText, "log as text for people instead of JSON")
+}
+
+// validate reports the first thing that is wrong, nil if nothing.
+func (c *config) validate() error {
+	if len(c.specs()) == 0 {
+		return errors.New("no servers: name at least one with --prefill, --decode or --both")
+	}
+	for _, s := range c.specs() {
+		if err := s.Validate(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.queue.Validate()); err != nil {
+		return err
+	}
+	if c.traceShare < 0 || c.traceShare > 1 {
+		return fmt.Errorf("trace-share %v: want 0 to 1", c.traceShare)
+	}
+	if c.connect <= 0 || c.drainTimeout <= 0 || c.drainDelay < 0 {
+		return errors.New("connect-timeout and drain-timeout must be positive, drain-delay not negative")
+	}
+	_, err := c.level()
+	return err
+}
+
+// specs are all servers, in the order of the roles.
+func (c *config) specs() []pools.Spec {
+	var all []pools.Spec
+	for _, list := range c.servers {
+		all = append(all, list.specs...)
+	}
+	return all
+}
+
+func (c *config) level() (slog.Level, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(c.logLevel)); err != nil {
+		return l, fmt.Errorf("log-level %q: want debug, info, warn or error", c.logLevel)
+	}
+	return l, nil
+}
+
+func (c *config) logger() (*slog.Logger, error) {
+	level, err := c.level()
+	if err != nil {
+		return nil, err
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if c.logText {
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+}

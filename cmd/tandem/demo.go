@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+const demoModel = "tandem-demo"
+
+func demoCommand() *cobra.Command {
+	d := demo{listen: "127.0.0.1:8080", admin: "127.0.0.1:8081"}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Start simulated engines and the gateway, and show that it works",
+		Long: `Start two simulated prefill and two simulated decode servers as processes of
+their own and a gateway in front of them, send one streamed chat completion
+through it, and stay up until Ctrl-C. The engines compute no language model, but
+they keep and hand over a KV cache as real ones do: an answer comes out right
+only if the hand-off was.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d.out = cmd.OutOrStdout()
+			return d.run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&d.listen, "listen", d.listen, "`address` for OpenAI clients")
+	cmd.Flags().StringVar(&d.admin, "admin", d.admin, "`address` for metrics, readiness and decisions")
+	cmd.Flags().StringVar(&d.otlp, "otlp-endpoint", "", "`URL` of an OTLP/HTTP collector for traces")
+	cmd.Flags().BoolVar(&d.once, "once", false, "end after the first answer")
+	return cmd
+}
+
+// demo is a small cluster on one machine.
+type demo struct {
+	listen, admin, otlp string
+	once                bool
+	out                 io.Writer
+}
+
+func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format+"\n", args...) }
+
+func (d *demo) run(ctx context.Context) (err error) {
+	cfg := defaultConfig()
+	cfg.listen, cfg.admin, cfg.otlp = d.listen, d.admin, d.otlp
+	cfg.gateway.ExposePair = true
+	cfg.logText, cfg.logLevel = true, "warn"
+
+	engines, err := startEngines(ctx, d.out)
+	defer func() { err = errors.Join(err, engines.stop()) }()
+	if err != nil {
+		return err
+	}
+	for i, e := range engines {
+		role := &cfg.servers[0]
+		if e.role == pools.Decode {
+			role = &cfg.servers[1]
+		}
+		role.add(serverEntry{URL: "http://" + e.addr, Rack: fmt.Sprintf("rack-%d", i%2)})
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	n, err := newNode(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	stopped := make(chan error, 1)
+	go func() { stopped <- n.run(serving) }()
+	d.say("gateway   http://%s   admin http://%s", n.clients.Addr(), n.operator.Addr())
+
+	if err := d.show(ctx, n); err != nil {
+		stop()
+		return errors.Join(err, <-stopped)
+	}
+	if d.once {
+		stop()
+		return <-stopped
+	}
+	d.say("\nCtrl-C stops everything.")
+	err = <-stopped
+	d.say("\ndrained and stopped")
+	return err
+}
+
+// readyTime is how long the engines may take to start.
+const readyTime = 30 * time.Second
+
+// show sends one request and prints what came of it.
+func (d *demo) show(ctx context.Context, n *node) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	if err := n.awaitServers(ctx, len(n.cfg.specs())); err != nil {
+		return err
+	}
+	base := "http://" + n.clients.Addr().String()
+	question := "Here is a story. " + strings.Repeat("Two riders on one bicycle must pedal together or not at all. ", 180) + "What is it about?"
+	answer, err := ask(ctx, base, demoModel, question, 80)
+	if err != nil {
+		return fmt.Errorf("the demo's request: %w", err)
+	}
+	d.say("\nasked     one streamed chat completion, %d prompt tokens (%d characters)", answer.promptTokens, len(question))
+	d.say("answered  %q", answer.text)
+	d.say("prefill   %s\ndecode    %s", answer.header.Get("X-Tandem-Prefill"), answer.header.Get("X-Tandem-Decode"))
+	d.say("timing    first token after %s, all %d after %s", answer.ttft.Round(time.Millisecond), answer.outputTokens, answer.took.Round(time.Millisecond))
+	d.say("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.operator.Addr())
+	d.say("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'", base, demoModel)
+	d.say("put load on it:\n  bin/tandem load --url %s --rps 20 --duration 30s", base)
+	return nil
+}
+
+// awaitServers waits until n servers are up.
+func (n *node) awaitServers(ctx context.Context, want int) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		up := 0
+		for _, s := range n.fleet.Servers() {
+			if s.Health().Up {
+				up++
+			}
+		}
+		if up >= want {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d simulated engines are up: %w", up, want, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// freeAddress returns a loopback address that nobody listens on now.
+func freeAddress() (string, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return ln.Addr().String(), ln.Close()
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func docsCommand() *cobra.Command {
+	var dir string
+	var check bool
+	cmd := &cobra.Command{
+		Use:    "docs",
+		Short:  "Write the documents that are generated from the code",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return docs(dir, check, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "docs", "`directory` of the documents")
+	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if a document is not current")
+	return cmd
+}
+
+func docs(dir string, check bool, out io.Writer) error {
+	for name, content := range map[string]string{
+		"configuration.md": configurationDoc(),
+		"metrics.md":       metricsDoc(),
+	} {
+		path := filepath.Join(dir, name)
+		if !check {
+			if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+				return err
+			}
+			continue
+		}
+		present, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(present, []byte(content)) {
+			return fmt.Errorf("%s is not current; run \"bin/tandem docs\"", path)
+		}
+		_, _ = fmt.Fprintln(out, path, "is current")
+	}
+	return nil
+}
+
+func configurationDoc() string {
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+Every setting is a flag of "tandem serve" and, under the same name, a key of the
+YAML file given with -c. Flags win over the file. An unknown key is an error that
+names its line. The servers are read again on SIGHUP and when the file changes;
+other settings need a restart, which the log then says.
+
+This page is generated: bin/tandem docs.
+
+| setting | default | meaning |
+|---|---|---|
+`)
+	cfg := defaultConfig()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	fs.SortFlags = false
+	cfg.bind(fs)
+	fs.VisitAll(func(f *pflag.Flag) {
+		kind, usage := pflag.UnquoteUsage(f)
+		value := f.DefValue
+		if value == "" {
+			value = " "
+		}
+		fmt.Fprintf(&b, "| `%s` %s | `%s` | %s |\n", f.Name, kind, value, usage)
+	})
+	b.WriteString(`
+## Servers in the file
+
+Each entry of prefill, decode and both is a URL, or an object:
+
+| key | meaning |
+|---|---|
+| url | scheme, host and port of the engine |
+| rank | data-parallel rank behind the address, where several share it |
+| host, rack, zone | topology labels; servers that share one are assumed to be linked as fast as it says |
+| connector | how decode obtains the KV: nixl (vLLM NIXL, pull) |
+| drain | true: takes no new request, what is in flight runs out |
+
+`)
+	b.WriteString("```yaml\nlisten: \":8080\"\nexpose-pair: true\nprefill:\n  - url: http://10.0.0.1:8000\n    rack: r1\n  - url: http://10.0.0.2:8000\n    rack: r2\ndecode:\n  - url: http://10.0.0.3:8000\n    rack: r1\n  - http://10.0.0.4:8000\n```\n")
+	return b.String()
+}
+
+// described reads what a metric's description prints; it has no getters.
+var described = regexp.MustCompile(`fqName: "([^"]*)", help: "((?:[^"\\]|\\.)*)".*variableLabels: \{([^}]*)\}`)
+
+func metricsDoc() string {
+	fleet := pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler))
+	queue := pd.NewQueue(pd.DefaultQueue())
+	var recorded recorder
+	recorded.MustRegister(fleet.Collector())
+	pd.NewMetrics(&recorded, queue)
+	gateway.NewMetrics(&recorded)
+
+	var rows []string
+	for _, d := range recorded.descs {
+		if m := described.FindStringSubmatch(d.String()); m != nil {
+			rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", m[1], strings.ReplaceAll(m[3], ",", ", "), m[2]))
+		}
+	}
+	slices.Sort(rows)
+	return "# Metrics\n\nServed as Prometheus text on the admin port at /metrics, beside Go's own. Times are in\nseconds. Labels are bounded by the configuration.\n\nThis page is generated: bin/tandem docs.\n\n| metric | labels | meaning |\n|---|---|---|\n" +
+		strings.Join(rows, "\n") + "\n"
+}
+
+// recorder is a registry that only notes what is registered.
+type recorder struct{ descs []*prometheus.Desc }
+
+func (r *recorder) MustRegister(cs ...prometheus.Collector) {
+	for _, c := range cs {
+		ch := make(chan *prometheus.Desc)
+		go func() {
+			defer close(ch)
+			c.Describe(ch)
+		}()
+		for d := range ch {
+			r.descs = append(r.descs, d)
+		}
+	}
+}
+
+func (r *recorder) Register(c prometheus.Collector) error {
+	r.MustRegister(c)
+	return nil
+}
+
+func (r *recorder) Unregister(prometheus.Collector) bool { return false }
+
+var _ prometheus.Registerer = (*recorder)(nil)

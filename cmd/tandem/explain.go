@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/gateway"
+)
+
+func explainCommand() *cobra.Command {
+	var admin string
+	cmd := &cobra.Command{
+		Use:   "explain REQUEST-ID",
+		Short: "Say why a request went to the servers it went to",
+		Long: `Say why a request went to the servers it went to: every alternative of each
+attempt with the parts of its predicted cost, in milliseconds, cheapest first.
+The request id is what the answer carried in x-request-id.`,
+		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := fetchDecision(admin, args[0])
+			if err != nil {
+				return err
+			}
+			return printDecision(cmd.OutOrStdout(), d)
+		},
+	}
+	cmd.Flags().StringVar(&admin, "admin", "http://127.0.0.1:8081", "`URL` of the gateway's admin port")
+	return cmd
+}
+
+func fetchDecision(admin, id string) (gateway.DecisionStatus, error) {
+	var d gateway.DecisionStatus
+	client := &http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get(admin + "/debug/decisions/" + url.PathEscape(id))
+	if err != nil {
+		return d, fmt.Errorf("ask the gateway: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode == http.StatusNotFound {
+		return d, fmt.Errorf("the gateway does not remember request %s: it keeps the last 1024, each replica its own", id)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return d, fmt.Errorf("the gateway answered %s", resp.Status)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&d); err != nil {
+		return d, fmt.Errorf("read the decision: %w", err)
+	}
+	return d, nil
+}
+
+func printDecision(out io.Writer, d gateway.DecisionStatus) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(table, format, args...) } // Flush reports
+	say("request %s, %s, model %s, %s: %s\n", d.RequestID, d.API, d.Model, d.At.Format(time.RFC3339), d.Outcome)
+	for i, a := range d.Attempts {
+		say("\nattempt %d: about %d prompt and %d output tokens; %s\n", i+1, a.PromptTokens, a.OutputTokens, a.Outcome)
+		if a.AloneBecause != "" {
+			say("decode ran alone: %s\n", a.AloneBecause)
+		}
+		if a.Panic {
+			say("more servers are ejected than may be: breakers were ignored\n")
+		}
+		say("\tprefill\tdecode\ttotal ms\tqueue\tprefill\ttransfer\troom\tstep\tburden\t\n")
+		for _, e := range a.Alternatives {
+			mark, prefill := "", e.Prefill
+			if e.Chosen {
+				mark = "->"
+			}
+			if prefill == "" {
+				prefill = "(alone)"
+			}
+			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", mark, prefill, e.Decode, e.Total,
+				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Burden)
+		}
+	}
+	return table.Flush()
+}

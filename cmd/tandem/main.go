@@ -1,0 +1,43 @@
+// Command tandem is an HTTP gateway for disaggregated LLM serving: it runs each
+// OpenAI request as a prefill on one server and a decode on another, and chooses
+// the two together. See the README for a first run.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := rootCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "tandem: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "tandem",
+		Short:         "An HTTP gateway that runs each LLM request as a prefill and a decode, chosen as a pair",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(
+		demoCommand(),
+		serveCommand(),
+		checkCommand(),
+		explainCommand(),
+		engineCommand(),
+		loadCommand(),
+		versionCommand(),
+		docsCommand(),
+	)
+	return root
+}

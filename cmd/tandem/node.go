@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// node is one gateway process: everything that serve wires together.
+type node struct {
+	cfg      config
+	log      *slog.Logger
+	fleet    *pools.Fleet
+	server   *gateway.Server
+	tracing  *sdktrace.TracerProvider
+	admin    *http.Server
+	draining atomic.Bool
+
+	clients  net.Listener
+	operator net.Listener
+}
+
+// newNode wires a gateway and binds its ports; it serves nothing yet.
+func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
+	n := &node{cfg: cfg, log: log}
+	var err error
+	if n.tracing, err = newTracing(ctx, cfg.otlp, cfg.traceShare); err != nil {
+		return nil, err
+	}
+	if n.clients, err = net.Listen("tcp", cfg.listen); err != nil {
+		return nil, fmt.Errorf("listen for clients: %w", err)
+	}
+	if n.operator, err = net.Listen("tcp", cfg.admin); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for admin: %w", err), n.clients.Close())
+	}
+	transport := pd.NewTransport(cfg.connect)
+	n.fleet = pools.NewFleet(cfg.pools, transport, log)
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), n.fleet.Collector())
+	queue := pd.NewQueue(cfg.queue)
+	o := &pd.Orchestrator{
+		Config:    cfg.pd,
+		Cost:      cfg.cost,
+		Fleet:     n.fleet,
+		Transport: transport,
+		Queue:     queue,
+		Budget:    pd.NewBudget(cfg.pd.RetryRatio, cfg.pd.RetryFloor),
+		Decisions: pd.NewDecisions(1024),
+		Metrics:   pd.NewMetrics(reg, queue),
+		Tracer:    n.tracing.Tracer("tandem"),
+		Log:       log,
+	}
+	n.server = gateway.New(cfg.gateway, o, gateway.NewMetrics(reg))
+	n.admin = &http.Server{
+		Handler:           gateway.Admin(n.fleet, o, reg, n.draining.Load),
+		ReadHeaderTimeout: 5 * time.Second,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	if err := n.fleet.Apply(cfg.specs()); err != nil {
+		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	}
+	return n, nil
+}
+
+// run serves until the context ends, then stops in order: unready, wait, close
+// the door, drain, stop the watchers, flush the traces.
+func (n *node) run(ctx context.Context) error {
+	failed := make(chan error, 2)
+	go func() { failed <- n.server.Serve(n.clients) }()
+	go func() { failed <- ignoreClosed(n.admin.Serve(n.operator)) }()
+	n.log.Info("listening", "clients", n.clients.Addr().String(), "admin", n.operator.Addr().String(), "version", version())
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	n.draining.Store(true)
+	n.log.Info("draining", "delay", n.cfg.drainDelay.String(), "timeout", n.cfg.drainTimeout.String())
+	time.Sleep(n.cfg.drainDelay)
+
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drainTimeout)
+	defer cancel()
+	err = errors.Join(err, n.server.Shutdown(drain), n.admin.Shutdown(drain))
+	n.fleet.Close()
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if ferr := n.tracing.Shutdown(flush); ferr != nil {
+		n.log.Warn("some traces were not sent", "error", ferr.Error())
+	}
+	return err
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// reload makes the servers of next the fleet and names what needs a restart.
+func (n *node) reload(next config) error {
+	if err := n.fleet.Apply(next.specs()); err != nil {
+		return err
+	}
+	if names := restartNeeded(n.cfg, next); len(names) > 0 {
+		n.log.Warn("settings changed that need a restart", "settings", names)
+	}
+	n.log.Info("configuration reloaded", "servers", len(next.specs()))
+	return nil
+}

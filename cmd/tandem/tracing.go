@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// newTracing returns a provider that batches spans to the OTLP endpoint, drops
+// them when it is slow or away, and never blocks a request. Without an endpoint
+// nothing is recorded, but requests still get the ids that both legs carry. The
+// client's sampling flag is not obeyed: it could fill the collector.
+func newTracing(ctx context.Context, endpoint string, share float64) (*sdktrace.TracerProvider, error) {
+	service := resource.NewSchemaless(attribute.String("service.name", "tandem"), attribute.String("service.version", version()))
+	if endpoint == "" {
+		return sdktrace.NewTracerProvider(sdktrace.WithResource(service), sdktrace.WithSampler(sdktrace.NeverSample())), nil
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint+"/v1/traces"))
+	if err != nil {
+		return nil, fmt.Errorf("otlp-endpoint: %w", err)
+	}
+	return sdktrace.NewTracerProvider(
+		sdktrace.WithResource(service),
+		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(share)),
+		sdktrace.WithBatcher(exporter),
+	), nil
+}

@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// explainLimit is how many alternatives of a choice are shown.
+const explainLimit = 64
+
+// Admin is the handler of the admin port: readiness, metrics, and why requests
+// went where they did. It is not for clients.
+func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, draining func() bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		ready, why := fleet.Ready()
+		if draining() {
+			ready, why = false, "draining"
+		}
+		if !ready {
+			http.Error(w, why, http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet)) })
+	mux.HandleFunc("GET /debug/decisions/{id}", func(w http.ResponseWriter, r *http.Request) {
+		d, found := o.Decisions.Find(r.PathValue("id"))
+		if !found {
+			http.Error(w, "no decision is remembered for this request id", http.StatusNotFound)
+			return
+		}
+		writeJSON(w, describeDecision(&o.Cost, d))
+	})
+	return mux
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // an admin who left needs no answer
+}
+
+// ServerStatus is one entry of /debug/servers.
+type ServerStatus struct {
+	ID       string               `json:"id"`
+	Role     string               `json:"role"`
+	Up       bool                 `json:"up"`
+	Reason   string               `json:"reason,omitempty"`
+	Models   []string             `json:"models"`
+	Breakers map[string]string    `json:"breakers"`
+	InFlight map[string]LegStatus `json:"in_flight"`
+	Engine   map[string]float64   `json:"engine"` // load that the engine reports; absent is unknown
+}
+
+// LegStatus is this gateway's own work on a server for one leg.
+type LegStatus struct {
+	Requests int     `json:"requests"`
+	Tokens   int     `json:"tokens"`
+	QueueMs  float64 `json:"queue_ms"`
+}
+
+func describeServers(fleet *pools.Fleet) []ServerStatus {
+	now := time.Now()
+	out := []ServerStatus{}
+	for _, s := range fleet.Servers() {
+		h := s.Health()
+		status := ServerStatus{
+			ID: s.ID(), Role: s.Role.String(), Up: h.Up, Reason: h.Reason, Models: []string{},
+			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
+		}
+		for _, m := range h.Models {
+			status.Models = append(status.Models, m.ID)
+		}
+		for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
+			if !s.Role.Serves(leg) {
+				continue
+			}
+			own := s.InFlight(leg, now)
+			status.Breakers[leg.String()] = string(s.Breaker(leg, now))
+			status.InFlight[leg.String()] = LegStatus{own.Requests, own.Tokens, float64(own.Queue.Microseconds()) / 1000}
+		}
+		if load := s.Load(); load.FreshAt(now, fleet.ProbeInterval()) {
+			for name, g := range map[string]pools.Gauge{"running": load.Running, "waiting": load.Waiting, "kv_used": load.KVUsed, "kv_tokens": load.KVTokens} {
+				if g.Known {
+					status.Engine[name] = g.Value
+				}
+			}
+		}
+		out = append(out, status)
+	}
+	return out
+}
+
+// DecisionStatus is the answer of /debug/decisions/{id}.
+type DecisionStatus struct {
+	RequestID string         `json:"request_id"`
+	Model     string         `json:"model"`
+	API       string         `json:"api"`
+	At        time.Time      `json:"at"`
+	Outcome   string         `json:"outcome"`
+	Attempts  []ChoiceStatus `json:"attempts"`
+}
+
+// ChoiceStatus is one attempt and what it was chosen from, cheapest first.
+type ChoiceStatus struct {
+	PromptTokens int            `json:"prompt_tokens"` // predicted
+	OutputTokens int            `json:"output_tokens"` // predicted
+	AloneBecause string         `json:"alone_because,omitempty"`
+	Panic        bool           `json:"panic,omitempty"`
+	Outcome      string         `json:"outcome"`
+	Alternatives []pd.Explained `json:"alternatives"`
+}
+
+func describeDecision(cost *pd.CostModel, d pd.Decision) DecisionStatus {
+	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
+	for _, c := range d.Choices {
+		status := ChoiceStatus{
+			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AloneBecause: c.Reason,
+			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c, explainLimit),
+		}
+		if status.Outcome == "" {
+			status.Outcome = "served"
+		}
+		out.Attempts = append(out.Attempts, status)
+	}
+	return out
+}

@@ -1,0 +1,94 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// controlFields steer engines, and no client may set them: with a hand-off of
+// its own a client could make an engine connect anywhere, or read another
+// tenant's blocks. They are removed wherever an engine would look for them.
+var controlFields = map[string]bool{
+	"kv_transfer_params":     true,
+	"ec_transfer_params":     true,
+	"bootstrap_host":         true,
+	"bootstrap_port":         true,
+	"bootstrap_room":         true,
+	"bootstrap_pair_key":     true,
+	"data_parallel_rank":     true,
+	"routed_dp_rank":         true,
+	"disagg_prefill_dp_rank": true,
+	"disaggregated_params":   true,
+	"disagg_prefill_resp":    true,
+	"remote_decoder":         true,
+	"remote_prefiller":       true,
+	"remote_kv_source":       true,
+	"cache_hit_threshold":    true,
+	"request_id":             true,
+	"rid":                    true,
+	"cache_salt":             true,
+	"priority":               true,
+}
+
+// containers are the objects in which engines look for more parameters. Control
+// fields inside messages, tools and schemas are the client's own text.
+var containers = map[string]bool{
+	"extra_body":      true,
+	"vllm_xargs":      true,
+	"sampling_params": true,
+	"extra_args":      true,
+}
+
+// stripControl returns the body without control fields. Keys are compared
+// decoded and without regard to case.
+func stripControl(body pd.Body) (pd.Body, error) {
+	var edits []pd.Edit
+	for _, key := range body.Keys() {
+		name := strings.ToLower(key)
+		if controlFields[name] {
+			edits = append(edits, pd.Edit{Key: key})
+			continue
+		}
+		value := body.Get(key)
+		if !containers[name] || len(value) == 0 || value[0] != '{' {
+			continue
+		}
+		inner, err := pd.ParseBody(value)
+		if err != nil {
+			return pd.Body{}, err // a key twice inside a container
+		}
+		clean, err := stripControl(inner)
+		if err != nil {
+			return pd.Body{}, err
+		}
+		if len(clean.Keys()) != len(inner.Keys()) || len(clean.Bytes()) != len(inner.Bytes()) {
+			edits = append(edits, pd.Edit{Key: key, Value: clean.Bytes()})
+		}
+	}
+	if len(edits) == 0 {
+		return body, nil
+	}
+	return body.With(edits...), nil
+}
+
+// forwarded are the client's headers that engines get. Everything else stays
+// here: routing headers of other gateways are read by some engines and sidecars.
+var forwarded = []string{
+	"Authorization", "X-Api-Key", "Anthropic-Version", "Anthropic-Beta",
+	"Openai-Organization", "Openai-Project", "Openai-Beta", "Accept-Language",
+}
+
+// engineHeader copies the forwarded headers out of the request.
+func engineHeader(c *fiber.Ctx) http.Header {
+	h := make(http.Header, 4)
+	for _, name := range forwarded {
+		if v := c.Request().Header.Peek(name); len(v) > 0 {
+			h.Set(name, string(v))
+		}
+	}
+	return h
+}

@@ -1,0 +1,114 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// statusClientGone is nginx's number for a client that left; nobody receives it.
+const statusClientGone = 499
+
+// failure is an error as the client gets it, and as metrics count it.
+type failure struct {
+	text       pd.ErrorText
+	body       []byte        // an engine's own error, passed on; nil to say text
+	retryAfter time.Duration // 0: none
+	outcome    string
+}
+
+// explain is the one place that turns errors into HTTP.
+func explain(err error) failure {
+	var bad *badRequest
+	var none *pd.NoServerError
+	var leg *pd.LegError
+	switch {
+	case errors.As(err, &bad):
+		return failure{
+			text:    pd.ErrorText{Status: bad.status, Type: "invalid_request_error", Code: bad.code, Param: bad.param, Message: bad.message},
+			outcome: "bad_request",
+		}
+	case errors.Is(err, context.Canceled):
+		return failure{text: pd.ErrorText{Status: statusClientGone, Type: "api_error", Message: "The client left."}, outcome: "client_gone"}
+	case errors.Is(err, pd.ErrQueueFull), errors.Is(err, pd.ErrQueueTimeout):
+		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
+	case errors.As(err, &none):
+		return unavailable("no_server", "No "+none.Role.String()+" server can take the request now. Try again shortly.", "no_server")
+	case errors.As(err, &leg):
+		return explainLeg(leg)
+	}
+	return failure{
+		text:    pd.ErrorText{Status: http.StatusInternalServerError, Type: "api_error", Message: "The gateway failed to handle the request."},
+		outcome: "error",
+	}
+}
+
+func explainLeg(leg *pd.LegError) failure {
+	switch leg.Kind {
+	case pd.Refused:
+		return failure{
+			text:    pd.ErrorText{Status: leg.Status, Type: "invalid_request_error", Message: flatMessage(leg.Body)},
+			body:    errorBody(leg.Body),
+			outcome: "refused",
+		}
+	case pd.Busy:
+		f := unavailable("overloaded", "All servers are busy. Try again shortly.", "overloaded")
+		f.retryAfter = max(f.retryAfter, leg.RetryAfter)
+		return f
+	case pd.Unsent:
+		return unavailable("no_server", "No server could be reached. Try again shortly.", "no_server")
+	case pd.Timeout:
+		return failure{text: pd.ErrorText{Status: http.StatusGatewayTimeout, Type: "api_error", Code: "engine_timeout", Message: "The engine did not answer in time."}, outcome: "timeout"}
+	case pd.Gone:
+		return explain(context.Canceled)
+	}
+	return failure{text: pd.ErrorText{Status: http.StatusBadGateway, Type: "api_error", Code: "engine_error", Message: "The engine failed to answer."}, outcome: "error"}
+}
+
+// unavailable asks the client to come back in one to two seconds: the spread
+// keeps those refused together from returning together.
+func unavailable(code, message, outcome string) failure {
+	return failure{
+		text:       pd.ErrorText{Status: http.StatusServiceUnavailable, Type: "service_unavailable", Code: code, Message: message},
+		retryAfter: time.Second + rand.N(time.Second),
+		outcome:    outcome,
+	}
+}
+
+// maxErrorBody bounds an engine's error that is passed on, in bytes.
+const maxErrorBody = 64 << 10
+
+// errorBody returns an engine's error if clients can read it: an object with an
+// error object in it, as OpenAI and Anthropic shape it.
+func errorBody(body []byte) []byte {
+	if len(body) <= maxErrorBody && gjson.ValidBytes(body) && gjson.GetBytes(body, "error").IsObject() {
+		return body
+	}
+	return nil
+}
+
+// flatMessage is the message of the flat error form of older engines, or ours.
+func flatMessage(body []byte) string {
+	if message := gjson.GetBytes(body, "message").String(); message != "" && len(body) <= maxErrorBody {
+		return message
+	}
+	return "The engine refused the request."
+}
+
+// headers are what an error answer carries besides its body.
+func (f failure) headers() map[string]string {
+	h := make(map[string]string)
+	if f.retryAfter > 0 {
+		ms := f.retryAfter.Milliseconds()
+		h["Retry-After"] = strconv.FormatInt((ms+999)/1000, 10)
+		h["Retry-After-Ms"] = strconv.FormatInt(ms, 10)
+	}
+	return h
+}

@@ -1,0 +1,213 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// exchange is one request and its answer, from the gateway's side. Nothing in it
+// aliases Fiber's buffers.
+type exchange struct {
+	server  *Server
+	dialect *pd.Dialect
+	id      string // x-request-id: the client's if it sent one, else ours
+	model   string // label: a model that is served, else "unknown"
+	start   time.Time
+	conn    net.Conn
+	ctx     context.Context // ends when the client leaves or the exchange is over
+	cancel  context.CancelFunc
+	span    trace.Span
+	stop    func() bool // ends the watch on the client
+}
+
+// handle is the path of one request: begin, admit, run, reply or relay. What it
+// returns is always nil: errors are answered here.
+func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
+	x := s.begin(c, d)
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("panic in a request", "request_id", x.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			x.fail(c, fmt.Errorf("panic: %v", p))
+		}
+	}()
+	req, err := x.admit(c)
+	if err != nil {
+		x.fail(c, err)
+		return nil
+	}
+	c.Request().ResetBody() // the copy is all that is needed, for as long as the stream lasts
+
+	x.stop = watchClient(x.conn, x.cancel)
+	answer, err := s.pd.Run(x.ctx, req)
+	switch {
+	case err != nil:
+		x.fail(c, err)
+	case answer.Stream == nil:
+		x.reply(c, answer)
+	default:
+		x.relay(c, answer)
+	}
+	return nil
+}
+
+// begin names the request and opens its span, as a child of the client's if it
+// sent one. The client's baggage and sampling wish are not taken over.
+func (s *Server) begin(c *fiber.Ctx, d *pd.Dialect) *exchange {
+	x := &exchange{
+		server: s, dialect: d, id: requestID(c), model: "unknown", start: time.Now(),
+		conn: c.Context().Conn(), stop: func() bool { return false },
+	}
+	ctx := context.Background()
+	if parent := c.Get("Traceparent"); parent != "" && len(parent) < 100 {
+		carrier := propagation.MapCarrier{"traceparent": strings.Clone(parent)}
+		ctx = propagation.TraceContext{}.Extract(ctx, carrier)
+	}
+	ctx, x.span = s.tracer.Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
+		attribute.String("tandem.request_id", x.id), attribute.String("tandem.api", d.Name)))
+	x.ctx, x.cancel = context.WithCancel(ctx)
+	return x
+}
+
+// requestID returns the client's id if it can stand in a header and a log line.
+// It is never sent to an engine: some connectors parse addresses out of it.
+func requestID(c *fiber.Ctx) string {
+	id := c.Get("X-Request-Id")
+	if id == "" || len(id) > 128 {
+		return "req-" + uuid.NewString()
+	}
+	for _, r := range id {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:", r)) {
+			return "req-" + uuid.NewString()
+		}
+	}
+	return strings.Clone(id)
+}
+
+// admit parses the request and decides whether it may come in.
+func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
+	_, span := x.server.tracer.Start(x.ctx, "admit")
+	defer func() { endSpan(span, err) }()
+	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && encoding != "identity" {
+		return nil, &badRequest{status: fiber.StatusUnsupportedMediaType, message: "Compressed request bodies are not supported."}
+	}
+	if req, err = parse(x.dialect, bytes.Clone(c.Request().Body())); err != nil {
+		return nil, err
+	}
+	req.ID, req.Header = x.id, engineHeader(c)
+	return req, x.knownModel(req)
+}
+
+// knownModel refuses models that nobody serves, and answers that no server of
+// the model could hold.
+func (x *exchange) knownModel(req *pd.Request) error {
+	models := x.server.fleet.Models()
+	for _, m := range models {
+		if m.ID != req.Model {
+			continue
+		}
+		x.model = m.ID
+		if most := m.MaxModelLen; most > 0 && req.MaxOutput >= most {
+			return invalid(req.MaxField, "This model's maximum context length is %d tokens; %s is %d.", most, req.MaxField, req.MaxOutput)
+		}
+		return nil
+	}
+	if len(models) == 0 {
+		return &pd.NoServerError{Role: pools.Decode}
+	}
+	return &badRequest{status: fiber.StatusNotFound, code: "model_not_found", param: "model", message: "The model does not exist or is not served here."}
+}
+
+// reply sends a whole answer.
+func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
+	x.open(c, answer)
+	c.Set(fiber.HeaderContentType, answer.ContentType)
+	_ = c.Status(answer.Status).Send(answer.Body) // Send only fills the response
+	x.close("ok", answer.Status)
+}
+
+// relay streams the answer. The stream is read by Fiber after this returns; it
+// closes it in every case.
+func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
+	x.open(c, answer)
+	c.Set(fiber.HeaderContentType, "text/event-stream; charset=utf-8")
+	c.Set(fiber.HeaderCacheControl, "no-cache")
+	c.Set("X-Accel-Buffering", "no")
+	c.Context().SetBodyStream(newRelay(x, answer.Stream), -1)
+}
+
+// open sets what every answer carries.
+func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
+	c.Set("X-Request-Id", x.id)
+	if x.server.cfg.ExposePair && answer != nil {
+		if answer.Prefill != "" {
+			c.Set("X-Tandem-Prefill", answer.Prefill)
+		}
+		c.Set("X-Tandem-Decode", answer.Decode)
+	}
+	_ = x.conn.SetWriteDeadline(time.Now().Add(x.server.cfg.WriteTimeout))
+}
+
+// fail answers an error in the shape of the API that was called.
+func (x *exchange) fail(c *fiber.Ctx, err error) {
+	f := explain(err)
+	x.open(c, nil)
+	for name, value := range f.headers() {
+		c.Set(name, value)
+	}
+	body := f.body
+	if body == nil {
+		body = x.dialect.ErrorBody(f.text)
+	}
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	_ = c.Status(f.text.Status).Send(body) // Send only fills the response
+	if f.text.Status >= 500 {
+		x.server.log.Error("request failed", "request_id", x.id, "model", x.model, "status", f.text.Status, "error", err.Error())
+	}
+	x.span.SetStatus(codes.Error, f.outcome)
+	if x.close(f.outcome, f.text.Status) {
+		c.Context().SetConnectionClose()
+	}
+}
+
+// close accounts for the exchange and reports whether the client has left. It
+// must be the last that the exchange does.
+func (x *exchange) close(outcome string, status int) (clientGone bool) {
+	clientGone = x.stop()
+	x.cancel()
+	took := time.Since(x.start)
+	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome).Inc()
+	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model).Observe(took.Seconds())
+	x.server.log.Debug("request done", "request_id", x.id, "api", x.dialect.Name, "model", x.model,
+		"outcome", outcome, "status", status, "seconds", took.Seconds())
+	x.span.SetAttributes(attribute.String("tandem.model", x.model), attribute.String("tandem.outcome", outcome),
+		attribute.Int("http.response.status_code", status))
+	x.span.End()
+	return clientGone
+}
+
+func endSpan(span trace.Span, err error) {
+	if err != nil {
+		var bad *badRequest
+		if errors.As(err, &bad) {
+			span.SetAttributes(attribute.Int("http.response.status_code", bad.status))
+		}
+		span.SetStatus(codes.Error, "refused")
+	}
+	span.End()
+}

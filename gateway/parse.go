@@ -1,0 +1,209 @@
+package gateway
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// badRequest is a request that is refused before any engine sees it.
+type badRequest struct {
+	status  int
+	code    string
+	param   string
+	message string
+}
+
+func (e *badRequest) Error() string { return e.message }
+
+func invalid(param, format string, args ...any) *badRequest {
+	return &badRequest{status: 400, param: param, message: fmt.Sprintf(format, args...)}
+}
+
+// defaultOutput is the answer length that is predicted when the client sets no
+// bound, in tokens.
+const defaultOutput = 256
+
+// parse reads a body into a request. What engines are certain to refuse is
+// refused here, before a prefill is spent on it.
+func parse(d *pd.Dialect, raw []byte) (*pd.Request, error) {
+	body, err := pd.ParseBody(raw)
+	if err != nil {
+		return nil, invalid("", "%s", err)
+	}
+	if body, err = stripControl(body); err != nil {
+		return nil, invalid("", "%s", err)
+	}
+	req := &pd.Request{Dialect: d, Body: body, OutputTokens: defaultOutput}
+	var ok bool
+	if req.Model, ok = body.Get("model").String(); !ok || req.Model == "" {
+		return nil, invalid("model", "The field model must be a string that names a model.")
+	}
+	if !d.Split {
+		req.Aggregated = true
+		req.PromptTokens = approximateTokens(len(raw))
+		req.OutputTokens = 0
+		return req, nil
+	}
+	for _, read := range []func(*pd.Request) error{readPrompt, readLimits, readStream, readSamples, readTools, readStored} {
+		if err := read(req); err != nil {
+			return nil, err
+		}
+	}
+	return req, nil
+}
+
+// readPrompt checks that there is one and estimates its length.
+func readPrompt(req *pd.Request) error {
+	field := map[*pd.Dialect]string{pd.Chat: "messages", pd.Messages: "messages", pd.Completions: "prompt", pd.Responses: "input"}[req.Dialect]
+	value := req.Body.Get(field)
+	if value.Null() {
+		return invalid(field, "The field %s is missing.", field)
+	}
+	elements, isArray := value.Array()
+	if field == "messages" && !isArray {
+		return invalid(field, "The field messages must be an array.")
+	}
+	if isArray && len(elements) == 0 {
+		return invalid(field, "The field %s must not be empty.", field)
+	}
+	if !isArray && value[0] != '"' {
+		return invalid(field, "The field %s must be a string or an array.", field)
+	}
+	req.PromptTokens = approximateTokens(len(value))
+	if req.Dialect == pd.Completions && isArray {
+		if isNumber(elements[0]) {
+			req.PromptTokens = len(elements)
+		} else {
+			req.Aggregated = len(elements) > 1 // a list of prompts
+		}
+	}
+	for _, more := range []string{"tools", "system", "instructions"} {
+		req.PromptTokens += approximateTokens(len(req.Body.Get(more)))
+	}
+	return nil
+}
+
+func isNumber(v pd.Value) bool {
+	_, ok := v.Int()
+	return ok
+}
+
+// approximateTokens is a guess from bytes: English and code run near four bytes
+// a token.
+func approximateTokens(bytes int) int { return (bytes + 3) / 4 }
+
+// readLimits checks the bounds of the answer.
+func readLimits(req *pd.Request) error {
+	const most = 1 << 31
+	limit := int64(-1)
+	for _, field := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
+		value := req.Body.Get(field)
+		if value.Null() {
+			continue
+		}
+		n, ok := value.Int()
+		if !ok || n < 0 || n > most {
+			return invalid(field, "The field %s must be a whole number that is not negative.", field)
+		}
+		limit, req.MaxOutput, req.MaxField = n, int(n), field
+	}
+	if limit < 0 {
+		return nil
+	}
+	if least, ok := req.Body.Get("min_tokens").Int(); ok && least > limit {
+		return invalid("min_tokens", "The field min_tokens must not exceed the bound on the answer.")
+	}
+	req.OutputTokens = int(min(limit, defaultOutput))
+	return nil
+}
+
+// readStream reads whether the answer is streamed, and asks for the usage of
+// every stream: it is what tokens are counted by, and what shows a decode that
+// computed a prompt which was handed to it.
+func readStream(req *pd.Request) error {
+	value := req.Body.Get("stream")
+	stream, ok := value.Bool()
+	if !value.Null() && !ok {
+		return invalid("stream", "The field stream must be true or false.")
+	}
+	req.Stream = stream
+	options := req.Body.Get("stream_options")
+	if req.Dialect != pd.Chat && req.Dialect != pd.Completions {
+		return nil
+	}
+	if !stream {
+		if !options.Null() {
+			return invalid("stream_options", "The field stream_options is only allowed when stream is true.")
+		}
+		return nil
+	}
+	if options.Null() {
+		req.HideUsage = true
+		req.Body = req.Body.With(pd.Edit{Key: "stream_options", Value: []byte(`{"include_usage":true}`)})
+		return nil
+	}
+	inner, ok := options.Object()
+	if !ok {
+		return invalid("stream_options", "The field stream_options must be an object in which no field appears twice.")
+	}
+	include, _ := inner.Get("include_usage").Bool()
+	continuous, _ := inner.Get("continuous_usage_stats").Bool()
+	if include || continuous {
+		return nil // as the client has it; continuous statistics cannot be told apart
+	}
+	req.HideUsage = true
+	asked := inner.With(pd.Edit{Key: "include_usage", Value: []byte("true")})
+	req.Body = req.Body.With(pd.Edit{Key: "stream_options", Value: asked.Bytes()})
+	return nil
+}
+
+// readSamples finds what cannot share a hand-off: it is read once and then gone.
+// Logprobs of the prompt exist only where the prompt is computed.
+func readSamples(req *pd.Request) error {
+	for _, field := range []string{"n", "best_of"} {
+		value := req.Body.Get(field)
+		if value.Null() {
+			continue
+		}
+		n, ok := value.Int()
+		if !ok || n < 1 {
+			return invalid(field, "The field %s must be a whole number of at least 1.", field)
+		}
+		req.Aggregated = req.Aggregated || n > 1
+	}
+	if !req.Body.Get("prompt_logprobs").Null() {
+		req.Aggregated = true
+	}
+	if echo, _ := req.Body.Get("echo").Bool(); echo && !req.Body.Get("logprobs").Null() {
+		req.Aggregated = true
+	}
+	if beam, _ := req.Body.Get("use_beam_search").Bool(); beam {
+		req.Aggregated = true
+	}
+	return nil
+}
+
+// readTools notes a tool call that is demanded.
+func readTools(req *pd.Request) error {
+	choice := req.Body.Get("tool_choice")
+	word, isWord := choice.String()
+	req.ForcedTool = isWord && word == "required" || bytes.HasPrefix(choice, []byte("{"))
+	return nil
+}
+
+// readStored refuses what lives in one engine's memory: the next request would
+// reach another engine.
+func readStored(req *pd.Request) error {
+	if req.Dialect != pd.Responses {
+		return nil
+	}
+	if !req.Body.Get("previous_response_id").Null() {
+		return invalid("previous_response_id", "The field previous_response_id is not supported: responses are not kept. Send the whole conversation in input.")
+	}
+	if background, _ := req.Body.Get("background").Bool(); background {
+		return invalid("background", "Background responses are not supported: responses are not kept.")
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// coalesce bounds what is gathered into one write, in bytes.
+const coalesce = 16 << 10
+
+// relay is the body of a streamed answer. The HTTP server reads it in the
+// connection's own goroutine, writes and flushes each piece, and closes it when
+// the answer or the client ends. Events that are there already go out together.
+type relay struct {
+	x       *exchange
+	stream  *pd.Stream
+	span    trace.Span
+	pending []byte
+	spare   []byte
+	err     error
+	closed  bool
+}
+
+func newRelay(x *exchange, stream *pd.Stream) *relay {
+	_, span := x.server.tracer.Start(x.ctx, "stream")
+	return &relay{x: x, stream: stream, span: span}
+}
+
+// Read gives the server the next piece. After a stream that broke comes an error
+// event and then an error, so that the connection is cut: a clean end would pass
+// for success. A panic here would end the process, since nobody above recovers.
+func (r *relay) Read(p []byte) (n int, err error) {
+	defer func() {
+		if caught := recover(); caught != nil {
+			r.x.server.log.Error("panic in a stream", "request_id", r.x.id, "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
+			r.err = fmt.Errorf("panic: %v", caught)
+			n, err = 0, r.err
+		}
+	}()
+	if len(r.pending) == 0 {
+		if r.err == nil {
+			r.gather()
+		}
+		if len(r.pending) == 0 {
+			return 0, r.err
+		}
+	}
+	n = copy(p, r.pending)
+	r.pending = r.pending[n:]
+	// The server writes this piece next; a client that does not take it is cut.
+	_ = r.x.conn.SetWriteDeadline(time.Now().Add(r.x.server.cfg.WriteTimeout))
+	return n, nil
+}
+
+// gather waits for one event and takes along what is there already.
+func (r *relay) gather() {
+	r.pending = r.spare[:0]
+	for {
+		out, err := r.stream.Next()
+		r.pending = append(r.pending, out...)
+		if err != nil {
+			r.end(err)
+			break
+		}
+		if !r.stream.Ready() || len(r.pending) >= coalesce {
+			break
+		}
+	}
+	r.spare = r.pending
+}
+
+func (r *relay) end(err error) {
+	r.err = err
+	var broken *pd.BrokenStreamError
+	if !errors.As(err, &broken) {
+		return // complete, or nobody is there to be told
+	}
+	event := r.x.dialect.ErrorEvent(pd.ErrorText{
+		Status: 502, Type: "api_error", Code: "stream_broken", Message: broken.Message,
+	})
+	r.pending = append(r.pending, event...)
+}
+
+// Close is called by the server in every case, once the answer is written or
+// cannot be.
+func (r *relay) Close() error {
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	r.stream.Close()
+	outcome := "ok"
+	switch {
+	case r.err == nil, errors.Is(r.err, context.Canceled):
+		outcome = "client_gone"
+	case !errors.Is(r.err, io.EOF):
+		outcome = "broken_stream"
+		r.span.SetStatus(codes.Error, r.err.Error())
+		r.x.span.SetStatus(codes.Error, outcome)
+	}
+	r.span.SetAttributes(attribute.Int("tandem.events", r.stream.Events()))
+	r.span.End()
+	r.x.close(outcome, 200)
+	return nil
+}

@@ -1,0 +1,139 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Config is the HTTP side's.
+type Config struct {
+	MaxBody      int           // bytes of a request body
+	MaxHeader    int           // bytes of a request's header block
+	ReadTimeout  time.Duration // for a whole request to arrive
+	ConnIdle     time.Duration // keep-alive connections between requests
+	WriteTimeout time.Duration // for one piece of an answer to be taken by the client
+	ExposePair   bool          // tell clients which servers answered
+}
+
+// DefaultConfig leaves room for long prompts and images.
+func DefaultConfig() Config {
+	return Config{
+		MaxBody:      32 << 20,
+		MaxHeader:    64 << 10,
+		ReadTimeout:  60 * time.Second,
+		ConnIdle:     120 * time.Second,
+		WriteTimeout: 30 * time.Second,
+	}
+}
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c Config) Validate() error {
+	if c.MaxBody < 1024 || c.MaxHeader < 1024 {
+		return errors.New("max-body and max-header must be at least 1024 bytes")
+	}
+	if c.ReadTimeout <= 0 || c.ConnIdle <= 0 || c.WriteTimeout <= 0 {
+		return errors.New("read-timeout, conn-idle and write-timeout must be positive")
+	}
+	return nil
+}
+
+// Server answers OpenAI clients.
+type Server struct {
+	cfg     Config
+	pd      *pd.Orchestrator
+	fleet   *pools.Fleet
+	metrics *Metrics
+	tracer  trace.Tracer
+	log     *slog.Logger
+	app     *fiber.App
+}
+
+// New returns a server that is not listening yet.
+func New(cfg Config, o *pd.Orchestrator, metrics *Metrics) *Server {
+	s := &Server{cfg: cfg, pd: o, fleet: o.Fleet, metrics: metrics, tracer: o.Tracer, log: o.Log}
+	s.app = fiber.New(fiber.Config{
+		AppName:               "tandem",
+		ServerHeader:          "",
+		DisableStartupMessage: true,
+		StrictRouting:         true,
+		CaseSensitive:         true,
+		BodyLimit:             cfg.MaxBody,
+		ReadBufferSize:        cfg.MaxHeader,
+		ReadTimeout:           cfg.ReadTimeout,
+		IdleTimeout:           cfg.ConnIdle,
+		// One write deadline for a whole answer would cut every long stream;
+		// deadlines are set anew for each piece instead.
+		WriteTimeout: 0,
+		ErrorHandler: s.refuse,
+	})
+	for _, d := range pd.Dialects() {
+		s.app.Post(d.Path, func(c *fiber.Ctx) error { return s.handle(c, d) })
+	}
+	s.app.Get("/v1/models", s.models)
+	s.app.Get("/v1/models/:id", s.model)
+	s.app.Get("/health", s.health)
+	return s
+}
+
+// Serve answers on the listener until Shutdown.
+func (s *Server) Serve(ln net.Listener) error {
+	if err := s.app.Listener(ln); err != nil {
+		return fmt.Errorf("serve clients: %w", err)
+	}
+	return nil
+}
+
+// Shutdown takes no new connection and waits for requests and streams, until the
+// context ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	if err := s.app.ShutdownWithContext(ctx); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	return nil
+}
+
+// health is for load balancers: 200 while a request could be served.
+func (s *Server) health(c *fiber.Ctx) error {
+	if ready, _ := s.fleet.Ready(); !ready {
+		c.Status(fiber.StatusServiceUnavailable)
+	}
+	return nil
+}
+
+// refuse answers what no handler saw: malformed HTTP, and paths that do not
+// exist. Fiber's own text repeats the request's bytes, keys included.
+func (s *Server) refuse(c *fiber.Ctx, err error) error {
+	status := fiber.StatusInternalServerError
+	var known *fiber.Error
+	if errors.As(err, &known) {
+		status = known.Code
+	}
+	text := pd.ErrorText{Status: status, Type: "invalid_request_error"}
+	switch status {
+	case fiber.StatusNotFound, fiber.StatusMethodNotAllowed:
+		text.Status, text.Code, text.Message = fiber.StatusNotFound, "not_found", "There is nothing at this path and method."
+	case fiber.StatusRequestEntityTooLarge:
+		text.Code, text.Message = "request_too_large", fmt.Sprintf("The request body is larger than the limit of %d bytes.", s.cfg.MaxBody)
+	case fiber.StatusRequestHeaderFieldsTooLarge:
+		text.Message = "The request headers are too large."
+	case fiber.StatusRequestTimeout:
+		text.Message = "The request did not arrive in time."
+	case fiber.StatusInternalServerError:
+		text.Type, text.Message = "api_error", "The gateway failed to handle the request."
+	default:
+		text.Message = "The HTTP request is malformed."
+	}
+	s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	return c.Status(text.Status).Send(pd.Chat.ErrorBody(text))
+}

@@ -1,0 +1,326 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// assignment is a chosen alternative with its servers claimed. prefill is nil
+// when decode runs alone or the hand-off is there already.
+type assignment struct {
+	chosen    Alternative
+	reason    string
+	prefill   *pools.Lease
+	decode    *pools.Lease
+	handoff   *Handoff
+	refusedBy string // on error: who refused the claim
+}
+
+// claim takes a place on the servers of the alternative, on all or on none.
+func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment, error) {
+	a := assignment{chosen: chosen, handoff: v.handoff}
+	if chosen.Prefill != "" && v.handoff == nil {
+		work := pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
+		lease, err := v.servers[chosen.Prefill].Claim(pools.Prefill, work, v.prefillPanic)
+		if err != nil {
+			return assignment{refusedBy: chosen.Prefill}, err
+		}
+		a.prefill = lease
+	}
+	work := pools.Work{
+		Tokens:   j.req.PromptTokens + j.req.OutputTokens,
+		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
+	}
+	lease, err := v.servers[chosen.Decode].Claim(pools.Decode, work, v.decodePanic)
+	if err != nil {
+		if a.prefill != nil {
+			a.prefill.Release()
+		}
+		return assignment{refusedBy: chosen.Decode}, err
+	}
+	a.decode = lease
+	return a, nil
+}
+
+// attempt runs the legs of one assignment. Both carry one request id, minted
+// here: engines match the legs by it, and an id used twice would let a decode
+// take the KV of a prefill that was given up.
+func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
+	id := "tandem-" + uuid.NewString()
+	if a.prefill != nil {
+		h, failed := o.prefill(ctx, j, a, id)
+		a.prefill.Release()
+		if failed != nil {
+			a.decode.Release()
+			return nil, failed
+		}
+		a.handoff = h
+	}
+	j.handoff = nil
+	answer, failed := o.decode(ctx, j, a, id)
+	if failed == nil {
+		return answer, nil
+	}
+	a.decode.Release()
+	if a.handoff != nil && a.handoff.Params != nil {
+		if failed.Kind == Unsent {
+			j.handoff = a.handoff // surely unread
+		} else {
+			o.Metrics.stranded.WithLabelValues(a.handoff.Server).Inc()
+		}
+	}
+	return nil, failed
+}
+
+// prefill runs the prefill leg and returns its hand-off.
+func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, id string) (h *Handoff, failed *LegError) {
+	server := a.prefill.Server()
+	start := time.Now()
+	ctx, span := o.legSpan(ctx, "prefill", server, id)
+	defer func() { endLegSpan(span, failed) }()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errFirstEvent)
+	defer cancel()
+
+	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
+	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, id, nixlPrefill(j.req))
+	if failed != nil {
+		o.blame(a.prefill, j, failed)
+		return nil, failed
+	}
+	now := time.Now()
+	handoff, err := nixlHandoff(j.req.Dialect, server.ID(), body, now)
+	if err != nil {
+		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: err}
+		o.blame(a.prefill, j, failed)
+		return nil, failed
+	}
+	a.prefill.Settle(nil)
+	if handoff.Params == nil {
+		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
+	}
+	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
+	span.SetAttributes(attribute.Bool("tandem.handoff", handoff.Params != nil), attribute.Int("tandem.prompt_tokens", handoff.Tokens))
+	return &handoff, nil
+}
+
+// decode runs the decode leg, up to the whole answer or the first content event
+// of a stream. On success the lease ends with the answer.
+func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment, id string) (*Answer, *LegError) {
+	server := a.decode.Server()
+	leg, body := AloneLeg, j.req.Body.Bytes()
+	if a.handoff != nil {
+		leg, body = DecodeLeg, nixlDecode(j.req, *a.handoff)
+		o.Metrics.gap.Observe(time.Since(a.handoff.Created).Seconds())
+	}
+	ctx, span := o.legSpan(ctx, "decode", server, id)
+	span.SetAttributes(attribute.String("tandem.leg", string(leg)))
+	var answer *Answer
+	var failed *LegError
+	if j.req.Stream {
+		answer, failed = o.decodeStream(ctx, j, a, leg, id, body)
+	} else {
+		answer, failed = o.decodeWhole(ctx, j, a, leg, id, body)
+	}
+	endLegSpan(span, failed)
+	if failed != nil {
+		o.blame(a.decode, j, failed)
+		return nil, failed
+	}
+	answer.Decode = server.ID()
+	if a.handoff != nil {
+		answer.Prefill = a.handoff.Server
+	}
+	return answer, nil
+}
+
+func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment, leg Leg, id string, body []byte) (*Answer, *LegError) {
+	server := a.decode.Server()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errFirstEvent)
+	defer cancel()
+
+	a.decode.Sent(time.Duration(j.req.OutputTokens) * a.chosen.Terms.Step)
+	resp, data, failed := o.whole(ctx, leg, server, j, id, body)
+	if failed != nil {
+		return nil, failed
+	}
+	scan := scanner{raw: data}
+	if len(data) == 0 || scan.document() != nil {
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
+	}
+	a.decode.Settle(nil)
+	usage, _ := j.req.Dialect.readUsage(data)
+	if usage.Cached.Known {
+		server.NoteCachedTokens()
+	}
+	cached := a.cachedTokens()
+	if cached.override && recomputed(usage, a.handoff.Tokens, server.TellsCachedTokens()) {
+		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
+		cached = cachedTokens{}
+	}
+	o.countTokens(j.req, usage, a.prefillCached(usage), 0)
+	a.decode.Release()
+	return &Answer{
+		Status: resp.StatusCode, ContentType: "application/json",
+		Body: j.req.Dialect.cleanAnswer(data, cached), Usage: usage,
+	}, nil
+}
+
+func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignment, leg Leg, id string, body []byte) (*Answer, *LegError) {
+	server := a.decode.Server()
+	start := time.Now()
+	legCtx, cancel := context.WithCancelCause(ctx)
+	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
+	giveUp := func(e *LegError) (*Answer, *LegError) {
+		idle.Stop()
+		cancel(nil)
+		return nil, e
+	}
+	a.decode.Sent(0)
+	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, body)
+	if err != nil {
+		return giveUp(failedSend(legCtx, leg, server.ID(), err))
+	}
+	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
+		failed := o.notAStream(legCtx, leg, server, resp)
+		return giveUp(failed)
+	}
+	itl := o.Metrics.itl.WithLabelValues(server.ID())
+	s := &Stream{
+		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
+		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.FirstEventTimeout,
+		server: server, cached: a.cachedTokens(), hideUsage: j.req.HideUsage,
+		onGap: func(gap time.Duration) { itl.Observe(gap.Seconds()) },
+	}
+	if a.handoff != nil && a.handoff.Params != nil {
+		s.handed = a.handoff.Tokens
+	}
+	if err := s.open(); err != nil {
+		_ = resp.Body.Close()
+		return giveUp(failedSend(legCtx, leg, server.ID(), err))
+	}
+	a.decode.Settle(nil)
+	s.idleLimit = o.Config.IdleTimeout
+	now := time.Now()
+	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
+	o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
+	s.onClose = func(r StreamResult) { o.streamEnded(j, a, r) }
+	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", Stream: s}, nil
+}
+
+// notAStream judges an answer that should have been an event stream.
+func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
+	defer func() { _ = resp.Body.Close() }()
+	body, err := readAnswer(resp)
+	if err != nil {
+		return failedSend(ctx, leg, server.ID(), err)
+	}
+	return failedStatus(leg, server.ID(), resp, body)
+}
+
+// streamEnded settles what a stream leaves behind.
+func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
+	server := a.decode.Server()
+	var broken *BrokenStreamError
+	if errors.As(r.Err, &broken) {
+		a.decode.Broke(broken)
+		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
+		o.Log.Error("stream broke", "request_id", j.req.ID, "server", server.ID(), "error", broken.Err.Error())
+	}
+	if r.Recomputed {
+		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
+	}
+	o.countTokens(j.req, r.Usage, a.prefillCached(r.Usage), r.Events)
+	a.decode.Release()
+}
+
+// whole sends a leg and reads its whole answer.
+func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *journey, id string, body []byte) (*http.Response, []byte, *LegError) {
+	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, body)
+	if err != nil {
+		return nil, nil, failedSend(ctx, leg, server.ID(), err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	data, err := readAnswer(resp)
+	if err != nil {
+		return nil, nil, failedSend(ctx, leg, server.ID(), err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, nil, failedStatus(leg, server.ID(), resp, data)
+	}
+	return resp, data, nil
+}
+
+// defaultBusy is how long a busy server is left alone when it does not say.
+const defaultBusy = time.Second
+
+// blame tells the server's breaker and state what a failed leg says of it.
+func (o *Orchestrator) blame(lease *pools.Lease, j *journey, failed *LegError) {
+	switch failed.Kind {
+	case Unsent:
+		lease.Server().MarkDown("connection refused")
+	case Busy:
+		pause := defaultBusy
+		if failed.RetryAfter > 0 {
+			pause = min(failed.RetryAfter, 10*defaultBusy)
+		}
+		lease.Server().MarkBusy(pause)
+	}
+	verdict := failed.verdict()
+	switch {
+	case failed.Leg == PrefillLeg && j.req.ForcedTool && failed.Status == http.StatusInternalServerError:
+		verdict = pools.ErrNeutral // vLLM #38911: the request, not the server
+	case failed.Leg == DecodeLeg && failed.Status == http.StatusInternalServerError:
+		// A KV load that failed looks like this. It is the pair's fault as likely
+		// as the server's; decode alone tells them apart.
+		verdict = pools.ErrNeutral
+	}
+	lease.Settle(verdict)
+}
+
+// cachedTokens says whose cached tokens the client sees.
+func (a assignment) cachedTokens() cachedTokens {
+	if a.handoff == nil || a.handoff.Params == nil {
+		return cachedTokens{}
+	}
+	return cachedTokens{override: true, prefill: a.handoff.Cached}
+}
+
+// prefillCached is the cached part of the prompt on the server that computed it.
+func (a assignment) prefillCached(decode Usage) Count {
+	if a.handoff != nil && a.handoff.Params != nil {
+		return a.handoff.Cached
+	}
+	return decode.Cached
+}
+
+func (o *Orchestrator) countTokens(req *Request, u Usage, cached Count, events int) {
+	output := events
+	if u.Output.Known {
+		output = u.Output.Tokens
+	}
+	o.Metrics.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
+	o.Metrics.outputToks.WithLabelValues(req.Model).Add(float64(output))
+	o.Metrics.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
+}
+
+func (o *Orchestrator) legSpan(ctx context.Context, name string, server *pools.Server, id string) (context.Context, trace.Span) {
+	return o.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		attribute.String("tandem.server", server.ID()),
+		attribute.String("tandem.attempt", id)))
+}
+
+func endLegSpan(span trace.Span, failed *LegError) {
+	if failed != nil {
+		endSpan(span, failed)
+		return
+	}
+	endSpan(span, nil)
+}

@@ -1,0 +1,59 @@
+package pd
+
+import (
+	"sync"
+	"time"
+)
+
+// Budget bounds retries, so that a failing pool is not buried under them: in any
+// ten seconds at most Ratio of the requests, and Floor more.
+type Budget struct {
+	ratio float64
+	floor int
+
+	mu     sync.Mutex // guards the rest
+	second int64      // the second that the head slot counts
+	slots  [10]struct{ requests, retries int }
+}
+
+// NewBudget returns a budget of ratio (0..1) retries per request and floor
+// retries per ten seconds whatever the traffic.
+func NewBudget(ratio float64, floor int) *Budget {
+	return &Budget{ratio: ratio, floor: floor}
+}
+
+// Request counts a request.
+func (b *Budget) Request(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.slot(now).requests++
+}
+
+// Retry takes one retry, false if there is none left.
+func (b *Budget) Retry(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	head := b.slot(now)
+	requests, retries := 0, 0
+	for _, s := range b.slots {
+		requests += s.requests
+		retries += s.retries
+	}
+	if float64(retries+1) > b.ratio*float64(requests)+float64(b.floor) {
+		return false
+	}
+	head.retries++
+	return true
+}
+
+// slot returns the slot of this second and clears those that have passed since
+// the last call. A clock that goes back stays in the present slot.
+func (b *Budget) slot(now time.Time) *struct{ requests, retries int } {
+	second := now.Unix()
+	n := int64(len(b.slots))
+	for b.second < second {
+		b.second = max(b.second+1, second-n+1)
+		b.slots[b.second%n] = struct{ requests, retries int }{}
+	}
+	return &b.slots[b.second%n]
+}

@@ -1,0 +1,195 @@
+package pd
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestInspect(t *testing.T) {
+	for _, c := range []struct {
+		d    *Dialect
+		data string
+		want string // content, end, failure, or nothing
+	}{
+		{Chat, `{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`, ""},
+		{Chat, `{"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}`, "content"},
+		{Chat, `{"choices":[{"index":0,"delta":{"role":"assistant","content":"Hi"}}]}`, "content"},
+		{Chat, `{"choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"Hm"}}]}`, "content"},
+		{Chat, `{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}`, "content"},
+		{Chat, `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`, "content"},
+		{Chat, `{"choices":[{"index":0,"delta":{"role":"assistant"},"finish_reason":"stop"}]}`, "content"},
+		{Chat, `{"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}`, "failure"},
+		{Chat, `{"choices":[],"usage":{"prompt_tokens":3}}`, ""},
+		{Chat, `[DONE]`, "end"},
+		{Chat, `{"error":{"message":"boom","type":"x","code":500}}`, "failure"},
+		{Chat, `{"error":null,"choices":[{"delta":{"content":"x"}}]}`, "content"},
+		{Chat, `{"object":"error","message":"old boom"}`, "failure"},
+		{Chat, `garbage`, "failure"},
+		{Chat, `{"choices":[{"delta":{"content":"the text says [DONE] and {\"error\":{}}"}}]}`, "content"},
+		{Completions, `{"choices":[{"index":0,"text":"","finish_reason":null}]}`, "content"},
+		{Completions, `{"choices":[],"usage":{}}`, ""},
+		{Responses, `{"type":"response.created"}`, ""},
+		{Responses, `{"type":"response.output_item.added"}`, ""},
+		{Responses, `{"type":"response.output_text.delta","delta":"x"}`, "content"},
+		{Responses, `{"type":"response.completed","response":{}}`, "end"},
+		{Responses, `{"type":"response.failed","response":{"error":{"message":"boom"}}}`, "failure"},
+		{Responses, `{"type":"error","message":"boom"}`, "failure"},
+		{Responses, `{"error":{"message":"boom"}}`, "failure"},
+		{Messages, `{"type":"message_start","message":{}}`, ""},
+		{Messages, `{"type":"content_block_start"}`, ""},
+		{Messages, `{"type":"content_block_delta","delta":{"text":"x"}}`, "content"},
+		{Messages, `{"type":"message_stop"}`, "end"},
+		{Messages, `{"type":"error","error":{"message":"boom"}}`, "failure"},
+	} {
+		g := c.d.inspect([]byte(c.data))
+		got := ""
+		switch {
+		case g.failure != "":
+			got = "failure"
+		case g.end:
+			got = "end"
+		case g.content:
+			got = "content"
+		}
+		if got != c.want {
+			t.Errorf("%s %s: %q, want %q", c.d.Name, c.data, got, c.want)
+		}
+	}
+}
+
+func TestErrors_AreInTheShapeOfEachAPI(t *testing.T) {
+	e := ErrorText{Status: 404, Type: "invalid_request_error", Code: "model_not_found", Param: "model", Message: "no <such> model"}
+	for _, c := range []struct{ got, want string }{
+		{string(Chat.ErrorBody(e)), `{"error":{"code":"model_not_found","message":"no <such> model","param":"model","type":"invalid_request_error"}}`},
+		{string(Messages.ErrorBody(e)), `{"error":{"message":"no <such> model","type":"not_found_error"},"type":"error"}`},
+		{string(Chat.ErrorEvent(e)), "data: " + string(Chat.ErrorBody(e)) + "\n\n"},
+		{string(Messages.ErrorEvent(e)), "event: error\ndata: " + string(Messages.ErrorBody(e)) + "\n\n"},
+		{string(Responses.ErrorEvent(e)), "event: error\ndata: {\"code\":\"model_not_found\",\"message\":\"no <such> model\",\"param\":\"model\",\"type\":\"error\"}\n\n"},
+	} {
+		if c.got != c.want {
+			t.Errorf("got  %s\nwant %s", c.got, c.want)
+		}
+	}
+}
+
+func TestCachedTokens_ComeFromPrefillAfterAHandoff(t *testing.T) {
+	known := func(n int) Count { return Count{Tokens: n, Known: true} }
+	for _, c := range []struct {
+		name   string
+		d      *Dialect
+		data   string
+		cached cachedTokens
+		want   string
+	}{
+		{"prefill's number", Chat,
+			`{"id":"x","usage":{"prompt_tokens":48,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":47,"audio":1}}}`,
+			cachedTokens{true, known(16)},
+			`{"id":"x","usage":{"prompt_tokens":48,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":16,"audio":1}}}`},
+		{"zero is a number", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{true, known(0)},
+			`{"usage":{"prompt_tokens_details":{"cached_tokens":0}}}`},
+		{"decode tells none", Chat, `{"usage":{"prompt_tokens":48,"prompt_tokens_details":null}}`, cachedTokens{true, known(16)},
+			`{"usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}}`},
+		{"absent stays absent", Chat, `{"usage":{"prompt_tokens":48}}`, cachedTokens{true, Count{}}, `{"usage":{"prompt_tokens":48}}`},
+		{"prefill tells none", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{true, Count{}},
+			`{"usage":{"prompt_tokens_details":null}}`},
+		{"decode alone keeps its own", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{},
+			`{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`},
+		{"responses", Responses, `{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":47}}}}`, cachedTokens{true, known(16)},
+			`{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":16}}}}`},
+		{"messages", Messages, `{"usage":{"input_tokens":48,"cache_read_input_tokens":47}}`, cachedTokens{true, known(16)},
+			`{"usage":{"input_tokens":48,"cache_read_input_tokens":16}}`},
+		{"the hand-off is removed", Chat, `{"a":1,"kv_transfer_params":{"remote_host":"10.0.0.1"},"b":2}`, cachedTokens{}, `{"a":1,"b":2}`},
+		{"also inside a response", Responses, `{"response":{"kv_transfer_params":{"x":1},"id":"r"}}`, cachedTokens{}, `{"response":{"id":"r"}}`},
+		{"text that names it stays", Chat, `{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`, cachedTokens{},
+			`{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`},
+	} {
+		if got := string(c.d.cleanAnswer([]byte(c.data), c.cached)); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestRecomputed(t *testing.T) {
+	cached := func(n int) Usage { return Usage{Cached: Count{n, true}} }
+	for _, c := range []struct {
+		name   string
+		decode Usage
+		handed int
+		tells  bool
+		want   bool
+	}{
+		{"all came", cached(1000), 1000, true, false},
+		{"all but a block", cached(984), 1000, true, false},
+		{"nothing came", cached(0), 1000, true, true},
+		{"only an old prefix was there", cached(64), 1000, true, true},
+		{"no number from a server that tells", Usage{Prompt: Count{1000, true}}, 1000, true, true},
+		{"no usage at all", Usage{}, 1000, true, false},
+		{"a server that never tells", Usage{Prompt: Count{1000, true}}, 1000, false, false},
+		{"nothing was handed over", cached(0), 0, true, false},
+	} {
+		if got := recomputed(c.decode, c.handed, c.tells); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+func TestNIXL_PrefillBody(t *testing.T) {
+	body, err := ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":50,"min_tokens":5,"n":1,"stop":["x"],"logprobs":true,"top_logprobs":3,"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := nixlPrefill(&Request{Dialect: Chat, Body: body})
+	want := `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_completion_tokens":1,"n":1,` +
+		`"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993,` +
+		`"ignore_eos":true,"kv_transfer_params":` + prefillParams + `,"max_tokens":1}`
+	if string(got) != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestNIXL_HandoffIsVerbatim(t *testing.T) {
+	params := `{"do_remote_prefill":true, "remote_block_ids":[[1,2],[3]],"remote_host":"10.0.0.1","remote_port":5600,"n":9007199254740993,"s":["DUMMY"],"remote_num_tokens":48}`
+	answer := `{"id":"x","usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}},"kv_transfer_params":` + params + `}`
+	h, err := nixlHandoff(Chat, "p0", []byte(answer), testTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(h.Params) != params || h.Tokens != 48 || h.Cached != (Count{16, true}) {
+		t.Errorf("got %+v", h)
+	}
+	body, _ := ParseBody([]byte(`{"model":"m","stream":true}`))
+	if got, want := string(nixlDecode(&Request{Body: body}, h)), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}`; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestNIXL_NoHandoffIsNormalAndNoJSONIsNot(t *testing.T) {
+	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
+		if h, err := nixlHandoff(Chat, "p0", []byte(answer), testTime); err != nil || h.Params != nil {
+			t.Errorf("%s: %+v, %v", answer, h, err)
+		}
+	}
+	for _, answer := range []string{``, `<html>`, `[]`, `{"id":`, `{"a":` + strings.Repeat("[", 100_000)} {
+		if _, err := nixlHandoff(Chat, "p0", []byte(answer), testTime); err == nil {
+			t.Errorf("%.20q passed for an answer", answer)
+		}
+	}
+}
+
+func FuzzCleanAnswer(f *testing.F) {
+	f.Add([]byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":47}},"kv_transfer_params":{"x":[1]},"response":{"usage":1}}`), 3)
+	f.Fuzz(func(t *testing.T, data []byte, cached int) {
+		for _, d := range []*Dialect{Chat, Responses, Messages} {
+			d.inspect(data)
+			out := d.cleanAnswer(data, cachedTokens{override: true, prefill: Count{max(cached, 0), true}})
+			if json.Valid(data) && !json.Valid(out) {
+				t.Fatalf("%s made %s out of %s", d.Name, out, data)
+			}
+			var object map[string]json.RawMessage
+			if _, err := ParseBody(data); err == nil && json.Unmarshal(out, &object) == nil && object[handoffField] != nil {
+				t.Fatalf("the hand-off is still in %s", out)
+			}
+		}
+	})
+}

@@ -1,0 +1,10 @@
+// Package pd is what happens to one request: it waits, a pair of servers is
+// chosen and claimed for it, prefill runs on one, the hand-off travels to the
+// other, and decode's first content event comes back. Up to that event
+// everything may be retried elsewhere; after it the stream is relayed and its
+// end is judged.
+//
+// Orchestrator.Run is the straight line. Choose and the cost terms are pure.
+// Bodies stay bytes: Body finds the fields that are read and splices those that
+// must change, and everything else reaches the engine as the client wrote it.
+package pd

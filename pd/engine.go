@@ -1,0 +1,64 @@
+package pd
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// maxAnswer bounds an answer that is read whole, in bytes.
+const maxAnswer = 64 << 20
+
+// NewTransport returns the HTTP/1.1 client side of all engine legs and probes.
+// It never follows a proxy of the environment, and drops idle connections before
+// uvicorn does (5 s), since a POST on a connection that the engine is closing
+// cannot be repeated safely.
+func NewTransport(connect time.Duration) *http.Transport {
+	return &http.Transport{
+		Proxy:               nil,
+		DialContext:         (&net.Dialer{Timeout: connect, KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConns:        4096,
+		MaxIdleConnsPerHost: 512,
+		IdleConnTimeout:     4 * time.Second,
+		DisableCompression:  true,
+		ForceAttemptHTTP2:   false,
+		WriteBufferSize:     32 << 10,
+		ReadBufferSize:      16 << 10,
+	}
+}
+
+// send posts one leg and returns when the engine's headers are there. The
+// transport is used bare: no redirect is followed, nothing is sent twice.
+func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.GetBody = nil // net/http must not send it again by itself
+	req.Header = header.Clone()
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "tandem")
+	req.Header.Set("X-Request-Id", attempt)
+	if server.Rank != nil {
+		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(*server.Rank))
+	}
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
+	return transport.RoundTrip(req)
+}
+
+// readAnswer reads a whole answer, up to maxAnswer.
+func readAnswer(resp *http.Response) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err == nil && len(body) > maxAnswer {
+		return nil, errAnswerTooLong
+	}
+	return body, err
+}

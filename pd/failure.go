@@ -1,0 +1,136 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Leg names one use of a server by one request. Decode alone is another leg than
+// decode with a hand-off: a server may fail at one and do the other.
+type Leg string
+
+const (
+	PrefillLeg Leg = "prefill"
+	DecodeLeg  Leg = "decode"
+	AloneLeg   Leg = "alone"
+)
+
+// role is the pool and breaker that a leg belongs to.
+func (l Leg) role() pools.Role {
+	if l == PrefillLeg {
+		return pools.Prefill
+	}
+	return pools.Decode
+}
+
+// Kind is what a failed leg says, and so what is done about it.
+type Kind string
+
+const (
+	Refused Kind = "refused" // the request is at fault: the client gets the engine's answer
+	Busy    Kind = "busy"    // load: another server, no verdict on this one
+	Unsent  Kind = "unsent"  // no connection: the engine never saw it
+	Broken  Kind = "broken"  // the engine failed, or the way to it
+	Timeout Kind = "timeout" // the engine did not answer in time
+	Gone    Kind = "gone"    // the client left
+)
+
+// LegError is a leg that failed before its first content event.
+type LegError struct {
+	Leg    Leg
+	Server string
+	Kind   Kind
+	Status int // of the engine's answer, 0 without one
+	Body   []byte
+	// RetryAfter is how long a busy engine asked to be left alone, 0 if it did not say.
+	RetryAfter time.Duration
+	Err        error
+}
+
+func (e *LegError) Error() string {
+	if e.Status != 0 {
+		return fmt.Sprintf("%s on %s: status %d", e.Leg, e.Server, e.Status)
+	}
+	return fmt.Sprintf("%s on %s: %v", e.Leg, e.Server, e.Err)
+}
+
+func (e *LegError) Unwrap() error { return e.Err }
+
+var (
+	errFirstEvent    = errors.New("no content in time")
+	errIdle          = errors.New("the stream stood still")
+	errTruncated     = errors.New("the stream ended early")
+	errEmpty         = errors.New("the stream ended without content")
+	errAnswerTooLong = errors.New("the answer is longer than 64 MiB")
+)
+
+// NoServerError says that no server of a role can take the request.
+type NoServerError struct{ Role pools.Role }
+
+func (e *NoServerError) Error() string {
+	return "no " + e.Role.String() + " server can take the request"
+}
+
+// BrokenStreamError ends a stream after its first content event.
+type BrokenStreamError struct {
+	Message string // for the client
+	Err     error
+}
+
+func (e *BrokenStreamError) Error() string { return fmt.Sprintf("stream broke: %v", e.Err) }
+func (e *BrokenStreamError) Unwrap() error { return e.Err }
+
+// failedSend judges a leg that got no answer.
+func failedSend(ctx context.Context, leg Leg, server string, err error) *LegError {
+	e := &LegError{Leg: leg, Server: server, Kind: Broken, Err: err}
+	cause := context.Cause(ctx)
+	var dial *net.OpError
+	switch {
+	case errors.Is(cause, errFirstEvent) || errors.Is(cause, errIdle):
+		e.Kind, e.Err = Timeout, cause
+	case ctx.Err() != nil:
+		e.Kind, e.Err = Gone, context.Cause(ctx)
+	case errors.As(err, &dial) && dial.Op == "dial":
+		e.Kind = Unsent
+	}
+	return e
+}
+
+// failedStatus judges an answer that is no success.
+func failedStatus(leg Leg, server string, resp *http.Response, body []byte) *LegError {
+	e := &LegError{Leg: leg, Server: server, Kind: Broken, Status: resp.StatusCode, Body: body}
+	switch status := resp.StatusCode; {
+	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
+		e.Kind = Busy
+		e.RetryAfter = retryAfter(resp.Header)
+	case status >= 400 && status < 500:
+		e.Kind = Refused
+	}
+	e.Err = fmt.Errorf("status %d", resp.StatusCode)
+	return e
+}
+
+// retryAfter reads the seconds of Retry-After; a date is not worth a clock.
+func retryAfter(h http.Header) time.Duration {
+	seconds, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// verdict is what the server's breaker is told.
+func (e *LegError) verdict() error {
+	switch e.Kind {
+	case Refused, Busy, Gone:
+		return fmt.Errorf("%w: %s", pools.ErrNeutral, e.Kind)
+	}
+	return e
+}

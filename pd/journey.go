@@ -1,0 +1,183 @@
+package pd
+
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// journey is what one request has been through so far. It belongs to the
+// goroutine that serves the request.
+type journey struct {
+	req     *Request
+	arrived time.Time
+	tried   map[tried]bool
+	retries int
+	choices []Choice
+	last    *LegError
+
+	prefillFailures int
+	// alone is set once prefill elsewhere is given up for this request.
+	alone bool
+	// freeRetry is set when the failure was expected and is not the server's.
+	freeRetry bool
+	// handoff waits for another decode server; nil without one.
+	handoff *Handoff
+}
+
+type tried struct {
+	leg    Leg
+	server string
+}
+
+func newJourney(req *Request, arrived time.Time) *journey {
+	return &journey{req: req, arrived: arrived, tried: make(map[tried]bool), alone: req.Aggregated}
+}
+
+// failed keeps what a failed leg means for the next choice: the same leg never
+// goes to the same server twice.
+func (j *journey) failed(e *LegError) {
+	j.tried[tried{e.Leg, e.Server}] = true
+	j.last = e
+	if n := len(j.choices); n > 0 {
+		j.choices[n-1].Outcome = e.Error()
+	}
+	switch e.Leg {
+	case PrefillLeg:
+		if j.req.ForcedTool && e.Status == 500 {
+			// vLLM #38911: a forced tool call cannot be cut to one token.
+			j.alone, j.freeRetry = true, true
+		}
+		if j.prefillFailures++; j.prefillFailures >= 2 {
+			j.alone = true
+		}
+	case DecodeLeg:
+		if e.Kind == Broken || e.Kind == Timeout {
+			// The read may have consumed the blocks, or the transfer is what
+			// failed: nothing that crosses a link is tried again.
+			j.alone = true
+		}
+	}
+}
+
+// lastErrorOr returns the last leg's error where there was one: it says more to
+// the client than that no server is left.
+func (j *journey) lastErrorOr(err error) error {
+	if j.last != nil {
+		return j.last
+	}
+	return err
+}
+
+// usableHandoff returns the hand-off that waits for a decode server, nil if
+// there is none or it is too old.
+func (j *journey) usableHandoff(now time.Time, age time.Duration) *Handoff {
+	if j.handoff == nil || now.Sub(j.handoff.Created) > age {
+		return nil
+	}
+	return j.handoff
+}
+
+// aloneReason says why decode runs without a prefill server, "" for a pair.
+func (j *journey) aloneReason(v view, chosen Alternative) string {
+	switch {
+	case chosen.Prefill != "":
+		return ""
+	case j.req.Aggregated:
+		return "aggregated"
+	case j.retries > 0 || j.alone:
+		return "fallback"
+	case len(v.field.Prefill) == 0:
+		return "no_prefill"
+	}
+	return "cheaper"
+}
+
+// view is what a choice is made from: the usable servers and what is known of
+// them.
+type view struct {
+	servers                   map[string]*pools.Server
+	field                     Field
+	prefillPanic, decodePanic bool
+	handoff                   *Handoff // decode only: prefill is done
+}
+
+// missing names the role that has no usable server.
+func (v view) missing() *NoServerError {
+	if len(v.field.Decode) == 0 && len(v.field.Alone) == 0 {
+		return &NoServerError{Role: pools.Decode}
+	}
+	return &NoServerError{Role: pools.Prefill}
+}
+
+// look gathers the servers that the request may still use. Those that refused
+// the claim of this choice are left out.
+func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) view {
+	v := view{servers: make(map[string]*pools.Server), handoff: j.usableHandoff(now, o.Config.HandoffAge)}
+	all := o.Fleet.Servers()
+	share := o.Fleet.EjectShare()
+
+	usable := func(leg Leg, servers []*pools.Server) []Candidate {
+		var out []Candidate
+		for _, s := range servers {
+			if refused[s.ID()] || j.tried[tried{leg, s.ID()}] {
+				continue
+			}
+			v.servers[s.ID()] = s
+			out = append(out, o.candidate(s, now))
+		}
+		return out
+	}
+	decode, panicking := pools.Candidates(all, j.req.Model, pools.Decode, share, now)
+	v.decodePanic = panicking
+
+	if v.handoff != nil {
+		for _, s := range all {
+			if s.ID() == v.handoff.Server {
+				p := o.candidate(s, now)
+				p.Queue, p.Cached = 0, j.req.PromptTokens // the work is done
+				v.field.Prefill = []Candidate{p}
+			}
+		}
+		v.field.Decode = usable(DecodeLeg, decode)
+		if len(v.field.Prefill) > 0 && len(v.field.Decode) > 0 {
+			return v
+		}
+		v.handoff, v.field = nil, Field{}
+	}
+	if !j.alone {
+		prefill, panicking := pools.Candidates(all, j.req.Model, pools.Prefill, share, now)
+		v.prefillPanic = panicking
+		v.field.Prefill = usable(PrefillLeg, prefill)
+		v.field.Decode = usable(DecodeLeg, decode)
+	}
+	v.field.Alone = usable(AloneLeg, decode)
+	return v
+}
+
+// candidate is what the choice knows of a server. Load that is old or missing is
+// replaced by what this gateway has on it.
+func (o *Orchestrator) candidate(s *pools.Server, now time.Time) Candidate {
+	own := s.InFlight(pools.Decode, now)
+	c := Candidate{
+		ID:      s.ID(),
+		Place:   Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone},
+		Queue:   s.InFlight(pools.Prefill, now).Queue,
+		Running: own.Requests,
+	}
+	load := s.Load()
+	if !load.FreshAt(now, o.Fleet.ProbeInterval()) {
+		return c
+	}
+	if load.Running.Known {
+		// Others may use the server too; what was sent since the scrape is not in it.
+		c.Running = max(c.Running, int(load.Running.Value))
+	}
+	if load.Waiting.Known {
+		c.Waiting = int(load.Waiting.Value)
+	}
+	if load.KVUsed.Known && load.KVTokens.Known {
+		c.KVFree, c.KVKnown = int((1-load.KVUsed.Value)*load.KVTokens.Value), true
+	}
+	return c
+}

@@ -1,0 +1,73 @@
+package pd
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are what pd measures. Labels are bounded by the configuration:
+// servers, models that a server serves, and fixed words.
+type Metrics struct {
+	wait        *prometheus.HistogramVec // model
+	ttft        *prometheus.HistogramVec // model
+	prefill     *prometheus.HistogramVec // server
+	gap         prometheus.Histogram
+	firstEvent  *prometheus.HistogramVec // server
+	itl         *prometheus.HistogramVec // server
+	retries     *prometheus.CounterVec   // leg, reason
+	alone       *prometheus.CounterVec   // reason
+	missing     *prometheus.CounterVec   // server
+	recomputes  *prometheus.CounterVec   // server
+	stranded    *prometheus.CounterVec   // server
+	exhausted   prometheus.Counter
+	promptToks  *prometheus.CounterVec // model
+	outputToks  *prometheus.CounterVec // model
+	cachedToks  *prometheus.CounterVec // model
+	brokenAfter *prometheus.CounterVec // server
+}
+
+var (
+	// Seconds; from a cached short prompt to a long one in a queue.
+	phaseBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	itlBuckets   = []float64{.001, .0025, .005, .01, .015, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1, 5}
+)
+
+// NewMetrics registers the metrics of pd and those of its queue.
+func NewMetrics(reg prometheus.Registerer, queue *Queue) *Metrics {
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+		reg.MustRegister(h)
+		return h
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	m := &Metrics{
+		wait:        histogram("tandem_wait_seconds", "Time in the gateway's queue.", phaseBuckets, "model"),
+		ttft:        histogram("tandem_ttft_seconds", "Time from the request's arrival to its first content event; streams only.", phaseBuckets, "model"),
+		prefill:     histogram("tandem_prefill_seconds", "Time of prefill legs that succeeded.", phaseBuckets, "server"),
+		firstEvent:  histogram("tandem_decode_first_event_seconds", "Time from sending decode to its first content event: transfer, room and a step; streams only.", phaseBuckets, "server"),
+		itl:         histogram("tandem_itl_seconds", "Gaps between content events of a stream.", itlBuckets, "server"),
+		retries:     counter("tandem_retries_total", "Legs tried again elsewhere, by the leg that failed and why.", "leg", "reason"),
+		alone:       counter("tandem_alone_total", "Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill, fallback.", "reason"),
+		missing:     counter("tandem_handoff_missing_total", "Prefills that answered without a hand-off; decode then computes the prompt.", "server"),
+		recomputes:  counter("tandem_silent_recomputes_total", "Decodes that were given a hand-off and computed the prompt all the same.", "server"),
+		stranded:    counter("tandem_handoffs_stranded_total", "Hand-offs that no decode picked up; the prefill server frees them when its lease ends.", "server"),
+		promptToks:  counter("tandem_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
+		outputToks:  counter("tandem_output_tokens_total", "Output tokens, as engines report them; content events where they do not.", "model"),
+		cachedToks:  counter("tandem_cached_prompt_tokens_total", "Prompt tokens that were in the cache of the server that prefilled, as it reports them.", "model"),
+		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
+		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "tandem_handoff_gap_seconds", Help: "Time from the end of prefill to the dispatch of decode.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10},
+		}),
+		exhausted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_retry_budget_exhausted_total", Help: "Retries not made because the budget was spent.",
+		}),
+	}
+	reg.MustRegister(m.gap, m.exhausted,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_waiting_requests", Help: "Requests in the gateway's queue."},
+			func() float64 { waiting, _ := queue.Len(); return float64(waiting) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_in_flight_requests", Help: "Requests past the queue, to the end of their streams."},
+			func() float64 { _, inFlight := queue.Len(); return float64(inFlight) }))
+	return m
+}

@@ -1,0 +1,210 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Config is how long legs may take and how often they are tried.
+type Config struct {
+	PrefillTimeout    time.Duration // the whole prefill leg
+	FirstEventTimeout time.Duration // decode, until the first content event of a stream
+	IdleTimeout       time.Duration // between two events of a stream
+	AnswerTimeout     time.Duration // decode of an answer that is not streamed
+	HandoffAge        time.Duration // a hand-off older than this is not used
+	MaxRetries        int           // legs tried again for one request
+	RetryRatio        float64       // retries per request over ten seconds, 0..1
+	RetryFloor        int           // retries per ten seconds whatever the traffic
+}
+
+// DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
+func DefaultConfig() Config {
+	return Config{
+		PrefillTimeout:    120 * time.Second,
+		FirstEventTimeout: 60 * time.Second,
+		IdleTimeout:       30 * time.Second,
+		AnswerTimeout:     600 * time.Second,
+		HandoffAge:        10 * time.Second,
+		MaxRetries:        3,
+		RetryRatio:        0.2,
+		RetryFloor:        10,
+	}
+}
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c Config) Validate() error {
+	for name, d := range map[string]time.Duration{
+		"prefill-timeout": c.PrefillTimeout, "first-event-timeout": c.FirstEventTimeout,
+		"idle-timeout": c.IdleTimeout, "answer-timeout": c.AnswerTimeout, "handoff-age": c.HandoffAge,
+	} {
+		if d <= 0 {
+			return fmt.Errorf("%s must be positive", name)
+		}
+	}
+	if c.MaxRetries < 0 || c.RetryRatio < 0 || c.RetryRatio > 1 || c.RetryFloor < 0 {
+		return errors.New("max-retries and retry-floor must not be negative, retry-ratio is 0 to 1")
+	}
+	return nil
+}
+
+// Orchestrator runs requests. Its fields are set once, before the first Run.
+type Orchestrator struct {
+	Config    Config
+	Cost      CostModel
+	Fleet     *pools.Fleet
+	Transport http.RoundTripper
+	Queue     *Queue
+	Budget    *Budget
+	Decisions *Decisions
+	Metrics   *Metrics
+	Tracer    trace.Tracer
+	Log       *slog.Logger
+}
+
+// Run serves one request: it waits for its turn, then tries pairs until one has
+// given its first content event. The context ends when the client has left; with
+// a streamed answer it must live as long as the stream. Errors: *NoServerError,
+// *LegError, ErrQueueFull, ErrQueueTimeout, or the context's.
+func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
+	arrived := time.Now()
+	leave, err := o.wait(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	o.Budget.Request(arrived)
+	j := newJourney(req, arrived)
+	answer, err := o.serve(ctx, j)
+	o.remember(j, err)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	if answer.Stream == nil {
+		leave()
+		return answer, nil
+	}
+	finish := answer.Stream.onClose
+	answer.Stream.onClose = func(r StreamResult) {
+		finish(r)
+		leave()
+	}
+	return answer, nil
+}
+
+// wait holds the request in the queue until its turn.
+func (o *Orchestrator) wait(ctx context.Context, req *Request) (leave func(), err error) {
+	start := time.Now()
+	_, span := o.Tracer.Start(ctx, "wait")
+	defer func() { endSpan(span, err) }()
+	leave, err = o.Queue.Enter(ctx, len(req.Body.Bytes()))
+	o.Metrics.wait.WithLabelValues(req.Model).Observe(time.Since(start).Seconds())
+	return leave, err
+}
+
+// serve tries until an attempt succeeds, the request is at fault, or nothing is
+// left to try.
+func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
+	for {
+		a, err := o.choose(ctx, j)
+		if err != nil {
+			return nil, j.lastErrorOr(err)
+		}
+		answer, failed := o.attempt(ctx, j, a)
+		if failed == nil {
+			return answer, nil
+		}
+		if !o.again(j, failed) {
+			return nil, failed
+		}
+	}
+}
+
+// choose picks the cheapest alternative that is left and claims its servers. A
+// server that refuses the claim is left out and the choice made again.
+func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, err error) {
+	_, span := o.Tracer.Start(ctx, "choose")
+	defer func() { endSpan(span, err) }()
+
+	refused := make(map[string]bool)
+	for {
+		view := o.look(j, refused, time.Now())
+		demand := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens}
+		chosen, ok := o.Cost.Choose(demand, view.field, rand.IntN)
+		if !ok {
+			return assignment{}, view.missing()
+		}
+		a, err := o.claim(j, view, chosen)
+		if err != nil {
+			refused[a.refusedBy] = true
+			continue
+		}
+		a.reason = j.aloneReason(view, chosen)
+		if chosen.Prefill == "" {
+			o.Metrics.alone.WithLabelValues(a.reason).Inc()
+		}
+		j.choices = append(j.choices, Choice{
+			Demand: demand, Field: view.field, Chosen: chosen, Reason: a.reason,
+			Panic: view.prefillPanic || view.decodePanic,
+		})
+		span.SetAttributes(
+			attribute.String("tandem.prefill", chosen.Prefill),
+			attribute.String("tandem.decode", chosen.Decode),
+			attribute.Float64("tandem.predicted_ms", float64(chosen.Terms.Total().Microseconds())/1000))
+		return a, nil
+	}
+}
+
+// again says whether a failed leg is followed by another try, and keeps what the
+// next choice must know.
+func (o *Orchestrator) again(j *journey, failed *LegError) bool {
+	j.failed(failed)
+	if failed.Kind == Refused || failed.Kind == Gone {
+		return false
+	}
+	if j.freeRetry {
+		j.freeRetry = false
+		return true
+	}
+	if j.retries >= o.Config.MaxRetries {
+		return false
+	}
+	if !o.Budget.Retry(time.Now()) {
+		o.Metrics.exhausted.Inc()
+		return false
+	}
+	j.retries++
+	o.Metrics.retries.WithLabelValues(string(failed.Leg), string(failed.Kind)).Inc()
+	o.Log.Warn("leg failed, trying again", "request_id", j.req.ID, "leg", string(failed.Leg),
+		"server", failed.Server, "kind", string(failed.Kind), "status", failed.Status)
+	return true
+}
+
+// remember keeps the decision for those who ask why.
+func (o *Orchestrator) remember(j *journey, err error) {
+	outcome := "served"
+	if err != nil {
+		outcome = err.Error()
+	}
+	o.Decisions.Add(Decision{
+		RequestID: j.req.ID, Model: j.req.Model, API: j.req.Dialect.Name, At: j.arrived,
+		Choices: j.choices, Outcome: outcome,
+	})
+}
+
+func endSpan(span trace.Span, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+}

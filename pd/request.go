@@ -1,0 +1,43 @@
+package pd
+
+import "net/http"
+
+// Request is one client request, parsed and cleaned by the gateway. Nothing in
+// it aliases a buffer of the HTTP server.
+type Request struct {
+	ID      string // what the client sees in x-request-id; never sent to an engine
+	Dialect *Dialect
+	Model   string
+	Body    Body        // free of control fields
+	Header  http.Header // what both legs carry besides Tandem's own
+
+	Stream bool
+	// PromptTokens and OutputTokens are predictions, for the choice only.
+	PromptTokens int
+	OutputTokens int
+	// MaxOutput is the client's bound on the answer in tokens, 0 without one, and
+	// MaxField the field that it stands in.
+	MaxOutput int
+	MaxField  string
+	// Aggregated requests run on one decode server and never share a hand-off:
+	// several samples or prompts, and paths without a prefill phase.
+	Aggregated bool
+	// ForcedTool is set when tool_choice demands a call. vLLM's prefill may
+	// answer 500 to that at one token (vLLM #38911).
+	ForcedTool bool
+	// HideUsage is set when the usage chunk was asked for by the gateway and not
+	// by the client.
+	HideUsage bool
+}
+
+// Answer is what goes to the client: a whole body, or a stream whose first
+// content event is in hand.
+type Answer struct {
+	Status      int
+	ContentType string
+	Body        []byte
+	Stream      *Stream // nil when Body is the answer
+	Prefill     string  // server IDs; Prefill is empty when decode ran alone
+	Decode      string
+	Usage       Usage // of a whole body
+}

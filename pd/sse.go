@@ -1,0 +1,99 @@
+package pd
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+)
+
+// maxEvent bounds one SSE event, in bytes; logprobs make long ones.
+const maxEvent = 16 << 20
+
+var errEventTooLong = errors.New("an SSE event is longer than 16 MiB")
+
+// sseEvent is one event as it came: Raw with its blank line, Data without field
+// name, several data lines joined. Both are valid until the next read.
+type sseEvent struct {
+	Raw  []byte
+	Data []byte
+}
+
+// sseReader splits a stream into events. Lines may end in LF or CRLF and may be
+// cut anywhere by the network.
+type sseReader struct {
+	in   *bufio.Reader
+	raw  []byte
+	data []byte
+}
+
+func newSSEReader(r io.Reader) *sseReader {
+	return &sseReader{in: bufio.NewReaderSize(r, 4<<10)}
+}
+
+// read returns the next event that carries data; comments before it are part of
+// its Raw. io.EOF says that the stream ended between events, ErrUnexpectedEOF
+// that it ended inside one.
+func (s *sseReader) read() (sseEvent, error) {
+	s.raw, s.data = s.raw[:0], s.data[:0]
+	lineStart, hasData := 0, false
+	for {
+		part, err := s.in.ReadSlice('\n')
+		s.raw = append(s.raw, part...)
+		if len(s.raw) > maxEvent {
+			return sseEvent{}, errEventTooLong
+		}
+		if err == bufio.ErrBufferFull {
+			continue // the line goes on
+		}
+		if err == io.EOF {
+			if len(bytes.TrimSpace(s.raw)) > 0 {
+				return sseEvent{}, io.ErrUnexpectedEOF
+			}
+			return sseEvent{}, io.EOF
+		}
+		if err != nil {
+			return sseEvent{}, err
+		}
+		line := bytes.TrimRight(s.raw[lineStart:], "\r\n")
+		lineStart = len(s.raw)
+		if value, ok := dataLine(line); ok {
+			if hasData {
+				s.data = append(s.data, '\n')
+			}
+			s.data = append(s.data, value...)
+			hasData = true
+		}
+		if len(line) == 0 && hasData {
+			return sseEvent{Raw: s.raw, Data: s.data}, nil
+		}
+	}
+}
+
+func dataLine(line []byte) ([]byte, bool) {
+	value, ok := bytes.CutPrefix(line, []byte("data:"))
+	if !ok {
+		return nil, false
+	}
+	return bytes.TrimPrefix(value, []byte(" ")), true
+}
+
+// buffered reports whether bytes of a next event are already here, so that a
+// reader may go on without waiting.
+func (s *sseReader) buffered() bool { return s.in.Buffered() > 0 }
+
+// withData returns the event's bytes with its data replaced. All lines that are
+// not data stay.
+func (e sseEvent) withData(data []byte) []byte {
+	out := make([]byte, 0, len(data)+64)
+	for line := range bytes.Lines(e.Raw) {
+		trimmed := bytes.TrimRight(line, "\r\n")
+		if _, isData := dataLine(trimmed); isData || len(trimmed) == 0 {
+			continue
+		}
+		out = append(out, line...)
+	}
+	out = append(out, "data: "...)
+	out = append(out, data...)
+	return append(out, "\n\n"...)
+}

@@ -1,0 +1,102 @@
+package pd
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+const sampleStream = ": hello\n\ndata: {\"a\":1}\n\nevent: x\r\nid: 7\r\ndata: {\"b\":2}\r\n\r\ndata: one\ndata: two\n\ndata:[DONE]\n\n"
+
+var sampleData = []string{`{"a":1}`, `{"b":2}`, "one\ntwo", "[DONE]"}
+
+func readAll(r io.Reader) (data []string, raw []byte, err error) {
+	s := newSSEReader(r)
+	for {
+		ev, err := s.read()
+		if err != nil {
+			return data, raw, err
+		}
+		data = append(data, string(ev.Data))
+		raw = append(raw, ev.Raw...)
+	}
+}
+
+func TestSSE_SplitsAnywhere(t *testing.T) {
+	for cut := range len(sampleStream) {
+		in := io.MultiReader(strings.NewReader(sampleStream[:cut]), strings.NewReader(sampleStream[cut:]))
+		data, raw, err := readAll(in)
+		if err != io.EOF || strings.Join(data, "|") != strings.Join(sampleData, "|") || string(raw) != sampleStream {
+			t.Fatalf("cut at %d: %q, %v", cut, data, err)
+		}
+	}
+	if data, _, err := readAll(iotest.OneByteReader(strings.NewReader(sampleStream))); err != io.EOF || len(data) != 4 {
+		t.Fatalf("byte by byte: %q, %v", data, err)
+	}
+}
+
+func TestSSE_AStreamCutInsideAnEventIsNoCleanEnd(t *testing.T) {
+	for _, in := range []string{"data: {\"a\":1}", "data: {\"a\":1}\n", "data: x\n\ndata: {\"tr", "event: x\n"} {
+		if _, _, err := readAll(strings.NewReader(in)); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%q ends with %v", in, err)
+		}
+	}
+}
+
+func TestSSE_LongLinesPassAndEndlessOnesEnd(t *testing.T) {
+	long := "data: " + strings.Repeat("x", 1<<20) + "\n\n"
+	data, raw, err := readAll(strings.NewReader(long))
+	if err != io.EOF || len(data) != 1 || len(data[0]) != 1<<20 || string(raw) != long {
+		t.Errorf("1 MiB line: %d events, %v", len(data), err)
+	}
+	endless := io.MultiReader(strings.NewReader("data: "), neverEnding('x'))
+	if _, _, err := readAll(endless); !errors.Is(err, errEventTooLong) {
+		t.Errorf("endless line: %v", err)
+	}
+}
+
+type neverEnding byte
+
+func (b neverEnding) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(b)
+	}
+	return len(p), nil
+}
+
+func TestSSE_ReplacedDataKeepsTheOtherLines(t *testing.T) {
+	s := newSSEReader(strings.NewReader("event: response.completed\nid: 3\ndata: {\"old\":1}\n\n"))
+	ev, err := s.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(ev.withData([]byte(`{"new":1}`))), "event: response.completed\nid: 3\ndata: {\"new\":1}\n\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func FuzzSSE(f *testing.F) {
+	f.Add([]byte(sampleStream), 3)
+	f.Add([]byte("data:\n\n\n\ndata: \r\r\n\n"), 1)
+	f.Fuzz(func(t *testing.T, in []byte, cut int) {
+		whole, raw, err := readAll(bytes.NewReader(in))
+		if len(in) > 0 {
+			cut = (cut%len(in) + len(in)) % len(in)
+		} else {
+			cut = 0
+		}
+		parts, rawParts, errParts := readAll(io.MultiReader(bytes.NewReader(in[:cut]), bytes.NewReader(in[cut:])))
+		if strings.Join(whole, "\x00") != strings.Join(parts, "\x00") || !bytes.Equal(raw, rawParts) || !errors.Is(errParts, err) {
+			t.Fatalf("a cut at %d changes the events", cut)
+		}
+		if !bytes.HasPrefix(in, raw) {
+			t.Fatal("events are not the stream's own bytes")
+		}
+		if err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("ended with %v", err)
+		}
+	})
+}

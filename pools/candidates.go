@@ -1,0 +1,54 @@
+package pools
+
+import (
+	"math"
+	"time"
+)
+
+// Candidates returns the servers of one pool that may take a leg now, and
+// whether the pool is in panic mode.
+//
+// Out at once, whatever their share: servers that are down, draining, or do not
+// serve the model. Out softly: servers whose breaker is open. Soft ejection may
+// take at most share of the servers that are up (but one of two, always); beyond
+// that the breakers are more likely wrong than the servers, and all are used:
+// panic mode. Servers that asked for a pause are left out as long as others
+// remain.
+func Candidates(servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
+	var up, closed, rested []*Server
+	for _, s := range servers {
+		if !s.Role.Serves(leg) || s.Drain {
+			continue
+		}
+		h := s.health.Load()
+		if !h.Up || !h.Serves(model) {
+			continue
+		}
+		up = append(up, s)
+		if s.breakers[legIndex(leg)].ejected(now) {
+			continue
+		}
+		closed = append(closed, s)
+		if !s.busy(now) {
+			rested = append(rested, s)
+		}
+	}
+	if ejected := len(up) - len(closed); ejected > mayEject(len(up), share) {
+		return up, true
+	}
+	if len(rested) > 0 {
+		return rested, false
+	}
+	return closed, false
+}
+
+// mayEject is how many of n servers may be out softly at once.
+func mayEject(n int, share float64) int {
+	if n < 2 {
+		return 0
+	}
+	return max(1, int(math.Floor(share*float64(n))))
+}
+
+// EjectShare is the configured share of a pool that may be ejected softly.
+func (f *Fleet) EjectShare() float64 { return f.cfg.EjectShare }

@@ -1,0 +1,88 @@
+package pools
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func fleetOf(n int) []*Server {
+	servers := make([]*Server, n)
+	for i := range servers {
+		servers[i] = testServer(Decode)
+		servers[i].id = fmt.Sprintf("d%d", i)
+	}
+	return servers
+}
+
+func TestCandidates_SoftEjectionIsCappedAndBeyondItAllAreUsed(t *testing.T) {
+	for _, c := range []struct {
+		servers, ejected, want int
+		panics                 bool
+	}{
+		{1, 1, 1, true}, // nothing else is there
+		{2, 1, 1, false},
+		{2, 2, 2, true},
+		{3, 1, 2, false},
+		{3, 2, 3, true},
+		{4, 2, 2, false},
+		{4, 3, 4, true},
+		{10, 5, 5, false},
+		{10, 6, 10, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			servers := fleetOf(c.servers)
+			for _, s := range servers[:c.ejected] {
+				trip(t, s, Decode)
+			}
+			got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now())
+			if len(got) != c.want || panicking != c.panics {
+				t.Errorf("%d of %d ejected: %d usable, panic %v; want %d, %v", c.ejected, c.servers, len(got), panicking, c.want, c.panics)
+			}
+		})
+	}
+}
+
+func TestCandidates_HardDownIsOutsideTheCap(t *testing.T) {
+	servers := fleetOf(4)
+	for _, s := range servers[:3] {
+		s.MarkDown("connection refused")
+	}
+	got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now())
+	if len(got) != 1 || got[0] != servers[3] || panicking {
+		t.Errorf("%d usable, panic %v", len(got), panicking)
+	}
+	servers[3].MarkDown("connection refused")
+	if got, panicking = Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 0 || panicking {
+		t.Errorf("all down: %d usable, panic %v", len(got), panicking)
+	}
+}
+
+func TestCandidates_BusyServersRestWhileOthersRemain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := fleetOf(2)
+		servers[0].MarkBusy(time.Second)
+		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[1] {
+			t.Errorf("one busy: %d usable", len(got))
+		}
+		servers[1].MarkBusy(time.Second)
+		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
+			t.Errorf("all busy: %d usable", len(got))
+		}
+		time.Sleep(time.Second)
+		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
+			t.Errorf("after the pause: %d usable", len(got))
+		}
+	})
+}
+
+func TestCandidates_OnlyServersOfTheModelAndRole(t *testing.T) {
+	servers := fleetOf(2)
+	if got, _ := Candidates(servers, "other", Decode, 0.5, time.Now()); len(got) != 0 {
+		t.Errorf("another model: %d usable", len(got))
+	}
+	if got, _ := Candidates(servers, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
+		t.Errorf("another role: %d usable", len(got))
+	}
+}

@@ -1,0 +1,180 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config is how servers are watched and ejected.
+type Config struct {
+	ProbeInterval time.Duration // between two probes of one server
+	ProbeTimeout  time.Duration
+	EjectShare    float64 // of a pool that may be ejected softly, 0..1
+	Breaker       BreakerConfig
+}
+
+// Default returns the configuration that a deployment should start from.
+func Default() Config {
+	return Config{
+		ProbeInterval: time.Second,
+		ProbeTimeout:  2 * time.Second,
+		EjectShare:    0.5,
+		Breaker:       DefaultBreaker(),
+	}
+}
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c Config) Validate() error {
+	switch {
+	case c.ProbeInterval <= 0 || c.ProbeTimeout <= 0:
+		return fmt.Errorf("probe-interval and probe-timeout must be positive")
+	case c.EjectShare < 0 || c.EjectShare > 1:
+		return fmt.Errorf("eject-share %v: want 0 to 1", c.EjectShare)
+	}
+	return nil
+}
+
+// Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
+// swaps it.
+type Fleet struct {
+	cfg    Config
+	client *http.Client
+	log    *slog.Logger
+
+	snapshot atomic.Pointer[[]*Server]
+
+	mu       sync.Mutex // guards watchers and orders calls of Apply
+	watchers map[string]watcher
+}
+
+type watcher struct {
+	*live
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// NewFleet returns an empty fleet. The transport carries probes and scrapes.
+func NewFleet(cfg Config, transport http.RoundTripper, log *slog.Logger) *Fleet {
+	f := &Fleet{
+		cfg:      cfg,
+		client:   &http.Client{Transport: transport, Timeout: cfg.ProbeTimeout, CheckRedirect: noRedirect},
+		log:      log,
+		watchers: make(map[string]watcher),
+	}
+	f.snapshot.Store(&[]*Server{})
+	return f
+}
+
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Servers returns the current snapshot; nobody may change it.
+func (f *Fleet) Servers() []*Server { return *f.snapshot.Load() }
+
+// Apply makes specs the fleet. Servers that stay keep their state, new ones are
+// watched from now on, and those that are gone take no new claim while what they
+// have in flight runs out.
+func (f *Fleet) Apply(specs []Spec) error {
+	for i, s := range specs {
+		if err := s.Validate(); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(specs[:i], func(o Spec) bool { return o.ID() == s.ID() }) {
+			return fmt.Errorf("server %s is named twice", s.ID())
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	next := make([]*Server, 0, len(specs))
+	kept := make(map[string]bool, len(specs))
+	for _, spec := range specs {
+		// The scheme is part of what is watched: http and https are two servers.
+		key := spec.URL + " " + spec.ID()
+		w, known := f.watchers[key]
+		if !known {
+			w = f.watch(spec)
+			f.watchers[key] = w
+		}
+		kept[key] = true
+		next = append(next, &Server{Spec: spec, id: spec.ID(), live: w.live})
+	}
+	for key, w := range f.watchers {
+		if !kept[key] {
+			w.stop()
+			<-w.done
+			delete(f.watchers, key)
+		}
+	}
+	f.snapshot.Store(&next)
+	return nil
+}
+
+func (f *Fleet) watch(spec Spec) watcher {
+	ctx, stop := context.WithCancel(context.Background())
+	w := watcher{live: newLive(f.cfg.Breaker), stop: stop, done: make(chan struct{})}
+	p := prober{spec: spec, live: w.live, cfg: f.cfg, client: f.client, log: f.log.With("server", spec.ID())}
+	go func() {
+		defer close(w.done)
+		p.run(ctx)
+	}()
+	return w
+}
+
+// Close stops watching and waits for the watchers to end.
+func (f *Fleet) Close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, w := range f.watchers {
+		w.stop()
+		<-w.done
+		delete(f.watchers, key)
+	}
+}
+
+// Ready reports whether every role that the fleet is configured for has a server
+// that answers, and names the role that has none.
+func (f *Fleet) Ready() (bool, string) {
+	servers := f.Servers()
+	if len(servers) == 0 {
+		return false, "no servers are configured"
+	}
+	for _, role := range []Role{Prefill, Decode} {
+		serves := func(s *Server) bool { return s.Role.Serves(role) }
+		up := func(s *Server) bool { return serves(s) && s.Health().Up }
+		if slices.ContainsFunc(servers, serves) && !slices.ContainsFunc(servers, up) {
+			return false, "no " + role.String() + " server answers"
+		}
+	}
+	return true, ""
+}
+
+// Models returns the union of what the servers serve, or served when last up,
+// sorted by ID.
+func (f *Fleet) Models() []Model {
+	seen := make(map[string]bool)
+	var models []Model
+	for _, s := range f.Servers() {
+		for _, m := range s.Health().Models {
+			if !seen[m.ID] {
+				seen[m.ID] = true
+				models = append(models, m)
+			}
+		}
+	}
+	slices.SortFunc(models, func(a, b Model) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return models
+}
+
+// ProbeInterval is how often a server is probed and its load read.
+func (f *Fleet) ProbeInterval() time.Duration { return f.cfg.ProbeInterval }

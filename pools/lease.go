@@ -1,0 +1,83 @@
+package pools
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// ErrRefused is returned by Claim when the server may not take one more.
+var ErrRefused = errors.New("server refuses the claim")
+
+var leaseSeq atomic.Uint64
+
+// Lease is a place on a server. Settle says how the server did, Release that the
+// request has left it; each counts once, in this order or Release alone.
+type Lease struct {
+	server   *Server
+	leg      Role
+	seq      uint64
+	place    place
+	settled  atomic.Bool
+	released atomic.Bool
+}
+
+// Claim takes a place for one leg. With anyway set the breaker is not asked and
+// hears no verdict: panic mode, in which a doubtful server is better than none.
+func (s *Server) Claim(leg Role, work Work, anyway bool) (*Lease, error) {
+	if s.Drain || !s.Role.Serves(leg) {
+		return nil, fmt.Errorf("%s for %s: %w", s.id, leg, ErrRefused)
+	}
+	now := time.Now()
+	taken := place{sent: func(time.Duration) {}, done: func(error) {}}
+	if !anyway {
+		var err error
+		if taken, err = s.breakers[legIndex(leg)].allow(now); err != nil {
+			return nil, fmt.Errorf("%s for %s: %w: %w", s.id, leg, ErrRefused, err)
+		}
+	}
+	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), place: taken}
+	s.mu.Lock()
+	s.work[legIndex(leg)].add(workItem{Work: work, seq: l.seq}, now)
+	s.mu.Unlock()
+	return l, nil
+}
+
+// Server returns where the place is.
+func (l *Lease) Server() *Server { return l.server }
+
+// Sent says that the request is on its way now and should be answered in about
+// the expected time. A place may be held for a while before: decode's, while
+// prefill runs.
+func (l *Lease) Sent(expected time.Duration) { l.place.sent(expected) }
+
+// Settle tells the breaker how the server did: nil at the first content event,
+// the error before it. Only the first call counts.
+func (l *Lease) Settle(err error) {
+	if l.settled.CompareAndSwap(false, true) {
+		l.place.done(err)
+	}
+}
+
+// Broke counts a stream that broke after its first content event: a second
+// failure, apart from the settled success.
+func (l *Lease) Broke(err error) {
+	if !l.settled.Load() {
+		l.Settle(err)
+		return
+	}
+	l.server.breakers[legIndex(l.leg)].fail(err)
+}
+
+// Release gives the place back. An unsettled lease is settled as neutral.
+func (l *Lease) Release() {
+	if !l.released.CompareAndSwap(false, true) {
+		return
+	}
+	l.Settle(ErrNeutral)
+	s := l.server
+	s.mu.Lock()
+	s.work[legIndex(l.leg)].remove(l.seq, time.Now())
+	s.mu.Unlock()
+}

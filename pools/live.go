@@ -1,0 +1,119 @@
+package pools
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// live is what changes about a server while requests run. It is created when
+// the server is first seen and survives reloads of the configuration.
+type live struct {
+	health    atomic.Pointer[Health]
+	load      atomic.Pointer[Load]
+	busyUntil atomic.Int64 // unix ns; the engine asked to be left alone until then
+	breakers  [2]*breaker  // prefill, decode
+	recheck   chan struct{}
+
+	// tellsCached is set once the engine has reported cached tokens. vLLM leaves
+	// the number out when it is zero, and always without
+	// --enable-prompt-tokens-details; only this tells the two apart.
+	tellsCached atomic.Bool
+
+	mu   sync.Mutex // guards work
+	work [2]outstanding
+}
+
+func newLive(cfg BreakerConfig) *live {
+	l := &live{recheck: make(chan struct{}, 1)}
+	l.health.Store(&Health{Reason: "not probed yet"})
+	l.load.Store(&Load{})
+	for i := range l.breakers {
+		l.breakers[i] = newBreaker(cfg)
+	}
+	return l
+}
+
+func legIndex(leg Role) int {
+	if leg == Prefill {
+		return 0
+	}
+	return 1
+}
+
+// Health is what the last probe found. A server that is not Up takes nothing.
+type Health struct {
+	Up     bool
+	Reason string  // why it is down
+	Models []Model // what it serves, or served when last up, as its /v1/models says
+}
+
+// Model is one entry of an engine's /v1/models.
+type Model struct {
+	ID          string
+	Parent      string // base model of an adapter, else empty
+	MaxModelLen int    // tokens; 0 is unknown
+	Created     int64  // unix seconds, as the engine says
+}
+
+// Health returns the state as of the last probe or failed connection.
+func (l *live) Health() Health { return *l.health.Load() }
+
+// Load returns the last scraped load; its zero value is all unknown.
+func (l *live) Load() Load { return *l.load.Load() }
+
+// MarkDown takes the server out at once, because a connection to it was refused.
+// The next successful probe brings it back; one is due at once.
+func (l *live) MarkDown(reason string) {
+	l.setDown(reason)
+	select {
+	case l.recheck <- struct{}{}:
+	default:
+	}
+}
+
+// setDown keeps the models, so that a request for one of them is told that no
+// server is there and not that there is no such model. They are asked for again
+// before the server takes anything.
+func (l *live) setDown(reason string) {
+	l.health.Store(&Health{Reason: reason, Models: l.health.Load().Models})
+}
+
+// MarkBusy asks for the server to be left alone for d: it answered 429 or 503,
+// which is load and no fault.
+func (l *live) MarkBusy(d time.Duration) {
+	l.busyUntil.Store(time.Now().Add(d).UnixNano())
+}
+
+func (l *live) busy(now time.Time) bool { return now.UnixNano() < l.busyUntil.Load() }
+
+// NoteCachedTokens remembers that the engine reports cached tokens.
+func (l *live) NoteCachedTokens() { l.tellsCached.Store(true) }
+
+// TellsCachedTokens reports whether an answer without the number means zero.
+func (l *live) TellsCachedTokens() bool { return l.tellsCached.Load() }
+
+// Serves reports whether the engine said that it serves the model.
+func (h Health) Serves(model string) bool {
+	for _, m := range h.Models {
+		if m.ID == model {
+			return true
+		}
+	}
+	return false
+}
+
+// InFlight is the work this gateway has on a server in one role.
+type InFlight struct {
+	Requests int
+	Tokens   int
+	Queue    time.Duration // predicted time until the outstanding work is done
+}
+
+// InFlight returns this gateway's own outstanding work on the server.
+func (l *live) InFlight(leg Role, now time.Time) InFlight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := &l.work[legIndex(leg)]
+	return InFlight{Requests: len(w.items), Tokens: w.tokens, Queue: w.remaining(now)}
+}

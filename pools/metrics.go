@@ -1,0 +1,82 @@
+package pools
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	upDesc = prometheus.NewDesc("tandem_server_up",
+		"1 if the last probe of the server succeeded, else 0.", []string{"server", "role"}, nil)
+	breakerDesc = prometheus.NewDesc("tandem_breaker_state",
+		"State of the server's breaker for a leg: 1 for the state it is in (closed, half_open, open).", []string{"server", "leg", "state"}, nil)
+	ejectionsDesc = prometheus.NewDesc("tandem_breaker_ejections_total",
+		"Times that the breaker ejected the server for a leg.", []string{"server", "leg"}, nil)
+	inFlightDesc = prometheus.NewDesc("tandem_server_in_flight_requests",
+		"Requests that this gateway has on the server, by leg.", []string{"server", "leg"}, nil)
+	inFlightTokensDesc = prometheus.NewDesc("tandem_server_in_flight_tokens",
+		"Tokens of the requests that this gateway has on the server, by leg.", []string{"server", "leg"}, nil)
+	engineDesc = prometheus.NewDesc("tandem_server_engine_load",
+		"Load that the engine reports: requests running and waiting, KV in use as a share of 1. Absent when unknown or old.", []string{"server", "kind"}, nil)
+	panicDesc = prometheus.NewDesc("tandem_pool_panic",
+		"1 while more servers of the pool are ejected than may be, so that all are used.", []string{"model", "role"}, nil)
+)
+
+// Collector exposes the state of the fleet, read at the moment of the scrape.
+func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
+
+type collector struct{ fleet *Fleet }
+
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, inFlightDesc, inFlightTokensDesc, engineDesc, panicDesc} {
+		ch <- d
+	}
+}
+
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	servers := c.fleet.Servers()
+	for _, s := range servers {
+		gauge(upDesc, oneIf(s.Health().Up), s.id, s.Role.String())
+		for _, leg := range []Role{Prefill, Decode} {
+			if !s.Role.Serves(leg) {
+				continue
+			}
+			state := s.Breaker(leg, now)
+			for _, each := range []BreakerState{Closed, HalfOpen, Open} {
+				gauge(breakerDesc, oneIf(state == each), s.id, leg.String(), string(each))
+			}
+			trips := s.breakers[legIndex(leg)].trips.Load()
+			ch <- prometheus.MustNewConstMetric(ejectionsDesc, prometheus.CounterValue, float64(trips), s.id, leg.String())
+			own := s.InFlight(leg, now)
+			gauge(inFlightDesc, float64(own.Requests), s.id, leg.String())
+			gauge(inFlightTokensDesc, float64(own.Tokens), s.id, leg.String())
+		}
+		load := s.Load()
+		if !load.FreshAt(now, c.fleet.cfg.ProbeInterval) {
+			continue
+		}
+		for kind, g := range map[string]Gauge{"running": load.Running, "waiting": load.Waiting, "kv_used": load.KVUsed} {
+			if g.Known {
+				gauge(engineDesc, g.Value, s.id, kind)
+			}
+		}
+	}
+	for _, m := range c.fleet.Models() {
+		for _, leg := range []Role{Prefill, Decode} {
+			_, panicking := Candidates(servers, m.ID, leg, c.fleet.cfg.EjectShare, now)
+			gauge(panicDesc, oneIf(panicking), m.ID, leg.String())
+		}
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,208 @@
+package pools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+// maxProbeBody bounds what is read of a probe's answer, in bytes. A vLLM with
+// many adapters exposes some hundred kilobytes of metrics.
+const maxProbeBody = 8 << 20
+
+// prober watches one server: is it healthy, which models does it serve, how
+// loaded is it.
+type prober struct {
+	spec   Spec
+	live   *live
+	cfg    Config
+	client *http.Client
+	log    *slog.Logger
+}
+
+// run probes until ctx ends, at once when MarkDown asks for it. Intervals are
+// jittered so that many gateways and servers do not fall into step.
+func (p *prober) run(ctx context.Context) {
+	for {
+		p.probe(ctx)
+		pause := time.Duration(float64(p.cfg.ProbeInterval) * (0.9 + 0.2*rand.Float64()))
+		next := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return
+		case <-next.C:
+		case <-p.live.recheck:
+			next.Stop()
+			// A refused connection was reported. A short pause keeps a flood of
+			// refused requests from becoming a flood of probes.
+			if !pauseFor(ctx, p.cfg.ProbeInterval/10) {
+				return
+			}
+		}
+	}
+}
+
+func pauseFor(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// probe asks for health, then for the models if they are not known yet (a new
+// server, or one that was down: another engine may have taken its address), then
+// for the load. Only the first two decide whether the server is up.
+func (p *prober) probe(ctx context.Context) {
+	was := p.live.Health()
+	if err := p.healthy(ctx); err != nil {
+		p.down(ctx, was, err)
+		return
+	}
+	if !was.Up {
+		models, err := p.models(ctx)
+		if err != nil {
+			p.down(ctx, was, fmt.Errorf("identity: %w", err))
+			return
+		}
+		p.live.health.Store(&Health{Up: true, Models: models})
+		p.log.Info("server up", "role", p.spec.Role.String(), "models", modelIDs(models))
+	}
+	p.scrape(ctx)
+}
+
+func (p *prober) down(ctx context.Context, was Health, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	reason := probeReason(err)
+	p.live.setDown(reason)
+	if was.Up || was.Reason != reason {
+		p.log.Warn("server down", "role", p.spec.Role.String(), "reason", reason)
+	}
+}
+
+// probeReason is short and carries no address: it is shown to people and kept
+// while it stays the same, so that a down server is logged once.
+func probeReason(err error) string {
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return "probe timed out"
+	}
+	return rootCause(err).Error()
+}
+
+func rootCause(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}
+
+func (p *prober) healthy(ctx context.Context) error {
+	_, err := p.get(ctx, "/health")
+	return err
+}
+
+func (p *prober) models(ctx context.Context) ([]Model, error) {
+	body, err := p.get(ctx, "/v1/models")
+	if err != nil {
+		return nil, err
+	}
+	return parseModels(body)
+}
+
+func (p *prober) scrape(ctx context.Context) {
+	body, err := p.get(ctx, "/metrics")
+	if err != nil {
+		return // the last load grows old, and old is unknown
+	}
+	if load, err := parseLoad(body, p.spec.Rank); err == nil {
+		load.At = time.Now()
+		p.live.load.Store(&load)
+	}
+}
+
+func (p *prober) get(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.spec.URL+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answered %d", path, resp.StatusCode)
+	}
+	return body, nil
+}
+
+// parseModels reads an OpenAI model list.
+func parseModels(body []byte) ([]Model, error) {
+	var list struct {
+		Data []struct {
+			ID          string `json:"id"`
+			Parent      string `json:"parent"`
+			MaxModelLen int    `json:"max_model_len"`
+			Created     int64  `json:"created"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, errors.New("/v1/models is not a model list")
+	}
+	var models []Model
+	for _, m := range list.Data {
+		if m.ID != "" {
+			models = append(models, Model(m))
+		}
+	}
+	if len(models) == 0 {
+		return nil, errors.New("/v1/models names no model")
+	}
+	return models, nil
+}
+
+func modelIDs(models []Model) []string {
+	ids := make([]string, len(models))
+	for i, m := range models {
+		ids[i] = m.ID
+	}
+	return ids
+}
+
+// Probe asks a server once, without a fleet, what a prober would: for checking a
+// configuration by hand.
+func Probe(ctx context.Context, spec Spec, client *http.Client) (Health, Load, error) {
+	p := prober{spec: spec, client: client}
+	if err := p.healthy(ctx); err != nil {
+		return Health{}, Load{}, err
+	}
+	models, err := p.models(ctx)
+	if err != nil {
+		return Health{}, Load{}, err
+	}
+	var load Load
+	if body, err := p.get(ctx, "/metrics"); err == nil {
+		load, _ = parseLoad(body, spec.Rank) // unknown load is a valid answer
+	}
+	return Health{Up: true, Models: models}, load, nil
+}

@@ -1,0 +1,91 @@
+package pools
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Role says which legs a server takes. A breaker is kept per server and leg, so
+// Prefill and Decode also name the leg that a claim is for.
+type Role uint8
+
+const (
+	Prefill Role = 1 << iota
+	Decode
+	Both = Prefill | Decode
+)
+
+// Serves reports whether a server of role r takes legs of the given role.
+func (r Role) Serves(leg Role) bool { return r&leg != 0 }
+
+func (r Role) String() string {
+	switch r {
+	case Prefill:
+		return "prefill"
+	case Decode:
+		return "decode"
+	case Both:
+		return "both"
+	}
+	return fmt.Sprintf("role(%d)", uint8(r))
+}
+
+// Spec is what the configuration says of one server.
+type Spec struct {
+	URL       string // scheme and authority of the engine's HTTP server
+	Rank      *int   // data-parallel rank behind URL; nil when the address is the server
+	Role      Role
+	Connector string // how decode obtains the KV; "nixl"
+	Host      string // topology labels; empty is unknown
+	Rack      string
+	Zone      string
+	Drain     bool // takes no new request; what is in flight runs out
+}
+
+// ID is how everything else in Tandem names the server: "host:port", with
+// "/dpN" behind it for a rank.
+func (s Spec) ID() string {
+	id := s.URL
+	if u, err := url.Parse(s.URL); err == nil && u.Host != "" {
+		id = u.Host
+	}
+	if s.Rank != nil {
+		id += "/dp" + strconv.Itoa(*s.Rank)
+	}
+	return id
+}
+
+// Validate reports what is wrong with the spec, nil if nothing.
+func (s Spec) Validate() error {
+	u, err := url.Parse(s.URL)
+	switch {
+	case err != nil:
+		return fmt.Errorf("server %q: %w", s.URL, err)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("server %q: want http://host:port or https://host:port", s.URL)
+	case u.Host == "":
+		return fmt.Errorf("server %q: has no host", s.URL)
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil:
+		return fmt.Errorf("server %q: want only scheme, host and port", s.URL)
+	case s.Rank != nil && *s.Rank < 0:
+		return fmt.Errorf("server %q: rank %d is negative", s.URL, *s.Rank)
+	case s.Role == 0 || s.Role&^Both != 0:
+		return fmt.Errorf("server %q: has no role", s.URL)
+	case s.Connector != "nixl":
+		return fmt.Errorf("server %q: connector %q is not known (known: nixl)", s.URL, s.Connector)
+	}
+	return nil
+}
+
+// Server is one member of a snapshot: the spec as of that snapshot and the live
+// state that all snapshots share.
+type Server struct {
+	Spec
+	id string
+	*live
+}
+
+// ID names the server; see Spec.ID.
+func (s *Server) ID() string { return s.id }
