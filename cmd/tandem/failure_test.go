@@ -1,0 +1,289 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// faultTimeouts make hanging legs end within a test.
+func faultTimeouts(cfg *config) {
+	cfg.pd.PrefillTimeout = 500 * time.Millisecond
+	cfg.pd.FirstEventTimeout = 500 * time.Millisecond
+	cfg.pd.AnswerTimeout = 500 * time.Millisecond
+	cfg.pd.IdleTimeout = 500 * time.Millisecond
+	cfg.pools.ProbeInterval = 5 * time.Second // probes must not rescue a request
+}
+
+// With one healthy alternative, no fault of one server before the first byte
+// costs the client an error, and the answer is the right one.
+func TestFailure_OneBadServerCostsNoRequest(t *testing.T) {
+	faults := []engine.Fault{
+		{Kind: engine.FaultRefuse},
+		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
+		{Kind: engine.FaultStatus, Status: 500},
+		{Kind: engine.FaultStatus, Status: 502},
+		{Kind: engine.FaultStatus, Status: 503},
+		{Kind: engine.FaultStatus, Status: 429},
+		{Kind: engine.FaultHangBeforeHeaders},
+		{Kind: engine.FaultHangAfterHeaders},
+		{Kind: engine.FaultEmptyStream},
+		{Kind: engine.FaultGarbageSSE},
+		{Kind: engine.FaultDieAfterTokens, Tokens: 0},
+		{Kind: engine.FaultDropHandoff},
+		{Kind: engine.FaultWrongHandoff},
+	}
+	for _, role := range []string{"prefill", "decode"} {
+		for _, fault := range faults {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s%d/stream=%v", role, fault.Kind, fault.Status, stream), func(t *testing.T) {
+					if role == "decode" && (fault.Kind == engine.FaultDropHandoff || fault.Kind == engine.FaultWrongHandoff) {
+						t.Skip("a fault of prefill")
+					}
+					t.Parallel()
+					c := newCluster(t, shape{prefill: 2, decode: 2, config: faultTimeouts})
+					bad := c.prefill[0]
+					if role == "decode" {
+						bad = c.decode[0]
+					}
+					bad.SetFault(fault)
+					body := chatBody("")
+					if stream {
+						body = chatBody(`,"stream":true`)
+					}
+					want := reference(t, "/v1/chat/completions", body).text()
+					for i := range 6 {
+						got := c.post("/v1/chat/completions", body)
+						if got.status != 200 || got.err != nil || got.text() != want {
+							t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
+						}
+					}
+					neverTwice(t, c)
+				})
+			}
+		}
+	}
+}
+
+// neverTwice checks that no attempt reached one server twice on one leg, and
+// that no hand-off was used twice: ids are minted per attempt.
+func neverTwice(t *testing.T, c *cluster) {
+	t.Helper()
+	for _, e := range append(c.prefill, c.decode...) {
+		seen := make(map[string]bool)
+		for _, r := range e.State().Requests {
+			if seen[r.RequestID] {
+				t.Errorf("one server got the attempt %s twice", r.RequestID)
+			}
+			seen[r.RequestID] = true
+		}
+		if n := e.State().HandoffsRejectedByReason["already pulled"]; n != 0 {
+			t.Errorf("%d hand-offs were used twice", n)
+		}
+	}
+}
+
+func TestFailure_NoPrefillServerMeansDecodeAlone(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 1, config: faultTimeouts})
+	for _, e := range c.prefill {
+		e.SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	}
+	for range 5 {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") != "" {
+			t.Fatalf("%d, prefill %q: %s", got.status, got.header.Get("X-Tandem-Prefill"), got.body)
+		}
+	}
+	if fallback, none := c.metric("tandem_alone_total", `reason="fallback"`), c.metric("tandem_alone_total", `reason="no_prefill"`); fallback < 1 || none < 1 || fallback+none != 5 {
+		t.Errorf("%v fallbacks, %v without a prefill server", fallback, none)
+	}
+}
+
+func TestFailure_ARefusedDecodeLeavesTheHandoffToAnother(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: faultTimeouts})
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	for range 4 {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+	}
+	if s := c.prefill[0].State(); s.PrefillsDone != 4 || s.HandoffsPulled != 4 {
+		t.Errorf("%d prefills and %d pulled hand-offs for 4 requests", s.PrefillsDone, s.HandoffsPulled)
+	}
+	if s := c.decode[1].State(); s.Recomputed != 0 || s.AggregatedDone != 0 {
+		t.Errorf("%d prompts computed again, %d alone", s.Recomputed, s.AggregatedDone)
+	}
+}
+
+func TestFailure_AHandoffPastItsAgeIsNotUsed(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) {
+		faultTimeouts(cfg)
+		cfg.pd.HandoffAge = time.Nanosecond
+	}})
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	var retried bool
+	for range 6 { // until the refused server is chosen first
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+		retried = retried || c.metric("tandem_retries_total", `reason="unsent"`) > 0
+	}
+	if s := c.prefill[0].State(); retried && s.HandoffsPulled >= s.PrefillsDone {
+		t.Errorf("%d prefills, %d pulled: an old hand-off was used", s.PrefillsDone, s.HandoffsPulled)
+	}
+}
+
+func TestFailure_AKVLoadThatFailsIsDecodedAlone(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: faultTimeouts, engine: func(cfg *engine.Config) { cfg.LoadFailure = engine.LoadFailureFail }})
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultWrongHandoff})
+	for _, body := range []string{chatBody(""), chatBody(`,"stream":true`)} {
+		got := c.post("/v1/chat/completions", body)
+		if got.status != 200 || got.text() != reference(t, "/v1/chat/completions", body).text() {
+			t.Errorf("%d: %.300s", got.status, got.body)
+		}
+	}
+	if s := c.decode[0].State(); s.LoadFailures != 2 || s.AggregatedDone != 2 {
+		t.Errorf("%d load failures, %d decoded alone", s.LoadFailures, s.AggregatedDone)
+	}
+	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {
+		t.Errorf("decode's breaker is %s for what the pair did", state)
+	}
+}
+
+func TestFailure_ARecomputeIsSeenAndKeepsDecodesNumber(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	body := chatBody(`,"stream":true,"stream_options":{"include_usage":true}`)
+	c.post("/v1/chat/completions", body) // decode tells cached tokens: now absence means none
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultWrongHandoff})
+	other := strings.ReplaceAll(body, "bicycle", "tandem")
+	if got := c.post("/v1/chat/completions", other); got.status != 200 {
+		t.Fatalf("%d: %s", got.status, got.body)
+	}
+	if n := c.decode[0].State().Recomputed; n != 1 {
+		t.Fatalf("the engine computed %d prompts again", n)
+	}
+	if got := c.metric("tandem_silent_recomputes_total"); got != 1 {
+		t.Errorf("the gateway saw %v recomputes", got)
+	}
+	c.prefill[0].ClearFaults()
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultDropHandoff})
+	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+		t.Fatalf("%d: %s", got.status, got.body)
+	}
+	if got := c.metric("tandem_handoff_missing_total"); got != 1 {
+		t.Errorf("%v prefills without a hand-off", got)
+	}
+}
+
+func TestFailure_AForcedToolIsNoVerdictOnPrefill(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.ForcedToolPrefillFails = true }})
+	forced := chatBody(`,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}],"tool_choice":"required"`)
+	for range 10 {
+		got := c.post("/v1/chat/completions", forced)
+		if got.status != 200 || gjson.Get(got.body, "choices.0.message.tool_calls.0.function.name").String() != "f" {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+	}
+	if state := c.node.fleet.Servers()[0].Breaker(pools.Prefill, time.Now()); state != pools.Closed {
+		t.Errorf("prefill's breaker is %s", state)
+	}
+	if got := c.post("/v1/chat/completions", chatBody("")); got.header.Get("X-Tandem-Prefill") == "" {
+		t.Error("prefill is not used any more")
+	}
+}
+
+// After the first byte a stream that breaks never ends cleanly: SDKs would take
+// that for success.
+func TestFailure_AStreamThatBreaksNeverEndsCleanly(t *testing.T) {
+	for _, api := range apis {
+		if strings.Contains(api.name, "token ids") {
+			continue
+		}
+		t.Run(api.name, func(t *testing.T) {
+			c := newCluster(t, shape{prefill: 1, decode: 2})
+			for _, e := range c.decode {
+				e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 5})
+			}
+			body := streamed(api.body)
+			got := c.post(api.path, body)
+			want := reference(t, api.path, body)
+			if got.status != 200 || got.text() == "" || !strings.HasPrefix(want.text(), got.text()) {
+				t.Errorf("status %d, %q", got.status, got.text())
+			}
+			last := gjson.Parse(got.events[len(got.events)-1])
+			if !last.Get("error.message").Exists() && last.Get("type").String() != "error" {
+				t.Errorf("ends with %s", last.Raw)
+			}
+			if strings.Contains(got.body, "[DONE]") || got.err == nil {
+				t.Errorf("ends cleanly: %v", got.err)
+			}
+			eventually(t, "it is counted", func() bool { return c.metric("tandem_requests_total", `outcome="broken_stream"`) == 1 })
+			if n := c.metric("tandem_retries_total"); n != 0 {
+				t.Errorf("%v retries after the first byte", n)
+			}
+		})
+	}
+}
+
+func TestFailure_AStreamThatStandsStillIsEnded(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: faultTimeouts, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }})
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 200}) // more than a second a token
+	got := c.post("/v1/completions", `{"model":"test-model","stream":true,"max_tokens":50,"prompt":"hello"}`)
+	if got.status == 200 && (got.err == nil || strings.Contains(got.body, "[DONE]")) {
+		t.Errorf("ended with %d, %v: %s", got.status, got.err, got.body)
+	}
+}
+
+func TestFailure_RetriesHaveABudget(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) {
+		cfg.pd.RetryFloor = 5
+		cfg.pools.Breaker.Consecutive = 1 << 20 // breakers would end the retries first
+		cfg.pools.Breaker.MinRequests = 1 << 20
+	}})
+	engines := append(c.prefill, c.decode...)
+	for _, e := range engines {
+		e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502})
+	}
+	const n = 100
+	for range n {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 502 || gjson.Get(got.body, "error.code").String() != "engine_error" {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+	}
+	attempts := sum(engines, func(s engine.State) int { return s.RequestsByPath["/v1/chat/completions"] })
+	if attempts > n*12/10+5 {
+		t.Errorf("%d legs for %d requests", attempts, n)
+	}
+	if c.metric("tandem_retry_budget_exhausted_total") == 0 {
+		t.Error("the budget was never spent")
+	}
+}
+
+func TestFailure_AZombieIsEjectedAndReturns(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pools.Breaker.Ejection = 100 * time.Millisecond }})
+	zombie := c.decode[0]
+	zombie.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502}) // healthy, but every work fails
+	for range 40 {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+	}
+	if n := c.metric("tandem_breaker_ejections_total", `leg="decode"`); n < 1 {
+		t.Fatalf("ejected %v times", n)
+	}
+	if n := zombie.State().RequestsByPath["/v1/chat/completions"]; n > 12 {
+		t.Errorf("%d of 40 requests reached the zombie", n)
+	}
+	zombie.ClearFaults()
+	eventually(t, "it serves again", func() bool {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+		return zombie.State().DecodesDone+zombie.State().AggregatedDone > 2
+	})
+}

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+func TestInput_BadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.MaxBody = 1 << 20 }})
+	const chat, completions, responses, messages = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+	msgs := `"messages":[{"role":"user","content":"hi"}]`
+	for _, x := range []struct {
+		name, path, body string
+		status           int
+		where            string // path of the error's param or code
+		want             string
+	}{
+		{"malformed", chat, `{"model":`, 400, "error.type", "invalid_request_error"},
+		{"empty", chat, ``, 400, "error.type", "invalid_request_error"},
+		{"an array", chat, `[]`, 400, "error.type", "invalid_request_error"},
+		{"100,000 brackets", chat, `{"model":"test-model","messages":` + strings.Repeat("[", 100_000), 400, "error.type", "invalid_request_error"},
+		{"invalid UTF-8", chat, "{\"model\":\"test-model\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400, "error.type", "invalid_request_error"},
+		{"no model", chat, `{` + msgs + `}`, 400, "error.param", "model"},
+		{"model is a number", chat, `{"model":7,` + msgs + `}`, 400, "error.param", "model"},
+		{"model twice", chat, `{"model":"test-model","model":"test-model",` + msgs + `}`, 400, "error.type", "invalid_request_error"},
+		{"model twice, escaped", chat, `{"model":"test-model","mod\u0065l":"x",` + msgs + `}`, 400, "error.type", "invalid_request_error"},
+		{"unknown model", chat, `{"model":"nope",` + msgs + `}`, 404, "error.code", "model_not_found"},
+		{"no messages", chat, `{"model":"test-model"}`, 400, "error.param", "messages"},
+		{"messages is a string", chat, `{"model":"test-model","messages":"hi"}`, 400, "error.param", "messages"},
+		{"messages is empty", chat, `{"model":"test-model","messages":[]}`, 400, "error.param", "messages"},
+		{"prompt is an object", completions, `{"model":"test-model","prompt":{}}`, 400, "error.param", "prompt"},
+		{"stream is a string", chat, `{"model":"test-model","stream":"true",` + msgs + `}`, 400, "error.param", "stream"},
+		{"stream_options without stream", chat, `{"model":"test-model","stream_options":{},` + msgs + `}`, 400, "error.param", "stream_options"},
+		{"stream_options is a list", chat, `{"model":"test-model","stream":true,"stream_options":[],` + msgs + `}`, 400, "error.param", "stream_options"},
+		{"include_usage twice", chat, `{"model":"test-model","stream":true,"stream_options":{"include_usage":true,"include_usage":false},` + msgs + `}`, 400, "error.param", "stream_options"},
+		{"max_tokens negative", chat, `{"model":"test-model","max_tokens":-1,` + msgs + `}`, 400, "error.param", "max_tokens"},
+		{"max_tokens a fraction", chat, `{"model":"test-model","max_tokens":1.5,` + msgs + `}`, 400, "error.param", "max_tokens"},
+		{"max_tokens huge", chat, `{"model":"test-model","max_tokens":99999999999999999999,` + msgs + `}`, 400, "error.param", "max_tokens"},
+		{"max_tokens beyond the context", chat, `{"model":"test-model","max_tokens":10000000,` + msgs + `}`, 400, "error.param", "max_tokens"},
+		{"min above max", chat, `{"model":"test-model","max_tokens":2,"min_tokens":3,` + msgs + `}`, 400, "error.param", "min_tokens"},
+		{"n is zero", chat, `{"model":"test-model","n":0,` + msgs + `}`, 400, "error.param", "n"},
+		{"stored responses", responses, `{"model":"test-model","input":"hi","previous_response_id":"resp_1"}`, 400, "error.param", "previous_response_id"},
+		{"background responses", responses, `{"model":"test-model","input":"hi","background":true}`, 400, "error.param", "background"},
+		{"Anthropic's shape", messages, `{"model":"nope","max_tokens":5,` + msgs + `}`, 404, "error.type", "not_found_error"},
+		{"Anthropic's shape of 400", messages, `{`, 400, "type", "error"},
+	} {
+		got := c.post(x.path, x.body)
+		if got.status != x.status || gjson.Get(got.body, x.where).String() != x.want || gjson.Get(got.body, "error.message").String() == "" {
+			t.Errorf("%s: %d %s", x.name, got.status, got.body)
+		}
+	}
+	if n := len(requests(c.prefill, chat)) + len(requests(c.decode, chat)); n != 0 {
+		t.Errorf("%d of them reached an engine", n)
+	}
+	if got := c.post(chat, `{"model":"test-model","messages":[{"role":"user","content":"`+strings.Repeat("x", 1<<20)+`"}]}`); got.status != 413 || gjson.Get(got.body, "error.message").String() == "" {
+		t.Errorf("a body over the limit: %d %s", got.status, got.body)
+	}
+}
+
+func TestInput_AContextTooLongIsTheEnginesOwn400(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.MaxModelLen = 256 }})
+	got := c.post("/v1/chat/completions", chatBody(""))
+	if got.status != 400 || !strings.Contains(gjson.Get(got.body, "error.message").String(), "maximum context length") {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if n := len(requests(c.decode, "/v1/chat/completions")); n != 0 {
+		t.Errorf("decode was asked %d times", n)
+	}
+	if got := c.metric("tandem_retries_total"); got != 0 {
+		t.Errorf("%v retries of a request that is at fault", got)
+	}
+}
+
+func TestInput_TheConnectionStaysUsable(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	in := bufio.NewReader(conn)
+	for i, body := range []string{`{`, `{"model":"nope","messages":[{}]}`, chatBody(""), `[]`, chatBody(`,"stream":true`), chatBody("")} {
+		_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		got := readResponse(resp)
+		if want := []int{400, 404, 200, 400, 200, 200}[i]; got.status != want || got.err != nil {
+			t.Errorf("request %d: %d, %v", i, got.status, got.err)
+		}
+	}
+}
+
+func TestInput_NoServerIs503WithRetryAfter(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	for _, e := range c.decode {
+		e.SetFault(engine.Fault{Kind: engine.FaultUnhealthy})
+	}
+	eventually(t, "decode is out", func() bool { return c.get("/readyz").status == 503 })
+	start := time.Now()
+	got := c.post("/v1/chat/completions", chatBody(""))
+	if got.status != 503 || got.header.Get("Retry-After") == "" || got.header.Get("Retry-After-Ms") == "" || gjson.Get(got.body, "error.code").String() != "no_server" {
+		t.Errorf("%d %v %s", got.status, got.header, got.body)
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("answered after %v", took)
+	}
+	resp, err := c.client.Get(c.base + "/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := readResponse(resp); got.status != 503 || got.body != "" {
+		t.Errorf("health: %d %q", got.status, got.body)
+	}
+	for _, e := range c.decode {
+		e.ClearFaults()
+	}
+	eventually(t, "decode is back", func() bool { return c.get("/readyz").status == 200 })
+	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+		t.Errorf("afterwards: %d %s", got.status, got.body)
+	}
+}
+
+// controlBodies are tricks to pass a control field; each holds the word "evil".
+func controlBodies() map[string]string {
+	bodies := map[string]string{
+		"escaped key":      `"kv\u005ftransfer_params":{"remote_host":"evil"}`,
+		"capitals":         `"KV_Transfer_Params":{"remote_host":"evil"}`,
+		"in extra_body":    `"extra_body":{"kv_transfer_params":{"remote_host":"evil"},"keep":1}`,
+		"in vllm_xargs":    `"vllm_xargs":{"kv_transfer_params":"evil","keep":1}`,
+		"deep":             `"sampling_params":{"extra_args":{"KV_TRANSFER_PARAMS":{"remote_host":"evil"},"keep":1}}`,
+		"huge number":      `"bootstrap_room":99999999999999999999999999,"rid":"evil"`,
+		"containers twice": `"extra_body":{"extra_body":{"bootstrap_host":"evil"},"keep":1}`,
+	}
+	for _, field := range []string{"kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key",
+		"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "disaggregated_params", "disagg_prefill_resp", "remote_decoder", "remote_prefiller",
+		"remote_kv_source", "cache_hit_threshold", "request_id", "rid", "cache_salt", "priority"} {
+		bodies[field] = `"` + field + `":"evil"`
+	}
+	return bodies
+}
+
+func TestInput_ControlFieldsNeverReachAnEngine(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	for name, field := range controlBodies() {
+		if got := c.post("/v1/chat/completions", chatBody(","+field)); got.status != 200 {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+		if got := c.post("/v1/chat/completions", chatBody(`,"n":2,`+field)); got.status != 200 {
+			t.Errorf("%s, aggregated: %d %s", name, got.status, got.body)
+		}
+	}
+	both := append(requests(c.prefill, "/v1/chat/completions"), requests(c.decode, "/v1/chat/completions")...)
+	for _, r := range both {
+		if strings.Contains(r.Body, "evil") || strings.Contains(r.Body, "9999999") {
+			t.Errorf("an engine got %.400s", r.Body[strings.Index(r.Body, `}]`):])
+		}
+	}
+	if len(both) == 0 {
+		t.Error("nothing reached an engine at all")
+	}
+	for _, twice := range []string{
+		`,"kv_transfer_params":{"remote_host":"evil"},"kv_transfer_params":null`,
+		`,"extra_body":{"rid":1,"rid":2}`,
+	} {
+		if got := c.post("/v1/chat/completions", chatBody(twice)); got.status != 400 {
+			t.Errorf("%s: %d", twice, got.status)
+		}
+	}
+	// The client's own text may say what it likes.
+	text := `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":"kv_transfer_params","priority":"mine"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"priority":{"type":"string"}}}}}]}`
+	if got := c.post("/v1/chat/completions", text); got.status != 200 {
+		t.Errorf("text that names control fields: %d %s", got.status, got.body)
+	}
+	last := requests(c.decode, "/v1/chat/completions")
+	if body := last[len(last)-1].Body; !strings.Contains(body, `"priority":"mine"`) || !strings.Contains(body, `"properties":{"priority"`) {
+		t.Errorf("the client's text was changed: %s", body)
+	}
+}
+
+func TestInput_ControlHeadersNeverReachAnEngine(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	names := []string{"x-data-parallel-rank", "x-data-parallel-host-port", "x-prefiller-host-port", "x_prefiller_host_port", "X-PREFILLER-HOST-PORT",
+		"x-encoder-hosts-ports", "x-kv-cache-source-host-port", "x-gateway-destination-endpoint", "x-gateway-destination-endpoint-subset", "target-pod",
+		"routing-strategy", "epp-profile", "prefer", "endpoint-load-metrics-format", "baggage", "connection", "te", "upgrade", "proxy-authorization", "x-whatever"}
+	var headers []string
+	for _, n := range names {
+		headers = append(headers, n, "evil")
+	}
+	if got := c.post("/v1/chat/completions", chatBody(""), append(headers, "Authorization", "Bearer k")...); got.status != 200 {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	allowed := []string{"Accept-Encoding", "Authorization", "Content-Length", "Content-Type", "Traceparent", "User-Agent", "X-Request-Id"}
+	for _, r := range append(requests(c.prefill, "/v1/chat/completions"), requests(c.decode, "/v1/chat/completions")...) {
+		for _, name := range r.HeaderNames {
+			if !strings.Contains(strings.Join(allowed, " "), name) {
+				t.Errorf("an engine got the header %s", name)
+			}
+		}
+	}
+}
+
+// enginePaths are the engines' own; none may be reached through the gateway.
+const enginePaths = `/metrics /load /server_info /get_server_info /model_info /get_model_info /health_generate /ping /version /v1/loads /get_load /flush_cache /abort_request /abort_requests /pause /resume /is_paused /pause_generation /continue_generation /sleep /wake_up /is_sleeping /reset_prefix_cache /reset_mm_cache /reset_encoder_cache /collective_rpc /scale_elastic_ep /is_scaling_elastic_ep /load_lora_adapter /unload_lora_adapter /v1/load_lora_adapter /v1/unload_lora_adapter /update_weights /update_weights_from_disk /update_weights_from_tensor /update_weights_from_distributed /init_weights_update_group /get_weights_by_name /release_memory_occupation /resume_memory_occupation /start_profile /stop_profile /start_expert_distribution_record /stop_expert_distribution_record /dump_expert_distribution_record /slow_down /configure_logging /set_internal_state /freeze_gc /invocations /inference/v1/generate /generate /derender /admin/config /fake_metrics /query /prometheus/metrics /debug/pprof /debug/decisions /debug/servers /readyz /ui/ /autoscale/v1/pool /docs /openapi.json /redoc /sim/state /v1/chat/completions/ /V1/chat/completions /v1/chat/completions;x /v1/chat /`
+
+func TestInput_EverythingElseIs404(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	for path := range strings.FieldsSeq(enginePaths) {
+		for _, method := range []string{"GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"} {
+			req, err := http.NewRequestWithContext(t.Context(), method, c.base+path, strings.NewReader(`{}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := c.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := readResponse(resp); got.status != 404 || gjson.Get(got.body, "error.message").String() == "" {
+				t.Errorf("%s %s: %d %s", method, path, got.status, got.body)
+			}
+		}
+	}
+	for _, wrong := range []string{"GET /v1/chat/completions", "DELETE /v1/models", "POST /health"} {
+		method, path, _ := strings.Cut(wrong, " ")
+		req, _ := http.NewRequestWithContext(t.Context(), method, c.base+path, nil)
+		resp, err := c.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readResponse(resp); got.status != 404 {
+			t.Errorf("%s: %d", wrong, got.status)
+		}
+	}
+	for _, e := range append(c.prefill, c.decode...) {
+		if n := len(e.State().Requests); n != 0 {
+			t.Errorf("%d requests reached an engine", n)
+		}
+	}
+}
+
+func TestInput_MalformedHTTPIsNotEchoed(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	for _, raw := range []string{
+		"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+		"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nTransfer-Encoding: xchunked\r\n\r\n",
+		"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer secret\r\nX: a\x00b\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte(raw))
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := readResponse(resp)
+		if got.status != 400 || strings.Contains(got.body, "secret") || !json.Valid([]byte(got.body)) {
+			t.Errorf("%q: %d %s", raw, got.status, got.body)
+		}
+		_ = conn.Close()
+	}
+}
