@@ -22,14 +22,6 @@ const (
 	AloneLeg   Leg = "alone"
 )
 
-// role is the pool and breaker that a leg belongs to.
-func (l Leg) role() pools.Role {
-	if l == PrefillLeg {
-		return pools.Prefill
-	}
-	return pools.Decode
-}
-
 // Kind is what a failed leg says, and so what is done about it.
 type Kind string
 

@@ -43,10 +43,10 @@ func (s *sseReader) read() (sseEvent, error) {
 		if len(s.raw) > maxEvent {
 			return sseEvent{}, errEventTooLong
 		}
-		if err == bufio.ErrBufferFull {
+		if errors.Is(err, bufio.ErrBufferFull) {
 			continue // the line goes on
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			if len(bytes.TrimSpace(s.raw)) > 0 {
 				return sseEvent{}, io.ErrUnexpectedEOF
 			}

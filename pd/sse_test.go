@@ -29,11 +29,11 @@ func TestSSE_SplitsAnywhere(t *testing.T) {
 	for cut := range len(sampleStream) {
 		in := io.MultiReader(strings.NewReader(sampleStream[:cut]), strings.NewReader(sampleStream[cut:]))
 		data, raw, err := readAll(in)
-		if err != io.EOF || strings.Join(data, "|") != strings.Join(sampleData, "|") || string(raw) != sampleStream {
+		if !errors.Is(err, io.EOF) || strings.Join(data, "|") != strings.Join(sampleData, "|") || string(raw) != sampleStream {
 			t.Fatalf("cut at %d: %q, %v", cut, data, err)
 		}
 	}
-	if data, _, err := readAll(iotest.OneByteReader(strings.NewReader(sampleStream))); err != io.EOF || len(data) != 4 {
+	if data, _, err := readAll(iotest.OneByteReader(strings.NewReader(sampleStream))); !errors.Is(err, io.EOF) || len(data) != 4 {
 		t.Fatalf("byte by byte: %q, %v", data, err)
 	}
 }
@@ -49,7 +49,7 @@ func TestSSE_AStreamCutInsideAnEventIsNoCleanEnd(t *testing.T) {
 func TestSSE_LongLinesPassAndEndlessOnesEnd(t *testing.T) {
 	long := "data: " + strings.Repeat("x", 1<<20) + "\n\n"
 	data, raw, err := readAll(strings.NewReader(long))
-	if err != io.EOF || len(data) != 1 || len(data[0]) != 1<<20 || string(raw) != long {
+	if !errors.Is(err, io.EOF) || len(data) != 1 || len(data[0]) != 1<<20 || string(raw) != long {
 		t.Errorf("1 MiB line: %d events, %v", len(data), err)
 	}
 	endless := io.MultiReader(strings.NewReader("data: "), neverEnding('x'))
@@ -95,7 +95,7 @@ func FuzzSSE(f *testing.F) {
 		if !bytes.HasPrefix(in, raw) {
 			t.Fatal("events are not the stream's own bytes")
 		}
-		if err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("ended with %v", err)
 		}
 	})

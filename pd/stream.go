@@ -186,7 +186,7 @@ const drainTime = 100 * time.Millisecond
 func (s *Stream) open() error {
 	for s.result.Events == 0 {
 		out, err := s.event()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return errEmpty
 		}
 		if err != nil {

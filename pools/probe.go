@@ -87,8 +87,11 @@ func (p *prober) down(ctx context.Context, was Health, err error) {
 	}
 	reason := probeReason(err)
 	p.live.setDown(reason)
-	if was.Up || was.Reason != reason {
+	switch {
+	case was.Up:
 		p.log.Warn("server down", "role", p.spec.Role.String(), "reason", reason)
+	case was.Reason != reason:
+		p.log.Info("server not up", "role", p.spec.Role.String(), "reason", reason)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -110,7 +112,7 @@ func (c *cluster) run(cfg config, logTo io.Writer) {
 	c.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	if logTo != nil {
-		log = slog.New(slog.NewJSONHandler(logTo, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		log = newTestLog(logTo)
 	}
 	n, err := newNode(c.t.Context(), cfg, log)
 	if err != nil {
@@ -284,4 +286,18 @@ func newCollector(t *testing.T, received func(body []byte)) string {
 	}))
 	t.Cleanup(s.Close)
 	return s.URL
+}
+
+func newTestLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// buildTandem builds the binary, for tests that start it as a process.
+func buildTandem(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tandem")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return path
 }

@@ -31,6 +31,10 @@ only if the hand-off was.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.out = cmd.OutOrStdout()
+			var err error
+			if d.engine, err = os.Executable(); err != nil {
+				return fmt.Errorf("find the own binary: %w", err)
+			}
 			return d.run(cmd.Context())
 		},
 	}
@@ -44,6 +48,7 @@ only if the hand-off was.`,
 // demo is a small cluster on one machine.
 type demo struct {
 	listen, admin, otlp string
+	engine              string // the binary whose "engine" command is started
 	once                bool
 	out                 io.Writer
 }
@@ -56,7 +61,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	cfg.gateway.ExposePair = true
 	cfg.logText, cfg.logLevel = true, "warn"
 
-	engines, err := startEngines(ctx, d.out)
+	engines, err := startEngines(ctx, d.engine, d.out)
 	defer func() { err = errors.Join(err, engines.stop()) }()
 	if err != nil {
 		return err

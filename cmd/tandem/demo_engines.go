@@ -28,10 +28,10 @@ type childEngines []*childEngine
 
 // startEngines starts two engines a role and prints who they are. What it
 // started is returned with the error, so that it can be stopped.
-func startEngines(ctx context.Context, out io.Writer) (childEngines, error) {
+func startEngines(ctx context.Context, binary string, out io.Writer) (childEngines, error) {
 	var all childEngines
 	for _, role := range []pools.Role{pools.Prefill, pools.Prefill, pools.Decode, pools.Decode} {
-		e, err := startEngine(ctx, role, out)
+		e, err := startEngine(ctx, binary, role, out)
 		if err != nil {
 			return all, err
 		}
@@ -41,16 +41,12 @@ func startEngines(ctx context.Context, out io.Writer) (childEngines, error) {
 	return all, nil
 }
 
-func startEngine(ctx context.Context, role pools.Role, out io.Writer) (*childEngine, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find the own binary: %w", err)
-	}
+func startEngine(ctx context.Context, binary string, role pools.Role, out io.Writer) (*childEngine, error) {
 	addr, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, "engine", "--listen", addr, "--role", role.String(), "--model", demoModel, "--quiet")
+	cmd := exec.CommandContext(ctx, binary, "engine", "--listen", addr, "--role", role.String(), "--model", demoModel)
 	cmd.Stderr = os.Stderr
 	// A signal from the terminal must reach the gateway first, so that it can
 	// drain; and an engine must not outlive it.

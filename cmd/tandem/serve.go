@@ -1,17 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"fmt"
-	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
-	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -40,6 +31,7 @@ and a file with an error changes nothing.`,
 }
 
 func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
+	loaded := contentHash(file) // before it is read, so that no change is missed
 	cfg, err := loadConfig(file, flags)
 	if err != nil {
 		return err
@@ -55,97 +47,38 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	if file == "" {
 		return n.run(ctx)
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	changes, err := watchFile(ctx, file)
+	stop, err := n.follow(ctx, file, loaded, flags)
 	if err != nil {
 		return err
 	}
-	reloaded := make(chan struct{})
+	defer stop()
+	return n.run(ctx)
+}
+
+// follow reloads the configuration whenever the file differs from what was loaded
+// last or SIGHUP comes, until stop is called, which waits for it.
+func (n *node) follow(ctx context.Context, file string, loaded []byte, flags *pflag.FlagSet) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	changes, err := watchFile(ctx, file, loaded)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	done := make(chan struct{})
 	go func() {
-		defer close(reloaded)
+		defer close(done)
 		for range changes {
 			next, err := loadConfig(file, flags)
 			if err == nil {
 				err = n.reload(next)
 			}
 			if err != nil {
-				log.Error("the configuration is broken, the old one stays", "error", err.Error())
+				n.log.Error("the configuration is broken, the old one stays", "error", err.Error())
 			}
 		}
 	}()
-	err = n.run(ctx)
-	stop()
-	<-reloaded
-	return err
-}
-
-// settleTime lets an editor or a mounted ConfigMap finish writing.
-const settleTime = 200 * time.Millisecond
-
-// watchFile reports changes of the file's content, and SIGHUP, until the context
-// ends. The directory is watched and not the file: editors and Kubernetes
-// replace files.
-func watchFile(ctx context.Context, file string) (<-chan struct{}, error) {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("watch the configuration: %w", err)
-	}
-	if err := watcher.Add(filepath.Dir(file)); err != nil {
-		return nil, fmt.Errorf("watch the configuration: %w", err)
-	}
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	changes := make(chan struct{})
-	go func() {
-		defer close(changes)
-		defer func() { _ = watcher.Close() }()
-		defer signal.Stop(hangup)
-		last := contentHash(file)
-		settle := time.NewTimer(time.Hour)
-		settle.Stop()
-		tell := func() bool {
-			select {
-			case changes <- struct{}{}:
-				return true
-			case <-ctx.Done():
-				return false
-			}
-		}
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-watcher.Events:
-				settle.Reset(settleTime)
-			case <-watcher.Errors: // an overflow; look again
-				settle.Reset(settleTime)
-			case <-settle.C:
-				now := contentHash(file)
-				if bytes.Equal(now, last) {
-					continue
-				}
-				last = now
-				if !tell() {
-					return
-				}
-			case <-hangup:
-				last = contentHash(file)
-				if !tell() {
-					return
-				}
-			}
-		}
-	}()
-	return changes, nil
-}
-
-// contentHash returns nil for a file that cannot be read.
-func contentHash(file string) []byte {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return nil
-	}
-	sum := sha256.Sum256(content)
-	return sum[:]
+	return func() {
+		cancel()
+		<-done
+	}, nil
 }

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func writeConfig(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load reads a file's text with flags over it.
+func load(t *testing.T, content string, args ...string) (config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tandem.yaml")
+	writeConfig(t, path, content)
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	given := defaultConfig()
+	given.bind(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return loadConfig(path, flags)
+}
+
+const goodConfig = `# a comment
+listen: "127.0.0.1:0"
+expose-pair: true
+prefill-timeout: 90s
+retry-ratio: 0.1
+prefill:
+  - url: http://a:8000
+    host: h1
+    rack: r1
+    zone: z1
+  - url: http://a:8000/
+    rank: 1
+    drain: true
+decode:
+  - http://c:8000
+  - url: https://d:8000
+    connector: nixl
+both: http://e:1,http://f:2
+`
+
+func TestConfig_FileAndFlagsShareNamesAndFlagsWin(t *testing.T) {
+	cfg, err := load(t, goodConfig, "--retry-ratio", "0.3", "--decode", "http://x:1,http://y:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.listen != "127.0.0.1:0" || !cfg.gateway.ExposePair || cfg.pd.PrefillTimeout != 90*time.Second || cfg.pd.RetryRatio != 0.3 {
+		t.Errorf("%+v", cfg)
+	}
+	var ids []string
+	for _, s := range cfg.specs() {
+		ids = append(ids, s.Role.String()+" "+s.ID())
+	}
+	want := "prefill a:8000, prefill a:8000/dp1, decode x:1, decode y:2, both e:1, both f:2"
+	if got := strings.Join(ids, ", "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	first := cfg.specs()[0]
+	if first.Host != "h1" || first.Rack != "r1" || first.Zone != "z1" || first.Connector != "nixl" || !cfg.specs()[1].Drain {
+		t.Errorf("%+v", cfg.specs())
+	}
+}
+
+func TestConfig_MistakesNameTheirLine(t *testing.T) {
+	for _, x := range []struct{ name, content, want string }{
+		{"unknown setting", "listen: x\nprefil: http://a:1\n", `line 2: unknown setting "prefil"`},
+		{"unknown key of a server", "decode:\n  - url: http://a:1\n    rak: r1\n", "3"},
+		{"wrong type", "max-body: many\ndecode: http://a:1\n", "line 1"},
+		{"a list where one is wanted", "listen: [a, b]\ndecode: http://a:1\n", "line 1: listen: want a single value"},
+		{"twice", "listen: a\nlisten: b\n", "listen"},
+		{"not YAML", "listen: [a\n", "1"},
+		{"not settings", "- a\n- b\n", "line 1"},
+		{"no servers", "listen: :1\n", "no servers"},
+		{"bad URL", "decode: a:1\n", "want http://host:port"},
+		{"bad connector", "decode:\n  - url: http://a:1\n    connector: pigeon\n", "pigeon"},
+		{"out of range", "retry-ratio: 3\ndecode: http://a:1\n", "retry-ratio"},
+		{"bad level", "log-level: loud\ndecode: http://a:1\n", "log-level"},
+		{"not a duration", "idle-timeout: 30\ndecode: http://a:1\n", "line 1"},
+	} {
+		if _, err := load(t, x.content); err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: %v", x.name, err)
+		}
+	}
+}
+
+func FuzzConfigFile(f *testing.F) {
+	f.Add([]byte(goodConfig))
+	f.Add([]byte("decode:\n- {url: http://a:1, rank: -1}\n---\nboth: x\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		cfg := defaultConfig()
+		known := pflag.NewFlagSet("", pflag.ContinueOnError)
+		cfg.bind(known)
+		if readFile(content, &cfg, known) == nil {
+			_ = cfg.validate() // either answer is right; a panic is not
+		}
+	})
+}
+
+func TestConfig_ReloadTakesServersOverAndABrokenFileChangesNothing(t *testing.T) {
+	a, b := startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil)
+	c := newCluster(t, shape{config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: a.URL()}) }})
+	path := filepath.Join(t.TempDir(), "tandem.yaml")
+	file := func(urls ...string) string { return "both:\n- " + strings.Join(urls, "\n- ") + "\nmax-retries: 7\n" }
+	writeConfig(t, path, file(a.URL()))
+
+	var log syncBuffer
+	c.node.log = newTestLog(&log)
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	stop, err := c.node.follow(t.Context(), path, contentHash(path), flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	servers := func() []*pools.Server { return c.node.fleet.Servers() }
+
+	writeConfig(t, path, file(a.URL(), b.URL()))
+	eventually(t, "the new server is up", func() bool { return len(servers()) == 2 && servers()[1].Health().Up })
+	if !strings.Contains(log.String(), "max-retries") {
+		t.Errorf("the log does not say what needs a restart: %s", log.String())
+	}
+	writeConfig(t, path, "both: [\n")
+	eventually(t, "the broken file is reported", func() bool { return strings.Contains(log.String(), "the old one stays") })
+	if len(servers()) != 2 {
+		t.Errorf("%d servers after a broken file", len(servers()))
+	}
+	// Editors and Kubernetes replace files.
+	next := path + ".next"
+	writeConfig(t, next, file(b.URL()))
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first server is gone", func() bool { return len(servers()) == 1 && servers()[0].URL == b.URL() })
+
+	before := strings.Count(log.String(), "configuration reloaded")
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "SIGHUP reloads", func() bool { return strings.Count(log.String(), "configuration reloaded") > before })
+}
+
+func TestCheck_ProbesTheServers(t *testing.T) {
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	cfg := testConfig()
+	cfg.servers[2].add(serverEntry{URL: up.URL()})
+	var out strings.Builder
+	if err := check(t.Context(), cfg, &out); err != nil || !strings.Contains(out.String(), testModel) || !strings.Contains(out.String(), "running 0") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	cfg.servers[0].add(serverEntry{URL: "http://127.0.0.1:1"})
+	out.Reset()
+	if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "DOWN") || !strings.Contains(out.String(), "refused") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+func TestDocs_AreCurrent(t *testing.T) {
+	var out strings.Builder
+	if err := docs("../../docs", true, &out); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDemo_ShowsTwoServers(t *testing.T) {
+	var out syncBuffer
+	d := demo{listen: "127.0.0.1:0", admin: "127.0.0.1:0", once: true, out: &out, engine: buildTandem(t)}
+	if err := d.run(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	pair := make(map[string]string)
+	for line := range strings.Lines(out.String()) {
+		if words := strings.Fields(line); len(words) == 2 && strings.HasPrefix(words[1], "127.") {
+			pair[words[0]] = words[1]
+		}
+	}
+	if pair["prefill"] == "" || pair["decode"] == "" || pair["prefill"] == pair["decode"] || !strings.Contains(out.String(), "curl -N") {
+		t.Errorf("%s", out.String())
+	}
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tidwall/gjson"
+	collectortrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+// received are the spans that a collector got.
+type received struct {
+	mu    sync.Mutex // guards spans
+	spans []*tracev1.Span
+}
+
+func (r *received) take(t *testing.T, body []byte) {
+	var export collectortrace.ExportTraceServiceRequest
+	if err := proto.Unmarshal(body, &export); err != nil {
+		t.Errorf("export: %v", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rs := range export.ResourceSpans {
+		for _, ss := range rs.ScopeSpans {
+			r.spans = append(r.spans, ss.Spans...)
+		}
+	}
+}
+
+func (r *received) named() map[string]*tracev1.Span {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	named := make(map[string]*tracev1.Span)
+	for _, s := range r.spans {
+		named[s.Name] = s
+	}
+	return named
+}
+
+func TestObserve_OneTraceARequest(t *testing.T) {
+	var got received
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.otlp = newCollector(t, func(body []byte) { got.take(t, body) })
+	}})
+	if a := c.post("/v1/chat/completions", chatBody(`,"stream":true`), "X-Request-Id", "trace-me"); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	eventually(t, "the request ended", func() bool { return c.metric("tandem_requests_total", `outcome="ok"`) == 1 })
+	if err := c.node.tracing.ForceFlush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spans := got.named()
+	root := spans["request"]
+	if root == nil {
+		t.Fatalf("no root span in %v", spans)
+	}
+	for _, name := range []string{"admit", "wait", "choose", "prefill", "decode", "stream"} {
+		s := spans[name]
+		if s == nil || !bytes.Equal(s.TraceId, root.TraceId) || !bytes.Equal(s.ParentSpanId, root.SpanId) {
+			t.Errorf("span %s: %v", name, s)
+		}
+	}
+	attributes := make(map[string]string)
+	for _, a := range root.Attributes {
+		attributes[a.Key] = a.Value.GetStringValue()
+	}
+	if attributes["tandem.request_id"] != "trace-me" || attributes["tandem.outcome"] != "ok" {
+		t.Errorf("root attributes %v", attributes)
+	}
+	p := requests(c.prefill, "/v1/chat/completions")[0].Traceparent
+	if !strings.Contains(p, hexOf(root.TraceId)) || !strings.Contains(p, hexOf(spans["prefill"].SpanId)) {
+		t.Errorf("prefill got the trace %s, its span is %x", p, spans["prefill"].SpanId)
+	}
+	for _, s := range spans {
+		if strings.Contains(s.String(), "bicycle") {
+			t.Errorf("span %s holds prompt text", s.Name)
+		}
+	}
+}
+
+func hexOf(id []byte) string {
+	const digits = "0123456789abcdef"
+	var b strings.Builder
+	for _, x := range id {
+		b.WriteByte(digits[x>>4])
+		b.WriteByte(digits[x&15])
+	}
+	return b.String()
+}
+
+func TestObserve_TheDecisionIsExplained(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 2})
+	a := c.post("/v1/chat/completions", chatBody(""), "X-Request-Id", "why-me")
+	var d gateway.DecisionStatus
+	if err := json.Unmarshal([]byte(c.get("/debug/decisions/why-me").body), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.Outcome != "served" || len(d.Attempts) != 1 || len(d.Attempts[0].Alternatives) != 6 { // four pairs, two alone
+		t.Fatalf("%+v", d)
+	}
+	chosen := 0
+	for i, e := range d.Attempts[0].Alternatives {
+		if e.Chosen {
+			chosen++
+			if e.Prefill != a.header.Get("X-Tandem-Prefill") || e.Decode != a.header.Get("X-Tandem-Decode") {
+				t.Errorf("explained %+v, served by %v", e, a.header)
+			}
+		}
+		if i > 0 && e.Total < d.Attempts[0].Alternatives[i-1].Total {
+			t.Error("not in the order of cost")
+		}
+		if parts := e.Queue + e.Compute + e.Transfer + e.Room + e.Step + e.Burden; parts < e.Total-0.01 || parts > e.Total+0.01 {
+			t.Errorf("terms add up to %v, total is %v", parts, e.Total)
+		}
+	}
+	if chosen != 1 {
+		t.Errorf("%d alternatives are marked", chosen)
+	}
+	var out strings.Builder
+	d2, err := fetchDecision(c.admin, "why-me")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := printDecision(&out, d2); err != nil || !strings.Contains(out.String(), "->") || !strings.Contains(out.String(), a.header.Get("X-Tandem-Decode")) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	if _, err := fetchDecision(c.admin, "nobody"); err == nil || !strings.Contains(err.Error(), "does not remember") {
+		t.Errorf("an unknown request: %v", err)
+	}
+}
+
+func TestObserve_RetriesAreInTheDecision(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 1, config: faultTimeouts})
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502, Count: 1})
+	c.prefill[1].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502, Count: 1})
+	c.post("/v1/chat/completions", chatBody(""), "X-Request-Id", "tried")
+	d := c.get("/debug/decisions/tried").body
+	if n := gjson.Get(d, "attempts.#").Int(); n != 3 || gjson.Get(d, "attempts.2.alone_because").String() != "fallback" ||
+		!strings.Contains(gjson.Get(d, "attempts.0.outcome").String(), "status 502") {
+		t.Errorf("%s", d)
+	}
+}
+
+func TestObserve_MetricsCoverTheRequest(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	for range 3 {
+		c.post("/v1/chat/completions", chatBody(`,"stream":true`))
+	}
+	c.post("/v1/chat/completions", `{"model":"a-client-invented-this","messages":[{}]}`)
+	eventually(t, "three requests ended", func() bool { return c.metric("tandem_requests_total", `outcome="ok"`) == 3 })
+	for name, want := range map[string]float64{
+		`tandem_requests_total{api="chat",model="test-model",outcome="ok"}`:       3,
+		`tandem_requests_total{api="chat",model="unknown",outcome="bad_request"}`: 1,
+		`tandem_request_duration_seconds_count{api="chat",model="test-model"}`:    3,
+		`tandem_ttft_seconds_count`:               3,
+		`tandem_wait_seconds_count`:               3,
+		`tandem_prefill_seconds_count`:            3,
+		`tandem_handoff_gap_seconds_count`:        3,
+		`tandem_decode_first_event_seconds_count`: 3,
+		`tandem_server_up`:                        2,
+		`tandem_in_flight_requests`:               0,
+	} {
+		if got := c.metric(name); got != want {
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+	if got := c.metric("tandem_itl_seconds_count"); got < 3*20 {
+		t.Errorf("%v gaps between tokens", got)
+	}
+	if strings.Contains(c.get("/metrics").body, "invented") {
+		t.Error("a client's word became a label")
+	}
+	if s := c.get("/debug/servers"); gjson.Get(s.body, "#").Int() != 2 || !gjson.Get(s.body, "0.up").Bool() {
+		t.Errorf("%s", s.body)
+	}
+}
+
+// syncBuffer is a log that is read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// No prompt, key or topology leaks: not in logs at debug level, not in errors to
+// clients, not in metrics.
+func TestObserve_NothingLeaks(t *testing.T) {
+	var log syncBuffer
+	c := newCluster(t, shape{prefill: 2, decode: 1, log: &log, config: func(cfg *config) {
+		faultTimeouts(cfg)
+		cfg.gateway.ExposePair = false
+	}})
+	secret := strings.Replace(chatBody(""), "Two riders", "canary-prompt", 1)
+	c.post("/v1/chat/completions", secret, "Authorization", "Bearer canary-key")
+	for _, e := range append(c.prefill, c.decode...) {
+		e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502})
+	}
+	failed := c.post("/v1/chat/completions", secret, "Authorization", "Bearer canary-key")
+	if failed.status != 502 {
+		t.Fatalf("%d %s", failed.status, failed.body)
+	}
+	for name, text := range map[string]string{"log": log.String(), "metrics": c.get("/metrics").body, "error": failed.body} {
+		if strings.Contains(text, "canary") {
+			t.Errorf("%s holds a secret", name)
+		}
+	}
+	answer, _ := json.Marshal(failed.header)
+	for _, e := range append(c.prefill, c.decode...) {
+		if addr := strings.TrimPrefix(e.URL(), "http://"); strings.Contains(failed.body+string(answer), addr) {
+			t.Errorf("the client learned the address %s", addr)
+		}
+	}
+	if !strings.Contains(log.String(), `"request_id"`) {
+		t.Error("the log does not name requests")
+	}
+}
