@@ -138,7 +138,9 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	x.open(c, answer)
 	c.Set(fiber.HeaderContentType, answer.ContentType)
 	_ = c.Status(answer.Status).Send(answer.Body) // Send only fills the response
-	x.close("ok", answer.Status)
+	if x.close("ok", answer.Status) {
+		c.Context().SetConnectionClose()
+	}
 }
 
 // relay streams the answer. The stream is read by Fiber after this returns; it

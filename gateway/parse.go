@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"fmt"
 
 	"github.com/tandem-gateway/tandem/pd"
@@ -188,8 +187,15 @@ func readSamples(req *pd.Request) error {
 // readTools notes a tool call that is demanded.
 func readTools(req *pd.Request) error {
 	choice := req.Body.Get("tool_choice")
-	word, isWord := choice.String()
-	req.ForcedTool = isWord && word == "required" || bytes.HasPrefix(choice, []byte("{"))
+	kind, _ := choice.String()
+	if object, ok := choice.Object(); ok {
+		kind, _ = object.Get("type").String()
+	}
+	switch kind {
+	case "", "none", "auto":
+	default: // required, any, or a tool by name
+		req.ForcedTool = true
+	}
 	return nil
 }
 

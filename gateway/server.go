@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+	"github.com/gofiber/fiber/v2/middleware/recover"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pd"
@@ -76,6 +77,7 @@ func New(cfg Config, o *pd.Orchestrator, metrics *Metrics) *Server {
 		WriteTimeout: 0,
 		ErrorHandler: s.refuse,
 	})
+	s.app.Use(recover.New()) // for the small handlers; requests recover by themselves
 	for _, d := range pd.Dialects() {
 		s.app.Post(d.Path, func(c *fiber.Ctx) error { return s.handle(c, d) })
 	}

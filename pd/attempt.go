@@ -29,17 +29,18 @@ func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment
 	a := assignment{chosen: chosen, handoff: v.handoff}
 	if chosen.Prefill != "" && v.handoff == nil {
 		work := pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
-		lease, err := v.servers[chosen.Prefill].Claim(pools.Prefill, work, v.prefillPanic)
+		lease, err := v.servers[chosen.Prefill].Claim(pools.Prefill, work, v.anyway || v.prefillPanic)
 		if err != nil {
 			return assignment{refusedBy: chosen.Prefill}, err
 		}
 		a.prefill = lease
+		j.leases = append(j.leases, lease)
 	}
 	work := pools.Work{
 		Tokens:   j.req.PromptTokens + j.req.OutputTokens,
 		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
 	}
-	lease, err := v.servers[chosen.Decode].Claim(pools.Decode, work, v.decodePanic)
+	lease, err := v.servers[chosen.Decode].Claim(pools.Decode, work, v.anyway || v.decodePanic)
 	if err != nil {
 		if a.prefill != nil {
 			a.prefill.Release()
@@ -47,6 +48,7 @@ func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment
 		return assignment{refusedBy: chosen.Decode}, err
 	}
 	a.decode = lease
+	j.leases = append(j.leases, lease)
 	return a, nil
 }
 
@@ -265,7 +267,7 @@ const defaultBusy = time.Second
 func (o *Orchestrator) blame(lease *pools.Lease, j *journey, failed *LegError) {
 	switch failed.Kind {
 	case Unsent:
-		lease.Server().MarkDown("connection refused")
+		lease.Server().MarkDown("no connection")
 	case Busy:
 		pause := defaultBusy
 		if failed.RetryAfter > 0 {

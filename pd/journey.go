@@ -14,6 +14,7 @@ type journey struct {
 	tried   map[tried]bool
 	retries int
 	choices []Choice
+	leases  []*pools.Lease // all that were taken; releasing one twice does nothing
 	last    *LegError
 
 	prefillFailures int
@@ -60,6 +61,13 @@ func (j *journey) failed(e *LegError) {
 	}
 }
 
+// release gives back whatever places are still held.
+func (j *journey) release() {
+	for _, l := range j.leases {
+		l.Release()
+	}
+}
+
 // lastErrorOr returns the last leg's error where there was one: it says more to
 // the client than that no server is left.
 func (j *journey) lastErrorOr(err error) error {
@@ -99,6 +107,7 @@ type view struct {
 	servers                   map[string]*pools.Server
 	field                     Field
 	prefillPanic, decodePanic bool
+	anyway                    bool     // claim without asking breakers
 	handoff                   *Handoff // decode only: prefill is done
 }
 

@@ -84,16 +84,19 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	}
 	o.Budget.Request(arrived)
 	j := newJourney(req, arrived)
+	streaming := false
+	defer func() { // also after a panic
+		if !streaming {
+			j.release()
+			leave()
+		}
+	}()
 	answer, err := o.serve(ctx, j)
 	o.remember(j, err)
-	if err != nil {
-		leave()
-		return nil, err
+	if err != nil || answer.Stream == nil {
+		return answer, err
 	}
-	if answer.Stream == nil {
-		leave()
-		return answer, nil
-	}
+	streaming = true
 	finish := answer.Stream.onClose
 	answer.Stream.onClose = func(r StreamResult) {
 		finish(r)
@@ -137,10 +140,18 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 	defer func() { endSpan(span, err) }()
 
 	refused := make(map[string]bool)
+	anyway := false
 	for {
 		view := o.look(j, refused, time.Now())
+		view.anyway = anyway
 		demand := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens}
 		chosen, ok := o.Cost.Choose(demand, view.field, rand.IntN)
+		if !ok && len(refused) > 0 && !anyway {
+			// Only servers under proof are left: one of them is better than none.
+			anyway = true
+			clear(refused)
+			continue
+		}
 		if !ok {
 			return assignment{}, view.missing()
 		}
@@ -155,7 +166,7 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 		}
 		j.choices = append(j.choices, Choice{
 			Demand: demand, Field: view.field, Chosen: chosen, Reason: a.reason,
-			Panic: view.prefillPanic || view.decodePanic,
+			Panic: view.anyway || view.prefillPanic || view.decodePanic,
 		})
 		span.SetAttributes(
 			attribute.String("tandem.prefill", chosen.Prefill),

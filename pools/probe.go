@@ -60,22 +60,22 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// probe asks for health, then for the models if they are not known yet (a new
-// server, or one that was down: another engine may have taken its address), then
-// for the load. Only the first two decide whether the server is up.
+// probe asks for health, models and load. Only the first two decide whether the
+// server is up. The models are asked for every time: adapters come and go, and
+// another engine may take the address.
 func (p *prober) probe(ctx context.Context) {
 	was := p.live.Health()
 	if err := p.healthy(ctx); err != nil {
 		p.down(ctx, was, err)
 		return
 	}
+	models, err := p.models(ctx)
+	if err != nil {
+		p.down(ctx, was, fmt.Errorf("identity: %w", err))
+		return
+	}
+	p.live.health.Store(&Health{Up: true, Models: models})
 	if !was.Up {
-		models, err := p.models(ctx)
-		if err != nil {
-			p.down(ctx, was, fmt.Errorf("identity: %w", err))
-			return
-		}
-		p.live.health.Store(&Health{Up: true, Models: models})
 		p.log.Info("server up", "role", p.spec.Role.String(), "models", modelIDs(models))
 	}
 	p.scrape(ctx)

@@ -83,7 +83,7 @@ func neverTwice(t *testing.T, c *cluster) {
 			}
 			seen[r.RequestID] = true
 		}
-		if n := e.State().HandoffsRejectedByReason["already pulled"]; n != 0 {
+		if n := e.State().HandoffsRejectedByReason["already_pulled"]; n != 0 {
 			t.Errorf("%d hand-offs were used twice", n)
 		}
 	}
@@ -286,4 +286,29 @@ func TestFailure_AZombieIsEjectedAndReturns(t *testing.T) {
 		}
 		return zombie.State().DecodesDone+zombie.State().AggregatedDone > 2
 	})
+}
+
+// A lone server that is being proved must not turn the others' requests away.
+func TestFailure_ALoneServerUnderProofTakesAll(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }, config: func(cfg *config) {
+		cfg.pools.Breaker.Ejection = 50 * time.Millisecond
+		cfg.pools.Breaker.Consecutive = 3
+		cfg.pd.MaxRetries = 0
+	}})
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502})
+	decode := c.node.fleet.Servers()[1]
+	for range 3 {
+		c.post("/v1/completions", `{"model":"test-model","max_tokens":1,"prompt":"hi"}`)
+	}
+	c.decode[0].ClearFaults()
+	eventually(t, "the ejection ends", func() bool { return decode.Breaker(pools.Decode, time.Now()) == pools.HalfOpen })
+	results := make(chan answer)
+	for range 8 {
+		go func() { results <- c.post("/v1/chat/completions", chatBody("")) }()
+	}
+	for range 8 {
+		if got := <-results; got.status != 200 {
+			t.Errorf("%d: %s", got.status, got.body)
+		}
+	}
 }

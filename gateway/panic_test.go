@@ -1,0 +1,141 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// roundTripper is an engine's side that a test invents.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// serveWith runs a gateway whose engine legs go to the round tripper, in front of
+// one server that answers probes.
+func serveWith(t *testing.T, legs roundTripper) (base string, queue *pd.Queue, server *pools.Server) {
+	t.Helper()
+	probes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			_, _ = fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+		}
+	}))
+	t.Cleanup(probes.Close)
+	log := slog.New(slog.DiscardHandler)
+	transport := &http.Transport{}
+	fleet := pools.NewFleet(pools.Default(), transport, log)
+	t.Cleanup(transport.CloseIdleConnections)
+	t.Cleanup(fleet.Close)
+	if err := fleet.Apply([]pools.Spec{{URL: probes.URL, Role: pools.Both, Connector: "nixl"}}); err != nil {
+		t.Fatal(err)
+	}
+	server = fleet.Servers()[0]
+	for deadline := time.Now().Add(5 * time.Second); !server.Health().Up; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the server is not up")
+		}
+	}
+	queue = pd.NewQueue(pd.DefaultQueue())
+	reg := prometheus.NewRegistry()
+	s := New(DefaultConfig(), &pd.Orchestrator{
+		Config: pd.DefaultConfig(), Cost: pd.DefaultCost(), Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),
+		Decisions: pd.NewDecisions(8), Metrics: pd.NewMetrics(reg, queue), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
+	}, NewMetrics(reg))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ln) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
+		defer cancel()
+		if err := errors.Join(s.Shutdown(ctx), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + ln.Addr().String(), queue, server
+}
+
+func post(t *testing.T, base, body string) (int, string, error) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Post(base+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
+}
+
+// nothingHeld checks that a request left no place taken.
+func nothingHeld(t *testing.T, queue *pd.Queue, server *pools.Server) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		_, inFlight := queue.Len()
+		if inFlight == 0 && server.InFlight(pools.Decode, time.Now()) == (pools.InFlight{}) && server.InFlight(pools.Prefill, time.Now()) == (pools.InFlight{}) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d in flight, decode %+v", inFlight, server.InFlight(pools.Decode, time.Now()))
+		}
+	}
+}
+
+func TestPanic_InARequestKillsOnlyThatRequest(t *testing.T) {
+	base, queue, server := serveWith(t, func(*http.Request) (*http.Response, error) { panic("in a leg") })
+	status, body, err := post(t, base, `{"model":"m","prompt":"hi"}`)
+	if status != 500 || err != nil || strings.Contains(body, "in a leg") {
+		t.Errorf("%d %s, %v", status, body, err)
+	}
+	nothingHeld(t, queue, server)
+	if status, _, _ := post(t, base, `{`); status != 400 {
+		t.Errorf("afterwards: %d", status)
+	}
+}
+
+// panicking is a body that gives one event and then panics.
+type panicking struct{ event io.Reader }
+
+func (p panicking) Read(b []byte) (int, error) {
+	if n, err := p.event.Read(b); err == nil {
+		return n, nil
+	}
+	panic("in a stream")
+}
+
+func (panicking) Close() error { return nil }
+
+// A panic where the HTTP server reads a stream would end the process: nobody
+// above recovers there.
+func TestPanic_InAStreamCutsOnlyThatStream(t *testing.T) {
+	base, queue, server := serveWith(t, func(*http.Request) (*http.Response, error) {
+		return &http.Response{
+			StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}},
+			Body: panicking{strings.NewReader(`data: {"choices":[{"text":"Hi"}]}` + "\n\n")},
+		}, nil
+	})
+	status, body, err := post(t, base, `{"model":"m","prompt":"hi","stream":true}`)
+	if status != 200 || err == nil || !strings.Contains(body, "Hi") {
+		t.Errorf("%d %q, %v", status, body, err)
+	}
+	nothingHeld(t, queue, server)
+	if status, _, _ := post(t, base, `{`); status != 400 {
+		t.Errorf("afterwards: %d", status)
+	}
+}

@@ -1,0 +1,184 @@
+package engine
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+// chatRequest is the body of /v1/chat/completions.
+type chatRequest struct {
+	requestFields
+	Messages              []message       `json:"messages"`
+	Tools                 json.RawMessage `json:"tools"`
+	ToolChoice            json.RawMessage `json:"tool_choice"`
+	MaxCompletionTokens   *int            `json:"max_completion_tokens"`
+	Logprobs              bool            `json:"logprobs"`
+	TopLogprobs           *int            `json:"top_logprobs"`
+	AddGenerationPrompt   *bool           `json:"add_generation_prompt"` // true if not given
+	ContinueFinalMessage  bool            `json:"continue_final_message"`
+	ReturnTokensAsTokenID bool            `json:"return_tokens_as_token_ids"`
+}
+
+// chatWork is a chat request made ready for a rank.
+type chatWork struct {
+	generation *generation
+	call       *toolCall // forced by tool_choice; nil: free text
+}
+
+// prepare checks a chat request and turns it into work.
+func (e *Engine) prepare(in *chatRequest) (*chatWork, error) {
+	if in.MaxCompletionTokens != nil {
+		in.MaxTokens = in.MaxCompletionTokens
+	}
+	g, err := e.newGeneration(&in.requestFields)
+	if err != nil {
+		return nil, err
+	}
+	g.kind = "chatcmpl"
+	if in.TopLogprobs != nil && !in.Logprobs {
+		return nil, badRequest("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.")
+	}
+	if in.Logprobs {
+		g.sampling.topLogprobs = 0
+		if in.TopLogprobs != nil {
+			g.sampling.topLogprobs = *in.TopLogprobs
+			if err := checkLogprobs("top_logprobs", *in.TopLogprobs); err != nil {
+				return nil, err
+			}
+		}
+	}
+	prompt, err := e.render(conversation{
+		tools: in.Tools, messages: in.Messages,
+		addGeneration: in.AddGenerationPrompt == nil || *in.AddGenerationPrompt,
+		continueFinal: in.ContinueFinalMessage,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.prompts = [][]int32{prompt}
+	call, err := e.forcedCall(in.Tools, in.ToolChoice)
+	if err != nil {
+		return nil, err
+	}
+	format, err := in.format()
+	if err != nil {
+		return nil, err
+	}
+	if call != nil {
+		format = call.format
+		if e.cfg.ForcedToolPrefillFails && g.transfer.prefillLeg && g.sampling.maxTokens == 1 {
+			e.releaseUnread(e.ranks[0], g)
+			return nil, errInternal
+		}
+	}
+	e.script(g, format)
+	return &chatWork{generation: g, call: call}, nil
+}
+
+// chat serves /v1/chat/completions.
+func (e *Engine) chat(x *exchange) error {
+	var in chatRequest
+	if err := x.decode(&in); err != nil {
+		return err
+	}
+	work, err := e.prepare(&in)
+	if err != nil {
+		return err
+	}
+	j, err := e.start(x, work.generation)
+	if err != nil {
+		return err
+	}
+	defer j.stop()
+	if in.Stream {
+		return e.streamChat(x, &in, work, j)
+	}
+	all, err := j.collect(x)
+	if err != nil {
+		return err
+	}
+	out := chatCompletion{
+		ID: "chatcmpl-" + x.id, Object: "chat.completion", Created: now(), Model: e.modelName(in.Model),
+		Usage: e.usageOfAnswers(j.prompts, all), KVTransferParams: handoffOf(all),
+	}
+	if in.ReturnTokenIDs {
+		out.PromptTokenIDs = j.prompts[0]
+	}
+	for i := range all {
+		out.Choices = append(out.Choices, e.chatChoice(x, &in, work, i, &all[i]))
+	}
+	e.answerORCA(x)
+	writeJSON(x.w, http.StatusOK, out)
+	return nil
+}
+
+// modelName is how an answer names the model.
+func (e *Engine) modelName(asked string) string {
+	if asked == "" {
+		return e.cfg.Model
+	}
+	return asked
+}
+
+// chatCompletion is the answer, not streamed.
+type chatCompletion struct {
+	ID                string       `json:"id"`
+	Object            string       `json:"object"`
+	Created           int64        `json:"created"`
+	Model             string       `json:"model"`
+	Choices           []chatChoice `json:"choices"`
+	ServiceTier       *string      `json:"service_tier"`
+	SystemFingerprint *string      `json:"system_fingerprint"`
+	Usage             usage        `json:"usage"`
+	PromptLogprobs    any          `json:"prompt_logprobs"`
+	PromptTokenIDs    []int32      `json:"prompt_token_ids"`
+	KVTransferParams  *handoff     `json:"kv_transfer_params"`
+}
+
+type chatChoice struct {
+	Index        int           `json:"index"`
+	Message      chatMessage   `json:"message"`
+	Logprobs     *chatLogprobs `json:"logprobs"`
+	FinishReason string        `json:"finish_reason"`
+	StopReason   any           `json:"stop_reason"`
+	TokenIDs     []int32       `json:"token_ids"`
+}
+
+type chatMessage struct {
+	Role         string     `json:"role"`
+	Content      *string    `json:"content"`
+	Refusal      *string    `json:"refusal"`
+	Annotations  any        `json:"annotations"`
+	Audio        any        `json:"audio"`
+	FunctionCall any        `json:"function_call"`
+	ToolCalls    []chatCall `json:"tool_calls"`
+	Reasoning    *string    `json:"reasoning"`
+}
+
+type chatLogprobs struct {
+	Content []tokenLogprob `json:"content"`
+}
+
+func (e *Engine) chatChoice(x *exchange, in *chatRequest, work *chatWork, index int, a *answer) chatChoice {
+	choice := chatChoice{
+		Index:        index,
+		Message:      chatMessage{Role: "assistant", Content: &a.text, ToolCalls: []chatCall{}},
+		FinishReason: a.finish,
+		StopReason:   a.stoppedBy,
+	}
+	if work.call != nil {
+		choice.Message.Content = nil
+		choice.Message.ToolCalls = []chatCall{work.call.chat(callID(x, index), a.text)}
+		choice.FinishReason = work.call.finish(a.finish)
+	}
+	if in.Logprobs {
+		choice.Logprobs = &chatLogprobs{Content: []tokenLogprob{}}
+		for _, p := range a.pieces {
+			choice.Logprobs.Content = append(choice.Logprobs.Content, e.tokenLogprob(p.ranking))
+		}
+	}
+	if in.ReturnTokenIDs {
+		choice.TokenIDs = a.tokens()
+	}
+	return choice
+}

@@ -1,0 +1,123 @@
+package engine
+
+// chatChunk is one event of a streamed chat completion.
+type chatChunk struct {
+	ID             string        `json:"id"`
+	Object         string        `json:"object"`
+	Created        int64         `json:"created"`
+	Model          string        `json:"model"`
+	Choices        []chunkChoice `json:"choices"`
+	Usage          *usage        `json:"usage,omitempty"`
+	PromptTokenIDs []int32       `json:"prompt_token_ids,omitempty"`
+}
+
+type chunkChoice struct {
+	Index        int           `json:"index"`
+	Delta        chunkDelta    `json:"delta"`
+	Logprobs     *chatLogprobs `json:"logprobs"`
+	FinishReason *string       `json:"finish_reason"`
+	StopReason   any           `json:"stop_reason,omitempty"`
+	TokenIDs     []int32       `json:"token_ids,omitempty"`
+}
+
+type chunkDelta struct {
+	Role      string          `json:"role,omitempty"`
+	Content   *string         `json:"content,omitempty"`
+	ToolCalls []chatCallDelta `json:"tool_calls,omitempty"`
+}
+
+// chatStream writes the chunks of one request.
+type chatStream struct {
+	e      *Engine
+	x      *exchange
+	in     *chatRequest
+	work   *chatWork
+	job    *job
+	events *eventStream
+	said   int    // tokens of all answers
+	cached int    // prompt tokens
+	begun  []bool // by answer: its role was sent
+	start  chatChunk
+}
+
+// streamChat sends a chunk for each token, the role before the first, then the usage
+// if it was asked for.
+func (e *Engine) streamChat(x *exchange, in *chatRequest, work *chatWork, j *job) error {
+	s := &chatStream{
+		e: e, x: x, in: in, work: work, job: j, events: newEventStream(x), begun: make([]bool, len(j.sequences)),
+		start: chatChunk{ID: "chatcmpl-" + x.id, Object: "chat.completion.chunk", Created: now(), Model: e.modelName(in.Model)},
+	}
+	if err := j.each(x, s.piece); err != nil {
+		return s.events.fail(err)
+	}
+	if in.StreamOptions != nil && in.StreamOptions.IncludeUsage {
+		last := s.start
+		last.Choices = []chunkChoice{}
+		total := e.usageOf(j.prompts, s.said, s.cached)
+		last.Usage = &total
+		if err := s.events.data(last); err != nil {
+			return err
+		}
+	}
+	return s.events.done()
+}
+
+// piece sends one token.
+func (s *chatStream) piece(p piece) error {
+	s.events.token()
+	s.said++
+	s.cached = p.cached
+	if !s.begun[p.at] {
+		s.begun[p.at] = true
+		if err := s.open(p.at); err != nil {
+			return err
+		}
+	}
+	choice := chunkChoice{Index: p.at, StopReason: p.stoppedBy}
+	finish := p.finish
+	if s.work.call != nil {
+		choice.Delta.ToolCalls = []chatCallDelta{{Function: callDelta{Arguments: &p.text}}}
+		finish = s.work.call.finish(p.finish)
+	} else {
+		choice.Delta.Content = &p.text
+	}
+	if finish != "" {
+		choice.FinishReason = &finish
+	}
+	if s.in.Logprobs {
+		choice.Logprobs = &chatLogprobs{Content: []tokenLogprob{s.e.tokenLogprob(p.ranking)}}
+	}
+	if s.in.ReturnTokenIDs {
+		choice.TokenIDs = []int32{p.token}
+	}
+	return s.send(choice, nil)
+}
+
+// open sends the role of an answer, and the head of a tool call.
+func (s *chatStream) open(at int) error {
+	var promptIDs []int32
+	if s.in.ReturnTokenIDs {
+		promptIDs = s.job.prompts[0]
+	}
+	empty := ""
+	choice := chunkChoice{Index: at, Delta: chunkDelta{Role: "assistant", Content: &empty}}
+	if err := s.send(choice, promptIDs); err != nil || s.work.call == nil {
+		return err
+	}
+	head := chatCallDelta{
+		ID: callID(s.x, at), Type: "function",
+		Function: callDelta{Name: s.work.call.name, Arguments: &empty},
+	}
+	return s.send(chunkChoice{Index: at, Delta: chunkDelta{ToolCalls: []chatCallDelta{head}}}, nil)
+}
+
+func (s *chatStream) send(choice chunkChoice, promptIDs []int32) error {
+	chunk := s.start
+	chunk.Choices = []chunkChoice{choice}
+	chunk.PromptTokenIDs = promptIDs
+	if o := s.in.StreamOptions; o != nil && o.ContinuousUsage {
+		soFar := s.e.usageOf(s.job.prompts, s.said, s.cached)
+		chunk.Usage = &soFar
+	}
+	return s.events.data(chunk)
+}

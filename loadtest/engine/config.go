@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Roles of an engine. They are names for the reader of its state: as in vLLM with
+// NIXL, any engine can prefill, decode, or do both.
+const (
+	RolePrefill = "prefill"
+	RoleDecode  = "decode"
+	RoleBoth    = "both"
+)
+
+// What a decode does when its hand-off cannot be used (vLLM kv_load_failure_policy).
+const (
+	LoadFailureRecompute = "recompute" // compute the prompt here
+	LoadFailureFail      = "fail"      // end the request with an internal error
+)
+
+// Config of one simulated engine. Default gives one that runs.
+type Config struct {
+	// Listen is the address of the API; port 0 takes any free one.
+	Listen string
+	// Control is a second address for /sim/ that stays up while faults close the
+	// first. Empty: none.
+	Control string
+	// SideChannel is the address from which decodes pull KV. Empty: any free port
+	// on the host of Listen. AdvertiseHost is the host that hand-offs name; empty:
+	// the host of SideChannel.
+	SideChannel   string
+	AdvertiseHost string
+
+	Role string
+	// Model is the name served. Engines with the same model give the same answers.
+	Model string
+	// Adapters are LoRA adapters loaded at start; MaxAdapters is how many may be in
+	// one batch.
+	Adapters    []string
+	MaxAdapters int
+	// DataParallel is the number of ranks behind the address, each with its own KV
+	// cache, scheduler and event socket.
+	DataParallel int
+
+	// TimeScale multiplies every simulated duration: 1 is real time, 0.01 is a
+	// hundred times faster, 0 waits for nothing.
+	TimeScale float64
+	// BlockSize is in tokens, Blocks is the size of each rank's KV cache in blocks,
+	// MaxModelLen is the longest prompt plus answer in tokens.
+	BlockSize   int
+	Blocks      int
+	MaxModelLen int
+	// MaxSeqs and MaxBatchedTokens bound one step of the scheduler.
+	MaxSeqs          int
+	MaxBatchedTokens int
+	// PriorityScheduling serves requests by their priority field, lowest first.
+	PriorityScheduling bool
+	// MeanOutputTokens is the mean length of an answer that ends by itself.
+	MeanOutputTokens int
+
+	// EventsEndpoint is where KV events are published: bound if it names a wildcard,
+	// else connected to. ReplayEndpoint serves missed batches. Rank r of a tcp
+	// endpoint uses port + r. Empty: off.
+	EventsEndpoint string
+	ReplayEndpoint string
+	EventsTopic    string
+	// EventsAsMaps publishes events as maps (newer vLLM), else as arrays.
+	EventsAsMaps bool
+	// ReplayBatches is how many batches can be replayed.
+	ReplayBatches int
+	// HashSeed is the text that seeds block hashes (vLLM PYTHONHASHSEED). Empty: a
+	// random one, so that no two engines agree on the hash of a block.
+	HashSeed string
+
+	// LinkBytesPerSecond is the speed of the engine's network link, shared by its
+	// concurrent transfers; LinkLatency is added to each transfer.
+	LinkBytesPerSecond float64
+	LinkLatency        time.Duration
+	KVBytesPerToken    int
+	// Lease is how long the blocks of a finished prefill are held for a decode that
+	// gives no sign of life, in real time.
+	Lease time.Duration
+	// LoadFailure is recompute or fail.
+	LoadFailure string
+
+	// CachedTokensInUsage reports usage.prompt_tokens_details.cached_tokens.
+	CachedTokensInUsage bool
+	// Embeddings serves /v1/embeddings.
+	Embeddings bool
+	// ForcedToolPrefillFails answers 500 to a prefill of one token with a forced
+	// tool_choice (vLLM issue 38911).
+	ForcedToolPrefillFails bool
+}
+
+// Default is an engine like vLLM with Llama 3.1 8B on one H200: the KV bytes per
+// token and the link speed are taken from there. The timing coefficients are those
+// of NVIDIA's Dynamo mocker; nobody here measured them.
+func Default() Config {
+	return Config{
+		Listen:              "127.0.0.1:0",
+		Role:                RoleBoth,
+		Model:               "sim-model",
+		MaxAdapters:         4,
+		DataParallel:        1,
+		TimeScale:           1,
+		BlockSize:           16,
+		Blocks:              16384,
+		MaxModelLen:         131072,
+		MaxSeqs:             256,
+		MaxBatchedTokens:    8192,
+		MeanOutputTokens:    120,
+		ReplayBatches:       10000,
+		LinkBytesPerSecond:  50e9,
+		LinkLatency:         500 * time.Microsecond,
+		KVBytesPerToken:     131072,
+		Lease:               30 * time.Second,
+		LoadFailure:         LoadFailureRecompute,
+		CachedTokensInUsage: true,
+		Embeddings:          true,
+	}
+}
+
+// Validate reports every setting that cannot work.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.Role == RolePrefill || c.Role == RoleDecode || c.Role == RoleBoth, "role %q is none of prefill, decode, both", c.Role)
+	check(c.LoadFailure == LoadFailureRecompute || c.LoadFailure == LoadFailureFail, "load failure policy %q is neither recompute nor fail", c.LoadFailure)
+	check(c.Model != "", "model has no name")
+	check(c.TimeScale >= 0, "time scale %v is negative", c.TimeScale)
+	check(c.BlockSize > 0 && c.Blocks > 0, "KV cache of %d blocks of %d tokens", c.Blocks, c.BlockSize)
+	check(c.MaxModelLen > 1 && c.MaxModelLen <= c.Blocks*c.BlockSize,
+		"max model length %d does not fit the KV cache of %d tokens", c.MaxModelLen, c.Blocks*c.BlockSize)
+	check(c.MaxSeqs > 0 && c.MaxBatchedTokens > 0, "a batch of %d sequences and %d tokens", c.MaxSeqs, c.MaxBatchedTokens)
+	check(c.MaxAdapters > 0, "max adapters is %d", c.MaxAdapters)
+	check(c.DataParallel > 0, "data parallel size is %d", c.DataParallel)
+	check(c.MeanOutputTokens > 0, "mean output is %d tokens", c.MeanOutputTokens)
+	check(c.LinkBytesPerSecond > 0 && c.KVBytesPerToken > 0, "a link of %v bytes/s for %d bytes per token", c.LinkBytesPerSecond, c.KVBytesPerToken)
+	check(c.Lease > 0, "lease is %v", c.Lease)
+	check(c.ReplayEndpoint == "" || c.EventsEndpoint != "", "replay endpoint without events endpoint")
+	check(c.ReplayBatches > 0, "replay of %d batches", c.ReplayBatches)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,279 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// handoff is what a prefill leg returns so that a decode can fetch its KV: the
+// kv_transfer_params of vLLM's NIXL connector. It is used once, within its lease.
+type handoff struct {
+	DoRemotePrefill bool      `json:"do_remote_prefill"`
+	DoRemoteDecode  bool      `json:"do_remote_decode"`
+	EngineID        string    `json:"remote_engine_id"`
+	RequestID       string    `json:"remote_request_id"`
+	BlockIDs        [][]int32 `json:"remote_block_ids"` // one list for each KV-cache group; ours has one
+	Host            string    `json:"remote_host"`
+	Port            int       `json:"remote_port"`
+	TPSize          int       `json:"tp_size"`
+	Tokens          int       `json:"remote_num_tokens"`
+	ExpiryTime      float64   `json:"remote_blocks_expiry_time"` // seconds since 1970
+	TransferMode    string    `json:"transfer_mode"`
+}
+
+// transferParams is what a request says about its KV. The zero value: nothing.
+type transferParams struct {
+	prefillLeg bool
+	decodeLeg  bool
+	handoff    *handoff // nil on a decode leg whose hand-off lacks a field
+}
+
+// parseTransferParams reads the kv_transfer_params of a request. A decode leg that
+// lacks a field is no error: as in vLLM the request will compute its prompt itself.
+func parseTransferParams(raw json.RawMessage) (transferParams, error) {
+	if !present(raw) {
+		return transferParams{}, nil
+	}
+	var p struct {
+		DoRemotePrefill bool            `json:"do_remote_prefill"`
+		DoRemoteDecode  bool            `json:"do_remote_decode"`
+		EngineID        *string         `json:"remote_engine_id"`
+		RequestID       *string         `json:"remote_request_id"`
+		BlockIDs        json.RawMessage `json:"remote_block_ids"`
+		Host            *string         `json:"remote_host"`
+		Port            *int            `json:"remote_port"`
+		TPSize          int             `json:"tp_size"`
+		Tokens          int             `json:"remote_num_tokens"`
+	}
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return transferParams{}, fmt.Errorf("kv_transfer_params: %w", err)
+	}
+	if !p.DoRemotePrefill {
+		return transferParams{prefillLeg: p.DoRemoteDecode}, nil
+	}
+	out := transferParams{decodeLeg: true}
+	blocks, ok := parseBlockIDs(p.BlockIDs)
+	if !ok || p.EngineID == nil || p.RequestID == nil || p.Host == nil || p.Port == nil {
+		return out, nil
+	}
+	out.handoff = &handoff{
+		EngineID: *p.EngineID, RequestID: *p.RequestID, BlockIDs: [][]int32{blocks},
+		Host: *p.Host, Port: *p.Port, TPSize: p.TPSize, Tokens: p.Tokens,
+	}
+	return out, nil
+}
+
+// parseBlockIDs accepts one list of ids (older vLLM) or one list for each group.
+func parseBlockIDs(raw json.RawMessage) (ids []int32, ok bool) {
+	if !present(raw) {
+		return nil, false
+	}
+	var groups [][]int32
+	if json.Unmarshal(raw, &groups) == nil {
+		return slices.Concat(groups...), true
+	}
+	ok = json.Unmarshal(raw, &ids) == nil
+	return ids, ok
+}
+
+// Reasons for which a prefill engine refuses a pull.
+const (
+	rejectedEngine  = "foreign_engine"  // the hand-off is another engine's, or of an earlier life
+	rejectedRequest = "unknown_request" // never handed over here, or long forgotten
+	rejectedBlocks  = "wrong_blocks"    // the request is known, its blocks are others
+	rejectedUsed    = "already_pulled"
+	rejectedBusy    = "being_pulled"
+	rejectedExpired = "expired"
+	rejectedFreed   = "released"
+)
+
+// heldKV is the KV of one finished prefill, held for its decode.
+type heldKV struct {
+	blocks  []*block
+	timer   *time.Timer // ends the lease
+	reading bool        // a decode is reading it; the lease cannot end
+	dropped bool        // its decode gave up while reading
+}
+
+// rememberedEndings is how many ended hand-offs are remembered, to tell a decode why
+// it comes too late.
+const rememberedEndings = 4096
+
+// holdings are the hand-offs of one rank. Its rank's lock guards it.
+type holdings struct {
+	open   map[string]*heldKV // by request id
+	ended  map[string]string  // request id -> rejectedUsed, rejectedExpired or rejectedFreed
+	oldest []string           // of ended, in order
+}
+
+func newHoldings() *holdings {
+	return &holdings{open: map[string]*heldKV{}, ended: map[string]string{}}
+}
+
+// end forgets an open hand-off and remembers why; the caller releases its blocks.
+func (h *holdings) end(requestID, why string) {
+	h.open[requestID].timer.Stop()
+	delete(h.open, requestID)
+	h.ended[requestID] = why
+	h.oldest = append(h.oldest, requestID)
+	if len(h.oldest) > rememberedEndings {
+		delete(h.ended, h.oldest[0])
+		h.oldest = h.oldest[1:]
+	}
+}
+
+// check says whether a pull that names these blocks may read: "" or a rejection.
+func (h *holdings) check(requestID string, blockIDs []int32) (*heldKV, string) {
+	held := h.open[requestID]
+	if held == nil {
+		if why := h.ended[requestID]; why != "" {
+			return nil, why
+		}
+		return nil, rejectedRequest
+	}
+	if held.reading {
+		return nil, rejectedBusy
+	}
+	ids := make([]int32, len(held.blocks))
+	for i, b := range held.blocks {
+		ids[i] = b.id
+	}
+	if !slices.Equal(ids, blockIDs) {
+		return nil, rejectedBlocks
+	}
+	return held, ""
+}
+
+// The rank's side of hand-offs: a prefill leg opens one, a pull reads it, and it
+// ends by the read, by a release or by its lease.
+
+// holdLocked keeps the prompt's full blocks of a finished prefill and describes
+// them. A prompt shorter than a block hands over nothing, which is legal.
+func (r *rank) holdLocked(s *sequence) *handoff {
+	full := s.prompt / r.cfg.BlockSize
+	r.cache.release(s.blocks[full:])
+	ids := make([]int32, full)
+	for i, b := range s.blocks[:full] {
+		ids[i] = b.id
+	}
+	if full > 0 {
+		held := &heldKV{blocks: s.blocks[:full]}
+		held.timer = time.AfterFunc(r.cfg.Lease, func() { r.expire(s.id, held) })
+		r.held.open[s.id] = held
+	}
+	h := &handoff{
+		DoRemotePrefill: true,
+		EngineID:        r.id,
+		RequestID:       s.id,
+		BlockIDs:        [][]int32{ids},
+		Host:            r.side.host,
+		Port:            r.side.port,
+		TPSize:          1,
+		Tokens:          full * r.cfg.BlockSize,
+		ExpiryTime:      float64(time.Now().Add(r.cfg.Lease).UnixMicro()) / 1e6,
+		TransferMode:    "pull",
+	}
+	if s.wrongHandoff {
+		h.RequestID = newID("cmpl-wrong-")
+		for i := range ids {
+			ids[i] = int32(r.cache.total()) - ids[i]
+		}
+	}
+	return h
+}
+
+// expire ends a lease, unless it was extended or ended meanwhile, or is being read.
+func (r *rank) expire(requestID string, held *heldKV) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held.open[requestID] != held || held.reading {
+		return
+	}
+	r.counts.handoffsExpired++
+	r.meters.kvExpired.Inc()
+	r.freeHeldLocked(requestID, rejectedExpired)
+}
+
+// beginRead checks a pull and marks its hand-off as being read, so that its lease
+// cannot end under the reader. It returns the digests of what the named blocks hold
+// now. A rejection is counted.
+func (r *rank) beginRead(requestID string, blockIDs []int32) (digests []past, rejection string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	held, why := r.held.check(requestID, blockIDs)
+	if why != "" {
+		r.rejectLocked(why)
+		return nil, why
+	}
+	held.reading = true
+	for _, b := range held.blocks {
+		digests = append(digests, b.digest)
+	}
+	return digests, ""
+}
+
+// endRead ends a hand-off that was read to the end, or whose reader gave up; a reader
+// that broke off may come again, within the lease.
+func (r *rank) endRead(requestID string, complete bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	held := r.held.open[requestID]
+	if held == nil {
+		return // the engine dropped all of them
+	}
+	held.reading = false
+	switch {
+	case complete:
+		r.counts.handoffsPulled++
+		r.freeHeldLocked(requestID, rejectedUsed)
+	case held.dropped:
+		r.counts.handoffsReleased++
+		r.freeHeldLocked(requestID, rejectedFreed)
+	default:
+		held.timer.Reset(r.cfg.Lease)
+	}
+}
+
+// extendLease is a heartbeat from a decode that waits for room.
+func (r *rank) extendLease(requestID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if held := r.held.open[requestID]; held != nil && !held.reading {
+		held.timer.Reset(r.cfg.Lease)
+	}
+}
+
+// releaseHeld frees a hand-off whose decode has given up. When the decode gave up
+// while reading, its message may come before the end of its read is noticed; then
+// endRead frees it.
+func (r *rank) releaseHeld(requestID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch held := r.held.open[requestID]; {
+	case held == nil:
+	case held.reading:
+		held.dropped = true
+	default:
+		r.counts.handoffsReleased++
+		r.freeHeldLocked(requestID, rejectedFreed)
+	}
+}
+
+// freeHeldLocked ends an open hand-off and frees its blocks.
+func (r *rank) freeHeldLocked(requestID, why string) {
+	held := r.held.open[requestID]
+	r.held.end(requestID, why)
+	r.cache.release(held.blocks)
+	r.signal()
+}
+
+// reject counts a hand-off that was refused, or found to be another prompt's.
+func (r *rank) reject(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rejectLocked(why)
+}
+
+func (r *rank) rejectLocked(why string) { r.counts.rejected[why]++ }

@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+// messagesRequest is the body of /v1/messages. Other sampling fields are as in a chat
+// request.
+type messagesRequest struct {
+	requestFields
+	Messages      []message       `json:"messages"`
+	System        json.RawMessage `json:"system"` // a string or a list of parts
+	StopSequences []string        `json:"stop_sequences"`
+	Tools         json.RawMessage `json:"tools"`
+	ToolChoice    *struct {
+		Type string `json:"type"`
+		Name string `json:"name"`
+	} `json:"tool_choice"`
+}
+
+// chat is the chat request that means the same.
+func (in *messagesRequest) chat() (*chatRequest, error) {
+	if in.MaxTokens == nil {
+		return nil, badRequest("max_tokens", "max_tokens: Field required")
+	}
+	out := &chatRequest{requestFields: in.requestFields}
+	out.Stop = append(out.Stop, in.StopSequences...)
+	if present(in.System) {
+		out.Messages = append(out.Messages, message{Role: "system", Content: in.System})
+	}
+	out.Messages = append(out.Messages, in.Messages...)
+	var choice json.RawMessage
+	if in.ToolChoice != nil {
+		choice = json.RawMessage(map[string]string{"auto": `"auto"`, "none": `"none"`, "any": `"required"`}[in.ToolChoice.Type])
+		if in.ToolChoice.Type == "tool" {
+			var err error
+			if choice, err = json.Marshal(in.ToolChoice); err != nil {
+				return nil, badRequest("tool_choice", "tool_choice: %v", err)
+			}
+		}
+	}
+	var err error
+	out.Tools, out.ToolChoice, err = nestFunctions(in.Tools, choice, "input_schema")
+	return out, err
+}
+
+// messageAnswer is the object of /v1/messages.
+type messageAnswer struct {
+	ID               string         `json:"id"`
+	Type             string         `json:"type"`
+	Role             string         `json:"role"`
+	Content          []messageBlock `json:"content"`
+	Model            string         `json:"model"`
+	StopReason       *string        `json:"stop_reason"`
+	StopSequence     *string        `json:"stop_sequence"`
+	Usage            messageUsage   `json:"usage"`
+	KVTransferParams *handoff       `json:"kv_transfer_params,omitempty"`
+}
+
+// messageBlock is text or a tool call.
+type messageBlock struct {
+	Type  string          `json:"type"`
+	Text  *string         `json:"text,omitempty"`
+	ID    string          `json:"id,omitempty"`
+	Name  string          `json:"name,omitempty"`
+	Input json.RawMessage `json:"input,omitempty"`
+}
+
+type messageUsage struct {
+	InputTokens  int  `json:"input_tokens"`
+	OutputTokens int  `json:"output_tokens"`
+	CacheRead    *int `json:"cache_read_input_tokens,omitempty"`
+}
+
+func newMessageUsage(u usage) messageUsage {
+	out := messageUsage{InputTokens: u.PromptTokens, OutputTokens: u.CompletionTokens}
+	if u.Details != nil {
+		out.CacheRead = &u.Details.CachedTokens
+	}
+	return out
+}
+
+// stopReason translates a finish reason, and names the stop sequence if one ended it.
+func stopReason(finish string, by any, call bool) (reason string, sequence *string) {
+	if text, ok := by.(string); ok {
+		return "stop_sequence", &text
+	}
+	switch {
+	case finish == finishLength:
+		return "max_tokens", nil
+	case call:
+		return "tool_use", nil
+	}
+	return "end_turn", nil
+}
+
+// messages serves /v1/messages.
+func (e *Engine) messages(x *exchange) error {
+	var in messagesRequest
+	if err := x.decode(&in); err != nil {
+		return err
+	}
+	chat, err := in.chat()
+	if err != nil {
+		return err
+	}
+	work, err := e.prepare(chat)
+	if err != nil {
+		return err
+	}
+	work.generation.kind, work.generation.n = "msg", 1
+	j, err := e.start(x, work.generation)
+	if err != nil {
+		return err
+	}
+	defer j.stop()
+	out := messageAnswer{ID: "msg_" + x.id, Type: "message", Role: "assistant", Content: []messageBlock{}, Model: e.modelName(in.Model)}
+	if in.Stream {
+		return e.streamMessage(x, work, j, out)
+	}
+	all, err := j.collect(x)
+	if err != nil {
+		return err
+	}
+	a := &all[0]
+	block := messageBlock{Type: "text", Text: &a.text}
+	if work.call != nil {
+		block = messageBlock{Type: "tool_use", ID: "toolu_" + x.id, Name: work.call.name, Input: json.RawMessage(`{}`)}
+		if json.Valid([]byte(a.text)) { // it may have been cut short
+			block.Input = json.RawMessage(a.text)
+		}
+	}
+	out.Content = append(out.Content, block)
+	reason, sequence := stopReason(a.finish, a.stoppedBy, work.call != nil)
+	out.StopReason, out.StopSequence = &reason, sequence
+	out.Usage = newMessageUsage(e.usageOfAnswers(j.prompts, all))
+	out.KVTransferParams = handoffOf(all)
+	writeJSON(x.w, http.StatusOK, out)
+	return nil
+}
+
+// messageEvent is one event of a streamed message; which fields it has depends on its
+// type.
+type messageEvent struct {
+	Type         string         `json:"type"`
+	Message      *messageAnswer `json:"message,omitempty"`
+	Index        *int           `json:"index,omitempty"`
+	ContentBlock *messageBlock  `json:"content_block,omitempty"`
+	Delta        *messageDelta  `json:"delta,omitempty"`
+	Usage        *messageUsage  `json:"usage,omitempty"`
+}
+
+// messageDelta is more of a block, or how the message ended.
+type messageDelta struct {
+	Type         string  `json:"type,omitempty"`
+	Text         *string `json:"text,omitempty"`
+	PartialJSON  *string `json:"partial_json,omitempty"`
+	StopReason   string  `json:"stop_reason,omitempty"`
+	StopSequence *string `json:"stop_sequence,omitempty"`
+}
+
+// streamMessage sends the message's start, one block, and its end.
+func (e *Engine) streamMessage(x *exchange, work *chatWork, j *job, start messageAnswer) error {
+	events := newEventStream(x)
+	send := func(event messageEvent) error { return events.named(event.Type, event) }
+	start.Usage = newMessageUsage(e.usageOf(j.prompts, 0, 0))
+	first, said, cached := 0, 0, 0
+	var last piece
+	err := j.each(x, func(p piece) error {
+		events.token()
+		if said == 0 {
+			if err := send(messageEvent{Type: "message_start", Message: &start}); err != nil {
+				return err
+			}
+			if err := send(messageEvent{Type: "content_block_start", Index: &first, ContentBlock: openBlock(x, work)}); err != nil {
+				return err
+			}
+		}
+		said++
+		cached, last = p.cached, p
+		if p.text == "" {
+			return nil
+		}
+		delta := &messageDelta{Type: "text_delta", Text: &p.text}
+		if work.call != nil {
+			delta = &messageDelta{Type: "input_json_delta", PartialJSON: &p.text}
+		}
+		return send(messageEvent{Type: "content_block_delta", Index: &first, Delta: delta})
+	})
+	if err != nil {
+		return events.failMessage(err)
+	}
+	reason, sequence := stopReason(last.finish, last.stoppedBy, work.call != nil)
+	total := newMessageUsage(e.usageOf(j.prompts, said, cached))
+	for _, event := range []messageEvent{
+		{Type: "content_block_stop", Index: &first},
+		{Type: "message_delta", Delta: &messageDelta{StopReason: reason, StopSequence: sequence}, Usage: &total},
+		{Type: "message_stop"},
+	} {
+		if err := send(event); err != nil {
+			return err
+		}
+	}
+	return events.done() // vLLM ends this stream like the others
+}
+
+func openBlock(x *exchange, work *chatWork) *messageBlock {
+	if work.call != nil {
+		return &messageBlock{Type: "tool_use", ID: "toolu_" + x.id, Name: work.call.name, Input: json.RawMessage(`{}`)}
+	}
+	empty := ""
+	return &messageBlock{Type: "text", Text: &empty}
+}

@@ -1,0 +1,45 @@
+package engine
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestMessages_Shape(t *testing.T) {
+	e := start(t, nil)
+	body := fields{"messages": []fields{{"role": "user", "content": []fields{{"type": "text", "text": "of the sea"}}}}, "system": "be brief", "max_tokens": 6, "ignore_eos": true}
+	got := ask[messageAnswer](t, e, "/v1/messages", body)
+	if *got.StopReason != "max_tokens" || got.Usage.OutputTokens != 6 || *got.Content[0].Text == "" {
+		t.Errorf("%+v", got)
+	}
+	events, err := stream(t, e, "/v1/messages", body.with(fields{"stream": true}))
+	must(t, err)
+	text := ""
+	var names []string
+	for _, event := range events[:len(events)-1] {
+		var data messageEvent
+		must(t, json.Unmarshal([]byte(event.data), &data))
+		if data.Delta != nil && data.Delta.Text != nil {
+			text += *data.Delta.Text
+		}
+		if len(names) == 0 || names[len(names)-1] != event.name {
+			names = append(names, event.name)
+		}
+	}
+	if want := []string{"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"}; !slices.Equal(names, want) {
+		t.Errorf("events %v", names)
+	}
+	if text != *got.Content[0].Text {
+		t.Errorf("streamed %q, want %q", text, *got.Content[0].Text)
+	}
+	called := ask[messageAnswer](t, e, "/v1/messages", body.with(fields{"max_tokens": 200, "tool_choice": fields{"type": "tool", "name": "f"},
+		"tools": []fields{{"name": "f", "input_schema": fields{"type": "object", "properties": fields{"x": fields{"type": "boolean"}}}}}}))
+	if called.Content[0].Type != "tool_use" || called.Content[0].Name != "f" || *called.StopReason != "tool_use" || len(called.Content[0].Input) < 5 {
+		t.Errorf("%+v", called)
+	}
+	if status, raw := post(t, e, "/v1/messages", fields{"messages": []fields{}}); status != 400 || !strings.Contains(string(raw), `{"type":"error","error":{"type":"invalid_request_error"`) {
+		t.Errorf("%d %s", status, raw)
+	}
+}

@@ -1,0 +1,229 @@
+package engine
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+// responsesRequest is the body of /v1/responses. Other sampling fields are as in a
+// chat request.
+type responsesRequest struct {
+	requestFields
+	Input              json.RawMessage `json:"input"` // a string or a list of items
+	Instructions       *string         `json:"instructions"`
+	MaxOutputTokens    *int            `json:"max_output_tokens"`
+	Tools              json.RawMessage `json:"tools"`
+	ToolChoice         json.RawMessage `json:"tool_choice"`
+	PreviousResponseID *string         `json:"previous_response_id"`
+	Background         bool            `json:"background"`
+	Text               *struct {
+		Format *struct {
+			Type   string          `json:"type"`
+			Schema json.RawMessage `json:"schema"`
+		} `json:"format"`
+	} `json:"text"`
+}
+
+// chat is the chat request that means the same.
+func (in *responsesRequest) chat() (*chatRequest, error) {
+	switch {
+	case in.PreviousResponseID != nil:
+		return nil, notFound("previous_response_id", "Response with id '%s' not found.", *in.PreviousResponseID)
+	case in.Background:
+		return nil, badRequest("background", "background can only be used when `store` is true")
+	}
+	out := &chatRequest{requestFields: in.requestFields}
+	out.MaxTokens = in.MaxOutputTokens
+	if in.Instructions != nil {
+		out.Messages = append(out.Messages, textMessage("system", *in.Instructions))
+	}
+	var text string
+	var items []message
+	switch {
+	case json.Unmarshal(in.Input, &text) == nil:
+		items = []message{textMessage("user", text)}
+	case json.Unmarshal(in.Input, &items) != nil:
+		return nil, badRequest("input", "input must be a string or a list of items")
+	}
+	out.Messages = append(out.Messages, items...)
+	var err error
+	if out.Tools, out.ToolChoice, err = nestFunctions(in.Tools, in.ToolChoice, "parameters"); err != nil {
+		return nil, err
+	}
+	if in.Text != nil && in.Text.Format != nil {
+		out.ResponseFormat = &responseFormat{Type: in.Text.Format.Type}
+		if len(in.Text.Format.Schema) > 0 {
+			out.StructuredOutputs = &structured{JSON: in.Text.Format.Schema}
+		}
+	}
+	return out, nil
+}
+
+func textMessage(role, text string) message {
+	content, err := json.Marshal(text)
+	if err != nil {
+		content = json.RawMessage(`""`) // strings always encode
+	}
+	return message{Role: role, Content: content}
+}
+
+// nestFunctions turns flat tools ({type, name, parameters}) and the choice among them
+// into those of a chat request. schemaKey is where a tool's schema is.
+func nestFunctions(rawTools, rawChoice json.RawMessage, schemaKey string) (tools, choice json.RawMessage, err error) {
+	var flat []map[string]json.RawMessage
+	if present(rawTools) {
+		if err := json.Unmarshal(rawTools, &flat); err != nil {
+			return nil, nil, badRequest("tools", "tools: %v", err)
+		}
+	}
+	var nested []map[string]any
+	for _, t := range flat {
+		nested = append(nested, map[string]any{"type": "function", "function": map[string]json.RawMessage{
+			"name": t["name"], "description": t["description"], "parameters": t[schemaKey],
+		}})
+	}
+	if nested != nil {
+		if tools, err = json.Marshal(nested); err != nil {
+			return nil, nil, badRequest("tools", "tools: %v", err)
+		}
+	}
+	var named struct{ Name string }
+	if json.Unmarshal(rawChoice, &named) == nil && named.Name != "" {
+		choice, err = json.Marshal(map[string]any{"type": "function", "function": named})
+		return tools, choice, err
+	}
+	return tools, rawChoice, nil
+}
+
+// responses serves /v1/responses.
+func (e *Engine) responses(x *exchange) error {
+	var in responsesRequest
+	if err := x.decode(&in); err != nil {
+		return err
+	}
+	chat, err := in.chat()
+	if err != nil {
+		return err
+	}
+	work, err := e.prepare(chat)
+	if err != nil {
+		return err
+	}
+	work.generation.kind, work.generation.n = "resp", 1
+	j, err := e.start(x, work.generation)
+	if err != nil {
+		return err
+	}
+	defer j.stop()
+	s := &responseStream{e: e, x: x, work: work, job: j, response: e.newResponse(x, &in, work)}
+	if in.Stream {
+		return s.run()
+	}
+	all, err := j.collect(x)
+	if err != nil {
+		return err
+	}
+	a := &all[0]
+	s.text, s.finish = a.text, a.finish
+	s.response.finish(s.item("completed"), e.usageOfAnswers(j.prompts, all), a.finish)
+	s.response.KVTransferParams = handoffOf(all)
+	writeJSON(x.w, http.StatusOK, s.response)
+	return nil
+}
+
+// response is the object of /v1/responses.
+type response struct {
+	ID                 string             `json:"id"`
+	Object             string             `json:"object"`
+	CreatedAt          int64              `json:"created_at"`
+	Status             string             `json:"status"` // in_progress, completed or incomplete
+	Background         bool               `json:"background"`
+	Error              any                `json:"error"`
+	IncompleteDetails  *incompleteDetails `json:"incomplete_details"`
+	Instructions       *string            `json:"instructions"`
+	MaxOutputTokens    int                `json:"max_output_tokens"`
+	Metadata           any                `json:"metadata"`
+	Model              string             `json:"model"`
+	Output             []responseItem     `json:"output"`
+	ParallelToolCalls  bool               `json:"parallel_tool_calls"`
+	PreviousResponseID *string            `json:"previous_response_id"`
+	ServiceTier        string             `json:"service_tier"`
+	Temperature        float64            `json:"temperature"`
+	ToolChoice         json.RawMessage    `json:"tool_choice"`
+	Tools              json.RawMessage    `json:"tools"`
+	TopP               float64            `json:"top_p"`
+	Truncation         string             `json:"truncation"`
+	Usage              *responseUsage     `json:"usage"`
+	KVTransferParams   *handoff           `json:"kv_transfer_params,omitempty"`
+}
+
+type incompleteDetails struct {
+	Reason string `json:"reason"`
+}
+
+// responseItem is a message or a function call.
+type responseItem struct {
+	ID        string            `json:"id"`
+	Type      string            `json:"type"`
+	Status    string            `json:"status"`
+	Role      string            `json:"role,omitempty"`
+	Content   []responseContent `json:"content,omitempty"`
+	CallID    string            `json:"call_id,omitempty"`
+	Name      string            `json:"name,omitempty"`
+	Arguments *string           `json:"arguments,omitempty"`
+}
+
+type responseContent struct {
+	Type        string `json:"type"`
+	Text        string `json:"text"`
+	Annotations []any  `json:"annotations"`
+	Logprobs    []any  `json:"logprobs"`
+}
+
+type responseUsage struct {
+	InputTokens  int           `json:"input_tokens"`
+	InputDetails promptDetails `json:"input_tokens_details"`
+	OutputTokens int           `json:"output_tokens"`
+	Details      struct {
+		ReasoningTokens int `json:"reasoning_tokens"`
+	} `json:"output_tokens_details"`
+	TotalTokens int `json:"total_tokens"`
+}
+
+func (e *Engine) newResponse(x *exchange, in *responsesRequest, work *chatWork) *response {
+	out := &response{
+		ID: "resp_" + x.id, Object: "response", CreatedAt: now(), Status: "in_progress",
+		Instructions: in.Instructions, Model: e.modelName(in.Model), Output: []responseItem{},
+		MaxOutputTokens: work.generation.sampling.maxTokens, ParallelToolCalls: true, ServiceTier: "auto",
+		Temperature: 1, ToolChoice: json.RawMessage(`"auto"`), Tools: json.RawMessage(`[]`), TopP: 1, Truncation: "disabled",
+	}
+	if out.MaxOutputTokens < 0 {
+		out.MaxOutputTokens = e.cfg.MaxModelLen - len(work.generation.prompts[0])
+	}
+	if in.Temperature != nil {
+		out.Temperature = *in.Temperature
+	}
+	if in.TopP != nil {
+		out.TopP = *in.TopP
+	}
+	if present(in.ToolChoice) {
+		out.ToolChoice = in.ToolChoice
+	}
+	if present(in.Tools) {
+		out.Tools = in.Tools
+	}
+	return out
+}
+
+// finish completes the object.
+func (r *response) finish(item responseItem, u usage, finish string) {
+	r.Status = "completed"
+	if finish == finishLength {
+		r.Status, r.IncompleteDetails = "incomplete", &incompleteDetails{"max_output_tokens"}
+	}
+	r.Output = []responseItem{item}
+	r.Usage = &responseUsage{InputTokens: u.PromptTokens, OutputTokens: u.CompletionTokens, TotalTokens: u.TotalTokens}
+	if u.Details != nil {
+		r.Usage.InputDetails = *u.Details
+	}
+}

@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// The side channel is where engines move KV between each other: the stand-in for
+// NIXL's handshake and reads, over HTTP on a port of its own. A gateway never talks
+// to it, and faults of the API do not touch it. Each call posts a kvPull.
+const (
+	pullPath      = "/sim/kv/pull"      // answers kvContent
+	heartbeatPath = "/sim/kv/heartbeat" // extends the lease
+	releasePath   = "/sim/kv/release"   // nobody will read this hand-off
+)
+
+// kvPull names the KV of one prefill. Skip is how many leading blocks the reader has
+// already: they are checked but not sent.
+type kvPull struct {
+	EngineID  string  `json:"engine_id"`
+	RequestID string  `json:"request_id"`
+	BlockIDs  []int32 `json:"block_ids,omitempty"`
+	Skip      int     `json:"skip_blocks,omitempty"`
+}
+
+// kvContent says what the named blocks hold: for each the digest of all tokens up to
+// its end. Of a refusal it says why.
+type kvContent struct {
+	Digests  []past `json:"digests,omitempty"`
+	Rejected string `json:"rejected,omitempty"`
+}
+
+// sideChannel is a rank's view of the side channel: where its own KV is to be
+// fetched, and a client for that of others.
+type sideChannel struct {
+	host   string
+	port   int
+	client *http.Client
+}
+
+// pullTimeout bounds one call: a decode must not wait for ever for a dead engine.
+const pullTimeout = 60 * time.Second
+
+// call posts to the engine that a hand-off names.
+func (c *sideChannel) call(ctx context.Context, h *handoff, path string, in kvPull) (kvContent, error) {
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	body, err := json.Marshal(in)
+	if err != nil {
+		return kvContent{}, fmt.Errorf("encode %s: %w", path, err)
+	}
+	url := "http://" + net.JoinHostPort(h.Host, strconv.Itoa(h.Port)) + path
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return kvContent{}, fmt.Errorf("make %s: %w", path, err)
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return kvContent{}, err
+	}
+	defer resp.Body.Close()
+	var out kvContent
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+		return kvContent{}, fmt.Errorf("answer of %s, status %d: %w", url, resp.StatusCode, err)
+	}
+	return out, nil
+}
+
+// sideChannelHandler answers other engines for all ranks of this one.
+func sideChannelHandler(ranks []*rank) http.Handler {
+	serve := map[string]func(context.Context, *rank, kvPull) kvContent{
+		pullPath: servePull,
+		heartbeatPath: func(_ context.Context, r *rank, in kvPull) kvContent {
+			r.extendLease(in.RequestID)
+			return kvContent{}
+		},
+		releasePath: func(_ context.Context, r *rank, in kvPull) kvContent {
+			r.releaseHeld(in.RequestID)
+			return kvContent{}
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		answer := serve[req.URL.Path]
+		var in kvPull
+		if err := json.NewDecoder(req.Body).Decode(&in); err != nil || answer == nil {
+			http.Error(w, "not a KV request", http.StatusBadRequest)
+			return
+		}
+		for _, r := range ranks {
+			if r.id != in.EngineID {
+				continue
+			}
+			out := answer(req.Context(), r, in)
+			status := http.StatusOK
+			if out.Rejected != "" {
+				status = http.StatusConflict
+			}
+			writeJSON(w, status, out)
+			return
+		}
+		ranks[0].reject(rejectedEngine)
+		writeJSON(w, http.StatusConflict, kvContent{Rejected: rejectedEngine})
+	})
+}
+
+// servePull checks the request, lets the bytes flow over this engine's link, and
+// ends the hand-off. A reader that goes away before the end leaves it unread.
+func servePull(ctx context.Context, r *rank, in kvPull) kvContent {
+	digests, rejection := r.beginRead(in.RequestID, in.BlockIDs)
+	if rejection != "" {
+		return kvContent{Rejected: rejection}
+	}
+	err := r.outgoing.transfer(ctx, float64(max(0, len(in.BlockIDs)-in.Skip))*r.blockBytes())
+	r.endRead(in.RequestID, err == nil)
+	return kvContent{Digests: digests}
+}

@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// eventStream writes server-sent events. vLLM answers 200 before it knows whether the
+// request will succeed, so a later failure is an event.
+type eventStream struct {
+	x      *exchange
+	tokens int // pieces passed on
+	number int // of the next named event
+}
+
+// newEventStream sends the headers at once.
+func newEventStream(x *exchange) *eventStream {
+	x.answerHeaders(true)
+	return &eventStream{x: x}
+}
+
+// data sends one unnamed event.
+func (s *eventStream) data(value any) error {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode event: %w", err)
+	}
+	return s.write("data: %s\n\n", body)
+}
+
+// named sends one event with a name.
+func (s *eventStream) named(name string, value any) error {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode event %s: %w", name, err)
+	}
+	return s.write("event: %s\ndata: %s\n\n", name, body)
+}
+
+func (s *eventStream) done() error { return s.write("data: [DONE]\n\n") }
+
+func (s *eventStream) write(format string, args ...any) error {
+	if _, err := fmt.Fprintf(s.x.w, format, args...); err != nil {
+		return errClientGone
+	}
+	s.x.flush()
+	return nil
+}
+
+// token counts a piece before it is passed on; a fault may cut the connection there.
+func (s *eventStream) token() {
+	if s.x.effects.dies && s.tokens >= s.x.effects.dieAfter {
+		panic(http.ErrAbortHandler)
+	}
+	s.tokens++
+}
+
+// fail ends the stream with an error event in OpenAI's shape.
+func (s *eventStream) fail(err error) error {
+	if errors.Is(err, errClientGone) {
+		return nil
+	}
+	if err := s.data(asAPIError(err).body()); err != nil {
+		return err
+	}
+	return s.done()
+}
+
+// failMessage ends the stream with an error event in the shape of /v1/messages.
+func (s *eventStream) failMessage(err error) error {
+	if errors.Is(err, errClientGone) {
+		return nil
+	}
+	if err := s.named("error", asAPIError(err).messagesBody()); err != nil {
+		return err
+	}
+	return s.done()
+}

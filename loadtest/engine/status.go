@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// The endpoints that say how the engine is and change what it holds, rather than do a
+// model's work.
+
+func (e *Engine) health(x *exchange) error {
+	x.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+func (e *Engine) version(x *exchange) error {
+	writeJSON(x.w, http.StatusOK, map[string]string{"version": "0.31.0+tandem.sim"})
+	return nil
+}
+
+// serverLoad counts this request too, as vLLM does not: subtract it.
+func (e *Engine) serverLoad(x *exchange) error {
+	writeJSON(x.w, http.StatusOK, map[string]int64{"server_load": e.load.Load() - 1})
+	return nil
+}
+
+func (e *Engine) metrics(x *exchange) error {
+	promhttp.HandlerFor(e.registry, promhttp.HandlerOpts{}).ServeHTTP(x.w, x.r)
+	return nil
+}
+
+// modelCard is one entry of /v1/models.
+type modelCard struct {
+	ID          string  `json:"id"`
+	Object      string  `json:"object"`
+	Created     int64   `json:"created"`
+	OwnedBy     string  `json:"owned_by"`
+	Root        string  `json:"root"`
+	Parent      *string `json:"parent"` // of an adapter: the model
+	MaxModelLen *int    `json:"max_model_len"`
+}
+
+func (e *Engine) models(x *exchange) error {
+	card := modelCard{ID: e.cfg.Model, Object: "model", Created: e.started.Unix(), OwnedBy: "vllm", Root: e.cfg.Model, MaxModelLen: &e.cfg.MaxModelLen}
+	cards := []modelCard{card}
+	for _, name := range e.adapters.list() {
+		cards = append(cards, modelCard{ID: name, Object: "model", Created: card.Created, OwnedBy: "vllm", Root: name, Parent: &e.cfg.Model})
+	}
+	writeJSON(x.w, http.StatusOK, map[string]any{"object": "list", "data": cards})
+	return nil
+}
+
+// adapterRequest is the body of load and unload.
+type adapterRequest struct {
+	Name    string `json:"lora_name"`
+	Path    string `json:"lora_path"`
+	InPlace bool   `json:"load_inplace"`
+}
+
+func (e *Engine) loadAdapter(x *exchange) error {
+	var in adapterRequest
+	if err := x.decode(&in); err != nil {
+		return err
+	}
+	if err := e.adapters.load(in.Name, in.Path, in.InPlace); err != nil {
+		return err
+	}
+	return x.text("Success: LoRA adapter '" + in.Name + "' added successfully.")
+}
+
+func (e *Engine) unloadAdapter(x *exchange) error {
+	var in adapterRequest
+	if err := x.decode(&in); err != nil {
+		return err
+	}
+	if err := e.adapters.unload(in.Name); err != nil {
+		return err
+	}
+	return x.text("Success: LoRA adapter '" + in.Name + "' removed successfully.")
+}
+
+// text answers with plain text; a client that is gone needs none.
+func (x *exchange) text(s string) error {
+	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = x.w.Write([]byte(s))
+	return nil
+}
+
+// resetPrefixCache answers 200 also when blocks in use prevent it, as vLLM does.
+func (e *Engine) resetPrefixCache(x *exchange) error {
+	for _, r := range e.ranks {
+		r.reset()
+	}
+	x.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// sleepNow drops all work and all KV. While asleep the engine answers 503.
+func (e *Engine) sleepNow(x *exchange) error {
+	for _, r := range e.ranks {
+		r.sleep()
+	}
+	x.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+func (e *Engine) wakeUp(x *exchange) error {
+	for _, r := range e.ranks {
+		r.wakeUp()
+	}
+	x.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+func (e *Engine) isSleeping(x *exchange) error {
+	writeJSON(x.w, http.StatusOK, map[string]bool{"is_sleeping": e.ranks[0].load().asleep})
+	return nil
+}
+
+// now is the creation time of an answer, in seconds since 1970.
+func now() int64 { return time.Now().Unix() }

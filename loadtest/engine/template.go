@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"hash/fnv"
+	"strconv"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine/bpe"
+)
+
+// message is one turn of a conversation, as /v1/chat/completions has it.
+type message struct {
+	Role       string          `json:"role"`
+	Content    json.RawMessage `json:"content"`
+	ToolCalls  json.RawMessage `json:"tool_calls"`
+	ToolCallID string          `json:"tool_call_id"`
+}
+
+// contentPart is one part of a message's content.
+type contentPart struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+// conversation is what the chat template turns into tokens:
+//
+//	<|begin|> [<|tools|> tools <|end|>] (<|role|> content <|end|>)... <|assistant|>
+//
+// Tools and tool calls go in byte by byte as they came, so the order of their keys
+// matters, as it does with real templates. Special tokens' names in a message are
+// plain text.
+type conversation struct {
+	tools         json.RawMessage
+	messages      []message
+	addGeneration bool // open a turn of the assistant at the end
+	continueFinal bool // leave the last turn open instead
+}
+
+// render applies the template.
+func (e *Engine) render(c conversation) ([]int32, error) {
+	t := &templating{tok: e.language.tok}
+	if len(c.messages) == 0 {
+		return nil, badRequest("messages", "List should have at least 1 item")
+	}
+	if c.addGeneration && c.continueFinal {
+		return nil, badRequest("continue_final_message", "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+	}
+	t.special(bpe.Begin)
+	if present(c.tools) && string(c.tools) != "[]" {
+		t.special(bpe.Tools)
+		t.json(c.tools)
+		t.special(bpe.EndOfTurn)
+	}
+	for i, m := range c.messages {
+		if err := t.message(m, i); err != nil {
+			return nil, err
+		}
+		if !c.continueFinal || i < len(c.messages)-1 {
+			t.special(bpe.EndOfTurn)
+		}
+	}
+	if c.addGeneration {
+		t.special(bpe.Assistant)
+	}
+	return t.ids, nil
+}
+
+// templating collects the tokens of a conversation.
+type templating struct {
+	tok *bpe.Tokenizer
+	ids []int32
+}
+
+func (t *templating) special(name string) {
+	id, _ := t.tok.Special(name)
+	t.ids = append(t.ids, id)
+}
+
+func (t *templating) text(s string) { t.ids = append(t.ids, t.tok.Encode(s)...) }
+
+// json adds a value without the white space between its parts.
+func (t *templating) json(raw json.RawMessage) {
+	var compact bytes.Buffer
+	if json.Compact(&compact, raw) != nil { // it came out of a JSON decoder
+		compact.Write(raw)
+	}
+	t.text(compact.String())
+}
+
+var roleTokens = map[string]string{
+	"system": bpe.System, "developer": bpe.System, "user": bpe.User, "assistant": bpe.Assistant, "tool": bpe.Tool,
+}
+
+func (t *templating) message(m message, index int) error {
+	role, known := roleTokens[m.Role]
+	if !known {
+		return badRequest("messages", "messages[%d].role %q is not known", index, m.Role)
+	}
+	t.special(role)
+	if m.ToolCallID != "" {
+		t.text(m.ToolCallID + "\n")
+	}
+	if err := t.content(m.Content, index); err != nil {
+		return err
+	}
+	if present(m.ToolCalls) && string(m.ToolCalls) != "[]" {
+		t.special(bpe.Call)
+		t.json(m.ToolCalls)
+	}
+	return nil
+}
+
+// content is a string, a list of parts, or nothing.
+func (t *templating) content(raw json.RawMessage, index int) error {
+	if !present(raw) {
+		return nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		t.text(text)
+		return nil
+	}
+	var parts []json.RawMessage
+	if json.Unmarshal(raw, &parts) != nil {
+		return badRequest("messages", "messages[%d].content must be a string or a list of parts", index)
+	}
+	for _, raw := range parts {
+		var part contentPart
+		if err := json.Unmarshal(raw, &part); err != nil {
+			return badRequest("messages", "messages[%d].content has a part that is no object", index)
+		}
+		switch part.Type {
+		case "text", "input_text", "output_text":
+			t.text(part.Text)
+		case "":
+			return badRequest("messages", "messages[%d].content has a part without a type", index)
+		default:
+			t.media(raw)
+		}
+	}
+	return nil
+}
+
+// mediaTokens stand for one image or sound, whatever its size.
+const mediaTokens = 16
+
+// media adds place-holders, and a digest so that different media differ.
+func (t *templating) media(raw json.RawMessage) {
+	for range mediaTokens {
+		t.special(bpe.Media)
+	}
+	h := fnv.New64a()
+	h.Write(raw)
+	t.text(strconv.FormatUint(h.Sum64(), 16))
+}
+
+// present says whether a JSON field was given and is not null.
+func present(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
