@@ -114,13 +114,12 @@ func FuzzConfigFile(f *testing.F) {
 
 func TestConfig_ReloadTakesServersOverAndABrokenFileChangesNothing(t *testing.T) {
 	a, b := startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil)
-	c := newCluster(t, shape{config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: a.URL()}) }})
+	var log syncBuffer
+	c := newCluster(t, shape{log: &log, config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: a.URL()}) }})
 	path := filepath.Join(t.TempDir(), "tandem.yaml")
 	file := func(urls ...string) string { return "both:\n- " + strings.Join(urls, "\n- ") + "\nmax-retries: 7\n" }
 	writeConfig(t, path, file(a.URL()))
 
-	var log syncBuffer
-	c.node.log = newTestLog(&log)
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	stop, err := c.node.follow(t.Context(), path, contentHash(path), flags)
 	if err != nil {
