@@ -170,3 +170,29 @@ func TestCancel_FiveHundredAtRandomLeaveNothing(t *testing.T) {
 func chatBodyOf(maxTokens int, extra string) string {
 	return strings.Replace(chatBody(extra), `"max_tokens":24`, fmt.Sprintf(`"max_tokens":%d`, maxTokens), 1)
 }
+
+func TestDrain_StreamsFinishAndNewConnectionsAreRefused(t *testing.T) {
+	c := slowCluster(t, engine.Fault{})
+	conn := c.dialRequest(chatBodyOf(60, `,"stream":true,"ignore_eos":true`))
+	defer func() { _ = conn.Close() }()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- c.stop() }()
+	eventually(t, "the door is closed", func() bool {
+		probe, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+		if err == nil {
+			_ = probe.Close()
+		}
+		return err != nil
+	})
+	got := readResponse(resp)
+	if got.err != nil || len(got.events) < 60 || got.events[len(got.events)-1] != "[DONE]" {
+		t.Errorf("%d events, %v", len(got.events), got.err)
+	}
+	if err := <-drained; err != nil {
+		t.Errorf("drained with: %v", err)
+	}
+}

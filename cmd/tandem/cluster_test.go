@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ type cluster struct {
 	client  *http.Client
 	base    string
 	admin   string
+	stop    func() error // drains the gateway; the test's end does it otherwise
 }
 
 // shape is what a test wants of its cluster.
@@ -122,10 +124,13 @@ func (c *cluster) run(cfg config, logTo io.Writer) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(c.t.Context()))
 	stopped := make(chan error, 1)
 	go func() { stopped <- n.run(ctx) }()
-	c.t.Cleanup(func() {
+	c.stop = sync.OnceValue(func() error {
 		c.client.CloseIdleConnections()
 		stop()
-		if err := <-stopped; err != nil {
+		return <-stopped
+	})
+	c.t.Cleanup(func() {
+		if err := c.stop(); err != nil {
 			c.t.Errorf("the gateway stopped with: %v", err)
 		}
 	})
