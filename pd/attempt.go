@@ -76,7 +76,7 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 		if failed.Kind == Unsent {
 			j.handoff = a.handoff // surely unread
 		} else {
-			o.Metrics.stranded.WithLabelValues(a.handoff.Server).Inc()
+			o.Metrics.stranded.WithLabelValues(a.handoff.From.ID()).Inc()
 		}
 	}
 	return nil, failed
@@ -94,15 +94,18 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, id
 	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
 	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, id, nixlPrefill(j.req))
 	if failed != nil {
-		o.blame(a.prefill, j, failed)
+		o.blame(a.prefill, j, nil, failed)
 		return nil, failed
 	}
 	now := time.Now()
-	handoff, err := nixlHandoff(j.req.Dialect, server.ID(), body, now)
+	handoff, err := nixlHandoff(j.req.Dialect, server, body, now)
 	if err != nil {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: err}
-		o.blame(a.prefill, j, failed)
+		o.blame(a.prefill, j, nil, failed)
 		return nil, failed
+	}
+	if handoff.Tokens > 0 {
+		a.prefill.Prefilled(handoff.Tokens-handoff.Cached.Tokens, handoff.Cached.Tokens)
 	}
 	a.prefill.Settle(nil)
 	if handoff.Params == nil {
@@ -133,12 +136,12 @@ func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment, id 
 	}
 	endLegSpan(span, failed)
 	if failed != nil {
-		o.blame(a.decode, j, failed)
+		o.blame(a.decode, j, a.handoff, failed)
 		return nil, failed
 	}
 	answer.Decode = server.ID()
 	if a.handoff != nil {
-		answer.Prefill = a.handoff.Server
+		answer.Prefill = a.handoff.From.ID()
 	}
 	return answer, nil
 }
@@ -194,12 +197,12 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		failed := o.notAStream(legCtx, leg, server, resp)
 		return giveUp(failed)
 	}
-	itl := o.Metrics.itl.WithLabelValues(server.ID())
+	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
 	s := &Stream{
 		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.FirstEventTimeout,
 		server: server, cached: a.cachedTokens(), hideUsage: j.req.HideUsage,
-		onGap: func(gap time.Duration) { itl.Observe(gap.Seconds()) },
+		onGap: pace.gap,
 	}
 	if a.handoff != nil && a.handoff.Params != nil {
 		s.handed = a.handoff.Tokens
@@ -213,6 +216,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	now := time.Now()
 	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
 	o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
+	o.learnTransfer(a, now.Sub(start), now)
 	s.onClose = func(r StreamResult) { o.streamEnded(j, a, r) }
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", Stream: s}, nil
 }
@@ -264,7 +268,7 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 const defaultBusy = time.Second
 
 // blame tells the server's breaker and state what a failed leg says of it.
-func (o *Orchestrator) blame(lease *pools.Lease, j *journey, failed *LegError) {
+func (o *Orchestrator) blame(lease *pools.Lease, j *journey, handoff *Handoff, failed *LegError) {
 	switch failed.Kind {
 	case Unsent:
 		lease.Server().MarkDown("no connection")
@@ -279,9 +283,9 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *journey, failed *LegError) {
 	switch {
 	case failed.Leg == PrefillLeg && j.req.ForcedTool && failed.Status == http.StatusInternalServerError:
 		verdict = pools.ErrNeutral // vLLM #38911: the request, not the server
-	case failed.Leg == DecodeLeg && failed.Status == http.StatusInternalServerError:
-		// A KV load that failed looks like this. It is the pair's fault as likely
-		// as the server's; decode alone tells them apart.
+	case failed.maybeTransfer():
+		// The pair's fault as likely as the server's; decode alone tells them apart.
+		o.Links.Fault(handoff.From.ID(), failed.Server, time.Now())
 		verdict = pools.ErrNeutral
 	}
 	lease.Settle(verdict)

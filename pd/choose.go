@@ -1,6 +1,10 @@
 package pd
 
-import "time"
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
 
 // Candidate is what the choice knows of one server for one leg.
 type Candidate struct {
@@ -8,7 +12,10 @@ type Candidate struct {
 	Place   Place
 	Queue   time.Duration // predicted time until its outstanding prefill work is done
 	Cached  int           // leading tokens of the request that it holds
+	Prefill pools.Curve   // time of a prefill on it
+	Step    pools.Curve   // time of a decode step on it
 	Running int           // sequences in its batch
+	KVUsed  int           // tokens of KV in use
 	Waiting int           // requests that wait on it for KV
 	KVFree  int           // tokens; meaningful when KVKnown
 	KVKnown bool
@@ -26,6 +33,7 @@ type Field struct {
 	Prefill []Candidate
 	Decode  []Candidate
 	Alone   []Candidate
+	Links   LinkView
 }
 
 // Alternative is one way to run a request and what it is predicted to cost.
@@ -70,13 +78,14 @@ func (m *CostModel) each(r Demand, f Field, visit func(Alternative)) {
 	if r.PromptTokens >= m.BlockTokens {
 		for i := range f.Decode {
 			d := &f.Decode[i]
-			room, step := m.room(d, need, r.OutputTokens), m.step(d)
+			step := m.step(d, need)
+			room := m.room(d, need, r.OutputTokens, step)
 			for j := range f.Prefill {
 				p := &f.Prefill[j]
 				visit(Alternative{Prefill: p.ID, Decode: d.ID, Terms: Terms{
 					Queue:    p.Queue,
-					Prefill:  m.Prefill.Time(r.PromptTokens-p.Cached, p.Cached),
-					Transfer: m.transfer(&p.Place, &d.Place, r.PromptTokens-d.Cached),
+					Prefill:  m.prefill(p, r.PromptTokens),
+					Transfer: m.transfer(f.Links.Between(p, d), r.PromptTokens-d.Cached),
 					Room:     room,
 					Step:     step,
 				}})
@@ -85,11 +94,11 @@ func (m *CostModel) each(r Demand, f Field, visit func(Alternative)) {
 	}
 	for i := range f.Alone {
 		d := &f.Alone[i]
-		prefill := m.Prefill.Time(r.PromptTokens-d.Cached, d.Cached)
+		prefill, step := m.prefill(d, r.PromptTokens), m.step(d, need)
 		visit(Alternative{Decode: d.ID, Terms: Terms{
 			Prefill: prefill,
-			Room:    m.room(d, need, r.OutputTokens),
-			Step:    m.step(d),
+			Room:    m.room(d, need, r.OutputTokens, step),
+			Step:    step,
 			Burden:  m.burden(d, prefill),
 		}})
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 	"pgregory.net/rapid"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // The cases of the choice are text files that a person can dispute: the servers
@@ -29,13 +31,13 @@ func TestChoose_Golden(t *testing.T) {
 }
 
 func parseField(t *testing.T, d *datadriven.TestData) Field {
-	var f Field
+	f := Field{Links: NewLinks(DefaultLinks()).View(testTime)}
 	for line := range strings.SplitSeq(strings.TrimSpace(d.Input), "\n") {
 		words := strings.Fields(line)
 		if len(words) < 2 {
 			d.Fatalf(t, "want: leg id [name=value ...], got %q", line)
 		}
-		c := Candidate{ID: words[1]}
+		c := Candidate{ID: words[1], Prefill: pools.Default().Prefill, Step: pools.Default().Step}
 		for _, w := range words[2:] {
 			setCandidate(t, d, &c, w)
 		}
@@ -66,6 +68,12 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Running = n
 	case "waiting":
 		c.Waiting = n
+	case "kvused":
+		c.KVUsed = n
+	case "slow": // how many times slower it prefills
+		for i := range c.Prefill {
+			c.Prefill[i] *= float64(n)
+		}
 	case "kvfree":
 		c.KVFree, c.KVKnown = n, true
 	case "host":
@@ -127,6 +135,7 @@ func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 func randomField(t *rapid.T) Field {
 	candidate := rapid.Custom(func(t *rapid.T) Candidate {
 		return Candidate{
+			Prefill: pools.Default().Prefill, Step: pools.Default().Step,
 			ID:    rapid.StringMatching(`[a-z]{3}`).Draw(t, "id"),
 			Place: Place{Rack: rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "rack"), Zone: rapid.SampledFrom([]string{"", "z1", "z2"}).Draw(t, "zone")},
 			Queue: time.Duration(rapid.IntRange(0, 5000).Draw(t, "queue")) * time.Millisecond, Running: rapid.IntRange(0, 300).Draw(t, "running"),
@@ -134,11 +143,11 @@ func randomField(t *rapid.T) Field {
 		}
 	})
 	list := func(name string) []Candidate { return rapid.SliceOfN(candidate, 0, 5).Draw(t, name) }
-	return Field{Prefill: list("prefill"), Decode: list("decode"), Alone: list("alone")}
+	return Field{Prefill: list("prefill"), Decode: list("decode"), Alone: list("alone"), Links: NewLinks(DefaultLinks()).View(testTime)}
 }
 
 func TestChoose_EqualAlternativesShare(t *testing.T) {
-	f := Field{Prefill: []Candidate{{ID: "p0"}, {ID: "p1"}}, Decode: []Candidate{{ID: "d0"}, {ID: "d1"}}}
+	f := Field{Prefill: []Candidate{{ID: "p0"}, {ID: "p1"}}, Decode: []Candidate{{ID: "d0"}, {ID: "d1"}}, Links: NewLinks(DefaultLinks()).View(testTime)}
 	tie := rand.New(rand.NewPCG(1, 2)).IntN
 	counts, m := make(map[string]int), DefaultCost()
 	for range 4000 {
@@ -155,9 +164,9 @@ func TestChoose_EqualAlternativesShare(t *testing.T) {
 // Budget (2-core VM): <= 100 us for 4,096 pairs, 0 allocations; the prototype
 // with pruning took 3.9 us.
 func BenchmarkChoose64x64(b *testing.B) {
-	var f Field
+	f := Field{Links: NewLinks(DefaultLinks()).View(testTime)}
 	for i := range 64 {
-		c := Candidate{ID: fmt.Sprintf("s%d", i), Place: Place{Rack: fmt.Sprintf("r%d", i%8)}, Queue: time.Duration(i) * time.Millisecond, Running: i, KVFree: 100_000, KVKnown: true}
+		c := Candidate{Prefill: pools.Default().Prefill, Step: pools.Default().Step, ID: fmt.Sprintf("s%d", i), Place: Place{Rack: fmt.Sprintf("r%d", i%8)}, Queue: time.Duration(i) * time.Millisecond, Running: i, KVFree: 100_000, KVKnown: true}
 		f.Prefill, f.Decode = append(f.Prefill, c), append(f.Decode, c)
 	}
 	f.Alone = slices.Clone(f.Decode)

@@ -151,7 +151,7 @@ func TestNIXL_PrefillBody(t *testing.T) {
 func TestNIXL_HandoffIsVerbatim(t *testing.T) {
 	params := `{"do_remote_prefill":true, "remote_block_ids":[[1,2],[3]],"remote_host":"10.0.0.1","remote_port":5600,"n":9007199254740993,"s":["DUMMY"],"remote_num_tokens":48}`
 	answer := `{"id":"x","usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}},"kv_transfer_params":` + params + `}`
-	h, err := nixlHandoff(Chat, "p0", []byte(answer), testTime)
+	h, err := nixlHandoff(Chat, nil, []byte(answer), testTime)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,12 +166,12 @@ func TestNIXL_HandoffIsVerbatim(t *testing.T) {
 
 func TestNIXL_NoHandoffIsNormalAndNoJSONIsNot(t *testing.T) {
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
-		if h, err := nixlHandoff(Chat, "p0", []byte(answer), testTime); err != nil || h.Params != nil {
+		if h, err := nixlHandoff(Chat, nil, []byte(answer), testTime); err != nil || h.Params != nil {
 			t.Errorf("%s: %+v, %v", answer, h, err)
 		}
 	}
 	for _, answer := range []string{``, `<html>`, `[]`, `{"id":`, `{"a":` + strings.Repeat("[", 100_000)} {
-		if _, err := nixlHandoff(Chat, "p0", []byte(answer), testTime); err == nil {
+		if _, err := nixlHandoff(Chat, nil, []byte(answer), testTime); err == nil {
 			t.Errorf("%.20q passed for an answer", answer)
 		}
 	}

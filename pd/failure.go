@@ -58,6 +58,7 @@ func (e *LegError) Unwrap() error { return e.Err }
 var (
 	errFirstEvent    = errors.New("no content in time")
 	errIdle          = errors.New("the stream stood still")
+	errErrorEvent    = errors.New("the engine sent an error event")
 	errTruncated     = errors.New("the stream ended early")
 	errEmpty         = errors.New("the stream ended without content")
 	errAnswerTooLong = errors.New("the answer is longer than 64 MiB")
@@ -116,6 +117,14 @@ func retryAfter(h http.Header) time.Duration {
 		return 0
 	}
 	return time.Duration(seconds) * time.Second
+}
+
+// maybeTransfer reports whether the failure is what a failed KV load looks like:
+// a 500 without a reason, or an error event as the first of a stream (vLLM
+// kv_load_failure_policy=fail).
+func (e *LegError) maybeTransfer() bool {
+	var event *BrokenStreamError
+	return e.Leg == DecodeLeg && (e.Status == http.StatusInternalServerError || errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent))
 }
 
 // verdict is what the server's breaker is told.

@@ -125,6 +125,7 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 	v := view{servers: make(map[string]*pools.Server), handoff: j.usableHandoff(now, o.Config.HandoffAge)}
 	all := o.Fleet.Servers()
 	share := o.Fleet.EjectShare()
+	v.field.Links = o.Links.View(now)
 
 	usable := func(leg Leg, servers []*pools.Server) []Candidate {
 		var out []Candidate
@@ -141,18 +142,14 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 	v.decodePanic = panicking
 
 	if v.handoff != nil {
-		for _, s := range all {
-			if s.ID() == v.handoff.Server {
-				p := o.candidate(s, now)
-				p.Queue, p.Cached = 0, j.req.PromptTokens // the work is done
-				v.field.Prefill = []Candidate{p}
-			}
-		}
+		p := o.candidate(v.handoff.From, now)
+		p.Queue, p.Cached = 0, j.req.PromptTokens // the work is done
+		v.field.Prefill = []Candidate{p}
 		v.field.Decode = usable(DecodeLeg, decode)
-		if len(v.field.Prefill) > 0 && len(v.field.Decode) > 0 {
+		if len(v.field.Decode) > 0 {
 			return v
 		}
-		v.handoff, v.field = nil, Field{}
+		v.handoff, v.field.Prefill, v.field.Decode = nil, nil, nil
 	}
 	if !j.alone {
 		prefill, panicking := pools.Candidates(all, j.req.Model, pools.Prefill, share, now)
@@ -172,7 +169,10 @@ func (o *Orchestrator) candidate(s *pools.Server, now time.Time) Candidate {
 		ID:      s.ID(),
 		Place:   Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone},
 		Queue:   s.InFlight(pools.Prefill, now).Queue,
+		Prefill: s.PrefillCurve(now),
+		Step:    s.StepCurve(now),
 		Running: own.Requests,
+		KVUsed:  own.Tokens,
 	}
 	load := s.Load()
 	if !load.FreshAt(now, o.Fleet.ProbeInterval()) {
@@ -187,6 +187,7 @@ func (o *Orchestrator) candidate(s *pools.Server, now time.Time) Candidate {
 	}
 	if load.KVUsed.Known && load.KVTokens.Known {
 		c.KVFree, c.KVKnown = int((1-load.KVUsed.Value)*load.KVTokens.Value), true
+		c.KVUsed = int(load.KVUsed.Value * load.KVTokens.Value)
 	}
 	return c
 }

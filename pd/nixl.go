@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // handoffField carries the hand-off in requests and answers of vLLM.
@@ -19,10 +21,10 @@ const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remot
 // once, never past its age: the prefill server holds the blocks on a lease, and
 // after a read they are gone.
 type Handoff struct {
-	Server  string // the prefill server
-	Params  []byte // verbatim; nil when prefill kept nothing, a normal case
-	Tokens  int    // prompt tokens that it covers
-	Cached  Count  // of them, cached on the prefill server
+	From    *pools.Server // that prefilled
+	Params  []byte        // verbatim; nil when prefill kept nothing, a normal case
+	Tokens  int           // prompt tokens that it covers
+	Cached  Count         // of them, cached on the prefill server
 	Created time.Time
 }
 
@@ -59,13 +61,13 @@ func nixlPrefill(req *Request) []byte {
 	return req.Body.With(edits...).Bytes()
 }
 
-// nixlHandoff reads prefill's answer.
-func nixlHandoff(d *Dialect, server string, answer []byte, now time.Time) (Handoff, error) {
+// nixlHandoff reads the answer of a prefill server.
+func nixlHandoff(d *Dialect, from *pools.Server, answer []byte, now time.Time) (Handoff, error) {
 	scan := scanner{raw: answer}
 	if scan.next() != '{' || scan.document() != nil {
 		return Handoff{}, errors.New("prefill's answer is no JSON object")
 	}
-	h := Handoff{Server: server, Created: now}
+	h := Handoff{From: from, Created: now}
 	if usage, ok := d.readUsage(answer); ok {
 		h.Tokens, h.Cached = usage.Prompt.Tokens, usage.Cached
 	}

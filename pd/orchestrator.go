@@ -62,6 +62,7 @@ func (c Config) Validate() error {
 type Orchestrator struct {
 	Config    Config
 	Cost      CostModel
+	Links     *Links
 	Fleet     *pools.Fleet
 	Transport http.RoundTripper
 	Queue     *Queue

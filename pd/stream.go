@@ -91,7 +91,7 @@ func (s *Stream) event() ([]byte, error) {
 	}
 	g := s.dialect.inspect(ev.Data)
 	if g.failure != "" {
-		return nil, &BrokenStreamError{Message: g.failure, Err: errors.New("the engine sent an error event")}
+		return nil, &BrokenStreamError{Message: g.failure, Err: errErrorEvent}
 	}
 	s.ended = g.end
 	if g.content {

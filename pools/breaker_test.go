@@ -13,7 +13,7 @@ var errEngine = errors.New("engine failed")
 
 func testServer(role Role) *Server {
 	spec := Spec{URL: "http://10.0.0.1:8000", Role: role, Connector: "nixl"}
-	l := newLive(DefaultBreaker())
+	l := newLive(Default())
 	l.health.Store(&Health{Up: true, Models: []Model{{ID: "m"}}})
 	return &Server{Spec: spec, id: spec.ID(), live: l}
 }

@@ -21,6 +21,7 @@ type Lease struct {
 	place    place
 	settled  atomic.Bool
 	released atomic.Bool
+	sent     time.Time
 }
 
 // Claim takes a place for one leg. With anyway set the breaker is not asked and
@@ -50,7 +51,10 @@ func (l *Lease) Server() *Server { return l.server }
 // Sent says that the request is on its way now and should be answered in about
 // the expected time. A place may be held for a while before: decode's, while
 // prefill runs.
-func (l *Lease) Sent(expected time.Duration) { l.place.sent(expected) }
+func (l *Lease) Sent(expected time.Duration) {
+	l.sent = time.Now()
+	l.place.sent(expected)
+}
 
 // Settle tells the breaker how the server did: nil at the first content event,
 // the error before it. Only the first call counts.
@@ -76,8 +80,31 @@ func (l *Lease) Release() {
 		return
 	}
 	l.Settle(ErrNeutral)
+	l.remove(false)
+}
+
+func (l *Lease) remove(done bool) (workItem, window) {
 	s := l.server
 	s.mu.Lock()
-	s.work[legIndex(l.leg)].remove(l.seq, time.Now())
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	return s.work[legIndex(l.leg)].remove(l.seq, done, time.Now())
+}
+
+// Prefilled releases the lease of a prefill that succeeded, and teaches the
+// server's curve what it took: exactly if nothing else was on the server, else as
+// part of a busy stretch.
+func (l *Lease) Prefilled(newTokens, cached int) {
+	if !l.released.CompareAndSwap(false, true) {
+		return
+	}
+	l.Settle(nil)
+	now := time.Now()
+	item, full := l.remove(true)
+	curve := l.server.prefill
+	switch {
+	case full.works > 0:
+		curve.Scale(now.Sub(full.start), full.predicted, now)
+	case !item.shared && item.seq != 0:
+		curve.Observe(PrefillFeatures(newTokens, cached), now.Sub(l.sent), now)
+	}
 }

@@ -20,16 +20,23 @@ type live struct {
 	// --enable-prompt-tokens-details; only this tells the two apart.
 	tellsCached atomic.Bool
 
+	prefill *Learned // time of a prefill, by PrefillFeatures
+	step    *Learned // time of a decode step, by StepFeatures
+
 	mu   sync.Mutex // guards work
 	work [2]outstanding
 }
 
-func newLive(cfg BreakerConfig) *live {
-	l := &live{recheck: make(chan struct{}, 1)}
+func newLive(cfg Config) *live {
+	l := &live{
+		recheck: make(chan struct{}, 1),
+		prefill: NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
+		step:    NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
+	}
 	l.health.Store(&Health{Reason: "not probed yet"})
 	l.load.Store(&Load{})
 	for i := range l.breakers {
-		l.breakers[i] = newBreaker(cfg)
+		l.breakers[i] = newBreaker(cfg.Breaker)
 	}
 	return l
 }
@@ -101,6 +108,18 @@ func (h Health) Serves(model string) bool {
 		}
 	}
 	return false
+}
+
+// PrefillCurve predicts the time of a prefill on the server, by PrefillFeatures.
+func (l *live) PrefillCurve(now time.Time) Curve { return l.prefill.At(now) }
+
+// StepCurve predicts the time of a decode step on the server, by StepFeatures.
+func (l *live) StepCurve(now time.Time) Curve { return l.step.At(now) }
+
+// ObserveStep teaches the server's step curve one gap between two tokens of a
+// stream, under the batch and KV of that time.
+func (l *live) ObserveStep(gap time.Duration, sequences, kvTokens int, now time.Time) {
+	l.step.Observe(StepFeatures(sequences, kvTokens), gap, now)
 }
 
 // InFlight is the work this gateway has on a server in one role.

@@ -17,29 +17,65 @@ type outstanding struct {
 	items    []workItem
 	tokens   int
 	progress time.Time // when the server last completed a piece, or got work while idle
+	busy     window
 }
 
 type workItem struct {
 	Work
-	seq uint64
+	seq    uint64
+	since  time.Time
+	shared bool // other work was there at the same time
 }
+
+// window sums up a stretch in which the server was busy all the time: how long it
+// took, and how long its works were predicted to take. It tells the server's
+// speed when works are never alone.
+type window struct {
+	start     time.Time
+	predicted time.Duration
+	works     int
+}
+
+// fullWindow is how many works end a window of a server that is never idle.
+const fullWindow = 16
 
 func (o *outstanding) add(item workItem, now time.Time) {
 	if len(o.items) == 0 {
 		o.progress = now
+		o.busy = window{start: now}
+	} else {
+		item.shared = true
+		for i := range o.items {
+			o.items[i].shared = true
+		}
 	}
+	item.since = now
 	o.items = append(o.items, item)
 	o.tokens += item.Tokens
 }
 
-func (o *outstanding) remove(seq uint64, now time.Time) {
+// remove ends a work and returns it. done says that the server did all of it; the
+// window that it completes, if any, is returned with its end.
+func (o *outstanding) remove(seq uint64, done bool, now time.Time) (item workItem, full window) {
 	i := slices.IndexFunc(o.items, func(it workItem) bool { return it.seq == seq })
 	if i < 0 {
-		return
+		return workItem{}, window{}
 	}
-	o.tokens -= o.items[i].Tokens
+	item = o.items[i]
+	o.tokens -= item.Tokens
 	o.items = slices.Delete(o.items, i, i+1)
 	o.progress = now
+	if !done {
+		o.busy = window{start: now} // part of the stretch went to work that did not count
+		return item, window{}
+	}
+	o.busy.works++
+	o.busy.predicted += item.Estimate
+	if len(o.items) == 0 && o.busy.works >= fullWindow/4 || o.busy.works >= fullWindow {
+		full = o.busy
+		o.busy = window{start: now}
+	}
+	return item, full
 }
 
 // remaining predicts the time until all of it is done: the estimates of all but

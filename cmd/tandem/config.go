@@ -24,6 +24,7 @@ type config struct {
 	pd      pd.Config
 	queue   pd.QueueConfig
 	cost    pd.CostModel
+	links   pd.LinkPrior
 
 	drainDelay   time.Duration
 	drainTimeout time.Duration
@@ -44,6 +45,7 @@ func defaultConfig() config {
 		pd:           pd.DefaultConfig(),
 		queue:        pd.DefaultQueue(),
 		cost:         pd.DefaultCost(),
+		links:        pd.DefaultLinks(),
 		drainTimeout: 30 * time.Second,
 		connect:      time.Second,
 		traceShare:   1,
@@ -93,10 +95,10 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	fs.IntVar(&c.cost.KVBytesPerToken, "kv-bytes-per-token", c.cost.KVBytesPerToken, "KV cache of one token, `bytes`")
 	fs.IntVar(&c.cost.BlockTokens, "block-tokens", c.cost.BlockTokens, "tokens of one KV block")
-	fs.Float64Var(&c.cost.Links.SameHost.BytesPerSecond, "link-host", c.cost.Links.SameHost.BytesPerSecond, "assumed KV bandwidth within a host, `bytes per second`")
-	fs.Float64Var(&c.cost.Links.SameRack.BytesPerSecond, "link-rack", c.cost.Links.SameRack.BytesPerSecond, "the same within a rack")
-	fs.Float64Var(&c.cost.Links.SameZone.BytesPerSecond, "link-zone", c.cost.Links.SameZone.BytesPerSecond, "the same within a zone, and where no labels are known")
-	fs.Float64Var(&c.cost.Links.Far.BytesPerSecond, "link-far", c.cost.Links.Far.BytesPerSecond, "the same between zones")
+	fs.Float64Var(&c.links[pd.SameHost].BytesPerSecond, "link-host", c.links[pd.SameHost].BytesPerSecond, "assumed KV bandwidth within a host, `bytes per second`")
+	fs.Float64Var(&c.links[pd.SameRack].BytesPerSecond, "link-rack", c.links[pd.SameRack].BytesPerSecond, "the same within a rack")
+	fs.Float64Var(&c.links[pd.SameZone].BytesPerSecond, "link-zone", c.links[pd.SameZone].BytesPerSecond, "the same within a zone, and where no labels are known")
+	fs.Float64Var(&c.links[pd.Far].BytesPerSecond, "link-far", c.links[pd.Far].BytesPerSecond, "the same between zones")
 
 	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")
 	fs.DurationVar(&c.drainTimeout, "drain-timeout", c.drainTimeout, "time for requests and streams to end")
@@ -116,7 +118,7 @@ func (c *config) validate() error {
 			return err
 		}
 	}
-	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.queue.Validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {

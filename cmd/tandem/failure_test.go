@@ -147,7 +147,8 @@ func TestFailure_AKVLoadThatFailsIsDecodedAlone(t *testing.T) {
 			t.Errorf("%d: %.300s", got.status, got.body)
 		}
 	}
-	if s := c.decode[0].State(); s.LoadFailures != 2 || s.AggregatedDone != 2 {
+	// The second may avoid the pair: the fault is charged to the link.
+	if s := c.decode[0].State(); s.LoadFailures < 1 || s.AggregatedDone != 2 {
 		t.Errorf("%d load failures, %d decoded alone", s.LoadFailures, s.AggregatedDone)
 	}
 	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {

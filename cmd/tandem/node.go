@@ -54,6 +54,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	o := &pd.Orchestrator{
 		Config:    cfg.pd,
 		Cost:      cfg.cost,
+		Links:     pd.NewLinks(cfg.links),
 		Fleet:     n.fleet,
 		Transport: transport,
 		Queue:     queue,

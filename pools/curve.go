@@ -1,0 +1,214 @@
+package pools
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// Curve is a time that grows linearly with three features of the work. Units are
+// seconds per feature; what the features are, PrefillFeatures and StepFeatures say.
+type Curve [3]float64
+
+// Features are what a time depends on, scaled so that their coefficients are of
+// like size.
+type Features [3]float64
+
+// PrefillFeatures are those of a prefill of new tokens behind cached ones: one,
+// thousands of new tokens, and millions of new token x token of context (the
+// attention). Source of the form: Mooncake FAST'25, section 4.
+func PrefillFeatures(newTokens, cached int) Features {
+	n, c := float64(newTokens), float64(newTokens+cached)
+	return Features{1, n / 1e3, n * c / 1e6}
+}
+
+// StepFeatures are those of one decode step: one, sequences in the batch, and
+// millions of tokens of KV that the step reads.
+func StepFeatures(sequences, kvTokens int) Features {
+	return Features{1, float64(sequences), float64(kvTokens) / 1e6}
+}
+
+// Seconds is the time of work with the given features.
+func (c Curve) Seconds(x Features) float64 {
+	return max(0, c[0]*x[0]+c[1]*x[1]+c[2]*x[2])
+}
+
+// Time is Seconds as a duration.
+func (c Curve) Time(x Features) time.Duration {
+	return time.Duration(c.Seconds(x) * float64(time.Second))
+}
+
+// How a curve learns. A server that turns twice as slow is seen as such within
+// some twenty samples; one sample that is ten times off moves it by a twentieth.
+const (
+	factorGain  = 0.1  // share of a residual that the factor takes over
+	factorClip  = 0.5  // largest residual that counts, in natural logarithms
+	forgetting  = 0.95 // weight of the past at each sample: a memory of twenty
+	huberLimit  = 0.3  // relative residual from which a sample weighs less
+	anchorShare = 2.0  // weight of the anchors, in samples
+)
+
+// Learned is a curve that follows what a server shows. It starts as the prior;
+// a single factor learns first how fast the server is on the whole, and the three
+// coefficients follow where the samples say that the shape differs. Anchors, the
+// prior times the factor at a few typical works, hold the shape where there are no
+// samples. Safe for concurrent use.
+type Learned struct {
+	prior   Curve
+	anchors []Features
+
+	mu      sync.Mutex // guards the rest
+	seen    time.Time  // of the last sample
+	logS    float64    // logarithm of the factor
+	a       [3][3]float64
+	b       [3]float64
+	samples uint64
+	current Curve
+}
+
+// NewLearned returns a curve that believes the prior.
+func NewLearned(prior Curve, anchors []Features) *Learned {
+	return &Learned{prior: prior, anchors: anchors, current: prior}
+}
+
+// At returns the belief at a time. A server that is believed slow is avoided and
+// so gives no samples; the belief therefore fades while there are none, by half in
+// a minute, until the server is tried again.
+func (l *Learned) At(now time.Time) Curve {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.current
+	if idle := now.Sub(l.seen); l.logS > 0 && idle > 0 {
+		fade := math.Exp(-l.logS * (1 - math.Exp2(-idle.Minutes())))
+		for i := range c {
+			c[i] *= fade
+		}
+	}
+	return c
+}
+
+// Samples returns how many samples there were.
+func (l *Learned) Samples() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.samples
+}
+
+// Scale is for samples that tell only how fast the server is on the whole: the
+// time of several works over the sum of their predictions.
+func (l *Learned) Scale(took, predicted time.Duration, now time.Time) {
+	if took <= 0 || predicted <= 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen = now
+	l.shift(math.Log(took.Seconds() / predicted.Seconds()))
+	l.solve()
+}
+
+// Observe is for a sample of one work alone.
+func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
+	y := took.Seconds()
+	if y <= 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.samples++
+	l.seen = now
+	if whole := math.Exp(l.logS) * l.prior.Seconds(x); whole > 0 {
+		l.shift(math.Log(y / whole))
+	}
+	residual := math.Abs(y/max(l.current.Seconds(x), 1e-9) - 1)
+	weight := 1.0
+	if residual > huberLimit {
+		weight = huberLimit / residual
+	}
+	l.add(x, y, weight)
+	l.solve()
+}
+
+// shift moves the factor towards a residual, a logarithm.
+func (l *Learned) shift(residual float64) {
+	l.logS += factorGain * min(max(residual, -factorClip), factorClip)
+}
+
+// add enters a sample into the normal equations. Errors count relative to the
+// size of the work, else the longest prompts would decide alone.
+func (l *Learned) add(x Features, y, weight float64) {
+	w := weight / (y * y)
+	for i := range x {
+		for j := range x {
+			l.a[i][j] = forgetting*l.a[i][j] + w*x[i]*x[j]
+		}
+		l.b[i] = forgetting*l.b[i] + w*x[i]*y
+	}
+}
+
+// solve finds the coefficients that fit samples and anchors. Where the result is
+// no curve (a negative coefficient), the prior times the factor is.
+func (l *Learned) solve() {
+	factor := math.Exp(l.logS)
+	var scaled Curve
+	for i, c := range l.prior {
+		scaled[i] = factor * c
+	}
+	a, b := l.a, l.b
+	for _, x := range l.anchors {
+		y := scaled.Seconds(x)
+		w := anchorShare / (y * y)
+		for i := range x {
+			for j := range x {
+				a[i][j] += w * x[i] * x[j]
+			}
+			b[i] += w * x[i] * y
+		}
+	}
+	for i := range a { // a feature that is never there has no coefficient
+		if a[i][i] == 0 {
+			a[i][i] = 1
+		}
+	}
+	theta, ok := solve3(a, b)
+	for _, c := range theta {
+		ok = ok && c >= 0 && !math.IsInf(c, 0) && !math.IsNaN(c)
+	}
+	if !ok {
+		theta = scaled
+	}
+	l.current = theta
+}
+
+// solve3 solves three linear equations by elimination, false if they have no
+// single solution.
+func solve3(a [3][3]float64, b [3]float64) (x Curve, ok bool) {
+	for k := range 3 {
+		pivot := k
+		for i := k + 1; i < 3; i++ {
+			if math.Abs(a[i][k]) > math.Abs(a[pivot][k]) {
+				pivot = i
+			}
+		}
+		if math.Abs(a[pivot][k]) < 1e-12 {
+			return x, false
+		}
+		a[k], a[pivot] = a[pivot], a[k]
+		b[k], b[pivot] = b[pivot], b[k]
+		for i := k + 1; i < 3; i++ {
+			f := a[i][k] / a[k][k]
+			for j := k; j < 3; j++ {
+				a[i][j] -= f * a[k][j]
+			}
+			b[i] -= f * b[k]
+		}
+	}
+	for k := 2; k >= 0; k-- {
+		x[k] = b[k]
+		for j := k + 1; j < 3; j++ {
+			x[k] -= a[k][j] * x[j]
+		}
+		x[k] /= a[k][k]
+	}
+	return x, true
+}

@@ -1,0 +1,136 @@
+package pools
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+var (
+	testNow     = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	testPrior   = Curve{0.0165, 0.0152, 0.00042}
+	testAnchors = []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}
+)
+
+// prompt draws a prompt of the kind that traffic has: most short, a few long.
+func prompt(r *rand.Rand) Features {
+	n := int(math.Exp(5 + 4*r.Float64()))
+	return PrefillFeatures(n, r.IntN(2*n))
+}
+
+// off is how far a curve is from the truth, relative, at its worst over typical
+// prompts.
+func off(c, truth Curve) (worst float64) {
+	for _, n := range []int{200, 1000, 8000, 30000} {
+		x := PrefillFeatures(n, 0)
+		worst = max(worst, math.Abs(c.Seconds(x)/truth.Seconds(x)-1))
+	}
+	return worst
+}
+
+func TestLearned_FindsAServerThatDiffersInShape(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	l := NewLearned(testPrior, testAnchors)
+	truth := Curve{0.005, 0.04, 0.0001}
+	for range 300 {
+		x := prompt(r)
+		noise := math.Exp(0.1 * r.NormFloat64())
+		l.Observe(x, time.Duration(truth.Seconds(x)*noise*float64(time.Second)), testNow)
+	}
+	if e := off(l.At(testNow), truth); e > 0.35 {
+		t.Errorf("off by %.0f %%: %v, truth %v", 100*e, l.At(testNow), truth)
+	}
+}
+
+func TestLearned_TwiceAsSlowIsSeenWithinFiftySamplesAndForgotten(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 1))
+	l := NewLearned(testPrior, testAnchors)
+	run := func(factor float64, n int) {
+		for range n {
+			x := prompt(r)
+			noise := math.Exp(0.1 * r.NormFloat64())
+			l.Observe(x, time.Duration(factor*testPrior.Seconds(x)*noise*float64(time.Second)), testNow)
+		}
+	}
+	slow := Curve{2 * testPrior[0], 2 * testPrior[1], 2 * testPrior[2]}
+	run(1, 200)
+	if e := off(l.At(testNow), testPrior); e > 0.15 {
+		t.Errorf("a server as expected: off by %.0f %%", 100*e)
+	}
+	run(2, 50)
+	if e := off(l.At(testNow), slow); e > 0.2 {
+		t.Errorf("50 samples after it turned slow: off by %.0f %%", 100*e)
+	}
+	run(1, 50)
+	if e := off(l.At(testNow), testPrior); e > 0.25 {
+		t.Errorf("50 samples after it healed: off by %.0f %%", 100*e)
+	}
+}
+
+func TestLearned_OneSampleSizeTellsOfAllSizes(t *testing.T) {
+	l := NewLearned(testPrior, testAnchors)
+	x := PrefillFeatures(1000, 0)
+	for range 60 {
+		l.Observe(x, time.Duration(3*testPrior.Seconds(x)*float64(time.Second)), testNow)
+	}
+	truth := Curve{3 * testPrior[0], 3 * testPrior[1], 3 * testPrior[2]}
+	if e := off(l.At(testNow), truth); e > 0.2 {
+		t.Errorf("off by %.0f %% where there were no samples", 100*e)
+	}
+}
+
+func TestLearned_OutliersMoveItLittle(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	l := NewLearned(testPrior, testAnchors)
+	for i := range 400 {
+		x := prompt(r)
+		y := testPrior.Seconds(x)
+		if i%10 == 9 {
+			y *= 10 // a stall, a preemption, another tenant
+		}
+		l.Observe(x, time.Duration(y*float64(time.Second)), testNow)
+	}
+	if e := off(l.At(testNow), testPrior); e > 0.4 {
+		t.Errorf("a tenth of outliers put it off by %.0f %%", 100*e)
+	}
+}
+
+func TestLearned_ScaleFollowsBusyPeriods(t *testing.T) {
+	l := NewLearned(testPrior, testAnchors)
+	for range 60 {
+		l.Scale(2*time.Second, l.At(testNow).Time(PrefillFeatures(4096, 0))*time.Duration(time.Second)/l.prior.Time(PrefillFeatures(4096, 0)), testNow)
+	}
+	slow := Curve{2 * testPrior[0], 2 * testPrior[1], 2 * testPrior[2]}
+	if e := off(l.At(testNow), slow); e > 0.1 {
+		t.Errorf("off by %.0f %%", 100*e)
+	}
+}
+
+func TestLearned_NonsenseIsNoCurve(t *testing.T) {
+	l := NewLearned(testPrior, testAnchors)
+	l.Observe(Features{}, time.Second, testNow)
+	l.Observe(PrefillFeatures(0, 0), -time.Second, testNow)
+	l.Scale(0, time.Second, testNow)
+	for range 100 {
+		l.Observe(PrefillFeatures(math.MaxInt32, math.MaxInt32), time.Nanosecond, testNow)
+	}
+	for _, c := range l.At(testNow) {
+		if c < 0 || math.IsNaN(c) || math.IsInf(c, 0) {
+			t.Fatalf("%v", l.At(testNow))
+		}
+	}
+}
+
+func TestLearned_ASlowBeliefFadesWithoutSamples(t *testing.T) {
+	l := NewLearned(testPrior, testAnchors)
+	for range 60 {
+		x := PrefillFeatures(2000, 0)
+		l.Observe(x, time.Duration(4*testPrior.Seconds(x)*float64(time.Second)), testNow)
+	}
+	x := PrefillFeatures(2000, 0)
+	ratio := func(after time.Duration) float64 { return l.At(testNow.Add(after)).Seconds(x) / testPrior.Seconds(x) }
+	if at, minute, hour := ratio(0), ratio(time.Minute), ratio(time.Hour); at < 3.5 || minute > 2.3 || minute < 1.7 || hour > 1.1 {
+		t.Errorf("4x slow is believed %.2f, after a minute %.2f, after an hour %.2f", at, minute, hour)
+	}
+}
