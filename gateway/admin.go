@@ -84,7 +84,7 @@ func describeServers(fleet *pools.Fleet) []ServerStatus {
 			if !s.Role.Serves(leg) {
 				continue
 			}
-			own := s.InFlight(leg, now)
+			own := s.OwnInFlight(leg, now)
 			status.Breakers[leg.String()] = string(s.Breaker(leg, now))
 			status.InFlight[leg.String()] = LegStatus{own.Requests, own.Tokens, float64(own.Queue.Microseconds()) / 1000}
 		}

@@ -15,7 +15,7 @@ func testServer(role Role) *Server {
 	spec := Spec{URL: "http://10.0.0.1:8000", Role: role, Connector: "nixl"}
 	l := newLive(Default())
 	l.health.Store(&Health{Up: true, Models: []Model{{ID: "m"}}})
-	return &Server{Spec: spec, id: spec.ID(), live: l}
+	return &Server{Spec: spec, id: spec.ID(), fleet: &Fleet{}, live: l}
 }
 
 // use claims and settles once, and reports whether the claim was granted.

@@ -56,6 +56,8 @@ type Fleet struct {
 	log    *slog.Logger
 
 	snapshot atomic.Pointer[[]*Server]
+	others   atomic.Pointer[Replicas] // nil while work is not shared
+	worked   chan struct{}            // says that own work has changed
 
 	mu       sync.Mutex // guards watchers and orders calls of Apply
 	watchers map[string]watcher
@@ -74,6 +76,7 @@ func NewFleet(cfg Config, transport http.RoundTripper, log *slog.Logger) *Fleet 
 		client:   &http.Client{Transport: transport, Timeout: cfg.ProbeTimeout, CheckRedirect: noRedirect},
 		log:      log,
 		watchers: make(map[string]watcher),
+		worked:   make(chan struct{}, 1),
 	}
 	f.snapshot.Store(&[]*Server{})
 	return f
@@ -110,7 +113,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 			f.watchers[key] = w
 		}
 		kept[key] = true
-		next = append(next, &Server{Spec: spec, id: spec.ID(), live: w.live})
+		next = append(next, &Server{Spec: spec, id: spec.ID(), fleet: f, live: w.live})
 	}
 	for key, w := range f.watchers {
 		if !kept[key] {
@@ -142,6 +145,14 @@ func (f *Fleet) Close() {
 		w.stop()
 		<-w.done
 		delete(f.watchers, key)
+	}
+}
+
+// noteWork wakes whoever tells other replicas of this one's work.
+func (f *Fleet) noteWork() {
+	select {
+	case f.worked <- struct{}{}:
+	default:
 	}
 }
 

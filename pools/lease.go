@@ -42,6 +42,7 @@ func (s *Server) Claim(leg Role, work Work, anyway bool) (*Lease, error) {
 	s.mu.Lock()
 	s.work[legIndex(leg)].add(workItem{Work: work, seq: l.seq}, now)
 	s.mu.Unlock()
+	s.fleet.noteWork()
 	return l, nil
 }
 
@@ -85,6 +86,7 @@ func (l *Lease) Release() {
 
 func (l *Lease) remove(done bool) (workItem, window) {
 	s := l.server
+	defer s.fleet.noteWork()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.work[legIndex(l.leg)].remove(l.seq, done, time.Now())

@@ -122,15 +122,15 @@ func (l *live) ObserveStep(gap time.Duration, sequences, kvTokens int, now time.
 	l.step.Observe(StepFeatures(sequences, kvTokens), gap, now)
 }
 
-// InFlight is the work this gateway has on a server in one role.
+// InFlight is work that gateways have on a server in one role.
 type InFlight struct {
 	Requests int
 	Tokens   int
 	Queue    time.Duration // predicted time until the outstanding work is done
 }
 
-// InFlight returns this gateway's own outstanding work on the server.
-func (l *live) InFlight(leg Role, now time.Time) InFlight {
+// OwnInFlight returns this gateway's own outstanding work on the server.
+func (l *live) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &l.work[legIndex(leg)]

@@ -45,7 +45,13 @@ const cacheConfigName = "vllm:cache_config_info"
 // parseLoad reads a Prometheus exposition. With a rank only the series of that
 // engine count; without, counts are summed over the engines and KV use is the
 // fullest engine's.
-func parseLoad(exposition []byte, rank *int) (Load, error) {
+func parseLoad(exposition []byte, rank *int) (load Load, err error) {
+	defer func() {
+		// expfmt v0.70.1 dereferences nil on some malformed texts.
+		if p := recover(); p != nil {
+			load, err = Load{}, fmt.Errorf("metrics: the parser failed: %v", p)
+		}
+	}()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(exposition))
 	if err != nil {

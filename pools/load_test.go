@@ -44,8 +44,17 @@ func TestParseLoad(t *testing.T) {
 	}
 }
 
+// A malformed exposition made the parser panic, in the goroutine that probes: the
+// process would have ended.
+func TestParseLoad_AMalformedExpositionDoesNotPanic(t *testing.T) {
+	if _, err := parseLoad([]byte("#HELP A000000000000000000000000 0\n{}"), nil); err == nil {
+		t.Error("it passed for metrics")
+	}
+}
+
 func FuzzParseLoad(f *testing.F) {
 	f.Add([]byte(vllmExposition))
+	f.Add([]byte("#HELP A000000000000000000000000 0\n{}"))
 	f.Add([]byte("vllm:cache_config_info{block_size=\"1e308\",num_gpu_blocks=\"1e308\"} 1\n"))
 	f.Fuzz(func(t *testing.T, exposition []byte) {
 		l, err := parseLoad(exposition, nil)

@@ -52,7 +52,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 			trips := s.breakers[legIndex(leg)].trips.Load()
 			ch <- prometheus.MustNewConstMetric(ejectionsDesc, prometheus.CounterValue, float64(trips), s.id, leg.String())
-			own := s.InFlight(leg, now)
+			own := s.OwnInFlight(leg, now)
 			gauge(inFlightDesc, float64(own.Requests), s.id, leg.String())
 			gauge(inFlightTokensDesc, float64(own.Tokens), s.id, leg.String())
 		}

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Role says which legs a server takes. A breaker is kept per server and leg, so
@@ -83,8 +84,22 @@ func (s Spec) Validate() error {
 // state that all snapshots share.
 type Server struct {
 	Spec
-	id string
+	id    string
+	fleet *Fleet
 	*live
+}
+
+// InFlight returns the outstanding work of all gateways on the server, as far as
+// this one knows.
+func (s *Server) InFlight(leg Role, now time.Time) InFlight {
+	sum := s.OwnInFlight(leg, now)
+	if r := s.fleet.others.Load(); r != nil {
+		other := r.inFlight(s.id, leg, now)
+		sum.Requests += other.Requests
+		sum.Tokens += other.Tokens
+		sum.Queue += other.Queue
+	}
+	return sum
 }
 
 // ID names the server; see Spec.ID.

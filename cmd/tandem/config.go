@@ -25,6 +25,7 @@ type config struct {
 	queue   pd.QueueConfig
 	cost    pd.CostModel
 	links   pd.LinkPrior
+	redis   redisConfig
 
 	drainDelay   time.Duration
 	drainTimeout time.Duration
@@ -46,6 +47,7 @@ func defaultConfig() config {
 		queue:        pd.DefaultQueue(),
 		cost:         pd.DefaultCost(),
 		links:        pd.DefaultLinks(),
+		redis:        redisConfig{prefix: "tandem:"},
 		drainTimeout: 30 * time.Second,
 		connect:      time.Second,
 		traceShare:   1,
@@ -100,6 +102,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.links[pd.SameZone].BytesPerSecond, "link-zone", c.links[pd.SameZone].BytesPerSecond, "the same within a zone, and where no labels are known")
 	fs.Float64Var(&c.links[pd.Far].BytesPerSecond, "link-far", c.links[pd.Far].BytesPerSecond, "the same between zones")
 
+	c.redis.bind(fs)
+
 	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")
 	fs.DurationVar(&c.drainTimeout, "drain-timeout", c.drainTimeout, "time for requests and streams to end")
 	fs.StringVar(&c.otlp, "otlp-endpoint", c.otlp, "`URL` of an OTLP/HTTP collector for traces, such as http://jaeger:4318; empty sends none")
@@ -118,7 +122,7 @@ func (c *config) validate() error {
 			return err
 		}
 	}
-	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {

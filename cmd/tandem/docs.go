@@ -112,7 +112,7 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler))
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
-	recorded.MustRegister(fleet.Collector())
+	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil))
 	pd.NewMetrics(&recorded, queue)
 	gateway.NewMetrics(&recorded)
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/redis/go-redis/v9"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/tandem-gateway/tandem/gateway"
@@ -28,6 +29,8 @@ type node struct {
 	tracing  *sdktrace.TracerProvider
 	admin    *http.Server
 	draining atomic.Bool
+	redis    redis.UniversalClient // nil: this gateway is alone
+	replicas *pools.Replicas       // likewise
 
 	clients  net.Listener
 	operator net.Listener
@@ -50,6 +53,13 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	n.fleet = pools.NewFleet(cfg.pools, transport, log)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), n.fleet.Collector())
+	if len(cfg.redis.addrs) > 0 {
+		if n.redis, err = cfg.redis.client(); err != nil {
+			return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+		}
+		n.replicas = pools.NewReplicas(n.fleet, n.redis, cfg.redis.prefix, cfg.redis.replicaName(), log)
+		reg.MustRegister(n.replicas)
+	}
 	queue := pd.NewQueue(cfg.queue)
 	o := &pd.Orchestrator{
 		Config:    cfg.pd,
@@ -79,6 +89,9 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 // run serves until the context ends, then stops in order: unready, wait, close
 // the door, drain, stop the watchers, flush the traces.
 func (n *node) run(ctx context.Context) error {
+	sharing, alone := context.WithCancel(context.WithoutCancel(ctx))
+	defer alone()
+	shared := n.share(sharing)
 	failed := make(chan error, 2)
 	go func() { failed <- n.server.Serve(n.clients) }()
 	go func() { failed <- ignoreClosed(n.admin.Serve(n.operator)) }()
@@ -96,6 +109,8 @@ func (n *node) run(ctx context.Context) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drainTimeout)
 	defer cancel()
 	err = errors.Join(err, n.server.Shutdown(drain), n.admin.Shutdown(drain))
+	alone()
+	<-shared
 	n.fleet.Close()
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()

@@ -1,0 +1,54 @@
+# Targets for people and for .ci/run. `make` alone lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Arguments for the program that a target starts: make run ARGS=--once
+ARGS ?=
+
+.PHONY: help
+help: ## this list
+	@echo "Tandem: an HTTP gateway for disaggregated LLM serving"
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+.PHONY: run
+run: build ## start the demo: simulated engines and the gateway on 127.0.0.1:8080 (ARGS=--once ends by itself)
+	bin/tandem demo $(ARGS)
+
+.PHONY: build
+build: deps-build ## build bin/tandem
+	go build -o bin/tandem ./cmd/tandem
+
+.PHONY: test
+test: deps-test ## all tests once, with the race detector (<= 10 min cold)
+	go test -race -timeout 10m ./...
+
+.PHONY: check
+check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities, then test
+	.ci/check
+	$(MAKE) test
+
+.PHONY: e2e
+e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that nobody here wrote (<= 25 min cold)
+	.ci/e2e-parts
+	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./...
+
+.PHONY: bench
+bench: deps-build ## the Go benchmarks, one second each, with allocations
+	go test -run '^$$' -bench . -benchtime 1s -benchmem -timeout 20m ./...
+
+# Seconds that each fuzz target runs.
+FUZZTIME ?= 20s
+
+.PHONY: fuzz
+fuzz: deps-build ## every fuzz target for FUZZTIME (20s) on top of its corpus
+	.ci/fuzz $(FUZZTIME)
+
+.PHONY: clean
+clean: ## remove bin and .cache (tools, parts of e2e)
+	rm -rf bin .cache
+
+.PHONY: deps-build deps-test deps-e2e
+deps-build deps-test deps-e2e: deps-%:
+	@.ci/deps $*

@@ -1,0 +1,13 @@
+// Package e2e proves the gateway with parts that nobody here wrote: it starts real
+// processes (llm-d-inference-sim as the engines, a Jaeger for the traces, bin/tandem
+// in front) and drives them with the official OpenAI SDKs for Go and for Node.js.
+//
+// llm-d-inference-sim returns the same hand-off for every request and does not look
+// at the one it gets, so it cannot show that decode was told the right prefill
+// server. The same calls therefore also run against `tandem engine`, which can, and
+// which breaks a stream on request.
+//
+// The package is a module of its own, so that the SDK does not become a dependency
+// of the gateway, and all of it is tests: run them with `make e2e`, which first
+// builds the parts into .cache/e2e.
+package e2e

@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// instruction is one line of a Dockerfile, continuation lines joined.
+type instruction struct {
+	stage int    // 0 is the first FROM
+	word  string // RUN, COPY, ...
+	rest  string
+}
+
+// TestDockerfile replays deploy/Dockerfile as far as that goes without a container
+// engine: see the comment at its top.
+func TestDockerfile(t *testing.T) {
+	lines := readDockerfile(t, "../../deploy/Dockerfile")
+	context := buildContext(t)
+	binary := filepath.Join(t.TempDir(), "tandem")
+	last := lines[len(lines)-1].stage
+	var installed []string // in the last stage
+	user := ""
+	for _, line := range lines {
+		switch {
+		case line.word == "COPY" && !strings.Contains(line.rest, "--from="):
+			checkCopy(t, context, line)
+		case line.word == "COPY" && !strings.HasPrefix(line.rest, "--from=build /out/tandem "):
+			t.Errorf("the last stage takes more than the binary: %s", line.rest)
+		case line.word == "RUN" && strings.HasPrefix(line.rest, "go "):
+			runBuildLine(t, context, strings.ReplaceAll(line.rest, "/out/tandem", binary))
+		case line.word == "RUN" && line.stage == last:
+			installed = append(installed, strings.Fields(line.rest)...)
+		case line.word == "USER":
+			user = line.rest
+		}
+	}
+	if user == "" || strings.HasPrefix(user, "0") || strings.Trim(user, "0123456789:") != "" {
+		t.Errorf("USER is %q, want a number other than root's", user)
+	}
+	if out, err := exec.Command(binary, "--help").CombinedOutput(); err != nil {
+		t.Errorf("the binary does not start: %v\n%s", err, out)
+	}
+	if _, err := exec.LookPath("dpkg"); err != nil {
+		t.Log("not a Debian system: the packages of the shared libraries were not checked")
+		return
+	}
+	for library, pkg := range libraries(t, binary) {
+		if !slices.Contains(installed, pkg) {
+			t.Errorf("the binary needs %s of package %s, which the last stage does not install", library, pkg)
+		}
+	}
+}
+
+func readDockerfile(t *testing.T, path string) []instruction {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []instruction
+	stage := -1
+	joined := strings.ReplaceAll(string(text), "\\\n", " ")
+	for line := range strings.Lines(joined) {
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if word == "" || strings.HasPrefix(word, "#") {
+			continue
+		}
+		if word == "FROM" {
+			stage++
+		}
+		lines = append(lines, instruction{stage, word, strings.TrimSpace(rest)})
+	}
+	return lines
+}
+
+// buildContext copies into a scratch folder what a builder would be sent: the files
+// that belong to the repository, less those of Dockerfile.dockerignore.
+func buildContext(t *testing.T) string {
+	t.Helper()
+	ignored, err := os.ReadFile("../../deploy/Dockerfile.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Every line there is a comment or the name of a top-level folder.
+	skip := strings.Split(string(ignored), "\n")
+	list := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard")
+	list.Dir = "../.."
+	files, err := list.Output()
+	if err != nil {
+		t.Fatalf("listing the repository's files: %v", err)
+	}
+	context := t.TempDir()
+	for file := range strings.Lines(string(files)) {
+		file = strings.TrimSpace(file)
+		top, _, _ := strings.Cut(file, "/")
+		content, err := os.ReadFile(filepath.Join("../..", file))
+		if slices.Contains(skip, top) || os.IsNotExist(err) {
+			continue // not sent, or removed and not yet committed
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(context, file)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return context
+}
+
+// checkCopy asserts that each source of a COPY line is in the build context.
+func checkCopy(t *testing.T, context string, line instruction) {
+	t.Helper()
+	words := strings.Fields(line.rest)
+	for _, source := range words[:len(words)-1] {
+		if _, err := os.Stat(filepath.Join(context, source)); err != nil {
+			t.Errorf("COPY %s: %v", line.rest, err)
+		}
+	}
+}
+
+func runBuildLine(t *testing.T, context, line string) {
+	t.Helper()
+	t.Logf("RUN %s", line)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+	cmd.Dir = context
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("RUN %s: %v\n%s", line, err, out)
+	}
+}
+
+// libraries returns the shared libraries that a binary names, less those of libc
+// itself, each with the Debian package that brings it.
+func libraries(t *testing.T, binary string) map[string]string {
+	t.Helper()
+	file, err := elf.Open(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	needed, err := file.ImportedLibraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := map[string]string{}
+	for _, library := range needed {
+		// -S prints "package:arch: /path/of/library" for every file that matches.
+		owner, err := exec.Command("dpkg", "-S", "*/"+library).Output()
+		if err != nil {
+			t.Fatalf("no Debian package owns %s: %v", library, err)
+		}
+		name, _, _ := strings.Cut(string(owner), ":")
+		if name != "libc6" {
+			packages[library] = name
+		}
+	}
+	return packages
+}

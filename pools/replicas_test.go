@@ -1,0 +1,168 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+)
+
+// replica is a gateway's view of one fleet, sharing through a Redis.
+type replica struct {
+	fleet  *Fleet
+	shared *Replicas
+	server *Server
+	stop   func()
+}
+
+func newReplica(t *testing.T, r *redisserver.Server, id, engineURL string) *replica {
+	t.Helper()
+	cfg := Default()
+	cfg.ProbeInterval = 20 * time.Millisecond
+	transport := &http.Transport{}
+	f := NewFleet(cfg, transport, slog.New(slog.DiscardHandler))
+	if err := f.Apply([]Spec{spec(engineURL, Both)}); err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: []string{r.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
+		DialTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond, WriteTimeout: 100 * time.Millisecond,
+	})
+	shared := NewReplicas(f, client, "test:", id, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		shared.Run(ctx)
+	}()
+	rep := &replica{fleet: f, shared: shared, server: f.Servers()[0]}
+	rep.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		_ = client.Close()
+		f.Close()
+		transport.CloseIdleConnections()
+	})
+	t.Cleanup(rep.stop)
+	eventually(t, "the server is up", func() bool { return rep.server.Health().Up })
+	return rep
+}
+
+func (r *replica) claim(t *testing.T, tokens int) *Lease {
+	t.Helper()
+	l, err := r.server.Claim(Prefill, Work{Tokens: tokens, Estimate: time.Duration(tokens) * time.Millisecond}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (r *replica) sees() InFlight { return r.server.InFlight(Prefill, time.Now()) }
+
+func TestReplicas_SeeEachOthersWorkSoon(t *testing.T) {
+	r, e := redisserver.Start(t), newEngine(t, "m")
+	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
+	eventually(t, "both are connected", func() bool { return a.shared.connected.Load() && b.shared.connected.Load() })
+
+	start := time.Now()
+	one, two := a.claim(t, 500), a.claim(t, 700)
+	eventually(t, "b sees a's work", func() bool { w := b.sees(); return w.Requests == 2 && w.Tokens == 1200 && w.Queue > time.Second })
+	t.Logf("seen after %v", time.Since(start)) // the goal is 30 ms
+	if own := b.server.OwnInFlight(Prefill, time.Now()); own.Requests != 0 {
+		t.Errorf("b takes it for its own: %+v", own)
+	}
+	if w := a.sees(); w.Requests != 2 {
+		t.Errorf("a counts itself twice: %+v", w)
+	}
+	mine := b.claim(t, 10)
+	eventually(t, "a sees b's work", func() bool { return a.sees().Requests == 3 })
+	mine.Release()
+	one.Release()
+	two.Release()
+	eventually(t, "nothing is left", func() bool { return b.sees() == (InFlight{}) && a.sees() == (InFlight{}) })
+}
+
+func TestReplicas_OneThatStartsLaterKnowsAtOnceAndOneThatDiesIsForgotten(t *testing.T) {
+	r, e := redisserver.Start(t), newEngine(t, "m")
+	a := newReplica(t, r, "a", e.URL)
+	a.claim(t, 500)
+	eventually(t, "a left its key", func() bool { n, _ := r.Client().Exists(t.Context(), "test:work:a").Result(); return n == 1 })
+	b := newReplica(t, r, "b", e.URL)
+	eventually(t, "b knows", func() bool { return b.sees().Requests == 1 })
+	a.stop()
+	eventually(t, "b forgets", func() bool { return b.sees().Requests == 0 })
+	if n, err := r.Client().Exists(t.Context(), "test:work:a").Result(); n != 0 || err != nil {
+		t.Errorf("a left %d keys, %v", n, err)
+	}
+}
+
+func TestReplicas_RedisMayFailInEveryWay(t *testing.T) {
+	r, e := redisserver.Start(t), newEngine(t, "m")
+	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
+	seen := func() bool { return b.sees().Requests == 1 }
+	lease := a.claim(t, 100)
+	eventually(t, "seen at first", seen)
+	for name, fail := range map[string]struct{ do, heal func() }{
+		"killed":  {r.Kill, r.Restart},
+		"hanging": {r.Hang, r.Continue},
+		"emptied": {func() { r.Do("FLUSHALL") }, func() {}},
+		"read-only": {func() { r.Do("REPLICAOF", "127.0.0.1", "1") },
+			func() { r.Do("REPLICAOF", "NO", "ONE") }},
+	} {
+		fail.do()
+		// No request ever waits for Redis: a claim and a look take no time.
+		start := time.Now()
+		for range 1000 {
+			a.claim(t, 1).Release()
+			b.sees()
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("%s: 1,000 claims took %v", name, took)
+		}
+		fail.heal()
+		lease.Release()
+		eventually(t, name+": b sees that it ended", func() bool { return b.sees().Requests == 0 })
+		lease = a.claim(t, 100)
+		eventually(t, name+": b sees the next", seen)
+	}
+}
+
+func TestReplicas_GarbageIsIgnored(t *testing.T) {
+	r, e := redisserver.Start(t), newEngine(t, "m")
+	b := newReplica(t, r, "b", e.URL)
+	c := r.Client()
+	eventually(t, "b listens", func() bool { n, _ := c.Publish(t.Context(), "test:work", "{").Result(); return n > 0 })
+	id := b.server.ID()
+	for _, garbage := range []string{"", "null", "[]", `{"r":""}`, `{"r":"x","s":{"` + id + `":[{"n":-1},{}]}}`, `{"r":"x","s":{"` + id + `":[{"q":1e300},{}]}}`, `{"r":"x","s":7}`} {
+		c.Publish(t.Context(), "test:work", garbage)
+		c.Set(t.Context(), "test:work:x", garbage, 0)
+	}
+	for i := range 400 {
+		c.Publish(t.Context(), "test:work", fmt.Sprintf(`{"r":"r%d","s":{"%s":[{"n":1},{}]}}`, i, id))
+	}
+	eventually(t, "b has read them", func() bool { return b.shared.received.Load() >= 400 })
+	if n := b.sees().Requests; n > 256 {
+		t.Errorf("%d replicas are remembered", n)
+	}
+}
+
+// Wall clocks do not matter: only when a message was received counts.
+func TestReplicas_QueuesDrainFromWhenTheyWereHeard(t *testing.T) {
+	s := testServer(Prefill)
+	r := NewReplicas(s.fleet, nil, "", "b", slog.New(slog.DiscardHandler))
+	now := time.Now()
+	r.take([]byte(`{"r":"a","s":{"`+s.id+`":[{"n":1,"t":5,"q":2},{}]}}`), now)
+	if q := s.InFlight(Prefill, now.Add(500*time.Millisecond)).Queue; q != 1500*time.Millisecond {
+		t.Errorf("after half a second: %v", q)
+	}
+	if w := s.InFlight(Prefill, now.Add(workExpiry+time.Millisecond)); w != (InFlight{}) {
+		t.Errorf("after the expiry: %+v", w)
+	}
+}
