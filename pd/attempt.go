@@ -139,7 +139,7 @@ func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment, id 
 		o.blame(a.decode, j, a.handoff, failed)
 		return nil, failed
 	}
-	answer.Decode = server.ID()
+	answer.Decode, j.servedBy = server.ID(), server.ID()
 	if a.handoff != nil {
 		answer.Prefill = a.handoff.From.ID()
 	}
@@ -188,6 +188,9 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		cancel(nil)
 		return nil, e
 	}
+	if j.story != nil {
+		j.story.begin()
+	}
 	a.decode.Sent(0)
 	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, body)
 	if err != nil {
@@ -198,11 +201,11 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		return giveUp(failed)
 	}
 	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
-	s := &Stream{
+	s := &legStream{
 		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.FirstEventTimeout,
 		server: server, cached: a.cachedTokens(), hideUsage: j.req.HideUsage,
-		onGap: pace.gap,
+		onGap: pace.gap, story: j.story,
 	}
 	if a.handoff != nil && a.handoff.Params != nil {
 		s.handed = a.handoff.Tokens
@@ -215,10 +218,12 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	s.idleLimit = o.Config.IdleTimeout
 	now := time.Now()
 	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
-	o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
+	if !j.resumed {
+		o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
+	}
 	o.learnTransfer(a, now.Sub(start), now)
 	s.onClose = func(r StreamResult) { o.streamEnded(j, a, r) }
-	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", Stream: s}, nil
+	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s}, nil
 }
 
 // notAStream judges an answer that should have been an event stream.

@@ -16,6 +16,11 @@ type journey struct {
 	choices []Choice
 	leases  []*pools.Lease // all that were taken; releasing one twice does nothing
 	last    *LegError
+	story   *story // nil where a stream cannot be continued
+	resumed bool   // this journey continues a stream that broke
+
+	migrations int    // how often its stream was continued
+	servedBy   string // the decode server of the last answer
 
 	prefillFailures int
 	// alone is set once prefill elsewhere is given up for this request.

@@ -21,6 +21,7 @@ type Metrics struct {
 	outputToks  *prometheus.CounterVec // model
 	cachedToks  *prometheus.CounterVec // model
 	brokenAfter *prometheus.CounterVec // server
+	migrations  *prometheus.CounterVec // outcome
 }
 
 var (
@@ -56,6 +57,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue) *Metrics {
 		outputToks:  counter("tandem_output_tokens_total", "Output tokens, as engines report them; content events where they do not.", "model"),
 		cachedToks:  counter("tandem_cached_prompt_tokens_total", "Prompt tokens that were in the cache of the server that prefilled, as it reports them.", "model"),
 		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
+		migrations:  counter("tandem_migrations_total", "Streams that broke, by what became of them: continued, failed, refused (the request does not allow it), no_budget.", "outcome"),
 		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tandem_handoff_gap_seconds", Help: "Time from the end of prefill to the dispatch of decode.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10},

@@ -26,6 +26,7 @@ type Config struct {
 	MaxRetries        int           // legs tried again for one request
 	RetryRatio        float64       // retries per request over ten seconds, 0..1
 	RetryFloor        int           // retries per ten seconds whatever the traffic
+	Migrate           bool          // continue streams that break on another pair
 }
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
@@ -84,7 +85,7 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 		return nil, err
 	}
 	o.Budget.Request(arrived)
-	j := newJourney(req, arrived)
+	j := o.journey(req, arrived)
 	streaming := false
 	defer func() { // also after a panic
 		if !streaming {
@@ -94,14 +95,13 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	}()
 	answer, err := o.serve(ctx, j)
 	o.remember(j, err)
-	if err != nil || answer.Stream == nil {
+	if err != nil || answer.leg == nil {
 		return answer, err
 	}
 	streaming = true
-	finish := answer.Stream.onClose
-	answer.Stream.onClose = func(r StreamResult) {
-		finish(r)
-		leave()
+	answer.Stream = &Stream{leg: answer.leg, onClose: leave}
+	if j.story != nil {
+		answer.Stream.resume = func(broken *BrokenStreamError) (*legStream, error) { return o.resume(ctx, j, broken) }
 	}
 	return answer, nil
 }

@@ -37,7 +37,8 @@ type Answer struct {
 	ContentType string
 	Body        []byte
 	Stream      *Stream // nil when Body is the answer
-	Prefill     string  // server IDs; Prefill is empty when decode ran alone
+	leg         *legStream
+	Prefill     string // server IDs; Prefill is empty when decode ran alone
 	Decode      string
 	Usage       Usage // of a whole body
 }

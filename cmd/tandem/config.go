@@ -86,6 +86,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.pd.RetryRatio, "retry-ratio", c.pd.RetryRatio, "retries per request over ten seconds, `0..1`")
 	fs.IntVar(&c.pd.RetryFloor, "retry-floor", c.pd.RetryFloor, "retries per ten seconds whatever the traffic")
 
+	fs.BoolVar(&c.pd.Migrate, "migrate", c.pd.Migrate, "continue streams that break on another pair, by token ids; needs engines that know return_token_ids")
+
 	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval, "time between two probes of a server, and between two scrapes of its load")
 	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe")
 	fs.Float64Var(&c.pools.EjectShare, "eject-share", c.pools.EjectShare, "share of a pool that breakers may eject, `0..1`; beyond it all servers are used")

@@ -59,6 +59,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	cfg := defaultConfig()
 	cfg.listen, cfg.admin, cfg.otlp = d.listen, d.admin, d.otlp
 	cfg.gateway.ExposePair = true
+	cfg.pd.Migrate = true
 	cfg.logText, cfg.logLevel = true, "warn"
 
 	engines, err := startEngines(ctx, d.engine, d.out)

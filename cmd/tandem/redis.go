@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -81,6 +82,14 @@ func (c *redisConfig) client() (redis.UniversalClient, error) {
 		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	return redis.NewUniversalClient(o), nil
+}
+
+// redisLog sends what go-redis writes to stderr into the log, as details: that
+// Redis is away is told once by those who use it.
+type redisLog struct{ log *slog.Logger }
+
+func (l redisLog) Printf(_ context.Context, format string, v ...any) {
+	l.log.Debug("redis client", "message", fmt.Sprintf(format, v...))
 }
 
 // replicaName is the configured name, or one that no other replica has.

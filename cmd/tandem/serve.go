@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -40,6 +41,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
+	redis.SetLogger(redisLog{log})
 	n, err := newNode(ctx, cfg, log)
 	if err != nil {
 		return err

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+func migrating(cfg *config) { cfg.pd.Migrate = true; cfg.pd.RetryFloor = 1000 }
+
+// oneAnswer checks that a stream is whole: the right text, one end, usage as if
+// nothing had happened, one id throughout, and no token ids.
+func oneAnswer(t *testing.T, got, want answer) {
+	t.Helper()
+	if got.status != 200 || got.err != nil || got.text() != want.text() {
+		t.Fatalf("%d, %v\ngot  %q\nwant %q", got.status, got.err, got.text(), want.text())
+	}
+	if n := strings.Count(got.body, "[DONE]"); n != 1 || got.events[len(got.events)-1] != "[DONE]" {
+		t.Errorf("%d ends", n)
+	}
+	if strings.Contains(got.body, "token_ids") {
+		t.Error("token ids reached the client")
+	}
+	if len(got.events) != len(want.events) {
+		t.Errorf("%d events, undisturbed %d", len(got.events), len(want.events))
+	}
+	for _, field := range []string{"id", "object", "created", "model"} {
+		for _, e := range got.events[:len(got.events)-1] {
+			if gjson.Get(e, field).Raw != gjson.Get(got.events[0], field).Raw {
+				t.Errorf("%s changes from %s to %s", field, gjson.Get(got.events[0], field).Raw, gjson.Get(e, field).Raw)
+				break
+			}
+		}
+	}
+	usage, truth := gjson.Get(got.events[len(got.events)-2], "usage"), gjson.Get(want.events[len(want.events)-2], "usage")
+	for _, field := range []string{"prompt_tokens", "completion_tokens", "total_tokens"} {
+		if usage.Get(field).Raw != truth.Get(field).Raw {
+			t.Errorf("usage %s, undisturbed %s", usage.Raw, truth.Raw)
+		}
+	}
+	if finish := gjson.Get(got.events[len(got.events)-3], "choices.0.finish_reason"); finish.Raw != gjson.Get(want.events[len(want.events)-3], "choices.0.finish_reason").Raw {
+		t.Errorf("finish_reason %s", finish.Raw)
+	}
+}
+
+func TestMigrate_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 3, config: migrating})
+	usage := `,"stream":true,"stream_options":{"include_usage":true}`
+	for i := range 100 {
+		path, body := "/v1/chat/completions", chatBodyOf(60+i, usage)
+		if i%2 == 1 {
+			path = "/v1/completions"
+			body = fmt.Sprintf(`{"model":"test-model","max_tokens":%d,"prompt":"Story %d: %s"%s}`, 60+i, i, longPrompt, usage)
+		}
+		for k, e := range c.decode {
+			e.ClearFaults()
+			// Two of three die, each once, after different numbers of tokens.
+			if k != i%3 {
+				e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 1 + i*7%40, Count: 1})
+			}
+		}
+		oneAnswer(t, c.post(path, body), reference(t, path, body))
+	}
+	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n < 60 {
+		t.Errorf("only %v streams were continued", n)
+	}
+	if n := c.metric("tandem_requests_total", `outcome="ok"`); n != 100 {
+		t.Errorf("%v of 100 ok", n)
+	}
+	for _, e := range append(c.prefill, c.decode...) {
+		if n := e.State().HandoffsRejectedByReason["already_pulled"]; n != 0 {
+			t.Errorf("%d hand-offs were used twice", n)
+		}
+	}
+	c.checkIdle(0)
+}
+
+func TestMigrate_AnAnswerThatEndsByItselfAndAServerThatIsGone(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: migrating, engine: func(cfg *engine.Config) { cfg.TimeScale = 0.2 }})
+	body := strings.Replace(chatBody(`,"stream":true,"stream_options":{"include_usage":true}`), `"max_tokens":24,`, "", 1)
+	got := make(chan answer, 1)
+	go func() { got <- c.post("/v1/chat/completions", body) }()
+	var busy *engine.Engine
+	eventually(t, "a decode is under way", func() bool {
+		for _, e := range c.decode {
+			if e.State().Running == 1 {
+				busy = e
+			}
+		}
+		return busy != nil
+	})
+	if err := busy.Close(); err != nil {
+		t.Log(err)
+	}
+	oneAnswer(t, <-got, reference(t, "/v1/chat/completions", body))
+}
+
+func TestMigrate_WhatCannotBeContinuedEndsHonestly(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: migrating})
+	for _, e := range c.decode {
+		e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 1})
+	}
+	for name, extra := range map[string]string{
+		"json schema":     `,"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}}}`,
+		"tools":           `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}]`,
+		"logprobs":        `,"logprobs":true`,
+		"seed":            `,"seed":7`,
+		"penalty":         `,"frequency_penalty":0.5`,
+		"stop":            `,"stop":["x"]`,
+		"all servers die": ``,
+	} {
+		got := c.post("/v1/chat/completions", chatBody(`,"stream":true`+extra))
+		if got.status != 200 || got.err == nil || strings.Contains(got.body, "[DONE]") || !gjson.Get(got.events[len(got.events)-1], "error.message").Exists() {
+			t.Errorf("%s: %d, %v: %.300s", name, got.status, got.err, got.body)
+		}
+	}
+	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n > 2 {
+		t.Errorf("%v continued", n)
+	}
+	c.checkIdle(0)
+}
+
+func TestMigrate_TokenIDsStayForThoseWhoAskedForThem(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: migrating})
+	body := chatBody(`,"stream":true,"return_token_ids":true`)
+	want := reference(t, "/v1/chat/completions", body)
+	ids := func(a answer) (all string) {
+		for _, e := range a.events {
+			all += gjson.Get(e, "choices.0.token_ids").Raw
+		}
+		return all + gjson.Get(a.events[0], "prompt_token_ids").Raw
+	}
+	for range 4 { // one of them meets the fault, most likely the first two
+		c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 4, Count: 1})
+		if got := c.post("/v1/chat/completions", body); ids(got) != ids(want) || got.text() != want.text() {
+			t.Errorf("got  %s\nwant %s", ids(got), ids(want))
+		}
+	}
+}
+
+func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pd.Migrate, cfg.pd.RetryFloor = true, 3 }})
+	for _, e := range c.decode {
+		e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 4})
+	}
+	for range 50 {
+		c.post("/v1/chat/completions", chatBody(`,"stream":true`))
+	}
+	legs := sum(c.decode, func(s engine.State) int { return len(s.Requests) })
+	if legs > 50*12/10+3 {
+		t.Errorf("%d decode legs for 50 requests", legs)
+	}
+}

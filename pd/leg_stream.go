@@ -1,0 +1,210 @@
+package pd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// legStream is the stream of one decode leg. One goroutine reads it with Next until
+// an error, then or earlier calls Close.
+type legStream struct {
+	dialect   *Dialect
+	events    *sseReader
+	body      io.Closer
+	cancel    context.CancelCauseFunc
+	ctx       context.Context // of the leg; cancelled by the client's leaving or by idle
+	idle      *time.Timer
+	idleLimit time.Duration
+	cached    cachedTokens
+	handed    int // tokens of the hand-off, 0 without one
+	server    *pools.Server
+	hideUsage bool
+	story     *story // what could be continued elsewhere; nil where it cannot
+
+	pending []byte // transformed events up to the first content, not yet returned
+	ended   bool   // the engine said that the stream is complete
+	result  StreamResult
+	onGap   func(time.Duration)
+	lastAt  time.Time
+
+	closing sync.Once
+	onClose func(StreamResult)
+}
+
+// StreamResult is how the stream of one leg went.
+type StreamResult struct {
+	Err        error // nil after a complete stream
+	Usage      Usage
+	Events     int // content events
+	Recomputed bool
+}
+
+// Next returns the next bytes for the client: one event or several that came
+// together. io.EOF follows a complete stream; a *BrokenStreamError any other,
+// unless the client left.
+func (s *legStream) Next() ([]byte, error) {
+	if out := s.pending; len(out) > 0 {
+		s.pending = nil
+		return out, nil
+	}
+	if s.result.Err != nil {
+		return nil, s.result.Err
+	}
+	for {
+		out, err := s.event()
+		if err != nil {
+			s.result.Err = err
+			return nil, err
+		}
+		if len(out) > 0 {
+			return out, nil
+		}
+	}
+}
+
+// Ready reports whether another event can be had without waiting.
+func (s *legStream) Ready() bool {
+	return len(s.pending) > 0 || !s.ended && s.events.buffered()
+}
+
+// event reads one event and returns what of it goes to the client.
+func (s *legStream) event() ([]byte, error) {
+	if s.ended {
+		return nil, io.EOF
+	}
+	s.idle.Reset(s.idleLimit)
+	ev, err := s.events.read()
+	s.idle.Stop() // a slow client is not the engine's fault
+	if err != nil {
+		return nil, s.broken(err)
+	}
+	g := s.dialect.inspect(ev.Data)
+	if g.failure != "" {
+		return nil, &BrokenStreamError{Message: g.failure, Err: errErrorEvent}
+	}
+	s.ended = g.end
+	if g.content {
+		s.count(time.Now())
+	}
+	return s.transform(ev), nil
+}
+
+func (s *legStream) count(now time.Time) {
+	if s.result.Events++; s.result.Events > 1 {
+		s.onGap(now.Sub(s.lastAt))
+	}
+	s.lastAt = now
+}
+
+// transform notes the usage and returns the event as the client may see it, nil
+// if it may not. The result aliases the reader's buffer.
+func (s *legStream) transform(ev sseEvent) []byte {
+	if usage, ok := s.dialect.readUsage(ev.Data); ok {
+		s.note(usage)
+		if choices := gjson.GetBytes(ev.Data, "choices"); s.hideUsage && choices.IsArray() && len(choices.Array()) == 0 {
+			return nil
+		}
+	}
+	data := s.dialect.cleanAnswer(ev.Data, s.cached)
+	if s.story != nil {
+		data = s.story.take(data)
+	}
+	if bytes.Equal(data, ev.Data) {
+		return ev.Raw
+	}
+	return ev.withData(data)
+}
+
+// note merges a usage report: the Messages API spreads it over two events.
+func (s *legStream) note(u Usage) {
+	keep := func(into *Count, c Count) {
+		if c.Known {
+			*into = c
+		}
+	}
+	keep(&s.result.Usage.Prompt, u.Prompt)
+	keep(&s.result.Usage.Output, u.Output)
+	keep(&s.result.Usage.Cached, u.Cached)
+	if u.Cached.Known {
+		s.server.NoteCachedTokens()
+	}
+	if s.cached.override && recomputed(u, s.handed, s.server.TellsCachedTokens()) {
+		s.result.Recomputed = true
+		s.cached = cachedTokens{} // decode's number is the true one then
+	}
+}
+
+func (s *legStream) broken(err error) error {
+	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errIdle) && !errors.Is(cause, errFirstEvent) {
+		return cause // the client left
+	} else if cause != nil {
+		return &BrokenStreamError{Message: "the engine stopped sending", Err: cause}
+	}
+	if errors.Is(err, io.EOF) {
+		err = errTruncated
+	}
+	return &BrokenStreamError{Message: "the connection to the engine was lost", Err: err}
+}
+
+// Close ends the stream, at whatever point it is, and reports how it went. A
+// stream that is closed before its end counts as left by the client.
+func (s *legStream) Close() {
+	s.closing.Do(func() {
+		if s.result.Err == nil && !s.ended {
+			s.result.Err = context.Canceled
+		}
+		if errors.Is(s.result.Err, io.EOF) {
+			s.result.Err = nil
+		}
+		if s.ended {
+			// The end marker is read but the body's own end is not: a connection
+			// is reused only when nothing is left on it. An engine that keeps it
+			// open for longer loses it.
+			s.idle.Reset(drainTime)
+			_, _ = io.CopyN(io.Discard, s.events.in, 4<<10)
+		}
+		s.idle.Stop()
+		_ = s.body.Close()
+		s.cancel(nil)
+		s.onClose(s.result)
+	})
+}
+
+// drainTime is how long a complete stream may take to end its body.
+const drainTime = 100 * time.Millisecond
+
+// open reads up to the first content event. Everything before it may be
+// retried, so an error here is a *LegError for the caller to build.
+func (s *legStream) open() error {
+	for s.result.Events == 0 {
+		out, err := s.event()
+		if errors.Is(err, io.EOF) {
+			return errEmpty
+		}
+		if err != nil {
+			var broken *BrokenStreamError
+			if errors.As(err, &broken) && errors.Is(broken.Err, errTruncated) {
+				return errEmpty
+			}
+			return err
+		}
+		s.pending = append(s.pending, out...)
+		if len(s.pending) > maxEvent {
+			return errEventTooLong
+		}
+	}
+	return nil
+}
+
+func isEventStream(resp *http.Response) bool {
+	return bytes.HasPrefix([]byte(resp.Header.Get("Content-Type")), []byte("text/event-stream"))
+}

@@ -1,0 +1,65 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// maxMigrations is how often one stream is continued elsewhere.
+const maxMigrations = 2
+
+var errNotContinued = errors.New("the stream cannot be continued")
+
+// journey starts the journey of a request, with a story where its stream may be
+// continued.
+func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
+	j := newJourney(req, arrived)
+	if !o.Config.Migrate {
+		return j
+	}
+	modelLen := 0
+	for _, m := range o.Fleet.Models() {
+		if m.ID == req.Model {
+			modelLen = m.MaxModelLen
+		}
+	}
+	if j.story = newStory(req, modelLen); j.story != nil {
+		j.req = j.story.req
+	}
+	return j
+}
+
+// resume continues a stream that broke after its first content event: the prompt
+// and what was told go to another pair as token ids, and its first content event
+// comes back. It draws on the budget of retries, so that a pool that dies does not
+// bury the rest under its streams.
+func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStreamError) (*legStream, error) {
+	rest, ok := j.story.continuation()
+	if !ok || j.migrations >= maxMigrations {
+		o.Metrics.migrations.WithLabelValues("refused").Inc()
+		return nil, errNotContinued
+	}
+	if !o.Budget.Retry(time.Now()) {
+		o.Metrics.exhausted.Inc()
+		o.Metrics.migrations.WithLabelValues("no_budget").Inc()
+		return nil, errNotContinued
+	}
+	j.migrations++
+	next := newJourney(rest, j.arrived)
+	next.story, next.resumed, next.choices = j.story, true, j.choices
+	next.tried[tried{DecodeLeg, j.servedBy}] = true
+	next.tried[tried{AloneLeg, j.servedBy}] = true
+	o.Log.Warn("stream broke, continuing it elsewhere", "request_id", j.req.ID, "server", j.servedBy,
+		"tokens", j.story.before, "error", broken.Err.Error())
+	answer, err := o.serve(ctx, next)
+	j.choices, j.servedBy = next.choices, next.servedBy
+	o.remember(j, err)
+	if err != nil {
+		next.release()
+		o.Metrics.migrations.WithLabelValues("failed").Inc()
+		return nil, err
+	}
+	o.Metrics.migrations.WithLabelValues("continued").Inc()
+	return answer.leg, nil
+}
