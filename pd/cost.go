@@ -12,6 +12,7 @@ type CostModel struct {
 	HandOff         time.Duration // a second leg instead of one: its round trip and handling
 	BlockTokens     int           // below one block there is nothing to hand over
 	KVBytesPerToken int
+	Reference       pools.Curve // prefill at the speed that others' waiting is priced at
 }
 
 // DefaultCost assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
@@ -21,6 +22,7 @@ func DefaultCost() CostModel {
 		HandOff:         2 * time.Millisecond,
 		BlockTokens:     16,
 		KVBytesPerToken: 128 << 10,
+		Reference:       pools.Default().Prefill,
 	}
 }
 
@@ -40,7 +42,7 @@ type Terms struct {
 	Transfer time.Duration // KV on the link, and the second leg
 	Room     time.Duration // until the decode server has KV room
 	Step     time.Duration // one decode step there
-	Burden   time.Duration // prefill on a decode server stalls its batch
+	Burden   time.Duration // those who wait for prefill wait longer; on a decode server its batch stalls
 }
 
 // Total is what alternatives are compared by.
@@ -52,6 +54,26 @@ func (t *Terms) Total() time.Duration {
 func (m *CostModel) prefill(c *Candidate, promptTokens int) time.Duration {
 	cached := min(c.Cached, promptTokens-1) // the last token is computed in any case
 	return c.Prefill.Time(pools.PrefillFeatures(promptTokens-cached, cached))
+}
+
+// reference is the time of the same prefill at the reference speed. Priced at each
+// server's own speed, the fastest would look cheapest to everyone, and everyone
+// would wait for it.
+func (m *CostModel) reference(c *Candidate, promptTokens int) time.Duration {
+	cached := min(c.Cached, promptTokens-1)
+	return m.Reference.Time(pools.PrefillFeatures(promptTokens-cached, cached))
+}
+
+// price is what a second of prefill costs those who wait for prefill: two seconds
+// for each of them per server. It is what keeps short prompts off the few servers
+// that hold long ones' prefixes when load is high; greedy minimisation of each
+// request's own time loses near saturation.
+func (m *CostModel) price(prefill []Candidate) float64 {
+	waiting := 0
+	for i := range prefill {
+		waiting += max(0, prefill[i].Queued-1)
+	}
+	return 2 * float64(waiting) / float64(max(len(prefill), 1))
 }
 
 // transfer is the time to move the KV of tokens over the link, and to run a second

@@ -73,13 +73,22 @@ type Explained struct {
 	Room     float64 `json:"room_ms"`
 	Step     float64 `json:"step_ms"`
 	Burden   float64 `json:"burden_ms"`
+	Misses   int     `json:"misses,omitempty"` // objectives
 }
 
 // Explain prices a choice again, cheapest first, at most limit alternatives and
 // the chosen one always.
 func (m *CostModel) Explain(c Choice, limit int) []Explained {
 	all := m.Alternatives(c.Demand, c.Field)
-	slices.SortStableFunc(all, func(a, b Alternative) int { return int(a.Terms.Total() - b.Terms.Total()) })
+	slices.SortStableFunc(all, func(a, b Alternative) int {
+		switch {
+		case a.before(&b):
+			return -1
+		case b.before(&a):
+			return 1
+		}
+		return 0
+	})
 	var out []Explained
 	for _, a := range all {
 		chosen := a.Prefill == c.Chosen.Prefill && a.Decode == c.Chosen.Decode
@@ -90,7 +99,7 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		out = append(out, Explained{
 			Prefill: a.Prefill, Decode: a.Decode, Chosen: chosen, Total: ms(a.Terms.Total()),
 			Queue: ms(a.Terms.Queue), Compute: ms(a.Terms.Prefill), Transfer: ms(a.Terms.Transfer),
-			Room: ms(a.Terms.Room), Step: ms(a.Terms.Step), Burden: ms(a.Terms.Burden),
+			Room: ms(a.Terms.Room), Step: ms(a.Terms.Step), Burden: ms(a.Terms.Burden), Misses: a.Misses,
 		})
 	}
 	return out

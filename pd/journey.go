@@ -169,11 +169,12 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 // candidate is what the choice knows of a server. Load that is old or missing is
 // replaced by what this gateway has on it.
 func (o *Orchestrator) candidate(s *pools.Server, now time.Time) Candidate {
-	own := s.InFlight(pools.Decode, now)
+	own, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := Candidate{
 		ID:      s.ID(),
 		Place:   Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone},
-		Queue:   s.InFlight(pools.Prefill, now).Queue,
+		Queue:   prefill.Queue,
+		Queued:  prefill.Requests,
 		Prefill: s.PrefillCurve(now),
 		Step:    s.StepCurve(now),
 		Running: own.Requests,

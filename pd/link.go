@@ -16,20 +16,15 @@ type Place struct {
 }
 
 // Link is what moving KV between two servers costs: Latency once, then the bytes
-// at BytesPerSecond, all of it Factor times for a pair that differs from its class.
+// at BytesPerSecond.
 type Link struct {
 	Latency        time.Duration
 	BytesPerSecond float64
-	Factor         float64 // 0 is 1
 }
 
 // Time is how long a transfer of bytes takes.
 func (l Link) Time(bytes float64) time.Duration {
-	t := l.Latency + time.Duration(bytes/l.BytesPerSecond*float64(time.Second))
-	if l.Factor != 0 {
-		t = time.Duration(float64(t) * l.Factor)
-	}
-	return t
+	return l.Latency + time.Duration(bytes/l.BytesPerSecond*float64(time.Second))
 }
 
 // Distance is a class of links.
@@ -160,16 +155,17 @@ func (l *Links) View(now time.Time) LinkView {
 	return v
 }
 
-// Between returns the link of a pair.
-func (v *LinkView) Between(p, d *Candidate) Link {
-	link := v.classes[DistanceOf(&p.Place, &d.Place)]
+// factor returns how much longer the transfers of a pair take than those of its
+// class, false where it does not differ.
+func (v *LinkView) factor(prefill, decode string) (float64, bool) {
 	if len(v.odd) == 0 {
-		return link
+		return 1, false
 	}
-	if f, odd := v.odd[pairID{p.ID, d.ID}]; odd {
-		link.Factor = math.Exp(f.faded(v.now))
+	f, odd := v.odd[pairID{prefill, decode}]
+	if !odd {
+		return 1, false
 	}
-	return link
+	return math.Exp(f.faded(v.now)), true
 }
 
 // Observe teaches the links one transfer between two servers: the time from

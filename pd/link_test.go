@@ -13,7 +13,8 @@ func at(id, rack string) *Candidate { return &Candidate{ID: id, Place: Place{Rac
 // seconds is what a link is believed to take for a gigabyte.
 func seconds(l *Links, p, d *Candidate, now time.Time) float64 {
 	v := l.View(now)
-	return v.Between(p, d).Time(1e9).Seconds()
+	factor, _ := v.factor(p.ID, d.ID)
+	return factor * v.classes[DistanceOf(&p.Place, &d.Place)].Time(1e9).Seconds()
 }
 
 // transfers teaches n transfers at a bandwidth, with noise.

@@ -27,6 +27,7 @@ type Config struct {
 	RetryRatio        float64       // retries per request over ten seconds, 0..1
 	RetryFloor        int           // retries per ten seconds whatever the traffic
 	Migrate           bool          // continue streams that break on another pair
+	TTFT, ITL         time.Duration // objectives for each request, 0 is none
 }
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
@@ -145,7 +146,7 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 	for {
 		view := o.look(j, refused, time.Now())
 		view.anyway = anyway
-		demand := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens}
+		demand := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, TTFT: o.Config.TTFT, ITL: o.Config.ITL}
 		chosen, ok := o.Cost.Choose(demand, view.field, rand.IntN)
 		if !ok && len(refused) > 0 && !anyway {
 			// Only servers under proof are left: one of them is better than none.

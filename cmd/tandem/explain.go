@@ -68,7 +68,7 @@ func printDecision(out io.Writer, d gateway.DecisionStatus) error {
 		if a.Panic {
 			say("more servers are ejected than may be: breakers were ignored\n")
 		}
-		say("\tprefill\tdecode\ttotal ms\tqueue\tprefill\ttransfer\troom\tstep\tburden\t\n")
+		say("\tprefill\tdecode\ttotal ms\tqueue\tprefill\ttransfer\troom\tstep\tburden\t\t\n")
 		for _, e := range a.Alternatives {
 			mark, prefill := "", e.Prefill
 			if e.Chosen {
@@ -77,8 +77,12 @@ func printDecision(out io.Writer, d gateway.DecisionStatus) error {
 			if prefill == "" {
 				prefill = "(alone)"
 			}
-			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", mark, prefill, e.Decode, e.Total,
-				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Burden)
+			missed := ""
+			if e.Misses > 0 {
+				missed = fmt.Sprintf("misses %d objectives", e.Misses)
+			}
+			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\n", mark, prefill, e.Decode, e.Total,
+				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Burden, missed)
 		}
 	}
 	return table.Flush()
