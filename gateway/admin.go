@@ -31,6 +31,8 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 		}
 	})
 	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet)) })
+	mux.HandleFunc("GET /debug/kv", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Locality.Status()) })
+	mux.HandleFunc("GET /debug/suspects", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Suspects.List(time.Now())) })
 	mux.HandleFunc("GET /debug/decisions/{id}", func(w http.ResponseWriter, r *http.Request) {
 		d, found := o.Decisions.Find(r.PathValue("id"))
 		if !found {

@@ -37,6 +37,11 @@ func explain(err error) failure {
 		}
 	case errors.Is(err, context.Canceled):
 		return failure{text: pd.ErrorText{Status: statusClientGone, Type: "api_error", Message: "The client left."}, outcome: "client_gone"}
+	case errors.Is(err, pd.ErrQuarantined):
+		return failure{
+			text:    pd.ErrorText{Status: http.StatusUnprocessableEntity, Type: "invalid_request_error", Code: "request_quarantined", Message: "This request was in flight on two servers when they failed. It is not tried again for ten minutes."},
+			outcome: "quarantined",
+		}
 	case errors.Is(err, pd.ErrQueueFull), errors.Is(err, pd.ErrQueueTimeout):
 		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
 	case errors.As(err, &none):

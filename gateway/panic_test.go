@@ -50,10 +50,10 @@ func serveWith(t *testing.T, legs roundTripper) (base string, queue *pd.Queue, s
 		}
 	}
 	queue = pd.NewQueue(pd.DefaultQueue())
-	reg := prometheus.NewRegistry()
+	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
 	s := New(DefaultConfig(), &pd.Orchestrator{
 		Config: pd.DefaultConfig(), Cost: pd.DefaultCost(), Links: pd.NewLinks(pd.DefaultLinks()), Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),
-		Decisions: pd.NewDecisions(8), Metrics: pd.NewMetrics(reg, queue), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
+		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: pd.NewMetrics(reg, queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
 	}, NewMetrics(reg))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

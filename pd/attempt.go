@@ -21,12 +21,18 @@ type assignment struct {
 	prefill   *pools.Lease
 	decode    *pools.Lease
 	handoff   *Handoff
+	held      int    // tokens of the prompt that decode held beforehand
 	refusedBy string // on error: who refused the claim
 }
 
 // claim takes a place on the servers of the alternative, on all or on none.
 func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment, error) {
 	a := assignment{chosen: chosen, handoff: v.handoff}
+	for i := range v.field.Decode {
+		if d := &v.field.Decode[i]; d.ID == chosen.Decode {
+			a.held = d.Cached.GPU
+		}
+	}
 	if chosen.Prefill != "" && v.handoff == nil {
 		work := pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
 		lease, err := v.servers[chosen.Prefill].Claim(pools.Prefill, work, v.anyway || v.prefillPanic)
@@ -58,9 +64,11 @@ func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment
 func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
 	id := "tandem-" + uuid.NewString()
 	if a.prefill != nil {
+		withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
 		h, failed := o.prefill(ctx, j, a, id)
 		a.prefill.Release()
 		if failed != nil {
+			withdraw()
 			a.decode.Release()
 			return nil, failed
 		}
@@ -92,7 +100,7 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, id
 	defer cancel()
 
 	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
-	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, id, nixlPrefill(j.req))
+	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, id, nixlPrefill(j.req, j.prefix.teaches()))
 	if failed != nil {
 		o.blame(a.prefill, j, nil, failed)
 		return nil, failed
@@ -104,6 +112,9 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, id
 		o.blame(a.prefill, j, nil, failed)
 		return nil, failed
 	}
+	if j.prefix.teaches() {
+		j.prefix.learn(body)
+	}
 	if handoff.Tokens > 0 {
 		a.prefill.Prefilled(handoff.Tokens-handoff.Cached.Tokens, handoff.Cached.Tokens)
 	}
@@ -114,6 +125,14 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, id
 	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
 	span.SetAttributes(attribute.Bool("tandem.handoff", handoff.Params != nil), attribute.Int("tandem.prompt_tokens", handoff.Tokens))
 	return &handoff, nil
+}
+
+// dispatched notes where the prompt's KV will be, and returns what takes it back.
+func (o *Orchestrator) dispatched(j *journey, servers ...*pools.Server) (withdraw func()) {
+	if o.Locality == nil || j.prefix == nil {
+		return func() {}
+	}
+	return o.Locality.dispatched(j.prefix, servers...)
 }
 
 // decode runs the decode leg, up to the whole answer or the first content event

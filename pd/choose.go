@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -14,7 +15,7 @@ type Candidate struct {
 	Place   Place
 	Queue   time.Duration // predicted time until its outstanding prefill work is done
 	Queued  int           // requests of that work
-	Cached  int           // leading tokens of the request that it holds
+	Cached  kvstate.Held  // leading tokens of the request that it holds, by tier
 	Prefill pools.Curve   // time of a prefill on it
 	Step    pools.Curve   // time of a decode step on it
 	Running int           // sequences in its batch
@@ -178,7 +179,7 @@ func (m *CostModel) last(r Demand, d *Candidate, links *LinkView) lastHalf {
 	h.room = m.room(d, need, r.OutputTokens, h.step)
 	nearest := time.Duration(math.MaxInt64)
 	for class, link := range links.classes {
-		h.transfer[class] = m.transfer(link, r.PromptTokens-d.Cached)
+		h.transfer[class] = m.transfer(link, r.PromptTokens-m.reused(d))
 		nearest = min(nearest, h.transfer[class])
 	}
 	if len(links.odd) > 0 {

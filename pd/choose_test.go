@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"pgregory.net/rapid"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -72,7 +73,11 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 	case "queued":
 		c.Queued = n
 	case "cached":
-		c.Cached = n
+		c.Cached = kvstate.Held{GPU: n, CPU: max(n, c.Cached.CPU), Disk: max(n, c.Cached.Disk)}
+	case "cpu":
+		c.Cached.CPU, c.Cached.Disk = n, max(n, c.Cached.Disk)
+	case "disk":
+		c.Cached.Disk = n
 	case "running":
 		c.Running = n
 	case "waiting":

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -13,6 +14,9 @@ type CostModel struct {
 	BlockTokens     int           // below one block there is nothing to hand over
 	KVBytesPerToken int
 	Reference       pools.Curve // prefill at the speed that others' waiting is priced at
+	CPULoad         float64     // bytes per second from a server's CPU memory to its GPU
+	DiskLoad        float64     // likewise from its disk
+	DecodeReuse     bool        // decode takes over only the blocks that it lacks
 }
 
 // DefaultCost assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
@@ -23,6 +27,9 @@ func DefaultCost() CostModel {
 		BlockTokens:     16,
 		KVBytesPerToken: 128 << 10,
 		Reference:       pools.Default().Prefill,
+		CPULoad:         20e9, // PCIe 4 x16, less its overhead
+		DiskLoad:        3e9,  // one NVMe drive
+		DecodeReuse:     true,
 	}
 }
 
@@ -50,18 +57,42 @@ func (t *Terms) Total() time.Duration {
 	return t.Queue + t.Prefill + t.Transfer + t.Room + t.Step + t.Burden
 }
 
-// prefill is the time that c needs for the part of the prompt that it lacks.
+// prefill is the time that c needs for the part of the prompt that it lacks, and
+// to load what it holds in slower memory: the best of using its GPU only, also CPU
+// memory, also disk.
 func (m *CostModel) prefill(c *Candidate, promptTokens int) time.Duration {
-	cached := min(c.Cached, promptTokens-1) // the last token is computed in any case
-	return c.Prefill.Time(pools.PrefillFeatures(promptTokens-cached, cached))
+	best := m.compute(c.Prefill, promptTokens, c.Cached.GPU)
+	for tier, speed := range [...]float64{kvstate.CPU: m.CPULoad, kvstate.Disk: m.DiskLoad} {
+		extra := c.Cached.In(kvstate.Tier(tier)) - c.Cached.GPU
+		if speed <= 0 || extra <= 0 {
+			continue
+		}
+		load := time.Duration(float64(extra) * float64(m.KVBytesPerToken) / speed * float64(time.Second))
+		best = min(best, load+m.compute(c.Prefill, promptTokens, c.Cached.GPU+extra))
+	}
+	return best
+}
+
+// compute is the time of a prefill behind cached tokens. The last token is
+// computed in any case.
+func (m *CostModel) compute(curve pools.Curve, promptTokens, cached int) time.Duration {
+	cached = max(0, min(cached, promptTokens-1))
+	return curve.Time(pools.PrefillFeatures(promptTokens-cached, cached))
 }
 
 // reference is the time of the same prefill at the reference speed. Priced at each
 // server's own speed, the fastest would look cheapest to everyone, and everyone
 // would wait for it.
 func (m *CostModel) reference(c *Candidate, promptTokens int) time.Duration {
-	cached := min(c.Cached, promptTokens-1)
-	return m.Reference.Time(pools.PrefillFeatures(promptTokens-cached, cached))
+	return m.compute(m.Reference, promptTokens, c.Cached.GPU)
+}
+
+// reused is how many tokens need not be moved to d, because it holds them.
+func (m *CostModel) reused(d *Candidate) int {
+	if !m.DecodeReuse {
+		return 0
+	}
+	return d.Cached.GPU
 }
 
 // price is what a second of prefill costs those who wait for prefill: two seconds

@@ -74,6 +74,9 @@ type Explained struct {
 	Step     float64 `json:"step_ms"`
 	Burden   float64 `json:"burden_ms"`
 	Misses   int     `json:"misses,omitempty"` // objectives
+	// Tokens of the prompt that the two hold already, on their GPUs.
+	PrefillCached int `json:"prefill_cached,omitempty"`
+	DecodeCached  int `json:"decode_cached,omitempty"`
 }
 
 // Explain prices a choice again, cheapest first, at most limit alternatives and
@@ -89,6 +92,12 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		}
 		return 0
 	})
+	cached := make(map[string]int)
+	for _, list := range [][]Candidate{c.Field.Prefill, c.Field.Decode, c.Field.Alone} {
+		for i := range list {
+			cached[list[i].ID] = list[i].Cached.GPU
+		}
+	}
 	var out []Explained
 	for _, a := range all {
 		chosen := a.Prefill == c.Chosen.Prefill && a.Decode == c.Chosen.Decode
@@ -100,6 +109,7 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 			Prefill: a.Prefill, Decode: a.Decode, Chosen: chosen, Total: ms(a.Terms.Total()),
 			Queue: ms(a.Terms.Queue), Compute: ms(a.Terms.Prefill), Transfer: ms(a.Terms.Transfer),
 			Room: ms(a.Terms.Room), Step: ms(a.Terms.Step), Burden: ms(a.Terms.Burden), Misses: a.Misses,
+			PrefillCached: cached[a.Prefill], DecodeCached: cached[a.Decode],
 		})
 	}
 	return out

@@ -139,7 +139,7 @@ func TestNIXL_PrefillBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := nixlPrefill(&Request{Dialect: Chat, Body: body})
+	got := nixlPrefill(&Request{Dialect: Chat, Body: body}, false)
 	want := `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_completion_tokens":1,"n":1,` +
 		`"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993,` +
 		`"ignore_eos":true,"kv_transfer_params":` + prefillParams + `,"max_tokens":1}`

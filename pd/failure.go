@@ -127,6 +127,14 @@ func (e *LegError) maybeTransfer() bool {
 	return e.Leg == DecodeLeg && (e.Status == http.StatusInternalServerError || errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent))
 }
 
+// lostConnection reports whether the connection broke under the request, which is
+// how the death of a server shows.
+func (e *LegError) lostConnection() bool {
+	var event *BrokenStreamError
+	inEvent := errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
+	return e.Kind == Broken && e.Status == 0 && !inEvent
+}
+
 // verdict is what the server's breaker is told.
 func (e *LegError) verdict() error {
 	switch e.Kind {

@@ -3,6 +3,7 @@ package pd
 import (
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -11,13 +12,16 @@ import (
 type journey struct {
 	req     *Request
 	arrived time.Time
-	tried   map[tried]bool
-	retries int
-	choices []Choice
-	leases  []*pools.Lease // all that were taken; releasing one twice does nothing
-	last    *LegError
-	story   *story // nil where a stream cannot be continued
-	resumed bool   // this journey continues a stream that broke
+	// fingerprint is that of the request as it came.
+	fingerprint uint64
+	tried       map[tried]bool
+	retries     int
+	prefix      *prefix // nil while nothing is asked
+	choices     []Choice
+	leases      []*pools.Lease // all that were taken; releasing one twice does nothing
+	last        *LegError
+	story       *story // nil where a stream cannot be continued
+	resumed     bool   // this journey continues a stream that broke
 
 	migrations int    // how often its stream was continued
 	servedBy   string // the decode server of the last answer
@@ -37,7 +41,10 @@ type tried struct {
 }
 
 func newJourney(req *Request, arrived time.Time) *journey {
-	return &journey{req: req, arrived: arrived, tried: make(map[tried]bool), alone: req.Aggregated}
+	return &journey{
+		req: req, arrived: arrived, fingerprint: req.Fingerprint(),
+		tried: make(map[tried]bool), alone: req.Aggregated,
+	}
 }
 
 // failed keeps what a failed leg means for the next choice: the same leg never
@@ -131,6 +138,9 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 	all := o.Fleet.Servers()
 	share := o.Fleet.EjectShare()
 	v.field.Links = o.Links.View(now)
+	if o.Locality != nil && j.prefix != nil {
+		o.Locality.match(j.prefix)
+	}
 
 	usable := func(leg Leg, servers []*pools.Server) []Candidate {
 		var out []Candidate
@@ -139,7 +149,7 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 				continue
 			}
 			v.servers[s.ID()] = s
-			out = append(out, o.candidate(s, now))
+			out = append(out, o.candidate(j, s, now))
 		}
 		return out
 	}
@@ -147,8 +157,9 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 	v.decodePanic = panicking
 
 	if v.handoff != nil {
-		p := o.candidate(v.handoff.From, now)
-		p.Queue, p.Cached = 0, j.req.PromptTokens // the work is done
+		p := o.candidate(j, v.handoff.From, now)
+		p.Queue = 0 // the work is done
+		p.Cached = kvstate.Held{GPU: j.req.PromptTokens}
 		v.field.Prefill = []Candidate{p}
 		v.field.Decode = usable(DecodeLeg, decode)
 		if len(v.field.Decode) > 0 {
@@ -168,7 +179,16 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 
 // candidate is what the choice knows of a server. Load that is old or missing is
 // replaced by what this gateway has on it.
-func (o *Orchestrator) candidate(s *pools.Server, now time.Time) Candidate {
+func (o *Orchestrator) candidate(j *journey, s *pools.Server, now time.Time) Candidate {
+	c := o.present(s, now)
+	if o.Locality != nil && j.prefix != nil {
+		c.Cached = o.Locality.held(j.prefix, s.ID())
+	}
+	return c
+}
+
+// present is the part of it that is the same for all requests.
+func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
 	own, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := Candidate{
 		ID:      s.ID(),

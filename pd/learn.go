@@ -15,9 +15,13 @@ func (o *Orchestrator) learnTransfer(a assignment, took time.Duration, now time.
 	if a.handoff == nil || a.handoff.Params == nil || a.handoff.Tokens == 0 || a.chosen.Terms.Room > 0 {
 		return
 	}
-	p, d := o.candidate(a.handoff.From, now), o.candidate(a.decode.Server(), now)
+	p, d := o.present(a.handoff.From, now), o.present(a.decode.Server(), now)
 	own := o.Cost.HandOff + a.chosen.Terms.Step
-	o.Links.Observe(&p, &d, float64(a.handoff.Tokens)*float64(o.Cost.KVBytesPerToken), took-own, now)
+	moved := a.handoff.Tokens
+	if o.Cost.DecodeReuse {
+		moved -= min(moved, a.held)
+	}
+	o.Links.Observe(&p, &d, float64(moved)*float64(o.Cost.KVBytesPerToken), took-own, now)
 }
 
 // paceGaps is how many gaps between tokens make one sample of a decode step:
@@ -40,7 +44,7 @@ func (p *pace) gap(gap time.Duration) {
 		return
 	}
 	now := time.Now()
-	c := p.o.candidate(p.server, now)
+	c := p.o.present(p.server, now)
 	p.server.ObserveStep(p.sum/paceGaps, max(c.Running, 1), c.KVUsed, now)
 	p.sum, p.gaps = 0, 0
 }

@@ -1,6 +1,10 @@
 package pd
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics are what pd measures. Labels are bounded by the configuration:
 // servers, models that a server serves, and fixed words.
@@ -30,8 +34,8 @@ var (
 	itlBuckets   = []float64{.001, .0025, .005, .01, .015, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1, 5}
 )
 
-// NewMetrics registers the metrics of pd and those of its queue.
-func NewMetrics(reg prometheus.Registerer, queue *Queue) *Metrics {
+// NewMetrics registers the metrics of pd, its queue and its quarantine.
+func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *Metrics {
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 		reg.MustRegister(h)
@@ -67,6 +71,8 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue) *Metrics {
 		}),
 	}
 	reg.MustRegister(m.gap, m.exhausted,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_quarantined_requests", Help: "Requests that are refused because they were in flight on two servers when they died."},
+			func() float64 { return float64(suspects.held(time.Now())) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_waiting_requests", Help: "Requests in the gateway's queue."},
 			func() float64 { waiting, _ := queue.Len(); return float64(waiting) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_in_flight_requests", Help: "Requests past the queue, to the end of their streams."},

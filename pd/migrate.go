@@ -35,6 +35,10 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 // comes back. It draws on the budget of retries, so that a pool that dies does not
 // bury the rest under its streams.
 func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStreamError) (*legStream, error) {
+	if !errors.Is(broken.Err, errErrorEvent) && o.died(ctx, j, j.servedBy) {
+		o.Metrics.migrations.WithLabelValues("refused").Inc()
+		return nil, ErrQuarantined
+	}
 	rest, ok := j.story.continuation()
 	if !ok || j.migrations >= maxMigrations {
 		o.Metrics.migrations.WithLabelValues("refused").Inc()
@@ -48,6 +52,7 @@ func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStr
 	j.migrations++
 	next := newJourney(rest, j.arrived)
 	next.story, next.resumed, next.choices = j.story, true, j.choices
+	next.fingerprint = j.fingerprint
 	next.tried[tried{DecodeLeg, j.servedBy}] = true
 	next.tried[tried{AloneLeg, j.servedBy}] = true
 	o.Log.Warn("stream broke, continuing it elsewhere", "request_id", j.req.ID, "server", j.servedBy,

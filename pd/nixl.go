@@ -31,8 +31,8 @@ type Handoff struct {
 // nixlPrefill returns the body of the prefill leg: the client's, cut to one
 // token and one sample, without what belongs to the answer. What shapes the
 // prompt (messages, tools, response format, adapter, media) stays byte for byte,
-// so that both legs tokenise alike.
-func nixlPrefill(req *Request) []byte {
+// so that both legs tokenise alike. tokenIDs asks for the prompt's token ids.
+func nixlPrefill(req *Request, tokenIDs bool) []byte {
 	edits := []Edit{
 		{"stream", []byte("false")},
 		{Key: "stream_options"}, // refused without stream
@@ -47,6 +47,9 @@ func nixlPrefill(req *Request) []byte {
 		{Key: "stop_token_ids"},
 		{"ignore_eos", []byte("true")},
 		{handoffField, []byte(prefillParams)},
+	}
+	if tokenIDs {
+		edits = append(edits, Edit{"return_token_ids", []byte("true")})
 	}
 	for i, limit := range req.Dialect.limits {
 		if i == 0 || req.Body.Get(limit) != nil {

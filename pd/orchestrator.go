@@ -66,10 +66,12 @@ type Orchestrator struct {
 	Cost      CostModel
 	Links     *Links
 	Fleet     *pools.Fleet
+	Locality  *Locality // nil: nothing is known of who holds what
 	Transport http.RoundTripper
 	Queue     *Queue
 	Budget    *Budget
 	Decisions *Decisions
+	Suspects  *Quarantine
 	Metrics   *Metrics
 	Tracer    trace.Tracer
 	Log       *slog.Logger
@@ -81,12 +83,16 @@ type Orchestrator struct {
 // *LegError, ErrQueueFull, ErrQueueTimeout, or the context's.
 func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	arrived := time.Now()
+	if o.Suspects.Holds(req, arrived) {
+		return nil, ErrQuarantined
+	}
 	leave, err := o.wait(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	o.Budget.Request(arrived)
 	j := o.journey(req, arrived)
+	o.locate(ctx, j)
 	streaming := false
 	defer func() { // also after a panic
 		if !streaming {
@@ -105,6 +111,26 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 		answer.Stream.resume = func(broken *BrokenStreamError) (*legStream, error) { return o.resume(ctx, j, broken) }
 	}
 	return answer, nil
+}
+
+// locate finds the tokens of the prompt, and with them what servers hold of it.
+func (o *Orchestrator) locate(ctx context.Context, j *journey) {
+	if o.Locality == nil {
+		return
+	}
+	base := j.req.Model
+	for _, m := range o.Fleet.Models() {
+		if m.ID == j.req.Model && m.Parent != "" {
+			base = m.Parent
+		}
+	}
+	_, span := o.Tracer.Start(ctx, "locate")
+	defer span.End()
+	j.prefix = o.Locality.know(ctx, j.req, base)
+	if t := j.prefix.tokens; t.Whole {
+		j.req.PromptTokens = len(t.IDs)
+	}
+	span.SetAttributes(attribute.Bool("tandem.tokens_known", j.prefix.known), attribute.Int("tandem.prompt_tokens", j.req.PromptTokens))
 }
 
 // wait holds the request in the queue until its turn.
@@ -128,6 +154,9 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 		answer, failed := o.attempt(ctx, j, a)
 		if failed == nil {
 			return answer, nil
+		}
+		if failed.lostConnection() && o.died(ctx, j, failed.Server) {
+			return nil, ErrQuarantined
 		}
 		if !o.again(j, failed) {
 			return nil, failed
@@ -176,6 +205,23 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 			attribute.Float64("tandem.predicted_ms", float64(chosen.Terms.Total().Microseconds())/1000))
 		return a, nil
 	}
+}
+
+// died looks whether a server that lost its connection is dead, takes it out if so,
+// and reports whether the request has thereby killed one too many.
+func (o *Orchestrator) died(ctx context.Context, j *journey, id string) (quarantined bool) {
+	for _, s := range o.Fleet.Servers() {
+		if s.ID() != id || !s.Dead(ctx) {
+			continue
+		}
+		s.MarkDown("connection lost and refused")
+		quarantined = o.Suspects.Died(j.fingerprint, id, time.Now())
+		if quarantined {
+			o.Log.Error("request quarantined: it was in flight on two servers when they died", "request_id", j.req.ID,
+				"fingerprint", fmt.Sprintf("%016x", j.fingerprint), "server", id)
+		}
+	}
+	return quarantined
 }
 
 // again says whether a failed leg is followed by another try, and keeps what the

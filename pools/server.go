@@ -42,7 +42,10 @@ type Spec struct {
 	Host      string // topology labels; empty is unknown
 	Rack      string
 	Zone      string
-	Drain     bool // takes no new request; what is in flight runs out
+	Drain     bool   // takes no new request; what is in flight runs out
+	Events    string // ZMQ address of its KV events; empty: it publishes none
+	Replay    string // ZMQ address that replays missed ones; empty: none
+	EventBind bool   // the engine dials: Events is where the gateway listens for it
 }
 
 // ID is how everything else in Tandem names the server: "host:port", with

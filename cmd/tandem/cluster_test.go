@@ -41,6 +41,7 @@ type cluster struct {
 	client  *http.Client
 	base    string
 	admin   string
+	cfg     config       // where a test needs it again
 	stop    func() error // drains the gateway; the test's end does it otherwise
 }
 
@@ -54,8 +55,7 @@ type shape struct {
 
 func newCluster(t *testing.T, s shape) *cluster {
 	t.Helper()
-	c := &cluster{t: t, client: &http.Client{Transport: &http.Transport{}}}
-	t.Cleanup(c.client.CloseIdleConnections)
+	c := &cluster{t: t, client: newTestClient(t)}
 	cfg := testConfig()
 	start := func(role string) *engine.Engine {
 		e := startTestEngine(t, role, s.engine)
@@ -180,11 +180,27 @@ func readResponse(resp *http.Response) answer {
 // get reads a path of the admin port.
 func (c *cluster) get(path string) answer {
 	c.t.Helper()
-	resp, err := c.client.Get(c.admin + path)
+	return c.raw(http.MethodGet, c.admin+path)
+}
+
+// raw sends a request without a body to any address.
+func (c *cluster) raw(method, url string) answer {
+	c.t.Helper()
+	req, err := http.NewRequestWithContext(c.t.Context(), method, url, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	resp, err := c.client.Do(req)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return readResponse(resp)
+}
+
+func newTestClient(t *testing.T) *http.Client {
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	return client
 }
 
 // metric sums the samples of a metric whose labels all contain what is given.

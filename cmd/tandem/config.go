@@ -26,6 +26,7 @@ type config struct {
 	cost    pd.CostModel
 	links   pd.LinkPrior
 	redis   redisConfig
+	kv      localityConfig
 
 	drainDelay   time.Duration
 	drainTimeout time.Duration
@@ -48,6 +49,7 @@ func defaultConfig() config {
 		cost:         pd.DefaultCost(),
 		links:        pd.DefaultLinks(),
 		redis:        redisConfig{prefix: "tandem:"},
+		kv:           defaultLocality(),
 		drainTimeout: 30 * time.Second,
 		connect:      time.Second,
 		traceShare:   1,
@@ -106,6 +108,11 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.links[pd.SameZone].BytesPerSecond, "link-zone", c.links[pd.SameZone].BytesPerSecond, "the same within a zone, and where no labels are known")
 	fs.Float64Var(&c.links[pd.Far].BytesPerSecond, "link-far", c.links[pd.Far].BytesPerSecond, "the same between zones")
 
+	c.kv.bind(fs)
+	fs.BoolVar(&c.cost.DecodeReuse, "decode-reuse", c.cost.DecodeReuse, "decode takes over only the KV blocks that it lacks")
+	fs.Float64Var(&c.cost.CPULoad, "cpu-load", c.cost.CPULoad, "KV from a server's CPU memory to its GPU, `bytes per second`; 0: it is not used")
+	fs.Float64Var(&c.cost.DiskLoad, "disk-load", c.cost.DiskLoad, "KV from a server's disk to its GPU, `bytes per second`; 0: it is not used")
+
 	c.redis.bind(fs)
 
 	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")
@@ -126,7 +133,7 @@ func (c *config) validate() error {
 			return err
 		}
 	}
-	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kv.validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {
@@ -143,7 +150,9 @@ func (c *config) validate() error {
 func (c *config) specs() []pools.Spec {
 	var all []pools.Spec
 	for _, list := range c.servers {
-		all = append(all, list.specs...)
+		for _, spec := range list.specs {
+			all = append(all, c.kv.withEvents(spec))
+		}
 	}
 	return all
 }

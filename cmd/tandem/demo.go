@@ -72,7 +72,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		if e.role == pools.Decode {
 			role = &cfg.servers[1]
 		}
-		role.add(serverEntry{URL: "http://" + e.addr, Rack: fmt.Sprintf("rack-%d", i%2)})
+		role.add(serverEntry{URL: "http://" + e.addr, Rack: fmt.Sprintf("rack-%d", i%2), Events: e.events, Replay: e.replay})
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	n, err := newNode(ctx, cfg, log)

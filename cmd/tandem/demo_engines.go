@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +20,8 @@ import (
 type childEngine struct {
 	role   pools.Role
 	addr   string
+	events string // where it publishes its KV
+	replay string
 	cmd    *exec.Cmd
 	exited chan struct{}
 	stop   sync.Once
@@ -42,11 +45,16 @@ func startEngines(ctx context.Context, binary string, out io.Writer) (childEngin
 }
 
 func startEngine(ctx context.Context, binary string, role pools.Role, out io.Writer) (*childEngine, error) {
-	addr, err := freeAddress()
-	if err != nil {
+	addr, err1 := freeAddress()
+	events, err2 := freeAddress()
+	replay, err3 := freeAddress()
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, binary, "engine", "--listen", addr, "--role", role.String(), "--model", demoModel)
+	// An engine binds where its endpoint has a wildcard, and dials otherwise.
+	anywhere := func(addr string) string { return "tcp://*:" + addr[strings.LastIndex(addr, ":")+1:] }
+	cmd := exec.CommandContext(ctx, binary, "engine", "--listen", addr, "--role", role.String(), "--model", demoModel,
+		"--events", anywhere(events), "--replay", anywhere(replay))
 	cmd.Stderr = os.Stderr
 	// A signal from the terminal must reach the gateway first, so that it can
 	// drain; and an engine must not outlive it.
@@ -55,7 +63,10 @@ func startEngine(ctx context.Context, binary string, role pools.Role, out io.Wri
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start a simulated engine: %w", err)
 	}
-	e := &childEngine{role: role, addr: addr, cmd: cmd, exited: make(chan struct{})}
+	e := &childEngine{
+		role: role, addr: addr, events: "tcp://" + events, replay: "tcp://" + replay,
+		cmd: cmd, exited: make(chan struct{}),
+	}
 	go func() {
 		defer close(e.exited)
 		_ = cmd.Wait() // its fate is printed or known

@@ -16,6 +16,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -98,6 +101,9 @@ Each entry of prefill, decode and both is a URL, or an object:
 | rank | data-parallel rank behind the address, where several share it |
 | host, rack, zone | topology labels; servers that share one are assumed to be linked as fast as it says |
 | connector | how decode obtains the KV: nixl (vLLM NIXL, pull) |
+| events | ZMQ address of the engine's KV events, such as tcp://10.0.0.1:5557 |
+| replay | ZMQ address that replays missed events |
+| events-bind | true: the engine dials, and events is where the gateway listens for it |
 | drain | true: takes no new request, what is in flight runs out |
 
 `)
@@ -113,8 +119,19 @@ func metricsDoc() string {
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
 	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil))
-	pd.NewMetrics(&recorded, queue)
+	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	gateway.NewMetrics(&recorded)
+	tokens.NewMetrics(&recorded)
+	index, err := kvstate.New(kvstate.Default())
+	if err != nil {
+		panic(err) // the defaults are valid, or no test passes
+	}
+	hub, err := zmqsub.NewHub(zmqsub.Default(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = hub.Close() }()
+	recorded.MustRegister(index.Collector(), hub.Collector(), kvstate.NewShared(index, nil, "", "", nil))
 
 	var rows []string
 	for _, d := range recorded.descs {

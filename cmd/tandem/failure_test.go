@@ -14,10 +14,10 @@ import (
 
 // faultTimeouts make hanging legs end within a test.
 func faultTimeouts(cfg *config) {
-	cfg.pd.PrefillTimeout = 500 * time.Millisecond
-	cfg.pd.FirstEventTimeout = 500 * time.Millisecond
-	cfg.pd.AnswerTimeout = 500 * time.Millisecond
-	cfg.pd.IdleTimeout = 500 * time.Millisecond
+	cfg.pd.PrefillTimeout = time.Second // a machine that is busy with other tests needs some
+	cfg.pd.FirstEventTimeout = time.Second
+	cfg.pd.AnswerTimeout = time.Second
+	cfg.pd.IdleTimeout = time.Second
 	cfg.pools.ProbeInterval = 5 * time.Second // probes must not rescue a request
 }
 
@@ -58,7 +58,7 @@ func TestFailure_OneBadServerCostsNoRequest(t *testing.T) {
 						body = chatBody(`,"stream":true`)
 					}
 					want := reference(t, "/v1/chat/completions", body).text()
-					for i := range 6 {
+					for i := range 4 {
 						got := c.post("/v1/chat/completions", body)
 						if got.status != 200 || got.err != nil || got.text() != want {
 							t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
@@ -311,5 +311,64 @@ func TestFailure_ALoneServerUnderProofTakesAll(t *testing.T) {
 		if got := <-results; got.status != 200 {
 			t.Errorf("%d: %s", got.status, got.body)
 		}
+	}
+}
+
+// A query of death must not go through the fleet server by server.
+func TestFailure_ARequestThatKillsTwoServersIsQuarantined(t *testing.T) {
+	c := newCluster(t, shape{prefill: 4, decode: 1, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }, config: func(cfg *config) {
+		cfg.pools.ProbeInterval = time.Minute // nothing but the requests themselves tells of deaths
+	}})
+	for _, e := range c.prefill {
+		e.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
+	}
+	killed := make(chan map[*engine.Engine]bool)
+	stop := make(chan struct{})
+	go func() { // whichever prefill has the request dies, as long as there is one
+		dead := make(map[*engine.Engine]bool)
+		for {
+			select {
+			case <-stop:
+				killed <- dead
+				return
+			default:
+			}
+			for _, e := range c.prefill {
+				if !dead[e] && len(requests([]*engine.Engine{e}, "/v1/chat/completions")) > 0 {
+					// A process that dies closes its listener with its connections.
+					e.SetFault(engine.Fault{Kind: engine.FaultRefuse})
+					_ = e.Close()
+					dead[e] = true
+				}
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	body := chatBody("")
+	got := c.post("/v1/chat/completions", body)
+	close(stop)
+	dead := <-killed
+	if len(dead) != 2 {
+		t.Errorf("%d servers died of it", len(dead))
+	}
+	if got.status != 422 || gjson.Get(got.body, "error.code").String() != "request_quarantined" {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	for _, e := range c.prefill {
+		if !dead[e] {
+			e.ClearFaults()
+		}
+	}
+	if again := c.post("/v1/chat/completions", body); again.status != 422 {
+		t.Errorf("the same request again: %d", again.status)
+	}
+	if other := c.post("/v1/chat/completions", chatBody(`,"user":"another"`)); other.status != 200 {
+		t.Errorf("another request: %d %s", other.status, other.body)
+	}
+	if n := c.metric("tandem_quarantined_requests"); n != 1 {
+		t.Errorf("%v requests are in quarantine", n)
+	}
+	if list := c.get("/debug/suspects"); gjson.Get(list.body, "0.servers.#").Int() != 2 || strings.Contains(list.body, "bicycle") {
+		t.Errorf("%s", list.body)
 	}
 }

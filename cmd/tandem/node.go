@@ -31,6 +31,8 @@ type node struct {
 	draining atomic.Bool
 	redis    redis.UniversalClient // nil: this gateway is alone
 	replicas *pools.Replicas       // likewise
+	locality *pd.Locality
+	feeds    *feeds
 
 	clients  net.Listener
 	operator net.Listener
@@ -60,17 +62,29 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		n.replicas = pools.NewReplicas(n.fleet, n.redis, cfg.redis.prefix, cfg.redis.replicaName(), log)
 		reg.MustRegister(n.replicas)
 	}
-	queue := pd.NewQueue(cfg.queue)
+	if err := n.locate(transport, reg); err != nil {
+		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	}
+	if n.feeds, err = n.newFeeds(); err != nil {
+		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	}
+	reg.MustRegister(n.locality.Index.Collector(), n.feeds.hub.Collector())
+	if n.feeds.shared != nil {
+		reg.MustRegister(n.feeds.shared)
+	}
+	queue, suspects := pd.NewQueue(cfg.queue), pd.NewQuarantine()
 	o := &pd.Orchestrator{
 		Config:    cfg.pd,
 		Cost:      cfg.cost,
 		Links:     pd.NewLinks(cfg.links),
 		Fleet:     n.fleet,
+		Locality:  n.locality,
 		Transport: transport,
 		Queue:     queue,
 		Budget:    pd.NewBudget(cfg.pd.RetryRatio, cfg.pd.RetryFloor),
 		Decisions: pd.NewDecisions(1024),
-		Metrics:   pd.NewMetrics(reg, queue),
+		Suspects:  suspects,
+		Metrics:   pd.NewMetrics(reg, queue, suspects),
 		Tracer:    n.tracing.Tracer("tandem"),
 		Log:       log,
 	}
@@ -89,9 +103,9 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 // run serves until the context ends, then stops in order: unready, wait, close
 // the door, drain, stop the watchers, flush the traces.
 func (n *node) run(ctx context.Context) error {
-	sharing, alone := context.WithCancel(context.WithoutCancel(ctx))
-	defer alone()
-	shared := n.share(sharing)
+	beside, ended := context.WithCancel(context.WithoutCancel(ctx))
+	defer ended()
+	background := n.background(beside)
 	failed := make(chan error, 2)
 	go func() { failed <- n.server.Serve(n.clients) }()
 	go func() { failed <- ignoreClosed(n.admin.Serve(n.operator)) }()
@@ -109,9 +123,10 @@ func (n *node) run(ctx context.Context) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drainTimeout)
 	defer cancel()
 	err = errors.Join(err, n.server.Shutdown(drain), n.admin.Shutdown(drain))
-	alone()
-	<-shared
+	ended()
+	<-background
 	n.fleet.Close()
+	n.locality.Close()
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if ferr := n.tracing.Shutdown(flush); ferr != nil {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -100,17 +101,25 @@ func (c *redisConfig) replicaName() string {
 	return uuid.NewString()
 }
 
-// share runs what goes through Redis until the context ends, nil without a Redis.
-func (n *node) share(ctx context.Context) (done <-chan struct{}) {
+// background runs what works beside the requests until the context ends: listening to
+// KV events, and what goes through Redis.
+func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 	ended := make(chan struct{})
-	if n.replicas == nil {
-		close(ended)
-		return ended
-	}
 	go func() {
 		defer close(ended)
-		n.replicas.Run(ctx)
-		_ = n.redis.Close() // nothing is left to say
+		var parts sync.WaitGroup
+		parts.Go(func() { n.feeds.run(ctx) })
+		if n.redis != nil {
+			parts.Go(func() { n.replicas.Run(ctx) })
+			parts.Go(func() { n.feeds.shared.Run(ctx, n.cfg.kv.snapshots) })
+		}
+		parts.Wait()
+		if err := n.feeds.hub.Close(); err != nil {
+			n.log.Warn("ZMQ did not end well", "error", err.Error())
+		}
+		if n.redis != nil {
+			_ = n.redis.Close() // nothing is left to say
+		}
 	}()
 	return ended
 }

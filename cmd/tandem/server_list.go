@@ -48,6 +48,7 @@ func (l *serverList) add(e serverEntry) {
 	l.specs = append(l.specs, pools.Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: l.role, Connector: e.Connector,
 		Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
+		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind,
 	})
 }
 
@@ -60,6 +61,9 @@ type serverEntry struct {
 	Rack      string `yaml:"rack"`
 	Zone      string `yaml:"zone"`
 	Drain     bool   `yaml:"drain"`
+	Events    string `yaml:"events"`
+	Replay    string `yaml:"replay"`
+	EventBind bool   `yaml:"events-bind"`
 }
 
 // read takes the list from a node of the file.

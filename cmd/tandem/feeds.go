@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+const (
+	// feedInterval is how soon a server that came or changed is listened to.
+	feedInterval = 100 * time.Millisecond
+	// restoreTime bounds the reading of a snapshot before a feed connects.
+	restoreTime = 5 * time.Second
+)
+
+// feeds listens to the KV events of every server that publishes them: it follows the
+// fleet, and opens and closes what the servers of the moment call for.
+type feeds struct {
+	fleet  *pools.Fleet
+	index  *kvstate.Index
+	hub    *zmqsub.Hub
+	shared *kvstate.Shared // nil: this gateway is alone
+	log    *slog.Logger
+	open   map[string]*feed
+}
+
+// feed is one server that is listened to.
+type feed struct {
+	want   feedSpec
+	source *kvstate.Source
+	stop   func()
+}
+
+// feedSpec is what a feed is opened for; when it changes the feed is opened anew.
+type feedSpec struct {
+	server, model  string
+	events, replay string
+	bind           bool
+}
+
+// run follows the fleet until the context ends.
+func (f *feeds) run(ctx context.Context) {
+	f.open = make(map[string]*feed)
+	tick := time.NewTicker(feedInterval)
+	defer tick.Stop()
+	for {
+		f.follow(ctx)
+		select {
+		case <-ctx.Done():
+			for id := range f.open {
+				f.close(id)
+			}
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// follow closes feeds that are not wanted any more and opens those that are missing.
+func (f *feeds) follow(ctx context.Context) {
+	wanted := make(map[string]feedSpec)
+	for _, s := range f.fleet.Servers() {
+		if model := baseModel(s.Health()); s.Events != "" && model != "" {
+			wanted[s.ID()] = feedSpec{s.ID(), model, s.Events, s.Replay, s.EventBind}
+		}
+	}
+	for id, have := range f.open {
+		if wanted[id] != have.want {
+			f.close(id)
+		}
+	}
+	for id, want := range wanted {
+		if f.open[id] == nil && ctx.Err() == nil {
+			f.start(ctx, want)
+		}
+	}
+}
+
+// baseModel is the model that a server's KV is of, "" while it is not known.
+func baseModel(h pools.Health) string {
+	for _, m := range h.Models {
+		if m.Parent == "" {
+			return m.ID
+		}
+	}
+	return ""
+}
+
+// start listens to a server. What cannot be opened is tried again.
+func (f *feeds) start(ctx context.Context, want feedSpec) {
+	source, err := f.index.Open(kvstate.Spec{
+		SourceID: kvstate.SourceID{Server: want.server}, Model: want.model, Replays: want.replay != "",
+	})
+	if err != nil {
+		f.log.Error("cannot keep a server's KV", "server", want.server, "error", err.Error())
+		return
+	}
+	if f.shared != nil {
+		restore, cancel := context.WithTimeout(ctx, restoreTime)
+		f.shared.Restore(restore, source)
+		cancel()
+	}
+	stop, err := f.listen(ctx, source, want)
+	if err != nil {
+		f.log.Error("cannot listen to a server's KV events", "server", want.server, "error", err.Error())
+		source.Close()
+		return
+	}
+	f.log.Info("listening to KV events", "server", want.server, "model", want.model)
+	f.open[want.server] = &feed{want: want, source: source, stop: stop}
+}
+
+// listen connects to an engine that binds. One that dials is heard by one replica,
+// which the others follow.
+func (f *feeds) listen(ctx context.Context, source *kvstate.Source, want feedSpec) (stop func(), err error) {
+	connect := func() (func(), error) {
+		sub, err := f.hub.Subscribe(source, zmqsub.Feed{Events: want.events, Replay: want.replay, Bind: want.bind})
+		if err != nil {
+			return nil, err
+		}
+		return sub.Close, nil
+	}
+	if !want.bind || f.shared == nil {
+		return connect()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.shared.Follow(ctx, source, connect)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}, nil
+}
+
+func (f *feeds) close(id string) {
+	f.open[id].stop()
+	f.open[id].source.Close()
+	delete(f.open, id)
+}
+
+// newFeeds makes the feeds of a node.
+func (n *node) newFeeds() (*feeds, error) {
+	hub, err := zmqsub.NewHub(zmqsub.Default(), n.log)
+	if err != nil {
+		return nil, err
+	}
+	f := &feeds{fleet: n.fleet, index: n.locality.Index, hub: hub, log: n.log}
+	if n.redis != nil {
+		f.shared = kvstate.NewShared(n.locality.Index, n.redis, n.cfg.redis.prefix, n.cfg.redis.replicaName(), n.log)
+	}
+	return f, nil
+}

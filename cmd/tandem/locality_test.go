@@ -1,0 +1,221 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// publishing makes engines publish their KV events on free ports.
+func publishing(cfg *engine.Config) {
+	cfg.EventsEndpoint, cfg.ReplayEndpoint = "tcp://*:*", "tcp://*:*"
+}
+
+// local is an address that can be connected to.
+func local(endpoint string) string {
+	return strings.NewReplacer("*", "127.0.0.1", "0.0.0.0", "127.0.0.1").Replace(endpoint)
+}
+
+// listening adds the engines' event addresses to the configuration of servers.
+func listening(engines func() []*engine.Engine) func(*config) {
+	return func(cfg *config) {
+		for _, e := range engines() {
+			state := e.State()
+			for i := range cfg.servers {
+				for k := range cfg.servers[i].specs {
+					if s := &cfg.servers[i].specs[k]; s.URL == e.URL() {
+						s.Events, s.Replay = local(state.EventsEndpoints[0]), local(state.ReplayEndpoints[0])
+					}
+				}
+			}
+		}
+	}
+}
+
+// newPublishingCluster has engines whose KV events the gateway hears.
+func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, change func(*config)) *cluster {
+	t.Helper()
+	var engines []*engine.Engine
+	var cfg config
+	for i := range prefill + decode {
+		role := engine.RolePrefill
+		if i >= prefill {
+			role = engine.RoleDecode
+		}
+		engines = append(engines, startTestEngine(t, role, publishing))
+	}
+	c := newCluster(t, shape{config: func(given *config) {
+		for i, e := range engines {
+			list := &given.servers[0]
+			if i >= prefill {
+				list = &given.servers[1]
+			}
+			list.add(serverEntry{URL: e.URL()})
+		}
+		if tokens != "approximate" {
+			listening(func() []*engine.Engine { return engines })(given)
+		}
+		given.kv.modes = []string{tokens}
+		if change != nil {
+			change(given)
+		}
+		cfg = *given
+	}})
+	c.prefill, c.decode = engines[:prefill], engines[prefill:]
+	c.cfg = cfg
+	eventually(t, "all servers are up", func() bool { return c.metric("tandem_server_up") == float64(prefill+decode) })
+	return c
+}
+
+// turn is one request of a conversation.
+func (c *cluster) turn(history []map[string]string) (answer, []map[string]string) {
+	c.t.Helper()
+	messages, _ := json.Marshal(history)
+	got := c.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":30,"ignore_eos":true,"messages":%s}`, testModel, messages))
+	if got.status != 200 {
+		c.t.Fatalf("%d %s", got.status, got.body)
+	}
+	return got, append(history, map[string]string{"role": "assistant", "content": got.text()})
+}
+
+// Several conversations take turns; each next turn must find the server that holds
+// what came before, and be told the truth of what was cached.
+func TestLocality_ConversationsFindTheirPrefix(t *testing.T) {
+	for _, mode := range []string{"engine", "learned", "approximate"} {
+		t.Run(mode, func(t *testing.T) {
+			c := newPublishingCluster(t, 3, 1, mode, nil)
+			const conversations, turns = 6, 4
+			histories := make([][]map[string]string, conversations)
+			homes := make([]string, conversations)
+			stray, cachedShare, prompt := 0, 0.0, 0.0
+			for turn := range turns {
+				for i := range conversations {
+					text := fmt.Sprintf("Conversation %d, turn %d. %s", i, turn, strings.Repeat(fmt.Sprintf("word%d ", i), 80))
+					var got answer
+					got, histories[i] = c.turn(append(histories[i], map[string]string{"role": "user", "content": text}))
+					home := got.header.Get("X-Tandem-Prefill")
+					if turn > 0 {
+						if home != homes[i] {
+							stray++
+						}
+						prompt += gjson.Get(got.body, "usage.prompt_tokens").Float()
+						cachedShare += gjson.Get(got.body, "usage.prompt_tokens_details.cached_tokens").Float()
+					}
+					homes[i] = home
+					if mode != "approximate" {
+						c.settle(home)
+					}
+				}
+			}
+			t.Logf("%d of %d turns strayed, %.0f %% of prompt tokens were cached", stray, conversations*(turns-1), 100*cachedShare/prompt)
+			allowed := 0
+			if mode == "learned" {
+				allowed = conversations // a second turn may come before its boundary is proven
+			}
+			if stray > allowed {
+				t.Errorf("%d turns went to a server that does not hold the conversation", stray)
+			}
+		})
+	}
+}
+
+// settle waits until the gateway knows all that a server holds.
+func (c *cluster) settle(server string) {
+	c.t.Helper()
+	for _, e := range append(c.prefill, c.decode...) {
+		if "http://"+e.URL()[len("http://"):] != "http://"+server {
+			continue
+		}
+		eventually(c.t, "the index equals what the engine holds", func() bool { return c.known(server) == len(e.Blocks()) })
+	}
+}
+
+// known is how many blocks the gateway believes a server to hold.
+func (c *cluster) known(server string) (n int) {
+	for _, s := range c.node.locality.Index.Sources() {
+		if s.Server == server {
+			for _, h := range s.Holders {
+				n += h.GPU + h.Unreachable
+			}
+		}
+	}
+	return n
+}
+
+func TestLocality_WhatIsGoneIsNotClaimed(t *testing.T) {
+	c := newPublishingCluster(t, 1, 1, "engine", nil)
+	_, history := c.turn([]map[string]string{{"role": "user", "content": longPrompt}})
+	server := c.node.fleet.Servers()[0]
+	c.settle(server.ID())
+	if c.known(server.ID()) == 0 {
+		t.Fatal("nothing is known")
+	}
+	for _, e := range append(c.prefill, c.decode...) {
+		if got := c.raw("POST", e.URL()+"/reset_prefix_cache"); got.status != 200 {
+			t.Fatalf("reset_prefix_cache: %d", got.status)
+		}
+	}
+	for _, s := range c.node.fleet.Servers() {
+		eventually(t, "all is forgotten", func() bool { return c.known(s.ID()) == 0 })
+	}
+	if got, _ := c.turn(history); gjson.Get(got.body, "usage.prompt_tokens_details.cached_tokens").Int() != 0 {
+		t.Errorf("%s", got.body)
+	}
+}
+
+func TestLocality_ExplainShowsTheHits(t *testing.T) {
+	c := newPublishingCluster(t, 2, 1, "engine", nil)
+	got, history := c.turn([]map[string]string{{"role": "user", "content": longPrompt}})
+	home := got.header.Get("X-Tandem-Prefill")
+	c.settle(home)
+	again, _ := c.turn(append(history, map[string]string{"role": "user", "content": "And then?"}))
+	d := c.get("/debug/decisions/" + again.header.Get("X-Request-Id")).body
+	for _, a := range gjson.Get(d, "attempts.0.alternatives").Array() {
+		if cached := a.Get("prefill_cached").Int(); (a.Get("prefill").String() == home) != (cached > 400) {
+			t.Errorf("%s", a.Raw)
+		}
+	}
+	if exact := gjson.Get(d, "attempts.0.prompt_tokens").Int(); exact != gjson.Get(again.body, "usage.prompt_tokens").Int() {
+		t.Errorf("the choice assumed %d tokens", exact)
+	}
+}
+
+func TestLocality_AReplicaThatStartsIsWarm(t *testing.T) {
+	r := redisserver.Start(t)
+	shared := func(cfg *config) { cfg.redis.addrs, cfg.kv.snapshots = []string{r.Addr()}, 100*time.Millisecond }
+	a := newPublishingCluster(t, 2, 1, "engine", shared)
+	_, _ = a.turn([]map[string]string{{"role": "user", "content": longPrompt}})
+	holder := ""
+	eventually(t, "the prefill's blocks are known", func() bool {
+		for _, s := range a.node.fleet.Servers() {
+			if s.Role == pools.Prefill && a.known(s.ID()) > 20 {
+				holder = s.ID()
+			}
+		}
+		return holder != ""
+	})
+	eventually(t, "a snapshot is kept", func() bool {
+		n, err := r.Client().Exists(t.Context(), "tandem:kv:{"+holder+"#0}:snapshot").Result()
+		return err == nil && n == 1
+	})
+	// The second replica hears nothing of what was: only Redis can tell it.
+	b := newCluster(t, shape{config: func(cfg *config) {
+		*cfg = a.cfg
+		for i := range cfg.servers {
+			cfg.servers[i].specs = append([]pools.Spec(nil), cfg.servers[i].specs...)
+			for k := range cfg.servers[i].specs {
+				cfg.servers[i].specs[k].Replay = ""
+				cfg.servers[i].specs[k].Events = "tcp://127.0.0.1:1"
+			}
+		}
+	}})
+	eventually(t, "the second replica knows", func() bool { return b.known(holder) == a.known(holder) })
+}

@@ -1,0 +1,104 @@
+package kvstate
+
+import "iter"
+
+// Hits is what Match found: for each server, how much of the prompt it holds. The zero
+// value is ready; used again it allocates nothing. It belongs to one goroutine.
+type Hits struct {
+	tokens       int
+	countGuesses bool
+	model        *model
+	roster       *roster
+	runs         []runs     // by holder
+	hashes       []Hash     // all chains, one after the other
+	chains       []chain    // one for each block size
+	best         [tiers]int // tokens that the best server holds, by tier
+}
+
+// chain is the hashes from..to of Hits for one block size.
+type chain struct{ blockTokens, from, to int }
+
+// Held is how many leading tokens of a prompt a server holds. Slower tiers include the
+// faster ones: CPU is the longest prefix of which every block is on the GPU or in CPU
+// memory. Guessed counts, behind those on the GPU, blocks that the server was sent
+// lately and has not confirmed.
+type Held struct {
+	GPU, CPU, Disk int
+	Guessed        int
+}
+
+// In returns the tokens held in a tier and those faster.
+func (h Held) In(t Tier) int {
+	switch t {
+	case GPU:
+		return h.GPU
+	case CPU:
+		return h.CPU
+	}
+	return h.Disk
+}
+
+// Held returns what a server holds, nothing for one that is not known. Where several
+// ranks of unknown choice share the server, it is what the best of them holds. Where a
+// rank has several KV groups, it is what all of them hold.
+func (h *Hits) Held(server string) Held {
+	if h.roster == nil {
+		return Held{}
+	}
+	return h.held(h.roster.servers[server])
+}
+
+// Tokens is Held(server).In(tier).
+func (h *Hits) Tokens(server string, tier Tier) int { return h.Held(server).In(tier) }
+
+// All returns every known server of the prompt's model, in no order.
+func (h *Hits) All() iter.Seq2[string, Held] {
+	return func(yield func(string, Held) bool) {
+		if h.roster == nil {
+			return
+		}
+		for server, ranks := range h.roster.servers {
+			if !yield(server, h.held(ranks)) {
+				return
+			}
+		}
+	}
+}
+
+func (h *Hits) held(ranks []rank) Held {
+	var best Held
+	for i := range ranks {
+		all := Held{GPU: h.tokens, CPU: h.tokens, Disk: h.tokens, Guessed: h.tokens}
+		for j := range ranks[i].groups {
+			all = all.least(h.heldBy(ranks[i].groups[j].holders))
+		}
+		best = best.most(all)
+	}
+	if h.countGuesses {
+		best.GPU = max(best.GPU, best.Guessed)
+		best.CPU, best.Disk = max(best.CPU, best.GPU), max(best.Disk, best.GPU)
+	}
+	return best
+}
+
+// heldBy is the most that one of some holders has.
+func (h *Hits) heldBy(holders []held) (best Held) {
+	for _, each := range holders {
+		r, n := &h.runs[each.number], each.blockTokens
+		best = best.most(Held{GPU: int(r[GPU]) * n, CPU: int(r[CPU]) * n, Disk: int(r[Disk]) * n, Guessed: int(r[guessed]) * n})
+	}
+	return best
+}
+
+func (h Held) most(o Held) Held {
+	return Held{max(h.GPU, o.GPU), max(h.CPU, o.CPU), max(h.Disk, o.Disk), max(h.Guessed, o.Guessed)}
+}
+
+func (h Held) least(o Held) Held {
+	return Held{min(h.GPU, o.GPU), min(h.CPU, o.CPU), min(h.Disk, o.Disk), min(h.Guessed, o.Guessed)}
+}
+
+// reset forgets the last match and keeps the memory.
+func (h *Hits) reset(tokens int, countGuesses bool) {
+	*h = Hits{tokens: tokens, countGuesses: countGuesses, runs: h.runs[:0], hashes: h.hashes[:0], chains: h.chains[:0]}
+}

@@ -1,0 +1,119 @@
+package kvstate
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+)
+
+// Index knows which server holds which blocks. Its methods may be called from any
+// goroutine.
+type Index struct {
+	cfg  Config
+	seed *Seed
+
+	models atomic.Pointer[map[string]*model]
+
+	blocks atomic.Int64 // of all sources
+	age    generation
+	trim   sync.Mutex // held while trimming
+
+	mu      sync.Mutex // guards sources, and orders changes of models
+	sources map[SourceID]*Source
+}
+
+// New returns an empty index.
+func New(cfg Config) (*Index, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	ix := &Index{cfg: cfg, seed: NewSeed(cfg.Secret), sources: map[SourceID]*Source{}}
+	ix.age.every = int64(max(1, cfg.MaxBlocks/generations))
+	ix.models.Store(&map[string]*model{})
+	return ix, nil
+}
+
+// Seed returns the keys of the block hashes.
+func (ix *Index) Seed() *Seed { return ix.seed }
+
+// Match finds how much of a prompt each server of its model holds. It takes no lock.
+// Blocks that come or go meanwhile may be seen or not.
+func (ix *Index) Match(p *Prompt, h *Hits) {
+	h.reset(len(p.Tokens), ix.cfg.CountGuesses)
+	m := (*ix.models.Load())[p.Model]
+	if m == nil {
+		return
+	}
+	h.model = m
+	m.match(p, ix.seed, h)
+	m.counts.matched(h)
+}
+
+// Guess enters that a server will soon hold the prompt that h is the match of. It is
+// believed for a short time, or until withdrawn.
+func (ix *Index) Guess(server string, h *Hits) Guess {
+	if h.model == nil {
+		return Guess{}
+	}
+	g := Guess{of: h.model.guesses}
+	for _, rank := range h.roster.servers[server] {
+		for _, group := range rank.groups {
+			for _, holder := range group.holders {
+				if new := g.of.add(holder.number, h.missing(holder)); new != nil {
+					g.all = append(g.all, new)
+				}
+			}
+		}
+	}
+	return g
+}
+
+// missing is the blocks of the prompt that a holder does not have on its GPU.
+func (h *Hits) missing(of held) []Hash {
+	for _, c := range h.chains {
+		if c.blockTokens == of.blockTokens {
+			return h.hashes[c.from:c.to][h.runs[of.number][GPU]:]
+		}
+	}
+	return nil
+}
+
+// Open adds a source. The caller closes it.
+func (ix *Index) Open(spec Spec) (*Source, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	if ix.sources[spec.SourceID] != nil {
+		return nil, fmt.Errorf("KV source %s is open already", spec.SourceID)
+	}
+	s := newSource(ix, ix.modelLocked(spec.Model), spec)
+	ix.sources[spec.SourceID] = s
+	return s, nil
+}
+
+// modelLocked returns the model of a name, which stays for good once it is known.
+func (ix *Index) modelLocked(name string) *model {
+	known := *ix.models.Load()
+	if m := known[name]; m != nil {
+		return m
+	}
+	more := maps.Clone(known)
+	m := newModel(name, &ix.cfg)
+	more[name] = m
+	ix.models.Store(&more)
+	return m
+}
+
+// list returns the open sources, in no order.
+func (ix *Index) list() []*Source {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	all := make([]*Source, 0, len(ix.sources))
+	for _, s := range ix.sources {
+		all = append(all, s)
+	}
+	return all
+}

@@ -1,0 +1,166 @@
+package kvstate
+
+import (
+	"math/bits"
+	"slices"
+	"sync/atomic"
+)
+
+// search finds how much of one chain the 64 holders of a word have.
+//
+// A holder's blocks of a chain are a run on the GPU shelf, then one on the CPU shelf,
+// then one on the disk shelf, each perhaps empty (see shelf). So it is enough to look
+// where a run may end: ahead in steps that double while nobody falls out, then by
+// halves between the last two looks for those who did. Holders that end together cost
+// as much as one.
+type search struct {
+	shelves *[tiers]*shelf
+	guesses *shelf // nil: not looked at
+	chain   []Hash
+	word    int
+	runs    []runs // of the word's holders
+	longest runs   // of all words
+}
+
+// runs are where a holder's leading runs end, in blocks: up to the end of each tier,
+// and up to the end of the guesses behind the GPU.
+type runs [tiers + 1]uint32
+
+const guessed = tiers
+
+// firstStep is how far the first jump behind the first block goes, in blocks.
+const firstStep = 16
+
+// gallop finds the ends of the runs on one shelf: all of the set have the blocks before
+// lo.
+func (s *search) gallop(tier Tier, lo int, set uint64) {
+	for step := 1; set != 0 && lo < len(s.chain); step = max(2*step, firstStep) {
+		look := min(lo+step, len(s.chain)) - 1
+		kept := set & s.bits(tier, look)
+		if gone := set &^ kept; gone != 0 {
+			s.bisect(tier, lo, look, gone)
+		}
+		set = kept
+		lo = look + 1
+	}
+	if set != 0 {
+		s.end(tier, len(s.chain), set)
+	}
+}
+
+// bisect finds ends in [lo, hi]: all of the set have the blocks before lo, and none has
+// block hi.
+func (s *search) bisect(tier Tier, lo, hi int, set uint64) {
+	for lo < hi {
+		middle := (lo + hi) / 2
+		kept := set & s.bits(tier, middle)
+		switch kept {
+		case set:
+			lo = middle + 1
+		case 0:
+			hi = middle
+		default:
+			s.bisect(tier, lo, middle, set&^kept)
+			lo, set = middle+1, kept
+		}
+	}
+	s.end(tier, lo, set)
+}
+
+// end notes that the runs of a tier end before a block, and goes on from there with the
+// slower tiers, and behind the GPU with the guesses.
+func (s *search) end(tier Tier, at int, set uint64) {
+	if tier == guessed {
+		s.note(guessed, at, set)
+		return
+	}
+	if at > 0 {
+		s.note(tier, at, set)
+	}
+	for next := tier + 1; next < tiers; next++ {
+		if s.shelves[next].used.Load() {
+			s.gallop(next, at, set)
+			break
+		}
+	}
+	if tier == GPU && s.guesses != nil {
+		s.gallop(guessed, at, set)
+	}
+}
+
+// note writes an end down for a tier and all slower ones.
+func (s *search) note(tier Tier, at int, set uint64) {
+	s.longest[tier] = max(s.longest[tier], uint32(at))
+	for ; set != 0; set &= set - 1 {
+		r := &s.runs[bits.TrailingZeros64(set)]
+		for t := tier; t < guessed; t++ {
+			r[t] = uint32(at)
+		}
+		if tier == GPU || tier == guessed {
+			r[guessed] = uint32(at)
+		}
+	}
+}
+
+func (s *search) bits(tier Tier, block int) uint64 {
+	if tier == guessed {
+		return s.guesses.word(s.chain[block], s.word)
+	}
+	return s.shelves[tier].word(s.chain[block], s.word)
+}
+
+// match fills h for a prompt.
+func (m *model) match(p *Prompt, seed *Seed, h *Hits) {
+	view := m.view.Load()
+	for i := range view.sizes {
+		size := view.sizes[i].tokens
+		from := len(h.hashes)
+		h.hashes = p.appendChain(h.hashes, seed, size)
+		h.chains = append(h.chains, chain{size, from, len(h.hashes)})
+	}
+	m.matchChains(view, h)
+}
+
+// matchChains fills h from its chains, one for each block size of the view.
+func (m *model) matchChains(view *roster, h *Hits) {
+	h.roster = view
+	h.runs = slices.Grow(h.runs[:0], view.words*64)[:view.words*64]
+	clear(h.runs)
+	s := search{shelves: &m.shelves}
+	if m.guesses.shelf.used.Load() {
+		s.guesses = m.guesses.shelf
+	}
+	for i, c := range h.chains {
+		s.chain, s.longest = h.hashes[c.from:c.to], runs{}
+		s.matchSize(&view.sizes[i], h)
+		for t, longest := range s.longest[:tiers] {
+			h.best[t] = max(h.best[t], int(longest)*c.blockTokens)
+			if t > 0 {
+				h.best[t] = max(h.best[t], h.best[t-1])
+			}
+		}
+	}
+}
+
+// matchSize runs the search for the holders of one block size. The first block is
+// looked up once for all of them: mostly few have it.
+func (s *search) matchSize(size *blockSize, h *Hits) {
+	if len(s.chain) == 0 {
+		return
+	}
+	t, at := s.shelves[GPU].find(s.chain[0])
+	slow := s.guesses != nil || s.shelves[CPU].used.Load() || s.shelves[Disk].used.Load()
+	for word, holders := range size.holders {
+		s.word, s.runs = word, h.runs[word*64:]
+		on := uint64(0)
+		if t != nil && uint64(word) < t.stride-1 {
+			on = holders & atomic.LoadUint64(&t.words[at+uint64(word)])
+		}
+		if on != 0 {
+			s.gallop(GPU, 1, on)
+		}
+		if off := holders &^ on; slow && off != 0 {
+			s.end(GPU, 0, off)
+		}
+	}
+}

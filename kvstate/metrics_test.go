@@ -1,0 +1,58 @@
+package kvstate
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+)
+
+func TestCollector(t *testing.T) {
+	ix, s := opened(t, Spec{SourceID: SourceID{Server: "s", Rank: 1}})
+	s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1,
+		wireEvent{kind: "BlockStored", hashes: []uint64{1, 2, 3, 4}, tokens: count(0, 64), size: 16, medium: "GPU"},
+		wireEvent{kind: "BlockStored", hashes: []uint64{3}, size: 16, medium: "CPU"},
+		wireEvent{kind: "BlockRemoved", hashes: []uint64{3, 99}, medium: "GPU"},
+		wireEvent{kind: "BlockEaten"})})
+	s.Live(Message{Seq: 5, Payload: []byte{0xc1}})
+	s.Live(Message{Seq: 6, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"})})
+	var h Hits
+	ix.Match(&Prompt{Model: "m", Tokens: count(0, 100)}, &h)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(ix.Collector())
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, family := range families {
+		if _, err := expfmt.MetricFamilyToText(&all, family); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, line := range []string{
+		`tandem_kv_best_match_tokens_total{model="m",tier="cpu"} 32`,
+		`tandem_kv_best_match_tokens_total{model="m",tier="gpu"} 32`,
+		`tandem_kv_blocks{rank="1",server="s",tier="gpu"} 2`,
+		`tandem_kv_blocks{rank="1",server="s",tier="cpu"} 0`,
+		`tandem_kv_blocks_stored_total{rank="1",server="s"} 7`,
+		`tandem_kv_events_dropped_total{rank="1",reason="removal",server="s"} 1`,
+		`tandem_kv_events_dropped_total{rank="1",reason="unknown",server="s"} 1`,
+		`tandem_kv_events_dropped_total{rank="1",reason="unreadable",server="s"} 1`,
+		`tandem_kv_gaps_total{rank="1",server="s"} 1`,
+		`tandem_kv_index_blocks{model="m",tier="gpu"} 2`,
+		`tandem_kv_matches_total{model="m"} 1`,
+		`tandem_kv_prompt_tokens_total{model="m"} 100`,
+		`tandem_kv_resets_total{rank="1",reason="gap",server="s"} 1`,
+		`tandem_kv_resets_total{rank="1",reason="restart",server="s"} 0`,
+		`tandem_kv_resets_total{rank="1",reason="unreadable",server="s"} 1`,
+	} {
+		if !strings.Contains(all.String(), line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+	if t.Failed() {
+		t.Log(all.String())
+	}
+}

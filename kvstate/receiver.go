@@ -1,0 +1,227 @@
+package kvstate
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// How the one receiver of an engine that dials is found, and what it passes on.
+const (
+	receiverLease = 2 * time.Second
+	receiverRenew = 500 * time.Millisecond
+	deltaDelay    = 20 * time.Millisecond // what is heard is gathered for this long
+	deltaKept     = 4096                  // entries of the stream
+	deltaBatch    = 256                   // entries that are read at once
+)
+
+// Feed is where a source's messages come from. Open connects or binds and returns what
+// ends it; it must not wait for the engine.
+type Feed func() (stop func(), err error)
+
+// Follow keeps the source of an engine that dials out true until the context ends. Such
+// an engine has one receiver: the replica that holds the lease binds the feed and passes
+// on what it hears as deltas through a stream, the others apply them. When the receiver
+// dies, another one takes over within three seconds: a snapshot first, since what was
+// said in between is lost, and the source forgets what it cannot prove.
+func (sh *Shared) Follow(ctx context.Context, s *Source, feed Feed) {
+	f := &follower{Shared: sh, s: s, from: "$"}
+	for ctx.Err() == nil {
+		mine, err := sh.client.SetNX(ctx, sh.key(s.ID(), "receiver"), sh.replica, receiverLease).Result()
+		sh.note(err)
+		switch {
+		case err == nil && mine:
+			f.receive(ctx, feed)
+		case err != nil:
+			// Without Redis nobody else can hear the engine: do it alone.
+			f.receiveAlone(ctx, feed)
+		default:
+			f.listen(ctx)
+		}
+	}
+}
+
+// Receiver returns who hears the engine of a source, "" if nobody is known.
+func (sh *Shared) Receiver(ctx context.Context, id SourceID) string {
+	who, err := sh.client.Get(ctx, sh.key(id, "receiver")).Result()
+	if err != nil {
+		return ""
+	}
+	return who
+}
+
+// follower is the part of one replica in one such source.
+type follower struct {
+	*Shared
+	s    *Source
+	from string // last entry of the stream that was read
+	// restoreAt is when a snapshot may be asked for again.
+	restoreAt time.Time
+}
+
+// receive hears the engine for as long as the lease is renewed.
+func (f *follower) receive(ctx context.Context, feed Feed) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f.s.Record(true)
+	defer f.s.Record(false)
+	// The others begin where this replica does.
+	f.pass(ctx, f.s.Snapshot())
+	stop, err := feed()
+	if err != nil {
+		f.log.Error("cannot receive KV events", "source", f.s.ID().String(), "error", err.Error())
+		waitFor(ctx, receiverLease)
+		return
+	}
+	defer stop()
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		defer cancel()
+		f.renew(ctx)
+	})
+	for waitFor(ctx, deltaDelay) {
+		if delta := f.s.TakeDelta(); delta != nil {
+			f.pass(ctx, delta)
+		}
+	}
+	renewing.Wait()
+	f.from = "$"
+}
+
+// receiveAlone hears the engine until Redis can be asked again who should.
+func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
+	stop, err := feed()
+	if err != nil { // another replica on this machine has the address
+		waitFor(ctx, receiverRenew)
+		return
+	}
+	defer stop()
+	for waitFor(ctx, receiverRenew) {
+		if f.client.Ping(ctx).Err() == nil {
+			return
+		}
+	}
+}
+
+// renew keeps the lease until it is lost. A lease that another one holds is lost at
+// once; one that Redis cannot be asked about, when it must have expired.
+func (f *follower) renew(ctx context.Context) {
+	key, sure := f.key(f.s.ID(), "receiver"), time.Now()
+	for waitFor(ctx, receiverRenew) {
+		renewed, err := renewLease.Run(ctx, f.client, []string{key}, f.replica, receiverLease.Milliseconds()).Int()
+		switch {
+		case err == nil && renewed == 1:
+			sure = time.Now()
+		case err == nil, time.Since(sure) > receiverLease:
+			return
+		}
+	}
+	// Let another take over at once.
+	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiverRenew)
+	defer cancel()
+	_ = dropLease.Run(done, f.client, []string{key}, f.replica).Err() // it expires anyway
+}
+
+var (
+	renewLease = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end`)
+	dropLease  = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end`)
+)
+
+// pass puts a delta into the stream. One that does not get through is a gap to those
+// who read, who then take a snapshot; the journal is told to make the next one whole.
+func (f *follower) pass(ctx context.Context, delta []byte) {
+	key := f.key(f.s.ID(), "deltas")
+	_, err := f.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.XAdd(ctx, &redis.XAddArgs{Stream: key, MaxLen: deltaKept, Approx: true, Values: []any{"d", delta}})
+		p.Expire(ctx, key, snapshotLife)
+		return nil
+	})
+	f.note(err)
+	if err != nil {
+		f.s.lose()
+	}
+}
+
+// lose makes the next delta a snapshot.
+func (s *Source) lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.journal.lost = true
+}
+
+// listen applies what the receiver passes on, until the lease is free or the context
+// ends.
+func (f *follower) listen(ctx context.Context) {
+	key, lease := f.key(f.s.ID(), "deltas"), f.key(f.s.ID(), "receiver")
+	if f.from == "$" {
+		f.begin(ctx)
+	}
+	for ctx.Err() == nil {
+		streams, err := f.client.XRead(ctx, &redis.XReadArgs{Streams: []string{key, f.from}, Count: deltaBatch, Block: receiverRenew / 4}).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			f.note(err)
+			return
+		}
+		for _, stream := range streams {
+			for _, entry := range stream.Messages {
+				f.take(ctx, entry)
+			}
+		}
+		if n, err := f.client.Exists(ctx, lease).Result(); err != nil || n == 0 {
+			return
+		}
+	}
+}
+
+// begin takes the kept snapshot; what the stream still has of the time before it is
+// passed over.
+func (f *follower) begin(ctx context.Context) {
+	f.Restore(ctx, f.s)
+	f.from = "0"
+}
+
+// restorePause is how long a source that missed something waits for a better snapshot.
+const restorePause = time.Second
+
+// take applies one entry. Where something is missing before it, the kept snapshot is
+// taken, and until one comes that closes the gap nothing is believed: the receiver
+// writes one now and then.
+func (f *follower) take(ctx context.Context, entry redis.XMessage) {
+	f.from = entry.ID
+	text, ok := entry.Values["d"].(string)
+	if !ok {
+		return
+	}
+	delta := []byte(text)
+	if !errors.Is(f.s.Apply(delta), ErrDeltaGap) || f.past(delta) || time.Now().Before(f.restoreAt) {
+		return
+	}
+	f.restoreAt = time.Now().Add(restorePause)
+	if f.Restore(ctx, f.s) && (f.past(delta) || f.s.Apply(delta) == nil) {
+		f.restoreAt = time.Time{}
+		return
+	}
+	f.s.Restarted()
+}
+
+// past reports whether a delta tells of what the source knows already.
+func (f *follower) past(delta []byte) bool {
+	epoch, seq, err := SnapshotOrder(delta)
+	now := f.s.State()
+	return err == nil && now.SeqKnown && (epoch < now.Epoch || epoch == now.Epoch && seq <= now.Seq)
+}
+
+// waitFor waits, false if the context ended first.
+func waitFor(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,353 @@
+package kvstate
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// stream is the publisher of a simulated engine, and a feed that loses, doubles and
+// swaps its messages on the way to a source.
+type stream struct {
+	cache  *cache
+	source *Source
+	form   wireForm
+	clock  float64
+	next   uint64   // number of the next batch
+	kept   [][]byte // the last ones, for replay; empty: no replay
+	keep   int
+
+	silent bool // replays are asked for and not answered
+}
+
+// publish numbers what happened in the cache.
+func (s *stream) publish() Message {
+	s.clock++
+	m := Message{Seq: s.next, Payload: wireBatch(s.form, s.clock, s.cache.events...)}
+	s.cache.events = nil
+	s.next++
+	s.kept = append(s.kept, m.Payload)
+	if len(s.kept) > s.keep {
+		s.kept = s.kept[1:]
+	}
+	return m
+}
+
+// live hands a message over as a feed does.
+func (s *stream) live(m Message) {
+	for {
+		ask := s.source.Live(m)
+		if !ask.Wanted() {
+			return
+		}
+		s.run(ask)
+	}
+}
+
+// run carries out an ask, and what it leads to.
+func (s *stream) run(ask Ask) {
+	for tries := 0; ask.Wanted() && tries < 4; tries++ {
+		s.source.BeginReplay(ask)
+		if s.silent {
+			ask = s.source.EndReplay(false)
+			continue
+		}
+		first := s.next - uint64(len(s.kept))
+		for i, payload := range s.kept {
+			if n := first + uint64(i); n >= ask.From {
+				s.source.Replayed(Message{Seq: n, Payload: payload})
+			}
+		}
+		ask = s.source.EndReplay(true)
+	}
+}
+
+// restart is the engine dying and coming back empty, with other hashes.
+func (s *stream) restart() {
+	s.cache = newCache(s.cache.size, s.cache.salt+1)
+	s.next, s.kept = 0, nil
+	s.source.Disconnected()
+	s.run(s.source.Connected())
+}
+
+// TestSource_NeverClaimsWhatIsNotHeld: however messages are lost, doubled and swapped,
+// and whenever the engine restarts, in the end the index claims nothing that the engine
+// does not hold; and where everything could be replayed, it claims all.
+func TestSource_NeverClaimsWhatIsNotHeld(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		prompts := drawPrompts(t)
+		replays := rapid.Bool().Draw(t, "replays")
+		keep := rapid.SampledFrom([]int{1, 4, 1000}).Draw(t, "kept for replay")
+		ix, err := New(Default())
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := ix.Open(Spec{SourceID: SourceID{Server: "s"}, Model: "m", Replays: replays})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &stream{
+			cache: newCache(rapid.SampledFrom([]int{4, 16}).Draw(t, "block size"), 1), source: source, keep: keep,
+			next: rapid.SampledFrom([]uint64{0, 1}).Draw(t, "first number"),
+		}
+		s.run(source.Connected())
+		var late []Message
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			kinds := []string{"deliver", "deliver", "deliver", "deliver", "lose", "twice", "restart", "reconnect", "check"}
+			if replays {
+				kinds = append(kinds, "late", "silence")
+			}
+			kind := rapid.SampledFrom(kinds).Draw(t, "fate")
+			switch kind {
+			case "restart":
+				s.restart()
+				continue
+			case "reconnect":
+				source.Disconnected()
+				s.run(source.Connected())
+				continue
+			case "check":
+				s.run(source.Check())
+				continue
+			case "silence":
+				s.silent = !s.silent
+				continue
+			}
+			s.cache.step(t, prompts)
+			m := s.publish()
+			switch kind {
+			case "deliver":
+				s.live(m)
+				for _, old := range late {
+					s.live(old)
+				}
+				late = nil
+			case "twice":
+				s.live(m)
+				s.live(m)
+			case "late":
+				late = append(late, m)
+			}
+		}
+		// Quiet: what is under way arrives, and one message more.
+		s.silent = false
+		s.live(s.publish())
+		s.run(source.Check())
+		source.checkTree(t)
+
+		var hits Hits
+		for _, prompt := range prompts {
+			ix.Match(&Prompt{Model: "m", Tokens: prompt}, &hits)
+			got, want := hits.Held("s"), s.cache.truth(prompt)
+			if got.GPU > want.GPU || got.CPU > want.CPU || got.Disk > want.Disk {
+				t.Fatalf("claimed %+v, truth %+v", got, want)
+			}
+			if replays && keep == 1000 && got != want {
+				t.Fatalf("claimed %+v, truth %+v though everything could be replayed", got, want)
+			}
+		}
+	})
+}
+
+// lone is a source with a log of simple batches: batch n stores block n of one chain.
+func lone(t *testing.T, replays bool) (*Index, *Source, func(seq int) Message) {
+	t.Helper()
+	ix, err := New(Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ix.Open(Spec{SourceID: SourceID{Server: "s"}, Model: "m", Replays: replays})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ix, s, func(seq int) Message {
+		e := wireEvent{kind: "BlockStored", hashes: []uint64{uint64(seq + 1)}, parent: uint64(seq), tokens: []uint32{uint32(seq)}, size: 1, medium: "GPU"}
+		return Message{Seq: uint64(seq), Payload: wireBatch(wireForm{}, float64(seq), e)}
+	}
+}
+
+// claims is how many blocks of lone's chain the source claims.
+func claims(ix *Index, n int) int {
+	p := Prompt{Model: "m"}
+	for i := range n {
+		p.Tokens = append(p.Tokens, uint32(i))
+	}
+	var h Hits
+	ix.Match(&p, &h)
+	return h.Tokens("s", GPU)
+}
+
+func TestSource_AsksAndForgets(t *testing.T) {
+	type step struct {
+		do     string // live N, replay WHY FROM, got N, end, broke, connected, reconnected, check, other N (another publisher's batch N)
+		n      int
+		ask    Ask
+		claims int
+	}
+	for name, c := range map[string]struct {
+		replays bool
+		steps   []step
+	}{
+		"in order": {false, []step{{"live", 0, Ask{}, 1}, {"live", 1, Ask{}, 2}, {"live", 2, Ask{}, 3}}},
+		"numbers may start at 1": {true, []step{
+			{"connected", 0, Ask{Start, 0}, 0}, {"got", 1, Ask{}, 0}, {"end", 0, Ask{}, 0},
+			{"live", 2, Ask{}, 0}}},
+		"duplicate": {false, []step{{"live", 0, Ask{}, 1}, {"live", 0, Ask{}, 1}, {"live", 1, Ask{}, 2}, {"live", 0, Ask{}, 2}}},
+		"gap without replay": {false, []step{
+			{"live", 0, Ask{}, 1}, {"live", 1, Ask{}, 2}, {"live", 5, Ask{}, 0}, {"live", 6, Ask{}, 0}}},
+		"gap filled": {true, []step{
+			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
+			{"live", 3, Ask{Gap, 0}, 1}, {"begin", 0, Ask{Gap, 0}, 1},
+			{"got", 0, Ask{}, 1}, {"got", 1, Ask{}, 2}, {"got", 2, Ask{}, 3}, {"got", 3, Ask{}, 4}, {"end", 0, Ask{}, 4},
+			{"live", 3, Ask{}, 4}, {"live", 4, Ask{}, 5}}},
+		"gap beyond what is kept": {true, []step{
+			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
+			{"live", 9, Ask{Gap, 0}, 1}, {"begin", 0, Ask{Gap, 0}, 1},
+			{"got", 7, Ask{}, 0}, {"got", 8, Ask{}, 0}, {"end", 0, Ask{}, 0}, {"live", 9, Ask{}, 0}}},
+		"replay not answered": {true, []step{
+			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
+			{"live", 2, Ask{Gap, 0}, 1}, {"begin", 0, Ask{Gap, 0}, 1}, {"broke", 0, Ask{Start, 0}, 0},
+			{"live", 2, Ask{}, 0}, {"live", 3, Ask{}, 0}}},
+		"restart seen by its number": {true, []step{
+			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"got", 1, Ask{}, 2}, {"end", 0, Ask{}, 2},
+			{"live", 2, Ask{}, 3}, {"other", 0, Ask{Restart, 0}, 0}, {"begin", 0, Ask{Restart, 0}, 0},
+			{"other got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1}, {"other", 0, Ask{}, 1}}},
+		"restart seen by the proof": {true, []step{
+			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"got", 1, Ask{}, 2}, {"end", 0, Ask{}, 2},
+			{"reconnected", 0, Ask{Gap, 1}, 2}, {"begin", 1, Ask{Gap, 1}, 2}, {"other got", 1, Ask{}, 0}, {"other got", 2, Ask{}, 0},
+			{"end", 0, Ask{Restart, 0}, 0}}},
+		"restart without a word": {true, []step{
+			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
+			{"check", 0, Ask{Proof, 0}, 1}, {"begin", 0, Ask{Proof, 0}, 1}, {"end", 0, Ask{Restart, 0}, 0}}},
+		"a proof that is not answered proves nothing": {true, []step{
+			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
+			{"check", 0, Ask{Proof, 0}, 1}, {"begin", 0, Ask{Proof, 0}, 1}, {"broke", 0, Ask{}, 1}, {"live", 1, Ask{}, 2}}},
+		"reconnect without replay": {false, []step{
+			{"connected", 0, Ask{}, 0}, {"live", 0, Ask{}, 1}, {"reconnected", 0, Ask{}, 0}}},
+		"number jumps by 2^63": {false, []step{
+			{"live", 0, Ask{}, 1}, {"far", 1, Ask{}, 0}, {"live", 0, Ask{}, 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ix, s, batch := lone(t, c.replays)
+			for i, step := range c.steps {
+				var ask Ask
+				m := batch(step.n)
+				switch step.do {
+				case "live":
+					ask = s.Live(m)
+				case "far":
+					m.Seq += 1 << 63
+					ask = s.Live(m)
+				case "other", "other got":
+					m.Payload = append(slices.Clone(m.Payload), 0xc0) // another checksum
+					if step.do == "other" {
+						ask = s.Live(m)
+					} else {
+						s.Replayed(m)
+					}
+				case "connected", "reconnected":
+					if step.do == "reconnected" {
+						s.Disconnected()
+					}
+					ask = s.Connected()
+					if step.do == "connected" && ask.Wanted() {
+						s.BeginReplay(ask)
+					}
+				case "check":
+					ask = s.Check()
+				case "begin":
+					s.BeginReplay(step.ask)
+					ask = step.ask
+				case "got":
+					s.Replayed(m)
+				case "end", "broke":
+					ask = s.EndReplay(step.do == "end")
+				}
+				if ask != step.ask {
+					t.Fatalf("step %d, %s %d: asks %+v, want %+v", i, step.do, step.n, ask, step.ask)
+				}
+				if got := claims(ix, 20); got != step.claims {
+					t.Fatalf("step %d, %s %d: claims %d blocks, want %d", i, step.do, step.n, got, step.claims)
+				}
+			}
+		})
+	}
+}
+
+func TestSource_OpenTwice(t *testing.T) {
+	ix, s, _ := lone(t, false)
+	if _, err := ix.Open(Spec{SourceID: s.ID(), Model: "m"}); err == nil {
+		t.Error("a second source of the same name was opened")
+	}
+	s.Close()
+	s.Close()
+	again, err := ix.Open(Spec{SourceID: s.ID(), Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Live(Message{}) // closed: nothing happens
+	if len(ix.Sources()) != 1 {
+		t.Errorf("%d sources", len(ix.Sources()))
+	}
+	again.Close()
+}
+
+// TestIndex_Trim: the bound holds, what was confirmed last stays, and of a chain the
+// head stays longest.
+func TestIndex_Trim(t *testing.T) {
+	cfg := Default()
+	cfg.MaxBlocks = 4096
+	ix, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sources []*Source
+	for i := range 3 {
+		s, err := ix.Open(Spec{SourceID: SourceID{Server: fmt.Sprint("s", i)}, Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, s)
+	}
+	chain := func(conversation int) []uint32 { // 100 blocks of 4, the first 10 shared by all
+		tokens := make([]uint32, 400)
+		for i := range tokens {
+			tokens[i] = uint32(i)
+			if i >= 40 {
+				tokens[i] += uint32(1000 * conversation)
+			}
+		}
+		return tokens
+	}
+	caches := []*cache{newCache(4, 1), newCache(4, 2), newCache(4, 3)}
+	seqs := make([]uint64, 3)
+	const conversations = 300
+	for c := range conversations {
+		i := c % 3
+		caches[i].compute(chain(c), false)
+		caches[i].publish(sources[i], wireForm{}, &seqs[i])
+		sources[i].checkTree(t)
+		if blocks := ix.blocks.Load(); blocks > 4096 {
+			t.Fatalf("%d blocks after %d conversations", blocks, c)
+		}
+	}
+	var h Hits
+	for c := conversations - 20; c < conversations; c++ {
+		ix.Match(&Prompt{Model: "m", Tokens: chain(c)}, &h)
+		if got := h.Tokens(fmt.Sprint("s", c%3), GPU); got != 400 {
+			t.Errorf("of conversation %d, one of the last, %d tokens are left", c, got)
+		}
+	}
+	ix.Match(&Prompt{Model: "m", Tokens: chain(0)}, &h)
+	if got := h.Tokens("s0", GPU); got != 40 {
+		t.Errorf("of the first conversation %d tokens are left, want the shared 40", got)
+	}
+	for _, s := range sources {
+		s.Close()
+	}
+	if blocks := ix.blocks.Load(); blocks != 0 {
+		t.Errorf("%d blocks of nobody", blocks)
+	}
+}

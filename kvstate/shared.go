@@ -1,0 +1,217 @@
+package kvstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+)
+
+// The keys of kvstate in Redis. All begin with the configured prefix; the braces keep
+// those of one source on one node of a cluster.
+//
+//	<prefix>kv:{server#rank}:snapshot       name of the newest snapshot
+//	<prefix>kv:{server#rank}:snapshot:NAME  list of its pieces
+//	<prefix>kv:{server#rank}:writer         who writes the next one; expires
+//	<prefix>kv:{server#rank}:receiver       who hears an engine that dials; expires
+//	<prefix>kv:{server#rank}:deltas         stream of what the receiver hears
+const (
+	snapshotLife  = time.Hour        // a snapshot that nobody renews
+	snapshotPiece = 256 << 10        // bytes; larger values block a Redis for longer
+	snapshotMax   = 1 << 30          // bytes that are read
+	writerLease   = 45 * time.Second // one snapshot a source and lease
+)
+
+// Shared keeps what the sources know in Redis, so that a replica that starts is warm in
+// seconds: per source a snapshot, written now and then by one replica. Engine hashes
+// and sequence numbers are in it, so removals and parents still resolve afterwards.
+// Two writers do no harm; without Redis nothing is kept.
+type Shared struct {
+	client  redis.UniversalClient
+	prefix  string
+	replica string
+	index   *Index
+	log     *slog.Logger
+
+	restored, written, failed atomic.Uint64
+	down                      atomic.Bool
+}
+
+// NewShared returns the sharing of an index under a replica's own name.
+func NewShared(index *Index, client redis.UniversalClient, prefix, replica string, log *slog.Logger) *Shared {
+	return &Shared{client: client, prefix: prefix, replica: replica, index: index, log: log}
+}
+
+func (sh *Shared) key(id SourceID, name string) string {
+	return sh.prefix + "kv:{" + id.Server + "#" + strconv.Itoa(id.Rank) + "}:" + name
+}
+
+// note keeps whether Redis answers, and logs when that changes.
+func (sh *Shared) note(err error) {
+	down := err != nil && !errors.Is(err, context.Canceled)
+	if down {
+		sh.failed.Add(1)
+	}
+	if sh.down.Swap(down) == down {
+		return
+	}
+	if down {
+		sh.log.Warn("cannot keep KV locality in Redis", "error", err.Error())
+		return
+	}
+	sh.log.Info("keeping KV locality in Redis")
+}
+
+// Restore brings a source to where the newest snapshot of it was; false if there is none
+// that can be used. It is called before the source's feed connects: the replay, or the
+// first live batch, then shows whether the snapshot is still true.
+func (sh *Shared) Restore(ctx context.Context, s *Source) bool {
+	snapshot, err := sh.read(ctx, s.ID())
+	if err == nil {
+		err = s.Apply(snapshot)
+	}
+	if errors.Is(err, redis.Nil) {
+		return false
+	}
+	if err != nil {
+		sh.log.Warn("a KV snapshot cannot be used", "source", s.ID().String(), "error", err.Error())
+		return false
+	}
+	sh.restored.Add(1)
+	return true
+}
+
+func (sh *Shared) read(ctx context.Context, id SourceID) ([]byte, error) {
+	name, err := sh.client.Get(ctx, sh.key(id, "snapshot")).Result()
+	if err != nil {
+		return nil, err
+	}
+	var snapshot []byte
+	const batch = 16 // pieces a round trip
+	for from := int64(0); ; from += batch {
+		pieces, err := sh.client.LRange(ctx, sh.key(id, "snapshot:"+name), from, from+batch-1).Result()
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pieces {
+			snapshot = append(snapshot, p...)
+		}
+		if len(snapshot) > snapshotMax {
+			return nil, fmt.Errorf("%w: larger than %d bytes", ErrDelta, snapshotMax)
+		}
+		if len(pieces) < batch {
+			return snapshot, nil
+		}
+	}
+}
+
+// Run writes snapshots until the context ends, each source's when it has changed and no
+// other replica has written it lately.
+func (sh *Shared) Run(ctx context.Context, every time.Duration) {
+	written := make(map[SourceID]uint64)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, s := range sh.index.list() {
+			if changes := s.changes(); changes != written[s.ID()] && sh.turn(ctx, s.ID(), every) {
+				if err := sh.Write(ctx, s); err != nil {
+					sh.note(err)
+					continue
+				}
+				written[s.ID()] = changes
+			}
+		}
+	}
+}
+
+// changes counts what would make a new snapshot differ.
+func (s *Source) changes() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.counts.Stored + s.counts.Removed + s.counts.Cleared + s.counts.Restarts
+	for _, r := range s.counts.Resets {
+		n += r
+	}
+	return n
+}
+
+// turn reports whether this replica is to write a source's next snapshot.
+func (sh *Shared) turn(ctx context.Context, id SourceID, every time.Duration) bool {
+	lease := min(writerLease, 3*every/2)
+	mine, err := sh.client.SetNX(ctx, sh.key(id, "writer"), sh.replica, lease).Result()
+	sh.note(err)
+	if err != nil || mine {
+		return mine
+	}
+	who, err := sh.client.Get(ctx, sh.key(id, "writer")).Result()
+	return err == nil && who == sh.replica
+}
+
+// Write keeps a snapshot of a source.
+func (sh *Shared) Write(ctx context.Context, s *Source) error {
+	snapshot, id := s.Snapshot(), s.ID()
+	epoch, seq, err := SnapshotOrder(snapshot)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("%d-%d-%s", epoch, seq, sh.replica)
+	pieces, pointer := sh.key(id, "snapshot:"+name), sh.key(id, "snapshot")
+	if err := sh.client.Del(ctx, pieces).Err(); err != nil {
+		return err
+	}
+	for from := 0; from < len(snapshot); from += snapshotPiece {
+		if err := sh.client.RPush(ctx, pieces, snapshot[from:min(from+snapshotPiece, len(snapshot))]).Err(); err != nil {
+			return err
+		}
+	}
+	before, err := sh.client.Get(ctx, pointer).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	_, err = sh.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Expire(ctx, pieces, snapshotLife)
+		p.Set(ctx, pointer, name, snapshotLife)
+		if before != "" && before != name {
+			// Who reads it at this moment has it broken off, and begins without.
+			p.Del(ctx, sh.key(id, "snapshot:"+before))
+		}
+		return nil
+	})
+	if err == nil {
+		sh.written.Add(1)
+	}
+	return err
+}
+
+var (
+	sharedUpDesc     = prometheus.NewDesc("tandem_kv_shared", "1 while what is known of KV can be kept in Redis, else 0 (degraded: routing goes on from memory).", nil, nil)
+	sharedEventsDesc = prometheus.NewDesc("tandem_kv_snapshots_total", "Snapshots of sources: restored from Redis, written to it, and calls of Redis that failed.", []string{"what"}, nil)
+)
+
+// Describe and Collect make Shared a Prometheus collector.
+func (sh *Shared) Describe(ch chan<- *prometheus.Desc) {
+	ch <- sharedUpDesc
+	ch <- sharedEventsDesc
+}
+
+func (sh *Shared) Collect(ch chan<- prometheus.Metric) {
+	up := 1.0
+	if sh.down.Load() {
+		up = 0
+	}
+	ch <- prometheus.MustNewConstMetric(sharedUpDesc, prometheus.GaugeValue, up)
+	for what, n := range map[string]uint64{"restored": sh.restored.Load(), "written": sh.written.Load(), "failed": sh.failed.Load()} {
+		ch <- prometheus.MustNewConstMetric(sharedEventsDesc, prometheus.CounterValue, float64(n), what)
+	}
+}

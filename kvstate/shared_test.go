@@ -1,0 +1,264 @@
+package kvstate
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+)
+
+// sharer is one replica's index of one source.
+type sharer struct {
+	index  *Index
+	source *Source
+	shared *Shared
+}
+
+func newSharer(t *testing.T, r *redisserver.Server, name string, replays bool) *sharer {
+	t.Helper()
+	ix, err := New(Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ix.Open(Spec{SourceID: SourceID{Server: "engine:8000"}, Model: "m", Replays: replays})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
+		DialTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond, WriteTimeout: 200 * time.Millisecond})
+	t.Cleanup(func() { _ = client.Close() })
+	return &sharer{ix, s, NewShared(ix, client, "test:", name, slog.New(slog.DiscardHandler))}
+}
+
+// holds is what the source has on the GPU, in blocks.
+func (m *sharer) holds() (n int) {
+	for _, h := range m.source.State().Holders {
+		n += h.GPU
+	}
+	return n
+}
+
+// engineMessages are batches of one block each, a chain, numbered from a start.
+func engineMessages(from, to int) (all []Message) {
+	for i := from; i < to; i++ {
+		tokens := make([]uint32, 16)
+		for k := range tokens {
+			tokens[k] = uint32(16*i + k)
+		}
+		e := wireEvent{kind: "BlockStored", hashes: []uint64{uint64(i + 1)}, parent: uint64(i), tokens: tokens, size: 16, medium: "GPU"}
+		all = append(all, Message{Seq: uint64(i), Payload: wireBatch(wireForm{}, 0, e)})
+	}
+	return all
+}
+
+func waitUntil(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
+
+func TestShared_ASnapshotMakesAnotherReplicaWarm(t *testing.T) {
+	r := redisserver.Start(t)
+	a, b := newSharer(t, r, "a", false), newSharer(t, r, "b", false)
+	if b.shared.Restore(t.Context(), b.source) {
+		t.Error("restored from nothing")
+	}
+	a.source.Connected()
+	for _, m := range engineMessages(0, 20_000) { // several pieces
+		a.source.Live(m)
+	}
+	for range 2 { // the second replaces the first
+		if err := a.shared.Write(t.Context(), a.source); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !b.shared.Restore(t.Context(), b.source) || b.holds() != 20_000 || a.holds() != 20_000 {
+		t.Fatalf("%d blocks of %d", b.holds(), a.holds())
+	}
+	if !bytes.Equal(a.source.Snapshot(), b.source.Snapshot()) {
+		t.Error("the two differ")
+	}
+	// Removals and parents still resolve, and the numbering goes on.
+	next := engineMessages(20_000, 20_001)[0]
+	if ask := b.source.Live(next); ask.Wanted() {
+		b.source.BeginReplay(ask)
+		b.source.EndReplay(true)
+		b.source.Live(next)
+	}
+	if b.holds() != 20_001 {
+		t.Errorf("%d blocks after the next batch", b.holds())
+	}
+	keys, err := r.Client().Keys(t.Context(), "*").Result()
+	if err != nil || len(keys) != 2 {
+		t.Errorf("keys %v, %v", keys, err)
+	}
+	for _, k := range keys {
+		if ttl := r.Client().TTL(t.Context(), k).Val(); ttl <= 0 {
+			t.Errorf("%s has no TTL", k)
+		}
+	}
+}
+
+func TestShared_OneReplicaWritesForAll(t *testing.T) {
+	r := redisserver.Start(t)
+	a, b := newSharer(t, r, "a", false), newSharer(t, r, "b", false)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for _, m := range []*sharer{a, b} {
+		m.source.Connected()
+		for _, msg := range engineMessages(0, 100) {
+			m.source.Live(msg)
+		}
+		running.Go(func() { m.shared.Run(ctx, 50*time.Millisecond) })
+	}
+	waitUntil(t, "somebody wrote", func() bool { return a.shared.written.Load()+b.shared.written.Load() > 0 })
+	cancel()
+	running.Wait()
+	if n := a.shared.written.Load() + b.shared.written.Load(); n > 3 {
+		t.Errorf("written %d times for one state", n)
+	}
+}
+
+func TestShared_GarbageInRedisHarmsNothing(t *testing.T) {
+	r := redisserver.Start(t)
+	m := newSharer(t, r, "a", false)
+	c, id := r.Client(), m.source.ID()
+	for name, piece := range map[string]string{"empty": "", "short": "x", "random": string(bytes.Repeat([]byte{0x5a}, 1000))} {
+		c.Set(t.Context(), m.shared.key(id, "snapshot"), name, 0)
+		c.RPush(t.Context(), m.shared.key(id, "snapshot:"+name), piece)
+		if m.shared.Restore(t.Context(), m.source) {
+			t.Errorf("%s passed for a snapshot", name)
+		}
+	}
+	c.Set(t.Context(), m.shared.key(id, "snapshot:wrong"), "a string", 0)
+	c.Set(t.Context(), m.shared.key(id, "snapshot"), "wrong", 0)
+	if m.shared.Restore(t.Context(), m.source) {
+		t.Error("a key of another type passed for a snapshot")
+	}
+}
+
+// dialer is an engine that dials: only one feed is bound to it at a time.
+type dialer struct {
+	mu    sync.Mutex // guards the rest
+	bound *Source
+	who   string
+	next  int
+}
+
+func (d *dialer) feed(m *sharer, name string) Feed {
+	return func() (func(), error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.bound != nil {
+			return nil, fmt.Errorf("%s has the address", d.who)
+		}
+		d.bound, d.who = m.source, name
+		m.source.Connected()
+		return func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.bound, d.who = nil, ""
+		}, nil
+	}
+}
+
+// say publishes the next n batches to whoever is bound; nobody hears them otherwise.
+func (d *dialer) say(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range engineMessages(d.next, d.next+n) {
+		d.next++
+		if d.bound == nil {
+			continue
+		}
+		if ask := d.bound.Live(m); ask.Wanted() { // this engine can replay all
+			d.bound.BeginReplay(ask)
+			for _, old := range engineMessages(0, d.next) {
+				d.bound.Replayed(old)
+			}
+			if again := d.bound.EndReplay(true); !again.Wanted() {
+				d.bound.Live(m)
+			}
+		}
+	}
+}
+
+func (d *dialer) receiver() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.who
+}
+
+func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
+	r := redisserver.Start(t)
+	sharers := map[string]*sharer{"a": newSharer(t, r, "a", true), "b": newSharer(t, r, "b", true), "c": newSharer(t, r, "c", true)}
+	engine := &dialer{}
+	stops := make(map[string]func())
+	for name, m := range sharers {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			m.shared.Follow(ctx, m.source, engine.feed(m, name))
+		}()
+		stops[name] = func() { cancel(); <-done }
+	}
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
+	all := func(n int) func() bool {
+		return func() bool {
+			for name := range stops {
+				if sharers[name].holds() != n {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	waitUntil(t, "somebody receives", func() bool { return engine.receiver() != "" })
+	engine.say(50)
+	waitUntil(t, "all know", all(50))
+	engine.say(50)
+	waitUntil(t, "all know more", all(100))
+
+	first := engine.receiver()
+	if who := sharers["a"].shared.Receiver(t.Context(), sharers["a"].source.ID()); who != first {
+		t.Errorf("Redis names %q, %q receives", who, first)
+	}
+	start := time.Now()
+	stops[first]()
+	delete(stops, first)
+	waitUntil(t, "another takes over", func() bool { return engine.receiver() != "" })
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("taken over after %v", took)
+	}
+	engine.say(20)
+	waitUntil(t, "the others know", all(120))
+
+	// Redis away for a while: the receiver goes on hearing, the others catch up.
+	r.Kill()
+	engine.say(10)
+	r.Restart()
+	waitUntil(t, "somebody receives again", func() bool { return engine.receiver() != "" })
+	said := time.Now()
+	waitUntil(t, "the others know all again", func() bool {
+		if time.Since(said) > 300*time.Millisecond { // traffic goes on
+			engine.say(1)
+			said = time.Now()
+		}
+		return all(engine.next)()
+	})
+}

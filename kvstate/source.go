@@ -1,0 +1,295 @@
+package kvstate
+
+import (
+	"hash/crc32"
+	"math"
+	"sync"
+	"time"
+)
+
+// Source takes in what one engine publishes: bytes in, changes of the index and wishes
+// for replays out. It opens no sockets and waits for nothing, so that a feed (zmqsub)
+// or a test can drive it:
+//
+//	ask := source.Connected()               // each time
+//	ask = source.Live(message)              // with an ask: offer it again afterwards
+//	ask = source.Check()                    // now and then
+//	source.Disconnected()                   // after what came before is taken
+//
+//	source.BeginReplay(ask)                 // whenever ask.Wanted()
+//	source.Replayed(message)                // for each answer
+//	ask = source.EndReplay(complete)
+type Source struct {
+	index *Index
+	model *model
+	spec  Spec
+
+	mu      sync.Mutex // guards what follows
+	seq     sequence
+	holders []*holder
+	batch   batch
+	owns    []Hash // scratch of storeRun
+	sink    uint64 // of reads that mean nothing
+	journal journal
+	age     uint32 // generation of the batch being applied
+	epoch   uint64 // of the publisher's numbering: see Snapshot
+	counts  Counts
+	counted int // blocks that the index counts for this source
+	closed  bool
+}
+
+func newSource(ix *Index, m *model, spec Spec) *Source {
+	s := &Source{index: ix, model: m, spec: spec}
+	s.seq.replays = spec.Replays
+	s.counts.EngineLag = math.NaN()
+	s.epoch = newEpoch(0)
+	if spec.BlockTokens > 0 {
+		s.holderFor(0, spec.BlockTokens)
+	}
+	return s
+}
+
+// ID names the source.
+func (s *Source) ID() SourceID { return s.spec.SourceID }
+
+// Connected says that the feed has connected, for the first time or again.
+func (s *Source) Connected() Ask {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seq.connected()
+}
+
+// Disconnected says that the connection broke, so that something may be missed. A
+// source that cannot ask for a replay forgets everything.
+func (s *Source) Disconnected() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.seq.replays {
+		s.resetLocked(ResetDisconnect)
+	}
+}
+
+// Misread counts a message whose frames are of no known form.
+func (s *Source) Misread() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.Misread++
+}
+
+// Check returns what would show that what the source knows is still true: a batch that
+// was lost as the last one, or a restart without a word, is noticed so.
+func (s *Source) Check() Ask {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seq.proof()
+}
+
+// Live takes a published message. With an ask, it is to be offered again after the
+// replay.
+func (s *Source) Live(m Message) Ask {
+	s.mu.Lock()
+	ask := s.liveLocked(m)
+	s.mu.Unlock()
+	s.index.trimWhenFull()
+	return ask
+}
+
+func (s *Source) liveLocked(m Message) Ask {
+	if s.closed {
+		return Ask{}
+	}
+	this := stampOf(m)
+	known := s.seq.last
+	do, ask := s.seq.offer(this, m.Publisher)
+	ahead := known.known && this.seq > known.seq+1
+	switch {
+	case do == ignore:
+		s.counts.Duplicates++
+	case ahead && s.seq.asked <= 1:
+		s.counts.Gaps++
+	}
+	switch {
+	case do != reset && do != resetOnly:
+	case ahead:
+		s.resetLocked(ResetGap)
+	default:
+		s.restartLocked()
+	}
+	if !ask.Wanted() {
+		if do != ignore {
+			s.takeLocked(m, this)
+		}
+		s.seq.saw(this)
+	}
+	return ask
+}
+
+// takeLocked applies a message that is the next in order. One that cannot be read takes
+// all knowledge with it, since it may have told of removals.
+func (s *Source) takeLocked(m Message, this stamp) {
+	s.counts.Bytes += uint64(len(m.Payload))
+	if err := s.batch.decode(m.Payload); err != nil {
+		s.counts.Unreadable++
+		s.resetLocked(ResetUnreadable)
+	} else {
+		s.apply(&s.batch)
+		s.counts.told(s.batch.seconds, time.Now())
+	}
+	s.seq.took(this)
+}
+
+// BeginReplay says that the answers to an ask will follow.
+func (s *Source) BeginReplay(ask Ask) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.Replays++
+	s.seq.begin(ask)
+}
+
+// Replayed takes one answer.
+func (s *Source) Replayed(m Message) {
+	s.mu.Lock()
+	s.replayedLocked(m)
+	s.mu.Unlock()
+	s.index.trimWhenFull()
+}
+
+func (s *Source) replayedLocked(m Message) {
+	if s.closed {
+		return
+	}
+	this := stampOf(m)
+	do := s.seq.replayed(this)
+	switch do {
+	case ignore:
+		return
+	case resetOnly:
+		s.restartLocked()
+		return
+	case reset:
+		why := ResetGap
+		if s.seq.replay.ask.Why == Rebuild {
+			why = ResetRebuild
+		}
+		s.resetLocked(why)
+	}
+	s.takeLocked(m, this)
+	s.seq.replay.useful = true
+	s.counts.Replayed++
+}
+
+// EndReplay says that no more answers will come: the replay is complete, or it broke
+// off.
+func (s *Source) EndReplay(complete bool) Ask {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return Ask{}
+	}
+	if !complete {
+		s.counts.ReplaysFailed++
+	}
+	forget, next := s.seq.finish(complete)
+	switch {
+	case forget && complete:
+		s.restartLocked()
+	case forget:
+		s.resetLocked(ResetGap)
+	}
+	return next
+}
+
+// Restarted says that the engine is known to be another process than before: all that
+// it held is gone.
+func (s *Source) Restarted() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restartLocked()
+}
+
+// Close forgets what the source holds and takes it out of the index.
+func (s *Source) Close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		s.dropHolders()
+		s.recount()
+	}
+	s.mu.Unlock()
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+	if s.index.sources[s.spec.SourceID] == s {
+		delete(s.index.sources, s.spec.SourceID)
+	}
+}
+
+// restartLocked forgets what another engine process held.
+func (s *Source) restartLocked() {
+	s.counts.Restarts++
+	s.resetLocked(ResetRestart)
+	s.epoch = newEpoch(s.epoch)
+}
+
+// resetLocked forgets what the engine holds and where in its numbering it is.
+func (s *Source) resetLocked(why Reset) {
+	if s.closed {
+		return
+	}
+	s.counts.Resets[why]++
+	s.forgetBlocks()
+	s.seq.forget()
+	s.recount()
+}
+
+// forgetBlocks forgets what the engine holds, and which groups and block sizes it has.
+func (s *Source) forgetBlocks() {
+	s.journal.clearAll()
+	s.dropHolders()
+	if s.spec.BlockTokens > 0 {
+		s.holderFor(0, s.spec.BlockTokens)
+	}
+}
+
+func (s *Source) dropHolders() {
+	for _, h := range s.holders {
+		h.clearAll()
+		s.model.leave(h.number)
+	}
+	s.holders = nil
+}
+
+// recount tells the index how many blocks there are now.
+func (s *Source) recount() {
+	now := s.blocks()
+	s.index.blocks.Add(int64(now - s.counted))
+	s.counted = now
+}
+
+// clear drops all copies in one tier.
+func (s *Source) clear(tier Tier) {
+	s.journal.clearTier(tier)
+	for _, h := range s.holders {
+		h.clear(tier)
+	}
+}
+
+// blocks of all holders.
+func (s *Source) blocks() (n int) {
+	for _, h := range s.holders {
+		n += h.blocks()
+	}
+	return n
+}
+
+func (s *Source) drop(why Drop) { s.counts.Dropped[why]++ }
+
+// newEpoch names a publisher's numbering by when it was first seen.
+func newEpoch(last uint64) uint64 { return max(last+1, uint64(time.Now().UnixMilli())) }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// stampOf tells messages of equal number apart: their times differ, if nothing else.
+func stampOf(m Message) stamp {
+	sum := uint64(len(m.Payload))<<32 | uint64(crc32.Checksum(m.Payload, castagnoli))
+	return stamp{known: true, seq: m.Seq, sum: sum}
+}

@@ -1,0 +1,200 @@
+package tokens
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Ask posts a JSON body to a path of any server of the model's pool and returns the
+// body of its answer. Its error is (or wraps) ErrNotServed when the server has no such
+// path (404, 405, 501), ErrRefused when it found fault with this prompt (other 4xx),
+// and anything else when the server failed.
+type Ask func(ctx context.Context, path string, body []byte) ([]byte, error)
+
+// What an Ask may say of a server or a prompt.
+var (
+	ErrNotServed = errors.New("the server does not serve this path")
+	ErrRefused   = errors.New("the server refused the prompt")
+)
+
+const (
+	// noRender is how long the render paths are left alone once a server had none.
+	noRender = 10 * time.Minute
+	// After so many failures in a row requests are spared the wait for pause; one ask
+	// then shows whether engines answer again.
+	failuresToPause = 3
+	pause           = time.Second
+)
+
+// asker knows tokens by asking engines.
+type asker struct {
+	cfg     Config
+	ask     Ask
+	memory  *memory
+	metrics *Metrics
+
+	life context.Context // of the asks
+	end  context.CancelFunc
+	wg   sync.WaitGroup // flights
+
+	mu         sync.Mutex // guards what follows
+	closed     bool
+	flights    map[uint64]*flight // by text
+	failures   int                // in a row
+	pausedTill time.Time
+	renderFrom time.Time // render paths are tried from here on
+}
+
+// flight is one ask under way. What it found is there when done is closed.
+type flight struct {
+	done  chan struct{}
+	found Tokens
+	ok    bool
+}
+
+func newAsker(cfg Config, ask Ask, memory *memory, metrics *Metrics) *asker {
+	a := &asker{cfg: cfg, ask: ask, memory: memory, metrics: metrics, flights: map[uint64]*flight{}}
+	a.life, a.end = context.WithCancel(context.Background())
+	return a
+}
+
+// close ends the asks and waits for them.
+func (a *asker) close() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.end()
+	a.wg.Wait()
+}
+
+// tokens takes a prompt from the memory if it is known whole, and else asks. A request
+// waits for the answer unless the memory knows nearly all of the prompt: then the ask
+// is for the conversation's next turn, which begins with this prompt.
+func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
+	t, ok := p.read()
+	if !ok {
+		return Tokens{}, false
+	}
+	defer t.free()
+	c := a.memory.recall(t)
+	if c.whole {
+		return c.tokens(), true
+	}
+	f := a.start(p, t)
+	unknown := t.size - int(c.cell)*cellBytes
+	if f != nil && (len(c.ids) == 0 || unknown > a.cfg.AskOver || t.partial) {
+		if found, ok := f.wait(ctx, a.cfg.AskWait); ok {
+			return found, true
+		}
+	}
+	return c.tokens(), len(c.ids) > 0
+}
+
+func (f *flight) wait(ctx context.Context, most time.Duration) (Tokens, bool) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-f.done:
+		return f.found, f.ok
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return Tokens{}, false
+}
+
+// start asks for a prompt, or joins those who have asked. It is nil when nobody is
+// asked: too much is under way, engines do not answer, or no path takes this prompt.
+func (a *asker) start(p *Prompt, t *text) *flight {
+	key := t.sum
+	if t.partial {
+		key = xxhash.Sum64(p.Body)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if f := a.flights[key]; f != nil {
+		return f
+	}
+	if a.closed || len(a.flights) >= a.cfg.MaxAsks || time.Now().Before(a.pausedTill) {
+		a.metrics.engineAsked(a.cfg.Model, "refused")
+		return nil
+	}
+	questions := p.questions(t)
+	if len(questions) == 0 {
+		return nil
+	}
+	f := &flight{done: make(chan struct{})}
+	a.flights[key] = f
+	own := t.clone()
+	a.wg.Go(func() {
+		defer close(f.done)
+		f.found, f.ok = a.fly(questions, &own)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.flights, key)
+	})
+	return f
+}
+
+// fly asks until a question is answered. One that a server does not serve, or refuses,
+// leaves the next one to be tried.
+func (a *asker) fly(questions []question, t *text) (Tokens, bool) {
+	ctx, cancel := context.WithTimeout(a.life, a.cfg.AskTimeout)
+	defer cancel()
+	for _, q := range questions {
+		if q.render && !a.rendering() {
+			continue
+		}
+		answer, err := a.ask(ctx, q.path, q.body)
+		if errors.Is(err, ErrNotServed) || errors.Is(err, ErrRefused) {
+			a.settle(true)
+			if q.render && errors.Is(err, ErrNotServed) {
+				a.stopRendering()
+			}
+			continue
+		}
+		found, ok := Tokens{}, false
+		if err == nil {
+			found, ok = q.read(answer, t.partial)
+		}
+		a.settle(ok)
+		if !ok {
+			break
+		}
+		a.metrics.engineAsked(a.cfg.Model, "ok")
+		if len(found.Media) == 0 {
+			a.metrics.learned(a.cfg.Model, a.memory, a.memory.learn(t, found.IDs))
+		}
+		return found, true
+	}
+	a.metrics.engineAsked(a.cfg.Model, "failed")
+	return Tokens{}, false
+}
+
+// settle counts failures in a row.
+func (a *asker) settle(ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ok {
+		a.failures = 0
+		return
+	}
+	if a.failures++; a.failures >= failuresToPause {
+		a.pausedTill = time.Now().Add(pause)
+	}
+}
+
+func (a *asker) rendering() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !time.Now().Before(a.renderFrom)
+}
+
+func (a *asker) stopRendering() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.renderFrom = time.Now().Add(noRender)
+}

@@ -1,0 +1,286 @@
+package tokens
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// asking is an engine source with an Ask of the test's.
+func asking(t *testing.T, ask Ask, change func(*Config)) *Source {
+	t.Helper()
+	cfg := Default()
+	cfg.Model, cfg.Mode, cfg.AskOver = "m", Engine, 0
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg, ask, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func idsJSON(field string, ids []uint32) []byte {
+	raw, _ := json.Marshal(map[string]any{field: ids}) // numbers always marshal
+	return raw
+}
+
+// template of a question as the tests' engine has it.
+func tokenizeAnswer(body []byte) ([]byte, error) {
+	var in struct{ Messages []message }
+	if err := json.Unmarshal(body, &in); err != nil {
+		return nil, err
+	}
+	return idsJSON("tokens", encode(appends(in.Messages, 0))), nil
+}
+
+var helloTalk = []message{{"system", strings.Repeat("You are a helpful assistant. ", 20)}, {"user", "Hello there!"}}
+
+func TestAsk_WhatWasAskedIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var paths []string
+		s := asking(t, func(_ context.Context, path string, body []byte) ([]byte, error) {
+			paths = append(paths, path)
+			if path != pathTokenize {
+				return nil, fmt.Errorf("404: %w", ErrNotServed)
+			}
+			return tokenizeAnswer(body)
+		}, nil)
+		for range 3 {
+			got, ok := s.Tokens(t.Context(), promptOf(t, helloTalk))
+			if want := encode(appends(helloTalk, 0)); !ok || !got.Whole || !slices.Equal(got.IDs, want) || got.Certain != len(want) {
+				t.Fatalf("got %+v, want %v", got, want)
+			}
+		}
+		if want := []string{pathRenderChat, pathTokenize}; !slices.Equal(paths, want) {
+			t.Fatalf("asked %v, want %v", paths, want)
+		}
+		if _, ok := s.Tokens(t.Context(), promptOf(t, helloTalk[1:])); !ok || len(paths) != 3 {
+			t.Fatalf("asked %v: a path that is not served is left alone", paths)
+		}
+		time.Sleep(noRender + time.Second) // fake time
+		if _, ok := s.Tokens(t.Context(), promptOf(t, helloTalk[:1])); !ok || paths[3] != pathRenderChat {
+			t.Fatalf("asked %v: a new engine may serve it", paths)
+		}
+	})
+}
+
+func TestAsk_WaitsNoLongerThanToldAndLearnsAllTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := asking(t, func(ctx context.Context, path string, body []byte) ([]byte, error) {
+			time.Sleep(300 * time.Millisecond)
+			return tokenizeAnswer(body)
+		}, nil)
+		start := time.Now()
+		if _, ok := s.Tokens(t.Context(), promptOf(t, helloTalk)); ok {
+			t.Fatal("known before the engine answered")
+		}
+		if took := time.Since(start); took != 50*time.Millisecond {
+			t.Fatalf("waited %v", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		start = time.Now()
+		s.Tokens(ctx, promptOf(t, helloTalk))
+		if took := time.Since(start); took != 10*time.Millisecond {
+			t.Fatalf("waited %v for a client that left", took)
+		}
+		time.Sleep(400 * time.Millisecond)
+		if got, ok := s.Tokens(t.Context(), promptOf(t, helloTalk)); ok && got.Whole {
+			t.Fatal("render was not served as tokens: the answer has no token_ids")
+		}
+	})
+}
+
+func TestAsk_OneQuestionForAllWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asks atomic.Int32
+		s := asking(t, func(_ context.Context, path string, body []byte) ([]byte, error) {
+			if path != pathTokenize {
+				return nil, ErrNotServed
+			}
+			asks.Add(1)
+			time.Sleep(20 * time.Millisecond)
+			return tokenizeAnswer(body)
+		}, nil)
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if got, ok := s.Tokens(t.Context(), promptOf(t, helloTalk)); !ok || !got.Whole {
+					t.Error("not known")
+				}
+			})
+		}
+		all.Wait()
+		if asks.Load() != 1 {
+			t.Fatalf("asked %d times", asks.Load())
+		}
+	})
+}
+
+func TestAsk_EnginesThatFailAreLeftAloneForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asks atomic.Int32
+		broken := true
+		s := asking(t, func(_ context.Context, path string, body []byte) ([]byte, error) {
+			asks.Add(1)
+			if broken {
+				time.Sleep(time.Second)
+				return nil, errors.New("connection refused")
+			}
+			if path != pathTokenize {
+				return nil, ErrNotServed
+			}
+			return tokenizeAnswer(body)
+		}, nil)
+		slow := 0
+		for i := range 100 {
+			start := time.Now()
+			s.Tokens(t.Context(), promptOf(t, append(helloTalk, message{"user", fmt.Sprint(i)})))
+			if time.Since(start) > 0 {
+				slow++
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if slow > 60 || asks.Load() > 60 {
+			t.Fatalf("%d of 100 requests waited, %d asks", slow, asks.Load())
+		}
+		broken = false
+		time.Sleep(2 * time.Second)
+		if _, ok := s.Tokens(t.Context(), promptOf(t, helloTalk)); !ok {
+			t.Fatal("engines answer again and are not asked")
+		}
+	})
+}
+
+func TestAsk_APromptThatEnginesRefuseIsNoFailureOfTheirs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asks := 0
+		s := asking(t, func(_ context.Context, path string, body []byte) ([]byte, error) {
+			asks++
+			return nil, fmt.Errorf("400: %w", ErrRefused)
+		}, nil)
+		for i := range 10 {
+			if _, ok := s.Tokens(t.Context(), promptOf(t, append(helloTalk, message{"user", fmt.Sprint(i)}))); ok {
+				t.Fatal("known")
+			}
+		}
+		if asks != 20 { // by two paths each
+			t.Fatalf("asked %d times of 20", asks)
+		}
+	})
+}
+
+func TestAsk_BoundsWhatIsUnderWayAndEndsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var under, most atomic.Int32
+		s := asking(t, func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+			most.Store(max(most.Load(), under.Add(1)))
+			defer under.Add(-1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, func(c *Config) { c.MaxAsks, c.AskTimeout = 4, time.Hour })
+		for i := range 20 {
+			s.Tokens(t.Context(), promptOf(t, append(helloTalk, message{"user", fmt.Sprint(i)})))
+		}
+		s.Close()
+		if under.Load() != 0 || most.Load() != 4 {
+			t.Fatalf("%d asks after Close, %d at most", under.Load(), most.Load())
+		}
+	})
+}
+
+// A conversation's next turns go on with what memory says; the engine is asked behind
+// their back, for the turn after.
+func TestAsk_NextTurnsDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := asking(t, func(_ context.Context, path string, body []byte) ([]byte, error) {
+			if path != pathTokenize {
+				return nil, ErrNotServed
+			}
+			time.Sleep(10 * time.Millisecond)
+			return tokenizeAnswer(body)
+		}, func(c *Config) { c.AskOver = 4096 })
+		talk := helloTalk
+		waited := []time.Duration{}
+		for i := range 8 {
+			start := time.Now()
+			got, ok := s.Tokens(t.Context(), promptOf(t, talk))
+			waited = append(waited, time.Since(start))
+			truth := encode(appends(talk, 0))
+			if !ok || shared(got.IDs, truth) < len(got.IDs) {
+				t.Fatalf("turn %d: ok %v, %d known, %d right", i, ok, len(got.IDs), shared(got.IDs, truth))
+			}
+			time.Sleep(time.Second)
+			talk = append(talk[:len(talk):len(talk)], message{"assistant", fmt.Sprintf("answer %d, of some words", i)}, message{"user", fmt.Sprintf("question %d, of some more words", i)})
+		}
+		if slices.Max(waited[2:]) > 0 { // the second shows how the template goes on
+			t.Fatalf("waited %v", waited)
+		}
+	})
+}
+
+func TestQuestion_ReadsMediaOfARenderAnswer(t *testing.T) {
+	q := question{render: true}
+	answer := `{"token_ids":[1,2,3,4,5,6,7,8],"features":{"mm_hashes":{"image":["aa","bb"],"audio":["cc"]},"mm_placeholders":{"image":[{"offset":4,"length":2},{"offset":1,"length":1}],"audio":[{"offset":6,"length":2}]}}}`
+	for _, raw := range []string{answer, "[" + answer + "]"} {
+		got, ok := q.read([]byte(raw), true)
+		if want := []Medium{{"bb", 1, 1}, {"aa", 4, 2}, {"cc", 6, 2}}; !ok || !slices.Equal(got.Media, want) || len(got.IDs) != 8 {
+			t.Fatalf("%v %+v", ok, got)
+		}
+	}
+	for _, bad := range []string{`{"token_ids":[1]}`, `{"token_ids":[1],"features":{"mm_placeholders":{"image":[{"offset":1,"length":1}]}}}`, `{"token_ids":[1],"features":[]}`, `[]`, `[1]`} {
+		if got, ok := q.read([]byte(bad), true); ok {
+			t.Errorf("%s: %+v", bad, got)
+		}
+	}
+}
+
+func TestQuestions_AskOnlyWhatIsExact(t *testing.T) {
+	for _, c := range []struct {
+		api  API
+		body string
+		want []string
+	}{
+		{Chat, plainChat, []string{pathRenderChat, pathTokenize}},
+		{Chat, `{"tools":[{"x":1}],"tool_choice":"auto","response_format":{"type":"text"},` + plainChat[1:], []string{pathRenderChat, pathTokenize}},
+		{Chat, `{"reasoning_effort":"high",` + plainChat[1:], []string{pathRenderChat}},
+		{Chat, `{"tool_choice":"none",` + plainChat[1:], []string{pathRenderChat}},
+		{Chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, []string{pathRenderChat}},
+		{Completions, `{"prompt":"a"}`, []string{pathRenderCompletions, pathTokenize}},
+		{Completions, `{"prompt":"a","truncate_prompt_tokens":4}`, []string{pathRenderCompletions}},
+		{Messages, `{"system":"s","messages":[{"role":"user","content":"a"}]}`, []string{pathRenderChat, pathTokenize}},
+		{Messages, `{"tools":[{"name":"f"}],"messages":[{"role":"user","content":"a"}]}`, nil},
+		{Messages, `{"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"a"}]}`, nil},
+		{Messages, `{"messages":[{"role":"user","content":[{"type":"tool_result","content":"a"}]}]}`, nil},
+		{Responses, `{"instructions":"s","input":"a"}`, []string{pathRenderChat, pathTokenize}},
+		{Responses, `{"input":[{"type":"function_call_output","output":"1"}]}`, nil},
+	} {
+		p := Prompt{API: c.api, Body: []byte(c.body), Model: "m"}
+		text, ok := p.read()
+		if !ok {
+			t.Fatalf("not read: %s", c.body)
+		}
+		var got []string
+		for _, q := range p.questions(text) {
+			got = append(got, q.path)
+			if !json.Valid(q.body) {
+				t.Errorf("no JSON: %s", q.body)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s %s: asks %v, want %v", c.api, c.body, got, c.want)
+		}
+		text.free()
+	}
+}

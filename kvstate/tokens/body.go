@@ -1,0 +1,293 @@
+package tokens
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// silent are the fields that no prompt depends on. All others are taken to matter: a
+// field not known here costs matches and never makes a false one.
+var silent = set(
+	"model", "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "n", "best_of",
+	"max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "stop", "stop_sequences",
+	"stop_token_ids", "include_stop_str_in_output", "ignore_eos", "seed", "frequency_penalty",
+	"presence_penalty", "repetition_penalty", "length_penalty", "logit_bias", "logprobs", "top_logprobs",
+	"prompt_logprobs", "echo", "user", "metadata", "store", "service_tier", "priority", "cache_salt",
+	"request_id", "rid", "return_token_ids", "return_tokens_as_token_ids", "skip_special_tokens",
+	"spaces_between_special_tokens", "use_beam_search", "safety_identifier", "prompt_cache_key",
+	"prompt_cache_retention", "kv_transfer_params", "background", "include", "cache_control",
+)
+
+// scoped are fields whose text differs between requests of the same kind. A template
+// takes the same way through its code for all of them.
+var scoped = set("tools", "functions", "documents")
+
+func set(names ...string) map[string]bool {
+	m := make(map[string]bool, len(names))
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
+}
+
+// body is a request taken apart.
+type body struct {
+	turns  []byte // messages, prompt or input
+	system []byte // system or instructions
+	rest   uint64 // hash of the fields that may matter, in any order
+	family uint64 // the same without the text of scoped fields
+}
+
+// fields of each API that hold the text.
+var (
+	turnField   = map[API]string{Chat: "messages", Completions: "prompt", Responses: "input", Messages: "messages"}
+	systemField = map[API]string{Responses: "instructions", Messages: "system"}
+)
+
+// takeApart finds the text of a request, and hashes what else may matter.
+func takeApart(p *Prompt) (b body, ok bool) {
+	turns, system := turnField[p.API], systemField[p.API]
+	var scratch []byte
+	ok = members(p.Body, func(key, value []byte) {
+		switch {
+		case string(key) == turns:
+			b.turns = value
+		case system != "" && string(key) == system:
+			b.system = value
+		case silent[string(key)] || !present(value):
+		default:
+			scratch = append(append(scratch[:0], key...), ':')
+			if scoped[string(key)] {
+				b.family += xxhash.Sum64(scratch)
+				scratch = appendCompact(scratch, value)
+				b.rest += xxhash.Sum64(scratch)
+				return
+			}
+			sum := xxhash.Sum64(appendCompact(scratch, value))
+			b.rest += sum
+			b.family += sum
+		}
+	})
+	return b, ok && present(b.turns)
+}
+
+// read makes the text of a prompt. It is false for what cannot be compared: several
+// prompts, or token ids. The caller frees the text.
+func (p *Prompt) read() (*text, bool) {
+	b, ok := takeApart(p)
+	if !ok {
+		return nil, false
+	}
+	t := texts.Get().(*text)
+	t.reset(p.root(b.rest), p.root(b.family))
+	ok = true
+	if present(b.system) {
+		ok = t.addContent(system, "system", b.system)
+	}
+	switch {
+	case !ok:
+	case p.API == Completions:
+		ok = t.addPrompt(b.turns)
+	case p.API == Responses && b.turns[0] == '"':
+		ok = t.addContent(user, "user", b.turns)
+	default:
+		ok = elements(b.turns, func(message []byte) { ok = t.addMessage(message) && ok }) && ok
+	}
+	if !ok || len(t.turns) == 0 {
+		t.free()
+		return nil, false
+	}
+	t.finish()
+	return t, true
+}
+
+// root mixes a context's hash with what is outside of the body.
+func (p *Prompt) root(context uint64) uint64 {
+	key := binary.LittleEndian.AppendUint64(make([]byte, 0, 64), context)
+	key = append(append(append(key, p.API...), 0), p.Adapter...)
+	return xxhash.Sum64(key)
+}
+
+// addPrompt adds the prompt of /v1/completions: a string, or a list of one.
+func (t *text) addPrompt(prompt []byte) (ok bool) {
+	if prompt[0] == '[' {
+		count := 0
+		if !elements(prompt, func(value []byte) { prompt, count = value, count+1 }) || count != 1 {
+			return false
+		}
+	}
+	content, ok := inner(prompt)
+	if ok {
+		t.open = true
+		t.add(other, nil, content, content)
+	}
+	return ok
+}
+
+// endOfThought is in the tag that ends the reasoning in an answer that still holds it;
+// the brackets may be escaped.
+var endOfThought = []byte("/think")
+
+// addContent adds a message that is only a content: a string or a list of parts.
+func (t *text) addContent(k kind, header string, content []byte) bool {
+	if inside, ok := inner(content); ok {
+		if k == assistant && bytes.Contains(inside, endOfThought) {
+			k = call
+		}
+		t.add(k, []byte(header), inside, inside)
+		return true
+	}
+	if content[0] != '[' {
+		return false
+	}
+	t.compact = appendCompact(t.compact[:0], content)
+	t.partial = t.partial || hasMedia(t.compact)
+	if k != system && hasCalls(t.compact) {
+		k = map[kind]kind{user: tool, assistant: call}[k]
+	}
+	t.add(k, append([]byte(header), "[]"...), t.compact, leadOf(t.compact))
+	return true
+}
+
+// addMessage adds an element of messages or input. A message with more than a role
+// and a content goes in as it is.
+func (t *text) addMessage(message []byte) bool {
+	var role, content []byte
+	var fields [96]byte
+	header, more := fields[:0], false
+	if !members(message, func(key, value []byte) {
+		switch {
+		case !present(value) || string(key) == "cache_control":
+			return
+		case string(key) == "role":
+			role, _ = inner(value)
+		case string(key) == "content":
+			content = value
+		case string(key) == "type" && string(value) == `"message"`:
+		default:
+			more = true
+		}
+		header = append(append(header, key...), ',')
+	}) {
+		return false
+	}
+	header = append(header, role...)
+	k, known := kinds[string(role)]
+	if !known {
+		k = other
+	}
+	if !more && len(content) > 0 && k != other {
+		return t.addContent(k, string(header), content)
+	}
+	t.compact = appendCompact(t.compact[:0], message)
+	t.partial = t.partial || hasMedia(t.compact)
+	switch {
+	case k == assistant, k == other && bytes.Contains(t.compact, []byte(`"function_call"`)):
+		k = call
+	case k == other && bytes.Contains(t.compact, []byte(`"function_call_output"`)):
+		k = tool
+	}
+	lead, ok := inner(content)
+	if !ok || len(lead) == 0 {
+		lead = t.compact
+	}
+	t.add(k, header, t.compact, lead)
+	return true
+}
+
+// hasCalls reports whether a list of parts holds tool calls, their results or
+// reasoning, as in /v1/messages.
+func hasCalls(parts []byte) bool {
+	for _, mark := range []string{`"tool_use"`, `"tool_result"`, `"thinking"`, `"redacted_thinking"`} {
+		if bytes.Contains(parts, []byte(mark)) {
+			return true
+		}
+	}
+	return false
+}
+
+// leadOf is where the first text of a list of parts begins.
+func leadOf(parts []byte) []byte {
+	mark := []byte(`"text":"`)
+	if i := bytes.Index(parts, mark); i >= 0 {
+		return parts[i+len(mark):]
+	}
+	return parts
+}
+
+// texty are the types of parts that are text to a template.
+var texty = set("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "reasoning",
+	"reasoning_text", "summary_text", "tool_use", "tool_result", "function", "function_call",
+	"function_call_output", "message")
+
+// hasMedia reports whether a message may hold an image, a sound or the like. Doubt
+// counts as yes, such as a tool argument that is called type.
+func hasMedia(compact []byte) bool {
+	mark := []byte(`"type":`)
+	for {
+		i := bytes.Index(compact, mark)
+		if i < 0 {
+			return false
+		}
+		compact = compact[i+len(mark):]
+		end := valueEnd(compact, 0)
+		if end < 0 {
+			return true
+		}
+		name, isText := inner(compact[:end])
+		if !isText || !texty[string(name)] {
+			return true
+		}
+	}
+}
+
+// promptIDs are the token ids of a prompt that is given as such.
+func (p *Prompt) promptIDs() (ids []uint32, ok bool) {
+	if p.API != Completions {
+		return nil, false
+	}
+	var prompt []byte
+	if !members(p.Body, func(key, value []byte) {
+		if string(key) == "prompt" {
+			prompt = value
+		}
+	}) {
+		return nil, false
+	}
+	at := skipSpace(prompt, 0)
+	if at >= len(prompt) || prompt[at] != '[' {
+		return nil, false
+	}
+	if at = skipSpace(prompt, at+1); at >= len(prompt) {
+		return nil, false
+	}
+	if prompt[at] == '[' {
+		var lists [][]uint32
+		if json.Unmarshal(prompt, &lists) != nil || len(lists) != 1 {
+			return nil, false
+		}
+		return lists[0], len(lists[0]) > 0
+	}
+	return parseIDs(prompt)
+}
+
+// parseIDs reads an array of token ids.
+func parseIDs(raw []byte) (ids []uint32, ok bool) {
+	ids = make([]uint32, 0, len(raw)/5)
+	good := true
+	ok = elements(raw, func(value []byte) {
+		var n uint64
+		for _, c := range value {
+			if c < '0' || c > '9' || n > 1<<31 {
+				good = false
+				return
+			}
+			n = 10*n + uint64(c-'0')
+		}
+		ids = append(ids, uint32(n))
+	})
+	return ids, ok && good && len(ids) > 0
+}

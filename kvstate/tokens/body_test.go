@@ -1,0 +1,180 @@
+package tokens
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sumOf is the identity of a prompt's text.
+func sumOf(t testing.TB, api API, body string) uint64 {
+	t.Helper()
+	p := Prompt{API: api, Body: []byte(body)}
+	text, ok := p.read()
+	if !ok {
+		t.Fatalf("not read: %s", body)
+	}
+	defer text.free()
+	return text.sum
+}
+
+const plainChat = `{"model":"m","messages":[{"role":"system","content":"Be brief, always."},{"role":"user","content":"Hello there, \"you\""}]}`
+
+func TestRead_WhatChangesNoTokensChangesNothing(t *testing.T) {
+	want := sumOf(t, Chat, plainChat)
+	for _, same := range []string{
+		`{"temperature":0.5,"messages":[{"role":"system","content":"Be brief, always."},{"role":"user","content":"Hello there, \"you\""}],"model":"other","stream":true,"max_tokens":7,"seed":null}`,
+		` { "messages" : [ { "role" : "system" , "content" : "Be brief, always." } , {"role":"user","content":"Hello there, \"you\""}
+			] } `,
+		`{"messages":[{"role":"system","content":"Be brief, always.","cache_control":{"type":"ephemeral"}},{"role":"user","content":"Hello there, \"you\""}],"tools":null}`,
+	} {
+		if sumOf(t, Chat, same) != want {
+			t.Errorf("another text: %s", same)
+		}
+	}
+}
+
+func TestRead_WhatMayChangeTokensChangesTheText(t *testing.T) {
+	seen := map[uint64]string{}
+	for _, body := range []string{
+		plainChat,
+		strings.Replace(plainChat, "brief", "short", 1),
+		strings.Replace(plainChat, `"system"`, `"developer"`, 1),
+		strings.Replace(plainChat, `"messages"`, `"tools":[{"type":"function","function":{"name":"f"}}],"messages"`, 1),
+		strings.Replace(plainChat, `"messages"`, `"chat_template_kwargs":{"enable_thinking":false},"messages"`, 1),
+		strings.Replace(plainChat, `"messages"`, `"add_generation_prompt":false,"messages"`, 1),
+		strings.Replace(plainChat, `"messages"`, `"a_field_nobody_knows":1,"messages"`, 1),
+		strings.Replace(plainChat, `"role":"user"`, `"name":"bob","role":"user"`, 1),
+		strings.Replace(plainChat, `"Hello there, \"you\""`, `[{"type":"text","text":"Hello there, \"you\""}]`, 1),
+		strings.Replace(plainChat, `},{`, `},{"role":"user","content":""},{`, 1),
+		`{"messages":[{"role":"system","content":"Be brief, always.Hello there"}]}`,
+	} {
+		sum := sumOf(t, Chat, body)
+		if other, twice := seen[sum]; twice {
+			t.Errorf("the same text:\n%s\n%s", body, other)
+		}
+		seen[sum] = body
+	}
+	p := Prompt{API: Chat, Body: []byte(plainChat), Adapter: "lora"}
+	text, _ := p.read()
+	if _, same := seen[text.sum]; same {
+		t.Error("an adapter may have a tokenizer of its own")
+	}
+}
+
+// The next turn shares all cells of a chat, whatever API it comes by.
+func TestRead_ANextTurnBeginsWithTheTurnBefore(t *testing.T) {
+	for _, turns := range [][2]string{
+		{plainChat, strings.Replace(plainChat, `}]}`, `},{"role":"assistant","content":"Hi."},{"role":"user","content":"More"}]}`, 1)},
+		{`{"system":"x","messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]}`,
+			`{"system":"x","messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":"b"},{"role":"user","content":[{"cache_control":{"type":"ephemeral"},"type":"text","text":"c"}]}]}`},
+		{`{"instructions":"x","input":[{"role":"user","content":"a"}]}`,
+			`{"instructions":"x","input":[{"role":"user","content":"a"},{"type":"function_call","name":"f","call_id":"1","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"2"}]}`},
+		{`{"prompt":"0123456789abcdef0123456789abcdef"}`, `{"prompt":["0123456789abcdef0123456789abcdef and more"]}`},
+	} {
+		api := Chat
+		for _, a := range []API{Completions, Responses, Messages} {
+			if strings.Contains(turns[0], `"`+turnField[a]+`"`) && !strings.Contains(turns[0], `"model"`) {
+				api = a
+			}
+		}
+		a, b := Prompt{API: api, Body: []byte(turns[0])}, Prompt{API: api, Body: []byte(turns[1])}
+		first, ok1 := a.read()
+		second, ok2 := b.read()
+		if !ok1 || !ok2 {
+			t.Fatalf("not read: %s", turns)
+		}
+		if n := common(first.prints, second.prints); int(n) != len(first.prints) || first.sum == second.sum {
+			t.Errorf("%s: %d of %d cells shared with the next turn", turns[0], n, len(first.prints))
+		}
+	}
+}
+
+func TestRead_StopsBeforeMedia(t *testing.T) {
+	image := `{"messages":[{"role":"system","content":"Look."},{"role":"user","content":[{"type":"text","text":"at this"},{"type":"image_url","image_url":{"url":"x"}}]},{"role":"user","content":"and?"}]}`
+	p := Prompt{API: Chat, Body: []byte(image)}
+	text, ok := p.read()
+	if !ok || !text.partial || len(text.turns) != 3 || int(text.turns[1].first) != len(text.prints) {
+		t.Fatalf("ok %v, partial %v, %d turns, %d prints", ok, text.partial, len(text.turns), len(text.prints))
+	}
+}
+
+func TestRead_RefusesWhatHasNoOneText(t *testing.T) {
+	for _, c := range []struct {
+		api  API
+		body string
+	}{
+		{Completions, `{"prompt":["a","b"]}`}, {Completions, `{"prompt":[1,2]}`}, {Completions, `{"prompt":[]}`}, {Completions, `{}`},
+		{Completions, `{"prompt":{}}`}, {Chat, `{"messages":[]}`}, {Chat, `{"messages":"x"}`}, {Chat, `{"messages":[1]}`}, {Chat, `{"messages":null}`},
+		{Chat, `[]`}, {Chat, ``}, {Chat, `{"messages":[{"role":"user"`}, {Messages, `{"system":3,"messages":[]}`}, {Responses, `{"input":7}`},
+		{"embeddings", `{"input":"x"}`},
+	} {
+		p := Prompt{API: c.api, Body: []byte(c.body)}
+		if text, ok := p.read(); ok {
+			t.Errorf("%s %s was read: %+v", c.api, c.body, text)
+		}
+	}
+}
+
+func TestAnswerIDs_OfEachShape(t *testing.T) {
+	for answer, want := range map[string][]uint32{
+		`{"id":"x","prompt_token_ids":[1,2, 3],"choices":[]}`:                            {1, 2, 3},
+		`{"choices":[{"index":0,"prompt_token_ids":[7]},{"prompt_token_ids":[8]}]}`:      {7},
+		`{"prompt_token_ids":null,"choices":[{"text":"a","prompt_token_ids":[128009]}]}`: {128009},
+		`{"prompt_token_ids":[]}`: nil, `{"prompt_token_ids":[-1]}`: nil, `{"prompt_token_ids":[1.5]}`: nil, `{"prompt_token_ids":["1"]}`: nil,
+		`{"prompt_token_ids":[99999999999999999999]}`: nil, `{"choices":[]}`: nil, `{}`: nil, ``: nil, `{"prompt_token_ids":[1,2`: nil,
+	} {
+		got, ok := AnswerIDs([]byte(answer))
+		if ok != (want != nil) || ok && !slices.Equal(got, want) {
+			t.Errorf("%s: %v %v, want %v", answer, got, ok, want)
+		}
+	}
+}
+
+// Anything may come; on well-formed JSON the walkers agree with encoding/json.
+func FuzzRead_NeverPanicsAndAgreesWithJSON(f *testing.F) {
+	for _, s := range []string{plainChat, `{"prompt":"abc\\\"\u00e9"}`, `{"input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"x"}]}]}`,
+		`{"system":[{"type":"text","text":"a","cache_control":{"a":[1,{"b":"}"}]}}],"messages":[{"role":"user","content":"\\"}]}`,
+		`{"cache_control":1,"a":[1,"cache_control",{"cache_control":[]}]}`, `{"a":{},"b":[],"c":-1.5e7,"d":tru`, `{"prompt":[[1,2]]}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		for api := range turnField {
+			p := Prompt{API: api, Body: raw, Model: "m"}
+			p.promptIDs()
+			p.chunks()
+			p.conversation()
+			if text, ok := p.read(); ok {
+				for _, q := range p.questions(text) {
+					if json.Valid(raw) && !json.Valid(q.body) {
+						t.Fatalf("a question that is no JSON: %s", q.body)
+					}
+				}
+				text.free()
+			}
+		}
+		AnswerIDs(raw)
+		(&question{render: true}).read(raw, false)
+		var fields map[string]json.RawMessage
+		if json.Unmarshal(raw, &fields) != nil || fields == nil {
+			return
+		}
+		var object object
+		if !members(raw, func(key, value []byte) { object.add(string(key), value) }) {
+			t.Fatalf("not walked: %s", raw)
+		}
+		var again map[string]json.RawMessage
+		if err := json.Unmarshal(object.end(), &again); err != nil || len(again) != len(fields) {
+			t.Fatalf("%s walked as %s: %v", raw, object.raw, err)
+		}
+		if compact := appendCompact(nil, raw); !json.Valid(compact) {
+			t.Fatalf("%s made compact: %s", raw, compact)
+		}
+		var plain bytes.Buffer
+		if !bytes.Contains(raw, []byte("cache_control")) && json.Compact(&plain, raw) == nil && !bytes.Equal(plain.Bytes(), appendCompact(nil, raw)) {
+			t.Fatalf("%s made compact: %s", raw, appendCompact(nil, raw))
+		}
+	})
+}

@@ -1,0 +1,37 @@
+package tokens
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// ChunkBytes is the length of a chunk of text: some 64 tokens of English or code.
+const ChunkBytes = 256
+
+// chunks are the keys of the prompt's whole chunks. A key covers the prompt's context
+// and all text up to the end of its chunk, but neither model nor salt, which belong
+// into what is made of it.
+func (p *Prompt) chunks() []Chunk {
+	b, ok := takeApart(p)
+	if !ok {
+		return nil
+	}
+	h := p.root(b.rest)
+	t := texts.Get().(*text)
+	defer t.free()
+	t.compact = t.compact[:0]
+	if present(b.system) {
+		t.compact = append(appendCompact(t.compact, b.system), '\n')
+	}
+	t.compact = appendCompact(t.compact, b.turns)
+	chunks := make([]Chunk, 0, len(t.compact)/ChunkBytes)
+	var buffer [8 + ChunkBytes]byte
+	for rest := t.compact; len(rest) >= ChunkBytes; rest = rest[ChunkBytes:] {
+		binary.LittleEndian.PutUint64(buffer[:], h)
+		copy(buffer[8:], rest[:ChunkBytes])
+		h = xxhash.Sum64(buffer[:])
+		chunks = append(chunks, Chunk(h))
+	}
+	return chunks
+}

@@ -1,0 +1,92 @@
+package tokens
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// encoder knows tokens by a tokenizer and a chat template of its own.
+type encoder struct {
+	vocabulary *vocabulary
+	template   *chatTemplate // nil: completions only
+	cache      *pieces
+}
+
+func loadEncoder(cfg Config) (*encoder, error) {
+	v, err := loadVocabulary(cfg.TokenizerFile)
+	if err != nil {
+		return nil, err
+	}
+	e := &encoder{vocabulary: v, cache: newPieces(cfg.MemoryBytes)}
+	if cfg.TemplateFile != "" {
+		if e.template, err = loadTemplate(cfg.TemplateFile); err != nil {
+			return nil, fmt.Errorf("chat template: %w", err)
+		}
+	}
+	return e, nil
+}
+
+// tokens are all of a prompt's tokens. It is false for what cannot be known exactly:
+// tools, media, and fields that it does not know.
+func (e *encoder) tokens(p *Prompt) ([]uint32, bool) {
+	if p.API == Completions {
+		return e.completion(p)
+	}
+	if e.template == nil {
+		return nil, false
+	}
+	chat, ok := p.conversation()
+	if !ok {
+		return nil, false
+	}
+	text, err := e.template.render(chat)
+	if err != nil {
+		return nil, false
+	}
+	ids, err := e.vocabulary.appendText(nil, text, e.cache)
+	return ids, err == nil && len(ids) > 0
+}
+
+// completion encodes the prompt of /v1/completions.
+func (e *encoder) completion(p *Prompt) ([]uint32, bool) {
+	var prompt []byte
+	special, exact := true, true
+	if !members(p.Body, func(key, value []byte) {
+		switch name := string(key); {
+		case name == "prompt":
+			prompt = value
+		case name == "add_special_tokens":
+			special = string(value) != "false"
+		case silent[name], harmless[name], !present(value):
+		default:
+			exact = false
+		}
+	}) || !exact {
+		return nil, false
+	}
+	text, ok := onlyText(prompt)
+	if !ok {
+		return nil, false
+	}
+	var ids []uint32
+	if special {
+		ids = append(ids, e.vocabulary.prefix...)
+	}
+	ids, err := e.vocabulary.appendText(ids, valid(text), e.cache)
+	if special {
+		ids = append(ids, e.vocabulary.suffix...)
+	}
+	return ids, err == nil && len(ids) > 0
+}
+
+// onlyText reads a string or a list of one.
+func onlyText(raw []byte) (text string, ok bool) {
+	if json.Unmarshal(raw, &text) == nil {
+		return text, present(raw)
+	}
+	var list []string
+	if json.Unmarshal(raw, &list) != nil || len(list) != 1 {
+		return "", false
+	}
+	return list[0], true
+}

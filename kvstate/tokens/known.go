@@ -1,0 +1,71 @@
+package tokens
+
+import "slices"
+
+// known is a prompt whose tokens are known. All but its proofs is fixed.
+type known struct {
+	text // its own copy
+	ids  []uint32
+
+	proofs []proof // in order of cells
+
+	older, newer *known // by last use
+	asked        uint64 // the recall that last looked at it
+}
+
+// proof says: a prompt that shares this one's first cells, and goes on with a tail of
+// the set, begins with this one's first n tokens.
+type proof struct {
+	cell  int32
+	n     int32
+	tails tails
+	// full says that the n tokens are all that the shared text makes, but for its end.
+	full bool
+}
+
+// newKnown copies what it is given.
+func newKnown(t *text, ids []uint32) *known {
+	return &known{text: t.clone(), ids: slices.Clone(ids)}
+}
+
+// maxProofs bounds the proofs of one prompt. A long conversation has one for each turn,
+// and only a prompt that goes back to that turn needs it.
+const maxProofs = 32
+
+// What a known prompt takes, in bytes: its own with room for its proofs, and its share
+// of the index.
+const (
+	knownBytes = 500 + 24*maxProofs
+	cutBytes   = 100
+)
+
+// bytes is about what it takes in memory.
+func (k *known) bytes() int64 {
+	return knownBytes + int64(len(k.cuts)*cutBytes+4*len(k.prints)+12*len(k.turns)+len(k.tails)+4*len(k.ids))
+}
+
+// prove adds a proof, or widens the one that says the same already.
+func (k *known) prove(p proof) {
+	i, found := slices.BinarySearchFunc(k.proofs, p, func(a, b proof) int { return int(a.cell - b.cell) })
+	for j := i; found && j < len(k.proofs) && k.proofs[j].cell == p.cell; j++ {
+		if k.proofs[j].n == p.n && k.proofs[j].full == p.full {
+			k.proofs[j].tails |= p.tails
+			return
+		}
+	}
+	k.proofs = slices.Insert(k.proofs, i, p)
+	if len(k.proofs) > maxProofs {
+		k.thin()
+	}
+}
+
+// thin drops the proof that is nearest to the one before it.
+func (k *known) thin() {
+	at, least := 1, k.proofs[1].cell-k.proofs[0].cell
+	for i := 2; i < len(k.proofs)-1; i++ {
+		if gap := k.proofs[i].cell - k.proofs[i-1].cell; gap < least {
+			at, least = i, gap
+		}
+	}
+	k.proofs = slices.Delete(k.proofs, at, at+1)
+}

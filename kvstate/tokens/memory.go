@@ -1,0 +1,158 @@
+package tokens
+
+import (
+	"math/bits"
+	"sync"
+)
+
+const (
+	// lookahead is how far after a token the text may still change it, in tokens. In
+	// real vocabularies merges reach across one word; a block of 16 leaves room.
+	lookahead = 16
+	// cellSlack is what two texts may share after the last cell that they share, in
+	// tokens: at most one for each byte of a cell.
+	cellSlack = cellBytes
+	// maxShort is the longest end of a whole prompt, in tokens, that its next turn may
+	// lack without breaking the law: what opens the turn of the assistant.
+	maxShort = 32
+	// sameCut is how many prompts one cut finds, and maxLooks how many a look-up
+	// tries.
+	sameCut  = 4
+	maxLooks = 16
+)
+
+// memory remembers the tokens of prompts. See DESIGN.md for why what it claims is true.
+type memory struct {
+	limit int64 // bytes
+
+	mu     sync.Mutex // guards what follows, and the proofs and links of known prompts
+	index  map[uint64][]*known
+	laws   laws
+	newest *known
+	oldest *known
+	bytes  int64
+	count  int
+	asks   uint64
+}
+
+// size is how much is known: prompts, and bytes of memory.
+func (m *memory) size() (prompts int, bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.count, m.bytes
+}
+
+func newMemory(limit int64) *memory {
+	return &memory{limit: limit, index: map[uint64][]*known{}, laws: laws{}}
+}
+
+// claim is what the memory says of a prompt: it begins with ids.
+type claim struct {
+	ids     []uint32
+	certain int   // of ids, by proof; the rest is by law
+	cell    int32 // text that the claim is about
+	whole   bool  // these are all
+	by      *known
+	law     *law // nil: none was needed
+}
+
+// recall says what is known of a prompt.
+func (m *memory) recall(t *text) claim {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.recallLocked(t)
+	if c.by != nil {
+		m.touchLocked(c.by)
+	}
+	return c
+}
+
+// recallLocked looks at the prompts that share most text first, and stops at the first
+// cut where one of them says something.
+func (m *memory) recallLocked(t *text) claim {
+	m.asks++
+	var best claim
+	looks := 0
+	for i := len(t.cuts) - 1; i >= 0 && looks < maxLooks && best.by == nil; i-- {
+		for _, k := range m.index[t.cuts[i].hash] {
+			if k.asked == m.asks {
+				continue
+			}
+			k.asked = m.asks
+			looks++
+			if c := m.claimLocked(k, t); len(c.ids) > len(best.ids) {
+				best = c
+			}
+		}
+	}
+	return best
+}
+
+// claimLocked is what one known prompt says of a text.
+func (m *memory) claimLocked(k *known, t *text) claim {
+	shared := common(k.prints, t.prints)
+	if t.sum == k.sum && !t.partial && int(shared) == len(t.prints) && len(k.prints) == len(t.prints) {
+		return claim{ids: k.ids, certain: len(k.ids), cell: shared, whole: true, by: k}
+	}
+	var c claim
+	likely := 0
+	for _, p := range k.proofs {
+		if p.cell > shared {
+			break
+		}
+		at := t.at(p.cell)
+		if p.tails.has(at.tail) {
+			if int(p.n) > c.certain {
+				c.certain, c.cell = int(p.n), p.cell
+			}
+			continue
+		}
+		if l := m.anyLaw(t.family, at, p.tails); l != nil && int(p.n) > likely {
+			likely, c.law, c.cell = int(p.n), l, max(c.cell, p.cell)
+		}
+	}
+	if int(shared) == len(k.prints) {
+		at := t.at(shared)
+		l := m.laws.of(t.family, at, 0)
+		if n := len(k.ids) - lookahead; l.holds() && n-l.short-k.slack() > likely {
+			likely, c.law, c.cell = n-l.short-k.slack(), l, shared
+		}
+	}
+	if likely <= c.certain {
+		c.law = nil
+	}
+	if n := max(c.certain, likely); n > 0 {
+		c.ids, c.by = k.ids[:n:n], k
+	}
+	return c
+}
+
+// anyLaw is a law that holds from one of the tails to the one at a place.
+func (m *memory) anyLaw(family uint64, at place, from tails) *law {
+	for ; from != 0; from &= from - 1 {
+		one := tail(bits.TrailingZeros64(uint64(from)))
+		if l := m.laws.of(family, at, one); l.holds() {
+			return l
+		}
+	}
+	return nil
+}
+
+// slack is what the end of the text may hide from its cells, in tokens.
+func (k *known) slack() int {
+	if k.open {
+		return cellSlack
+	}
+	return 0
+}
+
+// shared is how many leading tokens two prompts share.
+func shared(a, b []uint32) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}

@@ -1,0 +1,72 @@
+package tokens
+
+// API is the kind of path that a prompt came by.
+type API string
+
+// The paths that have a prompt.
+const (
+	Chat        API = "chat"
+	Completions API = "completions"
+	Responses   API = "responses"
+	Messages    API = "messages"
+)
+
+// Mode is how a model's tokens are known.
+type Mode string
+
+// The modes; DESIGN.md says when each is right.
+const (
+	Engine      Mode = "engine"      // ask an engine
+	Learned     Mode = "learned"     // remember what prefills answered
+	Tokenizer   Mode = "tokenizer"   // a tokenizer.json and a chat template
+	Approximate Mode = "approximate" // chunks of text instead of tokens
+)
+
+// Prompt is what decides the tokens of a request.
+type Prompt struct {
+	API API
+	// Body is the request as engines get it: one well-formed JSON object, no key
+	// twice. It is only read, and only during the call.
+	Body    []byte
+	Model   string // as the client named it
+	Adapter string // LoRA name, "" for none
+	Salt    string // cache_salt, "" for none
+}
+
+// Tokens is what is known of a prompt's tokens. Token ids and chunks are different
+// types so that no index can mix them: a result has one or the other.
+type Tokens struct {
+	Mode Mode
+	// IDs are leading token ids of the prompt. They are shared: nobody may change
+	// them.
+	IDs []uint32
+	// Certain is how many of IDs are certain: what an engine or a tokenizer said of
+	// this very prompt, or what two prompts with this one's beginning showed. The
+	// others follow from how the model's template has treated prompts of this form
+	// so far.
+	Certain int
+	// Whole says that IDs are all of the prompt's tokens.
+	Whole bool
+	// Teaches says that the prompt's token ids would be news: its prefill should be asked
+	// for them (return_token_ids: true) and Learn be given them.
+	Teaches bool
+	// Media are the images and the like behind place-holders in IDs, in order.
+	Media []Medium
+	// Chunks are the keys of the prompt's leading chunks of ChunkBytes bytes of text,
+	// in approximate mode.
+	Chunks []Chunk
+	// Adapter and Salt are the prompt's. The KV of equal tokens differs by them, so
+	// they belong into every key made from IDs or Chunks.
+	Adapter string
+	Salt    string
+}
+
+// Medium is one image or the like: Length place-holder tokens from Offset on.
+type Medium struct {
+	Hash   string // as the engine names it in its KV events
+	Offset int
+	Length int
+}
+
+// Chunk is the key of one chunk of a prompt's text and all text before it.
+type Chunk uint64

@@ -1,0 +1,112 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Source knows the tokens of one model's prompts, in one mode. Its methods may be called
+// by many goroutines.
+type Source struct {
+	cfg     Config
+	metrics *Metrics
+	memory  *memory  // engine, learned
+	asker   *asker   // engine
+	encoder *encoder // tokenizer
+}
+
+// New makes a source. ask is needed in engine mode only, metrics may be nil. The caller
+// closes it.
+func New(cfg Config, ask Ask, metrics *Metrics) (*Source, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Source{cfg: cfg, metrics: metrics}
+	switch cfg.Mode {
+	case Engine:
+		if ask == nil {
+			return nil, fmt.Errorf("tokens of %s: mode engine has nobody to ask", cfg.Model)
+		}
+		s.memory = newMemory(cfg.MemoryBytes)
+		s.asker = newAsker(cfg, ask, s.memory, metrics)
+	case Learned:
+		s.memory = newMemory(cfg.MemoryBytes)
+	case Tokenizer:
+		encoder, err := loadEncoder(cfg)
+		if err != nil {
+			return nil, fmt.Errorf("tokens of %s: %w", cfg.Model, err)
+		}
+		s.encoder = encoder
+	}
+	return s, nil
+}
+
+// Close ends what is under way and waits for it. Tokens must not be called after it.
+func (s *Source) Close() {
+	if s.asker != nil {
+		s.asker.close()
+	}
+}
+
+// Tokens says what is known of a prompt's tokens; false is nothing, and the caller
+// routes by load. Only engine mode may wait, and never longer than AskWait.
+func (s *Source) Tokens(ctx context.Context, p Prompt) (Tokens, bool) {
+	start := time.Now()
+	t, ok := s.tokens(ctx, &p)
+	t.Mode, t.Adapter, t.Salt = s.cfg.Mode, p.Adapter, p.Salt
+	s.metrics.asked(s.cfg.Model, outcomeOf(&t, ok), time.Since(start))
+	return t, ok
+}
+
+func (s *Source) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
+	if s.cfg.Mode == Approximate {
+		chunks := p.chunks()
+		return Tokens{Chunks: chunks}, len(chunks) > 0
+	}
+	if ids, ok := p.promptIDs(); ok {
+		return Tokens{IDs: ids, Certain: len(ids), Whole: true}, true
+	}
+	switch s.cfg.Mode {
+	case Engine:
+		return s.asker.tokens(ctx, p)
+	case Learned:
+		return s.remembered(p)
+	case Tokenizer:
+		ids, ok := s.encoder.tokens(p)
+		return Tokens{IDs: ids, Certain: len(ids), Whole: true}, ok
+	}
+	return Tokens{}, false
+}
+
+// remembered is what the memory says.
+func (s *Source) remembered(p *Prompt) (Tokens, bool) {
+	t, ok := p.read()
+	if !ok {
+		return Tokens{}, false
+	}
+	defer t.free()
+	c := s.memory.recall(t)
+	known := c.tokens()
+	known.Teaches = !c.whole && !t.partial && (p.API == Chat || p.API == Completions) // others have no such field
+	return known, len(c.ids) > 0
+}
+
+func (c claim) tokens() Tokens {
+	return Tokens{IDs: c.ids, Certain: c.certain, Whole: c.whole}
+}
+
+// Learn takes in the token ids of a prompt, as its prefill answered them (AnswerIDs).
+// The ids of other modes are no news. Ids must never reach the client that did not ask
+// for them: what strips them from answers is not this package.
+func (s *Source) Learn(p Prompt, ids []uint32) {
+	if s.cfg.Mode != Learned || len(ids) == 0 {
+		return
+	}
+	t, ok := p.read()
+	if !ok {
+		return
+	}
+	defer t.free()
+	s.metrics.learned(s.cfg.Model, s.memory, s.memory.learn(t, ids))
+}

@@ -1,0 +1,210 @@
+package tokens
+
+import (
+	"encoding/binary"
+	"slices"
+	"sort"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+const (
+	cellBytes = 16 // text is compared in cells of so many bytes
+	cutCells  = 64 // within a message every so many cells can be looked up
+)
+
+// text is a prompt as it is compared with other prompts: hashes only, no text.
+//
+// A prompt is a context (all fields that may change the template's output but are no
+// messages: tools, chat_template_kwargs, the adapter, ...), and then its messages,
+// system prompt first. Each message is a header (its role and the names of its fields)
+// and its content, cut into cells of 16 bytes and an end cell. The hash of each cell
+// covers all cells before it, so two prompts share a text prefix exactly as far as
+// they share prints.
+type text struct {
+	root   uint64 // of the context
+	family uint64 // of the context without the tools' text: what laws are kept by
+	sum    uint64 // of the whole text
+	size   int    // bytes of the text, about
+
+	prints []uint32 // of each cell; the upper half of its hash
+	cuts   []cut    // in order of cells
+	turns  []turn   // messages
+	tails  []tail   // tails[i] is what comes after turns[i]
+
+	// open texts are prompts of /v1/completions: no message ends them, and the last
+	// cell is whole, so up to 15 bytes at the end are only in the sum.
+	open bool
+	// partial texts leave something out: everything from the first message with an
+	// image or another medium on.
+	partial bool
+
+	hash    uint64 // of the cells so far
+	scratch []byte // for one cell
+	compact []byte // for one message
+}
+
+// cut is a cell that can be looked up.
+type cut struct {
+	hash uint64
+	cell int32 // cells up to here
+}
+
+// turn is one message.
+type turn struct {
+	first int32  // its first cell
+	head  uint32 // hash of the first bytes of its content
+	kind  kind
+	since tail // its kind and those of the messages before it, back to one of the user
+}
+
+// kind is what a message is to a template.
+type kind uint8
+
+const (
+	system    kind = iota
+	user           //
+	assistant      // with nothing but content
+	call           // of the assistant, with tool calls or reasoning
+	tool           // result of a call
+	other
+)
+
+var kinds = map[string]kind{
+	"system": system, "developer": system, "user": user, "assistant": assistant,
+	"tool": tool, "function": tool, "ipython": tool,
+}
+
+// tail is a set of kinds: of the messages that follow some place in a prompt. Templates
+// that treat a message by what follows it do so by kind: Qwen 3 drops the reasoning
+// before the last user message, Mistral puts tools before it.
+type tail uint8
+
+func (t tail) with(k kind) tail { return t | 1<<k }
+
+// tails is a set of tails: bit t is there if the tail t is.
+type tails uint64
+
+func (t tails) has(one tail) bool   { return t>>one&1 != 0 }
+func (t tails) with(one tail) tails { return t | 1<<one }
+
+var texts = sync.Pool{New: func() any { return new(text) }}
+
+// free gives a text back for reuse.
+func (t *text) free() { texts.Put(t) }
+
+// reset makes t an empty text of a context.
+func (t *text) reset(root, family uint64) {
+	*t = text{
+		root: root, family: family, hash: root,
+		prints: t.prints[:0], cuts: t.cuts[:0], turns: t.turns[:0], tails: t.tails[:0], scratch: t.scratch[:0], compact: t.compact[:0],
+	}
+}
+
+// add appends a message. lead is where the text in its content begins. Nothing is
+// printed of it once the text is partial.
+func (t *text) add(k kind, header, content, lead []byte) {
+	since := t.since(len(t.turns), k)
+	t.turns = append(t.turns, turn{first: int32(len(t.prints)), head: headOf(lead), kind: k, since: since})
+	if t.partial {
+		return
+	}
+	t.size += len(header) + len(content)
+	t.cell(append(binary.LittleEndian.AppendUint64(t.scratch[:0], t.hash), header...))
+	rest := t.cells(content)
+	if t.open {
+		t.sum = xxhash.Sum64(append(binary.LittleEndian.AppendUint64(t.scratch[:0], t.hash), rest...))
+		t.cut()
+		return
+	}
+	t.cell(append(append(binary.LittleEndian.AppendUint64(t.scratch[:0], t.hash), rest...), 0xff, byte(len(rest))))
+	t.cut()
+	t.sum = t.hash
+}
+
+// since is what turn.since is for the i-th message, of a kind.
+func (t *text) since(i int, k kind) tail {
+	if i == 0 || k == user {
+		return tail(0).with(k)
+	}
+	return t.turns[i-1].since.with(k)
+}
+
+// cells hashes the whole cells of content and returns what is left.
+func (t *text) cells(content []byte) (rest []byte) {
+	var buffer [8 + cellBytes]byte
+	h := t.hash
+	for n := 1; len(content) >= cellBytes; n++ {
+		binary.LittleEndian.PutUint64(buffer[:], h)
+		copy(buffer[8:], content[:cellBytes])
+		h = xxhash.Sum64(buffer[:])
+		t.prints = append(t.prints, uint32(h>>32))
+		if n%cutCells == 0 {
+			t.cuts = append(t.cuts, cut{h, int32(len(t.prints))})
+		}
+		content = content[cellBytes:]
+	}
+	t.hash = h
+	return content
+}
+
+// cell adds one cell of any length. The bytes begin with the hash before it.
+func (t *text) cell(bytes []byte) {
+	t.scratch = bytes[:0]
+	t.hash = xxhash.Sum64(bytes)
+	t.prints = append(t.prints, uint32(t.hash>>32))
+}
+
+// cut makes the last cell one that can be looked up.
+func (t *text) cut() {
+	if last := len(t.cuts) - 1; last < 0 || t.cuts[last].cell != int32(len(t.prints)) {
+		t.cuts = append(t.cuts, cut{t.hash, int32(len(t.prints))})
+	}
+}
+
+// finish fills in the tails.
+func (t *text) finish() {
+	t.tails = slices.Grow(t.tails[:0], len(t.turns))[:len(t.turns)]
+	var after tail
+	for i := len(t.turns) - 1; i >= 0; i-- {
+		t.tails[i] = after
+		after = after.with(t.turns[i].kind)
+	}
+}
+
+// headOf is the hash of the first bytes of a content.
+func headOf(content []byte) uint32 {
+	return uint32(xxhash.Sum64(content[:min(len(content), cellBytes)]))
+}
+
+// place is a position in a text between two cells.
+type place struct {
+	cell  int32 // cells before it
+	turn  int   // the message that the last of them belongs to
+	kind  kind  // of that message
+	since tail  // kinds of that message and those before it, back to one of the user
+	tail  tail  // what comes after that message
+}
+
+// at is the place after so many cells, at least one.
+func (t *text) at(cell int32) place {
+	i := sort.Search(len(t.turns), func(i int) bool { return t.turns[i].first >= cell }) - 1
+	return place{cell, i, t.turns[i].kind, t.turns[i].since, t.tails[i]}
+}
+
+// common is how many leading cells two texts share. Prints cover what is before them,
+// so the first that differs can be found by halves.
+func common(a, b []uint32) int32 {
+	n := min(len(a), len(b))
+	return int32(sort.Search(n, func(i int) bool { return a[i] != b[i] }))
+}
+
+// clone is a copy that nobody else frees.
+func (t *text) clone() text {
+	c := *t
+	c.prints, c.cuts = slices.Clone(t.prints), slices.Clone(t.cuts)
+	c.turns, c.tails = slices.Clone(t.turns), slices.Clone(t.tails)
+	c.scratch, c.compact = nil, nil
+	return c
+}

@@ -1,0 +1,97 @@
+package zmqsub
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config is how sockets behave and how long replays may take.
+type Config struct {
+	QueueMessages int   // messages that wait in a socket (RCVHWM)
+	MaxMessage    int64 // bytes; a peer that sends more is disconnected
+
+	ReconnectMin time.Duration
+	ReconnectMax time.Duration
+	// Heartbeat is the time between ZMTP pings. 0: none, and TCP's keepalive notices a
+	// silent death within a minute. Peers built on go-zeromq (llm-d's simulator) answer
+	// no pings and would be disconnected again and again.
+	Heartbeat time.Duration
+
+	ReplayIdle     time.Duration // longest wait for the next answer of a replay
+	ReplayAttempts int           // in a row that bring nothing
+	ReplayTime     time.Duration // for all attempts together
+	ReplayPause    time.Duration // after attempts that failed
+	Replays        int           // at once
+
+	// Settle after connecting, and then every CheckEvery, a source that can replay proves
+	// that what it knows is still true. It bounds for how long a lost last batch or a
+	// restart without a word goes unnoticed.
+	Settle     time.Duration
+	CheckEvery time.Duration
+}
+
+// Default returns the configuration that a deployment should start from.
+func Default() Config {
+	return Config{
+		QueueMessages:  100_000,
+		MaxMessage:     64 << 20,
+		ReconnectMin:   100 * time.Millisecond,
+		ReconnectMax:   time.Second,
+		ReplayIdle:     2 * time.Second,
+		ReplayAttempts: 3,
+		ReplayTime:     2 * time.Minute,
+		ReplayPause:    30 * time.Second,
+		Replays:        8,
+		Settle:         500 * time.Millisecond,
+		CheckEvery:     10 * time.Second,
+	}
+}
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c Config) Validate() error {
+	switch {
+	case c.QueueMessages <= 0 || c.MaxMessage <= 0:
+		return errors.New("KV event queue and message size must be positive")
+	case c.ReconnectMin <= 0 || c.ReconnectMax < c.ReconnectMin:
+		return errors.New("KV event reconnect times must be positive and in order")
+	case c.ReplayIdle <= 0 || c.ReplayAttempts <= 0 || c.ReplayTime <= 0 || c.ReplayPause < 0 || c.Replays <= 0:
+		return errors.New("KV event replay limits must be positive")
+	case c.Settle <= 0 || c.CheckEvery <= 0:
+		return errors.New("KV event check times must be positive")
+	}
+	return nil
+}
+
+// Feed is where the events of a source come from.
+type Feed struct {
+	Events string // tcp://host:5557; with Bind the address to bind, such as tcp://*:6001
+	Replay string // tcp://host:5558; empty: what is missed is lost
+	Bind   bool   // the engine dials
+	Topic  string // prefix of the topics wanted; mostly empty, which is all
+}
+
+// ForRank is the feed of a data-parallel rank, given that of rank 0: engines add the
+// rank to tcp ports and a suffix to other names.
+func (f Feed) ForRank(rank int) Feed {
+	f.Events, f.Replay = endpointOfRank(f.Events, rank), endpointOfRank(f.Replay, rank)
+	return f
+}
+
+func endpointOfRank(endpoint string, rank int) string {
+	if rank == 0 || endpoint == "" {
+		return endpoint
+	}
+	rest, isTCP := strings.CutPrefix(endpoint, "tcp://")
+	if !isTCP {
+		return endpoint + "_dp" + strconv.Itoa(rank)
+	}
+	host, port, err := net.SplitHostPort(rest)
+	n, notNumber := strconv.Atoi(port)
+	if err != nil || notNumber != nil {
+		return endpoint
+	}
+	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(n+rank))
+}

@@ -1,0 +1,99 @@
+package zmqsub
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+)
+
+// errIdle says that no answer came in time.
+var errIdle = errors.New("no answer")
+
+// replay carries out what the source asks for, and what it asks for then. Where
+// answers fail to come it gives up for a while, and the source goes on without.
+func (s *Subscriber) replay(ask kvstate.Ask) {
+	if !ask.Wanted() {
+		return
+	}
+	if s.feed.Replay == "" || time.Now().Before(s.resumeAt) {
+		s.source.BeginReplay(ask)
+		s.source.EndReplay(false)
+		return
+	}
+	select {
+	case s.hub.replays <- struct{}{}:
+		defer func() { <-s.hub.replays }()
+	case <-s.closing:
+		return
+	}
+	deadline := time.Now().Add(s.hub.cfg.ReplayTime)
+	for failed := 0; ask.Wanted() && !s.isClosing(); {
+		s.source.BeginReplay(ask)
+		batches, err := s.request(ask.From)
+		if s.isClosing() {
+			return // the source keeps what it knows
+		}
+		ask = s.source.EndReplay(err == nil)
+		if err == nil || batches > 0 {
+			failed = 0
+		} else {
+			failed++
+		}
+		if failed == s.hub.cfg.ReplayAttempts || time.Now().After(deadline) {
+			s.resumeAt = time.Now().Add(s.hub.cfg.ReplayPause)
+			s.log.Warn("KV events not replayed", "address", s.feed.Replay, "error", err, "again_after", s.hub.cfg.ReplayPause)
+			return
+		}
+	}
+}
+
+// request asks for the batches from a number on and hands them to the source. It
+// returns how many came.
+func (s *Subscriber) request(from uint64) (batches int, err error) {
+	dealer, err := s.hub.context.NewSocket(zmq.DEALER)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, dealer.Close()) }()
+	if err = s.hub.configure(dealer); err != nil {
+		return 0, err
+	}
+	if err = dealer.Connect(s.feed.Replay); err != nil {
+		return 0, fmt.Errorf("%s: %w", s.feed.Replay, err)
+	}
+	if _, err = dealer.SendMessage("", kvstate.AppendRequest(nil, from)); err != nil {
+		return 0, err
+	}
+	poller := zmq.NewPoller()
+	poller.Add(dealer, zmq.POLLIN)
+	poller.Add(s.stopped, zmq.POLLIN) // not read here: it ends run, too
+	for {
+		ready, err := poller.Poll(s.hub.cfg.ReplayIdle)
+		switch {
+		case err != nil:
+			return batches, err
+		case s.isClosing():
+			return batches, nil
+		case len(ready) == 0:
+			return batches, fmt.Errorf("%w within %v", errIdle, s.hub.cfg.ReplayIdle)
+		}
+		frames, err := dealer.RecvMessageBytes(zmq.DONTWAIT)
+		if err != nil {
+			return batches, err
+		}
+		message, end, err := kvstate.ParseReply(frames)
+		switch {
+		case err != nil:
+			s.source.Misread()
+		case end:
+			return batches, nil
+		default:
+			s.source.Replayed(message)
+			batches++
+		}
+	}
+}

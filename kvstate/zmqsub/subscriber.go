@@ -1,0 +1,253 @@
+package zmqsub
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+)
+
+// Subscriber feeds one source. Its goroutine owns all its sockets but stop.
+type Subscriber struct {
+	hub    *Hub
+	source *kvstate.Source
+	feed   Feed
+	log    *slog.Logger
+
+	sub     *zmq.Socket
+	monitor *zmq.Socket // tells of connections
+	stopped *zmq.Socket // the other end of stop
+	address string
+
+	peers     atomic.Int32 // connected now; a bound socket may have several
+	strangers int          // connections that were no ZMQ, and have yet to close
+
+	checkAt  time.Time // next proof
+	resumeAt time.Time // no replays before, after some that failed
+
+	owner   sync.WaitGroup
+	closing chan struct{}
+	once    sync.Once
+	stop    *zmq.Socket // written to once, to wake the goroutine
+}
+
+// burst is how many messages are taken before the other sockets get their turn.
+const burst = 256
+
+// watched are the events of connections that matter.
+const (
+	handshakeFailed = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+	watched         = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | handshakeFailed
+)
+
+// open makes the sockets. They pass to the goroutine when it starts.
+func (s *Subscriber) open() (err error) {
+	n := s.hub.names.Add(1)
+	if s.stopped, s.stop, err = s.pipe(fmt.Sprintf("inproc://stop-%d", n)); err != nil {
+		return err
+	}
+	if s.sub, err = s.hub.context.NewSocket(zmq.SUB); err != nil {
+		return err
+	}
+	if err = s.hub.configure(s.sub); err != nil {
+		return err
+	}
+	if err = s.sub.SetSubscribe(s.feed.Topic); err != nil {
+		return err
+	}
+	events := fmt.Sprintf("inproc://monitor-%d", n)
+	if err = s.sub.Monitor(events, watched); err != nil {
+		return err
+	}
+	if s.monitor, err = s.hub.context.NewSocket(zmq.PAIR); err != nil {
+		return err
+	}
+	if err = s.monitor.Connect(events); err != nil {
+		return err
+	}
+	if s.feed.Bind {
+		err = s.sub.Bind(s.feed.Events)
+	} else {
+		err = s.sub.Connect(s.feed.Events)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.feed.Events, err)
+	}
+	s.address, err = s.sub.GetLastEndpoint()
+	return err
+}
+
+// pipe makes two ends of a line within the process.
+func (s *Subscriber) pipe(name string) (in, out *zmq.Socket, err error) {
+	if in, err = s.hub.context.NewSocket(zmq.PAIR); err != nil {
+		return nil, nil, err
+	}
+	if err = in.Bind(name); err != nil {
+		return in, nil, err
+	}
+	if out, err = s.hub.context.NewSocket(zmq.PAIR); err != nil {
+		return in, nil, err
+	}
+	return in, out, out.Connect(name)
+}
+
+// configure sets what SUB and DEALER sockets have in common.
+func (h *Hub) configure(socket *zmq.Socket) error {
+	return errors.Join(
+		socket.SetLinger(0),
+		socket.SetRcvhwm(h.cfg.QueueMessages),
+		socket.SetMaxmsgsize(h.cfg.MaxMessage),
+		socket.SetReconnectIvl(h.cfg.ReconnectMin),
+		socket.SetReconnectIvlMax(h.cfg.ReconnectMax),
+		socket.SetHeartbeatIvl(h.cfg.Heartbeat),
+		socket.SetTcpKeepalive(1),
+		socket.SetTcpKeepaliveIdle(30),
+		socket.SetTcpKeepaliveIntvl(10),
+		socket.SetTcpKeepaliveCnt(3),
+		socket.SetIpv6(true),
+	)
+}
+
+// Address is where the socket is bound or connected to.
+func (s *Subscriber) Address() string { return s.address }
+
+// Connected reports whether the engine is connected now.
+func (s *Subscriber) Connected() bool { return s.peers.Load() > 0 }
+
+// Close ends the subscription and waits for its goroutine. The source stays open.
+func (s *Subscriber) Close() {
+	s.once.Do(func() {
+		close(s.closing)
+		if _, err := s.stop.Send("", 0); err != nil {
+			s.log.Error("KV event subscriber not woken", "error", err)
+		}
+		s.owner.Wait()
+		s.closeSockets()
+		s.hub.mu.Lock()
+		delete(s.hub.subscribers, s)
+		s.hub.mu.Unlock()
+	})
+}
+
+func (s *Subscriber) closeSockets() {
+	for _, socket := range []*zmq.Socket{s.sub, s.monitor, s.stop, s.stopped} {
+		if socket == nil {
+			continue
+		}
+		if err := socket.Close(); err != nil {
+			s.log.Warn("ZMQ socket not closed", "error", err)
+		}
+	}
+}
+
+// run owns the sockets until stop is written to.
+func (s *Subscriber) run() {
+	poller := zmq.NewPoller()
+	poller.Add(s.stopped, zmq.POLLIN)
+	poller.Add(s.monitor, zmq.POLLIN)
+	poller.Add(s.sub, zmq.POLLIN)
+	s.checkAt = time.Now().Add(s.hub.cfg.CheckEvery)
+	for {
+		ready, err := poller.Poll(max(time.Until(s.checkAt), 0) + time.Millisecond)
+		if err != nil {
+			s.log.Error("KV event subscriber ended", "error", err)
+			return
+		}
+		for _, polled := range ready {
+			switch polled.Socket {
+			case s.stopped:
+				return
+			case s.monitor:
+				s.readMonitor()
+			case s.sub:
+				s.readMessages(burst)
+			}
+		}
+		if time.Now().After(s.checkAt) {
+			s.check()
+		}
+	}
+}
+
+// readMessages takes up to so many messages that have come, and reports whether the
+// queue is empty then.
+func (s *Subscriber) readMessages(most int) (empty bool) {
+	for range most {
+		frames, err := s.sub.RecvMessageBytes(zmq.DONTWAIT)
+		if err != nil {
+			if zmq.AsErrno(err) != zmq.Errno(syscall.EAGAIN) {
+				s.log.Error("KV event not received", "error", err)
+			}
+			return true
+		}
+		message, err := kvstate.ParseLive(frames)
+		if err != nil {
+			s.source.Misread()
+			continue
+		}
+		s.take(message)
+	}
+	return false
+}
+
+// take hands a message over, and again after each replay that it makes necessary. The
+// source settles it after a few.
+func (s *Subscriber) take(m kvstate.Message) {
+	for !s.isClosing() {
+		ask := s.source.Live(m)
+		if !ask.Wanted() {
+			return
+		}
+		s.replay(ask)
+	}
+}
+
+// readMonitor handles one event of a connection. Messages that came before a connection
+// broke are taken before it counts as broken.
+func (s *Subscriber) readMonitor() {
+	event, peer, _, err := s.monitor.RecvEvent(zmq.DONTWAIT)
+	if err != nil {
+		return // gone by itself
+	}
+	switch {
+	case event&handshakeFailed != 0:
+		s.strangers++ // its disconnect comes next
+	case event == zmq.EVENT_DISCONNECTED && s.strangers > 0:
+		s.strangers--
+	case event == zmq.EVENT_DISCONNECTED:
+		for !s.isClosing() && !s.readMessages(burst) {
+		}
+		s.peers.Add(-1)
+		s.log.Warn("KV events disconnected", "address", s.address, "peer", peer)
+		s.source.Disconnected()
+	case event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+		s.peers.Add(1)
+		s.log.Info("KV events connected", "address", s.address, "peer", peer)
+		s.replay(s.source.Connected())
+		s.checkAt = time.Now().Add(s.hub.cfg.Settle)
+	}
+}
+
+// check lets the source prove what it knows, unless replays have just failed.
+func (s *Subscriber) check() {
+	s.checkAt = time.Now().Add(s.hub.cfg.CheckEvery)
+	if s.Connected() && time.Now().After(s.resumeAt) {
+		s.replay(s.source.Check())
+	}
+}
+
+func (s *Subscriber) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}

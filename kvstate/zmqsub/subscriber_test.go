@@ -1,0 +1,212 @@
+package zmqsub
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+// TestSubscriber_FollowsAnEngine: in both encodings, whoever binds, with and without
+// replay, the index says what the engine holds, through evictions, salts, adapters and a
+// reset.
+func TestSubscriber_FollowsAnEngine(t *testing.T) {
+	for _, asMaps := range []bool{false, true} {
+		for _, mode := range []string{"connect", "connect and replay", "bind", "bind and replay"} {
+			t.Run(fmt.Sprintf("maps=%v,%s", asMaps, mode), func(t *testing.T) {
+				ix, hub := newIndex(t), newHub(t, quick())
+				binds, replays := strings.HasPrefix(mode, "bind"), strings.HasSuffix(mode, "replay")
+				port := freePorts(t, 2)
+				feed := Feed{Events: fmt.Sprintf("tcp://127.0.0.1:%d", port), Bind: binds}
+				if replays {
+					feed.Replay = fmt.Sprintf("tcp://127.0.0.1:%d", port+1)
+				}
+				var source *kvstate.Source
+				var sub *Subscriber
+				if binds {
+					source, sub = subscribe(t, hub, ix, "s", feed)
+				}
+				e := startEngine(t, func(cfg *engine.Config) {
+					cfg.Adapters, cfg.EventsAsMaps, cfg.EventsTopic = []string{"lora"}, asMaps, "kv@any@thing"
+					cfg.EventsEndpoint = feed.Events
+					if !binds {
+						cfg.EventsEndpoint = fmt.Sprintf("tcp://*:%d", port)
+					}
+					if replays {
+						cfg.ReplayEndpoint = fmt.Sprintf("tcp://*:%d", port+1)
+					}
+				})
+				if replays {
+					complete(t, e, prompt(0, 0, 400), "", "") // before anybody listens
+				}
+				if !binds {
+					source, sub = subscribe(t, hub, ix, "s", feed)
+				}
+				connected(t, sub)
+				if !replays {
+					listening(t, source, e)
+				}
+				for i := range 12 {
+					adapter, salt := "", ""
+					if i%4 == 1 {
+						adapter = "lora"
+					}
+					if i%4 >= 2 {
+						salt = fmt.Sprint("tenant", i%3)
+					}
+					complete(t, e, prompt(i%2, i, 300+10*i), adapter, salt)
+					agree(t, ix, source, e, 0)
+				}
+				if removed := source.State().Counts.Removed; removed == 0 {
+					t.Error("nothing was evicted")
+				}
+				post(t, e, "/reset_prefix_cache", map[string]any{})
+				complete(t, e, prompt(1, 1, 100), "", "")
+				agree(t, ix, source, e, 0)
+				if c := source.State().Counts; c.Unreadable+c.Misread+c.Dropped[kvstate.DropUnknown]+c.Dropped[kvstate.DropConflict] > 0 {
+					t.Errorf("not understood: %+v", c)
+				}
+			})
+		}
+	}
+}
+
+// listening makes the engine publish until the source hears it: without replay, what
+// was published before is lost.
+func listening(t *testing.T, source *kvstate.Source, e *engine.Engine) {
+	t.Helper()
+	until(t, func() string {
+		post(t, e, "/reset_prefix_cache", map[string]any{})
+		if source.State().SeqKnown {
+			return ""
+		}
+		return "nothing heard"
+	})
+}
+
+// TestSubscriber_RestartedEngine: what the old process held is forgotten at once, even
+// if the new one publishes nothing.
+func TestSubscriber_RestartedEngine(t *testing.T) {
+	for _, replays := range []bool{true, false} {
+		t.Run(fmt.Sprintf("replay=%v", replays), func(t *testing.T) {
+			ix, hub := newIndex(t), newHub(t, quick())
+			port := freePorts(t, 2)
+			start := func() *engine.Engine {
+				return startEngine(t, func(cfg *engine.Config) {
+					cfg.EventsEndpoint = fmt.Sprintf("tcp://*:%d", port)
+					if replays {
+						cfg.ReplayEndpoint = fmt.Sprintf("tcp://*:%d", port+1)
+					}
+				})
+			}
+			feed := Feed{Events: fmt.Sprintf("tcp://127.0.0.1:%d", port)}
+			if replays {
+				feed.Replay = fmt.Sprintf("tcp://127.0.0.1:%d", port+1)
+			}
+			e := start()
+			source, sub := subscribe(t, hub, ix, "s", feed)
+			connected(t, sub)
+			if !replays {
+				listening(t, source, e)
+			}
+			complete(t, e, prompt(0, 0, 400), "", "")
+			agree(t, ix, source, e, 0)
+			before := source.State()
+			if before.Holders[0].GPU == 0 {
+				t.Fatal("nothing held")
+			}
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+			e = start()
+			agree(t, ix, source, e, 0) // empty
+			if !replays {
+				connected(t, sub)
+				listening(t, source, e)
+			}
+			complete(t, e, prompt(0, 1, 400), "", "")
+			agree(t, ix, source, e, 0)
+			if after := source.State(); after.Epoch <= before.Epoch && replays {
+				t.Errorf("epoch %d after %d", after.Epoch, before.Epoch)
+			}
+		})
+	}
+}
+
+// TestSubscriber_Ranks: each rank has its own sockets, port + rank.
+func TestSubscriber_Ranks(t *testing.T) {
+	ix, hub := newIndex(t), newHub(t, quick())
+	port := freePorts(t, 4)
+	feed := Feed{Events: fmt.Sprintf("tcp://127.0.0.1:%d", port), Replay: fmt.Sprintf("tcp://127.0.0.1:%d", port+2)}
+	e := startEngine(t, func(cfg *engine.Config) {
+		cfg.DataParallel = 2
+		cfg.EventsEndpoint, cfg.ReplayEndpoint = fmt.Sprintf("tcp://*:%d", port), fmt.Sprintf("tcp://*:%d", port+2)
+	})
+	var sources []*kvstate.Source
+	for rank := range 2 {
+		source, _ := subscribe(t, hub, ix, fmt.Sprintf("s/dp%d", rank), feed.ForRank(rank))
+		sources = append(sources, source)
+	}
+	for i := range 6 {
+		complete(t, e, prompt(i, i, 200), "", "")
+	}
+	for rank, source := range sources {
+		agree(t, ix, source, e, rank)
+		if len(source.State().Holders) == 0 {
+			t.Errorf("rank %d holds nothing", rank)
+		}
+	}
+}
+
+func TestFeed_ForRank(t *testing.T) {
+	for _, c := range []struct{ endpoint, want string }{
+		{"tcp://10.0.0.1:5557", "tcp://10.0.0.1:5560"},
+		{"tcp://[fd00::1]:5557", "tcp://[fd00::1]:5560"},
+		{"ipc:///tmp/kv", "ipc:///tmp/kv_dp3"},
+		{"", ""},
+	} {
+		if got := (Feed{Events: c.endpoint}).ForRank(3).Events; got != c.want {
+			t.Errorf("rank 3 of %s: %s, want %s", c.endpoint, got, c.want)
+		}
+	}
+}
+
+func TestSubscribe_RefusesWhatCannotBe(t *testing.T) {
+	ix, hub := newIndex(t), newHub(t, quick())
+	source, err := ix.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: "s"}, Model: model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	for _, events := range []string{"", "nonsense", "tcp://nowhere"} {
+		if _, err := hub.Subscribe(source, Feed{Events: events}); err == nil {
+			t.Errorf("%q was accepted", events)
+		}
+	}
+}
+
+func TestHub_Collector(t *testing.T) {
+	ix, hub, p := newIndex(t), newHub(t, quick()), newPublisher(t, false)
+	_, sub := subscribe(t, hub, ix, "up", Feed{Events: p.events})
+	subscribe(t, hub, ix, "down", Feed{Events: fmt.Sprintf("tcp://127.0.0.1:%d", freePorts(t, 1))})
+	connected(t, sub)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(hub.Collector())
+	families, err := registry.Gather()
+	must(t, err)
+	got := map[string]float64{}
+	for _, m := range families[0].GetMetric() {
+		for _, label := range m.GetLabel() {
+			if label.GetName() == "server" {
+				got[label.GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	if len(got) != 2 || got["up"] != 1 || got["down"] != 0 {
+		t.Errorf("connected: %v", got)
+	}
+}

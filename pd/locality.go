@@ -1,0 +1,192 @@
+package pd
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Locality knows how much of a prompt each server holds: the tokens of prompts by
+// model, and the index of who holds which blocks. It is read without a network
+// call, save where tokens are asked of an engine, and that never for long.
+type Locality struct {
+	Index   *kvstate.Index
+	history *history
+
+	mu      sync.Mutex // guards sources
+	sources map[string]*tokens.Source
+	open    func(model string) (*tokens.Source, error)
+}
+
+// NewLocality returns a locality over an index. open gives the token source of a
+// base model, nil while its prompts stay unknown; after an error it is not called
+// again.
+func NewLocality(index *kvstate.Index, open func(model string) (*tokens.Source, error)) *Locality {
+	return &Locality{Index: index, history: newHistory(), sources: make(map[string]*tokens.Source), open: open}
+}
+
+// Close ends the token sources.
+func (l *Locality) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.sources {
+		if s != nil {
+			s.Close()
+		}
+	}
+	l.sources = nil
+}
+
+// source returns the token source of a base model, nil where there is none. Models
+// are those that servers serve, so there are few.
+func (l *Locality) source(model string) *tokens.Source {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, known := l.sources[model]
+	if !known && l.sources != nil {
+		opened, err := l.open(model)
+		if opened == nil && err == nil {
+			return nil // not yet: its servers may come to publish
+		}
+		s = opened
+		l.sources[model] = s // an error is said once, by open
+	}
+	return s
+}
+
+// prefix is what is known of one request's prompt.
+type prefix struct {
+	source *tokens.Source
+	prompt tokens.Prompt
+	tokens tokens.Tokens
+	known  bool
+	model  string // base model
+	hits   kvstate.Hits
+}
+
+// know finds the tokens of a request's prompt. base is the model that the request's
+// model is an adapter of, or the model itself.
+func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix {
+	p := &prefix{model: base}
+	api, ok := map[*Dialect]tokens.API{Chat: tokens.Chat, Completions: tokens.Completions, Responses: tokens.Responses, Messages: tokens.Messages}[req.Dialect]
+	if !ok || req.Aggregated {
+		return p
+	}
+	if p.source = l.source(base); p.source == nil {
+		return p
+	}
+	p.prompt = tokens.Prompt{API: api, Body: req.Body.Bytes(), Model: req.Model}
+	if req.Model != base {
+		p.prompt.Adapter = req.Model
+	}
+	p.tokens, p.known = p.source.Tokens(ctx, p.prompt)
+	return p
+}
+
+// match looks up what each server holds of the prompt now.
+func (l *Locality) match(p *prefix) {
+	if !p.known || len(p.tokens.IDs) == 0 {
+		return
+	}
+	prompt := kvstate.Prompt{Model: p.model, Adapter: p.tokens.Adapter, Salt: p.tokens.Salt, Tokens: p.tokens.IDs}
+	for _, m := range p.tokens.Media {
+		prompt.Media = append(prompt.Media, kvstate.Medium{Hash: m.Hash, Offset: m.Offset, Length: m.Length})
+	}
+	l.Index.Match(&prompt, &p.hits)
+}
+
+// held returns what a server holds of the prompt, as match found.
+func (l *Locality) held(p *prefix, server string) kvstate.Held {
+	if len(p.tokens.Chunks) > 0 {
+		n := l.history.held(p.model, server, p.tokens.Chunks)
+		return kvstate.Held{GPU: n, CPU: n, Disk: n}
+	}
+	if !p.known {
+		return kvstate.Held{}
+	}
+	return p.hits.Held(server)
+}
+
+// dispatched notes that servers are about to hold the prompt, and returns what
+// takes it back when they do not.
+func (l *Locality) dispatched(p *prefix, servers ...*pools.Server) (withdraw func()) {
+	if !p.known {
+		return func() {}
+	}
+	var guesses []kvstate.Guess
+	for _, s := range servers {
+		if s == nil {
+			continue
+		}
+		if len(p.tokens.Chunks) > 0 {
+			l.history.note(p.model, s.ID(), p.tokens.Chunks)
+			continue
+		}
+		guesses = append(guesses, l.Index.Guess(s.ID(), &p.hits))
+	}
+	return func() {
+		for _, g := range guesses {
+			g.Withdraw()
+		}
+	}
+}
+
+// teaches reports whether prefill should be asked for the prompt's token ids.
+func (p *prefix) teaches() bool { return p != nil && p.tokens.Teaches }
+
+// learn takes the token ids out of prefill's answer. The answer itself never goes
+// to the client.
+func (p *prefix) learn(answer []byte) {
+	if ids, ok := tokens.AnswerIDs(answer); ok {
+		p.source.Learn(p.prompt, ids)
+	}
+}
+
+// LocalityStatus is what people see of the locality: of each source what it holds,
+// how far behind it is and what went wrong, and of each model how large its part of
+// the index is.
+type LocalityStatus struct {
+	Sources []SourceStatus       `json:"sources"`
+	Models  []kvstate.ModelState `json:"models"`
+}
+
+// SourceStatus is one server's KV as it was heard.
+type SourceStatus struct {
+	Server     string  `json:"server"`
+	Model      string  `json:"model"`
+	GPU        int     `json:"gpu_blocks"`
+	CPU        int     `json:"cpu_blocks"`
+	Disk       int     `json:"disk_blocks"`
+	Seq        uint64  `json:"seq"`
+	LagSeconds float64 `json:"lag_seconds"` // how old the last batch was when it came; -1 unknown
+	Batches    uint64  `json:"batches"`
+	Gaps       uint64  `json:"gaps"`
+	Replays    uint64  `json:"replays"`
+	Restarts   uint64  `json:"restarts"`
+}
+
+// Status describes the locality; empty for a nil one.
+func (l *Locality) Status() LocalityStatus {
+	out := LocalityStatus{Sources: []SourceStatus{}, Models: []kvstate.ModelState{}}
+	if l == nil {
+		return out
+	}
+	for _, s := range l.Index.Sources() {
+		status := SourceStatus{
+			Server: s.Server, Model: s.Model, Seq: s.Seq, LagSeconds: -1, Batches: s.Counts.Batches,
+			Gaps: s.Counts.Gaps, Replays: s.Counts.Replays, Restarts: s.Counts.Restarts,
+		}
+		if lag := s.Counts.EngineLag; lag >= 0 {
+			status.LagSeconds = lag
+		}
+		for _, h := range s.Holders {
+			status.GPU, status.CPU, status.Disk = status.GPU+h.GPU, status.CPU+h.CPU, status.Disk+h.Disk
+		}
+		out.Sources = append(out.Sources, status)
+	}
+	out.Models = append(out.Models, l.Index.Models()...)
+	return out
+}

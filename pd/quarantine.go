@@ -1,0 +1,123 @@
+package pd
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// ErrQuarantined is returned for a request that is held to have killed servers.
+var ErrQuarantined = errors.New("the request was in flight on two servers when they died")
+
+const (
+	deathsToQuarantine = 2
+	quarantineTime     = 10 * time.Minute
+	maxSuspects        = 1024 // fingerprints that are remembered
+)
+
+// Quarantine keeps a query of death from going through the fleet server by server:
+// a request that was in flight on two servers when they died is refused for a while.
+type Quarantine struct {
+	mu       sync.Mutex // guards suspects
+	suspects map[uint64]*suspect
+}
+
+type suspect struct {
+	deaths []string // servers
+	last   time.Time
+}
+
+// NewQuarantine returns an empty one.
+func NewQuarantine() *Quarantine { return &Quarantine{suspects: make(map[uint64]*suspect)} }
+
+// Fingerprint tells requests apart without keeping their text.
+func (r *Request) Fingerprint() uint64 {
+	h := xxhash.New()
+	_, _ = h.WriteString(r.Dialect.Name) // a hash takes everything
+	_, _ = h.Write(r.Body.Bytes())
+	return h.Sum64()
+}
+
+// Died notes that a server died with the request in flight on it, and reports
+// whether the request is in quarantine now.
+func (q *Quarantine) Died(fingerprint uint64, server string, now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.suspects[fingerprint]
+	if s == nil || now.Sub(s.last) > quarantineTime {
+		q.makeRoomLocked(now)
+		s = &suspect{}
+		q.suspects[fingerprint] = s
+	}
+	s.last = now
+	if !slices.Contains(s.deaths, server) {
+		s.deaths = append(s.deaths, server)
+	}
+	return len(s.deaths) >= deathsToQuarantine
+}
+
+// Holds reports whether a request is in quarantine. The fingerprint is only made
+// when somebody is.
+func (q *Quarantine) Holds(r *Request, now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.suspects) == 0 {
+		return false
+	}
+	s := q.suspects[r.Fingerprint()]
+	return s != nil && len(s.deaths) >= deathsToQuarantine && now.Sub(s.last) <= quarantineTime
+}
+
+// makeRoomLocked forgets those whose time is over, and the oldest if that is not
+// enough.
+func (q *Quarantine) makeRoomLocked(now time.Time) {
+	var oldest uint64
+	for f, s := range q.suspects {
+		if now.Sub(s.last) > quarantineTime {
+			delete(q.suspects, f)
+			continue
+		}
+		if o := q.suspects[oldest]; o == nil || s.last.Before(o.last) {
+			oldest = f
+		}
+	}
+	if len(q.suspects) >= maxSuspects {
+		delete(q.suspects, oldest)
+	}
+}
+
+// Suspect is a request as people see it: its fingerprint and the servers that died.
+type Suspect struct {
+	Fingerprint string    `json:"fingerprint"`
+	Servers     []string  `json:"servers"`
+	Last        time.Time `json:"last"`
+	Held        bool      `json:"quarantined"`
+}
+
+// List returns all suspects, latest first.
+func (q *Quarantine) List(now time.Time) []Suspect {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := []Suspect{}
+	for f, s := range q.suspects {
+		if now.Sub(s.last) <= quarantineTime {
+			all = append(all, Suspect{fmt.Sprintf("%016x", f), slices.Clone(s.deaths), s.last, len(s.deaths) >= deathsToQuarantine})
+		}
+	}
+	slices.SortFunc(all, func(a, b Suspect) int { return b.Last.Compare(a.Last) })
+	return all
+}
+
+// held counts those in quarantine.
+func (q *Quarantine) held(now time.Time) (n int) {
+	for _, s := range q.List(now) {
+		if s.Held {
+			n++
+		}
+	}
+	return n
+}
