@@ -113,7 +113,7 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, id
 		return nil, failed
 	}
 	if j.prefix.teaches() {
-		j.prefix.learn(body)
+		o.Locality.learn(j.prefix, body)
 	}
 	if handoff.Tokens > 0 {
 		a.prefill.Prefilled(handoff.Tokens-handoff.Cached.Tokens, handoff.Cached.Tokens)

@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
@@ -15,6 +16,7 @@ import (
 type Locality struct {
 	Index   *kvstate.Index
 	history *history
+	lessons atomic.Pointer[Lessons] // nil while they are not passed on
 
 	mu      sync.Mutex // guards sources
 	sources map[string]*tokens.Source
@@ -139,9 +141,14 @@ func (p *prefix) teaches() bool { return p != nil && p.tokens.Teaches }
 
 // learn takes the token ids out of prefill's answer. The answer itself never goes
 // to the client.
-func (p *prefix) learn(answer []byte) {
-	if ids, ok := tokens.AnswerIDs(answer); ok {
-		p.source.Learn(p.prompt, ids)
+func (l *Locality) learn(p *prefix, answer []byte) {
+	ids, ok := tokens.AnswerIDs(answer)
+	if !ok {
+		return
+	}
+	p.source.Learn(p.prompt, ids)
+	if lessons := l.lessons.Load(); lessons != nil {
+		lessons.offer(p.model, p.source.Lesson(p.prompt, ids))
 	}
 }
 

@@ -231,9 +231,17 @@ func (t *tokenSources) ask(model string) tokens.Ask {
 		}
 		defer func() { _ = resp.Body.Close() }()
 		answer, err := io.ReadAll(io.LimitReader(resp.Body, maxTokensAnswer))
-		if err == nil && resp.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s answered %d", path, resp.StatusCode)
+		if err != nil {
+			return nil, err
 		}
-		return answer, err
+		switch status := resp.StatusCode; {
+		case status == http.StatusOK:
+			return answer, nil
+		case status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented:
+			return nil, fmt.Errorf("%s: %w", path, tokens.ErrNotServed)
+		case status >= 400 && status < 500:
+			return nil, fmt.Errorf("%s: %w", path, tokens.ErrRefused)
+		}
+		return nil, fmt.Errorf("%s answered %d", path, resp.StatusCode)
 	}
 }

@@ -219,3 +219,24 @@ func TestLocality_AReplicaThatStartsIsWarm(t *testing.T) {
 	}})
 	eventually(t, "the second replica knows", func() bool { return b.known(holder) == a.known(holder) })
 }
+
+func TestLocality_WhatOneReplicaLearnsTheOtherKnows(t *testing.T) {
+	r := redisserver.Start(t)
+	a := newPublishingCluster(t, 2, 1, "learned", func(cfg *config) { cfg.redis.addrs = []string{r.Addr()} })
+	b := newCluster(t, shape{config: func(cfg *config) { *cfg = a.cfg }})
+	b.prefill, b.decode = a.prefill, a.decode
+	eventually(t, "the second replica has its servers", func() bool { return b.metric("tandem_server_up") == 3 })
+	teach := func(c *cluster, question string) answer {
+		got, _ := c.turn([]map[string]string{{"role": "system", "content": longPrompt}, {"role": "user", "content": question}})
+		return got
+	}
+	// Two prompts with the same beginning prove its tokens; both go to the first replica.
+	teach(a, "What is it about?")
+	teach(a, "Who rides it?")
+	eventually(t, "the lessons are kept", func() bool { n, _ := r.Client().LLen(t.Context(), "tandem:lesson").Result(); return n >= 2 })
+	eventually(t, "the second replica finds the prefix", func() bool {
+		got := teach(b, fmt.Sprintf("Question %d?", time.Now().UnixNano()))
+		d := b.get("/debug/decisions/" + got.header.Get("X-Request-Id")).body
+		return strings.Contains(d, "prefill_cached")
+	})
+}

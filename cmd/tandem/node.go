@@ -33,6 +33,7 @@ type node struct {
 	replicas *pools.Replicas       // likewise
 	locality *pd.Locality
 	feeds    *feeds
+	lessons  *pd.Lessons // nil without a Redis
 
 	clients  net.Listener
 	operator net.Listener
@@ -69,8 +70,9 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 	}
 	reg.MustRegister(n.locality.Index.Collector(), n.feeds.hub.Collector())
-	if n.feeds.shared != nil {
+	if n.redis != nil {
 		reg.MustRegister(n.feeds.shared)
+		n.lessons = pd.NewLessons(n.locality, n.redis, cfg.redis.prefix, log)
 	}
 	queue, suspects := pd.NewQueue(cfg.queue), pd.NewQuarantine()
 	o := &pd.Orchestrator{

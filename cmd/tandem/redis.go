@@ -111,6 +111,7 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		parts.Go(func() { n.feeds.run(ctx) })
 		if n.redis != nil {
 			parts.Go(func() { n.replicas.Run(ctx) })
+			parts.Go(func() { n.lessons.Run(ctx) })
 			parts.Go(func() { n.feeds.shared.Run(ctx, n.cfg.kv.snapshots) })
 		}
 		parts.Wait()

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/rs/zerolog"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
@@ -58,29 +62,73 @@ func TestReplicas_OneAvoidsTheServerThatTheOtherKeepsBusy(t *testing.T) {
 	}
 }
 
+// underFailure sends requests while Redis fails: none may fail or take long, the
+// failure must be visible, and all must be well again soon after it ended.
+func underFailure(t *testing.T, c *cluster, name string, fail, heal func()) {
+	t.Helper()
+	fail()
+	worst := time.Duration(0)
+	for range 20 {
+		start := time.Now()
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+		worst = max(worst, time.Since(start))
+	}
+	if worst > time.Second {
+		t.Errorf("%s: a request took %v", name, worst)
+	}
+	degraded := func() bool { return c.metric("tandem_replicas_connected") == 0 }
+	eventually(t, name+" is seen", degraded)
+	heal()
+	start := time.Now()
+	eventually(t, name+": sharing again", func() bool { return !degraded() })
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("%s: sharing again after %v", name, took)
+	}
+}
+
 func TestReplicas_ARedisThatFailsCostsNoRequest(t *testing.T) {
 	r := redisserver.Start(t)
 	a, _ := twoReplicas(t, r)
-	for name, fail := range map[string]struct{ do, heal func() }{
-		"hanging": {r.Hang, r.Continue},
-		"killed":  {r.Kill, r.Restart},
-	} {
-		fail.do()
-		worst := time.Duration(0)
-		for range 20 {
-			start := time.Now()
-			if got := a.post("/v1/chat/completions", chatBody("")); got.status != 200 {
-				t.Errorf("%s: %d %s", name, got.status, got.body)
-			}
-			worst = max(worst, time.Since(start))
-		}
-		if worst > time.Second {
-			t.Errorf("%s: a request took %v", name, worst)
-		}
-		eventually(t, name+" is seen", func() bool { return a.metric("tandem_replicas_connected") == 0 })
-		fail.heal()
-		eventually(t, name+": sharing again", func() bool { return a.metric("tandem_replicas_connected") == 1 })
+	underFailure(t, a, "hanging", r.Hang, r.Continue)
+	underFailure(t, a, "killed", r.Kill, r.Restart)
+	underFailure(t, a, "read-only", func() { r.Do("REPLICAOF", "127.0.0.1", "1") }, func() { r.Do("REPLICAOF", "NO", "ONE") })
+	underFailure(t, a, "full", func() { r.Do("CONFIG", "SET", "maxmemory", "1") }, func() { r.Do("CONFIG", "SET", "maxmemory", "0") })
+	underFailure(t, a, "refused", func() { r.Do("ACL", "SETUSER", "default", "-@write", "-publish") }, func() { r.Do("ACL", "SETUSER", "default", "+@all") })
+
+	r.Do("FLUSHALL") // emptied: nothing to notice, nothing may fail
+	if got := a.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+		t.Errorf("emptied: %d %s", got.status, got.body)
 	}
+}
+
+func TestReplicas_ASlowRedisCostsNoTime(t *testing.T) {
+	r := redisserver.Start(t)
+	proxy := toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), "redis", "127.0.0.1:0", r.Addr())
+	if err := proxy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Stop()
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.redis.addrs = []string{proxy.Listen} }})
+	eventually(t, "sharing", func() bool { return c.metric("tandem_replicas_connected") == 1 })
+	underFailure(t, c, "slow", func() {
+		if _, err := proxy.Toxics.AddToxicJson(strings.NewReader(`{"type":"latency","attributes":{"latency":1000}}`)); err != nil {
+			t.Fatal(err)
+		}
+	}, func() { proxy.Toxics.ResetToxics(t.Context()) })
+}
+
+func TestReplicas_ASentinelFailoverCostsNoRequest(t *testing.T) {
+	trio := redisserver.StartTrio(t)
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.redis.addrs, cfg.redis.master = trio.Addrs(), redisserver.MasterName
+	}})
+	eventually(t, "sharing", func() bool { return c.metric("tandem_replicas_connected") == 1 })
+	master := trio.Master(t)
+	underFailure(t, c, "failed over", master.Kill, func() {
+		eventually(t, "another is the master", func() bool { return trio.Master(t) != master })
+	})
 }
 
 func TestReplicas_ARedisThatIsAwayAtStartIsNoError(t *testing.T) {

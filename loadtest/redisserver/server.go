@@ -58,6 +58,12 @@ func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
 	args := append([]string{"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir()}, s.args...)
+	s.run(args...)
+}
+
+// run starts the process and waits until it answers.
+func (s *Server) run(args ...string) {
+	s.t.Helper()
 	s.cmd = exec.Command("redis-server", args...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
