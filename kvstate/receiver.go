@@ -14,8 +14,8 @@ const (
 	receiverLease = 2 * time.Second
 	receiverRenew = 500 * time.Millisecond
 	deltaDelay    = 20 * time.Millisecond // what is heard is gathered for this long
-	deltaKept     = 4096                  // entries of the stream
-	deltaBatch    = 256                   // entries that are read at once
+	deltaKept     = 512                   // entries of the stream, ten seconds of a busy engine
+	deltaBatch    = 16                    // entries that are read at once: a read has a deadline
 )
 
 // Feed is where a source's messages come from. Open connects or binds and returns what

@@ -23,7 +23,7 @@ import (
 //	<prefix>kv:{server#rank}:deltas         stream of what the receiver hears
 const (
 	snapshotLife  = time.Hour        // a snapshot that nobody renews
-	snapshotPiece = 256 << 10        // bytes; larger values block a Redis for longer
+	snapshotPiece = 255 << 10        // bytes; with its header it fills an allocation of Redis
 	snapshotMax   = 1 << 30          // bytes that are read
 	writerLease   = 45 * time.Second // one snapshot a source and lease
 )
@@ -114,7 +114,7 @@ func (sh *Shared) read(ctx context.Context, id SourceID) ([]byte, error) {
 // Run writes snapshots until the context ends, each source's when it has changed and no
 // other replica has written it lately.
 func (sh *Shared) Run(ctx context.Context, every time.Duration) {
-	written := make(map[SourceID]uint64)
+	written := make(map[SourceID]uint64) // what a source's changes were, when it was written
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -124,7 +124,7 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 		case <-tick.C:
 		}
 		for _, s := range sh.index.list() {
-			if changes := s.changes(); changes != written[s.ID()] && sh.turn(ctx, s.ID(), every) {
+			if changes := s.changes(); (changes != written[s.ID()] || sh.lost(ctx, s.ID())) && sh.turn(ctx, s.ID(), every) {
 				if err := sh.Write(ctx, s); err != nil {
 					sh.note(err)
 					continue
@@ -133,6 +133,13 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 			}
 		}
 	}
+}
+
+// lost reports whether a snapshot that was written is gone: expired, or Redis was
+// emptied.
+func (sh *Shared) lost(ctx context.Context, id SourceID) bool {
+	n, err := sh.client.Exists(ctx, sh.key(id, "snapshot")).Result()
+	return err == nil && n == 0
 }
 
 // changes counts what would make a new snapshot differ.

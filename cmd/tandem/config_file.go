@@ -29,9 +29,16 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 	}
 	var failed error
 	given.Visit(func(f *pflag.Flag) {
-		if known.Lookup(f.Name) != nil && failed == nil {
-			failed = known.Set(f.Name, f.Value.String())
+		into := known.Lookup(f.Name)
+		if into == nil || failed != nil {
+			return
 		}
+		// A list's String is not what its Set reads.
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			failed = into.Value.(pflag.SliceValue).Replace(list.GetSlice())
+			return
+		}
+		failed = known.Set(f.Name, f.Value.String())
 	})
 	if failed != nil {
 		return config{}, failed
@@ -85,6 +92,13 @@ func readSetting(name string, value ast.Node, cfg *config, known *pflag.FlagSet)
 	}
 	if known.Lookup(name) == nil {
 		return fmt.Errorf("unknown setting %q; \"tandem serve --help\" names them all", name)
+	}
+	if list, ok := known.Lookup(name).Value.(pflag.SliceValue); ok && value.Type() == ast.SequenceType {
+		var items []string
+		if err := yaml.NodeToValue(value, &items, yaml.Strict()); err != nil {
+			return errors.New(yaml.FormatError(err, false, true))
+		}
+		return list.Replace(items)
 	}
 	scalar, ok := value.(ast.ScalarNode)
 	if !ok {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,29 @@ func load(t *testing.T, content string, args ...string) (config, error) {
 		t.Fatal(err)
 	}
 	return loadConfig(path, flags)
+}
+
+func TestConfig_ListsAreTheSameByFlagAndByFile(t *testing.T) {
+	want := "[a:1 b:2] [learned m=engine]"
+	for name, load := range map[string]func() (config, error){
+		"flags": func() (config, error) {
+			return load(t, "decode: http://x:1\n", "--redis", "a:1,b:2", "--tokens", "learned", "--tokens", "m=engine")
+		},
+		"flags over a file": func() (config, error) {
+			return load(t, "decode: http://x:1\nredis: c:3\ntokens: [off]\n", "--redis", "a:1,b:2", "--tokens", "learned,m=engine")
+		},
+		"lists in the file": func() (config, error) {
+			return load(t, "decode: http://x:1\nredis:\n- a:1\n- b:2\ntokens: [learned, m=engine]\n")
+		},
+		"text in the file": func() (config, error) {
+			return load(t, "decode: http://x:1\nredis: a:1,b:2\ntokens: learned,m=engine\n")
+		},
+	} {
+		cfg, err := load()
+		if got := fmt.Sprint(cfg.redis.addrs, cfg.kv.modes); err != nil || got != want {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
 }
 
 const goodConfig = `# a comment

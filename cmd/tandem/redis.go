@@ -54,6 +54,10 @@ func (c *redisConfig) validate() error {
 	return nil
 }
 
+// redisPool is how many connections there may be: each engine that dials keeps one
+// of its followers' in a waiting read.
+const redisPool = 512
+
 // client returns a client that fails fast: nothing that a request waits for goes
 // through it, and what does not get through now is told again soon. Connecting is
 // its own business; a Redis that is away at start is no error.
@@ -69,6 +73,7 @@ func (c *redisConfig) client() (redis.UniversalClient, error) {
 		ReadTimeout:           200 * time.Millisecond,
 		WriteTimeout:          200 * time.Millisecond,
 		PoolTimeout:           200 * time.Millisecond,
+		PoolSize:              redisPool,
 		MaxRetries:            -1,
 		ContextTimeoutEnabled: true,
 	}
