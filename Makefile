@@ -38,6 +38,13 @@ e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that no
 bench: deps-build ## the Go benchmarks, one second each, with allocations
 	go test -run '^$$' -bench . -benchtime 1s -benchmem -timeout 20m ./...
 
+# Seeds that make sim runs: 1 for a quick look.
+SEEDS ?= 5
+
+.PHONY: sim
+sim: build ## compare policies on all scenarios (SEEDS=1 for a quick look); writes bin/sim.html
+	bin/tandem sim --scenario all --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html
+
 # Seconds that each fuzz target runs.
 FUZZTIME ?= 20s
 

@@ -162,7 +162,6 @@ func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
 		}
 		c.Set("X-Tandem-Decode", answer.Decode)
 	}
-	_ = x.conn.SetWriteDeadline(time.Now().Add(x.server.cfg.WriteTimeout))
 }
 
 // fail answers an error in the shape of the API that was called.
@@ -194,7 +193,7 @@ func (x *exchange) close(outcome string, status int) (clientGone bool) {
 	x.cancel()
 	took := time.Since(x.start)
 	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome).Inc()
-	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model).Observe(took.Seconds())
+	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome).Observe(took.Seconds())
 	x.server.log.Debug("request done", "request_id", x.id, "api", x.dialect.Name, "model", x.model,
 		"outcome", outcome, "status", status, "seconds", took.Seconds())
 	x.span.SetAttributes(attribute.String("tandem.model", x.model), attribute.String("tandem.outcome", outcome),

@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // models that are served; others are "unknown".
 type Metrics struct {
 	requests *prometheus.CounterVec   // api, model, outcome
-	duration *prometheus.HistogramVec // api, model
+	duration *prometheus.HistogramVec // api, model, outcome
 }
 
 // NewMetrics registers them.
@@ -19,7 +19,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "tandem_request_duration_seconds", Help: "Time from a request's arrival to the end of its answer.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
-		}, []string{"api", "model"}),
+		}, []string{"api", "model", "outcome"}),
 	}
 	reg.MustRegister(m.requests, m.duration)
 	return m

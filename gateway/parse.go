@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/tandem-gateway/tandem/pd"
 )
@@ -45,7 +47,7 @@ func parse(d *pd.Dialect, raw []byte) (*pd.Request, error) {
 		req.OutputTokens = 0
 		return req, nil
 	}
-	for _, read := range []func(*pd.Request) error{readPrompt, readLimits, readStream, readSamples, readTools, readStored} {
+	for _, read := range []func(*pd.Request) error{readPrompt, readLimits, readStream, readSamples, readTools, readStored, readOdd} {
 		if err := read(req); err != nil {
 			return nil, err
 		}
@@ -199,6 +201,52 @@ func readTools(req *pd.Request) error {
 	return nil
 }
 
+// readOdd sends to one decode server what looks wrong in the fields that are cut off
+// the prefill leg: prefill would accept it, and decode refuse it when the work is done.
+// Its refusal is the best answer there is.
+func readOdd(req *pd.Request) error {
+	number := func(least, most int64) func(pd.Value) bool {
+		return func(v pd.Value) bool {
+			n, ok := v.Int()
+			return ok && n >= least && n <= most
+		}
+	}
+	isBool := func(v pd.Value) bool {
+		_, ok := v.Bool()
+		return ok
+	}
+	list := func(good func(pd.Value) bool) func(pd.Value) bool {
+		return func(v pd.Value) bool {
+			all, ok := v.Array()
+			return ok && !slices.ContainsFunc(all, func(e pd.Value) bool { return !good(e) })
+		}
+	}
+	text := func(v pd.Value) bool {
+		_, ok := v.String()
+		return ok
+	}
+	limit := number(1, math.MaxInt64)
+	wanted := map[string]func(pd.Value) bool{
+		"max_tokens": limit, "max_completion_tokens": limit, "max_output_tokens": limit,
+		"min_tokens": number(0, math.MaxInt64), "min_completion_tokens": number(0, math.MaxInt64),
+		"stop":           func(v pd.Value) bool { return text(v) || list(text)(v) },
+		"stop_sequences": list(text),
+		"stop_token_ids": list(number(0, math.MaxInt64)),
+		"logprobs":       func(v pd.Value) bool { return isBool(v) || number(0, 20)(v) },
+		"top_logprobs":   number(0, 20),
+		"ignore_eos":     isBool,
+	}
+	for field, good := range wanted {
+		if v := req.Body.Get(field); !v.Null() && !good(v) {
+			req.Aggregated = true
+		}
+	}
+	if req.Dialect == pd.Messages && req.Body.Get("max_tokens").Null() {
+		req.Aggregated = true // required there
+	}
+	return nil
+}
+
 // readStored refuses what lives in one engine's memory: the next request would
 // reach another engine.
 func readStored(req *pd.Request) error {
@@ -208,7 +256,7 @@ func readStored(req *pd.Request) error {
 	if !req.Body.Get("previous_response_id").Null() {
 		return invalid("previous_response_id", "The field previous_response_id is not supported: responses are not kept. Send the whole conversation in input.")
 	}
-	if background, _ := req.Body.Get("background").Bool(); background {
+	if background := req.Body.Get("background"); !background.Null() && string(background) != "false" {
 		return invalid("background", "Background responses are not supported: responses are not kept.")
 	}
 	return nil

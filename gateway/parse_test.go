@@ -33,7 +33,10 @@ func TestParse_ReadsWhatTheChoiceNeeds(t *testing.T) {
 		{"echo", pd.Completions, `{"model":"m","prompt":"ab","echo":true}`, 1, 256, false, false},
 		{"required", pd.Chat, `{"model":"m","messages":[{}],"tool_choice":"required"}`, 1, 256, false, true},
 		{"a tool by name", pd.Chat, `{"model":"m","messages":[{}],"tool_choice":{"type":"function"}}`, 1, 256, false, true},
-		{"auto", pd.Messages, `{"model":"m","messages":[{}],"tool_choice":{"type":"auto"}}`, 1, 256, false, false},
+		{"auto", pd.Messages, `{"model":"m","messages":[{}],"max_tokens":256,"tool_choice":{"type":"auto"}}`, 1, 256, false, false},
+		{"a limit that messages need", pd.Messages, `{"model":"m","messages":[{}]}`, 1, 256, true, false},
+		{"an odd stop", pd.Chat, `{"model":"m","messages":[{}],"stop":7}`, 1, 256, true, false},
+		{"good stops", pd.Chat, `{"model":"m","messages":[{}],"stop":["a","b"],"logprobs":true,"top_logprobs":2}`, 1, 256, false, false},
 		{"tools count", pd.Chat, `{"model":"m","messages":[{}],"tools":[{"a":1}]}`, 4, 256, false, false},
 	} {
 		req, err := parse(c.d, []byte(c.body))

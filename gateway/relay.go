@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -57,8 +56,6 @@ func (r *relay) Read(p []byte) (n int, err error) {
 	}
 	n = copy(p, r.pending)
 	r.pending = r.pending[n:]
-	// The server writes this piece next; a client that does not take it is cut.
-	_ = r.x.conn.SetWriteDeadline(time.Now().Add(r.x.server.cfg.WriteTimeout))
 	return n, nil
 }
 

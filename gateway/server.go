@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -57,6 +58,9 @@ type Server struct {
 	tracer  trace.Tracer
 	log     *slog.Logger
 	app     *fiber.App
+
+	clients  atomic.Pointer[listener]
+	draining atomic.Bool
 }
 
 // New returns a server that is not listening yet.
@@ -89,15 +93,24 @@ func New(cfg Config, o *pd.Orchestrator, metrics *Metrics) *Server {
 
 // Serve answers on the listener until Shutdown.
 func (s *Server) Serve(ln net.Listener) error {
-	if err := s.app.Listener(ln); err != nil {
+	clients := newListener(ln, s.cfg.WriteTimeout, s.log)
+	s.clients.Store(clients)
+	if err := s.app.Listener(clients); err != nil {
 		return fmt.Errorf("serve clients: %w", err)
 	}
 	return nil
 }
 
+// Drain makes /health say that no more requests should come.
+func (s *Server) Drain() { s.draining.Store(true) }
+
 // Shutdown takes no new connection and waits for requests and streams, until the
 // context ends.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.Drain()
+	if clients := s.clients.Load(); clients != nil {
+		clients.closeSilent()
+	}
 	if err := s.app.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
@@ -106,7 +119,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // health is for load balancers: 200 while a request could be served.
 func (s *Server) health(c *fiber.Ctx) error {
-	if ready, _ := s.fleet.Ready(); !ready {
+	if ready, _ := s.fleet.Ready(); !ready || s.draining.Load() {
 		c.Status(fiber.StatusServiceUnavailable)
 	}
 	return nil
@@ -125,6 +138,9 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	case fiber.StatusNotFound, fiber.StatusMethodNotAllowed:
 		text.Status, text.Code, text.Message = fiber.StatusNotFound, "not_found", "There is nothing at this path and method."
 	case fiber.StatusRequestEntityTooLarge:
+		if conn, ok := c.Context().Conn().(*clientConn); ok {
+			conn.linger.Store(true)
+		}
 		text.Code, text.Message = "request_too_large", fmt.Sprintf("The request body is larger than the limit of %d bytes.", s.cfg.MaxBody)
 	case fiber.StatusRequestHeaderFieldsTooLarge:
 		text.Message = "The request headers are too large."

@@ -144,7 +144,7 @@ func TestEngine_FaultsAreSeen(t *testing.T) {
 // refused, and every request is accounted for.
 func TestEngine_Death(t *testing.T) {
 	e, cfg := startEngine(t)
-	cfg.Limit, cfg.RPS = 500, 200 // goes on long after the death, also on a busy machine
+	cfg.Limit, cfg.RPS = 500, 200        // goes on long after the death, also on a busy machine
 	cfg.OutputTokens = FixedLength(2000) // 100 ms and more
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

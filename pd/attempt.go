@@ -63,6 +63,9 @@ func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment
 // take the KV of a prefill that was given up.
 func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
 	id := "tandem-" + uuid.NewString()
+	if a.handoff != nil {
+		id = a.handoff.Attempt
+	}
 	if a.prefill != nil {
 		withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
 		h, failed := o.prefill(ctx, j, a, id)
@@ -72,22 +75,35 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 			a.decode.Release()
 			return nil, failed
 		}
+		h.Attempt = id
 		a.handoff = h
 	}
 	j.handoff = nil
+	if ctx.Err() != nil { // the client left in between
+		a.decode.Release()
+		o.strand(a.handoff)
+		return nil, &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Gone, Err: context.Cause(ctx)}
+	}
 	answer, failed := o.decode(ctx, j, a, id)
 	if failed == nil {
 		return answer, nil
 	}
 	a.decode.Release()
-	if a.handoff != nil && a.handoff.Params != nil {
-		if failed.Kind == Unsent {
-			j.handoff = a.handoff // surely unread
-		} else {
-			o.Metrics.stranded.WithLabelValues(a.handoff.From.ID()).Inc()
-		}
+	switch {
+	case a.handoff == nil || a.handoff.Params == nil:
+	case failed.Kind == Unsent:
+		j.handoff = a.handoff // surely unread
+	case failed.Kind == Refused || failed.Kind == Busy:
+		o.strand(a.handoff)
 	}
 	return nil, failed
+}
+
+// strand counts a hand-off that surely nobody reads any more.
+func (o *Orchestrator) strand(h *Handoff) {
+	if h != nil && h.Params != nil {
+		o.Metrics.stranded.WithLabelValues(h.From.ID()).Inc()
+	}
 }
 
 // prefill runs the prefill leg and returns its hand-off.
@@ -189,12 +205,13 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 		cached = cachedTokens{}
 	}
+	clean, err := j.req.Dialect.cleanAnswer(data, cached)
+	if err != nil {
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
+	}
 	o.countTokens(j.req, usage, a.prefillCached(usage), 0)
 	a.decode.Release()
-	return &Answer{
-		Status: resp.StatusCode, ContentType: "application/json",
-		Body: j.req.Dialect.cleanAnswer(data, cached), Usage: usage,
-	}, nil
+	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
 }
 
 func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignment, leg Leg, id string, body []byte) (*Answer, *LegError) {
@@ -222,7 +239,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
 	s := &legStream{
 		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
-		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.FirstEventTimeout,
+		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, cached: a.cachedTokens(), hideUsage: j.req.HideUsage,
 		onGap: pace.gap, story: j.story,
 	}
@@ -234,7 +251,6 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		return giveUp(failedSend(legCtx, leg, server.ID(), err))
 	}
 	a.decode.Settle(nil)
-	s.idleLimit = o.Config.IdleTimeout
 	now := time.Now()
 	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
 	if !j.resumed {

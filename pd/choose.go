@@ -19,6 +19,7 @@ type Candidate struct {
 	Prefill pools.Curve   // time of a prefill on it
 	Step    pools.Curve   // time of a decode step on it
 	Running int           // sequences in its batch
+	Decodes int           // of them, decodes that a prefill on it would stall
 	KVUsed  int           // tokens of KV in use
 	Waiting int           // requests that wait on it for KV
 	KVFree  int           // tokens; meaningful when KVKnown
@@ -70,6 +71,9 @@ func (m *CostModel) Alternatives(r Demand, f Field) []Alternative {
 		for i := range f.Prefill {
 			first := m.first(r, &f.Prefill[i], price)
 			for j := range f.Decode {
+				if f.Prefill[i].ID == f.Decode[j].ID {
+					continue // with itself it runs alone
+				}
 				last := m.last(r, &f.Decode[j], &f.Links)
 				all = append(all, m.pair(r, &f, &first, &last))
 			}
@@ -123,7 +127,7 @@ func (m *CostModel) Choose(r Demand, f Field, tie func(n int) int) (best Alterna
 			continue
 		}
 		for j := range lasts {
-			if found && best.Misses == 0 && half+lasts[j].least >= best.Terms.Total() {
+			if found && best.Misses == 0 && half+lasts[j].least >= best.Terms.Total() || firsts[i].p.ID == lasts[j].d.ID {
 				continue
 			}
 			if a := m.pair(r, &f, &firsts[i], &lasts[j]); !found || a.before(&best) {
@@ -158,9 +162,10 @@ type firstHalf struct {
 func (h *firstHalf) total() time.Duration { return h.queue + h.prefill + h.burden }
 
 func (m *CostModel) first(r Demand, p *Candidate, price float64) firstHalf {
+	prefill := m.prefill(p, r.PromptTokens)
 	return firstHalf{
-		p: p, queue: p.Queue, prefill: m.prefill(p, r.PromptTokens),
-		burden: time.Duration(price * float64(m.reference(p, r.PromptTokens))),
+		p: p, queue: p.Queue, prefill: prefill,
+		burden: time.Duration(price*float64(m.reference(p, r.PromptTokens))) + prefill*time.Duration(p.Decodes),
 	}
 }
 

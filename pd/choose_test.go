@@ -80,6 +80,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Cached.Disk = n
 	case "running":
 		c.Running = n
+	case "decodes":
+		c.Decodes = n
 	case "waiting":
 		c.Waiting = n
 	case "kvused":

@@ -104,8 +104,20 @@ func TestCachedTokens_ComeFromPrefillAfterAHandoff(t *testing.T) {
 		{"text that names it stays", Chat, `{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`, cachedTokens{},
 			`{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`},
 	} {
-		if got := string(c.d.cleanAnswer([]byte(c.data), c.cached)); got != c.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
+		if got, err := c.d.cleanAnswer([]byte(c.data), c.cached); err != nil || string(got) != c.want {
+			t.Errorf("%s: %v\ngot  %s\nwant %s", c.name, err, got, c.want)
+		}
+	}
+}
+
+// What cannot be read must not pass: it may hold a hand-off.
+func TestCleanAnswer_WhatCannotBeReadDoesNotPass(t *testing.T) {
+	for _, data := range []string{
+		`{"a":1,"a":2,"kv_transfer_params":{"remote_host":"10.0.0.1"}}`,
+		"{\"a\":\"\xff\",\"kv_transfer_params\":{}}",
+	} {
+		if out, err := Chat.cleanAnswer([]byte(data), cachedTokens{}); err == nil {
+			t.Errorf("%s passed as %s", data, out)
 		}
 	}
 }
@@ -182,7 +194,10 @@ func FuzzCleanAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, cached int) {
 		for _, d := range []*Dialect{Chat, Responses, Messages} {
 			d.inspect(data)
-			out := d.cleanAnswer(data, cachedTokens{override: true, prefill: Count{max(cached, 0), true}})
+			out, err := d.cleanAnswer(data, cachedTokens{override: true, prefill: Count{max(cached, 0), true}})
+			if err != nil {
+				continue // it does not pass
+			}
 			if json.Valid(data) && !json.Valid(out) {
 				t.Fatalf("%s made %s out of %s", d.Name, out, data)
 			}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -32,6 +33,7 @@ const (
 	Broken  Kind = "broken"  // the engine failed, or the way to it
 	Timeout Kind = "timeout" // the engine did not answer in time
 	Gone    Kind = "gone"    // the client left
+	Ours    Kind = "ours"    // the gateway is out of descriptors: nothing of the server
 )
 
 // LegError is a leg that failed before its first content event.
@@ -75,6 +77,8 @@ func (e *NoServerError) Error() string {
 type BrokenStreamError struct {
 	Message string // for the client
 	Err     error
+	Status  int    // that the engine's error event carries, 0 if none
+	Event   []byte // the event's data
 }
 
 func (e *BrokenStreamError) Error() string { return fmt.Sprintf("stream broke: %v", e.Err) }
@@ -85,11 +89,16 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 	e := &LegError{Leg: leg, Server: server, Kind: Broken, Err: err}
 	cause := context.Cause(ctx)
 	var dial *net.OpError
+	var event *BrokenStreamError
 	switch {
+	case errors.As(err, &event) && event.Status >= 400 && event.Status < 500 && event.Status != http.StatusRequestTimeout && event.Status != http.StatusTooManyRequests:
+		e.Kind, e.Status, e.Body = Refused, event.Status, event.Event
 	case errors.Is(cause, errFirstEvent) || errors.Is(cause, errIdle):
 		e.Kind, e.Err = Timeout, cause
 	case ctx.Err() != nil:
 		e.Kind, e.Err = Gone, context.Cause(ctx)
+	case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
+		e.Kind = Ours
 	case errors.As(err, &dial) && dial.Op == "dial":
 		e.Kind = Unsent
 	}
@@ -110,13 +119,16 @@ func failedStatus(leg Leg, server string, resp *http.Response, body []byte) *Leg
 	return e
 }
 
+// maxRetryAfter bounds what an engine may ask clients to wait.
+const maxRetryAfter = time.Minute
+
 // retryAfter reads the seconds of Retry-After; a date is not worth a clock.
 func retryAfter(h http.Header) time.Duration {
 	seconds, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || seconds < 0 {
 		return 0
 	}
-	return time.Duration(seconds) * time.Second
+	return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 }
 
 // maybeTransfer reports whether the failure is what a failed KV load looks like:
@@ -138,7 +150,7 @@ func (e *LegError) lostConnection() bool {
 // verdict is what the server's breaker is told.
 func (e *LegError) verdict() error {
 	switch e.Kind {
-	case Refused, Busy, Gone:
+	case Refused, Busy, Gone, Ours:
 		return fmt.Errorf("%w: %s", pools.ErrNeutral, e.Kind)
 	}
 	return e

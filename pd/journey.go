@@ -198,6 +198,7 @@ func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
 		Prefill: s.PrefillCurve(now),
 		Step:    s.StepCurve(now),
 		Running: own.Requests,
+		Decodes: own.Requests,
 		KVUsed:  own.Tokens,
 	}
 	load := s.Load()

@@ -31,6 +31,7 @@ type legStream struct {
 	story     *story // what could be continued elsewhere; nil where it cannot
 
 	pending []byte // transformed events up to the first content, not yet returned
+	opened  bool   // the first content event was read
 	ended   bool   // the engine said that the stream is complete
 	result  StreamResult
 	onGap   func(time.Duration)
@@ -81,21 +82,27 @@ func (s *legStream) event() ([]byte, error) {
 	if s.ended {
 		return nil, io.EOF
 	}
-	s.idle.Reset(s.idleLimit)
+	// Up to the first content one time limit runs on; afterwards each event has its
+	// own, and a slow client does not use it up.
+	if s.opened {
+		s.idle.Reset(s.idleLimit)
+	}
 	ev, err := s.events.read()
-	s.idle.Stop() // a slow client is not the engine's fault
+	if s.opened {
+		s.idle.Stop()
+	}
 	if err != nil {
 		return nil, s.broken(err)
 	}
 	g := s.dialect.inspect(ev.Data)
 	if g.failure != "" {
-		return nil, &BrokenStreamError{Message: g.failure, Err: errErrorEvent}
+		return nil, &BrokenStreamError{Message: g.failure, Err: errErrorEvent, Status: errorStatus(ev.Data), Event: bytes.Clone(ev.Data)}
 	}
 	s.ended = g.end
 	if g.content {
 		s.count(time.Now())
 	}
-	return s.transform(ev), nil
+	return s.transform(ev)
 }
 
 func (s *legStream) count(now time.Time) {
@@ -107,21 +114,24 @@ func (s *legStream) count(now time.Time) {
 
 // transform notes the usage and returns the event as the client may see it, nil
 // if it may not. The result aliases the reader's buffer.
-func (s *legStream) transform(ev sseEvent) []byte {
+func (s *legStream) transform(ev sseEvent) ([]byte, error) {
 	if usage, ok := s.dialect.readUsage(ev.Data); ok {
 		s.note(usage)
 		if choices := gjson.GetBytes(ev.Data, "choices"); s.hideUsage && choices.IsArray() && len(choices.Array()) == 0 {
-			return nil
+			return nil, nil
 		}
 	}
-	data := s.dialect.cleanAnswer(ev.Data, s.cached)
+	data, err := s.dialect.cleanAnswer(ev.Data, s.cached)
+	if err != nil {
+		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
+	}
 	if s.story != nil {
 		data = s.story.take(data)
 	}
 	if bytes.Equal(data, ev.Data) {
-		return ev.Raw
+		return ev.Raw, nil
 	}
-	return ev.withData(data)
+	return ev.withData(data), nil
 }
 
 // note merges a usage report: the Messages API spreads it over two events.
@@ -202,7 +212,18 @@ func (s *legStream) open() error {
 			return errEventTooLong
 		}
 	}
+	s.opened = true
+	s.idle.Stop()
 	return nil
+}
+
+// errorStatus is the HTTP status that an error event carries, 0 if none.
+func errorStatus(event []byte) int {
+	code := gjson.GetBytes(event, "error.code").Int()
+	if code < 400 || code > 599 {
+		return 0
+	}
+	return int(code)
 }
 
 func isEventStream(resp *http.Response) bool {

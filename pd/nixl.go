@@ -26,6 +26,7 @@ type Handoff struct {
 	Tokens  int           // prompt tokens that it covers
 	Cached  Count         // of them, cached on the prefill server
 	Created time.Time
+	Attempt string // the request id that prefill saw, and decode must too
 }
 
 // nixlPrefill returns the body of the prefill leg: the client's, cut to one

@@ -228,7 +228,7 @@ func (o *Orchestrator) died(ctx context.Context, j *journey, id string) (quarant
 // next choice must know.
 func (o *Orchestrator) again(j *journey, failed *LegError) bool {
 	j.failed(failed)
-	if failed.Kind == Refused || failed.Kind == Gone {
+	if failed.Kind == Refused || failed.Kind == Gone || failed.Kind == Ours {
 		return false
 	}
 	if j.freeRetry {
@@ -245,7 +245,7 @@ func (o *Orchestrator) again(j *journey, failed *LegError) bool {
 	j.retries++
 	o.Metrics.retries.WithLabelValues(string(failed.Leg), string(failed.Kind)).Inc()
 	o.Log.Warn("leg failed, trying again", "request_id", j.req.ID, "leg", string(failed.Leg),
-		"server", failed.Server, "kind", string(failed.Kind), "status", failed.Status)
+		"server", failed.Server, "kind", string(failed.Kind), "error", failed.Error())
 	return true
 }
 

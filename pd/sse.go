@@ -78,9 +78,24 @@ func dataLine(line []byte) ([]byte, bool) {
 	return bytes.TrimPrefix(value, []byte(" ")), true
 }
 
-// buffered reports whether bytes of a next event are already here, so that a
-// reader may go on without waiting.
-func (s *sseReader) buffered() bool { return s.in.Buffered() > 0 }
+// buffered reports whether a whole next event is already here, so that a reader may
+// go on without waiting. Part of one, or a comment, would make it wait.
+func (s *sseReader) buffered() bool {
+	here, err := s.in.Peek(s.in.Buffered())
+	hasData := false
+	for line := range bytes.Lines(here) {
+		if line[len(line)-1] != '\n' || err != nil {
+			return false
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		_, isData := dataLine(line)
+		hasData = hasData || isData
+		if len(line) == 0 && hasData {
+			return true
+		}
+	}
+	return false
+}
 
 // withData returns the event's bytes with its data replaced. All lines that are
 // not data stay.

@@ -100,3 +100,24 @@ func FuzzSSE(f *testing.F) {
 		}
 	})
 }
+
+func TestSSE_OnlyAWholeEventCountsAsBuffered(t *testing.T) {
+	for rest, want := range map[string]bool{
+		"":                      false,
+		"data: {\"tr":           false,
+		"data: {}\n":            false,
+		": ping\n\n":            false,
+		"event: x\n":            false,
+		"data: {}\n\n":          true,
+		": ping\n\ndata: 1\n\n": true,
+		"data: 1\r\n\r\nda":     true,
+	} {
+		s := newSSEReader(strings.NewReader("data: first\n\n" + rest))
+		if _, err := s.read(); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.buffered(); got != want {
+			t.Errorf("%q: %v", rest, got)
+		}
+	}
+}

@@ -2,6 +2,8 @@ package pd
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -49,16 +51,19 @@ func count(r gjson.Result) Count {
 
 // cleanAnswer removes what belongs between engines from a body or event that is
 // an object, and sets the cached tokens where cached says so. It returns data
-// itself when nothing changes.
-func (d *Dialect) cleanAnswer(data []byte, cached cachedTokens) []byte {
+// itself when nothing changes, and an error for what it cannot read: that must not pass.
+func (d *Dialect) cleanAnswer(data []byte, cached cachedTokens) ([]byte, error) {
 	transfer := bytes.Contains(data, []byte(handoffField))
 	usage := cached.override && bytes.Contains(data, []byte(`"usage"`))
 	if !transfer && !usage {
-		return data
+		return data, nil
 	}
 	body, err := ParseBody(data)
+	if errors.Is(err, ErrNotObject) {
+		return data, nil // nothing but an object holds either
+	}
 	if err != nil {
-		return data // no object holds neither
+		return nil, fmt.Errorf("the engine's answer: %w", err)
 	}
 	if transfer {
 		body = dropHandoff(body)
@@ -68,7 +73,7 @@ func (d *Dialect) cleanAnswer(data []byte, cached cachedTokens) []byte {
 			body = editAt(body, strings.Split(place, "."), func(u Body) Body { return cached.set(u, d.cached) })
 		}
 	}
-	return body.Bytes()
+	return body.Bytes(), nil
 }
 
 // dropHandoff deletes the hand-off at the top and inside a response object.

@@ -44,6 +44,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("probe-interval and probe-timeout must be positive")
 	case c.EjectShare < 0 || c.EjectShare > 1:
 		return fmt.Errorf("eject-share %v: want 0 to 1", c.EjectShare)
+	case c.Breaker.Consecutive < 1 || c.Breaker.Ratio <= 0 || c.Breaker.Ratio > 1:
+		return fmt.Errorf("breaker-failures must be at least 1, breaker-ratio above 0 and at most 1")
+	case c.Breaker.Ejection <= 0 || c.Breaker.MaxEjection < c.Breaker.Ejection || c.Breaker.Probe <= 0:
+		return fmt.Errorf("breaker-ejection, breaker-max-ejection and breaker-probe must be positive and in order")
 	}
 	return nil
 }
@@ -91,13 +95,8 @@ func (f *Fleet) Servers() []*Server { return *f.snapshot.Load() }
 // watched from now on, and those that are gone take no new claim while what they
 // have in flight runs out.
 func (f *Fleet) Apply(specs []Spec) error {
-	for i, s := range specs {
-		if err := s.Validate(); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(specs[:i], func(o Spec) bool { return o.ID() == s.ID() }) {
-			return fmt.Errorf("server %s is named twice", s.ID())
-		}
+	if err := ValidateSpecs(specs); err != nil {
+		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,12 +155,28 @@ func (f *Fleet) noteWork() {
 	}
 }
 
+// ValidateSpecs reports what is wrong with a fleet, nil if nothing.
+func ValidateSpecs(specs []Spec) error {
+	for i, s := range specs {
+		if err := s.Validate(); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(specs[:i], func(o Spec) bool { return o.ID() == s.ID() }) {
+			return fmt.Errorf("server %s is named twice; one that does both is named under both", s.ID())
+		}
+	}
+	return nil
+}
+
 // Ready reports whether every role that the fleet is configured for has a server
 // that answers, and names the role that has none.
 func (f *Fleet) Ready() (bool, string) {
 	servers := f.Servers()
 	if len(servers) == 0 {
 		return false, "no servers are configured"
+	}
+	if !slices.ContainsFunc(servers, func(s *Server) bool { return s.Role.Serves(Decode) }) {
+		return false, "no decode server is configured"
 	}
 	for _, role := range []Role{Prefill, Decode} {
 		serves := func(s *Server) bool { return s.Role.Serves(role) }

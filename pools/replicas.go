@@ -44,6 +44,7 @@ type Replicas struct {
 	log    *slog.Logger
 
 	connected atomic.Bool
+	told      atomic.Bool // whether it has been said that it is, or is not
 	received  atomic.Uint64
 	ignored   atomic.Uint64
 
@@ -152,9 +153,10 @@ func (r *Replicas) own(now time.Time) workMessage {
 // note keeps whether Redis answers, and logs when that changes.
 func (r *Replicas) note(err error) {
 	ok := err == nil
-	if r.connected.Swap(ok) == ok {
+	if r.connected.Swap(ok) == ok && r.told.Swap(true) {
 		return
 	}
+	r.told.Store(true)
 	if ok {
 		r.log.Info("sharing work with other replicas")
 		return

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"time"
 
@@ -75,7 +77,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
-	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`")
+	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`; memory is about four times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
 
 	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")
@@ -128,10 +130,16 @@ func (c *config) validate() error {
 	if len(c.specs()) == 0 {
 		return errors.New("no servers: name at least one with --prefill, --decode or --both")
 	}
-	for _, s := range c.specs() {
-		if err := s.Validate(); err != nil {
-			return err
+	if err := pools.ValidateSpecs(c.specs()); err != nil {
+		return err
+	}
+	for name, addr := range map[string]string{"listen": c.listen, "admin": c.admin} {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return fmt.Errorf("%s %q: want host:port", name, addr)
 		}
+	}
+	if u, err := url.Parse(c.otlp); c.otlp != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("otlp-endpoint %q: want http://host:port", c.otlp)
 	}
 	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kv.validate()); err != nil {
 		return err

@@ -120,7 +120,7 @@ func (d *demo) show(ctx context.Context, n *node) error {
 	d.say("prefill   %s\ndecode    %s", answer.header.Get("X-Tandem-Prefill"), answer.header.Get("X-Tandem-Decode"))
 	d.say("timing    first token after %s, all %d after %s", answer.ttft.Round(time.Millisecond), answer.outputTokens, answer.took.Round(time.Millisecond))
 	d.say("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.operator.Addr())
-	d.say("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'", base, demoModel)
+	d.say("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)
 	d.say("put load on it:\n  bin/tandem load --url %s --rps 20 --duration 30s", base)
 	return nil
 }
@@ -147,11 +147,15 @@ func (n *node) awaitServers(ctx context.Context, want int) error {
 	}
 }
 
-// freeAddress returns a loopback address that nobody listens on now.
-func freeAddress() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
+// freeAddresses returns loopback addresses that nobody listens on now, all different.
+func freeAddresses(n int) (addrs []string, err error) {
+	for range n {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer func() { _ = ln.Close() }() // once all are found: a port is never given twice
+		addrs = append(addrs, ln.Addr().String())
 	}
-	return ln.Addr().String(), ln.Close()
+	return addrs, nil
 }

@@ -33,8 +33,13 @@ type childEngines []*childEngine
 // started is returned with the error, so that it can be stopped.
 func startEngines(ctx context.Context, binary string, out io.Writer) (childEngines, error) {
 	var all childEngines
-	for _, role := range []pools.Role{pools.Prefill, pools.Prefill, pools.Decode, pools.Decode} {
-		e, err := startEngine(ctx, binary, role, out)
+	roles := []pools.Role{pools.Prefill, pools.Prefill, pools.Decode, pools.Decode}
+	free, err := freeAddresses(3 * len(roles))
+	if err != nil {
+		return nil, err
+	}
+	for i, role := range roles {
+		e, err := startEngine(ctx, binary, role, free[3*i:3*i+3], out)
 		if err != nil {
 			return all, err
 		}
@@ -44,13 +49,10 @@ func startEngines(ctx context.Context, binary string, out io.Writer) (childEngin
 	return all, nil
 }
 
-func startEngine(ctx context.Context, binary string, role pools.Role, out io.Writer) (*childEngine, error) {
-	addr, err1 := freeAddress()
-	events, err2 := freeAddress()
-	replay, err3 := freeAddress()
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return nil, err
-	}
+// startEngine starts one that listens for requests, publishes KV events and replays
+// them at the three addresses.
+func startEngine(ctx context.Context, binary string, role pools.Role, at []string, out io.Writer) (*childEngine, error) {
+	addr, events, replay := at[0], at[1], at[2]
 	// An engine binds where its endpoint has a wildcard, and dials otherwise.
 	anywhere := func(addr string) string { return "tcp://*:" + addr[strings.LastIndex(addr, ":")+1:] }
 	cmd := exec.CommandContext(ctx, binary, "engine", "--listen", addr, "--role", role.String(), "--model", demoModel,

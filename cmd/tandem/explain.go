@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -32,13 +33,16 @@ The request id is what the answer carried in x-request-id.`,
 			return printDecision(cmd.OutOrStdout(), d)
 		},
 	}
-	cmd.Flags().StringVar(&admin, "admin", "http://127.0.0.1:8081", "`URL` of the gateway's admin port")
+	cmd.Flags().StringVar(&admin, "admin", "http://127.0.0.1:8081", "`address` of the gateway's admin port")
 	return cmd
 }
 
 func fetchDecision(admin, id string) (gateway.DecisionStatus, error) {
 	var d gateway.DecisionStatus
 	client := &http.Client{Timeout: 5 * time.Second}
+	if !strings.Contains(admin, "://") {
+		admin = "http://" + admin
+	}
 	resp, err := client.Get(admin + "/debug/decisions/" + url.PathEscape(id))
 	if err != nil {
 		return d, fmt.Errorf("ask the gateway: %w", err)

@@ -274,3 +274,71 @@ func TestInput_MalformedHTTPIsNotEchoed(t *testing.T) {
 		_ = conn.Close()
 	}
 }
+
+// What decode would refuse after a whole prefill goes to decode first.
+func TestInput_OddLimitsSpendNoPrefill(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	for _, odd := range []string{`"max_tokens":0`, `"max_completion_tokens":0`, `"stop":5`, `"stop":[5]`, `"logprobs":"x"`, `"logprobs":true,"top_logprobs":9999`,
+		`"min_tokens":-1`, `"min_tokens":"x"`, `"stop_token_ids":"x"`, `"stop_token_ids":["x"]`} {
+		body := strings.Replace(chatBody(","+odd), `"max_tokens":24,`, "", 1)
+		c.post("/v1/chat/completions", body)
+	}
+	c.post("/v1/messages", `{"model":"test-model","messages":[{"role":"user","content":"`+longPrompt+`"}]}`)
+	if n := len(requests(c.prefill, "/v1/chat/completions")) + len(requests(c.prefill, "/v1/messages")); n != 0 {
+		t.Errorf("%d prefills were spent", n)
+	}
+}
+
+// A write deadline that is left behind cut the next answer of a kept connection.
+func TestInput_AKeptConnectionOutlivesTheWriteTimeout(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.WriteTimeout = 100 * time.Millisecond }})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	in := bufio.NewReader(conn)
+	ask := func(request string) {
+		t.Helper()
+		_, _ = fmt.Fprint(conn, request)
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readResponse(resp); got.err != nil {
+			t.Fatal(got.err)
+		}
+	}
+	body := chatBody("")
+	ask(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+	past := time.Now().Add(150 * time.Millisecond)
+	eventually(t, "the write timeout has passed", func() bool { return time.Now().After(past) })
+	ask("GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+}
+
+// A client that writes all before it reads still gets the 413.
+func TestInput_ARefusedBodyIsReadToItsEnd(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.MaxBody = 1 << 20 }})
+	for range 5 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 8<<20)
+		for range 8 {
+			if _, err := conn.Write(make([]byte, 1<<20)); err != nil {
+				t.Fatalf("the gateway hung up: %v", err)
+			}
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readResponse(resp); got.status != 413 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		_ = conn.Close()
+	}
+}

@@ -37,6 +37,7 @@ func rootCommand() *cobra.Command {
 		explainCommand(),
 		engineCommand(),
 		loadCommand(),
+		simCommand(),
 		versionCommand(),
 		docsCommand(),
 	)

@@ -119,6 +119,7 @@ func (n *node) run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	n.draining.Store(true)
+	n.server.Drain()
 	n.log.Info("draining", "delay", n.cfg.drainDelay.String(), "timeout", n.cfg.drainTimeout.String())
 	time.Sleep(n.cfg.drainDelay)
 

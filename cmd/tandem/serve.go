@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os/signal"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -47,6 +49,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		return err
 	}
 	if file == "" {
+		signal.Ignore(syscall.SIGHUP) // there is nothing to read again
 		return n.run(ctx)
 	}
 	stop, err := n.follow(ctx, file, loaded, flags)

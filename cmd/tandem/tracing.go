@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -19,7 +20,7 @@ func newTracing(ctx context.Context, endpoint string, share float64) (*sdktrace.
 	if endpoint == "" {
 		return sdktrace.NewTracerProvider(sdktrace.WithResource(service), sdktrace.WithSampler(sdktrace.NeverSample())), nil
 	}
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint+"/v1/traces"))
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(strings.TrimRight(endpoint, "/")+"/v1/traces"))
 	if err != nil {
 		return nil, fmt.Errorf("otlp-endpoint: %w", err)
 	}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/loadtest/policy"
+)
+
+const simHelp = `Replay a trace against a model of a prefill/decode cluster and compare policies.
+
+The model is of discrete events in virtual time: prefill servers that work in
+steps with a token budget, decode batches with KV room, block caches on both,
+transfers that share NICs and rack uplinks. What a gateway cannot know is delayed
+or predicted for every policy alike. Policies beside Tandem's are written from
+their published rules; the report names the sources.
+
+A scenario is the name of a shipped one or a YAML file. A request of the same seed
+arrives at the same time and is as hard under every policy.`
+
+const simExample = `  tandem sim --trace loadtest/traces/mooncake_conversation.jsonl
+  tandem sim --trace FILE --scenario B,C --policy dynamo,tandem-late --seeds 1
+  tandem sim --trace FILE --json sim.json --report sim.html`
+
+// simOptions are the flags of `tandem sim`.
+type simOptions struct {
+	scenarios, policies  []string
+	jsonPath, reportPath string
+}
+
+func simCommand() *cobra.Command {
+	cfg := policy.Config{}
+	var opts simOptions
+	cmd := &cobra.Command{
+		Use:     "sim",
+		Short:   "Replay a trace against a simulated cluster and compare routing policies",
+		Long:    simHelp,
+		Example: simExample,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runSim(cmd, cfg, opts) },
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&cfg.TracePath, "trace", "loadtest/traces/mooncake_conversation.jsonl", "Mooncake JSONL `file` to replay")
+	f.IntVar(&cfg.Limit, "limit", 0, "at most so many requests of it; 0: all")
+	f.StringSliceVar(&opts.scenarios, "scenario", []string{"all"}, "all, or `names` of "+strings.Join(policy.Shipped(), ", ")+", or files")
+	f.StringSliceVar(&opts.policies, "policy", []string{"all"}, "all, or `names` of "+strings.Join(policy.Names(), ", "))
+	f.IntVar(&cfg.Seeds, "seeds", 5, "runs of each, that differ in arrival times, noise and ties")
+	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
+	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
+	f.StringVar(&opts.reportPath, "report", "", "write a report as one HTML `file`")
+	return cmd
+}
+
+func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
+	var err error
+	if cfg.Scenarios, err = policy.FindScenarios(opts.scenarios); err != nil {
+		return err
+	}
+	if cfg.Policies, err = policy.FindPolicies(opts.policies); err != nil {
+		return err
+	}
+	if cfg.Parallel == 0 {
+		cfg.Parallel = runtime.GOMAXPROCS(0)
+	}
+	files, err := createAll(opts.jsonPath, opts.reportPath)
+	if err != nil {
+		return err
+	}
+	show, done := policy.ShowProgress(os.Stderr)
+	report, err := policy.Compare(cmd.Context(), cfg, show)
+	done()
+	if err != nil {
+		return errors.Join(err, files.close())
+	}
+	err = errors.Join(report.WriteTable(cmd.OutOrStdout()), report.WriteJSON(files[0]), report.WritePage(files[1]), files.close())
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
+
+// outputs are the files of a report, in place of those without a path nothing.
+type outputs []io.WriteCloser
+
+// createAll opens the files before the work, which must not end with a report
+// that cannot be written.
+func createAll(paths ...string) (outputs, error) {
+	var files outputs
+	for _, path := range paths {
+		if path == "" {
+			files = append(files, nowhere{io.Discard})
+			continue
+		}
+		f, err := os.Create(path)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("report: %w", err), files.close())
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+func (o outputs) close() error {
+	var all []error
+	for _, f := range o {
+		all = append(all, f.Close())
+	}
+	return errors.Join(all...)
+}
+
+type nowhere struct{ io.Writer }
+
+func (nowhere) Close() error { return nil }

@@ -1,0 +1,121 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// listener hands out client connections that keep their own write deadlines, and
+// outlives a shortage of descriptors: fasthttp ends on any error of Accept.
+type listener struct {
+	net.Listener
+	writeTimeout time.Duration
+	log          *slog.Logger
+
+	mu    sync.Mutex // guards conns
+	conns map[*clientConn]struct{}
+}
+
+func newListener(ln net.Listener, writeTimeout time.Duration, log *slog.Logger) *listener {
+	return &listener{Listener: ln, writeTimeout: writeTimeout, log: log, conns: make(map[*clientConn]struct{})}
+}
+
+const (
+	acceptPause    = 10 * time.Millisecond
+	maxAcceptPause = time.Second
+)
+
+// Accept waits out what passes by itself: descriptors that are used up, a client
+// that left before it was accepted.
+func (l *listener) Accept() (net.Conn, error) {
+	for pause := acceptPause; ; pause = min(2*pause, maxAcceptPause) {
+		conn, err := l.Listener.Accept()
+		if err == nil {
+			return l.track(conn), nil
+		}
+		if !outOfDescriptors(err) && !errors.Is(err, syscall.ECONNABORTED) {
+			return nil, err
+		}
+		l.log.Error("cannot accept a connection", "error", err.Error())
+		time.Sleep(pause)
+	}
+}
+
+// outOfDescriptors reports a shortage of our own, which says nothing of the other side.
+func outOfDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+func (l *listener) track(conn net.Conn) *clientConn {
+	c := &clientConn{Conn: conn, listener: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns[c] = struct{}{}
+	return c
+}
+
+// closeSilent closes connections that never sent anything: a drain would wait for them.
+func (l *listener) closeSilent() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		if !c.spoke.Load() {
+			_ = c.Conn.Close() // its reader forgets it
+		}
+	}
+}
+
+// clientConn is a client's connection. Each write has a deadline of its own: one for a
+// whole answer would cut long streams, one that is set and left cuts the next answer.
+type clientConn struct {
+	net.Conn
+	listener *listener
+	spoke    atomic.Bool
+	linger   atomic.Bool
+	once     sync.Once
+}
+
+// NetConn is the connection below, for those who need its descriptor.
+func (c *clientConn) NetConn() net.Conn { return c.Conn }
+
+func (c *clientConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.spoke.Store(true)
+	}
+	return n, err
+}
+
+func (c *clientConn) Write(p []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(c.listener.writeTimeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
+
+// How long and how much is read of a client whose request was refused unread: closed
+// at once, the answer would be lost to a client that writes before it reads.
+const (
+	lingerTime  = 2 * time.Second
+	lingerBytes = 64 << 20
+)
+
+func (c *clientConn) Close() error {
+	c.once.Do(func() {
+		c.listener.mu.Lock()
+		delete(c.listener.conns, c)
+		c.listener.mu.Unlock()
+		half, ok := c.Conn.(interface{ CloseWrite() error })
+		if ok && c.linger.Load() && half.CloseWrite() == nil {
+			_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+			_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes) // whatever ends it
+		}
+	})
+	return c.Conn.Close()
+}

@@ -1,0 +1,93 @@
+package policy
+
+import (
+	"slices"
+	"time"
+)
+
+// account is what a gateway knows of the requests that it and, some time later,
+// the other replicas have sent and not yet seen end. Nothing here was asked of a
+// server: it follows from dispatches, from prefill's answers, and from the first
+// and the last token of each stream.
+type account struct {
+	prefill []prefillAccount
+	decode  []decodeAccount
+}
+
+// prefillAccount is the outstanding work of one prefill server.
+type prefillAccount struct {
+	work    Backlog
+	tokens  int    // prompt tokens less those believed cached, of requests not yet prefilled
+	prompts int    // prompt tokens of the same
+	sent    []*job // the same, in order of sending
+}
+
+// decodeAccount is the outstanding work of one decode server.
+type decodeAccount struct {
+	requests  int     // sent to the pair and not ended
+	streaming int     // of them, past the first token
+	began     float64 // sum of the times of the first tokens of those that stream
+	context   int     // prompt tokens of all requests
+}
+
+// estimate is what was believed of a request when it was sent.
+type estimate struct {
+	prefill float64 // seconds on its prefill server
+	nominal float64 // seconds on a server of nominal speed
+	cached  int     // tokens there
+	output  int     // expected tokens
+	bytes   float64 // to move
+	step    float64 // seconds of a decode step
+	room    bool    // it was to wait for KV room
+}
+
+func newAccount(prefills, decodes int) *account {
+	return &account{prefill: make([]prefillAccount, prefills), decode: make([]decodeAccount, decodes)}
+}
+
+func (a *account) dispatched(j *job, now float64) {
+	if p := j.pair.Prefill; p != Alone {
+		a.prefill[p].work.Begin(int64(j.id), virtual(j.estimate.prefill), virtual(now))
+		a.prefill[p].tokens += j.req.Prompt - j.estimate.cached
+		a.prefill[p].sent = append(a.prefill[p].sent, j)
+		a.prefill[p].prompts += j.req.Prompt
+	}
+	d := &a.decode[j.pair.Decode]
+	d.requests++
+	d.context += j.req.Prompt
+}
+
+// prefilled returns how many seconds the server worked on the request by itself.
+func (a *account) prefilled(j *job, now float64) float64 {
+	p := &a.prefill[j.pair.Prefill]
+	served, _ := p.work.End(int64(j.id), virtual(now))
+	p.tokens -= j.req.Prompt - j.estimate.cached
+	p.prompts -= j.req.Prompt
+	p.sent = slices.DeleteFunc(p.sent, func(o *job) bool { return o == j })
+	return served.Seconds()
+}
+
+// oldestTokens is how many tokens the oldest outstanding request had to compute.
+func (p *prefillAccount) oldestTokens() int {
+	if len(p.sent) == 0 {
+		return 0
+	}
+	return p.sent[0].req.Prompt - p.sent[0].estimate.cached
+}
+
+// virtual is a time of the run as pd takes times: since an origin.
+func virtual(seconds float64) time.Duration { return time.Duration(seconds * 1e9) }
+
+func (a *account) first(j *job) {
+	d := &a.decode[j.pair.Decode]
+	d.streaming++
+	d.began += j.firstAt
+}
+
+func (a *account) ended(j *job) {
+	d := &a.decode[j.pair.Decode]
+	d.requests--
+	d.streaming--
+	d.began -= j.firstAt
+	d.context -= j.req.Prompt
+}

@@ -1,0 +1,64 @@
+package policy
+
+// calendar holds what is to happen, in order of time and, at one time, of entry.
+type calendar struct {
+	now     float64 // seconds of virtual time
+	entries []entry // binary heap, the earliest first
+	count   uint64
+}
+
+type entry struct {
+	at    float64
+	order uint64
+	do    func()
+}
+
+func (e *entry) before(o *entry) bool {
+	return e.at < o.at || (e.at == o.at && e.order < o.order)
+}
+
+// at enters what happens at a time; a time that has passed is now.
+func (c *calendar) at(when float64, do func()) {
+	c.count++
+	c.entries = append(c.entries, entry{at: max(when, c.now), order: c.count, do: do})
+	for i := len(c.entries) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if c.entries[parent].before(&c.entries[i]) {
+			return
+		}
+		c.entries[parent], c.entries[i] = c.entries[i], c.entries[parent]
+		i = parent
+	}
+}
+
+// after enters what happens seconds from now.
+func (c *calendar) after(seconds float64, do func()) { c.at(c.now+seconds, do) }
+
+// step does what is next and reports whether there was anything.
+func (c *calendar) step() bool {
+	if len(c.entries) == 0 {
+		return false
+	}
+	next := c.entries[0]
+	last := len(c.entries) - 1
+	c.entries[0] = c.entries[last]
+	c.entries[last].do = nil // for the collector
+	c.entries = c.entries[:last]
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= last {
+			break
+		}
+		if child+1 < last && c.entries[child+1].before(&c.entries[child]) {
+			child++
+		}
+		if c.entries[i].before(&c.entries[child]) {
+			break
+		}
+		c.entries[i], c.entries[child] = c.entries[child], c.entries[i]
+		i = child
+	}
+	c.now = next.at
+	next.do()
+	return true
+}

@@ -1,0 +1,282 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+)
+
+// job is one request on its way through the cluster.
+type job struct {
+	id      int
+	req     *Request
+	decile  int // of prompt length
+	replica int // that it arrived at
+	noise   float64
+	arrived float64
+
+	pair     Pair
+	key      float64 // order in the prefill server's queue: lower goes first
+	estimate estimate
+
+	began       float64 // first step of its prefill
+	prefillHit  int     // tokens
+	onPrefill   int     // leading blocks it holds, hashed, on the prefill server
+	computed    int     // tokens
+	prefilledAt float64
+
+	decodeHit    int // tokens
+	onDecode     int // leading blocks it holds, hashed, on the decode server
+	decodeBlocks int // blocks it holds there in all
+	hasRoom      bool
+	sent         int // prompt tokens whose transfer has begun
+	flows        int // transfers under way
+	bytes        float64
+
+	fresh      bool // in its first step since it joined the batch
+	recompute  bool // preempted: its KV is to be computed here
+	compute    int  // prompt tokens to compute on the decode server
+	chunk      int  // of them in the step under way
+	generated  int
+	firstAt    float64
+	lastToken  float64
+	longestGap float64
+	preempted  int
+	endedAt    float64
+}
+
+func (j *job) context() int { return j.req.Prompt + j.generated }
+
+// cluster is one run: the servers, the links between them, the gateways before
+// them, and the requests.
+type cluster struct {
+	scenario   *Scenario
+	exact      bool // gateways know what they cannot
+	hw         *Hardware
+	cal        *calendar
+	net        *network
+	events     *eventStream
+	prefills   []*prefillServer
+	decodes    []*decodeServer
+	groups     []*decodeGroup
+	routes     [][]int32 // links of each pair, by prefill*decodes+decode
+	gateways   []*gateway
+	oneDecider bool // the first gateway decides for all
+	// longestRun bounds how many decode steps are computed as one event.
+	longestRun int
+	jobs       []job
+	tally      tally
+	open       int
+}
+
+// Run replays the trace under one policy and returns what came of each request.
+// The same arguments give the same result, but for the time that decisions took.
+func Run(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*Outcome, error) {
+	c, err := newCluster(trace, s, policy, seed)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.run(); err != nil {
+		return nil, fmt.Errorf("policy %s, scenario %s, seed %d: %w", policy.Name, s.Name, seed, err)
+	}
+	return c.outcome(policy, seed), nil
+}
+
+func (c *cluster) run() error {
+	for c.open > 0 {
+		if !c.cal.step() {
+			return fmt.Errorf("%d requests never ended", c.open)
+		}
+	}
+	return nil
+}
+
+func newCluster(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*cluster, error) {
+	if s.BurstEvery > 0 {
+		trace = trace.withBursts(s.BurstEvery, s.BurstSize)
+	}
+	if policy.Exact {
+		s = s.told()
+	}
+	c := &cluster{scenario: s, exact: policy.Exact, oneDecider: policy.OneDecider, hw: &s.Hardware, cal: &calendar{}, longestRun: 1 << 20}
+	c.events = newEventStream(c, seed)
+	capacity := c.build()
+	c.net = newNetwork(c.cal, capacity)
+	c.makeSick()
+	for i := range s.Replicas {
+		c.gateways = append(c.gateways, newGateway(c, i, trace.Blocks, seed))
+	}
+	c.bind(policy, seed)
+	return c, c.load(trace, seed)
+}
+
+// build makes the servers and the routes between them, and returns the capacity
+// of each link: NICs of prefill, of decode, then uplinks and downlinks of racks.
+func (c *cluster) build() []float64 {
+	s := c.scenario
+	var capacity []float64
+	for i := range s.Prefill {
+		c.prefills = append(c.prefills, newPrefillServer(c, i, s.prefillRack(i), s.prefillSpeed(i)))
+		capacity = append(capacity, c.hw.NIC)
+	}
+	for i := range s.Decode {
+		if i%s.LockstepRanks == 0 {
+			c.groups = append(c.groups, &decodeGroup{cluster: c})
+		}
+		group := c.groups[len(c.groups)-1]
+		d := newDecodeServer(c, i, s.decodeRack(i), 1)
+		d.group = group
+		group.servers = append(group.servers, d)
+		c.decodes = append(c.decodes, d)
+		capacity = append(capacity, c.hw.NIC)
+	}
+	uplink := len(capacity)
+	for range s.racks() {
+		capacity = append(capacity, s.uplink(), s.uplink())
+	}
+	for p := range s.Prefill {
+		for d := range s.Decode {
+			route := []int32{int32(p), int32(s.Prefill + d)}
+			from, to := s.prefillRack(p), s.decodeRack(d)
+			if from != to {
+				route = append(route, int32(uplink+2*from), int32(uplink+2*to+1))
+			}
+			c.routes = append(c.routes, route)
+		}
+	}
+	return capacity
+}
+
+// makeSick lets the scenario's sick NIC lose its speed for a while.
+func (c *cluster) makeSick() {
+	for _, sick := range c.scenario.Sick {
+		c.cal.at(sick.From, func() { c.net.setCapacity(int32(sick.Prefill), c.hw.NIC*sick.Factor) })
+		c.cal.at(sick.Until, func() { c.net.setCapacity(int32(sick.Prefill), c.hw.NIC) })
+	}
+}
+
+// load enters the arrivals. Arrival times, noise and the gateway replica of a
+// request depend on the seed only, so that policies meet the same requests.
+func (c *cluster) load(trace *Trace, seed uint64) error {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	at := trace.arrivals(c.scenario.Speedup, rng)
+	deciles := trace.lengthDeciles()
+	c.jobs = make([]job, len(at))
+	for i := range c.jobs {
+		j := &c.jobs[i]
+		req := &trace.Requests[i]
+		if c.scenario.OutputFactor != 1 {
+			longer := *req
+			longer.Output = int(math.Ceil(float64(req.Output) * c.scenario.OutputFactor))
+			req = &longer
+		}
+		if most := min(c.prefills[0].cache.capacity, c.decodes[0].cache.capacity); blocksOf(req.Prompt+req.Output) > most {
+			return fmt.Errorf("request %d needs %d KV tokens: more than a server of scenario %s has", i, req.Prompt+req.Output, c.scenario.Name)
+		}
+		*j = job{id: i, req: req, decile: deciles[i], arrived: at[i], replica: rng.IntN(len(c.gateways))}
+		j.noise = math.Exp(c.scenario.Noise * rng.NormFloat64())
+		c.cal.at(at[i], func() { c.arrive(j) })
+	}
+	c.open = len(c.jobs)
+	return nil
+}
+
+// dispatch sends a request to its servers.
+func (c *cluster) dispatch(j *job) {
+	prefill, decode := j.pair.Prefill, c.decodes[j.pair.Decode]
+	if prefill == Alone || c.scenario.Overlap {
+		decode.submit(j)
+	}
+	if prefill != Alone {
+		c.prefills[prefill].submit(j)
+	}
+}
+
+// chunkBegins is told when the prompt is about to be computed up to a token. With
+// overlap its KV leaves layer by layer meanwhile.
+func (c *cluster) chunkBegins(j *job, to int) {
+	if c.scenario.Overlap && j.hasRoom {
+		c.transfer(j, to)
+	}
+}
+
+// prefilled is told when a prompt is computed.
+func (c *cluster) prefilled(j *job) {
+	j.prefilledAt = c.cal.now
+	c.tell(j, prefilled)
+	if c.scenario.Overlap {
+		c.tryJoin(j)
+		return
+	}
+	c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].submit(j) })
+}
+
+// admitted is told when a request has KV room on its decode server.
+func (c *cluster) admitted(j *job) {
+	if j.recompute || j.pair.Prefill == Alone {
+		j.recompute = false
+		j.compute = max(1, j.context()-j.decodeHit)
+		if j.generated == 0 {
+			j.began, j.prefillHit = c.cal.now, j.decodeHit
+		}
+		c.decodes[j.pair.Decode].join(j)
+		return
+	}
+	j.hasRoom = true
+	j.sent = j.decodeHit
+	c.transfer(j, max(j.computed, j.decodeHit))
+	c.tryJoin(j)
+}
+
+// transfer moves the KV of the prompt's tokens up to a point that decode lacks.
+func (c *cluster) transfer(j *job, upTo int) {
+	tokens := upTo - j.sent
+	if tokens <= 0 {
+		return
+	}
+	j.sent = upTo
+	j.flows++
+	bytes := float64(tokens) * c.hw.KVBytesPerToken
+	j.bytes += bytes
+	began := c.cal.now
+	c.net.start(bytes, c.routes[j.pair.Prefill*len(c.decodes)+j.pair.Decode], func() {
+		j.flows--
+		c.tally.moved(c, j, bytes, c.cal.now-began)
+		c.tryJoin(j)
+	})
+}
+
+// tryJoin brings a request to the decode batch once all its KV is there.
+func (c *cluster) tryJoin(j *job) {
+	if !j.hasRoom || j.computed < j.req.Prompt {
+		return
+	}
+	c.transfer(j, j.req.Prompt)
+	if j.flows > 0 {
+		return
+	}
+	c.prefills[j.pair.Prefill].release(j)
+	decode := c.decodes[j.pair.Decode]
+	decode.publish(j)
+	decode.join(j)
+}
+
+// firstToken is told, before it happens, when the first token of a request that
+// has joined comes.
+func (c *cluster) firstToken(j *job, at float64) {
+	if j.generated > 0 { // it was preempted
+		return
+	}
+	j.firstAt = at
+	c.cal.at(at, func() { c.tell(j, streaming) })
+}
+
+// computedHere is told when decode has computed a prompt by itself.
+func (c *cluster) computedHere(j *job, now float64) { c.firstToken(j, now) }
+
+// ended is told when a request has its last token.
+func (c *cluster) ended(j *job) {
+	j.endedAt = c.cal.now
+	c.open--
+	c.tell(j, ended)
+}

@@ -1,0 +1,138 @@
+package policy
+
+// decodeServer is one decode server: those that wait for KV room, those whose KV
+// is there, and the batch. It steps with the others of its group.
+type decodeServer struct {
+	cluster *cluster
+	group   *decodeGroup
+	id      int
+	rack    int
+	speed   float64 // multiplies the time of a step; above 1 is slower
+	cache   *blockCache
+	waiting []*job // for KV room, first come first served
+	joining []*job // KV is there: in the batch from the next step on
+	batch   []*job
+	held    int // requests that have room: on their way, joining or in the batch
+	context int // tokens of KV in the batch
+	gauge   history
+}
+
+func newDecodeServer(c *cluster, id, rack int, speed float64) *decodeServer {
+	d := &decodeServer{cluster: c, id: id, rack: rack, speed: speed}
+	d.cache = newBlockCache(c.hw.DecodeCapacity, func(block int32) { c.events.removed(c.scenario.Prefill+d.id, block) })
+	return d
+}
+
+// submit asks for KV room for a request.
+func (d *decodeServer) submit(j *job) {
+	d.waiting = append(d.waiting, j)
+	d.admit()
+}
+
+// admit gives room to those that wait, in order, while there is any.
+func (d *decodeServer) admit() {
+	for len(d.waiting) > 0 && d.held < d.cluster.hw.DecodeSequences && d.give(d.waiting[0]) {
+		j := d.waiting[0]
+		d.waiting = d.waiting[1:]
+		d.held++
+		d.cluster.admitted(j)
+	}
+	d.observe()
+}
+
+// give reserves what a request needs beyond the blocks that are here: with
+// reserve_output room to its last token, otherwise for the tokens it has and the
+// next, as vLLM does.
+func (d *decodeServer) give(j *job) bool {
+	blocks := j.req.whole()
+	hit := d.cache.match(blocks)
+	tokens := j.req.Prompt + j.generated + 1
+	if d.cluster.scenario.ReserveOutput {
+		tokens = j.req.Prompt + j.req.Output
+	}
+	need := blocksOf(tokens)
+	d.cache.hold(blocks[:hit])
+	if !d.cache.reserve(need - hit) {
+		d.cache.drop(blocks[:hit])
+		return false
+	}
+	j.onDecode, j.decodeBlocks = hit, need
+	j.decodeHit = min(hit*blockTokens, j.req.Prompt)
+	return true
+}
+
+// join brings a request whose KV is there, or is computed here, to the batch.
+func (d *decodeServer) join(j *job) {
+	d.joining = append(d.joining, j)
+	d.group.interrupt()
+}
+
+// publish makes the whole blocks of a prompt that is here known.
+func (d *decodeServer) publish(j *job) {
+	whole := j.req.whole()
+	for ; j.onDecode < len(whole); j.onDecode++ {
+		if d.cache.publish(whole[j.onDecode]) {
+			d.cluster.events.stored(d.cluster.scenario.Prefill+d.id, whole[j.onDecode])
+		}
+	}
+}
+
+// leave frees what a request holds.
+func (d *decodeServer) leave(j *job) {
+	d.cache.drop(j.req.whole()[:j.onDecode])
+	d.cache.unreserve(j.decodeBlocks - j.onDecode)
+	d.held--
+	d.context -= j.context()
+}
+
+// grow, where room is not reserved, takes the blocks for one more run of steps, and preempts the last that
+// joined while there are none: its KV is lost and computed again.
+func (d *decodeServer) grow() {
+	for i := 0; i < len(d.batch); i++ {
+		j := d.batch[i]
+		need := blocksOf(j.context() + 1)
+		for need > j.decodeBlocks && !d.cache.reserve(need-j.decodeBlocks) {
+			last := d.batch[len(d.batch)-1]
+			d.preempt(last)
+			if last == j {
+				return
+			}
+		}
+		j.decodeBlocks = max(need, j.decodeBlocks)
+	}
+}
+
+func (d *decodeServer) preempt(j *job) {
+	d.batch = d.batch[:len(d.batch)-1]
+	d.leave(j)
+	j.preempted++
+	j.recompute = true
+	d.waiting = append([]*job{j}, d.waiting...)
+}
+
+// growth is how many steps the batch may run before somebody needs a new block
+// that is not sure to be there.
+func (d *decodeServer) growth() int {
+	if d.cluster.scenario.ReserveOutput || len(d.batch) == 0 {
+		return d.cluster.longestRun
+	}
+	// Each sequence takes at most one block more than its steps fill.
+	if steps := (d.cache.room()/len(d.batch) - 1) * blockTokens; steps > 0 {
+		return steps
+	}
+	least := blockTokens
+	for _, j := range d.batch {
+		least = min(least, j.decodeBlocks*blockTokens-j.context())
+	}
+	return max(1, least)
+}
+
+// observe records what the server's gauges say from now on.
+func (d *decodeServer) observe() {
+	d.gauge.record(d.cluster.cal.now, Gauge{
+		Running: len(d.batch) + len(d.joining), Waiting: len(d.waiting),
+		KVUsed: float64(d.cache.used()) / float64(d.cache.capacity),
+	})
+}
+
+func blocksOf(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }

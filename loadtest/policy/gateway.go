@@ -1,0 +1,218 @@
+package policy
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// gateway is one replica: what it knows, and the policy that it asks.
+type gateway struct {
+	cluster *cluster
+	id      int
+	rng     *rand.Rand // ties
+	index   *index
+	account *account
+	learned *learned
+	view    View
+
+	chooser Chooser // one of the two is nil
+	late    holder
+	waking  float64 // when late is asked again; infinite: not by time alone
+}
+
+func newGateway(c *cluster, id, blocks int, seed uint64) *gateway {
+	g := &gateway{
+		cluster: c, id: id,
+		rng:     rand.New(rand.NewPCG(seed, 100+uint64(id))),
+		index:   newIndex(c.scenario.Prefill+c.scenario.Decode, blocks),
+		account: newAccount(c.scenario.Prefill, c.scenario.Decode),
+		learned: newLearned(c.scenario),
+		waking:  math.Inf(1),
+	}
+	g.view = View{gateway: g, held: make([]int, c.scenario.Prefill+c.scenario.Decode)}
+	return g
+}
+
+// bind gives every replica its own instance of the policy.
+func (c *cluster) bind(policy *Policy, seed uint64) {
+	for i, g := range c.gateways {
+		made := policy.New(c.scenario, rand.New(rand.NewPCG(seed, 200+uint64(i))))
+		if late, ok := made.(holder); ok {
+			g.late = late
+		} else {
+			g.chooser = made.(Chooser)
+		}
+	}
+}
+
+// decider is the replica that decides about a request: its own, or the first.
+func (c *cluster) decider(j *job) *gateway {
+	if c.oneDecider {
+		return c.gateways[0]
+	}
+	return c.gateways[j.replica]
+}
+
+// hop is the time from a request's replica to its decider, one way.
+func (c *cluster) hop(j *job) float64 {
+	if c.decider(j).id == j.replica {
+		return 0
+	}
+	return c.scenario.ReplicaDelay
+}
+
+// arrive hands a request to the policy of its decider: it is sent at once, or
+// joins the queue.
+func (c *cluster) arrive(j *job) {
+	g := c.decider(j)
+	if g.late != nil {
+		c.cal.after(c.hop(j), func() {
+			g.decide(func(v *View) { g.late.Add(v, j) })
+		})
+		return
+	}
+	v := g.look(j)
+	began := time.Now()
+	j.pair = g.chooser.Choose(v)
+	if o, ok := g.chooser.(orderer); ok {
+		j.key = o.Key(v, j.pair)
+	}
+	c.tally.decided(time.Since(began))
+	g.send(j)
+}
+
+// send sends a request that was just bound, a hop away unless it arrived here.
+func (g *gateway) send(j *job) {
+	g.estimate(j)
+	g.cluster.tell(j, dispatched)
+	g.cluster.cal.after(g.cluster.hop(j), func() { g.cluster.dispatch(j) })
+}
+
+// decide lets the queue change, sends what may go now, and sets the time of its
+// next look.
+func (g *gateway) decide(change func(v *View)) {
+	v := &g.view
+	v.now = g.cluster.cal.now
+	began := time.Now()
+	change(v)
+	for {
+		j, ok := g.late.Next(v)
+		g.cluster.tally.decided(time.Since(began))
+		if !ok {
+			break
+		}
+		g.send(j)
+		began = time.Now()
+	}
+	wake, ok := g.late.Wake(v)
+	if !ok || wake >= g.waking {
+		return
+	}
+	g.waking = wake
+	g.cluster.cal.at(wake, func() {
+		if g.waking == wake {
+			g.waking = math.Inf(1)
+			g.decide(func(*View) {})
+		}
+	})
+}
+
+// stage is what a gateway sees of a request.
+type stage int
+
+const (
+	dispatched stage = iota
+	prefilled        // prefill has answered
+	streaming        // the first token is here
+	ended            // the last token is here
+)
+
+// tell lets the replicas know of a request's stage: the one where it happens at
+// once, the others later. Where one decides for all, only it needs to know.
+func (c *cluster) tell(j *job, s stage) {
+	at := j.replica
+	if s == dispatched {
+		at = c.decider(j).id
+	}
+	for _, g := range c.gateways {
+		if c.oneDecider && g.id != 0 {
+			return
+		}
+		if g.id == at {
+			g.see(j, s)
+		} else {
+			c.cal.after(c.scenario.ReplicaDelay, func() { g.see(j, s) })
+		}
+	}
+}
+
+// see keeps the books, learns, and lets the queue look again.
+func (g *gateway) see(j *job, s stage) {
+	now := g.cluster.cal.now
+	switch s {
+	case dispatched:
+		g.account.dispatched(j, now)
+		return
+	case prefilled:
+		served := g.account.prefilled(j, now)
+		g.learned.speed(j.pair.Prefill, served, j.estimate.nominal)
+		if learner := g.learner(); learner != nil {
+			g.view.now = now
+			learner.Prefilled(&g.view, j)
+		}
+	case streaming:
+		g.account.first(j)
+		g.learnTransfer(j)
+	case ended:
+		g.account.ended(j)
+		g.learned.output(j.req.Output)
+	}
+	if g.late != nil {
+		g.decide(func(*View) {})
+	}
+}
+
+// learner is the policy if it learns from transfers, nil otherwise.
+func (g *gateway) learner() transferLearner {
+	policy := any(g.chooser)
+	if g.late != nil {
+		policy = g.late
+	}
+	learner, _ := policy.(transferLearner)
+	return learner
+}
+
+// learnTransfer lets the policy learn from a transfer.
+func (g *gateway) learnTransfer(j *job) {
+	learner := g.learner()
+	if learner == nil || j.pair.Prefill == Alone {
+		return
+	}
+	g.view.now = g.cluster.cal.now
+	took := j.firstAt - j.prefilledAt - g.cluster.hw.HandOff - j.estimate.step
+	learner.Transferred(&g.view, j, max(took, 0))
+}
+
+// estimate writes down what is believed of a request as it is sent.
+func (g *gateway) estimate(j *job) {
+	v := g.look(j)
+	e := &j.estimate
+	e.output = v.Output()
+	if p := j.pair.Prefill; p != Alone {
+		e.cached = v.PrefillHit(p)
+		e.nominal = g.cluster.hw.prefill(j.req.Prompt, e.cached)
+		e.prefill = v.PrefillSeconds(p)
+		e.bytes = v.MissingBytes(j.pair.Decode)
+		e.step = v.StepSeconds(j.pair.Decode)
+		e.room = v.RoomSeconds(j.pair.Decode) > 0
+	}
+}
+
+// look turns the view to a request, now.
+func (g *gateway) look(j *job) *View {
+	v := &g.view
+	v.now, v.job = g.cluster.cal.now, j
+	g.index.match(j.req.whole(), v.held)
+	return v
+}

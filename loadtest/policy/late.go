@@ -1,0 +1,99 @@
+package policy
+
+import (
+	"math/rand/v2"
+	"slices"
+)
+
+var late = &Policy{
+	Name: "tandem-late", Kind: Ours, OneDecider: true,
+	Source: "requests wait at the gateway (one decider) until their best prefill server is about to be free; shortest first, with ageing",
+	New:    func(s *Scenario, _ *rand.Rand) any { return newLateBinder(s, true) },
+}
+
+var latePairs = &Policy{
+	Name: "tandem-late-pairs", Kind: Ours, OneDecider: true,
+	Source: "tandem-late where decode servers never compute prompts",
+	New:    func(s *Scenario, _ *rand.Rand) any { return newLateBinder(s, false) },
+}
+
+// refreshed is how many tickets of the first in order, and how many of the others
+// by turns, are looked up again at each look: what servers hold changes while a
+// request waits, and a look at all of a thousand would cost milliseconds.
+const refreshed = 16
+
+// lateBinder asks Order, and keeps its tickets true.
+type lateBinder struct {
+	*fleet
+	order  *Order
+	jobs   map[int64]*job
+	turn   int     // of the ticket to look up next
+	looked float64 // when tickets were looked up last
+	some   []*Ticket
+}
+
+func newLateBinder(s *Scenario, alone bool) *lateBinder {
+	return &lateBinder{fleet: newFleet(s, alone), order: NewOrder(DefaultOrder()), jobs: make(map[int64]*job), looked: -1}
+}
+
+func (b *lateBinder) Add(v *View, j *job) {
+	b.look(v)
+	b.jobs[int64(j.id)] = j
+	b.order.Add(b.ticket(v, j), b.servers.Links)
+}
+
+func (b *lateBinder) Next(v *View) (*job, bool) {
+	if b.order.Len() == 0 {
+		return nil, false
+	}
+	b.look(v)
+	if b.looked != v.now {
+		b.looked = v.now
+		b.refresh(v)
+	}
+	turn, ok := b.order.Next(virtual(v.now), &b.servers)
+	if !ok {
+		return nil, false
+	}
+	j := b.jobs[turn.Ticket.ID]
+	delete(b.jobs, turn.Ticket.ID)
+	j.pair = turn.Pair
+	return j, true
+}
+
+// refresh looks up some of those that wait.
+func (b *lateBinder) refresh(v *View) {
+	waiting := b.order.Waiting()
+	first := min(len(waiting), refreshed)
+	b.some = append(b.some[:0], waiting[:first]...)
+	if rest := waiting[first:]; len(rest) > 0 {
+		for range min(refreshed, len(rest)) {
+			b.turn++
+			b.some = append(b.some, rest[b.turn%len(rest)])
+		}
+	}
+	for _, t := range b.some {
+		b.fill(v, t, b.jobs[t.ID])
+		b.order.Update(t, b.servers.Links)
+	}
+	clear(b.some)
+}
+
+// Wake is when a prefill server's work will have fallen so far that the next
+// request may go to it.
+func (b *lateBinder) Wake(v *View) (float64, bool) {
+	if b.order.Len() == 0 {
+		return 0, false
+	}
+	var times []float64
+	for p := range v.Prefills() {
+		at, ok := v.gateway.account.prefill[p].work.FallsTo(b.order.cfg.Ahead, virtual(v.now))
+		if when := at.Seconds(); ok && when > v.now {
+			times = append(times, when)
+		}
+	}
+	if len(times) == 0 {
+		return 0, false
+	}
+	return slices.Min(times), true
+}

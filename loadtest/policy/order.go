@@ -1,0 +1,286 @@
+package policy
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"time"
+)
+
+// Order holds the requests that wait for their servers and says which goes next,
+// and where. It binds as late as it can: a request goes when the prefill server
+// that is best for it, counting the wait, is about to be free; whose turn it is, is
+// decided then, over all that wait.
+//
+// Times are since any fixed origin. The caller keeps the books of the servers
+// (Backlog, rooms) and gives their state with each question. Not safe for
+// concurrent use; it starts nothing and reads no clock.
+type Order struct {
+	cfg     OrderConfig
+	waiting []*Ticket // in order of rank
+	credit  float64   // overdue requests that may go
+
+	price float64 // scratch of Next: of a second of prefill
+	free  []bool  // scratch of Next: prefill servers about to be free
+	room  int     // scratch of Next: the most that any decode server has
+}
+
+// OrderConfig is what Order weighs.
+type OrderConfig struct {
+	// Ahead is how much work a prefill server may still have when it gets the next
+	// request: with nothing the engine idles for a round trip.
+	Ahead time.Duration
+	// Congestion prices the time that a prefill takes from those who wait: times
+	// the waiting requests for each prefill server.
+	Congestion float64
+	// Ageing is how much shorter a second of waiting makes a request look, in
+	// seconds of prefill.
+	Ageing float64
+	// OverdueAfter + OverdueFactor x its prefill is the wait after which a request
+	// goes before shorter ones, OverdueShare of all at most: in overload everybody
+	// is overdue, and first come first served would be back.
+	OverdueAfter  time.Duration
+	OverdueFactor float64
+	OverdueShare  float64
+}
+
+// DefaultOrder is what did best over the shipped scenarios of the simulator.
+func DefaultOrder() OrderConfig {
+	return OrderConfig{
+		Ahead: 100 * time.Millisecond, Congestion: 2, Ageing: 0.2,
+		OverdueAfter: 20 * time.Second, OverdueFactor: 2, OverdueShare: 0.02,
+	}
+}
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c OrderConfig) Validate() error {
+	if c.Ahead < 0 || c.Congestion < 0 || c.Ageing < 0 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
+		c.OverdueShare < 0 || c.OverdueShare > 1 {
+		return errors.New("weights of the order must not be negative, overdue-share at most 1")
+	}
+	return nil
+}
+
+// NewOrder returns an empty order.
+func NewOrder(cfg OrderConfig) *Order { return &Order{cfg: cfg} }
+
+// Len is how many requests wait.
+func (o *Order) Len() int { return len(o.waiting) }
+
+// Waiting returns the tickets in order of rank; the caller does not keep or change
+// the slice.
+func (o *Order) Waiting() []*Ticket { return o.waiting }
+
+// Add lets a request wait.
+func (o *Order) Add(t *Ticket, links *LinkTable) {
+	t.measure(links)
+	t.rank = o.rank(t)
+	o.insert(t)
+}
+
+// Update takes over what a waiting request costs now: its slices, or the links,
+// have changed.
+func (o *Order) Update(t *Ticket, links *LinkTable) {
+	t.measure(links)
+	if rank := o.rank(t); rank != t.rank {
+		o.Remove(t)
+		t.rank = rank
+		o.insert(t)
+	}
+}
+
+// Remove takes a request out, false if it does not wait.
+func (o *Order) Remove(t *Ticket) bool {
+	at, _ := slices.BinarySearchFunc(o.waiting, t, byRank)
+	if at >= len(o.waiting) || o.waiting[at] != t {
+		return false
+	}
+	o.waiting = slices.Delete(o.waiting, at, at+1)
+	return true
+}
+
+func (o *Order) insert(t *Ticket) {
+	at, _ := slices.BinarySearchFunc(o.waiting, t, byRank)
+	o.waiting = slices.Insert(o.waiting, at, t)
+}
+
+// byRank compares ranks, and of equal ones the IDs, so that each has one pair.
+func byRank(a, b *Ticket) int {
+	switch {
+	case a.rank < b.rank || (a.rank == b.rank && a.ID < b.ID):
+		return -1
+	case a == b:
+		return 0
+	}
+	return 1
+}
+
+// rank is the shortest prefill less Ageing x waited, but for what is the same for
+// all: so it does not change as time passes.
+func (o *Order) rank(t *Ticket) float64 {
+	return t.shortest + o.cfg.Ageing*t.Arrived.Seconds()
+}
+
+// Turn is a request that goes now, and where.
+type Turn struct {
+	Ticket *Ticket
+	Pair
+	Overdue bool
+}
+
+// Next returns the request that is to go now, false if none is. The caller sends
+// it, and asks again with the state that follows; it does not use s afterwards.
+//
+// For each waiting request the pair minimises, over all pairs and over decode
+// servers alone,
+//
+//	ahead + prefill + Congestion W/P reference + transfer + decode + hold
+//
+// W are the waiting requests, P the prefill servers. hold is what goes first on a
+// server that is not free: the prefills of the requests with a lower rank, spread
+// over the fleet. Only a request whose best pair is free may go; the one with the
+// shortest prefill less Ageing x waited does.
+func (o *Order) Next(now time.Duration, s *Servers) (Turn, bool) {
+	if len(o.waiting) == 0 {
+		return Turn{}, false
+	}
+	o.look(s)
+	turn := o.overdue(now, s)
+	if turn.Ticket == nil {
+		o.keepRoom(now, s)
+		turn = o.shortest(s)
+	}
+	if turn.Ticket == nil {
+		return Turn{}, false
+	}
+	o.Remove(turn.Ticket)
+	o.credit = min(1, o.credit+o.cfg.OverdueShare)
+	if turn.Overdue {
+		o.credit--
+	}
+	return turn, true
+}
+
+// look fills the scratch.
+func (o *Order) look(s *Servers) {
+	o.price = o.cfg.Congestion * float64(len(o.waiting)) / float64(max(1, len(s.Prefill)))
+	o.free = slices.Grow(o.free[:0], len(s.Prefill))
+	for p := range s.Prefill {
+		o.free = append(o.free, !s.Prefill[p].Unfit && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
+	}
+	o.room = s.mostRoom()
+}
+
+// isOverdue says whether a request has waited too long.
+func (o *Order) isOverdue(t *Ticket, now time.Duration) bool {
+	return (now - t.Arrived).Seconds() > o.cfg.OverdueAfter.Seconds()+o.cfg.OverdueFactor*t.shortest
+}
+
+// keepRoom closes the decode server with the most room to all but the oldest
+// overdue request that decode has no room for: smaller ones would take it as it
+// comes, for ever.
+func (o *Order) keepRoom(now time.Duration, s *Servers) {
+	var oldest *Ticket
+	for _, t := range o.waiting {
+		if t.Tokens > o.room && o.isOverdue(t, now) && (oldest == nil || t.Arrived < oldest.Arrived) {
+			oldest = t
+		}
+	}
+	if oldest == nil {
+		return
+	}
+	for d := range s.Decode {
+		if !s.Decode[d].Unfit && s.Decode[d].Room == o.room {
+			s.Decode[d].Unfit = true
+			break
+		}
+	}
+	o.room = s.mostRoom()
+}
+
+// overdue is the request that has waited longest of those that waited too long
+// and whose best pair is free. It goes before shorter ones, but not elsewhere:
+// what it has waited for is there, and without it it would take so much longer
+// that everybody pays.
+func (o *Order) overdue(now time.Duration, s *Servers) Turn {
+	var oldest Turn
+	if o.credit < 1 {
+		return oldest
+	}
+	soonest := s.soonest()
+	for _, t := range o.waiting {
+		if t.Tokens > o.room || !o.isOverdue(t, now) || (oldest.Ticket != nil && oldest.Ticket.Arrived <= t.Arrived) {
+			continue
+		}
+		if pair, cost := o.bestFree(t, s); !math.IsInf(cost, 1) && !o.busyIsBetter(t, s, cost, soonest) {
+			oldest = Turn{Ticket: t, Pair: pair, Overdue: true}
+		}
+	}
+	return oldest
+}
+
+// shortest is the request with the least prefill less its age among those whose
+// best pair is free.
+func (o *Order) shortest(s *Servers) Turn {
+	var best Turn
+	soonest := s.soonest()
+	least := math.Inf(1) // rank of best, with the prefill time with its own pair
+	first := 0.0         // prefill seconds of those that go first
+	for _, t := range o.waiting {
+		if t.rank >= least {
+			break // nobody from here on can be better
+		}
+		hold := first / float64(max(1, len(s.Prefill)))
+		first += t.shortest
+		if t.Tokens > o.room {
+			continue
+		}
+		pair, cost := o.bestFree(t, s)
+		if math.IsInf(cost, 1) || o.busyIsBetter(t, s, cost-hold, soonest) {
+			continue
+		}
+		rank := t.rank
+		if pair.Prefill != Alone {
+			rank += t.Prefill[pair.Prefill] - t.shortest
+		}
+		if rank < least {
+			best, least = Turn{Ticket: t, Pair: pair}, rank
+		}
+	}
+	return best
+}
+
+// bestFree is the best of the pairs that a request could have now, and its cost:
+// infinite if there is none.
+func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
+	pair, least := s.bestAlone(t)
+	for p, free := range o.free {
+		half := o.half(t, s, p)
+		if !free || half+t.move[p] >= least {
+			continue
+		}
+		if d, decode := s.bestDecode(t, p); half+decode < least {
+			pair, least = Pair{p, d}, half+decode
+		}
+	}
+	return pair, least
+}
+
+// busyIsBetter says whether a server that is not free costs less than limit.
+func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit, soonest float64) bool {
+	for p, free := range o.free {
+		half := o.half(t, s, p)
+		if free || s.Prefill[p].Unfit || half+t.move[p]+soonest >= limit {
+			continue
+		}
+		if _, decode := s.bestDecode(t, p); half+decode < limit {
+			return true
+		}
+	}
+	return false
+}
+
+// half is the part of a pair's cost that its prefill server decides.
+func (o *Order) half(t *Ticket, s *Servers, p int) float64 {
+	return s.Prefill[p].Ahead + t.Prefill[p] + o.price*t.Reference[p]
+}

@@ -1,0 +1,92 @@
+package policy
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// benchOrder is 1,000 waiting requests before 32 + 32 servers on eight racks, of
+// which one prefill server is about to be free. Half of the requests have most
+// of their prompt on some prefill server.
+func benchOrder() (*Order, *Servers) {
+	const servers, requests, racks = 32, 1000, 8
+	rng := rand.New(rand.NewPCG(1, 1))
+	s := &Servers{Prefill: make([]PrefillState, servers), Decode: make([]DecodeState, servers), Links: &LinkTable{}}
+	for p := range servers {
+		s.Prefill[p].Ahead = 0.2 + 5*rng.Float64()
+		for d := range servers {
+			perByte := 1 / 12.5e9
+			if p%racks != d%racks {
+				perByte *= 2
+			}
+			s.Links.Latency = append(s.Links.Latency, 0.002)
+			s.Links.SecondsPerByte = append(s.Links.SecondsPerByte, perByte)
+		}
+		s.Decode[p] = DecodeState{Seconds: 0.02 + 0.01*rng.Float64(), Room: rng.IntN(1 << 20), Running: 10}
+	}
+	s.Prefill[7].Ahead = 0.05
+	o := NewOrder(DefaultOrder())
+	for i := range requests {
+		whole := 0.05 + rng.ExpFloat64()
+		t := &Ticket{ID: int64(i), Arrived: time.Duration(i) * 10 * time.Millisecond, Tokens: 12_000,
+			Prefill: make([]float64, servers), Reference: make([]float64, servers), Missing: make([]float64, servers)}
+		for p := range servers {
+			t.Prefill[p], t.Reference[p], t.Missing[p] = whole, whole, 4e9
+		}
+		if i%2 == 0 {
+			p := rng.IntN(servers)
+			t.Prefill[p], t.Reference[p] = whole/5, whole/5
+			for range servers {
+				t.Alone = append(t.Alone, 50+whole)
+			}
+		}
+		o.Add(t, s.Links)
+	}
+	return o, s
+}
+
+// Budget (2-core VM): <= 200 us for one wake-up with 1,000 waiting and 32 + 32
+// servers where nobody may go, which looks at everything.
+func BenchmarkOrderNext1000x32x32(b *testing.B) {
+	o, s := benchOrder()
+	// Nobody wants the free server.
+	for _, t := range o.waiting {
+		t.Prefill[7], t.Reference[7] = 1000, 1000
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, ok := o.Next(20*time.Second, s); ok {
+			b.Fatal("somebody went")
+		}
+	}
+}
+
+// Budget (2-core VM): <= 200 us for a wake-up that lets one request go and takes
+// a new one.
+func BenchmarkOrderTurn1000x32x32(b *testing.B) {
+	o, s := benchOrder()
+	b.ReportAllocs()
+	for b.Loop() {
+		turn, ok := o.Next(20*time.Second, s)
+		if !ok {
+			b.Fatal("nobody went")
+		}
+		o.Add(turn.Ticket, s.Links)
+	}
+}
+
+// Budget (2-core VM): <= 3 ms from scratch: all tickets priced again.
+func BenchmarkOrderScratch1000x32x32(b *testing.B) {
+	o, s := benchOrder()
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, t := range o.waiting {
+			t.measure(s.Links)
+		}
+		o.Next(20*time.Second, s)
+		if o.Len() < 900 {
+			o, s = benchOrder()
+		}
+	}
+}

@@ -1,0 +1,346 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"pgregory.net/rapid"
+)
+
+// The cases of the order are text files that a person can dispute. Regenerate
+// with: go test ./loadtest/policy -run TestOrder_Golden -rewrite
+func TestOrder_Golden(t *testing.T) {
+	datadriven.Walk(t, "testdata/order", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "next" {
+				d.Fatalf(t, "unknown command %s", d.Cmd)
+			}
+			return playOrder(t, d)
+		})
+	})
+}
+
+// playOrder reads servers and requests, and asks until nobody may go. A prefill
+// server that got a request is busy with it from then on.
+func playOrder(t *testing.T, d *datadriven.TestData) string {
+	now := 0.0
+	if d.HasArg("now") {
+		now = argument(t, d, "now")
+	}
+	cfg := DefaultOrder()
+	if d.HasArg("credit") {
+		cfg.OverdueShare = 1
+	}
+	o := NewOrder(cfg)
+	if d.HasArg("credit") {
+		o.credit = 1
+	}
+	s := &Servers{}
+	type line struct {
+		kind   string
+		values map[string]float64
+	}
+	var lines []line
+	for text := range strings.SplitSeq(strings.TrimSpace(d.Input), "\n") {
+		words := strings.Fields(text)
+		l := line{kind: words[0], values: make(map[string]float64)}
+		for _, w := range words[1:] {
+			name, value, _ := strings.Cut(w, "=")
+			x, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				d.Fatalf(t, "%s: %v", w, err)
+			}
+			l.values[name] = x
+		}
+		lines = append(lines, l)
+	}
+	for _, l := range lines {
+		switch l.kind {
+		case "prefill":
+			s.Prefill = append(s.Prefill, PrefillState{Ahead: l.values["ahead"], Unfit: l.values["unfit"] > 0})
+		case "decode":
+			s.Decode = append(s.Decode, DecodeState{Seconds: 0.02, Room: int(l.values["room"]), Running: int(l.values["running"])})
+		}
+	}
+	s.Links = NewLinkTable(len(s.Prefill), len(s.Decode))
+	for i := range s.Links.SecondsPerByte {
+		s.Links.SecondsPerByte[i] = 1e-9
+		if i/len(s.Decode) != i%len(s.Decode) {
+			s.Links.SecondsPerByte[i] = 2e-9 // server k is nearest to server k
+		}
+	}
+	for _, l := range lines {
+		if l.kind == "request" {
+			o.Add(ticketOf(l.values, s), s.Links)
+		}
+	}
+	return playTurns(o, s, now)
+}
+
+func argument(t *testing.T, d *datadriven.TestData, name string) float64 {
+	var text string
+	d.ScanArgs(t, name, &text)
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		d.Fatalf(t, "%s: %v", name, err)
+	}
+	return x
+}
+
+// ticketOf reads a request: its prefill in seconds everywhere, or on server k
+// with pk=, and its KV in gigabytes and tokens.
+func ticketOf(values map[string]float64, s *Servers) *Ticket {
+	t := &Ticket{ID: int64(values["id"]), Arrived: virtual(values["at"]), Tokens: int(values["tokens"])}
+	for p := range s.Prefill {
+		seconds := values["prefill"]
+		if own, set := values[fmt.Sprintf("p%d", p)]; set {
+			seconds = own
+		}
+		t.Prefill, t.Reference = append(t.Prefill, seconds), append(t.Reference, seconds)
+	}
+	for range s.Decode {
+		t.Missing = append(t.Missing, values["gb"]*1e9)
+		if alone, set := values["alone"]; set {
+			t.Alone = append(t.Alone, alone)
+		}
+	}
+	return t
+}
+
+func playTurns(o *Order, s *Servers, now float64) string {
+	var b strings.Builder
+	for {
+		state := &Servers{Prefill: append([]PrefillState(nil), s.Prefill...), Decode: append([]DecodeState(nil), s.Decode...), Links: s.Links}
+		turn, ok := o.Next(virtual(now), state)
+		if !ok {
+			break
+		}
+		note := ""
+		if turn.Overdue {
+			note = " overdue"
+		}
+		if turn.Prefill == Alone {
+			fmt.Fprintf(&b, "request %d alone on decode %d%s\n", turn.Ticket.ID, turn.Decode, note)
+		} else {
+			fmt.Fprintf(&b, "request %d to prefill %d, decode %d%s\n", turn.Ticket.ID, turn.Prefill, turn.Decode, note)
+			s.Prefill[turn.Prefill].Ahead += turn.Ticket.Prefill[turn.Prefill]
+		}
+		s.Decode[turn.Decode].Room -= turn.Ticket.Tokens
+		s.Decode[turn.Decode].Running++
+	}
+	for _, t := range o.Waiting() {
+		fmt.Fprintf(&b, "request %d waits\n", t.ID)
+	}
+	return b.String()
+}
+
+// randomFleet draws servers and tickets.
+func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
+	prefills, decodes := rapid.IntRange(1, 5).Draw(t, "prefills"), rapid.IntRange(1, 5).Draw(t, "decodes")
+	seconds := rapid.Float64Range(0, 5)
+	s := &Servers{Links: NewLinkTable(prefills, decodes)}
+	for range prefills {
+		s.Prefill = append(s.Prefill, PrefillState{Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Unfit: rapid.IntRange(0, 9).Draw(t, "unfit") == 0})
+	}
+	for range decodes {
+		s.Decode = append(s.Decode, DecodeState{
+			Seconds: rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-5).Draw(t, "per token"),
+			Running: rapid.IntRange(0, 3).Draw(t, "running"), Room: rapid.IntRange(0, 30_000).Draw(t, "room"), Unfit: rapid.IntRange(0, 9).Draw(t, "unfit") == 0,
+		})
+	}
+	for i := range s.Links.Latency {
+		s.Links.Latency[i] = rapid.Float64Range(0, 0.01).Draw(t, "latency")
+		s.Links.SecondsPerByte[i] = rapid.Float64Range(1e-11, 1e-9).Draw(t, "per byte")
+	}
+	var tickets []*Ticket
+	for id := range rapid.IntRange(1, 12).Draw(t, "tickets") {
+		k := &Ticket{ID: int64(id), Arrived: virtual(seconds.Draw(t, "arrived")), Tokens: rapid.IntRange(100, 20_000).Draw(t, "tokens")}
+		for range prefills {
+			k.Prefill, k.Reference = append(k.Prefill, seconds.Draw(t, "prefill")), append(k.Reference, seconds.Draw(t, "reference"))
+		}
+		for range decodes {
+			k.Missing = append(k.Missing, rapid.Float64Range(0, 5e9).Draw(t, "missing"))
+		}
+		if rapid.Bool().Draw(t, "may run alone") {
+			for range decodes {
+				k.Alone = append(k.Alone, seconds.Draw(t, "alone"))
+			}
+		}
+		tickets = append(tickets, k)
+	}
+	return s, tickets
+}
+
+// slowNext is Next as its comment says it, without shortcuts, and without those
+// that are overdue.
+func slowNext(o *Order, s *Servers) (Turn, bool) {
+	price := o.cfg.Congestion * float64(o.Len()) / float64(len(s.Prefill))
+	var best Turn
+	least, first := math.Inf(1), 0.0
+	for _, t := range o.waiting {
+		hold := first / float64(len(s.Prefill))
+		first += t.shortest
+		var pair Pair
+		cost, free := math.Inf(1), false
+		for d := range s.Decode {
+			if !s.Decode[d].fits(t) {
+				continue
+			}
+			there := s.Decode[d].Seconds + s.Decode[d].PerToken*float64(t.Tokens)
+			if t.Alone != nil {
+				if c := t.Alone[d]*float64(1+s.Decode[d].Running) + there; c < cost {
+					pair, cost, free = Pair{Alone, d}, c, true
+				}
+			}
+			for p := range s.Prefill {
+				if s.Prefill[p].Unfit {
+					continue
+				}
+				i := p*len(s.Decode) + d
+				c := s.Prefill[p].Ahead + t.Prefill[p] + price*t.Reference[p] + s.Links.Latency[i] + t.Missing[d]*s.Links.SecondsPerByte[i] + there
+				idle := s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds()
+				if !idle {
+					c += hold
+				}
+				if c < cost {
+					pair, cost, free = Pair{p, d}, c, idle
+				}
+			}
+		}
+		if !free {
+			continue
+		}
+		rank := t.rank
+		if pair.Prefill != Alone {
+			rank += t.Prefill[pair.Prefill] - t.shortest
+		}
+		if rank < least {
+			best, least = Turn{Ticket: t, Pair: pair}, rank
+		}
+	}
+	return best, best.Ticket != nil
+}
+
+func TestOrder_NextIsTheBestOfAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, tickets := randomFleet(t)
+		cfg := DefaultOrder()
+		cfg.OverdueAfter = time.Hour
+		o := NewOrder(cfg)
+		for _, k := range tickets {
+			o.Add(k, s.Links)
+		}
+		want, wantAny := slowNext(o, s)
+		got, any := o.Next(5*time.Second, s)
+		if any != wantAny || got.Ticket != want.Ticket || got.Pair != want.Pair {
+			t.Fatalf("went %+v (%v), want %+v (%v)", got, any, want, wantAny)
+		}
+	})
+}
+
+func TestServers_BestIsTheBestOfAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, tickets := randomFleet(t)
+		k, price := tickets[0], rapid.Float64Range(0, 5).Draw(t, "price")
+		_, got := s.Best(k, price)
+		want := math.Inf(1)
+		for d := range s.Decode {
+			if !s.Decode[d].fits(k) {
+				continue
+			}
+			if k.Alone != nil {
+				want = min(want, k.Alone[d]*float64(1+s.Decode[d].Running)+s.Decode[d].own(k))
+			}
+			for p := range s.Prefill {
+				i := p*len(s.Decode) + d
+				if !s.Prefill[p].Unfit {
+					want = min(want, s.Prefill[p].Ahead+k.Prefill[p]+price*k.Reference[p]+s.Links.Latency[i]+k.Missing[d]*s.Links.SecondsPerByte[i]+s.Decode[d].own(k))
+				}
+			}
+		}
+		if math.Abs(got-want) > 1e-9 && got != want {
+			t.Fatalf("cost %f, the best of all is %f", got, want)
+		}
+	})
+}
+
+// Tickets come, change and go; each stays in one pair, in order of rank.
+func TestOrder_KeepsTicketsInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, tickets := randomFleet(t)
+		o := NewOrder(DefaultOrder())
+		inside := make(map[*Ticket]bool)
+		for _, k := range tickets {
+			o.Add(k, s.Links)
+			inside[k] = true
+		}
+		for range 20 {
+			k := tickets[rapid.IntRange(0, len(tickets)-1).Draw(t, "which")]
+			if rapid.Bool().Draw(t, "remove") {
+				if o.Remove(k) != inside[k] {
+					t.Fatalf("removing ticket %d: it was inside: %v", k.ID, inside[k])
+				}
+				delete(inside, k)
+			} else if inside[k] {
+				k.Prefill[0] = rapid.Float64Range(0, 5).Draw(t, "prefill")
+				o.Update(k, s.Links)
+			}
+			for i, w := range o.Waiting() {
+				if !inside[w] || (i > 0 && byRank(o.waiting[i-1], w) >= 0) {
+					t.Fatalf("ticket %d at %d is out of order", w.ID, i)
+				}
+			}
+			if o.Len() != len(inside) {
+				t.Fatalf("%d wait, want %d", o.Len(), len(inside))
+			}
+		}
+	})
+}
+
+// Two servers that short requests keep busy for ever: a long one still gets its
+// turn, in a time that its length sets, because it ages.
+func TestOrder_NobodyStarves(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	s := &Servers{Prefill: make([]PrefillState, 2), Decode: []DecodeState{{Seconds: 0.02}}, Links: NewLinkTable(2, 1)}
+	o := NewOrder(DefaultOrder())
+	add := func(id int64, now, prefill float64) {
+		o.Add(&Ticket{ID: id, Arrived: virtual(now), Prefill: []float64{prefill, prefill}, Reference: []float64{prefill, prefill}, Missing: []float64{0}}, s.Links)
+	}
+	const long = 20.0
+	add(0, 0, long)
+	// Short requests of 0.5 s arrive 10 % faster than two servers can do them.
+	free, next := [2]float64{}, 0.0
+	for now, id := 0.0, int64(1); ; now += 0.05 {
+		for ; next <= now; next += 0.5 / 2.2 {
+			add(id, next, 0.25+0.5*rng.Float64())
+			id++
+		}
+		for p := range free {
+			s.Prefill[p].Ahead = max(0, free[p]-now)
+		}
+		for {
+			state := *s
+			turn, ok := o.Next(virtual(now), &state)
+			if !ok {
+				break
+			}
+			if turn.Ticket.ID == 0 {
+				if now > 20+2*long+10 {
+					t.Errorf("the long request went after %.0f s", now)
+				}
+				return
+			}
+			free[turn.Prefill] = max(free[turn.Prefill], now) + turn.Ticket.Prefill[turn.Prefill]
+			s.Prefill[turn.Prefill].Ahead = free[turn.Prefill] - now
+		}
+		if now > 500 {
+			t.Fatal("the long request never went")
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// Kind says what a policy is to us.
+type Kind string
+
+// A policy is something any balancer can do, the published rule of a released
+// product, a published idea without a release, ours, or out of reach.
+const (
+	Baseline  Kind = "baseline"
+	Released  Kind = "released"
+	Published Kind = "published"
+	Ours      Kind = "ours"
+	Reference Kind = "reference"
+)
+
+// Policy is a rule of choice.
+type Policy struct {
+	Name   string
+	Kind   Kind
+	Source string // where the rule is published
+	// Optional says that the rule needs options of its product that are off unless
+	// asked for.
+	Optional bool
+	Exact    bool // it is told what no gateway can know
+	// OneDecider says that one replica decides for all: the others send it their
+	// requests, and wait for its answer.
+	OneDecider bool
+	// New makes one instance for each gateway replica: a Chooser, or a holder.
+	New func(s *Scenario, rng *rand.Rand) any
+}
+
+// Chooser binds a request to its servers as it arrives.
+type Chooser interface {
+	Choose(v *View) Pair
+}
+
+// orderer is a Chooser that also gives prefill servers an order of service: lower
+// keys go first. Without it they serve in order of arrival.
+type orderer interface {
+	Key(v *View, chosen Pair) float64
+}
+
+// transferLearner is a Chooser or a holder that learns from transfers: it is told
+// when one begins, with prefill's answer, and when the first token has come, with
+// the time from then, less the hand-off and the predicted step.
+type transferLearner interface {
+	Prefilled(v *View, j *job)
+	Transferred(v *View, j *job, seconds float64)
+}
+
+// holder keeps arrived requests until it binds them.
+type holder interface {
+	Add(v *View, j *job)
+	// Next returns a request that is to go now, with its pair set.
+	Next(v *View) (*job, bool)
+	// Wake returns when Next is to be asked again though nothing has happened,
+	// false if it need not be.
+	Wake(v *View) (float64, bool)
+}
+
+// Policies returns all policies, in the order of reports.
+func Policies() []*Policy {
+	return []*Policy{
+		randomPolicy, roundRobin, powerOfTwo, leastLoad,
+		cacheAware, aibrix, llmd, dynamo, dynamoTopology, dynamoQueue, dynamoAll, conductor,
+		networkAware, clairvoyant,
+		gatewayChooser, arrival, arrivalKey, latePairs, late,
+	}
+}
+
+// Names returns the names of all policies.
+func Names() []string {
+	var names []string
+	for _, p := range Policies() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// FindPolicies returns the policies named, all for "all".
+func FindPolicies(names []string) ([]*Policy, error) {
+	all := Policies()
+	if slices.Contains(names, "all") {
+		return all, nil
+	}
+	var found []*Policy
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(p *Policy) bool { return p.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("policy %q: want all or some of %s", name, strings.Join(Names(), ", "))
+		}
+		found = append(found, all[i])
+	}
+	return found, nil
+}
+
+// chooserFunc is a Chooser without state.
+type chooserFunc func(v *View) Pair
+
+func (f chooserFunc) Choose(v *View) Pair { return f(v) }
+
+func stateless(f chooserFunc) func(*Scenario, *rand.Rand) any {
+	return func(*Scenario, *rand.Rand) any { return f }
+}

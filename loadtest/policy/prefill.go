@@ -1,0 +1,151 @@
+package policy
+
+import "slices"
+
+// prefillServer computes prompts in steps of at most a budget of tokens: first
+// the requests it has begun, then the waiting ones in order of their keys. A
+// prompt longer than the budget takes several steps (chunked prefill).
+type prefillServer struct {
+	cluster *cluster
+	id      int
+	rack    int
+	speed   float64 // multiplies the time of work; above 1 is slower
+	cache   *blockCache
+	waiting []*job // in order of key
+	begun   []*job // in order of beginning
+	step    []chunk
+	busy    bool
+	worked  float64 // seconds of steps so far
+	gauge   history
+}
+
+// chunk is a part of a prompt in the step under way.
+type chunk struct {
+	job      *job
+	from, to int // tokens of the prompt
+}
+
+func newPrefillServer(c *cluster, id, rack int, speed float64) *prefillServer {
+	p := &prefillServer{cluster: c, id: id, rack: rack, speed: speed}
+	p.cache = newBlockCache(c.hw.PrefillCapacity, func(block int32) { c.events.removed(p.id, block) })
+	return p
+}
+
+// submit queues a job; of equal keys the first is served first.
+func (p *prefillServer) submit(j *job) {
+	at, _ := slices.BinarySearchFunc(p.waiting, j.key, func(w *job, key float64) int {
+		if w.key <= key {
+			return -1
+		}
+		return 1
+	})
+	p.waiting = slices.Insert(p.waiting, at, j)
+	p.observe()
+	if !p.busy {
+		p.begin()
+	}
+}
+
+// begin starts the next step, if there is anything to do.
+func (p *prefillServer) begin() {
+	budget := p.cluster.hw.PrefillTokens
+	p.step = p.step[:0]
+	seconds := 0.0
+	for _, j := range p.begun {
+		if budget == 0 {
+			break
+		}
+		seconds += p.take(j, &budget)
+	}
+	for len(p.waiting) > 0 && budget > 0 && p.admit(p.waiting[0]) {
+		j := p.waiting[0]
+		p.waiting = slices.Delete(p.waiting, 0, 1)
+		p.begun = append(p.begun, j)
+		seconds += p.cluster.hw.PrefillBase * j.noise * p.speed
+		seconds += p.take(j, &budget)
+	}
+	p.busy = len(p.step) > 0
+	p.observe()
+	if !p.busy {
+		return
+	}
+	seconds += p.cluster.hw.PrefillStep
+	p.worked += seconds
+	p.cluster.cal.after(seconds, p.end)
+}
+
+// take gives a job its part of the step and returns the time of it.
+func (p *prefillServer) take(j *job, budget *int) float64 {
+	to := min(j.req.Prompt, j.computed+*budget)
+	p.step = append(p.step, chunk{job: j, from: j.computed, to: to})
+	*budget -= to - j.computed
+	p.cluster.chunkBegins(j, to)
+	return p.cluster.hw.work(j.computed, to) * j.noise * p.speed
+}
+
+// admit looks up the prefix and takes the KV that the prompt needs, false if what
+// is held for others leaves too little.
+func (p *prefillServer) admit(j *job) bool {
+	blocks := j.req.whole()
+	hit := p.cache.match(blocks)
+	p.cache.hold(blocks[:hit])
+	if !p.cache.reserve(len(j.req.Blocks) - hit) {
+		p.cache.drop(blocks[:hit])
+		return false
+	}
+	j.onPrefill = hit
+	j.prefillHit = min(hit*blockTokens, j.req.Prompt-1)
+	j.computed = j.prefillHit
+	j.began = p.cluster.cal.now
+	return true
+}
+
+// end finishes the step: its blocks can be reused, and prompts that are done are
+// handed over.
+func (p *prefillServer) end() {
+	for _, c := range p.step {
+		c.job.computed = c.to
+		p.publish(c.job)
+	}
+	done := p.begun[:0:0]
+	p.begun = slices.DeleteFunc(p.begun, func(j *job) bool {
+		if j.computed == j.req.Prompt {
+			done = append(done, j)
+			return true
+		}
+		return false
+	})
+	for _, j := range done {
+		p.cluster.prefilled(j)
+	}
+	p.begin()
+}
+
+// publish makes the whole blocks that a job has computed known.
+func (p *prefillServer) publish(j *job) {
+	whole := j.req.whole()
+	upTo := min(j.computed/blockTokens, len(whole))
+	for ; j.onPrefill < upTo; j.onPrefill++ {
+		if p.cache.publish(whole[j.onPrefill]) {
+			p.cluster.events.stored(p.id, whole[j.onPrefill])
+		}
+	}
+}
+
+// release frees a job's KV once decode has it.
+func (p *prefillServer) release(j *job) {
+	p.cache.drop(j.req.whole()[:j.onPrefill])
+	p.cache.unreserve(len(j.req.Blocks) - j.onPrefill)
+	p.observe()
+	if !p.busy {
+		p.begin()
+	}
+}
+
+// observe records what the server's gauges say from now on.
+func (p *prefillServer) observe() {
+	p.gauge.record(p.cluster.cal.now, Gauge{
+		Running: len(p.begun), Waiting: len(p.waiting),
+		KVUsed: float64(p.cache.used()) / float64(p.cache.capacity),
+	})
+}

@@ -1,0 +1,190 @@
+package policy
+
+import (
+	"encoding/json"
+	"io"
+	"math"
+)
+
+// Schema is the version of the report's JSON. Fields may be added under one
+// version; a changed meaning or a lost field makes a new one.
+const Schema = 1
+
+// Report is the comparison of policies.
+type Report struct {
+	Schema    int              `json:"schema"`
+	Trace     string           `json:"trace"`
+	Seeds     int              `json:"seeds"`
+	Metrics   []MetricAbout    `json:"metrics"` // what the names in it mean
+	Scenarios []ScenarioReport `json:"scenarios"`
+	Gates     []Gate           `json:"gates"`
+	Skipped   []string         `json:"skipped"` // scenarios without their trace
+}
+
+// MetricAbout says what a metric is. Without About it is another quantile of the
+// one before.
+type MetricAbout struct {
+	Name  string `json:"name"`
+	About string `json:"about,omitempty"`
+}
+
+// ScenarioReport is what came of a scenario.
+type ScenarioReport struct {
+	Name     string `json:"name"`
+	Title    string `json:"title"`
+	Requests int    `json:"requests"`
+	Prefill  int    `json:"prefill_servers"`
+	Decode   int    `json:"decode_servers"`
+	Racks    int    `json:"racks"`
+	Replicas int    `json:"gateway_replicas"`
+	SLO      SLO    `json:"slo"`
+	// BestReleased is the released policy with the least mean TTFT.
+	BestReleased string `json:"best_released,omitempty"`
+	// BestDefault is the one of them that needs no options that are off by default.
+	BestDefault string         `json:"best_default,omitempty"`
+	Policies    []PolicyReport `json:"policies"`
+}
+
+// PolicyReport is what came of a policy in a scenario.
+type PolicyReport struct {
+	Name    string           `json:"name"`
+	Kind    Kind             `json:"kind"`
+	Source  string           `json:"source"`
+	Options bool             `json:"options"` // it needs options that are off by default
+	Metrics map[string]Range `json:"metrics"` // over the seeds
+	Deciles []DecileReport   `json:"deciles"` // tenths of the requests, shortest prompts first
+	// Ratios to the best released policy, seed by seed; nil without one.
+	Ratios map[string]Range `json:"ratios,omitempty"`
+}
+
+// DecileReport is a tenth of the requests.
+type DecileReport struct {
+	Shortest int              `json:"shortest_prompt_tokens"`
+	Longest  int              `json:"longest_prompt_tokens"`
+	Metrics  map[string]Range `json:"metrics"`
+}
+
+// WriteJSON writes the report, indented.
+func (r *Report) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", " ")
+	return enc.Encode(r)
+}
+
+func (g *grid) report(cfg Config, skipped []string) *Report {
+	r := &Report{Schema: Schema, Trace: cfg.TracePath, Seeds: cfg.Seeds, Skipped: append([]string{}, skipped...)}
+	for _, m := range metrics {
+		r.Metrics = append(r.Metrics, MetricAbout{m.name, m.about})
+	}
+	for i, s := range g.scenarios {
+		r.Scenarios = append(r.Scenarios, g.scenarioReport(cfg, i, s))
+	}
+	r.Gates = judge(r)
+	return r
+}
+
+func (g *grid) scenarioReport(cfg Config, i int, s *Scenario) ScenarioReport {
+	sr := ScenarioReport{
+		Name: s.Name, Title: s.Title, Requests: len(g.traces[i].Requests), Prefill: s.Prefill, Decode: s.Decode,
+		Racks: s.racks(), Replicas: s.Replicas, SLO: s.SLO,
+	}
+	for k, p := range cfg.Policies {
+		sr.Policies = append(sr.Policies, policyReport(p, g.outcomes[i][k]))
+	}
+	sr.BestReleased = sr.best(func(p *PolicyReport) bool { return p.Kind == Released })
+	sr.BestDefault = sr.best(func(p *PolicyReport) bool { return p.Kind == Released && !p.Options })
+	for best, p := range cfg.Policies {
+		if p.Name != sr.BestReleased {
+			continue
+		}
+		for k := range sr.Policies {
+			sr.Policies[k].Ratios = ratios(g.outcomes[i][k], g.outcomes[i][best])
+		}
+	}
+	return sr
+}
+
+// best names the policy with the least mean TTFT among some; empty if there is
+// none.
+func (s *ScenarioReport) best(among func(p *PolicyReport) bool) string {
+	name, least := "", math.Inf(1)
+	for i := range s.Policies {
+		p := &s.Policies[i]
+		if mean := p.Metrics["ttft_mean_s"].Mean; among(p) && mean < least {
+			name, least = p.Name, mean
+		}
+	}
+	return name
+}
+
+func policyReport(p *Policy, outcomes []*Outcome) PolicyReport {
+	pr := PolicyReport{Name: p.Name, Kind: p.Kind, Source: p.Source, Options: p.Optional, Metrics: make(map[string]Range)}
+	values := make([]float64, len(outcomes))
+	for _, m := range metrics {
+		for seed, o := range outcomes {
+			values[seed] = m.of(o)
+		}
+		pr.Metrics[m.name] = rangeOf(values)
+	}
+	for k := range outcomes[0].Deciles {
+		first := &outcomes[0].Deciles[k]
+		d := DecileReport{Shortest: first.Shortest, Longest: first.Longest, Metrics: make(map[string]Range)}
+		for _, m := range decileMetrics {
+			for seed, o := range outcomes {
+				values[seed] = m.of(&o.Deciles[k])
+			}
+			d.Metrics[m.name] = rangeOf(values)
+		}
+		pr.Deciles = append(pr.Deciles, d)
+	}
+	return pr
+}
+
+// ratios compare a policy's runs with another's on the same seeds.
+func ratios(runs, with []*Outcome) map[string]Range {
+	of := map[string]func(a, b *Outcome) float64{
+		"ttft_mean":   func(a, b *Outcome) float64 { return a.TTFT.Mean / b.TTFT.Mean },
+		"ttft_p99":    func(a, b *Outcome) float64 { return a.TTFT.P99 / b.TTFT.P99 },
+		"wait_max":    func(a, b *Outcome) float64 { return a.Wait / max(b.Wait, 1e-3) },
+		"bytes_moved": func(a, b *Outcome) float64 { return (a.SameRack + a.Cross) / max(b.SameRack+b.Cross, 1) },
+		"ttft_p99_worst_decile": func(a, b *Outcome) float64 {
+			worst := 0.0
+			for k := range a.Deciles {
+				if b.Deciles[k].Requests > 0 {
+					worst = max(worst, a.Deciles[k].TTFT.P99/b.Deciles[k].TTFT.P99)
+				}
+			}
+			return worst
+		},
+		"goodput_gain": func(a, b *Outcome) float64 { return a.Goodput - b.Goodput },
+	}
+	all := make(map[string]Range)
+	values := make([]float64, len(runs))
+	for name, ratio := range of {
+		for seed := range runs {
+			values[seed] = ratio(runs[seed], with[seed])
+		}
+		all[name] = rangeOf(values)
+	}
+	return all
+}
+
+// policy returns the report of a policy, nil if it did not run.
+func (s *ScenarioReport) policy(name string) *PolicyReport {
+	for i := range s.Policies {
+		if s.Policies[i].Name == name {
+			return &s.Policies[i]
+		}
+	}
+	return nil
+}
+
+// scenario returns the report of a scenario, nil if it did not run.
+func (r *Report) scenario(name string) *ScenarioReport {
+	for i := range r.Scenarios {
+		if r.Scenarios[i].Name == name {
+			return &r.Scenarios[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package policy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+func smallReport(t *testing.T, scenarios ...string) *Report {
+	t.Helper()
+	cfg := Config{TracePath: tracePath, Limit: 150, Policies: []*Policy{leastLoad, dynamo, arrival, late}, Seeds: 2, Parallel: 2}
+	for _, name := range scenarios {
+		cfg.Scenarios = append(cfg.Scenarios, scenario(t, name))
+	}
+	r, err := Compare(context.Background(), cfg, func(int, int, *Outcome) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A small run of every policy, to the last digit: what changes here changes every
+// figure that was published. Regenerate with:
+// go test ./loadtest/policy -run TestRun_Golden -rewrite
+func TestRun_Golden(t *testing.T) {
+	datadriven.RunTest(t, "testdata/small.txt", func(t *testing.T, d *datadriven.TestData) string {
+		var name string
+		d.ScanArgs(t, "scenario", &name)
+		s := scenario(t, name)
+		s.Speedup *= 1.5 // so that something waits
+		var b strings.Builder
+		fmt.Fprintf(&b, "%-22s %8s %8s %8s %8s %9s %7s %7s\n", "policy", "mean", "p50", "p99", "wait", "ITL p99", "hits", "cross")
+		for _, p := range Policies() {
+			if p == gatewayChooser { // the gateway's own code has golden texts of its own
+				continue
+			}
+			o, err := Run(readShort(t), s, p, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "%-22s %8.3f %8.3f %8.3f %8.3f %9.5f %7.4f %7.4f\n", p.Name, o.TTFT.Mean, o.TTFT.P50, o.TTFT.P99, o.Wait, o.ITL.P99, o.HitRate, crossShare(o))
+		}
+		return b.String()
+	})
+}
+
+// The names in the JSON are a promise.
+func TestReport_JSONHasItsFields(t *testing.T) {
+	var text bytes.Buffer
+	if err := smallReport(t, "B").WriteJSON(&text); err != nil {
+		t.Fatal(err)
+	}
+	var r map[string]any
+	if err := json.Unmarshal(text.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	keys := func(v any) string { return strings.Join(slices.Sorted(maps.Keys(v.(map[string]any))), " ") }
+	s := r["scenarios"].([]any)[0]
+	p := s.(map[string]any)["policies"].([]any)[3].(map[string]any)
+	for got, want := range map[string]string{
+		keys(r):                       "gates metrics scenarios schema seeds skipped trace",
+		keys(s):                       "best_default best_released decode_servers gateway_replicas name policies prefill_servers racks requests slo title",
+		keys(p):                       "deciles kind metrics name options ratios source",
+		keys(p["ratios"]):             "bytes_moved goodput_gain ttft_mean ttft_p99 ttft_p99_worst_decile wait_max",
+		keys(r["gates"].([]any)[0]):   "against limit measure policy reached scenario value",
+		keys(p["deciles"].([]any)[0]): "longest_prompt_tokens metrics shortest_prompt_tokens",
+		keys(p["metrics"].(map[string]any)["ttft_mean_s"]): "max mean min",
+	} {
+		if got != want {
+			t.Errorf("fields %s\nwant   %s", got, want)
+		}
+	}
+	if r["schema"] != 1.0 || len(p["metrics"].(map[string]any)) != len(metrics) || len(p["deciles"].([]any)) != 10 {
+		t.Errorf("schema %v, %d metrics", r["schema"], len(p["metrics"].(map[string]any)))
+	}
+}
+
+func TestReport_BestReleasedIsTheLeastMeanOfTheReleased(t *testing.T) {
+	s := smallReport(t, "B").Scenarios[0]
+	best := s.policy(s.BestReleased)
+	for _, p := range s.Policies {
+		if p.Kind == Released && p.Metrics["ttft_mean_s"].Mean < best.Metrics["ttft_mean_s"].Mean {
+			t.Errorf("%s is better than the best released %s", p.Name, best.Name)
+		}
+	}
+	if best.Kind != Released || best.Ratios["ttft_mean"] != (Range{1, 1, 1}) {
+		t.Errorf("best released %s, %s, ratio to itself %+v", best.Name, best.Kind, best.Ratios["ttft_mean"])
+	}
+	if r := s.policy("tandem-late").Ratios["ttft_mean"]; r.Mean >= 1 || r.Min > r.Mean || r.Max < r.Mean {
+		t.Errorf("ratio of tandem-late %+v", r)
+	}
+}
+
+func TestReport_GatesSayWhereWeStand(t *testing.T) {
+	r := smallReport(t, "B", "overload", "sick-link")
+	count := make(map[string]int)
+	for _, g := range r.Gates {
+		count[g.Scenario]++
+		if g.Reached != (g.Value <= g.Limit) || g.Policy != judged {
+			t.Errorf("gate %+v", g)
+		}
+	}
+	if count["B"] != 5 || count["overload"] != 2 || count["sick-link"] != 0 {
+		t.Errorf("gates %v: want mean, p99, deciles, ITL and cross-rack share of B, mean and p99 of overload", count)
+	}
+}
+
+func TestReport_TableAndPageShowAll(t *testing.T) {
+	r := smallReport(t, "A", "B")
+	r.Skipped = append(r.Skipped, "F: no trace")
+	var table, page bytes.Buffer
+	if err := r.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WritePage(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"tandem-late", "*", "goals", "skipped F: no trace", "70B on 8xA800, 100 Gb/s"} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("the table does not say %q", want)
+		}
+	}
+	for _, want := range []string{"tandem-late", "<svg", "Skipped F: no trace", `id="B"`, "best released", late.Source} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	for _, never := range []string{"http:", "https:", "src=", "NaN", "%!"} {
+		if strings.Contains(page.String(), never) {
+			t.Errorf("the page has %q: it must stand alone, and be whole", never)
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package policy
+
+import (
+	"context"
+	"math"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const tracePath = "../traces/mooncake_conversation.jsonl"
+
+// shortTrace is the first requests of the trace.
+var shortTrace = sync.OnceValues(func() (*Trace, error) { return ReadTraceFile(tracePath, 400) })
+
+func readShort(t *testing.T) *Trace {
+	t.Helper()
+	trace, err := shortTrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trace
+}
+
+func scenario(t *testing.T, name string) *Scenario {
+	t.Helper()
+	s, err := LoadScenario(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Every policy in every scenario: no request is lost, each happens in order, and
+// at the end nothing is held or owed.
+func TestRun_KeepsItsBooks(t *testing.T) {
+	for _, name := range Shipped() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := scenario(t, name)
+			trace := readShort(t)
+			for _, p := range Policies() {
+				c, err := newCluster(trace, s, p, 1)
+				if err != nil {
+					t.Fatalf("%s: %v", p.Name, err)
+				}
+				if err := c.run(); err != nil {
+					t.Fatalf("%s: %v", p.Name, err)
+				}
+				for c.cal.step() { // what is still on its way to other replicas
+				}
+				checkOrder(t, c, p)
+				checkNothingHeld(t, c, p)
+			}
+		})
+	}
+}
+
+func checkOrder(t *testing.T, c *cluster, p *Policy) {
+	t.Helper()
+	for i := range c.jobs {
+		j := &c.jobs[i]
+		times := []float64{j.arrived, j.began, j.prefilledAt, j.firstAt, j.endedAt}
+		if j.pair.Prefill == Alone {
+			times = []float64{j.arrived, j.began, j.firstAt, j.endedAt}
+		}
+		for k := range times[1:] {
+			if times[k+1] < times[k] || math.IsNaN(times[k+1]) {
+				t.Fatalf("%s: request %d: times %v are not in order", p.Name, i, times)
+			}
+		}
+		if j.generated != j.req.Output {
+			t.Fatalf("%s: request %d has %d of %d tokens", p.Name, i, j.generated, j.req.Output)
+		}
+		whole := float64(j.req.Prompt-j.decodeHit) * c.hw.KVBytesPerToken
+		if j.pair.Prefill == Alone {
+			whole = 0
+		}
+		if j.preempted == 0 && math.Abs(j.bytes-whole) > 1 {
+			t.Fatalf("%s: request %d moved %.0f bytes, decode lacked %.0f", p.Name, i, j.bytes, whole)
+		}
+	}
+}
+
+func checkNothingHeld(t *testing.T, c *cluster, p *Policy) {
+	t.Helper()
+	for _, s := range c.prefills {
+		s.cache.check(t)
+		if s.cache.used() != 0 || len(s.waiting)+len(s.begun) != 0 {
+			t.Fatalf("%s: prefill server %d still holds %d blocks", p.Name, s.id, s.cache.used())
+		}
+	}
+	for _, d := range c.decodes {
+		d.cache.check(t)
+		if d.cache.used() != 0 || d.held != 0 || d.context != 0 || len(d.waiting)+len(d.joining)+len(d.batch) != 0 {
+			t.Fatalf("%s: decode server %d still holds %d blocks, %d tokens of context", p.Name, d.id, d.cache.used(), d.context)
+		}
+	}
+	if len(c.net.flows) != 0 {
+		t.Fatalf("%s: %d transfers are still under way", p.Name, len(c.net.flows))
+	}
+	for _, g := range c.gateways {
+		for i := range g.account.prefill {
+			if a := &g.account.prefill[i]; a.work.Len() != 0 || a.tokens != 0 || a.prompts != 0 {
+				t.Fatalf("%s: gateway %d believes that prefill server %d has work", p.Name, g.id, i)
+			}
+		}
+		for i, a := range g.account.decode {
+			if a.requests != 0 || a.streaming != 0 || a.context != 0 {
+				t.Fatalf("%s: gateway %d believes that decode server %d has work", p.Name, g.id, i)
+			}
+		}
+	}
+}
+
+// Computing many decode steps as one event gives what one event a step gives.
+func TestRun_RunsOfStepsAreExact(t *testing.T) {
+	for _, name := range []string{"B", "lockstep", "decode-bound"} {
+		s, trace := scenario(t, name), readShort(t)
+		var runs [2][]job
+		for i, longest := range []int{1 << 20, 1} {
+			c, err := newCluster(trace, s, conductor, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.longestRun = longest
+			if err := c.run(); err != nil {
+				t.Fatal(err)
+			}
+			runs[i] = c.jobs
+		}
+		for i := range runs[0] {
+			a, b := &runs[0][i], &runs[1][i]
+			if math.Abs(a.firstAt-b.firstAt) > 1e-3 || math.Abs(a.endedAt-b.endedAt) > 1e-2 {
+				t.Fatalf("%s: request %d: first token at %f and %f, end at %f and %f", name, i, a.firstAt, b.firstAt, a.endedAt, b.endedAt)
+			}
+		}
+	}
+}
+
+func TestRun_IsRepeatableAndSeedsDiffer(t *testing.T) {
+	s, trace := scenario(t, "B3"), readShort(t)
+	for _, p := range []*Policy{randomPolicy, dynamo, late} {
+		var outcomes []*Outcome
+		for _, seed := range []uint64{1, 1, 2} {
+			o, err := Run(trace, s, p, seed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.DecisionNS = 0 // wall time
+			outcomes = append(outcomes, o)
+		}
+		if !reflect.DeepEqual(outcomes[0], outcomes[1]) {
+			t.Errorf("%s: one seed, two outcomes:\n%+v\n%+v", p.Name, outcomes[0], outcomes[1])
+		}
+		if outcomes[0].TTFT.Mean == outcomes[2].TTFT.Mean {
+			t.Errorf("%s: seeds 1 and 2 agree: %f", p.Name, outcomes[0].TTFT.Mean)
+		}
+	}
+}
+
+// The scenario that the policies share does not change under them.
+func TestRun_PoliciesMeetTheSameRequests(t *testing.T) {
+	s, trace := scenario(t, "B"), readShort(t)
+	var first []job
+	for _, p := range []*Policy{randomPolicy, late} {
+		c, err := newCluster(trace, s, p, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = c.jobs
+			continue
+		}
+		for i := range first {
+			if a, b := &first[i], &c.jobs[i]; a.arrived != b.arrived || a.noise != b.noise || a.replica != b.replica {
+				t.Fatalf("request %d differs: %+v, %+v", i, a, b)
+			}
+		}
+	}
+}
+
+func TestRun_RefusesWhatNoServerHolds(t *testing.T) {
+	s := scenario(t, "B")
+	s.Hardware.DecodeCapacity = 20_000
+	if _, err := Run(readShort(t), s, dynamo, 1); err == nil || !strings.Contains(err.Error(), "KV tokens") {
+		t.Errorf("error %v, want one about KV tokens", err)
+	}
+}
+
+func TestCompare_ParallelIsSequential(t *testing.T) {
+	cfg := Config{TracePath: tracePath, Limit: 200, Scenarios: []*Scenario{scenario(t, "A"), scenario(t, "F"), scenario(t, "G")}, Policies: []*Policy{dynamo, late}, Seeds: 2}
+	var reports []*Report
+	for _, parallel := range []int{1, 4} {
+		cfg.Parallel = parallel
+		calls := 0
+		r, err := Compare(context.Background(), cfg, func(done, total int, _ *Outcome) {
+			if calls++; done != calls || total != 8 {
+				t.Errorf("run %d of 8: told %d of %d", calls, done, total)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range r.Scenarios {
+			for k := range r.Scenarios[i].Policies {
+				delete(r.Scenarios[i].Policies[k].Metrics, "decision_ns")
+			}
+		}
+		reports = append(reports, r)
+	}
+	if !reflect.DeepEqual(reports[0], reports[1]) {
+		t.Error("four runs at one time gave another report than one")
+	}
+	if len(reports[0].Skipped) != 1 || !strings.Contains(reports[0].Skipped[0], "F: no synthetic_trace.jsonl") {
+		t.Errorf("skipped %q, want F", reports[0].Skipped)
+	}
+}
+
+func TestCompare_StopsWhenItsContextEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cfg := Config{TracePath: tracePath, Limit: 50, Scenarios: []*Scenario{scenario(t, "A")}, Policies: Policies(), Seeds: 3, Parallel: 1}
+	runs := 0
+	_, err := Compare(ctx, cfg, func(int, int, *Outcome) { runs++; cancel() })
+	if err == nil || runs > 2 {
+		t.Errorf("%d runs after the context ended, error %v", runs, err)
+	}
+}
+
+// Budget (2-core VM, one core): 3 s for the whole trace under any policy; it is
+// some 0.15 s for those that bind on arrival and 0.3 s for late binding.
+func BenchmarkRun(b *testing.B) {
+	trace, err := ReadTraceFile(tracePath, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, p := range []*Policy{roundRobin, dynamo, gatewayChooser, late} {
+		b.Run(p.Name, func(b *testing.B) {
+			s, err := LoadScenario("B")
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if _, err := Run(trace, s, p, 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

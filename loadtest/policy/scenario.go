@@ -1,0 +1,223 @@
+package policy
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// shipped holds the scenarios that come with the program.
+//
+//go:embed scenarios/*.yaml
+var shipped embed.FS
+
+// Scenario is a cluster, its network, what gateways can know of it, and how the
+// trace is turned into load.
+type Scenario struct {
+	Name  string `yaml:"name"`
+	Title string `yaml:"title"`
+	Like  string `yaml:"like"`  // a shipped scenario that this one changes
+	Trace string `yaml:"trace"` // another trace than the one given; the scenario is skipped where it is absent
+
+	Hardware      Hardware `yaml:"hardware"`
+	Prefill       int      `yaml:"prefill"`        // servers
+	Decode        int      `yaml:"decode"`         // servers
+	PrefillRacks  []int    `yaml:"prefill_racks"`  // servers in each rack
+	DecodeRacks   []int    `yaml:"decode_racks"`   // servers in each rack
+	Oversubscribe float64  `yaml:"oversubscribe"`  // a rack's uplink is its servers' NICs divided by this
+	Overlap       bool     `yaml:"overlap"`        // KV leaves layer by layer during prefill
+	Slow          []int    `yaml:"slow"`           // prefill servers with SlowFactor
+	SlowFactor    float64  `yaml:"slow_factor"`    // multiplies the time of their work
+	LockstepRanks int      `yaml:"lockstep_ranks"` // decode servers that step together
+	ReserveOutput bool     `yaml:"reserve_output"` // decode admits what fits with its whole output
+	Sick          []Sick   `yaml:"sick"`
+
+	Speedup      float64 `yaml:"speedup"`       // of the trace's arrivals
+	OutputFactor float64 `yaml:"output_factor"` // multiplies the trace's output lengths
+	BurstEvery   float64 `yaml:"burst_every"`   // seconds of the trace between bursts of siblings; 0: none
+	BurstSize    int     `yaml:"burst_size"`    // requests of a burst
+	Noise        float64 `yaml:"noise"`         // sigma of the lognormal factor of each prefill's time
+
+	Replicas     int     `yaml:"replicas"`      // of the gateway
+	ReplicaDelay float64 `yaml:"replica_delay"` // seconds until a replica knows what another did
+	EventDelay   float64 `yaml:"event_delay"`   // most seconds until KV events arrive
+	EventLoss    float64 `yaml:"event_loss"`    // part of the KV events that never do
+	GaugeAge     float64 `yaml:"gauge_age"`     // seconds since the gauges were read
+
+	SLO SLO `yaml:"slo"`
+}
+
+// Sick is a prefill server whose NIC has only a part of its speed for a while.
+type Sick struct {
+	Prefill int     `yaml:"prefill"`
+	Factor  float64 `yaml:"factor"`
+	From    float64 `yaml:"from"` // seconds of the run
+	Until   float64 `yaml:"until"`
+}
+
+// SLO is what a request must meet to count as good.
+type SLO struct {
+	TTFT float64 `yaml:"ttft" json:"ttft_s"` // seconds
+	ITL  float64 `yaml:"itl" json:"itl_s"`   // seconds, every gap of the answer
+}
+
+// Shipped returns the names of the scenarios that come with the program.
+func Shipped() []string {
+	entries, err := shipped.ReadDir("scenarios")
+	if err != nil {
+		panic(err) // embedded: it is there
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
+	}
+	return names
+}
+
+// FindScenarios reads the scenarios named, all shipped ones for "all".
+func FindScenarios(names []string) ([]*Scenario, error) {
+	if slices.Contains(names, "all") {
+		names = Shipped()
+	}
+	var found []*Scenario
+	for _, name := range names {
+		s, err := LoadScenario(name)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, s)
+	}
+	return found, nil
+}
+
+// LoadScenario reads a shipped scenario by its name, or a file by its path.
+func LoadScenario(name string) (*Scenario, error) {
+	var text []byte
+	var err error
+	if slices.Contains(Shipped(), name) {
+		text, err = shipped.ReadFile(path.Join("scenarios", name+".yaml"))
+	} else {
+		text, err = os.ReadFile(name)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("scenario %s: neither a file nor one of %s", name, strings.Join(Shipped(), ", "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("scenario: %w", err)
+	}
+	s, err := parseScenario(text)
+	if err != nil {
+		return nil, fmt.Errorf("scenario %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// parseScenario reads a scenario on top of the one it is like.
+func parseScenario(text []byte) (*Scenario, error) {
+	var base struct {
+		Like string `yaml:"like"`
+	}
+	if err := yaml.Unmarshal(text, &base); err != nil {
+		return nil, err
+	}
+	s := &Scenario{
+		Speedup: 1, OutputFactor: 1, LockstepRanks: 1, SlowFactor: 1, Oversubscribe: 1, ReserveOutput: true,
+		Replicas: 1, ReplicaDelay: 0.03, EventDelay: 0.05, GaugeAge: 0.1,
+	}
+	if base.Like != "" {
+		like, err := LoadScenario(base.Like)
+		if err != nil {
+			return nil, err
+		}
+		s = like
+	}
+	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(s); err != nil {
+		return nil, err
+	}
+	return s, s.check()
+}
+
+func (s *Scenario) check() error {
+	sum := func(racks []int) (n int) {
+		for _, k := range racks {
+			n += k
+		}
+		return n
+	}
+	switch {
+	case s.Prefill < 1 || s.Decode < 1:
+		return errors.New("prefill and decode must be positive")
+	case len(s.PrefillRacks) != len(s.DecodeRacks) || sum(s.PrefillRacks) != s.Prefill || sum(s.DecodeRacks) != s.Decode:
+		return errors.New("prefill_racks and decode_racks: as many racks in both, servers that add up")
+	case s.LockstepRanks < 1 || s.Decode%s.LockstepRanks != 0:
+		return errors.New("lockstep_ranks must divide decode")
+	case s.Speedup <= 0 || s.OutputFactor <= 0 || s.Oversubscribe <= 0 || s.SlowFactor <= 0 || s.Replicas < 1:
+		return errors.New("speedup, output_factor, oversubscribe, slow_factor and replicas must be positive")
+	case s.Noise < 0 || s.ReplicaDelay < 0 || s.EventDelay < 0 || s.EventLoss < 0 || s.EventLoss > 1 || s.GaugeAge < 0:
+		return errors.New("noise, delays and ages must not be negative, event_loss within 0 and 1")
+	case s.BurstEvery > 0 && s.BurstSize < 2:
+		return errors.New("burst_size must be at least 2")
+	}
+	for _, p := range s.Slow {
+		if p < 0 || p >= s.Prefill {
+			return fmt.Errorf("slow: no prefill server %d", p)
+		}
+	}
+	for _, k := range s.Sick {
+		if k.Prefill < 0 || k.Prefill >= s.Prefill || k.Factor <= 0 || k.Until < k.From {
+			return errors.New("sick: want a prefill server, a positive factor, from before until")
+		}
+	}
+	return s.Hardware.check()
+}
+
+// told is the scenario for one who hears of everything at once.
+func (s *Scenario) told() *Scenario {
+	told := *s
+	told.ReplicaDelay, told.EventDelay, told.EventLoss, told.GaugeAge = 0, 0, 0, 0
+	return &told
+}
+
+func (s *Scenario) racks() int            { return len(s.PrefillRacks) }
+func (s *Scenario) prefillRack(p int) int { return rackOf(s.PrefillRacks, p) }
+func (s *Scenario) decodeRack(d int) int  { return rackOf(s.DecodeRacks, d) }
+
+func rackOf(racks []int, server int) int {
+	for r, n := range racks {
+		if server < n {
+			return r
+		}
+		server -= n
+	}
+	return len(racks) - 1
+}
+
+// uplink is the capacity of a rack's link to the others, each way: the NICs of an
+// average rack over the oversubscription, the same for all racks.
+func (s *Scenario) uplink() float64 {
+	perRack := float64(s.Prefill+s.Decode) / float64(s.racks())
+	return s.Hardware.NIC * perRack / s.Oversubscribe
+}
+
+// bandwidth is the most that a transfer from p to d can get, in bytes per second:
+// what the labels tell of the narrowest link between them.
+func (s *Scenario) bandwidth(p, d int) float64 {
+	if s.prefillRack(p) == s.decodeRack(d) {
+		return s.Hardware.NIC
+	}
+	return min(s.Hardware.NIC, s.uplink())
+}
+
+func (s *Scenario) prefillSpeed(p int) float64 {
+	if slices.Contains(s.Slow, p) {
+		return s.SlowFactor
+	}
+	return 1
+}

@@ -1,0 +1,194 @@
+package policy
+
+import "math/rand/v2"
+
+// View is what a policy may know when it decides about a request: the request,
+// the topology, and its gateway's knowledge, old or predicted as it is.
+type View struct {
+	gateway *gateway
+	now     float64
+	job     *job
+	held    []int // leading blocks of the request by server, prefill first
+}
+
+func (v *View) scenario() *Scenario { return v.gateway.cluster.scenario }
+func (v *View) hardware() *Hardware { return v.gateway.cluster.hw }
+
+// Prompt is the request's length in tokens.
+func (v *View) Prompt() int { return v.job.req.Prompt }
+
+// Output is the expected length of the answer in tokens.
+func (v *View) Output() int { return int(v.gateway.learned.outputs.mean()) }
+
+// Prefills and Decodes are the numbers of servers.
+func (v *View) Prefills() int { return v.scenario().Prefill }
+func (v *View) Decodes() int  { return v.scenario().Decode }
+
+// PrefillRack and DecodeRack are topology labels.
+func (v *View) PrefillRack(p int) int { return v.scenario().prefillRack(p) }
+func (v *View) DecodeRack(d int) int  { return v.scenario().decodeRack(d) }
+
+// PrefillHit and DecodeHit are the leading tokens that a server is believed to
+// hold. One token is always computed.
+func (v *View) PrefillHit(p int) int { return min(v.held[p]*blockTokens, v.job.req.Prompt-1) }
+func (v *View) DecodeHit(d int) int {
+	return min(v.held[v.Prefills()+d]*blockTokens, v.job.req.Prompt)
+}
+
+// PrefillSeconds is the predicted time of the prefill alone on p, at the speed
+// that p has shown.
+func (v *View) PrefillSeconds(p int) float64 {
+	if v.gateway.cluster.exact {
+		return v.NominalSeconds(p) * v.job.noise * v.gateway.cluster.prefills[p].speed
+	}
+	return v.hardware().prefill(v.Prompt(), v.PrefillHit(p)) * v.gateway.learned.speeds[p].mean()
+}
+
+// NominalSeconds is PrefillSeconds on a server of nominal speed.
+func (v *View) NominalSeconds(p int) float64 {
+	return v.hardware().prefill(v.Prompt(), v.PrefillHit(p))
+}
+
+// QueueSeconds is the predicted time until p has done all that was sent to it.
+func (v *View) QueueSeconds(p int) float64 {
+	return v.gateway.account.prefill[p].work.Ahead(virtual(v.now)).Seconds()
+}
+
+// PrefillRequests, PrefillTokens and PrefillPrompts count what was sent to p and
+// is not prefilled: requests, tokens not cached, tokens in all.
+func (v *View) PrefillRequests(p int) int { return v.gateway.account.prefill[p].work.Len() }
+func (v *View) PrefillTokens(p int) int   { return v.gateway.account.prefill[p].tokens }
+func (v *View) PrefillPrompts(p int) int  { return v.gateway.account.prefill[p].prompts }
+
+// PrefillProgress is how many of PrefillTokens p is predicted to have computed, of
+// the oldest request.
+func (v *View) PrefillProgress(p int) float64 {
+	a := &v.gateway.account.prefill[p]
+	return a.work.Progress(virtual(v.now)) * float64(a.oldestTokens())
+}
+
+// DecodeRequests and DecodeContext count what was sent to pairs of d and has not
+// ended: requests, and their prompt tokens.
+func (v *View) DecodeRequests(d int) int { return v.gateway.account.decode[d].requests }
+func (v *View) DecodeContext(d int) int  { return v.gateway.account.decode[d].context }
+
+// DecodeUsed is the KV tokens on d that are in use, as the streams tell by their
+// age, or promised to requests on their way.
+func (v *View) DecodeUsed(d int) int {
+	a := &v.gateway.account.decode[d]
+	elapsed := float64(a.streaming)*v.now - a.began
+	return a.context + int(elapsed/v.hardware().step(a.requests, a.context))
+}
+
+// DecodeCapacity is the KV memory of a decode server in tokens.
+func (v *View) DecodeCapacity() int { return v.hardware().DecodeCapacity }
+
+// StepSeconds is the predicted time of a decode step on d with this request in
+// its batch.
+func (v *View) StepSeconds(d int) float64 {
+	return v.hardware().step(v.DecodeRequests(d)+1, v.DecodeContext(d)+v.Prompt())
+}
+
+// GroupRequests counts the requests on all servers that step together with d. The
+// groups are part of what servers are known to be.
+func (v *View) GroupRequests(d int) int {
+	sum := 0
+	for _, member := range v.gateway.cluster.decodes[d].group.servers {
+		sum += v.DecodeRequests(member.id)
+	}
+	return sum
+}
+
+// GroupStepSeconds is the predicted time of the next step of d's group with one
+// more request on d: as long as on the slowest.
+func (v *View) GroupStepSeconds(d int) float64 {
+	slowest := v.hardware().step(v.DecodeRequests(d)+1, v.DecodeContext(d))
+	for _, member := range v.gateway.cluster.decodes[d].group.servers {
+		slowest = max(slowest, v.hardware().step(v.DecodeRequests(member.id), v.DecodeContext(member.id)))
+	}
+	return slowest
+}
+
+// GroupSecondsPerToken is what one token of KV more on d takes from all requests
+// of its group in each step: nothing where another server is the slowest anyway.
+func (v *View) GroupSecondsPerToken(d int) float64 {
+	if v.GroupStepSeconds(d) > v.hardware().step(v.DecodeRequests(d)+1, v.DecodeContext(d)) {
+		return 0
+	}
+	return v.hardware().DecodePerContext * float64(v.GroupRequests(d))
+}
+
+// AloneSeconds is the predicted time of the prefill on decode server d, between
+// the steps of its batch, and StallSeconds the gap that it makes in the streams
+// there: a step, and the part of the prompt that goes into it.
+func (v *View) AloneSeconds(d int) float64 {
+	from := min(v.DecodeHit(d), v.Prompt()-1)
+	steps := (v.Prompt() - from + v.hardware().DecodeTokens - 1) / v.hardware().DecodeTokens
+	return v.hardware().work(from, v.Prompt()) + float64(steps-1)*v.StepSeconds(d)
+}
+func (v *View) StallSeconds(d int) float64 {
+	from := min(v.DecodeHit(d), v.Prompt()-1)
+	upTo := min(v.Prompt(), from+v.hardware().DecodeTokens)
+	return v.StepSeconds(d) + v.hardware().work(v.Prompt()-(upTo-from), v.Prompt())
+}
+
+// RoomSeconds is the predicted wait for KV room on d: a batch of n sequences ends
+// one about every output/n steps, and each frees what an average one has.
+func (v *View) RoomSeconds(d int) float64 {
+	used := v.DecodeUsed(d)
+	lacking := used + v.Prompt() - v.DecodeCapacity()
+	if lacking <= 0 {
+		return 0
+	}
+	requests := float64(max(1, v.DecodeRequests(d)))
+	endings := float64(lacking) * requests / float64(max(1, used))
+	return endings * v.StepSeconds(d) * float64(v.Output()) / requests
+}
+
+// PrefillGauge and DecodeGauge are what a server's gauges said when they were
+// last read.
+func (v *View) PrefillGauge(p int) Gauge {
+	return v.gateway.cluster.prefills[p].gauge.read(v.now - v.scenario().GaugeAge)
+}
+func (v *View) DecodeGauge(d int) Gauge {
+	return v.gateway.cluster.decodes[d].gauge.read(v.now - v.scenario().GaugeAge)
+}
+
+// MissingBytes is the KV that d is believed to lack.
+func (v *View) MissingBytes(d int) float64 {
+	return float64(v.Prompt()-v.DecodeHit(d)) * v.hardware().KVBytesPerToken
+}
+
+// TransferSeconds is the predicted time to move what d lacks from p, with the
+// links to itself.
+func (v *View) TransferSeconds(p, d int) float64 {
+	return v.MissingBytes(d)/v.scenario().bandwidth(p, d) + v.hardware().HandOff
+}
+
+// Tie draws a number below n.
+func (v *View) Tie(n int) int { return v.gateway.rng.IntN(n) }
+
+// best returns the index below n with the least cost; equal ones share.
+func best(rng *rand.Rand, n int, cost func(i int) float64) int {
+	chosen, least, equals := -1, 0.0, 0
+	for i := range n {
+		switch c := cost(i); {
+		case equals == 0 || c < least:
+			chosen, least, equals = i, c, 1
+		case c == least:
+			equals++
+			if rng.IntN(equals) == 0 {
+				chosen = i
+			}
+		}
+	}
+	return chosen
+}
+
+// bestPrefill and bestDecode return the server with the least cost.
+func (v *View) bestPrefill(cost func(p int) float64) int {
+	return best(v.gateway.rng, v.Prefills(), cost)
+}
+func (v *View) bestDecode(cost func(d int) float64) int {
+	return best(v.gateway.rng, v.Decodes(), cost)
+}
