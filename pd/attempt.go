@@ -219,6 +219,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	start := time.Now()
 	legCtx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
+	defer server.OnFall(func() { cancel(errFell) })() // until the first content event
 	giveUp := func(e *LegError) (*Answer, *LegError) {
 		idle.Stop()
 		cancel(nil)
@@ -289,6 +290,9 @@ func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
 
 // whole sends a leg and reads its whole answer.
 func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *journey, id string, body []byte) (*http.Response, []byte, *LegError) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer server.OnFall(func() { cancel(errFell) })()
 	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, body)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)

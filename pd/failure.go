@@ -59,6 +59,7 @@ func (e *LegError) Unwrap() error { return e.Err }
 
 var (
 	errFirstEvent    = errors.New("no content in time")
+	errFell          = errors.New("the server went down")
 	errIdle          = errors.New("the stream stood still")
 	errErrorEvent    = errors.New("the engine sent an error event")
 	errTruncated     = errors.New("the stream ended early")
@@ -93,6 +94,8 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 	switch {
 	case errors.As(err, &event) && event.Status >= 400 && event.Status < 500 && event.Status != http.StatusRequestTimeout && event.Status != http.StatusTooManyRequests:
 		e.Kind, e.Status, e.Body = Refused, event.Status, event.Event
+	case errors.Is(cause, errFell):
+		e.Err = cause
 	case errors.Is(cause, errFirstEvent) || errors.Is(cause, errIdle):
 		e.Kind, e.Err = Timeout, cause
 	case ctx.Err() != nil:
@@ -144,7 +147,7 @@ func (e *LegError) maybeTransfer() bool {
 func (e *LegError) lostConnection() bool {
 	var event *BrokenStreamError
 	inEvent := errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
-	return e.Kind == Broken && e.Status == 0 && !inEvent
+	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errFell)
 }
 
 // verdict is what the server's breaker is told.

@@ -23,8 +23,38 @@ type live struct {
 	prefill *Learned // time of a prefill, by PrefillFeatures
 	step    *Learned // time of a decode step, by StepFeatures
 
-	mu   sync.Mutex // guards work
+	mu   sync.Mutex // guards work and falls
 	work [2]outstanding
+	// falls are called when the server has failed two probes in a row.
+	falls map[uint64]func()
+}
+
+// OnFall calls fall, once, when the server has failed two probes in a row: what it
+// has not answered by then it will not. One missed probe may be a busy engine.
+func (l *live) OnFall(fall func()) (stop func()) {
+	id := leaseSeq.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.falls == nil {
+		l.falls = make(map[uint64]func())
+	}
+	l.falls[id] = fall
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.falls, id)
+	}
+}
+
+// fall tells all who wait on the server.
+func (l *live) fall() {
+	l.mu.Lock()
+	falls := l.falls
+	l.falls = nil
+	l.mu.Unlock()
+	for _, fall := range falls {
+		fall()
+	}
 }
 
 func newLive(cfg Config) *live {

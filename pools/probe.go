@@ -87,6 +87,9 @@ func (p *prober) down(ctx context.Context, was Health, err error) {
 	}
 	reason := probeReason(err)
 	p.live.setDown(reason)
+	if !was.Up {
+		p.live.fall()
+	}
 	switch {
 	case was.Up:
 		p.log.Warn("server down", "role", p.spec.Role.String(), "reason", reason)

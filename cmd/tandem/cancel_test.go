@@ -190,6 +190,9 @@ func TestDrain_StreamsFinishAndNewConnectionsAreRefused(t *testing.T) {
 		}
 		return err != nil
 	})
+	if ready := c.get("/readyz"); ready.status != 503 || !strings.Contains(ready.body, "draining") {
+		t.Errorf("readyz while draining: %d %s", ready.status, ready.body)
+	}
 	got := readResponse(resp)
 	if got.err != nil || len(got.events) < 60 || got.events[len(got.events)-1] != "[DONE]" {
 		t.Errorf("%d events, %v", len(got.events), got.err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -370,5 +371,99 @@ func TestFailure_ARequestThatKillsTwoServersIsQuarantined(t *testing.T) {
 	}
 	if list := c.get("/debug/suspects"); gjson.Get(list.body, "0.servers.#").Int() != 2 || strings.Contains(list.body, "bicycle") {
 		t.Errorf("%s", list.body)
+	}
+}
+
+// A process that is stopped keeps its connections: only probes tell. What it has not
+// answered by then goes elsewhere, long before any timeout.
+func TestFailure_AServerThatFallsSilentGivesUpItsRequests(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) { cfg.pools.ProbeInterval = 50 * time.Millisecond }})
+	for _, silent := range []*engine.Engine{c.prefill[0], c.decode[0]} {
+		silent.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
+		answers := make(chan answer)
+		for _, body := range []string{chatBody(""), chatBody(`,"stream":true`), chatBody(""), chatBody(`,"stream":true`)} {
+			go func() { answers <- c.post("/v1/chat/completions", body) }()
+		}
+		eventually(t, "a request hangs", func() bool { return len(requests([]*engine.Engine{silent}, "/v1/chat/completions")) > 0 })
+		silent.SetFault(engine.Fault{Kind: engine.FaultUnhealthy})
+		for range 4 {
+			if got := <-answers; got.status != 200 || got.err != nil {
+				t.Errorf("%d, %v: %.200s", got.status, got.err, got.body)
+			}
+		}
+		silent.ClearFaults()
+		eventually(t, "it is back", func() bool { return c.metric("tandem_server_up") == 4 })
+	}
+}
+
+func TestFailure_ABusyServerIsLeftAlone(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2})
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 503})
+	for range 12 {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	if n := len(requests(c.decode[:1], "/v1/chat/completions")); n > 3 {
+		t.Errorf("%d of 12 requests reached the busy server within its pause", n)
+	}
+	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {
+		t.Errorf("its breaker is %s", state)
+	}
+}
+
+func TestFailure_StreamsThatBreakEjectTheServer(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 3})
+	eventually(t, "it is ejected", func() bool {
+		c.post("/v1/chat/completions", chatBody(`,"stream":true`))
+		return c.metric("tandem_breaker_ejections_total", `leg="decode"`) >= 1
+	})
+}
+
+func TestFailure_AFailedTransferIsChargedToItsLink(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.LoadFailure = engine.LoadFailureFail }})
+	transfer := func(id string) float64 {
+		c.post("/v1/chat/completions", chatBody(""), "X-Request-Id", id)
+		for _, a := range gjson.Get(c.get("/debug/decisions/"+id).body, "attempts.0.alternatives").Array() {
+			if a.Get("prefill").String() != "" {
+				return a.Get("transfer_ms").Float()
+			}
+		}
+		t.Fatal("no pair was priced")
+		return 0
+	}
+	before := transfer("before")
+	for range 5 { // as many failures would open a breaker
+		c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultWrongHandoff, Count: 1})
+		transfer("during")
+	}
+	if after := transfer("after"); after < 1.5*before {
+		t.Errorf("a transfer is priced %.2f ms, before its failures %.2f", after, before)
+	}
+	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {
+		t.Errorf("decode's breaker is %s", state)
+	}
+}
+
+func TestFailure_RanksBehindOneAddressAreServersOfTheirOwn(t *testing.T) {
+	e := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.DataParallel = 2 })
+	zero, one := 0, 1
+	c := newCluster(t, shape{config: func(cfg *config) {
+		cfg.servers[0].add(serverEntry{URL: e.URL(), Rank: &zero})
+		cfg.servers[1].add(serverEntry{URL: e.URL(), Rank: &one})
+	}})
+	eventually(t, "both ranks are up", func() bool { return c.metric("tandem_server_up") == 2 })
+	got := c.post("/v1/chat/completions", chatBody(""))
+	if got.status != 200 || !strings.HasSuffix(got.header.Get("X-Tandem-Prefill"), "/dp0") || !strings.HasSuffix(got.header.Get("X-Tandem-Decode"), "/dp1") {
+		t.Errorf("%d %v", got.status, got.header)
+	}
+	for _, r := range e.State().Requests {
+		if !slices.Contains(r.HeaderNames, "X-Data-Parallel-Rank") {
+			t.Errorf("a leg named no rank: %v", r.HeaderNames)
+		}
+	}
+	if s := e.State(); s.HandoffsPulled != 1 || s.Recomputed != 0 {
+		t.Errorf("%d hand-offs pulled, %d recomputed", s.HandoffsPulled, s.Recomputed)
 	}
 }

@@ -211,7 +211,7 @@ func TestObserve_NothingLeaks(t *testing.T) {
 		cfg.gateway.ExposePair = false
 	}})
 	secret := strings.Replace(chatBody(""), "Two riders", "canary-prompt", 1)
-	c.post("/v1/chat/completions", secret, "Authorization", "Bearer canary-key")
+	served := c.post("/v1/chat/completions", secret, "Authorization", "Bearer canary-key")
 	for _, e := range append(c.prefill, c.decode...) {
 		e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502})
 	}
@@ -223,6 +223,9 @@ func TestObserve_NothingLeaks(t *testing.T) {
 		if strings.Contains(text, "canary") {
 			t.Errorf("%s holds a secret", name)
 		}
+	}
+	if failed.header.Get("X-Tandem-Decode")+failed.header.Get("X-Tandem-Prefill") != "" || served.header.Get("X-Tandem-Decode")+served.header.Get("X-Tandem-Prefill") != "" {
+		t.Error("the pair is exposed")
 	}
 	answer, _ := json.Marshal(failed.header)
 	for _, e := range append(c.prefill, c.decode...) {
