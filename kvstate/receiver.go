@@ -77,6 +77,8 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 		return
 	}
 	defer stop()
+	f.receiving.Store(f.s.ID(), true)
+	defer f.receiving.Delete(f.s.ID())
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		defer cancel()

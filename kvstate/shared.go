@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,8 @@ type Shared struct {
 	replica string
 	index   *Index
 	log     *slog.Logger
+
+	receiving sync.Map // SourceID of each engine that this replica hears for all
 
 	restored, written, failed atomic.Uint64
 	down                      atomic.Bool
@@ -203,6 +206,7 @@ func (sh *Shared) Write(ctx context.Context, s *Source) error {
 
 var (
 	sharedUpDesc     = prometheus.NewDesc("tandem_kv_shared", "1 while what is known of KV can be kept in Redis, else 0 (degraded: routing goes on from memory).", nil, nil)
+	receivingDesc    = prometheus.NewDesc("tandem_kv_receiving", "1 for each engine that dials and that this replica hears for all.", []string{"server", "rank"}, nil)
 	sharedEventsDesc = prometheus.NewDesc("tandem_kv_snapshots_total", "Snapshots of sources: restored from Redis, written to it, and calls of Redis that failed.", []string{"what"}, nil)
 )
 
@@ -210,6 +214,7 @@ var (
 func (sh *Shared) Describe(ch chan<- *prometheus.Desc) {
 	ch <- sharedUpDesc
 	ch <- sharedEventsDesc
+	ch <- receivingDesc
 }
 
 func (sh *Shared) Collect(ch chan<- prometheus.Metric) {
@@ -218,6 +223,11 @@ func (sh *Shared) Collect(ch chan<- prometheus.Metric) {
 		up = 0
 	}
 	ch <- prometheus.MustNewConstMetric(sharedUpDesc, prometheus.GaugeValue, up)
+	sh.receiving.Range(func(id, _ any) bool {
+		source := id.(SourceID) //nolint:forcetypeassert // nothing else is stored
+		ch <- prometheus.MustNewConstMetric(receivingDesc, prometheus.GaugeValue, 1, source.Server, strconv.Itoa(source.Rank))
+		return true
+	})
 	for what, n := range map[string]uint64{"restored": sh.restored.Load(), "written": sh.written.Load(), "failed": sh.failed.Load()} {
 		ch <- prometheus.MustNewConstMetric(sharedEventsDesc, prometheus.CounterValue, float64(n), what)
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate"
 )
 
 // Decision is why a request went where it did: one choice per attempt.
@@ -74,8 +76,11 @@ type Explained struct {
 	Step     float64 `json:"step_ms"`
 	Burden   float64 `json:"burden_ms"`
 	Misses   int     `json:"misses,omitempty"` // objectives
-	// Tokens of the prompt that the two hold already, on their GPUs.
+	// Tokens of the prompt that the two hold already, on their GPUs; and what else of
+	// it the one that prefills has in CPU memory and on disk.
 	PrefillCached int `json:"prefill_cached,omitempty"`
+	PrefillCPU    int `json:"prefill_cpu,omitempty"`
+	PrefillDisk   int `json:"prefill_disk,omitempty"`
 	DecodeCached  int `json:"decode_cached,omitempty"`
 }
 
@@ -92,10 +97,10 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		}
 		return 0
 	})
-	cached := make(map[string]int)
+	cached := make(map[string]kvstate.Held)
 	for _, list := range [][]Candidate{c.Field.Prefill, c.Field.Decode, c.Field.Alone} {
 		for i := range list {
-			cached[list[i].ID] = list[i].Cached.GPU
+			cached[list[i].ID] = list[i].Cached
 		}
 	}
 	var out []Explained
@@ -104,12 +109,14 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		if len(out) >= limit && !chosen {
 			continue
 		}
+		first := cached[a.Prefill] // nothing where decode runs alone
 		ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 		out = append(out, Explained{
 			Prefill: a.Prefill, Decode: a.Decode, Chosen: chosen, Total: ms(a.Terms.Total()),
 			Queue: ms(a.Terms.Queue), Compute: ms(a.Terms.Prefill), Transfer: ms(a.Terms.Transfer),
 			Room: ms(a.Terms.Room), Step: ms(a.Terms.Step), Burden: ms(a.Terms.Burden), Misses: a.Misses,
-			PrefillCached: cached[a.Prefill], DecodeCached: cached[a.Decode],
+			PrefillCached: first.GPU, PrefillCPU: first.CPU - first.GPU, PrefillDisk: first.Disk - first.CPU,
+			DecodeCached: cached[a.Decode].GPU,
 		})
 	}
 	return out
