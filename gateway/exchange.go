@@ -116,18 +116,15 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 // knownModel refuses models that nobody serves, and answers that no server of
 // the model could hold.
 func (x *exchange) knownModel(req *pd.Request) error {
-	models := x.server.fleet.Models()
-	for _, m := range models {
-		if m.ID != req.Model {
-			continue
-		}
+	m, served := x.server.fleet.Model(req.Model)
+	if served {
 		x.model = m.ID
 		if most := m.MaxModelLen; most > 0 && req.MaxOutput >= most {
 			return invalid(req.MaxField, "This model's maximum context length is %d tokens; %s is %d.", most, req.MaxField, req.MaxOutput)
 		}
 		return nil
 	}
-	if len(models) == 0 {
+	if len(x.server.fleet.Models()) == 0 {
 		return &pd.NoServerError{Role: pools.Decode}
 	}
 	return &badRequest{status: fiber.StatusNotFound, code: "model_not_found", param: "model", message: "The model does not exist or is not served here."}

@@ -38,10 +38,8 @@ func (s *Server) models(c *fiber.Ctx) error {
 
 func (s *Server) model(c *fiber.Ctx) error {
 	id, err := url.PathUnescape(c.Params("id"))
-	for _, m := range s.fleet.Models() {
-		if err == nil && m.ID == id {
-			return c.JSON(describe(m))
-		}
+	if m, served := s.fleet.Model(id); err == nil && served {
+		return c.JSON(describe(m))
 	}
 	text := pd.ErrorText{Status: 404, Type: "invalid_request_error", Code: "model_not_found", Param: "model", Message: "The model does not exist or is not served here."}
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)

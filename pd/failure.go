@@ -58,9 +58,8 @@ func (e *LegError) Error() string {
 func (e *LegError) Unwrap() error { return e.Err }
 
 var (
-	errFirstEvent    = errors.New("no content in time")
+	errFirstEvent    = errors.New("no content in time") // the first, or the next
 	errFell          = errors.New("the server went down")
-	errIdle          = errors.New("the stream stood still")
 	errErrorEvent    = errors.New("the engine sent an error event")
 	errTruncated     = errors.New("the stream ended early")
 	errEmpty         = errors.New("the stream ended without content")
@@ -96,7 +95,7 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 		e.Kind, e.Status, e.Body = Refused, event.Status, event.Event
 	case errors.Is(cause, errFell):
 		e.Err = cause
-	case errors.Is(cause, errFirstEvent) || errors.Is(cause, errIdle):
+	case errors.Is(cause, errFirstEvent):
 		e.Kind, e.Err = Timeout, cause
 	case ctx.Err() != nil:
 		e.Kind, e.Err = Gone, context.Cause(ctx)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -154,7 +155,7 @@ func (s *legStream) note(u Usage) {
 }
 
 func (s *legStream) broken(err error) error {
-	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errIdle) && !errors.Is(cause, errFirstEvent) {
+	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errFirstEvent) {
 		return cause // the client left
 	} else if cause != nil {
 		return &BrokenStreamError{Message: "the engine stopped sending", Err: cause}
@@ -227,5 +228,5 @@ func errorStatus(event []byte) int {
 }
 
 func isEventStream(resp *http.Response) bool {
-	return bytes.HasPrefix([]byte(resp.Header.Get("Content-Type")), []byte("text/event-stream"))
+	return strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 }

@@ -18,13 +18,8 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 	if !o.Config.Migrate {
 		return j
 	}
-	modelLen := 0
-	for _, m := range o.Fleet.Models() {
-		if m.ID == req.Model {
-			modelLen = m.MaxModelLen
-		}
-	}
-	if j.story = newStory(req, modelLen); j.story != nil {
+	m, _ := o.Fleet.Model(req.Model) // its zero value is a length that is not known
+	if j.story = newStory(req, m.MaxModelLen); j.story != nil {
 		j.req = j.story.req
 	}
 	return j

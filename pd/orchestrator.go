@@ -119,10 +119,8 @@ func (o *Orchestrator) locate(ctx context.Context, j *journey) {
 		return
 	}
 	base := j.req.Model
-	for _, m := range o.Fleet.Models() {
-		if m.ID == j.req.Model && m.Parent != "" {
-			base = m.Parent
-		}
+	if m, _ := o.Fleet.Model(base); m.Parent != "" {
+		base = m.Parent
 	}
 	_, span := o.Tracer.Start(ctx, "locate")
 	defer span.End()

@@ -188,6 +188,18 @@ func (f *Fleet) Ready() (bool, string) {
 	return true, ""
 }
 
+// Model returns a model that some server serves, or served when last up.
+func (f *Fleet) Model(id string) (Model, bool) {
+	for _, s := range f.Servers() {
+		for _, m := range s.Health().Models {
+			if m.ID == id {
+				return m, true
+			}
+		}
+	}
+	return Model{}, false
+}
+
 // Models returns the union of what the servers serve, or served when last up,
 // sorted by ID.
 func (f *Fleet) Models() []Model {

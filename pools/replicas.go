@@ -3,7 +3,6 @@ package pools
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -296,6 +295,3 @@ func (r *Replicas) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(messagesDesc, prometheus.CounterValue, float64(r.received.Load()), "read")
 	ch <- prometheus.MustNewConstMetric(messagesDesc, prometheus.CounterValue, float64(r.ignored.Load()), "ignored")
 }
-
-// String names the replica in logs.
-func (r *Replicas) String() string { return fmt.Sprintf("replica %s", r.id) }
