@@ -1,6 +1,9 @@
 package pd
 
-import "net/http"
+import (
+	"net/http"
+	"time"
+)
 
 // Request is one client request, parsed and cleaned by the gateway. Nothing in
 // it aliases a buffer of the HTTP server.
@@ -10,6 +13,13 @@ type Request struct {
 	Model   string
 	Body    Body        // free of control fields
 	Header  http.Header // what both legs carry besides Tandem's own
+
+	// Class is the priority class: 0 is served first. Within a class the tenants
+	// take turns; Tenant is "" where there are none.
+	Class  int
+	Tenant string
+	// Deadline is when the first content must be there; the zero time is none.
+	Deadline time.Time
 
 	Stream bool
 	// PromptTokens and OutputTokens are predictions, for the choice only.
