@@ -87,6 +87,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.ReplayBatches, "replay-batches", cfg.ReplayBatches, "batches of events kept for replay")
 	f.StringVar(&cfg.HashSeed, "hash-seed", cfg.HashSeed, "seed of block hashes (vLLM's PYTHONHASHSEED; default: random)")
 
+	f.StringVar(&cfg.Rack, "rack", cfg.Rack, "rack that the engine stands in")
+	f.Float64Var(&cfg.UplinkBytesPerSecond, "uplink-bytes-per-second", cfg.UplinkBytesPerSecond, "speed at which KV leaves for engines in other racks; 0: as within")
 	f.Float64Var(&cfg.LinkBytesPerSecond, "link-bytes-per-second", cfg.LinkBytesPerSecond, "speed of the network link, shared by concurrent transfers")
 	f.DurationVar(&cfg.LinkLatency, "link-latency", cfg.LinkLatency, "added to each transfer")
 	f.IntVar(&cfg.KVBytesPerToken, "kv-bytes-per-token", cfg.KVBytesPerToken, "size of a token's KV")

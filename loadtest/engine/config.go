@@ -78,7 +78,11 @@ type Config struct {
 	// concurrent transfers; LinkLatency is added to each transfer.
 	LinkBytesPerSecond float64
 	LinkLatency        time.Duration
-	KVBytesPerToken    int
+	// Rack is where the engine stands. KV that leaves for another known rack goes over
+	// its uplink, of UplinkBytesPerSecond, instead; with 0 racks make no difference.
+	Rack                 string
+	UplinkBytesPerSecond float64
+	KVBytesPerToken      int
 	// Lease is how long the blocks of a finished prefill are held for a decode that
 	// gives no sign of life, in real time.
 	Lease time.Duration
@@ -141,6 +145,7 @@ func (c Config) Validate() error {
 	check(c.MaxAdapters > 0, "max adapters is %d", c.MaxAdapters)
 	check(c.DataParallel > 0, "data parallel size is %d", c.DataParallel)
 	check(c.MeanOutputTokens > 0, "mean output is %d tokens", c.MeanOutputTokens)
+	check(c.UplinkBytesPerSecond >= 0, "an uplink of %v bytes/s", c.UplinkBytesPerSecond)
 	check(c.LinkBytesPerSecond > 0 && c.KVBytesPerToken > 0, "a link of %v bytes/s for %d bytes per token", c.LinkBytesPerSecond, c.KVBytesPerToken)
 	check(c.Lease > 0, "lease is %v", c.Lease)
 	check(c.ReplayEndpoint == "" || c.EventsEndpoint != "", "replay endpoint without events endpoint")

@@ -18,6 +18,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -93,6 +94,7 @@ func (e *Engine) open() (err error) {
 	}
 	incoming := newLink(e.cfg.LinkBytesPerSecond, e.cfg.LinkLatency, e.cfg.TimeScale)
 	outgoing := newLink(e.cfg.LinkBytesPerSecond, e.cfg.LinkLatency, e.cfg.TimeScale)
+	uplink := newLink(cmp.Or(e.cfg.UplinkBytesPerSecond, e.cfg.LinkBytesPerSecond), e.cfg.LinkLatency, e.cfg.TimeScale)
 	side := &sideChannel{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	id := newID("")
 	for i := range e.cfg.DataParallel {
@@ -101,7 +103,8 @@ func (e *Engine) open() (err error) {
 			rankID = id + "_dp" + strconv.Itoa(i)
 		}
 		r := newRank(i, rankID, &e.cfg, e.language)
-		r.incoming, r.outgoing, r.side = incoming, outgoing, side
+		r.incoming, r.outgoing, r.uplink, r.side = incoming, outgoing, uplink, side
+		r.faults = &e.faults
 		r.meters = newRankMeters(e.registry, r)
 		if r.events, err = newPublisher(&e.cfg, i); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,8 +14,8 @@ type Fault struct {
 	Status int `json:"status,omitempty"`
 	// Tokens is after how many tokens die_after_tokens cuts the connection.
 	Tokens int `json:"tokens,omitempty"`
-	// Factor is how many times longer steps take with kind slow; without time
-	// scale (0) there is nothing to make longer.
+	// Factor is how many times longer steps take with kind slow, and transfers with
+	// slow_link; without time scale (0) there is nothing to make longer.
 	Factor float64 `json:"factor,omitempty"`
 	// Count is how many requests it hits; 0: all until cleared.
 	Count int `json:"count,omitempty"`
@@ -23,6 +24,8 @@ type Fault struct {
 	Leg string `json:"leg,omitempty"`
 	// Path is the only path it hits; "": all that do a model's work; "*": all.
 	Path string `json:"path,omitempty"`
+	// Peer is the only engine id from which slow_link makes KV come slowly; "": all.
+	Peer string `json:"peer,omitempty"`
 }
 
 // Kinds of faults.
@@ -51,12 +54,14 @@ const (
 	// FaultWrongHandoff names a request and blocks that are not held; the true ones
 	// stay until their lease ends.
 	FaultWrongHandoff = "wrong_handoff"
+	// FaultSlowLink makes KV come in slowly, as over a link that fell back to TCP.
+	FaultSlowLink = "slow_link"
 	// FaultUnhealthy answers 503 to health checks; all else works.
 	FaultUnhealthy = "unhealthy"
 )
 
 var faultKinds = []string{FaultRefuse, FaultStatus, FaultHangBeforeHeaders, FaultHangAfterHeaders, FaultDieAfterTokens,
-	FaultEmptyStream, FaultGarbageSSE, FaultSlow, FaultDropHandoff, FaultWrongHandoff, FaultUnhealthy}
+	FaultEmptyStream, FaultGarbageSSE, FaultSlow, FaultDropHandoff, FaultWrongHandoff, FaultSlowLink, FaultUnhealthy}
 
 // validate reports a fault that could never do anything.
 func (f Fault) validate() error {
@@ -65,8 +70,12 @@ func (f Fault) validate() error {
 		return fmt.Errorf("fault kind %q is none of %v", f.Kind, faultKinds)
 	case f.Kind == FaultStatus && (f.Status < 400 || f.Status > 599):
 		return fmt.Errorf("fault status %d is no error", f.Status)
-	case f.Kind == FaultSlow && f.Factor <= 1:
-		return fmt.Errorf("slow factor %v is not above 1", f.Factor)
+	case (f.Kind == FaultSlow || f.Kind == FaultSlowLink) && f.Factor <= 1:
+		return fmt.Errorf("%s factor %v is not above 1", f.Kind, f.Factor)
+	case f.Peer != "" && f.Kind != FaultSlowLink:
+		return fmt.Errorf("fault %s has no peer", f.Kind)
+	case f.Kind == FaultSlowLink && f.Count != 0:
+		return errors.New("slow_link lasts until it is cleared")
 	case f.Kind == FaultDieAfterTokens && f.Tokens < 0 || f.Count < 0:
 		return fmt.Errorf("fault with %d tokens and count %d", f.Tokens, f.Count)
 	case f.Leg != "" && f.Leg != RolePrefill && f.Leg != RoleDecode:
@@ -142,12 +151,27 @@ func (f *faults) hit(path string, kind pathKind, prefillLeg bool) (fx effects) {
 	return fx
 }
 
+// linkFactor is how many times longer KV takes to come from an engine.
+func (f *faults) linkFactor(engineID string) float64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	factor := 1.0
+	for _, fault := range f.active {
+		if fault.Kind == FaultSlowLink && (fault.Peer == "" || fault.Peer == engineID) {
+			factor = max(factor, fault.Factor)
+		}
+	}
+	return factor
+}
+
 // hits says whether a fault concerns a request.
 func (f Fault) hits(path string, kind pathKind, prefillLeg bool) bool {
 	if f.Leg != "" && (f.Leg == RolePrefill) != prefillLeg {
 		return false
 	}
 	switch {
+	case f.Kind == FaultSlowLink:
+		return false // it is no request's
 	case f.Kind == FaultUnhealthy:
 		return kind == pathHealth
 	case f.Kind == FaultDropHandoff || f.Kind == FaultWrongHandoff:

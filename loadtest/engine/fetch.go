@@ -40,7 +40,7 @@ func (r *rank) fetch(life, ctx context.Context, s *sequence, h *handoff) {
 		return
 	}
 	start := time.Now()
-	name.BlockIDs, name.Skip = h.BlockIDs[0], got.have
+	name.BlockIDs, name.Skip, name.Rack = h.BlockIDs[0], got.have, r.cfg.Rack
 	failure := r.pull(ctx, got, h, name)
 	if ctx.Err() != nil {
 		r.abandon(life, h, name)
@@ -86,11 +86,12 @@ func (r *rank) pull(ctx context.Context, got room, h *handoff, name kvPull) (fai
 		return recomputeForeign
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	bytes := float64(len(got.want)-got.have) * r.blockBytes() * r.faults.linkFactor(h.EngineID)
 	arrived := make(chan struct{})
 	go func() {
 		defer close(arrived)
 		// It fails only with ctx, of which the caller learns by itself.
-		_ = r.incoming.transfer(ctx, float64(len(got.want)-got.have)*r.blockBytes())
+		_ = r.incoming.transfer(ctx, bytes)
 	}()
 	defer func() { cancel(); <-arrived }()
 	content, err := r.side.call(ctx, h, pullPath, name)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -249,5 +250,46 @@ func TestHandoff_TransferTakesBytesOverBandwidth(t *testing.T) {
 	want := time.Duration(tokens) * time.Millisecond // 1000 bytes a token at 1e6 bytes/s
 	if took := time.Since(begun); took < want || took > want+3*time.Second {
 		t.Errorf("%d tokens took %v, want a little over %v", tokens, took, want)
+	}
+}
+
+// KV takes longer from another rack, and over a link that is sick; both ends are needed
+// to know a rack.
+func TestHandoff_TransferTakesLongerFromAnotherRackAndOverASickLink(t *testing.T) {
+	const perToken = 5 * time.Millisecond // 1000 bytes a token over the uplink
+	in := func(rack string) func(*Config) {
+		return func(cfg *Config) {
+			cfg.TimeScale, cfg.KVBytesPerToken = 1, 1000
+			cfg.Rack, cfg.LinkBytesPerSecond, cfg.UplinkBytesPerSecond = rack, 1e9, 2e5
+		}
+	}
+	near, far, nowhere := start(t, in("a")), start(t, in("b")), start(t, in(""))
+	d := start(t, in("a"))
+	took := func(p *Engine, seed string) (time.Duration, int) {
+		body := chatBody(60, 1)
+		body["messages"] = []fields{{"role": "user", "content": seed + strings.Repeat(" and of the bridge across the river", 12)}}
+		params := prefill(t, p, body)
+		begun := time.Now()
+		tokens := decode(t, d, body, params).Usage.Details.CachedTokens
+		return time.Since(begun), tokens
+	}
+	quick, tokens := took(near, "one")
+	if quick > time.Duration(tokens)*perToken {
+		t.Errorf("%d tokens took %v within the rack", tokens, quick)
+	}
+	if quick, tokens = took(nowhere, "two"); quick > time.Duration(tokens)*perToken {
+		t.Errorf("%d tokens took %v from a rack that nobody knows", tokens, quick)
+	}
+	if slow, tokens := took(far, "three"); slow < time.Duration(tokens)*perToken {
+		t.Errorf("%d tokens took %v from another rack", tokens, slow)
+	}
+	if err := d.AddFault(Fault{Kind: FaultSlowLink, Factor: 5000, Peer: near.State().EngineID}); err != nil {
+		t.Fatal(err)
+	}
+	if slow, tokens := took(near, "four"); slow < time.Duration(tokens)*perToken {
+		t.Errorf("%d tokens took %v over the sick link", tokens, slow)
+	}
+	if quick, tokens = took(nowhere, "five"); quick > time.Duration(tokens)*perToken {
+		t.Errorf("%d tokens took %v over a link that is not sick", tokens, quick)
 	}
 }

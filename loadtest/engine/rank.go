@@ -17,6 +17,8 @@ type rank struct {
 	side     *sideChannel
 	incoming *link // shared by the ranks of an engine
 	outgoing *link
+	uplink   *link // what leaves for another rack
+	faults   *faults
 	meters   *rankMeters
 	events   *publisher // nil: no events
 	wake     chan struct{}

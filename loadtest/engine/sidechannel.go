@@ -27,6 +27,7 @@ type kvPull struct {
 	RequestID string  `json:"request_id"`
 	BlockIDs  []int32 `json:"block_ids,omitempty"`
 	Skip      int     `json:"skip_blocks,omitempty"`
+	Rack      string  `json:"rack,omitempty"` // where the reader stands
 }
 
 // kvContent says what the named blocks hold: for each the digest of all tokens up to
@@ -116,7 +117,11 @@ func servePull(ctx context.Context, r *rank, in kvPull) kvContent {
 	if rejection != "" {
 		return kvContent{Rejected: rejection}
 	}
-	err := r.outgoing.transfer(ctx, float64(max(0, len(in.BlockIDs)-in.Skip))*r.blockBytes())
+	link := r.outgoing
+	if r.cfg.UplinkBytesPerSecond > 0 && in.Rack != "" && r.cfg.Rack != "" && in.Rack != r.cfg.Rack {
+		link = r.uplink
+	}
+	err := link.transfer(ctx, float64(max(0, len(in.BlockIDs)-in.Skip))*r.blockBytes())
 	r.endRead(in.RequestID, err == nil)
 	return kvContent{Digests: digests}
 }
