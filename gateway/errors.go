@@ -42,6 +42,10 @@ func explain(err error) failure {
 			text:    pd.ErrorText{Status: http.StatusUnprocessableEntity, Type: "invalid_request_error", Code: "request_quarantined", Message: "This request was in flight on two servers when they failed. It is not tried again for ten minutes."},
 			outcome: "quarantined",
 		}
+	case errors.Is(err, pd.ErrDeadline):
+		return unavailable("deadline_unreachable", "The service cannot answer by the request's deadline now. Try again shortly.", "deadline")
+	case errors.Is(err, pd.ErrDisplaced):
+		return unavailable("overloaded", "The service is at capacity and serves requests of higher priority first. Try again shortly.", "displaced")
 	case errors.Is(err, pd.ErrQueueFull), errors.Is(err, pd.ErrQueueTimeout):
 		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
 	case errors.As(err, &none):

@@ -14,7 +14,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_requests_total",
-			Help: "Requests by outcome: ok, client_gone, bad_request and refused (4xx by the gateway, by an engine), quarantined, overloaded, no_server, timeout, error, broken_stream.",
+			Help: "Requests by outcome: ok, client_gone, bad_request and refused (4xx by the gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream.",
 		}, []string{"api", "model", "outcome"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "tandem_request_duration_seconds", Help: "Time from a request's arrival to the end of its answer.",

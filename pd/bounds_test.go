@@ -42,17 +42,20 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 	}
 }
 
+// bodyOf is a request whose body has that many bytes.
+func bodyOf(bytes int) *Request { return &Request{Body: Body{raw: make([]byte, bytes)}} }
+
 func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 2, MaxBytes: 100, MaxWait: time.Minute})
-		leave, err := q.Enter(t.Context(), 10)
+		leave, err := q.Enter(t.Context(), bodyOf(10))
 		if err != nil {
 			t.Fatal(err)
 		}
 		order := make(chan string, 2)
 		for _, name := range []string{"first", "second"} {
 			go func() {
-				leave, err := q.Enter(t.Context(), 10)
+				leave, err := q.Enter(t.Context(), bodyOf(10))
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					return
@@ -65,7 +68,7 @@ func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 		if waiting, inFlight := q.Len(); waiting != 2 || inFlight != 1 {
 			t.Errorf("%d waiting, %d in flight", waiting, inFlight)
 		}
-		if _, err := q.Enter(t.Context(), 10); !errors.Is(err, ErrQueueFull) {
+		if _, err := q.Enter(t.Context(), bodyOf(10)); !errors.Is(err, ErrQueueFull) {
 			t.Errorf("a third waiting request: %v", err)
 		}
 		leave()
@@ -83,21 +86,21 @@ func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 func TestQueue_BytesTimeAndLeavingEndTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 10, MaxBytes: 100, MaxWait: time.Minute})
-		leave, err := q.Enter(t.Context(), 60)
+		leave, err := q.Enter(t.Context(), bodyOf(60))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer leave()
-		if _, err := q.Enter(t.Context(), 60); !errors.Is(err, ErrQueueFull) {
+		if _, err := q.Enter(t.Context(), bodyOf(60)); !errors.Is(err, ErrQueueFull) {
 			t.Errorf("too many bytes: %v", err)
 		}
 		start := time.Now()
-		if _, err := q.Enter(t.Context(), 10); !errors.Is(err, ErrQueueTimeout) || time.Since(start) != time.Minute {
+		if _, err := q.Enter(t.Context(), bodyOf(10)); !errors.Is(err, ErrQueueTimeout) || time.Since(start) != time.Minute {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := q.Enter(ctx, 10); !errors.Is(err, context.Canceled) {
+		if _, err := q.Enter(ctx, bodyOf(10)); !errors.Is(err, context.Canceled) {
 			t.Errorf("a client that left: %v", err)
 		}
 		if waiting, _ := q.Len(); waiting != 0 || q.bytes != 60 {

@@ -221,7 +221,7 @@ func (r *Demand) judge(a Alternative) Alternative {
 	if r.ITL > 0 && a.Terms.Step > r.ITL {
 		a.Misses++
 	}
-	if r.TTFT > 0 && a.Terms.Total()-a.Terms.Burden > r.TTFT {
+	if r.TTFT > 0 && a.Terms.TTFT() > r.TTFT {
 		a.Misses++
 	}
 	return a

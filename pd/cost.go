@@ -57,6 +57,9 @@ func (t *Terms) Total() time.Duration {
 	return t.Queue + t.Prefill + t.Transfer + t.Room + t.Step + t.Burden
 }
 
+// TTFT is the part of it that the request itself waits for.
+func (t *Terms) TTFT() time.Duration { return t.Total() - t.Burden }
+
 // prefill is the time that c needs for the part of the prompt that it lacks, and
 // to load what it holds in slower memory: the best of using its GPU only, also CPU
 // memory, also disk.

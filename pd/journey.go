@@ -98,6 +98,12 @@ func (j *journey) usableHandoff(now time.Time, age time.Duration) *Handoff {
 	return j.handoff
 }
 
+// late reports whether the cheapest that is left is predicted to miss the request's
+// deadline. What was tried already is not given up: its work would be lost.
+func (j *journey) late(chosen Alternative, now time.Time) bool {
+	return !j.req.Deadline.IsZero() && len(j.tried) == 0 && !j.resumed && now.Add(chosen.Terms.TTFT()).After(j.req.Deadline)
+}
+
 // aloneReason says why decode runs without a prefill server, "" for a pair.
 func (j *journey) aloneReason(v view, chosen Alternative) string {
 	switch {

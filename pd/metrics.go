@@ -76,6 +76,8 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_waiting_requests", Help: "Requests in the gateway's queue."},
 			func() float64 { waiting, _ := queue.Len(); return float64(waiting) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_in_flight_requests", Help: "Requests past the queue, to the end of their streams."},
-			func() float64 { _, inFlight := queue.Len(); return float64(inFlight) }))
+			func() float64 { _, inFlight := queue.Len(); return float64(inFlight) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "tandem_displaced_requests_total", Help: "Requests that gave up their place in a full queue to one of a higher class, or of a tenant with fewer."},
+			func() float64 { return float64(queue.Displaced()) }))
 	return m
 }

@@ -80,7 +80,7 @@ type Orchestrator struct {
 // Run serves one request: it waits for its turn, then tries pairs until one has
 // given its first content event. The context ends when the client has left; with
 // a streamed answer it must live as long as the stream. Errors: *NoServerError,
-// *LegError, ErrQueueFull, ErrQueueTimeout, or the context's.
+// *LegError, those of the queue, ErrQuarantined, or the context's.
 func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	arrived := time.Now()
 	if o.Suspects.Holds(req, arrived) {
@@ -136,7 +136,7 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (leave func(), er
 	start := time.Now()
 	_, span := o.Tracer.Start(ctx, "wait")
 	defer func() { endSpan(span, err) }()
-	leave, err = o.Queue.Enter(ctx, len(req.Body.Bytes()))
+	leave, err = o.Queue.Enter(ctx, req)
 	o.Metrics.wait.WithLabelValues(req.Model).Observe(time.Since(start).Seconds())
 	return leave, err
 }
@@ -171,9 +171,11 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 	refused := make(map[string]bool)
 	anyway := false
 	for {
-		view := o.look(j, refused, time.Now())
+		now := time.Now()
+		view := o.look(j, refused, now)
 		view.anyway = anyway
-		demand := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, TTFT: o.Config.TTFT, ITL: o.Config.ITL}
+		demand := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens}
+		demand.TTFT, demand.ITL = o.Config.objectives(j.req, now)
 		chosen, ok := o.Cost.Choose(demand, view.field, rand.IntN)
 		if !ok && len(refused) > 0 && !anyway {
 			// Only servers under proof are left: one of them is better than none.
@@ -183,6 +185,9 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 		}
 		if !ok {
 			return assignment{}, view.missing()
+		}
+		if j.late(chosen, now) {
+			return assignment{}, ErrDeadline
 		}
 		a, err := o.claim(j, view, chosen)
 		if err != nil {

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 // Errors of the waiting place.
 var (
 	ErrQueueFull    = errors.New("the gateway's queue is full")
-	ErrQueueTimeout = errors.New("the request waited too long in the gateway's queue")
+	ErrQueueTimeout = errors.New("the request waited too long in the gateway's queue, or would have")
+	ErrDisplaced    = errors.New("the request gave up its place in the gateway's queue to one of a higher class")
+	ErrDeadline     = errors.New("the request cannot be answered by its deadline")
 )
 
 // QueueConfig bounds what the gateway holds.
@@ -28,72 +28,162 @@ func DefaultQueue() QueueConfig {
 	return QueueConfig{MaxInFlight: 4096, MaxWaiting: 4096, MaxBytes: 2 << 30, MaxWait: 30 * time.Second}
 }
 
-// Queue is the waiting place, first come first served. A request that leaves it
-// is bound to its servers at once.
+// Queue is the waiting place, in the order of its line. A request that leaves it is
+// bound to its servers at once.
 type Queue struct {
-	cfg   QueueConfig
-	slots *semaphore.Weighted // first in, first out
+	cfg QueueConfig
 
-	mu       sync.Mutex // guards the counts
-	waiting  int
-	inFlight int
-	bytes    int64
+	mu        sync.Mutex // guards the rest
+	line      line
+	inFlight  int
+	bytes     int64
+	interval  time.Duration // mean time between two who went on while others waited; 0 is unknown
+	lastGo    time.Time     // when the last went on; zero if nobody has waited all the time since
+	displaced uint64
+}
+
+// place is one request's in the queue, from its coming to its leaving. The fields
+// below gone belong to the queue's lock until it is closed.
+type place struct {
+	class  int
+	tenant string
+	bytes  int64
+
+	gone      chan struct{} // closed once it is out of the line, by whatever way
+	displaced bool
+	inFlight  bool
 }
 
 // NewQueue returns an empty queue.
-func NewQueue(cfg QueueConfig) *Queue {
-	return &Queue{cfg: cfg, slots: semaphore.NewWeighted(int64(cfg.MaxInFlight))}
-}
+func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg} }
 
-// Enter waits for the request's turn and returns what ends its stay. The error
-// is ErrQueueFull, ErrQueueTimeout, or the context's.
-func (q *Queue) Enter(ctx context.Context, bytes int) (leave func(), err error) {
-	if !q.join(int64(bytes)) {
+// Enter waits for the request's turn and returns what ends its stay. The error is
+// ErrQueueFull, ErrDisplaced, ErrQueueTimeout, ErrDeadline, or the context's. What is
+// predicted to wait too long is told so at once.
+func (q *Queue) Enter(ctx context.Context, req *Request) (leave func(), err error) {
+	now := time.Now()
+	until, late := now.Add(q.cfg.MaxWait), ErrQueueTimeout
+	if !req.Deadline.IsZero() && req.Deadline.Before(until) {
+		until, late = req.Deadline, ErrDeadline
+	}
+	p := &place{class: req.Class, tenant: req.Tenant, bytes: int64(len(req.Body.Bytes())), gone: make(chan struct{})}
+	if wait, ok := q.join(p, until.Sub(now), now); !ok {
+		if wait > 0 {
+			return nil, late
+		}
 		return nil, ErrQueueFull
 	}
-	patience, cancel := context.WithTimeoutCause(ctx, q.cfg.MaxWait, ErrQueueTimeout)
+	patience, cancel := context.WithDeadlineCause(ctx, until, late)
 	defer cancel()
-	if q.slots.Acquire(patience, 1) != nil {
-		q.quit(int64(bytes))
+	select {
+	case <-p.gone:
+	case <-patience.Done():
+		q.leave(p)
 		return nil, context.Cause(patience)
 	}
-	q.mu.Lock()
-	q.waiting--
-	q.inFlight++
-	q.mu.Unlock()
-	return sync.OnceFunc(func() {
-		q.mu.Lock()
-		q.inFlight--
-		q.bytes -= int64(bytes)
-		q.mu.Unlock()
-		q.slots.Release(1)
-	}), nil
+	if p.displaced {
+		return nil, ErrDisplaced
+	}
+	return sync.OnceFunc(func() { q.leave(p) }), nil
 }
 
-func (q *Queue) join(bytes int64) bool {
+// join puts a place into the line. Refused, it returns the wait that is predicted and
+// longer than its patience, or 0 where there is no room for it.
+func (q *Queue) join(p *place, patience time.Duration, now time.Time) (wait time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	full := q.waiting >= q.cfg.MaxWaiting && q.inFlight >= q.cfg.MaxInFlight
-	if full || q.bytes+bytes > q.cfg.MaxBytes {
+	if q.inFlight >= q.cfg.MaxInFlight {
+		if wait := time.Duration(q.line.ahead(p.class, p.tenant)+1) * q.interval; wait > patience {
+			return wait, false
+		}
+	}
+	if !q.makeRoomLocked(p) {
+		return 0, false
+	}
+	q.bytes += p.bytes
+	q.line.push(p)
+	q.goOnLocked(now)
+	return 0, true
+}
+
+// makeRoomLocked reports whether there is room for a place, if need be after
+// displacing one that has less claim to it.
+func (q *Queue) makeRoomLocked(p *place) bool {
+	full := q.line.size >= q.cfg.MaxWaiting && q.inFlight >= q.cfg.MaxInFlight
+	over := q.bytes + p.bytes - q.cfg.MaxBytes
+	if !full && over <= 0 {
+		return true
+	}
+	victim := q.line.victim(p.class, p.tenant)
+	if victim == nil || victim.bytes < over {
 		return false
 	}
-	q.waiting++
-	q.bytes += bytes
+	q.line.remove(victim)
+	q.bytes -= victim.bytes
+	q.displaced++
+	victim.displaced = true
+	close(victim.gone)
 	return true
 }
 
-func (q *Queue) quit(bytes int64) {
+// goOnLocked lets those go on whose turn it is.
+func (q *Queue) goOnLocked(now time.Time) {
+	for q.inFlight < q.cfg.MaxInFlight && q.line.size > 0 {
+		p := q.line.pop()
+		q.inFlight++
+		p.inFlight = true
+		close(p.gone)
+		q.noteLocked(now)
+	}
+	if q.line.size == 0 {
+		q.lastGo = time.Time{} // a lull says nothing of how fast the line moves
+	}
+}
+
+// intervalGain is the share of a new interval that the mean takes over.
+const intervalGain = 0.1
+
+// noteLocked learns how fast the line moves.
+func (q *Queue) noteLocked(now time.Time) {
+	took := now.Sub(q.lastGo)
+	switch {
+	case q.lastGo.IsZero():
+	case q.interval == 0:
+		q.interval = took
+	default:
+		q.interval += time.Duration(intervalGain * float64(took-q.interval))
+	}
+	q.lastGo = now
+}
+
+// leave ends a place, in the line or past it.
+func (q *Queue) leave(p *place) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiting--
-	q.bytes -= bytes
+	switch {
+	case p.displaced:
+		return
+	case p.inFlight:
+		q.inFlight--
+		q.bytes -= p.bytes
+		q.goOnLocked(time.Now())
+	case q.line.remove(p):
+		q.bytes -= p.bytes
+	}
 }
 
 // Len returns how many requests wait and how many are past the queue.
 func (q *Queue) Len() (waiting, inFlight int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.waiting, q.inFlight
+	return q.line.size, q.inFlight
+}
+
+// Displaced returns how many requests gave up their place to one of a higher class.
+func (q *Queue) Displaced() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.displaced
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.

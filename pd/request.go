@@ -20,6 +20,8 @@ type Request struct {
 	Tenant string
 	// Deadline is when the first content must be there; the zero time is none.
 	Deadline time.Time
+	// TTFT and ITL are the request's own objectives, 0 where it has the configured ones.
+	TTFT, ITL time.Duration
 
 	Stream bool
 	// PromptTokens and OutputTokens are predictions, for the choice only.
@@ -38,6 +40,22 @@ type Request struct {
 	// HideUsage is set when the usage chunk was asked for by the gateway and not
 	// by the client.
 	HideUsage bool
+}
+
+// objectives are what the request's answer is judged by, 0 is none. A pair that misses
+// the deadline loses to one that does not.
+func (c Config) objectives(req *Request, now time.Time) (ttft, itl time.Duration) {
+	ttft, itl = c.TTFT, c.ITL
+	if req.TTFT > 0 {
+		ttft = req.TTFT
+	}
+	if req.ITL > 0 {
+		itl = req.ITL
+	}
+	if left := req.Deadline.Sub(now); !req.Deadline.IsZero() && (ttft == 0 || left < ttft) {
+		ttft = max(left, 1)
+	}
+	return ttft, itl
 }
 
 // Answer is what goes to the client: a whole body, or a stream whose first

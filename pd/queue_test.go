@@ -1,0 +1,176 @@
+package pd
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestLine_ByClassThenByTenantInTurnThenByArrival(t *testing.T) {
+	var l line
+	for _, who := range strings.Fields("1:a1 1:a2 1:a3 1:b1 0:z1 1:c1 2:x1 1:b2 0:y1 0:z2") {
+		l.push(&place{class: int(who[0] - '0'), tenant: who[2:3], bytes: int64(who[3])})
+	}
+	var got []string
+	for p := l.pop(); p != nil; p = l.pop() {
+		got = append(got, fmt.Sprintf("%d:%s%c", p.class, p.tenant, rune(p.bytes)))
+	}
+	if want := "0:z1 0:y1 0:z2 1:a1 1:b1 1:c1 1:a2 1:b2 1:a3 2:x1"; strings.Join(got, " ") != want {
+		t.Errorf("served %s\n  want %s", strings.Join(got, " "), want)
+	}
+}
+
+func TestLine_TheVictimIsTheNewestOfTheLastClassAndLongestTenant(t *testing.T) {
+	var l line
+	for i, who := range strings.Fields("1:a 1:a 1:a 1:b 0:z") {
+		l.push(&place{class: int(who[0] - '0'), tenant: who[2:], bytes: int64(i)})
+	}
+	for _, c := range []struct {
+		class  int
+		tenant string
+		want   int64 // which of those above, -1 nobody
+	}{
+		{0, "z", 2}, {0, "new", 2}, // a higher class
+		{1, "b", 2}, {1, "new", 2}, // the same class, a tenant with fewer
+		{1, "a", -1},               // the longest itself
+		{2, "a", -1}, {2, "z", -1}, // a lower class
+	} {
+		got := int64(-1)
+		if v := l.victim(c.class, c.tenant); v != nil {
+			got = v.bytes
+		}
+		if got != c.want {
+			t.Errorf("class %d of %s displaces %d, want %d", c.class, c.tenant, got, c.want)
+		}
+	}
+}
+
+// However places come and go, the line keeps count, serves no class before a better
+// one, and lets no tenant of a class be served twice while another of it waits.
+func TestLine_KeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l line
+		waiting := make(map[*place]bool)
+		passed := make(map[string]int) // by tenant: how often others of its class were served before it
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "do") {
+			case 0, 1:
+				p := &place{class: rapid.IntRange(0, 2).Draw(t, "class"), tenant: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "tenant")}
+				l.push(p)
+				waiting[p] = true
+			case 2:
+				for p := range waiting {
+					if !l.remove(p) || l.remove(p) {
+						t.Fatal("a place cannot be removed once")
+					}
+					delete(waiting, p)
+					break
+				}
+				clear(passed)
+			case 3:
+				p := l.pop()
+				if (p == nil) != (len(waiting) == 0) {
+					t.Fatalf("%d wait, popped %v", len(waiting), p)
+				}
+				if p == nil {
+					continue
+				}
+				delete(waiting, p)
+				others := make(map[string]bool)
+				for o := range waiting {
+					if o.class < p.class {
+						t.Fatalf("class %d served before %d", p.class, o.class)
+					}
+					if o.class == p.class && o.tenant != p.tenant {
+						others[fmt.Sprint(o.class, o.tenant)] = true
+					}
+				}
+				delete(passed, fmt.Sprint(p.class, p.tenant))
+				for o := range others {
+					if passed[o]++; passed[o] > 2 {
+						t.Fatalf("%s was passed over %d times by two other tenants", o, passed[o])
+					}
+				}
+			}
+			if l.size != len(waiting) {
+				t.Fatalf("size %d, %d wait", l.size, len(waiting))
+			}
+		}
+	})
+}
+
+func TestQueue_AHigherClassTakesThePlaceOfTheNewestOfTheLowest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 2, MaxBytes: 100, MaxWait: time.Minute})
+		leave, err := q.Enter(t.Context(), bodyOf(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		enter := func(class int, tenant string) <-chan error {
+			r := bodyOf(1)
+			r.Class, r.Tenant = class, tenant
+			ended := make(chan error, 1)
+			go func() {
+				leave, err := q.Enter(t.Context(), r)
+				if err == nil {
+					leave()
+				}
+				ended <- err
+			}()
+			synctest.Wait()
+			return ended
+		}
+		old, young := enter(2, "a"), enter(2, "a")
+		if err := <-enter(2, "a"); !errors.Is(err, ErrQueueFull) {
+			t.Errorf("one of the same class and tenant: %v", err)
+		}
+		high := enter(0, "b")
+		if err := <-young; !errors.Is(err, ErrDisplaced) {
+			t.Errorf("the newest of the lowest class: %v", err)
+		}
+		leave()
+		if a, b := <-high, <-old; a != nil || b != nil {
+			t.Errorf("the higher class: %v, the older: %v", a, b)
+		}
+		if q.Displaced() != 1 || q.bytes != 0 || q.line.size != 0 {
+			t.Errorf("%d displaced, %d bytes, %d waiting", q.Displaced(), q.bytes, q.line.size)
+		}
+	})
+}
+
+func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 100, MaxBytes: 1000, MaxWait: time.Minute})
+		for range 20 { // each holds its place for a second
+			go func() {
+				leave, err := q.Enter(t.Context(), bodyOf(1))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(time.Second)
+				leave()
+			}()
+		}
+		time.Sleep(5*time.Second + time.Millisecond) // 14 wait, one more is being served
+		tight, loose := bodyOf(1), bodyOf(1)
+		tight.Deadline, loose.Deadline = time.Now().Add(10*time.Second), time.Now().Add(20*time.Second)
+		start := time.Now()
+		if _, err := q.Enter(t.Context(), tight); !errors.Is(err, ErrDeadline) || time.Since(start) != 0 {
+			t.Errorf("15 s of work ahead and 10 s of time: %v after %v", err, time.Since(start))
+		}
+		leave, err := q.Enter(t.Context(), loose)
+		if err != nil {
+			t.Fatalf("15 s of work ahead and 20 s of time: %v", err)
+		}
+		leave()
+		if waiting, inFlight := q.Len(); waiting != 0 || inFlight != 0 {
+			t.Errorf("%d waiting, %d in flight", waiting, inFlight)
+		}
+	})
+}
