@@ -25,6 +25,7 @@ type node struct {
 	cfg      config
 	log      *slog.Logger
 	fleet    *pools.Fleet
+	sources  *pools.Sources // say who is in the fleet
 	server   *gateway.Server
 	tracing  *sdktrace.TracerProvider
 	admin    *http.Server
@@ -54,6 +55,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	}
 	transport := pd.NewTransport(cfg.connect)
 	n.fleet = pools.NewFleet(cfg.pools, transport, log)
+	n.sources = pools.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), n.fleet.Collector())
 	if len(cfg.redis.addrs) > 0 {
@@ -96,7 +98,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	if err := n.fleet.Apply(cfg.specs()); err != nil {
+	if err := n.sources.Set("configuration", cfg.specs()); err != nil {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 	}
 	return n, nil
@@ -147,7 +149,7 @@ func ignoreClosed(err error) error {
 
 // reload makes the servers of next the fleet and names what needs a restart.
 func (n *node) reload(next config) error {
-	if err := n.fleet.Apply(next.specs()); err != nil {
+	if err := n.sources.Set("configuration", next.specs()); err != nil {
 		return err
 	}
 	if names := restartNeeded(n.cfg, next); len(names) > 0 {
