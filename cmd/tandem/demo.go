@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -62,7 +61,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	cfg.pd.Migrate = true
 	cfg.logText, cfg.logLevel = true, "warn"
 
-	engines, err := startEngines(ctx, d.engine, d.out)
+	engines, err := startEngines(d.engine, d.out)
 	defer func() { err = errors.Join(err, engines.stop()) }()
 	if err != nil {
 		return err
@@ -145,17 +144,4 @@ func (n *node) awaitServers(ctx context.Context, want int) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// freeAddresses returns loopback addresses that nobody listens on now, all different.
-func freeAddresses(n int) (addrs []string, err error) {
-	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		defer func() { _ = ln.Close() }() // once all are found: a port is never given twice
-		addrs = append(addrs, ln.Addr().String())
-	}
-	return addrs, nil
 }

@@ -1,0 +1,134 @@
+// Package process runs the commands of a binary as processes, so that what is tried on
+// them is what happens in life: they can be killed, stopped dead, and watched.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is one running command. It does not outlive the process that started it.
+type Process struct {
+	Name string
+	cmd  *exec.Cmd
+
+	ending sync.Once     // done: its end is expected
+	exited chan struct{} // closed when it is gone
+}
+
+// Start runs a binary with arguments and returns at once. What it prints goes to log.
+// gone is called when it ends without having been told to; nil: nobody wants to know.
+func Start(name string, log io.Writer, gone func(*Process), binary string, args ...string) (*Process, error) {
+	cmd := exec.Command(binary, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	// A signal from the terminal must reach only the first of them: it stops the others
+	// in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &Process{Name: name, cmd: cmd, exited: make(chan struct{})}
+	go func() {
+		defer close(p.exited)
+		_ = cmd.Wait() // how it ended is in its log
+		p.ending.Do(func() {
+			if gone != nil {
+				gone(p)
+			}
+		})
+	}()
+	return p, nil
+}
+
+// PID is its process ID.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Exited is closed when it is gone.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Kill ends it as a crash does, and waits until it is gone.
+func (p *Process) Kill() {
+	p.ending.Do(func() {})
+	_ = p.cmd.Process.Kill() // it may be gone
+	<-p.exited
+}
+
+// Hang stops it dead with its connections open, Continue lets it go on.
+func (p *Process) Hang()     { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
+func (p *Process) Continue() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Signal sends it a signal and does not wait. Its end is then expected.
+func (p *Process) Signal(s syscall.Signal) {
+	p.ending.Do(func() {})
+	_ = p.cmd.Process.Signal(s) // it may be gone
+}
+
+// Stop asks it to end, and kills it when it has not after a time: that is an error.
+func (p *Process) Stop(within time.Duration) error {
+	p.Signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+		return nil
+	case <-time.After(within):
+	}
+	p.Kill()
+	return fmt.Errorf("%s with pid %d had to be killed", p.Name, p.PID())
+}
+
+// StopAll stops several at the same time.
+func StopAll(all []*Process, within time.Duration) error {
+	failed := make([]error, len(all))
+	var stopping sync.WaitGroup
+	for i, p := range all {
+		stopping.Go(func() { failed[i] = p.Stop(within) })
+	}
+	stopping.Wait()
+	return errors.Join(failed...)
+}
+
+// Answers waits until a GET of the URL answers 200, or the process or the context
+// ends.
+func (p *Process) Answers(ctx context.Context, url string) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return fmt.Errorf("ask %s: %w", p.Name, err)
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer: %w", p.Name, ctx.Err())
+		case <-p.exited:
+			return fmt.Errorf("%s ended", p.Name)
+		case <-tick.C:
+		}
+	}
+}
+
+// FreeAddresses returns loopback addresses that nobody listens on now, all different.
+func FreeAddresses(n int) (addrs []string, err error) {
+	for range n {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer func() { _ = ln.Close() }() // once all are found: a port is never given twice
+		addrs = append(addrs, ln.Addr().String())
+	}
+	return addrs, nil
+}
