@@ -24,11 +24,11 @@ type Process struct {
 	exited chan struct{} // closed when it is gone
 }
 
-// Start runs a binary with arguments and returns at once. What it prints goes to log.
+// Start runs a binary with arguments and returns at once. What it says on stderr goes to log.
 // gone is called when it ends without having been told to; nil: nobody wants to know.
 func Start(name string, log io.Writer, gone func(*Process), binary string, args ...string) (*Process, error) {
 	cmd := exec.Command(binary, args...)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stderr = log
 	// A signal from the terminal must reach only the first of them: it stops the others
 	// in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
