@@ -67,6 +67,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.Role, "role", cfg.Role, "prefill, decode or both; a name only, any engine can do both")
 
 	f.StringVar(&cfg.Model, "model", cfg.Model, "name of the model; engines of one model give the same answers")
+	f.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "key that requests to /v1/ must bear")
 	f.StringSliceVar(&cfg.Adapters, "lora", cfg.Adapters, "LoRA adapters loaded at start, comma-separated")
 	f.IntVar(&cfg.MaxAdapters, "max-loras", cfg.MaxAdapters, "adapters that may be in one batch")
 	f.IntVar(&cfg.MeanOutputTokens, "mean-output-tokens", cfg.MeanOutputTokens, "mean length of an answer that ends by itself")

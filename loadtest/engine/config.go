@@ -36,6 +36,8 @@ type Config struct {
 	Role string
 	// Model is the name served. Engines with the same model give the same answers.
 	Model string
+	// APIKey is what requests to /v1/ must bear; empty: none (vLLM --api-key).
+	APIKey string
 	// Adapters are LoRA adapters loaded at start; MaxAdapters is how many may be in
 	// one batch.
 	Adapters    []string

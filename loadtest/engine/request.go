@@ -18,6 +18,7 @@ type requestFields struct {
 	TopP              *float64        `json:"top_p"`
 	Stop              stopStrings     `json:"stop"`
 	StopTokenIDs      []int32         `json:"stop_token_ids"`
+	AllowedTokenIDs   []int32         `json:"allowed_token_ids"`
 	IncludeStop       bool            `json:"include_stop_str_in_output"`
 	IgnoreEOS         bool            `json:"ignore_eos"`
 	Seed              *int64          `json:"seed"`
@@ -139,7 +140,7 @@ func (e *Engine) newGeneration(f *requestFields) (*generation, error) {
 	g := &generation{
 		n: 1, adapter: adapter, priority: f.Priority, transfer: transfer,
 		sampling: sampling{
-			maxTokens: -1, minTokens: f.MinTokens, stop: f.Stop, stopTokens: f.StopTokenIDs,
+			maxTokens: -1, minTokens: f.MinTokens, stop: f.Stop, stopTokens: f.StopTokenIDs, allowed: f.AllowedTokenIDs,
 			ignoreEOS: f.IgnoreEOS, includeStop: f.IncludeStop, topLogprobs: -1,
 		},
 	}

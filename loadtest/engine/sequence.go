@@ -22,6 +22,7 @@ type sampling struct {
 	minTokens   int
 	stop        []string
 	stopTokens  []int32
+	allowed     []int32 // the only tokens that may be said; none: all
 	ignoreEOS   bool
 	includeStop bool    // the stop string stays in the text
 	topLogprobs int     // others reported for each token; negative: no logprobs
@@ -154,6 +155,9 @@ func (s *sequence) sample(l *language) (token int32, p past) {
 			return script[said], p
 		}
 		return l.end, p
+	}
+	if allowed := s.sampling.allowed; len(allowed) > 0 {
+		return allowed[p.draw(0)%uint64(len(allowed))], p
 	}
 	mayEnd := !s.sampling.ignoreEOS && s.said() >= s.sampling.minTokens
 	return l.next(p, s.tokens[len(s.tokens)-1], mayEnd), p

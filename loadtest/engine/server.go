@@ -91,6 +91,10 @@ func (e *Engine) apiHandler() http.Handler {
 			}
 			route.serve = func(*Engine, *exchange) error { return err }
 		}
+		if e.cfg.APIKey != "" && strings.HasPrefix(r.URL.Path, "/v1") && r.Header.Get("Authorization") != "Bearer "+e.cfg.APIKey {
+			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
+			return
+		}
 		e.serve(w, r, route)
 	})
 }
