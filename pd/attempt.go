@@ -115,7 +115,7 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, id
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errFirstEvent)
 	defer cancel()
 
-	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
+	a.prefill.Sent()
 	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, id, nixlPrefill(j.req, j.prefix.teaches()))
 	if failed != nil {
 		o.blame(a.prefill, j, nil, failed)
@@ -186,7 +186,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errFirstEvent)
 	defer cancel()
 
-	a.decode.Sent(time.Duration(j.req.OutputTokens) * a.chosen.Terms.Step)
+	a.decode.Sent()
 	resp, data, failed := o.whole(ctx, leg, server, j, id, body)
 	if failed != nil {
 		return nil, failed
@@ -228,7 +228,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	if j.story != nil {
 		j.story.begin()
 	}
-	a.decode.Sent(0)
+	a.decode.Sent()
 	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, body)
 	if err != nil {
 		return giveUp(failedSend(legCtx, leg, server.ID(), err))
@@ -328,8 +328,9 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *journey, handoff *Handoff, f
 	case failed.Leg == PrefillLeg && j.req.ForcedTool && failed.Status == http.StatusInternalServerError:
 		verdict = pools.ErrNeutral // vLLM #38911: the request, not the server
 	case failed.maybeTransfer():
-		// The pair's fault as likely as the server's; decode alone tells them apart.
+		// The pair's fault as likely as the server's; a canary alone tells them apart.
 		o.Links.Fault(handoff.From.ID(), failed.Server, time.Now())
+		lease.Server().Suspect(pools.Decode)
 		verdict = pools.ErrNeutral
 	}
 	lease.Settle(verdict)

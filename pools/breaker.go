@@ -3,6 +3,7 @@ package pools
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -15,8 +16,6 @@ import (
 // the request itself was refused. Breakers ignore what wraps it.
 var ErrNeutral = errors.New("no verdict on the server")
 
-var errProbeDeadline = errors.New("half-open probe gave no verdict in time")
-
 // BreakerConfig says when a server is ejected softly and for how long.
 type BreakerConfig struct {
 	Consecutive int           // failures in a row that eject
@@ -25,7 +24,7 @@ type BreakerConfig struct {
 	Window      time.Duration // rolling
 	Ejection    time.Duration // the first; doubles with each that follows
 	MaxEjection time.Duration
-	Probe       time.Duration // how long a half-open server may take to prove itself
+	Probe       time.Duration // how long a canary may take
 }
 
 // DefaultBreaker ejects after five failures in a row or half of twenty in ten
@@ -42,36 +41,49 @@ func DefaultBreaker() BreakerConfig {
 	}
 }
 
-// breaker ejects one server for one leg. gobreaker counts and keeps the states;
-// what it lacks is here: ejections that grow with jitter, a deadline for a probe
-// that hangs, and a state that is read without a lock (its State() takes one).
+// breaker ejects one server for one leg. gobreaker counts the verdicts and says
+// when they are too bad; it is told never to let a request through again by
+// itself, since that request would be a client's. A canary proves the server, and
+// then a new gate, which has seen nothing, takes the old one's place.
 type breaker struct {
 	cfg  BreakerConfig
-	gate *gobreaker.TwoStepCircuitBreaker[struct{}]
+	gate atomic.Pointer[gobreaker.TwoStepCircuitBreaker[struct{}]]
 
 	openUntil atomic.Int64 // unix ns; 0 while closed
 	trips     atomic.Uint64
+	passed    atomic.Uint64 // canaries
+	failed    atomic.Uint64
+	changed   chan struct{} // tells the canary to look at the breaker again
 
-	// Only touched inside OnStateChange, which gobreaker calls under its lock.
-	streak   int
-	closedAt time.Time
+	mu        sync.Mutex // guards the rest; taken under gobreaker's own lock, never around it
+	streak    int        // ejections in a row
+	openedAt  time.Time
+	closedAt  time.Time
+	suspected bool
+	judgedAt  time.Time // of the last canary
 }
 
 func newBreaker(cfg BreakerConfig) *breaker {
-	b := &breaker{cfg: cfg}
-	b.gate = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Interval:     cfg.Window,
-		BucketPeriod: cfg.Window / 10,
-		// gobreaker's open time is constant; openUntil is ours and grows. One
-		// nanosecond leaves the decision to openUntil.
-		Timeout:       1,
-		ReadyToTrip:   b.readyToTrip,
-		OnStateChange: func(_ string, _, to gobreaker.State) { b.changed(to, time.Now()) },
+	b := &breaker{cfg: cfg, changed: make(chan struct{}, 1)}
+	b.gate.Store(b.newGate())
+	return b
+}
+
+func (b *breaker) newGate() *gobreaker.TwoStepCircuitBreaker[struct{}] {
+	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Interval:     b.cfg.Window,
+		BucketPeriod: b.cfg.Window / 10,
+		Timeout:      math.MaxInt64, // a gate that opened stays open
+		ReadyToTrip:  b.readyToTrip,
+		OnStateChange: func(_ string, _, to gobreaker.State) {
+			if to == gobreaker.StateOpen && !b.out() { // a canary may have been faster
+				b.eject(time.Now())
+			}
+		},
 		IsExcluded: func(err error) bool {
 			return errors.Is(err, ErrNeutral) || errors.Is(err, context.Canceled)
 		},
 	})
-	return b
 }
 
 func (b *breaker) readyToTrip(c gobreaker.Counts) bool {
@@ -82,23 +94,24 @@ func (b *breaker) readyToTrip(c gobreaker.Counts) bool {
 	return int(total) >= b.cfg.MinRequests && float64(c.TotalFailures) >= b.cfg.Ratio*float64(total)
 }
 
-func (b *breaker) changed(to gobreaker.State, now time.Time) {
-	switch to {
-	case gobreaker.StateOpen:
+// eject takes the server out, or keeps it out: longer each time in a row.
+func (b *breaker) eject(now time.Time) {
+	b.mu.Lock()
+	if b.openUntil.Load() == 0 {
+		b.openedAt = now
 		if !b.closedAt.IsZero() && now.Sub(b.closedAt) > b.cfg.MaxEjection {
 			b.streak = 0
 		}
-		b.openUntil.Store(now.Add(b.ejection(b.streak)).UnixNano())
-		b.streak++
-		b.trips.Add(1)
-	case gobreaker.StateClosed:
-		b.openUntil.Store(0)
-		b.closedAt = now
 	}
+	b.openUntil.Store(now.Add(b.ejection(b.streak)).UnixNano())
+	b.streak++
+	b.mu.Unlock()
+	b.trips.Add(1)
+	b.tell()
 }
 
 // ejection is the time out after streak ejections in a row before this one:
-// doubling, capped, +-20 % so that gateways do not probe in step.
+// doubling, capped, +-20 % so that gateways do not prove servers in step.
 func (b *breaker) ejection(streak int) time.Duration {
 	d := b.cfg.Ejection
 	for range streak {
@@ -110,49 +123,80 @@ func (b *breaker) ejection(streak int) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// ejected reports whether the server is out at the moment.
-func (b *breaker) ejected(now time.Time) bool { return now.UnixNano() < b.openUntil.Load() }
-
-// proving reports whether the server was ejected and has not yet answered well.
-func (b *breaker) proving() bool { return b.openUntil.Load() != 0 }
-
-// allow asks for a place. The verdict goes to done, once. A half-open server
-// gets one request at a time; sent starts the clock on it, and when no verdict
-// came within the probe time (or thrice the expected time, if longer) it is
-// judged failed: a probe that hangs would otherwise keep the server out for ever.
-func (b *breaker) allow(now time.Time) (p place, err error) {
-	if b.ejected(now) {
-		return place{}, gobreaker.ErrOpenState
+// tell wakes the canary.
+func (b *breaker) tell() {
+	select {
+	case b.changed <- struct{}{}:
+	default:
 	}
-	probing := b.proving()
-	verdict, err := b.gate.Allow()
-	if err != nil {
-		return place{}, err
-	}
-	if !probing {
-		return place{sent: func(time.Duration) {}, done: verdict}, nil
-	}
-	var once sync.Once
-	settle := func(err error) { once.Do(func() { verdict(err) }) }
-	deadline := time.AfterFunc(time.Hour, func() { settle(errProbeDeadline) })
-	return place{
-		sent: func(expected time.Duration) { deadline.Reset(max(b.cfg.Probe, 3*expected)) },
-		done: func(err error) {
-			deadline.Stop()
-			settle(err)
-		},
-	}, nil
 }
 
-// place is one request's stand with a breaker.
-type place struct {
-	sent func(expected time.Duration)
-	done func(error)
+// suspect asks for a canary: something failed that may have been the server, or
+// its partner, or what lies between them.
+func (b *breaker) suspect() {
+	b.mu.Lock()
+	b.suspected = true
+	b.mu.Unlock()
+	b.tell()
+}
+
+// proveNow makes the canary of an ejected server due at once: it was down and is
+// up again, so it is most likely another process.
+func (b *breaker) proveNow(now time.Time) {
+	if until := b.openUntil.Load(); until > now.UnixNano() && b.openUntil.CompareAndSwap(until, now.UnixNano()) {
+		b.tell()
+	}
+}
+
+// canaryDue returns when the next canary is due, false if none is. Suspicion
+// sends at most one in each pause.
+func (b *breaker) canaryDue(pause time.Duration) (time.Time, bool) {
+	if until := b.openUntil.Load(); until != 0 {
+		return time.Unix(0, until), true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.judgedAt.Add(pause), b.suspected
+}
+
+// judge takes the verdict of a canary: nil lets the server take requests again,
+// after the time that is returned; an error ejects it, or keeps it ejected.
+func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
+	b.mu.Lock()
+	b.suspected, b.judgedAt = false, now
+	b.mu.Unlock()
+	if verdict != nil {
+		b.failed.Add(1)
+		b.eject(now)
+		return 0
+	}
+	b.passed.Add(1)
+	if b.openUntil.Load() == 0 {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gate.Store(b.newGate())
+	b.openUntil.Store(0)
+	b.closedAt = now
+	return now.Sub(b.openedAt)
+}
+
+// out reports whether the server takes no request: it was ejected and no canary
+// has proved it since.
+func (b *breaker) out() bool { return b.openUntil.Load() != 0 }
+
+// allow asks for a place. The verdict goes to done, once.
+func (b *breaker) allow() (done func(error), err error) {
+	if b.out() {
+		return nil, gobreaker.ErrOpenState
+	}
+	return b.gate.Load().Allow()
 }
 
 // fail counts a failure that no open claim stands for.
 func (b *breaker) fail(err error) {
-	if done, refused := b.gate.Allow(); refused == nil {
+	if done, refused := b.allow(); refused == nil {
 		done(err)
 	}
 }
@@ -162,21 +206,25 @@ type BreakerState string
 
 const (
 	Closed   BreakerState = "closed"
-	HalfOpen BreakerState = "half_open"
+	HalfOpen BreakerState = "half_open" // a canary is due or under way
 	Open     BreakerState = "open"
 )
 
 func (b *breaker) state(now time.Time) BreakerState {
-	switch {
-	case b.ejected(now):
+	switch until := b.openUntil.Load(); {
+	case until == 0:
+		return Closed
+	case now.UnixNano() < until:
 		return Open
-	case b.proving():
-		return HalfOpen
 	}
-	return Closed
+	return HalfOpen
 }
 
 // Breaker returns the state of the server's breaker for one leg.
 func (l *live) Breaker(leg Role, now time.Time) BreakerState {
 	return l.breakers[legIndex(leg)].state(now)
 }
+
+// Suspect asks for a canary on the leg: a transfer failed, and only the server's
+// own work can tell whether it was the server's fault.
+func (l *live) Suspect(leg Role) { l.breakers[legIndex(leg)].suspect() }

@@ -28,7 +28,7 @@ func use(t *testing.T, s *Server, leg Role, verdict error) bool {
 		}
 		return false
 	}
-	l.Sent(0)
+	l.Sent()
 	l.Settle(verdict)
 	l.Release()
 	return true
@@ -78,52 +78,59 @@ func TestBreaker_EjectionsDoubleUpToTheCap(t *testing.T) {
 				t.Errorf("ejection %d took %v, want %v +-20 %%", i+1, got, want)
 			}
 			want = min(2*want, time.Minute)
-			if !use(t, s, Decode, errEngine) { // the probe fails
-				t.Fatal("a half-open breaker refused its probe")
+			s.breakers[1].judge(errEngine, time.Now())
+		}
+	})
+}
+
+// However long the ejection is over, no client's request proves the server.
+func TestBreaker_OnlyACanaryProvesAServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(Decode)
+		trip(t, s, Decode)
+		time.Sleep(time.Hour)
+		if got := s.Breaker(Decode, time.Now()); got != HalfOpen {
+			t.Fatalf("after the ejection: %s", got)
+		}
+		if use(t, s, Decode, nil) {
+			t.Fatal("a client's request was let through")
+		}
+		if away := s.breakers[1].judge(nil, time.Now()); away != time.Hour {
+			t.Errorf("away for %v", away)
+		}
+		for range 4 { // what was counted before is forgotten
+			if !use(t, s, Decode, errEngine) {
+				t.Fatal("a proved server refuses")
 			}
 		}
-	})
-}
-
-func TestBreaker_AHungProbeIsJudgedByItsDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := testServer(Decode)
-		trip(t, s, Decode)
-		time.Sleep(2 * time.Second)
-		hung, err := s.Claim(Decode, Work{}, false)
-		if err != nil {
-			t.Fatalf("the probe was refused: %v", err)
-		}
-		if _, err := s.Claim(Decode, Work{}, false); !errors.Is(err, ErrRefused) {
-			t.Fatal("a second request passed while the probe was out")
-		}
-		time.Sleep(time.Minute) // prefill runs first: the clock stands still until Sent
-		if got := s.Breaker(Decode, time.Now()); got != HalfOpen {
-			t.Fatalf("before the probe was sent: %s", got)
-		}
-		hung.Sent(0)
-		time.Sleep(DefaultBreaker().Probe + time.Millisecond)
-		if got := s.Breaker(Decode, time.Now()); got != Open {
-			t.Fatalf("after the probe's deadline: %s", got)
-		}
-		hung.Settle(nil) // too late to count
-		hung.Release()
-		if got := s.Breaker(Decode, time.Now()); got != Open {
-			t.Fatalf("a verdict after the deadline counted: %s", got)
-		}
-	})
-}
-
-func TestBreaker_AProbeThatAnswersCloses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := testServer(Decode)
-		trip(t, s, Decode)
-		time.Sleep(2 * time.Second)
-		use(t, s, Decode, nil)
 		if got := s.Breaker(Decode, time.Now()); got != Closed {
 			t.Fatalf("got %s", got)
 		}
 	})
+}
+
+func TestBreaker_ASuspectIsEjectedByItsCanaryAlone(t *testing.T) {
+	b := newBreaker(DefaultBreaker())
+	now := time.Now()
+	if _, due := b.canaryDue(time.Second); due {
+		t.Fatal("a canary is due for no reason")
+	}
+	b.suspect()
+	if at, due := b.canaryDue(time.Second); !due || at.After(now) {
+		t.Fatalf("due %v, at %v", due, at)
+	}
+	b.judge(nil, now)
+	if _, due := b.canaryDue(time.Second); due || b.out() {
+		t.Fatal("a canary that passed left a trace")
+	}
+	b.suspect()
+	if at, due := b.canaryDue(time.Second); !due || !at.Equal(now.Add(time.Second)) {
+		t.Fatalf("the second within the pause: due %v, at %v", due, at)
+	}
+	b.judge(errEngine, now)
+	if b.state(now) != Open {
+		t.Fatal("a canary that failed did not eject")
+	}
 }
 
 func TestBreaker_NeutralOutcomesNeverCount(t *testing.T) {
@@ -135,7 +142,7 @@ func TestBreaker_NeutralOutcomesNeverCount(t *testing.T) {
 	if got := s.Breaker(Decode, time.Now()); got != Closed {
 		t.Fatalf("after 20,000 neutral outcomes: %s", got)
 	}
-	if c := s.breakers[1].gate.Counts(); c.TotalFailures != 0 || c.TotalSuccesses != 0 {
+	if c := s.breakers[1].gate.Load().Counts(); c.TotalFailures != 0 || c.TotalSuccesses != 0 {
 		t.Fatalf("neutral outcomes were counted: %+v", c)
 	}
 }
@@ -148,11 +155,11 @@ func TestLease_EndingsRunOnceAndABrokenStreamCountsAgain(t *testing.T) {
 	}
 	l.Settle(nil)
 	l.Settle(errEngine)
-	if c := s.breakers[1].gate.Counts(); c.TotalSuccesses != 1 || c.TotalFailures != 0 {
+	if c := s.breakers[1].gate.Load().Counts(); c.TotalSuccesses != 1 || c.TotalFailures != 0 {
 		t.Fatalf("a second verdict counted: %+v", c)
 	}
 	l.Broke(errEngine)
-	if c := s.breakers[1].gate.Counts(); c.TotalSuccesses != 1 || c.TotalFailures != 1 {
+	if c := s.breakers[1].gate.Load().Counts(); c.TotalSuccesses != 1 || c.TotalFailures != 1 {
 		t.Fatalf("the broken stream did not count as a failure of its own: %+v", c)
 	}
 	l.Release()

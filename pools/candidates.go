@@ -9,11 +9,11 @@ import (
 // whether the pool is in panic mode.
 //
 // Out at once, whatever their share: servers that are down, draining, or do not
-// serve the model. Out softly: servers whose breaker is open. Soft ejection may
-// take at most share of the servers that are up (but one of two, always); beyond
+// serve the model. Out softly: servers that were ejected and that no canary has
+// proved since. Soft ejection may take at most share of the servers that are up (but one of two, always); beyond
 // that the breakers are more likely wrong than the servers, and all are used:
 // panic mode. Servers that asked for a pause are left out as long as others
-// remain.
+// remain, and so are those that return and have enough for now.
 func Candidates(servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
 	var up, closed, rested []*Server
 	for _, s := range servers {
@@ -25,7 +25,7 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 			continue
 		}
 		up = append(up, s)
-		if s.breakers[legIndex(leg)].ejected(now) {
+		if s.breakers[legIndex(leg)].out() {
 			continue
 		}
 		closed = append(closed, s)
@@ -37,9 +37,9 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 		return up, true
 	}
 	if len(rested) > 0 {
-		return rested, false
+		closed = rested
 	}
-	return closed, false
+	return unhurried(closed, leg, now), false
 }
 
 // mayEject is how many of n servers may be out softly at once.

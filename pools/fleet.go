@@ -15,7 +15,8 @@ import (
 type Config struct {
 	ProbeInterval time.Duration // between two probes of one server
 	ProbeTimeout  time.Duration
-	EjectShare    float64 // of a pool that may be ejected softly, 0..1
+	EjectShare    float64       // of a pool that may be ejected softly, 0..1
+	SlowStart     time.Duration // longest ramp of a server that returns; 0 is none
 	Breaker       BreakerConfig
 	Prefill       Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          Curve // likewise, by StepFeatures
@@ -31,6 +32,7 @@ func Default() Config {
 		ProbeInterval: time.Second,
 		ProbeTimeout:  2 * time.Second,
 		EjectShare:    0.5,
+		SlowStart:     10 * time.Second,
 		Breaker:       DefaultBreaker(),
 		Prefill:       Curve{0.0165, 0.015184, 0.00042099},
 		Step:          Curve{0.006, 0.00035, 0.01},
@@ -44,6 +46,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("probe-interval and probe-timeout must be positive")
 	case c.EjectShare < 0 || c.EjectShare > 1:
 		return fmt.Errorf("eject-share %v: want 0 to 1", c.EjectShare)
+	case c.SlowStart < 0:
+		return fmt.Errorf("slow-start must not be negative")
 	case c.Breaker.Consecutive < 1 || c.Breaker.Ratio <= 0 || c.Breaker.Ratio > 1:
 		return fmt.Errorf("breaker-failures must be at least 1, breaker-ratio above 0 and at most 1")
 	case c.Breaker.Ejection <= 0 || c.Breaker.MaxEjection < c.Breaker.Ejection || c.Breaker.Probe <= 0:
@@ -55,9 +59,9 @@ func (c Config) Validate() error {
 // Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
 // swaps it.
 type Fleet struct {
-	cfg    Config
-	client *http.Client
-	log    *slog.Logger
+	cfg       Config
+	transport http.RoundTripper
+	log       *slog.Logger
 
 	snapshot atomic.Pointer[[]*Server]
 	others   atomic.Pointer[Replicas] // nil while work is not shared
@@ -73,14 +77,15 @@ type watcher struct {
 	done chan struct{}
 }
 
-// NewFleet returns an empty fleet. The transport carries probes and scrapes.
+// NewFleet returns an empty fleet. The transport carries probes, scrapes and
+// canaries.
 func NewFleet(cfg Config, transport http.RoundTripper, log *slog.Logger) *Fleet {
 	f := &Fleet{
-		cfg:      cfg,
-		client:   &http.Client{Transport: transport, Timeout: cfg.ProbeTimeout, CheckRedirect: noRedirect},
-		log:      log,
-		watchers: make(map[string]watcher),
-		worked:   make(chan struct{}, 1),
+		cfg:       cfg,
+		transport: transport,
+		log:       log,
+		watchers:  make(map[string]watcher),
+		worked:    make(chan struct{}, 1),
 	}
 	f.snapshot.Store(&[]*Server{})
 	return f
@@ -128,10 +133,22 @@ func (f *Fleet) Apply(specs []Spec) error {
 func (f *Fleet) watch(spec Spec) watcher {
 	ctx, stop := context.WithCancel(context.Background())
 	w := watcher{live: newLive(f.cfg), stop: stop, done: make(chan struct{})}
-	p := prober{spec: spec, live: w.live, cfg: f.cfg, client: f.client, log: f.log.With("server", spec.ID())}
+	p := prober{
+		spec: spec, live: w.live, cfg: f.cfg, log: f.log.With("server", spec.ID()),
+		client: &http.Client{Transport: f.transport, Timeout: f.cfg.ProbeTimeout, CheckRedirect: noRedirect},
+	}
+	var parts sync.WaitGroup
+	parts.Go(func() { p.run(ctx) })
+	for i, leg := range []Role{Prefill, Decode} {
+		c := canary{prober: p, leg: leg, breaker: w.breakers[i]}
+		c.client = &http.Client{Transport: f.transport, Timeout: f.cfg.Breaker.Probe, CheckRedirect: noRedirect}
+		if spec.Role.Serves(leg) {
+			parts.Go(func() { c.run(ctx) })
+		}
+	}
 	go func() {
 		defer close(w.done)
-		p.run(ctx)
+		parts.Wait()
 	}()
 	return w
 }

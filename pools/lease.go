@@ -18,7 +18,7 @@ type Lease struct {
 	server   *Server
 	leg      Role
 	seq      uint64
-	place    place
+	verdict  func(error)
 	settled  atomic.Bool
 	released atomic.Bool
 	sent     time.Time
@@ -31,14 +31,14 @@ func (s *Server) Claim(leg Role, work Work, anyway bool) (*Lease, error) {
 		return nil, fmt.Errorf("%s for %s: %w", s.id, leg, ErrRefused)
 	}
 	now := time.Now()
-	taken := place{sent: func(time.Duration) {}, done: func(error) {}}
+	verdict := func(error) {}
 	if !anyway {
 		var err error
-		if taken, err = s.breakers[legIndex(leg)].allow(now); err != nil {
+		if verdict, err = s.breakers[legIndex(leg)].allow(); err != nil {
 			return nil, fmt.Errorf("%s for %s: %w: %w", s.id, leg, ErrRefused, err)
 		}
 	}
-	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), place: taken}
+	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), verdict: verdict}
 	s.mu.Lock()
 	s.work[legIndex(leg)].add(workItem{Work: work, seq: l.seq}, now)
 	s.mu.Unlock()
@@ -49,19 +49,15 @@ func (s *Server) Claim(leg Role, work Work, anyway bool) (*Lease, error) {
 // Server returns where the place is.
 func (l *Lease) Server() *Server { return l.server }
 
-// Sent says that the request is on its way now and should be answered in about
-// the expected time. A place may be held for a while before: decode's, while
-// prefill runs.
-func (l *Lease) Sent(expected time.Duration) {
-	l.sent = time.Now()
-	l.place.sent(expected)
-}
+// Sent says that the request is on its way now. A place may be held for a while
+// before: decode's, while prefill runs.
+func (l *Lease) Sent() { l.sent = time.Now() }
 
 // Settle tells the breaker how the server did: nil at the first content event,
 // the error before it. Only the first call counts.
 func (l *Lease) Settle(err error) {
 	if l.settled.CompareAndSwap(false, true) {
-		l.place.done(err)
+		l.verdict(err)
 	}
 }
 

@@ -13,6 +13,8 @@ type live struct {
 	load      atomic.Pointer[Load]
 	busyUntil atomic.Int64 // unix ns; the engine asked to be left alone until then
 	breakers  [2]*breaker  // prefill, decode
+	ramps     [2]atomic.Pointer[ramp]
+	downSince atomic.Int64 // unix ns; 0 while up, and before the server was ever up
 	recheck   chan struct{}
 
 	// tellsCached is set once the engine has reported cached tokens. vLLM leaves
@@ -113,7 +115,28 @@ func (l *live) MarkDown(reason string) {
 // server is there and not that there is no such model. They are asked for again
 // before the server takes anything.
 func (l *live) setDown(reason string) {
-	l.health.Store(&Health{Reason: reason, Models: l.health.Load().Models})
+	was := l.health.Load()
+	l.health.Store(&Health{Reason: reason, Models: was.Models})
+	if was.Up {
+		l.downSince.Store(time.Now().UnixNano())
+	}
+}
+
+// setUp lets the server in again: gradually, and proved first if it was ejected.
+func (l *live) setUp(models []Model, slowStart time.Duration, now time.Time) {
+	was := l.health.Load()
+	l.health.Store(&Health{Up: true, Models: models})
+	if was.Up {
+		return
+	}
+	away := slowStart // a server that is new is as cold as one that was long away
+	if since := l.downSince.Load(); since != 0 {
+		away = now.Sub(time.Unix(0, since))
+	}
+	for i, leg := range []Role{Prefill, Decode} {
+		l.returned(leg, away, slowStart, now)
+		l.breakers[i].proveNow(now)
+	}
 }
 
 // MarkBusy asks for the server to be left alone for d: it answered 429 or 503,

@@ -13,6 +13,8 @@ var (
 		"State of the server's breaker for a leg: 1 for the state it is in (closed, half_open, open).", []string{"server", "leg", "state"}, nil)
 	ejectionsDesc = prometheus.NewDesc("tandem_breaker_ejections_total",
 		"Times that the breaker ejected the server for a leg.", []string{"server", "leg"}, nil)
+	canariesDesc = prometheus.NewDesc("tandem_canaries_total",
+		"Generations of the gateway's own that proved a server for a leg, or did not, by outcome (passed, failed).", []string{"server", "leg", "outcome"}, nil)
 	inFlightDesc = prometheus.NewDesc("tandem_server_in_flight_requests",
 		"Requests that this gateway has on the server, by leg.", []string{"server", "leg"}, nil)
 	inFlightTokensDesc = prometheus.NewDesc("tandem_server_in_flight_tokens",
@@ -29,7 +31,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, inFlightDesc, inFlightTokensDesc, engineDesc, panicDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, panicDesc} {
 		ch <- d
 	}
 }
@@ -38,6 +40,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	servers := c.fleet.Servers()
 	for _, s := range servers {
@@ -50,8 +55,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			for _, each := range []BreakerState{Closed, HalfOpen, Open} {
 				gauge(breakerDesc, oneIf(state == each), s.id, leg.String(), string(each))
 			}
-			trips := s.breakers[legIndex(leg)].trips.Load()
-			ch <- prometheus.MustNewConstMetric(ejectionsDesc, prometheus.CounterValue, float64(trips), s.id, leg.String())
+			b := s.breakers[legIndex(leg)]
+			counter(ejectionsDesc, b.trips.Load(), s.id, leg.String())
+			counter(canariesDesc, b.passed.Load(), s.id, leg.String(), "passed")
+			counter(canariesDesc, b.failed.Load(), s.id, leg.String(), "failed")
 			own := s.OwnInFlight(leg, now)
 			gauge(inFlightDesc, float64(own.Requests), s.id, leg.String())
 			gauge(inFlightTokensDesc, float64(own.Tokens), s.id, leg.String())

@@ -22,16 +22,20 @@ type prober struct {
 	spec   Spec
 	live   *live
 	cfg    Config
-	client *http.Client
+	client *http.Client // with the time limit of a probe
 	log    *slog.Logger
 }
 
 // run probes until ctx ends, at once when MarkDown asks for it. Intervals are
-// jittered so that many gateways and servers do not fall into step.
+// jittered, the first one most, so that gateways and servers that start together
+// do not probe in step.
 func (p *prober) run(ctx context.Context) {
-	for {
+	for first := true; ; first = false {
 		p.probe(ctx)
-		pause := time.Duration(float64(p.cfg.ProbeInterval) * (0.9 + 0.2*rand.Float64()))
+		pause := time.Duration(float64(p.cfg.ProbeInterval) * (0.8 + 0.4*rand.Float64()))
+		if first {
+			pause = rand.N(p.cfg.ProbeInterval)
+		}
 		next := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -74,7 +78,7 @@ func (p *prober) probe(ctx context.Context) {
 		p.down(ctx, was, fmt.Errorf("identity: %w", err))
 		return
 	}
-	p.live.health.Store(&Health{Up: true, Models: models})
+	p.live.setUp(models, p.cfg.SlowStart, time.Now())
 	if !was.Up {
 		p.log.Info("server up", "role", p.spec.Role.String(), "models", modelIDs(models))
 	}

@@ -41,7 +41,11 @@ func checkCommand() *cobra.Command {
 // check probes all servers at once and prints what each said.
 func check(ctx context.Context, cfg config, out io.Writer) error {
 	specs := cfg.specs()
-	client := &http.Client{Transport: pd.NewTransport(cfg.connect), Timeout: cfg.pools.ProbeTimeout}
+	transport, err := withEngineKey(pd.NewTransport(cfg.connect), cfg.engineKey)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: transport, Timeout: cfg.pools.ProbeTimeout}
 	lines := make([]string, len(specs))
 	failed := make([]bool, len(specs))
 	var probes sync.WaitGroup

@@ -33,6 +33,7 @@ type config struct {
 	drainDelay   time.Duration
 	drainTimeout time.Duration
 	connect      time.Duration
+	engineKey    string // file
 	otlp         string
 	traceShare   float64
 	logLevel     string
@@ -80,6 +81,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`; memory is about four times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
 
+	fs.StringVar(&c.engineKey, "engine-key-file", c.engineKey, "`file` that holds the key of engines started with --api-key, for probes and canaries; clients' requests bear their own")
 	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")
 	fs.DurationVar(&c.pd.PrefillTimeout, "prefill-timeout", c.pd.PrefillTimeout, "time for a prefill leg")
 	fs.DurationVar(&c.pd.FirstEventTimeout, "first-event-timeout", c.pd.FirstEventTimeout, "time for decode to give the first content of a stream")
@@ -101,7 +103,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.pools.Breaker.Ratio, "breaker-ratio", c.pools.Breaker.Ratio, "share of failures over ten seconds that ejects a server, `0..1`")
 	fs.DurationVar(&c.pools.Breaker.Ejection, "breaker-ejection", c.pools.Breaker.Ejection, "time of a first ejection; doubles with each that follows")
 	fs.DurationVar(&c.pools.Breaker.MaxEjection, "breaker-max-ejection", c.pools.Breaker.MaxEjection, "longest ejection")
-	fs.DurationVar(&c.pools.Breaker.Probe, "breaker-probe", c.pools.Breaker.Probe, "time for a server that returns from ejection to prove itself")
+	fs.DurationVar(&c.pools.Breaker.Probe, "breaker-probe", c.pools.Breaker.Probe, "time for a canary: the gateway's own generation of one token that proves an ejected server")
+	fs.DurationVar(&c.pools.SlowStart, "slow-start", c.pools.SlowStart, "longest time in which a server that returns gets a growing part of its share; 0: all at once")
 
 	fs.IntVar(&c.cost.KVBytesPerToken, "kv-bytes-per-token", c.cost.KVBytesPerToken, "KV cache of one token, `bytes`")
 	fs.IntVar(&c.cost.BlockTokens, "block-tokens", c.cost.BlockTokens, "tokens of one KV block")

@@ -149,9 +149,10 @@ func TestFailure_AKVLoadThatFailsIsDecodedAlone(t *testing.T) {
 		}
 	}
 	// The second may avoid the pair: the fault is charged to the link.
-	if s := c.decode[0].State(); s.LoadFailures < 1 || s.AggregatedDone != 2 {
+	if s := c.decode[0].State(); s.LoadFailures < 1 || s.AggregatedDone < 2 {
 		t.Errorf("%d load failures, %d decoded alone", s.LoadFailures, s.AggregatedDone)
 	}
+	eventually(t, "a canary clears decode", func() bool { return c.metric("tandem_canaries_total", `leg="decode"`, `outcome="passed"`) > 0 })
 	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {
 		t.Errorf("decode's breaker is %s for what the pair did", state)
 	}
@@ -266,55 +267,6 @@ func TestFailure_RetriesHaveABudget(t *testing.T) {
 	}
 }
 
-func TestFailure_AZombieIsEjectedAndReturns(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pools.Breaker.Ejection = 100 * time.Millisecond }})
-	zombie := c.decode[0]
-	zombie.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502}) // healthy, but every work fails
-	for range 40 {
-		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
-			t.Fatalf("%d: %s", got.status, got.body)
-		}
-	}
-	if n := c.metric("tandem_breaker_ejections_total", `leg="decode"`); n < 1 {
-		t.Fatalf("ejected %v times", n)
-	}
-	if n := zombie.State().RequestsByPath["/v1/chat/completions"]; n > 12 {
-		t.Errorf("%d of 40 requests reached the zombie", n)
-	}
-	zombie.ClearFaults()
-	eventually(t, "it serves again", func() bool {
-		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
-			t.Fatalf("%d: %s", got.status, got.body)
-		}
-		return zombie.State().DecodesDone+zombie.State().AggregatedDone > 2
-	})
-}
-
-// A lone server that is being proved must not turn the others' requests away.
-func TestFailure_ALoneServerUnderProofTakesAll(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }, config: func(cfg *config) {
-		cfg.pools.Breaker.Ejection = 50 * time.Millisecond
-		cfg.pools.Breaker.Consecutive = 3
-		cfg.pd.MaxRetries = 0
-	}})
-	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502})
-	decode := c.node.fleet.Servers()[1]
-	for range 3 {
-		c.post("/v1/completions", `{"model":"test-model","max_tokens":1,"prompt":"hi"}`)
-	}
-	c.decode[0].ClearFaults()
-	eventually(t, "the ejection ends", func() bool { return decode.Breaker(pools.Decode, time.Now()) == pools.HalfOpen })
-	results := make(chan answer)
-	for range 8 {
-		go func() { results <- c.post("/v1/chat/completions", chatBody("")) }()
-	}
-	for range 8 {
-		if got := <-results; got.status != 200 {
-			t.Errorf("%d: %s", got.status, got.body)
-		}
-	}
-}
-
 // A query of death must not go through the fleet server by server.
 func TestFailure_ARequestThatKillsTwoServersIsQuarantined(t *testing.T) {
 	c := newCluster(t, shape{prefill: 4, decode: 1, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }, config: func(cfg *config) {
@@ -380,13 +332,17 @@ func TestFailure_AServerThatFallsSilentGivesUpItsRequests(t *testing.T) {
 	c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) { cfg.pools.ProbeInterval = 50 * time.Millisecond }})
 	for _, silent := range []*engine.Engine{c.prefill[0], c.decode[0]} {
 		silent.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
-		answers := make(chan answer)
-		for _, body := range []string{chatBody(""), chatBody(`,"stream":true`), chatBody(""), chatBody(`,"stream":true`)} {
-			go func() { answers <- c.post("/v1/chat/completions", body) }()
-		}
-		eventually(t, "a request hangs", func() bool { return len(requests([]*engine.Engine{silent}, "/v1/chat/completions")) > 0 })
+		answers := make(chan answer, 1000)
+		asked := 0
+		eventually(t, "requests hang", func() bool {
+			for _, body := range []string{chatBody(""), chatBody(`,"stream":true`)} {
+				asked++
+				go func() { answers <- c.post("/v1/chat/completions", body) }()
+			}
+			return silent.State().ServerLoad > 1 || asked >= 1000
+		})
 		silent.SetFault(engine.Fault{Kind: engine.FaultUnhealthy})
-		for range 4 {
+		for range asked {
 			if got := <-answers; got.status != 200 || got.err != nil {
 				t.Errorf("%d, %v: %.200s", got.status, got.err, got.body)
 			}

@@ -54,7 +54,11 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		return nil, errors.Join(fmt.Errorf("listen for admin: %w", err), n.clients.Close())
 	}
 	transport := pd.NewTransport(cfg.connect)
-	n.fleet = pools.NewFleet(cfg.pools, transport, log)
+	own, err := withEngineKey(transport, cfg.engineKey)
+	if err != nil {
+		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	}
+	n.fleet = pools.NewFleet(cfg.pools, own, log)
 	n.sources = pools.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), n.fleet.Collector())
@@ -65,7 +69,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		n.replicas = pools.NewReplicas(n.fleet, n.redis, cfg.redis.prefix, cfg.redis.replicaName(), log)
 		reg.MustRegister(n.replicas)
 	}
-	if err := n.locate(transport, reg); err != nil {
+	if err := n.locate(own, reg); err != nil {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 	}
 	if n.feeds, err = n.newFeeds(); err != nil {

@@ -1,0 +1,143 @@
+package pools
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// canary proves a server for one leg with a tiny generation of the gateway's own,
+// so that no client's request has to: when its ejection is over, or when a failure
+// left it in doubt. It has a goroutine of its own: a generation that hangs must
+// not keep health from being asked.
+type canary struct {
+	prober  // whose client has the time limit of a canary here
+	leg     Role
+	breaker *breaker
+}
+
+// run proves whenever the breaker asks for it, until ctx ends.
+func (c *canary) run(ctx context.Context) {
+	for {
+		var due <-chan time.Time // never, while no canary is due
+		if at, wanted := c.breaker.canaryDue(c.cfg.ProbeInterval); wanted {
+			due = time.After(time.Until(at))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.breaker.changed:
+		case <-due:
+			if !c.live.Health().Up {
+				pauseFor(ctx, c.cfg.ProbeInterval) // a server that is down is not asked
+				continue
+			}
+			c.prove(ctx)
+		}
+	}
+}
+
+func (c *canary) prove(ctx context.Context) {
+	was := c.breaker.out()
+	err := c.generate(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	now := time.Now()
+	away := c.breaker.judge(err, now)
+	switch {
+	case err == nil && was:
+		c.live.returned(c.leg, away, c.cfg.SlowStart, now)
+		c.log.Info("server proved by a canary", "leg", c.leg.String(), "away", away.String())
+	case err != nil:
+		c.log.Warn("canary failed", "leg", c.leg.String(), "error", probeReason(err))
+	}
+}
+
+// generate runs one generation on the server. An engine that refuses the request
+// is alive and may serve others: its clients' requests will tell.
+func (c *canary) generate(ctx context.Context) error {
+	model := baseModel(c.live.Health().Models)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.spec.URL+"/v1/completions", bytes.NewReader(canaryBody(c.leg, model)))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "tandem")
+	req.Header.Set("X-Request-Id", "tandem-canary-"+uuid.NewString())
+	if c.spec.Rank != nil {
+		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(*c.spec.Rank))
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
+	if err != nil {
+		return err
+	}
+	switch status := resp.StatusCode; {
+	case status == http.StatusOK:
+		return generated(body)
+	case status >= 400 && status < 500 && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests:
+		return nil
+	default:
+		return fmt.Errorf("canary answered %d", status)
+	}
+}
+
+// canaryBody asks for one token. On the prefill leg it does what a prefill does
+// (vLLM's NIXL connector) but ends by a stop and not by length: vLLM keeps blocks
+// for a decode only after the latter (nixl scheduler.py, request_finished), and
+// nobody would fetch these. The one token that may be said is the one that stops;
+// max_tokens is two because vLLM up to 0.10 looked at the length first
+// (vllm/v1/core/sched/utils.py, check_stop).
+func canaryBody(leg Role, model string) []byte {
+	body := struct {
+		Model       string         `json:"model"`
+		Prompt      string         `json:"prompt"`
+		MaxTokens   int            `json:"max_tokens"`
+		Temperature float64        `json:"temperature"`
+		Allowed     []int          `json:"allowed_token_ids,omitempty"`
+		Stop        []int          `json:"stop_token_ids,omitempty"`
+		Transfer    map[string]any `json:"kv_transfer_params,omitempty"`
+	}{Model: model, Prompt: "ping", MaxTokens: 1}
+	if leg == Prefill {
+		body.MaxTokens, body.Allowed, body.Stop = 2, []int{1}, []int{1}
+		body.Transfer = map[string]any{"do_remote_decode": true, "do_remote_prefill": false}
+	}
+	data, _ := json.Marshal(body) // strings and numbers always encode
+	return data
+}
+
+// baseModel is the first model that is no adapter.
+func baseModel(models []Model) string {
+	for _, m := range models {
+		if m.Parent == "" {
+			return m.ID
+		}
+	}
+	return ""
+}
+
+var errNoGeneration = errors.New("canary's answer is no completion")
+
+// generated checks that an answer is a completion.
+func generated(body []byte) error {
+	var answer struct {
+		Choices []json.RawMessage `json:"choices"`
+	}
+	if json.Unmarshal(body, &answer) != nil || len(answer.Choices) == 0 {
+		return errNoGeneration
+	}
+	return nil
+}
