@@ -90,12 +90,8 @@ func describeServers(fleet *pools.Fleet) []ServerStatus {
 			status.Breakers[leg.String()] = string(s.Breaker(leg, now))
 			status.InFlight[leg.String()] = LegStatus{own.Requests, own.Tokens, float64(own.Queue.Microseconds()) / 1000}
 		}
-		if load := s.Load(); load.FreshAt(now, fleet.ProbeInterval()) {
-			for name, g := range map[string]pools.Gauge{"running": load.Running, "waiting": load.Waiting, "kv_used": load.KVUsed, "kv_tokens": load.KVTokens} {
-				if g.Known {
-					status.Engine[name] = g.Value
-				}
-			}
+		for name, value := range s.FreshLoad(now).Readings() {
+			status.Engine[string(name)] = value
 		}
 		out = append(out, status)
 	}

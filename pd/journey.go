@@ -196,20 +196,17 @@ func (o *Orchestrator) candidate(j *journey, s *pools.Server, now time.Time) Can
 // present is the part of it that is the same for all requests.
 func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
 	own, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
+	load, curve := s.FreshLoad(now), s.PrefillCurve(now)
 	c := Candidate{
 		ID:      s.ID(),
 		Place:   Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone},
-		Queue:   prefill.Queue,
+		Queue:   prefill.Queue + load.ForeignQueue(curve, now),
 		Queued:  prefill.Requests,
-		Prefill: s.PrefillCurve(now),
+		Prefill: curve,
 		Step:    s.StepCurve(now),
 		Running: own.Requests,
 		Decodes: own.Requests,
 		KVUsed:  own.Tokens,
-	}
-	load := s.Load()
-	if !load.FreshAt(now, o.Fleet.ProbeInterval()) {
-		return c
 	}
 	if load.Running.Known {
 		// Others may use the server too; what was sent since the scrape is not in it.
@@ -221,6 +218,9 @@ func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
 	if load.KVUsed.Known && load.KVTokens.Known {
 		c.KVFree, c.KVKnown = int((1-load.KVUsed.Value)*load.KVTokens.Value), true
 		c.KVUsed = int(load.KVUsed.Value * load.KVTokens.Value)
+	}
+	if load.RunningTokens.Known {
+		c.KVUsed = int(load.RunningTokens.Value)
 	}
 	return c
 }

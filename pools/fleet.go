@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ type Config struct {
 	ProbeTimeout  time.Duration
 	EjectShare    float64       // of a pool that may be ejected softly, 0..1
 	SlowStart     time.Duration // longest ramp of a server that returns; 0 is none
+	LoadTables    []LoadTable   // how engines tell their load
 	Breaker       BreakerConfig
 	Prefill       Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          Curve // likewise, by StepFeatures
@@ -33,6 +35,7 @@ func Default() Config {
 		ProbeTimeout:  2 * time.Second,
 		EjectShare:    0.5,
 		SlowStart:     10 * time.Second,
+		LoadTables:    DefaultLoadTables(),
 		Breaker:       DefaultBreaker(),
 		Prefill:       Curve{0.0165, 0.015184, 0.00042099},
 		Step:          Curve{0.006, 0.00035, 0.01},
@@ -73,6 +76,7 @@ type Fleet struct {
 
 type watcher struct {
 	*live
+	spec Spec
 	stop context.CancelFunc
 	done chan struct{}
 }
@@ -112,10 +116,15 @@ func (f *Fleet) Apply(specs []Spec) error {
 		// The scheme is part of what is watched: http and https are two servers.
 		key := spec.URL + " " + spec.ID()
 		w, known := f.watchers[key]
-		if !known {
-			w = f.watch(spec)
-			f.watchers[key] = w
+		switch {
+		case !known:
+			w = f.watch(spec, newLive(f.cfg))
+		case !reflect.DeepEqual(w.spec, spec):
+			w.stop()
+			<-w.done
+			w = f.watch(spec, w.live)
 		}
+		f.watchers[key] = w
 		kept[key] = true
 		next = append(next, &Server{Spec: spec, id: spec.ID(), fleet: f, live: w.live})
 	}
@@ -130,12 +139,16 @@ func (f *Fleet) Apply(specs []Spec) error {
 	return nil
 }
 
-func (f *Fleet) watch(spec Spec) watcher {
+func (f *Fleet) watch(spec Spec, l *live) watcher {
 	ctx, stop := context.WithCancel(context.Background())
-	w := watcher{live: newLive(f.cfg), stop: stop, done: make(chan struct{})}
+	w := watcher{live: l, spec: spec, stop: stop, done: make(chan struct{})}
+	id := spec.ID()
 	p := prober{
-		spec: spec, live: w.live, cfg: f.cfg, log: f.log.With("server", spec.ID()),
+		spec: spec, live: l, cfg: f.cfg, log: f.log.With("server", id), load: newScraper(spec, f.cfg.LoadTables),
 		client: &http.Client{Transport: f.transport, Timeout: f.cfg.ProbeTimeout, CheckRedirect: noRedirect},
+		inFlight: func(now time.Time) InFlight {
+			return f.inFlight(id, l, Prefill, now).plus(f.inFlight(id, l, Decode, now))
+		},
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { p.run(ctx) })
@@ -162,6 +175,15 @@ func (f *Fleet) Close() {
 		<-w.done
 		delete(f.watchers, key)
 	}
+}
+
+// inFlight is the outstanding work of all gateways on a server.
+func (f *Fleet) inFlight(id string, l *live, leg Role, now time.Time) InFlight {
+	sum := l.OwnInFlight(leg, now)
+	if r := f.others.Load(); r != nil {
+		sum = sum.plus(r.inFlight(id, leg, now))
+	}
+	return sum
 }
 
 // noteWork wakes whoever tells other replicas of this one's work.

@@ -10,9 +10,11 @@ import (
 // the server is first seen and survives reloads of the configuration.
 type live struct {
 	health    atomic.Pointer[Health]
-	load      atomic.Pointer[Load]
-	busyUntil atomic.Int64 // unix ns; the engine asked to be left alone until then
-	breakers  [2]*breaker  // prefill, decode
+	scraped   atomic.Pointer[Load]
+	reported  atomic.Pointer[Load] // by ORCA
+	keep      time.Duration        // load older than this is not believed
+	busyUntil atomic.Int64         // unix ns; the engine asked to be left alone until then
+	breakers  [2]*breaker          // prefill, decode
 	ramps     [2]atomic.Pointer[ramp]
 	downSince atomic.Int64 // unix ns; 0 while up, and before the server was ever up
 	recheck   chan struct{}
@@ -62,11 +64,13 @@ func (l *live) fall() {
 func newLive(cfg Config) *live {
 	l := &live{
 		recheck: make(chan struct{}, 1),
+		keep:    3 * cfg.ProbeInterval,
 		prefill: NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
 		step:    NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
 	}
 	l.health.Store(&Health{Reason: "not probed yet"})
-	l.load.Store(&Load{})
+	l.scraped.Store(&Load{})
+	l.reported.Store(&Load{})
 	for i := range l.breakers {
 		l.breakers[i] = newBreaker(cfg.Breaker)
 	}
@@ -98,8 +102,16 @@ type Model struct {
 // Health returns the state as of the last probe or failed connection.
 func (l *live) Health() Health { return *l.health.Load() }
 
-// Load returns the last scraped load; its zero value is all unknown.
-func (l *live) Load() Load { return *l.load.Load() }
+// Load returns what the engine told last; its zero value is all unknown. What an
+// answer or a stream of reports told counts before a scrape that is older, and a
+// scrape fills in what they lack.
+func (l *live) Load() Load {
+	scraped, reported := l.scraped.Load(), l.reported.Load()
+	if reported.At.After(scraped.At) {
+		return reported.over(*scraped, l.keep)
+	}
+	return *scraped
+}
 
 // MarkDown takes the server out at once, because a connection to it was refused.
 // The next successful probe brings it back; one is due at once.
@@ -180,6 +192,10 @@ type InFlight struct {
 	Requests int
 	Tokens   int
 	Queue    time.Duration // predicted time until the outstanding work is done
+}
+
+func (w InFlight) plus(o InFlight) InFlight {
+	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue}
 }
 
 // OwnInFlight returns this gateway's own outstanding work on the server.

@@ -1,16 +1,6 @@
 package pools
 
-import (
-	"bytes"
-	"fmt"
-	"math"
-	"strconv"
-	"time"
-
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-)
+import "time"
 
 // Gauge is a reading that may be missing. Missing is unknown, never zero.
 type Gauge struct {
@@ -20,11 +10,19 @@ type Gauge struct {
 
 // Load is what an engine reports of itself.
 type Load struct {
-	Running  Gauge // requests in the batch
-	Waiting  Gauge // requests queued, or on a decode server waiting for remote KV
-	KVUsed   Gauge // share of KV blocks in use, 0..1 (the name "_perc" notwithstanding)
-	KVTokens Gauge // KV capacity in tokens
-	At       time.Time
+	Engine        string // whose names it was read by: vllm, sglang, trtllm, triton, or as configured
+	Running       Gauge  // requests in the batch
+	Waiting       Gauge  // requests queued, or on a decode server waiting for remote KV
+	RunningTokens Gauge  // tokens of KV that the batch holds
+	WaitingTokens Gauge  // prompt tokens queued, less what is cached where the engine knows it
+	KVUsed        Gauge  // share of KV in use, 0..1 (vLLM's name "_perc" notwithstanding)
+	KVTokens      Gauge  // KV capacity in tokens
+	BlockTokens   Gauge  // tokens of a KV block
+	Adapters      AdapterLoad
+	// Foreign is the prompt tokens waiting that no gateway sent, as far as this one
+	// knew when it read the load.
+	Foreign Gauge
+	At      time.Time
 }
 
 // FreshAt reports whether the load is young enough to believe: three scrapes.
@@ -32,100 +30,78 @@ func (l Load) FreshAt(now time.Time, interval time.Duration) bool {
 	return !l.At.IsZero() && now.Sub(l.At) <= 3*interval
 }
 
-// vLLM's names, newest first (vllm/v1/metrics/loggers.py). They are matched
-// exactly: num_requests_waiting_by_reason is another series.
-var (
-	runningNames = []string{"vllm:num_requests_running"}
-	waitingNames = []string{"vllm:num_requests_waiting"}
-	kvUsedNames  = []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}
-)
-
-const cacheConfigName = "vllm:cache_config_info"
-
-// parseLoad reads a Prometheus exposition. With a rank only the series of that
-// engine count; without, counts are summed over the engines and KV use is the
-// fullest engine's.
-func parseLoad(exposition []byte, rank *int) (load Load, err error) {
-	defer func() {
-		// expfmt v0.70.1 dereferences nil on some malformed texts.
-		if p := recover(); p != nil {
-			load, err = Load{}, fmt.Errorf("metrics: the parser failed: %v", p)
-		}
-	}()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(exposition))
-	if err != nil {
-		return Load{}, fmt.Errorf("metrics: %w", err)
-	}
-	sum := func(a, b float64) float64 { return a + b }
-	return Load{
-		Running:  fold(families, runningNames, rank, sum),
-		Waiting:  fold(families, waitingNames, rank, sum),
-		KVUsed:   fold(families, kvUsedNames, rank, math.Max),
-		KVTokens: kvTokens(families[cacheConfigName], rank),
-	}, nil
+// known reports whether any reading of the engine's work was found. An engine whose
+// statistics are off answers without a word of them.
+func (l Load) known() bool {
+	return l.Running.Known || l.Waiting.Known || l.RunningTokens.Known || l.WaitingTokens.Known || l.KVUsed.Known
 }
 
-// fold joins the series of the first name that has any.
-func fold(families map[string]*dto.MetricFamily, names []string, rank *int, join func(a, b float64) float64) Gauge {
-	for _, name := range names {
-		var g Gauge
-		for _, m := range families[name].GetMetric() {
-			v, ok := value(m)
-			if !ok || !ofRank(m, rank) {
-				continue
-			}
-			if g.Known {
-				v = join(g.Value, v)
-			}
-			g = Gauge{Value: v, Known: true}
-		}
+// Readings are what the load says, by name; what is unknown is not there.
+func (l Load) Readings() map[Reading]float64 {
+	known := make(map[Reading]float64)
+	for name, g := range map[Reading]Gauge{
+		Running: l.Running, Waiting: l.Waiting, RunningTokens: l.RunningTokens, WaitingTokens: l.WaitingTokens,
+		KVUsed: l.KVUsed, KVTokens: l.KVTokens, BlockTokens: l.BlockTokens,
+	} {
 		if g.Known {
-			return g
+			known[name] = g.Value
 		}
 	}
-	return Gauge{}
+	return known
 }
 
-// kvTokens is block_size x num_gpu_blocks, which vLLM tells in labels.
-func kvTokens(family *dto.MetricFamily, rank *int) Gauge {
-	var g Gauge
-	for _, m := range family.GetMetric() {
-		size, err1 := strconv.ParseFloat(label(m, "block_size"), 64)
-		blocks, err2 := strconv.ParseFloat(label(m, "num_gpu_blocks"), 64)
-		if err1 != nil || err2 != nil || !ofRank(m, rank) || !(size*blocks > 0) || math.IsInf(size*blocks, 0) {
-			continue
-		}
-		g = Gauge{Value: g.Value + size*blocks, Known: true}
+// over returns the load with what it lacks taken from an older one, unless that is
+// older by more than keep.
+func (l Load) over(older Load, keep time.Duration) Load {
+	if older.At.IsZero() || l.At.Sub(older.At) > keep {
+		return l
 	}
-	return g
-}
-
-func value(m *dto.Metric) (float64, bool) {
-	var v float64
-	switch {
-	case m.Gauge != nil:
-		v = m.Gauge.GetValue()
-	case m.Counter != nil:
-		v = m.Counter.GetValue()
-	case m.Untyped != nil:
-		v = m.Untyped.GetValue()
-	default:
-		return 0, false
-	}
-	return v, !math.IsNaN(v) && !math.IsInf(v, 0) && v >= 0
-}
-
-func ofRank(m *dto.Metric, rank *int) bool {
-	engine := label(m, "engine")
-	return rank == nil || engine == "" || engine == strconv.Itoa(*rank)
-}
-
-func label(m *dto.Metric, name string) string {
-	for _, l := range m.GetLabel() {
-		if l.GetName() == name {
-			return l.GetValue()
+	for _, g := range [...]struct{ to, from *Gauge }{
+		{&l.Running, &older.Running}, {&l.Waiting, &older.Waiting},
+		{&l.RunningTokens, &older.RunningTokens}, {&l.WaitingTokens, &older.WaitingTokens},
+		{&l.KVUsed, &older.KVUsed}, {&l.KVTokens, &older.KVTokens},
+		{&l.BlockTokens, &older.BlockTokens}, {&l.Foreign, &older.Foreign},
+	} {
+		if !g.to.Known {
+			*g.to = *g.from
 		}
 	}
-	return ""
+	if !l.Adapters.Known {
+		l.Adapters = older.Adapters
+	}
+	if l.Engine == "" {
+		l.Engine = older.Engine
+	}
+	return l
+}
+
+// assumedPrompt is how long a waiting prompt is taken to be where the engine counts
+// requests only and none of our own tells, in tokens.
+const assumedPrompt = 1024
+
+// foreign is how many prompt tokens wait beyond what the gateways have on the server.
+// Where the engine counts tokens they are compared, else requests.
+func (l Load) foreign(own InFlight) Gauge {
+	if l.WaitingTokens.Known {
+		return Gauge{Value: max(0, l.WaitingTokens.Value-float64(own.Tokens)), Known: true}
+	}
+	if !l.Waiting.Known {
+		return Gauge{}
+	}
+	each := float64(assumedPrompt)
+	if own.Requests > 0 {
+		each = float64(own.Tokens) / float64(own.Requests)
+	}
+	return Gauge{Value: max(0, l.Waiting.Value-float64(own.Requests)) * each, Known: true}
+}
+
+// ForeignQueue predicts how long the prompts that others sent still wait: their
+// tokens by the server's curve, less the time since they were counted.
+func (l Load) ForeignQueue(curve Curve, now time.Time) time.Duration {
+	if !l.Foreign.Known || l.Foreign.Value == 0 {
+		return 0
+	}
+	prompts := max(1, l.Foreign.Value/assumedPrompt)
+	each := curve.Time(PrefillFeatures(int(l.Foreign.Value/prompts), 0))
+	return max(0, time.Duration(prompts*float64(each))-now.Sub(l.At))
 }

@@ -20,7 +20,9 @@ var (
 	inFlightTokensDesc = prometheus.NewDesc("tandem_server_in_flight_tokens",
 		"Tokens of the requests that this gateway has on the server, by leg.", []string{"server", "leg"}, nil)
 	engineDesc = prometheus.NewDesc("tandem_server_engine_load",
-		"Load that the engine reports: requests running and waiting, KV in use as a share of 1. Absent when unknown or old.", []string{"server", "kind"}, nil)
+		"Load that the engine reports: requests and tokens running and waiting, KV in use as a share of 1, its capacity and block in tokens. Absent when unknown or old.", []string{"server", "kind"}, nil)
+	tokensDesc = prometheus.NewDesc("tandem_server_tokens",
+		"Tokens on the server: prompt tokens waiting for prefill, and tokens of the sequences running. As the engine reports them, else as the gateways count what they sent.", []string{"server", "state"}, nil)
 	panicDesc = prometheus.NewDesc("tandem_pool_panic",
 		"1 while more servers of the pool are ejected than may be, so that all are used.", []string{"model", "role"}, nil)
 )
@@ -31,7 +33,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, panicDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, panicDesc} {
 		ch <- d
 	}
 }
@@ -63,15 +65,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(inFlightDesc, float64(own.Requests), s.id, leg.String())
 			gauge(inFlightTokensDesc, float64(own.Tokens), s.id, leg.String())
 		}
-		load := s.Load()
-		if !load.FreshAt(now, c.fleet.cfg.ProbeInterval) {
-			continue
+		for kind, v := range s.FreshLoad(now).Readings() {
+			gauge(engineDesc, v, s.id, string(kind))
 		}
-		for kind, g := range map[string]Gauge{"running": load.Running, "waiting": load.Waiting, "kv_used": load.KVUsed} {
-			if g.Known {
-				gauge(engineDesc, g.Value, s.id, kind)
-			}
-		}
+		waiting, running := s.Tokens(now)
+		gauge(tokensDesc, waiting, s.id, "waiting")
+		gauge(tokensDesc, running, s.id, "running")
 	}
 	for _, m := range c.fleet.Models() {
 		for _, leg := range []Role{Prefill, Decode} {

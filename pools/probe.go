@@ -19,11 +19,14 @@ const maxProbeBody = 8 << 20
 // prober watches one server: is it healthy, which models does it serve, how
 // loaded is it.
 type prober struct {
-	spec   Spec
-	live   *live
-	cfg    Config
-	client *http.Client // with the time limit of a probe
-	log    *slog.Logger
+	spec Spec
+	live *live
+	cfg  Config
+	load *scraper
+	// inFlight is the work of all gateways on the server, in both roles.
+	inFlight func(now time.Time) InFlight
+	client   *http.Client // with the time limit of a probe
+	log      *slog.Logger
 }
 
 // run probes until ctx ends, at once when MarkDown asks for it. Intervals are
@@ -123,12 +126,12 @@ func rootCause(err error) error {
 }
 
 func (p *prober) healthy(ctx context.Context) error {
-	_, err := p.get(ctx, "/health")
+	_, err := p.get(ctx, p.spec.URL+"/health")
 	return err
 }
 
 func (p *prober) models(ctx context.Context) ([]Model, error) {
-	body, err := p.get(ctx, "/v1/models")
+	body, err := p.get(ctx, p.spec.URL+"/v1/models")
 	if err != nil {
 		return nil, err
 	}
@@ -136,18 +139,14 @@ func (p *prober) models(ctx context.Context) ([]Model, error) {
 }
 
 func (p *prober) scrape(ctx context.Context) {
-	body, err := p.get(ctx, "/metrics")
-	if err != nil {
-		return // the last load grows old, and old is unknown
-	}
-	if load, err := parseLoad(body, p.spec.Rank); err == nil {
-		load.At = time.Now()
-		p.live.load.Store(&load)
+	if load, ok := p.load.scrape(ctx, p.get); ok {
+		load.Foreign = load.foreign(p.inFlight(load.At))
+		p.live.scraped.Store(&load)
 	}
 }
 
-func (p *prober) get(ctx context.Context, path string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.spec.URL+path, nil)
+func (p *prober) get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +160,7 @@ func (p *prober) get(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %d", path, resp.StatusCode)
+		return nil, fmt.Errorf("%s answered %d", req.URL.Path, resp.StatusCode)
 	}
 	return body, nil
 }
@@ -200,8 +199,8 @@ func modelIDs(models []Model) []string {
 }
 
 // Probe asks a server once, without a fleet, what a prober would: for checking a
-// configuration by hand.
-func Probe(ctx context.Context, spec Spec, client *http.Client) (Health, Load, error) {
+// configuration by hand. Load that is unknown is a valid answer.
+func Probe(ctx context.Context, spec Spec, tables []LoadTable, client *http.Client) (Health, Load, error) {
 	p := prober{spec: spec, client: client}
 	if err := p.healthy(ctx); err != nil {
 		return Health{}, Load{}, err
@@ -210,9 +209,6 @@ func Probe(ctx context.Context, spec Spec, client *http.Client) (Health, Load, e
 	if err != nil {
 		return Health{}, Load{}, err
 	}
-	var load Load
-	if body, err := p.get(ctx, "/metrics"); err == nil {
-		load, _ = parseLoad(body, spec.Rank) // unknown load is a valid answer
-	}
+	load, _ := newScraper(spec, tables).scrape(ctx, p.get)
 	return Health{Up: true, Models: models}, load, nil
 }

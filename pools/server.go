@@ -42,6 +42,7 @@ type Spec struct {
 	Host      string // topology labels; empty is unknown
 	Rack      string
 	Zone      string
+	Metrics   string // URL of its Prometheus metrics; empty: where its engine has them
 	Drain     bool   // takes no new request; what is in flight runs out
 	Events    string // ZMQ address of its KV events; empty: it publishes none
 	Replay    string // ZMQ address that replays missed ones; empty: none
@@ -77,6 +78,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("server %q: rank %d is negative", s.URL, *s.Rank)
 	case s.Role == 0 || s.Role&^Both != 0:
 		return fmt.Errorf("server %q: has no role", s.URL)
+	case s.Metrics != "" && !strings.HasPrefix(s.Metrics, "http://") && !strings.HasPrefix(s.Metrics, "https://"):
+		return fmt.Errorf("server %q: metrics %q: want http://host:port/path", s.URL, s.Metrics)
 	case s.Connector != "nixl":
 		return fmt.Errorf("server %q: connector %q is not known (known: nixl)", s.URL, s.Connector)
 	}
@@ -95,14 +98,30 @@ type Server struct {
 // InFlight returns the outstanding work of all gateways on the server, as far as
 // this one knows.
 func (s *Server) InFlight(leg Role, now time.Time) InFlight {
-	sum := s.OwnInFlight(leg, now)
-	if r := s.fleet.others.Load(); r != nil {
-		other := r.inFlight(s.id, leg, now)
-		sum.Requests += other.Requests
-		sum.Tokens += other.Tokens
-		sum.Queue += other.Queue
+	return s.fleet.inFlight(s.id, s.live, leg, now)
+}
+
+// FreshLoad returns the load that the engine reports, all unknown once it is old.
+func (s *Server) FreshLoad(now time.Time) Load {
+	if load := s.Load(); load.FreshAt(now, s.fleet.cfg.ProbeInterval) {
+		return load
 	}
-	return sum
+	return Load{}
+}
+
+// Tokens returns the load of the server in tokens: prompt tokens that wait for
+// prefill, and those of the sequences that run. What the engine counts is preferred;
+// where it counts requests only, the gateways' own counts stand in.
+func (s *Server) Tokens(now time.Time) (waiting, running float64) {
+	load := s.FreshLoad(now)
+	waiting, running = float64(s.InFlight(Prefill, now).Tokens), float64(s.InFlight(Decode, now).Tokens)
+	if load.WaitingTokens.Known {
+		waiting = load.WaitingTokens.Value
+	}
+	if load.RunningTokens.Known {
+		running = load.RunningTokens.Value
+	}
+	return waiting, running
 }
 
 // ID names the server; see Spec.ID.

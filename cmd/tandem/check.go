@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -51,7 +52,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	var probes sync.WaitGroup
 	for i, spec := range specs {
 		probes.Go(func() {
-			health, load, err := pools.Probe(ctx, spec, client)
+			health, load, err := pools.Probe(ctx, spec, cfg.pools.LoadTables, client)
 			if err != nil {
 				lines[i], failed[i] = fmt.Sprintf("%s\t%s\tDOWN\t%v", spec.ID(), spec.Role, err), true
 				return
@@ -102,16 +103,12 @@ func modelNames(h pools.Health) string {
 
 func describeLoad(l pools.Load) string {
 	var parts []string
-	for _, g := range []struct {
-		name string
-		pools.Gauge
-	}{{"running", l.Running}, {"waiting", l.Waiting}, {"kv_used", l.KVUsed}} {
-		if g.Known {
-			parts = append(parts, fmt.Sprintf("%s %.3g", g.name, g.Value))
-		}
+	for name, value := range l.Readings() {
+		parts = append(parts, fmt.Sprintf("%s %.6g", name, value))
 	}
 	if len(parts) == 0 {
 		return "unknown"
 	}
-	return strings.Join(parts, ", ")
+	slices.Sort(parts)
+	return l.Engine + ": " + strings.Join(parts, ", ")
 }

@@ -30,6 +30,7 @@ type config struct {
 	redis   redisConfig
 	kv      localityConfig
 
+	loadMetrics  []string // entries of pools.LoadTables
 	drainDelay   time.Duration
 	drainTimeout time.Duration
 	connect      time.Duration
@@ -98,6 +99,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval, "time between two probes of a server, and between two scrapes of its load")
 	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe")
+	fs.StringSliceVar(&c.loadMetrics, "load-metric", c.loadMetrics, "other names of an engine's load, as `engine.reading=series`: vllm.waiting=my_queue, triton.running=busy{kind=all}, mine.blocks=info[num_blocks]; an engine that is not known is read at /metrics")
 	fs.Float64Var(&c.pools.EjectShare, "eject-share", c.pools.EjectShare, "share of a pool that breakers may eject, `0..1`; beyond it all servers are used")
 	fs.IntVar(&c.pools.Breaker.Consecutive, "breaker-failures", c.pools.Breaker.Consecutive, "failures in a row that eject a server")
 	fs.Float64Var(&c.pools.Breaker.Ratio, "breaker-ratio", c.pools.Breaker.Ratio, "share of failures over ten seconds that ejects a server, `0..1`")
@@ -144,6 +146,10 @@ func (c *config) validate() error {
 	if u, err := url.Parse(c.otlp); c.otlp != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return fmt.Errorf("otlp-endpoint %q: want http://host:port", c.otlp)
 	}
+	var err error
+	if c.pools.LoadTables, err = pools.LoadTables(c.loadMetrics); err != nil {
+		return err
+	}
 	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kv.validate()); err != nil {
 		return err
 	}
@@ -153,7 +159,7 @@ func (c *config) validate() error {
 	if c.connect <= 0 || c.drainTimeout <= 0 || c.drainDelay < 0 {
 		return errors.New("connect-timeout and drain-timeout must be positive, drain-delay not negative")
 	}
-	_, err := c.level()
+	_, err = c.level()
 	return err
 }
 

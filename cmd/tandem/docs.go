@@ -101,6 +101,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 | rank | data-parallel rank behind the address, where several share it |
 | host, rack, zone | topology labels; servers that share one are assumed to be linked as fast as it says |
 | connector | how decode obtains the KV: nixl (vLLM NIXL, pull) |
+| metrics | URL of the engine's Prometheus metrics, where they are not at its own address: http://10.0.0.1:8002/metrics of Triton |
 | events | ZMQ address of the engine's KV events, such as tcp://10.0.0.1:5557 |
 | replay | ZMQ address that replays missed events |
 | events-bind | true: the engine dials, and events is where the gateway listens for it |

@@ -47,7 +47,7 @@ func (l *serverList) add(e serverEntry) {
 	}
 	l.specs = append(l.specs, pools.Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: l.role, Connector: e.Connector,
-		Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
+		Metrics: e.Metrics, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
 		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind,
 	})
 }
@@ -57,6 +57,7 @@ type serverEntry struct {
 	URL       string `yaml:"url"`
 	Rank      *int   `yaml:"rank"`
 	Connector string `yaml:"connector"`
+	Metrics   string `yaml:"metrics"`
 	Host      string `yaml:"host"`
 	Rack      string `yaml:"rack"`
 	Zone      string `yaml:"zone"`

@@ -1,0 +1,61 @@
+package pools
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// AdapterLoad is which LoRA adapters an engine has in its batch and which wait for a
+// place in one. Known is false until the engine has served an adapter.
+type AdapterLoad struct {
+	Max     int // adapters that fit into one batch; 0 is unknown
+	Running []string
+	Waiting []string
+	Known   bool
+}
+
+// adapterSeries is vLLM's: its labels hold the names, its value the time at which
+// they were true. Old label sets stay exposed beside the newest.
+const adapterSeries = "vllm:lora_requests_info"
+
+// parseAdapters reads the newest sample.
+func parseAdapters(families map[string]*dto.MetricFamily) AdapterLoad {
+	family := families[adapterSeries]
+	if family == nil {
+		family = families[strings.ReplaceAll(adapterSeries, ":", "_")]
+	}
+	var newest *dto.Metric
+	at := -1.0
+	for _, m := range family.GetMetric() {
+		if v, ok := (Series{}).value(m); ok && v > at {
+			newest, at = m, v
+		}
+	}
+	if newest == nil {
+		return AdapterLoad{}
+	}
+	most, err := strconv.Atoi(label(newest, "max_lora"))
+	if err != nil || most < 0 {
+		most = 0
+	}
+	return AdapterLoad{
+		Max: most, Known: true,
+		Running: names(label(newest, "running_lora_adapters")),
+		Waiting: names(label(newest, "waiting_lora_adapters")),
+	}
+}
+
+// names splits a list by commas; each name once, sorted.
+func names(list string) []string {
+	var all []string
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,82 @@
+package pools
+
+import (
+	"context"
+	"time"
+)
+
+// loadPage is one place where an engine may tell its load.
+type loadPage struct {
+	url   string
+	parse func(body []byte, rank *int) (Load, error)
+}
+
+// loadPages lists where a server's load may be found, best first: SGLang's own list,
+// which counts tokens, then each path that a table names, once. Metrics that are
+// said to be elsewhere are looked for nowhere else.
+func loadPages(spec Spec, tables []LoadTable) []loadPage {
+	pages := []loadPage{{spec.URL + sglangLoadsPath, parseSGLangLoads}}
+	if spec.Metrics != "" {
+		return append(pages, loadPage{spec.Metrics, func(body []byte, rank *int) (Load, error) { return parseLoad(body, tables, rank) }})
+	}
+	byPath := make(map[string][]LoadTable)
+	var paths []string
+	for _, t := range tables {
+		if byPath[t.Path] == nil {
+			paths = append(paths, t.Path)
+		}
+		byPath[t.Path] = append(byPath[t.Path], t)
+	}
+	for _, path := range paths {
+		here := byPath[path]
+		pages = append(pages, loadPage{spec.URL + path, func(body []byte, rank *int) (Load, error) { return parseLoad(body, here, rank) }})
+	}
+	return pages
+}
+
+// searchEvery is how many scrapes pass between two looks at all pages: an engine's
+// best page may have been silent when it was looked for.
+const searchEvery = 60
+
+// scraper finds and reads the load of one server.
+type scraper struct {
+	pages []loadPage
+	rank  *int
+	found int // index of the page that told something last, -1 if none did
+	reads int // since all pages were looked at
+}
+
+func newScraper(spec Spec, tables []LoadTable) *scraper {
+	return &scraper{pages: loadPages(spec, tables), rank: spec.Rank, found: -1}
+}
+
+// scrape returns the load as the engine tells it now, false when it tells nothing:
+// the last load grows old then, and old is unknown.
+func (s *scraper) scrape(ctx context.Context, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
+	if s.reads++; s.found >= 0 && s.reads < searchEvery {
+		if load, ok := s.read(ctx, s.pages[s.found], get); ok {
+			return load, true
+		}
+	}
+	for i, page := range s.pages {
+		if load, ok := s.read(ctx, page, get); ok {
+			s.found, s.reads = i, 0
+			return load, true
+		}
+	}
+	s.found = -1
+	return Load{}, false
+}
+
+func (s *scraper) read(ctx context.Context, page loadPage, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
+	body, err := get(ctx, page.url)
+	if err != nil {
+		return Load{}, false
+	}
+	load, err := page.parse(body, s.rank)
+	if err != nil || !load.known() {
+		return Load{}, false
+	}
+	load.At = time.Now()
+	return load, true
+}
