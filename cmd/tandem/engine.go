@@ -96,6 +96,10 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.DurationVar(&cfg.Lease, "kv-lease", cfg.Lease, "how long a finished prefill holds its KV for the decode, in real time")
 	f.StringVar(&cfg.LoadFailure, "kv-load-failure", cfg.LoadFailure, "what a decode does when a hand-off is of no use: recompute or fail")
 
+	f.StringVar(&cfg.Connector, "connector", cfg.Connector, "how KV is handed over: "+strings.Join(engine.Connectors(), ", "))
+	f.DurationVar(&cfg.MeetTimeout, "meet-timeout", cfg.MeetTimeout, "how long a leg waits for the other one where both run at once, in real time")
+	f.BoolVar(&cfg.DecodeReuse, "decode-reuse", cfg.DecodeReuse, "SGLang's decode reuses the prefixes that it holds")
+
 	f.BoolVar(&cfg.CachedTokensInUsage, "cached-tokens", cfg.CachedTokensInUsage, "report cached_tokens in usage")
 	f.BoolVar(&cfg.Embeddings, "embeddings", cfg.Embeddings, "serve /v1/embeddings")
 	f.BoolVar(&cfg.ForcedToolPrefillFails, "forced-tool-prefill-fails", cfg.ForcedToolPrefillFails, "answer 500 to a one-token prefill with a forced tool_choice (vLLM issue 38911)")

@@ -56,6 +56,9 @@ func (e *Engine) prepare(in *chatRequest) (*chatWork, error) {
 		return nil, err
 	}
 	g.prompts = [][]int32{prompt}
+	if g.transfer, err = e.transferOf(&in.requestFields, g.n); err != nil {
+		return nil, err
+	}
 	call, err := e.forcedCall(in.Tools, in.ToolChoice)
 	if err != nil {
 		return nil, err

@@ -41,6 +41,9 @@ func (e *Engine) prepareCompletion(in *completionRequest) (*generation, error) {
 	if g.prompts, err = e.parsePrompts(in.Prompt, in.AddSpecialTokens == nil || *in.AddSpecialTokens); err != nil {
 		return nil, err
 	}
+	if g.transfer, err = e.transferOf(&in.requestFields, len(g.prompts)*g.n); err != nil {
+		return nil, err
+	}
 	format, err := in.format()
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -91,6 +92,15 @@ type Config struct {
 	// LoadFailure is recompute or fail.
 	LoadFailure string
 
+	// Connector is how KV gets from a prefill to a decode engine. With those whose legs
+	// meet, the side channel is prefill's bootstrap server.
+	Connector string
+	// MeetTimeout is how long a leg waits for the other one, in real time.
+	MeetTimeout time.Duration
+	// DecodeReuse: a decode leg keeps and reuses the prefixes that it has; SGLang's does
+	// so only when switched on.
+	DecodeReuse bool
+
 	// CachedTokensInUsage reports usage.prompt_tokens_details.cached_tokens.
 	CachedTokensInUsage bool
 	// Embeddings serves /v1/embeddings.
@@ -123,6 +133,8 @@ func Default() Config {
 		KVBytesPerToken:     131072,
 		Lease:               30 * time.Second,
 		LoadFailure:         LoadFailureRecompute,
+		Connector:           ConnectorNIXL,
+		MeetTimeout:         300 * time.Second,
 		CachedTokensInUsage: true,
 		Embeddings:          true,
 	}
@@ -138,6 +150,8 @@ func (c Config) Validate() error {
 	}
 	check(c.Role == RolePrefill || c.Role == RoleDecode || c.Role == RoleBoth, "role %q is none of prefill, decode, both", c.Role)
 	check(c.LoadFailure == LoadFailureRecompute || c.LoadFailure == LoadFailureFail, "load failure policy %q is neither recompute nor fail", c.LoadFailure)
+	check(slices.Contains(Connectors(), c.Connector), "connector %q is none of %v", c.Connector, Connectors())
+	check(c.MeetTimeout > 0, "meet timeout is %v", c.MeetTimeout)
 	check(c.Model != "", "model has no name")
 	check(c.TimeScale >= 0, "time scale %v is negative", c.TimeScale)
 	check(c.BlockSize > 0 && c.Blocks > 0, "KV cache of %d blocks of %d tokens", c.Blocks, c.BlockSize)

@@ -33,6 +33,10 @@ type room struct {
 // ends; the engine lives on until life ends. A sequence that ends before its KV was
 // read frees the hand-off.
 func (r *rank) fetch(life, ctx context.Context, s *sequence, h *handoff) {
+	if s.appointment != nil {
+		r.meet(ctx, s)
+		return
+	}
 	name := kvPull{EngineID: h.EngineID, RequestID: h.RequestID}
 	got, ok := r.awaitRoom(ctx, s.admitted, h, name)
 	if !ok {
@@ -53,7 +57,7 @@ func (r *rank) fetch(life, ctx context.Context, s *sequence, h *handoff) {
 		slog.Warn("hand-off not usable", "engine_id", r.id, "reason", failure,
 			"remote_engine_id", h.EngineID, "remote_request_id", h.RequestID)
 	}
-	r.loaded(s, failure)
+	r.loaded(s, failure, -1)
 }
 
 // awaitRoom renews the lease until the sequence has blocks for its prompt; ok is
@@ -71,7 +75,7 @@ func (r *rank) awaitRoom(ctx context.Context, admitted <-chan room, h *handoff, 
 			if h.TPSize == 0 {
 				continue // as in vLLM: no heartbeat without tp_size
 			}
-			if _, err := r.side.call(ctx, h, heartbeatPath, name); err != nil && ctx.Err() == nil {
+			if _, err := r.side.call(ctx, h.Host, h.Port, heartbeatPath, name); err != nil && ctx.Err() == nil {
 				r.meters.failedNotifications.Inc()
 				slog.Warn("lease not renewed", "engine_id", r.id, "error", err)
 			}
@@ -85,7 +89,7 @@ func (r *rank) pull(ctx context.Context, got room, h *handoff, name kvPull) (fai
 	if len(name.BlockIDs) != len(got.want) {
 		return recomputeForeign
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	bytes := float64(len(got.want)-got.have) * r.blockBytes() * r.faults.linkFactor(h.EngineID)
 	arrived := make(chan struct{})
 	go func() {
@@ -94,7 +98,7 @@ func (r *rank) pull(ctx context.Context, got room, h *handoff, name kvPull) (fai
 		_ = r.incoming.transfer(ctx, bytes)
 	}()
 	defer func() { cancel(); <-arrived }()
-	content, err := r.side.call(ctx, h, pullPath, name)
+	content, err := r.side.call(ctx, h.Host, h.Port, pullPath, name)
 	switch {
 	case err != nil:
 		return recomputeUnreachable
@@ -112,31 +116,41 @@ func (r *rank) pull(ctx context.Context, got room, h *handoff, name kvPull) (fai
 func (r *rank) abandon(life context.Context, h *handoff, name kvPull) {
 	ctx, cancel := context.WithTimeout(life, releaseTimeout)
 	defer cancel()
-	if _, err := r.side.call(ctx, h, releasePath, name); err != nil && life.Err() == nil {
+	if _, err := r.side.call(ctx, h.Host, h.Port, releasePath, name); err != nil && life.Err() == nil {
 		r.meters.failedNotifications.Inc()
 		slog.Warn("hand-off not released", "engine_id", r.id, "remote_engine_id", h.EngineID, "error", err)
 	}
 }
 
 // loaded takes a sequence back whose KV has come, or has not and why. Then it is
-// computed here or ends with an error, by the load failure policy.
-func (r *rank) loaded(s *sequence, failure string) {
+// computed here or ends with an error, by the load failure policy; SGLang knows only
+// the error. cached is what prefill did not compute of the prompt, -1 if it does not
+// tell.
+func (r *rank) loaded(s *sequence, failure string, cached int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.state != loading {
 		return // ended meanwhile
 	}
 	delete(r.loading, s)
-	s.handoffIn = nil
+	s.fetches = false
 	s.cancel()
 	switch {
 	case failure == "":
 		before := s.computed
-		s.pulled, s.cached = true, s.prompt/r.cfg.BlockSize*r.cfg.BlockSize
+		full := s.prompt / r.cfg.BlockSize * r.cfg.BlockSize
 		r.meters.externalQueries.Add(float64(s.prompt - before))
-		r.meters.externalHits.Add(float64(s.cached - before))
-		s.computed = min(s.cached, s.prompt-1) // the last token is computed again to say the next
+		r.meters.externalHits.Add(float64(full - before))
+		s.pulled, s.cached = true, full
+		if cached >= 0 {
+			s.cached = cached
+		}
+		s.computed = min(full, s.prompt-1) // the last token is computed again to say the next
 		r.storeLocked(s)
+	case r.cfg.Connector == ConnectorSGLang:
+		r.counts.loadFailures[failure]++
+		r.endLocked(s, finishTransfer)
+		return
 	case r.cfg.LoadFailure == LoadFailureFail:
 		r.counts.loadFailures[failure]++
 		r.endLocked(s, finishError)

@@ -32,6 +32,9 @@ type job struct {
 // start hands the work to a rank. The caller must stop the job in the end.
 func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 	r := e.pickRank(x.r.Header.Get("X-Data-Parallel-Rank"))
+	if g.transfer.rank != nil {
+		r = e.ranks[*g.transfer.rank]
+	}
 	if r.load().asleep {
 		return nil, &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "The engine is sleeping.", ""}
 	}
@@ -41,6 +44,9 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 		if err := e.checkLength(len(prompt), &limits); err != nil {
 			e.releaseUnread(r, g)
 			return nil, err
+		}
+		if e.cfg.Connector == ConnectorSGLang && g.transfer.prefillLeg {
+			limits.maxTokens, limits.minTokens = 1, 0 // whatever was asked for
 		}
 		if g.scripts != nil {
 			limits.script = g.scripts[i]
@@ -55,7 +61,9 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 				salt:         g.salt,
 				priority:     g.priority,
 				tokens:       prompt,
-				handoffOut:   g.transfer.prefillLeg,
+				handoffOut:   g.transfer.prefillLeg && len(g.transfer.appointments) == 0,
+				appointment:  g.transfer.appointment(at),
+				fetches:      g.transfer.toFetch() != nil || g.transfer.decodeLeg && len(g.transfer.appointments) > 0,
 				decodeLeg:    g.transfer.decodeLeg,
 				handoffIn:    g.transfer.toFetch(),
 				slow:         x.effects.slow,
@@ -66,7 +74,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 			})
 		}
 	}
-	if g.transfer.decodeLeg && g.transfer.handoff == nil {
+	if g.transfer.decodeLeg && g.transfer.handoff == nil && len(g.transfer.appointments) == 0 {
 		r.countRecomputed(recomputeMissing)
 	}
 	for _, s := range j.sequences {
@@ -135,8 +143,11 @@ func (j *job) each(x *exchange, take func(piece) error) error {
 			return errClientGone
 		}
 		for _, p := range pieces {
-			if p.finish == finishError || p.finish == finishAbort {
+			switch p.finish {
+			case finishError, finishAbort:
 				return errInternal
+			case finishTransfer:
+				return errTransfer
 			}
 			if err := take(p); err != nil {
 				return err

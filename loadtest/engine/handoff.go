@@ -28,6 +28,18 @@ type transferParams struct {
 	prefillLeg bool
 	decodeLeg  bool
 	handoff    *handoff // nil on a decode leg whose hand-off lacks a field
+	// appointments are where the legs meet, one for each answer, when both run at once;
+	// rank is the one that the body names, nil without.
+	appointments []*appointment
+	rank         *int
+}
+
+// appointment of one answer, nil without.
+func (t transferParams) appointment(answer int) *appointment {
+	if answer >= len(t.appointments) {
+		return nil
+	}
+	return t.appointments[answer]
 }
 
 // parseTransferParams reads the kv_transfer_params of a request. A decode leg that
@@ -116,6 +128,11 @@ func newHoldings() *holdings {
 func (h *holdings) end(requestID, why string) {
 	h.open[requestID].timer.Stop()
 	delete(h.open, requestID)
+	h.remember(requestID, why)
+}
+
+// remember how a hand-off ended, so that nobody uses its name again.
+func (h *holdings) remember(requestID, why string) {
 	h.ended[requestID] = why
 	h.oldest = append(h.oldest, requestID)
 	if len(h.oldest) > rememberedEndings {

@@ -27,7 +27,8 @@ type rank struct {
 	mu       sync.Mutex // guards everything below, and the sequences
 	cache    *kvCache
 	held     *holdings
-	waiting  []*sequence // next to be served first
+	meetings map[string]*meeting // by room; this rank is prefill's
+	waiting  []*sequence         // next to be served first
 	loading  map[*sequence]bool
 	running  []*sequence // longest running first
 	arrivals uint64
@@ -54,6 +55,7 @@ func newRank(index int, id string, cfg *Config, l *language) *rank {
 		wake:     make(chan struct{}, 1),
 		cache:    newKVCache(cfg.Blocks, cfg.BlockSize, rootHash(cfg.HashSeed)),
 		held:     newHoldings(),
+		meetings: map[string]*meeting{},
 		loading:  map[*sequence]bool{},
 		counts: counts{
 			rejected: map[string]int{}, recomputed: map[string]int{}, loadFailures: map[string]int{},
@@ -110,11 +112,15 @@ func (r *rank) submit(life context.Context, s *sequence) bool {
 	r.arrivals++
 	s.order = r.arrivals
 	r.adaptersUsed = r.adaptersUsed || s.adapter != ""
-	if h := s.handoffIn; h != nil {
+	if s.appointment != nil && !s.decodeLeg {
+		r.appearLocked(s)
+		return true
+	}
+	if s.fetches {
 		var ctx context.Context
 		ctx, s.cancel = context.WithCancel(life)
 		s.admitted = make(chan room, 1)
-		r.fetches.Go(func() { r.fetch(life, ctx, s, h) })
+		r.fetches.Go(func() { r.fetch(life, ctx, s, s.handoffIn) })
 	}
 	r.enqueueLocked(s)
 	return true
@@ -160,6 +166,7 @@ func (r *rank) endLocked(s *sequence, finish string) {
 		r.running = without(r.running, s)
 	}
 	s.state = ended
+	r.partLocked(s, finish)
 	if s.cancel != nil {
 		s.cancel()
 	}
@@ -227,6 +234,11 @@ func (r *rank) dropLocked() {
 	}
 	for id := range r.held.open {
 		r.freeHeldLocked(id, rejectedFreed)
+	}
+	for _, m := range r.meetings {
+		if m.prefill != nil {
+			r.endLocked(m.prefill, finishAbort)
+		}
 	}
 }
 

@@ -8,24 +8,25 @@ import (
 // requestFields are the fields that /v1/chat/completions and /v1/completions share.
 // Fields that change nothing in a simulation are only checked, or not read at all.
 type requestFields struct {
-	Model             string          `json:"model"`
-	Stream            bool            `json:"stream"`
-	StreamOptions     *streamOptions  `json:"stream_options"`
-	MaxTokens         *int            `json:"max_tokens"`
-	MinTokens         int             `json:"min_tokens"`
-	N                 *int            `json:"n"`
-	Temperature       *float64        `json:"temperature"`
-	TopP              *float64        `json:"top_p"`
-	Stop              stopStrings     `json:"stop"`
-	StopTokenIDs      []int32         `json:"stop_token_ids"`
-	AllowedTokenIDs   []int32         `json:"allowed_token_ids"`
-	IncludeStop       bool            `json:"include_stop_str_in_output"`
-	IgnoreEOS         bool            `json:"ignore_eos"`
-	Seed              *int64          `json:"seed"`
-	Priority          int             `json:"priority"`
-	CacheSalt         *string         `json:"cache_salt"`
-	ReturnTokenIDs    bool            `json:"return_token_ids"`
-	KVTransferParams  json.RawMessage `json:"kv_transfer_params"`
+	Model            string          `json:"model"`
+	Stream           bool            `json:"stream"`
+	StreamOptions    *streamOptions  `json:"stream_options"`
+	MaxTokens        *int            `json:"max_tokens"`
+	MinTokens        int             `json:"min_tokens"`
+	N                *int            `json:"n"`
+	Temperature      *float64        `json:"temperature"`
+	TopP             *float64        `json:"top_p"`
+	Stop             stopStrings     `json:"stop"`
+	StopTokenIDs     []int32         `json:"stop_token_ids"`
+	AllowedTokenIDs  []int32         `json:"allowed_token_ids"`
+	IncludeStop      bool            `json:"include_stop_str_in_output"`
+	IgnoreEOS        bool            `json:"ignore_eos"`
+	Seed             *int64          `json:"seed"`
+	Priority         int             `json:"priority"`
+	CacheSalt        *string         `json:"cache_salt"`
+	ReturnTokenIDs   bool            `json:"return_token_ids"`
+	KVTransferParams json.RawMessage `json:"kv_transfer_params"`
+	sglangFields
 	ResponseFormat    *responseFormat `json:"response_format"`
 	StructuredOutputs *structured     `json:"structured_outputs"`
 	GuidedJSON        json.RawMessage `json:"guided_json"`
@@ -130,15 +131,8 @@ func (e *Engine) newGeneration(f *requestFields) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	transfer, err := parseTransferParams(f.KVTransferParams)
-	if err != nil {
-		return nil, badRequest("kv_transfer_params", "%v", err)
-	}
-	if transfer.prefillLeg && f.Stream {
-		return nil, badRequest("stream", "A prefill that hands its KV over cannot be streamed.")
-	}
 	g := &generation{
-		n: 1, adapter: adapter, priority: f.Priority, transfer: transfer,
+		n: 1, adapter: adapter, priority: f.Priority,
 		sampling: sampling{
 			maxTokens: -1, minTokens: f.MinTokens, stop: f.Stop, stopTokens: f.StopTokenIDs, allowed: f.AllowedTokenIDs,
 			ignoreEOS: f.IgnoreEOS, includeStop: f.IncludeStop, topLogprobs: -1,

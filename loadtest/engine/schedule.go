@@ -88,7 +88,7 @@ func (r *rank) admitLocked(take func(*sequence) bool, more bool) {
 			continue
 		}
 		r.waiting = slices.Delete(r.waiting, i, i+1)
-		if s.handoffIn != nil {
+		if s.fetches {
 			r.startLoadingLocked(s)
 			continue
 		}
@@ -134,6 +134,9 @@ func (r *rank) allocateLocked(s *sequence) bool {
 	var hits []*block
 	idle := 0 // hits that count as free until they are held
 	for _, h := range s.hashes[:(len(s.tokens)-1)/size] {
+		if s.appointment != nil && s.decodeLeg && !r.cfg.DecodeReuse {
+			break // it takes all KV from prefill
+		}
 		b := r.cache.lookup(h)
 		if b == nil {
 			break
@@ -202,6 +205,10 @@ func (r *rank) finishStep(batch []work) {
 		}
 		p := s.say(r.language, r.cfg.BlockSize)
 		r.meters.said(s, now)
+		if s.finish != "" && s.meeting != nil {
+			r.offerLocked(s, p)
+			continue
+		}
 		if s.finish != "" {
 			r.countLocked(s)
 			r.endLocked(s, s.finish)
@@ -233,7 +240,7 @@ func (r *rank) storeLocked(s *sequence) {
 // countLocked counts an answer made to its end.
 func (r *rank) countLocked(s *sequence) {
 	switch {
-	case s.handoffOut:
+	case s.handoffOut || s.appointment != nil && !s.decodeLeg:
 		r.counts.prefills++
 	case s.decodeLeg:
 		r.counts.decodes++

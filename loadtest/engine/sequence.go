@@ -14,6 +14,8 @@ const (
 	finishLength = "length"
 	finishAbort  = "abort"
 	finishError  = "error"
+
+	finishTransfer = "transfer" // its KV did not come, or was not fetched
 )
 
 // sampling says how an answer is made and where it ends.
@@ -56,11 +58,15 @@ type sequence struct {
 
 	handoffOut bool               // a prefill leg: hand the KV over at the end
 	decodeLeg  bool               // it asked for KV from another engine
-	handoffIn  *handoff           // the KV to fetch first; nil when there is none or it is settled
+	handoffIn  *handoff           // the KV to fetch first; nil when there is none
+	fetches    bool               // KV comes from another engine and is not here yet
 	admitted   chan room          // tells the goroutine that fetches
 	cancel     context.CancelFunc // of the goroutine that fetches
 	pulled     bool               // KV came from another engine
 	result     *handoff           // what a prefill leg hands over; nil: nothing
+
+	appointment *appointment // where its legs meet; nil: they do not
+	meeting     *meeting     // of a prefill leg with an appointment, until it ends
 
 	state  sequenceState
 	finish string
@@ -84,8 +90,10 @@ type times struct {
 type sequenceState int
 
 const (
-	waiting sequenceState = iota
-	loading               // its KV is on the way from another engine
+	waiting   sequenceState = iota
+	expecting               // a prefill whose decode has no room yet
+	offering                // a prefill whose KV is computed and not read
+	loading                 // its KV is on the way from another engine
 	running
 	ended
 )

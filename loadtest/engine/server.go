@@ -129,7 +129,7 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request, route route) {
 	if r.Method == http.MethodPost {
 		e.recorder.record(r, x.body)
 	}
-	shape := shapeOf(x.body)
+	shape := e.shapeOf(x.body)
 	x.effects = e.faults.hit(r.URL.Path, route.kind, shape.prefillLeg)
 	if e.api.refusing() {
 		x.effects.reset = true // its connection outlived the closing of the door
@@ -161,7 +161,7 @@ func (x *exchange) answerError(err error) {
 type shape struct{ stream, prefillLeg bool }
 
 // shapeOf reads it; of a body that is no JSON it knows nothing.
-func shapeOf(body []byte) shape {
+func (e *Engine) shapeOf(body []byte) shape {
 	var fields struct {
 		Stream bool `json:"stream"`
 		Params struct {
@@ -171,7 +171,11 @@ func shapeOf(body []byte) shape {
 	if json.Unmarshal(body, &fields) != nil {
 		return shape{}
 	}
-	return shape{stream: fields.Stream, prefillLeg: fields.Params.DoRemoteDecode}
+	prefillLeg := fields.Params.DoRemoteDecode
+	if e.cfg.Connector == ConnectorSGLang {
+		prefillLeg = e.cfg.Role == RolePrefill
+	}
+	return shape{stream: fields.Stream, prefillLeg: prefillLeg}
 }
 
 // suffer lets those faults happen that leave nothing of an answer; true if one did.

@@ -18,6 +18,7 @@ const (
 	pullPath      = "/sim/kv/pull"      // answers kvContent
 	heartbeatPath = "/sim/kv/heartbeat" // extends the lease
 	releasePath   = "/sim/kv/release"   // nobody will read this hand-off
+	meetPath      = "/sim/kv/meet"      // joins a room, answers kvContent
 )
 
 // kvPull names the KV of one prefill. Skip is how many leading blocks the reader has
@@ -28,12 +29,15 @@ type kvPull struct {
 	BlockIDs  []int32 `json:"block_ids,omitempty"`
 	Skip      int     `json:"skip_blocks,omitempty"`
 	Rack      string  `json:"rack,omitempty"` // where the reader stands
+	Room      string  `json:"room,omitempty"` // of a meeting, instead of the ids
+	Rank      int     `json:"rank,omitempty"` // of the prefill that is met; -1: by the room
 }
 
 // kvContent says what the named blocks hold: for each the digest of all tokens up to
 // its end. Of a refusal it says why.
 type kvContent struct {
 	Digests  []past `json:"digests,omitempty"`
+	Cached   int    `json:"cached,omitempty"` // prompt tokens that prefill did not compute
 	Rejected string `json:"rejected,omitempty"`
 }
 
@@ -48,15 +52,13 @@ type sideChannel struct {
 // pullTimeout bounds one call: a decode must not wait for ever for a dead engine.
 const pullTimeout = 60 * time.Second
 
-// call posts to the engine that a hand-off names.
-func (c *sideChannel) call(ctx context.Context, h *handoff, path string, in kvPull) (kvContent, error) {
-	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
-	defer cancel()
+// call posts to another engine's side channel.
+func (c *sideChannel) call(ctx context.Context, host string, port int, path string, in kvPull) (kvContent, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return kvContent{}, fmt.Errorf("encode %s: %w", path, err)
 	}
-	url := "http://" + net.JoinHostPort(h.Host, strconv.Itoa(h.Port)) + path
+	url := "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + path
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return kvContent{}, fmt.Errorf("make %s: %w", path, err)
@@ -89,25 +91,32 @@ func sideChannelHandler(ranks []*rank) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		answer := serve[req.URL.Path]
 		var in kvPull
-		if err := json.NewDecoder(req.Body).Decode(&in); err != nil || answer == nil {
+		if err := json.NewDecoder(req.Body).Decode(&in); err != nil || answer == nil && req.URL.Path != meetPath {
 			http.Error(w, "not a KV request", http.StatusBadRequest)
+			return
+		}
+		if req.URL.Path == meetPath {
+			answerKV(w, serveMeet(req.Context(), meetRank(ranks, in), in))
 			return
 		}
 		for _, r := range ranks {
 			if r.id != in.EngineID {
 				continue
 			}
-			out := answer(req.Context(), r, in)
-			status := http.StatusOK
-			if out.Rejected != "" {
-				status = http.StatusConflict
-			}
-			writeJSON(w, status, out)
+			answerKV(w, answer(req.Context(), r, in))
 			return
 		}
 		ranks[0].reject(rejectedEngine)
-		writeJSON(w, http.StatusConflict, kvContent{Rejected: rejectedEngine})
+		answerKV(w, kvContent{Rejected: rejectedEngine})
 	})
+}
+
+func answerKV(w http.ResponseWriter, out kvContent) {
+	status := http.StatusOK
+	if out.Rejected != "" {
+		status = http.StatusConflict
+	}
+	writeJSON(w, status, out)
 }
 
 // servePull checks the request, lets the bytes flow over this engine's link, and

@@ -1,6 +1,10 @@
 package engine
 
-import "slices"
+import (
+	"net"
+	"slices"
+	"strconv"
+)
 
 // State is the ground truth about an engine, for tests: what it is doing, what it
 // did, and what it was asked. Counts are since its start.
@@ -9,6 +13,9 @@ type State struct {
 	Role     string `json:"role"`
 	Model    string `json:"model"`
 	URL      string `json:"url"`
+	// KVAddress is where other engines get its KV, "host:port".
+	Connector string `json:"connector"`
+	KVAddress string `json:"kv_address"`
 	// EventsEndpoints and ReplayEndpoints are the ZMQ addresses by rank, with the
 	// ports in use; empty when off.
 	EventsEndpoints []string `json:"events_endpoints"`
@@ -64,6 +71,8 @@ func (e *Engine) State() State {
 		Role:                     e.cfg.Role,
 		Model:                    e.cfg.Model,
 		URL:                      e.URL(),
+		Connector:                e.cfg.Connector,
+		KVAddress:                net.JoinHostPort(e.ranks[0].side.host, strconv.Itoa(e.ranks[0].side.port)),
 		EventsEndpoints:          []string{},
 		ReplayEndpoints:          []string{},
 		ServerLoad:               int(e.load.Load()),
@@ -92,6 +101,15 @@ func (s *State) add(r *rank) {
 	s.Waiting += len(r.waiting) + len(r.loading)
 	s.Sleeping = r.asleep
 	s.HandoffsOpen += len(r.held.open)
+	for _, m := range r.meetings {
+		if m.prefill == nil {
+			continue
+		}
+		s.HandoffsOpen++
+		if m.prefill.state == expecting {
+			s.Waiting++
+		}
+	}
 	s.KVBlocksUsed += r.cache.used()
 	s.KVBlocksTotal += r.cache.total()
 	c := r.counts
