@@ -77,7 +77,7 @@ func readPrompt(req *pd.Request) error {
 		if isNumber(elements[0]) {
 			req.PromptTokens = len(elements)
 		} else {
-			req.Aggregated = len(elements) > 1 // a list of prompts
+			req.Aggregated, req.Answers = len(elements) > 1, min(len(elements), maxAnswers) // a list of prompts
 		}
 	}
 	for _, more := range []string{"tools", "system", "instructions"} {
@@ -173,6 +173,9 @@ func readSamples(req *pd.Request) error {
 			return invalid(field, "The field %s must be a whole number of at least 1.", field)
 		}
 		req.Aggregated = req.Aggregated || n > 1
+		if field == "n" {
+			req.Answers = min(max(1, req.Answers)*int(min(n, maxAnswers)), maxAnswers)
+		}
 	}
 	if !req.Body.Get("prompt_logprobs").Null() {
 		req.Aggregated = true
@@ -185,6 +188,9 @@ func readSamples(req *pd.Request) error {
 	}
 	return nil
 }
+
+// maxAnswers bounds what is kept for each answer; engines refuse far less.
+const maxAnswers = 1024
 
 // readTools notes a tool call that is demanded.
 func readTools(req *pd.Request) error {

@@ -2,11 +2,9 @@ package pd
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
-	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
@@ -58,39 +56,43 @@ func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment
 	return a, nil
 }
 
-// attempt runs the legs of one assignment. Both carry one request id, minted
-// here: engines match the legs by it, and an id used twice would let a decode
-// take the KV of a prefill that was given up.
+// attempt runs the legs of one assignment: both at once or prefill first, as the
+// engines' connector wants it, or decode with what is there.
 func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
-	id := "tandem-" + uuid.NewString()
-	if a.handoff != nil {
-		id = a.handoff.Attempt
+	switch {
+	case a.prefill == nil:
+		return o.decodeWith(ctx, j, a)
+	case connectorOf(a.decode.Server()).together:
+		return o.together(ctx, j, a)
 	}
-	if a.prefill != nil {
-		withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
-		h, failed := o.prefill(ctx, j, a, id)
-		a.prefill.Release()
-		if failed != nil {
-			withdraw()
-			a.decode.Release()
-			return nil, failed
-		}
-		h.Attempt = id
-		a.handoff = h
+	withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
+	t := newTransfer(j, a)
+	h := t.handoff()
+	if failed := o.prefill(ctx, j, a, t, h); failed != nil {
+		withdraw()
+		a.decode.Release()
+		return nil, failed
 	}
+	a.handoff = h
+	return o.decodeWith(ctx, j, a)
+}
+
+// decodeWith runs decode with the hand-off of the assignment, if it has one, and
+// says what becomes of the hand-off when that fails.
+func (o *Orchestrator) decodeWith(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
 	j.handoff = nil
-	if ctx.Err() != nil { // the client left in between
+	if ctx.Err() != nil { // the client left during prefill
 		a.decode.Release()
 		o.strand(a.handoff)
 		return nil, &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Gone, Err: context.Cause(ctx)}
 	}
-	answer, failed := o.decode(ctx, j, a, id)
+	answer, failed := o.decode(ctx, j, a)
 	if failed == nil {
 		return answer, nil
 	}
 	a.decode.Release()
 	switch {
-	case a.handoff == nil || a.handoff.Params == nil:
+	case !a.handoff.carries():
 	case failed.Kind == Unsent:
 		j.handoff = a.handoff // surely unread
 	case failed.Kind == Refused || failed.Kind == Busy:
@@ -101,46 +103,9 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 
 // strand counts a hand-off that surely nobody reads any more.
 func (o *Orchestrator) strand(h *Handoff) {
-	if h != nil && h.Params != nil {
+	if h.carries() {
 		o.Metrics.stranded.WithLabelValues(h.From.ID()).Inc()
 	}
-}
-
-// prefill runs the prefill leg and returns its hand-off.
-func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, id string) (h *Handoff, failed *LegError) {
-	server := a.prefill.Server()
-	start := time.Now()
-	ctx, span := o.legSpan(ctx, "prefill", server, id)
-	defer func() { endLegSpan(span, failed) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errFirstEvent)
-	defer cancel()
-
-	a.prefill.Sent()
-	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, id, nixlPrefill(j.req, j.prefix.teaches()))
-	if failed != nil {
-		o.blame(a.prefill, j, nil, failed)
-		return nil, failed
-	}
-	now := time.Now()
-	handoff, err := nixlHandoff(j.req.Dialect, server, body, now)
-	if err != nil {
-		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: err}
-		o.blame(a.prefill, j, nil, failed)
-		return nil, failed
-	}
-	if j.prefix.teaches() {
-		o.Locality.learn(j.prefix, body)
-	}
-	if handoff.Tokens > 0 {
-		a.prefill.Prefilled(handoff.Tokens-handoff.Cached.Tokens, handoff.Cached.Tokens)
-	}
-	a.prefill.Settle(nil)
-	if handoff.Params == nil {
-		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
-	}
-	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
-	span.SetAttributes(attribute.Bool("tandem.handoff", handoff.Params != nil), attribute.Int("tandem.prompt_tokens", handoff.Tokens))
-	return &handoff, nil
 }
 
 // dispatched notes where the prompt's KV will be, and returns what takes it back.
@@ -151,149 +116,12 @@ func (o *Orchestrator) dispatched(j *journey, servers ...*pools.Server) (withdra
 	return o.Locality.dispatched(j.prefix, servers...)
 }
 
-// decode runs the decode leg, up to the whole answer or the first content event
-// of a stream. On success the lease ends with the answer.
-func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment, id string) (*Answer, *LegError) {
-	server := a.decode.Server()
-	leg, body := AloneLeg, j.req.Body.Bytes()
-	if a.handoff != nil {
-		leg, body = DecodeLeg, nixlDecode(j.req, *a.handoff)
-		o.Metrics.gap.Observe(time.Since(a.handoff.Created).Seconds())
-	}
-	ctx, span := o.legSpan(ctx, "decode", server, id)
-	span.SetAttributes(attribute.String("tandem.leg", string(leg)))
-	var answer *Answer
-	var failed *LegError
-	if j.req.Stream {
-		answer, failed = o.decodeStream(ctx, j, a, leg, id, body)
-	} else {
-		answer, failed = o.decodeWhole(ctx, j, a, leg, id, body)
-	}
-	endLegSpan(span, failed)
-	if failed != nil {
-		o.blame(a.decode, j, a.handoff, failed)
-		return nil, failed
-	}
-	answer.Decode, j.servedBy = server.ID(), server.ID()
-	if a.handoff != nil {
-		answer.Prefill = a.handoff.From.ID()
-	}
-	return answer, nil
-}
-
-func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment, leg Leg, id string, body []byte) (*Answer, *LegError) {
-	server := a.decode.Server()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errFirstEvent)
-	defer cancel()
-
-	a.decode.Sent()
-	resp, data, failed := o.whole(ctx, leg, server, j, id, body)
-	if failed != nil {
-		return nil, failed
-	}
-	scan := scanner{raw: data}
-	if len(data) == 0 || scan.document() != nil {
-		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
-	}
-	a.decode.Settle(nil)
-	usage, _ := j.req.Dialect.readUsage(data)
-	if usage.Cached.Known {
-		server.NoteCachedTokens()
-	}
-	cached := a.cachedTokens()
-	if cached.override && recomputed(usage, a.handoff.Tokens, server.TellsCachedTokens()) {
-		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
-		cached = cachedTokens{}
-	}
-	clean, err := j.req.Dialect.cleanAnswer(data, cached)
-	if err != nil {
-		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
-	}
-	o.countTokens(j.req, usage, a.prefillCached(usage), 0)
-	a.decode.Release()
-	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
-}
-
-func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignment, leg Leg, id string, body []byte) (*Answer, *LegError) {
-	server := a.decode.Server()
-	start := time.Now()
-	legCtx, cancel := context.WithCancelCause(ctx)
-	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
-	defer server.OnFall(func() { cancel(errFell) })() // until the first content event
-	giveUp := func(e *LegError) (*Answer, *LegError) {
-		idle.Stop()
-		cancel(nil)
-		return nil, e
-	}
-	if j.story != nil {
-		j.story.begin()
-	}
-	a.decode.Sent()
-	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, body)
-	if err != nil {
-		return giveUp(failedSend(legCtx, leg, server.ID(), err))
-	}
-	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
-		failed := o.notAStream(legCtx, leg, server, resp)
-		return giveUp(failed)
-	}
-	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
-	s := &legStream{
-		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
-		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
-		server: server, cached: a.cachedTokens(), hideUsage: j.req.HideUsage,
-		onGap: pace.gap, story: j.story,
-	}
-	if a.handoff != nil && a.handoff.Params != nil {
-		s.handed = a.handoff.Tokens
-	}
-	if err := s.open(); err != nil {
-		_ = resp.Body.Close()
-		return giveUp(failedSend(legCtx, leg, server.ID(), err))
-	}
-	a.decode.Settle(nil)
-	now := time.Now()
-	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
-	if !j.resumed {
-		o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
-	}
-	o.learnTransfer(a, now.Sub(start), now)
-	s.onClose = func(r StreamResult) { o.streamEnded(j, a, r) }
-	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s}, nil
-}
-
-// notAStream judges an answer that should have been an event stream.
-func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
-	defer func() { _ = resp.Body.Close() }()
-	body, err := readAnswer(resp)
-	if err != nil {
-		return failedSend(ctx, leg, server.ID(), err)
-	}
-	return failedStatus(leg, server.ID(), resp, body)
-}
-
-// streamEnded settles what a stream leaves behind.
-func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
-	server := a.decode.Server()
-	var broken *BrokenStreamError
-	if errors.As(r.Err, &broken) {
-		a.decode.Broke(broken)
-		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
-		o.Log.Error("stream broke", "request_id", j.req.ID, "server", server.ID(), "error", broken.Err.Error())
-	}
-	if r.Recomputed {
-		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
-	}
-	o.countTokens(j.req, r.Usage, a.prefillCached(r.Usage), r.Events)
-	a.decode.Release()
-}
-
 // whole sends a leg and reads its whole answer.
-func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *journey, id string, body []byte) (*http.Response, []byte, *LegError) {
+func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *journey, id string, part legRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer server.OnFall(func() { cancel(errFell) })()
-	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, body)
+	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part.body)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}
@@ -312,7 +140,7 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 const defaultBusy = time.Second
 
 // blame tells the server's breaker and state what a failed leg says of it.
-func (o *Orchestrator) blame(lease *pools.Lease, j *journey, handoff *Handoff, failed *LegError) {
+func (o *Orchestrator) blame(lease *pools.Lease, j *journey, a assignment, failed *LegError) {
 	switch failed.Kind {
 	case Unsent:
 		lease.Server().MarkDown("no connection")
@@ -327,39 +155,35 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *journey, handoff *Handoff, f
 	switch {
 	case failed.Leg == PrefillLeg && j.req.ForcedTool && failed.Status == http.StatusInternalServerError:
 		verdict = pools.ErrNeutral // vLLM #38911: the request, not the server
-	case failed.maybeTransfer():
+	case a.failedTransfer(failed):
 		// The pair's fault as likely as the server's; a canary alone tells them apart.
-		o.Links.Fault(handoff.From.ID(), failed.Server, time.Now())
-		lease.Server().Suspect(pools.Decode)
+		o.Links.Fault(a.source().ID(), a.decode.Server().ID(), time.Now())
+		lease.Server().Suspect(lease.Leg())
 		verdict = pools.ErrNeutral
 	}
 	lease.Settle(verdict)
 }
 
-// cachedTokens says whose cached tokens the client sees.
-func (a assignment) cachedTokens() cachedTokens {
-	if a.handoff == nil || a.handoff.Params == nil {
-		return cachedTokens{}
+// source is the prefill server of the pair, nil where decode runs alone.
+func (a assignment) source() *pools.Server {
+	switch {
+	case a.handoff != nil:
+		return a.handoff.From
+	case a.prefill != nil:
+		return a.prefill.Server()
 	}
-	return cachedTokens{override: true, prefill: a.handoff.Cached}
+	return nil
 }
 
-// prefillCached is the cached part of the prompt on the server that computed it.
-func (a assignment) prefillCached(decode Usage) Count {
-	if a.handoff != nil && a.handoff.Params != nil {
-		return a.handoff.Cached
+// failedTransfer reports whether a failed leg is what a failed transfer looks like.
+func (a assignment) failedTransfer(failed *LegError) bool {
+	if failed.Leg == AloneLeg || !failed.engineFault() {
+		return false
 	}
-	return decode.Cached
-}
-
-func (o *Orchestrator) countTokens(req *Request, u Usage, cached Count, events int) {
-	output := events
-	if u.Output.Known {
-		output = u.Output.Tokens
+	if told := connectorOf(a.decode.Server()).transferFault; told != nil {
+		return told(failed.said())
 	}
-	o.Metrics.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
-	o.Metrics.outputToks.WithLabelValues(req.Model).Add(float64(output))
-	o.Metrics.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
+	return failed.Leg == DecodeLeg
 }
 
 func (o *Orchestrator) legSpan(ctx context.Context, name string, server *pools.Server, id string) (context.Context, trace.Span) {

@@ -12,6 +12,7 @@ import (
 // Candidate is what the choice knows of one server for one leg.
 type Candidate struct {
 	ID      string
+	Class   uint64 // only servers of one class make a pair
 	Place   Place
 	Queue   time.Duration // predicted time until its outstanding prefill work is done
 	Queued  int           // requests of that work
@@ -43,6 +44,16 @@ type Field struct {
 	Links   LinkView
 }
 
+// handsOver reports whether a pair is worth pricing. Less than one block cannot be
+// handed over, decode would compute it again; where no server runs alone it is, since
+// those engines hand over any number of tokens.
+func (f *Field) handsOver(r Demand, blockTokens int) bool {
+	return r.PromptTokens >= blockTokens || len(f.Alone) == 0
+}
+
+// compatible reports whether two servers can be a pair. With itself a server runs alone.
+func compatible(p, d *Candidate) bool { return p.Class == d.Class && p.ID != d.ID }
+
 // Alternative is one way to run a request and what it is predicted to cost.
 // Prefill is empty when the decode server runs alone.
 type Alternative struct {
@@ -67,12 +78,12 @@ func (a *Alternative) before(b *Alternative) bool {
 func (m *CostModel) Alternatives(r Demand, f Field) []Alternative {
 	all := make([]Alternative, 0, len(f.Prefill)*len(f.Decode)+len(f.Alone))
 	price := m.price(f.Prefill)
-	if r.PromptTokens >= m.BlockTokens {
+	if f.handsOver(r, m.BlockTokens) {
 		for i := range f.Prefill {
 			first := m.first(r, &f.Prefill[i], price)
 			for j := range f.Decode {
-				if f.Prefill[i].ID == f.Decode[j].ID {
-					continue // with itself it runs alone
+				if !compatible(&f.Prefill[i], &f.Decode[j]) {
+					continue
 				}
 				last := m.last(r, &f.Decode[j], &f.Links)
 				all = append(all, m.pair(r, &f, &first, &last))
@@ -99,8 +110,7 @@ func (m *CostModel) Choose(r Demand, f Field, tie func(n int) int) (best Alterna
 			best, found = a, true
 		}
 	}
-	// Less than one block cannot be handed over: decode would compute it again.
-	if r.PromptTokens < m.BlockTokens || len(f.Prefill) == 0 || len(f.Decode) == 0 {
+	if !f.handsOver(r, m.BlockTokens) || len(f.Prefill) == 0 || len(f.Decode) == 0 {
 		return best, found
 	}
 	var lastArray [inline]lastHalf
@@ -127,7 +137,7 @@ func (m *CostModel) Choose(r Demand, f Field, tie func(n int) int) (best Alterna
 			continue
 		}
 		for j := range lasts {
-			if found && best.Misses == 0 && half+lasts[j].least >= best.Terms.Total() || firsts[i].p.ID == lasts[j].d.ID {
+			if found && best.Misses == 0 && half+lasts[j].least >= best.Terms.Total() || !compatible(firsts[i].p, lasts[j].d) {
 				continue
 			}
 			if a := m.pair(r, &f, &firsts[i], &lasts[j]); !found || a.before(&best) {

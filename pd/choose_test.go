@@ -55,6 +55,8 @@ func parseField(t *testing.T, d *datadriven.TestData) Field {
 		case "decode":
 			f.Decode = append(f.Decode, c)
 			f.Alone = append(f.Alone, c)
+		case "pair": // decodes only what is handed to it
+			f.Decode = append(f.Decode, c)
 		case "alone":
 			f.Alone = append(f.Alone, c)
 		default:
@@ -82,6 +84,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Running = n
 	case "decodes":
 		c.Decodes = n
+	case "class":
+		c.Class = uint64(n)
 	case "waiting":
 		c.Waiting = n
 	case "kvused":

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 func TestInspect(t *testing.T) {
@@ -84,20 +86,20 @@ func TestCachedTokens_ComeFromPrefillAfterAHandoff(t *testing.T) {
 	}{
 		{"prefill's number", Chat,
 			`{"id":"x","usage":{"prompt_tokens":48,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":47,"audio":1}}}`,
-			cachedTokens{true, known(16)},
+			cachedTokens{override: true, prefill: known(16)},
 			`{"id":"x","usage":{"prompt_tokens":48,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":16,"audio":1}}}`},
-		{"zero is a number", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{true, known(0)},
+		{"zero is a number", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{override: true, prefill: known(0)},
 			`{"usage":{"prompt_tokens_details":{"cached_tokens":0}}}`},
-		{"decode tells none", Chat, `{"usage":{"prompt_tokens":48,"prompt_tokens_details":null}}`, cachedTokens{true, known(16)},
+		{"decode tells none", Chat, `{"usage":{"prompt_tokens":48,"prompt_tokens_details":null}}`, cachedTokens{override: true, prefill: known(16)},
 			`{"usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}}`},
-		{"absent stays absent", Chat, `{"usage":{"prompt_tokens":48}}`, cachedTokens{true, Count{}}, `{"usage":{"prompt_tokens":48}}`},
-		{"prefill tells none", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{true, Count{}},
+		{"absent stays absent", Chat, `{"usage":{"prompt_tokens":48}}`, cachedTokens{override: true, prefill: Count{}}, `{"usage":{"prompt_tokens":48}}`},
+		{"prefill tells none", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{override: true, prefill: Count{}},
 			`{"usage":{"prompt_tokens_details":null}}`},
 		{"decode alone keeps its own", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{},
 			`{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`},
-		{"responses", Responses, `{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":47}}}}`, cachedTokens{true, known(16)},
+		{"responses", Responses, `{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":47}}}}`, cachedTokens{override: true, prefill: known(16)},
 			`{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":16}}}}`},
-		{"messages", Messages, `{"usage":{"input_tokens":48,"cache_read_input_tokens":47}}`, cachedTokens{true, known(16)},
+		{"messages", Messages, `{"usage":{"input_tokens":48,"cache_read_input_tokens":47}}`, cachedTokens{override: true, prefill: known(16)},
 			`{"usage":{"input_tokens":48,"cache_read_input_tokens":16}}`},
 		{"the hand-off is removed", Chat, `{"a":1,"kv_transfer_params":{"remote_host":"10.0.0.1"},"b":2}`, cachedTokens{}, `{"a":1,"b":2}`},
 		{"also inside a response", Responses, `{"response":{"kv_transfer_params":{"x":1},"id":"r"}}`, cachedTokens{}, `{"response":{"id":"r"}}`},
@@ -151,7 +153,7 @@ func TestNIXL_PrefillBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := nixlPrefill(&Request{Dialect: Chat, Body: body}, false)
+	got := nixlPrefill(&transfer{req: &Request{Dialect: Chat, Body: body}}).body
 	want := `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_completion_tokens":1,"n":1,` +
 		`"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993,` +
 		`"ignore_eos":true,"kv_transfer_params":` + prefillParams + `,"max_tokens":1}`
@@ -163,29 +165,36 @@ func TestNIXL_PrefillBody(t *testing.T) {
 func TestNIXL_HandoffIsVerbatim(t *testing.T) {
 	params := `{"do_remote_prefill":true, "remote_block_ids":[[1,2],[3]],"remote_host":"10.0.0.1","remote_port":5600,"n":9007199254740993,"s":["DUMMY"],"remote_num_tokens":48}`
 	answer := `{"id":"x","usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}},"kv_transfer_params":` + params + `}`
-	h, err := nixlHandoff(Chat, nil, []byte(answer), testTime)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(h.Params) != params || h.Tokens != 48 || h.Cached != (Count{16, true}) {
-		t.Errorf("got %+v", h)
-	}
 	body, _ := ParseBody([]byte(`{"model":"m","stream":true}`))
-	if got, want := string(nixlDecode(&Request{Body: body}, h)), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}`; got != want {
+	tr := &transfer{req: &Request{Dialect: Chat, Body: body}, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
+	h := tr.handoff()
+	h.take(tr, []byte(answer), testTime)
+	if told := h.coverage(); !h.Kept || told != (coverage{48, Count{16, true}}) {
+		t.Errorf("got %+v of %v", told, h.Kept)
+	}
+	if got, want := string(h.leg.body), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
-func TestNIXL_NoHandoffIsNormalAndNoJSONIsNot(t *testing.T) {
+func TestNIXL_NoHandoffIsNormal(t *testing.T) {
+	body, _ := ParseBody([]byte(`{"model":"m"}`))
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
-		if h, err := nixlHandoff(Chat, nil, []byte(answer), testTime); err != nil || h.Params != nil {
-			t.Errorf("%s: %+v, %v", answer, h, err)
+		got := nixlDecode(&transfer{req: &Request{Body: body}}, []byte(answer))
+		if got.kept || string(got.leg.body) != `{"model":"m"}` {
+			t.Errorf("%s: %+v", answer, got)
 		}
 	}
+}
+
+func TestPrefill_AnAnswerIsAnObject(t *testing.T) {
 	for _, answer := range []string{``, `<html>`, `[]`, `{"id":`, `{"a":` + strings.Repeat("[", 100_000)} {
-		if _, err := nixlHandoff(Chat, nil, []byte(answer), testTime); err == nil {
+		if isObject([]byte(answer)) {
 			t.Errorf("%.20q passed for an answer", answer)
 		}
+	}
+	if !isObject([]byte(` {"id":"x"}`)) {
+		t.Error("an object did not pass")
 	}
 }
 

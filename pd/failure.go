@@ -133,12 +133,21 @@ func retryAfter(h http.Header) time.Duration {
 	return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 }
 
-// maybeTransfer reports whether the failure is what a failed KV load looks like:
-// a 500 without a reason, or an error event as the first of a stream (vLLM
+// engineFault reports whether the engine itself said that it failed: by a 500, or by
+// an error event as the first of a stream. A failed KV load looks like that (vLLM
 // kv_load_failure_policy=fail).
-func (e *LegError) maybeTransfer() bool {
+func (e *LegError) engineFault() bool {
 	var event *BrokenStreamError
-	return e.Leg == DecodeLeg && (e.Status == http.StatusInternalServerError || errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent))
+	return e.Status == http.StatusInternalServerError || errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
+}
+
+// said is what the engine said of its failure: a body or an event.
+func (e *LegError) said() []byte {
+	var event *BrokenStreamError
+	if errors.As(e.Err, &event) {
+		return event.Event
+	}
+	return e.Body
 }
 
 // lostConnection reports whether the connection broke under the request, which is

@@ -159,8 +159,8 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 		}
 		return out
 	}
-	decode, panicking := pools.Candidates(all, j.req.Model, pools.Decode, share, now)
-	v.decodePanic = panicking
+	decode, panicked := pools.Candidates(all, j.req.Model, pools.Decode, share, now)
+	v.decodePanic = panicked
 
 	if v.handoff != nil {
 		p := o.candidate(j, v.handoff.From, now)
@@ -173,14 +173,35 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 		}
 		v.handoff, v.field.Prefill, v.field.Decode = nil, nil, nil
 	}
-	if !j.alone {
-		prefill, panicking := pools.Candidates(all, j.req.Model, pools.Prefill, share, now)
-		v.prefillPanic = panicking
-		v.field.Prefill = usable(PrefillLeg, prefill)
-		v.field.Decode = usable(DecodeLeg, decode)
-	}
-	v.field.Alone = usable(AloneLeg, decode)
+	prefill, panicking := pools.Candidates(all, j.req.Model, pools.Prefill, share, now)
+	v.prefillPanic = panicking
+	v.field.Prefill = usable(PrefillLeg, keep(prefill, j.mayPair))
+	v.field.Decode = usable(DecodeLeg, keep(decode, j.mayPair))
+	v.field.Alone = usable(AloneLeg, keep(decode, j.mayRunAlone))
 	return v
+}
+
+// mayPair reports whether the request may run on a pair with the server. Engines that
+// cannot serve a request whole always run as pairs.
+func (j *journey) mayPair(s *pools.Server) bool {
+	c := connectorOf(s)
+	return c.pairs && j.req.Dialect.Split && !(j.alone && c.alone)
+}
+
+// mayRunAlone reports whether the decode server may serve the request by itself: what
+// is no generation any server answers.
+func (j *journey) mayRunAlone(s *pools.Server) bool {
+	return connectorOf(s).alone || !j.req.Dialect.Split
+}
+
+func keep(servers []*pools.Server, good func(*pools.Server) bool) []*pools.Server {
+	var kept []*pools.Server
+	for _, s := range servers {
+		if good(s) {
+			kept = append(kept, s)
+		}
+	}
+	return kept
 }
 
 // candidate is what the choice knows of a server. Load that is old or missing is
@@ -199,6 +220,7 @@ func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
 	load, curve := s.FreshLoad(now), s.PrefillCurve(now)
 	c := Candidate{
 		ID:      s.ID(),
+		Class:   s.Class(),
 		Place:   Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone},
 		Queue:   prefill.Queue + load.ForeignQueue(curve, now),
 		Queued:  prefill.Requests,

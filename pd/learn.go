@@ -10,14 +10,16 @@ import (
 
 // learnTransfer teaches the link of a pair from the time between decode's dispatch
 // and its first event. Where the decode server had to wait for room, or computed
-// the prompt itself, the time says nothing of the link.
+// the prompt itself, the time says nothing of the link; nor where both legs run at once,
+// since it is prefill's then too.
 func (o *Orchestrator) learnTransfer(a assignment, took time.Duration, now time.Time) {
-	if a.handoff == nil || a.handoff.Params == nil || a.handoff.Tokens == 0 || a.chosen.Terms.Room > 0 {
+	together := connectorOf(a.decode.Server()).together
+	if together || !a.handoff.carries() || a.handoff.coverage().tokens == 0 || a.chosen.Terms.Room > 0 {
 		return
 	}
 	p, d := o.present(a.handoff.From, now), o.present(a.decode.Server(), now)
 	own := o.Cost.HandOff + a.chosen.Terms.Step
-	moved := a.handoff.Tokens
+	moved := a.handoff.coverage().tokens
 	if o.Cost.DecodeReuse {
 		moved -= min(moved, a.held)
 	}

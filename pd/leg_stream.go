@@ -25,8 +25,7 @@ type legStream struct {
 	ctx       context.Context // of the leg; cancelled by the client's leaving or by idle
 	idle      *time.Timer
 	idleLimit time.Duration
-	cached    cachedTokens
-	handed    int // tokens of the hand-off, 0 without one
+	cached    func() cachedTokens // as known now
 	server    *pools.Server
 	hideUsage bool
 	story     *story // what could be continued elsewhere; nil where it cannot
@@ -122,7 +121,7 @@ func (s *legStream) transform(ev sseEvent) ([]byte, error) {
 			return nil, nil
 		}
 	}
-	data, err := s.dialect.cleanAnswer(ev.Data, s.cached)
+	data, err := s.dialect.cleanAnswer(ev.Data, s.clientCached())
 	if err != nil {
 		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
 	}
@@ -148,10 +147,18 @@ func (s *legStream) note(u Usage) {
 	if u.Cached.Known {
 		s.server.NoteCachedTokens()
 	}
-	if s.cached.override && recomputed(u, s.handed, s.server.TellsCachedTokens()) {
+	if cached := s.cached(); cached.override && recomputed(u, cached.handed, s.server.TellsCachedTokens()) {
 		s.result.Recomputed = true
-		s.cached = cachedTokens{} // decode's number is the true one then
 	}
+}
+
+// clientCached says whose cached tokens the client sees: decode's own when it
+// computed the prompt again.
+func (s *legStream) clientCached() cachedTokens {
+	if s.result.Recomputed {
+		return cachedTokens{}
+	}
+	return s.cached()
 }
 
 func (s *legStream) broken(err error) error {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -75,7 +76,12 @@ type Orchestrator struct {
 	Metrics   *Metrics
 	Tracer    trace.Tracer
 	Log       *slog.Logger
+
+	legs sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
 }
+
+// Wait returns when no leg is under way any more. It is for after the last Run.
+func (o *Orchestrator) Wait() { o.legs.Wait() }
 
 // Run serves one request: it waits for its turn, then tries pairs until one has
 // given its first content event. The context ends when the client has left; with

@@ -34,6 +34,8 @@ type Request struct {
 	// Aggregated requests run on one decode server and never share a hand-off:
 	// several samples or prompts, and paths without a prefill phase.
 	Aggregated bool
+	// Answers is how many samples of how many prompts are asked for; 0 is one.
+	Answers int
 	// ForcedTool is set when tool_choice demands a call. vLLM's prefill may
 	// answer 500 to that at one token (vLLM #38911).
 	ForcedTool bool

@@ -103,6 +103,7 @@ func editAt(body Body, path []string, change func(Body) Body) Body {
 type cachedTokens struct {
 	override bool
 	prefill  Count
+	handed   int // tokens of the hand-off; 0: not told
 }
 
 // set writes the number at path inside a usage object.

@@ -49,6 +49,9 @@ func (s *Server) Claim(leg Role, work Work, anyway bool) (*Lease, error) {
 // Server returns where the place is.
 func (l *Lease) Server() *Server { return l.server }
 
+// Leg returns what the place is for.
+func (l *Lease) Leg() Role { return l.leg }
+
 // Sent says that the request is on its way now. A place may be held for a while
 // before: decode's, while prefill runs.
 func (l *Lease) Sent() { l.sent = time.Now() }

@@ -2,7 +2,9 @@ package pools
 
 import (
 	"fmt"
+	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,7 +40,10 @@ type Spec struct {
 	URL       string // scheme and authority of the engine's HTTP server
 	Rank      *int   // data-parallel rank behind URL; nil when the address is the server
 	Role      Role
-	Connector string // how decode obtains the KV; "nixl"
+	Connector string // how decode obtains the KV; one of Connectors
+	KVAddress string // host:port where other engines reach its KV; empty: see KVHostPort
+	Weights   string // version of the weights; servers of different ones are not paired
+	Layout    string // likewise whatever else the KV depends on: engine version, dtype
 	Host      string // topology labels; empty is unknown
 	Rack      string
 	Zone      string
@@ -80,10 +85,36 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("server %q: has no role", s.URL)
 	case s.Metrics != "" && !strings.HasPrefix(s.Metrics, "http://") && !strings.HasPrefix(s.Metrics, "https://"):
 		return fmt.Errorf("server %q: metrics %q: want http://host:port/path", s.URL, s.Metrics)
-	case s.Connector != "nixl":
-		return fmt.Errorf("server %q: connector %q is not known (known: nixl)", s.URL, s.Connector)
+	case !slices.Contains(Connectors(), s.Connector):
+		return fmt.Errorf("server %q: connector %q is not known (known: %s)", s.URL, s.Connector, strings.Join(Connectors(), ", "))
+	}
+	if _, _, err := s.KVHostPort(0); err != nil {
+		return fmt.Errorf("server %q: kv-address: %w", s.URL, err)
 	}
 	return nil
+}
+
+// Connectors returns the ways that decode may obtain the KV.
+func Connectors() []string { return []string{"nixl", "sglang", "aggregated"} }
+
+// KVHostPort is where other engines reach the server's KV: what the configuration
+// says, else the host of its URL and the connector's usual port.
+func (s Spec) KVHostPort(usual int) (host string, port int, err error) {
+	if s.KVAddress == "" {
+		u, err := url.Parse(s.URL)
+		if err != nil {
+			return "", 0, err
+		}
+		return u.Hostname(), usual, nil
+	}
+	host, text, err := net.SplitHostPort(s.KVAddress)
+	if err != nil {
+		return "", 0, err
+	}
+	if port, err = strconv.Atoi(text); err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("%q is no port", text)
+	}
+	return host, port, nil
 }
 
 // Server is one member of a snapshot: the spec as of that snapshot and the live
@@ -91,6 +122,7 @@ func (s Spec) Validate() error {
 type Server struct {
 	Spec
 	id    string
+	class uint64
 	fleet *Fleet
 	*live
 }

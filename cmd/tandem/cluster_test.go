@@ -63,7 +63,8 @@ func newCluster(t *testing.T, s shape) *cluster {
 		if role == engine.RoleDecode {
 			list = &cfg.servers[1]
 		}
-		list.add(serverEntry{URL: e.URL()})
+		state := e.State()
+		list.add(serverEntry{URL: state.URL, Connector: state.Connector, KVAddress: state.KVAddress})
 		return e
 	}
 	for range s.prefill {

@@ -36,6 +36,8 @@ type node struct {
 	feeds    *feeds
 	lessons  *pd.Lessons // nil without a Redis
 
+	orchestrator *pd.Orchestrator
+
 	clients  net.Listener
 	operator net.Listener
 }
@@ -96,6 +98,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		Tracer:    n.tracing.Tracer("tandem"),
 		Log:       log,
 	}
+	n.orchestrator = o
 	n.server = gateway.New(cfg.gateway, o, gateway.NewMetrics(reg))
 	n.admin = &http.Server{
 		Handler:           gateway.Admin(n.fleet, o, reg, n.draining.Load),
@@ -134,6 +137,7 @@ func (n *node) run(ctx context.Context) error {
 	err = errors.Join(err, n.server.Shutdown(drain), n.admin.Shutdown(drain))
 	ended()
 	<-background
+	n.orchestrator.Wait()
 	n.fleet.Close()
 	n.locality.Close()
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)

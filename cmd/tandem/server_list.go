@@ -47,6 +47,7 @@ func (l *serverList) add(e serverEntry) {
 	}
 	l.specs = append(l.specs, pools.Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: l.role, Connector: e.Connector,
+		KVAddress: e.KVAddress, Weights: e.Weights, Layout: e.Layout,
 		Metrics: e.Metrics, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
 		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind,
 	})
@@ -57,6 +58,9 @@ type serverEntry struct {
 	URL       string `yaml:"url"`
 	Rank      *int   `yaml:"rank"`
 	Connector string `yaml:"connector"`
+	KVAddress string `yaml:"kv-address"`
+	Weights   string `yaml:"weights"`
+	Layout    string `yaml:"layout"`
 	Metrics   string `yaml:"metrics"`
 	Host      string `yaml:"host"`
 	Rack      string `yaml:"rack"`

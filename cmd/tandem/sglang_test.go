@@ -1,0 +1,258 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// sglangEngine is one whose legs meet in rooms. Its timeout is SGLang's, minutes: what
+// a test waits for must come from the gateway.
+func sglangEngine(cfg *engine.Config) { cfg.Connector = engine.ConnectorSGLang }
+
+func TestSGLang_AnswersEqualOneEngine(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 2, engine: sglangEngine})
+	short := `{"model":"test-model","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`
+	bodies := []struct{ path, body string }{
+		{"/v1/chat/completions", chatBody("")},
+		{"/v1/chat/completions", chatBody(`,"stream":true`)},
+		{"/v1/chat/completions", chatBody(`,"stream":true,"logprobs":true,"top_logprobs":2`)},
+		{"/v1/chat/completions", short}, // less than a block is handed over too
+		{"/v1/completions", `{"model":"test-model","max_tokens":9,"prompt":"the river and the city of stone"}`},
+	}
+	for _, b := range bodies {
+		got, want := c.post(b.path, b.body), reference(t, b.path, b.body)
+		if got.status != 200 || got.err != nil || got.text() != want.text() {
+			t.Errorf("%s %.60s: %d %v %.300s", b.path, b.body, got.status, got.err, got.body)
+		}
+		if got.header.Get("X-Tandem-Prefill") == "" {
+			t.Errorf("%s %.60s ran alone", b.path, b.body)
+		}
+	}
+	c.roomsAreFresh()
+	c.nothingIsLeft(len(bodies))
+}
+
+// roomsAreFresh checks that both legs of each attempt named one room, and that no two
+// attempts did.
+func (c *cluster) roomsAreFresh() {
+	c.t.Helper()
+	rooms := func(engines []*engine.Engine) map[string]int {
+		seen := make(map[string]int)
+		for _, e := range engines {
+			for _, r := range e.State().Requests {
+				room := gjson.Get(r.Body, "bootstrap_room").Raw
+				if seen[room]++; room == "" || seen[room] > 1 {
+					c.t.Errorf("room %q is named %d times: %.200s", room, seen[room], r.Body)
+				}
+			}
+		}
+		return seen
+	}
+	prefill, decode := rooms(c.prefill), rooms(c.decode)
+	for room := range decode {
+		if prefill[room] == 0 && len(prefill) == len(decode) {
+			c.t.Errorf("room %s has no prefill", room)
+		}
+	}
+}
+
+// nothingIsLeft checks that engines hold nothing, and how many decodes they finished.
+func (c *cluster) nothingIsLeft(decodes int) {
+	c.t.Helper()
+	engines := append(c.prefill, c.decode...)
+	eventually(c.t, "no engine has work or holds KV", func() bool {
+		return sum(engines, func(s engine.State) int {
+			return s.Running + s.Waiting + s.HandoffsOpen + s.ServerLoad + s.KVBlocksUsed
+		}) == 0
+	})
+	if n := sum(c.decode, func(s engine.State) int { return s.DecodesDone }); n != decodes {
+		c.t.Errorf("%d decodes, want %d", n, decodes)
+	}
+	if n := sum(engines, func(s engine.State) int { return s.HandoffsExpired + s.HandoffsRejected + s.AggregatedDone }); n != 0 {
+		c.t.Errorf("%d hand-offs expired or rejected, or requests alone", n)
+	}
+}
+
+func TestSGLang_OneBadServerCostsNoRequest(t *testing.T) {
+	faults := []engine.Fault{
+		{Kind: engine.FaultRefuse},
+		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
+		{Kind: engine.FaultStatus, Status: 500},
+		{Kind: engine.FaultStatus, Status: 503},
+		{Kind: engine.FaultHangBeforeHeaders},
+		{Kind: engine.FaultHangAfterHeaders},
+		{Kind: engine.FaultEmptyStream},
+		{Kind: engine.FaultGarbageSSE},
+	}
+	for _, role := range []string{"prefill", "decode"} {
+		for _, fault := range faults {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s%d%s/stream=%v", role, fault.Kind, fault.Status, fault.Path, stream), func(t *testing.T) {
+					t.Parallel()
+					c := newCluster(t, shape{prefill: 2, decode: 2, engine: sglangEngine, config: faultTimeouts})
+					bad, other := c.prefill[0], c.decode
+					if role == "decode" {
+						bad, other = c.decode[0], c.prefill
+					}
+					bad.SetFault(fault)
+					body := chatBody("")
+					if stream {
+						body = chatBody(`,"stream":true`)
+					}
+					want := reference(t, "/v1/chat/completions", body).text()
+					for i := range 4 {
+						got := c.post("/v1/chat/completions", body)
+						if got.status != 200 || got.err != nil || got.text() != want {
+							t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
+						}
+					}
+					eventually(t, "the other legs are cancelled", func() bool {
+						return sum(other, func(s engine.State) int { return s.ServerLoad + s.HandoffsOpen }) == 0
+					})
+					c.roomsAreFresh()
+					c.breakersAre(pools.Closed, other)
+				})
+			}
+		}
+	}
+}
+
+// breakersAre checks the breakers of engines, in the role that the test gave them.
+func (c *cluster) breakersAre(want pools.BreakerState, engines []*engine.Engine) {
+	c.t.Helper()
+	for _, e := range engines {
+		for _, s := range c.node.fleet.Servers() {
+			if got := s.Breaker(s.Role, time.Now()); s.URL == e.URL() && got != want {
+				c.t.Errorf("the breaker of %s %s is %s", s.Role, s.ID(), got)
+			}
+		}
+	}
+}
+
+// A server in decode mode cannot prefill.
+func TestSGLang_NothingRunsAloneOnADecodeServer(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: faultTimeouts})
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 503 && got.status != 502 {
+		t.Errorf("%d: %s", got.status, got.body)
+	}
+	if n := sum(c.decode, func(s engine.State) int { return s.AggregatedDone + s.DecodesDone }); n != 0 {
+		t.Errorf("decode answered %d requests", n)
+	}
+	eventually(t, "decode is let go", func() bool { return c.decode[0].State().ServerLoad == 0 })
+}
+
+func TestSGLang_AnAggregatedServerTakesWhatPairsCannot(t *testing.T) {
+	whole := startTestEngine(t, engine.RoleBoth, sglangEngine)
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
+		faultTimeouts(cfg)
+		cfg.servers[2].add(serverEntry{URL: whole.URL(), Connector: "aggregated"})
+	}})
+	eventually(t, "it is up", func() bool { return c.metric("tandem_server_up") == 3 })
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") != "" {
+		t.Errorf("%d: %s", got.status, got.body)
+	}
+	if s := whole.State(); s.AggregatedDone != 1 {
+		t.Errorf("%d requests on the aggregated server", s.AggregatedDone)
+	}
+}
+
+func TestSGLang_SeveralAnswersMeetInRoomsOfTheirOwn(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	for _, b := range []struct{ path, body string }{
+		{"/v1/chat/completions", chatBody(`,"n":3`)},
+		{"/v1/completions", `{"model":"test-model","max_tokens":9,"prompt":["the river and the city","of stone and of the bridge across it","hi"]}`},
+	} {
+		got, want := c.post(b.path, b.body), reference(t, b.path, b.body)
+		if got.status != 200 || gjson.Get(got.body, "choices.#.text").Raw != gjson.Get(want.body, "choices.#.text").Raw ||
+			gjson.Get(got.body, "choices.#.message.content").Raw != gjson.Get(want.body, "choices.#.message.content").Raw {
+			t.Errorf("%s: %d %.400s\nwant %.400s", b.path, got.status, got.body, want.body)
+		}
+		for _, r := range append(requests(c.prefill, b.path), requests(c.decode, b.path)...) {
+			rooms, hosts := gjson.Get(r.Body, "bootstrap_room").Array(), gjson.Get(r.Body, "bootstrap_host").Array()
+			if len(rooms) != 3 || len(hosts) != 3 || rooms[0].Raw == rooms[1].Raw {
+				t.Errorf("rooms %v, hosts %v", rooms, hosts)
+			}
+		}
+	}
+	c.nothingIsLeft(6)
+}
+
+func TestSGLang_BothLegsNameTheirRanks(t *testing.T) {
+	ranks := func(cfg *engine.Config) { sglangEngine(cfg); cfg.DataParallel = 2 }
+	p, d := startTestEngine(t, engine.RolePrefill, ranks), startTestEngine(t, engine.RoleDecode, ranks)
+	c := newCluster(t, shape{config: func(cfg *config) {
+		for rank := range 2 {
+			cfg.servers[0].add(serverEntry{URL: p.URL(), Rank: &rank, Connector: "sglang", KVAddress: p.State().KVAddress})
+			cfg.servers[1].add(serverEntry{URL: d.URL(), Rank: &rank, Connector: "sglang"})
+		}
+	}})
+	eventually(t, "all ranks are up", func() bool { return c.metric("tandem_server_up") == 4 })
+	want := reference(t, "/v1/chat/completions", chatBody("")).text()
+	for range 8 {
+		got := c.post("/v1/chat/completions", chatBody(""))
+		if got.status != 200 || got.text() != want {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+		from, to := got.header.Get("X-Tandem-Prefill"), got.header.Get("X-Tandem-Decode")
+		last := requests([]*engine.Engine{d}, "/v1/chat/completions")
+		body := last[len(last)-1].Body
+		if pair := fmt.Sprintf("dp%s dp%s", gjson.Get(body, "disagg_prefill_dp_rank").Raw, gjson.Get(body, "routed_dp_rank").Raw); !strings.HasSuffix(from, pair[:3]) || !strings.HasSuffix(to, pair[4:]) {
+			t.Errorf("%s to %s were told %s", from, to, pair)
+		}
+	}
+}
+
+// Prefill computes nothing for a decode that has no room for it.
+func TestSGLang_PrefillWaitsForDecodesRoom(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) {
+		sglangEngine(cfg)
+		cfg.TimeScale, cfg.MaxSeqs = 1, 1
+	}})
+	first := c.dialRequest(chatBodyOf(4000, `,"ignore_eos":true,"stream":true`))
+	eventually(t, "the only seat is taken", func() bool { return c.decode[0].State().Running == 1 })
+	second := make(chan answer, 1)
+	go func() { second <- c.post("/v1/chat/completions", chatBody("")) }()
+	eventually(t, "both legs of the second are there", func() bool {
+		return len(requests(c.prefill, "/v1/chat/completions")) == 2 && len(requests(c.decode, "/v1/chat/completions")) == 2
+	})
+	if s := c.prefill[0].State(); s.PrefillsDone != 1 || s.Waiting != 1 || s.Running != 0 {
+		t.Errorf("prefill: %d done, %d waiting, %d running", s.PrefillsDone, s.Waiting, s.Running)
+	}
+	_ = first.Close()
+	if got := <-second; got.status != 200 {
+		t.Errorf("%d: %s", got.status, got.body)
+	}
+}
+
+func TestSGLang_AClientThatLeavesFreesBothLegs(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
+	for _, body := range []string{chatBody(""), chatBody(`,"stream":true`)} {
+		conn := c.dialRequest(body)
+		engines := append(c.prefill, c.decode...)
+		eventually(t, "both legs wait", func() bool { return sum(engines, func(s engine.State) int { return s.ServerLoad }) == 2 })
+		_ = conn.Close()
+		eventually(t, "both are cancelled", func() bool { return sum(engines, func(s engine.State) int { return s.ServerLoad + s.Waiting }) == 0 })
+	}
+	c.checkIdle(2)
+}
+
+func TestSGLang_CachedTokensArePrefills(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	for i, want := range []bool{false, true} {
+		got := c.post("/v1/chat/completions", chatBody(""))
+		cached := gjson.Get(got.body, "usage.prompt_tokens_details.cached_tokens").Int()
+		if got.status != 200 || (cached > 0) != want {
+			t.Errorf("request %d: %d, %d cached tokens: %s", i, got.status, cached, got.body)
+		}
+	}
+}

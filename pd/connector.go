@@ -1,0 +1,49 @@
+package pd
+
+import (
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// connector is how decode obtains the KV that prefill computed. What differs between
+// the engines' protocols is here and in one file for each; how legs are sent, judged
+// and tried again is the same for all.
+type connector struct {
+	// together: both legs are in flight at once, and neither ends without the other.
+	// Else prefill answers first, and decode is sent what it handed over.
+	together bool
+	// pairs: servers run as pairs. alone: a decode server also serves requests whole.
+	pairs, alone bool
+	// tellsCached: decode reports the tokens that prefill found cached. With other
+	// engines it reports what was transferred.
+	tellsCached bool
+
+	// prefill returns the prefill leg.
+	prefill func(*transfer) legRequest
+	// decode returns the decode leg. answer is prefill's, nil when both run together.
+	decode func(t *transfer, answer []byte) handed
+	// transferFault reports whether an engine's error says that the transfer failed.
+	// nil: engines do not tell, and any failure of decode may be one.
+	transferFault func(body []byte) bool
+}
+
+// connectors by the names that pools.Spec knows.
+var connectors = map[string]*connector{
+	"nixl":       nixl,
+	"sglang":     sglang,
+	"aggregated": {alone: true},
+}
+
+func connectorOf(s *pools.Server) *connector { return connectors[s.Connector] }
+
+// legRequest is what an engine is sent for one leg.
+type legRequest struct {
+	body []byte
+}
+
+// handed is what prefill's answer means for decode.
+type handed struct {
+	leg legRequest
+	// kept: prefill holds the KV for decode. That it does not is a normal case.
+	kept   bool
+	tokens int // of the prompt that it covers; 0: as many as prefill reports
+}

@@ -1,0 +1,177 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// decode runs the decode leg, up to the whole answer or the first content event
+// of a stream. On success the lease ends with the answer.
+func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
+	server := a.decode.Server()
+	leg, id, part := AloneLeg, "", legRequest{body: j.req.Body.Bytes()}
+	if a.handoff != nil {
+		leg, id, part = DecodeLeg, a.handoff.Attempt, a.handoff.leg
+		if !connectorOf(server).together {
+			o.Metrics.gap.Observe(time.Since(a.handoff.Created).Seconds())
+		}
+	} else {
+		id = attemptID()
+	}
+	ctx, span := o.legSpan(ctx, "decode", server, id)
+	span.SetAttributes(attribute.String("tandem.leg", string(leg)))
+	var answer *Answer
+	var failed *LegError
+	if j.req.Stream {
+		answer, failed = o.decodeStream(ctx, j, a, leg, id, part)
+	} else {
+		answer, failed = o.decodeWhole(ctx, j, a, leg, id, part)
+	}
+	endLegSpan(span, failed)
+	if failed != nil {
+		o.blame(a.decode, j, a, failed)
+		return nil, failed
+	}
+	answer.Decode, j.servedBy = server.ID(), server.ID()
+	if a.handoff != nil {
+		answer.Prefill = a.handoff.From.ID()
+	}
+	return answer, nil
+}
+
+func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment, leg Leg, id string, part legRequest) (*Answer, *LegError) {
+	server := a.decode.Server()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errFirstEvent)
+	defer cancel()
+
+	a.decode.Sent()
+	resp, data, failed := o.whole(ctx, leg, server, j, id, part)
+	if failed != nil {
+		return nil, failed
+	}
+	scan := scanner{raw: data}
+	if len(data) == 0 || scan.document() != nil {
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
+	}
+	a.decode.Settle(nil)
+	usage, _ := j.req.Dialect.readUsage(data)
+	if usage.Cached.Known {
+		server.NoteCachedTokens()
+	}
+	cached := a.cachedTokens()
+	if cached.override && recomputed(usage, cached.handed, server.TellsCachedTokens()) {
+		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
+		cached = cachedTokens{}
+	}
+	clean, err := j.req.Dialect.cleanAnswer(data, cached)
+	if err != nil {
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
+	}
+	o.countTokens(j.req, usage, a.prefillCached(usage), 0)
+	a.decode.Release()
+	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
+}
+
+func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignment, leg Leg, id string, part legRequest) (*Answer, *LegError) {
+	server := a.decode.Server()
+	start := time.Now()
+	legCtx, cancel := context.WithCancelCause(ctx)
+	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
+	defer server.OnFall(func() { cancel(errFell) })() // until the first content event
+	giveUp := func(e *LegError) (*Answer, *LegError) {
+		idle.Stop()
+		cancel(nil)
+		return nil, e
+	}
+	if j.story != nil {
+		j.story.begin()
+	}
+	a.decode.Sent()
+	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part.body)
+	if err != nil {
+		return giveUp(failedSend(legCtx, leg, server.ID(), err))
+	}
+	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
+		failed := o.notAStream(legCtx, leg, server, resp)
+		return giveUp(failed)
+	}
+	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
+	s := &legStream{
+		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
+		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
+		server: server, cached: a.cachedTokens, hideUsage: j.req.HideUsage,
+		onGap: pace.gap, story: j.story,
+	}
+	if err := s.open(); err != nil {
+		_ = resp.Body.Close()
+		return giveUp(failedSend(legCtx, leg, server.ID(), err))
+	}
+	a.decode.Settle(nil)
+	now := time.Now()
+	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
+	if !j.resumed {
+		o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
+	}
+	o.learnTransfer(a, now.Sub(start), now)
+	s.onClose = func(r StreamResult) { o.streamEnded(j, a, r) }
+	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s}, nil
+}
+
+// notAStream judges an answer that should have been an event stream.
+func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
+	defer func() { _ = resp.Body.Close() }()
+	body, err := readAnswer(resp)
+	if err != nil {
+		return failedSend(ctx, leg, server.ID(), err)
+	}
+	return failedStatus(leg, server.ID(), resp, body)
+}
+
+// streamEnded settles what a stream leaves behind.
+func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
+	server := a.decode.Server()
+	var broken *BrokenStreamError
+	if errors.As(r.Err, &broken) {
+		a.decode.Broke(broken)
+		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
+		o.Log.Error("stream broke", "request_id", j.req.ID, "server", server.ID(), "error", broken.Err.Error())
+	}
+	if r.Recomputed {
+		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
+	}
+	o.countTokens(j.req, r.Usage, a.prefillCached(r.Usage), r.Events)
+	a.decode.Release()
+}
+
+// cachedTokens says whose cached tokens the client sees.
+func (a assignment) cachedTokens() cachedTokens {
+	if !a.handoff.carries() || connectorOf(a.decode.Server()).tellsCached {
+		return cachedTokens{}
+	}
+	told := a.handoff.coverage()
+	return cachedTokens{override: true, prefill: told.cached, handed: told.tokens}
+}
+
+// prefillCached is the cached part of the prompt on the server that computed it.
+func (a assignment) prefillCached(decode Usage) Count {
+	if a.cachedTokens().override {
+		return a.handoff.coverage().cached
+	}
+	return decode.Cached
+}
+
+func (o *Orchestrator) countTokens(req *Request, u Usage, cached Count, events int) {
+	output := events
+	if u.Output.Known {
+		output = u.Output.Tokens
+	}
+	o.Metrics.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
+	o.Metrics.outputToks.WithLabelValues(req.Model).Add(float64(output))
+	o.Metrics.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
+}

@@ -1,0 +1,38 @@
+package pd
+
+// oneToken returns the body of a prefill leg of vLLM: the client's, cut to one token
+// and one sample, without what belongs to the answer. What shapes the prompt (messages,
+// tools, response format, adapter, media) stays byte for byte, so that both legs
+// tokenise alike.
+func oneToken(t *transfer, more ...Edit) []byte {
+	req := t.req
+	edits := []Edit{
+		{"stream", []byte("false")},
+		{Key: "stream_options"}, // refused without stream
+		{Key: "min_tokens"},     // refused above max_tokens
+		{Key: "min_completion_tokens"},
+		{Key: "logprobs"}, // decode's business; saves work here
+		{Key: "top_logprobs"},
+		// It must end by length: vLLM keeps the blocks only then (nixl
+		// scheduler.py, request_finished).
+		{Key: "stop"},
+		{Key: "stop_sequences"},
+		{Key: "stop_token_ids"},
+		{"ignore_eos", []byte("true")},
+	}
+	edits = append(edits, more...)
+	if t.tokenIDs {
+		edits = append(edits, Edit{"return_token_ids", []byte("true")})
+	}
+	for i, limit := range req.Dialect.limits {
+		if i == 0 || req.Body.Get(limit) != nil {
+			edits = append(edits, Edit{limit, []byte("1")})
+		}
+	}
+	for _, samples := range []string{"n", "best_of"} {
+		if req.Body.Get(samples) != nil {
+			edits = append(edits, Edit{samples, []byte("1")})
+		}
+	}
+	return req.Body.With(edits...).Bytes()
+}

@@ -1,0 +1,52 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+)
+
+var errNoObject = errors.New("prefill's answer is no JSON object")
+
+// prefill runs the prefill leg, completes the hand-off from its answer, and gives its
+// place back.
+func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t *transfer, h *Handoff) (failed *LegError) {
+	server, start := t.from, time.Now()
+	ctx, span := o.legSpan(ctx, "prefill", server, t.id)
+	defer func() { endLegSpan(span, failed) }()
+	defer a.prefill.Release()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errFirstEvent)
+	defer cancel()
+
+	a.prefill.Sent()
+	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.id, t.connector().prefill(t))
+	if failed == nil && !isObject(body) {
+		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoObject}
+	}
+	if failed != nil {
+		o.blame(a.prefill, j, a, failed)
+		return failed
+	}
+	h.take(t, body, time.Now())
+	told := h.coverage()
+	if j.prefix.teaches() {
+		o.Locality.learn(j.prefix, body)
+	}
+	if told.tokens > 0 {
+		a.prefill.Prefilled(told.tokens-told.cached.Tokens, told.cached.Tokens)
+	}
+	a.prefill.Settle(nil)
+	if !h.Kept {
+		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
+	}
+	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(time.Since(start).Seconds())
+	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", told.tokens))
+	return nil
+}
+
+func isObject(answer []byte) bool {
+	scan := scanner{raw: answer}
+	return scan.next() == '{' && scan.document() == nil
+}

@@ -1,0 +1,66 @@
+package pd
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+)
+
+// bootstrapPort is where an SGLang prefill server meets decode servers by default
+// (--disaggregation-bootstrap-port).
+const bootstrapPort = 8998
+
+// sglang is SGLang's disaggregation: both engines get the request at once and meet in
+// a room of the prefill server's bootstrap server. Prefill computes once decode has
+// room for the KV, and decode's answer holds prefill's token too (sglang
+// sgl-model-gateway, pd_router). A decode server cannot serve a request whole.
+var sglang = &connector{
+	together: true, pairs: true, tellsCached: true,
+	prefill: sglangPrefill, decode: sglangDecode,
+	// The engines' word for a room that broke, whichever side broke it.
+	transferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },
+}
+
+// sglangPrefill needs no cut to one token: a server in prefill mode ends there.
+func sglangPrefill(t *transfer) legRequest {
+	edits := append(t.bootstrap(), Edit{"stream", []byte("false")}, Edit{Key: "stream_options"})
+	if t.from.Rank != nil {
+		edits = append(edits, Edit{"routed_dp_rank", number(*t.from.Rank)})
+	}
+	return legRequest{body: t.req.Body.With(edits...).Bytes()}
+}
+
+func sglangDecode(t *transfer, _ []byte) handed {
+	edits := t.bootstrap()
+	if t.to.Rank != nil {
+		edits = append(edits, Edit{"routed_dp_rank", number(*t.to.Rank)})
+	}
+	if t.from.Rank != nil {
+		edits = append(edits, Edit{"disagg_prefill_dp_rank", number(*t.from.Rank)})
+	}
+	return handed{leg: legRequest{body: t.req.Body.With(edits...).Bytes()}, kept: true}
+}
+
+// bootstrap says where the engines meet: a room for each answer, in arrays when there
+// are several.
+func (t *transfer) bootstrap() []Edit {
+	host, port, _ := t.from.KVHostPort(bootstrapPort) // the spec was validated
+	quoted, _ := json.Marshal(host)                   // a string always marshals
+	list := func(of func(i int) []byte) []byte {
+		if len(t.rooms) == 1 {
+			return of(0)
+		}
+		var all [][]byte
+		for i := range t.rooms {
+			all = append(all, of(i))
+		}
+		return append(append([]byte{'['}, bytes.Join(all, []byte{','})...), ']')
+	}
+	return []Edit{
+		{"bootstrap_host", list(func(int) []byte { return quoted })},
+		{"bootstrap_port", list(func(int) []byte { return number(port) })},
+		{"bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, t.rooms[i], 10) })},
+	}
+}
+
+func number(n int) []byte { return strconv.AppendInt(nil, int64(n), 10) }

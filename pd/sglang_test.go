@@ -1,0 +1,52 @@
+package pd
+
+import (
+	"testing"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func TestSGLang_BodiesOfBothLegs(t *testing.T) {
+	one, three := 1, 3
+	for _, c := range []struct {
+		name            string
+		body            string
+		from, to        pools.Spec
+		rooms           []int64
+		prefill, decode string
+	}{
+		{"one answer, the usual port", `{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":9}`,
+			pools.Spec{URL: "http://10.0.0.1:30000"}, pools.Spec{URL: "http://10.0.0.2:30000"}, []int64{9007199254740993},
+			`{"model":"m","stream":false,"max_tokens":9,"bootstrap_host":"10.0.0.1","bootstrap_port":8998,"bootstrap_room":9007199254740993}`,
+			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"bootstrap_host":"10.0.0.1","bootstrap_port":8998,"bootstrap_room":9007199254740993}`},
+		{"several answers, ranks, an address of its own", `{"model":"m","n":2}`,
+			pools.Spec{URL: "http://10.0.0.1:30000", Rank: &one, KVAddress: "[fd00::1]:9000"}, pools.Spec{URL: "http://10.0.0.2:30000", Rank: &three}, []int64{5, 6},
+			`{"model":"m","n":2,"bootstrap_host":["fd00::1","fd00::1"],"bootstrap_port":[9000,9000],"bootstrap_room":[5,6],"stream":false,"routed_dp_rank":1}`,
+			`{"model":"m","n":2,"bootstrap_host":["fd00::1","fd00::1"],"bootstrap_port":[9000,9000],"bootstrap_room":[5,6],"routed_dp_rank":3,"disagg_prefill_dp_rank":1}`},
+	} {
+		body, err := ParseBody([]byte(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr := &transfer{req: &Request{Dialect: Chat, Body: body}, from: &pools.Server{Spec: c.from}, to: &pools.Server{Spec: c.to}, rooms: c.rooms}
+		if got := string(sglangPrefill(tr).body); got != c.prefill {
+			t.Errorf("%s: prefill\ngot  %s\nwant %s", c.name, got, c.prefill)
+		}
+		if got := string(sglangDecode(tr, nil).leg.body); got != c.decode {
+			t.Errorf("%s: decode\ngot  %s\nwant %s", c.name, got, c.decode)
+		}
+	}
+}
+
+// A connector that the configuration accepts and nothing implements would be a nil
+// pointer in a request.
+func TestConnectors_AreThoseOfTheConfiguration(t *testing.T) {
+	for _, name := range pools.Connectors() {
+		if c := connectors[name]; c == nil || c.pairs == (c.prefill == nil || c.decode == nil) {
+			t.Errorf("%s is not complete: %+v", name, c)
+		}
+	}
+	if len(connectors) != len(pools.Connectors()) {
+		t.Errorf("%d connectors, the configuration knows %v", len(connectors), pools.Connectors())
+	}
+}

@@ -1,0 +1,83 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// afterDecode is how long prefill's leg may go on after decode has answered.
+const afterDecode = 10 * time.Second
+
+// errPeer ends a leg because the other one failed, without which it would wait for ever.
+var errPeer = errors.New("the other leg failed")
+
+// together runs both legs at once. The engines meet by what both bodies name, so a leg
+// whose peer fails would hold its place until the engine's own timeout, minutes later:
+// it is cancelled at once. Decode's first event says that the KV has arrived; from then
+// on prefill has only its answer left to send, and does so in its own time.
+func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
+	j.handoff = nil
+	withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
+	t := newTransfer(j, a)
+	a.handoff = t.handoff()
+	a.handoff.leg, a.handoff.Kept = t.connector().decode(t, nil).leg, true
+
+	prefillCtx, endPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
+	clientLeaves := context.AfterFunc(ctx, func() { endPrefill(context.Cause(ctx)) })
+	decodeCtx, endDecode := context.WithCancelCause(ctx)
+	var settled atomic.Bool // decode has answered, or prefill has failed before
+	prefilled := make(chan *LegError, 1)
+	o.legs.Go(func() {
+		failed := o.prefill(prefillCtx, j, a, t, a.handoff)
+		if failed != nil && settled.CompareAndSwap(false, true) {
+			endDecode(whyPeer(failed))
+		}
+		endPrefill(nil)
+		prefilled <- failed
+	})
+
+	answer, failed := o.decode(decodeCtx, j, a)
+	if failed == nil && (settled.CompareAndSwap(false, true) || answer.leg == nil) {
+		clientLeaves()
+		time.AfterFunc(afterDecode, func() { endPrefill(errFirstEvent) })
+		return answer, nil
+	}
+	if failed == nil { // prefill failed while the first event was read
+		answer.leg.Close()
+	}
+	endPrefill(whyPeer(failed))
+	endDecode(errPeer)
+	withdraw()
+	a.decode.Release()
+	return nil, o.atFault(j, a, <-prefilled, failed)
+}
+
+// whyPeer is why a leg ends when its peer has failed. When one was silent for too long
+// and the other one still is, nobody can tell which of them the other waits for: both
+// have failed. The healthy one will do better with others.
+func whyPeer(failed *LegError) error {
+	if failed != nil && failed.Kind == Timeout {
+		return errFirstEvent
+	}
+	return errPeer
+}
+
+// atFault returns the failure of the leg that failed by itself, and keeps the other
+// one in mind if that did too. Where one leg only says that the transfer broke, the
+// other knows why.
+func (o *Orchestrator) atFault(j *journey, a assignment, prefill, decode *LegError) *LegError {
+	byItself := func(e *LegError) bool { return e != nil && !errors.Is(e.Err, errPeer) }
+	switch {
+	case !byItself(decode):
+		return prefill
+	case !byItself(prefill):
+		return decode
+	case a.failedTransfer(decode) && !a.failedTransfer(prefill):
+		j.failed(decode)
+		return prefill
+	}
+	j.failed(prefill)
+	return decode
+}

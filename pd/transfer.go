@@ -1,0 +1,90 @@
+package pd
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// transfer is one attempt to bring a prompt's KV from a prefill to a decode server.
+// What names it is minted for it alone: a name used twice would let a decode take the
+// KV of a prefill that was given up.
+type transfer struct {
+	req      *Request
+	from, to *pools.Server
+	id       string  // the request id of both legs: vLLM matches them by it
+	rooms    []int64 // one for each answer, for engines that meet in rooms
+	tokenIDs bool    // prefill is asked for the prompt's token ids
+}
+
+func newTransfer(j *journey, a assignment) *transfer {
+	t := &transfer{
+		req: j.req, from: a.prefill.Server(), to: a.decode.Server(),
+		id: attemptID(), tokenIDs: j.prefix.teaches(),
+	}
+	for range max(1, j.req.Answers) {
+		t.rooms = append(t.rooms, rand.Int64())
+	}
+	return t
+}
+
+// attemptID names an attempt to the engines. The client's own id never reaches them.
+func attemptID() string { return "tandem-" + uuid.NewString() }
+
+// Handoff is what lets decode fetch the KV. It is used once, never past its age: the
+// prefill server holds the blocks on a lease, and after a read they are gone.
+type Handoff struct {
+	From    *pools.Server // that prefilled
+	Kept    bool          // prefill holds the KV for decode
+	Created time.Time
+	Attempt string // the request id that prefill saw, and decode must too
+
+	leg    legRequest               // decode's
+	prompt atomic.Pointer[coverage] // nil until prefill has answered
+}
+
+// coverage is what prefill told of the prompt.
+type coverage struct {
+	tokens int   // of the prompt whose KV is handed over
+	cached Count // of them, cached on the prefill server
+}
+
+// coverage returns what prefill told so far.
+func (h *Handoff) coverage() coverage {
+	if c := h.prompt.Load(); c != nil {
+		return *c
+	}
+	return coverage{}
+}
+
+// carries reports whether KV comes with the hand-off; a nil one carries none.
+func (h *Handoff) carries() bool { return h != nil && h.Kept }
+
+func (t *transfer) connector() *connector { return connectorOf(t.to) }
+
+// handoff begins one, before any leg is sent.
+func (t *transfer) handoff() *Handoff {
+	return &Handoff{From: t.from, Created: time.Now(), Attempt: t.id}
+}
+
+// take completes the hand-off from prefill's answer. Where both legs run together
+// decode is on its way by then, and only the coverage is news.
+func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
+	c := t.connector()
+	var told coverage
+	if usage, ok := t.req.Dialect.readUsage(answer); ok {
+		told = coverage{tokens: usage.Prompt.Tokens, cached: usage.Cached}
+	}
+	if !c.together {
+		got := c.decode(t, answer)
+		h.leg, h.Kept, h.Created = got.leg, got.kept, now
+		if got.tokens > 0 {
+			told.tokens = got.tokens
+		}
+	}
+	h.prompt.Store(&told)
+}
