@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -42,6 +44,25 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 		writeJSON(w, describeDecision(&o.Cost, d))
 	})
 	return mux
+}
+
+// Guarded asks for a token everywhere but where kubelets and load balancers look, who
+// have none. An empty token asks for nothing.
+func Guarded(token string, admin http.Handler) http.Handler {
+	if token == "" {
+		return admin
+	}
+	want := sha256.Sum256([]byte("Bearer " + token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		free := r.URL.Path == "/livez" || r.URL.Path == "/readyz"
+		if !free && subtle.ConstantTimeCompare(sent[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "the admin port asks for a token: Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			return
+		}
+		admin.ServeHTTP(w, r)
+	})
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

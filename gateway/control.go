@@ -82,10 +82,14 @@ var forwarded = []string{
 	"Openai-Organization", "Openai-Project", "Openai-Beta", "Accept-Language",
 }
 
-// engineHeader copies the forwarded headers out of the request.
-func engineHeader(c *fiber.Ctx) http.Header {
+// engineHeader copies the forwarded headers out of the request. A key that opens this
+// gateway is not for engines: credentials pass only where it has no keys of its own.
+func engineHeader(c *fiber.Ctx, credentials bool) http.Header {
 	h := make(http.Header, 4)
 	for _, name := range forwarded {
+		if !credentials && (name == "Authorization" || name == "X-Api-Key") {
+			continue
+		}
 		if v := c.Request().Header.Peek(name); len(v) > 0 {
 			h.Set(name, string(v))
 		}

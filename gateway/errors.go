@@ -3,13 +3,17 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
 )
 
@@ -22,6 +26,8 @@ type failure struct {
 	body       []byte        // an engine's own error, passed on; nil to say text
 	retryAfter time.Duration // 0: none
 	outcome    string
+	limit      string // of the key that is used up, "" if none
+	final      bool   // trying again cannot help, whatever the status says
 }
 
 // explain is the one place that turns errors into HTTP.
@@ -29,7 +35,14 @@ func explain(err error) failure {
 	var bad *badRequest
 	var none *pd.NoServerError
 	var leg *pd.LegError
+	var limit *door.LimitError
 	switch {
+	case errors.Is(err, errNoKey):
+		return unauthorized("An API key is needed: send it as \"Authorization: Bearer KEY\".")
+	case errors.Is(err, errUnknownKey):
+		return unauthorized("The API key is not known here.")
+	case errors.As(err, &limit):
+		return explainQuota(limit)
 	case errors.As(err, &bad):
 		return failure{
 			text:    pd.ErrorText{Status: bad.status, Type: "invalid_request_error", Code: bad.code, Param: bad.param, Message: bad.message},
@@ -57,6 +70,39 @@ func explain(err error) failure {
 		text:    pd.ErrorText{Status: http.StatusInternalServerError, Type: "api_error", Message: "The gateway failed to handle the request."},
 		outcome: "error",
 	}
+}
+
+func unauthorized(message string) failure {
+	return failure{
+		text:    pd.ErrorText{Status: http.StatusUnauthorized, Type: "invalid_request_error", Code: "invalid_api_key", Message: message},
+		outcome: "unauthorized",
+	}
+}
+
+// explainQuota is a caller's own quota. Those who wait for it are spread over a tenth
+// of the time, so that they do not return together.
+func explainQuota(limit *door.LimitError) failure {
+	kind := "tokens"
+	if limit.Of == door.OfRequests || limit.Of == door.OfConcurrent {
+		kind = "requests"
+	}
+	what := strings.ReplaceAll(limit.Of, "_", " ")
+	f := failure{
+		text:    pd.ErrorText{Status: http.StatusTooManyRequests, Type: kind, Code: "rate_limit_exceeded"},
+		outcome: "limited", limit: limit.Of,
+	}
+	switch {
+	case limit.Never:
+		f.text.Message = fmt.Sprintf("The request is larger than the API key's limit of %d %s per minute.", limit.Limit, what)
+		f.final = true
+		return f
+	case limit.Of == door.OfConcurrent:
+		f.text.Message = fmt.Sprintf("The API key's limit of %d %s is reached.", limit.Limit, what)
+	default:
+		f.text.Message = fmt.Sprintf("The API key's limit of %d %s per minute is used up.", limit.Limit, what)
+	}
+	f.retryAfter = limit.Wait + rand.N(limit.Wait/10+10*time.Millisecond)
+	return f
 }
 
 func explainLeg(leg *pd.LegError) failure {
@@ -113,13 +159,33 @@ func flatMessage(body []byte) string {
 	return "The engine refused the request."
 }
 
-// headers are what an error answer carries besides its body.
-func (f failure) headers() map[string]string {
-	h := make(map[string]string)
+// send answers the failure in the shape of the API that was called.
+func (f failure) send(c *fiber.Ctx, d *pd.Dialect) error {
+	body := f.body
+	if body == nil {
+		body = d.ErrorBody(f.text)
+	}
 	if f.retryAfter > 0 {
 		ms := f.retryAfter.Milliseconds()
-		h["Retry-After"] = strconv.FormatInt((ms+999)/1000, 10)
-		h["Retry-After-Ms"] = strconv.FormatInt(ms, 10)
+		c.Set(fiber.HeaderRetryAfter, strconv.FormatInt((ms+999)/1000, 10))
+		c.Set("Retry-After-Ms", strconv.FormatInt(ms, 10))
 	}
-	return h
+	if f.final || permanent(f.text.Status) {
+		c.Set("X-Should-Retry", "false")
+	}
+	if f.text.Status == http.StatusUnauthorized {
+		c.Set(fiber.HeaderWWWAuthenticate, "Bearer")
+	}
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	return c.Status(f.text.Status).Send(body)
+}
+
+// permanent reports whether the same request would get the same answer again. OpenAI's
+// SDKs heed it in x-should-retry; what they retry of themselves would cost a prefill.
+func permanent(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests, statusClientGone:
+		return false
+	}
+	return status >= 400 && status < 500
 }

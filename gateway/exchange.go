@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -26,8 +27,11 @@ import (
 type exchange struct {
 	server  *Server
 	dialect *pd.Dialect
-	id      string // x-request-id: the client's if it sent one, else ours
-	model   string // label: a model that is served, else "unknown"
+	id      string      // x-request-id: the client's if it sent one, else ours
+	model   string      // label: a model that is served, else "unknown"
+	key     *door.Key   // nil until it is known
+	class   int         // of priority, as granted
+	visit   *door.Visit // nil until it is admitted
 	start   time.Time
 	conn    net.Conn
 	ctx     context.Context // ends when the client leaves or the exchange is over
@@ -106,18 +110,29 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && encoding != "identity" {
 		return nil, &badRequest{status: fiber.StatusUnsupportedMediaType, message: "Compressed request bodies are not supported."}
 	}
+	if x.key, err = x.server.whose(c); err != nil {
+		return nil, err
+	}
 	if req, err = parse(x.dialect, bytes.Clone(c.Request().Body())); err != nil {
 		return nil, err
 	}
-	req.ID, req.Header = x.id, engineHeader(c)
-	return req, x.knownModel(req)
+	req.ID, req.Header = x.id, engineHeader(c, x.server.door.Open())
+	if err = x.grant(c, req); err != nil {
+		return nil, err
+	}
+	x.class = req.Class
+	if err = x.knownModel(req); err != nil {
+		return nil, err
+	}
+	x.visit, err = x.key.Admit(req.PromptTokens, time.Now())
+	return req, err
 }
 
 // knownModel refuses models that nobody serves, and answers that no server of
 // the model could hold.
 func (x *exchange) knownModel(req *pd.Request) error {
 	m, served := x.server.fleet.Model(req.Model)
-	if served {
+	if served && x.key.May(req.Model) {
 		x.model = m.ID
 		if most := m.MaxModelLen; most > 0 && req.MaxOutput >= most {
 			return invalid(req.MaxField, "This model's maximum context length is %d tokens; %s is %d.", most, req.MaxField, req.MaxOutput)
@@ -127,11 +142,12 @@ func (x *exchange) knownModel(req *pd.Request) error {
 	if len(x.server.fleet.Models()) == 0 {
 		return &pd.NoServerError{Role: pools.Decode}
 	}
-	return &badRequest{status: fiber.StatusNotFound, code: "model_not_found", param: "model", message: "The model does not exist or is not served here."}
+	return errUnknownModel
 }
 
 // reply sends a whole answer.
 func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
+	x.settle(cost(answer.Usage))
 	x.open(c, answer)
 	c.Set(fiber.HeaderContentType, answer.ContentType)
 	_ = c.Status(answer.Status).Send(answer.Body) // Send only fills the response
@@ -153,6 +169,7 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 // open sets what every answer carries.
 func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
 	c.Set("X-Request-Id", x.id)
+	x.standing(c)
 	if x.server.cfg.ExposePair && answer != nil {
 		if answer.Prefill != "" {
 			c.Set("X-Tandem-Prefill", answer.Prefill)
@@ -164,16 +181,12 @@ func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
 // fail answers an error in the shape of the API that was called.
 func (x *exchange) fail(c *fiber.Ctx, err error) {
 	f := explain(err)
+	x.giveBack(f)
 	x.open(c, nil)
-	for name, value := range f.headers() {
-		c.Set(name, value)
+	if f.limit != "" {
+		x.server.metrics.limited.WithLabelValues(x.server.tenants.label(x.key.Tenant), f.limit).Inc()
 	}
-	body := f.body
-	if body == nil {
-		body = x.dialect.ErrorBody(f.text)
-	}
-	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	_ = c.Status(f.text.Status).Send(body) // Send only fills the response
+	_ = f.send(c, x.dialect) // it only fills the response
 	if f.text.Status >= 500 {
 		x.server.log.Error("request failed", "request_id", x.id, "model", x.model, "status", f.text.Status, "error", err.Error())
 	}
@@ -191,6 +204,9 @@ func (x *exchange) close(outcome string, status int) (clientGone bool) {
 	took := time.Since(x.start)
 	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome).Inc()
 	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome).Observe(took.Seconds())
+	if x.key != nil && x.key.Tenant != "" {
+		x.server.metrics.tenantRequests.WithLabelValues(x.server.tenants.label(x.key.Tenant), x.server.door.Class(x.class), outcome).Inc()
+	}
 	x.server.log.Debug("request done", "request_id", x.id, "api", x.dialect.Name, "model", x.model,
 		"outcome", outcome, "status", status, "seconds", took.Seconds())
 	x.span.SetAttributes(attribute.String("tandem.model", x.model), attribute.String("tandem.outcome", outcome),

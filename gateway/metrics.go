@@ -3,10 +3,15 @@ package gateway
 import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics are what the gateway counts of its clients. The model label holds only
-// models that are served; others are "unknown".
+// models that are served; others are "unknown". The tenant label holds as many tenants
+// as are configured; others are "other".
 type Metrics struct {
 	requests *prometheus.CounterVec   // api, model, outcome
 	duration *prometheus.HistogramVec // api, model, outcome
+
+	tenantRequests *prometheus.CounterVec // tenant, class, outcome
+	tenantTokens   *prometheus.CounterVec // tenant, kind
+	limited        *prometheus.CounterVec // tenant, limit
 }
 
 // NewMetrics registers them.
@@ -14,13 +19,22 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_requests_total",
-			Help: "Requests by outcome: ok, client_gone, bad_request and refused (4xx by the gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream.",
+			Help: "Requests by outcome: ok, client_gone, unauthorized, limited (its key's limits), bad_request and refused (4xx by the gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream.",
 		}, []string{"api", "model", "outcome"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "tandem_request_duration_seconds", Help: "Time from a request's arrival to the end of its answer.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
 		}, []string{"api", "model", "outcome"}),
 	}
-	reg.MustRegister(m.requests, m.duration)
+	m.tenantRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_tenant_requests_total", Help: "Requests of tenants, by priority class and outcome; tenants beyond tenant-labels are one, \"other\".",
+	}, []string{"tenant", "class", "outcome"})
+	m.tenantTokens = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_tenant_tokens_total", Help: "Tokens of tenants' requests that were answered, as engines report them, by kind: prompt, output.",
+	}, []string{"tenant", "kind"})
+	m.limited = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_limited_total", Help: "Requests refused because a limit of their key was used up, by limit: requests, prompt_tokens, output_tokens, concurrent_requests.",
+	}, []string{"tenant", "limit"})
+	reg.MustRegister(m.requests, m.duration, m.tenantRequests, m.tenantTokens, m.limited)
 	return m
 }

@@ -24,24 +24,39 @@ func describe(m pools.Model) modelObject {
 	return modelObject{ID: m.ID, Object: "model", Created: m.Created, OwnedBy: "tandem", Parent: m.Parent, MaxModelLen: m.MaxModelLen}
 }
 
-// models lists the union over the pools.
+// models lists the union over the pools, as far as the key may use it.
 func (s *Server) models(c *fiber.Ctx) error {
+	key, err := s.whose(c)
+	if err != nil {
+		return s.decline(c, err)
+	}
 	list := struct {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
 	for _, m := range s.fleet.Models() {
-		list.Data = append(list.Data, describe(m))
+		if key.May(m.ID) {
+			list.Data = append(list.Data, describe(m))
+		}
 	}
 	return c.JSON(list)
 }
 
 func (s *Server) model(c *fiber.Ctx) error {
+	key, err := s.whose(c)
+	if err != nil {
+		return s.decline(c, err)
+	}
 	id, err := url.PathUnescape(c.Params("id"))
-	if m, served := s.fleet.Model(id); err == nil && served {
+	if m, served := s.fleet.Model(id); err == nil && served && key.May(m.ID) {
 		return c.JSON(describe(m))
 	}
-	text := pd.ErrorText{Status: 404, Type: "invalid_request_error", Code: "model_not_found", Param: "model", Message: "The model does not exist or is not served here."}
-	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	return c.Status(fiber.StatusNotFound).Send(pd.Chat.ErrorBody(text))
+	return s.decline(c, errUnknownModel)
+}
+
+// decline answers an error of a small handler.
+func (s *Server) decline(c *fiber.Ctx, err error) error {
+	f := explain(err)
+	s.metrics.requests.WithLabelValues("models", "none", f.outcome).Inc()
+	return f.send(c, pd.Chat)
 }

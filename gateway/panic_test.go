@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -51,7 +52,7 @@ func serveWith(t *testing.T, legs roundTripper) (base string, queue *pd.Queue, s
 	}
 	queue = pd.NewQueue(pd.DefaultQueue())
 	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
-	s := New(DefaultConfig(), &pd.Orchestrator{
+	s := New(DefaultConfig(), door.New(door.DefaultConfig(), nil), &pd.Orchestrator{
 		Config: pd.DefaultConfig(), Cost: pd.DefaultCost(), Links: pd.NewLinks(pd.DefaultLinks()), Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),
 		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: pd.NewMetrics(reg, queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
 	}, NewMetrics(reg))

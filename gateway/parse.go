@@ -22,6 +22,9 @@ func invalid(param, format string, args ...any) *badRequest {
 	return &badRequest{status: 400, param: param, message: fmt.Sprintf(format, args...)}
 }
 
+// errUnknownModel does not tell a model that is not there from one that is for others.
+var errUnknownModel = &badRequest{status: 404, code: "model_not_found", param: "model", message: "The model does not exist or is not served here."}
+
 // defaultOutput is the answer length that is predicted when the client sets no
 // bound, in tokens.
 const defaultOutput = 256

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -24,6 +25,7 @@ type relay struct {
 	x       *exchange
 	stream  *pd.Stream
 	span    trace.Span
+	charged int // content events that the key was charged for
 	pending []byte
 	spare   []byte
 	err     error
@@ -74,6 +76,15 @@ func (r *relay) gather() {
 		}
 	}
 	r.spare = r.pending
+	r.charge()
+}
+
+// charge charges the key with the tokens that have come: an event is one, until the
+// engine tells how many they were.
+func (r *relay) charge() {
+	events := r.stream.Events()
+	r.x.visit.Output(events-r.charged, time.Now())
+	r.charged = events
 }
 
 func (r *relay) end(err error) {
@@ -96,6 +107,11 @@ func (r *relay) Close() error {
 	}
 	r.closed = true
 	r.stream.Close()
+	spent := cost(r.stream.Usage())
+	if spent.Output < 0 {
+		spent.Output = r.charged
+	}
+	r.x.settle(spent)
 	outcome := "ok"
 	switch {
 	case r.err == nil, errors.Is(r.err, context.Canceled):

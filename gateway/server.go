@@ -13,6 +13,7 @@ import (
 	"github.com/gofiber/fiber/v2/middleware/recover"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -25,6 +26,7 @@ type Config struct {
 	ConnIdle     time.Duration // keep-alive connections between requests
 	WriteTimeout time.Duration // for one piece of an answer to be taken by the client
 	ExposePair   bool          // tell clients which servers answered
+	TenantLabels int           // tenants that metrics name; others are one
 }
 
 // DefaultConfig leaves room for long prompts and images.
@@ -35,6 +37,7 @@ func DefaultConfig() Config {
 		ReadTimeout:  60 * time.Second,
 		ConnIdle:     120 * time.Second,
 		WriteTimeout: 30 * time.Second,
+		TenantLabels: 100,
 	}
 }
 
@@ -46,6 +49,9 @@ func (c Config) Validate() error {
 	if c.ReadTimeout <= 0 || c.ConnIdle <= 0 || c.WriteTimeout <= 0 {
 		return errors.New("read-timeout, conn-idle and write-timeout must be positive")
 	}
+	if c.TenantLabels < 0 {
+		return errors.New("tenant-labels must not be negative")
+	}
 	return nil
 }
 
@@ -54,6 +60,8 @@ type Server struct {
 	cfg     Config
 	pd      *pd.Orchestrator
 	fleet   *pools.Fleet
+	door    *door.Door
+	tenants tenantLabels
 	metrics *Metrics
 	tracer  trace.Tracer
 	log     *slog.Logger
@@ -64,8 +72,11 @@ type Server struct {
 }
 
 // New returns a server that is not listening yet.
-func New(cfg Config, o *pd.Orchestrator, metrics *Metrics) *Server {
-	s := &Server{cfg: cfg, pd: o, fleet: o.Fleet, metrics: metrics, tracer: o.Tracer, log: o.Log}
+func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server {
+	s := &Server{
+		cfg: cfg, pd: o, fleet: o.Fleet, door: d, metrics: metrics, tracer: o.Tracer, log: o.Log,
+		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
+	}
 	s.app = fiber.New(fiber.Config{
 		AppName:               "tandem",
 		ServerHeader:          "",
@@ -152,6 +163,5 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 		text.Message = "The HTTP request is malformed."
 	}
 	s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
-	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	return c.Status(text.Status).Send(pd.Chat.ErrorBody(text))
+	return failure{text: text}.send(c, pd.Chat)
 }

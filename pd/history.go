@@ -18,9 +18,13 @@ type history struct {
 }
 
 type chunkOn struct {
-	model, server string
-	chunk         tokens.Chunk
+	of     saltedModel
+	server string
+	chunk  tokens.Chunk
 }
+
+// saltedModel is what makes the KV of equal text differ: a base model and a cache_salt.
+type saltedModel struct{ model, salt string }
 
 const (
 	historyLife = 2 * time.Minute // what is believed without a confirmation
@@ -32,12 +36,12 @@ const (
 func newHistory() *history { return &history{seen: make(map[chunkOn]time.Time)} }
 
 // note remembers that a server was sent the chunks.
-func (h *history) note(model, server string, chunks []tokens.Chunk) {
+func (h *history) note(of saltedModel, server string, chunks []tokens.Chunk) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range chunks {
-		key := chunkOn{model, server, c}
+		key := chunkOn{of, server, c}
 		if _, known := h.seen[key]; !known {
 			h.remember(key)
 		}
@@ -57,12 +61,12 @@ func (h *history) remember(key chunkOn) {
 }
 
 // held returns how many leading tokens of the chunks a server is believed to hold.
-func (h *history) held(model, server string, chunks []tokens.Chunk) int {
+func (h *history) held(of saltedModel, server string, chunks []tokens.Chunk) int {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, c := range chunks {
-		if at, known := h.seen[chunkOn{model, server, c}]; !known || now.Sub(at) > historyLife {
+		if at, known := h.seen[chunkOn{of, server, c}]; !known || now.Sub(at) > historyLife {
 			return i * chunkTokens
 		}
 	}

@@ -69,6 +69,9 @@ type prefix struct {
 	hits   kvstate.Hits
 }
 
+// text is whose chunks of text the prompt's are.
+func (p *prefix) text() saltedModel { return saltedModel{p.model, p.tokens.Salt} }
+
 // know finds the tokens of a request's prompt. base is the model that the request's
 // model is an adapter of, or the model itself.
 func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix {
@@ -80,7 +83,7 @@ func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix 
 	if p.source = l.source(base); p.source == nil {
 		return p
 	}
-	p.prompt = tokens.Prompt{API: api, Body: req.Body.Bytes(), Model: req.Model}
+	p.prompt = tokens.Prompt{API: api, Body: req.Body.Bytes(), Model: req.Model, Salt: req.Salt}
 	if req.Model != base {
 		p.prompt.Adapter = req.Model
 	}
@@ -103,7 +106,7 @@ func (l *Locality) match(p *prefix) {
 // held returns what a server holds of the prompt, as match found.
 func (l *Locality) held(p *prefix, server string) kvstate.Held {
 	if len(p.tokens.Chunks) > 0 {
-		n := l.history.held(p.model, server, p.tokens.Chunks)
+		n := l.history.held(p.text(), server, p.tokens.Chunks)
 		return kvstate.Held{GPU: n, CPU: n, Disk: n}
 	}
 	if !p.known {
@@ -124,7 +127,7 @@ func (l *Locality) dispatched(p *prefix, servers ...*pools.Server) (withdraw fun
 			continue
 		}
 		if len(p.tokens.Chunks) > 0 {
-			l.history.note(p.model, s.ID(), p.tokens.Chunks)
+			l.history.note(p.text(), s.ID(), p.tokens.Chunks)
 			continue
 		}
 		guesses = append(guesses, l.Index.Guess(s.ID(), &p.hits))

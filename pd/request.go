@@ -18,6 +18,8 @@ type Request struct {
 	// take turns; Tenant is "" where there are none.
 	Class  int
 	Tenant string
+	// Salt is the cache_salt in Body, "" without: the KV of equal prompts differs by it.
+	Salt string
 	// Deadline is when the first content must be there; the zero time is none.
 	Deadline time.Time
 	// TTFT and ITL are the request's own objectives, 0 where it has the configured ones.

@@ -210,7 +210,7 @@ func (s *story) continuation() (*Request, bool) {
 	if least, ok := s.req.Body.Get("min_tokens").Int(); ok && int(least) > s.sureTokens {
 		body = body.With(Edit{"min_tokens", strconv.AppendInt(nil, least-int64(s.sureTokens), 10)})
 	}
-	for _, field := range []string{"temperature", "top_p", "top_k", "min_p", "logit_bias", "ignore_eos", "stop_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "bad_words", "allowed_token_ids"} {
+	for _, field := range []string{"temperature", "top_p", "top_k", "min_p", "logit_bias", "ignore_eos", "stop_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "bad_words", "allowed_token_ids", "cache_salt", "priority"} {
 		if v := s.req.Body.Get(field); v != nil {
 			body = body.With(Edit{field, v})
 		}

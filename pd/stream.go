@@ -44,6 +44,15 @@ func (s *Stream) Next() ([]byte, error) {
 // Events returns the number of content events so far.
 func (s *Stream) Events() int { return s.events + s.leg.result.Events }
 
+// Usage is what the engine has told so far. Of a stream that was continued it is not
+// known how much each leg told.
+func (s *Stream) Usage() Usage {
+	if s.events > 0 {
+		return Usage{}
+	}
+	return s.leg.result.Usage
+}
+
 // Ready reports whether another event can be had without waiting.
 func (s *Stream) Ready() bool { return s.leg.Ready() }
 

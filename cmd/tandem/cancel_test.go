@@ -30,11 +30,17 @@ func slowCluster(t *testing.T, fault engine.Fault) *cluster {
 // dialRequest sends a request on a connection of its own.
 func (c *cluster) dialRequest(body string) net.Conn {
 	c.t.Helper()
+	return c.dialRequestAs("", body)
+}
+
+// dialRequestAs is the same with a key.
+func (c *cluster) dialRequestAs(key, body string) net.Conn {
+	c.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", key, len(body), body)
 	return conn
 }
 

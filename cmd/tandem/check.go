@@ -41,6 +41,9 @@ func checkCommand() *cobra.Command {
 
 // check probes all servers at once and prints what each said.
 func check(ctx context.Context, cfg config, out io.Writer) error {
+	if err := checkDoor(cfg.door, out); err != nil {
+		return err
+	}
 	specs := cfg.specs()
 	transport, err := withEngineKey(pd.NewTransport(cfg.connect), cfg.engineKey)
 	if err != nil {
@@ -81,6 +84,20 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 		return err
 	}
 	return rolesComplete(specs)
+}
+
+// checkDoor reads the files of keys and of the admin's token.
+func checkDoor(cfg doorConfig, out io.Writer) error {
+	if _, err := cfg.adminToken(); err != nil {
+		return err
+	}
+	keys, err := cfg.keys()
+	if err != nil || keys == nil {
+		return err
+	}
+	count, tenants := keys.Len()
+	_, err = fmt.Fprintf(out, "%d keys of %d tenants, classes %s\n\n", count, tenants, strings.Join(cfg.Classes, ", "))
+	return err
 }
 
 // rolesComplete tells of a fleet that can only ever answer with an error.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -22,6 +23,7 @@ type config struct {
 	admin   string
 	servers [3]serverList // prefill, decode, both
 	gateway gateway.Config
+	door    doorConfig
 	pools   pools.Config
 	pd      pd.Config
 	queue   pd.QueueConfig
@@ -47,6 +49,7 @@ func defaultConfig() config {
 		admin:        "127.0.0.1:8081",
 		servers:      [3]serverList{{role: pools.Prefill}, {role: pools.Decode}, {role: pools.Both}},
 		gateway:      gateway.DefaultConfig(),
+		door:         doorConfig{Config: door.DefaultConfig()},
 		pools:        pools.Default(),
 		pd:           pd.DefaultConfig(),
 		queue:        pd.DefaultQueue(),
@@ -76,6 +79,9 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.gateway.ReadTimeout, "read-timeout", c.gateway.ReadTimeout, "time for a whole request to arrive")
 	fs.DurationVar(&c.gateway.ConnIdle, "conn-idle", c.gateway.ConnIdle, "time that a client's connection may idle between requests")
 	fs.DurationVar(&c.gateway.WriteTimeout, "write-timeout", c.gateway.WriteTimeout, "time for the client to take one piece of an answer")
+
+	c.door.bind(fs)
+	fs.IntVar(&c.gateway.TenantLabels, "tenant-labels", c.gateway.TenantLabels, "tenants that metrics name, the first that come; others are one")
 
 	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
@@ -150,7 +156,7 @@ func (c *config) validate() error {
 	if c.pools.LoadTables, err = pools.LoadTables(c.loadMetrics); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kv.validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kv.validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {

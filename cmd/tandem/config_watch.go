@@ -32,10 +32,10 @@ type fileWatch struct {
 func watchFile(ctx context.Context, file string, last []byte) (<-chan struct{}, error) {
 	dir, err := fsnotify.NewWatcher()
 	if err != nil {
-		return nil, fmt.Errorf("watch the configuration: %w", err)
+		return nil, fmt.Errorf("watch %s: %w", file, err)
 	}
 	if err := dir.Add(filepath.Dir(file)); err != nil {
-		return nil, fmt.Errorf("watch the configuration: %w", err)
+		return nil, fmt.Errorf("watch %s: %w", file, err)
 	}
 	w := &fileWatch{file: file, last: last, dir: dir, hangup: make(chan os.Signal, 1), changes: make(chan struct{})}
 	signal.Notify(w.hangup, syscall.SIGHUP)

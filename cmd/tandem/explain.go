@@ -16,7 +16,7 @@ import (
 )
 
 func explainCommand() *cobra.Command {
-	var admin string
+	var admin, tokenFile string
 	cmd := &cobra.Command{
 		Use:   "explain REQUEST-ID",
 		Short: "Say why a request went to the servers it went to",
@@ -26,7 +26,11 @@ The request id is what the answer carried in x-request-id.`,
 		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d, err := fetchDecision(admin, args[0])
+			token, err := (&doorConfig{adminTokenFile: tokenFile}).adminToken()
+			if err != nil {
+				return err
+			}
+			d, err := fetchDecision(admin, token, args[0])
 			if err != nil {
 				return err
 			}
@@ -34,16 +38,24 @@ The request id is what the answer carried in x-request-id.`,
 		},
 	}
 	cmd.Flags().StringVar(&admin, "admin", "http://127.0.0.1:8081", "`address` of the gateway's admin port")
+	cmd.Flags().StringVar(&tokenFile, "admin-token-file", "", "`file` with the token that the admin port asks for")
 	return cmd
 }
 
-func fetchDecision(admin, id string) (gateway.DecisionStatus, error) {
+func fetchDecision(admin, token, id string) (gateway.DecisionStatus, error) {
 	var d gateway.DecisionStatus
 	client := &http.Client{Timeout: 5 * time.Second}
 	if !strings.Contains(admin, "://") {
 		admin = "http://" + admin
 	}
-	resp, err := client.Get(admin + "/debug/decisions/" + url.PathEscape(id))
+	req, err := http.NewRequest(http.MethodGet, admin+"/debug/decisions/"+url.PathEscape(id), nil)
+	if err != nil {
+		return d, fmt.Errorf("ask the gateway: %w", err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return d, fmt.Errorf("ask the gateway: %w", err)
 	}

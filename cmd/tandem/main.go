@@ -34,6 +34,7 @@ func rootCommand() *cobra.Command {
 		demoCommand(),
 		serveCommand(),
 		checkCommand(),
+		keysCommand(),
 		explainCommand(),
 		engineCommand(),
 		loadCommand(),

@@ -16,6 +16,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -26,6 +27,8 @@ type node struct {
 	log      *slog.Logger
 	fleet    *pools.Fleet
 	sources  *pools.Sources // say who is in the fleet
+	door     *door.Door
+	ledger   *door.Ledger // nil without a Redis
 	server   *gateway.Server
 	tracing  *sdktrace.TracerProvider
 	admin    *http.Server
@@ -68,7 +71,9 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		if n.redis, err = cfg.redis.client(); err != nil {
 			return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 		}
-		n.replicas = pools.NewReplicas(n.fleet, n.redis, cfg.redis.prefix, cfg.redis.replicaName(), log)
+		replica := cfg.redis.replicaName()
+		n.replicas = pools.NewReplicas(n.fleet, n.redis, cfg.redis.prefix, replica, log)
+		n.ledger = door.NewLedger(n.redis, cfg.redis.prefix, replica, log)
 		reg.MustRegister(n.replicas)
 	}
 	if err := n.locate(own, reg); err != nil {
@@ -82,6 +87,17 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		reg.MustRegister(n.feeds.shared)
 		n.lessons = pd.NewLessons(n.locality, n.redis, cfg.redis.prefix, log)
 	}
+	if n.door, err = openDoor(cfg.door, n.ledger); err != nil {
+		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	}
+	legs := http.RoundTripper(transport)
+	if !n.door.Open() {
+		legs = own // clients' keys are ours, and engines have theirs
+	}
+	token, err := cfg.door.adminToken()
+	if err != nil {
+		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	}
 	queue, suspects := pd.NewQueue(cfg.queue), pd.NewQuarantine()
 	o := &pd.Orchestrator{
 		Config:    cfg.pd,
@@ -89,7 +105,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		Links:     pd.NewLinks(cfg.links),
 		Fleet:     n.fleet,
 		Locality:  n.locality,
-		Transport: transport,
+		Transport: legs,
 		Queue:     queue,
 		Budget:    pd.NewBudget(cfg.pd.RetryRatio, cfg.pd.RetryFloor),
 		Decisions: pd.NewDecisions(1024),
@@ -99,9 +115,9 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		Log:       log,
 	}
 	n.orchestrator = o
-	n.server = gateway.New(cfg.gateway, o, gateway.NewMetrics(reg))
+	n.server = gateway.New(cfg.gateway, n.door, o, gateway.NewMetrics(reg))
 	n.admin = &http.Server{
-		Handler:           gateway.Admin(n.fleet, o, reg, n.draining.Load),
+		Handler:           gateway.Guarded(token, gateway.Admin(n.fleet, o, reg, n.draining.Load)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
@@ -109,6 +125,17 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 	}
 	return n, nil
+}
+
+// openDoor returns a door with the keys of the configured file.
+func openDoor(cfg doorConfig, ledger *door.Ledger) (*door.Door, error) {
+	d := door.New(cfg.Config, ledger)
+	keys, err := cfg.keys()
+	if err != nil {
+		return nil, err
+	}
+	d.Apply(keys)
+	return d, nil
 }
 
 // run serves until the context ends, then stops in order: unready, wait, close
@@ -164,5 +191,17 @@ func (n *node) reload(next config) error {
 		n.log.Warn("settings changed that need a restart", "settings", names)
 	}
 	n.log.Info("configuration reloaded", "servers", len(next.specs()))
+	return nil
+}
+
+// reloadKeys makes what the file of keys says now the keys.
+func (n *node) reloadKeys() error {
+	keys, err := n.cfg.door.keys()
+	if err != nil {
+		return err
+	}
+	n.door.Apply(keys)
+	count, tenants := keys.Len()
+	n.log.Info("keys reloaded", "keys", count, "tenants", tenants)
 	return nil
 }

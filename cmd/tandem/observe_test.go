@@ -126,14 +126,14 @@ func TestObserve_TheDecisionIsExplained(t *testing.T) {
 		t.Errorf("%d alternatives are marked", chosen)
 	}
 	var out strings.Builder
-	d2, err := fetchDecision(c.admin, "why-me")
+	d2, err := fetchDecision(c.admin, "", "why-me")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := printDecision(&out, d2); err != nil || !strings.Contains(out.String(), "->") || !strings.Contains(out.String(), a.header.Get("X-Tandem-Decode")) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
-	if _, err := fetchDecision(c.admin, "nobody"); err == nil || !strings.Contains(err.Error(), "does not remember") {
+	if _, err := fetchDecision(c.admin, "", "nobody"); err == nil || !strings.Contains(err.Error(), "does not remember") {
 		t.Errorf("an unknown request: %v", err)
 	}
 }

@@ -44,25 +44,45 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		return err
 	}
 	redis.SetLogger(redisLog{log})
+	keysLoaded := contentHash(cfg.door.keysFile)
 	n, err := newNode(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
-	if file == "" {
+	if file == "" && cfg.door.keysFile == "" {
 		signal.Ignore(syscall.SIGHUP) // there is nothing to read again
-		return n.run(ctx)
 	}
-	stop, err := n.follow(ctx, file, loaded, flags)
-	if err != nil {
-		return err
+	if file != "" {
+		stop, err := n.followConfig(ctx, file, loaded, flags)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
-	defer stop()
+	if cfg.door.keysFile != "" {
+		stop, err := n.follow(ctx, "keys", cfg.door.keysFile, keysLoaded, n.reloadKeys)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	return n.run(ctx)
 }
 
-// follow reloads the configuration whenever the file differs from what was loaded
-// last or SIGHUP comes, until stop is called, which waits for it.
-func (n *node) follow(ctx context.Context, file string, loaded []byte, flags *pflag.FlagSet) (stop func(), err error) {
+// followConfig takes over what changes in the configuration.
+func (n *node) followConfig(ctx context.Context, file string, loaded []byte, flags *pflag.FlagSet) (stop func(), err error) {
+	return n.follow(ctx, "configuration", file, loaded, func() error {
+		next, err := loadConfig(file, flags)
+		if err != nil {
+			return err
+		}
+		return n.reload(next)
+	})
+}
+
+// follow reads a file again whenever it differs from what was read last or SIGHUP
+// comes, until stop is called, which waits for it.
+func (n *node) follow(ctx context.Context, what, file string, loaded []byte, again func() error) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	changes, err := watchFile(ctx, file, loaded)
 	if err != nil {
@@ -73,12 +93,8 @@ func (n *node) follow(ctx context.Context, file string, loaded []byte, flags *pf
 	go func() {
 		defer close(done)
 		for range changes {
-			next, err := loadConfig(file, flags)
-			if err == nil {
-				err = n.reload(next)
-			}
-			if err != nil {
-				n.log.Error("the configuration is broken, the old one stays", "error", err.Error())
+			if err := again(); err != nil {
+				n.log.Error("a file is broken, the old one stays", "file", what, "error", err.Error())
 			}
 		}
 	}()

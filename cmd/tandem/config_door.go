@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/gateway/door"
+)
+
+// doorConfig is who may come in.
+type doorConfig struct {
+	door.Config
+
+	keysFile       string
+	adminTokenFile string
+}
+
+func (c *doorConfig) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&c.keysFile, "keys-file", c.keysFile, "YAML `file` of API keys: tenants, classes, limits; read again when it changes; empty: no key is asked for")
+	fs.StringVar(&c.adminTokenFile, "admin-token-file", c.adminTokenFile, "`file` with the token that the admin port asks for, save at /livez and /readyz; empty: none")
+	fs.StringSliceVar(&c.Classes, "classes", c.Classes, "`names` of the priority classes, the first is served first")
+	fs.StringVar(&c.Class, "default-class", c.Class, "`class` of keys that name none, and of everybody without keys")
+	fs.DurationVar(&c.Deadline, "deadline", c.Deadline, "time for the first content of requests that name none; one that is predicted to take longer is refused at once; 0: none")
+	fs.IntVar(&c.MaxSamples, "max-samples", c.MaxSamples, "answers that one request may ask for (n, best_of)")
+	fs.BoolVar(&c.TrustHeaders, "trust-headers", c.TrustHeaders, "without keys: everybody may raise priority, set objectives and extend the deadline by x-tandem- headers")
+}
+
+// keys reads the file of keys, nil where there is none.
+func (c *doorConfig) keys() (*door.Keys, error) {
+	if c.keysFile == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(c.keysFile)
+	if err != nil {
+		return nil, fmt.Errorf("keys-file: %w", err)
+	}
+	keys, err := door.ReadKeys(content, c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.keysFile, err)
+	}
+	return keys, nil
+}
+
+// adminToken is what the admin port asks for, "" where it asks for nothing.
+func (c *doorConfig) adminToken() (string, error) {
+	if c.adminTokenFile == "" {
+		return "", nil
+	}
+	return readToken(c.adminTokenFile)
+}
+
+// readToken reads a token that a file holds.
+func readToken(file string) (string, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("admin-token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(content))
+	if token == "" {
+		return "", fmt.Errorf("admin-token-file: %s is empty", file)
+	}
+	return token, nil
+}

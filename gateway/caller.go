@@ -1,0 +1,134 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// Errors of who asks.
+var (
+	errNoKey      = errors.New("the request carries no API key")
+	errUnknownKey = errors.New("the request's API key is not known")
+)
+
+// whose finds the key that a request carries, as OpenAI's or as Anthropic's clients
+// send it.
+func (s *Server) whose(c *fiber.Ctx) (*door.Key, error) {
+	sent := sentKey(c)
+	if key := s.door.Find(sent); key != nil {
+		return key, nil
+	}
+	if len(sent) == 0 {
+		return nil, errNoKey
+	}
+	return nil, errUnknownKey
+}
+
+// sentKey aliases Fiber's buffer.
+func sentKey(c *fiber.Ctx) []byte {
+	const scheme = "Bearer "
+	if auth := c.Request().Header.Peek(fiber.HeaderAuthorization); len(auth) > len(scheme) && bytes.EqualFold(auth[:len(scheme)], []byte(scheme)) {
+		return bytes.TrimSpace(auth[len(scheme):])
+	}
+	return c.Request().Header.Peek("X-Api-Key")
+}
+
+// grant gives the request what its key allows, and holds it to the key's limits on one
+// request.
+func (x *exchange) grant(c *fiber.Ctx, req *pd.Request) error {
+	granted, err := x.server.door.Grant(x.key, door.Wishes{
+		Priority: strings.Clone(c.Get(door.PriorityHeader)), Deadline: c.Get(door.DeadlineHeader),
+		TTFT: c.Get(door.TTFTHeader), ITL: c.Get(door.ITLHeader),
+	}, x.start)
+	var wish *door.WishError
+	if errors.As(err, &wish) {
+		return invalid(wish.Header, "%s", wish.Error())
+	}
+	if err != nil {
+		return err
+	}
+	req.Class, req.Tenant, req.Deadline = granted.Class, x.key.Tenant, granted.Deadline
+	req.TTFT, req.ITL = granted.TTFT, granted.ITL
+	if !req.Dialect.Split {
+		return nil
+	}
+	if err := x.bound(req); err != nil {
+		return err
+	}
+	if req.Salt = x.key.Salt; req.Salt != "" {
+		req.Body = req.Body.With(pd.Edit{Key: "cache_salt", Value: quoted(req.Salt)})
+	}
+	return nil
+}
+
+func quoted(text string) []byte {
+	out, _ := json.Marshal(text) // a string always marshals
+	return out
+}
+
+// bound refuses what one request asks too much of, and bounds answers that the client
+// left open where its key has a bound.
+func (x *exchange) bound(req *pd.Request) error {
+	for _, field := range []string{"n", "best_of"} {
+		if n, ok := req.Body.Get(field).Int(); ok && n > int64(x.key.MaxSamples) {
+			return invalid(field, "The field %s must not exceed %d.", field, x.key.MaxSamples)
+		}
+	}
+	if bias := req.Body.Get("logit_bias"); !bias.Null() {
+		if _, ok := bias.Object(); !ok {
+			return invalid("logit_bias", "The field logit_bias must be an object of at most 1024 fields, none twice.")
+		}
+	}
+	most := x.key.MaxOutput
+	if most == 0 {
+		return nil
+	}
+	if req.MaxField == "" {
+		req.MaxField, req.MaxOutput = "max_tokens", most
+		if req.Dialect == pd.Responses {
+			req.MaxField = "max_output_tokens"
+		}
+		req.OutputTokens = min(req.OutputTokens, most)
+		req.Body = req.Body.With(pd.Edit{Key: req.MaxField, Value: strconv.AppendInt(nil, int64(most), 10)})
+		return nil
+	}
+	if req.MaxOutput > most {
+		return invalid(req.MaxField, "The field %s must not exceed %d with this API key.", req.MaxField, most)
+	}
+	return nil
+}
+
+// standing tells the client what is left of its limits, in OpenAI's headers. Tokens
+// are those of prompts; those of answers have a limit of their own.
+func (x *exchange) standing(c *fiber.Ctx) {
+	if x.key == nil || !x.key.Limited() {
+		return
+	}
+	names := map[string]string{door.OfRequests: "Requests", door.OfPrompt: "Tokens", door.OfOutput: "Output-Tokens"}
+	for of, s := range x.key.Standings(time.Now()) {
+		c.Set("X-Ratelimit-Limit-"+names[of], strconv.Itoa(s.Limit))
+		c.Set("X-Ratelimit-Remaining-"+names[of], strconv.Itoa(s.Remaining))
+		c.Set("X-Ratelimit-Reset-"+names[of], s.Reset.Round(time.Millisecond).String())
+	}
+}
+
+// cost is what an answer cost, as far as its engine told.
+func cost(u pd.Usage) door.Cost {
+	c := door.Cost{Prompt: -1, Output: -1}
+	if u.Prompt.Known {
+		c.Prompt = u.Prompt.Tokens
+	}
+	if u.Output.Known {
+		c.Output = u.Output.Tokens
+	}
+	return c
+}

@@ -1,0 +1,128 @@
+package door
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+var testTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const testSecret = "secret: 0123456789abcdef0123456789abcdef\n"
+
+// entry is a key in a file.
+func entry(key string, lines ...string) string {
+	return "  - sha256: " + Hash(key) + "\n    " + strings.Join(lines, "\n    ") + "\n"
+}
+
+// open returns a door with the keys of a file.
+func open(t *testing.T, entries ...string) *Door {
+	t.Helper()
+	d := New(DefaultConfig(), nil)
+	reload(t, d, entries...)
+	return d
+}
+
+func reload(t *testing.T, d *Door, entries ...string) {
+	t.Helper()
+	keys, err := ReadKeys([]byte(testSecret+"keys:\n"+strings.Join(entries, "")), d.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Apply(keys)
+}
+
+func TestKeys_OnlyThoseInTheFileOpen(t *testing.T) {
+	d := New(DefaultConfig(), nil)
+	if k := d.Find(nil); k == nil || k.Tenant != "" || k.Salt != "" || d.Class(k.Class) != "standard" {
+		t.Errorf("without keys: %+v", k)
+	}
+	reload(t, d, entry("sk-ada", "tenant: ada", "class: interactive", "models: [llama, qwen*]"), entry("sk-bob", "tenant: bob"), entry("sk-ada-2", "tenant: ada"))
+	ada, again, bob := d.Find([]byte("sk-ada")), d.Find([]byte("sk-ada-2")), d.Find([]byte("sk-bob"))
+	if ada == nil || ada.Tenant != "ada" || ada.Class != 0 || bob == nil || bob.Class != 1 {
+		t.Fatalf("%+v, %+v", ada, bob)
+	}
+	for _, wrong := range []string{"", "sk-ad", "sk-ada ", "SK-ADA", Hash("sk-ada"), ada.ID} {
+		if k := d.Find([]byte(wrong)); k != nil {
+			t.Errorf("%q opens as %s", wrong, k.Tenant)
+		}
+	}
+	if ada.Salt != again.Salt || ada.Salt == bob.Salt || len(ada.Salt) != 32 {
+		t.Errorf("salts %s, %s of one tenant, %s of another", ada.Salt, again.Salt, bob.Salt)
+	}
+	for model, may := range map[string]bool{"llama": true, "llama2": false, "qwen": true, "qwen/8b": true, "": false} {
+		if ada.May(model) != may || !bob.May(model) {
+			t.Errorf("model %q: %v, of a key for all: %v", model, ada.May(model), bob.May(model))
+		}
+	}
+	reload(t, d, entry("sk-bob", "tenant: bob"))
+	if d.Find([]byte("sk-ada")) != nil || d.Find([]byte("sk-bob")) == nil {
+		t.Error("a reload did not replace the keys")
+	}
+}
+
+func TestKeys_AFileWithAMistakeIsRefusedWithoutNamingAKey(t *testing.T) {
+	good := entry("sk-ada", "tenant: ada")
+	for name, x := range map[string]struct{ content, want string }{
+		"no secret":           {"keys:\n" + good, "secret"},
+		"a short secret":      {"secret: abc\nkeys:\n" + good, "secret"},
+		"a key for its hash":  {testSecret + "keys:\n  - sha256: sk-very-private\n    tenant: a\n", "key 1: sha256"},
+		"twice":               {testSecret + "keys:\n" + good + good, "key 2"},
+		"no tenant":           {testSecret + "keys:\n" + entry("k", "class: batch"), "tenant"},
+		"an unknown class":    {testSecret + "keys:\n" + entry("k", "tenant: a", "class: royal"), `"royal"`},
+		"an unknown may-set":  {testSecret + "keys:\n" + entry("k", "tenant: a", "may-set: [everything]"), "everything"},
+		"a negative limit":    {testSecret + "keys:\n" + entry("k", "tenant: a", "requests-per-minute: -1"), "requests-per-minute"},
+		"an unknown field":    {testSecret + "keys:\n" + entry("k", "tenant: a", "colour: red"), "unknown field"},
+		"not a file of keys":  {"[]", "mapping"},
+		"a limit in words":    {testSecret + "keys:\n" + entry("k", "tenant: a", "requests-per-minute: sk-very-private"), "[5:"},
+		"a deadline in words": {testSecret + "keys:\n" + entry("k", "tenant: a", "deadline: soon"), "duration"},
+	} {
+		_, err := ReadKeys([]byte(x.content), DefaultConfig())
+		if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "sk-very-private") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzReadKeys(f *testing.F) {
+	f.Add([]byte(testSecret + "keys:\n" + entry("k", "tenant: a", "models: [a, b*]", "deadline: 30s", "may-set: [priority]")))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		keys, err := ReadKeys(content, DefaultConfig())
+		if err == nil {
+			New(DefaultConfig(), nil).Apply(keys)
+		}
+	})
+}
+
+func TestGrant_MoreNeedsLeaveAndLessIsFree(t *testing.T) {
+	d := open(t, entry("plain", "tenant: a", "deadline: 10s"), entry("trusted", "tenant: a", "deadline: 10s", "may-set: [priority, objectives, deadline]"))
+	for _, x := range []struct {
+		key, name string
+		wishes    Wishes
+		class     int
+		deadline  time.Duration
+		ttft      time.Duration
+	}{
+		{"plain", "nothing asked", Wishes{}, 1, 10 * time.Second, 0},
+		{"plain", "a higher class", Wishes{Priority: "interactive"}, 1, 10 * time.Second, 0},
+		{"plain", "a lower class", Wishes{Priority: "batch"}, 2, 10 * time.Second, 0},
+		{"plain", "a shorter deadline", Wishes{Deadline: "500"}, 1, 500 * time.Millisecond, 0},
+		{"plain", "a longer deadline", Wishes{Deadline: "60000"}, 1, 10 * time.Second, 0},
+		{"plain", "an objective", Wishes{TTFT: "100"}, 1, 10 * time.Second, 0},
+		{"trusted", "a higher class", Wishes{Priority: "interactive"}, 0, 10 * time.Second, 0},
+		{"trusted", "a longer deadline", Wishes{Deadline: "60000"}, 1, time.Minute, 0},
+		{"trusted", "an objective", Wishes{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, 100 * time.Millisecond},
+	} {
+		got, err := d.Grant(d.Find([]byte(x.key)), x.wishes, testTime)
+		if want := (Granted{x.class, testTime.Add(x.deadline), x.ttft, x.ttft / 5}); err != nil || got != want {
+			t.Errorf("%s of a %s key: %+v, %v; want %+v", x.name, x.key, got, err, want)
+		}
+	}
+	for name, w := range map[string]Wishes{"an unknown class": {Priority: "royal"}, "words": {Deadline: "soon"}, "nothing": {Deadline: "0"}, "a century": {Deadline: "3155760000000"}} {
+		var wish *WishError
+		if _, err := d.Grant(d.Find([]byte("plain")), w, testTime); !errors.As(err, &wish) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package door
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"strings"
+	"time"
+)
+
+// Key is one API key, without the key itself: who holds it and what it may do.
+type Key struct {
+	ID     string // the first bytes of its hash: names it to people and replicas, opens nothing
+	Tenant string // "" where there are no keys
+	// Salt is the tenant's cache_salt: tenants neither reuse each other's KV nor can
+	// tell by the time of an answer what others have asked. "" where there are no keys.
+	Salt  string
+	Class int // of priority: 0 is served first
+
+	MaySet     MaySet
+	MaxSamples int           // answers that one request may ask for
+	MaxOutput  int           // bound on the answer that one request may set, in tokens; 0: none
+	Deadline   time.Duration // for the first content of requests that name none; 0: none
+
+	models []string
+	limits Limits
+	digest [sha256.Size]byte
+	quota  *quota
+}
+
+// MaySet is what requests of a key may say of themselves. Everybody may ask for less:
+// a lower class, an earlier deadline.
+type MaySet struct{ Priority, Objectives, Deadline bool }
+
+// May reports whether the key may ask for a model.
+func (k *Key) May(model string) bool {
+	for _, m := range k.models {
+		if prefix, any := strings.CutSuffix(m, "*"); m == model || any && strings.HasPrefix(model, prefix) {
+			return true
+		}
+	}
+	return len(k.models) == 0
+}
+
+// salt is the tenant's cache_salt. It is no secret to the tenant's engines, but nobody
+// can make it without the secret.
+func salt(secret []byte, tenant string) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("cache_salt\x00" + tenant))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// Hash is what the file holds of a key.
+func Hash(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
+}
+
+// Keys finds a key by what a client sent. It does not change; a reload makes another.
+type Keys struct {
+	// A map's look-up takes a time that depends on what is looked up. Clients know the
+	// hash of what they send; blinded by random bytes it tells them nothing.
+	blind  [sha256.Size]byte
+	byHash map[[sha256.Size]byte]*Key
+	byID   map[string]*Key
+}
+
+func newKeys() *Keys {
+	k := &Keys{byHash: make(map[[sha256.Size]byte]*Key), byID: make(map[string]*Key)}
+	_, _ = rand.Read(k.blind[:]) // never fails (crypto/rand)
+	return k
+}
+
+func (k *Keys) blinded(digest [sha256.Size]byte) [sha256.Size]byte {
+	return sha256.Sum256(append(k.blind[:], digest[:]...))
+}
+
+// add reports false for a key that is there already.
+func (k *Keys) add(key *Key) bool {
+	if k.byID[key.ID] != nil {
+		return false
+	}
+	k.byHash[k.blinded(key.digest)] = key
+	k.byID[key.ID] = key
+	return true
+}
+
+// find returns the key that a client sent, nil for one that is not known.
+func (k *Keys) find(sent []byte) *Key {
+	digest := sha256.Sum256(sent)
+	key := k.byHash[k.blinded(digest)]
+	if key == nil || subtle.ConstantTimeCompare(key.digest[:], digest[:]) != 1 {
+		return nil
+	}
+	return key
+}
+
+// Len returns how many keys there are, and of how many tenants.
+func (k *Keys) Len() (keys, tenants int) {
+	names := make(map[string]bool)
+	for _, key := range k.byID {
+		names[key.Tenant] = true
+	}
+	return len(k.byID), len(names)
+}
