@@ -93,7 +93,8 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 	f.from = "$"
 }
 
-// receiveAlone hears the engine until Redis can be asked again who should.
+// receiveAlone hears the engine until Redis can be asked again who should. It asks for
+// the lease, which in a cluster may be away while other nodes answer.
 func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
 	stop, err := feed()
 	if err != nil { // another replica on this machine has the address
@@ -102,7 +103,7 @@ func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
 	}
 	defer stop()
 	for waitFor(ctx, receiverRenew) {
-		if f.client.Ping(ctx).Err() == nil {
+		if f.client.Exists(ctx, f.key(f.s.ID(), "receiver")).Err() == nil {
 			return
 		}
 	}

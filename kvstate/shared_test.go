@@ -23,6 +23,14 @@ type sharer struct {
 
 func newSharer(t *testing.T, r *redisserver.Server, name string, replays bool) *sharer {
 	t.Helper()
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
+		DialTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond, WriteTimeout: 200 * time.Millisecond})
+	t.Cleanup(func() { _ = client.Close() })
+	return newSharerWith(t, client, name, replays)
+}
+
+func newSharerWith(t *testing.T, client redis.UniversalClient, name string, replays bool) *sharer {
+	t.Helper()
 	ix, err := New(Default())
 	if err != nil {
 		t.Fatal(err)
@@ -31,9 +39,6 @@ func newSharer(t *testing.T, r *redisserver.Server, name string, replays bool) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
-		DialTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond, WriteTimeout: 200 * time.Millisecond})
-	t.Cleanup(func() { _ = client.Close() })
 	return &sharer{ix, s, NewShared(ix, client, "test:", name, slog.New(slog.DiscardHandler))}
 }
 
@@ -193,6 +198,26 @@ func (d *dialer) say(n int) {
 	}
 }
 
+// talking returns a condition, looked at while the engine goes on publishing: now and
+// then, so that all may know what was said last.
+func (d *dialer) talking(holds func() bool) func() bool {
+	last := time.Now()
+	return func() bool {
+		if time.Since(last) > 300*time.Millisecond {
+			d.say(1)
+			last = time.Now()
+		}
+		return holds()
+	}
+}
+
+// said is how many batches the engine has published.
+func (d *dialer) said() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.next
+}
+
 func (d *dialer) receiver() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -253,12 +278,47 @@ func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
 	engine.say(10)
 	r.Restart()
 	waitUntil(t, "somebody receives again", func() bool { return engine.receiver() != "" })
-	said := time.Now()
-	waitUntil(t, "the others know all again", func() bool {
-		if time.Since(said) > 300*time.Millisecond { // traffic goes on
-			engine.say(1)
-			said = time.Now()
-		}
-		return all(engine.next)()
+	waitUntil(t, "the others know all again", engine.talking(func() bool { return all(engine.said())() }))
+}
+
+// The node of a cluster that has an engine's keys dies: whoever can hear the engine goes
+// on hearing it, and when another node has taken over all know all again.
+func TestFollow_AClusterNodeFailsOver(t *testing.T) {
+	cluster := redisserver.StartCluster(t)
+	engine := &dialer{}
+	sharers := make(map[string]*sharer)
+	for _, name := range []string{"a", "b"} {
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), MaxRetries: -1, ContextTimeoutEnabled: true,
+			ClusterStateReloadInterval: time.Second, DialTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond, WriteTimeout: 200 * time.Millisecond})
+		m := newSharerWith(t, client, name, true)
+		sharers[name] = m
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			m.shared.Follow(ctx, m.source, engine.feed(m, name))
+		}()
+		defer func() {
+			cancel()
+			<-done
+			_ = client.Close()
+		}()
+	}
+	allKnow := engine.talking(func() bool {
+		n := engine.said()
+		return n > 0 && sharers["a"].holds() == n && sharers["b"].holds() == n
 	})
+	waitUntil(t, "all know", allKnow)
+	key := sharers["a"].shared.key(sharers["a"].source.ID(), "receiver")
+	master := cluster.Master(t, key)
+	master.Kill()
+	waitUntil(t, "somebody hears while no node has the keys", func() bool { return engine.receiver() != "" })
+	waitUntil(t, "another node has the keys", func() bool { now := cluster.Master(t, key); return now != nil && now != master })
+	back := time.Now()
+	waitUntil(t, "all know again", allKnow)
+	took := time.Since(back)
+	t.Logf("all know again after %v", took)
+	if took > 5*time.Second {
+		t.Error("that is more than 5 s")
+	}
 }

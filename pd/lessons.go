@@ -11,13 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The keys of pd in Redis, behind the configured prefix.
+// The keys of pd in Redis, behind the configured prefix; the braces keep them on one
+// node of a cluster.
 //
-//	<prefix>lessons  channel: what a replica learned of prompts' tokens
-//	<prefix>lesson   list of the latest of them, for replicas that start; expires
+//	<prefix>{lessons}       channel: what a replica learned of prompts' tokens
+//	<prefix>{lessons}:kept  list of the latest of them, for replicas that start; expires
 const (
-	lessonChannel = "lessons"
-	lessonList    = "lesson"
+	lessonChannel = "{lessons}"
+	lessonList    = "{lessons}:kept"
 	lessonsKept   = 512
 	lessonLife    = time.Hour
 	maxLesson     = 1 << 20 // bytes of one that is passed on or taken in

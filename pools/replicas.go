@@ -12,15 +12,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The keys and channels of pools in Redis. All begin with the configured prefix.
+// The keys and channels of pools in Redis. All begin with the configured prefix; the
+// braces keep them on one node of a cluster, so that sharing works as a whole or not.
 //
-//	<prefix>work          channel: what a replica has on the servers, when it changes
-//	<prefix>work:<id>     the same as a key with a TTL, for replicas that start
-//	<prefix>replicas      hash-free set of ids: a sorted set by time of last sign of life
+//	<prefix>{work}           channel: what a replica has on the servers, when it changes
+//	<prefix>{work}:of:<id>   the same as a key with a TTL, for replicas that start
+//	<prefix>{work}:replicas  sorted set of their ids, which has an order and so can be
+//	                         read in part; expires with the last of them
 const (
-	workChannel = "work"
-	workKey     = "work:"
-	replicaSet  = "replicas"
+	workChannel = "{work}"
+	workKey     = "{work}:of:"
+	replicaSet  = "{work}:replicas"
 )
 
 // How work travels between replicas.
@@ -29,6 +31,7 @@ const (
 	workBeat   = time.Second           // the whole is told again, so that nothing lost stays lost
 	workExpiry = 3 * time.Second       // a replica that says nothing for this long has nothing
 	maxWorkMsg = 1 << 20               // bytes of a message that is read
+	setExpiry  = time.Minute           // of the set of ids; each start strikes out those that are gone
 )
 
 // Replicas shares what every gateway has on the servers, so that they do not all
@@ -114,7 +117,8 @@ func (r *Replicas) tell(ctx context.Context) {
 	_, err = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Publish(ctx, r.prefix+workChannel, message)
 		p.Set(ctx, r.prefix+workKey+r.id, message, workExpiry)
-		p.ZAdd(ctx, r.prefix+replicaSet, redis.Z{Score: 0, Member: r.id})
+		p.ZAdd(ctx, r.prefix+replicaSet, redis.Z{Member: r.id})
+		p.Expire(ctx, r.prefix+replicaSet, setExpiry)
 		return nil
 	})
 	r.note(err)

@@ -93,12 +93,12 @@ func TestReplicas_OneThatStartsLaterKnowsAtOnceAndOneThatDiesIsForgotten(t *test
 	r, e := redisserver.Start(t), newEngine(t, "m")
 	a := newReplica(t, r, "a", e.URL)
 	a.claim(t, 500)
-	eventually(t, "a left its key", func() bool { n, _ := r.Client().Exists(t.Context(), "test:work:a").Result(); return n == 1 })
+	eventually(t, "a left its key", func() bool { n, _ := r.Client().Exists(t.Context(), "test:{work}:of:a").Result(); return n == 1 })
 	b := newReplica(t, r, "b", e.URL)
 	eventually(t, "b knows", func() bool { return b.sees().Requests == 1 })
 	a.stop()
 	eventually(t, "b forgets", func() bool { return b.sees().Requests == 0 })
-	if n, err := r.Client().Exists(t.Context(), "test:work:a").Result(); n != 0 || err != nil {
+	if n, err := r.Client().Exists(t.Context(), "test:{work}:of:a").Result(); n != 0 || err != nil {
 		t.Errorf("a left %d keys, %v", n, err)
 	}
 }
@@ -138,14 +138,14 @@ func TestReplicas_GarbageIsIgnored(t *testing.T) {
 	r, e := redisserver.Start(t), newEngine(t, "m")
 	b := newReplica(t, r, "b", e.URL)
 	c := r.Client()
-	eventually(t, "b listens", func() bool { n, _ := c.Publish(t.Context(), "test:work", "{").Result(); return n > 0 })
+	eventually(t, "b listens", func() bool { n, _ := c.Publish(t.Context(), "test:{work}", "{").Result(); return n > 0 })
 	id := b.server.ID()
 	for _, garbage := range []string{"", "null", "[]", `{"r":""}`, `{"r":"x","s":{"` + id + `":[{"n":-1},{}]}}`, `{"r":"x","s":{"` + id + `":[{"q":1e300},{}]}}`, `{"r":"x","s":7}`} {
-		c.Publish(t.Context(), "test:work", garbage)
-		c.Set(t.Context(), "test:work:x", garbage, 0)
+		c.Publish(t.Context(), "test:{work}", garbage)
+		c.Set(t.Context(), "test:{work}:of:x", garbage, 0)
 	}
 	for i := range 400 {
-		c.Publish(t.Context(), "test:work", fmt.Sprintf(`{"r":"r%d","s":{"%s":[{"n":1},{}]}}`, i, id))
+		c.Publish(t.Context(), "test:{work}", fmt.Sprintf(`{"r":"r%d","s":{"%s":[{"n":1},{}]}}`, i, id))
 	}
 	eventually(t, "b has read them", func() bool { return b.shared.received.Load() >= 400 })
 	if n := b.sees().Requests; n > 256 {

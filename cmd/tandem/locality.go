@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -127,21 +126,9 @@ func (c *localityConfig) withEvents(s pools.Spec) pools.Spec {
 	return s
 }
 
-// secret reads the secret of the block hashes.
-func (c *localityConfig) secret() (string, error) {
-	if c.secretFile == "" {
-		return "", nil
-	}
-	secret, err := os.ReadFile(c.secretFile)
-	if err != nil {
-		return "", fmt.Errorf("kv-secret-file: %w", err)
-	}
-	return strings.TrimSpace(string(secret)), nil
-}
-
 // locate makes what knows who holds which KV.
 func (n *node) locate(transport http.RoundTripper, reg prometheus.Registerer) error {
-	secret, err := n.cfg.kv.secret()
+	secret, err := readSecret("kv-secret-file", n.cfg.kv.secretFile)
 	if err != nil {
 		return err
 	}

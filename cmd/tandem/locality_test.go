@@ -244,7 +244,7 @@ func TestLocality_WhatOneReplicaLearnsTheOtherKnows(t *testing.T) {
 	// Two prompts with the same beginning prove its tokens; both go to the first replica.
 	teach(a, "What is it about?")
 	teach(a, "Who rides it?")
-	eventually(t, "the lessons are kept", func() bool { n, _ := r.Client().LLen(t.Context(), "tandem:lesson").Result(); return n >= 2 })
+	eventually(t, "the lessons are kept", func() bool { n, _ := r.Client().LLen(t.Context(), "tandem:{lessons}:kept").Result(); return n >= 2 })
 	eventually(t, "the second replica finds the prefix", func() bool {
 		got := teach(b, fmt.Sprintf("Question %d?", time.Now().UnixNano()))
 		d := b.get("/debug/decisions/" + got.header.Get("X-Request-Id")).body

@@ -3,7 +3,6 @@ package redisserver
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -47,12 +46,7 @@ func StartTrio(t *testing.T) *Trio {
 
 func startSentinel(t *testing.T, master int) *Server {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{t: t, port: ln.Addr().(*net.TCPAddr).Port}
-	_ = ln.Close()
+	s := &Server{t: t, port: freePort(t)}
 	file := filepath.Join(t.TempDir(), "sentinel.conf")
 	text := fmt.Sprintf("port %d\nbind 127.0.0.1\nsentinel monitor %s 127.0.0.1 %d 2\nsentinel down-after-milliseconds %s 500\nsentinel failover-timeout %s 3000\n",
 		s.port, MasterName, master, MasterName, MasterName)

@@ -1,12 +1,16 @@
 // Package redisserver runs a real redis-server for tests, which can kill, stop,
-// empty and restart it: what a gateway must survive.
+// empty and restart it: what a gateway must survive. With REDIS_SERVER in the
+// environment it runs that program instead, such as a valkey-server.
 package redisserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -23,6 +27,7 @@ type Server struct {
 	t    *testing.T
 	port int
 	args []string
+	tls  *tls.Config // nil: it speaks plain TCP
 	cmd  *exec.Cmd
 	log  bytes.Buffer
 }
@@ -32,15 +37,21 @@ type Server struct {
 // redis-server fails the test: make test installs it.
 func Start(t *testing.T, args ...string) *Server {
 	t.Helper()
+	s := &Server{t: t, port: freePort(t), args: args}
+	s.Restart()
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// freePort returns a TCP port that nobody listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, port: ln.Addr().(*net.TCPAddr).Port, args: args}
-	_ = ln.Close()
-	s.Restart()
-	t.Cleanup(s.Kill)
-	return s
+	defer func() { _ = ln.Close() }()
+	return ln.Addr().(*net.TCPAddr).Port
 }
 
 // Addr is where it listens.
@@ -48,9 +59,16 @@ func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.It
 
 // Client returns a client of its own, closed when the test ends.
 func (s *Server) Client() *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second, ContextTimeoutEnabled: true})
+	c := s.client()
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+func (s *Server) client() *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: s.Addr(), TLSConfig: s.tls, MaxRetries: -1, ContextTimeoutEnabled: true,
+		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+	})
 }
 
 // Restart starts it, empty, and waits until it answers.
@@ -64,7 +82,7 @@ func (s *Server) Restart() {
 // run starts the process and waits until it answers.
 func (s *Server) run(args ...string) {
 	s.t.Helper()
-	s.cmd = exec.Command("redis-server", args...)
+	s.cmd = exec.Command(cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server"), args...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
@@ -87,6 +105,9 @@ func (s *Server) ping() bool {
 		return false
 	}
 	defer func() { _ = conn.Close() }()
+	if s.tls != nil {
+		conn = tls.Client(conn, s.tls)
+	}
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprint(conn, "PING\r\n")
 	answer := make([]byte, 64)
@@ -115,8 +136,20 @@ func (s *Server) Continue() { _ = s.cmd.Process.Signal(syscall.SIGCONT) }
 // Do runs a command on it, such as "FLUSHALL".
 func (s *Server) Do(args ...any) {
 	s.t.Helper()
-	c := s.Client()
+	c := s.client()
+	defer func() { _ = c.Close() }()
 	if err := c.Do(context.Background(), args...).Err(); err != nil {
 		s.t.Fatalf("%v: %v", args, err)
 	}
+}
+
+// Ask runs a command on it and returns the answer as text, "" if it has none.
+func (s *Server) Ask(args ...any) string {
+	c := s.client()
+	defer func() { _ = c.Close() }()
+	answer, err := c.Do(context.Background(), args...).Text()
+	if err != nil {
+		return ""
+	}
+	return answer
 }
