@@ -170,6 +170,11 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
 	c.Set("X-Request-Id", x.id)
 	x.standing(c)
+	if format := c.Get(pools.ORCAFormatHeader); format != "" {
+		if report := orcaHeader(x.server.LoadReport(time.Now()), format); report != "" {
+			c.Set(pools.ORCAHeader, report)
+		}
+	}
 	if x.server.cfg.ExposePair && answer != nil {
 		if answer.Prefill != "" {
 			c.Set("X-Tandem-Prefill", answer.Prefill)
@@ -202,6 +207,10 @@ func (x *exchange) close(outcome string, status int) (clientGone bool) {
 	clientGone = x.stop()
 	x.cancel()
 	took := time.Since(x.start)
+	x.server.requests.add(time.Now())
+	if status >= 500 || outcome == "broken_stream" {
+		x.server.errors.add(time.Now())
+	}
 	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome).Inc()
 	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome).Observe(took.Seconds())
 	if x.key != nil && x.key.Tenant != "" {

@@ -67,6 +67,9 @@ type Server struct {
 	log     *slog.Logger
 	app     *fiber.App
 
+	requests rate // answered
+	errors   rate // of them, failed by our fault or an engine's
+
 	clients  atomic.Pointer[listener]
 	draining atomic.Bool
 }

@@ -121,7 +121,7 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer server.OnFall(func() { cancel(errFell) })()
-	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part.body)
+	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, askLoad(j.req.Header, leg, server), part.body)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}

@@ -51,7 +51,11 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(*server.Rank))
 	}
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
-	return transport.RoundTrip(req)
+	resp, err := transport.RoundTrip(req)
+	if err == nil {
+		server.NoteORCA(resp.Header, time.Now())
+	}
+	return resp, err
 }
 
 // readAnswer reads a whole answer, up to maxAnswer.

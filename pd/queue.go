@@ -172,6 +172,9 @@ func (q *Queue) leave(p *place) {
 	}
 }
 
+// MaxInFlight is how many requests may be past the queue at once.
+func (q *Queue) MaxInFlight() int { return q.cfg.MaxInFlight }
+
 // Len returns how many requests wait and how many are past the queue.
 func (q *Queue) Len() (waiting, inFlight int) {
 	q.mu.Lock()

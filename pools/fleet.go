@@ -18,6 +18,7 @@ type Config struct {
 	ProbeTimeout  time.Duration
 	EjectShare    float64       // of a pool that may be ejected softly, 0..1
 	SlowStart     time.Duration // longest ramp of a server that returns; 0 is none
+	ORCA          string        // format in which prefill legs ask for the server's load: TEXT, JSON or BIN; empty: they do not
 	LoadTables    []LoadTable   // how engines tell their load
 	Breaker       BreakerConfig
 	Prefill       Curve // assumed of a server until it has shown its own, by PrefillFeatures
@@ -35,6 +36,7 @@ func Default() Config {
 		ProbeTimeout:  2 * time.Second,
 		EjectShare:    0.5,
 		SlowStart:     10 * time.Second,
+		ORCA:          "TEXT",
 		LoadTables:    DefaultLoadTables(),
 		Breaker:       DefaultBreaker(),
 		Prefill:       Curve{0.0165, 0.015184, 0.00042099},
@@ -49,6 +51,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("probe-interval and probe-timeout must be positive")
 	case c.EjectShare < 0 || c.EjectShare > 1:
 		return fmt.Errorf("eject-share %v: want 0 to 1", c.EjectShare)
+	case !slices.Contains([]string{"", "TEXT", "JSON", "BIN"}, c.ORCA):
+		return fmt.Errorf("orca %q: want TEXT, JSON, BIN or nothing", c.ORCA)
 	case c.SlowStart < 0:
 		return fmt.Errorf("slow-start must not be negative")
 	case c.Breaker.Consecutive < 1 || c.Breaker.Ratio <= 0 || c.Breaker.Ratio > 1:
@@ -152,6 +156,10 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { p.run(ctx) })
+	if spec.ORCA != "" {
+		s := orcaStream{address: spec.ORCA, fleet: f, id: id, live: l, log: p.log}
+		parts.Go(func() { s.run(ctx) })
+	}
 	for i, leg := range []Role{Prefill, Decode} {
 		c := canary{prober: p, leg: leg, breaker: w.breakers[i]}
 		c.client = &http.Client{Transport: f.transport, Timeout: f.cfg.Breaker.Probe, CheckRedirect: noRedirect}

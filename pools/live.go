@@ -12,9 +12,10 @@ type live struct {
 	health    atomic.Pointer[Health]
 	scraped   atomic.Pointer[Load]
 	reported  atomic.Pointer[Load] // by ORCA
-	keep      time.Duration        // load older than this is not believed
-	busyUntil atomic.Int64         // unix ns; the engine asked to be left alone until then
-	breakers  [2]*breaker          // prefill, decode
+	reports   struct{ read, unreadable atomic.Uint64 }
+	keep      time.Duration // load older than this is not believed
+	busyUntil atomic.Int64  // unix ns; the engine asked to be left alone until then
+	breakers  [2]*breaker   // prefill, decode
 	ramps     [2]atomic.Pointer[ramp]
 	downSince atomic.Int64 // unix ns; 0 while up, and before the server was ever up
 	recheck   chan struct{}

@@ -21,6 +21,8 @@ var (
 		"Tokens of the requests that this gateway has on the server, by leg.", []string{"server", "leg"}, nil)
 	engineDesc = prometheus.NewDesc("tandem_server_engine_load",
 		"Load that the engine reports: requests and tokens running and waiting, KV in use as a share of 1, its capacity and block in tokens. Absent when unknown or old.", []string{"server", "kind"}, nil)
+	reportsDesc = prometheus.NewDesc("tandem_orca_reports_total",
+		"Load reports (ORCA) that came with answers or as a stream, by outcome: read, unreadable.", []string{"server", "outcome"}, nil)
 	tokensDesc = prometheus.NewDesc("tandem_server_tokens",
 		"Tokens on the server: prompt tokens waiting for prefill, and tokens of the sequences running. As the engine reports them, else as the gateways count what they sent.", []string{"server", "state"}, nil)
 	panicDesc = prometheus.NewDesc("tandem_pool_panic",
@@ -33,7 +35,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, panicDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, panicDesc} {
 		ch <- d
 	}
 }
@@ -68,6 +70,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		for kind, v := range s.FreshLoad(now).Readings() {
 			gauge(engineDesc, v, s.id, string(kind))
 		}
+		counter(reportsDesc, s.reports.read.Load(), s.id, "read")
+		counter(reportsDesc, s.reports.unreadable.Load(), s.id, "unreadable")
 		waiting, running := s.Tokens(now)
 		gauge(tokensDesc, waiting, s.id, "waiting")
 		gauge(tokensDesc, running, s.id, "running")

@@ -48,6 +48,7 @@ type Spec struct {
 	Rack      string
 	Zone      string
 	Metrics   string // URL of its Prometheus metrics; empty: where its engine has them
+	ORCA      string // host:port of its OpenRcaService (gRPC, in plain text); empty: none
 	Drain     bool   // takes no new request; what is in flight runs out
 	Events    string // ZMQ address of its KV events; empty: it publishes none
 	Replay    string // ZMQ address that replays missed ones; empty: none
@@ -85,6 +86,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("server %q: has no role", s.URL)
 	case s.Metrics != "" && !strings.HasPrefix(s.Metrics, "http://") && !strings.HasPrefix(s.Metrics, "https://"):
 		return fmt.Errorf("server %q: metrics %q: want http://host:port/path", s.URL, s.Metrics)
+	case s.ORCA != "" && !isHostPort(s.ORCA):
+		return fmt.Errorf("server %q: orca %q: want host:port", s.URL, s.ORCA)
 	case !slices.Contains(Connectors(), s.Connector):
 		return fmt.Errorf("server %q: connector %q is not known (known: %s)", s.URL, s.Connector, strings.Join(Connectors(), ", "))
 	}
@@ -115,6 +118,11 @@ func (s Spec) KVHostPort(usual int) (host string, port int, err error) {
 		return "", 0, fmt.Errorf("%q is no port", text)
 	}
 	return host, port, nil
+}
+
+func isHostPort(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	return err == nil && host != "" && port != ""
 }
 
 // Server is one member of a snapshot: the spec as of that snapshot and the live

@@ -21,6 +21,7 @@ import (
 type config struct {
 	listen  string
 	admin   string
+	orca    string
 	servers [3]serverList // prefill, decode, both
 	gateway gateway.Config
 	door    doorConfig
@@ -69,6 +70,7 @@ func defaultConfig() config {
 func (c *config) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.listen, "listen", c.listen, "`address` for OpenAI clients")
 	fs.StringVar(&c.admin, "admin", c.admin, "`address` for metrics, readiness and decisions; not for clients")
+	fs.StringVar(&c.orca, "orca-listen", c.orca, "`address` on which this gateway streams its own load to a proxy before it (gRPC OpenRcaService, in plain text); empty: it does not")
 	fs.Var(&c.servers[0], "prefill", "prefill servers: `URLs`, separated by commas; in the file also with labels")
 	fs.Var(&c.servers[1], "decode", "decode servers: `URLs`, likewise")
 	fs.Var(&c.servers[2], "both", "servers that do both: `URLs`, likewise")
@@ -106,6 +108,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval, "time between two probes of a server, and between two scrapes of its load")
 	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe")
 	fs.StringSliceVar(&c.loadMetrics, "load-metric", c.loadMetrics, "other names of an engine's load, as `engine.reading=series`: vllm.waiting=my_queue, triton.running=busy{kind=all}, mine.blocks=info[num_blocks]; an engine that is not known is read at /metrics")
+	fs.StringVar(&c.pools.ORCA, "orca", c.pools.ORCA, "`format` in which prefill legs ask engines for their load (ORCA): TEXT, JSON, BIN, or empty not to; vLLM logs a line for each")
 	fs.Float64Var(&c.pools.EjectShare, "eject-share", c.pools.EjectShare, "share of a pool that breakers may eject, `0..1`; beyond it all servers are used")
 	fs.IntVar(&c.pools.Breaker.Consecutive, "breaker-failures", c.pools.Breaker.Consecutive, "failures in a row that eject a server")
 	fs.Float64Var(&c.pools.Breaker.Ratio, "breaker-ratio", c.pools.Breaker.Ratio, "share of failures over ten seconds that ejects a server, `0..1`")

@@ -43,6 +43,7 @@ type node struct {
 
 	clients  net.Listener
 	operator net.Listener
+	orca     *orcaServer // nil: nobody follows this gateway's load
 }
 
 // newNode wires a gateway and binds its ports; it serves nothing yet.
@@ -121,8 +122,11 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	if err := n.sources.Set("configuration", cfg.specs()); err != nil {
+	if n.orca, err = newORCAServer(cfg.orca, n.server); err != nil {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	}
+	if err := n.sources.Set("configuration", cfg.specs()); err != nil {
+		return nil, errors.Join(err, n.orca.Close(), n.clients.Close(), n.operator.Close())
 	}
 	return n, nil
 }
@@ -144,9 +148,12 @@ func (n *node) run(ctx context.Context) error {
 	beside, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	background := n.background(beside)
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	go func() { failed <- n.server.Serve(n.clients) }()
 	go func() { failed <- ignoreClosed(n.admin.Serve(n.operator)) }()
+	if n.orca != nil {
+		go func() { failed <- n.orca.serve() }()
+	}
 	n.log.Info("listening", "clients", n.clients.Addr().String(), "admin", n.operator.Addr().String(), "version", version())
 
 	var err error
@@ -161,7 +168,7 @@ func (n *node) run(ctx context.Context) error {
 
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drainTimeout)
 	defer cancel()
-	err = errors.Join(err, n.server.Shutdown(drain), n.admin.Shutdown(drain))
+	err = errors.Join(err, n.server.Shutdown(drain), n.admin.Shutdown(drain), n.orca.Close())
 	ended()
 	<-background
 	n.orchestrator.Wait()

@@ -48,7 +48,7 @@ func (l *serverList) add(e serverEntry) {
 	l.specs = append(l.specs, pools.Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: l.role, Connector: e.Connector,
 		KVAddress: e.KVAddress, Weights: e.Weights, Layout: e.Layout,
-		Metrics: e.Metrics, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
+		Metrics: e.Metrics, ORCA: e.ORCA, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
 		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind,
 	})
 }
@@ -62,6 +62,7 @@ type serverEntry struct {
 	Weights   string `yaml:"weights"`
 	Layout    string `yaml:"layout"`
 	Metrics   string `yaml:"metrics"`
+	ORCA      string `yaml:"orca"`
 	Host      string `yaml:"host"`
 	Rack      string `yaml:"rack"`
 	Zone      string `yaml:"zone"`

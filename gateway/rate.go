@@ -1,0 +1,48 @@
+package gateway
+
+import (
+	"sync"
+	"time"
+)
+
+// rateSeconds is how far back a rate looks, in whole seconds.
+const rateSeconds = 10
+
+// rate counts events per second over the last ten whole seconds.
+type rate struct {
+	mu      sync.Mutex // guards the rest
+	seconds [rateSeconds + 1]int
+	latest  int64 // unix time of the newest second counted
+}
+
+// add counts one event.
+func (r *rate) add(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turnLocked(now)
+	r.seconds[r.latest%int64(len(r.seconds))]++
+}
+
+// perSecond is the mean over the ten seconds before the present one, which is not
+// over yet.
+func (r *rate) perSecond(now time.Time) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turnLocked(now)
+	sum := 0
+	for i, n := range r.seconds {
+		if int64(i) != r.latest%int64(len(r.seconds)) {
+			sum += n
+		}
+	}
+	return float64(sum) / rateSeconds
+}
+
+// turnLocked forgets the seconds that are too long ago.
+func (r *rate) turnLocked(now time.Time) {
+	second := now.Unix()
+	for s := max(r.latest+1, second-rateSeconds); s <= second; s++ {
+		r.seconds[s%int64(len(r.seconds))] = 0
+	}
+	r.latest = max(r.latest, second)
+}

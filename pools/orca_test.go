@@ -1,0 +1,143 @@
+package pools
+
+import (
+	"encoding/base64"
+	"log/slog"
+	"maps"
+	"math"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	orca "github.com/cncf/xds/go/xds/data/orca/v3"
+	service "github.com/cncf/xds/go/xds/service/orca/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+func orcaBinary(t testing.TB) string {
+	raw, err := proto.Marshal(&orca.OrcaLoadReport{NamedMetrics: map[string]float64{"kv_cache_usage_perc": .4, "num_requests_waiting": 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(raw)
+}
+
+func TestParseORCA(t *testing.T) {
+	both := map[Reading]float64{KVUsed: .4, Waiting: 3}
+	for _, c := range []struct {
+		name, header string
+		want         map[Reading]float64 // nil: an error
+	}{
+		{"vLLM's text", "TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=3.0", both},
+		{"colons, no prefixes", "TEXT kv_cache_usage_perc:0.4,num_requests_waiting:3", both},
+		{"no format", "named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=3", both},
+		{"vLLM's JSON", `JSON {"named_metrics":{"kv_cache_usage_perc":0.4,"num_requests_waiting":3.0}}`, both},
+		{"JSON as protobuf writes it, and more", `JSON {"namedMetrics":{"kv_cache_usage_perc":0.4,"num_requests_waiting":3},"cpuUtilization":0.5,"new":1}`, both},
+		{"JSON without a format", `{"utilization":{"kv_cache_usage_perc":0.4},"named_metrics":{"num_requests_waiting":3}}`, both},
+		{"binary", "BIN " + orcaBinary(t), both},
+		{"binary without padding", "BIN " + strings.TrimRight(orcaBinary(t), "="), both},
+		{"Triton", "TEXT named_metrics.kv_cache_utilization=0.25, named_metrics.max_token_capacity=399296", map[Reading]float64{KVUsed: .25, KVTokens: 399296}},
+		{"tokens", "TEXT num_tokens_waiting=900, num_tokens_running=50, num_requests_running=2", map[Reading]float64{WaitingTokens: 900, RunningTokens: 50, Running: 2}},
+		{"nothing that we read", "TEXT cpu_utilization=0.3, rps_fractional=10", map[Reading]float64{}},
+		{"NaN and infinity are unknown", "TEXT kv_cache_usage_perc=NaN, num_requests_waiting=Inf", map[Reading]float64{}},
+		{"twice", "TEXT num_requests_waiting=1, num_requests_waiting=2", nil},
+		{"twice in JSON", `JSON {"named_metrics":{"a":1,"a":2}}`, nil},
+		{"no number", "TEXT num_requests_waiting=many", nil},
+		{"no pair", "TEXT load", nil},
+		{"broken JSON", `JSON {"named_metrics":`, nil},
+		{"broken base64", "BIN !!!", nil},
+		{"broken protobuf", "BIN " + base64.StdEncoding.EncodeToString([]byte{0xff, 0xff}), nil},
+		{"too long", "TEXT a=" + strings.Repeat("1", maxORCA), nil},
+		{"empty", "", nil},
+	} {
+		report, err := ParseORCA(c.header)
+		if failed := err != nil; failed != (c.want == nil) {
+			t.Errorf("%s: error %v", c.name, err)
+			continue
+		}
+		if load, _ := loadOf(report); c.want != nil && !maps.Equal(load.Readings(), c.want) {
+			t.Errorf("%s: %v, want %v", c.name, load.Readings(), c.want)
+		}
+	}
+}
+
+func FuzzParseORCA(f *testing.F) {
+	f.Add("TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=3.0")
+	f.Add(`JSON {"named_metrics":{"kv_cache_usage_perc":0.4,"num_requests_waiting":3.0}}`)
+	f.Add("BIN " + orcaBinary(f))
+	f.Add("TEXT kv_cache_usage_perc:-0.0,num_tokens_waiting=1e309")
+	f.Fuzz(func(t *testing.T, header string) {
+		report, err := ParseORCA(header)
+		if err != nil {
+			return
+		}
+		load, _ := loadOf(report)
+		for name, v := range load.Readings() {
+			if v < 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+				t.Fatalf("%s is unusable in %q: %v", name, header, v)
+			}
+		}
+	})
+}
+
+func TestServer_AnAnswersReportIsItsLoadAtOnce(t *testing.T) {
+	fleet := NewFleet(Default(), http.DefaultTransport, slog.New(slog.DiscardHandler))
+	t.Cleanup(fleet.Close)
+	if err := fleet.Apply([]Spec{{URL: "http://127.0.0.1:1", Role: Both, Connector: "nixl"}}); err != nil {
+		t.Fatal(err)
+	}
+	s, now := fleet.Servers()[0], time.Now()
+	s.scraped.Store(&Load{Running: known(2), Waiting: known(0), At: now.Add(-time.Second)})
+	s.NoteORCA(http.Header{ORCAHeader: {"TEXT num_requests_waiting=7"}}, now)
+	s.NoteORCA(http.Header{ORCAHeader: {"TEXT nonsense"}}, now)
+	if l := s.FreshLoad(now); l.Waiting != known(7) || l.Running != known(2) || l.Foreign != known(7*assumedPrompt) {
+		t.Errorf("the load is %+v", l)
+	}
+	if read, bad := s.reports.read.Load(), s.reports.unreadable.Load(); read != 1 || bad != 1 {
+		t.Errorf("%d reports read and %d not, want 1 and 1", read, bad)
+	}
+	if l := s.FreshLoad(now.Add(time.Minute)); l.known() {
+		t.Errorf("a minute later the load is %+v", l)
+	}
+}
+
+// reportServer streams one report to each who asks.
+type reportServer struct {
+	service.UnimplementedOpenRcaServiceServer
+	report *orca.OrcaLoadReport
+}
+
+func (s reportServer) StreamCoreMetrics(_ *service.OrcaLoadReportRequest, stream service.OpenRcaService_StreamCoreMetricsServer) error {
+	if err := stream.Send(s.report); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+func TestServer_ReportsComeAsAStream(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	service.RegisterOpenRcaServiceServer(server, reportServer{report: &orca.OrcaLoadReport{NamedMetrics: map[string]float64{"num_tokens_waiting": 900}}})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	fleet := NewFleet(Default(), http.DefaultTransport, slog.New(slog.DiscardHandler))
+	t.Cleanup(fleet.Close)
+	spec := Spec{URL: "http://127.0.0.1:1", Role: Both, Connector: "nixl", ORCA: listener.Addr().String()}
+	if err := fleet.Apply([]Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the report is the load", func() bool { return fleet.Servers()[0].Load().WaitingTokens == known(900) })
+}
