@@ -50,6 +50,10 @@ SEEDS ?= 5
 sim: build ## compare policies on all scenarios (SEEDS=1 for a quick look); writes bin/sim.html
 	bin/tandem sim --scenario all --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html
 
+.PHONY: sim-autoscale
+sim-autoscale: build ## compare ways of scaling both pools over two hours; writes bin/scaling.html
+	bin/tandem sim --autoscale --seeds $(SEEDS) --json bin/scaling.json --report bin/scaling.html
+
 # Seconds that each fuzz target runs.
 FUZZTIME ?= 20s
 

@@ -1,16 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
+	"github.com/tandem-gateway/tandem/loadtest/scaling"
 )
 
 const simHelp = `Replay a trace against a model of a prefill/decode cluster and compare policies.
@@ -21,17 +25,23 @@ transfers that share NICs and rack uplinks. What a gateway cannot know is delaye
 or predicted for every policy alike. Policies beside Tandem's are written from
 their published rules; the report names the sources.
 
+With --autoscale the policies are of scaling: a coarser model of both pools over
+hours, with Kubernetes' HPA between a policy and its pods.
+
 A scenario is the name of a shipped one or a YAML file. A request of the same seed
 arrives at the same time and is as hard under every policy.`
 
 const simExample = `  tandem sim --trace loadtest/traces/mooncake_conversation.jsonl
   tandem sim --trace FILE --scenario B,C --policy dynamo,tandem-late --seeds 1
-  tandem sim --trace FILE --json sim.json --report sim.html`
+  tandem sim --trace FILE --json sim.json --report sim.html
+  tandem sim --autoscale --scenario study --cold-start 2m --report scaling.html`
 
 // simOptions are the flags of `tandem sim`.
 type simOptions struct {
 	scenarios, policies  []string
 	jsonPath, reportPath string
+	autoscale            bool
+	coldStarts           []time.Duration
 }
 
 func simCommand() *cobra.Command {
@@ -43,14 +53,21 @@ func simCommand() *cobra.Command {
 		Long:    simHelp,
 		Example: simExample,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runSim(cmd, cfg, opts) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if opts.autoscale {
+				return runScaling(cmd, cfg, opts)
+			}
+			return runSim(cmd, cfg, opts)
+		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&cfg.TracePath, "trace", "loadtest/traces/mooncake_conversation.jsonl", "Mooncake JSONL `file` to replay")
 	f.IntVar(&cfg.Limit, "limit", 0, "at most so many requests of it; 0: all")
-	f.StringSliceVar(&opts.scenarios, "scenario", []string{"all"}, "all, or `names` of "+strings.Join(policy.Shipped(), ", ")+", or files")
-	f.StringSliceVar(&opts.policies, "policy", []string{"all"}, "all, or `names` of "+strings.Join(policy.Names(), ", "))
+	f.BoolVar(&opts.autoscale, "autoscale", false, "compare policies of scaling instead of routing")
+	f.StringSliceVar(&opts.scenarios, "scenario", []string{"all"}, "all, or `names` of "+strings.Join(policy.Shipped(), ", ")+", or files; with --autoscale of "+strings.Join(scaling.ScenarioNames(), ", "))
+	f.StringSliceVar(&opts.policies, "policy", []string{"all"}, "all, or `names` of "+strings.Join(policy.Names(), ", ")+"; with --autoscale of "+strings.Join(scaling.PolicyNames(), ", "))
+	f.DurationSliceVar(&opts.coldStarts, "cold-start", []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute}, "with --autoscale: `times` from wanting a server to its first request")
 	f.IntVar(&cfg.Seeds, "seeds", 5, "runs of each, that differ in arrival times, noise and ties")
 	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
@@ -75,6 +92,38 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	}
 	show, done := policy.ShowProgress(os.Stderr)
 	report, err := policy.Compare(cmd.Context(), cfg, show)
+	done()
+	if err != nil {
+		return errors.Join(err, files.close())
+	}
+	err = errors.Join(report.WriteTable(cmd.OutOrStdout()), report.WriteJSON(files[0]), report.WritePage(files[1]), files.close())
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
+
+func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) error {
+	cfg := scaling.Config{
+		TracePath: routing.TracePath, Limit: routing.Limit, Seeds: routing.Seeds, Planner: autoscale.DefaultPlanner(),
+		Parallel: cmp.Or(routing.Parallel, runtime.GOMAXPROCS(0)),
+	}
+	var err error
+	if cfg.Scenarios, err = scaling.FindScenarios(opts.scenarios); err != nil {
+		return err
+	}
+	if cfg.Policies, err = scaling.FindPolicies(opts.policies); err != nil {
+		return err
+	}
+	for _, c := range opts.coldStarts {
+		cfg.ColdStarts = append(cfg.ColdStarts, c.Seconds())
+	}
+	files, err := createAll(opts.jsonPath, opts.reportPath)
+	if err != nil {
+		return err
+	}
+	show, done := scaling.ShowProgress(os.Stderr)
+	report, err := scaling.Compare(cmd.Context(), cfg, show)
 	done()
 	if err != nil {
 		return errors.Join(err, files.close())
