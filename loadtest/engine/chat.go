@@ -26,7 +26,7 @@ type chatWork struct {
 }
 
 // prepare checks a chat request and turns it into work.
-func (e *Engine) prepare(in *chatRequest) (*chatWork, error) {
+func (e *Engine) prepare(x *exchange, in *chatRequest) (*chatWork, error) {
 	if in.MaxCompletionTokens != nil {
 		in.MaxTokens = in.MaxCompletionTokens
 	}
@@ -56,7 +56,7 @@ func (e *Engine) prepare(in *chatRequest) (*chatWork, error) {
 		return nil, err
 	}
 	g.prompts = [][]int32{prompt}
-	if g.transfer, err = e.transferOf(&in.requestFields, g.n); err != nil {
+	if g.transfer, err = e.transferOf(x, &in.requestFields, g.n); err != nil {
 		return nil, err
 	}
 	call, err := e.forcedCall(in.Tools, in.ToolChoice)
@@ -84,7 +84,7 @@ func (e *Engine) chat(x *exchange) error {
 	if err := x.decode(&in); err != nil {
 		return err
 	}
-	work, err := e.prepare(&in)
+	work, err := e.prepare(x, &in)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ type completionRequest struct {
 const defaultCompletionTokens = 16
 
 // prepareCompletion checks a completion request and turns it into work.
-func (e *Engine) prepareCompletion(in *completionRequest) (*generation, error) {
+func (e *Engine) prepareCompletion(x *exchange, in *completionRequest) (*generation, error) {
 	if in.MaxTokens == nil {
 		n := defaultCompletionTokens
 		in.MaxTokens = &n
@@ -41,7 +41,7 @@ func (e *Engine) prepareCompletion(in *completionRequest) (*generation, error) {
 	if g.prompts, err = e.parsePrompts(in.Prompt, in.AddSpecialTokens == nil || *in.AddSpecialTokens); err != nil {
 		return nil, err
 	}
-	if g.transfer, err = e.transferOf(&in.requestFields, len(g.prompts)*g.n); err != nil {
+	if g.transfer, err = e.transferOf(x, &in.requestFields, len(g.prompts)*g.n); err != nil {
 		return nil, err
 	}
 	format, err := in.format()
@@ -58,7 +58,7 @@ func (e *Engine) completions(x *exchange) error {
 	if err := x.decode(&in); err != nil {
 		return err
 	}
-	g, err := e.prepareCompletion(&in)
+	g, err := e.prepareCompletion(x, &in)
 	if err != nil {
 		return err
 	}

@@ -3,27 +3,44 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"slices"
+	"net"
+	"net/url"
+	"regexp"
 	"strconv"
 )
 
 // Connectors: how KV gets from a prefill to a decode engine, and so which fields of a
 // request say it.
 const (
-	ConnectorNIXL   = "nixl"   // vLLM: prefill answers where its blocks are, decode reads them
-	ConnectorSGLang = "sglang" // both engines meet in a room of prefill's bootstrap server
+	ConnectorNIXL     = "nixl"      // vLLM: prefill answers where its blocks are, decode reads them
+	ConnectorNIXLPush = "nixl-push" // vLLM: the same, but prefill writes; found by the request id
+	ConnectorMooncake = "mooncake"  // vLLM: both at once, found by an id that the gateway mints
+	ConnectorOffload  = "offload"   // vLLM's OffloadingConnector with a P2P tier: likewise
+	ConnectorP2PNCCL  = "p2p-nccl"  // vLLM: both addresses stand in the request id
+	ConnectorSGLang   = "sglang"    // both engines meet in a room of prefill's bootstrap server
 )
 
 // Connectors lists them all.
-func Connectors() []string { return []string{ConnectorNIXL, ConnectorSGLang} }
+func Connectors() []string {
+	return []string{ConnectorNIXL, ConnectorNIXLPush, ConnectorMooncake, ConnectorOffload, ConnectorP2PNCCL, ConnectorSGLang}
+}
 
 // transferOf reads what a request says about its KV. answers is how many it asks for.
-func (e *Engine) transferOf(f *requestFields, answers int) (transferParams, error) {
-	if e.cfg.Connector == ConnectorSGLang {
+func (e *Engine) transferOf(x *exchange, f *requestFields, answers int) (p transferParams, err error) {
+	switch e.cfg.Connector {
+	case ConnectorSGLang:
 		return e.sglangParams(f, answers)
+	case ConnectorNIXLPush:
+		p, err = pushParams(x, f)
+	case ConnectorMooncake:
+		p, err = mooncakeParams(f)
+	case ConnectorOffload:
+		p, err = offloadParams(f)
+	case ConnectorP2PNCCL:
+		p = ncclParams(x, e.cfg.Role)
+	default:
+		p, err = parseTransferParams(f.KVTransferParams)
 	}
-	p, err := parseTransferParams(f.KVTransferParams)
 	if err != nil {
 		return p, badRequest("kv_transfer_params", "%v", err)
 	}
@@ -33,71 +50,132 @@ func (e *Engine) transferOf(f *requestFields, answers int) (transferParams, erro
 	return p, nil
 }
 
-// sglangFields are what SGLang's disaggregation adds to a request: one value, or one
-// for each answer.
-type sglangFields struct {
-	BootstrapHost json.RawMessage `json:"bootstrap_host"`
-	BootstrapPort json.RawMessage `json:"bootstrap_port"`
-	BootstrapRoom json.RawMessage `json:"bootstrap_room"`
-	RoutedDPRank  *int            `json:"routed_dp_rank"`
-	PrefillDPRank *int            `json:"disagg_prefill_dp_rank"`
-}
-
-// sglangParams refuses what would leave an engine waiting for nobody. An engine of no
-// disaggregation mode (both) does not read the fields.
-func (e *Engine) sglangParams(f *requestFields, answers int) (transferParams, error) {
-	p := transferParams{rank: f.RoutedDPRank}
-	if p.rank != nil && (*p.rank < 0 || *p.rank >= len(e.ranks)) {
-		return p, badRequest("routed_dp_rank", "routed_dp_rank %d is out of range [0, %d)", *p.rank, len(e.ranks))
+// pushParams are NIXL's without the blocks: prefill writes them to the decode that has
+// its request id. One that still names blocks was not made for a push.
+func pushParams(x *exchange, f *requestFields) (transferParams, error) {
+	p, err := parseTransferParams(f.KVTransferParams)
+	if err != nil || !p.decodeLeg {
+		p.name = x.id
+		return p, err
 	}
-	if e.cfg.Role == RoleBoth {
-		return p, nil
+	var in struct {
+		EngineID *string         `json:"remote_engine_id"`
+		Request  *string         `json:"remote_request_id"`
+		Host     *string         `json:"remote_host"`
+		Port     *int            `json:"remote_port"`
+		Blocks   json.RawMessage `json:"remote_block_ids"`
 	}
-	rooms, err := perAnswer[int64](f.BootstrapRoom, answers)
-	if err != nil || len(rooms) == 0 {
-		return p, badRequest("bootstrap_room", "Invalid request: Disaggregated request received without boostrap room id. (%v)", err)
+	if err := json.Unmarshal(f.KVTransferParams, &in); err != nil {
+		return p, err
 	}
-	hosts, errHost := perAnswer[string](f.BootstrapHost, answers)
-	ports, errPort := perAnswer[int](f.BootstrapPort, answers)
-	if errHost != nil || errPort != nil || len(hosts) == 0 || len(ports) == 0 {
-		return p, badRequest("bootstrap_host", "Invalid request: bootstrap_host %s, bootstrap_port %s", f.BootstrapHost, f.BootstrapPort)
-	}
-	p.prefillLeg, p.decodeLeg = e.cfg.Role == RolePrefill, e.cfg.Role == RoleDecode
-	for i, room := range rooms {
-		if room < 0 || slices.Contains(rooms[:i], room) {
-			return p, badRequest("bootstrap_room", "bootstrap_room %d is negative or there twice", room)
-		}
-		at := &appointment{room: strconv.FormatInt(room, 10), host: hosts[i], port: ports[i], rank: -1, stalls: true}
-		if f.PrefillDPRank != nil {
-			at.rank = *f.PrefillDPRank
-		}
-		p.appointments = append(p.appointments, at)
-	}
-	if p.rank == nil && p.prefillLeg { // SGLang's convention of old
-		rank := int(rooms[0] % int64(len(e.ranks)))
-		p.rank = &rank
+	p.handoff = nil
+	if in.EngineID != nil && in.Request != nil && in.Host != nil && in.Port != nil && len(in.Blocks) == 0 {
+		p.appointments = []*appointment{{room: x.id, host: *in.Host, port: *in.Port, engineID: *in.EngineID}}
 	}
 	return p, nil
 }
 
-// perAnswer reads one value, or a list of one for each answer when there are several.
-func perAnswer[T any](raw json.RawMessage, answers int) ([]T, error) {
-	if !present(raw) {
-		return nil, nil
+// mooncakeParams name a transfer for both legs; decode's also where prefill's
+// bootstrap server is and which engine behind it computes.
+func mooncakeParams(f *requestFields) (p transferParams, err error) {
+	var in struct {
+		Prefill  bool   `json:"do_remote_decode"`
+		Decode   bool   `json:"do_remote_prefill"`
+		Transfer string `json:"transfer_id"`
+		Address  string `json:"remote_bootstrap_addr"`
+		EngineID string `json:"remote_engine_id"`
 	}
-	var one T
-	if json.Unmarshal(raw, &one) == nil && answers == 1 {
-		return []T{one}, nil
+	if !present(f.KVTransferParams) {
+		return p, nil
 	}
-	var list []T
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, err
+	if err := json.Unmarshal(f.KVTransferParams, &in); err != nil {
+		return p, err
 	}
-	if len(list) != answers {
-		return nil, fmt.Errorf("%d values for %d answers", len(list), answers)
+	if (in.Prefill || in.Decode) && in.Transfer == "" {
+		return p, fmt.Errorf("transfer_id is missing")
 	}
-	return list, nil
+	p.prefillLeg, p.decodeLeg, p.name = in.Prefill, in.Decode, in.Transfer
+	if !in.Decode {
+		return p, nil
+	}
+	u, err := url.Parse(in.Address)
+	if err != nil || u.Scheme != "http" || in.EngineID == "" {
+		return p, fmt.Errorf("remote_bootstrap_addr %q with remote_engine_id %q", in.Address, in.EngineID)
+	}
+	at, err := appointmentAt(u.Host, in.Transfer)
+	if err != nil {
+		return p, err
+	}
+	at.engineID = in.EngineID
+	p.appointments = []*appointment{at}
+	return p, nil
 }
 
-// errTransfer is what SGLang answers when a room broke, whichever side broke it.
-var errTransfer = &apiError{http.StatusInternalServerError, "InternalServerError", "KVTransferError: the transfer of the request's KV failed", ""}
+// offloadParams nest the id under the name of the other party.
+func offloadParams(f *requestFields) (p transferParams, err error) {
+	var in struct {
+		Decoder *struct {
+			ID string `json:"kv_request_id"`
+		} `json:"remote_decoder"`
+		Prefiller *kvSource `json:"remote_prefiller"`
+		Source    *kvSource `json:"remote_kv_source"`
+	}
+	if !present(f.KVTransferParams) {
+		return p, nil
+	}
+	if err := json.Unmarshal(f.KVTransferParams, &in); err != nil {
+		return p, err
+	}
+	if in.Decoder != nil {
+		p.prefillLeg, p.name = true, in.Decoder.ID
+		if p.name == "" {
+			return p, fmt.Errorf("remote_decoder without kv_request_id")
+		}
+	}
+	if in.Prefiller == nil {
+		return p, nil
+	}
+	p.decodeLeg = true
+	at, err := appointmentAt(net.JoinHostPort(in.Prefiller.Host, strconv.Itoa(in.Prefiller.Port)), in.Prefiller.ID)
+	p.appointments = []*appointment{at}
+	return p, err
+}
+
+// kvSource is where KV lies, and the name of the transfer.
+type kvSource struct {
+	ID   string `json:"kv_request_id"`
+	Host string `json:"remote_host"`
+	Port int    `json:"remote_port"`
+}
+
+var ncclID = regexp.MustCompile(`^___prefill_addr_(.+:\d+)___decode_addr_(.+:\d+)_[0-9a-f]+$`)
+
+// ncclParams reads both addresses out of the request id; a request with a plain one
+// takes part in no transfer. Prefill sends only to the address that its id names.
+func ncclParams(x *exchange, role string) (p transferParams) {
+	m := ncclID.FindStringSubmatch(x.id)
+	if m == nil {
+		return p
+	}
+	p.prefillLeg, p.decodeLeg, p.name, p.reader = role == RolePrefill, role == RoleDecode, x.id, m[2]
+	if p.decodeLeg {
+		at, err := appointmentAt(m[1], x.id)
+		if err != nil {
+			return transferParams{}
+		}
+		p.appointments = []*appointment{at}
+	}
+	return p
+}
+
+func appointmentAt(hostPort, name string) (*appointment, error) {
+	host, text, err := net.SplitHostPort(hostPort)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil || host == "" || name == "" {
+		return nil, fmt.Errorf("%q at %q is no transfer", name, hostPort)
+	}
+	return &appointment{room: name, host: host, port: port}, nil
+}

@@ -62,6 +62,8 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 				priority:     g.priority,
 				tokens:       prompt,
 				handoffOut:   g.transfer.prefillLeg && len(g.transfer.appointments) == 0,
+				holdName:     g.transfer.name,
+				reader:       g.transfer.reader,
 				appointment:  g.transfer.appointment(at),
 				fetches:      g.transfer.toFetch() != nil || g.transfer.decodeLeg && len(g.transfer.appointments) > 0,
 				decodeLeg:    g.transfer.decodeLeg,

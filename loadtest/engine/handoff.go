@@ -32,6 +32,9 @@ type transferParams struct {
 	// rank is the one that the body names, nil without.
 	appointments []*appointment
 	rank         *int
+	// name is how decode asks for what a prefill leg holds, reader the only address that
+	// may; empty: by the internal request id, and anyone.
+	name, reader string
 }
 
 // appointment of one answer, nil without.
@@ -99,6 +102,7 @@ const (
 	rejectedBusy    = "being_pulled"
 	rejectedExpired = "expired"
 	rejectedFreed   = "released"
+	rejectedReader  = "foreign_reader" // meant for another decode engine
 )
 
 // heldKV is the KV of one finished prefill, held for its decode.
@@ -107,6 +111,7 @@ type heldKV struct {
 	timer   *time.Timer // ends the lease
 	reading bool        // a decode is reading it; the lease cannot end
 	dropped bool        // its decode gave up while reading
+	reader  string      // address of the only engine that may read; empty: any
 }
 
 // rememberedEndings is how many ended hand-offs are remembered, to tell a decode why
@@ -118,10 +123,18 @@ type holdings struct {
 	open   map[string]*heldKV // by request id
 	ended  map[string]string  // request id -> rejectedUsed, rejectedExpired or rejectedFreed
 	oldest []string           // of ended, in order
+	opened chan struct{}      // closed, and made anew, when one opens
 }
 
 func newHoldings() *holdings {
-	return &holdings{open: map[string]*heldKV{}, ended: map[string]string{}}
+	return &holdings{open: map[string]*heldKV{}, ended: map[string]string{}, opened: make(chan struct{})}
+}
+
+// hold opens a hand-off and wakes those who wait for one.
+func (h *holdings) hold(name string, held *heldKV) {
+	h.open[name] = held
+	close(h.opened)
+	h.opened = make(chan struct{})
 }
 
 // end forgets an open hand-off and remembers why; the caller releases its blocks.
@@ -175,10 +188,14 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 	for i, b := range s.blocks[:full] {
 		ids[i] = b.id
 	}
-	if full > 0 {
-		held := &heldKV{blocks: s.blocks[:full]}
-		held.timer = time.AfterFunc(r.cfg.Lease, func() { r.expire(s.id, held) })
-		r.held.open[s.id] = held
+	name := s.id
+	if s.holdName != "" {
+		name = s.holdName
+	}
+	if full > 0 || s.holdName != "" {
+		held := &heldKV{blocks: s.blocks[:full], reader: s.reader}
+		held.timer = time.AfterFunc(r.cfg.Lease, func() { r.expire(name, held) })
+		r.held.hold(name, held)
 	}
 	h := &handoff{
 		DoRemotePrefill: true,
@@ -191,6 +208,13 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 		Tokens:          full * r.cfg.BlockSize,
 		ExpiryTime:      float64(time.Now().Add(r.cfg.Lease).UnixMicro()) / 1e6,
 		TransferMode:    "pull",
+	}
+	switch r.cfg.Connector {
+	case ConnectorNIXL:
+	case ConnectorNIXLPush:
+		h.TransferMode = "push"
+	default:
+		return nil // decode knows where to look
 	}
 	if s.wrongHandoff {
 		h.RequestID = newID("cmpl-wrong-")

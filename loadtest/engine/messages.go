@@ -105,7 +105,7 @@ func (e *Engine) messages(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	work, err := e.prepare(chat)
+	work, err := e.prepare(x, chat)
 	if err != nil {
 		return err
 	}

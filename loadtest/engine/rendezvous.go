@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -18,6 +19,8 @@ type appointment struct {
 	host string
 	port int
 	rank int
+	// engineID is the prefill's, where decode must know it.
+	engineID string
 	// stalls: prefill computes only once decode has room for the KV.
 	stalls bool
 }
@@ -193,10 +196,16 @@ func (r *rank) meet(ctx context.Context, s *sequence) {
 		return
 	case got = <-s.admitted:
 	}
-	start, at := time.Now(), s.appointment
+	start, at, path := time.Now(), s.appointment, namedPath
+	if r.cfg.Connector == ConnectorSGLang {
+		path = meetPath
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.MeetTimeout)
 	defer cancel()
-	content, err := r.side.call(ctx, at.host, at.port, meetPath, kvPull{Room: at.room, Rank: at.rank, Skip: got.have})
+	content, err := r.side.call(ctx, at.host, at.port, path, kvPull{
+		Room: at.room, Rank: at.rank, EngineID: at.engineID, Skip: got.have,
+		Reader: net.JoinHostPort(r.side.host, strconv.Itoa(r.side.port)),
+	})
 	failure := content.Rejected
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -215,11 +224,20 @@ func (r *rank) meet(ctx context.Context, s *sequence) {
 		r.meters.failedTransfers.Inc()
 		slog.Warn("no KV from the meeting", "engine_id", r.id, "reason", failure, "room", at.room)
 	}
-	r.loaded(s, failure, content.Cached)
+	cached := -1
+	if r.cfg.Connector == ConnectorSGLang {
+		cached = content.Cached
+	}
+	r.loaded(s, failure, cached)
 }
 
-// meetRank is the rank that a decode means.
-func meetRank(ranks []*rank, in kvPull) *rank {
+// rankOf is the rank that a decode means: by the engine id, by number, or by the room.
+func rankOf(ranks []*rank, in kvPull) *rank {
+	for _, r := range ranks {
+		if r.id == in.EngineID {
+			return r
+		}
+	}
 	if in.Rank >= 0 && in.Rank < len(ranks) {
 		return ranks[in.Rank]
 	}

@@ -57,6 +57,8 @@ type sequence struct {
 	cached   int // prompt tokens that did not have to be computed here; -1: not known yet
 
 	handoffOut bool               // a prefill leg: hand the KV over at the end
+	holdName   string             // under this name; empty: the id
+	reader     string             // to this engine only; empty: to any
 	decodeLeg  bool               // it asked for KV from another engine
 	handoffIn  *handoff           // the KV to fetch first; nil when there is none
 	fetches    bool               // KV comes from another engine and is not here yet

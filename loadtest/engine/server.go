@@ -172,7 +172,7 @@ func (e *Engine) shapeOf(body []byte) shape {
 		return shape{}
 	}
 	prefillLeg := fields.Params.DoRemoteDecode
-	if e.cfg.Connector == ConnectorSGLang {
+	if e.cfg.Connector != ConnectorNIXL { // whose engines can be both at once
 		prefillLeg = e.cfg.Role == RolePrefill
 	}
 	return shape{stream: fields.Stream, prefillLeg: prefillLeg}

@@ -19,6 +19,7 @@ const (
 	heartbeatPath = "/sim/kv/heartbeat" // extends the lease
 	releasePath   = "/sim/kv/release"   // nobody will read this hand-off
 	meetPath      = "/sim/kv/meet"      // joins a room, answers kvContent
+	namedPath     = "/sim/kv/named"     // waits for a hold by its name, answers kvContent
 )
 
 // kvPull names the KV of one prefill. Skip is how many leading blocks the reader has
@@ -31,6 +32,7 @@ type kvPull struct {
 	Rack      string  `json:"rack,omitempty"` // where the reader stands
 	Room      string  `json:"room,omitempty"` // of a meeting, instead of the ids
 	Rank      int     `json:"rank,omitempty"` // of the prefill that is met; -1: by the room
+	Reader    string  `json:"reader,omitempty"`
 }
 
 // kvContent says what the named blocks hold: for each the digest of all tokens up to
@@ -88,15 +90,20 @@ func sideChannelHandler(ranks []*rank) http.Handler {
 			return kvContent{}
 		},
 	}
+	meets := map[string]func(context.Context, *rank, kvPull) kvContent{meetPath: serveMeet, namedPath: serveNamed}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == queryPath {
+			answerQuery(w, ranks)
+			return
+		}
 		answer := serve[req.URL.Path]
 		var in kvPull
-		if err := json.NewDecoder(req.Body).Decode(&in); err != nil || answer == nil && req.URL.Path != meetPath {
+		if err := json.NewDecoder(req.Body).Decode(&in); err != nil || answer == nil && meets[req.URL.Path] == nil {
 			http.Error(w, "not a KV request", http.StatusBadRequest)
 			return
 		}
-		if req.URL.Path == meetPath {
-			answerKV(w, serveMeet(req.Context(), meetRank(ranks, in), in))
+		if meet := meets[req.URL.Path]; meet != nil {
+			answerKV(w, meet(req.Context(), rankOf(ranks, in), in))
 			return
 		}
 		for _, r := range ranks {
@@ -109,6 +116,17 @@ func sideChannelHandler(ranks []*rank) http.Handler {
 		ranks[0].reject(rejectedEngine)
 		answerKV(w, kvContent{Rejected: rejectedEngine})
 	})
+}
+
+// queryPath is Mooncake's bootstrap server: which engines are behind the address.
+const queryPath = "/query"
+
+func answerQuery(w http.ResponseWriter, ranks []*rank) {
+	engines := map[string]map[string]string{}
+	for _, r := range ranks {
+		engines[strconv.Itoa(r.index)] = map[string]string{"engine_id": r.id}
+	}
+	writeJSON(w, http.StatusOK, engines)
 }
 
 func answerKV(w http.ResponseWriter, out kvContent) {

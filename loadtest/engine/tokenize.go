@@ -118,7 +118,7 @@ func (e *Engine) renderChat(x *exchange) error {
 	if err := x.decode(&in); err != nil {
 		return err
 	}
-	work, err := e.prepare(&in)
+	work, err := e.prepare(x, &in)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (e *Engine) renderCompletions(x *exchange) error {
 	if err := x.decode(&in); err != nil {
 		return err
 	}
-	g, err := e.prepareCompletion(&in)
+	g, err := e.prepareCompletion(x, &in)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,78 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+)
+
+// sglangFields are what SGLang's disaggregation adds to a request: one value, or one
+// for each answer.
+type sglangFields struct {
+	BootstrapHost json.RawMessage `json:"bootstrap_host"`
+	BootstrapPort json.RawMessage `json:"bootstrap_port"`
+	BootstrapRoom json.RawMessage `json:"bootstrap_room"`
+	RoutedDPRank  *int            `json:"routed_dp_rank"`
+	PrefillDPRank *int            `json:"disagg_prefill_dp_rank"`
+}
+
+// sglangParams refuses what would leave an engine waiting for nobody. An engine of no
+// disaggregation mode (both) does not read the fields.
+func (e *Engine) sglangParams(f *requestFields, answers int) (transferParams, error) {
+	p := transferParams{rank: f.RoutedDPRank}
+	if p.rank != nil && (*p.rank < 0 || *p.rank >= len(e.ranks)) {
+		return p, badRequest("routed_dp_rank", "routed_dp_rank %d is out of range [0, %d)", *p.rank, len(e.ranks))
+	}
+	if e.cfg.Role == RoleBoth {
+		return p, nil
+	}
+	rooms, err := perAnswer[int64](f.BootstrapRoom, answers)
+	if err != nil || len(rooms) == 0 {
+		return p, badRequest("bootstrap_room", "Invalid request: Disaggregated request received without boostrap room id. (%v)", err)
+	}
+	hosts, errHost := perAnswer[string](f.BootstrapHost, answers)
+	ports, errPort := perAnswer[int](f.BootstrapPort, answers)
+	if errHost != nil || errPort != nil || len(hosts) == 0 || len(ports) == 0 {
+		return p, badRequest("bootstrap_host", "Invalid request: bootstrap_host %s, bootstrap_port %s", f.BootstrapHost, f.BootstrapPort)
+	}
+	p.prefillLeg, p.decodeLeg = e.cfg.Role == RolePrefill, e.cfg.Role == RoleDecode
+	for i, room := range rooms {
+		if room < 0 || slices.Contains(rooms[:i], room) {
+			return p, badRequest("bootstrap_room", "bootstrap_room %d is negative or there twice", room)
+		}
+		at := &appointment{room: strconv.FormatInt(room, 10), host: hosts[i], port: ports[i], rank: -1, stalls: true}
+		if f.PrefillDPRank != nil {
+			at.rank = *f.PrefillDPRank
+		}
+		p.appointments = append(p.appointments, at)
+	}
+	if p.rank == nil && p.prefillLeg { // SGLang's convention of old
+		rank := int(rooms[0] % int64(len(e.ranks)))
+		p.rank = &rank
+	}
+	return p, nil
+}
+
+// perAnswer reads one value, or a list of one for each answer when there are several.
+func perAnswer[T any](raw json.RawMessage, answers int) ([]T, error) {
+	if !present(raw) {
+		return nil, nil
+	}
+	var one T
+	if json.Unmarshal(raw, &one) == nil && answers == 1 {
+		return []T{one}, nil
+	}
+	var list []T
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, err
+	}
+	if len(list) != answers {
+		return nil, fmt.Errorf("%d values for %d answers", len(list), answers)
+	}
+	return list, nil
+}
+
+// errTransfer is what SGLang answers when a room broke, whichever side broke it.
+var errTransfer = &apiError{http.StatusInternalServerError, "InternalServerError", "KVTransferError: the transfer of the request's KV failed", ""}
