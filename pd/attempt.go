@@ -93,9 +93,9 @@ func (o *Orchestrator) decodeWith(ctx context.Context, j *journey, a assignment)
 	a.decode.Release()
 	switch {
 	case !a.handoff.carries():
-	case failed.Kind == Unsent:
+	case failed.Kind == Unsent && !connectorOf(a.decode.Server()).pinned:
 		j.handoff = a.handoff // surely unread
-	case failed.Kind == Refused || failed.Kind == Busy:
+	case failed.Kind == Refused || failed.Kind == Busy || failed.Kind == Unsent:
 		o.strand(a.handoff)
 	}
 	return nil, failed
@@ -121,7 +121,7 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer server.OnFall(func() { cancel(errFell) })()
-	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, askLoad(j.req.Header, leg, server), part.body)
+	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, askLoad(j.req.Header, leg, server), part)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}

@@ -1,6 +1,9 @@
 package pd
 
 import (
+	"context"
+	"net/http"
+
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -16,7 +19,14 @@ type connector struct {
 	// tellsCached: decode reports the tokens that prefill found cached. With other
 	// engines it reports what was transferred.
 	tellsCached bool
+	// pinned: the hand-off names the decode server, so no other one can use it.
+	pinned bool
 
+	// name returns the request id of both legs; nil: any will do.
+	name func(from, to *pools.Server) string
+	// find learns over the network what the legs must name, before they are sent; nil:
+	// nothing.
+	find func(*Orchestrator, context.Context, *transfer) error
 	// prefill returns the prefill leg.
 	prefill func(*transfer) legRequest
 	// decode returns the decode leg. answer is prefill's, nil when both run together.
@@ -30,6 +40,9 @@ type connector struct {
 var connectors = map[string]*connector{
 	"nixl":       nixl,
 	"sglang":     sglang,
+	"mooncake":   mooncake,
+	"offload":    offload,
+	"p2p-nccl":   nccl,
 	"aggregated": {alone: true},
 }
 
@@ -37,7 +50,8 @@ func connectorOf(s *pools.Server) *connector { return connectors[s.Connector] }
 
 // legRequest is what an engine is sent for one leg.
 type legRequest struct {
-	body []byte
+	body   []byte
+	header http.Header // besides the client's; nil: none
 }
 
 // handed is what prefill's answer means for decode.

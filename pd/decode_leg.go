@@ -93,7 +93,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		j.story.begin()
 	}
 	a.decode.Sent()
-	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part.body)
+	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part)
 	if err != nil {
 		return giveUp(failedSend(legCtx, leg, server.ID(), err))
 	}

@@ -37,8 +37,8 @@ func NewTransport(connect time.Duration) *http.Transport {
 
 // send posts one leg and returns when the engine's headers are there. The
 // transport is used bare: no redirect is followed, nothing is sent twice.
-func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, body []byte) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, bytes.NewReader(body))
+func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part legRequest) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, bytes.NewReader(part.body))
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +49,9 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 	req.Header.Set("X-Request-Id", attempt)
 	if server.Rank != nil {
 		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(*server.Rank))
+	}
+	for name, values := range part.header {
+		req.Header[name] = values
 	}
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	resp, err := transport.RoundTrip(req)

@@ -10,7 +10,8 @@ import (
 const handoffField = "kv_transfer_params"
 
 // nixl is vLLM's NixlConnector: prefill returns where its blocks are, and decode reads
-// them from there.
+// them from there; or, with the NixlPushConnector, registers there and is written to.
+// The hand-off tells which of the two it is.
 var nixl = &connector{pairs: true, alone: true, prefill: nixlPrefill, decode: nixlDecode}
 
 // prefillParams asks a vLLM with the NIXL connector to keep the blocks of the
@@ -21,15 +22,22 @@ func nixlPrefill(t *transfer) legRequest {
 	return legRequest{body: oneToken(t, Edit{handoffField, []byte(prefillParams)})}
 }
 
-// nixlDecode gives decode the hand-off as prefill returned it.
+// nixlDecode gives decode the hand-off as prefill returned it. When prefill pushes, it
+// looks the blocks up by the request id (vllm nixl/push_scheduler.py), and decode must
+// not be told of them.
 func nixlDecode(t *transfer, answer []byte) handed {
 	params := gjson.GetBytes(answer, handoffField)
 	if !params.IsObject() {
-		return handed{leg: legRequest{body: t.req.Body.Bytes()}}
+		return handed{leg: t.req.legWith()}
 	}
-	edit := Edit{handoffField, bytes.Clone([]byte(params.Raw))}
+	raw := bytes.Clone([]byte(params.Raw))
+	if params.Get("transfer_mode").String() == "push" {
+		if object, ok := Value(raw).Object(); ok {
+			raw = object.With(Edit{Key: "remote_block_ids"}).Bytes()
+		}
+	}
 	return handed{
-		leg:    legRequest{body: t.req.Body.With(edit).Bytes()},
+		leg:    t.req.legWith(Edit{handoffField, raw}),
 		kept:   true,
 		tokens: int(params.Get("remote_num_tokens").Int()),
 	}

@@ -77,7 +77,8 @@ type Orchestrator struct {
 	Tracer    trace.Tracer
 	Log       *slog.Logger
 
-	legs sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
+	engines engineIDs
+	legs    sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
 }
 
 // Wait returns when no leg is under way any more. It is for after the last Run.

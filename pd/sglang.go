@@ -2,7 +2,6 @@ package pd
 
 import (
 	"bytes"
-	"encoding/json"
 	"strconv"
 )
 
@@ -45,7 +44,6 @@ func sglangDecode(t *transfer, _ []byte) handed {
 // are several.
 func (t *transfer) bootstrap() []Edit {
 	host, port, _ := t.from.KVHostPort(bootstrapPort) // the spec was validated
-	quoted, _ := json.Marshal(host)                   // a string always marshals
 	list := func(of func(i int) []byte) []byte {
 		if len(t.rooms) == 1 {
 			return of(0)
@@ -57,7 +55,7 @@ func (t *transfer) bootstrap() []Edit {
 		return append(append([]byte{'['}, bytes.Join(all, []byte{','})...), ']')
 	}
 	return []Edit{
-		{"bootstrap_host", list(func(int) []byte { return quoted })},
+		{"bootstrap_host", list(func(int) []byte { return quoted(host) })},
 		{"bootstrap_port", list(func(int) []byte { return number(port) })},
 		{"bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, t.rooms[i], 10) })},
 	}

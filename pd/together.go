@@ -21,6 +21,12 @@ func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (
 	j.handoff = nil
 	withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
 	t := newTransfer(j, a)
+	if find := t.connector().find; find != nil {
+		if err := find(o, ctx, t); err != nil {
+			withdraw()
+			return nil, o.notFound(ctx, j, a, err)
+		}
+	}
 	a.handoff = t.handoff()
 	a.handoff.leg, a.handoff.Kept = t.connector().decode(t, nil).leg, true
 
@@ -51,7 +57,20 @@ func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (
 	endDecode(errPeer)
 	withdraw()
 	a.decode.Release()
+	o.engines.forget(t.from.ID())
 	return nil, o.atFault(j, a, <-prefilled, failed)
+}
+
+// notFound gives the places back when prefill's side could not be asked.
+func (o *Orchestrator) notFound(ctx context.Context, j *journey, a assignment, err error) *LegError {
+	failed := failedSend(ctx, PrefillLeg, a.prefill.Server().ID(), err)
+	if failed.Kind == Unsent {
+		failed.Kind = Broken // another port than the one that a probe would find open
+	}
+	o.blame(a.prefill, j, a, failed)
+	a.prefill.Release()
+	a.decode.Release()
+	return failed
 }
 
 // whyPeer is why a leg ends when its peer has failed. When one was silent for too long

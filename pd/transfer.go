@@ -16,15 +16,19 @@ import (
 type transfer struct {
 	req      *Request
 	from, to *pools.Server
-	id       string  // the request id of both legs: vLLM matches them by it
-	rooms    []int64 // one for each answer, for engines that meet in rooms
-	tokenIDs bool    // prefill is asked for the prompt's token ids
+	id       string     // the request id of both legs: vLLM matches them by it
+	rooms    []int64    // one for each answer, for engines that meet in rooms
+	engine   engineRank // that prefills, for Mooncake
+	tokenIDs bool       // prefill is asked for the prompt's token ids
 }
 
 func newTransfer(j *journey, a assignment) *transfer {
 	t := &transfer{
 		req: j.req, from: a.prefill.Server(), to: a.decode.Server(),
 		id: attemptID(), tokenIDs: j.prefix.teaches(),
+	}
+	if name := t.connector().name; name != nil {
+		t.id = name(t.from, t.to)
 	}
 	for range max(1, j.req.Answers) {
 		t.rooms = append(t.rooms, rand.Int64())

@@ -14,6 +14,7 @@ type live struct {
 	reported  atomic.Pointer[Load] // by ORCA
 	reports   struct{ read, unreadable atomic.Uint64 }
 	keep      time.Duration // load older than this is not believed
+	life      atomic.Uint64 // counts how often the server came up
 	busyUntil atomic.Int64  // unix ns; the engine asked to be left alone until then
 	breakers  [2]*breaker   // prefill, decode
 	ramps     [2]atomic.Pointer[ramp]
@@ -99,6 +100,10 @@ type Model struct {
 	MaxModelLen int    // tokens; 0 is unknown
 	Created     int64  // unix seconds, as the engine says
 }
+
+// Life returns a number that changes when the server was down and is up again: what an
+// engine said in an earlier life may not hold.
+func (l *live) Life() uint64 { return l.life.Load() }
 
 // Health returns the state as of the last probe or failed connection.
 func (l *live) Health() Health { return *l.health.Load() }

@@ -83,6 +83,7 @@ func (p *prober) probe(ctx context.Context) {
 	}
 	p.live.setUp(models, p.cfg.SlowStart, time.Now())
 	if !was.Up {
+		p.live.life.Add(1)
 		p.log.Info("server up", "role", p.spec.Role.String(), "models", modelIDs(models))
 	}
 	p.scrape(ctx)

@@ -98,7 +98,9 @@ func (s Spec) Validate() error {
 }
 
 // Connectors returns the ways that decode may obtain the KV.
-func Connectors() []string { return []string{"nixl", "sglang", "aggregated"} }
+func Connectors() []string {
+	return []string{"nixl", "sglang", "mooncake", "offload", "p2p-nccl", "aggregated"}
+}
 
 // KVHostPort is where other engines reach the server's KV: what the configuration
 // says, else the host of its URL and the connector's usual port.

@@ -64,7 +64,8 @@ func newCluster(t *testing.T, s shape) *cluster {
 			list = &cfg.servers[1]
 		}
 		state := e.State()
-		list.add(serverEntry{URL: state.URL, Connector: state.Connector, KVAddress: state.KVAddress})
+		// Whether it pushes is for the engine to say.
+		list.add(serverEntry{URL: state.URL, Connector: strings.TrimSuffix(state.Connector, "-push"), KVAddress: state.KVAddress})
 		return e
 	}
 	for range s.prefill {

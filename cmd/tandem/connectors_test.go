@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// inVLLM are the connectors of vLLM besides NIXL's pull, which all other tests use.
+// SGLang has a file of its own.
+var inVLLM = []string{engine.ConnectorNIXLPush, engine.ConnectorMooncake, engine.ConnectorOffload, engine.ConnectorP2PNCCL}
+
+func with(connector string) func(*engine.Config) {
+	return func(cfg *engine.Config) { cfg.Connector = connector }
+}
+
+func TestConnectors_AnswersEqualOneEngine(t *testing.T) {
+	for _, connector := range inVLLM {
+		t.Run(connector, func(t *testing.T) {
+			c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(connector)})
+			bodies := []struct{ path, body string }{
+				{"/v1/chat/completions", chatBody("")},
+				{"/v1/chat/completions", chatBody(`,"stream":true`)},
+				{"/v1/completions", `{"model":"test-model","max_tokens":9,"prompt":"` + longPrompt + `"}`},
+			}
+			for _, b := range bodies {
+				got, want := c.post(b.path, b.body), reference(t, b.path, b.body)
+				if got.status != 200 || got.err != nil || got.text() != want.text() || got.header.Get("X-Tandem-Prefill") == "" {
+					t.Errorf("%s %.60s: %d %v %.300s", b.path, b.body, got.status, got.err, got.body)
+				}
+			}
+			c.nothingIsLeft(len(bodies))
+			if n := sum(c.decode, func(s engine.State) int { return s.Recomputed }); n != 0 {
+				t.Errorf("%d prompts were computed again", n)
+			}
+			neverTwice(t, c)
+		})
+	}
+}
+
+func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
+	faults := []engine.Fault{
+		{Kind: engine.FaultRefuse},
+		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
+		{Kind: engine.FaultStatus, Status: 500},
+		{Kind: engine.FaultStatus, Status: 503},
+		{Kind: engine.FaultHangBeforeHeaders},
+		{Kind: engine.FaultEmptyStream},
+		{Kind: engine.FaultDropHandoff}, // prefill answers well and holds nothing
+	}
+	for _, connector := range inVLLM {
+		for _, role := range []string{"prefill", "decode"} {
+			for i, fault := range faults {
+				t.Run(fmt.Sprintf("%s/%s/%s%d%s", connector, role, fault.Kind, fault.Status, fault.Path), func(t *testing.T) {
+					if role == "decode" && fault.Kind == engine.FaultDropHandoff {
+						t.Skip("a fault of prefill")
+					}
+					t.Parallel()
+					c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(connector), config: faultTimeouts})
+					bad, other := c.prefill[0], c.decode
+					if role == "decode" {
+						bad, other = c.decode[0], c.prefill
+					}
+					bad.SetFault(fault)
+					body := chatBody(fmt.Sprintf(`,"stream":%v`, i%2 == 0))
+					want := reference(t, "/v1/chat/completions", body).text()
+					for i := range 4 {
+						got := c.post("/v1/chat/completions", body)
+						if got.status != 200 || got.err != nil || got.text() != want {
+							t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
+						}
+					}
+					eventually(t, "the other legs have ended", func() bool {
+						return sum(other, func(s engine.State) int { return s.ServerLoad + s.Running + s.Waiting }) == 0
+					})
+					neverTwice(t, c)
+					if fault.Kind != engine.FaultDropHandoff {
+						c.breakersAre(pools.Closed, other)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestConnectors_AClientThatLeavesFreesBothLegs(t *testing.T) {
+	for _, connector := range inVLLM {
+		for _, role := range []string{"prefill", "decode"} {
+			t.Run(connector+"/"+role, func(t *testing.T) {
+				c := newCluster(t, shape{prefill: 1, decode: 1, engine: with(connector)})
+				hangs := c.prefill[0]
+				if role == "decode" {
+					hangs = c.decode[0]
+				}
+				hangs.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
+				for _, body := range []string{chatBody(""), chatBody(`,"stream":true`)} {
+					conn := c.dialRequest(body)
+					eventually(t, "the leg hangs", func() bool { return hangs.State().ServerLoad == 1 })
+					_ = conn.Close()
+					eventually(t, "both legs are cancelled", func() bool {
+						return sum(slices.Concat(c.prefill, c.decode), func(s engine.State) int { return s.ServerLoad + s.Waiting }) == 0
+					})
+				}
+				c.checkIdle(2)
+			})
+		}
+	}
+}
+
+// A server that restarts within a probe's interval has another engine id.
+func TestMooncake_ARestartedPrefillIsAskedAgain(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: with(engine.ConnectorMooncake), config: func(cfg *config) {
+		cfg.pd.FirstEventTimeout, cfg.pd.AnswerTimeout = time.Second, time.Second
+	}})
+	ask := func() {
+		t.Helper()
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	ask()
+	old := c.prefill[0].State()
+	_ = c.prefill[0].Close()
+	eventually(t, "it is down", func() bool { return c.metric("tandem_server_up") == 1 })
+	again := startTestEngine(t, engine.RolePrefill, func(cfg *engine.Config) {
+		cfg.Connector, cfg.Listen, cfg.SideChannel = engine.ConnectorMooncake, old.URL[len("http://"):], old.KVAddress
+	})
+	eventually(t, "it is up", func() bool { return c.metric("tandem_server_up") == 2 })
+	ask()
+	if s := again.State(); s.HandoffsPulled != 1 || s.HandoffsRejected != 0 || s.EngineID == old.EngineID {
+		t.Errorf("%d pulled, %d rejected", s.HandoffsPulled, s.HandoffsRejected)
+	}
+}
+
+func TestMooncake_ABootstrapServerThatIsGoneIsPrefillsFault(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 1, engine: with(engine.ConnectorMooncake), config: func(cfg *config) {
+		faultTimeouts(cfg)
+		cfg.servers[0].specs[0].KVAddress = "127.0.0.1:1"
+	}})
+	for range 4 {
+		got := c.post("/v1/chat/completions", chatBody(""))
+		if got.status != 200 || got.header.Get("X-Tandem-Prefill") != c.prefill[1].URL()[len("http://"):] {
+			t.Errorf("%d from %q: %s", got.status, got.header.Get("X-Tandem-Prefill"), got.body)
+		}
+	}
+	if n := len(requests(c.prefill[:1], "/v1/chat/completions")); n != 0 {
+		t.Errorf("the first was asked %d times", n)
+	}
+}
+
+func TestMooncake_RanksBehindOneAddress(t *testing.T) {
+	ranks := func(cfg *engine.Config) { cfg.Connector, cfg.DataParallel = engine.ConnectorMooncake, 2 }
+	p, d := startTestEngine(t, engine.RolePrefill, ranks), startTestEngine(t, engine.RoleDecode, ranks)
+	c := newCluster(t, shape{config: func(cfg *config) {
+		cfg.servers[0].add(serverEntry{URL: p.URL(), Connector: "mooncake", KVAddress: p.State().KVAddress})
+		cfg.servers[1].add(serverEntry{URL: d.URL(), Connector: "mooncake"})
+	}})
+	eventually(t, "both are up", func() bool { return c.metric("tandem_server_up") == 2 })
+	told := make(map[string]bool)
+	for range 12 {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	for _, r := range requests([]*engine.Engine{d}, "/v1/chat/completions") {
+		told[gjson.Get(r.Body, "kv_transfer_params.remote_engine_id").String()] = true
+	}
+	if s := p.State(); len(told) != 2 || s.HandoffsPulled != 12 || s.HandoffsRejected != 0 {
+		t.Errorf("engines %v, %d pulled, %v rejected", told, s.HandoffsPulled, s.HandoffsRejectedByReason)
+	}
+}

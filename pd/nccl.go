@@ -1,0 +1,33 @@
+package pd
+
+import (
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// ncclPort is where a vLLM with the P2pNcclConnector listens by default (kv_port).
+const ncclPort = 14579
+
+// nccl is vLLM's P2pNcclConnector: prefill sends its KV to the decode server that the
+// request id names, and decode waits for it from the prefill server that it names (vllm
+// v1/kv_connector p2p_nccl_connector.py, parse_request_id). Nothing is relayed. The
+// engines must not randomise request ids (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1).
+var nccl = &connector{
+	pairs: true, alone: true, pinned: true,
+	name: func(from, to *pools.Server) string {
+		return "___prefill_addr_" + kvAddress(from, ncclPort) + "___decode_addr_" + kvAddress(to, ncclPort) +
+			"_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	},
+	prefill: func(t *transfer) legRequest { return legRequest{body: oneToken(t)} },
+	decode:  func(t *transfer, _ []byte) handed { return handed{leg: t.req.legWith(), kept: true} },
+}
+
+func kvAddress(s *pools.Server, usual int) string {
+	host, port, _ := s.KVHostPort(usual) // the spec was validated
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}

@@ -1,0 +1,39 @@
+package pd
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// offloadPort is where a vLLM with the OffloadingConnector's P2P tier listens for rank
+// 0; each further rank has the next one.
+const offloadPort = 7777
+
+// offload is vLLM's OffloadingConnector with its P2P tier: both engines get the request
+// at once with an id of ours, nested under the name of the other party (key names since
+// 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go).
+var offload = &connector{
+	together: true, pairs: true, alone: true,
+	prefill: func(t *transfer) legRequest {
+		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}}`, t.id)
+		return legRequest{body: oneToken(t, Edit{handoffField, []byte(params)})}
+	},
+	decode: func(t *transfer, _ []byte) handed {
+		host, port, _ := t.from.KVHostPort(offloadPort) // the spec was validated
+		if t.from.Rank != nil && t.from.KVAddress == "" {
+			port += *t.from.Rank
+		}
+		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.id, quoted(host), port)
+		return handed{leg: t.req.legWith(Edit{handoffField, []byte(params)}), kept: true}
+	},
+}
+
+// legWith is the client's body with edits.
+func (r *Request) legWith(edits ...Edit) legRequest {
+	return legRequest{body: r.Body.With(edits...).Bytes()}
+}
+
+func quoted(s string) []byte {
+	text, _ := json.Marshal(s) // a string always marshals
+	return text
+}
