@@ -24,7 +24,7 @@ type assignment struct {
 }
 
 // claim takes a place on the servers of the alternative, on all or on none.
-func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment, error) {
+func (o *Orchestrator) claim(j *journey, v *view, chosen Alternative) (assignment, error) {
 	a := assignment{chosen: chosen, handoff: v.handoff}
 	for i := range v.field.Decode {
 		if d := &v.field.Decode[i]; d.ID == chosen.Decode {
@@ -33,7 +33,7 @@ func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment
 	}
 	if chosen.Prefill != "" && v.handoff == nil {
 		work := pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
-		lease, err := v.servers[chosen.Prefill].Claim(pools.Prefill, work, v.anyway || v.prefillPanic)
+		lease, err := find(v.prefill, chosen.Prefill).Claim(pools.Prefill, work, v.anyway || v.prefillPanic)
 		if err != nil {
 			return assignment{refusedBy: chosen.Prefill}, err
 		}
@@ -44,7 +44,7 @@ func (o *Orchestrator) claim(j *journey, v view, chosen Alternative) (assignment
 		Tokens:   j.req.PromptTokens + j.req.OutputTokens,
 		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
 	}
-	lease, err := v.servers[chosen.Decode].Claim(pools.Decode, work, v.anyway || v.decodePanic)
+	lease, err := find(v.decode, chosen.Decode).Claim(pools.Decode, work, v.anyway || v.decodePanic)
 	if err != nil {
 		if a.prefill != nil {
 			a.prefill.Release()

@@ -3,7 +3,6 @@ package pd
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,7 +38,7 @@ func TestChoose_Golden(t *testing.T) {
 }
 
 func parseField(t *testing.T, d *datadriven.TestData) Field {
-	f := Field{Links: NewLinks(DefaultLinks()).View(testTime)}
+	var f Field
 	for line := range strings.SplitSeq(strings.TrimSpace(d.Input), "\n") {
 		words := strings.Fields(line)
 		if len(words) < 2 {
@@ -54,15 +53,25 @@ func parseField(t *testing.T, d *datadriven.TestData) Field {
 			f.Prefill = append(f.Prefill, c)
 		case "decode":
 			f.Decode = append(f.Decode, c)
-			f.Alone = append(f.Alone, c)
 		case "pair": // decodes only what is handed to it
+			c.NoAlone = true
 			f.Decode = append(f.Decode, c)
 		case "alone":
-			f.Alone = append(f.Alone, c)
+			c.NoPair = true
+			f.Decode = append(f.Decode, c)
 		default:
 			d.Fatalf(t, "unknown leg %q", words[0])
 		}
 	}
+	for i := range f.Prefill {
+		f.Prefill[i].Both = f.decodeOf(f.Prefill[i].ID, 0) >= 0
+	}
+	return linked(f)
+}
+
+// linked gives a field links that nothing is known of.
+func linked(f Field) Field {
+	f.Links = NewLinks(DefaultLinks()).Table(f.Prefill, f.Decode, testTime)
 	return f
 }
 
@@ -86,8 +95,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Decodes = n
 	case "class":
 		c.Class = uint64(n)
-	case "waiting":
-		c.Waiting = n
+	case "group":
+		c.Group = n
 	case "kvused":
 		c.KVUsed = n
 	case "slow": // how many times slower it prefills
@@ -112,12 +121,12 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 
 // pricedTable prints all alternatives, cheapest first, and marks the chosen one.
 func pricedTable(m *CostModel, r Demand, f Field) string {
-	chosen, ok := m.Choose(r, f, rand.New(rand.NewPCG(1, 1)).IntN)
+	chosen, ok := m.Choose(r, &f, rand.New(rand.NewPCG(1, 1)).IntN)
 	if !ok {
 		return "no alternative\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "   %-8s %-8s %9s = %9s + %9s + %9s + %9s + %6s + %9s\n", "prefill", "decode", "total ms", "queue", "prefill", "transfer", "room", "step", "burden")
+	fmt.Fprintf(&b, "   %-8s %-8s %9s = %9s + %9s + %9s + %9s + %6s + %9s + %9s\n", "prefill", "decode", "total ms", "queue", "prefill", "transfer", "room", "step", "pace", "burden")
 	for _, e := range m.Explain(Choice{Demand: r, Field: f, Chosen: chosen}, 1000) {
 		mark, prefill := "  ", e.Prefill
 		missed := ""
@@ -130,8 +139,8 @@ func pricedTable(m *CostModel, r Demand, f Field) string {
 		if prefill == "" {
 			prefill = "-"
 		}
-		fmt.Fprintf(&b, "%s %-8s %-8s %9.2f = %9.2f + %9.2f + %9.2f + %9.2f + %6.2f + %9.2f%s\n", mark, prefill, e.Decode, e.Total,
-			e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Burden, missed)
+		fmt.Fprintf(&b, "%s %-8s %-8s %9.2f = %9.2f + %9.2f + %9.2f + %9.2f + %6.2f + %9.2f + %9.2f%s\n", mark, prefill, e.Decode, e.Total,
+			e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, missed)
 	}
 	return b.String()
 }
@@ -140,8 +149,8 @@ func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, r := randomField(t), Demand{PromptTokens: rapid.IntRange(0, 100_000).Draw(t, "prompt"), OutputTokens: rapid.IntRange(1, 2000).Draw(t, "output")}
 		m := DefaultCost()
-		best, ok := m.Choose(r, f, rand.IntN)
-		all := m.Alternatives(r, f)
+		best, ok := m.Choose(r, &f, rand.IntN)
+		all := m.Alternatives(r, &f)
 		if ok != (len(all) > 0) {
 			t.Fatalf("%d alternatives, chosen: %v", len(all), ok)
 		}
@@ -163,19 +172,20 @@ func randomField(t *rapid.T) Field {
 			ID:    rapid.StringMatching(`[a-z]{3}`).Draw(t, "id"),
 			Place: Place{Rack: rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "rack"), Zone: rapid.SampledFrom([]string{"", "z1", "z2"}).Draw(t, "zone")},
 			Queue: time.Duration(rapid.IntRange(0, 5000).Draw(t, "queue")) * time.Millisecond, Running: rapid.IntRange(0, 300).Draw(t, "running"),
-			Waiting: rapid.IntRange(0, 50).Draw(t, "waiting"), KVFree: rapid.IntRange(0, 1_000_000).Draw(t, "free"), KVKnown: rapid.Bool().Draw(t, "known"),
+			NoPair: rapid.IntRange(0, 9).Draw(t, "no pair") == 0, NoAlone: rapid.Bool().Draw(t, "not alone"), Group: rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "group"), KVFree: rapid.IntRange(0, 1_000_000).Draw(t, "free"), KVKnown: rapid.Bool().Draw(t, "known"),
 		}
 	})
 	list := func(name string) []Candidate { return rapid.SliceOfN(candidate, 0, 5).Draw(t, name) }
-	return Field{Prefill: list("prefill"), Decode: list("decode"), Alone: list("alone"), Links: NewLinks(DefaultLinks()).View(testTime)}
+	return linked(Field{Prefill: list("prefill"), Decode: list("decode")})
 }
 
 func TestChoose_EqualAlternativesShare(t *testing.T) {
-	f := Field{Prefill: []Candidate{{ID: "p0"}, {ID: "p1"}}, Decode: []Candidate{{ID: "d0"}, {ID: "d1"}}, Links: NewLinks(DefaultLinks()).View(testTime)}
+	f := Field{Prefill: []Candidate{{ID: "p0"}, {ID: "p1"}}, Decode: []Candidate{{ID: "d0", NoAlone: true}, {ID: "d1", NoAlone: true}}}
+	f.Links = NewLinks(DefaultLinks()).Table(f.Prefill, f.Decode, testTime)
 	tie := rand.New(rand.NewPCG(1, 2)).IntN
 	counts, m := make(map[string]int), DefaultCost()
 	for range 4000 {
-		a, _ := m.Choose(Demand{PromptTokens: 1000, OutputTokens: 100}, f, tie)
+		a, _ := m.Choose(Demand{PromptTokens: 1000, OutputTokens: 100}, &f, tie)
 		counts[a.Prefill+a.Decode]++
 	}
 	for _, pair := range []string{"p0d0", "p0d1", "p1d0", "p1d1"} {
@@ -187,15 +197,15 @@ func TestChoose_EqualAlternativesShare(t *testing.T) {
 
 // Budget (2-core VM): <= 10 us for 4,096 pairs of unlike servers, 0 allocations.
 func BenchmarkChoose64x64(b *testing.B) {
-	f := Field{Links: NewLinks(DefaultLinks()).View(testTime)}
+	var f Field
 	for i := range 64 {
 		c := Candidate{Prefill: pools.Default().Prefill, Step: pools.Default().Step, ID: fmt.Sprintf("s%d", i), Place: Place{Rack: fmt.Sprintf("r%d", i%8)}, Queue: time.Duration(i) * time.Millisecond, Running: i, KVFree: 100_000, KVKnown: true}
 		f.Prefill, f.Decode = append(f.Prefill, c), append(f.Decode, c)
 	}
-	f.Alone = slices.Clone(f.Decode)
+	f = linked(f)
 	m, r := DefaultCost(), Demand{PromptTokens: 4000, OutputTokens: 256}
 	b.ReportAllocs()
 	for b.Loop() {
-		m.Choose(r, f, rand.IntN)
+		m.Choose(r, &f, rand.IntN)
 	}
 }

@@ -2,144 +2,224 @@ package pd
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// CostModel holds what is the same for every choice.
+// CostModel holds what is the same for every choice. It turns what is known of servers
+// and a request into the numbers that package order compares.
 type CostModel struct {
 	HandOff         time.Duration // a second leg instead of one: its round trip and handling
 	BlockTokens     int           // below one block there is nothing to hand over
 	KVBytesPerToken int
-	Reference       pools.Curve // prefill at the speed that others' waiting is priced at
-	CPULoad         float64     // bytes per second from a server's CPU memory to its GPU
-	DiskLoad        float64     // likewise from its disk
-	DecodeReuse     bool        // decode takes over only the blocks that it lacks
+	CPULoad         float64 // bytes per second from a server's CPU memory to its GPU
+	DiskLoad        float64 // likewise from its disk
+	DecodeReuse     bool    // decode takes over only the blocks that it lacks
+	ChunkTokens     int     // prompt tokens that a decode server computes between two steps of its batch
+	// Pace is what a second of decoding is worth, of the request itself and of those in
+	// its batch, in seconds to the first token. Without it all go to the nearest decode
+	// server, however full.
+	Pace float64
+	// Congestion is what a second of prefill costs those who wait, for each of them per
+	// prefill server. It keeps short prompts off the few servers that hold long ones'
+	// prefixes when load is high; greedy minimisation of each request's own time loses
+	// near saturation.
+	Congestion float64
 }
 
 // DefaultCost assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
-// blocks.
+// blocks and token budget. The two weights did best over the shipped scenarios of the
+// simulator.
 func DefaultCost() CostModel {
 	return CostModel{
 		HandOff:         2 * time.Millisecond,
 		BlockTokens:     16,
 		KVBytesPerToken: 128 << 10,
-		Reference:       pools.Default().Prefill,
 		CPULoad:         20e9, // PCIe 4 x16, less its overhead
 		DiskLoad:        3e9,  // one NVMe drive
 		DecodeReuse:     true,
+		ChunkTokens:     8192, // max_num_batched_tokens
+		Pace:            0.2,
+		Congestion:      2,
 	}
 }
 
 // Validate reports what is wrong with the model, nil if nothing.
 func (m *CostModel) Validate() error {
-	if m.KVBytesPerToken <= 0 || m.BlockTokens <= 0 || m.HandOff < 0 {
-		return errors.New("kv-bytes-per-token and block-tokens must be positive")
+	if m.KVBytesPerToken <= 0 || m.BlockTokens <= 0 || m.ChunkTokens <= 0 || m.HandOff < 0 {
+		return errors.New("kv-bytes-per-token, block-tokens and decode-chunk must be positive")
 	}
 	return nil
 }
 
-// Terms are the parts of an alternative's cost, each a time on the way to the
-// first token, save Burden: the delay that the choice puts on others.
-type Terms struct {
-	Queue    time.Duration // work ahead on the server that prefills
-	Prefill  time.Duration
-	Transfer time.Duration // KV on the link, and the second leg
-	Room     time.Duration // until the decode server has KV room
-	Step     time.Duration // one decode step there
-	Burden   time.Duration // those who wait for prefill wait longer; on a decode server its batch stalls
+// Weigh writes what all requests wait for and cost on the servers of a field.
+func (m *CostModel) Weigh(f *Field, s *order.Servers) {
+	s.Links, s.HandOff = f.Links, m.HandOff.Seconds()
+	s.Prefill, s.Decode = s.Prefill[:0], s.Decode[:0]
+	self := -1
+	for i := range f.Prefill {
+		p := &f.Prefill[i]
+		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1}
+		if p.Both {
+			self = f.decodeOf(p.ID, self+1)
+			state.Self = self
+		}
+		s.Prefill = append(s.Prefill, state)
+	}
+	for i := range f.Decode {
+		d := &f.Decode[i]
+		state := order.DecodeState{
+			Step:     d.Step.Seconds(pools.StepFeatures(d.Running+1, d.KVUsed)),
+			PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt,
+		}
+		if d.KVKnown {
+			state.Room = d.KVFree
+		}
+		if d.Group != 0 {
+			f.together(i, &state)
+		}
+		s.Decode = append(s.Decode, state)
+	}
 }
 
-// Total is what alternatives are compared by.
-func (t *Terms) Total() time.Duration {
-	return t.Queue + t.Prefill + t.Transfer + t.Room + t.Step + t.Burden
+// decodeOf is the number of a server among those that decode, -1 if it is not one. Both
+// lists are in one order, so it is mostly the first that is looked at.
+func (f *Field) decodeOf(id string, from int) int {
+	for k := range f.Decode {
+		if d := (from + k) % len(f.Decode); f.Decode[d].ID == id {
+			return d
+		}
+	}
+	return -1
 }
 
-// TTFT is the part of it that the request itself waits for.
-func (t *Terms) TTFT() time.Duration { return t.Total() - t.Burden }
+// together makes a server's state that of its group: a step takes as long as on the
+// slowest, and all wait for each.
+func (f *Field) together(number int, state *order.DecodeState) {
+	own := state.Step
+	for i := range f.Decode {
+		d := &f.Decode[i]
+		if i == number || d.Group != f.Decode[number].Group {
+			continue
+		}
+		state.Running += d.Running
+		state.Step = max(state.Step, d.Step.Seconds(pools.StepFeatures(d.Running, d.KVUsed)))
+	}
+	if state.Step > own {
+		state.PerToken = 0
+	}
+}
 
-// prefill is the time that c needs for the part of the prompt that it lacks, and
-// to load what it holds in slower memory: the best of using its GPU only, also CPU
-// memory, also disk.
-func (m *CostModel) prefill(c *Candidate, promptTokens int) time.Duration {
-	best := m.compute(c.Prefill, promptTokens, c.Cached.GPU)
+// Price writes what a request needs on each server of a field.
+func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
+	t.Tokens, t.Output, t.Pace = r.PromptTokens, float64(r.OutputTokens), m.Pace
+	t.TTFT, t.ITL = r.TTFT.Seconds(), r.ITL.Seconds()
+	t.Resize(len(f.Prefill), len(f.Decode))
+	reference, handsOver := f.reference(), f.handsOver(r, m.BlockTokens)
+	for i := range f.Prefill {
+		p := &f.Prefill[i]
+		t.Prefill[i], t.Reference[i] = math.Inf(1), 0
+		if handsOver {
+			t.Prefill[i] = m.prefill(p, r.PromptTokens)
+			t.Reference[i] = m.compute(&reference, r.PromptTokens, p.Cached.GPU)
+		}
+	}
+	for i := range f.Decode {
+		d := &f.Decode[i]
+		t.Missing[i], t.Alone[i], t.Stall[i] = math.Inf(1), math.Inf(1), 0
+		if !d.NoPair {
+			t.Missing[i] = m.missing(d, r.PromptTokens)
+		}
+		if !d.NoAlone {
+			t.Alone[i], t.Stall[i] = m.alone(d, r.PromptTokens)
+		}
+	}
+}
+
+// handsOver reports whether pairs are worth pricing. Less than one block cannot be handed
+// over, decode would compute it again; where no server runs alone they are, since those
+// engines hand over any number of tokens.
+func (f *Field) handsOver(r Demand, blockTokens int) bool {
+	if r.PromptTokens >= blockTokens {
+		return true
+	}
+	for i := range f.Decode {
+		if !f.Decode[i].NoAlone {
+			return false
+		}
+	}
+	return true
+}
+
+// reference is the mean of the prefill servers' curves: the speed that others' waiting is
+// priced at. At each server's own, the fastest would look cheapest to everyone, and
+// everyone would wait for it.
+func (f *Field) reference() (mean pools.Curve) {
+	share := 1 / float64(max(len(f.Prefill), 1))
+	for i := range f.Prefill {
+		curve := &f.Prefill[i].Prefill
+		for k := range mean {
+			mean[k] += share * curve[k]
+		}
+	}
+	return mean
+}
+
+// prefill is the seconds that c needs for the part of the prompt that it lacks, and to
+// load what it holds in slower memory: the best of using its GPU only, also CPU memory,
+// also disk.
+func (m *CostModel) prefill(c *Candidate, promptTokens int) float64 {
+	best := m.compute(&c.Prefill, promptTokens, c.Cached.GPU)
 	for tier, speed := range [...]float64{kvstate.CPU: m.CPULoad, kvstate.Disk: m.DiskLoad} {
 		extra := c.Cached.In(kvstate.Tier(tier)) - c.Cached.GPU
 		if speed <= 0 || extra <= 0 {
 			continue
 		}
-		load := time.Duration(float64(extra) * float64(m.KVBytesPerToken) / speed * float64(time.Second))
-		best = min(best, load+m.compute(c.Prefill, promptTokens, c.Cached.GPU+extra))
+		load := float64(extra) * float64(m.KVBytesPerToken) / speed
+		best = min(best, load+m.compute(&c.Prefill, promptTokens, c.Cached.GPU+extra))
 	}
 	return best
 }
 
-// compute is the time of a prefill behind cached tokens. The last token is
-// computed in any case.
-func (m *CostModel) compute(curve pools.Curve, promptTokens, cached int) time.Duration {
+// compute is the seconds of a prefill behind cached tokens. The last token is computed in
+// any case.
+func (m *CostModel) compute(curve *pools.Curve, promptTokens, cached int) float64 {
 	cached = max(0, min(cached, promptTokens-1))
-	return curve.Time(pools.PrefillFeatures(promptTokens-cached, cached))
+	return curve.Seconds(pools.PrefillFeatures(promptTokens-cached, cached))
 }
 
-// reference is the time of the same prefill at the reference speed. Priced at each
-// server's own speed, the fastest would look cheapest to everyone, and everyone
-// would wait for it.
-func (m *CostModel) reference(c *Candidate, promptTokens int) time.Duration {
-	return m.compute(m.Reference, promptTokens, c.Cached.GPU)
-}
-
-// reused is how many tokens need not be moved to d, because it holds them.
-func (m *CostModel) reused(d *Candidate) int {
-	if !m.DecodeReuse {
-		return 0
+// missing is the bytes of KV that d lacks. Only whole blocks move.
+func (m *CostModel) missing(d *Candidate, promptTokens int) float64 {
+	if m.DecodeReuse {
+		promptTokens -= min(promptTokens, d.Cached.GPU)
 	}
-	return d.Cached.GPU
+	return float64(promptTokens / m.BlockTokens * m.BlockTokens * m.KVBytesPerToken)
 }
 
-// price is what a second of prefill costs those who wait for prefill: two seconds
-// for each of them per server. It is what keeps short prompts off the few servers
-// that hold long ones' prefixes when load is high; greedy minimisation of each
-// request's own time loses near saturation.
-func (m *CostModel) price(prefill []Candidate) float64 {
+// alone is the seconds that a decode server needs to compute the prompt between the steps
+// of its batch, and the longest gap that this makes in the batch's streams: a step, and
+// the last chunk of the prompt, which attends to all before it.
+func (m *CostModel) alone(d *Candidate, promptTokens int) (seconds, stall float64) {
+	lacking := promptTokens - max(0, min(d.Cached.GPU, promptTokens-1))
+	chunk := min(lacking, m.ChunkTokens)
+	step := d.Step.Seconds(pools.StepFeatures(d.Running+1, d.KVUsed))
+	seconds = m.prefill(d, promptTokens)
+	if d.Running > 0 {
+		seconds += float64((lacking-1)/m.ChunkTokens) * step
+	}
+	return seconds, step + m.compute(&d.Prefill, promptTokens, promptTokens-chunk)
+}
+
+// arrivalPrice is what a second of prefill costs those who wait in the servers' own
+// queues, and one who is yet to come.
+func (m *CostModel) arrivalPrice(s *order.Servers) float64 {
 	waiting := 0
-	for i := range prefill {
-		waiting += max(0, prefill[i].Queued-1)
+	for i := range s.Prefill {
+		waiting += max(0, s.Prefill[i].Queued-1)
 	}
-	return 2 * float64(waiting) / float64(max(len(prefill), 1))
-}
-
-// transfer is the time to move the KV of tokens over the link, and to run a second
-// leg at all. Only whole blocks move.
-func (m *CostModel) transfer(link Link, tokens int) time.Duration {
-	whole := tokens / m.BlockTokens * m.BlockTokens
-	return m.HandOff + link.Time(float64(whole)*float64(m.KVBytesPerToken))
-}
-
-// step is one decode step on d with the new sequence in its batch.
-func (m *CostModel) step(d *Candidate, tokens int) time.Duration {
-	return d.Step.Time(pools.StepFeatures(d.Running+1, d.KVUsed+tokens))
-}
-
-// room is how long d needs to free the KV that it lacks for the request and for
-// those that wait on it already: a batch of n sequences ends one about every
-// outputTokens/n steps, and each frees about what the request needs.
-func (m *CostModel) room(d *Candidate, need, outputTokens int, step time.Duration) time.Duration {
-	if !d.KVKnown {
-		return 0
-	}
-	lacking := need*(1+d.Waiting) - d.KVFree
-	if lacking <= 0 {
-		return 0
-	}
-	endings := float64(lacking) / float64(need)
-	perEnding := float64(step) * float64(outputTokens) / float64(max(d.Running, 1))
-	return time.Duration(endings * perEnding)
-}
-
-// burden prices a prefill on a decode server: every sequence of its batch, and
-// one yet to come, waits as long as it runs.
-func (m *CostModel) burden(d *Candidate, prefill time.Duration) time.Duration {
-	return prefill * time.Duration(1+d.Running)
+	return 1 + m.Congestion*float64(waiting)/float64(max(len(s.Prefill), 1))
 }

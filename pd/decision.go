@@ -74,6 +74,7 @@ type Explained struct {
 	Transfer float64 `json:"transfer_ms"`
 	Room     float64 `json:"room_ms"`
 	Step     float64 `json:"step_ms"`
+	Pace     float64 `json:"pace_ms"`
 	Burden   float64 `json:"burden_ms"`
 	Misses   int     `json:"misses,omitempty"` // objectives
 	// Tokens of the prompt that the two hold already, on their GPUs; and what else of
@@ -87,7 +88,7 @@ type Explained struct {
 // Explain prices a choice again, cheapest first, at most limit alternatives and
 // the chosen one always.
 func (m *CostModel) Explain(c Choice, limit int) []Explained {
-	all := m.Alternatives(c.Demand, c.Field)
+	all := m.Alternatives(c.Demand, &c.Field)
 	slices.SortStableFunc(all, func(a, b Alternative) int {
 		switch {
 		case a.before(&b):
@@ -98,7 +99,7 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		return 0
 	})
 	cached := make(map[string]kvstate.Held)
-	for _, list := range [][]Candidate{c.Field.Prefill, c.Field.Decode, c.Field.Alone} {
+	for _, list := range [][]Candidate{c.Field.Prefill, c.Field.Decode} {
 		for i := range list {
 			cached[list[i].ID] = list[i].Cached
 		}
@@ -114,7 +115,7 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		out = append(out, Explained{
 			Prefill: a.Prefill, Decode: a.Decode, Chosen: chosen, Total: ms(a.Terms.Total()),
 			Queue: ms(a.Terms.Queue), Compute: ms(a.Terms.Prefill), Transfer: ms(a.Terms.Transfer),
-			Room: ms(a.Terms.Room), Step: ms(a.Terms.Step), Burden: ms(a.Terms.Burden), Misses: a.Misses,
+			Room: ms(a.Terms.Room), Step: ms(a.Terms.Step), Pace: ms(a.Terms.Pace), Burden: ms(a.Terms.Burden), Misses: a.Misses,
 			PrefillCached: first.GPU, PrefillCPU: first.CPU - first.GPU, PrefillDisk: first.Disk - first.CPU,
 			DecodeCached: cached[a.Decode].GPU,
 		})

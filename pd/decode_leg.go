@@ -93,6 +93,8 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		j.story.begin()
 	}
 	a.decode.Sent()
+	crossing := o.beginTransfer(a, start)
+	defer crossing.end()
 	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part)
 	if err != nil {
 		return giveUp(failedSend(legCtx, leg, server.ID(), err))
@@ -118,7 +120,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	if !j.resumed {
 		o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
 	}
-	o.learnTransfer(a, now.Sub(start), now)
+	crossing.learn(now.Sub(start), now)
 	s.onClose = func(r StreamResult) { o.streamEnded(j, a, r) }
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s}, nil
 }

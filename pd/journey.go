@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -105,7 +106,7 @@ func (j *journey) late(chosen Alternative, now time.Time) bool {
 }
 
 // aloneReason says why decode runs without a prefill server, "" for a pair.
-func (j *journey) aloneReason(v view, chosen Alternative) string {
+func (j *journey) aloneReason(v *view, chosen Alternative) string {
 	switch {
 	case chosen.Prefill != "":
 		return ""
@@ -122,7 +123,7 @@ func (j *journey) aloneReason(v view, chosen Alternative) string {
 // view is what a choice is made from: the usable servers and what is known of
 // them.
 type view struct {
-	servers                   map[string]*pools.Server
+	prefill, decode           []*pools.Server // by their numbers in the field
 	field                     Field
 	prefillPanic, decodePanic bool
 	anyway                    bool     // claim without asking breakers
@@ -130,54 +131,56 @@ type view struct {
 }
 
 // missing names the role that has no usable server.
-func (v view) missing() *NoServerError {
-	if len(v.field.Decode) == 0 && len(v.field.Alone) == 0 {
+func (v *view) missing() *NoServerError {
+	if len(v.field.Decode) == 0 {
 		return &NoServerError{Role: pools.Decode}
 	}
 	return &NoServerError{Role: pools.Prefill}
 }
 
+// find returns one of the usable servers of a role.
+func find(list []*pools.Server, id string) *pools.Server {
+	return list[slices.IndexFunc(list, func(s *pools.Server) bool { return s.ID() == id })]
+}
+
 // look gathers the servers that the request may still use. Those that refused
 // the claim of this choice are left out.
 func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) view {
-	v := view{servers: make(map[string]*pools.Server), handoff: j.usableHandoff(now, o.Config.HandoffAge)}
+	v := view{handoff: j.usableHandoff(now, o.Config.HandoffAge)}
 	all := o.Fleet.Servers()
 	share := o.Fleet.EjectShare()
-	v.field.Links = o.Links.View(now)
 	if o.Locality != nil && j.prefix != nil {
 		o.Locality.match(j.prefix)
 	}
-
-	usable := func(leg Leg, servers []*pools.Server) []Candidate {
-		var out []Candidate
-		for _, s := range servers {
-			if refused[s.ID()] || j.tried[tried{leg, s.ID()}] {
-				continue
-			}
-			v.servers[s.ID()] = s
-			out = append(out, o.candidate(j, s, now))
-		}
-		return out
-	}
 	decode, panicked := pools.Candidates(all, j.req.Model, pools.Decode, share, now)
 	v.decodePanic = panicked
-
+	for _, s := range decode {
+		c := o.candidate(j, s, now)
+		c.NoPair = j.tried[tried{DecodeLeg, s.ID()}] || v.handoff == nil && !j.mayPair(s)
+		c.NoAlone = j.tried[tried{AloneLeg, s.ID()}] || v.handoff != nil || !j.mayRunAlone(s)
+		if !refused[s.ID()] && !(c.NoPair && c.NoAlone) {
+			v.decode, v.field.Decode = append(v.decode, s), append(v.field.Decode, c)
+		}
+	}
+	if v.handoff != nil && len(v.decode) == 0 {
+		j.handoff = nil // nobody else can use it
+		return o.look(j, refused, now)
+	}
 	if v.handoff != nil {
 		p := o.candidate(j, v.handoff.From, now)
 		p.Queue = 0 // the work is done
 		p.Cached = kvstate.Held{GPU: j.req.PromptTokens}
-		v.field.Prefill = []Candidate{p}
-		v.field.Decode = usable(DecodeLeg, decode)
-		if len(v.field.Decode) > 0 {
-			return v
+		v.prefill, v.field.Prefill = []*pools.Server{v.handoff.From}, []Candidate{p}
+	} else {
+		prefill, panicking := pools.Candidates(all, j.req.Model, pools.Prefill, share, now)
+		v.prefillPanic = panicking
+		for _, s := range prefill {
+			if !refused[s.ID()] && !j.tried[tried{PrefillLeg, s.ID()}] && j.mayPair(s) {
+				v.prefill, v.field.Prefill = append(v.prefill, s), append(v.field.Prefill, o.candidate(j, s, now))
+			}
 		}
-		v.handoff, v.field.Prefill, v.field.Decode = nil, nil, nil
 	}
-	prefill, panicking := pools.Candidates(all, j.req.Model, pools.Prefill, share, now)
-	v.prefillPanic = panicking
-	v.field.Prefill = usable(PrefillLeg, keep(prefill, j.mayPair))
-	v.field.Decode = usable(DecodeLeg, keep(decode, j.mayPair))
-	v.field.Alone = usable(AloneLeg, keep(decode, j.mayRunAlone))
+	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)
 	return v
 }
 
@@ -194,16 +197,6 @@ func (j *journey) mayRunAlone(s *pools.Server) bool {
 	return connectorOf(s).alone || !j.req.Dialect.Split
 }
 
-func keep(servers []*pools.Server, good func(*pools.Server) bool) []*pools.Server {
-	var kept []*pools.Server
-	for _, s := range servers {
-		if good(s) {
-			kept = append(kept, s)
-		}
-	}
-	return kept
-}
-
 // candidate is what the choice knows of a server. Load that is old or missing is
 // replaced by what this gateway has on it.
 func (o *Orchestrator) candidate(j *journey, s *pools.Server, now time.Time) Candidate {
@@ -214,35 +207,34 @@ func (o *Orchestrator) candidate(j *journey, s *pools.Server, now time.Time) Can
 	return c
 }
 
-// present is the part of it that is the same for all requests.
+// present is the part of it that is the same for all requests. What this gateway and
+// the other replicas sent counts at once; what the engine says of itself is a scrape
+// old, and counts where it says more: others may use the server too.
 func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
-	own, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
+	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	load, curve := s.FreshLoad(now), s.PrefillCurve(now)
 	c := Candidate{
 		ID:      s.ID(),
 		Class:   s.Class(),
 		Place:   Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone},
+		Both:    s.Role == pools.Both,
 		Queue:   prefill.Queue + load.ForeignQueue(curve, now),
 		Queued:  prefill.Requests,
 		Prefill: curve,
 		Step:    s.StepCurve(now),
-		Running: own.Requests,
-		Decodes: own.Requests,
-		KVUsed:  own.Tokens,
+		Running: sent.Requests,
+		Decodes: sent.Requests,
+		KVUsed:  sent.Tokens,
 	}
 	if load.Running.Known {
-		// Others may use the server too; what was sent since the scrape is not in it.
 		c.Running = max(c.Running, int(load.Running.Value))
 	}
-	if load.Waiting.Known {
-		c.Waiting = int(load.Waiting.Value)
+	if load.RunningTokens.Known {
+		c.KVUsed = max(c.KVUsed, int(load.RunningTokens.Value))
 	}
 	if load.KVUsed.Known && load.KVTokens.Known {
-		c.KVFree, c.KVKnown = int((1-load.KVUsed.Value)*load.KVTokens.Value), true
-		c.KVUsed = int(load.KVUsed.Value * load.KVTokens.Value)
-	}
-	if load.RunningTokens.Known {
-		c.KVUsed = int(load.RunningTokens.Value)
+		c.KVUsed = max(c.KVUsed, int(load.KVUsed.Value*load.KVTokens.Value))
+		c.KVFree, c.KVKnown = int(load.KVTokens.Value)-c.KVUsed, true
 	}
 	return c
 }

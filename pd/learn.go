@@ -8,22 +8,42 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// learnTransfer teaches the link of a pair from the time between decode's dispatch
-// and its first event. Where the decode server had to wait for room, or computed
-// the prompt itself, the time says nothing of the link; nor where both legs run at once,
-// since it is prefill's then too.
-func (o *Orchestrator) learnTransfer(a assignment, took time.Duration, now time.Time) {
+// crossing is the transfer that a decode leg begins with.
+type crossing struct {
+	links     *Links
+	from, to  Candidate
+	bytes     float64
+	own       time.Duration // what the decode server needs itself until its first event
+	end       func()        // says that it is no longer under way
+	teachable bool
+}
+
+// beginTransfer notes that a decode leg, which is sent now, moves KV over the link of its
+// pair. Where the decode server has to wait for room, or computes the prompt itself, its
+// time says nothing of the link; nor where both legs run at once, since it is prefill's
+// then too.
+func (o *Orchestrator) beginTransfer(a assignment, now time.Time) crossing {
 	together := connectorOf(a.decode.Server()).together
 	if together || !a.handoff.carries() || a.handoff.coverage().tokens == 0 || a.chosen.Terms.Room > 0 {
-		return
+		return crossing{end: func() {}}
 	}
-	p, d := o.present(a.handoff.From, now), o.present(a.decode.Server(), now)
-	own := o.Cost.HandOff + a.chosen.Terms.Step
 	moved := a.handoff.coverage().tokens
 	if o.Cost.DecodeReuse {
 		moved -= min(moved, a.held)
 	}
-	o.Links.Observe(&p, &d, float64(moved)*float64(o.Cost.KVBytesPerToken), took-own, now)
+	c := crossing{
+		links: o.Links, from: o.present(a.handoff.From, now), to: o.present(a.decode.Server(), now),
+		bytes: float64(moved) * float64(o.Cost.KVBytesPerToken), own: o.Cost.HandOff + a.chosen.Terms.Step, teachable: true,
+	}
+	c.end = o.Links.Begin(&c.from, &c.to, c.bytes, now)
+	return c
+}
+
+// learn teaches the link the time between decode's dispatch and its first event.
+func (c *crossing) learn(took time.Duration, now time.Time) {
+	if c.teachable {
+		c.links.Observe(&c.from, &c.to, c.bytes, took-c.own, now)
+	}
 }
 
 // paceGaps is how many gaps between tokens make one sample of a decode step:

@@ -6,15 +6,17 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 func at(id, rack string) *Candidate { return &Candidate{ID: id, Place: Place{Rack: rack}} }
 
 // seconds is what a link is believed to take for a gigabyte.
 func seconds(l *Links, p, d *Candidate, now time.Time) float64 {
-	v := l.View(now)
-	factor, _ := v.factor(p.ID, d.ID)
-	return factor * v.classes[DistanceOf(&p.Place, &d.Place)].Time(1e9).Seconds()
+	var t order.LinkTable
+	l.Fill(&t, []Candidate{*p}, []Candidate{*d}, now)
+	return t.Latency[0] + 1e9*t.SecondsPerByte[0]
 }
 
 // transfers teaches n transfers at a bandwidth, with noise.
@@ -45,23 +47,77 @@ func TestLinks_AClassIsLearnedFromAllItsPairs(t *testing.T) {
 	within(t, "another class", seconds(l, at("new", "r1"), at("other", "r2"), testTime), 1/12.5, 0.05)
 }
 
+// mixed teaches a transfer of 50 GB/s on each well pair, and one at a bandwidth on the
+// sick one, n times.
+func mixed(l *Links, well [][2]*Candidate, sick [2]*Candidate, bytesPerSecond float64, n int, now time.Time) {
+	for range n {
+		for _, pair := range well {
+			transfers(l, pair[0], pair[1], 50e9, 1, now)
+		}
+		transfers(l, sick[0], sick[1], bytesPerSecond, 1, now)
+	}
+}
+
 func TestLinks_ASickPairIsSeenWithinFiftyAndTriedAgainWhenItMayHaveHealed(t *testing.T) {
 	l := NewLinks(DefaultLinks())
-	p, sick, well := at("p", "r1"), at("sick", "r1"), at("well", "r1")
-	transfers(l, p, well, 50e9, 30, testTime)
-	transfers(l, p, sick, 50e9, 30, testTime)
-	within(t, "both well", seconds(l, p, sick, testTime), 1/50.0, 0.3)
+	p, q, d, e := at("p", "r1"), at("q", "r1"), at("d", "r1"), at("e", "r1")
+	well, sick := [][2]*Candidate{{p, e}, {q, d}, {q, e}}, [2]*Candidate{p, d}
+	mixed(l, well, sick, 50e9, 30, testTime)
+	within(t, "well", seconds(l, p, d, testTime), 1/50.0, 0.3)
 
-	transfers(l, p, sick, 5e9, 25, testTime) // a silent fallback to TCP
-	if got := seconds(l, p, sick, testTime); got < 5/50.0 {
-		t.Errorf("25 slow transfers later a gigabyte is believed to take %.3f s", got)
+	mixed(l, well, sick, 5e9, 20, testTime) // a silent fallback to TCP
+	if got := seconds(l, p, d, testTime); got < 4/50.0 {
+		t.Errorf("20 slow transfers later a gigabyte is believed to take %.3f s", got)
 	}
-	within(t, "the other pair", seconds(l, p, well, testTime), 1/50.0, 0.3)
-	if got := seconds(l, p, sick, testTime.Add(10*pairFade)); got > 1.5/50.0 {
+	for _, pair := range well {
+		within(t, pair[0].ID+pair[1].ID, seconds(l, pair[0], pair[1], testTime), 1/50.0, 0.7)
+	}
+	if got := seconds(l, p, d, testTime.Add(10*slowHalf)); got > 1.5/50.0 {
 		t.Errorf("long without a sample it is still believed to take %.3f s", got)
 	}
-	transfers(l, p, sick, 50e9, 25, testTime.Add(time.Minute))
-	within(t, "healed", seconds(l, p, sick, testTime.Add(time.Minute)), 1/50.0, 0.4)
+	mixed(l, well, sick, 50e9, 25, testTime.Add(time.Minute))
+	within(t, "healed", seconds(l, p, d, testTime.Add(time.Minute)), 1/50.0, 0.4)
+}
+
+func TestLinks_ASlowServerIsBlamedForAllItsPairs(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	p, others := at("p", "r1"), []*Candidate{at("q", "r1"), at("r", "r1"), at("s", "r1")}
+	now := testTime
+	for i := range 50 {
+		d := at(fmt.Sprint("d", i%3), "r1")
+		transfers(l, p, d, 5e9, 1, now)
+		for _, q := range others {
+			transfers(l, q, d, 50e9, 1, now)
+		}
+		now = now.Add(time.Second)
+	}
+	if got := seconds(l, p, at("d9", "r1"), now); got < 4/50.0 {
+		t.Errorf("to a server that it never met a gigabyte is believed to take %.3f s", got)
+	}
+	within(t, "another server", seconds(l, others[0], at("d0", "r1"), now), 1/50.0, 0.5)
+}
+
+// A transfer that should have ended long ago says so before it ends, and of two servers
+// it is the one with late transfers to several others.
+func TestLinks_AnOverdueTransferSpeaksAtOnce(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	p, q, d, e := at("p", "r1"), at("q", "r1"), at("d", "r1"), at("e", "r1")
+	end := l.Begin(p, d, 1e9, testTime)
+	l.Begin(p, e, 1e9, testTime)
+	later := testTime.Add(10 * time.Second)
+	within(t, "after half a second it may be chance", seconds(l, p, d, testTime.Add(time.Second/2)), 1/50.0, 0.1)
+	var table order.LinkTable
+	l.Fill(&table, []Candidate{*p, *q}, []Candidate{*d, *e}, later)
+	for i, slow := range []bool{true, true, false, false} {
+		if got := table.SecondsPerByte[i] * 1e9; slow != (got > 5) {
+			t.Errorf("pair %d: a gigabyte is believed to take %.3f s", i, got)
+		}
+	}
+	end()
+	within(t, "it has ended", seconds(l, p, d, later), 1/50.0, 0.1)
+	if got := seconds(l, p, e, later); got < 5 {
+		t.Errorf("the other has not, and says %.3f s", got)
+	}
 }
 
 func TestLinks_AFailedTransferCountsAtOnceAndOnlyForItsPair(t *testing.T) {
@@ -83,10 +139,10 @@ func TestLinks_AFailedTransferCountsAtOnceAndOnlyForItsPair(t *testing.T) {
 
 func TestLinks_MemoryIsBounded(t *testing.T) {
 	l := NewLinks(DefaultLinks())
-	for i := range maxPairs + 1000 {
-		l.learn(pairID{fmt.Sprint("p", i), "d"}, 0, testTime)
+	for i := range maxSlow + 1000 {
+		l.Observe(at(fmt.Sprint("p", i), ""), at("d", ""), 1e9, time.Second, testTime)
 	}
-	if n := len(l.pairs); n > maxPairs {
+	if n := len(l.pairs); n > maxSlow {
 		t.Errorf("%d pairs", n)
 	}
 }

@@ -181,9 +181,8 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 		now := time.Now()
 		view := o.look(j, refused, now)
 		view.anyway = anyway
-		demand := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens}
-		demand.TTFT, demand.ITL = o.Config.objectives(j.req, now)
-		chosen, ok := o.Cost.Choose(demand, view.field, rand.IntN)
+		demand := o.demand(j, now)
+		chosen, ok := o.Cost.Choose(demand, &view.field, rand.IntN)
 		if !ok && len(refused) > 0 && !anyway {
 			// Only servers under proof are left: one of them is better than none.
 			anyway = true
@@ -196,12 +195,12 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 		if j.late(chosen, now) {
 			return assignment{}, ErrDeadline
 		}
-		a, err := o.claim(j, view, chosen)
+		a, err := o.claim(j, &view, chosen)
 		if err != nil {
 			refused[a.refusedBy] = true
 			continue
 		}
-		a.reason = j.aloneReason(view, chosen)
+		a.reason = j.aloneReason(&view, chosen)
 		if chosen.Prefill == "" {
 			o.Metrics.alone.WithLabelValues(a.reason).Inc()
 		}
@@ -215,6 +214,13 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 			attribute.Float64("tandem.predicted_ms", float64(chosen.Terms.Total().Microseconds())/1000))
 		return a, nil
 	}
+}
+
+// demand is what the choice knows of a request.
+func (o *Orchestrator) demand(j *journey, now time.Time) Demand {
+	d := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
+	d.TTFT, d.ITL = o.Config.objectives(j.req, j.arrived)
+	return d
 }
 
 // died looks whether a server that lost its connection is dead, takes it out if so,

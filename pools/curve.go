@@ -15,11 +15,12 @@ type Curve [3]float64
 type Features [3]float64
 
 // PrefillFeatures are those of a prefill of new tokens behind cached ones: one,
-// thousands of new tokens, and millions of new token x token of context (the
-// attention). Source of the form: Mooncake FAST'25, section 4.
+// thousands of new tokens, and millions of what attention works on: the square of the
+// whole less that of the cached part, n (n + 2c). Source of the form: Mooncake FAST'25,
+// section 4.
 func PrefillFeatures(newTokens, cached int) Features {
-	n, c := float64(newTokens), float64(newTokens+cached)
-	return Features{1, n / 1e3, n * c / 1e6}
+	n, c := float64(newTokens), float64(cached)
+	return Features{1, n / 1e3, n * (n + 2*c) / 1e6}
 }
 
 // StepFeatures are those of one decode step: one, sequences in the batch, and
@@ -27,6 +28,9 @@ func PrefillFeatures(newTokens, cached int) Features {
 func StepFeatures(sequences, kvTokens int) Features {
 	return Features{1, float64(sequences), float64(kvTokens) / 1e6}
 }
+
+// PerToken is the seconds that one token of KV adds to a decode step.
+func (c Curve) PerToken() float64 { return c[2] / 1e6 }
 
 // Seconds is the time of work with the given features.
 func (c Curve) Seconds(x Features) float64 {
@@ -38,12 +42,12 @@ func (c Curve) Time(x Features) time.Duration {
 	return time.Duration(c.Seconds(x) * float64(time.Second))
 }
 
-// How a curve learns. A server that turns twice as slow is seen as such within
-// some twenty samples; one sample that is ten times off moves it by a twentieth.
+// How a curve learns. A server that turns twice as slow is seen as such within some
+// thirty samples; one that is ten times off moves it by a tenth.
 const (
-	factorGain  = 0.1  // share of a residual that the factor takes over
-	factorClip  = 0.5  // largest residual that counts, in natural logarithms
-	forgetting  = 0.95 // weight of the past at each sample: a memory of twenty
+	speedKeep   = 0.96 // weight of the past in the factor at each sample: a memory of 25
+	outlier     = 3.0  // a sample counts as at most so many times what was believed of it, or of an average one
+	forgetting  = 0.95 // weight of the past in the shape at each sample: a memory of twenty
 	huberLimit  = 0.3  // relative residual from which a sample weighs less
 	anchorShare = 2.0  // weight of the anchors, in samples
 )
@@ -57,18 +61,27 @@ type Learned struct {
 	prior   Curve
 	anchors []Features
 
-	mu      sync.Mutex // guards the rest
-	seen    time.Time  // of the last sample
-	logS    float64    // logarithm of the factor
-	a       [3][3]float64
-	b       [3]float64
-	samples uint64
-	current Curve
+	mu   sync.Mutex // guards the rest
+	seen time.Time  // of the last sample
+	// Their ratio is the factor: seconds that works took, and that the prior said.
+	took, said float64
+	a          [3][3]float64
+	b          [3]float64
+	samples    uint64
+	current    Curve
 }
 
 // NewLearned returns a curve that believes the prior.
 func NewLearned(prior Curve, anchors []Features) *Learned {
 	return &Learned{prior: prior, anchors: anchors, current: prior}
+}
+
+// factorLocked is how much slower than the prior the server is on the whole.
+func (l *Learned) factorLocked() float64 {
+	if l.said == 0 {
+		return 1
+	}
+	return l.took / l.said
 }
 
 // At returns the belief at a time. A server that is believed slow is avoided and
@@ -78,8 +91,8 @@ func (l *Learned) At(now time.Time) Curve {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.current
-	if idle := now.Sub(l.seen); l.logS > 0 && idle > 0 {
-		fade := math.Exp(-l.logS * (1 - math.Exp2(-idle.Minutes())))
+	if idle, factor := now.Sub(l.seen), l.factorLocked(); factor > 1 && idle > 0 {
+		fade := math.Pow(factor, math.Exp2(-idle.Minutes())-1)
 		for i := range c {
 			c[i] *= fade
 		}
@@ -94,17 +107,18 @@ func (l *Learned) Samples() uint64 {
 	return l.samples
 }
 
-// Scale is for samples that tell only how fast the server is on the whole: the
-// time of several works over the sum of their predictions.
-func (l *Learned) Scale(took, predicted time.Duration, now time.Time) {
-	if took <= 0 || predicted <= 0 {
+// Served is for a sample that tells only how fast the server is on the whole: the time
+// between two answers of a server that was never idle. Where one step of an engine
+// finishes several works, the first to be answered bears it all, so only their sum
+// says anything.
+func (l *Learned) Served(x Features, took time.Duration, now time.Time) {
+	if took < 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.seen = now
-	l.shift(math.Log(took.Seconds() / predicted.Seconds()))
-	l.solve()
+	l.countLocked(x, took.Seconds(), now)
+	l.solveLocked()
 }
 
 // Observe is for a sample of one work alone.
@@ -115,23 +129,29 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.samples++
-	l.seen = now
-	if whole := math.Exp(l.logS) * l.prior.Seconds(x); whole > 0 {
-		l.shift(math.Log(y / whole))
-	}
+	l.countLocked(x, y, now)
 	residual := math.Abs(y/max(l.current.Seconds(x), 1e-9) - 1)
 	weight := 1.0
 	if residual > huberLimit {
 		weight = huberLimit / residual
 	}
 	l.add(x, y, weight)
-	l.solve()
+	l.solveLocked()
 }
 
-// shift moves the factor towards a residual, a logarithm.
-func (l *Learned) shift(residual float64) {
-	l.logS += factorGain * min(max(residual, -factorClip), factorClip)
+// countLocked enters a sample into the factor. The prior counts as one work like the
+// first.
+func (l *Learned) countLocked(x Features, seconds float64, now time.Time) {
+	said := l.prior.Seconds(x)
+	if l.said == 0 {
+		l.took, l.said = said, said
+	}
+	usual := (1 - speedKeep) * l.said // an average work
+	seconds = min(seconds, outlier*l.factorLocked()*max(said, usual))
+	l.took = speedKeep*l.took + seconds
+	l.said = speedKeep*l.said + said
+	l.samples++
+	l.seen = now
 }
 
 // add enters a sample into the normal equations. Errors count relative to the
@@ -146,10 +166,10 @@ func (l *Learned) add(x Features, y, weight float64) {
 	}
 }
 
-// solve finds the coefficients that fit samples and anchors. Where the result is
+// solveLocked finds the coefficients that fit samples and anchors. Where the result is
 // no curve (a negative coefficient), the prior times the factor is.
-func (l *Learned) solve() {
-	factor := math.Exp(l.logS)
+func (l *Learned) solveLocked() {
+	factor := l.factorLocked()
 	var scaled Curve
 	for i, c := range l.prior {
 		scaled[i] = factor * c

@@ -96,13 +96,18 @@ func TestLearned_OutliersMoveItLittle(t *testing.T) {
 	}
 }
 
-func TestLearned_ScaleFollowsBusyPeriods(t *testing.T) {
+// Of works that end together the first took all the time, the others none.
+func TestLearned_ServedFollowsABusyServer(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 1))
 	l := NewLearned(testPrior, testAnchors)
-	for range 60 {
-		l.Scale(2*time.Second, l.At(testNow).Time(PrefillFeatures(4096, 0))*time.Duration(time.Second)/l.prior.Time(PrefillFeatures(4096, 0)), testNow)
+	for range 40 {
+		a, b := prompt(r), prompt(r)
+		both := 2 * (testPrior.Seconds(a) + testPrior.Seconds(b))
+		l.Served(a, time.Duration(both*float64(time.Second)), testNow)
+		l.Served(b, 0, testNow)
 	}
 	slow := Curve{2 * testPrior[0], 2 * testPrior[1], 2 * testPrior[2]}
-	if e := off(l.At(testNow), slow); e > 0.1 {
+	if e := off(l.At(testNow), slow); e > 0.2 {
 		t.Errorf("off by %.0f %%", 100*e)
 	}
 }
@@ -111,7 +116,7 @@ func TestLearned_NonsenseIsNoCurve(t *testing.T) {
 	l := NewLearned(testPrior, testAnchors)
 	l.Observe(Features{}, time.Second, testNow)
 	l.Observe(PrefillFeatures(0, 0), -time.Second, testNow)
-	l.Scale(0, time.Second, testNow)
+	l.Served(PrefillFeatures(10, 0), -time.Second, testNow)
 	for range 100 {
 		l.Observe(PrefillFeatures(math.MaxInt32, math.MaxInt32), time.Nanosecond, testNow)
 	}

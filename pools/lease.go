@@ -40,7 +40,7 @@ func (s *Server) Claim(leg Role, work Work, anyway bool) (*Lease, error) {
 	}
 	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), verdict: verdict}
 	s.mu.Lock()
-	s.work[legIndex(leg)].add(workItem{Work: work, seq: l.seq}, now)
+	s.work[legIndex(leg)].Begin(l.seq, work, now)
 	s.mu.Unlock()
 	s.fleet.noteWork()
 	return l, nil
@@ -80,32 +80,35 @@ func (l *Lease) Release() {
 		return
 	}
 	l.Settle(ErrNeutral)
-	l.remove(false)
+	l.end(time.Now())
 }
 
-func (l *Lease) remove(done bool) (workItem, window) {
+func (l *Lease) end(now time.Time) (Ended, bool) {
 	s := l.server
 	defer s.fleet.noteWork()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.work[legIndex(l.leg)].remove(l.seq, done, time.Now())
+	return s.work[legIndex(l.leg)].End(l.seq, now)
 }
 
-// Prefilled releases the lease of a prefill that succeeded, and teaches the
-// server's curve what it took: exactly if nothing else was on the server, else as
-// part of a busy stretch.
+// Prefilled releases the lease of a prefill that succeeded, and teaches the server's
+// curve what it took: exactly if nothing else was on the server, else by the time since
+// the answer before, of which other replicas' requests had their share.
 func (l *Lease) Prefilled(newTokens, cached int) {
 	if !l.released.CompareAndSwap(false, true) {
 		return
 	}
 	l.Settle(nil)
 	now := time.Now()
-	item, full := l.remove(true)
-	curve := l.server.prefill
+	others := l.server.othersInFlight(Prefill, now).Requests
+	own := l.server.OwnInFlight(Prefill, now).Requests
+	ended, known := l.end(now)
+	x := PrefillFeatures(newTokens, cached)
 	switch {
-	case full.works > 0:
-		curve.Scale(now.Sub(full.start), full.predicted, now)
-	case !item.shared && item.seq != 0:
-		curve.Observe(PrefillFeatures(newTokens, cached), now.Sub(l.sent), now)
+	case !known:
+	case ended.Alone && others == 0:
+		l.server.prefill.Observe(x, now.Sub(l.sent), now)
+	default:
+		l.server.prefill.Served(x, ended.Served*time.Duration(own)/time.Duration(own+others), now)
 	}
 }

@@ -30,7 +30,7 @@ type live struct {
 	step    *Learned // time of a decode step, by StepFeatures
 
 	mu   sync.Mutex // guards work and falls
-	work [2]outstanding
+	work [2]Backlog
 	// falls are called when the server has failed two probes in a row.
 	falls map[uint64]func()
 }
@@ -209,5 +209,5 @@ func (l *live) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &l.work[legIndex(leg)]
-	return InFlight{Requests: len(w.items), Tokens: w.tokens, Queue: w.remaining(now)}
+	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now)}
 }

@@ -143,6 +143,14 @@ func (s *Server) InFlight(leg Role, now time.Time) InFlight {
 	return s.fleet.inFlight(s.id, s.live, leg, now)
 }
 
+// othersInFlight is the part of it that other replicas told.
+func (s *Server) othersInFlight(leg Role, now time.Time) InFlight {
+	if r := s.fleet.others.Load(); r != nil {
+		return r.inFlight(s.id, leg, now)
+	}
+	return InFlight{}
+}
+
 // FreshLoad returns the load that the engine reports, all unknown once it is old.
 func (s *Server) FreshLoad(now time.Time) Load {
 	if load := s.Load(); load.FreshAt(now, s.fleet.cfg.ProbeInterval) {

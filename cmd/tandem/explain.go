@@ -84,7 +84,7 @@ func printDecision(out io.Writer, d gateway.DecisionStatus) error {
 		if a.Panic {
 			say("more servers are ejected than may be: breakers were ignored\n")
 		}
-		say("\tprefill\tdecode\ttotal ms\tqueue\tprefill\ttransfer\troom\tstep\tburden\theld p/d\t\n")
+		say("\tprefill\tdecode\ttotal ms\tqueue\tprefill\ttransfer\troom\tstep\tpace\tburden\theld p/d\t\n")
 		for _, e := range a.Alternatives {
 			mark, prefill := "", e.Prefill
 			if e.Chosen {
@@ -97,8 +97,8 @@ func printDecision(out io.Writer, d gateway.DecisionStatus) error {
 			if e.Misses > 0 {
 				missed = fmt.Sprintf("misses %d objectives", e.Misses)
 			}
-			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d/%d %s\t\n", mark, prefill, e.Decode, e.Total,
-				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Burden, e.PrefillCached, e.DecodeCached, missed)
+			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d/%d %s\t\n", mark, prefill, e.Decode, e.Total,
+				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, e.PrefillCached, e.DecodeCached, missed)
 		}
 	}
 	return table.Flush()

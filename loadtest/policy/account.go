@@ -3,6 +3,8 @@ package policy
 import (
 	"slices"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // account is what a gateway knows of the requests that it and, some time later,
@@ -16,7 +18,7 @@ type account struct {
 
 // prefillAccount is the outstanding work of one prefill server.
 type prefillAccount struct {
-	work    Backlog
+	work    pools.Backlog
 	tokens  int    // prompt tokens less those believed cached, of requests not yet prefilled
 	prompts int    // prompt tokens of the same
 	sent    []*job // the same, in order of sending
@@ -47,7 +49,7 @@ func newAccount(prefills, decodes int) *account {
 
 func (a *account) dispatched(j *job, now float64) {
 	if p := j.pair.Prefill; p != Alone {
-		a.prefill[p].work.Begin(int64(j.id), virtual(j.estimate.prefill), virtual(now))
+		a.prefill[p].work.Begin(uint64(j.id), pools.Work{Estimate: virtual(j.estimate.prefill)}, wall(now))
 		a.prefill[p].tokens += j.req.Prompt - j.estimate.cached
 		a.prefill[p].sent = append(a.prefill[p].sent, j)
 		a.prefill[p].prompts += j.req.Prompt
@@ -60,11 +62,11 @@ func (a *account) dispatched(j *job, now float64) {
 // prefilled returns how many seconds the server worked on the request by itself.
 func (a *account) prefilled(j *job, now float64) float64 {
 	p := &a.prefill[j.pair.Prefill]
-	served, _ := p.work.End(int64(j.id), virtual(now))
+	ended, _ := p.work.End(uint64(j.id), wall(now))
 	p.tokens -= j.req.Prompt - j.estimate.cached
 	p.prompts -= j.req.Prompt
 	p.sent = slices.DeleteFunc(p.sent, func(o *job) bool { return o == j })
-	return served.Seconds()
+	return ended.Served.Seconds()
 }
 
 // oldestTokens is how many tokens the oldest outstanding request had to compute.

@@ -1,40 +1,42 @@
 package policy
 
 import (
-	"math"
 	"math/rand/v2"
+
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 var arrival = &Policy{
 	Name: "tandem-arrival", Kind: Ours,
 	Source: "the pair with the least predicted time to the first token, and to those who wait behind, chosen on arrival",
-	New:    func(s *Scenario, _ *rand.Rand) any { return &joint{fleet: newFleet(s, true)} },
+	New:    func(s *Scenario, rng *rand.Rand) any { return &joint{fleet: newFleet(s, true), rng: rng} },
 }
 
 var arrivalKey = &Policy{
 	Name: "tandem-key", Kind: Ours,
 	Source: "tandem-arrival, with prefill engines that schedule by priority: arrival + predicted prefill / ageing",
-	New:    func(s *Scenario, _ *rand.Rand) any { return &keyed{joint{fleet: newFleet(s, true)}} },
+	New:    func(s *Scenario, rng *rand.Rand) any { return &keyed{joint{fleet: newFleet(s, true), rng: rng}} },
 }
 
-// joint binds on arrival.
-type joint struct{ *fleet }
+// joint binds on arrival, by the gateway's code.
+type joint struct {
+	*fleet
+	rng *rand.Rand
+}
 
-// Choose is Servers.Best. Decode room is a cost here, not a condition: there is
-// nowhere to wait. A second of prefill is priced at itself, for those yet to come,
-// and twice for each request that waits per prefill server.
+// Choose is pd.CostModel.Choose: decode room is a cost here, not a condition, since there
+// is nowhere to wait.
 func (c *joint) Choose(v *View) Pair {
 	c.look(v)
-	waiting := 0
-	for p := range c.servers.Prefill {
-		waiting += max(0, c.servers.Prefill[p].Queued-1)
+	c.hold(v, v.job)
+	chosen, ok := c.model.Choose(c.demand(v), &c.field, c.rng.IntN)
+	if !ok {
+		panic("no alternative in a field that has servers")
 	}
-	price := 1 + 2*float64(waiting)/float64(len(c.servers.Prefill))
-	for d := range c.servers.Decode {
-		c.servers.Decode[d].Seconds += v.RoomSeconds(d)
-		c.servers.Decode[d].Room = math.MaxInt
+	pair := Pair{Prefill: Alone, Decode: number(chosen.Decode)}
+	if chosen.Prefill != "" {
+		pair.Prefill = number(chosen.Prefill)
 	}
-	pair, _ := c.servers.Best(c.ticket(v, v.job), price)
 	return pair
 }
 
@@ -46,5 +48,5 @@ func (k *keyed) Key(v *View, chosen Pair) float64 {
 	if chosen.Prefill == Alone {
 		return 0
 	}
-	return v.job.arrived + v.PrefillSeconds(chosen.Prefill)/DefaultOrder().Ageing
+	return v.job.arrived + v.PrefillSeconds(chosen.Prefill)/order.DefaultConfig().Ageing
 }

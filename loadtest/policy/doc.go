@@ -4,9 +4,8 @@
 // know, and how the JSON report reads.
 //
 // Time is virtual. A run uses one goroutine and is repeatable: the same trace,
-// scenario, policy and seed give the same outcome. Times are float64 seconds where
-// the cluster is modelled, and time.Duration since an origin in the code that is
-// written to serve in the gateway too: Backlog, Links, Ticket, Order.
+// scenario, policy and seed give the same outcome. Times are float64 seconds; where
+// the gateway's code is asked, fleet.go turns them into its own.
 //
 // One run:
 //

@@ -1,97 +1,142 @@
 package policy
 
-import "math"
+import (
+	"strconv"
+	"time"
 
-// fleet is how our own policies see the servers and a request: the adapter between
-// View and the pure code.
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// fleet is how the gateway's own code sees the servers and a request: the adapter
+// between View and pd. It is the only file that fills what pd chooses from.
 type fleet struct {
-	servers Servers
-	links   *Links
-	alone   bool // decode servers may compute prompts
+	model   pd.CostModel
+	links   *pd.Links
+	field   pd.Field
+	servers order.Servers
+	alone   bool            // decode servers may compute prompts
+	moving  map[*job]func() // ends a transfer under way
 }
 
-// decodeWeight is what a second of decoding is worth, of the request itself and of
-// those in its batch, in seconds to the first token. Without it all go to the
-// nearest decode server, however full.
-const decodeWeight = 0.2
-
 func newFleet(s *Scenario, alone bool) *fleet {
-	f := &fleet{alone: alone, links: newLinks(s)}
-	f.servers = Servers{
-		Prefill: make([]PrefillState, s.Prefill), Decode: make([]DecodeState, s.Decode),
-		Links: NewLinkTable(s.Prefill, s.Decode),
+	h := &s.Hardware
+	f := &fleet{alone: alone, moving: make(map[*job]func()), model: pd.DefaultCost()}
+	f.model.HandOff, f.model.KVBytesPerToken = virtual(h.HandOff), int(h.KVBytesPerToken)
+	f.model.BlockTokens, f.model.ChunkTokens = blockTokens, h.DecodeTokens
+	f.links = pd.NewLinks(pd.LinkPrior{
+		pd.SameHost: {BytesPerSecond: h.NIC},
+		pd.SameRack: {BytesPerSecond: h.NIC},
+		pd.SameZone: {BytesPerSecond: min(h.NIC, s.uplink())},
+		pd.Far:      {BytesPerSecond: min(h.NIC, s.uplink())},
+	})
+	for p := range s.Prefill {
+		f.field.Prefill = append(f.field.Prefill, pd.Candidate{ID: strconv.Itoa(p), Place: place(s.prefillRack(p))})
 	}
+	for d := range s.Decode {
+		c := pd.Candidate{
+			ID: strconv.Itoa(d), Place: place(s.decodeRack(d)), KVKnown: true, NoAlone: !alone,
+			Prefill: prefillCurve(h, 1),
+			Step:    pools.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
+		}
+		if s.LockstepRanks > 1 {
+			c.Group = 1 + d/s.LockstepRanks
+		}
+		f.field.Decode = append(f.field.Decode, c)
+	}
+	f.field.Links = new(order.LinkTable)
 	return f
 }
 
-// newLinks knows two classes: within a rack and between racks.
-func newLinks(s *Scenario) *Links {
-	var class []int
-	for p := range s.Prefill {
-		for d := range s.Decode {
-			kind := 0
-			if s.prefillRack(p) != s.decodeRack(d) {
-				kind = 1
-			}
-			class = append(class, kind)
-		}
+func place(rack int) pd.Place { return pd.Place{Zone: "z", Rack: strconv.Itoa(rack)} }
+
+// prefillCurve is the hardware's prefill in the features of pools.PrefillFeatures.
+func prefillCurve(h *Hardware, speed float64) pools.Curve {
+	return pools.Curve{
+		speed * (h.PrefillBase + h.PrefillStep),
+		speed * 1e3 * h.PrefillPerToken / h.PrefillRate,
+		speed * 1e6 * h.PrefillPerSquare / h.PrefillRate,
 	}
-	h := &s.Hardware
-	return NewLinks(s.Prefill, s.Decode, class, []float64{h.HandOff, h.HandOff}, []float64{h.NIC, min(h.NIC, s.uplink())})
 }
 
 // look takes over the state of the servers.
 func (f *fleet) look(v *View) {
-	for p := range f.servers.Prefill {
-		f.servers.Prefill[p] = PrefillState{Ahead: v.QueueSeconds(p), Queued: v.PrefillRequests(p)}
+	now := wall(v.now)
+	for p := range f.field.Prefill {
+		c := &f.field.Prefill[p]
+		c.Queue, c.Queued = virtual(v.QueueSeconds(p)), v.PrefillRequests(p)
+		c.Prefill = prefillCurve(v.hardware(), v.gateway.learned.speeds[p].mean())
 	}
-	output := float64(v.Output())
-	for d := range f.servers.Decode {
-		step := v.GroupStepSeconds(d)
-		f.servers.Decode[d] = DecodeState{
-			Seconds:  step * (1 + decodeWeight*output),
-			PerToken: decodeWeight * output * v.GroupSecondsPerToken(d),
-			Running:  v.GroupRequests(d),
-			Room:     v.DecodeCapacity() - v.DecodeUsed(d),
-		}
+	for d := range f.field.Decode {
+		c := &f.field.Decode[d]
+		c.Running, c.KVUsed = v.DecodeRequests(d), v.DecodeUsed(d)
+		c.KVFree = v.DecodeCapacity() - c.KVUsed
 	}
-	f.links.Fill(f.servers.Links, virtual(v.now))
+	f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
+	f.model.Weigh(&f.field, &f.servers)
+	f.servers.Now = virtual(v.now)
 }
 
-// ticket makes one for a request.
-func (f *fleet) ticket(v *View, j *job) *Ticket {
-	t := &Ticket{ID: int64(j.id), Arrived: virtual(j.arrived)}
-	t.Prefill, t.Reference = make([]float64, v.Prefills()), make([]float64, v.Prefills())
-	t.Missing = make([]float64, v.Decodes())
-	if f.alone {
-		t.Alone = make([]float64, v.Decodes())
-	}
-	f.fill(v, t, j)
-	return t
-}
-
-// fill writes what a request costs on each server, as it is known now.
-func (f *fleet) fill(v *View, t *Ticket, j *job) {
+// hold notes what servers hold of a request now.
+func (f *fleet) hold(v *View, j *job) {
 	v.gateway.look(j)
-	t.Tokens = v.Prompt()
-	for p := range t.Prefill {
-		t.Prefill[p], t.Reference[p] = v.PrefillSeconds(p), v.NominalSeconds(p)
+	for p := range f.field.Prefill {
+		f.field.Prefill[p].Cached = kvstate.Held{GPU: v.PrefillHit(p)}
 	}
-	for d := range t.Missing {
-		t.Missing[d] = v.MissingBytes(d)
-	}
-	for d := range t.Alone {
-		t.Alone[d] = v.AloneSeconds(d)
-		if v.StallSeconds(d) > v.scenario().SLO.ITL {
-			t.Alone[d] = math.Inf(1)
-		}
+	for d := range f.field.Decode {
+		f.field.Decode[d].Cached = kvstate.Held{GPU: v.DecodeHit(d)}
 	}
 }
 
-// Prefilled and Transferred tell the links.
-func (f *fleet) Prefilled(v *View, j *job) {
-	f.links.Begin(int64(j.id), j.pair.Prefill, j.pair.Decode, j.estimate.bytes, virtual(v.now))
+// price writes what a request costs on each server, as it is known now.
+func (f *fleet) price(v *View, j *job, t *order.Ticket) {
+	f.hold(v, j)
+	f.model.Price(f.demand(v), &f.field, t)
+	for p := range t.Prefill {
+		if v.gateway.cluster.exact {
+			t.Prefill[p] = v.PrefillSeconds(p)
+		}
+	}
+	t.ID, t.Arrived = int64(j.id), virtual(j.arrived)
 }
+
+// demand is the request of the view. Its objective for gaps is the scenario's.
+func (f *fleet) demand(v *View) pd.Demand {
+	return pd.Demand{
+		PromptTokens: v.Prompt(), OutputTokens: v.Output(),
+		Waited: virtual(v.now - v.job.arrived), ITL: virtual(v.scenario().SLO.ITL),
+	}
+}
+
+// Prefilled and Transferred tell the links. A transfer that had to wait for room says
+// nothing of them.
+func (f *fleet) Prefilled(v *View, j *job) {
+	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
+	f.moving[j] = f.links.Begin(p, d, j.estimate.bytes, wall(v.now))
+}
+
 func (f *fleet) Transferred(v *View, j *job, seconds float64) {
-	f.links.End(int64(j.id), j.pair.Prefill, j.pair.Decode, j.estimate.bytes, seconds, virtual(v.now))
+	if end := f.moving[j]; end != nil {
+		end()
+		delete(f.moving, j)
+	}
+	if j.estimate.room {
+		return
+	}
+	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
+	f.links.Observe(p, d, j.estimate.bytes, virtual(seconds), wall(v.now))
+}
+
+// wall is a time of the run as a clock would tell it.
+func wall(seconds float64) time.Time { return time.Unix(0, int64(virtual(seconds))) }
+
+// number reads a server's ID, which this file wrote.
+func number(id string) int {
+	n, err := strconv.Atoi(id)
+	if err != nil {
+		panic(err)
+	}
+	return n
 }

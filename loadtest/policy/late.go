@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"math"
 	"math/rand/v2"
-	"slices"
+
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 var late = &Policy{
@@ -25,21 +27,25 @@ const refreshed = 16
 // lateBinder asks Order, and keeps its tickets true.
 type lateBinder struct {
 	*fleet
-	order  *Order
+	order  *order.Order
 	jobs   map[int64]*job
 	turn   int     // of the ticket to look up next
 	looked float64 // when tickets were looked up last
-	some   []*Ticket
+	some   []*order.Ticket
 }
 
 func newLateBinder(s *Scenario, alone bool) *lateBinder {
-	return &lateBinder{fleet: newFleet(s, alone), order: NewOrder(DefaultOrder()), jobs: make(map[int64]*job), looked: -1}
+	f := newFleet(s, alone)
+	f.servers.Gate = true
+	return &lateBinder{fleet: f, order: order.New(order.DefaultConfig()), jobs: make(map[int64]*job), looked: -1}
 }
 
 func (b *lateBinder) Add(v *View, j *job) {
 	b.look(v)
 	b.jobs[int64(j.id)] = j
-	b.order.Add(b.ticket(v, j), b.servers.Links)
+	t := new(order.Ticket)
+	b.price(v, j, t)
+	b.order.Add(t, b.servers.Links)
 }
 
 func (b *lateBinder) Next(v *View) (*job, bool) {
@@ -51,7 +57,7 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 		b.looked = v.now
 		b.refresh(v)
 	}
-	turn, ok := b.order.Next(virtual(v.now), &b.servers)
+	turn, ok := b.order.Next(&b.servers)
 	if !ok {
 		return nil, false
 	}
@@ -73,7 +79,7 @@ func (b *lateBinder) refresh(v *View) {
 		}
 	}
 	for _, t := range b.some {
-		b.fill(v, t, b.jobs[t.ID])
+		b.price(v, b.jobs[t.ID], t)
 		b.order.Update(t, b.servers.Links)
 	}
 	clear(b.some)
@@ -85,15 +91,12 @@ func (b *lateBinder) Wake(v *View) (float64, bool) {
 	if b.order.Len() == 0 {
 		return 0, false
 	}
-	var times []float64
+	soonest := math.Inf(1)
 	for p := range v.Prefills() {
-		at, ok := v.gateway.account.prefill[p].work.FallsTo(b.order.cfg.Ahead, virtual(v.now))
-		if when := at.Seconds(); ok && when > v.now {
-			times = append(times, when)
+		work := &v.gateway.account.prefill[p].work
+		if in, ok := work.FallsTo(order.DefaultConfig().Ahead, wall(v.now)); ok && in > 0 {
+			soonest = min(soonest, in.Seconds())
 		}
 	}
-	if len(times) == 0 {
-		return 0, false
-	}
-	return slices.Min(times), true
+	return v.now + soonest, !math.IsInf(soonest, 1)
 }

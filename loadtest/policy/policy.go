@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 // Kind says what a policy is to us.
@@ -35,6 +37,12 @@ type Policy struct {
 	// New makes one instance for each gateway replica: a Chooser, or a holder.
 	New func(s *Scenario, rng *rand.Rand) any
 }
+
+// Alone in pair of a prefill server: the decode server computes the prompt itself.
+const Alone = order.Alone
+
+// Pair is the servers of a request.
+type Pair = order.Pair
 
 // Chooser binds a request to its servers as it arrives.
 type Chooser interface {
@@ -71,7 +79,7 @@ func Policies() []*Policy {
 		randomPolicy, roundRobin, powerOfTwo, leastLoad,
 		cacheAware, aibrix, llmd, dynamo, dynamoTopology, dynamoQueue, dynamoAll, conductor,
 		networkAware, clairvoyant,
-		gatewayChooser, arrival, arrivalKey, latePairs, late,
+		arrival, arrivalKey, latePairs, late,
 	}
 }
 

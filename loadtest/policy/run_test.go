@@ -235,7 +235,7 @@ func BenchmarkRun(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, p := range []*Policy{roundRobin, dynamo, gatewayChooser, late} {
+	for _, p := range []*Policy{roundRobin, dynamo, arrival, late} {
 		b.Run(p.Name, func(b *testing.B) {
 			s, err := LoadScenario("B")
 			if err != nil {

@@ -51,7 +51,7 @@ func (v *View) NominalSeconds(p int) float64 {
 
 // QueueSeconds is the predicted time until p has done all that was sent to it.
 func (v *View) QueueSeconds(p int) float64 {
-	return v.gateway.account.prefill[p].work.Ahead(virtual(v.now)).Seconds()
+	return v.gateway.account.prefill[p].work.Ahead(wall(v.now)).Seconds()
 }
 
 // PrefillRequests, PrefillTokens and PrefillPrompts count what was sent to p and
@@ -64,7 +64,7 @@ func (v *View) PrefillPrompts(p int) int  { return v.gateway.account.prefill[p].
 // the oldest request.
 func (v *View) PrefillProgress(p int) float64 {
 	a := &v.gateway.account.prefill[p]
-	return a.work.Progress(virtual(v.now)) * float64(a.oldestTokens())
+	return a.work.Progress(wall(v.now)) * float64(a.oldestTokens())
 }
 
 // DecodeRequests and DecodeContext count what was sent to pairs of d and has not
@@ -87,49 +87,6 @@ func (v *View) DecodeCapacity() int { return v.hardware().DecodeCapacity }
 // its batch.
 func (v *View) StepSeconds(d int) float64 {
 	return v.hardware().step(v.DecodeRequests(d)+1, v.DecodeContext(d)+v.Prompt())
-}
-
-// GroupRequests counts the requests on all servers that step together with d. The
-// groups are part of what servers are known to be.
-func (v *View) GroupRequests(d int) int {
-	sum := 0
-	for _, member := range v.gateway.cluster.decodes[d].group.servers {
-		sum += v.DecodeRequests(member.id)
-	}
-	return sum
-}
-
-// GroupStepSeconds is the predicted time of the next step of d's group with one
-// more request on d: as long as on the slowest.
-func (v *View) GroupStepSeconds(d int) float64 {
-	slowest := v.hardware().step(v.DecodeRequests(d)+1, v.DecodeContext(d))
-	for _, member := range v.gateway.cluster.decodes[d].group.servers {
-		slowest = max(slowest, v.hardware().step(v.DecodeRequests(member.id), v.DecodeContext(member.id)))
-	}
-	return slowest
-}
-
-// GroupSecondsPerToken is what one token of KV more on d takes from all requests
-// of its group in each step: nothing where another server is the slowest anyway.
-func (v *View) GroupSecondsPerToken(d int) float64 {
-	if v.GroupStepSeconds(d) > v.hardware().step(v.DecodeRequests(d)+1, v.DecodeContext(d)) {
-		return 0
-	}
-	return v.hardware().DecodePerContext * float64(v.GroupRequests(d))
-}
-
-// AloneSeconds is the predicted time of the prefill on decode server d, between
-// the steps of its batch, and StallSeconds the gap that it makes in the streams
-// there: a step, and the part of the prompt that goes into it.
-func (v *View) AloneSeconds(d int) float64 {
-	from := min(v.DecodeHit(d), v.Prompt()-1)
-	steps := (v.Prompt() - from + v.hardware().DecodeTokens - 1) / v.hardware().DecodeTokens
-	return v.hardware().work(from, v.Prompt()) + float64(steps-1)*v.StepSeconds(d)
-}
-func (v *View) StallSeconds(d int) float64 {
-	from := min(v.DecodeHit(d), v.Prompt()-1)
-	upTo := min(v.Prompt(), from+v.hardware().DecodeTokens)
-	return v.StepSeconds(d) + v.hardware().work(v.Prompt()-(upTo-from), v.Prompt())
 }
 
 // RoomSeconds is the predicted wait for KV room on d: a batch of n sequences ends

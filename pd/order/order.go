@@ -1,4 +1,4 @@
-package policy
+package order
 
 import (
 	"errors"
@@ -13,20 +13,21 @@ import (
 // decided then, over all that wait.
 //
 // Times are since any fixed origin. The caller keeps the books of the servers
-// (Backlog, rooms) and gives their state with each question. Not safe for
+// (backlogs, rooms) and gives their state with each question. Not safe for
 // concurrent use; it starts nothing and reads no clock.
 type Order struct {
-	cfg     OrderConfig
+	cfg     Config
 	waiting []*Ticket // in order of rank
 	credit  float64   // overdue requests that may go
 
-	price float64 // scratch of Next: of a second of prefill
-	free  []bool  // scratch of Next: prefill servers about to be free
-	room  int     // scratch of Next: the most that any decode server has
+	price   float64 // scratch of Next: of a second of prefill
+	free    []bool  // scratch of Next: prefill servers about to be free
+	room    int     // scratch of Next: the most that any decode server has
+	soonest float64 // scratch of Next: the least step of any decode server
 }
 
-// OrderConfig is what Order weighs.
-type OrderConfig struct {
+// Config is what Order weighs.
+type Config struct {
 	// Ahead is how much work a prefill server may still have when it gets the next
 	// request: with nothing the engine idles for a round trip.
 	Ahead time.Duration
@@ -44,16 +45,16 @@ type OrderConfig struct {
 	OverdueShare  float64
 }
 
-// DefaultOrder is what did best over the shipped scenarios of the simulator.
-func DefaultOrder() OrderConfig {
-	return OrderConfig{
+// DefaultConfig is what did best over the shipped scenarios of the simulator.
+func DefaultConfig() Config {
+	return Config{
 		Ahead: 100 * time.Millisecond, Congestion: 2, Ageing: 0.2,
 		OverdueAfter: 20 * time.Second, OverdueFactor: 2, OverdueShare: 0.02,
 	}
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
-func (c OrderConfig) Validate() error {
+func (c Config) Validate() error {
 	if c.Ahead < 0 || c.Congestion < 0 || c.Ageing < 0 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
 		c.OverdueShare < 0 || c.OverdueShare > 1 {
 		return errors.New("weights of the order must not be negative, overdue-share at most 1")
@@ -61,8 +62,8 @@ func (c OrderConfig) Validate() error {
 	return nil
 }
 
-// NewOrder returns an empty order.
-func NewOrder(cfg OrderConfig) *Order { return &Order{cfg: cfg} }
+// New returns an empty order.
+func New(cfg Config) *Order { return &Order{cfg: cfg} }
 
 // Len is how many requests wait.
 func (o *Order) Len() int { return len(o.waiting) }
@@ -134,20 +135,20 @@ type Turn struct {
 // For each waiting request the pair minimises, over all pairs and over decode
 // servers alone,
 //
-//	ahead + prefill + Congestion W/P reference + transfer + decode + hold
+//	the cost of Servers.Best, with price = Congestion W/P, + hold
 //
 // W are the waiting requests, P the prefill servers. hold is what goes first on a
 // server that is not free: the prefills of the requests with a lower rank, spread
 // over the fleet. Only a request whose best pair is free may go; the one with the
 // shortest prefill less Ageing x waited does.
-func (o *Order) Next(now time.Duration, s *Servers) (Turn, bool) {
+func (o *Order) Next(s *Servers) (Turn, bool) {
 	if len(o.waiting) == 0 {
 		return Turn{}, false
 	}
 	o.look(s)
-	turn := o.overdue(now, s)
+	turn := o.overdue(s)
 	if turn.Ticket == nil {
-		o.keepRoom(now, s)
+		o.keepRoom(s)
 		turn = o.shortest(s)
 	}
 	if turn.Ticket == nil {
@@ -166,9 +167,9 @@ func (o *Order) look(s *Servers) {
 	o.price = o.cfg.Congestion * float64(len(o.waiting)) / float64(max(1, len(s.Prefill)))
 	o.free = slices.Grow(o.free[:0], len(s.Prefill))
 	for p := range s.Prefill {
-		o.free = append(o.free, !s.Prefill[p].Unfit && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
+		o.free = append(o.free, !s.Prefill[p].Out && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
 	}
-	o.room = s.mostRoom()
+	o.room, o.soonest = s.mostRoom(), s.soonest()
 }
 
 // isOverdue says whether a request has waited too long.
@@ -179,10 +180,10 @@ func (o *Order) isOverdue(t *Ticket, now time.Duration) bool {
 // keepRoom closes the decode server with the most room to all but the oldest
 // overdue request that decode has no room for: smaller ones would take it as it
 // comes, for ever.
-func (o *Order) keepRoom(now time.Duration, s *Servers) {
+func (o *Order) keepRoom(s *Servers) {
 	var oldest *Ticket
 	for _, t := range o.waiting {
-		if t.Tokens > o.room && o.isOverdue(t, now) && (oldest == nil || t.Arrived < oldest.Arrived) {
+		if t.Tokens > o.room && o.isOverdue(t, s.Now) && (oldest == nil || t.Arrived < oldest.Arrived) {
 			oldest = t
 		}
 	}
@@ -190,8 +191,8 @@ func (o *Order) keepRoom(now time.Duration, s *Servers) {
 		return
 	}
 	for d := range s.Decode {
-		if !s.Decode[d].Unfit && s.Decode[d].Room == o.room {
-			s.Decode[d].Unfit = true
+		if !s.Decode[d].Out && s.Decode[d].Room == o.room {
+			s.Decode[d].Out = true
 			break
 		}
 	}
@@ -202,17 +203,16 @@ func (o *Order) keepRoom(now time.Duration, s *Servers) {
 // and whose best pair is free. It goes before shorter ones, but not elsewhere:
 // what it has waited for is there, and without it it would take so much longer
 // that everybody pays.
-func (o *Order) overdue(now time.Duration, s *Servers) Turn {
+func (o *Order) overdue(s *Servers) Turn {
 	var oldest Turn
 	if o.credit < 1 {
 		return oldest
 	}
-	soonest := s.soonest()
 	for _, t := range o.waiting {
-		if t.Tokens > o.room || !o.isOverdue(t, now) || (oldest.Ticket != nil && oldest.Ticket.Arrived <= t.Arrived) {
+		if t.Tokens > o.room || !o.isOverdue(t, s.Now) || (oldest.Ticket != nil && oldest.Ticket.Arrived <= t.Arrived) {
 			continue
 		}
-		if pair, cost := o.bestFree(t, s); !math.IsInf(cost, 1) && !o.busyIsBetter(t, s, cost, soonest) {
+		if pair, ok := o.mayGo(t, s, 0); ok {
 			oldest = Turn{Ticket: t, Pair: pair, Overdue: true}
 		}
 	}
@@ -223,7 +223,6 @@ func (o *Order) overdue(now time.Duration, s *Servers) Turn {
 // best pair is free.
 func (o *Order) shortest(s *Servers) Turn {
 	var best Turn
-	soonest := s.soonest()
 	least := math.Inf(1) // rank of best, with the prefill time with its own pair
 	first := 0.0         // prefill seconds of those that go first
 	for _, t := range o.waiting {
@@ -235,8 +234,8 @@ func (o *Order) shortest(s *Servers) Turn {
 		if t.Tokens > o.room {
 			continue
 		}
-		pair, cost := o.bestFree(t, s)
-		if math.IsInf(cost, 1) || o.busyIsBetter(t, s, cost-hold, soonest) {
+		pair, ok := o.mayGo(t, s, hold)
+		if !ok {
 			continue
 		}
 		rank := t.rank
@@ -250,37 +249,69 @@ func (o *Order) shortest(s *Servers) Turn {
 	return best
 }
 
+// mayGo returns the best pair of a request if it is free.
+func (o *Order) mayGo(t *Ticket, s *Servers, hold float64) (Pair, bool) {
+	if o.waitsOn(t, s, hold) {
+		return Pair{}, false
+	}
+	pair, cost := o.bestFree(t, s)
+	if math.IsInf(cost, 1) || o.busyIsBetter(t, s, cost-hold) {
+		return Pair{}, false
+	}
+	return pair, true
+}
+
+// waitsOn says whether the pair that a request was last seen to wait for is better than
+// all that are free: most wait for the same one as before, and need no search.
+func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
+	p, d := t.awaits.Prefill, t.awaits.Decode
+	if p == Alone || o.free[p] || s.Prefill[p].Out || !s.fits(t, &s.Decode[d]) {
+		return false
+	}
+	terms := s.Terms(t, t.awaits, o.price)
+	cost := hold + terms.Cost()
+	if t.alone+o.soonest <= cost {
+		return false
+	}
+	for p, free := range o.free {
+		if _, half := s.half(t, p, o.price); free && half+t.move[p]+o.soonest <= cost {
+			return false
+		}
+	}
+	return true
+}
+
 // bestFree is the best of the pairs that a request could have now, and its cost:
 // infinite if there is none.
 func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
-	pair, least := s.bestAlone(t)
+	pair, least := Pair{}, math.Inf(1)
 	for p, free := range o.free {
-		half := o.half(t, s, p)
-		if !free || half+t.move[p] >= least {
+		if _, half := s.half(t, p, o.price); !free || half+t.move[p]+o.soonest >= least {
 			continue
 		}
-		if d, decode := s.bestDecode(t, p); half+decode < least {
-			pair, least = Pair{p, d}, half+decode
+		if d, cost := s.bestFrom(t, p, o.price, least); cost < least {
+			pair, least = Pair{p, d}, cost
 		}
+	}
+	if t.alone+o.soonest >= least {
+		return pair, least
+	}
+	if alone, cost := s.bestAlone(t); cost < least {
+		return alone, cost
 	}
 	return pair, least
 }
 
 // busyIsBetter says whether a server that is not free costs less than limit.
-func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit, soonest float64) bool {
+func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
 	for p, free := range o.free {
-		half := o.half(t, s, p)
-		if free || s.Prefill[p].Unfit || half+t.move[p]+soonest >= limit {
+		if _, half := s.half(t, p, o.price); free || s.Prefill[p].Out || half+t.move[p]+o.soonest >= limit {
 			continue
 		}
-		if _, decode := s.bestDecode(t, p); half+decode < limit {
+		if d, cost := s.bestFrom(t, p, o.price, limit); cost < limit {
+			t.awaits = Pair{p, d}
 			return true
 		}
 	}
 	return false
-}
-
-// half is the part of a pair's cost that its prefill server decides.
-func (o *Order) half(t *Ticket, s *Servers, p int) float64 {
-	return s.Prefill[p].Ahead + t.Prefill[p] + o.price*t.Reference[p]
 }

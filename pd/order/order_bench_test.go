@@ -1,4 +1,4 @@
-package policy
+package order
 
 import (
 	"math/rand/v2"
@@ -12,9 +12,9 @@ import (
 func benchOrder() (*Order, *Servers) {
 	const servers, requests, racks = 32, 1000, 8
 	rng := rand.New(rand.NewPCG(1, 1))
-	s := &Servers{Prefill: make([]PrefillState, servers), Decode: make([]DecodeState, servers), Links: &LinkTable{}}
+	s := &Servers{Now: 20 * time.Second, Gate: true, Prefill: make([]PrefillState, servers), Decode: make([]DecodeState, servers), Links: &LinkTable{}}
 	for p := range servers {
-		s.Prefill[p].Ahead = 0.2 + 5*rng.Float64()
+		s.Prefill[p] = PrefillState{Ahead: 0.2 + 5*rng.Float64(), Self: -1}
 		for d := range servers {
 			perByte := 1 / 12.5e9
 			if p%racks != d%racks {
@@ -23,23 +23,22 @@ func benchOrder() (*Order, *Servers) {
 			s.Links.Latency = append(s.Links.Latency, 0.002)
 			s.Links.SecondsPerByte = append(s.Links.SecondsPerByte, perByte)
 		}
-		s.Decode[p] = DecodeState{Seconds: 0.02 + 0.01*rng.Float64(), Room: rng.IntN(1 << 20), Running: 10}
+		s.Decode[p] = DecodeState{Step: 0.02 + 0.01*rng.Float64(), PerToken: 1e-8, Used: 1 << 19, Room: rng.IntN(1 << 20), Running: 10}
 	}
+	s.Links.Fastest = 1 / 12.5e9
 	s.Prefill[7].Ahead = 0.05
-	o := NewOrder(DefaultOrder())
+	o := New(DefaultConfig())
 	for i := range requests {
 		whole := 0.05 + rng.ExpFloat64()
-		t := &Ticket{ID: int64(i), Arrived: time.Duration(i) * 10 * time.Millisecond, Tokens: 12_000,
+		t := &Ticket{ID: int64(i), Arrived: time.Duration(i) * 10 * time.Millisecond, Tokens: 12_000, Output: 300, Pace: 0.2, ITL: 0.1,
 			Prefill: make([]float64, servers), Reference: make([]float64, servers), Missing: make([]float64, servers)}
 		for p := range servers {
 			t.Prefill[p], t.Reference[p], t.Missing[p] = whole, whole, 4e9
+			t.Alone, t.Stall = append(t.Alone, whole), append(t.Stall, 0.2)
 		}
 		if i%2 == 0 {
 			p := rng.IntN(servers)
 			t.Prefill[p], t.Reference[p] = whole/5, whole/5
-			for range servers {
-				t.Alone = append(t.Alone, 50+whole)
-			}
 		}
 		o.Add(t, s.Links)
 	}
@@ -56,7 +55,7 @@ func BenchmarkOrderNext1000x32x32(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, ok := o.Next(20*time.Second, s); ok {
+		if _, ok := o.Next(s); ok {
 			b.Fatal("somebody went")
 		}
 	}
@@ -68,7 +67,7 @@ func BenchmarkOrderTurn1000x32x32(b *testing.B) {
 	o, s := benchOrder()
 	b.ReportAllocs()
 	for b.Loop() {
-		turn, ok := o.Next(20*time.Second, s)
+		turn, ok := o.Next(s)
 		if !ok {
 			b.Fatal("nobody went")
 		}
@@ -84,7 +83,7 @@ func BenchmarkOrderScratch1000x32x32(b *testing.B) {
 		for _, t := range o.waiting {
 			t.measure(s.Links)
 		}
-		o.Next(20*time.Second, s)
+		o.Next(s)
 		if o.Len() < 900 {
 			o, s = benchOrder()
 		}

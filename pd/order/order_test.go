@@ -1,4 +1,4 @@
-package policy
+package order
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 )
 
 // The cases of the order are text files that a person can dispute. Regenerate
-// with: go test ./loadtest/policy -run TestOrder_Golden -rewrite
+// with: go test ./pd/order -run TestOrder_Golden -rewrite
 func TestOrder_Golden(t *testing.T) {
-	datadriven.Walk(t, "testdata/order", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd != "next" {
 				d.Fatalf(t, "unknown command %s", d.Cmd)
@@ -33,15 +33,15 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 	if d.HasArg("now") {
 		now = argument(t, d, "now")
 	}
-	cfg := DefaultOrder()
+	cfg := DefaultConfig()
 	if d.HasArg("credit") {
 		cfg.OverdueShare = 1
 	}
-	o := NewOrder(cfg)
+	o := New(cfg)
 	if d.HasArg("credit") {
 		o.credit = 1
 	}
-	s := &Servers{}
+	s := &Servers{Gate: true}
 	type line struct {
 		kind   string
 		values map[string]float64
@@ -63,9 +63,9 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 	for _, l := range lines {
 		switch l.kind {
 		case "prefill":
-			s.Prefill = append(s.Prefill, PrefillState{Ahead: l.values["ahead"], Unfit: l.values["unfit"] > 0})
+			s.Prefill = append(s.Prefill, PrefillState{Self: -1, Ahead: l.values["ahead"], Out: l.values["unfit"] > 0})
 		case "decode":
-			s.Decode = append(s.Decode, DecodeState{Seconds: 0.02, Room: int(l.values["room"]), Running: int(l.values["running"])})
+			s.Decode = append(s.Decode, DecodeState{Step: 0.02, Room: int(l.values["room"]), Running: int(l.values["running"])})
 		}
 	}
 	s.Links = NewLinkTable(len(s.Prefill), len(s.Decode))
@@ -82,6 +82,8 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 	}
 	return playTurns(o, s, now)
 }
+
+func virtual(seconds float64) time.Duration { return time.Duration(seconds * 1e9) }
 
 func argument(t *testing.T, d *datadriven.TestData, name string) float64 {
 	var text string
@@ -105,9 +107,9 @@ func ticketOf(values map[string]float64, s *Servers) *Ticket {
 		t.Prefill, t.Reference = append(t.Prefill, seconds), append(t.Reference, seconds)
 	}
 	for range s.Decode {
-		t.Missing = append(t.Missing, values["gb"]*1e9)
+		t.Missing, t.Alone, t.Stall = append(t.Missing, values["gb"]*1e9), append(t.Alone, math.Inf(1)), append(t.Stall, 0)
 		if alone, set := values["alone"]; set {
-			t.Alone = append(t.Alone, alone)
+			t.Alone[len(t.Alone)-1] = alone
 		}
 	}
 	return t
@@ -116,8 +118,8 @@ func ticketOf(values map[string]float64, s *Servers) *Ticket {
 func playTurns(o *Order, s *Servers, now float64) string {
 	var b strings.Builder
 	for {
-		state := &Servers{Prefill: append([]PrefillState(nil), s.Prefill...), Decode: append([]DecodeState(nil), s.Decode...), Links: s.Links}
-		turn, ok := o.Next(virtual(now), state)
+		state := &Servers{Now: virtual(now), Gate: true, Prefill: append([]PrefillState(nil), s.Prefill...), Decode: append([]DecodeState(nil), s.Decode...), Links: s.Links}
+		turn, ok := o.Next(state)
 		if !ok {
 			break
 		}
@@ -144,14 +146,18 @@ func playTurns(o *Order, s *Servers, now float64) string {
 func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	prefills, decodes := rapid.IntRange(1, 5).Draw(t, "prefills"), rapid.IntRange(1, 5).Draw(t, "decodes")
 	seconds := rapid.Float64Range(0, 5)
-	s := &Servers{Links: NewLinkTable(prefills, decodes)}
-	for range prefills {
-		s.Prefill = append(s.Prefill, PrefillState{Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Unfit: rapid.IntRange(0, 9).Draw(t, "unfit") == 0})
+	s := &Servers{
+		Links: NewLinkTable(prefills, decodes), Now: 5 * time.Second, HandOff: 0.002,
+		Gate: rapid.Bool().Draw(t, "gate"), Start: Pair{rapid.IntRange(0, 10).Draw(t, "start"), 1},
+	}
+	s.Links.Fastest = rapid.SampledFrom([]float64{0, 1e-11}).Draw(t, "fastest")
+	for p := range prefills {
+		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Out: rapid.IntRange(0, 9).Draw(t, "unfit") == 0})
 	}
 	for range decodes {
 		s.Decode = append(s.Decode, DecodeState{
-			Seconds: rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-5).Draw(t, "per token"),
-			Running: rapid.IntRange(0, 3).Draw(t, "running"), Room: rapid.IntRange(0, 30_000).Draw(t, "room"), Unfit: rapid.IntRange(0, 9).Draw(t, "unfit") == 0,
+			Step: rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
+			Running: rapid.IntRange(0, 3).Draw(t, "running"), Room: rapid.IntRange(0, 30_000).Draw(t, "room"), Out: rapid.IntRange(0, 9).Draw(t, "unfit") == 0,
 		})
 	}
 	for i := range s.Links.Latency {
@@ -160,86 +166,113 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	}
 	var tickets []*Ticket
 	for id := range rapid.IntRange(1, 12).Draw(t, "tickets") {
-		k := &Ticket{ID: int64(id), Arrived: virtual(seconds.Draw(t, "arrived")), Tokens: rapid.IntRange(100, 20_000).Draw(t, "tokens")}
+		k := &Ticket{ID: int64(id), Arrived: virtual(seconds.Draw(t, "arrived")), Tokens: rapid.IntRange(100, 20_000).Draw(t, "tokens"),
+			Output: 300, Pace: 0.2, TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl")}
 		for range prefills {
 			k.Prefill, k.Reference = append(k.Prefill, seconds.Draw(t, "prefill")), append(k.Reference, seconds.Draw(t, "reference"))
 		}
 		for range decodes {
 			k.Missing = append(k.Missing, rapid.Float64Range(0, 5e9).Draw(t, "missing"))
 		}
-		if rapid.Bool().Draw(t, "may run alone") {
-			for range decodes {
-				k.Alone = append(k.Alone, seconds.Draw(t, "alone"))
-			}
+		for range decodes {
+			k.Alone = append(k.Alone, rapid.OneOf(seconds, rapid.Just(math.Inf(1))).Draw(t, "alone"))
+			k.Stall = append(k.Stall, rapid.Float64Range(0, 0.1).Draw(t, "stall"))
 		}
 		tickets = append(tickets, k)
 	}
 	return s, tickets
 }
 
-// slowNext is Next as its comment says it, without shortcuts, and without those
-// that are overdue.
-func slowNext(o *Order, s *Servers) (Turn, bool) {
+// slowCost is what a pair costs, as Servers.Best says it, infinite where it may not be.
+func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
+	d := &s.Decode[pair.Decode]
+	if d.Out || (s.Gate && d.Running > 0 && d.Room < t.Tokens) {
+		return math.Inf(1)
+	}
+	there, misses := d.Step+d.PerToken*float64(t.Tokens), 0
+	if t.ITL > 0 && there > t.ITL {
+		misses++
+	}
+	cost := t.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens*d.Running))
+	if !s.Gate && d.Running > 0 && d.Room < t.Tokens {
+		there += float64(t.Tokens-d.Room) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
+	}
+	if pair.Prefill == Alone {
+		there += t.Alone[pair.Decode]
+		cost += t.Alone[pair.Decode] * float64(d.Running+yetToCome)
+		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
+			misses = 1
+		}
+	} else {
+		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
+		if p.Out || p.Self == pair.Decode {
+			return math.Inf(1)
+		}
+		there += s.HandOff + p.Ahead + t.Prefill[pair.Prefill] + s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]
+		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*float64(p.Stalls)
+	}
+	if t.TTFT > 0 && there > t.TTFT-(s.Now-t.Arrived).Seconds() {
+		misses++
+	}
+	return there + cost + Miss*float64(misses)
+}
+
+// pairs yields every pair, and every decode server alone.
+func pairs(s *Servers) (all []Pair) {
+	for d := range s.Decode {
+		all = append(all, Pair{Alone, d})
+		for p := range s.Prefill {
+			all = append(all, Pair{p, d})
+		}
+	}
+	return all
+}
+
+// slowNext is the cost of what Next returns as its comment says it, without shortcuts,
+// and without those that are overdue: the least rank of those whose best pair is free.
+func slowNext(o *Order, s *Servers) (*Ticket, float64) {
 	price := o.cfg.Congestion * float64(o.Len()) / float64(len(s.Prefill))
-	var best Turn
-	least, first := math.Inf(1), 0.0
+	var best *Ticket
+	cost, least, first := math.Inf(1), math.Inf(1), 0.0
 	for _, t := range o.waiting {
 		hold := first / float64(len(s.Prefill))
 		first += t.shortest
-		var pair Pair
-		cost, free := math.Inf(1), false
-		for d := range s.Decode {
-			if !s.Decode[d].fits(t) {
-				continue
-			}
-			there := s.Decode[d].Seconds + s.Decode[d].PerToken*float64(t.Tokens)
-			if t.Alone != nil {
-				if c := t.Alone[d]*float64(1+s.Decode[d].Running) + there; c < cost {
-					pair, cost, free = Pair{Alone, d}, c, true
-				}
-			}
-			for p := range s.Prefill {
-				if s.Prefill[p].Unfit {
-					continue
-				}
-				i := p*len(s.Decode) + d
-				c := s.Prefill[p].Ahead + t.Prefill[p] + price*t.Reference[p] + s.Links.Latency[i] + t.Missing[d]*s.Links.SecondsPerByte[i] + there
-				idle := s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds()
-				if !idle {
-					c += hold
-				}
-				if c < cost {
-					pair, cost, free = Pair{p, d}, c, idle
+		busy, free, rank := math.Inf(1), math.Inf(1), 0.0
+		for _, pair := range pairs(s) {
+			c := slowCost(s, t, pair, price)
+			if pair.Prefill != Alone && s.Prefill[pair.Prefill].Ahead > o.cfg.Ahead.Seconds() {
+				busy = min(busy, c+hold)
+			} else if c < free {
+				free, rank = c, t.rank
+				if pair.Prefill != Alone {
+					rank += t.Prefill[pair.Prefill] - t.shortest
 				}
 			}
 		}
-		if !free {
-			continue
-		}
-		rank := t.rank
-		if pair.Prefill != Alone {
-			rank += t.Prefill[pair.Prefill] - t.shortest
-		}
-		if rank < least {
-			best, least = Turn{Ticket: t, Pair: pair}, rank
+		if free < math.Inf(1) && free <= busy && rank < least {
+			best, cost, least = t, free, rank
 		}
 	}
-	return best, best.Ticket != nil
+	return best, cost
 }
 
 func TestOrder_NextIsTheBestOfAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, tickets := randomFleet(t)
-		cfg := DefaultOrder()
+		cfg := DefaultConfig()
 		cfg.OverdueAfter = time.Hour
-		o := NewOrder(cfg)
+		o := New(cfg)
 		for _, k := range tickets {
 			o.Add(k, s.Links)
 		}
-		want, wantAny := slowNext(o, s)
-		got, any := o.Next(5*time.Second, s)
-		if any != wantAny || got.Ticket != want.Ticket || got.Pair != want.Pair {
-			t.Fatalf("went %+v (%v), want %+v (%v)", got, any, want, wantAny)
+		price := o.cfg.Congestion * float64(o.Len()) / float64(len(s.Prefill))
+		want, cost := slowNext(o, s)
+		got, any := o.Next(s)
+		switch {
+		case any != (want != nil) || got.Ticket != want:
+			t.Fatalf("went %+v (%v), want %+v", got, any, want)
+		case any && math.Abs(slowCost(s, want, got.Pair, price)-cost) > 1e-6:
+			t.Fatalf("it went to %+v at %f, the best costs %f", got.Pair, slowCost(s, want, got.Pair, price), cost)
 		}
 	})
 }
@@ -248,24 +281,16 @@ func TestServers_BestIsTheBestOfAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, tickets := randomFleet(t)
 		k, price := tickets[0], rapid.Float64Range(0, 5).Draw(t, "price")
-		_, got := s.Best(k, price)
+		pair, got := s.Best(k, price)
 		want := math.Inf(1)
-		for d := range s.Decode {
-			if !s.Decode[d].fits(k) {
-				continue
-			}
-			if k.Alone != nil {
-				want = min(want, k.Alone[d]*float64(1+s.Decode[d].Running)+s.Decode[d].own(k))
-			}
-			for p := range s.Prefill {
-				i := p*len(s.Decode) + d
-				if !s.Prefill[p].Unfit {
-					want = min(want, s.Prefill[p].Ahead+k.Prefill[p]+price*k.Reference[p]+s.Links.Latency[i]+k.Missing[d]*s.Links.SecondsPerByte[i]+s.Decode[d].own(k))
-				}
-			}
+		for _, each := range pairs(s) {
+			want = min(want, slowCost(s, k, each, price))
 		}
-		if math.Abs(got-want) > 1e-9 && got != want {
+		if got != want && math.Abs(got-want) > 1e-6 {
 			t.Fatalf("cost %f, the best of all is %f", got, want)
+		}
+		if !math.IsInf(got, 1) && math.Abs(slowCost(s, k, pair, price)-got) > 1e-6 {
+			t.Fatalf("%+v costs %f, not %f", pair, slowCost(s, k, pair, price), got)
 		}
 	})
 }
@@ -274,7 +299,7 @@ func TestServers_BestIsTheBestOfAll(t *testing.T) {
 func TestOrder_KeepsTicketsInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, tickets := randomFleet(t)
-		o := NewOrder(DefaultOrder())
+		o := New(DefaultConfig())
 		inside := make(map[*Ticket]bool)
 		for _, k := range tickets {
 			o.Add(k, s.Links)
@@ -307,8 +332,8 @@ func TestOrder_KeepsTicketsInOrder(t *testing.T) {
 // turn, in a time that its length sets, because it ages.
 func TestOrder_NobodyStarves(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	s := &Servers{Prefill: make([]PrefillState, 2), Decode: []DecodeState{{Seconds: 0.02}}, Links: NewLinkTable(2, 1)}
-	o := NewOrder(DefaultOrder())
+	s := &Servers{Gate: true, Prefill: []PrefillState{{Self: -1}, {Self: -1}}, Decode: []DecodeState{{Step: 0.02}}, Links: NewLinkTable(2, 1)}
+	o := New(DefaultConfig())
 	add := func(id int64, now, prefill float64) {
 		o.Add(&Ticket{ID: id, Arrived: virtual(now), Prefill: []float64{prefill, prefill}, Reference: []float64{prefill, prefill}, Missing: []float64{0}}, s.Links)
 	}
@@ -326,7 +351,8 @@ func TestOrder_NobodyStarves(t *testing.T) {
 		}
 		for {
 			state := *s
-			turn, ok := o.Next(virtual(now), &state)
+			state.Now = virtual(now)
+			turn, ok := o.Next(&state)
 			if !ok {
 				break
 			}

@@ -1,0 +1,231 @@
+package order
+
+import (
+	"math"
+	"time"
+)
+
+// Servers is the state of the fleet at one moment.
+type Servers struct {
+	Now     time.Duration // since the origin of the tickets
+	Prefill []PrefillState
+	Decode  []DecodeState
+	Links   *LinkTable
+	HandOff float64 // seconds that a second leg takes at all
+	// Gate keeps requests from decode servers without room for them. Without it a
+	// request is sent there all the same, and the wait for room is part of its cost.
+	Gate bool
+	// Start is where searches begin, at random, so that equal servers share.
+	Start Pair
+}
+
+// PrefillState is one prefill server.
+type PrefillState struct {
+	Ahead  float64 // seconds until it has done what was sent to it
+	Queued int     // requests sent to it and not answered
+	Stalls int     // sequences that decode there, and stand still while it prefills
+	Self   int     // the decode server that is the same one: not its pair; -1 is none
+	Out    bool    // it may not be chosen now
+}
+
+// DecodeState is one decode server. Where servers step together, Step is that of the
+// slowest, Running counts all of them, and PerToken is 0 where another one is slower.
+type DecodeState struct {
+	Step     float64 // seconds of its next step with one sequence more
+	PerToken float64 // seconds that each further token of KV adds to a step
+	Running  int     // sequences that each wait while a prompt is computed there
+	Used     int     // KV tokens in use or promised to requests on their way
+	// Room is the KV tokens that are neither. What running answers will still need is
+	// left out: they end about as fast as they grow, and a gate on their whole length
+	// halves the batch.
+	Room int
+	Out  bool // it may not be chosen now
+}
+
+// Miss is what each objective that a choice is predicted to miss adds to its cost: more
+// than any time, so that one that misses fewer wins, whatever the times.
+const Miss = 1e6
+
+// yetToCome is how many requests beyond its batch a decode server is taken to keep
+// waiting while it computes a prompt. With one more than a prefill server is charged on
+// arrival, an idle fleet still disaggregates unless the transfer outlasts the prefill;
+// the simulator's scenarios hardly tell numbers from 0 to 4 apart.
+const yetToCome = 2
+
+// fits says whether a request may be sent there now. An empty server takes anything:
+// there is nothing to wait for.
+func (s *Servers) fits(t *Ticket, d *DecodeState) bool {
+	return !d.Out && (!s.Gate || d.Room >= t.Tokens || d.Running == 0)
+}
+
+// StepSeconds is the step that the request will know there.
+func (d *DecodeState) StepSeconds(t *Ticket) float64 { return d.Step + d.PerToken*float64(t.Tokens) }
+
+// RoomSeconds is how long the server needs to free the KV that it lacks for the
+// request. Each sequence of its batch ends within the steps of an answer, so all that
+// is in use comes free about once in that time.
+func (d *DecodeState) RoomSeconds(t *Ticket) float64 {
+	if d.Room >= t.Tokens || d.Running == 0 {
+		return 0
+	}
+	return float64(t.Tokens-d.Room) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
+}
+
+// PaceSeconds is the time of its decoding there, to itself and to the batch that its KV
+// slows, at what a second of it is worth.
+func (d *DecodeState) PaceSeconds(t *Ticket) float64 {
+	return t.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
+}
+
+// behind is what a decode server adds to the cost of a request whose KV is there in
+// first seconds, and where the longest gap that this makes in a stream is at least gap.
+func (s *Servers) behind(t *Ticket, d *DecodeState, first, gap float64) float64 {
+	soon := d.StepSeconds(t)
+	cost := soon + d.PaceSeconds(t)
+	if t.ITL > 0 && max(soon, gap) > t.ITL {
+		cost += Miss
+	}
+	if !s.Gate {
+		room := d.RoomSeconds(t)
+		soon += room
+		cost += room
+	}
+	if t.TTFT > 0 && first+soon > s.due(t) {
+		cost += Miss
+	}
+	return cost
+}
+
+// due is the time that is left for the first token.
+func (s *Servers) due(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arrived).Seconds() }
+
+// half is the time of a request on a prefill server until its transfer begins, and all
+// that this server adds to its cost: also what the prefill takes from those who wait
+// for one, at price, and from those who decode there.
+func (s *Servers) half(t *Ticket, p int, price float64) (first, half float64) {
+	state := &s.Prefill[p]
+	first = s.HandOff + state.Ahead + t.Prefill[p]
+	return first, first + price*t.Reference[p] + t.Prefill[p]*float64(state.Stalls)
+}
+
+// Best is the pair with the least cost over all servers, free or not, and the cost;
+// infinite if there is none:
+//
+//	ahead + prefill + transfer + room + step + pace + burden, and Miss for each
+//	objective missed
+//
+// See Terms. price is what a second of prefill costs those who wait for one. The search begins
+// with the cheapest prefill server, and passes over what could not win even over the
+// nearest link.
+func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
+	pair, least := s.bestAlone(t)
+	nearest := s.nearest(t)
+	cheapest, lowest := -1, math.Inf(1)
+	for k := range s.Prefill {
+		p := turn(k+s.Start.Prefill, len(s.Prefill))
+		if _, half := s.half(t, p, price); !s.Prefill[p].Out && half < lowest {
+			cheapest, lowest = p, half
+		}
+	}
+	if cheapest < 0 || lowest+nearest >= least {
+		return pair, least
+	}
+	if d, cost := s.bestFrom(t, cheapest, price, least); cost < least {
+		pair, least = Pair{cheapest, d}, cost
+	}
+	for k := range s.Prefill {
+		p := turn(k+s.Start.Prefill, len(s.Prefill))
+		if _, half := s.half(t, p, price); p == cheapest || s.Prefill[p].Out || half+nearest >= least {
+			continue
+		}
+		if d, cost := s.bestFrom(t, p, price, least); cost < least {
+			pair, least = Pair{p, d}, cost
+		}
+	}
+	return pair, least
+}
+
+// turn is k, from 0 on again where it is beyond n.
+func turn(k, n int) int {
+	if k >= n {
+		return k % n
+	}
+	return k
+}
+
+// nearest is the least that a pair can cost behind its prefill server.
+func (s *Servers) nearest(t *Ticket) float64 {
+	least := math.Inf(1)
+	for d := range s.Decode {
+		if state := &s.Decode[d]; s.fits(t, state) {
+			least = min(least, t.Missing[d]*s.Links.Fastest+s.behind(t, state, 0, 0))
+		}
+	}
+	return least
+}
+
+// bestFrom is the decode server with which a prefill server costs least, and the cost:
+// infinite if there is none, or none below limit.
+func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64) {
+	first, half := s.half(t, p, price)
+	row := p * len(s.Decode)
+	latency, perByte := s.Links.Latency[row:row+len(s.Decode)], s.Links.SecondsPerByte[row:row+len(s.Decode)]
+	best, least := -1, math.Inf(1)
+	for k := range s.Decode {
+		d := turn(k+s.Start.Decode, len(s.Decode))
+		state := &s.Decode[d]
+		move := latency[d] + t.Missing[d]*perByte[d]
+		if half+move+state.Step >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
+			continue
+		}
+		if cost := half + move + s.behind(t, state, first+move, 0); cost < limit {
+			best, least, limit = d, cost, cost
+		}
+	}
+	return best, least
+}
+
+// bestAlone is the decode server that computes the prompt at least cost, to the request
+// and to the batch that waits meanwhile: infinite if there is none.
+func (s *Servers) bestAlone(t *Ticket) (Pair, float64) {
+	best, least := Pair{}, math.Inf(1)
+	for k := range t.Alone {
+		d := turn(k+s.Start.Decode, len(t.Alone))
+		state := &s.Decode[d]
+		if t.Alone[d] >= least || !s.fits(t, state) {
+			continue
+		}
+		cost := t.Alone[d]*float64(1+yetToCome+state.Running) + s.behind(t, state, t.Alone[d], t.Stall[d])
+		if cost < least {
+			best, least = Pair{Alone, d}, cost
+		}
+	}
+	return best, least
+}
+
+// soonest is the least step of any decode server.
+func (s *Servers) soonest() float64 {
+	least := math.Inf(1)
+	for d := range s.Decode {
+		if !s.Decode[d].Out {
+			least = min(least, s.Decode[d].Step)
+		}
+	}
+	return least
+}
+
+// mostRoom is the most room of any decode server; an empty one has room for anything,
+// and so has each where there is no gate.
+func (s *Servers) mostRoom() int {
+	most := -1
+	for d := range s.Decode {
+		switch state := &s.Decode[d]; {
+		case state.Out:
+		case state.Running == 0 || !s.Gate:
+			return math.MaxInt
+		default:
+			most = max(most, state.Room)
+		}
+	}
+	return most
+}

@@ -1,0 +1,60 @@
+package order
+
+import "math"
+
+// Terms are the parts of a pair's cost in seconds. The first five make the time to the
+// first token.
+type Terms struct {
+	Ahead    float64 // work on the server that prefills
+	Prefill  float64
+	Transfer float64 // KV on the link, and the second leg
+	Room     float64 // until the decode server has KV room
+	Step     float64 // one decode step there
+	Pace     float64 // its own decoding, and the slower decoding of others, at what they are worth
+	Burden   float64 // those who wait for prefill wait longer; on a decode server its batch stands still
+	Misses   int     // objectives of the request that it is predicted to miss
+}
+
+// First is the time to the first token.
+func (t *Terms) First() float64 { return t.Ahead + t.Prefill + t.Transfer + t.Room + t.Step }
+
+// Cost is what pairs are compared by.
+func (t *Terms) Cost() float64 { return t.First() + t.Pace + t.Burden + Miss*float64(t.Misses) }
+
+// Possible reports whether a request may ever have a pair: whether it is finite.
+func (s *Servers) Possible(t *Ticket, pair Pair) bool {
+	if pair.Prefill == Alone {
+		return !math.IsInf(t.Alone[pair.Decode], 1)
+	}
+	i := pair.Prefill*len(s.Decode) + pair.Decode
+	finite := t.Prefill[pair.Prefill] + t.Missing[pair.Decode] + s.Links.Latency[i]
+	return !math.IsInf(finite, 1) && s.Prefill[pair.Prefill].Self != pair.Decode
+}
+
+// Terms are what a possible pair costs, whether it may be chosen now or not. Searches add up the
+// same in fewer steps.
+func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
+	d := &s.Decode[pair.Decode]
+	terms := Terms{Step: d.StepSeconds(t), Pace: d.PaceSeconds(t)}
+	if !s.Gate {
+		terms.Room = d.RoomSeconds(t)
+	}
+	gap := terms.Step
+	if pair.Prefill == Alone {
+		terms.Prefill = t.Alone[pair.Decode]
+		terms.Burden = terms.Prefill * float64(yetToCome+d.Running)
+		gap = max(gap, t.Stall[pair.Decode])
+	} else {
+		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
+		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
+		terms.Transfer = s.HandOff + s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]
+		terms.Burden = price*t.Reference[pair.Prefill] + terms.Prefill*float64(p.Stalls)
+	}
+	if t.ITL > 0 && gap > t.ITL {
+		terms.Misses++
+	}
+	if t.TTFT > 0 && terms.First() > s.due(t) {
+		terms.Misses++
+	}
+	return terms
+}

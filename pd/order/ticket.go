@@ -1,0 +1,82 @@
+package order
+
+import (
+	"math"
+	"time"
+)
+
+// Alone in pair of a prefill server: the decode server computes the prompt itself.
+const Alone = -1
+
+// Pair is the servers of a request.
+type Pair struct {
+	Prefill, Decode int // Prefill is Alone where decode computes the prompt
+}
+
+// Ticket is a request that is to be bound: sizes, and what it would cost on each
+// server; no text. The slices are indexed by server; infinite is a server that the
+// request must not have.
+type Ticket struct {
+	ID      int64
+	Arrived time.Duration // since any fixed origin
+
+	Tokens    int     // KV that decode must have room for when it begins: the prompt
+	Output    float64 // tokens that the answer is expected to have
+	Pace      float64 // what a second of its decoding is worth, in seconds to the first token
+	TTFT, ITL float64 // objectives in seconds, 0 is none; TTFT is from Arrived
+
+	Prefill   []float64 // seconds of its prefill on each prefill server
+	Reference []float64 // the same at the speed of an average server
+	Missing   []float64 // bytes that each decode server lacks
+	// Alone is the seconds of its prefill on each decode server, and Stall the longest
+	// gap that it makes there in the streams of others.
+	Alone, Stall []float64
+
+	shortest float64   // of Prefill, or of Alone where it has no prefill server
+	rank     float64   // in Order: lower goes first
+	alone    float64   // the least that it can cost without a prefill server
+	awaits   Pair      // in Order: the pair, not free, that it was seen to wait for
+	move     []float64 // seconds, by prefill server: the fastest transfer to any decode server
+}
+
+// Resize makes the slices as long as the fleet, whatever is in them.
+func (t *Ticket) Resize(prefills, decodes int) {
+	t.Prefill, t.Reference = sized(t.Prefill, prefills), sized(t.Reference, prefills)
+	t.Missing, t.Alone, t.Stall = sized(t.Missing, decodes), sized(t.Alone, decodes), sized(t.Stall, decodes)
+}
+
+func sized(s []float64, n int) []float64 {
+	if cap(s) < n {
+		return make([]float64, n)
+	}
+	return s[:n]
+}
+
+// measure writes what follows from the costs alone.
+func (t *Ticket) measure(links *LinkTable) {
+	t.move = sized(t.move, len(t.Prefill))
+	t.shortest = math.Inf(1)
+	t.awaits = Pair{Alone, Alone}
+	for p, seconds := range t.Prefill {
+		t.shortest = min(t.shortest, seconds)
+		row := p * len(t.Missing)
+		latency, perByte := links.Latency[row:row+len(t.Missing)], links.SecondsPerByte[row:row+len(t.Missing)]
+		least := math.Inf(1)
+		for d, bytes := range t.Missing {
+			least = min(least, latency[d]+bytes*perByte[d])
+		}
+		t.move[p] = least
+	}
+	t.alone = math.Inf(1)
+	leastAlone := math.Inf(1)
+	for d, seconds := range t.Alone {
+		leastAlone = min(leastAlone, seconds)
+		if t.ITL > 0 && t.Stall[d] > t.ITL {
+			seconds += Miss
+		}
+		t.alone = min(t.alone, seconds)
+	}
+	if math.IsInf(t.shortest, 1) {
+		t.shortest = leastAlone
+	}
+}

@@ -1,0 +1,76 @@
+package pools
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var origin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const second = time.Second
+
+func lasting(estimate time.Duration) Work { return Work{Estimate: estimate} }
+
+func TestBacklog_OnlyTheOldestWearsOff(t *testing.T) {
+	var b Backlog
+	b.Begin(1, lasting(10*second), origin)
+	b.Begin(2, lasting(4*second), origin.Add(second))
+	for _, c := range []struct{ now, want time.Duration }{
+		{1 * second, 13 * second}, // 9 of the oldest, 4
+		{7 * second, 7 * second},
+		{60 * second, 7 * second}, // 0.3 of the oldest remains, however long it runs
+	} {
+		if got := b.Ahead(origin.Add(c.now)); got != c.want {
+			t.Errorf("ahead at %v: %v, want %v", c.now, got, c.want)
+		}
+	}
+}
+
+// One that runs over does not make the next look done.
+func TestBacklog_AnAnswerStartsTheNext(t *testing.T) {
+	var b Backlog
+	at := func(d time.Duration) time.Time { return origin.Add(d) }
+	b.Begin(1, lasting(2*second), origin)
+	b.Begin(2, lasting(5*second), origin)
+	if ended, known := b.End(1, at(9*second)); !known || ended.Served != 9*second || ended.Alone {
+		t.Errorf("ended %+v, known %v, want 9 s, not alone", ended, known)
+	}
+	if got := b.Ahead(at(10 * second)); got != 4*second {
+		t.Errorf("ahead %v, want 4 s: the second began at 9 s", got)
+	}
+	if ended, _ := b.End(2, at(12*second)); ended.Served != 3*second {
+		t.Errorf("served %v, want 3 s: since the answer before", ended.Served)
+	}
+	if _, known := b.End(2, at(13*second)); known || b.Ahead(at(13*second)) != 0 || b.Len() != 0 {
+		t.Error("an ended request is still there")
+	}
+	b.Begin(3, lasting(second), at(20*second))
+	if ended, _ := b.End(3, at(21*second)); ended.Served != second || !ended.Alone {
+		t.Errorf("alone on an idle server: %+v", ended)
+	}
+}
+
+func TestBacklog_FallsToIsWhenAheadGetsThere(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var b Backlog
+		seconds := rapid.Int64Range(0, 20_000)
+		now := origin
+		for id := range rapid.Uint64Range(1, 5).Draw(t, "requests") {
+			now = now.Add(time.Duration(seconds.Draw(t, "later")) * time.Millisecond)
+			b.Begin(id, lasting(time.Duration(seconds.Draw(t, "estimate"))*time.Millisecond), now)
+		}
+		limit := time.Duration(seconds.Draw(t, "limit")) * time.Millisecond
+		in, ok := b.FallsTo(limit, now)
+		at := now.Add(in)
+		switch {
+		case ok && (in < 0 || b.Ahead(at) > limit):
+			t.Fatalf("in %v it is %v, above %v", in, b.Ahead(at), limit)
+		case ok && in > 0 && b.Ahead(at.Add(-time.Millisecond)) <= limit:
+			t.Fatalf("it is %v before that already", b.Ahead(at.Add(-time.Millisecond)))
+		case !ok && b.Ahead(now.Add(time.Hour)) <= limit:
+			t.Fatalf("it never falls to %v, but in an hour it is %v", limit, b.Ahead(now.Add(time.Hour)))
+		}
+	})
+}
