@@ -43,8 +43,8 @@ var containers = map[string]bool{
 	"extra_args":      true,
 }
 
-// stripControl returns the body without control fields. Keys are compared
-// decoded and without regard to case.
+// stripControl returns the body without control fields, as if the client had sent it
+// so. Keys are compared decoded and without regard to case.
 func stripControl(body pd.Body) (pd.Body, error) {
 	var edits []pd.Edit
 	for _, key := range body.Keys() {
@@ -65,14 +65,14 @@ func stripControl(body pd.Body) (pd.Body, error) {
 		if err != nil {
 			return pd.Body{}, err
 		}
-		if len(clean.Keys()) != len(inner.Keys()) || len(clean.Bytes()) != len(inner.Bytes()) {
+		if len(clean.Keys()) != len(inner.Keys()) || clean.Len() != inner.Len() {
 			edits = append(edits, pd.Edit{Key: key, Value: clean.Bytes()})
 		}
 	}
 	if len(edits) == 0 {
 		return body, nil
 	}
-	return body.With(edits...), nil
+	return pd.ParseBody(body.With(edits...).Bytes())
 }
 
 // forwarded are the client's headers that engines get. Everything else stays

@@ -55,8 +55,6 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 		x.fail(c, err)
 		return nil
 	}
-	c.Request().ResetBody() // the copy is all that is needed, for as long as the stream lasts
-
 	x.stop = watchClient(x.conn, x.cancel)
 	answer, err := s.pd.Run(x.ctx, req)
 	switch {
@@ -113,7 +111,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if x.key, err = x.server.whose(c); err != nil {
 		return nil, err
 	}
-	if req, err = parse(x.dialect, bytes.Clone(c.Request().Body())); err != nil {
+	if req, err = parse(x.dialect, takeBody(c)); err != nil {
 		return nil, err
 	}
 	req.ID, req.Header = x.id, engineHeader(c, x.server.door.Open())
@@ -126,6 +124,22 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	}
 	x.visit, err = x.key.Admit(req.PromptTokens, time.Now())
 	return req, err
+}
+
+// keptBuffer is up to which size, in bytes, a connection keeps its buffer for the next
+// body.
+const keptBuffer = 64 << 10
+
+// takeBody returns the body, which is then held once: a connection keeps its buffer for
+// as long as the stream lasts, and a long one would be as much again.
+func takeBody(c *fiber.Ctx) []byte {
+	body := bytes.Clone(c.Request().Body())
+	if len(body) > keptBuffer {
+		c.Request().SwapBody(nil)
+	} else {
+		c.Request().ResetBody()
+	}
+	return body
 }
 
 // knownModel refuses models that nobody serves, and answers that no server of
@@ -163,6 +177,10 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 	c.Set(fiber.HeaderContentType, "text/event-stream; charset=utf-8")
 	c.Set(fiber.HeaderCacheControl, "no-cache")
 	c.Set("X-Accel-Buffering", "no")
+	if !c.Request().Header.IsHTTP11() {
+		x.relayPlain(c, newRelay(x, answer.Stream))
+		return
+	}
 	c.Context().SetBodyStream(newRelay(x, answer.Stream), -1)
 }
 

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime/debug"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -125,4 +127,35 @@ func (r *relay) Close() error {
 	r.span.End()
 	r.x.close(outcome, 200)
 	return nil
+}
+
+// relayPlain streams to a client of HTTP/1.0, which knows no chunks: the answer ends
+// with the connection. fasthttp would send chunks, so it is written past it, in the
+// connection's own goroutine, for which a drain waits.
+func (x *exchange) relayPlain(c *fiber.Ctx, r *relay) {
+	ctx := c.Context()
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(net.Conn) {}) // closes the connection once this handler has returned
+	defer func() { _ = r.Close() }()
+
+	head := []byte("HTTP/1.0 200 OK\r\nConnection: close\r\n")
+	for name, value := range c.Response().Header.All() {
+		if string(name) != fiber.HeaderContentLength {
+			head = append(append(append(append(head, name...), ": "...), value...), "\r\n"...)
+		}
+	}
+	if _, err := x.conn.Write(append(head, "\r\n"...)); err != nil {
+		return
+	}
+	for piece := make([]byte, coalesce); ; {
+		n, err := r.Read(piece)
+		if n > 0 {
+			if _, gone := x.conn.Write(piece[:n]); gone != nil {
+				return
+			}
+		}
+		if err != nil {
+			return // a stream that broke has said so in its last event
+		}
+	}
 }

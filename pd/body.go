@@ -1,11 +1,15 @@
 package pd
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"math/bits"
+	"net"
 	"unicode/utf8"
 )
 
@@ -20,16 +24,24 @@ var ErrNotObject = errors.New("the body must be a JSON object")
 // Body is a JSON object as bytes, with the places of its fields. Decoding and
 // encoding it again would reorder nested keys (the chat template sees them, so
 // prefix hashes change), round 64-bit integers and re-escape text.
+//
+// Bodies are long, and each is held for as long as its answer takes: an edited body
+// shares the bytes of what it was made from, and is sent without ever being put
+// together.
 type Body struct {
-	raw    []byte
+	source []byte // as parsed; nil for a body that was made of nothing
+	edited bool
 	fields []field
 }
 
+// field is one member of the object: its bytes, and where in them the value starts.
 type field struct {
-	key        string
-	start, end int // the member, key and value
-	value      int // where the value starts; it ends at end
+	key    string
+	member []byte
+	value  int
 }
+
+func (f *field) raw() Value { return f.member[f.value:] }
 
 // ParseBody checks that raw is one well-formed JSON object in UTF-8, nested at
 // most 256 deep and without a key that appears twice: parsers disagree on which
@@ -56,7 +68,7 @@ func ParseBody(raw []byte) (Body, error) {
 	if err := unique(s.fields); err != nil {
 		return Body{}, err
 	}
-	return Body{raw: raw, fields: s.fields}, nil
+	return Body{source: raw, fields: s.fields}, nil
 }
 
 func unique(fields []field) error {
@@ -81,8 +93,72 @@ func quoteShort(key string) string {
 	return fmt.Sprintf("%q", key)
 }
 
-// Bytes returns the body as it stands; nobody may change it.
-func (b Body) Bytes() []byte { return b.raw }
+// Source returns the bytes that the body was parsed from, without the edits since;
+// nobody may change them.
+func (b Body) Source() []byte {
+	if b.source == nil {
+		return b.Bytes()
+	}
+	return b.source
+}
+
+// Len is the length of the body as it stands, in bytes.
+func (b Body) Len() int {
+	if !b.edited {
+		return len(b.source)
+	}
+	n := len("{}") + max(0, len(b.fields)-1)
+	for i := range b.fields {
+		n += len(b.fields[i].member)
+	}
+	return n
+}
+
+// Bytes returns the body as it stands, put together anew if it was edited; nobody may
+// change them.
+func (b Body) Bytes() []byte {
+	if !b.edited {
+		return b.source
+	}
+	out := make([]byte, 0, b.Len())
+	for part := range b.parts() {
+		out = append(out, part...)
+	}
+	return out
+}
+
+// parts are the pieces that make up the body.
+func (b Body) parts() iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		if !b.edited {
+			yield(b.source)
+			return
+		}
+		before := []byte("{")
+		for i := range b.fields {
+			if !yield(before) || !yield(b.fields[i].member) {
+				return
+			}
+			before = []byte(",")
+		}
+		if len(b.fields) == 0 && !yield([]byte("{")) {
+			return
+		}
+		yield([]byte("}"))
+	}
+}
+
+// Reader returns the body as a stream. It may be read more than once, by a Reader each.
+func (b Body) Reader() io.Reader {
+	if !b.edited {
+		return bytes.NewReader(b.source)
+	}
+	parts := make(net.Buffers, 0, 2*len(b.fields)+2)
+	for part := range b.parts() {
+		parts = append(parts, part)
+	}
+	return &parts
+}
 
 // Keys returns the keys in the order of the body.
 func (b Body) Keys() []string {
@@ -95,9 +171,9 @@ func (b Body) Keys() []string {
 
 // Get returns the raw JSON of a field's value, nil if the field is absent.
 func (b Body) Get(key string) Value {
-	for _, f := range b.fields {
-		if f.key == key {
-			return Value(b.raw[f.value:f.end])
+	for i := range b.fields {
+		if b.fields[i].key == key {
+			return b.fields[i].raw()
 		}
 	}
 	return nil
@@ -113,18 +189,15 @@ type Edit struct {
 // new ones come last in the order of the edits, all other bytes of members are
 // untouched.
 func (b Body) With(edits ...Edit) Body {
-	size := len(b.raw) + 2
-	for _, e := range edits {
-		size += len(e.Key) + len(e.Value) + 4
-	}
-	out := Body{raw: append(make([]byte, 0, size), '{'), fields: make([]field, 0, len(b.fields)+len(edits))}
-	for _, f := range b.fields {
+	out := Body{source: b.source, edited: true, fields: make([]field, 0, len(b.fields)+len(edits))}
+	for i := range b.fields {
+		f := &b.fields[i]
 		edit, found := lastEdit(edits, f.key)
 		switch {
 		case !found:
-			out.member(f.key, b.raw[f.start:f.value], b.raw[f.value:f.end])
+			out.fields = append(out.fields, *f)
 		case edit.Value != nil:
-			out.member(f.key, b.raw[f.start:f.value], edit.Value)
+			out.fields = append(out.fields, newField(f.key, f.member[:f.value], edit.Value))
 		}
 	}
 	for i, e := range edits {
@@ -135,19 +208,15 @@ func (b Body) With(edits ...Edit) Body {
 			continue
 		}
 		key, _ := json.Marshal(e.Key) // a string always marshals
-		out.member(e.Key, append(key, ':'), e.Value)
+		out.fields = append(out.fields, newField(e.Key, append(key, ':'), e.Value))
 	}
-	out.raw = append(out.raw, '}')
 	return out
 }
 
-func (b *Body) member(key string, head, value []byte) {
-	if len(b.fields) > 0 {
-		b.raw = append(b.raw, ',')
-	}
-	start := len(b.raw)
-	b.raw = append(append(b.raw, head...), value...)
-	b.fields = append(b.fields, field{key: key, start: start, value: start + len(head), end: len(b.raw)})
+// newField makes a member of its head, which is key and colon, and its value.
+func newField(key string, head, value []byte) field {
+	member := append(append(make([]byte, 0, len(head)+len(value)), head...), value...)
+	return field{key: key, member: member, value: len(head)}
 }
 
 func lastEdit(edits []Edit, key string) (Edit, bool) {
@@ -325,7 +394,7 @@ func (s *scanner) object(depth int) error {
 			if !ok {
 				return s.bad("a key is no valid string")
 			}
-			s.fields = append(s.fields, field{key: key, start: start, value: value, end: s.at})
+			s.fields = append(s.fields, field{key: key, member: s.raw[start:s.at:s.at], value: value - start})
 		}
 		switch s.next() {
 		case ',':

@@ -43,7 +43,7 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 }
 
 // bodyOf is a request whose body has that many bytes.
-func bodyOf(bytes int) *Request { return &Request{Body: Body{raw: make([]byte, bytes)}} }
+func bodyOf(bytes int) *Request { return &Request{Body: Body{source: make([]byte, bytes)}} }
 
 func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

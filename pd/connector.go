@@ -50,7 +50,7 @@ func connectorOf(s *pools.Server) *connector { return connectors[s.Connector] }
 
 // legRequest is what an engine is sent for one leg.
 type legRequest struct {
-	body   []byte
+	body   Body
 	header http.Header // besides the client's; nil: none
 }
 

@@ -153,7 +153,7 @@ func TestNIXL_PrefillBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := nixlPrefill(&transfer{req: &Request{Dialect: Chat, Body: body}}).body
+	got := nixlPrefill(&transfer{req: &Request{Dialect: Chat, Body: body}}).body.Bytes()
 	want := `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_completion_tokens":1,"n":1,` +
 		`"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993,` +
 		`"ignore_eos":true,"kv_transfer_params":` + prefillParams + `,"max_tokens":1}`
@@ -172,7 +172,7 @@ func TestNIXL_HandoffIsVerbatim(t *testing.T) {
 	if told := h.coverage(); !h.Kept || told != (coverage{48, Count{16, true}}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
-	if got, want := string(h.leg.body), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}`; got != want {
+	if got, want := string(h.leg.body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -181,7 +181,7 @@ func TestNIXL_NoHandoffIsNormal(t *testing.T) {
 	body, _ := ParseBody([]byte(`{"model":"m"}`))
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
 		got := nixlDecode(&transfer{req: &Request{Body: body}}, []byte(answer))
-		if got.kept || string(got.leg.body) != `{"model":"m"}` {
+		if got.kept || string(got.leg.body.Bytes()) != `{"model":"m"}` {
 			t.Errorf("%s: %+v", answer, got)
 		}
 	}

@@ -1,7 +1,6 @@
 package pd
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net"
@@ -38,11 +37,12 @@ func NewTransport(connect time.Duration) *http.Transport {
 // send posts one leg and returns when the engine's headers are there. The
 // transport is used bare: no redirect is followed, nothing is sent twice.
 func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part legRequest) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, bytes.NewReader(part.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, part.body.Reader())
 	if err != nil {
 		return nil, err
 	}
 	req.GetBody = nil // net/http must not send it again by itself
+	req.ContentLength = int64(part.body.Len())
 	req.Header = header.Clone()
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "tandem")

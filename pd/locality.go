@@ -83,7 +83,8 @@ func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix 
 	if p.source = l.source(base); p.source == nil {
 		return p
 	}
-	p.prompt = tokens.Prompt{API: api, Body: req.Body.Bytes(), Model: req.Model, Salt: req.Salt}
+	// Nothing that the gateway edits is part of the prompt, so what was sent will do.
+	p.prompt = tokens.Prompt{API: api, Body: req.Body.Source(), Model: req.Model, Salt: req.Salt}
 	if req.Model != base {
 		p.prompt.Adapter = req.Model
 	}

@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,8 @@ type Metrics struct {
 	cachedToks  *prometheus.CounterVec // model
 	brokenAfter *prometheus.CounterVec // server
 	migrations  *prometheus.CounterVec // outcome
+
+	byServer []seriesByServer // those above with a label for the server
 }
 
 var (
@@ -36,14 +39,21 @@ var (
 
 // NewMetrics registers the metrics of pd, its queue and its quarantine.
 func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *Metrics {
+	var byServer []seriesByServer
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 		reg.MustRegister(h)
+		if slices.Contains(labels, serverLabel) {
+			byServer = append(byServer, h)
+		}
 		return h
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		reg.MustRegister(c)
+		if slices.Contains(labels, serverLabel) {
+			byServer = append(byServer, c)
+		}
 		return c
 	}
 	m := &Metrics{
@@ -70,6 +80,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			Name: "tandem_retry_budget_exhausted_total", Help: "Retries not made because the budget was spent.",
 		}),
 	}
+	m.byServer = byServer
 	reg.MustRegister(m.gap, m.exhausted,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_quarantined_requests", Help: "Requests that are refused because they were in flight on two servers when they died."},
 			func() float64 { return float64(suspects.held(time.Now())) }),

@@ -30,7 +30,7 @@ var offload = &connector{
 
 // legWith is the client's body with edits.
 func (r *Request) legWith(edits ...Edit) legRequest {
-	return legRequest{body: r.Body.With(edits...).Bytes()}
+	return legRequest{body: r.Body.With(edits...)}
 }
 
 func quoted(s string) []byte {

@@ -4,7 +4,7 @@ package pd
 // and one sample, without what belongs to the answer. What shapes the prompt (messages,
 // tools, response format, adapter, media) stays byte for byte, so that both legs
 // tokenise alike.
-func oneToken(t *transfer, more ...Edit) []byte {
+func oneToken(t *transfer, more ...Edit) Body {
 	req := t.req
 	edits := []Edit{
 		{"stream", []byte("false")},
@@ -34,5 +34,5 @@ func oneToken(t *transfer, more ...Edit) []byte {
 			edits = append(edits, Edit{samples, []byte("1")})
 		}
 	}
-	return req.Body.With(edits...).Bytes()
+	return req.Body.With(edits...)
 }

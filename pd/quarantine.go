@@ -38,7 +38,9 @@ func NewQuarantine() *Quarantine { return &Quarantine{suspects: make(map[uint64]
 func (r *Request) Fingerprint() uint64 {
 	h := xxhash.New()
 	_, _ = h.WriteString(r.Dialect.Name) // a hash takes everything
-	_, _ = h.Write(r.Body.Bytes())
+	for part := range r.Body.parts() {
+		_, _ = h.Write(part)
+	}
 	return h.Sum64()
 }
 

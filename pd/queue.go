@@ -66,7 +66,7 @@ func (q *Queue) Enter(ctx context.Context, req *Request) (leave func(), err erro
 	if !req.Deadline.IsZero() && req.Deadline.Before(until) {
 		until, late = req.Deadline, ErrDeadline
 	}
-	p := &place{class: req.Class, tenant: req.Tenant, bytes: int64(len(req.Body.Bytes())), gone: make(chan struct{})}
+	p := &place{class: req.Class, tenant: req.Tenant, bytes: int64(req.Body.Len()), gone: make(chan struct{})}
 	if wait, ok := q.join(p, until.Sub(now), now); !ok {
 		if wait > 0 {
 			return nil, late

@@ -26,7 +26,7 @@ func sglangPrefill(t *transfer) legRequest {
 	if t.from.Rank != nil {
 		edits = append(edits, Edit{"routed_dp_rank", number(*t.from.Rank)})
 	}
-	return legRequest{body: t.req.Body.With(edits...).Bytes()}
+	return legRequest{body: t.req.Body.With(edits...)}
 }
 
 func sglangDecode(t *transfer, _ []byte) handed {
@@ -37,7 +37,7 @@ func sglangDecode(t *transfer, _ []byte) handed {
 	if t.from.Rank != nil {
 		edits = append(edits, Edit{"disagg_prefill_dp_rank", number(*t.from.Rank)})
 	}
-	return handed{leg: legRequest{body: t.req.Body.With(edits...).Bytes()}, kept: true}
+	return handed{leg: legRequest{body: t.req.Body.With(edits...)}, kept: true}
 }
 
 // bootstrap says where the engines meet: a room for each answer, in arrays when there

@@ -29,10 +29,10 @@ func TestSGLang_BodiesOfBothLegs(t *testing.T) {
 			t.Fatal(err)
 		}
 		tr := &transfer{req: &Request{Dialect: Chat, Body: body}, from: &pools.Server{Spec: c.from}, to: &pools.Server{Spec: c.to}, rooms: c.rooms}
-		if got := string(sglangPrefill(tr).body); got != c.prefill {
+		if got := string(sglangPrefill(tr).body.Bytes()); got != c.prefill {
 			t.Errorf("%s: prefill\ngot  %s\nwant %s", c.name, got, c.prefill)
 		}
-		if got := string(sglangDecode(tr, nil).leg.body); got != c.decode {
+		if got := string(sglangDecode(tr, nil).leg.body.Bytes()); got != c.decode {
 			t.Errorf("%s: decode\ngot  %s\nwant %s", c.name, got, c.decode)
 		}
 	}

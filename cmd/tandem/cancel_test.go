@@ -207,3 +207,23 @@ func TestDrain_StreamsFinishAndNewConnectionsAreRefused(t *testing.T) {
 		t.Errorf("drained with: %v", err)
 	}
 }
+
+func TestDrain_ConnectionsToTheAdminPortThatAreOnlyOpenDoNotDelayIt(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	for _, said := range []string{"", "GET /met", "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.admin, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = fmt.Fprint(conn, said)
+	}
+	eventually(t, "they are accepted", func() bool { return c.get("/livez").status == 200 })
+	start := time.Now()
+	if err := c.stop(); err != nil {
+		t.Errorf("stopped with: %v", err)
+	}
+	if took := time.Since(start); took > 3*time.Second { // net/http alone waits 5 s for the silent one
+		t.Errorf("the drain took %v", took)
+	}
+}

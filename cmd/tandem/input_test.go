@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -344,4 +345,41 @@ func TestInput_ARefusedBodyIsReadToItsEnd(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
+}
+
+// HTTP/1.0 knows no chunks: a stream ends with its connection.
+func TestInput_AClientOfHTTP10GetsAStreamWithoutChunks(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	ask := func(body string) (head, text string) {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		all, err := io.ReadAll(conn)
+		if err != nil {
+			t.Fatalf("%v after %.200s", err, all)
+		}
+		head, text, _ = strings.Cut(string(all), "\r\n\r\n")
+		return strings.ToLower(head), text
+	}
+	body := chatBody(`,"stream":true`)
+	head, text := ask(body)
+	if !strings.HasPrefix(head, "http/1.0 200 ok") || !strings.Contains(head, "text/event-stream") || !strings.Contains(head, "x-request-id: ") || strings.Contains(head, "chunked") || strings.Contains(head, "content-length") {
+		t.Errorf("head %s", head)
+	}
+	if !strings.HasPrefix(text, "data: {") || !strings.HasSuffix(text, "data: [DONE]\n\n") || strings.Count(text, "data: ") != len(c.post(chatPath, body).events) {
+		t.Errorf("body %.300s", text)
+	}
+	if head, text := ask(chatBody("")); !strings.Contains(head, "content-length") || !gjson.Valid(text) {
+		t.Errorf("a whole answer: %s\n%.200s", head, text)
+	}
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 5})
+	if _, text := ask(body); !strings.Contains(text, `"error"`) || strings.Contains(text, "[DONE]") {
+		t.Errorf("a stream that broke: %.500s", text)
+	}
+	c.decode[0].ClearFaults()
+	eventually(t, "nothing is in flight", func() bool { return c.metric("tandem_in_flight_requests") == 0 })
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/redis/go-redis/v9"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -118,7 +119,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	n.orchestrator = o
 	n.server = gateway.New(cfg.gateway, n.door, o, gateway.NewMetrics(reg))
 	n.admin = &http.Server{
-		Handler:           gateway.Guarded(token, gateway.Admin(n.fleet, o, reg, n.draining.Load)),
+		Handler:           gateway.Guarded(token, gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
@@ -129,6 +130,18 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		return nil, errors.Join(err, n.orca.Close(), n.clients.Close(), n.operator.Close())
 	}
 	return n, nil
+}
+
+// scraped gives the registry without the series of servers that are gone.
+func (n *node) scraped(reg *prometheus.Registry, metrics *pd.Metrics) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		there := make(map[string]bool)
+		for _, s := range n.fleet.Servers() {
+			there[s.ID()] = true
+		}
+		metrics.Keep(func(server string) bool { return there[server] })
+		return reg.Gather()
+	})
 }
 
 // openDoor returns a door with the keys of the configured file.
@@ -168,7 +181,7 @@ func (n *node) run(ctx context.Context) error {
 
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drainTimeout)
 	defer cancel()
-	err = errors.Join(err, n.server.Shutdown(drain), n.admin.Shutdown(drain), n.orca.Close())
+	err = errors.Join(err, n.server.Shutdown(drain), n.stopAdmin(drain), n.orca.Close())
 	ended()
 	<-background
 	n.orchestrator.Wait()
@@ -180,6 +193,19 @@ func (n *node) run(ctx context.Context) error {
 		n.log.Warn("some traces were not sent", "error", ferr.Error())
 	}
 	return err
+}
+
+// adminDrain is how long what an operator asked may take to be answered. Connections
+// that are only open would be waited for without it.
+const adminDrain = 500 * time.Millisecond
+
+func (n *node) stopAdmin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, adminDrain)
+	defer cancel()
+	if n.admin.Shutdown(ctx) == nil {
+		return nil
+	}
+	return n.admin.Close()
 }
 
 func ignoreClosed(err error) error {

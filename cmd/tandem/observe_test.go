@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // received are the spans that a collector got.
@@ -235,5 +236,44 @@ func TestObserve_NothingLeaks(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), `"request_id"`) {
 		t.Error("the log does not name requests")
+	}
+}
+
+// Servers that come and go leave no series behind.
+func TestObserve_SeriesOfServersThatAreGoneAreDropped(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	stays := c.node.fleet.Servers()
+	series := func() (n int) {
+		for line := range strings.Lines(c.get("/metrics").body) {
+			if strings.Contains(line, `server="`) {
+				n++
+			}
+		}
+		return n
+	}
+	serve := func() {
+		for range 4 {
+			if got := c.post(chatPath, chatBody(`,"stream":true`)); got.status != 200 {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		eventually(t, "nothing is in flight", func() bool { return c.metric("tandem_in_flight_requests") == 0 })
+	}
+	apply := func(specs ...pools.Spec) {
+		if err := c.node.sources.Set("configuration", specs); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "all are up", func() bool { return c.metric("tandem_server_up") == float64(len(specs)) })
+	}
+	serve()
+	before := series()
+	for range 3 {
+		p, d := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)
+		apply(pools.Spec{URL: p.URL(), Role: pools.Prefill, Connector: "nixl"}, pools.Spec{URL: d.URL(), Role: pools.Decode, Connector: "nixl"})
+		serve()
+	}
+	apply(stays[0].Spec, stays[1].Spec)
+	if after := series(); after > before {
+		t.Errorf("%d series by server, %d after three others came and went", before, after)
 	}
 }
