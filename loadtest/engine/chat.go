@@ -14,6 +14,7 @@ type chatRequest struct {
 	MaxCompletionTokens   *int            `json:"max_completion_tokens"`
 	Logprobs              bool            `json:"logprobs"`
 	TopLogprobs           *int            `json:"top_logprobs"`
+	PromptIDs             []int32         `json:"prompt_token_ids"`      // instead of the messages (TensorRT-LLM)
 	AddGenerationPrompt   *bool           `json:"add_generation_prompt"` // true if not given
 	ContinueFinalMessage  bool            `json:"continue_final_message"`
 	ReturnTokensAsTokenID bool            `json:"return_tokens_as_token_ids"`
@@ -47,11 +48,14 @@ func (e *Engine) prepare(x *exchange, in *chatRequest) (*chatWork, error) {
 			}
 		}
 	}
-	prompt, err := e.render(conversation{
-		tools: in.Tools, messages: in.Messages,
-		addGeneration: in.AddGenerationPrompt == nil || *in.AddGenerationPrompt,
-		continueFinal: in.ContinueFinalMessage,
-	})
+	prompt, err := in.PromptIDs, e.checkTokens(in.PromptIDs)
+	if err == nil && prompt == nil {
+		prompt, err = e.render(conversation{
+			tools: in.Tools, messages: in.Messages,
+			addGeneration: in.AddGenerationPrompt == nil || *in.AddGenerationPrompt,
+			continueFinal: in.ContinueFinalMessage,
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +108,12 @@ func (e *Engine) chat(x *exchange) error {
 		ID: "chatcmpl-" + x.id, Object: "chat.completion", Created: now(), Model: e.modelName(in.Model),
 		Usage: e.usageOfAnswers(j.prompts, all), KVTransferParams: handoffOf(all),
 	}
-	if in.ReturnTokenIDs {
+	if in.ReturnTokenIDs || work.generation.transfer.prefillLeg && e.cfg.Connector == ConnectorTRTLLM {
 		out.PromptTokenIDs = j.prompts[0]
 	}
 	for i := range all {
 		out.Choices = append(out.Choices, e.chatChoice(x, &in, work, i, &all[i]))
+		out.Choices[i].Disaggregated = j.contextParams(&all[i])
 	}
 	e.answerORCA(x)
 	writeJSON(x.w, http.StatusOK, out)
@@ -145,6 +150,8 @@ type chatChoice struct {
 	FinishReason string        `json:"finish_reason"`
 	StopReason   any           `json:"stop_reason"`
 	TokenIDs     []int32       `json:"token_ids"`
+
+	Disaggregated *disaggregatedParams `json:"disaggregated_params,omitempty"`
 }
 
 type chatMessage struct {

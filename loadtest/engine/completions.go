@@ -79,8 +79,12 @@ func (e *Engine) completions(x *exchange) error {
 		ID: "cmpl-" + x.id, Object: "text_completion", Created: now(), Model: e.modelName(in.Model),
 		Usage: &total, KVTransferParams: handoffOf(all),
 	}
+	if g.transfer.prefillLeg && e.cfg.Connector == ConnectorTRTLLM {
+		out.PromptTokenIDs = j.prompts[0]
+	}
 	for i := range all {
 		out.Choices = append(out.Choices, e.completionChoice(&in, j, i, &all[i]))
+		out.Choices[i].Disaggregated = j.contextParams(&all[i])
 	}
 	e.answerORCA(x)
 	writeJSON(x.w, http.StatusOK, out)
@@ -96,6 +100,7 @@ type completion struct {
 	Choices          []completionChoice `json:"choices"`
 	Usage            *usage             `json:"usage,omitempty"`
 	KVTransferParams *handoff           `json:"kv_transfer_params,omitempty"`
+	PromptTokenIDs   []int32            `json:"prompt_token_ids,omitempty"` // of TensorRT-LLM's context
 }
 
 type completionChoice struct {
@@ -106,6 +111,8 @@ type completionChoice struct {
 	StopReason     any                 `json:"stop_reason"`
 	PromptTokenIDs []int32             `json:"prompt_token_ids,omitempty"`
 	TokenIDs       []int32             `json:"token_ids,omitempty"`
+
+	Disaggregated *disaggregatedParams `json:"disaggregated_params,omitempty"`
 }
 
 func (e *Engine) completionChoice(in *completionRequest, j *job, index int, a *answer) completionChoice {

@@ -97,6 +97,9 @@ type Config struct {
 	Connector string
 	// MeetTimeout is how long a leg waits for the other one, in real time.
 	MeetTimeout time.Duration
+	// Store is the side channel of the engine that is the KV store, "host:port"; empty:
+	// this one's own.
+	Store string
 	// DecodeReuse: a decode leg keeps and reuses the prefixes that it has; SGLang's does
 	// so only when switched on.
 	DecodeReuse bool

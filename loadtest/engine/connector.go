@@ -12,17 +12,21 @@ import (
 // Connectors: how KV gets from a prefill to a decode engine, and so which fields of a
 // request say it.
 const (
-	ConnectorNIXL     = "nixl"      // vLLM: prefill answers where its blocks are, decode reads them
-	ConnectorNIXLPush = "nixl-push" // vLLM: the same, but prefill writes; found by the request id
-	ConnectorMooncake = "mooncake"  // vLLM: both at once, found by an id that the gateway mints
-	ConnectorOffload  = "offload"   // vLLM's OffloadingConnector with a P2P tier: likewise
-	ConnectorP2PNCCL  = "p2p-nccl"  // vLLM: both addresses stand in the request id
-	ConnectorSGLang   = "sglang"    // both engines meet in a room of prefill's bootstrap server
+	ConnectorNIXL     = "nixl"         // vLLM: prefill answers where its blocks are, decode reads them
+	ConnectorNIXLPush = "nixl-push"    // vLLM: the same, but prefill writes; found by the request id
+	ConnectorMooncake = "mooncake"     // vLLM: both at once, found by an id that the gateway mints
+	ConnectorOffload  = "offload"      // vLLM's OffloadingConnector with a P2P tier: likewise
+	ConnectorP2PNCCL  = "p2p-nccl"     // vLLM: both addresses stand in the request id
+	ConnectorSGLang   = "sglang"       // both engines meet in a room of prefill's bootstrap server
+	ConnectorTRTLLM   = "trtllm"       // TensorRT-LLM: context first, its parameters relayed
+	ConnectorStore    = "store"        // a KV store that all engines share; nothing on the wire
+	ConnectorSidecar  = "llmd-sidecar" // decode has llm-d's sidecar, which calls prefill
 )
 
 // Connectors lists them all.
 func Connectors() []string {
-	return []string{ConnectorNIXL, ConnectorNIXLPush, ConnectorMooncake, ConnectorOffload, ConnectorP2PNCCL, ConnectorSGLang}
+	return []string{ConnectorNIXL, ConnectorNIXLPush, ConnectorMooncake, ConnectorOffload, ConnectorP2PNCCL, ConnectorSGLang,
+		ConnectorTRTLLM, ConnectorStore, ConnectorSidecar}
 }
 
 // transferOf reads what a request says about its KV. answers is how many it asks for.
@@ -36,6 +40,10 @@ func (e *Engine) transferOf(x *exchange, f *requestFields, answers int) (p trans
 		p, err = mooncakeParams(f)
 	case ConnectorOffload:
 		p, err = offloadParams(f)
+	case ConnectorTRTLLM:
+		p, err = trtllmParams(f.Disaggregated)
+	case ConnectorStore:
+		return transferParams{decodeLeg: e.cfg.Role == RoleDecode, looksUp: true}, nil
 	case ConnectorP2PNCCL:
 		p = ncclParams(x, e.cfg.Role)
 	default:

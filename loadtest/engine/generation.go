@@ -45,7 +45,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 			e.releaseUnread(r, g)
 			return nil, err
 		}
-		if e.cfg.Connector == ConnectorSGLang && g.transfer.prefillLeg {
+		if context := e.cfg.Connector == ConnectorSGLang || e.cfg.Connector == ConnectorTRTLLM; context && g.transfer.prefillLeg {
 			limits.maxTokens, limits.minTokens = 1, 0 // whatever was asked for
 		}
 		if g.scripts != nil {
@@ -65,7 +65,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 				holdName:     g.transfer.name,
 				reader:       g.transfer.reader,
 				appointment:  g.transfer.appointment(at),
-				fetches:      g.transfer.toFetch() != nil || g.transfer.decodeLeg && len(g.transfer.appointments) > 0,
+				fetches:      g.transfer.looksUp || g.transfer.toFetch() != nil || g.transfer.decodeLeg && len(g.transfer.appointments) > 0,
 				decodeLeg:    g.transfer.decodeLeg,
 				handoffIn:    g.transfer.toFetch(),
 				slow:         x.effects.slow,
@@ -76,7 +76,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 			})
 		}
 	}
-	if g.transfer.decodeLeg && g.transfer.handoff == nil && len(g.transfer.appointments) == 0 {
+	if !g.transfer.looksUp && g.transfer.decodeLeg && g.transfer.handoff == nil && len(g.transfer.appointments) == 0 {
 		r.countRecomputed(recomputeMissing)
 	}
 	for _, s := range j.sequences {
@@ -151,6 +151,7 @@ func (j *job) each(x *exchange, take func(piece) error) error {
 			case finishTransfer:
 				return errTransfer
 			}
+			j.leave(x.r.Context(), p)
 			if err := take(p); err != nil {
 				return err
 			}

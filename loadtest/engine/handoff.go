@@ -32,6 +32,8 @@ type transferParams struct {
 	// rank is the one that the body names, nil without.
 	appointments []*appointment
 	rank         *int
+	// looksUp: the KV may lie in a store.
+	looksUp bool
 	// name is how decode asks for what a prefill leg holds, reader the only address that
 	// may; empty: by the internal request id, and anyone.
 	name, reader string
@@ -192,6 +194,11 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 	if s.holdName != "" {
 		name = s.holdName
 	}
+	if s.holdName != "" && (r.held.open[name] != nil || r.held.ended[name] != "") {
+		r.rejectLocked(rejectedUsed) // a name is good for one hand-off
+		r.cache.release(s.blocks[:full])
+		return nil
+	}
 	if full > 0 || s.holdName != "" {
 		held := &heldKV{blocks: s.blocks[:full], reader: s.reader}
 		held.timer = time.AfterFunc(r.cfg.Lease, func() { r.expire(name, held) })
@@ -210,7 +217,7 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 		TransferMode:    "pull",
 	}
 	switch r.cfg.Connector {
-	case ConnectorNIXL:
+	case ConnectorNIXL, ConnectorSidecar:
 	case ConnectorNIXLPush:
 		h.TransferMode = "push"
 	default:

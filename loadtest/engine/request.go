@@ -26,6 +26,7 @@ type requestFields struct {
 	CacheSalt        *string         `json:"cache_salt"`
 	ReturnTokenIDs   bool            `json:"return_token_ids"`
 	KVTransferParams json.RawMessage `json:"kv_transfer_params"`
+	Disaggregated    json.RawMessage `json:"disaggregated_params"`
 	sglangFields
 	ResponseFormat    *responseFormat `json:"response_format"`
 	StructuredOutputs *structured     `json:"structured_outputs"`

@@ -240,7 +240,8 @@ func (r *rank) storeLocked(s *sequence) {
 // countLocked counts an answer made to its end.
 func (r *rank) countLocked(s *sequence) {
 	switch {
-	case s.handoffOut || s.appointment != nil && !s.decodeLeg:
+	case s.handoffOut || s.appointment != nil && !s.decodeLeg,
+		r.cfg.Connector == ConnectorStore && r.cfg.Role == RolePrefill:
 		r.counts.prefills++
 	case s.decodeLeg:
 		r.counts.decodes++

@@ -137,6 +137,10 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request, route route) {
 	if e.suffer(x, shape.stream) {
 		return
 	}
+	if done, err := e.besideSidecar(x); done || err != nil {
+		x.answerError(err)
+		return
+	}
 	x.answerError(route.serve(e, x))
 }
 

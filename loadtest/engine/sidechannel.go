@@ -56,23 +56,27 @@ const pullTimeout = 60 * time.Second
 
 // call posts to another engine's side channel.
 func (c *sideChannel) call(ctx context.Context, host string, port int, path string, in kvPull) (kvContent, error) {
+	return call[kvContent](ctx, c.client, host, port, path, in)
+}
+
+// call posts in and returns what comes back.
+func call[Out, In any](ctx context.Context, client *http.Client, host string, port int, path string, in In) (out Out, err error) {
 	body, err := json.Marshal(in)
 	if err != nil {
-		return kvContent{}, fmt.Errorf("encode %s: %w", path, err)
+		return out, fmt.Errorf("encode %s: %w", path, err)
 	}
 	url := "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + path
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return kvContent{}, fmt.Errorf("make %s: %w", path, err)
+		return out, fmt.Errorf("make %s: %w", path, err)
 	}
-	resp, err := c.client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
-		return kvContent{}, err
+		return out, err
 	}
 	defer resp.Body.Close()
-	var out kvContent
 	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
-		return kvContent{}, fmt.Errorf("answer of %s, status %d: %w", url, resp.StatusCode, err)
+		return out, fmt.Errorf("answer of %s, status %d: %w", url, resp.StatusCode, err)
 	}
 	return out, nil
 }
@@ -90,10 +94,15 @@ func sideChannelHandler(ranks []*rank) http.Handler {
 			return kvContent{}
 		},
 	}
+	kept := &store{held: map[past]bool{}}
 	meets := map[string]func(context.Context, *rank, kvPull) kvContent{meetPath: serveMeet, namedPath: serveNamed}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.URL.Path == queryPath {
+		switch req.URL.Path {
+		case queryPath:
 			answerQuery(w, ranks)
+			return
+		case storePath:
+			kept.ServeHTTP(w, req)
 			return
 		}
 		answer := serve[req.URL.Path]
