@@ -64,6 +64,8 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 		return o.decodeWith(ctx, j, a)
 	case connectorOf(a.decode.Server()).together:
 		return o.together(ctx, j, a)
+	case connectorOf(a.decode.Server()).carried:
+		return o.carried(ctx, j, a)
 	}
 	withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
 	t := newTransfer(j, a)
@@ -74,6 +76,9 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 		return nil, failed
 	}
 	a.handoff = h
+	if h.final != nil {
+		return o.final(ctx, j, a, h.final)
+	}
 	return o.decodeWith(ctx, j, a)
 }
 
@@ -177,11 +182,16 @@ func (a assignment) source() *pools.Server {
 
 // failedTransfer reports whether a failed leg is what a failed transfer looks like.
 func (a assignment) failedTransfer(failed *LegError) bool {
-	if failed.Leg == AloneLeg || !failed.engineFault() {
+	c := connectorOf(a.decode.Server())
+	switch {
+	case failed.Leg == AloneLeg:
 		return false
-	}
-	if told := connectorOf(a.decode.Server()).transferFault; told != nil {
-		return told(failed.said())
+	case c.carried && failed.Status >= http.StatusInternalServerError && failed.Kind == Broken:
+		return true // prefill's answer as well as decode's
+	case !failed.engineFault():
+		return false
+	case c.transferFault != nil:
+		return c.transferFault(failed.said())
 	}
 	return failed.Leg == DecodeLeg
 }

@@ -14,6 +14,8 @@ type connector struct {
 	// together: both legs are in flight at once, and neither ends without the other.
 	// Else prefill answers first, and decode is sent what it handed over.
 	together bool
+	// carried: only decode gets a request, and calls prefill itself.
+	carried bool
 	// pairs: servers run as pairs. alone: a decode server also serves requests whole.
 	pairs, alone bool
 	// tellsCached: decode reports the tokens that prefill found cached. With other
@@ -21,6 +23,8 @@ type connector struct {
 	tellsCached bool
 	// pinned: the hand-off names the decode server, so no other one can use it.
 	pinned bool
+	// dialects are those that pairs speak; nil: all.
+	dialects []*Dialect
 
 	// name returns the request id of both legs; nil: any will do.
 	name func(from, to *pools.Server) string
@@ -31,6 +35,8 @@ type connector struct {
 	prefill func(*transfer) legRequest
 	// decode returns the decode leg. answer is prefill's, nil when both run together.
 	decode func(t *transfer, answer []byte) handed
+	// final returns the whole answer when prefill's was that already; nil: it never is.
+	final func(t *transfer, answer []byte) []byte
 	// transferFault reports whether an engine's error says that the transfer failed.
 	// nil: engines do not tell, and any failure of decode may be one.
 	transferFault func(body []byte) bool
@@ -38,12 +44,15 @@ type connector struct {
 
 // connectors by the names that pools.Spec knows.
 var connectors = map[string]*connector{
-	"nixl":       nixl,
-	"sglang":     sglang,
-	"mooncake":   mooncake,
-	"offload":    offload,
-	"p2p-nccl":   nccl,
-	"aggregated": {alone: true},
+	"nixl":         nixl,
+	"sglang":       sglang,
+	"mooncake":     mooncake,
+	"offload":      offload,
+	"p2p-nccl":     nccl,
+	"store":        store,
+	"trtllm":       trtllm,
+	"llmd-sidecar": sidecar,
+	"aggregated":   {alone: true},
 }
 
 func connectorOf(s *pools.Server) *connector { return connectors[s.Connector] }

@@ -18,7 +18,7 @@ func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment) (*A
 	leg, id, part := AloneLeg, "", legRequest{body: j.req.Body}
 	if a.handoff != nil {
 		leg, id, part = DecodeLeg, a.handoff.Attempt, a.handoff.leg
-		if !connectorOf(server).together {
+		if c := connectorOf(server); !c.together && !c.carried {
 			o.Metrics.gap.Observe(time.Since(a.handoff.Created).Seconds())
 		}
 	} else {

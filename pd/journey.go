@@ -188,7 +188,10 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 // cannot serve a request whole always run as pairs.
 func (j *journey) mayPair(s *pools.Server) bool {
 	c := connectorOf(s)
-	return c.pairs && j.req.Dialect.Split && !(j.alone && c.alone)
+	if !c.pairs || !j.req.Dialect.Split || j.alone && c.alone {
+		return false
+	}
+	return c.dialects == nil || slices.Contains(c.dialects, j.req.Dialect)
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what

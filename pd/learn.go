@@ -20,11 +20,11 @@ type crossing struct {
 
 // beginTransfer notes that a decode leg, which is sent now, moves KV over the link of its
 // pair. Where the decode server has to wait for room, or computes the prompt itself, its
-// time says nothing of the link; nor where both legs run at once, since it is prefill's
-// then too.
+// time says nothing of the link; nor where decode is sent off before prefill is
+// done, since it is prefill's then too.
 func (o *Orchestrator) beginTransfer(a assignment, now time.Time) crossing {
-	together := connectorOf(a.decode.Server()).together
-	if together || !a.handoff.carries() || a.handoff.coverage().tokens == 0 || a.chosen.Terms.Room > 0 {
+	by := connectorOf(a.decode.Server())
+	if by.together || by.carried || !a.handoff.carries() || a.handoff.coverage().tokens == 0 || a.chosen.Terms.Room > 0 {
 		return crossing{end: func() {}}
 	}
 	moved := a.handoff.coverage().tokens

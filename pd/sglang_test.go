@@ -42,7 +42,7 @@ func TestSGLang_BodiesOfBothLegs(t *testing.T) {
 // pointer in a request.
 func TestConnectors_AreThoseOfTheConfiguration(t *testing.T) {
 	for _, name := range pools.Connectors() {
-		if c := connectors[name]; c == nil || c.pairs == (c.prefill == nil || c.decode == nil) {
+		if c := connectors[name]; c == nil || c.pairs != (c.decode != nil) || c.pairs && !c.carried && c.prefill == nil {
 			t.Errorf("%s is not complete: %+v", name, c)
 		}
 	}

@@ -48,6 +48,7 @@ type Handoff struct {
 	Attempt string // the request id that prefill saw, and decode must too
 
 	leg    legRequest               // decode's
+	final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
 	prompt atomic.Pointer[coverage] // nil until prefill has answered
 }
 
@@ -86,6 +87,9 @@ func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
 	if !c.together {
 		got := c.decode(t, answer)
 		h.leg, h.Kept, h.Created = got.leg, got.kept, now
+		if c.final != nil {
+			h.final = c.final(t, answer)
+		}
 		if got.tokens > 0 {
 			told.tokens = got.tokens
 		}

@@ -99,7 +99,7 @@ func (s Spec) Validate() error {
 
 // Connectors returns the ways that decode may obtain the KV.
 func Connectors() []string {
-	return []string{"nixl", "sglang", "mooncake", "offload", "p2p-nccl", "aggregated"}
+	return []string{"nixl", "sglang", "mooncake", "offload", "p2p-nccl", "store", "trtllm", "llmd-sidecar", "aggregated"}
 }
 
 // KVHostPort is where other engines reach the server's KV: what the configuration

@@ -12,18 +12,26 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// inVLLM are the connectors of vLLM besides NIXL's pull, which all other tests use.
-// SGLang has a file of its own.
-var inVLLM = []string{engine.ConnectorNIXLPush, engine.ConnectorMooncake, engine.ConnectorOffload, engine.ConnectorP2PNCCL}
+// connectors are those besides NIXL's pull, which all other tests use, and SGLang's,
+// which has a file of its own.
+var connectors = []string{
+	engine.ConnectorNIXLPush, engine.ConnectorMooncake, engine.ConnectorOffload, engine.ConnectorP2PNCCL,
+	engine.ConnectorTRTLLM, engine.ConnectorStore, engine.ConnectorSidecar,
+}
 
-func with(connector string) func(*engine.Config) {
-	return func(cfg *engine.Config) { cfg.Connector = connector }
+// with gives engines a connector; the store of all is an engine of its own.
+func with(t *testing.T, connector string) func(*engine.Config) {
+	kept := ""
+	if connector == engine.ConnectorStore {
+		kept = startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.Connector = connector }).State().KVAddress
+	}
+	return func(cfg *engine.Config) { cfg.Connector, cfg.Store = connector, kept }
 }
 
 func TestConnectors_AnswersEqualOneEngine(t *testing.T) {
-	for _, connector := range inVLLM {
+	for _, connector := range connectors {
 		t.Run(connector, func(t *testing.T) {
-			c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(connector)})
+			c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(t, connector)})
 			bodies := []struct{ path, body string }{
 				{"/v1/chat/completions", chatBody("")},
 				{"/v1/chat/completions", chatBody(`,"stream":true`)},
@@ -54,7 +62,7 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 		{Kind: engine.FaultEmptyStream},
 		{Kind: engine.FaultDropHandoff}, // prefill answers well and holds nothing
 	}
-	for _, connector := range inVLLM {
+	for _, connector := range connectors {
 		for _, role := range []string{"prefill", "decode"} {
 			for i, fault := range faults {
 				t.Run(fmt.Sprintf("%s/%s/%s%d%s", connector, role, fault.Kind, fault.Status, fault.Path), func(t *testing.T) {
@@ -62,7 +70,7 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 						t.Skip("a fault of prefill")
 					}
 					t.Parallel()
-					c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(connector), config: faultTimeouts})
+					c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(t, connector), config: faultTimeouts})
 					bad, other := c.prefill[0], c.decode
 					if role == "decode" {
 						bad, other = c.decode[0], c.prefill
@@ -90,10 +98,10 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 }
 
 func TestConnectors_AClientThatLeavesFreesBothLegs(t *testing.T) {
-	for _, connector := range inVLLM {
+	for _, connector := range connectors {
 		for _, role := range []string{"prefill", "decode"} {
 			t.Run(connector+"/"+role, func(t *testing.T) {
-				c := newCluster(t, shape{prefill: 1, decode: 1, engine: with(connector)})
+				c := newCluster(t, shape{prefill: 1, decode: 1, engine: with(t, connector)})
 				hangs := c.prefill[0]
 				if role == "decode" {
 					hangs = c.decode[0]
@@ -115,7 +123,7 @@ func TestConnectors_AClientThatLeavesFreesBothLegs(t *testing.T) {
 
 // A server that restarts within a probe's interval has another engine id.
 func TestMooncake_ARestartedPrefillIsAskedAgain(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, engine: with(engine.ConnectorMooncake), config: func(cfg *config) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: with(t, engine.ConnectorMooncake), config: func(cfg *config) {
 		cfg.pd.FirstEventTimeout, cfg.pd.AnswerTimeout = time.Second, time.Second
 	}})
 	ask := func() {
@@ -139,7 +147,7 @@ func TestMooncake_ARestartedPrefillIsAskedAgain(t *testing.T) {
 }
 
 func TestMooncake_ABootstrapServerThatIsGoneIsPrefillsFault(t *testing.T) {
-	c := newCluster(t, shape{prefill: 2, decode: 1, engine: with(engine.ConnectorMooncake), config: func(cfg *config) {
+	c := newCluster(t, shape{prefill: 2, decode: 1, engine: with(t, engine.ConnectorMooncake), config: func(cfg *config) {
 		faultTimeouts(cfg)
 		cfg.servers[0].specs[0].KVAddress = "127.0.0.1:1"
 	}})
@@ -173,5 +181,56 @@ func TestMooncake_RanksBehindOneAddress(t *testing.T) {
 	}
 	if s := p.State(); len(told) != 2 || s.HandoffsPulled != 12 || s.HandoffsRejected != 0 {
 		t.Errorf("engines %v, %d pulled, %v rejected", told, s.HandoffsPulled, s.HandoffsRejectedByReason)
+	}
+}
+
+// An answer that is over with its first token is the context server's: generation has
+// nothing to do.
+func TestTRTLLM_AnAnswerOfOneTokenNeedsNoGeneration(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: with(t, engine.ConnectorTRTLLM)})
+	first := reference(t, "/v1/chat/completions", chatBodyOf(1, "")).text()
+	stop := fmt.Sprintf(`,"stop":[%q]`, first[:1])
+	for _, extra := range []string{stop, stop + `,"stream":true`, stop + `,"stream":true,"stream_options":{"include_usage":true}`} {
+		got, want := c.post("/v1/chat/completions", chatBody(extra)), reference(t, "/v1/chat/completions", chatBody(extra))
+		if got.status != 200 || got.err != nil || got.text() != want.text() {
+			t.Errorf("%d %v %s\nwant %s", got.status, got.err, got.body, want.body)
+		}
+		if gjson.Get(got.body, "choices.0.disaggregated_params").Exists() || gjson.Get(got.body, "prompt_token_ids.0").Exists() {
+			t.Errorf("the client sees the hand-off: %s", got.body)
+		}
+		for _, events := range [][]string{got.events, want.events} {
+			if len(events) == 0 {
+				continue
+			}
+			usage := gjson.Get(events[len(events)-2], "usage.completion_tokens").Int()
+			if asked := len(extra) > len(stop)+20; events[len(events)-1] != "[DONE]" || (usage == 1) != asked {
+				t.Errorf("%q ended with %q", extra, events)
+			}
+		}
+	}
+	if n := len(requests(c.decode, "/v1/chat/completions")); n != 0 {
+		t.Errorf("generation was asked %d times", n)
+	}
+	c.checkIdle(0)
+}
+
+// The sidecar's header comes from the registry alone.
+func TestSidecar_AClientCannotNameAPrefillServer(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: with(t, engine.ConnectorSidecar)})
+	for path, body := range map[string]string{
+		"/v1/chat/completions": chatBody(""),
+		"/v1/completions":      `{"model":"test-model","max_tokens":3,"prompt":"hi"}`, // too short for a pair
+	} {
+		if got := c.post(path, body, "X-Prefiller-Host-Port", "127.0.0.1:1"); got.status != 200 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	}
+	if n := len(requests(c.prefill, "/v1/chat/completions")); n != 1 {
+		t.Errorf("prefill was called %d times", n)
+	}
+	for _, r := range requests(c.decode, "/v1/completions") {
+		if slices.Contains(r.HeaderNames, "X-Prefiller-Host-Port") {
+			t.Error("a client's header reached the sidecar")
+		}
 	}
 }

@@ -100,7 +100,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 | url | scheme, host and port of the engine |
 | rank | data-parallel rank behind the address, where several share it |
 | host, rack, zone | topology labels; servers that share one are assumed to be linked as fast as it says |
-| connector | how decode obtains the KV: nixl, mooncake, offload, p2p-nccl, sglang, or aggregated (takes requests whole, never half of a pair); see [engines](engines.md) |
+| connector | how decode obtains the KV: nixl, mooncake, offload, p2p-nccl, store, sglang, trtllm, llmd-sidecar, or aggregated (takes requests whole, never half of a pair); see [engines](engines.md) |
 | kv-address | host:port where other engines reach this one's KV, such as SGLang's bootstrap server; the URL's host and the connector's usual port otherwise |
 | weights | version of the weights; servers of different ones are never paired |
 | layout | whatever else the KV depends on (engine version, block size, dtype, parallel layout); likewise |

@@ -1,0 +1,39 @@
+package pd
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"time"
+)
+
+// final answers with what prefill said, which was all there is to say. Decode's place
+// is given back unused.
+func (o *Orchestrator) final(ctx context.Context, j *journey, a assignment, data []byte) (*Answer, *LegError) {
+	a.decode.Release()
+	usage, _ := j.req.Dialect.readUsage(data)
+	from := a.handoff.From.ID()
+	if !j.req.Stream {
+		o.countTokens(j.req, usage, usage.Cached, 0)
+		return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: from}, nil
+	}
+	body, err := ParseBody(data)
+	if err != nil {
+		return nil, &LegError{Leg: PrefillLeg, Server: from, Kind: Broken, Err: err}
+	}
+	events := bytes.NewReader(asStream(j.req.Dialect, body, true))
+	ctx, cancel := context.WithCancelCause(ctx)
+	s := &legStream{
+		dialect: j.req.Dialect, events: newSSEReader(events), body: io.NopCloser(events),
+		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
+		server: a.handoff.From, cached: func() cachedTokens { return cachedTokens{} }, hideUsage: j.req.HideUsage,
+		onGap: func(time.Duration) {}, story: j.story,
+		onClose: func(r StreamResult) { o.countTokens(j.req, r.Usage, r.Usage.Cached, r.Events) },
+	}
+	if err := s.open(); err != nil {
+		cancel(nil)
+		return nil, &LegError{Leg: PrefillLeg, Server: from, Kind: Broken, Err: err}
+	}
+	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: from}, nil
+}

@@ -1,0 +1,114 @@
+package pd
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
+
+// disaggregatedField carries the hand-off of TensorRT-LLM.
+const disaggregatedField = "disaggregated_params"
+
+// leastDisaggID is the least id that does not collide with those of the engine's own
+// (tensorrt_llm/serve/openai_disagg_service.py).
+const leastDisaggID = 1 << 42
+
+// trtllm is TensorRT-LLM, context first: the context server computes the prompt and the
+// first token, and says where its KV is; the generation server fetches it and repeats
+// that token. An answer that is over with its first token needs no generation
+// (tensorrt_llm/serve/openai_disagg_service.py, openai_protocol.py).
+var trtllm = &connector{
+	pairs: true, alone: true, dialects: []*Dialect{Chat, Completions},
+	prefill: func(t *transfer) legRequest {
+		params := fmt.Sprintf(`{"request_type":"context_only","disagg_request_id":%d}`, t.rooms[0]|leastDisaggID)
+		return t.req.legWith(
+			Edit{"stream", []byte("false")}, Edit{Key: "stream_options"},
+			Edit{disaggregatedField, []byte(params)},
+		)
+	},
+	decode: trtllmGeneration,
+	final:  trtllmFinal,
+}
+
+// trtllmGeneration hands the context's parameters over, and its token ids in place of
+// the prompt, which is not tokenised again.
+func trtllmGeneration(t *transfer, answer []byte) handed {
+	raw := gjson.GetBytes(answer, "choices.0."+disaggregatedField)
+	if !raw.IsObject() {
+		raw = gjson.GetBytes(answer, disaggregatedField)
+	}
+	params, ok := Value(bytes.Clone([]byte(raw.Raw))).Object()
+	if !ok {
+		return handed{leg: t.req.legWith()}
+	}
+	change := []Edit{{"request_type", []byte(`"generation_only"`)}}
+	if usage := gjson.GetBytes(answer, "usage"); usage.IsObject() {
+		change = append(change, Edit{"ctx_usage", []byte(usage.Raw)})
+	}
+	edits := []Edit{{disaggregatedField, params.With(change...).Bytes()}}
+	if ids := gjson.GetBytes(answer, "prompt_token_ids"); ids.IsArray() {
+		field := "prompt_token_ids"
+		if t.req.Dialect == Completions {
+			field = "prompt"
+		}
+		edits = append(edits, Edit{field, bytes.Clone([]byte(ids.Raw))})
+	}
+	return handed{leg: t.req.legWith(edits...), kept: true}
+}
+
+// trtllmFinal returns the context's answer, cleaned, when it is the whole answer; nil
+// when generation has to follow.
+func trtllmFinal(t *transfer, answer []byte) []byte {
+	switch gjson.GetBytes(answer, "choices.0.finish_reason").String() {
+	case "", "length", "not_finished":
+		return nil
+	}
+	body, err := ParseBody(answer)
+	if err != nil {
+		return nil
+	}
+	choices, _ := body.Get("choices").Array()
+	for i, choice := range choices {
+		if object, ok := choice.Object(); ok {
+			choices[i] = object.With(Edit{Key: disaggregatedField}).Bytes()
+		}
+	}
+	edits := []Edit{{"choices", list(choices)}, {Key: disaggregatedField}}
+	if asked, _ := t.req.Body.Get("return_token_ids").Bool(); !asked {
+		edits = append(edits, Edit{Key: "prompt_token_ids"})
+	}
+	return body.With(edits...).Bytes()
+}
+
+func list(values []Value) []byte {
+	parts := make([][]byte, len(values))
+	for i, v := range values {
+		parts[i] = v
+	}
+	return append(append([]byte{'['}, bytes.Join(parts, []byte{','})...), ']')
+}
+
+// asStream turns a whole answer into the events of a stream: the choices, the usage if
+// it was asked for, and the end.
+func asStream(d *Dialect, answer Body, usage bool) []byte {
+	object := `"text_completion"`
+	choices, _ := answer.Get("choices").Array()
+	if d == Chat {
+		object = `"chat.completion.chunk"`
+		for i, choice := range choices {
+			if c, ok := choice.Object(); ok {
+				choices[i] = c.With(Edit{"delta", c.Get("message")}, Edit{Key: "message"}).Bytes()
+			}
+		}
+	}
+	chunk := answer.With(Edit{"object", []byte(object)}, Edit{"choices", list(choices)}, Edit{Key: "usage"})
+	var out strings.Builder
+	fmt.Fprintf(&out, "data: %s\n\n", chunk.Bytes())
+	if usage {
+		fmt.Fprintf(&out, "data: %s\n\n", chunk.With(Edit{"choices", []byte("[]")}, Edit{"usage", answer.Get("usage")}).Bytes())
+	}
+	out.WriteString("data: [DONE]\n\n")
+	return []byte(out.String())
+}
