@@ -27,7 +27,7 @@ func (e *Engine) besideSidecar(x *exchange) (done bool, err error) {
 	answer, status, err := e.callPrefiller(x, to, body)
 	switch {
 	case x.r.Context().Err() != nil:
-		return true, nil
+		return false, errClientGone
 	case err != nil:
 		return false, &apiError{http.StatusBadGateway, "BadGateway", err.Error(), ""}
 	case status != http.StatusOK:
