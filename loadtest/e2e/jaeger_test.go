@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
 // jaeger is a Jaeger all-in-one that keeps its traces in memory.
@@ -19,7 +21,7 @@ func startJaeger(t *testing.T) jaeger {
 	t.Helper()
 	otlp, query := freeAddress(t), freeAddress(t)
 	// It would trace itself, too, and wait for its own collector when it stops.
-	p := startWith(t, []string{"OTEL_TRACES_SAMPLER=always_off"}, "jaeger", ".cache/e2e/jaeger", "--log-level", "warn",
+	p := process.Start(t, []string{"OTEL_TRACES_SAMPLER=always_off"}, "jaeger", ".cache/e2e/jaeger", "--log-level", "warn",
 		"--collector.otlp.http.host-port", otlp, "--query.http-server.host-port", query,
 		// The rest is not used, but would collide with another Jaeger of this machine.
 		"--collector.otlp.grpc.host-port", freeAddress(t), "--collector.grpc-server.host-port", freeAddress(t),

@@ -1,18 +1,16 @@
 package e2e
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
 // TestKillPrefill: a prefill server of the demo is killed under load, and no request
@@ -23,25 +21,7 @@ func TestKillPrefill(t *testing.T) {
 	waitFor(t, demo, "the demo to be ready", readyWithin, answers("http://"+admin+"/readyz"))
 	victim := prefillPID(t, demo)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	load := exec.CommandContext(ctx, "../../bin/tandem", "load",
-		"--url", "http://"+listen, "--rps", "20", "--duration", "30s", "--json", "-")
-	var report, progress bytes.Buffer
-	load.Stdout, load.Stderr = &report, &progress
-	if err := load.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var loadErr error // set before ended is closed
-	ended := make(chan struct{})
-	go func() {
-		loadErr = load.Wait()
-		close(ended)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
-
+	load := startLoad(t, "http://"+listen, 20, 30*time.Second)
 	const before = 100 // requests, of some 600
 	waitFor(t, demo, fmt.Sprintf("%d answered requests", before), 30*time.Second, func() error {
 		n, err := answered("http://" + admin + "/metrics")
@@ -54,39 +34,18 @@ func TestKillPrefill(t *testing.T) {
 	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
-	if loadErr != nil {
-		t.Fatalf("tandem load: %v\n%s\n%s", loadErr, report.String(), progress.String())
-	}
-	var result struct {
-		Requests struct {
-			Arrived int `json:"arrived"`
-			OK      int `json:"ok"`
-			Failed  int `json:"failed"`
-		} `json:"requests"`
-		Samples json.RawMessage `json:"error_samples"`
-	}
-	if err := json.Unmarshal(report.Bytes(), &result); err != nil {
-		t.Fatalf("tandem load printed %s: %v", report.String(), err)
-	}
-	t.Logf("%+v", result.Requests)
-	if result.Requests.Failed != 0 || result.Requests.OK != result.Requests.Arrived {
-		t.Errorf("%d of %d requests failed: %s", result.Requests.Failed, result.Requests.Arrived, result.Samples)
-	}
-	if result.Requests.Arrived < 300 {
-		t.Errorf("only %d requests in 30 s at 20 a second", result.Requests.Arrived)
-	}
+	load.check(t)
 }
 
 // prefillPID reads the process ID of a prefill server from what the demo prints.
-func prefillPID(t *testing.T, demo *process) int {
+func prefillPID(t *testing.T, demo *process.Process) int {
 	t.Helper()
 	line := regexp.MustCompile(`(?mi)^.*prefill.*pid[ =:]+(\d+)`)
 	var pid int
 	waitFor(t, demo, "the PID of a prefill server in the demo's output", readyWithin, func() error {
-		found := line.FindStringSubmatch(demo.output.String())
+		found := line.FindStringSubmatch(demo.Output())
 		if found == nil {
-			return fmt.Errorf("not in %q", demo.output)
+			return fmt.Errorf("not in %q", demo.Output())
 		}
 		var err error
 		pid, err = strconv.Atoi(found[1])

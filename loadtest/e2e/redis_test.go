@@ -8,13 +8,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
 // redisServer is a real redis-server, which keeps its address over restarts and
 // nothing else.
 type redisServer struct {
 	addr    string
-	process *process
+	process *process.Process
 }
 
 // startRedis runs Debian's redis-server.

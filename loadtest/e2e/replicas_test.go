@@ -51,7 +51,7 @@ func TestReplicas(t *testing.T) {
 	f.mustNotHaveFailed(t)
 
 	step("killing Redis")
-	f.redis.process.kill(t)
+	f.redis.process.Kill(t)
 	f.waitForAnswers(t, 100)
 	f.mustNotHaveFailed(t)
 	f.redis.restart(t)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
 // replicated is the whole set-up. Engines are named as gateways name them: host:port.
@@ -26,7 +28,7 @@ func (f *replicated) engines() []string { return append(append([]string(nil), f.
 type replica struct {
 	name          string
 	listen, admin string
-	process       *process
+	process       *process.Process
 	talk          *conversations // nil: nobody talks to it
 }
 
@@ -77,7 +79,7 @@ func (f *replicated) startDialling(t *testing.T, role string, file *strings.Buil
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := startWith(t, []string{"POD_IP=127.0.0.1"}, "sim "+role, ".cache/e2e/sim",
+	p := process.Start(t, []string{"POD_IP=127.0.0.1"}, "sim "+role, ".cache/e2e/sim",
 		"--port", port, "--model", dialsModel, "--force-dummy-tokenizer", "--max-model-len", "4096",
 		"--max-num-seqs", "32", "--enable-kvcache", "--kv-cache-size", fmt.Sprint(kvBlocks), "--block-size", "16",
 		"--zmq-endpoint", "tcp://"+events)
@@ -103,19 +105,10 @@ func (f *replicated) startReplica(t *testing.T, r *replica) {
 // kill ends a gateway as a crash does; what is said to it meanwhile may fail.
 func (f *replicated) kill(t *testing.T, r *replica) {
 	t.Helper()
-	r.process.kill(t)
+	r.process.Kill(t)
 	r.talk.stop()
 	f.answered += r.talk.answered.Load()
 	r.talk = nil
-}
-
-// kill ends a process at once.
-func (p *process) kill(t *testing.T) {
-	t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatalf("kill %s: %v", p.name, err)
-	}
-	<-p.exited
 }
 
 // talkToAll begins conversations with the replicas that have none.

@@ -1,0 +1,198 @@
+// Package process runs the programs that the tests are about, each as long as the
+// test that started it.
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	// ReadyWithin bounds every wait for a process to answer.
+	ReadyWithin = 60 * time.Second
+	// stopWithin is what a process gets between SIGTERM and SIGKILL.
+	stopWithin = 20 * time.Second
+	// logKept is how many bytes of a process's output are kept for a failure report.
+	logKept = 16 << 10
+)
+
+// Process is a program under test. It is stopped, and waited for, at the end of the
+// test that started it; the end of its output is printed if that test failed.
+type Process struct {
+	Cmd    *exec.Cmd
+	Exited chan struct{} // closed once it has ended
+	name   string
+	output *tail
+}
+
+// Root returns the repository's directory.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	for ; err == nil; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, ".ci")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			err = fmt.Errorf("no .ci above the working directory")
+			t.Fatal(err)
+		}
+	}
+	t.Fatal(err)
+	return ""
+}
+
+// Start runs a program, bin being absolute or relative to the repository, with
+// variables added to the environment.
+func Start(t testing.TB, env []string, name, bin string, args ...string) *Process {
+	t.Helper()
+	if !filepath.IsAbs(bin) {
+		bin = filepath.Join(Root(t), bin)
+	}
+	p, err := Launch(env, name, bin, args...)
+	if err != nil {
+		t.Fatalf("%v (`make e2e` builds what the tests need)", err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+		p.LogIfFailed(t)
+	})
+	return p
+}
+
+// Launch is Start for those who stop the process themselves; bin is absolute.
+func Launch(env []string, name, bin string, args ...string) (*Process, error) {
+	p := &Process{name: name, Cmd: exec.Command(bin, args...), output: &tail{}, Exited: make(chan struct{})}
+	p.Cmd.Env = append(os.Environ(), env...)
+	p.Cmd.Stdout, p.Cmd.Stderr = p.output, p.output
+	if err := p.Cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	go func() {
+		// The exit status is read from Cmd.ProcessState by those who care.
+		_ = p.Cmd.Wait()
+		close(p.Exited)
+	}()
+	return p, nil
+}
+
+// LogIfFailed prints the end of the process's output if the test has failed.
+func (p *Process) LogIfFailed(t testing.TB) {
+	t.Helper()
+	if t.Failed() {
+		t.Logf("end of the output of %s (%v):\n%s", p.name, p.Cmd.ProcessState, p.output)
+	}
+}
+
+// Output returns the end of what the process has printed.
+func (p *Process) Output() string { return p.output.String() }
+
+// Stop asks the process to end, and kills it if it does not, which is an error. A
+// process that has ended is no error.
+func (p *Process) Stop() error {
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM) // fails if it has ended already
+	select {
+	case <-p.Exited:
+		return nil
+	case <-time.After(stopWithin):
+		_ = p.Cmd.Process.Kill()
+		<-p.Exited
+		return fmt.Errorf("%s ignored SIGTERM for %v", p.name, stopWithin)
+	}
+}
+
+// Kill ends a process at once.
+func (p *Process) Kill(t testing.TB) {
+	t.Helper()
+	if err := p.Cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatalf("kill %s: %v", p.name, err)
+	}
+	<-p.Exited
+}
+
+// WaitFor polls until done says nil, and fails the test with the last error after
+// within, or at once when p ends. A nil p stands for no process.
+func WaitFor(t testing.TB, p *Process, what string, within time.Duration, done func() error) {
+	t.Helper()
+	var exited chan struct{}
+	if p != nil {
+		exited = p.Exited
+	}
+	deadline := time.After(within)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := done()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-exited:
+			t.Fatalf("%s ended while waiting for %s: %v", p.name, what, err)
+		case <-deadline:
+			t.Fatalf("waited %v for %s: %v", within, what, err)
+		}
+	}
+}
+
+// Answers is a condition for WaitFor: GET url says 200.
+func Answers(url string) func() error {
+	client := &http.Client{Timeout: 2 * time.Second}
+	return func() error {
+		res, err := client.Get(url)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET %s: %s", url, res.Status)
+		}
+		return nil
+	}
+}
+
+// FreeAddress returns a loopback host:port that nobody listens on at the moment.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// tail is an io.Writer that keeps the last logKept bytes.
+type tail struct {
+	mu   sync.Mutex // guards kept
+	kept []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p...)
+	if over := len(t.kept) - logKept; over > 0 {
+		t.kept = bytes.Clone(t.kept[over:])
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.kept)
+}
