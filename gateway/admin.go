@@ -76,7 +76,11 @@ func writeJSON(w http.ResponseWriter, v any) {
 type ServerStatus struct {
 	ID       string               `json:"id"`
 	Role     string               `json:"role"`
+	Host     string               `json:"host,omitempty"`
+	Rack     string               `json:"rack,omitempty"`
+	Zone     string               `json:"zone,omitempty"`
 	Up       bool                 `json:"up"`
+	Draining bool                 `json:"draining"` // takes no new request
 	Reason   string               `json:"reason,omitempty"`
 	Models   []string             `json:"models"`
 	Breakers map[string]string    `json:"breakers"`
@@ -97,7 +101,8 @@ func describeServers(fleet *pools.Fleet) []ServerStatus {
 	for _, s := range fleet.Servers() {
 		h := s.Health()
 		status := ServerStatus{
-			ID: s.ID(), Role: s.Role.String(), Up: h.Up, Reason: h.Reason, Models: []string{},
+			ID: s.ID(), Role: s.Role.String(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
+			Up: h.Up, Draining: s.Drain, Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
 		}
 		for _, m := range h.Models {

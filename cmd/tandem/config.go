@@ -31,6 +31,7 @@ type config struct {
 	cost    pd.CostModel
 	links   pd.LinkPrior
 	redis   redisConfig
+	kube    pools.KubernetesConfig
 	kv      localityConfig
 
 	loadMetrics  []string // entries of pools.LoadTables
@@ -57,6 +58,7 @@ func defaultConfig() config {
 		cost:         pd.DefaultCost(),
 		links:        pd.DefaultLinks(),
 		redis:        redisConfig{prefix: "tandem:"},
+		kube:         pools.DefaultKubernetes(),
 		kv:           defaultLocality(),
 		drainTimeout: 30 * time.Second,
 		connect:      time.Second,
@@ -130,6 +132,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.cost.DiskLoad, "disk-load", c.cost.DiskLoad, "KV from a server's disk to its GPU, `bytes per second`; 0: it is not used")
 
 	c.redis.bind(fs)
+	bindKubernetes(fs, &c.kube)
 
 	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")
 	fs.DurationVar(&c.drainTimeout, "drain-timeout", c.drainTimeout, "time for requests and streams to end")
@@ -141,8 +144,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 // validate reports the first thing that is wrong, nil if nothing.
 func (c *config) validate() error {
-	if len(c.specs()) == 0 {
-		return errors.New("no servers: name at least one with --prefill, --decode or --both")
+	if len(c.specs()) == 0 && !c.kube.Enabled() {
+		return errors.New("no servers: name at least one with --prefill, --decode or --both, or say where to find them, as with --kubernetes-pods")
 	}
 	if err := pools.ValidateSpecs(c.specs()); err != nil {
 		return err
@@ -159,7 +162,7 @@ func (c *config) validate() error {
 	if c.pools.LoadTables, err = pools.LoadTables(c.loadMetrics); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kv.validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.kv.validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {

@@ -123,7 +123,7 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler))
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
-	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil))
+	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{})
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	gateway.NewMetrics(&recorded)
 	tokens.NewMetrics(&recorded)

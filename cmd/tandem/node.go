@@ -34,6 +34,7 @@ type node struct {
 	tracing  *sdktrace.TracerProvider
 	admin    *http.Server
 	draining atomic.Bool
+	cluster  *pools.Kubernetes     // nil: no servers are found there
 	redis    redis.UniversalClient // nil: this gateway is alone
 	replicas *pools.Replicas       // likewise
 	locality *pd.Locality
@@ -126,7 +127,11 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	if n.orca, err = newORCAServer(cfg.orca, n.server); err != nil {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 	}
-	if err := n.sources.Set("configuration", cfg.specs()); err != nil {
+	err = n.sources.Set("configuration", cfg.specs())
+	if err == nil {
+		err = n.findInKubernetes(reg)
+	}
+	if err != nil {
 		return nil, errors.Join(err, n.orca.Close(), n.clients.Close(), n.operator.Close())
 	}
 	return n, nil

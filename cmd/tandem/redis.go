@@ -229,6 +229,9 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		defer close(ended)
 		var parts sync.WaitGroup
 		parts.Go(func() { n.feeds.run(ctx) })
+		if n.cluster != nil {
+			parts.Go(func() { n.cluster.Run(ctx) })
+		}
 		if n.redis != nil {
 			parts.Go(func() { n.replicas.Run(ctx) })
 			parts.Go(func() { n.lessons.Run(ctx) })

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func bindKubernetes(fs *pflag.FlagSet, c *pools.KubernetesConfig) {
+	fs.StringVar(&c.Pods, "kubernetes-pods", c.Pods, "label `selector` of pods that are servers, such as tandem/role")
+	fs.StringVar(&c.Services, "kubernetes-services", c.Services, "label `selector` of Services whose endpoints are servers")
+	fs.StringSliceVar(&c.InferencePools, "inference-pools", c.InferencePools, "`names` of InferencePools (inference.networking.k8s.io/v1) whose pods are servers")
+	fs.StringVar(&c.Namespace, "kubernetes-namespace", c.Namespace, "`namespace` of all of them; empty: the gateway's own")
+	fs.StringVar(&c.RackLabel, "kubernetes-rack-label", c.RackLabel, "`label` of nodes that names their rack")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "`file` with the way to the cluster; empty: the one that this gateway runs in")
+}
+
+// findInKubernetes makes the cluster a source of servers, if it is asked for.
+func (n *node) findInKubernetes(reg prometheus.Registerer) error {
+	if !n.cfg.kube.Enabled() {
+		return nil
+	}
+	found := func(found []pools.Spec) {
+		var specs []pools.Spec
+		for _, spec := range found {
+			specs = append(specs, n.cfg.kv.withEvents(spec))
+		}
+		if err := n.sources.Set("kubernetes", specs); err != nil {
+			n.log.Error("what the cluster says is not a fleet, the old one stays", "error", err.Error())
+			return
+		}
+		n.log.Info("servers of the cluster", "servers", len(specs))
+	}
+	var err error
+	if n.cluster, err = pools.NewKubernetes(n.cfg.kube, found, n.log); err != nil {
+		return err
+	}
+	return reg.Register(n.cluster)
+}

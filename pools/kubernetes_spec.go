@@ -1,0 +1,319 @@
+package pools
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// kubernetesView is what the API server said last.
+type kubernetesView struct {
+	pods      []*corev1.Pod
+	slices    []*discoveryv1.EndpointSlice
+	nodes     map[string]labels.Set // by name
+	pools     []*inferencePool
+	selector  labels.Selector // of pods, beside what the pools select; nil selects none
+	rackLabel string          // of nodes
+}
+
+// inferencePool is what is read of an InferencePool of the Gateway API Inference
+// Extension, inference.networking.k8s.io/v1. Each target port of a selected pod is
+// a server of its own.
+type inferencePool struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Selector struct {
+			MatchLabels map[string]string `json:"matchLabels"`
+		} `json:"selector"`
+		TargetPorts []struct {
+			Number int `json:"number"`
+		} `json:"targetPorts"`
+	} `json:"spec"`
+}
+
+// specs returns the servers of the view, by ID, and what is wrong with pods and
+// EndpointSlices that should be servers and are not, by their names.
+func (v kubernetesView) specs() (specs []Spec, problems map[string]error) {
+	problems = make(map[string]error)
+	seen := make(map[string]bool)
+	add := func(object string, found []Spec, err error) {
+		if err == nil {
+			err = ValidateSpecs(found)
+		}
+		if err != nil {
+			problems[object] = err
+			return
+		}
+		for _, s := range found {
+			if !seen[s.ID()] {
+				seen[s.ID()] = true
+				specs = append(specs, s)
+			}
+		}
+	}
+	for _, pod := range v.pods {
+		if ports, selected := v.selects(pod); selected {
+			found, err := v.podSpecs(pod, ports)
+			add("pod/"+pod.Name, found, err)
+		}
+	}
+	for _, slice := range v.slices {
+		found, err := v.sliceSpecs(slice)
+		add("endpointslice/"+slice.Name, found, err)
+	}
+	slices.SortFunc(specs, func(a, b Spec) int { return cmp.Compare(a.ID(), b.ID()) })
+	return specs, problems
+}
+
+// selects says whether a pod is one that should be a server, and which ports a pool
+// gives it; none leaves that to the pod.
+func (v kubernetesView) selects(pod *corev1.Pod) (ports []int, selected bool) {
+	has := labels.Set(pod.Labels)
+	for _, p := range v.pools {
+		if len(p.Spec.Selector.MatchLabels) == 0 || !labels.SelectorFromSet(p.Spec.Selector.MatchLabels).Matches(has) {
+			continue
+		}
+		selected = true
+		for _, port := range p.Spec.TargetPorts {
+			if !slices.Contains(ports, port.Number) { // pools may overlap
+				ports = append(ports, port.Number)
+			}
+		}
+	}
+	return ports, selected || v.selector != nil && v.selector.Matches(has)
+}
+
+// podSpecs returns the servers of a pod: none before it has an address and once it
+// has ended. A pod that is not ready or on its way out takes no new request.
+func (v kubernetesView) podSpecs(pod *corev1.Pod, poolPorts []int) ([]Spec, error) {
+	if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return nil, nil
+	}
+	sign, err := readSign(pod)
+	if err != nil {
+		return nil, err
+	}
+	sign.locate(pod.Spec.NodeName, v.nodes[pod.Spec.NodeName], v.rackLabel)
+	sign.Drain = sign.Drain || !podReady(pod) || pod.DeletionTimestamp != nil
+	return sign.specs(pod.Status.PodIP, sign.portsAmong(poolPorts)), nil
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// sliceSpecs returns the servers of an EndpointSlice: of each endpoint the ports
+// whose name begins with "http", or all if none is called so. What is said of them
+// are the labels of the Service, which Kubernetes copies to its slices.
+func (v kubernetesView) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]Spec, error) {
+	sign, err := readSign(slice)
+	if err != nil {
+		return nil, err
+	}
+	ports := slicePorts(slice)
+	var all []Spec
+	for _, endpoint := range slice.Endpoints {
+		on := sign
+		node := deref(endpoint.NodeName)
+		on.Zone = cmp.Or(on.Zone, deref(endpoint.Zone))
+		on.locate(node, v.nodes[node], v.rackLabel)
+		serving := endpoint.Conditions.Serving
+		if serving == nil {
+			serving = endpoint.Conditions.Ready
+		}
+		ready := serving == nil || *serving // unknown is ready, the API says
+		on.Drain = on.Drain || !ready || deref(endpoint.Conditions.Terminating)
+		for _, address := range endpoint.Addresses {
+			all = append(all, on.specs(address, sign.portsAmong(ports))...)
+		}
+	}
+	return all, nil
+}
+
+func slicePorts(slice *discoveryv1.EndpointSlice) []int {
+	var named, all []int
+	for _, p := range slice.Ports {
+		if p.Port == nil {
+			continue
+		}
+		all = append(all, int(*p.Port))
+		if strings.HasPrefix(deref(p.Name), "http") {
+			named = append(named, int(*p.Port))
+		}
+	}
+	if len(named) > 0 {
+		return named
+	}
+	return all
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// sign is what the labels and annotations of an object say of its servers; an
+// annotation counts before a label of the same name.
+type sign struct {
+	Spec             // without address and rank
+	ports      []int // of which each is a server; none: unsaid
+	active     []int // of a pool's ports those in use; none: all
+	ranks      int   // data-parallel ranks behind each port; 1: the port is the server
+	eventsPort int   // of the first server's KV events, the next one's is one higher; 0: none
+	replayPort int
+	kvPort     int // of the first port's KV, the next one's is one higher; 0: the connector's usual
+	orcaPort   int // likewise of the OpenRcaService; 0: none
+	metrics    int // likewise of the Prometheus metrics; 0: where the engine has them
+}
+
+// defaultPort is where vLLM listens unless told otherwise.
+const defaultPort = 8000
+
+// readSign reads
+//
+//	tandem/role        prefill, decode or both; without it llm-d.ai/role; without both: both
+//	tandem/connector   how decode obtains the KV; nixl
+//	tandem/weights     version of the weights; tandem/layout likewise
+//	tandem/ports       8000, or 8000,8001 as an annotation: several servers
+//	tandem/dp-size     data-parallel ranks behind each port; 1
+//	tandem/events      port of the first server's KV events (server n: n higher); none
+//	tandem/replay      port that replays them, likewise; none
+//	tandem/kv          port where others reach the first port's KV (port n: n higher)
+//	tandem/orca        port of its OpenRcaService, likewise; none
+//	tandem/metrics     port of its metrics, likewise; the engine's own
+//	tandem/host, tandem/rack, tandem/zone
+//	                   place; otherwise the node's
+//	tandem/drain       true: takes no new request
+//
+// and llm-d.ai/active-ports, or inference.networking.k8s.io/active-ports, which
+// narrows the ports of an InferencePool.
+func readSign(object metav1.Object) (sign, error) {
+	said := func(keys ...string) string {
+		for _, key := range keys {
+			if value := cmp.Or(object.GetAnnotations()[key], object.GetLabels()[key]); value != "" {
+				return value
+			}
+		}
+		return ""
+	}
+	s := sign{Spec: Spec{
+		Connector: cmp.Or(said("tandem/connector"), "nixl"),
+		Weights:   said("tandem/weights"),
+		Layout:    said("tandem/layout"),
+		Host:      said("tandem/host"),
+		Rack:      said("tandem/rack"),
+		Zone:      said("tandem/zone", corev1.LabelTopologyZone),
+		Drain:     said("tandem/drain") == "true",
+	}}
+	switch role := cmp.Or(said("tandem/role", "llm-d.ai/role"), "both"); role {
+	case "prefill":
+		s.Role = Prefill
+	case "decode":
+		s.Role = Decode
+	case "both", "prefill-decode": // the latter is llm-d's newer word
+		s.Role = Both
+	default:
+		return sign{}, fmt.Errorf("role %q: want prefill, decode or both", role)
+	}
+	var err error
+	if s.ports, err = portList(said("tandem/ports")); err != nil {
+		return sign{}, fmt.Errorf("tandem/ports: %w", err)
+	}
+	if s.active, err = portList(said("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")); err != nil {
+		return sign{}, fmt.Errorf("active-ports: %w", err)
+	}
+	for key, into := range map[string]*int{
+		"tandem/dp-size": &s.ranks, "tandem/events": &s.eventsPort, "tandem/replay": &s.replayPort,
+		"tandem/kv": &s.kvPort, "tandem/orca": &s.orcaPort, "tandem/metrics": &s.metrics,
+	} {
+		value := said(key)
+		if value == "" {
+			continue
+		}
+		if *into, err = strconv.Atoi(value); err != nil || *into < 1 || *into > 65535 {
+			return sign{}, fmt.Errorf("%s %q: want a number, 1 to 65535", key, value)
+		}
+	}
+	s.ranks = max(1, s.ranks)
+	return s, nil
+}
+
+func portList(text string) ([]int, error) {
+	var ports []int
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
+		port, err := strconv.Atoi(item)
+		if err != nil || port < 1 || port > 65535 {
+			return nil, fmt.Errorf("port %q: want a number, 1 to 65535", item)
+		}
+		ports = append(ports, port)
+	}
+	return ports, nil
+}
+
+// locate fills in the place that labels left open by that of the node.
+func (s *sign) locate(node string, is labels.Set, rackLabel string) {
+	s.Host = cmp.Or(s.Host, node)
+	s.Rack = cmp.Or(s.Rack, is[rackLabel])
+	s.Zone = cmp.Or(s.Zone, is[corev1.LabelTopologyZone])
+}
+
+// portsAmong returns the ports that are servers: those that the sign names, else
+// those of the pool or Service that are in use, else vLLM's own.
+func (s sign) portsAmong(offered []int) []int {
+	if len(s.ports) > 0 {
+		return s.ports
+	}
+	if len(offered) == 0 {
+		return []int{defaultPort}
+	}
+	if len(s.active) == 0 {
+		return offered
+	}
+	return slices.DeleteFunc(slices.Clone(offered), func(p int) bool { return !slices.Contains(s.active, p) })
+}
+
+// specs returns the servers at an address, in the order of ports and ranks. The
+// n-th publishes its KV events n ports above the first, as vLLM's ranks do
+// (vllm/distributed/kv_events.py, offset_endpoint_port).
+func (s sign) specs(address string, ports []int) []Spec {
+	at := func(prefix string, port, offset int) string {
+		if port == 0 {
+			return ""
+		}
+		return prefix + net.JoinHostPort(address, strconv.Itoa(port+offset))
+	}
+	var all []Spec
+	for i, port := range ports {
+		for rank := range s.ranks {
+			spec := s.Spec
+			spec.URL = at("http://", port, 0)
+			spec.KVAddress = at("", s.kvPort, i)
+			spec.ORCA = at("", s.orcaPort, i)
+			if s.metrics > 0 {
+				spec.Metrics = at("http://", s.metrics, i) + "/metrics"
+			}
+			spec.Events = at("tcp://", s.eventsPort, len(all))
+			spec.Replay = at("tcp://", s.replayPort, len(all))
+			if s.ranks > 1 {
+				spec.Rank = new(rank)
+			}
+			all = append(all, spec)
+		}
+	}
+	return all
+}

@@ -1,0 +1,119 @@
+package pools
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+)
+
+// TestKubernetes_WhatObjectsBecomeWhichServers reads testdata/kubernetes.txt, where
+// each case is a list of manifests and the servers that they are.
+func TestKubernetes_WhatObjectsBecomeWhichServers(t *testing.T) {
+	datadriven.RunTest(t, "testdata/kubernetes.txt", func(t *testing.T, d *datadriven.TestData) string {
+		view := kubernetesView{nodes: map[string]labels.Set{}, rackLabel: "topology.example.com/rack"}
+		if d.HasArg("pods") {
+			var err error
+			if view.selector, err = labels.Parse(d.CmdArgs[0].SingleVal(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, manifest := range strings.Split(d.Input, "---\n") {
+			addManifest(t, &view, []byte(manifest))
+		}
+		specs, problems := view.specs()
+		var b strings.Builder
+		for _, s := range specs {
+			fmt.Fprintln(&b, describe(s))
+		}
+		var wrong []string
+		for object, err := range problems {
+			text, _, _ := strings.Cut(err.Error(), " (known") // connectors are added elsewhere
+			wrong = append(wrong, object+": "+text)
+		}
+		slices.Sort(wrong)
+		for _, line := range wrong {
+			fmt.Fprintln(&b, line)
+		}
+		return b.String()
+	})
+}
+
+func addManifest(t *testing.T, view *kubernetesView, manifest []byte) {
+	t.Helper()
+	read := func(into any) {
+		if err := yaml.UnmarshalStrict(manifest, into); err != nil {
+			t.Fatalf("%v in\n%s", err, manifest)
+		}
+	}
+	var kind struct{ Kind string }
+	if err := yaml.Unmarshal(manifest, &kind); err != nil {
+		t.Fatal(err)
+	}
+	switch kind.Kind {
+	case "Pod":
+		pod := new(corev1.Pod)
+		read(pod)
+		view.pods = append(view.pods, pod)
+	case "EndpointSlice":
+		slice := new(discoveryv1.EndpointSlice)
+		read(slice)
+		view.slices = append(view.slices, slice)
+	case "Node":
+		node := new(corev1.Node)
+		read(node)
+		view.nodes[node.Name] = node.Labels
+	case "InferencePool":
+		pool := new(inferencePool)
+		if err := yaml.Unmarshal(manifest, pool); err != nil { // only some fields are read
+			t.Fatal(err)
+		}
+		view.pools = append(view.pools, pool)
+	default:
+		t.Fatalf("kind %q in\n%s", kind.Kind, manifest)
+	}
+}
+
+func describe(s Spec) string {
+	text := fmt.Sprintf("%s %s %s", s.ID(), s.Role, s.Connector)
+	for _, part := range []struct{ name, value string }{
+		{"weights", s.Weights}, {"layout", s.Layout}, {"kv", s.KVAddress}, {"orca", s.ORCA}, {"metrics", s.Metrics},
+		{"host", s.Host}, {"rack", s.Rack}, {"zone", s.Zone}, {"events", s.Events}, {"replay", s.Replay},
+	} {
+		if part.value != "" {
+			text += " " + part.name + "=" + part.value
+		}
+	}
+	if s.Drain {
+		text += " draining"
+	}
+	return text
+}
+
+func TestKubernetesConfig_ABrokenSelectorIsRefused(t *testing.T) {
+	for _, c := range []KubernetesConfig{{Pods: "a in"}, {Services: "=x"}} {
+		if c.Validate() == nil {
+			t.Errorf("%+v is valid", c)
+		}
+	}
+	if err := (KubernetesConfig{Pods: "tandem/role,app in (a,b)"}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNewKubernetes_SaysWhatIsMissingOutsideOfACluster(t *testing.T) {
+	if _, err := os.Stat(namespaceFile); err == nil {
+		t.Skip("this runs in a pod")
+	}
+	_, err := NewKubernetes(KubernetesConfig{Pods: "a"}, nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "namespace of the gateway") {
+		t.Errorf("error %v", err)
+	}
+}
