@@ -14,8 +14,7 @@ import (
 // halves between the last two looks for those who did. Holders that end together cost
 // as much as one.
 type search struct {
-	shelves *[tiers]*shelf
-	guesses *shelf // nil: not looked at
+	shelves [tiers + 1]*shelf // by tier, then the guesses; nil: nothing was ever put there
 	chain   []Hash
 	word    int
 	runs    []runs // of the word's holders
@@ -78,12 +77,12 @@ func (s *search) end(tier Tier, at int, set uint64) {
 		s.note(tier, at, set)
 	}
 	for next := tier + 1; next < tiers; next++ {
-		if s.shelves[next].used.Load() {
+		if s.shelves[next] != nil {
 			s.gallop(next, at, set)
 			break
 		}
 	}
-	if tier == GPU && s.guesses != nil {
+	if tier == GPU && s.shelves[guessed] != nil {
 		s.gallop(guessed, at, set)
 	}
 }
@@ -103,9 +102,6 @@ func (s *search) note(tier Tier, at int, set uint64) {
 }
 
 func (s *search) bits(tier Tier, block int) uint64 {
-	if tier == guessed {
-		return s.guesses.word(s.chain[block], s.word)
-	}
 	return s.shelves[tier].word(s.chain[block], s.word)
 }
 
@@ -126,10 +122,9 @@ func (m *model) matchChains(view *roster, h *Hits) {
 	h.roster = view
 	h.runs = slices.Grow(h.runs[:0], view.words*64)[:view.words*64]
 	clear(h.runs)
-	s := search{shelves: &m.shelves}
-	if m.guesses.shelf.used.Load() {
-		s.guesses = m.guesses.shelf
-	}
+	s := search{shelves: [...]*shelf{
+		GPU: m.shelves[GPU], CPU: m.shelves[CPU].ifUsed(), Disk: m.shelves[Disk].ifUsed(), guessed: m.guesses.shelf.ifUsed(),
+	}}
 	for i, c := range h.chains {
 		s.chain, s.longest = h.hashes[c.from:c.to], runs{}
 		s.matchSize(&view.sizes[i], h)
@@ -149,7 +144,7 @@ func (s *search) matchSize(size *blockSize, h *Hits) {
 		return
 	}
 	t, at := s.shelves[GPU].find(s.chain[0])
-	slow := s.guesses != nil || s.shelves[CPU].used.Load() || s.shelves[Disk].used.Load()
+	slow := s.shelves[CPU] != nil || s.shelves[Disk] != nil || s.shelves[guessed] != nil
 	for word, holders := range size.holders {
 		s.word, s.runs = word, h.runs[word*64:]
 		on := uint64(0)

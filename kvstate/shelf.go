@@ -48,6 +48,14 @@ func (s *shelf) widen(holders int) {
 	}
 }
 
+// ifUsed is the shelf, nil if nothing was ever put there.
+func (s *shelf) ifUsed() *shelf {
+	if !s.used.Load() {
+		return nil
+	}
+	return s
+}
+
 // find returns where the holders of a hash are, nil if nobody has it.
 func (s *shelf) find(h Hash) (t *table, holders uint64) {
 	t = s.shards[h>>(64-shardBits)].table.Load()
@@ -62,8 +70,12 @@ func (s *shelf) find(h Hash) (t *table, holders uint64) {
 
 // word is one word of the holders of a hash.
 func (s *shelf) word(h Hash, word int) uint64 {
-	t, holders := s.find(h)
+	t := s.shards[h>>(64-shardBits)].table.Load()
 	if t == nil || uint64(word) >= t.stride-1 {
+		return 0
+	}
+	holders := t.find(h)
+	if holders == 0 {
 		return 0
 	}
 	return atomic.LoadUint64(&t.words[holders+uint64(word)])
