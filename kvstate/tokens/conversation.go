@@ -45,9 +45,10 @@ func (p *Prompt) conversation() (c conversation, ok bool) {
 
 // read takes in a list of messages, or the one user message that a string is.
 func (c *conversation) read(turns []byte) bool {
-	if text, ok := textOf(turns); ok && turns[0] == '"' {
+	if len(turns) > 0 && turns[0] == '"' {
+		text, ok := textOf(turns)
 		c.messages = append(c.messages, map[string]any{"role": "user", "content": text})
-		return true
+		return ok
 	}
 	good := true
 	return elements(turns, func(message []byte) {
