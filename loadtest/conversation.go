@@ -13,6 +13,8 @@ type conversation struct {
 	key     uint64    // its questions' text follows from it
 	history []message // shared prefix, questions and answers so far
 	asked   int       // questions answered so far
+	tokens  int       // of the history
+	prompt  int       // of them, those of the last prompt that was answered
 	ready   time.Time // when the next question may be asked
 }
 
@@ -23,6 +25,7 @@ type conversation struct {
 type conversations struct {
 	prompt, output Length
 	prefix         []message
+	prefixTokens   int
 	turns          int
 	think          time.Duration
 	seed           uint64
@@ -30,6 +33,7 @@ type conversations struct {
 	mu     sync.Mutex // guards what follows
 	rng    *rand.Rand // lengths
 	opened uint64
+	primed bool            // a prompt with the prefix was answered
 	ready  []*conversation // in order of time ready, which is the order of arrival here: think is constant
 }
 
@@ -41,6 +45,8 @@ func newConversations(cfg Config, wordsPerToken float64) *conversations {
 		think:  cfg.ThinkTime,
 		seed:   cfg.Seed,
 		rng:    newRand(cfg.Seed, lengthStream),
+
+		prefixTokens: cfg.SharedPrefixTokens,
 	}
 	if cfg.SharedPrefixTokens > 0 {
 		text := newPassage(c.key(0), cfg.SharedPrefixTokens).appendText(nil, wordsPerToken)
@@ -59,12 +65,18 @@ func (c *conversations) next(now time.Time) turn {
 	talk := c.continueLocked(now)
 	if talk == nil {
 		c.opened++
-		talk = &conversation{key: c.key(c.opened), history: c.prefix}
+		talk = &conversation{key: c.key(c.opened), history: c.prefix, tokens: c.prefixTokens}
+		if c.primed {
+			talk.prompt = c.prefixTokens
+		}
 	}
+	question := newPassage(mix(talk.key+uint64(talk.asked)), c.prompt.draw(c.rng))
 	return turn{
 		talk:         talk,
-		question:     newPassage(mix(talk.key+uint64(talk.asked)), c.prompt.draw(c.rng)),
+		question:     question,
 		outputTokens: c.output.draw(c.rng),
+		promptTokens: talk.tokens + question.tokens,
+		repeated:     talk.prompt,
 	}
 }
 
@@ -79,16 +91,18 @@ func (c *conversations) continueLocked(now time.Time) *conversation {
 	return talk
 }
 
-func (c *conversations) answered(t turn, asked []message, answer string, now time.Time) {
+func (c *conversations) answered(t turn, asked []message, o *outcome, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.primed = true
 	talk := t.talk
 	talk.asked++
 	if talk.asked >= c.turns {
 		return
 	}
-	talk.history = append(asked, message{Role: "assistant", Content: answer})
+	talk.history = append(asked, message{Role: "assistant", Content: o.text.String()})
+	talk.tokens, talk.prompt = t.promptTokens+o.outputTokens, t.promptTokens
 	talk.ready = now.Add(c.think)
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.ready = append(c.ready, talk)
 }
 

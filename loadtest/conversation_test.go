@@ -34,7 +34,7 @@ func TestConversation_AnswersBecomeHistory(t *testing.T) {
 			t.Errorf("turn %d asks %d words for %d tokens", n, got, turn.outputTokens)
 		}
 		answer := strings.Repeat("yes ", n+1)
-		c.answered(turn, asked, answer, now)
+		c.answered(turn, asked, answered(answer, n+1), now)
 		said = append(asked, message{"assistant", answer})
 		now = now.Add(2 * time.Second)
 	}
@@ -46,10 +46,37 @@ func TestConversation_AnswersBecomeHistory(t *testing.T) {
 	}
 }
 
+func answered(text string, tokens int) *outcome {
+	o := &outcome{outputTokens: tokens}
+	o.text.WriteString(text)
+	return o
+}
+
+// Of 30 tokens of prefix, 20 of each question and 7 of each answer, a cache has what was
+// in an earlier prompt: the prefix once any was answered, and then the last prompt whole.
+func TestConversation_CountsWhatEarlierPromptsHad(t *testing.T) {
+	c := threeTurns()
+	want := func(got turn, repeated, prompt int) {
+		t.Helper()
+		if got.repeated != repeated || got.promptTokens != prompt {
+			t.Errorf("%d of %d tokens are repeated, want %d of %d", got.repeated, got.promptTokens, repeated, prompt)
+		}
+	}
+	first, meanwhile := c.next(noon), c.next(noon)
+	want(first, 0, 50)
+	want(meanwhile, 0, 50)
+	c.answered(first, first.messages(1), answered("a", 7), noon)
+	want(c.next(noon), 30, 50)
+	second := c.next(noon.Add(2 * time.Second))
+	want(second, 50, 77)
+	c.answered(second, second.messages(1), answered("a", 7), noon.Add(2*time.Second))
+	want(c.next(noon.Add(4*time.Second)), 77, 104)
+}
+
 func TestConversation_WaitsForTheThinkTime(t *testing.T) {
 	c := threeTurns()
 	first := c.next(noon)
-	c.answered(first, first.messages(1), "a", noon)
+	c.answered(first, first.messages(1), answered("a", 1), noon)
 	early := c.next(noon.Add(2*time.Second - 1))
 	if early.talk == first.talk {
 		t.Error("asked on before the think time was over")

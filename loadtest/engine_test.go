@@ -2,6 +2,7 @@ package loadtest
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -73,6 +74,7 @@ func TestEngine_SharedTextIsSharedKV(t *testing.T) {
 	if share := float64(shared.Tokens.Cached) / float64(59*1000); share < 0.85 || share > 1.05 {
 		t.Errorf("%v of the shared prefixes came from the cache", share)
 	}
+	nearPerfect(t, shared)
 }
 
 func TestEngine_TurnsFindTheirHistoryCached(t *testing.T) {
@@ -81,6 +83,18 @@ func TestEngine_TurnsFindTheirHistoryCached(t *testing.T) {
 	report := runOK(t, cfg)
 	if share := float64(report.Tokens.Cached) / float64(report.Tokens.Prompt); share < 0.4 {
 		t.Errorf("only %v of the prompt tokens were cached", share)
+	}
+	nearPerfect(t, report)
+}
+
+// nearPerfect: one engine with room enough cannot be asked in the wrong place, so what it
+// had cached is what the report says that perfect knowledge would have found.
+func nearPerfect(t *testing.T, r *Report) {
+	t.Helper()
+	cached, perfect := percent(r.Tokens.Cached, r.Tokens.Prompt), percent(r.Tokens.Repeated, r.Tokens.Prompt)
+	t.Logf("%.1f %% of prompt tokens cached, %.1f %% repeated", cached, perfect)
+	if math.Abs(cached-perfect) > 2 {
+		t.Error("they are more than two points apart")
 	}
 }
 

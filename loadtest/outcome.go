@@ -19,8 +19,9 @@ type outcome struct {
 	e2e  time.Duration
 	gaps []time.Duration
 
-	promptTokens int // as the server counted; 0: it did not say
-	cachedTokens int // of the prompt; 0: none, or it did not say
+	promptTokens int     // as the server counted; 0: it did not say
+	cachedTokens int     // of the prompt; 0: none, or it did not say
+	repeated     float64 // share of the prompt that an earlier one began with, 0..1
 	outputTokens int
 	counted      bool // outputTokens is the server's count; else content events, one token each
 	text         strings.Builder

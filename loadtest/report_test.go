@@ -26,7 +26,7 @@ func goldenRun(t *testing.T) *Report {
 	}
 	ms := time.Millisecond
 	for i, o := range []*outcome{
-		{ttft: 100 * ms, gaps: []time.Duration{20 * ms, 30 * ms}, e2e: 150 * ms, promptTokens: 1000, cachedTokens: 512, outputTokens: 3, counted: true},
+		{ttft: 100 * ms, gaps: []time.Duration{20 * ms, 30 * ms}, e2e: 150 * ms, promptTokens: 1000, cachedTokens: 512, repeated: 0.55, outputTokens: 3, counted: true},
 		{ttft: 200 * ms, gaps: []time.Duration{20 * ms, 60 * ms}, e2e: 280 * ms, promptTokens: 900, outputTokens: 3, counted: true},
 		{ttft: 300 * ms, e2e: 300 * ms, outputTokens: 1},
 		{kind: "http_503", detail: "no server for the role decode", requestID: "req-4"},

@@ -79,7 +79,7 @@ func (r *run) plan() error {
 			r.planned = last
 		}
 		r.arrivals = listedSchedule(times).bounded(cfg.Duration, cfg.Limit)
-		r.workload = &traceWorkload{rows: rows}
+		r.workload = &traceWorkload{rows: rows, seen: make(map[uint64]struct{})}
 		return nil
 	}
 	arrivals := poissonSchedule(cfg.RPS, rng)
@@ -125,10 +125,10 @@ func (r *run) ask(ctx context.Context, due time.Duration, t turn) {
 		panic(fmt.Sprintf("loadtest: a body of strings and numbers does not marshal: %v", err))
 	}
 	o := r.client.ask(ctx, body)
-	o.due = due
+	o.due, o.repeated = due, float64(t.repeated)/float64(t.promptTokens)
 	r.tally.end(o, o.sent.Sub(r.started)-due)
 	if o.kind == OK {
-		r.workload.answered(t, messages, o.text.String(), time.Now())
+		r.workload.answered(t, messages, o, time.Now())
 	}
 }
 

@@ -42,9 +42,21 @@ func (r *Report) writeHead(w *strings.Builder) {
 	}
 	fmt.Fprintf(w, "\ntokens     %d output, %.1f/s; %d prompt, of them %d cached\n",
 		r.Tokens.Output, r.Tokens.OutputPerSecond, r.Tokens.Prompt, r.Tokens.Cached)
+	if k := r.Tokens; k.Repeated > 0 {
+		fmt.Fprintf(w, "cache      %.1f %% of prompt tokens came from caches; perfect knowledge of caches without limit: %.1f %%\n",
+			percent(k.Cached, k.Prompt), percent(k.Repeated, k.Prompt))
+	}
 	if r.Tokens.Uncounted > 0 {
 		fmt.Fprintf(w, "           %d answers without usage: output tokens are their content events, prompt tokens unknown\n", r.Tokens.Uncounted)
 	}
+}
+
+// percent is n of d, and 0 of nothing.
+func percent(n, d int) float64 {
+	if d == 0 {
+		return 0
+	}
+	return 100 * float64(n) / float64(d)
 }
 
 // limits writes the SLOs that were asked for, in milliseconds.

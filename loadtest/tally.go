@@ -2,6 +2,7 @@ package loadtest
 
 import (
 	"maps"
+	"math"
 	"sync"
 	"time"
 )
@@ -43,7 +44,10 @@ type Counts struct {
 type TokenCounts struct {
 	Prompt int `json:"prompt"`
 	Cached int `json:"cached"` // of the prompt tokens
-	Output int `json:"output"`
+	// Repeated are those prompt tokens with which an earlier, answered prompt began: what
+	// caches without limit and perfect knowledge of them would have had.
+	Repeated int `json:"repeated"`
+	Output   int `json:"output"`
 	// Uncounted answers came without usage: each of their content events is taken
 	// for one output token, and their prompt tokens are missing.
 	Uncounted int `json:"uncounted_answers"`
@@ -90,6 +94,7 @@ func (t *tally) succeedLocked(o *outcome) {
 	t.counts.OK++
 	t.tokens.Prompt += o.promptTokens
 	t.tokens.Cached += o.cachedTokens
+	t.tokens.Repeated += int(math.Round(o.repeated * float64(o.promptTokens)))
 	t.tokens.Output += o.outputTokens
 	if !o.counted {
 		t.tokens.Uncounted++

@@ -114,8 +114,9 @@ func traceTimes(rows []traceRow, scale float64, rng *rand.Rand) []time.Duration 
 
 // traceWorkload asks what the rows say, in their order.
 type traceWorkload struct {
-	mu   sync.Mutex // guards rows
-	rows []traceRow // not yet asked
+	mu   sync.Mutex          // guards what follows
+	rows []traceRow          // not yet asked
+	seen map[uint64]struct{} // blocks of prompts that were answered
 }
 
 // next returns the next row. The schedule made of the same rows ends with them,
@@ -125,12 +126,26 @@ func (w *traceWorkload) next(time.Time) turn {
 	defer w.mu.Unlock()
 	row := w.rows[0]
 	w.rows = w.rows[1:]
-	return turn{
+	t := turn{
 		question:     passage{keys: row.HashIDs, tokens: row.InputTokens},
 		outputTokens: row.OutputTokens,
+		promptTokens: row.InputTokens,
 	}
+	for _, id := range row.HashIDs {
+		if _, seen := w.seen[id]; !seen {
+			break
+		}
+		t.repeated = min(t.repeated+blockTokens, row.InputTokens)
+	}
+	return t
 }
 
-// answered does nothing: what a conversation in the trace asks next is a row of
-// its own, with its own history.
-func (w *traceWorkload) answered(turn, []message, string, time.Time) {}
+// answered notes the blocks of the prompt. What a conversation in the trace asks next is
+// a row of its own, with its own history.
+func (w *traceWorkload) answered(t turn, _ []message, _ *outcome, _ time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range t.question.keys {
+		w.seen[id] = struct{}{}
+	}
+}

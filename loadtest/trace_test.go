@@ -103,6 +103,23 @@ func TestTraceTimes_TheMooncakeConversationIsUniform(t *testing.T) {
 	}
 }
 
+func TestTraceWorkload_CountsWhatEarlierPromptsHad(t *testing.T) {
+	rows := []traceRow{
+		{InputTokens: 1000, OutputTokens: 1, HashIDs: []uint64{1, 2}},
+		{InputTokens: 1200, OutputTokens: 1, HashIDs: []uint64{1, 3, 4}},
+		{InputTokens: 1000, OutputTokens: 1, HashIDs: []uint64{1, 2}},
+		{InputTokens: 1500, OutputTokens: 1, HashIDs: []uint64{5, 2, 1}},
+	}
+	w := &traceWorkload{rows: rows, seen: make(map[uint64]struct{})}
+	for i, want := range []int{0, 512, 1000, 0} {
+		turn := w.next(noon)
+		if turn.repeated != want || turn.promptTokens != rows[i].InputTokens {
+			t.Errorf("row %d: %d of %d tokens are repeated, want %d", i, turn.repeated, turn.promptTokens, want)
+		}
+		w.answered(turn, nil, nil, noon)
+	}
+}
+
 func TestTraceWorkload_SharedIDsAreSharedBytes(t *testing.T) {
 	rows, err := readTraceFile(mooncakeTrace, 250)
 	if err != nil {

@@ -15,6 +15,11 @@ type turn struct {
 	talk         *conversation // nil: nothing follows the answer
 	question     passage
 	outputTokens int
+
+	// promptTokens is the length of the whole prompt and repeated how much of its
+	// beginning was in an earlier prompt that has been answered, both by the workload's
+	// own count: what a cache that forgets nothing would have of it.
+	promptTokens, repeated int
 }
 
 // messages returns the whole chat history with the question as its last entry.
@@ -33,5 +38,5 @@ type workload interface {
 	next(now time.Time) turn
 	// answered tells that t, whose whole history was asked, was answered well, so
 	// that its conversation may go on.
-	answered(t turn, asked []message, answer string, now time.Time)
+	answered(t turn, asked []message, o *outcome, now time.Time)
 }

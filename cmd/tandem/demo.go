@@ -121,6 +121,7 @@ func (d *demo) show(ctx context.Context, n *node) error {
 	d.say("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.operator.Addr())
 	d.say("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)
 	d.say("put load on it:\n  bin/tandem load --url %s --rps 20 --duration 30s", base)
+	d.say("or conversations, and see what their caches save:\n  bin/tandem load --url %s --rps 10 --duration 40s --turns 6 --think-time 1s --shared-prefix-tokens 1000 --prompt-tokens 200 --output-tokens 40", base)
 	return nil
 }
 

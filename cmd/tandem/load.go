@@ -22,7 +22,9 @@ Lengths are written 512, uniform:100,900 or lognormal:1200,0.8 (mean in tokens,
 sigma of the natural logarithm). Prompts are made of common English words; how
 many of them make a token is asked of the server (POST /tokenize with a sample)
 before the run, and is one where the server does not say. The report shows the
-prompt tokens that the server counted.
+prompt tokens that the server counted, how many of them it had cached, and with
+how many of them an earlier prompt of the run had begun: what perfect knowledge
+would have found in caches without limit.
 
 With --turns N an arrival asks the next question of a conversation whose last
 answer is at least --think-time old, or opens a new conversation. --rps counts
