@@ -26,6 +26,32 @@ type Capacity struct {
 
 	KVTokens     int `json:"kv_tokens"`
 	MaxSequences int `json:"max_sequences"` // in one batch; 0: not known
+
+	// What the curves were fitted to; nobody but people needs them.
+	PrefillPoints []PrefillPoint `json:"prefill_points,omitempty"`
+	StepPoints    []StepPoint    `json:"step_points,omitempty"`
+	Largest       *Concurrency   `json:"largest_concurrency,omitempty"`
+}
+
+// PrefillPoint is the time to the first token of a prompt alone on the server.
+type PrefillPoint struct {
+	Tokens  int     `json:"tokens"`
+	Seconds float64 `json:"seconds"`
+}
+
+// StepPoint is the time between two tokens of each of so many sequences.
+type StepPoint struct {
+	Sequences int     `json:"sequences"`
+	KVTokens  int     `json:"kv_tokens"`
+	Seconds   float64 `json:"seconds"`
+}
+
+// Concurrency is how many sequences of a context were found to decode together
+// within an ITL.
+type Concurrency struct {
+	ITL       float64 `json:"itl_seconds"`
+	Context   int     `json:"context_tokens"`
+	Sequences int     `json:"sequences"`
 }
 
 // PrefillSeconds is the time of a prefill alone on the server.

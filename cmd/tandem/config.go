@@ -35,6 +35,7 @@ type config struct {
 	kv      localityConfig
 
 	loadMetrics  []string // entries of pools.LoadTables
+	capacity     string   // file
 	drainDelay   time.Duration
 	drainTimeout time.Duration
 	connect      time.Duration
@@ -130,6 +131,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.cost.DecodeReuse, "decode-reuse", c.cost.DecodeReuse, "decode takes over only the KV blocks that it lacks")
 	fs.Float64Var(&c.cost.CPULoad, "cpu-load", c.cost.CPULoad, "KV from a server's CPU memory to its GPU, `bytes per second`; 0: it is not used")
 	fs.Float64Var(&c.cost.DiskLoad, "disk-load", c.cost.DiskLoad, "KV from a server's disk to its GPU, `bytes per second`; 0: it is not used")
+
+	fs.StringVar(&c.capacity, "capacity", c.capacity, "`file` of tandem calibrate: what servers are believed to do until they have shown it")
 
 	c.redis.bind(fs)
 	bindKubernetes(fs, &c.kube)

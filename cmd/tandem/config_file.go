@@ -9,6 +9,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/autoscale"
 )
 
 // loadConfig reads the file, if there is one, and puts the flags that were given
@@ -46,7 +48,20 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 	if err := cfg.validate(); err != nil {
 		return config{}, err
 	}
-	return cfg, nil
+	return cfg, cfg.believe()
+}
+
+// believe takes over what was measured of a server.
+func (c *config) believe() error {
+	if c.capacity == "" {
+		return nil
+	}
+	measured, err := autoscale.ReadCapacity(c.capacity)
+	if err != nil {
+		return err
+	}
+	c.pools.Prefill, c.pools.Step = measured.Prefill, measured.Step
+	return nil
 }
 
 func readFile(content []byte, cfg *config, known *pflag.FlagSet) error {

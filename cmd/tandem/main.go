@@ -39,6 +39,7 @@ func rootCommand() *cobra.Command {
 		engineCommand(),
 		loadCommand(),
 		simCommand(),
+		calibrateCommand(),
 		versionCommand(),
 		docsCommand(),
 	)

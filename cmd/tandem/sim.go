@@ -42,6 +42,7 @@ type simOptions struct {
 	jsonPath, reportPath string
 	autoscale            bool
 	coldStarts           []time.Duration
+	capacity             string
 }
 
 func simCommand() *cobra.Command {
@@ -72,6 +73,7 @@ func simCommand() *cobra.Command {
 	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
 	f.StringVar(&opts.reportPath, "report", "", "write a report as one HTML `file`")
+	f.StringVar(&opts.capacity, "capacity", "", "with --autoscale: servers as in this `file` of tandem calibrate")
 	return cmd
 }
 
@@ -114,6 +116,15 @@ func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) erro
 	}
 	if cfg.Policies, err = scaling.FindPolicies(opts.policies); err != nil {
 		return err
+	}
+	if opts.capacity != "" {
+		measured, err := autoscale.ReadCapacity(opts.capacity)
+		if err != nil {
+			return err
+		}
+		for _, s := range cfg.Scenarios {
+			s.Hardware = scaling.HardwareOf(measured)
+		}
 	}
 	for _, c := range opts.coldStarts {
 		cfg.ColdStarts = append(cfg.ColdStarts, c.Seconds())

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tandem-gateway/tandem/autoscale"
 )
 
 // Hardware is the server that both roles are made of.
@@ -25,6 +27,18 @@ func (h *Hardware) step(sequences, context float64) float64 {
 func (h *Hardware) sequences(itl, context float64) float64 {
 	within := (itl - h.Base) / (h.PerSequence + h.PerContext*context)
 	return max(1, min(within, h.KV/context))
+}
+
+// usualPrompt is the length in tokens at which a measured prefill gives its speed: the
+// mean uncached prompt of Mooncake's trace.
+const usualPrompt = 7500
+
+// HardwareOf is the server that was measured.
+func HardwareOf(c *autoscale.Capacity) Hardware {
+	return Hardware{
+		PrefillSpeed: c.PrefillSpeed(usualPrompt, 0), KV: float64(c.KVTokens),
+		Base: c.Step[0], PerSequence: c.Step[1], PerContext: c.Step[2] / 1e6,
+	}
 }
 
 // Burst multiplies the load for a time. Times are in seconds.

@@ -1,0 +1,278 @@
+package calibrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Config is one measurement.
+type Config struct {
+	Server   string // URL
+	Key      string // bearer token; empty: none
+	Model    string // empty: the first that the server names
+	Budget   int    // tokens, of prompts and answers
+	KVTokens int    // 0: the server's metrics say it
+	// ITL and Context are what the largest concurrency is looked for; ITL 0: it is not.
+	ITL     time.Duration
+	Context int // tokens of each sequence
+}
+
+// DefaultConfig takes about a minute on a fast server.
+func DefaultConfig() Config {
+	return Config{Budget: 1_200_000, ITL: 30 * time.Millisecond, Context: 4000}
+}
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c *Config) Validate() error {
+	if !strings.HasPrefix(c.Server, "http://") && !strings.HasPrefix(c.Server, "https://") {
+		return fmt.Errorf("server %q: want http://host:port", c.Server)
+	}
+	if c.Budget < leastBudget {
+		return fmt.Errorf("budget %d: want at least %d tokens", c.Budget, leastBudget)
+	}
+	if c.ITL < 0 || c.KVTokens < 0 || c.Context < 1 {
+		return errors.New("itl and kv-tokens must not be negative, context at least one token")
+	}
+	return nil
+}
+
+// leastBudget is enough for a few points of each curve.
+const leastBudget = 10_000
+
+// Progress is told how much of the budget is spent, and on what.
+type Progress func(spent, budget int, what string)
+
+// run is a measurement under way.
+type run struct {
+	cfg    Config
+	client *client
+	show   Progress
+	spent  int
+	found  autoscale.Capacity
+	most   int // tokens of one sequence
+}
+
+// Run measures a server. It must be otherwise idle.
+func Run(ctx context.Context, cfg Config, show Progress) (*autoscale.Capacity, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{MaxIdleConnsPerHost: 1024}
+	defer transport.CloseIdleConnections()
+	r := &run{cfg: cfg, show: show, client: &client{
+		http: &http.Client{Transport: transport}, url: strings.TrimRight(cfg.Server, "/"), key: cfg.Key, model: cfg.Model,
+	}}
+	for _, part := range []func(context.Context) error{r.describe, r.prefill, r.steps, r.largest} {
+		if err := part(ctx); err != nil {
+			return nil, fmt.Errorf("calibrate %s: %w", cfg.Server, err)
+		}
+	}
+	return &r.found, r.found.Validate()
+}
+
+func (r *run) describe(ctx context.Context) error {
+	longest, err := r.client.describe(ctx)
+	if err != nil {
+		return err
+	}
+	kv := r.cfg.KVTokens
+	if kv == 0 {
+		if kv, err = r.client.kvTokens(ctx); err != nil {
+			return err
+		}
+	}
+	if kv == 0 {
+		return errors.New("its metrics do not tell the size of its KV cache: name it")
+	}
+	r.most = kv / 2
+	if longest > 0 {
+		r.most = min(r.most, longest)
+	}
+	r.found = autoscale.Capacity{Schema: 1, Server: r.cfg.Server, Model: r.client.model, KVTokens: kv}
+	_, _, err = r.client.stream(ctx, 64, 4) // opens the connection, warms what is cold
+	return err
+}
+
+// lengths of prompts in tokens, and how often each is measured.
+var lengths = []int{256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}
+
+const repeats = 3
+
+// prefill measures prompts alone on the server, within a quarter of the budget.
+func (r *run) prefill(ctx context.Context) error {
+	var xs []pools.Features
+	var ys []float64
+	for _, n := range lengths {
+		if n >= r.most || r.spent+repeats*n > r.cfg.Budget/4 {
+			break
+		}
+		var times []float64
+		for range repeats {
+			r.spend(n+1, fmt.Sprintf("prefill of %d tokens", n))
+			sent, came, err := r.client.stream(ctx, n, 1)
+			if err != nil {
+				return err
+			}
+			times = append(times, came[0].Sub(sent).Seconds())
+		}
+		y := median(times)
+		r.found.PrefillPoints = append(r.found.PrefillPoints, autoscale.PrefillPoint{Tokens: n, Seconds: y})
+		xs, ys = append(xs, pools.PrefillFeatures(n, 0)), append(ys, y)
+	}
+	r.found.Prefill = fit(xs, ys)
+	return nil
+}
+
+func (r *run) spend(tokens int, what string) {
+	r.spent += tokens
+	r.show(min(r.spent, r.cfg.Budget), r.cfg.Budget, what)
+}
+
+// steps measures decode: small contexts show what a sequence adds, shares of the KV
+// cache what their tokens add.
+func (r *run) steps(ctx context.Context) error {
+	for _, n := range []int{1, 4, 16, 64} {
+		if err := r.step(ctx, n, 32); err != nil {
+			return err
+		}
+	}
+	for _, eighths := range []int{1, 2, 4, 6} {
+		held := r.found.KVTokens * eighths / 8
+		n := min(max(held/4096, 4), 64)
+		if err := r.step(ctx, n, min(held/n, r.most*9/10)); err != nil {
+			return err
+		}
+	}
+	r.fitSteps()
+	return nil
+}
+
+func (r *run) fitSteps() {
+	var xs []pools.Features
+	var ys []float64
+	for _, p := range r.found.StepPoints {
+		xs, ys = append(xs, pools.StepFeatures(p.Sequences, p.KVTokens)), append(ys, p.Seconds)
+	}
+	r.found.Step = fit(xs, ys)
+}
+
+// step measures a batch of so many sequences with so many tokens of prompt each; it
+// is left out when the budget does not hold it.
+func (r *run) step(ctx context.Context, sequences, prompt int) error {
+	// While later prompts are computed, earlier sequences go on: they need so many
+	// more tokens to be still there when the last has joined.
+	output := 32 + sequences*prompt/1024
+	if tokens := sequences * (prompt + output); r.spent+tokens > r.cfg.Budget {
+		return nil
+	}
+	r.spend(sequences*(prompt+output), fmt.Sprintf("decode of %d x %d tokens", sequences, prompt))
+	all := make([][]time.Time, sequences)
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range all {
+		group.Go(func() (err error) {
+			_, all[i], err = r.client.stream(ctx, prompt, output)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	gaps := together(all)
+	if len(gaps) == 0 {
+		return nil // the first had ended before the last began: no batch of this size
+	}
+	r.found.StepPoints = append(r.found.StepPoints, autoscale.StepPoint{
+		Sequences: sequences, KVTokens: sequences * (prompt + output/2), Seconds: median(gaps),
+	})
+	return nil
+}
+
+// together returns the gaps between tokens, in seconds, of the time in which all
+// sequences decoded.
+func together(all [][]time.Time) []float64 {
+	from, until := all[0][0], all[0][len(all[0])-1]
+	for _, came := range all {
+		if came[0].After(from) {
+			from = came[0]
+		}
+		if last := came[len(came)-1]; last.Before(until) {
+			until = last
+		}
+	}
+	var gaps []float64
+	for _, came := range all {
+		for i := 1; i < len(came); i++ {
+			if !came[i-1].Before(from) && !came[i].After(until) {
+				gaps = append(gaps, came[i].Sub(came[i-1]).Seconds())
+			}
+		}
+	}
+	return gaps
+}
+
+// largest looks for the largest concurrency within the ITL: it measures where the
+// nearest measurements below and above say that it is, until they are close.
+func (r *run) largest(ctx context.Context) error {
+	limit := r.cfg.ITL.Seconds()
+	room := r.found.KVTokens * 9 / 10 / r.cfg.Context
+	if limit == 0 || room < 1 || r.cfg.Context >= r.most {
+		return nil
+	}
+	below := at{0, r.found.MinimumStep().Seconds()}
+	above := at{float64(room + 1), r.found.Step.Seconds(pools.StepFeatures(room+1, (room+1)*r.cfg.Context))}
+	for range mostLooks {
+		n := int(math.Round(below.between(above, limit)))
+		n = min(max(n, int(below.sequences)+1), int(above.sequences)-1)
+		if above.sequences-below.sequences <= max(1, below.sequences/20) {
+			break
+		}
+		before := len(r.found.StepPoints)
+		// What is asked for is the context on the mean of the measurement.
+		if err := r.step(ctx, n, max(1, r.cfg.Context-(32+n*r.cfg.Context/1024)/2)); err != nil {
+			return err
+		}
+		if len(r.found.StepPoints) == before {
+			break // the budget is spent
+		}
+		if took := r.found.StepPoints[before].Seconds; took <= limit {
+			below = at{float64(n), took}
+		} else {
+			above = at{float64(n), took}
+		}
+	}
+	r.fitSteps()
+	if n := int(below.between(above, limit)); below.sequences > 0 {
+		r.found.Largest = &autoscale.Concurrency{ITL: limit, Context: r.cfg.Context, Sequences: n}
+	}
+	return nil
+}
+
+// mostLooks is how often a largest concurrency is looked for.
+const mostLooks = 5
+
+// at is a step time in seconds at a number of sequences.
+type at struct{ sequences, seconds float64 }
+
+// between is where the step takes so many seconds on the line from a to b.
+func (a at) between(b at, seconds float64) float64 {
+	if b.seconds <= a.seconds || seconds >= b.seconds {
+		return b.sequences - 1
+	}
+	return a.sequences + (b.sequences-a.sequences)*max(0, seconds-a.seconds)/(b.seconds-a.seconds)
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
