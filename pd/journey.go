@@ -205,7 +205,7 @@ func (j *journey) mayRunAlone(s *pools.Server) bool {
 func (o *Orchestrator) candidate(j *journey, s *pools.Server, now time.Time) Candidate {
 	c := o.present(s, now)
 	if o.Locality != nil && j.prefix != nil {
-		c.Cached = o.Locality.held(j.prefix, s.ID())
+		c.Cached = o.Locality.held(j.prefix, s)
 	}
 	return c
 }

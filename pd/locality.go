@@ -17,6 +17,7 @@ type Locality struct {
 	Index   *kvstate.Index
 	history *history
 	lessons atomic.Pointer[Lessons] // nil while they are not passed on
+	heardOf atomic.Pointer[map[string]uint64]
 
 	mu      sync.Mutex // guards sources
 	sources map[string]*tokens.Source
@@ -105,16 +106,26 @@ func (l *Locality) match(p *prefix) {
 }
 
 // held returns what a server holds of the prompt, as match found.
-func (l *Locality) held(p *prefix, server string) kvstate.Held {
+func (l *Locality) held(p *prefix, s *pools.Server) kvstate.Held {
 	if len(p.tokens.Chunks) > 0 {
-		n := l.history.held(p.text(), server, p.tokens.Chunks)
+		n := l.history.held(p.text(), keeper(s), p.tokens.Chunks)
 		return kvstate.Held{GPU: n, CPU: n, Disk: n}
 	}
 	if !p.known {
 		return kvstate.Held{}
 	}
-	return p.hits.Held(server)
+	if heard := l.heardOf.Load(); heard != nil {
+		if class, known := (*heard)[s.ID()]; known && class != s.Class() {
+			return kvstate.Held{} // told by the engine that was there before
+		}
+	}
+	return p.hits.Held(s.ID())
 }
+
+// HeardOf sets the classes of servers as they were when the index began to hear of
+// them: what was heard of a server is not believed of one with other weights. Nobody
+// may change the map afterwards.
+func (l *Locality) HeardOf(classes map[string]uint64) { l.heardOf.Store(&classes) }
 
 // dispatched notes that servers are about to hold the prompt, and returns what
 // takes it back when they do not.
@@ -128,7 +139,7 @@ func (l *Locality) dispatched(p *prefix, servers ...*pools.Server) (withdraw fun
 			continue
 		}
 		if len(p.tokens.Chunks) > 0 {
-			l.history.note(p.text(), s.ID(), p.tokens.Chunks)
+			l.history.note(p.text(), keeper(s), p.tokens.Chunks)
 			continue
 		}
 		guesses = append(guesses, l.Index.Guess(s.ID(), &p.hits))

@@ -9,17 +9,19 @@ import (
 // live is what changes about a server while requests run. It is created when
 // the server is first seen and survives reloads of the configuration.
 type live struct {
-	health    atomic.Pointer[Health]
-	scraped   atomic.Pointer[Load]
-	reported  atomic.Pointer[Load] // by ORCA
-	reports   struct{ read, unreadable atomic.Uint64 }
-	keep      time.Duration // load older than this is not believed
-	life      atomic.Uint64 // counts how often the server came up
-	busyUntil atomic.Int64  // unix ns; the engine asked to be left alone until then
-	breakers  [2]*breaker   // prefill, decode
-	ramps     [2]atomic.Pointer[ramp]
-	downSince atomic.Int64 // unix ns; 0 while up, and before the server was ever up
-	recheck   chan struct{}
+	health   atomic.Pointer[Health]
+	scraped  atomic.Pointer[Load]
+	reported atomic.Pointer[Load] // by ORCA
+	reports  struct{ read, unreadable atomic.Uint64 }
+	keep     time.Duration // load older than this is not believed
+	life     atomic.Uint64 // counts how often the server came up
+	// engineVersion is a number for the version that the engine told; 0: none.
+	engineVersion atomic.Uint64
+	busyUntil     atomic.Int64 // unix ns; the engine asked to be left alone until then
+	breakers      [2]*breaker  // prefill, decode
+	ramps         [2]atomic.Pointer[ramp]
+	downSince     atomic.Int64 // unix ns; 0 while up, and before the server was ever up
+	recheck       chan struct{}
 
 	// tellsCached is set once the engine has reported cached tokens. vLLM leaves
 	// the number out when it is zero, and always without

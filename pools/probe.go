@@ -81,6 +81,7 @@ func (p *prober) probe(ctx context.Context) {
 		p.down(ctx, was, fmt.Errorf("identity: %w", err))
 		return
 	}
+	p.askVersion(ctx, was)
 	p.live.setUp(models, p.cfg.SlowStart, time.Now())
 	if !was.Up {
 		p.live.life.Add(1)

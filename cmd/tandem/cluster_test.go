@@ -282,13 +282,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 // answer through prefill and decode must equal.
 func reference(t *testing.T, path, body string) answer {
 	t.Helper()
-	e := startTestEngine(t, engine.RoleBoth, nil)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Post(e.URL()+path, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return readResponse(resp)
+	return askEngine(t, startTestEngine(t, engine.RoleBoth, nil), path, body)
 }
 
 // chatBody is a chat request with a prompt of some hundred tokens.

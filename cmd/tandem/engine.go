@@ -68,6 +68,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 
 	f.StringVar(&cfg.Model, "model", cfg.Model, "name of the model; engines of one model give the same answers")
 	f.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "key that requests to /v1/ must bear")
+	f.StringVar(&cfg.Weights, "weights", cfg.Weights, "version of the weights; others give other answers and other KV")
+	f.StringVar(&cfg.Version, "engine-version", cfg.Version, "version that /version tells")
 	f.StringSliceVar(&cfg.Adapters, "lora", cfg.Adapters, "LoRA adapters loaded at start, comma-separated")
 	f.IntVar(&cfg.MaxAdapters, "max-loras", cfg.MaxAdapters, "adapters that may be in one batch")
 	f.IntVar(&cfg.MeanOutputTokens, "mean-output-tokens", cfg.MeanOutputTokens, "mean length of an answer that ends by itself")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -22,10 +23,14 @@ const (
 type feeds struct {
 	fleet  *pools.Fleet
 	index  *kvstate.Index
+	heard  func(classes map[string]uint64) // says as what the servers are heard of
 	hub    *zmqsub.Hub
 	shared *kvstate.Shared // nil: this gateway is alone
 	log    *slog.Logger
 	open   map[string]*feed
+	// classes are those of the servers that were listened to, the last ones.
+	classes map[string]uint64
+	told    map[string]uint64
 }
 
 // feed is one server that is listened to.
@@ -40,11 +45,12 @@ type feedSpec struct {
 	server, model  string
 	events, replay string
 	bind           bool
+	class          uint64 // what a server of other weights told is not true of this one
 }
 
 // run follows the fleet until the context ends.
 func (f *feeds) run(ctx context.Context) {
-	f.open = make(map[string]*feed)
+	f.open, f.classes = make(map[string]*feed), make(map[string]uint64)
 	tick := time.NewTicker(feedInterval)
 	defer tick.Stop()
 	for {
@@ -65,7 +71,7 @@ func (f *feeds) follow(ctx context.Context) {
 	wanted := make(map[string]feedSpec)
 	for _, s := range f.fleet.Servers() {
 		if model := baseModel(s.Health()); s.Events != "" && model != "" {
-			wanted[s.ID()] = feedSpec{s.ID(), model, s.Events, s.Replay, s.EventBind}
+			wanted[s.ID()] = feedSpec{s.ID(), model, s.Events, s.Replay, s.EventBind, s.Class()}
 		}
 	}
 	for id, have := range f.open {
@@ -73,10 +79,28 @@ func (f *feeds) follow(ctx context.Context) {
 			f.close(id)
 		}
 	}
+	for id := range f.classes {
+		if _, wanted := wanted[id]; !wanted {
+			delete(f.classes, id)
+		}
+	}
 	for id, want := range wanted {
 		if f.open[id] == nil && ctx.Err() == nil {
 			f.start(ctx, want)
 		}
+	}
+	f.tell()
+}
+
+// tell says as what the servers are heard of, when that has changed.
+func (f *feeds) tell() {
+	now := make(map[string]uint64, len(f.open))
+	for id, have := range f.open {
+		now[id] = have.want.class
+	}
+	if !maps.Equal(now, f.told) {
+		f.heard(now)
+		f.told = now
 	}
 }
 
@@ -99,7 +123,10 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 		f.log.Error("cannot keep a server's KV", "server", want.server, "error", err.Error())
 		return
 	}
-	if f.shared != nil {
+	// A snapshot is of the server as it was when this gateway first saw it, or before.
+	known, again := f.classes[want.server]
+	f.classes[want.server] = want.class
+	if f.shared != nil && (!again || known == want.class) {
 		restore, cancel := context.WithTimeout(ctx, restoreTime)
 		f.shared.Restore(restore, source)
 		cancel()
@@ -151,7 +178,7 @@ func (n *node) newFeeds() (*feeds, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &feeds{fleet: n.fleet, index: n.locality.Index, hub: hub, log: n.log}
+	f := &feeds{fleet: n.fleet, index: n.locality.Index, heard: n.locality.HeardOf, hub: hub, log: n.log}
 	if n.redis != nil {
 		f.shared = kvstate.NewShared(n.locality.Index, n.redis, n.cfg.redis.prefix, n.cfg.redis.replicaName(), n.log)
 	}

@@ -39,6 +39,10 @@ type Config struct {
 	Model string
 	// APIKey is what requests to /v1/ must bear; empty: none (vLLM --api-key).
 	APIKey string
+	// Weights is a version of the model's weights: others answer otherwise, and their KV
+	// is another's. Version is the engine's own.
+	Weights string
+	Version string
 	// Adapters are LoRA adapters loaded at start; MaxAdapters is how many may be in
 	// one batch.
 	Adapters    []string
@@ -121,6 +125,7 @@ func Default() Config {
 		Listen:              "127.0.0.1:0",
 		Role:                RoleBoth,
 		Model:               "sim-model",
+		Version:             "0.31.0+tandem.sim",
 		MaxAdapters:         4,
 		DataParallel:        1,
 		TimeScale:           1,

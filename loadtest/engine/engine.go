@@ -67,7 +67,7 @@ func Start(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg:      cfg,
-		language: newLanguage(cfg.Model, cfg.MeanOutputTokens),
+		language: newLanguage(cfg.Model+cfg.Weights, cfg.MeanOutputTokens),
 		registry: prometheus.NewRegistry(),
 		adapters: newAdapters(cfg.Adapters),
 		recorder: newRecorder(),

@@ -16,7 +16,7 @@ func (e *Engine) health(x *exchange) error {
 }
 
 func (e *Engine) version(x *exchange) error {
-	writeJSON(x.w, http.StatusOK, map[string]string{"version": "0.31.0+tandem.sim"})
+	writeJSON(x.w, http.StatusOK, map[string]string{"version": e.cfg.Version})
 	return nil
 }
 
