@@ -121,6 +121,8 @@ func explainLeg(leg *pd.LegError) failure {
 		return unavailable("no_server", "No server could be reached. Try again shortly.", "no_server")
 	case pd.Timeout:
 		return failure{text: pd.ErrorText{Status: http.StatusGatewayTimeout, Type: "api_error", Code: "engine_timeout", Message: "The engine did not answer in time."}, outcome: "timeout"}
+	case pd.Unready:
+		return unavailable("no_server", "No server could be made ready for the model. Try again shortly.", "no_server")
 	case pd.Ours:
 		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
 	case pd.Gone:

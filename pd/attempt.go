@@ -59,6 +59,9 @@ func (o *Orchestrator) claim(j *journey, v *view, chosen Alternative) (assignmen
 // attempt runs the legs of one assignment: both at once or prefill first, as the
 // engines' connector wants it, or decode with what is there.
 func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
+	if failed := o.prepare(ctx, j, a); failed != nil {
+		return nil, failed
+	}
 	switch {
 	case a.prefill == nil:
 		return o.decodeWith(ctx, j, a)
@@ -146,6 +149,9 @@ const defaultBusy = time.Second
 
 // blame tells the server's breaker and state what a failed leg says of it.
 func (o *Orchestrator) blame(lease *pools.Lease, j *journey, a assignment, failed *LegError) {
+	if failed.Status == http.StatusNotFound && lease.Server().LostAdapter(j.req.Model) {
+		failed.Kind = Unready // not the request's fault: another gateway unloaded it
+	}
 	switch failed.Kind {
 	case Unsent:
 		lease.Server().MarkDown("no connection")

@@ -19,6 +19,7 @@ type Candidate struct {
 	Group   int           // servers that step together; 0: it steps by itself
 	NoPair  bool          // the request must not have it in a pair
 	NoAlone bool          // it must not compute the request's prompt as a decode server
+	Ready   time.Duration // until it can take the request at all: an adapter to load
 	Queue   time.Duration // predicted time until its outstanding prefill work is done
 	Queued  int           // requests of that work
 	Cached  kvstate.Held  // leading tokens of the request that it holds, by tier
@@ -66,9 +67,10 @@ func (a *Alternative) before(b *Alternative) bool {
 	return a.Terms.Total() < b.Terms.Total()
 }
 
-// Terms are the parts of an alternative's cost. Queue to Step are the time to the first
+// Terms are the parts of an alternative's cost. Ready to Step are the time to the first
 // token.
 type Terms struct {
+	Ready    time.Duration // until both servers can take the request: adapters to load
 	Queue    time.Duration // work ahead on the server that prefills
 	Prefill  time.Duration
 	Transfer time.Duration // KV on the link, and the second leg
@@ -80,12 +82,12 @@ type Terms struct {
 
 // TTFT is the part of it that the request itself waits for.
 func (t *Terms) TTFT() time.Duration {
-	return t.Queue + t.Prefill + t.Transfer + t.Room + t.Step
+	return t.Ready + t.Queue + t.Prefill + t.Transfer + t.Room + t.Step
 }
 
 // Total is what alternatives are compared by.
 func (t *Terms) Total() time.Duration {
-	return t.Queue + t.Prefill + t.Transfer + t.Room + t.Step + t.Pace + t.Burden
+	return t.TTFT() + t.Pace + t.Burden
 }
 
 // weighing is what one choice works with; used again it allocates nothing.
@@ -118,7 +120,7 @@ func (m *CostModel) Choose(r Demand, f *Field, tie func(n int) int) (best Altern
 func (f *Field) alternative(s *order.Servers, t *order.Ticket, pair order.Pair, price float64) Alternative {
 	terms := s.Terms(t, pair, price)
 	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Terms: Terms{
-		Queue: duration(terms.Ahead), Prefill: duration(terms.Prefill), Transfer: duration(terms.Transfer),
+		Ready: duration(terms.Ready), Queue: duration(terms.Ahead), Prefill: duration(terms.Prefill), Transfer: duration(terms.Transfer),
 		Room: duration(terms.Room), Step: duration(terms.Step), Pace: duration(terms.Pace), Burden: duration(terms.Burden),
 	}}
 	if pair.Prefill != order.Alone {

@@ -81,6 +81,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 	switch name {
 	case "queue":
 		c.Queue, err = time.ParseDuration(value)
+	case "ready":
+		c.Ready, err = time.ParseDuration(value)
 	case "queued":
 		c.Queued = n
 	case "cached":
@@ -133,6 +135,9 @@ func pricedTable(m *CostModel, r Demand, f Field) string {
 		if e.Misses > 0 {
 			missed = fmt.Sprintf("   misses %d", e.Misses)
 		}
+		if e.Ready > 0 {
+			missed += fmt.Sprintf("   ready in %.2f", e.Ready)
+		}
 		if e.Chosen {
 			mark = "->"
 		}
@@ -171,6 +176,7 @@ func randomField(t *rapid.T) Field {
 			Prefill: pools.Default().Prefill, Step: pools.Default().Step,
 			ID:    rapid.StringMatching(`[a-z]{3}`).Draw(t, "id"),
 			Place: Place{Rack: rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "rack"), Zone: rapid.SampledFrom([]string{"", "z1", "z2"}).Draw(t, "zone")},
+			Ready: time.Duration(rapid.IntRange(-2000, 2000).Draw(t, "ready")) * time.Millisecond, // at once, half of the time
 			Queue: time.Duration(rapid.IntRange(0, 5000).Draw(t, "queue")) * time.Millisecond, Running: rapid.IntRange(0, 300).Draw(t, "running"),
 			NoPair: rapid.IntRange(0, 9).Draw(t, "no pair") == 0, NoAlone: rapid.Bool().Draw(t, "not alone"), Group: rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "group"), KVFree: rapid.IntRange(0, 1_000_000).Draw(t, "free"), KVKnown: rapid.Bool().Draw(t, "known"),
 		}

@@ -29,6 +29,7 @@ type CostModel struct {
 	// prefixes when load is high; greedy minimisation of each request's own time loses
 	// near saturation.
 	Congestion float64
+	Adapter    AdapterCost
 }
 
 // DefaultCost assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
@@ -45,6 +46,7 @@ func DefaultCost() CostModel {
 		ChunkTokens:     8192, // max_num_batched_tokens
 		Pace:            0.2,
 		Congestion:      2,
+		Adapter:         DefaultAdapterCost(),
 	}
 }
 
@@ -53,7 +55,7 @@ func (m *CostModel) Validate() error {
 	if m.KVBytesPerToken <= 0 || m.BlockTokens <= 0 || m.ChunkTokens <= 0 || m.HandOff < 0 {
 		return errors.New("kv-bytes-per-token, block-tokens and decode-chunk must be positive")
 	}
-	return nil
+	return m.Adapter.Validate()
 }
 
 // Weigh writes what all requests wait for and cost on the servers of a field.
@@ -119,6 +121,7 @@ func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
 	t.Tokens, t.Output, t.Pace = r.PromptTokens, float64(r.OutputTokens), m.Pace
 	t.TTFT, t.ITL = r.TTFT.Seconds(), r.ITL.Seconds()
 	t.Resize(len(f.Prefill), len(f.Decode))
+	t.PrefillReady, t.DecodeReady = readySeconds(t.PrefillReady[:0], f.Prefill), readySeconds(t.DecodeReady[:0], f.Decode)
 	reference, handsOver := f.reference(), f.handsOver(r, m.BlockTokens)
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
@@ -138,6 +141,20 @@ func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
 			t.Alone[i], t.Stall[i] = m.alone(d, r.PromptTokens)
 		}
 	}
+}
+
+// readySeconds appends when each server can take the request, up to the last that
+// cannot at once: nothing for most requests.
+func readySeconds(to []float64, servers []Candidate) []float64 {
+	for i := range servers {
+		if ready := servers[i].Ready; ready > 0 {
+			for len(to) < i {
+				to = append(to, 0)
+			}
+			to = append(to, ready.Seconds())
+		}
+	}
+	return to
 }
 
 // handsOver reports whether pairs are worth pricing. Less than one block cannot be handed

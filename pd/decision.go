@@ -69,6 +69,7 @@ type Explained struct {
 	Decode   string  `json:"decode"`
 	Chosen   bool    `json:"chosen,omitempty"`
 	Total    float64 `json:"total_ms"`
+	Ready    float64 `json:"ready_ms,omitempty"` // adapters to load
 	Queue    float64 `json:"queue_ms"`
 	Compute  float64 `json:"prefill_ms"`
 	Transfer float64 `json:"transfer_ms"`
@@ -114,7 +115,7 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 		out = append(out, Explained{
 			Prefill: a.Prefill, Decode: a.Decode, Chosen: chosen, Total: ms(a.Terms.Total()),
-			Queue: ms(a.Terms.Queue), Compute: ms(a.Terms.Prefill), Transfer: ms(a.Terms.Transfer),
+			Ready: ms(a.Terms.Ready), Queue: ms(a.Terms.Queue), Compute: ms(a.Terms.Prefill), Transfer: ms(a.Terms.Transfer),
 			Room: ms(a.Terms.Room), Step: ms(a.Terms.Step), Pace: ms(a.Terms.Pace), Burden: ms(a.Terms.Burden), Misses: a.Misses,
 			PrefillCached: first.GPU, PrefillCPU: first.CPU - first.GPU, PrefillDisk: first.Disk - first.CPU,
 			DecodeCached: cached[a.Decode].GPU,

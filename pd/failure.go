@@ -33,6 +33,7 @@ const (
 	Broken  Kind = "broken"  // the engine failed, or the way to it
 	Timeout Kind = "timeout" // the engine did not answer in time
 	Gone    Kind = "gone"    // the client left
+	Unready Kind = "unready" // the server could not be made ready, and was not asked
 	Ours    Kind = "ours"    // the gateway is out of descriptors: nothing of the server
 )
 
@@ -161,7 +162,7 @@ func (e *LegError) lostConnection() bool {
 // verdict is what the server's breaker is told.
 func (e *LegError) verdict() error {
 	switch e.Kind {
-	case Refused, Busy, Gone, Ours:
+	case Refused, Busy, Gone, Ours, Unready:
 		return fmt.Errorf("%w: %s", pools.ErrNeutral, e.Kind)
 	}
 	return e

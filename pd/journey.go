@@ -48,14 +48,17 @@ func newJourney(req *Request, arrived time.Time) *journey {
 	}
 }
 
-// failed keeps what a failed leg means for the next choice: the same leg never
-// goes to the same server twice.
+// failed keeps what a failed leg means for the next choice: the same leg never goes
+// to the same server twice, save where the server lacked an adapter.
 func (j *journey) failed(e *LegError) {
-	j.tried[tried{e.Leg, e.Server}] = true
 	j.last = e
 	if n := len(j.choices); n > 0 {
 		j.choices[n-1].Outcome = e.Error()
 	}
+	if e.Kind == Unready && e.Status != 0 {
+		return // it lost the adapter, and will load it when it is asked again
+	}
+	j.tried[tried{e.Leg, e.Server}] = true
 	switch e.Leg {
 	case PrefillLeg:
 		if j.req.ForcedTool && e.Status == 500 {
@@ -206,6 +209,9 @@ func (o *Orchestrator) candidate(j *journey, s *pools.Server, now time.Time) Can
 	c := o.present(s, now)
 	if o.Locality != nil && j.prefix != nil {
 		c.Cached = o.Locality.held(j.prefix, s)
+	}
+	if view, adapter := s.Adapter(j.req.Model, now); adapter {
+		c.Ready = o.Cost.Adapter.wait(view)
 	}
 	return c
 }

@@ -69,6 +69,10 @@ func (b *Backlog) End(id uint64, now time.Time) (Ended, bool) {
 	return Ended{Work: w.Work, Served: max(0, served), Alone: !w.shared}, true
 }
 
+// Paused says that the server did something else until now: no request that is
+// outstanding has been worked on yet.
+func (b *Backlog) Paused(now time.Time) { b.lastDone = now }
+
 // begun is since when the server has worked on a request if it is the oldest.
 func (b *Backlog) begun(w workItem) time.Time {
 	if b.lastDone.After(w.sent) {

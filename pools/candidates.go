@@ -20,8 +20,7 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 		if !s.Role.Serves(leg) || s.Drain {
 			continue
 		}
-		h := s.health.Load()
-		if !h.Up || !h.Serves(model) {
+		if !s.health.Load().Up || !s.Serves(model, now) {
 			continue
 		}
 		up = append(up, s)

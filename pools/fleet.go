@@ -20,6 +20,7 @@ type Config struct {
 	SlowStart     time.Duration // longest ramp of a server that returns; 0 is none
 	ORCA          string        // format in which prefill legs ask for the server's load: TEXT, JSON or BIN; empty: they do not
 	LoadTables    []LoadTable   // how engines tell their load
+	Adapters      AdapterConfig
 	Breaker       BreakerConfig
 	Prefill       Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          Curve // likewise, by StepFeatures
@@ -38,6 +39,7 @@ func Default() Config {
 		SlowStart:     10 * time.Second,
 		ORCA:          "TEXT",
 		LoadTables:    DefaultLoadTables(),
+		Adapters:      DefaultAdapters(),
 		Breaker:       DefaultBreaker(),
 		Prefill:       Curve{0.0165, 0.015184, 0.00042099},
 		Step:          Curve{0.006, 0.00035, 0.01},
@@ -60,7 +62,7 @@ func (c Config) Validate() error {
 	case c.Breaker.Ejection <= 0 || c.Breaker.MaxEjection < c.Breaker.Ejection || c.Breaker.Probe <= 0:
 		return fmt.Errorf("breaker-ejection, breaker-max-ejection and breaker-probe must be positive and in order")
 	}
-	return nil
+	return c.Adapters.Validate()
 }
 
 // Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
@@ -70,9 +72,10 @@ type Fleet struct {
 	transport http.RoundTripper
 	log       *slog.Logger
 
-	snapshot atomic.Pointer[[]*Server]
-	others   atomic.Pointer[Replicas] // nil while work is not shared
-	worked   chan struct{}            // says that own work has changed
+	snapshot    atomic.Pointer[[]*Server]
+	others      atomic.Pointer[Replicas] // nil while work is not shared
+	adapterLoad atomic.Int64             // ns that loading an adapter took lately; 0 is unknown
+	worked      chan struct{}            // says that own work has changed
 
 	mu       sync.Mutex // guards watchers and orders calls of Apply
 	watchers map[string]watcher
@@ -156,6 +159,11 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { p.run(ctx) })
+	if len(f.cfg.Adapters.Directory) > 0 {
+		k := keeper{spec: spec, live: l, fleet: f, log: p.log}
+		k.client = &http.Client{Transport: f.transport, Timeout: f.cfg.Adapters.Timeout, CheckRedirect: noRedirect}
+		parts.Go(func() { k.run(ctx) })
+	}
 	if spec.ORCA != "" {
 		s := orcaStream{address: spec.ORCA, fleet: f, id: id, live: l, log: p.log}
 		parts.Go(func() { s.run(ctx) })
@@ -235,7 +243,7 @@ func (f *Fleet) Ready() (bool, string) {
 	return true, ""
 }
 
-// Model returns a model that some server serves, or served when last up.
+// Model returns a model that some server serves, or served when last up, or can load.
 func (f *Fleet) Model(id string) (Model, bool) {
 	for _, s := range f.Servers() {
 		for _, m := range s.Health().Models {
@@ -244,20 +252,34 @@ func (f *Fleet) Model(id string) (Model, bool) {
 			}
 		}
 	}
+	a, onDemand := f.cfg.Adapters.find(id)
+	for _, s := range f.Servers() {
+		if base, fits := a.base(s.Health().Models); onDemand && fits {
+			return a.as(base), true
+		}
+	}
 	return Model{}, false
 }
 
-// Models returns the union of what the servers serve, or served when last up,
-// sorted by ID.
+// Models returns the union of what the servers serve, or served when last up, and of
+// what they can load, sorted by ID.
 func (f *Fleet) Models() []Model {
 	seen := make(map[string]bool)
 	var models []Model
+	add := func(m Model) {
+		if !seen[m.ID] {
+			seen[m.ID] = true
+			models = append(models, m)
+		}
+	}
 	for _, s := range f.Servers() {
 		for _, m := range s.Health().Models {
-			if !seen[m.ID] {
-				seen[m.ID] = true
-				models = append(models, m)
-			}
+			add(m)
+		}
+	}
+	for _, a := range f.cfg.Adapters.Directory {
+		if m, served := f.Model(a.Name); served {
+			add(m)
 		}
 	}
 	slices.SortFunc(models, func(a, b Model) int {

@@ -22,6 +22,7 @@ type Lease struct {
 	settled  atomic.Bool
 	released atomic.Bool
 	sent     time.Time
+	adapter  string // that Prepare took into use; empty: none
 }
 
 // Claim takes a place for one leg. With anyway set the breaker is not asked and
@@ -85,6 +86,9 @@ func (l *Lease) Release() {
 
 func (l *Lease) end(now time.Time) (Ended, bool) {
 	s := l.server
+	if l.adapter != "" {
+		s.adapters.leave(l.adapter, time.Now())
+	}
 	defer s.fleet.noteWork()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ type live struct {
 	reported atomic.Pointer[Load] // by ORCA
 	reports  struct{ read, unreadable atomic.Uint64 }
 	keep     time.Duration // load older than this is not believed
+	adapters *adapterWishes
 	life     atomic.Uint64 // counts how often the server came up
 	// engineVersion is a number for the version that the engine told; 0: none.
 	engineVersion atomic.Uint64
@@ -22,6 +24,9 @@ type live struct {
 	ramps         [2]atomic.Pointer[ramp]
 	downSince     atomic.Int64 // unix ns; 0 while up, and before the server was ever up
 	recheck       chan struct{}
+
+	// adapterCounts are loads that succeeded and failed, and unloads, by this gateway.
+	adapterCounts struct{ loaded, failed, unloaded atomic.Uint64 }
 
 	// tellsCached is set once the engine has reported cached tokens. vLLM leaves
 	// the number out when it is zero, and always without
@@ -67,10 +72,11 @@ func (l *live) fall() {
 
 func newLive(cfg Config) *live {
 	l := &live{
-		recheck: make(chan struct{}, 1),
-		keep:    3 * cfg.ProbeInterval,
-		prefill: NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
-		step:    NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
+		recheck:  make(chan struct{}, 1),
+		adapters: newAdapterWishes(),
+		keep:     3 * cfg.ProbeInterval,
+		prefill:  NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
+		step:     NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
 	}
 	l.health.Store(&Health{Reason: "not probed yet"})
 	l.scraped.Store(&Load{})
@@ -156,6 +162,18 @@ func (l *live) setUp(models []Model, slowStart time.Duration, now time.Time) {
 	for i, leg := range []Role{Prefill, Decode} {
 		l.returned(leg, away, slowStart, now)
 		l.breakers[i].proveNow(now)
+	}
+}
+
+// changeModels changes what the server is known to serve, until it says so itself.
+func (l *live) changeModels(change func([]Model) []Model) {
+	for {
+		was := l.health.Load()
+		next := *was
+		next.Models = change(slices.Clone(was.Models))
+		if l.health.CompareAndSwap(was, &next) {
+			return
+		}
 	}
 }
 

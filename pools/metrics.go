@@ -23,6 +23,10 @@ var (
 		"Load that the engine reports: requests and tokens running and waiting, KV in use as a share of 1, its capacity and block in tokens. Absent when unknown or old.", []string{"server", "kind"}, nil)
 	reportsDesc = prometheus.NewDesc("tandem_orca_reports_total",
 		"Load reports (ORCA) that came with answers or as a stream, by outcome: read, unreadable.", []string{"server", "outcome"}, nil)
+	adaptersDesc = prometheus.NewDesc("tandem_server_adapters",
+		"LoRA adapters that the server has.", []string{"server"}, nil)
+	adapterLoadsDesc = prometheus.NewDesc("tandem_adapter_loads_total",
+		"LoRA adapters that this gateway had the server load or unload, by outcome: loaded, failed, unloaded.", []string{"server", "outcome"}, nil)
 	tokensDesc = prometheus.NewDesc("tandem_server_tokens",
 		"Tokens on the server: prompt tokens waiting for prefill, and tokens of the sequences running. As the engine reports them, else as the gateways count what they sent.", []string{"server", "state"}, nil)
 	panicDesc = prometheus.NewDesc("tandem_pool_panic",
@@ -35,7 +39,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, panicDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc} {
 		ch <- d
 	}
 }
@@ -72,6 +76,16 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(reportsDesc, s.reports.read.Load(), s.id, "read")
 		counter(reportsDesc, s.reports.unreadable.Load(), s.id, "unreadable")
+		adapters := 0
+		for _, m := range s.Health().Models {
+			if m.Parent != "" {
+				adapters++
+			}
+		}
+		gauge(adaptersDesc, float64(adapters), s.id)
+		counter(adapterLoadsDesc, s.adapterCounts.loaded.Load(), s.id, "loaded")
+		counter(adapterLoadsDesc, s.adapterCounts.failed.Load(), s.id, "failed")
+		counter(adapterLoadsDesc, s.adapterCounts.unloaded.Load(), s.id, "unloaded")
 		waiting, running := s.Tokens(now)
 		gauge(tokensDesc, waiting, s.id, "waiting")
 		gauge(tokensDesc, running, s.id, "running")

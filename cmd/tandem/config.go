@@ -36,6 +36,7 @@ type config struct {
 
 	loadMetrics  []string // entries of pools.LoadTables
 	capacity     string   // file
+	adapters     []string // as pools.ParseAdapter reads them
 	drainDelay   time.Duration
 	drainTimeout time.Duration
 	connect      time.Duration
@@ -120,6 +121,13 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.pools.Breaker.Probe, "breaker-probe", c.pools.Breaker.Probe, "time for a canary: the gateway's own generation of one token that proves an ejected server")
 	fs.DurationVar(&c.pools.SlowStart, "slow-start", c.pools.SlowStart, "longest time in which a server that returns gets a growing part of its share; 0: all at once")
 
+	fs.StringSliceVar(&c.adapters, "adapter", c.adapters, "LoRA adapters that may be loaded on demand, as `name=path` or name@base=path; no others are")
+	fs.IntVar(&c.pools.Adapters.PerServer, "adapters-per-server", c.pools.Adapters.PerServer, "of these, how many one server may have; the one unused for longest makes way; 0: any `number`")
+	fs.DurationVar(&c.pools.Adapters.Idle, "adapter-idle", c.pools.Adapters.Idle, "time without a request after which an adapter is unloaded; 0: never")
+	fs.DurationVar(&c.pools.Adapters.Timeout, "adapter-timeout", c.pools.Adapters.Timeout, "time for an adapter to be loaded")
+	fs.DurationVar(&c.cost.Adapter.Load, "adapter-load", c.cost.Adapter.Load, "assumed time to load an adapter, until loads were seen; 0: requests go anywhere, whatever must be loaded")
+	fs.DurationVar(&c.cost.Adapter.Swap, "adapter-swap", c.cost.Adapter.Swap, "assumed time for a loaded adapter to get into the batch")
+	fs.DurationVar(&c.cost.Adapter.Place, "adapter-place", c.cost.Adapter.Place, "assumed time until one of the adapters in a full batch makes way")
 	fs.IntVar(&c.cost.KVBytesPerToken, "kv-bytes-per-token", c.cost.KVBytesPerToken, "KV cache of one token, `bytes`")
 	fs.IntVar(&c.cost.BlockTokens, "block-tokens", c.cost.BlockTokens, "tokens of one KV block")
 	fs.Float64Var(&c.links[pd.SameHost].BytesPerSecond, "link-host", c.links[pd.SameHost].BytesPerSecond, "assumed KV bandwidth within a host, `bytes per second`")
@@ -161,8 +169,7 @@ func (c *config) validate() error {
 	if u, err := url.Parse(c.otlp); c.otlp != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return fmt.Errorf("otlp-endpoint %q: want http://host:port", c.otlp)
 	}
-	var err error
-	if c.pools.LoadTables, err = pools.LoadTables(c.loadMetrics); err != nil {
+	if err := c.readPools(); err != nil {
 		return err
 	}
 	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.kv.validate()); err != nil {
@@ -174,7 +181,7 @@ func (c *config) validate() error {
 	if c.connect <= 0 || c.drainTimeout <= 0 || c.drainDelay < 0 {
 		return errors.New("connect-timeout and drain-timeout must be positive, drain-delay not negative")
 	}
-	_, err = c.level()
+	_, err := c.level()
 	return err
 }
 

@@ -72,6 +72,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.Version, "engine-version", cfg.Version, "version that /version tells")
 	f.StringSliceVar(&cfg.Adapters, "lora", cfg.Adapters, "LoRA adapters loaded at start, comma-separated")
 	f.IntVar(&cfg.MaxAdapters, "max-loras", cfg.MaxAdapters, "adapters that may be in one batch")
+	f.DurationVar(&cfg.AdapterLoad, "lora-load-time", cfg.AdapterLoad, "time that loading an adapter takes")
 	f.IntVar(&cfg.MeanOutputTokens, "mean-output-tokens", cfg.MeanOutputTokens, "mean length of an answer that ends by itself")
 	f.IntVar(&cfg.DataParallel, "data-parallel-size", cfg.DataParallel, "ranks behind the address, chosen by the X-data-parallel-rank header")
 

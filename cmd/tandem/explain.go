@@ -97,6 +97,9 @@ func printDecision(out io.Writer, d gateway.DecisionStatus) error {
 			if e.Misses > 0 {
 				missed = fmt.Sprintf("misses %d objectives", e.Misses)
 			}
+			if e.Ready > 0 {
+				missed += fmt.Sprintf("ready in %.2f ms", e.Ready)
+			}
 			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d/%d %s\t\n", mark, prefill, e.Decode, e.Total,
 				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, e.PrefillCached, e.DecodeCached, missed)
 		}

@@ -195,7 +195,7 @@ func TestInput_ControlFieldsNeverReachAnEngine(t *testing.T) {
 }
 
 func TestInput_ControlHeadersNeverReachAnEngine(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.pools.ORCA = "" }}) // the gateway asks by itself
 	names := []string{"x-data-parallel-rank", "x-data-parallel-host-port", "x-prefiller-host-port", "x_prefiller_host_port", "X-PREFILLER-HOST-PORT",
 		"x-encoder-hosts-ports", "x-kv-cache-source-host-port", "x-gateway-destination-endpoint", "x-gateway-destination-endpoint-subset", "target-pod",
 		"routing-strategy", "epp-profile", "prefer", "endpoint-load-metrics-format", "baggage", "connection", "te", "upgrade", "proxy-authorization", "x-whatever"}

@@ -44,6 +44,9 @@ func (a *adapters) unload(name string) error {
 	return nil
 }
 
+// UnloadAdapter unloads an adapter, as if somebody else had asked for it.
+func (e *Engine) UnloadAdapter(name string) error { return e.adapters.unload(name) }
+
 func (a *adapters) has(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

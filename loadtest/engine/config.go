@@ -47,6 +47,8 @@ type Config struct {
 	// one batch.
 	Adapters    []string
 	MaxAdapters int
+	// AdapterLoad is how long loading one takes, in simulated time.
+	AdapterLoad time.Duration
 	// DataParallel is the number of ranks behind the address, each with its own KV
 	// cache, scheduler and event socket.
 	DataParallel int

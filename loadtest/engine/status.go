@@ -64,6 +64,13 @@ func (e *Engine) loadAdapter(x *exchange) error {
 	if err := x.decode(&in); err != nil {
 		return err
 	}
+	loading := time.NewTimer(time.Duration(float64(e.cfg.AdapterLoad) * e.cfg.TimeScale))
+	defer loading.Stop()
+	select {
+	case <-loading.C:
+	case <-x.r.Context().Done():
+		return errClientGone
+	}
 	if err := e.adapters.load(in.Name, in.Path, in.InPlace); err != nil {
 		return err
 	}

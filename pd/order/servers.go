@@ -104,14 +104,14 @@ func (s *Servers) due(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arrived).S
 // for one, at price, and from those who decode there.
 func (s *Servers) half(t *Ticket, p int, price float64) (first, half float64) {
 	state := &s.Prefill[p]
-	first = s.HandOff + state.Ahead + t.Prefill[p]
+	first = at(t.PrefillReady, p) + s.HandOff + state.Ahead + t.Prefill[p]
 	return first, first + price*t.Reference[p] + t.Prefill[p]*float64(state.Stalls)
 }
 
 // Best is the pair with the least cost over all servers, free or not, and the cost;
 // infinite if there is none:
 //
-//	ahead + prefill + transfer + room + step + pace + burden, and Miss for each
+//	ready + ahead + prefill + transfer + room + step + pace + burden, and Miss for each
 //	objective missed
 //
 // See Terms. price is what a second of prefill costs those who wait for one. The search begins
@@ -168,13 +168,14 @@ func (s *Servers) nearest(t *Ticket) float64 {
 // infinite if there is none, or none below limit.
 func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64) {
 	first, half := s.half(t, p, price)
+	ready := at(t.PrefillReady, p) // in first already; both are made ready at once
 	row := p * len(s.Decode)
 	latency, perByte := s.Links.Latency[row:row+len(s.Decode)], s.Links.SecondsPerByte[row:row+len(s.Decode)]
 	best, least := -1, math.Inf(1)
 	for k := range s.Decode {
 		d := turn(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
-		move := latency[d] + t.Missing[d]*perByte[d]
+		move := latency[d] + t.Missing[d]*perByte[d] + max(0, at(t.DecodeReady, d)-ready)
 		if half+move+state.Step >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}
@@ -195,7 +196,8 @@ func (s *Servers) bestAlone(t *Ticket) (Pair, float64) {
 		if t.Alone[d] >= least || !s.fits(t, state) {
 			continue
 		}
-		cost := t.Alone[d]*float64(1+yetToCome+state.Running) + s.behind(t, state, t.Alone[d], t.Stall[d])
+		ready := at(t.DecodeReady, d)
+		cost := ready + t.Alone[d]*float64(1+yetToCome+state.Running) + s.behind(t, state, ready+t.Alone[d], t.Stall[d])
 		if cost < least {
 			best, least = Pair{Alone, d}, cost
 		}

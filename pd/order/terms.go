@@ -2,9 +2,10 @@ package order
 
 import "math"
 
-// Terms are the parts of a pair's cost in seconds. The first five make the time to the
+// Terms are the parts of a pair's cost in seconds. Those up to Step make the time to the
 // first token.
 type Terms struct {
+	Ready    float64 // until the servers can take the request: adapters to load, sleep to end
 	Ahead    float64 // work on the server that prefills
 	Prefill  float64
 	Transfer float64 // KV on the link, and the second leg
@@ -16,7 +17,7 @@ type Terms struct {
 }
 
 // First is the time to the first token.
-func (t *Terms) First() float64 { return t.Ahead + t.Prefill + t.Transfer + t.Room + t.Step }
+func (t *Terms) First() float64 { return t.Ready + t.Ahead + t.Prefill + t.Transfer + t.Room + t.Step }
 
 // Cost is what pairs are compared by.
 func (t *Terms) Cost() float64 { return t.First() + t.Pace + t.Burden + Miss*float64(t.Misses) }
@@ -35,7 +36,7 @@ func (s *Servers) Possible(t *Ticket, pair Pair) bool {
 // same in fewer steps.
 func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	d := &s.Decode[pair.Decode]
-	terms := Terms{Step: d.StepSeconds(t), Pace: d.PaceSeconds(t)}
+	terms := Terms{Ready: at(t.DecodeReady, pair.Decode), Step: d.StepSeconds(t), Pace: d.PaceSeconds(t)}
 	if !s.Gate {
 		terms.Room = d.RoomSeconds(t)
 	}
@@ -46,6 +47,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		gap = max(gap, t.Stall[pair.Decode])
 	} else {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
+		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
 		terms.Transfer = s.HandOff + s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]
 		terms.Burden = price*t.Reference[pair.Prefill] + terms.Prefill*float64(p.Stalls)

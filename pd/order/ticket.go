@@ -32,6 +32,11 @@ type Ticket struct {
 	// gap that it makes there in the streams of others.
 	Alone, Stall []float64
 
+	// PrefillReady and DecodeReady are the seconds until each server can take the request
+	// at all: an adapter is to be loaded there, or its sleep to be ended. Shorter slices
+	// say that the rest are ready.
+	PrefillReady, DecodeReady []float64
+
 	shortest float64   // of Prefill, or of Alone where it has no prefill server
 	rank     float64   // in Order: lower goes first
 	alone    float64   // the least that it can cost without a prefill server
@@ -43,6 +48,14 @@ type Ticket struct {
 func (t *Ticket) Resize(prefills, decodes int) {
 	t.Prefill, t.Reference = sized(t.Prefill, prefills), sized(t.Reference, prefills)
 	t.Missing, t.Alone, t.Stall = sized(t.Missing, decodes), sized(t.Alone, decodes), sized(t.Stall, decodes)
+}
+
+// at is the number of a server, 0 where there is none.
+func at(seconds []float64, i int) float64 {
+	if i >= len(seconds) {
+		return 0
+	}
+	return seconds[i]
 }
 
 func sized(s []float64, n int) []float64 {
