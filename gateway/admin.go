@@ -32,7 +32,7 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 			http.Error(w, why, http.StatusServiceUnavailable)
 		}
 	})
-	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet)) })
+	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet, o.Locality)) })
 	mux.HandleFunc("GET /debug/kv", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Locality.Status()) })
 	mux.HandleFunc("GET /debug/suspects", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Suspects.List(time.Now())) })
 	mux.HandleFunc("GET /debug/decisions/{id}", func(w http.ResponseWriter, r *http.Request) {
@@ -86,6 +86,7 @@ type ServerStatus struct {
 	Breakers map[string]string    `json:"breakers"`
 	InFlight map[string]LegStatus `json:"in_flight"`
 	Engine   map[string]float64   `json:"engine"` // load that the engine reports; absent is unknown
+	KV       []pd.SourceStatus    `json:"kv"`     // what it holds, as far as it publishes; one a rank
 }
 
 // LegStatus is this gateway's own work on a server for one leg.
@@ -95,8 +96,12 @@ type LegStatus struct {
 	QueueMs  float64 `json:"queue_ms"`
 }
 
-func describeServers(fleet *pools.Fleet) []ServerStatus {
+func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 	now := time.Now()
+	kv := make(map[string][]pd.SourceStatus)
+	for _, source := range locality.Status().Sources {
+		kv[source.Server] = append(kv[source.Server], source)
+	}
 	out := []ServerStatus{}
 	for _, s := range fleet.Servers() {
 		h := s.Health()
@@ -104,6 +109,7 @@ func describeServers(fleet *pools.Fleet) []ServerStatus {
 			ID: s.ID(), Role: s.Role.String(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
 			Up: h.Up, Draining: s.Drain, Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
+			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),
 		}
 		for _, m := range h.Models {
 			status.Models = append(status.Models, m.ID)

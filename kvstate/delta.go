@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"time"
 )
 
 // A delta carries what a source learned to an index that does not hear the engine
@@ -144,6 +145,9 @@ func (s *Source) applyDeltaLocked(delta []byte) error {
 		return nil
 	case !fresh && from != s.seq.last:
 		return ErrDeltaGap
+	}
+	if !fresh {
+		s.counts.LastBatch = time.Now()
 	}
 	s.age = s.index.age.now()
 	confirmed := s.counts.Stored

@@ -27,10 +27,13 @@ type Feed func() (stop func(), err error)
 // on what it hears as deltas through a stream, the others apply them. When the receiver
 // dies, another one takes over within three seconds: a snapshot first, since what was
 // said in between is lost, and the source forgets what it cannot prove.
-func (sh *Shared) Follow(ctx context.Context, s *Source, feed Feed) {
-	f := &follower{Shared: sh, s: s, from: "$"}
+//
+// The lease says who receives and at which address, which is this replica's: whatever
+// points the engine at its receiver (a name in DNS, a Service) can follow it.
+func (sh *Shared) Follow(ctx context.Context, s *Source, address string, feed Feed) {
+	f := &follower{Shared: sh, s: s, lease: sh.key(s.ID(), "receiver"), claim: sh.replica + " " + address, from: "$"}
 	for ctx.Err() == nil {
-		mine, err := sh.client.SetNX(ctx, sh.key(s.ID(), "receiver"), sh.replica, receiverLease).Result()
+		mine, err := sh.client.SetNX(ctx, f.lease, f.claim, receiverLease).Result()
 		sh.note(err)
 		switch {
 		case err == nil && mine:
@@ -44,20 +47,13 @@ func (sh *Shared) Follow(ctx context.Context, s *Source, feed Feed) {
 	}
 }
 
-// Receiver returns who hears the engine of a source, "" if nobody is known.
-func (sh *Shared) Receiver(ctx context.Context, id SourceID) string {
-	who, err := sh.client.Get(ctx, sh.key(id, "receiver")).Result()
-	if err != nil {
-		return ""
-	}
-	return who
-}
-
 // follower is the part of one replica in one such source.
 type follower struct {
 	*Shared
-	s    *Source
-	from string // last entry of the stream that was read
+	s     *Source
+	lease string // key of the receiver's
+	claim string // what this replica writes there: its name and address
+	from  string // last entry of the stream that was read
 	// restoreAt is when a snapshot may be asked for again.
 	restoreAt time.Time
 }
@@ -79,6 +75,7 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 	defer stop()
 	f.receiving.Store(f.s.ID(), true)
 	defer f.receiving.Delete(f.s.ID())
+	f.s.heardBy(f.claim)
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		defer cancel()
@@ -102,8 +99,9 @@ func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
 		return
 	}
 	defer stop()
+	f.s.heardBy(f.claim)
 	for waitFor(ctx, receiverRenew) {
-		if f.client.Exists(ctx, f.key(f.s.ID(), "receiver")).Err() == nil {
+		if f.client.Exists(ctx, f.lease).Err() == nil {
 			return
 		}
 	}
@@ -112,9 +110,9 @@ func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
 // renew keeps the lease until it is lost. A lease that another one holds is lost at
 // once; one that Redis cannot be asked about, when it must have expired.
 func (f *follower) renew(ctx context.Context) {
-	key, sure := f.key(f.s.ID(), "receiver"), time.Now()
+	sure := time.Now()
 	for waitFor(ctx, receiverRenew) {
-		renewed, err := renewLease.Run(ctx, f.client, []string{key}, f.replica, receiverLease.Milliseconds()).Int()
+		renewed, err := renewLease.Run(ctx, f.client, []string{f.lease}, f.claim, receiverLease.Milliseconds()).Int()
 		switch {
 		case err == nil && renewed == 1:
 			sure = time.Now()
@@ -125,7 +123,7 @@ func (f *follower) renew(ctx context.Context) {
 	// Let another take over at once.
 	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiverRenew)
 	defer cancel()
-	_ = dropLease.Run(done, f.client, []string{key}, f.replica).Err() // it expires anyway
+	_ = dropLease.Run(done, f.client, []string{f.lease}, f.claim).Err() // it expires anyway
 }
 
 var (
@@ -148,6 +146,13 @@ func (f *follower) pass(ctx context.Context, delta []byte) {
 	}
 }
 
+// heardBy notes who hears the engine of a source, and where.
+func (s *Source) heardBy(receiver string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.receiver = receiver
+}
+
 // lose makes the next delta a snapshot.
 func (s *Source) lose() {
 	s.mu.Lock()
@@ -158,7 +163,7 @@ func (s *Source) lose() {
 // listen applies what the receiver passes on, until the lease is free or the context
 // ends.
 func (f *follower) listen(ctx context.Context) {
-	key, lease := f.key(f.s.ID(), "deltas"), f.key(f.s.ID(), "receiver")
+	key := f.key(f.s.ID(), "deltas")
 	if f.from == "$" {
 		f.begin(ctx)
 	}
@@ -173,9 +178,11 @@ func (f *follower) listen(ctx context.Context) {
 				f.take(ctx, entry)
 			}
 		}
-		if n, err := f.client.Exists(ctx, lease).Result(); err != nil || n == 0 {
+		receiver, err := f.client.Get(ctx, f.lease).Result()
+		if err != nil { // also when it is free
 			return
 		}
+		f.s.heardBy(receiver)
 	}
 }
 

@@ -235,7 +235,7 @@ func startSharing(b *testing.B, client *redis.Client, snapshots time.Duration) *
 		sh.replicas = append(sh.replicas, r)
 		bound := make(chan struct{}, 1)
 		running.Go(func() {
-			r.shared.Follow(ctx, s, func() (func(), error) {
+			r.shared.Follow(ctx, s, "tcp://here", func() (func(), error) {
 				s.Connected()
 				bound <- struct{}{}
 				return func() {}, nil

@@ -20,7 +20,8 @@ import (
 //	<prefix>kv:{server#rank}:snapshot       name of the newest snapshot
 //	<prefix>kv:{server#rank}:snapshot:NAME  list of its pieces
 //	<prefix>kv:{server#rank}:writer         who writes the next one; expires
-//	<prefix>kv:{server#rank}:receiver       who hears an engine that dials; expires
+//	<prefix>kv:{server#rank}:receiver       who hears an engine that dials, and at which
+//	                                        address; expires
 //	<prefix>kv:{server#rank}:deltas         stream of what the receiver hears
 const (
 	snapshotLife  = time.Hour        // a snapshot that nobody renews
@@ -73,13 +74,21 @@ func (sh *Shared) note(err error) {
 
 // Restore brings a source to where the newest snapshot of it was; false if there is none
 // that can be used. It is called before the source's feed connects: the replay, or the
-// first live batch, then shows whether the snapshot is still true.
+// first live batch, then shows whether the snapshot is still true. While Redis is known
+// to be away it is not asked: a fleet of sources would wait for it one after the other.
 func (sh *Shared) Restore(ctx context.Context, s *Source) bool {
-	snapshot, err := sh.read(ctx, s.ID())
-	if err == nil {
-		err = s.Apply(snapshot)
+	if sh.down.Load() {
+		return false
 	}
-	if errors.Is(err, redis.Nil) {
+	snapshot, err := sh.read(ctx, s.ID())
+	var reply redis.Error
+	switch {
+	case errors.Is(err, redis.Nil):
+		return false
+	case err == nil:
+		err = s.Apply(snapshot)
+	case !errors.As(err, &reply) && !errors.Is(err, ErrDelta):
+		sh.note(err)
 		return false
 	}
 	if err != nil {
@@ -142,6 +151,7 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 // emptied.
 func (sh *Shared) lost(ctx context.Context, id SourceID) bool {
 	n, err := sh.client.Exists(ctx, sh.key(id, "snapshot")).Result()
+	sh.note(err)
 	return err == nil && n == 0
 }
 

@@ -234,7 +234,7 @@ func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			m.shared.Follow(ctx, m.source, engine.feed(m, name))
+			m.shared.Follow(ctx, m.source, "tcp://"+name, engine.feed(m, name))
 		}()
 		stops[name] = func() { cancel(); <-done }
 	}
@@ -260,9 +260,14 @@ func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
 	waitUntil(t, "all know more", all(100))
 
 	first := engine.receiver()
-	if who := sharers["a"].shared.Receiver(t.Context(), sharers["a"].source.ID()); who != first {
-		t.Errorf("Redis names %q, %q receives", who, first)
-	}
+	waitUntil(t, "all know who receives, and where", func() bool {
+		for _, m := range sharers {
+			if m.source.State().Receiver != first+" tcp://"+first {
+				return false
+			}
+		}
+		return true
+	})
 	start := time.Now()
 	stops[first]()
 	delete(stops, first)
@@ -296,7 +301,7 @@ func TestFollow_AClusterNodeFailsOver(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			m.shared.Follow(ctx, m.source, engine.feed(m, name))
+			m.shared.Follow(ctx, m.source, "tcp://"+name, engine.feed(m, name))
 		}()
 		defer func() {
 			cancel()

@@ -36,6 +36,8 @@ type Source struct {
 	counts  Counts
 	counted int // blocks that the index counts for this source
 	closed  bool
+
+	receiver string // see SourceState
 }
 
 func newSource(ix *Index, m *model, spec Spec) *Source {

@@ -61,7 +61,8 @@ type Counts struct {
 	Dropped                [drops]uint64
 
 	// EngineLag is how old the last batch was when it came, in seconds, by the clocks of
-	// both sides; NaN: not known. LastBatch is when it came.
+	// both sides; NaN: not known. LastBatch is when it came,
+	// from the engine or through the replica that hears it.
 	EngineLag float64
 	LastBatch time.Time
 }
@@ -84,9 +85,12 @@ type SourceState struct {
 	Seq      uint64
 	SeqKnown bool
 	// Whole says that the source has asked for all that its engine can replay.
-	Whole   bool
-	Holders []HolderState
-	Counts  Counts
+	Whole bool
+	// Receiver is the replica that hears an engine that dials, and its address, as far as
+	// is known; "" where each replica hears the engine itself.
+	Receiver string
+	Holders  []HolderState
+	Counts   Counts
 }
 
 // HolderState is what a source holds of one KV cache group, in blocks.
@@ -105,7 +109,7 @@ func (s *Source) State() SourceState {
 	defer s.mu.Unlock()
 	st := SourceState{
 		SourceID: s.spec.SourceID, Model: s.spec.Model, Epoch: s.epoch,
-		Seq: s.seq.last.seq, SeqKnown: s.seq.last.known, Whole: s.seq.whole, Counts: s.counts,
+		Seq: s.seq.last.seq, SeqKnown: s.seq.last.known, Whole: s.seq.whole, Receiver: s.receiver, Counts: s.counts,
 	}
 	for _, h := range s.holders {
 		st.Holders = append(st.Holders, HolderState{
@@ -147,18 +151,22 @@ func (c *modelCounts) matched(h *Hits) {
 
 // ModelState is the size of a model's part of the index and what its matches found.
 type ModelState struct {
-	Model   string
-	Servers int
-	Shelves [tiers]ShelfState
-	Guesses ShelfState
+	Model   string            `json:"model"`
+	Servers int               `json:"servers"`
+	Shelves [tiers]ShelfState `json:"shelves"` // GPU, CPU, disk
+	Guesses ShelfState        `json:"guesses"`
 	// Matches and the tokens of their prompts, and the tokens that the best server of
 	// each held, by tier (slower ones include faster ones).
-	Matches, Tokens uint64
-	Best            [tiers]uint64
+	Matches uint64        `json:"matches"`
+	Tokens  uint64        `json:"prompt_tokens"`
+	Best    [tiers]uint64 `json:"best_match_tokens"`
 }
 
 // ShelfState is the size of one tier: blocks that somebody holds, memory in bytes.
-type ShelfState struct{ Blocks, Bytes int }
+type ShelfState struct {
+	Blocks int `json:"blocks"`
+	Bytes  int `json:"bytes"`
+}
 
 // Models returns the state of all models, sorted by name.
 func (ix *Index) Models() []ModelState {

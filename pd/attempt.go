@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -53,7 +54,26 @@ func (o *Orchestrator) claim(j *journey, v *view, chosen Alternative) (assignmen
 	}
 	a.decode = lease
 	j.leases = append(j.leases, lease)
+	o.countHeld(v, chosen)
 	return a, nil
+}
+
+// countHeld counts what the server that prefills was known to hold of the prompt.
+func (o *Orchestrator) countHeld(v *view, chosen Alternative) {
+	list, id := v.field.Prefill, chosen.Prefill
+	switch {
+	case v.handoff != nil: // it has prefilled already
+		return
+	case id == "":
+		list, id = v.field.Decode, chosen.Decode
+	}
+	i := slices.IndexFunc(list, func(c Candidate) bool { return c.ID == id })
+	held := list[i].Cached
+	for tier, tokens := range map[string]int{"gpu": held.GPU, "cpu": held.CPU - held.GPU, "disk": held.Disk - held.CPU} {
+		if tokens > 0 {
+			o.Metrics.heldToks.WithLabelValues(id, tier).Add(float64(tokens))
+		}
+	}
 }
 
 // attempt runs the legs of one assignment: both at once or prefill first, as the

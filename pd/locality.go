@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
@@ -178,12 +179,15 @@ type LocalityStatus struct {
 // SourceStatus is one server's KV as it was heard.
 type SourceStatus struct {
 	Server     string  `json:"server"`
+	Rank       int     `json:"rank,omitempty"`
 	Model      string  `json:"model"`
 	GPU        int     `json:"gpu_blocks"`
 	CPU        int     `json:"cpu_blocks"`
 	Disk       int     `json:"disk_blocks"`
 	Seq        uint64  `json:"seq"`
-	LagSeconds float64 `json:"lag_seconds"` // how old the last batch was when it came; -1 unknown
+	LagSeconds float64 `json:"lag_seconds"`        // how old the last batch was when it came; -1 unknown
+	AgeSeconds float64 `json:"age_seconds"`        // since the last batch came; -1: none came here
+	Receiver   string  `json:"receiver,omitempty"` // of an engine that dials: replica and address
 	Batches    uint64  `json:"batches"`
 	Gaps       uint64  `json:"gaps"`
 	Replays    uint64  `json:"replays"`
@@ -198,11 +202,14 @@ func (l *Locality) Status() LocalityStatus {
 	}
 	for _, s := range l.Index.Sources() {
 		status := SourceStatus{
-			Server: s.Server, Model: s.Model, Seq: s.Seq, LagSeconds: -1, Batches: s.Counts.Batches,
+			Server: s.Server, Rank: s.Rank, Model: s.Model, Seq: s.Seq, LagSeconds: -1, AgeSeconds: -1, Receiver: s.Receiver, Batches: s.Counts.Batches,
 			Gaps: s.Counts.Gaps, Replays: s.Counts.Replays, Restarts: s.Counts.Restarts,
 		}
 		if lag := s.Counts.EngineLag; lag >= 0 {
 			status.LagSeconds = lag
+		}
+		if !s.Counts.LastBatch.IsZero() {
+			status.AgeSeconds = time.Since(s.Counts.LastBatch).Seconds()
 		}
 		for _, h := range s.Holders {
 			status.GPU, status.CPU, status.Disk = status.GPU+h.GPU, status.CPU+h.CPU, status.Disk+h.Disk

@@ -25,6 +25,7 @@ type Metrics struct {
 	promptToks  *prometheus.CounterVec // model
 	outputToks  *prometheus.CounterVec // model
 	cachedToks  *prometheus.CounterVec // model
+	heldToks    *prometheus.CounterVec // server, tier
 	brokenAfter *prometheus.CounterVec // server
 	migrations  *prometheus.CounterVec // outcome
 
@@ -70,6 +71,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 		promptToks:  counter("tandem_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
 		outputToks:  counter("tandem_output_tokens_total", "Output tokens, as engines report them; content events where they do not.", "model"),
 		cachedToks:  counter("tandem_cached_prompt_tokens_total", "Prompt tokens that were in the cache of the server that prefilled, as it reports them.", "model"),
+		heldToks:    counter("tandem_kv_hit_tokens_total", "Prompt tokens that the server chosen to prefill was known to hold, by the tier that it has them in.", "server", "tier"),
 		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
 		migrations:  counter("tandem_migrations_total", "Streams that broke, by what became of them: continued, failed, refused (the request does not allow it), no_budget.", "outcome"),
 		gap: prometheus.NewHistogram(prometheus.HistogramOpts{

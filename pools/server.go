@@ -53,7 +53,13 @@ type Spec struct {
 	Events    string // ZMQ address of its KV events; empty: it publishes none
 	Replay    string // ZMQ address that replays missed ones; empty: none
 	EventBind bool   // the engine dials: Events is where the gateway listens for it
+	// EventRanks is how many data-parallel ranks behind the address publish, each on ports
+	// of its own, where the engine itself chooses among them; 0: one.
+	EventRanks int
 }
+
+// maxEventRanks bounds the ports that one server's events may take.
+const maxEventRanks = 1024
 
 // ID is how everything else in Tandem names the server: "host:port", with
 // "/dpN" behind it for a rank.
@@ -82,6 +88,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("server %q: want only scheme, host and port", s.URL)
 	case s.Rank != nil && *s.Rank < 0:
 		return fmt.Errorf("server %q: rank %d is negative", s.URL, *s.Rank)
+	case s.EventRanks < 0 || s.EventRanks > maxEventRanks || s.EventRanks > 0 && s.Rank != nil:
+		return fmt.Errorf("server %q: events-ranks: want 0 to %d, and no rank", s.URL, maxEventRanks)
 	case s.Role == 0 || s.Role&^Both != 0:
 		return fmt.Errorf("server %q: has no role", s.URL)
 	case s.Metrics != "" && !strings.HasPrefix(s.Metrics, "http://") && !strings.HasPrefix(s.Metrics, "https://"):

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/pd"
 )
 
 func explainCommand() *cobra.Command {
@@ -100,9 +102,22 @@ func printDecision(out io.Writer, d gateway.DecisionStatus) error {
 			if e.Ready > 0 {
 				missed += fmt.Sprintf("ready in %.2f ms", e.Ready)
 			}
-			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d/%d %s\t\n", mark, prefill, e.Decode, e.Total,
-				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, e.PrefillCached, e.DecodeCached, missed)
+			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s/%d %s\t\n", mark, prefill, e.Decode, e.Total,
+				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, heldText(e), e.DecodeCached, missed)
 		}
 	}
 	return table.Flush()
+}
+
+// heldText is what the server that prefills holds of the prompt, in tokens: on its GPU,
+// and what else it has in slower memory.
+func heldText(e pd.Explained) string {
+	text := strconv.Itoa(e.PrefillCached)
+	if e.PrefillCPU > 0 {
+		text += fmt.Sprintf("+%d cpu", e.PrefillCPU)
+	}
+	if e.PrefillDisk > 0 {
+		text += fmt.Sprintf("+%d disk", e.PrefillDisk)
+	}
+	return text
 }

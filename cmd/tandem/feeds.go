@@ -26,14 +26,15 @@ type feeds struct {
 	heard  func(classes map[string]uint64) // says as what the servers are heard of
 	hub    *zmqsub.Hub
 	shared *kvstate.Shared // nil: this gateway is alone
+	redis  redisConfig
 	log    *slog.Logger
-	open   map[string]*feed
+	open   map[kvstate.SourceID]*feed
 	// classes are those of the servers that were listened to, the last ones.
-	classes map[string]uint64
-	told    map[string]uint64
+	classes map[kvstate.SourceID]uint64
+	told    map[string]uint64 // by server
 }
 
-// feed is one server that is listened to.
+// feed is one source that is listened to.
 type feed struct {
 	want   feedSpec
 	source *kvstate.Source
@@ -42,15 +43,15 @@ type feed struct {
 
 // feedSpec is what a feed is opened for; when it changes the feed is opened anew.
 type feedSpec struct {
-	server, model  string
-	events, replay string
-	bind           bool
-	class          uint64 // what a server of other weights told is not true of this one
+	id    kvstate.SourceID
+	model string
+	feed  zmqsub.Feed
+	class uint64 // what a server of other weights told is not true of this one
 }
 
 // run follows the fleet until the context ends.
 func (f *feeds) run(ctx context.Context) {
-	f.open, f.classes = make(map[string]*feed), make(map[string]uint64)
+	f.open, f.classes = make(map[kvstate.SourceID]*feed), make(map[kvstate.SourceID]uint64)
 	tick := time.NewTicker(feedInterval)
 	defer tick.Stop()
 	for {
@@ -68,10 +69,16 @@ func (f *feeds) run(ctx context.Context) {
 
 // follow closes feeds that are not wanted any more and opens those that are missing.
 func (f *feeds) follow(ctx context.Context) {
-	wanted := make(map[string]feedSpec)
+	wanted := make(map[kvstate.SourceID]feedSpec)
 	for _, s := range f.fleet.Servers() {
-		if model := baseModel(s.Health()); s.Events != "" && model != "" {
-			wanted[s.ID()] = feedSpec{s.ID(), model, s.Events, s.Replay, s.EventBind, s.Class()}
+		model := baseModel(s.Health())
+		if s.Events == "" || model == "" {
+			continue
+		}
+		all := zmqsub.Feed{Events: s.Events, Replay: s.Replay, Bind: s.EventBind}
+		for rank := range max(1, s.EventRanks) {
+			id := kvstate.SourceID{Server: s.ID(), Rank: rank}
+			wanted[id] = feedSpec{id, model, all.ForRank(rank), s.Class()}
 		}
 	}
 	for id, have := range f.open {
@@ -96,7 +103,7 @@ func (f *feeds) follow(ctx context.Context) {
 func (f *feeds) tell() {
 	now := make(map[string]uint64, len(f.open))
 	for id, have := range f.open {
-		now[id] = have.want.class
+		now[id.Server] = have.want.class
 	}
 	if !maps.Equal(now, f.told) {
 		f.heard(now)
@@ -114,18 +121,18 @@ func baseModel(h pools.Health) string {
 	return ""
 }
 
-// start listens to a server. What cannot be opened is tried again.
+// start listens to a source. What cannot be opened is tried again.
 func (f *feeds) start(ctx context.Context, want feedSpec) {
 	source, err := f.index.Open(kvstate.Spec{
-		SourceID: kvstate.SourceID{Server: want.server}, Model: want.model, Replays: want.replay != "",
+		SourceID: want.id, Model: want.model, Replays: want.feed.Replay != "",
 	})
 	if err != nil {
-		f.log.Error("cannot keep a server's KV", "server", want.server, "error", err.Error())
+		f.log.Error("cannot keep a server's KV", "server", want.id.Server, "rank", want.id.Rank, "error", err.Error())
 		return
 	}
 	// A snapshot is of the server as it was when this gateway first saw it, or before.
-	known, again := f.classes[want.server]
-	f.classes[want.server] = want.class
+	known, again := f.classes[want.id]
+	f.classes[want.id] = want.class
 	if f.shared != nil && (!again || known == want.class) {
 		restore, cancel := context.WithTimeout(ctx, restoreTime)
 		f.shared.Restore(restore, source)
@@ -133,32 +140,32 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 	}
 	stop, err := f.listen(ctx, source, want)
 	if err != nil {
-		f.log.Error("cannot listen to a server's KV events", "server", want.server, "error", err.Error())
+		f.log.Error("cannot listen to a server's KV events", "server", want.id.Server, "rank", want.id.Rank, "error", err.Error())
 		source.Close()
 		return
 	}
-	f.log.Info("listening to KV events", "server", want.server, "model", want.model)
-	f.open[want.server] = &feed{want: want, source: source, stop: stop}
+	f.log.Info("listening to KV events", "server", want.id.Server, "rank", want.id.Rank, "model", want.model)
+	f.open[want.id] = &feed{want: want, source: source, stop: stop}
 }
 
 // listen connects to an engine that binds. One that dials is heard by one replica,
 // which the others follow.
 func (f *feeds) listen(ctx context.Context, source *kvstate.Source, want feedSpec) (stop func(), err error) {
 	connect := func() (func(), error) {
-		sub, err := f.hub.Subscribe(source, zmqsub.Feed{Events: want.events, Replay: want.replay, Bind: want.bind})
+		sub, err := f.hub.Subscribe(source, want.feed)
 		if err != nil {
 			return nil, err
 		}
 		return sub.Close, nil
 	}
-	if !want.bind || f.shared == nil {
+	if !want.feed.Bind || f.shared == nil {
 		return connect()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f.shared.Follow(ctx, source, connect)
+		f.shared.Follow(ctx, source, f.redis.advertised(want.feed.Events), connect)
 	}()
 	return func() {
 		cancel()
@@ -166,7 +173,7 @@ func (f *feeds) listen(ctx context.Context, source *kvstate.Source, want feedSpe
 	}, nil
 }
 
-func (f *feeds) close(id string) {
+func (f *feeds) close(id kvstate.SourceID) {
 	f.open[id].stop()
 	f.open[id].source.Close()
 	delete(f.open, id)
@@ -178,7 +185,7 @@ func (n *node) newFeeds() (*feeds, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &feeds{fleet: n.fleet, index: n.locality.Index, heard: n.locality.HeardOf, hub: hub, log: n.log}
+	f := &feeds{fleet: n.fleet, index: n.locality.Index, heard: n.locality.HeardOf, hub: hub, redis: n.cfg.redis, log: n.log}
 	if n.redis != nil {
 		f.shared = kvstate.NewShared(n.locality.Index, n.redis, n.cfg.redis.prefix, n.cfg.redis.replicaName(), n.log)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -194,9 +195,69 @@ func TestLocality_ExplainShowsTheHits(t *testing.T) {
 			t.Errorf("%s", a.Raw)
 		}
 	}
+	if n := c.metric("tandem_kv_hit_tokens_total", home, `tier="gpu"`); n < 400 {
+		t.Errorf("%v tokens are counted as held by the server that was chosen", n)
+	}
 	if exact := gjson.Get(d, "attempts.0.prompt_tokens").Int(); exact != gjson.Get(again.body, "usage.prompt_tokens").Int() {
 		t.Errorf("the choice assumed %d tokens", exact)
 	}
+}
+
+// An engine that chooses among its ranks by itself: each publishes on ports of its own,
+// and together they are what the server holds.
+func TestLocality_RanksBehindOneAddress(t *testing.T) {
+	ports := portsInARow(t, 4)
+	events, replay := fmt.Sprintf("tcp://*:%d", ports), fmt.Sprintf("tcp://*:%d", ports+2)
+	prefill := startTestEngine(t, engine.RolePrefill, func(cfg *engine.Config) {
+		cfg.DataParallel, cfg.EventsEndpoint, cfg.ReplayEndpoint = 2, events, replay
+	})
+	decode := startTestEngine(t, engine.RoleDecode, nil)
+	c := newCluster(t, shape{config: func(cfg *config) {
+		cfg.servers[0].add(serverEntry{URL: prefill.URL(), Events: local(events), Replay: local(replay), EventRanks: 2})
+		cfg.servers[1].add(serverEntry{URL: decode.URL()})
+	}})
+	eventually(t, "both ranks are listened to", func() bool { return c.metric("tandem_kv_connected") == 2 })
+	held := func(rank int) (n int64) {
+		path := fmt.Sprintf("0.kv.#(rank==%d).gpu_blocks", rank)
+		if rank == 0 { // left out where it is 0
+			path = "0.kv.0.gpu_blocks"
+		}
+		return gjson.Get(c.get("/debug/servers").body, path).Int()
+	}
+	n := 0
+	eventually(t, "both ranks hold something", func() bool {
+		n++
+		c.turn([]map[string]string{{"role": "user", "content": strings.Repeat(fmt.Sprintf("Riders %d. ", n), 50)}})
+		return held(0) > 0 && held(1) > 0
+	})
+	eventually(t, "all is known", func() bool { return held(0)+held(1) == int64(len(prefill.Blocks())) })
+}
+
+// portsInARow returns the first of n ports that nobody listens on.
+func portsInARow(t *testing.T, n int) int {
+	t.Helper()
+	for range 100 {
+		var held []net.Listener
+		first := 0
+		for i := range n {
+			ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+i))
+			if err != nil {
+				break
+			}
+			held = append(held, ln)
+			if i == 0 {
+				first = ln.Addr().(*net.TCPAddr).Port
+			}
+		}
+		for _, ln := range held {
+			_ = ln.Close()
+		}
+		if len(held) == n {
+			return first
+		}
+	}
+	t.Fatal("no ports in a row")
+	return 0
 }
 
 func TestLocality_AReplicaThatStartsIsWarm(t *testing.T) {

@@ -29,6 +29,7 @@ type redisConfig struct {
 	database     int
 	prefix       string
 	replica      string
+	host         string // where engines that dial reach this replica
 
 	sentinelUser         string
 	sentinelPasswordFile string
@@ -54,6 +55,7 @@ func (c *redisConfig) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.database, "redis-database", c.database, "database `number`; not for a cluster")
 	fs.StringVar(&c.prefix, "redis-prefix", c.prefix, "`text` that all keys begin with; one for each fleet that shares a Redis")
 	fs.StringVar(&c.replica, "replica", c.replica, "`name` of this replica among those that share the Redis; empty: a random one")
+	fs.StringVar(&c.host, "replica-host", c.host, "`host` at which engines that dial reach this replica, told with who hears them; empty: its host name")
 }
 
 func (c *redisConfig) validate() error {
@@ -65,6 +67,9 @@ func (c *redisConfig) validate() error {
 	}
 	if c.prefix == "" {
 		return errors.New("redis-prefix must not be empty: others may use the Redis")
+	}
+	if strings.ContainsAny(c.replica+c.host, " \t\n") {
+		return errors.New("replica and replica-host must have no spaces in them")
 	}
 	_, encrypted, err := c.endpoints()
 	if err != nil {
@@ -219,6 +224,18 @@ func (c *redisConfig) replicaName() string {
 		return c.replica
 	}
 	return uuid.NewString()
+}
+
+// advertised is an address that this replica binds as engines elsewhere may dial it.
+func (c *redisConfig) advertised(bound string) string {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(bound, "tcp://"))
+	if err != nil || host != "*" && host != "" && host != "0.0.0.0" && host != "::" {
+		return bound
+	}
+	if host = c.host; host == "" {
+		host, _ = os.Hostname() // nothing better is known
+	}
+	return "tcp://" + net.JoinHostPort(host, port)
 }
 
 // background runs what works beside the requests until the context ends: listening to

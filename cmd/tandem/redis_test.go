@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
@@ -107,6 +108,11 @@ func sharesAll(t *testing.T, redis func(*redisConfig)) {
 	eventually(t, "both know what the engine that dials holds", func() bool {
 		ask(a)
 		return a.known(dials) > 0 && a.known(dials) == b.known(dials)
+	})
+
+	eventually(t, "both say who hears it, and where", func() bool {
+		who := gjson.Get(a.get("/debug/servers").body, "0.kv.0.receiver").String()
+		return (who == "a "+f.dialsTo || who == "b "+f.dialsTo) && who == gjson.Get(b.get("/debug/servers").body, "0.kv.0.receiver").String()
 	})
 
 	ask(a) // a second prompt with the same beginning proves its tokens
@@ -259,4 +265,22 @@ func TestReplicas_AClusterFailoverCostsNoRequest(t *testing.T) {
 	underFailure(t, c, "failed over", master.Kill, func() {
 		eventually(t, "another is the master", func() bool { now := cluster.Master(t, "tandem:{work}"); return now != nil && now != master })
 	})
+}
+
+func TestRedisConfig_EnginesThatDialAreToldAnAddressTheyCanReach(t *testing.T) {
+	c := redisConfig{host: "10.0.0.5"}
+	for bound, want := range map[string]string{
+		"tcp://*:6001":          "tcp://10.0.0.5:6001",
+		"tcp://0.0.0.0:6001":    "tcp://10.0.0.5:6001",
+		"tcp://[::]:6001":       "tcp://10.0.0.5:6001",
+		"tcp://10.9.9.9:6001":   "tcp://10.9.9.9:6001",
+		"ipc:///run/events.ipc": "ipc:///run/events.ipc",
+	} {
+		if got := c.advertised(bound); got != want {
+			t.Errorf("%s is told as %s, want %s", bound, got, want)
+		}
+	}
+	if got := (&redisConfig{}).advertised("tcp://*:6001"); strings.Contains(got, "*") {
+		t.Errorf("without a host it is told as %s", got)
+	}
 }

@@ -49,7 +49,7 @@ func (l *serverList) add(e serverEntry) {
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: l.role, Connector: e.Connector,
 		KVAddress: e.KVAddress, Weights: e.Weights, Layout: e.Layout,
 		Metrics: e.Metrics, ORCA: e.ORCA, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
-		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind,
+		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind, EventRanks: e.EventRanks,
 	})
 }
 
@@ -70,6 +70,8 @@ type serverEntry struct {
 	Events    string `yaml:"events"`
 	Replay    string `yaml:"replay"`
 	EventBind bool   `yaml:"events-bind"`
+
+	EventRanks int `yaml:"events-ranks"`
 }
 
 // read takes the list from a node of the file.

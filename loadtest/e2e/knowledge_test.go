@@ -89,12 +89,20 @@ func (r *replica) metric(t *testing.T, series string) float64 {
 // key of an engine in Redis.
 func key(engine, name string) string { return "tandem:kv:{" + engine + "#0}:" + name }
 
+// receiver is the name of the replica that hears an engine, which Redis has before its
+// address.
+func (r *redisServer) receiver(engine string) (string, error) {
+	lease, err := r.ask("GET", key(engine, "receiver"))
+	name, _, _ := strings.Cut(lease, " ")
+	return name, err
+}
+
 // receiver asks Redis which replica hears an engine that dials.
 func (f *replicated) receiver(t *testing.T, engine string) *replica {
 	t.Helper()
 	var found *replica
 	waitFor(t, nil, "a receiver for "+engine, takeover, func() error {
-		name, err := f.redis.ask("GET", key(engine, "receiver"))
+		name, err := f.redis.receiver(engine)
 		for _, r := range f.replicas {
 			if err == nil && r.name == name {
 				found = r
@@ -109,7 +117,7 @@ func (f *replicated) receiver(t *testing.T, engine string) *replica {
 // receivedByOthers is a condition: engines that dial have receivers other than this one.
 func (f *replicated) receivedByOthers(than *replica) error {
 	for _, engine := range f.dials {
-		name, err := f.redis.ask("GET", key(engine, "receiver"))
+		name, err := f.redis.receiver(engine)
 		if err != nil {
 			return err
 		}
