@@ -33,6 +33,7 @@ check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities,
 e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that nobody here wrote (<= 25 min cold)
 	.ci/e2e-parts
 	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./...
+	cd loadtest/e2e/keda && CGO_ENABLED=0 go test -v -count=1 -timeout 10m ./...
 	@[ ! -x .cache/e2e/valkey-server ] || $(MAKE) valkey
 
 .PHONY: valkey
@@ -60,6 +61,12 @@ FUZZTIME ?= 20s
 .PHONY: fuzz
 fuzz: deps-build ## every fuzz target for FUZZTIME (20s) on top of its corpus
 	.ci/fuzz $(FUZZTIME)
+
+.PHONY: generate
+generate: ## the Go code of *.proto, checked in (wants Debian's protobuf-compiler)
+	protoc --plugin="$$(.ci/tool protoc-gen-go)" --plugin="$$(.ci/tool protoc-gen-go-grpc)" \
+		--go_out=paths=source_relative:. --go-grpc_out=paths=source_relative:. \
+		autoscale/keda/externalscaler/externalscaler.proto
 
 .PHONY: clean
 clean: ## remove bin and .cache (tools, parts of e2e)

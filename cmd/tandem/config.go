@@ -32,6 +32,7 @@ type config struct {
 	links   pd.LinkPrior
 	redis   redisConfig
 	kube    pools.KubernetesConfig
+	scaler  scalerConfig
 	kv      localityConfig
 
 	loadMetrics  []string // entries of pools.LoadTables
@@ -144,6 +145,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	c.redis.bind(fs)
 	bindKubernetes(fs, &c.kube)
+	c.scaler.bind(fs)
 
 	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")
 	fs.DurationVar(&c.drainTimeout, "drain-timeout", c.drainTimeout, "time for requests and streams to end")
@@ -172,7 +174,7 @@ func (c *config) validate() error {
 	if err := c.readPools(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.kv.validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.scaler.validate(), c.kv.validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {

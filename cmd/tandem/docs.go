@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
@@ -124,7 +125,7 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler))
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
-	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{})
+	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewBoard(0))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	gateway.NewMetrics(&recorded)
 	tokens.NewMetrics(&recorded)

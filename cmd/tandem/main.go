@@ -40,6 +40,7 @@ func rootCommand() *cobra.Command {
 		loadCommand(),
 		simCommand(),
 		calibrateCommand(),
+		scalerCommand(),
 		versionCommand(),
 		docsCommand(),
 	)

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
@@ -46,6 +47,8 @@ type node struct {
 	clients  net.Listener
 	operator net.Listener
 	orca     *orcaServer // nil: nobody follows this gateway's load
+	board    *keda.Board // what KEDA is told
+	scaler   *scalerServer
 }
 
 // newNode wires a gateway and binds its ports; it serves nothing yet.
@@ -118,21 +121,26 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		Log:       log,
 	}
 	n.orchestrator = o
+	n.board = keda.NewBoard(scalerMaxAge)
+	reg.MustRegister(n.board)
 	n.server = gateway.New(cfg.gateway, n.door, o, gateway.NewMetrics(reg))
 	n.admin = &http.Server{
-		Handler:           gateway.Guarded(token, gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load)),
+		Handler:           gateway.Guarded(token, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	if n.orca, err = newORCAServer(cfg.orca, n.server); err != nil {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 	}
-	err = n.sources.Set("configuration", cfg.specs())
+	n.scaler, err = newScalerServer(cfg.scaler, n.board)
+	if err == nil {
+		err = n.sources.Set("configuration", cfg.specs())
+	}
 	if err == nil {
 		err = n.findInKubernetes(reg)
 	}
 	if err != nil {
-		return nil, errors.Join(err, n.orca.Close(), n.clients.Close(), n.operator.Close())
+		return nil, errors.Join(err, n.orca.Close(), n.scaler.Close(), n.clients.Close(), n.operator.Close())
 	}
 	return n, nil
 }
@@ -166,11 +174,14 @@ func (n *node) run(ctx context.Context) error {
 	beside, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	background := n.background(beside)
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	go func() { failed <- n.server.Serve(n.clients) }()
 	go func() { failed <- ignoreClosed(n.admin.Serve(n.operator)) }()
 	if n.orca != nil {
 		go func() { failed <- n.orca.serve() }()
+	}
+	if n.scaler != nil {
+		go func() { failed <- n.scaler.serve() }()
 	}
 	n.log.Info("listening", "clients", n.clients.Addr().String(), "admin", n.operator.Addr().String(), "version", version())
 
@@ -186,7 +197,7 @@ func (n *node) run(ctx context.Context) error {
 
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drainTimeout)
 	defer cancel()
-	err = errors.Join(err, n.server.Shutdown(drain), n.stopAdmin(drain), n.orca.Close())
+	err = errors.Join(err, n.server.Shutdown(drain), n.stopAdmin(drain), n.orca.Close(), n.scaler.Close())
 	ended()
 	<-background
 	n.orchestrator.Wait()

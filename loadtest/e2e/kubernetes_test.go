@@ -167,7 +167,7 @@ func (d *deployment) run(pod cluster.Pod) (cluster.Running, error) {
 			return nil, errors.Join(errors.New("the gateway wants a Redis"), err)
 		}
 		// Service names and the mounted token are what a node would add.
-		places := strings.NewReplacer("--listen=:", "--listen="+ip+":", "--admin=:", "--admin="+ip+":", "--redis=redis:", "--redis="+redis[0].Status.PodIP+":")
+		places := strings.NewReplacer("--listen=:", "--listen="+ip+":", "--admin=:", "--admin="+ip+":", "--scaler=:", "--scaler="+ip+":", "--redis=redis:", "--redis="+redis[0].Status.PodIP+":")
 		for _, arg := range c.Args {
 			args = append(args, places.Replace(arg))
 		}

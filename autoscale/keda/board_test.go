@@ -1,0 +1,85 @@
+package keda
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+var decode = Pool{"m", "decode"}
+
+func TestBoard_StaleAndUnknownAreErrors(t *testing.T) {
+	b := NewBoard(time.Minute)
+	now := time.Now()
+	if _, err := b.Read(decode, now); !errors.Is(err, ErrUnknown) {
+		t.Errorf("of an empty board: %v", err)
+	}
+	b.Publish(map[Pool]Reading{decode: {Replicas: 3, At: now}})
+	if r, err := b.Read(decode, now.Add(time.Minute)); err != nil || r.Replicas != 3 {
+		t.Errorf("within its age: %+v, %v", r, err)
+	}
+	if _, err := b.Read(decode, now.Add(time.Minute+1)); !errors.Is(err, ErrStale) {
+		t.Errorf("beyond its age: %v", err)
+	}
+	b.Publish(map[Pool]Reading{{"other", "decode"}: {At: now}})
+	if _, err := b.Read(decode, now); !errors.Is(err, ErrUnknown) {
+		t.Errorf("of a pool that was left out: %v", err)
+	}
+}
+
+func TestHandler_AnswersOnlyWhatCounts(t *testing.T) {
+	b := NewBoard(time.Minute)
+	ask := func(query string) (int, string) {
+		w := httptest.NewRecorder()
+		b.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/autoscale/v1/pool?"+query, nil))
+		return w.Code, w.Body.String()
+	}
+	const of = "model=m&role=decode"
+	if code, text := ask(of); code != 503 || strings.Contains(text, "0") {
+		t.Errorf("nothing known: %d %s", code, text)
+	}
+	b.Publish(map[Pool]Reading{decode: {Replicas: 0, Held: 2, Reason: "idle", At: time.Now()}})
+	code, text := ask(of)
+	var a Answer
+	if err := json.Unmarshal([]byte(text), &a); err != nil || code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	if a.Replicas != 0 || a.Held != 2 || a.Reason != "idle" || a.Model != "m" || a.Role != "decode" {
+		t.Errorf("%+v", a)
+	}
+	if code, _ := ask("model=m"); code != 400 {
+		t.Errorf("no role: %d", code)
+	}
+	b.Publish(map[Pool]Reading{decode: {Replicas: 3, At: time.Now().Add(-time.Hour)}})
+	if code, _ := ask(of); code != 503 {
+		t.Errorf("stale: %d", code)
+	}
+}
+
+func TestCollect_LeavesOutWhatIsStale(t *testing.T) {
+	b := NewBoard(time.Minute)
+	b.Publish(map[Pool]Reading{
+		decode:           {Replicas: 7, Held: 1, Reason: "demand", At: time.Now()},
+		{"m", "prefill"}: {Replicas: 5, At: time.Now().Add(-time.Hour)},
+	})
+	err := testutil.CollectAndCompare(b, strings.NewReader(`
+# HELP tandem_desired_replicas Servers that the pool should have. Absent when unknown or stale.
+# TYPE tandem_desired_replicas gauge
+tandem_desired_replicas{model="m",role="decode"} 7
+# HELP tandem_held_requests Requests that wait because the pool has no server.
+# TYPE tandem_held_requests gauge
+tandem_held_requests{model="m",role="decode"} 1
+# HELP tandem_scaling_decision 1 for what decided about the pool's desired replicas.
+# TYPE tandem_scaling_decision gauge
+tandem_scaling_decision{model="m",reason="demand",role="decode"} 1
+`), "tandem_desired_replicas", "tandem_held_requests", "tandem_scaling_decision")
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,39 @@
+package keda
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	desiredDesc = prometheus.NewDesc("tandem_desired_replicas",
+		"Servers that the pool should have. Absent when unknown or stale.", []string{"model", "role"}, nil)
+	heldDesc = prometheus.NewDesc("tandem_held_requests",
+		"Requests that wait because the pool has no server.", []string{"model", "role"}, nil)
+	decisionDesc = prometheus.NewDesc("tandem_scaling_decision",
+		"1 for what decided about the pool's desired replicas.", []string{"model", "role", "reason"}, nil)
+	ageDesc = prometheus.NewDesc("tandem_scaling_signal_age_seconds",
+		"Age of the oldest figure behind the pool's desired replicas.", []string{"model", "role"}, nil)
+)
+
+// Describe is of prometheus.Collector.
+func (b *Board) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{desiredDesc, heldDesc, decisionDesc, ageDesc} {
+		ch <- d
+	}
+}
+
+// Collect is of prometheus.Collector.
+func (b *Board) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for p, r := range b.fresh(now) {
+		gauge(desiredDesc, float64(r.Replicas), p.Model, p.Role)
+		gauge(heldDesc, float64(r.Held), p.Model, p.Role)
+		gauge(decisionDesc, 1, p.Model, p.Role, r.Reason)
+		gauge(ageDesc, now.Sub(r.At).Seconds(), p.Model, p.Role)
+	}
+}

@@ -1,0 +1,40 @@
+package keda
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// Answer is what the JSON way says of a pool; `replicas` is the trigger's
+// valueLocation.
+type Answer struct {
+	Model      string  `json:"model"`
+	Role       string  `json:"role"`
+	Replicas   int     `json:"replicas"`
+	Held       int     `json:"held"`
+	Reason     string  `json:"reason"`
+	AgeSeconds float64 `json:"age_seconds"`
+}
+
+// Handler answers GET ?model=M&role=R with an Answer, or 503 if nothing that counts
+// is known.
+func (b *Board) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := Pool{r.URL.Query().Get("model"), r.URL.Query().Get("role")}
+		if p.Model == "" || p.Role == "" {
+			http.Error(w, "want ?model=M&role=prefill, or decode", http.StatusBadRequest)
+			return
+		}
+		now := time.Now()
+		reading, err := b.Read(p, now)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(Answer{ // who left needs no answer
+			p.Model, p.Role, reading.Replicas, reading.Held, reading.Reason, now.Sub(reading.At).Seconds(),
+		})
+	})
+}

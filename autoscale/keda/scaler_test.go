@@ -1,0 +1,122 @@
+package keda
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-gateway/tandem/autoscale/keda/externalscaler"
+)
+
+// newClient serves a board over a real connection.
+func newClient(t *testing.T, b *Board) externalscaler.ExternalScalerClient {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	Register(server, b)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return externalscaler.NewExternalScalerClient(conn)
+}
+
+var decodeRef = &externalscaler.ScaledObjectRef{Name: "so", Namespace: "ns", ScalerMetadata: map[string]string{"model": "m", "role": "decode"}}
+
+func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
+	b := NewBoard(time.Minute)
+	client := newClient(t, b)
+	ctx := t.Context()
+	request := &externalscaler.GetMetricsRequest{ScaledObjectRef: decodeRef, MetricName: metricName}
+
+	if _, err := client.GetMetrics(ctx, request); status.Code(err) != codes.Unavailable {
+		t.Errorf("value of an unknown pool: %v", err)
+	}
+	if _, err := client.IsActive(ctx, decodeRef); status.Code(err) != codes.Unavailable {
+		t.Errorf("activity of an unknown pool: %v", err)
+	}
+	b.Publish(map[Pool]Reading{decode: {Replicas: 11, At: time.Now()}})
+	got, err := client.GetMetrics(ctx, request)
+	if err != nil || len(got.MetricValues) != 1 || got.MetricValues[0].MetricValueFloat != 11 {
+		t.Errorf("%v, %v", got, err)
+	}
+	spec, err := client.GetMetricSpec(ctx, decodeRef)
+	if err != nil || len(spec.MetricSpecs) != 1 || spec.MetricSpecs[0].MetricName != metricName || spec.MetricSpecs[0].TargetSizeFloat != 1 {
+		t.Errorf("%v, %v", spec, err)
+	}
+	if _, err := client.GetMetricSpec(ctx, &externalscaler.ScaledObjectRef{}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no pool is named: %v", err)
+	}
+	request.MetricName = "other"
+	if _, err := client.GetMetrics(ctx, request); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("another metric: %v", err)
+	}
+}
+
+func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
+	b := NewBoard(time.Minute)
+	client := newClient(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	stream, err := client.StreamIsActive(ctx, decodeRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		reading Reading
+		want    bool
+	}{
+		{Reading{Replicas: 0}, false}, // the first reading is said, whatever it is
+		{Reading{Held: 1}, true},
+		{Reading{}, false},
+		{Reading{Replicas: 2}, true},
+	} {
+		step.reading.At = time.Now()
+		b.Publish(map[Pool]Reading{decode: step.reading})
+		got, err := stream.Recv()
+		if err != nil || got.Result != step.want {
+			t.Fatalf("after %+v: %v, %v", step.reading, got, err)
+		}
+	}
+	again, err := client.StreamIsActive(ctx, decodeRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := again.Recv(); err != nil || !got.Result {
+		t.Errorf("a stream that is opened anew begins with %v, %v", got, err)
+	}
+}
+
+func TestStreamMetricSpec_BeginsWithTheSpec(t *testing.T) {
+	client := newClient(t, NewBoard(time.Minute))
+	stream, err := client.StreamMetricSpec(t.Context(), decodeRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamed, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := client.GetMetricSpec(t.Context(), decodeRef)
+	if err != nil || streamed.String() != asked.String() {
+		t.Errorf("streamed %v, asked %v, %v", streamed, asked, err)
+	}
+}

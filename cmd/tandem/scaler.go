@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/tandem-gateway/tandem/autoscale/keda"
+)
+
+// scalerPath is where the JSON for KEDA's metrics-api is.
+const scalerPath = "GET /autoscale/v1/pool"
+
+func scalerCommand() *cobra.Command {
+	var listen, admin string
+	var maxAge time.Duration
+	cmd := &cobra.Command{
+		Use:   "scaler",
+		Short: "Publish wanted replicas by hand, to try ScaledObjects before a gateway decides",
+		Long: `Serve what KEDA asks a gateway for, without a gateway: gRPC for the triggers external
+and external-push, JSON for metrics-api, gauges for prometheus. What is wanted comes
+from standard input, one line a pool:
+
+    MODEL ROLE REPLICAS [HELD]     all pools keep what was said last, for --max-age
+    MODEL ROLE unknown             nothing is known of the pool any more`,
+		Example: `  (echo llama decode 10; sleep 60; echo llama decode 11; sleep 600) | tandem scaler`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runScaler(cmd.Context(), listen, admin, maxAge, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9090", "`address` for gRPC")
+	cmd.Flags().StringVar(&admin, "admin", "127.0.0.1:8081", "`address` for JSON and metrics")
+	cmd.Flags().DurationVar(&maxAge, "max-age", time.Hour, "time that a line counts")
+	return cmd
+}
+
+// runScaler serves a board until the context ends.
+func runScaler(ctx context.Context, listen, admin string, maxAge time.Duration, in io.Reader, out io.Writer) error {
+	board := keda.NewBoard(maxAge)
+	calls, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	pages, err := net.Listen("tcp", admin)
+	if err != nil {
+		return errors.Join(err, calls.Close())
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(board)
+	mux := http.NewServeMux()
+	mux.Handle(scalerPath, board.Handler())
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	web := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	server := grpc.NewServer()
+	keda.Register(server, board)
+
+	failed := make(chan error, 3)
+	go func() { failed <- server.Serve(calls) }()
+	go func() { failed <- ignoreClosed(web.Serve(pages)) }()
+	go func() { failed <- readWishes(in, board) }() // ends with its input, or with the process
+	_, _ = fmt.Fprintf(out, "gRPC on %s, JSON and metrics on %s\n", calls.Addr(), pages.Addr())
+	for {
+		select {
+		case <-ctx.Done():
+			server.Stop()
+			return web.Close()
+		case err := <-failed:
+			if err != nil {
+				server.Stop()
+				return errors.Join(err, web.Close())
+			}
+			// The input has ended; what it said last stays.
+		}
+	}
+}
+
+// readWishes publishes line by line.
+func readWishes(in io.Reader, board *keda.Board) error {
+	wanted := make(map[keda.Pool]keda.Reading)
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 {
+			continue
+		}
+		if err := readWish(fields, wanted); err != nil {
+			return fmt.Errorf("%q: %w", lines.Text(), err)
+		}
+		board.Publish(maps.Clone(wanted))
+	}
+	return lines.Err()
+}
+
+func readWish(fields []string, wanted map[keda.Pool]keda.Reading) error {
+	if len(fields) != 3 && len(fields) != 4 {
+		return errors.New("want MODEL ROLE REPLICAS [HELD]")
+	}
+	pool := keda.Pool{Model: fields[0], Role: fields[1]}
+	if fields[2] == "unknown" {
+		delete(wanted, pool)
+		return nil
+	}
+	numbers := [2]int{}
+	for i, text := range fields[2:] {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return fmt.Errorf("%s is not a number of replicas or requests", text)
+		}
+		numbers[i] = n
+	}
+	wanted[pool] = keda.Reading{Replicas: numbers[0], Held: numbers[1], Reason: "by-hand", At: time.Now()}
+	return nil
+}

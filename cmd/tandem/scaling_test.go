@@ -1,0 +1,115 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/autoscale/keda/externalscaler"
+)
+
+// selfSigned writes a certificate of this machine, its own authority, and its key.
+func selfSigned(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")
+	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: signed}, key: {Type: "PRIVATE KEY", Bytes: text}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+func TestScaler_AnswersKEDAWithTheRightCertificate(t *testing.T) {
+	cert, key := selfSigned(t)
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.scaler = scalerConfig{listen: "127.0.0.1:0", cert: cert, key: key, clientCA: cert}
+	}})
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AddCert(pair.Leaf)
+	ask := func(own ...tls.Certificate) (*externalscaler.IsActiveResponse, error) {
+		conn, err := grpc.NewClient(c.node.scaler.listener.Addr().String(),
+			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: trusted, Certificates: own})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		return externalscaler.NewExternalScalerClient(conn).IsActive(t.Context(),
+			&externalscaler.ScaledObjectRef{ScalerMetadata: map[string]string{"model": "m", "role": "decode"}})
+	}
+	if _, err := ask(); err == nil || strings.Contains(err.Error(), keda.ErrUnknown.Error()) {
+		t.Errorf("without a certificate: %v", err)
+	}
+	if _, err := ask(pair); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), keda.ErrUnknown.Error()) {
+		t.Errorf("before anything is decided: %v", err)
+	}
+	c.node.board.Publish(map[keda.Pool]keda.Reading{{Model: "m", Role: "decode"}: {Replicas: 3, At: time.Now()}})
+	if got, err := ask(pair); err != nil || !got.Result {
+		t.Errorf("%v, %v", got, err)
+	}
+	resp, err := http.Get("http://" + c.node.operator.Addr().String() + "/autoscale/v1/pool?model=m&role=decode")
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("JSON on the admin port: %v, %v", resp, err)
+	}
+	_ = resp.Body.Close()
+}
+
+func TestReadWishes_PublishesLineByLine(t *testing.T) {
+	board := keda.NewBoard(time.Hour)
+	if err := readWishes(strings.NewReader("m prefill 2\nm decode 0 5\n\nm prefill unknown\n"), board); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	if r, err := board.Read(keda.Pool{Model: "m", Role: "decode"}, now); err != nil || r.Replicas != 0 || r.Held != 5 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r, err := board.Read(keda.Pool{Model: "m", Role: "prefill"}, now); err == nil {
+		t.Errorf("unknown again, and yet %+v", r)
+	}
+	for _, line := range []string{"m decode", "m decode two", "m decode -1", "m decode 1 2 3"} {
+		if err := readWishes(strings.NewReader(line), board); err == nil {
+			t.Errorf("%q is taken", line)
+		}
+	}
+}
