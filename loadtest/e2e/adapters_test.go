@@ -74,7 +74,9 @@ func runAdapters(t *testing.T, flags ...string) (loads int, took time.Duration) 
 	for _, url := range append(f.prefill, f.decode...) {
 		loads += adapterLoads(t, url)
 	}
-	gateway.stop(t)
+	if err := gateway.Stop(); err != nil {
+		t.Error(err)
+	}
 	return loads, took
 }
 
