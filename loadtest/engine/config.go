@@ -53,6 +53,11 @@ type Config struct {
 	// cache, scheduler and event socket.
 	DataParallel int
 
+	// RankPorts gives each rank an address of its own: the ports after that of Listen,
+	// or any free ones. Lockstep makes the ranks step together.
+	RankPorts bool
+	Lockstep  bool
+
 	// TimeScale multiplies every simulated duration: 1 is real time, 0.01 is a
 	// hundred times faster, 0 waits for nothing.
 	TimeScale float64

@@ -48,7 +48,8 @@ type Engine struct {
 	turn     atomic.Uint64
 
 	api     *door
-	control *door // nil: none
+	doors   []*door // of the ranks by their number, where each has its own; the first is api
+	control *door   // nil: none
 	side    *door
 
 	life    context.Context // ends when the engine closes
@@ -111,9 +112,17 @@ func (e *Engine) open() (err error) {
 		}
 		e.ranks = append(e.ranks, r)
 	}
+	if e.cfg.Lockstep {
+		steps := newLockstep()
+		for _, r := range e.ranks {
+			r.steps = steps
+		}
+	}
 	e.registry.MustRegister(newAdapterCollector(e.ranks)) // the registry is new
 	e.side = newDoor(sideAddress, e.counted(sideChannelHandler(e.ranks)))
-	e.api = newDoor(e.cfg.Listen, e.counted(e.apiHandler()))
+	if err := e.makeDoors(); err != nil {
+		return err
+	}
 	if err := e.side.open(); err != nil {
 		return fmt.Errorf("side channel: %w", err)
 	}
@@ -129,7 +138,38 @@ func (e *Engine) open() (err error) {
 			return fmt.Errorf("control: %w", err)
 		}
 	}
-	return e.api.open()
+	for _, d := range e.doors {
+		if err := d.open(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeDoors makes one for all ranks, or one for each.
+func (e *Engine) makeDoors() error {
+	if !e.cfg.RankPorts {
+		e.api = newDoor(e.cfg.Listen, e.counted(e.apiHandler(-1)))
+		e.doors = []*door{e.api}
+		return nil
+	}
+	host, text, err := net.SplitHostPort(e.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen address: %w", err)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		return fmt.Errorf("listen port: %w", err)
+	}
+	for i := range e.ranks {
+		at := port
+		if port != 0 {
+			at += i
+		}
+		e.doors = append(e.doors, newDoor(net.JoinHostPort(host, strconv.Itoa(at)), e.counted(e.apiHandler(i))))
+	}
+	e.api = e.doors[0]
+	return nil
 }
 
 // advertised is the side channel's address as hand-offs name it.
@@ -152,6 +192,9 @@ func (e *Engine) advertised() (host string, port int, err error) {
 
 // URL is the address of the API, without a path.
 func (e *Engine) URL() string { return urlOf(e.api.addr) }
+
+// RankURL is the address of one rank, where each has its own.
+func (e *Engine) RankURL(rank int) string { return urlOf(e.doors[rank].addr) }
 
 // ControlURL is the address of /sim/ that faults do not close: the control listener
 // if there is one, else the API.
@@ -186,7 +229,13 @@ func (e *Engine) AddFault(f Fault) error {
 		return err
 	}
 	e.faults.add(f)
-	if f.closesDoor() {
+	switch {
+	case f.Kind == FaultRankDies && f.Rank < len(e.ranks):
+		e.ranks[f.Rank].die()
+		if len(e.doors) > 1 {
+			e.doors[f.Rank].refuse()
+		}
+	case f.closesDoor():
 		e.api.refuse()
 	}
 	return nil
@@ -202,7 +251,14 @@ func (e *Engine) ClearFaults() {
 
 func (e *Engine) clearFaults() error {
 	e.faults.clear()
-	return e.api.open()
+	for _, r := range e.ranks {
+		r.revive()
+	}
+	var errs []error
+	for _, d := range e.doors {
+		errs = append(errs, d.open())
+	}
+	return errors.Join(errs...)
 }
 
 // Close stops everything the engine started and waits for it. Requests under way
@@ -212,7 +268,7 @@ func (e *Engine) Close() error {
 		e.end()
 		e.loops.Wait()
 		var errs []error
-		for _, d := range []*door{e.api, e.control, e.side} {
+		for _, d := range append([]*door{e.control, e.side}, e.doors...) {
 			if d != nil {
 				errs = append(errs, d.close())
 			}

@@ -22,6 +22,8 @@ type Fault struct {
 	// Leg is "prefill" (requests that ask for a hand-off), "decode" (all others) or
 	// "" (both).
 	Leg string `json:"leg,omitempty"`
+	// Rank is the one that rank_dies ends.
+	Rank int `json:"rank,omitempty"`
 	// Path is the only path it hits; "": all that do a model's work; "*": all.
 	Path string `json:"path,omitempty"`
 	// Peer is the only engine id from which slow_link makes KV come slowly; "": all.
@@ -56,12 +58,15 @@ const (
 	FaultWrongHandoff = "wrong_handoff"
 	// FaultSlowLink makes KV come in slowly, as over a link that fell back to TCP.
 	FaultSlowLink = "slow_link"
+	// FaultRankDies ends one rank: its work breaks, and its own address, if it has one,
+	// refuses. Ranks in lockstep with it go on answering health checks, and do nothing.
+	FaultRankDies = "rank_dies"
 	// FaultUnhealthy answers 503 to health checks; all else works.
 	FaultUnhealthy = "unhealthy"
 )
 
 var faultKinds = []string{FaultRefuse, FaultStatus, FaultHangBeforeHeaders, FaultHangAfterHeaders, FaultDieAfterTokens,
-	FaultEmptyStream, FaultGarbageSSE, FaultSlow, FaultDropHandoff, FaultWrongHandoff, FaultSlowLink, FaultUnhealthy}
+	FaultEmptyStream, FaultGarbageSSE, FaultSlow, FaultDropHandoff, FaultWrongHandoff, FaultSlowLink, FaultRankDies, FaultUnhealthy}
 
 // validate reports a fault that could never do anything.
 func (f Fault) validate() error {
@@ -86,7 +91,7 @@ func (f Fault) validate() error {
 
 // closesDoor says whether the fault works on the listener, not on requests.
 func (f Fault) closesDoor() bool {
-	return f.Kind == FaultRefuse && f.Count == 0 && f.Leg == "" && f.Path == ""
+	return f.Kind == FaultRankDies || f.Kind == FaultRefuse && f.Count == 0 && f.Leg == "" && f.Path == ""
 }
 
 // effects are what the faults do to one request. The zero value: nothing.

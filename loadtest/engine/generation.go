@@ -32,6 +32,9 @@ type job struct {
 // start hands the work to a rank. The caller must stop the job in the end.
 func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 	r := e.pickRank(x.r.Header.Get("X-Data-Parallel-Rank"))
+	if x.rank >= 0 {
+		r = e.ranks[x.rank]
+	}
 	if g.transfer.rank != nil {
 		r = e.ranks[*g.transfer.rank]
 	}

@@ -23,6 +23,7 @@ type rank struct {
 	events   *publisher // nil: no events
 	wake     chan struct{}
 	fetches  sync.WaitGroup
+	steps    *lockstep // of the ranks of the engine; nil: each steps by itself
 
 	mu       sync.Mutex // guards everything below, and the sequences
 	cache    *kvCache
@@ -33,6 +34,7 @@ type rank struct {
 	running  []*sequence // longest running first
 	arrivals uint64
 	asleep   bool
+	dead     bool // by a fault
 	closed   bool
 
 	adaptersUsed bool // an adapter has been asked for since the start
@@ -67,8 +69,16 @@ func newRank(index int, id string, cfg *Config, l *language) *rank {
 // take the results. Without work it sleeps until it is woken.
 func (r *rank) run(ctx context.Context) {
 	var p pace
+	working := false // as the lockstep knows
 	for ctx.Err() == nil {
 		b, took := r.schedule()
+		if has := len(b) > 0; r.steps != nil && has != working {
+			if working = has; has {
+				r.steps.join()
+			} else {
+				r.steps.leave()
+			}
+		}
 		if len(b) == 0 {
 			r.publish()
 			select {
@@ -76,6 +86,9 @@ func (r *rank) run(ctx context.Context) {
 			case <-r.wake:
 			}
 			continue
+		}
+		if r.steps != nil {
+			took = r.steps.await(ctx, took)
 		}
 		p.wait(ctx, took)
 		r.finishStep(b)
@@ -106,7 +119,7 @@ func (r *rank) submit(life context.Context, s *sequence) bool {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.closed || r.dead {
 		return false
 	}
 	r.arrivals++
@@ -222,6 +235,33 @@ func (r *rank) close() {
 	r.dropLocked()
 	r.mu.Unlock()
 	r.fetches.Wait()
+}
+
+// die ends all work with an error and takes none, until revive.
+func (r *rank) die() {
+	r.mu.Lock()
+	r.dead = true
+	r.dropLocked()
+	r.mu.Unlock()
+	if r.steps != nil {
+		r.steps.die()
+	}
+}
+
+func (r *rank) isDead() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dead
+}
+
+func (r *rank) revive() {
+	r.mu.Lock()
+	was := r.dead
+	r.dead = false
+	r.mu.Unlock()
+	if was && r.steps != nil {
+		r.steps.revive()
+	}
 }
 
 // dropLocked ends all sequences and hand-offs.

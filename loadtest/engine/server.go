@@ -20,6 +20,7 @@ type exchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	body    []byte
+	rank    int    // that the address is of; -1: of all
 	id      string // X-Request-Id, or a fresh one
 	effects effects
 }
@@ -70,8 +71,9 @@ func (e *Engine) routes() map[string]route {
 	return routes
 }
 
-// apiHandler serves the API and, on the same address, /sim/.
-func (e *Engine) apiHandler() http.Handler {
+// apiHandler serves the API and, on the same address, /sim/: of one rank, or of all
+// with -1.
+func (e *Engine) apiHandler(rank int) http.Handler {
 	routes, control := e.routes(), e.controlHandler()
 	paths := map[string]bool{}
 	for pattern := range routes {
@@ -95,7 +97,7 @@ func (e *Engine) apiHandler() http.Handler {
 			writeJSON(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
 			return
 		}
-		e.serve(w, r, route)
+		e.serve(w, r, rank, route)
 	})
 }
 
@@ -113,11 +115,11 @@ var (
 )
 
 // serve reads and records a request, lets faults happen to it, and answers it.
-func (e *Engine) serve(w http.ResponseWriter, r *http.Request, route route) {
+func (e *Engine) serve(w http.ResponseWriter, r *http.Request, rank int, route route) {
 	e.load.Add(1)
 	defer e.load.Add(-1)
 	e.recorder.count(r.URL.Path)
-	x := &exchange{w: w, r: r, id: r.Header.Get("X-Request-Id")}
+	x := &exchange{w: w, r: r, rank: rank, id: r.Header.Get("X-Request-Id")}
 	if x.id == "" {
 		x.id = newID("")
 	}
@@ -131,7 +133,7 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request, route route) {
 	}
 	shape := e.shapeOf(x.body)
 	x.effects = e.faults.hit(r.URL.Path, route.kind, shape.prefillLeg)
-	if e.api.refusing() {
+	if e.doors[max(rank, 0)].refusing() {
 		x.effects.reset = true // its connection outlived the closing of the door
 	}
 	if e.suffer(x, shape.stream) {

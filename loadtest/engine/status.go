@@ -2,15 +2,25 @@ package engine
 
 import (
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // The endpoints that say how the engine is and change what it holds, rather than do a
 // model's work.
 
+// health is bad once a rank behind the address has died.
 func (e *Engine) health(x *exchange) error {
+	for _, r := range e.ranks {
+		if (x.rank < 0 || x.rank == r.index) && r.isDead() {
+			return &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "The engine is dead.", ""}
+		}
+	}
 	x.w.WriteHeader(http.StatusOK)
 	return nil
 }
@@ -27,8 +37,27 @@ func (e *Engine) serverLoad(x *exchange) error {
 }
 
 func (e *Engine) metrics(x *exchange) error {
-	promhttp.HandlerFor(e.registry, promhttp.HandlerOpts{}).ServeHTTP(x.w, x.r)
+	all := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := e.registry.Gather()
+		return ofRank(families, x.rank), err
+	})
+	promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(x.w, x.r)
 	return nil
+}
+
+// ofRank leaves out the series of other ranks; -1 is all.
+func ofRank(families []*dto.MetricFamily, rank int) []*dto.MetricFamily {
+	if rank < 0 {
+		return families
+	}
+	for _, f := range families {
+		f.Metric = slices.DeleteFunc(f.Metric, func(m *dto.Metric) bool {
+			return slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool {
+				return l.GetName() == "engine" && l.GetValue() != strconv.Itoa(rank)
+			})
+		})
+	}
+	return families
 }
 
 // modelCard is one entry of /v1/models.
