@@ -83,9 +83,13 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	start := time.Now()
 	legCtx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
-	defer server.OnFall(func() { cancel(errFell) })() // until the first content event
+	noFall := server.OnFall(func() { cancel(errFell) })
+	if server.Group == "" {
+		defer noFall() // a server by itself breaks its streams when it dies
+	}
 	giveUp := func(e *LegError) (*Answer, *LegError) {
 		idle.Stop()
+		noFall()
 		cancel(nil)
 		return nil, e
 	}
@@ -121,7 +125,10 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
 	}
 	crossing.learn(now.Sub(start), now)
-	s.onClose = func(r StreamResult) { o.streamEnded(j, a, r) }
+	s.onClose = func(r StreamResult) {
+		noFall()
+		o.streamEnded(j, a, r)
+	}
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s}, nil
 }
 

@@ -225,6 +225,7 @@ func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
 	c := Candidate{
 		ID:      s.ID(),
 		Class:   s.Class(),
+		Group:   s.GroupNumber(),
 		Place:   Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone},
 		Both:    s.Role == pools.Both,
 		Queue:   prefill.Queue + load.ForeignQueue(curve, now),

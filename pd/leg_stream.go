@@ -162,7 +162,7 @@ func (s *legStream) clientCached() cachedTokens {
 }
 
 func (s *legStream) broken(err error) error {
-	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errFirstEvent) {
+	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errFirstEvent) && !errors.Is(cause, errFell) {
 		return cause // the client left
 	} else if cause != nil {
 		return &BrokenStreamError{Message: "the engine stopped sending", Err: cause}

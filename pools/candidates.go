@@ -8,19 +8,27 @@ import (
 // Candidates returns the servers of one pool that may take a leg now, and
 // whether the pool is in panic mode.
 //
-// Out at once, whatever their share: servers that are down, draining, or do not
-// serve the model. Out softly: servers that were ejected and that no canary has
+// Out at once, whatever their share: servers that are down, or step with one that is,
+// draining, or do not serve the model. Out softly: servers that were ejected and that no canary has
 // proved since. Soft ejection may take at most share of the servers that are up (but one of two, always); beyond
 // that the breakers are more likely wrong than the servers, and all are used:
 // panic mode. Servers that asked for a pause are left out as long as others
 // remain, and so are those that return and have enough for now.
 func Candidates(servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
 	var up, closed, rested []*Server
+	var last *group // whose members mostly follow each other
+	lastUp := true
 	for _, s := range servers {
 		if !s.Role.Serves(leg) || s.Drain {
 			continue
 		}
 		if !s.health.Load().Up || !s.Serves(model, now) {
+			continue
+		}
+		if g := s.group.Load(); g != last {
+			last, lastUp = g, g.up()
+		}
+		if !lastUp {
 			continue
 		}
 		up = append(up, s)

@@ -142,6 +142,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 			delete(f.watchers, key)
 		}
 	}
+	together(next)
 	f.snapshot.Store(&next)
 	return nil
 }

@@ -24,6 +24,7 @@ type live struct {
 	ramps         [2]atomic.Pointer[ramp]
 	downSince     atomic.Int64 // unix ns; 0 while up, and before the server was ever up
 	recheck       chan struct{}
+	group         atomic.Pointer[group] // nil: it steps by itself
 
 	// adapterCounts are loads that succeeded and failed, and unloads, by this gateway.
 	adapterCounts struct{ loaded, failed, unloaded atomic.Uint64 }
@@ -42,8 +43,8 @@ type live struct {
 	falls map[uint64]func()
 }
 
-// OnFall calls fall, once, when the server has failed two probes in a row: what it
-// has not answered by then it will not. One missed probe may be a busy engine.
+// OnFall calls fall, once, when the server, or one that steps with it, has failed two
+// probes in a row: what it has not answered by then it will not. One missed probe may be a busy engine.
 func (l *live) OnFall(fall func()) (stop func()) {
 	id := leaseSeq.Add(1)
 	l.mu.Lock()
@@ -59,8 +60,17 @@ func (l *live) OnFall(fall func()) (stop func()) {
 	}
 }
 
-// fall tells all who wait on the server.
+// fall tells all who wait on the server, or on one that steps with it.
 func (l *live) fall() {
+	l.fallAlone()
+	if g := l.group.Load(); g != nil {
+		for _, m := range g.members {
+			m.fallAlone()
+		}
+	}
+}
+
+func (l *live) fallAlone() {
 	l.mu.Lock()
 	falls := l.falls
 	l.falls = nil

@@ -75,6 +75,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.DurationVar(&cfg.AdapterLoad, "lora-load-time", cfg.AdapterLoad, "time that loading an adapter takes")
 	f.IntVar(&cfg.MeanOutputTokens, "mean-output-tokens", cfg.MeanOutputTokens, "mean length of an answer that ends by itself")
 	f.IntVar(&cfg.DataParallel, "data-parallel-size", cfg.DataParallel, "ranks behind the address, chosen by the X-data-parallel-rank header")
+	f.BoolVar(&cfg.RankPorts, "rank-ports", cfg.RankPorts, "give each rank a port of its own, from that of --listen on")
+	f.BoolVar(&cfg.Lockstep, "lockstep", cfg.Lockstep, "let the ranks step together, as with wide expert parallelism")
 
 	f.Float64Var(&cfg.TimeScale, "time-scale", cfg.TimeScale, "factor on all simulated time: 1 real, 0.01 a hundred times faster, 0 no waiting")
 	f.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "tokens in a KV block")

@@ -47,7 +47,7 @@ func (l *serverList) add(e serverEntry) {
 	}
 	l.specs = append(l.specs, pools.Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: l.role, Connector: e.Connector,
-		KVAddress: e.KVAddress, Weights: e.Weights, Layout: e.Layout,
+		KVAddress: e.KVAddress, Group: e.Group, Weights: e.Weights, Layout: e.Layout,
 		Metrics: e.Metrics, ORCA: e.ORCA, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
 		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind, EventRanks: e.EventRanks,
 	})
@@ -60,6 +60,7 @@ type serverEntry struct {
 	Connector string `yaml:"connector"`
 	KVAddress string `yaml:"kv-address"`
 	Weights   string `yaml:"weights"`
+	Group     string `yaml:"group"`
 	Layout    string `yaml:"layout"`
 	Metrics   string `yaml:"metrics"`
 	ORCA      string `yaml:"orca"`

@@ -1,0 +1,55 @@
+package pools
+
+// group is servers that step in lockstep, as the ranks of wide expert parallelism do:
+// none gets on without the others. So they fail together, though the health of those
+// that wait for a dead one stays good, and drain together. A server of its own has none.
+type group struct {
+	number  int // from 1, as the choice names it
+	members []*live
+}
+
+// up reports whether all members are.
+func (g *group) up() bool {
+	if g == nil {
+		return true
+	}
+	for _, m := range g.members {
+		if !m.health.Load().Up {
+			return false
+		}
+	}
+	return true
+}
+
+// together joins the servers that name one group; where one drains, all do.
+func together(servers []*Server) {
+	groups := make(map[string]*group)
+	drains := make(map[string]bool)
+	for _, s := range servers {
+		if s.Group == "" {
+			s.group.Store(nil)
+			continue
+		}
+		g := groups[s.Group]
+		if g == nil {
+			g = &group{number: len(groups) + 1}
+			groups[s.Group] = g
+		}
+		g.members = append(g.members, s.live)
+		drains[s.Group] = drains[s.Group] || s.Drain
+	}
+	for _, s := range servers {
+		if g := groups[s.Group]; g != nil {
+			s.group.Store(g)
+			s.Drain = drains[s.Group]
+		}
+	}
+}
+
+// GroupNumber names the group of servers that step together; 0 is none.
+func (s *Server) GroupNumber() int {
+	if g := s.group.Load(); g != nil {
+		return g.number
+	}
+	return 0
+}
