@@ -216,7 +216,7 @@ func TestLocality_RanksBehindOneAddress(t *testing.T) {
 		cfg.servers[0].add(serverEntry{URL: prefill.URL(), Events: local(events), Replay: local(replay), EventRanks: 2})
 		cfg.servers[1].add(serverEntry{URL: decode.URL()})
 	}})
-	eventually(t, "both ranks are listened to", func() bool { return c.metric("tandem_kv_connected") == 2 })
+	eventually(t, "both ranks are listened to", func() bool { return c.metric("tandem_kv_connected") == 2 && c.metric("tandem_server_up") == 2 })
 	held := func(rank int) (n int64) {
 		path := fmt.Sprintf("0.kv.#(rank==%d).gpu_blocks", rank)
 		if rank == 0 { // left out where it is 0
