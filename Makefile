@@ -55,6 +55,13 @@ sim: build ## compare policies on all scenarios (SEEDS=1 for a quick look); writ
 sim-autoscale: build ## compare ways of scaling both pools over two hours; writes bin/scaling.html
 	bin/tandem sim --autoscale --seeds $(SEEDS) --json bin/scaling.json --report bin/scaling.html
 
+# Scenarios that make chaos plays.
+SCENARIO ?= all
+
+.PHONY: chaos
+chaos: deps-test build ## break servers, networks and Redis under load (SCENARIO=name,name); writes bin/chaos.html (some 4 min)
+	bin/tandem chaos --scenario $(SCENARIO) --json bin/chaos.json --report bin/chaos.html
+
 # Seconds that each fuzz target runs.
 FUZZTIME ?= 20s
 

@@ -81,6 +81,17 @@ type Config struct {
 	MaxInFlight int           // an arrival beyond it fails with kind client_bound
 	Timeout     time.Duration // of one request, from sending to its end
 	SLO         SLO
+
+	Ended func(Ended) // told how each request ended, from many goroutines; may be nil
+}
+
+// Ended is how one request ended.
+type Ended struct {
+	Due    time.Duration // planned arrival, since the start of the run
+	Kind   Kind          // OK: a whole answer
+	Detail string        // of a failure
+	TTFT   time.Duration // 0: no content, or not streamed
+	E2E    time.Duration // 0: no whole answer
 }
 
 // DefaultConfig returns the values that the flags start from.

@@ -111,8 +111,11 @@ func (r *run) dispatch(ctx context.Context, asking *sync.WaitGroup) {
 		case <-alarm.C:
 		}
 		t := r.workload.next(time.Now())
-		if r.tally.arrive(due) {
+		switch {
+		case r.tally.arrive(due):
 			asking.Go(func() { r.ask(ctx, due, t) })
+		case r.cfg.Ended != nil:
+			r.cfg.Ended(Ended{Due: due, Kind: ClientBound})
 		}
 	}
 }
@@ -127,6 +130,9 @@ func (r *run) ask(ctx context.Context, due time.Duration, t turn) {
 	o := r.client.ask(ctx, body)
 	o.due, o.repeated = due, float64(t.repeated)/float64(t.promptTokens)
 	r.tally.end(o, o.sent.Sub(r.started)-due)
+	if r.cfg.Ended != nil {
+		r.cfg.Ended(Ended{Due: due, Kind: o.kind, Detail: o.detail, TTFT: o.ttft, E2E: o.e2e})
+	}
 	if o.kind == OK {
 		r.workload.answered(t, messages, o, time.Now())
 	}

@@ -41,6 +41,7 @@ func rootCommand() *cobra.Command {
 		simCommand(),
 		calibrateCommand(),
 		scalerCommand(),
+		chaosCommand(),
 		versionCommand(),
 		docsCommand(),
 	)

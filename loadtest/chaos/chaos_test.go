@@ -1,0 +1,139 @@
+package chaos
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest"
+)
+
+func TestScenarios_AreWellFormed(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, c := range Scenarios {
+		if err := c.validate(); err != nil {
+			t.Error(err)
+		}
+		if seen[c.Name] {
+			t.Errorf("%s is there twice", c.Name)
+		}
+		seen[c.Name] = true
+		for i := range c.Events[1:] {
+			if c.Events[i].at > c.Events[i+1].at {
+				t.Errorf("%s: %q comes after %q", c.Name, c.Events[i].does, c.Events[i+1].does)
+			}
+		}
+	}
+}
+
+func TestScenario_MistakesAreFound(t *testing.T) {
+	good := Scenario{Name: "n", Title: "t", Checks: Checks{NoErrors}}
+	for mistake, events := range map[string]Events{
+		"nobody is called decode-2":  {At(s, Kill("decode-2"))},
+		"nobody is called redis":     {At(s, Network(Refusing, "gateway-0>redis"))},
+		"after the load":             {At(time.Hour, Kill("decode-1"))},
+		"nobody is called prefill-9": {At(s, Mend("prefill-9"))},
+	} {
+		c := good
+		c.Events = events
+		if err := c.validate(); err == nil || !strings.Contains(err.Error(), mistake) {
+			t.Errorf("want %q, got %v", mistake, err)
+		}
+	}
+	good.Events = Events{At(s, Hang(Busiest("decode")))}
+	if err := good.validate(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Find([]string{"no-such"}); err == nil {
+		t.Error("a scenario that does not exist was found")
+	}
+}
+
+// request is one that arrived at a time and waited for its first token.
+func request(at, ttft time.Duration) loadtest.Ended {
+	return loadtest.Ended{Due: at, TTFT: ttft}
+}
+
+func TestRecovery(t *testing.T) {
+	const ms = time.Millisecond
+	var calm []loadtest.Ended
+	for i := range 20 {
+		calm = append(calm, request(time.Duration(i)*50*ms, 20*ms))
+	}
+	failed := func(at time.Duration) loadtest.Ended { return loadtest.Ended{Due: at, Kind: loadtest.Reset} }
+	events := Events{At(s, Kill("decode-0")), At(3*s, Restart("decode-0"))}
+	for _, c := range []struct {
+		name  string
+		after []loadtest.Ended
+		want  time.Duration
+	}{
+		{"nothing shows", []loadtest.Ended{request(1100*ms, 150*ms)}, 0},
+		{"slow for a while", []loadtest.Ended{request(1100*ms, 400*ms), request(1500*ms, 400*ms), request(1600*ms, 20*ms)}, 500 * ms},
+		{"failures", []loadtest.Ended{failed(1200 * ms), request(1300*ms, 20*ms)}, 200 * ms},
+		{"each event has its own", []loadtest.Ended{failed(1900 * ms), failed(3100 * ms)}, 900 * ms},
+		{"what arrived before does not count", []loadtest.Ended{failed(990 * ms)}, 0},
+	} {
+		if got := recovery(append(calm[:len(calm):len(calm)], c.after...), events); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	if got := recovery([]loadtest.Ended{failed(s)}, nil); got != 0 {
+		t.Errorf("without events: %v", got)
+	}
+}
+
+func TestChecks_SayWhatDoesNotHold(t *testing.T) {
+	o := &Outcome{
+		Requests: 100, Failed: 2, Migrated: 1, WorstTTFT: 3 * s, Recovery: 2 * s,
+		Reached: map[string]int{"decode-0": 30}, Metrics: []Metrics{"m{a=\"x\"} 3\nm{a=\"y\"} 4\nmm 9\n", "m{a=\"x\"} 2\n"},
+	}
+	for name, check := range map[string][2]Check{ // one that holds, one that does not
+		"errors":    {MaxErrors(2), NoErrors},
+		"recovery":  {RecoveredWithin(2 * s), RecoveredWithin(s)},
+		"ttft":      {WorstTTFT(3 * s), WorstTTFT(2 * s)},
+		"migrated":  {Migrated(1), Migrated(2)},
+		"share":     {MaxShare("decode-0", 0.3), MaxShare("decode-0", 0.29)},
+		"metric":    {Metric(9, 9, "m"), Metric(10, 99, "m")},
+		"by labels": {Metric(5, 5, "m", `a="x"`), Metric(0, 4, "m", `a="x"`)},
+	} {
+		if broken := check[0](o); broken != "" {
+			t.Errorf("%s: %s", name, broken)
+		}
+		if check[1](o) == "" {
+			t.Errorf("%s: what does not hold was not said", name)
+		}
+	}
+}
+
+func TestReport_TableAndPage(t *testing.T) {
+	r := &Report{Scenarios: []Row{
+		{Name: "one", Title: "a <thing> breaks", Peer: "other: 7 of 20", Events: []string{"2s kill decode-0"}, Requests: 160, Migrated: 3, WorstTTFT: 0.061, Recovery: 0},
+		{Name: "another", Requests: 80, Failed: 2, WorstTTFT: 5.44, Recovery: 1.25, Broken: []string{"2 of 80 requests failed"}, Log: "/tmp/x"},
+	}}
+	var table strings.Builder
+	if err := r.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Join([]string{
+		"  scenario  requests  failed  migrated  worst TTFT  recovery",
+		"       one       160       0         3       61 ms      0 ms",
+		"   another        80       2         0       5.4 s     1.2 s",
+		"another: 2 of 80 requests failed (log: /tmp/x)",
+		"",
+	}, "\n")
+	if table.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", table.String(), want)
+	}
+	var page strings.Builder
+	if err := r.WritePage(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"a &lt;thing&gt; breaks", "other: 7 of 20", "2s kill decode-0", "2 of 80 requests failed"} {
+		if !strings.Contains(page.String(), part) {
+			t.Errorf("the page lacks %q", part)
+		}
+	}
+	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "1 of 2 scenarios") {
+		t.Errorf("%v", err)
+	}
+}

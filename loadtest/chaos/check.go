@@ -1,0 +1,80 @@
+package chaos
+
+import (
+	"fmt"
+	"time"
+)
+
+// Checks are what must hold after a scenario.
+type Checks []Check
+
+// Check is one of them: it returns what does not hold, "" if all is well.
+type Check func(o *Outcome) string
+
+// NoErrors wants every answer whole.
+func NoErrors(o *Outcome) string { return MaxErrors(0)(o) }
+
+// MaxErrors allows so many requests to fail.
+func MaxErrors(n int) Check {
+	return func(o *Outcome) string {
+		if o.Failed > n {
+			return fmt.Sprintf("%d of %d requests failed, at most %d may: %v", o.Failed, o.Requests, n, o.Samples)
+		}
+		return ""
+	}
+}
+
+// RecoveredWithin wants requests to be as fast and as good as before within a time
+// after each event.
+func RecoveredWithin(d time.Duration) Check {
+	return func(o *Outcome) string {
+		if o.Recovery > d {
+			return fmt.Sprintf("requests still failed or were slow %.1f s after, more than %v", o.Recovery.Seconds(), d)
+		}
+		return ""
+	}
+}
+
+// WorstTTFT bounds the time to the first token of every request.
+func WorstTTFT(d time.Duration) Check {
+	return func(o *Outcome) string {
+		if o.WorstTTFT > d {
+			return fmt.Sprintf("a first token took %.1f s, more than %v", o.WorstTTFT.Seconds(), d)
+		}
+		return ""
+	}
+}
+
+// Migrated wants at least so many streams continued elsewhere.
+func Migrated(n int) Check {
+	return func(o *Outcome) string {
+		if o.Migrated < n {
+			return fmt.Sprintf("%d streams were continued, fewer than %d", o.Migrated, n)
+		}
+		return ""
+	}
+}
+
+// MaxShare bounds the share of requests that reach a server, 0..1.
+func MaxShare(server string, share float64) Check {
+	return func(o *Outcome) string {
+		if got := float64(o.Reached[server]) / float64(max(1, o.Requests)); got > share {
+			return fmt.Sprintf("%.0f %% of the requests reached %s, more than %.0f %%", 100*got, server, 100*share)
+		}
+		return ""
+	}
+}
+
+// Metric wants a sum over the gateways' samples of a metric to be within bounds.
+func Metric(least, most float64, name string, labels ...string) Check {
+	return func(o *Outcome) string {
+		sum := 0.0
+		for _, m := range o.Metrics {
+			sum += m.Sum(name, labels...)
+		}
+		if sum < least || sum > most {
+			return fmt.Sprintf("%s %v is %v, not within %v and %v", name, labels, sum, least, most)
+		}
+		return ""
+	}
+}

@@ -1,0 +1,167 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+// Events are what happens, in the order of their times.
+type Events []Event
+
+// Event is one thing that happens to some of the actors.
+type Event struct {
+	at   time.Duration // since the first arrival
+	does string        // for people
+	who  []string      // whom it happens to
+	link string        // or which connection; see Network
+	act  func(ctx context.Context, st *stage) error
+}
+
+// At sets the time of an event.
+func At(at time.Duration, e Event) Event {
+	e.at = at
+	return e
+}
+
+// targets are all that the event names.
+func (e Event) targets() []string {
+	if e.link == "" {
+		return e.who
+	}
+	return append(strings.Split(e.link, between), e.who...)
+}
+
+// busiest begins the name of whoever of a role has got the most requests.
+const busiest = "busiest-"
+
+// Busiest stands for the server of a role ("prefill", "decode") that has got the
+// most requests by then.
+func Busiest(role string) string { return busiest + role }
+
+// each makes an event of something done to every one of the named.
+func each(does string, who []string, act func(ctx context.Context, st *stage, a *actor) error) Event {
+	e := Event{does: does + " " + strings.Join(who, ", "), who: who}
+	e.act = func(ctx context.Context, st *stage) error {
+		for _, name := range who {
+			a, err := st.find(ctx, name)
+			if err != nil {
+				return err
+			}
+			if err := act(ctx, st, a); err != nil {
+				return fmt.Errorf("%s %s: %w", does, a.name, err)
+			}
+		}
+		return nil
+	}
+	return e
+}
+
+// Kill ends processes as a crash does.
+func Kill(who ...string) Event {
+	return each("kill", who, func(_ context.Context, _ *stage, a *actor) error {
+		a.process.Kill()
+		return nil
+	})
+}
+
+// Restart starts processes again, at their old addresses, and waits until they answer.
+func Restart(who ...string) Event {
+	return each("restart", who, func(ctx context.Context, st *stage, a *actor) error {
+		a.process.Kill()
+		return st.start(ctx, a)
+	})
+}
+
+// Hang stops processes with their connections open; Continue ends that.
+func Hang(who ...string) Event {
+	return each("hang", who, func(_ context.Context, _ *stage, a *actor) error {
+		a.process.Hang()
+		return nil
+	})
+}
+
+// Continue ends Hang.
+func Continue(who ...string) Event {
+	return each("continue", who, func(_ context.Context, _ *stage, a *actor) error {
+		a.process.Continue()
+		return nil
+	})
+}
+
+// Terminate asks processes to end in order, and does not wait.
+func Terminate(who ...string) Event {
+	return each("terminate", who, func(_ context.Context, _ *stage, a *actor) error {
+		a.process.Signal(syscall.SIGTERM)
+		return nil
+	})
+}
+
+// Break lets engines misbehave; see engine.Fault.
+func Break(fault engine.Fault, who ...string) Event {
+	does := "break"
+	if fault.Kind == engine.FaultStatus {
+		does = fmt.Sprintf("answer %d from", fault.Status)
+	} else {
+		does += " (" + fault.Kind + ")"
+	}
+	return each(does, who, func(ctx context.Context, st *stage, a *actor) error { return st.setFault(ctx, a, &fault) })
+}
+
+// Heal ends Break.
+func Heal(who ...string) Event {
+	return each("heal", who, func(ctx context.Context, st *stage, a *actor) error { return st.setFault(ctx, a, nil) })
+}
+
+// Drain marks servers as draining in the gateways' file.
+func Drain(who ...string) Event {
+	return each("drain", who, func(_ context.Context, st *stage, a *actor) error {
+		a.draining = true
+		return st.writeConfig()
+	})
+}
+
+// Toxin is what the network does to a connection.
+type Toxin struct {
+	name string
+	json string // as toxiproxy reads it; empty: nobody listens
+}
+
+// What a network does.
+var (
+	Refusing   = Toxin{name: "refuses connections"}
+	Resetting  = Toxin{"resets connections", `{"type":"reset_peer","attributes":{"timeout":0}}`}
+	Blackholed = Toxin{"swallows all bytes", `{"type":"timeout","stream":"upstream","attributes":{"timeout":0}}`}
+)
+
+// Slow adds latency to every piece of data.
+func Slow(by time.Duration) Toxin {
+	return Toxin{fmt.Sprintf("is %v slower", by), fmt.Sprintf(`{"type":"latency","attributes":{"latency":%d}}`, by.Milliseconds())}
+}
+
+// CutAfter closes each connection after so many bytes of answers.
+func CutAfter(bytes int) Toxin {
+	return Toxin{fmt.Sprintf("cuts after %d bytes", bytes), fmt.Sprintf(`{"type":"limit_data","attributes":{"bytes":%d}}`, bytes)}
+}
+
+// between separates the two ends of a connection.
+const between = ">"
+
+// Network lets a connection fail: "decode-0" is that of all gateways to decode-0,
+// "gateway-0>redis" that of one gateway to Redis.
+func Network(t Toxin, link string) Event {
+	return Event{does: "network to " + link + " " + t.name, link: link, act: func(_ context.Context, st *stage) error {
+		return st.links[link].poison(t)
+	}}
+}
+
+// Mend ends Network.
+func Mend(link string) Event {
+	return Event{does: "mend the network to " + link, link: link, act: func(ctx context.Context, st *stage) error {
+		return st.links[link].mend(ctx)
+	}}
+}

@@ -1,0 +1,140 @@
+package chaos
+
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+// Faults that scenarios share.
+var (
+	answers500 = engine.Fault{Kind: engine.FaultStatus, Status: 500}
+	answers503 = engine.Fault{Kind: engine.FaultStatus, Status: 503}
+	hangs      = engine.Fault{Kind: engine.FaultHangBeforeHeaders}
+)
+
+// Scenarios are all of them.
+var Scenarios = []Scenario{
+	{
+		Name: "prefill-killed", Title: "one of three prefill servers is killed while the others have queues",
+		Peer:   "llm-d: 100 of 100 picks go to the dead one, 502 with an empty body",
+		Fleet:  Fleet{Prefill: 3},
+		Load:   Load{RPS: 40, Prompt: 2048, Output: 16},
+		Events: Events{At(2*s, Kill("prefill-0")), At(5*s, Restart("prefill-0"))},
+		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
+	},
+	{
+		Name: "decode-killed", Title: "one of two decode servers is killed, and comes back",
+		Events: Events{At(2*s, Kill("decode-0")), At(5*s, Restart("decode-0"))},
+		Checks: Checks{NoErrors, Migrated(1), RecoveredWithin(2 * s)},
+	},
+	{
+		Name: "prefill-answers-500", Title: "one of two prefill servers answers 500 to everything",
+		Peer:   "kthena: 11 of 20 requests lost",
+		Events: Events{At(2*s, Break(answers500, "prefill-0"))},
+		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
+	},
+	{
+		Name: "prefill-refuses", Title: "one of two prefill servers refuses connections",
+		Peer:   "kthena: 7 of 20 requests lost",
+		Events: Events{At(2*s, Network(Refusing, "prefill-0"))},
+		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
+	},
+	{
+		Name: "decode-answers-503", Title: "one of two decode servers answers 503, with healthy metrics",
+		Peer:   "llm-d: it keeps 26 to 50 % of the picks",
+		Load:   Load{For: 10 * s},
+		Events: Events{At(0, Break(answers503, "decode-0"))},
+		Checks: Checks{NoErrors, MaxShare("decode-0", 0.1)},
+	},
+	{
+		Name: "decode-answers-500", Title: "one of two decode servers answers 500 to everything, with a healthy /health",
+		Events: Events{At(2*s, Break(answers500, "decode-0")), At(6*s, Heal("decode-0"))},
+		Load:   Load{For: 12 * s},
+		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
+	},
+	{
+		Name: "prefix-on-the-bad-server", Title: "the prefill server that holds everybody's prefix answers 500",
+		Peer:   "AIBrix: 12 of 12 and 20 of 20 requests lost",
+		Fleet:  Fleet{Knowledge: true},
+		Load:   Load{SharedPrefix: 1500},
+		Events: Events{At(3*s, Break(answers500, Busiest("prefill")))},
+		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
+	},
+	{
+		Name: "prefill-hangs", Title: "one of two prefill servers stops dead with its connections open",
+		Peer:   "SGLang's gateway: up to 1800 s",
+		Load:   Load{For: 15 * s},
+		Events: Events{At(2*s, Hang("prefill-0")), At(10*s, Continue("prefill-0"))},
+		Checks: Checks{NoErrors, WorstTTFT(8 * s), RecoveredWithin(6 * s)},
+	},
+	{
+		Name: "decode-hangs", Title: "one of two decode servers stops dead in the middle of its streams",
+		Load:   Load{For: 15 * s},
+		Fleet:  Fleet{Gateway: []string{"--idle-timeout", "5s"}},
+		Events: Events{At(2*s, Hang("decode-0")), At(10*s, Continue("decode-0"))},
+		Checks: Checks{NoErrors, Migrated(1), RecoveredWithin(6 * s)},
+	},
+	{
+		Name: "prefill-zombie-hangs", Title: "a prefill server accepts work and never answers, with a healthy /health",
+		Load:   Load{For: 18 * s},
+		Events: Events{At(2*s, Break(hangs, "prefill-0")), At(12*s, Heal("prefill-0"))},
+		Checks: Checks{NoErrors, WorstTTFT(10 * s), RecoveredWithin(8 * s)},
+	},
+	{
+		Name: "network-resets", Title: "the network to a decode server resets its connections",
+		Events: Events{At(2*s, Network(Resetting, "decode-0")), At(5*s, Mend("decode-0"))},
+		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
+	},
+	{
+		Name: "network-blackholed", Title: "the network to a prefill server swallows all bytes",
+		Load:   Load{For: 15 * s},
+		Events: Events{At(2*s, Network(Blackholed, "prefill-0")), At(9*s, Mend("prefill-0"))},
+		Checks: Checks{NoErrors, WorstTTFT(8 * s), RecoveredWithin(6 * s)},
+	},
+	{
+		Name: "network-slow", Title: "the network to a decode server gets 300 ms slower",
+		Events: Events{At(2*s, Network(Slow(300*time.Millisecond), "decode-0"))},
+		Checks: Checks{NoErrors},
+	},
+	{
+		Name: "network-cuts", Title: "the network to a decode server cuts each connection after 2,000 bytes",
+		Events: Events{At(2*s, Network(CutAfter(2000), "decode-0")), At(5*s, Mend("decode-0"))},
+		Checks: Checks{NoErrors, Migrated(1)},
+	},
+	{
+		Name: "all-prefill-gone", Title: "all prefill servers are killed, and come back",
+		Events: Events{At(2*s, Kill("prefill-0", "prefill-1")), At(5*s, Restart("prefill-0", "prefill-1"))},
+		Checks: Checks{NoErrors, Metric(1, 1000, "tandem_alone_total", `reason="no_prefill"`)},
+	},
+	{
+		Name: "worst-minute", Title: "all prefill servers answer 503: retries stay within their budget",
+		Load:   Load{RPS: 50},
+		Events: Events{At(2*s, Break(answers503, "prefill-0", "prefill-1")), At(6*s, Heal("prefill-0", "prefill-1"))},
+		Checks: Checks{NoErrors, Metric(1, 0.2*400+10, "tandem_retries_total")},
+	},
+	{
+		Name: "server-drained", Title: "a decode server is marked as draining under load",
+		Events: Events{At(2*s, Drain("decode-0"))},
+		Checks: Checks{NoErrors, RecoveredWithin(s)},
+	},
+	{
+		Name: "redis-killed", Title: "Redis is killed under three gateways, and comes back empty",
+		Fleet:  Fleet{Gateways: 3, Redis: true},
+		Events: Events{At(2*s, Kill("redis")), At(5*s, Restart("redis"))},
+		Checks: Checks{NoErrors, RecoveredWithin(s)},
+	},
+	{
+		Name: "redis-hangs", Title: "Redis stops dead under three gateways",
+		Fleet:  Fleet{Gateways: 3, Redis: true},
+		Events: Events{At(2*s, Hang("redis")), At(5*s, Continue("redis"))},
+		Checks: Checks{NoErrors, RecoveredWithin(s)},
+	},
+	{
+		Name: "replica-cut-off", Title: "one of three gateways is cut off from Redis",
+		Fleet:  Fleet{Gateways: 3, Redis: true},
+		Load:   Load{For: 12 * s},
+		Events: Events{At(2*s, Network(Blackholed, "gateway-0>redis")), At(7*s, Mend("gateway-0>redis"))},
+		Checks: Checks{NoErrors, RecoveredWithin(s), Metric(3, 3, "tandem_replicas_connected")},
+	},
+}

@@ -1,0 +1,345 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/process"
+)
+
+const (
+	model = "chaos-model"
+	// wordsPerToken is that of the simulated engines' text: asking for it would be
+	// one more request before each load.
+	wordsPerToken = 0.65
+	startTime     = 20 * time.Second // for a process to answer, on a busy machine
+	stopTime      = 10 * time.Second
+	askTime       = 5 * time.Second // for an engine's control port or a gateway's metrics
+)
+
+// actor is one process of a scenario.
+type actor struct {
+	name  string // "decode-0"
+	role  string // "decode"
+	addr  string // of the API
+	admin string // gateway: the admin port; engine: the control port
+	event string // engine: where it publishes KV
+	again string // engine: where it replays
+
+	draining bool
+	process  *process.Process
+}
+
+// stage is the processes of a scenario and the connections between them.
+type stage struct {
+	fleet  Fleet
+	binary string
+	dir    string // configuration and logs
+	actors []*actor
+	links  map[string]*link
+	log    *os.File
+}
+
+// newStage starts all that a scenario needs and waits until it serves.
+func newStage(ctx context.Context, binary, dir string, c Scenario) (_ *stage, err error) {
+	st := &stage{fleet: c.Fleet, binary: binary, dir: dir, links: make(map[string]*link)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, st.close())
+		}
+	}()
+	if st.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		return nil, fmt.Errorf("scenario's log: %w", err)
+	}
+	if err := st.cast(); err != nil {
+		return nil, err
+	}
+	for _, e := range c.Events {
+		if e.link == "" || st.links[e.link] != nil {
+			continue
+		}
+		to := st.named(e.link[strings.LastIndex(e.link, between)+1:])
+		if st.links[e.link], err = newLink(e.link, to.addr); err != nil {
+			return nil, err
+		}
+	}
+	if err := st.writeConfig(); err != nil {
+		return nil, err
+	}
+	return st, st.startAll(ctx)
+}
+
+// cast names the actors and finds them addresses.
+func (st *stage) cast() error {
+	names := st.fleet.names()
+	free, err := process.FreeAddresses(4 * len(names))
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		role, _, _ := strings.Cut(name, "-")
+		a := &actor{name: name, role: role, addr: free[4*i], admin: free[4*i+1], event: free[4*i+2], again: free[4*i+3]}
+		st.actors = append(st.actors, a)
+	}
+	return nil
+}
+
+// startAll starts the engines and Redis, and then the gateways in front of them.
+func (st *stage) startAll(ctx context.Context) error {
+	for _, gateways := range []bool{false, true} {
+		failed := make([]error, len(st.actors))
+		var starting sync.WaitGroup
+		for i, a := range st.actors {
+			if (a.role == "gateway") == gateways {
+				starting.Go(func() { failed[i] = st.start(ctx, a) })
+			}
+		}
+		starting.Wait()
+		if err := errors.Join(failed...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts one of them and waits until it answers.
+func (st *stage) start(ctx context.Context, a *actor) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	binary, args := st.command(a)
+	p, err := process.Start(a.name, st.log, nil, binary, args...)
+	if err != nil {
+		return err
+	}
+	a.process = p
+	switch a.role {
+	case "redis":
+		return listens(ctx, a.addr)
+	case "gateway":
+		if err := p.Answers(ctx, "http://"+a.admin+"/readyz"); err != nil {
+			return err
+		}
+		return st.allUp(ctx, a)
+	}
+	return p.Answers(ctx, "http://"+a.addr+"/health")
+}
+
+// command is how an actor is started.
+func (st *stage) command(a *actor) (binary string, args []string) {
+	anywhere := func(addr string) string { return "tcp://*:" + port(addr) }
+	switch a.role {
+	case "redis":
+		return "redis-server", []string{"--port", port(a.addr), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", st.dir}
+	case "gateway":
+		args = []string{"serve", "-c", st.configFile(), "--listen", a.addr, "--admin", a.admin, "--replica", a.name, "--migrate"}
+		if st.fleet.Redis {
+			args = append(args, "--redis", st.redisOf(a))
+		}
+		return st.binary, append(args, st.fleet.Gateway...)
+	}
+	args = []string{"engine", "--listen", a.addr, "--control", a.admin, "--role", a.role, "--model", model}
+	if st.fleet.Knowledge {
+		args = append(args, "--events", anywhere(a.event), "--replay", anywhere(a.again))
+	}
+	return st.binary, append(args, st.fleet.Engine...)
+}
+
+// redisOf is where a gateway finds Redis.
+func (st *stage) redisOf(gateway *actor) string {
+	for _, name := range []string{gateway.name + between + "redis", "redis"} {
+		if l := st.links[name]; l != nil {
+			return l.addr()
+		}
+	}
+	return st.named("redis").addr
+}
+
+func (st *stage) configFile() string { return filepath.Join(st.dir, "tandem.yaml") }
+
+// writeConfig writes the file that gateways read, and read again when it changes.
+func (st *stage) writeConfig() error {
+	var text strings.Builder
+	for _, role := range []string{"prefill", "decode"} {
+		fmt.Fprintf(&text, "%s:\n", role)
+		for _, a := range st.actors {
+			if a.role != role {
+				continue
+			}
+			addr := a.addr
+			if l := st.links[a.name]; l != nil {
+				addr = l.addr()
+			}
+			fmt.Fprintf(&text, "  - {url: http://%s, drain: %v", addr, a.draining)
+			if st.fleet.Knowledge {
+				fmt.Fprintf(&text, ", events: tcp://%s, replay: tcp://%s", a.event, a.again)
+			}
+			fmt.Fprint(&text, "}\n")
+		}
+	}
+	if err := os.WriteFile(st.configFile(), []byte(text.String()), 0o600); err != nil {
+		return fmt.Errorf("gateways' configuration: %w", err)
+	}
+	return nil
+}
+
+// allUp waits until a gateway has all its servers.
+func (st *stage) allUp(ctx context.Context, gateway *actor) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		m, err := st.metrics(ctx, gateway)
+		if err == nil && m.Sum("tandem_server_up") == float64(st.fleet.Prefill+st.fleet.Decode) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s has not all its servers: %w", gateway.name, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// find returns the actor of a name, or the one that the name stands for now.
+func (st *stage) find(ctx context.Context, name string) (*actor, error) {
+	role, dynamic := strings.CutPrefix(name, busiest)
+	if !dynamic {
+		return st.named(name), nil
+	}
+	var found *actor
+	most := -1
+	for _, a := range st.actors {
+		if a.role != role {
+			continue
+		}
+		n, err := st.requests(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		if n > most {
+			found, most = a, n
+		}
+	}
+	return found, nil
+}
+
+func (st *stage) named(name string) *actor {
+	i := slices.IndexFunc(st.actors, func(a *actor) bool { return a.name == name })
+	return st.actors[i] // scenarios are validated
+}
+
+// gateways are those that clients ask.
+func (st *stage) gateways() (all []*actor) {
+	for _, a := range st.actors {
+		if a.role == "gateway" {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// requests is how many of the clients' requests an engine has got.
+func (st *stage) requests(ctx context.Context, a *actor) (int, error) {
+	var state engine.State
+	body, err := ask(ctx, http.MethodGet, "http://"+a.admin+"/sim/state?requests=0", nil)
+	if err == nil {
+		err = json.Unmarshal(body, &state)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("state of %s: %w", a.name, err)
+	}
+	return state.RequestsByPath["/v1/chat/completions"], nil
+}
+
+// setFault adds a fault to an engine; nil removes all.
+func (st *stage) setFault(ctx context.Context, a *actor, fault *engine.Fault) error {
+	url := "http://" + a.admin + "/sim/faults"
+	if fault == nil {
+		_, err := ask(ctx, http.MethodDelete, url, nil)
+		return err
+	}
+	body, err := json.Marshal(fault)
+	if err != nil {
+		return err
+	}
+	_, err = ask(ctx, http.MethodPost, url, body)
+	return err
+}
+
+// metrics reads those of a gateway.
+func (st *stage) metrics(ctx context.Context, gateway *actor) (Metrics, error) {
+	body, err := ask(ctx, http.MethodGet, "http://"+gateway.admin+"/metrics", nil)
+	return Metrics(body), err
+}
+
+// close stops all processes and proxies.
+func (st *stage) close() error {
+	var running []*process.Process
+	for _, a := range st.actors {
+		if a.process != nil {
+			a.process.Continue()
+			running = append(running, a.process)
+		}
+	}
+	err := process.StopAll(running, stopTime)
+	for _, l := range st.links {
+		if l != nil {
+			l.close()
+		}
+	}
+	if st.log != nil {
+		err = errors.Join(err, st.log.Close())
+	}
+	return err
+}
+
+// ask does one request to a control or admin port.
+func ask(ctx context.Context, method, url string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s: %.200s", method, url, resp.Status, answer)
+	}
+	return answer, err
+}
+
+// listens waits until somebody accepts connections.
+func listens(ctx context.Context, addr string) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("nobody listens at %s: %w", addr, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func port(addr string) string { return addr[strings.LastIndex(addr, ":")+1:] }
