@@ -50,7 +50,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errFirstEvent)
 	defer cancel()
 
-	a.decode.Sent()
+	a.decode.Sent(a.chosen.Terms.TTFT() + time.Duration(j.req.OutputTokens)*a.chosen.Terms.Step)
 	resp, data, failed := o.whole(ctx, leg, server, j, id, part)
 	if failed != nil {
 		return nil, failed
@@ -96,7 +96,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	if j.story != nil {
 		j.story.begin()
 	}
-	a.decode.Sent()
+	a.decode.Sent(a.chosen.Terms.TTFT())
 	crossing := o.beginTransfer(a, start)
 	defer crossing.end()
 	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part)

@@ -157,10 +157,13 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 	}
 	decode, panicked := pools.Candidates(all, j.req.Model, pools.Decode, share, now)
 	v.decodePanic = panicked
+	// Where the request has failed to decode it would most often fail again.
+	failed := func(s *pools.Server) bool { return j.tried[tried{DecodeLeg, s.ID()}] }
+	spare := slices.ContainsFunc(decode, func(s *pools.Server) bool { return !failed(s) && !refused[s.ID()] && j.mayRunAlone(s) })
 	for _, s := range decode {
 		c := o.candidate(j, s, now)
-		c.NoPair = j.tried[tried{DecodeLeg, s.ID()}] || v.handoff == nil && !j.mayPair(s)
-		c.NoAlone = j.tried[tried{AloneLeg, s.ID()}] || v.handoff != nil || !j.mayRunAlone(s)
+		c.NoPair = failed(s) || v.handoff == nil && !j.mayPair(s)
+		c.NoAlone = spare && failed(s) || j.tried[tried{AloneLeg, s.ID()}] || v.handoff != nil || !j.mayRunAlone(s)
 		if !refused[s.ID()] && !(c.NoPair && c.NoAlone) {
 			v.decode, v.field.Decode = append(v.decode, s), append(v.field.Decode, c)
 		}

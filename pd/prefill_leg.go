@@ -20,7 +20,7 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t 
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errFirstEvent)
 	defer cancel()
 
-	a.prefill.Sent()
+	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
 	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.id, t.connector().prefill(t))
 	if failed == nil && !isObject(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoObject}

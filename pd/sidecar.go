@@ -31,7 +31,7 @@ func (o *Orchestrator) carried(ctx context.Context, j *journey, a assignment) (*
 	t := newTransfer(j, a)
 	a.handoff = t.handoff()
 	a.handoff.leg, a.handoff.Kept = t.connector().decode(t, nil).leg, true
-	a.prefill.Sent()
+	a.prefill.Sent(a.chosen.Terms.TTFT())
 	answer, failed := o.decode(ctx, j, a)
 	if failed == nil {
 		a.prefill.Settle(nil)

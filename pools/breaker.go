@@ -57,10 +57,14 @@ type breaker struct {
 
 	mu        sync.Mutex // guards the rest; taken under gobreaker's own lock, never around it
 	streak    int        // ejections in a row
+	row       int        // failures in a row, however far apart: gobreaker's fade with its window
+	cut       int        // streams in a row that broke after their first event
 	openedAt  time.Time
 	closedAt  time.Time
 	suspected bool
 	judgedAt  time.Time // of the last canary
+
+	disproved atomic.Bool // the last canary got a wrong answer
 }
 
 func newBreaker(cfg BreakerConfig) *breaker {
@@ -80,16 +84,15 @@ func (b *breaker) newGate() *gobreaker.TwoStepCircuitBreaker[struct{}] {
 				b.eject(time.Now())
 			}
 		},
-		IsExcluded: func(err error) bool {
-			return errors.Is(err, ErrNeutral) || errors.Is(err, context.Canceled)
-		},
+		IsExcluded: neutral,
 	})
 }
 
+func neutral(err error) bool {
+	return errors.Is(err, ErrNeutral) || errors.Is(err, context.Canceled)
+}
+
 func (b *breaker) readyToTrip(c gobreaker.Counts) bool {
-	if int(c.ConsecutiveFailures) >= b.cfg.Consecutive {
-		return true
-	}
 	total := c.TotalSuccesses + c.TotalFailures
 	return int(total) >= b.cfg.MinRequests && float64(c.TotalFailures) >= b.cfg.Ratio*float64(total)
 }
@@ -162,6 +165,7 @@ func (b *breaker) canaryDue(pause time.Duration) (time.Time, bool) {
 // judge takes the verdict of a canary: nil lets the server take requests again,
 // after the time that is returned; an error ejects it, or keeps it ejected.
 func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
+	b.disproved.Store(errors.Is(verdict, errWrongAnswer))
 	b.mu.Lock()
 	b.suspected, b.judgedAt = false, now
 	b.mu.Unlock()
@@ -178,7 +182,7 @@ func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
 	defer b.mu.Unlock()
 	b.gate.Store(b.newGate())
 	b.openUntil.Store(0)
-	b.closedAt = now
+	b.closedAt, b.row, b.cut = now, 0, 0
 	return now.Sub(b.openedAt)
 }
 
@@ -191,7 +195,35 @@ func (b *breaker) allow() (done func(error), err error) {
 	if b.out() {
 		return nil, gobreaker.ErrOpenState
 	}
-	return b.gate.Load().Allow()
+	gate := b.gate.Load()
+	verdict, err := gate.Allow()
+	if err != nil {
+		return nil, err
+	}
+	return func(err error) {
+		verdict(err)
+		if gate == b.gate.Load() && !neutral(err) { // else it is of the time before the last canary
+			b.count(err, time.Now())
+		}
+	}, nil
+}
+
+// count keeps failures in a row; each is doubt, which a canary settles.
+func (b *breaker) count(err error, now time.Time) {
+	if err == nil {
+		b.mu.Lock()
+		b.row = 0
+		b.mu.Unlock()
+		return
+	}
+	b.mu.Lock()
+	b.row++
+	tooMany := b.row >= b.cfg.Consecutive
+	b.mu.Unlock()
+	if tooMany && !b.out() {
+		b.eject(now)
+	}
+	b.suspect()
 }
 
 // fail counts a failure that no open claim stands for.
@@ -199,6 +231,27 @@ func (b *breaker) fail(err error) {
 	if done, refused := b.allow(); refused == nil {
 		done(err)
 	}
+}
+
+// broke counts a stream that broke after its first event. gobreaker counts it as
+// a failure, but the good first events in between keep failures from being in a
+// row: as many streams that broke in a row eject as well.
+func (b *breaker) broke(err error, now time.Time) {
+	b.fail(err)
+	b.mu.Lock()
+	b.cut++
+	tooMany := b.cut >= b.cfg.Consecutive
+	b.mu.Unlock()
+	if tooMany && !b.out() {
+		b.eject(now)
+	}
+}
+
+// ended counts a request that ended well, or was left by its client.
+func (b *breaker) ended() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cut = 0
 }
 
 // BreakerState is what metrics and people see of a breaker.

@@ -28,7 +28,7 @@ func use(t *testing.T, s *Server, leg Role, verdict error) bool {
 		}
 		return false
 	}
-	l.Sent()
+	l.Sent(0)
 	l.Settle(verdict)
 	l.Release()
 	return true
@@ -131,6 +131,60 @@ func TestBreaker_ASuspectIsEjectedByItsCanaryAlone(t *testing.T) {
 	if b.state(now) != Open {
 		t.Fatal("a canary that failed did not eject")
 	}
+}
+
+// Each stream begins well, so that failures are never in a row; the streams are.
+func TestBreaker_StreamsThatBreakInARowEject(t *testing.T) {
+	s := testServer(Decode)
+	stream := func(err error) {
+		l, claimed := s.Claim(Decode, Work{}, false)
+		if claimed != nil {
+			t.Fatal(claimed)
+		}
+		l.Settle(nil)
+		if err != nil {
+			l.Broke(err)
+		}
+		l.Release()
+	}
+	for range 4 {
+		stream(errEngine)
+	}
+	stream(nil)
+	for range 4 {
+		stream(errEngine)
+	}
+	if got := s.Breaker(Decode, time.Now()); got != Closed {
+		t.Fatalf("four in a row, twice: %s", got)
+	}
+	stream(errEngine)
+	if got := s.Breaker(Decode, time.Now()); got != Open {
+		t.Fatalf("five in a row: %s", got)
+	}
+}
+
+// A request that waits far longer than expected is no failure yet; a canary tells.
+func TestLease_AnOverdueRequestAsksForACanary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(Decode)
+		suspected := func() bool { _, due := s.breakers[1].canaryDue(0); return due }
+		for _, settled := range []bool{true, false} {
+			l, err := s.Claim(Decode, Work{}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Sent(time.Second)
+			time.Sleep(3900 * time.Millisecond)
+			if settled {
+				l.Settle(nil)
+			}
+			time.Sleep(time.Second)
+			if suspected() == settled {
+				t.Errorf("settled %v: suspected %v", settled, suspected())
+			}
+			l.Release()
+		}
+	})
 }
 
 func TestBreaker_NeutralOutcomesNeverCount(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // left it in doubt. It has a goroutine of its own: a generation that hangs must
 // not keep health from being asked.
 type canary struct {
-	prober  // whose client has the time limit of a canary here
+	prober  // whose client has no time limit here
 	leg     Role
 	breaker *breaker
 }
@@ -58,6 +58,9 @@ func (c *canary) prove(ctx context.Context) {
 		c.live.returned(c.leg, away, c.cfg.SlowStart, now)
 		c.log.Info("server proved by a canary", "leg", c.leg.String(), "away", away.String())
 	case err != nil:
+		if !errors.Is(err, errWrongAnswer) && !errors.Is(err, errCanaryBusy) {
+			c.live.fall() // what others wait for there will not come either
+		}
 		c.log.Warn("canary failed", "leg", c.leg.String(), "error", probeReason(err))
 	}
 }
@@ -65,12 +68,12 @@ func (c *canary) prove(ctx context.Context) {
 // generate runs one generation on the server. An engine that refuses the request
 // is alive and may serve others: its clients' requests will tell.
 func (c *canary) generate(ctx context.Context) error {
-	model := baseModel(c.live.Health().Models)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.spec.URL+"/v1/completions", bytes.NewReader(canaryBody(c.leg, model)))
+	ctx, cancel := context.WithTimeout(ctx, c.patience(time.Now()))
+	defer cancel()
+	req, err := c.request(ctx)
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "tandem")
 	req.Header.Set("X-Request-Id", "tandem-canary-"+uuid.NewString())
 	if c.spec.Rank != nil {
@@ -87,21 +90,55 @@ func (c *canary) generate(ctx context.Context) error {
 	}
 	switch status := resp.StatusCode; {
 	case status == http.StatusOK:
+		if req.Method == http.MethodGet {
+			return nil // there is no answer to look at
+		}
 		return generated(body)
-	case status >= 400 && status < 500 && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests:
+	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
+		return fmt.Errorf("%w: %d", errCanaryBusy, status)
+	case status >= 400 && status < 500:
 		return nil
 	default:
-		return fmt.Errorf("canary answered %d", status)
+		return fmt.Errorf("%w: %d", errWrongAnswer, status)
 	}
 }
 
-// canaryBody asks for one token. On the prefill leg it does what a prefill does
-// (vLLM's NIXL connector) but ends by a stop and not by length: vLLM keeps blocks
-// for a decode only after the latter (nixl scheduler.py, request_finished), and
-// nobody would fetch these. The one token that may be said is the one that stops;
-// max_tokens is two because vLLM up to 0.10 looked at the length first
-// (vllm/v1/core/sched/utils.py, check_stop).
-func canaryBody(leg Role, model string) []byte {
+// request is what the engine is asked for: a generation, where it takes one without
+// a partner. SGLang's disaggregation does not, but makes a token for its own health
+// check (/health_generate, http_server.py); a P2pNccl prefill fails at a request id
+// without addresses, so that it is only asked for its health.
+func (c *canary) request(ctx context.Context) (*http.Request, error) {
+	switch {
+	case c.spec.Connector == "sglang":
+		return http.NewRequestWithContext(ctx, http.MethodGet, c.spec.URL+"/health_generate", nil)
+	case c.spec.Connector == "p2p-nccl" && c.leg == Prefill:
+		return http.NewRequestWithContext(ctx, http.MethodGet, c.spec.URL+"/health", nil)
+	}
+	body := canaryBody(c.leg == Prefill && c.spec.Connector == "nixl", baseModel(c.live.Health().Models))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.spec.URL+"/v1/completions", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return req, nil
+}
+
+// patience is how long a canary may take: on the prefill leg it waits behind what
+// was sent there before.
+func (c *canary) patience(now time.Time) time.Duration {
+	patience := c.cfg.Breaker.Probe
+	if c.leg == Prefill {
+		patience += min(3*c.live.OwnInFlight(Prefill, now).Queue, 3*patience)
+	}
+	return patience
+}
+
+// canaryBody asks for one token. A prefill over NIXL does what a prefill does, but
+// ends by a stop and not by length: vLLM keeps blocks for a decode only after the
+// latter (nixl scheduler.py, request_finished), and nobody would fetch these. The
+// one token that may be said is the one that stops; max_tokens is two because vLLM
+// up to 0.10 looked at the length first (vllm/v1/core/sched/utils.py, check_stop).
+func canaryBody(prefill bool, model string) []byte {
 	body := struct {
 		Model       string         `json:"model"`
 		Prompt      string         `json:"prompt"`
@@ -111,7 +148,7 @@ func canaryBody(leg Role, model string) []byte {
 		Stop        []int          `json:"stop_token_ids,omitempty"`
 		Transfer    map[string]any `json:"kv_transfer_params,omitempty"`
 	}{Model: model, Prompt: "ping", MaxTokens: 1}
-	if leg == Prefill {
+	if prefill {
 		body.MaxTokens, body.Allowed, body.Stop = 2, []int{1}, []int{1}
 		body.Transfer = map[string]any{"do_remote_decode": true, "do_remote_prefill": false}
 	}
@@ -129,7 +166,11 @@ func baseModel(models []Model) string {
 	return ""
 }
 
-var errNoGeneration = errors.New("canary's answer is no completion")
+// How a canary fails, beside not being answered.
+var (
+	errWrongAnswer = errors.New("wrong answer to a canary") // certain: the server works, and wrongly
+	errCanaryBusy  = errors.New("server too busy for a canary")
+)
 
 // generated checks that an answer is a completion.
 func generated(body []byte) error {
@@ -137,7 +178,7 @@ func generated(body []byte) error {
 		Choices []json.RawMessage `json:"choices"`
 	}
 	if json.Unmarshal(body, &answer) != nil || len(answer.Choices) == 0 {
-		return errNoGeneration
+		return fmt.Errorf("%w: no completion", errWrongAnswer)
 	}
 	return nil
 }

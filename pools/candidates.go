@@ -8,14 +8,19 @@ import (
 // Candidates returns the servers of one pool that may take a leg now, and
 // whether the pool is in panic mode.
 //
-// Out at once, whatever their share: servers that are down, or step with one that is,
-// draining, or do not serve the model. Out softly: servers that were ejected and that no canary has
-// proved since. Soft ejection may take at most share of the servers that are up (but one of two, always); beyond
-// that the breakers are more likely wrong than the servers, and all are used:
-// panic mode. Servers that asked for a pause are left out as long as others
-// remain, and so are those that return and have enough for now.
+// Out at once, whatever their share: servers that are down, or step with one that
+// is, are draining, do not serve the model, or have just answered a canary wrongly.
+// Out softly: servers that were ejected and that no canary has proved since. Soft
+// ejection may take at most share of the servers that remain (but one of two,
+// always); beyond that the breakers are more likely wrong than the servers, and all
+// are used: panic mode. Servers that asked for a pause are left out as long as
+// others remain, and so are those that return and have enough for now.
+//
+// The last servers of a leg that is needed are used whatever is known of them.
+// Prefill mostly is not: without it, decode works alone.
 func Candidates(servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
-	var up, closed, rested []*Server
+	var up, sound, closed, rested []*Server
+	needed := false
 	var last *group // whose members mostly follow each other
 	lastUp := true
 	for _, s := range servers {
@@ -32,7 +37,13 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 			continue
 		}
 		up = append(up, s)
-		if s.breakers[legIndex(leg)].out() {
+		needed = needed || s.needs(leg)
+		b := s.breakers[legIndex(leg)]
+		if b.disproved.Load() {
+			continue
+		}
+		sound = append(sound, s)
+		if b.out() {
 			continue
 		}
 		closed = append(closed, s)
@@ -40,10 +51,12 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 			rested = append(rested, s)
 		}
 	}
-	if ejected := len(up) - len(closed); ejected > mayEject(len(up), share) {
-		return up, true
-	}
-	if len(rested) > 0 {
+	switch ejected := len(sound) - len(closed); {
+	case len(sound) == 0 && needed:
+		return up, len(up) > 0
+	case ejected > mayEject(len(sound), share):
+		return sound, true
+	case len(rested) > 0 || !needed:
 		closed = rested
 	}
 	return unhurried(closed, leg, now), false

@@ -59,6 +59,57 @@ func TestCandidates_HardDownIsOutsideTheCap(t *testing.T) {
 	}
 }
 
+// A wrong answer to a canary is certain, so it is outside the cap too.
+func TestCandidates_AServerThatFailedItsCanaryIsOutsideTheCap(t *testing.T) {
+	servers := fleetOf(4)
+	disprove := func(s *Server) { s.breakers[1].judge(errWrongAnswer, time.Now()) }
+	for _, s := range servers[:3] {
+		disprove(s)
+	}
+	if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[3] || panicking {
+		t.Errorf("%d usable, panic %v", len(got), panicking)
+	}
+	disprove(servers[3])
+	if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
+		t.Errorf("all failed: %d usable, panic %v", len(got), panicking)
+	}
+	// That it was too busy to answer says less.
+	other := fleetOf(4)
+	for _, s := range other[:3] {
+		s.breakers[1].judge(errCanaryBusy, time.Now())
+	}
+	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
+		t.Errorf("three busy: %d usable, panic %v", len(got), panicking)
+	}
+}
+
+// Decode can do without prefill, so a pool that is all busy or all broken is not
+// tried: each try would be a retry.
+func TestCandidates_PrefillIsLeftOutRatherThanTriedInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prefill := []*Server{testServer(Prefill), testServer(Prefill)}
+		for _, s := range prefill {
+			s.MarkBusy(time.Second)
+		}
+		if got, _ := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
+			t.Errorf("all busy: %d usable", len(got))
+		}
+		time.Sleep(time.Second)
+		for _, s := range prefill {
+			s.breakers[0].judge(errWrongAnswer, time.Now())
+		}
+		if got, _ := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
+			t.Errorf("all failed their canaries: %d usable", len(got))
+		}
+		for _, s := range prefill { // whose decode never works alone
+			s.Connector = "sglang"
+		}
+		if got, panicking := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 2 || !panicking {
+			t.Errorf("all that are needed: %d usable, panic %v", len(got), panicking)
+		}
+	})
+}
+
 func TestCandidates_BusyServersRestWhileOthersRemain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := fleetOf(2)

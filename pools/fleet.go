@@ -171,7 +171,7 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	}
 	for i, leg := range []Role{Prefill, Decode} {
 		c := canary{prober: p, leg: leg, breaker: w.breakers[i]}
-		c.client = &http.Client{Transport: f.transport, Timeout: f.cfg.Breaker.Probe, CheckRedirect: noRedirect}
+		c.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect}
 		if spec.Role.Serves(leg) {
 			parts.Go(func() { c.run(ctx) })
 		}

@@ -21,8 +21,10 @@ type Lease struct {
 	verdict  func(error)
 	settled  atomic.Bool
 	released atomic.Bool
+	good     atomic.Bool // settled without an error, and not broken since
 	sent     time.Time
-	adapter  string // that Prepare took into use; empty: none
+	adapter  string                     // that Prepare took into use; empty: none
+	overdue  atomic.Pointer[time.Timer] // nil before Sent
 }
 
 // Claim takes a place for one leg. With anyway set the breaker is not asked and
@@ -53,16 +55,33 @@ func (l *Lease) Server() *Server { return l.server }
 // Leg returns what the place is for.
 func (l *Lease) Leg() Role { return l.leg }
 
-// Sent says that the request is on its way now. A place may be held for a while
-// before: decode's, while prefill runs.
-func (l *Lease) Sent() { l.sent = time.Now() }
+// A request is overdue when it has waited this long, and so many times what was
+// expected.
+const (
+	overdueFloor  = 2 * time.Second
+	overdueFactor = 4
+)
+
+// Sent says that the request is on its way now and should show a verdict in about
+// the expected time. A place may be held for a while before: decode's, while
+// prefill runs. A server that lets a request wait far longer is asked for a canary.
+func (l *Lease) Sent(expected time.Duration) {
+	l.sent = time.Now()
+	patience := max(overdueFloor, overdueFactor*expected)
+	l.overdue.Store(time.AfterFunc(patience, func() { l.server.Suspect(l.leg) }))
+}
 
 // Settle tells the breaker how the server did: nil at the first content event,
 // the error before it. Only the first call counts.
 func (l *Lease) Settle(err error) {
-	if l.settled.CompareAndSwap(false, true) {
-		l.verdict(err)
+	if !l.settled.CompareAndSwap(false, true) {
+		return
 	}
+	if overdue := l.overdue.Load(); overdue != nil {
+		overdue.Stop()
+	}
+	l.good.Store(err == nil)
+	l.verdict(err)
 }
 
 // Broke counts a stream that broke after its first content event: a second
@@ -72,7 +91,8 @@ func (l *Lease) Broke(err error) {
 		l.Settle(err)
 		return
 	}
-	l.server.breakers[legIndex(l.leg)].fail(err)
+	l.good.Store(false)
+	l.server.breakers[legIndex(l.leg)].broke(err, time.Now())
 }
 
 // Release gives the place back. An unsettled lease is settled as neutral.
@@ -81,6 +101,9 @@ func (l *Lease) Release() {
 		return
 	}
 	l.Settle(ErrNeutral)
+	if l.good.Load() {
+		l.server.breakers[legIndex(l.leg)].ended()
+	}
 	l.end(time.Now())
 }
 

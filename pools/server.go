@@ -106,6 +106,10 @@ func (s Spec) Validate() error {
 	return nil
 }
 
+// needs reports whether a request cannot do without the leg on such servers:
+// decode always, prefill where decode never computes a prompt (SGLang).
+func (s Spec) needs(leg Role) bool { return leg == Decode || s.Connector == "sglang" }
+
 // Connectors returns the ways that decode may obtain the KV.
 func Connectors() []string {
 	return []string{"nixl", "sglang", "mooncake", "offload", "p2p-nccl", "store", "trtllm", "llmd-sidecar", "aggregated"}

@@ -65,6 +65,9 @@ func (e *Engine) routes() map[string]route {
 		"POST /wake_up":                    {pathOther, (*Engine).wakeUp},
 		"GET /is_sleeping":                 {pathOther, (*Engine).isSleeping},
 	}
+	if e.cfg.Connector == ConnectorSGLang {
+		routes["GET /health_generate"] = route{pathModel, (*Engine).healthGenerate}
+	}
 	if e.cfg.Embeddings {
 		routes["POST /v1/embeddings"] = route{pathModel, (*Engine).embeddings}
 	}
@@ -174,12 +177,13 @@ func (e *Engine) shapeOf(body []byte) shape {
 			DoRemoteDecode bool `json:"do_remote_decode"`
 		} `json:"kv_transfer_params"`
 	}
+	byRole := e.cfg.Connector != ConnectorNIXL && e.cfg.Role == RolePrefill
 	if json.Unmarshal(body, &fields) != nil {
-		return shape{}
+		return shape{prefillLeg: byRole}
 	}
 	prefillLeg := fields.Params.DoRemoteDecode
 	if e.cfg.Connector != ConnectorNIXL { // whose engines can be both at once
-		prefillLeg = e.cfg.Role == RolePrefill
+		prefillLeg = byRole
 	}
 	return shape{stream: fields.Stream, prefillLeg: prefillLeg}
 }

@@ -25,6 +25,24 @@ func (e *Engine) health(x *exchange) error {
 	return nil
 }
 
+// healthGenerate makes one token without a partner, as SGLang does in any
+// disaggregation mode.
+func (e *Engine) healthGenerate(x *exchange) error {
+	j, err := e.start(x, &generation{
+		kind: "health", prompts: [][]int32{{e.language.begin}}, n: 1,
+		sampling: sampling{maxTokens: 1, ignoreEOS: true, topLogprobs: -1},
+	})
+	if err != nil {
+		return err
+	}
+	defer j.stop()
+	if _, err := j.collect(x); err != nil {
+		return err
+	}
+	x.w.WriteHeader(http.StatusOK)
+	return nil
+}
+
 func (e *Engine) version(x *exchange) error {
 	writeJSON(x.w, http.StatusOK, map[string]string{"version": e.cfg.Version})
 	return nil
