@@ -32,8 +32,11 @@ type config struct {
 	links   pd.LinkPrior
 	redis   redisConfig
 	kube    pools.KubernetesConfig
-	scaler  scalerConfig
-	kv      localityConfig
+	dns     pools.DNSConfig
+	// registry: servers may register themselves in Redis.
+	registry bool
+	scaler   scalerConfig
+	kv       localityConfig
 
 	loadMetrics  []string // entries of pools.LoadTables
 	capacity     string   // file
@@ -62,6 +65,7 @@ func defaultConfig() config {
 		links:        pd.DefaultLinks(),
 		redis:        redisConfig{prefix: "tandem:"},
 		kube:         pools.DefaultKubernetes(),
+		dns:          pools.DefaultDNS(),
 		kv:           defaultLocality(),
 		drainTimeout: 30 * time.Second,
 		connect:      time.Second,
@@ -145,6 +149,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	c.redis.bind(fs)
 	bindKubernetes(fs, &c.kube)
+	c.bindDiscovery(fs)
 	c.scaler.bind(fs)
 
 	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")
@@ -157,8 +162,16 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 // validate reports the first thing that is wrong, nil if nothing.
 func (c *config) validate() error {
-	if len(c.specs()) == 0 && !c.kube.Enabled() {
-		return errors.New("no servers: name at least one with --prefill, --decode or --both, or say where to find them, as with --kubernetes-pods")
+	if len(c.specs())+len(c.names()) == 0 && !c.kube.Enabled() && !c.registry {
+		return errors.New("no servers: name at least one with --prefill, --decode or --both, or say where to find them, as with --kubernetes-pods or --registry")
+	}
+	if c.registry && len(c.redis.addrs) == 0 {
+		return errors.New("registry needs redis: that is where servers register themselves")
+	}
+	for _, name := range c.names() {
+		if err := name.ValidateName(); err != nil {
+			return err
+		}
 	}
 	if err := pools.ValidateSpecs(c.specs()); err != nil {
 		return err
@@ -174,7 +187,7 @@ func (c *config) validate() error {
 	if err := c.readPools(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.scaler.validate(), c.kv.validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {
@@ -187,12 +200,26 @@ func (c *config) validate() error {
 	return err
 }
 
-// specs are all servers, in the order of the roles.
+// names are the names that stand for servers.
+func (c *config) names() (names []pools.Spec) {
+	for _, list := range c.servers {
+		for _, spec := range list.specs {
+			if spec.Named() {
+				names = append(names, spec)
+			}
+		}
+	}
+	return names
+}
+
+// specs are all servers that are given by address, in the order of the roles.
 func (c *config) specs() []pools.Spec {
 	var all []pools.Spec
 	for _, list := range c.servers {
 		for _, spec := range list.specs {
-			all = append(all, c.kv.withEvents(spec))
+			if !spec.Named() {
+				all = append(all, c.kv.withEvents(spec))
+			}
 		}
 	}
 	return all

@@ -98,7 +98,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 
 | key | meaning |
 |---|---|
-| url | scheme, host and port of the engine |
+| url | scheme, host and port of the engine; or a name for any number of them: dns+http://name:port (A, AAAA), srv+http://name (SRV) |
 | rank | data-parallel rank behind the address, where several share it |
 | host, rack, zone | topology labels; servers that share one are assumed to be linked as fast as it says |
 | connector | how decode obtains the KV: nixl, mooncake, offload, p2p-nccl, store, sglang, trtllm, llmd-sidecar, or aggregated (takes requests whole, never half of a pair); see [engines](engines.md) |

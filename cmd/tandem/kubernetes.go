@@ -21,19 +21,8 @@ func (n *node) findInKubernetes(reg prometheus.Registerer) error {
 	if !n.cfg.kube.Enabled() {
 		return nil
 	}
-	found := func(found []pools.Spec) {
-		var specs []pools.Spec
-		for _, spec := range found {
-			specs = append(specs, n.cfg.kv.withEvents(spec))
-		}
-		if err := n.sources.Set("kubernetes", specs); err != nil {
-			n.log.Error("what the cluster says is not a fleet, the old one stays", "error", err.Error())
-			return
-		}
-		n.log.Info("servers of the cluster", "servers", len(specs))
-	}
 	var err error
-	if n.cluster, err = pools.NewKubernetes(n.cfg.kube, found, n.log); err != nil {
+	if n.cluster, err = pools.NewKubernetes(n.cfg.kube, n.found("kubernetes"), n.log); err != nil {
 		return err
 	}
 	return reg.Register(n.cluster)

@@ -36,6 +36,7 @@ func rootCommand() *cobra.Command {
 		checkCommand(),
 		keysCommand(),
 		explainCommand(),
+		registerCommand(),
 		engineCommand(),
 		loadCommand(),
 		simCommand(),

@@ -35,6 +35,8 @@ type node struct {
 	tracing  *sdktrace.TracerProvider
 	admin    *http.Server
 	draining atomic.Bool
+	dns      *pools.DNS
+	registry *pools.Registry       // nil: no server registers itself
 	cluster  *pools.Kubernetes     // nil: no servers are found there
 	redis    redis.UniversalClient // nil: this gateway is alone
 	replicas *pools.Replicas       // likewise
@@ -132,6 +134,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	if n.orca, err = newORCAServer(cfg.orca, n.server); err != nil {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 	}
+	n.discover()
 	n.scaler, err = newScalerServer(cfg.scaler, n.board)
 	if err == nil {
 		err = n.sources.Set("configuration", cfg.specs())
@@ -236,6 +239,7 @@ func (n *node) reload(next config) error {
 	if err := n.sources.Set("configuration", next.specs()); err != nil {
 		return err
 	}
+	n.dns.SetNames(next.names())
 	if names := restartNeeded(n.cfg, next); len(names) > 0 {
 		n.log.Warn("settings changed that need a restart", "settings", names)
 	}

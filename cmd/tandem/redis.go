@@ -246,6 +246,10 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		defer close(ended)
 		var parts sync.WaitGroup
 		parts.Go(func() { n.feeds.run(ctx) })
+		parts.Go(func() { n.dns.Run(ctx) })
+		if n.registry != nil {
+			parts.Go(func() { n.registry.Run(ctx) })
+		}
 		if n.cluster != nil {
 			parts.Go(func() { n.cluster.Run(ctx) })
 		}

@@ -9,8 +9,6 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-const defaultConnector = "nixl"
-
 // serverList is the servers of one role. As a flag it is URLs separated by
 // commas; in the file a list of URLs, or of objects with labels.
 type serverList struct {
@@ -41,39 +39,10 @@ func (l *serverList) Set(urls string) error {
 	return nil
 }
 
-func (l *serverList) add(e serverEntry) {
-	if e.Connector == "" {
-		e.Connector = defaultConnector
-	}
-	l.specs = append(l.specs, pools.Spec{
-		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: l.role, Connector: e.Connector,
-		KVAddress: e.KVAddress, Group: e.Group, Weights: e.Weights, Layout: e.Layout,
-		Metrics: e.Metrics, ORCA: e.ORCA, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
-		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind, EventRanks: e.EventRanks,
-	})
-}
+func (l *serverList) add(e serverEntry) { l.specs = append(l.specs, e.Spec(l.role)) }
 
-// serverEntry is a server in the file.
-type serverEntry struct {
-	URL       string `yaml:"url"`
-	Rank      *int   `yaml:"rank"`
-	Connector string `yaml:"connector"`
-	KVAddress string `yaml:"kv-address"`
-	Weights   string `yaml:"weights"`
-	Group     string `yaml:"group"`
-	Layout    string `yaml:"layout"`
-	Metrics   string `yaml:"metrics"`
-	ORCA      string `yaml:"orca"`
-	Host      string `yaml:"host"`
-	Rack      string `yaml:"rack"`
-	Zone      string `yaml:"zone"`
-	Drain     bool   `yaml:"drain"`
-	Events    string `yaml:"events"`
-	Replay    string `yaml:"replay"`
-	EventBind bool   `yaml:"events-bind"`
-
-	EventRanks int `yaml:"events-ranks"`
-}
+// serverEntry is a server in the file, or a name for any number of them.
+type serverEntry = pools.Entry
 
 // read takes the list from a node of the file.
 func (l *serverList) read(node ast.Node) error {

@@ -1,0 +1,155 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// nameServer is a real DNS server whose records a test changes.
+type nameServer struct {
+	addr string
+
+	mu      sync.Mutex
+	records map[string][]string // zone-file lines by "name type"
+	rcode   int                 // of all answers, while not success
+	asked   int
+}
+
+func newNameServer(t *testing.T) *nameServer {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &nameServer{addr: conn.LocalAddr().String(), records: make(map[string][]string)}
+	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(n.answer)}
+	served := make(chan error, 1)
+	go func() { served <- server.ActivateAndServe() }()
+	t.Cleanup(func() {
+		if err := server.Shutdown(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func (n *nameServer) answer(w dns.ResponseWriter, question *dns.Msg) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked++
+	m := new(dns.Msg).SetReply(question)
+	m.Rcode = n.rcode
+	q := question.Question[0]
+	lines := n.records[q.Name+" "+dns.TypeToString[q.Qtype]]
+	for _, line := range lines {
+		if rr, err := dns.NewRR(line); err == nil && n.rcode == dns.RcodeSuccess {
+			m.Answer = append(m.Answer, rr)
+		}
+	}
+	_ = w.WriteMsg(m) // the client asks again
+}
+
+// set replaces the records of a name: lines such as "a.test. 0 IN A 127.0.0.2".
+func (n *nameServer) set(name, kind string, lines ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.records[name+" "+kind] = lines
+}
+
+// fail gives all answers a code, and waits until a few lookups have got it.
+func (n *nameServer) fail(t *testing.T, rcode int) {
+	t.Helper()
+	asked := func() int {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.asked
+	}
+	n.mu.Lock()
+	n.rcode = rcode
+	n.mu.Unlock()
+	enough := asked() + 12
+	eventually(t, "names are asked for", func() bool { return asked() >= enough })
+}
+
+// runDNS looks names up until the test ends and returns what it found last.
+func runDNS(t *testing.T, server string, names ...Spec) (found func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var ids []string
+	cfg := DNSConfig{Interval: 20 * time.Millisecond, Server: server}
+	d := NewDNS(cfg, func(specs []Spec) {
+		mu.Lock()
+		defer mu.Unlock()
+		ids = nil
+		for _, s := range specs {
+			ids = append(ids, fmt.Sprintf("%s %s %s", s.ID(), s.Role, s.Rack))
+		}
+	}, slog.New(slog.DiscardHandler))
+	d.SetNames(names)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { d.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(ids)
+	}
+}
+
+func TestDNS_NamesBecomeServers(t *testing.T) {
+	n := newNameServer(t)
+	n.set("prefill.test.", "A", "prefill.test. 0 IN A 127.0.0.3", "prefill.test. 0 IN A 127.0.0.2")
+	n.set("_http._tcp.decode.test.", "SRV",
+		"_http._tcp.decode.test. 0 IN SRV 0 0 8001 d1.test.", "_http._tcp.decode.test. 0 IN SRV 0 0 8002 d2.test.")
+	n.set("d1.test.", "A", "d1.test. 0 IN A 127.0.0.4")
+	n.set("d2.test.", "AAAA", "d2.test. 0 IN AAAA ::1")
+	found := runDNS(t, n.addr,
+		Entry{URL: "dns+http://prefill.test:8000", Rack: "r1"}.Spec(Prefill), Entry{URL: "srv+http://_http._tcp.decode.test"}.Spec(Decode))
+	all := []string{"127.0.0.2:8000 prefill r1", "127.0.0.3:8000 prefill r1", "127.0.0.4:8001 decode ", "[::1]:8002 decode "}
+	eventually(t, "all are found", func() bool { return slices.Equal(found(), all) })
+
+	n.set("prefill.test.", "A", "prefill.test. 0 IN A 127.0.0.3")
+	without := all[1:]
+	eventually(t, "one is gone", func() bool { return slices.Equal(found(), without) })
+
+	for _, rcode := range []int{dns.RcodeServerFailure, dns.RcodeNameError} {
+		n.fail(t, rcode)
+		if got := found(); !slices.Equal(got, without) {
+			t.Errorf("while names cannot be resolved (%s) the servers are %v, want %v", dns.RcodeToString[rcode], got, without)
+		}
+	}
+	n.set("prefill.test.", "A", "prefill.test. 0 IN A 127.0.0.2")
+	n.fail(t, dns.RcodeSuccess)
+	eventually(t, "names resolve again", func() bool { return slices.Contains(found(), all[0]) })
+}
+
+func TestSpec_ValidateName(t *testing.T) {
+	for url, good := range map[string]bool{
+		"dns+http://prefill:8000":       true,
+		"srv+http://_http._tcp.decode":  true,
+		"dns+http://prefill":            false,
+		"srv+http://_http._tcp.d:8000":  false,
+		"dns+http://:8000":              false,
+		"dns+http://prefill:8000/v1":    false,
+		"dns+http://user:pw@prefill:80": true, // the user is dropped with the name
+	} {
+		if err := (Entry{URL: url}.Spec(Prefill)).ValidateName(); (err == nil) != good {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
