@@ -219,7 +219,7 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 // demand is what the choice knows of a request.
 func (o *Orchestrator) demand(j *journey, now time.Time) Demand {
 	d := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
-	d.TTFT, d.ITL = o.Config.objectives(j.req, j.arrived)
+	d.TTFT, d.ITL = o.Config.objectives(j.req)
 	return d
 }
 

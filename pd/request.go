@@ -46,18 +46,16 @@ type Request struct {
 	HideUsage bool
 }
 
-// objectives are what the request's answer is judged by, 0 is none. A pair that misses
-// the deadline loses to one that does not.
-func (c Config) objectives(req *Request, now time.Time) (ttft, itl time.Duration) {
+// objectives are what the request's answer is judged by, 0 is none. The deadline is none
+// of them: a choice that is only just in time would be bought at the cost of others, and
+// under overload all are late.
+func (c Config) objectives(req *Request) (ttft, itl time.Duration) {
 	ttft, itl = c.TTFT, c.ITL
 	if req.TTFT > 0 {
 		ttft = req.TTFT
 	}
 	if req.ITL > 0 {
 		itl = req.ITL
-	}
-	if left := req.Deadline.Sub(now); !req.Deadline.IsZero() && (ttft == 0 || left < ttft) {
-		ttft = max(left, 1)
 	}
 	return ttft, itl
 }

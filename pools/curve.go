@@ -46,6 +46,8 @@ func (c Curve) Time(x Features) time.Duration {
 // thirty samples; one that is ten times off moves it by a tenth.
 const (
 	speedKeep   = 0.96 // weight of the past in the factor at each sample: a memory of 25
+	sameStep    = 0.1  // a work that took less of what was believed of it belongs to the step before
+	maxStep     = 64   // works of one step; more that took nothing are a server much faster than believed
 	outlier     = 3.0  // a sample counts as at most so many times what was believed of it, or of an average one
 	forgetting  = 0.95 // weight of the past in the shape at each sample: a memory of twenty
 	huberLimit  = 0.3  // relative residual from which a sample weighs less
@@ -65,10 +67,18 @@ type Learned struct {
 	seen time.Time  // of the last sample
 	// Their ratio is the factor: seconds that works took, and that the prior said.
 	took, said float64
+	latest     step // of the server, not in them yet: more works may belong to it
 	a          [3][3]float64
 	b          [3]float64
 	samples    uint64
 	current    Curve
+}
+
+// step is what one step of a server finished: seconds that its works took, and that the
+// prior said.
+type step struct {
+	took, said float64
+	works      int
 }
 
 // NewLearned returns a curve that believes the prior.
@@ -117,7 +127,13 @@ func (l *Learned) Served(x Features, took time.Duration, now time.Time) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.countLocked(x, took.Seconds(), now)
+	said := l.prior.Seconds(x)
+	if took.Seconds() > sameStep*l.factorLocked()*said || l.latest.works >= maxStep {
+		l.countLocked()
+	}
+	l.latest = step{l.latest.took + took.Seconds(), l.latest.said + said, l.latest.works + 1}
+	l.samples++
+	l.seen = now
 	l.solveLocked()
 }
 
@@ -129,7 +145,11 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.countLocked(x, y, now)
+	l.countLocked()
+	l.latest = step{y, l.prior.Seconds(x), 1}
+	l.countLocked()
+	l.samples++
+	l.seen = now
 	residual := math.Abs(y/max(l.current.Seconds(x), 1e-9) - 1)
 	weight := 1.0
 	if residual > huberLimit {
@@ -139,19 +159,23 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 	l.solveLocked()
 }
 
-// countLocked enters a sample into the factor. The prior counts as one work like the
-// first.
-func (l *Learned) countLocked(x Features, seconds float64, now time.Time) {
-	said := l.prior.Seconds(x)
+// countLocked enters the latest step into the factor. The prior counts as one work like
+// the first. A step is cut to size as a whole: cut to that of its first work, which bears
+// all of it, it would make the server look faster, and the next cut would be deeper.
+func (l *Learned) countLocked() {
+	s := l.latest
+	if s.works == 0 {
+		return
+	}
+	l.latest = step{}
 	if l.said == 0 {
-		l.took, l.said = said, said
+		l.took, l.said = s.said/float64(s.works), s.said/float64(s.works)
 	}
 	usual := (1 - speedKeep) * l.said // an average work
-	seconds = min(seconds, outlier*l.factorLocked()*max(said, usual))
-	l.took = speedKeep*l.took + seconds
-	l.said = speedKeep*l.said + said
-	l.samples++
-	l.seen = now
+	s.took = min(s.took, outlier*l.factorLocked()*max(s.said, usual))
+	kept := math.Pow(speedKeep, float64(s.works))
+	l.took = kept*l.took + s.took
+	l.said = kept*l.said + s.said
 }
 
 // add enters a sample into the normal equations. Errors count relative to the

@@ -139,3 +139,36 @@ func TestLearned_ASlowBeliefFadesWithoutSamples(t *testing.T) {
 		t.Errorf("4x slow is believed %.2f, after a minute %.2f, after an hour %.2f", at, minute, hour)
 	}
 }
+
+// An engine that finishes many works in one step answers them together: the first took
+// all the time, the others none. That must not make it look ever faster.
+func TestLearned_WorksThatAreAnsweredTogetherCountTogether(t *testing.T) {
+	for _, batch := range []int{1, 4, 16, 64} {
+		l := NewLearned(testPrior, testAnchors)
+		x := PrefillFeatures(2000, 0)
+		each := time.Duration(0.8 * testPrior.Seconds(x) * float64(time.Second))
+		now := testNow
+		for i := range 640 {
+			took := time.Duration(0)
+			if i%batch == 0 {
+				took = each * time.Duration(batch)
+			}
+			now = now.Add(took)
+			l.Served(x, took, now)
+		}
+		if got := l.At(now).Seconds(x) / each.Seconds(); got < 0.85 || got > 1.3 {
+			t.Errorf("%d at once: believed %.2f of what they take", batch, got)
+		}
+	}
+}
+
+func TestLearned_AServerMuchFasterThanThePriorIsBelieved(t *testing.T) {
+	l := NewLearned(testPrior, testAnchors)
+	x := PrefillFeatures(2000, 0)
+	for range 200 {
+		l.Served(x, time.Duration(0.02*testPrior.Seconds(x)*float64(time.Second)), testNow)
+	}
+	if got := l.At(testNow).Seconds(x) / testPrior.Seconds(x); got > 0.05 {
+		t.Errorf("fifty times as fast, and believed to take %.2f of the prior", got)
+	}
+}
