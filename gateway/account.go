@@ -10,6 +10,7 @@ import (
 
 // settle corrects what the request's key was charged by what the answer cost.
 func (x *exchange) settle(cost door.Cost) {
+	x.output = cost.Output
 	if x.visit == nil {
 		return
 	}

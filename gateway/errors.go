@@ -30,6 +30,13 @@ type failure struct {
 	final      bool   // trying again cannot help, whatever the status says
 }
 
+// lacksCapacity reports whether more servers would have answered. A key's limit is no
+// lack of servers.
+func (f *failure) lacksCapacity() bool {
+	busy := f.text.Status == http.StatusServiceUnavailable || f.text.Status == http.StatusTooManyRequests
+	return busy && f.limit == ""
+}
+
 // explain is the one place that turns errors into HTTP.
 func explain(err error) failure {
 	var bad *badRequest

@@ -38,6 +38,11 @@ type exchange struct {
 	cancel  context.CancelFunc
 	span    trace.Span
 	stop    func() bool // ends the watch on the client
+
+	answered func(prompt, computed int)     // of who plans ahead
+	ended    func(output int, refused bool) // likewise; nil until it is admitted
+	output   int                            // tokens of the answer; -1 is unknown
+	refused  bool                           // for lack of capacity
 }
 
 // handle is the path of one request: begin, admit, run, reply or relay. What it
@@ -56,7 +61,11 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 		return nil
 	}
 	x.stop = watchClient(x.conn, x.cancel)
+	x.answered, x.ended = s.watch(baseModel(s.fleet, req.Model), req.Fingerprint(), req.PromptTokens)
 	answer, err := s.pd.Run(x.ctx, req)
+	if err == nil {
+		x.answered(req.PromptTokens, answer.Computed)
+	}
 	switch {
 	case err != nil:
 		x.fail(c, err)
@@ -73,7 +82,7 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 func (s *Server) begin(c *fiber.Ctx, d *pd.Dialect) *exchange {
 	x := &exchange{
 		server: s, dialect: d, id: requestID(c), model: "unknown", start: time.Now(),
-		conn: c.Context().Conn(), stop: func() bool { return false },
+		conn: c.Context().Conn(), stop: func() bool { return false }, output: -1,
 	}
 	ctx := context.Background()
 	if parent := c.Get("Traceparent"); parent != "" && len(parent) < 100 {
@@ -159,6 +168,15 @@ func (x *exchange) knownModel(req *pd.Request) error {
 	return errUnknownModel
 }
 
+// baseModel is the model whose servers serve a model: its own name, or for an adapter
+// that of its base.
+func baseModel(fleet *pools.Fleet, model string) string {
+	if m, _ := fleet.Model(model); m.Parent != "" {
+		return m.Parent
+	}
+	return model
+}
+
 // reply sends a whole answer.
 func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	x.settle(cost(answer.Usage))
@@ -204,6 +222,7 @@ func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
 // fail answers an error in the shape of the API that was called.
 func (x *exchange) fail(c *fiber.Ctx, err error) {
 	f := explain(err)
+	x.refused = f.lacksCapacity()
 	x.giveBack(f)
 	x.open(c, nil)
 	if f.limit != "" {
@@ -224,6 +243,9 @@ func (x *exchange) fail(c *fiber.Ctx, err error) {
 func (x *exchange) close(outcome string, status int) (clientGone bool) {
 	clientGone = x.stop()
 	x.cancel()
+	if x.ended != nil {
+		x.ended(x.output, x.refused)
+	}
 	took := time.Since(x.start)
 	x.server.requests.add(time.Now())
 	if status >= 500 || outcome == "broken_stream" {

@@ -123,6 +123,25 @@ func (j *journey) aloneReason(v *view, chosen Alternative) string {
 	return "cheaper"
 }
 
+// computed is how much of the prompt the server that was chosen for it had to compute,
+// as far as is known.
+func (j *journey) computed() int {
+	if len(j.choices) == 0 {
+		return j.req.PromptTokens
+	}
+	c := &j.choices[len(j.choices)-1]
+	server, candidates := c.Chosen.Prefill, c.Field.Prefill
+	if server == "" {
+		server, candidates = c.Chosen.Decode, c.Field.Decode
+	}
+	for i := range candidates {
+		if candidates[i].ID == server {
+			return max(1, c.Demand.PromptTokens-candidates[i].Cached.GPU)
+		}
+	}
+	return c.Demand.PromptTokens
+}
+
 // view is what a choice is made from: the usable servers and what is known of
 // them.
 type view struct {

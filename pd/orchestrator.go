@@ -109,6 +109,9 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	}()
 	answer, err := o.serve(ctx, j)
 	o.remember(j, err)
+	if err == nil {
+		answer.Computed = j.computed()
+	}
 	if err != nil || answer.leg == nil {
 		return answer, err
 	}

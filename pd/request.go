@@ -71,4 +71,5 @@ type Answer struct {
 	Prefill     string // server IDs; Prefill is empty when decode ran alone
 	Decode      string
 	Usage       Usage // of a whole body
+	Computed    int   // prompt tokens that no cache had, as predicted when the pair was chosen
 }

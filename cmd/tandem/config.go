@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
@@ -37,6 +38,7 @@ type config struct {
 	registry bool
 	scaler   scalerConfig
 	kv       localityConfig
+	scaling  autoscale.Config
 
 	loadMetrics  []string // entries of pools.LoadTables
 	capacity     string   // file
@@ -67,6 +69,7 @@ func defaultConfig() config {
 		kube:         pools.DefaultKubernetes(),
 		dns:          pools.DefaultDNS(),
 		kv:           defaultLocality(),
+		scaling:      defaultScaling(),
 		drainTimeout: 30 * time.Second,
 		connect:      time.Second,
 		traceShare:   1,
@@ -150,6 +153,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	c.redis.bind(fs)
 	bindKubernetes(fs, &c.kube)
 	c.bindDiscovery(fs)
+	bindScaling(&c.scaling, fs)
 	c.scaler.bind(fs)
 
 	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")
@@ -187,7 +191,7 @@ func (c *config) validate() error {
 	if err := c.readPools(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {

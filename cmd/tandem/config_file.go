@@ -60,7 +60,7 @@ func (c *config) believe() error {
 	if err != nil {
 		return err
 	}
-	c.pools.Prefill, c.pools.Step = measured.Prefill, measured.Step
+	c.pools.Prefill, c.pools.Step, c.scaling.Prior = measured.Prefill, measured.Step, *measured
 	return nil
 }
 

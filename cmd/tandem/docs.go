@@ -10,11 +10,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -126,7 +128,8 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler))
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
-	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewBoard(0))
+	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewBoard(0),
+		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, autoscale.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	gateway.NewMetrics(&recorded)
 	tokens.NewMetrics(&recorded)

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/door"
@@ -49,6 +50,7 @@ type node struct {
 	clients  net.Listener
 	operator net.Listener
 	orca     *orcaServer // nil: nobody follows this gateway's load
+	planner  *autoscale.Scaler
 	board    *keda.Board // what KEDA is told
 	scaler   *scalerServer
 }
@@ -126,6 +128,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	n.board = keda.NewBoard(scalerMaxAge)
 	reg.MustRegister(n.board)
 	n.server = gateway.New(cfg.gateway, n.door, o, gateway.NewMetrics(reg))
+	n.plan(reg)
 	n.admin = &http.Server{
 		Handler:           gateway.Guarded(token, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
 		ReadHeaderTimeout: 5 * time.Second,

@@ -250,6 +250,7 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		if n.registry != nil {
 			parts.Go(func() { n.registry.Run(ctx) })
 		}
+		parts.Go(func() { n.planner.Run(ctx) })
 		if n.cluster != nil {
 			parts.Go(func() { n.cluster.Run(ctx) })
 		}

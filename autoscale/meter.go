@@ -1,0 +1,220 @@
+package autoscale
+
+import (
+	"sync"
+	"time"
+)
+
+// keptBins is how many bins of demand are remembered: fifteen minutes of them.
+const keptBins = 90
+
+// refusedFor is how long a refused request that comes again counts as a retry, and
+// mostRefused how many of them are remembered.
+const (
+	refusedFor  = time.Minute
+	mostRefused = 8192
+)
+
+// recently weighs one request in the means of those that ended.
+const recently = 1.0 / 300
+
+// Meter measures what clients ask for, by model. A request counts when it arrives,
+// whether or not it is served then: what is held or refused for lack of capacity is
+// demand too, and a client's retries of what was refused are not more of it. Safe for
+// concurrent use.
+type Meter struct {
+	now func() time.Time
+
+	mu      sync.Mutex // guards the rest
+	models  map[string]*demand
+	refused map[uint64]time.Time // by fingerprint
+
+}
+
+// demand is what is asked of one model.
+type demand struct {
+	bins    map[int64]bin // by number: seconds since 1970 over Bin
+	waiting work          // requests that have no first token yet
+	seen    means
+}
+
+// bin is the demand of one bin.
+type bin struct {
+	Prompt float64 `json:"p"` // tokens to compute
+	Output float64 `json:"o"` // tokens, as predicted
+}
+
+type work struct {
+	Requests int     `json:"n"`
+	Prompt   float64 `json:"p"` // tokens to compute
+}
+
+// means are of requests that ended lately.
+type means struct {
+	Computed float64 `json:"c"` // share of the prompt that was not found in a cache
+	Prompt   float64 `json:"p"` // tokens
+	Output   float64 `json:"o"` // tokens
+	Ended    int     `json:"n"`
+}
+
+// firstOutput is predicted of the first answers, in tokens.
+const firstOutput = 256
+
+// NewMeter returns a meter that has seen nothing. now is the clock.
+func NewMeter(now func() time.Time) *Meter {
+	return &Meter{now: now, models: make(map[string]*demand), refused: make(map[uint64]time.Time)}
+}
+
+// Arrived counts a request. The caller says once when its first token is there, and
+// how much of the prompt was computed for it, and once when it has ended: with so
+// many tokens, -1 if that is not known, or refused for lack of capacity.
+func (m *Meter) Arrived(model string, fingerprint uint64, promptTokens int) (answered func(prompt, computed int), ended func(output int, refused bool)) {
+	now := m.now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := m.models[model]
+	if d == nil {
+		d = &demand{bins: make(map[int64]bin), seen: means{Computed: 1, Output: firstOutput}}
+		m.models[model] = d
+	}
+	compute := float64(promptTokens) * d.seen.Computed
+	if at, again := m.refused[fingerprint]; !again || now.Sub(at) > refusedFor {
+		b := d.bins[binOf(now)]
+		b.Prompt, b.Output = b.Prompt+compute, b.Output+d.seen.Output
+		d.bins[binOf(now)] = b
+	}
+	d.waiting.Requests++
+	d.waiting.Prompt += compute
+	waits := true
+	leave := func() {
+		if waits {
+			waits = false
+			d.waiting.Requests--
+			d.waiting.Prompt = max(0, d.waiting.Prompt-compute)
+		}
+	}
+	answered = func(prompt, computed int) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		leave()
+		d.seen.prompt(promptTokens, prompt, computed)
+	}
+	ended = func(output int, refused bool) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		leave()
+		if refused {
+			m.refuse(fingerprint)
+		}
+		if output > 0 {
+			d.seen.Ended++
+			learn(&d.seen.Output, float64(output), d.seen.Ended)
+		}
+	}
+	return answered, ended
+}
+
+func binOf(t time.Time) int64 { return t.Unix() / int64(Bin/time.Second) }
+
+// prompt learns from a request whose first token has come. What was predicted on
+// arrival is in the share: it corrects the next prediction.
+func (s *means) prompt(predicted, prompt, computed int) {
+	if prompt <= 0 || predicted <= 0 {
+		return
+	}
+	learn(&s.Computed, float64(computed)/float64(predicted), s.Ended+1)
+	learn(&s.Prompt, float64(prompt), s.Ended+1)
+}
+
+// learn moves a mean towards a sample: fast while there are few.
+func learn(mean *float64, sample float64, samples int) {
+	*mean += max(recently, 1/float64(samples+1)) * (sample - *mean)
+}
+
+// refuse remembers a refused request, and forgets those that no retry is expected of.
+func (m *Meter) refuse(fingerprint uint64) {
+	now := m.now()
+	if len(m.refused) >= mostRefused {
+		for f, at := range m.refused {
+			if now.Sub(at) > refusedFor {
+				delete(m.refused, f)
+			}
+		}
+	}
+	if len(m.refused) < mostRefused {
+		m.refused[fingerprint] = now
+	}
+}
+
+// reading is what one gateway measured, as it tells the others.
+type reading struct {
+	At     int64                    `json:"at"` // unix seconds
+	Models map[string]*modelReading `json:"models"`
+}
+
+type modelReading struct {
+	Bins    map[int64]bin `json:"bins"` // finished ones
+	Waiting work          `json:"waiting"`
+	Seen    means         `json:"seen"`
+}
+
+// read returns what was measured, and forgets what is older than is kept.
+func (m *Meter) read() reading {
+	now := m.now()
+	current := binOf(now)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := reading{At: now.Unix(), Models: make(map[string]*modelReading)}
+	for name, d := range m.models {
+		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Seen: d.seen}
+		for i, b := range d.bins {
+			switch {
+			case i < current-keptBins:
+				delete(d.bins, i)
+			case i < current:
+				own.Bins[i] = b
+			}
+		}
+		r.Models[name] = own
+	}
+	return r
+}
+
+// total is the demand for a model of all gateways.
+type total struct {
+	prompt, output Series
+	waiting        work
+	seen           means
+}
+
+// sum adds up what gateways measured of a model. since is the bin from which on
+// demand was watched: bins without a request are zero from there, and unknown before.
+func sum(readings []reading, model string, since, now int64) total {
+	from := max(since, now-keptBins)
+	t := total{prompt: make(Series, max(0, now-from)), output: make(Series, max(0, now-from))}
+	weight := 0.0
+	for _, r := range readings {
+		own := r.Models[model]
+		if own == nil {
+			continue
+		}
+		for i, b := range own.Bins {
+			if i >= from && i < now {
+				t.prompt[i-from] += b.Prompt / Bin.Seconds()
+				t.output[i-from] += b.Output / Bin.Seconds()
+			}
+		}
+		t.waiting.Requests += own.Waiting.Requests
+		t.waiting.Prompt += own.Waiting.Prompt
+		w := float64(min(own.Seen.Ended, int(1/recently)))
+		weight += w
+		t.seen.Prompt += w * own.Seen.Prompt
+		t.seen.Output += w * own.Seen.Output
+		t.seen.Computed += w * own.Seen.Computed
+		t.seen.Ended += own.Seen.Ended
+	}
+	if weight > 0 {
+		t.seen.Prompt, t.seen.Output, t.seen.Computed = t.seen.Prompt/weight, t.seen.Output/weight, t.seen.Computed/weight
+	}
+	return t
+}

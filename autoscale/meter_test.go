@@ -1,0 +1,115 @@
+package autoscale
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// clock is a time that a test moves.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+func (c *clock) pass(d time.Duration) { c.at = c.at.Add(d) }
+
+func newClock() *clock { return &clock{time.Unix(1_700_000_000, 0)} }
+
+// demandOf is what one meter measured of model m over its last bins.
+func demandOf(m *Meter, c *clock, bins int) total {
+	return sum([]reading{m.read()}, "m", binOf(c.now())-int64(bins), binOf(c.now()))
+}
+
+func TestMeter_RefusedIsDemandAndItsRetriesAreNot(t *testing.T) {
+	c := newClock()
+	m := NewMeter(c.now)
+	for range 5 { // one request, refused, and four retries
+		_, ended := m.Arrived("m", 7, 1000)
+		ended(-1, true)
+		c.pass(time.Second)
+	}
+	_, ended := m.Arrived("m", 8, 500) // another one
+	ended(-1, true)
+	c.pass(Bin)
+	if d := demandOf(m, c, 2); math.Abs(d.prompt.Mean()-1500/20.0) > 1e-9 || d.waiting.Requests != 0 {
+		t.Errorf("%+v, want 1500 tokens in two bins", d)
+	}
+	c.pass(2 * time.Minute) // nobody retries after so long: it is new
+	m.Arrived("m", 7, 1000)
+	c.pass(Bin)
+	if d := demandOf(m, c, 1); d.prompt.Mean() != 100 || d.waiting.Requests != 1 || d.waiting.Prompt != 1000 {
+		t.Errorf("%+v, want 1000 tokens in one bin, and waiting", d)
+	}
+}
+
+func TestMeter_LearnsWhatIsCachedAndHowLongAnswersAre(t *testing.T) {
+	c := newClock()
+	m := NewMeter(c.now)
+	for i := range 400 {
+		answered, ended := m.Arrived("m", uint64(i), 1000)
+		answered(1200, 300) // the prompt was longer than was thought, and mostly cached
+		ended(64, false)
+	}
+	c.pass(Bin)
+	m.Arrived("m", 1000, 1000)
+	c.pass(Bin)
+	d := demandOf(m, c, 1)
+	if got := d.prompt[0] * Bin.Seconds(); math.Abs(got-300) > 6 {
+		t.Errorf("predicted %.1f tokens to compute, want 300", got)
+	}
+	if got := d.output[0] * Bin.Seconds(); math.Abs(got-64) > 2 {
+		t.Errorf("predicted %.1f tokens of output, want 64", got)
+	}
+	if math.Abs(d.seen.Prompt-1200) > 5 {
+		t.Errorf("prompts of %.1f tokens, want 1200", d.seen.Prompt)
+	}
+}
+
+// A gateway that is gone is missed: what it measured stays, and others go on.
+func TestSum_KilledGatewayIsNoLessDemand(t *testing.T) {
+	c := newClock()
+	meters := [2]*Meter{NewMeter(c.now), NewMeter(c.now)}
+	single := NewMeter(c.now)
+	ask := func(m *Meter, i int) {
+		m.Arrived("m", uint64(i), 100)
+		single.Arrived("m", uint64(i), 100)
+	}
+	for i := range 600 { // each second a request, to one and the other
+		ask(meters[i%2], i)
+		c.pass(time.Second)
+	}
+	last := meters[1].read() // it dies here
+	for i := 600; i < 900; i++ {
+		ask(meters[0], i)
+		c.pass(time.Second)
+	}
+	since, now := binOf(c.now())-keptBins, binOf(c.now())
+	both := sum([]reading{meters[0].read(), last}, "m", since, now)
+	one := sum([]reading{single.read()}, "m", since, now)
+	for i := range both.prompt {
+		if math.Abs(both.prompt[i]-one.prompt[i]) > 1e-9 || both.prompt[i] == 0 {
+			t.Fatalf("bin %d: %.1f of both, %.1f of a single one", i, both.prompt[i], one.prompt[i])
+		}
+	}
+}
+
+func TestMeter_ForgetsOldBinsAndOldRefusals(t *testing.T) {
+	c := newClock()
+	m := NewMeter(c.now)
+	for i := range 3 * keptBins {
+		_, ended := m.Arrived("m", uint64(i), 10)
+		ended(-1, true)
+		c.pass(Bin)
+		m.read()
+	}
+	if n := len(m.models["m"].bins); n > keptBins+1 {
+		t.Errorf("%d bins are kept", n)
+	}
+	for i := range 3 * mostRefused {
+		_, ended := m.Arrived("m", uint64(1e6+i), 10)
+		ended(-1, true)
+	}
+	if n := len(m.refused); n > mostRefused {
+		t.Errorf("%d refused requests are remembered", n)
+	}
+}

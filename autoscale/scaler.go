@@ -1,0 +1,297 @@
+package autoscale
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Config is how wanted servers are decided.
+type Config struct {
+	Planner   Planner
+	Every     time.Duration // between two decisions
+	ColdStart time.Duration // assumed until one was seen
+	ITL       time.Duration // objective that decode is planned for
+	Prior     Capacity      // of a server, until one was seen
+}
+
+// DefaultConfig decides as often as an HPA asks.
+func DefaultConfig() Config {
+	return Config{Planner: DefaultPlanner(), Every: 15 * time.Second, ColdStart: 2 * time.Minute, ITL: 50 * time.Millisecond}
+}
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c *Config) Validate() error {
+	if c.Every <= 0 || c.ColdStart <= 0 || c.ITL <= 0 {
+		return errors.New("scaling: interval, cold start and objective must be positive")
+	}
+	return errors.Join(c.Planner.Validate(), c.Prior.Validate())
+}
+
+// plans are the decisions for all models, as replicas share them.
+type plans struct {
+	At       time.Time            `json:"at"`
+	Since    int64                `json:"since"` // bin from which on demand was watched
+	Models   map[string]*Decision `json:"models"`
+	Memories map[string]*memory   `json:"memories"`
+}
+
+// Decision is what is wanted for a model, and what it was decided from.
+type Decision struct {
+	At      time.Time `json:"at"` // of the signals: older where they could not be read again
+	Plan    Plan      `json:"plan"`
+	Signals Signals   `json:"signals"`
+	Held    int       `json:"held"` // requests that wait because a role has no server
+}
+
+// Wanted is what is published of a pool.
+type Wanted struct {
+	Model, Role string
+	Want
+	Held int
+	At   time.Time // of the signals
+}
+
+// memory is what the next decision for a model must know.
+type memory struct {
+	Memory    Memory        `json:"memory"`
+	KV        Series        `json:"kv"`
+	KVBin     int64         `json:"kv_bin"` // that runs
+	KVSum     float64       `json:"kv_sum"`
+	KVCount   int           `json:"kv_count"`
+	Prefill   float64       `json:"prefill_speed"` // of a server, when one was last there
+	Decode    float64       `json:"decode_speed"`  // likewise
+	Capacity  float64       `json:"kv_capacity"`   // likewise
+	Raised    [2]time.Time  `json:"raised"`        // when more was wanted than there was; zero while it is there
+	ColdStart time.Duration `json:"cold_start"`
+}
+
+// Scaler decides for every model, again and again. With others it meets in Redis,
+// and one decides for all.
+type Scaler struct {
+	cfg    Config
+	fleet  *pools.Fleet
+	meter  *Meter
+	shared *Shared // nil: this gateway is alone
+	log    *slog.Logger
+	now    func() time.Time
+
+	// Publish is told of all pools after each decision; it is set before Run.
+	Publish func([]Wanted)
+
+	current atomic.Pointer[plans]
+}
+
+// NewScaler returns a scaler that has decided nothing.
+func NewScaler(cfg Config, fleet *pools.Fleet, meter *Meter, shared *Shared, log *slog.Logger) *Scaler {
+	s := &Scaler{cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now, Publish: func([]Wanted) {}}
+	s.current.Store(&plans{})
+	return s
+}
+
+// Run decides until the context ends.
+func (s *Scaler) Run(ctx context.Context) {
+	tick := time.NewTicker(s.cfg.Every)
+	defer tick.Stop()
+	failing := false
+	for {
+		err := s.step(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if (err != nil) != failing {
+			failing = err != nil
+			if failing {
+				s.log.Warn("scaling decisions stand still: demand of other replicas is not known", "error", err.Error())
+			} else {
+				s.log.Info("scaling decisions go on")
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// step decides, or takes over what another replica decided. Without the others'
+// demand nothing is decided: less demand is what it would look like.
+func (s *Scaler) step(ctx context.Context) error {
+	own := s.meter.read()
+	if s.shared == nil {
+		s.adopt(s.decide(*s.current.Load(), []reading{own}))
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Every)
+	defer cancel()
+	readings, err := s.shared.meet(ctx, own)
+	if err != nil {
+		return err
+	}
+	last, err := s.shared.read(ctx)
+	if err != nil {
+		return err
+	}
+	mine, err := s.shared.decides(ctx)
+	if err != nil {
+		return err
+	}
+	if !mine {
+		s.adopt(last)
+		return nil
+	}
+	next := s.decide(last, readings)
+	if err := s.shared.publish(ctx, next); err != nil {
+		return err
+	}
+	s.adopt(next)
+	return nil
+}
+
+// adopt makes plans what this replica answers with. Those of which nothing fresh is
+// known keep their age, and so become stale.
+func (s *Scaler) adopt(p plans) {
+	if p.At.IsZero() {
+		return
+	}
+	s.current.Store(&p)
+	var all []Wanted
+	for model, d := range p.Models {
+		if d.Plan.Known {
+			all = append(all,
+				Wanted{model, pools.Prefill.String(), d.Plan.Prefill, d.Held, d.At},
+				Wanted{model, pools.Decode.String(), d.Plan.Decode, d.Held, d.At})
+		}
+	}
+	s.Publish(all)
+}
+
+// decide makes the plans that follow from the last and from what gateways measured.
+func (s *Scaler) decide(last plans, readings []reading) plans {
+	now := s.now()
+	next := plans{At: now, Since: last.Since, Models: make(map[string]*Decision), Memories: make(map[string]*memory)}
+	if next.Since == 0 {
+		next.Since = binOf(now)
+	}
+	elapsed := time.Duration(0)
+	if !last.At.IsZero() {
+		elapsed = now.Sub(last.At)
+	}
+	servers := s.fleet.Servers()
+	for _, model := range s.models(last) {
+		m := last.Memories[model]
+		if m == nil {
+			m = &memory{ColdStart: s.cfg.ColdStart}
+		}
+		memory := *m
+		signals := s.signals(&memory, servers, model, sum(readings, model, next.Since, binOf(now)), now)
+		var plan Plan
+		plan, memory.Memory = s.cfg.Planner.Plan(signals, memory.Memory, elapsed)
+		memory.await(plan, &signals, now)
+		d := &Decision{At: now, Plan: plan, Signals: signals, Held: signals.Held}
+		if before := last.Models[model]; plan.Prefill.Reason == Stale && before != nil {
+			d.At = before.At
+		}
+		next.Models[model], next.Memories[model] = d, &memory
+	}
+	return next
+}
+
+// models are those that servers have, and those that had servers when it was last
+// decided. An adapter is served by its base model's servers.
+func (s *Scaler) models(last plans) []string {
+	names := slices.Collect(maps.Keys(last.Models))
+	for _, m := range s.fleet.Models() {
+		if m.Parent == "" {
+			names = append(names, m.ID)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// signals are what the planner is told of a model.
+func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t total, now time.Time) Signals {
+	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), itl: s.cfg.ITL}
+	w.computed = max(1, min(w.prompt, w.prompt*t.seen.Computed))
+	g := look(servers, model, w, now)
+	m.remember(&g, &s.cfg.Prior, w)
+	m.sample(g.kv, now)
+	signals := Signals{
+		Prompt: t.prompt, Output: t.output, KV: m.KV,
+		PrefillSpeed: g.prefillSpeed, DecodeSpeed: g.decodeSpeed, KVCapacity: g.kvCapacity,
+		Prefill: g.prefill, Decode: g.decode, ColdStart: m.ColdStart,
+	}
+	signals.Prefill.Pending = m.pending(0, m.Memory.Prefill.Servers-g.prefill.Ready, now)
+	signals.Decode.Pending = m.pending(1, m.Memory.Decode.Servers-g.decode.Ready, now)
+	if g.prefill.Ready == 0 || g.decode.Ready == 0 {
+		signals.Held = t.waiting.Requests
+	}
+	// One prompt on each server is being computed; the others wait.
+	if n := t.waiting.Requests; n > g.prefill.Ready {
+		signals.PrefillBacklog = t.waiting.Prompt * float64(n-g.prefill.Ready) / float64(n)
+	}
+	return signals
+}
+
+// remember keeps what servers can do for when none is there, and fills it in then.
+func (m *memory) remember(g *gauge, prior *Capacity, w works) {
+	if m.Prefill == 0 {
+		m.Prefill = prior.PrefillSpeed(w.computed, w.prompt-w.computed)
+		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.prompt+w.output/2), float64(prior.KVTokens)
+	}
+	for _, figure := range []struct{ now, last *float64 }{{&g.prefillSpeed, &m.Prefill}, {&g.decodeSpeed, &m.Decode}, {&g.kvCapacity, &m.Capacity}} {
+		if *figure.now > 0 {
+			*figure.last = *figure.now
+		} else {
+			*figure.now = *figure.last
+		}
+	}
+}
+
+// sample adds a reading of KV to the bin that runs.
+func (m *memory) sample(kv float64, now time.Time) {
+	if at := binOf(now); at != m.KVBin {
+		if m.KVCount > 0 {
+			m.KV = append(m.KV[max(0, len(m.KV)-keptBins+1):len(m.KV):len(m.KV)], m.KVSum/float64(m.KVCount))
+		}
+		m.KVBin, m.KVSum, m.KVCount = at, 0, 0
+	}
+	m.KVSum, m.KVCount = m.KVSum+kv, m.KVCount+1
+	if len(m.KV) == 0 {
+		m.KV = Series{kv} // the first bin is not over
+	}
+}
+
+// pending is how many servers of a role are starting: those that are wanted and not
+// there. One that is not there after three cold starts will not come.
+func (m *memory) pending(role, missing int, now time.Time) int {
+	raised := m.Raised[role]
+	if missing <= 0 || raised.IsZero() || now.Sub(raised) > 3*m.ColdStart {
+		return 0
+	}
+	return missing
+}
+
+// await notes when more servers are wanted than there are, and learns from when they
+// are there how long a cold start takes.
+func (m *memory) await(plan Plan, s *Signals, now time.Time) {
+	for role, missing := range [2]int{plan.Prefill.Servers - s.Prefill.Ready, plan.Decode.Servers - s.Decode.Ready} {
+		switch raised := &m.Raised[role]; {
+		case missing > 0 && raised.IsZero():
+			*raised = now
+		case missing <= 0 && !raised.IsZero():
+			if took := now.Sub(*raised); took < 3*m.ColdStart {
+				m.ColdStart += (took - m.ColdStart) / 4
+			}
+			*raised = time.Time{}
+		}
+	}
+}

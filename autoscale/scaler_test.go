@@ -1,0 +1,200 @@
+package autoscale
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+const model = "sim-model"
+
+// newFleet is a prefill and a decode server that are up.
+func newFleet(t *testing.T) *pools.Fleet {
+	t.Helper()
+	cfg := pools.Default()
+	cfg.ProbeInterval = 50 * time.Millisecond
+	transport := &http.Transport{}
+	f := pools.NewFleet(cfg, transport, slog.New(slog.DiscardHandler))
+	var specs []pools.Spec
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+		settings := engine.Default()
+		settings.Role = role.String()
+		e, err := engine.Start(context.WithoutCancel(t.Context()), settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = e.Close() })
+		specs = append(specs, pools.Spec{URL: e.URL(), Role: role, Connector: "nixl"})
+	}
+	if err := f.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.Close()
+		transport.CloseIdleConnections()
+	})
+	eventually(t, "both servers are up and tell their KV", func() bool {
+		up := 0
+		for _, s := range f.Servers() {
+			if s.Health().Up && s.FreshLoad(time.Now()).KVTokens.Known {
+				up++
+			}
+		}
+		return up == 2
+	})
+	return f
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func testConfig() Config {
+	cfg := DefaultConfig()
+	cfg.Prior = Capacity{Schema: 1, Prefill: pools.Default().Prefill, Step: pools.Default().Step, KVTokens: int(UnknownKV)}
+	return cfg
+}
+
+// ask lets a meter see so many prompt tokens a second for ten minutes.
+func ask(c *clock, tokens int, meters ...*Meter) {
+	for i := range 600 {
+		answered, ended := meters[i%len(meters)].Arrived(model, uint64(i), tokens)
+		answered(tokens, tokens)
+		ended(100, false)
+		c.pass(time.Second)
+	}
+}
+
+// heard is what a scaler published last.
+type heard map[string]Wanted // by role
+
+func hear(s *Scaler) heard {
+	last := make(heard)
+	s.Publish = func(all []Wanted) {
+		clear(last)
+		for _, w := range all {
+			last[w.Role] = w
+		}
+	}
+	return last
+}
+
+func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
+	c := &clock{time.Now()} // servers' loads have times of the real clock
+	meter := NewMeter(c.now)
+	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
+	published := hear(s)
+	if err := s.step(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The engine's own curve: 8,000 tokens take 165 ms, so a server does 48,600 tokens
+	// a second at most. Ten times 8,000 a second need two.
+	for i := range 600 {
+		for k := range 10 {
+			answered, ended := meter.Arrived(model, uint64(10*i+k), 8000)
+			answered(8000, 8000)
+			ended(100, false)
+		}
+		c.pass(time.Second)
+	}
+	c.at = c.at.Truncate(Bin)
+	if err := s.step(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w := published["prefill"]; w.Servers != 2 || w.Reason != Demand || w.Model != model || w.At != c.now() {
+		t.Errorf("%+v, want 2 for demand", w)
+	}
+	if w := published["decode"]; w.Servers != 1 {
+		t.Errorf("%+v, want one", w)
+	}
+	in := s.current.Load().Models[model].Signals
+	if rate := in.Prompt.Last(time.Minute).Mean(); rate < 79_000 || rate > 81_000 || in.PrefillSpeed < 40_000 || in.PrefillSpeed > 55_000 {
+		t.Errorf("demand %.0f, speed %.0f tokens/s", rate, in.PrefillSpeed)
+	}
+}
+
+// Two gateways publish the same, which is what a single one would for all; without
+// their Redis they publish nothing new, and what they said grows old.
+func TestScaler_ReplicasAnswerAlike(t *testing.T) {
+	r := redisserver.Start(t)
+	c := &clock{time.Now()}
+	fleet := newFleet(t)
+	var scalers []*Scaler
+	var meters []*Meter
+	var published []heard
+	for _, name := range []string{"a", "b"} {
+		client := redis.NewUniversalClient(&redis.UniversalOptions{
+			Addrs: []string{r.Addr()}, MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: time.Second,
+		})
+		t.Cleanup(func() { _ = client.Close() })
+		m := NewMeter(c.now)
+		meters = append(meters, m)
+		s := NewScaler(testConfig(), fleet, m, NewShared(client, "test:", name), slog.New(slog.DiscardHandler))
+		scalers, published = append(scalers, s), append(published, hear(s))
+	}
+	step := func() {
+		t.Helper()
+		for range 2 { // the second time each has the other's
+			for _, s := range scalers {
+				if err := s.step(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	step()
+	ask(c, 8000, meters...)
+	c.at = c.at.Truncate(Bin)
+	step()
+	a, b := published[0]["prefill"], published[1]["prefill"]
+	if !a.At.Equal(b.At) || a.Want != b.Want || a.Servers == 0 {
+		t.Errorf("one says %+v, the other %+v", a, b)
+	}
+	for _, s := range scalers {
+		if rate := s.current.Load().Models[model].Signals.Prompt.Last(time.Minute).Mean(); rate < 7900 || rate > 8100 {
+			t.Errorf("demand of %.0f tokens/s, asked were 8000 of both together", rate)
+		}
+	}
+	r.Kill()
+	c.pass(time.Minute)
+	if err := scalers[0].step(t.Context()); err == nil {
+		t.Error("decided without the other's demand")
+	}
+	if kept := published[0]["prefill"]; kept != a {
+		t.Errorf("%+v became %+v, it must grow old instead", a, kept)
+	}
+}
+
+func TestMemory_LearnsTheColdStart(t *testing.T) {
+	c := newClock()
+	m := &memory{ColdStart: 2 * time.Minute}
+	want := Plan{Prefill: Want{Servers: 3}, Decode: Want{Servers: 1}, Known: true}
+	there := Signals{Prefill: Pool{Ready: 2}, Decode: Pool{Ready: 1}}
+	m.await(want, &there, c.now())
+	if got := m.pending(0, 1, c.now()); got != 1 {
+		t.Errorf("%d servers are starting, want 1", got)
+	}
+	if got := m.pending(0, 1, c.now().Add(7*time.Minute)); got != 0 {
+		t.Errorf("%d servers are starting after three cold starts", got)
+	}
+	c.pass(time.Minute)
+	there.Prefill.Ready = 3
+	m.await(want, &there, c.now())
+	if m.ColdStart != 105*time.Second || !m.Raised[0].IsZero() {
+		t.Errorf("cold start %v, want a quarter of the way to a minute", m.ColdStart)
+	}
+}

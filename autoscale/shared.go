@@ -1,0 +1,144 @@
+package autoscale
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The keys of autoscale in Redis, behind the configured prefix; the braces keep them
+// on one node of a cluster. All expire.
+//
+//	<prefix>{demand}          hash: by replica, what it measured; what is older than the
+//	                          bins that count is struck out
+//	<prefix>{demand}:decider  the replica that decides
+//	<prefix>{demand}:plans    what it decided
+const (
+	demandKey  = "{demand}"
+	deciderKey = "{demand}:decider"
+	plansKey   = "{demand}:plans"
+)
+
+// deciding is how long a replica decides without renewing it.
+const deciding = 15 * time.Second
+
+// Shared is where gateways add up their demand, and one of them decides for all. It is
+// nothing that a request waits for.
+type Shared struct {
+	client  redis.UniversalClient
+	prefix  string
+	replica string
+}
+
+// NewShared returns the place where replicas meet.
+func NewShared(client redis.UniversalClient, prefix, replica string) *Shared {
+	return &Shared{client: client, prefix: prefix, replica: replica}
+}
+
+// meet tells what this replica measured and returns what all did, this one included. A
+// replica that is gone stays in the sum for as long as its bins count.
+func (s *Shared) meet(ctx context.Context, own reading) ([]reading, error) {
+	text, err := json.Marshal(own)
+	if err != nil {
+		return nil, err
+	}
+	key := s.prefix + demandKey
+	var all *redis.MapStringStringCmd
+	_, err = s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.HSet(ctx, key, s.replica, text)
+		p.Expire(ctx, key, (keptBins+6)*Bin)
+		all = p.HGetAll(ctx, key)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("share demand: %w", err)
+	}
+	var readings []reading
+	var old []string
+	for replica, text := range all.Val() {
+		var r reading
+		if err := json.Unmarshal([]byte(text), &r); err != nil || own.At-r.At > int64(keptBins*Bin/time.Second) {
+			old = append(old, replica)
+			continue
+		}
+		if own.At-r.At > int64(goneAfter/time.Second) {
+			r.silent()
+		}
+		readings = append(readings, r)
+	}
+	if len(old) > 0 {
+		if err := s.client.HDel(ctx, key, old...).Err(); err != nil {
+			return nil, fmt.Errorf("strike out old demand: %w", err)
+		}
+	}
+	return readings, nil
+}
+
+// goneAfter is how long a replica that says nothing is believed to be there.
+const goneAfter = 15 * time.Second
+
+// silent is what counts of a replica that is gone: what was asked of it, but nobody
+// waits there any more.
+func (r *reading) silent() {
+	for _, m := range r.Models {
+		m.Waiting = work{}
+	}
+}
+
+// decides reports whether this replica decides for all. It is a plain lease: if two
+// hold it for a moment, the plan of the later one counts.
+func (s *Shared) decides(ctx context.Context) (bool, error) {
+	key := s.prefix + deciderKey
+	taken, err := s.client.SetNX(ctx, key, s.replica, deciding).Result()
+	if err != nil {
+		return false, fmt.Errorf("who decides: %w", err)
+	}
+	if taken {
+		return true, nil
+	}
+	who, err := s.client.Get(ctx, key).Result()
+	if errors.Is(err, redis.Nil) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("who decides: %w", err)
+	}
+	if who != s.replica {
+		return false, nil
+	}
+	if err := s.client.PExpire(ctx, key, deciding).Err(); err != nil {
+		return false, fmt.Errorf("go on deciding: %w", err)
+	}
+	return true, nil
+}
+
+// publish makes plans those of all; read returns them.
+func (s *Shared) publish(ctx context.Context, p plans) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if err := s.client.Set(ctx, s.prefix+plansKey, text, time.Hour).Err(); err != nil {
+		return fmt.Errorf("publish plans: %w", err)
+	}
+	return nil
+}
+
+func (s *Shared) read(ctx context.Context) (plans, error) {
+	var p plans
+	text, err := s.client.Get(ctx, s.prefix+plansKey).Bytes()
+	if errors.Is(err, redis.Nil) {
+		return p, nil
+	}
+	if err != nil {
+		return p, fmt.Errorf("read plans: %w", err)
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return p, fmt.Errorf("read plans: %w", err)
+	}
+	return p, nil
+}

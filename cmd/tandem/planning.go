@@ -1,0 +1,57 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// defaultScaling believes of servers what the fleet does.
+func defaultScaling() autoscale.Config {
+	cfg, believed := autoscale.DefaultConfig(), pools.Default()
+	cfg.Prior = autoscale.Capacity{Schema: 1, Prefill: believed.Prefill, Step: believed.Step, KVTokens: int(autoscale.UnknownKV)}
+	return cfg
+}
+
+func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
+	p := &c.Planner
+	fs.IntVar(&p.Prefill.Min, "scale-prefill-min", p.Prefill.Min, "fewest prefill `servers` that are wanted; 0 for both roles lets them go to zero")
+	fs.IntVar(&p.Prefill.Max, "scale-prefill-max", p.Prefill.Max, "most prefill `servers` that are wanted")
+	fs.IntVar(&p.Decode.Min, "scale-decode-min", p.Decode.Min, "fewest decode `servers` that are wanted")
+	fs.IntVar(&p.Decode.Max, "scale-decode-max", p.Decode.Max, "most decode `servers` that are wanted")
+	fs.DurationVar(&c.ITL, "scale-itl", c.ITL, "time between tokens that decode servers are planned for")
+	fs.DurationVar(&c.ColdStart, "cold-start", c.ColdStart, "time from wanting a server to its first request, until one was seen")
+	fs.DurationVar(&c.Every, "scale-interval", c.Every, "time between two decisions")
+	fs.DurationVar(&p.DownAfter, "scale-down-after", p.DownAfter, "time for which fewer servers must have been enough before one goes")
+	fs.DurationVar(&p.IdleAfter, "scale-idle-after", p.IdleAfter, "time without a request after which both roles go to zero, where they may")
+	fs.Float64Var(&p.Spare, "scale-spare", p.Spare, "standard deviations of ten seconds' demand that prefill has to spare")
+}
+
+// plan lets the gateway say how many servers its traffic needs.
+func (n *node) plan(reg *prometheus.Registry) {
+	meter := autoscale.NewMeter(time.Now)
+	n.server.WatchedBy(meter.Arrived)
+	var shared *autoscale.Shared
+	if n.redis != nil {
+		shared = autoscale.NewShared(n.redis, n.cfg.redis.prefix, n.cfg.redis.replicaName())
+	}
+	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
+	n.planner.Publish = n.tellKEDA
+	reg.MustRegister(n.planner)
+}
+
+// tellKEDA makes decisions what KEDA reads.
+func (n *node) tellKEDA(all []autoscale.Wanted) {
+	readings := make(map[keda.Pool]keda.Reading, len(all))
+	for _, w := range all {
+		readings[keda.Pool{Model: w.Model, Role: w.Role}] = keda.Reading{
+			Replicas: w.Servers, Held: w.Held, Reason: string(w.Reason), At: w.At,
+		}
+	}
+	n.board.Publish(readings)
+}
