@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/loadtest/e2e/load"
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
@@ -21,7 +22,7 @@ func TestKillPrefill(t *testing.T) {
 	waitFor(t, demo, "the demo to be ready", readyWithin, answers("http://"+admin+"/readyz"))
 	victim := prefillPID(t, demo)
 
-	load := startLoad(t, "http://"+listen, 20, 30*time.Second)
+	run := load.Start(t, "http://"+listen, 20, 30*time.Second)
 	const before = 100 // requests, of some 600
 	waitFor(t, demo, fmt.Sprintf("%d answered requests", before), 30*time.Second, func() error {
 		n, err := answered("http://" + admin + "/metrics")
@@ -34,7 +35,7 @@ func TestKillPrefill(t *testing.T) {
 	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	load.check(t)
+	run.Check(t)
 }
 
 // prefillPID reads the process ID of a prefill server from what the demo prints.

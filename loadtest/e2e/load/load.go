@@ -1,4 +1,5 @@
-package e2e
+// Package load sends requests to a gateway while a test does something to it.
+package load
 
 import (
 	"bytes"
@@ -6,25 +7,28 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// loadRun is a running `tandem load`.
-type loadRun struct {
+// Run is a running `tandem load`.
+type Run struct {
+	Ended            chan struct{} // closed at its end
 	expected         int           // requests
-	ended            chan struct{} // closed at its end
 	report, progress bytes.Buffer  // read after ended, like err
 	err              error
 }
 
-// startLoad sends rps requests a second for a while.
-func startLoad(t *testing.T, url string, rps int, duration time.Duration) *loadRun {
+// Start sends rps requests a second for a while.
+func Start(t testing.TB, url string, rps int, duration time.Duration) *Run {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), duration+90*time.Second)
-	cmd := exec.CommandContext(ctx, "../../bin/tandem", "load",
+	cmd := exec.CommandContext(ctx, filepath.Join(process.Root(t), "bin/tandem"), "load",
 		"--url", url, "--rps", fmt.Sprint(rps), "--duration", duration.String(), "--json", "-")
-	l := &loadRun{expected: int(duration.Seconds()) * rps, ended: make(chan struct{})}
+	l := &Run{expected: int(duration.Seconds()) * rps, Ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &l.report, &l.progress
 	if err := cmd.Start(); err != nil {
 		cancel()
@@ -32,20 +36,20 @@ func startLoad(t *testing.T, url string, rps int, duration time.Duration) *loadR
 	}
 	go func() {
 		l.err = cmd.Wait()
-		close(l.ended)
+		close(l.Ended)
 	}()
 	t.Cleanup(func() {
 		cancel()
-		<-l.ended
+		<-l.Ended
 	})
 	return l
 }
 
-// check waits for the end and demands that about as many requests as expected
+// Check waits for the end and demands that about as many requests as expected
 // arrived and every one of them was answered.
-func (l *loadRun) check(t *testing.T) {
+func (l *Run) Check(t testing.TB) {
 	t.Helper()
-	<-l.ended
+	<-l.Ended
 	if l.err != nil {
 		t.Fatalf("tandem load: %v\n%s\n%s", l.err, l.report.String(), l.progress.String())
 	}
