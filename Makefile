@@ -32,13 +32,18 @@ check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities,
 .PHONY: e2e
 e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that nobody here wrote (<= 25 min cold)
 	.ci/e2e-parts
-	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./...
+	cd loadtest/e2e && go test -v -count=1 -timeout 15m .
 	cd loadtest/e2e/keda && CGO_ENABLED=0 go test -v -count=1 -timeout 10m ./...
 	@[ ! -x .cache/e2e/valkey-server ] || $(MAKE) valkey
 
 .PHONY: valkey
 valkey: # the tests that use Redis, on Valkey
 	REDIS_SERVER=$(CURDIR)/.cache/e2e/valkey-server go test -count=1 -timeout 5m -run 'Redis|Replica|Shared|Follow' ./cmd/tandem ./kvstate ./pools
+
+.PHONY: keda
+keda: deps-e2e build ## scale a deployment by KEDA's operator and adapter on a real control plane (<= 25 min cold)
+	.ci/e2e-parts keda
+	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./loop
 
 .PHONY: bench
 bench: deps-build ## the Go benchmarks, one second each, with allocations

@@ -7,6 +7,10 @@
 // server. The same calls therefore also run against `tandem engine`, which can, and
 // which breaks a stream on request.
 //
+// Kubernetes is real as well: package cluster starts a control plane, in which package
+// deployed runs deploy/kustomize, its pods being processes. Package loop, run by
+// `make keda`, adds KEDA's operator; module keda runs KEDA's scalers alone.
+//
 // The package is a module of its own, so that the SDK does not become a dependency
 // of the gateway, and all of it is tests: run them with `make e2e`, which first
 // builds the parts into .cache/e2e.

@@ -25,6 +25,9 @@ type Running interface {
 	Stop() error
 }
 
+// ErrLater is for pods that cannot run yet: they are tried again.
+var ErrLater = errors.New("not yet")
+
 // kubelet stands in for scheduler and nodes: it binds pods to nodes in turn, gives
 // each an address of this machine, runs it, and says when it is ready and gone. One
 // goroutine does all but stopping.
@@ -107,9 +110,9 @@ func (k *kubelet) loop(ctx context.Context) {
 }
 
 // note keeps an error for the end of the test. That a pod is gone or has changed
-// since it was listed is none.
+// since it was listed is none, nor that it must wait.
 func (k *kubelet) note(err error) {
-	if err == nil || isStale(err) {
+	if err == nil || isStale(err) || errors.Is(err, ErrLater) {
 		return
 	}
 	k.mu.Lock()

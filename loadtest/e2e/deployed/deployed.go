@@ -85,7 +85,7 @@ func (d *Deployment) run(pod cluster.Pod) (cluster.Running, error) {
 	case "tandem":
 		redis, err := d.Cluster.Pods(Namespace, "app.kubernetes.io/name=redis")
 		if err != nil || len(redis) == 0 || redis[0].Status.PodIP == "" {
-			return nil, errors.Join(errors.New("the gateway wants a Redis"), err)
+			return nil, errors.Join(cluster.ErrLater, err)
 		}
 		// Service names and the mounted token are what a node would add.
 		places := strings.NewReplacer("--listen=:", "--listen="+ip+":", "--admin=:", "--admin="+ip+":", "--scaler=:", "--scaler="+ip+":", "--redis=redis:", "--redis="+redis[0].Status.PodIP+":")
