@@ -29,7 +29,7 @@ const (
 type loop struct {
 	*deployed.Deployment
 	whole       *testing.T // the test that processes live as long as
-	grpc, admin string // the scaler's addresses
+	grpc, admin string     // the scaler's addresses
 	say         io.WriteCloser
 	stop        func()
 	wanted      []string // lines, said again after a restart
