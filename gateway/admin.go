@@ -17,8 +17,8 @@ import (
 // explainLimit is how many alternatives of a choice are shown.
 const explainLimit = 64
 
-// Admin is the handler of the admin port: readiness, metrics, and why requests
-// went where they did. It is not for clients.
+// Admin is the handler of the admin port: readiness, metrics, why requests went
+// where they did, and which servers drain. It is not for clients.
 func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, draining func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
@@ -43,6 +43,18 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 		}
 		writeJSON(w, describeDecision(&o.Cost, d))
 	})
+	for method, drain := range map[string]bool{http.MethodPost: true, http.MethodDelete: false} {
+		// A server's ID may have a rank: host:port/dp1.
+		mux.HandleFunc(method+" /drain/{id...}", func(w http.ResponseWriter, r *http.Request) {
+			id := r.PathValue("id")
+			if !fleet.SetDrain(id, drain) {
+				http.Error(w, "there is no such server; /debug/servers names them", http.StatusNotFound)
+				return
+			}
+			o.Log.Info("drain set by an operator", "server", id, "drain", drain)
+			w.WriteHeader(http.StatusNoContent)
+		})
+	}
 	return mux
 }
 
@@ -107,7 +119,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 		h := s.Health()
 		status := ServerStatus{
 			ID: s.ID(), Role: s.Role.String(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
-			Up: h.Up, Draining: s.Drain, Reason: h.Reason, Models: []string{},
+			Up: h.Up, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),
 		}

@@ -24,7 +24,7 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 	var last *group // whose members mostly follow each other
 	lastUp := true
 	for _, s := range servers {
-		if !s.Role.Serves(leg) || s.Drain {
+		if !s.Role.Serves(leg) || s.Drains() {
 			continue
 		}
 		if !s.health.Load().Up || !s.Serves(model, now) {

@@ -30,7 +30,7 @@ type Lease struct {
 // Claim takes a place for one leg. With anyway set the breaker is not asked and
 // hears no verdict: panic mode, in which a doubtful server is better than none.
 func (s *Server) Claim(leg Role, work Work, anyway bool) (*Lease, error) {
-	if s.Drain || !s.Role.Serves(leg) {
+	if s.Drains() || !s.Role.Serves(leg) {
 		return nil, fmt.Errorf("%s for %s: %w", s.id, leg, ErrRefused)
 	}
 	now := time.Now()

@@ -21,6 +21,7 @@ type live struct {
 	engineVersion atomic.Uint64
 	busyUntil     atomic.Int64 // unix ns; the engine asked to be left alone until then
 	breakers      [2]*breaker  // prefill, decode
+	drained       atomic.Bool  // an operator lets it drain
 	ramps         [2]atomic.Pointer[ramp]
 	downSince     atomic.Int64 // unix ns; 0 while up, and before the server was ever up
 	recheck       chan struct{}

@@ -1,0 +1,24 @@
+package pools
+
+// Drains reports whether the server takes no new request: its source says so (file,
+// label), or an operator does.
+func (s *Server) Drains() bool { return s.Drain || s.drained.Load() }
+
+// SetDrain lets a server drain, or take requests again, until it is said otherwise
+// or this gateway ends; it outlives reloads. Servers of one group drain together.
+// What its source says stands beside it. false: there is no such server.
+func (f *Fleet) SetDrain(id string, drain bool) bool {
+	for _, s := range f.Servers() {
+		if s.id != id {
+			continue
+		}
+		s.drained.Store(drain)
+		if g := s.group.Load(); g != nil {
+			for _, m := range g.members {
+				m.drained.Store(drain)
+			}
+		}
+		return true
+	}
+	return false
+}
