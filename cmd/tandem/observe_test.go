@@ -211,17 +211,17 @@ func TestObserve_NothingLeaks(t *testing.T) {
 		faultTimeouts(cfg)
 		cfg.gateway.ExposePair = false
 	}})
-	secret := strings.Replace(chatBody(""), "Two riders", "canary-prompt", 1)
-	served := c.post("/v1/chat/completions", secret, "Authorization", "Bearer canary-key")
+	secret := strings.Replace(chatBody(""), "Two riders", "hush-prompt", 1)
+	served := c.post("/v1/chat/completions", secret, "Authorization", "Bearer hush-key")
 	for _, e := range append(c.prefill, c.decode...) {
 		e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502})
 	}
-	failed := c.post("/v1/chat/completions", secret, "Authorization", "Bearer canary-key")
+	failed := c.post("/v1/chat/completions", secret, "Authorization", "Bearer hush-key")
 	if failed.status != 502 {
 		t.Fatalf("%d %s", failed.status, failed.body)
 	}
 	for name, text := range map[string]string{"log": log.String(), "metrics": c.get("/metrics").body, "error": failed.body} {
-		if strings.Contains(text, "canary") {
+		if strings.Contains(text, "hush-") {
 			t.Errorf("%s holds a secret", name)
 		}
 	}
