@@ -123,6 +123,9 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if req, err = parse(x.dialect, takeBody(c)); err != nil {
 		return nil, err
 	}
+	if req.Model == "" {
+		req.Model = x.server.nativeModel()
+	}
 	req.ID, req.Header = x.id, engineHeader(c, x.server.door.Open())
 	if err = x.grant(c, req); err != nil {
 		return nil, err

@@ -41,7 +41,11 @@ func parse(d *pd.Dialect, raw []byte) (*pd.Request, error) {
 	}
 	req := &pd.Request{Dialect: d, Body: body, OutputTokens: defaultOutput}
 	var ok bool
-	if req.Model, ok = body.Get("model").String(); !ok || req.Model == "" {
+	req.Model, ok = body.Get("model").String()
+	if d.Native {
+		return req, readNative(req)
+	}
+	if !ok || req.Model == "" {
 		return nil, invalid("model", "The field model must be a string that names a model.")
 	}
 	if !d.Split {

@@ -98,7 +98,11 @@ func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server
 	})
 	s.app.Use(recover.New()) // for the small handlers; requests recover by themselves
 	for _, d := range pd.Dialects() {
-		s.app.Post(d.Path, func(c *fiber.Ctx) error { return s.handle(c, d) })
+		serve := s.handle
+		if d.Native {
+			serve = s.native
+		}
+		s.app.Post(d.Path, func(c *fiber.Ctx) error { return serve(c, d) })
 	}
 	s.app.Get("/v1/models", s.models)
 	s.app.Get("/v1/models/:id", s.model)

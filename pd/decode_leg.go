@@ -59,6 +59,10 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 	if len(data) == 0 || scan.document() != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
 	}
+	data, err := a.handoff.complete(ctx, data)
+	if err != nil {
+		return nil, failedSend(ctx, leg, server.ID(), err)
+	}
 	a.decode.Settle(nil)
 	usage, _ := j.req.Dialect.readUsage(data)
 	if usage.Cached.Known {
@@ -112,7 +116,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, cached: a.cachedTokens, hideUsage: j.req.HideUsage,
-		onGap: pace.gap, story: j.story,
+		onGap: pace.gap, story: j.story, handoff: a.handoff,
 	}
 	if err := s.open(); err != nil {
 		_ = resp.Body.Close()

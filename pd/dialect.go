@@ -15,6 +15,8 @@ type Dialect struct {
 
 	// Split requests run as a prefill and a decode; others go to one server.
 	Split bool
+	// Native is an engine's own API, which only some servers speak.
+	Native bool
 	// limits are the fields that bound the output. The first is always set on the
 	// prefill leg, the others only where the client sent them.
 	limits []string
@@ -83,7 +85,7 @@ var (
 
 // Dialects lists them all.
 func Dialects() []*Dialect {
-	return []*Dialect{Chat, Completions, Responses, Messages, Embeddings, Tokenize, Detokenize}
+	return []*Dialect{Chat, Completions, Responses, Messages, Generate, Embeddings, Tokenize, Detokenize}
 }
 
 func single(name, path string) *Dialect {

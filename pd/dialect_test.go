@@ -189,11 +189,11 @@ func TestNIXL_NoHandoffIsNormal(t *testing.T) {
 
 func TestPrefill_AnAnswerIsAnObject(t *testing.T) {
 	for _, answer := range []string{``, `<html>`, `[]`, `{"id":`, `{"a":` + strings.Repeat("[", 100_000)} {
-		if isObject([]byte(answer)) {
+		if Chat.isAnswer([]byte(answer)) {
 			t.Errorf("%.20q passed for an answer", answer)
 		}
 	}
-	if !isObject([]byte(` {"id":"x"}`)) {
+	if !Chat.isAnswer([]byte(` {"id":"x"}`)) {
 		t.Error("an object did not pass")
 	}
 }

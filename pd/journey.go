@@ -213,7 +213,7 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 // cannot serve a request whole always run as pairs.
 func (j *journey) mayPair(s *pools.Server) bool {
 	c := connectorOf(s)
-	if !c.pairs || !j.req.Dialect.Split || j.alone && c.alone {
+	if !c.pairs || !j.req.Dialect.Split || j.alone && c.alone || j.req.Dialect.Native && !s.Native {
 		return false
 	}
 	return c.dialects == nil || slices.Contains(c.dialects, j.req.Dialect)
@@ -222,6 +222,9 @@ func (j *journey) mayPair(s *pools.Server) bool {
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
 func (j *journey) mayRunAlone(s *pools.Server) bool {
+	if j.req.Dialect.Native && !s.Native {
+		return false
+	}
 	return connectorOf(s).alone || !j.req.Dialect.Split
 }
 

@@ -28,7 +28,8 @@ type legStream struct {
 	cached    func() cachedTokens // as known now
 	server    *pools.Server
 	hideUsage bool
-	story     *story // what could be continued elsewhere; nil where it cannot
+	handoff   *Handoff // nil without one
+	story     *story   // what could be continued elsewhere; nil where it cannot
 
 	pending []byte // transformed events up to the first content, not yet returned
 	opened  bool   // the first content event was read
@@ -121,7 +122,11 @@ func (s *legStream) transform(ev sseEvent) ([]byte, error) {
 			return nil, nil
 		}
 	}
-	data, err := s.dialect.cleanAnswer(ev.Data, s.clientCached())
+	data, err := s.handoff.complete(s.ctx, ev.Data)
+	if err != nil {
+		return nil, s.broken(err)
+	}
+	data, err = s.dialect.cleanAnswer(data, s.clientCached())
 	if err != nil {
 		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
 	}

@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 )
 
-var errNoObject = errors.New("prefill's answer is no JSON object")
+var errNoAnswer = errors.New("prefill's answer is not JSON")
 
 // prefill runs the prefill leg, completes the hand-off from its answer, and gives its
 // place back.
@@ -22,8 +22,8 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t 
 
 	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
 	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.id, t.connector().prefill(t))
-	if failed == nil && !isObject(body) {
-		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoObject}
+	if failed == nil && !j.req.Dialect.isAnswer(body) {
+		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
 	if failed != nil {
 		o.blame(a.prefill, j, a, failed)
@@ -46,7 +46,10 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t 
 	return nil
 }
 
-func isObject(answer []byte) bool {
+// isAnswer reports whether a prefill server said something: an object, or the list of
+// them with which SGLang's own API answers a batch.
+func (d *Dialect) isAnswer(answer []byte) bool {
 	scan := scanner{raw: answer}
-	return scan.next() == '{' && scan.document() == nil
+	first := scan.next()
+	return (first == '{' || d.Native && first == '[') && scan.document() == nil
 }

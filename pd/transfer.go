@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,7 @@ type Handoff struct {
 
 	leg    legRequest               // decode's
 	final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
+	told   chan []byte              // prefill's answer, where decode's is not whole without it; nil: it is
 	prompt atomic.Pointer[coverage] // nil until prefill has answered
 }
 
@@ -73,7 +75,11 @@ func (t *transfer) connector() *connector { return connectorOf(t.to) }
 
 // handoff begins one, before any leg is sent.
 func (t *transfer) handoff() *Handoff {
-	return &Handoff{From: t.from, Created: time.Now(), Attempt: t.id}
+	h := &Handoff{From: t.from, Created: time.Now(), Attempt: t.id}
+	if t.connector().together && t.req.wantsInputLogprobs() {
+		h.told = make(chan []byte, 1)
+	}
+	return h
 }
 
 // take completes the hand-off from prefill's answer. Where both legs run together
@@ -95,4 +101,23 @@ func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
 		}
 	}
 	h.prompt.Store(&told)
+	if h.told != nil {
+		h.told <- answer
+	}
+}
+
+// complete returns decode's answer, or an event of it, with what only prefill knows.
+// The first call waits for prefill, which has answered by then or is about to; the
+// context ends with the leg.
+func (h *Handoff) complete(ctx context.Context, data []byte) ([]byte, error) {
+	if h == nil || h.told == nil {
+		return data, nil
+	}
+	select {
+	case answer := <-h.told:
+		h.told <- answer // for the next event
+		return withInputLogprobs(data, answer), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }

@@ -25,7 +25,7 @@ type Usage struct {
 
 // readUsage returns the usage in a body or event, false if it has none.
 func (d *Dialect) readUsage(data []byte) (Usage, bool) {
-	if !bytes.Contains(data, []byte(`"usage"`)) {
+	if !bytes.Contains(data, []byte(d.usageKey())) {
 		return Usage{}, false
 	}
 	for _, place := range d.usages {
@@ -42,6 +42,14 @@ func (d *Dialect) readUsage(data []byte) (Usage, bool) {
 	return Usage{}, false
 }
 
+// usageKey is in every body or event that has a usage.
+func (d *Dialect) usageKey() string {
+	if d.Native {
+		return `"meta_info"`
+	}
+	return `"usage"`
+}
+
 func count(r gjson.Result) Count {
 	if r.Type != gjson.Number || r.Int() < 0 {
 		return Count{}
@@ -54,7 +62,7 @@ func count(r gjson.Result) Count {
 // itself when nothing changes, and an error for what it cannot read: that must not pass.
 func (d *Dialect) cleanAnswer(data []byte, cached cachedTokens) ([]byte, error) {
 	transfer := bytes.Contains(data, []byte(handoffField))
-	usage := cached.override && bytes.Contains(data, []byte(`"usage"`))
+	usage := cached.override && bytes.Contains(data, []byte(d.usageKey()))
 	if !transfer && !usage {
 		return data, nil
 	}

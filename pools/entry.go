@@ -16,6 +16,7 @@ type Entry struct {
 	KVAddress string `yaml:"kv-address" json:"kv-address,omitempty"`
 	Weights   string `yaml:"weights" json:"weights,omitempty"`
 	Group     string `yaml:"group" json:"group,omitempty"`
+	Native    bool   `yaml:"native" json:"native,omitempty"`
 	Layout    string `yaml:"layout" json:"layout,omitempty"`
 	Metrics   string `yaml:"metrics" json:"metrics,omitempty"`
 	ORCA      string `yaml:"orca" json:"orca,omitempty"`
@@ -40,7 +41,7 @@ func (e Entry) Spec(role Role) Spec {
 	}
 	return Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: role, Connector: e.Connector,
-		KVAddress: e.KVAddress, Group: e.Group, Weights: e.Weights, Layout: e.Layout,
+		KVAddress: e.KVAddress, Group: e.Group, Native: e.Native, Weights: e.Weights, Layout: e.Layout,
 		Metrics: e.Metrics, ORCA: e.ORCA, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
 		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind, EventRanks: e.EventRanks,
 	}

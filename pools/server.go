@@ -44,6 +44,7 @@ type Spec struct {
 	KVAddress string // host:port where other engines reach its KV; empty: see KVHostPort
 	Weights   string // version of the weights; servers of different ones are not paired
 	Layout    string // likewise whatever else the KV depends on: engine version, dtype
+	Native    bool   // it speaks SGLang's own API, /generate
 	Group     string // servers of one step in lockstep; empty: it steps by itself
 	Host      string // topology labels; empty is unknown
 	Rack      string

@@ -256,3 +256,79 @@ func TestSGLang_CachedTokensArePrefills(t *testing.T) {
 		}
 	}
 }
+
+// newNative has SGLang servers whose own API is open.
+func newNative(t *testing.T) *cluster {
+	return newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
+		for i := range cfg.servers[:2] {
+			cfg.servers[i].specs[0].Native = true
+		}
+	}})
+}
+
+func TestSGLang_GenerateMergesLogprobsOfBothLegs(t *testing.T) {
+	c := newNative(t)
+	whole := startTestEngine(t, engine.RoleBoth, sglangEngine) // prefills and decodes: the truth
+	prompts := fmt.Sprintf(`["the river and the city",%q]`, longPrompt[:300])
+	for _, body := range []string{
+		`{"text":"the river and the city of stone","sampling_params":{"max_new_tokens":7}}`,
+		`{"text":"the river and the city of stone","return_logprob":true,"logprob_start_len":0,"sampling_params":{"max_new_tokens":7}}`,
+		`{"text":"the river and the city of stone","return_logprob":true,"logprob_start_len":2,"stream":true,"sampling_params":{"max_new_tokens":7}}`,
+		`{"text":` + prompts + `,"return_logprob":true,"logprob_start_len":0,"sampling_params":{"max_new_tokens":4}}`,
+		`{"input_ids":[17,18,19,20,21,22],"stream":true,"sampling_params":{"max_new_tokens":4}}`,
+	} {
+		got, want := c.post("/generate", body), askEngine(t, whole, "/generate", body)
+		if got.status != 200 || got.err != nil || len(got.events) != len(want.events) {
+			t.Fatalf("%s: %d %v %s", body, got.status, got.err, got.body)
+		}
+		for i, answer := range append(got.events, got.body) {
+			truth := append(want.events, want.body)[i]
+			if i == len(got.events) && len(got.events) > 0 {
+				break
+			}
+			for _, path := range []string{"text", "output_ids", "meta_info.input_token_logprobs", "meta_info.output_token_logprobs", "meta_info.finish_reason",
+				"#.text", "#.meta_info.input_token_logprobs", "#.meta_info.output_token_logprobs"} {
+				if a, b := gjson.Get(answer, path).Raw, gjson.Get(truth, path).Raw; a != b {
+					t.Errorf("%.60s: %s is %.200s, want %.200s", body, path, a, b)
+				}
+			}
+		}
+	}
+	c.nothingIsLeft(6)
+}
+
+func TestSGLang_GenerateIsOpenOnlyWhereAPoolSaysSo(t *testing.T) {
+	closed := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	if got := closed.post("/generate", `{"text":"hi"}`); got.status != 404 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	c := newNative(t)
+	got := c.post("/generate", `{"text":"the river","rid":"x","lora_path":"/etc/passwd","custom_logit_processor":"code","bootstrap_room":1,"model":"test-model","sampling_params":{"max_new_tokens":2}}`)
+	if got.status != 200 {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	for _, r := range append(requests(c.prefill, "/generate"), requests(c.decode, "/generate")...) {
+		for _, field := range []string{"rid", "lora_path", "custom_logit_processor", "model"} {
+			if gjson.Get(r.Body, field).Exists() {
+				t.Errorf("%s reached an engine: %s", field, r.Body)
+			}
+		}
+		if gjson.Get(r.Body, "bootstrap_room").Int() == 1 {
+			t.Error("a client chose the room")
+		}
+	}
+	for _, body := range []string{`{}`, `{"text":7}`, `{"text":[]}`, `{"text":"x","stream":"yes"}`, `{"text":"x","model":"other"}`} {
+		if got := c.post("/generate", body); got.status != 400 && got.status != 404 {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
+	}
+}
+
+func TestSGLang_GenerateThatBreaksIsAnError(t *testing.T) {
+	c := newNative(t)
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 3})
+	got := c.post("/generate", `{"text":"the river and the city of stone","stream":true,"sampling_params":{"max_new_tokens":9,"ignore_eos":true}}`)
+	if last := got.events[len(got.events)-1]; got.status != 200 || !gjson.Get(last, "error.message").Exists() {
+		t.Errorf("%d %q", got.status, got.events)
+	}
+}

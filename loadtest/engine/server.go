@@ -67,6 +67,7 @@ func (e *Engine) routes() map[string]route {
 	}
 	if e.cfg.Connector == ConnectorSGLang {
 		routes["GET /health_generate"] = route{pathModel, (*Engine).healthGenerate}
+		routes["POST /generate"] = route{pathModel, (*Engine).generate}
 	}
 	if e.cfg.Embeddings {
 		routes["POST /v1/embeddings"] = route{pathModel, (*Engine).embeddings}

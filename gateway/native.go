@@ -1,0 +1,86 @@
+package gateway
+
+import (
+	"slices"
+
+	"github.com/gofiber/fiber/v2"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// nativeFields are what clients may send to SGLang's own API. Others name files, hold
+// code, or steer the engine.
+var nativeFields = []string{
+	"model", "text", "input_ids", "sampling_params", "stream", "return_logprob",
+	"logprob_start_len", "top_logprobs_num", "token_ids_logprob", "return_text_in_logprobs",
+}
+
+// native answers SGLang's own API where some server says that it speaks it.
+func (s *Server) native(c *fiber.Ctx, d *pd.Dialect) error {
+	for _, server := range s.fleet.Servers() {
+		if server.Native {
+			return s.handle(c, d)
+		}
+	}
+	return fiber.ErrNotFound
+}
+
+// nativeModel is the model of a request that names none: that of the native servers.
+func (s *Server) nativeModel() string {
+	for _, server := range s.fleet.Servers() {
+		if !server.Native {
+			continue
+		}
+		for _, m := range server.Health().Models {
+			if m.Parent == "" {
+				return m.ID
+			}
+		}
+	}
+	return ""
+}
+
+// readNative reads a request to SGLang's own API. The model stays empty where the
+// client names none.
+func readNative(req *pd.Request) error {
+	var edits []pd.Edit
+	for _, key := range req.Body.Keys() {
+		if !slices.Contains(nativeFields, key) || key == "model" {
+			edits = append(edits, pd.Edit{Key: key})
+		}
+	}
+	req.Body = req.Body.With(edits...)
+	prompts := 1
+	field := "text"
+	if req.Body.Get(field).Null() {
+		field = "input_ids"
+	}
+	value := req.Body.Get(field)
+	elements, isArray := value.Array()
+	_, isText := value.String()
+	switch {
+	case !isText && len(elements) == 0:
+		return invalid(field, "The field text must be a string or an array, or input_ids an array.")
+	case isArray && !isNumber(elements[0]):
+		prompts = len(elements)
+		req.PromptTokens = approximateTokens(len(value))
+	case isArray:
+		req.PromptTokens = len(elements)
+	default:
+		req.PromptTokens = approximateTokens(len(value))
+	}
+	samples := int64(1)
+	if params, ok := req.Body.Get("sampling_params").Object(); ok {
+		if n, ok := params.Get("max_new_tokens").Int(); ok {
+			req.OutputTokens = int(min(max(n, 0), defaultOutput))
+		}
+		if n, ok := params.Get("n").Int(); ok && n > 1 {
+			samples = min(n, maxAnswers)
+		}
+	}
+	req.Answers = min(prompts*int(samples), maxAnswers)
+	if req.Stream, isText = req.Body.Get("stream").Bool(); !req.Body.Get("stream").Null() && !isText {
+		return invalid("stream", "The field stream must be true or false.")
+	}
+	return nil
+}
