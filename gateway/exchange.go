@@ -157,8 +157,10 @@ func takeBody(c *fiber.Ctx) []byte {
 // knownModel refuses models that nobody serves, and answers that no server of
 // the model could hold.
 func (x *exchange) knownModel(req *pd.Request) error {
-	m, served := x.server.fleet.Model(req.Model)
-	if served && x.key.May(req.Model) {
+	allowed := x.key.May(req.Model) // of an alias: that name, whatever is behind it
+	served := x.server.unalias(req)
+	m, known := x.server.fleet.Model(req.Model)
+	if served && known && allowed {
 		x.model = m.ID
 		if most := m.MaxModelLen; most > 0 && req.MaxOutput >= most {
 			return invalid(req.MaxField, "This model's maximum context length is %d tokens; %s is %d.", most, req.MaxField, req.MaxOutput)

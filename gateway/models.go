@@ -35,7 +35,12 @@ func (s *Server) models(c *fiber.Ctx) error {
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
 	for _, m := range s.fleet.Models() {
-		if key.May(m.ID) {
+		if _, alias := s.alias(m.ID); key.May(m.ID) && !alias {
+			list.Data = append(list.Data, describe(m))
+		}
+	}
+	for _, a := range s.cfg.Aliases {
+		if m, served := s.modelOf(a.Name); served && key.May(a.Name) {
 			list.Data = append(list.Data, describe(m))
 		}
 	}
@@ -48,7 +53,7 @@ func (s *Server) model(c *fiber.Ctx) error {
 		return s.decline(c, err)
 	}
 	id, err := url.PathUnescape(c.Params("id"))
-	if m, served := s.fleet.Model(id); err == nil && served && key.May(m.ID) {
+	if m, served := s.modelOf(id); err == nil && served && key.May(m.ID) {
 		return c.JSON(describe(m))
 	}
 	return s.decline(c, errUnknownModel)

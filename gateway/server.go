@@ -26,7 +26,8 @@ type Config struct {
 	ConnIdle     time.Duration // keep-alive connections between requests
 	WriteTimeout time.Duration // for one piece of an answer to be taken by the client
 	ExposePair   bool          // tell clients which servers answered
-	TenantLabels int           // tenants that metrics name; others are one
+	Aliases      []Alias
+	TenantLabels int // tenants that metrics name; others are one
 }
 
 // DefaultConfig leaves room for long prompts and images.

@@ -40,6 +40,7 @@ type config struct {
 	kv       localityConfig
 	scaling  autoscale.Config
 
+	aliases      []string // as gateway.ParseAlias reads them
 	loadMetrics  []string // entries of pools.LoadTables
 	capacity     string   // file
 	adapters     []string // as pools.ParseAdapter reads them
@@ -119,6 +120,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval, "time between two probes of a server, and between two scrapes of its load")
 	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe")
+	fs.StringSliceVar(&c.aliases, "model-alias", c.aliases, "names for clients beside those of the models, as `name=model`, or name=model=90|other=10 for a split by weight; requests of one user or prompt_cache_key stay with one model")
 	fs.StringSliceVar(&c.loadMetrics, "load-metric", c.loadMetrics, "other names of an engine's load, as `engine.reading=series`: vllm.waiting=my_queue, triton.running=busy{kind=all}, mine.blocks=info[num_blocks]; an engine that is not known is read at /metrics")
 	fs.StringVar(&c.pools.ORCA, "orca", c.pools.ORCA, "`format` in which prefill legs ask engines for their load (ORCA): TEXT, JSON, BIN, or empty not to; vLLM logs a line for each")
 	fs.Float64Var(&c.pools.EjectShare, "eject-share", c.pools.EjectShare, "share of a pool that breakers may eject, `0..1`; beyond it all servers are used")
@@ -188,7 +190,7 @@ func (c *config) validate() error {
 	if u, err := url.Parse(c.otlp); c.otlp != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return fmt.Errorf("otlp-endpoint %q: want http://host:port", c.otlp)
 	}
-	if err := c.readPools(); err != nil {
+	if err := c.readModels(); err != nil {
 		return err
 	}
 	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
