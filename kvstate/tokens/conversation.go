@@ -1,6 +1,10 @@
 package tokens
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/tidwall/gjson"
+)
 
 // conversation is a chat of nothing but text, as a template gets it.
 type conversation struct {
@@ -74,7 +78,7 @@ func (c *conversation) read(turns []byte) bool {
 // in different ways.
 func textOf(raw []byte) (text string, ok bool) {
 	if len(raw) > 0 && raw[0] == '"' {
-		return text, json.Unmarshal(raw, &text) == nil
+		return gjson.ParseBytes(raw).Str, true // the body is known to be JSON
 	}
 	var parts []struct {
 		Type string  `json:"type"`
