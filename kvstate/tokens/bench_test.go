@@ -87,7 +87,8 @@ func BenchmarkTokens_EngineCold(b *testing.B) {
 	}
 }
 
-// Budget: 500 us: nearly all of a next turn was encoded before; the template is not.
+// Budget: 500 us, measured 440: nearly all of a next turn was encoded before; reading the
+// body and the template are not.
 func BenchmarkTokens_TokenizerWarm(b *testing.B) {
 	s := benchmarkSource(b, Tokenizer, nil)
 	run(b, s, Prompt{API: Chat, Body: chatBody(b, longTalk(b), nil)}, 16_000)
