@@ -8,8 +8,8 @@ import (
 // keptBins is how many bins of demand are remembered: fifteen minutes of them.
 const keptBins = 90
 
-// refusedFor is how long a refused request that comes again counts as a retry, and
-// mostRefused how many of them are remembered.
+// refusedFor is how long, at least, a refused request that comes again counts as a
+// retry, and mostRefused how many of them are remembered in such a time.
 const (
 	refusedFor  = time.Minute
 	mostRefused = 8192
@@ -27,7 +27,8 @@ type Meter struct {
 
 	mu      sync.Mutex // guards the rest
 	models  map[string]*demand
-	refused map[uint64]time.Time // by fingerprint
+	refused [2]map[uint64]bool // fingerprints: those of the running time, and of the one before
+	turned  time.Time          // when the running time began
 
 }
 
@@ -62,7 +63,7 @@ const firstOutput = 256
 
 // NewMeter returns a meter that has seen nothing. now is the clock.
 func NewMeter(now func() time.Time) *Meter {
-	return &Meter{now: now, models: make(map[string]*demand), refused: make(map[uint64]time.Time)}
+	return &Meter{now: now, models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
 }
 
 // Arrived counts a request. The caller says once when its first token is there, and
@@ -78,7 +79,7 @@ func (m *Meter) Arrived(model string, fingerprint uint64, promptTokens int) (ans
 		m.models[model] = d
 	}
 	compute := float64(promptTokens) * d.seen.Computed
-	if at, again := m.refused[fingerprint]; !again || now.Sub(at) > refusedFor {
+	if !m.retry(fingerprint, now) {
 		b := d.bins[binOf(now)]
 		b.Prompt, b.Output = b.Prompt+compute, b.Output+d.seen.Output
 		d.bins[binOf(now)] = b
@@ -131,18 +132,23 @@ func learn(mean *float64, sample float64, samples int) {
 	*mean += max(recently, 1/float64(samples+1)) * (sample - *mean)
 }
 
-// refuse remembers a refused request, and forgets those that no retry is expected of.
-func (m *Meter) refuse(fingerprint uint64) {
-	now := m.now()
-	if len(m.refused) >= mostRefused {
-		for f, at := range m.refused {
-			if now.Sub(at) > refusedFor {
-				delete(m.refused, f)
-			}
+// retry reports whether a request was refused lately. What was refused is forgotten by
+// halves, so that no refusal takes time for the others.
+func (m *Meter) retry(fingerprint uint64, now time.Time) bool {
+	if passed := now.Sub(m.turned); passed > refusedFor {
+		m.refused[1] = m.refused[0]
+		if passed > 2*refusedFor {
+			m.refused[1] = map[uint64]bool{}
 		}
+		m.refused[0], m.turned = map[uint64]bool{}, now
 	}
-	if len(m.refused) < mostRefused {
-		m.refused[fingerprint] = now
+	return m.refused[0][fingerprint] || m.refused[1][fingerprint]
+}
+
+// refuse remembers a refused request.
+func (m *Meter) refuse(fingerprint uint64) {
+	if len(m.refused[0]) < mostRefused {
+		m.refused[0][fingerprint] = true
 	}
 }
 

@@ -34,7 +34,7 @@ func TestMeter_RefusedIsDemandAndItsRetriesAreNot(t *testing.T) {
 	if d := demandOf(m, c, 2); math.Abs(d.prompt.Mean()-1500/20.0) > 1e-9 || d.waiting.Requests != 0 {
 		t.Errorf("%+v, want 1500 tokens in two bins", d)
 	}
-	c.pass(2 * time.Minute) // nobody retries after so long: it is new
+	c.pass(3 * time.Minute) // nobody retries after so long: it is new
 	m.Arrived("m", 7, 1000)
 	c.pass(Bin)
 	if d := demandOf(m, c, 1); d.prompt.Mean() != 100 || d.waiting.Requests != 1 || d.waiting.Prompt != 1000 {
@@ -109,7 +109,7 @@ func TestMeter_ForgetsOldBinsAndOldRefusals(t *testing.T) {
 		_, ended := m.Arrived("m", uint64(1e6+i), 10)
 		ended(-1, true)
 	}
-	if n := len(m.refused); n > mostRefused {
+	if n := len(m.refused[0]) + len(m.refused[1]); n > 2*mostRefused {
 		t.Errorf("%d refused requests are remembered", n)
 	}
 }

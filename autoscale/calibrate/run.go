@@ -26,6 +26,8 @@ type Config struct {
 	// ITL and Context are what the largest concurrency is looked for; ITL 0: it is not.
 	ITL     time.Duration
 	Context int // tokens of each sequence
+	// Transport carries the requests; nil: TCP.
+	Transport http.RoundTripper
 }
 
 // DefaultConfig takes about a minute on a fast server.
@@ -68,10 +70,13 @@ func Run(ctx context.Context, cfg Config, show Progress) (*autoscale.Capacity, e
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{MaxIdleConnsPerHost: 1024}
-	defer transport.CloseIdleConnections()
+	if cfg.Transport == nil {
+		own := &http.Transport{MaxIdleConnsPerHost: 1024}
+		defer own.CloseIdleConnections()
+		cfg.Transport = own
+	}
 	r := &run{cfg: cfg, show: show, client: &client{
-		http: &http.Client{Transport: transport}, url: strings.TrimRight(cfg.Server, "/"), key: cfg.Key, model: cfg.Model,
+		http: &http.Client{Transport: cfg.Transport}, url: strings.TrimRight(cfg.Server, "/"), key: cfg.Key, model: cfg.Model,
 	}}
 	for _, part := range []func(context.Context) error{r.describe, r.prefill, r.steps, r.largest} {
 		if err := part(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -11,8 +12,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tandem-gateway/tandem/autoscale"
@@ -20,36 +21,22 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
+var realTime = flag.Bool("real-time", false, "hold measurements of the simulated engine, over TCP and in real time, against its times")
+
 // The times of the simulated engine, as published for Dynamo's mocker
-// (ai-dynamo/dynamo lib/mocker/src/common/perf_model.rs), in seconds; slowed, so that
-// what the simulation itself takes of a shared machine matters less.
-func truePrefill(n float64) float64 {
-	return slowed * (4.209989e-07*n*n + 1.518344e-02*n + 16.50142) / 1e3
-}
+// (ai-dynamo/dynamo lib/mocker/src/common/perf_model.rs), in seconds.
+func truePrefill(n float64) float64 { return (4.209989e-07*n*n + 1.518344e-02*n + 16.50142) / 1e3 }
 
 func trueStep(kvShare float64) float64 {
-	return slowed * max(1, -25.74*kvShare*kvShare+54.01*kvShare+5.74) / 1e3
+	return max(1, -25.74*kvShare*kvShare+54.01*kvShare+5.74) / 1e3
 }
 
-const slowed = 1.5
-
-// What is measured from outside is within a tenth of what the simulated engine is
-// made to take. The engine is measured in real time, and a busy machine can only add:
-// it is tried up to three times.
+// In virtual time, where nothing else takes any, what is measured is within a tenth
+// of what the engine is made to take.
 func TestRun_WithinATenthOfTheTruth(t *testing.T) {
-	settings := engine.Default()
-	settings.Blocks, settings.MaxModelLen, settings.MaxBatchedTokens = 2048, 8192, 8192
-	settings.TimeScale = slowed
-	e, err := engine.Start(t.Context(), settings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = e.Close() }()
-	kv := settings.Blocks * settings.BlockSize
-
-	cfg := Config{Server: e.URL(), Budget: 300_000, ITL: 30 * time.Millisecond, Context: 500}
-	var off []string
-	for range 3 {
+	synctest.Test(t, func(t *testing.T) {
+		e := newVirtualEngine(t, 65536)
+		cfg := Config{Server: "http://virtual", Budget: 600_000, ITL: 20 * time.Millisecond, Context: 1000, Transport: e}
 		last := 0
 		c, err := Run(t.Context(), cfg, func(spent, budget int, _ string) {
 			if spent < last || spent > budget {
@@ -60,15 +47,43 @@ func TestRun_WithinATenthOfTheTruth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		readsBack(t, c)
-		if c.KVTokens != kv || c.Model != settings.Model {
-			t.Fatalf("KV of %d tokens for %s, want %d for %s", c.KVTokens, c.Model, kv, settings.Model)
+		for _, off := range deviations(t, c, cfg, 1) {
+			t.Error(off)
 		}
-		if off = deviations(t, c, cfg, settings.BlockSize); len(off) == 0 {
-			return
+	})
+}
+
+// The same of the simulated engine itself. It runs in real time, to which a busy
+// machine adds: make test only looks that all of it is measured, and a machine at
+// rest how well, with -real-time.
+func TestRun_SimulatedEngine(t *testing.T) {
+	settings := engine.Default()
+	settings.Blocks, settings.MaxModelLen, settings.MaxBatchedTokens = 4096, 16384, 16384
+	if !*realTime {
+		settings.TimeScale = 0.1
+	}
+	e, err := engine.Start(t.Context(), settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Close() }()
+	cfg := Config{Server: e.URL(), Budget: 600_000, ITL: 20 * time.Millisecond, Context: 1000}
+	c, err := Run(t.Context(), cfg, func(int, int, string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kv := settings.Blocks * settings.BlockSize; c.KVTokens != kv || c.Model != settings.Model {
+		t.Errorf("KV of %d tokens for %s, want %d for %s", c.KVTokens, c.Model, kv, settings.Model)
+	}
+	if len(c.PrefillPoints) < 5 || len(c.StepPoints) < 6 {
+		t.Errorf("%d prefills and %d steps were measured", len(c.PrefillPoints), len(c.StepPoints))
+	}
+	readsBack(t, c)
+	if *realTime {
+		for _, off := range deviations(t, c, cfg, settings.BlockSize) {
+			t.Error(off)
 		}
 	}
-	t.Errorf("three times more than a tenth off: %s", strings.Join(off, "; "))
 }
 
 // deviations are the figures that are more than a tenth off.
@@ -81,7 +96,7 @@ func deviations(t *testing.T, c *autoscale.Capacity, cfg Config, block int) (off
 		}
 	}
 	share := func(tokens, sequences int) float64 { // the last block of each is half full
-		return float64(tokens+sequences*block/2) / float64(c.KVTokens)
+		return float64(tokens+sequences*(block/2)) / float64(c.KVTokens)
 	}
 	for _, n := range []float64{500, 2000, 4000} {
 		near("prefill", c.PrefillSeconds(n, 0), truePrefill(n))

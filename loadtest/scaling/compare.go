@@ -62,7 +62,9 @@ func runAll(ctx context.Context, t *policy.Trace, s *Scenario, seed uint64, cfg 
 		return fmt.Errorf("scenario %s: no requests", s.Name)
 	}
 	base := plant{scenario: s, work: measureWork(s, load), planner: cfg.Planner}
-	base.peak = staticPeak(&base, load)
+	if slices.ContainsFunc(cfg.Policies, func(p Policy) bool { return p.Name == staticName }) {
+		base.peak = staticPeak(&base, load)
+	}
 	for _, cold := range cfg.ColdStarts {
 		base.coldStart = cold
 		for i := range cfg.Policies {
@@ -102,6 +104,9 @@ func measureWork(s *Scenario, load []request) work {
 	copy(w.decode, kv)
 	return w
 }
+
+// staticName is the policy that is searched for.
+const staticName = "static-peak"
 
 // wellServed is the share of good requests that the static peak must keep.
 const wellServed = 0.995

@@ -61,7 +61,7 @@ func (r *Report) judge() []Gate {
 			if o.Scenario != g.scenario || o.Policy != judged || o.ColdStart != judgedCold {
 				continue
 			}
-			static, oracle, rival := r.beside(o, "static-peak"), r.beside(o, "oracle"), r.beside(o, "token-aware-hpa")
+			static, oracle, rival := r.beside(o, staticName), r.beside(o, "oracle"), r.beside(o, "token-aware-hpa")
 			if static == nil || oracle == nil || rival == nil {
 				continue
 			}

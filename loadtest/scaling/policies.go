@@ -39,7 +39,7 @@ type plant struct {
 func Policies() []Policy {
 	return []Policy{
 		{
-			Name: "static-peak", Source: "the fewest servers that keep 99.5 % of the requests good all the time",
+			Name: staticName, Source: "the fewest servers that keep 99.5 % of the requests good all the time",
 			prefill: obey, decode: obey,
 			ask: func(p *plant) asker {
 				return func(*view) (float64, float64) { return float64(p.peak[0]), float64(p.peak[1]) }
