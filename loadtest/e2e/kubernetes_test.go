@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func TestKustomize(t *testing.T) {
 	gateway := d.Gateway(t)
 
 	t.Run("servers are what pods and nodes say", func(t *testing.T) {
-		servers, err := deployed.Servers(gateway)
+		servers, err := deployed.Servers(gateway + ":8081")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,6 +41,7 @@ func TestKustomize(t *testing.T) {
 	})
 	t.Run("a rollout of all engines under load fails nothing", func(t *testing.T) { d.rollEngines(t, gateway) })
 	t.Run("a change is live within a second", func(t *testing.T) { d.grow(t, gateway) })
+	t.Run("Services and InferencePools are found as well", func(t *testing.T) { d.findOtherwise(t) })
 	t.Run("without the API server all goes on", func(t *testing.T) { d.loseAPIServer(t, gateway) })
 }
 
@@ -78,14 +80,14 @@ func (d kustomized) grow(t *testing.T, gateway string) {
 		return nil
 	})
 	usable := func(s deployed.Server) bool { return s.Role == "decode" && s.Up && !s.Draining }
-	deployed.WaitServers(t, gateway, "three usable decode servers", func(servers []deployed.Server) bool { return deployed.Count(servers, usable) == 3 })
+	deployed.WaitServers(t, gateway+":8081", "three usable decode servers", func(servers []deployed.Server) bool { return deployed.Count(servers, usable) == 3 })
 	if took := time.Since(ready); took > time.Second {
 		t.Errorf("a ready pod took requests after %v", took)
 	}
 	pod := d.Pods(t, "tandem/role=decode")[0]
 	d.Kubectl(t, "-n", "tandem", "label", "pod", pod.Metadata.Name, "tandem/drain=true")
 	labelled := time.Now()
-	deployed.WaitServers(t, gateway, "the labelled pod to drain", func(servers []deployed.Server) bool {
+	deployed.WaitServers(t, gateway+":8081", "the labelled pod to drain", func(servers []deployed.Server) bool {
 		return slices.ContainsFunc(servers, func(s deployed.Server) bool { return s.ID == pod.Status.PodIP+":8000" && s.Draining })
 	})
 	if took := time.Since(labelled); took > time.Second {
@@ -93,9 +95,85 @@ func (d kustomized) grow(t *testing.T, gateway string) {
 	}
 }
 
+// findOtherwise has a second gateway find a prefill server behind a Service without
+// pods, and the decode pods through an InferencePool, with the rights of the first.
+func (d kustomized) findOtherwise(t *testing.T) {
+	engine := net.JoinHostPort(ownAddress(t), portOf(t, freeAddress(t)))
+	p := start(t, "engine behind a Service", "bin/tandem", "engine", "--listen", engine, "--role", "prefill")
+	waitFor(t, p, "the engine", readyWithin, answers("http://"+engine+"/health"))
+	d.Kubectl(t, "apply", "--server-side", "-f", "loadtest/e2e/testdata/inferencepool.yaml")
+	d.Kubectl(t, "wait", "--for=condition=Established", "crd/inferencepools.inference.networking.k8s.io", "--timeout=30s")
+	host, port, err := net.SplitHostPort(engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Apply(t, fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: elsewhere, namespace: tandem, labels: {kubernetes.io/service-name: elsewhere, tandem/role: prefill, of: elsewhere}}
+addressType: IPv4
+ports: [{name: http, port: %s}]
+endpoints: [{addresses: [%s], zone: z9, conditions: {ready: true}}]
+---
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: decode, namespace: tandem}
+spec:
+  selector: {matchLabels: {app.kubernetes.io/name: vllm-decode}}
+  targetPorts: [{number: 8000}]
+`, port, host))
+	token, err := d.Token(deployed.Namespace, "tandem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	access, err := d.Kubeconfig(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen, admin := freeAddress(t), freeAddress(t)
+	p = start(t, "a gateway outside", "bin/tandem", "serve", "--listen", listen, "--admin", admin, "--kubeconfig", access,
+		"--kubernetes-namespace", deployed.Namespace, "--kubernetes-services", "of=elsewhere", "--inference-pools", "decode")
+	waitFor(t, p, "the gateway outside", readyWithin, answers("http://"+admin+"/readyz"))
+	pods := d.Pods(t, "app.kubernetes.io/name=vllm-decode")
+	deployed.WaitServers(t, admin, "the Service's server and the pool's", func(servers []deployed.Server) bool {
+		return len(servers) == 1+len(pods) && slices.ContainsFunc(servers, func(s deployed.Server) bool {
+			return s.ID == engine && s.Up && s.Role == "prefill" && s.Zone == "z9"
+		})
+	})
+	run := load.Start(t, "http://"+listen, 10, 2*time.Second)
+	run.Check(t)
+	d.Kubectl(t, "-n", "tandem", "delete", "endpointslice/elsewhere", "inferencepool/decode")
+	deployed.WaitServers(t, admin, "no server any more", func(servers []deployed.Server) bool { return len(servers) == 0 })
+}
+
+// ownAddress is an address of this machine that is not of its loopback, which
+// EndpointSlices may not name.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range all {
+		if ip, is := address.(*net.IPNet); is && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
+			return ip.IP.String()
+		}
+	}
+	t.Fatal("this machine has no address but its loopback")
+	return ""
+}
+
+func portOf(t *testing.T, address string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
 // loseAPIServer takes the API server away under load and brings it back.
 func (d kustomized) loseAPIServer(t *testing.T, gateway string) {
-	was, err := deployed.Servers(gateway)
+	was, err := deployed.Servers(gateway + ":8081")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,13 +187,13 @@ func (d kustomized) loseAPIServer(t *testing.T, gateway string) {
 	})
 	run := load.Start(t, "http://"+gateway+":8080", 10, 5*time.Second)
 	run.Check(t)
-	is, err := deployed.Servers(gateway)
+	is, err := deployed.Servers(gateway + ":8081")
 	if err != nil || len(is) != len(was) {
 		t.Errorf("%d servers without the API server, %d before (%v)", len(is), len(was), err)
 	}
 	d.StartAPIServer(t)
 	d.Kubectl(t, "-n", "tandem", "scale", "deployment/vllm-prefill", "--replicas=3")
-	deployed.WaitServers(t, gateway, "the servers that came later", func(servers []deployed.Server) bool {
+	deployed.WaitServers(t, gateway+":8081", "the servers that came later", func(servers []deployed.Server) bool {
 		return deployed.Count(servers, func(s deployed.Server) bool { return s.Role == "prefill" && s.Up && !s.Draining }) == 3
 	})
 }

@@ -144,9 +144,9 @@ type Server struct {
 	Up, Draining               bool
 }
 
-// Servers asks a gateway for its servers.
-func Servers(gateway string) (servers []Server, err error) {
-	text, err := Get("http://" + gateway + ":8081/debug/servers")
+// Servers asks a gateway, by its admin address, for its servers.
+func Servers(admin string) (servers []Server, err error) {
+	text, err := Get("http://" + admin + "/debug/servers")
 	if err != nil {
 		return nil, err
 	}
@@ -176,10 +176,10 @@ func connects(addr string) func() error {
 }
 
 // WaitServers waits until the servers of a gateway are as they should be.
-func WaitServers(t testing.TB, gateway, what string, holds func([]Server) bool) {
+func WaitServers(t testing.TB, admin, what string, holds func([]Server) bool) {
 	t.Helper()
 	process.WaitFor(t, nil, what, process.ReadyWithin, func() error {
-		servers, err := Servers(gateway)
+		servers, err := Servers(admin)
 		if err == nil && !holds(servers) {
 			err = fmt.Errorf("servers are %+v", servers)
 		}
