@@ -75,7 +75,6 @@ type Kubernetes struct {
 	cfg     KubernetesConfig
 	found   func([]Spec)
 	log     *slog.Logger
-	client  dynamic.Interface
 	changed chan struct{} // says that an informer has news
 
 	pods, slices, pools, nodes cache.SharedIndexInformer // nil where not asked for
@@ -92,15 +91,22 @@ func NewKubernetes(cfg KubernetesConfig, found func([]Spec), log *slog.Logger) (
 		return nil, fmt.Errorf("access to Kubernetes: %w", err)
 	}
 	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return notingTransport{k, next} })
-	if k.client, err = dynamic.NewForConfig(access); err != nil {
+	client, err := dynamic.NewForConfig(access)
+	if err != nil {
 		return nil, fmt.Errorf("client of Kubernetes: %w", err)
 	}
+	return k, k.followAll(client)
+}
+
+// followAll prepares an informer for each kind of object that is asked for.
+func (k *Kubernetes) followAll(client dynamic.Interface) error {
+	cfg := k.cfg
 	group := func(group, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
 	}
 	var errs []error
 	follow := func(resource schema.GroupVersionResource, namespace, selector string, trim cache.TransformFunc) cache.SharedIndexInformer {
-		informer, err := k.follow(resource, namespace, selector, trim)
+		informer, err := k.follow(client.Resource(resource).Namespace(namespace), selector, trim)
 		errs = append(errs, err)
 		return informer
 	}
@@ -109,16 +115,16 @@ func NewKubernetes(cfg KubernetesConfig, found func([]Spec), log *slog.Logger) (
 		if len(cfg.InferencePools) > 0 {
 			selector = "" // which pods they select is not known before, and may change
 		}
-		k.pods = follow(group("", "pods"), k.cfg.Namespace, selector, trimPod)
+		k.pods = follow(group("", "pods"), cfg.Namespace, selector, trimPod)
 	}
 	if cfg.Services != "" {
-		k.slices = follow(group("discovery.k8s.io", "endpointslices"), k.cfg.Namespace, cfg.Services, into[discoveryv1.EndpointSlice])
+		k.slices = follow(group("discovery.k8s.io", "endpointslices"), cfg.Namespace, cfg.Services, into[discoveryv1.EndpointSlice])
 	}
 	if len(cfg.InferencePools) > 0 {
-		k.pools = follow(group("inference.networking.k8s.io", "inferencepools"), k.cfg.Namespace, "", into[inferencePool])
+		k.pools = follow(group("inference.networking.k8s.io", "inferencepools"), cfg.Namespace, "", into[inferencePool])
 	}
 	k.nodes = follow(group("", "nodes"), "", "", trimNode)
-	return k, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // access finds the API server, and the namespace where none is configured.
@@ -146,9 +152,8 @@ func (k *Kubernetes) access() (*rest.Config, error) {
 }
 
 // follow returns an informer that signals changed.
-func (k *Kubernetes) follow(resource schema.GroupVersionResource, namespace, selector string, trim cache.TransformFunc) (cache.SharedIndexInformer, error) {
+func (k *Kubernetes) follow(from dynamic.ResourceInterface, selector string, trim cache.TransformFunc) (cache.SharedIndexInformer, error) {
 	// Not dynamicinformer, which brings the typed clients of every API with it.
-	from := k.client.Resource(resource).Namespace(namespace)
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
