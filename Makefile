@@ -67,6 +67,13 @@ SCENARIO ?= all
 chaos: deps-test build ## break servers, networks and Redis under load (SCENARIO=name,name); writes bin/chaos.html (some 4 min)
 	bin/tandem chaos --scenario $(SCENARIO) --json bin/chaos.json --report bin/chaos.html
 
+# How long make soak looks for what grows.
+SOAK ?= 30m
+
+.PHONY: soak
+soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay flat; prints their slopes
+	bin/tandem soak --for $(SOAK)
+
 # Seconds that each fuzz target runs.
 FUZZTIME ?= 20s
 

@@ -51,6 +51,10 @@ func (c *canary) prove(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if outOfDescriptors(err) {
+		pauseFor(ctx, c.cfg.ProbeInterval) // and it is still due
+		return
+	}
 	now := time.Now()
 	away := c.breaker.judge(err, now)
 	switch {

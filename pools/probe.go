@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"syscall"
 	"time"
 )
 
@@ -91,7 +92,7 @@ func (p *prober) probe(ctx context.Context) {
 }
 
 func (p *prober) down(ctx context.Context, was Health, err error) {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || outOfDescriptors(err) {
 		return
 	}
 	reason := probeReason(err)
@@ -105,6 +106,11 @@ func (p *prober) down(ctx context.Context, was Health, err error) {
 	case was.Reason != reason:
 		p.log.Info("server not up", "role", p.spec.Role.String(), "reason", reason)
 	}
+}
+
+// outOfDescriptors reports a shortage of our own, which says nothing of the server.
+func outOfDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // probeReason is short and carries no address: it is shown to people and kept

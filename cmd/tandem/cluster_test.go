@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -21,12 +23,19 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
-// fasthttp keeps two kinds of sleepers that end late or never.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, fasthttpSleepers...) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, append(sleepers, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(builtDir) // it is in the directory for temporary files
+		os.Exit(code)
+	}))...)
+}
 
-var fasthttpSleepers = []goleak.Option{
+// fasthttp keeps two kinds of sleepers that end late or never.
+var sleepers = []goleak.Option{
 	goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 	goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+	// toxiproxy may leave the pipe of a connection that it cut.
+	goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"),
 }
 
 const testModel = "test-model"
@@ -309,12 +318,23 @@ func newTestLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// buildTandem builds the binary, for tests that start it as a process.
+// buildTandem builds the binary, once, for tests that start it as a process.
 func buildTandem(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "tandem")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	path, err := builtTandem()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
+
+var builtTandem = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(builtDir, "tandem")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// builtDir is for the binary that tests start; see TestMain.
+var builtDir = filepath.Join(os.TempDir(), fmt.Sprintf("tandem-test-%d", os.Getpid()))

@@ -43,6 +43,7 @@ func rootCommand() *cobra.Command {
 		calibrateCommand(),
 		scalerCommand(),
 		chaosCommand(),
+		soakCommand(),
 		versionCommand(),
 		docsCommand(),
 	)

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.opentelemetry.io/otel"
 )
 
 func serveCommand() *cobra.Command {
@@ -44,6 +45,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		return err
 	}
 	redis.SetLogger(redisLog{log})
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are lost", "error", err.Error()) }))
 	keysLoaded := contentHash(cfg.door.keysFile)
 	n, err := newNode(ctx, cfg, log)
 	if err != nil {

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -135,5 +136,34 @@ func TestReport_TableAndPage(t *testing.T) {
 	}
 	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "1 of 2 scenarios") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestSlope(t *testing.T) {
+	line := func(from, perHour, wobble float64) (samples []sample) {
+		for i := range 600 {
+			at := time.Duration(i) * 2 * time.Second
+			v := from + perHour*at.Hours() + wobble*float64(i%2)
+			samples = append(samples, sample{at: at, values: []float64{v}})
+		}
+		return samples
+	}
+	g := gauge{name: "descriptors", unit: 1, noise: 10}
+	for _, c := range []struct {
+		name    string
+		samples []sample
+		perHour float64
+		grows   bool
+	}{
+		{"flat", line(100, 0, 3), 0, false},
+		{"a leak", line(100, 60, 3), 60, true},
+		{"less than noise", line(100, 20, 0), 20, false},
+		{"shrinks", line(1000, -300, 0), -300, false},
+		{"grows, but little of what is there", line(1e6, 100, 0), 100, false},
+		{"no samples", nil, 0, false},
+	} {
+		if got := slopeOf(g, 0, c.samples); got.Growing != c.grows || math.Abs(got.PerHour-c.perHour) > 0.5 {
+			t.Errorf("%s: %+v", c.name, got)
+		}
 	}
 }

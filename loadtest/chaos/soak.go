@@ -1,0 +1,149 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest"
+)
+
+// soakEvery is how often a soak looks at the gateway.
+const soakEvery = 2 * time.Second
+
+// gauge is something of the gateway that must not grow.
+type gauge struct {
+	name   string
+	metric string
+	unit   float64 // what it is divided by for people
+	noise  float64 // a change below it is none, in the metric's unit
+}
+
+// gauges are what a soak watches. The heap is known by the size at which it is
+// collected next, twice what was alive: what is in use goes up and down.
+var gauges = []gauge{
+	{"heap (MB)", "go_memstats_next_gc_bytes", 1 << 20, 4 << 20},
+	{"goroutines", "go_goroutines", 1, 10},
+	{"descriptors", "process_open_fds", 1, 10},
+}
+
+// maxSlope is how much of its mean a gauge may grow in an hour, 0..1.
+const maxSlope = 0.01
+
+// Slope is how a gauge went.
+type Slope struct {
+	Name      string
+	Mean      float64
+	PerHour   float64 // of the regression, in units an hour
+	OfMean    float64 // the same as a share of the mean
+	Growing   bool
+	Unchanged bool // the whole change is below what is noise
+}
+
+// Soak sends load for a time and finds what grows. The first fifth is for warming up.
+func Soak(ctx context.Context, binary, dir string, d time.Duration, log io.Writer) (slopes []Slope, failed int, err error) {
+	c := Scenario{Name: "soak", Title: "nothing breaks", Fleet: Fleet{Knowledge: true}, Load: Load{RPS: 30, For: d}}.standard()
+	st, err := newStage(ctx, binary, dir, c)
+	if err != nil {
+		return nil, 0, err
+	}
+	var samples []sample
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		var err error
+		samples, err = st.watch(ctx, d, log)
+		done <- err
+	}()
+	cfg := c.Load.config("http://"+st.gateways()[0].addr, 1, 1)
+	report, err := loadtest.Run(ctx, cfg, nil)
+	cancel()
+	if err = errors.Join(err, <-done, st.close()); err != nil {
+		return nil, 0, err
+	}
+	for i, g := range gauges {
+		slopes = append(slopes, slopeOf(g, i, samples))
+	}
+	return slopes, report.Requests.Failed, nil
+}
+
+// sample is the gauges at one time.
+type sample struct {
+	at     time.Duration
+	values []float64 // as gauges
+}
+
+// watch takes samples until the context ends.
+func (st *stage) watch(ctx context.Context, d time.Duration, log io.Writer) ([]sample, error) {
+	var samples []sample
+	began := time.Now()
+	tick := time.NewTicker(soakEvery)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return samples, nil
+		case <-tick.C:
+		}
+		m, err := st.metrics(ctx, st.gateways()[0])
+		if ctx.Err() != nil {
+			return samples, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("watch the gateway: %w", err)
+		}
+		one := sample{at: time.Since(began)}
+		for _, g := range gauges {
+			one.values = append(one.values, m.Sum(g.metric))
+		}
+		if n%15 == 14 {
+			fmt.Fprintf(log, "%v of %v: heap %.1f MB, %.0f goroutines, %.0f descriptors, %.0f requests\n", one.at.Round(time.Second), d,
+				one.values[0]/(1<<20), one.values[1], one.values[2], m.Sum("tandem_requests_total"))
+		}
+		if one.at > d/5 {
+			samples = append(samples, one)
+		}
+	}
+}
+
+// slopeOf fits a line through the i-th value of the samples (least squares).
+func slopeOf(g gauge, i int, samples []sample) Slope {
+	n, sumT, sumV, sumTT, sumTV := float64(len(samples)), 0.0, 0.0, 0.0, 0.0
+	for _, one := range samples {
+		t, v := one.at.Hours(), one.values[i]
+		sumT, sumV, sumTT, sumTV = sumT+t, sumV+v, sumTT+t*t, sumTV+t*v
+	}
+	out := Slope{Name: g.name}
+	spread := n*sumTT - sumT*sumT
+	if n < 2 || spread == 0 {
+		return out
+	}
+	perHour := (n*sumTV - sumT*sumV) / spread
+	whole := perHour * (samples[len(samples)-1].at - samples[0].at).Hours()
+	out.Mean, out.PerHour = sumV/n/g.unit, perHour/g.unit
+	out.OfMean = perHour / (sumV / n)
+	out.Unchanged = whole < g.noise
+	out.Growing = !out.Unchanged && out.OfMean > maxSlope
+	return out
+}
+
+// WriteSlopes writes them for a reader.
+func WriteSlopes(w io.Writer, slopes []Slope) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "gauge\tmean\tslope an hour\tof the mean\t\t")
+	for _, s := range slopes {
+		verdict := "flat"
+		switch {
+		case s.Growing:
+			verdict = "GROWS"
+		case s.Unchanged && s.OfMean > maxSlope:
+			verdict = "within noise"
+		}
+		fmt.Fprintf(table, "%s\t%.1f\t%+.2f\t%+.2f %%\t%s\t\n", s.Name, s.Mean, s.PerHour, 100*s.OfMean, verdict)
+	}
+	return table.Flush()
+}
