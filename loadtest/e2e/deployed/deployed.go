@@ -104,6 +104,11 @@ func (d *Deployment) run(pod cluster.Pod) (cluster.Running, error) {
 		r.ready = process.Answers("http://" + ip + ":8081/readyz")
 	case "vllm":
 		args = []string{"engine", "--listen", ip + ":8000", "--role", pod.Metadata.Labels["tandem/role"], "--time-scale", "0.2"}
+		for _, arg := range c.Args {
+			if strings.HasPrefix(arg, "--model=") {
+				args = append(args, arg)
+			}
+		}
 		r.ready = process.Answers("http://" + ip + ":8000/health")
 	default:
 		return nil, fmt.Errorf("unknown container %s", c.Name)
