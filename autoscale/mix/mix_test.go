@@ -124,8 +124,8 @@ func oneKind() *Problem {
 }
 
 // Prefill: 8 x 0.13 s of work a second, at four fifths 1.3 servers. Decode: 8 x 400 x
-// 40 ms = 128 requests at once, of 4,200 tokens each: 537,600, at four fifths 1.92
-// servers' KV. Steps: 128 x (0.05 + 0.126 ms) / 30 ms = 0.75, at four fifths 0.94.
+// 24.7 ms, which is a server's step when its KV is full (83 requests of 4,200 tokens,
+// each 0.05 + 0.126 ms), = 79 requests at once: 0.95 servers' KV, at four fifths 1.19.
 func TestSolve_OneKindByHand(t *testing.T) {
 	m, err := oneKind().Solve(time.Second)
 	if err != nil {
@@ -134,19 +134,19 @@ func TestSolve_OneKindByHand(t *testing.T) {
 	if m.Prefill[0] != 2 || m.Decode[0] != 2 || m.Cost != 12 || !m.Proven {
 		t.Errorf("%+v", m)
 	}
-	if len(m.Prices) != 2 || m.Prices[0].What != "prefill" || m.Prices[1].What != "kv" {
-		t.Errorf("prefill and KV are what is bought, not %+v", m.Prices)
+	if len(m.Prices) < 2 || m.Prices[0].What != "prefill" || m.Prices[1].What != "kv" && m.Prices[1].What != "decode" {
+		t.Errorf("prefill and decode are what is bought, not %+v", m.Prices)
 	}
 }
 
 func TestSolve_ShedsTheLighterClass(t *testing.T) {
 	p := oneKind()
-	p.Variants[0].Have = 3
+	p.Variants[0].Have = 2
 	m, err := p.Solve(time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Unmet[0] < 0.1 || m.Unmet[1] > 1e-9 || m.Prefill[0]+m.Decode[0] != 3 {
+	if m.Unmet[0] < 0.1 || m.Unmet[1] > 1e-9 || m.Prefill[0]+m.Decode[0] != 2 {
 		t.Errorf("unmet %.3f, want some of chat and none of paid", m.Unmet)
 	}
 	checkMix(t, p, m)
@@ -165,7 +165,7 @@ func TestSolve_ServersThatRunAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Prefill[1] != 2 || m.Decode[1] != 2 || m.Cost != 4*3.2 {
+	if m.Prefill[1] != 2 || m.Decode[1] != 2 || math.Abs(m.Cost-4*3.2) > 1e-9 {
 		t.Errorf("starting others costs more than it saves in the hour: %+v", m)
 	}
 }
@@ -216,11 +216,11 @@ func checkMix(t *testing.T, p *Problem, m *Mix) {
 			if p.decodes(k, g) {
 				time += p.decodeLoad(k, g) * m.DecodeShare[k][g]
 			}
-			kv += c.decoding() * c.context() * m.DecodeShare[k][g]
-			sequences += c.decoding() * m.DecodeShare[k][g]
+			kv += p.kvLoad(k, g) * m.DecodeShare[k][g]
+			sequences += p.decoding(k, g) * m.DecodeShare[k][g]
 		}
 		d := p.Use*float64(m.Decode[g]) + 1e-6
-		if busy > p.Use*float64(m.Prefill[g])+1e-6 || time > d || kv > float64(v.Capacity.KVTokens)*d {
+		if busy > p.Use*float64(m.Prefill[g])+1e-6 || time > d || kv > d {
 			t.Errorf("variant %d is overloaded: prefill %.3f of %d, decode %.3f of %d", g, busy, m.Prefill[g], time, m.Decode[g])
 		}
 		if most := float64(v.Capacity.MaxSequences); most > 0 && sequences > most*d {

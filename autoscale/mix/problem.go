@@ -24,10 +24,6 @@ type Class struct {
 // context is the mean tokens of KV of a sequence over its life.
 func (c *Class) context() float64 { return c.Prompt + c.Output/2 }
 
-// decoding is how many requests of the class decode at one time, at the slowest that
-// its objective allows.
-func (c *Class) decoding() float64 { return c.Rate * c.Output * c.ITL.Seconds() }
-
 // Variant is a kind of hardware.
 type Variant struct {
 	Name     string
@@ -184,7 +180,6 @@ func (p *Problem) capacityRows(l layout, g int, row func(limit float64) []float6
 	v := &p.Variants[g]
 	prefill, decode, kv, sequences := row(0), row(0), row(0), row(0)
 	for k := range p.Classes {
-		c := &p.Classes[k]
 		if p.prefills(k, g) {
 			prefill[l.prefillShare(k, g)] = p.prefillLoad(k, g)
 		}
@@ -193,9 +188,9 @@ func (p *Problem) capacityRows(l layout, g int, row func(limit float64) []float6
 		}
 		at := l.decodeShare(k, g)
 		decode[at] = p.decodeLoad(k, g)
-		kv[at] = c.decoding() * c.context() / float64(v.Capacity.KVTokens)
+		kv[at] = p.kvLoad(k, g)
 		if most := v.Capacity.MaxSequences; most > 0 {
-			sequences[at] = c.decoding() / float64(most)
+			sequences[at] = p.decoding(k, g) / float64(most)
 		}
 	}
 	prefill[l.prefill(g)] = -p.Use
@@ -237,11 +232,49 @@ func (p *Problem) prefillLoad(k, g int) float64 {
 	return c.Rate * p.Variants[g].Capacity.PrefillSeconds(c.Uncached, c.Prompt-c.Uncached)
 }
 
-// decodeLoad is likewise of the time of decode steps: a step within ITL has time for
+// pace is the step time in seconds that a class is planned with on a variant: that of
+// a server which is full of the classes' mean, within the class's objective. Slower
+// steps would only keep requests, and their KV, for longer.
+func (p *Problem) pace(k, g int) float64 {
+	v := &p.Variants[g]
+	tokens, contexts, itl := 0.0, 0.0, time.Duration(0)
+	for i := range p.Classes {
+		c := &p.Classes[i]
+		tokens += c.Rate * c.Output
+		contexts += c.Rate * c.Output * c.context()
+		itl = max(itl, c.ITL)
+	}
+	mean := contexts / tokens
+	n := v.Capacity.Sequences(itl, mean)
+	full := v.Capacity.Step[0] + n*(v.Capacity.Step[1]+v.Capacity.Step[2]*mean/1e6)
+	if n == 0 {
+		full = itl.Seconds()
+	}
+	one := v.Capacity.Step[0] + 2*p.perSequence(k, g) // a long context alone may take longer
+	return min(p.Classes[k].ITL.Seconds(), max(full, one))
+}
+
+// perSequence is what one sequence of a class adds to a step, in seconds.
+func (p *Problem) perSequence(k, g int) float64 {
+	step := p.Variants[g].Capacity.Step
+	return step[1] + step[2]*p.Classes[k].context()/1e6
+}
+
+// decoding is how many requests of a class decode at one time, if a variant decodes
+// all of them.
+func (p *Problem) decoding(k, g int) float64 {
+	return p.Classes[k].Rate * p.Classes[k].Output * p.pace(k, g)
+}
+
+// decodeLoad is likewise of the time of decode steps: a step of the pace has time for
 // so many sequences, and classes share it in proportion.
 func (p *Problem) decodeLoad(k, g int) float64 {
-	c, step := &p.Classes[k], p.Variants[g].Capacity.Step
-	return c.decoding() * (step[1] + step[2]*c.context()/1e6) / (c.ITL.Seconds() - step[0])
+	return p.decoding(k, g) * p.perSequence(k, g) / (p.pace(k, g) - p.Variants[g].Capacity.Step[0])
+}
+
+// kvLoad is how many servers' KV the class's requests hold.
+func (p *Problem) kvLoad(k, g int) float64 {
+	return p.decoding(k, g) * p.Classes[k].context() / float64(p.Variants[g].Capacity.KVTokens)
 }
 
 // penalty is what not serving a class costs: more than any servers for it.
@@ -255,8 +288,7 @@ func (p *Problem) penalty(k int) float64 {
 			load += p.prefillLoad(k, g)
 		}
 		if p.decodes(k, g) {
-			c := &p.Classes[k]
-			load += max(p.decodeLoad(k, g), c.decoding()*c.context()/float64(p.Variants[g].Capacity.KVTokens))
+			load += max(p.decodeLoad(k, g), p.kvLoad(k, g))
 		}
 		whole = max(whole, load/p.Use*cost)
 	}
@@ -280,10 +312,9 @@ func (p *Problem) most() []int {
 				prefill += p.prefillLoad(k, g)
 			}
 			if p.decodes(k, g) {
-				c := &p.Classes[k]
 				time += p.decodeLoad(k, g)
-				kv += c.decoding() * c.context() / float64(v.Capacity.KVTokens)
-				sequences += c.decoding() / float64(max(v.Capacity.MaxSequences, 1))
+				kv += p.kvLoad(k, g)
+				sequences += p.decoding(k, g) / float64(max(v.Capacity.MaxSequences, 1))
 			}
 		}
 		if v.Capacity.MaxSequences == 0 {

@@ -41,6 +41,7 @@ func rootCommand() *cobra.Command {
 		loadCommand(),
 		simCommand(),
 		calibrateCommand(),
+		adviseCommand(),
 		scalerCommand(),
 		chaosCommand(),
 		soakCommand(),

@@ -1,0 +1,129 @@
+package advise
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// h100 is the server of loadtest/scaling's study.
+func h100() mix.Variant {
+	return mix.Variant{Name: "h100", Cost: 3, GPUs: 1, Capacity: autoscale.Capacity{
+		Schema: 1, Prefill: pools.Curve{0.01, 0.0628, 0}, Step: pools.Curve{0.010, 50e-6, 0.03}, KVTokens: 350_000,
+	}}
+}
+
+func ask(t *testing.T, traffic *Traffic, itl time.Duration) *Advice {
+	t.Helper()
+	a, err := Ask(traffic, Question{Variants: []mix.Variant{h100()}, Window: 15 * time.Minute, Use: 0.8, TTFT: 12 * time.Second, ITL: itl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// On Mooncake's conversations disaggregation pays where the time between tokens is
+// tight: there a server that does both has little left for prompts. Where it is loose
+// it does not.
+func TestAsk_TightTimeBetweenTokensIsWhatPays(t *testing.T) {
+	f, err := os.Open("../../loadtest/traces/mooncake_conversation.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	traffic, err := Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(traffic.Requests) != 12031 || !traffic.Prefixes {
+		t.Fatalf("%d requests, prefixes %v", len(traffic.Requests), traffic.Prefixes)
+	}
+	tight, loose := ask(t, traffic, 25*time.Millisecond), ask(t, traffic, 200*time.Millisecond)
+	for _, a := range []*Advice{tight, loose} {
+		if !a.Served() || a.Mix.Prefill[0] < 1 || a.Mix.Decode[0] < 1 {
+			t.Errorf("%+v", a.Mix)
+		}
+		t.Logf("%v: %d + %d, both %d: %s", a.Question.ITL, a.Mix.Prefill[0], a.Mix.Decode[0], a.Aggregated[0].Servers, a.Verdict())
+	}
+	if best := tight.Best(); best != nil && best.Cost <= tight.Mix.Cost {
+		t.Errorf("at 25 ms: %s", tight.Verdict())
+	}
+	if best := loose.Best(); best == nil || best.Cost > loose.Mix.Cost {
+		t.Errorf("at 200 ms: %s", loose.Verdict())
+	}
+	var table, picture bytes.Buffer
+	if err := errors.Join(tight.WriteTable(&table), tight.WriteSVG(&picture, traffic)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(table.String(), tight.Verdict()) {
+		t.Errorf("the table lacks the verdict:\n%s", &table)
+	}
+	for decoder := xml.NewDecoder(&picture); ; {
+		if _, err := decoder.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("the picture is no XML: %v", err)
+		}
+	}
+}
+
+// By hand: 10 requests a second of 1,000 + 100 tokens. Prefill: 10 x 72.8 ms = 0.73, at
+// 0.8 one server. Decode: 1,000 tokens a second, of which one server does thousands.
+// Both at once: 728 ms of each second go to prompts, at 0.8 that is 0.91 of a server,
+// and the batch must have its steps beside it: two.
+func TestAsk_ByHand(t *testing.T) {
+	var log strings.Builder
+	for i := range 9000 {
+		fmt.Fprintf(&log, `{"timestamp":%d,"input_length":1000,"output_length":100}`+"\n", i*100)
+	}
+	traffic, err := Read(strings.NewReader(log.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := ask(t, traffic, 40*time.Millisecond)
+	if a.Mix.Prefill[0] != 1 || a.Mix.Decode[0] != 1 || a.Aggregated[0].Servers != 2 || a.Prefixes {
+		t.Errorf("%+v %+v", a.Mix, a.Aggregated)
+	}
+	if a.Verdict() != "either: both cost the same" {
+		t.Error(a.Verdict())
+	}
+}
+
+func TestBusiest_FindsTheBurst(t *testing.T) {
+	var log strings.Builder
+	for second := range 3600 {
+		n := 1
+		if second >= 2000 && second < 2300 {
+			n = 5
+		}
+		for range n {
+			fmt.Fprintf(&log, `{"timestamp":%d,"input_length":100,"output_length":10}`+"\n", second*1000)
+		}
+	}
+	traffic, err := Read(strings.NewReader(log.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, requests := traffic.Busiest(5 * time.Minute)
+	if from < 1995*time.Second || from > 2005*time.Second || len(requests) != 1500 {
+		t.Errorf("%d requests from %v", len(requests), from)
+	}
+}
+
+func TestRead_SaysWhatIsWrong(t *testing.T) {
+	for _, log := range []string{"", "{", `{"timestamp":0,"input_length":0,"output_length":1}`} {
+		if _, err := Read(strings.NewReader(log)); err == nil {
+			t.Errorf("%q is taken", log)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/advise"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
+)
+
+const adviseHelp = `Say for a given traffic whether prefill and decode on different servers is worth it,
+how many of which hardware that takes in its busiest time, and what servers that do
+both would take.
+
+The log has a JSON object a line: timestamp in milliseconds, input_length and
+output_length in tokens, and, where prefixes are known, hash_ids of the prompt's blocks
+of 512 tokens (Mooncake's format). Hardware is what tandem calibrate measured:
+
+    --hardware NAME=FILE,cost=3.2,gpus=2,have=16
+
+cost is of a server for an hour (1 without it), gpus of a server (1), have how many
+GPUs there are (any number).`
+
+// adviseOptions are the flags of `tandem advise`.
+type adviseOptions struct {
+	log, svg string
+	hardware []string
+	question advise.Question
+}
+
+func adviseCommand() *cobra.Command {
+	opts := adviseOptions{question: advise.Question{Window: 15 * time.Minute, Use: 0.8, TTFT: 10 * time.Second, ITL: 40 * time.Millisecond}}
+	cmd := &cobra.Command{
+		Use:     "advise",
+		Short:   "Say whether disaggregation is worth it for a traffic, and with which servers",
+		Long:    adviseHelp,
+		Example: "  tandem calibrate --server http://a:8000 --out h100.json\n  tandem advise --log loadtest/traces/mooncake_conversation.jsonl --hardware h100=h100.json,cost=3 --svg advice.svg",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runAdvise(cmd, opts) },
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&opts.log, "log", "", "`file` with the traffic")
+	f.StringArrayVar(&opts.hardware, "hardware", nil, "`variant` of hardware, as above; may be repeated")
+	f.DurationVar(&opts.question.TTFT, "ttft-slo", opts.question.TTFT, "objective for the first token, of a prompt that does not wait")
+	f.DurationVar(&opts.question.ITL, "itl-slo", opts.question.ITL, "objective for the time between tokens")
+	f.DurationVar(&opts.question.Window, "window", opts.question.Window, "the busiest such `time` is planned for")
+	f.Float64Var(&opts.question.Use, "use", opts.question.Use, "share of a server's capacity that is planned with, `0..1`")
+	f.StringVar(&opts.svg, "svg", "", "draw it to this `file`")
+	for _, name := range []string{"log", "hardware"} {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err) // it is defined above
+		}
+	}
+	return cmd
+}
+
+func runAdvise(cmd *cobra.Command, opts adviseOptions) error {
+	for _, text := range opts.hardware {
+		v, err := parseHardware(text)
+		if err != nil {
+			return fmt.Errorf("hardware %q: %w", text, err)
+		}
+		opts.question.Variants = append(opts.question.Variants, *v)
+	}
+	log, err := os.Open(opts.log)
+	if err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
+	defer log.Close()
+	traffic, err := advise.Read(log)
+	if err != nil {
+		return fmt.Errorf("log %s: %w", opts.log, err)
+	}
+	files, err := createAll(opts.svg)
+	if err != nil {
+		return err
+	}
+	advice, err := advise.Ask(traffic, opts.question)
+	if err != nil {
+		return errors.Join(err, files.close())
+	}
+	if err := errors.Join(advice.WriteSVG(files[0], traffic), files.close()); err != nil {
+		return fmt.Errorf("write the picture: %w", err)
+	}
+	return advice.WriteTable(cmd.OutOrStdout())
+}
+
+// parseHardware reads NAME=FILE and what follows it.
+func parseHardware(text string) (*mix.Variant, error) {
+	parts := strings.Split(text, ",")
+	name, file, found := strings.Cut(parts[0], "=")
+	if !found {
+		return nil, errors.New("want NAME=FILE")
+	}
+	measured, err := autoscale.ReadCapacity(file)
+	if err != nil {
+		return nil, err
+	}
+	v := &mix.Variant{Name: name, Capacity: *measured, Cost: 1, GPUs: 1}
+	for _, part := range parts[1:] {
+		key, value, _ := strings.Cut(part, "=")
+		switch key {
+		case "cost":
+			v.Cost, err = strconv.ParseFloat(value, 64)
+		case "gpus":
+			v.GPUs, err = strconv.Atoi(value)
+		case "have":
+			v.Have, err = strconv.Atoi(value)
+		default:
+			return nil, fmt.Errorf("%q: want cost, gpus or have", part)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", part, err)
+		}
+	}
+	return v, nil
+}
