@@ -29,7 +29,7 @@ func TestAdvise_TableAndPictureOfATrace(t *testing.T) {
 	root := rootCommand()
 	root.SetOut(&out)
 	root.SetArgs([]string{"advise", "--log", "../../loadtest/traces/mooncake_conversation.jsonl",
-		"--hardware", "h100=" + capacity + ",cost=3,gpus=2", "--itl-slo", "25ms", "--svg", picture})
+		"--hardware", "h100=" + capacity + ",cost=3,gpus=2", "--itl-slo", "40ms", "--svg", picture})
 	if err := root.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
