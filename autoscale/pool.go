@@ -1,13 +1,14 @@
 package autoscale
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// gauge is the state of a model's servers at one moment. A unit is what is scaled: the
-// ranks behind one address are one unit.
+// gauge is the state of a model's servers at one moment. A unit is what is scaled: a
+// pod or a group of pods, where that is known, else the ranks behind one address.
 type gauge struct {
 	prefill, decode Pool
 	prefillSpeed    float64 // prompt tokens per second of a unit, 0 if no server tells
@@ -36,11 +37,11 @@ func look(servers []*pools.Server, model string, w works, now time.Time) gauge {
 			continue
 		}
 		if s.Role == pools.Prefill {
-			units[pools.Prefill][s.URL] = true
+			units[pools.Prefill][cmp.Or(s.Unit, s.URL)] = true
 			g.prefillSpeed += w.computed / s.PrefillCurve(now).Seconds(pools.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
 			continue
 		}
-		units[pools.Decode][s.URL] = true
+		units[pools.Decode][cmp.Or(s.Unit, s.URL)] = true
 		if s.Role == pools.Both {
 			g.decode.Convertible++
 		}

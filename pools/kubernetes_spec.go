@@ -134,6 +134,13 @@ func (v kubernetesView) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]Spec, er
 		ready := serving == nil || *serving // unknown is ready, the API says
 		on.Drain = on.Drain || !ready || deref(endpoint.Conditions.Terminating)
 		for _, address := range endpoint.Addresses {
+			on.Unit = address
+			if pod := endpoint.TargetRef; pod != nil {
+				on.Unit = pod.Name
+			}
+			if on.Group != "" {
+				on.Group = on.Unit
+			}
 			all = append(all, on.specs(address, sign.portsAmong(ports))...)
 		}
 	}
@@ -193,6 +200,10 @@ const defaultPort = 8000
 //	tandem/kv          port where others reach the first port's KV (port n: n higher)
 //	tandem/orca        port of its OpenRcaService, likewise; none
 //	tandem/metrics     port of its metrics, likewise; the engine's own
+//	tandem/event-ranks ranks that publish behind a port which chooses among them itself
+//	tandem/native      true: it speaks SGLang's own API
+//	tandem/lockstep    true: all servers of the pod, or of the pods of a LeaderWorkerSet's
+//	                   group, step together
 //	tandem/host, tandem/rack, tandem/zone
 //	                   place; otherwise the node's
 //	tandem/drain       true: takes no new request
@@ -215,8 +226,13 @@ func readSign(object metav1.Object) (sign, error) {
 		Host:      said("tandem/host"),
 		Rack:      said("tandem/rack"),
 		Zone:      said("tandem/zone", corev1.LabelTopologyZone),
+		Native:    said("tandem/native") == "true",
 		Drain:     said("tandem/drain") == "true",
 	}}
+	s.Unit = cmp.Or(said("leaderworkerset.sigs.k8s.io/group-key"), object.GetName())
+	if said("tandem/lockstep") == "true" {
+		s.Group = s.Unit
+	}
 	switch role := cmp.Or(said("tandem/role", "llm-d.ai/role"), "both"); role {
 	case "prefill":
 		s.Role = Prefill
@@ -237,6 +253,7 @@ func readSign(object metav1.Object) (sign, error) {
 	for key, into := range map[string]*int{
 		"tandem/dp-size": &s.ranks, "tandem/events": &s.eventsPort, "tandem/replay": &s.replayPort,
 		"tandem/kv": &s.kvPort, "tandem/orca": &s.orcaPort, "tandem/metrics": &s.metrics,
+		"tandem/event-ranks": &s.EventRanks,
 	} {
 		value := said(key)
 		if value == "" {

@@ -82,7 +82,7 @@ func addManifest(t *testing.T, view *kubernetesView, manifest []byte) {
 }
 
 func describe(s Spec) string {
-	text := fmt.Sprintf("%s %s %s", s.ID(), s.Role, s.Connector)
+	text := fmt.Sprintf("%s %s %s unit=%s", s.ID(), s.Role, s.Connector, s.Unit)
 	for _, part := range []struct{ name, value string }{
 		{"weights", s.Weights}, {"layout", s.Layout}, {"kv", s.KVAddress}, {"orca", s.ORCA}, {"metrics", s.Metrics},
 		{"host", s.Host}, {"rack", s.Rack}, {"zone", s.Zone}, {"events", s.Events}, {"replay", s.Replay},
@@ -90,6 +90,15 @@ func describe(s Spec) string {
 		if part.value != "" {
 			text += " " + part.name + "=" + part.value
 		}
+	}
+	if s.Native {
+		text += " native"
+	}
+	if s.Group != "" {
+		text += " group=" + s.Group
+	}
+	if s.EventRanks > 0 {
+		text += fmt.Sprintf(" event-ranks=%d", s.EventRanks)
 	}
 	if s.Drain {
 		text += " draining"

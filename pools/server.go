@@ -46,6 +46,7 @@ type Spec struct {
 	Layout    string // likewise whatever else the KV depends on: engine version, dtype
 	Native    bool   // it speaks SGLang's own API, /generate
 	Group     string // servers of one step in lockstep; empty: it steps by itself
+	Unit      string // what is scaled: its servers come and go together; empty: the address
 	Host      string // topology labels; empty is unknown
 	Rack      string
 	Zone      string

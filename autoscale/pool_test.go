@@ -1,0 +1,57 @@
+package autoscale
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Two servers of one pod are what KEDA counts as one, and as fast as both.
+func TestLook_ServersOfAUnitAreOne(t *testing.T) {
+	cfg := pools.Default()
+	cfg.ProbeInterval = 50 * time.Millisecond
+	transport := &http.Transport{}
+	f := pools.NewFleet(cfg, transport, slog.New(slog.DiscardHandler))
+	t.Cleanup(func() {
+		f.Close()
+		transport.CloseIdleConnections()
+	})
+	var specs []pools.Spec
+	for range 2 {
+		e, err := engine.Start(context.WithoutCancel(t.Context()), engine.Default())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = e.Close() })
+		specs = append(specs, pools.Spec{URL: e.URL(), Role: pools.Decode, Connector: "nixl"})
+	}
+	see := func() gauge {
+		if err := f.Apply(specs); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "both are up and tell their KV", func() bool {
+			up := 0
+			for _, s := range f.Servers() {
+				if s.Health().Up && s.FreshLoad(time.Now()).KVTokens.Known {
+					up++
+				}
+			}
+			return up == 2
+		})
+		return look(f.Servers(), model, works{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now())
+	}
+	alone := see()
+	specs[0].Unit, specs[1].Unit = "pod", "pod"
+	together := see()
+	if alone.decode.Ready != 2 || together.decode.Ready != 1 {
+		t.Errorf("%d units alone, %d together", alone.decode.Ready, together.decode.Ready)
+	}
+	if together.decodeSpeed != 2*alone.decodeSpeed || together.kvCapacity != 2*alone.kvCapacity {
+		t.Errorf("speed %v and KV %v of one, %v and %v of both", alone.decodeSpeed, alone.kvCapacity, together.decodeSpeed, together.kvCapacity)
+	}
+}
