@@ -20,13 +20,19 @@ type assignment struct {
 	prefill   *pools.Lease
 	decode    *pools.Lease
 	handoff   *Handoff
-	held      int    // tokens of the prompt that decode held beforehand
-	refusedBy string // on error: who refused the claim
+	pullFrom  *pools.Server // from which the prompt's beginning is pulled; nil: from none
+	held      int           // tokens of the prompt that decode held beforehand
+	refusedBy string        // on error: who refused the claim
 }
 
 // claim takes a place on the servers of the alternative, on all or on none.
 func (o *Orchestrator) claim(j *journey, v *view, chosen Alternative) (assignment, error) {
 	a := assignment{chosen: chosen, handoff: v.handoff}
+	if chosen.Prefill != "" {
+		a.pullFrom = o.Cost.source(v.field.Prefill, chosen.Prefill, j.req.PromptTokens)
+	} else {
+		a.pullFrom = o.Cost.source(v.field.Decode, chosen.Decode, j.req.PromptTokens)
+	}
 	for i := range v.field.Decode {
 		if d := &v.field.Decode[i]; d.ID == chosen.Decode {
 			a.held = d.Cached.GPU

@@ -23,6 +23,7 @@ type Candidate struct {
 	Queue   time.Duration // predicted time until its outstanding prefill work is done
 	Queued  int           // requests of that work
 	Cached  kvstate.Held  // leading tokens of the request that it holds, by tier
+	Remote  remote        // that holds more of it, and can be pulled from
 	Prefill pools.Curve   // time of a prefill on it
 	Step    pools.Curve   // time of a decode step on it
 	Running int           // sequences in its batch

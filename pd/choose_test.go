@@ -95,6 +95,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Running = n
 	case "decodes":
 		c.Decodes = n
+	case "remote": // tokens that a third server holds, 12.5 GB/s away
+		c.Remote = remote{tokens: n, latency: 0.0005, perByte: 1 / 12.5e9}
 	case "class":
 		c.Class = uint64(n)
 	case "group":

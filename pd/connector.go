@@ -21,6 +21,8 @@ type connector struct {
 	// tellsCached: decode reports the tokens that prefill found cached. With other
 	// engines it reports what was transferred.
 	tellsCached bool
+	// pulls: whoever computes the prompt can pull its beginning from a third server.
+	pulls bool
 	// pinned: the hand-off names the decode server, so no other one can use it.
 	pinned bool
 	// dialects are those that pairs speak; nil: all.

@@ -128,7 +128,7 @@ func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
 		t.Prefill[i], t.Reference[i] = math.Inf(1), 0
 		if handsOver {
 			t.Prefill[i] = m.prefill(p, r.PromptTokens)
-			t.Reference[i] = m.compute(&reference, r.PromptTokens, p.Cached.GPU)
+			t.Reference[i] = m.compute(&reference, r.PromptTokens, m.prefix(p, r.PromptTokens))
 		}
 	}
 	for i := range f.Decode {
@@ -198,6 +198,9 @@ func (m *CostModel) prefill(c *Candidate, promptTokens int) float64 {
 		}
 		load := float64(extra) * float64(m.KVBytesPerToken) / speed
 		best = min(best, load+m.compute(&c.Prefill, promptTokens, c.Cached.GPU+extra))
+	}
+	if c.Remote.tokens > c.Cached.GPU {
+		best = min(best, m.pull(c, promptTokens))
 	}
 	return best
 }

@@ -23,6 +23,9 @@ func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment) (*A
 		}
 	} else {
 		id = attemptID()
+		if a.pullFrom != nil {
+			part = j.req.legWith(Edit{handoffField, []byte("{" + kvSource(a.pullFrom) + "}")})
+		}
 	}
 	ctx, span := o.legSpan(ctx, "decode", server, id)
 	span.SetAttributes(attribute.String("tandem.leg", string(leg)))

@@ -205,6 +205,7 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 			}
 		}
 	}
+	o.offerRemotes(j, &v, all, now)
 	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)
 	return v
 }
@@ -251,7 +252,7 @@ func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
 		ID:      s.ID(),
 		Class:   s.Class(),
 		Group:   s.GroupNumber(),
-		Place:   Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone},
+		Place:   placeOf(s),
 		Both:    s.Role == pools.Both,
 		Queue:   prefill.Queue + load.ForeignQueue(curve, now),
 		Queued:  prefill.Requests,
@@ -273,3 +274,5 @@ func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
 	}
 	return c
 }
+
+func placeOf(s *pools.Server) Place { return Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone} }

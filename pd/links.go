@@ -72,6 +72,13 @@ func NewLinks(prior LinkPrior) *Links {
 // linkFeatures are one and the gigabytes moved.
 func linkFeatures(bytes float64) pools.Features { return pools.Features{1, bytes / 1e9, 0} }
 
+// Between returns what a transfer between two places is believed to cost: seconds, and
+// seconds per byte.
+func (l *Links) Between(a, b *Place, now time.Time) (latency, perByte float64) {
+	curve := l.classes[DistanceOf(a, b)].At(now)
+	return curve[0], max(curve[1], 1e-6) / 1e9
+}
+
 // Begin notes a transfer that is under way from now on, and returns what ends it.
 func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) (end func()) {
 	expected := l.classes[DistanceOf(&p.Place, &d.Place)].At(now).Seconds(linkFeatures(bytes))

@@ -3,6 +3,8 @@ package pd
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // offloadPort is where a vLLM with the OffloadingConnector's P2P tier listens for rank
@@ -11,21 +13,30 @@ const offloadPort = 7777
 
 // offload is vLLM's OffloadingConnector with its P2P tier: both engines get the request
 // at once with an id of ours, nested under the name of the other party (key names since
-// 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go).
+// 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go). Whoever computes the
+// prompt may be told of a third server that holds its beginning.
 var offload = &connector{
-	together: true, pairs: true, alone: true,
+	together: true, pairs: true, alone: true, pulls: true,
 	prefill: func(t *transfer) legRequest {
-		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}}`, t.id)
-		return legRequest{body: oneToken(t, Edit{handoffField, []byte(params)})}
+		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}`, t.id)
+		if t.source != nil {
+			params += "," + kvSource(t.source)
+		}
+		return legRequest{body: oneToken(t, Edit{handoffField, []byte(params + "}")})}
 	},
 	decode: func(t *transfer, _ []byte) handed {
-		host, port, _ := t.from.KVHostPort(offloadPort) // the spec was validated
-		if t.from.Rank != nil && t.from.KVAddress == "" {
-			port += *t.from.Rank
-		}
+		host, port := offloadAddress(t.from)
 		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.id, quoted(host), port)
 		return handed{leg: t.req.legWith(Edit{handoffField, []byte(params)}), kept: true}
 	},
+}
+
+func offloadAddress(s *pools.Server) (host string, port int) {
+	host, port, _ = s.KVHostPort(offloadPort) // the spec was validated
+	if s.Rank != nil && s.KVAddress == "" {
+		port += *s.Rank
+	}
+	return host, port
 }
 
 // legWith is the client's body with edits.

@@ -17,15 +17,16 @@ import (
 type transfer struct {
 	req      *Request
 	from, to *pools.Server
-	id       string     // the request id of both legs: vLLM matches them by it
-	rooms    []int64    // one for each answer, for engines that meet in rooms
-	engine   engineRank // that prefills, for Mooncake
-	tokenIDs bool       // prefill is asked for the prompt's token ids
+	id       string        // the request id of both legs: vLLM matches them by it
+	source   *pools.Server // from which prefill pulls the prompt's beginning; nil: from none
+	rooms    []int64       // one for each answer, for engines that meet in rooms
+	engine   engineRank    // that prefills, for Mooncake
+	tokenIDs bool          // prefill is asked for the prompt's token ids
 }
 
 func newTransfer(j *journey, a assignment) *transfer {
 	t := &transfer{
-		req: j.req, from: a.prefill.Server(), to: a.decode.Server(),
+		req: j.req, from: a.prefill.Server(), to: a.decode.Server(), source: a.pullFrom,
 		id: attemptID(), tokenIDs: j.prefix.teaches(),
 	}
 	if name := t.connector().name; name != nil {

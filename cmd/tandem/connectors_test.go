@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -232,5 +233,49 @@ func TestSidecar_AClientCannotNameAPrefillServer(t *testing.T) {
 		if slices.Contains(r.HeaderNames, "X-Prefiller-Host-Port") {
 			t.Error("a client's header reached the sidecar")
 		}
+	}
+}
+
+// The KV goes to where the work is: a server that holds nothing of a prompt pulls its
+// beginning from one that does, when that one is not the better choice itself.
+func TestOffload_ThePrefixComesFromAThirdServer(t *testing.T) {
+	offload := func(cfg *engine.Config) { publishing(cfg); cfg.Connector = engine.ConnectorOffload }
+	holder, decode := startTestEngine(t, engine.RolePrefill, offload), startTestEngine(t, engine.RoleDecode, offload)
+	idle := startTestEngine(t, engine.RolePrefill, offload)
+	engines := []*engine.Engine{holder, idle, decode}
+	c := newCluster(t, shape{config: func(cfg *config) {
+		for i, e := range engines {
+			cfg.servers[i/2].add(serverEntry{URL: e.URL(), Connector: "offload", KVAddress: e.State().KVAddress})
+		}
+		listening(func() []*engine.Engine { return engines })(cfg)
+		cfg.kv.modes = []string{"engine"}
+		cfg.cost.DecodeReuse = false
+	}})
+	eventually(t, "all are heard", func() bool { return c.metric("tandem_kv_connected") == 3 && c.metric("tandem_server_up") == 3 })
+	prompt := strings.Repeat(longPrompt, 8)
+	body := func(end string) string {
+		return fmt.Sprintf(`{"model":%q,"max_tokens":5,"prompt":%q}`, testModel, prompt+end)
+	}
+	askEngine(t, holder, "/v1/completions", body("first")) // as if before this gateway was there
+	eventually(t, "it is known what the holder has", func() bool {
+		return strings.Contains(c.get("/debug/servers").body, fmt.Sprintf(`"gpu_blocks": %d`, len(holder.Blocks())))
+	})
+	holder.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 503})
+	got := c.post("/v1/completions", body("second"), "X-Request-Id", "x")
+	if got.status != 200 || got.text() != reference(t, "/v1/completions", body("second")).text() {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	// Whether a pair or decode alone is cheaper then, the prompt is not computed again.
+	computes := idle
+	if got.header.Get("X-Tandem-Prefill") == "" {
+		computes = decode
+	}
+	if n, held := computes.State().PrefixBlocksPulled, len(holder.Blocks()); n < held-1 {
+		t.Errorf("%d of %d blocks were pulled", n, held)
+	}
+	first := requests([]*engine.Engine{computes}, "/v1/completions")[0].Body
+	if source := gjson.Get(first, "kv_transfer_params.remote_kv_source"); source.Get("kv_request_id").String() == "" ||
+		fmt.Sprintf("%s:%d", source.Get("remote_host"), source.Get("remote_port").Int()) != holder.State().KVAddress {
+		t.Errorf("the source is %s", source)
 	}
 }

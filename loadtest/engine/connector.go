@@ -140,6 +140,13 @@ func offloadParams(f *requestFields) (p transferParams, err error) {
 			return p, fmt.Errorf("remote_decoder without kv_request_id")
 		}
 	}
+	if in.Source != nil {
+		at, err := appointmentAt(net.JoinHostPort(in.Source.Host, strconv.Itoa(in.Source.Port)), in.Source.ID)
+		if err != nil {
+			return p, err
+		}
+		p.source = at
+	}
 	if in.Prefiller == nil {
 		return p, nil
 	}

@@ -33,8 +33,12 @@ type room struct {
 // ends; the engine lives on until life ends. A sequence that ends before its KV was
 // read frees the hand-off.
 func (r *rank) fetch(life, ctx context.Context, s *sequence, h *handoff) {
-	if r.cfg.Connector == ConnectorStore {
+	switch {
+	case r.cfg.Connector == ConnectorStore:
 		r.lookUp(ctx, s)
+		return
+	case s.source != nil:
+		r.pullPrefix(ctx, s)
 		return
 	}
 	if s.appointment != nil {

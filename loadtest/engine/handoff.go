@@ -32,6 +32,8 @@ type transferParams struct {
 	// rank is the one that the body names, nil without.
 	appointments []*appointment
 	rank         *int
+	// source is a third engine that may hold the beginning of the prompt; nil: none.
+	source *appointment
 	// looksUp: the KV may lie in a store.
 	looksUp bool
 	// name is how decode asks for what a prefill leg holds, reader the only address that

@@ -44,6 +44,7 @@ type rank struct {
 // counts are what happened so far; the state endpoint shows them.
 type counts struct {
 	prefills, decodes, aggregated, aborted                       int
+	prefixPulled                                                 int // blocks
 	handoffsPulled, handoffsExpired, handoffsReleased, preempted int
 	rejected, recomputed, loadFailures                           map[string]int // by reason
 }

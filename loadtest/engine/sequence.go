@@ -68,6 +68,7 @@ type sequence struct {
 	result     *handoff           // what a prefill leg hands over; nil: nothing
 
 	appointment *appointment // where its legs meet; nil: they do not
+	source      *appointment // a third engine that may hold its beginning; nil: none
 	meeting     *meeting     // of a prefill leg with an appointment, until it ends
 
 	state  sequenceState

@@ -101,6 +101,9 @@ func sideChannelHandler(ranks []*rank) http.Handler {
 		case queryPath:
 			answerQuery(w, ranks)
 			return
+		case prefixPath:
+			servePrefix(w, req, ranks)
+			return
 		case storePath:
 			kept.ServeHTTP(w, req)
 			return

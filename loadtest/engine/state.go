@@ -45,6 +45,9 @@ type State struct {
 	LoadFailures         int            `json:"load_failures"`
 	LoadFailuresByReason map[string]int `json:"load_failures_by_reason"`
 
+	// PrefixBlocksPulled came from a third engine's cache or from a store.
+	PrefixBlocksPulled int `json:"prefix_blocks_pulled"`
+
 	KVBlocksUsed  int `json:"kv_blocks_used"`
 	KVBlocksTotal int `json:"kv_blocks_total"`
 
@@ -114,6 +117,7 @@ func (s *State) add(r *rank) {
 	s.KVBlocksTotal += r.cache.total()
 	c := r.counts
 	s.HandoffsPulled += c.handoffsPulled
+	s.PrefixBlocksPulled += c.prefixPulled
 	s.HandoffsExpired += c.handoffsExpired
 	s.HandoffsReleased += c.handoffsReleased
 	s.PrefillsDone += c.prefills

@@ -105,7 +105,13 @@ func (r *rank) lookUp(ctx context.Context, s *sequence) {
 		return
 	case got = <-s.admitted:
 	}
-	have := max(r.askStore(ctx, storeCall{Want: got.want}), got.have)
+	r.found(ctx, s, got, r.askStore(ctx, storeCall{Want: got.want}))
+}
+
+// found takes as many leading blocks of a sequence's prompt from elsewhere, over this
+// engine's link; the rest is computed.
+func (r *rank) found(ctx context.Context, s *sequence, got room, have int) {
+	have = max(have, got.have)
 	if r.incoming.transfer(ctx, float64(have-got.have)*r.blockBytes()) != nil {
 		return
 	}
@@ -117,6 +123,7 @@ func (r *rank) lookUp(ctx context.Context, s *sequence) {
 	delete(r.loading, s)
 	s.fetches = false
 	s.cancel()
+	r.counts.prefixPulled += have - got.have
 	if have < len(got.want) && s.decodeLeg {
 		r.counts.recomputed[recomputeMissing]++
 	}

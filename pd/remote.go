@@ -1,0 +1,87 @@
+package pd
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// remote is a third server that holds more of a prompt than the one that is to compute
+// it, and what the way between them costs: one more tier, beside the server's own CPU
+// memory and disk. Its zero value is none.
+type remote struct {
+	server  *pools.Server
+	tokens  int     // leading tokens of the prompt that it holds on its GPU
+	latency float64 // seconds
+	perByte float64 // likewise
+}
+
+// offerRemotes tells each server that can pull from a third one which holds most of the
+// prompt: any that is up, also one that takes no request now.
+func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, now time.Time) {
+	if o.Locality == nil || j.prefix == nil {
+		return
+	}
+	best := make(map[uint64]remote) // by class
+	for _, s := range all {
+		if !connectorOf(s).pulls || !s.Health().Up {
+			continue
+		}
+		held := min(o.Locality.held(j.prefix, s).GPU, j.req.PromptTokens)
+		if held > best[s.Class()].tokens {
+			best[s.Class()] = remote{server: s, tokens: held}
+		}
+	}
+	offer := func(candidates []Candidate) {
+		for i := range candidates {
+			c := &candidates[i]
+			from, known := best[c.Class]
+			if !known || from.tokens <= c.Cached.GPU {
+				continue
+			}
+			place := placeOf(from.server)
+			from.latency, from.perByte = o.Links.Between(&place, &c.Place, now)
+			c.Remote = from
+		}
+	}
+	offer(v.field.Prefill)
+	offer(v.field.Decode)
+}
+
+// pull is the seconds of a prefill whose prefix comes from the remote server first.
+func (m *CostModel) pull(c *Candidate, promptTokens int) float64 {
+	bytes := float64((c.Remote.tokens - c.Cached.GPU) * m.KVBytesPerToken)
+	return c.Remote.latency + bytes*c.Remote.perByte + m.compute(&c.Prefill, promptTokens, c.Remote.tokens)
+}
+
+// pulls reports whether pulling is faster than every other way to the prefix.
+func (m *CostModel) pulls(c *Candidate, promptTokens int) bool {
+	return c.Remote.tokens > c.Cached.GPU && m.pull(c, promptTokens) <= m.prefill(c, promptTokens)
+}
+
+// prefix is the tokens that a prefill does not compute.
+func (m *CostModel) prefix(c *Candidate, promptTokens int) int {
+	if m.pulls(c, promptTokens) {
+		return c.Remote.tokens
+	}
+	return c.Cached.GPU
+}
+
+// source returns the server from which the one that computes the prompt should pull
+// its prefix, nil when computing it is as fast.
+func (m *CostModel) source(candidates []Candidate, id string, promptTokens int) *pools.Server {
+	for i := range candidates {
+		if c := &candidates[i]; c.ID == id && m.pulls(c, promptTokens) {
+			return c.Remote.server
+		}
+	}
+	return nil
+}
+
+// kvSource is what an OffloadingConnector is told of the server that it may pull a
+// cached prefix from.
+func kvSource(s *pools.Server) string {
+	host, port := offloadAddress(s)
+	return fmt.Sprintf(`"remote_kv_source":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}`, attemptID(), quoted(host), port)
+}
