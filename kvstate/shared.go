@@ -27,6 +27,7 @@ const (
 	snapshotLife  = time.Hour        // a snapshot that nobody renews
 	snapshotPiece = 255 << 10        // bytes; with its header it fills an allocation of Redis
 	snapshotMax   = 1 << 30          // bytes that are read
+	restoreTries  = 3                // of a snapshot, before Redis is taken to be away
 	writerLease   = 45 * time.Second // one snapshot a source and lease
 )
 
@@ -81,15 +82,17 @@ func (sh *Shared) Restore(ctx context.Context, s *Source) bool {
 		return false
 	}
 	snapshot, err := sh.read(ctx, s.ID())
-	var reply redis.Error
+	for tries := 1; tries < restoreTries && unanswered(err); tries++ {
+		snapshot, err = sh.read(ctx, s.ID())
+	}
 	switch {
 	case errors.Is(err, redis.Nil):
 		return false
-	case err == nil:
-		err = s.Apply(snapshot)
-	case !errors.As(err, &reply) && !errors.Is(err, ErrDelta):
+	case unanswered(err):
 		sh.note(err)
 		return false
+	case err == nil:
+		err = s.Apply(snapshot)
 	}
 	if err != nil {
 		sh.log.Warn("a KV snapshot cannot be used", "source", s.ID().String(), "error", err.Error())
@@ -97,6 +100,12 @@ func (sh *Shared) Restore(ctx context.Context, s *Source) bool {
 	}
 	sh.restored.Add(1)
 	return true
+}
+
+// unanswered reports whether Redis did not answer, which another time it may.
+func unanswered(err error) bool {
+	var reply redis.Error
+	return err != nil && !errors.As(err, &reply) && !errors.Is(err, ErrDelta)
 }
 
 func (sh *Shared) read(ctx context.Context, id SourceID) ([]byte, error) {
