@@ -49,7 +49,7 @@ type breaker struct {
 	cfg  BreakerConfig
 	gate atomic.Pointer[gobreaker.TwoStepCircuitBreaker[struct{}]]
 
-	openUntil atomic.Int64 // unix ns; 0 while closed
+	openUntil atomic.Pointer[time.Time] // nil while closed; monotonic, as all times here: clocks are set
 	trips     atomic.Uint64
 	passed    atomic.Uint64 // canaries
 	failed    atomic.Uint64
@@ -100,13 +100,14 @@ func (b *breaker) readyToTrip(c gobreaker.Counts) bool {
 // eject takes the server out, or keeps it out: longer each time in a row.
 func (b *breaker) eject(now time.Time) {
 	b.mu.Lock()
-	if b.openUntil.Load() == 0 {
+	if b.openUntil.Load() == nil {
 		b.openedAt = now
 		if !b.closedAt.IsZero() && now.Sub(b.closedAt) > b.cfg.MaxEjection {
 			b.streak = 0
 		}
 	}
-	b.openUntil.Store(now.Add(b.ejection(b.streak)).UnixNano())
+	until := now.Add(b.ejection(b.streak))
+	b.openUntil.Store(&until)
 	b.streak++
 	b.mu.Unlock()
 	b.trips.Add(1)
@@ -146,7 +147,7 @@ func (b *breaker) suspect() {
 // proveNow makes the canary of an ejected server due at once: it was down and is
 // up again, so it is most likely another process.
 func (b *breaker) proveNow(now time.Time) {
-	if until := b.openUntil.Load(); until > now.UnixNano() && b.openUntil.CompareAndSwap(until, now.UnixNano()) {
+	if until := b.openUntil.Load(); until != nil && now.Before(*until) && b.openUntil.CompareAndSwap(until, &now) {
 		b.tell()
 	}
 }
@@ -154,8 +155,8 @@ func (b *breaker) proveNow(now time.Time) {
 // canaryDue returns when the next canary is due, false if none is. Suspicion
 // sends at most one in each pause.
 func (b *breaker) canaryDue(pause time.Duration) (time.Time, bool) {
-	if until := b.openUntil.Load(); until != 0 {
-		return time.Unix(0, until), true
+	if until := b.openUntil.Load(); until != nil {
+		return *until, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -175,20 +176,20 @@ func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
 		return 0
 	}
 	b.passed.Add(1)
-	if b.openUntil.Load() == 0 {
+	if b.openUntil.Load() == nil {
 		return 0
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.gate.Store(b.newGate())
-	b.openUntil.Store(0)
+	b.openUntil.Store(nil)
 	b.closedAt, b.row, b.cut = now, 0, 0
 	return now.Sub(b.openedAt)
 }
 
 // out reports whether the server takes no request: it was ejected and no canary
 // has proved it since.
-func (b *breaker) out() bool { return b.openUntil.Load() != 0 }
+func (b *breaker) out() bool { return b.openUntil.Load() != nil }
 
 // allow asks for a place. The verdict goes to done, once.
 func (b *breaker) allow() (done func(error), err error) {
@@ -265,9 +266,9 @@ const (
 
 func (b *breaker) state(now time.Time) BreakerState {
 	switch until := b.openUntil.Load(); {
-	case until == 0:
+	case until == nil:
 		return Closed
-	case now.UnixNano() < until:
+	case now.Before(*until):
 		return Open
 	}
 	return HalfOpen

@@ -19,11 +19,11 @@ type live struct {
 	life     atomic.Uint64 // counts how often the server came up
 	// engineVersion is a number for the version that the engine told; 0: none.
 	engineVersion atomic.Uint64
-	busyUntil     atomic.Int64 // unix ns; the engine asked to be left alone until then
-	breakers      [2]*breaker  // prefill, decode
-	drained       atomic.Bool  // an operator lets it drain
+	busyUntil     atomic.Pointer[time.Time] // the engine asked to be left alone until then
+	breakers      [2]*breaker               // prefill, decode
+	drained       atomic.Bool               // an operator lets it drain
 	ramps         [2]atomic.Pointer[ramp]
-	downSince     atomic.Int64 // unix ns; 0 while up, and before the server was ever up
+	downSince     atomic.Pointer[time.Time] // nil while up, and before the server was ever up
 	recheck       chan struct{}
 	group         atomic.Pointer[group] // nil: it steps by itself
 
@@ -155,7 +155,8 @@ func (l *live) setDown(reason string) {
 	was := l.health.Load()
 	l.health.Store(&Health{Reason: reason, Models: was.Models})
 	if was.Up {
-		l.downSince.Store(time.Now().UnixNano())
+		now := time.Now()
+		l.downSince.Store(&now)
 	}
 }
 
@@ -166,9 +167,10 @@ func (l *live) setUp(models []Model, slowStart time.Duration, now time.Time) {
 	if was.Up {
 		return
 	}
+	defer l.downSince.Store(nil)
 	away := slowStart // a server that is new is as cold as one that was long away
-	if since := l.downSince.Load(); since != 0 {
-		away = now.Sub(time.Unix(0, since))
+	if since := l.downSince.Load(); since != nil {
+		away = now.Sub(*since)
 	}
 	for i, leg := range []Role{Prefill, Decode} {
 		l.returned(leg, away, slowStart, now)
@@ -191,10 +193,14 @@ func (l *live) changeModels(change func([]Model) []Model) {
 // MarkBusy asks for the server to be left alone for d: it answered 429 or 503,
 // which is load and no fault.
 func (l *live) MarkBusy(d time.Duration) {
-	l.busyUntil.Store(time.Now().Add(d).UnixNano())
+	until := time.Now().Add(d)
+	l.busyUntil.Store(&until)
 }
 
-func (l *live) busy(now time.Time) bool { return now.UnixNano() < l.busyUntil.Load() }
+func (l *live) busy(now time.Time) bool {
+	until := l.busyUntil.Load()
+	return until != nil && now.Before(*until)
+}
 
 // NoteCachedTokens remembers that the engine reports cached tokens.
 func (l *live) NoteCachedTokens() { l.tellsCached.Store(true) }

@@ -2,6 +2,7 @@ package pools
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -164,5 +165,32 @@ func TestReplicas_QueuesDrainFromWhenTheyWereHeard(t *testing.T) {
 	}
 	if w := s.InFlight(Prefill, now.Add(workExpiry+time.Millisecond)); w != (InFlight{}) {
 		t.Errorf("after the expiry: %+v", w)
+	}
+}
+
+// Clocks of gateways may be an hour apart: nothing that one says is a time. What it
+// has is dated by who hears it.
+func TestReplicas_NoTimeCrosses(t *testing.T) {
+	e := newEngine(t, "m")
+	r := newReplica(t, redisserver.Start(t), "a", e.URL)
+	defer r.claim(t, 1000).Release()
+	said, err := json.Marshal(r.shared.own(time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var message struct {
+		S map[string][2]map[string]float64
+	}
+	if err := json.Unmarshal(said, &message); err != nil || len(message.S) != 1 {
+		t.Fatalf("%v: %s", err, said)
+	}
+	for _, both := range message.S {
+		for _, work := range both {
+			for name, value := range work {
+				if value > 1e6 {
+					t.Errorf("%s of %v may be a time: %s", name, value, said)
+				}
+			}
+		}
 	}
 }

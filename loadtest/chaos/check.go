@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -60,6 +61,23 @@ func MaxShare(server string, share float64) Check {
 	return func(o *Outcome) string {
 		if got := float64(o.Reached[server]) / float64(max(1, o.Requests)); got > share {
 			return fmt.Sprintf("%.0f %% of the requests reached %s, more than %.0f %%", 100*got, server, 100*share)
+		}
+		return ""
+	}
+}
+
+// Balanced bounds the most requests that a server of a role got by so many times
+// their mean.
+func Balanced(role string, most float64) Check {
+	return func(o *Outcome) string {
+		highest, sum, n := 0, 0, 0
+		for name, reached := range o.Reached {
+			if strings.HasPrefix(name, role+"-") {
+				highest, sum, n = max(highest, reached), sum+reached, n+1
+			}
+		}
+		if imbalance := float64(highest*n) / float64(max(1, sum)); imbalance > most {
+			return fmt.Sprintf("the busiest %s server got %.2f times the mean, more than %.2f: %v", role, imbalance, most, o.Reached)
 		}
 		return ""
 	}
