@@ -29,6 +29,7 @@ type Fleet struct {
 	Prefill, Decode, Gateways int
 	Redis                     bool     // gateways share one
 	Knowledge                 bool     // engines publish KV events
+	Connector                 string   // how decode obtains the KV; empty: nixl
 	Gateway                   []string // further flags of tandem serve
 	Engine                    []string // further flags of tandem engine
 }

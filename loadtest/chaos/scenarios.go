@@ -62,8 +62,21 @@ var Scenarios = []Scenario{
 		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
 	},
 	{
+		Name: "sglang-prefill-fails", Title: "both legs are under way at once, and one of two prefill servers answers 500",
+		Peer:   "SGLang's gateway: decode is waited for, up to 1800 s",
+		Fleet:  Fleet{Connector: "sglang"},
+		Events: Events{At(2*s, Break(answers500, "prefill-0"))},
+		Checks: Checks{NoErrors, WorstTTFT(2 * s), RecoveredWithin(2 * s)},
+	},
+	{
+		Name: "sglang-prefill-killed", Title: "the same, and it is killed",
+		Peer:   "SGLang's gateway: the same",
+		Fleet:  Fleet{Connector: "sglang"},
+		Events: Events{At(2*s, Kill("prefill-0")), At(5*s, Restart("prefill-0"))},
+		Checks: Checks{NoErrors, WorstTTFT(2 * s), RecoveredWithin(2 * s)},
+	},
+	{
 		Name: "prefill-hangs", Title: "one of two prefill servers stops dead with its connections open",
-		Peer:   "SGLang's gateway: up to 1800 s",
 		Load:   Load{For: 15 * s},
 		Events: Events{At(2*s, Hang("prefill-0")), At(10*s, Continue("prefill-0"))},
 		Checks: Checks{NoErrors, WorstTTFT(8 * s), RecoveredWithin(6 * s)},

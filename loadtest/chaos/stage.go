@@ -38,6 +38,7 @@ type actor struct {
 	admin string // gateway: the admin port; engine: the control port
 	event string // engine: where it publishes KV
 	again string // engine: where it replays
+	kv    string // engine: where others reach its KV
 
 	draining bool
 	process  *process.Process
@@ -85,13 +86,13 @@ func newStage(ctx context.Context, binary, dir string, c Scenario) (_ *stage, er
 // cast names the actors and finds them addresses.
 func (st *stage) cast() error {
 	names := st.fleet.names()
-	free, err := process.FreeAddresses(4 * len(names))
+	free, err := process.FreeAddresses(5 * len(names))
 	if err != nil {
 		return err
 	}
 	for i, name := range names {
 		role, _, _ := strings.Cut(name, "-")
-		a := &actor{name: name, role: role, addr: free[4*i], admin: free[4*i+1], event: free[4*i+2], again: free[4*i+3]}
+		a := &actor{name: name, role: role, addr: free[5*i], admin: free[5*i+1], event: free[5*i+2], again: free[5*i+3], kv: free[5*i+4]}
 		st.actors = append(st.actors, a)
 	}
 	return nil
@@ -150,7 +151,10 @@ func (st *stage) command(a *actor) (binary string, args []string) {
 		}
 		return st.binary, append(args, st.fleet.Gateway...)
 	}
-	args = []string{"engine", "--listen", a.addr, "--control", a.admin, "--role", a.role, "--model", model}
+	args = []string{"engine", "--listen", a.addr, "--control", a.admin, "--role", a.role, "--model", model, "--side-channel", a.kv}
+	if st.fleet.Connector != "" {
+		args = append(args, "--connector", st.fleet.Connector)
+	}
 	if st.fleet.Knowledge {
 		args = append(args, "--events", anywhere(a.event), "--replay", anywhere(a.again))
 	}
@@ -185,6 +189,9 @@ func (st *stage) writeConfig() error {
 			fmt.Fprintf(&text, "  - {url: http://%s, drain: %v", addr, a.draining)
 			if st.fleet.Knowledge {
 				fmt.Fprintf(&text, ", events: tcp://%s, replay: tcp://%s", a.event, a.again)
+			}
+			if st.fleet.Connector != "" {
+				fmt.Fprintf(&text, ", connector: %s, kv-address: %s", st.fleet.Connector, a.kv)
 			}
 			fmt.Fprint(&text, "}\n")
 		}
