@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -90,10 +91,14 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	start := time.Now()
 	legCtx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
-	noFall := server.OnFall(func() { cancel(errFell) })
-	if server.Group == "" {
-		defer noFall() // a server by itself breaks its streams when it dies
-	}
+	var open atomic.Pointer[legStream] // nil before the first content event
+	noFall := server.OnFall(func() {
+		// A server that starves its probes but not its streams is busy; one of a group
+		// waits for the dead one, whatever it still sends.
+		if s := open.Load(); s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()) {
+			cancel(errFell)
+		}
+	})
 	giveUp := func(e *LegError) (*Answer, *LegError) {
 		idle.Stop()
 		noFall()
@@ -126,6 +131,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		return giveUp(failedSend(legCtx, leg, server.ID(), err))
 	}
 	a.decode.Settle(nil)
+	open.Store(s)
 	now := time.Now()
 	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
 	if !j.resumed {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -37,6 +38,8 @@ type legStream struct {
 	result  StreamResult
 	onGap   func(time.Duration)
 	lastAt  time.Time
+	heard   atomic.Int64 // nanoseconds from begun to the last content event, for other goroutines
+	begun   time.Time
 
 	closing sync.Once
 	onClose func(StreamResult)
@@ -110,7 +113,16 @@ func (s *legStream) count(now time.Time) {
 	if s.result.Events++; s.result.Events > 1 {
 		s.onGap(now.Sub(s.lastAt))
 	}
+	if s.lastAt.IsZero() {
+		s.begun = now
+	}
 	s.lastAt = now
+	s.heard.Store(int64(now.Sub(s.begun)))
+}
+
+// silentFor reports whether the last content event is longer ago.
+func (s *legStream) silentFor(d time.Duration) bool {
+	return time.Since(s.begun)-time.Duration(s.heard.Load()) > d
 }
 
 // transform notes the usage and returns the event as the client may see it, nil

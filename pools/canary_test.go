@@ -107,8 +107,8 @@ func TestCanary_ProvesAnEjectedServer(t *testing.T) {
 				s := watched(t, e, Decode)
 				trip(t, s, Decode)
 				time.Sleep(1300 * time.Millisecond) // the first ejection is 1 s +-20 %
-				if e.sung() != 1 {
-					t.Fatalf("%d canaries", e.sung())
+				if e.sung() == 0 { // the first failure may have asked for one already
+					t.Fatal("no canary")
 				}
 				time.Sleep(DefaultBreaker().Probe) // a canary that hangs is judged by now
 				if closed := s.Breaker(Decode, time.Now()) == Closed; closed != c.proves {

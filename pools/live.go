@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,8 +45,9 @@ type live struct {
 	falls map[uint64]func()
 }
 
-// OnFall calls fall, once, when the server, or one that steps with it, has failed two
-// probes in a row: what it has not answered by then it will not. One missed probe may be a busy engine.
+// OnFall calls fall when the server, or one that steps with it, has failed two probes
+// in a row, and at each further one, until stop is called: what it has not answered by
+// then it will not. One missed probe may be a busy engine.
 func (l *live) OnFall(fall func()) (stop func()) {
 	id := leaseSeq.Add(1)
 	l.mu.Lock()
@@ -73,8 +75,7 @@ func (l *live) fall() {
 
 func (l *live) fallAlone() {
 	l.mu.Lock()
-	falls := l.falls
-	l.falls = nil
+	falls := slices.Collect(maps.Values(l.falls))
 	l.mu.Unlock()
 	for _, fall := range falls {
 		fall()

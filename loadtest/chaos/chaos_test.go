@@ -85,13 +85,14 @@ func TestRecovery(t *testing.T) {
 
 func TestChecks_SayWhatDoesNotHold(t *testing.T) {
 	o := &Outcome{
-		Requests: 100, Failed: 2, Migrated: 1, WorstTTFT: 3 * s, Recovery: 2 * s,
+		Requests: 100, Failed: 2, Migrated: 1, WorstTTFT: 3 * s, WorstE2E: 4 * s, Recovery: 2 * s,
 		Reached: map[string]int{"decode-0": 30, "prefill-0": 30, "prefill-1": 10}, Metrics: []Metrics{"m{a=\"x\"} 3\nm{a=\"y\"} 4\nmm 9\n", "m{a=\"x\"} 2\n"},
 	}
 	for name, check := range map[string][2]Check{ // one that holds, one that does not
 		"errors":    {MaxErrors(2), NoErrors},
 		"recovery":  {RecoveredWithin(2 * s), RecoveredWithin(s)},
 		"ttft":      {WorstTTFT(3 * s), WorstTTFT(2 * s)},
+		"answer":    {WorstAnswer(4 * s), WorstAnswer(3 * s)},
 		"migrated":  {Migrated(1), Migrated(2)},
 		"share":     {MaxShare("decode-0", 0.3), MaxShare("decode-0", 0.29)},
 		"balanced":  {Balanced("prefill", 1.5), Balanced("prefill", 1.49)},

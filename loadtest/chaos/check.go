@@ -46,6 +46,16 @@ func WorstTTFT(d time.Duration) Check {
 	}
 }
 
+// WorstAnswer bounds the time to the end of every whole answer.
+func WorstAnswer(d time.Duration) Check {
+	return func(o *Outcome) string {
+		if o.WorstE2E > d {
+			return fmt.Sprintf("an answer took %.1f s, more than %v", o.WorstE2E.Seconds(), d)
+		}
+		return ""
+	}
+}
+
 // Migrated wants at least so many streams continued elsewhere.
 func Migrated(n int) Check {
 	return func(o *Outcome) string {

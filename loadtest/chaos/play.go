@@ -21,6 +21,7 @@ type Outcome struct {
 	Samples   []string // of failures
 	Migrated  int      // streams continued elsewhere
 	WorstTTFT time.Duration
+	WorstE2E  time.Duration // of whole answers
 	Recovery  time.Duration
 	Reached   map[string]int // clients' requests by engine
 	Metrics   []Metrics      // of each gateway that answers
@@ -114,7 +115,7 @@ func (o *Outcome) tally(ended []loadtest.Ended) {
 	slices.SortFunc(ended, func(a, b loadtest.Ended) int { return int(a.Due - b.Due) })
 	for _, e := range ended {
 		o.Requests++
-		o.WorstTTFT = max(o.WorstTTFT, e.TTFT)
+		o.WorstTTFT, o.WorstE2E = max(o.WorstTTFT, e.TTFT), max(o.WorstE2E, e.E2E)
 		if e.Kind == loadtest.OK {
 			continue
 		}

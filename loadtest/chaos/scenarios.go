@@ -25,6 +25,7 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "decode-killed", Title: "one of two decode servers is killed, and comes back",
+		Load:   Load{Output: 128},
 		Events: Events{At(2*s, Kill("decode-0")), At(5*s, Restart("decode-0"))},
 		Checks: Checks{NoErrors, Migrated(1), RecoveredWithin(2 * s)},
 	},
@@ -83,10 +84,9 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "decode-hangs", Title: "one of two decode servers stops dead in the middle of its streams",
-		Load:   Load{For: 15 * s},
-		Fleet:  Fleet{Gateway: []string{"--idle-timeout", "5s"}},
+		Load:   Load{For: 15 * s, Output: 128},
 		Events: Events{At(2*s, Hang("decode-0")), At(10*s, Continue("decode-0"))},
-		Checks: Checks{NoErrors, Migrated(1), RecoveredWithin(6 * s)},
+		Checks: Checks{NoErrors, Migrated(1), RecoveredWithin(6 * s), WorstAnswer(8 * s)},
 	},
 	{
 		Name: "prefill-zombie-hangs", Title: "a prefill server accepts work and never answers, with a healthy /health",
