@@ -39,10 +39,43 @@ func TestKustomize(t *testing.T) {
 			t.Errorf("roles: %v", roles)
 		}
 	})
+	t.Run("pods have no more rights than they need", func(t *testing.T) { d.checkRights(t) })
 	t.Run("a rollout of all engines under load fails nothing", func(t *testing.T) { d.rollEngines(t, gateway) })
 	t.Run("a change is live within a second", func(t *testing.T) { d.grow(t, gateway) })
 	t.Run("Services and InferencePools are found as well", func(t *testing.T) { d.findOtherwise(t) })
 	t.Run("without the API server all goes on", func(t *testing.T) { d.loseAPIServer(t, gateway) })
+}
+
+// checkRights looks at what pods may do in the cluster and on their nodes.
+func (d kustomized) checkRights(t *testing.T) {
+	for _, right := range []struct {
+		verb, resource string
+		want           bool
+	}{
+		{"list", "pods", true}, {"watch", "pods", true}, {"get", "nodes", true},
+		{"create", "pods", false}, {"delete", "pods", false}, {"patch", "pods", false},
+		{"get", "secrets", false}, {"get", "configmaps", false}, {"create", "pods/exec", false},
+	} {
+		if may := d.May(t, deployed.Namespace, "tandem", right.verb, right.resource); may != right.want {
+			t.Errorf("the gateway may %s %s: %v", right.verb, right.resource, may)
+		}
+	}
+	for _, pod := range d.Pods(t, "") {
+		c := pod.Spec.Containers[0]
+		if c.Name != "vllm" && !c.SecurityContext.ReadOnlyRootFilesystem { // vLLM compiles and caches
+			t.Errorf("%s may write to its image", pod.Metadata.Name)
+		}
+		if asks := pod.Spec.AutomountToken == nil || *pod.Spec.AutomountToken; asks != (c.Name == "tandem") {
+			t.Errorf("%s has a service account's token: %v", pod.Metadata.Name, asks)
+		}
+	}
+	err := d.Do("POST", "/api/v1/namespaces/"+deployed.Namespace+"/pods", map[string]any{
+		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "root"},
+		"spec": map[string]any{"containers": []map[string]any{{"name": "c", "image": "x"}}},
+	}, nil)
+	if err == nil || !strings.Contains(err.Error(), "restricted") {
+		t.Errorf("a pod that asks for nothing is let in: %v", err)
+	}
 }
 
 // rollEngines replaces every engine while requests arrive.

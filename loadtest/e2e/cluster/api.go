@@ -117,6 +117,21 @@ func (c *Cluster) Token(namespace, account string) (string, error) {
 	return answer.Status.Token, err
 }
 
+// May reports whether a service account has a right, such as "list", "pods".
+func (c *Cluster) May(t testing.TB, namespace, account, verb, resource string) bool {
+	t.Helper()
+	review := map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": map[string]any{
+		"user":               "system:serviceaccount:" + namespace + ":" + account,
+		"groups":             []string{"system:serviceaccounts", "system:authenticated"},
+		"resourceAttributes": map[string]any{"namespace": namespace, "verb": verb, "resource": resource},
+	}}
+	var answer struct{ Status struct{ Allowed bool } }
+	if err := c.Do("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review, &answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Allowed
+}
+
 // Kubectl runs kubectl as the administrator, with the repository as its working
 // directory, and returns what it printed.
 func (c *Cluster) Kubectl(t testing.TB, args ...string) string {

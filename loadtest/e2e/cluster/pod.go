@@ -17,6 +17,7 @@ type Pod struct {
 	Spec struct {
 		NodeName           string      `json:"nodeName"`
 		ServiceAccountName string      `json:"serviceAccountName"`
+		AutomountToken     *bool       `json:"automountServiceAccountToken"` // nil is true
 		Containers         []Container `json:"containers"`
 	} `json:"spec"`
 	Status struct {
@@ -35,6 +36,9 @@ type Container struct {
 	Command []string `json:"command"`
 	Args    []string `json:"args"`
 
+	SecurityContext struct {
+		ReadOnlyRootFilesystem bool `json:"readOnlyRootFilesystem"`
+	} `json:"securityContext"`
 	Lifecycle struct {
 		PreStop struct {
 			Exec struct {
