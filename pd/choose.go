@@ -19,7 +19,7 @@ type Candidate struct {
 	Group   int           // servers that step together; 0: it steps by itself
 	NoPair  bool          // the request must not have it in a pair
 	NoAlone bool          // it must not compute the request's prompt as a decode server
-	Ready   time.Duration // until it can take the request at all: an adapter to load
+	Ready   time.Duration // until it can take the request at all: an adapter to load, a sleep to end
 	Queue   time.Duration // predicted time until its outstanding prefill work is done
 	Queued  int           // requests of that work
 	Cached  kvstate.Held  // leading tokens of the request that it holds, by tier

@@ -239,6 +239,7 @@ func (o *Orchestrator) candidate(j *journey, s *pools.Server, now time.Time) Can
 	if view, adapter := s.Adapter(j.req.Model, now); adapter {
 		c.Ready = o.Cost.Adapter.wait(view)
 	}
+	c.Ready += s.WakeTime(now)
 	return c
 }
 

@@ -120,10 +120,13 @@ func (s *Server) Adapter(model string, now time.Time) (AdapterView, bool) {
 	return v, true
 }
 
-// Serves reports whether the server may take requests for the model: it has it, or
-// can load it.
+// Serves reports whether the server may take requests for the model: it has it, or can
+// load it, and if it sleeps it can be woken.
 func (s *Server) Serves(model string, now time.Time) bool {
 	h := s.health.Load()
+	if s.Asleep() && s.awake.refuses(awakeWish, now) {
+		return false // it could not be woken just now
+	}
 	if h.Serves(model) {
 		return true
 	}
@@ -135,9 +138,9 @@ func (s *Server) Serves(model string, now time.Time) bool {
 	return fits && !s.adapters.refuses(model, now)
 }
 
-// adapterWishes is what requests want of a server's keeper, and when each adapter of
+// wishes is what requests want of a server's keeper, and when each adapter of
 // the directory was wanted last.
-type adapterWishes struct {
+type wishes struct {
 	mu      sync.Mutex // guards the rest
 	open    bool       // somebody fulfils them
 	wishes  map[string]*wish
@@ -153,8 +156,8 @@ type wish struct {
 	err  error
 }
 
-func newAdapterWishes() *adapterWishes {
-	return &adapterWishes{
+func newWishes() *wishes {
+	return &wishes{
 		wishes: make(map[string]*wish), inUse: make(map[string]int), used: make(map[string]time.Time),
 		refused: make(map[string]time.Time), wake: make(chan struct{}, 1),
 	}
@@ -162,7 +165,7 @@ func newAdapterWishes() *adapterWishes {
 
 // want takes the adapter into use, and returns the wish to wait for; nil if the
 // server has the adapter. Those who want the same wait for the same wish.
-func (a *adapterWishes) want(name string, loaded bool, now time.Time) (*wish, error) {
+func (a *wishes) want(name string, loaded bool, now time.Time) (*wish, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.used[name] = now
@@ -186,7 +189,7 @@ func (a *adapterWishes) want(name string, loaded bool, now time.Time) (*wish, er
 }
 
 // leave gives one use back.
-func (a *adapterWishes) leave(name string, now time.Time) {
+func (a *wishes) leave(name string, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.used[name] = now
@@ -194,7 +197,7 @@ func (a *adapterWishes) leave(name string, now time.Time) {
 }
 
 // next returns the name of a wish that is open, "" if there is none.
-func (a *adapterWishes) next() string {
+func (a *wishes) next() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name := range a.wishes {
@@ -208,7 +211,7 @@ func (a *adapterWishes) next() string {
 const adapterRefusal = 30 * time.Second
 
 // fulfil ends a wish.
-func (a *adapterWishes) fulfil(name string, err error, now time.Time) {
+func (a *wishes) fulfil(name string, err error, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	w := a.wishes[name]
@@ -219,7 +222,7 @@ func (a *adapterWishes) fulfil(name string, err error, now time.Time) {
 	delete(a.refused, name)
 	if err != nil {
 		pause := adapterRefusal
-		if errors.Is(err, errAdapterRoom) {
+		if errors.Is(err, errAdapterRoom) || errors.Is(err, errOccupied) {
 			pause = time.Second // one may be idle soon
 		}
 		a.refused[name] = now.Add(pause)
@@ -229,7 +232,7 @@ func (a *adapterWishes) fulfil(name string, err error, now time.Time) {
 }
 
 // setOpen says whether somebody fulfils wishes; if not, those that are left fail.
-func (a *adapterWishes) setOpen(open bool) {
+func (a *wishes) setOpen(open bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.open = open
@@ -242,7 +245,7 @@ func (a *adapterWishes) setOpen(open bool) {
 	}
 }
 
-func (a *adapterWishes) refuses(name string, now time.Time) bool {
+func (a *wishes) refuses(name string, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return now.Before(a.refused[name])
@@ -251,7 +254,7 @@ func (a *adapterWishes) refuses(name string, now time.Time) bool {
 // lastUse returns when an adapter was last taken or given back, and by how many
 // leases it is held. One that is seen for the first time counts as taken now, since
 // another gateway may use it.
-func (a *adapterWishes) lastUse(name string, now time.Time) (at time.Time, held int) {
+func (a *wishes) lastUse(name string, now time.Time) (at time.Time, held int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.used[name].IsZero() {

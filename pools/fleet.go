@@ -2,6 +2,7 @@ package pools
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -21,6 +22,7 @@ type Config struct {
 	ORCA          string        // format in which prefill legs ask for the server's load: TEXT, JSON or BIN; empty: they do not
 	LoadTables    []LoadTable   // how engines tell their load
 	Adapters      AdapterConfig
+	Sleep         SleepConfig
 	Breaker       BreakerConfig
 	Prefill       Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          Curve // likewise, by StepFeatures
@@ -40,6 +42,7 @@ func Default() Config {
 		ORCA:          "TEXT",
 		LoadTables:    DefaultLoadTables(),
 		Adapters:      DefaultAdapters(),
+		Sleep:         DefaultSleep(),
 		Breaker:       DefaultBreaker(),
 		Prefill:       Curve{0.0165, 0.015184, 0.00042099},
 		Step:          Curve{0.006, 0.00035, 0.01},
@@ -62,7 +65,7 @@ func (c Config) Validate() error {
 	case c.Breaker.Ejection <= 0 || c.Breaker.MaxEjection < c.Breaker.Ejection || c.Breaker.Probe <= 0:
 		return fmt.Errorf("breaker-ejection, breaker-max-ejection and breaker-probe must be positive and in order")
 	}
-	return c.Adapters.Validate()
+	return errors.Join(c.Adapters.Validate(), c.Sleep.Validate())
 }
 
 // Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
@@ -76,6 +79,8 @@ type Fleet struct {
 	others      atomic.Pointer[Replicas] // nil while work is not shared
 	adapterLoad atomic.Int64             // ns that loading an adapter took lately; 0 is unknown
 	worked      chan struct{}            // says that own work has changed
+
+	gpus sync.Map // by label, a chan that whoever changes who is awake there holds
 
 	mu       sync.Mutex // guards watchers and orders calls of Apply
 	watchers map[string]watcher
@@ -160,7 +165,7 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { p.run(ctx) })
-	if len(f.cfg.Adapters.Directory) > 0 {
+	if len(f.cfg.Adapters.Directory) > 0 || spec.GPUs != "" {
 		k := keeper{spec: spec, live: l, fleet: f, log: p.log}
 		k.client = &http.Client{Transport: f.transport, Timeout: f.cfg.Adapters.Timeout, CheckRedirect: noRedirect}
 		parts.Go(func() { k.run(ctx) })

@@ -20,7 +20,8 @@ var (
 )
 
 // keeper loads adapters on one server when requests want them and unloads those that
-// nobody has wanted for long, one after the other.
+// nobody has wanted for long, one after the other; and wakes the server, where it
+// shares GPUs with others (waker.go).
 type keeper struct {
 	spec   Spec
 	live   *live
@@ -34,21 +35,25 @@ const keeperInterval = time.Second
 
 // run fulfils wishes until ctx ends.
 func (k *keeper) run(ctx context.Context) {
-	wishes := k.live.adapters
-	wishes.setOpen(true)
-	defer wishes.setOpen(false)
+	for _, wishes := range []*wishes{k.live.adapters, k.live.awake} {
+		wishes.setOpen(true)
+		defer wishes.setOpen(false)
+	}
 	tick := time.NewTicker(keeperInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-wishes.wake:
-			for name := wishes.next(); name != "" && ctx.Err() == nil; name = wishes.next() {
-				wishes.fulfil(name, k.load(ctx, name), time.Now())
+		case <-k.live.awake.wake:
+			k.live.awake.fulfil(awakeWish, k.wake(ctx), time.Now())
+		case <-k.live.adapters.wake:
+			for name := k.live.adapters.next(); name != "" && ctx.Err() == nil; name = k.live.adapters.next() {
+				k.live.adapters.fulfil(name, k.load(ctx, name), time.Now())
 			}
 		case <-tick.C:
 			k.unloadIdle(ctx, time.Now())
+			k.sleepIdle(ctx, time.Now())
 		}
 	}
 }
@@ -64,7 +69,7 @@ func (k *keeper) load(ctx context.Context, name string) error {
 		return err
 	}
 	start := time.Now()
-	err := k.post(ctx, "load_lora_adapter", map[string]string{"lora_name": a.Name, "lora_path": a.Path})
+	err := k.post(ctx, k.adapterURL("load_lora_adapter"), map[string]string{"lora_name": a.Name, "lora_path": a.Path})
 	took := time.Since(start)
 	if err != nil {
 		k.live.adapterCounts.failed.Add(1)
@@ -147,7 +152,7 @@ func (k *keeper) unload(ctx context.Context, name string) error {
 	k.live.changeModels(func(models []Model) []Model {
 		return slices.DeleteFunc(models, func(m Model) bool { return m.ID == name })
 	})
-	if err := k.post(ctx, "unload_lora_adapter", map[string]string{"lora_name": name}); err != nil {
+	if err := k.post(ctx, k.adapterURL("unload_lora_adapter"), map[string]string{"lora_name": name}); err != nil {
 		k.log.Warn("adapter not unloaded", "adapter", name, "error", err.Error())
 		return err
 	}
@@ -159,17 +164,21 @@ func (k *keeper) unload(ctx context.Context, name string) error {
 // maxKeeperAnswer bounds what is read of an engine's answer, in bytes.
 const maxKeeperAnswer = 64 << 10
 
-// post asks the engine for something. vLLM has these paths under /v1, SGLang at the
-// root. That an adapter is there already, or gone already, is what was wanted: other
+// adapterURL is where an engine takes an order about adapters: vLLM under /v1, SGLang at
+// the root.
+func (k *keeper) adapterURL(action string) string {
+	if k.spec.Connector == "sglang" {
+		return k.spec.URL + "/" + action
+	}
+	return k.spec.URL + "/v1/" + action
+}
+
+// post asks an engine for something. That an adapter is there already, or gone already, is what was wanted: other
 // gateways may have asked before.
-func (k *keeper) post(ctx context.Context, action string, body map[string]string) error {
+func (k *keeper) post(ctx context.Context, url string, body map[string]string) error {
 	data, err := json.Marshal(body)
 	if err != nil {
 		return err
-	}
-	url := k.spec.URL + "/v1/" + action
-	if k.spec.Connector == "sglang" {
-		url = k.spec.URL + "/" + action
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(data))
 	if err != nil {
@@ -193,10 +202,31 @@ func (k *keeper) post(ctx context.Context, action string, body map[string]string
 	return nil
 }
 
-// Prepare begins to make the server able to take a request for the model: an adapter
-// of the directory is loaded if the server lacks it, and stays until the lease is
-// released. It returns what waits for that; nil if the server is ready.
+// Prepare begins to make the server able to take a request for the model: it is woken
+// if it sleeps, and an adapter of the directory is loaded if it lacks it. It stays awake,
+// and the adapter stays, until the lease is released. What is returned waits for that;
+// nil if the server is ready.
 func (l *Lease) Prepare(model string) (await func(context.Context) error) {
+	s := l.server
+	if s.GPUs != "" && !s.turn.enter() {
+		_, _ = s.awake.want(awakeWish, false, time.Now()) // whoever waits asks again
+		return func(ctx context.Context) error {
+			if err := l.enter(ctx); err != nil {
+				return err
+			}
+			l.paused(time.Now())
+			if load := l.loadAdapter(model); load != nil {
+				return load(ctx)
+			}
+			return nil
+		}
+	}
+	l.entered = s.GPUs != ""
+	return l.loadAdapter(model)
+}
+
+// loadAdapter is the part of Prepare that is about adapters.
+func (l *Lease) loadAdapter(model string) (await func(context.Context) error) {
 	s := l.server
 	if _, onDemand := s.fleet.cfg.Adapters.find(model); !onDemand {
 		return nil

@@ -24,6 +24,7 @@ type Lease struct {
 	good     atomic.Bool // settled without an error, and not broken since
 	sent     time.Time
 	adapter  string                     // that Prepare took into use; empty: none
+	entered  bool                       // Prepare counts on the server to stay awake
 	overdue  atomic.Pointer[time.Timer] // nil before Sent
 }
 
@@ -109,6 +110,9 @@ func (l *Lease) Release() {
 
 func (l *Lease) end(now time.Time) (Ended, bool) {
 	s := l.server
+	if l.entered {
+		s.turn.leave(now)
+	}
 	if l.adapter != "" {
 		s.adapters.leave(l.adapter, time.Now())
 	}

@@ -16,7 +16,9 @@ type live struct {
 	reported atomic.Pointer[Load] // by ORCA
 	reports  struct{ read, unreadable atomic.Uint64 }
 	keep     time.Duration // load older than this is not believed
-	adapters *adapterWishes
+	adapters *wishes
+	awake    *wishes       // of those who wait for it to wake
+	turn     turn          // in sharing GPUs
 	life     atomic.Uint64 // counts how often the server came up
 	// engineVersion is a number for the version that the engine told; 0: none.
 	engineVersion atomic.Uint64
@@ -85,7 +87,8 @@ func (l *live) fallAlone() {
 func newLive(cfg Config) *live {
 	l := &live{
 		recheck:  make(chan struct{}, 1),
-		adapters: newAdapterWishes(),
+		adapters: newWishes(),
+		awake:    newWishes(),
 		keep:     3 * cfg.ProbeInterval,
 		prefill:  NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
 		step:     NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),

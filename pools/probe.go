@@ -83,6 +83,7 @@ func (p *prober) probe(ctx context.Context) {
 		return
 	}
 	p.askVersion(ctx, was)
+	p.sleeping(ctx)
 	p.live.setUp(models, p.cfg.SlowStart, time.Now())
 	if !was.Up {
 		p.live.life.Add(1)

@@ -73,6 +73,7 @@ func bindEntry(f *pflag.FlagSet, e *pools.Entry) {
 	f.StringVar(&e.Weights, "weights", "", "version of the weights")
 	f.StringVar(&e.Group, "group", "", "servers of a group step in lockstep")
 	f.StringVar(&e.Layout, "layout", "", "whatever else the KV depends on")
+	f.StringVar(&e.GPUs, "gpus", "", "servers with the same share GPUs, and one of them is awake")
 	f.StringVar(&e.Host, "host", "", "topology label")
 	f.StringVar(&e.Rack, "rack", "", "topology label")
 	f.StringVar(&e.Zone, "zone", "", "topology label")

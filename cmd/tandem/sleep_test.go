@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+// turns is a gateway before two models on the same GPUs, the second one asleep.
+func turns(t *testing.T, minAwake time.Duration, change func(*config)) (c *cluster, engines [2]*engine.Engine) {
+	t.Helper()
+	c = newCluster(t, shape{config: func(cfg *config) {
+		for i, model := range []string{"day", "night"} {
+			e := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.Model, cfg.TimeScale = model, 0.5 })
+			cfg.servers[2].add(serverEntry{URL: e.URL(), GPUs: "node-1"})
+			engines[i] = e
+		}
+		cfg.pools.Sleep.MinAwake = minAwake
+		if change != nil {
+			change(cfg)
+		}
+		(&cluster{t: t, client: newTestClient(t)}).mustPost(engines[1].URL() + "/sleep?level=1")
+	}})
+	eventually(t, "both models are known, and who sleeps", func() bool {
+		servers := c.node.fleet.Servers()
+		return len(c.node.fleet.Models()) == 2 && !servers[0].Asleep() && servers[1].Asleep()
+	})
+	return c, engines
+}
+
+func (c *cluster) mustPost(url string) {
+	c.t.Helper()
+	if got := c.raw(http.MethodPost, url); got.status != 200 {
+		c.t.Fatalf("%s: %d %s", url, got.status, got.body)
+	}
+}
+
+func (c *cluster) chatWith(model string) answer {
+	c.t.Helper()
+	return c.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":"hi"}]}`, model))
+}
+
+func TestSleep_AQuietModelMakesWay(t *testing.T) {
+	c, engines := turns(t, 0, nil)
+	for _, model := range []string{"night", "day", "day", "night"} {
+		if got := c.chatWith(model); got.status != 200 {
+			t.Fatalf("%s: %d %s", model, got.status, got.body)
+		}
+		day, night := engines[0].State(), engines[1].State()
+		if day.Sleeping != (model == "night") || night.Sleeping != (model == "day") {
+			t.Errorf("after %s: day sleeps %v, night sleeps %v", model, day.Sleeping, night.Sleeping)
+		}
+	}
+	if n := sum(engines[:], func(s engine.State) int { return s.RequestsByPath["/wake_up"] }); n != 3 {
+		t.Errorf("%d wakings for three changes", n)
+	}
+}
+
+// Two busy models on the same GPUs: both are served, never both awake, and they do not
+// drive each other out faster than the least time awake.
+func TestSleep_BusyModelsTakeTurns(t *testing.T) {
+	const minAwake = 200 * time.Millisecond
+	c, engines := turns(t, minAwake, nil)
+	ctx, stop := context.WithTimeout(t.Context(), 10*minAwake)
+	defer stop()
+	var clients sync.WaitGroup
+	var served [2]atomic.Int64
+	for i, model := range []string{"day", "night"} {
+		for range 2 {
+			clients.Go(func() {
+				for ctx.Err() == nil {
+					if got := c.chatWith(model); got.status != 200 {
+						t.Errorf("%s: %d %s", model, got.status, got.body)
+						return
+					}
+					served[i].Add(1)
+				}
+			})
+		}
+	}
+	clients.Go(func() {
+		for ctx.Err() == nil {
+			if !engines[0].State().Sleeping && !engines[1].State().Sleeping {
+				t.Error("both are awake")
+				return
+			}
+		}
+	})
+	began := time.Now()
+	clients.Wait()
+	wakings := sum(engines[:], func(s engine.State) int { return s.RequestsByPath["/wake_up"] })
+	t.Logf("served %d and %d, woken %d times in %v", served[0].Load(), served[1].Load(), wakings, time.Since(began))
+	if served[0].Load() == 0 || served[1].Load() == 0 {
+		t.Errorf("served %d and %d", served[0].Load(), served[1].Load())
+	}
+	if most := int(time.Since(began)/minAwake) + 1; wakings > most {
+		t.Errorf("%d wakings, want %d at most", wakings, most)
+	}
+}
+
+func TestSleep_AnIdleServerGoesToSleep(t *testing.T) {
+	c, engines := turns(t, 0, func(cfg *config) { cfg.pools.Sleep.Idle = 50 * time.Millisecond })
+	eventually(t, "nobody is awake", func() bool { return engines[0].State().Sleeping && engines[1].State().Sleeping })
+	if got := c.chatWith("day"); got.status != 200 {
+		t.Errorf("woken again: %d %s", got.status, got.body)
+	}
+}
+
+// A stream runs to its end before its model may sleep.
+func TestSleep_WhatRunsIsWaitedFor(t *testing.T) {
+	c, engines := turns(t, 0, nil)
+	stream := make(chan answer, 1)
+	go func() {
+		stream <- c.post("/v1/chat/completions", `{"model":"day","max_tokens":60,"min_tokens":60,"stream":true,"messages":[{"role":"user","content":"hi"}]}`)
+	}()
+	eventually(t, "the day is at work", func() bool { return engines[0].State().Running > 0 })
+	if got := c.chatWith("night"); got.status != 200 {
+		t.Errorf("the night: %d %s", got.status, got.body)
+	}
+	if got := <-stream; got.err != nil || len(got.events) == 0 || got.events[len(got.events)-1] != "[DONE]" {
+		t.Errorf("the stream of the day ended with %v after %d events", got.err, len(got.events))
+	}
+	if day := engines[0].State(); !day.Sleeping || day.Aborted != 0 {
+		t.Errorf("the day sleeps %v, and %d of its requests were aborted", day.Sleeping, day.Aborted)
+	}
+}

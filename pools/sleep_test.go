@@ -1,0 +1,71 @@
+package pools
+
+import (
+	"testing"
+	"time"
+)
+
+func TestSleepConfig_WakeTime(t *testing.T) {
+	c := SleepConfig{MinAwake: 30 * time.Second, Wake: 5 * time.Second}
+	minutes := 10 * time.Minute
+	for _, each := range []struct {
+		name      string
+		seen      time.Duration
+		occupants []Occupant
+		want      time.Duration
+	}{
+		{"free GPUs", 0, nil, 5 * time.Second},
+		{"it was seen to take longer", 8 * time.Second, nil, 8 * time.Second},
+		{"an occupant long awake and long quiet", 0, []Occupant{{Awake: minutes, Quiet: minutes}}, 5 * time.Second},
+		{"one just woken", 0, []Occupant{{Awake: time.Second, Quiet: minutes}}, 34 * time.Second},
+		{"one in use until lately will be wanted again", 0, []Occupant{{Awake: minutes, Quiet: time.Second}}, 10 * time.Second},
+		{"one at work finishes first", 0, []Occupant{{Awake: minutes, Left: 12 * time.Second}}, 22 * time.Second},
+		{"work that ends within the least time awake costs nothing more", 0, []Occupant{{Awake: 10 * time.Second, Left: 12 * time.Second}}, 30 * time.Second},
+		{"two", 0, []Occupant{{Awake: minutes, Quiet: minutes}, {Awake: 20 * time.Second, Quiet: minutes}}, 15 * time.Second},
+	} {
+		if got := c.WakeTime(each.seen, each.occupants); got != each.want {
+			t.Errorf("%s: %v, want %v", each.name, got, each.want)
+		}
+	}
+}
+
+// The probe asked before we woke the server, and its answer came after.
+func TestTurn_OldNewsIsNotBelieved(t *testing.T) {
+	var l turn
+	now := time.Now()
+	l.observe(true, l.news(), now)
+	asked := l.news()
+	l.woke(time.Second, now)
+	l.observe(true, asked, now)
+	if asleep, _ := l.asleepNow(); asleep {
+		t.Error("it is taken to sleep")
+	}
+	l.observe(true, l.news(), now)
+	if asleep, _ := l.asleepNow(); !asleep {
+		t.Error("it is not taken to sleep, though the engine says so now")
+	}
+}
+
+// 1 a request is about to count on the server; 2 the server is to rest; 3 it is done
+// when the request has left, and not before; 4 nobody enters any more.
+func TestTurn_NobodyCountsOnAServerThatRests(t *testing.T) {
+	var l turn
+	if !l.enter() {
+		t.Fatal("an awake server was not entered")
+	}
+	l.rest(true)
+	if l.done() {
+		t.Error("done, with a request at work")
+	}
+	if l.enter() {
+		t.Error("a resting server was entered")
+	}
+	l.leave(time.Now())
+	if !l.done() {
+		t.Error("not done, with nobody there")
+	}
+	l.rest(false)
+	if !l.enter() {
+		t.Error("what rests no more was not entered")
+	}
+}

@@ -1,0 +1,143 @@
+package pools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// awakeWish is the name of the wish that a server be awake.
+const awakeWish = "awake"
+
+const (
+	// fetchTime lets decodes fetch the KV of prefills that are done.
+	fetchTime = 500 * time.Millisecond
+	watchTime = 10 * time.Millisecond // between two looks at what an occupant still has
+)
+
+var errOccupied = errors.New("the GPUs did not become free in time")
+
+// wake puts those to sleep that occupy the server's GPUs, and wakes it.
+func (k *keeper) wake(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, k.fleet.cfg.Sleep.Timeout)
+	defer cancel()
+	free, err := k.fleet.occupy(ctx, k.spec.GPUs)
+	if err != nil {
+		return err
+	}
+	defer free()
+	for _, o := range k.fleet.sharing(k.spec) {
+		if occupant, awake := o.turn.occupant(time.Now(), 0); awake {
+			pauseFor(ctx, k.fleet.cfg.Sleep.MinAwake-occupant.Awake)
+			if err := k.putToSleep(ctx, o.Spec, o.live); err != nil {
+				return fmt.Errorf("%s: %w", o.id, err)
+			}
+		}
+	}
+	began := time.Now()
+	if err := k.post(ctx, k.spec.URL+"/wake_up", nil); err != nil {
+		k.log.Warn("server not woken", "error", err.Error())
+		return err
+	}
+	k.live.turn.woke(time.Since(began), time.Now())
+	k.log.Info("server woken", "seconds", time.Since(began).Seconds())
+	return nil
+}
+
+// putToSleep lets a server finish what it has and then sleep. It takes nothing new
+// meanwhile; if it does not come to its end in time it stays awake.
+func (k *keeper) putToSleep(ctx context.Context, spec Spec, l *live) error {
+	l.turn.rest(true)
+	for !l.turn.done() {
+		if !pauseFor(ctx, watchTime) {
+			l.turn.rest(false)
+			return errOccupied
+		}
+	}
+	if spec.Role.Serves(Prefill) && spec.Role != Both {
+		pauseFor(ctx, fetchTime)
+	}
+	if err := k.post(ctx, spec.URL+"/sleep?level="+strconv.Itoa(k.fleet.cfg.Sleep.Level), nil); err != nil {
+		l.turn.rest(false)
+		return err
+	}
+	l.turn.slept()
+	k.log.Info("server put to sleep", "sleeper", spec.ID())
+	return nil
+}
+
+// sleepIdle puts the server to sleep if nobody asked it for anything for long.
+func (k *keeper) sleepIdle(ctx context.Context, now time.Time) {
+	c := k.fleet.cfg.Sleep
+	if k.spec.GPUs == "" || c.Idle == 0 || !k.live.Health().Up {
+		return
+	}
+	o, awake := k.live.turn.occupant(now, 0)
+	if !awake || o.Quiet < c.Idle || o.Awake < c.MinAwake {
+		return
+	}
+	free, err := k.fleet.occupy(ctx, k.spec.GPUs)
+	if err != nil {
+		return // the fleet ends
+	}
+	defer free()
+	if err := k.putToSleep(ctx, k.spec, k.live); err != nil {
+		k.log.Warn("idle server not put to sleep", "error", err.Error())
+	}
+}
+
+// occupy makes the caller the only one that lets servers on these GPUs sleep or wake,
+// until it calls free.
+func (f *Fleet) occupy(ctx context.Context, gpus string) (free func(), err error) {
+	held, _ := f.gpus.LoadOrStore(gpus, make(chan struct{}, 1))
+	lock := held.(chan struct{})
+	select {
+	case lock <- struct{}{}:
+		return func() { <-lock }, nil
+	case <-ctx.Done():
+		return nil, errOccupied
+	}
+}
+
+// sleeping asks the engine whether it sleeps. Engines without sleep mode do not know
+// the path, and do not sleep.
+func (p *prober) sleeping(ctx context.Context) {
+	if p.spec.GPUs == "" {
+		return
+	}
+	mark := p.live.turn.news()
+	body, err := p.get(ctx, p.spec.URL+"/is_sleeping")
+	if err != nil {
+		return
+	}
+	var answer struct {
+		Sleeping bool `json:"is_sleeping"`
+	}
+	if json.Unmarshal(body, &answer) == nil {
+		p.live.turn.observe(answer.Sleeping, mark, time.Now())
+	}
+}
+
+// enter waits until the server is awake and counts on it.
+func (l *Lease) enter(ctx context.Context) error {
+	s := l.server
+	for !s.turn.enter() {
+		w, err := s.awake.want(awakeWish, false, time.Now())
+		if err != nil {
+			return err
+		}
+		select {
+		case <-w.done:
+			if w.err != nil {
+				return w.err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	l.entered = true
+	return nil
+}
