@@ -74,6 +74,10 @@ SOAK ?= 30m
 soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay flat; prints their slopes
 	bin/tandem soak --for $(SOAK)
 
+.PHONY: overload
+overload: build ## ask for three times what the servers can do, for two minutes (some 7 min; wants a machine of its own)
+	bin/tandem overload $(ARGS)
+
 # Seconds that each fuzz target runs.
 FUZZTIME ?= 20s
 

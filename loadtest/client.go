@@ -140,6 +140,7 @@ func (c *client) ask(ctx context.Context, body []byte) *outcome {
 	if err := c.exchange(limited, body, o); err != nil {
 		o.kind, o.detail = kindOf(ctx, err), detailOf(err)
 	}
+	o.took = time.Since(o.sent)
 	return o
 }
 

@@ -92,6 +92,7 @@ type Ended struct {
 	Detail string        // of a failure
 	TTFT   time.Duration // 0: no content, or not streamed
 	E2E    time.Duration // 0: no whole answer
+	Took   time.Duration // from sending to the end, however it ended; 0: not sent
 }
 
 // DefaultConfig returns the values that the flags start from.

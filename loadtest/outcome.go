@@ -17,6 +17,7 @@ type outcome struct {
 	sent time.Time     // first moment of the request on our side
 	ttft time.Duration // 0: no content event, or not streamed
 	e2e  time.Duration
+	took time.Duration // until it ended, however it did
 	gaps []time.Duration
 
 	promptTokens int     // as the server counted; 0: it did not say

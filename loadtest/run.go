@@ -131,7 +131,7 @@ func (r *run) ask(ctx context.Context, due time.Duration, t turn) {
 	o.due, o.repeated = due, float64(t.repeated)/float64(t.promptTokens)
 	r.tally.end(o, o.sent.Sub(r.started)-due)
 	if r.cfg.Ended != nil {
-		r.cfg.Ended(Ended{Due: due, Kind: o.kind, Detail: o.detail, TTFT: o.ttft, E2E: o.e2e})
+		r.cfg.Ended(Ended{Due: due, Kind: o.kind, Detail: o.detail, TTFT: o.ttft, E2E: o.e2e, Took: o.took})
 	}
 	if o.kind == OK {
 		r.workload.answered(t, messages, o, time.Now())

@@ -15,6 +15,7 @@ type journey struct {
 	arrived time.Time
 	// fingerprint is that of the request as it came.
 	fingerprint uint64
+	promises    *promises // what predictions are worth
 	tried       map[tried]bool
 	retries     int
 	prefix      *prefix // nil while nothing is asked
@@ -105,7 +106,10 @@ func (j *journey) usableHandoff(now time.Time, age time.Duration) *Handoff {
 // late reports whether the cheapest that is left is predicted to miss the request's
 // deadline. What was tried already is not given up: its work would be lost.
 func (j *journey) late(chosen Alternative, now time.Time) bool {
-	return !j.req.Deadline.IsZero() && len(j.tried) == 0 && !j.resumed && now.Add(chosen.Terms.TTFT()).After(j.req.Deadline)
+	if j.req.Deadline.IsZero() || len(j.tried) > 0 || j.resumed {
+		return false
+	}
+	return now.Add(j.promises.by(chosen.Terms.TTFT())).After(j.req.Deadline)
 }
 
 // aloneReason says why decode runs without a prefill server, "" for a pair.

@@ -15,6 +15,7 @@ var errNotContinued = errors.New("the stream cannot be continued")
 // continued.
 func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 	j := newJourney(req, arrived)
+	j.promises = &o.promises
 	if !o.Config.Migrate {
 		return j
 	}

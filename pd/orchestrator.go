@@ -77,6 +77,8 @@ type Orchestrator struct {
 	Tracer    trace.Tracer
 	Log       *slog.Logger
 
+	promises promises // of first tokens, and how they were kept
+
 	engines engineIDs
 	legs    sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
 }
@@ -159,8 +161,12 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 		if err != nil {
 			return nil, j.lastErrorOr(err)
 		}
+		bound := time.Now()
 		answer, failed := o.attempt(ctx, j, a)
 		if failed == nil {
+			if answer.leg != nil && len(j.tried) == 0 && !j.resumed {
+				o.promises.came(a.chosen.Terms.TTFT(), time.Since(bound))
+			}
 			return answer, nil
 		}
 		if failed.lostConnection() && o.died(ctx, j, failed.Server) {

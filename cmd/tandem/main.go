@@ -35,6 +35,7 @@ func rootCommand() *cobra.Command {
 		serveCommand(),
 		checkCommand(),
 		keysCommand(),
+		overloadCommand(),
 		explainCommand(),
 		registerCommand(),
 		engineCommand(),

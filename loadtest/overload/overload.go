@@ -1,0 +1,172 @@
+// Package overload measures what a gateway does when clients ask for more than its
+// servers can do: how much of what it answers is still in time, how fast it refuses the
+// rest, whether its memory stays flat, and how soon all is normal afterwards. Gateway
+// and simulated engines are processes of their own.
+package overload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest"
+	"github.com/tandem-gateway/tandem/loadtest/process"
+)
+
+// Config says how long and how much. Default is the full measurement.
+type Config struct {
+	Binary  string        // that has the commands serve and engine
+	Dir     string        // for logs
+	Step    time.Duration // for which each rate is tried in the search for the peak
+	Over    time.Duration // of overload
+	After   time.Duration // of half the peak, when it is over
+	Factor  float64       // overload, in times the peak
+	SLO     time.Duration // for the first token; the gateway's deadline too
+	Peak    float64       // requests per second that are taken for the peak; 0: it is searched
+	Gateway []string      // further flags of tandem serve
+}
+
+// Default is three times the peak for two minutes.
+func Default() Config {
+	return Config{Step: 20 * time.Second, Over: 2 * time.Minute, After: 30 * time.Second, Factor: 3, SLO: 2 * time.Second}
+}
+
+const (
+	model        = "overload-model"
+	promptTokens = 2000 // some 30 a second fill a simulated prefill server
+	outputTokens = 32
+	firstRate    = 14.0 // requests per second, surely less than the peak
+	nextRate     = 1.15 // from one rate that is tried to the next
+	settled      = 10 * time.Second
+	startTime    = 20 * time.Second
+	stopTime     = 10 * time.Second
+)
+
+// Measure starts everything, finds the peak, goes beyond it, and back. show, if not nil,
+// is told each phase when it is over.
+func Measure(ctx context.Context, cfg Config, show func(Phase)) (r *Report, err error) {
+	s := &stage{cfg: cfg, show: show}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if err := s.start(ctx); err != nil {
+		return nil, err
+	}
+	r = &Report{Factor: cfg.Factor, SLO: cfg.SLO}
+	if _, err := s.load(ctx, "warm-up", firstRate, cfg.Step/2); err != nil {
+		return nil, err
+	}
+	if r.Peak, err = s.peak(ctx); err != nil {
+		return nil, err
+	}
+	if r.Before, err = s.load(ctx, "before", r.Peak.Rate/2, cfg.Step); err != nil {
+		return nil, err
+	}
+	if r.Over, err = s.load(ctx, "overload", cfg.Factor*r.Peak.Rate, cfg.Over); err != nil {
+		return nil, err
+	}
+	if r.After, err = s.load(ctx, "after", r.Peak.Rate/2, cfg.After); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// peak is the rate at which most is answered in time: rates grow until some are not.
+func (s *stage) peak(ctx context.Context) (best Phase, err error) {
+	if s.cfg.Peak > 0 {
+		return s.load(ctx, "peak", s.cfg.Peak, s.cfg.Step)
+	}
+	for rate := firstRate; ; rate *= nextRate {
+		p, err := s.load(ctx, "peak?", rate, s.cfg.Step)
+		if err != nil {
+			return best, err
+		}
+		if best.Good < p.Good {
+			best = p
+			best.Name = "peak"
+		}
+		if p.Good < 0.95*float64(p.Arrived)/s.cfg.Step.Seconds() {
+			return best, nil
+		}
+	}
+}
+
+// stage is the processes.
+type stage struct {
+	cfg     Config
+	show    func(Phase)
+	log     io.WriteCloser
+	all     []*process.Process
+	gateway *process.Process
+	url     string
+}
+
+func (s *stage) start(ctx context.Context) error {
+	log, err := os.Create(filepath.Join(s.cfg.Dir, "log"))
+	if err != nil {
+		return fmt.Errorf("log of the processes: %w", err)
+	}
+	s.log = log
+	addrs, err := process.FreeAddresses(4)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	prefill, decode := "http://"+addrs[0], "http://"+addrs[1]
+	s.url = "http://" + addrs[2]
+	for _, c := range []struct {
+		name, ready string
+		args        []string
+	}{
+		{"prefill", prefill + "/health", []string{"engine", "--listen", addrs[0], "--role", "prefill", "--model", model}},
+		{"decode", decode + "/health", []string{"engine", "--listen", addrs[1], "--role", "decode", "--model", model}},
+		{"gateway", s.url + "/health", append([]string{"serve", "--listen", addrs[2], "--admin", addrs[3], "--prefill", prefill, "--decode", decode,
+			"--deadline", s.cfg.SLO.String(), "--log-level", "error"}, s.cfg.Gateway...)},
+	} {
+		p, err := process.Start(c.name, s.log, nil, s.cfg.Binary, c.args...)
+		if err != nil {
+			return err
+		}
+		s.all = append(s.all, p)
+		s.gateway = p
+		if err := p.Answers(ctx, c.ready); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) stop() error {
+	err := process.StopAll(s.all, stopTime)
+	if s.log != nil {
+		err = errors.Join(err, s.log.Close())
+	}
+	return err
+}
+
+// load sends one rate for a time and waits until all is answered.
+func (s *stage) load(ctx context.Context, name string, rate float64, length time.Duration) (Phase, error) {
+	cfg := loadtest.DefaultConfig()
+	cfg.URL, cfg.Model, cfg.WordsPerToken = s.url, model, 0.65
+	cfg.RPS, cfg.Duration, cfg.MaxInFlight = rate, length, 100_000
+	cfg.PromptTokens, cfg.OutputTokens, cfg.IgnoreEOS = loadtest.FixedLength(promptTokens), loadtest.FixedLength(outputTokens), true
+	p := newPhase(name, rate, length, s.cfg.SLO)
+	cfg.Ended = p.ended
+	memory := watchMemory(s.gateway.PID())
+	report, err := loadtest.Run(ctx, cfg, nil)
+	samples := memory()
+	if err != nil {
+		return Phase{}, err
+	}
+	if report.Interrupted {
+		return Phase{}, context.Cause(ctx)
+	}
+	out := p.result(samples)
+	if s.show != nil {
+		s.show(out)
+	}
+	return out, nil
+}

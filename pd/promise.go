@@ -1,0 +1,50 @@
+package pd
+
+import (
+	"sync"
+	"time"
+)
+
+// promises compares when first tokens came with when they were predicted to, so that a
+// deadline is promised only where it will be kept. What is predicted is right on the
+// whole, and half of those who are promised the last moment would miss it: the work for
+// them is lost, and that is most of the work under overload. The zero value believes
+// predictions as they are.
+type promises struct {
+	mu    sync.Mutex // guards ratio
+	ratio float64    // took/predicted that most stay under; 0 is unknown, as 1
+}
+
+const (
+	promised    = 0.9  // share of requests that are to come before what they were promised
+	promiseStep = 0.05 // of the ratio, at a sample that took longer; less at those that did not, in proportion
+	leastRatio  = 0.5
+	mostRatio   = 4.0
+	trifle      = 50 * time.Millisecond // added to both: what is soon need not be exact
+)
+
+// came notes a first token.
+func (p *promises) came(predicted, took time.Duration) {
+	sample := (took + trifle).Seconds() / (max(predicted, 0) + trifle).Seconds()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ratio == 0 {
+		p.ratio = 1
+	}
+	if sample > p.ratio {
+		p.ratio *= 1 + promiseStep
+	} else {
+		p.ratio *= 1 - promiseStep*(1-promised)/promised
+	}
+	p.ratio = min(max(p.ratio, leastRatio), mostRatio)
+}
+
+// by is when a first token that is predicted will be there with some certainty.
+func (p *promises) by(predicted time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ratio == 0 {
+		return predicted
+	}
+	return time.Duration(float64(predicted) * p.ratio)
+}

@@ -1,0 +1,37 @@
+package pd
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Whatever the predictions are off by, most of what is promised is kept, and little is
+// promised late for nothing.
+func TestPromises_MostAreKept(t *testing.T) {
+	for _, off := range []float64{0.7, 1, 2} {
+		r := rand.New(rand.NewPCG(7, 1))
+		var p promises
+		kept, sum := 0, 0.0
+		const n = 2000
+		for i := range 2 * n {
+			predicted := time.Duration(500+r.IntN(2000)) * time.Millisecond
+			took := time.Duration(float64(predicted) * off * math.Exp(0.3*r.NormFloat64()))
+			if i >= n {
+				if took <= p.by(predicted) {
+					kept++
+				}
+				sum += p.by(predicted).Seconds() / (predicted.Seconds() * off)
+			}
+			p.came(predicted, took)
+		}
+		if share, beyond := float64(kept)/n, sum/n; share < 0.83 || share > 0.96 || beyond > 1.8 {
+			t.Errorf("predictions off by %.1f: %.0f %% kept, promised %.2f of what they took", off, 100*share, beyond)
+		}
+	}
+	var fresh promises
+	if got := fresh.by(time.Second); got != time.Second {
+		t.Errorf("without samples %v", got)
+	}
+}
