@@ -65,9 +65,18 @@ func (x *exchange) grant(c *fiber.Ctx, req *pd.Request) error {
 		return err
 	}
 	if req.Salt = x.key.Salt; req.Salt != "" {
-		req.Body = req.Body.With(pd.Edit{Key: "cache_salt", Value: quoted(req.Salt)})
+		req.Body = req.Body.With(pd.Edit{Key: saltField(req.Dialect), Value: quoted(req.Salt)})
 	}
 	return nil
+}
+
+// saltField is where engines look for what keeps equal prefixes apart. SGLang's own API
+// knew it first by another name (sglang python/sglang/srt/managers/io_struct.py).
+func saltField(d *pd.Dialect) string {
+	if d.Native {
+		return "extra_key"
+	}
+	return "cache_salt"
 }
 
 func quoted(text string) []byte {
@@ -78,6 +87,9 @@ func quoted(text string) []byte {
 // bound refuses what one request asks too much of, and bounds answers that the client
 // left open where its key has a bound.
 func (x *exchange) bound(req *pd.Request) error {
+	if req.Dialect.Native {
+		return x.boundNative(req)
+	}
 	for _, field := range []string{"n", "best_of"} {
 		if n, ok := req.Body.Get(field).Int(); ok && n > int64(x.key.MaxSamples) {
 			return invalid(field, "The field %s must not exceed %d.", field, x.key.MaxSamples)
@@ -103,6 +115,18 @@ func (x *exchange) bound(req *pd.Request) error {
 	}
 	if req.MaxOutput > most {
 		return invalid(req.MaxField, "The field %s must not exceed %d with this API key.", req.MaxField, most)
+	}
+	return nil
+}
+
+// boundNative is the same for SGLang's own API, whose bounds stand one level deeper.
+func (x *exchange) boundNative(req *pd.Request) error {
+	params, _ := req.Body.Get("sampling_params").Object() // none is one without fields
+	if n, ok := params.Get("n").Int(); ok && n > int64(x.key.MaxSamples) {
+		return invalid("sampling_params", "The field n must not exceed %d.", x.key.MaxSamples)
+	}
+	if n, ok := params.Get("max_new_tokens").Int(); x.key.MaxOutput > 0 && (!ok || n > int64(x.key.MaxOutput)) {
+		return invalid("sampling_params", "With this API key the field max_new_tokens must be set, and not exceed %d.", x.key.MaxOutput)
 	}
 	return nil
 }
