@@ -86,11 +86,12 @@ type Scaler struct {
 	Publish func([]Wanted)
 
 	current atomic.Pointer[plans]
+	hurry   chan struct{}
 }
 
 // NewScaler returns a scaler that has decided nothing.
 func NewScaler(cfg Config, fleet *pools.Fleet, meter *Meter, shared *Shared, log *slog.Logger) *Scaler {
-	s := &Scaler{cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now, Publish: func([]Wanted) {}}
+	s := &Scaler{cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now, Publish: func([]Wanted) {}, hurry: make(chan struct{}, 1)}
 	s.current.Store(&plans{})
 	return s
 }
@@ -99,9 +100,9 @@ func NewScaler(cfg Config, fleet *pools.Fleet, meter *Meter, shared *Shared, log
 func (s *Scaler) Run(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
-	failing := false
+	failing, hurried := false, false
 	for {
-		err := s.step(ctx)
+		err := s.step(ctx, hurried)
 		if ctx.Err() != nil {
 			return
 		}
@@ -117,13 +118,28 @@ func (s *Scaler) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			hurried = false
+		case <-s.hurry:
+			hurried = true
 		}
 	}
 }
 
+// Hurry lets it decide now: a request is held.
+func (s *Scaler) Hurry() {
+	select {
+	case s.hurry <- struct{}{}:
+	default: // it will
+	}
+}
+
+// Knows reports whether a model has servers, or had some and may have them again.
+func (s *Scaler) Knows(model string) bool { return s.current.Load().Models[model] != nil }
+
 // step decides, or takes over what another replica decided. Without the others'
-// demand nothing is decided: less demand is what it would look like.
-func (s *Scaler) step(ctx context.Context) error {
+// demand nothing is decided: less demand is what it would look like. One that is in a
+// hurry decides whoever's turn it is.
+func (s *Scaler) step(ctx context.Context, hurried bool) error {
 	own := s.meter.read()
 	if s.shared == nil {
 		s.adopt(s.decide(*s.current.Load(), []reading{own}))
@@ -143,7 +159,7 @@ func (s *Scaler) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !mine {
+	if !mine && !hurried {
 		s.adopt(last)
 		return nil
 	}

@@ -98,7 +98,7 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 	meter := NewMeter(c.now)
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
 	published := hear(s)
-	if err := s.step(t.Context()); err != nil {
+	if err := s.step(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	// The engine's own curve: 8,000 tokens take 165 ms, so a server does 48,600 tokens
@@ -112,7 +112,7 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 		c.pass(time.Second)
 	}
 	c.at = c.at.Truncate(Bin)
-	if err := s.step(t.Context()); err != nil {
+	if err := s.step(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if w := published["prefill"]; w.Servers != 2 || w.Reason != Demand || w.Model != model || w.At != c.now() {
@@ -150,7 +150,7 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 		t.Helper()
 		for range 2 { // the second time each has the other's
 			for _, s := range scalers {
-				if err := s.step(t.Context()); err != nil {
+				if err := s.step(t.Context(), false); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -171,7 +171,7 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	}
 	r.Kill()
 	c.pass(time.Minute)
-	if err := scalers[0].step(t.Context()); err == nil {
+	if err := scalers[0].step(t.Context(), false); err == nil {
 		t.Error("decided without the other's demand")
 	}
 	if kept := published[0]["prefill"]; kept != a {

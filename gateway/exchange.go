@@ -62,7 +62,7 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 	}
 	x.stop = watchClient(x.conn, x.cancel)
 	x.answered, x.ended = s.watch(baseModel(s.fleet, req.Model), req.Fingerprint(), req.PromptTokens)
-	answer, err := s.pd.Run(x.ctx, req)
+	answer, err := x.run(req)
 	if err == nil {
 		x.answered(req.PromptTokens, answer.Computed)
 	}
@@ -168,6 +168,10 @@ func (x *exchange) knownModel(req *pd.Request) error {
 		return nil
 	}
 	if len(x.server.fleet.Models()) == 0 {
+		if allowed && x.server.cfg.Holding.For > 0 && x.server.awaited.Model(req.Model) {
+			x.model = req.Model
+			return nil
+		}
 		return &pd.NoServerError{Role: pools.Decode}
 	}
 	return errUnknownModel

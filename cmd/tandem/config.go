@@ -92,6 +92,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.gateway.MaxBody, "max-body", c.gateway.MaxBody, "largest request body, `bytes`")
 	fs.IntVar(&c.gateway.MaxHeader, "max-header", c.gateway.MaxHeader, "largest request header block, `bytes`")
 	fs.DurationVar(&c.gateway.ReadTimeout, "read-timeout", c.gateway.ReadTimeout, "time for a whole request to arrive")
+	fs.DurationVar(&c.gateway.Holding.For, "hold", c.gateway.Holding.For, "time for which requests are held while a role has no server, such as after scaling to zero; 0 refuses them")
+	fs.IntVar(&c.gateway.Holding.Most, "max-held-requests", c.gateway.Holding.Most, "requests held at once for want of a server")
 	fs.DurationVar(&c.gateway.ConnIdle, "conn-idle", c.gateway.ConnIdle, "time that a client's connection may idle between requests")
 	fs.DurationVar(&c.gateway.WriteTimeout, "write-timeout", c.gateway.WriteTimeout, "time for the client to take one piece of an answer")
 

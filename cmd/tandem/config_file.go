@@ -48,6 +48,7 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 	if err := cfg.validate(); err != nil {
 		return config{}, err
 	}
+	cfg.pools.MayBeEmpty = cfg.gateway.Holding.For > 0
 	return cfg, cfg.believe()
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -42,6 +43,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	}
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
 	n.planner.Publish = n.tellKEDA
+	n.server.Awaits(gateway.Awaited{Model: n.planner.Knows, Begin: n.planner.Hurry})
 	reg.MustRegister(n.planner)
 }
 
