@@ -61,6 +61,7 @@ type breaker struct {
 	cut       int        // streams in a row that broke after their first event
 	openedAt  time.Time
 	closedAt  time.Time
+	goodAt    time.Time // of the last good verdict
 	suspected bool
 	judgedAt  time.Time // of the last canary
 
@@ -170,7 +171,11 @@ func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
 	b.mu.Lock()
 	b.suspected, b.judgedAt = false, now
 	b.mu.Unlock()
-	if verdict != nil {
+	switch {
+	case errors.Is(verdict, errCanaryBusy):
+		b.busy(now)
+		return 0
+	case verdict != nil:
 		b.failed.Add(1)
 		b.eject(now)
 		return 0
@@ -185,6 +190,24 @@ func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
 	b.openUntil.Store(nil)
 	b.closedAt, b.row, b.cut = now, 0, 0
 	return now.Sub(b.openedAt)
+}
+
+// busy takes the word of a server that has no place for a canary: that is no fault,
+// and no proof either. An ejected one is asked again soon.
+func (b *breaker) busy(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.openUntil.Load() != nil {
+		until := now.Add(b.ejection(0))
+		b.openUntil.Store(&until)
+	}
+}
+
+// servedSince reports whether a request had a good verdict after a time.
+func (b *breaker) servedSince(t time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.goodAt.After(t)
 }
 
 // out reports whether the server takes no request: it was ejected and no canary
@@ -213,7 +236,7 @@ func (b *breaker) allow() (done func(error), err error) {
 func (b *breaker) count(err error, now time.Time) {
 	if err == nil {
 		b.mu.Lock()
-		b.row = 0
+		b.row, b.goodAt = 0, now
 		b.mu.Unlock()
 		return
 	}

@@ -46,8 +46,11 @@ func (c *canary) run(ctx context.Context) {
 }
 
 func (c *canary) prove(ctx context.Context) {
-	was := c.breaker.out()
+	was, began := c.breaker.out(), time.Now()
 	err := c.generate(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && c.breaker.servedSince(began) {
+		err = errCanaryBusy // it was not answered in time, but others were
+	}
 	if ctx.Err() != nil {
 		return
 	}
@@ -62,7 +65,7 @@ func (c *canary) prove(ctx context.Context) {
 		c.live.returned(c.leg, away, c.cfg.SlowStart, now)
 		c.log.Info("server proved by a canary", "leg", c.leg.String(), "away", away.String())
 	case err != nil:
-		if !errors.Is(err, errWrongAnswer) && !errors.Is(err, errCanaryBusy) {
+		if errors.Is(err, context.DeadlineExceeded) {
 			c.live.fall() // what others wait for there will not come either
 		}
 		c.log.Warn("canary failed", "leg", c.leg.String(), "error", probeReason(err))

@@ -107,7 +107,7 @@ func TestCanary_ProvesAnEjectedServer(t *testing.T) {
 				s := watched(t, e, Decode)
 				trip(t, s, Decode)
 				time.Sleep(1300 * time.Millisecond) // the first ejection is 1 s +-20 %
-				if e.sung() == 0 { // the first failure may have asked for one already
+				if e.sung() == 0 {                  // the first failure may have asked for one already
 					t.Fatal("no canary")
 				}
 				time.Sleep(DefaultBreaker().Probe) // a canary that hangs is judged by now
@@ -161,6 +161,27 @@ func TestCanary_AServerThatWasDownIsProvedAsSoonAsItIsUp(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		if state := s.Breaker(Decode, time.Now()); state != Closed {
 			t.Errorf("3 s after it is up: %s", state)
+		}
+	})
+}
+
+// Under overload a canary waits as everybody does. While others are served, that is
+// no fault.
+func TestCanary_ThatWaitsWhileOthersAreServedConvictsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeEngine{generate: hangs}
+		s := watched(t, e, Decode)
+		s.Suspect(Decode)
+		time.Sleep(DefaultBreaker().Probe - time.Second)
+		use(t, s, Decode, nil)
+		time.Sleep(2 * time.Second)
+		if state := s.Breaker(Decode, time.Now()); state != Closed {
+			t.Errorf("one was served meanwhile: %s", state)
+		}
+		s.Suspect(Decode)
+		time.Sleep(DefaultBreaker().Probe + 2*time.Second)
+		if state := s.Breaker(Decode, time.Now()); state == Closed {
+			t.Error("nobody was served, and it was not ejected")
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -73,13 +74,19 @@ func TestCandidates_AServerThatFailedItsCanaryIsOutsideTheCap(t *testing.T) {
 	if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
 		t.Errorf("all failed: %d usable, panic %v", len(got), panicking)
 	}
-	// That it was too busy to answer says less.
+	// That they did not answer says less, that they are busy says nothing.
 	other := fleetOf(4)
 	for _, s := range other[:3] {
 		s.breakers[1].judge(errCanaryBusy, time.Now())
 	}
-	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
+	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || panicking {
 		t.Errorf("three busy: %d usable, panic %v", len(got), panicking)
+	}
+	for _, s := range other[:3] {
+		s.breakers[1].judge(context.DeadlineExceeded, time.Now())
+	}
+	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
+		t.Errorf("three silent: %d usable, panic %v", len(got), panicking)
 	}
 }
 
