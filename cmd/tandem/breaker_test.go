@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,12 +131,10 @@ func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
 				if n := len(ofClients(zombie)) - before; n != 0 {
 					t.Errorf("%d clients' requests reached it before", n)
 				}
-				eventually(t, "it serves again", func() bool {
-					if got := c.post("/v1/chat/completions", body()); got.status != 200 {
-						t.Fatalf("%d: %s", got.status, got.body)
-					}
-					return len(ofClients(zombie)) > before
-				})
+				usable, _ := pools.Candidates(c.node.fleet.Servers(), testModel, leg, 0.5, time.Now())
+				if !slices.Contains(usable, server) {
+					t.Error("it is proved and not used")
+				}
 			})
 		}
 	}

@@ -129,7 +129,7 @@ var Scenarios = []Scenario{
 	{
 		Name: "server-drained", Title: "a decode server is marked as draining under load",
 		Events: Events{At(2*s, Drain("decode-0"))},
-		Checks: Checks{NoErrors, RecoveredWithin(s)},
+		Checks: Checks{NoErrors, RecoveredWithin(3 * s)},
 	},
 	{
 		Name: "redis-killed", Title: "Redis is killed under three gateways, and comes back empty",
