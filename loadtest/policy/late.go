@@ -19,6 +19,12 @@ var latePairs = &Policy{
 	New:    func(s *Scenario, _ *rand.Rand) any { return newLateBinder(s, false) },
 }
 
+var lateEach = &Policy{
+	Name: "tandem-late-each", Kind: Ours,
+	Source: "tandem-late where every gateway replica decides for its own requests",
+	New:    func(s *Scenario, _ *rand.Rand) any { return newLateBinder(s, true) },
+}
+
 // refreshed is how many tickets of the first in order, and how many of the others
 // by turns, are looked up again at each look: what servers hold changes while a
 // request waits, and a look at all of a thousand would cost milliseconds.
@@ -29,7 +35,6 @@ type lateBinder struct {
 	*fleet
 	order  *order.Order
 	jobs   map[int64]*job
-	turn   int     // of the ticket to look up next
 	looked float64 // when tickets were looked up last
 	some   []*order.Ticket
 }
@@ -69,20 +74,11 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 
 // refresh looks up some of those that wait.
 func (b *lateBinder) refresh(v *View) {
-	waiting := b.order.Waiting()
-	first := min(len(waiting), refreshed)
-	b.some = append(b.some[:0], waiting[:first]...)
-	if rest := waiting[first:]; len(rest) > 0 {
-		for range min(refreshed, len(rest)) {
-			b.turn++
-			b.some = append(b.some, rest[b.turn%len(rest)])
-		}
-	}
+	b.some = b.order.Stale(refreshed, b.some[:0])
 	for _, t := range b.some {
 		b.price(v, b.jobs[t.ID], t)
 		b.order.Update(t, b.servers.Links)
 	}
-	clear(b.some)
 }
 
 // Wake is when a prefill server's work will have fallen so far that the next

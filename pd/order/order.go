@@ -7,18 +7,20 @@ import (
 	"time"
 )
 
-// Order holds the requests that wait for their servers and says which goes next,
-// and where. It binds as late as it can: a request goes when the prefill server
-// that is best for it, counting the wait, is about to be free; whose turn it is, is
-// decided then, over all that wait.
+// Order holds the requests that wait for their servers and says which goes next, and
+// where. It binds as late as it can: a request goes when the prefill server that is best
+// for it, counting the wait, is about to be free; whose turn it is, is decided then, over
+// all that wait: by class, then by tenant in turn, then the shortest first, with ageing.
 //
-// Times are since any fixed origin. The caller keeps the books of the servers
-// (backlogs, rooms) and gives their state with each question. Not safe for
-// concurrent use; it starts nothing and reads no clock.
+// Times are since any fixed origin. The caller keeps the books of the servers (backlogs,
+// rooms) and gives their state with each question. Not safe for concurrent use; it starts
+// nothing and reads no clock.
 type Order struct {
-	cfg     Config
-	waiting []*Ticket // in order of rank
-	credit  float64   // overdue requests that may go
+	cfg    Config
+	lines  lines
+	size   int
+	credit float64 // overdue requests that may go
+	turn   int     // of the ticket to price again next
 
 	price   float64 // scratch of Next: of a second of prefill
 	free    []bool  // scratch of Next: prefill servers about to be free
@@ -66,54 +68,84 @@ func (c Config) Validate() error {
 func New(cfg Config) *Order { return &Order{cfg: cfg} }
 
 // Len is how many requests wait.
-func (o *Order) Len() int { return len(o.waiting) }
-
-// Waiting returns the tickets in order of rank; the caller does not keep or change
-// the slice.
-func (o *Order) Waiting() []*Ticket { return o.waiting }
+func (o *Order) Len() int { return o.size }
 
 // Add lets a request wait.
 func (o *Order) Add(t *Ticket, links *LinkTable) {
 	t.measure(links)
 	t.rank = o.rank(t)
-	o.insert(t)
+	o.lines.add(t)
+	o.size++
 }
 
-// Update takes over what a waiting request costs now: its slices, or the links,
-// have changed.
+// Update takes over what a waiting request costs now: its slices, or the links, have
+// changed.
 func (o *Order) Update(t *Ticket, links *LinkTable) {
 	t.measure(links)
-	if rank := o.rank(t); rank != t.rank {
-		o.Remove(t)
+	if rank := o.rank(t); rank != t.rank && o.Remove(t) {
 		t.rank = rank
-		o.insert(t)
+		o.lines.add(t)
+		o.size++
 	}
 }
 
 // Remove takes a request out, false if it does not wait.
 func (o *Order) Remove(t *Ticket) bool {
-	at, _ := slices.BinarySearchFunc(o.waiting, t, byRank)
-	if at >= len(o.waiting) || o.waiting[at] != t {
+	if !o.lines.remove(t) {
 		return false
 	}
-	o.waiting = slices.Delete(o.waiting, at, at+1)
+	o.size--
 	return true
 }
 
-func (o *Order) insert(t *Ticket) {
-	at, _ := slices.BinarySearchFunc(o.waiting, t, byRank)
-	o.waiting = slices.Insert(o.waiting, at, t)
+// All appends all that wait, in their order.
+func (o *Order) All(to []*Ticket) []*Ticket {
+	for _, l := range o.lines {
+		to = append(to, l.waiting...)
+	}
+	return to
 }
 
-// byRank compares ranks, and of equal ones the IDs, so that each has one pair.
-func byRank(a, b *Ticket) int {
-	switch {
-	case a.rank < b.rank || (a.rank == b.rank && a.ID < b.ID):
-		return -1
-	case a == b:
-		return 0
+// Stale appends the requests that are to be priced again at this look: the n first, and n
+// of the others by turns. What servers hold changes while a request waits, and pricing a
+// thousand at each look would take milliseconds.
+func (o *Order) Stale(n int, to []*Ticket) []*Ticket {
+	first, others := min(n, o.size), min(n, o.size-min(n, o.size))
+	for i := range first + others {
+		at := i
+		if i >= first {
+			o.turn++
+			at = first + o.turn%(o.size-first)
+		}
+		to = append(to, o.at(at))
 	}
-	return 1
+	return to
+}
+
+// at is the ticket at a place.
+func (o *Order) at(place int) *Ticket {
+	for _, l := range o.lines {
+		if place < len(l.waiting) {
+			return l.waiting[place]
+		}
+		place -= len(l.waiting)
+	}
+	return nil
+}
+
+// Hold is the seconds of prefill that go before a waiting request, spread over so many
+// servers: how long it will wait, unless others come.
+func (o *Order) Hold(t *Ticket, servers int) float64 {
+	first := 0.0
+	for _, l := range o.lines {
+		for _, w := range l.waiting {
+			if w == t {
+				return first / float64(max(1, servers))
+			}
+			first += w.shortest
+		}
+	}
+	return 0
 }
 
 // rank is the shortest prefill less Ageing x waited, but for what is the same for
@@ -127,6 +159,7 @@ type Turn struct {
 	Ticket *Ticket
 	Pair
 	Overdue bool
+	Price   float64 // what a second of prefill costs those who wait
 }
 
 // Next returns the request that is to go now, false if none is. The caller sends
@@ -137,12 +170,12 @@ type Turn struct {
 //
 //	the cost of Servers.Best, with price = Congestion W/P, + hold
 //
-// W are the waiting requests, P the prefill servers. hold is what goes first on a
-// server that is not free: the prefills of the requests with a lower rank, spread
-// over the fleet. Only a request whose best pair is free may go; the one with the
-// shortest prefill less Ageing x waited does.
+// W are the waiting requests, P the prefill servers. hold is what goes first on a server
+// that is not free: the prefills of those before it, spread over the fleet. Only a
+// request whose best pair is free may go; in the first class and of the tenant that was
+// served least, the one with the shortest prefill less Ageing x waited does.
 func (o *Order) Next(s *Servers) (Turn, bool) {
-	if len(o.waiting) == 0 {
+	if o.size == 0 {
 		return Turn{}, false
 	}
 	o.look(s)
@@ -154,6 +187,8 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	if turn.Ticket == nil {
 		return Turn{}, false
 	}
+	turn.Price = o.price
+	o.lines.serve(turn.Ticket, turn.Ticket.shortest)
 	o.Remove(turn.Ticket)
 	o.credit = min(1, o.credit+o.cfg.OverdueShare)
 	if turn.Overdue {
@@ -164,7 +199,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 
 // look fills the scratch.
 func (o *Order) look(s *Servers) {
-	o.price = o.cfg.Congestion * float64(len(o.waiting)) / float64(max(1, len(s.Prefill)))
+	o.price = o.cfg.Congestion * float64(o.size) / float64(max(1, len(s.Prefill)))
 	o.free = slices.Grow(o.free[:0], len(s.Prefill))
 	for p := range s.Prefill {
 		o.free = append(o.free, !s.Prefill[p].Out && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
@@ -182,9 +217,11 @@ func (o *Order) isOverdue(t *Ticket, now time.Duration) bool {
 // comes, for ever.
 func (o *Order) keepRoom(s *Servers) {
 	var oldest *Ticket
-	for _, t := range o.waiting {
-		if t.Tokens > o.room && o.isOverdue(t, s.Now) && (oldest == nil || t.Arrived < oldest.Arrived) {
-			oldest = t
+	for _, l := range o.lines {
+		for _, t := range l.waiting {
+			if t.Tokens > o.room && o.isOverdue(t, s.Now) && (oldest == nil || t.Arrived < oldest.Arrived) {
+				oldest = t
+			}
 		}
 	}
 	if oldest == nil {
@@ -208,29 +245,43 @@ func (o *Order) overdue(s *Servers) Turn {
 	if o.credit < 1 {
 		return oldest
 	}
-	for _, t := range o.waiting {
-		if t.Tokens > o.room || !o.isOverdue(t, s.Now) || (oldest.Ticket != nil && oldest.Ticket.Arrived <= t.Arrived) {
-			continue
-		}
-		if pair, ok := o.mayGo(t, s, 0); ok {
-			oldest = Turn{Ticket: t, Pair: pair, Overdue: true}
+	for _, l := range o.lines {
+		for _, t := range l.waiting {
+			if t.Tokens > o.room || !o.isOverdue(t, s.Now) || (oldest.Ticket != nil && oldest.Ticket.Arrived <= t.Arrived) {
+				continue
+			}
+			if pair, ok := o.mayGo(t, s, 0); ok {
+				oldest = Turn{Ticket: t, Pair: pair, Overdue: true}
+			}
 		}
 	}
 	return oldest
 }
 
-// shortest is the request with the least prefill less its age among those whose
-// best pair is free.
+// shortest is the request of the first class and tenant with one whose best pair is
+// free, there the one with the least prefill less its age.
 func (o *Order) shortest(s *Servers) Turn {
-	var best Turn
+	first := 0.0 // prefill seconds of those that go first
+	for _, l := range o.lines {
+		turn, seconds := o.shortestOf(l, s, first)
+		if turn.Ticket != nil {
+			return turn
+		}
+		first += seconds
+	}
+	return Turn{}
+}
+
+// shortestOf is that of one line, behind others with so many seconds of prefill; and the
+// seconds of its own.
+func (o *Order) shortestOf(l *line, s *Servers, first float64) (best Turn, seconds float64) {
 	least := math.Inf(1) // rank of best, with the prefill time with its own pair
-	first := 0.0         // prefill seconds of those that go first
-	for _, t := range o.waiting {
+	for _, t := range l.waiting {
 		if t.rank >= least {
 			break // nobody from here on can be better
 		}
-		hold := first / float64(max(1, len(s.Prefill)))
-		first += t.shortest
+		hold := (first + seconds) / float64(max(1, len(s.Prefill)))
+		seconds += t.shortest
 		if t.Tokens > o.room {
 			continue
 		}
@@ -246,7 +297,7 @@ func (o *Order) shortest(s *Servers) Turn {
 			best, least = Turn{Ticket: t, Pair: pair}, rank
 		}
 	}
-	return best
+	return best, seconds
 }
 
 // mayGo returns the best pair of a request if it is free.

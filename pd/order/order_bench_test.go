@@ -50,7 +50,7 @@ func benchOrder() (*Order, *Servers) {
 func BenchmarkOrderNext1000x32x32(b *testing.B) {
 	o, s := benchOrder()
 	// Nobody wants the free server.
-	for _, t := range o.waiting {
+	for _, t := range o.All(nil) {
 		t.Prefill[7], t.Reference[7] = 1000, 1000
 	}
 	b.ReportAllocs()
@@ -80,7 +80,7 @@ func BenchmarkOrderScratch1000x32x32(b *testing.B) {
 	o, s := benchOrder()
 	b.ReportAllocs()
 	for b.Loop() {
-		for _, t := range o.waiting {
+		for _, t := range o.All(nil) {
 			t.measure(s.Links)
 		}
 		o.Next(s)

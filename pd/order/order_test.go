@@ -18,16 +18,18 @@ import (
 func TestOrder_Golden(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "next" {
-				d.Fatalf(t, "unknown command %s", d.Cmd)
+			switch d.Cmd {
+			case "next", "turns":
+				return playOrder(t, d)
 			}
-			return playOrder(t, d)
+			d.Fatalf(t, "unknown command %s", d.Cmd)
+			return ""
 		})
 	})
 }
 
-// playOrder reads servers and requests, and asks until nobody may go. A prefill
-// server that got a request is busy with it from then on.
+// playOrder reads servers and requests. A prefill server that got a request is busy with
+// it from then on.
 func playOrder(t *testing.T, d *datadriven.TestData) string {
 	now := 0.0
 	if d.HasArg("now") {
@@ -80,7 +82,7 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 			o.Add(ticketOf(l.values, s), s.Links)
 		}
 	}
-	return playTurns(o, s, now)
+	return playTurns(o, s, now, d.Cmd == "turns")
 }
 
 func virtual(seconds float64) time.Duration { return time.Duration(seconds * 1e9) }
@@ -98,7 +100,10 @@ func argument(t *testing.T, d *datadriven.TestData, name string) float64 {
 // ticketOf reads a request: its prefill in seconds everywhere, or on server k
 // with pk=, and its KV in gigabytes and tokens.
 func ticketOf(values map[string]float64, s *Servers) *Ticket {
-	t := &Ticket{ID: int64(values["id"]), Arrived: virtual(values["at"]), Tokens: int(values["tokens"])}
+	t := &Ticket{
+		ID: int64(values["id"]), Arrived: virtual(values["at"]), Tokens: int(values["tokens"]),
+		Class: int(values["class"]), Tenant: strconv.Itoa(int(values["tenant"])),
+	}
 	for p := range s.Prefill {
 		seconds := values["prefill"]
 		if own, set := values[fmt.Sprintf("p%d", p)]; set {
@@ -115,7 +120,9 @@ func ticketOf(values map[string]float64, s *Servers) *Ticket {
 	return t
 }
 
-func playTurns(o *Order, s *Servers, now float64) string {
+// playTurns asks until nobody may go; where all are to have their turn, servers are done
+// with each request at once.
+func playTurns(o *Order, s *Servers, now float64, all bool) string {
 	var b strings.Builder
 	for {
 		state := &Servers{Now: virtual(now), Gate: true, Prefill: append([]PrefillState(nil), s.Prefill...), Decode: append([]DecodeState(nil), s.Decode...), Links: s.Links}
@@ -131,12 +138,14 @@ func playTurns(o *Order, s *Servers, now float64) string {
 			fmt.Fprintf(&b, "request %d alone on decode %d%s\n", turn.Ticket.ID, turn.Decode, note)
 		} else {
 			fmt.Fprintf(&b, "request %d to prefill %d, decode %d%s\n", turn.Ticket.ID, turn.Prefill, turn.Decode, note)
-			s.Prefill[turn.Prefill].Ahead += turn.Ticket.Prefill[turn.Prefill]
+			if !all {
+				s.Prefill[turn.Prefill].Ahead += turn.Ticket.Prefill[turn.Prefill]
+			}
 		}
 		s.Decode[turn.Decode].Room -= turn.Ticket.Tokens
 		s.Decode[turn.Decode].Running++
 	}
-	for _, t := range o.Waiting() {
+	for _, t := range o.All(nil) {
 		fmt.Fprintf(&b, "request %d waits\n", t.ID)
 	}
 	return b.String()
@@ -167,7 +176,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	var tickets []*Ticket
 	for id := range rapid.IntRange(1, 12).Draw(t, "tickets") {
 		k := &Ticket{ID: int64(id), Arrived: virtual(seconds.Draw(t, "arrived")), Tokens: rapid.IntRange(100, 20_000).Draw(t, "tokens"),
-			Output: 300, Pace: 0.2, TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl")}
+			Output: 300, Pace: 0.2, PairsFirst: rapid.Bool().Draw(t, "pairs first"), TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl")}
 		for range prefills {
 			k.Prefill, k.Reference = append(k.Prefill, seconds.Draw(t, "prefill")), append(k.Reference, seconds.Draw(t, "reference"))
 		}
@@ -178,6 +187,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 			k.Alone = append(k.Alone, rapid.OneOf(seconds, rapid.Just(math.Inf(1))).Draw(t, "alone"))
 			k.Stall = append(k.Stall, rapid.Float64Range(0, 0.1).Draw(t, "stall"))
 		}
+		k.Class, k.Tenant = rapid.IntRange(0, 1).Draw(t, "class"), rapid.SampledFrom([]string{"", "a"}).Draw(t, "tenant")
 		tickets = append(tickets, k)
 	}
 	return s, tickets
@@ -201,7 +211,10 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		there += t.Alone[pair.Decode]
 		cost += t.Alone[pair.Decode] * float64(d.Running+yetToCome)
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
-			misses = 1
+			misses++
+		}
+		if t.PairsFirst {
+			misses++
 		}
 	} else {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
@@ -234,7 +247,10 @@ func slowNext(o *Order, s *Servers) (*Ticket, float64) {
 	price := o.cfg.Congestion * float64(o.Len()) / float64(len(s.Prefill))
 	var best *Ticket
 	cost, least, first := math.Inf(1), math.Inf(1), 0.0
-	for _, t := range o.waiting {
+	for _, t := range o.All(nil) {
+		if best != nil && (t.Class != best.Class || t.Tenant != best.Tenant) {
+			break
+		}
 		hold := first / float64(len(s.Prefill))
 		first += t.shortest
 		busy, free, rank := math.Inf(1), math.Inf(1), 0.0
@@ -316,10 +332,15 @@ func TestOrder_KeepsTicketsInOrder(t *testing.T) {
 				k.Prefill[0] = rapid.Float64Range(0, 5).Draw(t, "prefill")
 				o.Update(k, s.Links)
 			}
-			for i, w := range o.Waiting() {
-				if !inside[w] || (i > 0 && byRank(o.waiting[i-1], w) >= 0) {
-					t.Fatalf("ticket %d at %d is out of order", w.ID, i)
+			for _, l := range o.lines {
+				for i, w := range l.waiting {
+					if !inside[w] || w.Class != l.class || w.Tenant != l.tenant || (i > 0 && byRank(l.waiting[i-1], w) >= 0) {
+						t.Fatalf("ticket %d at %d is out of order", w.ID, i)
+					}
 				}
+			}
+			if n := len(o.All(nil)); n != o.Len() {
+				t.Fatalf("%d in the lines, %d counted", n, o.Len())
 			}
 			if o.Len() != len(inside) {
 				t.Fatalf("%d wait, want %d", o.Len(), len(inside))

@@ -78,11 +78,11 @@ func (d *DecodeState) PaceSeconds(t *Ticket) float64 {
 }
 
 // behind is what a decode server adds to the cost of a request whose KV is there in
-// first seconds, and where the longest gap that this makes in a stream is at least gap.
-func (s *Servers) behind(t *Ticket, d *DecodeState, first, gap float64) float64 {
+// first seconds.
+func (s *Servers) behind(t *Ticket, d *DecodeState, first float64) float64 {
 	soon := d.StepSeconds(t)
 	cost := soon + d.PaceSeconds(t)
-	if t.ITL > 0 && max(soon, gap) > t.ITL {
+	if t.ITL > 0 && soon > t.ITL {
 		cost += Miss
 	}
 	if !s.Gate {
@@ -158,7 +158,7 @@ func (s *Servers) nearest(t *Ticket) float64 {
 	least := math.Inf(1)
 	for d := range s.Decode {
 		if state := &s.Decode[d]; s.fits(t, state) {
-			least = min(least, t.Missing[d]*s.Links.Fastest+s.behind(t, state, 0, 0))
+			least = min(least, t.Missing[d]*s.Links.Fastest+s.behind(t, state, 0))
 		}
 	}
 	return least
@@ -179,7 +179,7 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 		if half+move+state.Step >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}
-		if cost := half + move + s.behind(t, state, first+move, 0); cost < limit {
+		if cost := half + move + s.behind(t, state, first+move); cost < limit {
 			best, least, limit = d, cost, cost
 		}
 	}
@@ -197,7 +197,7 @@ func (s *Servers) bestAlone(t *Ticket) (Pair, float64) {
 			continue
 		}
 		ready := at(t.DecodeReady, d)
-		cost := ready + t.Alone[d]*float64(1+yetToCome+state.Running) + s.behind(t, state, ready+t.Alone[d], t.Stall[d])
+		cost := ready + t.Alone[d]*float64(1+yetToCome+state.Running) + s.behind(t, state, ready+t.Alone[d]) + Miss*float64(t.aloneMisses(d))
 		if cost < least {
 			best, least = Pair{Alone, d}, cost
 		}

@@ -22,14 +22,32 @@ func (t *Terms) First() float64 { return t.Ready + t.Ahead + t.Prefill + t.Trans
 // Cost is what pairs are compared by.
 func (t *Terms) Cost() float64 { return t.First() + t.Pace + t.Burden + Miss*float64(t.Misses) }
 
-// Possible reports whether a request may ever have a pair: whether it is finite.
+// Possible reports whether a request may have a pair, leaving room apart.
 func (s *Servers) Possible(t *Ticket, pair Pair) bool {
+	if s.Decode[pair.Decode].Out {
+		return false
+	}
 	if pair.Prefill == Alone {
 		return !math.IsInf(t.Alone[pair.Decode], 1)
+	}
+	if s.Prefill[pair.Prefill].Out {
+		return false
 	}
 	i := pair.Prefill*len(s.Decode) + pair.Decode
 	finite := t.Prefill[pair.Prefill] + t.Missing[pair.Decode] + s.Links.Latency[i]
 	return !math.IsInf(finite, 1) && s.Prefill[pair.Prefill].Self != pair.Decode
+}
+
+// Servable reports whether any pair is possible.
+func (s *Servers) Servable(t *Ticket) bool {
+	for d := range s.Decode {
+		for p := Alone; p < len(s.Prefill); p++ {
+			if s.Possible(t, Pair{p, d}) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Terms are what a possible pair costs, whether it may be chosen now or not. Searches add up the
@@ -40,11 +58,10 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	if !s.Gate {
 		terms.Room = d.RoomSeconds(t)
 	}
-	gap := terms.Step
 	if pair.Prefill == Alone {
 		terms.Prefill = t.Alone[pair.Decode]
 		terms.Burden = terms.Prefill * float64(yetToCome+d.Running)
-		gap = max(gap, t.Stall[pair.Decode])
+		terms.Misses = t.aloneMisses(pair.Decode)
 	} else {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
@@ -52,7 +69,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.Transfer = s.HandOff + s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]
 		terms.Burden = price*t.Reference[pair.Prefill] + terms.Prefill*float64(p.Stalls)
 	}
-	if t.ITL > 0 && gap > t.ITL {
+	if t.ITL > 0 && terms.Step > t.ITL {
 		terms.Misses++
 	}
 	if t.TTFT > 0 && terms.First() > s.due(t) {

@@ -19,6 +19,8 @@ type Pair struct {
 type Ticket struct {
 	ID      int64
 	Arrived time.Duration // since any fixed origin
+	Class   int           // 0 is served first
+	Tenant  string        // within a class tenants take turns
 
 	Tokens    int     // KV that decode must have room for when it begins: the prompt
 	Output    float64 // tokens that the answer is expected to have
@@ -31,6 +33,9 @@ type Ticket struct {
 	// Alone is the seconds of its prefill on each decode server, and Stall the longest
 	// gap that it makes there in the streams of others.
 	Alone, Stall []float64
+	// PairsFirst lets a decode server compute the prompt only where no pair can: it counts
+	// as one more objective missed.
+	PairsFirst bool
 
 	// PrefillReady and DecodeReady are the seconds until each server can take the request
 	// at all: an adapter is to be loaded there, or its sleep to be ended. Shorter slices
@@ -84,12 +89,21 @@ func (t *Ticket) measure(links *LinkTable) {
 	leastAlone := math.Inf(1)
 	for d, seconds := range t.Alone {
 		leastAlone = min(leastAlone, seconds)
-		if t.ITL > 0 && t.Stall[d] > t.ITL {
-			seconds += Miss
-		}
-		t.alone = min(t.alone, seconds)
+		t.alone = min(t.alone, seconds+Miss*float64(t.aloneMisses(d)))
 	}
 	if math.IsInf(t.shortest, 1) {
 		t.shortest = leastAlone
 	}
+}
+
+// aloneMisses is how many objectives a decode server misses by computing the prompt,
+// whatever its state.
+func (t *Ticket) aloneMisses(d int) (n int) {
+	if t.PairsFirst {
+		n++
+	}
+	if t.ITL > 0 && t.Stall[d] > t.ITL {
+		n++
+	}
+	return n
 }
