@@ -38,14 +38,14 @@ func look(servers []*pools.Server, model string, w works, now time.Time) gauge {
 		}
 		if s.Role == pools.Prefill {
 			units[pools.Prefill][cmp.Or(s.Unit, s.URL)] = true
-			g.prefillSpeed += w.computed / s.PrefillCurve(now).Seconds(pools.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
+			g.prefillSpeed += w.computed / s.PrefillCurve().Seconds(pools.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
 			continue
 		}
 		units[pools.Decode][cmp.Or(s.Unit, s.URL)] = true
 		if s.Role == pools.Both {
 			g.decode.Convertible++
 		}
-		c := Capacity{Step: s.StepCurve(now), KVTokens: int(UnknownKV)}
+		c := Capacity{Step: s.StepCurve(), KVTokens: int(UnknownKV)}
 		load := s.FreshLoad(now)
 		if load.KVTokens.Known && load.KVTokens.Value > 0 {
 			c.KVTokens = int(load.KVTokens.Value)

@@ -3,7 +3,6 @@ package pd
 import (
 	"context"
 	"net/http"
-	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -40,28 +39,33 @@ func (o *Orchestrator) claim(j *journey, v *view, chosen Alternative) (assignmen
 	}
 	if chosen.Prefill != "" && v.handoff == nil {
 		work := pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
-		lease, err := find(v.prefill, chosen.Prefill).Claim(pools.Prefill, work, v.anyway || v.prefillPanic)
+		lease, err := v.prefill[numberOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.anyway || v.prefillPanic)
 		if err != nil {
 			return assignment{refusedBy: chosen.Prefill}, err
 		}
 		a.prefill = lease
-		j.leases = append(j.leases, lease)
 	}
 	work := pools.Work{
-		Tokens:   j.req.PromptTokens + j.req.OutputTokens,
+		Tokens:   j.req.PromptTokens + j.req.OutputTokens/2, // on the average of its stay
 		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
 	}
-	lease, err := find(v.decode, chosen.Decode).Claim(pools.Decode, work, v.anyway || v.decodePanic)
+	lease, err := v.decode[numberOf(v.field.Decode, chosen.Decode)].Claim(pools.Decode, work, v.anyway || v.decodePanic)
 	if err != nil {
-		if a.prefill != nil {
-			a.prefill.Release()
-		}
+		a.release()
 		return assignment{refusedBy: chosen.Decode}, err
 	}
 	a.decode = lease
-	j.leases = append(j.leases, lease)
-	o.countHeld(v, chosen)
 	return a, nil
+}
+
+// release gives the places back.
+func (a *assignment) release() {
+	if a.prefill != nil {
+		a.prefill.Release()
+	}
+	if a.decode != nil {
+		a.decode.Release()
+	}
 }
 
 // countHeld counts what the server that prefills was known to hold of the prompt.
@@ -73,8 +77,7 @@ func (o *Orchestrator) countHeld(v *view, chosen Alternative) {
 	case id == "":
 		list, id = v.field.Decode, chosen.Decode
 	}
-	i := slices.IndexFunc(list, func(c Candidate) bool { return c.ID == id })
-	held := list[i].Cached
+	held := list[numberOf(list, id)].Cached
 	for tier, tokens := range map[string]int{"gpu": held.GPU, "cpu": held.CPU - held.GPU, "disk": held.Disk - held.CPU} {
 		if tokens > 0 {
 			o.Metrics.heldToks.WithLabelValues(id, tier).Add(float64(tokens))

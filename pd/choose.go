@@ -17,6 +17,7 @@ type Candidate struct {
 	Place   Place
 	Both    bool          // it may be among the prefill and among the decode servers
 	Group   int           // servers that step together; 0: it steps by itself
+	Out     bool          // it may not be chosen now
 	NoPair  bool          // the request must not have it in a pair
 	NoAlone bool          // it must not compute the request's prompt as a decode server
 	Ready   time.Duration // until it can take the request at all: an adapter to load, a sleep to end
@@ -26,10 +27,13 @@ type Candidate struct {
 	Remote  remote        // that holds more of it, and can be pulled from
 	Prefill pools.Curve   // time of a prefill on it
 	Step    pools.Curve   // time of a decode step on it
-	Running int           // sequences in its batch
-	Decodes int           // of them, decodes that a prefill on it would stall
-	KVUsed  int           // tokens of KV in use or promised
-	KVFree  int           // tokens that are neither; meaningful when KVKnown
+	// How much of the two curves it has shown lately, 0..1.
+	PrefillKnown, StepKnown float64
+
+	Running int // sequences in its batch
+	Decodes int // of them, decodes that a prefill on it would stall
+	KVUsed  int // tokens of KV in use or promised
+	KVFree  int // tokens that are neither; meaningful when KVKnown
 	KVKnown bool
 }
 
@@ -58,6 +62,8 @@ type Alternative struct {
 	// Misses is how many of the request's objectives it is predicted to miss. One
 	// that misses fewer wins, whatever the times.
 	Misses int
+	// Price is what a second of prefill cost those who waited, when it was chosen.
+	Price float64
 }
 
 // before reports whether a is the better one.
@@ -120,7 +126,7 @@ func (m *CostModel) Choose(r Demand, f *Field, tie func(n int) int) (best Altern
 // alternative says a pair's cost as people read it.
 func (f *Field) alternative(s *order.Servers, t *order.Ticket, pair order.Pair, price float64) Alternative {
 	terms := s.Terms(t, pair, price)
-	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Terms: Terms{
+	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Price: price, Terms: Terms{
 		Ready: duration(terms.Ready), Queue: duration(terms.Ahead), Prefill: duration(terms.Prefill), Transfer: duration(terms.Transfer),
 		Room: duration(terms.Room), Step: duration(terms.Step), Pace: duration(terms.Pace), Burden: duration(terms.Burden),
 	}}
@@ -138,13 +144,12 @@ const maxSeconds = 1e9 // beyond it a time.Duration overflows
 
 // Alternatives prices every way to run the request, in the order of the field: all
 // pairs, then all servers alone. It is for people; Choose does not use it.
-func (m *CostModel) Alternatives(r Demand, f *Field) []Alternative {
+func (m *CostModel) Alternatives(r Demand, f *Field, price float64) []Alternative {
 	var s order.Servers
 	var t order.Ticket
 	m.Weigh(f, &s)
 	m.Price(r, f, &t)
 	s.Now = r.Waited
-	price := m.arrivalPrice(&s)
 	all := make([]Alternative, 0, (len(f.Prefill)+1)*len(f.Decode))
 	for p := range f.Prefill {
 		for d := range f.Decode {

@@ -157,7 +157,7 @@ func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 		f, r := randomField(t), Demand{PromptTokens: rapid.IntRange(0, 100_000).Draw(t, "prompt"), OutputTokens: rapid.IntRange(1, 2000).Draw(t, "output")}
 		m := DefaultCost()
 		best, ok := m.Choose(r, &f, rand.IntN)
-		all := m.Alternatives(r, &f)
+		all := m.Alternatives(r, &f, best.Price)
 		if ok != (len(all) > 0) {
 			t.Fatalf("%d alternatives, chosen: %v", len(all), ok)
 		}

@@ -20,6 +20,9 @@ type CostModel struct {
 	DiskLoad        float64 // likewise from its disk
 	DecodeReuse     bool    // decode takes over only the blocks that it lacks
 	ChunkTokens     int     // prompt tokens that a decode server computes between two steps of its batch
+	// PairsFirst lets decode servers compute prompts only where no pair can, and not where
+	// that is cheaper.
+	PairsFirst bool
 	// Pace is what a second of decoding is worth, of the request itself and of those in
 	// its batch, in seconds to the first token. Without it all go to the nearest decode
 	// server, however full.
@@ -65,7 +68,7 @@ func (m *CostModel) Weigh(f *Field, s *order.Servers) {
 	self := -1
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
-		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1}
+		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1, Out: p.Out}
 		if p.Both {
 			self = f.decodeOf(p.ID, self+1)
 			state.Self = self
@@ -76,7 +79,7 @@ func (m *CostModel) Weigh(f *Field, s *order.Servers) {
 		d := &f.Decode[i]
 		state := order.DecodeState{
 			Step:     d.Step.Seconds(pools.StepFeatures(d.Running+1, d.KVUsed)),
-			PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt,
+			PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt, Out: d.Out,
 		}
 		if d.KVKnown {
 			state.Room = d.KVFree
@@ -119,14 +122,14 @@ func (f *Field) together(number int, state *order.DecodeState) {
 // Price writes what a request needs on each server of a field.
 func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
 	t.Tokens, t.Output, t.Pace = r.PromptTokens, float64(r.OutputTokens), m.Pace
-	t.TTFT, t.ITL = r.TTFT.Seconds(), r.ITL.Seconds()
+	t.TTFT, t.ITL, t.PairsFirst = r.TTFT.Seconds(), r.ITL.Seconds(), m.PairsFirst
 	t.Resize(len(f.Prefill), len(f.Decode))
 	t.PrefillReady, t.DecodeReady = readySeconds(t.PrefillReady[:0], f.Prefill), readySeconds(t.DecodeReady[:0], f.Decode)
 	reference, handsOver := f.reference(), f.handsOver(r, m.BlockTokens)
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
 		t.Prefill[i], t.Reference[i] = math.Inf(1), 0
-		if handsOver {
+		if handsOver && !p.NoPair {
 			t.Prefill[i] = m.prefill(p, r.PromptTokens)
 			t.Reference[i] = m.compute(&reference, r.PromptTokens, m.prefix(p, r.PromptTokens))
 		}

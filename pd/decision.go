@@ -89,7 +89,7 @@ type Explained struct {
 // Explain prices a choice again, cheapest first, at most limit alternatives and
 // the chosen one always.
 func (m *CostModel) Explain(c Choice, limit int) []Explained {
-	all := m.Alternatives(c.Demand, &c.Field)
+	all := m.Alternatives(c.Demand, &c.Field, c.Chosen.Price)
 	slices.SortStableFunc(all, func(a, b Alternative) int {
 		switch {
 		case a.before(&b):

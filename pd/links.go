@@ -75,13 +75,13 @@ func linkFeatures(bytes float64) pools.Features { return pools.Features{1, bytes
 // Between returns what a transfer between two places is believed to cost: seconds, and
 // seconds per byte.
 func (l *Links) Between(a, b *Place, now time.Time) (latency, perByte float64) {
-	curve := l.classes[DistanceOf(a, b)].At(now)
+	curve := l.classes[DistanceOf(a, b)].Curve()
 	return curve[0], max(curve[1], 1e-6) / 1e9
 }
 
 // Begin notes a transfer that is under way from now on, and returns what ends it.
 func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) (end func()) {
-	expected := l.classes[DistanceOf(&p.Place, &d.Place)].At(now).Seconds(linkFeatures(bytes))
+	expected := l.classes[DistanceOf(&p.Place, &d.Place)].Curve().Seconds(linkFeatures(bytes))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seq++
@@ -101,7 +101,7 @@ func (l *Links) Observe(p, d *Candidate, bytes float64, took time.Duration, now 
 	seconds := max(took.Seconds(), minLinkTime)
 	class := l.classes[DistanceOf(&p.Place, &d.Place)]
 	x := linkFeatures(bytes)
-	residual := math.Log(seconds / max(class.At(now).Seconds(x), minLinkTime))
+	residual := math.Log(seconds / max(class.Curve().Seconds(x), minLinkTime))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	prefill, decode := entry(l.prefill, p.ID, now), entry(l.decode, d.ID, now)

@@ -85,7 +85,7 @@ func (l *Links) fillLocked(t *order.LinkTable, prefill, decode []Candidate, now 
 	places := make(map[string]int)
 	f := filling{table: t, from: spots(places, prefill), to: spots(places, decode)}
 	for i, c := range l.classes {
-		curve := c.At(now)
+		curve := c.Curve()
 		f.latency[i], f.perByte[i] = curve[0], max(curve[1], 1e-6)/1e9
 	}
 	byPrefill, byDecode := factors(l.prefill, prefill, now), factors(l.decode, decode, now)

@@ -22,6 +22,7 @@ type Metrics struct {
 	recomputes  *prometheus.CounterVec   // server
 	stranded    *prometheus.CounterVec   // server
 	exhausted   prometheus.Counter
+	looks       prometheus.Counter
 	promptToks  *prometheus.CounterVec // model
 	outputToks  *prometheus.CounterVec // model
 	cachedToks  *prometheus.CounterVec // model
@@ -58,7 +59,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 		return c
 	}
 	m := &Metrics{
-		wait:        histogram("tandem_wait_seconds", "Time in the gateway's queue.", phaseBuckets, "model"),
+		wait:        histogram("tandem_wait_seconds", "Time in the gateway's queue: until a request has its servers, where it is bound late.", phaseBuckets, "model"),
 		ttft:        histogram("tandem_ttft_seconds", "Time from the request's arrival to its first content event; streams only.", phaseBuckets, "model"),
 		prefill:     histogram("tandem_prefill_seconds", "Time of prefill legs that succeeded.", phaseBuckets, "server"),
 		firstEvent:  histogram("tandem_decode_first_event_seconds", "Time from sending decode to its first content event: transfer, room and a step; streams only.", phaseBuckets, "server"),
@@ -81,14 +82,17 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 		exhausted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "tandem_retry_budget_exhausted_total", Help: "Retries not made because the budget was spent.",
 		}),
+		looks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_order_looks_total", Help: "How often those who wait for their servers were looked at, to see whose turn it is.",
+		}),
 	}
 	m.byServer = byServer
-	reg.MustRegister(m.gap, m.exhausted,
+	reg.MustRegister(m.gap, m.exhausted, m.looks,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_quarantined_requests", Help: "Requests that are refused because they were in flight on two servers when they died."},
 			func() float64 { return float64(suspects.held(time.Now())) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_waiting_requests", Help: "Requests in the gateway's queue."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_waiting_requests", Help: "Requests in the gateway's queue, for a place or for their servers."},
 			func() float64 { waiting, _ := queue.Len(); return float64(waiting) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_in_flight_requests", Help: "Requests past the queue, to the end of their streams."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_in_flight_requests", Help: "Requests that have their servers, to the end of their streams."},
 			func() float64 { _, inFlight := queue.Len(); return float64(inFlight) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "tandem_displaced_requests_total", Help: "Requests that gave up their place in a full queue to one of a higher class, or of a tenant with fewer."},
 			func() float64 { return float64(queue.Displaced()) }))

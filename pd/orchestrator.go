@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,6 +71,7 @@ type Orchestrator struct {
 	Locality  *Locality // nil: nothing is known of who holds what
 	Transport http.RoundTripper
 	Queue     *Queue
+	Late      *Decider // nil: requests are bound as they arrive
 	Budget    *Budget
 	Decisions *Decisions
 	Suspects  *Quarantine
@@ -96,11 +98,14 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 		return nil, ErrQuarantined
 	}
 	leave, err := o.wait(ctx, req)
+	queued := time.Since(arrived)
 	if err != nil {
+		o.Metrics.wait.WithLabelValues(req.Model).Observe(queued.Seconds())
 		return nil, err
 	}
 	o.Budget.Request(arrived)
 	j := o.journey(req, arrived)
+	j.queued = queued
 	o.locate(ctx, j)
 	streaming := false
 	defer func() { // also after a panic
@@ -125,39 +130,40 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	return answer, nil
 }
 
+// baseOf is the model that a model is an adapter of, or the model itself.
+func (o *Orchestrator) baseOf(model string) string {
+	if m, _ := o.Fleet.Model(model); m.Parent != "" {
+		return m.Parent
+	}
+	return model
+}
+
 // locate finds the tokens of the prompt, and with them what servers hold of it.
 func (o *Orchestrator) locate(ctx context.Context, j *journey) {
 	if o.Locality == nil {
 		return
 	}
-	base := j.req.Model
-	if m, _ := o.Fleet.Model(base); m.Parent != "" {
-		base = m.Parent
-	}
 	_, span := o.Tracer.Start(ctx, "locate")
 	defer span.End()
-	j.prefix = o.Locality.know(ctx, j.req, base)
+	j.prefix = o.Locality.know(ctx, j.req, o.baseOf(j.req.Model))
 	if t := j.prefix.tokens; t.Whole {
 		j.req.PromptTokens = len(t.IDs)
 	}
 	span.SetAttributes(attribute.Bool("tandem.tokens_known", j.prefix.known), attribute.Int("tandem.prompt_tokens", j.req.PromptTokens))
 }
 
-// wait holds the request in the queue until its turn.
+// wait holds the request in the queue until there is a place for it.
 func (o *Orchestrator) wait(ctx context.Context, req *Request) (leave func(), err error) {
-	start := time.Now()
 	_, span := o.Tracer.Start(ctx, "wait")
 	defer func() { endSpan(span, err) }()
-	leave, err = o.Queue.Enter(ctx, req)
-	o.Metrics.wait.WithLabelValues(req.Model).Observe(time.Since(start).Seconds())
-	return leave, err
+	return o.Queue.Enter(ctx, req)
 }
 
 // serve tries until an attempt succeeds, the request is at fault, or nothing is
 // left to try.
 func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 	for {
-		a, err := o.choose(ctx, j)
+		a, err := o.bind(ctx, j)
 		if err != nil {
 			return nil, j.lastErrorOr(err)
 		}
@@ -178,20 +184,44 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 	}
 }
 
+// bind gives the request its servers, claimed: when it is its turn, or at once where it
+// has had its turn already or its model generates nothing. While other replicas send
+// requests too each would think that it alone keeps the servers busy: then all bind at
+// once.
+func (o *Orchestrator) bind(ctx context.Context, j *journey) (a assignment, err error) {
+	ctx, span := o.Tracer.Start(ctx, "choose")
+	defer func() { endSpan(span, err) }()
+	again := j.resumed || len(j.tried) > 0 || j.retries > 0
+	if o.Late == nil || again || !j.req.Dialect.Split || o.Fleet.OthersBusy(time.Now()) {
+		a, err = o.choose(j)
+	} else {
+		start := time.Now()
+		a, err = o.Late.Bind(ctx, j, o.baseOf(j.req.Model))
+		j.queued += time.Since(start)
+	}
+	if !again {
+		o.Metrics.wait.WithLabelValues(j.req.Model).Observe(j.queued.Seconds())
+	}
+	if err != nil {
+		return assignment{}, err
+	}
+	span.SetAttributes(
+		attribute.String("tandem.prefill", a.chosen.Prefill),
+		attribute.String("tandem.decode", a.chosen.Decode),
+		attribute.Float64("tandem.predicted_ms", float64(a.chosen.Terms.Total().Microseconds())/1000))
+	return a, nil
+}
+
 // choose picks the cheapest alternative that is left and claims its servers. A
 // server that refuses the claim is left out and the choice made again.
-func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, err error) {
-	_, span := o.Tracer.Start(ctx, "choose")
-	defer func() { endSpan(span, err) }()
-
+func (o *Orchestrator) choose(j *journey) (assignment, error) {
 	refused := make(map[string]bool)
 	anyway := false
 	for {
 		now := time.Now()
 		view := o.look(j, refused, now)
 		view.anyway = anyway
-		demand := o.demand(j, now)
-		chosen, ok := o.Cost.Choose(demand, &view.field, rand.IntN)
+		chosen, ok := o.Cost.Choose(o.demand(j, now), &view.field, rand.IntN)
 		if !ok && len(refused) > 0 && !anyway {
 			// Only servers under proof are left: one of them is better than none.
 			anyway = true
@@ -209,20 +239,27 @@ func (o *Orchestrator) choose(ctx context.Context, j *journey) (a assignment, er
 			refused[a.refusedBy] = true
 			continue
 		}
-		a.reason = j.aloneReason(&view, chosen)
-		if chosen.Prefill == "" {
-			o.Metrics.alone.WithLabelValues(a.reason).Inc()
-		}
-		j.choices = append(j.choices, Choice{
-			Demand: demand, Field: view.field, Chosen: chosen, Reason: a.reason,
-			Panic: view.anyway || view.prefillPanic || view.decodePanic,
-		})
-		span.SetAttributes(
-			attribute.String("tandem.prefill", chosen.Prefill),
-			attribute.String("tandem.decode", chosen.Decode),
-			attribute.Float64("tandem.predicted_ms", float64(chosen.Terms.Total().Microseconds())/1000))
+		o.bound(j, &view, &a, now)
 		return a, nil
 	}
+}
+
+// bound notes a request's servers and why they were chosen.
+func (o *Orchestrator) bound(j *journey, v *view, a *assignment, now time.Time) {
+	if a.prefill != nil {
+		j.leases = append(j.leases, a.prefill)
+	}
+	j.leases = append(j.leases, a.decode)
+	o.countHeld(v, a.chosen)
+	a.reason = j.aloneReason(v, a.chosen)
+	if a.chosen.Prefill == "" {
+		o.Metrics.alone.WithLabelValues(a.reason).Inc()
+	}
+	field := Field{Prefill: slices.Clone(v.field.Prefill), Decode: slices.Clone(v.field.Decode), Links: v.field.Links}
+	j.choices = append(j.choices, Choice{
+		Demand: o.demand(j, now), Field: field, Chosen: a.chosen, Reason: a.reason,
+		Panic: v.anyway || v.prefillPanic || v.decodePanic,
+	})
 }
 
 // demand is what the choice knows of a request.

@@ -36,6 +36,7 @@ type Queue struct {
 	mu        sync.Mutex // guards the rest
 	line      line
 	inFlight  int
+	held      int // of those in flight, how many wait for their servers
 	bytes     int64
 	interval  time.Duration // mean time between two who went on while others waited; 0 is unknown
 	lastGo    time.Time     // when the last went on; zero if nobody has waited all the time since
@@ -175,11 +176,24 @@ func (q *Queue) leave(p *place) {
 // MaxInFlight is how many requests may be past the queue at once.
 func (q *Queue) MaxInFlight() int { return q.cfg.MaxInFlight }
 
-// Len returns how many requests wait and how many are past the queue.
+// hold counts one that is past the queue as waiting still, for its servers, until
+// release.
+func (q *Queue) hold() (release func()) {
+	q.mu.Lock()
+	q.held++
+	q.mu.Unlock()
+	return func() {
+		q.mu.Lock()
+		q.held--
+		q.mu.Unlock()
+	}
+}
+
+// Len returns how many requests wait, for a place or for their servers, and how many run.
 func (q *Queue) Len() (waiting, inFlight int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.line.size, q.inFlight
+	return q.line.size + q.held, q.inFlight - q.held
 }
 
 // Displaced returns how many requests gave up their place to one of a higher class.

@@ -52,6 +52,7 @@ const (
 	forgetting  = 0.95 // weight of the past in the shape at each sample: a memory of twenty
 	huberLimit  = 0.3  // relative residual from which a sample weighs less
 	anchorShare = 2.0  // weight of the anchors, in samples
+	knownAfter  = 8.0  // samples after which a server is judged by itself alone
 )
 
 // Learned is a curve that follows what a server shows. It starts as the prior;
@@ -94,27 +95,23 @@ func (l *Learned) factorLocked() float64 {
 	return l.took / l.said
 }
 
-// At returns the belief at a time. A server that is believed slow is avoided and
-// so gives no samples; the belief therefore fades while there are none, by half in
-// a minute, until the server is tried again.
-func (l *Learned) At(now time.Time) Curve {
+// Curve returns the belief.
+func (l *Learned) Curve() Curve {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.current
-	if idle, factor := now.Sub(l.seen), l.factorLocked(); factor > 1 && idle > 0 {
-		fade := math.Pow(factor, math.Exp2(-idle.Minutes())-1)
-		for i := range c {
-			c[i] *= fade
-		}
-	}
-	return c
+	return l.current
 }
 
-// Samples returns how many samples there were.
-func (l *Learned) Samples() uint64 {
+// Known is how much of the belief the server has shown lately, 0..1. One that is believed
+// slow is avoided and so gives no samples: what it has shown loses half its weight in a
+// minute, to what its peers have, until it is tried again. So is one that is new.
+func (l *Learned) Known(now time.Time) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.samples
+	if l.samples == 0 {
+		return 0
+	}
+	return min(1, float64(l.samples)/knownAfter) * math.Exp2(-max(0, now.Sub(l.seen).Minutes()))
 }
 
 // Served is for a sample that tells only how fast the server is on the whole: the time

@@ -38,8 +38,8 @@ func TestLearned_FindsAServerThatDiffersInShape(t *testing.T) {
 		noise := math.Exp(0.1 * r.NormFloat64())
 		l.Observe(x, time.Duration(truth.Seconds(x)*noise*float64(time.Second)), testNow)
 	}
-	if e := off(l.At(testNow), truth); e > 0.35 {
-		t.Errorf("off by %.0f %%: %v, truth %v", 100*e, l.At(testNow), truth)
+	if e := off(l.Curve(), truth); e > 0.35 {
+		t.Errorf("off by %.0f %%: %v, truth %v", 100*e, l.Curve(), truth)
 	}
 }
 
@@ -55,15 +55,15 @@ func TestLearned_TwiceAsSlowIsSeenWithinFiftySamplesAndForgotten(t *testing.T) {
 	}
 	slow := Curve{2 * testPrior[0], 2 * testPrior[1], 2 * testPrior[2]}
 	run(1, 200)
-	if e := off(l.At(testNow), testPrior); e > 0.15 {
+	if e := off(l.Curve(), testPrior); e > 0.15 {
 		t.Errorf("a server as expected: off by %.0f %%", 100*e)
 	}
 	run(2, 50)
-	if e := off(l.At(testNow), slow); e > 0.2 {
+	if e := off(l.Curve(), slow); e > 0.2 {
 		t.Errorf("50 samples after it turned slow: off by %.0f %%", 100*e)
 	}
 	run(1, 50)
-	if e := off(l.At(testNow), testPrior); e > 0.25 {
+	if e := off(l.Curve(), testPrior); e > 0.25 {
 		t.Errorf("50 samples after it healed: off by %.0f %%", 100*e)
 	}
 }
@@ -75,7 +75,7 @@ func TestLearned_OneSampleSizeTellsOfAllSizes(t *testing.T) {
 		l.Observe(x, time.Duration(3*testPrior.Seconds(x)*float64(time.Second)), testNow)
 	}
 	truth := Curve{3 * testPrior[0], 3 * testPrior[1], 3 * testPrior[2]}
-	if e := off(l.At(testNow), truth); e > 0.2 {
+	if e := off(l.Curve(), truth); e > 0.2 {
 		t.Errorf("off by %.0f %% where there were no samples", 100*e)
 	}
 }
@@ -91,7 +91,7 @@ func TestLearned_OutliersMoveItLittle(t *testing.T) {
 		}
 		l.Observe(x, time.Duration(y*float64(time.Second)), testNow)
 	}
-	if e := off(l.At(testNow), testPrior); e > 0.4 {
+	if e := off(l.Curve(), testPrior); e > 0.4 {
 		t.Errorf("a tenth of outliers put it off by %.0f %%", 100*e)
 	}
 }
@@ -107,7 +107,7 @@ func TestLearned_ServedFollowsABusyServer(t *testing.T) {
 		l.Served(b, 0, testNow)
 	}
 	slow := Curve{2 * testPrior[0], 2 * testPrior[1], 2 * testPrior[2]}
-	if e := off(l.At(testNow), slow); e > 0.2 {
+	if e := off(l.Curve(), slow); e > 0.2 {
 		t.Errorf("off by %.0f %%", 100*e)
 	}
 }
@@ -120,23 +120,28 @@ func TestLearned_NonsenseIsNoCurve(t *testing.T) {
 	for range 100 {
 		l.Observe(PrefillFeatures(math.MaxInt32, math.MaxInt32), time.Nanosecond, testNow)
 	}
-	for _, c := range l.At(testNow) {
+	for _, c := range l.Curve() {
 		if c < 0 || math.IsNaN(c) || math.IsInf(c, 0) {
-			t.Fatalf("%v", l.At(testNow))
+			t.Fatalf("%v", l.Curve())
 		}
 	}
 }
 
-func TestLearned_ASlowBeliefFadesWithoutSamples(t *testing.T) {
+func TestLearned_WhatAServerShowedLosesWeightWithoutSamples(t *testing.T) {
 	l := NewLearned(testPrior, testAnchors)
-	for range 60 {
-		x := PrefillFeatures(2000, 0)
-		l.Observe(x, time.Duration(4*testPrior.Seconds(x)*float64(time.Second)), testNow)
+	if known := l.Known(testNow); known != 0 {
+		t.Errorf("a new server: %.2f is known", known)
 	}
-	x := PrefillFeatures(2000, 0)
-	ratio := func(after time.Duration) float64 { return l.At(testNow.Add(after)).Seconds(x) / testPrior.Seconds(x) }
-	if at, minute, hour := ratio(0), ratio(time.Minute), ratio(time.Hour); at < 3.5 || minute > 2.3 || minute < 1.7 || hour > 1.1 {
-		t.Errorf("4x slow is believed %.2f, after a minute %.2f, after an hour %.2f", at, minute, hour)
+	for i := range 8 {
+		if known := l.Known(testNow); known != float64(i)/8 {
+			t.Errorf("after %d samples %.2f is known", i, known)
+		}
+		l.Observe(PrefillFeatures(2000, 0), time.Second, testNow)
+	}
+	for after, want := range map[time.Duration]float64{0: 1, time.Minute: 0.5, 10 * time.Minute: 1.0 / 1024} {
+		if known := l.Known(testNow.Add(after)); math.Abs(known-want) > 1e-9 {
+			t.Errorf("%v after the last sample %.4f is known, want %.4f", after, known, want)
+		}
 	}
 }
 
@@ -156,7 +161,7 @@ func TestLearned_WorksThatAreAnsweredTogetherCountTogether(t *testing.T) {
 			now = now.Add(took)
 			l.Served(x, took, now)
 		}
-		if got := l.At(now).Seconds(x) / each.Seconds(); got < 0.85 || got > 1.3 {
+		if got := l.Curve().Seconds(x) / each.Seconds(); got < 0.85 || got > 1.3 {
 			t.Errorf("%d at once: believed %.2f of what they take", batch, got)
 		}
 	}
@@ -168,7 +173,7 @@ func TestLearned_AServerMuchFasterThanThePriorIsBelieved(t *testing.T) {
 	for range 200 {
 		l.Served(x, time.Duration(0.02*testPrior.Seconds(x)*float64(time.Second)), testNow)
 	}
-	if got := l.At(testNow).Seconds(x) / testPrior.Seconds(x); got > 0.05 {
+	if got := l.Curve().Seconds(x) / testPrior.Seconds(x); got > 0.05 {
 		t.Errorf("fifty times as fast, and believed to take %.2f of the prior", got)
 	}
 }

@@ -80,6 +80,7 @@ type Fleet struct {
 	others      atomic.Pointer[Replicas] // nil while work is not shared
 	adapterLoad atomic.Int64             // ns that loading an adapter took lately; 0 is unknown
 	worked      chan struct{}            // says that own work has changed
+	changed     changes
 
 	gpus sync.Map // by label, a chan that whoever changes who is awake there holds
 
@@ -131,7 +132,9 @@ func (f *Fleet) Apply(specs []Spec) error {
 		w, known := f.watchers[key]
 		switch {
 		case !known:
-			w = f.watch(spec, newLive(f.cfg))
+			fresh := newLive(f.cfg)
+			fresh.changed = &f.changed
+			w = f.watch(spec, fresh)
 		case !reflect.DeepEqual(w.spec, spec):
 			w.stop()
 			<-w.done
@@ -150,6 +153,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 	}
 	together(next)
 	f.snapshot.Store(&next)
+	f.changed.note()
 	return nil
 }
 

@@ -116,6 +116,7 @@ func (l *Lease) end(now time.Time) (Ended, bool) {
 	if l.adapter != "" {
 		s.adapters.leave(l.adapter, time.Now())
 	}
+	defer s.fleet.changed.note()
 	defer s.fleet.noteWork()
 	s.mu.Lock()
 	defer s.mu.Unlock()

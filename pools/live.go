@@ -25,6 +25,7 @@ type live struct {
 	busyUntil     atomic.Pointer[time.Time] // the engine asked to be left alone until then
 	breakers      [2]*breaker               // prefill, decode
 	drained       atomic.Bool               // an operator lets it drain
+	changed       *changes                  // of the fleet; nil: nobody is told
 	ramps         [2]atomic.Pointer[ramp]
 	downSince     atomic.Pointer[time.Time] // nil while up, and before the server was ever up
 	recheck       chan struct{}
@@ -161,6 +162,7 @@ func (l *live) setDown(reason string) {
 	if was.Up {
 		now := time.Now()
 		l.downSince.Store(&now)
+		l.changed.note()
 	}
 }
 
@@ -180,6 +182,7 @@ func (l *live) setUp(models []Model, slowStart time.Duration, now time.Time) {
 		l.returned(leg, away, slowStart, now)
 		l.breakers[i].proveNow(now)
 	}
+	l.changed.note()
 }
 
 // changeModels changes what the server is known to serve, until it says so itself.
@@ -223,10 +226,15 @@ func (h Health) Serves(model string) bool {
 }
 
 // PrefillCurve predicts the time of a prefill on the server, by PrefillFeatures.
-func (l *live) PrefillCurve(now time.Time) Curve { return l.prefill.At(now) }
+func (l *live) PrefillCurve() Curve { return l.prefill.Curve() }
 
 // StepCurve predicts the time of a decode step on the server, by StepFeatures.
-func (l *live) StepCurve(now time.Time) Curve { return l.step.At(now) }
+func (l *live) StepCurve() Curve { return l.step.Curve() }
+
+// Known is how much of the two curves the server has shown lately, 0..1.
+func (l *live) Known(now time.Time) (prefill, step float64) {
+	return l.prefill.Known(now), l.step.Known(now)
+}
 
 // ObserveStep teaches the server's step curve one gap between two tokens of a
 // stream, under the batch and KV of that time.

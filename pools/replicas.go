@@ -236,6 +236,7 @@ func (r *Replicas) take(message []byte, now time.Time) {
 		}
 		w.servers[id] = work
 	}
+	defer r.fleet.changed.note()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, other := range r.others {
@@ -266,6 +267,13 @@ func (r *Replicas) inFlight(server string, leg Role, now time.Time) (sum InFligh
 		sum.Queue += max(0, w.Queue-age)
 	}
 	return sum
+}
+
+// OthersBusy reports whether other gateway replicas have work in flight, as far as this
+// one was told.
+func (f *Fleet) OthersBusy(now time.Time) bool {
+	r := f.others.Load()
+	return r != nil && r.Count(now) > 0
 }
 
 // Count returns how many other replicas were heard lately.

@@ -159,6 +159,17 @@ func (s *Server) InFlight(leg Role, now time.Time) InFlight {
 	return s.fleet.inFlight(s.id, s.live, leg, now)
 }
 
+// FallsTo returns in how long the prefill work ahead on the server will have fallen to
+// limit by the passing of time alone, false if it is there already or only news can
+// bring it there.
+func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, ok bool) {
+	limit -= s.othersInFlight(Prefill, now).Queue
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in, ok = s.work[legIndex(Prefill)].FallsTo(limit, now)
+	return in, ok && in > 0
+}
+
 // othersInFlight is the part of it that other replicas told.
 func (s *Server) othersInFlight(leg Role, now time.Time) InFlight {
 	if r := s.fleet.others.Load(); r != nil {

@@ -102,6 +102,7 @@ func testConfig() config {
 	cfg := defaultConfig()
 	cfg.listen, cfg.admin = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.gateway.ExposePair = true
+	cfg.cost.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	cfg.pools.ProbeInterval = 50 * time.Millisecond
 	cfg.drainTimeout = 5 * time.Second
 	return cfg

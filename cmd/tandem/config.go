@@ -29,6 +29,7 @@ type config struct {
 	pools   pools.Config
 	pd      pd.Config
 	queue   pd.QueueConfig
+	binding pd.Binding
 	cost    pd.CostModel
 	links   pd.LinkPrior
 	redis   redisConfig
@@ -64,6 +65,7 @@ func defaultConfig() config {
 		pools:        pools.Default(),
 		pd:           pd.DefaultConfig(),
 		queue:        pd.DefaultQueue(),
+		binding:      pd.Late,
 		cost:         pd.DefaultCost(),
 		links:        pd.DefaultLinks(),
 		redis:        redisConfig{prefix: "tandem:"},
@@ -104,6 +106,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`; memory is up to three times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
+	fs.StringVar((*string)(&c.binding), "binding", string(c.binding), "when requests get their servers: `arrival`, or late: when the prefill server that is best for them is about to be free")
 
 	fs.StringVar(&c.engineKey, "engine-key-file", c.engineKey, "`file` that holds the key of engines started with --api-key, for probes and canaries; clients' requests bear their own")
 	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")
@@ -153,6 +156,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.links[pd.Far].BytesPerSecond, "link-far", c.links[pd.Far].BytesPerSecond, "the same between zones")
 
 	c.kv.bind(fs)
+	fs.BoolVar(&c.cost.PairsFirst, "pairs-first", c.cost.PairsFirst, "decode servers compute prompts only where no pair can serve a request, and not where that is cheaper")
+	fs.IntVar(&c.cost.ChunkTokens, "decode-chunk", c.cost.ChunkTokens, "prompt `tokens` that a decode server computes between two steps of its batch: the engine's max_num_batched_tokens")
 	fs.BoolVar(&c.cost.DecodeReuse, "decode-reuse", c.cost.DecodeReuse, "decode takes over only the KV blocks that it lacks")
 	fs.Float64Var(&c.cost.CPULoad, "cpu-load", c.cost.CPULoad, "KV from a server's CPU memory to its GPU, `bytes per second`; 0: it is not used")
 	fs.Float64Var(&c.cost.DiskLoad, "disk-load", c.cost.DiskLoad, "KV from a server's disk to its GPU, `bytes per second`; 0: it is not used")
@@ -200,7 +205,7 @@ func (c *config) validate() error {
 	if err := c.readModels(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.binding.Validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {

@@ -51,7 +51,10 @@ func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, chan
 		if i >= prefill {
 			role = engine.RoleDecode
 		}
-		engines = append(engines, startTestEngine(t, role, publishing))
+		engines = append(engines, startTestEngine(t, role, func(cfg *engine.Config) {
+			publishing(cfg)
+			cfg.TimeScale = 0.1 // computing takes time, or a prefix that is held is worth nothing
+		}))
 	}
 	c := newCluster(t, shape{config: func(given *config) {
 		for i, e := range engines {

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -123,6 +124,9 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		Metrics:   pd.NewMetrics(reg, queue, suspects),
 		Tracer:    n.tracing.Tracer("tandem"),
 		Log:       log,
+	}
+	if cfg.binding == pd.Late {
+		o.Late = pd.NewDecider(o, order.DefaultConfig(), cfg.queue.MaxWait)
 	}
 	n.orchestrator = o
 	n.board = keda.NewBoard(scalerMaxAge)

@@ -116,7 +116,7 @@ func TestObserve_TheDecisionIsExplained(t *testing.T) {
 				t.Errorf("explained %+v, served by %v", e, a.header)
 			}
 		}
-		if i > 0 && e.Total < d.Attempts[0].Alternatives[i-1].Total {
+		if i > 0 && e.Misses == d.Attempts[0].Alternatives[i-1].Misses && e.Total < d.Attempts[0].Alternatives[i-1].Total {
 			t.Error("not in the order of cost")
 		}
 		if parts := e.Queue + e.Compute + e.Transfer + e.Room + e.Step + e.Pace + e.Burden; parts < e.Total-0.01 || parts > e.Total+0.01 {

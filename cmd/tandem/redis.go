@@ -254,6 +254,9 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		if n.cluster != nil {
 			parts.Go(func() { n.cluster.Run(ctx) })
 		}
+		if n.orchestrator.Late != nil {
+			parts.Go(func() { n.orchestrator.Late.Run(ctx) })
+		}
 		if n.redis != nil {
 			parts.Go(func() { n.replicas.Run(ctx) })
 			parts.Go(func() { n.lessons.Run(ctx) })

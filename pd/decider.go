@@ -1,0 +1,323 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
+)
+
+// Decider binds requests late. A request that has been located waits here until the
+// prefill server that is best for it is about to be free; which one goes then, and to
+// which pair, is decided over all that wait (package order). The decider takes the places
+// on the servers for it, and hands them over.
+//
+// One goroutine decides, woken by requests that come or leave, by work that ends, by
+// servers that come up, by what other replicas tell, and by one timer: for the moment when
+// the work ahead on a server will have worn off, and now and then while anybody waits,
+// since some things change by time alone (a pause that an engine asked for, a ramp).
+type Decider struct {
+	o   *Orchestrator
+	cfg order.Config
+	// maxWait is the longest wait, from a request's arrival.
+	maxWait time.Duration
+	wake    chan struct{}
+	closed  chan struct{}
+	origin  time.Time // of the order's times
+
+	mu   sync.Mutex // guards came
+	came []*waiter
+
+	lobbies map[string]*lobby // by base model; belongs to Run
+}
+
+// beat is how often waiting requests are looked at though nothing was heard.
+const beat = 250 * time.Millisecond
+
+// refreshed is how many of the first in order, and how many of the others by turns, are
+// priced again at each look.
+const refreshed = 16
+
+// NewDecider returns a decider that binds an orchestrator's requests.
+func NewDecider(o *Orchestrator, cfg order.Config, maxWait time.Duration) *Decider {
+	return &Decider{
+		o: o, cfg: cfg, maxWait: maxWait, origin: time.Now(),
+		wake: make(chan struct{}, 1), closed: make(chan struct{}), lobbies: make(map[string]*lobby),
+	}
+}
+
+// waiter is a request that waits. Until it is granted or has left, its journey belongs to
+// the decider.
+type waiter struct {
+	j      *journey
+	base   string // model whose servers may serve it
+	ticket order.Ticket
+	state  atomic.Int32
+	done   chan granted // written once, by the decider
+}
+
+// granted is what a wait ends with.
+type granted struct {
+	a   assignment
+	err error
+}
+
+// The states of a waiter: it leaves the first for one of the others, once.
+const (
+	waits int32 = iota
+	isGranted
+	hasLeft
+)
+
+// Bind waits for the request's turn and returns its servers, claimed. Errors:
+// ErrQueueTimeout, ErrDeadline, *NoServerError, or the context's.
+func (d *Decider) Bind(ctx context.Context, j *journey, base string) (assignment, error) {
+	patience, cancel := context.WithDeadlineCause(ctx, j.arrived.Add(d.maxWait), ErrQueueTimeout)
+	defer cancel()
+	w := &waiter{j: j, base: base, done: make(chan granted, 1)}
+	defer d.o.Queue.hold()()
+	d.mu.Lock()
+	d.came = append(d.came, w)
+	d.mu.Unlock()
+	d.wakeUp()
+	select {
+	case g := <-w.done:
+		return g.a, g.err
+	case <-patience.Done():
+	case <-d.closed:
+		cancel()
+	}
+	if !w.state.CompareAndSwap(waits, hasLeft) {
+		g := <-w.done // granted at this very moment
+		g.a.release()
+		return assignment{}, errors.Join(g.err, context.Cause(patience))
+	}
+	d.wakeUp()
+	return assignment{}, context.Cause(patience)
+}
+
+func (d *Decider) wakeUp() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run decides until the context ends; whoever waits then gives up.
+func (d *Decider) Run(ctx context.Context) {
+	changed, stop := d.o.Fleet.Changes()
+	defer stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			close(d.closed)
+			return
+		case <-d.wake:
+		case <-changed:
+		case <-timer.C:
+		}
+		if in := d.decide(time.Now()); in > 0 {
+			timer.Reset(in)
+		}
+	}
+}
+
+// decide lets those go who may, and returns when to look again: 0 if nobody waits.
+func (d *Decider) decide(now time.Time) (again time.Duration) {
+	d.mu.Lock()
+	came := d.came
+	d.came = nil
+	d.mu.Unlock()
+	for _, w := range came {
+		l := d.lobbies[w.base]
+		if l == nil {
+			l = newLobby(d, w.base)
+			d.lobbies[w.base] = l
+		}
+		l.came = append(l.came, w)
+	}
+	for base, l := range d.lobbies {
+		l.decide(now)
+		if len(l.waiting) == 0 {
+			delete(d.lobbies, base)
+			continue
+		}
+		again = max(again, beat)
+		again = min(again, l.wakes(now))
+	}
+	return again
+}
+
+// grant ends a wait, false if the request has left.
+func (w *waiter) grant(g granted) bool {
+	if !w.state.CompareAndSwap(waits, isGranted) {
+		return false
+	}
+	w.done <- g
+	return true
+}
+
+// lobby is the waiting requests of one base model, and its servers as they were looked at
+// last. It belongs to the decider's goroutine.
+type lobby struct {
+	*Decider
+	base    string
+	order   *order.Order
+	waiting map[int64]*waiter
+	came    []*waiter
+	next    int64 // ID of a ticket
+
+	view    view
+	servers order.Servers
+	stale   []*order.Ticket
+}
+
+func newLobby(d *Decider, base string) *lobby {
+	return &lobby{Decider: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
+}
+
+// decide takes in who came, lets go who left, and binds whose turn it is.
+func (l *lobby) decide(now time.Time) {
+	for id, w := range l.waiting {
+		if w.state.Load() == hasLeft {
+			l.order.Remove(&w.ticket)
+			delete(l.waiting, id)
+		}
+	}
+	l.o.Metrics.looks.Inc()
+	l.look(now)
+	for _, w := range l.came {
+		l.enter(w, now)
+	}
+	l.came = nil
+	l.stale = l.order.Stale(refreshed, l.stale[:0])
+	for _, t := range l.stale {
+		w := l.waiting[t.ID]
+		l.price(w, now)
+		if !l.servers.Servable(t) {
+			l.order.Remove(t)
+			delete(l.waiting, t.ID)
+			w.grant(granted{err: l.view.missing()})
+			continue
+		}
+		l.order.Update(t, l.servers.Links)
+	}
+	for {
+		turn, ok := l.order.Next(&l.servers)
+		if !ok {
+			return
+		}
+		w := l.waiting[turn.Ticket.ID]
+		if l.bind(w, turn, now) {
+			delete(l.waiting, turn.Ticket.ID)
+		} else {
+			l.order.Add(turn.Ticket, l.servers.Links)
+		}
+		l.weigh(now)
+	}
+}
+
+// enter lets a request wait, or tells it at once that no server can serve it or that its
+// turn will not come in time.
+func (l *lobby) enter(w *waiter, now time.Time) {
+	l.next++
+	w.ticket.ID, w.ticket.Arrived = l.next, w.j.arrived.Sub(l.origin)
+	w.ticket.Class, w.ticket.Tenant = w.j.req.Class, w.j.req.Tenant
+	l.price(w, now)
+	if !l.servers.Servable(&w.ticket) {
+		w.grant(granted{err: l.view.missing()})
+		return
+	}
+	l.order.Add(&w.ticket, l.servers.Links)
+	hold := l.order.Hold(&w.ticket, len(l.servers.Prefill))
+	if now.Sub(w.j.arrived).Seconds()+hold > l.maxWait.Seconds() {
+		l.order.Remove(&w.ticket)
+		w.grant(granted{err: ErrQueueTimeout})
+		return
+	}
+	l.waiting[l.next] = w
+}
+
+// look gathers the servers.
+func (l *lobby) look(now time.Time) {
+	before := l.view.field
+	l.view = l.o.gather(l.base, now)
+	l.weigh(now)
+	same := func(a, b []Candidate) bool {
+		return slices.EqualFunc(a, b, func(a, b Candidate) bool { return a.ID == b.ID })
+	}
+	if same(before.Prefill, l.view.field.Prefill) && same(before.Decode, l.view.field.Decode) {
+		return
+	}
+	for _, w := range l.waiting { // their slices are of other servers
+		l.price(w, now)
+		l.order.Update(&w.ticket, l.servers.Links)
+	}
+}
+
+// weigh takes over the state of the servers, after a look or a claim.
+func (l *lobby) weigh(now time.Time) {
+	l.o.Cost.Weigh(&l.view.field, &l.servers)
+	l.servers.Gate, l.servers.Now = true, now.Sub(l.origin)
+	l.servers.Start = order.Pair{
+		Prefill: rand.IntN(max(1, len(l.servers.Prefill))),
+		Decode:  rand.IntN(max(1, len(l.servers.Decode))),
+	}
+}
+
+// price writes what a request costs on each server now.
+func (l *lobby) price(w *waiter, now time.Time) {
+	l.o.fit(w.j, &l.view, now)
+	l.o.Cost.Price(l.o.demand(w.j, now), &l.view.field, &w.ticket)
+}
+
+// bind claims the servers of a turn for its request and hands them over. It is false if a
+// server refused; then the request waits on.
+func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
+	l.o.fit(w.j, &l.view, now)
+	chosen := l.view.field.alternative(&l.servers, &w.ticket, turn.Pair, turn.Price)
+	if w.j.late(chosen, now) {
+		w.grant(granted{err: ErrDeadline})
+		return true
+	}
+	a, err := l.o.claim(w.j, &l.view, chosen)
+	if err != nil {
+		l.view.leaveOut(a.refusedBy)
+		return false
+	}
+	l.claimed(turn.Pair, now)
+	if !w.state.CompareAndSwap(waits, isGranted) {
+		a.release()
+		return true
+	}
+	l.o.bound(w.j, &l.view, &a, now)
+	w.done <- granted{a: a}
+	return true
+}
+
+// claimed takes over what two servers are like with one request more.
+func (l *lobby) claimed(pair order.Pair, now time.Time) {
+	if pair.Prefill != order.Alone {
+		l.view.field.Prefill[pair.Prefill].loaded(l.o.present(l.view.prefill[pair.Prefill], now))
+	}
+	l.view.field.Decode[pair.Decode].loaded(l.o.present(l.view.decode[pair.Decode], now))
+}
+
+// wakes is in how long the work ahead on a server will have worn off.
+func (l *lobby) wakes(now time.Time) time.Duration {
+	soonest := time.Duration(math.MaxInt64)
+	for _, s := range l.view.prefill {
+		if in, ok := s.FallsTo(l.cfg.Ahead, now); ok {
+			soonest = min(soonest, in)
+		}
+	}
+	return max(soonest, time.Millisecond)
+}

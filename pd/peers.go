@@ -1,0 +1,48 @@
+package pd
+
+import "github.com/tandem-gateway/tandem/pools"
+
+// judgeByPeers lets servers that have shown little of their speed lately be believed as
+// fast as those that have: one that is new, or that is avoided because it was slow, is
+// tried again, and not for longer than it takes to know better. Decode servers that never
+// computed a prompt are taken to do it like prefill servers.
+func judgeByPeers(f *Field) {
+	var prefill, step peers
+	for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
+		for i := range servers {
+			prefill.add(servers[i].Prefill, servers[i].PrefillKnown)
+			step.add(servers[i].Step, servers[i].StepKnown)
+		}
+	}
+	for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
+		for i := range servers {
+			c := &servers[i]
+			c.Prefill, c.Step = prefill.judge(c.Prefill, c.PrefillKnown), step.judge(c.Step, c.StepKnown)
+		}
+	}
+}
+
+// peers is the mean of curves, by how much of each is known.
+type peers struct {
+	sum   pools.Curve
+	known float64
+}
+
+func (p *peers) add(c pools.Curve, known float64) {
+	for i := range c {
+		p.sum[i] += known * c[i]
+	}
+	p.known += known
+}
+
+// judge is what to believe of a server: its own curve as far as that is known, its peers'
+// for the rest. Where nobody has shown anything it is the prior.
+func (p *peers) judge(own pools.Curve, known float64) pools.Curve {
+	if p.known == 0 {
+		return own
+	}
+	for i := range own {
+		own[i] = known*own[i] + (1-known)*p.sum[i]/p.known
+	}
+	return own
+}

@@ -1,0 +1,214 @@
+package pd
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// view is what a choice is made from: the servers of a model and what is known of them.
+type view struct {
+	prefill, decode           []*pools.Server // by their numbers in the field
+	field                     Field
+	prefillPanic, decodePanic bool
+	anyway                    bool     // claim without asking breakers
+	handoff                   *Handoff // decode only: prefill is done
+}
+
+// gather looks at all servers of a model. Those that may take nothing now are out.
+func (o *Orchestrator) gather(model string, now time.Time) view {
+	var v view
+	all, share := o.Fleet.Servers(), o.Fleet.EjectShare()
+	v.prefill, v.decode = serving(all, model, pools.Prefill, now), serving(all, model, pools.Decode, now)
+	prefill, panicking := pools.Candidates(all, model, pools.Prefill, share, now)
+	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
+	v.prefillPanic, v.decodePanic = panicking, panicked
+	v.field.Prefill, v.field.Decode = o.candidates(v.prefill, prefill, now), o.candidates(v.decode, decode, now)
+	judgeByPeers(&v.field)
+	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)
+	return v
+}
+
+// serving is the servers of a role that serve a model, or served it when last up.
+func serving(all []*pools.Server, model string, role pools.Role, now time.Time) []*pools.Server {
+	var out []*pools.Server
+	for _, s := range all {
+		if s.Role.Serves(role) && s.Serves(model, now) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// candidates is what is known of servers, of which only the usable may be chosen; they
+// are in the same order.
+func (o *Orchestrator) candidates(servers, usable []*pools.Server, now time.Time) []Candidate {
+	out := make([]Candidate, len(servers))
+	for i, s := range servers {
+		out[i] = o.present(s, now)
+		if len(usable) > 0 && usable[0] == s {
+			usable = usable[1:]
+			continue
+		}
+		out[i].Out = true
+	}
+	return out
+}
+
+// fit turns the view to a request: what servers hold of its prompt, and how they may
+// serve it.
+func (o *Orchestrator) fit(j *journey, v *view, now time.Time) {
+	if o.Locality != nil && j.prefix != nil {
+		o.Locality.match(j.prefix)
+	}
+	for i, s := range v.prefill {
+		c := &v.field.Prefill[i]
+		o.suit(j, s, c, now)
+		c.NoPair = j.tried[tried{PrefillLeg, s.ID()}] || !j.mayPair(s, now)
+	}
+	// Where the request has failed to decode it would most often fail again.
+	failed := func(s *pools.Server) bool { return j.tried[tried{DecodeLeg, s.ID()}] }
+	spare := false
+	for i, s := range v.decode {
+		spare = spare || !v.field.Decode[i].Out && !failed(s) && j.mayRunAlone(s, now)
+	}
+	for i, s := range v.decode {
+		c := &v.field.Decode[i]
+		o.suit(j, s, c, now)
+		c.NoPair = failed(s) || !j.mayPair(s, now)
+		c.NoAlone = spare && failed(s) || j.tried[tried{AloneLeg, s.ID()}] || !j.mayRunAlone(s, now)
+	}
+	o.offerRemotes(j, v, o.Fleet.Servers(), now)
+}
+
+// suit writes what a server is to a request in either role.
+func (o *Orchestrator) suit(j *journey, s *pools.Server, c *Candidate, now time.Time) {
+	if o.Locality != nil && j.prefix != nil {
+		c.Cached = o.Locality.held(j.prefix, s)
+	}
+	c.Ready, c.Remote = 0, remote{}
+	if view, adapter := s.Adapter(j.req.Model, now); adapter {
+		c.Ready = o.Cost.Adapter.wait(view)
+	}
+}
+
+// mayPair reports whether the request may run on a pair with the server. Engines that
+// cannot serve a request whole always run as pairs.
+func (j *journey) mayPair(s *pools.Server, now time.Time) bool {
+	c := connectorOf(s)
+	if !c.pairs || !j.req.Dialect.Split || j.alone && c.alone || !j.understands(s, now) {
+		return false
+	}
+	return c.dialects == nil || slices.Contains(c.dialects, j.req.Dialect)
+}
+
+// mayRunAlone reports whether the decode server may serve the request by itself: what
+// is no generation any server answers.
+func (j *journey) mayRunAlone(s *pools.Server, now time.Time) bool {
+	return (connectorOf(s).alone || !j.req.Dialect.Split) && j.understands(s, now)
+}
+
+// understands reports whether the server serves the request's model, and its API where
+// that is an engine's own.
+func (j *journey) understands(s *pools.Server, now time.Time) bool {
+	return s.Serves(j.req.Model, now) && (s.Native || !j.req.Dialect.Native)
+}
+
+// look is the view of one request that is bound at once. Servers that refused the claim
+// of this choice are out.
+func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) view {
+	v := o.gather(j.req.Model, now)
+	for id := range refused {
+		v.leaveOut(id)
+	}
+	o.fit(j, &v, now)
+	if v.handoff = j.usableHandoff(now, o.Config.HandoffAge); v.handoff == nil {
+		return v
+	}
+	from := o.present(v.handoff.From, now)
+	from.Queue = 0 // the work is done
+	from.Cached = kvstate.Held{GPU: j.req.PromptTokens}
+	with := v
+	with.prefill = []*pools.Server{v.handoff.From}
+	with.field = Field{Prefill: []Candidate{from}, Decode: slices.Clone(v.field.Decode)}
+	for i := range with.field.Decode {
+		with.field.Decode[i].NoPair = j.tried[tried{DecodeLeg, with.decode[i].ID()}]
+		with.field.Decode[i].NoAlone = true
+	}
+	if !with.usable(with.field.Decode) {
+		v.handoff = nil // nobody else can take it
+		return v
+	}
+	with.field.Links = o.Links.Table(with.field.Prefill, with.field.Decode, now)
+	return with
+}
+
+// leaveOut lets a server be chosen no more.
+func (v *view) leaveOut(id string) {
+	for _, servers := range [][]Candidate{v.field.Prefill, v.field.Decode} {
+		if i := numberOf(servers, id); i >= 0 {
+			servers[i].Out = true
+		}
+	}
+}
+
+// usable reports whether one of the servers may be chosen in some way.
+func (v *view) usable(servers []Candidate) bool {
+	return slices.ContainsFunc(servers, func(c Candidate) bool { return !c.Out && !(c.NoPair && c.NoAlone) })
+}
+
+// missing names the role that has no usable server.
+func (v *view) missing() *NoServerError {
+	if !v.usable(v.field.Decode) {
+		return &NoServerError{Role: pools.Decode}
+	}
+	return &NoServerError{Role: pools.Prefill}
+}
+
+// numberOf finds one of the servers of a role.
+func numberOf(servers []Candidate, id string) int {
+	return slices.IndexFunc(servers, func(c Candidate) bool { return c.ID == id })
+}
+
+// present is what is known of a server that is the same for all requests. What this
+// gateway and the other replicas sent counts at once; what the engine says of itself is a
+// scrape old, and counts where it says more: others may use the server too.
+func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
+	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
+	c := Candidate{
+		ID:      s.ID(),
+		Class:   s.Class(),
+		Group:   s.GroupNumber(),
+		Place:   placeOf(s),
+		Both:    s.Role == pools.Both,
+		Queued:  prefill.Requests,
+		Running: sent.Requests,
+		Decodes: sent.Requests,
+		KVUsed:  sent.Tokens,
+	}
+	c.Prefill, c.Step = s.PrefillCurve(), s.StepCurve()
+	c.PrefillKnown, c.StepKnown = s.Known(now)
+	load := s.FreshLoad(now)
+	c.Queue = prefill.Queue + load.ForeignQueue(c.Prefill, now)
+	if load.Running.Known {
+		c.Running = max(c.Running, int(load.Running.Value))
+	}
+	if load.RunningTokens.Known {
+		c.KVUsed = max(c.KVUsed, int(load.RunningTokens.Value))
+	}
+	if load.KVUsed.Known && load.KVTokens.Known {
+		c.KVUsed = max(c.KVUsed, int(load.KVUsed.Value*load.KVTokens.Value))
+		c.KVFree, c.KVKnown = int(load.KVTokens.Value)-c.KVUsed, true
+	}
+	return c
+}
+
+func placeOf(s *pools.Server) Place { return Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone} }
+
+// loaded takes over how loaded a server is.
+func (c *Candidate) loaded(now Candidate) {
+	c.Queue, c.Queued, c.Running, c.Decodes = now.Queue, now.Queued, now.Running, now.Decodes
+	c.KVUsed, c.KVFree, c.KVKnown = now.KVUsed, now.KVFree, now.KVKnown
+}

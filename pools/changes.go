@@ -1,0 +1,43 @@
+package pools
+
+import "sync"
+
+// changes wakes those who wait for something about the fleet to change: work that
+// ended, a server that came or went, news of other replicas. A burst wakes them once.
+type changes struct {
+	mu      sync.Mutex // guards waiting
+	waiting []chan struct{}
+}
+
+// Changes returns a channel that says when more may be possible than before: work has
+// ended, a server came up, other replicas' work is less. stop ends it.
+func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) {
+	c := &f.changed
+	ch := make(chan struct{}, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = append(c.waiting, ch)
+	return ch, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for i, other := range c.waiting {
+			if other == ch {
+				c.waiting = append(c.waiting[:i:i], c.waiting[i+1:]...)
+			}
+		}
+	}
+}
+
+func (c *changes) note() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ch := range c.waiting {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
