@@ -16,7 +16,7 @@ const s = time.Second
 type Scenario struct {
 	Name  string
 	Title string // what goes wrong, in a sentence without its end
-	Peer  string // what the same costs elsewhere, as measured; empty: unknown
+	Peer  string // what the same costs elsewhere; empty: unknown
 
 	Fleet  Fleet
 	Load   Load

@@ -64,14 +64,14 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "sglang-prefill-fails", Title: "both legs are under way at once, and one of two prefill servers answers 500",
-		Peer:   "SGLang's gateway: decode is waited for, up to 1800 s",
+		Peer:   "SGLang's gateway: the other leg waits, up to 1800 s (its timeout)",
 		Fleet:  Fleet{Connector: "sglang"},
 		Events: Events{At(2*s, Break(answers500, "prefill-0"))},
 		Checks: Checks{NoErrors, WorstTTFT(2 * s), RecoveredWithin(2 * s)},
 	},
 	{
 		Name: "sglang-prefill-killed", Title: "the same, and it is killed",
-		Peer:   "SGLang's gateway: the same",
+		Peer:   "SGLang's gateway: the same timeout",
 		Fleet:  Fleet{Connector: "sglang"},
 		Events: Events{At(2*s, Kill("prefill-0")), At(5*s, Restart("prefill-0"))},
 		Checks: Checks{NoErrors, WorstTTFT(2 * s), RecoveredWithin(2 * s)},
