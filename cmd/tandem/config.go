@@ -37,6 +37,7 @@ type config struct {
 	dns     pools.DNSConfig
 	// registry: servers may register themselves in Redis.
 	registry bool
+	nccl     string // where engines announce themselves
 	scaler   scalerConfig
 	kv       localityConfig
 	scaling  autoscale.Config

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
@@ -27,24 +28,26 @@ import (
 
 // node is one gateway process: everything that serve wires together.
 type node struct {
-	cfg      config
-	log      *slog.Logger
-	fleet    *pools.Fleet
-	sources  *pools.Sources // say who is in the fleet
-	door     *door.Door
-	ledger   *door.Ledger // nil without a Redis
-	server   *gateway.Server
-	tracing  *sdktrace.TracerProvider
-	admin    *http.Server
-	draining atomic.Bool
-	dns      *pools.DNS
-	registry *pools.Registry       // nil: no server registers itself
-	cluster  *pools.Kubernetes     // nil: no servers are found there
-	redis    redis.UniversalClient // nil: this gateway is alone
-	replicas *pools.Replicas       // likewise
-	locality *pd.Locality
-	feeds    *feeds
-	lessons  *pd.Lessons // nil without a Redis
+	cfg           config
+	log           *slog.Logger
+	fleet         *pools.Fleet
+	sources       *pools.Sources // say who is in the fleet
+	door          *door.Door
+	ledger        *door.Ledger // nil without a Redis
+	server        *gateway.Server
+	tracing       *sdktrace.TracerProvider
+	admin         *http.Server
+	draining      atomic.Bool
+	dns           *pools.DNS
+	announced     *pools.Announced // nil: no engine announces itself
+	announcements *zmqsub.Announcements
+	registry      *pools.Registry       // nil: no server registers itself
+	cluster       *pools.Kubernetes     // nil: no servers are found there
+	redis         redis.UniversalClient // nil: this gateway is alone
+	replicas      *pools.Replicas       // likewise
+	locality      *pd.Locality
+	feeds         *feeds
+	lessons       *pd.Lessons // nil without a Redis
 
 	orchestrator *pd.Orchestrator
 
@@ -141,8 +144,10 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	if n.orca, err = newORCAServer(cfg.orca, n.server); err != nil {
 		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 	}
-	n.discover()
 	n.scaler, err = newScalerServer(cfg.scaler, n.board)
+	if err == nil {
+		err = n.discover()
+	}
 	if err == nil {
 		err = n.sources.Set("configuration", cfg.specs())
 	}

@@ -251,6 +251,9 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 			parts.Go(func() { n.registry.Run(ctx) })
 		}
 		parts.Go(func() { n.planner.Run(ctx) })
+		if n.announced != nil {
+			parts.Go(func() { n.hearAnnouncements(ctx) })
+		}
 		if n.cluster != nil {
 			parts.Go(func() { n.cluster.Run(ctx) })
 		}

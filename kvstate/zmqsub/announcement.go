@@ -1,0 +1,95 @@
+package zmqsub
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+	"github.com/tinylib/msgp/msgp"
+)
+
+// Announcement is how a vLLM with the P2pNcclConnector says, every few seconds, that it
+// is there (vllm p2p_nccl_engine.py, ping: a msgpack map to the proxy's ROUTER socket).
+type Announcement struct {
+	Type string // P prefills, D decodes
+	HTTP string // host:port of its API
+	KV   string // host:port where other engines reach its KV
+}
+
+const (
+	maxAnnouncement = 4 << 10 // bytes
+	listenPause     = 100 * time.Millisecond
+)
+
+// Announcements hears them at one address.
+type Announcements struct {
+	router *zmq.Socket
+}
+
+// ListenAnnouncements binds the address, such as tcp://*:30001.
+func (h *Hub) ListenAnnouncements(address string) (*Announcements, error) {
+	router, err := h.context.NewSocket(zmq.ROUTER)
+	if err != nil {
+		return nil, err
+	}
+	if err = h.configure(router); err == nil {
+		err = router.SetMaxmsgsize(maxAnnouncement)
+	}
+	if err == nil {
+		err = router.SetRcvtimeo(listenPause) // how soon the end of the context is seen
+	}
+	if err == nil {
+		err = router.Bind(address)
+	}
+	if err != nil {
+		_ = router.Close() // it was never of use
+		return nil, fmt.Errorf("announcements at %s: %w", address, err)
+	}
+	return &Announcements{router: router}, nil
+}
+
+// Address is where the socket is bound.
+func (a *Announcements) Address() (string, error) { return a.router.GetLastEndpoint() }
+
+// Run tells each announcement to heard until the context ends, and closes the socket.
+// What cannot be read is passed over: anybody may connect.
+func (a *Announcements) Run(ctx context.Context, heard func(Announcement)) {
+	defer func() { _ = a.router.Close() }() // nothing is left to send
+	for ctx.Err() == nil {
+		frames, err := a.router.RecvMessageBytes(0)
+		if err != nil || len(frames) != 2 { // the sender's identity, and the map
+			continue
+		}
+		if said, err := parseAnnouncement(frames[1]); err == nil {
+			heard(said)
+		}
+	}
+}
+
+func parseAnnouncement(payload []byte) (a Announcement, err error) {
+	n, rest, err := msgp.ReadMapHeaderBytes(payload)
+	if err != nil {
+		return Announcement{}, err
+	}
+	fields := map[string]*string{"type": &a.Type, "http_address": &a.HTTP, "zmq_address": &a.KV}
+	for range n {
+		var key []byte
+		if key, rest, err = msgp.ReadMapKeyZC(rest); err != nil {
+			return Announcement{}, err
+		}
+		field := fields[string(key)]
+		if field == nil {
+			rest, err = msgp.Skip(rest)
+		} else {
+			*field, rest, err = msgp.ReadStringBytes(rest)
+		}
+		if err != nil {
+			return Announcement{}, err
+		}
+	}
+	if a.Type != "P" && a.Type != "D" || a.HTTP == "" || a.KV == "" {
+		return Announcement{}, fmt.Errorf("an announcement of %q at %q without a part", a.Type, a.HTTP)
+	}
+	return a, nil
+}
