@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,9 +14,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -161,7 +160,13 @@ func (k *Kubernetes) follow(from dynamic.ResourceInterface, selector string, tri
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = selector
-			return from.Watch(ctx, o)
+			w, err := from.Watch(ctx, o)
+			if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+				// Only the text: after a refused connection that it recognizes,
+				// client-go sleeps up to 30 s whatever the context says.
+				err = errors.New(err.Error())
+			}
+			return w, err
 		},
 	}, &unstructured.Unstructured{}, 0, cache.Indexers{})
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -292,53 +297,4 @@ func trimNode(object any) (any, error) {
 		*node = corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels, ResourceVersion: node.ResourceVersion}}
 	}
 	return object, err
-}
-
-// notingTransport notes whether the API server answers.
-type notingTransport struct {
-	k    *Kubernetes
-	next http.RoundTripper
-}
-
-func (t notingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := t.next.RoundTrip(req)
-	switch {
-	case req.Context().Err() != nil: // we hung up
-	case err != nil:
-		t.k.noteAnswer(path.Base(req.URL.Path), rootCause(err).Error())
-	case resp.StatusCode >= 400 && resp.StatusCode != http.StatusGone: // 410: the watch is too old, list anew
-		t.k.noteAnswer(path.Base(req.URL.Path), resp.Status)
-	default:
-		t.k.noteAnswer(path.Base(req.URL.Path), "")
-	}
-	return resp, err
-}
-
-// noteAnswer logs when a resource stops or starts to be answered.
-func (k *Kubernetes) noteAnswer(resource, problem string) {
-	k.mu.Lock()
-	was, known := k.problems[resource]
-	k.problems[resource] = problem
-	k.mu.Unlock()
-	switch {
-	case problem == "" && was != "":
-		k.log.Info("Kubernetes answers again", "resource", resource)
-	case problem != "" && (!known || was == ""):
-		k.log.Warn("Kubernetes does not answer, what it said last stays", "resource", resource, "error", problem)
-	}
-}
-
-var kubernetesUpDesc = prometheus.NewDesc("tandem_kubernetes_up",
-	"1 if the API server answered when last asked for the resource, else 0; what it said before stays in use.", []string{"resource"}, nil)
-
-// Describe is of prometheus.Collector.
-func (k *Kubernetes) Describe(ch chan<- *prometheus.Desc) { ch <- kubernetesUpDesc }
-
-// Collect is of prometheus.Collector.
-func (k *Kubernetes) Collect(ch chan<- prometheus.Metric) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for resource, problem := range k.problems {
-		ch <- prometheus.MustNewConstMetric(kubernetesUpDesc, prometheus.GaugeValue, oneIf(problem == ""), resource)
-	}
 }

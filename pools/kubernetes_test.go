@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"sigs.k8s.io/yaml"
@@ -186,5 +187,31 @@ func TestKubernetes_TellsWhetherTheAPIServerAnswers(t *testing.T) {
 	}
 	if len(k.problems) != 1 {
 		t.Errorf("resources %v", k.problems)
+	}
+}
+
+// client-go sleeps between two tries, some of them whatever the context says: 800 ms
+// at first, 30 s in the end.
+func TestKubernetes_EndsAtOnceWithoutAnAPIServer(t *testing.T) {
+	api := newAPIServer(t)
+	access := api.kubeconfig(t)
+	api.Close()
+	k, err := NewKubernetes(KubernetesConfig{Pods: "app=x", Kubeconfig: access}, func([]Spec) {}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.Run(ctx)
+	}()
+	eventually(t, "it noticed", func() bool { return k.Problem() != "" })
+	cancel()
+	began := time.Now()
+	<-done
+	if took := time.Since(began); took > 600*time.Millisecond {
+		t.Errorf("it ended after %v", took)
 	}
 }

@@ -45,6 +45,13 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 		return err
 	}
 	specs := cfg.specs()
+	inCluster, err := askKubernetes(ctx, cfg.kube)
+	if err != nil {
+		return err
+	}
+	for _, spec := range inCluster {
+		specs = append(specs, cfg.kv.withEvents(spec))
+	}
 	transport, err := withEngineKey(pd.NewTransport(cfg.connect), cfg.engineKey)
 	if err != nil {
 		return err

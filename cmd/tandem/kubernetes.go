@@ -1,6 +1,11 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
@@ -26,4 +31,41 @@ func (n *node) findInKubernetes(reg prometheus.Registerer) error {
 		return err
 	}
 	return reg.Register(n.cluster)
+}
+
+// clusterTime bounds the wait for the cluster when somebody asks by hand.
+const clusterTime = 10 * time.Second
+
+// askKubernetes returns the servers of the cluster at this moment; none if it is not
+// asked for.
+func askKubernetes(ctx context.Context, cfg pools.KubernetesConfig) ([]pools.Spec, error) {
+	if !cfg.Enabled() {
+		return nil, nil
+	}
+	found := make(chan []pools.Spec, 1)
+	k, err := pools.NewKubernetes(cfg, func(specs []pools.Spec) {
+		select {
+		case found <- specs:
+		default: // the first answer is the one
+		}
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithTimeout(ctx, clusterTime)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.Run(ctx)
+	}()
+	defer func() {
+		stop()
+		<-done
+	}()
+	select {
+	case specs := <-found:
+		return specs, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("Kubernetes does not say who is there: %s", k.Problem())
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -166,6 +167,11 @@ spec:
 	p = start(t, "a gateway outside", "bin/tandem", "serve", "--listen", listen, "--admin", admin, "--kubeconfig", access,
 		"--kubernetes-namespace", deployed.Namespace, "--kubernetes-services", "of=elsewhere", "--inference-pools", "decode")
 	waitFor(t, p, "the gateway outside", readyWithin, answers("http://"+admin+"/readyz"))
+	checked, err := exec.Command("../../bin/tandem", "check", "--kubeconfig", access,
+		"--kubernetes-namespace", deployed.Namespace, "--kubernetes-services", "of=elsewhere", "--inference-pools", "decode").CombinedOutput()
+	if t.Logf("tandem check:\n%s", checked); err != nil || !strings.Contains(string(checked), engine) {
+		t.Errorf("tandem check: %v", err)
+	}
 	pods := d.Pods(t, "app.kubernetes.io/name=vllm-decode")
 	deployed.WaitServers(t, admin, "the Service's server and the pool's", func(servers []deployed.Server) bool {
 		return len(servers) == 1+len(pods) && slices.ContainsFunc(servers, func(s deployed.Server) bool {
