@@ -258,8 +258,11 @@ func TestSGLang_CachedTokensArePrefills(t *testing.T) {
 }
 
 // newNative has SGLang servers whose own API is open.
-func newNative(t *testing.T) *cluster {
+func newNative(t *testing.T) *cluster { return newNativeWith(t, func(*config) {}) }
+
+func newNativeWith(t *testing.T, change func(*config)) *cluster {
 	return newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
+		change(cfg)
 		for i := range cfg.servers[:2] {
 			cfg.servers[i].specs[0].Native = true
 		}
@@ -295,6 +298,32 @@ func TestSGLang_GenerateMergesLogprobsOfBothLegs(t *testing.T) {
 		}
 	}
 	c.nothingIsLeft(6)
+}
+
+func TestSGLang_GenerateIsBoundByTheKey(t *testing.T) {
+	c := newNativeWith(t, withKeys(t, "sk-ada tenant=ada max-samples=2 max-output-tokens=8"))
+	for body, want := range map[string]int{
+		`{"text":"the river","extra_key":"theirs","sampling_params":{"max_new_tokens":4}}`: 200,
+		`{"text":"the river","sampling_params":{"max_new_tokens":9}}`:                      400,
+		`{"text":"the river"}`: 400,
+		`{"text":"the river","sampling_params":{"max_new_tokens":4,"n":3}}`: 400,
+	} {
+		if got := c.post("/generate", body, "Authorization", "Bearer sk-ada"); got.status != want {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
+		if got := c.post("/generate", body); got.status != 401 {
+			t.Errorf("without a key: %d", got.status)
+		}
+	}
+	legs := append(requests(c.prefill, "/generate"), requests(c.decode, "/generate")...)
+	if len(legs) != 2 {
+		t.Fatalf("%d legs", len(legs))
+	}
+	for _, r := range legs {
+		if salt := gjson.Get(r.Body, "extra_key").String(); len(salt) != 32 {
+			t.Errorf("an engine got the salt %q", salt)
+		}
+	}
 }
 
 func TestSGLang_GenerateIsOpenOnlyWhereAPoolSaysSo(t *testing.T) {
