@@ -36,11 +36,12 @@ func (c *canary) run(ctx context.Context) {
 			return
 		case <-c.breaker.changed:
 		case <-due:
-			if !c.live.Health().Up {
-				pauseFor(ctx, c.cfg.ProbeInterval) // a server that is down is not asked
+			if !c.live.Health().Up || !c.live.turn.enter() {
+				pauseFor(ctx, c.cfg.ProbeInterval) // a server that is down or sleeps is not asked
 				continue
 			}
 			c.prove(ctx)
+			c.live.turn.leave(time.Now())
 		}
 	}
 }

@@ -165,6 +165,25 @@ func TestCanary_AServerThatWasDownIsProvedAsSoonAsItIsUp(t *testing.T) {
 	})
 }
 
+// A sleeping engine cannot answer, and need not.
+func TestCanary_LetsSleepingServersSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeEngine{generate: sings}
+		s := watched(t, e, Decode)
+		s.turn.slept()
+		trip(t, s, Decode)
+		time.Sleep(time.Minute)
+		if n := e.sung(); n != 0 {
+			t.Errorf("%d canaries while it slept", n)
+		}
+		s.turn.woke(0, time.Now())
+		time.Sleep(3 * time.Second)
+		if state := s.Breaker(Decode, time.Now()); state != Closed {
+			t.Errorf("awake again: %s", state)
+		}
+	})
+}
+
 // Under overload a canary waits as everybody does. While others are served, that is
 // no fault.
 func TestCanary_ThatWaitsWhileOthersAreServedConvictsNobody(t *testing.T) {
