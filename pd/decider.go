@@ -78,7 +78,8 @@ const (
 // Bind waits for the request's turn and returns its servers, claimed. Errors:
 // ErrQueueTimeout, ErrDeadline, *NoServerError, or the context's.
 func (d *Decider) Bind(ctx context.Context, j *journey, base string) (assignment, error) {
-	patience, cancel := context.WithDeadlineCause(ctx, j.arrived.Add(d.maxWait), ErrQueueTimeout)
+	until, late := d.patience(j)
+	patience, cancel := context.WithDeadlineCause(ctx, until, late)
 	defer cancel()
 	w := &waiter{j: j, base: base, done: make(chan granted, 1)}
 	defer d.o.Queue.hold()()
@@ -100,6 +101,15 @@ func (d *Decider) Bind(ctx context.Context, j *journey, base string) (assignment
 	}
 	d.wakeUp()
 	return assignment{}, context.Cause(patience)
+}
+
+// patience is until when a request waits, and what it is told then.
+func (d *Decider) patience(j *journey) (until time.Time, late error) {
+	until, late = j.arrived.Add(d.maxWait), ErrQueueTimeout
+	if !j.req.Deadline.IsZero() && j.req.Deadline.Before(until) {
+		until, late = j.req.Deadline, ErrDeadline
+	}
+	return until, late
 }
 
 func (d *Decider) wakeUp() {
@@ -237,10 +247,10 @@ func (l *lobby) enter(w *waiter, now time.Time) {
 		return
 	}
 	l.order.Add(&w.ticket, l.servers.Links)
-	hold := l.order.Hold(&w.ticket, len(l.servers.Prefill))
-	if now.Sub(w.j.arrived).Seconds()+hold > l.maxWait.Seconds() {
+	hold := time.Duration(l.order.Hold(&w.ticket, len(l.servers.Prefill)) * float64(time.Second))
+	if until, late := l.patience(w.j); now.Add(w.j.promises.by(hold)).After(until) {
 		l.order.Remove(&w.ticket)
-		w.grant(granted{err: ErrQueueTimeout})
+		w.grant(granted{err: late})
 		return
 	}
 	l.waiting[l.next] = w

@@ -21,7 +21,7 @@ func TestOverload_ShortForm(t *testing.T) {
 	if r.Over.Good < 0.5*r.Peak.Good {
 		t.Errorf("%.1f/s in time under overload, %.1f/s at the peak", r.Over.Good, r.Peak.Good)
 	}
-	if r.Over.Refused == 0 || r.Over.Refusal99 > time.Second || r.Over.Failed > 0 || r.After.Failed > 0 {
+	if r.Over.Refused == 0 || r.Over.Refusal99 > cfg.SLO || r.Over.Failed > 0 || r.After.Failed > 0 {
 		t.Errorf("%d refused, p99 %v; %d and later %d failed otherwise", r.Over.Refused, r.Over.Refusal99, r.Over.Failed, r.After.Failed)
 	}
 	if r.After.Late > 0 {
