@@ -29,6 +29,8 @@ func TestChaos_ShortForm(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			c.Load = chaos.Load{For: 3 * time.Second}
+			// In three seconds there are few requests to have retries for.
+			c.Fleet.Gateway = []string{"--retry-floor", "100"}
 			o, err := chaos.Play(t.Context(), binary, t.TempDir(), c)
 			if err != nil {
 				t.Fatal(err)
