@@ -98,6 +98,23 @@ func (h Held) least(o Held) Held {
 	return Held{min(h.GPU, o.GPU), min(h.CPU, o.CPU), min(h.Disk, o.Disk), min(h.Guessed, o.Guessed)}
 }
 
+// Chain is the hashes of a prompt's whole blocks, for servers with one block size.
+type Chain struct {
+	BlockTokens int
+	Hashes      []Hash
+}
+
+// Chains returns the hashes that the match was made with: what another replica with
+// the same Secret needs to make it again, by MatchChains. They are h's own, until it
+// is used again.
+func (h *Hits) Chains() []Chain {
+	all := make([]Chain, len(h.chains))
+	for i, c := range h.chains {
+		all[i] = Chain{c.blockTokens, h.hashes[c.from:c.to]}
+	}
+	return all
+}
+
 // reset forgets the last match and keeps the memory.
 func (h *Hits) reset(tokens int, countGuesses bool) {
 	*h = Hits{tokens: tokens, countGuesses: countGuesses, runs: h.runs[:0], hashes: h.hashes[:0], chains: h.chains[:0]}

@@ -50,6 +50,29 @@ func (ix *Index) Match(p *Prompt, h *Hits) {
 	m.counts.matched(h)
 }
 
+// MatchChains is Match for a prompt of which only the hashes are known. Servers whose
+// block size is not among the chains hold nothing of it.
+func (ix *Index) MatchChains(model string, promptTokens int, chains []Chain, h *Hits) {
+	h.reset(promptTokens, ix.cfg.CountGuesses)
+	m := (*ix.models.Load())[model]
+	if m == nil {
+		return
+	}
+	h.model = m
+	view := m.view.Load()
+	for i := range view.sizes {
+		from := len(h.hashes)
+		for _, c := range chains {
+			if c.BlockTokens == view.sizes[i].tokens {
+				h.hashes = append(h.hashes, c.Hashes...)
+			}
+		}
+		h.chains = append(h.chains, chain{view.sizes[i].tokens, from, len(h.hashes)})
+	}
+	m.matchChains(view, h)
+	m.counts.matched(h)
+}
+
 // Guess enters that a server will soon hold the prompt that h is the match of. It is
 // believed for a short time, or until withdrawn.
 func (ix *Index) Guess(server string, h *Hits) Guess {

@@ -137,3 +137,40 @@ func TestMatch_AllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations for a batch", n)
 	}
 }
+
+// TestMatchChains_IsMatchByHashesAlone: what another replica of the same secret sends of
+// a prompt finds the same as the prompt itself; one of another secret finds nothing.
+func TestMatchChains_IsMatchByHashesAlone(t *testing.T) {
+	prompt := Prompt{Model: "m", Tokens: count(0, 1600)}
+	open := func(secret string) *Index {
+		cfg := Default()
+		cfg.Secret = secret
+		ix, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, blockTokens := range []int{16, 32} {
+			s, err := ix.Open(Spec{SourceID: SourceID{Server: fmt.Sprint("s", i)}, Model: "m"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := newCache(blockTokens, 3)
+			c.compute(prompt.Tokens[:800-160*i], false)
+			seq := uint64(0)
+			c.publish(s, wireForm{}, &seq)
+		}
+		return ix
+	}
+	var here, there Hits
+	open("same").Match(&prompt, &here)
+	open("same").MatchChains("m", len(prompt.Tokens), here.Chains(), &there)
+	for server, want := range map[string]int{"s0": 800, "s1": 640} {
+		if got := there.Held(server); got != here.Held(server) || got.GPU != want {
+			t.Errorf("%s: %+v by hashes, %+v by tokens, want %d", server, got, here.Held(server), want)
+		}
+	}
+	open("other").MatchChains("m", len(prompt.Tokens), here.Chains(), &there)
+	if got := there.Held("s0"); got != (Held{}) {
+		t.Errorf("with another secret: %+v", got)
+	}
+}

@@ -142,6 +142,27 @@ func duration(seconds float64) time.Duration {
 
 const maxSeconds = 1e9 // beyond it a time.Duration overflows
 
+// Between prices one way to run the request, false if it is none: decode alone where
+// prefill is "".
+func (m *CostModel) Between(r Demand, f *Field, prefill, decode string) (Alternative, bool) {
+	pair := order.Pair{Prefill: order.Alone, Decode: numberOf(f.Decode, decode)}
+	if prefill != "" {
+		pair.Prefill = numberOf(f.Prefill, prefill)
+	}
+	if pair.Decode < 0 || prefill != "" && pair.Prefill < 0 {
+		return Alternative{}, false
+	}
+	w := weighings.Get().(*weighing)
+	defer weighings.Put(w)
+	m.Weigh(f, &w.servers)
+	m.Price(r, f, &w.ticket)
+	w.servers.Now, w.ticket.Arrived = r.Waited, 0
+	if !w.servers.Possible(&w.ticket, pair) {
+		return Alternative{}, false
+	}
+	return f.alternative(&w.servers, &w.ticket, pair, m.arrivalPrice(&w.servers)), true
+}
+
 // Alternatives prices every way to run the request, in the order of the field: all
 // pairs, then all servers alone. It is for people; Choose does not use it.
 func (m *CostModel) Alternatives(r Demand, f *Field, price float64) []Alternative {

@@ -3,13 +3,17 @@ package pd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/council"
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
@@ -27,9 +31,13 @@ type Decider struct {
 	cfg order.Config
 	// maxWait is the longest wait, from a request's arrival.
 	maxWait time.Duration
-	wake    chan struct{}
-	closed  chan struct{}
-	origin  time.Time // of the order's times
+	// Elsewhere follows the replica that decides for several; nil: there is none. It is set
+	// before the first Bind.
+	Elsewhere *council.Follower
+
+	wake   chan struct{}
+	closed chan struct{}
+	origin time.Time // of the order's times
 
 	mu   sync.Mutex // guards came
 	came []*waiter
@@ -75,32 +83,54 @@ const (
 	hasLeft
 )
 
-// Bind waits for the request's turn and returns its servers, claimed. Errors:
+// Bind waits for the request's turn and returns its servers, claimed. Another replica
+// that decides for this one says whose turn it is. Where several decide apart, each would
+// think that it alone keeps the servers busy: then requests are bound at once. Errors:
 // ErrQueueTimeout, ErrDeadline, *NoServerError, or the context's.
 func (d *Decider) Bind(ctx context.Context, j *journey, base string) (assignment, error) {
+	defer d.o.Queue.hold()()
 	until, late := d.patience(j)
 	patience, cancel := context.WithDeadlineCause(ctx, until, late)
 	defer cancel()
+	if d.Elsewhere.Follows() {
+		a, err := d.follow(patience, j, base)
+		if !errors.Is(err, council.ErrAway) {
+			return a, err
+		}
+		return d.o.choose(j)
+	}
+	if d.o.Fleet.OthersBusy(time.Now()) && !d.Elsewhere.Decides() {
+		return d.o.choose(j)
+	}
+	a, err := d.await(patience, j, base)
+	if errors.Is(err, errUndecided) {
+		return d.o.choose(j)
+	}
+	return a, err
+}
+
+// await lets a request wait here until the context ends.
+func (d *Decider) await(patience context.Context, j *journey, base string) (assignment, error) {
 	w := &waiter{j: j, base: base, done: make(chan granted, 1)}
-	defer d.o.Queue.hold()()
 	d.mu.Lock()
 	d.came = append(d.came, w)
 	d.mu.Unlock()
 	d.wakeUp()
+	why := context.Canceled
 	select {
 	case g := <-w.done:
 		return g.a, g.err
 	case <-patience.Done():
+		why = context.Cause(patience)
 	case <-d.closed:
-		cancel()
 	}
 	if !w.state.CompareAndSwap(waits, hasLeft) {
 		g := <-w.done // granted at this very moment
 		g.a.release()
-		return assignment{}, errors.Join(g.err, context.Cause(patience))
+		return assignment{}, errors.Join(g.err, why)
 	}
 	d.wakeUp()
-	return assignment{}, context.Cause(patience)
+	return assignment{}, why
 }
 
 // patience is until when a request waits, and what it is told then.
@@ -155,8 +185,7 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 		l.came = append(l.came, w)
 	}
 	for base, l := range d.lobbies {
-		l.decide(now)
-		if len(l.waiting) == 0 {
+		if !l.decideOrGiveUp(now) || len(l.waiting) == 0 {
 			delete(d.lobbies, base)
 			continue
 		}
@@ -192,6 +221,24 @@ type lobby struct {
 
 func newLobby(d *Decider, base string) *lobby {
 	return &lobby{Decider: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
+}
+
+// errUndecided ends a wait that came to nothing by a fault of this program.
+var errUndecided = errors.New("the decider failed")
+
+// decideOrGiveUp is decide; a panic in it costs those who wait their turn, and no more: it
+// is false then, and they are bound at once.
+func (l *lobby) decideOrGiveUp(now time.Time) (ok bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.o.Log.Error("the decider panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			for _, w := range append(slices.Collect(maps.Values(l.waiting)), l.came...) {
+				w.grant(granted{err: errUndecided})
+			}
+		}
+	}()
+	l.decide(now)
+	return true
 }
 
 // decide takes in who came, lets go who left, and binds whose turn it is.
@@ -308,7 +355,9 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 		a.release()
 		return true
 	}
-	l.o.bound(w.j, &l.view, &a, now)
+	if !w.j.guest {
+		l.o.bound(w.j, &l.view, &a, now)
+	}
 	w.done <- granted{a: a}
 	return true
 }

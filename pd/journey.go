@@ -23,6 +23,7 @@ type journey struct {
 	last        *LegError
 	story       *story // nil where a stream cannot be continued
 	resumed     bool   // this journey continues a stream that broke
+	guest       bool   // the request is another replica's; here it only gets its turn
 
 	migrations int    // how often its stream was continued
 	servedBy   string // the decode server of the last answer

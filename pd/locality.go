@@ -69,6 +69,9 @@ type prefix struct {
 	known  bool
 	model  string // base model
 	hits   kvstate.Hits
+	// chains are all that is known of the prompt of another replica's request.
+	chains []kvstate.Chain
+	length int // tokens of that prompt
 }
 
 // text is whose chunks of text the prompt's are.
@@ -96,6 +99,10 @@ func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix 
 
 // match looks up what each server holds of the prompt now.
 func (l *Locality) match(p *prefix) {
+	if len(p.chains) > 0 {
+		l.Index.MatchChains(p.model, p.length, p.chains, &p.hits)
+		return
+	}
 	if !p.known || len(p.tokens.IDs) == 0 {
 		return
 	}

@@ -185,14 +185,12 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 }
 
 // bind gives the request its servers, claimed: when it is its turn, or at once where it
-// has had its turn already or its model generates nothing. While other replicas send
-// requests too each would think that it alone keeps the servers busy: then all bind at
-// once.
+// has had its turn already or its model generates nothing.
 func (o *Orchestrator) bind(ctx context.Context, j *journey) (a assignment, err error) {
 	ctx, span := o.Tracer.Start(ctx, "choose")
 	defer func() { endSpan(span, err) }()
 	again := j.resumed || len(j.tried) > 0 || j.retries > 0
-	if o.Late == nil || again || !j.req.Dialect.Split || o.Fleet.OthersBusy(time.Now()) {
+	if o.Late == nil || again || !j.req.Dialect.Split {
 		a, err = o.choose(j)
 	} else {
 		start := time.Now()

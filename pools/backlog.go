@@ -120,6 +120,9 @@ func (b *Backlog) FallsTo(limit time.Duration, now time.Time) (in time.Duration,
 	if ahead <= limit {
 		return 0, true
 	}
+	if len(b.items) == 0 { // a limit below nothing: what others sent is above it by itself
+		return 0, false
+	}
 	if b.total.Estimate-b.items[0].Estimate+b.least() > limit {
 		return 0, false
 	}

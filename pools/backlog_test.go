@@ -57,11 +57,11 @@ func TestBacklog_FallsToIsWhenAheadGetsThere(t *testing.T) {
 		var b Backlog
 		seconds := rapid.Int64Range(0, 20_000)
 		now := origin
-		for id := range rapid.Uint64Range(1, 5).Draw(t, "requests") {
+		for id := range rapid.Uint64Range(0, 5).Draw(t, "requests") {
 			now = now.Add(time.Duration(seconds.Draw(t, "later")) * time.Millisecond)
 			b.Begin(id, lasting(time.Duration(seconds.Draw(t, "estimate"))*time.Millisecond), now)
 		}
-		limit := time.Duration(seconds.Draw(t, "limit")) * time.Millisecond
+		limit := time.Duration(rapid.Int64Range(-1000, 20_000).Draw(t, "limit")) * time.Millisecond
 		in, ok := b.FallsTo(limit, now)
 		at := now.Add(in)
 		switch {

@@ -50,19 +50,25 @@ type Replicas struct {
 	received  atomic.Uint64
 	ignored   atomic.Uint64
 
-	mu     sync.Mutex // guards others
+	turns atomic.Uint64 // that this replica has taken of one that decides for it
+
+	mu     sync.Mutex // guards the rest
 	others map[string]replicaWork
+	heard  chan struct{} // closed and made anew at each message
 }
 
 // replicaWork is what one other replica said last.
 type replicaWork struct {
 	at      time.Time // when it was received, by our clock
+	taken   uint64
 	servers map[string][2]InFlight
 }
 
-// workMessage is one replica's work: by server ID, prefill and decode.
+// workMessage is one replica's work: by server ID, prefill and decode. Taken is how
+// many turns of the replica that decides for it are in this work, or were.
 type workMessage struct {
 	Replica string                   `json:"r"`
+	Taken   uint64                   `json:"k,omitempty"`
 	Servers map[string][2]sharedWork `json:"s"`
 }
 
@@ -74,9 +80,27 @@ type sharedWork struct {
 
 // NewReplicas returns the sharing of a fleet's work under a replica's own id.
 func NewReplicas(fleet *Fleet, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Replicas {
-	r := &Replicas{id: id, prefix: prefix, client: client, fleet: fleet, log: log, others: make(map[string]replicaWork)}
+	r := &Replicas{
+		id: id, prefix: prefix, client: client, fleet: fleet, log: log,
+		others: make(map[string]replicaWork), heard: make(chan struct{}),
+	}
 	fleet.others.Store(r)
 	return r
+}
+
+// TookTurn counts a turn of another replica, which decides for this one: its work has
+// been claimed, or was given up. The news of the work that follow say the count too.
+func (r *Replicas) TookTurn() (count uint64) {
+	defer r.fleet.noteWork()
+	return r.turns.Add(1)
+}
+
+// Taken is how many turns a replica had taken when it last told its work, 0 for one
+// that has none, and what is closed when anything new is heard of anyone.
+func (r *Replicas) Taken(replica string) (count uint64, heard <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.others[replica].taken, r.heard
 }
 
 // Run shares until the context ends.
@@ -139,7 +163,8 @@ func (r *Replicas) leave(ctx context.Context) {
 
 // own sums up this replica's work. Servers without any are left out.
 func (r *Replicas) own(now time.Time) workMessage {
-	m := workMessage{Replica: r.id, Servers: make(map[string][2]sharedWork)}
+	// The count is read first: the work includes all of its turns.
+	m := workMessage{Replica: r.id, Taken: r.turns.Load(), Servers: make(map[string][2]sharedWork)}
 	for _, s := range r.fleet.Servers() {
 		var both [2]sharedWork
 		for i, leg := range []Role{Prefill, Decode} {
@@ -224,7 +249,7 @@ func (r *Replicas) take(message []byte, now time.Time) {
 		return
 	}
 	r.received.Add(1)
-	w := replicaWork{at: now, servers: make(map[string][2]InFlight, len(m.Servers))}
+	w := replicaWork{at: now, taken: m.Taken, servers: make(map[string][2]InFlight, len(m.Servers))}
 	for id, both := range m.Servers {
 		var work [2]InFlight
 		for i, s := range both {
@@ -244,7 +269,9 @@ func (r *Replicas) take(message []byte, now time.Time) {
 			delete(r.others, id)
 		}
 	}
-	if len(w.servers) == 0 {
+	close(r.heard)
+	r.heard = make(chan struct{})
+	if len(w.servers) == 0 && m.Taken == 0 {
 		delete(r.others, m.Replica)
 	} else if _, known := r.others[m.Replica]; known || len(r.others) < 256 {
 		r.others[m.Replica] = w
@@ -276,12 +303,12 @@ func (f *Fleet) OthersBusy(now time.Time) bool {
 	return r != nil && r.Count(now) > 0
 }
 
-// Count returns how many other replicas were heard lately.
+// Count returns how many other replicas are known to have work in flight.
 func (r *Replicas) Count(now time.Time) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, other := range r.others {
-		if now.Sub(other.at) <= workExpiry {
+		if now.Sub(other.at) <= workExpiry && len(other.servers) > 0 {
 			n++
 		}
 	}

@@ -194,3 +194,31 @@ func TestReplicas_NoTimeCrosses(t *testing.T) {
 		}
 	}
 }
+
+// A decider keeps the work of a turn on its books until the news of whoever took it
+// include it: the count comes with the work, never before it.
+func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
+	r, e := redisserver.Start(t), newEngine(t, "m")
+	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
+	lease := a.claim(t, 500)
+	a.shared.TookTurn()
+	for {
+		count, heard := b.shared.Taken("a")
+		if count == 1 {
+			break
+		}
+		select {
+		case <-heard:
+		case <-time.After(10 * time.Second):
+			t.Fatal("b does not hear of the turn")
+		}
+	}
+	if w := b.sees(); w.Tokens != 500 {
+		t.Errorf("b knows the turn without its work: %+v", w)
+	}
+	lease.Release()
+	eventually(t, "the work is gone", func() bool { return b.sees().Requests == 0 })
+	if count, _ := b.shared.Taken("a"); count != 1 {
+		t.Errorf("%d turns after they ended, want 1", count)
+	}
+}

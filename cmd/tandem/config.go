@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/council"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -30,6 +31,7 @@ type config struct {
 	pd      pd.Config
 	queue   pd.QueueConfig
 	binding pd.Binding
+	decider deciderConfig
 	cost    pd.CostModel
 	links   pd.LinkPrior
 	redis   redisConfig
@@ -67,6 +69,7 @@ func defaultConfig() config {
 		pd:           pd.DefaultConfig(),
 		queue:        pd.DefaultQueue(),
 		binding:      pd.Late,
+		decider:      deciderConfig{patience: council.DefaultPatience},
 		cost:         pd.DefaultCost(),
 		links:        pd.DefaultLinks(),
 		redis:        redisConfig{prefix: "tandem:"},
@@ -108,6 +111,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`; memory is up to three times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
 	fs.StringVar((*string)(&c.binding), "binding", string(c.binding), "when requests get their servers: `arrival`, or late: when the prefill server that is best for them is about to be free")
+	c.decider.bind(fs)
 
 	fs.StringVar(&c.engineKey, "engine-key-file", c.engineKey, "`file` that holds the key of engines started with --api-key, for probes and canaries; clients' requests bear their own")
 	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")
@@ -206,7 +210,7 @@ func (c *config) validate() error {
 	if err := c.readModels(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.binding.Validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
 		return err
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {

@@ -45,6 +45,8 @@ type node struct {
 	cluster       *pools.Kubernetes     // nil: no servers are found there
 	redis         redis.UniversalClient // nil: this gateway is alone
 	replicas      *pools.Replicas       // likewise
+	replica       string                // its own name among them
+	decider       *decider              // nil: it decides for itself
 	locality      *pd.Locality
 	feeds         *feeds
 	lessons       *pd.Lessons // nil without a Redis
@@ -85,9 +87,9 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		if n.redis, err = cfg.redis.client(); err != nil {
 			return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
 		}
-		replica := cfg.redis.replicaName()
-		n.replicas = pools.NewReplicas(n.fleet, n.redis, cfg.redis.prefix, replica, log)
-		n.ledger = door.NewLedger(n.redis, cfg.redis.prefix, replica, log)
+		n.replica = cfg.redis.replicaName()
+		n.replicas = pools.NewReplicas(n.fleet, n.redis, cfg.redis.prefix, n.replica, log)
+		n.ledger = door.NewLedger(n.redis, cfg.redis.prefix, n.replica, log)
 		reg.MustRegister(n.replicas)
 	}
 	if err := n.locate(own, reg); err != nil {
@@ -130,6 +132,11 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 	}
 	if cfg.binding == pd.Late {
 		o.Late = pd.NewDecider(o, order.DefaultConfig(), cfg.queue.MaxWait)
+		if n.redis != nil {
+			if err := n.decideTogether(o.Late, reg); err != nil {
+				return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+			}
+		}
 	}
 	n.orchestrator = o
 	n.board = keda.NewBoard(scalerMaxAge)
@@ -155,7 +162,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		err = n.findInKubernetes(reg)
 	}
 	if err != nil {
-		return nil, errors.Join(err, n.orca.Close(), n.scaler.Close(), n.clients.Close(), n.operator.Close())
+		return nil, errors.Join(err, n.decider.Close(), n.orca.Close(), n.scaler.Close(), n.clients.Close(), n.operator.Close())
 	}
 	return n, nil
 }
@@ -206,6 +213,7 @@ func (n *node) run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	n.draining.Store(true)
+	n.decider.Retire()
 	n.server.Drain()
 	n.log.Info("draining", "delay", n.cfg.drainDelay.String(), "timeout", n.cfg.drainTimeout.String())
 	time.Sleep(n.cfg.drainDelay)

@@ -260,6 +260,9 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		if n.orchestrator.Late != nil {
 			parts.Go(func() { n.orchestrator.Late.Run(ctx) })
 		}
+		if n.decider != nil {
+			parts.Go(func() { n.decider.run(ctx) })
+		}
 		if n.redis != nil {
 			parts.Go(func() { n.replicas.Run(ctx) })
 			parts.Go(func() { n.lessons.Run(ctx) })

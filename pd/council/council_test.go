@@ -1,0 +1,311 @@
+package council
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pd/council/councilpb"
+)
+
+// replica is one gateway's part in deciding. Its order grants a turn whenever grant
+// is given one.
+type replica struct {
+	t        *testing.T
+	name     string
+	election *Election
+	follower *Follower
+	grpc     *grpc.Server
+	grant    chan string // decode server of the next turn
+	taken    atomic.Uint64
+
+	mu   sync.Mutex // guards the rest
+	told int        // turns whose work the followers' news include
+	news map[string]uint64
+	more chan struct{}
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+func startReplica(t *testing.T, r *redisserver.Server, name string) *replica {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	m := NewMetrics(prometheus.NewRegistry())
+	x := &replica{t: t, name: name, grant: make(chan string), news: map[string]uint64{}, more: make(chan struct{})}
+	x.election = NewElection(r.Client(), "test:", name, listener.Addr().String(), log)
+	x.follower = NewFollower(x.election, name, func() uint64 { return x.taken.Add(1) }, insecure.NewCredentials(), m, log)
+	x.grpc = NewServer(x.election, x, x, m, log).GRPC()
+	var ctx context.Context
+	ctx, x.stop = context.WithCancel(context.Background())
+	x.done.Go(func() { _ = x.grpc.Serve(listener) })
+	x.done.Go(func() { x.election.Run(ctx) })
+	x.done.Go(func() { x.follower.Run(ctx) })
+	t.Cleanup(x.end)
+	return x
+}
+
+// end stops it in order; twice does nothing.
+func (x *replica) end() {
+	x.stop()
+	x.grpc.Stop()
+	x.done.Wait()
+}
+
+func (x *replica) Bind(ctx context.Context, t *councilpb.Ticket) (*councilpb.Turn, func(), error) {
+	select {
+	case decode := <-x.grant:
+		return &councilpb.Turn{Id: t.Id, Decode: decode}, func() {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.told++
+		}, nil
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+}
+
+func (x *replica) Taken(name string) (uint64, <-chan struct{}) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.news[name], x.more
+}
+
+// hear makes the news of another replica arrive.
+func (x *replica) hear(name string, taken uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.news[name] = taken
+	close(x.more)
+	x.more = make(chan struct{})
+}
+
+func (x *replica) toldTurns() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.told
+}
+
+func (x *replica) decides() bool {
+	_, own, _ := x.election.Current()
+	return own
+}
+
+// eventually waits for a fact.
+func eventually(t *testing.T, what string, fact func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if fact() {
+			return
+		}
+	}
+	t.Fatal("not in time: " + what)
+}
+
+// pair returns a decider and one that follows it.
+func pair(t *testing.T) (first, second *replica) {
+	r := redisserver.Start(t)
+	first = startReplica(t, r, "first")
+	eventually(t, "the first decides", first.decides)
+	second = startReplica(t, r, "second")
+	eventually(t, "the second follows", second.follower.Follows)
+	return first, second
+}
+
+func TestFollower_GetsItsTurnAndTheWorkIsCountedUntilItTells(t *testing.T) {
+	decider, follower := pair(t)
+	ticket := &councilpb.Ticket{Model: "m", PromptTokens: 100}
+	got := make(chan *councilpb.Turn, 1)
+	var taken func()
+	go func() {
+		turn, done, err := follower.follower.Bind(t.Context(), ticket)
+		if err != nil {
+			t.Error(err)
+		}
+		taken = done
+		got <- turn
+	}()
+	decider.grant <- "d1"
+	if turn := <-got; turn.GetDecode() != "d1" {
+		t.Fatalf("turn %v", turn)
+	}
+	taken()
+	decider.hear("second", 0) // news from before the turn was taken
+	if n := decider.toldTurns(); n != 0 {
+		t.Fatal("the work was given up before the follower's news include it")
+	}
+	decider.hear("second", follower.taken.Load())
+	eventually(t, "the work is left to the news", func() bool { return decider.toldTurns() == 1 })
+}
+
+func TestFollower_ATurnThatNobodyTakesIsVoid(t *testing.T) {
+	decider, follower := pair(t)
+	go func() { _, _, _ = follower.follower.Bind(t.Context(), &councilpb.Ticket{Model: "m"}) }()
+	decider.grant <- "d1"
+	eventually(t, "the work is given up", func() bool { return decider.toldTurns() == 1 })
+}
+
+func TestFollower_AClientThatLeavesTakesItsTicketBack(t *testing.T) {
+	decider, follower := pair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := follower.follower.Bind(ctx, &councilpb.Ticket{Model: "m"})
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	// Its place is free: the next turn is the next ticket's.
+	got := make(chan *councilpb.Turn, 1)
+	next := &councilpb.Ticket{Model: "m"}
+	go func() {
+		turn, taken, err := follower.follower.Bind(t.Context(), next)
+		if err != nil {
+			t.Error(err)
+			close(got)
+			return
+		}
+		taken()
+		got <- turn
+	}()
+	for {
+		select {
+		case decider.grant <- "d2": // the cancelled one may still have got one, in a race
+		case turn := <-got:
+			if turn.GetId() != next.Id {
+				t.Fatalf("turn of %d for %d", turn.GetId(), next.Id)
+			}
+			return
+		}
+	}
+}
+
+func TestFollower_ADeciderThatDiesLetsAllBindAtOnceAndIsReplaced(t *testing.T) {
+	decider, follower := pair(t)
+	const waiting = 50
+	errs := make(chan error, waiting)
+	for range waiting {
+		go func() {
+			_, _, err := follower.follower.Bind(t.Context(), &councilpb.Ticket{Model: "m"})
+			errs <- err
+		}()
+	}
+	eventually(t, "all wait", func() bool {
+		follower.follower.mu.Lock()
+		defer follower.follower.mu.Unlock()
+		return len(follower.follower.waiting) == waiting
+	})
+	began := time.Now()
+	decider.grpc.Stop()
+	for range waiting {
+		if err := <-errs; !errors.Is(err, ErrAway) {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("all %d were free to go %s after the decider was gone", waiting, time.Since(began))
+	decider.end()
+	eventually(t, "the other decides", follower.decides)
+}
+
+func TestFollower_ASilentDeciderIsGivenUp(t *testing.T) {
+	r := redisserver.Start(t)
+	// Accepts connections, speaks a first word, and nothing more.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mute := grpc.NewServer()
+	councilpb.RegisterDeciderServer(mute, muteServer{})
+	served := make(chan struct{})
+	go func() { defer close(served); _ = mute.Serve(silent) }()
+	defer func() { mute.Stop(); <-served }()
+	e := NewElection(r.Client(), "test:", "mute", silent.Addr().String(), slog.New(slog.DiscardHandler))
+	e.ask(t.Context())
+
+	follower := startReplica(t, r, "follower")
+	eventually(t, "it follows", follower.follower.Follows)
+	began := time.Now()
+	_, _, err = follower.follower.Bind(t.Context(), &councilpb.Ticket{Model: "m"})
+	if !errors.Is(err, ErrAway) {
+		t.Fatal(err)
+	}
+	t.Logf("free to go after %s", time.Since(began))
+}
+
+type muteServer struct {
+	councilpb.UnimplementedDeciderServer
+}
+
+func (muteServer) Decide(stream grpc.BidiStreamingServer[councilpb.Ask, councilpb.Say]) error {
+	if err := stream.Send(&councilpb.Say{}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+func TestServer_RefusesWhoDoesNotKnowTheToken(t *testing.T) {
+	decider, _ := pair(t)
+	who, _, _ := decider.election.Current()
+	conn, err := grpc.NewClient(who.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for _, hello := range []*councilpb.Hello{nil, {Token: "guess", Epoch: who.Epoch}, {Token: who.Token, Epoch: who.Epoch - 1}} {
+		stream, err := councilpb.NewDeciderClient(conn).Decide(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := &councilpb.Ask{}
+		if hello != nil {
+			ask.What = &councilpb.Ask_Hello{Hello: hello}
+		}
+		if err := stream.Send(ask); err != nil {
+			t.Fatal(err)
+		}
+		if say, err := stream.Recv(); err == nil {
+			t.Fatalf("%v was answered %v", hello, say)
+		}
+	}
+}
+
+func TestElection_AnEmptiedRedisFindsOneDeciderOfAHigherEpoch(t *testing.T) {
+	r := redisserver.Start(t)
+	log := slog.New(slog.DiscardHandler)
+	a := NewElection(r.Client(), "test:", "a", "127.0.0.1:1", log)
+	b := NewElection(r.Client(), "test:", "b", "127.0.0.1:2", log)
+	a.ask(t.Context())
+	b.ask(t.Context())
+	before, own, _ := b.Current()
+	if own || before.Replica != "a" {
+		t.Fatalf("%+v decides", before)
+	}
+	r.Do("FLUSHALL")
+	b.ask(t.Context())
+	a.ask(t.Context())
+	after, own, _ := a.Current()
+	if own || after.Replica != "b" || after.Epoch <= before.Epoch {
+		t.Fatalf("%+v after %+v", after, before)
+	}
+	b.resign(t.Context())
+	a.ask(t.Context())
+	if _, own, _ := a.Current(); !own {
+		t.Fatal("nobody took over from one that resigned")
+	}
+}
