@@ -53,8 +53,10 @@ func startSentinel(t *testing.T, master int) *Server {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.run(file, "--sentinel")
 	t.Cleanup(s.Kill)
+	if err := s.run(file, "--sentinel"); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 

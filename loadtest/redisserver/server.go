@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,8 +29,10 @@ type Server struct {
 	port int
 	args []string
 	tls  *tls.Config // nil: it speaks plain TCP
-	cmd  *exec.Cmd
-	log  bytes.Buffer
+
+	cmd    *exec.Cmd // nil: it was killed
+	exited chan struct{}
+	log    bytes.Buffer // whole once it has exited
 }
 
 // Start runs redis-server on a free port until the test ends. More arguments are
@@ -37,10 +40,34 @@ type Server struct {
 // redis-server fails the test: make test installs it.
 func Start(t *testing.T, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, port: freePort(t), args: args}
-	s.Restart()
-	t.Cleanup(s.Kill)
+	s := &Server{t: t, args: args}
+	s.start()
 	return s
+}
+
+// start runs it for the first time. Another process may take the port before it does.
+func (s *Server) start() {
+	s.t.Helper()
+	s.t.Cleanup(s.Kill)
+	for tries := 1; ; tries++ {
+		s.port = freePort(s.t)
+		err := s.run(s.arguments()...)
+		if err == nil {
+			return
+		}
+		if s.Kill(); tries == 3 {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// arguments are those of its command line.
+func (s *Server) arguments() []string {
+	port := []string{"--port", strconv.Itoa(s.port)}
+	if s.tls != nil {
+		port = []string{"--port", "0", "--tls-port", strconv.Itoa(s.port)}
+	}
+	return slices.Concat(port, []string{"--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir()}, s.args)
 }
 
 // freePort returns a TCP port that nobody listens on.
@@ -75,27 +102,36 @@ func (s *Server) client() *redis.Client {
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
-	args := append([]string{"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir()}, s.args...)
-	s.run(args...)
+	if err := s.run(s.arguments()...); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // run starts the process and waits until it answers.
-func (s *Server) run(args ...string) {
-	s.t.Helper()
-	s.cmd = exec.Command(cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server"), args...)
-	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatalf("start redis-server: %v", err)
+func (s *Server) run(args ...string) error {
+	cmd, exited := exec.Command(cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server"), args...), make(chan struct{})
+	cmd.Stdout, cmd.Stderr = &s.log, &s.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start redis-server: %w", err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	s.cmd, s.exited = cmd, exited
+	go func() {
+		defer close(exited)
+		_ = cmd.Wait() // that it ended is all there is to know
+	}()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		select {
+		case <-exited:
+			return fmt.Errorf("redis-server ended:\n%s", s.log.String())
+		default:
+		}
 		if s.ping() {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("redis-server does not answer:\n%s", s.log.String())
+			return nil
 		}
 	}
+	s.Kill()
+	return fmt.Errorf("redis-server does not answer:\n%s", s.log.String())
 }
 
 // ping asks without a client library, so that tests may count connections.
@@ -123,7 +159,7 @@ func (s *Server) Kill() {
 	}
 	_ = s.cmd.Process.Signal(syscall.SIGCONT)
 	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // it was killed
+	<-s.exited
 	s.cmd = nil
 }
 

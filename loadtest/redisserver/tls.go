@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 )
@@ -26,11 +25,10 @@ type Files struct{ CA, Cert, Key string }
 func StartTLS(t *testing.T, args ...string) (*Server, Files) {
 	t.Helper()
 	files, config := certify(t)
-	s := &Server{t: t, port: freePort(t), tls: config}
-	s.args = append([]string{"--port", "0", "--tls-port", strconv.Itoa(s.port), "--tls-auth-clients", "yes",
+	s := &Server{t: t, tls: config}
+	s.args = append([]string{"--tls-auth-clients", "yes",
 		"--tls-ca-cert-file", files.CA, "--tls-cert-file", files.Cert, "--tls-key-file", files.Key}, args...)
-	s.Restart()
-	t.Cleanup(s.Kill)
+	s.start()
 	return s, files
 }
 
