@@ -92,7 +92,7 @@ var errUnknownAPI = errors.New("a ticket for an API that this replica does not k
 
 // Bind is council.Order's.
 func (g guests) Bind(ctx context.Context, t *councilpb.Ticket) (*councilpb.Turn, func(), error) {
-	j := guest(t, time.Now())
+	j := g.d.o.guest(t, time.Now())
 	if j == nil {
 		return nil, nil, errUnknownAPI
 	}
@@ -116,7 +116,7 @@ func (g guests) Bind(ctx context.Context, t *councilpb.Ticket) (*councilpb.Turn,
 
 // guest is the journey of another replica's request, as far as it is gone here. It is nil
 // for one of an API that is unknown.
-func guest(t *councilpb.Ticket, now time.Time) *journey {
+func (o *Orchestrator) guest(t *councilpb.Ticket, now time.Time) *journey {
 	var dialect *Dialect
 	for _, known := range Dialects() {
 		if known.Name == t.Api {
@@ -128,7 +128,7 @@ func guest(t *councilpb.Ticket, now time.Time) *journey {
 	}
 	us := func(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Microsecond }
 	j := &journey{
-		guest: true, alone: t.Alone, arrived: now.Add(-us(t.WaitedUs)), tried: make(map[tried]bool),
+		guest: true, promises: &o.promises, alone: t.Alone, arrived: now.Add(-us(t.WaitedUs)), tried: make(map[tried]bool),
 		req: &Request{
 			Dialect: dialect, Model: t.Model, Class: int(t.Class), Tenant: t.Tenant, TTFT: us(t.TtftUs), ITL: us(t.ItlUs),
 			PromptTokens: int(t.PromptTokens), OutputTokens: int(t.OutputTokens), Aggregated: t.Alone,
