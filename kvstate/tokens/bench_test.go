@@ -87,7 +87,7 @@ func BenchmarkTokens_EngineCold(b *testing.B) {
 	}
 }
 
-// Budget: 500 us, measured 440: nearly all of a next turn was encoded before; reading the
+// Budget: 500 us, measured 430 to 510: nearly all of a next turn was encoded before; reading the
 // body and the template are not.
 func BenchmarkTokens_TokenizerWarm(b *testing.B) {
 	s := benchmarkSource(b, Tokenizer, nil)
