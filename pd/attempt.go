@@ -55,6 +55,9 @@ func (o *Orchestrator) claim(j *journey, v *view, chosen Alternative) (assignmen
 		return assignment{refusedBy: chosen.Decode}, err
 	}
 	a.decode = lease
+	if chosen.Prefill == "" && j.req.Dialect.Split {
+		lease.Computes(pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill})
+	}
 	return a, nil
 }
 

@@ -78,8 +78,8 @@ func (m *CostModel) Weigh(f *Field, s *order.Servers) {
 	for i := range f.Decode {
 		d := &f.Decode[i]
 		state := order.DecodeState{
-			Step:     d.Step.Seconds(pools.StepFeatures(d.Running+1, d.KVUsed)),
-			PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt, Out: d.Out,
+			Step:  d.Step.Seconds(pools.StepFeatures(d.Running+1, d.KVUsed)),
+			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt, Out: d.Out,
 		}
 		if d.KVKnown {
 			state.Room = d.KVFree

@@ -137,6 +137,10 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	if !j.resumed {
 		o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
 	}
+	if a.handoff == nil {
+		held := min(a.held, j.req.PromptTokens-1)
+		a.decode.Computed(j.req.PromptTokens-held, held)
+	}
 	crossing.learn(now.Sub(start), now)
 	s.onClose = func(r StreamResult) {
 		noFall()

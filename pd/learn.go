@@ -11,6 +11,7 @@ import (
 // crossing is the transfer that a decode leg begins with.
 type crossing struct {
 	links     *Links
+	server    *pools.Server // that decodes
 	from, to  Candidate
 	bytes     float64
 	own       time.Duration // what the decode server needs itself until its first event
@@ -19,12 +20,13 @@ type crossing struct {
 }
 
 // beginTransfer notes that a decode leg, which is sent now, moves KV over the link of its
-// pair. Where the decode server has to wait for room, or computes the prompt itself, its
+// pair. Where the decode server has to wait for room, or computes prompts itself, its
 // time says nothing of the link; nor where decode is sent off before prefill is
 // done, since it is prefill's then too.
 func (o *Orchestrator) beginTransfer(a assignment, now time.Time) crossing {
 	by := connectorOf(a.decode.Server())
-	if by.together || by.carried || !a.handoff.carries() || a.handoff.coverage().tokens == 0 || a.chosen.Terms.Room > 0 {
+	if by.together || by.carried || !a.handoff.carries() || a.handoff.coverage().tokens == 0 || a.chosen.Terms.Room > 0 ||
+		computesPrompts(a.decode.Server(), now) {
 		return crossing{end: func() {}}
 	}
 	moved := a.handoff.coverage().tokens
@@ -32,7 +34,7 @@ func (o *Orchestrator) beginTransfer(a assignment, now time.Time) crossing {
 		moved -= min(moved, a.held)
 	}
 	c := crossing{
-		links: o.Links, from: o.present(a.handoff.From, now), to: o.present(a.decode.Server(), now),
+		links: o.Links, server: a.decode.Server(), from: o.present(a.handoff.From, now), to: o.present(a.decode.Server(), now),
 		bytes: float64(moved) * float64(o.Cost.KVBytesPerToken), own: o.Cost.HandOff + a.chosen.Terms.Step, teachable: true,
 	}
 	c.end = o.Links.Begin(&c.from, &c.to, c.bytes, now)
@@ -41,9 +43,15 @@ func (o *Orchestrator) beginTransfer(a assignment, now time.Time) crossing {
 
 // learn teaches the link the time between decode's dispatch and its first event.
 func (c *crossing) learn(took time.Duration, now time.Time) {
-	if c.teachable {
+	if c.teachable && !computesPrompts(c.server, now) {
 		c.links.Observe(&c.from, &c.to, c.bytes, took-c.own, now)
 	}
+}
+
+// computesPrompts reports whether a server has prompts to compute, between the steps of
+// its batch.
+func computesPrompts(s *pools.Server, now time.Time) bool {
+	return s.InFlight(pools.Prefill, now).Requests > 0
 }
 
 // paceGaps is how many gaps between tokens make one sample of a decode step:

@@ -42,3 +42,42 @@ func TestOutstanding_OnlyTheOldestProgresses(t *testing.T) {
 		}
 	})
 }
+
+// A decode server that computes prompts has them ahead like a prefill server, and learns
+// from them how fast it does it.
+func TestLease_APromptOfADecodeServerIsWorkAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(Decode)
+		x := PrefillFeatures(1000, 0)
+		before := s.PrefillCurve().Seconds(x)
+		for range 60 {
+			l, err := s.Claim(Decode, Work{Tokens: 1000}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Sent(time.Second)
+			l.Computes(Work{Tokens: 1000, Estimate: time.Second})
+			if got := s.InFlight(Prefill, time.Now()); got.Queue != time.Second || got.Requests != 1 {
+				t.Fatalf("ahead: %+v", got)
+			}
+			time.Sleep(time.Duration(3 * before * float64(time.Second)))
+			l.Computed(1000, 0)
+			if got := s.InFlight(Prefill, time.Now()); got != (InFlight{}) {
+				t.Fatalf("after the first token: %+v", got)
+			}
+			l.Release()
+		}
+		if got := s.PrefillCurve().Seconds(x) / before; got < 2.6 || got > 3.2 {
+			t.Errorf("60 prompts took three times as long as believed; now believed %.2f times", got)
+		}
+		l, err := s.Claim(Decode, Work{Tokens: 1000}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Computes(Work{Tokens: 1000, Estimate: time.Second})
+		l.Release() // it failed before its first token
+		if got := s.InFlight(Prefill, time.Now()); got != (InFlight{}) {
+			t.Errorf("after the end of the lease: %+v", got)
+		}
+	})
+}

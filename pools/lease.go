@@ -108,7 +108,7 @@ func (l *Lease) Release() {
 	l.end(time.Now())
 }
 
-func (l *Lease) end(now time.Time) (Ended, bool) {
+func (l *Lease) end(now time.Time) {
 	s := l.server
 	if l.entered {
 		s.turn.leave(now)
@@ -120,27 +120,18 @@ func (l *Lease) end(now time.Time) (Ended, bool) {
 	defer s.fleet.noteWork()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.work[legIndex(l.leg)].End(l.seq, now)
+	s.work[legIndex(l.leg)].End(l.seq, now)
+	s.work[legIndex(Prefill)].End(l.seq|promptBit, now)
 }
 
 // Prefilled releases the lease of a prefill that succeeded, and teaches the server's
-// curve what it took: exactly if nothing else was on the server, else by the time since
-// the answer before, of which other replicas' requests had their share.
+// curve what it took.
 func (l *Lease) Prefilled(newTokens, cached int) {
 	if !l.released.CompareAndSwap(false, true) {
 		return
 	}
 	l.Settle(nil)
 	now := time.Now()
-	others := l.server.othersInFlight(Prefill, now).Requests
-	own := l.server.OwnInFlight(Prefill, now).Requests
-	ended, known := l.end(now)
-	x := PrefillFeatures(newTokens, cached)
-	switch {
-	case !known:
-	case ended.Alone && others == 0:
-		l.server.prefill.Observe(x, now.Sub(l.sent), now)
-	default:
-		l.server.prefill.Served(x, ended.Served*time.Duration(own)/time.Duration(own+others), now)
-	}
+	l.server.teachPrefill(l.seq, l.sent, PrefillFeatures(newTokens, cached), now)
+	l.end(now)
 }

@@ -26,10 +26,11 @@ type prefillAccount struct {
 
 // decodeAccount is the outstanding work of one decode server.
 type decodeAccount struct {
-	requests  int     // sent to the pair and not ended
-	streaming int     // of them, past the first token
-	began     float64 // sum of the times of the first tokens of those that stream
-	context   int     // prompt tokens of all requests
+	prompts   pools.Backlog // that it computes itself
+	requests  int           // sent to the pair and not ended
+	streaming int           // of them, past the first token
+	began     float64       // sum of the times of the first tokens of those that stream
+	context   int           // prompt tokens of all requests
 }
 
 // estimate is what was believed of a request when it was sent.
@@ -55,6 +56,9 @@ func (a *account) dispatched(j *job, now float64) {
 		a.prefill[p].prompts += j.req.Prompt
 	}
 	d := &a.decode[j.pair.Decode]
+	if j.pair.Prefill == Alone {
+		d.prompts.Begin(uint64(j.id), pools.Work{Estimate: virtual(j.estimate.prefill)}, wall(now))
+	}
 	d.requests++
 	d.context += j.req.Prompt
 }
@@ -82,6 +86,7 @@ func virtual(seconds float64) time.Duration { return time.Duration(seconds * 1e9
 
 func (a *account) first(j *job) {
 	d := &a.decode[j.pair.Decode]
+	d.prompts.End(uint64(j.id), wall(j.firstAt))
 	d.streaming++
 	d.began += j.firstAt
 }

@@ -72,6 +72,7 @@ func (f *fleet) look(v *View) {
 	for d := range f.field.Decode {
 		c := &f.field.Decode[d]
 		c.Running, c.KVUsed = v.DecodeRequests(d), v.DecodeUsed(d)
+		c.Queue = v.gateway.account.decode[d].prompts.Ahead(now)
 		c.KVFree = v.DecodeCapacity() - c.KVUsed
 	}
 	f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
@@ -110,8 +111,8 @@ func (f *fleet) demand(v *View) pd.Demand {
 	}
 }
 
-// Prefilled and Transferred tell the links. A transfer that had to wait for room says
-// nothing of them.
+// Prefilled and Transferred tell the links. A transfer that had to wait for room, or while
+// decode computed prompts, says nothing of them.
 func (f *fleet) Prefilled(v *View, j *job) {
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
 	f.moving[j] = f.links.Begin(p, d, j.estimate.bytes, wall(v.now))
@@ -122,7 +123,7 @@ func (f *fleet) Transferred(v *View, j *job, seconds float64) {
 		end()
 		delete(f.moving, j)
 	}
-	if j.estimate.room {
+	if j.estimate.room || v.gateway.account.decode[j.pair.Decode].prompts.Len() > 0 {
 		return
 	}
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]

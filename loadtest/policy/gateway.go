@@ -206,7 +206,9 @@ func (g *gateway) estimate(j *job) {
 		e.bytes = v.MissingBytes(j.pair.Decode)
 		e.step = v.StepSeconds(j.pair.Decode)
 		e.room = v.RoomSeconds(j.pair.Decode) > 0
+		return
 	}
+	e.prefill = g.cluster.hw.prefill(j.req.Prompt, v.DecodeHit(j.pair.Decode))
 }
 
 // look turns the view to a request, now.

@@ -165,7 +165,8 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	}
 	for range decodes {
 		s.Decode = append(s.Decode, DecodeState{
-			Step: rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
+			Ahead: rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "prompts ahead"),
+			Step:  rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
 			Running: rapid.IntRange(0, 3).Draw(t, "running"), Room: rapid.IntRange(0, 30_000).Draw(t, "room"), Out: rapid.IntRange(0, 9).Draw(t, "unfit") == 0,
 		})
 	}
@@ -208,7 +209,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		there += float64(t.Tokens-d.Room) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 	}
 	if pair.Prefill == Alone {
-		there += t.Alone[pair.Decode]
+		there += d.Ahead + t.Alone[pair.Decode]
 		cost += t.Alone[pair.Decode] * float64(d.Running+yetToCome)
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
 			misses++

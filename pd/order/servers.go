@@ -31,6 +31,7 @@ type PrefillState struct {
 // DecodeState is one decode server. Where servers step together, Step is that of the
 // slowest, Running counts all of them, and PerToken is 0 where another one is slower.
 type DecodeState struct {
+	Ahead    float64 // seconds until it has computed the prompts that it computes itself
 	Step     float64 // seconds of its next step with one sequence more
 	PerToken float64 // seconds that each further token of KV adds to a step
 	Running  int     // sequences that each wait while a prompt is computed there
@@ -197,7 +198,8 @@ func (s *Servers) bestAlone(t *Ticket) (Pair, float64) {
 			continue
 		}
 		ready := at(t.DecodeReady, d)
-		cost := ready + t.Alone[d]*float64(1+yetToCome+state.Running) + s.behind(t, state, ready+t.Alone[d]) + Miss*float64(t.aloneMisses(d))
+		first := ready + state.Ahead + t.Alone[d]
+		cost := first + t.Alone[d]*float64(yetToCome+state.Running) + s.behind(t, state, first) + Miss*float64(t.aloneMisses(d))
 		if cost < least {
 			best, least = Pair{Alone, d}, cost
 		}

@@ -59,7 +59,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.Room = d.RoomSeconds(t)
 	}
 	if pair.Prefill == Alone {
-		terms.Prefill = t.Alone[pair.Decode]
+		terms.Ahead, terms.Prefill = d.Ahead, t.Alone[pair.Decode]
 		terms.Burden = terms.Prefill * float64(yetToCome+d.Running)
 		terms.Misses = t.aloneMisses(pair.Decode)
 	} else {
