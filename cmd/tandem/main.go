@@ -46,6 +46,7 @@ func rootCommand() *cobra.Command {
 		scalerCommand(),
 		chaosCommand(),
 		soakCommand(),
+		liveCommand(),
 		versionCommand(),
 		docsCommand(),
 	)

@@ -112,15 +112,15 @@ func LoadScenario(name string) (*Scenario, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scenario: %w", err)
 	}
-	s, err := parseScenario(text)
+	s, err := ParseScenario(text)
 	if err != nil {
 		return nil, fmt.Errorf("scenario %s: %w", name, err)
 	}
 	return s, nil
 }
 
-// parseScenario reads a scenario on top of the one it is like.
-func parseScenario(text []byte) (*Scenario, error) {
+// ParseScenario reads a scenario on top of the one it is like.
+func ParseScenario(text []byte) (*Scenario, error) {
 	var base struct {
 		Like string `yaml:"like"`
 	}

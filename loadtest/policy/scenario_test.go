@@ -59,7 +59,7 @@ func TestLoadScenario_SaysWhatIsWrong(t *testing.T) {
 		"like: B\nburst_every: 3":    "burst_size",
 		"prefill: 1\ndecode: 1\nprefill_racks: [1]\ndecode_racks: [1]": "hardware",
 	} {
-		if _, err := parseScenario([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseScenario([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", text, err, want)
 		}
 	}

@@ -1,0 +1,67 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest"
+)
+
+// Compare runs every way in every round on a cluster of its own. show is told what is
+// begun.
+func Compare(ctx context.Context, cfg Config, show func(done, all int, what string)) (*Report, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	var log io.Writer = io.Discard
+	if cfg.LogPath != "" {
+		f, err := os.Create(cfg.LogPath)
+		if err != nil {
+			return nil, fmt.Errorf("log: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		log = f
+	}
+	r := newReport(&cfg)
+	all := cfg.Rounds * len(cfg.Ways)
+	for round := range cfg.Rounds {
+		for i := range cfg.Ways {
+			way := &cfg.Ways[i]
+			show(round*len(cfg.Ways)+i, all, way.Name)
+			result, err := run(ctx, &cfg, way, uint64(round+1), log)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", way.Name, err)
+			}
+			r.add(i, result, cfg.Shape.Scale)
+		}
+	}
+	show(all, all, "")
+	return r, nil
+}
+
+// run puts the load on one way.
+func run(ctx context.Context, cfg *Config, way *Way, seed uint64, log io.Writer) (result *loadtest.Report, err error) {
+	dir, err := os.MkdirTemp("", "tandem-live-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	c, err := start(ctx, cfg, way, log, dir)
+	defer func() { err = errors.Join(err, c.stop()) }()
+	if err != nil {
+		return nil, err
+	}
+	load := loadtest.DefaultConfig()
+	load.URL = "http://" + c.clients
+	load.Model = model
+	load.Trace, load.Limit = cfg.Trace, cfg.Limit
+	load.TimeScale = cfg.Shape.Scale / cfg.Shape.Speedup
+	load.Seed = seed
+	load.Timeout = 10 * time.Minute
+	load.IgnoreEOS = true
+	return loadtest.Run(ctx, load, func(loadtest.Snapshot) {})
+}

@@ -1,0 +1,50 @@
+package live
+
+import "fmt"
+
+// Scenario is the cluster as the simulator describes one (YAML). The times are the
+// simulated engine's (loadtest/engine/timing.go), as near as the simulator's form of
+// them comes: a step of n new tokens takes 16.5 ms + 15.2 us n + 0.42 ns n^2, of which
+// the square is spread over full steps of 8,192 tokens; a decode step's polynomial of
+// the KV in use is taken as a line up to half of it.
+func Scenario(s *Shape) []byte {
+	capacity := 16 * s.Blocks
+	racks := func(servers int) string {
+		list := ""
+		for rack := range s.Racks {
+			list += fmt.Sprintf("%d, ", (servers-rack+s.Racks-1)/s.Racks)
+		}
+		return "[" + list[:len(list)-2] + "]"
+	}
+	return fmt.Appendf(nil, `name: live
+title: the simulated engines of tandem live
+hardware:
+  name: simulated engine
+  kv_bytes_per_token: %d
+  prefill_base_seconds: 0
+  prefill_step_seconds: 0.0165
+  prefill_flops_per_token: 1.72e-5  # of a machine that does one a second
+  prefill_flops_per_square: 0
+  prefill_flops_per_second: 1
+  prefill_tokens_per_step: 8192
+  prefill_kv_tokens: %d
+  decode_base_seconds: 0.00574
+  decode_seconds_per_sequence: 0
+  decode_seconds_per_kv_token: %g
+  decode_kv_tokens: %d
+  decode_tokens_per_step: 8192
+  decode_sequences: 256
+  nic_bytes_per_second: %g
+  handoff_seconds: %g
+prefill: %d
+decode: %d
+prefill_racks: %s
+decode_racks: %s
+oversubscribe: %g
+overlap: false
+noise: 0.02
+speedup: %g
+slo: {ttft: 5, itl: 0.1}
+`, s.KVBytesPerToken, capacity, 0.0411/float64(capacity), capacity, s.Link, 0.002/s.Scale, s.Prefill, s.Decode,
+		racks(s.Prefill), racks(s.Decode), s.Link/s.Uplink, s.Speedup)
+}
