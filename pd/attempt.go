@@ -94,6 +94,9 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 	if failed := o.prepare(ctx, j, a); failed != nil {
 		return nil, failed
 	}
+	if o.Config.EnginePriority {
+		j.rank(&a)
+	}
 	switch {
 	case a.prefill == nil:
 		return o.decodeWith(ctx, j, a)

@@ -116,6 +116,13 @@ func (m *CostModel) Choose(r Demand, f *Field, tie func(n int) int) (best Altern
 	w.servers.Now, w.ticket.Arrived = r.Waited, 0
 	w.servers.Start = order.Pair{Prefill: tie(max(len(f.Prefill), 1)), Decode: tie(max(len(f.Decode), 1))}
 	price := m.arrivalPrice(&w.servers)
+	if m.Rule != "" && m.Rule != Joint {
+		pair, ok := m.Rule.pick(&w.servers, &w.ticket, func() float64 { return float64(tie(1<<20)) / (1 << 20) })
+		if !ok {
+			return Alternative{}, false
+		}
+		return f.alternative(&w.servers, &w.ticket, pair, price), true
+	}
 	pair, cost := w.servers.Best(&w.ticket, price)
 	if math.IsInf(cost, 1) {
 		return Alternative{}, false

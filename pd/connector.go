@@ -18,6 +18,9 @@ type connector struct {
 	carried bool
 	// pairs: servers run as pairs. alone: a decode server also serves requests whole.
 	pairs, alone bool
+	// higherFirst: of two requests the engine serves the one of higher priority first, where
+	// it schedules by priority at all. Else the lower one.
+	higherFirst bool
 	// tellsCached: decode reports the tokens that prefill found cached. With other
 	// engines it reports what was transferred.
 	tellsCached bool

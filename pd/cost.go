@@ -33,6 +33,7 @@ type CostModel struct {
 	// near saturation.
 	Congestion float64
 	Adapter    AdapterCost
+	Rule       Rule // of choices on arrival; "" is Joint
 }
 
 // DefaultCost assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
@@ -50,6 +51,7 @@ func DefaultCost() CostModel {
 		Pace:            0.2,
 		Congestion:      2,
 		Adapter:         DefaultAdapterCost(),
+		Rule:            Joint,
 	}
 }
 
@@ -57,6 +59,11 @@ func DefaultCost() CostModel {
 func (m *CostModel) Validate() error {
 	if m.KVBytesPerToken <= 0 || m.BlockTokens <= 0 || m.ChunkTokens <= 0 || m.HandOff < 0 {
 		return errors.New("kv-bytes-per-token, block-tokens and decode-chunk must be positive")
+	}
+	if m.Rule != "" {
+		if err := m.Rule.Validate(); err != nil {
+			return err
+		}
 	}
 	return m.Adapter.Validate()
 }

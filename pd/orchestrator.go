@@ -30,6 +30,7 @@ type Config struct {
 	RetryFloor        int           // retries per ten seconds whatever the traffic
 	Migrate           bool          // continue streams that break on another pair
 	TTFT, ITL         time.Duration // objectives for each request, 0 is none
+	EnginePriority    bool          // engines schedule by priority, and are told which
 }
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.

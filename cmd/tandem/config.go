@@ -110,6 +110,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`; memory is up to three times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
+	fs.StringVar((*string)(&c.cost.Rule), "policy", string(c.cost.Rule), "how a pair is chosen: `joint`, or to compare with: prefill-first, least-load, random; these need --binding arrival")
+	fs.BoolVar(&c.pd.EnginePriority, "engine-priority", c.pd.EnginePriority, "send engines the order of service in the priority field; they must schedule by priority, or they refuse it")
 	fs.StringVar((*string)(&c.binding), "binding", string(c.binding), "when requests get their servers: `arrival`, or late: when the prefill server that is best for them is about to be free")
 	c.decider.bind(fs)
 
@@ -212,6 +214,9 @@ func (c *config) validate() error {
 	}
 	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
 		return err
+	}
+	if c.cost.Rule != pd.Joint && c.binding != pd.OnArrival {
+		return fmt.Errorf("policy %s needs binding arrival", c.cost.Rule)
 	}
 	if c.traceShare < 0 || c.traceShare > 1 {
 		return fmt.Errorf("trace-share %v: want 0 to 1", c.traceShare)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-gateway/tandem/loadtest/live"
+	"github.com/tandem-gateway/tandem/loadtest/compare"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
 )
 
@@ -22,7 +22,7 @@ It needs the machine for itself: what the gateway, the engines and the load cost
 is not scaled as the engines' time is.`
 
 func liveCommand() *cobra.Command {
-	cfg := live.Config{Limit: 600, Rounds: 2, Shape: live.DefaultShape()}
+	cfg := compare.Config{Limit: 600, Rounds: 2, Shape: compare.DefaultShape()}
 	var jsonPath string
 	var ways []string
 	cmd := &cobra.Command{
@@ -55,8 +55,8 @@ func liveCommand() *cobra.Command {
 	return cmd
 }
 
-func findWays(names []string) (found []live.Way, err error) {
-	for _, way := range live.Ways() {
+func findWays(names []string) (found []compare.Way, err error) {
+	for _, way := range compare.Ways() {
 		for _, name := range names {
 			if name == "all" || strings.Contains(way.Name, name) {
 				found = append(found, way)
@@ -70,12 +70,12 @@ func findWays(names []string) (found []live.Way, err error) {
 	return found, nil
 }
 
-func runLive(cmd *cobra.Command, cfg live.Config, jsonPath string) error {
+func runLive(cmd *cobra.Command, cfg compare.Config, jsonPath string) error {
 	files, err := createAll(jsonPath)
 	if err != nil {
 		return err
 	}
-	report, err := live.Compare(cmd.Context(), cfg, func(done, all int, what string) {
+	report, err := compare.Run(cmd.Context(), cfg, func(done, all int, what string) {
 		_, _ = fmt.Fprintf(os.Stderr, "\r%d of %d runs  %-24s", done, all, what)
 	})
 	_, _ = fmt.Fprintln(os.Stderr)
@@ -95,8 +95,8 @@ func runLive(cmd *cobra.Command, cfg live.Config, jsonPath string) error {
 }
 
 // simulate asks the simulator for the same cluster and load.
-func simulate(ctx context.Context, cfg live.Config, report *live.Report) error {
-	scenario, err := policy.ParseScenario(live.Scenario(&cfg.Shape))
+func simulate(ctx context.Context, cfg compare.Config, report *compare.Report) error {
+	scenario, err := policy.ParseScenario(compare.Scenario(&cfg.Shape))
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package live
+package compare
 
 import (
 	"encoding/json"

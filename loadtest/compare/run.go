@@ -1,4 +1,4 @@
-package live
+package compare
 
 import (
 	"context"
@@ -11,13 +11,13 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest"
 )
 
-// Compare runs every way in every round on a cluster of its own. show is told what is
+// Run runs every way in every round on a cluster of its own. show is told what is
 // begun.
-func Compare(ctx context.Context, cfg Config, show func(done, all int, what string)) (*Report, error) {
+func Run(ctx context.Context, cfg Config, show func(done, all int, what string)) (*Report, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	var log io.Writer = io.Discard
+	log := io.Discard
 	if cfg.LogPath != "" {
 		f, err := os.Create(cfg.LogPath)
 		if err != nil {
@@ -32,7 +32,7 @@ func Compare(ctx context.Context, cfg Config, show func(done, all int, what stri
 		for i := range cfg.Ways {
 			way := &cfg.Ways[i]
 			show(round*len(cfg.Ways)+i, all, way.Name)
-			result, err := run(ctx, &cfg, way, uint64(round+1), log)
+			result, err := load(ctx, &cfg, way, uint64(round+1), log)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", way.Name, err)
 			}
@@ -43,8 +43,8 @@ func Compare(ctx context.Context, cfg Config, show func(done, all int, what stri
 	return r, nil
 }
 
-// run puts the load on one way.
-func run(ctx context.Context, cfg *Config, way *Way, seed uint64, log io.Writer) (result *loadtest.Report, err error) {
+// load puts the load on one way.
+func load(ctx context.Context, cfg *Config, way *Way, seed uint64, log io.Writer) (result *loadtest.Report, err error) {
 	dir, err := os.MkdirTemp("", "tandem-live-")
 	if err != nil {
 		return nil, fmt.Errorf("make a directory: %w", err)
@@ -55,13 +55,13 @@ func run(ctx context.Context, cfg *Config, way *Way, seed uint64, log io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	load := loadtest.DefaultConfig()
-	load.URL = "http://" + c.clients
-	load.Model = model
-	load.Trace, load.Limit = cfg.Trace, cfg.Limit
-	load.TimeScale = cfg.Shape.Scale / cfg.Shape.Speedup
-	load.Seed = seed
-	load.Timeout = 10 * time.Minute
-	load.IgnoreEOS = true
-	return loadtest.Run(ctx, load, func(loadtest.Snapshot) {})
+	l := loadtest.DefaultConfig()
+	l.URL = "http://" + c.clients
+	l.Model = model
+	l.Trace, l.Limit = cfg.Trace, cfg.Limit
+	l.TimeScale = cfg.Shape.Scale / cfg.Shape.Speedup
+	l.Seed = seed
+	l.Timeout = 10 * time.Minute
+	l.IgnoreEOS = true
+	return loadtest.Run(ctx, l, func(loadtest.Snapshot) {})
 }

@@ -1,0 +1,29 @@
+package pd
+
+import (
+	"strconv"
+	"time"
+)
+
+// keyAgeing is how much shorter a second of waiting makes a prompt look to an engine that
+// schedules by priority, in seconds of prefill.
+const keyAgeing = 0.05
+
+// priority is the order of service as an engine's static key, lower first: when the
+// request arrived, and its predicted prefill, of which a second weighs as much as 20 of
+// waiting. So a short prompt passes long ones that came before, and nobody for ever. It is
+// the wall clock's milliseconds, so that replicas agree as far as their clocks do.
+func priority(arrived time.Time, prefill time.Duration) int64 {
+	return arrived.Add(time.Duration(float64(prefill) / keyAgeing)).UnixMilli()
+}
+
+// rank writes the key into the request, for both legs. Clients' own never come here.
+func (j *journey) rank(a *assignment) {
+	key := priority(j.arrived, a.chosen.Terms.Prefill)
+	if connectorOf(a.decode.Server()).higherFirst {
+		key = -key
+	}
+	ranked := *j.req
+	ranked.Body = j.req.Body.With(Edit{"priority", strconv.AppendInt(nil, key, 10)})
+	j.req = &ranked
+}
