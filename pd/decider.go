@@ -350,14 +350,14 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 		l.view.leaveOut(a.refusedBy)
 		return false
 	}
-	l.claimed(turn.Pair, now)
 	if !w.state.CompareAndSwap(waits, isGranted) {
 		a.release()
 		return true
 	}
 	if !w.j.guest {
-		l.o.bound(w.j, &l.view, &a, now)
+		l.o.bound(w.j, &l.view, &a, now) // with the servers as they were before
 	}
+	l.claimed(turn.Pair, now)
 	w.done <- granted{a: a}
 	return true
 }

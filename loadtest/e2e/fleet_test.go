@@ -69,6 +69,7 @@ func startGateway(t *testing.T, f fleet, otlp string) string {
 	listen, admin := freeAddress(t), freeAddress(t)
 	args := []string{
 		"serve", "--listen", listen, "--admin", admin, "--expose-pair",
+		"--pairs-first", // engines without delay compute a prompt sooner than they fetch it
 		"--prefill", strings.Join(f.prefill, ","), "--decode", strings.Join(f.decode, ","),
 	}
 	if otlp != "" {

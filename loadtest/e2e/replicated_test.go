@@ -92,7 +92,8 @@ func (f *replicated) startDialling(t *testing.T, role string, file *strings.Buil
 func (f *replicated) startReplica(t *testing.T, r *replica) {
 	t.Helper()
 	r.process = start(t, r.name, "bin/tandem", "serve", "-c", f.config, "--redis", f.redis.addr, "--replica", r.name,
-		"--listen", r.listen, "--admin", r.admin, "--kv-snapshot", "1s", "--probe-interval", "250ms")
+		"--listen", r.listen, "--admin", r.admin, "--kv-snapshot", "1s", "--probe-interval", "250ms",
+		"--pairs-first") // engines without delay compute a prompt sooner than they fetch it
 	waitFor(t, r.process, r.name+" to be ready", readyWithin, answers("http://"+r.admin+"/readyz"))
 	waitFor(t, r.process, r.name+" to listen to all engines", readyWithin, func() error {
 		if held := r.held(t); len(held) < len(f.engines()) {
