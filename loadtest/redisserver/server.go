@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -20,6 +21,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
 // Server is a redis-server process of one test. Its port stays the same over
@@ -73,12 +76,11 @@ func (s *Server) arguments() []string {
 // freePort returns a TCP port that nobody listens on.
 func freePort(t *testing.T) int {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addrs, err := process.FreeAddresses(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().(*net.TCPAddr).Port
+	return int(netip.MustParseAddrPort(addrs[0]).Port())
 }
 
 // Addr is where it listens.

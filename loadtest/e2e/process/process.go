@@ -6,11 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -164,15 +166,21 @@ func Answers(url string) func() error {
 	}
 }
 
-// FreeAddress returns a loopback host:port that nobody listens on at the moment.
+// FreeAddress returns a loopback host:port that nobody listens on at the moment. Its port
+// is below those that the system gives to outgoing connections, one of which could take it
+// before it is listened on.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for tries := 0; ; tries++ {
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(22000))))
+		if err == nil {
+			defer listener.Close()
+			return listener.Addr().String()
+		}
+		if tries == 100 {
+			t.Fatal(err)
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // tail is an io.Writer that keeps the last logKept bytes.
