@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
+	"github.com/tandem-gateway/tandem/loadtest/progress"
 	"github.com/tandem-gateway/tandem/loadtest/scaling"
 )
 
@@ -88,21 +89,9 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	if cfg.Parallel == 0 {
 		cfg.Parallel = runtime.GOMAXPROCS(0)
 	}
-	files, err := createAll(opts.jsonPath, opts.reportPath)
-	if err != nil {
-		return err
-	}
-	show, done := policy.ShowProgress(os.Stderr)
-	report, err := policy.Compare(cmd.Context(), cfg, show)
-	done()
-	if err != nil {
-		return errors.Join(err, files.close())
-	}
-	err = errors.Join(report.WriteTable(cmd.OutOrStdout()), report.WriteJSON(files[0]), report.WritePage(files[1]), files.close())
-	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return nil
+	return runComparison(cmd, opts, func(show func(done, total int, last *policy.Outcome)) (simReport, error) {
+		return policy.Compare(cmd.Context(), cfg, show)
+	})
 }
 
 func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) error {
@@ -129,12 +118,26 @@ func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) erro
 	for _, c := range opts.coldStarts {
 		cfg.ColdStarts = append(cfg.ColdStarts, c.Seconds())
 	}
+	return runComparison(cmd, opts, func(show func(done, total int, last *scaling.Outcome)) (simReport, error) {
+		return scaling.Compare(cmd.Context(), cfg, show)
+	})
+}
+
+// simReport is what comes of a comparison.
+type simReport interface {
+	WriteTable(w io.Writer) error
+	WriteJSON(w io.Writer) error
+	WritePage(w io.Writer) error
+}
+
+// runComparison runs a comparison, shows how far it is, and writes its report.
+func runComparison[O fmt.Stringer](cmd *cobra.Command, opts simOptions, run func(show func(done, total int, last O)) (simReport, error)) error {
 	files, err := createAll(opts.jsonPath, opts.reportPath)
 	if err != nil {
 		return err
 	}
-	show, done := scaling.ShowProgress(os.Stderr)
-	report, err := scaling.Compare(cmd.Context(), cfg, show)
+	show, done := progress.Runs(os.Stderr)
+	report, err := run(func(ended, total int, last O) { show(ended, total, last) })
 	done()
 	if err != nil {
 		return errors.Join(err, files.close())

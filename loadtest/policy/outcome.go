@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -136,4 +137,9 @@ func (c *cluster) shares(o *Outcome) {
 	w, m := spread(worked), spread(made)
 	o.PrefillBusy = w.Mean / o.Span
 	o.PrefillImbalance, o.DecodeImbalance = w.Max/max(w.Mean, 1e-9), m.Max/max(m.Mean, 1e-9)
+}
+
+// String is an outcome in a few words.
+func (o *Outcome) String() string {
+	return fmt.Sprintf("%s %s seed %d: mean TTFT %.2f s", o.Scenario, o.Policy, o.Seed, o.TTFT.Mean)
 }

@@ -24,6 +24,9 @@ type Config struct {
 	Parallel   int
 }
 
+// Progress is told of each run that ends.
+type Progress func(done, total int, last *Outcome)
+
 // Compare runs every policy on every load with every cold start. show is called
 // after each run, from one goroutine at a time.
 func Compare(ctx context.Context, cfg Config, show Progress) (*Report, error) {

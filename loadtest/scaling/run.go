@@ -1,6 +1,7 @@
 package scaling
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -158,4 +159,9 @@ func (t *turning) to(value int) {
 		t.reversals++
 	}
 	t.last, t.direction = value, direction
+}
+
+// String is an outcome in a few words.
+func (o *Outcome) String() string {
+	return fmt.Sprintf("%s %s, cold start %.0f s: %.1f %% good at %.1f h", o.Scenario, o.Policy, o.ColdStart, 100*o.Good, o.Hours())
 }
