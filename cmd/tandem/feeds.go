@@ -187,7 +187,7 @@ func (n *node) newFeeds() (*feeds, error) {
 	}
 	f := &feeds{fleet: n.fleet, index: n.locality.Index, heard: n.locality.HeardOf, hub: hub, redis: n.cfg.redis, log: n.log}
 	if n.redis != nil {
-		f.shared = kvstate.NewShared(n.locality.Index, n.redis, n.cfg.redis.prefix, n.cfg.redis.replicaName(), n.log)
+		f.shared = kvstate.NewShared(n.locality.Index, n.redis, n.cfg.redis.prefix, n.replica, n.log)
 	}
 	return f, nil
 }

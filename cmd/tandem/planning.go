@@ -39,7 +39,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	n.server.WatchedBy(meter.Arrived)
 	var shared *autoscale.Shared
 	if n.redis != nil {
-		shared = autoscale.NewShared(n.redis, n.cfg.redis.prefix, n.cfg.redis.replicaName())
+		shared = autoscale.NewShared(n.redis, n.cfg.redis.prefix, n.replica)
 	}
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
 	n.planner.Publish = n.tellKEDA
