@@ -62,60 +62,108 @@ type node struct {
 }
 
 // newNode wires a gateway and binds its ports; it serves nothing yet.
-func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
-	n := &node{cfg: cfg, log: log}
-	var err error
+func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *node, err error) {
+	n = &node{cfg: cfg, log: log}
+	defer func() {
+		if err != nil {
+			n, err = nil, errors.Join(err, n.closePorts())
+		}
+	}()
 	if n.tracing, err = newTracing(ctx, cfg.otlp, cfg.traceShare); err != nil {
-		return nil, err
+		return n, err
 	}
-	if n.clients, err = net.Listen("tcp", cfg.listen); err != nil {
-		return nil, fmt.Errorf("listen for clients: %w", err)
-	}
-	if n.operator, err = net.Listen("tcp", cfg.admin); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen for admin: %w", err), n.clients.Close())
+	if err = n.listen(); err != nil {
+		return n, err
 	}
 	transport := pd.NewTransport(cfg.connect)
 	own, err := withEngineKey(transport, cfg.engineKey)
 	if err != nil {
-		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+		return n, err
 	}
 	n.fleet = pools.NewFleet(cfg.pools, own, log)
 	n.sources = pools.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), n.fleet.Collector())
-	if len(cfg.redis.addrs) > 0 {
-		if n.redis, err = cfg.redis.client(); err != nil {
-			return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
-		}
-		n.replica = cfg.redis.replicaName()
-		n.replicas = pools.NewReplicas(n.fleet, n.redis, cfg.redis.prefix, n.replica, log)
-		n.ledger = door.NewLedger(n.redis, cfg.redis.prefix, n.replica, log)
-		reg.MustRegister(n.replicas)
+	if err = n.joinReplicas(reg); err != nil {
+		return n, err
 	}
-	if err := n.locate(own, reg); err != nil {
-		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
-	}
-	if n.feeds, err = n.newFeeds(); err != nil {
-		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
-	}
-	reg.MustRegister(n.locality.Index.Collector(), n.feeds.hub.Collector())
-	if n.redis != nil {
-		reg.MustRegister(n.feeds.shared)
-		n.lessons = pd.NewLessons(n.locality, n.redis, cfg.redis.prefix, log)
+	if err = n.learnKV(own, reg); err != nil {
+		return n, err
 	}
 	if n.door, err = openDoor(cfg.door, n.ledger); err != nil {
-		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+		return n, err
 	}
 	legs := http.RoundTripper(transport)
 	if !n.door.Open() {
 		legs = own // clients' keys are ours, and engines have theirs
 	}
-	token, err := cfg.door.adminToken()
-	if err != nil {
-		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	if err = n.orchestrate(legs, reg); err != nil {
+		return n, err
 	}
-	queue, suspects := pd.NewQueue(cfg.queue), pd.NewQuarantine()
-	o := &pd.Orchestrator{
+	if err = n.serveOperators(reg); err != nil {
+		return n, err
+	}
+	return n, n.findServers(reg)
+}
+
+// listen binds the ports for clients and for operators.
+func (n *node) listen() (err error) {
+	if n.clients, err = net.Listen("tcp", n.cfg.listen); err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	if n.operator, err = net.Listen("tcp", n.cfg.admin); err != nil {
+		return fmt.Errorf("listen for admin: %w", err)
+	}
+	return nil
+}
+
+// closePorts gives up what a node that is not run has bound.
+func (n *node) closePorts() error {
+	failed := errors.Join(n.decider.Close(), n.orca.Close(), n.scaler.Close())
+	for _, port := range []net.Listener{n.clients, n.operator} {
+		if port != nil {
+			failed = errors.Join(failed, port.Close())
+		}
+	}
+	return failed
+}
+
+// joinReplicas lets gateways that share a Redis know of each other; without one there is
+// nothing to do.
+func (n *node) joinReplicas(reg prometheus.Registerer) (err error) {
+	if len(n.cfg.redis.addrs) == 0 {
+		return nil
+	}
+	if n.redis, err = n.cfg.redis.client(); err != nil {
+		return err
+	}
+	n.replica = n.cfg.redis.replicaName()
+	n.replicas = pools.NewReplicas(n.fleet, n.redis, n.cfg.redis.prefix, n.replica, n.log)
+	n.ledger = door.NewLedger(n.redis, n.cfg.redis.prefix, n.replica, n.log)
+	reg.MustRegister(n.replicas)
+	return nil
+}
+
+// learnKV wires what finds the tokens of prompts, and who holds their KV.
+func (n *node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err error) {
+	if err = n.locate(own, reg); err != nil {
+		return err
+	}
+	if n.feeds, err = n.newFeeds(); err != nil {
+		return err
+	}
+	reg.MustRegister(n.locality.Index.Collector(), n.feeds.hub.Collector())
+	if n.redis != nil {
+		reg.MustRegister(n.feeds.shared)
+		n.lessons = pd.NewLessons(n.locality, n.redis, n.cfg.redis.prefix, n.log)
+	}
+	return nil
+}
+
+// orchestrate wires what runs requests.
+func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) error {
+	cfg, queue, suspects := &n.cfg, pd.NewQueue(n.cfg.queue), pd.NewQuarantine()
+	n.orchestrator = &pd.Orchestrator{
 		Config:    cfg.pd,
 		Cost:      cfg.cost,
 		Links:     pd.NewLinks(cfg.links),
@@ -128,43 +176,50 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (*node, error) {
 		Suspects:  suspects,
 		Metrics:   pd.NewMetrics(reg, queue, suspects),
 		Tracer:    n.tracing.Tracer("tandem"),
-		Log:       log,
+		Log:       n.log,
 	}
-	if cfg.binding == pd.Late {
-		o.Late = pd.NewDecider(o, order.DefaultConfig(), cfg.queue.MaxWait)
-		if n.redis != nil {
-			if err := n.decideTogether(o.Late, reg); err != nil {
-				return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
-			}
-		}
+	if cfg.binding != pd.Late {
+		return nil
 	}
-	n.orchestrator = o
+	n.orchestrator.Late = pd.NewDecider(n.orchestrator, order.DefaultConfig(), cfg.queue.MaxWait)
+	if n.redis == nil {
+		return nil
+	}
+	return n.decideTogether(n.orchestrator.Late, reg)
+}
+
+// serveOperators wires the ports beside that for clients: admin, load reports, KEDA.
+func (n *node) serveOperators(reg *prometheus.Registry) error {
+	token, err := n.cfg.door.adminToken()
+	if err != nil {
+		return err
+	}
+	o := n.orchestrator
 	n.board = keda.NewBoard(scalerMaxAge)
 	reg.MustRegister(n.board)
-	n.server = gateway.New(cfg.gateway, n.door, o, gateway.NewMetrics(reg))
+	n.server = gateway.New(n.cfg.gateway, n.door, o, gateway.NewMetrics(reg))
 	n.plan(reg)
 	n.admin = &http.Server{
 		Handler:           gateway.Guarded(token, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
 		ReadHeaderTimeout: 5 * time.Second,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}
-	if n.orca, err = newORCAServer(cfg.orca, n.server); err != nil {
-		return nil, errors.Join(err, n.clients.Close(), n.operator.Close())
+	if n.orca, err = newORCAServer(n.cfg.orca, n.server); err != nil {
+		return err
 	}
-	n.scaler, err = newScalerServer(cfg.scaler, n.board)
-	if err == nil {
-		err = n.discover()
+	n.scaler, err = newScalerServer(n.cfg.scaler, n.board)
+	return err
+}
+
+// findServers wires where the fleet comes from, and takes over what is configured.
+func (n *node) findServers(reg *prometheus.Registry) error {
+	if err := n.discover(); err != nil {
+		return err
 	}
-	if err == nil {
-		err = n.sources.Set("configuration", cfg.specs())
+	if err := n.sources.Set("configuration", n.cfg.specs()); err != nil {
+		return err
 	}
-	if err == nil {
-		err = n.findInKubernetes(reg)
-	}
-	if err != nil {
-		return nil, errors.Join(err, n.decider.Close(), n.orca.Close(), n.scaler.Close(), n.clients.Close(), n.operator.Close())
-	}
-	return n, nil
+	return n.findInKubernetes(reg)
 }
 
 // scraped gives the registry without the series of servers that are gone.
