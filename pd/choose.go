@@ -105,15 +105,20 @@ type weighing struct {
 
 var weighings = sync.Pool{New: func() any { return new(weighing) }}
 
+// put writes down a request that is bound now, and the servers that it may use.
+func (w *weighing) put(m *CostModel, r Demand, f *Field) {
+	m.Weigh(f, &w.servers)
+	m.Price(r, f, &w.ticket)
+	w.servers.Now, w.ticket.Arrived = r.Waited, 0
+}
+
 // Choose binds a request at once: to the alternative with the least predicted cost among
 // those that miss the fewest objectives, false if there is none. tie returns a number
 // below n and lets equal ones share.
 func (m *CostModel) Choose(r Demand, f *Field, tie func(n int) int) (best Alternative, found bool) {
 	w := weighings.Get().(*weighing)
 	defer weighings.Put(w)
-	m.Weigh(f, &w.servers)
-	m.Price(r, f, &w.ticket)
-	w.servers.Now, w.ticket.Arrived = r.Waited, 0
+	w.put(m, r, f)
 	w.servers.Start = order.Pair{Prefill: tie(max(len(f.Prefill), 1)), Decode: tie(max(len(f.Decode), 1))}
 	price := m.arrivalPrice(&w.servers)
 	if m.Rule != "" && m.Rule != Joint {
@@ -161,9 +166,7 @@ func (m *CostModel) Between(r Demand, f *Field, prefill, decode string) (Alterna
 	}
 	w := weighings.Get().(*weighing)
 	defer weighings.Put(w)
-	m.Weigh(f, &w.servers)
-	m.Price(r, f, &w.ticket)
-	w.servers.Now, w.ticket.Arrived = r.Waited, 0
+	w.put(m, r, f)
 	if !w.servers.Possible(&w.ticket, pair) {
 		return Alternative{}, false
 	}
@@ -173,22 +176,20 @@ func (m *CostModel) Between(r Demand, f *Field, prefill, decode string) (Alterna
 // Alternatives prices every way to run the request, in the order of the field: all
 // pairs, then all servers alone. It is for people; Choose does not use it.
 func (m *CostModel) Alternatives(r Demand, f *Field, price float64) []Alternative {
-	var s order.Servers
-	var t order.Ticket
-	m.Weigh(f, &s)
-	m.Price(r, f, &t)
-	s.Now = r.Waited
+	var w weighing
+	w.put(m, r, f)
+	s, t := &w.servers, &w.ticket
 	all := make([]Alternative, 0, (len(f.Prefill)+1)*len(f.Decode))
 	for p := range f.Prefill {
 		for d := range f.Decode {
-			if pair := (order.Pair{Prefill: p, Decode: d}); s.Possible(&t, pair) {
-				all = append(all, f.alternative(&s, &t, pair, price))
+			if pair := (order.Pair{Prefill: p, Decode: d}); s.Possible(t, pair) {
+				all = append(all, f.alternative(s, t, pair, price))
 			}
 		}
 	}
 	for d := range f.Decode {
-		if pair := (order.Pair{Prefill: order.Alone, Decode: d}); s.Possible(&t, pair) {
-			all = append(all, f.alternative(&s, &t, pair, price))
+		if pair := (order.Pair{Prefill: order.Alone, Decode: d}); s.Possible(t, pair) {
+			all = append(all, f.alternative(s, t, pair, price))
 		}
 	}
 	return all
