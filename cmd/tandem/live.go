@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/compare"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
+	"github.com/tandem-gateway/tandem/pd"
 )
 
 const liveHelp = `Compare the gateway's own ways to choose on running processes: simulated engines in
@@ -100,17 +101,11 @@ func simulate(ctx context.Context, cfg compare.Config, report *compare.Report) e
 	if err != nil {
 		return err
 	}
-	var names []string
-	for i := range report.Ways {
-		if name := report.Ways[i].Simulated; name != "" {
-			names = append(names, name)
-		}
-	}
-	policies, err := policy.FindPolicies(names)
+	policies, err := simulated(report.Ways)
 	if err != nil {
 		return err
 	}
-	simulated, err := policy.Compare(ctx, policy.Config{
+	predicted, err := policy.Compare(ctx, policy.Config{
 		TracePath: cfg.Trace, Limit: cfg.Limit, Scenarios: []*policy.Scenario{scenario}, Policies: policies,
 		Seeds: 5, Parallel: runtime.GOMAXPROCS(0),
 	}, func(int, int, *policy.Outcome) {})
@@ -118,11 +113,25 @@ func simulate(ctx context.Context, cfg compare.Config, report *compare.Report) e
 		return err
 	}
 	for i := range report.Ways {
-		for _, p := range simulated.Scenarios[0].Policies {
+		for _, p := range predicted.Scenarios[0].Policies {
 			if p.Name == report.Ways[i].Simulated {
 				report.Ways[i].SimulatedTTFT = p.Metrics["ttft_mean_s"].Mean
 			}
 		}
 	}
 	return nil
+}
+
+// simulated are the policies of the simulator that do the same as some ways.
+func simulated(ways []compare.Result) (policies []*policy.Policy, err error) {
+	var names []string
+	for i := range ways {
+		if rule, isRule := strings.CutPrefix(ways[i].Simulated, "gateway-"); isRule {
+			policies = append(policies, policy.ByRule(pd.Rule(rule)))
+			continue
+		}
+		names = append(names, ways[i].Simulated)
+	}
+	found, err := policy.FindPolicies(names)
+	return append(policies, found...), err
 }

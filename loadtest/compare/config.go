@@ -50,9 +50,9 @@ type Way struct {
 // Ways are those that the gateway knows.
 func Ways() []Way {
 	return []Way{
-		{Name: "random", Simulated: "random", Flags: []string{"--policy", "random", "--binding", "arrival"}},
-		{Name: "least-load", Simulated: "least-load", Flags: []string{"--policy", "least-load", "--binding", "arrival"}},
-		{Name: "prefill-first", Simulated: "mooncake", Flags: []string{"--policy", "prefill-first", "--binding", "arrival"}},
+		{Name: "random", Simulated: "gateway-random", Flags: []string{"--policy", "random", "--binding", "arrival"}},
+		{Name: "least-load", Simulated: "gateway-least-load", Flags: []string{"--policy", "least-load", "--binding", "arrival"}},
+		{Name: "prefill-first", Simulated: "gateway-prefill-first", Flags: []string{"--policy", "prefill-first", "--binding", "arrival"}},
 		{Name: "joint, on arrival", Simulated: "tandem-arrival", Flags: []string{"--policy", "joint", "--binding", "arrival"}},
 		{Name: "joint, engine key", Simulated: "tandem-key", Flags: []string{"--policy", "joint", "--binding", "arrival", "--engine-priority"}, Priority: true},
 		{Name: "joint, late", Simulated: "tandem-late", Flags: []string{"--policy", "joint", "--binding", "late"}},

@@ -6,7 +6,8 @@ import "fmt"
 // simulated engine's (loadtest/engine/timing.go), as near as the simulator's form of
 // them comes: a step of n new tokens takes 16.5 ms + 15.2 us n + 0.42 ns n^2, of which
 // the square is spread over full steps of 8,192 tokens; a decode step's polynomial of
-// the KV in use is taken as a line up to half of it.
+// the KV in use is taken as a line up to half of it. Each engine has an uplink of its own,
+// and decode takes what fits without its answer, as vLLM does.
 func Scenario(s *Shape) []byte {
 	capacity := 16 * s.Blocks
 	racks := func(servers int) string {
@@ -40,11 +41,12 @@ prefill: %d
 decode: %d
 prefill_racks: %s
 decode_racks: %s
-oversubscribe: %g
+own_uplink: %g
+reserve_output: false
 overlap: false
 noise: 0.02
 speedup: %g
 slo: {ttft: 5, itl: 0.1}
 `, s.KVBytesPerToken, capacity, 0.0411/float64(capacity), capacity, s.Link, 0.002/s.Scale, s.Prefill, s.Decode,
-		racks(s.Prefill), racks(s.Decode), s.Link/s.Uplink, s.Speedup)
+		racks(s.Prefill), racks(s.Decode), s.Uplink, s.Speedup)
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"math/rand/v2"
 
+	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
@@ -16,6 +17,19 @@ var arrivalKey = &Policy{
 	Name: "tandem-key", Kind: Ours,
 	Source: "tandem-arrival, with prefill engines that schedule by priority: arrival + predicted prefill / ageing",
 	New:    func(s *Scenario, rng *rand.Rand) any { return &keyed{joint{fleet: newFleet(s, true), rng: rng}} },
+}
+
+// ByRule is the gateway bound on arrival under one of its rules (--policy), where decode
+// servers compute prompts only if no pair can: what is compared with running processes.
+func ByRule(rule pd.Rule) *Policy {
+	return &Policy{
+		Name: "gateway-" + string(rule), Kind: Ours, Source: "pd.Rule: the gateway's own --policy " + string(rule),
+		New: func(s *Scenario, rng *rand.Rand) any {
+			j := &joint{fleet: newFleet(s, false), rng: rng}
+			j.model.Rule = rule
+			return j
+		},
+	}
 }
 
 // joint binds on arrival, by the gateway's code.

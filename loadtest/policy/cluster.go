@@ -111,7 +111,8 @@ func newCluster(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*cluste
 }
 
 // build makes the servers and the routes between them, and returns the capacity
-// of each link: NICs of prefill, of decode, then uplinks and downlinks of racks.
+// of each link: NICs of prefill, of decode, then uplinks and downlinks of racks, or each
+// prefill server's own.
 func (c *cluster) build() []float64 {
 	s := c.scenario
 	var capacity []float64
@@ -134,11 +135,19 @@ func (c *cluster) build() []float64 {
 	for range s.racks() {
 		capacity = append(capacity, s.uplink(), s.uplink())
 	}
+	own := len(capacity)
+	for range s.Prefill {
+		capacity = append(capacity, s.OwnUplink)
+	}
 	for p := range s.Prefill {
 		for d := range s.Decode {
 			route := []int32{int32(p), int32(s.Prefill + d)}
 			from, to := s.prefillRack(p), s.decodeRack(d)
-			if from != to {
+			switch {
+			case from == to:
+			case s.OwnUplink > 0:
+				route = append(route, int32(own+p))
+			default:
 				route = append(route, int32(uplink+2*from), int32(uplink+2*to+1))
 			}
 			c.routes = append(c.routes, route)

@@ -29,8 +29,8 @@ func newFleet(s *Scenario, alone bool) *fleet {
 	f.links = pd.NewLinks(pd.LinkPrior{
 		pd.SameHost: {BytesPerSecond: h.NIC},
 		pd.SameRack: {BytesPerSecond: h.NIC},
-		pd.SameZone: {BytesPerSecond: min(h.NIC, s.uplink())},
-		pd.Far:      {BytesPerSecond: min(h.NIC, s.uplink())},
+		pd.SameZone: {BytesPerSecond: s.across()},
+		pd.Far:      {BytesPerSecond: s.across()},
 	})
 	for p := range s.Prefill {
 		f.field.Prefill = append(f.field.Prefill, pd.Candidate{ID: strconv.Itoa(p), Place: place(s.prefillRack(p))})

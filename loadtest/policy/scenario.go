@@ -32,6 +32,7 @@ type Scenario struct {
 	PrefillRacks  []int    `yaml:"prefill_racks"`  // servers in each rack
 	DecodeRacks   []int    `yaml:"decode_racks"`   // servers in each rack
 	Oversubscribe float64  `yaml:"oversubscribe"`  // a rack's uplink is its servers' NICs divided by this
+	OwnUplink     float64  `yaml:"own_uplink"`     // bytes per second of each prefill server's own link to other racks; 0: those of a rack share its uplink
 	Overlap       bool     `yaml:"overlap"`        // KV leaves layer by layer during prefill
 	Slow          []int    `yaml:"slow"`           // prefill servers with SlowFactor
 	SlowFactor    float64  `yaml:"slow_factor"`    // multiplies the time of their work
@@ -158,6 +159,8 @@ func (s *Scenario) check() error {
 		return errors.New("prefill_racks and decode_racks: as many racks in both, servers that add up")
 	case s.LockstepRanks < 1 || s.Decode%s.LockstepRanks != 0:
 		return errors.New("lockstep_ranks must divide decode")
+	case s.OwnUplink < 0:
+		return errors.New("own_uplink must not be negative")
 	case s.Speedup <= 0 || s.OutputFactor <= 0 || s.Oversubscribe <= 0 || s.SlowFactor <= 0 || s.Replicas < 1:
 		return errors.New("speedup, output_factor, oversubscribe, slow_factor and replicas must be positive")
 	case s.Noise < 0 || s.ReplicaDelay < 0 || s.EventDelay < 0 || s.EventLoss < 0 || s.EventLoss > 1 || s.GaugeAge < 0:
@@ -211,6 +214,14 @@ func (s *Scenario) uplink() float64 {
 func (s *Scenario) bandwidth(p, d int) float64 {
 	if s.prefillRack(p) == s.decodeRack(d) {
 		return s.Hardware.NIC
+	}
+	return s.across()
+}
+
+// across is the most that a transfer between two racks can get.
+func (s *Scenario) across() float64 {
+	if s.OwnUplink > 0 {
+		return min(s.Hardware.NIC, s.OwnUplink)
 	}
 	return min(s.Hardware.NIC, s.uplink())
 }

@@ -82,3 +82,24 @@ func TestFindPolicies_SaysWhichThereAre(t *testing.T) {
 		}
 	}
 }
+
+// Two prefill servers of one rack share its uplink, unless each has its own: then all that
+// they share is the decode server.
+func TestScenario_OwnUplinksAreNotShared(t *testing.T) {
+	for text, share := range map[string]bool{"like: B\n": true, "like: B\nown_uplink: 3e9\n": false} {
+		s, err := ParseScenario([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &cluster{scenario: s, hw: &s.Hardware, cal: &calendar{}}
+		capacity := c.build()
+		far := s.Decode - 1 // in another rack than the first two
+		first, second := c.routes[far], c.routes[s.Decode+far]
+		if got := slices.Contains(second, first[2]); got != share {
+			t.Errorf("%q: routes %v and %v: the uplink is shared: %v", text, first, second, got)
+		}
+		if !share && capacity[first[2]] != 3e9 {
+			t.Errorf("its own uplink has %v bytes/s", capacity[first[2]])
+		}
+	}
+}
