@@ -11,6 +11,9 @@ import (
 // the engines' protocols is here and in one file for each; how legs are sent, judged
 // and tried again is the same for all.
 type connector struct {
+	// engine is whose protocol it is, by the name that load tables have for it; "": several
+	// engines'.
+	engine string
 	// together: both legs are in flight at once, and neither ends without the other.
 	// Else prefill answers first, and decode is sent what it handed over.
 	together bool

@@ -106,7 +106,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		return nil, e
 	}
 	if j.story != nil {
-		j.story.begin()
+		part = j.story.begin(server, part)
 	}
 	a.decode.Sent(a.chosen.Terms.TTFT())
 	crossing := o.beginTransfer(a, start)
@@ -131,6 +131,9 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		return giveUp(failedSend(legCtx, leg, server.ID(), err))
 	}
 	a.decode.Settle(nil)
+	if j.story != nil && j.story.untold {
+		server.NoteNoTokenIDs()
+	}
 	open.Store(s)
 	now := time.Now()
 	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())

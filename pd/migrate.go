@@ -20,9 +20,7 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 		return j
 	}
 	m, _ := o.Fleet.Model(req.Model) // its zero value is a length that is not known
-	if j.story = newStory(req, m.MaxModelLen); j.story != nil {
-		j.req = j.story.req
-	}
+	j.story = newStory(req, m.MaxModelLen)
 	return j
 }
 

@@ -26,7 +26,7 @@ const (
 // 8998, VLLM_MOONCAKE_BOOTSTRAP_PORT) computes, which is asked once and remembered
 // (llm-d-router pkg/sidecar/proxy/connector_mooncake.go).
 var mooncake = &connector{
-	together: true, pairs: true, alone: true,
+	engine: "vllm", together: true, pairs: true, alone: true,
 	find: (*Orchestrator).findMooncake,
 	prefill: func(t *transfer) legRequest {
 		params := fmt.Sprintf(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-%s"}`, t.id)

@@ -18,7 +18,7 @@ const ncclPort = 14579
 // v1/kv_connector p2p_nccl_connector.py, parse_request_id). Nothing is relayed. The
 // engines must not randomise request ids (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1).
 var nccl = &connector{
-	pairs: true, alone: true, pinned: true,
+	engine: "vllm", pairs: true, alone: true, pinned: true,
 	name: func(from, to *pools.Server) string {
 		return "___prefill_addr_" + kvAddress(from, ncclPort) + "___decode_addr_" + kvAddress(to, ncclPort) +
 			"_" + strings.ReplaceAll(uuid.NewString(), "-", "")

@@ -12,7 +12,7 @@ const handoffField = "kv_transfer_params"
 // nixl is vLLM's NixlConnector: prefill returns where its blocks are, and decode reads
 // them from there; or, with the NixlPushConnector, registers there and is written to.
 // The hand-off tells which of the two it is.
-var nixl = &connector{pairs: true, alone: true, prefill: nixlPrefill, decode: nixlDecode}
+var nixl = &connector{engine: "vllm", pairs: true, alone: true, prefill: nixlPrefill, decode: nixlDecode}
 
 // prefillParams asks a vLLM with the NIXL connector to keep the blocks of the
 // prompt for a remote decode (vllm tests/v1/kv_connector/nixl_integration).

@@ -16,7 +16,7 @@ const offloadPort = 7777
 // 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go). Whoever computes the
 // prompt may be told of a third server that holds its beginning.
 var offload = &connector{
-	together: true, pairs: true, alone: true, pulls: true,
+	engine: "vllm", together: true, pairs: true, alone: true, pulls: true,
 	prefill: func(t *transfer) legRequest {
 		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}`, t.id)
 		if t.source != nil {

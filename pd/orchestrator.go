@@ -28,7 +28,7 @@ type Config struct {
 	MaxRetries        int           // legs tried again for one request
 	RetryRatio        float64       // retries per request over ten seconds, 0..1
 	RetryFloor        int           // retries per ten seconds whatever the traffic
-	Migrate           bool          // continue streams that break on another pair
+	Migrate           bool          // continue streams that break on another pair, where engines tell token ids
 	TTFT, ITL         time.Duration // objectives for each request, 0 is none
 	EnginePriority    bool          // engines schedule by priority, and are told which
 }
@@ -44,6 +44,7 @@ func DefaultConfig() Config {
 		MaxRetries:        3,
 		RetryRatio:        0.2,
 		RetryFloor:        10,
+		Migrate:           true,
 	}
 }
 

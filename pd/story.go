@@ -6,14 +6,16 @@ import (
 
 	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // story is what a stream has said so far, in token ids, so that another pair can
 // tell the rest: the prompt's ids and those of the answer, as the engine reported
 // them (return_token_ids). Text would not do: it may be tokenised another way.
 type story struct {
-	req      *Request // with return_token_ids
-	showIDs  bool     // the client asked for them itself
+	req      *Request // as the client sent it
+	showIDs  bool     // the client asked for ids itself
 	modelLen int      // tokens; 0 is unknown
 
 	prompt  []byte // "1,2,3", as the engine wrote them
@@ -24,151 +26,124 @@ type story struct {
 	// text that is half a character.
 	sureBytes, sureTokens int
 
+	asked    bool   // the engine was asked for ids
 	template []byte // a chunk of the first leg, for what must stay the same
+	shown    []byte // the last one as the client sees it
 	resumed  bool   // the chunks are those of a continuation
 	before   int    // tokens told by earlier legs
+	untold   bool   // it told none
 	lost     bool   // something was said that ids do not carry on
 }
 
-// newStory returns the story of a request, nil where its stream cannot be
-// continued. Refused: what keeps state outside the tokens (guided decoding, tool
-// calls, seeds, penalties), what the seam would show in (logprobs, stop strings),
-// and answers with more than one voice.
+// newStory returns the story of a request, nil where its stream cannot be continued.
 func newStory(req *Request, modelLen int) *story {
-	if !req.Stream || req.Aggregated || (req.Dialect != Chat && req.Dialect != Completions) || (modelLen == 0 && req.MaxOutput == 0) {
+	if !req.Stream || req.Aggregated || (req.Dialect != Chat && req.Dialect != Completions) || (modelLen == 0 && req.MaxOutput == 0) || !continuable(req.Body) {
 		return nil
 	}
-	for _, field := range []string{"seed", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "logit_bias_processor", "prompt_embeds", "suffix", "functions"} {
-		if !req.Body.Get(field).Null() {
-			return nil
-		}
-	}
-	if format, ok := req.Body.Get("response_format").Object(); ok {
-		if kind, _ := format.Get("type").String(); kind != "text" {
-			return nil
-		}
-	}
-	for _, field := range []string{"logprobs", "echo"} {
-		if v := req.Body.Get(field); !v.Null() && string(v) != "false" {
-			return nil
-		}
-	}
-	for _, field := range []string{"tools", "stop"} {
-		if v := req.Body.Get(field); !v.Null() && string(v) != "[]" && string(v) != `""` {
-			return nil
-		}
-	}
-	for _, field := range []string{"presence_penalty", "frequency_penalty"} {
-		if v := gjson.ParseBytes(req.Body.Get(field)); v.Exists() && v.Float() != 0 {
-			return nil
-		}
-	}
-	if v := gjson.ParseBytes(req.Body.Get("repetition_penalty")); v.Exists() && v.Type != gjson.Null && v.Float() != 1 {
-		return nil
-	}
-	s := &story{modelLen: modelLen}
+	s := &story{req: req, modelLen: modelLen}
 	s.showIDs, _ = req.Body.Get("return_token_ids").Bool()
-	asked := *req
-	asked.Body = req.Body.With(Edit{"return_token_ids", []byte("true")})
-	s.req = &asked
 	return s
 }
 
-// begin forgets what a leg said that failed before its first content event: the
-// client has seen nothing of it.
-func (s *story) begin() {
+// tellsTokenIDs reports whether a stream of the server may be asked for token ids. vLLM
+// tells them since 0.10.2 (#22587) and ignores the wish before; so does SGLang, which
+// tells them in streams of completions only and refuses the wish in those of chat
+// (#30917). TensorRT-LLM refuses every field that it does not know (#9709), and so may
+// an engine that nobody knows.
+func tellsTokenIDs(server *pools.Server, d *Dialect) bool {
+	engine := connectorOf(server).engine
+	if engine == "" {
+		engine = server.Load().Engine
+	}
+	return (engine == "vllm" || engine == "sglang" && d == Completions) && server.TellsTokenIDs()
+}
+
+// begin forgets what a leg said that failed before its first content event, of which
+// the client has seen nothing. It returns the next leg with the wish for token ids, where
+// the server is known to understand that.
+func (s *story) begin(server *pools.Server, leg legRequest) legRequest {
 	if !s.resumed {
 		*s = story{req: s.req, showIDs: s.showIDs, modelLen: s.modelLen}
 	}
+	if s.asked = s.showIDs || tellsTokenIDs(server, s.req.Dialect); s.asked && !s.showIDs {
+		leg.body = leg.body.With(Edit{"return_token_ids", []byte("true")})
+	}
+	return leg
 }
 
 // take notes what an event says and returns it as the client may see it.
 func (s *story) take(data []byte) []byte {
-	choices := gjson.GetBytes(data, "choices")
-	if !choices.IsArray() {
-		return data // the end marker
-	}
-	all := choices.Array()
-	if len(all) == 0 {
-		return s.usage(data)
-	}
-	first := all[0]
-	s.notePrompt(gjson.GetBytes(data, "prompt_token_ids"), first.Get("prompt_token_ids"))
-	s.noteAnswer(first)
-	if len(all) > 1 || first.Get("delta.tool_calls").IsArray() || first.Get("delta.reasoning_content").String() != "" || first.Get("delta.reasoning").String() != "" {
+	if !s.asked && !s.resumed {
 		s.lost = true
+		return data
 	}
-	if s.resumed {
-		return s.reshape(data, first)
+	data = bytes.TrimLeft(data, " \t\r\n") // ids are found by their place
+	c := readChunk(data)
+	switch {
+	case c.choices < 0:
+		return data // the end marker
+	case c.choices == 0:
+		return s.usage(data, c.usage)
 	}
-	if s.template == nil {
-		s.template = without(bytes.Clone(data), "prompt_token_ids", "choices.0.token_ids", "choices.0.prompt_token_ids")
+	s.note(&c)
+	switch {
+	case s.resumed:
+		return s.reshape(&c)
+	case s.template == nil:
+		s.template = c.without(nil, data)
 	}
 	if s.showIDs {
 		return data
 	}
-	return without(data, "prompt_token_ids", "choices.0.token_ids", "choices.0.prompt_token_ids")
+	s.shown = c.without(s.shown[:0], data)
+	return s.shown
 }
 
-func (s *story) notePrompt(places ...gjson.Result) {
-	for _, ids := range places {
-		if s.prompts == 0 && ids.IsArray() {
-			s.prompts = len(ids.Array())
-			s.prompt = bytes.Clone(bytes.Trim([]byte(ids.Raw), "[] "))
-		}
+// note keeps what a chunk tells of prompt and answer.
+func (s *story) note(c *chunk) {
+	if ids, n := listed(c.prompt); n > 0 && s.prompts == 0 {
+		s.prompt, s.prompts = []byte(ids), n
 	}
-}
-
-func (s *story) noteAnswer(choice gjson.Result) {
-	ids := choice.Get("token_ids")
-	text := choice.Get("delta.content").String() + choice.Get("text").String()
-	finish := choice.Get("finish_reason").String()
-	if ids.IsArray() {
-		if n := len(ids.Array()); n > 0 {
-			if len(s.answer) > 0 {
-				s.answer = append(s.answer, ',')
-			}
-			s.answer = append(s.answer, bytes.Trim([]byte(ids.Raw), "[] ")...)
-			s.tokens += n
+	if ids, n := listed(c.ids); n > 0 {
+		if len(s.answer) > 0 {
+			s.answer = append(s.answer, ',')
 		}
-	} else if text != "" {
-		s.lost = true // text without ids: this engine does not report them
+		s.answer, s.tokens = append(s.answer, ids...), s.tokens+n
 	}
-	if text != "" || finish != "" {
+	text, finish := c.text.String() != "", c.finish.String() != ""
+	if text && !c.ids.Exists() {
+		s.untold, s.lost = s.asked, true
+	}
+	if text || finish {
 		s.sureBytes, s.sureTokens = len(s.answer), s.tokens
 	}
-	if finish != "" {
-		s.lost = true // nothing is left to be told
+	if finish || c.odd || c.choices > 1 { // after the finish nothing is left to be told
+		s.lost = true
 	}
 }
 
 // reshape turns a chunk of a continuation, which is one of completions, into one of
 // the stream that the client reads.
-func (s *story) reshape(data []byte, choice gjson.Result) []byte {
+func (s *story) reshape(c *chunk) []byte {
 	out := bytes.Clone(s.template)
 	if s.req.Dialect == Chat {
-		out = set(out, "choices.0.delta", `{"content":`+choice.Get("text").Raw+`}`)
+		out = set(out, "choices.0.delta", `{"content":`+c.text.Raw+`}`)
 	} else {
-		out = set(out, "choices.0.text", choice.Get("text").Raw)
+		out = set(out, "choices.0.text", c.text.Raw)
 	}
-	for _, field := range []string{"finish_reason", "stop_reason"} {
-		if v := choice.Get(field); v.Exists() {
-			out = set(out, "choices.0."+field, v.Raw)
-		}
-	}
+	out = set(set(out, "choices.0.finish_reason", c.finish.Raw), "choices.0.stop_reason", c.stop.Raw)
 	if s.showIDs {
-		out = set(out, "choices.0.token_ids", choice.Get("token_ids").Raw)
+		out = set(out, "choices.0.token_ids", c.ids.Raw)
 	}
-	if usage := gjson.GetBytes(data, "usage"); usage.IsObject() {
-		out = set(out, "usage", s.usageOf(usage))
+	if c.usage.IsObject() {
+		out = set(out, "usage", s.usageOf(c.usage))
 	}
 	return out
 }
 
 // usage corrects the usage chunk of a continuation: to the client there was one
 // prompt and one answer.
-func (s *story) usage(data []byte) []byte {
-	usage := gjson.GetBytes(data, "usage")
+func (s *story) usage(data []byte, usage gjson.Result) []byte {
 	if !s.resumed || !usage.IsObject() {
 		return data
 	}
@@ -182,7 +157,10 @@ func (s *story) usageOf(usage gjson.Result) string {
 		out = set(out, field, strconv.Itoa(n))
 	}
 	// What the continuation found cached is mostly what the answer left behind.
-	return string(without(out, "prompt_tokens_details"))
+	if cut, err := sjson.DeleteBytes(out, "prompt_tokens_details"); err == nil {
+		out = cut
+	}
+	return string(out)
 }
 
 // continuation returns the request that tells the rest, false if that cannot be
@@ -192,7 +170,7 @@ func (s *story) continuation() (*Request, bool) {
 	if s.req.MaxOutput > 0 {
 		left = s.req.MaxOutput - s.sureTokens
 	}
-	if s.lost || s.prompts == 0 || s.sureTokens == 0 || left <= 0 {
+	if s.lost || s.prompts == 0 || s.sureTokens == 0 || left <= 0 || !onlyText(s.req.Body) {
 		return nil, false
 	}
 	s.answer, s.tokens = s.answer[:s.sureBytes], s.sureTokens
@@ -205,12 +183,11 @@ func (s *story) continuation() (*Request, bool) {
 		Edit{"max_tokens", strconv.AppendInt(nil, int64(left), 10)},
 		Edit{"stream", []byte("true")},
 		Edit{"stream_options", []byte(`{"include_usage":true}`)},
-		Edit{"return_token_ids", []byte("true")},
 	)
 	if least, ok := s.req.Body.Get("min_tokens").Int(); ok && int(least) > s.sureTokens {
 		body = body.With(Edit{"min_tokens", strconv.AppendInt(nil, least-int64(s.sureTokens), 10)})
 	}
-	for _, field := range []string{"temperature", "top_p", "top_k", "min_p", "logit_bias", "ignore_eos", "stop_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "bad_words", "allowed_token_ids", "cache_salt", "priority"} {
+	for _, field := range carried {
 		if v := s.req.Body.Get(field); v != nil {
 			body = body.With(Edit{field, v})
 		}
@@ -220,18 +197,6 @@ func (s *story) continuation() (*Request, bool) {
 	rest.PromptTokens = s.prompts + s.sureTokens
 	rest.OutputTokens = min(rest.OutputTokens, left)
 	return &rest, true
-}
-
-// without deletes paths that are there.
-func without(data []byte, paths ...string) []byte {
-	for _, p := range paths {
-		if gjson.GetBytes(data, p).Exists() {
-			if cut, err := sjson.DeleteBytes(data, p); err == nil {
-				data = cut
-			}
-		}
-	}
-	return data
 }
 
 // set replaces a path by raw JSON; an empty one changes nothing.

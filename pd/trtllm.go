@@ -20,7 +20,7 @@ const leastDisaggID = 1 << 42
 // that token. An answer that is over with its first token needs no generation
 // (tensorrt_llm/serve/openai_disagg_service.py, openai_protocol.py).
 var trtllm = &connector{
-	pairs: true, alone: true, dialects: []*Dialect{Chat, Completions},
+	engine: "trtllm", pairs: true, alone: true, dialects: []*Dialect{Chat, Completions},
 	prefill: func(t *transfer) legRequest {
 		params := fmt.Sprintf(`{"request_type":"context_only","disagg_request_id":%d}`, t.rooms[0]|leastDisaggID)
 		return t.req.legWith(

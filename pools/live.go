@@ -38,6 +38,9 @@ type live struct {
 	// the number out when it is zero, and always without
 	// --enable-prompt-tokens-details; only this tells the two apart.
 	tellsCached atomic.Bool
+	// idsUntold is the life in which the engine was asked for token ids and told none;
+	// 0: none.
+	idsUntold atomic.Uint64
 
 	prefill *Learned // time of a prefill, by PrefillFeatures
 	step    *Learned // time of a decode step, by StepFeatures
@@ -211,6 +214,13 @@ func (l *live) busy(now time.Time) bool {
 
 // NoteCachedTokens remembers that the engine reports cached tokens.
 func (l *live) NoteCachedTokens() { l.tellsCached.Store(true) }
+
+// NoteNoTokenIDs remembers that the engine does not know return_token_ids, until it is
+// started anew.
+func (l *live) NoteNoTokenIDs() { l.idsUntold.Store(l.Life()) }
+
+// TellsTokenIDs reports whether the engine may know return_token_ids.
+func (l *live) TellsTokenIDs() bool { return l.idsUntold.Load() != l.Life() }
 
 // TellsCachedTokens reports whether an answer without the number means zero.
 func (l *live) TellsCachedTokens() bool { return l.tellsCached.Load() }

@@ -128,7 +128,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&c.pd.TTFT, "ttft-slo", c.pd.TTFT, "objective for the time to the first token; pairs predicted to miss it lose to those that are not; 0 is none")
 	fs.DurationVar(&c.pd.ITL, "itl-slo", c.pd.ITL, "objective for the time between tokens, likewise")
-	fs.BoolVar(&c.pd.Migrate, "migrate", c.pd.Migrate, "continue streams that break on another pair, by token ids; needs engines that know return_token_ids")
+	fs.BoolVar(&c.pd.Migrate, "migrate", c.pd.Migrate, "continue streams that break on another pair, by token ids, where engines tell them (vLLM 0.10.2, SGLang's completions)")
 
 	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval, "time between two probes of a server, and between two scrapes of its load")
 	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe")

@@ -58,7 +58,6 @@ func (d *demo) run(ctx context.Context) (err error) {
 	cfg := defaultConfig()
 	cfg.listen, cfg.admin, cfg.otlp = d.listen, d.admin, d.otlp
 	cfg.gateway.ExposePair = true
-	cfg.pd.Migrate = true
 	cfg.logText, cfg.logLevel = true, "warn"
 
 	engines, err := startEngines(d.engine, d.out)

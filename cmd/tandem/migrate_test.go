@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
-func migrating(cfg *config) { cfg.pd.Migrate = true; cfg.pd.RetryFloor = 1000 }
+func migrating(cfg *config) { cfg.pd.RetryFloor = 1000 }
 
 // oneAnswer checks that a stream is whole: the right text, one end, usage as if
 // nothing had happened, one id throughout, and no token ids.
@@ -114,6 +114,7 @@ func TestMigrate_WhatCannotBeContinuedEndsHonestly(t *testing.T) {
 		"seed":            `,"seed":7`,
 		"penalty":         `,"frequency_penalty":0.5`,
 		"stop":            `,"stop":["x"]`,
+		"unknown field":   `,"a_field_of_tomorrow":3`,
 		"all servers die": ``,
 	} {
 		got := c.post("/v1/chat/completions", chatBody(`,"stream":true`+extra))
@@ -146,7 +147,7 @@ func TestMigrate_TokenIDsStayForThoseWhoAskedForThem(t *testing.T) {
 }
 
 func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pd.Migrate, cfg.pd.RetryFloor = true, 3 }})
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pd.RetryFloor = 3 }})
 	for _, e := range c.decode {
 		e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 4})
 	}
@@ -163,5 +164,63 @@ func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
 	}
 	if legs > 50*12/10+3 {
 		t.Errorf("%d decode legs for 50 requests", legs)
+	}
+}
+
+// Token ids are asked for where they are told, and nowhere else: an engine that does not
+// know the wish may refuse it.
+func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
+	completions := `{"model":"test-model","max_tokens":30,"stream":true,"prompt":"` + longPrompt + `"}`
+	whole := func(connector string) func(*engine.Config) {
+		return func(cfg *engine.Config) { cfg.Connector = connector }
+	}
+	for _, c := range []struct {
+		name, path, body string
+		engine           func(*engine.Config)
+		asked            int // of five streams
+		continued        bool
+	}{
+		{"vllm", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorNIXL), 5, true},
+		{"vllm before 0.10.2", "/v1/chat/completions", chatBody(`,"stream":true`), func(cfg *engine.Config) { cfg.NoTokenIDs = true }, 1, false},
+		{"sglang's chat", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorSGLang), 0, false},
+		{"sglang's completions", "/v1/completions", completions, whole(engine.ConnectorSGLang), 5, true},
+		{"tensorrt-llm", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorTRTLLM), 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			cl := newCluster(t, shape{prefill: 1, decode: 2, engine: c.engine, config: migrating})
+			first, second := strings.TrimPrefix(cl.decode[0].URL(), "http://"), strings.TrimPrefix(cl.decode[1].URL(), "http://")
+			cl.node.fleet.SetDrain(second, true)
+			want := reference(t, c.path, c.body)
+			for range 5 {
+				if got := cl.post(c.path, c.body); got.status != 200 || got.err != nil || got.text() != want.text() || strings.Contains(got.body, "token_ids") {
+					t.Fatalf("%d %v %s", got.status, got.err, got.body)
+				}
+			}
+			asked := 0
+			for _, r := range requests(cl.decode, c.path) {
+				asked += strings.Count(r.Body, "return_token_ids")
+			}
+			if n := len(requests(cl.prefill, c.path)); asked != c.asked || n != 5 {
+				t.Errorf("%d of 5 streams were asked for ids, want %d; %d prefills", asked, c.asked, n)
+			}
+			for _, r := range requests(cl.prefill, c.path) {
+				if strings.Contains(r.Body, "return_token_ids") {
+					t.Error("prefill was asked for ids")
+				}
+			}
+			cl.node.fleet.SetDrain(second, false)
+			cl.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 3, Count: 1})
+			eventually(t, "the stream that breaks", func() bool {
+				got := cl.post(c.path, c.body)
+				if got.header.Get("X-Tandem-Decode") != first {
+					return false
+				}
+				if whole := got.err == nil && got.text() == want.text(); whole != c.continued {
+					t.Errorf("it ended with %v: %s", got.err, got.body)
+				}
+				return true
+			})
+		})
 	}
 }

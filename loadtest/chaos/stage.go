@@ -145,7 +145,7 @@ func (st *stage) command(a *actor) (binary string, args []string) {
 	case "redis":
 		return "redis-server", []string{"--port", port(a.addr), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", st.dir}
 	case "gateway":
-		args = []string{"serve", "-c", st.configFile(), "--listen", a.addr, "--admin", a.admin, "--replica", a.name, "--migrate"}
+		args = []string{"serve", "-c", st.configFile(), "--listen", a.addr, "--admin", a.admin, "--replica", a.name}
 		if st.fleet.Redis {
 			args = append(args, "--redis", st.redisOf(a))
 		}

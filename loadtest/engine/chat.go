@@ -36,6 +36,9 @@ func (e *Engine) prepare(x *exchange, in *chatRequest) (*chatWork, error) {
 		return nil, err
 	}
 	g.kind = "chatcmpl"
+	if in.ReturnTokenIDs && in.Stream && e.cfg.Connector == ConnectorSGLang { // SGLang #30917
+		return nil, badRequest("return_token_ids", "return_token_ids is not supported with stream=true.")
+	}
 	if in.TopLogprobs != nil && !in.Logprobs {
 		return nil, badRequest("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.")
 	}

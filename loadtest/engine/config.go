@@ -119,6 +119,8 @@ type Config struct {
 	CachedTokensInUsage bool
 	// Embeddings serves /v1/embeddings.
 	Embeddings bool
+	// NoTokenIDs ignores return_token_ids, as vLLM before 0.10.2 does.
+	NoTokenIDs bool
 	// ForcedToolPrefillFails answers 500 to a prefill of one token with a forced
 	// tool_choice (vLLM issue 38911).
 	ForcedToolPrefillFails bool

@@ -128,6 +128,10 @@ func (e *Engine) newGeneration(f *requestFields) (*generation, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
+	if f.ReturnTokenIDs && e.cfg.Connector == ConnectorTRTLLM { // TensorRT-LLM #9709
+		return nil, badRequest("return_token_ids", "Extra inputs are not permitted")
+	}
+	f.ReturnTokenIDs = f.ReturnTokenIDs && !e.cfg.NoTokenIDs
 	adapter, err := e.adapterOf(f.Model)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,71 @@
+package pd
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestChunk_IDsAreTakenOutWhereverTheyStand(t *testing.T) {
+	for event, want := range map[string]string{
+		`{"id":"x","choices":[{"index":0,"text":" a","token_ids":[7,8]}],"prompt_token_ids":[1,2]}`:                                 `{"id":"x","choices":[{"index":0,"text":" a"}]}`,
+		`{"prompt_token_ids":[1,2],"choices":[{"token_ids":[7, 8],"text":" a","index":0}]}`:                                         `{"choices":[{"text":" a","index":0}]}`,
+		`{"choices": [ { "prompt_token_ids": [1,2] , "token_ids" : [7,8] , "delta": {"content": " a"} } ] }`:                        `{"choices": [ { "delta": {"content": " a"} } ] }`,
+		`{"choices":[{"token_ids":[7,8]}],"prompt_token_ids":[1,2]}`:                                                                `{"choices":[{}]}`,
+		`{"choices":[{"index":0,"delta":{"content":" \"token_ids\":[9]"},"token_ids":[7,8],"x":1}],"prompt_token_ids":[1,2],"y":2}`: `{"choices":[{"index":0,"delta":{"content":" \"token_ids\":[9]"},"x":1}],"y":2}`,
+	} {
+		c := readChunk([]byte(event))
+		if got := string(c.without(nil, []byte(event))); got != want {
+			t.Errorf("%s\nbecomes %s\nwant    %s", event, got, want)
+		}
+		ids, n := listed(c.ids)
+		prompt, m := listed(c.prompt)
+		if n != 2 || m != 2 || prompt != "1,2" || ids[:1] != "7" {
+			t.Errorf("%s: %d ids %q, prompt %d %q", event, n, ids, m, prompt)
+		}
+	}
+	for event, choices := range map[string]int{`[DONE]`: -1, `{"usage":{}}`: -1, `{"choices":[],"usage":{"prompt_tokens":3}}`: 0, `{"choices":[{},{}]}`: 2} {
+		if c := readChunk([]byte(event)); c.choices != choices || string(c.without(nil, []byte(event))) != event {
+			t.Errorf("%s: %d choices", event, c.choices)
+		}
+	}
+}
+
+// What a continuation would not be exact for is not continued.
+func TestStory_WhatCanBeContinued(t *testing.T) {
+	for extra, want := range map[string]bool{
+		``: true, `"temperature":0.7,"top_p":0.9`: true, `"tools":[],"stop":[],"stop":null`: false, // a field twice
+		`"tools":[]`: true, `"stop":""`: true, `"seed":null`: true, `"presence_penalty":0`: true, `"response_format":{"type":"text"}`: true,
+		`"tools":[{}]`: false, `"stop":["x"]`: false, `"seed":0`: false, `"presence_penalty":0.1`: false, `"repetition_penalty":1.1`: false,
+		`"logprobs":true`: false, `"logprobs":0`: false, `"response_format":{"type":"json_object"}`: false, `"structured_outputs":{"regex":"a"}`: false,
+		`"bad_words":["a b"]`: false, `"echo":true`: false, `"a_field_of_tomorrow":3`: false,
+	} {
+		body, err := ParseBody([]byte(`{"model":"m"` + map[bool]string{true: "", false: ","}[extra == ""] + extra + `}`))
+		if got := err == nil && continuable(body); got != want {
+			t.Errorf("%s: %v", extra, got)
+		}
+	}
+	for content, want := range map[string]bool{
+		`"hi"`: true, `null`: true, `[{"type":"text","text":"hi"}]`: true,
+		`[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"data:"}}]`: false, `[{"type":"input_audio"}]`: false,
+	} {
+		body, err := ParseBody(fmt.Appendf(nil, `{"messages":[{"role":"system","content":"x"},{"role":"user","content":%s}]}`, content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if onlyText(body) != want {
+			t.Errorf("%s: %v", content, !want)
+		}
+	}
+}
+
+// What keeping the story of a stream costs for each event: the budget is 2 us, of
+// a token that takes an engine some 10 ms.
+func BenchmarkStory_Event(b *testing.B) {
+	event := []byte(`{"id":"chatcmpl-tandem-5b0c1c9e","object":"chat.completion.chunk","created":1763640000,"model":"test-model","choices":[{"index":0,"delta":{"content":" bicycle"},"logprobs":null,"finish_reason":null,"token_ids":[48113]}],"prompt_token_ids":null}`)
+	s := story{req: &Request{Dialect: Chat}, asked: true}
+	b.ReportAllocs()
+	for b.Loop() {
+		s.take(event)
+		s.answer = s.answer[:0]
+	}
+}
