@@ -7,7 +7,10 @@ tool (
 	github.com/kedacore/keda/v2/cmd/operator
 )
 
-require github.com/kedacore/keda/v2 v2.21.0
+require (
+	github.com/kedacore/keda/v2 v2.21.0
+	sigs.k8s.io/yaml v1.6.0
+)
 
 require (
 	cel.dev/expr v0.25.3 // indirect
@@ -330,7 +333,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 // From KEDA's own go.mod; replacements do not come with a module.
