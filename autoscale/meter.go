@@ -25,11 +25,15 @@ const recently = 1.0 / 300
 type Meter struct {
 	now func() time.Time
 
+	// Queued returns how many requests of each model wait in this gateway's own queue. It
+	// is set before the first read.
+	Queued func() map[string]int
+
 	mu      sync.Mutex // guards the rest
 	models  map[string]*demand
 	refused [2]map[uint64]bool // fingerprints: those of the running time, and of the one before
 	turned  time.Time          // when the running time began
-
+	untold  []uint64           // fingerprints that other gateways are not told of yet
 }
 
 // demand is what is asked of one model.
@@ -39,10 +43,12 @@ type demand struct {
 	seen    means
 }
 
-// bin is the demand of one bin.
+// bin is the demand of one bin, and what came of requests in its time.
 type bin struct {
-	Prompt float64 `json:"p"` // tokens to compute
-	Output float64 `json:"o"` // tokens, as predicted
+	Prompt float64  `json:"p"` // tokens to compute
+	Output float64  `json:"o"` // tokens, as predicted
+	TTFT   attained `json:"t,omitzero"`
+	ITL    attained `json:"i,omitzero"`
 }
 
 type work struct {
@@ -63,56 +69,28 @@ const firstOutput = 256
 
 // NewMeter returns a meter that has seen nothing. now is the clock.
 func NewMeter(now func() time.Time) *Meter {
-	return &Meter{now: now, models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
+	return &Meter{now: now, Queued: func() map[string]int { return nil }, models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
 }
 
-// Arrived counts a request. The caller says once when its first token is there, and
-// how much of the prompt was computed for it, and once when it has ended: with so
-// many tokens, -1 if that is not known, or refused for lack of capacity.
-func (m *Meter) Arrived(model string, fingerprint uint64, promptTokens int) (answered func(prompt, computed int), ended func(output int, refused bool)) {
+// Arrived counts a request.
+func (m *Meter) Arrived(a Arrival) *Visit {
 	now := m.now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := m.models[model]
+	d := m.models[a.Model]
 	if d == nil {
 		d = &demand{bins: make(map[int64]bin), seen: means{Computed: 1, Output: firstOutput}}
-		m.models[model] = d
+		m.models[a.Model] = d
 	}
-	compute := float64(promptTokens) * d.seen.Computed
-	if !m.retry(fingerprint, now) {
+	v := &Visit{meter: m, demand: d, arrival: a, at: now, waits: true, compute: float64(a.PromptTokens) * d.seen.Computed}
+	if v.retry = m.retry(a.Fingerprint, now); !v.retry {
 		b := d.bins[binOf(now)]
-		b.Prompt, b.Output = b.Prompt+compute, b.Output+d.seen.Output
+		b.Prompt, b.Output = b.Prompt+v.compute, b.Output+d.seen.Output
 		d.bins[binOf(now)] = b
 	}
 	d.waiting.Requests++
-	d.waiting.Prompt += compute
-	waits := true
-	leave := func() {
-		if waits {
-			waits = false
-			d.waiting.Requests--
-			d.waiting.Prompt = max(0, d.waiting.Prompt-compute)
-		}
-	}
-	answered = func(prompt, computed int) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		leave()
-		d.seen.prompt(promptTokens, prompt, computed)
-	}
-	ended = func(output int, refused bool) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		leave()
-		if refused {
-			m.refuse(fingerprint)
-		}
-		if output > 0 {
-			d.seen.Ended++
-			learn(&d.seen.Output, float64(output), d.seen.Ended)
-		}
-	}
-	return answered, ended
+	d.waiting.Prompt += v.compute
+	return v
 }
 
 func binOf(t time.Time) int64 { return t.Unix() / int64(Bin/time.Second) }
@@ -150,6 +128,27 @@ func (m *Meter) refuse(fingerprint uint64) {
 	if len(m.refused[0]) < mostRefused {
 		m.refused[0][fingerprint] = true
 	}
+	if len(m.untold) < mostRefused {
+		m.untold = append(m.untold, fingerprint)
+	}
+}
+
+// newlyRefused returns those that were refused since the last call.
+func (m *Meter) newlyRefused() []uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	untold := m.untold
+	m.untold = nil
+	return untold
+}
+
+// heardRefused remembers a request that another gateway refused.
+func (m *Meter) heardRefused(fingerprint uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.refused[0]) < mostRefused {
+		m.refused[0][fingerprint] = true
+	}
 }
 
 // reading is what one gateway measured, as it tells the others.
@@ -161,6 +160,7 @@ type reading struct {
 type modelReading struct {
 	Bins    map[int64]bin `json:"bins"` // finished ones
 	Waiting work          `json:"waiting"`
+	Queued  int           `json:"queued"` // of them, in the gateway's queue
 	Seen    means         `json:"seen"`
 }
 
@@ -168,11 +168,12 @@ type modelReading struct {
 func (m *Meter) read() reading {
 	now := m.now()
 	current := binOf(now)
+	queued := m.Queued()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := reading{At: now.Unix(), Models: make(map[string]*modelReading)}
 	for name, d := range m.models {
-		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Seen: d.seen}
+		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.seen}
 		for i, b := range d.bins {
 			switch {
 			case i < current-keptBins:
@@ -190,7 +191,9 @@ func (m *Meter) read() reading {
 type total struct {
 	prompt, output Series
 	waiting        work
+	queued         int // of them, in the gateways' queues
 	seen           means
+	ttft, itl      attained // lately
 }
 
 // sum adds up what gateways measured of a model. since is the bin from which on
@@ -209,7 +212,12 @@ func sum(readings []reading, model string, since, now int64) total {
 				t.prompt[i-from] += b.Prompt / Bin.Seconds()
 				t.output[i-from] += b.Output / Bin.Seconds()
 			}
+			if i >= now-int64(attainedSpan/Bin) && i < now {
+				t.ttft.add(b.TTFT)
+				t.itl.add(b.ITL)
+			}
 		}
+		t.queued += own.Queued
 		t.waiting.Requests += own.Waiting.Requests
 		t.waiting.Prompt += own.Waiting.Prompt
 		w := float64(min(own.Seen.Ended, int(1/recently)))

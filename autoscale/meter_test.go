@@ -24,18 +24,16 @@ func TestMeter_RefusedIsDemandAndItsRetriesAreNot(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.now)
 	for range 5 { // one request, refused, and four retries
-		_, ended := m.Arrived("m", 7, 1000)
-		ended(-1, true)
+		m.Arrived(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}).Refused()
 		c.pass(time.Second)
 	}
-	_, ended := m.Arrived("m", 8, 500) // another one
-	ended(-1, true)
+	m.Arrived(Arrival{Model: "m", Fingerprint: 8, PromptTokens: 500}).Refused() // another one
 	c.pass(Bin)
 	if d := demandOf(m, c, 2); math.Abs(d.prompt.Mean()-1500/20.0) > 1e-9 || d.waiting.Requests != 0 {
 		t.Errorf("%+v, want 1500 tokens in two bins", d)
 	}
 	c.pass(3 * time.Minute) // nobody retries after so long: it is new
-	m.Arrived("m", 7, 1000)
+	m.Arrived(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000})
 	c.pass(Bin)
 	if d := demandOf(m, c, 1); d.prompt.Mean() != 100 || d.waiting.Requests != 1 || d.waiting.Prompt != 1000 {
 		t.Errorf("%+v, want 1000 tokens in one bin, and waiting", d)
@@ -46,12 +44,12 @@ func TestMeter_LearnsWhatIsCachedAndHowLongAnswersAre(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.now)
 	for i := range 400 {
-		answered, ended := m.Arrived("m", uint64(i), 1000)
-		answered(1200, 300) // the prompt was longer than was thought, and mostly cached
-		ended(64, false)
+		v := m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 1000})
+		v.Answered(1200, 300) // the prompt was longer than was thought, and mostly cached
+		v.Ended(64, false)
 	}
 	c.pass(Bin)
-	m.Arrived("m", 1000, 1000)
+	m.Arrived(Arrival{Model: "m", Fingerprint: 1000, PromptTokens: 1000})
 	c.pass(Bin)
 	d := demandOf(m, c, 1)
 	if got := d.prompt[0] * Bin.Seconds(); math.Abs(got-300) > 6 {
@@ -71,8 +69,9 @@ func TestSum_KilledGatewayIsNoLessDemand(t *testing.T) {
 	meters := [2]*Meter{NewMeter(c.now), NewMeter(c.now)}
 	single := NewMeter(c.now)
 	ask := func(m *Meter, i int) {
-		m.Arrived("m", uint64(i), 100)
-		single.Arrived("m", uint64(i), 100)
+		a := Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 100}
+		m.Arrived(a)
+		single.Arrived(a)
 	}
 	for i := range 600 { // each second a request, to one and the other
 		ask(meters[i%2], i)
@@ -97,8 +96,7 @@ func TestMeter_ForgetsOldBinsAndOldRefusals(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.now)
 	for i := range 3 * keptBins {
-		_, ended := m.Arrived("m", uint64(i), 10)
-		ended(-1, true)
+		m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 10}).Refused()
 		c.pass(Bin)
 		m.read()
 	}
@@ -106,8 +104,7 @@ func TestMeter_ForgetsOldBinsAndOldRefusals(t *testing.T) {
 		t.Errorf("%d bins are kept", n)
 	}
 	for i := range 3 * mostRefused {
-		_, ended := m.Arrived("m", uint64(1e6+i), 10)
-		ended(-1, true)
+		m.Arrived(Arrival{Model: "m", Fingerprint: uint64(1e6 + i), PromptTokens: 10}).Refused()
 	}
 	if n := len(m.refused[0]) + len(m.refused[1]); n > 2*mostRefused {
 		t.Errorf("%d refused requests are remembered", n)

@@ -7,49 +7,91 @@ import (
 )
 
 var (
-	readyDesc = prometheus.NewDesc("tandem_pool_servers",
-		"Servers of a pool, by state (ready, pending).", []string{"model", "role", "state"}, nil)
-	demandDesc = prometheus.NewDesc("tandem_demand_tokens_per_second",
-		"What clients of all gateways asked for in the last minute: prompt tokens to compute for prefill, predicted output tokens for decode.", []string{"model", "role"}, nil)
+	poolLabels    = []string{"model", "role"}
+	variantLabels = []string{"model", "role", "variant"}
+
+	serversDesc = prometheus.NewDesc("tandem_pool_servers",
+		"Servers of a pool, by kind of hardware and state (ready, pending; of the latter the kind is not known).", []string{"model", "role", "variant", "state"}, nil)
 	speedDesc = prometheus.NewDesc("tandem_server_speed_tokens_per_second",
-		"What one server of a pool does at the lengths of now, within the objective.", []string{"model", "role"}, nil)
-	backlogDesc = prometheus.NewDesc("tandem_prefill_backlog_tokens",
-		"Prompt tokens that wait for a prefill server.", []string{"model"}, nil)
+		"What one server of a pool does at the lengths of now, within the objective, as learned; by kind of hardware.", variantLabels, nil)
+	kvDesc = prometheus.NewDesc("tandem_pool_kv_tokens",
+		"KV of a pool's servers, by kind of hardware: used, and capacity where engines tell it.", []string{"model", "role", "variant", "state"}, nil)
+	kvQueuedDesc = prometheus.NewDesc("tandem_kv_queued_tokens",
+		"KV that requests without a first token will hold on decode servers.", []string{"model"}, nil)
+	demandDesc = prometheus.NewDesc("tandem_demand_tokens_per_second",
+		"What clients of all gateways asked for in the last minute: prompt tokens to compute for prefill, predicted output tokens for decode. What is held or was refused for lack of capacity is in it, retries and what quotas refuse are not.", poolLabels, nil)
+	backlogDesc = prometheus.NewDesc("tandem_backlog_seconds",
+		"Time that the pool's servers need for what waits: prompts, and answers that wait for room. Absent where there are none.", poolLabels, nil)
+	waitingDesc = prometheus.NewDesc("tandem_pool_waiting_requests",
+		"Requests that wait for the pool, in its engines (as vllm:num_requests_waiting) and in the gateways' queues.", poolLabels, nil)
+	attainedDesc = prometheus.NewDesc("tandem_slo_attainment",
+		"Share of the requests of the last five minutes that kept the objective for ttft, or for itl on their mean. Refused and failed ones did not; a refused one and its retries are one. Absent without an objective or requests.", []string{"model", "slo"}, nil)
 	coldStartDesc = prometheus.NewDesc("tandem_cold_start_seconds",
 		"Time from wanting a server to its being ready, as seen.", []string{"model"}, nil)
 )
 
 // Describe is part of prometheus.Collector.
 func (s *Scaler) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{readyDesc, demandDesc, speedDesc, backlogDesc, coldStartDesc} {
+	for _, d := range []*prometheus.Desc{serversDesc, speedDesc, kvDesc, kvQueuedDesc, demandDesc, backlogDesc, waitingDesc, attainedDesc, coldStartDesc} {
 		ch <- d
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// gauges writes gauges.
+type gauges chan<- prometheus.Metric
+
+func (g gauges) set(d *prometheus.Desc, v float64, labels ...string) {
+	g <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+// Collect is part of prometheus.Collector. Of a model whose signals are old nothing is
+// said: no figure is better than an old one.
 func (s *Scaler) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	p := s.current.Load()
-	for model, d := range p.Models {
-		if s.now().Sub(d.At) > s.cfg.Planner.MaxAge {
-			continue // no figure is better than an old one
+	for model, d := range s.current.Load().Models {
+		if s.now().Sub(d.At) <= s.cfg.Planner.MaxAge {
+			d.collect(gauges(ch), model)
 		}
-		in := &d.Signals
-		gauge(backlogDesc, in.PrefillBacklog, model)
-		gauge(coldStartDesc, in.ColdStart.Seconds(), model)
-		for _, pool := range []struct {
-			role   pools.Role
-			state  Pool
-			demand Series
-			speed  float64
-		}{{pools.Prefill, in.Prefill, in.Prompt, in.PrefillSpeed}, {pools.Decode, in.Decode, in.Output, in.DecodeSpeed}} {
-			role := pool.role.String()
-			gauge(readyDesc, float64(pool.state.Ready), model, role, "ready")
-			gauge(readyDesc, float64(pool.state.Pending), model, role, "pending")
-			gauge(demandDesc, pool.demand.Last(recentSpan).Mean(), model, role)
-			gauge(speedDesc, pool.speed, model, role)
+	}
+}
+
+func (d *Decision) collect(g gauges, model string) {
+	in, state := &d.Signals, &d.State
+	for _, pool := range []struct {
+		role            pools.Role
+		pool            Pool
+		demand          Series
+		backlog, speed  float64
+		waitingRequests float64
+	}{
+		{pools.Prefill, in.Prefill, in.Prompt, in.PrefillBacklog, in.PrefillSpeed, state.PrefillWaiting},
+		{pools.Decode, in.Decode, in.Output, in.DecodeBacklog, in.DecodeSpeed, state.DecodeWaiting},
+	} {
+		role := pool.role.String()
+		g.set(serversDesc, float64(pool.pool.Pending), model, role, "", "pending")
+		g.set(demandDesc, pool.demand.Last(recentSpan).Mean(), model, role)
+		g.set(waitingDesc, pool.waitingRequests, model, role)
+		if pool.pool.Ready == 0 {
+			g.set(serversDesc, 0, model, role, "", "ready")
+		}
+		if seconds, known := backlog(pool.backlog, pool.speed, pool.pool.Ready); known {
+			g.set(backlogDesc, seconds, model, role)
+		}
+	}
+	for i := range state.Hardware {
+		k := &state.Hardware[i]
+		role := k.Role.String()
+		g.set(serversDesc, float64(k.Ready), model, role, k.Variant, "ready")
+		g.set(speedDesc, k.Speed/float64(k.Ready), model, role, k.Variant)
+		g.set(kvDesc, k.KVUsed, model, role, k.Variant, "used")
+		if k.KVTokens > 0 {
+			g.set(kvDesc, k.KVTokens, model, role, k.Variant, "capacity")
+		}
+	}
+	g.set(kvQueuedDesc, state.KVQueued, model)
+	g.set(coldStartDesc, in.ColdStart.Seconds(), model)
+	for slo, of := range map[string]attained{"ttft": state.TTFT, "itl": state.ITL} {
+		if of.Judged > 0 {
+			g.set(attainedDesc, float64(of.Kept)/float64(of.Judged), model, slo)
 		}
 	}
 }

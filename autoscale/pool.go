@@ -2,20 +2,11 @@ package autoscale
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
 )
-
-// gauge is the state of a model's servers at one moment. A unit is what is scaled: a
-// pod or a group of pods, where that is known, else the ranks behind one address.
-type gauge struct {
-	prefill, decode Pool
-	prefillSpeed    float64 // prompt tokens per second of a unit, 0 if no server tells
-	decodeSpeed     float64 // output tokens per second of a unit
-	kvCapacity      float64 // tokens of a unit
-	kv              float64 // tokens that requests hold
-}
 
 // works are what servers are asked for on the mean.
 type works struct {
@@ -26,49 +17,130 @@ type works struct {
 // UnknownKV stands for room that engines do not tell: then KV decides nothing.
 const UnknownKV = 1e15
 
-// look reads the fleet for a model. Servers of both roles count as decode.
-func look(servers []*pools.Server, model string, w works, now time.Time) gauge {
-	var g gauge
-	units := map[pools.Role]map[string]bool{pools.Prefill: {}, pools.Decode: {}}
-	told := 0
+// Hardware is the units of one role and variant, as they show themselves. A unit is what
+// is scaled: a pod or a group of pods, where that is known, else the ranks behind one
+// address. Servers of both roles count as decode.
+type Hardware struct {
+	Variant     string     `json:"variant"`
+	Role        pools.Role `json:"role"`
+	Ready       int        `json:"ready"` // units
+	Convertible int        `json:"convertible"`
+	Speed       float64    `json:"speed"`     // tokens per second of all of them
+	KVUsed      float64    `json:"kv_used"`   // tokens that requests hold
+	KVTokens    float64    `json:"kv_tokens"` // room, 0 if none tells
+	Waiting     float64    `json:"waiting"`   // requests in the engines' own queues
+
+	busy    int // servers that gateways have sent work
+	servers int
+	units   map[string]bool
+}
+
+// look reads the fleet for a model, in the order of roles and variants.
+func look(servers []*pools.Server, model string, w works, now time.Time) []Hardware {
+	kinds := make(map[pools.Role]map[string]*Hardware)
 	for _, s := range servers {
 		h := s.Health()
 		if !h.Up || s.Drain || !h.Serves(model) {
 			continue
 		}
+		role := pools.Decode
 		if s.Role == pools.Prefill {
-			units[pools.Prefill][cmp.Or(s.Unit, s.URL)] = true
-			g.prefillSpeed += w.computed / s.PrefillCurve().Seconds(pools.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
-			continue
+			role = pools.Prefill
 		}
-		units[pools.Decode][cmp.Or(s.Unit, s.URL)] = true
-		if s.Role == pools.Both {
-			g.decode.Convertible++
+		if kinds[role] == nil {
+			kinds[role] = make(map[string]*Hardware)
 		}
-		c := Capacity{Step: s.StepCurve(), KVTokens: int(UnknownKV)}
-		load := s.FreshLoad(now)
-		if load.KVTokens.Known && load.KVTokens.Value > 0 {
-			c.KVTokens = int(load.KVTokens.Value)
-			g.kvCapacity += load.KVTokens.Value
-			told++
+		kind := kinds[role][s.Variant]
+		if kind == nil {
+			kind = &Hardware{Variant: s.Variant, Role: role, units: make(map[string]bool)}
+			kinds[role][s.Variant] = kind
 		}
-		held := float64(s.InFlight(pools.Decode, now).Tokens)
-		if load.KVUsed.Known && load.KVTokens.Known {
+		kind.add(s, w, now)
+	}
+	var all []Hardware
+	for _, byVariant := range kinds {
+		for _, kind := range byVariant {
+			kind.Ready = len(kind.units)
+			all = append(all, *kind)
+		}
+	}
+	slices.SortFunc(all, func(a, b Hardware) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Variant, b.Variant))
+	})
+	return all
+}
+
+// add enters a server.
+func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
+	k.servers++
+	k.units[cmp.Or(s.Unit, s.URL)] = true
+	load, work := s.FreshLoad(now), s.InFlight(k.Role, now)
+	if work.Requests > 0 {
+		k.busy++
+	}
+	k.Waiting += load.Waiting.Value // 0 where the engine does not tell
+	held := float64(work.Tokens)
+	if load.KVTokens.Known {
+		k.KVTokens += load.KVTokens.Value
+		if load.KVUsed.Known {
 			held = max(held, load.KVUsed.Value*load.KVTokens.Value)
 		}
-		g.kv += held
-		g.decodeSpeed += c.DecodeSpeed(w.itl, w.prompt+w.output/2)
 	}
-	g.prefill.Ready, g.decode.Ready = len(units[pools.Prefill]), len(units[pools.Decode])
+	k.KVUsed += held
+	if k.Role == pools.Prefill {
+		k.Speed += w.computed / s.PrefillCurve().Seconds(pools.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
+		return
+	}
+	if s.Role == pools.Both {
+		k.Convertible++
+	}
+	c := Capacity{Step: s.StepCurve(), KVTokens: int(UnknownKV)}
+	if load.KVTokens.Known && load.KVTokens.Value > 0 {
+		c.KVTokens = int(load.KVTokens.Value)
+	}
+	k.Speed += c.DecodeSpeed(w.itl, w.prompt+w.output/2)
+}
+
+// gauge is the state of a model's servers at one moment.
+type gauge struct {
+	prefill, decode Pool
+	prefillSpeed    float64 // prompt tokens per second of a unit, 0 if no server tells
+	decodeSpeed     float64 // output tokens per second of a unit
+	kvCapacity      float64 // tokens of a unit
+	kv              float64 // tokens that requests hold on decode servers
+	decodeWaiting   float64 // requests in the queues of servers that only decode
+	idlePrefill     int     // prefill servers that no gateway has sent work
+}
+
+// sumUp joins what all hardware shows.
+func sumUp(all []Hardware) gauge {
+	var g gauge
+	for i := range all {
+		k := &all[i]
+		if k.Role == pools.Prefill {
+			g.prefill.Ready += k.Ready
+			g.prefillSpeed += k.Speed
+			g.idlePrefill += k.servers - k.busy
+			continue
+		}
+		g.decode.Ready += k.Ready
+		g.decode.Convertible += k.Convertible
+		g.decodeSpeed += k.Speed
+		g.kvCapacity += k.KVTokens
+		g.kv += k.KVUsed
+		if k.Convertible == 0 { // else they may wait for their prompts
+			g.decodeWaiting += k.Waiting
+		}
+	}
 	if g.prefill.Ready > 0 {
 		g.prefillSpeed /= float64(g.prefill.Ready)
 	}
 	if g.decode.Ready > 0 {
 		g.decodeSpeed /= float64(g.decode.Ready)
 		g.kvCapacity /= float64(g.decode.Ready)
-	}
-	if told == 0 && g.decode.Ready > 0 {
-		g.kvCapacity = UnknownKV
+		if g.kvCapacity == 0 {
+			g.kvCapacity = UnknownKV
+		}
 	}
 	return g
 }

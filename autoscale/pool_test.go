@@ -43,7 +43,7 @@ func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 			}
 			return up == 2
 		})
-		return look(f.Servers(), model, works{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now())
+		return sumUp(look(f.Servers(), model, works{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now()))
 	}
 	alone := see()
 	specs[0].Unit, specs[1].Unit = "pod", "pod"

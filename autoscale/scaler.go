@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +49,7 @@ type Decision struct {
 	Plan    Plan      `json:"plan"`
 	Signals Signals   `json:"signals"`
 	Held    int       `json:"held"` // requests that wait because a role has no server
+	State   State     `json:"state"`
 }
 
 // Wanted is what is published of a pool.
@@ -98,6 +100,11 @@ func NewScaler(cfg Config, fleet *pools.Fleet, meter *Meter, shared *Shared, log
 
 // Run decides until the context ends.
 func (s *Scaler) Run(ctx context.Context) {
+	if s.shared != nil {
+		var beside sync.WaitGroup
+		defer beside.Wait()
+		beside.Go(func() { s.shared.passRefusals(ctx, s.meter) })
+	}
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
 	failing, hurried := false, false
@@ -207,11 +214,11 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 			m = &memory{ColdStart: s.cfg.ColdStart}
 		}
 		memory := *m
-		signals := s.signals(&memory, servers, model, sum(readings, model, next.Since, binOf(now)), now)
+		signals, state := s.signals(&memory, servers, model, sum(readings, model, next.Since, binOf(now)), now)
 		var plan Plan
 		plan, memory.Memory = s.cfg.Planner.Plan(signals, memory.Memory, elapsed)
 		memory.await(plan, &signals, now)
-		d := &Decision{At: now, Plan: plan, Signals: signals, Held: signals.Held}
+		d := &Decision{At: now, Plan: plan, Signals: signals, Held: signals.Held, State: state}
 		if before := last.Models[model]; plan.Prefill.Reason == Stale && before != nil {
 			d.At = before.At
 		}
@@ -233,28 +240,33 @@ func (s *Scaler) models(last plans) []string {
 	return slices.Compact(names)
 }
 
-// signals are what the planner is told of a model.
-func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t total, now time.Time) Signals {
+// signals are what the planner is told of a model, and the state what others are.
+func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t total, now time.Time) (Signals, State) {
 	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), itl: s.cfg.ITL}
 	w.computed = max(1, min(w.prompt, w.prompt*t.seen.Computed))
-	g := look(servers, model, w, now)
+	hardware := look(servers, model, w, now)
+	g := sumUp(hardware)
 	m.remember(&g, &s.cfg.Prior, w)
 	m.sample(g.kv, now)
 	signals := Signals{
 		Prompt: t.prompt, Output: t.output, KV: m.KV,
 		PrefillSpeed: g.prefillSpeed, DecodeSpeed: g.decodeSpeed, KVCapacity: g.kvCapacity,
 		Prefill: g.prefill, Decode: g.decode, ColdStart: m.ColdStart,
+		DecodeBacklog: g.decodeWaiting * w.output,
 	}
 	signals.Prefill.Pending = m.pending(0, m.Memory.Prefill.Servers-g.prefill.Ready, now)
 	signals.Decode.Pending = m.pending(1, m.Memory.Decode.Servers-g.decode.Ready, now)
 	if g.prefill.Ready == 0 || g.decode.Ready == 0 {
 		signals.Held = t.waiting.Requests
 	}
-	// One prompt on each server is being computed; the others wait.
-	if n := t.waiting.Requests; n > g.prefill.Ready {
-		signals.PrefillBacklog = t.waiting.Prompt * float64(n-g.prefill.Ready) / float64(n)
+	// One prompt on each server is being computed; the others wait, but for those that
+	// wait for decode.
+	if n := float64(t.waiting.Requests); n > 0 {
+		signals.PrefillBacklog = t.waiting.Prompt * max(0, n-float64(g.prefill.Ready)-g.decodeWaiting) / n
 	}
-	return signals
+	state := State{Hardware: hardware, TTFT: t.ttft, ITL: t.itl, KVQueued: float64(t.waiting.Requests) * w.prompt}
+	state.wait(&g, &t)
+	return signals, state
 }
 
 // remember keeps what servers can do for when none is there, and fills it in then.

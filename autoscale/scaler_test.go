@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,9 +73,9 @@ func testConfig() Config {
 // ask lets a meter see so many prompt tokens a second for ten minutes.
 func ask(c *clock, tokens int, meters ...*Meter) {
 	for i := range 600 {
-		answered, ended := meters[i%len(meters)].Arrived(model, uint64(i), tokens)
-		answered(tokens, tokens)
-		ended(100, false)
+		v := meters[i%len(meters)].Arrived(Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: tokens})
+		v.Answered(tokens, tokens)
+		v.Ended(100, false)
 		c.pass(time.Second)
 	}
 }
@@ -105,9 +106,9 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 	// a second at most. Ten times 8,000 a second need two.
 	for i := range 600 {
 		for k := range 10 {
-			answered, ended := meter.Arrived(model, uint64(10*i+k), 8000)
-			answered(8000, 8000)
-			ended(100, false)
+			v := meter.Arrived(Arrival{Model: model, Fingerprint: uint64(10*i + k), PromptTokens: 8000})
+			v.Answered(8000, 8000)
+			v.Ended(100, false)
 		}
 		c.pass(time.Second)
 	}
@@ -176,6 +177,35 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	}
 	if kept := published[0]["prefill"]; kept != a {
 		t.Errorf("%+v became %+v, it must grow old instead", a, kept)
+	}
+}
+
+// Who is refused by one gateway and comes again to another has asked once.
+func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
+	r := redisserver.Start(t)
+	c := newClock()
+	meters := [2]*Meter{NewMeter(c.now), NewMeter(c.now)}
+	ctx, stop := context.WithCancel(t.Context())
+	var passing sync.WaitGroup
+	for _, m := range meters {
+		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
+		t.Cleanup(func() { _ = client.Close() })
+		shared := NewShared(client, "test:", "")
+		passing.Go(func() { shared.passRefusals(ctx, m) })
+	}
+	defer passing.Wait()
+	defer stop()
+	a := Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}
+	eventually(t, "the second gateway knows whom the first refused", func() bool {
+		meters[0].Arrived(a).Refused() // again and again: a message before the subscription is lost
+		v := meters[1].Arrived(a)
+		v.Ended(-1, false)
+		return v.retry
+	})
+	before := meters[1].models["m"].bins[binOf(c.now())].Prompt
+	meters[1].Arrived(a).Refused()
+	if after := meters[1].models["m"].bins[binOf(c.now())].Prompt; after != before {
+		t.Errorf("a retry made demand of %.0f tokens %.0f", before, after)
 	}
 }
 

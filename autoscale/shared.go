@@ -85,7 +85,7 @@ const goneAfter = 15 * time.Second
 // waits there any more.
 func (r *reading) silent() {
 	for _, m := range r.Models {
-		m.Waiting = work{}
+		m.Waiting, m.Queued = work{}, 0
 	}
 }
 

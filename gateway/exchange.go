@@ -39,10 +39,9 @@ type exchange struct {
 	span    trace.Span
 	stop    func() bool // ends the watch on the client
 
-	answered func(prompt, computed int)     // of who plans ahead
-	ended    func(output int, refused bool) // likewise; nil until it is admitted
-	output   int                            // tokens of the answer; -1 is unknown
-	refused  bool                           // for lack of capacity
+	watched Watched // by who plans ahead; nil until it is admitted
+	output  int     // tokens of the answer; -1 is unknown
+	refused bool    // for lack of capacity
 }
 
 // handle is the path of one request: begin, admit, run, reply or relay. What it
@@ -61,10 +60,10 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 		return nil
 	}
 	x.stop = watchClient(x.conn, x.cancel)
-	x.answered, x.ended = s.watch(baseModel(s.fleet, req.Model), req.Fingerprint(), req.PromptTokens)
+	x.arrive(req)
 	answer, err := x.run(req)
 	if err == nil {
-		x.answered(req.PromptTokens, answer.Computed)
+		x.watched.Answered(req.PromptTokens, answer.Computed)
 	}
 	switch {
 	case err != nil:
@@ -252,9 +251,7 @@ func (x *exchange) fail(c *fiber.Ctx, err error) {
 func (x *exchange) close(outcome string, status int) (clientGone bool) {
 	clientGone = x.stop()
 	x.cancel()
-	if x.ended != nil {
-		x.ended(x.output, x.refused)
-	}
+	x.leave(outcome, status)
 	took := time.Since(x.start)
 	x.server.requests.add(time.Now())
 	if status >= 500 || outcome == "broken_stream" {

@@ -86,7 +86,7 @@ type Server struct {
 // New returns a server that is not listening yet.
 func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
-		cfg: cfg, pd: o, fleet: o.Fleet, door: d, metrics: metrics, tracer: o.Tracer, log: o.Log, watch: unwatched,
+		cfg: cfg, pd: o, fleet: o.Fleet, door: d, metrics: metrics, tracer: o.Tracer, log: o.Log, watch: func(Arrival) Watched { return unwatched{} },
 		awaited: Awaited{Model: func(string) bool { return false }, Begin: func() {}},
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
@@ -118,21 +118,6 @@ func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server
 	s.app.Get("/health", s.health)
 	return s
 }
-
-// Watch is told of every request that is admitted, for those who plan how many servers
-// are needed. What it returns is called once each: answered when the first token is
-// there, with the tokens of the prompt and those that were computed for it; ended when
-// it is over, with the tokens of the answer, -1 if unknown, or refused for lack of
-// capacity.
-type Watch func(model string, fingerprint uint64, promptTokens int) (answered func(prompt, computed int), ended func(output int, refused bool))
-
-// unwatched is the watch of a server that nobody plans for.
-func unwatched(string, uint64, int) (answered func(int, int), ended func(int, bool)) {
-	return func(int, int) {}, func(int, bool) {}
-}
-
-// WatchedBy tells watch of the requests from now on. It is for before Serve.
-func (s *Server) WatchedBy(watch Watch) { s.watch = watch }
 
 // Serve answers on the listener until Shutdown.
 func (s *Server) Serve(ln net.Listener) error {

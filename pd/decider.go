@@ -88,7 +88,7 @@ const (
 // think that it alone keeps the servers busy: then requests are bound at once. Errors:
 // ErrQueueTimeout, ErrDeadline, *NoServerError, or the context's.
 func (d *Decider) Bind(ctx context.Context, j *journey, base string) (assignment, error) {
-	defer d.o.Queue.hold()()
+	defer d.o.Queue.hold(j.req.Model)()
 	until, late := d.patience(j)
 	patience, cancel := context.WithDeadlineCause(ctx, until, late)
 	defer cancel()

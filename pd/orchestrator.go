@@ -265,7 +265,7 @@ func (o *Orchestrator) bound(j *journey, v *view, a *assignment, now time.Time) 
 // demand is what the choice knows of a request.
 func (o *Orchestrator) demand(j *journey, now time.Time) Demand {
 	d := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
-	d.TTFT, d.ITL = o.Config.objectives(j.req)
+	d.TTFT, d.ITL = o.Config.Objectives(j.req)
 	return d
 }
 

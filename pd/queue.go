@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 )
@@ -36,7 +37,8 @@ type Queue struct {
 	mu        sync.Mutex // guards the rest
 	line      line
 	inFlight  int
-	held      int // of those in flight, how many wait for their servers
+	held      int            // of those in flight, how many wait for their servers
+	waiting   map[string]int // those who wait for a place or for their servers, by model
 	bytes     int64
 	interval  time.Duration // mean time between two who went on while others waited; 0 is unknown
 	lastGo    time.Time     // when the last went on; zero if nobody has waited all the time since
@@ -56,12 +58,13 @@ type place struct {
 }
 
 // NewQueue returns an empty queue.
-func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg} }
+func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg, waiting: make(map[string]int)} }
 
 // Enter waits for the request's turn and returns what ends its stay. The error is
 // ErrQueueFull, ErrDisplaced, ErrQueueTimeout, ErrDeadline, or the context's. What is
 // predicted to wait too long is told so at once.
 func (q *Queue) Enter(ctx context.Context, req *Request) (leave func(), err error) {
+	defer q.waits(req.Model)()
 	now := time.Now()
 	until, late := now.Add(q.cfg.MaxWait), ErrQueueTimeout
 	if !req.Deadline.IsZero() && req.Deadline.Before(until) {
@@ -178,15 +181,38 @@ func (q *Queue) MaxInFlight() int { return q.cfg.MaxInFlight }
 
 // hold counts one that is past the queue as waiting still, for its servers, until
 // release.
-func (q *Queue) hold() (release func()) {
+func (q *Queue) hold(model string) (release func()) {
+	ended := q.waits(model)
 	q.mu.Lock()
 	q.held++
 	q.mu.Unlock()
 	return func() {
+		ended()
 		q.mu.Lock()
 		q.held--
 		q.mu.Unlock()
 	}
+}
+
+// waits counts a request as waiting for a model's servers until ended.
+func (q *Queue) waits(model string) (ended func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting[model]++
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.waiting[model]--; q.waiting[model] == 0 {
+			delete(q.waiting, model)
+		}
+	}
+}
+
+// Waiting returns how many requests wait, for a place or for their servers, by model.
+func (q *Queue) Waiting() map[string]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return maps.Clone(q.waiting)
 }
 
 // Len returns how many requests wait, for a place or for their servers, and how many run.

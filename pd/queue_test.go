@@ -158,6 +158,9 @@ func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 			}()
 		}
 		time.Sleep(5*time.Second + time.Millisecond) // 14 wait, one more is being served
+		if n := q.Waiting()[""]; n != 14 {
+			t.Errorf("%d wait, want 14", n)
+		}
 		tight, loose := bodyOf(1), bodyOf(1)
 		tight.Deadline, loose.Deadline = time.Now().Add(10*time.Second), time.Now().Add(20*time.Second)
 		start := time.Now()

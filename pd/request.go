@@ -46,10 +46,10 @@ type Request struct {
 	HideUsage bool
 }
 
-// objectives are what the request's answer is judged by, 0 is none. The deadline is none
+// Objectives are what the request's answer is judged by, 0 is none. The deadline is none
 // of them: a choice that is only just in time would be bought at the cost of others, and
 // under overload all are late.
-func (c Config) objectives(req *Request) (ttft, itl time.Duration) {
+func (c Config) Objectives(req *Request) (ttft, itl time.Duration) {
 	ttft, itl = c.TTFT, c.ITL
 	if req.TTFT > 0 {
 		ttft = req.TTFT

@@ -204,6 +204,7 @@ const defaultPort = 8000
 //	tandem/native      true: it speaks SGLang's own API
 //	tandem/lockstep    true: all servers of the pod, or of the pods of a LeaderWorkerSet's
 //	                   group, step together
+//	tandem/variant     kind of hardware, where scaling must tell it apart
 //	tandem/host, tandem/rack, tandem/zone
 //	                   place; otherwise the node's
 //	tandem/drain       true: takes no new request
@@ -223,6 +224,7 @@ func readSign(object metav1.Object) (sign, error) {
 		Connector: cmp.Or(said("tandem/connector"), "nixl"),
 		Weights:   said("tandem/weights"),
 		Layout:    said("tandem/layout"),
+		Variant:   said("tandem/variant"),
 		Host:      said("tandem/host"),
 		Rack:      said("tandem/rack"),
 		Zone:      said("tandem/zone", corev1.LabelTopologyZone),

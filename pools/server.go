@@ -47,6 +47,7 @@ type Spec struct {
 	Native    bool   // it speaks SGLang's own API, /generate
 	Group     string // servers of one step in lockstep; empty: it steps by itself
 	Unit      string // what is scaled: its servers come and go together; empty: the address
+	Variant   string // kind of hardware, as scaling tells it apart; empty: all are of one
 	GPUs      string // servers with the same share GPUs, and one of them is awake; empty: its own
 	Host      string // topology labels; empty is unknown
 	Rack      string

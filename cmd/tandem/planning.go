@@ -36,7 +36,13 @@ func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
 // plan lets the gateway say how many servers its traffic needs.
 func (n *node) plan(reg *prometheus.Registry) {
 	meter := autoscale.NewMeter(time.Now)
-	n.server.WatchedBy(meter.Arrived)
+	meter.Queued = n.queued
+	n.server.WatchedBy(func(a gateway.Arrival) gateway.Watched {
+		if a.ITL == 0 {
+			a.ITL = n.cfg.scaling.ITL // what decode servers are planned for
+		}
+		return meter.Arrived(autoscale.Arrival(a))
+	})
 	var shared *autoscale.Shared
 	if n.redis != nil {
 		shared = autoscale.NewShared(n.redis, n.cfg.redis.prefix, n.replica)
@@ -45,6 +51,18 @@ func (n *node) plan(reg *prometheus.Registry) {
 	n.planner.Publish = n.tellKEDA
 	n.server.Awaits(gateway.Awaited{Model: n.planner.Knows, Begin: n.planner.Hurry})
 	reg.MustRegister(n.planner)
+}
+
+// queued is how many requests wait in this gateway's queue, by base model.
+func (n *node) queued() map[string]int {
+	all := make(map[string]int)
+	for model, waiting := range n.orchestrator.Queue.Waiting() {
+		if m, _ := n.fleet.Model(model); m.Parent != "" {
+			model = m.Parent
+		}
+		all[model] += waiting
+	}
+	return all
 }
 
 // tellKEDA makes decisions what KEDA reads.

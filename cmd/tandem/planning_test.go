@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
 // What clients ask for shows on the admin port within seconds, as JSON and as gauges.
@@ -63,10 +67,55 @@ func TestPlan_AdminPortSaysWhatIsWanted(t *testing.T) {
 	for _, line := range []string{
 		fmt.Sprintf("tandem_desired_replicas{model=%q,role=\"prefill\"} 1", testModel),
 		fmt.Sprintf("tandem_desired_replicas{model=%q,role=\"decode\"} 1", testModel),
-		fmt.Sprintf("tandem_pool_servers{model=%q,role=\"prefill\",state=\"ready\"} 1", testModel),
+		fmt.Sprintf("tandem_pool_servers{model=%q,role=\"prefill\",state=\"ready\",variant=\"\"} 1", testModel),
 	} {
 		if !strings.Contains(string(text), line) {
 			t.Errorf("/metrics lacks %s", line)
+		}
+	}
+}
+
+// What waits in the gateway's queue is told as an engine would have told it, for scalers
+// that go by that; and objectives that nobody can keep are told as missed.
+func TestPlan_TellsWhatWaitsInTheGateway(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1,
+		engine: func(e *engine.Config) { e.TimeScale = 4 }, // a prompt of 3,500 tokens takes a quarter of a second
+		config: func(cfg *config) {
+			cfg.scaling.Every = 50 * time.Millisecond
+			cfg.pd.TTFT, cfg.pd.ITL = time.Millisecond, time.Minute
+		}})
+	gauge := func(name, labels string) string {
+		for line := range strings.Lines(c.get("/metrics").body) {
+			if rest, ok := strings.CutPrefix(line, fmt.Sprintf("%s{model=%q%s} ", name, testModel, labels)); ok {
+				return strings.TrimSpace(rest)
+			}
+		}
+		return "absent"
+	}
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	for i := range 16 {
+		asked.Go(func() {
+			body := fmt.Sprintf(`{"model":%q,"stream":true,"prompt":%q,"max_tokens":4}`, testModel, strings.Repeat(fmt.Sprintf("river%d ", i), 3500))
+			if a := c.post("/v1/completions", body); a.status != http.StatusOK {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		})
+	}
+	eventuallyIn(t, 20*time.Second, "requests wait for prefill", func() bool {
+		waiting, err := strconv.ParseFloat(gauge("tandem_pool_waiting_requests", `,role="prefill"`), 64)
+		return err == nil && waiting >= 4
+	})
+	asked.Wait()
+	eventuallyIn(t, 40*time.Second, "a bin with their ends is over", func() bool {
+		return gauge("tandem_slo_attainment", `,slo="ttft"`) == "0" && gauge("tandem_slo_attainment", `,slo="itl"`) == "1"
+	})
+	if waiting := gauge("tandem_pool_waiting_requests", `,role="prefill"`); waiting != "0" {
+		t.Errorf("%s wait when all are answered", waiting)
+	}
+	for _, state := range []string{"used", "capacity"} {
+		if kv := gauge("tandem_pool_kv_tokens", `,role="decode",state="`+state+`",variant=""`); kv == "absent" {
+			t.Errorf("KV of decode servers: %s is absent", state)
 		}
 	}
 }

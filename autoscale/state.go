@@ -1,0 +1,50 @@
+package autoscale
+
+import "github.com/tandem-gateway/tandem/pools"
+
+// State is what is published of a model beside the signals; nothing is decided by it.
+type State struct {
+	Hardware []Hardware `json:"hardware"`
+	// PrefillWaiting and DecodeWaiting are the requests that wait for a pool: in the queues
+	// of its engines, and in the gateways'. It is what the engines alone would have said
+	// (vllm:num_requests_waiting) of requests that a gateway sends on at once.
+	PrefillWaiting float64 `json:"prefill_waiting"`
+	DecodeWaiting  float64 `json:"decode_waiting"`
+	// KVQueued is the tokens of KV that requests without a first token will hold.
+	KVQueued  float64  `json:"kv_queued"`
+	TTFT, ITL attained // lately
+}
+
+// wait says for which pool requests wait. Those in the gateways' queues wait for prefill,
+// whose servers come first: unless one of these has nothing to do, or there are none and
+// decode servers compute the prompts. Where a pool has no server, all wait for it.
+func (s *State) wait(g *gauge, t *total) {
+	for i := range s.Hardware {
+		if s.Hardware[i].Role == pools.Prefill {
+			s.PrefillWaiting += s.Hardware[i].Waiting
+		} else {
+			s.DecodeWaiting += s.Hardware[i].Waiting
+		}
+	}
+	switch queued := float64(t.queued); {
+	case g.prefill.Ready == 0 && g.decode.Ready == 0:
+		s.PrefillWaiting, s.DecodeWaiting = float64(t.waiting.Requests), float64(t.waiting.Requests)
+	case g.decode.Ready == 0:
+		s.DecodeWaiting = float64(t.waiting.Requests)
+	case g.prefill.Ready == 0 && g.decode.Convertible == 0:
+		s.PrefillWaiting = float64(t.waiting.Requests)
+	case g.prefill.Ready == 0 || g.idlePrefill > 0:
+		s.DecodeWaiting += queued
+	default:
+		s.PrefillWaiting += queued
+	}
+}
+
+// backlog is the seconds that a pool's servers need for what waits, and whether that can
+// be said: not where there are none.
+func backlog(tokens, speed float64, ready int) (seconds float64, known bool) {
+	if ready == 0 || !(speed > 0) {
+		return 0, false
+	}
+	return tokens / (speed * float64(ready)), true
+}
