@@ -103,10 +103,15 @@ func TestLinks_AnOverdueTransferSpeaksAtOnce(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	p, q, d, e := at("p", "r1"), at("q", "r1"), at("d", "r1"), at("e", "r1")
 	end := l.Begin(p, d, 1e9, testTime)
-	l.Begin(p, e, 1e9, testTime)
 	later := testTime.Add(10 * time.Second)
-	within(t, "after half a second it may be chance", seconds(l, p, d, testTime.Add(time.Second/2)), 1/50.0, 0.1)
+	if got := seconds(l, p, d, later); got < 5 {
+		t.Errorf("one is overdue, and its pair is believed to take %.3f s", got)
+	}
 	var table order.LinkTable
+	l.Fill(&table, []Candidate{*p}, []Candidate{*d, *e}, later)
+	within(t, "its server, when one is overdue", table.SecondsPerByte[1]*1e9, 1/50.0, 0.1)
+	l.Begin(p, e, 1e9, testTime)
+	within(t, "after half a second it may be chance", seconds(l, p, d, testTime.Add(time.Second/2)), 1/50.0, 0.1)
 	l.Fill(&table, []Candidate{*p, *q}, []Candidate{*d, *e}, later)
 	for i, slow := range []bool{true, true, false, false} {
 		if got := table.SecondsPerByte[i] * 1e9; slow != (got > 5) {
@@ -134,6 +139,25 @@ func TestLinks_AFailedTransferCountsAtOnceAndOnlyForItsPair(t *testing.T) {
 	}
 	if got := seconds(l, p, d, testTime); got > 100*before {
 		t.Errorf("many faults have no end: %.3f s", got)
+	}
+}
+
+func TestLinks_AcquittedOfWhatAServerDid(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	p, d, e, other := at("p", "r1"), at("d", "r1"), at("e", "r1"), at("other", "r1")
+	transfers(l, p, d, 5e9, 30, testTime.Add(-time.Minute)) // this link is slow by itself
+	before := seconds(l, p, d, testTime)
+	l.Fault("p", "e", testTime.Add(-time.Second))
+	for _, decode := range []string{"d", "other"} {
+		l.Fault("p", decode, testTime)
+	}
+	l.Acquit("d", testTime)
+	l.Acquit("e", testTime) // charged before that
+	within(t, "acquitted, it is as slow as before", seconds(l, p, d, testTime), before, 0.01)
+	for _, decode := range []*Candidate{e, other} {
+		if got := seconds(l, p, decode, testTime); got < 5/50.0 {
+			t.Errorf("%s: a gigabyte is believed to take %.3f s", decode.ID, got)
+		}
 	}
 }
 

@@ -8,24 +8,42 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// Links knows what transfers cost. A class of distance comes first, learned from all
-// its pairs; then how much slower than their class single servers have been, and
-// single pairs beyond what their servers explain (a sick link, a silent fallback to
-// TCP); last what is under way: a transfer that should have ended long ago says so now,
-// not when it ends. Safe for concurrent use.
+// Links knows what transfers cost. What is slow is blamed from the small to the large,
+// and only as far as transfers agree:
+//
+//   - a pair, after a few slow transfers (a sick link, a silent fallback to TCP)
+//   - one of its servers, when most of the partners that it was heard with lately say so
+//   - the class of distance, when most servers on both sides do
+//
+// What the larger explains is not held against the smaller. Last is what is under way: a
+// transfer that should have ended long ago says so now, not when it ends. Safe for
+// concurrent use.
 type Links struct {
 	classes [distances]*pools.Learned
 
 	mu              sync.Mutex // guards the rest
-	prefill, decode map[string]*slowness
-	pairs           map[pairID]*slowness
-	slow            map[pairID]*slowness // those of the pairs that count
+	sides           [distances]sides
+	prefill, decode map[string]*blame
+	pairs           map[pairID]*pairSlowness
+	slow            map[pairID]*pairSlowness // those of the pairs that count
 	moving          map[uint64]movement
 	seq             uint64
 	tables          []linkTable // of the latest fleets
 }
 
 type pairID struct{ prefill, decode string }
+
+// sides are the servers at both ends of a class's links that were heard last, with how
+// much longer than the class is believed to take their transfers took.
+type sides struct{ prefill, decode witnesses }
+
+// agree is what most servers on both sides say at least, false while there are not
+// several on both.
+func (s *sides) agree(now time.Time) (log float64, several bool) {
+	byPrefill, prefills := s.prefill.agree(now)
+	byDecode, decodes := s.decode.agree(now)
+	return max(0, min(byPrefill, byDecode)), prefills && decodes
+}
 
 // movement is a transfer under way.
 type movement struct {
@@ -34,33 +52,18 @@ type movement struct {
 	since    time.Time
 }
 
-// slowness is the logarithm of how much longer than their class transfers took.
-type slowness struct {
-	log     float64
-	samples int
-	seen    time.Time
-}
-
-// How slowness is learned, and when it counts.
 const (
-	slowGain      = 0.15            // share of a residual that it takes over
-	serverGain    = 0.05            // the same of a server that was slower than believed: see learnServer
-	slowClip      = 1.0             // largest residual that counts, a logarithm
-	slowSamples   = 4               // before it counts
-	slowDiffers   = 0.45            // logarithm below which it is chance and contention
-	slowHalf      = 2 * time.Minute // in which it fades by half without samples: what healed is tried again
-	slowFault     = 2.0             // logarithm that a failed transfer adds: about seven times as slow
-	overdueLeast  = 1.0             // seconds, and
-	overdueFactor = 4.0             // times the expected time, before a transfer under way says anything
-	maxSlow       = 1 << 16         // pairs, and servers of each role, that are kept; beyond it the stale go
-	minLinkTime   = 1e-6            // seconds that a transfer takes at least
+	overdueLeast  = 1.0     // seconds, and
+	overdueFactor = 4.0     // times the expected time, before a transfer under way says anything
+	maxSlow       = 1 << 16 // pairs, and servers of each role, that are kept; beyond it the stale go
+	minLinkTime   = 1e-6    // seconds that a transfer takes at least
 )
 
 // NewLinks returns links that believe the prior.
 func NewLinks(prior LinkPrior) *Links {
 	l := &Links{
-		prefill: make(map[string]*slowness), decode: make(map[string]*slowness),
-		pairs: make(map[pairID]*slowness), slow: make(map[pairID]*slowness), moving: make(map[uint64]movement),
+		prefill: make(map[string]*blame), decode: make(map[string]*blame),
+		pairs: make(map[pairID]*pairSlowness), slow: make(map[pairID]*pairSlowness), moving: make(map[uint64]movement),
 	}
 	anchors := []pools.Features{linkFeatures(0), linkFeatures(1e8), linkFeatures(4e9)}
 	for i, p := range prior {
@@ -95,25 +98,51 @@ func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) (end func()
 }
 
 // Observe teaches the links one transfer between two servers: the time from decode's
-// dispatch to its first event, less what the server itself needed. Whoever is known to
-// be slow explains it for the others.
+// dispatch to its first event, less what the server itself needed.
 func (l *Links) Observe(p, d *Candidate, bytes float64, took time.Duration, now time.Time) {
 	seconds := max(took.Seconds(), minLinkTime)
-	class := l.classes[DistanceOf(&p.Place, &d.Place)]
-	x := linkFeatures(bytes)
+	distance := DistanceOf(&p.Place, &d.Place)
+	class, x := l.classes[distance], linkFeatures(bytes)
 	residual := math.Log(seconds / max(class.Curve().Seconds(x), minLinkTime))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	prefill, decode := entry(l.prefill, p.ID, now), entry(l.decode, d.ID, now)
+	if beyond, meant := l.blameLocked(pairID{p.ID, d.ID}, distance, residual, 1, now); meant {
+		class.Served(x, time.Duration(seconds*math.Exp(-beyond)*float64(time.Second)), now)
+	}
+}
+
+// blameLocked finds out whose fault it is that transfers took longer than their class by
+// a residual, a logarithm. It returns whether the class is meant at all, and the part that
+// says nothing of it.
+func (l *Links) blameLocked(id pairID, distance Distance, residual float64, transfers int, now time.Time) (beyond float64, meant bool) {
+	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
+	defer l.noteLocked(id, pair, now)
+	if pair.samples == 0 && residual > slowDiffers { // the engines meet for the first time
+		pair.learn(residual, transfers, now)
+		return 0, false
+	}
+	ends := &l.sides[distance]
+	ends.prefill.hear(id.prefill, residual, now)
+	ends.decode.hear(id.decode, residual, now)
+	all, several := ends.agree(now)
+	rest := residual
+	if several && all > slowDiffers {
+		rest -= all // the class is about to learn it
+	}
+
+	prefill, decode := entry(l.prefill, id.prefill, now, (*blame).stale), entry(l.decode, id.decode, now, (*blame).stale)
 	byPrefill, byDecode := prefill.differs(now), decode.differs(now)
-	prefill.learnServer(residual-byDecode, now)
-	decode.learnServer(residual-byPrefill, now)
-	id, explained := pairID{p.ID, d.ID}, max(byPrefill, byDecode)
-	pair := entry(l.pairs, id, now)
-	pair.learn(residual-explained, slowGain, now)
-	l.noteLocked(id, pair, now)
-	explained = max(explained, pair.differs(now))
-	class.Served(x, time.Duration(seconds*math.Exp(-explained)*float64(time.Second)), now)
+	prefill.hear(id.decode, rest-byDecode, transfers, now)
+	decode.hear(id.prefill, rest-byPrefill, transfers, now)
+	pair.learn(rest-max(byPrefill, byDecode), transfers, now)
+	if rest < residual {
+		return max(0, rest), true
+	}
+	beyond = max(byPrefill, byDecode, pair.differs(now))
+	if several {
+		beyond = max(beyond, residual-all-slowDiffers)
+	}
+	return beyond, true
 }
 
 // Fault charges a pair with a transfer that failed: what crosses a link is not held
@@ -122,17 +151,32 @@ func (l *Links) Fault(prefill, decode string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id := pairID{prefill, decode}
-	pair := entry(l.pairs, id, now)
-	pair.log = min(pair.faded(now)+slowFault, 2*slowFault)
-	pair.samples = max(pair.samples, slowSamples)
-	pair.seen = now
+	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
+	pair.charge(now)
 	l.noteLocked(id, pair, now)
+	l.forgetTablesLocked()
+}
+
+// Acquit takes the charges since a time off the links of a server: its own failure has
+// been proved, and explains them.
+func (l *Links) Acquit(server string, since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, pair := range l.slow {
+		if (id.prefill == server || id.decode == server) && pair.acquit(since) {
+			l.noteLocked(id, pair, pair.seen)
+		}
+	}
+	l.forgetTablesLocked()
+}
+
+func (l *Links) forgetTablesLocked() {
 	clear(l.tables)
 	l.tables = l.tables[:0]
 }
 
 // noteLocked keeps a pair among those that count, or not.
-func (l *Links) noteLocked(id pairID, pair *slowness, now time.Time) {
+func (l *Links) noteLocked(id pairID, pair *pairSlowness, now time.Time) {
 	if pair.differs(now) > 0 {
 		l.slow[id] = pair
 		return
@@ -140,52 +184,19 @@ func (l *Links) noteLocked(id pairID, pair *slowness, now time.Time) {
 	delete(l.slow, id)
 }
 
-// learnServer believes good news three times as fast as bad: a slow server is slow to
-// all, one with a single slow pair, or that often shares an uplink, is not.
-func (s *slowness) learnServer(residual float64, now time.Time) {
-	gain := slowGain
-	if residual > s.faded(now) {
-		gain = serverGain
-	}
-	s.learn(residual, gain, now)
-}
+// stale reports whether there was no sample for so long that it may be forgotten.
+func (s *slowness) stale(now time.Time) bool { return now.Sub(s.seen) > slowStale }
 
-func (s *slowness) learn(residual, gain float64, now time.Time) {
-	s.log = s.faded(now)
-	s.log += gain * min(max(residual-s.log, -slowClip), slowClip)
-	s.samples++
-	s.seen = now
-}
-
-// faded is the logarithm at a time.
-func (s *slowness) faded(now time.Time) float64 {
-	if s.log == 0 {
-		return 0
-	}
-	return s.log * math.Exp2(-float64(now.Sub(s.seen))/float64(slowHalf))
-}
-
-// differs is the logarithm if it counts, 0 if not.
-func (s *slowness) differs(now time.Time) float64 {
-	if s == nil || s.samples < slowSamples {
-		return 0
-	}
-	if f := s.faded(now); f > slowDiffers {
-		return f
-	}
-	return 0
-}
-
-// entry returns what is kept under a key, and makes room where it is new: what had no
-// sample for long goes, all of it if need be. It is learned again.
-func entry[K comparable](kept map[K]*slowness, key K, now time.Time) *slowness {
-	s := kept[key]
-	if s != nil {
-		return s
+// entry returns what is kept under a key, and makes room where it is new: what is stale
+// goes, all of it if need be. It is learned again.
+func entry[K comparable, V any](kept map[K]*V, key K, now time.Time, stale func(*V, time.Time) bool) *V {
+	v := kept[key]
+	if v != nil {
+		return v
 	}
 	if len(kept) >= maxSlow {
 		for k, old := range kept {
-			if now.Sub(old.seen) > 5*slowHalf {
+			if stale(old, now) {
 				delete(kept, k)
 			}
 		}
@@ -193,7 +204,7 @@ func entry[K comparable](kept map[K]*slowness, key K, now time.Time) *slowness {
 	if len(kept) >= maxSlow {
 		clear(kept)
 	}
-	s = &slowness{seen: now}
-	kept[key] = s
-	return s
+	v = new(V)
+	kept[key] = v
+	return v
 }

@@ -115,7 +115,7 @@ func (l *Links) fillLocked(t *order.LinkTable, prefill, decode []Candidate, now 
 }
 
 // factors are how much slower than their class servers have been, by their number.
-func factors(kept map[string]*slowness, servers []Candidate, now time.Time) []float64 {
+func factors(kept map[string]*blame, servers []Candidate, now time.Time) []float64 {
 	out := make([]float64, len(servers))
 	for i := range servers {
 		out[i] = math.Exp(kept[servers[i].ID].differs(now))
@@ -164,8 +164,9 @@ func (f *filling) raise(p, d int, factor float64) float64 {
 	return f.table.SecondsPerByte[i]
 }
 
-// overdue lets each pair with an overdue transfer make one of its servers slow: the one
-// with overdue transfers to more others.
+// overdue makes each pair with an overdue transfer slow, and all pairs of one of its
+// servers where that has overdue transfers to several others: of two such servers the one
+// with more.
 func (f *filling) overdue(worst map[[2]int]float64) {
 	ofPrefill, ofDecode := make([]int, len(f.from)), make([]int, len(f.to))
 	for pair := range worst {
@@ -173,14 +174,18 @@ func (f *filling) overdue(worst map[[2]int]float64) {
 		ofDecode[pair[1]]++
 	}
 	for pair, factor := range worst {
-		if ofPrefill[pair[0]] >= ofDecode[pair[1]] {
+		byPrefill, byDecode := ofPrefill[pair[0]], ofDecode[pair[1]]
+		switch {
+		case byPrefill == 1 && byDecode == 1:
+			f.raise(pair[0], pair[1], factor)
+		case byPrefill >= byDecode:
 			for d := range f.to {
 				f.raise(pair[0], d, factor)
 			}
-			continue
-		}
-		for p := range f.from {
-			f.raise(p, pair[1], factor)
+		default:
+			for p := range f.from {
+				f.raise(p, pair[1], factor)
+			}
 		}
 	}
 }

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
-// A link that has become slow is noticed within 50 requests, and left to those that have
-// no other way. A few transfers do not tell it from one of its servers, which an idle
-// fleet then leaves alone until that belief fades.
+// A link that has become slow is noticed after four transfers, and left to those that have
+// no other way; its servers go on with others.
 func TestLinks_TrafficLeavesASickOne(t *testing.T) {
 	c := newCluster(t, shape{
 		prefill: 2, decode: 2,
@@ -38,10 +38,54 @@ func TestLinks_TrafficLeavesASickOne(t *testing.T) {
 		t.Fatal("the pair is not used even while all are well")
 	}
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultSlowLink, Factor: 200, Peer: c.prefill[0].State().EngineID})
-	before := over(50)
-	after := over(30)
-	t.Logf("%d of the first 50 requests went over the sick link, %d of the next 30", before, after)
-	if after > 2 {
-		t.Errorf("%d of 30 requests still go over the sick link", after)
+	sick := over(80)
+	t.Logf("%d of 80 requests went over the sick link", sick)
+	if sick > 6 {
+		t.Errorf("%d of 80 requests went over the sick link", sick)
+	}
+}
+
+// A decode server that fails all it is given looks at first like one with failing links.
+// Once a canary has proved that it is the server, its links are as they were, and it is
+// used again as soon as it is well.
+func TestLinks_AServerProvedSickTakesTheBlameOffItsLinks(t *testing.T) {
+	c := newCluster(t, shape{
+		prefill: 1, decode: 2,
+		engine: func(cfg *engine.Config) { cfg.TimeScale, cfg.LinkLatency = 1, 30*time.Millisecond },
+		config: func(cfg *config) {
+			for i := range cfg.links {
+				cfg.links[i].Latency = 30 * time.Millisecond
+			}
+			cfg.pools.Breaker.Ejection, cfg.pools.Breaker.MaxEjection = 100*time.Millisecond, 200*time.Millisecond
+			cfg.pools.SlowStart = 100 * time.Millisecond
+		},
+	})
+	sick := c.decode[0]
+	id := strings.TrimPrefix(sick.URL(), "http://")
+	prompt := 0
+	ask := func() (served string) {
+		prompt++
+		got := c.post("/v1/chat/completions", strings.Replace(chatBodyOf(2, `,"stream":true`), "Two riders", fmt.Sprint("Tale ", prompt), 1))
+		if got.status != 200 {
+			t.Fatalf("status %d: %s", got.status, got.body)
+		}
+		return got.header.Get("X-Tandem-Decode")
+	}
+	sick.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500})
+	ejected := func() bool {
+		return c.metric("tandem_breaker_state", `leg="decode"`, `server="`+id+`"`, `state="open"`) == 1
+	}
+	eventuallyIn(t, 20*time.Second, "it is ejected", func() bool { ask(); return ejected() })
+	sick.ClearFaults()
+	eventually(t, "a canary proves it", func() bool { return !ejected() })
+	eventuallyIn(t, 20*time.Second, "it is used again", func() bool { return ask() == id })
+	used := 0
+	for range 30 {
+		if ask() == id {
+			used++
+		}
+	}
+	if used < 5 {
+		t.Errorf("it served %d of 30 requests after it was proved well", used)
 	}
 }
