@@ -64,6 +64,13 @@ type breaker struct {
 	goodAt    time.Time // of the last good verdict
 	suspected bool
 	judgedAt  time.Time // of the last canary
+	provedAt  time.Time // of the last that passed
+	guilty    bool      // the last one failed
+
+	// convicted is told that a canary failed, or that one passed after such, and when one
+	// passed before them: what was charged to others since was this server's fault. It is
+	// set before the first canary; nil: nobody is told.
+	convicted func(since time.Time)
 
 	disproved atomic.Bool // the last canary got a wrong answer
 }
@@ -171,11 +178,12 @@ func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
 	b.mu.Lock()
 	b.suspected, b.judgedAt = false, now
 	b.mu.Unlock()
-	switch {
-	case errors.Is(verdict, errCanaryBusy):
+	if errors.Is(verdict, errCanaryBusy) {
 		b.busy(now)
 		return 0
-	case verdict != nil:
+	}
+	b.convict(verdict != nil, now)
+	if verdict != nil {
 		b.failed.Add(1)
 		b.eject(now)
 		return 0
@@ -190,6 +198,21 @@ func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
 	b.openUntil.Store(nil)
 	b.closedAt, b.row, b.cut = now, 0, 0
 	return now.Sub(b.openedAt)
+}
+
+// convict tells whose fault it was that transfers failed. It does so again when the server
+// is well again: legs that were under way may have failed since.
+func (b *breaker) convict(guilty bool, now time.Time) {
+	b.mu.Lock()
+	was, since := b.guilty, b.provedAt
+	b.guilty = guilty
+	if !guilty {
+		b.provedAt = now
+	}
+	b.mu.Unlock()
+	if (guilty || was) && b.convicted != nil {
+		b.convicted(since)
+	}
 }
 
 // busy takes the word of a server that has no place for a canary: that is no fault,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,5 +232,27 @@ func TestClaim_DrainingAndForeignRolesRefuse(t *testing.T) {
 	s.Drain = true
 	if _, err := s.Claim(Prefill, Work{}, true); !errors.Is(err, ErrRefused) {
 		t.Errorf("a draining server took a claim: %v", err)
+	}
+}
+
+// Who charged others with what was this server's fault is told since when, and once more
+// when it is well again.
+func TestBreaker_AFailedCanaryConvictsSinceTheLastThatPassed(t *testing.T) {
+	b := newBreaker(DefaultBreaker())
+	var told []time.Time
+	b.convicted = func(since time.Time) { told = append(told, since) }
+	at := func(second int) time.Time { return testNow.Add(time.Duration(second) * time.Second) }
+	b.judge(nil, at(1))
+	b.judge(errCanaryBusy, at(2))
+	if len(told) != 0 {
+		t.Fatalf("convicted of nothing: %v", told)
+	}
+	for second, verdict := range []error{3: errWrongAnswer, 4: errWrongAnswer, 5: nil, 6: nil, 7: errWrongAnswer} {
+		if second >= 3 {
+			b.judge(verdict, at(second))
+		}
+	}
+	if want := []time.Time{at(1), at(1), at(1), at(6)}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 }

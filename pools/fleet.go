@@ -72,6 +72,11 @@ func (c Config) Validate() error {
 // Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
 // swaps it.
 type Fleet struct {
+	// Convicted is told of a server that failed a canary: it was at fault since a time, and
+	// not what lies between it and others. It is set before the first Apply; nil: nobody
+	// is told.
+	Convicted func(server string, since time.Time)
+
 	cfg       Config
 	transport http.RoundTripper
 	log       *slog.Logger
@@ -134,6 +139,9 @@ func (f *Fleet) Apply(specs []Spec) error {
 		case !known:
 			fresh := newLive(f.cfg)
 			fresh.changed = &f.changed
+			for _, b := range fresh.breakers {
+				b.convicted = func(since time.Time) { f.convicted(spec.ID(), since) }
+			}
 			w = f.watch(spec, fresh)
 		case !reflect.DeepEqual(w.spec, spec):
 			w.stop()
@@ -155,6 +163,12 @@ func (f *Fleet) Apply(specs []Spec) error {
 	f.snapshot.Store(&next)
 	f.changed.note()
 	return nil
+}
+
+func (f *Fleet) convicted(server string, since time.Time) {
+	if f.Convicted != nil {
+		f.Convicted(server, since)
+	}
 }
 
 func (f *Fleet) watch(spec Spec, l *live) watcher {

@@ -178,6 +178,7 @@ func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Tracer:    n.tracing.Tracer("tandem"),
 		Log:       n.log,
 	}
+	n.fleet.Convicted = n.orchestrator.Links.Acquit
 	if cfg.binding != pd.Late {
 		return nil
 	}
