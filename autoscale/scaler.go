@@ -143,6 +143,9 @@ func (s *Scaler) Hurry() {
 // Knows reports whether a model has servers, or had some and may have them again.
 func (s *Scaler) Knows(model string) bool { return s.current.Load().Models[model] != nil }
 
+// KnowsAny reports whether it knows some model.
+func (s *Scaler) KnowsAny() bool { return len(s.current.Load().Models) > 0 }
+
 // step decides, or takes over what another replica decided. Without the others'
 // demand nothing is decided: less demand is what it would look like. One that is in a
 // hurry decides whoever's turn it is.

@@ -69,6 +69,9 @@ func (p *Planner) Validate() error {
 	return nil
 }
 
+// ToZero reports whether both roles may go to zero.
+func (p *Planner) ToZero() bool { return p.Prefill.Min == 0 && p.Decode.Min == 0 }
+
 // Reason says in one word what decided about a role. It is a label of metrics.
 type Reason string
 
@@ -157,9 +160,9 @@ func (p *Planner) hold(m Memory) Plan {
 	return Plan{Want{m.Prefill.Servers, Stale}, Want{m.Decode.Servers, Stale}, m.Known}
 }
 
-// idle reports whether both roles may go to zero.
+// idle reports whether it is time for both roles to go to zero.
 func (p *Planner) idle(s *Signals) bool {
-	if p.Prefill.Min > 0 || p.Decode.Min > 0 || s.Held > 0 || s.PrefillBacklog > 0 || s.DecodeBacklog > 0 || s.KV.Last(Bin).Mean() > 0 {
+	if !p.ToZero() || s.Held > 0 || s.PrefillBacklog > 0 || s.DecodeBacklog > 0 || s.KV.Last(Bin).Mean() > 0 {
 		return false
 	}
 	return s.Prompt.Covers() >= p.IdleAfter && s.Prompt.Last(p.IdleAfter).Mean() == 0

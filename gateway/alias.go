@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -102,13 +103,16 @@ func (s *Server) alias(name string) (Alias, bool) {
 }
 
 // unalias makes the request one for a model behind the alias that it names, if it does.
-// It reports false if nobody serves any of them.
+// It reports false if nobody serves any of them, or will.
 func (s *Server) unalias(req *pd.Request) bool {
 	a, is := s.alias(req.Model)
 	if !is {
 		return true
 	}
 	targets := a.served(s.fleet)
+	if len(targets) == 0 { // then one whose servers are started for the request
+		targets = slices.DeleteFunc(slices.Clone(a.Targets), func(t Target) bool { return !s.pd.Hold.Covers(t.Model) })
+	}
 	if len(targets) == 0 {
 		return false
 	}

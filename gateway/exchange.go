@@ -61,7 +61,7 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 	}
 	x.stop = watchClient(x.conn, x.cancel)
 	x.arrive(req)
-	answer, err := x.run(req)
+	answer, err := s.pd.Run(x.ctx, req)
 	if err == nil {
 		x.watched.Answered(req.PromptTokens, answer.Computed)
 	}
@@ -153,8 +153,8 @@ func takeBody(c *fiber.Ctx) []byte {
 	return body
 }
 
-// knownModel refuses models that nobody serves, and answers that no server of
-// the model could hold.
+// knownModel refuses models that nobody serves or will serve, and answers that no
+// server of the model could hold.
 func (x *exchange) knownModel(req *pd.Request) error {
 	allowed := x.key.May(req.Model) // of an alias: that name, whatever is behind it
 	served := x.server.unalias(req)
@@ -166,11 +166,11 @@ func (x *exchange) knownModel(req *pd.Request) error {
 		}
 		return nil
 	}
+	if allowed && served && x.server.pd.Hold.Covers(req.Model) {
+		x.model = req.Model
+		return nil
+	}
 	if len(x.server.fleet.Models()) == 0 {
-		if allowed && x.server.cfg.Holding.For > 0 && x.server.awaited.Model(req.Model) {
-			x.model = req.Model
-			return nil
-		}
 		return &pd.NoServerError{Role: pools.Decode}
 	}
 	return errUnknownModel

@@ -28,7 +28,6 @@ type Config struct {
 	ExposePair   bool          // tell clients which servers answered
 	Aliases      []Alias
 	TenantLabels int // tenants that metrics name; others are one
-	Holding      Holding
 }
 
 // DefaultConfig leaves room for long prompts and images.
@@ -40,7 +39,6 @@ func DefaultConfig() Config {
 		ConnIdle:     120 * time.Second,
 		WriteTimeout: 30 * time.Second,
 		TenantLabels: 100,
-		Holding:      Holding{Most: 1024},
 	}
 }
 
@@ -51,9 +49,6 @@ func (c Config) Validate() error {
 	}
 	if c.ReadTimeout <= 0 || c.ConnIdle <= 0 || c.WriteTimeout <= 0 {
 		return errors.New("read-timeout, conn-idle and write-timeout must be positive")
-	}
-	if c.Holding.For < 0 || c.Holding.Most < 0 {
-		return errors.New("hold and max-held-requests must not be negative")
 	}
 	if c.TenantLabels < 0 {
 		return errors.New("tenant-labels must not be negative")
@@ -74,8 +69,6 @@ type Server struct {
 	app     *fiber.App
 
 	watch    Watch
-	awaited  Awaited
-	held     held
 	requests rate // answered
 	errors   rate // of them, failed by our fault or an engine's
 
@@ -87,7 +80,6 @@ type Server struct {
 func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, door: d, metrics: metrics, tracer: o.Tracer, log: o.Log, watch: func(Arrival) Watched { return unwatched{} },
-		awaited: Awaited{Model: func(string) bool { return false }, Begin: func() {}},
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.app = fiber.New(fiber.Config{
@@ -145,9 +137,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// health is for load balancers: 200 while a request could be served.
+// health is for load balancers: 200 while a request could be served, or held.
 func (s *Server) health(c *fiber.Ctx) error {
-	if ready, _ := s.fleet.Ready(); !ready || s.draining.Load() {
+	if ready, _ := s.pd.Ready(); !ready || s.draining.Load() {
 		c.Status(fiber.StatusServiceUnavailable)
 	}
 	return nil

@@ -73,6 +73,7 @@ type Orchestrator struct {
 	Locality  *Locality // nil: nothing is known of who holds what
 	Transport http.RoundTripper
 	Queue     *Queue
+	Hold      *Hold    // nil: a role without a server is an error at once
 	Late      *Decider // nil: requests are bound as they arrive
 	Budget    *Budget
 	Decisions *Decisions
@@ -106,14 +107,31 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 		return nil, err
 	}
 	o.Budget.Request(arrived)
-	j := o.journey(req, arrived)
+	streaming := false
+	defer func() { // also after a panic
+		if !streaming {
+			leave()
+		}
+	}()
+	answer, err := o.hold(ctx, req, arrived, queued)
+	if err != nil || answer.leg == nil {
+		return answer, err
+	}
+	streaming = true
+	answer.Stream.onClose = leave
+	return answer, nil
+}
+
+// run takes a request that has its place to its answer. Its servers are given back
+// unless that is a stream.
+func (o *Orchestrator) run(ctx context.Context, req *Request, placed time.Time, queued time.Duration) (*Answer, error) {
+	j := o.journey(req, placed)
 	j.queued = queued
 	o.locate(ctx, j)
 	streaming := false
 	defer func() { // also after a panic
 		if !streaming {
 			j.release()
-			leave()
 		}
 	}()
 	answer, err := o.serve(ctx, j)
@@ -125,7 +143,7 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 		return answer, err
 	}
 	streaming = true
-	answer.Stream = &Stream{leg: answer.leg, onClose: leave}
+	answer.Stream = &Stream{leg: answer.leg}
 	if j.story != nil {
 		answer.Stream.resume = func(broken *BrokenStreamError) (*legStream, error) { return o.resume(ctx, j, broken) }
 	}

@@ -24,7 +24,6 @@ type Config struct {
 	Adapters      AdapterConfig
 	Sleep         SleepConfig
 	Breaker       BreakerConfig
-	MayBeEmpty    bool  // a fleet without servers is ready: it may be scaled to zero
 	Prefill       Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          Curve // likewise, by StepFeatures
 }
@@ -252,9 +251,6 @@ func ValidateSpecs(specs []Spec) error {
 // that answers, and names the role that has none.
 func (f *Fleet) Ready() (bool, string) {
 	servers := f.Servers()
-	if len(servers) == 0 && f.cfg.MayBeEmpty {
-		return true, "" // requests are held until there is one
-	}
 	if len(servers) == 0 {
 		return false, "no servers are configured"
 	}

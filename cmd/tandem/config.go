@@ -30,6 +30,7 @@ type config struct {
 	pools   pools.Config
 	pd      pd.Config
 	queue   pd.QueueConfig
+	hold    pd.HoldConfig
 	binding pd.Binding
 	decider deciderConfig
 	cost    pd.CostModel
@@ -68,6 +69,7 @@ func defaultConfig() config {
 		pools:        pools.Default(),
 		pd:           pd.DefaultConfig(),
 		queue:        pd.DefaultQueue(),
+		hold:         pd.DefaultHold(),
 		binding:      pd.Late,
 		decider:      deciderConfig{patience: council.DefaultPatience},
 		cost:         pd.DefaultCost(),
@@ -98,8 +100,6 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.gateway.MaxBody, "max-body", c.gateway.MaxBody, "largest request body, `bytes`")
 	fs.IntVar(&c.gateway.MaxHeader, "max-header", c.gateway.MaxHeader, "largest request header block, `bytes`")
 	fs.DurationVar(&c.gateway.ReadTimeout, "read-timeout", c.gateway.ReadTimeout, "time for a whole request to arrive")
-	fs.DurationVar(&c.gateway.Holding.For, "hold", c.gateway.Holding.For, "time for which requests are held while a role has no server, such as after scaling to zero; 0 refuses them")
-	fs.IntVar(&c.gateway.Holding.Most, "max-held-requests", c.gateway.Holding.Most, "requests held at once for want of a server")
 	fs.DurationVar(&c.gateway.ConnIdle, "conn-idle", c.gateway.ConnIdle, "time that a client's connection may idle between requests")
 	fs.DurationVar(&c.gateway.WriteTimeout, "write-timeout", c.gateway.WriteTimeout, "time for the client to take one piece of an answer")
 
@@ -110,6 +110,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`; memory is up to three times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
+	fs.DurationVar(&c.hold.For, "hold", c.hold.For, "time for which requests are held while a role has no server; 0: three cold starts where both roles may go to zero, elsewhere they are refused")
+	fs.IntVar(&c.hold.Most, "max-held-requests", c.hold.Most, "requests held at once for want of a server")
 	fs.StringVar((*string)(&c.cost.Rule), "policy", string(c.cost.Rule), "how a pair is chosen: `joint`, or to compare with: prefill-first, least-load, random; these need --binding arrival")
 	fs.BoolVar(&c.pd.EnginePriority, "engine-priority", c.pd.EnginePriority, "send engines the order of service in the priority field; they must schedule by priority, or they refuse it")
 	fs.StringVar((*string)(&c.binding), "binding", string(c.binding), "when requests get their servers: `arrival`, or late: when the prefill server that is best for them is about to be free")
@@ -212,7 +214,7 @@ func (c *config) validate() error {
 	if err := c.readModels(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.hold.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
 		return err
 	}
 	if c.cost.Rule != pd.Joint && c.binding != pd.OnArrival {

@@ -48,7 +48,9 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 	if err := cfg.validate(); err != nil {
 		return config{}, err
 	}
-	cfg.pools.MayBeEmpty = cfg.gateway.Holding.For > 0
+	if cfg.hold.For == 0 && cfg.scaling.Planner.ToZero() {
+		cfg.hold.For = 3 * cfg.scaling.ColdStart
+	}
 	return cfg, cfg.believe()
 }
 

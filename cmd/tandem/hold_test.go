@@ -1,91 +1,192 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
-// Servers are scaled to zero. A request is held, KEDA is told at once that both roles
-// must have a server, and when they are there it is answered.
-func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-		cfg.gateway.Holding.For, cfg.pools.MayBeEmpty = time.Minute, true
+// toZero is a cluster whose servers may go to zero, and have gone: what the gateway
+// has decided about its models is older.
+func toZero(t *testing.T, change func(*config)) (c *cluster, servers []pools.Spec) {
+	t.Helper()
+	c = newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.hold.For = time.Minute
 		cfg.scaling.Planner.Prefill.Min, cfg.scaling.Planner.Decode.Min = 0, 0
 		cfg.scaling.Every = 200 * time.Millisecond
+		if change != nil {
+			change(cfg)
+		}
 	}})
 	eventuallyIn(t, 30*time.Second, "the gateway has decided about the model", func() bool {
 		_, err := c.node.board.Read(keda.Pool{Model: testModel, Role: "prefill"}, time.Now())
 		return err == nil // a bin of demand is over
 	})
-	specs := c.node.cfg.specs()
-	if err := c.node.sources.Set("configuration", nil); err != nil {
-		t.Fatal(err)
+	servers = c.node.cfg.specs()
+	c.sets(nil)
+	return c, servers
+}
+
+// sets makes servers the fleet.
+func (c *cluster) sets(servers []pools.Spec) {
+	c.t.Helper()
+	if err := c.node.sources.Set("configuration", servers); err != nil {
+		c.t.Fatal(err)
 	}
-	if ready, why := c.node.fleet.Ready(); !ready {
-		t.Errorf("not ready at zero, so no request would come: %s", why)
+}
+
+const heldBody = `{"model":"` + testModel + `","prompt":"of the sea","max_tokens":4%s}`
+
+// later sends a request that will be held.
+func (c *cluster) later(body string, headers ...string) <-chan answer {
+	c.t.Helper()
+	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.base+"/v1/completions", strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	type answer struct {
-		code int
-		body string
-		err  error
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
 	}
 	done := make(chan answer, 1)
 	go func() {
-		got, err := c.client.Post(c.base+"/v1/completions", "application/json",
-			strings.NewReader(fmt.Sprintf(`{"model":%q,"prompt":"of the sea","max_tokens":4}`, testModel)))
+		resp, err := c.client.Do(req)
 		if err != nil {
 			done <- answer{err: err}
 			return
 		}
-		defer got.Body.Close()
-		body, err := io.ReadAll(got.Body)
-		done <- answer{got.StatusCode, string(body), err}
+		done <- readResponse(resp)
 	}()
+	return done
+}
+
+// Servers are scaled to zero. Requests are held, KEDA is told at once that both roles
+// must have a server, and when they are there the requests are answered. A server that
+// starts does not make the gateway unready.
+func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
+	const patience = 300 * time.Millisecond
+	c, servers := toZero(t, func(cfg *config) { cfg.queue.MaxWait = patience })
+	ready := func(when string) {
+		if got := c.get("/readyz"); got.status != http.StatusOK {
+			t.Errorf("not ready %s, so no request would come: %s", when, got.body)
+		}
+	}
+	ready("at zero")
+	sent := time.Now()
+	whole, streamed := c.later(fmt.Sprintf(heldBody, "")), c.later(fmt.Sprintf(heldBody, `,"stream":true`))
 	for _, role := range []string{"prefill", "decode"} {
-		eventuallyIn(t, 30*time.Second, role+" is wanted for a held request", func() bool {
+		eventuallyIn(t, 30*time.Second, role+" is wanted for held requests", func() bool {
 			r, err := c.node.board.Read(keda.Pool{Model: testModel, Role: role}, time.Now())
-			return err == nil && r.Replicas >= 1 && r.Held == 1
+			return err == nil && r.Replicas == 1 && r.Held == 2
 		})
 	}
+	starting := []pools.Spec{servers[0], servers[1]}
+	starting[1].URL = "http://127.0.0.1:9" // nobody listens there yet
+	c.sets(starting)
+	eventuallyIn(t, 10*time.Second, "one of two servers is up, for longer than a request may wait in the queue", func() bool {
+		up := 0
+		for _, s := range c.node.fleet.Servers() {
+			if s.Health().Up {
+				up++
+			}
+		}
+		return up == 1 && time.Since(sent) > patience
+	})
+	ready("while servers start")
 	select {
-	case a := <-done:
+	case a := <-whole:
+		t.Fatalf("not held: %+v", a)
+	case a := <-streamed:
 		t.Fatalf("not held: %+v", a)
 	default:
 	}
-	if err := c.node.sources.Set("configuration", specs); err != nil {
-		t.Fatal(err)
-	}
-	if a := <-done; a.err != nil || a.code != http.StatusOK {
-		t.Errorf("%+v", a)
+	c.sets(servers)
+	for _, got := range []<-chan answer{whole, streamed} {
+		if a := <-got; a.err != nil || a.status != http.StatusOK {
+			t.Errorf("%+v", a)
+		}
 	}
 }
 
-// What nobody has ever served is not held, and neither is more than there is room for.
-func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-		cfg.gateway.Holding.For, cfg.gateway.Holding.Most = time.Minute, 0
-		cfg.scaling.Every = 100 * time.Millisecond
-	}})
-	eventuallyIn(t, 30*time.Second, "the gateway knows the model", func() bool { return c.node.planner.Knows(testModel) })
-	if err := c.node.sources.Set("configuration", nil); err != nil {
+// One model's servers are gone, those of another are not.
+func TestHold_BesideAModelThatIsServed(t *testing.T) {
+	c, servers := toZero(t, nil)
+	other := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.Model = "another" })
+	both := pools.Spec{URL: other.State().URL, Role: pools.Both, Connector: servers[0].Connector}
+	c.sets([]pools.Spec{both})
+	eventuallyIn(t, 10*time.Second, "the other model is served", func() bool { return c.askFor("another").status == http.StatusOK })
+	held := c.later(fmt.Sprintf(heldBody, ""))
+	eventuallyIn(t, 10*time.Second, "a request is held", func() bool { return c.metric("tandem_waiting_requests") == 1 })
+	c.sets(append(servers, both))
+	if a := <-held; a.status != http.StatusOK {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// A request is held no longer than its deadline, and not for a client that has left.
+func TestHold_EndsWithTheDeadlineAndTheClient(t *testing.T) {
+	c, _ := toZero(t, nil)
+	if a := <-c.later(fmt.Sprintf(heldBody, ""), "X-Tandem-Deadline-Ms", "100"); a.status != http.StatusServiceUnavailable || gjson.Get(a.body, "error.code").String() != "deadline_unreachable" {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	conn := c.dialRequest(chatBody(""))
+	eventuallyIn(t, 10*time.Second, "a request is held", func() bool { return c.metric("tandem_waiting_requests") == 1 })
+	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, model := range []string{testModel, "never-heard-of"} {
-		got, err := c.client.Post(c.base+"/v1/completions", "application/json",
-			strings.NewReader(fmt.Sprintf(`{"model":%q,"prompt":"of the sea","max_tokens":4}`, model)))
-		if err != nil {
-			t.Fatal(err)
+	eventuallyIn(t, 10*time.Second, "none is", func() bool { return c.metric("tandem_waiting_requests") == 0 })
+}
+
+// What nobody has ever served is not held, nor more than there is room for, in number
+// and in bytes: those that are held count in the queue's bounds.
+func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
+	c, _ := toZero(t, func(cfg *config) {
+		cfg.hold.Most, cfg.queue.MaxBytes = 2, 8192
+	})
+	refused := func(why, body string) {
+		t.Helper()
+		got := c.post("/v1/completions", body)
+		if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s", why, got.status, got.body)
 		}
-		_, _ = io.Copy(io.Discard, got.Body)
-		_ = got.Body.Close()
-		if got.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("%s: %d", model, got.StatusCode)
+	}
+	refused("never heard of", `{"model":"never-heard-of","prompt":"of the sea","max_tokens":4}`)
+	first := c.dialRequest(chatBody(fmt.Sprintf(`,"user":%q`, strings.Repeat("x", 3000))))
+	eventuallyIn(t, 10*time.Second, "one is held", func() bool { return c.metric("tandem_waiting_requests") == 1 })
+	refused("too many bytes", fmt.Sprintf(heldBody, fmt.Sprintf(`,"user":%q`, strings.Repeat("x", 4000))))
+	second := c.dialRequest(chatBody(""))
+	eventuallyIn(t, 10*time.Second, "two are held", func() bool { return c.metric("tandem_waiting_requests") == 2 })
+	refused("one too many", fmt.Sprintf(heldBody, ""))
+	if err := errors.Join(first.Close(), second.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Where both roles may go to zero, holding is the default: nobody else would answer the
+// request that brings the servers back.
+func TestHold_IsTheDefaultWhereServersMayGoToZero(t *testing.T) {
+	const servers = "prefill: http://a:1\ndecode: http://b:1\ncold-start: 100s\n"
+	const zero = servers + "scale-prefill-min: 0\nscale-decode-min: 0\n"
+	for _, c := range []struct {
+		file string
+		want time.Duration
+	}{
+		{servers, 0},
+		{zero, 5 * time.Minute},
+		{zero + "hold: 7s\n", 7 * time.Second},
+	} {
+		cfg, err := load(t, c.file)
+		if err != nil || cfg.hold != (pd.HoldConfig{For: c.want, Most: 1024}) {
+			t.Errorf("%s: %+v, %v", c.file, cfg.hold, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -49,7 +50,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	}
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
 	n.planner.Publish = n.tellKEDA
-	n.server.Awaits(gateway.Awaited{Model: n.planner.Knows, Begin: n.planner.Hurry})
+	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Knows: n.planner.Knows, Any: n.planner.KnowsAny, Begin: n.planner.Hurry}
 	reg.MustRegister(n.planner)
 }
 

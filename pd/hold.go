@@ -1,0 +1,150 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// HoldConfig bounds the wait for servers that are started for requests.
+type HoldConfig struct {
+	For  time.Duration // longest time that a request is held; 0: it is refused at once
+	Most int           // requests held at once
+}
+
+// DefaultHold holds nothing.
+func DefaultHold() HoldConfig { return HoldConfig{Most: 1024} }
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c HoldConfig) Validate() error {
+	if c.For < 0 || c.Most < 0 {
+		return errors.New("hold and max-held-requests must not be negative")
+	}
+	return nil
+}
+
+// Hold keeps requests whose model has no server in a role: those that were scaled to
+// zero are started for them. They keep their places past the queue, and so count in its
+// bounds, but their time here is no part of what they may wait there. A nil Hold keeps
+// none. Its fields are set once, before the first request.
+type Hold struct {
+	Config HoldConfig
+	Knows  func(model string) bool // it had servers, and may have some again
+	Any    func() bool             // Knows says yes to some model
+	Begin  func()                  // a model's first request is held: somebody should start servers
+
+	mu   sync.Mutex     // guards held
+	held map[string]int // by base model
+}
+
+// Covers reports whether a request for a base model would be held rather than refused.
+func (h *Hold) Covers(base string) bool { return h != nil && h.Config.For > 0 && h.Knows(base) }
+
+// open reports whether requests of some model would be.
+func (h *Hold) open() bool { return h != nil && h.Config.For > 0 && h.Any() }
+
+// enter takes a place, false if there is none; leave gives it back.
+func (h *Hold) enter(base string) (leave func(), ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := 0
+	for _, n := range h.held {
+		all += n
+	}
+	if all >= h.Config.Most {
+		return nil, false
+	}
+	if h.held == nil {
+		h.held = make(map[string]int)
+	}
+	if h.held[base]++; h.held[base] == 1 {
+		h.Begin()
+	}
+	return func() { h.leave(base) }, true
+}
+
+func (h *Hold) leave(base string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held[base]--; h.held[base] == 0 {
+		delete(h.held, base)
+	}
+}
+
+// holdStep is the time between two looks at the fleet.
+const holdStep = 50 * time.Millisecond
+
+// hold runs a request that has its place. While a role has no server it is held: until
+// each has one that is up, its time is over (*NoServerError, ErrDeadline), or the context
+// ends. Then it counts as one that has just come.
+func (o *Orchestrator) hold(ctx context.Context, req *Request, arrived time.Time, queued time.Duration) (*Answer, error) {
+	answer, err := o.run(ctx, req, arrived, queued)
+	var none *NoServerError
+	base := o.baseOf(req.Model)
+	if !errors.As(err, &none) || !o.Hold.Covers(base) {
+		return answer, err
+	}
+	leave, ok := o.Hold.enter(base)
+	if !ok {
+		return nil, err
+	}
+	defer leave()
+	until, late := time.Now().Add(o.Hold.Config.For), err
+	if !req.Deadline.IsZero() && req.Deadline.Before(until) {
+		until, late = req.Deadline, ErrDeadline
+	}
+	patience, cancel := context.WithDeadlineCause(ctx, until, late)
+	defer cancel()
+	for errors.As(err, &none) {
+		if err := o.awaitServers(patience, req.Model); err != nil {
+			return nil, err
+		}
+		answer, err = o.run(ctx, req, time.Now(), queued)
+	}
+	return answer, err
+}
+
+// awaitServers returns nil once each role has a server for the model, else why the
+// context ended.
+func (o *Orchestrator) awaitServers(ctx context.Context, model string) error {
+	defer o.Queue.hold(model)()
+	look := time.NewTicker(holdStep)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-look.C:
+		}
+		if o.serves(model) {
+			return nil
+		}
+	}
+}
+
+// serves reports whether each role has a server for a model that is up. Where no
+// prefill server is known at all, decode servers are enough.
+func (o *Orchestrator) serves(model string) bool {
+	now := time.Now()
+	var known, up [2]bool
+	for _, server := range o.Fleet.Servers() {
+		h, serves := server.Health(), server.Serves(model, now)
+		for i, leg := range []pools.Role{pools.Prefill, pools.Decode} {
+			if server.Role.Serves(leg) {
+				known[i] = known[i] || serves || len(h.Models) == 0 // it starts, and may
+				up[i] = up[i] || serves && h.Up && !server.Drains()
+			}
+		}
+	}
+	return up[1] && (up[0] || !known[0])
+}
+
+// Ready reports whether requests are of use here: every role has a server that answers,
+// or they are held until it has. Else it names the role that has none.
+func (o *Orchestrator) Ready() (bool, string) {
+	ready, why := o.Fleet.Ready()
+	return ready || o.Hold.open(), why
+}
