@@ -113,22 +113,48 @@ func (d *Deployment) run(pod cluster.Pod) (cluster.Running, error) {
 	default:
 		return nil, fmt.Errorf("unknown container %s", c.Name)
 	}
-	var err error
-	r.process, err = process.Launch(nil, pod.Metadata.Name, bin, args...)
-	return r, err
+	r.launch = func() (*process.Process, error) { return process.Launch(nil, pod.Metadata.Name, bin, args...) }
+	if c.Name == "vllm" {
+		r.loaded = time.Now().Add(loading)
+		return r, nil
+	}
+	return r, r.start()
 }
 
-// podProcess is a process in the place of a pod.
+// loading is how long an engine takes to load its model. Until then it is not there.
+const loading = 2 * time.Second
+
+// podProcess is a process in the place of a pod. One goroutine uses it at a time.
 type podProcess struct {
-	process *process.Process
+	launch  func() (*process.Process, error)
+	process *process.Process // nil while it loads
+	loaded  time.Time
 	ready   func() error
 	preStop []string
 	ip      string
 }
 
-func (p *podProcess) Ready() error { return p.ready() }
+func (p *podProcess) start() (err error) {
+	p.process, err = p.launch()
+	return err
+}
+
+func (p *podProcess) Ready() error {
+	if time.Now().Before(p.loaded) {
+		return errors.New("it loads its model")
+	}
+	if p.process == nil {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	return p.ready()
+}
 
 func (p *podProcess) Stop() error {
+	if p.process == nil {
+		return nil
+	}
 	var err error
 	if len(p.preStop) > 0 {
 		var args []string
