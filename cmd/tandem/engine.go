@@ -81,6 +81,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.Float64Var(&cfg.TimeScale, "time-scale", cfg.TimeScale, "factor on all simulated time: 1 real, 0.01 a hundred times faster, 0 no waiting")
 	f.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "tokens in a KV block")
 	f.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "KV blocks of each rank")
+	f.StringVar(&cfg.KVType, "kv-cache-dtype", cfg.KVType, "type of the KV's numbers that it tells")
 	f.IntVar(&cfg.MaxModelLen, "max-model-len", cfg.MaxModelLen, "longest prompt plus answer, in tokens")
 	f.IntVar(&cfg.MaxSeqs, "max-num-seqs", cfg.MaxSeqs, "sequences in one batch")
 	f.IntVar(&cfg.MaxBatchedTokens, "max-num-batched-tokens", cfg.MaxBatchedTokens, "tokens computed in one step")
@@ -105,6 +106,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.DurationVar(&cfg.MeetTimeout, "meet-timeout", cfg.MeetTimeout, "how long a leg waits for the other one where both run at once, in real time")
 	f.BoolVar(&cfg.DecodeReuse, "decode-reuse", cfg.DecodeReuse, "SGLang's decode reuses the prefixes that it holds")
 
+	f.StringVar(&cfg.Exposition, "metrics", cfg.Exposition, "whose names the metrics have: "+strings.Join(engine.Expositions(), ", ")+" (default: those of the connector's engine)")
+	f.StringVar(&cfg.ORCA, "orca", cfg.ORCA, "address where load reports are streamed by gRPC (OpenRcaService)")
 	f.BoolVar(&cfg.CachedTokensInUsage, "cached-tokens", cfg.CachedTokensInUsage, "report cached_tokens in usage")
 	f.BoolVar(&cfg.Embeddings, "embeddings", cfg.Embeddings, "serve /v1/embeddings")
 	f.BoolVar(&cfg.ForcedToolPrefillFails, "forced-tool-prefill-fails", cfg.ForcedToolPrefillFails, "answer 500 to a one-token prefill with a forced tool_choice (vLLM issue 38911)")

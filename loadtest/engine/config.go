@@ -66,6 +66,8 @@ type Config struct {
 	BlockSize   int
 	Blocks      int
 	MaxModelLen int
+	// KVType is that of the KV's numbers, as it is set (--kv-cache-dtype).
+	KVType string
 	// MaxSeqs and MaxBatchedTokens bound one step of the scheduler.
 	MaxSeqs          int
 	MaxBatchedTokens int
@@ -115,6 +117,11 @@ type Config struct {
 	// so only when switched on.
 	DecodeReuse bool
 
+	// Exposition is whose names the metrics have; empty: those of the connector's engine.
+	Exposition string
+	// ORCA is the address where load reports are streamed (gRPC). Empty: nowhere.
+	ORCA string
+
 	// CachedTokensInUsage reports usage.prompt_tokens_details.cached_tokens.
 	CachedTokensInUsage bool
 	// Embeddings serves /v1/embeddings.
@@ -141,6 +148,7 @@ func Default() Config {
 		BlockSize:           16,
 		Blocks:              16384,
 		MaxModelLen:         131072,
+		KVType:              "auto",
 		MaxSeqs:             256,
 		MaxBatchedTokens:    8192,
 		MeanOutputTokens:    120,
@@ -168,6 +176,7 @@ func (c Config) Validate() error {
 	check(c.Role == RolePrefill || c.Role == RoleDecode || c.Role == RoleBoth, "role %q is none of prefill, decode, both", c.Role)
 	check(c.LoadFailure == LoadFailureRecompute || c.LoadFailure == LoadFailureFail, "load failure policy %q is neither recompute nor fail", c.LoadFailure)
 	check(slices.Contains(Connectors(), c.Connector), "connector %q is none of %v", c.Connector, Connectors())
+	check(slices.Contains(Expositions(), c.exposition()), "metrics %q are none of %v", c.Exposition, Expositions())
 	check(c.MeetTimeout > 0, "meet timeout is %v", c.MeetTimeout)
 	check(c.Model != "", "model has no name")
 	check(c.TimeScale >= 0, "time scale %v is negative", c.TimeScale)

@@ -39,7 +39,8 @@ type Engine struct {
 	cfg      Config
 	language *language
 	ranks    []*rank
-	registry *prometheus.Registry
+	registry *prometheus.Registry // of vLLM's metrics
+	others   *prometheus.Registry // of another engine's, where it is not vLLM
 	adapters *adapters
 	faults   faults
 	recorder *recorder
@@ -50,6 +51,7 @@ type Engine struct {
 	api     *door
 	doors   []*door // of the ranks by their number, where each has its own; the first is api
 	control *door   // nil: none
+	reports *reports
 	side    *door
 
 	life    context.Context // ends when the engine closes
@@ -70,6 +72,7 @@ func Start(ctx context.Context, cfg Config) (*Engine, error) {
 		cfg:      cfg,
 		language: newLanguage(cfg.Model+cfg.Weights, cfg.MeanOutputTokens),
 		registry: prometheus.NewRegistry(),
+		others:   prometheus.NewRegistry(),
 		adapters: newAdapters(cfg.Adapters),
 		recorder: newRecorder(),
 		started:  time.Now(),
@@ -107,6 +110,7 @@ func (e *Engine) open() (err error) {
 		r.incoming, r.outgoing, r.uplink, r.side = incoming, outgoing, uplink, side
 		r.faults = &e.faults
 		r.meters = newRankMeters(e.registry, r)
+		expose(e.others, e.cfg.exposition(), r)
 		if r.events, err = newPublisher(&e.cfg, i); err != nil {
 			return err
 		}
@@ -131,6 +135,9 @@ func (e *Engine) open() (err error) {
 	}
 	for _, r := range e.ranks {
 		e.loops.Go(func() { r.run(e.life) })
+	}
+	if err := e.openReports(); err != nil {
+		return err
 	}
 	if e.cfg.Control != "" {
 		e.control = newDoor(e.cfg.Control, e.counted(e.controlHandler()))
@@ -266,6 +273,7 @@ func (e *Engine) clearFaults() error {
 func (e *Engine) Close() error {
 	e.closing.Do(func() {
 		e.end()
+		e.reports.close()
 		e.loops.Wait()
 		var errs []error
 		for _, d := range append([]*door{e.control, e.side}, e.doors...) {

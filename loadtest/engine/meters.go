@@ -65,7 +65,7 @@ func newRankMeters(registry *prometheus.Registry, r *rank) *rankMeters {
 	config := promauto.With(prometheus.WrapRegistererWith(prometheus.Labels{"engine": labels["engine"]}, registry))
 	config.NewGauge(prometheus.GaugeOpts{
 		Name: "vllm:cache_config_info", Help: "The KV cache's configuration, as labels.",
-		ConstLabels: prometheus.Labels{"block_size": fmt.Sprint(r.cfg.BlockSize), "num_gpu_blocks": fmt.Sprint(r.cfg.Blocks)},
+		ConstLabels: prometheus.Labels{"block_size": fmt.Sprint(r.cfg.BlockSize), "num_gpu_blocks": fmt.Sprint(r.cfg.Blocks), "cache_dtype": r.cfg.KVType},
 	}).Set(1)
 	return &rankMeters{
 		prefixQueries:       counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
@@ -174,6 +174,9 @@ func (c *adapterCollector) Collect(out chan<- prometheus.Metric) {
 type rankLoad struct {
 	running, waiting, loading int
 	kvShare                   float64 // 0..1
+	blocks, usedBlocks        int     // of the KV cache
+	blockSize                 int     // tokens
+	waitingTokens             int     // of the prompts that wait
 	asleep                    bool
 	adaptersUsed              bool // since the start
 	runningAdapters           []string
@@ -183,8 +186,13 @@ type rankLoad struct {
 func (r *rank) load() rankLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	prompts := 0
+	for _, s := range r.waiting {
+		prompts += s.prompt
+	}
 	return rankLoad{
-		running: len(r.running), waiting: len(r.waiting), loading: len(r.loading),
+		running: len(r.running), waiting: len(r.waiting), loading: len(r.loading), waitingTokens: prompts,
+		blocks: r.cache.total(), usedBlocks: r.cache.used(), blockSize: r.cfg.BlockSize,
 		kvShare: r.cache.share(), asleep: r.asleep, adaptersUsed: r.adaptersUsed,
 		runningAdapters: adaptersOf(r.running), waitingAdapters: adaptersOf(r.waiting),
 	}

@@ -187,7 +187,9 @@ func TestMeeting_DecodeNamesPrefillsRank(t *testing.T) {
 
 func TestMeeting_DecodeReusesPrefixesOnlyWhenSwitchedOn(t *testing.T) {
 	for _, reuse := range []bool{false, true} {
-		p, d := sglangPair(t, func(cfg *Config) { cfg.DecodeReuse = reuse })
+		p, d := sglangPair(t, func(cfg *Config) {
+			cfg.DecodeReuse, cfg.Exposition = reuse, ExpositionVLLM // which counts hits
+		})
 		for i := range int64(2) {
 			body := chatBody(60, 5).with(inRoom(t, p, i))
 			if a, b, raw := both(t, p, d, body, body); a != 200 || b != 200 {

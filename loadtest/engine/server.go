@@ -57,7 +57,7 @@ func (e *Engine) routes() map[string]route {
 		"POST /ping":                       {pathHealth, (*Engine).health},
 		"GET /version":                     {pathOther, (*Engine).version},
 		"GET /load":                        {pathOther, (*Engine).serverLoad},
-		"GET /metrics":                     {pathOther, (*Engine).metrics},
+		"GET /server_info":                 {pathOther, (*Engine).serverInfo},
 		"POST /v1/load_lora_adapter":       {pathOther, (*Engine).loadAdapter},
 		"POST /v1/unload_lora_adapter":     {pathOther, (*Engine).unloadAdapter},
 		"POST /reset_prefix_cache":         {pathOther, (*Engine).resetPrefixCache},
@@ -65,7 +65,17 @@ func (e *Engine) routes() map[string]route {
 		"POST /wake_up":                    {pathOther, (*Engine).wakeUp},
 		"GET /is_sleeping":                 {pathOther, (*Engine).isSleeping},
 	}
+	switch e.cfg.exposition() {
+	case ExpositionTRTLLM:
+		routes["GET /prometheus/metrics"] = route{pathOther, (*Engine).metrics}
+	case ExpositionSGLang:
+		routes["GET /v1/loads"] = route{pathOther, (*Engine).loads}
+		fallthrough
+	default:
+		routes["GET /metrics"] = route{pathOther, (*Engine).metrics}
+	}
 	if e.cfg.Connector == ConnectorSGLang {
+		delete(routes, "GET /version")
 		routes["GET /health_generate"] = route{pathModel, (*Engine).healthGenerate}
 		routes["POST /generate"] = route{pathModel, (*Engine).generate}
 	}

@@ -16,6 +16,7 @@ type State struct {
 	// KVAddress is where other engines get its KV, "host:port".
 	Connector string `json:"connector"`
 	KVAddress string `json:"kv_address"`
+	ORCA      string `json:"orca"` // address of its load reports; empty: none
 	// EventsEndpoints and ReplayEndpoints are the ZMQ addresses by rank, with the
 	// ports in use; empty when off.
 	EventsEndpoints []string `json:"events_endpoints"`
@@ -76,6 +77,7 @@ func (e *Engine) State() State {
 		URL:                      e.URL(),
 		Connector:                e.cfg.Connector,
 		KVAddress:                net.JoinHostPort(e.ranks[0].side.host, strconv.Itoa(e.ranks[0].side.port)),
+		ORCA:                     e.reports.address(),
 		EventsEndpoints:          []string{},
 		ReplayEndpoints:          []string{},
 		ServerLoad:               int(e.load.Load()),

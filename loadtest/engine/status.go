@@ -55,8 +55,12 @@ func (e *Engine) serverLoad(x *exchange) error {
 }
 
 func (e *Engine) metrics(x *exchange) error {
+	from := e.others
+	if e.cfg.exposition() == ExpositionVLLM {
+		from = e.registry
+	}
 	all := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		families, err := e.registry.Gather()
+		families, err := from.Gather()
 		return ofRank(families, x.rank), err
 	})
 	promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(x.w, x.r)
@@ -71,7 +75,7 @@ func ofRank(families []*dto.MetricFamily, rank int) []*dto.MetricFamily {
 	for _, f := range families {
 		f.Metric = slices.DeleteFunc(f.Metric, func(m *dto.Metric) bool {
 			return slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool {
-				return l.GetName() == "engine" && l.GetValue() != strconv.Itoa(rank)
+				return (l.GetName() == "engine" || l.GetName() == "dp_rank") && l.GetValue() != strconv.Itoa(rank)
 			})
 		})
 	}
@@ -90,13 +94,24 @@ type modelCard struct {
 }
 
 func (e *Engine) models(x *exchange) error {
-	card := modelCard{ID: e.cfg.Model, Object: "model", Created: e.started.Unix(), OwnedBy: "vllm", Root: e.cfg.Model, MaxModelLen: &e.cfg.MaxModelLen}
+	card := modelCard{ID: e.cfg.Model, Object: "model", Created: e.started.Unix(), OwnedBy: e.owner(), Root: e.cfg.Model, MaxModelLen: &e.cfg.MaxModelLen}
 	cards := []modelCard{card}
 	for _, name := range e.adapters.list() {
-		cards = append(cards, modelCard{ID: name, Object: "model", Created: card.Created, OwnedBy: "vllm", Root: name, Parent: &e.cfg.Model})
+		cards = append(cards, modelCard{ID: name, Object: "model", Created: card.Created, OwnedBy: card.OwnedBy, Root: name, Parent: &e.cfg.Model})
 	}
 	writeJSON(x.w, http.StatusOK, map[string]any{"object": "list", "data": cards})
 	return nil
+}
+
+// owner is what the connector's engine says of whom its models are.
+func (e *Engine) owner() string {
+	switch e.cfg.Connector {
+	case ConnectorSGLang:
+		return "sglang"
+	case ConnectorTRTLLM:
+		return "tensorrt_llm"
+	}
+	return "vllm"
 }
 
 // adapterRequest is the body of load and unload.
