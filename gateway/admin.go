@@ -86,19 +86,21 @@ func writeJSON(w http.ResponseWriter, v any) {
 
 // ServerStatus is one entry of /debug/servers.
 type ServerStatus struct {
-	ID       string               `json:"id"`
-	Role     string               `json:"role"`
-	Host     string               `json:"host,omitempty"`
-	Rack     string               `json:"rack,omitempty"`
-	Zone     string               `json:"zone,omitempty"`
-	Up       bool                 `json:"up"`
-	Draining bool                 `json:"draining"` // takes no new request
-	Reason   string               `json:"reason,omitempty"`
-	Models   []string             `json:"models"`
-	Breakers map[string]string    `json:"breakers"`
-	InFlight map[string]LegStatus `json:"in_flight"`
-	Engine   map[string]float64   `json:"engine"` // load that the engine reports; absent is unknown
-	KV       []pd.SourceStatus    `json:"kv"`     // what it holds, as far as it publishes; one a rank
+	ID        string               `json:"id"`
+	Role      string               `json:"role"`
+	Connector string               `json:"connector"` // as configured, else as the engine tells
+	Told      pools.Identity       `json:"told"`      // by the engine, of itself
+	Host      string               `json:"host,omitempty"`
+	Rack      string               `json:"rack,omitempty"`
+	Zone      string               `json:"zone,omitempty"`
+	Up        bool                 `json:"up"`
+	Draining  bool                 `json:"draining"` // takes no new request
+	Reason    string               `json:"reason,omitempty"`
+	Models    []string             `json:"models"`
+	Breakers  map[string]string    `json:"breakers"`
+	InFlight  map[string]LegStatus `json:"in_flight"`
+	Engine    map[string]float64   `json:"engine"` // load that the engine reports; absent is unknown
+	KV        []pd.SourceStatus    `json:"kv"`     // what it holds, as far as it publishes; one a rank
 }
 
 // LegStatus is this gateway's own work on a server for one leg.
@@ -118,7 +120,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 	for _, s := range fleet.Servers() {
 		h := s.Health()
 		status := ServerStatus{
-			ID: s.ID(), Role: s.Role.String(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
+			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Told: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
 			Up: h.Up, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),

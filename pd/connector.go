@@ -63,7 +63,7 @@ var connectors = map[string]*connector{
 	"aggregated":   {alone: true},
 }
 
-func connectorOf(s *pools.Server) *connector { return connectors[s.Connector] }
+func connectorOf(s *pools.Server) *connector { return connectors[s.Connector()] }
 
 // legRequest is what an engine is sent for one leg.
 type legRequest struct {

@@ -28,6 +28,6 @@ var nccl = &connector{
 }
 
 func kvAddress(s *pools.Server, usual int) string {
-	host, port, _ := s.KVHostPort(usual) // the spec was validated
+	host, port := s.KVHostPort(usual)
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }

@@ -32,7 +32,7 @@ var offload = &connector{
 }
 
 func offloadAddress(s *pools.Server) (host string, port int) {
-	host, port, _ = s.KVHostPort(offloadPort) // the spec was validated
+	host, port = s.KVHostPort(offloadPort)
 	if s.Rank != nil && s.KVAddress == "" {
 		port += *s.Rank
 	}

@@ -43,7 +43,7 @@ func sglangDecode(t *transfer, _ []byte) handed {
 // bootstrap says where the engines meet: a room for each answer, in arrays when there
 // are several.
 func (t *transfer) bootstrap() []Edit {
-	host, port, _ := t.from.KVHostPort(bootstrapPort) // the spec was validated
+	host, port := t.from.KVHostPort(bootstrapPort)
 	list := func(of func(i int) []byte) []byte {
 		if len(t.rooms) == 1 {
 			return of(0)

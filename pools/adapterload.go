@@ -23,13 +23,9 @@ const adapterSeries = "vllm:lora_requests_info"
 
 // parseAdapters reads the newest sample.
 func parseAdapters(families map[string]*dto.MetricFamily) AdapterLoad {
-	family := families[adapterSeries]
-	if family == nil {
-		family = families[strings.ReplaceAll(adapterSeries, ":", "_")]
-	}
 	var newest *dto.Metric
 	at := -1.0
-	for _, m := range family.GetMetric() {
+	for _, m := range family(families, adapterSeries).GetMetric() {
 		if v, ok := (Series{}).value(m); ok && v > at {
 			newest, at = m, v
 		}

@@ -116,13 +116,14 @@ func (c *canary) generate(ctx context.Context) error {
 // check (/health_generate, http_server.py); a P2pNccl prefill fails at a request id
 // without addresses, so that it is only asked for its health.
 func (c *canary) request(ctx context.Context) (*http.Request, error) {
+	connector := c.live.connectorOf(c.spec)
 	switch {
-	case c.spec.Connector == "sglang":
+	case connector == "sglang":
 		return http.NewRequestWithContext(ctx, http.MethodGet, c.spec.URL+"/health_generate", nil)
-	case c.spec.Connector == "p2p-nccl" && c.leg == Prefill:
+	case connector == "p2p-nccl" && c.leg == Prefill:
 		return http.NewRequestWithContext(ctx, http.MethodGet, c.spec.URL+"/health", nil)
 	}
-	body := canaryBody(c.leg == Prefill && c.spec.Connector == "nixl", baseModel(c.live.Health().Models))
+	body := canaryBody(c.leg == Prefill && connector == "nixl", baseModel(c.live.Health().Models))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.spec.URL+"/v1/completions", bytes.NewReader(body))
 	if err != nil {
 		return nil, err

@@ -109,7 +109,7 @@ func TestCandidates_PrefillIsLeftOutRatherThanTriedInVain(t *testing.T) {
 			t.Errorf("all failed their canaries: %d usable", len(got))
 		}
 		for _, s := range prefill { // whose decode never works alone
-			s.Connector = "sglang"
+			s.Spec.Connector = "sglang"
 		}
 		if got, panicking := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 2 || !panicking {
 			t.Errorf("all that are needed: %d usable, panic %v", len(got), panicking)

@@ -1,10 +1,6 @@
 package pools
 
-import (
-	"context"
-	"encoding/json"
-	"hash/fnv"
-)
+import "hash/fnv"
 
 // class is a number that servers share when one can use the KV of another: the same
 // connector, weights and KV layout. Only such servers make a pair, so that a rollout
@@ -19,28 +15,24 @@ func class(parts ...string) uint64 {
 }
 
 // Class returns the class of servers with which this one may be paired. The layout is
-// what the configuration says of it; where that is silent, engines of different
-// versions differ.
+// what the configuration says of it; where that is silent, what the engine tells of its
+// version and its KV cache.
 func (s *Server) Class() uint64 {
-	if s.Layout != "" {
-		return s.class
+	told, c := s.told.Load(), s.class
+	if s.Spec.Connector == "" {
+		c ^= told.connector
 	}
-	return s.class ^ s.engineVersion.Load()
+	if s.Layout == "" {
+		c ^= told.kv
+	}
+	return c
 }
 
-// askVersion learns the engine's version, until the engine has told it in this life of
-// the server. Engines other than vLLM tell none.
-func (p *prober) askVersion(ctx context.Context, was Health) {
-	if was.Up && p.live.engineVersion.Load() != 0 {
-		return
+// configuredClass is the part of the class that the configuration says.
+func configuredClass(spec Spec) uint64 {
+	c := class(spec.Weights, spec.Layout)
+	if spec.Connector != "" {
+		c ^= class(spec.Connector)
 	}
-	var told struct {
-		Version string `json:"version"`
-	}
-	body, err := p.get(ctx, p.spec.URL+"/version")
-	if err != nil || json.Unmarshal(body, &told) != nil || told.Version == "" {
-		p.live.engineVersion.Store(0)
-		return
-	}
-	p.live.engineVersion.Store(class(told.Version))
+	return c
 }

@@ -33,14 +33,8 @@ type Entry struct {
 	EventRanks int `yaml:"events-ranks" json:"events-ranks,omitempty"`
 }
 
-// defaultConnector is what an entry without one means.
-const defaultConnector = "nixl"
-
 // Spec returns the server as the fleet takes it, in a role.
 func (e Entry) Spec(role Role) Spec {
-	if e.Connector == "" {
-		e.Connector = defaultConnector
-	}
 	return Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: role, Connector: e.Connector,
 		KVAddress: e.KVAddress, Group: e.Group, Native: e.Native, Weights: e.Weights, Layout: e.Layout,

@@ -149,7 +149,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 		}
 		f.watchers[key] = w
 		kept[key] = true
-		next = append(next, &Server{Spec: spec, id: spec.ID(), class: class(spec.Connector, spec.Weights, spec.Layout), fleet: f, live: w.live})
+		next = append(next, &Server{Spec: spec, id: spec.ID(), class: configuredClass(spec), fleet: f, live: w.live})
 	}
 	for key, w := range f.watchers {
 		if !kept[key] {

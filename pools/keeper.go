@@ -167,7 +167,7 @@ const maxKeeperAnswer = 64 << 10
 // adapterURL is where an engine takes an order about adapters: vLLM under /v1, SGLang at
 // the root.
 func (k *keeper) adapterURL(action string) string {
-	if k.spec.Connector == "sglang" {
+	if k.live.connectorOf(k.spec) == "sglang" {
 		return k.spec.URL + "/" + action
 	}
 	return k.spec.URL + "/v1/" + action

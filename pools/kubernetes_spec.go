@@ -191,7 +191,7 @@ const defaultPort = 8000
 // readSign reads
 //
 //	tandem/role        prefill, decode or both; without it llm-d.ai/role; without both: both
-//	tandem/connector   how decode obtains the KV; nixl
+//	tandem/connector   how decode obtains the KV; as the engine tells
 //	tandem/weights     version of the weights; tandem/layout likewise
 //	tandem/ports       8000, or 8000,8001 as an annotation: several servers
 //	tandem/dp-size     data-parallel ranks behind each port; 1
@@ -221,7 +221,7 @@ func readSign(object metav1.Object) (sign, error) {
 		return ""
 	}
 	s := sign{Spec: Spec{
-		Connector: cmp.Or(said("tandem/connector"), "nixl"),
+		Connector: said("tandem/connector"),
 		Weights:   said("tandem/weights"),
 		Layout:    said("tandem/layout"),
 		Variant:   said("tandem/variant"),

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -82,7 +83,7 @@ func addManifest(t *testing.T, view *kubernetesView, manifest []byte) {
 }
 
 func describe(s Spec) string {
-	text := fmt.Sprintf("%s %s %s unit=%s", s.ID(), s.Role, s.Connector, s.Unit)
+	text := fmt.Sprintf("%s %s %s unit=%s", s.ID(), s.Role, cmp.Or(s.Connector, "as-told"), s.Unit)
 	for _, part := range []struct{ name, value string }{
 		{"weights", s.Weights}, {"layout", s.Layout}, {"kv", s.KVAddress}, {"orca", s.ORCA}, {"metrics", s.Metrics},
 		{"host", s.Host}, {"rack", s.Rack}, {"zone", s.Zone}, {"events", s.Events}, {"replay", s.Replay},

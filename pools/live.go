@@ -11,25 +11,24 @@ import (
 // live is what changes about a server while requests run. It is created when
 // the server is first seen and survives reloads of the configuration.
 type live struct {
-	health   atomic.Pointer[Health]
-	scraped  atomic.Pointer[Load]
-	reported atomic.Pointer[Load] // by ORCA
-	reports  struct{ read, unreadable atomic.Uint64 }
-	keep     time.Duration // load older than this is not believed
-	adapters *wishes
-	awake    *wishes       // of those who wait for it to wake
-	turn     turn          // in sharing GPUs
-	life     atomic.Uint64 // counts how often the server came up
-	// engineVersion is a number for the version that the engine told; 0: none.
-	engineVersion atomic.Uint64
-	busyUntil     atomic.Pointer[time.Time] // the engine asked to be left alone until then
-	breakers      [2]*breaker               // prefill, decode
-	drained       atomic.Bool               // an operator lets it drain
-	changed       *changes                  // of the fleet; nil: nobody is told
-	ramps         [2]atomic.Pointer[ramp]
-	downSince     atomic.Pointer[time.Time] // nil while up, and before the server was ever up
-	recheck       chan struct{}
-	group         atomic.Pointer[group] // nil: it steps by itself
+	health    atomic.Pointer[Health]
+	scraped   atomic.Pointer[Load]
+	reported  atomic.Pointer[Load] // by ORCA
+	reports   struct{ read, unreadable atomic.Uint64 }
+	keep      time.Duration // load older than this is not believed
+	adapters  *wishes
+	awake     *wishes       // of those who wait for it to wake
+	turn      turn          // in sharing GPUs
+	life      atomic.Uint64 // counts how often the server came up
+	told      atomic.Pointer[identity]
+	busyUntil atomic.Pointer[time.Time] // the engine asked to be left alone until then
+	breakers  [2]*breaker               // prefill, decode
+	drained   atomic.Bool               // an operator lets it drain
+	changed   *changes                  // of the fleet; nil: nobody is told
+	ramps     [2]atomic.Pointer[ramp]
+	downSince atomic.Pointer[time.Time] // nil while up, and before the server was ever up
+	recheck   chan struct{}
+	group     atomic.Pointer[group] // nil: it steps by itself
 
 	// adapterCounts are loads that succeeded and failed, and unloads, by this gateway.
 	adapterCounts struct{ loaded, failed, unloaded atomic.Uint64 }
@@ -100,6 +99,7 @@ func newLive(cfg Config) *live {
 	l.health.Store(&Health{Reason: "not probed yet"})
 	l.scraped.Store(&Load{})
 	l.reported.Store(&Load{})
+	l.told.Store(newIdentity(Identity{}, false))
 	for i := range l.breakers {
 		l.breakers[i] = newBreaker(cfg.Breaker)
 	}
@@ -124,6 +124,7 @@ type Health struct {
 type Model struct {
 	ID          string
 	Parent      string // base model of an adapter, else empty
+	Owner       string // owned_by, which is the engine's name for itself
 	MaxModelLen int    // tokens; 0 is unknown
 	Created     int64  // unix seconds, as the engine says
 }

@@ -82,7 +82,7 @@ func (p *prober) probe(ctx context.Context) {
 		p.down(ctx, was, fmt.Errorf("identity: %w", err))
 		return
 	}
-	p.askVersion(ctx, was)
+	p.identify(ctx, was, models)
 	p.sleeping(ctx)
 	p.live.setUp(models, p.cfg.SlowStart, time.Now())
 	if !was.Up {
@@ -169,10 +169,18 @@ func (p *prober) get(ctx context.Context, url string) ([]byte, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %d", req.URL.Path, resp.StatusCode)
+		return nil, statusError{req.URL.Path, resp.StatusCode}
 	}
 	return body, nil
 }
+
+// statusError is an answer other than 200.
+type statusError struct {
+	path string
+	code int
+}
+
+func (e statusError) Error() string { return fmt.Sprintf("%s answered %d", e.path, e.code) }
 
 // parseModels reads an OpenAI model list.
 func parseModels(body []byte) ([]Model, error) {
@@ -180,6 +188,7 @@ func parseModels(body []byte) ([]Model, error) {
 		Data []struct {
 			ID          string `json:"id"`
 			Parent      string `json:"parent"`
+			Owner       string `json:"owned_by"`
 			MaxModelLen int    `json:"max_model_len"`
 			Created     int64  `json:"created"`
 		} `json:"data"`
@@ -207,17 +216,26 @@ func modelIDs(models []Model) []string {
 	return ids
 }
 
+// Probed is what a server said when it was asked once.
+type Probed struct {
+	Models    []Model
+	Identity  Identity
+	Connector string // as configured, else as the engine tells
+	Load      Load   // unknown is a valid answer
+}
+
 // Probe asks a server once, without a fleet, what a prober would: for checking a
-// configuration by hand. Load that is unknown is a valid answer.
-func Probe(ctx context.Context, spec Spec, tables []LoadTable, client *http.Client) (Health, Load, error) {
-	p := prober{spec: spec, client: client}
+// configuration by hand.
+func Probe(ctx context.Context, spec Spec, tables []LoadTable, client *http.Client, log *slog.Logger) (Probed, error) {
+	p := prober{spec: spec, live: newLive(Default()), client: client, log: log}
 	if err := p.healthy(ctx); err != nil {
-		return Health{}, Load{}, err
+		return Probed{}, err
 	}
 	models, err := p.models(ctx)
 	if err != nil {
-		return Health{}, Load{}, err
+		return Probed{}, err
 	}
+	p.identify(ctx, Health{}, models)
 	load, _ := newScraper(spec, tables).scrape(ctx, p.get)
-	return Health{Up: true, Models: models}, load, nil
+	return Probed{Models: models, Identity: p.live.Identity(), Connector: p.live.connectorOf(spec), Load: load}, nil
 }

@@ -66,12 +66,8 @@ func rankOf(m *dto.Metric) string {
 // Samples of one rank are copies, one for each tensor-parallel rank, so the largest
 // counts; over ranks they are joined.
 func (s Series) read(families map[string]*dto.MetricFamily, rank *int, join func(a, b float64) float64) Gauge {
-	family := families[s.Name]
-	if family == nil { // Ray has no colons in names
-		family = families[strings.ReplaceAll(s.Name, ":", "_")]
-	}
 	byRank := make(map[string]float64)
-	for _, m := range family.GetMetric() {
+	for _, m := range family(families, s.Name).GetMetric() {
 		v, ok := s.value(m)
 		at := rankOf(m)
 		if !ok || !s.matches(m) || rank != nil && at != "" && at != strconv.Itoa(*rank) {
@@ -90,6 +86,14 @@ func (s Series) read(families map[string]*dto.MetricFamily, rank *int, join func
 		return Gauge{}
 	}
 	return g
+}
+
+// family returns the samples of a name. Ray has no colons in names.
+func family(families map[string]*dto.MetricFamily, name string) *dto.MetricFamily {
+	if f := families[name]; f != nil {
+		return f
+	}
+	return families[strings.ReplaceAll(name, ":", "_")]
 }
 
 func (s Series) matches(m *dto.Metric) bool {

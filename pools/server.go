@@ -40,8 +40,8 @@ type Spec struct {
 	URL       string // scheme and authority of the engine's HTTP server
 	Rank      *int   // data-parallel rank behind URL; nil when the address is the server
 	Role      Role
-	Connector string // how decode obtains the KV; one of Connectors
-	KVAddress string // host:port where other engines reach its KV; empty: see KVHostPort
+	Connector string // how decode obtains the KV; one of Connectors; empty: as the engine tells, nixl where it does not
+	KVAddress string // host:port where other engines reach its KV; empty: see Server.KVHostPort
 	Weights   string // version of the weights; servers of different ones are not paired
 	Layout    string // likewise whatever else the KV depends on: engine version, dtype
 	Native    bool   // it speaks SGLang's own API, /generate
@@ -101,27 +101,23 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("server %q: metrics %q: want http://host:port/path", s.URL, s.Metrics)
 	case s.ORCA != "" && !isHostPort(s.ORCA):
 		return fmt.Errorf("server %q: orca %q: want host:port", s.URL, s.ORCA)
-	case !slices.Contains(Connectors(), s.Connector):
+	case s.Connector != "" && !slices.Contains(Connectors(), s.Connector):
 		return fmt.Errorf("server %q: connector %q is not known (known: %s)", s.URL, s.Connector, strings.Join(Connectors(), ", "))
 	}
-	if _, _, err := s.KVHostPort(0); err != nil {
+	if _, _, err := s.kvHostPort(0); err != nil {
 		return fmt.Errorf("server %q: kv-address: %w", s.URL, err)
 	}
 	return nil
 }
-
-// needs reports whether a request cannot do without the leg on such servers:
-// decode always, prefill where decode never computes a prompt (SGLang).
-func (s Spec) needs(leg Role) bool { return leg == Decode || s.Connector == "sglang" }
 
 // Connectors returns the ways that decode may obtain the KV.
 func Connectors() []string {
 	return []string{"nixl", "sglang", "mooncake", "offload", "p2p-nccl", "store", "trtllm", "llmd-sidecar", "aggregated"}
 }
 
-// KVHostPort is where other engines reach the server's KV: what the configuration
+// kvHostPort is where other engines reach the server's KV: what the configuration
 // says, else the host of its URL and the connector's usual port.
-func (s Spec) KVHostPort(usual int) (host string, port int, err error) {
+func (s Spec) kvHostPort(usual int) (host string, port int, err error) {
 	if s.KVAddress == "" {
 		u, err := url.Parse(s.URL)
 		if err != nil {
@@ -200,6 +196,20 @@ func (s *Server) Tokens(now time.Time) (waiting, running float64) {
 		running = load.RunningTokens.Value
 	}
 	return waiting, running
+}
+
+// needs reports whether a request cannot do without the leg on such servers:
+// decode always, prefill where decode never computes a prompt (SGLang).
+func (s *Server) needs(leg Role) bool { return leg == Decode || s.Connector() == "sglang" }
+
+// KVHostPort is where other engines reach the server's KV: as configured, else at the
+// host of its URL and the port that the engine tells, or the usual one.
+func (s *Server) KVHostPort(usual int) (host string, port int) {
+	if told := s.Identity().KVPort; told != 0 {
+		usual = told
+	}
+	host, port, _ = s.kvHostPort(usual) // the spec was validated
+	return host, port
 }
 
 // ID names the server; see Spec.ID.

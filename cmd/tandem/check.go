@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -57,23 +58,25 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 		return err
 	}
 	client := &http.Client{Transport: transport, Timeout: cfg.pools.ProbeTimeout}
+	log := slog.New(slog.NewTextHandler(out, nil)) // what engines contradict
 	lines := make([]string, len(specs))
 	failed := make([]bool, len(specs))
 	var probes sync.WaitGroup
 	for i, spec := range specs {
 		probes.Go(func() {
-			health, load, err := pools.Probe(ctx, spec, cfg.pools.LoadTables, client)
+			said, err := pools.Probe(ctx, spec, cfg.pools.LoadTables, client, log)
 			if err != nil {
 				lines[i], failed[i] = fmt.Sprintf("%s\t%s\tDOWN\t%v", spec.ID(), spec.Role, err), true
 				return
 			}
-			lines[i] = fmt.Sprintf("%s\t%s\tup\t%s\t%s", spec.ID(), spec.Role, modelNames(health), describeLoad(load))
+			lines[i] = fmt.Sprintf("%s\t%s\tup\t%s\t%s\t%s\t%s", spec.ID(), spec.Role, said.Connector,
+				modelNames(said.Models), describeEngine(said.Identity), describeLoad(said.Load))
 		})
 	}
 	probes.Wait()
 
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "SERVER\tROLE\tSTATE\tMODELS\tLOAD")
+	_, _ = fmt.Fprintln(table, "SERVER\tROLE\tSTATE\tCONNECTOR\tMODELS\tENGINE\tLOAD")
 	down := 0
 	for i, line := range lines {
 		_, _ = fmt.Fprintln(table, line)
@@ -117,12 +120,24 @@ func rolesComplete(specs []pools.Spec) error {
 	return errors.New("there is no decode server: every request will be refused")
 }
 
-func modelNames(h pools.Health) string {
-	names := make([]string, len(h.Models))
-	for i, m := range h.Models {
+func modelNames(models []pools.Model) string {
+	names := make([]string, len(models))
+	for i, m := range models {
 		names[i] = m.ID
 	}
 	return strings.Join(names, ",")
+}
+
+// describeEngine is what an engine told of itself and its KV cache.
+func describeEngine(told pools.Identity) string {
+	parts := []string{told.Engine, told.Version}
+	if told.BlockTokens != "" {
+		parts = append(parts, "blocks of "+told.BlockTokens)
+	}
+	if told.KVType != "" {
+		parts = append(parts, "KV "+told.KVType)
+	}
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), " ")
 }
 
 func describeLoad(l pools.Load) string {

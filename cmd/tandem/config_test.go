@@ -69,6 +69,7 @@ prefill:
     host: h1
     rack: r1
     zone: z1
+    connector: mooncake
   - url: http://a:8000/
     rank: 1
     drain: true
@@ -96,7 +97,7 @@ func TestConfig_FileAndFlagsShareNamesAndFlagsWin(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	first := cfg.specs()[0]
-	if first.Host != "h1" || first.Rack != "r1" || first.Zone != "z1" || first.Connector != "nixl" || !cfg.specs()[1].Drain {
+	if first.Host != "h1" || first.Rack != "r1" || first.Zone != "z1" || first.Connector != "mooncake" || !cfg.specs()[1].Drain {
 		t.Errorf("%+v", cfg.specs())
 	}
 }

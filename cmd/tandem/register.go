@@ -68,7 +68,7 @@ Its fields are those of a server in the configuration file, and "role".`,
 func bindEntry(f *pflag.FlagSet, e *pools.Entry) {
 	f.StringVar(&e.URL, "url", "", "`URL` of the engine's HTTP server")
 	f.StringVar(&e.Role, "role", "", "prefill, decode or both")
-	f.StringVar(&e.Connector, "connector", "", "how decode obtains the KV; empty: nixl")
+	f.StringVar(&e.Connector, "connector", "", "how decode obtains the KV; empty: as the engine tells")
 	f.StringVar(&e.KVAddress, "kv-address", "", "`host:port` where other engines reach its KV")
 	f.StringVar(&e.Weights, "weights", "", "version of the weights")
 	f.StringVar(&e.Group, "group", "", "servers of a group step in lockstep")

@@ -103,20 +103,6 @@ func TestRollout_OfWeightsMixesNoVersions(t *testing.T) {
 	}
 }
 
-// Where no label tells, the engines' own versions do.
-func TestRollout_EnginesTellTheirVersion(t *testing.T) {
-	versions := []string{"0.30.0", "0.31.0", "0.31.0"} // of two prefill servers and one decode server
-	c := newCluster(t, shape{prefill: 2, decode: 1, engine: func(cfg *engine.Config) {
-		cfg.Version, versions = versions[0], versions[1:]
-	}})
-	for range 12 {
-		got := c.post("/v1/chat/completions", chatBody(""))
-		if from := got.header.Get("X-Tandem-Prefill"); from != c.prefill[1].URL()[len("http://"):] {
-			t.Errorf("%d from %q", got.status, from)
-		}
-	}
-}
-
 // A server that comes back at its address with other weights holds nothing of what the
 // old one held: neither what its events told nor what it was sent.
 func TestRollout_BlocksOfOldWeightsAreNoHits(t *testing.T) {
