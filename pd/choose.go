@@ -44,6 +44,7 @@ type Demand struct {
 	Waited       time.Duration // since it arrived
 	TTFT         time.Duration // objectives; 0 is none
 	ITL          time.Duration
+	Objective    order.Objective // what it is served for
 }
 
 // Field is the servers that a request may still use, by role.
@@ -59,8 +60,9 @@ type Alternative struct {
 	Prefill string
 	Decode  string
 	Terms   Terms
-	// Misses is how many of the request's objectives it is predicted to miss. One
-	// that misses fewer wins, whatever the times.
+	// Misses is how many objectives it is predicted to miss: the request's own, and those
+	// of streams that stand still while decode computes the prompt. One that misses fewer
+	// wins, whatever the times.
 	Misses int
 	// Price is what a second of prefill cost those who waited, when it was chosen.
 	Price float64
@@ -120,7 +122,7 @@ func (m *CostModel) Choose(r Demand, f *Field, tie func(n int) int) (best Altern
 	defer weighings.Put(w)
 	w.put(m, r, f)
 	w.servers.Start = order.Pair{Prefill: tie(max(len(f.Prefill), 1)), Decode: tie(max(len(f.Decode), 1))}
-	price := m.arrivalPrice(&w.servers)
+	price := w.arrivalPrice()
 	if m.Rule != "" && m.Rule != Joint {
 		pair, ok := m.Rule.pick(&w.servers, &w.ticket, func() float64 { return float64(tie(1<<20)) / (1 << 20) })
 		if !ok {
@@ -170,7 +172,7 @@ func (m *CostModel) Between(r Demand, f *Field, prefill, decode string) (Alterna
 	if !w.servers.Possible(&w.ticket, pair) {
 		return Alternative{}, false
 	}
-	return f.alternative(&w.servers, &w.ticket, pair, m.arrivalPrice(&w.servers)), true
+	return f.alternative(&w.servers, &w.ticket, pair, w.arrivalPrice()), true
 }
 
 // Alternatives prices every way to run the request, in the order of the field: all

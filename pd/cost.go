@@ -23,22 +23,12 @@ type CostModel struct {
 	// PairsFirst lets decode servers compute prompts only where no pair can, and not where
 	// that is cheaper.
 	PairsFirst bool
-	// Pace is what a second of decoding is worth, of the request itself and of those in
-	// its batch, in seconds to the first token. Without it all go to the nearest decode
-	// server, however full.
-	Pace float64
-	// Congestion is what a second of prefill costs those who wait, for each of them per
-	// prefill server. It keeps short prompts off the few servers that hold long ones'
-	// prefixes when load is high; greedy minimisation of each request's own time loses
-	// near saturation.
-	Congestion float64
 	Adapter    AdapterCost
 	Rule       Rule // of choices on arrival; "" is Joint
 }
 
 // DefaultCost assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
-// blocks and token budget. The two weights did best over the shipped scenarios of the
-// simulator.
+// blocks and token budget.
 func DefaultCost() CostModel {
 	return CostModel{
 		HandOff:         2 * time.Millisecond,
@@ -48,8 +38,6 @@ func DefaultCost() CostModel {
 		DiskLoad:        3e9,  // one NVMe drive
 		DecodeReuse:     true,
 		ChunkTokens:     8192, // max_num_batched_tokens
-		Pace:            0.2,
-		Congestion:      2,
 		Adapter:         DefaultAdapterCost(),
 		Rule:            Joint,
 	}
@@ -128,8 +116,8 @@ func (f *Field) together(number int, state *order.DecodeState) {
 
 // Price writes what a request needs on each server of a field.
 func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
-	t.Tokens, t.Output, t.Pace = r.PromptTokens, float64(r.OutputTokens), m.Pace
-	t.TTFT, t.ITL, t.PairsFirst = r.TTFT.Seconds(), r.ITL.Seconds(), m.PairsFirst
+	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
+	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Weights()
 	t.Resize(len(f.Prefill), len(f.Decode))
 	t.PrefillReady, t.DecodeReady = readySeconds(t.PrefillReady[:0], f.Prefill), readySeconds(t.DecodeReady[:0], f.Decode)
 	reference, handsOver := f.reference(), f.handsOver(r, m.BlockTokens)
@@ -246,10 +234,11 @@ func (m *CostModel) alone(d *Candidate, promptTokens int) (seconds, stall float6
 
 // arrivalPrice is what a second of prefill costs those who wait in the servers' own
 // queues, and one who is yet to come.
-func (m *CostModel) arrivalPrice(s *order.Servers) float64 {
+func (w *weighing) arrivalPrice() float64 {
+	s := &w.servers
 	waiting := 0
 	for i := range s.Prefill {
 		waiting += max(0, s.Prefill[i].Queued-1)
 	}
-	return 1 + m.Congestion*float64(waiting)/float64(max(len(s.Prefill), 1))
+	return 1 + w.ticket.Weights.Congestion*float64(waiting)/float64(max(len(s.Prefill), 1))
 }

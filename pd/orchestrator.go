@@ -30,6 +30,7 @@ type Config struct {
 	RetryFloor        int           // retries per ten seconds whatever the traffic
 	Migrate           bool          // continue streams that break on another pair, where engines tell token ids
 	TTFT, ITL         time.Duration // objectives for each request, 0 is none
+	Objective         Objectives    // what requests are served for
 	EnginePriority    bool          // engines schedule by priority, and are told which
 }
 
@@ -284,6 +285,7 @@ func (o *Orchestrator) bound(j *journey, v *view, a *assignment, now time.Time) 
 func (o *Orchestrator) demand(j *journey, now time.Time) Demand {
 	d := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
 	d.TTFT, d.ITL = o.Config.Objectives(j.req)
+	d.Objective = o.Config.Objective.of(j.req)
 	return d
 }
 

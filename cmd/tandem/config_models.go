@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -26,5 +27,6 @@ func (c *config) readModels() (err error) {
 		}
 		c.pools.Adapters.Directory = append(c.pools.Adapters.Directory, a)
 	}
-	return nil
+	c.pd.Objective, err = pd.ParseObjectives(c.objectives, c.door.Classes)
+	return err
 }

@@ -115,6 +115,8 @@ func TestConfig_MistakesNameTheirLine(t *testing.T) {
 		{"bad URL", "decode: a:1\n", "want http://host:port"},
 		{"bad connector", "decode:\n  - url: http://a:1\n    connector: pigeon\n", "pigeon"},
 		{"out of range", "retry-ratio: 3\ndecode: http://a:1\n", "retry-ratio"},
+		{"an objective that is none", "objective: llama=speed\ndecode: http://a:1\n", `objective "speed"`},
+		{"the objective of a class that is none", "objective: class:bulk=latency\ndecode: http://a:1\n", "no class"},
 		{"bad level", "log-level: loud\ndecode: http://a:1\n", "log-level"},
 		{"not a duration", "idle-timeout: 30\ndecode: http://a:1\n", "line 1"},
 	} {

@@ -18,6 +18,7 @@ type fleet struct {
 	field   pd.Field
 	servers order.Servers
 	alone   bool            // decode servers may compute prompts
+	serves  order.Objective // for throughput it is told the objective of the first token, too
 	moving  map[*job]func() // ends a transfer under way
 }
 
@@ -105,10 +106,14 @@ func (f *fleet) price(v *View, j *job, t *order.Ticket) {
 
 // demand is the request of the view. Its objective for gaps is the scenario's.
 func (f *fleet) demand(v *View) pd.Demand {
-	return pd.Demand{
-		PromptTokens: v.Prompt(), OutputTokens: v.Output(),
+	d := pd.Demand{
+		PromptTokens: v.Prompt(), OutputTokens: v.Output(), Objective: f.serves,
 		Waited: virtual(v.now - v.job.arrived), ITL: virtual(v.scenario().SLO.ITL),
 	}
+	if f.serves == order.Throughput {
+		d.TTFT = virtual(v.scenario().SLO.TTFT)
+	}
+	return d
 }
 
 // Prefilled and Transferred tell the links. A transfer that had to wait for room, or while

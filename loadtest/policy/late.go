@@ -25,6 +25,16 @@ var lateEach = &Policy{
 	New:    func(s *Scenario, _ *rand.Rand) any { return newLateBinder(s, true) },
 }
 
+var throughput = &Policy{
+	Name: "tandem-throughput", Kind: Ours, OneDecider: true,
+	Source: "tandem-late with the objective of throughput: it knows the objective of the first token, and serves last who cannot meet it any more",
+	New: func(s *Scenario, _ *rand.Rand) any {
+		b := newLateBinder(s, true)
+		b.serves = order.Throughput
+		return b
+	},
+}
+
 // refreshed is how many tickets of the first in order, and how many of the others
 // by turns, are looked up again at each look: what servers hold changes while a
 // request waits, and a look at all of a thousand would cost milliseconds.

@@ -79,7 +79,7 @@ func Policies() []*Policy {
 		randomPolicy, roundRobin, powerOfTwo, leastLoad,
 		cacheAware, aibrix, llmd, dynamo, dynamoTopology, dynamoQueue, dynamoAll, conductor,
 		networkAware, clairvoyant,
-		arrival, arrivalKey, latePairs, lateEach, late,
+		arrival, arrivalKey, latePairs, lateEach, throughput, late,
 	}
 }
 

@@ -5,22 +5,24 @@ import (
 	"slices"
 )
 
-// line is the waiting requests of one tenant in one class.
+// line is the waiting requests of one tenant in one class, those who are late apart.
 type line struct {
 	class   int
+	late    bool
 	tenant  string
 	served  float64   // seconds of prefill that it was given while it waited
 	waiting []*Ticket // in order of rank
 }
 
-// lines are in the order of service: class, and in a class who was served least. A
-// tenant takes turns by the work of its requests and not by their number.
+// lines are in the order of service: class, in a class those who are late last, and then
+// who was served least. A tenant takes turns by the work of its requests and not by their
+// number.
 type lines []*line
 
 // find returns the line of a ticket and where it stands there, or would; a nil line is
 // one that nobody waits in.
 func (ls lines) find(t *Ticket) (l *line, at int, waits bool) {
-	i := slices.IndexFunc(ls, func(l *line) bool { return l.class == t.Class && l.tenant == t.Tenant })
+	i := slices.IndexFunc(ls, func(l *line) bool { return l.class == t.Class && l.late == t.late && l.tenant == t.Tenant })
 	if i < 0 {
 		return nil, 0, false
 	}
@@ -30,12 +32,12 @@ func (ls lines) find(t *Ticket) (l *line, at int, waits bool) {
 }
 
 // add lets a ticket wait. A tenant that comes anew is not owed what it did not ask for:
-// it begins with as much as the one of its class who was served least.
+// it begins with as much as the one beside it who was served least.
 func (ls *lines) add(t *Ticket) {
 	l, at, _ := ls.find(t)
 	if l == nil {
-		l = &line{class: t.Class, tenant: t.Tenant}
-		if i := slices.IndexFunc(*ls, func(other *line) bool { return other.class == t.Class }); i >= 0 {
+		l = &line{class: t.Class, late: t.late, tenant: t.Tenant}
+		if i := slices.IndexFunc(*ls, func(other *line) bool { return other.class == t.Class && other.late == t.late }); i >= 0 {
 			l.served = (*ls)[i].served // they are sorted
 		}
 		*ls = append(*ls, l)
@@ -67,7 +69,7 @@ func (ls lines) serve(t *Ticket, seconds float64) {
 
 func (ls lines) sort() {
 	slices.SortFunc(ls, func(a, b *line) int {
-		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.served, b.served), cmp.Compare(a.tenant, b.tenant))
+		return cmp.Or(cmp.Compare(a.class, b.class), lastIf(a.late, b.late), cmp.Compare(a.served, b.served), cmp.Compare(a.tenant, b.tenant))
 	})
 }
 
@@ -80,4 +82,15 @@ func byRank(a, b *Ticket) int {
 		return 0
 	}
 	return 1
+}
+
+// lastIf compares so that what is true comes last.
+func lastIf(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }

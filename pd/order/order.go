@@ -10,7 +10,8 @@ import (
 // Order holds the requests that wait for their servers and says which goes next, and
 // where. It binds as late as it can: a request goes when the prefill server that is best
 // for it, counting the wait, is about to be free; whose turn it is, is decided then, over
-// all that wait: by class, then by tenant in turn, then the shortest first, with ageing.
+// all that wait: by class, then who can still meet the objective of the first token, then
+// by tenant in turn, then the shortest first, with ageing.
 //
 // Times are since any fixed origin. The caller keeps the books of the servers (backlogs,
 // rooms) and gives their state with each question. Not safe for concurrent use; it starts
@@ -22,10 +23,11 @@ type Order struct {
 	credit float64 // overdue requests that may go
 	turn   int     // of the ticket to price again next
 
-	price   float64 // scratch of Next: of a second of prefill
-	free    []bool  // scratch of Next: prefill servers about to be free
-	room    int     // scratch of Next: the most that any decode server has
-	soonest float64 // scratch of Next: the least step of any decode server
+	crowd   float64   // scratch of Next: waiting requests for each prefill server
+	free    []bool    // scratch of Next: prefill servers about to be free
+	moved   []*Ticket // scratch of Next: those who have become late
+	room    int       // scratch of Next: the most that any decode server has
+	soonest float64   // scratch of Next: the least step of any decode server
 }
 
 // Config is what Order weighs.
@@ -33,9 +35,6 @@ type Config struct {
 	// Ahead is how much work a prefill server may still have when it gets the next
 	// request: with nothing the engine idles for a round trip.
 	Ahead time.Duration
-	// Congestion prices the time that a prefill takes from those who wait: times
-	// the waiting requests for each prefill server.
-	Congestion float64
 	// Ageing is how much shorter a second of waiting makes a request look, in
 	// seconds of prefill.
 	Ageing float64
@@ -50,14 +49,14 @@ type Config struct {
 // DefaultConfig is what did best over the shipped scenarios of the simulator.
 func DefaultConfig() Config {
 	return Config{
-		Ahead: 100 * time.Millisecond, Congestion: 2, Ageing: 0.2,
+		Ahead: 100 * time.Millisecond, Ageing: 0.2,
 		OverdueAfter: 20 * time.Second, OverdueFactor: 2, OverdueShare: 0.02,
 	}
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
 func (c Config) Validate() error {
-	if c.Ahead < 0 || c.Congestion < 0 || c.Ageing < 0 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
+	if c.Ahead < 0 || c.Ageing < 0 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
 		c.OverdueShare < 0 || c.OverdueShare > 1 {
 		return errors.New("weights of the order must not be negative, overdue-share at most 1")
 	}
@@ -73,7 +72,7 @@ func (o *Order) Len() int { return o.size }
 // Add lets a request wait.
 func (o *Order) Add(t *Ticket, links *LinkTable) {
 	t.measure(links)
-	t.rank = o.rank(t)
+	t.rank, t.late = o.rank(t), false
 	o.lines.add(t)
 	o.size++
 }
@@ -172,39 +171,90 @@ type Turn struct {
 //
 // W are the waiting requests, P the prefill servers. hold is what goes first on a server
 // that is not free: the prefills of those before it, spread over the fleet. Only a
-// request whose best pair is free may go; in the first class and of the tenant that was
-// served least, the one with the shortest prefill less Ageing x waited does.
+// request whose best pair is free may go; in the first class, of those who are not late
+// (Weights.LateLast), and of the tenant that was served least, the one with the shortest prefill less Ageing x waited does.
 func (o *Order) Next(s *Servers) (Turn, bool) {
 	if o.size == 0 {
 		return Turn{}, false
 	}
 	o.look(s)
-	turn := o.overdue(s)
-	if turn.Ticket == nil {
-		o.keepRoom(s)
-		turn = o.shortest(s)
+	may := func(t *Ticket, before float64) (Pair, bool) {
+		if t.Tokens > o.room {
+			return Pair{}, false
+		}
+		return o.mayGo(t, s, before/float64(max(1, len(s.Prefill))))
 	}
-	if turn.Ticket == nil {
+	o.putBack(s.Now)
+	turn, ok := o.overdue(s.Now, may)
+	if !ok {
+		o.keepRoom(s)
+		turn, ok = o.shortest(may)
+	}
+	if !ok {
 		return Turn{}, false
 	}
-	turn.Price = o.price
+	turn.Price = o.price(turn.Ticket)
+	o.take(turn)
+	return turn, true
+}
+
+// Serve is Next for a caller that says by itself whether a request may go now, and to
+// which servers, while so many seconds of prefill go before it: the order of service
+// without the choice of a pair.
+func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
+	o.putBack(now)
+	turn, ok := o.overdue(now, may)
+	if !ok {
+		turn, ok = o.shortest(may)
+	}
+	if ok {
+		o.take(turn)
+	}
+	return turn, ok
+}
+
+// May says whether a request may go now, and with which pair, while so many seconds of
+// prefill go before it.
+type May func(t *Ticket, before float64) (Pair, bool)
+
+// take lets a request go.
+func (o *Order) take(turn Turn) {
 	o.lines.serve(turn.Ticket, turn.Ticket.shortest)
 	o.Remove(turn.Ticket)
 	o.credit = min(1, o.credit+o.cfg.OverdueShare)
 	if turn.Overdue {
 		o.credit--
 	}
-	return turn, true
 }
 
 // look fills the scratch.
 func (o *Order) look(s *Servers) {
-	o.price = o.cfg.Congestion * float64(o.size) / float64(max(1, len(s.Prefill)))
+	o.crowd = float64(o.size) / float64(max(1, len(s.Prefill)))
 	o.free = slices.Grow(o.free[:0], len(s.Prefill))
 	for p := range s.Prefill {
 		o.free = append(o.free, !s.Prefill[p].Out && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
 	}
 	o.room, o.soonest = s.mostRoom(), s.soonest()
+}
+
+// price is what a second of prefill costs those who wait, as the request's objective has it.
+func (o *Order) price(t *Ticket) float64 { return t.Weights.Congestion * o.crowd }
+
+// putBack moves those who have become late behind the others of their class.
+func (o *Order) putBack(now time.Duration) {
+	o.moved = o.moved[:0]
+	for _, l := range o.lines {
+		for _, t := range l.waiting {
+			if !t.late && t.isLate(now) {
+				o.moved = append(o.moved, t)
+			}
+		}
+	}
+	for _, t := range o.moved {
+		o.lines.remove(t)
+		t.late = true
+		o.lines.add(t)
+	}
 }
 
 // isOverdue says whether a request has waited too long.
@@ -240,52 +290,47 @@ func (o *Order) keepRoom(s *Servers) {
 // and whose best pair is free. It goes before shorter ones, but not elsewhere:
 // what it has waited for is there, and without it it would take so much longer
 // that everybody pays.
-func (o *Order) overdue(s *Servers) Turn {
-	var oldest Turn
+func (o *Order) overdue(now time.Duration, may May) (oldest Turn, ok bool) {
 	if o.credit < 1 {
-		return oldest
+		return oldest, false
 	}
 	for _, l := range o.lines {
 		for _, t := range l.waiting {
-			if t.Tokens > o.room || !o.isOverdue(t, s.Now) || (oldest.Ticket != nil && oldest.Ticket.Arrived <= t.Arrived) {
+			if !o.isOverdue(t, now) || ok && oldest.Ticket.Arrived <= t.Arrived {
 				continue
 			}
-			if pair, ok := o.mayGo(t, s, 0); ok {
-				oldest = Turn{Ticket: t, Pair: pair, Overdue: true}
+			if pair, free := may(t, 0); free {
+				oldest, ok = Turn{Ticket: t, Pair: pair, Overdue: true}, true
 			}
 		}
 	}
-	return oldest
+	return oldest, ok
 }
 
 // shortest is the request of the first class and tenant with one whose best pair is
 // free, there the one with the least prefill less its age.
-func (o *Order) shortest(s *Servers) Turn {
-	first := 0.0 // prefill seconds of those that go first
+func (o *Order) shortest(may May) (Turn, bool) {
+	before := 0.0
 	for _, l := range o.lines {
-		turn, seconds := o.shortestOf(l, s, first)
+		turn, seconds := o.shortestOf(l, may, before)
 		if turn.Ticket != nil {
-			return turn
+			return turn, true
 		}
-		first += seconds
+		before += seconds
 	}
-	return Turn{}
+	return Turn{}, false
 }
 
 // shortestOf is that of one line, behind others with so many seconds of prefill; and the
 // seconds of its own.
-func (o *Order) shortestOf(l *line, s *Servers, first float64) (best Turn, seconds float64) {
+func (o *Order) shortestOf(l *line, may May, before float64) (best Turn, seconds float64) {
 	least := math.Inf(1) // rank of best, with the prefill time with its own pair
 	for _, t := range l.waiting {
 		if t.rank >= least {
 			break // nobody from here on can be better
 		}
-		hold := (first + seconds) / float64(max(1, len(s.Prefill)))
+		pair, ok := may(t, before+seconds)
 		seconds += t.shortest
-		if t.Tokens > o.room {
-			continue
-		}
-		pair, ok := o.mayGo(t, s, hold)
 		if !ok {
 			continue
 		}
@@ -319,13 +364,13 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 	if p == Alone || o.free[p] || s.Prefill[p].Out || !s.fits(t, &s.Decode[d]) {
 		return false
 	}
-	terms := s.Terms(t, t.awaits, o.price)
+	terms := s.Terms(t, t.awaits, o.price(t))
 	cost := hold + terms.Cost()
 	if t.alone+o.soonest <= cost {
 		return false
 	}
 	for p, free := range o.free {
-		if _, half := s.half(t, p, o.price); free && half+t.move[p]+o.soonest <= cost {
+		if _, half := s.half(t, p, o.price(t)); free && half+t.move[p]+o.soonest <= cost {
 			return false
 		}
 	}
@@ -337,10 +382,10 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	pair, least := Pair{}, math.Inf(1)
 	for p, free := range o.free {
-		if _, half := s.half(t, p, o.price); !free || half+t.move[p]+o.soonest >= least {
+		if _, half := s.half(t, p, o.price(t)); !free || half+t.move[p]+o.soonest >= least {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, o.price, least); cost < least {
+		if d, cost := s.bestFrom(t, p, o.price(t), least); cost < least {
 			pair, least = Pair{p, d}, cost
 		}
 	}
@@ -356,10 +401,10 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 // busyIsBetter says whether a server that is not free costs less than limit.
 func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
 	for p, free := range o.free {
-		if _, half := s.half(t, p, o.price); free || s.Prefill[p].Out || half+t.move[p]+o.soonest >= limit {
+		if _, half := s.half(t, p, o.price(t)); free || s.Prefill[p].Out || half+t.move[p]+o.soonest >= limit {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, o.price, limit); cost < limit {
+		if d, cost := s.bestFrom(t, p, o.price(t), limit); cost < limit {
 			t.awaits = Pair{p, d}
 			return true
 		}

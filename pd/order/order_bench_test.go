@@ -30,7 +30,7 @@ func benchOrder() (*Order, *Servers) {
 	o := New(DefaultConfig())
 	for i := range requests {
 		whole := 0.05 + rng.ExpFloat64()
-		t := &Ticket{ID: int64(i), Arrived: time.Duration(i) * 10 * time.Millisecond, Tokens: 12_000, Output: 300, Pace: 0.2, ITL: 0.1,
+		t := &Ticket{ID: int64(i), Arrived: time.Duration(i) * 10 * time.Millisecond, Tokens: 12_000, Output: 300, Weights: Latency.Weights(), ITL: 0.1,
 			Prefill: make([]float64, servers), Reference: make([]float64, servers), Missing: make([]float64, servers)}
 		for p := range servers {
 			t.Prefill[p], t.Reference[p], t.Missing[p] = whole, whole, 4e9

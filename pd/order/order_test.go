@@ -1,9 +1,11 @@
 package order
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -100,9 +102,13 @@ func argument(t *testing.T, d *datadriven.TestData, name string) float64 {
 // ticketOf reads a request: its prefill in seconds everywhere, or on server k
 // with pk=, and its KV in gigabytes and tokens.
 func ticketOf(values map[string]float64, s *Servers) *Ticket {
+	objective := Latency
+	if values["throughput"] > 0 {
+		objective = Throughput
+	}
 	t := &Ticket{
-		ID: int64(values["id"]), Arrived: virtual(values["at"]), Tokens: int(values["tokens"]),
-		Class: int(values["class"]), Tenant: strconv.Itoa(int(values["tenant"])),
+		Weights: objective.Weights(), ID: int64(values["id"]), Arrived: virtual(values["at"]), Tokens: int(values["tokens"]),
+		Class: int(values["class"]), Tenant: strconv.Itoa(int(values["tenant"])), TTFT: values["ttft"],
 	}
 	for p := range s.Prefill {
 		seconds := values["prefill"]
@@ -177,7 +183,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	var tickets []*Ticket
 	for id := range rapid.IntRange(1, 12).Draw(t, "tickets") {
 		k := &Ticket{ID: int64(id), Arrived: virtual(seconds.Draw(t, "arrived")), Tokens: rapid.IntRange(100, 20_000).Draw(t, "tokens"),
-			Output: 300, Pace: 0.2, PairsFirst: rapid.Bool().Draw(t, "pairs first"), TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl")}
+			Output: 300, Weights: rapid.SampledFrom([]Objective{Latency, Throughput}).Draw(t, "objective").Weights(), PairsFirst: rapid.Bool().Draw(t, "pairs first"), TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl")}
 		for range prefills {
 			k.Prefill, k.Reference = append(k.Prefill, seconds.Draw(t, "prefill")), append(k.Reference, seconds.Draw(t, "reference"))
 		}
@@ -204,7 +210,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 	if t.ITL > 0 && there > t.ITL {
 		misses++
 	}
-	cost := t.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens*d.Running))
+	cost := t.Weights.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens*d.Running))
 	if !s.Gate && d.Running > 0 && d.Room < t.Tokens {
 		there += float64(t.Tokens-d.Room) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 	}
@@ -212,7 +218,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		there += d.Ahead + t.Alone[pair.Decode]
 		cost += t.Alone[pair.Decode] * float64(d.Running+yetToCome)
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
-			misses++
+			misses += max(1, d.Running)
 		}
 		if t.PairsFirst {
 			misses++
@@ -242,16 +248,25 @@ func pairs(s *Servers) (all []Pair) {
 	return all
 }
 
+// slowPrice is what a second of a request's prefill costs those who wait.
+func slowPrice(o *Order, s *Servers, t *Ticket) float64 {
+	return t.Weights.Congestion * float64(o.Len()) / float64(len(s.Prefill))
+}
+
 // slowNext is the cost of what Next returns as its comment says it, without shortcuts,
 // and without those that are overdue: the least rank of those whose best pair is free.
 func slowNext(o *Order, s *Servers) (*Ticket, float64) {
-	price := o.cfg.Congestion * float64(o.Len()) / float64(len(s.Prefill))
 	var best *Ticket
 	cost, least, first := math.Inf(1), math.Inf(1), 0.0
-	for _, t := range o.All(nil) {
-		if best != nil && (t.Class != best.Class || t.Tenant != best.Tenant) {
+	all := o.All(nil)
+	slices.SortStableFunc(all, func(a, b *Ticket) int {
+		return cmp.Or(cmp.Compare(a.Class, b.Class), lastIf(a.isLate(s.Now), b.isLate(s.Now)))
+	})
+	for _, t := range all {
+		if best != nil && (t.Class != best.Class || t.Tenant != best.Tenant || t.isLate(s.Now) != best.isLate(s.Now)) {
 			break
 		}
+		price := slowPrice(o, s, t)
 		hold := first / float64(len(s.Prefill))
 		first += t.shortest
 		busy, free, rank := math.Inf(1), math.Inf(1), 0.0
@@ -282,8 +297,11 @@ func TestOrder_NextIsTheBestOfAll(t *testing.T) {
 		for _, k := range tickets {
 			o.Add(k, s.Links)
 		}
-		price := o.cfg.Congestion * float64(o.Len()) / float64(len(s.Prefill))
 		want, cost := slowNext(o, s)
+		price := 0.0
+		if want != nil {
+			price = slowPrice(o, s, want)
+		}
 		got, any := o.Next(s)
 		switch {
 		case any != (want != nil) || got.Ticket != want:
@@ -390,5 +408,35 @@ func TestOrder_NobodyStarves(t *testing.T) {
 		if now > 500 {
 			t.Fatal("the long request never went")
 		}
+	}
+}
+
+// A caller that knows by itself who may go gets the same order: who can still be in time
+// first, the shortest of them first, and who may not go waits.
+func TestOrder_ServeAsksWhoMayGo(t *testing.T) {
+	links := NewLinkTable(1, 1)
+	o := New(DefaultConfig())
+	for id, seconds := range []float64{3, 1, 2, 12} { // the last cannot be in time
+		o.Add(&Ticket{ID: int64(id), TTFT: 10, Weights: Throughput.Weights(), Prefill: []float64{seconds}, Missing: []float64{0}}, links)
+	}
+	var went []int64
+	var before []float64
+	for {
+		turn, ok := o.Serve(0, func(k *Ticket, seconds float64) (Pair, bool) {
+			if k.ID == 0 {
+				before = append(before, seconds)
+			}
+			return Pair{}, k.ID != 2
+		})
+		if !ok {
+			break
+		}
+		went = append(went, turn.Ticket.ID)
+	}
+	if !slices.Equal(went, []int64{1, 0, 3}) || o.Len() != 1 {
+		t.Errorf("went %v, %d wait", went, o.Len())
+	}
+	if !slices.Equal(before, []float64{2}) { // the one that may not go
+		t.Errorf("seconds before the one of 3 s: %v", before)
 	}
 }

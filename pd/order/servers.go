@@ -75,7 +75,7 @@ func (d *DecodeState) RoomSeconds(t *Ticket) float64 {
 // PaceSeconds is the time of its decoding there, to itself and to the batch that its KV
 // slows, at what a second of it is worth.
 func (d *DecodeState) PaceSeconds(t *Ticket) float64 {
-	return t.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
+	return t.Weights.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
 }
 
 // behind is what a decode server adds to the cost of a request whose KV is there in
@@ -199,7 +199,7 @@ func (s *Servers) bestAlone(t *Ticket) (Pair, float64) {
 		}
 		ready := at(t.DecodeReady, d)
 		first := ready + state.Ahead + t.Alone[d]
-		cost := first + t.Alone[d]*float64(yetToCome+state.Running) + s.behind(t, state, first) + Miss*float64(t.aloneMisses(d))
+		cost := first + t.Alone[d]*float64(yetToCome+state.Running) + s.behind(t, state, first) + Miss*float64(t.aloneMisses(d, state.Running))
 		if cost < least {
 			best, least = Pair{Alone, d}, cost
 		}

@@ -13,7 +13,7 @@ type Terms struct {
 	Step     float64 // one decode step there
 	Pace     float64 // its own decoding, and the slower decoding of others, at what they are worth
 	Burden   float64 // those who wait for prefill wait longer; on a decode server its batch stands still
-	Misses   int     // objectives of the request that it is predicted to miss
+	Misses   int     // objectives that it is predicted to miss: its own, and those of streams that stand still for it
 }
 
 // First is the time to the first token.
@@ -61,7 +61,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	if pair.Prefill == Alone {
 		terms.Ahead, terms.Prefill = d.Ahead, t.Alone[pair.Decode]
 		terms.Burden = terms.Prefill * float64(yetToCome+d.Running)
-		terms.Misses = t.aloneMisses(pair.Decode)
+		terms.Misses = t.aloneMisses(pair.Decode, d.Running)
 	} else {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))

@@ -24,8 +24,8 @@ type Ticket struct {
 
 	Tokens    int     // KV that decode must have room for when it begins: the prompt
 	Output    float64 // tokens that the answer is expected to have
-	Pace      float64 // what a second of its decoding is worth, in seconds to the first token
 	TTFT, ITL float64 // objectives in seconds, 0 is none; TTFT is from Arrived
+	Weights   Weights
 
 	Prefill   []float64 // seconds of its prefill on each prefill server
 	Reference []float64 // the same at the speed of an average server
@@ -43,7 +43,9 @@ type Ticket struct {
 	PrefillReady, DecodeReady []float64
 
 	shortest float64   // of Prefill, or of Alone where it has no prefill server
+	fastest  float64   // seconds to its first token if all servers were free
 	rank     float64   // in Order: lower goes first
+	late     bool      // in Order: it misses its TTFT wherever it goes, and is served last
 	alone    float64   // the least that it can cost without a prefill server
 	awaits   Pair      // in Order: the pair, not free, that it was seen to wait for
 	move     []float64 // seconds, by prefill server: the fastest transfer to any decode server
@@ -73,7 +75,7 @@ func sized(s []float64, n int) []float64 {
 // measure writes what follows from the costs alone.
 func (t *Ticket) measure(links *LinkTable) {
 	t.move = sized(t.move, len(t.Prefill))
-	t.shortest = math.Inf(1)
+	t.shortest, t.fastest = math.Inf(1), math.Inf(1)
 	t.awaits = Pair{Alone, Alone}
 	for p, seconds := range t.Prefill {
 		t.shortest = min(t.shortest, seconds)
@@ -84,26 +86,35 @@ func (t *Ticket) measure(links *LinkTable) {
 			least = min(least, latency[d]+bytes*perByte[d])
 		}
 		t.move[p] = least
+		t.fastest = min(t.fastest, seconds+least)
 	}
 	t.alone = math.Inf(1)
 	leastAlone := math.Inf(1)
 	for d, seconds := range t.Alone {
 		leastAlone = min(leastAlone, seconds)
-		t.alone = min(t.alone, seconds+Miss*float64(t.aloneMisses(d)))
+		t.alone = min(t.alone, seconds+Miss*float64(t.aloneMisses(d, 0)))
 	}
 	if math.IsInf(t.shortest, 1) {
 		t.shortest = leastAlone
 	}
+	t.fastest = min(t.fastest, leastAlone)
 }
 
-// aloneMisses is how many objectives a decode server misses by computing the prompt,
-// whatever its state.
-func (t *Ticket) aloneMisses(d int) (n int) {
+// isLate says whether a request that is to be served last when late cannot meet its
+// objective any more, whatever goes before it.
+func (t *Ticket) isLate(now time.Duration) bool {
+	return t.Weights.LateLast && t.TTFT > 0 && (now-t.Arrived).Seconds()+t.fastest > t.TTFT
+}
+
+// aloneMisses is how many objectives a decode server with so many streams misses by
+// computing the prompt, whatever else its state is: each of the streams stands still for a
+// chunk. Counted as one, prompts would go there to be just in time, at the cost of all.
+func (t *Ticket) aloneMisses(d, running int) (n int) {
 	if t.PairsFirst {
 		n++
 	}
 	if t.ITL > 0 && t.Stall[d] > t.ITL {
-		n++
+		n += max(1, running)
 	}
 	return n
 }

@@ -1,0 +1,45 @@
+package order
+
+import "fmt"
+
+// Objective is what requests are served for.
+type Objective string
+
+// The objectives. All formulas are the same; their weights differ.
+const (
+	Latency    Objective = "latency"    // the time to the first token, of all
+	Throughput Objective = "throughput" // goodput: requests per server that meet their objectives
+)
+
+// Validate reports what is wrong with the objective, nil if nothing.
+func (o Objective) Validate() error {
+	if o != Latency && o != Throughput {
+		return fmt.Errorf("objective %q: want latency or throughput", string(o))
+	}
+	return nil
+}
+
+// Weights are what an objective makes of a request's cost and of its turn.
+type Weights struct {
+	// Pace is what a second of decoding is worth, of the request itself and of those in
+	// its batch, in seconds to the first token. Without it all go to the nearest decode
+	// server, however full.
+	Pace float64
+	// Congestion is what a second of prefill costs those who wait, for each of them per
+	// prefill server. It keeps short prompts off the few servers that hold long ones'
+	// prefixes when load is high; greedy minimisation of each request's own time loses
+	// near saturation.
+	Congestion float64
+	// LateLast serves a request whose objective for the first token cannot be met any
+	// more behind all of its class that can still meet theirs.
+	LateLast bool
+}
+
+// Weights are those that did best over the shipped scenarios of the simulator. The zero
+// Objective is Latency.
+func (o Objective) Weights() Weights {
+	if o == Throughput {
+		return Weights{Pace: 0.05, Congestion: 4, LateLast: true}
+	}
+	return Weights{Pace: 0.2, Congestion: 2}
+}
