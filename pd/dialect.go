@@ -132,7 +132,7 @@ func inspectChunk(data []byte) (glance, []gjson.Result) {
 	}
 	choices := gjson.GetBytes(data, "choices").Array()
 	for _, c := range choices {
-		if c.Get("finish_reason").String() == "error" {
+		if reason := c.Get("finish_reason").String(); reason == "error" || reason == "abort" { // the engine gave it up
 			return glance{failure: "the engine ended the answer with an error"}, nil
 		}
 	}

@@ -74,7 +74,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 		cachedToks:  counter("tandem_cached_prompt_tokens_total", "Prompt tokens that were in the cache of the server that prefilled, as it reports them.", "model"),
 		heldToks:    counter("tandem_kv_hit_tokens_total", "Prompt tokens that the server chosen to prefill was known to hold, by the tier that it has them in.", "server", "tier"),
 		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
-		migrations:  counter("tandem_migrations_total", "Streams that broke, by what became of them: continued, failed, refused (the request does not allow it), no_budget.", "outcome"),
+		migrations:  counter("tandem_migrations_total", "Streams that broke, by what became of them: continued, ended (the answer was whole, only the end marker was missing), failed, refused (the request or the engine does not allow it), no_budget.", "outcome"),
 		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tandem_handoff_gap_seconds", Help: "Time from the end of prefill to the dispatch of decode.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10},

@@ -9,7 +9,10 @@ import (
 // maxMigrations is how often one stream is continued elsewhere.
 const maxMigrations = 2
 
-var errNotContinued = errors.New("the stream cannot be continued")
+var (
+	errOften    = errors.New("it was continued too often")
+	errNoBudget = errors.New("the budget of retries is spent")
+)
 
 // journey starts the journey of a request, with a story where its stream may be
 // continued.
@@ -27,22 +30,37 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 // resume continues a stream that broke after its first content event: the prompt
 // and what was told go to another pair as token ids, and its first content event
 // comes back. It draws on the budget of retries, so that a pool that dies does not
-// bury the rest under its streams.
-func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStreamError) (*legStream, error) {
+// bury the rest under its streams. Where only the end of the stream is missing, that is
+// what comes back.
+func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStreamError) (next *legStream, ending []byte, err error) {
 	if !errors.Is(broken.Err, errErrorEvent) && o.died(ctx, j, j.servedBy) {
 		o.Metrics.migrations.WithLabelValues("refused").Inc()
-		return nil, ErrQuarantined
+		return nil, nil, ErrQuarantined
 	}
-	rest, ok := j.story.continuation()
-	if !ok || j.migrations >= maxMigrations {
+	if ending := j.story.ending(); ending != nil {
+		o.Metrics.migrations.WithLabelValues("ended").Inc()
+		return nil, ending, nil
+	}
+	rest, err := j.story.continuation()
+	if err == nil && j.migrations >= maxMigrations {
+		err = errOften
+	}
+	if err != nil {
 		o.Metrics.migrations.WithLabelValues("refused").Inc()
-		return nil, errNotContinued
+		o.Log.Warn("stream broke, it cannot be continued", "request_id", j.req.ID, "server", j.servedBy, "reason", err.Error())
+		return nil, nil, err
 	}
 	if !o.Budget.Retry(time.Now()) {
 		o.Metrics.exhausted.Inc()
 		o.Metrics.migrations.WithLabelValues("no_budget").Inc()
-		return nil, errNotContinued
+		return nil, nil, errNoBudget
 	}
+	next, err = o.elsewhere(ctx, j, rest, broken)
+	return next, nil, err
+}
+
+// elsewhere sends the rest of a stream to another pair.
+func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request, broken *BrokenStreamError) (*legStream, error) {
 	j.migrations++
 	next := newJourney(rest, j.arrived)
 	next.story, next.resumed, next.choices = j.story, true, j.choices

@@ -2,6 +2,8 @@ package pd
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/tidwall/gjson"
@@ -33,6 +35,8 @@ type story struct {
 	before   int    // tokens told by earlier legs
 	untold   bool   // it told none
 	lost     bool   // something was said that ids do not carry on
+	finished bool   // the answer is whole; usage and end marker may follow
+	counted  bool   // the usage was told
 }
 
 // newStory returns the story of a request, nil where its stream cannot be continued.
@@ -117,9 +121,8 @@ func (s *story) note(c *chunk) {
 	if text || finish {
 		s.sureBytes, s.sureTokens = len(s.answer), s.tokens
 	}
-	if finish || c.odd || c.choices > 1 { // after the finish nothing is left to be told
-		s.lost = true
-	}
+	s.finished = s.finished || finish && c.choices == 1
+	s.lost = s.lost || c.odd || c.choices > 1
 }
 
 // reshape turns a chunk of a continuation, which is one of completions, into one of
@@ -144,6 +147,7 @@ func (s *story) reshape(c *chunk) []byte {
 // usage corrects the usage chunk of a continuation: to the client there was one
 // prompt and one answer.
 func (s *story) usage(data []byte, usage gjson.Result) []byte {
+	s.counted = s.counted || usage.IsObject()
 	if !s.resumed || !usage.IsObject() {
 		return data
 	}
@@ -163,15 +167,41 @@ func (s *story) usageOf(usage gjson.Result) string {
 	return string(out)
 }
 
-// continuation returns the request that tells the rest, false if that cannot be
+var (
+	errNoIDs       = errors.New("the engine tells no token ids")
+	errMoreThanIDs = errors.New("token ids do not determine the rest")
+)
+
+// ending returns what is missing of a stream whose answer is whole: the usage, where the
+// client asked for it, and the end marker. nil where more is missing, or where it is not
+// known what was told.
+func (s *story) ending() []byte {
+	if !s.finished || s.lost {
+		return nil
+	}
+	var out []byte
+	if !s.counted && !s.req.HideUsage {
+		if s.prompts == 0 {
+			return nil
+		}
+		usage := fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, s.prompts, s.tokens, s.prompts+s.tokens)
+		out = fmt.Appendf(nil, "data: %s\n\n", set(set(bytes.Clone(s.template), "choices", "[]"), "usage", usage))
+	}
+	return append(out, "data: [DONE]\n\n"...)
+}
+
+// continuation returns the request that tells the rest, an error if that cannot be
 // done. It starts behind the last token whose text the client has.
-func (s *story) continuation() (*Request, bool) {
+func (s *story) continuation() (*Request, error) {
 	left := s.modelLen - s.prompts - s.sureTokens
 	if s.req.MaxOutput > 0 {
 		left = s.req.MaxOutput - s.sureTokens
 	}
-	if s.lost || s.prompts == 0 || s.sureTokens == 0 || left <= 0 || !onlyText(s.req.Body) {
-		return nil, false
+	switch {
+	case !s.asked || s.untold:
+		return nil, errNoIDs
+	case s.lost || s.prompts == 0 || s.sureTokens == 0 || left <= 0 || !onlyText(s.req.Body):
+		return nil, errMoreThanIDs
 	}
 	s.answer, s.tokens = s.answer[:s.sureBytes], s.sureTokens
 	s.before, s.resumed = s.sureTokens, true
@@ -196,7 +226,7 @@ func (s *story) continuation() (*Request, bool) {
 	rest.Dialect, rest.Body = Completions, body
 	rest.PromptTokens = s.prompts + s.sureTokens
 	rest.OutputTokens = min(rest.OutputTokens, left)
-	return &rest, true
+	return &rest, nil
 }
 
 // set replaces a path by raw JSON; an empty one changes nothing.

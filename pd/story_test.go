@@ -58,6 +58,35 @@ func TestStory_WhatCanBeContinued(t *testing.T) {
 	}
 }
 
+// An answer that is whole lacks its usage, where the client wants it and has not got it,
+// and the end marker.
+func TestStory_TheEndOfAWholeAnswer(t *testing.T) {
+	const done = "data: [DONE]\n\n"
+	first := `{"id":"x","choices":[{"index":0,"text":" a","token_ids":[7,8]}],"prompt_token_ids":[1,2,3]}`
+	last := `{"id":"x","choices":[{"index":0,"text":" b","token_ids":[9],"finish_reason":"stop"}]}`
+	usage := `{"id":"x","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6}}`
+	for _, c := range []struct {
+		events []string
+		hide   bool
+		want   string
+	}{
+		{[]string{first}, false, ""},
+		{[]string{first, last, usage}, false, done},
+		{[]string{first, last}, true, done},
+		{[]string{first, last}, false, "data: " + usage + "\n\n" + done},
+		{[]string{last}, false, ""}, // how long the prompt is was not told
+		{[]string{`{"choices":[{"delta":{"reasoning":"hm"}}]}`, first, last}, true, ""},
+	} {
+		s := story{req: &Request{Dialect: Completions, HideUsage: c.hide}, asked: true}
+		for _, e := range c.events {
+			s.take([]byte(e))
+		}
+		if got := string(s.ending()); got != c.want {
+			t.Errorf("after %q: %q, want %q", c.events, got, c.want)
+		}
+	}
+}
+
 // What keeping the story of a stream costs for each event: the budget is 2 us, of
 // a token that takes an engine some 10 ms.
 func BenchmarkStory_Event(b *testing.B) {

@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 )
 
@@ -11,8 +12,9 @@ import (
 // it with Next until an error, then or earlier calls Close.
 type Stream struct {
 	leg     *legStream
-	resume  func(*BrokenStreamError) (*legStream, error) // nil where nothing can be continued
-	events  int                                          // content events of the legs before
+	resume  func(*BrokenStreamError) (*legStream, []byte, error) // nil where nothing can be continued
+	events  int                                                  // content events of the legs before
+	ended   bool                                                 // by us: its last leg broke behind the answer
 	once    sync.Once
 	onClose func()
 }
@@ -21,13 +23,20 @@ type Stream struct {
 // together, valid until the next call. io.EOF follows a complete stream; a
 // *BrokenStreamError any other, unless the client left.
 func (s *Stream) Next() ([]byte, error) {
+	if s.ended {
+		return nil, io.EOF
+	}
 	for {
 		out, err := s.leg.Next()
 		var broken *BrokenStreamError
 		if err == nil || s.resume == nil || !errors.As(err, &broken) {
 			return out, err
 		}
-		next, cannot := s.resume(broken)
+		next, ending, cannot := s.resume(broken)
+		if ending != nil {
+			s.ended = true
+			return ending, nil
+		}
 		if cannot != nil {
 			s.resume = nil
 			if errors.Is(cannot, context.Canceled) {
@@ -54,7 +63,7 @@ func (s *Stream) Usage() Usage {
 }
 
 // Ready reports whether another event can be had without waiting.
-func (s *Stream) Ready() bool { return s.leg.Ready() }
+func (s *Stream) Ready() bool { return !s.ended && s.leg.Ready() }
 
 // Close ends the stream, at whatever point it is. A stream that is closed before
 // its end counts as left by the client.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -49,6 +50,7 @@ func oneAnswer(t *testing.T, got, want answer) {
 
 func TestMigrate_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
 	c := newCluster(t, shape{prefill: 2, decode: 3, config: migrating})
+	truth := startTestEngine(t, engine.RoleBoth, nil)
 	usage := `,"stream":true,"stream_options":{"include_usage":true}`
 	for i := range 100 {
 		path, body := "/v1/chat/completions", chatBodyOf(60+i, usage)
@@ -63,7 +65,7 @@ func TestMigrate_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
 				e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 1 + i*7%40, Count: 1})
 			}
 		}
-		oneAnswer(t, c.post(path, body), reference(t, path, body))
+		oneAnswer(t, c.post(path, body), askEngine(t, truth, path, body))
 	}
 	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n < 60 {
 		t.Errorf("only %v streams were continued", n)
@@ -151,9 +153,11 @@ func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
 	for _, e := range c.decode {
 		e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 4})
 	}
+	began := time.Now()
 	for range 50 {
 		c.post("/v1/chat/completions", chatBody(`,"stream":true`))
 	}
+	floor := 3 * (1 + int(time.Since(began)/(10*time.Second))) // on a busy machine it takes longer
 	legs := 0
 	for _, e := range c.decode {
 		for _, r := range e.State().Requests {
@@ -162,7 +166,7 @@ func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
 			}
 		}
 	}
-	if legs > 50*12/10+3 {
+	if legs > 50*12/10+floor {
 		t.Errorf("%d decode legs for 50 requests", legs)
 	}
 }
@@ -222,5 +226,32 @@ func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
 				return true
 			})
 		})
+	}
+}
+
+// A stream that breaks when the answer is whole lacks only its end: no other server is
+// asked.
+func TestMigrate_AnAnswerThatIsWholeGetsItsEnd(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: migrating})
+	for _, usage := range []string{`,"stream_options":{"include_usage":true}`, ""} {
+		for path, body := range map[string]string{
+			"/v1/chat/completions": chatBodyOf(12, `,"stream":true,"ignore_eos":true`+usage),
+			"/v1/completions":      `{"model":"test-model","max_tokens":12,"ignore_eos":true,"prompt":"` + longPrompt + `","stream":true` + usage + `}`,
+		} {
+			want := reference(t, path, body)
+			c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 12, Count: 1})
+			got := c.post(path, body)
+			if usage != "" {
+				oneAnswer(t, got, want)
+			} else if got.err != nil || got.text() != want.text() || len(got.events) != len(want.events) || got.events[len(got.events)-1] != "[DONE]" {
+				t.Errorf("%v: %q, want %q", got.err, got.events, want.events)
+			}
+		}
+	}
+	if n := c.metric("tandem_migrations_total", `outcome="ended"`); n != 4 {
+		t.Errorf("%v of 4 streams were ended", n)
+	}
+	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n != 0 {
+		t.Errorf("%v were continued", n)
 	}
 }

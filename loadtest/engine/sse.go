@@ -39,7 +39,13 @@ func (s *eventStream) named(name string, value any) error {
 	return s.write("event: %s\ndata: %s\n\n", name, body)
 }
 
-func (s *eventStream) done() error { return s.write("data: [DONE]\n\n") }
+// done ends the stream; a fault may cut the connection right before.
+func (s *eventStream) done() error {
+	if s.x.effects.dies && s.tokens >= s.x.effects.dieAfter {
+		panic(http.ErrAbortHandler)
+	}
+	return s.write("data: [DONE]\n\n")
+}
 
 func (s *eventStream) write(format string, args ...any) error {
 	if _, err := fmt.Fprintf(s.x.w, format, args...); err != nil {
