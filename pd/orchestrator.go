@@ -32,6 +32,8 @@ type Config struct {
 	TTFT, ITL         time.Duration // objectives for each request, 0 is none
 	Objective         Objectives    // what requests are served for
 	EnginePriority    bool          // engines schedule by priority, and are told which
+	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
+	EnforceDisaggregation bool
 }
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
@@ -146,7 +148,7 @@ func (o *Orchestrator) run(ctx context.Context, req *Request, placed time.Time, 
 	streaming = true
 	answer.Stream = &Stream{leg: answer.leg}
 	if j.story != nil {
-		answer.Stream.resume = func(broken *BrokenStreamError) (*legStream, error) { return o.resume(ctx, j, broken) }
+		answer.Stream.resume = func(broken *BrokenStreamError) (*legStream, []byte, error) { return o.resume(ctx, j, broken) }
 	}
 	return answer, nil
 }

@@ -66,19 +66,19 @@ func (o *Orchestrator) fit(j *journey, v *view, now time.Time) {
 	for i, s := range v.prefill {
 		c := &v.field.Prefill[i]
 		o.suit(j, s, c, now)
-		c.NoPair = j.tried[tried{PrefillLeg, s.ID()}] || !j.mayPair(s, now)
+		c.NoPair = j.tried[tried{PrefillLeg, s.ID()}] || !o.mayPair(j, s, now)
 	}
 	// Where the request has failed to decode it would most often fail again.
 	failed := func(s *pools.Server) bool { return j.tried[tried{DecodeLeg, s.ID()}] }
 	spare := false
 	for i, s := range v.decode {
-		spare = spare || !v.field.Decode[i].Out && !failed(s) && j.mayRunAlone(s, now)
+		spare = spare || !v.field.Decode[i].Out && !failed(s) && o.mayRunAlone(j, s, now)
 	}
 	for i, s := range v.decode {
 		c := &v.field.Decode[i]
 		o.suit(j, s, c, now)
-		c.NoPair = failed(s) || !j.mayPair(s, now)
-		c.NoAlone = spare && failed(s) || j.tried[tried{AloneLeg, s.ID()}] || !j.mayRunAlone(s, now)
+		c.NoPair = failed(s) || !o.mayPair(j, s, now)
+		c.NoAlone = spare && failed(s) || j.tried[tried{AloneLeg, s.ID()}] || !o.mayRunAlone(j, s, now)
 	}
 	o.offerRemotes(j, v, o.Fleet.Servers(), now)
 }
@@ -96,18 +96,27 @@ func (o *Orchestrator) suit(j *journey, s *pools.Server, c *Candidate, now time.
 
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
-func (j *journey) mayPair(s *pools.Server, now time.Time) bool {
-	c := connectorOf(s)
-	if !c.pairs || !j.req.Dialect.Split || j.alone && c.alone || !j.understands(s, now) {
-		return false
-	}
-	return c.dialects == nil || slices.Contains(c.dialects, j.req.Dialect)
+func (o *Orchestrator) mayPair(j *journey, s *pools.Server, now time.Time) bool {
+	givenUp := j.alone && connectorOf(s).alone && !o.enforced(j.req, s)
+	return pairable(j.req, s) && !givenUp && j.understands(s, now)
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
-func (j *journey) mayRunAlone(s *pools.Server, now time.Time) bool {
-	return (connectorOf(s).alone || !j.req.Dialect.Split) && j.understands(s, now)
+func (o *Orchestrator) mayRunAlone(j *journey, s *pools.Server, now time.Time) bool {
+	return (connectorOf(s).alone || !j.req.Dialect.Split) && !o.enforced(j.req, s) && j.understands(s, now)
+}
+
+// enforced reports whether the server must leave the request's prompt to a prefill
+// server. Several samples of a prompt cannot share a hand-off and run whole all the same.
+func (o *Orchestrator) enforced(req *Request, s *pools.Server) bool {
+	return o.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, s)
+}
+
+// pairable reports whether the server's connector has pairs for the request's API.
+func pairable(req *Request, s *pools.Server) bool {
+	c := connectorOf(s)
+	return c.pairs && req.Dialect.Split && (c.dialects == nil || slices.Contains(c.dialects, req.Dialect))
 }
 
 // understands reports whether the server serves the request's model, and its API where

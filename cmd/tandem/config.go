@@ -134,6 +134,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.pd.TTFT, "ttft-slo", c.pd.TTFT, "objective for the time to the first token; pairs predicted to miss it lose to those that are not; 0 is none")
 	fs.DurationVar(&c.pd.ITL, "itl-slo", c.pd.ITL, "objective for the time between tokens, likewise")
 	fs.StringSliceVar(&c.objectives, "objective", c.objectives, "what requests are served for: latency (the time to the first token), or throughput (requests per server that meet their objectives: with a ttft-slo, who cannot meet it any more is served last); `objectives`, for single models as model=throughput, for a class as class:batch=throughput")
+	fs.BoolVar(&c.pd.EnforceDisaggregation, "enforce-disaggregation", c.pd.EnforceDisaggregation, "decode servers compute no prompts: without a prefill server requests get 503")
 	fs.BoolVar(&c.pd.Migrate, "migrate", c.pd.Migrate, "continue streams that break on another pair, by token ids, where engines tell them (vLLM 0.10.2, SGLang's completions)")
 
 	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval, "time between two probes of a server, and between two scrapes of its load")

@@ -105,6 +105,50 @@ func TestFailure_NoPrefillServerMeansDecodeAlone(t *testing.T) {
 	}
 }
 
+// Where disaggregation is enforced, a prompt that no pair can serve is refused at once,
+// and the client told when to come again.
+func TestFailure_EnforcedDisaggregationRefusesWhatNoPairCanServe(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 1, config: func(cfg *config) {
+		cfg.pd.EnforceDisaggregation = true
+		cfg.cost.PairsFirst = false // decode alone is the cheaper one for a short prompt
+	}})
+	short := `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":"hi"}]}`
+	for _, body := range []string{short, chatBody(""), chatBody(`,"stream":true`)} {
+		if got := c.post("/v1/chat/completions", body); got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
+			t.Errorf("%d, prefill %q: %s", got.status, got.header.Get("X-Tandem-Prefill"), got.body)
+		}
+	}
+	if got := c.post("/v1/chat/completions", chatBody(`,"n":2`)); got.status != 200 {
+		t.Errorf("several samples, which no pair can serve: %d %s", got.status, got.body)
+	}
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultWrongHandoff}) // a failed transfer means another pair
+	for range 4 {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
+			t.Errorf("%d, prefill %q: %s", got.status, got.header.Get("X-Tandem-Prefill"), got.body)
+		}
+	}
+	for _, e := range c.prefill {
+		e.SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	}
+	eventually(t, "both are down", func() bool { return c.metric("tandem_server_up") == 1 })
+	alone := c.decode[0].State().AggregatedDone
+	fastest := time.Minute
+	for range 10 {
+		start := time.Now()
+		got := c.post("/v1/chat/completions", chatBody(""))
+		fastest = min(fastest, time.Since(start))
+		if got.status != 503 || got.header.Get("Retry-After") == "" || gjson.Get(got.body, "error.code").String() == "" {
+			t.Errorf("%d %v %s", got.status, got.header, got.body)
+		}
+	}
+	if fastest > 50*time.Millisecond {
+		t.Errorf("a refusal took %v", fastest)
+	}
+	if n := c.decode[0].State().AggregatedDone - alone; n != 0 {
+		t.Errorf("decode computed %d prompts", n)
+	}
+}
+
 func TestFailure_ARefusedDecodeLeavesTheHandoffToAnother(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 2, config: faultTimeouts})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
