@@ -10,6 +10,10 @@ import (
 
 var errNoAnswer = errors.New("prefill's answer is not JSON")
 
+// leastHandoff is how many tokens a prompt has whose KV is at least one block, in tokens:
+// of a shorter one nothing may be handed over.
+const leastHandoff = 256
+
 // prefill runs the prefill leg, completes the hand-off from its answer, and gives its
 // place back.
 func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t *transfer, h *Handoff) (failed *LegError) {
@@ -38,8 +42,14 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t 
 		a.prefill.Prefilled(told.tokens-told.cached.Tokens, told.cached.Tokens)
 	}
 	a.prefill.Settle(nil)
-	if !h.Kept {
+	switch {
+	case h.Kept:
+		server.HandedOver()
+	case h.final == nil:
 		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
+		if told.tokens >= leastHandoff && server.NoHandoff(time.Now()) {
+			o.Log.Error("prefill hands nothing over, its servers' work is left out for a while: is its KV connector set up?", "server", server.ID())
+		}
 	}
 	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(time.Since(start).Seconds())
 	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", told.tokens))

@@ -66,7 +66,7 @@ func (o *Orchestrator) fit(j *journey, v *view, now time.Time) {
 	for i, s := range v.prefill {
 		c := &v.field.Prefill[i]
 		o.suit(j, s, c, now)
-		c.NoPair = j.tried[tried{PrefillLeg, s.ID()}] || !o.mayPair(j, s, now)
+		c.NoPair = j.tried[tried{PrefillLeg, s.ID()}] || !o.mayPair(j, s, now) || s.HandsNothingOver(now)
 	}
 	// Where the request has failed to decode it would most often fail again.
 	failed := func(s *pools.Server) bool { return j.tried[tried{DecodeLeg, s.ID()}] }

@@ -44,6 +44,8 @@ type live struct {
 	prefill *Learned // time of a prefill, by PrefillFeatures
 	step    *Learned // time of a decode step, by StepFeatures
 
+	handoffs handoffs // of prefill
+
 	mu   sync.Mutex // guards work and falls
 	work [2]Backlog
 	// falls are called when the server has failed two probes in a row.
@@ -178,6 +180,7 @@ func (l *live) setUp(models []Model, slowStart time.Duration, now time.Time) {
 		return
 	}
 	defer l.downSince.Store(nil)
+	l.HandedOver()    // it may have been started anew with a connector
 	away := slowStart // a server that is new is as cold as one that was long away
 	if since := l.downSince.Load(); since != nil {
 		away = now.Sub(*since)

@@ -149,6 +149,27 @@ func TestFailure_EnforcedDisaggregationRefusesWhatNoPairCanServe(t *testing.T) {
 	}
 }
 
+// A prefill server whose KV connector is not set up answers well, and all of its work is
+// done again by decode: it is left out.
+func TestFailure_APrefillThatNeverHandsOverIsLeftOut(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultDropHandoff})
+	for range 10 {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+	}
+	if n := c.prefill[0].State().PrefillsDone; n != 5 {
+		t.Errorf("%d prompts were computed for nothing", n)
+	}
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultRefuse}) // it is started anew
+	eventually(t, "it is down", func() bool { return c.metric("tandem_server_up") == 1 })
+	c.prefill[0].ClearFaults()
+	eventually(t, "it is asked again", func() bool {
+		return c.post("/v1/chat/completions", chatBody("")).header.Get("X-Tandem-Prefill") != ""
+	})
+}
+
 func TestFailure_ARefusedDecodeLeavesTheHandoffToAnother(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 2, config: faultTimeouts})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
