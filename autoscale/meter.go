@@ -82,6 +82,9 @@ func (m *Meter) Arrived(a Arrival) *Visit {
 		d = &demand{bins: make(map[int64]bin), seen: means{Computed: 1, Output: firstOutput}}
 		m.models[a.Model] = d
 	}
+	if d.seen.Prompt == 0 {
+		d.seen.Prompt = float64(a.PromptTokens) // until one was answered
+	}
 	v := &Visit{meter: m, demand: d, arrival: a, at: now, waits: true, compute: float64(a.PromptTokens) * d.seen.Computed}
 	if v.retry = m.retry(a.Fingerprint, now); !v.retry {
 		b := d.bins[binOf(now)]
@@ -220,14 +223,14 @@ func sum(readings []reading, model string, since, now int64) total {
 		t.queued += own.Queued
 		t.waiting.Requests += own.Waiting.Requests
 		t.waiting.Prompt += own.Waiting.Prompt
-		w := float64(min(own.Seen.Ended, int(1/recently)))
+		w := float64(min(own.Seen.Ended+1, int(1/recently))) // its first guess counts as one
 		weight += w
 		t.seen.Prompt += w * own.Seen.Prompt
 		t.seen.Output += w * own.Seen.Output
 		t.seen.Computed += w * own.Seen.Computed
 		t.seen.Ended += own.Seen.Ended
 	}
-	if weight > 0 {
+	if weight > 0 { // nobody asked else
 		t.seen.Prompt, t.seen.Output, t.seen.Computed = t.seen.Prompt/weight, t.seen.Output/weight, t.seen.Computed/weight
 	}
 	return t

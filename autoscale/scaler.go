@@ -88,12 +88,13 @@ type Scaler struct {
 	Publish func([]Wanted)
 
 	current atomic.Pointer[plans]
-	hurry   chan struct{}
+	hurry   chan struct{} // to decide
+	told    chan struct{} // that another replica decided
 }
 
 // NewScaler returns a scaler that has decided nothing.
 func NewScaler(cfg Config, fleet *pools.Fleet, meter *Meter, shared *Shared, log *slog.Logger) *Scaler {
-	s := &Scaler{cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now, Publish: func([]Wanted) {}, hurry: make(chan struct{}, 1)}
+	s := &Scaler{cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now, Publish: func([]Wanted) {}, hurry: make(chan struct{}, 1), told: make(chan struct{}, 1)}
 	s.current.Store(&plans{})
 	return s
 }
@@ -103,13 +104,13 @@ func (s *Scaler) Run(ctx context.Context) {
 	if s.shared != nil {
 		var beside sync.WaitGroup
 		defer beside.Wait()
-		beside.Go(func() { s.shared.passRefusals(ctx, s.meter) })
+		beside.Go(func() { s.shared.passNews(ctx, s.meter, func() { signal(s.told) }) })
 	}
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
-	failing, hurried := false, false
+	failing, next := false, s.inTurn
 	for {
-		err := s.step(ctx, hurried)
+		err := next(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -125,19 +126,40 @@ func (s *Scaler) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			hurried = false
+			next = s.inTurn
 		case <-s.hurry:
-			hurried = true
+			next = s.atOnce
+		case <-s.told:
+			next = s.follow
 		}
 	}
 }
 
 // Hurry lets it decide now: a request is held.
-func (s *Scaler) Hurry() {
+func (s *Scaler) Hurry() { signal(s.hurry) }
+
+// signal makes sure that one signal is in the channel, which holds one.
+func signal(c chan struct{}) {
 	select {
-	case s.hurry <- struct{}{}:
-	default: // it will
+	case c <- struct{}{}:
+	default: // one is
 	}
+}
+
+// inTurn decides where it is this replica's turn; atOnce decides whoever's turn it is.
+func (s *Scaler) inTurn(ctx context.Context) error { return s.step(ctx, false) }
+
+func (s *Scaler) atOnce(ctx context.Context) error { return s.step(ctx, true) }
+
+// follow takes over what another replica decided.
+func (s *Scaler) follow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Every)
+	defer cancel()
+	last, err := s.shared.read(ctx)
+	if err == nil {
+		s.adopt(last)
+	}
+	return err
 }
 
 // Knows reports whether a model has servers, or had some and may have them again.

@@ -191,7 +191,7 @@ func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
 		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
 		t.Cleanup(func() { _ = client.Close() })
 		shared := NewShared(client, "test:", "")
-		passing.Go(func() { shared.passRefusals(ctx, m) })
+		passing.Go(func() { shared.passNews(ctx, m, func() {}) })
 	}
 	defer passing.Wait()
 	defer stop()
@@ -206,6 +206,61 @@ func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
 	meters[1].Arrived(a).Refused()
 	if after := meters[1].models["m"].bins[binOf(c.now())].Prompt; after != before {
 		t.Errorf("a retry made demand of %.0f tokens %.0f", before, after)
+	}
+}
+
+// A request is held by one gateway, and KEDA follows another: that one says at once what
+// the first decided.
+func TestScaler_AnotherReplicasHurryIsHeard(t *testing.T) {
+	r := redisserver.Start(t)
+	cfg := testConfig()
+	cfg.Every = time.Hour
+	fleet := newFleet(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	var scalers []*Scaler
+	for _, name := range []string{"a", "b"} {
+		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
+		t.Cleanup(func() { _ = client.Close() })
+		s := NewScaler(cfg, fleet, NewMeter(time.Now), NewShared(client, "test:", name), slog.New(slog.DiscardHandler))
+		running.Go(func() { s.Run(ctx) })
+		scalers = append(scalers, s)
+	}
+	defer running.Wait()
+	defer stop()
+	started := time.Time{}
+	eventually(t, "both have plans", func() bool {
+		started = scalers[1].current.Load().At
+		return !started.IsZero()
+	})
+	eventually(t, "the second one has newer plans", func() bool {
+		scalers[0].Hurry() // again and again: a message before the subscription is lost
+		return scalers[1].current.Load().At.After(started)
+	})
+}
+
+// Nothing was served yet, so nothing is known of what requests cost: one of them is no
+// reason for many servers.
+func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
+	c := &clock{time.Now().Truncate(Bin)}
+	meter := NewMeter(c.now)
+	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
+	published := hear(s)
+	for range 12 {
+		if err := s.step(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		c.pass(Bin)
+	}
+	meter.Arrived(Arrival{Model: model, Fingerprint: 1, PromptTokens: 1000})
+	c.pass(Bin)
+	if err := s.step(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	for role, w := range published {
+		if w.Servers != 1 {
+			t.Errorf("%s: %+v", role, w)
+		}
 	}
 }
 

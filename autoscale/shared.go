@@ -116,13 +116,18 @@ func (s *Shared) decides(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// publish makes plans those of all; read returns them.
+// publish makes plans those of all, and tells the others; read returns them.
 func (s *Shared) publish(ctx context.Context, p plans) error {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
-	if err := s.client.Set(ctx, s.prefix+plansKey, text, time.Hour).Err(); err != nil {
+	_, err = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Set(ctx, s.prefix+plansKey, text, time.Hour)
+		p.Publish(ctx, s.prefix+decidedKey, s.replica)
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("publish plans: %w", err)
 	}
 	return nil

@@ -11,29 +11,35 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A client that was refused may come again to another gateway, before the next decision.
-// So gateways tell each other at once whom they refuse, by fingerprints:
+// Gateways tell each other at once what cannot wait for the next decision. A client that
+// was refused may come again to another gateway: whom they refuse, by fingerprints. KEDA
+// may follow another gateway than the one that holds a first request: that one decided.
 //
 //	<prefix>{demand}:refused  channel: fingerprints, eight bytes each
-const refusedKey = "{demand}:refused"
-
-// How refusals travel.
+//	<prefix>{demand}:decided  channel: the replica that published plans
 const (
-	refusalDelay = 100 * time.Millisecond // they are gathered for this long
-	refusalRetry = time.Second            // until the next try, when Redis is away
+	refusedKey = "{demand}:refused"
+	decidedKey = "{demand}:decided"
 )
 
-// passRefusals tells the others whom this gateway refuses, and a meter whom they refuse,
-// until the context ends. What is lost while Redis is away makes retries count as demand.
-func (s *Shared) passRefusals(ctx context.Context, m *Meter) {
+// How news travel.
+const (
+	refusalDelay = 100 * time.Millisecond // refusals are gathered for this long
+	newsRetry    = time.Second            // until the next try, when Redis is away
+)
+
+// passNews tells the others whom this gateway refuses, a meter whom they refuse, and
+// decided of plans of theirs, until the context ends. What is lost while Redis is away
+// makes retries count as demand, and plans come with the next decision.
+func (s *Shared) passNews(ctx context.Context, m *Meter, decided func()) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.tellRefusals(ctx, m) })
 	parts.Go(func() {
 		for ctx.Err() == nil {
-			s.hearRefusals(ctx, m)
+			s.hear(ctx, m, decided)
 			select {
 			case <-ctx.Done():
-			case <-time.After(refusalRetry):
+			case <-time.After(newsRetry):
 			}
 		}
 	})
@@ -59,13 +65,13 @@ func (s *Shared) tellRefusals(ctx context.Context, m *Meter) {
 	}
 }
 
-// hearRefusals listens until the connection fails.
-func (s *Shared) hearRefusals(ctx context.Context, m *Meter) {
-	sub := s.client.Subscribe(ctx, s.prefix+refusedKey)
+// hear listens until the connection fails.
+func (s *Shared) hear(ctx context.Context, m *Meter, decided func()) {
+	sub := s.client.Subscribe(ctx, s.prefix+refusedKey, s.prefix+decidedKey)
 	defer func() { _ = sub.Close() }()
 	for silent := 0; ctx.Err() == nil && silent < 3; {
 		// Without a limit go-redis waits past the end of the context.
-		message, err := sub.ReceiveTimeout(ctx, refusalRetry)
+		message, err := sub.ReceiveTimeout(ctx, newsRetry)
 		var late net.Error
 		switch {
 		case errors.As(err, &late) && late.Timeout():
@@ -77,10 +83,15 @@ func (s *Shared) hearRefusals(ctx context.Context, m *Meter) {
 		if err != nil {
 			return
 		}
-		if heard, ok := message.(*redis.Message); ok {
+		heard, ok := message.(*redis.Message)
+		switch {
+		case !ok:
+		case heard.Channel == s.prefix+refusedKey:
 			for text := []byte(heard.Payload); len(text) >= 8; text = text[8:] {
 				m.heardRefused(binary.LittleEndian.Uint64(text))
 			}
+		case heard.Payload != s.replica:
+			decided()
 		}
 	}
 }
