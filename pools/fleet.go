@@ -185,7 +185,7 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	parts.Go(func() { p.run(ctx) })
 	if len(f.cfg.Adapters.Directory) > 0 || spec.GPUs != "" {
 		k := keeper{spec: spec, live: l, fleet: f, log: p.log}
-		k.client = &http.Client{Transport: f.transport, Timeout: f.cfg.Adapters.Timeout, CheckRedirect: noRedirect}
+		k.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect} // each order has a time limit of its own
 		parts.Go(func() { k.run(ctx) })
 	}
 	if spec.ORCA != "" {

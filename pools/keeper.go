@@ -69,7 +69,7 @@ func (k *keeper) load(ctx context.Context, name string) error {
 		return err
 	}
 	start := time.Now()
-	err := k.post(ctx, k.adapterURL("load_lora_adapter"), map[string]string{"lora_name": a.Name, "lora_path": a.Path})
+	err := k.order(ctx, "load_lora_adapter", map[string]string{"lora_name": a.Name, "lora_path": a.Path})
 	took := time.Since(start)
 	if err != nil {
 		k.live.adapterCounts.failed.Add(1)
@@ -152,7 +152,7 @@ func (k *keeper) unload(ctx context.Context, name string) error {
 	k.live.changeModels(func(models []Model) []Model {
 		return slices.DeleteFunc(models, func(m Model) bool { return m.ID == name })
 	})
-	if err := k.post(ctx, k.adapterURL("unload_lora_adapter"), map[string]string{"lora_name": name}); err != nil {
+	if err := k.order(ctx, "unload_lora_adapter", map[string]string{"lora_name": name}); err != nil {
 		k.log.Warn("adapter not unloaded", "adapter", name, "error", err.Error())
 		return err
 	}
@@ -164,17 +164,20 @@ func (k *keeper) unload(ctx context.Context, name string) error {
 // maxKeeperAnswer bounds what is read of an engine's answer, in bytes.
 const maxKeeperAnswer = 64 << 10
 
-// adapterURL is where an engine takes an order about adapters: vLLM under /v1, SGLang at
-// the root.
-func (k *keeper) adapterURL(action string) string {
+// order tells an engine what to do with an adapter: vLLM takes it under /v1, SGLang at the
+// root.
+func (k *keeper) order(ctx context.Context, action string, adapter map[string]string) error {
+	ctx, cancel := context.WithTimeout(ctx, k.fleet.cfg.Adapters.Timeout)
+	defer cancel()
+	under := "/v1/"
 	if k.live.connectorOf(k.spec) == "sglang" {
-		return k.spec.URL + "/" + action
+		under = "/"
 	}
-	return k.spec.URL + "/v1/" + action
+	return k.post(ctx, k.spec.URL+under+action, adapter)
 }
 
-// post asks an engine for something. That an adapter is there already, or gone already, is what was wanted: other
-// gateways may have asked before.
+// post asks an engine for something. That an adapter is there already, or gone already,
+// is what was wanted: other gateways may have asked before.
 func (k *keeper) post(ctx context.Context, url string, body map[string]string) error {
 	data, err := json.Marshal(body)
 	if err != nil {

@@ -38,13 +38,35 @@ func (k *keeper) wake(ctx context.Context) error {
 		}
 	}
 	began := time.Now()
-	if err := k.post(ctx, k.spec.URL+"/wake_up", nil); err != nil {
-		k.log.Warn("server not woken", "error", err.Error())
-		return err
+	for _, step := range wakeSteps(k.fleet.cfg.Sleep.Level) {
+		if err := k.post(ctx, k.spec.URL+step.path, step.body); err != nil {
+			k.log.Warn("server not woken", "step", step.path, "error", err.Error())
+			return err
+		}
 	}
 	k.live.turn.woke(time.Since(began), time.Now())
 	k.log.Info("server woken", "seconds", time.Since(began).Seconds())
 	return nil
+}
+
+// wakeStep is one thing that is asked of an engine so that it wakes.
+type wakeStep struct {
+	path string
+	body map[string]string
+}
+
+// wakeSteps returns them in order. Weights that were dropped (level 2) come back as room
+// for them, in which the engine would compute garbage: it has to read them again before
+// it gets its KV cache (vLLM's sleep mode, docs/features/sleep_mode.md).
+func wakeSteps(level int) []wakeStep {
+	if level < 2 {
+		return []wakeStep{{path: "/wake_up"}}
+	}
+	return []wakeStep{
+		{path: "/wake_up?tags=weights"},
+		{path: "/collective_rpc", body: map[string]string{"method": "reload_weights"}},
+		{path: "/wake_up?tags=kv_cache"},
+	}
 }
 
 // putToSleep lets a server finish what it has and then sleep. It takes nothing new
@@ -79,9 +101,11 @@ func (k *keeper) sleepIdle(ctx context.Context, now time.Time) {
 	if !awake || o.Quiet < c.Idle || o.Awake < c.MinAwake {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
 	free, err := k.fleet.occupy(ctx, k.spec.GPUs)
 	if err != nil {
-		return // the fleet ends
+		return // others are at it, or the fleet ends
 	}
 	defer free()
 	if err := k.putToSleep(ctx, k.spec, k.live); err != nil {

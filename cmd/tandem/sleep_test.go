@@ -25,7 +25,7 @@ func turns(t *testing.T, minAwake time.Duration, change func(*config)) (c *clust
 		if change != nil {
 			change(cfg)
 		}
-		(&cluster{t: t, client: newTestClient(t)}).mustPost(engines[1].URL() + "/sleep?level=1")
+		(&cluster{t: t, client: newTestClient(t)}).mustPost(fmt.Sprintf("%s/sleep?level=%d", engines[1].URL(), cfg.pools.Sleep.Level))
 	}})
 	eventually(t, "both models are known, and who sleeps", func() bool {
 		servers := c.node.fleet.Servers()
@@ -59,6 +59,32 @@ func TestSleep_AQuietModelMakesWay(t *testing.T) {
 	}
 	if n := sum(engines[:], func(s engine.State) int { return s.RequestsByPath["/wake_up"] }); n != 3 {
 		t.Errorf("%d wakings for three changes", n)
+	}
+}
+
+// At level 2 the weights are gone: an engine that is woken without reading them again
+// answers garbage.
+func TestSleep_DroppedWeightsAreReadAgain(t *testing.T) {
+	c, _ := turns(t, 0, func(cfg *config) { cfg.pools.Sleep.Level = 2 })
+	for _, model := range []string{"night", "day", "night"} {
+		alone := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.Model = model })
+		body := fmt.Sprintf(`{"model":%q,"max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`, model)
+		want := askEngine(t, alone, "/v1/chat/completions", body)
+		if got := c.post("/v1/chat/completions", body); got.status != 200 || got.text() != want.text() {
+			t.Errorf("%s: %d %q, want %q", model, got.status, got.text(), want.text())
+		}
+	}
+}
+
+// An engine that cannot read its weights is not taken for awake.
+func TestSleep_AServerThatIsNotWokenServesNothing(t *testing.T) {
+	c, engines := turns(t, 0, func(cfg *config) { cfg.pools.Sleep.Level = 2 })
+	engines[1].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: "/collective_rpc"})
+	if got := c.chatWith("night"); got.status != 503 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if n := len(requests(engines[1:], "/v1/chat/completions")); n != 0 {
+		t.Errorf("it was asked %d times", n)
 	}
 }
 

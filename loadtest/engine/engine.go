@@ -47,6 +47,7 @@ type Engine struct {
 	started  time.Time
 	load     atomic.Int64 // HTTP requests under way
 	turn     atomic.Uint64
+	slumber  slumber
 
 	api     *door
 	doors   []*door // of the ranks by their number, where each has its own; the first is api

@@ -34,6 +34,7 @@ type rank struct {
 	running  []*sequence // longest running first
 	arrivals uint64
 	asleep   bool
+	lost     bool // its weights are garbage
 	dead     bool // by a fault
 	closed   bool
 
@@ -105,10 +106,20 @@ func (r *rank) signal() {
 	}
 }
 
+// begin is the past before the first token.
+func (r *rank) begin(adapter string) past {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost {
+		adapter += " of garbage"
+	}
+	return r.language.start(adapter)
+}
+
 // submit puts a sequence into the queue and starts fetching its KV if it is a decode
 // leg. life is the engine's. It returns false when the engine is closing.
 func (r *rank) submit(life context.Context, s *sequence) bool {
-	s.past = r.language.start(s.adapter)
+	s.past = r.begin(s.adapter)
 	prompt := s.tokens
 	s.tokens = make([]int32, 0, len(prompt)+min(s.sampling.maxTokens, 1024))
 	for _, token := range prompt {
@@ -223,10 +234,12 @@ func (r *rank) sleep() {
 	r.signal()
 }
 
-func (r *rank) wakeUp() {
+// wakeUp lets the rank work again, unless something of it still sleeps. With lost
+// weights it says what has nothing to do with the model.
+func (r *rank) wakeUp(asleep, lost bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asleep = false
+	r.asleep, r.lost = asleep, lost
 }
 
 // close ends everything and waits for the goroutines that fetch.

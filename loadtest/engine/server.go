@@ -63,6 +63,7 @@ func (e *Engine) routes() map[string]route {
 		"POST /reset_prefix_cache":         {pathOther, (*Engine).resetPrefixCache},
 		"POST /sleep":                      {pathOther, (*Engine).sleepNow},
 		"POST /wake_up":                    {pathOther, (*Engine).wakeUp},
+		"POST /collective_rpc":             {pathOther, (*Engine).collectiveRPC},
 		"GET /is_sleeping":                 {pathOther, (*Engine).isSleeping},
 	}
 	switch e.cfg.exposition() {

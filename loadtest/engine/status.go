@@ -166,27 +166,5 @@ func (e *Engine) resetPrefixCache(x *exchange) error {
 	return nil
 }
 
-// sleepNow drops all work and all KV. While asleep the engine answers 503.
-func (e *Engine) sleepNow(x *exchange) error {
-	for _, r := range e.ranks {
-		r.sleep()
-	}
-	x.w.WriteHeader(http.StatusOK)
-	return nil
-}
-
-func (e *Engine) wakeUp(x *exchange) error {
-	for _, r := range e.ranks {
-		r.wakeUp()
-	}
-	x.w.WriteHeader(http.StatusOK)
-	return nil
-}
-
-func (e *Engine) isSleeping(x *exchange) error {
-	writeJSON(x.w, http.StatusOK, map[string]bool{"is_sleeping": e.ranks[0].load().asleep})
-	return nil
-}
-
 // now is the creation time of an answer, in seconds since 1970.
 func now() int64 { return time.Now().Unix() }
