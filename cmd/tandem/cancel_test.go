@@ -131,11 +131,12 @@ func TestCancel_BetweenPrefillAndDecode(t *testing.T) {
 			engines := with(t, connector)
 			c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { engines(cfg); cfg.Lease = 200 * time.Millisecond }})
 			between := leavingBetween{next: c.node.orchestrator.Transport, prefill: strings.TrimPrefix(c.prefill[0].URL(), "http://")}
-			clients := make(chan net.Conn, 1)
-			between.leave = func() { _ = (<-clients).Close() }
+			client := make(chan net.Conn, 1)
+			between.leave = func() { _ = (<-client).Close() }
 			c.node.orchestrator.Transport = between
-			for _, body := range []string{chatBody(""), chatBody(`,"stream":true`)} {
-				clients <- c.dialRequest(body)
+			for i, body := range []string{chatBody(""), chatBody(`,"stream":true`)} {
+				client <- c.dialRequest(body)
+				eventually(t, "it left", func() bool { return c.metric("tandem_requests_total", `outcome="client_gone"`) == float64(i+1) })
 			}
 			c.checkIdle(2)
 			if s := c.prefill[0].State(); s.PrefillsDone != 2 {

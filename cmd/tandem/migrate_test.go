@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -213,18 +214,12 @@ func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
 					t.Error("prefill was asked for ids")
 				}
 			}
-			cl.node.fleet.SetDrain(second, false)
 			cl.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 3, Count: 1})
-			eventually(t, "the stream that breaks", func() bool {
-				got := cl.post(c.path, c.body)
-				if got.header.Get("X-Tandem-Decode") != first {
-					return false
-				}
-				if whole := got.err == nil && got.text() == want.text(); whole != c.continued {
-					t.Errorf("it ended with %v: %s", got.err, got.body)
-				}
-				return true
-			})
+			cl.node.orchestrator.Transport = whenAsked{cl.node.orchestrator.Transport, first, func() { cl.node.fleet.SetDrain(second, false) }}
+			got := cl.post(c.path, c.body)
+			if whole := got.err == nil && got.text() == want.text(); whole != c.continued || got.header.Get("X-Tandem-Decode") != first {
+				t.Errorf("the stream that breaks on %s ended with %v: %s", got.header.Get("X-Tandem-Decode"), got.err, got.body)
+			}
 		})
 	}
 }
@@ -254,4 +249,18 @@ func TestMigrate_AnAnswerThatIsWholeGetsItsEnd(t *testing.T) {
 	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n != 0 {
 		t.Errorf("%v were continued", n)
 	}
+}
+
+// whenAsked does something when a server is asked.
+type whenAsked struct {
+	next http.RoundTripper
+	host string
+	do   func()
+}
+
+func (w whenAsked) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Host == w.host {
+		w.do()
+	}
+	return w.next.RoundTrip(req)
 }
