@@ -28,6 +28,9 @@ type Meter struct {
 	// Queued returns how many requests of each model wait in this gateway's own queue. It
 	// is set before the first read.
 	Queued func() map[string]int
+	// Hot returns how many tokens of prompts the caches of servers saved lately, by
+	// server, as this gateway sent them; likewise.
+	Hot func() map[string]float64
 
 	mu      sync.Mutex // guards the rest
 	models  map[string]*demand
@@ -69,7 +72,7 @@ const firstOutput = 256
 
 // NewMeter returns a meter that has seen nothing. now is the clock.
 func NewMeter(now func() time.Time) *Meter {
-	return &Meter{now: now, Queued: func() map[string]int { return nil }, models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
+	return &Meter{now: now, Queued: func() map[string]int { return nil }, Hot: func() map[string]float64 { return nil }, models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
 }
 
 // Arrived counts a request.
@@ -158,6 +161,7 @@ func (m *Meter) heardRefused(fingerprint uint64) {
 type reading struct {
 	At     int64                    `json:"at"` // unix seconds
 	Models map[string]*modelReading `json:"models"`
+	Hot    map[string]float64       `json:"hot,omitempty"` // tokens, by server
 }
 
 type modelReading struct {
@@ -171,10 +175,10 @@ type modelReading struct {
 func (m *Meter) read() reading {
 	now := m.now()
 	current := binOf(now)
-	queued := m.Queued()
+	queued, hot := m.Queued(), m.Hot()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := reading{At: now.Unix(), Models: make(map[string]*modelReading)}
+	r := reading{At: now.Unix(), Models: make(map[string]*modelReading), Hot: hot}
 	for name, d := range m.models {
 		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.seen}
 		for i, b := range d.bins {
@@ -188,6 +192,17 @@ func (m *Meter) read() reading {
 		r.Models[name] = own
 	}
 	return r
+}
+
+// hotOf adds up the heat of servers over gateways.
+func hotOf(readings []reading) map[string]float64 {
+	all := make(map[string]float64)
+	for _, r := range readings {
+		for server, tokens := range r.Hot {
+			all[server] += tokens
+		}
+	}
+	return all
 }
 
 // total is the demand for a model of all gateways.

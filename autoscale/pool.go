@@ -30,7 +30,7 @@ type Hardware struct {
 	KVTokens    float64    `json:"kv_tokens"` // room, 0 if none tells
 	Waiting     float64    `json:"waiting"`   // requests in the engines' own queues
 
-	busy    int // servers that gateways have sent work
+	busy    int // servers that gateways have sent work, or send none
 	servers int
 	units   map[string]bool
 }
@@ -43,10 +43,7 @@ func look(servers []*pools.Server, model string, w works, now time.Time) []Hardw
 		if !h.Up || s.Drain || !h.Serves(model) {
 			continue
 		}
-		role := pools.Decode
-		if s.Role == pools.Prefill {
-			role = pools.Prefill
-		}
+		role := roleOf(s)
 		if kinds[role] == nil {
 			kinds[role] = make(map[string]*Hardware)
 		}
@@ -70,12 +67,20 @@ func look(servers []*pools.Server, model string, w works, now time.Time) []Hardw
 	return all
 }
 
+// roleOf is the pool that a server counts for.
+func roleOf(s *pools.Server) pools.Role {
+	if s.Role == pools.Prefill {
+		return pools.Prefill
+	}
+	return pools.Decode
+}
+
 // add enters a server.
 func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
 	k.servers++
-	k.units[cmp.Or(s.Unit, s.URL)] = true
+	k.units[s.UnitName()] = true
 	load, work := s.FreshLoad(now), s.InFlight(k.Role, now)
-	if work.Requests > 0 {
+	if work.Requests > 0 || s.Drains() {
 		k.busy++
 	}
 	k.Waiting += load.Waiting.Value // 0 where the engine does not tell
@@ -109,7 +114,7 @@ type gauge struct {
 	kvCapacity      float64 // tokens of a unit
 	kv              float64 // tokens that requests hold on decode servers
 	decodeWaiting   float64 // requests in the queues of servers that only decode
-	idlePrefill     int     // prefill servers that no gateway has sent work
+	idlePrefill     int     // prefill servers that have no work, and might
 }
 
 // sumUp joins what all hardware shows.

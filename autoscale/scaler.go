@@ -20,6 +20,7 @@ type Config struct {
 	ColdStart time.Duration // assumed until one was seen
 	ITL       time.Duration // objective that decode is planned for
 	Prior     Capacity      // of a server, until one was seen
+	Victims   bool          // say which servers go when fewer are wanted, and let them drain
 }
 
 // DefaultConfig decides as often as an HPA asks.
@@ -50,6 +51,7 @@ type Decision struct {
 	Signals Signals   `json:"signals"`
 	Held    int       `json:"held"` // requests that wait because a role has no server
 	State   State     `json:"state"`
+	Leaving []Leaving `json:"leaving,omitempty"`
 }
 
 // Wanted is what is published of a pool.
@@ -72,6 +74,7 @@ type memory struct {
 	Capacity  float64       `json:"kv_capacity"`   // likewise
 	Raised    [2]time.Time  `json:"raised"`        // when more was wanted than there was; zero while it is there
 	ColdStart time.Duration `json:"cold_start"`
+	Leaving   [2][]Leaving  `json:"leaving"`
 }
 
 // Scaler decides for every model, again and again. With others it meets in Redis,
@@ -86,6 +89,8 @@ type Scaler struct {
 
 	// Publish is told of all pools after each decision; it is set before Run.
 	Publish func([]Wanted)
+	// Leaving is told who goes, before Publish; likewise.
+	Leaving func([]Leaving)
 
 	current atomic.Pointer[plans]
 	hurry   chan struct{} // to decide
@@ -94,7 +99,11 @@ type Scaler struct {
 
 // NewScaler returns a scaler that has decided nothing.
 func NewScaler(cfg Config, fleet *pools.Fleet, meter *Meter, shared *Shared, log *slog.Logger) *Scaler {
-	s := &Scaler{cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now, Publish: func([]Wanted) {}, hurry: make(chan struct{}, 1), told: make(chan struct{}, 1)}
+	s := &Scaler{
+		cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now,
+		Publish: func([]Wanted) {}, Leaving: func([]Leaving) {},
+		hurry: make(chan struct{}, 1), told: make(chan struct{}, 1),
+	}
 	s.current.Store(&plans{})
 	return s
 }
@@ -113,6 +122,9 @@ func (s *Scaler) Run(ctx context.Context) {
 		err := next(ctx)
 		if ctx.Err() != nil {
 			return
+		}
+		if err != nil && s.now().Sub(s.current.Load().At) > s.cfg.Planner.MaxAge {
+			s.letGo(nil) // nobody goes by what is that old
 		}
 		if (err != nil) != failing {
 			failing = err != nil
@@ -211,14 +223,30 @@ func (s *Scaler) adopt(p plans) {
 	}
 	s.current.Store(&p)
 	var all []Wanted
+	var leaving []Leaving
 	for model, d := range p.Models {
+		leaving = append(leaving, d.Leaving...)
 		if d.Plan.Known {
 			all = append(all,
 				Wanted{model, pools.Prefill.String(), d.Plan.Prefill, d.Held, d.At},
 				Wanted{model, pools.Decode.String(), d.Plan.Decode, d.Held, d.At})
 		}
 	}
+	s.letGo(leaving)
 	s.Publish(all)
+}
+
+// letGo lets the servers drain that scaling in takes next, and no others.
+func (s *Scaler) letGo(leaving []Leaving) {
+	if !s.cfg.Victims {
+		return
+	}
+	units := make(map[string]bool, len(leaving))
+	for _, l := range leaving {
+		units[l.Unit] = true
+	}
+	s.fleet.SetLeaving(units)
+	s.Leaving(leaving)
 }
 
 // decide makes the plans that follow from the last and from what gateways measured.
@@ -232,7 +260,7 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 	if !last.At.IsZero() {
 		elapsed = now.Sub(last.At)
 	}
-	servers := s.fleet.Servers()
+	servers, hot := s.fleet.Servers(), hotOf(readings)
 	for _, model := range s.models(last) {
 		m := last.Memories[model]
 		if m == nil {
@@ -243,7 +271,11 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 		var plan Plan
 		plan, memory.Memory = s.cfg.Planner.Plan(signals, memory.Memory, elapsed)
 		memory.await(plan, &signals, now)
-		d := &Decision{At: now, Plan: plan, Signals: signals, Held: signals.Held, State: state}
+		var leaving []Leaving
+		if s.cfg.Victims && plan.Known {
+			leaving = memory.letGo(&plan, servers, model, hot, now)
+		}
+		d := &Decision{At: now, Plan: plan, Signals: signals, Held: signals.Held, State: state, Leaving: leaving}
 		if before := last.Models[model]; plan.Prefill.Reason == Stale && before != nil {
 			d.At = before.At
 		}
@@ -331,6 +363,15 @@ func (m *memory) pending(role, missing int, now time.Time) int {
 		return 0
 	}
 	return missing
+}
+
+// letGo chooses who goes in both roles, and holds up the plan while they drain.
+func (m *memory) letGo(plan *Plan, servers []*pools.Server, model string, hot map[string]float64, now time.Time) []Leaving {
+	for i, want := range []*Want{&plan.Prefill, &plan.Decode} {
+		role := []pools.Role{pools.Prefill, pools.Decode}[i]
+		*want, m.Leaving[i] = leave(*want, weigh(servers, role, model, hot, now), m.Leaving[i], now)
+	}
+	return slices.Concat(m.Leaving[0], m.Leaving[1])
 }
 
 // await notes when more servers are wanted than there are, and learns from when they

@@ -17,15 +17,18 @@ import (
 
 const model = "sim-model"
 
-// newFleet is a prefill and a decode server that are up.
-func newFleet(t *testing.T) *pools.Fleet {
+// newFleet is a prefill and a decode server that are up, or servers of these roles.
+func newFleet(t *testing.T, roles ...pools.Role) *pools.Fleet {
 	t.Helper()
 	cfg := pools.Default()
 	cfg.ProbeInterval = 50 * time.Millisecond
 	transport := &http.Transport{}
 	f := pools.NewFleet(cfg, transport, slog.New(slog.DiscardHandler))
 	var specs []pools.Spec
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+	if len(roles) == 0 {
+		roles = []pools.Role{pools.Prefill, pools.Decode}
+	}
+	for _, role := range roles {
 		settings := engine.Default()
 		settings.Role = role.String()
 		e, err := engine.Start(context.WithoutCancel(t.Context()), settings)
@@ -42,14 +45,14 @@ func newFleet(t *testing.T) *pools.Fleet {
 		f.Close()
 		transport.CloseIdleConnections()
 	})
-	eventually(t, "both servers are up and tell their KV", func() bool {
+	eventually(t, "all servers are up and tell their KV", func() bool {
 		up := 0
 		for _, s := range f.Servers() {
 			if s.Health().Up && s.FreshLoad(time.Now()).KVTokens.Known {
 				up++
 			}
 		}
-		return up == 2
+		return up == len(roles)
 	})
 	return f
 }
@@ -262,6 +265,46 @@ func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
 			t.Errorf("%s: %+v", role, w)
 		}
 	}
+}
+
+// Two decode servers, and one is enough: one drains, and only then one is asked for. When
+// two are needed again both take requests.
+func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
+	c := &clock{time.Now()}
+	fleet := newFleet(t, pools.Prefill, pools.Decode, pools.Decode)
+	cfg := testConfig()
+	cfg.Victims, cfg.Planner.Decode.Max = true, 1
+	meter := NewMeter(c.now)
+	s := NewScaler(cfg, fleet, meter, nil, slog.New(slog.DiscardHandler))
+	published := hear(s)
+	var told []Leaving
+	s.Leaving = func(leaving []Leaving) { told = leaving }
+	drains := func() (n int) {
+		for _, server := range fleet.Servers() {
+			if server.Drains() {
+				n++
+			}
+		}
+		return n
+	}
+	step := func(servers int, reason Reason, draining int, empty bool) {
+		t.Helper()
+		c.pass(Bin)
+		if err := s.step(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		w := published["decode"]
+		if w.Servers != servers || w.Reason != reason || drains() != draining || len(told) != draining || draining > 0 && told[0].Empty != empty {
+			t.Errorf("%d %s, %d drain, told %+v; want %d %s, %d", w.Servers, w.Reason, drains(), told, servers, reason, draining)
+		}
+	}
+	if err := s.step(t.Context(), false); err != nil { // the first bin is not over
+		t.Fatal(err)
+	}
+	step(2, Draining, 1, false)
+	step(1, Demand, 1, true)
+	s.cfg.Planner.Decode = Bounds{2, 2}
+	step(2, Demand, 0, false)
 }
 
 func TestMemory_LearnsTheColdStart(t *testing.T) {

@@ -87,6 +87,8 @@ const (
 	Settle  Reason = "settle"  // fewer would do, but not for long enough yet
 	Pending Reason = "pending" // fewer would do, but servers are still starting
 	Bound   Reason = "bound"   // the most that are allowed
+
+	Draining Reason = "draining" // fewer will do as soon as those that go have nothing to do
 )
 
 // Want is how many servers of a role are wanted, and why.

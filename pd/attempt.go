@@ -86,6 +86,9 @@ func (o *Orchestrator) countHeld(v *view, chosen Alternative) {
 			o.Metrics.heldToks.WithLabelValues(id, tier).Add(float64(tokens))
 		}
 	}
+	if held.Disk > 0 {
+		o.heat.saved(id, held.Disk, time.Now())
+	}
 }
 
 // attempt runs the legs of one assignment: both at once or prefill first, as the

@@ -86,6 +86,7 @@ type Orchestrator struct {
 	Log       *slog.Logger
 
 	promises promises // of first tokens, and how they were kept
+	heat     heat     // of servers' caches
 
 	engines engineIDs
 	legs    sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun

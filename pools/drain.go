@@ -1,8 +1,16 @@
 package pools
 
 // Drains reports whether the server takes no new request: its source says so (file,
-// label), or an operator does.
-func (s *Server) Drains() bool { return s.Drain || s.drained.Load() }
+// label), or an operator does, or scaling in takes it next.
+func (s *Server) Drains() bool { return s.Drain || s.drained.Load() || s.leaving.Load() }
+
+// SetLeaving lets the servers of some units drain, because scaling in takes them next,
+// and all others take requests again that drained for that.
+func (f *Fleet) SetLeaving(units map[string]bool) {
+	for _, s := range f.Servers() {
+		s.leaving.Store(units[s.UnitName()])
+	}
+}
 
 // SetDrain lets a server drain, or take requests again, until it is said otherwise
 // or this gateway ends; it outlives reloads. Servers of one group drain together.

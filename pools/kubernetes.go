@@ -68,8 +68,8 @@ const settleTime = 20 * time.Millisecond
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // Kubernetes follows pods, EndpointSlices and InferencePools and says which servers
-// they are. It only gets, lists and watches. While the API server is away, the last
-// servers stay.
+// they are. It only gets, lists and watches, save where Weigh is used. While the API
+// server is away, the last servers stay.
 type Kubernetes struct {
 	cfg     KubernetesConfig
 	found   func([]Spec)
@@ -78,16 +78,24 @@ type Kubernetes struct {
 
 	pods, slices, pools, nodes cache.SharedIndexInformer // nil where not asked for
 
+	marks marks
+
 	mu       sync.Mutex        // guards problems
 	problems map[string]string // by resource; empty text: it answers
 }
 
 // NewKubernetes prepares to tell found of the servers, all of them each time.
 func NewKubernetes(cfg KubernetesConfig, found func([]Spec), log *slog.Logger) (*Kubernetes, error) {
-	k := &Kubernetes{cfg: cfg, found: found, log: log, changed: make(chan struct{}, 1), problems: make(map[string]string)}
+	k := &Kubernetes{
+		cfg: cfg, found: found, log: log, changed: make(chan struct{}, 1), problems: make(map[string]string),
+		marks: marks{changed: make(chan struct{}, 1)},
+	}
 	access, err := k.access()
 	if err != nil {
 		return nil, fmt.Errorf("access to Kubernetes: %w", err)
+	}
+	if k.marks.client, err = dynamic.NewForConfig(rest.CopyConfig(access)); err != nil {
+		return nil, fmt.Errorf("client of Kubernetes: %w", err)
 	}
 	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return notingTransport{k, next} })
 	client, err := dynamic.NewForConfig(access)
@@ -203,6 +211,7 @@ func (k *Kubernetes) Run(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), awaited...) {
 		return // the context has ended
 	}
+	informers.Go(func() { k.mark(ctx) })
 	var last []Spec
 	var wrong map[string]error
 	for first := true; ; first = false {

@@ -185,6 +185,9 @@ type sign struct {
 	metrics    int // likewise of the Prometheus metrics; 0: where the engine has them
 }
 
+// groupKey is the label of pods that names their LeaderWorkerSet's group.
+const groupKey = "leaderworkerset.sigs.k8s.io/group-key"
+
 // defaultPort is where vLLM listens unless told otherwise.
 const defaultPort = 8000
 
@@ -231,7 +234,11 @@ func readSign(object metav1.Object) (sign, error) {
 		Native:    said("tandem/native") == "true",
 		Drain:     said("tandem/drain") == "true",
 	}}
-	s.Unit = cmp.Or(said("leaderworkerset.sigs.k8s.io/group-key"), object.GetName())
+	s.Unit = cmp.Or(said(groupKey), object.GetName())
+	// Sets that count their members lose the highest; others make keys of hashes.
+	if n, err := strconv.Atoi(said("leaderworkerset.sigs.k8s.io/group-index", "apps.kubernetes.io/pod-index")); err == nil {
+		s.Ordinal = &n
+	}
 	if said("tandem/lockstep") == "true" {
 		s.Group = s.Unit
 	}

@@ -85,7 +85,7 @@ func addManifest(t *testing.T, view *kubernetesView, manifest []byte) {
 func describe(s Spec) string {
 	text := fmt.Sprintf("%s %s %s unit=%s", s.ID(), s.Role, cmp.Or(s.Connector, "as-told"), s.Unit)
 	for _, part := range []struct{ name, value string }{
-		{"weights", s.Weights}, {"layout", s.Layout}, {"kv", s.KVAddress}, {"orca", s.ORCA}, {"metrics", s.Metrics},
+		{"weights", s.Weights}, {"layout", s.Layout}, {"variant", s.Variant}, {"kv", s.KVAddress}, {"orca", s.ORCA}, {"metrics", s.Metrics},
 		{"host", s.Host}, {"rack", s.Rack}, {"zone", s.Zone}, {"events", s.Events}, {"replay", s.Replay},
 	} {
 		if part.value != "" {
@@ -97,6 +97,9 @@ func describe(s Spec) string {
 	}
 	if s.Group != "" {
 		text += " group=" + s.Group
+	}
+	if s.Ordinal != nil {
+		text += fmt.Sprintf(" ordinal=%d", *s.Ordinal)
 	}
 	if s.EventRanks > 0 {
 		text += fmt.Sprintf(" event-ranks=%d", s.EventRanks)

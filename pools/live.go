@@ -24,6 +24,7 @@ type live struct {
 	busyUntil atomic.Pointer[time.Time] // the engine asked to be left alone until then
 	breakers  [2]*breaker               // prefill, decode
 	drained   atomic.Bool               // an operator lets it drain
+	leaving   atomic.Bool               // scaling in takes it next
 	changed   *changes                  // of the fleet; nil: nobody is told
 	ramps     [2]atomic.Pointer[ramp]
 	downSince atomic.Pointer[time.Time] // nil while up, and before the server was ever up

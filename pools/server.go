@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -47,6 +48,7 @@ type Spec struct {
 	Native    bool   // it speaks SGLang's own API, /generate
 	Group     string // servers of one step in lockstep; empty: it steps by itself
 	Unit      string // what is scaled: its servers come and go together; empty: the address
+	Ordinal   *int   // of the unit in a set that loses its highest first; nil: any may go
 	Variant   string // kind of hardware, as scaling tells it apart; empty: all are of one
 	GPUs      string // servers with the same share GPUs, and one of them is awake; empty: its own
 	Host      string // topology labels; empty is unknown
@@ -211,6 +213,9 @@ func (s *Server) KVHostPort(usual int) (host string, port int) {
 	host, port, _ = s.kvHostPort(usual) // the spec was validated
 	return host, port
 }
+
+// UnitName names what is scaled, of which the server is a part.
+func (s *Server) UnitName() string { return cmp.Or(s.Unit, s.URL) }
 
 // ID names the server; see Spec.ID.
 func (s *Server) ID() string { return s.id }

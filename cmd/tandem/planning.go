@@ -31,13 +31,14 @@ func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Every, "scale-interval", c.Every, "time between two decisions")
 	fs.DurationVar(&p.DownAfter, "scale-down-after", p.DownAfter, "time for which fewer servers must have been enough before one goes")
 	fs.DurationVar(&p.IdleAfter, "scale-idle-after", p.IdleAfter, "time without a request after which both roles go to zero, where they may")
+	fs.BoolVar(&c.Victims, "scale-victims", c.Victims, "choose the servers that go when fewer are wanted, let them drain first, and mark their pods (pod-deletion-cost), for which the gateway must be allowed to patch pods")
 	fs.Float64Var(&p.Spare, "scale-spare", p.Spare, "standard deviations of ten seconds' demand that prefill has to spare")
 }
 
 // plan lets the gateway say how many servers its traffic needs.
 func (n *node) plan(reg *prometheus.Registry) {
 	meter := autoscale.NewMeter(time.Now)
-	meter.Queued = n.queued
+	meter.Queued, meter.Hot = n.queued, n.orchestrator.Heat
 	n.server.WatchedBy(func(a gateway.Arrival) gateway.Watched {
 		if a.ITL == 0 {
 			a.ITL = n.cfg.scaling.ITL // what decode servers are planned for
@@ -49,7 +50,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 		shared = autoscale.NewShared(n.redis, n.cfg.redis.prefix, n.replica)
 	}
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
-	n.planner.Publish = n.tellKEDA
+	n.planner.Publish, n.planner.Leaving = n.tellKEDA, n.markPods
 	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Knows: n.planner.Knows, Any: n.planner.KnowsAny, Begin: n.planner.Hurry}
 	reg.MustRegister(n.planner)
 }
@@ -64,6 +65,22 @@ func (n *node) queued() map[string]int {
 		all[model] += waiting
 	}
 	return all
+}
+
+// markPods makes the pods of those who go the first that their ReplicaSet deletes, those
+// that have nothing to do before the others.
+func (n *node) markPods(leaving []autoscale.Leaving) {
+	if n.cluster == nil {
+		return
+	}
+	costs := make(map[string]int, len(leaving))
+	for _, l := range leaving {
+		costs[l.Unit] = -1
+		if l.Empty {
+			costs[l.Unit] = -2
+		}
+	}
+	n.cluster.Weigh(costs)
 }
 
 // tellKEDA makes decisions what KEDA reads.

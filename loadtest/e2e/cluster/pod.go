@@ -12,6 +12,8 @@ type Pod struct {
 		Namespace         string            `json:"namespace"`
 		UID               string            `json:"uid"`
 		Labels            map[string]string `json:"labels"`
+		Annotations       map[string]string `json:"annotations"`
+		CreationTimestamp time.Time         `json:"creationTimestamp"`
 		DeletionTimestamp *time.Time        `json:"deletionTimestamp"`
 	} `json:"metadata"`
 	Spec struct {
