@@ -70,7 +70,7 @@ func brokenStream(t *testing.T, resp *http.Response) {
 func TestRanks_OneThatDiesIsOutAlone(t *testing.T) {
 	c, pod := newPod(t, "", nil)
 	streams := c.openStreams()
-	pod.SetFault(engine.Fault{Kind: engine.FaultRankDies, Rank: 2})
+	pod.SetFault(engine.Fault{Kind: engine.FaultRankDies, Rank: new(2)})
 	dead := strings.TrimPrefix(pod.RankURL(2), "http://")
 	for _, resp := range streams[dead] {
 		brokenStream(t, resp)
@@ -100,7 +100,7 @@ func TestRanks_OneThatDiesIsOutAlone(t *testing.T) {
 func TestGroup_LosingOneRankEndsAllItsStreams(t *testing.T) {
 	c, pod := newPod(t, "pod-1", nil)
 	streams := c.openStreams()
-	pod.SetFault(engine.Fault{Kind: engine.FaultRankDies, Rank: 2})
+	pod.SetFault(engine.Fault{Kind: engine.FaultRankDies, Rank: new(2)})
 	for _, all := range streams {
 		for _, resp := range all {
 			brokenStream(t, resp)
@@ -126,7 +126,7 @@ func TestGroup_RequestsThatWaitGoElsewhere(t *testing.T) {
 		cfg.servers[1].add(serverEntry{URL: other.URL()})
 	})
 	eventually(t, "all are up", func() bool { return c.metric("tandem_server_up") == 6 })
-	pod.SetFault(engine.Fault{Kind: engine.FaultRankDies, Rank: 0})
+	pod.SetFault(engine.Fault{Kind: engine.FaultRankDies, Rank: new(0)})
 	for range 20 {
 		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 			t.Errorf("%d %s", got.status, got.body)

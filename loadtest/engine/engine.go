@@ -238,10 +238,14 @@ func (e *Engine) AddFault(f Fault) error {
 	}
 	e.faults.add(f)
 	switch {
-	case f.Kind == FaultRankDies && f.Rank < len(e.ranks):
-		e.ranks[f.Rank].die()
+	case f.Kind == FaultRankDies:
+		rank := 0
+		if f.Rank != nil {
+			rank = min(*f.Rank, len(e.ranks)-1)
+		}
+		e.ranks[rank].die()
 		if len(e.doors) > 1 {
-			e.doors[f.Rank].refuse()
+			e.doors[rank].refuse()
 		}
 	case f.closesDoor():
 		e.api.refuse()

@@ -22,8 +22,9 @@ type Fault struct {
 	// Leg is "prefill" (requests that ask for a hand-off), "decode" (all others) or
 	// "" (both).
 	Leg string `json:"leg,omitempty"`
-	// Rank is the one that rank_dies ends.
-	Rank int `json:"rank,omitempty"`
+	// Rank is the one that rank_dies ends; of other kinds the only one whose requests it
+	// hits, where they name it. Null: the first, and all.
+	Rank *int `json:"rank,omitempty"`
 	// Path is the only path it hits; "": all that do a model's work; "*": all.
 	Path string `json:"path,omitempty"`
 	// Peer is the only engine id from which slow_link makes KV come slowly; "": all.
@@ -139,11 +140,11 @@ func (f *faults) list() []Fault {
 }
 
 // hit says what happens to a request, and counts it for those faults that are limited.
-func (f *faults) hit(path string, kind pathKind, prefillLeg bool) (fx effects) {
+func (f *faults) hit(path string, kind pathKind, of shape) (fx effects) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.active = slices.DeleteFunc(f.active, func(fault *Fault) bool {
-		if fault.closesDoor() || !fault.hits(path, kind, prefillLeg) {
+		if fault.closesDoor() || !fault.hits(path, kind, of) {
 			return false
 		}
 		fx.add(*fault)
@@ -170,8 +171,11 @@ func (f *faults) linkFactor(engineID string) float64 {
 }
 
 // hits says whether a fault concerns a request.
-func (f Fault) hits(path string, kind pathKind, prefillLeg bool) bool {
-	if f.Leg != "" && (f.Leg == RolePrefill) != prefillLeg {
+func (f Fault) hits(path string, kind pathKind, of shape) bool {
+	if f.Leg != "" && (f.Leg == RolePrefill) != of.prefillLeg {
+		return false
+	}
+	if f.Rank != nil && *f.Rank != of.rank {
 		return false
 	}
 	switch {
@@ -180,7 +184,7 @@ func (f Fault) hits(path string, kind pathKind, prefillLeg bool) bool {
 	case f.Kind == FaultUnhealthy:
 		return kind == pathHealth
 	case f.Kind == FaultDropHandoff || f.Kind == FaultWrongHandoff:
-		return prefillLeg
+		return of.prefillLeg
 	case f.Path == "":
 		return kind == pathModel
 	}

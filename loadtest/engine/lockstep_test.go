@@ -60,7 +60,7 @@ func TestRanks_OneDies(t *testing.T) {
 				lines[rank].Scan()
 			}
 		}
-		e.SetFault(Fault{Kind: FaultRankDies, Rank: 0})
+		e.SetFault(Fault{Kind: FaultRankDies, Rank: new(0)})
 		last := ""
 		for lines[0].Scan() {
 			if text := lines[0].Text(); text != "" {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -146,8 +147,8 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request, rank int, route r
 	if r.Method == http.MethodPost {
 		e.recorder.record(r, x.body)
 	}
-	shape := e.shapeOf(x.body)
-	x.effects = e.faults.hit(r.URL.Path, route.kind, shape.prefillLeg)
+	shape := e.shapeOf(x)
+	x.effects = e.faults.hit(r.URL.Path, route.kind, shape)
 	if e.doors[max(rank, 0)].refusing() {
 		x.effects.reset = true // its connection outlived the closing of the door
 	}
@@ -178,26 +179,37 @@ func (x *exchange) answerError(err error) {
 	writeError(x.w, x.r.URL.Path, err)
 }
 
-// shape is what faults and the prefill rule need to know of a body.
-type shape struct{ stream, prefillLeg bool }
+// shape is what faults and the prefill rule need to know of a request.
+type shape struct {
+	stream, prefillLeg bool
+	rank               int // that it names, or its address; -1: none
+}
 
-// shapeOf reads it; of a body that is no JSON it knows nothing.
-func (e *Engine) shapeOf(body []byte) shape {
+// shapeOf reads it; of a body that is no JSON it knows little.
+func (e *Engine) shapeOf(x *exchange) shape {
+	rank := x.rank
+	if named, err := strconv.Atoi(x.r.Header.Get("X-Data-Parallel-Rank")); err == nil {
+		rank = named
+	}
 	var fields struct {
+		Rank   *int `json:"routed_dp_rank"`
 		Stream bool `json:"stream"`
 		Params struct {
 			DoRemoteDecode bool `json:"do_remote_decode"`
 		} `json:"kv_transfer_params"`
 	}
 	byRole := e.cfg.Connector != ConnectorNIXL && e.cfg.Role == RolePrefill
-	if json.Unmarshal(body, &fields) != nil {
-		return shape{prefillLeg: byRole}
+	if json.Unmarshal(x.body, &fields) != nil {
+		return shape{prefillLeg: byRole, rank: rank}
+	}
+	if fields.Rank != nil {
+		rank = *fields.Rank
 	}
 	prefillLeg := fields.Params.DoRemoteDecode
 	if e.cfg.Connector != ConnectorNIXL { // whose engines can be both at once
 		prefillLeg = byRole
 	}
-	return shape{stream: fields.Stream, prefillLeg: prefillLeg}
+	return shape{stream: fields.Stream, prefillLeg: prefillLeg, rank: rank}
 }
 
 // suffer lets those faults happen that leave nothing of an answer; true if one did.
