@@ -58,19 +58,22 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 	return mux
 }
 
-// Guarded asks for a token everywhere but where kubelets and load balancers look, who
-// have none. An empty token asks for nothing.
-func Guarded(token string, admin http.Handler) http.Handler {
-	if token == "" {
+// Guarded asks for a token, or where certificates are asked for for a client's that was
+// verified, everywhere but where kubelets and load balancers look, who have neither. An
+// empty token without certificates asks for nothing.
+func Guarded(token string, certificates bool, admin http.Handler) http.Handler {
+	if token == "" && !certificates {
 		return admin
 	}
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-		free := r.URL.Path == "/livez" || r.URL.Path == "/readyz"
-		if !free && subtle.ConstantTimeCompare(sent[:], want[:]) != 1 {
+		free := r.URL.Path == "/livez" || r.URL.Path == "/readyz" ||
+			token != "" && subtle.ConstantTimeCompare(sent[:], want[:]) == 1 ||
+			certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+		if !free {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "the admin port asks for a token: Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			http.Error(w, "the admin port asks for a token, Authorization: Bearer TOKEN, or for a client's certificate", http.StatusUnauthorized)
 			return
 		}
 		admin.ServeHTTP(w, r)

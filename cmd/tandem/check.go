@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +45,11 @@ func checkCommand() *cobra.Command {
 func check(ctx context.Context, cfg config, out io.Writer) error {
 	if err := checkDoor(cfg.door, out); err != nil {
 		return err
+	}
+	for _, port := range []*portTLS{&cfg.adminTLS, &cfg.scaler.tls} {
+		if _, err := port.config(tls.NoClientCert); err != nil {
+			return err
+		}
 	}
 	specs := cfg.specs()
 	inCluster, err := askKubernetes(ctx, cfg.kube)

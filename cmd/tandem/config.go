@@ -22,23 +22,25 @@ import (
 
 // config is all that can be set, by flag or by file: bind names it once for both.
 type config struct {
-	listen  string
-	admin   string
-	orca    string
-	servers [3]serverList // prefill, decode, both
-	gateway gateway.Config
-	door    doorConfig
-	pools   pools.Config
-	pd      pd.Config
-	queue   pd.QueueConfig
-	hold    pd.HoldConfig
-	binding pd.Binding
-	decider deciderConfig
-	cost    pd.CostModel
-	links   pd.LinkPrior
-	redis   redisConfig
-	kube    pools.KubernetesConfig
-	dns     pools.DNSConfig
+	listen string
+	admin  string
+	// adminTLS: without it the admin port speaks plain text.
+	adminTLS portTLS
+	orca     string
+	servers  [3]serverList // prefill, decode, both
+	gateway  gateway.Config
+	door     doorConfig
+	pools    pools.Config
+	pd       pd.Config
+	queue    pd.QueueConfig
+	hold     pd.HoldConfig
+	binding  pd.Binding
+	decider  deciderConfig
+	cost     pd.CostModel
+	links    pd.LinkPrior
+	redis    redisConfig
+	kube     pools.KubernetesConfig
+	dns      pools.DNSConfig
 	// registry: servers may register themselves in Redis.
 	registry bool
 	nccl     string // where engines announce themselves
@@ -94,6 +96,7 @@ func defaultConfig() config {
 func (c *config) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.listen, "listen", c.listen, "`address` for OpenAI clients")
 	fs.StringVar(&c.admin, "admin", c.admin, "`address` for metrics, readiness and decisions; not for clients")
+	c.adminTLS.bind(fs, "admin", "those who may ask, save at /livez and /readyz: it or the token lets them in")
 	fs.StringVar(&c.orca, "orca-listen", c.orca, "`address` on which this gateway streams its own load to a proxy before it (gRPC OpenRcaService, in plain text); empty: it does not")
 	fs.Var(&c.servers[0], "prefill", "prefill servers: `URLs`, separated by commas; in the file also with labels")
 	fs.Var(&c.servers[1], "decode", "decode servers: `URLs`, likewise")
@@ -219,7 +222,7 @@ func (c *config) validate() error {
 	if err := c.readModels(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.hold.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.scaler.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.hold.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.adminTLS.validate(), c.scaler.tls.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
 		return err
 	}
 	if c.cost.Rule != pd.Joint && c.binding != pd.OnArrival {

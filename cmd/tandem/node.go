@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -114,7 +115,11 @@ func (n *node) listen() (err error) {
 	if n.operator, err = net.Listen("tcp", n.cfg.admin); err != nil {
 		return fmt.Errorf("listen for admin: %w", err)
 	}
-	return nil
+	conf, err := n.cfg.adminTLS.config(tls.VerifyClientCertIfGiven)
+	if conf != nil {
+		n.operator = tls.NewListener(n.operator, conf)
+	}
+	return err
 }
 
 // closePorts gives up what a node that is not run has bound.
@@ -201,7 +206,7 @@ func (n *node) serveOperators(reg *prometheus.Registry) error {
 	n.server = gateway.New(n.cfg.gateway, n.door, o, gateway.NewMetrics(reg))
 	n.plan(reg)
 	n.admin = &http.Server{
-		Handler:           gateway.Guarded(token, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
+		Handler:           gateway.Guarded(token, n.cfg.adminTLS.clientCA != "", withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/gateway"
 )
 
 // scalerPath is where the JSON for KEDA's metrics-api is.
@@ -26,6 +28,7 @@ const scalerPath = "GET /autoscale/v1/pool"
 
 func scalerCommand() *cobra.Command {
 	var listen, admin string
+	var adminTLS portTLS
 	var maxAge time.Duration
 	cmd := &cobra.Command{
 		Use:   "scaler",
@@ -39,32 +42,56 @@ from standard input, one line a pool:
 		Example: `  (echo llama decode 10; sleep 60; echo llama decode 11; sleep 600) | tandem scaler`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runScaler(cmd.Context(), listen, admin, maxAge, cmd.InOrStdin(), cmd.OutOrStdout())
+			if err := adminTLS.validate(); err != nil {
+				return err
+			}
+			return runScaler(cmd.Context(), scalerPorts{listen, admin, adminTLS}, maxAge, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9090", "`address` for gRPC")
 	cmd.Flags().StringVar(&admin, "admin", "127.0.0.1:8081", "`address` for JSON and metrics")
+	adminTLS.bind(cmd.Flags(), "admin", "those who may ask, who then need one")
 	cmd.Flags().DurationVar(&maxAge, "max-age", time.Hour, "time that a line counts")
 	return cmd
 }
 
+// scalerPorts are the addresses for gRPC, and for JSON and metrics.
+type scalerPorts struct {
+	grpc, admin string
+	adminTLS    portTLS
+}
+
+// listen binds them.
+func (p *scalerPorts) listen() (calls, pages net.Listener, err error) {
+	conf, err := p.adminTLS.config(tls.VerifyClientCertIfGiven)
+	if err != nil {
+		return nil, nil, err
+	}
+	if calls, err = net.Listen("tcp", p.grpc); err != nil {
+		return nil, nil, err
+	}
+	if pages, err = net.Listen("tcp", p.admin); err != nil {
+		return nil, nil, errors.Join(err, calls.Close())
+	}
+	if conf != nil {
+		pages = tls.NewListener(pages, conf)
+	}
+	return calls, pages, nil
+}
+
 // runScaler serves a board until the context ends.
-func runScaler(ctx context.Context, listen, admin string, maxAge time.Duration, in io.Reader, out io.Writer) error {
+func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in io.Reader, out io.Writer) error {
 	board := keda.NewBoard(maxAge)
-	calls, err := net.Listen("tcp", listen)
+	calls, pages, err := ports.listen()
 	if err != nil {
 		return err
-	}
-	pages, err := net.Listen("tcp", admin)
-	if err != nil {
-		return errors.Join(err, calls.Close())
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(board)
 	mux := http.NewServeMux()
 	mux.Handle(scalerPath, board.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	web := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	web := &http.Server{Handler: gateway.Guarded("", ports.adminTLS.clientCA != "", mux), ReadHeaderTimeout: 5 * time.Second}
 	server := grpc.NewServer()
 	keda.Register(server, board)
 

@@ -2,12 +2,10 @@ package main
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -20,9 +18,8 @@ import (
 // scalerConfig is how KEDA reaches the wanted replicas over gRPC; JSON and gauges are
 // on the admin port.
 type scalerConfig struct {
-	listen    string
-	cert, key string // files; empty: plain text
-	clientCA  string // file; empty: no certificate is asked for
+	listen string
+	tls    portTLS
 }
 
 // scalerMaxAge is how old a decision may be that KEDA is told of.
@@ -30,43 +27,17 @@ const scalerMaxAge = time.Minute
 
 func (c *scalerConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.listen, "scaler", c.listen, "`address` for KEDA's triggers external and external-push (gRPC); empty: none")
-	fs.StringVar(&c.cert, "scaler-cert", c.cert, "`file` with its certificate; empty: plain text")
-	fs.StringVar(&c.key, "scaler-key", c.key, "`file` with the certificate's key")
-	fs.StringVar(&c.clientCA, "scaler-client-ca", c.clientCA, "`file` with the authority of KEDA's certificate, which is then asked for")
-}
-
-func (c *scalerConfig) validate() error {
-	if (c.cert == "") != (c.key == "") {
-		return errors.New("scaler-cert and scaler-key come together")
-	}
-	if c.clientCA != "" && c.cert == "" {
-		return errors.New("scaler-client-ca needs scaler-cert: a client shows its certificate only in TLS")
-	}
-	return nil
+	c.tls.bind(fs, "scaler", "KEDA, which is then asked for")
 }
 
 // options returns the gRPC server's: TLS where there is a certificate.
 func (c *scalerConfig) options() ([]grpc.ServerOption, error) {
-	bounded := grpc.MaxConcurrentStreams(1024)
-	if c.cert == "" {
-		return []grpc.ServerOption{bounded}, nil
+	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(1024)}
+	conf, err := c.tls.config(tls.RequireAndVerifyClientCert)
+	if err != nil || conf == nil {
+		return options, err
 	}
-	own, err := tls.LoadX509KeyPair(c.cert, c.key)
-	if err != nil {
-		return nil, fmt.Errorf("scaler-cert: %w", err)
-	}
-	conf := &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12}
-	if c.clientCA != "" {
-		text, err := os.ReadFile(c.clientCA)
-		if err != nil {
-			return nil, fmt.Errorf("scaler-client-ca: %w", err)
-		}
-		conf.ClientCAs, conf.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-		if !conf.ClientCAs.AppendCertsFromPEM(text) {
-			return nil, errors.New("scaler-client-ca: no certificate in it")
-		}
-	}
-	return []grpc.ServerOption{bounded, grpc.Creds(credentials.NewTLS(conf))}, nil
+	return append(options, grpc.Creds(credentials.NewTLS(conf))), nil
 }
 
 // scalerServer is KEDA's external scaler.

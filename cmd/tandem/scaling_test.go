@@ -60,7 +60,7 @@ func selfSigned(t *testing.T) (cert, key string) {
 func TestScaler_AnswersKEDAWithTheRightCertificate(t *testing.T) {
 	cert, key := selfSigned(t)
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-		cfg.scaler = scalerConfig{listen: "127.0.0.1:0", cert: cert, key: key, clientCA: cert}
+		cfg.scaler = scalerConfig{listen: "127.0.0.1:0", tls: portTLS{cert: cert, key: key, clientCA: cert}}
 	}})
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -93,6 +93,67 @@ func TestScaler_AnswersKEDAWithTheRightCertificate(t *testing.T) {
 		t.Fatalf("JSON on the admin port: %v, %v", resp, err)
 	}
 	_ = resp.Body.Close()
+}
+
+// The admin port lets in who has a certificate, or the token; kubelets have neither.
+func TestAdmin_AsksForACertificateOrTheToken(t *testing.T) {
+	cert, key := selfSigned(t)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.adminTLS = portTLS{port: "admin", cert: cert, key: key, clientCA: cert}
+		cfg.door.adminTokenFile = token
+	}})
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AddCert(pair.Leaf)
+	ask := func(path, authorization string, own ...tls.Certificate) int {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, Certificates: own}}
+		defer transport.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+c.node.operator.Addr().String()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if authorization != "" {
+			req.Header.Set("Authorization", authorization)
+		}
+		resp, err := (&http.Client{Transport: transport}).Do(req)
+		if err != nil {
+			return 0 // no connection
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	c.node.board.Publish(map[keda.Pool]keda.Reading{{Model: "m", Role: "decode"}: {Replicas: 3, At: time.Now()}})
+	foreign, foreignKey := selfSigned(t)
+	other, err := tls.LoadX509KeyPair(foreign, foreignKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const pool = "/autoscale/v1/pool?model=m&role=decode"
+	for _, of := range []struct {
+		name, path, authorization string
+		own                       []tls.Certificate
+		want                      int
+	}{
+		{"neither", pool, "", nil, http.StatusUnauthorized},
+		{"a certificate", pool, "", []tls.Certificate{pair}, http.StatusOK},
+		{"the token", pool, "Bearer secret", nil, http.StatusOK},
+		{"another token", pool, "Bearer Secret", nil, http.StatusUnauthorized},
+		{"an empty token", pool, "Bearer ", nil, http.StatusUnauthorized},
+		{"a certificate of nobody known", "/livez", "", []tls.Certificate{other}, 0},
+		{"a kubelet", "/readyz", "", nil, http.StatusOK},
+		{"metrics", "/metrics", "", nil, http.StatusUnauthorized},
+	} {
+		if got := ask(of.path, of.authorization, of.own...); got != of.want {
+			t.Errorf("%s: %d, want %d", of.name, got, of.want)
+		}
+	}
 }
 
 func TestReadWishes_PublishesLineByLine(t *testing.T) {

@@ -21,6 +21,7 @@ const root = "../../.."
 // of the test.
 type scaler struct {
 	grpc, admin string // addresses
+	args        []string
 	say         io.WriteCloser
 }
 
@@ -34,7 +35,7 @@ func startScaler(t *testing.T) *scaler {
 // start starts it, at the same addresses if it ran before.
 func (s *scaler) start(t *testing.T) (stop func()) {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(root, "bin/tandem"), "scaler", "--listen", s.grpc, "--admin", s.admin)
+	cmd := exec.Command(filepath.Join(root, "bin/tandem"), append([]string{"scaler", "--listen", s.grpc, "--admin", s.admin}, s.args...)...)
 	cmd.Stderr = os.Stderr
 	var err error
 	if s.say, err = cmd.StdinPipe(); err != nil {

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+)
+
+// portTLS is the certificate of a port beside that for clients, and whose certificates
+// it accepts. Its zero value is plain text.
+type portTLS struct {
+	port     string // as flags name it
+	cert     string // file; empty: plain text
+	key      string // file
+	clientCA string // file; empty: no certificate is asked for
+}
+
+// bind names the settings of a port that is for somebody.
+func (c *portTLS) bind(fs *pflag.FlagSet, port, whose string) {
+	c.port = port
+	fs.StringVar(&c.cert, port+"-cert", c.cert, "`file` with its certificate, read again when it has changed; empty: plain text")
+	fs.StringVar(&c.key, port+"-key", c.key, "`file` with the certificate's key")
+	fs.StringVar(&c.clientCA, port+"-client-ca", c.clientCA, "`file` with the authority of the certificate of "+whose)
+}
+
+func (c *portTLS) validate() error {
+	if (c.cert == "") != (c.key == "") {
+		return fmt.Errorf("%[1]s-cert and %[1]s-key come together", c.port)
+	}
+	if c.clientCA != "" && c.cert == "" {
+		return fmt.Errorf("%[1]s-client-ca needs %[1]s-cert: a client shows its certificate only in TLS", c.port)
+	}
+	return nil
+}
+
+// config returns the server's side of TLS, nil for plain text. How clients without a
+// certificate fare is for demand to say, where there is an authority.
+func (c *portTLS) config(demand tls.ClientAuthType) (*tls.Config, error) {
+	if c.cert == "" {
+		return nil, nil
+	}
+	own := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+		if err != nil {
+			return nil, fmt.Errorf("%s-cert: %w", c.port, err)
+		}
+		return &pair, nil
+	}
+	if _, err := own(nil); err != nil {
+		return nil, err
+	}
+	conf := &tls.Config{GetCertificate: own, MinVersion: tls.VersionTLS12}
+	if c.clientCA == "" {
+		return conf, nil
+	}
+	text, err := os.ReadFile(c.clientCA)
+	if err != nil {
+		return nil, fmt.Errorf("%s-client-ca: %w", c.port, err)
+	}
+	conf.ClientCAs, conf.ClientAuth = x509.NewCertPool(), demand
+	if !conf.ClientCAs.AppendCertsFromPEM(text) {
+		return nil, errors.New(c.port + "-client-ca: no certificate in it")
+	}
+	return conf, nil
+}
