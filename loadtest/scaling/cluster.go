@@ -1,7 +1,6 @@
 package scaling
 
 import (
-	"cmp"
 	"slices"
 )
 
@@ -25,22 +24,18 @@ func (p *prefillServer) busy() float64 { return max(0, p.freeAt-max(*p.now, p.re
 type cluster struct {
 	scenario *Scenario
 	convert  bool // decode servers take prompts when the others are busy
-	order    Order
-	credit   float64 // overdue requests that may go
 	now      float64
 
 	prefill pods[*prefillServer]
 	decode  pods[*decodeServer]
-	queue   []*request  // that wait for a prefill server, in order of rank
-	late    []*request  // likewise, but too late for their objective: only in byDeadline
+	queue   *queue      // that wait for a prefill server
 	moving  []*sequence // prefilled, or nearly so: first is when
 	waiting []*sequence // for KV room
-	tokens  float64     // uncached ones of the queue
 	account account
 }
 
 func newCluster(s *Scenario, p *Policy) *cluster {
-	c := &cluster{scenario: s, convert: p.Convert, order: p.Order}
+	c := &cluster{scenario: s, convert: p.Convert, queue: newQueue(p.Objective, s.Wait)}
 	c.prefill.make = func(readyAt float64) *prefillServer {
 		return &prefillServer{pod: pod{readyAt: readyAt}, freeAt: readyAt, now: &c.now}
 	}
@@ -48,18 +43,11 @@ func newCluster(s *Scenario, p *Policy) *cluster {
 	return c
 }
 
-func (c *cluster) arrive(r *request) {
-	at, _ := slices.BinarySearchFunc(c.queue, c.rank(r), func(q *request, rank float64) int {
-		return cmp.Or(cmp.Compare(c.rank(q), rank), -1) // behind its equals
-	})
-	c.queue = slices.Insert(c.queue, at, r)
-	c.tokens += float64(r.uncached)
-}
+func (c *cluster) arrive(r *request) { c.queue.add(r, c.ownPrefill(r)) }
 
 // pass lets one tick pass.
 func (c *cluster) pass() {
 	end := c.now + tick
-	c.putBack()
 	c.bind(end)
 	if c.convert {
 		c.spill()
@@ -78,79 +66,6 @@ func (c *cluster) ownPrefill(r *request) float64 {
 	return float64(r.uncached) / c.scenario.Hardware.PrefillSpeed
 }
 
-// Order is in which order a gateway serves those who wait for prefill.
-type Order int
-
-const (
-	Arrival  Order = iota // first come, first served, whether or not decode has room
-	Aged                  // the shortest prefill less ageing x waited, as in loadtest/policy
-	Deadline              // likewise, but those who missed their objective already go last
-)
-
-// Constants of loadtest/policy's order: of those who wait for longer than
-// overdueAfter one in fifty turns is served first.
-const (
-	ageing       = 0.2
-	overdueAfter = 20.0 // seconds
-	overdueShare = 0.02
-)
-
-// rank orders the queue; it is the same at all times.
-func (c *cluster) rank(r *request) float64 {
-	if c.order == Arrival {
-		return r.at
-	}
-	return c.ownPrefill(r) + ageing*r.at
-}
-
-// putBack moves those who are late behind everybody.
-func (c *cluster) putBack() {
-	if c.order != Deadline {
-		return
-	}
-	c.queue = slices.DeleteFunc(c.queue, func(r *request) bool {
-		late := c.now-r.at > c.scenario.Wait
-		if late {
-			c.late = append(c.late, r)
-		}
-		return late
-	})
-}
-
-// next takes the request that goes next from the queue, nil if none does.
-func (c *cluster) next() *request {
-	if c.order == Arrival {
-		return c.take(&c.queue, min(0, len(c.queue)-1))
-	}
-	if c.credit = min(1, c.credit+overdueShare); c.credit == 1 {
-		for _, from := range []*[]*request{&c.late, &c.queue} {
-			if at := oldest(*from); at >= 0 && c.now-(*from)[at].at > overdueAfter && c.roomiest((*from)[at]) != nil {
-				c.credit = 0
-				return c.take(from, at)
-			}
-		}
-	}
-	for _, from := range []*[]*request{&c.queue, &c.late} {
-		for i := range min(len(*from), lookDepth) {
-			if c.roomiest((*from)[i]) != nil {
-				return c.take(from, i)
-			}
-		}
-	}
-	return nil
-}
-
-// oldest is the place in a queue of who came first, -1 if it is empty.
-func oldest(queue []*request) int {
-	oldest := -1
-	for i, r := range queue {
-		if oldest < 0 || r.at < queue[oldest].at {
-			oldest = i
-		}
-	}
-	return oldest
-}
-
 // bind gives the queue to prefill servers that are free before the tick ends. An
 // ordered queue opens only when decode has room too.
 func (c *cluster) bind(end float64) {
@@ -159,15 +74,19 @@ func (c *cluster) bind(end float64) {
 		if free == nil {
 			return
 		}
-		r := c.next()
+		var to *decodeServer
+		if c.queue.ordered() {
+			to = c.emptiest()
+		}
+		r := c.queue.serve(c.now, func(r *request) bool { return !c.queue.ordered() || c.hasRoom(to, r) })
 		if r == nil {
 			return
 		}
 		free.freeAt = max(free.freeAt, r.at, c.now) + c.ownPrefill(r)
 		s := &sequence{request: r, first: free.freeAt, produced: 1}
-		if c.order != Arrival {
-			s.server = c.roomiest(r)
-			s.server.hold(r)
+		if to != nil {
+			s.server = to
+			to.hold(r)
 		}
 		c.moving = append(c.moving, s)
 	}
@@ -184,34 +103,24 @@ func (c *cluster) free(end float64) *prefillServer {
 	return free
 }
 
-// roomiest is the decode server with most room, nil if not even that has enough. A
-// gateway with an order of its own also keeps steps within the objective.
-func (c *cluster) roomiest(r *request) *decodeServer {
+// emptiest is the decode server with most room, nil if none is up.
+func (c *cluster) emptiest() *decodeServer {
 	var best *decodeServer
 	for _, d := range c.decode.all {
 		if d.takes(c.now) && (best == nil || d.reserved < best.reserved) {
 			best = d
 		}
 	}
-	need := float64(r.prompt + r.output)
-	if best == nil || best.reserved > 0 && best.reserved+need > c.scenario.Hardware.KV {
-		return nil
-	}
-	if c.order != Arrival && best.held > 0 && best.step(&c.scenario.Hardware, r) > c.scenario.TPOT {
-		return nil
-	}
 	return best
 }
 
-// take removes a request from a queue, nil for a negative place.
-func (c *cluster) take(from *[]*request, i int) *request {
-	if i < 0 {
-		return nil
+// hasRoom reports whether a decode server, which may be nil, has room for a request. A
+// gateway with an order of its own also keeps steps within the objective.
+func (c *cluster) hasRoom(d *decodeServer, r *request) bool {
+	if d == nil || d.reserved > 0 && d.reserved+float64(r.prompt+r.output) > c.scenario.Hardware.KV {
+		return false
 	}
-	r := (*from)[i]
-	*from = slices.Delete(*from, i, i+1)
-	c.tokens -= float64(r.uncached)
-	return r
+	return !c.queue.ordered() || d.held == 0 || d.step(&c.scenario.Hardware, r) <= c.scenario.TPOT
 }
 
 // lookDepth is how many of the queue are looked at, from its head.
@@ -232,17 +141,16 @@ func (c *cluster) spill() {
 		if d.prompt != nil || !d.takes(c.now) || c.scenario.Hardware.step(float64(d.held), d.contexts) > spillSteps*c.scenario.TPOT {
 			continue
 		}
-		for i := 0; i < min(len(c.queue), lookDepth); i++ {
-			r := c.queue[i]
+		c.queue.each(lookDepth, func(r *request) bool {
 			late := c.now - r.at + c.ownPrefill(r)/share
 			room := float64(r.prompt+r.output) < spillBelow*c.scenario.Hardware.KV-d.reserved
-			if c.now-r.at > spillAfter && late < c.scenario.Wait+c.ownPrefill(r) && room {
-				c.take(&c.queue, i)
-				d.prompt, d.left = r, c.ownPrefill(r)
-				d.hold(r)
-				break
+			if c.now-r.at <= spillAfter || late >= c.scenario.Wait+c.ownPrefill(r) || !room {
+				return false
 			}
-		}
+			d.prompt, d.left = r, c.ownPrefill(r)
+			d.hold(r)
+			return true
+		})
 	}
 }
 
@@ -257,10 +165,12 @@ func (c *cluster) join(end float64) {
 	})
 	c.waiting = slices.DeleteFunc(c.waiting, func(s *sequence) bool {
 		if s.server == nil {
-			if s.server = c.roomiest(s.request); s.server == nil {
+			to := c.emptiest()
+			if !c.hasRoom(to, s.request) {
 				return false
 			}
-			s.server.hold(s.request)
+			s.server = to
+			to.hold(s.request)
 		}
 		s.first = max(s.first, c.now)
 		s.server.batch = append(s.server.batch, s)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-gateway/tandem/loadtest/policy"
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 // request is one request of a load. Times are in seconds of the run, sizes in tokens.
@@ -15,6 +16,7 @@ type request struct {
 	prompt   int
 	uncached int // of the prompt: what prefill computes
 	output   int
+	ticket   order.Ticket // while it waits for prefill
 }
 
 // traceBlock is the size in tokens of a block in Mooncake's traces.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 // asker turns a view into wanted servers, fractions of which an HPA rounds.
@@ -15,11 +16,13 @@ type asker func(v *view) (prefill, decode float64)
 
 // Policy is a way to scale both pools.
 type Policy struct {
-	Name    string
-	Source  string // where its rule is published
-	Ours    bool
-	Order   Order
-	Convert bool // the gateway lets decode servers compute prompts when the others are busy
+	Name   string
+	Source string // where its rule is published
+	Ours   bool
+	// Objective is what the gateway's own order serves for; empty: first come, first
+	// served, whether or not decode has room.
+	Objective order.Objective
+	Convert   bool // the gateway lets decode servers compute prompts when the others are busy
 
 	prefill, decode behaviour
 	ask             func(p *plant) asker
@@ -68,7 +71,7 @@ func Policies() []Policy {
 			prefill: hpaDefault, decode: hpaDefault, ask: askTokenAware,
 		},
 		{
-			Name: "token-aware-deadline", Source: "token-aware as shipped, behind a gateway that serves by deadline", Order: Deadline,
+			Name: "token-aware-throughput", Source: "token-aware as shipped, behind a gateway whose order is for throughput", Objective: order.Throughput,
 			prefill: tokenAware, decode: tokenAware, ask: askTokenAware,
 		},
 		{
@@ -76,15 +79,15 @@ func Policies() []Policy {
 			prefill: obey, decode: obey, ask: askPlanner,
 		},
 		{
-			Name: "tandem-aged", Source: "with the order of service of loadtest/policy", Ours: true, Order: Aged,
+			Name: "tandem-latency", Source: "with the gateway's order, for latency", Ours: true, Objective: order.Latency,
 			prefill: obey, decode: obey, ask: askPlanner,
 		},
 		{
-			Name: "tandem-deadline", Source: "with requests that missed their objective behind the others", Ours: true, Order: Deadline,
+			Name: "tandem-throughput", Source: "with the gateway's order, for throughput: who cannot be in time goes last", Ours: true, Objective: order.Throughput,
 			prefill: obey, decode: obey, ask: askPlanner,
 		},
 		{
-			Name: "tandem", Source: "and with decode servers that may compute prompts", Ours: true, Order: Deadline, Convert: true,
+			Name: "tandem", Source: "and with decode servers that may compute prompts", Ours: true, Objective: order.Throughput, Convert: true,
 			prefill: obey, decode: obey, ask: askPlanner,
 		},
 		{

@@ -73,7 +73,7 @@ func (w *watch) bin() {
 func (c *cluster) look(w *watch, coldStart float64) *view {
 	v := &view{
 		now: c.now, coldStart: coldStart, scenario: c.scenario, convert: c.convert,
-		queued: len(c.queue) + len(c.late), queuedTokens: c.tokens, prefillTokens: c.tokens, inPrefill: len(c.queue) + len(c.late),
+		queued: c.queue.len(), queuedTokens: c.queue.tokens, prefillTokens: c.queue.tokens, inPrefill: c.queue.len(),
 		inDecode: c.inDecode(), decodeWaiting: len(c.waiting), held: w.kv, outputWaiting: float64(len(c.waiting)) * w.meanOutput,
 		prompt: w.prompt, output: w.output, context: w.context, kvOfEach: w.kvOfEach,
 	}
