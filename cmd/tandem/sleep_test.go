@@ -112,7 +112,8 @@ func TestSleep_BusyModelsTakeTurns(t *testing.T) {
 	}
 	clients.Go(func() {
 		for ctx.Err() == nil {
-			if !engines[0].State().Sleeping && !engines[1].State().Sleeping {
+			// Between two looks they may change places, once.
+			if !engines[0].State().Sleeping && !engines[1].State().Sleeping && !engines[0].State().Sleeping {
 				t.Error("both are awake")
 				return
 			}
