@@ -48,6 +48,24 @@ func (h *Hits) Held(server string) Held {
 	return h.held(h.roster.servers[server])
 }
 
+// Spot remembers where a server stands among the holders of a model, so that asking for
+// it again needs no look-up by its name. The zero value is ready.
+type Spot struct {
+	of    *roster
+	ranks []rank
+}
+
+// HeldAt is Held for a server that is asked for again and again, always with one spot.
+func (h *Hits) HeldAt(server string, at *Spot) Held {
+	if h.roster == nil {
+		return Held{}
+	}
+	if at.of != h.roster {
+		at.of, at.ranks = h.roster, h.roster.servers[server]
+	}
+	return h.held(at.ranks)
+}
+
 // Tokens is Held(server).In(tier).
 func (h *Hits) Tokens(server string, tier Tier) int { return h.Held(server).In(tier) }
 

@@ -50,6 +50,27 @@ func (ix *Index) Match(p *Prompt, h *Hits) {
 	m.counts.matched(h)
 }
 
+// Again makes the match of h once more, with the hashes that it has: what servers hold
+// changes while a request waits, its prompt does not. It is false, and h as it was, where
+// h is no match or servers with other block sizes have come.
+func (ix *Index) Again(h *Hits) bool {
+	if h.model == nil {
+		return false
+	}
+	view := h.model.view.Load()
+	if len(view.sizes) != len(h.chains) {
+		return false
+	}
+	for i := range view.sizes {
+		if view.sizes[i].tokens != h.chains[i].blockTokens {
+			return false
+		}
+	}
+	h.best = [tiers]int{}
+	h.model.matchChains(view, h)
+	return true
+}
+
 // MatchChains is Match for a prompt of which only the hashes are known. Servers whose
 // block size is not among the chains hold nothing of it.
 func (ix *Index) MatchChains(model string, promptTokens int, chains []Chain, h *Hits) {

@@ -97,8 +97,11 @@ func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix 
 	return p
 }
 
-// match looks up what each server holds of the prompt now.
+// match looks up what each server holds of the prompt now. The prompt is hashed once.
 func (l *Locality) match(p *prefix) {
+	if l.Index.Again(&p.hits) {
+		return
+	}
 	if len(p.chains) > 0 {
 		l.Index.MatchChains(p.model, p.length, p.chains, &p.hits)
 		return
@@ -114,20 +117,26 @@ func (l *Locality) match(p *prefix) {
 }
 
 // held returns what a server holds of the prompt, as match found.
-func (l *Locality) held(p *prefix, s *pools.Server) kvstate.Held {
+func (l *Locality) held(p *prefix, s *pools.Server, at *seat) kvstate.Held {
 	if len(p.tokens.Chunks) > 0 {
 		n := l.history.held(p.text(), keeper(s), p.tokens.Chunks)
 		return kvstate.Held{GPU: n, CPU: n, Disk: n}
 	}
-	if !p.known {
+	if !p.known || at.replaced {
 		return kvstate.Held{}
 	}
-	if heard := l.heardOf.Load(); heard != nil {
-		if class, known := (*heard)[s.ID()]; known && class != s.Class() {
-			return kvstate.Held{} // told by the engine that was there before
-		}
+	return p.hits.HeldAt(s.ID(), &at.spot)
+}
+
+// replaced reports whether what was heard of a server was told by another engine, which
+// was there before.
+func (l *Locality) replaced(s *pools.Server) bool {
+	heard := l.heardOf.Load()
+	if heard == nil {
+		return false
 	}
-	return p.hits.Held(s.ID())
+	class, known := (*heard)[s.ID()]
+	return known && class != s.Class()
 }
 
 // HeardOf sets the classes of servers as they were when the index began to hear of

@@ -28,7 +28,8 @@ func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, no
 		if !connectorOf(s).pulls || !s.Health().Up {
 			continue
 		}
-		held := min(o.Locality.held(j.prefix, s).GPU, j.req.PromptTokens)
+		at := o.seat(s)
+		held := min(o.Locality.held(j.prefix, s, &at).GPU, j.req.PromptTokens)
 		if held > best[s.Class()].tokens {
 			best[s.Class()] = remote{server: s, tokens: held}
 		}

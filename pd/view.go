@@ -10,7 +10,10 @@ import (
 
 // view is what a choice is made from: the servers of a model and what is known of them.
 type view struct {
+	model                     string
 	prefill, decode           []*pools.Server // by their numbers in the field
+	prefillSeats, decodeSeats []seat          // likewise
+	pulls                     bool            // some of them pull what a third server holds
 	field                     Field
 	prefillPanic, decodePanic bool
 	anyway                    bool     // claim without asking breakers
@@ -25,6 +28,8 @@ func (o *Orchestrator) gather(model string, now time.Time) view {
 	prefill, panicking := pools.Candidates(all, model, pools.Prefill, share, now)
 	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
 	v.prefillPanic, v.decodePanic = panicking, panicked
+	v.model, v.prefillSeats, v.decodeSeats = model, o.seats(v.prefill, model, now), o.seats(v.decode, model, now)
+	v.pulls = slices.ContainsFunc(v.prefillSeats, seat.pulls) || slices.ContainsFunc(v.decodeSeats, seat.pulls)
 	v.field.Prefill, v.field.Decode = o.candidates(v.prefill, prefill, now), o.candidates(v.decode, decode, now)
 	judgeByPeers(&v.field)
 	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)
@@ -64,65 +69,70 @@ func (o *Orchestrator) fit(j *journey, v *view, now time.Time) {
 		o.Locality.match(j.prefix)
 	}
 	for i, s := range v.prefill {
-		c := &v.field.Prefill[i]
-		o.suit(j, s, c, now)
-		c.NoPair = j.tried[tried{PrefillLeg, s.ID()}] || !o.mayPair(j, s, now) || s.HandsNothingOver(now)
+		c, at := &v.field.Prefill[i], &v.prefillSeats[i]
+		understands := o.suit(j, v, s, at, c, now)
+		c.NoPair = j.hasTried(PrefillLeg, s) || !understands || !o.mayPair(j, s, at) || at.keeps
 	}
 	// Where the request has failed to decode it would most often fail again.
-	failed := func(s *pools.Server) bool { return j.tried[tried{DecodeLeg, s.ID()}] }
 	spare := false
 	for i, s := range v.decode {
-		spare = spare || !v.field.Decode[i].Out && !failed(s) && o.mayRunAlone(j, s, now)
+		c, at := &v.field.Decode[i], &v.decodeSeats[i]
+		understands, failed := o.suit(j, v, s, at, c, now), j.hasTried(DecodeLeg, s)
+		c.NoPair = failed || !understands || !o.mayPair(j, s, at)
+		c.NoAlone = j.hasTried(AloneLeg, s) || !understands || !o.mayRunAlone(j, s, at)
+		spare = spare || !failed && !c.Out && !c.NoAlone
 	}
 	for i, s := range v.decode {
 		c := &v.field.Decode[i]
-		o.suit(j, s, c, now)
-		c.NoPair = failed(s) || !o.mayPair(j, s, now)
-		c.NoAlone = spare && failed(s) || j.tried[tried{AloneLeg, s.ID()}] || !o.mayRunAlone(j, s, now)
+		c.NoAlone = c.NoAlone || spare && j.hasTried(DecodeLeg, s)
 	}
-	o.offerRemotes(j, v, o.Fleet.Servers(), now)
+	if v.pulls {
+		o.offerRemotes(j, v, o.Fleet.Servers(), now)
+	}
 }
 
-// suit writes what a server is to a request in either role.
-func (o *Orchestrator) suit(j *journey, s *pools.Server, c *Candidate, now time.Time) {
+// suit writes what a server is to a request in either role, and reports whether it
+// understands it: serves its model, and its API where that is an engine's own.
+func (o *Orchestrator) suit(j *journey, v *view, s *pools.Server, at *seat, c *Candidate, now time.Time) (understands bool) {
 	if o.Locality != nil && j.prefix != nil {
-		c.Cached = o.Locality.held(j.prefix, s)
+		c.Cached = o.Locality.held(j.prefix, s, at)
 	}
-	c.Ready, c.Remote = 0, remote{}
-	if view, adapter := s.Adapter(j.req.Model, now); adapter {
-		c.Ready = o.Cost.Adapter.wait(view)
+	c.Ready, c.Remote = at.ready, remote{}
+	understands = s.Native || !j.req.Dialect.Native
+	if j.req.Model != v.model { // an adapter, whose base is the view's
+		c.Ready = o.ready(s, j.req.Model, now)
+		understands = understands && s.Serves(j.req.Model, now)
 	}
+	return understands
 }
 
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
-func (o *Orchestrator) mayPair(j *journey, s *pools.Server, now time.Time) bool {
-	givenUp := j.alone && connectorOf(s).alone && !o.enforced(j.req, s)
-	return pairable(j.req, s) && !givenUp && j.understands(s, now)
+func (o *Orchestrator) mayPair(j *journey, s *pools.Server, at *seat) bool {
+	givenUp := j.alone && at.by.alone && !o.enforced(j.req, s, at.by)
+	return pairable(j.req, at.by) && !givenUp
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
-func (o *Orchestrator) mayRunAlone(j *journey, s *pools.Server, now time.Time) bool {
-	return (connectorOf(s).alone || !j.req.Dialect.Split) && !o.enforced(j.req, s) && j.understands(s, now)
+func (o *Orchestrator) mayRunAlone(j *journey, s *pools.Server, at *seat) bool {
+	return (at.by.alone || !j.req.Dialect.Split) && !o.enforced(j.req, s, at.by)
 }
 
 // enforced reports whether the server must leave the request's prompt to a prefill
 // server. Several samples of a prompt cannot share a hand-off and run whole all the same.
-func (o *Orchestrator) enforced(req *Request, s *pools.Server) bool {
-	return o.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, s)
+func (o *Orchestrator) enforced(req *Request, s *pools.Server, by *connector) bool {
+	return o.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
 }
 
-// pairable reports whether the server's connector has pairs for the request's API.
-func pairable(req *Request, s *pools.Server) bool {
-	c := connectorOf(s)
-	return c.pairs && req.Dialect.Split && (c.dialects == nil || slices.Contains(c.dialects, req.Dialect))
+// pairable reports whether a connector has pairs for the request's API.
+func pairable(req *Request, by *connector) bool {
+	return by.pairs && req.Dialect.Split && (by.dialects == nil || slices.Contains(by.dialects, req.Dialect))
 }
 
-// understands reports whether the server serves the request's model, and its API where
-// that is an engine's own.
-func (j *journey) understands(s *pools.Server, now time.Time) bool {
-	return s.Serves(j.req.Model, now) && (s.Native || !j.req.Dialect.Native)
+// hasTried reports whether the request has failed in a leg on the server.
+func (j *journey) hasTried(leg Leg, s *pools.Server) bool {
+	return len(j.tried) > 0 && j.tried[tried{leg, s.ID()}]
 }
 
 // look is the view of one request that is bound at once. Servers that refused the claim

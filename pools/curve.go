@@ -34,7 +34,11 @@ func (c Curve) PerToken() float64 { return c[2] / 1e6 }
 
 // Seconds is the time of work with the given features.
 func (c Curve) Seconds(x Features) float64 {
-	return max(0, c[0]*x[0]+c[1]*x[1]+c[2]*x[2])
+	seconds := c[0]*x[0] + c[1]*x[1] + c[2]*x[2]
+	if seconds < 0 { // max costs as much as the rest
+		return 0
+	}
+	return seconds
 }
 
 // Time is Seconds as a duration.

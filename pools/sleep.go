@@ -163,8 +163,11 @@ func (t *turn) asleepNow() (asleep bool, took time.Duration) {
 
 // Asleep reports whether the server sleeps, or is about to.
 func (s *Server) Asleep() bool {
+	if s.GPUs == "" {
+		return false
+	}
 	asleep, _ := s.turn.asleepNow()
-	return s.GPUs != "" && asleep
+	return asleep
 }
 
 // WakeTime predicts how long the server needs until it can take a request because it

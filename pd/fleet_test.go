@@ -1,0 +1,139 @@
+package pd
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tinylib/msgp/msgp"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// testFleet is an orchestrator over servers that are up, in racks of eight, and an index
+// that has heard what they hold.
+type testFleet struct {
+	*Orchestrator
+	rng *rand.Rand
+}
+
+const testModel = "m"
+
+// answers makes every server healthy with one model and a full batch.
+type answers struct{}
+
+func (answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := `{"data":[{"id":"` + testModel + `"}]}`
+	switch r.URL.Path {
+	case "/is_sleeping": // asked where GPUs are shared
+		body = `{"is_sleeping":true}`
+	case "/metrics":
+		body = "vllm:num_requests_running{} 200\nvllm:kv_cache_usage_perc{} 0.1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"65536\"} 1\n"
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
+}
+
+// newTestFleet has so many servers of each role; all hold the first sixteenth of the
+// prompt, every eighth more, one half of it.
+func newTestFleet(tb testing.TB, each int, prompt []uint32) *testFleet {
+	tb.Helper()
+	index, err := kvstate.New(kvstate.Default())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg, log := pools.Default(), slog.New(slog.DiscardHandler)
+	cfg.ProbeInterval = time.Hour // once is enough
+	fleet := pools.NewFleet(cfg, answers{}, log)
+	tb.Cleanup(func() { _ = fleet.Apply(nil) })
+	var specs []pools.Spec
+	for i := range 2 * each {
+		role := pools.Prefill
+		if i >= each {
+			role = pools.Decode
+		}
+		spec := pools.Spec{URL: fmt.Sprintf("http://s%d:8000", i), Role: role, Connector: "nixl", Rack: fmt.Sprint("r", i%8), Zone: "z"}
+		specs = append(specs, spec)
+		source, err := index.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: spec.ID()}, Model: testModel, BlockTokens: 16})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		held := len(prompt) / 16
+		if i%8 == 0 {
+			held = len(prompt) / (2 + i/8)
+		}
+		source.Live(kvstate.Message{Payload: stored(prompt[:held/16*16])})
+	}
+	if err := fleet.Apply(specs); err != nil {
+		tb.Fatal(err)
+	}
+	queue, suspects := NewQueue(DefaultQueue()), NewQuarantine()
+	f := &testFleet{rng: rand.New(rand.NewPCG(1, 1)), Orchestrator: &Orchestrator{
+		Config: DefaultConfig(), Cost: DefaultCost(), Links: NewLinks(DefaultLinks()), Fleet: fleet,
+		Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }),
+		Queue:    queue, Budget: NewBudget(0.2, 10), Decisions: NewDecisions(16), Suspects: suspects,
+		Metrics: NewMetrics(prometheus.NewRegistry(), queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
+	}}
+	f.await(tb, f.up)
+	return f
+}
+
+// await returns when something has come true.
+func (f *testFleet) await(tb testing.TB, what func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !what(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			tb.Fatal("it never came true")
+		}
+	}
+}
+
+func (f *testFleet) up() bool {
+	for _, s := range f.Fleet.Servers() {
+		if !s.Health().Up || !s.Load().KVTokens.Known {
+			return false
+		}
+	}
+	return true
+}
+
+// stored is a message of an engine that has stored the blocks of a prompt.
+func stored(prompt []uint32) []byte {
+	b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 2), 1e9)
+	b = msgp.AppendString(msgp.AppendArrayHeader(msgp.AppendArrayHeader(b, 1), 5), "BlockStored")
+	b = msgp.AppendArrayHeader(b, uint32(len(prompt)/16))
+	for i := range len(prompt) / 16 {
+		b = msgp.AppendUint64(b, uint64(i+1)) // the engine's own names of the blocks
+	}
+	b = msgp.AppendArrayHeader(msgp.AppendNil(b), uint32(len(prompt)))
+	for _, token := range prompt {
+		b = msgp.AppendUint32(b, token)
+	}
+	return msgp.AppendInt(b, 16)
+}
+
+// testPrompt is n tokens.
+func testPrompt(n int) []uint32 {
+	rng := rand.New(rand.NewPCG(uint64(n), 1))
+	prompt := make([]uint32, n)
+	for i := range prompt {
+		prompt[i] = rng.Uint32N(100_000)
+	}
+	return prompt
+}
+
+// arrives is a request whose tokens are known.
+func (f *testFleet) arrives(prompt []uint32, now time.Time) *journey {
+	req := &Request{ID: "r", Model: testModel, Dialect: Chat, PromptTokens: len(prompt), OutputTokens: 300, Header: http.Header{}}
+	j := f.journey(req, now)
+	j.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: prompt, Whole: true}}
+	return j
+}

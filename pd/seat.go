@@ -1,0 +1,41 @@
+package pd
+
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// seat is what a view keeps of a server beside its load, for one request after the other.
+type seat struct {
+	by       *connector
+	spot     kvstate.Spot
+	replaced bool          // what the index heard of it was told by the engine that was there before
+	keeps    bool          // as a prefill server it has handed nothing over lately
+	ready    time.Duration // until it can take requests for the view's model
+}
+
+func (s seat) pulls() bool { return s.by.pulls }
+
+func (o *Orchestrator) seats(servers []*pools.Server, model string, now time.Time) []seat {
+	all := make([]seat, len(servers))
+	for i, s := range servers {
+		all[i] = o.seat(s)
+		all[i].ready, all[i].keeps = o.ready(s, model, now), s.HandsNothingOver(now)
+	}
+	return all
+}
+
+func (o *Orchestrator) seat(s *pools.Server) seat {
+	return seat{by: connectorOf(s), replaced: o.Locality != nil && o.Locality.replaced(s)}
+}
+
+// ready is how long a server needs until it can take requests for a model at all: an
+// adapter to load.
+func (o *Orchestrator) ready(s *pools.Server, model string, now time.Time) time.Duration {
+	if view, adapter := s.Adapter(model, now); adapter {
+		return o.Cost.Adapter.wait(view)
+	}
+	return 0
+}
