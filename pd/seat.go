@@ -32,10 +32,11 @@ func (o *Orchestrator) seat(s *pools.Server) seat {
 }
 
 // ready is how long a server needs until it can take requests for a model at all: an
-// adapter to load.
+// adapter to load, a sleep to end.
 func (o *Orchestrator) ready(s *pools.Server, model string, now time.Time) time.Duration {
+	wake := s.WakeTime(now)
 	if view, adapter := s.Adapter(model, now); adapter {
-		return o.Cost.Adapter.wait(view)
+		wake += o.Cost.Adapter.wait(view)
 	}
-	return 0
+	return wake
 }
