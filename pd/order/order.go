@@ -28,6 +28,7 @@ type Order struct {
 	moved   []*Ticket // scratch of Next: those who have become late
 	room    int       // scratch of Next: the most that any decode server has
 	soonest float64   // scratch of Next: the least step of any decode server
+	idlest  int       // scratch of Next: the smallest batch of any
 }
 
 // Config is what Order weighs.
@@ -234,7 +235,13 @@ func (o *Order) look(s *Servers) {
 	for p := range s.Prefill {
 		o.free = append(o.free, !s.Prefill[p].Out && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
 	}
-	o.room, o.soonest = s.mostRoom(), s.soonest()
+	o.room = s.mostRoom()
+	o.soonest, o.idlest = s.soonest()
+}
+
+// leastAlone is less than any decode server costs a request that it computes the prompt of.
+func (o *Order) leastAlone(t *Ticket) float64 {
+	return t.alone + t.computed*float64(yetToCome+o.idlest) + o.soonest
 }
 
 // price is what a second of prefill costs those who wait, as the request's objective has it.
@@ -364,13 +371,17 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 	if p == Alone || o.free[p] || s.Prefill[p].Out || !s.fits(t, &s.Decode[d]) {
 		return false
 	}
-	terms := s.Terms(t, t.awaits, o.price(t))
+	price := o.price(t)
+	terms := s.Terms(t, t.awaits, price)
 	cost := hold + terms.Cost()
-	if t.alone+o.soonest <= cost {
+	if o.leastAlone(t) <= cost {
 		return false
 	}
 	for p, free := range o.free {
-		if _, half := s.half(t, p, o.price(t)); free && half+t.move[p]+o.soonest <= cost {
+		if !free {
+			continue
+		}
+		if _, half := s.half(t, p, price); half+t.move[p]+o.soonest <= cost {
 			return false
 		}
 	}
@@ -380,16 +391,19 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 // bestFree is the best of the pairs that a request could have now, and its cost:
 // infinite if there is none.
 func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
-	pair, least := Pair{}, math.Inf(1)
+	price, pair, least := o.price(t), Pair{}, math.Inf(1)
 	for p, free := range o.free {
-		if _, half := s.half(t, p, o.price(t)); !free || half+t.move[p]+o.soonest >= least {
+		if !free {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, o.price(t), least); cost < least {
+		if _, half := s.half(t, p, price); half+t.move[p]+o.soonest >= least {
+			continue
+		}
+		if d, cost := s.bestFrom(t, p, price, least); cost < least {
 			pair, least = Pair{p, d}, cost
 		}
 	}
-	if t.alone+o.soonest >= least {
+	if o.leastAlone(t) >= least {
 		return pair, least
 	}
 	if alone, cost := s.bestAlone(t); cost < least {
@@ -400,11 +414,15 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 
 // busyIsBetter says whether a server that is not free costs less than limit.
 func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
+	price := o.price(t)
 	for p, free := range o.free {
-		if _, half := s.half(t, p, o.price(t)); free || s.Prefill[p].Out || half+t.move[p]+o.soonest >= limit {
+		if free || s.Prefill[p].Out {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, o.price(t), limit); cost < limit {
+		if _, half := s.half(t, p, price); half+t.move[p]+o.soonest >= limit {
+			continue
+		}
+		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {
 			t.awaits = Pair{p, d}
 			return true
 		}

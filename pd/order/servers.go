@@ -207,15 +207,15 @@ func (s *Servers) bestAlone(t *Ticket) (Pair, float64) {
 	return best, least
 }
 
-// soonest is the least step of any decode server.
-func (s *Servers) soonest() float64 {
-	least := math.Inf(1)
+// soonest is the least step of any decode server, and the smallest batch of any.
+func (s *Servers) soonest() (seconds float64, running int) {
+	seconds, running = math.Inf(1), math.MaxInt32
 	for d := range s.Decode {
-		if !s.Decode[d].Out {
-			least = min(least, s.Decode[d].Step)
+		if state := &s.Decode[d]; !state.Out {
+			seconds, running = min(seconds, state.Step), min(running, state.Running)
 		}
 	}
-	return least
+	return seconds, running
 }
 
 // mostRoom is the most room of any decode server; an empty one has room for anything,

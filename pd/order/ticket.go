@@ -47,6 +47,7 @@ type Ticket struct {
 	rank     float64   // in Order: lower goes first
 	late     bool      // in Order: it misses its TTFT wherever it goes, and is served last
 	alone    float64   // the least that it can cost without a prefill server
+	computed float64   // of Alone, the least
 	awaits   Pair      // in Order: the pair, not free, that it was seen to wait for
 	move     []float64 // seconds, by prefill server: the fastest transfer to any decode server
 }
@@ -74,30 +75,33 @@ func sized(s []float64, n int) []float64 {
 
 // measure writes what follows from the costs alone.
 func (t *Ticket) measure(links *LinkTable) {
+	if len(t.move) != len(t.Prefill) { // else what it waited for is as good a guess as any
+		t.awaits = Pair{Alone, Alone}
+	}
 	t.move = sized(t.move, len(t.Prefill))
 	t.shortest, t.fastest = math.Inf(1), math.Inf(1)
-	t.awaits = Pair{Alone, Alone}
 	for p, seconds := range t.Prefill {
 		t.shortest = min(t.shortest, seconds)
 		row := p * len(t.Missing)
 		latency, perByte := links.Latency[row:row+len(t.Missing)], links.SecondsPerByte[row:row+len(t.Missing)]
 		least := math.Inf(1)
 		for d, bytes := range t.Missing {
-			least = min(least, latency[d]+bytes*perByte[d])
+			if move := latency[d] + bytes*perByte[d]; move < least { // min takes twice as long
+				least = move
+			}
 		}
 		t.move[p] = least
 		t.fastest = min(t.fastest, seconds+least)
 	}
-	t.alone = math.Inf(1)
-	leastAlone := math.Inf(1)
+	t.alone, t.computed = math.Inf(1), math.Inf(1)
 	for d, seconds := range t.Alone {
-		leastAlone = min(leastAlone, seconds)
+		t.computed = min(t.computed, seconds)
 		t.alone = min(t.alone, seconds+Miss*float64(t.aloneMisses(d, 0)))
 	}
 	if math.IsInf(t.shortest, 1) {
-		t.shortest = leastAlone
+		t.shortest = t.computed
 	}
-	t.fastest = min(t.fastest, leastAlone)
+	t.fastest = min(t.fastest, t.computed)
 }
 
 // isLate says whether a request that is to be served last when late cannot meet its
