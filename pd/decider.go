@@ -315,7 +315,8 @@ func (l *lobby) look(now time.Time) {
 		return
 	}
 	for _, w := range l.waiting { // their slices are of other servers
-		l.price(w, now)
+		l.o.refit(w.j, &l.view, now)
+		l.o.Cost.Price(l.o.demand(w.j, now), &l.view.field, &w.ticket)
 		l.order.Update(&w.ticket, l.servers.Links)
 	}
 }

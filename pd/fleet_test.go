@@ -43,7 +43,7 @@ func (answers) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // newTestFleet has so many servers of each role; all hold the first sixteenth of the
-// prompt, every eighth more, one half of it.
+// prompt, every eighth more, one a quarter of it.
 func newTestFleet(tb testing.TB, each int, prompt []uint32) *testFleet {
 	tb.Helper()
 	index, err := kvstate.New(kvstate.Default())
@@ -68,7 +68,7 @@ func newTestFleet(tb testing.TB, each int, prompt []uint32) *testFleet {
 		}
 		held := len(prompt) / 16
 		if i%8 == 0 {
-			held = len(prompt) / (2 + i/8)
+			held = len(prompt) / (4 + i/8)
 		}
 		source.Live(kvstate.Message{Payload: stored(prompt[:held/16*16])})
 	}

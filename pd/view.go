@@ -62,12 +62,17 @@ func (o *Orchestrator) candidates(servers, usable []*pools.Server, now time.Time
 	return out
 }
 
-// fit turns the view to a request: what servers hold of its prompt, and how they may
+// fit turns the view to a request: what servers hold of its prompt now, and how they may
 // serve it.
 func (o *Orchestrator) fit(j *journey, v *view, now time.Time) {
 	if o.Locality != nil && j.prefix != nil {
 		o.Locality.match(j.prefix)
 	}
+	o.refit(j, v, now)
+}
+
+// refit is fit with what servers held when that was last looked up.
+func (o *Orchestrator) refit(j *journey, v *view, now time.Time) {
 	for i, s := range v.prefill {
 		c, at := &v.field.Prefill[i], &v.prefillSeats[i]
 		understands := o.suit(j, v, s, at, c, now)
