@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	zmq "github.com/pebbe/zmq4"
+	"github.com/tinylib/msgp/msgp"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
@@ -139,6 +141,71 @@ func TestDiscovery_ServersRegisterThemselves(t *testing.T) {
 		leave()
 	}
 	registering.Wait()
+}
+
+// Engines with the P2pNcclConnector say over ZMQ that they are there, and where their KV
+// is: nothing of them is configured.
+func TestDiscovery_EnginesAnnounceThemselves(t *testing.T) {
+	c := &cluster{t: t, client: newTestClient(t)}
+	cfg := testConfig()
+	cfg.nccl = "tcp://127.0.0.1:*"
+	c.run(cfg, nil)
+	address, err := c.node.announcements.Address()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nccl := func(cfg *engine.Config) { cfg.Connector = engine.ConnectorP2PNCCL }
+	prefill, decode := startTestEngine(t, engine.RolePrefill, nccl), startTestEngine(t, engine.RoleDecode, nccl)
+	announce(t, address, prefill)
+	announce(t, address, decode)
+	within(t, "the first two", func() bool { return c.metric("tandem_server_up") == 2 })
+	want := reference(t, "/v1/chat/completions", chatBody("")).text()
+	ask := func() (by string) {
+		t.Helper()
+		got := c.post("/v1/chat/completions", chatBody(""))
+		if got.status != 200 || got.text() != want || got.header.Get("X-Tandem-Prefill") != prefill.URL()[len("http://"):] {
+			t.Errorf("%d by %v: %.200s", got.status, got.header, got.body)
+		}
+		return got.header.Get("X-Tandem-Decode")
+	}
+	ask()
+	fresh := startTestEngine(t, engine.RoleDecode, nccl)
+	announce(t, address, fresh)
+	within(t, "one that came", func() bool { return c.metric("tandem_server_up") == 3 })
+	_ = decode.Close() // without a word
+	for range 4 {
+		if by := ask(); by != fresh.URL()[len("http://"):] {
+			t.Errorf("decoded by %s", by)
+		}
+	}
+	if s := fresh.State(); s.Recomputed != 0 || s.DecodesDone != 4 {
+		t.Errorf("%d decodes, %d prompts computed again", s.DecodesDone, s.Recomputed)
+	}
+}
+
+// announce sends what such an engine does when it starts (vllm p2p_nccl_engine.py, ping).
+func announce(t *testing.T, to string, e *engine.Engine) {
+	t.Helper()
+	s := e.State()
+	kind := "P"
+	if s.Role == engine.RoleDecode {
+		kind = "D"
+	}
+	message := msgp.AppendMapHeader(nil, 3)
+	for _, text := range []string{"type", kind, "http_address", s.URL[len("http://"):], "zmq_address", s.KVAddress} {
+		message = msgp.AppendString(message, text)
+	}
+	dealer, err := zmq.NewSocket(zmq.DEALER)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dealer.Close() })
+	if err := dealer.Connect(to); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dealer.SendBytes(message, 0); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // zone is a DNS server whose SRV records are engines.

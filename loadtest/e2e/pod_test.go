@@ -71,7 +71,7 @@ func startPod(t *testing.T) *pod {
 	if err := os.WriteFile(config, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.gateway = start(t, "gateway", "bin/tandem", "serve", "--config", config, "--listen", p.listen, "--admin", p.admin, "--pairs-first", "--migrate")
+	p.gateway = start(t, "gateway", "bin/tandem", "serve", "--config", config, "--listen", p.listen, "--admin", p.admin, "--pairs-first")
 	waitFor(t, p.gateway, "all servers to be up", readyWithin, func() error { return allUp("http://"+p.admin, 5) })
 	return p
 }
