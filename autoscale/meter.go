@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -64,7 +65,17 @@ type means struct {
 	Computed float64 `json:"c"` // share of the prompt that was not found in a cache
 	Prompt   float64 `json:"p"` // tokens
 	Output   float64 `json:"o"` // tokens
+	Held     float64 `json:"h"` // tokens of KV, added up over the tokens of an answer
 	Ended    int     `json:"n"`
+}
+
+// context is the mean KV of a sequence at any moment: a long answer counts for as long as
+// it is there.
+func (s *means) context() float64 {
+	if s.Held == 0 {
+		return s.Prompt + s.Output/2
+	}
+	return s.Held / s.Output
 }
 
 // firstOutput is predicted of the first answers, in tokens.
@@ -88,7 +99,7 @@ func (m *Meter) Arrived(a Arrival) *Visit {
 	if d.seen.Prompt == 0 {
 		d.seen.Prompt = float64(a.PromptTokens) // until one was answered
 	}
-	v := &Visit{meter: m, demand: d, arrival: a, at: now, waits: true, compute: float64(a.PromptTokens) * d.seen.Computed}
+	v := &Visit{meter: m, demand: d, arrival: a, at: now, waits: true, prompt: a.PromptTokens, compute: float64(a.PromptTokens) * d.seen.Computed}
 	if v.retry = m.retry(a.Fingerprint, now); !v.retry {
 		b := d.bins[binOf(now)]
 		b.Prompt, b.Output = b.Prompt+v.compute, b.Output+d.seen.Output
@@ -109,6 +120,17 @@ func (s *means) prompt(predicted, prompt, computed int) {
 	}
 	learn(&s.Computed, float64(computed)/float64(predicted), s.Ended+1)
 	learn(&s.Prompt, float64(prompt), s.Ended+1)
+}
+
+// ended learns from a request that has ended.
+func (s *means) ended(prompt, output int) {
+	if s.Held == 0 {
+		s.Held = s.Output * s.context()
+	}
+	s.Ended++
+	tokens := float64(output)
+	learn(&s.Output, tokens, s.Ended)
+	learn(&s.Held, tokens*(float64(prompt)+tokens/2), s.Ended)
 }
 
 // learn moves a mean towards a sample: fast while there are few.
@@ -242,11 +264,13 @@ func sum(readings []reading, model string, since, now int64) total {
 		weight += w
 		t.seen.Prompt += w * own.Seen.Prompt
 		t.seen.Output += w * own.Seen.Output
+		t.seen.Held += w * cmp.Or(own.Seen.Held, own.Seen.Output*own.Seen.context())
 		t.seen.Computed += w * own.Seen.Computed
 		t.seen.Ended += own.Seen.Ended
 	}
 	if weight > 0 { // nobody asked else
 		t.seen.Prompt, t.seen.Output, t.seen.Computed = t.seen.Prompt/weight, t.seen.Output/weight, t.seen.Computed/weight
+		t.seen.Held /= weight
 	}
 	return t
 }

@@ -63,6 +63,22 @@ func TestMeter_LearnsWhatIsCachedAndHowLongAnswersAre(t *testing.T) {
 	}
 }
 
+// Half of the answers are long. A decode server is full of them nevertheless, and what it
+// can do follows from them.
+func TestMeter_ContextIsThatOfWhoIsThere(t *testing.T) {
+	c := newClock()
+	m := NewMeter(c.now)
+	for i := range 4000 {
+		v := m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 100})
+		v.Answered(100, 100)
+		v.Ended(10+990*(i%2), false)
+	}
+	const want = (10*(100+5) + 1000*(100+500)) / 1010.0
+	if d := demandOf(m, c, 1); math.Abs(d.seen.context()-want) > want/100 {
+		t.Errorf("a sequence holds %.0f tokens, want %.0f", d.seen.context(), want)
+	}
+}
+
 // A gateway that is gone is missed: what it measured stays, and others go on.
 func TestSum_KilledGatewayIsNoLessDemand(t *testing.T) {
 	c := newClock()

@@ -11,6 +11,7 @@ import (
 // works are what servers are asked for on the mean.
 type works struct {
 	prompt, computed, output float64 // tokens
+	context                  float64 // tokens of KV of a sequence, as a decode server sees it at any moment
 	itl                      time.Duration
 }
 
@@ -103,7 +104,7 @@ func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
 	if load.KVTokens.Known && load.KVTokens.Value > 0 {
 		c.KVTokens = int(load.KVTokens.Value)
 	}
-	k.Speed += c.DecodeSpeed(w.itl, w.prompt+w.output/2)
+	k.Speed += c.DecodeSpeed(w.itl, w.context)
 }
 
 // gauge is the state of a model's servers at one moment.

@@ -299,17 +299,18 @@ func (s *Scaler) models(last plans) []string {
 
 // signals are what the planner is told of a model, and the state what others are.
 func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t total, now time.Time) (Signals, State) {
-	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), itl: s.cfg.ITL}
+	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), context: max(t.seen.context(), 1), itl: s.cfg.ITL}
 	w.computed = max(1, min(w.prompt, w.prompt*t.seen.Computed))
 	hardware := look(servers, model, w, now)
 	g := sumUp(hardware)
 	m.remember(&g, &s.cfg.Prior, w)
 	m.sample(g.kv, now)
+	forDecode := g.decodeWaiting + queuedForDecode(&g, &t)
 	signals := Signals{
 		Prompt: t.prompt, Output: t.output, KV: m.KV,
 		PrefillSpeed: g.prefillSpeed, DecodeSpeed: g.decodeSpeed, KVCapacity: g.kvCapacity,
 		Prefill: g.prefill, Decode: g.decode, ColdStart: m.ColdStart,
-		DecodeBacklog: g.decodeWaiting * w.output,
+		DecodeBacklog: forDecode * w.output,
 	}
 	signals.Prefill.Pending = m.pending(0, m.Memory.Prefill.Servers-g.prefill.Ready, now)
 	signals.Decode.Pending = m.pending(1, m.Memory.Decode.Servers-g.decode.Ready, now)
@@ -319,7 +320,7 @@ func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t tot
 	// One prompt on each server is being computed; the others wait, but for those that
 	// wait for decode.
 	if n := float64(t.waiting.Requests); n > 0 {
-		signals.PrefillBacklog = t.waiting.Prompt * max(0, n-float64(g.prefill.Ready)-g.decodeWaiting) / n
+		signals.PrefillBacklog = t.waiting.Prompt * max(0, n-float64(g.prefill.Ready)-forDecode) / n
 	}
 	state := State{Hardware: hardware, TTFT: t.ttft, ITL: t.itl, KVQueued: float64(t.waiting.Requests) * w.prompt}
 	state.wait(&g, &t)
@@ -330,7 +331,7 @@ func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t tot
 func (m *memory) remember(g *gauge, prior *Capacity, w works) {
 	if m.Prefill == 0 {
 		m.Prefill = prior.PrefillSpeed(w.computed, w.prompt-w.computed)
-		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.prompt+w.output/2), float64(prior.KVTokens)
+		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.context), float64(prior.KVTokens)
 	}
 	for _, figure := range []struct{ now, last *float64 }{{&g.prefillSpeed, &m.Prefill}, {&g.decodeSpeed, &m.Decode}, {&g.kvCapacity, &m.Capacity}} {
 		if *figure.now > 0 {

@@ -3,6 +3,7 @@ package autoscale
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net/http"
 	"sync"
 	"testing"
@@ -231,15 +232,13 @@ func TestScaler_AnotherReplicasHurryIsHeard(t *testing.T) {
 	}
 	defer running.Wait()
 	defer stop()
-	started := time.Time{}
-	eventually(t, "both have plans", func() bool {
-		started = scalers[1].current.Load().At
-		return !started.IsZero()
-	})
-	eventually(t, "the second one has newer plans", func() bool {
-		scalers[0].Hurry() // again and again: a message before the subscription is lost
-		return scalers[1].current.Load().At.After(started)
-	})
+	for range 2 {
+		before := scalers[1].current.Load().At
+		eventually(t, "the second one has newer plans", func() bool {
+			scalers[0].Hurry() // again and again: a message before the subscription is lost
+			return scalers[1].current.Load().At.After(before)
+		})
+	}
 }
 
 // Nothing was served yet, so nothing is known of what requests cost: one of them is no
@@ -305,6 +304,24 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 	step(1, Demand, 1, true)
 	s.cfg.Planner.Decode = Bounds{2, 2}
 	step(2, Demand, 0, false)
+}
+
+// Prefill servers have nothing to do and requests wait in the gateways: decode is full.
+func TestScaler_QueueBehindFullDecodeIsDecodesBacklog(t *testing.T) {
+	c := &clock{time.Now().Truncate(Bin)}
+	meter := NewMeter(c.now)
+	meter.Queued = func() map[string]int { return map[string]int{model: 100} }
+	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
+	ask(c, 1000, meter)
+	for range 100 {
+		meter.Arrived(Arrival{Model: model, PromptTokens: 1000})
+	}
+	if err := s.step(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.current.Load().Models[model].Signals; got.PrefillBacklog != 0 || math.Abs(got.DecodeBacklog-100*100) > 100 {
+		t.Errorf("backlogs of %.0f prompt and %.0f output tokens, want 0 and 100 answers of 100", got.PrefillBacklog, got.DecodeBacklog)
+	}
 }
 
 func TestMemory_LearnsTheColdStart(t *testing.T) {

@@ -15,9 +15,17 @@ type State struct {
 	TTFT, ITL attained // lately
 }
 
-// wait says for which pool requests wait. Those in the gateways' queues wait for prefill,
-// whose servers come first: unless one of these has nothing to do, or there are none and
-// decode servers compute the prompts. Where a pool has no server, all wait for it.
+// queuedForDecode is how many of those in the gateways' queues wait for decode. They wait
+// for prefill, whose servers come first: unless one of these has nothing to do, or there
+// are none and decode servers compute the prompts.
+func queuedForDecode(g *gauge, t *total) float64 {
+	if g.idlePrefill > 0 || g.prefill.Ready == 0 {
+		return float64(t.queued)
+	}
+	return 0
+}
+
+// wait says for which pool requests wait. Where a pool has no server, all wait for it.
 func (s *State) wait(g *gauge, t *total) {
 	for i := range s.Hardware {
 		if s.Hardware[i].Role == pools.Prefill {
@@ -26,17 +34,16 @@ func (s *State) wait(g *gauge, t *total) {
 			s.DecodeWaiting += s.Hardware[i].Waiting
 		}
 	}
-	switch queued := float64(t.queued); {
+	switch {
 	case g.prefill.Ready == 0 && g.decode.Ready == 0:
 		s.PrefillWaiting, s.DecodeWaiting = float64(t.waiting.Requests), float64(t.waiting.Requests)
 	case g.decode.Ready == 0:
 		s.DecodeWaiting = float64(t.waiting.Requests)
 	case g.prefill.Ready == 0 && g.decode.Convertible == 0:
 		s.PrefillWaiting = float64(t.waiting.Requests)
-	case g.prefill.Ready == 0 || g.idlePrefill > 0:
-		s.DecodeWaiting += queued
 	default:
-		s.PrefillWaiting += queued
+		s.DecodeWaiting += queuedForDecode(g, t)
+		s.PrefillWaiting += float64(t.queued) - queuedForDecode(g, t)
 	}
 }
 

@@ -1,6 +1,9 @@
 package autoscale
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Arrival is a request that a gateway has admitted.
 type Arrival struct {
@@ -20,6 +23,7 @@ type Visit struct {
 	at      time.Time
 	first   time.Time // when the first token was there; zero before
 	compute float64   // prompt tokens that it was counted with
+	prompt  int       // tokens, as far as is known
 	retry   bool      // of a request that was counted, and judged, when it was refused
 	waits   bool      // for its first token
 }
@@ -33,6 +37,7 @@ func (v *Visit) Answered(prompt, computed int) {
 	v.first = now
 	v.serveLocked()
 	v.demand.seen.prompt(v.arrival.PromptTokens, prompt, computed)
+	v.prompt = cmp.Or(prompt, v.prompt)
 	if v.arrival.Stream {
 		v.judgeLocked(now, v.arrival.TTFT > 0, now.Sub(v.at) <= v.arrival.TTFT, ttft)
 	}
@@ -47,8 +52,7 @@ func (v *Visit) Ended(output int, failed bool) {
 	defer v.meter.mu.Unlock()
 	v.serveLocked()
 	if output > 0 {
-		v.demand.seen.Ended++
-		learn(&v.demand.seen.Output, float64(output), v.demand.seen.Ended)
+		v.demand.seen.ended(v.prompt, output)
 	}
 	a := &v.arrival
 	gaps := time.Duration(max(output-1, 0))

@@ -20,8 +20,10 @@ type Planner struct {
 	Use, Spare float64
 	// KVUse is the share of decode's KV that is planned with, 0..1.
 	KVUse float64
-	// Drain is the time in which prompts that wait already should be worked off.
-	Drain time.Duration
+	// Drain is the time in which prompts that wait already should be worked off. A long
+	// prompt makes many wait for a moment. DecodeDrain is the same of requests that wait
+	// for decode, which only long answers make.
+	Drain, DecodeDrain time.Duration
 	// Convert is the share of the time of a convertible decode server that may go
 	// to prompts, 0..1. They take over the part of prefill's spare that they can.
 	Convert float64
@@ -43,7 +45,7 @@ func DefaultPlanner() Planner {
 	return Planner{
 		Prefill: Bounds{1, 100}, Decode: Bounds{1, 100},
 		Use: 1, Spare: 0.4, KVUse: 0.9,
-		Drain: 10 * time.Minute, Convert: 0.5,
+		Drain: 10 * time.Minute, DecodeDrain: time.Minute, Convert: 0.5,
 		DownAfter: 2 * time.Minute, DownMargin: 0.2, IdleAfter: 10 * time.Minute,
 		MaxAge: time.Minute, Watched: 5 * time.Minute,
 	}
@@ -63,7 +65,7 @@ func (p *Planner) Validate() error {
 	if !share(p.Use) || !share(p.KVUse) || p.Spare < 0 || p.Convert < 0 || p.Convert > 1 || p.DownMargin < 0 {
 		return errors.New("scaling: use and kv-use are shares in 0..1, spare and margin not negative")
 	}
-	if p.Drain <= 0 || p.DownAfter < 0 || p.MaxAge <= 0 || p.Watched < 0 || p.IdleAfter < 0 {
+	if p.Drain <= 0 || p.DecodeDrain <= 0 || p.DownAfter < 0 || p.MaxAge <= 0 || p.Watched < 0 || p.IdleAfter < 0 {
 		return errors.New("scaling: drain and max-age must be positive, other times not negative")
 	}
 	return nil
@@ -182,7 +184,7 @@ func (p *Planner) prefill(s *Signals) need {
 	f := s.Prompt.forecast(s.ColdStart)
 	spare := p.Spare * f.Noise
 	spare -= min(spare, p.converted(s))
-	return p.rate(s, f, spare, s.PrefillSpeed, s.PrefillBacklog)
+	return rate(s, f.Burst, (f.Level/p.Use+spare)/s.PrefillSpeed, s.PrefillBacklog/(s.PrefillSpeed*p.Drain.Seconds()))
 }
 
 // converted is the prompt tokens per second that decode servers could take over.
@@ -195,7 +197,7 @@ func (p *Planner) converted(s *Signals) float64 {
 // room for the KV.
 func (p *Planner) decode(s *Signals) need {
 	f := s.Output.forecast(s.ColdStart)
-	n := p.rate(s, f, 0, s.DecodeSpeed, s.DecodeBacklog)
+	n := rate(s, f.Burst, f.Level/p.Use/s.DecodeSpeed, s.DecodeBacklog/(s.DecodeSpeed*p.DecodeDrain.Seconds()))
 	kv := s.KV.forecast(s.ColdStart)
 	if room := kv.Level / (p.KVUse * s.KVCapacity); room > n.servers {
 		return need{room, KV}
@@ -203,18 +205,15 @@ func (p *Planner) decode(s *Signals) need {
 	return n
 }
 
-// rate is the servers for a forecast rate with something to spare, and for what
-// waits already.
-func (p *Planner) rate(s *Signals, f expectation, spare, speed, backlog float64) need {
-	servers := (f.Level/p.Use + spare) / speed
-	late := backlog / (speed * p.Drain.Seconds())
+// rate is the need for servers for a forecast rate, and late for what waits already.
+func rate(s *Signals, burst bool, servers, late float64) need {
 	n := need{servers + late, Demand}
 	switch {
 	case s.Held > 0 && n.servers < 1:
 		return need{1, Held}
 	case late > 0.1*servers:
 		n.reason = Backlog
-	case f.Burst:
+	case burst:
 		n.reason = Burst
 	}
 	return n

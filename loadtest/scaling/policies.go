@@ -134,6 +134,9 @@ func (v *view) signals() autoscale.Signals {
 		Decode:       autoscale.Pool{Ready: v.decodeReady, Pending: v.decodePending},
 		ColdStart:    time.Duration(v.coldStart * float64(time.Second)),
 	}
+	if v.full {
+		s.PrefillBacklog, s.DecodeBacklog = 0, s.DecodeBacklog+float64(v.queued)*v.meanOutput
+	}
 	if v.convert {
 		s.Decode.Convertible = v.decodeReady
 	}

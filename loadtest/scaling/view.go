@@ -14,6 +14,7 @@ type view struct {
 	inDecode          int     // requests decoding or waiting to
 	decodeWaiting     int
 	outputWaiting     float64 // tokens predicted of requests that wait for decode
+	full              bool    // decode has no room for those who wait for prefill
 	kvShare           float64 // sum over decode servers, of 1 each
 	prefillReady      int
 	prefillPending    int
@@ -21,14 +22,15 @@ type view struct {
 	decodePending     int
 	prompt, output    autoscale.Series
 	held              autoscale.Series // tokens of KV on decode servers
-	context, kvOfEach float64          // tokens of a sequence: mean of its life, and at its end
+	meanOutput        float64
+	context, kvOfEach float64 // tokens of a sequence: mean of its life, and at its end
 }
 
 // watch keeps what a gateway measures of the requests that arrive and end.
 type watch struct {
-	prompt, output, kv            autoscale.Series // finished bins
-	promptNow, outputNow, kvNow   float64          // token-seconds of the bin that runs, for kv; tokens for the others
-	meanOutput, context, kvOfEach float64          // of requests that ended lately
+	prompt, output, kv              autoscale.Series // finished bins
+	promptNow, outputNow, kvNow     float64          // token-seconds of the bin that runs, for kv; tokens for the others
+	meanOutput, contextTime, kvTime float64          // of requests that ended lately
 }
 
 // watchBins is how many bins of demand are kept: ten minutes of them.
@@ -49,9 +51,10 @@ func (w *watch) ended(s *sequence) {
 		}
 		*mean += recently * (sample - *mean)
 	}
-	learn(&w.meanOutput, float64(s.output))
-	learn(&w.context, float64(s.prompt)+float64(s.output)/2)
-	learn(&w.kvOfEach, s.kv())
+	output := float64(s.output)
+	learn(&w.meanOutput, output)
+	learn(&w.contextTime, output*(float64(s.prompt)+output/2))
+	learn(&w.kvTime, output*s.kv())
 }
 
 // bin ends the bin that runs.
@@ -75,7 +78,7 @@ func (c *cluster) look(w *watch, coldStart float64) *view {
 		now: c.now, coldStart: coldStart, scenario: c.scenario, convert: c.convert,
 		queued: c.queue.len(), queuedTokens: c.queue.tokens, prefillTokens: c.queue.tokens, inPrefill: c.queue.len(),
 		inDecode: c.inDecode(), decodeWaiting: len(c.waiting), held: w.kv, outputWaiting: float64(len(c.waiting)) * w.meanOutput,
-		prompt: w.prompt, output: w.output, context: w.context, kvOfEach: w.kvOfEach,
+		prompt: w.prompt, output: w.output, meanOutput: w.meanOutput, context: w.contextTime / w.meanOutput, kvOfEach: w.kvTime / w.meanOutput,
 	}
 	for _, p := range c.prefill.all {
 		v.prefillTokens += p.busy() * c.scenario.Hardware.PrefillSpeed
@@ -86,6 +89,7 @@ func (c *cluster) look(w *watch, coldStart float64) *view {
 	for _, d := range c.decode.all {
 		v.kvShare += d.reserved / c.scenario.Hardware.KV
 	}
+	v.full = c.queue.ordered() && c.queue.len() > 0 && c.free(c.now) != nil
 	v.prefillReady, v.prefillPending = c.prefill.counts(c.now)
 	v.decodeReady, v.decodePending = c.decode.counts(c.now)
 	return v
