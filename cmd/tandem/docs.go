@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/council"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -134,6 +135,7 @@ func metricsDoc() string {
 	recorded.MustRegister(fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewBoard(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, autoscale.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
+	council.NewMetrics(&recorded)
 	gateway.NewMetrics(&recorded)
 	tokens.NewMetrics(&recorded)
 	index, err := kvstate.New(kvstate.Default())

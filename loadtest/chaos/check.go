@@ -106,3 +106,23 @@ func Metric(least, most float64, name string, labels ...string) Check {
 		return ""
 	}
 }
+
+// FellBackWithin wants requests to have waited for a decider that was lost, and none after
+// a silence longer than d, which must be a bound of the metric's buckets.
+func FellBackWithin(d time.Duration) Check {
+	return func(o *Outcome) string {
+		const name = "tandem_decider_silence_seconds"
+		lost, soon := 0.0, 0.0
+		for _, m := range o.Metrics {
+			lost += m.Sum(name + "_count")
+			soon += m.Sum(name+"_bucket", fmt.Sprintf("le=%q", fmt.Sprint(d.Seconds())))
+		}
+		switch {
+		case lost == 0:
+			return "nobody waited for the decider when it was lost"
+		case soon < lost:
+			return fmt.Sprintf("%v of %v times those who waited for a lost decider did so for longer than %v", lost-soon, lost, d)
+		}
+		return ""
+	}
+}

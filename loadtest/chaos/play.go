@@ -70,7 +70,7 @@ func (st *stage) play(ctx context.Context, c Scenario) ([]loadtest.Ended, error)
 	var mu sync.Mutex // guards ended
 	var ended []loadtest.Ended
 	var parts sync.WaitGroup
-	gateways := st.gateways()
+	gateways := st.asked(c.Load)
 	for i, g := range gateways {
 		cfg := c.Load.config("http://"+g.addr, len(gateways), uint64(i+1))
 		cfg.Ended = func(e loadtest.Ended) {

@@ -36,7 +36,8 @@ type Fleet struct {
 
 // Load is what clients ask. Zero values are those of standard.
 type Load struct {
-	RPS          float64       // over all gateways
+	Gateways     []string      // that clients ask; none: all
+	RPS          float64       // over all of them
 	For          time.Duration // arrivals
 	Prompt       int           // tokens
 	Output       int           // tokens
@@ -106,6 +107,11 @@ func (c Scenario) validate() error {
 		}
 		if e.at > c.standard().Load.For {
 			faults = append(faults, fmt.Errorf("%s: %s at %v, after the load", c.Name, e.does, e.at))
+		}
+	}
+	for _, g := range c.Load.Gateways {
+		if !slices.Contains(names, g) {
+			faults = append(faults, fmt.Errorf("%s: clients ask %s, which is not there", c.Name, g))
 		}
 	}
 	if len(c.Checks) == 0 || c.Name == "" || c.Title == "" {

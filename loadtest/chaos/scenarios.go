@@ -13,6 +13,10 @@ var (
 	hangs      = engine.Fault{Kind: engine.FaultHangBeforeHeaders}
 )
 
+// waitingElsewhere keeps the prefill servers so busy that requests wait, at the gateways
+// that do not decide: clients of one that is killed lose their connections whoever decides.
+var waitingElsewhere = Load{Gateways: []string{"gateway-1", "gateway-2"}, RPS: 60, Prompt: 2048, Output: 16, For: 10 * s}
+
 // Scenarios are all of them.
 var Scenarios = []Scenario{
 	{
@@ -142,6 +146,21 @@ var Scenarios = []Scenario{
 		Fleet:  Fleet{Gateways: 3, Redis: true},
 		Events: Events{At(2*s, Hang("redis")), At(5*s, Continue("redis"))},
 		Checks: Checks{NoErrors, RecoveredWithin(s)},
+	},
+	{
+		Name: "decider-killed", Title: "the gateway that decides for three is killed while requests wait for their turn",
+		Fleet:  Fleet{Gateways: 3, Redis: true},
+		Load:   waitingElsewhere,
+		Events: Events{At(3*s, Kill("gateway-0"))},
+		// In the end one of the two that are left follows the other.
+		Checks: Checks{NoErrors, FellBackWithin(100 * time.Millisecond), Metric(1, 1, "tandem_decider_followed")},
+	},
+	{
+		Name: "decider-hangs", Title: "the gateway that decides for three stops dead with its connections open, and goes on",
+		Fleet:  Fleet{Gateways: 3, Redis: true},
+		Load:   waitingElsewhere,
+		Events: Events{At(3*s, Hang("gateway-0")), At(6*s, Continue("gateway-0"))},
+		Checks: Checks{NoErrors, FellBackWithin(250 * time.Millisecond), Metric(2, 2, "tandem_decider_followed")},
 	},
 	{
 		Name: "replica-cut-off", Title: "one of three gateways is cut off from Redis for a minute",

@@ -64,7 +64,7 @@ func Soak(ctx context.Context, binary, dir string, d time.Duration, log io.Write
 		samples, err = st.watch(ctx, d, log)
 		done <- err
 	}()
-	cfg := c.Load.config("http://"+st.gateways()[0].addr, 1, 1)
+	cfg := c.Load.config("http://"+st.asked(Load{})[0].addr, 1, 1)
 	for range soakRounds {
 		report, runErr := loadtest.Run(ctx, cfg, nil)
 		if err = runErr; err != nil {
@@ -100,7 +100,7 @@ func (st *stage) watch(ctx context.Context, d time.Duration, log io.Writer) ([]s
 			return samples, nil
 		case <-tick.C:
 		}
-		m, err := st.metrics(ctx, st.gateways()[0])
+		m, err := st.metrics(ctx, st.asked(Load{})[0])
 		if ctx.Err() != nil {
 			return samples, nil
 		}

@@ -98,18 +98,22 @@ func (st *stage) cast() error {
 	return nil
 }
 
-// startAll starts the engines and Redis, and then the gateways in front of them.
+// startAll starts the engines and Redis, and then the gateways in front of them, one
+// after the other: where they share a Redis the first one decides for all.
 func (st *stage) startAll(ctx context.Context) error {
-	for _, gateways := range []bool{false, true} {
-		failed := make([]error, len(st.actors))
-		var starting sync.WaitGroup
-		for i, a := range st.actors {
-			if (a.role == "gateway") == gateways {
-				starting.Go(func() { failed[i] = st.start(ctx, a) })
-			}
+	failed := make([]error, len(st.actors))
+	var starting sync.WaitGroup
+	for i, a := range st.actors {
+		if a.role != "gateway" {
+			starting.Go(func() { failed[i] = st.start(ctx, a) })
 		}
-		starting.Wait()
-		if err := errors.Join(failed...); err != nil {
+	}
+	starting.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	for _, a := range st.asked(Load{}) {
+		if err := st.start(ctx, a); err != nil {
 			return err
 		}
 	}
@@ -247,10 +251,10 @@ func (st *stage) named(name string) *actor {
 	return st.actors[i] // scenarios are validated
 }
 
-// gateways are those that clients ask.
-func (st *stage) gateways() (all []*actor) {
+// asked are the gateways that clients ask.
+func (st *stage) asked(l Load) (all []*actor) {
 	for _, a := range st.actors {
-		if a.role == "gateway" {
+		if a.role == "gateway" && (len(l.Gateways) == 0 || slices.Contains(l.Gateways, a.name)) {
 			all = append(all, a)
 		}
 	}

@@ -177,7 +177,8 @@ func (f *Follower) follow(ctx context.Context, who Record, changed <-chan struct
 	}
 	ask := f.begin()
 	f.log.Info("following the decider", "replica", who.Replica, "epoch", who.Epoch)
-	defer f.end()
+	heard := time.Now()
+	defer func() { f.end(time.Since(heard)) }()
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer cancel(nil)
@@ -191,6 +192,7 @@ func (f *Follower) follow(ctx context.Context, who Record, changed <-chan struct
 		if err != nil {
 			return errors.Join(context.Cause(ctx), err)
 		}
+		heard = time.Now()
 		f.deliver(say)
 	}
 }
@@ -221,10 +223,13 @@ func (f *Follower) begin() chan *councilpb.Ask {
 	return f.ask
 }
 
-// end tells all who wait that nobody decides.
-func (f *Follower) end() {
+// end tells all who wait that nobody decides, after a silence of the one who did.
+func (f *Follower) end(silence time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.waiting) > 0 {
+		f.metrics.silence.Observe(silence.Seconds())
+	}
 	for _, said := range f.waiting {
 		close(said)
 	}

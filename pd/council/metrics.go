@@ -8,6 +8,7 @@ type Metrics struct {
 	followers prometheus.Gauge
 	turns     prometheus.Counter
 	fallbacks prometheus.Counter
+	silence   prometheus.Histogram
 }
 
 // NewMetrics registers them.
@@ -25,7 +26,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		fallbacks: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "tandem_decider_fallbacks_total", Help: "Waiting requests that were bound by this replica itself because the decider was lost.",
 		}),
+		silence: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "tandem_decider_silence_seconds", Help: "For how long a decider had said nothing when it was given up while requests waited for it.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5},
+		}),
 	}
-	reg.MustRegister(m.follows, m.followers, m.turns, m.fallbacks)
+	reg.MustRegister(m.follows, m.followers, m.turns, m.fallbacks, m.silence)
 	return m
 }
