@@ -171,9 +171,11 @@ type Turn struct {
 //	the cost of Servers.Best, with price = Congestion W/P, + hold
 //
 // W are the waiting requests, P the prefill servers. hold is what goes first on a server
-// that is not free: the prefills of those before it, spread over the fleet. Only a
-// request whose best pair is free may go; in the first class, of those who are not late
-// (Weights.LateLast), and of the tenant that was served least, the one with the shortest prefill less Ageing x waited does.
+// that is not free: the prefills of those before it, spread over the fleet. A decode
+// server that has prompts ahead gets no further ones to compute. Only a request whose best
+// pair is free may go; in the first class, of those who are not late (Weights.LateLast),
+// and of the tenant that was served least, the one with the shortest prefill less
+// Ageing x waited does.
 func (o *Order) Next(s *Servers) (Turn, bool) {
 	if o.size == 0 {
 		return Turn{}, false
@@ -406,7 +408,7 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	if o.leastAlone(t) >= least {
 		return pair, least
 	}
-	if alone, cost := s.bestAlone(t); cost < least {
+	if alone, cost := s.bestAlone(t, o.cfg.Ahead.Seconds()); cost < least {
 		return alone, cost
 	}
 	return pair, least

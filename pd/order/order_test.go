@@ -69,7 +69,7 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 		case "prefill":
 			s.Prefill = append(s.Prefill, PrefillState{Self: -1, Ahead: l.values["ahead"], Out: l.values["unfit"] > 0})
 		case "decode":
-			s.Decode = append(s.Decode, DecodeState{Step: 0.02, Room: int(l.values["room"]), Running: int(l.values["running"])})
+			s.Decode = append(s.Decode, DecodeState{Step: 0.02, Ahead: l.values["ahead"], Room: int(l.values["room"]), Running: int(l.values["running"])})
 		}
 	}
 	s.Links = NewLinkTable(len(s.Prefill), len(s.Decode))
@@ -228,7 +228,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		if p.Out || p.Self == pair.Decode {
 			return math.Inf(1)
 		}
-		there += s.HandOff + p.Ahead + t.Prefill[pair.Prefill] + s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]
+		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i])
 		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*float64(p.Stalls)
 	}
 	if t.TTFT > 0 && there > t.TTFT-(s.Now-t.Arrived).Seconds() {
@@ -272,6 +272,9 @@ func slowNext(o *Order, s *Servers) (*Ticket, float64) {
 		busy, free, rank := math.Inf(1), math.Inf(1), 0.0
 		for _, pair := range pairs(s) {
 			c := slowCost(s, t, pair, price)
+			if pair.Prefill == Alone && s.Decode[pair.Decode].Ahead > o.cfg.Ahead.Seconds() {
+				continue
+			}
 			if pair.Prefill != Alone && s.Prefill[pair.Prefill].Ahead > o.cfg.Ahead.Seconds() {
 				busy = min(busy, c+hold)
 			} else if c < free {

@@ -78,9 +78,20 @@ func (d *DecodeState) PaceSeconds(t *Ticket) float64 {
 	return t.Weights.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
 }
 
-// behind is what a decode server adds to the cost of a request whose KV is there in
+// turnSeconds is how much longer than first, in seconds, a request waits there until the
+// prompts that came before it are computed: engines take a KV that comes in its turn
+// (vLLM admits both from one queue).
+func (d *DecodeState) turnSeconds(first float64) float64 { return max(0, d.Ahead-first) }
+
+// behind is what a decode server adds to the cost of a request whose KV could be there in
 // first seconds.
 func (s *Servers) behind(t *Ticket, d *DecodeState, first float64) float64 {
+	wait := d.turnSeconds(first)
+	return wait + s.after(t, d, first+wait)
+}
+
+// after is the same where nothing is computed there before it.
+func (s *Servers) after(t *Ticket, d *DecodeState, first float64) float64 {
 	soon := d.StepSeconds(t)
 	cost := soon + d.PaceSeconds(t)
 	if t.ITL > 0 && soon > t.ITL {
@@ -119,7 +130,7 @@ func (s *Servers) half(t *Ticket, p int, price float64) (first, half float64) {
 // with the cheapest prefill server, and passes over what could not win even over the
 // nearest link.
 func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
-	pair, least := s.bestAlone(t)
+	pair, least := s.bestAlone(t, math.Inf(1))
 	nearest := s.nearest(t)
 	cheapest, lowest := -1, math.Inf(1)
 	for k := range s.Prefill {
@@ -159,7 +170,7 @@ func (s *Servers) nearest(t *Ticket) float64 {
 	least := math.Inf(1)
 	for d := range s.Decode {
 		if state := &s.Decode[d]; s.fits(t, state) {
-			least = min(least, t.Missing[d]*s.Links.Fastest+s.behind(t, state, 0))
+			least = min(least, t.Missing[d]*s.Links.Fastest+s.after(t, state, 0))
 		}
 	}
 	return least
@@ -188,13 +199,14 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 }
 
 // bestAlone is the decode server that computes the prompt at least cost, to the request
-// and to the batch that waits meanwhile: infinite if there is none.
-func (s *Servers) bestAlone(t *Ticket) (Pair, float64) {
+// and to the batch that waits meanwhile, of those with at most so many seconds of prompts
+// ahead: infinite if there is none.
+func (s *Servers) bestAlone(t *Ticket, ahead float64) (Pair, float64) {
 	best, least := Pair{}, math.Inf(1)
 	for k := range t.Alone {
 		d := turn(k+s.Start.Decode, len(t.Alone))
 		state := &s.Decode[d]
-		if t.Alone[d] >= least || !s.fits(t, state) {
+		if t.Alone[d] >= least || state.Ahead > ahead || !s.fits(t, state) {
 			continue
 		}
 		ready := at(t.DecodeReady, d)

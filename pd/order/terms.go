@@ -9,7 +9,7 @@ type Terms struct {
 	Ahead    float64 // work on the server that prefills
 	Prefill  float64
 	Transfer float64 // KV on the link, and the second leg
-	Room     float64 // until the decode server has KV room
+	Room     float64 // until the decode server has KV room, and has computed the prompts before it
 	Step     float64 // one decode step there
 	Pace     float64 // its own decoding, and the slower decoding of others, at what they are worth
 	Burden   float64 // those who wait for prefill wait longer; on a decode server its batch stands still
@@ -68,6 +68,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
 		terms.Transfer = s.HandOff + s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]
 		terms.Burden = price*t.Reference[pair.Prefill] + terms.Prefill*float64(p.Stalls)
+		terms.Room += d.turnSeconds(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)
 	}
 	if t.ITL > 0 && terms.Step > t.ITL {
 		terms.Misses++
