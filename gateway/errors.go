@@ -65,7 +65,7 @@ func explain(err error) failure {
 	case errors.Is(err, pd.ErrDeadline):
 		return unavailable("deadline_unreachable", "The service cannot answer by the request's deadline now. Try again shortly.", "deadline")
 	case errors.Is(err, pd.ErrDisplaced):
-		return unavailable("overloaded", "The service is at capacity and serves requests of higher priority first. Try again shortly.", "displaced")
+		return unavailable("overloaded", "The service is at capacity and serves requests of higher priority, or of clients with fewer, first. Try again shortly.", "displaced")
 	case errors.Is(err, pd.ErrQueueFull), errors.Is(err, pd.ErrQueueTimeout):
 		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
 	case errors.As(err, &none):

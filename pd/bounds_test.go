@@ -48,20 +48,20 @@ func bodyOf(bytes int) *Request { return &Request{Body: Body{source: make([]byte
 func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 2, MaxBytes: 100, MaxWait: time.Minute})
-		leave, err := q.Enter(t.Context(), bodyOf(10))
+		p, err := q.Enter(t.Context(), bodyOf(10))
 		if err != nil {
 			t.Fatal(err)
 		}
 		order := make(chan string, 2)
 		for _, name := range []string{"first", "second"} {
 			go func() {
-				leave, err := q.Enter(t.Context(), bodyOf(10))
+				p, err := q.Enter(t.Context(), bodyOf(10))
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					return
 				}
 				order <- name
-				leave()
+				q.leave(p)
 			}()
 			synctest.Wait()
 		}
@@ -71,8 +71,8 @@ func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 		if _, err := q.Enter(t.Context(), bodyOf(10)); !errors.Is(err, ErrQueueFull) {
 			t.Errorf("a third waiting request: %v", err)
 		}
-		leave()
-		leave() // counts once
+		q.leave(p)
+		q.leave(p) // counts once
 		if a, b := <-order, <-order; a != "first" || b != "second" {
 			t.Errorf("order: %s, %s", a, b)
 		}
@@ -86,11 +86,11 @@ func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 func TestQueue_BytesTimeAndLeavingEndTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 10, MaxBytes: 100, MaxWait: time.Minute})
-		leave, err := q.Enter(t.Context(), bodyOf(60))
+		p, err := q.Enter(t.Context(), bodyOf(60))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer leave()
+		defer q.leave(p)
 		if _, err := q.Enter(t.Context(), bodyOf(60)); !errors.Is(err, ErrQueueFull) {
 			t.Errorf("too many bytes: %v", err)
 		}

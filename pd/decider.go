@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/council"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // Decider binds requests late. A request that has been located waits here until the
@@ -43,10 +44,19 @@ type Decider struct {
 	came []*waiter
 
 	lobbies map[string]*lobby // by base model; belongs to Run
+	waits   promises          // of when prefills begin, to those who are let in to wait
 }
 
 // beat is how often waiting requests are looked at though nothing was heard.
 const beat = 250 * time.Millisecond
+
+// waitsKept is the share of those who are let in to wait that are to have their turn in
+// time. Who is told later that it does not come has waited in vain, so these must be few.
+// Before anything is known a wait is reckoned with as half as long again.
+const (
+	waitsKept  = 0.99
+	waitsRatio = 1.5
+)
 
 // refreshed is how many of the first in order, and how many of the others by turns, are
 // priced again at each look.
@@ -57,6 +67,7 @@ func NewDecider(o *Orchestrator, cfg order.Config, maxWait time.Duration) *Decid
 	return &Decider{
 		o: o, cfg: cfg, maxWait: maxWait, origin: time.Now(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), lobbies: make(map[string]*lobby),
+		waits: promises{share: waitsKept, ratio: waitsRatio},
 	}
 }
 
@@ -68,6 +79,9 @@ type waiter struct {
 	ticket order.Ticket
 	state  atomic.Int32
 	done   chan granted // written once, by the decider
+
+	entered time.Time
+	hold    time.Duration // from then, as predicted, until its prefill begins
 }
 
 // granted is what a wait ends with.
@@ -81,14 +95,28 @@ const (
 	waits int32 = iota
 	isGranted
 	hasLeft
+	wasLate // it has left because its turn did not come in time
 )
 
 // Bind waits for the request's turn and returns its servers, claimed. Another replica
 // that decides for this one says whose turn it is. Where several decide apart, each would
 // think that it alone keeps the servers busy: then requests are bound at once. Errors:
-// ErrQueueTimeout, ErrDeadline, *NoServerError, or the context's.
+// ErrQueueTimeout, ErrDeadline, ErrDisplaced, *NoServerError, or the context's.
 func (d *Decider) Bind(ctx context.Context, j *journey, base string) (assignment, error) {
-	defer d.o.Queue.hold(j.req.Model)()
+	held, release := d.o.Queue.hold(ctx, j.place)
+	a, err := d.bind(held, j, base)
+	switch displaced := release(); {
+	case displaced && err == nil: // at the very moment of its turn
+		j.release()
+		return assignment{}, ErrDisplaced
+	case !displaced && errors.Is(err, ErrDisplaced):
+		d.o.Queue.gaveWay()
+	}
+	return a, err
+}
+
+// bind is Bind, for one that is held.
+func (d *Decider) bind(ctx context.Context, j *journey, base string) (assignment, error) {
 	until, late := d.patience(j)
 	patience, cancel := context.WithDeadlineCause(ctx, until, late)
 	defer cancel()
@@ -124,7 +152,11 @@ func (d *Decider) await(patience context.Context, j *journey, base string) (assi
 		why = context.Cause(patience)
 	case <-d.closed:
 	}
-	if !w.state.CompareAndSwap(waits, hasLeft) {
+	left := hasLeft
+	if errors.Is(why, ErrQueueTimeout) || errors.Is(why, ErrDeadline) {
+		left = wasLate
+	}
+	if !w.state.CompareAndSwap(waits, left) {
 		g := <-w.done // granted at this very moment
 		g.a.release()
 		return assignment{}, errors.Join(g.err, why)
@@ -244,7 +276,11 @@ func (l *lobby) decideOrGiveUp(now time.Time) (ok bool) {
 // decide takes in who came, lets go who left, and binds whose turn it is.
 func (l *lobby) decide(now time.Time) {
 	for id, w := range l.waiting {
-		if w.state.Load() == hasLeft {
+		switch w.state.Load() {
+		case wasLate:
+			l.waits.broke()
+			fallthrough
+		case hasLeft:
 			l.order.Remove(&w.ticket)
 			delete(l.waiting, id)
 		}
@@ -293,14 +329,34 @@ func (l *lobby) enter(w *waiter, now time.Time) {
 		w.grant(granted{err: l.view.missing()})
 		return
 	}
-	l.order.Add(&w.ticket, l.servers.Links)
-	hold := time.Duration(l.order.Hold(&w.ticket, len(l.servers.Prefill)) * float64(time.Second))
-	if until, late := l.patience(w.j); now.Add(w.j.promises.by(hold)).After(until) {
-		l.order.Remove(&w.ticket)
+	until, late := l.latest(w)
+	w.ticket.Latest = until.Sub(l.origin)
+	hold, gaveWay, ok := l.order.Admit(&w.ticket, &l.servers, l.waits.by)
+	if !ok {
 		w.grant(granted{err: late})
 		return
 	}
+	w.entered, w.hold = now, hold
 	l.waiting[l.next] = w
+	for _, t := range gaveWay {
+		l.waits.broke()
+		l.waiting[t.ID].grant(granted{err: ErrDisplaced})
+		delete(l.waiting, t.ID)
+	}
+}
+
+// latest is until when a request's prefill must begin, and what it is told where that
+// cannot be.
+func (l *lobby) latest(w *waiter) (until time.Time, late error) {
+	until, late = w.j.arrived.Add(l.maxWait), ErrQueueTimeout
+	if w.j.req.Deadline.IsZero() {
+		return until, late
+	}
+	rest := duration(l.servers.Quickest(&w.ticket))
+	if by := w.j.req.Deadline.Add(-w.j.promises.by(rest)); by.Before(until) {
+		return by, ErrDeadline
+	}
+	return until, late
 }
 
 // look gathers the servers.
@@ -342,7 +398,7 @@ func (l *lobby) price(w *waiter, now time.Time) {
 func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 	l.o.fit(w.j, &l.view, now)
 	chosen := l.view.field.alternative(&l.servers, &w.ticket, turn.Pair, turn.Price)
-	if w.j.late(chosen, now) {
+	if l.late(w, chosen.Terms.TTFT(), now) {
 		w.grant(granted{err: ErrDeadline})
 		return true
 	}
@@ -358,8 +414,23 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 	if !w.j.guest {
 		l.o.bound(w.j, &l.view, &a, now) // with the servers as they were before
 	}
+	l.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue)
 	l.claimed(turn.Pair, now)
 	w.done <- granted{a: a}
+	return true
+}
+
+// late reports whether it is too late for a request whose turn it is. One that comes in
+// only now must be sure of its first token; one that was let in to wait is given up only
+// where it is predicted to come too late.
+func (l *lobby) late(w *waiter, first time.Duration, now time.Time) bool {
+	if !now.After(w.entered) {
+		return w.j.late(w.j.promises.by(first), now)
+	}
+	if !w.j.late(first, now) {
+		return false
+	}
+	l.waits.broke()
 	return true
 }
 
@@ -374,9 +445,11 @@ func (l *lobby) claimed(pair order.Pair, now time.Time) {
 // wakes is in how long the work ahead on a server will have worn off.
 func (l *lobby) wakes(now time.Time) time.Duration {
 	soonest := time.Duration(math.MaxInt64)
-	for _, s := range l.view.prefill {
-		if in, ok := s.FallsTo(l.cfg.Ahead, now); ok {
-			soonest = min(soonest, in)
+	for _, servers := range [][]*pools.Server{l.view.prefill, l.view.decode} {
+		for _, s := range servers {
+			if in, ok := s.FallsTo(l.cfg.Ahead, now); ok {
+				soonest = min(soonest, in)
+			}
 		}
 	}
 	return max(soonest, time.Millisecond)

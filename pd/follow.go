@@ -33,7 +33,7 @@ func (d *Decider) follow(ctx context.Context, j *journey, base string) (assignme
 	if !ok {
 		return d.o.choose(j)
 	}
-	if j.late(chosen, now) {
+	if j.late(chosen.Terms.TTFT(), now) {
 		return assignment{}, ErrDeadline
 	}
 	a, err := d.o.claim(j, &v, chosen)

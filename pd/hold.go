@@ -78,10 +78,10 @@ func (h *Hold) leave(base string) {
 const holdStep = 50 * time.Millisecond
 
 // hold runs a request that has its place. While a role has no server it is held: until
-// each has one that is up, its time is over (*NoServerError, ErrDeadline), or the context
-// ends. Then it counts as one that has just come.
-func (o *Orchestrator) hold(ctx context.Context, req *Request, arrived time.Time, queued time.Duration) (*Answer, error) {
-	answer, err := o.run(ctx, req, arrived, queued)
+// each has one that is up, its time is over (*NoServerError, ErrDeadline), it is displaced,
+// or the context ends. Then it counts as one that has just come.
+func (o *Orchestrator) hold(ctx context.Context, req *Request, p *place, arrived time.Time) (*Answer, error) {
+	answer, err := o.run(ctx, req, p, arrived)
 	var none *NoServerError
 	base := o.baseOf(req.Model)
 	if !errors.As(err, &none) || !o.Hold.Covers(base) {
@@ -99,18 +99,23 @@ func (o *Orchestrator) hold(ctx context.Context, req *Request, arrived time.Time
 	patience, cancel := context.WithDeadlineCause(ctx, until, late)
 	defer cancel()
 	for errors.As(err, &none) {
-		if err := o.awaitServers(patience, req.Model); err != nil {
+		if err := o.awaitServers(patience, p); err != nil {
 			return nil, err
 		}
-		answer, err = o.run(ctx, req, time.Now(), queued)
+		answer, err = o.run(ctx, req, p, time.Now())
 	}
 	return answer, err
 }
 
-// awaitServers returns nil once each role has a server for the model, else why the
-// context ended.
-func (o *Orchestrator) awaitServers(ctx context.Context, model string) error {
-	defer o.Queue.hold(model)()
+// awaitServers returns nil once each role has a server for the model of a place, else why
+// the context ended.
+func (o *Orchestrator) awaitServers(ctx context.Context, p *place) (err error) {
+	ctx, release := o.Queue.hold(ctx, p)
+	defer func() {
+		if release() {
+			err = ErrDisplaced
+		}
+	}()
 	look := time.NewTicker(holdStep)
 	defer look.Stop()
 	for {
@@ -119,7 +124,7 @@ func (o *Orchestrator) awaitServers(ctx context.Context, model string) error {
 			return context.Cause(ctx)
 		case <-look.C:
 		}
-		if o.serves(model) {
+		if o.serves(p.model) {
 			return nil
 		}
 	}

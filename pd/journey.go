@@ -12,6 +12,7 @@ type journey struct {
 	req     *Request
 	arrived time.Time
 	queued  time.Duration // it waited for a place, and for its servers
+	place   *place        // in the queue; nil for a guest
 	// fingerprint is that of the request as it came.
 	fingerprint uint64
 	promises    *promises // what predictions are worth
@@ -103,13 +104,13 @@ func (j *journey) usableHandoff(now time.Time, age time.Duration) *Handoff {
 	return j.handoff
 }
 
-// late reports whether the cheapest that is left is predicted to miss the request's
+// late reports whether a first token that is there in so long misses the request's
 // deadline. What was tried already is not given up: its work would be lost.
-func (j *journey) late(chosen Alternative, now time.Time) bool {
+func (j *journey) late(first time.Duration, now time.Time) bool {
 	if j.req.Deadline.IsZero() || len(j.tried) > 0 || j.resumed {
 		return false
 	}
-	return now.Add(j.promises.by(chosen.Terms.TTFT())).After(j.req.Deadline)
+	return now.Add(first).After(j.req.Deadline)
 }
 
 // aloneReason says why decode runs without a prefill server, "" for a pair.

@@ -92,6 +92,19 @@ func (l *line) remove(p *place) bool {
 	return false
 }
 
+// all yields the places in the line.
+func (l *line) all(yield func(*place) bool) {
+	for _, c := range l.classes {
+		for _, t := range c.tenants {
+			for _, p := range t.places {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // victim is who makes room for a newcomer to a line that is full, nil if nobody has
 // to: the newest of the last class behind the newcomer's, there of the tenant who
 // waits most. Within its own class a newcomer takes a place only of a tenant who

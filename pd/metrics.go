@@ -94,7 +94,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			func() float64 { waiting, _ := queue.Len(); return float64(waiting) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_in_flight_requests", Help: "Requests that have their servers, to the end of their streams."},
 			func() float64 { _, inFlight := queue.Len(); return float64(inFlight) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "tandem_displaced_requests_total", Help: "Requests that gave up their place in a full queue to one of a higher class, or of a tenant with fewer."},
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "tandem_displaced_requests_total", Help: "Requests that waited and gave way to one of a higher class, or of a tenant with fewer: their place in a full queue, or their turn."},
 			func() float64 { return float64(queue.Displaced()) }))
 	return m
 }

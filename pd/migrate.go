@@ -64,7 +64,7 @@ func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request,
 	j.migrations++
 	next := newJourney(rest, j.arrived)
 	next.story, next.resumed, next.choices = j.story, true, j.choices
-	next.fingerprint = j.fingerprint
+	next.fingerprint, next.promises = j.fingerprint, j.promises
 	next.tried[tried{DecodeLeg, j.servedBy}] = true
 	next.tried[tried{AloneLeg, j.servedBy}] = true
 	o.Log.Warn("stream broke, continuing it elsewhere", "request_id", j.req.ID, "server", j.servedBy,

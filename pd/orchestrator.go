@@ -104,20 +104,22 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	if o.Suspects.Holds(req, arrived) {
 		return nil, ErrQuarantined
 	}
-	leave, err := o.wait(ctx, req)
+	place, err := o.wait(ctx, req)
 	queued := time.Since(arrived)
 	if err != nil {
 		o.Metrics.wait.WithLabelValues(req.Model).Observe(queued.Seconds())
 		return nil, err
 	}
 	o.Budget.Request(arrived)
+	place.queued = queued
+	leave := func() { o.Queue.leave(place) }
 	streaming := false
 	defer func() { // also after a panic
 		if !streaming {
 			leave()
 		}
 	}()
-	answer, err := o.hold(ctx, req, arrived, queued)
+	answer, err := o.hold(ctx, req, place, arrived)
 	if err != nil || answer.leg == nil {
 		return answer, err
 	}
@@ -128,9 +130,9 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 
 // run takes a request that has its place to its answer. Its servers are given back
 // unless that is a stream.
-func (o *Orchestrator) run(ctx context.Context, req *Request, placed time.Time, queued time.Duration) (*Answer, error) {
+func (o *Orchestrator) run(ctx context.Context, req *Request, p *place, placed time.Time) (*Answer, error) {
 	j := o.journey(req, placed)
-	j.queued = queued
+	j.queued, j.place = p.queued, p
 	o.locate(ctx, j)
 	streaming := false
 	defer func() { // also after a panic
@@ -177,7 +179,7 @@ func (o *Orchestrator) locate(ctx context.Context, j *journey) {
 }
 
 // wait holds the request in the queue until there is a place for it.
-func (o *Orchestrator) wait(ctx context.Context, req *Request) (leave func(), err error) {
+func (o *Orchestrator) wait(ctx context.Context, req *Request) (p *place, err error) {
 	_, span := o.Tracer.Start(ctx, "wait")
 	defer func() { endSpan(span, err) }()
 	return o.Queue.Enter(ctx, req)
@@ -253,7 +255,7 @@ func (o *Orchestrator) choose(j *journey) (assignment, error) {
 		if !ok {
 			return assignment{}, view.missing()
 		}
-		if j.late(chosen, now) {
+		if j.late(j.promises.by(chosen.Terms.TTFT()), now) {
 			return assignment{}, ErrDeadline
 		}
 		a, err := o.claim(j, &view, chosen)

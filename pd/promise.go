@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -11,12 +12,14 @@ import (
 // them is lost, and that is most of the work under overload. The zero value believes
 // predictions as they are.
 type promises struct {
+	share float64 // of promises that are to be kept; 0 is promised
+
 	mu    sync.Mutex // guards ratio
 	ratio float64    // took/predicted that most stay under; 0 is unknown, as 1
 }
 
 const (
-	promised    = 0.9  // share of requests that are to come before what they were promised
+	promised    = 0.9  // share of first tokens that are to come before what they were promised
 	promiseStep = 0.05 // of the ratio, at a sample that took longer; less at those that did not, in proportion
 	leastRatio  = 0.5
 	mostRatio   = 4.0
@@ -28,13 +31,23 @@ func (p *promises) came(predicted, took time.Duration) {
 	sample := (took + trifle).Seconds() / (max(predicted, 0) + trifle).Seconds()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ratio == 0 {
-		p.ratio = 1
-	}
-	if sample > p.ratio {
+	p.noteLocked(sample > cmp.Or(p.ratio, 1))
+}
+
+// broke notes one that was promised in time and given up.
+func (p *promises) broke() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noteLocked(true)
+}
+
+func (p *promises) noteLocked(longer bool) {
+	share := cmp.Or(p.share, promised)
+	p.ratio = cmp.Or(p.ratio, 1)
+	if longer {
 		p.ratio *= 1 + promiseStep
 	} else {
-		p.ratio *= 1 - promiseStep*(1-promised)/promised
+		p.ratio *= 1 - promiseStep*(1-share)/share
 	}
 	p.ratio = min(max(p.ratio, leastRatio), mostRatio)
 }

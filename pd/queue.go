@@ -3,7 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
-	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,7 +12,7 @@ import (
 var (
 	ErrQueueFull    = errors.New("the gateway's queue is full")
 	ErrQueueTimeout = errors.New("the request waited too long in the gateway's queue, or would have")
-	ErrDisplaced    = errors.New("the request gave up its place in the gateway's queue to one of a higher class")
+	ErrDisplaced    = errors.New("the request gave up its place in the gateway's queue to one of a higher class, or of a tenant with fewer")
 	ErrDeadline     = errors.New("the request cannot be answered by its deadline")
 )
 
@@ -30,15 +30,15 @@ func DefaultQueue() QueueConfig {
 }
 
 // Queue is the waiting place, in the order of its line. A request that leaves it is
-// bound to its servers at once.
+// bound to its servers at once, or waits for them past it, and then still counts as one
+// that waits.
 type Queue struct {
 	cfg QueueConfig
 
 	mu        sync.Mutex // guards the rest
 	line      line
+	held      line // of those in flight, who waits for servers
 	inFlight  int
-	held      int            // of those in flight, how many wait for their servers
-	waiting   map[string]int // those who wait for a place or for their servers, by model
 	bytes     int64
 	interval  time.Duration // mean time between two who went on while others waited; 0 is unknown
 	lastGo    time.Time     // when the last went on; zero if nobody has waited all the time since
@@ -48,29 +48,31 @@ type Queue struct {
 // place is one request's in the queue, from its coming to its leaving. The fields
 // below gone belong to the queue's lock until it is closed.
 type place struct {
+	model  string
 	class  int
 	tenant string
 	bytes  int64
+	queued time.Duration // it waited for it
 
 	gone      chan struct{} // closed once it is out of the line, by whatever way
 	displaced bool
 	inFlight  bool
+	giveUp    func() // while it is held: ends its wait for servers, when it is displaced
 }
 
 // NewQueue returns an empty queue.
-func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg, waiting: make(map[string]int)} }
+func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg} }
 
-// Enter waits for the request's turn and returns what ends its stay. The error is
-// ErrQueueFull, ErrDisplaced, ErrQueueTimeout, ErrDeadline, or the context's. What is
-// predicted to wait too long is told so at once.
-func (q *Queue) Enter(ctx context.Context, req *Request) (leave func(), err error) {
-	defer q.waits(req.Model)()
+// Enter waits for the request's turn and returns its place, which it is to leave. The
+// error is ErrQueueFull, ErrDisplaced, ErrQueueTimeout, ErrDeadline, or the context's.
+// What is predicted to wait too long is told so at once.
+func (q *Queue) Enter(ctx context.Context, req *Request) (*place, error) {
 	now := time.Now()
 	until, late := now.Add(q.cfg.MaxWait), ErrQueueTimeout
 	if !req.Deadline.IsZero() && req.Deadline.Before(until) {
 		until, late = req.Deadline, ErrDeadline
 	}
-	p := &place{class: req.Class, tenant: req.Tenant, bytes: int64(req.Body.Len()), gone: make(chan struct{})}
+	p := &place{model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Body.Len()), gone: make(chan struct{})}
 	if wait, ok := q.join(p, until.Sub(now), now); !ok {
 		if wait > 0 {
 			return nil, late
@@ -88,7 +90,7 @@ func (q *Queue) Enter(ctx context.Context, req *Request) (leave func(), err erro
 	if p.displaced {
 		return nil, ErrDisplaced
 	}
-	return sync.OnceFunc(func() { q.leave(p) }), nil
+	return p, nil
 }
 
 // join puts a place into the line. Refused, it returns the wait that is predicted and
@@ -111,23 +113,67 @@ func (q *Queue) join(p *place, patience time.Duration, now time.Time) (wait time
 }
 
 // makeRoomLocked reports whether there is room for a place, if need be after
-// displacing one that has less claim to it.
+// displacing those that have less claim to it.
 func (q *Queue) makeRoomLocked(p *place) bool {
-	full := q.line.size >= q.cfg.MaxWaiting && q.inFlight >= q.cfg.MaxInFlight
-	over := q.bytes + p.bytes - q.cfg.MaxBytes
-	if !full && over <= 0 {
-		return true
+	var victims []*place
+	for q.fullLocked(p) {
+		v := q.victimLocked(p)
+		if v == nil {
+			for _, v := range slices.Backward(victims) {
+				q.takeBackLocked(v)
+			}
+			return false
+		}
+		q.takeOutLocked(v)
+		victims = append(victims, v)
 	}
-	victim := q.line.victim(p.class, p.tenant)
-	if victim == nil || victim.bytes < over {
-		return false
+	for _, v := range victims {
+		q.displaced++
+		v.displaced = true
+		if v.inFlight {
+			v.giveUp()
+		} else {
+			close(v.gone)
+		}
 	}
-	q.line.remove(victim)
-	q.bytes -= victim.bytes
-	q.displaced++
-	victim.displaced = true
-	close(victim.gone)
 	return true
+}
+
+// fullLocked reports whether there is no room for a place: it would have to wait, and as
+// many do as may, or the bodies are too long together.
+func (q *Queue) fullLocked(p *place) bool {
+	waits := q.inFlight >= q.cfg.MaxInFlight || q.held.size > 0
+	return waits && q.line.size+q.held.size >= q.cfg.MaxWaiting || q.bytes+p.bytes > q.cfg.MaxBytes
+}
+
+// victimLocked is who has least claim to a place of those who wait, nil if none has less
+// than a newcomer: of the later class, there of those who are not even past the queue.
+func (q *Queue) victimLocked(p *place) *place {
+	v, held := q.line.victim(p.class, p.tenant), q.held.victim(p.class, p.tenant)
+	if v == nil || held != nil && held.class > v.class {
+		return held
+	}
+	return v
+}
+
+func (q *Queue) takeOutLocked(p *place) {
+	q.bytes -= p.bytes
+	if p.inFlight {
+		q.held.remove(p)
+		q.inFlight--
+	} else {
+		q.line.remove(p)
+	}
+}
+
+func (q *Queue) takeBackLocked(p *place) {
+	q.bytes += p.bytes
+	if p.inFlight {
+		q.held.push(p)
+		q.inFlight++
+	} else {
+		q.line.push(p)
+	}
 }
 
 // goOnLocked lets those go on whose turn it is.
@@ -160,7 +206,7 @@ func (q *Queue) noteLocked(now time.Time) {
 	q.lastGo = now
 }
 
-// leave ends a place, in the line or past it.
+// leave ends a place, in the line or past it; once is as good as twice.
 func (q *Queue) leave(p *place) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,6 +214,7 @@ func (q *Queue) leave(p *place) {
 	case p.displaced:
 		return
 	case p.inFlight:
+		p.inFlight = false
 		q.inFlight--
 		q.bytes -= p.bytes
 		q.goOnLocked(time.Now())
@@ -179,32 +226,21 @@ func (q *Queue) leave(p *place) {
 // MaxInFlight is how many requests may be past the queue at once.
 func (q *Queue) MaxInFlight() int { return q.cfg.MaxInFlight }
 
-// hold counts one that is past the queue as waiting still, for its servers, until
-// release.
-func (q *Queue) hold(model string) (release func()) {
-	ended := q.waits(model)
-	q.mu.Lock()
-	q.held++
-	q.mu.Unlock()
-	return func() {
-		ended()
-		q.mu.Lock()
-		q.held--
-		q.mu.Unlock()
-	}
-}
-
-// waits counts a request as waiting for a model's servers until ended.
-func (q *Queue) waits(model string) (ended func()) {
+// hold counts a place that is past the queue as one that waits still, for its servers,
+// until release. The context ends with ErrDisplaced if it is displaced meanwhile; release
+// tells so too.
+func (q *Queue) hold(ctx context.Context, p *place) (held context.Context, release func() (displaced bool)) {
+	held, end := context.WithCancelCause(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiting[model]++
-	return func() {
+	p.giveUp = func() { end(ErrDisplaced) }
+	q.held.push(p)
+	return held, func() bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if q.waiting[model]--; q.waiting[model] == 0 {
-			delete(q.waiting, model)
-		}
+		end(nil)
+		q.held.remove(p)
+		return p.displaced
 	}
 }
 
@@ -212,17 +248,30 @@ func (q *Queue) waits(model string) (ended func()) {
 func (q *Queue) Waiting() map[string]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return maps.Clone(q.waiting)
+	waiting := make(map[string]int)
+	for _, l := range []*line{&q.line, &q.held} {
+		for p := range l.all {
+			waiting[p.model]++
+		}
+	}
+	return waiting
+}
+
+// gaveWay counts one that waited for its servers and gave up its turn to others.
+func (q *Queue) gaveWay() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.displaced++
 }
 
 // Len returns how many requests wait, for a place or for their servers, and how many run.
 func (q *Queue) Len() (waiting, inFlight int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.line.size + q.held, q.inFlight - q.held
+	return q.line.size + q.held.size, q.inFlight - q.held.size
 }
 
-// Displaced returns how many requests gave up their place to one of a higher class.
+// Displaced returns how many requests gave up their place, or their turn, to others.
 func (q *Queue) Displaced() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

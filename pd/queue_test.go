@@ -107,7 +107,7 @@ func TestLine_KeepsItsPromises(t *testing.T) {
 func TestQueue_AHigherClassTakesThePlaceOfTheNewestOfTheLowest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 2, MaxBytes: 100, MaxWait: time.Minute})
-		leave, err := q.Enter(t.Context(), bodyOf(1))
+		p, err := q.Enter(t.Context(), bodyOf(1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,9 +116,9 @@ func TestQueue_AHigherClassTakesThePlaceOfTheNewestOfTheLowest(t *testing.T) {
 			r.Class, r.Tenant = class, tenant
 			ended := make(chan error, 1)
 			go func() {
-				leave, err := q.Enter(t.Context(), r)
+				p, err := q.Enter(t.Context(), r)
 				if err == nil {
-					leave()
+					q.leave(p)
 				}
 				ended <- err
 			}()
@@ -133,7 +133,7 @@ func TestQueue_AHigherClassTakesThePlaceOfTheNewestOfTheLowest(t *testing.T) {
 		if err := <-young; !errors.Is(err, ErrDisplaced) {
 			t.Errorf("the newest of the lowest class: %v", err)
 		}
-		leave()
+		q.leave(p)
 		if a, b := <-high, <-old; a != nil || b != nil {
 			t.Errorf("the higher class: %v, the older: %v", a, b)
 		}
@@ -148,13 +148,13 @@ func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 100, MaxBytes: 1000, MaxWait: time.Minute})
 		for range 20 { // each holds its place for a second
 			go func() {
-				leave, err := q.Enter(t.Context(), bodyOf(1))
+				p, err := q.Enter(t.Context(), bodyOf(1))
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				time.Sleep(time.Second)
-				leave()
+				q.leave(p)
 			}()
 		}
 		time.Sleep(5*time.Second + time.Millisecond) // 14 wait, one more is being served
@@ -167,11 +167,11 @@ func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 		if _, err := q.Enter(t.Context(), tight); !errors.Is(err, ErrDeadline) || time.Since(start) != 0 {
 			t.Errorf("15 s of work ahead and 10 s of time: %v after %v", err, time.Since(start))
 		}
-		leave, err := q.Enter(t.Context(), loose)
+		p, err := q.Enter(t.Context(), loose)
 		if err != nil {
 			t.Fatalf("15 s of work ahead and 20 s of time: %v", err)
 		}
-		leave()
+		q.leave(p)
 		if waiting, inFlight := q.Len(); waiting != 0 || inFlight != 0 {
 			t.Errorf("%d waiting, %d in flight", waiting, inFlight)
 		}

@@ -13,13 +13,16 @@ import (
 
 // deciders are two replicas that bind late, one pair of engines behind them, of which
 // the prefill server is kept busy until first is closed. The first replica decides.
-func deciders(t *testing.T) (a, b *cluster, first net.Conn) {
+func deciders(t *testing.T, change func(*config)) (a, b *cluster, first net.Conn) {
 	t.Helper()
 	r := redisserver.Start(t)
 	shared := func(cfg *config) {
 		cfg.redis.addrs = []string{r.Addr()}
 		cfg.binding = pd.Late
 		cfg.decider.patience = 10 * time.Second // a busy machine is no death
+		if change != nil {
+			change(cfg)
+		}
 	}
 	realTime := func(cfg *engine.Config) { cfg.TimeScale = 1 }
 	a = newCluster(t, shape{prefill: 1, decode: 1, engine: realTime, config: shared})
@@ -31,13 +34,13 @@ func deciders(t *testing.T) (a, b *cluster, first net.Conn) {
 	}})
 	eventually(t, "b follows", func() bool { return b.metric("tandem_decider_followed") == 1 && b.metric("tandem_server_up") == 2 })
 	a.prefill[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Count: 1})
-	first = b.dialRequest(promptOf(30, ""))
+	first = b.dialRequestAs("sk-high", promptOf(30, ""))
 	eventually(t, "the first is in prefill", func() bool { return a.prefill[0].State().ServerLoad == 1 })
 	return a, b, first
 }
 
 func TestDecider_WhoeverIsShortestGoesFirstOverAllReplicas(t *testing.T) {
-	a, b, first := deciders(t)
+	a, b, first := deciders(t, nil)
 	at := []*cluster{b, a, b, a}
 	// Each takes more than a server may have ahead of it when the next one goes.
 	for i, thousands := range []int{24, 8, 18, 12} {
@@ -76,7 +79,7 @@ func TestDecider_WhoeverIsShortestGoesFirstOverAllReplicas(t *testing.T) {
 }
 
 func TestDecider_OneThatDiesLosesNoWaitingRequest(t *testing.T) {
-	a, b, first := deciders(t)
+	a, b, first := deciders(t, nil)
 	const waiting = 20
 	answers := make(chan int, waiting)
 	for i := range waiting {

@@ -22,6 +22,7 @@ type Order struct {
 	size   int
 	credit float64 // overdue requests that may go
 	turn   int     // of the ticket to price again next
+	pace   pace    // of those who go
 
 	crowd   float64   // scratch of Next: waiting requests for each prefill server
 	free    []bool    // scratch of Next: prefill servers about to be free
@@ -133,21 +134,6 @@ func (o *Order) at(place int) *Ticket {
 	return nil
 }
 
-// Hold is the seconds of prefill that go before a waiting request, spread over so many
-// servers: how long it will wait, unless others come.
-func (o *Order) Hold(t *Ticket, servers int) float64 {
-	first := 0.0
-	for _, l := range o.lines {
-		for _, w := range l.waiting {
-			if w == t {
-				return first / float64(max(1, servers))
-			}
-			first += w.shortest
-		}
-	}
-	return 0
-}
-
 // rank is the shortest prefill less Ageing x waited, but for what is the same for
 // all: so it does not change as time passes.
 func (o *Order) rank(t *Ticket) float64 {
@@ -178,6 +164,7 @@ type Turn struct {
 // Ageing x waited does.
 func (o *Order) Next(s *Servers) (Turn, bool) {
 	if o.size == 0 {
+		o.pace.lull()
 		return Turn{}, false
 	}
 	o.look(s)
@@ -194,8 +181,10 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		turn, ok = o.shortest(may)
 	}
 	if !ok {
+		o.pace.look(s)
 		return Turn{}, false
 	}
+	o.pace.went += turn.Ticket.shortest
 	turn.Price = o.price(turn.Ticket)
 	o.take(turn)
 	return turn, true

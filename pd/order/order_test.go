@@ -21,7 +21,7 @@ func TestOrder_Golden(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
-			case "next", "turns":
+			case "next", "turns", "admit":
 				return playOrder(t, d)
 			}
 			d.Fatalf(t, "unknown command %s", d.Cmd)
@@ -79,10 +79,24 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 			s.Links.SecondsPerByte[i] = 2e-9 // server k is nearest to server k
 		}
 	}
+	if d.Cmd == "admit" {
+		s.Now = virtual(now)
+		if d.HasArg("pace") {
+			o.pace.work = argument(t, d, "pace") * 1e6
+			o.pace.time = 1e6
+		}
+	}
+	var admitted strings.Builder
 	for _, l := range lines {
-		if l.kind == "request" {
+		switch {
+		case l.kind == "request" && d.Cmd == "admit":
+			admitted.WriteString(playAdmit(o, ticketOf(l.values, s), s))
+		case l.kind == "request":
 			o.Add(ticketOf(l.values, s), s.Links)
 		}
+	}
+	if d.Cmd == "admit" {
+		return admitted.String()
 	}
 	return playTurns(o, s, now, d.Cmd == "turns")
 }
@@ -107,7 +121,7 @@ func ticketOf(values map[string]float64, s *Servers) *Ticket {
 		objective = Throughput
 	}
 	t := &Ticket{
-		Weights: objective.Weights(), ID: int64(values["id"]), Arrived: virtual(values["at"]), Tokens: int(values["tokens"]),
+		Weights: objective.Weights(), ID: int64(values["id"]), Arrived: virtual(values["at"]), Latest: virtual(values["latest"]), Tokens: int(values["tokens"]),
 		Class: int(values["class"]), Tenant: strconv.Itoa(int(values["tenant"])), TTFT: values["ttft"],
 	}
 	for p := range s.Prefill {
@@ -124,6 +138,20 @@ func ticketOf(values map[string]float64, s *Servers) *Ticket {
 		}
 	}
 	return t
+}
+
+// playAdmit lets a request come. A wait is reckoned with as twice what is predicted.
+func playAdmit(o *Order, t *Ticket, s *Servers) string {
+	hold, gaveWay, ok := o.Admit(t, s, func(d time.Duration) time.Duration { return 2 * d })
+	hold = hold.Round(time.Millisecond)
+	if !ok {
+		return fmt.Sprintf("request %d would begin in %v, and is refused\n", t.ID, hold)
+	}
+	text := fmt.Sprintf("request %d begins in %v\n", t.ID, hold)
+	for _, w := range gaveWay {
+		text += fmt.Sprintf("  request %d gives way\n", w.ID)
+	}
+	return text
 }
 
 // playTurns asks until nobody may go; where all are to have their turn, servers are done

@@ -26,6 +26,9 @@ type Ticket struct {
 	Output    float64 // tokens that the answer is expected to have
 	TTFT, ITL float64 // objectives in seconds, 0 is none; TTFT is from Arrived
 	Weights   Weights
+	// Latest is the moment by which its prefill must begin, else it is not worth it; 0 is
+	// none. See Order.Admit.
+	Latest time.Duration
 
 	Prefill   []float64 // seconds of its prefill on each prefill server
 	Reference []float64 // the same at the speed of an average server
