@@ -5,7 +5,8 @@ import "github.com/tandem-gateway/tandem/pools"
 // judgeByPeers lets servers that have shown little of their speed lately be believed as
 // fast as those that have: one that is new, or that is avoided because it was slow, is
 // tried again, and not for longer than it takes to know better. Decode servers that never
-// computed a prompt are taken to do it like prefill servers.
+// computed a prompt are taken to do it like prefill servers. Of two that are believed
+// alike the one that is less known goes first: an idle fleet would never try the others.
 func judgeByPeers(f *Field) {
 	var prefill, step peers
 	for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
@@ -21,6 +22,11 @@ func judgeByPeers(f *Field) {
 		}
 	}
 }
+
+// trial is what a server is believed to take that nothing is known of, of what its peers
+// do. It bounds the cost of trying: one that was three times as slow is tried again some
+// six minutes after its last sample, sooner where its peers are busy.
+const trial = 0.97
 
 // peers is the mean of curves, by how much of each is known.
 type peers struct {
@@ -42,7 +48,7 @@ func (p *peers) judge(own pools.Curve, known float64) pools.Curve {
 		return own
 	}
 	for i := range own {
-		own[i] = known*own[i] + (1-known)*p.sum[i]/p.known
+		own[i] = known*own[i] + (1-known)*trial*p.sum[i]/p.known
 	}
 	return own
 }
