@@ -106,7 +106,10 @@ func (l *Links) Observe(p, d *Candidate, bytes float64, took time.Duration, now 
 	residual := math.Log(seconds / max(class.Curve().Seconds(x), minLinkTime))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if beyond, meant := l.blameLocked(pairID{p.ID, d.ID}, distance, residual, 1, now); meant {
+	id := pairID{p.ID, d.ID}
+	beyond, meant := l.blameLocked(id, distance, residual, 1, now)
+	if meant {
+		l.pairs[id].count(residual)
 		class.Served(x, time.Duration(seconds*math.Exp(-beyond)*float64(time.Second)), now)
 	}
 }
@@ -116,8 +119,9 @@ func (l *Links) Observe(p, d *Candidate, bytes float64, took time.Duration, now 
 // says nothing of it.
 func (l *Links) blameLocked(id pairID, distance Distance, residual float64, transfers int, now time.Time) (beyond float64, meant bool) {
 	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
+	pair.distance = distance
 	defer l.noteLocked(id, pair, now)
-	if pair.samples == 0 && residual > slowDiffers { // the engines meet for the first time
+	if pair.samples == 0 && transfers == 1 && residual > slowDiffers { // the engines meet for the first time
 		pair.learn(residual, transfers, now)
 		return 0, false
 	}

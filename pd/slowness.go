@@ -18,6 +18,7 @@ const (
 	slowGain    = 0.15            // share of a residual that it takes over
 	slowClip    = 1.0             // largest residual that counts, a logarithm
 	slowSamples = 4               // before it counts
+	mostSlow    = 4.0             // largest residual that others are told of: fifty times
 	slowDiffers = 0.45            // logarithm below which it is chance and contention
 	slowHalf    = 2 * time.Minute // in which it fades by half without samples: what healed is tried again
 	slowStale   = 5 * slowHalf    // without samples for so long it may be forgotten
@@ -57,9 +58,20 @@ func (s *slowness) differs(now time.Time) float64 {
 // pairSlowness is what is believed of one pair, beyond what its servers explain.
 type pairSlowness struct {
 	slowness
+	distance Distance
+	// Of the transfers that were seen here, for other replicas: how many, and the sum of
+	// the logarithms by which they took longer than their class.
+	transfers uint64
+	slower    float64
 	// Of failed transfers: the last, and what was believed before the first of them.
 	charged time.Time
 	before  slowness
+}
+
+// count sums up one transfer for other replicas.
+func (p *pairSlowness) count(residual float64) {
+	p.transfers++
+	p.slower += min(max(residual, -mostSlow), mostSlow)
 }
 
 // charge counts a transfer that failed, at once.

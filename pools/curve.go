@@ -72,7 +72,8 @@ type Learned struct {
 	seen time.Time  // of the last sample
 	// Their ratio is the factor: seconds that works took, and that the prior said.
 	took, said float64
-	latest     step // of the server, not in them yet: more works may belong to it
+	latest     step  // of the server, not in them yet: more works may belong to it
+	own        Shown // sums of what was seen here, for other replicas
 	a          [3][3]float64
 	b          [3]float64
 	samples    uint64
@@ -133,9 +134,7 @@ func (l *Learned) Served(x Features, took time.Duration, now time.Time) {
 		l.countLocked()
 	}
 	l.latest = step{l.latest.took + took.Seconds(), l.latest.said + said, l.latest.works + 1}
-	l.samples++
-	l.seen = now
-	l.solveLocked()
+	l.noteLocked(1, now)
 }
 
 // Observe is for a sample of one work alone.
@@ -147,28 +146,55 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.countLocked()
-	l.latest = step{y, l.prior.Seconds(x), 1}
-	l.countLocked()
-	l.samples++
-	l.seen = now
-	residual := math.Abs(y/max(l.current.Seconds(x), 1e-9) - 1)
+	l.ownLocked(l.followLocked(step{y, l.prior.Seconds(x), 1}))
+	believed := max(l.current.Seconds(x), y/100)
 	weight := 1.0
-	if residual > huberLimit {
+	if residual := math.Abs(y/believed - 1); residual > huberLimit {
 		weight = huberLimit / residual
 	}
-	l.add(x, y, weight)
-	l.solveLocked()
+	l.add(x, y, weight/(believed*believed))
+	l.noteLocked(1, now)
 }
 
-// countLocked enters the latest step into the factor. The prior counts as one work like
-// the first. A step is cut to size as a whole: cut to that of its first work, which bears
-// all of it, it would make the server look faster, and the next cut would be deeper.
+// countLocked enters the latest step of the server.
 func (l *Learned) countLocked() {
-	s := l.latest
-	if s.works == 0 {
+	if l.latest.works == 0 {
 		return
 	}
+	l.ownLocked(l.followLocked(l.latest))
 	l.latest = step{}
+}
+
+func (l *Learned) ownLocked(s step) {
+	l.own.Works += uint64(s.works)
+	l.own.Took += s.took
+	l.own.Said += s.said
+}
+
+// followLocked enters a step and returns what counted of it. What is known of the shape
+// stays, and becomes slower by as much as the server does: else what was learned when the
+// server was fast would hold it there.
+func (l *Learned) followLocked(s step) step {
+	before := l.factorLocked()
+	s = l.enterLocked(s)
+	slower := l.factorLocked() / max(before, 1e-9)
+	if !(slower > 1e-3 && slower < 1e3) {
+		return s
+	}
+	for i := range l.a { // errors count relative to the time that was taken
+		for j := range l.a[i] {
+			l.a[i][j] /= slower * slower
+		}
+		l.b[i] /= slower
+	}
+	return s
+}
+
+// enterLocked enters a step into the factor and returns what counted of it. The prior
+// counts as one work like the first. A step is cut to size as a whole: cut to that of its
+// first work, which bears all of it, it would make the server look faster, and the next
+// cut would be deeper.
+func (l *Learned) enterLocked(s step) step {
 	if l.said == 0 {
 		l.took, l.said = s.said/float64(s.works), s.said/float64(s.works)
 	}
@@ -177,12 +203,13 @@ func (l *Learned) countLocked() {
 	kept := math.Pow(speedKeep, float64(s.works))
 	l.took = kept*l.took + s.took
 	l.said = kept*l.said + s.said
+	return s
 }
 
-// add enters a sample into the normal equations. Errors count relative to the
-// size of the work, else the longest prompts would decide alone.
-func (l *Learned) add(x Features, y, weight float64) {
-	w := weight / (y * y)
+// add enters a sample into the normal equations. The weight is by the square of what was
+// believed of it: relative errors count, else the longest prompts would decide alone. By
+// what it took, the samples of a server's fast times would outweigh those of its slow ones.
+func (l *Learned) add(x Features, y, w float64) {
 	for i := range x {
 		for j := range x {
 			l.a[i][j] = forgetting*l.a[i][j] + w*x[i]*x[j]

@@ -68,6 +68,37 @@ func TestLearned_TwiceAsSlowIsSeenWithinFiftySamplesAndForgotten(t *testing.T) {
 	}
 }
 
+// Prompts of one size pin the curve there, and yet it follows a server that turns slow.
+func TestLearned_AServerThatTurnsSlowIsSeenAtOneSampleSizeToo(t *testing.T) {
+	for _, factor := range []float64{2, 5, 20} {
+		l := NewLearned(testPrior, testAnchors)
+		x := PrefillFeatures(600, 0)
+		run := func(factor float64, n int) (seen int) {
+			for seen < n && math.Abs(l.Curve().Seconds(x)/testPrior.Seconds(x)/factor-1) > 0.25 {
+				l.Observe(x, time.Duration(factor*testPrior.Seconds(x)*float64(time.Second)), testNow)
+				seen++
+			}
+			return seen
+		}
+		for range 50 {
+			l.Observe(x, time.Duration(testPrior.Seconds(x)*float64(time.Second)), testNow)
+		}
+		slow, most := run(factor, 100), 0.0
+		for range 100 {
+			l.Observe(x, time.Duration(factor*testPrior.Seconds(x)*float64(time.Second)), testNow)
+			most = max(most, l.Curve().Seconds(x)/testPrior.Seconds(x)/factor)
+		}
+		healed := run(1, 100)
+		t.Logf("%.0f times as slow: seen after %d samples, at most %.2f of it believed, healed after %d", factor, slow, most, healed)
+		if most > 1.35 {
+			t.Errorf("believed %.2f times as slow as it is", most)
+		}
+		if slow > 50 || healed > 50 {
+			t.Errorf("%.0f times as slow: seen after %d samples, healed after %d", factor, slow, healed)
+		}
+	}
+}
+
 func TestLearned_OneSampleSizeTellsOfAllSizes(t *testing.T) {
 	l := NewLearned(testPrior, testAnchors)
 	x := PrefillFeatures(1000, 0)
@@ -109,6 +140,25 @@ func TestLearned_ServedFollowsABusyServer(t *testing.T) {
 	slow := Curve{2 * testPrior[0], 2 * testPrior[1], 2 * testPrior[2]}
 	if e := off(l.Curve(), slow); e > 0.2 {
 		t.Errorf("off by %.0f %%", 100*e)
+	}
+}
+
+// What was learned while it was idle does not hold a server there that is slow when busy.
+func TestLearned_AShapeFollowsTheSpeed(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 1))
+	l := NewLearned(testPrior, testAnchors)
+	shape := Curve{0.05, 0.03, 0.0001}
+	for range 100 {
+		x := prompt(r)
+		l.Observe(x, time.Duration(shape.Seconds(x)*float64(time.Second)), testNow)
+	}
+	for range 60 {
+		x := prompt(r)
+		l.Served(x, time.Duration(3*shape.Seconds(x)*float64(time.Second)), testNow)
+	}
+	slow := Curve{3 * shape[0], 3 * shape[1], 3 * shape[2]}
+	if e := off(l.Curve(), slow); e > 0.35 {
+		t.Errorf("off by %.0f %%: %v, truth %v", 100*e, l.Curve(), slow)
 	}
 }
 

@@ -50,7 +50,8 @@ type node struct {
 	decider       *decider              // nil: it decides for itself
 	locality      *pd.Locality
 	feeds         *feeds
-	lessons       *pd.Lessons // nil without a Redis
+	lessons       *pd.Lessons    // nil without a Redis
+	experience    *pd.Experience // likewise
 
 	orchestrator *pd.Orchestrator
 
@@ -184,6 +185,10 @@ func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Log:       n.log,
 	}
 	n.fleet.Convicted = n.orchestrator.Links.Acquit
+	if n.redis != nil {
+		n.experience = pd.NewExperience(n.orchestrator.Links, cfg.links, n.fleet, cfg.pools, n.redis, cfg.redis.prefix, n.replica, n.log)
+		reg.MustRegister(n.experience)
+	}
 	if cfg.binding != pd.Late {
 		return nil
 	}

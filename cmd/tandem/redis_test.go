@@ -147,6 +147,7 @@ func sharesAll(t *testing.T, redis func(*redisConfig)) {
 		}
 		return late.metric("tandem_kv_snapshots_total", "restored") >= 2
 	})
+	eventually(t, "and what they learned", func() bool { return late.metric("tandem_learned_records") == 2 })
 	f.registers(t, a, late)
 }
 

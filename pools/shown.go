@@ -1,0 +1,124 @@
+package pools
+
+import (
+	"math"
+	"time"
+)
+
+// Shown is what one replica has seen of a curve, as others are told: the sums of its own
+// samples since it started, of which differences are news, and what it believes, for
+// those who know nothing yet.
+type Shown struct {
+	Works uint64  `json:"n,omitempty"`
+	Took  float64 `json:"t,omitempty"` // seconds
+	Said  float64 `json:"s,omitempty"` // seconds that the prior said of them
+	Curve Curve   `json:"c"`
+	Known float64 `json:"k"` // how much of the curve was shown lately, 0..1
+}
+
+// Valid reports whether the numbers may be what some replica saw: others may write to
+// what they are read from.
+func (s *Shown) Valid() bool {
+	ok := true
+	for _, x := range []float64{s.Took, s.Said, s.Curve[0], s.Curve[1], s.Curve[2]} {
+		ok = ok && x >= 0 && x < 1e12
+	}
+	return ok && s.Known >= 0 && s.Known <= 1
+}
+
+// Shown returns what others are to be told.
+func (l *Learned) Shown(now time.Time) Shown {
+	known := l.Known(now)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.own
+	s.Took, s.Said, s.Known = rounded(s.Took), rounded(s.Said), rounded(known)
+	for i, c := range l.current {
+		s.Curve[i] = rounded(c)
+	}
+	return s
+}
+
+// rounded keeps nine digits: numbers travel as text.
+func rounded(x float64) float64 {
+	if x == 0 {
+		return 0
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(math.Abs(x)))-8)
+	return math.Round(x/unit) * unit
+}
+
+// Hear takes in what another replica tells. What it saw since it told of it before counts
+// as if it were seen here. Where it did not tell before, what it believes is adopted
+// unless more is known here; age is how long ago that was told.
+func (l *Learned) Hear(before *Shown, s Shown, age time.Duration, now time.Time) {
+	if before == nil {
+		l.adopt(s, age, now)
+		return
+	}
+	if s.Works < before.Works {
+		before = &Shown{} // it has started anew
+	}
+	works := s.Works - before.Works
+	if works == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.countLocked()
+	l.followLocked(step{took: max(0, s.Took-before.Took), said: max(0, s.Said-before.Said), works: int(min(works, maxHeard))})
+	l.noteLocked(works, now.Add(-age))
+}
+
+// maxHeard bounds the works that are heard of at once: beyond it the past counts nothing.
+const maxHeard = 1 << 16
+
+// adopt believes a curve as if it had been shown here by typical works.
+func (l *Learned) adopt(s Shown, age time.Duration, now time.Time) {
+	known := s.Known * math.Exp2(-age.Minutes())
+	if known < l.Known(now)+0.05 { // what was adopted there from here is no news
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.countLocked()
+	var all step
+	for _, x := range l.anchors {
+		all.took += s.Curve.Seconds(x)
+		all.said += l.prior.Seconds(x)
+		all.works++
+	}
+	for range int(math.Ceil(known * knownAfter)) {
+		l.enterLocked(all)
+		for _, x := range l.anchors {
+			if y := s.Curve.Seconds(x); y > 0 {
+				l.add(x, y, 1/(y*y))
+			}
+		}
+	}
+	// It is known here as well as there, and fades from then on.
+	l.noteLocked(knownAfter, now.Add(time.Duration(math.Log2(known)*float64(time.Minute))))
+}
+
+// noteLocked counts samples that the server has shown, and believes them.
+func (l *Learned) noteLocked(samples uint64, seen time.Time) {
+	l.samples += samples
+	if seen.After(l.seen) {
+		l.seen = seen
+	}
+	l.solveLocked()
+}
+
+// Shown returns what this replica has seen of the server's two curves.
+func (l *live) Shown(now time.Time) (prefill, step Shown) {
+	return l.prefill.Shown(now), l.step.Shown(now)
+}
+
+// HearPrefill and HearStep take in what another replica tells of the curves.
+func (l *live) HearPrefill(before *Shown, s Shown, age time.Duration, now time.Time) {
+	l.prefill.Hear(before, s, age, now)
+}
+
+func (l *live) HearStep(before *Shown, s Shown, age time.Duration, now time.Time) {
+	l.step.Hear(before, s, age, now)
+}
