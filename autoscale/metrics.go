@@ -26,13 +26,15 @@ var (
 		"Requests that wait for the pool, in its engines (as vllm:num_requests_waiting) and in the gateways' queues.", poolLabels, nil)
 	attainedDesc = prometheus.NewDesc("tandem_slo_attainment",
 		"Share of the requests of the last five minutes that kept the objective for ttft, or for itl on their mean. Refused and failed ones did not; a refused one and its retries are one. Absent without an objective or requests.", []string{"model", "slo"}, nil)
+	priceDesc = prometheus.NewDesc("tandem_capacity_price",
+		"What an hour would cost less with one more server's worth of a capacity (prefill, decode, kv, sequences, gpus), by kind of hardware: what is short. Absent without hardware to choose from.", []string{"model", "variant", "what"}, nil)
 	coldStartDesc = prometheus.NewDesc("tandem_cold_start_seconds",
 		"Time from wanting a server to its being ready, as seen.", []string{"model"}, nil)
 )
 
 // Describe is part of prometheus.Collector.
 func (s *Scaler) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{serversDesc, speedDesc, kvDesc, kvQueuedDesc, demandDesc, backlogDesc, waitingDesc, attainedDesc, coldStartDesc} {
+	for _, d := range []*prometheus.Desc{serversDesc, speedDesc, kvDesc, kvQueuedDesc, demandDesc, backlogDesc, waitingDesc, attainedDesc, priceDesc, coldStartDesc} {
 		ch <- d
 	}
 }
@@ -89,6 +91,9 @@ func (d *Decision) collect(g gauges, model string) {
 	}
 	g.set(kvQueuedDesc, state.KVQueued, model)
 	g.set(coldStartDesc, in.ColdStart.Seconds(), model)
+	for _, p := range state.Prices {
+		g.set(priceDesc, p.PerHour, model, p.Variant, p.What)
+	}
 	for slo, of := range map[string]attained{"ttft": state.TTFT, "itl": state.ITL} {
 		if of.Judged > 0 {
 			g.set(attainedDesc, float64(of.Kept)/float64(of.Judged), model, slo)

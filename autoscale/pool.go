@@ -24,16 +24,20 @@ const UnknownKV = 1e15
 type Hardware struct {
 	Variant     string     `json:"variant"`
 	Role        pools.Role `json:"role"`
-	Ready       int        `json:"ready"` // units
+	Ready       int        `json:"ready"`   // units; of elastic engines, ranks
+	Engines     int        `json:"engines"` // whose ranks these are, 0 where none is elastic
 	Convertible int        `json:"convertible"`
 	Speed       float64    `json:"speed"`     // tokens per second of all of them
 	KVUsed      float64    `json:"kv_used"`   // tokens that requests hold
 	KVTokens    float64    `json:"kv_tokens"` // room, 0 if none tells
 	Waiting     float64    `json:"waiting"`   // requests in the engines' own queues
 
-	busy    int // servers that gateways have sent work, or send none
+	prefill pools.Curve // of all servers together, to take the mean of
+	step    pools.Curve // likewise
+	busy    int         // servers that gateways have sent work, or send none
 	servers int
-	units   map[string]bool
+	units   map[string]int // how often each counts
+	elastic int            // servers of elastic engines
 }
 
 // look reads the fleet for a model, in the order of roles and variants.
@@ -50,7 +54,7 @@ func look(servers []*pools.Server, model string, w works, now time.Time) []Hardw
 		}
 		kind := kinds[role][s.Variant]
 		if kind == nil {
-			kind = &Hardware{Variant: s.Variant, Role: role, units: make(map[string]bool)}
+			kind = &Hardware{Variant: s.Variant, Role: role, units: make(map[string]int)}
 			kinds[role][s.Variant] = kind
 		}
 		kind.add(s, w, now)
@@ -58,7 +62,7 @@ func look(servers []*pools.Server, model string, w works, now time.Time) []Hardw
 	var all []Hardware
 	for _, byVariant := range kinds {
 		for _, kind := range byVariant {
-			kind.Ready = len(kind.units)
+			kind.count()
 			all = append(all, *kind)
 		}
 	}
@@ -79,7 +83,12 @@ func roleOf(s *pools.Server) pools.Role {
 // add enters a server.
 func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
 	k.servers++
-	k.units[s.UnitName()] = true
+	if s.Elastic {
+		k.elastic++
+		k.units[s.UnitName()] += max(1, s.EventRanks)
+	} else {
+		k.units[s.UnitName()] = 1
+	}
 	load, work := s.FreshLoad(now), s.InFlight(k.Role, now)
 	if work.Requests > 0 || s.Drains() {
 		k.busy++
@@ -93,6 +102,10 @@ func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
 		}
 	}
 	k.KVUsed += held
+	for i := range k.prefill {
+		k.prefill[i] += s.PrefillCurve()[i]
+		k.step[i] += s.StepCurve()[i]
+	}
 	if k.Role == pools.Prefill {
 		k.Speed += w.computed / s.PrefillCurve().Seconds(pools.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
 		return
@@ -105,6 +118,35 @@ func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
 		c.KVTokens = int(load.KVTokens.Value)
 	}
 	k.Speed += c.DecodeSpeed(w.itl, w.context)
+}
+
+// count sums up the units.
+func (k *Hardware) count() {
+	for _, n := range k.units {
+		k.Ready += n
+	}
+	if k.elastic == k.servers {
+		k.Engines = len(k.units)
+	}
+}
+
+// Prefills reports whether the units prefill only.
+func (k *Hardware) Prefills() bool { return k.Role == pools.Prefill }
+
+// Teach makes what units have shown the capacity of one. A unit of several servers does as
+// many prompts, or sequences, at once.
+func (k *Hardware) Teach(c *Capacity) {
+	each, parallel := 1/float64(k.servers), float64(k.servers)/float64(k.Ready)
+	if k.Prefills() {
+		for i := range c.Prefill {
+			c.Prefill[i] = k.prefill[i] * each / parallel
+		}
+		return
+	}
+	c.Step = pools.Curve{k.step[0] * each, k.step[1] * each / parallel, k.step[2] * each / parallel}
+	if k.KVTokens > 0 {
+		c.KVTokens = int(k.KVTokens / float64(k.Ready))
+	}
 }
 
 // gauge is the state of a model's servers at one moment.

@@ -51,7 +51,37 @@ func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 	if alone.decode.Ready != 2 || together.decode.Ready != 1 {
 		t.Errorf("%d units alone, %d together", alone.decode.Ready, together.decode.Ready)
 	}
+	for i := range specs {
+		specs[i].Elastic, specs[i].EventRanks = true, 4
+	}
+	if ranks := see(); ranks.decode.Ready != 8 || ranks.decodeSpeed != alone.decodeSpeed/4 {
+		t.Errorf("%d ranks of speed %v; want 8, the engine's speed shared", ranks.decode.Ready, ranks.decodeSpeed)
+	}
 	if together.decodeSpeed != 2*alone.decodeSpeed || together.kvCapacity != 2*alone.kvCapacity {
 		t.Errorf("speed %v and KV %v of one, %v and %v of both", alone.decodeSpeed, alone.kvCapacity, together.decodeSpeed, together.kvCapacity)
+	}
+}
+
+// Engines that grow in place are counted by their ranks, and a size is wanted of each.
+func TestPools_ElasticEnginesHaveASize(t *testing.T) {
+	for _, of := range []struct {
+		wanted, engines, units, size int
+	}{
+		{12, 0, 12, 0}, // pods
+		{12, 1, 1, 12},
+		{13, 2, 2, 7},
+		{0, 2, 0, 0}, // none at all
+	} {
+		w := PoolWant{Want: Want{Servers: of.wanted}, Engines: of.engines}
+		if units, size := w.sized(); units != of.units || size != of.size {
+			t.Errorf("%d ranks on %d engines: %d of size %d, want %d of %d", of.wanted, of.engines, units, size, of.units, of.size)
+		}
+	}
+	state := State{Hardware: []Hardware{{Role: pools.Decode, Engines: 2}, {Role: pools.Decode, Variant: "other", Engines: 1}, {Role: pools.Prefill}}}
+	if n := state.engines(pools.Decode); n != 3 {
+		t.Errorf("%d engines, want 3", n)
+	}
+	if n := state.engines(pools.Prefill); n != 0 {
+		t.Errorf("%d of the prefill engines grow in place", n)
 	}
 }

@@ -46,35 +46,23 @@ type plans struct {
 
 // Decision is what is wanted for a model, and what it was decided from.
 type Decision struct {
-	At      time.Time `json:"at"` // of the signals: older where they could not be read again
-	Plan    Plan      `json:"plan"`
-	Signals Signals   `json:"signals"`
-	Held    int       `json:"held"` // requests that wait because a role has no server
-	State   State     `json:"state"`
-	Leaving []Leaving `json:"leaving,omitempty"`
+	At      time.Time  `json:"at"`   // of the signals: older where they could not be read again
+	Plan    Plan       `json:"plan"` // in servers as they are on the mean
+	Pools   []PoolWant `json:"pools"`
+	Signals Signals    `json:"signals"`
+	Held    int        `json:"held"` // requests that wait because a role has no server
+	State   State      `json:"state"`
+	Leaving []Leaving  `json:"leaving,omitempty"`
 }
 
 // Wanted is what is published of a pool.
 type Wanted struct {
 	Model, Role string
+	Variant     string // kind of hardware; empty: all of it together
 	Want
+	Size int // ranks that each engine should have, where they grow in place; 0: as it is
 	Held int
 	At   time.Time // of the signals
-}
-
-// memory is what the next decision for a model must know.
-type memory struct {
-	Memory    Memory        `json:"memory"`
-	KV        Series        `json:"kv"`
-	KVBin     int64         `json:"kv_bin"` // that runs
-	KVSum     float64       `json:"kv_sum"`
-	KVCount   int           `json:"kv_count"`
-	Prefill   float64       `json:"prefill_speed"` // of a server, when one was last there
-	Decode    float64       `json:"decode_speed"`  // likewise
-	Capacity  float64       `json:"kv_capacity"`   // likewise
-	Raised    [2]time.Time  `json:"raised"`        // when more was wanted than there was; zero while it is there
-	ColdStart time.Duration `json:"cold_start"`
-	Leaving   [2][]Leaving  `json:"leaving"`
 }
 
 // Scaler decides for every model, again and again. With others it meets in Redis,
@@ -91,6 +79,8 @@ type Scaler struct {
 	Publish func([]Wanted)
 	// Leaving is told who goes, before Publish; likewise.
 	Leaving func([]Leaving)
+	// Spread chooses the hardware; nil: there is one kind. Likewise.
+	Spread Spreader
 
 	current atomic.Pointer[plans]
 	hurry   chan struct{} // to decide
@@ -227,9 +217,7 @@ func (s *Scaler) adopt(p plans) {
 	for model, d := range p.Models {
 		leaving = append(leaving, d.Leaving...)
 		if d.Plan.Known {
-			all = append(all,
-				Wanted{model, pools.Prefill.String(), d.Plan.Prefill, d.Held, d.At},
-				Wanted{model, pools.Decode.String(), d.Plan.Decode, d.Held, d.At})
+			all = append(all, d.wanted(model)...)
 		}
 	}
 	s.letGo(leaving)
@@ -270,12 +258,12 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 		signals, state := s.signals(&memory, servers, model, sum(readings, model, next.Since, binOf(now)), now)
 		var plan Plan
 		plan, memory.Memory = s.cfg.Planner.Plan(signals, memory.Memory, elapsed)
-		memory.await(plan, &signals, now)
-		var leaving []Leaving
+		wants := s.pools(&memory, plan, &signals, &state)
+		memory.await(&signals, now)
 		if s.cfg.Victims && plan.Known {
-			leaving = memory.letGo(&plan, servers, model, hot, now)
+			memory.letGo(wants, servers, model, hot, now)
 		}
-		d := &Decision{At: now, Plan: plan, Signals: signals, Held: signals.Held, State: state, Leaving: leaving}
+		d := &Decision{At: now, Plan: plan, Pools: wants, Signals: signals, Held: signals.Held, State: state, Leaving: memory.Leaving}
 		if before := last.Models[model]; plan.Prefill.Reason == Stale && before != nil {
 			d.At = before.At
 		}
@@ -312,8 +300,9 @@ func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t tot
 		Prefill: g.prefill, Decode: g.decode, ColdStart: m.ColdStart,
 		DecodeBacklog: forDecode * w.output,
 	}
-	signals.Prefill.Pending = m.pending(0, m.Memory.Prefill.Servers-g.prefill.Ready, now)
-	signals.Decode.Pending = m.pending(1, m.Memory.Decode.Servers-g.decode.Ready, now)
+	prefill, decode := m.wanted()
+	signals.Prefill.Pending = m.pending(0, prefill-g.prefill.Ready, now)
+	signals.Decode.Pending = m.pending(1, decode-g.decode.Ready, now)
 	if g.prefill.Ready == 0 || g.decode.Ready == 0 {
 		signals.Held = t.waiting.Requests
 	}
@@ -322,71 +311,7 @@ func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t tot
 	if n := float64(t.waiting.Requests); n > 0 {
 		signals.PrefillBacklog = t.waiting.Prompt * max(0, n-float64(g.prefill.Ready)-forDecode) / n
 	}
-	state := State{Hardware: hardware, TTFT: t.ttft, ITL: t.itl, KVQueued: float64(t.waiting.Requests) * w.prompt}
+	state := State{Hardware: hardware, work: w, TTFT: t.ttft, ITL: t.itl, KVQueued: float64(t.waiting.Requests) * w.prompt}
 	state.wait(&g, &t)
 	return signals, state
-}
-
-// remember keeps what servers can do for when none is there, and fills it in then.
-func (m *memory) remember(g *gauge, prior *Capacity, w works) {
-	if m.Prefill == 0 {
-		m.Prefill = prior.PrefillSpeed(w.computed, w.prompt-w.computed)
-		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.context), float64(prior.KVTokens)
-	}
-	for _, figure := range []struct{ now, last *float64 }{{&g.prefillSpeed, &m.Prefill}, {&g.decodeSpeed, &m.Decode}, {&g.kvCapacity, &m.Capacity}} {
-		if *figure.now > 0 {
-			*figure.last = *figure.now
-		} else {
-			*figure.now = *figure.last
-		}
-	}
-}
-
-// sample adds a reading of KV to the bin that runs.
-func (m *memory) sample(kv float64, now time.Time) {
-	if at := binOf(now); at != m.KVBin {
-		if m.KVCount > 0 {
-			m.KV = append(m.KV[max(0, len(m.KV)-keptBins+1):len(m.KV):len(m.KV)], m.KVSum/float64(m.KVCount))
-		}
-		m.KVBin, m.KVSum, m.KVCount = at, 0, 0
-	}
-	m.KVSum, m.KVCount = m.KVSum+kv, m.KVCount+1
-	if len(m.KV) == 0 {
-		m.KV = Series{kv} // the first bin is not over
-	}
-}
-
-// pending is how many servers of a role are starting: those that are wanted and not
-// there. One that is not there after three cold starts will not come.
-func (m *memory) pending(role, missing int, now time.Time) int {
-	raised := m.Raised[role]
-	if missing <= 0 || raised.IsZero() || now.Sub(raised) > 3*m.ColdStart {
-		return 0
-	}
-	return missing
-}
-
-// letGo chooses who goes in both roles, and holds up the plan while they drain.
-func (m *memory) letGo(plan *Plan, servers []*pools.Server, model string, hot map[string]float64, now time.Time) []Leaving {
-	for i, want := range []*Want{&plan.Prefill, &plan.Decode} {
-		role := []pools.Role{pools.Prefill, pools.Decode}[i]
-		*want, m.Leaving[i] = leave(*want, weigh(servers, role, model, hot, now), m.Leaving[i], now)
-	}
-	return slices.Concat(m.Leaving[0], m.Leaving[1])
-}
-
-// await notes when more servers are wanted than there are, and learns from when they
-// are there how long a cold start takes.
-func (m *memory) await(plan Plan, s *Signals, now time.Time) {
-	for role, missing := range [2]int{plan.Prefill.Servers - s.Prefill.Ready, plan.Decode.Servers - s.Decode.Ready} {
-		switch raised := &m.Raised[role]; {
-		case missing > 0 && raised.IsZero():
-			*raised = now
-		case missing <= 0 && !raised.IsZero():
-			if took := now.Sub(*raised); took < 3*m.ColdStart {
-				m.ColdStart += (took - m.ColdStart) / 4
-			}
-			*raised = time.Time{}
-		}
-	}
 }

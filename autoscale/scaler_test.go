@@ -327,9 +327,9 @@ func TestScaler_QueueBehindFullDecodeIsDecodesBacklog(t *testing.T) {
 func TestMemory_LearnsTheColdStart(t *testing.T) {
 	c := newClock()
 	m := &memory{ColdStart: 2 * time.Minute}
-	want := Plan{Prefill: Want{Servers: 3}, Decode: Want{Servers: 1}, Known: true}
+	m.Memory = Memory{Known: true, Prefill: Kept{Servers: 3}, Decode: Kept{Servers: 1}}
 	there := Signals{Prefill: Pool{Ready: 2}, Decode: Pool{Ready: 1}}
-	m.await(want, &there, c.now())
+	m.await(&there, c.now())
 	if got := m.pending(0, 1, c.now()); got != 1 {
 		t.Errorf("%d servers are starting, want 1", got)
 	}
@@ -338,7 +338,7 @@ func TestMemory_LearnsTheColdStart(t *testing.T) {
 	}
 	c.pass(time.Minute)
 	there.Prefill.Ready = 3
-	m.await(want, &there, c.now())
+	m.await(&there, c.now())
 	if m.ColdStart != 105*time.Second || !m.Raised[0].IsZero() {
 		t.Errorf("cold start %v, want a quarter of the way to a minute", m.ColdStart)
 	}

@@ -13,6 +13,10 @@ type State struct {
 	// KVQueued is the tokens of KV that requests without a first token will hold.
 	KVQueued  float64  `json:"kv_queued"`
 	TTFT, ITL attained // lately
+	// Prices say which capacity is short, where there is hardware to choose from.
+	Prices []Price `json:"prices,omitempty"`
+
+	work works // what servers are asked for
 }
 
 // queuedForDecode is how many of those in the gateways' queues wait for decode. They wait
@@ -45,6 +49,19 @@ func (s *State) wait(g *gauge, t *total) {
 		s.DecodeWaiting += queuedForDecode(g, t)
 		s.PrefillWaiting += float64(t.queued) - queuedForDecode(g, t)
 	}
+}
+
+// engines is how many engines of a role there are, if all of them grow in place.
+func (s *State) engines(role pools.Role) (n int) {
+	for i := range s.Hardware {
+		if k := &s.Hardware[i]; k.Role == role {
+			if k.Engines == 0 {
+				return 0
+			}
+			n += k.Engines
+		}
+	}
+	return n
 }
 
 // backlog is the seconds that a pool's servers need for what waits, and whether that can

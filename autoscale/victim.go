@@ -82,17 +82,17 @@ func leave(want Want, units []Unit, before []Leaving, now time.Time) (Want, []Le
 		leaving = append(leaving, l)
 	}
 	if drained < n {
-		want = Want{len(units) - drained, Draining}
+		want.Servers, want.Reason = len(units)-drained, Draining
 	}
 	return want, leaving
 }
 
-// weigh returns the units of a role that serve a model. hot is of all gateways, by server.
-func weigh(servers []*pools.Server, role pools.Role, model string, hot map[string]float64, now time.Time) []Unit {
+// weigh returns the units of a pool. hot is of all gateways, by server.
+func weigh(servers []*pools.Server, of *PoolWant, model string, hot map[string]float64, now time.Time) []Unit {
 	byName := make(map[string]*Unit)
 	var names []string
 	for _, s := range servers {
-		if h := s.Health(); !h.Up || s.Drain || !h.Serves(model) || roleOf(s) != role {
+		if h := s.Health(); !h.Up || s.Drain || !h.Serves(model) || !of.covers(s) {
 			continue
 		}
 		u := byName[s.UnitName()]

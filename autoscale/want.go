@@ -97,6 +97,7 @@ const (
 type Want struct {
 	Servers int
 	Reason  Reason
+	Load    float64 // what Servers rounds up
 }
 
 // Plan is a decision for both roles. It decides nothing where Known is false: there
@@ -161,7 +162,7 @@ func (p *Planner) usable(s *Signals) bool {
 
 // hold keeps the standing decision.
 func (p *Planner) hold(m Memory) Plan {
-	return Plan{Want{m.Prefill.Servers, Stale}, Want{m.Decode.Servers, Stale}, m.Known}
+	return Plan{Want{Servers: m.Prefill.Servers, Reason: Stale}, Want{Servers: m.Decode.Servers, Reason: Stale}, m.Known}
 }
 
 // idle reports whether it is time for both roles to go to zero.
@@ -231,25 +232,29 @@ func (p *Planner) settle(k *Kept, n need, b Bounds, pool Pool, young bool, elaps
 		k.Fewer, k.Most = 0, 0
 		want.Servers = up
 	case young:
-		want = Want{k.Servers, Young}
+		want = Want{Servers: k.Servers, Reason: Young}
 	case down >= k.Servers:
 		k.Fewer, k.Most = 0, 0
 		want.Servers = k.Servers
 	case pool.Pending > 0:
 		k.Fewer, k.Most = 0, 0
-		want = Want{k.Servers, Pending}
+		want = Want{Servers: k.Servers, Reason: Pending}
 	default:
 		k.Fewer, k.Most = k.Fewer+elapsed, max(k.Most, down)
-		want = Want{k.Servers, Settle}
+		want = Want{Servers: k.Servers, Reason: Settle}
 		if k.Fewer >= p.DownAfter {
-			want = Want{k.Most, n.reason}
+			want = Want{Servers: k.Most, Reason: n.reason}
 			k.Fewer, k.Most = 0, 0
 		}
 	}
 	if want.Servers > b.Max {
-		want = Want{b.Max, Bound}
+		want = Want{Servers: b.Max, Reason: Bound}
 	}
 	k.Servers = want.Servers
+	want.Load = float64(want.Servers)
+	if want.Servers == up {
+		want.Load = n.servers
+	}
 	return want
 }
 

@@ -21,6 +21,7 @@ type Entry struct {
 	Metrics   string `yaml:"metrics" json:"metrics,omitempty"`
 	ORCA      string `yaml:"orca" json:"orca,omitempty"`
 	Variant   string `yaml:"variant" json:"variant,omitempty"`
+	Elastic   bool   `yaml:"elastic" json:"elastic,omitempty"`
 	GPUs      string `yaml:"gpus" json:"gpus,omitempty"`
 	Host      string `yaml:"host" json:"host,omitempty"`
 	Rack      string `yaml:"rack" json:"rack,omitempty"`
@@ -38,7 +39,7 @@ func (e Entry) Spec(role Role) Spec {
 	return Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: role, Connector: e.Connector,
 		KVAddress: e.KVAddress, Group: e.Group, Native: e.Native, Weights: e.Weights, Layout: e.Layout,
-		Variant: e.Variant, GPUs: e.GPUs, Metrics: e.Metrics, ORCA: e.ORCA, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
+		Variant: e.Variant, Elastic: e.Elastic, GPUs: e.GPUs, Metrics: e.Metrics, ORCA: e.ORCA, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
 		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind, EventRanks: e.EventRanks,
 	}
 }

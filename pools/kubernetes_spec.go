@@ -208,6 +208,7 @@ const defaultPort = 8000
 //	tandem/lockstep    true: all servers of the pod, or of the pods of a LeaderWorkerSet's
 //	                   group, step together
 //	tandem/variant     kind of hardware, where scaling must tell it apart
+//	tandem/elastic     true: the engine grows in place (vLLM's elastic expert parallelism)
 //	tandem/host, tandem/rack, tandem/zone
 //	                   place; otherwise the node's
 //	tandem/drain       true: takes no new request
@@ -228,6 +229,7 @@ func readSign(object metav1.Object) (sign, error) {
 		Weights:   said("tandem/weights"),
 		Layout:    said("tandem/layout"),
 		Variant:   said("tandem/variant"),
+		Elastic:   said("tandem/elastic") == "true",
 		Host:      said("tandem/host"),
 		Rack:      said("tandem/rack"),
 		Zone:      said("tandem/zone", corev1.LabelTopologyZone),

@@ -48,6 +48,7 @@ type Spec struct {
 	Native    bool   // it speaks SGLang's own API, /generate
 	Group     string // servers of one step in lockstep; empty: it steps by itself
 	Unit      string // what is scaled: its servers come and go together; empty: the address
+	Elastic   bool   // the engine grows and shrinks in place, by data-parallel ranks
 	Ordinal   *int   // of the unit in a set that loses its highest first; nil: any may go
 	Variant   string // kind of hardware, as scaling tells it apart; empty: all are of one
 	GPUs      string // servers with the same share GPUs, and one of them is awake; empty: its own

@@ -6,12 +6,14 @@ import (
 	"time"
 )
 
-// Pool names what one ScaledObject scales: the servers of a model in a role.
-type Pool struct{ Model, Role string }
+// Pool names what one ScaledObject scales: the servers of a model in a role, of one kind
+// of hardware where that is chosen; without a variant it is all of them.
+type Pool struct{ Model, Role, Variant string }
 
 // Reading is what is published of a pool.
 type Reading struct {
 	Replicas int    // wanted, as KEDA counts them: pods or groups, not ranks
+	Size     int    // ranks that each engine should have, where they grow in place; 0: as it is
 	Held     int    // requests that wait because the pool has no server
 	Reason   string // of the number, in a word; a label of metrics
 	At       time.Time

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-var decode = Pool{"m", "decode"}
+var decode = Pool{Model: "m", Role: "decode"}
 
 func TestBoard_StaleAndUnknownAreErrors(t *testing.T) {
 	b := NewBoard(time.Minute)
@@ -27,7 +27,7 @@ func TestBoard_StaleAndUnknownAreErrors(t *testing.T) {
 	if _, err := b.Read(decode, now.Add(time.Minute+1)); !errors.Is(err, ErrStale) {
 		t.Errorf("beyond its age: %v", err)
 	}
-	b.Publish(map[Pool]Reading{{"other", "decode"}: {At: now}})
+	b.Publish(map[Pool]Reading{{Model: "other", Role: "decode"}: {At: now}})
 	if _, err := b.Read(decode, now); !errors.Is(err, ErrUnknown) {
 		t.Errorf("of a pool that was left out: %v", err)
 	}
@@ -65,8 +65,8 @@ func TestHandler_AnswersOnlyWhatCounts(t *testing.T) {
 func TestCollect_LeavesOutWhatIsStale(t *testing.T) {
 	b := NewBoard(time.Minute)
 	b.Publish(map[Pool]Reading{
-		decode:           {Replicas: 7, Held: 1, Reason: "demand", At: time.Now()},
-		{"m", "prefill"}: {Replicas: 5, At: time.Now().Add(-time.Hour)},
+		decode:                        {Replicas: 7, Held: 1, Reason: "demand", At: time.Now()},
+		{Model: "m", Role: "prefill"}: {Replicas: 5, At: time.Now().Add(-time.Hour)},
 	})
 	err := testutil.CollectAndCompare(b, strings.NewReader(`
 # HELP tandem_desired_replicas Servers that the pool should have. Absent when unknown or stale.

@@ -9,6 +9,10 @@ import (
 var (
 	desiredDesc = prometheus.NewDesc("tandem_desired_replicas",
 		"Servers that the pool should have. Absent when unknown or stale.", []string{"model", "role"}, nil)
+	desiredVariantDesc = prometheus.NewDesc("tandem_desired_variant_replicas",
+		"Of these, servers of one kind of hardware, where it is chosen. Absent when unknown or stale.", []string{"model", "role", "variant"}, nil)
+	sizeDesc = prometheus.NewDesc("tandem_desired_engine_ranks",
+		"Data-parallel ranks that each engine of the pool should have, where they grow in place.", []string{"model", "role"}, nil)
 	heldDesc = prometheus.NewDesc("tandem_held_requests",
 		"Requests that wait because the pool has no server.", []string{"model", "role"}, nil)
 	decisionDesc = prometheus.NewDesc("tandem_scaling_decision",
@@ -19,7 +23,7 @@ var (
 
 // Describe is of prometheus.Collector.
 func (b *Board) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{desiredDesc, heldDesc, decisionDesc, ageDesc} {
+	for _, d := range []*prometheus.Desc{desiredDesc, desiredVariantDesc, sizeDesc, heldDesc, decisionDesc, ageDesc} {
 		ch <- d
 	}
 }
@@ -31,7 +35,14 @@ func (b *Board) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	for p, r := range b.fresh(now) {
+		if p.Variant != "" {
+			gauge(desiredVariantDesc, float64(r.Replicas), p.Model, p.Role, p.Variant)
+			continue
+		}
 		gauge(desiredDesc, float64(r.Replicas), p.Model, p.Role)
+		if r.Size > 0 {
+			gauge(sizeDesc, float64(r.Size), p.Model, p.Role)
+		}
 		gauge(heldDesc, float64(r.Held), p.Model, p.Role)
 		gauge(decisionDesc, 1, p.Model, p.Role, r.Reason)
 		gauge(ageDesc, now.Sub(r.At).Seconds(), p.Model, p.Role)

@@ -11,17 +11,20 @@ import (
 type Answer struct {
 	Model      string  `json:"model"`
 	Role       string  `json:"role"`
+	Variant    string  `json:"variant,omitempty"`
 	Replicas   int     `json:"replicas"`
+	Size       int     `json:"size,omitempty"` // of each engine, in ranks, where they grow in place
 	Held       int     `json:"held"`
 	Reason     string  `json:"reason"`
 	AgeSeconds float64 `json:"age_seconds"`
 }
 
-// Handler answers GET ?model=M&role=R with an Answer, or 503 if nothing that counts
+// Handler answers GET ?model=M&role=R, and &variant=V for one kind of hardware, with an Answer, or 503 if nothing that counts
 // is known.
 func (b *Board) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := Pool{r.URL.Query().Get("model"), r.URL.Query().Get("role")}
+		query := r.URL.Query()
+		p := Pool{query.Get("model"), query.Get("role"), query.Get("variant")}
 		if p.Model == "" || p.Role == "" {
 			http.Error(w, "want ?model=M&role=prefill, or decode", http.StatusBadRequest)
 			return
@@ -34,7 +37,7 @@ func (b *Board) Handler() http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(Answer{ // who left needs no answer
-			p.Model, p.Role, reading.Replicas, reading.Held, reading.Reason, now.Sub(reading.At).Seconds(),
+			p.Model, p.Role, p.Variant, reading.Replicas, reading.Size, reading.Held, reading.Reason, now.Sub(reading.At).Seconds(),
 		})
 	})
 }

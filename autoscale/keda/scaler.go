@@ -16,7 +16,7 @@ import (
 const metricName = "tandem-desired-replicas"
 
 // Scaler is KEDA's external scaler over a board. The trigger's metadata name the
-// pool: model and role.
+// pool: model and role, and variant for one kind of hardware.
 type Scaler struct {
 	externalscaler.UnimplementedExternalScalerServer
 	board *Board
@@ -29,7 +29,8 @@ func Register(server *grpc.Server, b *Board) {
 
 // poolOf reads the metadata of a trigger.
 func poolOf(ref *externalscaler.ScaledObjectRef) (Pool, error) {
-	p := Pool{ref.GetScalerMetadata()["model"], ref.GetScalerMetadata()["role"]}
+	said := ref.GetScalerMetadata()
+	p := Pool{said["model"], said["role"], said["variant"]}
 	if p.Model == "" || p.Role == "" {
 		return Pool{}, status.Error(codes.InvalidArgument, "the trigger's metadata must name model and role")
 	}

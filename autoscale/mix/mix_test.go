@@ -150,7 +150,7 @@ func TestSolve_ShedsTheLighterClass(t *testing.T) {
 		t.Errorf("unmet %.3f, want some of chat and none of paid", m.Unmet)
 	}
 	checkMix(t, p, m)
-	if i := slices.IndexFunc(m.Prices, func(x Price) bool { return x.What == "gpus" }); i < 0 {
+	if i := slices.IndexFunc(m.Prices, func(x autoscale.Price) bool { return x.What == "gpus" }); i < 0 {
 		t.Errorf("GPUs are short, and have no price: %+v", m.Prices)
 	}
 }

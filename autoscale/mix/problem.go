@@ -11,18 +11,26 @@ import (
 
 // Class is requests of like lengths and objectives.
 type Class struct {
-	Name     string
-	Rate     float64 // requests per second
-	Uncached float64 // tokens of the prompt to compute
-	Prompt   float64 // tokens of the whole prompt
-	Output   float64 // tokens of the answer
-	TTFT     time.Duration
-	ITL      time.Duration
-	Weight   float64 // where not all can be served: 2 is shed later than 1; 0 counts as 1
+	Name string
+	Rate float64 // requests per second
+	// DecodeRate is of those that decode, where it is another; 0: Rate.
+	DecodeRate float64
+	Uncached   float64 // tokens of the prompt to compute
+	Prompt     float64 // tokens of the whole prompt
+	Output     float64 // tokens of the answer
+	Context    float64 // tokens of KV of a sequence at any moment; 0: the mean over the life of one
+	TTFT       time.Duration
+	ITL        time.Duration
+	Weight     float64 // where not all can be served: 2 is shed later than 1; 0 counts as 1
 }
 
-// context is the mean tokens of KV of a sequence over its life.
-func (c *Class) context() float64 { return c.Prompt + c.Output/2 }
+// context is the tokens of KV of a sequence.
+func (c *Class) context() float64 {
+	if c.Context > 0 {
+		return c.Context
+	}
+	return c.Prompt + c.Output/2
+}
 
 // Variant is a kind of hardware.
 type Variant struct {
@@ -55,18 +63,11 @@ type Mix struct {
 	PrefillShare, DecodeShare [][]float64
 	// Prices say where capacity is short: what an hour would cost less with one more
 	// server's worth of it.
-	Prices []Price
+	Prices []autoscale.Price
 	// Bound is the least that any solution costs, what is not served included; Proven
 	// that this one is the cheapest, within gap.
 	Bound, Objective float64
 	Proven           bool
-}
-
-// Price is the shadow price of a variant's capacity.
-type Price struct {
-	Variant string
-	What    string // prefill, decode, kv, sequences, gpus
-	PerHour float64
 }
 
 // gap is the part by which another solution must be cheaper to be looked for.
@@ -87,8 +88,8 @@ func (p *Problem) Validate() error {
 				return fmt.Errorf("mix: class %s: rate, tokens and objectives must be positive", c.Name)
 			}
 		}
-		if c.Weight < 0 {
-			return fmt.Errorf("mix: class %s: weight is negative", c.Name)
+		if c.Weight < 0 || c.DecodeRate < 0 {
+			return fmt.Errorf("mix: class %s: weight or decode rate is negative", c.Name)
 		}
 	}
 	for i := range p.Variants {
@@ -263,7 +264,12 @@ func (p *Problem) perSequence(k, g int) float64 {
 // decoding is how many requests of a class decode at one time, if a variant decodes
 // all of them.
 func (p *Problem) decoding(k, g int) float64 {
-	return p.Classes[k].Rate * p.Classes[k].Output * p.pace(k, g)
+	c := &p.Classes[k]
+	rate := c.Rate
+	if c.DecodeRate > 0 {
+		rate = c.DecodeRate
+	}
+	return rate * c.Output * p.pace(k, g)
 }
 
 // decodeLoad is likewise of the time of decode steps: a step of the pace has time for
@@ -355,7 +361,7 @@ func (p *Problem) read(l layout, q *programme, x []float64, objective float64, r
 			price *= p.Use
 		}
 		if price > tolerance {
-			m.Prices = append(m.Prices, Price{p.Variants[i/len(perVariant)].Name, what, price})
+			m.Prices = append(m.Prices, autoscale.Price{Variant: p.Variants[i/len(perVariant)].Name, What: what, PerHour: price})
 		}
 	}
 	return m

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
@@ -52,6 +53,8 @@ type config struct {
 	objectives   []string // as pd.ParseObjectives reads them
 	loadMetrics  []string // entries of pools.LoadTables
 	capacity     string   // file
+	hardware     []string // as parseHardware reads them
+	stock        mix.Stock
 	adapters     []string // as pools.ParseAdapter reads them
 	drainDelay   time.Duration
 	drainTimeout time.Duration
@@ -180,6 +183,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.cost.DiskLoad, "disk-load", c.cost.DiskLoad, "KV from a server's disk to its GPU, `bytes per second`; 0: it is not used")
 
 	fs.StringVar(&c.capacity, "capacity", c.capacity, "`file` of tandem calibrate: what servers are believed to do until they have shown it")
+
+	fs.StringArrayVar(&c.hardware, "hardware", c.hardware, "kind of hardware to choose servers from, as `NAME=FILE,cost=C`,gpus=N,have=N, for servers of that variant; FILE of tandem calibrate, cost of a server for an hour, gpus of a server (1), have how many GPUs there are (any number); may be repeated")
 
 	c.redis.bind(fs)
 	bindKubernetes(fs, &c.kube)

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+
+	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
@@ -26,6 +29,14 @@ func (c *config) readModels() (err error) {
 			return err
 		}
 		c.pools.Adapters.Directory = append(c.pools.Adapters.Directory, a)
+	}
+	c.stock = mix.Stock{TTFT: c.pd.TTFT}
+	for _, text := range c.hardware {
+		v, err := parseHardware(text)
+		if err != nil {
+			return fmt.Errorf("hardware %q: %w", text, err)
+		}
+		c.stock.Variants = append(c.stock.Variants, *v)
 	}
 	c.pd.Objective, err = pd.ParseObjectives(c.objectives, c.door.Classes)
 	return err

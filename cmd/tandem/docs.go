@@ -111,6 +111,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 | weights | version of the weights; servers of different ones are never paired |
 | layout | whatever else the KV depends on (engine version, block size, dtype, parallel layout); likewise |
 | variant | kind of hardware, such as h100, where scaling must tell it apart: see [autoscaling](autoscaling.md) |
+| elastic | true: the engine grows in place (elastic expert parallelism), so that a size is wanted of it and no count |
 | gpus | any text: servers with the same share GPUs, and one of them is awake (vLLM's sleep mode) |
 | metrics | URL of the engine's Prometheus metrics, where they are not at its own address: http://10.0.0.1:8002/metrics of Triton |
 | orca | host:port of the engine's OpenRcaService (gRPC), where it has one: its load then comes as a stream |

@@ -52,6 +52,9 @@ func (n *node) plan(reg *prometheus.Registry) {
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.Leaving = n.tellKEDA, n.markPods
 	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Knows: n.planner.Knows, Any: n.planner.KnowsAny, Begin: n.planner.Hurry}
+	if len(n.cfg.stock.Variants) > 0 {
+		n.planner.Spread = n.cfg.stock.Spread
+	}
 	reg.MustRegister(n.planner)
 }
 
@@ -87,8 +90,8 @@ func (n *node) markPods(leaving []autoscale.Leaving) {
 func (n *node) tellKEDA(all []autoscale.Wanted) {
 	readings := make(map[keda.Pool]keda.Reading, len(all))
 	for _, w := range all {
-		readings[keda.Pool{Model: w.Model, Role: w.Role}] = keda.Reading{
-			Replicas: w.Servers, Held: w.Held, Reason: string(w.Reason), At: w.At,
+		readings[keda.Pool{Model: w.Model, Role: w.Role, Variant: w.Variant}] = keda.Reading{
+			Replicas: w.Servers, Size: w.Size, Held: w.Held, Reason: string(w.Reason), At: w.At,
 		}
 	}
 	n.board.Publish(readings)

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,7 +15,9 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // What clients ask for shows on the admin port within seconds, as JSON and as gauges.
@@ -116,6 +121,60 @@ func TestPlan_TellsWhatWaitsInTheGateway(t *testing.T) {
 	for _, state := range []string{"used", "capacity"} {
 		if kv := gauge("tandem_pool_kv_tokens", `,role="decode",state="`+state+`",variant=""`); kv == "absent" {
 			t.Errorf("KV of decode servers: %s is absent", state)
+		}
+	}
+}
+
+// With hardware to choose from each kind has its own number, and their sum is the pool's.
+func TestPlan_ChoosesTheHardware(t *testing.T) {
+	measured := autoscale.Capacity{Schema: 1, Prefill: pools.Default().Prefill, Step: pools.Default().Step, KVTokens: 500_000}
+	file, err := os.Create(filepath.Join(t.TempDir(), "capacity.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(measured.Write(file), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.scaling.Every = 50 * time.Millisecond
+		cfg.hardware = []string{"big=" + file.Name() + ",cost=3,gpus=4", "small=" + file.Name()}
+		for i := range cfg.servers[:2] {
+			cfg.servers[i].specs[0].Variant = "big"
+		}
+		if err := cfg.readModels(); err != nil {
+			t.Fatal(err)
+		}
+	}})
+	answer := c.post("/v1/completions", fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":4}`, testModel, strings.Repeat("river ", 500)))
+	if answer.status != http.StatusOK {
+		t.Fatalf("%d %s", answer.status, answer.body)
+	}
+	wanted := func(query string) int64 {
+		a := c.get("/autoscale/v1/pool?model=" + testModel + query)
+		if a.status != http.StatusOK {
+			return -1
+		}
+		return gjson.Get(a.body, "replicas").Int()
+	}
+	eventuallyIn(t, 40*time.Second, "a bin of demand is over and something is wanted", func() bool { return wanted("&role=decode") == 1 })
+	// What runs is preferred to what must start only while it is worth it: a third of the
+	// cost is a reason to change.
+	for query, want := range map[string]int64{
+		"&role=decode&variant=small": 1, "&role=decode&variant=big": 0, "&role=decode&variant=other": -1,
+		"&role=prefill&variant=small": 1, "&role=prefill": 1,
+	} {
+		if got := wanted(query); got != want {
+			t.Errorf("%s: %d, want %d", query, got, want)
+		}
+	}
+	text := c.get("/metrics").body
+	for _, line := range []string{
+		fmt.Sprintf("tandem_desired_variant_replicas{model=%q,role=\"decode\",variant=\"small\"} 1", testModel),
+		fmt.Sprintf("tandem_pool_servers{model=%q,role=\"decode\",state=\"ready\",variant=\"big\"} 1", testModel),
+		fmt.Sprintf("tandem_capacity_price{model=%q,variant=\"small\",what=\"prefill\"}", testModel),
+	} {
+		if !strings.Contains(text, line) {
+			t.Errorf("/metrics lacks %s", line)
 		}
 	}
 }

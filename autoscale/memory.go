@@ -1,0 +1,103 @@
+package autoscale
+
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// memory is what the next decision for a model must know.
+type memory struct {
+	Memory    Memory        `json:"memory"`
+	KV        Series        `json:"kv"`
+	KVBin     int64         `json:"kv_bin"` // that runs
+	KVSum     float64       `json:"kv_sum"`
+	KVCount   int           `json:"kv_count"`
+	Prefill   float64       `json:"prefill_speed"` // of a server, when one was last there
+	Decode    float64       `json:"decode_speed"`  // likewise
+	Capacity  float64       `json:"kv_capacity"`   // likewise
+	Raised    [2]time.Time  `json:"raised"`        // when more was wanted than there was; zero while it is there
+	ColdStart time.Duration `json:"cold_start"`
+	Leaving   []Leaving     `json:"leaving,omitempty"`
+	Spread    *Spread       `json:"spread,omitempty"`     // what stands; nil without hardware to choose from
+	SpreadFor [2]int        `json:"spread_for,omitempty"` // prefill and decode servers that it was found for
+}
+
+// remember keeps what servers can do for when none is there, and fills it in then.
+func (m *memory) remember(g *gauge, prior *Capacity, w works) {
+	if m.Prefill == 0 {
+		m.Prefill = prior.PrefillSpeed(w.computed, w.prompt-w.computed)
+		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.context), float64(prior.KVTokens)
+	}
+	for _, figure := range []struct{ now, last *float64 }{{&g.prefillSpeed, &m.Prefill}, {&g.decodeSpeed, &m.Decode}, {&g.kvCapacity, &m.Capacity}} {
+		if *figure.now > 0 {
+			*figure.last = *figure.now
+		} else {
+			*figure.now = *figure.last
+		}
+	}
+}
+
+// sample adds a reading of KV to the bin that runs.
+func (m *memory) sample(kv float64, now time.Time) {
+	if at := binOf(now); at != m.KVBin {
+		if m.KVCount > 0 {
+			m.KV = append(m.KV[max(0, len(m.KV)-keptBins+1):len(m.KV):len(m.KV)], m.KVSum/float64(m.KVCount))
+		}
+		m.KVBin, m.KVSum, m.KVCount = at, 0, 0
+	}
+	m.KVSum, m.KVCount = m.KVSum+kv, m.KVCount+1
+	if len(m.KV) == 0 {
+		m.KV = Series{kv} // the first bin is not over
+	}
+}
+
+// pending is how many servers of a role are starting: those that are wanted and not
+// there. One that is not there after three cold starts will not come.
+func (m *memory) pending(role, missing int, now time.Time) int {
+	raised := m.Raised[role]
+	if missing <= 0 || raised.IsZero() || now.Sub(raised) > 3*m.ColdStart {
+		return 0
+	}
+	return missing
+}
+
+// letGo chooses who goes of each pool, and holds the wanted numbers up while they drain.
+func (m *memory) letGo(wants []PoolWant, servers []*pools.Server, model string, hot map[string]float64, now time.Time) {
+	var all []Leaving
+	for i := range wants {
+		w := &wants[i]
+		if w.Engines > 0 {
+			continue // they shrink
+		}
+		var leaving []Leaving
+		w.Want, leaving = leave(w.Want, weigh(servers, w, model, hot, now), m.Leaving, now)
+		all = append(all, leaving...)
+	}
+	m.Leaving = all
+}
+
+// wanted is how many servers of both roles stand, as they are counted when they start.
+func (m *memory) wanted() (prefill, decode int) {
+	if m.Spread != nil {
+		return sumOf(m.Spread.Prefill), sumOf(m.Spread.Decode)
+	}
+	return m.Memory.Prefill.Servers, m.Memory.Decode.Servers
+}
+
+// await notes when more servers are wanted than there are, and learns from when they
+// are there how long a cold start takes.
+func (m *memory) await(s *Signals, now time.Time) {
+	prefill, decode := m.wanted()
+	for role, missing := range [2]int{prefill - s.Prefill.Ready, decode - s.Decode.Ready} {
+		switch raised := &m.Raised[role]; {
+		case missing > 0 && raised.IsZero():
+			*raised = now
+		case missing <= 0 && !raised.IsZero():
+			if took := now.Sub(*raised); took < 3*m.ColdStart {
+				m.ColdStart += (took - m.ColdStart) / 4
+			}
+			*raised = time.Time{}
+		}
+	}
+}

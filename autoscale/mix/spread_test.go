@@ -1,0 +1,106 @@
+package mix
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// kind is hardware of a speed: 10,000 prompt tokens and 500 output tokens a second of 1.
+func kind(name string, speed, cost float64) Variant {
+	return Variant{Name: name, Cost: cost, GPUs: 1, Capacity: autoscale.Capacity{
+		Schema: 1, Prefill: pools.Curve{0, 0.1 / speed, 0}, Step: pools.Curve{0.030, 0.002 / speed, 0}, KVTokens: 1 << 30,
+	}}
+}
+
+// asked is the work of so many servers of speed 1, whose steps are full at 50 ms.
+func asked(prefill, decode float64) autoscale.Asked {
+	v := kind("", 1, 1)
+	return autoscale.Asked{
+		Prompt: 4000, Computed: 2000, Output: 200, Context: 4100, ITL: 50 * time.Millisecond,
+		PrefillRate: prefill * v.Capacity.PrefillSpeed(2000, 2000), DecodeRate: decode * v.Capacity.DecodeSpeed(50*time.Millisecond, 4100),
+	}
+}
+
+func TestStock_SpreadsTheWork(t *testing.T) {
+	slow, fast := kind("slow", 1, 1), kind("fast", 3, 2)
+	scarce := fast
+	scarce.Have = 2
+	type units = map[string]int
+	for _, of := range []struct {
+		name            string
+		variants        []Variant
+		asked           autoscale.Asked
+		prefill, decode units
+	}{
+		{"one kind: the servers that were planned", []Variant{slow}, asked(3, 2), units{"slow": 3}, units{"slow": 2}},
+		{"a little more than three", []Variant{slow}, asked(3.2, 1.6), units{"slow": 4}, units{"slow": 2}},
+		{"the one that does more for its cost", []Variant{slow, fast}, asked(6, 3), units{"slow": 0, "fast": 2}, units{"slow": 0, "fast": 1}},
+		{"a rest is cheaper on the small one", []Variant{slow, fast}, asked(4, 3), units{"slow": 1, "fast": 1}, units{"slow": 0, "fast": 1}},
+		{"as many as there are", []Variant{slow, scarce}, asked(9, 1), units{"slow": 3, "fast": 2}, units{"slow": 1, "fast": 0}},
+		{"nothing to do", []Variant{slow, fast}, asked(0, 0), units{"slow": 0, "fast": 0}, units{"slow": 0, "fast": 0}},
+	} {
+		s := Stock{Variants: of.variants}
+		got, err := s.Spread(of.asked)
+		if err != nil {
+			t.Fatalf("%s: %v", of.name, err)
+		}
+		if !maps.Equal(got.Prefill, of.prefill) || !maps.Equal(got.Decode, of.decode) {
+			t.Errorf("%s: prefill %v, decode %v; want %v, %v", of.name, got.Prefill, got.Decode, of.prefill, of.decode)
+		}
+	}
+}
+
+// What stands stays while it does the work, though something else has become as cheap.
+func TestStock_WhatStandsStays(t *testing.T) {
+	s := Stock{Variants: []Variant{kind("slow", 1, 1), kind("fast", 3, 2)}}
+	a := asked(3, 2)
+	a.Standing = &autoscale.Spread{Prefill: map[string]int{"slow": 3}, Decode: map[string]int{"slow": 2}}
+	got, err := s.Spread(a)
+	if err != nil || got.Prefill["slow"] != 3 || got.Decode["slow"] != 2 {
+		t.Errorf("%+v, %v: what stood did the work", got, err)
+	}
+	a.PrefillRate *= 1.1
+	if got, err = s.Spread(a); err != nil || got.Prefill["fast"] == 0 {
+		t.Errorf("%+v, %v: what stood does it no more", got, err)
+	}
+}
+
+// A prompt that no hardware computes in time is no reason to want no server.
+func TestStock_AnObjectiveThatNobodyMeets(t *testing.T) {
+	s := Stock{Variants: []Variant{kind("slow", 1, 1)}, TTFT: time.Millisecond}
+	if got, err := s.Spread(asked(2, 1)); err != nil || got.Prefill["slow"] != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestStock_PricesSayWhatIsShort(t *testing.T) {
+	scarce := kind("only", 1, 1)
+	scarce.Have = 4
+	s := Stock{Variants: []Variant{scarce}}
+	got, err := s.Spread(asked(5, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpus := 0.0
+	for _, p := range got.Prices {
+		if p.What == "gpus" {
+			gpus = p.PerHour
+		}
+	}
+	if gpus <= 0 || got.Prefill["only"]+got.Decode["only"] != 4 {
+		t.Errorf("all four are wanted, and one more is worth something: %+v", got)
+	}
+}
+
+func TestStock_ServersOfUnknownHardwareAreAnError(t *testing.T) {
+	a := asked(1, 1)
+	a.Shown = []autoscale.Hardware{{Variant: "other", Role: pools.Decode, Ready: 1}}
+	s := Stock{Variants: []Variant{kind("slow", 1, 1)}}
+	if got, err := s.Spread(a); err == nil {
+		t.Errorf("%+v", got)
+	}
+}

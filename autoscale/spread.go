@@ -1,0 +1,144 @@
+package autoscale
+
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Spreader chooses of which hardware the wanted servers are.
+type Spreader func(Asked) (Spread, error)
+
+// Asked is work to be spread over kinds of hardware.
+type Asked struct {
+	Prompt, Computed, Output float64 // tokens of a mean request
+	Context                  float64 // tokens of KV of a sequence, as a decode server sees it at any moment
+	PrefillRate              float64 // prompt tokens per second to compute
+	DecodeRate               float64 // output tokens per second
+	ITL                      time.Duration
+	Shown                    []Hardware // what there is
+	// Standing is the spread that holds: kept as long as it does. nil: the wanted numbers
+	// have changed.
+	Standing *Spread
+}
+
+// Spread is how many units of each variant are wanted.
+type Spread struct {
+	Prefill map[string]int `json:"prefill"`
+	Decode  map[string]int `json:"decode"`
+	Prices  []Price        `json:"prices,omitempty"`
+}
+
+// Price is the shadow price of a variant's capacity: what an hour would cost less with one
+// more server's worth of it.
+type Price struct {
+	Variant string  `json:"variant"`
+	What    string  `json:"what"` // prefill, decode, kv, sequences, gpus
+	PerHour float64 `json:"per_hour"`
+}
+
+func sumOf(units map[string]int) (sum int) {
+	for _, n := range units {
+		sum += n
+	}
+	return sum
+}
+
+// PoolWant is what is wanted of a role, of one kind of hardware where there are several.
+type PoolWant struct {
+	Role    pools.Role `json:"role"`
+	Variant string     `json:"variant,omitempty"`
+	Any     bool       `json:"any,omitempty"` // of any hardware: it is not chosen
+	Want    Want       `json:"want"`
+	// Engines are those that grow in place: Want counts their ranks. 0: it counts units.
+	Engines int `json:"engines,omitempty"`
+}
+
+// sized is what is asked for: units as wanted, or of engines that grow in place those that
+// are there, each of a size in ranks. The first of them has one.
+func (w *PoolWant) sized() (units, size int) {
+	ranks := w.Want.Servers
+	if w.Engines == 0 || ranks == 0 {
+		return ranks, 0
+	}
+	return w.Engines, (ranks + w.Engines - 1) / w.Engines
+}
+
+// covers reports whether a server counts for the pool.
+func (w *PoolWant) covers(s *pools.Server) bool {
+	return roleOf(s) == w.Role && (w.Any || s.Variant == w.Variant)
+}
+
+// pools turns a plan into what is wanted of each pool, by hardware where that is to be
+// chosen. Where it cannot be, the log says so, and what is wanted is told of any.
+func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWant {
+	anyOf := []PoolWant{
+		{Role: pools.Prefill, Any: true, Want: plan.Prefill, Engines: state.engines(pools.Prefill)},
+		{Role: pools.Decode, Any: true, Want: plan.Decode, Engines: state.engines(pools.Decode)},
+	}
+	if s.Spread == nil || !plan.Known {
+		return anyOf
+	}
+	if err := m.spread(s.Spread, plan, in, state); err != nil {
+		s.log.Warn("hardware is not chosen", "error", err.Error())
+		m.Spread = nil
+		return anyOf
+	}
+	state.Prices = m.Spread.Prices
+	var wants []PoolWant
+	for variant, n := range m.Spread.Prefill {
+		wants = append(wants, PoolWant{Role: pools.Prefill, Variant: variant, Want: Want{Servers: n, Reason: plan.Prefill.Reason}})
+	}
+	for variant, n := range m.Spread.Decode {
+		wants = append(wants, PoolWant{Role: pools.Decode, Variant: variant, Want: Want{Servers: n, Reason: plan.Decode.Reason}})
+	}
+	return wants
+}
+
+// spread finds the hardware for a plan. What stands is asked to stay while the plan does.
+func (m *memory) spread(find Spreader, plan Plan, in *Signals, state *State) error {
+	if plan.Prefill.Reason == Stale && m.Spread != nil {
+		return nil
+	}
+	w := &state.work
+	asked := Asked{
+		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, ITL: w.itl, Shown: state.Hardware,
+		PrefillRate: plan.Prefill.Load * in.PrefillSpeed, DecodeRate: plan.Decode.Load * in.DecodeSpeed,
+	}
+	servers := [2]int{plan.Prefill.Servers, plan.Decode.Servers}
+	if servers == m.SpreadFor {
+		asked.Standing = m.Spread
+	}
+	found, err := find(asked)
+	if err != nil {
+		return err
+	}
+	m.Spread, m.SpreadFor = &found, servers
+	return nil
+}
+
+// wanted is what is published of a model: each role as a whole, and each kind of hardware
+// where it is chosen. A kind of which none is wanted is not woken by requests that wait.
+func (d *Decision) wanted(model string) []Wanted {
+	prefill := Wanted{Model: model, Role: pools.Prefill.String(), Want: d.Plan.Prefill, Held: d.Held, At: d.At}
+	decode := Wanted{Model: model, Role: pools.Decode.String(), Want: d.Plan.Decode, Held: d.Held, At: d.At}
+	prefill.Servers, decode.Servers = 0, 0 // summed up below
+	var kinds []Wanted
+	for i := range d.Pools {
+		w := &d.Pools[i]
+		whole := &prefill
+		if w.Role == pools.Decode {
+			whole = &decode
+		}
+		units, size := w.sized()
+		whole.Servers += units
+		whole.Size = max(whole.Size, size)
+		if w.Want.Reason == Draining {
+			whole.Reason = Draining
+		}
+		if !w.Any {
+			kinds = append(kinds, Wanted{Model: model, Role: w.Role.String(), Variant: w.Variant, Want: w.Want, At: d.At})
+		}
+	}
+	return append(kinds, prefill, decode)
+}
