@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pd"
 )
 
 // twoReplicas are two gateways in front of the same engines, on one Redis.
@@ -59,6 +63,50 @@ func TestReplicas_OneAvoidsTheServerThatTheOtherKeepsBusy(t *testing.T) {
 		if got := b.post("/v1/chat/completions", chatBody("")); got.status != 200 || "http://"+got.header.Get("X-Tandem-Prefill") == busy.URL() {
 			t.Fatalf("%d, prefill on %s", got.status, got.header.Get("X-Tandem-Prefill"))
 		}
+	}
+}
+
+// A burst of requests with one prefix that nobody holds yet, half of them at each of two
+// gateways: each counts what it has sent before it is there, and hears of the other's, so
+// that no server gets them all. Blocks that are only being computed draw nobody.
+func TestReplicas_ABurstOfSiblingsIsSpread(t *testing.T) {
+	const siblings, servers = 64, 4
+	for _, binding := range []pd.Binding{pd.OnArrival, pd.Late} {
+		t.Run(string(binding), func(t *testing.T) {
+			r := redisserver.Start(t)
+			change := func(cfg *config) {
+				cfg.redis.addrs = []string{r.Addr()}
+				cfg.binding, cfg.cost.PairsFirst = binding, true
+			}
+			a := newCluster(t, shape{prefill: servers, decode: 2, config: change, engine: func(cfg *engine.Config) { cfg.TimeScale = 0.3 }})
+			b := newCluster(t, shape{config: func(cfg *config) {
+				change(cfg)
+				for i, e := range append(a.prefill, a.decode...) {
+					cfg.servers[i/servers].add(serverEntry{URL: e.URL()})
+				}
+			}})
+			eventually(t, "both share and have their servers", func() bool {
+				return a.metric("tandem_replicas_connected") == 1 && b.metric("tandem_replicas_connected") == 1 && b.metric("tandem_server_up") == servers+2
+			})
+			var asked sync.WaitGroup
+			for i := range siblings {
+				asked.Go(func() {
+					body := strings.Replace(promptOf(4, ""), `"}]`, fmt.Sprintf(` Question %d?"}]`, i), 1)
+					if got := []*cluster{a, b}[i%2].post("/v1/chat/completions", body); got.status != 200 {
+						t.Errorf("status %d: %s", got.status, got.body)
+					}
+				})
+			}
+			asked.Wait()
+			var got [servers]int
+			for i := range got {
+				got[i] = len(requests(a.prefill[i:i+1], "/v1/chat/completions"))
+			}
+			t.Logf("the servers got %v", got)
+			if most := slices.Max(got[:]); most > 2*siblings/servers {
+				t.Errorf("of %d requests one of %d servers got %d: %v", siblings, servers, most, got)
+			}
+		})
 	}
 }
 
