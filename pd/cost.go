@@ -240,5 +240,5 @@ func (w *weighing) arrivalPrice() float64 {
 	for i := range s.Prefill {
 		waiting += max(0, s.Prefill[i].Queued-1)
 	}
-	return 1 + w.ticket.Weights.Congestion*float64(waiting)/float64(max(len(s.Prefill), 1))
+	return w.ticket.Weights.Price(float64(waiting) / float64(max(len(s.Prefill), 1)))
 }

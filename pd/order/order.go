@@ -24,7 +24,7 @@ type Order struct {
 	turn   int     // of the ticket to price again next
 	pace   pace    // of those who go
 
-	crowd   float64   // scratch of Next: waiting requests for each prefill server
+	crowd   float64   // scratch of Next: other waiting requests for each prefill server
 	free    []bool    // scratch of Next: prefill servers about to be free
 	moved   []*Ticket // scratch of Next: those who have become late
 	room    int       // scratch of Next: the most that any decode server has
@@ -145,7 +145,7 @@ type Turn struct {
 	Ticket *Ticket
 	Pair
 	Overdue bool
-	Price   float64 // what a second of prefill costs those who wait
+	Price   float64 // what a second of prefill costs the others
 }
 
 // Next returns the request that is to go now, false if none is. The caller sends
@@ -154,9 +154,9 @@ type Turn struct {
 // For each waiting request the pair minimises, over all pairs and over decode
 // servers alone,
 //
-//	the cost of Servers.Best, with price = Congestion W/P, + hold
+//	the cost of Servers.Best, with price = Weights.Price(W/P), + hold
 //
-// W are the waiting requests, P the prefill servers. hold is what goes first on a server
+// W are the other waiting requests, P the prefill servers. hold is what goes first on a server
 // that is not free: the prefills of those before it, spread over the fleet. A decode
 // server that has prompts ahead gets no further ones to compute. Only a request whose best
 // pair is free may go; in the first class, of those who are not late (Weights.LateLast),
@@ -221,7 +221,7 @@ func (o *Order) take(turn Turn) {
 
 // look fills the scratch.
 func (o *Order) look(s *Servers) {
-	o.crowd = float64(o.size) / float64(max(1, len(s.Prefill)))
+	o.crowd = float64(o.size-1) / float64(max(1, len(s.Prefill)))
 	o.free = slices.Grow(o.free[:0], len(s.Prefill))
 	for p := range s.Prefill {
 		o.free = append(o.free, !s.Prefill[p].Out && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
@@ -235,8 +235,8 @@ func (o *Order) leastAlone(t *Ticket) float64 {
 	return t.alone + t.computed*float64(yetToCome+o.idlest) + o.soonest
 }
 
-// price is what a second of prefill costs those who wait, as the request's objective has it.
-func (o *Order) price(t *Ticket) float64 { return t.Weights.Congestion * o.crowd }
+// price is what a second of a request's prefill costs the others.
+func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.crowd) }
 
 // putBack moves those who have become late behind the others of their class.
 func (o *Order) putBack(now time.Duration) {

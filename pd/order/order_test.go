@@ -278,7 +278,7 @@ func pairs(s *Servers) (all []Pair) {
 
 // slowPrice is what a second of a request's prefill costs those who wait.
 func slowPrice(o *Order, s *Servers, t *Ticket) float64 {
-	return t.Weights.Congestion * float64(o.Len()) / float64(len(s.Prefill))
+	return 1 + t.Weights.Congestion*float64(o.Len()-1)/float64(len(s.Prefill))
 }
 
 // slowNext is the cost of what Next returns as its comment says it, without shortcuts,
