@@ -47,6 +47,14 @@ type job struct {
 
 func (j *job) context() int { return j.req.Prompt + j.generated }
 
+// prefillEnd is when the prompt was computed.
+func (j *job) prefillEnd() float64 {
+	if j.pair.Prefill == Alone {
+		return j.firstAt
+	}
+	return j.prefilledAt
+}
+
 // cluster is one run: the servers, the links between them, the gateways before
 // them, and the requests.
 type cluster struct {

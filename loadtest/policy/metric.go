@@ -21,6 +21,8 @@ var metrics = []metric{
 	{"itl_p99_s", "", func(o *Outcome) float64 { return o.ITL.P99 }},
 	{"itl_p999_s", "", func(o *Outcome) float64 { return o.ITL.P999 }},
 	{"itl_max_s", "", func(o *Outcome) float64 { return o.ITL.Max }},
+	{"wait_mean_s", "of the mean TTFT: from arrival to the first step of prefill", func(o *Outcome) float64 { return o.MeanWait }},
+	{"prefill_mean_s", "of the mean TTFT: from then to the end of prefill", func(o *Outcome) float64 { return o.MeanPrefill }},
 	{"wait_max_s", "longest wait from arrival to the first step of prefill", func(o *Outcome) float64 { return o.Wait }},
 	{"goodput_share", "requests that met the SLOs of TTFT and of every gap between tokens, 0..1", func(o *Outcome) float64 { return o.Goodput }},
 	{"hit_share", "prompt tokens found on the prefill server, 0..1", func(o *Outcome) float64 { return o.HitRate }},

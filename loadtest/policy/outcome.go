@@ -12,15 +12,18 @@ type Outcome struct {
 	Scenario string
 	Seed     uint64
 
-	TTFT     Spread
-	ITL      Spread
-	Deciles  [10]DecileOutcome
-	Wait     float64 // longest from arrival to the first step of prefill
-	Goodput  float64 // part of the requests that met their SLOs
-	HitRate  float64 // part of the prompt tokens found on the prefill server
-	SameRack float64 // bytes moved
-	Cross    float64 // bytes moved between racks
-	Transfer float64 // p99 of transfers
+	TTFT    Spread
+	ITL     Spread
+	Deciles [10]DecileOutcome
+	Wait    float64 // longest from arrival to the first step of prefill
+	// MeanWait and MeanPrefill are parts of the mean TTFT: until the first step of the
+	// prefill, and from then to its end. The rest is transfer and decode's step.
+	MeanWait, MeanPrefill float64
+	Goodput               float64 // part of the requests that met their SLOs
+	HitRate               float64 // part of the prompt tokens found on the prefill server
+	SameRack              float64 // bytes moved
+	Cross                 float64 // bytes moved between racks
+	Transfer              float64 // p99 of transfers
 
 	PrefillBusy      float64 // part of the time, mean of the servers
 	PrefillImbalance float64 // busiest server over the mean
@@ -81,6 +84,8 @@ func (c *cluster) times(o *Outcome) {
 		j := &c.jobs[i]
 		ttft, wait := j.firstAt-j.arrived, j.began-j.arrived
 		all = append(all, ttft)
+		o.MeanWait += wait / float64(len(c.jobs))
+		o.MeanPrefill += (j.prefillEnd() - j.began) / float64(len(c.jobs))
 		byDecile[j.decile] = append(byDecile[j.decile], ttft)
 		d := &o.Deciles[j.decile]
 		d.Wait, o.Wait = max(d.Wait, wait), max(o.Wait, wait)
