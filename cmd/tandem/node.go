@@ -192,7 +192,9 @@ func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	if cfg.binding != pd.Late {
 		return nil
 	}
-	n.orchestrator.Late = pd.NewDecider(n.orchestrator, order.DefaultConfig(), cfg.queue.MaxWait)
+	turns := order.DefaultConfig()
+	turns.Patience = cfg.queue.MaxWait
+	n.orchestrator.Late = pd.NewDecider(n.orchestrator, turns, cfg.queue.MaxWait)
 	if n.redis == nil {
 		return nil
 	}

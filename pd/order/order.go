@@ -46,6 +46,9 @@ type Config struct {
 	OverdueAfter  time.Duration
 	OverdueFactor float64
 	OverdueShare  float64
+	// Patience is the longest that anybody waits; 0 is for ever. A request is overdue
+	// after half of it at the latest: what is given up meanwhile would never have its turn.
+	Patience time.Duration
 }
 
 // DefaultConfig is what did best over the shipped scenarios of the simulator.
@@ -59,7 +62,7 @@ func DefaultConfig() Config {
 // Validate reports what is wrong with the configuration, nil if nothing.
 func (c Config) Validate() error {
 	if c.Ahead < 0 || c.Ageing < 0 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
-		c.OverdueShare < 0 || c.OverdueShare > 1 {
+		c.OverdueShare < 0 || c.OverdueShare > 1 || c.Patience < 0 {
 		return errors.New("weights of the order must not be negative, overdue-share at most 1")
 	}
 	return nil
@@ -255,9 +258,17 @@ func (o *Order) putBack(now time.Duration) {
 	}
 }
 
-// isOverdue says whether a request has waited too long.
+// overdueAfter is the wait in seconds after which a request has waited too long.
+func (o *Order) overdueAfter(t *Ticket) float64 {
+	after := o.cfg.OverdueAfter.Seconds() + o.cfg.OverdueFactor*t.shortest
+	if o.cfg.Patience > 0 {
+		after = min(after, o.cfg.Patience.Seconds()/2)
+	}
+	return after
+}
+
 func (o *Order) isOverdue(t *Ticket, now time.Duration) bool {
-	return (now - t.Arrived).Seconds() > o.cfg.OverdueAfter.Seconds()+o.cfg.OverdueFactor*t.shortest
+	return (now - t.Arrived).Seconds() > o.overdueAfter(t)
 }
 
 // keepRoom closes the decode server with the most room to all but the oldest
@@ -284,25 +295,27 @@ func (o *Order) keepRoom(s *Servers) {
 	o.room = s.mostRoom()
 }
 
-// overdue is the request that has waited longest of those that waited too long
-// and whose best pair is free. It goes before shorter ones, but not elsewhere:
-// what it has waited for is there, and without it it would take so much longer
-// that everybody pays.
-func (o *Order) overdue(now time.Duration, may May) (oldest Turn, ok bool) {
+// overdue is the request that came first of those that waited too long, if its best pair
+// is free. It goes before shorter ones, but not elsewhere: what it has waited for is there,
+// and without it it would take so much longer that everybody pays. Nor does a younger one
+// that finds its pair free take the turn: else the first could wait for ever.
+func (o *Order) overdue(now time.Duration, may May) (Turn, bool) {
 	if o.credit < 1 {
-		return oldest, false
+		return Turn{}, false
 	}
+	var oldest *Ticket
 	for _, l := range o.lines {
 		for _, t := range l.waiting {
-			if !o.isOverdue(t, now) || ok && oldest.Ticket.Arrived <= t.Arrived {
-				continue
-			}
-			if pair, free := may(t, 0); free {
-				oldest, ok = Turn{Ticket: t, Pair: pair, Overdue: true}, true
+			if (oldest == nil || t.Arrived < oldest.Arrived) && o.isOverdue(t, now) {
+				oldest = t
 			}
 		}
 	}
-	return oldest, ok
+	if oldest == nil {
+		return Turn{}, false
+	}
+	pair, free := may(oldest, 0)
+	return Turn{Ticket: oldest, Pair: pair, Overdue: true}, free
 }
 
 // shortest is the request of the first class and tenant with one whose best pair is

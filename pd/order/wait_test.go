@@ -1,0 +1,134 @@
+package order
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// trip is one request that has waited.
+type trip struct {
+	ticket        *Ticket
+	arrived, went float64
+	overdue       float64 // when it became so
+}
+
+// crossing is a fleet under a mix of arrivals.
+type crossing struct {
+	cfg     Config
+	servers int
+	load    float64 // work that arrives over what the servers can do
+	trips   []trip
+	longest float64 // seconds for which a turn kept a server busy at most
+}
+
+// arrive draws requests: most prompts short and some very long, half of them with most of
+// their prompt on one of the servers.
+func (c *crossing) arrive(rng *rand.Rand, n int, throughput float64) {
+	at := 0.0
+	for id := range n {
+		seconds := math.Exp(1.5 * rng.NormFloat64()) // mean 3 s, one in a hundred above 30 s
+		t := &Ticket{ID: int64(id), Arrived: virtual(at), TTFT: 10, Missing: []float64{0}, Class: rng.IntN(2), Tenant: []string{"a", "b"}[rng.IntN(2)]}
+		t.Weights = Latency.Weights()
+		if rng.Float64() < throughput {
+			t.Weights = Throughput.Weights()
+		}
+		for range c.servers {
+			t.Prefill, t.Reference = append(t.Prefill, seconds), append(t.Reference, seconds)
+		}
+		if rng.IntN(2) == 0 {
+			t.Prefill[rng.IntN(c.servers)] /= 3
+		}
+		c.trips = append(c.trips, trip{ticket: t, arrived: at})
+		at += rng.ExpFloat64() * 3 / (c.load * float64(c.servers))
+	}
+}
+
+// pass lets all of them have their turn.
+func (c *crossing) pass() {
+	o, now, next, left := New(c.cfg), 0.0, 0, len(c.trips)
+	s := &Servers{Gate: true, Decode: []DecodeState{{Step: 0.02}}, Links: NewLinkTable(c.servers, 1)}
+	freeAt := make([]float64, c.servers)
+	for left > 0 {
+		for ; next < len(c.trips) && c.trips[next].arrived <= now; next++ {
+			o.Add(c.trips[next].ticket, s.Links)
+		}
+		for {
+			s.Now, s.Prefill = virtual(now), s.Prefill[:0]
+			for _, at := range freeAt {
+				s.Prefill = append(s.Prefill, PrefillState{Self: -1, Ahead: max(0, at-now)})
+			}
+			turn, ok := o.Next(s)
+			if !ok {
+				break
+			}
+			freeAt[turn.Prefill] = max(freeAt[turn.Prefill], now) + turn.Ticket.Prefill[turn.Prefill]
+			c.trips[turn.Ticket.ID].went = now
+			c.longest = max(c.longest, freeAt[turn.Prefill]-now)
+			left--
+		}
+		soonest := math.Inf(1)
+		if next < len(c.trips) {
+			soonest = c.trips[next].arrived
+		}
+		for _, at := range freeAt {
+			if at -= c.cfg.Ahead.Seconds(); at > now {
+				soonest = min(soonest, at)
+			}
+		}
+		now = max(soonest, math.Nextafter(now, math.Inf(1))) + 1e-9
+	}
+	for i := range c.trips {
+		c.trips[i].overdue = c.trips[i].arrived + o.overdueAfter(c.trips[i].ticket)
+	}
+}
+
+// turns are the times of all turns.
+func (c *crossing) turns() (went []float64) {
+	for i := range c.trips {
+		went = append(went, c.trips[i].went)
+	}
+	slices.Sort(went)
+	return went
+}
+
+// longestOf is the longest time that n turns in a row took of those between two times.
+func longestOf(turns []float64, n int, from, to float64) (longest float64) {
+	first, _ := slices.BinarySearch(turns, from)
+	for i := first; i < len(turns) && turns[i] <= to; i++ {
+		longest = max(longest, turns[min(i+n, len(turns)-1)]-turns[i])
+	}
+	return longest
+}
+
+// The bound of the package's documentation, for any mix of arrivals, also at twice what the
+// servers can do and with no ageing.
+func TestOrder_WaitIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := crossing{cfg: DefaultConfig(), servers: rapid.IntRange(1, 4).Draw(t, "servers"), load: rapid.Float64Range(0.5, 2).Draw(t, "load")}
+		c.cfg.Ageing = rapid.SampledFrom([]float64{0, c.cfg.Ageing}).Draw(t, "ageing")
+		if rapid.Bool().Draw(t, "patient") {
+			c.cfg.Patience = virtual(30)
+		}
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		c.arrive(rng, 1000, rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "throughput"))
+		c.pass()
+		turns, n := c.turns(), int(math.Ceil(1/c.cfg.OverdueShare))
+		for i := range c.trips {
+			x, older := &c.trips[i], 0
+			period := longestOf(turns, n, x.overdue, x.went)
+			for k := range c.trips[:i] {
+				if c.trips[k].went > x.overdue && c.trips[k].overdue < x.went {
+					older++
+				}
+			}
+			if bound := x.overdue + float64(older+1)*(period+c.longest); x.went > bound {
+				t.Fatalf("request %d of %.1f s waited %.0f s, at most %.0f: %d older, %.0f s for 50 turns, servers busy for %.0f s",
+					i, x.ticket.shortest, x.went-x.arrived, bound-x.arrived, older, period, c.longest)
+			}
+		}
+	})
+}
