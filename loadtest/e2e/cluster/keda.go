@@ -16,12 +16,7 @@ import (
 // the adapter's Service is another name of this machine.
 func (c *Cluster) StartKEDA(t testing.TB) {
 	t.Helper()
-	for _, kind := range []string{"scaledobjects", "scaledjobs", "triggerauthentications", "clustertriggerauthentications"} {
-		c.Kubectl(t, "apply", "--server-side", "-f", ".cache/e2e/keda-crds/keda.sh_"+kind+".yaml")
-	}
-	for _, kind := range []string{"cloudeventsources", "clustercloudeventsources"} {
-		c.Kubectl(t, "apply", "--server-side", "-f", ".cache/e2e/keda-crds/eventing.keda.sh_"+kind+".yaml")
-	}
+	c.DefineKEDA(t)
 	certs := filepath.Join(c.dir, "keda")
 	if err := os.Mkdir(certs, 0o700); err != nil {
 		t.Fatal(err)
@@ -51,6 +46,17 @@ func (c *Cluster) StartKEDA(t testing.TB) {
 	process.WaitFor(t, p, "KEDA's metrics", process.ReadyWithin, func() error {
 		return c.Do("GET", "/apis/external.metrics.k8s.io/v1beta1", nil, nil)
 	})
+}
+
+// DefineKEDA makes KEDA's kinds known to the API server.
+func (c *Cluster) DefineKEDA(t testing.TB) {
+	t.Helper()
+	for _, kind := range []string{"scaledobjects", "scaledjobs", "triggerauthentications", "clustertriggerauthentications"} {
+		c.Kubectl(t, "apply", "--server-side", "-f", ".cache/e2e/keda-crds/keda.sh_"+kind+".yaml")
+	}
+	for _, kind := range []string{"cloudeventsources", "clustercloudeventsources"} {
+		c.Kubectl(t, "apply", "--server-side", "-f", ".cache/e2e/keda-crds/eventing.keda.sh_"+kind+".yaml")
+	}
 }
 
 func portOf(t testing.TB, address string) string {
