@@ -27,6 +27,7 @@ type Advice struct {
 	Prompt   float64       // tokens per second there, those to compute
 	Output   float64       // tokens per second there
 	Prefixes bool          // hits in prefix caches were counted
+	LeftOut  int           // rows of the whole log that had no tokens
 
 	Mix        *mix.Mix
 	Aggregated []Aggregated // by variant
@@ -51,7 +52,7 @@ func Ask(t *Traffic, q Question) (*Advice, error) {
 	from, requests := t.Busiest(q.Window)
 	span := min(q.Window, max(t.Requests[len(t.Requests)-1].At, time.Second))
 	all := classes(requests, span, q.TTFT, q.ITL)
-	a := &Advice{Question: q, From: from, Requests: len(requests), Prefixes: t.Prefixes}
+	a := &Advice{Question: q, From: from, Requests: len(requests), Prefixes: t.Prefixes, LeftOut: t.LeftOut}
 	for _, c := range all {
 		a.Prompt += c.Rate * c.Uncached
 		a.Output += c.Rate * c.Output
@@ -119,6 +120,9 @@ func (a *Advice) WriteTable(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "busiest %v from %v: %d requests, %.0f prompt and %.0f output tokens/s (%s)\nobjectives: first token in %v, %v a token\n\n",
 		a.Question.Window, a.From.Round(time.Second), a.Requests, a.Prompt, a.Output, hits, a.Question.TTFT, a.Question.ITL)
+	if a.LeftOut > 0 {
+		fmt.Fprintf(out, "%d rows without tokens are left out\n\n", a.LeftOut)
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "way\thardware\tprefill\tdecode\tboth\tGPUs\tcost/h\t")
 	for g, v := range a.Question.Variants {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,8 +121,24 @@ func TestBusiest_FindsTheBurst(t *testing.T) {
 	}
 }
 
+// An access log is written as requests end, by other names, and has requests that failed.
+func TestRead_AccessLog(t *testing.T) {
+	const log = `{"time":"2026-11-20T12:00:02.5Z","status":200,"prompt_tokens":30,"completion_tokens":3}
+{"time":"2026-11-20T12:00:01Z","status":503}
+{"time":"2026-11-20T12:00:00Z","status":200,"prompt_tokens":900,"completion_tokens":90}
+`
+	traffic, err := Read(strings.NewReader(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Request{{0, 900, 900, 90}, {2500 * time.Millisecond, 30, 30, 3}}
+	if !slices.Equal(traffic.Requests, want) || traffic.LeftOut != 1 || traffic.Prefixes {
+		t.Errorf("%+v", traffic)
+	}
+}
+
 func TestRead_SaysWhatIsWrong(t *testing.T) {
-	for _, log := range []string{"", "{", `{"timestamp":0,"input_length":0,"output_length":1}`} {
+	for _, log := range []string{"", "{", `{"timestamp":0,"input_length":0,"output_length":1}`, `{"timestamp":0,"input_length":-1,"output_length":1}`} {
 		if _, err := Read(strings.NewReader(log)); err == nil {
 			t.Errorf("%q is taken", log)
 		}

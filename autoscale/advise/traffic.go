@@ -2,6 +2,7 @@ package advise
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type Request struct {
 type Traffic struct {
 	Requests []Request
 	Prefixes bool // rows named their blocks, so that hits could be counted
+	LeftOut  int  // rows without tokens
 }
 
 // blockTokens is the size of a block that hash_ids name (Mooncake's traces).
@@ -33,43 +35,64 @@ const blockTokens = 512
 // maxLine bounds one row: a million block ids of seven digits.
 const maxLine = 8 << 20
 
-// Read reads JSON lines with timestamp (milliseconds), input_length, output_length,
-// and hash_ids where prefixes are known: Mooncake's format, which an access log is
-// easily turned into.
+// row is a line of a log: of Mooncake's traces, or of an access log with the names of
+// OpenAI's usage.
+type row struct {
+	Stamp  int64     `json:"timestamp"` // milliseconds
+	Time   time.Time `json:"time"`      // RFC 3339, in its place
+	Input  int       `json:"input_length"`
+	Prompt int       `json:"prompt_tokens"` // in its place
+	Length int       `json:"output_length"`
+	Answer int       `json:"completion_tokens"` // in its place
+	Blocks []uint64  `json:"hash_ids"`
+}
+
+// at is the row's time since 1970.
+func (r *row) at() time.Duration {
+	if r.Time.IsZero() {
+		return time.Duration(r.Stamp) * time.Millisecond
+	}
+	return time.Duration(r.Time.UnixNano())
+}
+
+// Read reads JSON lines: Mooncake's format, or an access log whose lines have the time
+// and the tokens of a request. Lines may be in any order, as requests end. A line without
+// tokens is a request that got no answer, and is counted and left out.
 func Read(r io.Reader) (*Traffic, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
 	t := &Traffic{}
-	seen := make(map[uint64]bool)
-	var first int64
+	var rows []row
 	for n := 1; lines.Scan(); n++ {
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
-		var row struct {
-			Timestamp int64    `json:"timestamp"`
-			Prompt    int      `json:"input_length"`
-			Output    int      `json:"output_length"`
-			Blocks    []uint64 `json:"hash_ids"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+		var line row
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		if len(t.Requests) == 0 {
-			first = row.Timestamp
+		line.Input, line.Length = cmp.Or(line.Input, line.Prompt), cmp.Or(line.Length, line.Answer)
+		switch {
+		case line.Input < 0 || line.Length < 0:
+			return nil, fmt.Errorf("line %d: tokens are negative", n)
+		case line.Input == 0 || line.Length == 0:
+			t.LeftOut++
+		default:
+			rows = append(rows, line)
 		}
-		if row.Prompt < 1 || row.Output < 1 || row.Timestamp < first {
-			return nil, fmt.Errorf("line %d: want a prompt and an output of at least a token, and rows in order of time", n)
-		}
-		at := time.Duration(row.Timestamp-first) * time.Millisecond
-		t.Requests = append(t.Requests, Request{At: at, Prompt: row.Prompt, Uncached: uncached(row.Prompt, row.Blocks, seen), Output: row.Output})
-		t.Prefixes = t.Prefixes || len(row.Blocks) > 0
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
 	}
-	if len(t.Requests) == 0 {
-		return nil, errors.New("no requests in it")
+	if len(rows) == 0 {
+		return nil, errors.New("no requests with tokens in it")
+	}
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.at(), b.at()) })
+	seen := make(map[uint64]bool)
+	for i := range rows {
+		r := &rows[i]
+		t.Requests = append(t.Requests, Request{At: r.at() - rows[0].at(), Prompt: r.Input, Uncached: uncached(r.Input, r.Blocks, seen), Output: r.Length})
+		t.Prefixes = t.Prefixes || len(r.Blocks) > 0
 	}
 	return t, nil
 }

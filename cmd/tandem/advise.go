@@ -21,7 +21,8 @@ both would take.
 
 The log has a JSON object a line: timestamp in milliseconds, input_length and
 output_length in tokens, and, where prefixes are known, hash_ids of the prompt's blocks
-of 512 tokens (Mooncake's format). Hardware is what tandem calibrate measured:
+of 512 tokens (Mooncake's format). An access log will do: time (RFC 3339), prompt_tokens
+and completion_tokens, in any order. Hardware is what tandem calibrate measured:
 
     --hardware NAME=FILE,cost=3.2,gpus=2,have=16
 
