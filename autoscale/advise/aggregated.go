@@ -1,7 +1,9 @@
 package advise
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"github.com/tandem-gateway/tandem/autoscale/mix"
 )
@@ -14,7 +16,23 @@ const leastChunk = 64
 const cycles = 40
 
 // aggregated is the fewest servers of a variant that prefill and decode both, within
-// the objectives; false if none can.
+// the objectives; false if none can. They may be two fleets, one for the longest prompts:
+// these leave room for few answers beside them, and are rare.
+func aggregated(v *mix.Variant, all []mix.Class, use float64) (servers int, ok bool) {
+	sorted := slices.SortedFunc(slices.Values(all), func(a, b mix.Class) int {
+		return cmp.Compare(alone(v, &a), alone(v, &b))
+	})
+	least := math.Inf(1)
+	for i := range sorted {
+		least = min(least, oneFleet(v, sorted[:i], use)+oneFleet(v, sorted[i:], use))
+	}
+	if math.IsInf(least, 1) {
+		return 0, false
+	}
+	return int(least), true
+}
+
+// oneFleet is the fewest equal servers for some classes, infinite if none can.
 //
 // In a cycle of T seconds, ITL at most, a server gives each of n sequences a token and
 // computes a piece of a prompt with the time that is left:
@@ -23,7 +41,10 @@ const cycles = 40
 //	servers = max(prompt tokens per second x T / chunk, output tokens per second x T / n) / use
 //
 // T and n are tried.
-func aggregated(v *mix.Variant, all []mix.Class, use float64) (servers int, ok bool) {
+func oneFleet(v *mix.Variant, all []mix.Class, use float64) float64 {
+	if len(all) == 0 {
+		return 0
+	}
 	w := sumUp(v, all)
 	least := math.Inf(1)
 	for i := 1; i <= cycles; i++ {
@@ -43,10 +64,12 @@ func aggregated(v *mix.Variant, all []mix.Class, use float64) (servers int, ok b
 			}
 		}
 	}
-	if math.IsInf(least, 1) {
-		return 0, false
-	}
-	return int(math.Ceil(least)), true
+	return math.Ceil(least)
+}
+
+// alone is the seconds of a class's prefill with a server to itself.
+func alone(v *mix.Variant, c *mix.Class) float64 {
+	return v.Capacity.PrefillSeconds(c.Uncached, c.Prompt-c.Uncached)
 }
 
 // whole is what all classes together ask of a variant.
@@ -63,12 +86,12 @@ func sumUp(v *mix.Variant, all []mix.Class) whole {
 	busy := 0.0
 	for i := range all {
 		c := &all[i]
-		alone := v.Capacity.PrefillSeconds(c.Uncached, c.Prompt-c.Uncached)
-		busy += c.Rate * alone
+		prefill := alone(v, c)
+		busy += c.Rate * prefill
 		w.prompts += c.Rate * c.Uncached
 		w.outputs += c.Rate * c.Output
 		w.context += c.Rate * c.Output * (c.Prompt + c.Output/2)
-		w.longest = max(w.longest, alone)
+		w.longest = max(w.longest, prefill)
 		w.itl, w.ttft = min(w.itl, c.ITL.Seconds()), min(w.ttft, c.TTFT.Seconds())
 	}
 	w.perToken = busy / w.prompts
