@@ -46,7 +46,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	if err := checkDoor(cfg.door, out); err != nil {
 		return err
 	}
-	for _, port := range []*portTLS{&cfg.adminTLS, &cfg.scaler.tls} {
+	for _, port := range []*portTLS{&cfg.adminTLS, &cfg.scaler.tls, &cfg.decider.tls} {
 		if _, err := port.config(tls.NoClientCert); err != nil {
 			return err
 		}

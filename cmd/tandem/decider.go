@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tandem-gateway/tandem/pd"
@@ -22,18 +24,39 @@ import (
 type deciderConfig struct {
 	listen   string
 	patience time.Duration
+	tls      portTLS
 }
 
 func (c *deciderConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.listen, "decider-listen", c.listen, "`address` at which other replicas reach this one when it decides for all; empty: any port, at the address that Redis is reached from")
 	fs.DurationVar(&c.patience, "decider-patience", c.patience, "silence of the replica that decides, after which this one binds its requests itself")
+	c.tls.bind(fs, "decider", "other replicas, whose port is checked by it too")
 }
 
 func (c *deciderConfig) validate() error {
 	if c.patience <= 0 {
 		return errors.New("decider-patience must be positive")
 	}
-	return nil
+	if c.tls.cert != "" && c.tls.clientCA == "" {
+		return errors.New("decider-cert needs decider-client-ca: replicas check each other")
+	}
+	return c.tls.validate()
+}
+
+// credentials are those with which replicas meet, as server and as client.
+func (c *deciderConfig) credentials() (server, client credentials.TransportCredentials, err error) {
+	served, err := c.tls.config(tls.RequireAndVerifyClientCert)
+	if err != nil {
+		return nil, nil, err
+	}
+	if served == nil {
+		return insecure.NewCredentials(), insecure.NewCredentials(), nil
+	}
+	asked, err := c.tls.peer()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(served), credentials.NewTLS(asked), nil
 }
 
 // decider is this replica's part in deciding together with others.
@@ -49,6 +72,10 @@ type decider struct {
 
 // decideTogether lets a late binder follow, and be followed.
 func (n *node) decideTogether(late *pd.Decider, reg prometheus.Registerer) error {
+	served, asked, err := n.cfg.decider.credentials()
+	if err != nil {
+		return err
+	}
 	listener, address, err := n.cfg.openDecider()
 	if err != nil {
 		return err
@@ -56,8 +83,8 @@ func (n *node) decideTogether(late *pd.Decider, reg prometheus.Registerer) error
 	metrics := council.NewMetrics(reg)
 	d := &decider{listener: listener, log: n.log}
 	d.election = council.NewElection(n.redis, n.cfg.redis.prefix, n.replica, address, n.log)
-	d.follower = council.NewFollower(d.election, n.replica, n.replicas.TookTurn, insecure.NewCredentials(), metrics, n.log)
-	d.grpc = council.NewServer(d.election, late.Guests(), n.replicas, metrics, n.log).GRPC()
+	d.follower = council.NewFollower(d.election, n.replica, n.replicas.TookTurn, asked, metrics, n.log)
+	d.grpc = council.NewServer(d.election, late.Guests(), n.replicas, metrics, n.log).GRPC(grpc.Creds(served))
 	d.retired, d.retire = context.WithCancel(context.Background())
 	d.follower.Patience = n.cfg.decider.patience
 	late.Elsewhere = d.follower

@@ -43,27 +43,62 @@ func (c *portTLS) config(demand tls.ClientAuthType) (*tls.Config, error) {
 	if c.cert == "" {
 		return nil, nil
 	}
-	own := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
-		if err != nil {
-			return nil, fmt.Errorf("%s-cert: %w", c.port, err)
-		}
-		return &pair, nil
-	}
-	if _, err := own(nil); err != nil {
+	if _, err := c.own(); err != nil {
 		return nil, err
 	}
-	conf := &tls.Config{GetCertificate: own, MinVersion: tls.VersionTLS12}
+	conf := &tls.Config{
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.own() },
+		MinVersion:     tls.VersionTLS12,
+	}
 	if c.clientCA == "" {
 		return conf, nil
 	}
+	var err error
+	conf.ClientAuth = demand
+	conf.ClientCAs, err = c.authority()
+	return conf, err
+}
+
+// own reads the certificate.
+func (c *portTLS) own() (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	if err != nil {
+		return nil, fmt.Errorf("%s-cert: %w", c.port, err)
+	}
+	return &pair, nil
+}
+
+// authority reads whose certificates are accepted.
+func (c *portTLS) authority() (*x509.CertPool, error) {
 	text, err := os.ReadFile(c.clientCA)
 	if err != nil {
 		return nil, fmt.Errorf("%s-client-ca: %w", c.port, err)
 	}
-	conf.ClientCAs, conf.ClientAuth = x509.NewCertPool(), demand
-	if !conf.ClientCAs.AppendCertsFromPEM(text) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
 		return nil, errors.New(c.port + "-client-ca: no certificate in it")
 	}
-	return conf, nil
+	return pool, nil
+}
+
+// peer returns the client's side of TLS towards other replicas' ports, nil for plain text.
+// They show a certificate of the same authority with the same name as the own one, or
+// with their address where that names no host.
+func (c *portTLS) peer() (*tls.Config, error) {
+	if c.cert == "" {
+		return nil, nil
+	}
+	own, err := c.own()
+	if err != nil {
+		return nil, err
+	}
+	conf := &tls.Config{
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.own() },
+		MinVersion:           tls.VersionTLS12,
+	}
+	if names := own.Leaf.DNSNames; len(names) > 0 {
+		conf.ServerName = names[0]
+	}
+	conf.RootCAs, err = c.authority()
+	return conf, err
 }

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// authority vouches for replicas. Its files are as a mounted secret's: one certificate for
+// all of them.
+type authority struct {
+	t    *testing.T
+	key  *ecdsa.PrivateKey
+	own  *x509.Certificate
+	port portTLS
+}
+
+func newAuthority(t *testing.T) *authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	a := &authority{t: t, key: key, port: portTLS{
+		port: "decider", cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key"), clientCA: filepath.Join(dir, "ca.crt"),
+	}}
+	a.own = &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	a.write(a.port.clientCA, "CERTIFICATE", a.sign(a.own))
+	text, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.write(a.port.key, "PRIVATE KEY", text)
+	return a
+}
+
+// issue writes a certificate for a host name, or for this machine's address where it is "".
+func (a *authority) issue(serial int64, name string) {
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "replica"}, NotBefore: a.own.NotBefore, NotAfter: a.own.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if name != "" {
+		c.DNSNames = []string{name}
+	} else {
+		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	}
+	a.write(a.port.cert, "CERTIFICATE", a.sign(c))
+}
+
+func (a *authority) sign(c *x509.Certificate) []byte {
+	der, err := x509.CreateCertificate(rand.Reader, c, a.own, &a.key.PublicKey, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return der
+}
+
+func (a *authority) write(file, kind string, der []byte) {
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// Replicas follow one that shows a certificate of their authority, by host name or by
+// address, and only with one of their own. Those that may not follow bind by themselves.
+func TestDecider_ReplicasMeetByTLSWithCertificates(t *testing.T) {
+	for _, name := range []string{"tandem.example", ""} {
+		r, trusted, foreign := redisserver.Start(t), newAuthority(t), newAuthority(t)
+		trusted.issue(2, name)
+		foreign.issue(2, name)
+		first := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+			cfg.redis.addrs, cfg.binding, cfg.decider.tls = []string{r.Addr()}, pd.Late, trusted.port
+		}})
+		eventually(t, "the first decides", first.node.decider.follower.Decides)
+		replica := func(port portTLS) *cluster {
+			return newCluster(t, shape{config: func(cfg *config) {
+				cfg.redis.addrs, cfg.binding, cfg.decider.tls = []string{r.Addr()}, pd.Late, port
+				cfg.servers[0].add(serverEntry{URL: first.prefill[0].URL()})
+				cfg.servers[1].add(serverEntry{URL: first.decode[0].URL()})
+			}})
+		}
+		follows := func(c *cluster) bool { return c.metric("tandem_decider_followed") == 1 }
+		second := replica(trusted.port)
+		eventually(t, "the second follows", func() bool { return follows(second) && second.metric("tandem_server_up") == 2 })
+		if got := second.post("/v1/chat/completions", chatBody("")); got.status != 200 || first.metric("tandem_decider_turns_total") != 1 {
+			t.Errorf("%d %s, %v turns", got.status, got.body, first.metric("tandem_decider_turns_total"))
+		}
+
+		strangers := []*cluster{replica(foreign.port), replica(portTLS{port: "decider"})}
+		for _, c := range strangers {
+			eventually(t, "a stranger has its servers and knows who decides", func() bool {
+				who, _, _ := c.node.decider.election.Current()
+				return c.metric("tandem_server_up") == 2 && who.Replica != ""
+			})
+			if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || follows(c) {
+				t.Errorf("a stranger: %d, follows %v", got.status, follows(c))
+			}
+		}
+		if n := first.metric("tandem_decider_turns_total"); n != 1 {
+			t.Errorf("%v turns: strangers were served", n)
+		}
+
+		trusted.issue(3, name)
+		eventually(t, "a renewed certificate is shown", func() bool { return trusted.shownBy(first, name) == 3 })
+		third := replica(trusted.port)
+		eventually(t, "and followed", func() bool { return follows(third) })
+	}
+}
+
+// shownBy is the serial number of the certificate that a replica shows to others.
+func (a *authority) shownBy(c *cluster, name string) int64 {
+	conf, err := a.port.peer()
+	if err != nil || name != conf.ServerName {
+		a.t.Fatalf("%q, %v", conf.ServerName, err)
+	}
+	conf.NextProtos = []string{"h2"}
+	conn, err := tls.Dial("tcp", c.node.decider.listener.Addr().String(), conf)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+}
+
+func TestDeciderConfig_MistakesAreNamed(t *testing.T) {
+	for want, port := range map[string]portTLS{
+		"decider-cert needs decider-client-ca: replicas check each other":                  {port: "decider", cert: "a", key: "b"},
+		"decider-cert and decider-key come together":                                       {port: "decider", cert: "a", clientCA: "c"},
+		"decider-client-ca needs decider-cert: a client shows its certificate only in TLS": {port: "decider", clientCA: "c"},
+	} {
+		cfg := defaultConfig().decider
+		cfg.tls = port
+		if err := cfg.validate(); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
