@@ -174,14 +174,16 @@ func (s *Scaler) KnowsAny() bool { return len(s.current.Load().Models) > 0 }
 // demand nothing is decided: less demand is what it would look like. One that is in a
 // hurry decides whoever's turn it is.
 func (s *Scaler) step(ctx context.Context, hurried bool) error {
-	own := s.meter.read()
 	if s.shared == nil {
-		s.adopt(s.decide(*s.current.Load(), []reading{own}))
+		s.adopt(s.decide(*s.current.Load(), []reading{s.meter.read()}))
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Every)
 	defer cancel()
-	readings, err := s.shared.meet(ctx, own)
+	if err := s.shared.clock.set(ctx); err != nil {
+		return err
+	}
+	readings, err := s.shared.meet(ctx, s.meter.read())
 	if err != nil {
 		return err
 	}

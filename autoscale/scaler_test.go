@@ -132,8 +132,9 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 	}
 }
 
-// Two gateways publish the same, which is what a single one would for all; without
-// their Redis they publish nothing new, and what they said grows old.
+// Two gateways publish the same, which is what a single one would for all, although the
+// clock of one is an hour behind; without their Redis they publish nothing new, and what
+// they said grows old.
 func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	r := redisserver.Start(t)
 	c := &clock{time.Now()}
@@ -141,14 +142,17 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	var scalers []*Scaler
 	var meters []*Meter
 	var published []heard
-	for _, name := range []string{"a", "b"} {
+	for name, off := range map[string]time.Duration{"a": 0, "b": -time.Hour} {
 		client := redis.NewUniversalClient(&redis.UniversalOptions{
 			Addrs: []string{r.Addr()}, MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: time.Second,
 		})
 		t.Cleanup(func() { _ = client.Close() })
-		m := NewMeter(c.now)
+		shared := NewShared(client, "test:", name)
+		shared.clock.own = func() time.Time { return c.now().Add(off) }
+		shared.clock.ask = func(ctx context.Context) (time.Time, error) { return c.now(), client.Time(ctx).Err() }
+		m := NewMeter(shared.Now)
 		meters = append(meters, m)
-		s := NewScaler(testConfig(), fleet, m, NewShared(client, "test:", name), slog.New(slog.DiscardHandler))
+		s := NewScaler(testConfig(), fleet, m, shared, slog.New(slog.DiscardHandler))
 		scalers, published = append(scalers, s), append(published, hear(s))
 	}
 	step := func() {

@@ -32,12 +32,19 @@ type Shared struct {
 	client  redis.UniversalClient
 	prefix  string
 	replica string
+	clock   agreed
 }
 
 // NewShared returns the place where replicas meet.
 func NewShared(client redis.UniversalClient, prefix, replica string) *Shared {
-	return &Shared{client: client, prefix: prefix, replica: replica}
+	s := &Shared{client: client, prefix: prefix, replica: replica}
+	s.clock.own = time.Now
+	s.clock.ask = func(ctx context.Context) (time.Time, error) { return client.Time(ctx).Result() }
+	return s
 }
+
+// Now is the time of all replicas, whatever the clocks of their machines say.
+func (s *Shared) Now() time.Time { return s.clock.now() }
 
 // meet tells what this replica measured and returns what all did, this one included. A
 // replica that is gone stays in the sum for as long as its bins count.

@@ -37,7 +37,13 @@ func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
 
 // plan lets the gateway say how many servers its traffic needs.
 func (n *node) plan(reg *prometheus.Registry) {
-	meter := autoscale.NewMeter(time.Now)
+	now := time.Now
+	var shared *autoscale.Shared
+	if n.redis != nil {
+		shared = autoscale.NewShared(n.redis, n.cfg.redis.prefix, n.replica)
+		now = shared.Now
+	}
+	meter := autoscale.NewMeter(now)
 	meter.Queued, meter.Hot = n.queued, n.orchestrator.Heat
 	n.server.WatchedBy(func(a gateway.Arrival) gateway.Watched {
 		if a.ITL == 0 {
@@ -45,10 +51,6 @@ func (n *node) plan(reg *prometheus.Registry) {
 		}
 		return meter.Arrived(autoscale.Arrival(a))
 	})
-	var shared *autoscale.Shared
-	if n.redis != nil {
-		shared = autoscale.NewShared(n.redis, n.cfg.redis.prefix, n.replica)
-	}
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.Leaving = n.tellKEDA, n.markPods
 	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Knows: n.planner.Knows, Any: n.planner.KnowsAny, Begin: n.planner.Hurry}
