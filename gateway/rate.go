@@ -12,7 +12,8 @@ const rateSeconds = 10
 type rate struct {
 	mu      sync.Mutex // guards the rest
 	seconds [rateSeconds + 1]int
-	latest  int64 // unix time of the newest second counted
+	began   time.Time // when it was first asked: seconds count from there, whatever the clock is set to
+	latest  int64     // the newest second counted
 }
 
 // add counts one event.
@@ -40,7 +41,10 @@ func (r *rate) perSecond(now time.Time) float64 {
 
 // turnLocked forgets the seconds that are too long ago.
 func (r *rate) turnLocked(now time.Time) {
-	second := now.Unix()
+	if r.began.IsZero() {
+		r.began = now
+	}
+	second := int64(now.Sub(r.began) / time.Second)
 	for s := max(r.latest+1, second-rateSeconds); s <= second; s++ {
 		r.seconds[s%int64(len(r.seconds))] = 0
 	}

@@ -12,6 +12,7 @@ type Budget struct {
 	floor int
 
 	mu     sync.Mutex // guards the rest
+	began  time.Time  // when it was first asked: seconds count from there, whatever the clock is set to
 	second int64      // the second that the head slot counts
 	slots  [10]struct{ requests, retries int }
 }
@@ -47,9 +48,12 @@ func (b *Budget) Retry(now time.Time) bool {
 }
 
 // slot returns the slot of this second and clears those that have passed since
-// the last call. A clock that goes back stays in the present slot.
+// the last call.
 func (b *Budget) slot(now time.Time) *struct{ requests, retries int } {
-	second := now.Unix()
+	if b.began.IsZero() {
+		b.began = now
+	}
+	second := int64(now.Sub(b.began) / time.Second)
 	n := int64(len(b.slots))
 	for b.second < second {
 		b.second = max(b.second+1, second-n+1)
