@@ -90,6 +90,7 @@ func TestAdapters_TheOneUnusedForLongestMakesWay(t *testing.T) {
 }
 
 func TestAdapters_IdleOnesAreUnloaded(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
 		withAdapters("a")(cfg)
 		cfg.pools.Adapters.Idle = 50 * time.Millisecond
@@ -117,6 +118,7 @@ func TestAdapters_WhatAnotherGatewayUnloadedIsNoFault(t *testing.T) {
 }
 
 func TestAdapters_AServerThatCannotLoadIsPassedOver(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 2, decode: 1, config: withAdapters("a")})
 	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: loadPath})
 	for range 6 {

@@ -12,6 +12,7 @@ import (
 )
 
 func TestAdvise_TableAndPictureOfATrace(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	capacity, picture := filepath.Join(dir, "h100.json"), filepath.Join(dir, "advice.svg")
 	f, err := os.Create(capacity)

@@ -18,6 +18,7 @@ import (
 // second for a minute. Here ten times faster, times of the breaker included; one
 // after the other, as they are when they come every 100 ms.
 func TestBreaker_TheLinkerdExperiment(t *testing.T) {
+	t.Parallel()
 	for _, retries := range []int{0, 3} {
 		t.Run(fmt.Sprintf("%d retries", retries), func(t *testing.T) {
 			t.Parallel()
@@ -74,6 +75,7 @@ func ofClients(e *engine.Engine) []engine.Request {
 // A zombie answers health checks and does no work. It is out within five requests,
 // and back when its work is good again, without a client's request to prove it.
 func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"prefill", "decode"} {
 		for _, fault := range []engine.Fault{
 			{Kind: engine.FaultStatus, Status: 500},
@@ -90,9 +92,9 @@ func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
 				// other is not used at all.
 				realTime := func(cfg *engine.Config) { cfg.TimeScale = 1 }
 				c := newCluster(t, shape{prefill: 2, decode: 2, engine: realTime, config: func(cfg *config) {
-					cfg.pd.PrefillTimeout, cfg.pd.FirstEventTimeout = 300*time.Millisecond, 300*time.Millisecond
+					cfg.pd.PrefillTimeout, cfg.pd.FirstEventTimeout = time.Second, time.Second
 					cfg.pools.Breaker.Ejection, cfg.pools.Breaker.MaxEjection = 100*time.Millisecond, 200*time.Millisecond
-					cfg.pools.Breaker.Probe = 300 * time.Millisecond
+					cfg.pools.Breaker.Probe = time.Second
 				}})
 				zombie := c.prefill[0]
 				leg := pools.Prefill
@@ -168,6 +170,7 @@ func TestBreaker_ALoneServerUnderProofTakesAll(t *testing.T) {
 
 // Breakers that are wrong about most of a pool must not bring the rest down.
 func TestBreaker_PanicUsesAllAndCanariesEndIt(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 4, config: func(cfg *config) { cfg.pd.MaxRetries = 0 }})
 	var forced []*pools.Server
 	for _, s := range c.node.fleet.Servers() {
@@ -239,6 +242,7 @@ func TestBreaker_EnginesWithAKey(t *testing.T) {
 // SGLang's servers take no request without a partner: their own health check is
 // the canary.
 func TestBreaker_CanariesOfSGLang(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
 		cfg.pools.Breaker.Ejection, cfg.pools.Breaker.MaxEjection = 10*time.Millisecond, 20*time.Millisecond
 	}})
@@ -262,6 +266,7 @@ func TestBreaker_CanariesOfSGLang(t *testing.T) {
 
 // Whatever the connector, a canary passes on a healthy server and strands nothing.
 func TestBreaker_CanariesOfEachConnector(t *testing.T) {
+	t.Parallel()
 	for _, connector := range engine.Connectors() {
 		t.Run(connector, func(t *testing.T) {
 			t.Parallel()

@@ -77,6 +77,7 @@ func TestCancel_APipelinedRequestDoesNotHideIt(t *testing.T) {
 }
 
 func TestCancel_AClientThatLeavesAStreamEndsDecode(t *testing.T) {
+	t.Parallel()
 	for _, connector := range engine.Connectors() {
 		t.Run(connector, func(t *testing.T) {
 			t.Parallel()
@@ -126,6 +127,7 @@ func (l leavingBetween) RoundTrip(req *http.Request) (*http.Response, error) {
 // asked, the hand-off is counted as stranded, and prefill's lease frees it. Connectors
 // whose legs run together have no such moment.
 func TestCancel_BetweenPrefillAndDecode(t *testing.T) {
+	t.Parallel()
 	for _, connector := range []string{engine.ConnectorNIXL, engine.ConnectorNIXLPush, engine.ConnectorP2PNCCL, engine.ConnectorTRTLLM, engine.ConnectorStore} {
 		t.Run(connector, func(t *testing.T) {
 			engines := with(t, connector)
@@ -244,6 +246,7 @@ func chatBodyOf(maxTokens int, extra string) string {
 }
 
 func TestDrain_StreamsFinishAndNewConnectionsAreRefused(t *testing.T) {
+	t.Parallel()
 	c := slowCluster(t, engine.Fault{})
 	conn := c.dialRequest(chatBodyOf(60, `,"stream":true,"ignore_eos":true`))
 	defer func() { _ = conn.Close() }()

@@ -10,6 +10,7 @@ import (
 // The short form of make chaos: real processes, a crash and a network that cuts,
 // within seconds.
 func TestChaos_ShortForm(t *testing.T) {
+	t.Parallel()
 	binary := buildTandem(t)
 	for _, c := range []chaos.Scenario{
 		{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,6 +25,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	// Tests wait more than they compute: for timeouts, probes, a Redis that fails over.
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = parallel.Value.Set("4") // it is a number
+	}
 	goleak.VerifyTestMain(m, append(sleepers, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(builtDir) // it is in the directory for temporary files
 		os.Exit(code)
@@ -103,7 +109,7 @@ func testConfig() config {
 	cfg.listen, cfg.admin = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.gateway.ExposePair = true
 	cfg.cost.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
-	cfg.pools.ProbeInterval = 50 * time.Millisecond
+	cfg.pools.ProbeInterval = 100 * time.Millisecond
 	cfg.drainTimeout = 5 * time.Second
 	return cfg
 }
@@ -212,7 +218,7 @@ func (c *cluster) raw(method, url string) answer {
 }
 
 func newTestClient(t *testing.T) *http.Client {
-	client := &http.Client{Transport: &http.Transport{}}
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
 	t.Cleanup(client.CloseIdleConnections)
 	return client
 }
@@ -279,15 +285,31 @@ func requests(engines []*engine.Engine, path string) (all []engine.Request) {
 	return all
 }
 
-// eventually waits for a condition.
+// eventually waits for a condition: patiently, since machines are shared.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
+	eventuallyIn(t, 30*time.Second, what, holds)
+}
+
+// eventuallyIn is the same with another patience.
+func eventuallyIn(t *testing.T, patience time.Duration, what string, holds func() bool) {
+	t.Helper()
+	if !comesTrue(patience, holds) {
+		t.Fatalf("not within %v: %s", patience, what)
 	}
+}
+
+// comesTrue reports whether a condition comes to hold in time. It looks less often the
+// longer it takes: many conditions cost a page of metrics.
+func comesTrue(patience time.Duration, holds func() bool) bool {
+	pause := 2 * time.Millisecond
+	for deadline := time.Now().Add(patience); !holds(); pause = min(pause*5/4, 20*time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(pause)
+	}
+	return true
 }
 
 // reference is what one engine that does everything answers: the truth that an

@@ -201,6 +201,7 @@ func TestDocs_AreCurrent(t *testing.T) {
 }
 
 func TestDemo_ShowsTwoServers(t *testing.T) {
+	t.Parallel()
 	var out syncBuffer
 	d := demo{listen: "127.0.0.1:0", admin: "127.0.0.1:0", once: true, out: &out, engine: buildTandem(t)}
 	if err := d.run(t.Context()); err != nil {

@@ -30,6 +30,7 @@ func with(t *testing.T, connector string) func(*engine.Config) {
 }
 
 func TestConnectors_AnswersEqualOneEngine(t *testing.T) {
+	t.Parallel()
 	for _, connector := range connectors {
 		t.Run(connector, func(t *testing.T) {
 			c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(t, connector)})
@@ -54,6 +55,7 @@ func TestConnectors_AnswersEqualOneEngine(t *testing.T) {
 }
 
 func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
+	t.Parallel()
 	faults := []engine.Fault{
 		{Kind: engine.FaultRefuse},
 		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
@@ -99,6 +101,7 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 }
 
 func TestConnectors_AClientThatLeavesFreesBothLegs(t *testing.T) {
+	t.Parallel()
 	for _, connector := range connectors {
 		for _, role := range []string{"prefill", "decode"} {
 			t.Run(connector+"/"+role, func(t *testing.T) {
@@ -239,6 +242,7 @@ func TestSidecar_AClientCannotNameAPrefillServer(t *testing.T) {
 // The KV goes to where the work is: a server that holds nothing of a prompt pulls its
 // beginning from one that does, when that one is not the better choice itself.
 func TestOffload_ThePrefixComesFromAThirdServer(t *testing.T) {
+	t.Parallel()
 	offload := func(cfg *engine.Config) {
 		publishing(cfg)
 		cfg.Connector, cfg.TimeScale = engine.ConnectorOffload, 1 // computing must take time

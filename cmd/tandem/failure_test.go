@@ -25,6 +25,7 @@ func faultTimeouts(cfg *config) {
 // With one healthy alternative, no fault of one server before the first byte
 // costs the client an error, and the answer is the right one.
 func TestFailure_OneBadServerCostsNoRequest(t *testing.T) {
+	t.Parallel()
 	faults := []engine.Fault{
 		{Kind: engine.FaultRefuse},
 		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
@@ -299,6 +300,7 @@ func TestFailure_AStreamThatBreaksNeverEndsCleanly(t *testing.T) {
 }
 
 func TestFailure_AStreamThatStandsStillIsEnded(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: faultTimeouts, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 200}) // more than a second a token
 	got := c.post("/v1/completions", `{"model":"test-model","stream":true,"max_tokens":50,"prompt":"hello"}`)
@@ -394,6 +396,7 @@ func TestFailure_ARequestThatKillsTwoServersIsQuarantined(t *testing.T) {
 // A process that is stopped keeps its connections: only probes tell. What it has not
 // answered by then goes elsewhere, long before any timeout.
 func TestFailure_AServerThatFallsSilentGivesUpItsRequests(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) { cfg.pools.ProbeInterval = 50 * time.Millisecond }})
 	for _, silent := range []*engine.Engine{c.prefill[0], c.decode[0]} {
 		silent.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})

@@ -73,6 +73,7 @@ func (c *cluster) later(body string, headers ...string) <-chan answer {
 // must have a server, and when they are there the requests are answered. A server that
 // starts does not make the gateway unready.
 func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
+	t.Parallel()
 	const patience = 300 * time.Millisecond
 	c, servers := toZero(t, func(cfg *config) { cfg.queue.MaxWait = patience })
 	ready := func(when string) {
@@ -188,15 +189,5 @@ func TestHold_IsTheDefaultWhereServersMayGoToZero(t *testing.T) {
 		if err != nil || cfg.hold != (pd.HoldConfig{For: c.want, Most: 1024}) {
 			t.Errorf("%s: %+v, %v", c.file, cfg.hold, err)
 		}
-	}
-}
-
-func eventuallyIn(t *testing.T, patience time.Duration, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }

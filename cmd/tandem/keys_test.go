@@ -97,6 +97,7 @@ func TestKeys_EveryPathOfTheAPIAsksForOne(t *testing.T) {
 }
 
 func TestKeys_AreTakenOverWhileServingAndNeverTold(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	keysFile(t, path, "sk-ada-canary tenant=ada")
 	var log syncBuffer
@@ -133,6 +134,7 @@ func cachedTokens(a answer) int64 {
 }
 
 func TestKeys_TenantsNeitherShareKVNorHearOfIt(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"engine", "approximate"} {
 		t.Run(mode, func(t *testing.T) {
 			c := newPublishingCluster(t, 2, 1, mode, withKeys(t, "sk-ada tenant=ada", "sk-ada-2 tenant=ada", "sk-bob tenant=bob"))

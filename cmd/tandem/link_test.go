@@ -49,6 +49,7 @@ func TestLinks_TrafficLeavesASickOne(t *testing.T) {
 // Once a canary has proved that it is the server, its links are as they were, and it is
 // used again as soon as it is well.
 func TestLinks_AServerProvedSickTakesTheBlameOffItsLinks(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{
 		prefill: 1, decode: 2,
 		engine: func(cfg *engine.Config) { cfg.TimeScale, cfg.LinkLatency = 1, 30*time.Millisecond },

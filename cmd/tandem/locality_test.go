@@ -169,6 +169,7 @@ func (c *cluster) known(server string) (n int) {
 }
 
 func TestLocality_WhatIsGoneIsNotClaimed(t *testing.T) {
+	t.Parallel()
 	c := newPublishingCluster(t, 1, 1, "engine", nil)
 	_, history := c.turn([]map[string]string{{"role": "user", "content": longPrompt}})
 	server := c.node.fleet.Servers()[0]
@@ -190,6 +191,7 @@ func TestLocality_WhatIsGoneIsNotClaimed(t *testing.T) {
 }
 
 func TestLocality_HitsAreCounted(t *testing.T) {
+	t.Parallel()
 	c := newPublishingCluster(t, 1, 1, "engine", nil)
 	got, history := c.turn([]map[string]string{{"role": "user", "content": longPrompt}})
 	home := got.header.Get("X-Tandem-Prefill")
@@ -224,6 +226,7 @@ func TestLocality_ExplainShowsTheHits(t *testing.T) {
 // An engine that chooses among its ranks by itself: each publishes on ports of its own,
 // and together they are what the server holds.
 func TestLocality_RanksBehindOneAddress(t *testing.T) {
+	t.Parallel()
 	ports := portsInARow(t, 4)
 	events, replay := fmt.Sprintf("tcp://*:%d", ports), fmt.Sprintf("tcp://*:%d", ports+2)
 	prefill := startTestEngine(t, engine.RolePrefill, func(cfg *engine.Config) {
@@ -279,6 +282,7 @@ func portsInARow(t *testing.T, n int) int {
 }
 
 func TestLocality_AReplicaThatStartsIsWarm(t *testing.T) {
+	t.Parallel()
 	r := redisserver.Start(t)
 	shared := func(cfg *config) { cfg.redis.addrs, cfg.kv.snapshots = []string{r.Addr()}, 100*time.Millisecond }
 	a := newPublishingCluster(t, 2, 1, "engine", shared)
@@ -311,6 +315,7 @@ func TestLocality_AReplicaThatStartsIsWarm(t *testing.T) {
 }
 
 func TestLocality_WhatOneReplicaLearnsTheOtherKnows(t *testing.T) {
+	t.Parallel()
 	r := redisserver.Start(t)
 	a := newPublishingCluster(t, 2, 1, "learned", func(cfg *config) { cfg.redis.addrs = []string{r.Addr()} })
 	b := newCluster(t, shape{config: func(cfg *config) { *cfg = a.cfg }})

@@ -50,14 +50,15 @@ func oneAnswer(t *testing.T, got, want answer) {
 }
 
 func TestMigrate_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 2, decode: 3, config: migrating})
 	truth := startTestEngine(t, engine.RoleBoth, nil)
 	usage := `,"stream":true,"stream_options":{"include_usage":true}`
 	for i := range 100 {
-		path, body := "/v1/chat/completions", chatBodyOf(60+i, usage)
+		path, body := "/v1/chat/completions", chatBodyOf(45+i%30, usage)
 		if i%2 == 1 {
 			path = "/v1/completions"
-			body = fmt.Sprintf(`{"model":"test-model","max_tokens":%d,"prompt":"Story %d: %s"%s}`, 60+i, i, longPrompt, usage)
+			body = fmt.Sprintf(`{"model":"test-model","max_tokens":%d,"prompt":"Story %d: %s"%s}`, 45+i%30, i, longPrompt, usage)
 		}
 		for k, e := range c.decode {
 			e.ClearFaults()
@@ -83,6 +84,7 @@ func TestMigrate_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
 }
 
 func TestMigrate_AnAnswerThatEndsByItselfAndAServerThatIsGone(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 2, config: migrating, engine: func(cfg *engine.Config) { cfg.TimeScale = 0.2 }})
 	body := strings.Replace(chatBody(`,"stream":true,"stream_options":{"include_usage":true}`), `"max_tokens":24,`, "", 1)
 	got := make(chan answer, 1)
@@ -150,6 +152,7 @@ func TestMigrate_TokenIDsStayForThoseWhoAskedForThem(t *testing.T) {
 }
 
 func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pd.RetryFloor = 3 }})
 	for _, e := range c.decode {
 		e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 4})
@@ -175,6 +178,7 @@ func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
 // Token ids are asked for where they are told, and nowhere else: an engine that does not
 // know the wish may refuse it.
 func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
+	t.Parallel()
 	completions := `{"model":"test-model","max_tokens":30,"stream":true,"prompt":"` + longPrompt + `"}`
 	whole := func(connector string) func(*engine.Config) {
 		return func(cfg *engine.Config) { cfg.Connector = connector }

@@ -25,6 +25,7 @@ func startProxy(t *testing.T, to string) *toxiproxy.Proxy {
 // The engine is well, and the network to it is not. With another server there no
 // request is lost, and every answer is the right one.
 func TestNetwork_OneBadWayCostsNoRequest(t *testing.T) {
+	t.Parallel()
 	toxins := map[string]string{
 		"reset":                 `{"type":"reset_peer","attributes":{"timeout":0}}`,
 		"reset after a while":   `{"type":"reset_peer","attributes":{"timeout":30}}`,

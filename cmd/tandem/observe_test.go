@@ -241,6 +241,7 @@ func TestObserve_NothingLeaks(t *testing.T) {
 
 // Servers that come and go leave no series behind.
 func TestObserve_SeriesOfServersThatAreGoneAreDropped(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1})
 	stays := c.node.fleet.Servers()
 	series := func() (n int) {

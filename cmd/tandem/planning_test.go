@@ -22,6 +22,7 @@ import (
 
 // What clients ask for shows on the admin port within seconds, as JSON and as gauges.
 func TestPlan_AdminPortSaysWhatIsWanted(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.scaling.Every = 50 * time.Millisecond }})
 	pool := func(query string) (int, gjson.Result) {
 		answer, err := c.client.Get(c.admin + "/autoscale/v1/pool?" + query)

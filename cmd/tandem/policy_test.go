@@ -10,6 +10,7 @@ import (
 // With the order of service in the engines' priority field a short prompt passes a longer
 // one that came before it, also in the engine's own queue.
 func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{
 		prefill: 1, decode: 1,
 		engine: func(cfg *engine.Config) { cfg.TimeScale, cfg.PriorityScheduling, cfg.MaxSeqs = 1, true, 1 },
@@ -33,6 +34,7 @@ func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
 }
 
 func TestPolicy_EachServes(t *testing.T) {
+	t.Parallel()
 	for _, rule := range []pd.Rule{pd.Joint, pd.PrefillFirst, pd.LeastLoad, pd.Random} {
 		t.Run(string(rule), func(t *testing.T) {
 			c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) {

@@ -309,6 +309,7 @@ func mayOnlyTandem(t *testing.T, admin *redis.Client) {
 }
 
 func TestReplicas_AClusterFailoverCostsNoRequest(t *testing.T) {
+	t.Parallel()
 	cluster := redisserver.StartCluster(t)
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.redis.addrs = cluster.Addrs() }})
 	eventually(t, "sharing", func() bool { return c.metric("tandem_replicas_connected") == 1 })

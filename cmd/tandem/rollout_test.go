@@ -18,6 +18,7 @@ import (
 // A rollout of new weights through both pools, one server after the other, while
 // clients ask: nothing fails, and every answer is all of the one or all of the other.
 func TestRollout_OfWeightsMixesNoVersions(t *testing.T) {
+	t.Parallel()
 	pace := func(weights string) func(*engine.Config) {
 		return func(cfg *engine.Config) {
 			cfg.Weights, cfg.TimeScale, cfg.LoadFailure = weights, 0.05, engine.LoadFailureFail
@@ -106,6 +107,7 @@ func TestRollout_OfWeightsMixesNoVersions(t *testing.T) {
 // A server that comes back at its address with other weights holds nothing of what the
 // old one held: neither what its events told nor what it was sent.
 func TestRollout_BlocksOfOldWeightsAreNoHits(t *testing.T) {
+	t.Parallel()
 	for _, tokens := range []string{"engine", "approximate"} {
 		t.Run(tokens, func(t *testing.T) {
 			c := newPublishingCluster(t, 1, 1, tokens, nil)

@@ -22,6 +22,7 @@ var apis = []struct{ name, path, body string }{
 func streamed(body string) string { return strings.TrimSuffix(body, "}") + `,"stream":true}` }
 
 func TestServe_PrefillsOnOneServerAndDecodesOnAnother(t *testing.T) {
+	t.Parallel()
 	for _, api := range apis {
 		for _, stream := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s stream=%v", api.name, stream), func(t *testing.T) {

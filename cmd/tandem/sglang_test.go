@@ -17,6 +17,7 @@ import (
 func sglangEngine(cfg *engine.Config) { cfg.Connector = engine.ConnectorSGLang }
 
 func TestSGLang_AnswersEqualOneEngine(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 2, decode: 2, engine: sglangEngine})
 	short := `{"model":"test-model","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`
 	bodies := []struct{ path, body string }{
@@ -81,6 +82,7 @@ func (c *cluster) nothingIsLeft(decodes int) {
 }
 
 func TestSGLang_OneBadServerCostsNoRequest(t *testing.T) {
+	t.Parallel()
 	faults := []engine.Fault{
 		{Kind: engine.FaultRefuse},
 		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets

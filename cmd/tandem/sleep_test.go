@@ -112,8 +112,9 @@ func TestSleep_BusyModelsTakeTurns(t *testing.T) {
 	}
 	clients.Go(func() {
 		for ctx.Err() == nil {
-			// Between two looks they may change places, once.
-			if !engines[0].State().Sleeping && !engines[1].State().Sleeping && !engines[0].State().Sleeping {
+			// The day is awake before and after, and was not woken between.
+			before, night, after := engines[0].State(), engines[1].State(), engines[0].State()
+			if !before.Sleeping && !night.Sleeping && !after.Sleeping && before.RequestsByPath["/wake_up"] == after.RequestsByPath["/wake_up"] {
 				t.Error("both are awake")
 				return
 			}
@@ -132,6 +133,7 @@ func TestSleep_BusyModelsTakeTurns(t *testing.T) {
 }
 
 func TestSleep_AnIdleServerGoesToSleep(t *testing.T) {
+	t.Parallel()
 	c, engines := turns(t, 0, func(cfg *config) { cfg.pools.Sleep.Idle = 50 * time.Millisecond })
 	eventually(t, "nobody is awake", func() bool { return engines[0].State().Sleeping && engines[1].State().Sleeping })
 	if got := c.chatWith("day"); got.status != 200 {
@@ -141,6 +143,7 @@ func TestSleep_AnIdleServerGoesToSleep(t *testing.T) {
 
 // A stream runs to its end before its model may sleep.
 func TestSleep_WhatRunsIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	c, engines := turns(t, 0, nil)
 	stream := make(chan answer, 1)
 	go func() {

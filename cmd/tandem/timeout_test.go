@@ -18,6 +18,7 @@ import (
 // Each timeout of a leg fires at its setting, ends the engine's connection, is told
 // to the client as what it is, and counts against the server that was silent.
 func TestTimeout_OfEachLeg(t *testing.T) {
+	t.Parallel()
 	const limit = 400 * time.Millisecond
 	stream, whole := chatBodyOf(20, `,"stream":true`), chatBodyOf(20, "")
 	for _, c := range []struct {
@@ -81,6 +82,7 @@ func TestTimeout_OfEachLeg(t *testing.T) {
 
 // None of them cuts a stream that is healthy, however long it is.
 func TestTimeout_NoneCutsAHealthyStream(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }, config: func(cfg *config) {
 		const limit = 700 * time.Millisecond
 		cfg.pd.PrefillTimeout, cfg.pd.FirstEventTimeout, cfg.pd.IdleTimeout, cfg.pd.AnswerTimeout = limit, limit, limit, limit
@@ -151,6 +153,7 @@ func deafAddress(t *testing.T) string {
 
 // A request that does not arrive in time is refused, and its connection closed.
 func TestTimeout_ForARequestToArrive(t *testing.T) {
+	t.Parallel()
 	const limit = 400 * time.Millisecond
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.ReadTimeout = limit }})
 	for name, sent := range map[string]string{
