@@ -3,8 +3,11 @@ package pd
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // afterDecode is how long prefill's leg may go on after decode has answered.
@@ -85,7 +88,8 @@ func whyPeer(failed *LegError) error {
 
 // atFault returns the failure of the leg that failed by itself, and keeps the other
 // one in mind if that did too. Where one leg only says that the transfer broke, the
-// other knows why.
+// other knows why. Where both say so it was the link: a pair with another server of either
+// role has another one, so only one of the two is left out.
 func (o *Orchestrator) atFault(j *journey, a assignment, prefill, decode *LegError) *LegError {
 	byItself := func(e *LegError) bool { return e != nil && !errors.Is(e.Err, errPeer) }
 	switch {
@@ -93,10 +97,23 @@ func (o *Orchestrator) atFault(j *journey, a assignment, prefill, decode *LegErr
 		return prefill
 	case !byItself(prefill):
 		return decode
-	case a.failedTransfer(decode) && !a.failedTransfer(prefill):
+	case a.failedTransfer(decode) && a.failedTransfer(prefill):
+		if o.untried(j, a.prefill.Server()) {
+			return prefill
+		}
+		return decode
+	case a.failedTransfer(decode):
 		j.failed(decode)
 		return prefill
 	}
 	j.failed(prefill)
 	return decode
+}
+
+// untried reports whether another prefill server than that one is left to the request.
+func (o *Orchestrator) untried(j *journey, than *pools.Server) bool {
+	now := time.Now()
+	return slices.ContainsFunc(o.Fleet.Servers(), func(s *pools.Server) bool {
+		return s.ID() != than.ID() && s.Role.Serves(pools.Prefill) && s.Health().Up && !j.hasTried(PrefillLeg, s) && s.Serves(j.req.Model, now)
+	})
 }

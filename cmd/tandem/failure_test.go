@@ -91,6 +91,72 @@ func neverTwice(t *testing.T, c *cluster) {
 	}
 }
 
+// What the engine says of the request goes to the client as it is: no other server is
+// asked, and none is held guilty. What says that the server is busy is another's turn.
+func TestFailure_TheRequestsFaultIsTheEnginesAnswer(t *testing.T) {
+	for _, role := range []string{"prefill", "decode"} {
+		for status, refused := range map[int]bool{400: true, 401: true, 403: true, 404: true, 413: true, 422: true, 408: false, 429: false, 503: false} {
+			t.Run(fmt.Sprintf("%s/%d", role, status), func(t *testing.T) {
+				t.Parallel()
+				c := newCluster(t, shape{prefill: 2, decode: 2})
+				engines := map[string][]*engine.Engine{"prefill": c.prefill, "decode": c.decode}[role]
+				if refused {
+					for _, e := range engines { // else one that is well may be chosen
+						e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: status, Path: "/v1/chat/completions"})
+					}
+				} else {
+					engines[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: status, Path: "/v1/chat/completions"})
+				}
+				want, asked := status, 1
+				if !refused {
+					want = 200
+				}
+				got := c.post("/v1/chat/completions", chatBody(""))
+				if got.status != want || refused && !gjson.Get(got.body, "error.message").Exists() {
+					t.Errorf("%d %s", got.status, got.body)
+				}
+				if n := len(requests(engines, "/v1/chat/completions")); refused && n != asked {
+					t.Errorf("%d servers were asked", n)
+				}
+				if n := c.metric("tandem_retries_total"); refused && n != 0 {
+					t.Errorf("%v retries", n)
+				}
+				c.breakersAre(pools.Closed, engines)
+			})
+		}
+	}
+}
+
+// An engine that ends a stream with an error has failed: the stream is continued, or the
+// client is told, and the server is held guilty.
+func TestFailure_AnErrorInAStream(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pd.RetryFloor = 1000 }})
+	want := reference(t, "/v1/chat/completions", chatBody(`,"stream":true`))
+	for i, e := range c.decode {
+		e.SetFault(engine.Fault{Kind: engine.FaultErrorAfterTokens, Tokens: 4, Count: 1})
+		c.decode[1-i].ClearFaults()
+		for range 3 { // one of them meets the fault
+			if got := c.post("/v1/chat/completions", chatBody(`,"stream":true`)); got.err != nil || got.text() != want.text() {
+				t.Errorf("%v %s", got.err, got.body)
+			}
+		}
+	}
+	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n == 0 {
+		t.Error("no stream was continued")
+	}
+	for _, e := range c.decode {
+		e.SetFault(engine.Fault{Kind: engine.FaultErrorAfterTokens, Tokens: 4})
+	}
+	got := c.post("/v1/chat/completions", chatBody(`,"stream":true,"seed":7`))
+	last := got.events[len(got.events)-1]
+	if got.status != 200 || !gjson.Get(last, "error.message").Exists() || strings.Contains(got.body, "[DONE]") {
+		t.Errorf("%d %q", got.status, got.events)
+	}
+	if n := c.metric("tandem_streams_broken_total"); n < 2 {
+		t.Errorf("%v streams broke", n)
+	}
+}
+
 func TestFailure_NoPrefillServerMeansDecodeAlone(t *testing.T) {
 	c := newCluster(t, shape{prefill: 2, decode: 1, config: faultTimeouts})
 	for _, e := range c.prefill {

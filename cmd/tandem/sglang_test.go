@@ -1,7 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -233,6 +237,49 @@ func TestSGLang_PrefillWaitsForDecodesRoom(t *testing.T) {
 	if got := <-second; got.status != 200 {
 		t.Errorf("%d: %s", got.status, got.body)
 	}
+}
+
+// brokenRoom answers both legs of pairs with one prefill server as SGLang does when a
+// transfer failed.
+type brokenRoom struct {
+	next      http.RoundTripper
+	prefill   string // host
+	bootstrap string // a field that only its pairs name
+}
+
+func (b brokenRoom) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	_ = req.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	if req.URL.Host != b.prefill && !bytes.Contains(body, []byte(b.bootstrap)) {
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		return b.next.RoundTrip(req)
+	}
+	answer := `{"object":"error","message":"KVTransferError(bootstrap_room=7): Failed to send kv chunk","code":500}`
+	return &http.Response{StatusCode: 500, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: req}, nil
+}
+
+// Both legs say that the transfer failed: their link is charged, nobody is held guilty,
+// and the request goes to another pair.
+func TestSGLang_AFailedTransferIsChargedToItsLink(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 1, engine: sglangEngine})
+	_, port, err := net.SplitHostPort(c.prefill[0].State().KVAddress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := strings.TrimPrefix(c.prefill[0].URL(), "http://")
+	c.node.orchestrator.Transport = brokenRoom{c.node.orchestrator.Transport, bad, `"bootstrap_port":` + port}
+	for range 6 {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") == bad {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	}
+	if n := c.metric("tandem_retries_total"); n == 0 || n > 3 {
+		t.Errorf("%v requests met the failing link", n)
+	}
+	c.breakersAre(pools.Closed, append(c.prefill, c.decode...))
 }
 
 func TestSGLang_AClientThatLeavesFreesBothLegs(t *testing.T) {

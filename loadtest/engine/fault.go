@@ -46,6 +46,8 @@ const (
 	// FaultDieAfterTokens cuts the connection after some tokens; an answer that is
 	// not streamed is cut before its first byte.
 	FaultDieAfterTokens = "die_after_tokens"
+	// FaultErrorAfterTokens ends a stream with an error event after some tokens.
+	FaultErrorAfterTokens = "error_after_tokens"
 	// FaultEmptyStream answers 200 with no event but [DONE], or an empty body.
 	FaultEmptyStream = "empty_stream"
 	// FaultGarbageSSE answers 200 with what is no SSE, or no JSON.
@@ -66,7 +68,7 @@ const (
 	FaultUnhealthy = "unhealthy"
 )
 
-var faultKinds = []string{FaultRefuse, FaultStatus, FaultHangBeforeHeaders, FaultHangAfterHeaders, FaultDieAfterTokens,
+var faultKinds = []string{FaultRefuse, FaultStatus, FaultHangBeforeHeaders, FaultHangAfterHeaders, FaultDieAfterTokens, FaultErrorAfterTokens,
 	FaultEmptyStream, FaultGarbageSSE, FaultSlow, FaultDropHandoff, FaultWrongHandoff, FaultSlowLink, FaultRankDies, FaultUnhealthy}
 
 // validate reports a fault that could never do anything.
@@ -82,7 +84,7 @@ func (f Fault) validate() error {
 		return fmt.Errorf("fault %s has no peer", f.Kind)
 	case f.Kind == FaultSlowLink && f.Count != 0:
 		return errors.New("slow_link lasts until it is cleared")
-	case f.Kind == FaultDieAfterTokens && f.Tokens < 0 || f.Count < 0:
+	case (f.Kind == FaultDieAfterTokens || f.Kind == FaultErrorAfterTokens) && f.Tokens < 0 || f.Count < 0:
 		return fmt.Errorf("fault with %d tokens and count %d", f.Tokens, f.Count)
 	case f.Leg != "" && f.Leg != RolePrefill && f.Leg != RoleDecode:
 		return fmt.Errorf("fault leg %q is neither prefill nor decode", f.Leg)
@@ -102,7 +104,8 @@ type effects struct {
 	hangBefore   bool
 	hangAfter    bool
 	dies         bool
-	dieAfter     int // tokens
+	errs         bool // where it dies, with an error event
+	dieAfter     int  // tokens
 	empty        bool
 	garbage      bool
 	slow         float64
@@ -203,6 +206,8 @@ func (fx *effects) add(f Fault) {
 		fx.hangAfter = true
 	case FaultDieAfterTokens:
 		fx.dies, fx.dieAfter = true, f.Tokens
+	case FaultErrorAfterTokens:
+		fx.dies, fx.errs, fx.dieAfter = true, true, f.Tokens
 	case FaultEmptyStream:
 		fx.empty = true
 	case FaultGarbageSSE:

@@ -58,6 +58,9 @@ func (s *eventStream) write(format string, args ...any) error {
 // token counts a piece before it is passed on; a fault may cut the connection there.
 func (s *eventStream) token() {
 	if s.x.effects.dies && s.tokens >= s.x.effects.dieAfter {
+		if s.x.effects.errs {
+			_ = s.data(errInternal.body()) // the connection is cut in any case
+		}
 		panic(http.ErrAbortHandler)
 	}
 	s.tokens++
