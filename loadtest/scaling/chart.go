@@ -113,8 +113,8 @@ func goodness(share float64) string {
 
 // costChart sets what each policy keeps against what it costs.
 func costChart(rows []*Row) template.HTML {
-	d := &drawing{width: 620, height: 320}
-	p := &panel{drawing: d, left: 44, right: d.width - 120, top: 16, bottom: d.height - 40, yMax: 1}
+	d := &drawing{width: 680, height: 320}
+	p := &panel{drawing: d, left: 44, right: d.width - 180, top: 16, bottom: d.height - 40, yMax: 1}
 	for _, r := range rows {
 		p.xMax = max(p.xMax, min(r.Hours(), 60)*1.05)
 	}
@@ -136,8 +136,8 @@ func costChart(rows []*Row) template.HTML {
 			more = fmt.Sprintf(" (%.0f h)", r.Hours())
 		}
 		p.add(`<circle cx="%.1f" cy="%.1f" r="5" class="%s"><title>%s: %.1f%% at %.1f h</title></circle>`, x, y, dotClass(r.Policy), html.EscapeString(r.Policy), 100*r.Good, r.Hours())
-		p.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, x+6, p.right-32, y, at-4)
-		p.text(p.right-28, at, "start", "", r.Policy+more)
+		p.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, x+6, p.right+4, y, at-4)
+		p.text(p.right+8, at, "start", "", r.Policy+more)
 	}
 	return d.svg("good requests against replica-hours, by policy")
 }

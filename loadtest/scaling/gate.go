@@ -95,14 +95,20 @@ func writeGates(out io.Writer, gates []Gate) error {
 	}
 	fmt.Fprintf(out, "\ngates of %s, cold start %.0f s, means over the seeds\n", judged, judgedCold)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	held := 0
 	for _, g := range gates {
 		verdict := "missed"
 		if g.Reached {
-			verdict = "reached"
+			verdict = "ok"
+			held++
 		}
 		fmt.Fprintf(w, "%s\t%s\t%.3f\t%s %.2f\t%s\n", g.Scenario, g.Measure, g.Value, g.sign(), g.Bound, verdict)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%d of %d reached\n", held, len(gates))
+	return err
 }
 
 func (g Gate) sign() string {
