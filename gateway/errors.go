@@ -55,6 +55,8 @@ func explain(err error) failure {
 			text:    pd.ErrorText{Status: bad.status, Type: "invalid_request_error", Code: bad.code, Param: bad.param, Message: bad.message},
 			outcome: "bad_request",
 		}
+	case errors.Is(err, errStopping):
+		return unavailable("stopping", "The service is shutting down here. Try again.", "stopped")
 	case errors.Is(err, context.Canceled):
 		return failure{text: pd.ErrorText{Status: statusClientGone, Type: "api_error", Message: "The client left."}, outcome: "client_gone"}
 	case errors.Is(err, pd.ErrQuarantined):

@@ -83,7 +83,7 @@ func (s *Server) begin(c *fiber.Ctx, d *pd.Dialect) *exchange {
 		server: s, dialect: d, id: requestID(c), model: "unknown", start: time.Now(),
 		conn: c.Context().Conn(), stop: func() bool { return false }, output: -1,
 	}
-	ctx := context.Background()
+	ctx := s.life
 	if parent := c.Get("Traceparent"); parent != "" && len(parent) < 100 {
 		carrier := propagation.MapCarrier{"traceparent": strings.Clone(parent)}
 		ctx = propagation.TraceContext{}.Extract(ctx, carrier)
@@ -229,6 +229,9 @@ func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
 
 // fail answers an error in the shape of the API that was called.
 func (x *exchange) fail(c *fiber.Ctx, err error) {
+	if errors.Is(context.Cause(x.ctx), errStopping) {
+		err = errStopping
+	}
 	f := explain(err)
 	x.refused = f.lacksCapacity()
 	x.giveBack(f)

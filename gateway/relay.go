@@ -92,13 +92,16 @@ func (r *relay) charge() {
 func (r *relay) end(err error) {
 	r.err = err
 	var broken *pd.BrokenStreamError
-	if !errors.As(err, &broken) {
+	text := pd.ErrorText{Status: 502, Type: "api_error", Code: "stream_broken"}
+	switch {
+	case errors.As(err, &broken):
+		text.Message = broken.Message
+	case errors.Is(err, errStopping):
+		text.Message = err.Error()
+	default:
 		return // complete, or nobody is there to be told
 	}
-	event := r.x.dialect.ErrorEvent(pd.ErrorText{
-		Status: 502, Type: "api_error", Code: "stream_broken", Message: broken.Message,
-	})
-	r.pending = append(r.pending, event...)
+	r.pending = append(r.pending, r.x.dialect.ErrorEvent(text)...)
 }
 
 // Close is called by the server in every case, once the answer is written or

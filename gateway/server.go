@@ -74,6 +74,8 @@ type Server struct {
 
 	clients  atomic.Pointer[listener]
 	draining atomic.Bool
+	life     context.Context // of all exchanges
+	endLife  context.CancelCauseFunc
 }
 
 // New returns a server that is not listening yet.
@@ -82,6 +84,7 @@ func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server
 		cfg: cfg, pd: o, fleet: o.Fleet, door: d, metrics: metrics, tracer: o.Tracer, log: o.Log, watch: func(Arrival) Watched { return unwatched{} },
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
+	s.life, s.endLife = context.WithCancelCause(context.Background())
 	s.app = fiber.New(fiber.Config{
 		AppName:               "tandem",
 		ServerHeader:          "",
@@ -124,10 +127,22 @@ func (s *Server) Serve(ln net.Listener) error {
 // Drain makes /health say that no more requests should come.
 func (s *Server) Drain() { s.draining.Store(true) }
 
+// errStopping ends what has not ended when the gateway must.
+var errStopping = errors.New("the gateway is shutting down")
+
+// lastWords is how long before the end of a shutdown clients are told that it will not
+// wait for them.
+const lastWords = 500 * time.Millisecond
+
 // Shutdown takes no new connection and waits for requests and streams, until the
-// context ends.
+// context ends. Those that are left shortly before its deadline end with an error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
+	if deadline, limited := ctx.Deadline(); limited {
+		left := time.Until(deadline)
+		last := time.AfterFunc(left-min(lastWords, left/4), func() { s.endLife(errStopping) })
+		defer last.Stop()
+	}
 	if clients := s.clients.Load(); clients != nil {
 		clients.closeSilent()
 	}

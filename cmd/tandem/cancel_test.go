@@ -275,6 +275,40 @@ func TestDrain_StreamsFinishAndNewConnectionsAreRefused(t *testing.T) {
 	}
 }
 
+// What has not ended when the gateway must is told so: no stream ends as if it were whole.
+func TestDrain_WhatOutlivesItsTimeoutEndsWithAnError(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1,
+		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
+		config: func(cfg *config) { cfg.drainTimeout = 2 * time.Second },
+	})
+	ask := func(extra string) <-chan answer {
+		conn := c.dialRequest(chatBodyOf(20000, `,"ignore_eos":true`+extra))
+		got := make(chan answer, 1)
+		go func() {
+			defer func() { _ = conn.Close() }()
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				got <- answer{err: err}
+				return
+			}
+			got <- readResponse(resp)
+		}()
+		return got
+	}
+	streamed, whole := ask(`,"stream":true`), ask("")
+	eventually(t, "both run", func() bool { return c.decode[0].State().Running == 2 })
+	if err := c.stop(); err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+	if got := <-streamed; got.status != 200 || got.err == nil || strings.Contains(got.body, "[DONE]") || !strings.Contains(got.body, "shutting down") {
+		t.Errorf("the stream ended with %d, %v: %.300s", got.status, got.err, got.body[max(0, len(got.body)-300):])
+	}
+	if got := <-whole; got.status != 503 || got.header.Get("Retry-After") == "" {
+		t.Errorf("the answer that was not streamed: %d, %v %s", got.status, got.err, got.body)
+	}
+}
+
 func TestDrain_ConnectionsToTheAdminPortThatAreOnlyOpenDoNotDelayIt(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1})
 	for _, said := range []string{"", "GET /met", "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"} {
