@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"time"
 )
 
 // job is one request on its way through the cluster.
@@ -80,6 +81,7 @@ type cluster struct {
 // Run replays the trace under one policy and returns what came of each request.
 // The same arguments give the same result, but for the time that decisions took.
 func Run(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*Outcome, error) {
+	began := time.Now()
 	c, err := newCluster(trace, s, policy, seed)
 	if err != nil {
 		return nil, err
@@ -87,7 +89,9 @@ func Run(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*Outcome, erro
 	if err := c.run(); err != nil {
 		return nil, fmt.Errorf("policy %s, scenario %s, seed %d: %w", policy.Name, s.Name, seed, err)
 	}
-	return c.outcome(policy, seed), nil
+	o := c.outcome(policy, seed)
+	o.RunSeconds = time.Since(began).Seconds()
+	return o, nil
 }
 
 func (c *cluster) run() error {

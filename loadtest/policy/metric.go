@@ -37,6 +37,7 @@ var metrics = []metric{
 	{"alone", "requests without a prefill server", func(o *Outcome) float64 { return float64(o.Alone) }},
 	{"output_error", "mean |expected - true| output length over the mean", func(o *Outcome) float64 { return o.OutputError }},
 	{"decision_ns", "wall time of one decision on this machine", func(o *Outcome) float64 { return o.DecisionNS }},
+	{"run_s", "wall time of one run on this machine, beside the other runs", func(o *Outcome) float64 { return o.RunSeconds }},
 }
 
 func crossShare(o *Outcome) float64 {

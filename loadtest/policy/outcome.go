@@ -32,6 +32,7 @@ type Outcome struct {
 	Alone            int     // requests that decode served without a prefill server
 	OutputError      float64 // mean |expected - true| output tokens over the mean output
 	DecisionNS       float64 // wall time of one decision
+	RunSeconds       float64 // wall time of the run
 	Span             float64 // from the first arrival to the last token
 }
 

@@ -148,7 +148,7 @@ func TestRun_IsRepeatableAndSeedsDiffer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o.DecisionNS = 0 // wall time
+			o.DecisionNS, o.RunSeconds = 0, 0 // wall time
 			outcomes = append(outcomes, o)
 		}
 		if !reflect.DeepEqual(outcomes[0], outcomes[1]) {
@@ -206,6 +206,7 @@ func TestCompare_ParallelIsSequential(t *testing.T) {
 		for i := range r.Scenarios {
 			for k := range r.Scenarios[i].Policies {
 				delete(r.Scenarios[i].Policies[k].Metrics, "decision_ns")
+				delete(r.Scenarios[i].Policies[k].Metrics, "run_s")
 			}
 		}
 		reports = append(reports, r)
