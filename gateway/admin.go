@@ -161,17 +161,24 @@ type DecisionStatus struct {
 type ChoiceStatus struct {
 	PromptTokens int            `json:"prompt_tokens"` // predicted
 	OutputTokens int            `json:"output_tokens"` // predicted
+	Waited       float64        `json:"waited_ms"`     // until it was chosen, since the request arrived
+	TTFT         float64        `json:"ttft_slo_ms,omitempty"`
+	ITL          float64        `json:"itl_slo_ms,omitempty"`
+	Price        float64        `json:"price"` // seconds that a second of prefill cost those who waited
 	AloneBecause string         `json:"alone_because,omitempty"`
 	Panic        bool           `json:"panic,omitempty"`
 	Outcome      string         `json:"outcome"`
 	Alternatives []pd.Explained `json:"alternatives"`
 }
 
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
 func describeDecision(cost *pd.CostModel, d pd.Decision) DecisionStatus {
 	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
 	for _, c := range d.Choices {
 		status := ChoiceStatus{
 			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AloneBecause: c.Reason,
+			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
 			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c, explainLimit),
 		}
 		if status.Outcome == "" {

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/tandem-gateway/tandem/kvstate"
 )
 
 // Decision is why a request went where it did: one choice per attempt.
@@ -68,7 +66,8 @@ type Explained struct {
 	Prefill  string  `json:"prefill,omitempty"`
 	Decode   string  `json:"decode"`
 	Chosen   bool    `json:"chosen,omitempty"`
-	Total    float64 `json:"total_ms"`
+	Total    float64 `json:"total_ms"`           // first token, pace and burden
+	First    float64 `json:"first_token_ms"`     // ready to step
 	Ready    float64 `json:"ready_ms,omitempty"` // adapters to load
 	Queue    float64 `json:"queue_ms"`
 	Compute  float64 `json:"prefill_ms"`
@@ -84,10 +83,12 @@ type Explained struct {
 	PrefillCPU    int `json:"prefill_cpu,omitempty"`
 	PrefillDisk   int `json:"prefill_disk,omitempty"`
 	DecodeCached  int `json:"decode_cached,omitempty"`
+	// Moved is the bytes of KV that decode lacks and is sent.
+	Moved float64 `json:"moved_bytes,omitempty"`
 }
 
-// Explain prices a choice again, cheapest first, at most limit alternatives and
-// the chosen one always.
+// Explain prices a choice again, cheapest first, at most limit alternatives; the chosen
+// one always, and the cheapest without a prefill server.
 func (m *CostModel) Explain(c Choice, limit int) []Explained {
 	all := m.Alternatives(c.Demand, &c.Field, c.Chosen.Price)
 	slices.SortStableFunc(all, func(a, b Alternative) int {
@@ -99,27 +100,41 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		}
 		return 0
 	})
-	cached := make(map[string]kvstate.Held)
+	known := make(map[string]*Candidate)
 	for _, list := range [][]Candidate{c.Field.Prefill, c.Field.Decode} {
 		for i := range list {
-			cached[list[i].ID] = list[i].Cached
+			known[list[i].ID] = &list[i]
 		}
 	}
 	var out []Explained
-	for _, a := range all {
+	alone := false
+	for i := range all {
+		a := &all[i]
 		chosen := a.Prefill == c.Chosen.Prefill && a.Decode == c.Chosen.Decode
-		if len(out) >= limit && !chosen {
+		firstAlone := a.Prefill == "" && !alone
+		if len(out) >= limit && !chosen && !firstAlone {
 			continue
 		}
-		first := cached[a.Prefill] // nothing where decode runs alone
-		ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-		out = append(out, Explained{
-			Prefill: a.Prefill, Decode: a.Decode, Chosen: chosen, Total: ms(a.Terms.Total()),
-			Ready: ms(a.Terms.Ready), Queue: ms(a.Terms.Queue), Compute: ms(a.Terms.Prefill), Transfer: ms(a.Terms.Transfer),
-			Room: ms(a.Terms.Room), Step: ms(a.Terms.Step), Pace: ms(a.Terms.Pace), Burden: ms(a.Terms.Burden), Misses: a.Misses,
-			PrefillCached: first.GPU, PrefillCPU: first.CPU - first.GPU, PrefillDisk: first.Disk - first.CPU,
-			DecodeCached: cached[a.Decode].GPU,
-		})
+		alone = alone || firstAlone
+		e := explained(a)
+		e.Chosen, e.DecodeCached = chosen, known[a.Decode].Cached.GPU
+		if a.Prefill != "" {
+			held := known[a.Prefill].Cached
+			e.PrefillCached, e.PrefillCPU, e.PrefillDisk = held.GPU, held.CPU-held.GPU, held.Disk-held.CPU
+			e.Moved = m.missing(known[a.Decode], c.Demand.PromptTokens)
+		}
+		out = append(out, e)
 	}
 	return out
+}
+
+// explained is an alternative in milliseconds.
+func explained(a *Alternative) Explained {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	t := &a.Terms
+	return Explained{
+		Prefill: a.Prefill, Decode: a.Decode, Misses: a.Misses, Total: ms(t.Total()), First: ms(t.TTFT()),
+		Ready: ms(t.Ready), Queue: ms(t.Queue), Compute: ms(t.Prefill), Transfer: ms(t.Transfer),
+		Room: ms(t.Room), Step: ms(t.Step), Pace: ms(t.Pace), Burden: ms(t.Burden),
+	}
 }

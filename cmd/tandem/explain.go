@@ -78,35 +78,43 @@ func printDecision(out io.Writer, d gateway.DecisionStatus) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(table, format, args...) } // Flush reports
 	say("request %s, %s, model %s, %s: %s\n", d.RequestID, d.API, d.Model, d.At.Format(time.RFC3339), d.Outcome)
-	for i, a := range d.Attempts {
-		say("\nattempt %d: about %d prompt and %d output tokens; %s\n", i+1, a.PromptTokens, a.OutputTokens, a.Outcome)
-		if a.AloneBecause != "" {
-			say("decode ran alone: %s\n", a.AloneBecause)
-		}
-		if a.Panic {
-			say("more servers are ejected than may be: breakers were ignored\n")
-		}
-		say("\tprefill\tdecode\ttotal ms\tqueue\tprefill\ttransfer\troom\tstep\tpace\tburden\theld p/d\t\n")
-		for _, e := range a.Alternatives {
-			mark, prefill := "", e.Prefill
-			if e.Chosen {
-				mark = "->"
-			}
-			if prefill == "" {
-				prefill = "(alone)"
-			}
-			missed := ""
-			if e.Misses > 0 {
-				missed = fmt.Sprintf("misses %d objectives", e.Misses)
-			}
-			if e.Ready > 0 {
-				missed += fmt.Sprintf("ready in %.2f ms", e.Ready)
-			}
-			say("%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s/%d %s\t\n", mark, prefill, e.Decode, e.Total,
-				e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, heldText(e), e.DecodeCached, missed)
-		}
+	say("times in ms: first token = ready + queue + prefill + transfer + room + step; total = first token + pace + burden\n")
+	for i := range d.Attempts {
+		printAttempt(say, i+1, &d.Attempts[i])
 	}
 	return table.Flush()
+}
+
+func printAttempt(say func(format string, args ...any), number int, a *gateway.ChoiceStatus) {
+	say("\nattempt %d, %.0f ms after it came: about %d prompt and %d output tokens", number, a.Waited, a.PromptTokens, a.OutputTokens)
+	if a.TTFT > 0 {
+		say("; first token wanted within %.0f ms", a.TTFT)
+	}
+	if a.ITL > 0 {
+		say("; gaps of at most %.0f ms", a.ITL)
+	}
+	say("; a second of prefill costs those who wait %.2f s; %s\n", a.Price, a.Outcome)
+	if a.AloneBecause != "" {
+		say("decode ran alone: %s\n", a.AloneBecause)
+	}
+	if a.Panic {
+		say("more servers are ejected than may be: breakers were ignored\n")
+	}
+	say("\tprefill\tdecode\ttotal\tfirst token\tready\tqueue\tprefill\ttransfer\troom\tstep\tpace\tburden\tprefill holds\tdecode holds\tmoved MB\t\n")
+	for _, e := range a.Alternatives {
+		mark, prefill, note := "", e.Prefill, ""
+		if e.Chosen {
+			mark = "->"
+		}
+		if prefill == "" {
+			prefill = "(alone)"
+		}
+		if e.Misses > 0 {
+			note = fmt.Sprintf(" misses %d objectives", e.Misses)
+		}
+		say("%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t%d\t%.1f\t%s\n", mark, prefill, e.Decode, e.Total, e.First,
+			e.Ready, e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, heldText(e), e.DecodeCached, e.Moved/1e6, note)
+	}
 }
 
 // heldText is what the server that prefills holds of the prompt, in tokens: on its GPU,
