@@ -82,6 +82,7 @@ type Fleet struct {
 
 	snapshot    atomic.Pointer[[]*Server]
 	others      atomic.Pointer[Replicas] // nil while work is not shared
+	turns       atomic.Pointer[Turns]    // nil: this gateway alone manages shared GPUs
 	adapterLoad atomic.Int64             // ns that loading an adapter took lately; 0 is unknown
 	worked      chan struct{}            // says that own work has changed
 	changed     changes

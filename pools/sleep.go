@@ -63,6 +63,7 @@ type turn struct {
 	mu      sync.Mutex // guards the rest
 	asleep  bool
 	resting bool      // about to sleep: nobody new may count on it
+	closed  bool      // another gateway, which manages it, says the same
 	working int       // leases that count on it
 	awake   time.Time // since when; zero before it was first seen
 	quiet   time.Time // since when nobody counts on it
@@ -74,7 +75,7 @@ type turn struct {
 func (t *turn) enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.asleep || t.resting {
+	if t.asleep || t.resting || t.closed {
 		return false
 	}
 	t.working++
@@ -94,6 +95,22 @@ func (t *turn) rest(resting bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.resting = resting
+}
+
+// close keeps everybody out, or no more, and reports whether that is a change.
+func (t *turn) close(closed bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed := t.closed != closed
+	t.closed = closed
+	return changed
+}
+
+// used takes note that another gateway uses the server.
+func (t *turn) used(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.quiet = now
 }
 
 // done reports whether nobody counts on the server any more.
@@ -158,7 +175,7 @@ func (t *turn) occupant(now time.Time, left time.Duration) (Occupant, bool) {
 func (t *turn) asleepNow() (asleep bool, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.asleep || t.resting, t.took
+	return t.asleep || t.resting || t.closed, t.took
 }
 
 // Asleep reports whether the server sleeps, or is about to.

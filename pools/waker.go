@@ -24,6 +24,9 @@ var errOccupied = errors.New("the GPUs did not become free in time")
 func (k *keeper) wake(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, k.fleet.cfg.Sleep.Timeout)
 	defer cancel()
+	if turns := k.fleet.turns.Load(); !turns.Manages() {
+		return k.askManager(ctx, turns)
+	}
 	free, err := k.fleet.occupy(ctx, k.spec.GPUs)
 	if err != nil {
 		return err
@@ -47,6 +50,25 @@ func (k *keeper) wake(ctx context.Context) error {
 	k.live.turn.woke(time.Since(began), time.Now())
 	k.log.Info("server woken", "seconds", time.Since(began).Seconds())
 	return nil
+}
+
+// askManager lets the gateway that manages the GPUs wake the server, again and again
+// until it is awake: who manages may change.
+func (k *keeper) askManager(ctx context.Context, turns *Turns) error {
+	for {
+		if asleep, _ := k.live.turn.asleepNow(); !asleep {
+			return nil
+		}
+		if turns.Manages() {
+			return errOccupied // no other does any more: whoever waits asks us again
+		}
+		if err := turns.want(k.spec.ID()); err != nil {
+			return err
+		}
+		if !pauseFor(ctx, watchTime) {
+			return errOccupied
+		}
+	}
 }
 
 // wakeStep is one thing that is asked of an engine so that it wakes.
@@ -73,7 +95,8 @@ func wakeSteps(level int) []wakeStep {
 // meanwhile; if it does not come to its end in time it stays awake.
 func (k *keeper) putToSleep(ctx context.Context, spec Spec, l *live) error {
 	l.turn.rest(true)
-	for !l.turn.done() {
+	began := time.Now()
+	for !l.turn.done() || !k.othersDone(spec, l, began) {
 		if !pauseFor(ctx, watchTime) {
 			l.turn.rest(false)
 			return errOccupied
@@ -91,10 +114,24 @@ func (k *keeper) putToSleep(ctx context.Context, spec Spec, l *live) error {
 	return nil
 }
 
+// othersDone reports whether no other gateway has anything on a server that rests since
+// a time: by their word, and by the engine's, which counts what nobody told of.
+func (k *keeper) othersDone(spec Spec, l *live, since time.Time) bool {
+	turns := k.fleet.turns.Load()
+	if turns == nil {
+		return true
+	}
+	if !turns.othersDone(spec.ID(), since) {
+		return false
+	}
+	load := l.Load()
+	return !load.known() || load.At.After(since) && load.Running.Value+load.Waiting.Value == 0
+}
+
 // sleepIdle puts the server to sleep if nobody asked it for anything for long.
 func (k *keeper) sleepIdle(ctx context.Context, now time.Time) {
 	c := k.fleet.cfg.Sleep
-	if k.spec.GPUs == "" || c.Idle == 0 || !k.live.Health().Up {
+	if k.spec.GPUs == "" || c.Idle == 0 || !k.live.Health().Up || !k.fleet.turns.Load().Manages() {
 		return
 	}
 	o, awake := k.live.turn.occupant(now, 0)

@@ -46,6 +46,7 @@ type node struct {
 	cluster       *pools.Kubernetes     // nil: no servers are found there
 	redis         redis.UniversalClient // nil: this gateway is alone
 	replicas      *pools.Replicas       // likewise
+	turns         *pools.Turns          // likewise
 	replica       string                // its own name among them
 	decider       *decider              // nil: it decides for itself
 	locality      *pd.Locality
@@ -145,6 +146,7 @@ func (n *node) joinReplicas(reg prometheus.Registerer) (err error) {
 	}
 	n.replica = n.cfg.redis.replicaName()
 	n.replicas = pools.NewReplicas(n.fleet, n.redis, n.cfg.redis.prefix, n.replica, n.log)
+	n.turns = pools.NewTurns(n.fleet, n.redis, n.cfg.redis.prefix, n.replica, n.log)
 	n.ledger = door.NewLedger(n.redis, n.cfg.redis.prefix, n.replica, n.log)
 	reg.MustRegister(n.replicas)
 	return nil

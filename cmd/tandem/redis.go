@@ -265,6 +265,7 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		}
 		if n.redis != nil {
 			parts.Go(func() { n.replicas.Run(ctx) })
+			parts.Go(func() { n.turns.Run(ctx) })
 			parts.Go(func() { n.lessons.Run(ctx) })
 			parts.Go(func() { n.experience.Run(ctx) })
 			parts.Go(func() { n.ledger.Run(ctx) })

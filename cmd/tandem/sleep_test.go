@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 )
 
 // turns is a gateway before two models on the same GPUs, the second one asleep.
@@ -158,5 +159,107 @@ func TestSleep_WhatRunsIsWaitedFor(t *testing.T) {
 	}
 	if day := engines[0].State(); !day.Sleeping || day.Aborted != 0 {
 		t.Errorf("the day sleeps %v, and %d of its requests were aborted", day.Sleeping, day.Aborted)
+	}
+}
+
+// twoTurns are two gateways on one Redis, in front of two models on the same GPUs.
+func twoTurns(t *testing.T, minAwake time.Duration) (redis *redisserver.Server, manager, other *cluster, engines [2]*engine.Engine) {
+	t.Helper()
+	redis = redisserver.Start(t)
+	a, engines := turns(t, minAwake, func(cfg *config) { cfg.redis.addrs = []string{redis.Addr()} })
+	eventually(t, "the first gateway manages", a.node.turns.Manages)
+	b := newCluster(t, shape{config: func(cfg *config) {
+		cfg.redis.addrs = []string{redis.Addr()}
+		cfg.pools.Sleep.MinAwake = minAwake
+		for _, e := range engines {
+			cfg.servers[2].add(serverEntry{URL: e.URL(), GPUs: "node-1"})
+		}
+	}})
+	eventually(t, "the second one knows who sleeps, and shares its work", func() bool {
+		servers := b.node.fleet.Servers()
+		return len(b.node.fleet.Models()) == 2 && servers[1].Asleep() && b.metric("tandem_replicas_connected") == 1
+	})
+	return redis, a, b, engines
+}
+
+// Clients of two gateways want both models: they take turns as those of one gateway do,
+// and no request of one gateway is cut off by what the other one decides.
+func TestSleep_TwoGatewaysAgree(t *testing.T) {
+	_, a, b, engines := twoTurns(t, 200*time.Millisecond)
+	ctx, stop := context.WithTimeout(t.Context(), 6*time.Second)
+	defer stop()
+	var clients sync.WaitGroup
+	var served [2][2]atomic.Int64
+	for g, gateway := range []*cluster{a, b} {
+		for i, model := range []string{"day", "night"} {
+			clients.Go(func() {
+				for ctx.Err() == nil {
+					got := gateway.post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":20,"min_tokens":20,"messages":[{"role":"user","content":"hi"}]}`, model))
+					if got.status != 200 {
+						t.Errorf("gateway %d, %s: %d %s", g, model, got.status, got.body)
+						return
+					}
+					served[g][i].Add(1)
+				}
+			})
+		}
+	}
+	clients.Go(func() {
+		for ctx.Err() == nil {
+			if !engines[0].State().Sleeping && !engines[1].State().Sleeping {
+				t.Error("both are awake")
+				return
+			}
+		}
+	})
+	clients.Wait()
+	for g := range served {
+		for i := range served[g] {
+			if served[g][i].Load() == 0 {
+				t.Errorf("gateway %d served no request for model %d", g, i)
+			}
+		}
+	}
+	if n := sum(engines[:], func(s engine.State) int { return s.Aborted }); n != 0 {
+		t.Errorf("%d requests were cut off", n)
+	}
+	if a.node.turns.Manages() == b.node.turns.Manages() {
+		t.Errorf("both manage, or none")
+	}
+	t.Logf("served %d %d by the one, %d %d by the other, woken %d times", served[0][0].Load(), served[0][1].Load(), served[1][0].Load(), served[1][1].Load(),
+		sum(engines[:], func(s engine.State) int { return s.RequestsByPath["/wake_up"] }))
+}
+
+func TestSleep_AnotherGatewayTakesOver(t *testing.T) {
+	_, a, b, _ := twoTurns(t, 0)
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, model := range []string{"night", "day"} {
+		if got := b.chatWith(model); got.status != 200 {
+			t.Errorf("%s: %d %s", model, got.status, got.body)
+		}
+	}
+}
+
+// Without Redis nobody can be asked: the manager goes on, and the other gateway has what
+// is awake.
+func TestSleep_WithoutRedisOnlyTheManagerActs(t *testing.T) {
+	redis, a, b, engines := twoTurns(t, 0)
+	redis.Kill()
+	eventually(t, "both notice", func() bool {
+		return a.metric("tandem_replicas_connected") == 0 && b.metric("tandem_replicas_connected") == 0
+	})
+	if got := b.chatWith("day"); got.status != 200 {
+		t.Errorf("what is awake: %d %s", got.status, got.body)
+	}
+	if got := b.chatWith("night"); got.status != 503 {
+		t.Errorf("what sleeps, of another manager: %d %s", got.status, got.body)
+	}
+	if got := a.chatWith("night"); got.status != 200 {
+		t.Errorf("what sleeps, of the manager: %d %s", got.status, got.body)
+	}
+	if !engines[0].State().Sleeping || engines[1].State().Sleeping {
+		t.Error("they have not changed places")
 	}
 }
