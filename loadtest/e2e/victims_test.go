@@ -17,29 +17,23 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// TestVictims: the pod that the gateways chose is drained, and it is the one that
-// kube-controller-manager deletes, which else prefers the youngest.
+// TestVictims: who goes is drained, and goes.
 func TestVictims(t *testing.T) {
 	d := kustomized{deployed.Start(t)}
 	d.Kubectl(t, "-n", "tandem", "scale", "deployment/vllm-decode", "--replicas=3")
 	d.WaitRollout(t, "vllm-decode")
 	gateway := d.withVictims(t)
-	admin := gateway + ":8081"
+	t.Run("of a Deployment the idle pod goes", func(t *testing.T) { d.loseIdle(t, gateway) })
+	t.Run("of a StatefulSet the highest goes when its streams have ended", func(t *testing.T) { d.loseHighest(t, gateway) })
+}
 
-	// All but the oldest get streams.
+// loseIdle gives all decode servers streams but the oldest: kube-controller-manager, which
+// else prefers the youngest, deletes that one.
+func (d kustomized) loseIdle(t *testing.T, gateway string) {
 	pods := d.Pods(t, "tandem/role=decode")
 	slices.SortFunc(pods, func(a, b cluster.Pod) int { return a.Metadata.CreationTimestamp.Compare(b.Metadata.CreationTimestamp) })
 	oldest := pods[0]
-	d.Kubectl(t, "-n", "tandem", "label", "pod", oldest.Metadata.Name, "tandem/drain=true")
-	deployed.WaitServers(t, admin, "the oldest pod to drain", func(servers []deployed.Server) bool {
-		return slices.ContainsFunc(servers, func(s deployed.Server) bool { return s.ID == oldest.Status.PodIP+":8000" && s.Draining })
-	})
-	var streams []*stream
-	for range 6 {
-		streams = append(streams, openStream(t, "http://"+gateway+":8080"))
-	}
-	d.Kubectl(t, "-n", "tandem", "label", "pod", oldest.Metadata.Name, "tandem/drain-")
-
+	streams := d.streamsElsewhere(t, gateway, 6, oldest)
 	waitFor(t, nil, "the idle pod to be chosen, and marked", 2*readyWithin, func() error {
 		pods, err := d.Cluster.Pods(deployed.Namespace, "tandem/role=decode")
 		if err != nil {
@@ -52,17 +46,95 @@ func TestVictims(t *testing.T) {
 		}
 		return err
 	})
-	deployed.WaitServers(t, admin, "it to drain", func(servers []deployed.Server) bool {
-		return slices.ContainsFunc(servers, func(s deployed.Server) bool { return s.ID == oldest.Status.PodIP+":8000" && s.Draining })
+	d.drains(t, gateway, oldest)
+	d.wants(t, gateway, `"replicas":2,`)
+	d.shrinks(t, "deployment/vllm-decode", oldest)
+	for _, s := range streams {
+		s.check(t)
+	}
+}
+
+// loseHighest gives streams to the pod alone that a StatefulSet will delete.
+func (d kustomized) loseHighest(t *testing.T, gateway string) {
+	text, err := os.ReadFile(filepath.Join(process.Root(t), "deploy/kustomize/vllm-nixl/decode.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, _, _ := strings.Cut(string(text), "\n---\n")
+	before, after, found := strings.Cut(manifest, "  strategy:\n")
+	_, after, cut := strings.Cut(after, "maxUnavailable: 1}\n")
+	if !found || !cut {
+		t.Fatal("the Deployment has no strategy to cut out")
+	}
+	d.Kubectl(t, "-n", "tandem", "delete", "deployment/vllm-decode")
+	d.Apply(t, strings.NewReplacer("kind: Deployment\nmetadata:\n", "kind: StatefulSet\nmetadata:\n  namespace: tandem\n",
+		"vllm-decode", "decode-set", "  replicas: 2\n", "  replicas: 3\n  podManagementPolicy: Parallel\n  serviceName: none\n").Replace(before+after))
+	var pods []cluster.Pod
+	waitFor(t, nil, "the pods of the set", 4*readyWithin, func() error {
+		pods = d.Pods(t, "app.kubernetes.io/name=decode-set")
+		if n := deployed.Count(pods, func(p cluster.Pod) bool { return p.Ready() }); n != 3 || len(d.Pods(t, "tandem/role=decode")) != 3 {
+			return fmt.Errorf("%d are ready", n)
+		}
+		return nil
 	})
-	waitFor(t, nil, "two to be asked for", readyWithin, func() error {
-		text, err := deployed.Get("http://" + admin + "/autoscale/v1/pool?role=decode&model=Qwen/Qwen3-0.6B")
-		if err == nil && !strings.Contains(text, `"replicas":2,`) {
+	slices.SortFunc(pods, func(a, b cluster.Pod) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	streams := d.streamsElsewhere(t, gateway, 3, pods[0], pods[1])
+	d.drains(t, gateway, pods[2])
+	d.wants(t, gateway, `"reason":"draining"`)
+	d.wants(t, gateway, `"replicas":2,`)
+	for _, s := range streams {
+		if err := <-s.ended; err != nil {
+			t.Errorf("a stream broke: %v", err)
+		}
+	}
+	d.shrinks(t, "statefulset/decode-set", pods[2])
+}
+
+// streamsElsewhere opens streams on other pods than some.
+func (d kustomized) streamsElsewhere(t *testing.T, gateway string, n int, not ...cluster.Pod) (streams []*stream) {
+	t.Helper()
+	for _, pod := range not {
+		d.Kubectl(t, "-n", "tandem", "label", "pod", pod.Metadata.Name, "tandem/drain=true")
+	}
+	for _, pod := range not {
+		d.drains(t, gateway, pod)
+	}
+	deployed.WaitServers(t, gateway+":8081", "a decode server for them", func(servers []deployed.Server) bool {
+		return slices.ContainsFunc(servers, func(s deployed.Server) bool { return s.Role == "decode" && s.Up && !s.Draining })
+	})
+	for range n {
+		streams = append(streams, openStream(t, "http://"+gateway+":8080"))
+	}
+	for _, pod := range not {
+		d.Kubectl(t, "-n", "tandem", "label", "pod", pod.Metadata.Name, "tandem/drain-")
+	}
+	return streams
+}
+
+// drains waits until a gateway sends a pod nothing new.
+func (d kustomized) drains(t *testing.T, gateway string, pod cluster.Pod) {
+	t.Helper()
+	deployed.WaitServers(t, gateway+":8081", pod.Metadata.Name+" to drain", func(servers []deployed.Server) bool {
+		return slices.ContainsFunc(servers, func(s deployed.Server) bool { return s.ID == pod.Status.PodIP+":8000" && s.Draining })
+	})
+}
+
+// wants waits until what a gateway says of the decode pool has a text in it.
+func (d kustomized) wants(t *testing.T, gateway, what string) {
+	t.Helper()
+	waitFor(t, nil, what, 4*readyWithin, func() error {
+		text, err := deployed.Get("http://" + gateway + ":8081/autoscale/v1/pool?role=decode&model=Qwen/Qwen3-0.6B")
+		if err == nil && !strings.Contains(text, what) {
 			err = errors.New(text)
 		}
 		return err
 	})
-	d.Kubectl(t, "-n", "tandem", "scale", "deployment/vllm-decode", "--replicas=2") // as HPA does
+}
+
+// shrinks takes what is scaled to two pods, as HPA does, of which none may be the victim.
+func (d kustomized) shrinks(t *testing.T, scaled string, victim cluster.Pod) {
+	t.Helper()
+	d.Kubectl(t, "-n", "tandem", "scale", scaled, "--replicas=2")
 	waitFor(t, nil, "one pod to go", readyWithin, func() error {
 		if left := d.Pods(t, "tandem/role=decode"); len(left) != 2 {
 			return fmt.Errorf("%d are left", len(left))
@@ -70,12 +142,9 @@ func TestVictims(t *testing.T) {
 		return nil
 	})
 	for _, pod := range d.Pods(t, "tandem/role=decode") {
-		if pod.Metadata.UID == oldest.Metadata.UID {
-			t.Errorf("another pod went than %s, which was chosen", oldest.Metadata.Name)
+		if pod.Metadata.UID == victim.Metadata.UID {
+			t.Errorf("another pod went than %s, which was chosen", victim.Metadata.Name)
 		}
-	}
-	for _, s := range streams {
-		s.check(t)
 	}
 }
 
