@@ -72,7 +72,7 @@ func readNative(req *pd.Request) error {
 	samples := int64(1)
 	if params, ok := req.Body.Get("sampling_params").Object(); ok {
 		if n, ok := params.Get("max_new_tokens").Int(); ok {
-			req.OutputTokens = int(min(max(n, 0), defaultOutput))
+			req.OutputTokens = int(min(max(n, 0), pd.UnknownOutput))
 		}
 		if n, ok := params.Get("n").Int(); ok && n > 1 {
 			samples = min(n, maxAnswers)

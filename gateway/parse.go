@@ -25,10 +25,6 @@ func invalid(param, format string, args ...any) *badRequest {
 // errUnknownModel does not tell a model that is not there from one that is for others.
 var errUnknownModel = &badRequest{status: 404, code: "model_not_found", param: "model", message: "The model does not exist or is not served here."}
 
-// defaultOutput is the answer length that is predicted when the client sets no
-// bound, in tokens.
-const defaultOutput = 256
-
 // parse reads a body into a request. What engines are certain to refuse is
 // refused here, before a prefill is spent on it.
 func parse(d *pd.Dialect, raw []byte) (*pd.Request, error) {
@@ -39,7 +35,7 @@ func parse(d *pd.Dialect, raw []byte) (*pd.Request, error) {
 	if body, err = stripControl(body); err != nil {
 		return nil, invalid("", "%s", err)
 	}
-	req := &pd.Request{Dialect: d, Body: body, OutputTokens: defaultOutput}
+	req := &pd.Request{Dialect: d, Body: body, OutputTokens: pd.UnknownOutput}
 	var ok bool
 	req.Model, ok = body.Get("model").String()
 	if d.Native {
@@ -123,7 +119,7 @@ func readLimits(req *pd.Request) error {
 	if least, ok := req.Body.Get("min_tokens").Int(); ok && least > limit {
 		return invalid("min_tokens", "The field min_tokens must not exceed the bound on the answer.")
 	}
-	req.OutputTokens = int(min(limit, defaultOutput))
+	req.OutputTokens = int(min(limit, pd.UnknownOutput))
 	return nil
 }
 

@@ -82,6 +82,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
 	o.countTokens(j.req, usage, a.prefillCached(usage), 0)
+	o.learnOutput(j, usage)
 	a.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
 }
@@ -175,6 +176,9 @@ func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 	}
 	o.countTokens(j.req, r.Usage, a.prefillCached(r.Usage), r.Events)
+	if r.Err == nil {
+		o.learnOutput(j, r.Usage)
+	}
 	a.decode.Release()
 }
 

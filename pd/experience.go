@@ -35,19 +35,20 @@ const (
 	maxRecorders = 256         // replicas whose records are read
 )
 
-// Experience shares what replicas learn of servers and links. Each has a record of its
+// Experience shares what replicas learn of servers, links and lengths of answers. Each has a record of its
 // own and writes no other's: sums of what it saw, and what it believes. The others take
 // in by how much the sums have grown, so that each believes what one replica would that
 // had seen everything; a replica that starts adopts what the records believe, its own
 // former one too. No request waits for Redis; without it each learns by itself.
 type Experience struct {
-	links  *Links
-	fleet  *pools.Fleet
-	client redis.UniversalClient
-	prefix string
-	id     string
-	basis  string // of the priors: sums against others say nothing here
-	log    *slog.Logger
+	links   *Links
+	outputs *Outputs
+	fleet   *pools.Fleet
+	client  redis.UniversalClient
+	prefix  string
+	id      string
+	basis   string // of the priors: sums against others say nothing here
+	log     *slog.Logger
 
 	begun atomic.Bool       // the records were read once: before that nothing is written
 	heard map[string]*heard // by replica
@@ -61,6 +62,7 @@ type experienceRecord struct {
 	Basis   string                  `json:"basis"`
 	Servers map[string]serverRecord `json:"servers"` // by id
 	Links   linkRecord              `json:"links"`
+	Outputs []outputRecordOf        `json:"outputs,omitempty"`
 }
 
 // serverRecord is the curves of one server.
@@ -77,15 +79,16 @@ type heard struct {
 	servers map[string]serverRecord
 	pairs   map[pairID]pairRecord
 	classes *[distances]pools.Shown // nil: nothing
+	outputs map[outputKey]outputRecordOf
 }
 
 // NewExperience returns the sharing of what is learned under a replica's own id. The
 // curves that servers and links are believed to have at first are those of cfg and prior.
-func NewExperience(links *Links, prior LinkPrior, fleet *pools.Fleet, cfg pools.Config, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Experience {
+func NewExperience(links *Links, prior LinkPrior, outputs *Outputs, fleet *pools.Fleet, cfg pools.Config, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Experience {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, prior, cfg.Prefill, cfg.Step) // a hash takes everything
 	return &Experience{
-		links: links, fleet: fleet, client: client, prefix: prefix, id: id, log: log,
+		links: links, outputs: outputs, fleet: fleet, client: client, prefix: prefix, id: id, log: log,
 		basis: strconv.FormatUint(h.Sum64(), 16), heard: make(map[string]*heard),
 	}
 }
@@ -136,7 +139,7 @@ func (e *Experience) write(ctx context.Context, now time.Time) error {
 }
 
 func (e *Experience) record(now time.Time) experienceRecord {
-	r := experienceRecord{Basis: e.basis, Servers: make(map[string]serverRecord), Links: e.links.record(now)}
+	r := experienceRecord{Basis: e.basis, Servers: make(map[string]serverRecord), Links: e.links.record(now), Outputs: e.outputs.record(now)}
 	for _, s := range e.fleet.Servers() {
 		prefill, step := s.Shown(now)
 		if prefill.Known+step.Known > 0 {
@@ -157,6 +160,9 @@ func (r *experienceRecord) samples() (n uint64) {
 	}
 	for i := range r.Links.Pairs {
 		n += r.Links.Pairs[i].Transfers
+	}
+	for i := range r.Outputs {
+		n += r.Outputs[i].Count
 	}
 	return n
 }
@@ -206,7 +212,7 @@ func (e *Experience) fetch(ctx context.Context, id string, written time.Time) er
 	}
 	h := e.heard[id]
 	if h == nil {
-		h = &heard{servers: make(map[string]serverRecord), pairs: make(map[pairID]pairRecord)}
+		h = &heard{servers: make(map[string]serverRecord), pairs: make(map[pairID]pairRecord), outputs: make(map[outputKey]outputRecordOf)}
 		e.heard[id] = h
 	}
 	h.written = written
@@ -232,6 +238,12 @@ func (h *heard) hear(r experienceRecord) {
 				h.pairs[id] = pairRecord{}
 			}
 		}
+		for i := range r.Outputs {
+			key := r.Outputs[i].outputKey
+			if _, known := h.outputs[key]; !known {
+				h.outputs[key] = outputRecordOf{}
+			}
+		}
 	}
 	h.record, h.news = r, true
 }
@@ -252,6 +264,7 @@ func (e *Experience) takeIn(now time.Time) {
 		}
 		if h.news {
 			h.takeInLinks(e.links, age, now)
+			h.takeInOutputs(e.outputs, now)
 			h.news = false
 		}
 	}
@@ -301,6 +314,23 @@ func (h *heard) takeInLinks(l *Links, age time.Duration, now time.Time) {
 			l.hearPair(nil, pair, age, now)
 		}
 		h.pairs[pair.id()] = pair
+	}
+}
+
+func (h *heard) takeInOutputs(o *Outputs, now time.Time) {
+	if len(h.outputs) > 8*outputRecord {
+		clear(h.outputs) // of tenants that are gone, most of them
+	}
+	for _, told := range h.record.Outputs[:min(len(h.record.Outputs), outputRecord)] {
+		if !told.valid() {
+			continue
+		}
+		if before, knew := h.outputs[told.outputKey]; knew {
+			o.hear(&before, told, now)
+		} else {
+			o.hear(nil, told, now)
+		}
+		h.outputs[told.outputKey] = told
 	}
 }
 

@@ -54,6 +54,17 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 	return s.InFlight(pools.Prefill, now).Requests > 0
 }
 
+// learnOutput learns from an answer that came to its end how long answers are, and keeps
+// how far off the prediction was. One that another stream began is not a whole answer.
+func (o *Orchestrator) learnOutput(j *journey, u Usage) {
+	tokens := u.Output.Tokens / max(1, j.req.Answers)
+	if j.resumed || j.req.OutputTokens <= 0 || tokens <= 0 {
+		return
+	}
+	o.Metrics.outputRatio.WithLabelValues(j.req.Model).Observe(float64(j.req.OutputTokens) / float64(tokens))
+	o.Outputs.Ended(j.req, tokens, time.Now())
+}
+
 // paceGaps is how many gaps between tokens make one sample of a decode step:
 // events that travel together have gaps of nothing and of twice the step.
 const paceGaps = 16

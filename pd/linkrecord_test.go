@@ -21,7 +21,7 @@ func told(t *testing.T, l *Links, now time.Time) (r linkRecord) {
 }
 
 func newHeard() *heard {
-	return &heard{servers: make(map[string]serverRecord), pairs: make(map[pairID]pairRecord)}
+	return &heard{servers: make(map[string]serverRecord), pairs: make(map[pairID]pairRecord), outputs: make(map[outputKey]outputRecordOf)}
 }
 
 // tell lets l take in what another replica tells now.

@@ -12,6 +12,7 @@ import (
 type Metrics struct {
 	wait        *prometheus.HistogramVec // model
 	ttft        *prometheus.HistogramVec // model
+	outputRatio *prometheus.HistogramVec // model
 	prefill     *prometheus.HistogramVec // server
 	gap         prometheus.Histogram
 	firstEvent  *prometheus.HistogramVec // server
@@ -36,6 +37,7 @@ type Metrics struct {
 var (
 	// Seconds; from a cached short prompt to a long one in a queue.
 	phaseBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	ratioBuckets = []float64{.1, .2, .33, .5, .67, .8, .9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10}
 	itlBuckets   = []float64{.001, .0025, .005, .01, .015, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1, 5}
 )
 
@@ -61,6 +63,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 	m := &Metrics{
 		wait:        histogram("tandem_wait_seconds", "Time in the gateway's queue: until a request has its servers, where it is bound late.", phaseBuckets, "model"),
 		ttft:        histogram("tandem_ttft_seconds", "Time from the request's arrival to its first content event; streams only.", phaseBuckets, "model"),
+		outputRatio: histogram("tandem_output_prediction_ratio", "Output tokens that were predicted of a whole answer, over those that it had.", ratioBuckets, "model"),
 		prefill:     histogram("tandem_prefill_seconds", "Time of prefill legs that succeeded.", phaseBuckets, "server"),
 		firstEvent:  histogram("tandem_decode_first_event_seconds", "Time from sending decode to its first content event: transfer, room and a step; streams only.", phaseBuckets, "server"),
 		itl:         histogram("tandem_itl_seconds", "Gaps between content events of a stream.", itlBuckets, "server"),

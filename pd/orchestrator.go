@@ -85,6 +85,8 @@ type Orchestrator struct {
 	Tracer    trace.Tracer
 	Log       *slog.Logger
 
+	Outputs *Outputs // nil: nothing is learned of how long answers are
+
 	promises promises // of first tokens, and how they were kept
 	heat     heat     // of servers' caches
 
@@ -104,6 +106,7 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	if o.Suspects.Holds(req, arrived) {
 		return nil, ErrQuarantined
 	}
+	req.OutputTokens = o.Outputs.Expect(req)
 	place, err := o.wait(ctx, req)
 	queued := time.Since(arrived)
 	if err != nil {

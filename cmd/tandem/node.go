@@ -175,6 +175,7 @@ func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Config:    cfg.pd,
 		Cost:      cfg.cost,
 		Links:     pd.NewLinks(cfg.links),
+		Outputs:   pd.NewOutputs(),
 		Fleet:     n.fleet,
 		Locality:  n.locality,
 		Transport: legs,
@@ -188,7 +189,7 @@ func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	}
 	n.fleet.Convicted = n.orchestrator.Links.Acquit
 	if n.redis != nil {
-		n.experience = pd.NewExperience(n.orchestrator.Links, cfg.links, n.fleet, cfg.pools, n.redis, cfg.redis.prefix, n.replica, n.log)
+		n.experience = pd.NewExperience(n.orchestrator.Links, cfg.links, n.orchestrator.Outputs, n.fleet, cfg.pools, n.redis, cfg.redis.prefix, n.replica, n.log)
 		reg.MustRegister(n.experience)
 	}
 	if cfg.binding != pd.Late {

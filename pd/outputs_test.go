@@ -1,0 +1,135 @@
+package pd
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+func answerOf(model, tenant string, class int) *Request {
+	return &Request{Model: model, Tenant: tenant, Class: class, OutputTokens: UnknownOutput}
+}
+
+// ends lets n answers of some length end.
+func ends(o *Outputs, req *Request, tokens, n int) {
+	for range n {
+		o.Ended(req, tokens, testTime)
+	}
+}
+
+func TestOutputs_EachLevelCountsAsFarAsItHasShown(t *testing.T) {
+	o := NewOutputs()
+	expect := func(what string, req *Request, want int) {
+		t.Helper()
+		if got := o.Expect(req); math.Abs(float64(got)/float64(want)-1) > 0.06 {
+			t.Errorf("%s: %d tokens expected, want about %d", what, got, want)
+		}
+	}
+	expect("nothing is known", answerOf("m", "a", 0), UnknownOutput)
+	ends(o, answerOf("m", "a", 0), 40, 100)
+	expect("a tenant", answerOf("m", "a", 0), 40)
+	expect("another tenant is like its class", answerOf("m", "b", 0), 41)
+	expect("another class is like its model", answerOf("m", "a", 1), 48)
+	expect("another model is unknown", answerOf("other", "a", 0), UnknownOutput)
+	ends(o, answerOf("m", "long", 0), 2000, 4)
+	expect("four answers count half", answerOf("m", "long", 0), 1070)
+	ends(o, answerOf("m", "a", 0), 400, 300)
+	expect("what it was before is forgotten", answerOf("m", "a", 0), 400)
+}
+
+func TestOutputs_BoundsAreKept(t *testing.T) {
+	o := NewOutputs()
+	ends(o, answerOf("m", "", 0), 500, 100)
+	bounded := answerOf("m", "", 0)
+	bounded.MaxOutput, bounded.OutputTokens = 10, 10
+	elsewhere := answerOf("m", "", 0) // its bound stands in a field that only its API knows
+	elsewhere.OutputTokens = 20
+	none := answerOf("m", "", 0)
+	none.OutputTokens = 0
+	for want, req := range map[int]*Request{10: bounded, 20: elsewhere, 0: none} {
+		if got := o.Expect(req); got != want {
+			t.Errorf("%d tokens expected, want %d", got, want)
+		}
+	}
+	for range 200 { // cut off: they would have been longer
+		o.Ended(bounded, 10, testTime)
+	}
+	if got := o.Expect(answerOf("m", "", 0)); got < 450 {
+		t.Errorf("answers that were cut off at 10 tokens are taken for short: %d expected", got)
+	}
+	for range 200 { // these ended by themselves
+		o.Ended(bounded, 5, testTime)
+	}
+	if got := o.Expect(answerOf("m", "", 0)); got > 100 {
+		t.Errorf("%d tokens expected of answers of 5", got)
+	}
+}
+
+// What is predicted is better than what is assumed.
+func TestOutputs_PredictionsBeatTheAssumption(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	o := NewOutputs()
+	var learned, assumed float64
+	for range 3000 {
+		tenant := r.IntN(5)
+		req := answerOf("m", fmt.Sprint("t", tenant), 0)
+		tokens := 1 + int(float64(20*int(math.Pow(3, float64(tenant))))*math.Exp(0.4*r.NormFloat64()))
+		learned += math.Abs(math.Log(float64(o.Expect(req)) / float64(tokens)))
+		assumed += math.Abs(math.Log(UnknownOutput / float64(tokens)))
+		o.Ended(req, tokens, testTime)
+	}
+	t.Logf("off by a factor of %.2f, the assumption by %.2f", math.Exp(learned/3000), math.Exp(assumed/3000))
+	if learned > 0.4*assumed {
+		t.Errorf("off by %.2f, the assumption by %.2f (logarithms)", learned/3000, assumed/3000)
+	}
+}
+
+func TestOutputs_TenantsAreBounded(t *testing.T) {
+	o := NewOutputs()
+	for i := range 2 * maxOutputs {
+		o.Ended(answerOf("m", fmt.Sprint("t", i), 0), 50, testTime)
+	}
+	if len(o.means) != maxOutputs {
+		t.Errorf("%d means", len(o.means))
+	}
+	if got := o.Expect(answerOf("m", "new", 0)); got > 60 {
+		t.Errorf("one without room is not like its class: %d tokens expected", got)
+	}
+	o.Ended(answerOf("m", "late", 0), 900, testTime.Add(2*outputStale))
+	if o.means[outputKey{"m", 1, "late"}] == nil {
+		t.Error("the stale do not make room")
+	}
+	if n := len(o.record(testTime.Add(2 * outputStale))); n > outputRecord || n == 0 {
+		t.Errorf("%d means are told", n)
+	}
+}
+
+func TestOutputs_ReplicasTellEachOther(t *testing.T) {
+	a, b, fresh := NewOutputs(), NewOutputs(), NewOutputs()
+	req := answerOf("m", "a", 0)
+	ends(b, req, 300, 100)
+	h := newHeard()
+	tell := func() {
+		h.hear(experienceRecord{Basis: "same", Outputs: a.record(testTime)})
+		h.takeInOutputs(b, testTime)
+	}
+	tell()
+	ends(a, req, 50, 100)
+	tell()
+	tell() // said again it is no news
+	if got := b.Expect(req); got > 60 || b.means[levels(req)[2]].count != 100 {
+		t.Errorf("%d tokens expected after a hundred of 50 elsewhere", got)
+	}
+	first := newHeard()
+	first.hear(experienceRecord{Basis: "same", Outputs: a.record(testTime)})
+	first.takeInOutputs(fresh, testTime)
+	if got := fresh.Expect(req); got > 70 {
+		t.Errorf("one that starts expects %d tokens", got)
+	}
+	for _, told := range []outputRecordOf{{Sum: -1}, {Tokens: math.NaN()}, {Known: 1e9}} {
+		if told.valid() {
+			t.Errorf("%+v passes", told)
+		}
+	}
+}
