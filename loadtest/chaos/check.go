@@ -76,6 +76,24 @@ func MaxShare(server string, share float64) Check {
 	}
 }
 
+// Share bounds a server's share of what reached its role between two Counts, 0..1.
+func Share(server, from, to string, least, most float64) Check {
+	return func(o *Outcome) string {
+		role, _, _ := strings.Cut(server, "-")
+		all := 0
+		for name, n := range o.Counts[to] {
+			if strings.HasPrefix(name, role+"-") {
+				all += n - o.Counts[from][name]
+			}
+		}
+		share := float64(o.Counts[to][server]-o.Counts[from][server]) / float64(max(1, all))
+		if share < least || share > most {
+			return fmt.Sprintf("%s got %.0f %% of %d requests between %q and %q, not %.0f to %.0f %%", server, 100*share, all, from, to, 100*least, 100*most)
+		}
+		return ""
+	}
+}
+
 // Balanced bounds the most requests that a server of a role got by so many times
 // their mean.
 func Balanced(role string, most float64) Check {

@@ -117,6 +117,16 @@ func Heal(who ...string) Event {
 	return each("heal", who, func(ctx context.Context, st *stage, a *actor) error { return st.setFault(ctx, a, nil) })
 }
 
+// Count notes how many of the clients' requests each engine has got by now, under a name;
+// see Share.
+func Count(name string) Event {
+	return Event{does: "count (" + name + ")", act: func(ctx context.Context, st *stage) error {
+		counted, err := st.reached(ctx)
+		st.counts[name] = counted
+		return err
+	}}
+}
+
 // Drain marks servers as draining in the gateways' file.
 func Drain(who ...string) Event {
 	return each("drain", who, func(_ context.Context, st *stage, a *actor) error {

@@ -23,9 +23,10 @@ type Outcome struct {
 	WorstTTFT time.Duration
 	WorstE2E  time.Duration // of whole answers
 	Recovery  time.Duration
-	Reached   map[string]int // clients' requests by engine
-	Metrics   []Metrics      // of each gateway that answers
-	Broken    []string       // checks that do not hold; empty: all is well
+	Reached   map[string]int            // clients' requests by engine
+	Counts    map[string]map[string]int // the same when a Count of that name happened
+	Metrics   []Metrics                 // of each gateway that answers
+	Broken    []string                  // checks that do not hold; empty: all is well
 	Took      time.Duration
 }
 
@@ -46,6 +47,7 @@ func Play(ctx context.Context, binary, dir string, c Scenario) (*Outcome, error)
 	}
 	o := &Outcome{Scenario: c, Errors: make(map[loadtest.Kind]int), Reached: make(map[string]int)}
 	o.tally(ended)
+	o.Counts = st.counts
 	st.inspect(ctx, o)
 	if err := st.close(); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)

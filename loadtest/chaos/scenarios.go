@@ -11,6 +11,7 @@ var (
 	answers500 = engine.Fault{Kind: engine.FaultStatus, Status: 500}
 	answers503 = engine.Fault{Kind: engine.FaultStatus, Status: 503}
 	hangs      = engine.Fault{Kind: engine.FaultHangBeforeHeaders}
+	sickLink   = engine.Fault{Kind: engine.FaultSlowLink, Factor: 100}
 )
 
 // waitingElsewhere keeps the prefill servers so busy that requests wait, at the gateways
@@ -134,6 +135,17 @@ var Scenarios = []Scenario{
 		Name: "server-drained", Title: "a decode server is marked as draining under load",
 		Events: Events{At(2*s, Drain("decode-0"))},
 		Checks: Checks{NoErrors, RecoveredWithin(3 * s)},
+	},
+	{
+		Name: "link-sick", Title: "KV comes to one of two decode servers a hundred times slower, and as fast as before again",
+		Fleet: Fleet{Prefill: 1, Gateway: []string{"--enforce-disaggregation"}},
+		Load:  Load{RPS: 6, For: 110 * s, Prompt: 1024, Output: 8},
+		Events: Events{
+			At(5*s, Break(sickLink, "decode-0")), At(10*s, Count("left")),
+			At(25*s, Count("healed")), At(25*s, Heal("decode-0")),
+			At(95*s, Count("back")), At(109*s, Count("end")),
+		},
+		Checks: Checks{NoErrors, Share("decode-0", "left", "healed", 0, 0.1), Share("decode-0", "back", "end", 0.2, 1)},
 	},
 	{
 		Name: "redis-killed", Title: "Redis is killed under three gateways, and comes back empty",

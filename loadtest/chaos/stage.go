@@ -52,11 +52,13 @@ type stage struct {
 	actors []*actor
 	links  map[string]*link
 	log    *os.File
+
+	counts map[string]map[string]int // by Count: the clients' requests of each engine
 }
 
 // newStage starts all that a scenario needs and waits until it serves.
 func newStage(ctx context.Context, binary, dir string, c Scenario) (_ *stage, err error) {
-	st := &stage{fleet: c.Fleet, binary: binary, dir: dir, links: make(map[string]*link)}
+	st := &stage{fleet: c.Fleet, binary: binary, dir: dir, links: make(map[string]*link), counts: make(map[string]map[string]int)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, st.close())
@@ -272,6 +274,22 @@ func (st *stage) requests(ctx context.Context, a *actor) (int, error) {
 		return 0, fmt.Errorf("state of %s: %w", a.name, err)
 	}
 	return state.RequestsByPath["/v1/chat/completions"], nil
+}
+
+// reached is how many of the clients' requests each engine has got.
+func (st *stage) reached(ctx context.Context) (map[string]int, error) {
+	all := make(map[string]int)
+	for _, a := range st.actors {
+		if a.role != "prefill" && a.role != "decode" {
+			continue
+		}
+		n, err := st.requests(ctx, a)
+		if err != nil {
+			return all, err
+		}
+		all[a.name] = n
+	}
+	return all, nil
 }
 
 // setFault adds a fault to an engine; nil removes all.
