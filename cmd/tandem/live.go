@@ -126,11 +126,13 @@ func simulate(ctx context.Context, cfg compare.Config, report *compare.Report) e
 func simulated(ways []compare.Result) (policies []*policy.Policy, err error) {
 	var names []string
 	for i := range ways {
-		if rule, isRule := strings.CutPrefix(ways[i].Simulated, "gateway-"); isRule {
+		rule, isRule := strings.CutPrefix(ways[i].Simulated, "gateway-")
+		switch {
+		case isRule:
 			policies = append(policies, policy.ByRule(pd.Rule(rule)))
-			continue
+		case ways[i].Simulated != "":
+			names = append(names, ways[i].Simulated)
 		}
-		names = append(names, ways[i].Simulated)
 	}
 	found, err := policy.FindPolicies(names)
 	return append(policies, found...), err

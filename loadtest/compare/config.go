@@ -56,6 +56,7 @@ func Ways() []Way {
 		{Name: "joint, on arrival", Simulated: "tandem-arrival", Flags: []string{"--policy", "joint", "--binding", "arrival"}},
 		{Name: "joint, engine key", Simulated: "tandem-key", Flags: []string{"--policy", "joint", "--binding", "arrival", "--engine-priority"}, Priority: true},
 		{Name: "joint, late", Simulated: "tandem-late", Flags: []string{"--policy", "joint", "--binding", "late"}},
+		{Name: "joint, late, key", Flags: []string{"--policy", "joint", "--binding", "late", "--engine-priority"}, Priority: true},
 	}
 }
 
