@@ -63,12 +63,18 @@ func (m *memory) pending(role, missing int, now time.Time) int {
 }
 
 // letGo chooses who goes of each pool, and holds the wanted numbers up while they drain.
+// Of a role of which none is wanted all are idle, and none drains: the next request may
+// come any time. Engines that grow in place shrink.
 func (m *memory) letGo(wants []PoolWant, servers []*pools.Server, model string, hot map[string]float64, now time.Time) {
 	var all []Leaving
+	whole := make(map[pools.Role]int)
+	for i := range wants {
+		whole[wants[i].Role] += wants[i].Want.Servers
+	}
 	for i := range wants {
 		w := &wants[i]
-		if w.Engines > 0 {
-			continue // they shrink
+		if w.Engines > 0 || whole[w.Role] == 0 {
+			continue
 		}
 		var leaving []Leaving
 		w.Want, leaving = leave(w.Want, weigh(servers, w, model, hot, now), m.Leaving, now)

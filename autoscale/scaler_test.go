@@ -308,6 +308,12 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 	step(1, Demand, 1, true)
 	s.cfg.Planner.Decode = Bounds{2, 2}
 	step(2, Demand, 0, false)
+
+	m := &memory{} // to zero: the next request may come any time
+	m.letGo([]PoolWant{{Role: pools.Decode, Any: true}}, fleet.Servers(), model, nil, c.now())
+	if len(m.Leaving) > 0 {
+		t.Errorf("none is wanted, and these drain: %+v", m.Leaving)
+	}
 }
 
 // Prefill servers have nothing to do and requests wait in the gateways: decode is full.

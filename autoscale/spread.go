@@ -92,7 +92,32 @@ func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWa
 	for variant, n := range m.Spread.Decode {
 		wants = append(wants, PoolWant{Role: pools.Decode, Variant: variant, Want: Want{Servers: n, Reason: plan.Decode.Reason}})
 	}
+	holdBack(wants, state.Hardware)
 	return wants
+}
+
+// holdBack keeps the units of a role that are there for as long as others of it that are
+// wanted are not: these may be what takes their place.
+func holdBack(wants []PoolWant, shown []Hardware) {
+	ready := func(w *PoolWant) int {
+		for i := range shown {
+			if shown[i].Role == w.Role && shown[i].Variant == w.Variant {
+				return shown[i].Ready
+			}
+		}
+		return 0
+	}
+	starting := make(map[pools.Role]bool)
+	for i := range wants {
+		w := &wants[i]
+		starting[w.Role] = starting[w.Role] || w.Want.Servers > ready(w)
+	}
+	for i := range wants {
+		w := &wants[i]
+		if there := ready(w); starting[w.Role] && w.Want.Servers < there {
+			w.Want.Servers, w.Want.Reason = there, Pending
+		}
+	}
 }
 
 // spread finds the hardware for a plan. What stands is asked to stay while the plan does.

@@ -54,11 +54,10 @@ type Leaving struct {
 const drainLimit = 5 * time.Minute
 
 // leave chooses who goes where fewer are wanted than are there, and holds the wanted
-// number up for as long as they drain. Where none is wanted all are idle and none drains:
-// the next request may come any time.
+// number up for as long as they drain.
 func leave(want Want, units []Unit, before []Leaving, now time.Time) (Want, []Leaving) {
 	n := len(units) - want.Servers
-	if n <= 0 || want.Servers == 0 {
+	if n <= 0 {
 		return want, nil
 	}
 	since := make(map[string]time.Time)

@@ -157,12 +157,11 @@ func TestPlan_ChoosesTheHardware(t *testing.T) {
 		}
 		return gjson.Get(a.body, "replicas").Int()
 	}
-	eventuallyIn(t, 40*time.Second, "a bin of demand is over and something is wanted", func() bool { return wanted("&role=decode") == 1 })
-	// What runs is preferred to what must start only while it is worth it: a third of the
-	// cost is a reason to change.
+	// A third of the cost is a reason to change, but nobody goes before the other is there.
+	eventuallyIn(t, 40*time.Second, "a bin of demand is over and something is wanted", func() bool { return wanted("&role=decode") == 2 })
 	for query, want := range map[string]int64{
-		"&role=decode&variant=small": 1, "&role=decode&variant=big": 0, "&role=decode&variant=other": -1,
-		"&role=prefill&variant=small": 1, "&role=prefill": 1,
+		"&role=decode&variant=small": 1, "&role=decode&variant=big": 1, "&role=decode&variant=other": -1,
+		"&role=prefill&variant=small": 1, "&role=prefill": 2,
 	} {
 		if got := wanted(query); got != want {
 			t.Errorf("%s: %d, want %d", query, got, want)
