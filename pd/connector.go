@@ -27,8 +27,6 @@ type connector struct {
 	// tellsCached: decode reports the tokens that prefill found cached. With other
 	// engines it reports what was transferred.
 	tellsCached bool
-	// pulls: whoever computes the prompt can pull its beginning from a third server.
-	pulls bool
 	// pinned: the hand-off names the decode server, so no other one can use it.
 	pinned bool
 	// dialects are those that pairs speak; nil: all.
@@ -36,6 +34,9 @@ type connector struct {
 
 	// name returns the request id of both legs; nil: any will do.
 	name func(from, to *pools.Server) string
+	// pulls reports whether the server, when it computes a prompt, can pull the beginning from
+	// another one, and others from it; nil: never.
+	pulls func(*pools.Server) bool
 	// find learns over the network what the legs must name, before they are sent; nil:
 	// nothing.
 	find func(*Orchestrator, context.Context, *transfer) error

@@ -156,7 +156,7 @@ func TestNIXL_PrefillBody(t *testing.T) {
 	got := nixlPrefill(&transfer{req: &Request{Dialect: Chat, Body: body}}).body.Bytes()
 	want := `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_completion_tokens":1,"n":1,` +
 		`"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993,` +
-		`"ignore_eos":true,"kv_transfer_params":` + prefillParams + `,"max_tokens":1}`
+		`"ignore_eos":true,"kv_transfer_params":{` + prefillParams + `},"max_tokens":1}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // handoffField carries the hand-off in requests and answers of vLLM.
@@ -12,14 +14,26 @@ const handoffField = "kv_transfer_params"
 // nixl is vLLM's NixlConnector: prefill returns where its blocks are, and decode reads
 // them from there; or, with the NixlPushConnector, registers there and is written to.
 // The hand-off tells which of the two it is.
-var nixl = &connector{engine: "vllm", pairs: true, alone: true, prefill: nixlPrefill, decode: nixlDecode}
+var nixl = &connector{engine: "vllm", pairs: true, alone: true, prefill: nixlPrefill, decode: nixlDecode, pulls: hasOffloadTier}
+
+// hasOffloadTier reports an engine that has, beside NIXL, an OffloadingConnector with a
+// P2P tier (vLLM's MultiConnector): such a server's address for KV is that of the tier,
+// since NIXL's own is in the hand-off.
+func hasOffloadTier(s *pools.Server) bool { return s.KVAddress != "" }
 
 // prefillParams asks a vLLM with the NIXL connector to keep the blocks of the
 // prompt for a remote decode (vllm tests/v1/kv_connector/nixl_integration).
-const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+const prefillParams = `"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null`
 
+// nixlPrefill also says where the prompt's beginning may be pulled from: whichever of the
+// engine's connectors can load takes its part of the fields (llm-d-router
+// pkg/sidecar/proxy, --enable-p2p-pull).
 func nixlPrefill(t *transfer) legRequest {
-	return legRequest{body: oneToken(t, Edit{handoffField, []byte(prefillParams)})}
+	params := prefillParams
+	if t.source != nil {
+		params += "," + kvSource(t.source)
+	}
+	return legRequest{body: oneToken(t, Edit{handoffField, []byte("{" + params + "}")})}
 }
 
 // nixlDecode gives decode the hand-off as prefill returned it. When prefill pushes, it

@@ -8,15 +8,16 @@ import (
 )
 
 // offloadPort is where a vLLM with the OffloadingConnector's P2P tier listens for rank
-// 0; each further rank has the next one.
-const offloadPort = 7777
+// 0 (VLLM_P2P_SIDE_CHANNEL_PORT; llm-d sets 7777); each further rank has the next one.
+const offloadPort = 5710
 
 // offload is vLLM's OffloadingConnector with its P2P tier: both engines get the request
 // at once with an id of ours, nested under the name of the other party (key names since
 // 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go). Whoever computes the
 // prompt may be told of a third server that holds its beginning.
 var offload = &connector{
-	engine: "vllm", together: true, pairs: true, alone: true, pulls: true,
+	engine: "vllm", together: true, pairs: true, alone: true,
+	pulls: func(*pools.Server) bool { return true },
 	prefill: func(t *transfer) legRequest {
 		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}`, t.id)
 		if t.source != nil {

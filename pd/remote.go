@@ -25,20 +25,20 @@ func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, no
 	}
 	best := make(map[uint64]remote) // by class
 	for _, s := range all {
-		if !connectorOf(s).pulls || !s.Health().Up {
+		at := o.seat(s)
+		if !at.pulls || !s.Health().Up {
 			continue
 		}
-		at := o.seat(s)
 		held := min(o.Locality.held(j.prefix, s, &at).GPU, j.req.PromptTokens)
 		if held > best[s.Class()].tokens {
 			best[s.Class()] = remote{server: s, tokens: held}
 		}
 	}
-	offer := func(candidates []Candidate) {
+	offer := func(candidates []Candidate, seats []seat) {
 		for i := range candidates {
 			c := &candidates[i]
 			from, known := best[c.Class]
-			if !known || from.tokens <= c.Cached.GPU {
+			if !known || !seats[i].pulls || from.tokens <= c.Cached.GPU {
 				continue
 			}
 			place := placeOf(from.server)
@@ -46,8 +46,8 @@ func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, no
 			c.Remote = from
 		}
 	}
-	offer(v.field.Prefill)
-	offer(v.field.Decode)
+	offer(v.field.Prefill, v.prefillSeats)
+	offer(v.field.Decode, v.decodeSeats)
 }
 
 // pull is the seconds of a prefill whose prefix comes from the remote server first.

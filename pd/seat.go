@@ -12,11 +12,10 @@ type seat struct {
 	by       *connector
 	spot     kvstate.Spot
 	replaced bool          // what the index heard of it was told by the engine that was there before
+	pulls    bool          // it pulls what a third server holds
 	keeps    bool          // as a prefill server it has handed nothing over lately
 	ready    time.Duration // until it can take requests for the view's model
 }
-
-func (s seat) pulls() bool { return s.by.pulls }
 
 func (o *Orchestrator) seats(servers []*pools.Server, model string, now time.Time) []seat {
 	all := make([]seat, len(servers))
@@ -28,7 +27,8 @@ func (o *Orchestrator) seats(servers []*pools.Server, model string, now time.Tim
 }
 
 func (o *Orchestrator) seat(s *pools.Server) seat {
-	return seat{by: connectorOf(s), replaced: o.Locality != nil && o.Locality.replaced(s)}
+	c := connectorOf(s)
+	return seat{by: c, pulls: c.pulls != nil && c.pulls(s), replaced: o.Locality != nil && o.Locality.replaced(s)}
 }
 
 // ready is how long a server needs until it can take requests for a model at all: an

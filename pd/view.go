@@ -29,7 +29,7 @@ func (o *Orchestrator) gather(model string, now time.Time) view {
 	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
 	v.prefillPanic, v.decodePanic = panicking, panicked
 	v.model, v.prefillSeats, v.decodeSeats = model, o.seats(v.prefill, model, now), o.seats(v.decode, model, now)
-	v.pulls = slices.ContainsFunc(v.prefillSeats, seat.pulls) || slices.ContainsFunc(v.decodeSeats, seat.pulls)
+	v.pulls = slices.ContainsFunc(slices.Concat(v.prefillSeats, v.decodeSeats), func(at seat) bool { return at.pulls })
 	v.field.Prefill, v.field.Decode = o.candidates(v.prefill, prefill, now), o.candidates(v.decode, decode, now)
 	judgeByPeers(&v.field)
 	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)

@@ -82,7 +82,11 @@ func newCluster(t *testing.T, s shape) *cluster {
 		}
 		state := e.State()
 		// Whether it pushes is for the engine to say.
-		list.add(serverEntry{URL: state.URL, Connector: strings.TrimSuffix(state.Connector, "-push"), KVAddress: state.KVAddress})
+		entry := serverEntry{URL: state.URL, Connector: strings.TrimSuffix(state.Connector, "-push"), KVAddress: state.KVAddress}
+		if entry.Connector == "nixl" {
+			entry.KVAddress = "" // it is in the hand-off
+		}
+		list.add(entry)
 		return e
 	}
 	for range s.prefill {

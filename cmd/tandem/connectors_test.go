@@ -241,18 +241,27 @@ func TestSidecar_AClientCannotNameAPrefillServer(t *testing.T) {
 
 // The KV goes to where the work is: a server that holds nothing of a prompt pulls its
 // beginning from one that does, when that one is not the better choice itself.
+// With NIXL the tier is a second connector of the engines.
 func TestOffload_ThePrefixComesFromAThirdServer(t *testing.T) {
-	t.Parallel()
+	for _, connector := range []string{engine.ConnectorOffload, engine.ConnectorNIXL} {
+		t.Run(connector, func(t *testing.T) {
+			t.Parallel()
+			prefixFromAThirdServer(t, connector)
+		})
+	}
+}
+
+func prefixFromAThirdServer(t *testing.T, connector string) {
 	offload := func(cfg *engine.Config) {
 		publishing(cfg)
-		cfg.Connector, cfg.TimeScale = engine.ConnectorOffload, 1 // computing must take time
+		cfg.Connector, cfg.TimeScale = connector, 1 // computing must take time
 	}
 	holder, decode := startTestEngine(t, engine.RolePrefill, offload), startTestEngine(t, engine.RoleDecode, offload)
 	idle := startTestEngine(t, engine.RolePrefill, offload)
 	engines := []*engine.Engine{holder, idle, decode}
 	c := newCluster(t, shape{config: func(cfg *config) {
 		for i, e := range engines {
-			cfg.servers[i/2].add(serverEntry{URL: e.URL(), Connector: "offload", KVAddress: e.State().KVAddress})
+			cfg.servers[i/2].add(serverEntry{URL: e.URL(), Connector: connector, KVAddress: e.State().KVAddress})
 		}
 		listening(func() []*engine.Engine { return engines })(cfg)
 		cfg.kv.modes = []string{"engine"}

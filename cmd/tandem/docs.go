@@ -105,7 +105,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 | rank | data-parallel rank behind the address, where several share it |
 | host, rack, zone | topology labels; servers that share one are assumed to be linked as fast as it says |
 | connector | how decode obtains the KV: nixl, mooncake, offload, p2p-nccl, store, sglang, trtllm, llmd-sidecar, or aggregated (takes requests whole, never half of a pair); as the engine tells if not set, nixl where it does not; see [engines](engines.md) |
-| kv-address | host:port where other engines reach this one's KV, such as SGLang's bootstrap server; the URL's host and the port that the engine tells, or the connector's usual one, otherwise |
+| kv-address | host:port where other engines reach this one's KV, such as SGLang's bootstrap server; of a nixl server the P2P tier of an OffloadingConnector beside it; the URL's host and the port that the engine tells, or the connector's usual one, otherwise |
 | native | true: it speaks SGLang's own API, and /generate is open to clients, with the fields that are known to be harmless |
 | group | a name that servers share which step in lockstep (wide expert parallelism): they fail and drain together, and a step takes as long as on the slowest |
 | weights | version of the weights; servers of different ones are never paired |

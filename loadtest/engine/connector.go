@@ -141,17 +141,15 @@ func offloadParams(f *requestFields) (p transferParams, err error) {
 		}
 	}
 	if in.Source != nil {
-		at, err := appointmentAt(net.JoinHostPort(in.Source.Host, strconv.Itoa(in.Source.Port)), in.Source.ID)
-		if err != nil {
+		if p.source, err = in.Source.appointment(); err != nil {
 			return p, err
 		}
-		p.source = at
 	}
 	if in.Prefiller == nil {
 		return p, nil
 	}
 	p.decodeLeg = true
-	at, err := appointmentAt(net.JoinHostPort(in.Prefiller.Host, strconv.Itoa(in.Prefiller.Port)), in.Prefiller.ID)
+	at, err := in.Prefiller.appointment()
 	p.appointments = []*appointment{at}
 	return p, err
 }
@@ -161,6 +159,10 @@ type kvSource struct {
 	ID   string `json:"kv_request_id"`
 	Host string `json:"remote_host"`
 	Port int    `json:"remote_port"`
+}
+
+func (s *kvSource) appointment() (*appointment, error) {
+	return appointmentAt(net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), s.ID)
 }
 
 var ncclID = regexp.MustCompile(`^___prefill_addr_(.+:\d+)___decode_addr_(.+:\d+)_[0-9a-f]+$`)

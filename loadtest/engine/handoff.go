@@ -65,12 +65,19 @@ func parseTransferParams(raw json.RawMessage) (transferParams, error) {
 		Port            *int            `json:"remote_port"`
 		TPSize          int             `json:"tp_size"`
 		Tokens          int             `json:"remote_num_tokens"`
+		Source          *kvSource       `json:"remote_kv_source"` // of an OffloadingConnector beside NIXL's
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return transferParams{}, fmt.Errorf("kv_transfer_params: %w", err)
 	}
 	if !p.DoRemotePrefill {
-		return transferParams{prefillLeg: p.DoRemoteDecode}, nil
+		out := transferParams{prefillLeg: p.DoRemoteDecode}
+		if p.Source == nil {
+			return out, nil
+		}
+		var err error
+		out.source, err = p.Source.appointment()
+		return out, err
 	}
 	out := transferParams{decodeLeg: true}
 	blocks, ok := parseBlockIDs(p.BlockIDs)
