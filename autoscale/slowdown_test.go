@@ -101,7 +101,7 @@ func (w *worked) quarter() {
 		x := pools.PrefillFeatures(slowPrompt, 0)
 		lease.Sent(prior.Time(x))
 		time.Sleep(time.Duration(w.slower * float64(prior.Time(x))))
-		lease.Prefilled(slowPrompt, 0)
+		lease.Prefilled(slowPrompt, 0, 0)
 		servers[1].ObserveStep(time.Duration(w.slower*float64(believed.Time(pools.StepFeatures(8, 30_000)))), 8, 30_000, time.Now())
 		time.Sleep(time.Until(second.Add(time.Second)))
 	}

@@ -17,6 +17,8 @@ type connector struct {
 	// together: both legs are in flight at once, and neither ends without the other.
 	// Else prefill answers first, and decode is sent what it handed over.
 	together bool
+	// answersLast: prefill answers when decode has the KV, and not when it is computed.
+	answersLast bool
 	// carried: only decode gets a request, and calls prefill itself.
 	carried bool
 	// pairs: servers run as pairs. alone: a decode server also serves requests whole.

@@ -55,6 +55,9 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 	defer cancel()
 
 	a.decode.Sent(a.chosen.Terms.TTFT() + time.Duration(j.req.OutputTokens)*a.chosen.Terms.Step)
+	start := time.Now()
+	crossing := o.beginTransfer(j, a, start)
+	defer crossing.end()
 	resp, data, failed := o.whole(ctx, leg, server, j, id, part)
 	if failed != nil {
 		return nil, failed
@@ -69,6 +72,8 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 	}
 	a.decode.Settle(nil)
 	usage, _ := j.req.Dialect.readUsage(data)
+	now := time.Now()
+	crossing.whole(now.Sub(start), usage.Output, now)
 	if usage.Cached.Known {
 		server.NoteCachedTokens()
 	}
@@ -110,7 +115,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		part = j.story.begin(server, part)
 	}
 	a.decode.Sent(a.chosen.Terms.TTFT())
-	crossing := o.beginTransfer(a, start)
+	crossing := o.beginTransfer(j, a, start)
 	defer crossing.end()
 	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part)
 	if err != nil {
@@ -145,7 +150,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		held := min(a.held, j.req.PromptTokens-1)
 		a.decode.Computed(j.req.PromptTokens-held, held)
 	}
-	crossing.learn(now.Sub(start), now)
+	crossing.first(now.Sub(start), now)
 	s.onClose = func(r StreamResult) {
 		noFall()
 		o.streamEnded(j, a, r)

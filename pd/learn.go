@@ -10,41 +10,78 @@ import (
 
 // crossing is the transfer that a decode leg begins with.
 type crossing struct {
-	links     *Links
-	server    *pools.Server // that decodes
-	from, to  Candidate
-	bytes     float64
-	own       time.Duration // what the decode server needs itself until its first event
-	end       func()        // says that it is no longer under way
-	teachable bool
+	links    *Links
+	server   *pools.Server // that decodes
+	from, to Candidate
+	bytes    float64
+	own      time.Duration // what the servers are predicted to need themselves until the first event
+	slack    time.Duration // by which that may be wrong
+	step     time.Duration // of decoding
+	end      func()        // says that it is no longer under way
 }
 
+// How far predictions may be off before what remains is taken for the transfer.
+const (
+	prefillSlack = 0.5 // of prefill and the wait for it, where legs run together
+	decodeSlack  = 0.3 // of decoding, where the answer comes as a whole
+)
+
 // beginTransfer notes that a decode leg, which is sent now, moves KV over the link of its
-// pair. Where the decode server has to wait for room, or computes prompts itself, its
-// time says nothing of the link; nor where decode is sent off before prefill is
-// done, since it is prefill's then too.
-func (o *Orchestrator) beginTransfer(a assignment, now time.Time) crossing {
-	by := connectorOf(a.decode.Server())
-	if by.together || by.carried || !a.handoff.carries() || a.handoff.coverage().tokens == 0 || a.chosen.Terms.Room > 0 ||
-		computesPrompts(a.decode.Server(), now) {
-		return crossing{end: func() {}}
+// pair. What the leg can teach of it:
+//
+//   - decode after prefill, streamed: the time to its first event, less a step
+//   - the same, not streamed: the time of the whole answer, less its decoding
+//   - together with prefill, or with prefill on decode's behalf: the same less prefill and
+//     the wait for it, as predicted. No engine says when its prefill was done: what SGLang's
+//     prefill server answers comes after the transfer.
+//
+// What is taken off may be wrong, so that the transfer took something between two bounds.
+// Such a sample only teaches where the belief is outside of them: a fallback to TCP, and
+// not what twice the bandwidth would change. Where decode has to wait for room, or
+// computes prompts itself, its time says nothing of the link.
+func (o *Orchestrator) beginTransfer(j *journey, a assignment, now time.Time) *crossing {
+	c := &crossing{server: a.decode.Server(), step: a.chosen.Terms.Step, end: func() {}}
+	if !a.handoff.carries() || a.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
+		return c
 	}
+	c.own = o.Cost.HandOff + c.step
 	moved := a.handoff.coverage().tokens
+	by := connectorOf(c.server)
+	beside := by.together || by.carried
+	if beside {
+		prefill := a.chosen.Terms.Queue + a.chosen.Terms.Prefill
+		moved, c.own, c.slack = j.req.PromptTokens, c.own+prefill, time.Duration(prefillSlack*float64(prefill))
+	}
+	if moved == 0 {
+		return c
+	}
 	if o.Cost.DecodeReuse {
 		moved -= min(moved, a.held)
 	}
-	c := crossing{
-		links: o.Links, server: a.decode.Server(), from: o.present(a.handoff.From, now), to: o.present(a.decode.Server(), now),
-		bytes: float64(moved) * float64(o.Cost.KVBytesPerToken), own: o.Cost.HandOff + a.chosen.Terms.Step, teachable: true,
+	c.links, c.bytes = o.Links, float64(moved)*float64(o.Cost.KVBytesPerToken)
+	c.from, c.to = o.present(a.handoff.From, now), o.present(c.server, now)
+	if !beside { // else it has not begun yet
+		c.end = o.Links.Begin(&c.from, &c.to, c.bytes, now)
 	}
-	c.end = o.Links.Begin(&c.from, &c.to, c.bytes, now)
 	return c
 }
 
-// learn teaches the link the time between decode's dispatch and its first event.
-func (c *crossing) learn(took time.Duration, now time.Time) {
-	if c.teachable && !computesPrompts(c.server, now) {
-		c.links.Observe(&c.from, &c.to, c.bytes, took-c.own, now)
+// first teaches the link the time between decode's dispatch and its first event.
+func (c *crossing) first(took time.Duration, now time.Time) {
+	c.learn(took-c.own, c.slack, now)
+}
+
+// whole teaches the link the time between decode's dispatch and its whole answer.
+func (c *crossing) whole(took time.Duration, output Count, now time.Time) {
+	if output.Known && output.Tokens > 0 {
+		decoding := time.Duration(output.Tokens-1) * c.step
+		c.learn(took-c.own-decoding, c.slack+time.Duration(decodeSlack*float64(decoding)), now)
+	}
+}
+
+func (c *crossing) learn(took, slack time.Duration, now time.Time) {
+	if c.links != nil && !computesPrompts(c.server, now) {
+		c.links.Observe(&c.from, &c.to, c.bytes, took, slack, now)
 	}
 }
 

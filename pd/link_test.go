@@ -25,7 +25,7 @@ func transfers(l *Links, p, d *Candidate, bytesPerSecond float64, n int, now tim
 	for range n {
 		bytes := math.Exp(17 + 5*r.Float64())
 		took := 0.0005 + bytes/bytesPerSecond*math.Exp(0.1*r.NormFloat64())
-		l.Observe(p, d, bytes, time.Duration(took*float64(time.Second)), now)
+		l.Observe(p, d, bytes, time.Duration(took*float64(time.Second)), 0, now)
 	}
 }
 
@@ -164,9 +164,27 @@ func TestLinks_AcquittedOfWhatAServerDid(t *testing.T) {
 func TestLinks_MemoryIsBounded(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	for i := range maxSlow + 1000 {
-		l.Observe(at(fmt.Sprint("p", i), ""), at("d", ""), 1e9, time.Second, testTime)
+		l.Observe(at(fmt.Sprint("p", i), ""), at("d", ""), 1e9, time.Second, 0, testTime)
 	}
 	if n := len(l.pairs); n > maxSlow {
 		t.Errorf("%d pairs", n)
+	}
+}
+
+// Of a transfer that is only known within bounds the nearest to the belief counts.
+func TestLinks_WhatIsNotKnownExactlyOnlyTeachesWhatIsCertain(t *testing.T) {
+	p, d, e := at("p", "r1"), at("d", "r1"), at("e", "r1")
+	observe := func(took, slack time.Duration) float64 {
+		l := NewLinks(DefaultLinks())
+		for range 20 {
+			l.Observe(p, d, 1e9, took, slack, testTime)
+			l.Observe(p, e, 1e9, 20200*time.Microsecond, 0, testTime)
+		}
+		return seconds(l, p, d, testTime)
+	}
+	within(t, "it may have been as believed", observe(300*time.Millisecond, 290*time.Millisecond), 0.0202, 0.1)
+	within(t, "or faster", observe(-time.Second, 2*time.Second), 0.0202, 0.1)
+	if got := observe(2*time.Second, time.Second); got < 0.1 {
+		t.Errorf("it took a second at least, and a gigabyte is believed to take %.3f s", got)
 	}
 }

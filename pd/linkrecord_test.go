@@ -92,7 +92,7 @@ func TestLinkRecord_ChargesAreNotTold(t *testing.T) {
 func TestLinkRecord_IsBounded(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	for i := range 3 * maxPairRecords {
-		l.Observe(at(fmt.Sprint("p", i), ""), at(fmt.Sprint("d", i), ""), 1e9, time.Second, testTime.Add(time.Duration(i)*time.Millisecond))
+		l.Observe(at(fmt.Sprint("p", i), ""), at(fmt.Sprint("d", i), ""), 1e9, time.Second, 0, testTime.Add(time.Duration(i)*time.Millisecond))
 	}
 	text, err := json.Marshal(l.record(testTime))
 	if err != nil || len(text) > maxLearned {

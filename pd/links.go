@@ -97,16 +97,24 @@ func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) (end func()
 	}
 }
 
-// Observe teaches the links one transfer between two servers: the time from decode's
-// dispatch to its first event, less what the server itself needed.
-func (l *Links) Observe(p, d *Candidate, bytes float64, took time.Duration, now time.Time) {
-	seconds := max(took.Seconds(), minLinkTime)
+// Observe teaches the links one transfer between two servers, which took a time that is
+// known within some slack: of all that it may have been it took what is nearest to what
+// is believed, and where that is the belief itself there is nothing to learn.
+func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duration, now time.Time) {
 	distance := DistanceOf(&p.Place, &d.Place)
 	class, x := l.classes[distance], linkFeatures(bytes)
-	residual := math.Log(seconds / max(class.Curve().Seconds(x), minLinkTime))
+	expected := max(class.Curve().Seconds(x), minLinkTime)
+	logOf := func(d time.Duration) float64 { return math.Log(max(d.Seconds(), minLinkTime) / expected) }
+	id := pairID{p.ID, d.ID}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	id := pairID{p.ID, d.ID}
+	believed := max(l.prefill[p.ID].differs(now), l.decode[d.ID].differs(now), l.slow[id].differs(now))
+	least, most := logOf(took-slack), logOf(took+slack)
+	if slack > 0 && least <= believed && believed <= most {
+		return
+	}
+	residual := min(max(believed, least), most)
+	seconds := expected * math.Exp(residual)
 	beyond, meant := l.blameLocked(id, distance, residual, 1, now)
 	if meant {
 		l.pairs[id].count(residual)

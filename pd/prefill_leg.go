@@ -39,7 +39,11 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t 
 		o.Locality.learn(j.prefix, body)
 	}
 	if told.tokens > 0 {
-		a.prefill.Prefilled(told.tokens-told.cached.Tokens, told.cached.Tokens)
+		var beside time.Duration
+		if t.connector().answersLast {
+			beside = a.chosen.Terms.Transfer
+		}
+		a.prefill.Prefilled(told.tokens-told.cached.Tokens, told.cached.Tokens, beside)
 	}
 	a.prefill.Settle(nil)
 	switch {

@@ -14,7 +14,7 @@ const bootstrapPort = 8998
 // room for the KV, and decode's answer holds prefill's token too (sglang
 // sgl-model-gateway, pd_router). A decode server cannot serve a request whole.
 var sglang = &connector{
-	engine: "sglang", together: true, pairs: true, higherFirst: true, tellsCached: true,
+	engine: "sglang", together: true, answersLast: true, pairs: true, higherFirst: true, tellsCached: true,
 	prefill: sglangPrefill, decode: sglangDecode,
 	// The engines' word for a room that broke, whichever side broke it.
 	transferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },

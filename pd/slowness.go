@@ -74,6 +74,14 @@ func (p *pairSlowness) count(residual float64) {
 	p.slower += min(max(residual, -mostSlow), mostSlow)
 }
 
+// differs is the logarithm if it counts, 0 if not: not for a pair that is not known.
+func (p *pairSlowness) differs(now time.Time) float64 {
+	if p == nil {
+		return 0
+	}
+	return p.slowness.differs(now)
+}
+
 // charge counts a transfer that failed, at once.
 func (p *pairSlowness) charge(now time.Time) {
 	if now.Sub(p.charged) > slowHalf {

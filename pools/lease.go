@@ -125,13 +125,14 @@ func (l *Lease) end(now time.Time) {
 }
 
 // Prefilled releases the lease of a prefill that succeeded, and teaches the server's
-// curve what it took.
-func (l *Lease) Prefilled(newTokens, cached int) {
+// curve what it took. What the server waited for beside its work, when that was done, is
+// none of it.
+func (l *Lease) Prefilled(newTokens, cached int, beside time.Duration) {
 	if !l.released.CompareAndSwap(false, true) {
 		return
 	}
 	l.Settle(nil)
 	now := time.Now()
-	l.server.teachPrefill(l.seq, l.sent, PrefillFeatures(newTokens, cached), now)
+	l.server.teachPrefill(l.seq, l.sent.Add(beside), PrefillFeatures(newTokens, cached), now)
 	l.end(now)
 }

@@ -45,6 +45,39 @@ func TestLinks_TrafficLeavesASickOne(t *testing.T) {
 	}
 }
 
+// A prefill server whose link is slow is found out too where no first event tells when the
+// KV was there, and with engines whose legs run together, whose prefill hides the transfer.
+func TestLinks_WholeAnswersAndLegsTogetherTeachToo(t *testing.T) {
+	for name, connector := range map[string]string{
+		"whole": engine.ConnectorNIXL, "sglang": engine.ConnectorSGLang, "mooncake": engine.ConnectorMooncake,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			started := 0
+			c := newCluster(t, shape{prefill: 2, decode: 1, engine: func(cfg *engine.Config) {
+				cfg.TimeScale, cfg.Connector = 1, connector
+				if started++; started == 1 {
+					cfg.LinkBytesPerSecond = 0.2e9 // the first prefill server's
+				}
+			}})
+			sick := 0
+			for i := range 50 {
+				got := c.post("/v1/chat/completions", strings.Replace(promptOf(2, ""), "Story 2", fmt.Sprint("Tale ", i), 1))
+				if got.status != 200 {
+					t.Fatalf("status %d: %s", got.status, got.body)
+				}
+				if "http://"+got.header.Get("X-Tandem-Prefill") == c.prefill[0].URL() {
+					sick++
+				}
+			}
+			t.Logf("%d of 50 requests went over the slow link", sick)
+			if sick > 12 {
+				t.Errorf("%d of 50 requests went over the slow link", sick)
+			}
+		})
+	}
+}
+
 // A decode server that fails all it is given looks at first like one with failing links.
 // Once a canary has proved that it is the server, its links are as they were, and it is
 // used again as soon as it is well.

@@ -132,7 +132,7 @@ func (f *fleet) Transferred(v *View, j *job, seconds float64) {
 		return
 	}
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
-	f.links.Observe(p, d, j.estimate.bytes, virtual(seconds), wall(v.now))
+	f.links.Observe(p, d, j.estimate.bytes, virtual(seconds), 0, wall(v.now))
 }
 
 // wall is a time of the run as a clock would tell it.
