@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 var late = &Policy{
@@ -91,18 +92,23 @@ func (b *lateBinder) refresh(v *View) {
 	}
 }
 
-// Wake is when a prefill server's work will have fallen so far that the next
+// Wake is when the prefills ahead of a server will have fallen so far that the next
 // request may go to it.
 func (b *lateBinder) Wake(v *View) (float64, bool) {
 	if b.order.Len() == 0 {
 		return 0, false
 	}
 	soonest := math.Inf(1)
-	for p := range v.Prefills() {
-		work := &v.gateway.account.prefill[p].work
+	falls := func(work *pools.Backlog) {
 		if in, ok := work.FallsTo(order.DefaultConfig().Ahead, wall(v.now)); ok && in > 0 {
 			soonest = min(soonest, in.Seconds())
 		}
+	}
+	for p := range v.gateway.account.prefill {
+		falls(&v.gateway.account.prefill[p].work)
+	}
+	for d := range v.gateway.account.decode {
+		falls(&v.gateway.account.decode[d].prompts)
 	}
 	return v.now + soonest, !math.IsInf(soonest, 1)
 }
