@@ -75,7 +75,7 @@ soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay f
 	bin/tandem soak --for $(SOAK)
 
 .PHONY: overload
-overload: build ## ask for three times what the servers can do, for two minutes (some 7 min; wants a machine of its own)
+overload: build ## ask for three times what the servers can do, for two minutes, with both bindings (some 7 min; wants a machine of its own)
 	bin/tandem overload $(ARGS)
 
 # Seconds that each fuzz target runs.

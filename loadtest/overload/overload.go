@@ -1,14 +1,17 @@
 // Package overload measures what a gateway does when clients ask for more than its
 // servers can do: how much of what it answers is still in time, how fast it refuses the
-// rest, whether its memory stays flat, and how soon all is normal afterwards. Gateway
-// and simulated engines are processes of their own.
+// rest, whether its memory stays flat, how soon all is normal afterwards, and what one
+// tenant feels of another that asks for too much. Gateway and simulated engines are
+// processes of their own.
 package overload
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -20,27 +23,34 @@ import (
 // Config says how long and how much. Default is the full measurement.
 type Config struct {
 	Binary  string        // that has the commands serve and engine
-	Dir     string        // for logs
+	Dir     string        // for logs and the file of keys
+	Binding string        // of the gateway
 	Step    time.Duration // for which each rate is tried in the search for the peak
 	Over    time.Duration // of overload
 	After   time.Duration // of half the peak, when it is over
+	Share   time.Duration // of two tenants that share the peak, and then of one that floods; 0: not measured
 	Factor  float64       // overload, in times the peak
 	SLO     time.Duration // for the first token; the gateway's deadline too
 	Peak    float64       // requests per second that are taken for the peak; 0: it is searched
 	Gateway []string      // further flags of tandem serve
 }
 
-// Default is three times the peak for two minutes.
+// Default is three times the peak for two minutes: some 200 s in all.
 func Default() Config {
-	return Config{Step: 20 * time.Second, Over: 2 * time.Minute, After: 30 * time.Second, Factor: 3, SLO: 2 * time.Second}
+	return Config{
+		Binding: "late", Step: 8 * time.Second, Over: 2 * time.Minute, After: 20 * time.Second, Share: 15 * time.Second,
+		Factor: 3, SLO: 2 * time.Second,
+	}
 }
 
 const (
 	model        = "overload-model"
 	promptTokens = 2000 // some 30 a second fill a simulated prefill server
 	outputTokens = 32
-	firstRate    = 14.0 // requests per second, surely less than the peak
+	firstRate    = 24.0 // requests per second, surely less than the peak
 	nextRate     = 1.15 // from one rate that is tried to the next
+	part         = 0.25 // of the peak, for each of two tenants that share it
+	flood        = 10.0 // times that part, when one of them asks for too much
 	settled      = 10 * time.Second
 	startTime    = 20 * time.Second
 	stopTime     = 10 * time.Second
@@ -54,14 +64,11 @@ func Measure(ctx context.Context, cfg Config, show func(Phase)) (r *Report, err 
 	if err := s.start(ctx); err != nil {
 		return nil, err
 	}
-	r = &Report{Factor: cfg.Factor, SLO: cfg.SLO}
+	r = &Report{Binding: cfg.Binding, Factor: cfg.Factor, SLO: cfg.SLO}
 	if _, err := s.load(ctx, "warm-up", firstRate, cfg.Step/2); err != nil {
 		return nil, err
 	}
 	if r.Peak, err = s.peak(ctx); err != nil {
-		return nil, err
-	}
-	if r.Before, err = s.load(ctx, "before", r.Peak.Rate/2, cfg.Step); err != nil {
 		return nil, err
 	}
 	if r.Over, err = s.load(ctx, "overload", cfg.Factor*r.Peak.Rate, cfg.Over); err != nil {
@@ -70,7 +77,25 @@ func Measure(ctx context.Context, cfg Config, show func(Phase)) (r *Report, err 
 	if r.After, err = s.load(ctx, "after", r.Peak.Rate/2, cfg.After); err != nil {
 		return nil, err
 	}
-	return r, nil
+	if cfg.Share == 0 {
+		return r, nil
+	}
+	if r.Shared, err = s.share(ctx, "shared", part*r.Peak.Rate, part*r.Peak.Rate); err != nil {
+		return nil, err
+	}
+	r.Flooded, err = s.share(ctx, "flooded", part*r.Peak.Rate, flood*part*r.Peak.Rate)
+	return r, err
+}
+
+// share sends the load of two tenants and returns what the first one met.
+func (s *stage) share(ctx context.Context, name string, steady, greedy float64) (Phase, error) {
+	other := make(chan error, 1)
+	go func() {
+		_, err := s.loadAs(ctx, "greedy", name+", the other", greedy, s.cfg.Share)
+		other <- err
+	}()
+	out, err := s.loadAs(ctx, "steady", name, steady, s.cfg.Share)
+	return out, errors.Join(err, <-other)
 }
 
 // peak is the rate at which most is answered in time: rates grow until some are not.
@@ -104,6 +129,10 @@ type stage struct {
 }
 
 func (s *stage) start(ctx context.Context) error {
+	keys, err := writeKeys(s.cfg.Dir)
+	if err != nil {
+		return err
+	}
 	log, err := os.Create(filepath.Join(s.cfg.Dir, "log"))
 	if err != nil {
 		return fmt.Errorf("log of the processes: %w", err)
@@ -124,7 +153,7 @@ func (s *stage) start(ctx context.Context) error {
 		{"prefill", prefill + "/health", []string{"engine", "--listen", addrs[0], "--role", "prefill", "--model", model}},
 		{"decode", decode + "/health", []string{"engine", "--listen", addrs[1], "--role", "decode", "--model", model}},
 		{"gateway", s.url + "/health", append([]string{"serve", "--listen", addrs[2], "--admin", addrs[3], "--prefill", prefill, "--decode", decode,
-			"--deadline", s.cfg.SLO.String(), "--log-level", "error"}, s.cfg.Gateway...)},
+			"--binding", s.cfg.Binding, "--keys-file", keys, "--deadline", s.cfg.SLO.String(), "--log-level", "error"}, s.cfg.Gateway...)},
 	} {
 		p, err := process.Start(c.name, s.log, nil, s.cfg.Binary, c.args...)
 		if err != nil {
@@ -147,9 +176,25 @@ func (s *stage) stop() error {
 	return err
 }
 
+// writeKeys writes the file of the tenants' keys, which are their names.
+func writeKeys(dir string) (path string, err error) {
+	text := "secret: 0123456789abcdef0123456789abcdef\nkeys:\n"
+	for _, tenant := range []string{"steady", "greedy"} {
+		text += fmt.Sprintf("  - {sha256: %x, tenant: %s}\n", sha256.Sum256([]byte(tenant)), tenant)
+	}
+	path = filepath.Join(dir, "keys.yaml")
+	return path, os.WriteFile(path, []byte(text), 0o600)
+}
+
 // load sends one rate for a time and waits until all is answered.
 func (s *stage) load(ctx context.Context, name string, rate float64, length time.Duration) (Phase, error) {
+	return s.loadAs(ctx, "steady", name, rate, length)
+}
+
+// loadAs is load, of one of the tenants.
+func (s *stage) loadAs(ctx context.Context, tenant, name string, rate float64, length time.Duration) (Phase, error) {
 	cfg := loadtest.DefaultConfig()
+	cfg.Header = http.Header{"Authorization": {"Bearer " + tenant}}
 	cfg.URL, cfg.Model, cfg.WordsPerToken = s.url, model, 0.65
 	cfg.RPS, cfg.Duration, cfg.MaxInFlight = rate, length, 100_000
 	cfg.PromptTokens, cfg.OutputTokens, cfg.IgnoreEOS = loadtest.FixedLength(promptTokens), loadtest.FixedLength(outputTokens), true

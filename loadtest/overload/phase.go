@@ -24,6 +24,8 @@ type Phase struct {
 	// the SLO; Late99 is the TTFT of the others of that time.
 	Late   int           `json:"late"`
 	Late99 time.Duration `json:"late_ttft_p99_ns"`
+	// All99 is the TTFT of all that arrived; 0 where one in a hundred was not answered.
+	All99 time.Duration `json:"all_ttft_p99_ns"`
 
 	MB     float64 `json:"mb"`     // resident memory of the gateway, mean of the last third
 	Growth float64 `json:"growth"` // of memory per minute, 0..1, from the second third to the last
@@ -78,6 +80,9 @@ func (p *phase) result(memory []float64) Phase {
 	out := p.Phase
 	out.Good = float64(p.good) / p.Length.Seconds()
 	out.TTFT99, out.Refusal99, out.Late99 = p99(p.ttfts), p99(p.refusals), p99(p.late)
+	if unanswered := p.Arrived - len(p.ttfts); 100*unanswered < p.Arrived {
+		out.All99 = p.ttfts[99*p.Arrived/100]
+	}
 	third := len(memory) / 3
 	out.MB = mean(memory[2*third:])
 	if second := mean(memory[third : 2*third]); second > 0 {
