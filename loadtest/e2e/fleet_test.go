@@ -63,8 +63,9 @@ func (f *fleet) add(i int, addr string) string {
 }
 
 // startGateway starts `tandem serve` in front of a fleet, exporting traces to an
-// OTLP endpoint if there is one, and returns its URL once it is ready.
-func startGateway(t *testing.T, f fleet, otlp string) string {
+// OTLP endpoint if there is one, and with further flags, and returns its URL once it is
+// ready.
+func startGateway(t *testing.T, f fleet, otlp string, flags ...string) string {
 	t.Helper()
 	listen, admin := freeAddress(t), freeAddress(t)
 	args := []string{
@@ -75,7 +76,7 @@ func startGateway(t *testing.T, f fleet, otlp string) string {
 	if otlp != "" {
 		args = append(args, "--otlp-endpoint", otlp)
 	}
-	p := start(t, "gateway", "bin/tandem", args...)
+	p := start(t, "gateway", "bin/tandem", append(args, flags...)...)
 	waitFor(t, p, "the gateway to be ready", readyWithin, answers("http://"+admin+"/readyz"))
 	return "http://" + listen
 }
