@@ -50,12 +50,14 @@ type Decider struct {
 // beat is how often waiting requests are looked at though nothing was heard.
 const beat = 250 * time.Millisecond
 
-// waitsKept is the share of those who are let in to wait that are to have their turn in
-// time. Who is told later that it does not come has waited in vain, so these must be few.
-// Before anything is known a wait is reckoned with as half as long again.
+// Who is let in to wait is to have its turn in time: one that is told later that it does
+// not come has waited in vain.
 const (
-	waitsKept  = 0.99
-	waitsRatio = 1.5
+	// waitsKept is the share of those who wait that are to have it.
+	waitsKept = 0.99
+	// waitsLeast is how many times as long as predicted a wait is reckoned with at least.
+	// What delays one delays all who wait, and to keep servers busy few have to.
+	waitsLeast = 1.5
 )
 
 // refreshed is how many of the first in order, and how many of the others by turns, are
@@ -67,7 +69,7 @@ func NewDecider(o *Orchestrator, cfg order.Config, maxWait time.Duration) *Decid
 	return &Decider{
 		o: o, cfg: cfg, maxWait: maxWait, origin: time.Now(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), lobbies: make(map[string]*lobby),
-		waits: promises{share: waitsKept, ratio: waitsRatio},
+		waits: promises{share: waitsKept, least: waitsLeast},
 	}
 }
 

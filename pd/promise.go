@@ -13,6 +13,7 @@ import (
 // predictions as they are.
 type promises struct {
 	share float64 // of promises that are to be kept; 0 is promised
+	least float64 // the ratio is never less, and begins there; 0 is leastRatio, and it begins at 1
 
 	mu    sync.Mutex // guards ratio
 	ratio float64    // took/predicted that most stay under; 0 is unknown, as 1
@@ -31,7 +32,7 @@ func (p *promises) came(predicted, took time.Duration) {
 	sample := (took + trifle).Seconds() / (max(predicted, 0) + trifle).Seconds()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.noteLocked(sample > cmp.Or(p.ratio, 1))
+	p.noteLocked(sample > cmp.Or(p.ratio, p.least, 1))
 }
 
 // broke notes one that was promised in time and given up.
@@ -43,21 +44,18 @@ func (p *promises) broke() {
 
 func (p *promises) noteLocked(longer bool) {
 	share := cmp.Or(p.share, promised)
-	p.ratio = cmp.Or(p.ratio, 1)
+	p.ratio = cmp.Or(p.ratio, p.least, 1)
 	if longer {
 		p.ratio *= 1 + promiseStep
 	} else {
 		p.ratio *= 1 - promiseStep*(1-share)/share
 	}
-	p.ratio = min(max(p.ratio, leastRatio), mostRatio)
+	p.ratio = min(max(p.ratio, cmp.Or(p.least, leastRatio)), mostRatio)
 }
 
 // by is when a first token that is predicted will be there with some certainty.
 func (p *promises) by(predicted time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ratio == 0 {
-		return predicted
-	}
-	return time.Duration(float64(predicted) * p.ratio)
+	return time.Duration(float64(predicted) * cmp.Or(p.ratio, p.least, 1))
 }
