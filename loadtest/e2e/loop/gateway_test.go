@@ -112,9 +112,9 @@ func (l *loop) comeTogether(t *testing.T) {
 
 const (
 	// togetherWithin is two of KEDA's polls, which are not in step for two ScaledObjects.
-	togetherWithin = 5 * time.Second
+	togetherWithin = 25 * time.Second
 	// wishedWithin is for the push, on a machine that does all of this at once.
-	wishedWithin = 1500 * time.Millisecond
+	wishedWithin = 5 * time.Second
 )
 
 // reach waits until both pools are in a state, and returns when each came into it.

@@ -93,12 +93,13 @@ func TestLoop(t *testing.T) {
 	t.Run("from zero by the first held request", func(t *testing.T) { l.wakes(t) })
 }
 
-// mayGoToZero takes the bounds of deploy/keda away that keep a server.
+// mayGoToZero takes the bounds of deploy/keda away that keep a server. Polls are rare: a
+// push is known by being quicker.
 func (l *loop) mayGoToZero(t *testing.T) {
 	t.Helper()
 	for _, role := range []string{"prefill", "decode"} {
 		l.Kubectl(t, "-n", deployed.Namespace, "patch", "scaledobject", "vllm-"+role, "--type=merge",
-			"-p", `{"spec":{"minReplicaCount":0,"cooldownPeriod":1}}`)
+			"-p", `{"spec":{"minReplicaCount":0,"cooldownPeriod":1,"pollingInterval":10}}`)
 	}
 }
 
