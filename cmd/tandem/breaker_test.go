@@ -92,9 +92,9 @@ func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
 				// other is not used at all.
 				realTime := func(cfg *engine.Config) { cfg.TimeScale = 1 }
 				c := newCluster(t, shape{prefill: 2, decode: 2, engine: realTime, config: func(cfg *config) {
-					cfg.pd.PrefillTimeout, cfg.pd.FirstEventTimeout = time.Second, time.Second
+					cfg.pd.PrefillTimeout, cfg.pd.FirstEventTimeout = 2*time.Second, 2*time.Second
 					cfg.pools.Breaker.Ejection, cfg.pools.Breaker.MaxEjection = 100*time.Millisecond, 200*time.Millisecond
-					cfg.pools.Breaker.Probe = time.Second
+					cfg.pools.Breaker.Probe = 2 * time.Second
 				}})
 				zombie := c.prefill[0]
 				leg := pools.Prefill

@@ -245,8 +245,7 @@ func TestSidecar_AClientCannotNameAPrefillServer(t *testing.T) {
 func TestOffload_ThePrefixComesFromAThirdServer(t *testing.T) {
 	for _, connector := range []string{engine.ConnectorOffload, engine.ConnectorNIXL} {
 		t.Run(connector, func(t *testing.T) {
-			t.Parallel()
-			prefixFromAThirdServer(t, connector)
+					prefixFromAThirdServer(t, connector)
 		})
 	}
 }

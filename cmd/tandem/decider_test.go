@@ -40,7 +40,6 @@ func deciders(t *testing.T, change func(*config)) (a, b *cluster, first net.Conn
 }
 
 func TestDecider_WhoeverIsShortestGoesFirstOverAllReplicas(t *testing.T) {
-	t.Parallel()
 	a, b, first := deciders(t, nil)
 	at := []*cluster{b, a, b, a}
 	// Each takes more than a server may have ahead of it when the next one goes.
@@ -80,7 +79,6 @@ func TestDecider_WhoeverIsShortestGoesFirstOverAllReplicas(t *testing.T) {
 }
 
 func TestDecider_OneThatDiesLosesNoWaitingRequest(t *testing.T) {
-	t.Parallel()
 	a, b, first := deciders(t, nil)
 	const waiting = 20
 	answers := make(chan int, waiting)

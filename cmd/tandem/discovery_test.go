@@ -93,7 +93,6 @@ func within(t *testing.T, what string, holds func() bool) {
 }
 
 func TestDiscovery_ServersAreFoundByDNS(t *testing.T) {
-	t.Parallel()
 	zone := newZone(t)
 	roll(t, func(cfg *config) {
 		cfg.dns.Server = zone.addr
@@ -106,7 +105,6 @@ func TestDiscovery_ServersAreFoundByDNS(t *testing.T) {
 }
 
 func TestDiscovery_ServersRegisterThemselves(t *testing.T) {
-	t.Parallel()
 	redis := redisserver.Start(t)
 	var registering sync.WaitGroup
 	leaves := make(map[string]func()) // by URL, of those that are registered

@@ -38,7 +38,6 @@ func heldPrefill(t *testing.T, change func(*config)) (c *cluster, first net.Conn
 }
 
 func TestLate_WhoeverIsShortestGoesFirst(t *testing.T) {
-	t.Parallel()
 	c, first := heldPrefill(t, nil)
 	for i, thousands := range []int{20, 6, 12} {
 		conn := c.dialRequest(promptOf(thousands, ""))
@@ -102,7 +101,6 @@ func TestLate_TheWaitIsBounded(t *testing.T) {
 }
 
 func TestLate_WhenNoServerIsLeftWaitingEnds(t *testing.T) {
-	t.Parallel()
 	c, first := heldPrefill(t, func(cfg *config) { cfg.pools.ProbeTimeout = 100 * time.Millisecond })
 	defer func() { _ = first.Close() }()
 	answers := make(chan answer, 40)

@@ -191,7 +191,6 @@ func TestLocality_WhatIsGoneIsNotClaimed(t *testing.T) {
 }
 
 func TestLocality_HitsAreCounted(t *testing.T) {
-	t.Parallel()
 	c := newPublishingCluster(t, 1, 1, "engine", nil)
 	got, history := c.turn([]map[string]string{{"role": "user", "content": longPrompt}})
 	home := got.header.Get("X-Tandem-Prefill")

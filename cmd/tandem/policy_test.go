@@ -10,7 +10,6 @@ import (
 // With the order of service in the engines' priority field a short prompt passes a longer
 // one that came before it, also in the engine's own queue.
 func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, shape{
 		prefill: 1, decode: 1,
 		engine: func(cfg *engine.Config) { cfg.TimeScale, cfg.PriorityScheduling, cfg.MaxSeqs = 1, true, 1 },

@@ -68,7 +68,6 @@ func brokenStream(t *testing.T, resp *http.Response) {
 }
 
 func TestRanks_OneThatDiesIsOutAlone(t *testing.T) {
-	t.Parallel()
 	c, pod := newPod(t, "", nil)
 	streams := c.openStreams()
 	pod.SetFault(engine.Fault{Kind: engine.FaultRankDies, Rank: new(2)})
