@@ -245,7 +245,8 @@ func TestSidecar_AClientCannotNameAPrefillServer(t *testing.T) {
 func TestOffload_ThePrefixComesFromAThirdServer(t *testing.T) {
 	for _, connector := range []string{engine.ConnectorOffload, engine.ConnectorNIXL} {
 		t.Run(connector, func(t *testing.T) {
-					prefixFromAThirdServer(t, connector)
+			t.Parallel()
+			prefixFromAThirdServer(t, connector)
 		})
 	}
 }
