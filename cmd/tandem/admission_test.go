@@ -107,6 +107,7 @@ func TestAdmission_AHigherClassTakesThePlaceOfWhoWaitsForServers(t *testing.T) {
 			c, first := admission(t, 60, bound)
 			displaceNewest(t, c)
 			_ = first.Close()
+			eventually(t, "the rest went", func() bool { return c.metric("tandem_waiting_requests") == 0 })
 			c.checkIdle(1)
 		})
 	}
