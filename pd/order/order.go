@@ -233,9 +233,13 @@ func (o *Order) look(s *Servers) {
 	o.soonest, o.idlest = s.soonest()
 }
 
+// decoding is the least that any decode server adds to the cost of a request: a step, and
+// the pace of its answer.
+func (o *Order) decoding(t *Ticket) float64 { return o.soonest * (1 + t.Weights.Pace*t.Output) }
+
 // leastAlone is less than any decode server costs a request that it computes the prompt of.
 func (o *Order) leastAlone(t *Ticket) float64 {
-	return t.alone + t.computed*float64(yetToCome+o.idlest) + o.soonest
+	return t.alone + t.computed*float64(yetToCome+o.idlest) + o.decoding(t)
 }
 
 // price is what a second of a request's prefill costs the others.
@@ -385,7 +389,7 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 		if !free {
 			continue
 		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.soonest <= cost {
+		if _, half := s.half(t, p, price); half+t.move[p]+o.decoding(t) <= cost {
 			return false
 		}
 	}
@@ -400,7 +404,7 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 		if !free {
 			continue
 		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.soonest >= least {
+		if _, half := s.half(t, p, price); half+t.move[p]+o.decoding(t) >= least {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, least); cost < least {
@@ -423,7 +427,7 @@ func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
 		if free || s.Prefill[p].Out {
 			continue
 		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.soonest >= limit {
+		if _, half := s.half(t, p, price); half+t.move[p]+o.decoding(t) >= limit {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {
