@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -119,7 +118,11 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if x.key, err = x.server.whose(c); err != nil {
 		return nil, err
 	}
-	if req, err = parse(x.dialect, takeBody(c)); err != nil {
+	body, err := x.server.readBody(c)
+	if err != nil {
+		return nil, err
+	}
+	if req, err = parse(x.dialect, body); err != nil {
 		return nil, err
 	}
 	if req.Model == "" {
@@ -135,22 +138,6 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	}
 	x.visit, err = x.key.Admit(req.PromptTokens, time.Now())
 	return req, err
-}
-
-// keptBuffer is up to which size, in bytes, a connection keeps its buffer for the next
-// body.
-const keptBuffer = 64 << 10
-
-// takeBody returns the body, which is then held once: a connection keeps its buffer for
-// as long as the stream lasts, and a long one would be as much again.
-func takeBody(c *fiber.Ctx) []byte {
-	body := bytes.Clone(c.Request().Body())
-	if len(body) > keptBuffer {
-		c.Request().SwapBody(nil)
-	} else {
-		c.Request().ResetBody()
-	}
-	return body
 }
 
 // knownModel refuses models that nobody serves or will serve, and answers that no

@@ -21,6 +21,7 @@ import (
 // Config is the HTTP side's.
 type Config struct {
 	MaxBody      int           // bytes of a request body
+	MaxArriving  int64         // bytes of request bodies that are being read at once, short ones apart
 	MaxHeader    int           // bytes of a request's header block
 	ReadTimeout  time.Duration // for a whole request to arrive
 	ConnIdle     time.Duration // keep-alive connections between requests
@@ -34,6 +35,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		MaxBody:      32 << 20,
+		MaxArriving:  2 << 30,
 		MaxHeader:    64 << 10,
 		ReadTimeout:  60 * time.Second,
 		ConnIdle:     120 * time.Second,
@@ -68,6 +70,7 @@ type Server struct {
 	log     *slog.Logger
 	app     *fiber.App
 
+	intake   intake
 	watch    Watch
 	requests rate // answered
 	errors   rate // of them, failed by our fault or an engine's
@@ -82,6 +85,7 @@ type Server struct {
 func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, door: d, metrics: metrics, tracer: o.Tracer, log: o.Log, watch: func(Arrival) Watched { return unwatched{} },
+		intake:  intake{most: cfg.MaxArriving},
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life, s.endLife = context.WithCancelCause(context.Background())
@@ -92,15 +96,19 @@ func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server
 		StrictRouting:         true,
 		CaseSensitive:         true,
 		BodyLimit:             cfg.MaxBody,
-		ReadBufferSize:        cfg.MaxHeader,
-		ReadTimeout:           cfg.ReadTimeout,
-		IdleTimeout:           cfg.ConnIdle,
+		StreamRequestBody:     true, // readBody reads it
+		// Forms would be read whole before a handler is called.
+		DisablePreParseMultipartForm: true,
+		ReadBufferSize:               cfg.MaxHeader,
+		ReadTimeout:                  cfg.ReadTimeout,
+		IdleTimeout:                  cfg.ConnIdle,
 		// One write deadline for a whole answer would cut every long stream;
 		// deadlines are set anew for each piece instead.
 		WriteTimeout: 0,
 		ErrorHandler: s.refuse,
 	})
 	s.app.Use(recover.New()) // for the small handlers; requests recover by themselves
+	s.app.Use(s.keepAligned)
 	for _, d := range pd.Dialects() {
 		serve := s.handle
 		if d.Native {
@@ -172,11 +180,6 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	switch status {
 	case fiber.StatusNotFound, fiber.StatusMethodNotAllowed:
 		text.Status, text.Code, text.Message = fiber.StatusNotFound, "not_found", "There is nothing at this path and method."
-	case fiber.StatusRequestEntityTooLarge:
-		if conn, ok := c.Context().Conn().(*clientConn); ok {
-			conn.linger.Store(true)
-		}
-		text.Code, text.Message = "request_too_large", fmt.Sprintf("The request body is larger than the limit of %d bytes.", s.cfg.MaxBody)
 	case fiber.StatusRequestHeaderFieldsTooLarge:
 		text.Message = "The request headers are too large."
 	case fiber.StatusRequestTimeout:

@@ -117,7 +117,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
-	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`; memory is up to three times as much")
+	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes, "request bodies held at once, `bytes`, and as much again while they arrive; memory is up to three times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
 	fs.DurationVar(&c.hold.For, "hold", c.hold.For, "time for which requests are held while a role has no server; 0: three cold starts where both roles may go to zero, elsewhere they are refused")
 	fs.IntVar(&c.hold.Most, "max-held-requests", c.hold.Most, "requests held at once for want of a server")

@@ -347,6 +347,116 @@ func TestInput_ARefusedBodyIsReadToItsEnd(t *testing.T) {
 	}
 }
 
+// Bodies that arrive slowly fill no memory: beyond the bound they are refused, short ones
+// are not.
+func TestInput_BodiesThatArriveAreBounded(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.queue.MaxBytes = 4 << 20 }})
+	const length = 1 << 20
+	body := strings.Replace(chatBody(""), "{", "{"+strings.Repeat(" ", length-len(chatBody(""))), 1)
+	head := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", length)
+	var conns []net.Conn
+	for range 8 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := io.WriteString(conn, head+body[:length-1]); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		conns = append(conns, conn)
+	}
+	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+		t.Errorf("a short one beside them: %d %s", got.status, got.body)
+	}
+	statuses := make(map[int]int)
+	for _, conn := range conns {
+		_, _ = io.WriteString(conn, body[length-1:]) // those refused take it or not
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := readResponse(resp)
+		statuses[got.status]++
+		if got.status == 503 && (resp.Header.Get("Retry-After") == "" || gjson.Get(got.body, "error.code").String() != "overloaded") {
+			t.Errorf("%d %v %s", got.status, resp.Header, got.body)
+		}
+	}
+	if statuses[200] < 3 || statuses[503] < 4 || statuses[200]+statuses[503] != len(conns) {
+		t.Errorf("answered with %v", statuses)
+	}
+}
+
+// What is left of a body that was refused unread is no request of its own.
+func TestInput_AnUnreadBodyIsNotTakenForARequest(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.MaxBody = 1 << 20 }})
+	hidden := "GET /health HTTP/1.1\r\nHost: hidden\r\n\r\n"
+	long := strings.Repeat(hidden, 1<<10)
+	for name, request := range map[string]string{
+		"no such path":            fmt.Sprintf("POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(long), long),
+		"no such path, in chunks": fmt.Sprintf("POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(long), long),
+		"a GET with a body":       fmt.Sprintf("GET /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(long), long),
+		"compressed":              fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", len(long), long),
+		"too large":               fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", 2<<20, long),
+		"too large, in chunks":    fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", 40*len(long), strings.Repeat(long, 40)),
+		"a broken chunk":          "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" + hidden,
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, request)
+		_ = conn.(*net.TCPConn).CloseWrite()
+		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		answers, err := io.ReadAll(conn)
+		if n := strings.Count(string(answers), "HTTP/1.1 "); n != 1 || err != nil {
+			t.Errorf("%s: %d answers, %v", name, n, err)
+		}
+		_ = conn.Close()
+	}
+	// One that was read with its head leaves nothing: the connection serves on.
+	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = fmt.Fprintf(conn, "POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s%s", len(hidden), hidden, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	in := bufio.NewReader(conn)
+	for _, want := range []int{404, 200} {
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readResponse(resp); got.status != want {
+			t.Errorf("%d %s, want %d", got.status, got.body, want)
+		}
+	}
+}
+
+// A body that ends before its length is the client's leaving, and no request.
+func TestInput_HalfABodyReachesNoEngine(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	body := chatBody("")
+	for _, missing := range []int{1, 30_000} { // beside and beyond what is read with the head
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body)+missing, body)
+		_ = conn.(*net.TCPConn).CloseWrite()
+		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		if answer, err := io.ReadAll(conn); err != nil || strings.Contains(string(answer), " 200 ") {
+			t.Errorf("%d bytes missing: %v %s", missing, err, answer)
+		}
+		_ = conn.Close()
+	}
+	if n := len(requests(c.prefill, "/v1/chat/completions")) + len(requests(c.decode, "/v1/chat/completions")); n != 0 {
+		t.Errorf("%d of them reached an engine", n)
+	}
+}
+
 // HTTP/1.0 knows no chunks: a stream ends with its connection.
 func TestInput_AClientOfHTTP10GetsAStreamWithoutChunks(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1})

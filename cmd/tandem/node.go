@@ -213,7 +213,9 @@ func (n *node) serveOperators(reg *prometheus.Registry) error {
 	o := n.orchestrator
 	n.board = keda.NewBoard(scalerMaxAge)
 	reg.MustRegister(n.board)
-	n.server = gateway.New(n.cfg.gateway, n.door, o, gateway.NewMetrics(reg))
+	clients := n.cfg.gateway
+	clients.MaxArriving = n.cfg.queue.MaxBytes
+	n.server = gateway.New(clients, n.door, o, gateway.NewMetrics(reg))
 	n.plan(reg)
 	n.admin = &http.Server{
 		Handler:           gateway.Guarded(token, n.cfg.adminTLS.clientCA != "", withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),

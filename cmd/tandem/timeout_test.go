@@ -157,8 +157,9 @@ func TestTimeout_ForARequestToArrive(t *testing.T) {
 	const limit = 400 * time.Millisecond
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.ReadTimeout = limit }})
 	for name, sent := range map[string]string{
-		"headers": "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Le",
-		"body":    "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"model\":",
+		"headers":            "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Le",
+		"body":               "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"model\":",
+		"end of a long body": "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 20_000),
 	} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
 		if err != nil {
