@@ -54,7 +54,8 @@ type Leaving struct {
 const drainLimit = 5 * time.Minute
 
 // leave chooses who goes where fewer are wanted than are there, and holds the wanted
-// number up for as long as they drain.
+// number up for as long as they drain: in a set that loses its highest, those above an
+// empty one too.
 func leave(want Want, units []Unit, before []Leaving, now time.Time) (Want, []Leaving) {
 	n := len(units) - want.Servers
 	if n <= 0 {
@@ -75,7 +76,7 @@ func leave(want Want, units []Unit, before []Leaving, now time.Time) (Want, []Le
 			l.Since = since[u.Name]
 			l.Empty = u.Streams == 0 || now.Sub(l.Since) >= drainLimit
 		}
-		if l.Empty {
+		if highest := drained == len(leaving); l.Empty && (u.Ordinal < 0 || highest) {
 			drained++
 		}
 		leaving = append(leaving, l)
