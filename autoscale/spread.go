@@ -70,13 +70,14 @@ func (w *PoolWant) covers(s *pools.Server) bool {
 }
 
 // pools turns a plan into what is wanted of each pool, by hardware where that is to be
-// chosen. Where it cannot be, the log says so, and what is wanted is told of any.
+// chosen. Where it cannot be, the log says so, and what is wanted is told of any; so it is
+// where nothing stands and the signals decide nothing.
 func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWant {
 	anyOf := []PoolWant{
 		{Role: pools.Prefill, Any: true, Want: plan.Prefill, Engines: state.engines(pools.Prefill)},
 		{Role: pools.Decode, Any: true, Want: plan.Decode, Engines: state.engines(pools.Decode)},
 	}
-	if s.Spread == nil || !plan.Known {
+	if s.Spread == nil || !plan.Known || plan.Prefill.Reason == Stale && m.Spread == nil {
 		return anyOf
 	}
 	if err := m.spread(s.Spread, plan, in, state); err != nil {
@@ -120,9 +121,10 @@ func holdBack(wants []PoolWant, shown []Hardware) {
 	}
 }
 
-// spread finds the hardware for a plan. What stands is asked to stay while the plan does.
+// spread finds the hardware for a plan. What stands is asked to stay while the plan does,
+// and stays where the signals decide nothing.
 func (m *memory) spread(find Spreader, plan Plan, in *Signals, state *State) error {
-	if plan.Prefill.Reason == Stale && m.Spread != nil {
+	if plan.Prefill.Reason == Stale {
 		return nil
 	}
 	w := &state.work

@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -29,5 +30,35 @@ func TestHoldBack_NobodyGoesBeforeTheOtherIsThere(t *testing.T) {
 	holdBack(free, shown)
 	if free[1].Want != (Want{Servers: 0, Reason: Demand}) {
 		t.Errorf("all of the new are there: %+v", free)
+	}
+}
+
+// Nobody asks for anything, and some servers are wanted all the same: they are work for
+// the choice of hardware too, or it would want none.
+func TestPlan_FewestServersAreLoad(t *testing.T) {
+	p := DefaultPlanner()
+	p.Prefill.Min, p.Decode.Min = 3, 1
+	s := usualSignals()
+	s.Prompt, s.Output, s.KV = make(Series, keptBins), make(Series, keptBins), make(Series, keptBins)
+	s.Prefill.Ready, s.Decode.Ready = 3, 1
+	plan, _ := p.Plan(s, Memory{}, 0)
+	if plan.Prefill.Load != 3 || plan.Decode.Load != 1 {
+		t.Errorf("%+v: want the load of 3 and 1 servers", plan)
+	}
+}
+
+// The signals decide nothing, and no hardware was chosen before: the last numbers stand.
+func TestPools_StaleSignalsChooseNoHardware(t *testing.T) {
+	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler)), NewMeter(newClock().now), nil, slog.New(slog.DiscardHandler))
+	s.Spread = func(a Asked) (Spread, error) {
+		t.Errorf("asked for the hardware of %+v", a)
+		return Spread{}, nil
+	}
+	plan := Plan{Want{Servers: 3, Reason: Stale}, Want{Servers: 2, Reason: Stale}, true}
+	d := Decision{Plan: plan, Pools: s.pools(&memory{}, plan, &Signals{}, &State{})}
+	for _, w := range d.wanted(model) {
+		if want := map[string]int{"prefill": 3, "decode": 2}[w.Role]; w.Servers != want {
+			t.Errorf("%s: %d wanted, not the %d that stand", w.Role, w.Servers, want)
+		}
 	}
 }

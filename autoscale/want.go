@@ -97,7 +97,7 @@ const (
 type Want struct {
 	Servers int
 	Reason  Reason
-	Load    float64 // what Servers rounds up
+	Load    float64 // what Servers rounds up; Servers themselves where something else decided
 }
 
 // Plan is a decision for both roles. It decides nothing where Known is false: there
@@ -252,7 +252,7 @@ func (p *Planner) settle(k *Kept, n need, b Bounds, pool Pool, young bool, elaps
 	}
 	k.Servers = want.Servers
 	want.Load = float64(want.Servers)
-	if want.Servers == up {
+	if want.Servers == atLeast(n.servers) {
 		want.Load = n.servers
 	}
 	return want
