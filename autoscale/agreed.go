@@ -23,6 +23,9 @@ const clockSlack = time.Second
 // now is Redis's time as far as it was heard, our own before.
 func (a *agreed) now() time.Time { return a.own().Add(time.Duration(a.ahead.Load())) }
 
+// here is an agreed time on our own clock.
+func (a *agreed) here(t time.Time) time.Time { return t.Add(-time.Duration(a.ahead.Load())) }
+
 // set asks for the time.
 func (a *agreed) set(ctx context.Context) error {
 	told, err := a.ask(ctx)

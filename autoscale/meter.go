@@ -205,7 +205,7 @@ func (m *Meter) read() reading {
 		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.seen}
 		for i, b := range d.bins {
 			switch {
-			case i < current-keptBins:
+			case i < current-keptBins, i > current+1: // of a clock that was ahead; the next may have begun
 				delete(d.bins, i)
 			case i < current:
 				own.Bins[i] = b

@@ -62,7 +62,7 @@ type Wanted struct {
 	Want
 	Size int // ranks that each engine should have, where they grow in place; 0: as it is
 	Held int
-	At   time.Time // of the signals
+	At   time.Time // of the signals, by the clock of this machine
 }
 
 // Scaler decides for every model, again and again. With others it meets in Redis,
@@ -187,11 +187,14 @@ func (s *Scaler) step(ctx context.Context, hurried bool) error {
 	if err != nil {
 		return err
 	}
-	last, err := s.shared.read(ctx)
+	mine, err := s.shared.decides(ctx)
 	if err != nil {
 		return err
 	}
-	mine, err := s.shared.decides(ctx)
+	last, err := s.shared.read(ctx)
+	if errors.Is(err, errForeign) && mine {
+		last, err = *s.current.Load(), nil // they would stand until they expire
+	}
 	if err != nil {
 		return err
 	}
@@ -222,6 +225,11 @@ func (s *Scaler) adopt(p plans) {
 			all = append(all, d.wanted(model)...)
 		}
 	}
+	if s.shared != nil {
+		for i := range all {
+			all[i].At = s.shared.clock.here(all[i].At)
+		}
+	}
 	s.letGo(leaving)
 	s.Publish(all)
 }
@@ -243,12 +251,12 @@ func (s *Scaler) letGo(leaving []Leaving) {
 func (s *Scaler) decide(last plans, readings []reading) plans {
 	now := s.now()
 	next := plans{At: now, Since: last.Since, Models: make(map[string]*Decision), Memories: make(map[string]*memory)}
-	if next.Since == 0 {
+	if next.Since == 0 || next.Since > binOf(now) { // of a Redis whose clock was ahead
 		next.Since = binOf(now)
 	}
 	elapsed := time.Duration(0)
 	if !last.At.IsZero() {
-		elapsed = now.Sub(last.At)
+		elapsed = max(0, now.Sub(last.At))
 	}
 	servers, hot := s.fleet.Servers(), hotOf(readings)
 	for _, model := range s.models(last) {

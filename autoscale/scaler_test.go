@@ -2,9 +2,11 @@ package autoscale
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -170,7 +172,7 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	c.at = c.at.Truncate(Bin)
 	step()
 	a, b := published[0]["prefill"], published[1]["prefill"]
-	if !a.At.Equal(b.At) || a.Want != b.Want || a.Servers == 0 {
+	if a.At.Sub(b.At) != time.Hour || a.Want != b.Want || a.Servers == 0 { // each by its own clock
 		t.Errorf("one says %+v, the other %+v", a, b)
 	}
 	for _, s := range scalers {
@@ -185,6 +187,57 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	}
 	if kept := published[0]["prefill"]; kept != a {
 		t.Errorf("%+v became %+v, it must grow old instead", a, kept)
+	}
+}
+
+// Another version's records are of no use, and stop nobody: what they lack is left out,
+// and who decides puts plans of its own in their place.
+func TestShared_ForeignRecordsStopNobody(t *testing.T) {
+	r := redisserver.Start(t)
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
+	t.Cleanup(func() { _ = client.Close() })
+	shared := NewShared(client, "test:", "a")
+	s := NewScaler(testConfig(), newFleet(t), NewMeter(shared.Now), shared, slog.New(slog.DiscardHandler))
+	at := strconv.FormatInt(time.Now().Add(-time.Minute).Unix(), 10)
+	for _, foreign := range []struct{ demand, plans string }{
+		{`{"at":` + at + `,"models":{"other":null,"` + model + `":null}}`, `{"at":"2026-01-01T00:00:00Z","models":{"other":null},"memories":{"other":null}}`},
+		{`{"at":"now"}`, `{"models":[]}`},
+	} {
+		if err := errors.Join(client.HSet(t.Context(), "test:"+demandKey, "b", foreign.demand).Err(), client.Set(t.Context(), "test:"+plansKey, foreign.plans, 0).Err()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.step(t.Context(), false); err != nil {
+			t.Errorf("%s: %v", foreign.plans, err)
+		}
+		if last, err := shared.read(t.Context()); err != nil || last.Models[model] == nil {
+			t.Errorf("%s: own plans are not there, %v", foreign.plans, err)
+		}
+	}
+}
+
+// Redis fails over to a machine whose clock is an hour behind. Demand is watched anew, and
+// what was measured in a time to come is forgotten: it would be counted when that comes.
+func TestScaler_AgreedTimeGoesBack(t *testing.T) {
+	c := &clock{time.Now().Truncate(Bin)}
+	meter := NewMeter(c.now)
+	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
+	published := hear(s)
+	ask(c, 1000, meter)
+	if err := s.step(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	c.pass(-time.Hour)
+	for range 2 {
+		c.pass(Bin)
+		if err := s.step(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w := published["prefill"]; w.Reason == Stale || w.At != c.now() {
+		t.Errorf("%+v: nothing is decided until the clock is where it was", w)
+	}
+	if n := len(meter.models[model].bins); n != 0 {
+		t.Errorf("%d bins of a time to come", n)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -72,6 +73,7 @@ func (s *Shared) meet(ctx context.Context, own reading) ([]reading, error) {
 			old = append(old, replica)
 			continue
 		}
+		maps.DeleteFunc(r.Models, func(_ string, m *modelReading) bool { return m == nil })
 		if own.At-r.At > int64(goneAfter/time.Second) {
 			r.silent()
 		}
@@ -140,6 +142,9 @@ func (s *Shared) publish(ctx context.Context, p plans) error {
 	return nil
 }
 
+// errForeign says that plans are not as this version writes them.
+var errForeign = errors.New("plans of another version")
+
 func (s *Shared) read(ctx context.Context) (plans, error) {
 	var p plans
 	text, err := s.client.Get(ctx, s.prefix+plansKey).Bytes()
@@ -150,7 +155,8 @@ func (s *Shared) read(ctx context.Context) (plans, error) {
 		return p, fmt.Errorf("read plans: %w", err)
 	}
 	if err := json.Unmarshal(text, &p); err != nil {
-		return p, fmt.Errorf("read plans: %w", err)
+		return plans{}, fmt.Errorf("%w: %w", errForeign, err)
 	}
+	maps.DeleteFunc(p.Models, func(_ string, d *Decision) bool { return d == nil })
 	return p, nil
 }
