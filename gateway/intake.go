@@ -33,17 +33,27 @@ const (
 	prefetched = 8 << 10
 )
 
-// take counts bytes in, unless they are too many.
-func (in *intake) take(bytes int64) bool {
-	if in.now.Add(bytes) <= in.most {
-		return true
-	}
-	in.now.Add(-bytes)
-	return false
+// share is what one body is counted as, in bytes. It begins with what is free.
+type share struct {
+	intake *intake
+	bytes  int
 }
 
-// readBody reads a request's body to its end. Its buffer grows with what has come, not
-// with what was announced.
+// grow counts a body as at least so long, unless all of them would be too long.
+func (s *share) grow(bytes int) bool {
+	more := int64(max(0, bytes-s.bytes))
+	if s.intake.now.Add(more) > s.intake.most && more > 0 {
+		s.intake.now.Add(-more)
+		return false
+	}
+	s.bytes = max(s.bytes, bytes)
+	return true
+}
+
+func (s *share) end() { s.intake.now.Add(int64(freeIntake - s.bytes)) }
+
+// readBody reads a request's body to its end. An announced length is counted at once, so
+// that some come in whole where not all can; the buffer grows with what has come.
 func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 	length := c.Request().Header.ContentLength() // negative: it comes in chunks
 	if length > s.cfg.MaxBody {
@@ -57,8 +67,11 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 	if length >= 0 {
 		most = length
 	}
-	taken := int64(0)
-	defer func() { s.intake.now.Add(-taken) }()
+	counted := share{intake: &s.intake, bytes: freeIntake}
+	defer counted.end()
+	if !counted.grow(length) {
+		return nil, pd.ErrQueueFull
+	}
 	body = make([]byte, 0, min(most, freeIntake))
 	for {
 		n, err := stream.Read(body[len(body):cap(body)])
@@ -79,10 +92,9 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 			continue
 		}
 		size := min(most, 4*cap(body))
-		if !s.intake.take(int64(size - cap(body))) {
+		if !counted.grow(size) {
 			return nil, pd.ErrQueueFull
 		}
-		taken += int64(size - cap(body))
 		body = append(make([]byte, 0, size), body...)
 	}
 }
