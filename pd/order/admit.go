@@ -135,8 +135,7 @@ func (s *Servers) Quickest(t *Ticket) float64 {
 			least = min(least, at(t.DecodeReady, d)+t.Alone[d])
 		}
 	}
-	step, _ := s.soonest()
-	return least + step
+	return least + s.ideal().Step
 }
 
 // backlog is the work ahead of the servers that prefill, as basins of which the lowest

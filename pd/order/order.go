@@ -24,12 +24,11 @@ type Order struct {
 	turn   int     // of the ticket to price again next
 	pace   pace    // of those who go
 
-	crowd   float64   // scratch of Next: other waiting requests for each prefill server
-	free    []bool    // scratch of Next: prefill servers about to be free
-	moved   []*Ticket // scratch of Next: those who have become late
-	room    int       // scratch of Next: the most that any decode server has
-	soonest float64   // scratch of Next: the least step of any decode server
-	idlest  int       // scratch of Next: the smallest batch of any
+	crowd float64     // scratch of Next: other waiting requests for each prefill server
+	free  []bool      // scratch of Next: prefill servers about to be free
+	moved []*Ticket   // scratch of Next: those who have become late
+	room  int         // scratch of Next: the most that any decode server has
+	ideal DecodeState // scratch of Next: no decode server is faster
 }
 
 // Config is what Order weighs.
@@ -230,16 +229,12 @@ func (o *Order) look(s *Servers) {
 		o.free = append(o.free, !s.Prefill[p].Out && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
 	}
 	o.room = s.mostRoom()
-	o.soonest, o.idlest = s.soonest()
+	o.ideal = s.ideal()
 }
-
-// decoding is the least that any decode server adds to the cost of a request: a step, and
-// the pace of its answer.
-func (o *Order) decoding(t *Ticket) float64 { return o.soonest * (1 + t.Weights.Pace*t.Output) }
 
 // leastAlone is less than any decode server costs a request that it computes the prompt of.
 func (o *Order) leastAlone(t *Ticket) float64 {
-	return t.alone + t.computed*float64(yetToCome+o.idlest) + o.decoding(t)
+	return t.alone + t.computed*float64(yetToCome+o.ideal.Running) + o.ideal.decoding(t)
 }
 
 // price is what a second of a request's prefill costs the others.
@@ -389,7 +384,7 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 		if !free {
 			continue
 		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.decoding(t) <= cost {
+		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) <= cost {
 			return false
 		}
 	}
@@ -404,7 +399,7 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 		if !free {
 			continue
 		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.decoding(t) >= least {
+		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) >= least {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, least); cost < least {
@@ -427,7 +422,7 @@ func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
 		if free || s.Prefill[p].Out {
 			continue
 		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.decoding(t) >= limit {
+		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) >= limit {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {

@@ -78,6 +78,10 @@ func (d *DecodeState) PaceSeconds(t *Ticket) float64 {
 	return t.Weights.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
 }
 
+// decoding is the least that the server adds to the cost of a request: a step, and the
+// pace of its answer.
+func (d *DecodeState) decoding(t *Ticket) float64 { return d.StepSeconds(t) + d.PaceSeconds(t) }
+
 // turnSeconds is how much longer than first, in seconds, a request waits there until the
 // prompts that came before it are computed: engines take a KV that comes in its turn
 // (vLLM admits both from one queue).
@@ -92,8 +96,7 @@ func (s *Servers) behind(t *Ticket, d *DecodeState, first float64) float64 {
 
 // after is the same where nothing is computed there before it.
 func (s *Servers) after(t *Ticket, d *DecodeState, first float64) float64 {
-	soon := d.StepSeconds(t)
-	cost := soon + d.PaceSeconds(t)
+	soon, cost := d.StepSeconds(t), d.decoding(t)
 	if t.ITL > 0 && soon > t.ITL {
 		cost += Miss
 	}
@@ -188,7 +191,7 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 		d := turn(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
 		move := latency[d] + t.Missing[d]*perByte[d] + max(0, at(t.DecodeReady, d)-ready)
-		if half+move+state.Step >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
+		if half+move+state.decoding(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}
 		if cost := half + move + s.behind(t, state, first+move); cost < limit {
@@ -219,15 +222,16 @@ func (s *Servers) bestAlone(t *Ticket, ahead float64) (Pair, float64) {
 	return best, least
 }
 
-// soonest is the least step of any decode server, and the smallest batch of any.
-func (s *Servers) soonest() (seconds float64, running int) {
-	seconds, running = math.Inf(1), math.MaxInt32
+// ideal is as fast as the fastest decode server in each regard: it bounds searches.
+func (s *Servers) ideal() DecodeState {
+	best := DecodeState{Step: math.Inf(1), PerToken: math.Inf(1), Running: math.MaxInt32}
 	for d := range s.Decode {
 		if state := &s.Decode[d]; !state.Out {
-			seconds, running = min(seconds, state.Step), min(running, state.Running)
+			best.Step, best.PerToken = min(best.Step, state.Step), min(best.PerToken, state.PerToken)
+			best.Running = min(best.Running, state.Running)
 		}
 	}
-	return seconds, running
+	return best
 }
 
 // mostRoom is the most room of any decode server; an empty one has room for anything,
