@@ -29,7 +29,8 @@ func (o *Orchestrator) gather(model string, now time.Time) view {
 	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
 	v.prefillPanic, v.decodePanic = panicking, panicked
 	v.model, v.prefillSeats, v.decodeSeats = model, o.seats(v.prefill, model, now), o.seats(v.decode, model, now)
-	v.pulls = slices.ContainsFunc(slices.Concat(v.prefillSeats, v.decodeSeats), func(at seat) bool { return at.pulls })
+	pulls := func(at seat) bool { return at.pulls }
+	v.pulls = slices.ContainsFunc(v.prefillSeats, pulls) || slices.ContainsFunc(v.decodeSeats, pulls)
 	v.field.Prefill, v.field.Decode = o.candidates(v.prefill, prefill, now), o.candidates(v.decode, decode, now)
 	judgeByPeers(&v.field)
 	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)
@@ -38,7 +39,7 @@ func (o *Orchestrator) gather(model string, now time.Time) view {
 
 // serving is the servers of a role that serve a model, or served it when last up.
 func serving(all []*pools.Server, model string, role pools.Role, now time.Time) []*pools.Server {
-	var out []*pools.Server
+	out := make([]*pools.Server, 0, len(all))
 	for _, s := range all {
 		if s.Role.Serves(role) && s.Serves(model, now) {
 			out = append(out, s)

@@ -19,7 +19,8 @@ import (
 // The last servers of a leg that is needed are used whatever is known of them.
 // Prefill mostly is not: without it, decode works alone.
 func Candidates(servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
-	var up, sound, closed, rested []*Server
+	up, sound := make([]*Server, 0, len(servers)), make([]*Server, 0, len(servers))
+	closed, rested := make([]*Server, 0, len(servers)), make([]*Server, 0, len(servers))
 	needed := false
 	var last *group // whose members mostly follow each other
 	lastUp := true
