@@ -73,7 +73,7 @@ func (m *CostModel) Weigh(f *Field, s *order.Servers) {
 	for i := range f.Decode {
 		d := &f.Decode[i]
 		state := order.DecodeState{
-			Step:  d.Step.Seconds(pools.StepFeatures(d.Running+1, d.KVUsed)),
+			Step:  d.nextStep(),
 			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt, Out: d.Out,
 		}
 		if d.KVKnown {
@@ -136,7 +136,10 @@ func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
 			t.Missing[i] = m.missing(d, r.PromptTokens)
 		}
 		if !d.NoAlone {
-			t.Alone[i], t.Stall[i] = m.alone(d, r.PromptTokens)
+			t.Alone[i] = m.alone(d, r.PromptTokens)
+			if t.ITL > 0 {
+				t.Stall[i] = m.stall(d, r.PromptTokens)
+			}
 		}
 	}
 }
@@ -219,17 +222,30 @@ func (m *CostModel) missing(d *Candidate, promptTokens int) float64 {
 }
 
 // alone is the seconds that a decode server needs to compute the prompt between the steps
-// of its batch, and the longest gap that this makes in the batch's streams: a step, and
-// the last chunk of the prompt, which attends to all before it.
-func (m *CostModel) alone(d *Candidate, promptTokens int) (seconds, stall float64) {
-	lacking := promptTokens - max(0, min(d.Cached.GPU, promptTokens-1))
-	chunk := min(lacking, m.ChunkTokens)
-	step := d.Step.Seconds(pools.StepFeatures(d.Running+1, d.KVUsed))
-	seconds = m.prefill(d, promptTokens)
-	if d.Running > 0 {
-		seconds += float64((lacking-1)/m.ChunkTokens) * step
+// of its batch.
+func (m *CostModel) alone(d *Candidate, promptTokens int) float64 {
+	seconds := m.prefill(d, promptTokens)
+	if between := (d.lacking(promptTokens) - 1) / m.ChunkTokens; between > 0 && d.Running > 0 {
+		seconds += float64(between) * d.nextStep()
 	}
-	return seconds, step + m.compute(&d.Prefill, promptTokens, promptTokens-chunk)
+	return seconds
+}
+
+// stall is the longest gap that this makes in the batch's streams: a step, and the last
+// chunk of the prompt, which attends to all before it.
+func (m *CostModel) stall(d *Candidate, promptTokens int) float64 {
+	chunk := min(d.lacking(promptTokens), m.ChunkTokens)
+	return d.nextStep() + m.compute(&d.Prefill, promptTokens, promptTokens-chunk)
+}
+
+// lacking is how many tokens of a prompt a server has to compute: the last in any case.
+func (c *Candidate) lacking(promptTokens int) int {
+	return promptTokens - max(0, min(c.Cached.GPU, promptTokens-1))
+}
+
+// nextStep is the seconds of its next step with one sequence more.
+func (c *Candidate) nextStep() float64 {
+	return c.Step.Seconds(pools.StepFeatures(c.Running+1, c.KVUsed))
 }
 
 // arrivalPrice is what a second of prefill costs those who wait in the servers' own

@@ -34,7 +34,7 @@ type Ticket struct {
 	Reference []float64 // the same at the speed of an average server
 	Missing   []float64 // bytes that each decode server lacks
 	// Alone is the seconds of its prefill on each decode server, and Stall the longest
-	// gap that it makes there in the streams of others.
+	// gap that it makes there in the streams of others, which counts where ITL is set.
 	Alone, Stall []float64
 	// PairsFirst lets a decode server compute the prompt only where no pair can: it counts
 	// as one more objective missed.
