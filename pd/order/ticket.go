@@ -78,8 +78,8 @@ func sized(s []float64, n int) []float64 {
 
 // measure writes what follows from the costs alone.
 func (t *Ticket) measure(links *LinkTable) {
-	if len(t.move) != len(t.Prefill) { // else what it waited for is as good a guess as any
-		t.awaits = Pair{Alone, Alone}
+	if t.awaits.Prefill >= len(t.Prefill) || t.awaits.Decode >= len(t.Missing) || len(t.move) != len(t.Prefill) {
+		t.awaits = Pair{Alone, Alone} // else what it waited for is as good a guess as any
 	}
 	t.move = sized(t.move, len(t.Prefill))
 	t.shortest, t.fastest = math.Inf(1), math.Inf(1)

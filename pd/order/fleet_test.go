@@ -1,0 +1,65 @@
+package order
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// fleetOf is idle prefill and decode servers with like links.
+func fleetOf(prefills, decodes int) *Servers {
+	s := &Servers{Gate: true, Prefill: make([]PrefillState, prefills), Decode: make([]DecodeState, decodes), Links: NewLinkTable(prefills, decodes)}
+	for p := range s.Prefill {
+		s.Prefill[p].Self = -1
+	}
+	for d := range s.Decode {
+		s.Decode[d] = DecodeState{Step: 0.02, Room: 100_000, Running: 1}
+	}
+	return s
+}
+
+// price makes a ticket cost a second on each prefill server, and on decode servers alone
+// what is said.
+func (t *Ticket) price(s *Servers, alone float64) {
+	t.Tokens, t.Weights = 1000, Latency.Weights()
+	t.Resize(len(s.Prefill), len(s.Decode))
+	for p := range t.Prefill {
+		t.Prefill[p], t.Reference[p] = 1, 1
+	}
+	for d := range t.Alone {
+		t.Missing[d], t.Alone[d], t.Stall[d] = 1e9, alone, 0
+	}
+}
+
+func TestOrder_WithoutPrefillServersDecodeServes(t *testing.T) {
+	s := fleetOf(0, 2)
+	o, ticket := New(DefaultConfig()), &Ticket{ID: 1}
+	ticket.price(s, 1)
+	o.Add(ticket, s.Links)
+	if turn, ok := o.Next(s); !ok || turn.Prefill != Alone {
+		t.Errorf("%+v, %v", turn, ok)
+	}
+}
+
+func TestOrder_TheDecodeServerThatARequestWaitedForIsGone(t *testing.T) {
+	s := fleetOf(1, 2)
+	s.Prefill[0].Ahead = 2
+	s.Decode[0].Out = true // it waits for the second
+	o, ticket := New(DefaultConfig()), &Ticket{ID: 1}
+	ticket.price(s, math.Inf(1))
+	o.Add(ticket, s.Links)
+	if turn, ok := o.Next(s); ok {
+		t.Fatalf("it goes to a server with work ahead: %+v", turn)
+	}
+	s = fleetOf(1, 1)
+	s.Prefill[0].Ahead, s.Now = 2, time.Second
+	ticket.price(s, math.Inf(1))
+	o.Update(ticket, s.Links)
+	if turn, ok := o.Next(s); ok {
+		t.Fatalf("it goes to a server with work ahead: %+v", turn)
+	}
+	s.Prefill[0].Ahead = 0
+	if turn, ok := o.Next(s); !ok || turn.Pair != (Pair{0, 0}) {
+		t.Errorf("%+v, %v", turn, ok)
+	}
+}
