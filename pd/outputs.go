@@ -146,7 +146,8 @@ type outputRecordOf struct {
 }
 
 func (r *outputRecordOf) valid() bool {
-	return r.Sum >= 0 && r.Sum < 1e15 && r.Tokens >= 0 && r.Tokens < 1e9 && r.Known >= 0 && r.Known <= outputMemory && len(r.Model)+len(r.Tenant) < 1024
+	return r.Sum >= 0 && r.Sum < 1e15 && r.Tokens >= 0 && r.Tokens < 1e9 && r.Known >= 0 && r.Known <= outputMemory &&
+		len(r.Model)+len(r.Tenant) < 1024
 }
 
 // record returns what others are to be told: the means that were seen last.
@@ -155,7 +156,7 @@ func (o *Outputs) record(now time.Time) (told []outputRecordOf) {
 	defer o.mu.Unlock()
 	seen := make(map[outputKey]time.Time)
 	for key, m := range o.means {
-		if now.Sub(m.seen) < outputStale {
+		if m.answers > 0 && now.Sub(m.seen) < outputStale {
 			told = append(told, outputRecordOf{key, m.count, m.sum, m.tokens, m.answers})
 			seen[key] = m.seen
 		}
@@ -175,7 +176,7 @@ func (o *Outputs) hear(before *outputRecordOf, r outputRecordOf, now time.Time) 
 	switch {
 	case m == nil:
 	case before == nil:
-		if m.answers == 0 {
+		if m.answers == 0 && r.Known > 0 {
 			m.learn(r.Tokens, r.Known, now)
 		}
 	default:

@@ -133,3 +133,20 @@ func TestOutputs_ReplicasTellEachOther(t *testing.T) {
 		}
 	}
 }
+
+// A replica may tell of answers that neither it nor anybody else has seen.
+func TestOutputs_NothingIsLearnedFromNothing(t *testing.T) {
+	o, req := NewOutputs(), answerOf("m", "a", 0)
+	o.hear(nil, outputRecordOf{outputKey: outputKey{Model: "m"}}, testTime)
+	o.hear(&outputRecordOf{}, outputRecordOf{outputKey: outputKey{Model: "m", Class: 1}}, testTime)
+	if got := o.Expect(req); got != UnknownOutput {
+		t.Errorf("%d tokens expected", got)
+	}
+	if told := o.record(testTime); len(told) != 0 {
+		t.Errorf("it tells others %+v", told)
+	}
+	ends(o, req, 40, 100)
+	if got := o.Expect(req); got > 60 {
+		t.Errorf("%d tokens expected after a hundred of 40", got)
+	}
+}
