@@ -108,10 +108,12 @@ func (d *Decider) Bind(ctx context.Context, j *journey, base string) (assignment
 	held, release := d.o.Queue.hold(ctx, j.place)
 	a, err := d.bind(held, j, base)
 	switch displaced := release(); {
-	case displaced && err == nil: // at the very moment of its turn
-		j.release()
+	case displaced: // if need be at the very moment of its turn
+		if err == nil {
+			j.release()
+		}
 		return assignment{}, ErrDisplaced
-	case !displaced && errors.Is(err, ErrDisplaced):
+	case errors.Is(err, ErrDisplaced):
 		d.o.Queue.gaveWay()
 	}
 	return a, err
@@ -223,8 +225,9 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 			delete(d.lobbies, base)
 			continue
 		}
-		again = max(again, beat)
-		again = min(again, l.wakes(now))
+		if in := min(beat, l.wakes(now)); again == 0 || in < again {
+			again = in
+		}
 	}
 	return again
 }
@@ -413,12 +416,12 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 		a.release()
 		return true
 	}
+	defer func() { w.done <- granted{a: a} }() // also after a panic: it waits for nothing else
 	if !w.j.guest {
 		l.o.bound(w.j, &l.view, &a, now) // with the servers as they were before
 	}
 	l.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue)
 	l.claimed(turn.Pair, now)
-	w.done <- granted{a: a}
 	return true
 }
 

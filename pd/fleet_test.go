@@ -26,13 +26,20 @@ type testFleet struct {
 	rng *rand.Rand
 }
 
-const testModel = "m"
+const (
+	testModel  = "m"
+	otherModel = "n" // of servers whose names begin so
+)
 
 // answers makes every server healthy with one model and a full batch.
 type answers struct{}
 
 func (answers) RoundTrip(r *http.Request) (*http.Response, error) {
-	body := `{"data":[{"id":"` + testModel + `"}]}`
+	model := testModel
+	if strings.HasPrefix(r.URL.Host, otherModel) {
+		model = otherModel
+	}
+	body := `{"data":[{"id":"` + model + `"}]}`
 	switch r.URL.Path {
 	case "/is_sleeping": // asked where GPUs are shared
 		body = `{"is_sleeping":true}`

@@ -1,0 +1,122 @@
+package pd
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func newTestDecider(f *testFleet) *Decider {
+	return NewDecider(f.Orchestrator, order.DefaultConfig(), time.Hour)
+}
+
+// waits lets a request for a model wait.
+func (f *testFleet) waits(d *Decider, prompt []uint32, model string) *waiter {
+	j := f.arrives(prompt, time.Now())
+	j.req.Model, j.prefix.model = model, model
+	w := &waiter{j: j, base: model, done: make(chan granted, 1)}
+	d.came = append(d.came, w)
+	return w
+}
+
+// occupy gives the prefill server of a model so much work.
+func (f *testFleet) occupy(t *testing.T, model string, work time.Duration) {
+	t.Helper()
+	for _, s := range f.Fleet.Servers() {
+		if s.Role != pools.Prefill || !s.Serves(model, time.Now()) {
+			continue
+		}
+		lease, err := s.Claim(pools.Prefill, pools.Work{Tokens: 1000, Estimate: work}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(lease.Release)
+	}
+}
+
+func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	specs := []pools.Spec{{URL: "http://n0:8000", Role: pools.Prefill, Connector: "nixl"}, {URL: "http://n1:8000", Role: pools.Decode, Connector: "nixl"}}
+	for _, s := range f.Fleet.Servers() {
+		specs = append(specs, s.Spec)
+	}
+	if err := f.Fleet.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, f.up)
+	now := time.Now()
+	f.occupy(t, testModel, 300*time.Millisecond)
+	f.occupy(t, otherModel, time.Minute)
+	d := newTestDecider(f)
+	f.waits(d, prompt, testModel)
+	f.waits(d, prompt, otherModel)
+	d.decide(now)
+	soon := now.Add(190 * time.Millisecond) // 10 ms before the first may go
+	for range 20 {                          // in whatever order the models are looked at
+		if in := d.decide(soon); in >= beat || len(d.lobbies) != 2 {
+			t.Fatalf("the next look is in %v, %d models", in, len(d.lobbies))
+		}
+	}
+}
+
+func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	d := newTestDecider(f)
+	w := f.waits(d, prompt, testModel)
+	f.Metrics.heldToks = nil // counting what the server held panics
+	d.decide(time.Now())
+	select {
+	case g := <-w.done:
+		if g.err != nil || g.a.decode == nil {
+			t.Fatalf("it is told %v", g.err)
+		}
+		g.a.release()
+	default:
+		t.Fatal("it is granted and never told")
+	}
+}
+
+func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(160))
+	f.Queue = NewQueue(QueueConfig{MaxInFlight: 2, MaxWaiting: 1, MaxBytes: 100, MaxWait: time.Minute})
+	low := bodyOf(1)
+	low.Class = 1
+	p, err := f.Queue.Enter(t.Context(), low)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newTestDecider(f)
+	j := f.arrives(testPrompt(160), time.Now())
+	j.place = p
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.Bind(t.Context(), j, testModel)
+		ended <- err
+	}()
+	var w *waiter
+	f.await(t, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if len(d.came) == 1 {
+			w = d.came[0]
+		}
+		return w != nil
+	})
+	f.Queue.mu.Lock() // it cannot give up being held
+	w.grant(granted{err: &NoServerError{Role: pools.Decode}})
+	room := f.Queue.makeRoomLocked(&place{bytes: 1})
+	f.Queue.mu.Unlock()
+	var none *NoServerError
+	if err := <-ended; !room || !errors.Is(err, ErrDisplaced) || errors.As(err, &none) {
+		t.Errorf("room %v, it is told %v", room, err)
+	}
+	f.Queue.leave(p)
+	if waiting, inFlight := f.Queue.Len(); waiting != 0 || inFlight != 0 {
+		t.Errorf("%d wait, %d are in flight", waiting, inFlight)
+	}
+}
