@@ -167,8 +167,8 @@ func (s *Scaler) follow(ctx context.Context) error {
 // Knows reports whether a model has servers, or had some and may have them again.
 func (s *Scaler) Knows(model string) bool { return s.current.Load().Models[model] != nil }
 
-// KnowsAny reports whether it knows some model.
-func (s *Scaler) KnowsAny() bool { return len(s.current.Load().Models) > 0 }
+// Models are those that it knows.
+func (s *Scaler) Models() []string { return slices.Collect(maps.Keys(s.current.Load().Models)) }
 
 // step decides, or takes over what another replica decided. Without the others'
 // demand nothing is decided: less demand is what it would look like. One that is in a

@@ -52,14 +52,18 @@ func ParseAlias(text string) (Alias, error) {
 	return a, nil
 }
 
-// served returns those targets that a fleet has, or can load.
-func (a Alias) served(fleet *pools.Fleet) (targets []Target) {
+// behind returns those targets of an alias that the fleet has, or can load; where it has
+// none, those whose servers are started for a request.
+func (s *Server) behind(a Alias) (targets []Target) {
 	for _, t := range a.Targets {
-		if _, served := fleet.Model(t.Model); served {
+		if _, served := s.fleet.Model(t.Model); served {
 			targets = append(targets, t)
 		}
 	}
-	return targets
+	if len(targets) > 0 {
+		return targets
+	}
+	return slices.DeleteFunc(slices.Clone(a.Targets), func(t Target) bool { return !s.pd.Hold.Covers(t.Model) })
 }
 
 // pick chooses a target for a key: each by its weight over all keys, and the same for
@@ -109,10 +113,7 @@ func (s *Server) unalias(req *pd.Request) bool {
 	if !is {
 		return true
 	}
-	targets := a.served(s.fleet)
-	if len(targets) == 0 { // then one whose servers are started for the request
-		targets = slices.DeleteFunc(slices.Clone(a.Targets), func(t Target) bool { return !s.pd.Hold.Covers(t.Model) })
-	}
+	targets := s.behind(a)
 	if len(targets) == 0 {
 		return false
 	}
@@ -126,17 +127,26 @@ func (s *Server) unalias(req *pd.Request) bool {
 }
 
 // modelOf describes a name that clients may ask for: an alias as the target with the
-// shortest context, or a model; false if nobody serves it.
+// shortest context, or a model; false if nobody serves it, or will.
 func (s *Server) modelOf(name string) (pools.Model, bool) {
 	a, is := s.alias(name)
 	if !is {
-		return s.fleet.Model(name)
+		return s.offered(name)
 	}
 	var least pools.Model
-	for _, t := range a.served(s.fleet) {
-		if m, served := s.fleet.Model(t.Model); served && (least.ID == "" || m.MaxModelLen < least.MaxModelLen) {
+	for _, t := range s.behind(a) {
+		if m, offered := s.offered(t.Model); offered && (least.ID == "" || m.MaxModelLen < least.MaxModelLen) {
 			least = m
 		}
 	}
 	return pools.Model{ID: name, MaxModelLen: least.MaxModelLen, Created: least.Created}, least.ID != ""
+}
+
+// offered describes a model that is served, or whose servers are started for a request: of
+// that only the name is known.
+func (s *Server) offered(model string) (pools.Model, bool) {
+	if m, served := s.fleet.Model(model); served {
+		return m, true
+	}
+	return pools.Model{ID: model}, s.pd.Hold.Covers(model)
 }

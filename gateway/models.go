@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/url"
+	"slices"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -24,7 +25,8 @@ func describe(m pools.Model) modelObject {
 	return modelObject{ID: m.ID, Object: "model", Created: m.Created, OwnedBy: "tandem", Parent: m.Parent, MaxModelLen: m.MaxModelLen}
 }
 
-// models lists the union over the pools, as far as the key may use it.
+// models lists the union over the pools and what waits at zero, as far as the key may use
+// it.
 func (s *Server) models(c *fiber.Ctx) error {
 	key, err := s.whose(c)
 	if err != nil {
@@ -34,17 +36,25 @@ func (s *Server) models(c *fiber.Ctx) error {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
-	for _, m := range s.fleet.Models() {
-		if _, alias := s.alias(m.ID); key.May(m.ID) && !alias {
-			list.Data = append(list.Data, describe(m))
-		}
-	}
-	for _, a := range s.cfg.Aliases {
-		if m, served := s.modelOf(a.Name); served && key.May(a.Name) {
+	for _, name := range s.names() {
+		if m, offered := s.modelOf(name); offered && key.May(name) {
 			list.Data = append(list.Data, describe(m))
 		}
 	}
 	return c.JSON(list)
+}
+
+// names are those that clients may ask for, sorted.
+func (s *Server) names() []string {
+	names := s.pd.Hold.Covered()
+	for _, m := range s.fleet.Models() {
+		names = append(names, m.ID)
+	}
+	for _, a := range s.cfg.Aliases {
+		names = append(names, a.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (s *Server) model(c *fiber.Ctx) error {

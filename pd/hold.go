@@ -33,7 +33,7 @@ func (c HoldConfig) Validate() error {
 type Hold struct {
 	Config HoldConfig
 	Knows  func(model string) bool // it had servers, and may have some again
-	Any    func() bool             // Knows says yes to some model
+	Models func() []string         // those of which Knows says yes
 	Begin  func()                  // a model's first request is held: somebody should start servers
 
 	mu   sync.Mutex     // guards held
@@ -43,8 +43,13 @@ type Hold struct {
 // Covers reports whether a request for a base model would be held rather than refused.
 func (h *Hold) Covers(base string) bool { return h != nil && h.Config.For > 0 && h.Knows(base) }
 
-// open reports whether requests of some model would be.
-func (h *Hold) open() bool { return h != nil && h.Config.For > 0 && h.Any() }
+// Covered are the base models that it covers.
+func (h *Hold) Covered() []string {
+	if h == nil || h.Config.For <= 0 {
+		return nil
+	}
+	return h.Models()
+}
 
 // enter takes a place, false if there is none; leave gives it back.
 func (h *Hold) enter(base string) (leave func(), ok bool) {
@@ -151,5 +156,5 @@ func (o *Orchestrator) serves(model string) bool {
 // or they are held until it has. Else it names the role that has none.
 func (o *Orchestrator) Ready() (bool, string) {
 	ready, why := o.Fleet.Ready()
-	return ready || o.Hold.open(), why
+	return ready || len(o.Hold.Covered()) > 0, why
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
@@ -114,6 +115,24 @@ func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
 	for _, got := range []<-chan answer{whole, streamed} {
 		if a := <-got; a.err != nil || a.status != http.StatusOK {
 			t.Errorf("%+v", a)
+		}
+	}
+}
+
+// SDKs and user interfaces list the models before they ask one: those whose servers are
+// started for a request are among them, under their own names and as aliases.
+func TestHold_ModelsAreListedAtZero(t *testing.T) {
+	c, _ := toZero(t, func(cfg *config) {
+		cfg.gateway.Aliases = []gateway.Alias{{Name: "nickname", Targets: []gateway.Target{{Model: testModel, Weight: 1}}}}
+	})
+	eventuallyIn(t, 10*time.Second, "there is no server", func() bool { return len(c.node.fleet.Servers()) == 0 })
+	list := c.raw(http.MethodGet, c.base+"/v1/models")
+	if got := gjson.Get(list.body, "data.#.id").String(); list.status != http.StatusOK || got != `["nickname","`+testModel+`"]` {
+		t.Errorf("%d %s lists %s", list.status, list.body, got)
+	}
+	for name, want := range map[string]int{testModel: http.StatusOK, "nickname": http.StatusOK, "never-heard-of": http.StatusNotFound} {
+		if got := c.raw(http.MethodGet, c.base+"/v1/models/"+name); got.status != want || want == http.StatusOK && gjson.Get(got.body, "id").String() != name {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
 		}
 	}
 }

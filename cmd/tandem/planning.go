@@ -53,7 +53,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	})
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.Leaving = n.tellKEDA, n.markPods
-	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Knows: n.planner.Knows, Any: n.planner.KnowsAny, Begin: n.planner.Hurry}
+	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Knows: n.planner.Knows, Models: n.planner.Models, Begin: n.planner.Hurry}
 	if len(n.cfg.stock.Variants) > 0 {
 		n.planner.Spread = n.cfg.stock.Spread
 	}
