@@ -54,7 +54,7 @@ func (l *benchLobby) comes(i int) {
 // those whose turn that is, whose turn it is to go, and claiming the servers for who goes.
 // Budget (2-core VM, one core): <= 200 us, and <= 3 ms from scratch, where other servers
 // are there than at the look before and all that wait are priced anew. They are not met
-// yet: 0.24 ms where nobody goes, 0.52 where one comes and one goes, 4.2 from scratch. Of
+// yet: 0.24 ms where nobody goes, 0.40 where one comes and one goes, 4.0 from scratch. Of
 // these most is pricing, by the 32 looked at or by all (4 us each), and the two searches
 // before and after one goes.
 func BenchmarkDecider(b *testing.B) {
