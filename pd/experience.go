@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -35,11 +37,11 @@ const (
 	maxRecorders = 256         // replicas whose records are read
 )
 
-// Experience shares what replicas learn of servers, links and lengths of answers. Each has a record of its
-// own and writes no other's: sums of what it saw, and what it believes. The others take
-// in by how much the sums have grown, so that each believes what one replica would that
-// had seen everything; a replica that starts adopts what the records believe, its own
-// former one too. No request waits for Redis; without it each learns by itself.
+// Experience shares what replicas learn of servers, links and lengths of answers. Each has
+// a record of its own and writes no other's: sums of what it saw, and what it believes. The
+// others take in by how much the sums have grown, so that each believes what one replica
+// would that had seen everything; a replica that starts adopts what the records believe,
+// its own former one too. No request waits for Redis; without it each learns by itself.
 type Experience struct {
 	links   *Links
 	outputs *Outputs
@@ -84,7 +86,10 @@ type heard struct {
 
 // NewExperience returns the sharing of what is learned under a replica's own id. The
 // curves that servers and links are believed to have at first are those of cfg and prior.
-func NewExperience(links *Links, prior LinkPrior, outputs *Outputs, fleet *pools.Fleet, cfg pools.Config, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Experience {
+func NewExperience(
+	links *Links, prior LinkPrior, outputs *Outputs, fleet *pools.Fleet, cfg pools.Config,
+	client redis.UniversalClient, prefix, id string, log *slog.Logger,
+) *Experience {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, prior, cfg.Prefill, cfg.Step) // a hash takes everything
 	return &Experience{
@@ -173,6 +178,7 @@ func (e *Experience) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.forgetBut(ids)
 	left := make(map[string]*redis.DurationCmd, len(ids))
 	_, err = e.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, id := range ids {
@@ -203,6 +209,12 @@ func (e *Experience) read(ctx context.Context) error {
 	return nil
 }
 
+// forgetBut forgets what replicas told that have no record any more: whoever sees first
+// that one has expired takes it from the set, and the others never see it.
+func (e *Experience) forgetBut(ids []string) {
+	maps.DeleteFunc(e.heard, func(id string, _ *heard) bool { return !slices.Contains(ids, id) })
+}
+
 // fetch reads one record. One that cannot be read, or starts from other priors, is as
 // good as none: others may write to this Redis.
 func (e *Experience) fetch(ctx context.Context, id string, written time.Time) error {
@@ -223,8 +235,13 @@ func (e *Experience) fetch(ctx context.Context, id string, written time.Time) er
 }
 
 // hear takes a record. What a replica tells of for the first time, and did not in the
-// record before, it has seen since.
+// record before, it has seen since. Servers that it tells of no more are forgotten: their
+// sums begin anew.
 func (h *heard) hear(r experienceRecord) {
+	maps.DeleteFunc(h.servers, func(id string, _ serverRecord) bool {
+		_, told := r.Servers[id]
+		return !told
+	})
 	if h.record.Basis != "" {
 		for id := range r.Servers {
 			_, told := h.record.Servers[id]
