@@ -20,6 +20,7 @@ type memory struct {
 	ColdStart time.Duration `json:"cold_start"`
 	Leaving   []Leaving     `json:"leaving,omitempty"`
 	Spread    *Spread       `json:"spread,omitempty"`     // what stands; nil without hardware to choose from
+	NoSpread  string        `json:"no_spread,omitempty"`  // why none could be found, as the log says
 	SpreadFor [2]int        `json:"spread_for,omitempty"` // prefill and decode servers that it was found for
 }
 

@@ -81,10 +81,13 @@ func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWa
 		return anyOf
 	}
 	if err := m.spread(s.Spread, plan, in, state); err != nil {
-		s.log.Warn("hardware is not chosen", "error", err.Error())
-		m.Spread = nil
+		if m.NoSpread != err.Error() {
+			s.log.Warn("hardware is not chosen", "error", err.Error())
+		}
+		m.Spread, m.NoSpread = nil, err.Error()
 		return anyOf
 	}
+	m.NoSpread = ""
 	state.Prices = m.Spread.Prices
 	var wants []PoolWant
 	for variant, n := range m.Spread.Prefill {

@@ -1,7 +1,9 @@
 package autoscale
 
 import (
+	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -60,5 +62,19 @@ func TestPools_StaleSignalsChooseNoHardware(t *testing.T) {
 		if want := map[string]int{"prefill": 3, "decode": 2}[w.Role]; w.Servers != want {
 			t.Errorf("%s: %d wanted, not the %d that stand", w.Role, w.Servers, want)
 		}
+	}
+}
+
+// The log says that hardware cannot be chosen, and again when it cannot once more.
+func TestPools_LogsOnceThatNoHardwareIsChosen(t *testing.T) {
+	var said strings.Builder
+	s := NewScaler(testConfig(), nil, NewMeter(newClock().now), nil, slog.New(slog.NewTextHandler(&said, nil)))
+	m, plan := &memory{}, Plan{Known: true}
+	for _, err := range []error{errors.New("unknown"), errors.New("unknown"), nil, errors.New("unknown")} {
+		s.Spread = func(Asked) (Spread, error) { return Spread{}, err }
+		s.pools(m, plan, &Signals{}, &State{})
+	}
+	if n := strings.Count(said.String(), "hardware is not chosen"); n != 2 {
+		t.Errorf("said %d times, want 2:\n%s", n, said.String())
 	}
 }
