@@ -79,7 +79,7 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 		switch {
 		case len(body) > s.cfg.MaxBody:
 			return nil, s.tooLarge()
-		case errors.Is(err, io.EOF) && len(body) < length:
+		case errors.Is(err, io.EOF) && (len(body) < length || length < 0 && hasEnded(c)):
 			return nil, context.Canceled // the client left
 		case errors.Is(err, io.EOF) && length < 0:
 			return bytes.Clone(body), c.Request().CloseBodyStream() // the buffer may be four times as long
@@ -97,6 +97,13 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 		}
 		body = append(make([]byte, 0, size), body...)
 	}
+}
+
+// hasEnded reports whether the client's side of the connection ended while more was to be
+// read: fasthttp takes that between two chunks for the end of the body.
+func hasEnded(c *fiber.Ctx) bool {
+	conn, ok := c.Context().Conn().(*clientConn)
+	return ok && conn.ended.Load()
 }
 
 // keepAligned closes connections on which a part of a request's body was left unread: it

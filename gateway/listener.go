@@ -78,6 +78,7 @@ type clientConn struct {
 	listener *listener
 	spoke    atomic.Bool
 	linger   atomic.Bool
+	ended    atomic.Bool // the client sends nothing more, and more was to be read
 	once     sync.Once
 }
 
@@ -88,6 +89,8 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.spoke.Store(true)
+	} else if errors.Is(err, io.EOF) {
+		c.ended.Store(true)
 	}
 	return n, err
 }
