@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,28 +27,34 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// serveWith runs a gateway whose engine legs go to the round tripper, in front of
-// one server that answers probes.
-func serveWith(t *testing.T, legs roundTripper) (base string, queue *pd.Queue, server *pools.Server) {
-	t.Helper()
+// healthy is the address of a server that answers probes.
+func healthy(t *testing.T) string {
 	probes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {
 			_, _ = fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
 		}
 	}))
 	t.Cleanup(probes.Close)
+	return probes.URL
+}
+
+// serveWith runs a gateway whose engine legs go to the round tripper, in front of these
+// servers, of which it returns the first.
+func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	transport := &http.Transport{}
 	fleet := pools.NewFleet(pools.Default(), transport, log)
 	t.Cleanup(transport.CloseIdleConnections)
 	t.Cleanup(fleet.Close)
-	if err := fleet.Apply([]pools.Spec{{URL: probes.URL, Role: pools.Both, Connector: "nixl"}}); err != nil {
+	if err := fleet.Apply(specs); err != nil {
 		t.Fatal(err)
 	}
 	server = fleet.Servers()[0]
-	for deadline := time.Now().Add(5 * time.Second); !server.Health().Up; time.Sleep(time.Millisecond) {
+	down := func(s *pools.Server) bool { return !s.Health().Up }
+	for deadline := time.Now().Add(5 * time.Second); slices.ContainsFunc(fleet.Servers(), down); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the server is not up")
+			t.Fatal("not all servers are up")
 		}
 	}
 	queue = pd.NewQueue(pd.DefaultQueue())
@@ -99,9 +106,31 @@ func nothingHeld(t *testing.T, queue *pd.Queue, server *pools.Server) {
 }
 
 func TestPanic_InARequestKillsOnlyThatRequest(t *testing.T) {
-	base, queue, server := serveWith(t, func(*http.Request) (*http.Response, error) { panic("in a leg") })
+	both := pools.Spec{URL: healthy(t), Role: pools.Both, Connector: "nixl"}
+	base, queue, server := serveWith(t, func(*http.Request) (*http.Response, error) { panic("in a leg") }, both)
 	status, body, err := post(t, base, `{"model":"m","prompt":"hi"}`)
 	if status != 500 || err != nil || strings.Contains(body, "in a leg") {
+		t.Errorf("%d %s, %v", status, body, err)
+	}
+	nothingHeld(t, queue, server)
+	if status, _, _ := post(t, base, `{`); status != 400 {
+		t.Errorf("afterwards: %d", status)
+	}
+}
+
+// A prefill leg that runs beside its decode leg has a goroutine of its own, where nobody
+// above recovers either.
+func TestPanic_InALegBesideAnotherKillsOnlyThatRequest(t *testing.T) {
+	prefill, decode := healthy(t), healthy(t)
+	base, queue, server := serveWith(t, func(r *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(prefill, r.URL.Host) {
+			panic("in a leg")
+		}
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}, pools.Spec{URL: prefill, Role: pools.Prefill, Connector: "sglang"}, pools.Spec{URL: decode, Role: pools.Decode, Connector: "sglang"})
+	status, body, err := post(t, base, `{"model":"m","prompt":"hi"}`)
+	if status < 500 || err != nil || strings.Contains(body, "in a leg") {
 		t.Errorf("%d %s, %v", status, body, err)
 	}
 	nothingHeld(t, queue, server)
@@ -130,7 +159,7 @@ func TestPanic_InAStreamCutsOnlyThatStream(t *testing.T) {
 			StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}},
 			Body: panicking{strings.NewReader(`data: {"choices":[{"text":"Hi"}]}` + "\n\n")},
 		}, nil
-	})
+	}, pools.Spec{URL: healthy(t), Role: pools.Both, Connector: "nixl"})
 	status, body, err := post(t, base, `{"model":"m","prompt":"hi","stream":true}`)
 	if status != 200 || err == nil || !strings.Contains(body, "Hi") {
 		t.Errorf("%d %q, %v", status, body, err)

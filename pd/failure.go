@@ -34,7 +34,7 @@ const (
 	Timeout Kind = "timeout" // the engine did not answer in time
 	Gone    Kind = "gone"    // the client left
 	Unready Kind = "unready" // the server could not be made ready, and was not asked
-	Ours    Kind = "ours"    // the gateway is out of descriptors: nothing of the server
+	Ours    Kind = "ours"    // the gateway is out of descriptors, or panicked: nothing of the server
 )
 
 // LegError is a leg that failed before its first content event.

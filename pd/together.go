@@ -3,6 +3,8 @@ package pd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -39,7 +41,7 @@ func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (
 	var settled atomic.Bool // decode has answered, or prefill has failed before
 	prefilled := make(chan *LegError, 1)
 	o.legs.Go(func() {
-		failed := o.prefill(prefillCtx, j, a, t, a.handoff)
+		failed := o.prefillAside(prefillCtx, j, a, t)
 		if failed != nil && settled.CompareAndSwap(false, true) {
 			endDecode(whyPeer(failed))
 		}
@@ -62,6 +64,19 @@ func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (
 	a.decode.Release()
 	o.engines.forget(t.from.ID())
 	return nil, o.atFault(j, a, <-prefilled, failed)
+}
+
+// prefillAside is prefill in a goroutine of its own, where a panic would end the process: it
+// ends the leg instead.
+func (o *Orchestrator) prefillAside(ctx context.Context, j *journey, a assignment, t *transfer) (failed *LegError) {
+	defer func() {
+		if p := recover(); p != nil {
+			o.Log.Error("panic in a prefill leg", "request_id", j.req.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			a.prefill.Release()
+			failed = &LegError{Leg: PrefillLeg, Server: a.prefill.Server().ID(), Kind: Ours, Err: fmt.Errorf("panic: %v", p)}
+		}
+	}()
+	return o.prefill(ctx, j, a, t, a.handoff)
 }
 
 // notFound gives the places back when prefill's side could not be asked.
