@@ -62,16 +62,20 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 		{Kind: engine.FaultStatus, Status: 500},
 		{Kind: engine.FaultStatus, Status: 503},
 		{Kind: engine.FaultHangBeforeHeaders},
+		{Kind: engine.FaultHangAfterHeaders},
 		{Kind: engine.FaultEmptyStream},
-		{Kind: engine.FaultDropHandoff}, // prefill answers well and holds nothing
+		{Kind: engine.FaultGarbageSSE},
+		{Kind: engine.FaultDropHandoff},  // prefill answers well and holds nothing
+		{Kind: engine.FaultWrongHandoff}, // or names what it does not hold
 	}
+	ofPrefill := []string{engine.FaultDropHandoff, engine.FaultWrongHandoff}
 	for _, connector := range connectors {
 		for _, role := range []string{"prefill", "decode"} {
 			for i, fault := range faults {
+				if role == "decode" && slices.Contains(ofPrefill, fault.Kind) {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s/%s/%s%d%s", connector, role, fault.Kind, fault.Status, fault.Path), func(t *testing.T) {
-					if role == "decode" && fault.Kind == engine.FaultDropHandoff {
-						t.Skip("a fault of prefill")
-					}
 					t.Parallel()
 					c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(t, connector), config: faultTimeouts})
 					bad, other := c.prefill[0], c.decode
@@ -91,7 +95,7 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 						return sum(other, func(s engine.State) int { return s.ServerLoad + s.Running + s.Waiting }) == 0
 					})
 					neverTwice(t, c)
-					if fault.Kind != engine.FaultDropHandoff {
+					if !slices.Contains(ofPrefill, fault.Kind) {
 						c.breakersAre(pools.Closed, other)
 					}
 				})
