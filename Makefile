@@ -64,7 +64,7 @@ sim-autoscale: build ## compare ways of scaling both pools over two hours; write
 SCENARIO ?= all
 
 .PHONY: chaos
-chaos: deps-test build ## break servers, networks and Redis under load (SCENARIO=name,name); writes bin/chaos.html (some 4 min)
+chaos: deps-test build ## break servers, networks and Redis under load (SCENARIO=name,name); writes bin/chaos.html (some 7 min)
 	bin/tandem chaos --scenario $(SCENARIO) --json bin/chaos.json --report bin/chaos.html
 
 # How long make soak looks for what grows.
