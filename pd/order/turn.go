@@ -1,0 +1,298 @@
+package order
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Turn is a request that goes now, and where.
+type Turn struct {
+	Ticket *Ticket
+	Pair
+	Overdue bool
+	Price   float64 // what a second of prefill costs the others
+}
+
+// Next returns the request that is to go now, false if none is. The caller sends
+// it, and asks again with the state that follows; it does not use s afterwards.
+//
+// For each waiting request the pair minimises, over all pairs and over decode
+// servers alone,
+//
+//	the cost of Servers.Best, with price = Weights.Price(W/P), + hold
+//
+// W are the other waiting requests, P the prefill servers. hold is what goes first on a server
+// that is not free: the prefills of those before it, spread over the fleet. A decode
+// server that has prompts ahead gets no further ones to compute. Only a request whose best
+// pair is free may go; in the first class, of those who are not late (Weights.LateLast),
+// and of the tenant that was served least, the one with the shortest prefill less
+// Ageing x waited does.
+func (o *Order) Next(s *Servers) (Turn, bool) {
+	if o.size == 0 {
+		o.pace.lull()
+		return Turn{}, false
+	}
+	o.look(s)
+	may := func(t *Ticket, before float64) (Pair, bool) {
+		if t.Tokens > o.room {
+			return Pair{}, false
+		}
+		return o.mayGo(t, s, before/float64(max(1, len(s.Prefill))))
+	}
+	o.putBack(s.Now)
+	turn, ok := o.overdue(s.Now, may)
+	if !ok {
+		o.keepRoom(s)
+		turn, ok = o.shortest(may)
+	}
+	if !ok {
+		o.pace.look(s)
+		return Turn{}, false
+	}
+	o.pace.went += turn.Ticket.shortest
+	turn.Price = o.price(turn.Ticket)
+	o.take(turn)
+	return turn, true
+}
+
+// Serve is Next for a caller that says by itself whether a request may go now, and to
+// which servers, while so many seconds of prefill go before it: the order of service
+// without the choice of a pair.
+func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
+	o.putBack(now)
+	turn, ok := o.overdue(now, may)
+	if !ok {
+		turn, ok = o.shortest(may)
+	}
+	if ok {
+		o.take(turn)
+	}
+	return turn, ok
+}
+
+// May says whether a request may go now, and with which pair, while so many seconds of
+// prefill go before it.
+type May func(t *Ticket, before float64) (Pair, bool)
+
+// take lets a request go.
+func (o *Order) take(turn Turn) {
+	o.lines.serve(turn.Ticket, turn.Ticket.shortest)
+	o.Remove(turn.Ticket)
+	o.credit = min(1, o.credit+o.cfg.OverdueShare)
+	if turn.Overdue {
+		o.credit--
+	}
+}
+
+// look fills the scratch.
+func (o *Order) look(s *Servers) {
+	o.crowd = float64(o.size-1) / float64(max(1, len(s.Prefill)))
+	o.free = slices.Grow(o.free[:0], len(s.Prefill))
+	for p := range s.Prefill {
+		o.free = append(o.free, !s.Prefill[p].Out && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
+	}
+	o.room = s.mostRoom()
+	o.ideal = s.ideal()
+}
+
+// leastAlone is less than any decode server costs a request that it computes the prompt of.
+func (o *Order) leastAlone(t *Ticket) float64 {
+	return t.alone + t.computed*float64(yetToCome+o.ideal.Running) + o.ideal.decoding(t)
+}
+
+// price is what a second of a request's prefill costs the others.
+func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.crowd) }
+
+// putBack moves those who have become late behind the others of their class.
+func (o *Order) putBack(now time.Duration) {
+	o.moved = o.moved[:0]
+	for _, l := range o.lines {
+		for _, t := range l.waiting {
+			if !t.late && t.isLate(now) {
+				o.moved = append(o.moved, t)
+			}
+		}
+	}
+	for _, t := range o.moved {
+		o.lines.remove(t)
+		t.late = true
+		o.lines.add(t)
+	}
+}
+
+// overdueAfter is the wait in seconds after which a request has waited too long.
+func (o *Order) overdueAfter(t *Ticket) float64 {
+	after := o.cfg.OverdueAfter.Seconds() + o.cfg.OverdueFactor*t.shortest
+	if o.cfg.Patience > 0 {
+		after = min(after, o.cfg.Patience.Seconds()/2)
+	}
+	return after
+}
+
+func (o *Order) isOverdue(t *Ticket, now time.Duration) bool {
+	return (now - t.Arrived).Seconds() > o.overdueAfter(t)
+}
+
+// keepRoom closes the decode server with the most room to all but the oldest
+// overdue request that decode has no room for: smaller ones would take it as it
+// comes, for ever.
+func (o *Order) keepRoom(s *Servers) {
+	var oldest *Ticket
+	for _, l := range o.lines {
+		for _, t := range l.waiting {
+			if t.Tokens > o.room && o.isOverdue(t, s.Now) && (oldest == nil || t.Arrived < oldest.Arrived) {
+				oldest = t
+			}
+		}
+	}
+	if oldest == nil {
+		return
+	}
+	for d := range s.Decode {
+		if !s.Decode[d].Out && s.Decode[d].Room == o.room {
+			s.Decode[d].Out = true
+			break
+		}
+	}
+	o.room = s.mostRoom()
+}
+
+// overdue is the request that came first of those that waited too long, if its best pair
+// is free. It goes before shorter ones, but not elsewhere: what it has waited for is there,
+// and without it it would take so much longer that everybody pays. Nor does a younger one
+// that finds its pair free take the turn: else the first could wait for ever.
+func (o *Order) overdue(now time.Duration, may May) (Turn, bool) {
+	if o.credit < 1 {
+		return Turn{}, false
+	}
+	var oldest *Ticket
+	for _, l := range o.lines {
+		for _, t := range l.waiting {
+			if (oldest == nil || t.Arrived < oldest.Arrived) && o.isOverdue(t, now) {
+				oldest = t
+			}
+		}
+	}
+	if oldest == nil {
+		return Turn{}, false
+	}
+	pair, free := may(oldest, 0)
+	return Turn{Ticket: oldest, Pair: pair, Overdue: true}, free
+}
+
+// shortest is the request of the first class and tenant with one whose best pair is
+// free, there the one with the least prefill less its age.
+func (o *Order) shortest(may May) (Turn, bool) {
+	before := 0.0
+	for _, l := range o.lines {
+		turn, seconds := o.shortestOf(l, may, before)
+		if turn.Ticket != nil {
+			return turn, true
+		}
+		before += seconds
+	}
+	return Turn{}, false
+}
+
+// shortestOf is that of one line, behind others with so many seconds of prefill; and the
+// seconds of its own.
+func (o *Order) shortestOf(l *line, may May, before float64) (best Turn, seconds float64) {
+	least := math.Inf(1) // rank of best, with the prefill time with its own pair
+	for _, t := range l.waiting {
+		if t.rank >= least {
+			break // nobody from here on can be better
+		}
+		pair, ok := may(t, before+seconds)
+		seconds += t.shortest
+		if !ok {
+			continue
+		}
+		rank := t.rank
+		if pair.Prefill != Alone {
+			rank += t.Prefill[pair.Prefill] - t.shortest
+		}
+		if rank < least {
+			best, least = Turn{Ticket: t, Pair: pair}, rank
+		}
+	}
+	return best, seconds
+}
+
+// mayGo returns the best pair of a request if it is free.
+func (o *Order) mayGo(t *Ticket, s *Servers, hold float64) (Pair, bool) {
+	if o.waitsOn(t, s, hold) {
+		return Pair{}, false
+	}
+	pair, cost := o.bestFree(t, s)
+	if math.IsInf(cost, 1) || o.busyIsBetter(t, s, cost-hold) {
+		return Pair{}, false
+	}
+	return pair, true
+}
+
+// waitsOn says whether the pair that a request was last seen to wait for is better than
+// all that are free: most wait for the same one as before, and need no search.
+func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
+	p, d := t.awaits.Prefill, t.awaits.Decode
+	if p == Alone || o.free[p] || s.Prefill[p].Out || !s.fits(t, &s.Decode[d]) {
+		return false
+	}
+	price := o.price(t)
+	terms := s.Terms(t, t.awaits, price)
+	cost := hold + terms.Cost()
+	if o.leastAlone(t) <= cost {
+		return false
+	}
+	for p, free := range o.free {
+		if !free {
+			continue
+		}
+		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) <= cost {
+			return false
+		}
+	}
+	return true
+}
+
+// bestFree is the best of the pairs that a request could have now, and its cost:
+// infinite if there is none.
+func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
+	price, pair, least := o.price(t), Pair{}, math.Inf(1)
+	for p, free := range o.free {
+		if !free {
+			continue
+		}
+		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) >= least {
+			continue
+		}
+		if d, cost := s.bestFrom(t, p, price, least); cost < least {
+			pair, least = Pair{p, d}, cost
+		}
+	}
+	if o.leastAlone(t) >= least {
+		return pair, least
+	}
+	if alone, cost := s.bestAlone(t, o.cfg.Ahead.Seconds()); cost < least {
+		return alone, cost
+	}
+	return pair, least
+}
+
+// busyIsBetter says whether a server that is not free costs less than limit.
+func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
+	price := o.price(t)
+	for p, free := range o.free {
+		if free || s.Prefill[p].Out {
+			continue
+		}
+		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) >= limit {
+			continue
+		}
+		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {
+			t.awaits = Pair{p, d}
+			return true
+		}
+	}
+	return false
+}
