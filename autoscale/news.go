@@ -3,12 +3,12 @@ package autoscale
 import (
 	"context"
 	"encoding/binary"
-	"errors"
-	"net"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // Gateways tell each other at once what cannot wait for the next decision. A client that
@@ -69,23 +69,8 @@ func (s *Shared) tellRefusals(ctx context.Context, m *Meter) {
 func (s *Shared) hear(ctx context.Context, m *Meter, decided func()) {
 	sub := s.client.Subscribe(ctx, s.prefix+refusedKey, s.prefix+decidedKey)
 	defer func() { _ = sub.Close() }()
-	for silent := 0; ctx.Err() == nil && silent < 3; {
-		// Without a limit go-redis waits past the end of the context.
-		message, err := sub.ReceiveTimeout(ctx, newsRetry)
-		var late net.Error
+	pools.ListenQuietly(ctx, sub, func(heard *redis.Message) {
 		switch {
-		case errors.As(err, &late) && late.Timeout():
-			silent++ // nothing to tell, or a connection that hangs: a ping shows
-			err = sub.Ping(ctx)
-		case err == nil:
-			silent = 0
-		}
-		if err != nil {
-			return
-		}
-		heard, ok := message.(*redis.Message)
-		switch {
-		case !ok:
 		case heard.Channel == s.prefix+refusedKey:
 			for text := []byte(heard.Payload); len(text) >= 8; text = text[8:] {
 				m.heardRefused(binary.LittleEndian.Uint64(text))
@@ -93,5 +78,5 @@ func (s *Shared) hear(ctx context.Context, m *Meter, decided func()) {
 		case heard.Payload != s.replica:
 			decided()
 		}
-	}
+	})
 }

@@ -3,12 +3,12 @@ package pd
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // The keys of pd in Redis, behind the configured prefix; the braces keep them on one
@@ -104,24 +104,7 @@ func (s *Lessons) listen(ctx context.Context) {
 			s.take([]byte(kept[i]))
 		}
 	}
-	for silent := 0; ctx.Err() == nil && silent < 3; {
-		// Without a limit go-redis waits past the end of the context.
-		m, err := sub.ReceiveTimeout(ctx, time.Second)
-		var late net.Error
-		switch {
-		case errors.As(err, &late) && late.Timeout():
-			silent++ // nothing to tell, or a connection that hangs: a ping shows
-			err = sub.Ping(ctx)
-		case err == nil:
-			silent = 0
-		}
-		if err != nil {
-			return
-		}
-		if message, ok := m.(*redis.Message); ok {
-			s.take([]byte(message.Payload))
-		}
-	}
+	pools.ListenQuietly(ctx, sub, func(m *redis.Message) { s.take([]byte(m.Payload)) })
 }
 
 // take reads one lesson. What it cannot read it ignores: others may write to this Redis.
