@@ -101,7 +101,7 @@ func hear(s *Scaler) heard {
 }
 
 func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
-	c := &clock{time.Now()} // servers' loads have times of the real clock
+	c := &clock{time.Now().Truncate(Bin)} // servers' loads have times of the real clock
 	meter := NewMeter(c.now)
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
 	published := hear(s)
@@ -118,7 +118,6 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 		}
 		c.pass(time.Second)
 	}
-	c.at = c.at.Truncate(Bin)
 	if err := s.step(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
@@ -139,18 +138,19 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 // they said grows old.
 func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	r := redisserver.Start(t)
-	c := &clock{time.Now()}
+	c := &clock{time.Now().Truncate(Bin)}
 	fleet := newFleet(t)
 	var scalers []*Scaler
 	var meters []*Meter
 	var published []heard
-	for name, off := range map[string]time.Duration{"a": 0, "b": -time.Hour} {
-		client := redis.NewUniversalClient(&redis.UniversalOptions{
-			Addrs: []string{r.Addr()}, MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: time.Second,
-		})
+	for _, replica := range []struct {
+		name string
+		off  time.Duration
+	}{{"a", 0}, {"b", -time.Hour}} {
+		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}, MaxRetries: -1})
 		t.Cleanup(func() { _ = client.Close() })
-		shared := NewShared(client, "test:", name)
-		shared.clock.own = func() time.Time { return c.now().Add(off) }
+		shared := NewShared(client, "test:", replica.name)
+		shared.clock.own = func() time.Time { return c.now().Add(replica.off) }
 		shared.clock.ask = func(ctx context.Context) (time.Time, error) { return c.now(), client.Time(ctx).Err() }
 		m := NewMeter(shared.Now)
 		meters = append(meters, m)
@@ -169,7 +169,6 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	}
 	step()
 	ask(c, 8000, meters...)
-	c.at = c.at.Truncate(Bin)
 	step()
 	a, b := published[0]["prefill"], published[1]["prefill"]
 	if a.At.Sub(b.At) != time.Hour || a.Want != b.Want || a.Servers == 0 { // each by its own clock
@@ -326,7 +325,7 @@ func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
 // Two decode servers, and one is enough: one drains, and only then one is asked for. When
 // two are needed again both take requests.
 func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
-	c := &clock{time.Now()}
+	c := &clock{time.Now().Truncate(Bin)}
 	fleet := newFleet(t, pools.Prefill, pools.Decode, pools.Decode)
 	cfg := testConfig()
 	cfg.Victims, cfg.Planner.Decode.Max = true, 1
