@@ -132,8 +132,6 @@ var (
 
 // serve reads and records a request, lets faults happen to it, and answers it.
 func (e *Engine) serve(w http.ResponseWriter, r *http.Request, rank int, route route) {
-	e.load.Add(1)
-	defer e.load.Add(-1)
 	e.recorder.count(r.URL.Path)
 	x := &exchange{w: w, r: r, rank: rank, id: r.Header.Get("X-Request-Id")}
 	if x.id == "" {
@@ -149,6 +147,10 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request, rank int, route r
 	}
 	shape := e.shapeOf(x)
 	x.effects = e.faults.hit(r.URL.Path, route.kind, shape)
+	if route.kind == pathModel {
+		e.load.Add(1)
+		defer e.load.Add(-1)
+	}
 	if e.doors[max(rank, 0)].refusing() {
 		x.effects.reset = true // its connection outlived the closing of the door
 	}

@@ -23,7 +23,7 @@ type State struct {
 	ReplayEndpoints []string `json:"replay_endpoints"`
 
 	// Running requests are in the batch; waiting ones include those whose KV is on
-	// its way. The server's load is the HTTP requests under way.
+	// its way. The server's load is the HTTP requests under way that want the model.
 	Running    int  `json:"running"`
 	Waiting    int  `json:"waiting"`
 	ServerLoad int  `json:"server_load"`

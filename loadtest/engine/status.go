@@ -48,9 +48,10 @@ func (e *Engine) version(x *exchange) error {
 	return nil
 }
 
-// serverLoad counts this request too, as vLLM does not: subtract it.
+// serverLoad counts no probes, nor itself (vLLM's load_aware_call is on the handlers that
+// run the model).
 func (e *Engine) serverLoad(x *exchange) error {
-	writeJSON(x.w, http.StatusOK, map[string]int64{"server_load": e.load.Load() - 1})
+	writeJSON(x.w, http.StatusOK, map[string]int64{"server_load": e.load.Load()})
 	return nil
 }
 
