@@ -1,9 +1,14 @@
 package pd
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
@@ -61,6 +66,42 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 			t.Fatalf("the next look is in %v, %d models", in, len(d.lobbies))
 		}
 	}
+}
+
+// Servers are probed, and nothing happens: ten who wait are looked at at each beat, and
+// not once more.
+func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prompt := testPrompt(14_000)
+		f := newProbedFleet(t, 1, prompt, beat/10)
+		f.occupy(t, testModel, 10*time.Minute)
+		f.Cost.PairsFirst = true
+		d := newTestDecider(f)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer stop()
+		running.Go(func() { d.Run(ctx) })
+		for range 10 {
+			j := f.arrives(prompt, time.Now())
+			j.place = &place{}
+			running.Go(func() {
+				if _, err := d.Bind(t.Context(), j, testModel); !errors.Is(err, context.Canceled) {
+					t.Errorf("it waited until %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		if waiting, _ := f.Queue.Len(); waiting != 10 {
+			t.Fatalf("%d wait", waiting)
+		}
+		before := testutil.ToFloat64(f.Metrics.looks)
+		time.Sleep(20 * beat)
+		synctest.Wait()
+		if looks := testutil.ToFloat64(f.Metrics.looks) - before; looks != 20 {
+			t.Errorf("%v looks in 20 beats", looks)
+		}
+	})
 }
 
 func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {

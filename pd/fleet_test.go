@@ -53,12 +53,18 @@ func (answers) RoundTrip(r *http.Request) (*http.Response, error) {
 // prompt, every eighth more, one a quarter of it.
 func newTestFleet(tb testing.TB, each int, prompt []uint32) *testFleet {
 	tb.Helper()
+	return newProbedFleet(tb, each, prompt, time.Hour) // once is enough
+}
+
+// newProbedFleet is the same, whose servers are probed so often.
+func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Duration) *testFleet {
+	tb.Helper()
 	index, err := kvstate.New(kvstate.Default())
 	if err != nil {
 		tb.Fatal(err)
 	}
 	cfg, log := pools.Default(), slog.New(slog.DiscardHandler)
-	cfg.ProbeInterval = time.Hour // once is enough
+	cfg.ProbeInterval = interval
 	fleet := pools.NewFleet(cfg, answers{}, log)
 	tb.Cleanup(func() { _ = fleet.Apply(nil) })
 	var specs []pools.Spec

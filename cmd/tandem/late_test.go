@@ -58,23 +58,6 @@ func TestLate_WhoeverIsShortestGoesFirst(t *testing.T) {
 	}
 }
 
-func TestLate_WaitingTurnsNoWheels(t *testing.T) {
-	c, first := heldPrefill(t, nil)
-	for range 10 {
-		conn := c.dialRequest(promptOf(5, ""))
-		defer func() { _ = conn.Close() }()
-	}
-	eventually(t, "they wait", func() bool { return c.metric("tandem_waiting_requests") == 10 })
-	before := c.metric("tandem_order_looks_total")
-	start := time.Now()
-	eventually(t, "looks", func() bool { return c.metric("tandem_order_looks_total") >= before+4 })
-	if looks, took := c.metric("tandem_order_looks_total")-before, time.Since(start); looks > 20*took.Seconds() {
-		t.Errorf("%v looks in %v while nothing happened", looks, took)
-	}
-	_ = first.Close()
-	eventually(t, "all went", func() bool { return c.metric("tandem_waiting_requests") == 0 })
-}
-
 func TestLate_AClientThatLeavesIsNotServed(t *testing.T) {
 	c, first := heldPrefill(t, nil)
 	second := c.dialRequest(promptOf(5, ""))
