@@ -18,19 +18,25 @@ type Config struct {
 	Planner   Planner
 	Every     time.Duration // between two decisions
 	ColdStart time.Duration // assumed until one was seen
-	ITL       time.Duration // objective that decode is planned for
 	Prior     Capacity      // of a server, until one was seen
 	Victims   bool          // say which servers go when fewer are wanted, and let them drain
+	// ITL is the objective that decode is planned for; TTFT the one that hardware is chosen
+	// by, 0 is none.
+	ITL, TTFT pools.PerModel[time.Duration]
 }
 
 // DefaultConfig decides as often as an HPA asks.
 func DefaultConfig() Config {
-	return Config{Planner: DefaultPlanner(), Every: 15 * time.Second, ColdStart: 2 * time.Minute, ITL: 50 * time.Millisecond}
+	return Config{Planner: DefaultPlanner(), Every: 15 * time.Second, ColdStart: 2 * time.Minute, ITL: pools.PerModel[time.Duration]{All: 50 * time.Millisecond}}
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
 func (c *Config) Validate() error {
-	if c.Every <= 0 || c.ColdStart <= 0 || c.ITL <= 0 {
+	shortest := c.ITL.All
+	for _, itl := range c.ITL.Models {
+		shortest = min(shortest, itl)
+	}
+	if c.Every <= 0 || c.ColdStart <= 0 || shortest <= 0 {
 		return errors.New("scaling: interval, cold start and objective must be positive")
 	}
 	return errors.Join(c.Planner.Validate(), c.Prior.Validate())
@@ -297,7 +303,7 @@ func (s *Scaler) models(last plans) []string {
 
 // signals are what the planner is told of a model, and the state what others are.
 func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t total, now time.Time) (Signals, State) {
-	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), context: max(t.seen.context(), 1), itl: s.cfg.ITL}
+	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), context: max(t.seen.context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model)}
 	w.computed = max(1, min(w.prompt, w.prompt*t.seen.Computed))
 	hardware := look(servers, model, w, now)
 	g := sumUp(hardware)

@@ -368,6 +368,42 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 	}
 }
 
+// A model whose tokens may take longer gets more of them from each server, and its hardware
+// is chosen by its own time to the first token.
+func TestScaler_PlansEachModelForItsOwnObjectives(t *testing.T) {
+	var asked Asked
+	planned := func(of string) (signals Signals) {
+		t.Helper()
+		c := &clock{time.Now().Truncate(Bin)}
+		meter, cfg := NewMeter(c.now), testConfig()
+		cfg.ITL.Models = map[string]time.Duration{of: 100 * time.Millisecond}
+		cfg.TTFT.Models = map[string]time.Duration{of: time.Second}
+		s := NewScaler(cfg, newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
+		s.Spread = func(a Asked) (Spread, error) {
+			asked = a
+			return Spread{}, nil
+		}
+		for range 2 { // demand is known from the first on
+			if err := s.step(t.Context(), true); err != nil {
+				t.Fatal(err)
+			}
+			ask(c, 1000, meter)
+		}
+		return s.current.Load().Models[model].Signals
+	}
+	others := planned("another model")
+	if asked.ITL != 50*time.Millisecond || asked.TTFT != 0 {
+		t.Errorf("another's objectives: %v and %v", asked.TTFT, asked.ITL)
+	}
+	own := planned(model)
+	if asked.ITL != 100*time.Millisecond || asked.TTFT != time.Second {
+		t.Errorf("its own objectives: %v and %v", asked.TTFT, asked.ITL)
+	}
+	if own.DecodeSpeed <= others.DecodeSpeed {
+		t.Errorf("%.0f tokens a second within 100 ms, %.0f within 50", own.DecodeSpeed, others.DecodeSpeed)
+	}
+}
+
 // Prefill servers have nothing to do and requests wait in the gateways: decode is full.
 func TestScaler_QueueBehindFullDecodeIsDecodesBacklog(t *testing.T) {
 	c := &clock{time.Now().Truncate(Bin)}

@@ -121,6 +121,6 @@ func (w *worked) off() float64 {
 	in := w.scaler.current.Load().Models[model].Signals
 	context := w.meter.models[model].seen.context()
 	prefill := in.PrefillSpeed/truth.PrefillSpeed(slowPrompt, 0) - 1
-	decode := in.DecodeSpeed/truth.DecodeSpeed(w.scaler.cfg.ITL, context) - 1
+	decode := in.DecodeSpeed/truth.DecodeSpeed(w.scaler.cfg.ITL.All, context) - 1
 	return max(math.Abs(prefill), math.Abs(decode))
 }

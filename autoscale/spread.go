@@ -11,12 +11,12 @@ type Spreader func(Asked) (Spread, error)
 
 // Asked is work to be spread over kinds of hardware.
 type Asked struct {
-	Prompt, Computed, Output float64 // tokens of a mean request
-	Context                  float64 // tokens of KV of a sequence, as a decode server sees it at any moment
-	PrefillRate              float64 // prompt tokens per second to compute
-	DecodeRate               float64 // output tokens per second
-	ITL                      time.Duration
-	Shown                    []Hardware // what there is
+	Prompt, Computed, Output float64       // tokens of a mean request
+	Context                  float64       // tokens of KV of a sequence, as a decode server sees it at any moment
+	PrefillRate              float64       // prompt tokens per second to compute
+	DecodeRate               float64       // output tokens per second
+	TTFT, ITL                time.Duration // objectives; no TTFT is 0
+	Shown                    []Hardware    // what there is
 	// Standing is the spread that holds: kept as long as it does. nil: the wanted numbers
 	// have changed.
 	Standing *Spread
@@ -132,7 +132,7 @@ func (m *memory) spread(find Spreader, plan Plan, in *Signals, state *State) err
 	}
 	w := &state.work
 	asked := Asked{
-		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, ITL: w.itl, Shown: state.Hardware,
+		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, TTFT: w.ttft, ITL: w.itl, Shown: state.Hardware,
 		PrefillRate: plan.Prefill.Load * in.PrefillSpeed, DecodeRate: plan.Decode.Load * in.DecodeSpeed,
 	}
 	servers := [2]int{plan.Prefill.Servers, plan.Decode.Servers}

@@ -47,7 +47,7 @@ func (x *exchange) arrive(req *pd.Request) {
 		Model: baseModel(x.server.fleet, req.Model), Fingerprint: req.Fingerprint(),
 		PromptTokens: req.PromptTokens, Stream: req.Stream,
 	}
-	a.TTFT, a.ITL = x.server.pd.Config.Objectives(req)
+	a.TTFT, a.ITL = x.server.pd.Config.SLO(req, a.Model)
 	x.watched = x.server.watch(a)
 }
 

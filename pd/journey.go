@@ -10,6 +10,7 @@ import (
 // goroutine that serves the request.
 type journey struct {
 	req     *Request
+	base    string // the model whose servers serve it: of an adapter the one that it adapts
 	arrived time.Time
 	queued  time.Duration // it waited for a place, and for its servers
 	place   *place        // in the queue; nil for a guest

@@ -1,55 +1,90 @@
 package pd
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools"
 )
+
+// SLO is what a request's answer is judged by, 0 is none. The nearest counts:
+//
+//	of the request     its header, where its key may set that, else its key's (door.Grant)
+//	of its model       also 0, to have none
+//	of its base model  where it is an adapter; base is the model itself otherwise
+//	of all
+//
+// A model is one that servers have: behind an alias or a split it is the one that was picked.
+// The deadline is none of them: a choice that is only just in time would be bought at the cost
+// of others, and under overload all are late.
+func (c *Config) SLO(req *Request, base string) (ttft, itl time.Duration) {
+	ttft, itl = req.TTFT, req.ITL
+	if ttft == 0 {
+		ttft = c.TTFT.Of(req.Model, base)
+	}
+	if itl == 0 {
+		itl = c.ITL.Of(req.Model, base)
+	}
+	return ttft, itl
+}
+
+// ParseSLO reads the entries of a named SLO: a duration for all, or model=duration.
+func ParseSLO(name string, entries []string) (pools.PerModel[time.Duration], error) {
+	return pools.ParsePerModel(name, entries, 0, func(text string) (time.Duration, error) {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 {
+			return 0, errors.New("want a duration such as 2s, or model=2s")
+		}
+		return d, nil
+	})
+}
 
 // Objectives are what requests are served for. That of a class goes before that of a
 // model; the zero value is order.Latency for all.
 type Objectives struct {
-	All     order.Objective
-	Models  map[string]order.Objective
+	Models  pools.PerModel[order.Objective]
 	Classes map[int]order.Objective
 }
 
 // ParseObjectives reads entries: an objective for all, model=objective, or
 // class:name=objective with the name of one of the classes.
-func ParseObjectives(entries, classes []string) (Objectives, error) {
-	o := Objectives{All: order.Latency, Models: make(map[string]order.Objective), Classes: make(map[int]order.Objective)}
+func ParseObjectives(entries, classes []string) (o Objectives, err error) {
+	o.Classes = make(map[int]order.Objective)
+	var ofModels []string
 	for _, entry := range entries {
-		whose, objective := "", order.Objective(entry)
-		if i := strings.LastIndex(entry, "="); i >= 0 {
-			whose, objective = entry[:i], order.Objective(entry[i+1:])
+		class, isClass := strings.CutPrefix(entry, "class:")
+		if !isClass {
+			ofModels = append(ofModels, entry)
+			continue
 		}
-		if err := objective.Validate(); err != nil {
-			return Objectives{}, err
-		}
-		class, isClass := strings.CutPrefix(whose, "class:")
-		switch number := slices.Index(classes, class); {
-		case isClass && number < 0:
+		name, objective, _ := strings.Cut(class, "=")
+		number := slices.Index(classes, name)
+		if number < 0 {
 			return Objectives{}, fmt.Errorf("objective %q: no class of %q", entry, classes)
-		case isClass:
-			o.Classes[number] = objective
-		case whose != "":
-			o.Models[whose] = objective
-		default:
-			o.All = objective
 		}
+		if o.Classes[number], err = readObjective(objective); err != nil {
+			return Objectives{}, fmt.Errorf("objective %q: %w", entry, err)
+		}
+	}
+	if o.Models, err = pools.ParsePerModel("objective", ofModels, order.Latency, readObjective); err != nil {
+		return Objectives{}, err
 	}
 	return o, nil
 }
 
-// of is the objective of a request.
-func (o *Objectives) of(req *Request) order.Objective {
+func readObjective(text string) (order.Objective, error) {
+	o := order.Objective(text)
+	return o, o.Validate()
+}
+
+// of is the objective of a request for a model whose base is the other.
+func (o *Objectives) of(req *Request, base string) order.Objective {
 	if own, set := o.Classes[req.Class]; set {
 		return own
 	}
-	if own, set := o.Models[req.Model]; set {
-		return own
-	}
-	return o.All
+	return o.Models.Of(req.Model, base)
 }

@@ -22,11 +22,11 @@ func TestObjectives_AClassGoesBeforeAModelAndBothBeforeAll(t *testing.T) {
 		{"meta/llama", 1, order.Throughput},
 		{"meta/llama", 0, order.Latency},
 	} {
-		if got := o.of(&Request{Model: x.model, Class: x.class}); got != x.want {
+		if got := o.of(&Request{Model: x.model, Class: x.class}, x.model); got != x.want {
 			t.Errorf("model %s, class %d: %s, want %s", x.model, x.class, got, x.want)
 		}
 	}
-	if o, err = ParseObjectives([]string{"throughput"}, classes); err != nil || o.of(&Request{}) != order.Throughput {
+	if o, err = ParseObjectives([]string{"throughput"}, classes); err != nil || o.of(&Request{}, "") != order.Throughput {
 		t.Errorf("%+v, %v", o, err)
 	}
 	for _, wrong := range []string{"speed", "llama=", "class:none=latency", ""} {
@@ -36,10 +36,52 @@ func TestObjectives_AClassGoesBeforeAModelAndBothBeforeAll(t *testing.T) {
 	}
 }
 
+func TestSLO_TheNearestCounts(t *testing.T) {
+	var c Config
+	var err error
+	if c.TTFT, err = ParseSLO("ttft-slo", []string{"2s", "big=5s", "sql=1s", "free=0s"}); err != nil {
+		t.Fatal(err)
+	}
+	if c.ITL, err = ParseSLO("itl-slo", []string{"big=80ms"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		name, model, base string
+		own               time.Duration // TTFT of the request
+		ttft, itl         time.Duration
+	}{
+		{"the request's own", "big", "big", 100 * time.Millisecond, 100 * time.Millisecond, 80 * time.Millisecond},
+		{"the request's own, of a model without", "free", "free", 100 * time.Millisecond, 100 * time.Millisecond, 0},
+		{"its model's", "big", "big", 0, 5 * time.Second, 80 * time.Millisecond},
+		{"its adapter's, and its base model's", "sql", "big", 0, time.Second, 80 * time.Millisecond},
+		{"its base model's", "law", "big", 0, 5 * time.Second, 80 * time.Millisecond},
+		{"none for its model", "free", "free", 0, 0, 0},
+		{"that of all", "small", "small", 0, 2 * time.Second, 0},
+	} {
+		if ttft, itl := c.SLO(&Request{Model: x.model, TTFT: x.own}, x.base); ttft != x.ttft || itl != x.itl {
+			t.Errorf("%s: %v and %v, want %v and %v", x.name, ttft, itl, x.ttft, x.itl)
+		}
+	}
+}
+
+// The replica that decides judges another's request by what that replica judges it by.
+func TestSLO_TravelsToTheReplicaThatDecides(t *testing.T) {
+	f := newTestFleet(t, 1, nil)
+	f.Config.TTFT.Models = map[string]time.Duration{testModel: 5 * time.Second}
+	f.Config.ITL.All = 40 * time.Millisecond
+	elsewhere := &Orchestrator{Config: DefaultConfig()}
+	elsewhere.Config.TTFT.All = time.Second // one that does not know the model's yet
+	now := time.Now()
+	guest := elsewhere.guest(f.ticket(f.arrives(testPrompt(100), now), testModel), now)
+	if d := elsewhere.demand(guest, now); d.TTFT != 5*time.Second || d.ITL != 40*time.Millisecond {
+		t.Errorf("a guest is judged by %v and %v", d.TTFT, d.ITL)
+	}
+}
+
 func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	now := time.Now()
 	o := &Orchestrator{Cost: DefaultCost()}
-	o.Config.TTFT = 5 * time.Second
+	o.Config.TTFT.All = 5 * time.Second
 	o.Config.Objective.Classes = map[int]order.Objective{2: order.Throughput}
 	for class, want := range []order.Objective{order.Latency, order.Latency, order.Throughput} {
 		j := &journey{req: &Request{Class: class}, arrived: now}

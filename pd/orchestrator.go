@@ -29,9 +29,10 @@ type Config struct {
 	RetryRatio        float64       // retries per request over ten seconds, 0..1
 	RetryFloor        int           // retries per ten seconds whatever the traffic
 	Migrate           bool          // continue streams that break on another pair, where engines tell token ids
-	TTFT, ITL         time.Duration // objectives for each request, 0 is none
-	Objective         Objectives    // what requests are served for
 	EnginePriority    bool          // engines schedule by priority, and are told which
+	Objective         Objectives    // what requests are served for
+	// TTFT and ITL are objectives for each request, 0 is none; Config.SLO says whose count.
+	TTFT, ITL pools.PerModel[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
 	EnforceDisaggregation bool
 }
@@ -174,7 +175,7 @@ func (o *Orchestrator) locate(ctx context.Context, j *journey) {
 	}
 	_, span := o.Tracer.Start(ctx, "locate")
 	defer span.End()
-	j.prefix = o.Locality.know(ctx, j.req, o.baseOf(j.req.Model))
+	j.prefix = o.Locality.know(ctx, j.req, j.base)
 	if t := j.prefix.tokens; t.Whole {
 		j.req.PromptTokens = len(t.IDs)
 	}
@@ -223,7 +224,7 @@ func (o *Orchestrator) bind(ctx context.Context, j *journey) (a assignment, err 
 		a, err = o.choose(j)
 	} else {
 		start := time.Now()
-		a, err = o.Late.Bind(ctx, j, o.baseOf(j.req.Model))
+		a, err = o.Late.Bind(ctx, j, j.base)
 		j.queued += time.Since(start)
 	}
 	if !again {
@@ -292,8 +293,8 @@ func (o *Orchestrator) bound(j *journey, v *view, a *assignment, now time.Time) 
 // demand is what the choice knows of a request.
 func (o *Orchestrator) demand(j *journey, now time.Time) Demand {
 	d := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
-	d.TTFT, d.ITL = o.Config.Objectives(j.req)
-	d.Objective = o.Config.Objective.of(j.req)
+	d.TTFT, d.ITL = o.Config.SLO(j.req, j.base)
+	d.Objective = o.Config.Objective.of(j.req, j.base)
 	return d
 }
 

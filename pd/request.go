@@ -22,7 +22,7 @@ type Request struct {
 	Salt string
 	// Deadline is when the first content must be there; the zero time is none.
 	Deadline time.Time
-	// TTFT and ITL are the request's own objectives, 0 where it has the configured ones.
+	// TTFT and ITL are the request's own objectives, 0 where it has its model's.
 	TTFT, ITL time.Duration
 
 	Stream bool
@@ -44,20 +44,6 @@ type Request struct {
 	// HideUsage is set when the usage chunk was asked for by the gateway and not
 	// by the client.
 	HideUsage bool
-}
-
-// Objectives are what the request's answer is judged by, 0 is none. The deadline is none
-// of them: a choice that is only just in time would be bought at the cost of others, and
-// under overload all are late.
-func (c Config) Objectives(req *Request) (ttft, itl time.Duration) {
-	ttft, itl = c.TTFT, c.ITL
-	if req.TTFT > 0 {
-		ttft = req.TTFT
-	}
-	if req.ITL > 0 {
-		itl = req.ITL
-	}
-	return ttft, itl
 }
 
 // Answer is what goes to the client: a whole body, or a stream whose first

@@ -9,8 +9,7 @@ import (
 
 // Stock is the hardware that a gateway may want servers of.
 type Stock struct {
-	Variants []Variant     // their capacities count until servers have shown their own
-	TTFT     time.Duration // objective; 0 is none
+	Variants []Variant // their capacities count until servers have shown their own
 }
 
 // How a stock is chosen from.
@@ -43,8 +42,8 @@ func (s *Stock) Spread(a autoscale.Asked) (autoscale.Spread, error) {
 		Name: "mean", Uncached: a.Computed, Prompt: a.Prompt, Output: a.Output, Context: a.Context, ITL: a.ITL, TTFT: noObjective,
 		Rate: 0.999 * max(a.PrefillRate/a.Computed, 1e-9), DecodeRate: 0.999 * max(a.DecodeRate/a.Output, 1e-9),
 	}}
-	if s.TTFT > 0 && p.anyPrefillsWithin(s.TTFT) {
-		p.Classes[0].TTFT = s.TTFT
+	if a.TTFT > 0 && p.anyPrefillsWithin(a.TTFT) {
+		p.Classes[0].TTFT = a.TTFT
 	}
 	m, err := p.Solve(solveTime)
 	if err != nil {

@@ -71,9 +71,23 @@ func TestStock_WhatStandsStays(t *testing.T) {
 
 // A prompt that no hardware computes in time is no reason to want no server.
 func TestStock_AnObjectiveThatNobodyMeets(t *testing.T) {
-	s := Stock{Variants: []Variant{kind("slow", 1, 1)}, TTFT: time.Millisecond}
-	if got, err := s.Spread(asked(2, 1)); err != nil || got.Prefill["slow"] != 2 {
+	s := Stock{Variants: []Variant{kind("slow", 1, 1)}}
+	a := asked(2, 1)
+	a.TTFT = time.Millisecond
+	if got, err := s.Spread(a); err != nil || got.Prefill["slow"] != 2 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Hardware that does more for its cost is of no use where it is too slow for one prompt.
+func TestStock_AnObjectiveThatOneKindMeets(t *testing.T) {
+	s := Stock{Variants: []Variant{kind("slow", 1, 1), kind("fast", 3, 9)}} // 0.2 and 0.07 s a prompt
+	for ttft, want := range map[time.Duration]string{0: "slow", time.Second: "slow", 100 * time.Millisecond: "fast"} {
+		a := asked(2, 1)
+		a.TTFT = ttft
+		if got, err := s.Spread(a); err != nil || got.Prefill[want] == 0 || got.Prefill["slow"]*got.Prefill["fast"] != 0 {
+			t.Errorf("within %v: %+v, %v; want %s", ttft, got, err, want)
+		}
 	}
 }
 

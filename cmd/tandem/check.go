@@ -67,6 +67,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	log := slog.New(slog.NewTextHandler(out, nil)) // what engines contradict
 	lines := make([]string, len(specs))
 	failed := make([]bool, len(specs))
+	models := make([][]pools.Model, len(specs))
 	var probes sync.WaitGroup
 	for i, spec := range specs {
 		probes.Go(func() {
@@ -75,6 +76,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 				lines[i], failed[i] = fmt.Sprintf("%s\t%s\tDOWN\t%v", spec.ID(), spec.Role, err), true
 				return
 			}
+			models[i] = said.Models
 			lines[i] = fmt.Sprintf("%s\t%s\tup\t%s\t%s\t%s\t%s", spec.ID(), spec.Role, said.Connector,
 				modelNames(said.Models), describeEngine(said.Identity), describeLoad(said.Load))
 		})
@@ -95,6 +97,9 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	}
 	if down > 0 {
 		return fmt.Errorf("the configuration is valid, but %d of %d servers do not answer", down, len(specs))
+	}
+	if err := cfg.knowsModels(slices.Concat(models...)); err != nil {
+		return err
 	}
 	if _, err := fmt.Fprintln(out, "\nThe configuration is valid and all servers answer."); err != nil {
 		return err

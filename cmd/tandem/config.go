@@ -51,6 +51,8 @@ type config struct {
 
 	aliases      []string // as gateway.ParseAlias reads them
 	objectives   []string // as pd.ParseObjectives reads them
+	ttft, itl    []string // as pd.ParseSLO reads them
+	scaleITL     []string // likewise
 	loadMetrics  []string // entries of pools.LoadTables
 	capacity     string   // file
 	hardware     []string // as parseHardware reads them
@@ -137,8 +139,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.pd.RetryRatio, "retry-ratio", c.pd.RetryRatio, "retries per request over ten seconds, `0..1`")
 	fs.IntVar(&c.pd.RetryFloor, "retry-floor", c.pd.RetryFloor, "retries per ten seconds whatever the traffic")
 
-	fs.DurationVar(&c.pd.TTFT, "ttft-slo", c.pd.TTFT, "objective for the time to the first token; pairs predicted to miss it lose to those that are not; 0 is none")
-	fs.DurationVar(&c.pd.ITL, "itl-slo", c.pd.ITL, "objective for the time between tokens, likewise")
+	fs.StringSliceVar(&c.ttft, "ttft-slo", c.ttft, "objective for the time to the first token; pairs predicted to miss it lose to those that are not; `duration`, for single models as model=duration, 0 is none; a request's header counts before its key's ttft-slo, that before its model's (of an adapter, before its base model's), and that before the one for all")
+	fs.StringSliceVar(&c.itl, "itl-slo", c.itl, "objective for the time between tokens, `duration`, likewise")
 	fs.StringSliceVar(&c.objectives, "objective", c.objectives, "what requests are served for: latency (the time to the first token), or throughput (requests per server that meet their objectives: with a ttft-slo, who cannot meet it any more is served last); `objectives`, for single models as model=throughput, for a class as class:batch=throughput")
 	fs.BoolVar(&c.pd.EnforceDisaggregation, "enforce-disaggregation", c.pd.EnforceDisaggregation, "decode servers compute no prompts: without a prefill server requests get 503")
 	fs.BoolVar(&c.pd.Migrate, "migrate", c.pd.Migrate, "continue streams that break on another pair, by token ids, where engines tell them (vLLM 0.10.2, SGLang's completions)")
@@ -190,6 +192,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	bindKubernetes(fs, &c.kube)
 	c.bindDiscovery(fs)
 	bindScaling(&c.scaling, fs)
+	fs.StringSliceVar(&c.scaleITL, "scale-itl", c.scaleITL, "time between tokens that decode servers are planned for, `duration`, for single models as model=duration; where it says nothing that of itl-slo, or 50 ms")
 	c.scaler.bind(fs)
 
 	fs.DurationVar(&c.drainDelay, "drain-delay", c.drainDelay, "time between turning unready and taking no more connections")

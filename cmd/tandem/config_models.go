@@ -1,7 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/gateway"
@@ -30,7 +35,7 @@ func (c *config) readModels() (err error) {
 		}
 		c.pools.Adapters.Directory = append(c.pools.Adapters.Directory, a)
 	}
-	c.stock = mix.Stock{TTFT: c.pd.TTFT}
+	c.stock = mix.Stock{}
 	for _, text := range c.hardware {
 		v, err := parseHardware(text)
 		if err != nil {
@@ -38,6 +43,72 @@ func (c *config) readModels() (err error) {
 		}
 		c.stock.Variants = append(c.stock.Variants, *v)
 	}
-	c.pd.Objective, err = pd.ParseObjectives(c.objectives, c.door.Classes)
-	return err
+	return c.readObjectives()
+}
+
+// readObjectives reads what requests are served for and judged by.
+func (c *config) readObjectives() (err error) {
+	if c.pd.Objective, err = pd.ParseObjectives(c.objectives, c.door.Classes); err != nil {
+		return err
+	}
+	if c.pd.TTFT, err = pd.ParseSLO("ttft-slo", c.ttft); err != nil {
+		return err
+	}
+	if c.pd.ITL, err = pd.ParseSLO("itl-slo", c.itl); err != nil {
+		return err
+	}
+	planned, err := pd.ParseSLO("scale-itl", c.scaleITL)
+	if err != nil {
+		return err
+	}
+	c.scaling.TTFT, c.scaling.ITL = c.pd.TTFT, plannedITL(planned, c.pd.ITL)
+	for model, setting := range c.namedModels() {
+		if slices.ContainsFunc(c.gateway.Aliases, func(a gateway.Alias) bool { return a.Name == model }) {
+			return fmt.Errorf("%s: %s is an alias: name the models behind it", setting, model)
+		}
+		if strings.HasPrefix(model, "class:") {
+			return fmt.Errorf("%s: %s: no model, and only an objective can be a class's", setting, model)
+		}
+	}
+	return nil
+}
+
+// namedModels are the models that have settings of their own, with the first that names them.
+func (c *config) namedModels() map[string]string {
+	named := make(map[string]string)
+	for _, of := range []struct {
+		setting string
+		models  iter.Seq[string]
+	}{
+		{"objective", maps.Keys(c.pd.Objective.Models.Models)},
+		{"ttft-slo", maps.Keys(c.pd.TTFT.Models)},
+		{"itl-slo", maps.Keys(c.pd.ITL.Models)},
+		{"scale-itl", maps.Keys(c.scaling.ITL.Models)},
+	} {
+		for model := range of.models {
+			named[model] = cmp.Or(named[model], of.setting)
+		}
+	}
+	return named
+}
+
+// knowsModels reports settings for a model that nobody has, of those that servers have and
+// adapters that may be loaded. Where servers are found as they come, any may.
+func (c *config) knowsModels(served []pools.Model) error {
+	if len(c.names()) > 0 || c.kube.Enabled() || c.registry {
+		return nil
+	}
+	known := make(map[string]bool)
+	for _, m := range served {
+		known[m.ID] = true
+	}
+	for _, a := range c.pools.Adapters.Directory {
+		known[a.Name] = true
+	}
+	for model, setting := range c.namedModels() {
+		if !known[model] {
+			return fmt.Errorf("%s: no server has the model %s; there are %s", setting, model, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+	}
+	return nil
 }

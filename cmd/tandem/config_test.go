@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,13 +116,42 @@ func TestConfig_MistakesNameTheirLine(t *testing.T) {
 		{"bad URL", "decode: a:1\n", "want http://host:port"},
 		{"bad connector", "decode:\n  - url: http://a:1\n    connector: pigeon\n", "pigeon"},
 		{"out of range", "retry-ratio: 3\ndecode: http://a:1\n", "retry-ratio"},
-		{"an objective that is none", "objective: llama=speed\ndecode: http://a:1\n", `objective "speed"`},
+		{"an objective that is none", "objective: llama=speed\ndecode: http://a:1\n", `objective "llama=speed"`},
 		{"the objective of a class that is none", "objective: class:bulk=latency\ndecode: http://a:1\n", "no class"},
+		{"an SLO that is no time", "ttft-slo: [2s, llama=soon]\ndecode: http://a:1\n", `ttft-slo "llama=soon": want a duration`},
+		{"an SLO below nothing", "itl-slo: -1s\ndecode: http://a:1\n", `itl-slo "-1s"`},
+		{"two SLOs for all", "ttft-slo: [2s, 3s]\ndecode: http://a:1\n", "for all models already"},
+		{"the SLO of a class", "ttft-slo: class:batch=3s\ndecode: http://a:1\n", "only an objective can be a class's"},
+		{"the SLO of an alias", "itl-slo: chat=30ms\nmodel-alias: chat=llama\ndecode: http://a:1\n", "itl-slo: chat is an alias"},
+		{"nothing to plan for", "scale-itl: llama=0s\ndecode: http://a:1\n", "must be positive"},
 		{"bad level", "log-level: loud\ndecode: http://a:1\n", "log-level"},
 		{"not a duration", "idle-timeout: 30\ndecode: http://a:1\n", "line 1"},
 	} {
 		if _, err := load(t, x.content); err == nil || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%s: %v", x.name, err)
+		}
+	}
+}
+
+// Decode servers are planned for what requests are judged by, unless told otherwise.
+func TestConfig_DecodeIsPlannedForTheSLOOfItsModel(t *testing.T) {
+	for _, x := range []struct {
+		content          string
+		big, small, free time.Duration
+	}{
+		{"", 50 * time.Millisecond, 50 * time.Millisecond, 50 * time.Millisecond},
+		{"itl-slo: [30ms, big=80ms, free=0s]\n", 80 * time.Millisecond, 30 * time.Millisecond, 50 * time.Millisecond},
+		{"itl-slo: [30ms, big=80ms]\nscale-itl: big=60ms\n", 60 * time.Millisecond, 30 * time.Millisecond, 30 * time.Millisecond},
+		{"itl-slo: [30ms, big=80ms]\nscale-itl: 40ms\n", 40 * time.Millisecond, 40 * time.Millisecond, 40 * time.Millisecond},
+	} {
+		cfg, err := load(t, x.content+"decode: http://a:1\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for model, want := range map[string]time.Duration{"big": x.big, "small": x.small, "free": x.free} {
+			if got := cfg.scaling.ITL.Of(model, model); got != want {
+				t.Errorf("%q: %s is planned for %v, want %v", x.content, model, got, want)
+			}
 		}
 	}
 }
@@ -185,6 +215,11 @@ func TestCheck_ProbesTheServers(t *testing.T) {
 	var out strings.Builder
 	if err := check(t.Context(), cfg, &out); err != nil || !strings.Contains(out.String(), testModel) || !strings.Contains(out.String(), "running 0") {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+	mistyped := cfg
+	mistyped.ttft = []string{testModel + "=2s", "tset-model=5s"}
+	if err := errors.Join(mistyped.readModels(), check(t.Context(), mistyped, &out)); err == nil || !strings.Contains(err.Error(), "ttft-slo: no server has the model tset-model; there are "+testModel) {
+		t.Error(err)
 	}
 	cfg.servers[0].add(serverEntry{URL: "http://127.0.0.1:1"})
 	out.Reset()

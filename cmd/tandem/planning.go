@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,13 +28,27 @@ func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
 	fs.IntVar(&p.Prefill.Max, "scale-prefill-max", p.Prefill.Max, "most prefill `servers` that are wanted")
 	fs.IntVar(&p.Decode.Min, "scale-decode-min", p.Decode.Min, "fewest decode `servers` that are wanted")
 	fs.IntVar(&p.Decode.Max, "scale-decode-max", p.Decode.Max, "most decode `servers` that are wanted")
-	fs.DurationVar(&c.ITL, "scale-itl", c.ITL, "time between tokens that decode servers are planned for")
 	fs.DurationVar(&c.ColdStart, "cold-start", c.ColdStart, "time from wanting a server to its first request, until one was seen")
 	fs.DurationVar(&c.Every, "scale-interval", c.Every, "time between two decisions")
 	fs.DurationVar(&p.DownAfter, "scale-down-after", p.DownAfter, "time for which fewer servers must have been enough before one goes")
 	fs.DurationVar(&p.IdleAfter, "scale-idle-after", p.IdleAfter, "time without a request after which both roles go to zero, where they may")
 	fs.BoolVar(&c.Victims, "scale-victims", c.Victims, "choose the servers that go when fewer are wanted, let them drain first, and mark their pods (pod-deletion-cost), for which the gateway must be allowed to patch pods")
 	fs.Float64Var(&p.Spare, "scale-spare", p.Spare, "standard deviations of ten seconds' demand that prefill has to spare")
+}
+
+// plannedITL is the objective that decode servers are planned for: as told, else as requests
+// are judged, else the default.
+func plannedITL(told, judged pools.PerModel[time.Duration]) pools.PerModel[time.Duration] {
+	if told.All > 0 {
+		return told
+	}
+	otherwise := autoscale.DefaultConfig().ITL.All
+	planned := pools.PerModel[time.Duration]{All: cmp.Or(judged.All, otherwise), Models: make(map[string]time.Duration)}
+	for model, itl := range judged.Models {
+		planned.Models[model] = cmp.Or(itl, otherwise)
+	}
+	maps.Copy(planned.Models, told.Models)
+	return planned
 }
 
 // plan lets the gateway say how many servers its traffic needs.
@@ -47,7 +63,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	meter.Queued, meter.Hot = n.queued, n.orchestrator.Heat
 	n.server.WatchedBy(func(a gateway.Arrival) gateway.Watched {
 		if a.ITL == 0 {
-			a.ITL = n.cfg.scaling.ITL // what decode servers are planned for
+			a.ITL = n.cfg.scaling.ITL.Of(a.Model, a.Model) // what decode servers are planned for
 		}
 		return meter.Arrived(autoscale.Arrival(a))
 	})

@@ -88,7 +88,7 @@ func TestPlan_TellsWhatWaitsInTheGateway(t *testing.T) {
 		engine: func(e *engine.Config) { e.TimeScale = 4 }, // a prompt of 3,500 tokens takes a quarter of a second
 		config: func(cfg *config) {
 			cfg.scaling.Every = 50 * time.Millisecond
-			cfg.pd.TTFT, cfg.pd.ITL = time.Millisecond, time.Minute
+			cfg.pd.TTFT.All, cfg.pd.ITL.All = time.Millisecond, time.Minute
 		}})
 	gauge := func(name, labels string) string {
 		for line := range strings.Lines(c.get("/metrics").body) {

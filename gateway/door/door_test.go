@@ -96,7 +96,8 @@ func FuzzReadKeys(f *testing.F) {
 }
 
 func TestGrant_MoreNeedsLeaveAndLessIsFree(t *testing.T) {
-	d := open(t, entry("plain", "tenant: a", "deadline: 10s"), entry("trusted", "tenant: a", "deadline: 10s", "may-set: [priority, objectives, deadline]"))
+	d := open(t, entry("plain", "tenant: a", "deadline: 10s"), entry("trusted", "tenant: a", "deadline: 10s", "may-set: [priority, objectives, deadline]"),
+		entry("bought", "tenant: a", "deadline: 10s", "ttft-slo: 1s", "itl-slo: 200ms"), entry("both", "tenant: a", "deadline: 10s", "ttft-slo: 1s", "itl-slo: 200ms", "may-set: [objectives]"))
 	for _, x := range []struct {
 		key, name string
 		wishes    Wishes
@@ -113,6 +114,10 @@ func TestGrant_MoreNeedsLeaveAndLessIsFree(t *testing.T) {
 		{"trusted", "a higher class", Wishes{Priority: "interactive"}, 0, 10 * time.Second, 0},
 		{"trusted", "a longer deadline", Wishes{Deadline: "60000"}, 1, time.Minute, 0},
 		{"trusted", "an objective", Wishes{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, 100 * time.Millisecond},
+		{"bought", "nothing asked", Wishes{}, 1, 10 * time.Second, time.Second},
+		{"bought", "another objective", Wishes{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, time.Second},
+		{"both", "nothing asked", Wishes{}, 1, 10 * time.Second, time.Second},
+		{"both", "another objective", Wishes{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, 100 * time.Millisecond},
 	} {
 		got, err := d.Grant(d.Find([]byte(x.key)), x.wishes, testTime)
 		if want := (Granted{x.class, testTime.Add(x.deadline), x.ttft, x.ttft / 5}); err != nil || got != want {

@@ -23,6 +23,7 @@ type Key struct {
 	MaxSamples int           // answers that one request may ask for
 	MaxOutput  int           // bound on the answer that one request may set, in tokens; 0: none
 	Deadline   time.Duration // for the first content of requests that name none; 0: none
+	TTFT, ITL  time.Duration // objectives of requests that name none; 0: those of the model
 
 	models []string
 	limits Limits

@@ -36,6 +36,8 @@ type keyEntry struct {
 	MaxSamples int           `yaml:"max-samples"`       // 0: the configured bound
 	MaxOutput  int           `yaml:"max-output-tokens"` // bound that one request may set
 	Deadline   time.Duration `yaml:"deadline"`          // 0: the configured one
+	TTFT       time.Duration `yaml:"ttft-slo"`          // 0: the configured one of the model
+	ITL        time.Duration `yaml:"itl-slo"`           // likewise
 }
 
 // leastSecret is the length of the shortest secret, in bytes.
@@ -81,7 +83,7 @@ func (e keyEntry) key(secret []byte, cfg Config) (*Key, error) {
 	}
 	for name, n := range map[string]int{
 		"requests-per-minute": e.Requests, "prompt-tokens-per-minute": e.Prompt, "output-tokens-per-minute": e.Output,
-		"concurrent-requests": e.Concurrent, "max-samples": e.MaxSamples, "max-output-tokens": e.MaxOutput, "deadline": int(e.Deadline),
+		"concurrent-requests": e.Concurrent, "max-samples": e.MaxSamples, "max-output-tokens": e.MaxOutput, "deadline": int(e.Deadline), "ttft-slo": int(e.TTFT), "itl-slo": int(e.ITL),
 	} {
 		if n < 0 {
 			return nil, fmt.Errorf("%s must not be negative", name)
@@ -89,7 +91,7 @@ func (e keyEntry) key(secret []byte, cfg Config) (*Key, error) {
 	}
 	key := &Key{
 		ID: hex.EncodeToString(digest[:8]), Tenant: e.Tenant, Salt: salt(secret, e.Tenant), Class: class, models: e.Models,
-		MaxSamples: cfg.MaxSamples, MaxOutput: e.MaxOutput, Deadline: cfg.Deadline,
+		MaxSamples: cfg.MaxSamples, MaxOutput: e.MaxOutput, Deadline: cfg.Deadline, TTFT: e.TTFT, ITL: e.ITL,
 		limits: Limits{Requests: e.Requests, Prompt: e.Prompt, Output: e.Output, Concurrent: e.Concurrent},
 	}
 	copy(key.digest[:], digest)

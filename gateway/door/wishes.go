@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -20,8 +21,8 @@ type Wishes struct{ Priority, Deadline, TTFT, ITL string }
 // Granted is what a request gets of its wishes.
 type Granted struct {
 	Class     int
-	Deadline  time.Time // zero: none
-	TTFT, ITL time.Duration
+	Deadline  time.Time     // zero: none
+	TTFT, ITL time.Duration // its own objectives, 0 where it has those of its model
 }
 
 // WishError is a wish that cannot be read.
@@ -33,7 +34,7 @@ func (e *WishError) Error() string { return fmt.Sprintf("The header %s must be %
 // be served sooner, than their key says: neither is at the cost of others. A wish that
 // is not allowed is not heard; one that cannot be read is an error (*WishError).
 func (d *Door) Grant(k *Key, w Wishes, now time.Time) (Granted, error) {
-	g := Granted{Class: k.Class}
+	g := Granted{Class: k.Class, TTFT: k.TTFT, ITL: k.ITL}
 	if w.Priority != "" {
 		class := d.classOf(w.Priority)
 		if class < 0 {
@@ -56,12 +57,15 @@ func (d *Door) Grant(k *Key, w Wishes, now time.Time) (Granted, error) {
 	if !k.MaySet.Objectives {
 		return g, nil
 	}
-	if g.TTFT, err = milliseconds(TTFTHeader, w.TTFT); err != nil {
+	ttft, err := milliseconds(TTFTHeader, w.TTFT)
+	if err != nil {
 		return Granted{}, err
 	}
-	if g.ITL, err = milliseconds(ITLHeader, w.ITL); err != nil {
+	itl, err := milliseconds(ITLHeader, w.ITL)
+	if err != nil {
 		return Granted{}, err
 	}
+	g.TTFT, g.ITL = cmp.Or(ttft, g.TTFT), cmp.Or(itl, g.ITL)
 	return g, nil
 }
 

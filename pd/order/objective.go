@@ -1,6 +1,6 @@
 package order
 
-import "fmt"
+import "errors"
 
 // Objective is what requests are served for.
 type Objective string
@@ -14,7 +14,7 @@ const (
 // Validate reports what is wrong with the objective, nil if nothing.
 func (o Objective) Validate() error {
 	if o != Latency && o != Throughput {
-		return fmt.Errorf("objective %q: want latency or throughput", string(o))
+		return errors.New("want latency or throughput")
 	}
 	return nil
 }
