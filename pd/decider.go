@@ -69,7 +69,7 @@ func NewDecider(o *Orchestrator, cfg order.Config, maxWait time.Duration) *Decid
 	return &Decider{
 		o: o, cfg: cfg, maxWait: maxWait, origin: time.Now(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), lobbies: make(map[string]*lobby),
-		waits: promises{share: waitsKept, least: waitsLeast},
+		waits: promises{least: waitsLeast},
 	}
 }
 
@@ -283,7 +283,7 @@ func (l *lobby) decide(now time.Time) {
 	for id, w := range l.waiting {
 		switch w.state.Load() {
 		case wasLate:
-			l.waits.broke()
+			l.waits.broke(waitsKept)
 			fallthrough
 		case hasLeft:
 			l.order.Remove(&w.ticket)
@@ -344,7 +344,7 @@ func (l *lobby) enter(w *waiter, now time.Time) {
 	w.entered, w.hold = now, hold
 	l.waiting[l.next] = w
 	for _, t := range gaveWay {
-		l.waits.broke()
+		l.waits.broke(waitsKept)
 		l.waiting[t.ID].grant(granted{err: ErrDisplaced})
 		delete(l.waiting, t.ID)
 	}
@@ -358,7 +358,7 @@ func (l *lobby) latest(w *waiter) (until time.Time, late error) {
 		return until, late
 	}
 	rest := duration(l.servers.Quickest(&w.ticket))
-	if by := w.j.req.Deadline.Add(-w.j.promises.by(rest)); by.Before(until) {
+	if by := w.j.req.Deadline.Add(-w.j.firsts.soon.by(rest)); by.Before(until) {
 		return by, ErrDeadline
 	}
 	return until, late
@@ -403,7 +403,7 @@ func (l *lobby) price(w *waiter, now time.Time) {
 func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 	l.o.fit(w.j, &l.view, now)
 	chosen := l.view.field.alternative(&l.servers, &w.ticket, turn.Pair, turn.Price)
-	if l.late(w, chosen.Terms.TTFT(), now) {
+	if l.late(w, &chosen.Terms, now) {
 		w.grant(granted{err: ErrDeadline})
 		return true
 	}
@@ -420,7 +420,7 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 	if !w.j.guest {
 		l.o.bound(w.j, &l.view, &a, now) // with the servers as they were before
 	}
-	l.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue)
+	l.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
 	l.claimed(turn.Pair, now)
 	return true
 }
@@ -428,14 +428,14 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 // late reports whether it is too late for a request whose turn it is. One that comes in
 // only now must be sure of its first token; one that was let in to wait is given up only
 // where it is predicted to come too late.
-func (l *lobby) late(w *waiter, first time.Duration, now time.Time) bool {
+func (l *lobby) late(w *waiter, chosen *Terms, now time.Time) bool {
 	if !now.After(w.entered) {
-		return w.j.late(w.j.promises.by(first), now)
+		return w.j.late(w.j.firsts.by(chosen), now)
 	}
-	if !w.j.late(first, now) {
+	if !w.j.late(chosen.TTFT(), now) {
 		return false
 	}
-	l.waits.broke()
+	l.waits.broke(waitsKept)
 	return true
 }
 

@@ -128,7 +128,7 @@ func (o *Orchestrator) guest(t *councilpb.Ticket, now time.Time) *journey {
 	}
 	us := func(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Microsecond }
 	j := &journey{
-		guest: true, base: t.Base, promises: &o.promises, alone: t.Alone, arrived: now.Add(-us(t.WaitedUs)), tried: make(map[tried]bool),
+		guest: true, base: t.Base, firsts: &o.firsts, alone: t.Alone, arrived: now.Add(-us(t.WaitedUs)), tried: make(map[tried]bool),
 		req: &Request{
 			Dialect: dialect, Model: t.Model, Class: int(t.Class), Tenant: t.Tenant, TTFT: us(t.TtftUs), ITL: us(t.ItlUs),
 			PromptTokens: int(t.PromptTokens), OutputTokens: int(t.OutputTokens), Aggregated: t.Alone,

@@ -16,7 +16,7 @@ type journey struct {
 	place   *place        // in the queue; nil for a guest
 	// fingerprint is that of the request as it came.
 	fingerprint uint64
-	promises    *promises // what predictions are worth
+	firsts      *firstTokens // what predictions are worth
 	tried       map[tried]bool
 	retries     int
 	prefix      *prefix // nil while nothing is asked

@@ -18,7 +18,7 @@ var (
 // continued.
 func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 	j := newJourney(req, arrived)
-	j.base, j.promises = o.baseOf(req.Model), &o.promises
+	j.base, j.firsts = o.baseOf(req.Model), &o.firsts
 	if !o.Config.Migrate {
 		return j
 	}
@@ -64,7 +64,7 @@ func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request,
 	j.migrations++
 	next := newJourney(rest, j.arrived)
 	next.story, next.resumed, next.choices = j.story, true, j.choices
-	next.base, next.fingerprint, next.promises = j.base, j.fingerprint, j.promises
+	next.base, next.fingerprint, next.firsts = j.base, j.fingerprint, j.firsts
 	next.tried[tried{DecodeLeg, j.servedBy}] = true
 	next.tried[tried{AloneLeg, j.servedBy}] = true
 	o.Log.Warn("stream broke, continuing it elsewhere", "request_id", j.req.ID, "server", j.servedBy,

@@ -88,8 +88,8 @@ type Orchestrator struct {
 
 	Outputs *Outputs // nil: nothing is learned of how long answers are
 
-	promises promises // of first tokens, and how they were kept
-	heat     heat     // of servers' caches
+	firsts firstTokens // as they were promised, and came
+	heat   heat        // of servers' caches
 
 	engines engineIDs
 	legs    sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
@@ -201,7 +201,7 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 		answer, failed := o.attempt(ctx, j, a)
 		if failed == nil {
 			if answer.leg != nil && len(j.tried) == 0 && !j.resumed {
-				o.promises.came(a.chosen.Terms.TTFT(), time.Since(bound))
+				o.firsts.came(&a.chosen.Terms, time.Since(bound))
 			}
 			return answer, nil
 		}
@@ -259,7 +259,7 @@ func (o *Orchestrator) choose(j *journey) (assignment, error) {
 		if !ok {
 			return assignment{}, view.missing()
 		}
-		if j.late(j.promises.by(chosen.Terms.TTFT()), now) {
+		if j.late(j.firsts.by(&chosen.Terms), now) {
 			return assignment{}, ErrDeadline
 		}
 		a, err := o.claim(j, &view, chosen)

@@ -24,7 +24,7 @@ func TestPromises_MostAreKept(t *testing.T) {
 				}
 				sum += p.by(predicted).Seconds() / (predicted.Seconds() * off)
 			}
-			p.came(predicted, took)
+			p.came(predicted, took, soonKept)
 		}
 		if share, beyond := float64(kept)/n, sum/n; share < 0.83 || share > 0.96 || beyond > 1.8 {
 			t.Errorf("predictions off by %.1f: %.0f %% kept, promised %.2f of what they took", off, 100*share, beyond)
@@ -33,5 +33,26 @@ func TestPromises_MostAreKept(t *testing.T) {
 	var fresh promises
 	if got := fresh.by(time.Second); got != time.Second {
 		t.Errorf("without samples %v", got)
+	}
+}
+
+// Behind a long queue nearly all is kept, whatever many that hardly wait prove to be.
+func TestFirstTokens_WhoWaitsLongestIsPromisedApart(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 2))
+	queued := &Terms{Queue: 1400 * time.Millisecond, Prefill: 100 * time.Millisecond}
+	soon := &Terms{Queue: 100 * time.Millisecond, Prefill: 100 * time.Millisecond}
+	var f firstTokens
+	kept := 0
+	const n = 5000
+	for i := range 2 * n {
+		f.came(soon, time.Duration(0.7*float64(soon.TTFT())))
+		took := time.Duration(float64(queued.TTFT()) * 1.05 * math.Exp(0.1*r.NormFloat64()))
+		if i >= n && took <= f.by(queued) {
+			kept++
+		}
+		f.came(queued, took)
+	}
+	if share := float64(kept) / n; share < 0.98 || f.by(soon) >= soon.TTFT() {
+		t.Errorf("%.1f %% kept behind a queue; %v promised at once of %v", 100*share, f.by(soon), soon.TTFT())
 	}
 }
