@@ -20,7 +20,8 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
-// Config says how long and how much. Default is the full measurement.
+// Config says how long and how much; each phase is longer than the SLO. Default is the
+// full measurement.
 type Config struct {
 	Binary  string        // that has the commands serve and engine
 	Dir     string        // for logs and the file of keys
@@ -38,7 +39,7 @@ type Config struct {
 // Default is three times the peak for two minutes: some 200 s in all.
 func Default() Config {
 	return Config{
-		Binding: "late", Step: 8 * time.Second, Over: 2 * time.Minute, After: 20 * time.Second, Share: 15 * time.Second,
+		Binding: "late", Step: 10 * time.Second, Over: 2 * time.Minute, After: 20 * time.Second, Share: 15 * time.Second,
 		Factor: 3, SLO: 2 * time.Second,
 	}
 }
@@ -59,13 +60,16 @@ const (
 // Measure starts everything, finds the peak, goes beyond it, and back. show, if not nil,
 // is told each phase when it is over.
 func Measure(ctx context.Context, cfg Config, show func(Phase)) (r *Report, err error) {
+	if min(cfg.Step, cfg.Over, cfg.After) <= cfg.SLO || cfg.Share > 0 && cfg.Share <= cfg.SLO {
+		return nil, fmt.Errorf("each phase must be longer than the SLO of %v, in which queues fill", cfg.SLO)
+	}
 	s := &stage{cfg: cfg, show: show}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	if err := s.start(ctx); err != nil {
 		return nil, err
 	}
 	r = &Report{Binding: cfg.Binding, Factor: cfg.Factor, SLO: cfg.SLO}
-	if _, err := s.load(ctx, "warm-up", firstRate, cfg.Step/2); err != nil {
+	if _, err := s.load(ctx, "warm-up", firstRate, cfg.Step); err != nil {
 		return nil, err
 	}
 	if r.Peak, err = s.peak(ctx); err != nil {
@@ -112,7 +116,7 @@ func (s *stage) peak(ctx context.Context) (best Phase, err error) {
 			best = p
 			best.Name = "peak"
 		}
-		if p.Good < 0.95*float64(p.Arrived)/s.cfg.Step.Seconds() {
+		if p.Good < 0.95*p.Asked {
 			return best, nil
 		}
 	}

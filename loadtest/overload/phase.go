@@ -14,9 +14,13 @@ type Phase struct {
 	Rate    float64       `json:"rate"` // requests per second
 	Length  time.Duration `json:"length_ns"`
 	Arrived int           `json:"arrived"`
-	Good    float64       `json:"good_per_second"` // answered within the SLO
-	Refused int           `json:"refused"`         // 429 or 503
-	Failed  int           `json:"failed"`          // otherwise
+	// Asked and Good are those per second that came, and were answered within the SLO, once
+	// the phase had lasted as long as the SLO: what fills the queue before that is answered
+	// within the SLO too, but only once.
+	Asked   float64 `json:"asked_per_second"`
+	Good    float64 `json:"good_per_second"`
+	Refused int     `json:"refused"` // 429 or 503
+	Failed  int     `json:"failed"`  // otherwise
 
 	TTFT99    time.Duration `json:"ttft_p99_ns"`    // of what was answered
 	Refusal99 time.Duration `json:"refusal_p99_ns"` // until a refusal was read
@@ -37,6 +41,7 @@ type phase struct {
 	slo time.Duration
 
 	mu       sync.Mutex // guards the rest, and Phase
+	asked    int
 	good     int
 	ttfts    []time.Duration
 	late     []time.Duration
@@ -61,8 +66,11 @@ func (p *phase) ended(e loadtest.Ended) {
 	default:
 		p.Failed++
 	}
-	if inTime {
-		p.good++
+	if e.Due >= p.slo {
+		p.asked++
+		if inTime {
+			p.good++
+		}
 	}
 	if e.Due < settled {
 		return
@@ -78,7 +86,8 @@ func (p *phase) result(memory []float64) Phase {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out := p.Phase
-	out.Good = float64(p.good) / p.Length.Seconds()
+	judged := (p.Length - p.slo).Seconds()
+	out.Asked, out.Good = float64(p.asked)/judged, float64(p.good)/judged
 	out.TTFT99, out.Refusal99, out.Late99 = p99(p.ttfts), p99(p.refusals), p99(p.late)
 	if unanswered := p.Arrived - len(p.ttfts); 100*unanswered < p.Arrived {
 		out.All99 = p.ttfts[99*p.Arrived/100]

@@ -55,8 +55,8 @@ func (r *Report) Gates() []Gate {
 	if r.Shared.Length > 0 {
 		pushed := float64(r.Flooded.All99) / max(float64(r.Shared.All99), 1)
 		gates = append(gates, gate("fairness", r.Shared.All99 > 0 && r.Flooded.All99 > 0 && pushed <= maxPushed,
-			"a steady tenant's p99 TTFT %v beside one that asks ten times as much (%d refused), %v before: %.2fx (<= %.1fx)",
-			tenths(r.Flooded.TTFT99), r.Flooded.Refused, tenths(r.Shared.TTFT99), pushed, maxPushed))
+			"p99 TTFT of all that a steady tenant asks for: %s beside one that asks ten times as much, %s before: %.2fx (<= %.1fx)",
+			r.Flooded.all99(), r.Shared.all99(), pushed, maxPushed))
 	}
 	return gates
 }
@@ -95,6 +95,14 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+// all99 is All99 for a reader.
+func (p Phase) all99() string {
+	if p.All99 == 0 {
+		return fmt.Sprintf("none (%d of %d not answered)", p.Refused+p.Failed, p.Arrived)
+	}
+	return tenths(p.All99).String()
 }
 
 func (p Phase) row() string {

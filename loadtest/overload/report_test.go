@@ -72,6 +72,19 @@ func TestPhase_TheP99OfAllKnowsWhoWasNotAnswered(t *testing.T) {
 	}
 }
 
+// An empty queue takes in more in its first seconds than the servers can do.
+func TestPhase_GoodputIsThatOfAFullQueue(t *testing.T) {
+	p := newPhase("", 1, 3*time.Second, time.Second)
+	for _, due := range []time.Duration{0, time.Second, 2 * time.Second} {
+		e := ended(time.Millisecond, due < 2*time.Second)
+		e.Due = due
+		p.ended(e)
+	}
+	if out := p.result(nil); out.Asked != 1 || out.Good != 0.5 || out.Arrived != 3 {
+		t.Errorf("asked %.1f/s, good %.1f/s, %d arrived", out.Asked, out.Good, out.Arrived)
+	}
+}
+
 func ended(ttft time.Duration, answered bool) loadtest.Ended {
 	if !answered {
 		return loadtest.Ended{Kind: "http_503", Took: time.Millisecond}
