@@ -74,6 +74,13 @@ SOAK ?= 30m
 soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay flat; prints their slopes
 	bin/tandem soak --for $(SOAK)
 
+# Requests that make cancels cancels.
+CANCELS ?= 10000
+
+.PHONY: cancels
+cancels: deps-test ## cancel CANCELS (10000) requests at random moments: nothing may be left of any
+	go test -race -count=1 -timeout 20m -v -run Cancel_ManyAtRandom ./cmd/tandem -cancels $(CANCELS)
+
 .PHONY: overload
 overload: build ## ask for three times what the servers can do, for two minutes, with both bindings (some 7 min; wants a machine of its own)
 	bin/tandem overload $(ARGS)

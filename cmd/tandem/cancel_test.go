@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -190,15 +192,20 @@ func (c *cluster) checkIdle(gone int) {
 	})
 }
 
-func TestCancel_FiveHundredAtRandomLeaveNothing(t *testing.T) {
+// make cancels asks for 10,000.
+var cancels = flag.Int("cancels", 500, "requests that TestCancel_ManyAtRandomLeaveNothing cancels")
+
+func TestCancel_ManyAtRandomLeaveNothing(t *testing.T) {
 	c := newCluster(t, shape{prefill: 2, decode: 2, engine: func(cfg *engine.Config) { cfg.TimeScale, cfg.Lease = 0.1, 2*time.Second }})
 	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 		t.Fatalf("%d %s", got.status, got.body)
 	}
 	c.client.CloseIdleConnections()
+	const atOnce = 25
+	descriptors := openDescriptors(t)
 	var clients sync.WaitGroup
-	slots := make(chan struct{}, 25)
-	for i := range 500 {
+	slots := make(chan struct{}, atOnce)
+	for i := range *cancels {
 		slots <- struct{}{}
 		clients.Go(func() {
 			defer func() { <-slots }()
@@ -217,7 +224,7 @@ func TestCancel_FiveHundredAtRandomLeaveNothing(t *testing.T) {
 	}
 	clients.Wait()
 	c.client.CloseIdleConnections()
-	c.checkIdle(100)
+	c.checkIdle(*cancels / 5)
 	engines := append(c.prefill, c.decode...)
 	eventually(t, "no engine has work", func() bool {
 		return sum(engines, func(s engine.State) int { return s.Running + s.Waiting + s.ServerLoad }) == 0
@@ -225,6 +232,11 @@ func TestCancel_FiveHundredAtRandomLeaveNothing(t *testing.T) {
 	eventually(t, "all hand-offs are pulled or expired", func() bool {
 		return sum(c.prefill, func(s engine.State) int { return s.HandoffsOpen }) == 0
 	})
+	if out, queued := c.metric("tandem_breaker_ejections_total"), c.metric("tandem_waiting_requests"); out+queued != 0 {
+		t.Errorf("%v ejections, %v requests wait", out, queued)
+	}
+	// Both legs of those at work at once may leave an idle connection, both of whose ends are here.
+	eventually(t, "descriptors are closed", func() bool { return openDescriptors(t) <= descriptors+4*atOnce })
 	// Idle connections of both HTTP sides stay for a while; nothing of a request may.
 	eventually(t, "goroutines of requests end", func() bool {
 		stacks := make([]byte, 4<<20)
@@ -238,6 +250,16 @@ func TestCancel_FiveHundredAtRandomLeaveNothing(t *testing.T) {
 	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 		t.Errorf("afterwards: %d %s", got.status, got.body)
 	}
+}
+
+// openDescriptors is how many this process has.
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(open)
 }
 
 // chatBodyOf is chatBody with another bound on the answer.
