@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -15,16 +14,12 @@ import (
 // The target is one: the metric is the number of replicas itself.
 const metricName = "tandem-desired-replicas"
 
-// Scaler is KEDA's external scaler over a board. The trigger's metadata name the
+// scaler is KEDA's external scaler over a board. The trigger's metadata name the
 // pool: model and role, and variant for one kind of hardware.
-type Scaler struct {
+type scaler struct {
 	externalscaler.UnimplementedExternalScalerServer
 	board *Board
-}
-
-// Register adds the scaler of a board to a gRPC server.
-func Register(server *grpc.Server, b *Board) {
-	externalscaler.RegisterExternalScalerServer(server, &Scaler{board: b})
+	ended chan struct{} // closed when streams should end
 }
 
 // poolOf reads the metadata of a trigger.
@@ -37,7 +32,7 @@ func poolOf(ref *externalscaler.ScaledObjectRef) (Pool, error) {
 	return p, nil
 }
 
-func (s *Scaler) read(ref *externalscaler.ScaledObjectRef) (Reading, error) {
+func (s *scaler) read(ref *externalscaler.ScaledObjectRef) (Reading, error) {
 	p, err := poolOf(ref)
 	if err != nil {
 		return Reading{}, err
@@ -50,7 +45,7 @@ func (s *Scaler) read(ref *externalscaler.ScaledObjectRef) (Reading, error) {
 }
 
 // IsActive says whether the pool must have a server.
-func (s *Scaler) IsActive(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
+func (s *scaler) IsActive(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.IsActiveResponse, error) {
 	r, err := s.read(ref)
 	if err != nil {
 		return nil, err
@@ -58,27 +53,49 @@ func (s *Scaler) IsActive(_ context.Context, ref *externalscaler.ScaledObjectRef
 	return &externalscaler.IsActiveResponse{Result: r.Active()}, nil
 }
 
-// StreamIsActive says so now and at each change, until the client leaves: a request
-// that is held for want of a server is known at once. While nothing is known it says
-// nothing.
-func (s *Scaler) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamIsActiveServer) error {
+// While requests are held for a pool KEDA is told again, after firstRepeat and then ever
+// more rarely: it forgets a push that it could not act on. It looks into its own cache
+// whether the target is at zero, and what just went there is not in it yet
+// (kedacore/keda: pkg/scaling/executor/scale_scaledobjects.go).
+const (
+	firstRepeat = 250 * time.Millisecond
+	lastRepeat  = 8 * time.Second
+)
+
+// StreamIsActive says so now and at each change, until the client leaves or the server
+// stops: a request that is held for want of a server is known at once, and again while it
+// is. While nothing is known it says nothing.
+func (s *scaler) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamIsActiveServer) error {
 	p, err := poolOf(ref)
 	if err != nil {
 		return err
 	}
-	said, active := false, false
+	said, active := time.Time{}, false
+	pause := firstRepeat
 	for {
 		r, changed, err := s.board.watch(p, time.Now())
-		if err == nil && (!said || r.Active() != active) {
-			said, active = true, r.Active()
-			if err := stream.Send(&externalscaler.IsActiveResponse{Result: active}); err != nil {
+		news := err == nil && (said.IsZero() || r.Active() != active)
+		if news || r.Held > 0 && time.Since(said) >= pause {
+			if err := stream.Send(&externalscaler.IsActiveResponse{Result: r.Active()}); err != nil {
 				return err
 			}
+			said, active = time.Now(), r.Active()
+			pause = min(2*pause, lastRepeat)
+		}
+		if news || r.Held == 0 {
+			pause = firstRepeat
+		}
+		var repeat <-chan time.Time
+		if r.Held > 0 {
+			repeat = time.After(time.Until(said.Add(pause)))
 		}
 		select {
 		case <-stream.Context().Done():
 			return stream.Context().Err()
+		case <-s.ended:
+			return nil
 		case <-changed:
+		case <-repeat:
 		}
 	}
 }
@@ -89,27 +106,32 @@ func spec() *externalscaler.GetMetricSpecResponse {
 }
 
 // GetMetricSpec names the metric and its target.
-func (s *Scaler) GetMetricSpec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
+func (s *scaler) GetMetricSpec(_ context.Context, ref *externalscaler.ScaledObjectRef) (*externalscaler.GetMetricSpecResponse, error) {
 	if _, err := poolOf(ref); err != nil {
 		return nil, err
 	}
 	return spec(), nil
 }
 
-// StreamMetricSpec says the same and then waits for the client to leave.
-func (s *Scaler) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamMetricSpecServer) error {
+// StreamMetricSpec says the same and then waits for the client to leave, or the server to
+// stop.
+func (s *scaler) StreamMetricSpec(ref *externalscaler.ScaledObjectRef, stream externalscaler.ExternalScaler_StreamMetricSpecServer) error {
 	if _, err := poolOf(ref); err != nil {
 		return err
 	}
 	if err := stream.Send(spec()); err != nil {
 		return err
 	}
-	<-stream.Context().Done()
-	return stream.Context().Err()
+	select {
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	case <-s.ended:
+		return nil
+	}
 }
 
 // GetMetrics says how many replicas are wanted.
-func (s *Scaler) GetMetrics(_ context.Context, req *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
+func (s *scaler) GetMetrics(_ context.Context, req *externalscaler.GetMetricsRequest) (*externalscaler.GetMetricsResponse, error) {
 	if req.GetMetricName() != metricName {
 		return nil, status.Errorf(codes.InvalidArgument, "metric %q: want %s", req.GetMetricName(), metricName)
 	}

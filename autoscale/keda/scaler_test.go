@@ -2,6 +2,8 @@ package keda
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -15,14 +17,13 @@ import (
 )
 
 // newClient serves a board over a real connection.
-func newClient(t *testing.T, b *Board) externalscaler.ExternalScalerClient {
+func newClient(t *testing.T, b *Board) (client externalscaler.ExternalScalerClient, stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
-	Register(server, b)
+	server := NewServer(b)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -36,14 +37,14 @@ func newClient(t *testing.T, b *Board) externalscaler.ExternalScalerClient {
 			t.Error(err)
 		}
 	})
-	return externalscaler.NewExternalScalerClient(conn)
+	return externalscaler.NewExternalScalerClient(conn), server.Stop
 }
 
 var decodeRef = &externalscaler.ScaledObjectRef{Name: "so", Namespace: "ns", ScalerMetadata: map[string]string{"model": "m", "role": "decode"}}
 
 func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
 	b := NewBoard(time.Minute)
-	client := newClient(t, b)
+	client, _ := newClient(t, b)
 	ctx := t.Context()
 	request := &externalscaler.GetMetricsRequest{ScaledObjectRef: decodeRef, MetricName: metricName}
 
@@ -73,7 +74,7 @@ func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
 
 func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 	b := NewBoard(time.Minute)
-	client := newClient(t, b)
+	client, _ := newClient(t, b)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	stream, err := client.StreamIsActive(ctx, decodeRef)
@@ -105,8 +106,66 @@ func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 	}
 }
 
+// KEDA's cache does not know yet that the target is at zero: the first push does nothing.
+func TestStreamIsActive_PushesAgainWhileRequestsAreHeld(t *testing.T) {
+	b := NewBoard(time.Minute)
+	client, _ := newClient(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	stream, err := client.StreamIsActive(ctx, decodeRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Publish(map[Pool]Reading{decode: {Replicas: 1, Held: 1, At: time.Now()}})
+	for range 3 {
+		if got, err := stream.Recv(); err != nil || !got.Result {
+			t.Fatalf("while a request is held: %v, %v", got, err)
+		}
+	}
+	b.Publish(map[Pool]Reading{decode: {At: time.Now()}}) // the next is of this, if the last was not said again just now
+	for {
+		got, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !got.Result {
+			break
+		}
+	}
+}
+
+// KEDA opens a stream that ended after two seconds, and one that failed after up to a
+// minute.
+func TestServer_EndsStreamsWithoutAnError(t *testing.T) {
+	b := NewBoard(time.Minute)
+	client, stop := newClient(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	b.Publish(map[Pool]Reading{decode: {At: time.Now()}})
+	activity, err := client.StreamIsActive(ctx, decodeRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs, err := client.StreamMetricSpec(ctx, decodeRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, first := activity.Recv()
+	_, second := specs.Recv()
+	if err := errors.Join(first, second); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if _, err := activity.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream of activity ends with %v", err)
+	}
+	if _, err := specs.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream of specs ends with %v", err)
+	}
+}
+
 func TestStreamMetricSpec_BeginsWithTheSpec(t *testing.T) {
-	client := newClient(t, NewBoard(time.Minute))
+	client, _ := newClient(t, NewBoard(time.Minute))
 	stream, err := client.StreamMetricSpec(t.Context(), decodeRef)
 	if err != nil {
 		t.Fatal(err)

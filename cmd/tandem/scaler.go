@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
@@ -92,8 +91,7 @@ func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in 
 	mux.Handle(scalerPath, board.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	web := &http.Server{Handler: gateway.Guarded("", ports.adminTLS.clientCA != "", mux), ReadHeaderTimeout: 5 * time.Second}
-	server := grpc.NewServer()
-	keda.Register(server, board)
+	server := keda.NewServer(board)
 
 	failed := make(chan error, 3)
 	go func() { failed <- server.Serve(calls) }()

@@ -43,7 +43,7 @@ func (c *scalerConfig) options() ([]grpc.ServerOption, error) {
 // scalerServer is KEDA's external scaler.
 type scalerServer struct {
 	listener net.Listener
-	server   *grpc.Server
+	server   *keda.Server
 }
 
 // newScalerServer binds the address; nil without one.
@@ -59,9 +59,7 @@ func newScalerServer(cfg scalerConfig, board *keda.Board) (*scalerServer, error)
 	if err != nil {
 		return nil, fmt.Errorf("listen for scaler: %w", err)
 	}
-	server := grpc.NewServer(options...)
-	keda.Register(server, board)
-	return &scalerServer{listener, server}, nil
+	return &scalerServer{listener, keda.NewServer(board, options...)}, nil
 }
 
 func (s *scalerServer) serve() error {

@@ -150,11 +150,24 @@ func TestPush(t *testing.T) {
 	} else {
 		t.Logf("the push took %v, with the line that caused it", took)
 	}
-	stop()
-	tandem.start(t)
-	tandem.wants(t, model+" decode 0 1")
-	if !next() {
-		t.Error("after a restart it does not say that a request is held")
+	// A stream that fails KEDA opens anew after 2 s, 4 s, 8 s and so on: one that ends does
+	// not make it more patient.
+	for range 3 {
+		tandem.wants(t, model+" decode 0")
+		for next() { // while requests are held it says so again and again
+		}
+		stop()
+		restarted := time.Now()
+		stop = tandem.start(t)
+		tandem.wants(t, model+" decode 0 1")
+		if !next() {
+			t.Error("after a restart it does not say that a request is held")
+		}
+		took := time.Since(restarted)
+		t.Logf("after a restart it took %v", took.Round(10*time.Millisecond))
+		if took > 4*time.Second {
+			t.Error("KEDA waits longer than after a first failure")
+		}
 	}
 }
 

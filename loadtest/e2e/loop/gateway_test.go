@@ -111,10 +111,12 @@ func (l *loop) comeTogether(t *testing.T) {
 }
 
 const (
+	// wakings is how often both pools are woken: the race that a single push loses is seldom.
+	wakings = 4
 	// togetherWithin is two of KEDA's polls, which are not in step for two ScaledObjects.
 	togetherWithin = 25 * time.Second
 	// wishedWithin is for the push, on a machine that does all of this at once.
-	wishedWithin = 5 * time.Second
+	wishedWithin = 2 * time.Second
 )
 
 // reach waits until both pools are in a state, and returns when each came into it.
