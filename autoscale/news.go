@@ -65,10 +65,15 @@ func (s *Shared) tellRefusals(ctx context.Context, m *Meter) {
 	}
 }
 
-// hear listens until the connection fails.
+// hear listens until the connection fails. What was decided before it listens nobody says
+// again.
 func (s *Shared) hear(ctx context.Context, m *Meter, decided func()) {
 	sub := s.client.Subscribe(ctx, s.prefix+refusedKey, s.prefix+decidedKey)
 	defer func() { _ = sub.Close() }()
+	if _, err := sub.ReceiveTimeout(ctx, newsRetry); err != nil { // that it listens
+		return
+	}
+	decided()
 	pools.ListenQuietly(ctx, sub, func(heard *redis.Message) {
 		switch {
 		case heard.Channel == s.prefix+refusedKey:

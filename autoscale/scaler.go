@@ -163,7 +163,7 @@ func (s *Scaler) atOnce(ctx context.Context) error { return s.step(ctx, true) }
 func (s *Scaler) follow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Every)
 	defer cancel()
-	last, err := s.shared.read(ctx)
+	last, _, err := s.shared.read(ctx)
 	if err == nil {
 		s.adopt(last)
 	}
@@ -189,31 +189,41 @@ func (s *Scaler) step(ctx context.Context, hurried bool) error {
 	if err := s.shared.clock.set(ctx); err != nil {
 		return err
 	}
-	readings, err := s.shared.meet(ctx, s.meter.read())
-	if err != nil {
-		return err
-	}
 	mine, err := s.shared.decides(ctx)
-	if err != nil {
-		return err
+	for done := false; err == nil && !done; {
+		done, err = s.attempt(ctx, mine, hurried)
 	}
-	last, err := s.shared.read(ctx)
+	return err
+}
+
+// attempt is a step of one of several replicas, false where another one published while it
+// decided. The plans are read before the demand, so that who published with what this one
+// has not seen is noticed:
+//
+//  1. it reads the demand; nobody waits
+//  2. another replica holds a first request, decides at once, and publishes
+//  3. it publishes that nobody waits, and the request waits for its next turn
+func (s *Scaler) attempt(ctx context.Context, mine, hurried bool) (done bool, err error) {
+	last, text, err := s.shared.read(ctx)
 	if errors.Is(err, errForeign) && mine {
 		last, err = *s.current.Load(), nil // they would stand until they expire
 	}
 	if err != nil {
-		return err
+		return false, err
+	}
+	readings, err := s.shared.meet(ctx, s.meter.read())
+	if err != nil {
+		return false, err
 	}
 	if !mine && !hurried {
 		s.adopt(last)
-		return nil
+		return true, nil
 	}
 	next := s.decide(last, readings)
-	if err := s.shared.publish(ctx, next); err != nil {
-		return err
+	if done, err = s.shared.publish(ctx, text, next); done {
+		s.adopt(next)
 	}
-	s.adopt(next)
-	return nil
+	return done, err
 }
 
 // adopt makes plans what this replica answers with. Those of which nothing fresh is

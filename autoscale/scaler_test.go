@@ -208,7 +208,7 @@ func TestShared_ForeignRecordsStopNobody(t *testing.T) {
 		if err := s.step(t.Context(), false); err != nil {
 			t.Errorf("%s: %v", foreign.plans, err)
 		}
-		if last, err := shared.read(t.Context()); err != nil || last.Models[model] == nil {
+		if last, _, err := shared.read(t.Context()); err != nil || last.Models[model] == nil {
 			t.Errorf("%s: own plans are not there, %v", foreign.plans, err)
 		}
 	}
@@ -294,6 +294,77 @@ func TestScaler_AnotherReplicasHurryIsHeard(t *testing.T) {
 			scalers[0].Hurry() // again and again: a message before the subscription is lost
 			return scalers[1].current.Load().At.After(before)
 		})
+	}
+}
+
+// It is a gateway's turn, it has read the demand, and before it publishes another one holds
+// a first request and decides at once: KEDA, which follows the first, must hear of it.
+func TestScaler_ATurnDoesNotUndoAnotherReplicasHurry(t *testing.T) {
+	r := redisserver.Start(t)
+	c := &clock{time.Now().Truncate(Bin)}
+	cfg := testConfig()
+	cfg.Planner.Prefill.Min, cfg.Planner.Decode.Min, cfg.Planner.IdleAfter = 0, 0, Bin
+	fleet := newFleet(t)
+	var scalers [2]*Scaler
+	var meters [2]*Meter
+	for i, name := range []string{"a", "b"} {
+		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
+		t.Cleanup(func() { _ = client.Close() })
+		meters[i] = NewMeter(c.now)
+		scalers[i] = NewScaler(cfg, fleet, meters[i], NewShared(client, "test:", name), slog.New(slog.DiscardHandler))
+		scalers[i].shared.clock.ask = func(context.Context) (time.Time, error) { return c.now(), nil }
+		scalers[i].shared.clock.own = c.now
+	}
+	step := func(i int, hurried bool) {
+		t.Helper()
+		if err := scalers[i].step(t.Context(), hurried); err != nil {
+			t.Fatal(err)
+		}
+	}
+	published := hear(scalers[0])
+	step(0, false) // it decides from now on
+	if err := fleet.Apply(nil); err != nil {
+		t.Fatal(err)
+	}
+	c.pass(3 * Bin)
+	step(0, false)
+	if w := published["decode"]; w.Servers != 0 || w.Reason != Idle {
+		t.Fatalf("%+v, want none", w)
+	}
+	amid := false
+	scalers[0].now = func() time.Time { // the demand was read, the plans are not made
+		if !amid {
+			amid = true
+			meters[1].Arrived(Arrival{Model: model, PromptTokens: 1000})
+			step(1, true)
+		}
+		return c.now()
+	}
+	step(0, false)
+	if w := published["decode"]; !amid || w.Servers != 1 || w.Held != 1 {
+		t.Errorf("%+v, want one for the request that the other holds", w)
+	}
+}
+
+// Plans were published while nobody listened: who listens again takes them over, and does
+// not wait for its turn.
+func TestShared_WhoListensAgainTakesOverWhatWasDecided(t *testing.T) {
+	r := redisserver.Start(t)
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
+	t.Cleanup(func() { _ = client.Close() })
+	shared, told := NewShared(client, "test:", "a"), make(chan struct{}, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	var passing sync.WaitGroup
+	passing.Go(func() { shared.passNews(ctx, NewMeter(time.Now), func() { signal(told) }) })
+	defer passing.Wait()
+	defer stop()
+	for range 2 {
+		select {
+		case <-told:
+		case <-time.After(20 * time.Second):
+			t.Fatal("it listens, and was not told to look")
+		}
+		r.Do("CLIENT", "KILL", "TYPE", "pubsub")
 	}
 }
 

@@ -125,38 +125,44 @@ func (s *Shared) decides(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// publish makes plans those of all, and tells the others; read returns them.
-func (s *Shared) publish(ctx context.Context, p plans) error {
+// replacePlans makes plans those of all, and tells the others, if those that they follow
+// from still stand.
+var replacePlans = redis.NewScript(`
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+redis.call('PUBLISH', ARGV[4], ARGV[5])
+return 1`)
+
+// publish makes plans those of all, and tells the others; read returns them. It does
+// nothing, and says so, if others were published since the text was read that they follow
+// from.
+func (s *Shared) publish(ctx context.Context, last string, p plans) (done bool, err error) {
 	text, err := json.Marshal(p)
 	if err != nil {
-		return err
+		return false, err
 	}
-	_, err = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Set(ctx, s.prefix+plansKey, text, time.Hour)
-		p.Publish(ctx, s.prefix+decidedKey, s.replica)
-		return nil
-	})
+	done, err = replacePlans.Run(ctx, s.client, []string{s.prefix + plansKey}, last, text, time.Hour.Milliseconds(), s.prefix+decidedKey, s.replica).Bool()
 	if err != nil {
-		return fmt.Errorf("publish plans: %w", err)
+		return false, fmt.Errorf("publish plans: %w", err)
 	}
-	return nil
+	return done, nil
 }
 
 // errForeign says that plans are not as this version writes them.
 var errForeign = errors.New("plans of another version")
 
-func (s *Shared) read(ctx context.Context) (plans, error) {
-	var p plans
-	text, err := s.client.Get(ctx, s.prefix+plansKey).Bytes()
+// read returns the plans that stand, and their text, which is empty where there are none.
+func (s *Shared) read(ctx context.Context) (p plans, text string, err error) {
+	text, err = s.client.Get(ctx, s.prefix+plansKey).Result()
 	if errors.Is(err, redis.Nil) {
-		return p, nil
+		return p, "", nil
 	}
 	if err != nil {
-		return p, fmt.Errorf("read plans: %w", err)
+		return p, "", fmt.Errorf("read plans: %w", err)
 	}
-	if err := json.Unmarshal(text, &p); err != nil {
-		return plans{}, fmt.Errorf("%w: %w", errForeign, err)
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		return plans{}, text, fmt.Errorf("%w: %w", errForeign, err)
 	}
 	maps.DeleteFunc(p.Models, func(_ string, d *Decision) bool { return d == nil })
-	return p, nil
+	return p, text, nil
 }
