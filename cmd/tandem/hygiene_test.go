@@ -20,20 +20,27 @@ import (
 type served struct {
 	base, admin string
 	client      *http.Client
+	process     *process.Process
 }
 
 // serveProcess starts a binary's serve in front of two engines. shell is run before
 // it in the same process; log takes its stderr.
 func serveProcess(t *testing.T, shell string, log io.Writer, flags ...string) *served {
 	t.Helper()
-	binary := buildTandem(t)
 	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)
+	return serveProcessFor(t, prefill.URL(), decode.URL(), shell, log, flags...)
+}
+
+// serveProcessFor is serveProcess in front of given servers.
+func serveProcessFor(t *testing.T, prefill, decode, shell string, log io.Writer, flags ...string) *served {
+	t.Helper()
+	binary := buildTandem(t)
 	addrs, err := process.FreeAddresses(2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	command := shell + ` exec "$0" "$@"`
-	args := append([]string{"-c", command, binary, "serve", "--prefill", prefill.URL(), "--decode", decode.URL(),
+	args := append([]string{"-c", command, binary, "serve", "--prefill", prefill, "--decode", decode,
 		"--listen", addrs[0], "--admin", addrs[1], "--probe-interval", "100ms"}, flags...)
 	p, err := process.Start("gateway", log, nil, "/bin/sh", args...)
 	if err != nil {
@@ -49,7 +56,7 @@ func serveProcess(t *testing.T, shell string, log io.Writer, flags ...string) *s
 	if err := p.Answers(ctx, "http://"+addrs[1]+"/readyz"); err != nil {
 		t.Fatal(err)
 	}
-	return &served{base: "http://" + addrs[0], admin: "http://" + addrs[1], client: newTestClient(t)}
+	return &served{base: "http://" + addrs[0], admin: "http://" + addrs[1], client: newTestClient(t), process: p}
 }
 
 // ask sends one request and returns its status, 0 if the connection failed.
