@@ -11,6 +11,8 @@ var (
 		"1 if the last probe of the server succeeded, else 0.", []string{"server", "role"}, nil)
 	breakerDesc = prometheus.NewDesc("tandem_breaker_state",
 		"State of the server's breaker for a leg: 1 for the state it is in (closed, half_open, open).", []string{"server", "leg", "state"}, nil)
+	wouldEjectDesc = prometheus.NewDesc("tandem_breaker_would_eject",
+		"1 while the server is used for a leg though its breaker has ejected it: others are out already, and the cap on ejections keeps it in.", []string{"server", "leg"}, nil)
 	ejectionsDesc = prometheus.NewDesc("tandem_breaker_ejections_total",
 		"Times that the breaker ejected the server for a leg.", []string{"server", "leg"}, nil)
 	canariesDesc = prometheus.NewDesc("tandem_canaries_total",
@@ -39,7 +41,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc} {
 		ch <- d
 	}
 }
@@ -53,6 +55,17 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	servers := c.fleet.Servers()
+	spared := make(map[*breaker]bool) // of servers that are used though they are ejected
+	for _, m := range c.fleet.Models() {
+		for _, leg := range []Role{Prefill, Decode} {
+			usable, panicking := Candidates(servers, m.ID, leg, c.fleet.cfg.EjectShare, now)
+			gauge(panicDesc, oneIf(panicking), m.ID, leg.String())
+			for _, s := range usable {
+				b := s.breakers[legIndex(leg)]
+				spared[b] = spared[b] || b.out()
+			}
+		}
+	}
 	for _, s := range servers {
 		gauge(upDesc, oneIf(s.Health().Up), s.id, s.Role.String())
 		for _, leg := range []Role{Prefill, Decode} {
@@ -64,6 +77,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 				gauge(breakerDesc, oneIf(state == each), s.id, leg.String(), string(each))
 			}
 			b := s.breakers[legIndex(leg)]
+			gauge(wouldEjectDesc, oneIf(spared[b]), s.id, leg.String())
 			counter(ejectionsDesc, b.trips.Load(), s.id, leg.String())
 			counter(canariesDesc, b.passed.Load(), s.id, leg.String(), "passed")
 			counter(canariesDesc, b.failed.Load(), s.id, leg.String(), "failed")
@@ -89,12 +103,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		waiting, running := s.Tokens(now)
 		gauge(tokensDesc, waiting, s.id, "waiting")
 		gauge(tokensDesc, running, s.id, "running")
-	}
-	for _, m := range c.fleet.Models() {
-		for _, leg := range []Role{Prefill, Decode} {
-			_, panicking := Candidates(servers, m.ID, leg, c.fleet.cfg.EjectShare, now)
-			gauge(panicDesc, oneIf(panicking), m.ID, leg.String())
-		}
 	}
 }
 

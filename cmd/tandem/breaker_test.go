@@ -189,6 +189,9 @@ func TestBreaker_PanicUsesAllAndCanariesEndIt(t *testing.T) {
 	if n := c.metric("tandem_pool_panic", `role="decode"`); n != 1 {
 		t.Errorf("panic is %v with three of four ejected", n)
 	}
+	if n := c.metric("tandem_breaker_would_eject"); n != 3 {
+		t.Errorf("%v servers would be out", n)
+	}
 	served := make(map[string]int)
 	for range 60 {
 		got := c.post("/v1/chat/completions", chatBody(""))
@@ -206,7 +209,7 @@ func TestBreaker_PanicUsesAllAndCanariesEndIt(t *testing.T) {
 				return false
 			}
 		}
-		return c.metric("tandem_pool_panic", `role="decode"`) == 0
+		return c.metric("tandem_pool_panic", `role="decode"`)+c.metric("tandem_breaker_would_eject") == 0
 	})
 }
 
