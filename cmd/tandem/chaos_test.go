@@ -11,7 +11,7 @@ import (
 // within seconds.
 func TestChaos_ShortForm(t *testing.T) {
 	t.Parallel()
-	binary := buildTandem(t)
+	binary := tandemBinary(t)
 	for _, c := range []chaos.Scenario{
 		{
 			Name: "killed", Title: "a server of each role is killed, and comes back",

@@ -5,13 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,15 +23,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "tandem" { // a process that a test started, see tandemBinary
+		main()
+		return
+	}
 	flag.Parse()
 	// Tests wait more than they compute: for timeouts, probes, a Redis that fails over.
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
 		_ = parallel.Value.Set("4") // it is a number
 	}
-	goleak.VerifyTestMain(m, append(sleepers, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(builtDir) // it is in the directory for temporary files
-		os.Exit(code)
-	}))...)
+	goleak.VerifyTestMain(m, sleepers...)
 }
 
 // fasthttp keeps two kinds of sleepers that end late or never.
@@ -347,23 +346,18 @@ func newTestLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// buildTandem builds the binary, once, for tests that start it as a process.
-func buildTandem(t *testing.T) string {
+// tandemBinary is the command, for tests that start it as a process: this very binary,
+// which is the command when it goes by its name. To build it would take minutes where
+// nothing is built yet.
+func tandemBinary(t *testing.T) string {
 	t.Helper()
-	path, err := builtTandem()
+	self, err := os.Executable()
 	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "tandem")
+	if err := os.Symlink(self, path); err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
-
-var builtTandem = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(builtDir, "tandem")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
-// builtDir is for the binary that tests start; see TestMain.
-var builtDir = filepath.Join(os.TempDir(), fmt.Sprintf("tandem-test-%d", os.Getpid()))

@@ -238,7 +238,7 @@ func TestDocs_AreCurrent(t *testing.T) {
 func TestDemo_ShowsTwoServers(t *testing.T) {
 	t.Parallel()
 	var out syncBuffer
-	d := demo{listen: "127.0.0.1:0", admin: "127.0.0.1:0", once: true, out: &out, engine: buildTandem(t)}
+	d := demo{listen: "127.0.0.1:0", admin: "127.0.0.1:0", once: true, out: &out, engine: tandemBinary(t)}
 	if err := d.run(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}

@@ -34,7 +34,7 @@ func serveProcess(t *testing.T, shell string, log io.Writer, flags ...string) *s
 // serveProcessFor is serveProcess in front of given servers.
 func serveProcessFor(t *testing.T, prefill, decode, shell string, log io.Writer, flags ...string) *served {
 	t.Helper()
-	binary := buildTandem(t)
+	binary := tandemBinary(t)
 	addrs, err := process.FreeAddresses(2)
 	if err != nil {
 		t.Fatal(err)

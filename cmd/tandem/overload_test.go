@@ -12,8 +12,9 @@ import (
 func TestOverload_ShortForm(t *testing.T) {
 	t.Parallel()
 	cfg := overload.Default()
-	cfg.Binary, cfg.Dir = buildTandem(t), t.TempDir()
-	cfg.Peak, cfg.Step, cfg.Over, cfg.After, cfg.Share = 24, 4*time.Second, 8*time.Second, 13*time.Second, 0
+	cfg.Binary, cfg.Dir = tandemBinary(t), t.TempDir()
+	cfg.Peak, cfg.Step, cfg.Over, cfg.After, cfg.Share = 8, 4*time.Second, 8*time.Second, 13*time.Second, 0
+	cfg.Engine = []string{"--time-scale", "3"} // a third of the requests keep them as busy
 	r, err := overload.Measure(t.Context(), cfg, func(p overload.Phase) { t.Log(p) })
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@
 package overload
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -34,6 +35,7 @@ type Config struct {
 	SLO     time.Duration // for the first token; the gateway's deadline too
 	Peak    float64       // requests per second that are taken for the peak; 0: it is searched
 	Gateway []string      // further flags of tandem serve
+	Engine  []string      // further flags of tandem engine
 }
 
 // Default is three times the peak for two minutes: some 200 s in all.
@@ -69,7 +71,7 @@ func Measure(ctx context.Context, cfg Config, show func(Phase)) (r *Report, err 
 		return nil, err
 	}
 	r = &Report{Binding: cfg.Binding, Factor: cfg.Factor, SLO: cfg.SLO}
-	if _, err := s.load(ctx, "warm-up", firstRate, cfg.Step); err != nil {
+	if _, err := s.load(ctx, "warm-up", cmp.Or(cfg.Peak, firstRate), cfg.Step); err != nil {
 		return nil, err
 	}
 	if r.Peak, err = s.peak(ctx); err != nil {
@@ -150,12 +152,15 @@ func (s *stage) start(ctx context.Context) error {
 	defer cancel()
 	prefill, decode := "http://"+addrs[0], "http://"+addrs[1]
 	s.url = "http://" + addrs[2]
+	engine := func(role, addr string) []string {
+		return append([]string{"engine", "--listen", addr, "--role", role, "--model", model}, s.cfg.Engine...)
+	}
 	for _, c := range []struct {
 		name, ready string
 		args        []string
 	}{
-		{"prefill", prefill + "/health", []string{"engine", "--listen", addrs[0], "--role", "prefill", "--model", model}},
-		{"decode", decode + "/health", []string{"engine", "--listen", addrs[1], "--role", "decode", "--model", model}},
+		{"prefill", prefill + "/health", engine("prefill", addrs[0])},
+		{"decode", decode + "/health", engine("decode", addrs[1])},
 		{"gateway", s.url + "/health", append([]string{"serve", "--listen", addrs[2], "--admin", addrs[3], "--prefill", prefill, "--decode", decode,
 			"--binding", s.cfg.Binding, "--keys-file", keys, "--deadline", s.cfg.SLO.String(), "--log-level", "error"}, s.cfg.Gateway...)},
 	} {
