@@ -9,6 +9,7 @@ import (
 // memory is what the next decision for a model must know.
 type memory struct {
 	Memory    Memory        `json:"memory"`
+	Present   presence      `json:"present"`
 	KV        Series        `json:"kv"`
 	KVBin     int64         `json:"kv_bin"` // that runs
 	KVSum     float64       `json:"kv_sum"`

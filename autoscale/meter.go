@@ -45,6 +45,7 @@ type demand struct {
 	bins    map[int64]bin // by number: seconds since 1970 over Bin
 	waiting work          // requests that have no first token yet
 	seen    means
+	last    time.Time // when one came
 }
 
 // bin is the demand of one bin, and what came of requests in its time.
@@ -105,6 +106,7 @@ func (m *Meter) Arrived(a Arrival) *Visit {
 		b.Prompt, b.Output = b.Prompt+v.compute, b.Output+d.seen.Output
 		d.bins[binOf(now)] = b
 	}
+	d.last = now
 	d.waiting.Requests++
 	d.waiting.Prompt += v.compute
 	return v
@@ -193,7 +195,8 @@ type modelReading struct {
 	Seen    means         `json:"seen"`
 }
 
-// read returns what was measured, and forgets what is older than is kept.
+// read returns what was measured, and forgets what is older than is kept, and models that
+// nobody asked for in a long time.
 func (m *Meter) read() reading {
 	now := m.now()
 	current := binOf(now)
@@ -212,6 +215,9 @@ func (m *Meter) read() reading {
 			}
 		}
 		r.Models[name] = own
+		if d.waiting.Requests == 0 && now.Sub(d.last) > forgetAfter {
+			delete(m.models, name)
+		}
 	}
 	return r
 }

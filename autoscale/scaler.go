@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -170,12 +168,6 @@ func (s *Scaler) follow(ctx context.Context) error {
 	return err
 }
 
-// Knows reports whether a model has servers, or had some and may have them again.
-func (s *Scaler) Knows(model string) bool { return s.current.Load().Models[model] != nil }
-
-// Models are those that it knows.
-func (s *Scaler) Models() []string { return slices.Collect(maps.Keys(s.current.Load().Models)) }
-
 // step decides, or takes over what another replica decided. Without the others'
 // demand nothing is decided: less demand is what it would look like. One that is in a
 // hurry decides whoever's turn it is.
@@ -275,17 +267,20 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 		elapsed = max(0, now.Sub(last.At))
 	}
 	servers, hot := s.fleet.Servers(), hotOf(readings)
-	for _, model := range s.models(last) {
+	names, served := s.models(last)
+	for _, model := range names {
 		m := last.Memories[model]
 		if m == nil {
 			m = &memory{ColdStart: s.cfg.ColdStart}
 		}
 		memory := *m
-		signals, state := s.signals(&memory, servers, model, sum(readings, model, next.Since, binOf(now)), now)
+		demand := sum(readings, model, next.Since, binOf(now))
+		signals, state := s.signals(&memory, servers, model, demand, now)
 		var plan Plan
 		plan, memory.Memory = s.cfg.Planner.Plan(signals, memory.Memory, elapsed)
 		wants := s.pools(&memory, plan, &signals, &state)
 		memory.await(&signals, now)
+		memory.Present.seen(served[model], demand.asked(), plan, now)
 		if s.cfg.Victims && plan.Known {
 			memory.letGo(wants, servers, model, hot, now)
 		}
@@ -295,20 +290,8 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 		}
 		next.Models[model], next.Memories[model] = d, &memory
 	}
+	next.forget(served, now)
 	return next
-}
-
-// models are those that servers have, and those that had servers when it was last
-// decided. An adapter is served by its base model's servers.
-func (s *Scaler) models(last plans) []string {
-	names := slices.Collect(maps.Keys(last.Models))
-	for _, m := range s.fleet.Models() {
-		if m.Parent == "" {
-			names = append(names, m.ID)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // signals are what the planner is told of a model, and the state what others are.
