@@ -280,7 +280,8 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 		plan, memory.Memory = s.cfg.Planner.Plan(signals, memory.Memory, elapsed)
 		wants := s.pools(&memory, plan, &signals, &state)
 		memory.await(&signals, now)
-		memory.Present.seen(served[model], demand.asked(), plan, now)
+		adapters, there := served[model]
+		memory.Present.seen(there, adapters, demand.asked(), plan, now)
 		if s.cfg.Victims && plan.Known {
 			memory.letGo(wants, servers, model, hot, now)
 		}

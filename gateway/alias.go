@@ -63,7 +63,10 @@ func (s *Server) behind(a Alias) (targets []Target) {
 	if len(targets) > 0 {
 		return targets
 	}
-	return slices.DeleteFunc(slices.Clone(a.Targets), func(t Target) bool { return !s.pd.Hold.Covers(t.Model) })
+	return slices.DeleteFunc(slices.Clone(a.Targets), func(t Target) bool {
+		_, comes := s.pd.Hold.Covers(t.Model)
+		return !comes
+	})
 }
 
 // pick chooses a target for a key: each by its weight over all keys, and the same for
@@ -143,10 +146,14 @@ func (s *Server) modelOf(name string) (pools.Model, bool) {
 }
 
 // offered describes a model that is served, or whose servers are started for a request: of
-// that only the name is known.
+// that only the names are known.
 func (s *Server) offered(model string) (pools.Model, bool) {
 	if m, served := s.fleet.Model(model); served {
 		return m, true
 	}
-	return pools.Model{ID: model}, s.pd.Hold.Covers(model)
+	base, comes := s.pd.Hold.Covers(model)
+	if base == model {
+		base = ""
+	}
+	return pools.Model{ID: model, Parent: base}, comes
 }

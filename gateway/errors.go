@@ -70,6 +70,8 @@ func explain(err error) failure {
 		return unavailable("overloaded", "The service is at capacity and serves requests of higher priority, or of clients with fewer, first. Try again shortly.", "displaced")
 	case errors.Is(err, pd.ErrQueueFull), errors.Is(err, pd.ErrQueueTimeout):
 		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
+	case errors.Is(err, pd.ErrNoAdapter):
+		return explain(errUnknownModel)
 	case errors.As(err, &none):
 		return unavailable("no_server", "No "+none.Role.String()+" server can take the request now. Try again shortly.", "no_server")
 	case errors.As(err, &leg):

@@ -153,23 +153,14 @@ func (x *exchange) knownModel(req *pd.Request) error {
 		}
 		return nil
 	}
-	if allowed && served && x.server.pd.Hold.Covers(req.Model) {
+	if _, comes := x.server.pd.Hold.Covers(req.Model); allowed && served && comes {
 		x.model = req.Model
 		return nil
 	}
-	if len(x.server.fleet.Models()) == 0 {
+	if len(x.server.fleet.Models())+len(x.server.pd.Hold.Covered()) == 0 { // nothing is known yet
 		return &pd.NoServerError{Role: pools.Decode}
 	}
 	return errUnknownModel
-}
-
-// baseModel is the model whose servers serve a model: its own name, or for an adapter
-// that of its base.
-func baseModel(fleet *pools.Fleet, model string) string {
-	if m, _ := fleet.Model(model); m.Parent != "" {
-		return m.Parent
-	}
-	return model
 }
 
 // reply sends a whole answer.

@@ -44,7 +44,7 @@ func (unwatched) Refused()          {}
 // arrive tells who plans of a request.
 func (x *exchange) arrive(req *pd.Request) {
 	a := Arrival{
-		Model: baseModel(x.server.fleet, req.Model), Fingerprint: req.Fingerprint(),
+		Model: x.server.pd.BaseOf(req.Model), Fingerprint: req.Fingerprint(),
 		PromptTokens: req.PromptTokens, Stream: req.Stream,
 	}
 	a.TTFT, a.ITL = x.server.pd.Config.SLO(req, a.Model)

@@ -32,18 +32,24 @@ func (c HoldConfig) Validate() error {
 // none. Its fields are set once, before the first request.
 type Hold struct {
 	Config HoldConfig
-	Knows  func(model string) bool // it had servers, and may have some again
-	Models func() []string         // those of which Knows says yes
-	Begin  func()                  // a model's first request is held: somebody should start servers
+	Base   func(model string) (base string, known bool) // whose servers serve it; known if they were there, and may be again
+	Models func() []string                              // those that Base knows
+	Begin  func()                                       // a base model's first request is held: somebody should start servers
 
 	mu   sync.Mutex     // guards held
 	held map[string]int // by base model
 }
 
-// Covers reports whether a request for a base model would be held rather than refused.
-func (h *Hold) Covers(base string) bool { return h != nil && h.Config.For > 0 && h.Knows(base) }
+// Covers reports whether a request for a model would be held rather than refused, until
+// which base model has servers.
+func (h *Hold) Covers(model string) (base string, yes bool) {
+	if h == nil || h.Config.For <= 0 {
+		return "", false
+	}
+	return h.Base(model)
+}
 
-// Covered are the base models that it covers.
+// Covered are the models that it covers.
 func (h *Hold) Covered() []string {
 	if h == nil || h.Config.For <= 0 {
 		return nil
@@ -84,12 +90,12 @@ const holdStep = 50 * time.Millisecond
 
 // hold runs a request that has its place. While a role has no server it is held: until
 // each has one that is up, its time is over (*NoServerError, ErrDeadline), it is displaced,
-// or the context ends. Then it counts as one that has just come.
+// servers came without its adapter (ErrNoAdapter), or the context ends. Then it counts as one that has just come.
 func (o *Orchestrator) hold(ctx context.Context, req *Request, p *place, arrived time.Time) (*Answer, error) {
 	answer, err := o.run(ctx, req, p, arrived)
 	var none *NoServerError
-	base := o.baseOf(req.Model)
-	if !errors.As(err, &none) || !o.Hold.Covers(base) {
+	base, covered := o.Hold.Covers(req.Model)
+	if !errors.As(err, &none) || !covered {
 		return answer, err
 	}
 	leave, ok := o.Hold.enter(base)
@@ -104,7 +110,7 @@ func (o *Orchestrator) hold(ctx context.Context, req *Request, p *place, arrived
 	patience, cancel := context.WithDeadlineCause(ctx, until, late)
 	defer cancel()
 	for errors.As(err, &none) {
-		if err := o.awaitServers(patience, p); err != nil {
+		if err := o.awaitServers(patience, p, base); err != nil {
 			return nil, err
 		}
 		answer, err = o.run(ctx, req, p, time.Now())
@@ -112,9 +118,17 @@ func (o *Orchestrator) hold(ctx context.Context, req *Request, p *place, arrived
 	return answer, err
 }
 
-// awaitServers returns nil once each role has a server for the model of a place, else why
-// the context ended.
-func (o *Orchestrator) awaitServers(ctx context.Context, p *place) (err error) {
+// ErrNoAdapter says that the servers that were started for a request do not have its
+// adapter.
+var ErrNoAdapter = errors.New("the base model's servers are back, without the adapter")
+
+// adapterGrace is how long after the servers of the base model are up an adapter is waited
+// for that nobody here may load: something beside the engine may do so.
+const adapterGrace = 15 * time.Second
+
+// awaitServers returns nil once each role has a server for the model of a place,
+// ErrNoAdapter, or why the context ended.
+func (o *Orchestrator) awaitServers(ctx context.Context, p *place, base string) (err error) {
 	ctx, release := o.Queue.hold(ctx, p)
 	defer func() {
 		if release() {
@@ -123,14 +137,23 @@ func (o *Orchestrator) awaitServers(ctx context.Context, p *place) (err error) {
 	}()
 	look := time.NewTicker(holdStep)
 	defer look.Stop()
+	var without time.Time // since when the base model has servers
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-look.C:
 		}
-		if o.serves(p.model) {
+		_, known := o.Fleet.Model(p.model)
+		switch {
+		case o.serves(p.model):
 			return nil
+		case known || !o.serves(base):
+			without = time.Time{}
+		case without.IsZero():
+			without = time.Now()
+		case time.Since(without) > adapterGrace:
+			return ErrNoAdapter
 		}
 	}
 }

@@ -18,7 +18,7 @@ var (
 // continued.
 func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 	j := newJourney(req, arrived)
-	j.base, j.firsts = o.baseOf(req.Model), &o.firsts
+	j.base, j.firsts = o.BaseOf(req.Model), &o.firsts
 	if !o.Config.Migrate {
 		return j
 	}

@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,12 +161,14 @@ func (o *Orchestrator) run(ctx context.Context, req *Request, p *place, placed t
 	return answer, nil
 }
 
-// baseOf is the model that a model is an adapter of, or the model itself.
-func (o *Orchestrator) baseOf(model string) string {
-	if m, _ := o.Fleet.Model(model); m.Parent != "" {
-		return m.Parent
+// BaseOf is the model whose servers serve a model: its own name, or for an adapter that of
+// its base.
+func (o *Orchestrator) BaseOf(model string) string {
+	if m, known := o.Fleet.Model(model); known {
+		return cmp.Or(m.Parent, model)
 	}
-	return model
+	base, _ := o.Hold.Covers(model)
+	return cmp.Or(base, model)
 }
 
 // locate finds the tokens of the prompt, and with them what servers hold of it.

@@ -286,6 +286,12 @@ func (f *Fleet) Model(id string) (Model, bool) {
 	return Model{}, false
 }
 
+// Loads reports whether servers of a base model may be told to load an adapter.
+func (f *Fleet) Loads(base, adapter string) bool {
+	a, onDemand := f.cfg.Adapters.find(adapter)
+	return onDemand && (a.Base == "" || a.Base == base)
+}
+
 // Models returns the union of what the servers serve, or served when last up, and of
 // what they can load, sorted by ID.
 func (f *Fleet) Models() []Model {

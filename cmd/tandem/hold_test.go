@@ -19,9 +19,14 @@ import (
 
 // toZero is a cluster whose servers may go to zero, and have gone: what the gateway
 // has decided about its models is older.
-func toZero(t *testing.T, change func(*config)) (c *cluster, servers []pools.Spec) {
+func toZero(t *testing.T, change func(*config), engines ...func(*engine.Config)) (c *cluster, servers []pools.Spec) {
 	t.Helper()
-	c = newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+	setUp := func(cfg *engine.Config) {
+		for _, each := range engines {
+			each(cfg)
+		}
+	}
+	c = newCluster(t, shape{prefill: 1, decode: 1, engine: setUp, config: func(cfg *config) {
 		cfg.hold.For = time.Minute
 		cfg.scaling.Planner.Prefill.Min, cfg.scaling.Planner.Decode.Min = 0, 0
 		cfg.scaling.Every = 200 * time.Millisecond
@@ -137,6 +142,52 @@ func TestHold_ModelsAreListedAtZero(t *testing.T) {
 	}
 }
 
+// An adapter's servers are those of its base model: one that they had, or may be told to
+// load, brings them back as the base model does, and is listed meanwhile.
+func TestHold_AdapterBringsItsBaseModelBack(t *testing.T) {
+	t.Parallel()
+	for _, from := range []struct {
+		name    string
+		change  func(*config)
+		engines func(*engine.Config)
+	}{
+		{"that the servers had", nil, func(cfg *engine.Config) { cfg.Adapters = []string{"ada"} }},
+		{"of the directory", withAdapters("ada"), func(*engine.Config) {}},
+	} {
+		t.Run(from.name, func(t *testing.T) {
+			t.Parallel()
+			c, servers := toZero(t, from.change, from.engines)
+			eventuallyIn(t, 10*time.Second, "there is no server", func() bool { return len(c.node.fleet.Servers()) == 0 })
+			if got := c.raw(http.MethodGet, c.base+"/v1/models/ada"); gjson.Get(got.body, "parent").String() != testModel {
+				t.Errorf("%d %s", got.status, got.body)
+			}
+			held := c.later(`{"model":"ada","prompt":"of the sea","max_tokens":4}`)
+			eventuallyIn(t, 30*time.Second, "the base model's servers are wanted for it", func() bool {
+				r, err := c.node.board.Read(keda.Pool{Model: testModel, Role: "decode"}, time.Now())
+				return err == nil && r.Replicas == 1 && r.Held == 1
+			})
+			c.sets(servers)
+			if a := <-held; a.status != http.StatusOK {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		})
+	}
+}
+
+// The base model's servers come back without the adapter: it is not waited for as long as
+// for servers.
+func TestHold_AdapterThatDoesNotComeBackIsNotServed(t *testing.T) {
+	t.Parallel()
+	c, _ := toZero(t, nil, func(cfg *engine.Config) { cfg.Adapters = []string{"ada"} })
+	held := c.later(`{"model":"ada","prompt":"of the sea","max_tokens":4}`)
+	eventuallyIn(t, 10*time.Second, "a request is held", func() bool { return c.metric("tandem_waiting_requests") == 1 })
+	plain := startTestEngine(t, engine.RoleBoth, nil)
+	c.sets([]pools.Spec{{URL: plain.State().URL, Role: pools.Both, Connector: "nixl"}})
+	if a := <-held; a.status != http.StatusNotFound || gjson.Get(a.body, "error.code").String() != "model_not_found" {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
 // One model's servers are gone, those of another are not.
 func TestHold_BesideAModelThatIsServed(t *testing.T) {
 	c, servers := toZero(t, nil)
@@ -172,6 +223,9 @@ func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
 	c, _ := toZero(t, func(cfg *config) {
 		cfg.hold.Most, cfg.queue.MaxBytes = 2, 8192
 	})
+	if got := c.post("/v1/completions", `{"model":"never-heard-of","prompt":"of the sea","max_tokens":4}`); got.status != http.StatusNotFound {
+		t.Errorf("never heard of: %d %s", got.status, got.body)
+	}
 	refused := func(why, body string) {
 		t.Helper()
 		got := c.post("/v1/completions", body)
@@ -179,7 +233,6 @@ func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
 			t.Errorf("%s: %d %s", why, got.status, got.body)
 		}
 	}
-	refused("never heard of", `{"model":"never-heard-of","prompt":"of the sea","max_tokens":4}`)
 	first := c.dialRequest(chatBody(fmt.Sprintf(`,"user":%q`, strings.Repeat("x", 3000))))
 	eventuallyIn(t, 10*time.Second, "one is held", func() bool { return c.metric("tandem_waiting_requests") == 1 })
 	refused("too many bytes", fmt.Sprintf(heldBody, fmt.Sprintf(`,"user":%q`, strings.Repeat("x", 4000))))

@@ -69,7 +69,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	})
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.Leaving = n.tellKEDA, n.markPods
-	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Knows: n.planner.Knows, Models: n.planner.Models, Begin: n.planner.Hurry}
+	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
 	if len(n.cfg.stock.Variants) > 0 {
 		n.planner.Spread = n.cfg.stock.Spread
 	}
@@ -80,10 +80,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 func (n *node) queued() map[string]int {
 	all := make(map[string]int)
 	for model, waiting := range n.orchestrator.Queue.Waiting() {
-		if m, _ := n.fleet.Model(model); m.Parent != "" {
-			model = m.Parent
-		}
-		all[model] += waiting
+		all[n.orchestrator.BaseOf(model)] += waiting
 	}
 	return all
 }
