@@ -162,9 +162,11 @@ func TestNIXL_PrefillBody(t *testing.T) {
 	}
 }
 
-func TestNIXL_HandoffIsVerbatim(t *testing.T) {
-	params := `{"do_remote_prefill":true, "remote_block_ids":[[1,2],[3]],"remote_host":"10.0.0.1","remote_port":5600,"n":9007199254740993,"s":["DUMMY"],"remote_num_tokens":48}`
-	answer := `{"id":"x","usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}},"kv_transfer_params":` + params + `}`
+// Decode gets what prefill said to the byte, but for prefill's cache hits, which it would
+// report in place of its own.
+func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
+	params := `{"do_remote_prefill":true,"remote_block_ids":[[1,2],[3]],"remote_host":"10.0.0.1","remote_port":5600,"n":9007199254740993,"s":["DUMMY"],"remote_num_tokens":48`
+	answer := `{"id":"x","usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}},"kv_transfer_params":` + params + `,"remote_prefill_cached_tokens":16}}`
 	body, _ := ParseBody([]byte(`{"model":"m","stream":true}`))
 	tr := &transfer{req: &Request{Dialect: Chat, Body: body}, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
 	h := tr.handoff()
@@ -172,7 +174,7 @@ func TestNIXL_HandoffIsVerbatim(t *testing.T) {
 	if told := h.coverage(); !h.Kept || told != (coverage{48, Count{16, true}}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
-	if got, want := string(h.leg.body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}`; got != want {
+	if got, want := string(h.leg.body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

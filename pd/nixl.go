@@ -36,22 +36,22 @@ func nixlPrefill(t *transfer) legRequest {
 	return legRequest{body: oneToken(t, Edit{handoffField, []byte("{" + params + "}")})}
 }
 
-// nixlDecode gives decode the hand-off as prefill returned it. When prefill pushes, it
-// looks the blocks up by the request id (vllm nixl/push_scheduler.py), and decode must
-// not be told of them.
+// nixlDecode gives decode the hand-off as prefill returned it, but for prefill's cache
+// hits: told of them, decode reports them as its own, whether the KV came or not (vllm
+// v1/engine/output_processor.py, seen on 0.32). When prefill pushes, it looks the blocks
+// up by the request id (vllm nixl/push_scheduler.py), and decode must not be told of them.
 func nixlDecode(t *transfer, answer []byte) handed {
 	params := gjson.GetBytes(answer, handoffField)
-	if !params.IsObject() {
+	object, ok := Value(params.Raw).Object()
+	if !ok {
 		return handed{leg: t.req.legWith()}
 	}
-	raw := bytes.Clone([]byte(params.Raw))
+	object = object.With(Edit{Key: "remote_prefill_cached_tokens"})
 	if params.Get("transfer_mode").String() == "push" {
-		if object, ok := Value(raw).Object(); ok {
-			raw = object.With(Edit{Key: "remote_block_ids"}).Bytes()
-		}
+		object = object.With(Edit{Key: "remote_block_ids"})
 	}
 	return handed{
-		leg:    t.req.legWith(Edit{handoffField, raw}),
+		leg:    t.req.legWith(Edit{handoffField, bytes.Clone(object.Bytes())}),
 		kept:   true,
 		tokens: int(params.Get("remote_num_tokens").Int()),
 	}

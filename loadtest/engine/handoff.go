@@ -21,6 +21,9 @@ type handoff struct {
 	Tokens          int       `json:"remote_num_tokens"`
 	ExpiryTime      float64   `json:"remote_blocks_expiry_time"` // seconds since 1970
 	TransferMode    string    `json:"transfer_mode"`
+	// Cached is prefill's cache hits. A decode that gets it reports it as its own, whatever
+	// it computed itself, as vLLM 0.32 does; nil: it is not told.
+	Cached *int `json:"remote_prefill_cached_tokens"`
 }
 
 // transferParams is what a request says about its KV. The zero value: nothing.
@@ -65,6 +68,7 @@ func parseTransferParams(raw json.RawMessage) (transferParams, error) {
 		Port            *int            `json:"remote_port"`
 		TPSize          int             `json:"tp_size"`
 		Tokens          int             `json:"remote_num_tokens"`
+		Cached          *int            `json:"remote_prefill_cached_tokens"`
 		Source          *kvSource       `json:"remote_kv_source"` // of an OffloadingConnector beside NIXL's
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
@@ -86,7 +90,7 @@ func parseTransferParams(raw json.RawMessage) (transferParams, error) {
 	}
 	out.handoff = &handoff{
 		EngineID: *p.EngineID, RequestID: *p.RequestID, BlockIDs: [][]int32{blocks},
-		Host: *p.Host, Port: *p.Port, TPSize: p.TPSize, Tokens: p.Tokens,
+		Host: *p.Host, Port: *p.Port, TPSize: p.TPSize, Tokens: p.Tokens, Cached: p.Cached,
 	}
 	return out, nil
 }
@@ -213,6 +217,7 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 		held.timer = time.AfterFunc(r.cfg.Lease, func() { r.expire(name, held) })
 		r.held.hold(name, held)
 	}
+	cached := s.cached
 	h := &handoff{
 		DoRemotePrefill: true,
 		EngineID:        r.id,
@@ -224,6 +229,7 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 		Tokens:          full * r.cfg.BlockSize,
 		ExpiryTime:      float64(time.Now().Add(r.cfg.Lease).UnixMicro()) / 1e6,
 		TransferMode:    "pull",
+		Cached:          &cached,
 	}
 	switch r.cfg.Connector {
 	case ConnectorNIXL, ConnectorSidecar:

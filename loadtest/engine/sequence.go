@@ -144,6 +144,9 @@ func (s *sequence) say(l *language, blockSize int) piece {
 	token, p := s.sample(l)
 	s.extend(token, blockSize)
 	out := piece{at: s.at, token: token, cached: s.cached}
+	if s.handoffIn != nil && s.handoffIn.Cached != nil {
+		out.cached = *s.handoffIn.Cached
+	}
 	if s.sampling.topLogprobs >= 0 {
 		out.ranking = l.ranking(p, token, s.sampling.topLogprobs)
 	}
