@@ -63,3 +63,20 @@ func TestOrder_TheDecodeServerThatARequestWaitedForIsGone(t *testing.T) {
 		t.Errorf("%+v, %v", turn, ok)
 	}
 }
+
+func TestOrder_ThePairThatARequestWaitedForIsForbidden(t *testing.T) {
+	s := fleetOf(2, 1)
+	s.Prefill[0].Ahead, s.Prefill[1].Ahead = 2, 4
+	o, ticket := New(DefaultConfig()), &Ticket{ID: 1}
+	ticket.price(s, 10)
+	o.Add(ticket, s.Links)
+	if turn, ok := o.Next(s); ok {
+		t.Fatalf("it goes to a server with work ahead: %+v", turn)
+	}
+	ticket.Prefill[0] = math.Inf(1)
+	o.Update(ticket, s.Links)
+	s.Prefill[1].Ahead = 0
+	if turn, ok := o.Next(s); !ok || turn.Pair != (Pair{1, 0}) {
+		t.Errorf("%+v, %v", turn, ok)
+	}
+}

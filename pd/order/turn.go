@@ -241,7 +241,7 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 	price := o.price(t)
 	terms := s.Terms(t, t.awaits, price)
 	cost := hold + terms.Cost()
-	if o.leastAlone(t) <= cost {
+	if !(cost < o.leastAlone(t)) { // also where it must not have that pair any more
 		return false
 	}
 	for p, free := range o.free {
