@@ -101,9 +101,14 @@ func (l *Links) fillLocked(t *order.LinkTable, prefill, decode []Candidate, now 
 			}
 		}
 	}
-	if len(l.slow) == 0 && len(l.moving) == 0 {
-		return
+	if len(l.slow) > 0 || len(l.moving) > 0 {
+		l.raiseLocked(&f, prefill, decode, now)
 	}
+	t.Group(len(decode))
+}
+
+// raiseLocked makes those pairs slow that are known to be, or whose transfers are overdue.
+func (l *Links) raiseLocked(f *filling, prefill, decode []Candidate, now time.Time) {
 	atPrefill, atDecode := numbers(prefill), numbers(decode)
 	for id, s := range l.slow {
 		p, known := atPrefill[id.prefill]

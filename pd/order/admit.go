@@ -21,15 +21,14 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 	fleet := newBacklog(s, o.pace.share())
 	before, behind := 0.0, false
 	for w := range o.served {
-		begins := fleet.begins(before)
 		switch {
 		case w == t:
-			hold, behind = begins, true
+			hold, behind = fleet.begins(before), true
 			if s.Now+margin(hold) > t.latest() {
 				o.Remove(t)
 				return hold, nil, false
 			}
-		case behind && s.Now+begins > w.latest() && s.Now+fleet.begins(before-t.shortest) <= w.latest():
+		case behind && s.Now+fleet.begins(before) > w.latest() && s.Now+fleet.begins(before-t.shortest) <= w.latest():
 			if !o.yields(w, t) {
 				o.Remove(t)
 				return hold, nil, false

@@ -23,7 +23,8 @@ type Order struct {
 	pace   pace    // of those who go
 
 	crowd float64     // scratch of Next: other waiting requests for each prefill server
-	free  []bool      // scratch of Next: prefill servers about to be free
+	free  []int       // scratch of Next: prefill servers about to be free
+	busy  []int       // scratch of Next: those that are not
 	moved []*Ticket   // scratch of Next: those who have become late
 	room  int         // scratch of Next: the most that any decode server has
 	ideal DecodeState // scratch of Next: no decode server is faster

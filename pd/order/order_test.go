@@ -253,7 +253,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		}
 	} else {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
-		if p.Out || p.Self == pair.Decode {
+		if p.Out || p.Self == pair.Decode || math.IsInf(t.Prefill[pair.Prefill]+t.Missing[pair.Decode], 1) {
 			return math.Inf(1)
 		}
 		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i])
@@ -339,6 +339,59 @@ func TestOrder_NextIsTheBestOfAll(t *testing.T) {
 			t.Fatalf("went %+v (%v), want %+v", got, any, want)
 		case any && math.Abs(slowCost(s, want, got.Pair, price)-cost) > 1e-6:
 			t.Fatalf("it went to %+v at %f, the best costs %f", got.Pair, slowCost(s, want, got.Pair, price), cost)
+		}
+	})
+}
+
+// What an order remembers from one look to the next, and what it works out once for links
+// that are alike, changes no choice: through any history it is the best of all.
+func TestOrder_NextIsTheBestOfAllAfterAnyHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, tickets := randomFleet(t)
+		cfg := DefaultConfig()
+		cfg.OverdueAfter = time.Hour
+		o, links := New(cfg), *s.Links
+		if rapid.Bool().Draw(t, "racks") { // rows that are alike
+			decodes := len(s.Decode)
+			for p := 1; p < len(s.Prefill); p += 2 {
+				copy(links.Latency[p*decodes:(p+1)*decodes], links.Latency)
+				copy(links.SecondsPerByte[p*decodes:(p+1)*decodes], links.SecondsPerByte)
+			}
+			links.Group(decodes)
+		}
+		s.Links = &links
+		for _, k := range tickets {
+			k.Weights = Latency.Weights() // who becomes late stands elsewhere, also when asked again
+			o.Add(k, s.Links)
+		}
+		for range 12 {
+			for p := range s.Prefill {
+				s.Prefill[p].Ahead = rapid.SampledFrom([]float64{0, 0.2, 4}).Draw(t, "ahead")
+			}
+			for d := range s.Decode { // prompts ahead there make pairs equal
+				s.Decode[d].Room, s.Decode[d].Ahead = rapid.IntRange(0, 30_000).Draw(t, "room"), 0
+			}
+			k := tickets[rapid.IntRange(0, len(tickets)-1).Draw(t, "which")]
+			k.Missing[0] = rapid.SampledFrom([]float64{0, 5e9}).Draw(t, "missing")
+			if k.Prefill[0] = rapid.Float64Range(0.1, 3).Draw(t, "prefill"); len(s.Prefill) > 1 && rapid.Bool().Draw(t, "forbidden") {
+				k.Prefill[0] = math.Inf(1)
+			}
+			o.Update(k, s.Links)
+			want, cost := slowNext(o, s)
+			price := 0.0
+			if want != nil {
+				price = slowPrice(o, s, want)
+			}
+			got, any := o.Next(s)
+			if any != (want != nil) || got.Ticket != want {
+				t.Fatalf("went %+v (%v), want %+v", got, any, want)
+			}
+			if any && math.Abs(slowCost(s, want, got.Pair, price)-cost) > 1e-6 {
+				t.Fatalf("it went to %+v at %f, the best costs %f", got.Pair, slowCost(s, want, got.Pair, price), cost)
+			}
+			if rapid.Bool().Draw(t, "again") && any {
+				o.Add(got.Ticket, s.Links)
+			}
 		}
 	})
 }

@@ -123,6 +123,15 @@ func (s *Servers) half(t *Ticket, p int, price float64) (first, half float64) {
 	return first, first + price*t.Reference[p] + t.Prefill[p]*float64(state.Stalls)
 }
 
+// paired is the cost of a request on a pair that it may have.
+func (s *Servers) paired(t *Ticket, pair Pair, price float64) float64 {
+	first, half := s.half(t, pair.Prefill, price)
+	i := pair.Prefill*len(s.Decode) + pair.Decode
+	move := s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i] +
+		max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
+	return half + move + s.behind(t, &s.Decode[pair.Decode], first+move)
+}
+
 // Best is the pair with the least cost over all servers, free or not, and the cost;
 // infinite if there is none:
 //
@@ -184,8 +193,7 @@ func (s *Servers) nearest(t *Ticket) float64 {
 func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64) {
 	first, half := s.half(t, p, price)
 	ready := at(t.PrefillReady, p) // in first already; both are made ready at once
-	row := p * len(s.Decode)
-	latency, perByte := s.Links.Latency[row:row+len(s.Decode)], s.Links.SecondsPerByte[row:row+len(s.Decode)]
+	latency, perByte := s.Links.row(p, len(s.Decode))
 	best, least := -1, math.Inf(1)
 	for k := range s.Decode {
 		d := turn(k+s.Start.Decode, len(s.Decode))

@@ -84,17 +84,13 @@ func (t *Ticket) measure(links *LinkTable) {
 	t.move = sized(t.move, len(t.Prefill))
 	t.shortest, t.fastest = math.Inf(1), math.Inf(1)
 	for p, seconds := range t.Prefill {
-		t.shortest = min(t.shortest, seconds)
-		row := p * len(t.Missing)
-		latency, perByte := links.Latency[row:row+len(t.Missing)], links.SecondsPerByte[row:row+len(t.Missing)]
-		least := math.Inf(1)
-		for d, bytes := range t.Missing {
-			if move := latency[d] + bytes*perByte[d]; move < least { // min takes twice as long
-				least = move
-			}
+		if first := links.first(p); first < p {
+			t.move[p] = t.move[first]
+		} else {
+			t.move[p] = t.quickest(links, p)
 		}
-		t.move[p] = least
-		t.fastest = min(t.fastest, seconds+least)
+		t.shortest = min(t.shortest, seconds)
+		t.fastest = min(t.fastest, seconds+t.move[p])
 	}
 	t.alone, t.computed = math.Inf(1), math.Inf(1)
 	for d, seconds := range t.Alone {
@@ -105,6 +101,18 @@ func (t *Ticket) measure(links *LinkTable) {
 		t.shortest = t.computed
 	}
 	t.fastest = min(t.fastest, t.computed)
+}
+
+// quickest is the seconds of its fastest transfer from a prefill server.
+func (t *Ticket) quickest(links *LinkTable, p int) float64 {
+	latency, perByte := links.row(p, len(t.Missing))
+	least := math.Inf(1)
+	for d, bytes := range t.Missing {
+		if move := latency[d] + bytes*perByte[d]; move < least { // min takes twice as long
+			least = move
+		}
+	}
+	return least
 }
 
 // isLate says whether a request that is to be served last when late cannot meet its

@@ -2,7 +2,6 @@ package order
 
 import (
 	"math"
-	"slices"
 	"time"
 )
 
@@ -40,10 +39,10 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		}
 		return o.mayGo(t, s, before/float64(max(1, len(s.Prefill))))
 	}
-	o.putBack(s.Now)
-	turn, ok := o.overdue(s.Now, may)
+	oldest := o.survey(s.Now)
+	turn, ok := o.overdue(oldest.overdue, may)
 	if !ok {
-		o.keepRoom(s)
+		o.keepRoom(oldest.crowdedOut, s)
 		turn, ok = o.shortest(may)
 	}
 	if !ok {
@@ -60,8 +59,8 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 // which servers, while so many seconds of prefill go before it: the order of service
 // without the choice of a pair.
 func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
-	o.putBack(now)
-	turn, ok := o.overdue(now, may)
+	o.room = math.MaxInt
+	turn, ok := o.overdue(o.survey(now).overdue, may)
 	if !ok {
 		turn, ok = o.shortest(may)
 	}
@@ -88,13 +87,22 @@ func (o *Order) take(turn Turn) {
 // look fills the scratch.
 func (o *Order) look(s *Servers) {
 	o.crowd = float64(o.size-1) / float64(max(1, len(s.Prefill)))
-	o.free = slices.Grow(o.free[:0], len(s.Prefill))
+	o.free, o.busy = o.free[:0], o.busy[:0]
 	for p := range s.Prefill {
-		o.free = append(o.free, !s.Prefill[p].Out && s.Prefill[p].Ahead <= o.cfg.Ahead.Seconds())
+		switch state := &s.Prefill[p]; {
+		case state.Out:
+		case o.isFree(state):
+			o.free = append(o.free, p)
+		default:
+			o.busy = append(o.busy, p)
+		}
 	}
 	o.room = s.mostRoom()
 	o.ideal = s.ideal()
 }
+
+// isFree says whether a prefill server is about to be free.
+func (o *Order) isFree(p *PrefillState) bool { return p.Ahead <= o.cfg.Ahead.Seconds() }
 
 // leastAlone is less than any decode server costs a request that it computes the prompt of.
 func (o *Order) leastAlone(t *Ticket) float64 {
@@ -104,13 +112,27 @@ func (o *Order) leastAlone(t *Ticket) float64 {
 // price is what a second of a request's prefill costs the others.
 func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.crowd) }
 
-// putBack moves those who have become late behind the others of their class.
-func (o *Order) putBack(now time.Duration) {
+// eldest is who came first of those that waited too long: of all, and of those that no
+// decode server has room for. Nil is nobody.
+type eldest struct{ overdue, crowdedOut *Ticket }
+
+// survey looks for them, and moves those who have become late behind the others of their
+// class.
+func (o *Order) survey(now time.Duration) (oldest eldest) {
 	o.moved = o.moved[:0]
 	for _, l := range o.lines {
 		for _, t := range l.waiting {
 			if !t.late && t.isLate(now) {
 				o.moved = append(o.moved, t)
+			}
+			if !o.isOverdue(t, now) {
+				continue
+			}
+			if oldest.overdue == nil || t.Arrived < oldest.overdue.Arrived {
+				oldest.overdue = t
+			}
+			if t.Tokens > o.room && (oldest.crowdedOut == nil || t.Arrived < oldest.crowdedOut.Arrived) {
+				oldest.crowdedOut = t
 			}
 		}
 	}
@@ -119,6 +141,7 @@ func (o *Order) putBack(now time.Duration) {
 		t.late = true
 		o.lines.add(t)
 	}
+	return oldest
 }
 
 // overdueAfter is the wait in seconds after which a request has waited too long.
@@ -137,16 +160,8 @@ func (o *Order) isOverdue(t *Ticket, now time.Duration) bool {
 // keepRoom closes the decode server with the most room to all but the oldest
 // overdue request that decode has no room for: smaller ones would take it as it
 // comes, for ever.
-func (o *Order) keepRoom(s *Servers) {
-	var oldest *Ticket
-	for _, l := range o.lines {
-		for _, t := range l.waiting {
-			if t.Tokens > o.room && o.isOverdue(t, s.Now) && (oldest == nil || t.Arrived < oldest.Arrived) {
-				oldest = t
-			}
-		}
-	}
-	if oldest == nil {
+func (o *Order) keepRoom(crowdedOut *Ticket, s *Servers) {
+	if crowdedOut == nil {
 		return
 	}
 	for d := range s.Decode {
@@ -162,19 +177,8 @@ func (o *Order) keepRoom(s *Servers) {
 // is free. It goes before shorter ones, but not elsewhere: what it has waited for is there,
 // and without it it would take so much longer that everybody pays. Nor does a younger one
 // that finds its pair free take the turn: else the first could wait for ever.
-func (o *Order) overdue(now time.Duration, may May) (Turn, bool) {
-	if o.credit < 1 {
-		return Turn{}, false
-	}
-	var oldest *Ticket
-	for _, l := range o.lines {
-		for _, t := range l.waiting {
-			if (oldest == nil || t.Arrived < oldest.Arrived) && o.isOverdue(t, now) {
-				oldest = t
-			}
-		}
-	}
-	if oldest == nil {
+func (o *Order) overdue(oldest *Ticket, may May) (Turn, bool) {
+	if oldest == nil || o.credit < 1 {
 		return Turn{}, false
 	}
 	pair, free := may(oldest, 0)
@@ -234,36 +238,36 @@ func (o *Order) mayGo(t *Ticket, s *Servers, hold float64) (Pair, bool) {
 // waitsOn says whether the pair that a request was last seen to wait for is better than
 // all that are free: most wait for the same one as before, and need no search.
 func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
-	p, d := t.awaits.Prefill, t.awaits.Decode
-	if p == Alone || o.free[p] || s.Prefill[p].Out || !s.fits(t, &s.Decode[d]) {
+	if !o.stillBusy(t, s) {
 		return false
 	}
 	price := o.price(t)
-	terms := s.Terms(t, t.awaits, price)
-	cost := hold + terms.Cost()
+	cost := hold + s.paired(t, t.awaits, price)
 	if !(cost < o.leastAlone(t)) { // also where it must not have that pair any more
 		return false
 	}
-	for p, free := range o.free {
-		if !free {
-			continue
-		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) <= cost {
+	decoding := o.ideal.decoding(t)
+	for _, p := range o.free {
+		if _, half := s.half(t, p, price); half+t.move[p]+decoding <= cost {
 			return false
 		}
 	}
 	return true
 }
 
+// stillBusy says whether a request may wait for the pair that it was last seen to wait for.
+func (o *Order) stillBusy(t *Ticket, s *Servers) bool {
+	p, d := t.awaits.Prefill, t.awaits.Decode
+	return p != Alone && !s.Prefill[p].Out && !o.isFree(&s.Prefill[p]) && d != s.Prefill[p].Self && s.fits(t, &s.Decode[d])
+}
+
 // bestFree is the best of the pairs that a request could have now, and its cost:
 // infinite if there is none.
 func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	price, pair, least := o.price(t), Pair{}, math.Inf(1)
-	for p, free := range o.free {
-		if !free {
-			continue
-		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) >= least {
+	decoding := o.ideal.decoding(t)
+	for _, p := range o.free {
+		if _, half := s.half(t, p, price); half+t.move[p]+decoding >= least {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, least); cost < least {
@@ -279,14 +283,16 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	return pair, least
 }
 
-// busyIsBetter says whether a server that is not free costs less than limit.
+// busyIsBetter says whether a server that is not free costs less than limit. The pair that
+// the request was last seen to wait for is looked at first: mostly it still does.
 func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
 	price := o.price(t)
-	for p, free := range o.free {
-		if free || s.Prefill[p].Out {
-			continue
-		}
-		if _, half := s.half(t, p, price); half+t.move[p]+o.ideal.decoding(t) >= limit {
+	if o.stillBusy(t, s) && s.paired(t, t.awaits, price) < limit {
+		return true
+	}
+	decoding := o.ideal.decoding(t)
+	for _, p := range o.busy {
+		if _, half := s.half(t, p, price); half+t.move[p]+decoding >= limit {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {
