@@ -53,6 +53,7 @@ func (h *Hits) Held(server string) Held {
 type Spot struct {
 	of    *roster
 	ranks []rank
+	only  *held // its one holder; nil where it has several, or none
 }
 
 // HeldAt is Held for a server that is asked for again and again, always with one spot.
@@ -62,8 +63,21 @@ func (h *Hits) HeldAt(server string, at *Spot) Held {
 	}
 	if at.of != h.roster {
 		at.of, at.ranks = h.roster, h.roster.servers[server]
+		at.only = onlyHolder(at.ranks)
+	}
+	if at.only != nil {
+		return h.heldByOne(at.only)
 	}
 	return h.held(at.ranks)
+}
+
+// onlyHolder is the holder of ranks that have one, as most servers do; nil where there are
+// several, or none.
+func onlyHolder(ranks []rank) *held {
+	if len(ranks) != 1 || len(ranks[0].groups) != 1 || len(ranks[0].groups[0].holders) != 1 {
+		return nil
+	}
+	return &ranks[0].groups[0].holders[0]
 }
 
 // Tokens is Held(server).In(tier).
@@ -92,6 +106,11 @@ func (h *Hits) held(ranks []rank) Held {
 		}
 		best = best.most(all)
 	}
+	return h.counted(best)
+}
+
+// counted is what is held with the guesses, if those count.
+func (h *Hits) counted(best Held) Held {
 	if h.countGuesses {
 		best.GPU = max(best.GPU, best.Guessed)
 		best.CPU, best.Disk = max(best.CPU, best.GPU), max(best.Disk, best.GPU)
@@ -101,11 +120,22 @@ func (h *Hits) held(ranks []rank) Held {
 
 // heldBy is the most that one of some holders has.
 func (h *Hits) heldBy(holders []held) (best Held) {
-	for _, each := range holders {
-		r, n := &h.runs[each.number], each.blockTokens
-		best = best.most(Held{GPU: int(r[GPU]) * n, CPU: int(r[CPU]) * n, Disk: int(r[Disk]) * n, Guessed: int(r[guessed]) * n})
+	for i := range holders {
+		best = best.most(h.run(&holders[i]))
 	}
 	return best
+}
+
+// heldByOne is held for the ranks of one holder.
+func (h *Hits) heldByOne(holder *held) Held {
+	has, all := h.run(holder), h.tokens
+	return h.counted(Held{min(has.GPU, all), min(has.CPU, all), min(has.Disk, all), min(has.Guessed, all)})
+}
+
+// run is what a holder has, in tokens.
+func (h *Hits) run(holder *held) Held {
+	r, n := &h.runs[holder.number], holder.blockTokens
+	return Held{GPU: int(r[GPU]) * n, CPU: int(r[CPU]) * n, Disk: int(r[Disk]) * n, Guessed: int(r[guessed]) * n}
 }
 
 func (h Held) most(o Held) Held {

@@ -35,6 +35,8 @@ type Candidate struct {
 	KVUsed  int // tokens of KV in use or promised
 	KVFree  int // tokens that are neither; meaningful when KVKnown
 	KVKnown bool
+
+	next float64 // seconds of its next step, once the field is weighed
 }
 
 // Demand is what the choice knows of the request.
@@ -52,6 +54,11 @@ type Field struct {
 	Prefill []Candidate
 	Decode  []Candidate
 	Links   *order.LinkTable
+
+	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
+	// priced at. At each server's own, the fastest would look cheapest to everyone, and
+	// everyone would wait for it.
+	reference pools.Curve
 }
 
 // Alternative is one way to run a request and what it is predicted to cost.

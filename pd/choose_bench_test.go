@@ -19,6 +19,7 @@ func BenchmarkChoice(b *testing.B) {
 		b.Run(fmt.Sprintf("%dx%d", each, each), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
+				view.suits = false // another request was looked at before
 				f.fit(j, &view, now)
 				if _, ok := f.Cost.Choose(f.demand(j, now), &view.field, rand.IntN); !ok {
 					b.Fatal("no choice")

@@ -56,9 +56,10 @@ func (m *CostModel) Validate() error {
 	return m.Adapter.Validate()
 }
 
-// Weigh writes what all requests wait for and cost on the servers of a field.
+// Weigh writes what all requests wait for and cost on the servers of a field, and works out
+// what the prices of all have in common.
 func (m *CostModel) Weigh(f *Field, s *order.Servers) {
-	s.Links, s.HandOff = f.Links, m.HandOff.Seconds()
+	s.Links, s.HandOff, f.reference = f.Links, m.HandOff.Seconds(), f.meanPrefill()
 	s.Prefill, s.Decode = s.Prefill[:0], s.Decode[:0]
 	self := -1
 	for i := range f.Prefill {
@@ -72,8 +73,9 @@ func (m *CostModel) Weigh(f *Field, s *order.Servers) {
 	}
 	for i := range f.Decode {
 		d := &f.Decode[i]
+		d.next = d.nextStep()
 		state := order.DecodeState{
-			Step:  d.nextStep(),
+			Step:  d.next,
 			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt, Out: d.Out,
 		}
 		if d.KVKnown {
@@ -114,48 +116,48 @@ func (f *Field) together(number int, state *order.DecodeState) {
 	}
 }
 
-// Price writes what a request needs on each server of a field.
+// Price writes what a request needs on each server of a field that was weighed.
 func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
 	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
 	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Weights()
 	t.Resize(len(f.Prefill), len(f.Decode))
-	t.PrefillReady, t.DecodeReady = readySeconds(t.PrefillReady[:0], f.Prefill), readySeconds(t.DecodeReady[:0], f.Decode)
-	reference, handsOver := f.reference(), f.handsOver(r, m.BlockTokens)
+	t.PrefillReady, t.DecodeReady = t.PrefillReady[:0], t.DecodeReady[:0]
+	handsOver, work := f.handsOver(r, m.BlockTokens), newWork(r.PromptTokens)
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
 		t.Prefill[i], t.Reference[i] = math.Inf(1), 0
 		if handsOver && !p.NoPair {
-			t.Prefill[i] = m.prefill(p, r.PromptTokens)
-			t.Reference[i] = m.compute(&reference, r.PromptTokens, m.prefix(p, r.PromptTokens))
+			t.Prefill[i] = m.prefill(p, &work)
+			t.Reference[i] = work.behind(m.prefix(p, &work)).On(&f.reference)
 		}
+		t.PrefillReady = readyAt(t.PrefillReady, i, p.Ready)
 	}
 	for i := range f.Decode {
 		d := &f.Decode[i]
 		t.Missing[i], t.Alone[i], t.Stall[i] = math.Inf(1), math.Inf(1), 0
 		if !d.NoPair {
-			t.Missing[i] = m.missing(d, r.PromptTokens)
+			t.Missing[i] = m.missing(d, &work)
 		}
 		if !d.NoAlone {
-			t.Alone[i] = m.alone(d, r.PromptTokens)
+			t.Alone[i] = m.alone(d, &work)
 			if t.ITL > 0 {
-				t.Stall[i] = m.stall(d, r.PromptTokens)
+				t.Stall[i] = m.stall(d, &work)
 			}
 		}
+		t.DecodeReady = readyAt(t.DecodeReady, i, d.Ready)
 	}
 }
 
-// readySeconds appends when each server can take the request, up to the last that
-// cannot at once: nothing for most requests.
-func readySeconds(to []float64, servers []Candidate) []float64 {
-	for i := range servers {
-		if ready := servers[i].Ready; ready > 0 {
-			for len(to) < i {
-				to = append(to, 0)
-			}
-			to = append(to, ready.Seconds())
-		}
+// readyAt notes when server i can take the request. The list ends with the last that
+// cannot at once: it is empty for most requests.
+func readyAt(list []float64, i int, ready time.Duration) []float64 {
+	if ready <= 0 {
+		return list
 	}
-	return to
+	for len(list) < i {
+		list = append(list, 0)
+	}
+	return append(list, ready.Seconds())
 }
 
 // handsOver reports whether pairs are worth pricing. Less than one block cannot be handed
@@ -173,10 +175,8 @@ func (f *Field) handsOver(r Demand, blockTokens int) bool {
 	return true
 }
 
-// reference is the mean of the prefill servers' curves: the speed that others' waiting is
-// priced at. At each server's own, the fastest would look cheapest to everyone, and
-// everyone would wait for it.
-func (f *Field) reference() (mean pools.Curve) {
+// meanPrefill is the mean of the prefill servers' curves.
+func (f *Field) meanPrefill() (mean pools.Curve) {
 	share := 1 / float64(max(len(f.Prefill), 1))
 	for i := range f.Prefill {
 		curve := &f.Prefill[i].Prefill
@@ -190,57 +190,59 @@ func (f *Field) reference() (mean pools.Curve) {
 // prefill is the seconds that c needs for the part of the prompt that it lacks, and to
 // load what it holds in slower memory: the best of using its GPU only, also CPU memory,
 // also disk.
-func (m *CostModel) prefill(c *Candidate, promptTokens int) float64 {
-	best := m.compute(&c.Prefill, promptTokens, c.Cached.GPU)
+func (m *CostModel) prefill(c *Candidate, w *work) float64 {
+	best := w.behind(c.Cached.GPU).On(&c.Prefill)
+	if c.Cached.CPU > c.Cached.GPU || c.Cached.Disk > c.Cached.GPU {
+		best = min(best, m.load(c, w))
+	}
+	if c.Remote.tokens > c.Cached.GPU {
+		best = min(best, m.pull(c, w))
+	}
+	return best
+}
+
+// load is the seconds of a prefill that first loads what c holds in CPU memory, or also
+// what it holds on disk.
+func (m *CostModel) load(c *Candidate, w *work) float64 {
+	least := math.Inf(1)
 	for tier, speed := range [...]float64{kvstate.CPU: m.CPULoad, kvstate.Disk: m.DiskLoad} {
 		extra := c.Cached.In(kvstate.Tier(tier)) - c.Cached.GPU
 		if speed <= 0 || extra <= 0 {
 			continue
 		}
 		load := float64(extra) * float64(m.KVBytesPerToken) / speed
-		best = min(best, load+m.compute(&c.Prefill, promptTokens, c.Cached.GPU+extra))
+		least = min(least, load+w.behind(c.Cached.GPU+extra).On(&c.Prefill))
 	}
-	if c.Remote.tokens > c.Cached.GPU {
-		best = min(best, m.pull(c, promptTokens))
-	}
-	return best
-}
-
-// compute is the seconds of a prefill behind cached tokens. The last token is computed in
-// any case.
-func (m *CostModel) compute(curve *pools.Curve, promptTokens, cached int) float64 {
-	cached = max(0, min(cached, promptTokens-1))
-	return curve.Seconds(pools.PrefillFeatures(promptTokens-cached, cached))
+	return least
 }
 
 // missing is the bytes of KV that d lacks. Only whole blocks move.
-func (m *CostModel) missing(d *Candidate, promptTokens int) float64 {
+func (m *CostModel) missing(d *Candidate, w *work) float64 {
+	tokens := w.prompt
 	if m.DecodeReuse {
-		promptTokens -= min(promptTokens, d.Cached.GPU)
+		tokens -= min(tokens, d.Cached.GPU)
 	}
-	return float64(promptTokens / m.BlockTokens * m.BlockTokens * m.KVBytesPerToken)
+	if tokens != w.moved {
+		w.moved, w.bytes = tokens, float64(tokens/m.BlockTokens*m.BlockTokens*m.KVBytesPerToken)
+	}
+	return w.bytes
 }
 
 // alone is the seconds that a decode server needs to compute the prompt between the steps
 // of its batch.
-func (m *CostModel) alone(d *Candidate, promptTokens int) float64 {
-	seconds := m.prefill(d, promptTokens)
-	if between := (d.lacking(promptTokens) - 1) / m.ChunkTokens; between > 0 && d.Running > 0 {
-		seconds += float64(between) * d.nextStep()
+func (m *CostModel) alone(d *Candidate, w *work) float64 {
+	seconds := m.prefill(d, w)
+	if between := (w.lacking(d) - 1) / m.ChunkTokens; between > 0 && d.Running > 0 {
+		seconds += float64(between) * d.next
 	}
 	return seconds
 }
 
 // stall is the longest gap that this makes in the batch's streams: a step, and the last
 // chunk of the prompt, which attends to all before it.
-func (m *CostModel) stall(d *Candidate, promptTokens int) float64 {
-	chunk := min(d.lacking(promptTokens), m.ChunkTokens)
-	return d.nextStep() + m.compute(&d.Prefill, promptTokens, promptTokens-chunk)
-}
-
-// lacking is how many tokens of a prompt a server has to compute: the last in any case.
-func (c *Candidate) lacking(promptTokens int) int {
-	return promptTokens - max(0, min(c.Cached.GPU, promptTokens-1))
+func (m *CostModel) stall(d *Candidate, w *work) float64 {
+	chunk := min(w.lacking(d), m.ChunkTokens)
+	return d.next + w.behind(w.prompt-chunk).On(&d.Prefill)
 }
 
 // nextStep is the seconds of its next step with one sequence more.

@@ -108,6 +108,7 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 	}
 	var out []Explained
 	alone := false
+	work := newWork(c.Demand.PromptTokens)
 	for i := range all {
 		a := &all[i]
 		chosen := a.Prefill == c.Chosen.Prefill && a.Decode == c.Chosen.Decode
@@ -121,7 +122,7 @@ func (m *CostModel) Explain(c Choice, limit int) []Explained {
 		if a.Prefill != "" {
 			held := known[a.Prefill].Cached
 			e.PrefillCached, e.PrefillCPU, e.PrefillDisk = held.GPU, held.CPU-held.GPU, held.Disk-held.CPU
-			e.Moved = m.missing(known[a.Decode], c.Demand.PromptTokens)
+			e.Moved = m.missing(known[a.Decode], &work)
 		}
 		out = append(out, e)
 	}

@@ -128,6 +128,13 @@ func (l *Locality) held(p *prefix, s *pools.Server, at *seat) kvstate.Held {
 	return p.hits.HeldAt(s.ID(), &at.spot)
 }
 
+// holds writes what each of some servers holds of the prompt, as match found.
+func (l *Locality) holds(p *prefix, servers []*pools.Server, seats []seat, candidates []Candidate) {
+	for i, s := range servers {
+		candidates[i].Cached = l.held(p, s, &seats[i])
+	}
+}
+
 // replaced reports whether what was heard of a server was told by another engine, which
 // was there before.
 func (l *Locality) replaced(s *pools.Server) bool {

@@ -37,6 +37,7 @@ func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, no
 	offer := func(candidates []Candidate, seats []seat) {
 		for i := range candidates {
 			c := &candidates[i]
+			c.Remote = remote{}
 			from, known := best[c.Class]
 			if !known || !seats[i].pulls || from.tokens <= c.Cached.GPU {
 				continue
@@ -51,19 +52,19 @@ func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, no
 }
 
 // pull is the seconds of a prefill whose prefix comes from the remote server first.
-func (m *CostModel) pull(c *Candidate, promptTokens int) float64 {
+func (m *CostModel) pull(c *Candidate, w *work) float64 {
 	bytes := float64((c.Remote.tokens - c.Cached.GPU) * m.KVBytesPerToken)
-	return c.Remote.latency + bytes*c.Remote.perByte + m.compute(&c.Prefill, promptTokens, c.Remote.tokens)
+	return c.Remote.latency + bytes*c.Remote.perByte + w.behind(c.Remote.tokens).On(&c.Prefill)
 }
 
 // pulls reports whether pulling is faster than every other way to the prefix.
-func (m *CostModel) pulls(c *Candidate, promptTokens int) bool {
-	return c.Remote.tokens > c.Cached.GPU && m.pull(c, promptTokens) <= m.prefill(c, promptTokens)
+func (m *CostModel) pulls(c *Candidate, w *work) bool {
+	return c.Remote.tokens > c.Cached.GPU && m.pull(c, w) <= m.prefill(c, w)
 }
 
 // prefix is the tokens that a prefill does not compute.
-func (m *CostModel) prefix(c *Candidate, promptTokens int) int {
-	if m.pulls(c, promptTokens) {
+func (m *CostModel) prefix(c *Candidate, w *work) int {
+	if m.pulls(c, w) {
 		return c.Remote.tokens
 	}
 	return c.Cached.GPU
@@ -72,8 +73,9 @@ func (m *CostModel) prefix(c *Candidate, promptTokens int) int {
 // source returns the server from which the one that computes the prompt should pull
 // its prefix, nil when computing it is as fast.
 func (m *CostModel) source(candidates []Candidate, id string, promptTokens int) *pools.Server {
+	w := newWork(promptTokens)
 	for i := range candidates {
-		if c := &candidates[i]; c.ID == id && m.pulls(c, promptTokens) {
+		if c := &candidates[i]; c.ID == id && m.pulls(c, &w) {
 			return c.Remote.server
 		}
 	}

@@ -18,6 +18,9 @@ type view struct {
 	prefillPanic, decodePanic bool
 	anyway                    bool     // claim without asking breakers
 	handoff                   *Handoff // decode only: prefill is done
+
+	kind  kind // of request that the field says how its servers may serve
+	suits bool // it does
 }
 
 // gather looks at all servers of a model. Those that may take nothing now are out.
@@ -74,16 +77,44 @@ func (o *Orchestrator) fit(j *journey, v *view, now time.Time) {
 
 // refit is fit with what servers held when that was last looked up.
 func (o *Orchestrator) refit(j *journey, v *view, now time.Time) {
+	if kind := kindOf(j); len(j.tried) > 0 || !v.suits || kind != v.kind {
+		o.suit(j, v, now)
+		v.kind, v.suits = kind, len(j.tried) == 0
+	}
+	if o.Locality != nil && j.prefix != nil {
+		o.Locality.holds(j.prefix, v.prefill, v.prefillSeats, v.field.Prefill)
+		o.Locality.holds(j.prefix, v.decode, v.decodeSeats, v.field.Decode)
+	}
+	if v.pulls {
+		o.offerRemotes(j, v, o.Fleet.Servers(), now)
+	}
+}
+
+// kind is what says how servers may serve a request that has not failed yet. Most that wait
+// are of one kind, and it is worked out once for all of them.
+type kind struct {
+	model      string
+	dialect    *Dialect
+	aggregated bool
+	alone      bool
+}
+
+func kindOf(j *journey) kind {
+	return kind{model: j.req.Model, dialect: j.req.Dialect, aggregated: j.req.Aggregated, alone: j.alone}
+}
+
+// suit writes how each server may serve the request.
+func (o *Orchestrator) suit(j *journey, v *view, now time.Time) {
 	for i, s := range v.prefill {
 		c, at := &v.field.Prefill[i], &v.prefillSeats[i]
-		understands := o.suit(j, v, s, at, c, now)
+		understands := o.understands(j, v, s, at, c, now)
 		c.NoPair = j.hasTried(PrefillLeg, s) || !understands || !o.mayPair(j, s, at) || at.keeps
 	}
 	// Where the request has failed to decode it would most often fail again.
 	spare := false
 	for i, s := range v.decode {
 		c, at := &v.field.Decode[i], &v.decodeSeats[i]
-		understands, failed := o.suit(j, v, s, at, c, now), j.hasTried(DecodeLeg, s)
+		understands, failed := o.understands(j, v, s, at, c, now), j.hasTried(DecodeLeg, s)
 		c.NoPair = failed || !understands || !o.mayPair(j, s, at)
 		c.NoAlone = j.hasTried(AloneLeg, s) || !understands || !o.mayRunAlone(j, s, at)
 		spare = spare || !failed && !c.Out && !c.NoAlone
@@ -92,19 +123,13 @@ func (o *Orchestrator) refit(j *journey, v *view, now time.Time) {
 		c := &v.field.Decode[i]
 		c.NoAlone = c.NoAlone || spare && j.hasTried(DecodeLeg, s)
 	}
-	if v.pulls {
-		o.offerRemotes(j, v, o.Fleet.Servers(), now)
-	}
 }
 
-// suit writes what a server is to a request in either role, and reports whether it
-// understands it: serves its model, and its API where that is an engine's own.
-func (o *Orchestrator) suit(j *journey, v *view, s *pools.Server, at *seat, c *Candidate, now time.Time) (understands bool) {
-	if o.Locality != nil && j.prefix != nil {
-		c.Cached = o.Locality.held(j.prefix, s, at)
-	}
-	c.Ready, c.Remote = at.ready, remote{}
-	understands = s.Native || !j.req.Dialect.Native
+// understands reports whether a server understands the request: serves its model, and its
+// API where that is an engine's own. It writes when the server is ready for it.
+func (o *Orchestrator) understands(j *journey, v *view, s *pools.Server, at *seat, c *Candidate, now time.Time) bool {
+	c.Ready = at.ready
+	understands := s.Native || !j.req.Dialect.Native
 	if j.req.Model != v.model { // an adapter, whose base is the view's
 		c.Ready = o.ready(s, j.req.Model, now)
 		understands = understands && s.Serves(j.req.Model, now)

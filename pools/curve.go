@@ -33,7 +33,10 @@ func StepFeatures(sequences, kvTokens int) Features {
 func (c Curve) PerToken() float64 { return c[2] / 1e6 }
 
 // Seconds is the time of work with the given features.
-func (c Curve) Seconds(x Features) float64 {
+func (c Curve) Seconds(x Features) float64 { return x.On(&c) }
+
+// On is Seconds of a curve: where there are many of them, copies take longer than the sum.
+func (x *Features) On(c *Curve) float64 {
 	seconds := c[0]*x[0] + c[1]*x[1] + c[2]*x[2]
 	if seconds < 0 { // max costs as much as the rest
 		return 0

@@ -1,0 +1,60 @@
+package pd
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// What those who wait have in common is worked out once: each is still priced as if it had
+// come alone, whoever was looked at before it.
+func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 9, prompt)
+	now := time.Now()
+	for i, s := range f.Fleet.Servers() { // no two are as fast
+		s.ObserveStep(time.Duration(20+i)*time.Millisecond, 100, 400_000, now)
+	}
+	requests := make([]*journey, 40)
+	for i := range requests {
+		j := f.arrives(prompt[:f.rng.IntN(len(prompt))], now)
+		j.req.Dialect, j.req.Aggregated = Dialects()[f.rng.IntN(len(Dialects()))], f.rng.IntN(4) == 0
+		j.alone, j.req.ITL = j.req.Aggregated || f.rng.IntN(4) == 0, time.Duration(f.rng.IntN(2))*time.Second
+		if f.rng.IntN(3) == 0 {
+			servers := f.Fleet.Servers()
+			leg := []Leg{PrefillLeg, DecodeLeg, AloneLeg}[f.rng.IntN(3)]
+			j.tried[tried{leg, servers[f.rng.IntN(len(servers))].ID()}] = true
+		}
+		requests[i] = j
+	}
+	price := func(j *journey, v *view) (priced order.Ticket) {
+		var servers order.Servers
+		f.Cost.Weigh(&v.field, &servers)
+		f.fit(j, v, now)
+		f.Cost.Price(f.demand(j, now), &v.field, &priced)
+		return priced
+	}
+	shared := f.gather(testModel, now)
+	for range 200 {
+		j := requests[f.rng.IntN(len(requests))]
+		alone := f.gather(testModel, now)
+		if got, want := price(j, &shared), price(j, &alone); !reflect.DeepEqual(got, want) {
+			t.Fatalf("after others it is priced\n%+v\nalone\n%+v", got, want)
+		}
+	}
+}
+
+// A curve gives the same seconds for a prompt whatever was asked of the work before.
+func TestWork_IsThatOfItsPrompt(t *testing.T) {
+	curve := pools.Curve{0.01, 0.05, 0.0003}
+	w := newWork(5000)
+	for _, cached := range []int{0, 16, 16, 4000, 0, 9000, 4999, 16} {
+		lacks := 5000 - min(cached, 4999)
+		if got, want := w.behind(cached).On(&curve), curve.Seconds(pools.PrefillFeatures(lacks, 5000-lacks)); got != want {
+			t.Errorf("behind %d tokens it takes %v s, want %v", cached, got, want)
+		}
+	}
+}
