@@ -40,8 +40,9 @@ type Decider struct {
 	closed chan struct{}
 	origin time.Time // of the order's times
 
-	mu   sync.Mutex // guards came
+	mu   sync.Mutex // guards came and left
 	came []*waiter
+	left []*waiter
 
 	lobbies map[string]*lobby // by base model; belongs to Run
 	waits   promises          // of when prefills begin, to those who are let in to wait
@@ -165,6 +166,9 @@ func (d *Decider) await(patience context.Context, j *journey, base string) (assi
 		g.a.release()
 		return assignment{}, errors.Join(g.err, why)
 	}
+	d.mu.Lock()
+	d.left = append(d.left, w)
+	d.mu.Unlock()
 	d.wakeUp()
 	return assignment{}, why
 }
@@ -209,10 +213,18 @@ func (d *Decider) Run(ctx context.Context) {
 // decide lets those go who may, and returns when to look again: 0 if nobody waits.
 func (d *Decider) decide(now time.Time) (again time.Duration) {
 	d.mu.Lock()
-	came := d.came
-	d.came = nil
+	came, left := d.came, d.left
+	d.came, d.left = nil, nil
 	d.mu.Unlock()
+	for _, w := range left {
+		if l := d.lobbies[w.base]; l != nil {
+			l.left = append(l.left, w)
+		}
+	}
 	for _, w := range came {
+		if w.state.Load() != waits { // it has left already
+			continue
+		}
 		l := d.lobbies[w.base]
 		if l == nil {
 			l = newLobby(d, w.base)
@@ -249,6 +261,7 @@ type lobby struct {
 	order   *order.Order
 	waiting map[int64]*waiter
 	came    []*waiter
+	left    []*waiter
 	next    int64 // ID of a ticket
 
 	view    view
@@ -280,16 +293,10 @@ func (l *lobby) decideOrGiveUp(now time.Time) (ok bool) {
 
 // decide takes in who came, lets go who left, and binds whose turn it is.
 func (l *lobby) decide(now time.Time) {
-	for id, w := range l.waiting {
-		switch w.state.Load() {
-		case wasLate:
-			l.waits.broke(waitsKept)
-			fallthrough
-		case hasLeft:
-			l.order.Remove(&w.ticket)
-			delete(l.waiting, id)
-		}
+	for _, w := range l.left {
+		l.forget(w)
 	}
+	l.left = nil
 	l.o.Metrics.looks.Inc()
 	l.look(now)
 	for _, w := range l.came {
@@ -321,6 +328,18 @@ func (l *lobby) decide(now time.Time) {
 		}
 		l.weigh(now)
 	}
+}
+
+// forget lets go one that has left, if it was let in.
+func (l *lobby) forget(w *waiter) {
+	if l.waiting[w.ticket.ID] != w {
+		return
+	}
+	if w.state.Load() == wasLate {
+		l.waits.broke(waitsKept)
+	}
+	l.order.Remove(&w.ticket)
+	delete(l.waiting, w.ticket.ID)
 }
 
 // enter lets a request wait, or tells it at once that no server can serve it or that its

@@ -104,6 +104,38 @@ func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 	})
 }
 
+func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	f.occupy(t, testModel, time.Minute)
+	for _, before := range []bool{true, false} { // it is looked at
+		d := newTestDecider(f)
+		f.waits(d, prompt, testModel) // and stays
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := d.await(ctx, f.arrives(prompt, time.Now()), testModel)
+			left <- err
+		}()
+		f.await(t, func() bool {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return len(d.came) == 2
+		})
+		if !before {
+			d.decide(time.Now())
+		}
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Fatalf("it is told %v", err)
+		}
+		d.decide(time.Now())
+		if l := d.lobbies[testModel]; len(l.waiting) != 1 || l.order.Len() != 1 {
+			t.Errorf("%d wait, %d in the order, before the first look: %v", len(l.waiting), l.order.Len(), before)
+		}
+	}
+}
+
 func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
 	prompt := testPrompt(14_000)
 	f := newTestFleet(t, 1, prompt)
