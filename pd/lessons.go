@@ -61,7 +61,7 @@ func (s *Lessons) Run(ctx context.Context) {
 		defer close(done)
 		for ctx.Err() == nil {
 			s.listen(ctx)
-			pause(ctx, time.Second)
+			pools.Pause(ctx, time.Second)
 		}
 	}()
 	for {
@@ -120,14 +120,5 @@ func (s *Lessons) take(message []byte) {
 	}
 	if err := source.Import(lesson); err != nil {
 		s.log.Debug("a lesson cannot be read", "model", model, "error", err.Error())
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

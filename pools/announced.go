@@ -58,7 +58,7 @@ func (a *Announced) Hear(spec Spec, now time.Time) error {
 
 // Run forgets servers that fell silent, until the context ends.
 func (a *Announced) Run(ctx context.Context) {
-	for pauseFor(ctx, a.life/10) {
+	for Pause(ctx, a.life/10) {
 		if a.forget(time.Now()) {
 			a.tell()
 		}

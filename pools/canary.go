@@ -37,7 +37,7 @@ func (c *canary) run(ctx context.Context) {
 		case <-c.breaker.changed:
 		case <-due:
 			if !c.live.Health().Up || !c.live.turn.enter() {
-				pauseFor(ctx, c.cfg.ProbeInterval) // a server that is down or sleeps is not asked
+				Pause(ctx, c.cfg.ProbeInterval) // a server that is down or sleeps is not asked
 				continue
 			}
 			c.prove(ctx)
@@ -56,7 +56,7 @@ func (c *canary) prove(ctx context.Context) {
 		return
 	}
 	if outOfDescriptors(err) {
-		pauseFor(ctx, c.cfg.ProbeInterval) // and it is still due
+		Pause(ctx, c.cfg.ProbeInterval) // and it is still due
 		return
 	}
 	now := time.Now()

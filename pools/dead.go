@@ -26,7 +26,7 @@ func (s *Server) Dead(ctx context.Context) bool {
 	if u.Port() == "" {
 		address = net.JoinHostPort(u.Hostname(), u.Scheme) // http and https are names of ports
 	}
-	return refuses(ctx, address) || pauseFor(ctx, deadPause) && refuses(ctx, address)
+	return refuses(ctx, address) || Pause(ctx, deadPause) && refuses(ctx, address)
 }
 
 func refuses(ctx context.Context, address string) bool {

@@ -227,7 +227,7 @@ func (k *Kubernetes) Run(ctx context.Context) {
 			return
 		case <-k.changed:
 		}
-		if !pauseFor(ctx, settleTime) {
+		if !Pause(ctx, settleTime) {
 			return
 		}
 	}

@@ -46,7 +46,7 @@ func (s *orcaStream) run(ctx context.Context) {
 			s.log.Warn("no load reports", "orca", s.address, "error", err.Error())
 		}
 		lost = true
-		if !pauseFor(ctx, time.Duration(float64(orcaPause)*(0.8+0.4*rand.Float64()))) {
+		if !Pause(ctx, time.Duration(float64(orcaPause)*(0.8+0.4*rand.Float64()))) {
 			return
 		}
 	}

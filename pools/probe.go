@@ -50,21 +50,10 @@ func (p *prober) run(ctx context.Context) {
 			next.Stop()
 			// A refused connection was reported. A short pause keeps a flood of
 			// refused requests from becoming a flood of probes.
-			if !pauseFor(ctx, p.cfg.ProbeInterval/10) {
+			if !Pause(ctx, p.cfg.ProbeInterval/10) {
 				return
 			}
 		}
-	}
-}
-
-func pauseFor(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

@@ -72,7 +72,7 @@ func (r *Registry) Run(ctx context.Context) {
 				r.found(specs)
 			}
 		}
-		pauseFor(ctx, registryInterval)
+		Pause(ctx, registryInterval)
 	}
 }
 
@@ -153,7 +153,7 @@ func Register(ctx context.Context, client redis.UniversalClient, prefix string, 
 		return err
 	}
 	key, name := prefix+registryKey+spec.ID(), spec.ID()
-	for registered, told := false, false; ctx.Err() == nil; pauseFor(ctx, ttl/4) {
+	for registered, told := false, false; ctx.Err() == nil; Pause(ctx, ttl/4) {
 		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
 			p.Set(ctx, key, record, ttl)
 			p.SAdd(ctx, prefix+registrySet, name)

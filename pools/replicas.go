@@ -123,7 +123,7 @@ func (r *Replicas) publish(ctx context.Context) {
 			return
 		case <-beat.C:
 		case <-r.fleet.worked:
-			if !pauseFor(ctx, workDelay) {
+			if !Pause(ctx, workDelay) {
 				r.leave(context.WithoutCancel(ctx))
 				return
 			}
@@ -196,7 +196,7 @@ func (r *Replicas) note(err error) {
 func (r *Replicas) subscribe(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.receive(ctx)
-		pauseFor(ctx, workBeat/4)
+		Pause(ctx, workBeat/4)
 	}
 }
 

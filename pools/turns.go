@@ -100,7 +100,7 @@ return {'manages', tostring(others), table.concat(used, ' '), unpack(wanted)}`)
 
 // Run takes part until the context ends.
 func (t *Turns) Run(ctx context.Context) {
-	for pauseFor(ctx, turnsInterval) {
+	for Pause(ctx, turnsInterval) {
 		if shared := t.shared(); len(shared) > 0 {
 			t.takeRound(ctx, shared)
 		}

@@ -34,7 +34,7 @@ func (k *keeper) wake(ctx context.Context) error {
 	defer free()
 	for _, o := range k.fleet.sharing(k.spec) {
 		if occupant, awake := o.turn.occupant(time.Now(), 0); awake {
-			pauseFor(ctx, k.fleet.cfg.Sleep.MinAwake-occupant.Awake)
+			Pause(ctx, k.fleet.cfg.Sleep.MinAwake-occupant.Awake)
 			if err := k.putToSleep(ctx, o.Spec, o.live); err != nil {
 				return fmt.Errorf("%s: %w", o.id, err)
 			}
@@ -65,7 +65,7 @@ func (k *keeper) askManager(ctx context.Context, turns *Turns) error {
 		if err := turns.want(k.spec.ID()); err != nil {
 			return err
 		}
-		if !pauseFor(ctx, watchTime) {
+		if !Pause(ctx, watchTime) {
 			return errOccupied
 		}
 	}
@@ -97,13 +97,13 @@ func (k *keeper) putToSleep(ctx context.Context, spec Spec, l *live) error {
 	l.turn.rest(true)
 	began := time.Now()
 	for !l.turn.done() || !k.othersDone(spec, l, began) {
-		if !pauseFor(ctx, watchTime) {
+		if !Pause(ctx, watchTime) {
 			l.turn.rest(false)
 			return errOccupied
 		}
 	}
 	if spec.Role.Serves(Prefill) && spec.Role != Both {
-		pauseFor(ctx, fetchTime)
+		Pause(ctx, fetchTime)
 	}
 	if err := k.post(ctx, spec.URL+"/sleep?level="+strconv.Itoa(k.fleet.cfg.Sleep.Level), nil); err != nil {
 		l.turn.rest(false)
