@@ -87,7 +87,7 @@ local others, used = 0, {}
 local said = redis.call('HGETALL', KEYS[4])
 for i = 1, #said, 2 do
 	local at, servers = string.match(said[i + 1], '^(%d+) (.*)$')
-	if said[i] == ARGV[1] or now - at > tonumber(ARGV[2]) then
+	if said[i] == ARGV[1] or not at or now - at > tonumber(ARGV[2]) then
 		redis.call('HDEL', KEYS[4], said[i])
 	else
 		others = others + 1
