@@ -6,24 +6,12 @@ import (
 	"html/template"
 	"math"
 	"strings"
+
+	"github.com/tandem-gateway/tandem/loadtest/svg"
 )
 
-// drawing collects the elements of one SVG.
-type drawing struct {
-	strings.Builder
-	width, height float64
-}
-
-func (d *drawing) add(format string, args ...any) { fmt.Fprintf(d, format, args...) }
-
-func (d *drawing) text(x, y float64, anchor, class, text string) {
-	d.add(`<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`, x, y, anchor, class, html.EscapeString(text))
-}
-
-func (d *drawing) svg(label string) template.HTML {
-	return template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="img" aria-label="%s">%s</svg>`,
-		d.width, d.height, d.width, d.height, html.EscapeString(label), d.String()))
-}
+// drawing is a chart of a report.
+type drawing struct{ svg.Drawing }
 
 // logScale maps values between two bounds to a length.
 type logScale struct{ from, to, start, length float64 }
@@ -50,21 +38,21 @@ func (s logScale) ticks() []float64 {
 // best released policy.
 func overviewChart(r *Report) template.HTML {
 	const left, right, row, top = 130.0, 190.0, 26.0, 26.0
-	d := &drawing{width: 1000, height: top + row*float64(len(r.Scenarios)) + 10}
-	x := logScale{from: 0.1, to: 10, start: left, length: d.width - left - right}
+	d := &drawing{svg.Drawing{Width: 1000, Height: top + row*float64(len(r.Scenarios)) + 10}}
+	x := logScale{from: 0.1, to: 10, start: left, length: d.Width - left - right}
 	for _, t := range []float64{0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 3, 5, 10} {
 		class := "grid"
 		if t == 1 {
 			class = "one"
 		}
-		d.add(`<line x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f" class="%s"/>`, x.at(t), x.at(t), top-6, d.height-8, class)
-		d.text(x.at(t), top-11, "middle", "soft", fmt.Sprintf("%g", t))
+		d.Add(`<line x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f" class="%s"/>`, x.at(t), x.at(t), top-6, d.Height-8, class)
+		d.Text(x.at(t), top-11, "middle", "soft", fmt.Sprintf("%g", t))
 	}
 	for i := range r.Scenarios {
 		s := &r.Scenarios[i]
 		y := top + row*(float64(i)+0.5)
-		d.text(left-12, y+4, "end", "", s.Name)
-		d.text(d.width-right+14, y+4, "start", "soft", s.BestReleased)
+		d.Text(left-12, y+4, "end", "", s.Name)
+		d.Text(d.Width-right+14, y+4, "start", "soft", s.BestReleased)
 		for _, kind := range []Kind{Baseline, Published, Released, Reference, Ours} { // ours on top
 			for k := range s.Policies {
 				if s.Policies[k].Kind == kind && s.Policies[k].Ratios != nil {
@@ -73,7 +61,7 @@ func overviewChart(r *Report) template.HTML {
 			}
 		}
 	}
-	return d.svg("mean TTFT over that of the best released policy, by scenario")
+	return d.HTML("mean TTFT over that of the best released policy, by scenario")
 }
 
 func (d *drawing) dot(x logScale, y float64, p *PolicyReport) {
@@ -81,36 +69,36 @@ func (d *drawing) dot(x logScale, y float64, p *PolicyReport) {
 	size := 4.0
 	if p.Kind == Ours {
 		size = 5
-		d.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="%s" stroke-width="2"/>`, x.at(ratio.Min), x.at(ratio.Max), y, y, p.Kind)
+		d.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="%s" stroke-width="2"/>`, x.at(ratio.Min), x.at(ratio.Max), y, y, p.Kind)
 	}
-	d.add(`<circle cx="%.1f" cy="%.1f" r="%.0f" class="%s" fill-opacity="0.85"><title>%s: %.2f (%.2f to %.2f), mean %.2f s</title></circle>`,
+	d.Add(`<circle cx="%.1f" cy="%.1f" r="%.0f" class="%s" fill-opacity="0.85"><title>%s: %.2f (%.2f to %.2f), mean %.2f s</title></circle>`,
 		x.at(ratio.Mean), y, size, p.Kind, html.EscapeString(p.Name), ratio.Mean, ratio.Min, ratio.Max, p.Metrics["ttft_mean_s"].Mean)
 }
 
 // barChart is the TTFT of each policy of a scenario.
 func barChart(s ScenarioReport) template.HTML {
 	const left, right, row, top = 150.0, 56.0, 21.0, 22.0
-	d := &drawing{width: 560, height: top + row*float64(len(s.Policies)) + 8}
+	d := &drawing{svg.Drawing{Width: 560, Height: top + row*float64(len(s.Policies)) + 8}}
 	least, most := math.Inf(1), 0.0
 	for _, p := range s.Policies {
 		least, most = min(least, p.Metrics["ttft_p50_s"].Mean), max(most, p.Metrics["ttft_p99_s"].Mean)
 	}
-	x := logScale{from: least / 1.5, to: most * 1.1, start: left, length: d.width - left - right}
+	x := logScale{from: least / 1.5, to: most * 1.1, start: left, length: d.Width - left - right}
 	d.axis(x, top)
-	d.text(d.width-4, top-8, "end", "soft", "mean")
+	d.Text(d.Width-4, top-8, "end", "soft", "mean")
 	for i, p := range s.Policies {
 		y := top + row*(float64(i)+0.5)
 		mean := p.Metrics["ttft_mean_s"]
-		d.text(left-10, y+4, "end", "", p.Name)
-		d.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="11" class="%s" fill-opacity="0.55" stroke-width="1"/>`, left, y-5.5, x.at(mean.Mean)-left, p.Kind)
-		d.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="currentColor" stroke-width="2"/>`, x.at(mean.Min), x.at(mean.Max), y, y)
+		d.Text(left-10, y+4, "end", "", p.Name)
+		d.Add(`<rect x="%.1f" y="%.1f" width="%.1f" height="11" class="%s" fill-opacity="0.55" stroke-width="1"/>`, left, y-5.5, x.at(mean.Mean)-left, p.Kind)
+		d.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="currentColor" stroke-width="2"/>`, x.at(mean.Min), x.at(mean.Max), y, y)
 		p50 := x.at(p.Metrics["ttft_p50_s"].Mean)
-		d.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="currentColor"/>`, p50, p50, y-5.5, y+5.5)
+		d.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="currentColor"/>`, p50, p50, y-5.5, y+5.5)
 		p99 := x.at(p.Metrics["ttft_p99_s"].Mean)
-		d.add(`<circle cx="%.1f" cy="%.1f" r="3.5" class="%s"/>`, p99, y, p.Kind)
-		d.text(d.width-4, y+4, "end", "soft", fmt.Sprintf("%.2f", mean.Mean))
+		d.Add(`<circle cx="%.1f" cy="%.1f" r="3.5" class="%s"/>`, p99, y, p.Kind)
+		d.Text(d.Width-4, y+4, "end", "soft", fmt.Sprintf("%.2f", mean.Mean))
 	}
-	return d.svg("TTFT by policy")
+	return d.HTML("TTFT by policy")
 }
 
 // axis draws vertical lines at the ticks, not too close to each other.
@@ -121,8 +109,8 @@ func (d *drawing) axis(x logScale, top float64) {
 			continue
 		}
 		last = x.at(t)
-		d.add(`<line x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f" class="grid"/>`, last, last, top-4, d.height-6)
-		d.text(last, top-8, "middle", "soft", fmt.Sprintf("%g", t))
+		d.Add(`<line x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f" class="grid"/>`, last, last, top-4, d.Height-6)
+		d.Text(last, top-8, "middle", "soft", fmt.Sprintf("%g", t))
 	}
 }
 
@@ -130,7 +118,7 @@ func (d *drawing) axis(x logScale, top float64) {
 // of ours that are judged.
 func decileChart(s ScenarioReport) template.HTML {
 	const left, top, bottom = 46.0, 30.0, 44.0
-	d := &drawing{width: 480, height: 300}
+	d := &drawing{svg.Drawing{Width: 480, Height: 300}}
 	names := []string{s.BestReleased, arrival.Name, judged}
 	var shown []*PolicyReport
 	least, most := math.Inf(1), 0.0
@@ -149,23 +137,23 @@ func decileChart(s ScenarioReport) template.HTML {
 	if len(shown) == 0 || most == 0 {
 		return ""
 	}
-	y := logScale{from: least / 1.2, to: most * 1.2, start: d.height - bottom, length: -(d.height - bottom - top)}
+	y := logScale{from: least / 1.2, to: most * 1.2, start: d.Height - bottom, length: -(d.Height - bottom - top)}
 	for _, t := range y.ticks() {
-		d.add(`<line x1="%.0f" x2="%.0f" y1="%.1f" y2="%.1f" class="grid"/>`, left, d.width-10, y.at(t), y.at(t))
-		d.text(left-6, y.at(t)+4, "end", "soft", fmt.Sprintf("%g", t))
+		d.Add(`<line x1="%.0f" x2="%.0f" y1="%.1f" y2="%.1f" class="grid"/>`, left, d.Width-10, y.at(t), y.at(t))
+		d.Text(left-6, y.at(t)+4, "end", "soft", fmt.Sprintf("%g", t))
 	}
-	at := func(k int) float64 { return left + (float64(k)+0.5)*(d.width-left-10)/10 }
+	at := func(k int) float64 { return left + (float64(k)+0.5)*(d.Width-left-10)/10 }
 	for k, decile := range shown[0].Deciles {
-		d.text(at(k), d.height-bottom+18+float64(k%2)*14, "middle", "soft", fmt.Sprintf("%d", decile.Longest))
+		d.Text(at(k), d.Height-bottom+18+float64(k%2)*14, "middle", "soft", fmt.Sprintf("%d", decile.Longest))
 	}
 	legend := left
 	for i, p := range shown {
 		d.lineOf(p, at, y, i == 1)
-		d.add(`<circle cx="%.1f" cy="12" r="4" class="%s"/>`, legend+4, p.Kind)
-		d.text(legend+13, 16, "start", "", p.Name)
+		d.Add(`<circle cx="%.1f" cy="12" r="4" class="%s"/>`, legend+4, p.Kind)
+		d.Text(legend+13, 16, "start", "", p.Name)
 		legend += 30 + 7*float64(len(p.Name))
 	}
-	return d.svg("p99 of TTFT by prompt length")
+	return d.HTML("p99 of TTFT by prompt length")
 }
 
 // lineOf draws a policy's p99 over the deciles.
@@ -177,11 +165,11 @@ func (d *drawing) lineOf(p *PolicyReport, at func(int) float64, y logScale, dash
 			continue
 		}
 		points = append(points, fmt.Sprintf("%.1f,%.1f", at(k), y.at(v)))
-		d.add(`<circle cx="%.1f" cy="%.1f" r="3" class="%s"/>`, at(k), y.at(v), p.Kind)
+		d.Add(`<circle cx="%.1f" cy="%.1f" r="3" class="%s"/>`, at(k), y.at(v), p.Kind)
 	}
 	dash := ""
 	if dashed {
 		dash = ` stroke-dasharray="4 3"` // the other of ours
 	}
-	d.add(`<polyline points="%s" class="%s" style="fill:none" stroke-width="2"%s/>`, strings.Join(points, " "), p.Kind, dash)
+	d.Add(`<polyline points="%s" class="%s" style="fill:none" stroke-width="2"%s/>`, strings.Join(points, " "), p.Kind, dash)
 }

@@ -6,28 +6,13 @@ import (
 	"html/template"
 	"slices"
 	"strings"
+
+	"github.com/tandem-gateway/tandem/loadtest/svg"
 )
-
-// drawing collects the elements of one SVG.
-type drawing struct {
-	strings.Builder
-	width, height float64
-}
-
-func (d *drawing) add(format string, args ...any) { fmt.Fprintf(d, format, args...) }
-
-func (d *drawing) text(x, y float64, anchor, class, text string) {
-	d.add(`<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`, x, y, anchor, class, html.EscapeString(text))
-}
-
-func (d *drawing) svg(label string) template.HTML {
-	return template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="img" aria-label="%s">%s</svg>`,
-		d.width, d.height, d.width, d.height, html.EscapeString(label), d.String()))
-}
 
 // panel is a part of a drawing with axes of its own.
 type panel struct {
-	*drawing
+	*svg.Drawing
 	left, right, top, bottom float64
 	xMax, yMax               float64
 }
@@ -45,7 +30,7 @@ func (p *panel) line(values []float64, class string, stepped bool) {
 		}
 		points = append(points, fmt.Sprintf("%.1f,%.1f", p.x(float64(i)), p.y(v)))
 	}
-	p.add(`<polyline points="%s" class="%s"/>`, strings.Join(points, " "), class)
+	p.Add(`<polyline points="%s" class="%s"/>`, strings.Join(points, " "), class)
 }
 
 func (p *panel) area(values []float64, class string) {
@@ -54,24 +39,24 @@ func (p *panel) area(values []float64, class string) {
 		points = append(points, fmt.Sprintf("%.1f,%.1f", p.x(float64(i)), p.y(v)))
 	}
 	points = append(points, fmt.Sprintf("%.1f,%.1f", p.x(float64(len(values)-1)), p.y(0)))
-	p.add(`<polygon points="%s" class="%s"/>`, strings.Join(points, " "), class)
+	p.Add(`<polygon points="%s" class="%s"/>`, strings.Join(points, " "), class)
 }
 
 // frame draws the base line, the bound of y and a title.
 func (p *panel) frame(title string) {
-	p.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, p.left, p.right, p.bottom, p.bottom)
-	p.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, p.left, p.right, p.top, p.top)
-	p.text(p.left-6, p.bottom+4, "end", "soft", "0")
-	p.text(p.left-6, p.top+4, "end", "soft", fmt.Sprintf("%g", p.yMax))
-	p.text(p.left, p.top-5, "start", "soft", title)
+	p.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, p.left, p.right, p.bottom, p.bottom)
+	p.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, p.left, p.right, p.top, p.top)
+	p.Text(p.left-6, p.bottom+4, "end", "soft", "0")
+	p.Text(p.left-6, p.top+4, "end", "soft", fmt.Sprintf("%g", p.yMax))
+	p.Text(p.left, p.top-5, "start", "soft", title)
 }
 
 // timeChart draws an outcome: demand, servers and good requests over time.
 func timeChart(o *Outcome, most [2]float64) template.HTML {
-	d := &drawing{width: 600, height: 300}
+	d := &svg.Drawing{Width: 600, Height: 300}
 	steps := float64(max(len(o.Lines.Good)-1, 1))
 	place := func(top, bottom, yMax float64) *panel {
-		return &panel{drawing: d, left: 34, right: d.width - 8, top: top, bottom: bottom, xMax: steps, yMax: yMax}
+		return &panel{Drawing: d, left: 34, right: d.Width - 8, top: top, bottom: bottom, xMax: steps, yMax: yMax}
 	}
 	roles := []struct {
 		panel             *panel
@@ -88,17 +73,17 @@ func timeChart(o *Outcome, most [2]float64) template.HTML {
 		r.panel.line(r.ready, "ready", true)
 	}
 	good := place(246, 276, 1)
-	good.text(good.left, good.top-5, "start", "soft", "good requests")
+	good.Text(good.left, good.top-5, "start", "soft", "good requests")
 	for i, share := range o.Lines.Good {
 		if share >= 0 {
-			good.add(`<rect x="%.2f" y="%.1f" width="%.2f" height="%.1f" class="%s"/>`,
+			good.Add(`<rect x="%.2f" y="%.1f" width="%.2f" height="%.1f" class="%s"/>`,
 				good.x(float64(i)), good.y(share), (good.right-good.left)/steps, good.bottom-good.y(share)+0.5, goodness(share))
 		}
 	}
 	for minute := 0.0; minute <= steps/2; minute += 30 {
-		d.text(good.x(2*minute), d.height-8, "middle", "soft", fmt.Sprintf("%.0f min", minute))
+		d.Text(good.x(2*minute), d.Height-8, "middle", "soft", fmt.Sprintf("%.0f min", minute))
 	}
-	return d.svg(o.Policy + ": demand, servers and good requests over time")
+	return d.HTML(o.Policy + ": demand, servers and good requests over time")
 }
 
 func goodness(share float64) string {
@@ -113,17 +98,17 @@ func goodness(share float64) string {
 
 // costChart sets what each policy keeps against what it costs.
 func costChart(rows []*Row) template.HTML {
-	d := &drawing{width: 680, height: 320}
-	p := &panel{drawing: d, left: 44, right: d.width - 180, top: 16, bottom: d.height - 40, yMax: 1}
+	d := &svg.Drawing{Width: 680, Height: 320}
+	p := &panel{Drawing: d, left: 44, right: d.Width - 180, top: 16, bottom: d.Height - 40, yMax: 1}
 	for _, r := range rows {
 		p.xMax = max(p.xMax, min(r.Hours(), 60)*1.05)
 	}
 	for share := 0.0; share <= 1; share += 0.25 {
-		p.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, p.left, p.right, p.y(share), p.y(share))
-		p.text(p.left-6, p.y(share)+4, "end", "soft", fmt.Sprintf("%.0f%%", 100*share))
+		p.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, p.left, p.right, p.y(share), p.y(share))
+		p.Text(p.left-6, p.y(share)+4, "end", "soft", fmt.Sprintf("%.0f%%", 100*share))
 	}
 	for hours := 0.0; hours <= p.xMax; hours += 10 {
-		p.text(p.x(hours), p.bottom+18, "middle", "soft", fmt.Sprintf("%.0f h", hours))
+		p.Text(p.x(hours), p.bottom+18, "middle", "soft", fmt.Sprintf("%.0f h", hours))
 	}
 	labels := slices.Clone(rows)
 	slices.SortFunc(labels, func(a, b *Row) int { return int(1e4 * (b.Good - a.Good)) })
@@ -135,11 +120,11 @@ func costChart(rows []*Row) template.HTML {
 		if r.Hours() > 60 {
 			more = fmt.Sprintf(" (%.0f h)", r.Hours())
 		}
-		p.add(`<circle cx="%.1f" cy="%.1f" r="5" class="%s"><title>%s: %.1f%% at %.1f h</title></circle>`, x, y, dotClass(r.Policy), html.EscapeString(r.Policy), 100*r.Good, r.Hours())
-		p.add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, x+6, p.right+4, y, at-4)
-		p.text(p.right+8, at, "start", "", r.Policy+more)
+		p.Add(`<circle cx="%.1f" cy="%.1f" r="5" class="%s"><title>%s: %.1f%% at %.1f h</title></circle>`, x, y, dotClass(r.Policy), html.EscapeString(r.Policy), 100*r.Good, r.Hours())
+		p.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="grid"/>`, x+6, p.right+4, y, at-4)
+		p.Text(p.right+8, at, "start", "", r.Policy+more)
 	}
-	return d.svg("good requests against replica-hours, by policy")
+	return d.HTML("good requests against replica-hours, by policy")
 }
 
 func dotClass(policy string) string {
