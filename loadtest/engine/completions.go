@@ -55,14 +55,7 @@ func (e *Engine) prepareCompletion(x *exchange, in *completionRequest) (*generat
 // completions serves /v1/completions.
 func (e *Engine) completions(x *exchange) error {
 	var in completionRequest
-	if err := x.decode(&in); err != nil {
-		return err
-	}
-	g, err := e.prepareCompletion(x, &in)
-	if err != nil {
-		return err
-	}
-	j, err := e.start(x, g)
+	g, j, err := begin(e, x, &in, e.prepareCompletion)
 	if err != nil {
 		return err
 	}

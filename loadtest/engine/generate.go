@@ -56,14 +56,7 @@ type nativeLogprob [3]any
 // generate serves /generate, of which only SGLang knows.
 func (e *Engine) generate(x *exchange) error {
 	var in generateNative
-	if err := x.decode(&in); err != nil {
-		return err
-	}
-	g, err := e.prepareNative(x, &in)
-	if err != nil {
-		return err
-	}
-	j, err := e.start(x, g)
+	_, j, err := begin(e, x, &in, e.prepareNative)
 	if err != nil {
 		return err
 	}

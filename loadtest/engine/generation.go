@@ -29,6 +29,20 @@ type job struct {
 	n         int
 }
 
+// begin reads a request, turns it into work by prepare, and starts it. The caller must stop
+// the job in the end.
+func begin[R any](e *Engine, x *exchange, in *R, prepare func(*exchange, *R) (*generation, error)) (*generation, *job, error) {
+	if err := x.decode(in); err != nil {
+		return nil, nil, err
+	}
+	g, err := prepare(x, in)
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := e.start(x, g)
+	return g, j, err
+}
+
 // start hands the work to a rank. The caller must stop the job in the end.
 func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 	r := e.pickRank(x.r.Header.Get("X-Data-Parallel-Rank"))
