@@ -41,6 +41,10 @@ func listening(engines func() []*engine.Engine) func(*config) {
 	}
 }
 
+// computing is how long computing takes there, of what engines take: with nothing a prefix
+// that is held would be worth nothing. The gateway knows of it, as after a calibration.
+const computing = 0.1
+
 // newPublishingCluster has engines whose KV events the gateway hears.
 func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, change func(*config)) *cluster {
 	t.Helper()
@@ -53,7 +57,7 @@ func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, chan
 		}
 		engines = append(engines, startTestEngine(t, role, func(cfg *engine.Config) {
 			publishing(cfg)
-			cfg.TimeScale = 0.1 // computing takes time, or a prefix that is held is worth nothing
+			cfg.TimeScale = computing
 		}))
 	}
 	c := newCluster(t, shape{config: func(given *config) {
@@ -68,6 +72,10 @@ func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, chan
 			listening(func() []*engine.Engine { return engines })(given)
 		}
 		given.kv.modes = []string{tokens}
+		for i := range given.pools.Prefill {
+			given.pools.Prefill[i] *= computing
+			given.pools.Step[i] *= computing
+		}
 		if change != nil {
 			change(given)
 		}
@@ -99,7 +107,9 @@ func (c *cluster) converse(conversations, turns int) (strayed int, cached float6
 	prompt := 0.0
 	for turn := range turns {
 		for i := range conversations {
-			text := fmt.Sprintf("Conversation %d, turn %d. %s", i, turn, strings.Repeat(fmt.Sprintf("word%d ", i), 80))
+			// No two messages of one begin alike: what is learned of tokens allows for
+			// templates that change their order.
+			text := fmt.Sprintf("%d%d is turn %d of conversation %d. %s", turn, i, turn, i, strings.Repeat(fmt.Sprintf("word%d ", i), 320))
 			var got answer
 			got, histories[i] = c.turn(append(histories[i], map[string]string{"role": "user", "content": text}))
 			home := got.header.Get("X-Tandem-Prefill")
@@ -132,7 +142,7 @@ func TestLocality_ConversationsFindTheirPrefix(t *testing.T) {
 				t.Logf("%d of %d turns strayed, %.1f %% of prompt tokens were cached, %.1f %% could be", strayed, conversations*(turns-1), 100*cached, 100*perfect)
 				found := cached >= perfect-0.02
 				if mode == "learned" { // a second turn may come before its boundary is proven
-					found = strayed <= conversations
+					found = strayed <= conversations/2
 				}
 				if found {
 					return
