@@ -149,7 +149,7 @@ func TestReplicas_RedisMayFailInEveryWay(t *testing.T) {
 			a.claim(t, 1).Release()
 			b.sees()
 		}
-		if took := time.Since(start); took > time.Second {
+		if took := time.Since(start); took > 10*time.Second { // waiting for it takes 100 ms at least
 			t.Errorf("%s: 1,000 claims took %v", name, took)
 		}
 		fail.heal()

@@ -90,8 +90,8 @@ func TestAdmission_WhatCannotBeInTimeIsRefusedAtOnce(t *testing.T) {
 	start := time.Now()
 	got := <-c.ask("sk-low", 10, "X-Tandem-Deadline-Ms", "3000")
 	refusedForCapacity(t, "less time than the prefill ahead takes", got, "deadline_unreachable")
-	if took := time.Since(start); took > time.Second {
-		t.Errorf("it was told after %v", took)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("it was told after %v of 3 s", took)
 	}
 	c.askAndWait(1, "sk-low", 10, "X-Tandem-Deadline-Ms", "60000")
 }
@@ -131,9 +131,7 @@ func displaceNewest(t *testing.T, c *cluster) {
 		t.Errorf("the oldest: %d %s", got.status, got.body)
 	default:
 	}
-	if n := c.metric("tandem_waiting_requests"); n != 3 {
-		t.Errorf("%v wait", n)
-	}
+	eventually(t, "the high one waits in its place", func() bool { return c.metric("tandem_waiting_requests") == 3 })
 }
 
 // With several replicas each bounds what it holds itself; the one that decides forgets
@@ -160,8 +158,8 @@ func TestAdmission_WhoWouldBeLateForAHigherClassIsToldAtOnce(t *testing.T) {
 		eventually(t, "it waits, or the low one does not", func() bool { return len(low) == 1 || c.metric("tandem_waiting_requests") == n })
 	}
 	refusedForCapacity(t, "the low one", <-low, "overloaded")
-	if took := time.Since(start); took > 8*time.Second {
-		t.Errorf("it was told after %v", took)
+	if took := time.Since(start); took > 11*time.Second {
+		t.Errorf("it was told after %v of 12 s", took)
 	}
 	if n := c.metric("tandem_displaced_requests_total"); n != 1 {
 		t.Errorf("%v displaced", n)

@@ -170,7 +170,7 @@ func TestHygiene_ACollectorThatIsAwayOrHangs(t *testing.T) {
 	for name, otlp := range map[string]string{"away": "http://127.0.0.1:1", "hangs": hanging.URL} {
 		worst := slowest(otlp)
 		t.Logf("collector %s: slowest request %v, without one %v", name, worst, none)
-		if worst > 2*none+500*time.Millisecond {
+		if worst > 2*none+5*time.Second { // a collector is given up after ten
 			t.Errorf("collector %s: a request took %v, without one %v", name, worst, none)
 		}
 	}

@@ -96,6 +96,7 @@ func TestSleep_BusyModelsTakeTurns(t *testing.T) {
 	c, engines := turns(t, minAwake, nil)
 	ctx, stop := context.WithTimeout(t.Context(), 10*minAwake)
 	defer stop()
+	began := time.Now()
 	var clients sync.WaitGroup
 	var served [2]atomic.Int64
 	for i, model := range []string{"day", "night"} {
@@ -121,7 +122,6 @@ func TestSleep_BusyModelsTakeTurns(t *testing.T) {
 			}
 		}
 	})
-	began := time.Now()
 	clients.Wait()
 	wakings := sum(engines[:], func(s engine.State) int { return s.RequestsByPath["/wake_up"] })
 	t.Logf("served %d and %d, woken %d times in %v", served[0].Load(), served[1].Load(), wakings, time.Since(began))

@@ -69,10 +69,10 @@ func TestTimeout_OfEachLeg(t *testing.T) {
 				t.Errorf("no error of OpenAI's form: %s", got.body)
 			}
 			// A slow stream takes some time for its first token, a busy machine for all.
-			if slack := 2 * time.Second; took < limit*9/10 || c.name != "idle" && took > limit+slack {
+			if slack := 10 * time.Second; took < limit*9/10 || c.name != "idle" && took > limit+slack {
 				t.Errorf("took %v, the limit is %v", took, limit)
 			}
-			eventually(t, "the engine's connection is closed", func() bool { return silent.State().Running == 0 && silent.State().ServerLoad <= 1 })
+			eventually(t, "the engine's connection is closed", func() bool { return silent.State().Running == 0 && silent.State().ServerLoad == 0 })
 			if n := cl.metric("tandem_breaker_ejections_total", `leg="`+c.leg.String()+`"`); n < 1 {
 				t.Error("it was not held against the server")
 			}
@@ -115,7 +115,7 @@ func TestTimeout_ToConnect(t *testing.T) {
 		_ = resp.Body.Close()
 		t.Fatal("somebody answered")
 	}
-	if took := time.Since(start); took < limit*9/10 || took > limit+time.Second {
+	if took := time.Since(start); took < limit*9/10 || took > limit+10*time.Second { // the system alone takes minutes
 		t.Errorf("%v after %v, the limit is %v", err, took, limit)
 	}
 }
@@ -170,7 +170,7 @@ func TestTimeout_ForARequestToArrive(t *testing.T) {
 		if _, err := conn.Write([]byte(sent)); err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.SetReadDeadline(start.Add(10 * time.Second)); err != nil {
+		if err := conn.SetReadDeadline(start.Add(20 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		answer := make([]byte, 4096)
@@ -179,7 +179,7 @@ func TestTimeout_ForARequestToArrive(t *testing.T) {
 		if n > 0 && !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 408") {
 			t.Errorf("%s: %.100s", name, answer[:n])
 		}
-		if took < limit*9/10 || took > limit+2*time.Second {
+		if took < limit*9/10 || took > limit+8*time.Second {
 			t.Errorf("%s: ended after %v", name, took)
 		}
 	}
