@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -162,11 +163,30 @@ func (o *Orchestrator) dispatched(j *journey, servers ...*pools.Server) (withdra
 	return o.Locality.dispatched(j.prefix, servers...)
 }
 
+// givesUp reports whether a leg on a server that fell is taken from it. From one that
+// hangs it is only if somebody else can take it: an engine at its first transfer or in the
+// midst of compiling stands still for seconds and then answers.
+func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, why pools.Fall) bool {
+	if why == pools.Down || leg == PrefillLeg && connectorOf(server).alone {
+		return true
+	}
+	role := pools.Decode
+	if leg == PrefillLeg {
+		role = pools.Prefill
+	}
+	usable, _ := pools.Candidates(o.Fleet.Servers(), model, role, o.Fleet.EjectShare(), time.Now())
+	return slices.ContainsFunc(usable, func(s *pools.Server) bool { return s != server })
+}
+
 // whole sends a leg and reads its whole answer.
 func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *journey, id string, part legRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer server.OnFall(func() { cancel(errFell) })()
+	defer server.OnFall(func(why pools.Fall) {
+		if o.givesUp(j.req.Model, leg, server, why) {
+			cancel(errFell)
+		}
+	})()
 	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, askLoad(j.req.Header, leg, server), part)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)

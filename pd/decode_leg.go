@@ -98,10 +98,11 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	legCtx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
-	noFall := server.OnFall(func() {
+	noFall := server.OnFall(func(why pools.Fall) {
 		// A server that starves its probes but not its streams is busy; one of a group
 		// waits for the dead one, whatever it still sends.
-		if s := open.Load(); s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()) {
+		s := open.Load()
+		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.givesUp(j.req.Model, leg, server, why) {
 			cancel(errFell)
 		}
 	})

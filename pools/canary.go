@@ -67,7 +67,7 @@ func (c *canary) prove(ctx context.Context) {
 		c.log.Info("server proved by a canary", "leg", c.leg.String(), "away", away.String())
 	case err != nil:
 		if errors.Is(err, context.DeadlineExceeded) {
-			c.live.fall() // what others wait for there will not come either
+			c.live.fall(Hangs) // what others wait for there may not come either
 		}
 		c.log.Warn("canary failed", "leg", c.leg.String(), "error", probeReason(err))
 	}

@@ -49,19 +49,28 @@ type live struct {
 
 	mu   sync.Mutex // guards work and falls
 	work [2]Backlog
-	// falls are called when the server has failed two probes in a row.
-	falls map[uint64]func()
+	// falls are called when the server has failed two probes in a row, or a canary did not
+	// come back.
+	falls map[uint64]func(Fall)
 }
 
+// Fall is why a server is not expected to answer what it has not answered yet.
+type Fall uint8
+
+const (
+	Down  Fall = iota // two probes in a row failed
+	Hangs             // a canary did not come back: the engine is stuck, for good or for a while
+)
+
 // OnFall calls fall when the server, or one that steps with it, has failed two probes
-// in a row, and at each further one, until stop is called: what it has not answered by
-// then it will not. One missed probe may be a busy engine.
-func (l *live) OnFall(fall func()) (stop func()) {
+// in a row or let a canary wait, and at each further one, until stop is called. One
+// missed probe may be a busy engine.
+func (l *live) OnFall(fall func(Fall)) (stop func()) {
 	id := leaseSeq.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.falls == nil {
-		l.falls = make(map[uint64]func())
+		l.falls = make(map[uint64]func(Fall))
 	}
 	l.falls[id] = fall
 	return func() {
@@ -72,21 +81,21 @@ func (l *live) OnFall(fall func()) (stop func()) {
 }
 
 // fall tells all who wait on the server, or on one that steps with it.
-func (l *live) fall() {
-	l.fallAlone()
+func (l *live) fall(why Fall) {
+	l.fallAlone(why)
 	if g := l.group.Load(); g != nil {
 		for _, m := range g.members {
-			m.fallAlone()
+			m.fallAlone(why)
 		}
 	}
 }
 
-func (l *live) fallAlone() {
+func (l *live) fallAlone(why Fall) {
 	l.mu.Lock()
 	falls := slices.Collect(maps.Values(l.falls))
 	l.mu.Unlock()
 	for _, fall := range falls {
-		fall()
+		fall(why)
 	}
 }
 

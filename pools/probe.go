@@ -88,7 +88,7 @@ func (p *prober) down(ctx context.Context, was Health, err error) {
 	reason := probeReason(err)
 	p.live.setDown(reason)
 	if !was.Up {
-		p.live.fall()
+		p.live.fall(Down)
 	}
 	switch {
 	case was.Up:

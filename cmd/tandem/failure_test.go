@@ -557,3 +557,21 @@ func TestFailure_RanksBehindOneAddressAreServersOfTheirOwn(t *testing.T) {
 		t.Errorf("%d hand-offs pulled, %d recomputed", s.HandoffsPulled, s.Recomputed)
 	}
 }
+
+// An engine stands still at its first transfer, or while it compiles, and a canary does not
+// come back. With nobody else to ask, its requests wait for it: seen with vLLM on two CPUs,
+// whose first hand-off over NIXL took eleven seconds and was given up after six.
+func TestFailure_TheOnlyServerThatStandsStillIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1,
+		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
+		config: func(cfg *config) { cfg.pools.Breaker.Probe = 200 * time.Millisecond }})
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 400}) // a step of some four seconds
+	got := c.post("/v1/chat/completions", chatBodyOf(2, ""))
+	if got.status != 200 || got.err != nil {
+		t.Errorf("%d, %v: %s", got.status, got.err, got.body)
+	}
+	if failed := c.metric("tandem_canaries_total", `leg="decode"`, `outcome="failed"`); failed == 0 {
+		t.Error("no canary failed meanwhile")
+	}
+}
