@@ -79,6 +79,9 @@ func (c *chunk) readDelta(delta gjson.Result) {
 	})
 }
 
+// silent reports whether the event says nothing of the answer.
+func (c *chunk) silent() bool { return c.text.String() == "" && c.finish.String() == "" && !c.odd }
+
 // hide notes a field that the client did not ask for.
 func (c *chunk) hide(key, value gjson.Result, into *gjson.Result) {
 	c.hidden = append(c.hidden, [2]int{key.Index, value.Index + len(value.Raw)})

@@ -143,7 +143,9 @@ func (s *legStream) transform(ev sseEvent) ([]byte, error) {
 		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
 	}
 	if s.story != nil {
-		data = s.story.take(data)
+		if data = s.story.take(data); data == nil {
+			return nil, nil
+		}
 	}
 	if bytes.Equal(data, ev.Data) {
 		return ev.Raw, nil

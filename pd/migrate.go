@@ -23,7 +23,7 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 		return j
 	}
 	m, _ := o.Fleet.Model(req.Model) // its zero value is a length that is not known
-	j.story = newStory(req, m.MaxModelLen)
+	j.story = newStory(req, m.MaxModelLen, o.Config.MigrateByText)
 	return j
 }
 

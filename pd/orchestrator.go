@@ -30,6 +30,7 @@ type Config struct {
 	RetryRatio        float64       // retries per request over ten seconds, 0..1
 	RetryFloor        int           // retries per ten seconds whatever the traffic
 	Migrate           bool          // continue streams that break on another pair, where engines tell token ids
+	MigrateByText     bool          // and chats by their text where they tell none, which is not exact
 	EnginePriority    bool          // engines schedule by priority, and are told which
 	Objective         Objectives    // what requests are served for
 	// TTFT and ITL are objectives for each request, 0 is none; Config.SLO says whose count.

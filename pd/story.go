@@ -29,23 +29,26 @@ type story struct {
 	sureBytes, sureTokens int
 
 	asked    bool   // the engine was asked for ids
+	spoken   spoken // the answer as text, where that may carry it on
 	template []byte // a chunk of the first leg, for what must stay the same
 	shown    []byte // the last one as the client sees it
 	resumed  bool   // the chunks are those of a continuation
 	before   int    // tokens told by earlier legs
 	untold   bool   // it told none
 	lost     bool   // something was said that ids do not carry on
+	odd      bool   // nor does text
 	finished bool   // the answer is whole; usage and end marker may follow
 	counted  bool   // the usage was told
 }
 
 // newStory returns the story of a request, nil where its stream cannot be continued.
-func newStory(req *Request, modelLen int) *story {
+func newStory(req *Request, modelLen int, byText bool) *story {
 	if !req.Stream || req.Aggregated || (req.Dialect != Chat && req.Dialect != Completions) || (modelLen == 0 && req.MaxOutput == 0) || !continuable(req.Body) {
 		return nil
 	}
 	s := &story{req: req, modelLen: modelLen}
 	s.showIDs, _ = req.Body.Get("return_token_ids").Bool()
+	s.spoken.allowed = byText && s.retellable()
 	return s
 }
 
@@ -55,11 +58,16 @@ func newStory(req *Request, modelLen int) *story {
 // (#30917). TensorRT-LLM refuses every field that it does not know (#9709), and so may
 // an engine that nobody knows.
 func tellsTokenIDs(server *pools.Server, d *Dialect) bool {
-	engine := connectorOf(server).engine
-	if engine == "" {
-		engine = server.Load().Engine
-	}
+	engine := engineOf(server)
 	return (engine == "vllm" || engine == "sglang" && d == Completions) && server.TellsTokenIDs()
+}
+
+// engineOf is what a server runs, "" where nobody knows.
+func engineOf(server *pools.Server) string {
+	if engine := connectorOf(server).engine; engine != "" {
+		return engine
+	}
+	return server.Load().Engine
 }
 
 // begin forgets what a leg said that failed before its first content event, of which
@@ -67,7 +75,11 @@ func tellsTokenIDs(server *pools.Server, d *Dialect) bool {
 // the server is known to understand that.
 func (s *story) begin(server *pools.Server, leg legRequest) legRequest {
 	if !s.resumed {
-		*s = story{req: s.req, showIDs: s.showIDs, modelLen: s.modelLen}
+		*s = story{req: s.req, showIDs: s.showIDs, modelLen: s.modelLen, spoken: spoken{allowed: s.spoken.allowed}}
+	}
+	s.spoken.understood = s.spoken.allowed && continuesText(server)
+	if s.spoken.retold {
+		return leg
 	}
 	if s.asked = s.showIDs || tellsTokenIDs(server, s.req.Dialect); s.asked && !s.showIDs {
 		leg.body = leg.body.With(Edit{"return_token_ids", []byte("true")})
@@ -75,11 +87,13 @@ func (s *story) begin(server *pools.Server, leg legRequest) legRequest {
 	return leg
 }
 
-// take notes what an event says and returns it as the client may see it.
+// take notes what an event says and returns it as the client may see it, nil if it may not.
 func (s *story) take(data []byte) []byte {
 	if !s.asked && !s.resumed {
 		s.lost = true
-		return data
+		if !s.spoken.understood {
+			return data
+		}
 	}
 	data = bytes.TrimLeft(data, " \t\r\n") // ids are found by their place
 	c := readChunk(data)
@@ -91,8 +105,10 @@ func (s *story) take(data []byte) []byte {
 	}
 	s.note(&c)
 	switch {
+	case s.spoken.retold && c.silent():
+		return nil // the role, which the client has
 	case s.resumed:
-		return s.reshape(&c)
+		return s.reshape(&c, data)
 	case s.template == nil:
 		s.template = c.without(nil, data)
 	}
@@ -122,14 +138,20 @@ func (s *story) note(c *chunk) {
 		s.sureBytes, s.sureTokens = len(s.answer), s.tokens
 	}
 	s.finished = s.finished || finish && c.choices == 1
-	s.lost = s.lost || c.odd || c.choices > 1
+	s.odd = s.odd || c.odd || c.choices > 1
+	s.lost = s.lost || s.odd
+	if text && s.spoken.understood {
+		s.spoken.say(c.text.String())
+	}
 }
 
-// reshape turns a chunk of a continuation, which is one of completions, into one of
+// reshape turns a chunk of a continuation, which mostly is one of completions, into one of
 // the stream that the client reads.
-func (s *story) reshape(c *chunk) []byte {
+func (s *story) reshape(c *chunk, data []byte) []byte {
 	out := bytes.Clone(s.template)
-	if s.req.Dialect == Chat {
+	if s.spoken.retold {
+		out = set(out, "choices.0.delta", gjson.GetBytes(data, "choices.0.delta").Raw)
+	} else if s.req.Dialect == Chat {
 		out = set(out, "choices.0.delta", `{"content":`+c.text.Raw+`}`)
 	} else {
 		out = set(out, "choices.0.text", c.text.Raw)
@@ -155,9 +177,12 @@ func (s *story) usage(data []byte, usage gjson.Result) []byte {
 }
 
 func (s *story) usageOf(usage gjson.Result) string {
-	output := s.before + int(usage.Get("completion_tokens").Int())
+	prompts, output := s.prompts, s.before+int(usage.Get("completion_tokens").Int())
+	if s.spoken.retold {
+		prompts = int(usage.Get("prompt_tokens").Int()) - s.before // which are of its prompt
+	}
 	out := []byte(usage.Raw)
-	for field, n := range map[string]int{"prompt_tokens": s.prompts, "completion_tokens": output, "total_tokens": s.prompts + output} {
+	for field, n := range map[string]int{"prompt_tokens": prompts, "completion_tokens": output, "total_tokens": prompts + output} {
 		out = set(out, field, strconv.Itoa(n))
 	}
 	// What the continuation found cached is mostly what the answer left behind.
@@ -176,7 +201,7 @@ var (
 // client asked for it, and the end marker. nil where more is missing, or where it is not
 // known what was told.
 func (s *story) ending() []byte {
-	if !s.finished || s.lost {
+	if !s.finished || s.odd || s.lost && !s.spoken.understood {
 		return nil
 	}
 	var out []byte
@@ -198,6 +223,8 @@ func (s *story) continuation() (*Request, error) {
 		left = s.req.MaxOutput - s.sureTokens
 	}
 	switch {
+	case (!s.asked || s.untold) && s.spoken.understood:
+		return s.retelling()
 	case !s.asked || s.untold:
 		return nil, errNoIDs
 	case s.lost || s.prompts == 0 || s.sureTokens == 0 || left <= 0 || !onlyText(s.req.Body):

@@ -144,6 +144,9 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.objectives, "objective", c.objectives, "what requests are served for: latency (the time to the first token), or throughput (requests per server that meet their objectives: with a ttft-slo, who cannot meet it any more is served last); `objectives`, for single models as model=throughput, for a class as class:batch=throughput")
 	fs.BoolVar(&c.pd.EnforceDisaggregation, "enforce-disaggregation", c.pd.EnforceDisaggregation, "decode servers compute no prompts: without a prefill server requests get 503")
 	fs.BoolVar(&c.pd.Migrate, "migrate", c.pd.Migrate, "continue streams that break on another pair, by token ids, where engines tell them (vLLM 0.10.2, SGLang's completions)")
+	fs.BoolVar(&c.pd.MigrateByText, "migrate-by-text", c.pd.MigrateByText,
+		"with migrate, continue chats by their text where engines tell no token ids (continue_final_message of vLLM and SGLang): "+
+			"not exact, the text may be tokenised another way and templates may trim white space")
 
 	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval, "time between two probes of a server, and between two scrapes of its load")
 	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe")

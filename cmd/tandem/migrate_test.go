@@ -268,3 +268,60 @@ func (w whenAsked) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	return w.next.RoundTrip(req)
 }
+
+// By text a chat goes on where engines tell no token ids, if the operator says so. The
+// simulated template trims nothing and its text is tokenised as it was said, so here even
+// that is exact.
+func TestMigrate_ByTextIsOptIn(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*engine.Config){
+		"vllm before 0.10.2": func(cfg *engine.Config) { cfg.NoTokenIDs = true },
+		"sglang":             func(cfg *engine.Config) { cfg.Connector = engine.ConnectorSGLang },
+	} {
+		for _, allowed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s %v", name, allowed), func(t *testing.T) {
+				t.Parallel()
+				c := newCluster(t, shape{prefill: 1, decode: 2, engine: change, config: func(cfg *config) {
+					migrating(cfg)
+					cfg.pd.MigrateByText = allowed
+					cfg.pools.Breaker.Consecutive = 1 << 20 // all streams break here
+				}})
+				ask := func(i int, extra string) (got, want answer) {
+					for _, e := range c.decode {
+						e.ClearFaults()
+					}
+					c.decode[i%2].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 1 + i*7%20, Count: 1})
+					body := chatBodyOf(30+i, `,"stream":true,"stream_options":{"include_usage":true}`+extra)
+					return c.post("/v1/chat/completions", body), reference(t, "/v1/chat/completions", body)
+				}
+				for i := range 20 {
+					got, want := ask(i, "")
+					if got.err != nil && !allowed {
+						continue
+					}
+					if got.err != nil || got.text() != want.text() || strings.Count(got.body, "[DONE]") != 1 || strings.Count(got.body, `"role"`) != 1 {
+						t.Errorf("%v\ngot  %s\nwant %s", got.err, got.body, want.body)
+						continue
+					}
+					usage, truth := gjson.Get(got.events[len(got.events)-2], "usage"), gjson.Get(want.events[len(want.events)-2], "usage")
+					for _, field := range []string{"prompt_tokens", "completion_tokens", "total_tokens"} {
+						if usage.Get(field).Raw != truth.Get(field).Raw {
+							t.Errorf("usage %s, undisturbed %s", usage.Raw, truth.Raw)
+						}
+					}
+				}
+				continued := c.metric("tandem_migrations_total", `outcome="continued"`)
+				if !allowed && continued != 0 || allowed && continued < 5 {
+					t.Errorf("%v continued", continued)
+				}
+				for i, extra := range []string{`,"seed":7`, `,"stop":["x"]`, `,"logprobs":true`, `,"frequency_penalty":0.5`} {
+					ask(i, extra)
+				}
+				if now := c.metric("tandem_migrations_total", `outcome="continued"`); now != continued {
+					t.Error("what text does not determine was continued")
+				}
+				c.checkIdle(0)
+			})
+		}
+	}
+}
