@@ -31,6 +31,7 @@ type Capacity struct {
 	PrefillPoints []PrefillPoint `json:"prefill_points,omitempty"`
 	StepPoints    []StepPoint    `json:"step_points,omitempty"`
 	Largest       *Concurrency   `json:"largest_concurrency,omitempty"`
+	Lacked        int            `json:"-"` // tokens over the budget that one more look for Largest would have taken
 }
 
 // PrefillPoint is the time to the first token of a prompt alone on the server.

@@ -145,17 +145,25 @@ func (r *run) spend(tokens int, what string) {
 }
 
 // steps measures decode: small contexts show what a sequence adds, shares of the KV
-// cache what their tokens add.
+// cache what their tokens add. It leaves the tokens of one look for the largest
+// concurrency, which shows what the largest share would, if that is no more than half of
+// the budget.
 func (r *run) steps(ctx context.Context) error {
+	most := r.cfg.Budget
+	if room := r.room(); room > 0 {
+		if look := tokensOf(room, r.look(room)); look <= r.cfg.Budget/2 {
+			most -= look
+		}
+	}
 	for _, n := range []int{1, 4, 16, 64} {
-		if err := r.step(ctx, n, 32); err != nil {
+		if err := r.step(ctx, n, 32, most); err != nil {
 			return err
 		}
 	}
 	for _, eighths := range []int{1, 2, 4, 6} {
 		held := r.found.KVTokens * eighths / 8
 		n := min(max(held/4096, 4), 64)
-		if err := r.step(ctx, n, min(held/n, r.most*9/10)); err != nil {
+		if err := r.step(ctx, n, min(held/n, r.most*9/10), most); err != nil {
 			return err
 		}
 	}
@@ -172,16 +180,22 @@ func (r *run) fitSteps() {
 	r.found.Step = fit(xs, ys)
 }
 
+// outputOf is how long the answers of a batch are, in tokens: while later prompts are
+// computed, earlier sequences go on, and need so many more to be still there when the last
+// has joined.
+func outputOf(sequences, prompt int) int { return 32 + sequences*prompt/1024 }
+
+// tokensOf is what the measurement of a batch spends.
+func tokensOf(sequences, prompt int) int { return sequences * (prompt + outputOf(sequences, prompt)) }
+
 // step measures a batch of so many sequences with so many tokens of prompt each; it
-// is left out when the budget does not hold it.
-func (r *run) step(ctx context.Context, sequences, prompt int) error {
-	// While later prompts are computed, earlier sequences go on: they need so many
-	// more tokens to be still there when the last has joined.
-	output := 32 + sequences*prompt/1024
-	if tokens := sequences * (prompt + output); r.spent+tokens > r.cfg.Budget {
+// is left out when more than most would be spent.
+func (r *run) step(ctx context.Context, sequences, prompt, most int) error {
+	output := outputOf(sequences, prompt)
+	if r.spent+tokensOf(sequences, prompt) > most {
 		return nil
 	}
-	r.spend(sequences*(prompt+output), fmt.Sprintf("decode of %d x %d tokens", sequences, prompt))
+	r.spend(tokensOf(sequences, prompt), fmt.Sprintf("decode of %d x %d tokens", sequences, prompt))
 	all := make([][]time.Time, sequences)
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range all {
@@ -226,29 +240,50 @@ func together(all [][]time.Time) []float64 {
 	return gaps
 }
 
+// room is how many sequences fit where the largest concurrency is looked for, 0 if it is
+// not looked for.
+func (r *run) room() int {
+	if r.cfg.ITL == 0 || r.cfg.Context >= r.most {
+		return 0
+	}
+	return r.found.KVTokens * 9 / 10 / r.cfg.Context
+}
+
+// look is the prompt of each of so many sequences whose context is the wanted one on the
+// mean of the measurement.
+func (r *run) look(sequences int) (prompt int) {
+	return max(1, r.cfg.Context-outputOf(sequences, r.cfg.Context)/2)
+}
+
 // largest looks for the largest concurrency within the ITL: it measures where the
-// nearest measurements below and above say that it is, until they are close.
+// nearest measurements below and above say that it is, until they are close. The first
+// look is a little below that: one within the ITL is an answer.
 func (r *run) largest(ctx context.Context) error {
-	limit := r.cfg.ITL.Seconds()
-	room := r.found.KVTokens * 9 / 10 / r.cfg.Context
-	if limit == 0 || room < 1 || r.cfg.Context >= r.most {
+	limit, room := r.cfg.ITL.Seconds(), r.room()
+	if room < 1 {
 		return nil
 	}
 	below := at{0, r.found.MinimumStep().Seconds()}
 	above := at{float64(room + 1), r.found.Step.Seconds(pools.StepFeatures(room+1, (room+1)*r.cfg.Context))}
 	for range mostLooks {
 		n := int(math.Round(below.between(above, limit)))
+		if below.sequences == 0 {
+			n = n * 19 / 20
+		}
 		n = min(max(n, int(below.sequences)+1), int(above.sequences)-1)
 		if above.sequences-below.sequences <= max(1, below.sequences/20) {
 			break
 		}
+		if over := r.spent + tokensOf(n, r.look(n)) - r.cfg.Budget; over > 0 {
+			r.found.Lacked = over
+			break
+		}
 		before := len(r.found.StepPoints)
-		// What is asked for is the context on the mean of the measurement.
-		if err := r.step(ctx, n, max(1, r.cfg.Context-(32+n*r.cfg.Context/1024)/2)); err != nil {
+		if err := r.step(ctx, n, r.look(n), r.cfg.Budget); err != nil {
 			return err
 		}
 		if len(r.found.StepPoints) == before {
-			break // the budget is spent
+			break // so many sequences are not there at once
 		}
 		if took := r.found.StepPoints[before].Seconds; took <= limit {
 			below = at{float64(n), took}

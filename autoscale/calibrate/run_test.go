@@ -174,6 +174,29 @@ func TestRun_KeepsWithinItsBudget(t *testing.T) {
 	}
 }
 
+// Half of the tokens that the whole measurement takes find the largest concurrency; with
+// fewer it is said how many would.
+func TestRun_LargestConcurrencyWithinASmallBudget(t *testing.T) {
+	for _, budget := range []int{100_000, 150_000} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := Config{Server: "http://virtual", Budget: budget, ITL: 20 * time.Millisecond, Context: 1000, Transport: newVirtualEngine(t, 65536)}
+			c, err := Run(t.Context(), cfg, func(int, int, string) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if budget < 150_000 {
+				if c.Largest != nil || c.Lacked == 0 {
+					t.Errorf("found %+v, %d tokens are lacking", c.Largest, c.Lacked)
+				}
+				return
+			}
+			for _, off := range deviations(t, c, cfg, 1) {
+				t.Error(off)
+			}
+		})
+	}
+}
+
 func TestRun_SaysWhatIsMissing(t *testing.T) {
 	mute := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {

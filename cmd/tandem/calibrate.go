@@ -83,10 +83,14 @@ func printCapacity(out io.Writer, c *autoscale.Capacity, cfg calibrate.Config) e
 	}
 	fmt.Fprintf(w, "room for KV\t%d tokens\n", c.KVTokens)
 	switch {
+	case c.Largest != nil && c.Lacked > 0:
+		fmt.Fprintf(w, "largest concurrency\tsome %d sequences of %d tokens within %v; a look closer wants --budget %d\n", c.Largest.Sequences, c.Largest.Context, cfg.ITL, cfg.Budget+c.Lacked)
 	case c.Largest != nil:
 		fmt.Fprintf(w, "largest concurrency\t%d sequences of %d tokens within %v\n", c.Largest.Sequences, c.Largest.Context, cfg.ITL)
+	case c.Lacked > 0:
+		fmt.Fprintf(w, "largest concurrency\tnot found: a look at sequences of %d tokens wants --budget %d\n", cfg.Context, cfg.Budget+c.Lacked)
 	case cfg.ITL > 0:
-		fmt.Fprintf(w, "largest concurrency\tnot found: the budget was spent, or not even one sequence is within %v\n", cfg.ITL)
+		fmt.Fprintf(w, "largest concurrency\tnot found: not even one sequence of %d tokens is within %v, or the KV cache does not hold two\n", cfg.Context, cfg.ITL)
 	}
 	return w.Flush()
 }
