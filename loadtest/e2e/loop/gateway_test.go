@@ -145,20 +145,32 @@ func (l *loop) reach(t *testing.T, what string, holds func(spec, ready int) bool
 // gatewayArgs adds arguments to the gateways and waits until all have them.
 func (l *loop) gatewayArgs(t *testing.T, args ...string) {
 	t.Helper()
+	l.addArgs(t, args...)
+	l.WaitRollout(t, "tandem")
+}
+
+// addArgs adds arguments to the gateways, which are replaced one after the other.
+func (l *loop) addArgs(t *testing.T, args ...string) {
+	t.Helper()
 	var patch []string
 	for _, arg := range args {
 		patch = append(patch, fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":%q}`, arg))
 	}
 	l.Kubectl(t, "-n", deployed.Namespace, "patch", "deployment", "tandem", "--type=json", "-p", "["+strings.Join(patch, ",")+"]")
-	l.WaitRollout(t, "tandem")
 }
 
 // decides waits until the gateways want so many servers of a role.
 func (l *loop) decides(t *testing.T, role string, want int) {
 	t.Helper()
-	process.WaitFor(t, nil, fmt.Sprintf("the gateways to want %d %s servers", want, role), obeyedWithin, func() error {
+	l.says(t, role, fmt.Sprintf(`"replicas":%d,`, want))
+}
+
+// says waits until what the gateways say of a role has a text in it.
+func (l *loop) says(t *testing.T, role, want string) {
+	t.Helper()
+	process.WaitFor(t, nil, "the gateways to say of "+role+" "+want, obeyedWithin, func() error {
 		text, err := deployed.Get("http://" + l.admin + "/autoscale/v1/pool?model=" + model + "&role=" + role)
-		if err == nil && !strings.Contains(text, fmt.Sprintf(`"replicas":%d,`, want)) {
+		if err == nil && !strings.Contains(text, want) {
 			err = fmt.Errorf("they say %s", text)
 		}
 		return err

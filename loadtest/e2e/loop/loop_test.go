@@ -162,15 +162,15 @@ func (l *loop) repeat(t *testing.T) {
 }
 
 // applyScaledObjects applies deploy/keda/external-push.yaml, with the scaler's
-// address, and polls that a test can wait for.
-func (l *loop) applyScaledObjects(t *testing.T) {
+// address, and polls that a test can wait for, and with more texts replaced.
+func (l *loop) applyScaledObjects(t *testing.T, replaced ...string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(process.Root(t), "deploy/keda/external-push.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest := strings.NewReplacer("tandem-admin.tandem.svc:9090", l.grpc, "pollingInterval: 15", "pollingInterval: 2",
-		"kind: ScaledObject\nmetadata:\n", "kind: ScaledObject\nmetadata:\n  namespace: "+deployed.Namespace+"\n").Replace(string(text))
+	manifest := strings.NewReplacer(append(replaced, "tandem-admin.tandem.svc:9090", l.grpc, "pollingInterval: 15", "pollingInterval: 2",
+		"kind: ScaledObject\nmetadata:\n", "kind: ScaledObject\nmetadata:\n  namespace: "+deployed.Namespace+"\n")...).Replace(string(text))
 	l.Apply(t, manifest)
 }
 
