@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"sync"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // keptBins is how many bins of demand are remembered: fifteen minutes of them.
@@ -46,6 +48,8 @@ type demand struct {
 	waiting work          // requests that have no first token yet
 	seen    means
 	last    time.Time // when one came
+	traffic Traffic
+	faded   time.Time // when traffic was made older last
 }
 
 // bin is the demand of one bin, and what came of requests in its time.
@@ -105,11 +109,33 @@ func (m *Meter) Arrived(a Arrival) *Visit {
 		b := d.bins[binOf(now)]
 		b.Prompt, b.Output = b.Prompt+v.compute, b.Output+d.seen.Output
 		d.bins[binOf(now)] = b
+		v.class = share.ClassOf(a.PromptTokens, a.OutputTokens)
+		d.fade(now)
+		d.traffic[v.class].add(Lengths{1, float64(a.PromptTokens), v.compute, float64(a.OutputTokens)})
 	}
 	d.last = now
 	d.waiting.Requests++
 	d.waiting.Prompt += v.compute
 	return v
+}
+
+// fade makes the traffic that was older, up to now.
+func (d *demand) fade(now time.Time) {
+	d.traffic.fade(now.Sub(d.faded))
+	d.faded = now
+}
+
+// Traffic is what was asked of a model lately, by class.
+func (m *Meter) Traffic(model string) Traffic {
+	now := m.now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := m.models[model]
+	if d == nil {
+		return Traffic{}
+	}
+	d.fade(now)
+	return d.traffic
 }
 
 func binOf(t time.Time) int64 { return t.Unix() / int64(Bin/time.Second) }
@@ -193,6 +219,7 @@ type modelReading struct {
 	Waiting work          `json:"waiting"`
 	Queued  int           `json:"queued"` // of them, in the gateway's queue
 	Seen    means         `json:"seen"`
+	Traffic Traffic       `json:"traffic"`
 }
 
 // read returns what was measured, and forgets what is older than is kept, and models that
@@ -205,7 +232,8 @@ func (m *Meter) read() reading {
 	defer m.mu.Unlock()
 	r := reading{At: now.Unix(), Models: make(map[string]*modelReading), Hot: hot}
 	for name, d := range m.models {
-		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.seen}
+		d.fade(now)
+		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.seen, Traffic: d.traffic}
 		for i, b := range d.bins {
 			switch {
 			case i < current-keptBins, i > current+1: // of a clock that was ahead; the next may have begun
@@ -239,6 +267,7 @@ type total struct {
 	waiting        work
 	queued         int // of them, in the gateways' queues
 	seen           means
+	traffic        Traffic
 	ttft, itl      attained // lately
 }
 
@@ -264,6 +293,7 @@ func sum(readings []reading, model string, since, now int64) total {
 			}
 		}
 		t.queued += own.Queued
+		t.traffic.add(&own.Traffic)
 		t.waiting.Requests += own.Waiting.Requests
 		t.waiting.Prompt += own.Waiting.Prompt
 		w := float64(min(own.Seen.Ended+1, int(1/recently))) // its first guess counts as one

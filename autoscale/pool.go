@@ -13,6 +13,7 @@ type works struct {
 	prompt, computed, output float64       // tokens
 	context                  float64       // tokens of KV of a sequence, as a decode server sees it at any moment
 	ttft, itl                time.Duration // objectives; no ttft is 0
+	traffic                  Traffic
 }
 
 // UnknownKV stands for room that engines do not tell: then KV decides nothing.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // Config is how wanted servers are decided.
@@ -168,6 +169,16 @@ func (s *Scaler) follow(ctx context.Context) error {
 	return err
 }
 
+// Shares are which hardware serves which requests of a model, by the plan that stands; nil
+// where there is none that is fresh, or one kind. It takes no lock and allocates nothing.
+func (s *Scaler) Shares(model string) *share.Table {
+	d := s.current.Load().Models[model]
+	if d == nil || s.now().Sub(d.At) > s.cfg.Planner.MaxAge {
+		return nil
+	}
+	return d.State.Shares
+}
+
 // step decides, or takes over what another replica decided. Without the others'
 // demand nothing is decided: less demand is what it would look like. One that is in a
 // hurry decides whoever's turn it is.
@@ -297,7 +308,7 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 
 // signals are what the planner is told of a model, and the state what others are.
 func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t total, now time.Time) (Signals, State) {
-	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), context: max(t.seen.context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model)}
+	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), context: max(t.seen.context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model), traffic: t.traffic}
 	w.computed = max(1, min(w.prompt, w.prompt*t.seen.Computed))
 	hardware := look(servers, model, w, now)
 	g := sumUp(hardware)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // Spreader chooses of which hardware the wanted servers are.
@@ -16,6 +17,7 @@ type Asked struct {
 	PrefillRate              float64       // prompt tokens per second to compute
 	DecodeRate               float64       // output tokens per second
 	TTFT, ITL                time.Duration // objectives; no TTFT is 0
+	Traffic                  Traffic       // what the requests consist of
 	Shown                    []Hardware    // what there is
 	// Standing is the spread that holds: kept as long as it does. nil: the wanted numbers
 	// have changed.
@@ -27,6 +29,8 @@ type Spread struct {
 	Prefill map[string]int `json:"prefill"`
 	Decode  map[string]int `json:"decode"`
 	Prices  []Price        `json:"prices,omitempty"`
+	// Shares say which requests the hardware that runs is to serve; nil: any.
+	Shares *share.Table `json:"-"`
 }
 
 // Price is the shadow price of a variant's capacity: what an hour would cost less with one
@@ -88,7 +92,7 @@ func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWa
 		return anyOf
 	}
 	m.NoSpread = ""
-	state.Prices = m.Spread.Prices
+	state.Prices, state.Shares = m.Spread.Prices, m.Spread.Shares
 	var wants []PoolWant
 	for variant, n := range m.Spread.Prefill {
 		wants = append(wants, PoolWant{Role: pools.Prefill, Variant: variant, Want: Want{Servers: n, Reason: plan.Prefill.Reason}})
@@ -132,7 +136,7 @@ func (m *memory) spread(find Spreader, plan Plan, in *Signals, state *State) err
 	}
 	w := &state.work
 	asked := Asked{
-		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, TTFT: w.ttft, ITL: w.itl, Shown: state.Hardware,
+		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, TTFT: w.ttft, ITL: w.itl, Shown: state.Hardware, Traffic: w.traffic,
 		PrefillRate: plan.Prefill.Load * in.PrefillSpeed, DecodeRate: plan.Decode.Load * in.DecodeSpeed,
 	}
 	servers := [2]int{plan.Prefill.Servers, plan.Decode.Servers}

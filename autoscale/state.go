@@ -1,6 +1,9 @@
 package autoscale
 
-import "github.com/tandem-gateway/tandem/pools"
+import (
+	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/share"
+)
 
 // State is what is published of a model beside the signals; nothing is decided by it.
 type State struct {
@@ -15,6 +18,8 @@ type State struct {
 	TTFT, ITL attained // lately
 	// Prices say which capacity is short, where there is hardware to choose from.
 	Prices []Price `json:"prices,omitempty"`
+	// Shares say which of it serves which requests: the choice of servers reads them.
+	Shares *share.Table `json:"shares,omitempty"`
 
 	work works // what servers are asked for
 }

@@ -3,6 +3,8 @@ package autoscale
 import (
 	"cmp"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // Arrival is a request that a gateway has admitted.
@@ -10,6 +12,7 @@ type Arrival struct {
 	Model        string
 	Fingerprint  uint64 // the same of a retry
 	PromptTokens int
+	OutputTokens int // that the answer is expected to have
 	Stream       bool
 	TTFT, ITL    time.Duration // its objectives, 0 is none
 }
@@ -22,10 +25,11 @@ type Visit struct {
 	arrival Arrival
 	at      time.Time
 	first   time.Time // when the first token was there; zero before
-	compute float64   // prompt tokens that it was counted with
-	prompt  int       // tokens, as far as is known
-	retry   bool      // of a request that was counted, and judged, when it was refused
-	waits   bool      // for its first token
+	class   share.Class
+	compute float64 // prompt tokens that it was counted with
+	prompt  int     // tokens, as far as is known
+	retry   bool    // of a request that was counted, and judged, when it was refused
+	waits   bool    // for its first token
 }
 
 // Answered says that the first token is there, and how much of the prompt was computed
@@ -37,6 +41,9 @@ func (v *Visit) Answered(prompt, computed int) {
 	v.first = now
 	v.serveLocked()
 	v.demand.seen.prompt(v.arrival.PromptTokens, prompt, computed)
+	if prompt > 0 {
+		v.learnLocked(Lengths{Prompt: float64(prompt - v.prompt), Computed: float64(computed) - v.compute})
+	}
 	v.prompt = cmp.Or(prompt, v.prompt)
 	if v.arrival.Stream {
 		v.judgeLocked(now, v.arrival.TTFT > 0, now.Sub(v.at) <= v.arrival.TTFT, ttft)
@@ -53,6 +60,7 @@ func (v *Visit) Ended(output int, failed bool) {
 	v.serveLocked()
 	if output > 0 {
 		v.demand.seen.ended(v.prompt, output)
+		v.learnLocked(Lengths{Output: float64(output - v.arrival.OutputTokens)})
 	}
 	a := &v.arrival
 	gaps := time.Duration(max(output-1, 0))
@@ -80,6 +88,14 @@ func (v *Visit) Refused() {
 	v.serveLocked()
 	v.missLocked(now)
 	v.meter.refuse(v.arrival.Fingerprint)
+}
+
+// learnLocked corrects what its class was counted with on arrival, as far as that still
+// counts.
+func (v *Visit) learnLocked(by Lengths) {
+	if !v.retry {
+		v.demand.traffic[v.class].add(by.times(kept(v.demand.faded.Sub(v.at))))
+	}
 }
 
 // serveLocked ends its wait.

@@ -15,6 +15,7 @@ type Arrival struct {
 	Model        string // whose servers serve it: of an adapter the base model
 	Fingerprint  uint64
 	PromptTokens int
+	OutputTokens int // that the answer is expected to have
 	Stream       bool
 	TTFT, ITL    time.Duration // its objectives, 0 is none
 }
@@ -45,7 +46,7 @@ func (unwatched) Refused()          {}
 func (x *exchange) arrive(req *pd.Request) {
 	a := Arrival{
 		Model: x.server.pd.BaseOf(req.Model), Fingerprint: req.Fingerprint(),
-		PromptTokens: req.PromptTokens, Stream: req.Stream,
+		PromptTokens: req.PromptTokens, OutputTokens: x.server.pd.Outputs.Expect(req), Stream: req.Stream,
 	}
 	a.TTFT, a.ITL = x.server.pd.Config.SLO(req, a.Model)
 	x.watched = x.server.watch(a)

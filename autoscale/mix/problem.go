@@ -190,9 +190,7 @@ func (p *Problem) capacityRows(l layout, g int, row func(limit float64) []float6
 		at := l.decodeShare(k, g)
 		decode[at] = p.decodeLoad(k, g)
 		kv[at] = p.kvLoad(k, g)
-		if most := v.Capacity.MaxSequences; most > 0 {
-			sequences[at] = p.decoding(k, g) / float64(most)
-		}
+		sequences[at] = p.sequenceLoad(k, g)
 	}
 	prefill[l.prefill(g)] = -p.Use
 	for _, r := range [][]float64{decode, kv, sequences} {
@@ -283,6 +281,15 @@ func (p *Problem) kvLoad(k, g int) float64 {
 	return p.decoding(k, g) * p.Classes[k].context() / float64(p.Variants[g].Capacity.KVTokens)
 }
 
+// sequenceLoad is how many servers' batches they fill, 0 where these have no bound.
+func (p *Problem) sequenceLoad(k, g int) float64 {
+	most := p.Variants[g].Capacity.MaxSequences
+	if most == 0 {
+		return 0
+	}
+	return p.decoding(k, g) / float64(most)
+}
+
 // penalty is what not serving a class costs: more than any servers for it.
 func (p *Problem) penalty(k int) float64 {
 	dearest, whole := 0.0, 0.0
@@ -320,11 +327,8 @@ func (p *Problem) most() []int {
 			if p.decodes(k, g) {
 				time += p.decodeLoad(k, g)
 				kv += p.kvLoad(k, g)
-				sequences += p.decoding(k, g) / float64(max(v.Capacity.MaxSequences, 1))
+				sequences += p.sequenceLoad(k, g)
 			}
-		}
-		if v.Capacity.MaxSequences == 0 {
-			sequences = 0
 		}
 		all[g] = int(math.Ceil(prefill/p.Use)) + 1
 		all[n+g] = int(math.Ceil(max(time, kv, sequences)/p.Use)) + 1

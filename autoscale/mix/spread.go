@@ -2,9 +2,12 @@ package mix
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // Stock is the hardware that a gateway may want servers of.
@@ -21,7 +24,8 @@ const (
 )
 
 // Spread chooses units for the work: the cheapest that do it, those that run counted for
-// less than those that must start. What stands stays while it does the work.
+// less than those that must start. What stands stays while it does the work. Which lengths
+// are to go where of what runs is said beside it.
 func (s *Stock) Spread(a autoscale.Asked) (autoscale.Spread, error) {
 	variants, err := s.shown(a.Shown)
 	if err != nil {
@@ -30,26 +34,52 @@ func (s *Stock) Spread(a autoscale.Asked) (autoscale.Spread, error) {
 	if a.PrefillRate <= 0 && a.DecodeRate <= 0 {
 		return spreadOf(variants, &Mix{Prefill: make([]int, len(variants)), Decode: make([]int, len(variants))}), nil
 	}
-	if a.Standing != nil && does(variants, a) {
-		return *a.Standing, nil
+	found, err := s.find(variants, a)
+	if err != nil {
+		return autoscale.Spread{}, err
 	}
-	p := Problem{Variants: variants, Use: 1, Switch: startHours * variants[0].Cost}
+	found.Shares = Shares(variants, &a.Traffic, a.TTFT)
+	return found, nil
+}
+
+// find is the hardware for the work.
+func (s *Stock) find(variants []Variant, a autoscale.Asked) (autoscale.Spread, error) {
+	p := Problem{Variants: variants, Classes: workOf(variants, a), Use: 1, Switch: math.Inf(1)}
 	for i := range variants {
 		p.Switch = min(p.Switch, startHours*variants[i].Cost)
 	}
-	// A hair less, or what rounding of figures added would be a server.
-	p.Classes = []Class{{
-		Name: "mean", Uncached: a.Computed, Prompt: a.Prompt, Output: a.Output, Context: a.Context, ITL: a.ITL, TTFT: noObjective,
-		Rate: 0.999 * max(a.PrefillRate/a.Computed, 1e-9), DecodeRate: 0.999 * max(a.DecodeRate/a.Output, 1e-9),
-	}}
-	if a.TTFT > 0 && p.anyPrefillsWithin(a.TTFT) {
-		p.Classes[0].TTFT = a.TTFT
+	if a.Standing != nil && p.doneBy(a.Standing) {
+		return *a.Standing, nil
 	}
 	m, err := p.Solve(solveTime)
 	if err != nil {
 		return autoscale.Spread{}, err
 	}
 	return spreadOf(variants, m), nil
+}
+
+// workOf is what the work consists of: where there is hardware to choose from, the
+// classes of what was asked for lately, else mean requests. It is a hair less, or what
+// rounding of figures added would be a server.
+func workOf(variants []Variant, a autoscale.Asked) []Class {
+	mean := Class{Name: "mean", Rate: 1, Uncached: a.Computed, Prompt: a.Prompt, Output: a.Output, Context: a.Context, TTFT: a.TTFT}
+	mean.relax(variants)
+	classes, _ := classesOf(variants, &a.Traffic, a.TTFT)
+	if len(variants) < 2 || len(classes) == 0 {
+		classes = []Class{mean}
+	}
+	computed, output := 0.0, 0.0
+	for i := range classes {
+		c := &classes[i]
+		computed += c.Rate * c.Uncached
+		output += c.Rate * c.Output
+	}
+	for i := range classes {
+		c := &classes[i]
+		c.ITL, c.DecodeRate = a.ITL, 0.999*max(c.Rate*a.DecodeRate/output, 1e-9)
+		c.Rate = 0.999 * max(c.Rate*a.PrefillRate/computed, 1e-9)
+	}
+	return classes
 }
 
 // shown returns the variants with what runs of them, and what that has shown.
@@ -75,27 +105,20 @@ func (s *Stock) shown(all []autoscale.Hardware) ([]Variant, error) {
 	return variants, nil
 }
 
-// does reports whether what stands does the work.
-func does(variants []Variant, a autoscale.Asked) bool {
-	prefill, decode := 0.0, 0.0
-	for i := range variants {
-		v := &variants[i]
-		prefill += float64(a.Standing.Prefill[v.Name]) * v.Capacity.PrefillSpeed(a.Computed, a.Prompt-a.Computed)
-		decode += float64(a.Standing.Decode[v.Name]) * v.Capacity.DecodeSpeed(a.ITL, a.Context)
+// doneBy reports whether what stands does the work, whatever the objective of the first
+// token: speeds that waver about it are no reason for other hardware.
+func (p *Problem) doneBy(standing *autoscale.Spread) bool {
+	with := Problem{Use: p.Use, Classes: slices.Clone(p.Classes), Variants: slices.Clone(p.Variants)}
+	for i := range with.Classes {
+		with.Classes[i].TTFT = noObjective
 	}
-	return prefill >= enough*a.PrefillRate && decode >= enough*a.DecodeRate
-}
-
-// anyPrefillsWithin reports whether some variant can meet an objective at all: where none
-// can, it is no reason to want no server.
-func (p *Problem) anyPrefillsWithin(ttft time.Duration) bool {
-	c := &p.Classes[0]
-	for i := range p.Variants {
-		if p.Variants[i].Capacity.PrefillSeconds(c.Uncached, c.Prompt-c.Uncached) <= ttft.Seconds() {
-			return true
-		}
+	for i := range with.Variants {
+		v := &with.Variants[i]
+		v.Prefill, v.Decode = standing.Prefill[v.Name], standing.Decode[v.Name]
 	}
-	return false
+	_, prefill := with.balance(pools.Prefill)
+	_, decode := with.balance(pools.Decode)
+	return max(prefill, decode) <= 1/enough
 }
 
 func spreadOf(variants []Variant, m *Mix) autoscale.Spread {
