@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // Candidate is what the choice knows of one server for one leg.
@@ -16,6 +17,7 @@ type Candidate struct {
 	Class   uint64 // only servers of one class make a pair
 	Place   Place
 	Both    bool          // it may be among the prefill and among the decode servers
+	Kind    int           // of hardware: one more than its column in Field.Shares; 0: it has none
 	Group   int           // servers that step together; 0: it steps by itself
 	Out     bool          // it may not be chosen now
 	NoPair  bool          // the request must not have it in a pair
@@ -54,6 +56,7 @@ type Field struct {
 	Prefill []Candidate
 	Decode  []Candidate
 	Links   *order.LinkTable
+	Shares  *share.Table // nil: requests of all lengths go to all hardware alike
 
 	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
 	// priced at. At each server's own, the fastest would look cheapest to everyone, and
@@ -94,6 +97,7 @@ type Terms struct {
 	Step     time.Duration // one decode step there
 	Pace     time.Duration // its own decoding, and the slower decoding of others, at what they are worth
 	Burden   time.Duration // those who wait for prefill wait longer; on a decode server its batch stalls
+	Misfit   time.Duration // the plan gives requests of its lengths to other hardware: see misfits
 }
 
 // TTFT is the part of it that the request itself waits for.
@@ -103,7 +107,7 @@ func (t *Terms) TTFT() time.Duration {
 
 // Total is what alternatives are compared by.
 func (t *Terms) Total() time.Duration {
-	return t.TTFT() + t.Pace + t.Burden
+	return t.TTFT() + t.Pace + t.Burden + t.Misfit
 }
 
 // weighing is what one choice works with; used again it allocates nothing.
@@ -149,7 +153,7 @@ func (f *Field) alternative(s *order.Servers, t *order.Ticket, pair order.Pair, 
 	terms := s.Terms(t, pair, price)
 	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Price: price, Terms: Terms{
 		Ready: duration(terms.Ready), Queue: duration(terms.Ahead), Prefill: duration(terms.Prefill), Transfer: duration(terms.Transfer),
-		Room: duration(terms.Room), Step: duration(terms.Step), Pace: duration(terms.Pace), Burden: duration(terms.Burden),
+		Room: duration(terms.Room), Step: duration(terms.Step), Pace: duration(terms.Pace), Burden: duration(terms.Burden), Misfit: duration(terms.Misfit),
 	}}
 	if pair.Prefill != order.Alone {
 		a.Prefill = f.Prefill[pair.Prefill].ID

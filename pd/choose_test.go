@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // The cases of the choice are text files that a person can dispute: the servers
@@ -31,10 +32,31 @@ func TestChoose_Golden(t *testing.T) {
 					*objective = time.Duration(ms) * time.Millisecond
 				}
 			}
-			m := DefaultCost()
-			return pricedTable(&m, r, parseField(t, d))
+			m, f := DefaultCost(), parseField(t, d)
+			if d.HasArg("shares") {
+				f.Shares = parseShares(t, d, r)
+			}
+			return pricedTable(&m, r, f)
 		})
 	})
+}
+
+// parseShares reads which part of requests like this one each kind of hardware is to have.
+func parseShares(t *testing.T, d *datadriven.TestData, r Demand) *share.Table {
+	var parts []float64
+	for i := range d.CmdArgs {
+		if d.CmdArgs[i].Key != "shares" {
+			continue
+		}
+		for _, text := range d.CmdArgs[i].Vals {
+			part, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				d.Fatalf(t, "shares: %v", err)
+			}
+			parts = append(parts, part)
+		}
+	}
+	return &share.Table{Prefill: map[share.Class][]float64{share.ClassOf(r.PromptTokens, r.OutputTokens): parts}}
 }
 
 func parseField(t *testing.T, d *datadriven.TestData) Field {
@@ -99,6 +121,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Remote = remote{tokens: n, latency: 0.0005, perByte: 1 / 12.5e9}
 	case "class":
 		c.Class = uint64(n)
+	case "kind": // of hardware: 1 is the first of shares
+		c.Kind = n
 	case "group":
 		c.Group = n
 	case "kvused":
@@ -136,6 +160,9 @@ func pricedTable(m *CostModel, r Demand, f Field) string {
 		missed := ""
 		if e.Misses > 0 {
 			missed = fmt.Sprintf("   misses %d", e.Misses)
+		}
+		if e.Misfit > 0 {
+			missed += fmt.Sprintf("   misfit %.2f", e.Misfit)
 		}
 		if e.Ready > 0 {
 			missed += fmt.Sprintf("   ready in %.2f", e.Ready)

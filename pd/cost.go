@@ -132,6 +132,7 @@ func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
 		}
 		t.PrefillReady = readyAt(t.PrefillReady, i, p.Ready)
 	}
+	t.Misfit = misfits(t.Misfit[:0], r, f, t.Prefill)
 	for i := range f.Decode {
 		d := &f.Decode[i]
 		t.Missing[i], t.Alone[i], t.Stall[i] = math.Inf(1), math.Inf(1), 0

@@ -66,7 +66,7 @@ type Explained struct {
 	Prefill  string  `json:"prefill,omitempty"`
 	Decode   string  `json:"decode"`
 	Chosen   bool    `json:"chosen,omitempty"`
-	Total    float64 `json:"total_ms"`           // first token, pace and burden
+	Total    float64 `json:"total_ms"`           // first token, pace, burden and misfit
 	First    float64 `json:"first_token_ms"`     // ready to step
 	Ready    float64 `json:"ready_ms,omitempty"` // adapters to load
 	Queue    float64 `json:"queue_ms"`
@@ -76,7 +76,8 @@ type Explained struct {
 	Step     float64 `json:"step_ms"`
 	Pace     float64 `json:"pace_ms"`
 	Burden   float64 `json:"burden_ms"`
-	Misses   int     `json:"misses,omitempty"` // objectives
+	Misfit   float64 `json:"misfit_ms,omitempty"` // the plan gives such requests to other hardware
+	Misses   int     `json:"misses,omitempty"`    // objectives
 	// Tokens of the prompt that the two hold already, on their GPUs; and what else of
 	// it the one that prefills has in CPU memory and on disk.
 	PrefillCached int `json:"prefill_cached,omitempty"`
@@ -136,6 +137,6 @@ func explained(a *Alternative) Explained {
 	return Explained{
 		Prefill: a.Prefill, Decode: a.Decode, Misses: a.Misses, Total: ms(t.Total()), First: ms(t.TTFT()),
 		Ready: ms(t.Ready), Queue: ms(t.Queue), Compute: ms(t.Prefill), Transfer: ms(t.Transfer),
-		Room: ms(t.Room), Step: ms(t.Step), Pace: ms(t.Pace), Burden: ms(t.Burden),
+		Room: ms(t.Room), Step: ms(t.Step), Pace: ms(t.Pace), Burden: ms(t.Burden), Misfit: ms(t.Misfit),
 	}
 }

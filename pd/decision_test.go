@@ -35,7 +35,7 @@ func TestExplain_ShowsTheChosenAndTheCheapestAlone(t *testing.T) {
 			alone += e.Decode
 		}
 		first := e.Ready + e.Queue + e.Compute + e.Transfer + e.Room + e.Step
-		if math.Abs(first-e.First) > 0.01 || math.Abs(first+e.Pace+e.Burden-e.Total) > 0.01 {
+		if math.Abs(first-e.First) > 0.01 || math.Abs(first+e.Pace+e.Burden+e.Misfit-e.Total) > 0.01 {
 			t.Errorf("the terms do not add up: %+v", e)
 		}
 		if want := float64(8000 * m.KVBytesPerToken); e.Prefill != "" && e.Moved != want || e.Prefill == "" && e.Moved != 0 {

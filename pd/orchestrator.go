@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // Config is how long legs may take and how often they are tried.
@@ -89,6 +90,9 @@ type Orchestrator struct {
 	Log       *slog.Logger
 
 	Outputs *Outputs // nil: nothing is learned of how long answers are
+	// Shares returns which hardware is to serve which requests of a base model, nil where
+	// there is no plan. It must not wait. nil: there never is one.
+	Shares func(model string) *share.Table
 
 	firsts firstTokens // as they were promised, and came
 	heat   heat        // of servers' caches
@@ -287,7 +291,8 @@ func (o *Orchestrator) bound(j *journey, v *view, a *assignment, now time.Time) 
 	if a.chosen.Prefill == "" {
 		o.Metrics.alone.WithLabelValues(a.reason).Inc()
 	}
-	field := Field{Prefill: slices.Clone(v.field.Prefill), Decode: slices.Clone(v.field.Decode), Links: v.field.Links}
+	field := v.field
+	field.Prefill, field.Decode = slices.Clone(field.Prefill), slices.Clone(field.Decode)
 	j.choices = append(j.choices, Choice{
 		Demand: o.demand(j, now), Field: field, Chosen: a.chosen, Reason: a.reason,
 		Panic: v.anyway || v.prefillPanic || v.decodePanic,

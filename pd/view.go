@@ -36,6 +36,7 @@ func (o *Orchestrator) gather(model string, now time.Time) view {
 	v.pulls = slices.ContainsFunc(v.prefillSeats, pulls) || slices.ContainsFunc(v.decodeSeats, pulls)
 	v.field.Prefill, v.field.Decode = o.candidates(v.prefill, prefill, now), o.candidates(v.decode, decode, now)
 	judgeByPeers(&v.field)
+	o.share(&v)
 	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)
 	return v
 }

@@ -72,6 +72,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
 	if len(n.cfg.stock.Variants) > 0 {
 		n.planner.Spread = n.cfg.stock.Spread
+		n.orchestrator.Shares = n.planner.Shares
 	}
 	reg.MustRegister(n.planner)
 }

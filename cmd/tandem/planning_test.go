@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,9 +12,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pools"
 )
 
 // What clients ask for shows on the admin port within seconds, as JSON and as gauges.
@@ -128,17 +123,10 @@ func TestPlan_TellsWhatWaitsInTheGateway(t *testing.T) {
 
 // With hardware to choose from each kind has its own number, and their sum is the pool's.
 func TestPlan_ChoosesTheHardware(t *testing.T) {
-	measured := autoscale.Capacity{Schema: 1, Prefill: pools.Default().Prefill, Step: pools.Default().Step, KVTokens: 500_000}
-	file, err := os.Create(filepath.Join(t.TempDir(), "capacity.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(measured.Write(file), file.Close()); err != nil {
-		t.Fatal(err)
-	}
+	capacity := writeCapacity(t)
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
 		cfg.scaling.Every = 50 * time.Millisecond
-		cfg.hardware = []string{"big=" + file.Name() + ",cost=3,gpus=4", "small=" + file.Name()}
+		cfg.hardware = []string{"big=" + capacity + ",cost=3,gpus=4", "small=" + capacity}
 		for i := range cfg.servers[:2] {
 			cfg.servers[i].specs[0].Variant = "big"
 		}

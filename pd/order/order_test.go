@@ -215,6 +215,9 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 		for range prefills {
 			k.Prefill, k.Reference = append(k.Prefill, seconds.Draw(t, "prefill")), append(k.Reference, seconds.Draw(t, "reference"))
 		}
+		for range rapid.IntRange(0, prefills).Draw(t, "told") { // the rest fit
+			k.Misfit = append(k.Misfit, rapid.Float64Range(0, 2).Draw(t, "misfit"))
+		}
 		for range decodes {
 			k.Missing = append(k.Missing, rapid.Float64Range(0, 5e9).Draw(t, "missing"))
 		}
@@ -258,6 +261,9 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		}
 		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i])
 		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*float64(p.Stalls)
+		if pair.Prefill < len(t.Misfit) {
+			cost += t.Misfit[pair.Prefill]
+		}
 	}
 	if t.TTFT > 0 && there > t.TTFT-(s.Now-t.Arrived).Seconds() {
 		misses++

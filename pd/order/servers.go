@@ -116,11 +116,11 @@ func (s *Servers) due(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arrived).S
 
 // half is the time of a request on a prefill server until its transfer begins, and all
 // that this server adds to its cost: also what the prefill takes from those who wait
-// for one, at price, and from those who decode there.
+// for one, at price, and from those who decode there, and that it fits others better.
 func (s *Servers) half(t *Ticket, p int, price float64) (first, half float64) {
 	state := &s.Prefill[p]
 	first = at(t.PrefillReady, p) + s.HandOff + state.Ahead + t.Prefill[p]
-	return first, first + price*t.Reference[p] + t.Prefill[p]*float64(state.Stalls)
+	return first, first + price*t.Reference[p] + t.Prefill[p]*float64(state.Stalls) + at(t.Misfit, p)
 }
 
 // paired is the cost of a request on a pair that it may have.
@@ -135,8 +135,8 @@ func (s *Servers) paired(t *Ticket, pair Pair, price float64) float64 {
 // Best is the pair with the least cost over all servers, free or not, and the cost;
 // infinite if there is none:
 //
-//	ready + ahead + prefill + transfer + room + step + pace + burden, and Miss for each
-//	objective missed
+//	ready + ahead + prefill + transfer + room + step + pace + burden + misfit, and Miss
+//	for each objective missed
 //
 // See Terms. price is what a second of prefill costs those who wait for one. The search begins
 // with the cheapest prefill server, and passes over what could not win even over the

@@ -13,6 +13,7 @@ type Terms struct {
 	Step     float64 // one decode step there
 	Pace     float64 // its own decoding, and the slower decoding of others, at what they are worth
 	Burden   float64 // those who wait for prefill wait longer; on a decode server its batch stands still
+	Misfit   float64 // the plan gives requests of its lengths to other hardware
 	Misses   int     // objectives that it is predicted to miss: its own, and those of streams that stand still for it
 }
 
@@ -20,7 +21,9 @@ type Terms struct {
 func (t *Terms) First() float64 { return t.Ready + t.Ahead + t.Prefill + t.Transfer + t.Room + t.Step }
 
 // Cost is what pairs are compared by.
-func (t *Terms) Cost() float64 { return t.First() + t.Pace + t.Burden + Miss*float64(t.Misses) }
+func (t *Terms) Cost() float64 {
+	return t.First() + t.Pace + t.Burden + t.Misfit + Miss*float64(t.Misses)
+}
 
 // Possible reports whether a request may have a pair, leaving room apart.
 func (s *Servers) Possible(t *Ticket, pair Pair) bool {
@@ -68,6 +71,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
 		terms.Transfer = s.HandOff + s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]
 		terms.Burden = price*t.Reference[pair.Prefill] + terms.Prefill*float64(p.Stalls)
+		terms.Misfit = at(t.Misfit, pair.Prefill)
 		terms.Room += d.turnSeconds(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)
 	}
 	if t.ITL > 0 && terms.Step > t.ITL {

@@ -40,6 +40,10 @@ type Ticket struct {
 	// as one more objective missed.
 	PairsFirst bool
 
+	// Misfit is what each prefill server costs more, in seconds, since it is of hardware that
+	// the plan gives to requests of other lengths. A shorter slice says that the rest fit.
+	Misfit []float64
+
 	// PrefillReady and DecodeReady are the seconds until each server can take the request
 	// at all: an adapter is to be loaded there, or its sleep to be ended. Shorter slices
 	// say that the rest are ready.
