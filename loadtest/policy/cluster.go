@@ -129,7 +129,7 @@ func (c *cluster) build() []float64 {
 	s := c.scenario
 	var capacity []float64
 	for i := range s.Prefill {
-		c.prefills = append(c.prefills, newPrefillServer(c, i, s.prefillRack(i), s.prefillSpeed(i)))
+		c.prefills = append(c.prefills, newPrefillServer(c, i))
 		capacity = append(capacity, c.hw.NIC)
 	}
 	for i := range s.Decode {

@@ -68,7 +68,7 @@ func (f *fleet) look(v *View) {
 	for p := range f.field.Prefill {
 		c := &f.field.Prefill[p]
 		c.Queue, c.Queued = virtual(v.QueueSeconds(p)), v.PrefillRequests(p)
-		c.Prefill = prefillCurve(v.hardware(), v.gateway.learned.speeds[p].mean())
+		c.Prefill = prefillCurve(v.prefillHardware(p), v.gateway.learned.speeds[p].mean())
 	}
 	for d := range f.field.Decode {
 		c := &f.field.Decode[d]

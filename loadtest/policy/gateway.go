@@ -201,7 +201,7 @@ func (g *gateway) estimate(j *job) {
 	e.output = v.Output()
 	if p := j.pair.Prefill; p != Alone {
 		e.cached = v.PrefillHit(p)
-		e.nominal = g.cluster.hw.prefill(j.req.Prompt, e.cached)
+		e.nominal = v.prefillHardware(p).prefill(j.req.Prompt, e.cached)
 		e.prefill = v.PrefillSeconds(p)
 		e.bytes = v.MissingBytes(j.pair.Decode)
 		e.step = v.StepSeconds(j.pair.Decode)

@@ -36,6 +36,16 @@ var throughput = &Policy{
 	},
 }
 
+var shares = &Policy{
+	Name: "tandem-shares", Kind: Ours, OneDecider: true,
+	Source: "tandem-late, told which hardware is to prefill which lengths (serve --hardware)",
+	New: func(s *Scenario, _ *rand.Rand) any {
+		b := newLateBinder(s, true)
+		b.sharer = newSharer(s)
+		return b
+	},
+}
+
 // refreshed is how many tickets of the first in order, and how many of the others
 // by turns, are looked up again at each look: what servers hold changes while a
 // request waits, and a look at all of a thousand would cost milliseconds.
@@ -44,6 +54,7 @@ const refreshed = 16
 // lateBinder asks Order, and keeps its tickets true.
 type lateBinder struct {
 	*fleet
+	sharer *sharer // nil: hardware is not told apart
 	order  *order.Order
 	jobs   map[int64]*job
 	looked float64 // when tickets were looked up last
@@ -58,6 +69,9 @@ func newLateBinder(s *Scenario, alone bool) *lateBinder {
 
 func (b *lateBinder) Add(v *View, j *job) {
 	b.look(v)
+	if b.sharer != nil {
+		b.sharer.arrived(v, j)
+	}
 	b.jobs[int64(j.id)] = j
 	t := new(order.Ticket)
 	b.price(v, j, t)
@@ -67,6 +81,9 @@ func (b *lateBinder) Add(v *View, j *job) {
 func (b *lateBinder) Next(v *View) (*job, bool) {
 	if b.order.Len() == 0 {
 		return nil, false
+	}
+	if b.sharer != nil {
+		b.sharer.plan(v, &b.field)
 	}
 	b.look(v)
 	if b.looked != v.now {
@@ -89,6 +106,14 @@ func (b *lateBinder) refresh(v *View) {
 	for _, t := range b.some {
 		b.price(v, b.jobs[t.ID], t)
 		b.order.Update(t, b.servers.Links)
+	}
+}
+
+// Prefilled tells the sharer, too.
+func (b *lateBinder) Prefilled(v *View, j *job) {
+	b.fleet.Prefilled(v, j)
+	if b.sharer != nil {
+		b.sharer.prefilled(v, j)
 	}
 }
 

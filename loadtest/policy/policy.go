@@ -73,7 +73,8 @@ type holder interface {
 	Wake(v *View) (float64, bool)
 }
 
-// Policies returns all policies, in the order of reports.
+// Policies returns all policies but tandem-shares, in the order of reports: it is
+// tandem-late but where a scenario has variants.
 func Policies() []*Policy {
 	return []*Policy{
 		randomPolicy, roundRobin, powerOfTwo, leastLoad,
@@ -86,7 +87,7 @@ func Policies() []*Policy {
 // Names returns the names of all policies.
 func Names() []string {
 	var names []string
-	for _, p := range Policies() {
+	for _, p := range append(Policies(), shares) {
 		names = append(names, p.Name)
 	}
 	return names
@@ -94,10 +95,10 @@ func Names() []string {
 
 // FindPolicies returns the policies named, all for "all".
 func FindPolicies(names []string) ([]*Policy, error) {
-	all := Policies()
 	if slices.Contains(names, "all") {
-		return all, nil
+		return Policies(), nil
 	}
+	all := append(Policies(), shares)
 	var found []*Policy
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(p *Policy) bool { return p.Name == name })

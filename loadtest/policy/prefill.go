@@ -9,6 +9,7 @@ type prefillServer struct {
 	cluster *cluster
 	id      int
 	rack    int
+	hw      *Hardware
 	speed   float64 // multiplies the time of work; above 1 is slower
 	cache   *blockCache
 	waiting []*job // in order of key
@@ -25,8 +26,9 @@ type chunk struct {
 	from, to int // tokens of the prompt
 }
 
-func newPrefillServer(c *cluster, id, rack int, speed float64) *prefillServer {
-	p := &prefillServer{cluster: c, id: id, rack: rack, speed: speed}
+func newPrefillServer(c *cluster, id int) *prefillServer {
+	s := c.scenario
+	p := &prefillServer{cluster: c, id: id, rack: s.prefillRack(id), hw: s.prefillHardware(id), speed: s.prefillSpeed(id)}
 	p.cache = newBlockCache(c.hw.PrefillCapacity, func(block int32) { c.events.removed(p.id, block) })
 	return p
 }
@@ -80,7 +82,7 @@ func (p *prefillServer) take(j *job, budget *int) float64 {
 	p.step = append(p.step, chunk{job: j, from: j.computed, to: to})
 	*budget -= to - j.computed
 	p.cluster.chunkBegins(j, to)
-	return p.cluster.hw.work(j.computed, to) * j.noise * p.speed
+	return p.hw.work(j.computed, to) * j.noise * p.speed
 }
 
 // admit looks up the prefix and takes the KV that the prompt needs, false if what

@@ -26,19 +26,20 @@ type Scenario struct {
 	Like  string `yaml:"like"`  // a shipped scenario that this one changes
 	Trace string `yaml:"trace"` // another trace than the one given; the scenario is skipped where it is absent
 
-	Hardware      Hardware `yaml:"hardware"`
-	Prefill       int      `yaml:"prefill"`        // servers
-	Decode        int      `yaml:"decode"`         // servers
-	PrefillRacks  []int    `yaml:"prefill_racks"`  // servers in each rack
-	DecodeRacks   []int    `yaml:"decode_racks"`   // servers in each rack
-	Oversubscribe float64  `yaml:"oversubscribe"`  // a rack's uplink is its servers' NICs divided by this
-	OwnUplink     float64  `yaml:"own_uplink"`     // bytes per second of each prefill server's own link to other racks; 0: those of a rack share its uplink
-	Overlap       bool     `yaml:"overlap"`        // KV leaves layer by layer during prefill
-	Slow          []int    `yaml:"slow"`           // prefill servers with SlowFactor
-	SlowFactor    float64  `yaml:"slow_factor"`    // multiplies the time of their work
-	LockstepRanks int      `yaml:"lockstep_ranks"` // decode servers that step together
-	ReserveOutput bool     `yaml:"reserve_output"` // decode admits what fits with its whole output
-	Sick          []Sick   `yaml:"sick"`
+	Hardware      Hardware  `yaml:"hardware"`
+	Prefill       int       `yaml:"prefill"`        // servers
+	Decode        int       `yaml:"decode"`         // servers
+	PrefillRacks  []int     `yaml:"prefill_racks"`  // servers in each rack
+	DecodeRacks   []int     `yaml:"decode_racks"`   // servers in each rack
+	Oversubscribe float64   `yaml:"oversubscribe"`  // a rack's uplink is its servers' NICs divided by this
+	OwnUplink     float64   `yaml:"own_uplink"`     // bytes per second of each prefill server's own link to other racks; 0: those of a rack share its uplink
+	Overlap       bool      `yaml:"overlap"`        // KV leaves layer by layer during prefill
+	Slow          []int     `yaml:"slow"`           // prefill servers with SlowFactor
+	SlowFactor    float64   `yaml:"slow_factor"`    // multiplies the time of their work
+	Variants      []Variant `yaml:"variants"`       // other hardware among the prefill servers, which gateways are told of
+	LockstepRanks int       `yaml:"lockstep_ranks"` // decode servers that step together
+	ReserveOutput bool      `yaml:"reserve_output"` // decode admits what fits with its whole output
+	Sick          []Sick    `yaml:"sick"`
 
 	Speedup      float64 `yaml:"speedup"`       // of the trace's arrivals
 	OutputFactor float64 `yaml:"output_factor"` // multiplies the trace's output lengths
@@ -61,6 +62,14 @@ type Sick struct {
 	Factor  float64 `yaml:"factor"`
 	From    float64 `yaml:"from"` // seconds of the run
 	Until   float64 `yaml:"until"`
+}
+
+// Variant is prefill servers of other hardware than the scenario's.
+type Variant struct {
+	Name      string  `yaml:"name"`
+	Prefill   []int   `yaml:"prefill"`    // servers
+	PerToken  float64 `yaml:"per_token"`  // multiplies the work of a token, and
+	PerSquare float64 `yaml:"per_square"` // of each that it attends to
 }
 
 // SLO is what a request must meet to count as good.
@@ -173,6 +182,11 @@ func (s *Scenario) check() error {
 			return fmt.Errorf("slow: no prefill server %d", p)
 		}
 	}
+	for _, v := range s.Variants {
+		if v.PerToken <= 0 || v.PerSquare <= 0 || slices.ContainsFunc(v.Prefill, func(p int) bool { return p < 0 || p >= s.Prefill }) {
+			return fmt.Errorf("variant %s: want prefill servers and positive factors", v.Name)
+		}
+	}
 	for _, k := range s.Sick {
 		if k.Prefill < 0 || k.Prefill >= s.Prefill || k.Factor <= 0 || k.Until < k.From {
 			return errors.New("sick: want a prefill server, a positive factor, from before until")
@@ -224,6 +238,24 @@ func (s *Scenario) across() float64 {
 		return min(s.Hardware.NIC, s.OwnUplink)
 	}
 	return min(s.Hardware.NIC, s.uplink())
+}
+
+// variant is that of a prefill server; its zero value is the scenario's own hardware.
+func (s *Scenario) variant(p int) Variant {
+	for _, v := range s.Variants {
+		if slices.Contains(v.Prefill, p) {
+			return v
+		}
+	}
+	return Variant{PerToken: 1, PerSquare: 1}
+}
+
+// prefillHardware is that of a prefill server.
+func (s *Scenario) prefillHardware(p int) *Hardware {
+	h, v := s.Hardware, s.variant(p)
+	h.PrefillPerToken *= v.PerToken
+	h.PrefillPerSquare *= v.PerSquare
+	return &h
 }
 
 func (s *Scenario) prefillSpeed(p int) float64 {

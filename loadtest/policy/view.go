@@ -14,6 +14,9 @@ type View struct {
 func (v *View) scenario() *Scenario { return v.gateway.cluster.scenario }
 func (v *View) hardware() *Hardware { return v.gateway.cluster.hw }
 
+// prefillHardware is that of a prefill server, as gateways are told or learn.
+func (v *View) prefillHardware(p int) *Hardware { return v.gateway.cluster.prefills[p].hw }
+
 // Prompt is the request's length in tokens.
 func (v *View) Prompt() int { return v.job.req.Prompt }
 
@@ -41,12 +44,12 @@ func (v *View) PrefillSeconds(p int) float64 {
 	if v.gateway.cluster.exact {
 		return v.NominalSeconds(p) * v.job.noise * v.gateway.cluster.prefills[p].speed
 	}
-	return v.hardware().prefill(v.Prompt(), v.PrefillHit(p)) * v.gateway.learned.speeds[p].mean()
+	return v.prefillHardware(p).prefill(v.Prompt(), v.PrefillHit(p)) * v.gateway.learned.speeds[p].mean()
 }
 
 // NominalSeconds is PrefillSeconds on a server of nominal speed.
 func (v *View) NominalSeconds(p int) float64 {
-	return v.hardware().prefill(v.Prompt(), v.PrefillHit(p))
+	return v.prefillHardware(p).prefill(v.Prompt(), v.PrefillHit(p))
 }
 
 // QueueSeconds is the predicted time until p has done all that was sent to it.

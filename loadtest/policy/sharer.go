@@ -1,0 +1,60 @@
+package policy
+
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// sharer says which hardware prefills requests of which lengths, by the gateway's own
+// code: its meter of what is asked for, and the programme that shares it out.
+type sharer struct {
+	meter    *autoscale.Meter
+	variants []mix.Variant
+	slo      SLO
+	visits   map[*job]*autoscale.Visit
+	now      float64
+	next     float64 // when it plans again
+}
+
+// shareEvery is the time between two plans, in seconds.
+var shareEvery = autoscale.DefaultConfig().Every.Seconds()
+
+func newSharer(s *Scenario) *sharer {
+	r := &sharer{visits: make(map[*job]*autoscale.Visit), slo: s.SLO}
+	r.meter = autoscale.NewMeter(func() time.Time { return wall(r.now) })
+	for _, v := range s.Variants {
+		h := s.prefillHardware(v.Prefill[0])
+		r.variants = append(r.variants, mix.Variant{Name: v.Name, Cost: 1, GPUs: 1, Prefill: len(v.Prefill), Capacity: autoscale.Capacity{
+			Schema: 1, Prefill: prefillCurve(h, 1), Step: pools.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext}, KVTokens: h.DecodeCapacity,
+		}})
+	}
+	return r
+}
+
+func (r *sharer) arrived(v *View, j *job) {
+	r.now = v.now
+	r.visits[j] = r.meter.Arrived(autoscale.Arrival{Fingerprint: uint64(j.id), PromptTokens: j.req.Prompt, OutputTokens: v.Output()})
+}
+
+func (r *sharer) prefilled(v *View, j *job) {
+	r.now = v.now
+	r.visits[j].Answered(j.req.Prompt, j.req.Prompt-j.estimate.cached)
+	delete(r.visits, j)
+}
+
+// plan shares out anew when it is time.
+func (r *sharer) plan(v *View, f *pd.Field) {
+	if v.now < r.next {
+		return
+	}
+	r.now, r.next = v.now, v.now+shareEvery
+	traffic := r.meter.Traffic("")
+	f.Shares = mix.Shares(r.variants, &traffic, virtual(r.slo.TTFT))
+	for p := range f.Prefill {
+		f.Prefill[p].Kind = f.Shares.Column(v.scenario().variant(p).Name) + 1
+	}
+}
