@@ -367,6 +367,7 @@ func TestInput_BodiesThatArriveAreBounded(t *testing.T) {
 		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
 		conns = append(conns, conn)
 	}
+	eventually(t, "those beyond the bound are refused", func() bool { return c.metric("tandem_requests_total", `outcome="overloaded"`) == 4 })
 	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 		t.Errorf("a short one beside them: %d %s", got.status, got.body)
 	}
