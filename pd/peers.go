@@ -24,8 +24,9 @@ func judgeByPeers(f *Field) {
 }
 
 // trial is what a server is believed to take that nothing is known of, of what its peers
-// do. It bounds the cost of trying: one that was three times as slow is tried again some
-// six minutes after its last sample, sooner where its peers are busy.
+// do. It bounds the cost of trying: one that is three times as slow is tried some six
+// minutes after it was avoided and then every three, by the request of that moment, and
+// sooner where its peers are busy.
 const trial = 0.97
 
 // peers is the mean of curves, by how much of each is known.

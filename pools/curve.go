@@ -60,7 +60,14 @@ const (
 	huberLimit  = 0.3  // relative residual from which a sample weighs less
 	anchorShare = 2.0  // weight of the anchors, in samples
 	knownAfter  = 8.0  // samples after which a server is judged by itself alone
+	goodNews    = 0.8  // a sample after a silence is, that took at most so much of what was believed
 )
+
+// silence is how much a server has been forgotten before good news count for more, 0..1 (in
+// five seconds of a minute's half-life): one that is believed slow is avoided, or what it
+// would be late for is refused, and the few samples that it gives then are not to be
+// outweighed by those of its bad times.
+const silence = 0.056
 
 // Learned is a curve that follows what a server shows. It starts as the prior;
 // a single factor learns first how fast the server is on the whole, and the three
@@ -70,6 +77,7 @@ const (
 type Learned struct {
 	prior   Curve
 	anchors []Features
+	half    time.Duration // without a sample, in which it is known half as well
 
 	mu   sync.Mutex // guards the rest
 	seen time.Time  // of the last sample
@@ -79,7 +87,7 @@ type Learned struct {
 	own        Shown // sums of what was seen here, for other replicas
 	a          [3][3]float64
 	b          [3]float64
-	samples    uint64
+	samples    float64 // up to knownAfter, forgotten like what they showed
 	current    Curve
 }
 
@@ -88,11 +96,12 @@ type Learned struct {
 type step struct {
 	took, said float64
 	works      int
+	silent     bool // nothing was heard of the server for long before it
 }
 
 // NewLearned returns a curve that believes the prior.
 func NewLearned(prior Curve, anchors []Features) *Learned {
-	return &Learned{prior: prior, anchors: anchors, current: prior}
+	return &Learned{prior: prior, anchors: anchors, half: time.Minute, current: prior}
 }
 
 // factorLocked is how much slower than the prior the server is on the whole.
@@ -112,14 +121,20 @@ func (l *Learned) Curve() Curve {
 
 // Known is how much of the belief the server has shown lately, 0..1. One that is believed
 // slow is avoided and so gives no samples: what it has shown loses half its weight in a
-// minute, to what its peers have, until it is tried again. So is one that is new.
+// minute (Config.Forgetting), to what its peers have, until it is tried again. So is one
+// that is new.
 func (l *Learned) Known(now time.Time) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.samples == 0 {
 		return 0
 	}
-	return min(1, float64(l.samples)/knownAfter) * math.Exp2(-max(0, now.Sub(l.seen).Minutes()))
+	return l.samples / knownAfter * l.keeps(now.Sub(l.seen))
+}
+
+// keeps is the share of its weight that what was shown has after a time.
+func (l *Learned) keeps(age time.Duration) float64 {
+	return math.Exp2(-max(0, float64(age)/float64(l.half)))
 }
 
 // Served is for a sample that tells only how fast the server is on the whole: the time
@@ -136,7 +151,7 @@ func (l *Learned) Served(x Features, took time.Duration, now time.Time) {
 	if took.Seconds() > sameStep*l.factorLocked()*said || l.latest.works >= maxStep {
 		l.countLocked()
 	}
-	l.latest = step{l.latest.took + took.Seconds(), l.latest.said + said, l.latest.works + 1}
+	l.latest = step{l.latest.took + took.Seconds(), l.latest.said + said, l.latest.works + 1, l.latest.silent || l.silentLocked(now)}
 	l.noteLocked(1, now)
 }
 
@@ -149,7 +164,7 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.countLocked()
-	l.ownLocked(l.followLocked(step{y, l.prior.Seconds(x), 1}))
+	l.ownLocked(l.followLocked(step{y, l.prior.Seconds(x), 1, l.silentLocked(now)}))
 	believed := max(l.current.Seconds(x), y/100)
 	weight := 1.0
 	if residual := math.Abs(y/believed - 1); residual > huberLimit {
@@ -179,6 +194,7 @@ func (l *Learned) ownLocked(s step) {
 // server was fast would hold it there.
 func (l *Learned) followLocked(s step) step {
 	before := l.factorLocked()
+	l.heedLocked(s)
 	s = l.enterLocked(s)
 	slower := l.factorLocked() / max(before, 1e-9)
 	if !(slower > 1e-3 && slower < 1e3) {
@@ -191,6 +207,17 @@ func (l *Learned) followLocked(s step) step {
 		l.b[i] /= slower
 	}
 	return s
+}
+
+func (l *Learned) silentLocked(now time.Time) bool { return l.keeps(now.Sub(l.seen)) <= 1-silence }
+
+// heedLocked lets good news count: all that the server showed before counts as one work.
+func (l *Learned) heedLocked(s step) {
+	if !s.silent || l.said == 0 || s.took > goodNews*l.factorLocked()*s.said {
+		return
+	}
+	said := s.said / float64(s.works)
+	l.took, l.said = l.factorLocked()*said, said
 }
 
 // enterLocked enters a step into the factor and returns what counted of it. The prior

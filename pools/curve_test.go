@@ -227,3 +227,37 @@ func TestLearned_AServerMuchFasterThanThePriorIsBelieved(t *testing.T) {
 		t.Errorf("fifty times as fast, and believed to take %.2f of the prior", got)
 	}
 }
+
+// One that is avoided gives a sample now and then. When it has healed few of them are enough,
+// but one that took long by chance says no more than it ever does.
+func TestLearned_AfterASilenceGoodNewsCountForMore(t *testing.T) {
+	x := PrefillFeatures(1000, 0)
+	shown := func(factor float64, samples int) (*Learned, func(factor float64, after time.Duration) float64) {
+		l, now := NewLearned(testPrior, testAnchors), testNow
+		observe := func(factor float64, after time.Duration) float64 {
+			now = now.Add(after)
+			l.Observe(x, time.Duration(factor*testPrior.Seconds(x)*float64(time.Second)), now)
+			return l.Curve().Seconds(x) / testPrior.Seconds(x)
+		}
+		for range samples {
+			observe(factor, 100*time.Millisecond)
+		}
+		return l, observe
+	}
+	slow, observe := shown(3, 100)
+	if got := observe(1, 100*time.Millisecond); got < 2.5 {
+		t.Errorf("one good sample among many: believed %.2f times as slow", got)
+	}
+	if known := slow.Known(testNow.Add(time.Hour)); known > 0.01 {
+		t.Errorf("after an hour it is known by %.2f", known)
+	}
+	for i, most := range []float64{2.1, 1.6, 1.4, 1.3, 1.25} {
+		if got := observe(1, 6*time.Minute); got > most {
+			t.Errorf("good sample %d after silences: believed %.2f times as slow, want at most %.2f", i+1, got, most)
+		}
+	}
+	_, observe = shown(1, 100)
+	if got := observe(3, 6*time.Minute); got > 1.15 {
+		t.Errorf("a stall after a silence: believed %.2f times as slow", got)
+	}
+}

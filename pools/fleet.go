@@ -26,6 +26,9 @@ type Config struct {
 	Breaker       BreakerConfig
 	Prefill       Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          Curve // likewise, by StepFeatures
+	// Forgetting is the time without a sample in which what a server has shown of its speed
+	// loses half its weight to what its peers have.
+	Forgetting time.Duration
 }
 
 // Default returns the configuration that a deployment should start from. The
@@ -46,6 +49,7 @@ func Default() Config {
 		Breaker:       DefaultBreaker(),
 		Prefill:       Curve{0.0165, 0.015184, 0.00042099},
 		Step:          Curve{0.006, 0.00035, 0.01},
+		Forgetting:    time.Minute,
 	}
 }
 
@@ -58,6 +62,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("eject-share %v: want 0 to 1", c.EjectShare)
 	case !slices.Contains([]string{"", "TEXT", "JSON", "BIN"}, c.ORCA):
 		return fmt.Errorf("orca %q: want TEXT, JSON, BIN or nothing", c.ORCA)
+	case c.Forgetting <= 0:
+		return fmt.Errorf("forgetting must be positive")
 	case c.SlowStart < 0:
 		return fmt.Errorf("slow-start must not be negative")
 	case c.Breaker.Consecutive < 1 || c.Breaker.Ratio <= 0 || c.Breaker.Ratio > 1:

@@ -108,6 +108,7 @@ func newLive(cfg Config) *live {
 		prefill:  NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
 		step:     NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
 	}
+	l.prefill.half, l.step.half = cfg.Forgetting, cfg.Forgetting
 	l.health.Store(&Health{Reason: "not probed yet"})
 	l.scraped.Store(&Load{})
 	l.reported.Store(&Load{})

@@ -66,7 +66,7 @@ func (l *Learned) Hear(before *Shown, s Shown, age time.Duration, now time.Time)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.countLocked()
-	l.followLocked(step{took: max(0, s.Took-before.Took), said: max(0, s.Said-before.Said), works: int(min(works, maxHeard))})
+	l.followLocked(step{took: max(0, s.Took-before.Took), said: max(0, s.Said-before.Said), works: int(min(works, maxHeard)), silent: l.silentLocked(now.Add(-age))})
 	l.noteLocked(works, now.Add(-age))
 }
 
@@ -75,7 +75,7 @@ const maxHeard = 1 << 16
 
 // adopt believes a curve as if it had been shown here by typical works.
 func (l *Learned) adopt(s Shown, age time.Duration, now time.Time) {
-	known := s.Known * math.Exp2(-age.Minutes())
+	known := s.Known * l.keeps(age)
 	if known < l.Known(now)+0.05 { // what was adopted there from here is no news
 		return
 	}
@@ -97,12 +97,12 @@ func (l *Learned) adopt(s Shown, age time.Duration, now time.Time) {
 		}
 	}
 	// It is known here as well as there, and fades from then on.
-	l.noteLocked(knownAfter, now.Add(time.Duration(math.Log2(known)*float64(time.Minute))))
+	l.noteLocked(knownAfter, now.Add(time.Duration(math.Log2(known)*float64(l.half))))
 }
 
 // noteLocked counts samples that the server has shown, and believes them.
 func (l *Learned) noteLocked(samples uint64, seen time.Time) {
-	l.samples += samples
+	l.samples = min(knownAfter, l.keeps(seen.Sub(l.seen))*l.samples+float64(samples))
 	if seen.After(l.seen) {
 		l.seen = seen
 	}

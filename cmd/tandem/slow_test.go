@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
@@ -37,5 +38,64 @@ func TestLearned_ASlowDecodeServerIsAvoided(t *testing.T) {
 	t.Logf("it had %d of 20 requests, %d of 50 while it was found out, and %d of 20 from then on", used[slow.URL()], learning, after)
 	if after > 2 {
 		t.Errorf("it had %d of 20 requests", after)
+	}
+}
+
+// While it is slow it costs a request now and then to know that it still is; once it has
+// healed it has its share again.
+func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T) {
+	for name, role := range map[string]string{"prefill": engine.RolePrefill, "decode": engine.RoleDecode} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const forgetting, watched = time.Second, 10 * time.Second // a minute in life: seconds here are minutes there
+			s := shape{prefill: 2, decode: 1, config: func(cfg *config) { cfg.pools.Forgetting = forgetting }}
+			s.engine = func(cfg *engine.Config) { cfg.TimeScale = 1 }
+			header, output := "X-Tandem-Prefill", 2
+			if role == engine.RoleDecode {
+				s.prefill, s.decode = 1, 2
+				s.engine = func(cfg *engine.Config) { cfg.TimeScale = 0.3 }
+				header, output = "X-Tandem-Decode", 32
+			}
+			c := newCluster(t, s)
+			servers := append(c.prefill, c.decode...)
+			slow := servers[1]
+			asked := 0
+			ask := func() bool {
+				t.Helper()
+				asked++
+				body := strings.NewReplacer("Story 1", fmt.Sprint("Tale ", asked), `"max_tokens":4,`, fmt.Sprintf(`"max_tokens":%d,`, output)).Replace(promptOf(1, `,"stream":true`))
+				got := c.post("/v1/chat/completions", body)
+				if got.status != 200 {
+					t.Fatalf("status %d: %s", got.status, got.body)
+				}
+				return "http://"+got.header.Get(header) == slow.URL()
+			}
+			of := func(requests int) (it int) {
+				for range requests {
+					if ask() {
+						it++
+					}
+				}
+				return it
+			}
+			of(20)
+			slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 3})
+			eventually(t, "it is avoided", func() bool { return of(20) == 0 })
+
+			tried, requests := 0, 0
+			for from := time.Now(); time.Since(from) < watched; requests++ {
+				if ask() {
+					tried++
+				}
+			}
+			slow.ClearFaults()
+			healed := time.Now()
+			eventuallyIn(t, 90*time.Second, "it has its share again", func() bool { return of(20) >= 4 })
+			t.Logf("while it was slow it had %d of %d requests in %v; its share was back %v after it healed",
+				tried, requests, watched, time.Since(healed).Round(100*time.Millisecond))
+			if tried > 6 {
+				t.Errorf("while it was slow it had %d of %d requests", tried, requests)
+			}
+		})
 	}
 }
