@@ -353,20 +353,33 @@ func (l *lobby) enter(w *waiter, now time.Time) {
 		w.grant(granted{err: l.view.missing()})
 		return
 	}
-	until, late := l.latest(w)
-	w.ticket.Latest = until.Sub(l.origin)
-	hold, gaveWay, ok := l.order.Admit(&w.ticket, &l.servers, l.waits.by)
-	if !ok {
-		w.grant(granted{err: late})
+	gaveWay, err := l.admit(w, now)
+	if err != nil {
+		w.grant(granted{err: err})
 		return
 	}
-	w.entered, w.hold = now, hold
 	l.waiting[l.next] = w
 	for _, t := range gaveWay {
 		l.waits.broke(waitsKept)
 		l.waiting[t.ID].grant(granted{err: ErrDisplaced})
 		delete(l.waiting, t.ID)
 	}
+}
+
+// admit says who gives way to a request, or why it is not let in.
+func (l *lobby) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err error) {
+	until, late := l.latest(w)
+	w.ticket.Latest = until.Sub(l.origin)
+	hold, gaveWay, ok := l.order.Admit(&w.ticket, &l.servers, l.waits.by)
+	if !ok && errors.Is(late, ErrDeadline) && w.j.isTrial(now) {
+		w.ticket.Latest = w.j.arrived.Add(l.maxWait).Sub(l.origin)
+		hold, gaveWay, ok = l.order.Admit(&w.ticket, &l.servers, l.waits.by)
+	}
+	if !ok {
+		return nil, late
+	}
+	w.entered, w.hold = now, hold
+	return gaveWay, nil
 }
 
 // latest is until when a request's prefill must begin, and what it is told where that

@@ -25,6 +25,7 @@ type journey struct {
 	last        *LegError
 	story       *story // nil where a stream cannot be continued
 	resumed     bool   // this journey continues a stream that broke
+	trial       bool   // it may be late
 	guest       bool   // the request is another replica's; here it only gets its turn
 
 	migrations int    // how often its stream was continued
@@ -111,7 +112,13 @@ func (j *journey) late(first time.Duration, now time.Time) bool {
 	if j.req.Deadline.IsZero() || len(j.tried) > 0 || j.resumed {
 		return false
 	}
-	return now.Add(first).After(j.req.Deadline)
+	return now.Add(first).After(j.req.Deadline) && !j.isTrial(now)
+}
+
+// isTrial reports whether the request is served though it is predicted to be late.
+func (j *journey) isTrial(now time.Time) bool {
+	j.trial = j.trial || j.firsts.trials.due(j.base, now)
+	return j.trial
 }
 
 // aloneReason says why decode runs without a prefill server, "" for a pair.

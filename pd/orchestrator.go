@@ -208,6 +208,7 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 		bound := time.Now()
 		answer, failed := o.attempt(ctx, j, a)
 		if failed == nil {
+			o.firsts.trials.note(j.base, time.Now())
 			if answer.leg != nil && len(j.tried) == 0 && !j.resumed {
 				o.firsts.came(&a.chosen.Terms, time.Since(bound))
 			}
@@ -282,6 +283,7 @@ func (o *Orchestrator) choose(j *journey) (assignment, error) {
 
 // bound notes a request's servers and why they were chosen.
 func (o *Orchestrator) bound(j *journey, v *view, a *assignment, now time.Time) {
+	o.firsts.trials.note(j.base, now)
 	if a.prefill != nil {
 		j.leases = append(j.leases, a.prefill)
 	}

@@ -13,6 +13,7 @@ import (
 type firstTokens struct {
 	soon   promises // of those that are served as they come, or nearly so
 	queued promises // of those that wait longer for the work ahead of them than for their own
+	trials trials   // of what is predicted to be late
 }
 
 const (

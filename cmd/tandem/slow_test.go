@@ -99,3 +99,34 @@ func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T
 		})
 	}
 }
+
+// Who is refused teaches nothing: a fleet that was too slow for every deadline would never be
+// known to be well again.
+func TestLearned_AFleetThatRefusedAllForATimeServesAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1,
+		engine: func(cfg *engine.Config) { cfg.TimeScale = 3 },
+		config: func(cfg *config) { cfg.door.Deadline = time.Second },
+	})
+	asked := 0
+	served := func(requests int) (served int) {
+		for range requests {
+			asked++
+			got := c.post("/v1/chat/completions", strings.Replace(promptOf(2, `,"stream":true`), "Story 2", fmt.Sprint("Tale ", asked), 1))
+			if got.status != 200 && got.status != 503 {
+				t.Fatalf("status %d: %s", got.status, got.body)
+			}
+			if got.status == 200 {
+				served++
+			}
+		}
+		return served
+	}
+	served(10)
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 8})
+	eventuallyIn(t, 90*time.Second, "nobody is let in", func() bool { return served(3) == 0 })
+	c.prefill[0].ClearFaults()
+	healed := time.Now()
+	eventuallyIn(t, 90*time.Second, "all are served again", func() bool { return served(3) == 3 })
+	t.Logf("all were served again %v after it healed", time.Since(healed).Round(100*time.Millisecond))
+}

@@ -1,0 +1,34 @@
+package pd
+
+import (
+	"testing"
+	"time"
+)
+
+func TestTrials_OneAtATimeAndOnlyWhileNobodyIsServed(t *testing.T) {
+	var trials trials
+	at := func(seconds int) time.Time { return testTime.Add(time.Duration(seconds) * time.Second) }
+	for _, x := range []struct {
+		second int
+		served bool
+		model  string
+		due    bool
+	}{
+		{0, false, "a", true}, // nothing is known yet
+		{1, false, "a", false},
+		{1, false, "b", true},
+		{9, false, "a", false},
+		{10, false, "a", true},
+		{18, true, "a", false},
+		{27, false, "a", false},
+		{28, false, "a", true},
+	} {
+		if x.served {
+			trials.note(x.model, at(x.second))
+			continue
+		}
+		if got := trials.due(x.model, at(x.second)); got != x.due {
+			t.Errorf("second %d, model %s: due %v", x.second, x.model, got)
+		}
+	}
+}
