@@ -11,23 +11,32 @@ var (
 	variantLabels = []string{"model", "role", "variant"}
 
 	serversDesc = prometheus.NewDesc("tandem_pool_servers",
-		"Servers of a pool, by kind of hardware and state (ready, pending; of the latter the kind is not known).", []string{"model", "role", "variant", "state"}, nil)
+		"Servers of a pool, by kind of hardware and state (ready, pending; of the latter the kind is not known).",
+		[]string{"model", "role", "variant", "state"}, nil)
 	speedDesc = prometheus.NewDesc("tandem_server_speed_tokens_per_second",
 		"What one server of a pool does at the lengths of now, within the objective, as learned; by kind of hardware.", variantLabels, nil)
 	kvDesc = prometheus.NewDesc("tandem_pool_kv_tokens",
-		"KV of a pool's servers, by kind of hardware: used, and capacity where engines tell it.", []string{"model", "role", "variant", "state"}, nil)
+		"KV of a pool's servers, by kind of hardware: used, and capacity where engines tell it.",
+		[]string{"model", "role", "variant", "state"}, nil)
 	kvQueuedDesc = prometheus.NewDesc("tandem_kv_queued_tokens",
 		"KV that requests without a first token will hold on decode servers.", []string{"model"}, nil)
 	demandDesc = prometheus.NewDesc("tandem_demand_tokens_per_second",
-		"What clients of all gateways asked for in the last minute: prompt tokens to compute for prefill, predicted output tokens for decode. What is held or was refused for lack of capacity is in it, retries and what quotas refuse are not.", poolLabels, nil)
+		"What clients of all gateways asked for in the last minute: prompt tokens to compute for prefill, predicted output tokens "+
+			"for decode. What is held or was refused for lack of capacity is in it, retries and what quotas refuse are not.",
+		poolLabels, nil)
 	backlogDesc = prometheus.NewDesc("tandem_backlog_seconds",
-		"Time that the pool's servers need for what waits: prompts, and answers that wait for room. Absent where there are none.", poolLabels, nil)
+		"Time that the pool's servers need for what waits: prompts, and answers that wait for room. Absent where there are none.",
+		poolLabels, nil)
 	waitingDesc = prometheus.NewDesc("tandem_pool_waiting_requests",
 		"Requests that wait for the pool, in its engines (as vllm:num_requests_waiting) and in the gateways' queues.", poolLabels, nil)
 	attainedDesc = prometheus.NewDesc("tandem_slo_attainment",
-		"Share of the requests of the last five minutes that kept the objective for ttft, or for itl on their mean. Refused and failed ones did not; a refused one and its retries are one. Absent without an objective or requests.", []string{"model", "slo"}, nil)
+		"Share of the requests of the last five minutes that kept the objective for ttft, or for itl on their mean. Refused and "+
+			"failed ones did not; a refused one and its retries are one. Absent without an objective or requests.",
+		[]string{"model", "slo"}, nil)
 	priceDesc = prometheus.NewDesc("tandem_capacity_price",
-		"What an hour would cost less with one more server's worth of a capacity (prefill, decode, kv, sequences, gpus), by kind of hardware: what is short. Absent without hardware to choose from.", []string{"model", "variant", "what"}, nil)
+		"What an hour would cost less with one more server's worth of a capacity (prefill, decode, kv, sequences, gpus), by kind of "+
+			"hardware: what is short. Absent without hardware to choose from.",
+		[]string{"model", "variant", "what"}, nil)
 	coldStartDesc = prometheus.NewDesc("tandem_cold_start_seconds",
 		"Time from wanting a server to its being ready, as seen.", []string{"model"}, nil)
 )

@@ -19,7 +19,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_requests_total",
-			Help: "Requests by outcome: ok, client_gone, unauthorized, limited (its key's limits), bad_request and refused (4xx by the gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream.",
+			Help: "Requests by outcome: ok, client_gone, unauthorized, limited (its key's limits), bad_request and refused (4xx by the " +
+				"gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream.",
 		}, []string{"api", "model", "outcome"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "tandem_request_duration_seconds", Help: "Time from a request's arrival to the end of its answer.",
@@ -27,13 +28,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"api", "model", "outcome"}),
 	}
 	m.tenantRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_tenant_requests_total", Help: "Requests of tenants, by priority class and outcome; tenants beyond tenant-labels are one, \"other\".",
+		Name: "tandem_tenant_requests_total",
+		Help: "Requests of tenants, by priority class and outcome; tenants beyond tenant-labels are one, \"other\".",
 	}, []string{"tenant", "class", "outcome"})
 	m.tenantTokens = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_tenant_tokens_total", Help: "Tokens of tenants' requests that were answered, as engines report them, by kind: prompt, output.",
+		Name: "tandem_tenant_tokens_total",
+		Help: "Tokens of tenants' requests that were answered, as engines report them, by kind: prompt, output.",
 	}, []string{"tenant", "kind"})
 	m.limited = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_limited_total", Help: "Requests refused because a limit of their key was used up, by limit: requests, prompt_tokens, output_tokens, concurrent_requests.",
+		Name: "tandem_limited_total",
+		Help: "Requests refused because a limit of their key was used up, by limit: requests, prompt_tokens, output_tokens, " +
+			"concurrent_requests.",
 	}, []string{"tenant", "limit"})
 	reg.MustRegister(m.requests, m.duration, m.tenantRequests, m.tenantTokens, m.limited)
 	return m

@@ -11,7 +11,9 @@ var (
 	sourceLabels = []string{"server", "rank"}
 
 	blocksDesc = prometheus.NewDesc("tandem_kv_blocks",
-		"Blocks that the server is known to hold, by the tier that a prompt needs to be matched up to them. unreachable: behind a block that is held no more.", []string{"server", "rank", "tier"}, nil)
+		"Blocks that the server is known to hold, by the tier that a prompt needs to be matched up to them. unreachable: behind a "+
+			"block that is held no more.",
+		[]string{"server", "rank", "tier"}, nil)
 	eventsDesc = prometheus.NewDesc("tandem_kv_events_total",
 		"KV events received from the server.", sourceLabels, nil)
 	storedDesc = prometheus.NewDesc("tandem_kv_blocks_stored_total",
@@ -19,13 +21,17 @@ var (
 	removedDesc = prometheus.NewDesc("tandem_kv_blocks_removed_total",
 		"Blocks that KV events reported as removed.", sourceLabels, nil)
 	droppedDesc = prometheus.NewDesc("tandem_kv_events_dropped_total",
-		"KV events, or blocks of them, that were left out: unknown, malformed, tier, group, parent, offload, removal, conflict, full. misread and unreadable count whole messages.", []string{"server", "rank", "reason"}, nil)
+		"KV events, or blocks of them, that were left out: unknown, malformed, tier, group, parent, offload, removal, conflict, "+
+			"full. misread and unreadable count whole messages.",
+		[]string{"server", "rank", "reason"}, nil)
 	gapsDesc = prometheus.NewDesc("tandem_kv_gaps_total",
 		"Gaps in the numbering of the server's KV event messages.", sourceLabels, nil)
 	replaysDesc = prometheus.NewDesc("tandem_kv_replays_total",
-		"Replays asked of the server, also to prove that what is known is still true; failed: that broke off.", []string{"server", "rank", "outcome"}, nil)
+		"Replays asked of the server, also to prove that what is known is still true; failed: that broke off.",
+		[]string{"server", "rank", "outcome"}, nil)
 	resetsDesc = prometheus.NewDesc("tandem_kv_resets_total",
-		"Times that all that the server was known to hold was forgotten: gap, restart, disconnect, unreadable, rebuild.", []string{"server", "rank", "reason"}, nil)
+		"Times that all that the server was known to hold was forgotten: gap, restart, disconnect, unreadable, rebuild.",
+		[]string{"server", "rank", "reason"}, nil)
 	lagDesc = prometheus.NewDesc("tandem_kv_lag_seconds",
 		"Age of the last KV event message when it came, by the clocks of both sides. Absent when unknown.", sourceLabels, nil)
 	silenceDesc = prometheus.NewDesc("tandem_kv_silence_seconds",
@@ -41,7 +47,8 @@ var (
 	promptDesc = prometheus.NewDesc("tandem_kv_prompt_tokens_total",
 		"Tokens of the prompts looked up.", []string{"model"}, nil)
 	bestDesc = prometheus.NewDesc("tandem_kv_best_match_tokens_total",
-		"Leading tokens of the prompts looked up that the best server held, by tier; slower tiers include faster ones.", []string{"model", "tier"}, nil)
+		"Leading tokens of the prompts looked up that the best server held, by tier; slower tiers include faster ones.",
+		[]string{"model", "tier"}, nil)
 )
 
 // Collector exposes the state of the index, read at the moment of the scrape.

@@ -12,25 +12,33 @@ var (
 	breakerDesc = prometheus.NewDesc("tandem_breaker_state",
 		"State of the server's breaker for a leg: 1 for the state it is in (closed, half_open, open).", []string{"server", "leg", "state"}, nil)
 	wouldEjectDesc = prometheus.NewDesc("tandem_breaker_would_eject",
-		"1 while the server is used for a leg though its breaker has ejected it: others are out already, and the cap on ejections keeps it in.", []string{"server", "leg"}, nil)
+		"1 while the server is used for a leg though its breaker has ejected it: others are out already, and the cap on ejections "+
+			"keeps it in.",
+		[]string{"server", "leg"}, nil)
 	ejectionsDesc = prometheus.NewDesc("tandem_breaker_ejections_total",
 		"Times that the breaker ejected the server for a leg.", []string{"server", "leg"}, nil)
 	canariesDesc = prometheus.NewDesc("tandem_canaries_total",
-		"Generations of the gateway's own that proved a server for a leg, or did not, by outcome (passed, failed).", []string{"server", "leg", "outcome"}, nil)
+		"Generations of the gateway's own that proved a server for a leg, or did not, by outcome (passed, failed).",
+		[]string{"server", "leg", "outcome"}, nil)
 	inFlightDesc = prometheus.NewDesc("tandem_server_in_flight_requests",
 		"Requests that this gateway has on the server, by leg.", []string{"server", "leg"}, nil)
 	inFlightTokensDesc = prometheus.NewDesc("tandem_server_in_flight_tokens",
 		"Tokens of the requests that this gateway has on the server, by leg.", []string{"server", "leg"}, nil)
 	engineDesc = prometheus.NewDesc("tandem_server_engine_load",
-		"Load that the engine reports: requests and tokens running and waiting, KV in use as a share of 1, its capacity and block in tokens. Absent when unknown or old.", []string{"server", "kind"}, nil)
+		"Load that the engine reports: requests and tokens running and waiting, KV in use as a share of 1, its capacity and block in "+
+			"tokens. Absent when unknown or old.",
+		[]string{"server", "kind"}, nil)
 	reportsDesc = prometheus.NewDesc("tandem_orca_reports_total",
 		"Load reports (ORCA) that came with answers or as a stream, by outcome: read, unreadable.", []string{"server", "outcome"}, nil)
 	adaptersDesc = prometheus.NewDesc("tandem_server_adapters",
 		"LoRA adapters that the server has.", []string{"server"}, nil)
 	adapterLoadsDesc = prometheus.NewDesc("tandem_adapter_loads_total",
-		"LoRA adapters that this gateway had the server load or unload, by outcome: loaded, failed, unloaded.", []string{"server", "outcome"}, nil)
+		"LoRA adapters that this gateway had the server load or unload, by outcome: loaded, failed, unloaded.",
+		[]string{"server", "outcome"}, nil)
 	tokensDesc = prometheus.NewDesc("tandem_server_tokens",
-		"Tokens on the server: prompt tokens waiting for prefill, and tokens of the sequences running. As the engine reports them, else as the gateways count what they sent.", []string{"server", "state"}, nil)
+		"Tokens on the server: prompt tokens waiting for prefill, and tokens of the sequences running. As the engine reports them, "+
+			"else as the gateways count what they sent.",
+		[]string{"server", "state"}, nil)
 	panicDesc = prometheus.NewDesc("tandem_pool_panic",
 		"1 while more servers of the pool are ejected than may be, so that all are used.", []string{"model", "role"}, nil)
 )

@@ -318,7 +318,9 @@ func (r *Replicas) Count(now time.Time) (n int) {
 var (
 	connectedDesc = prometheus.NewDesc("tandem_replicas_connected", "1 while this replica can share its work through Redis, else 0.", nil, nil)
 	othersDesc    = prometheus.NewDesc("tandem_replicas_busy", "Other replicas that have work in flight.", nil, nil)
-	messagesDesc  = prometheus.NewDesc("tandem_replica_messages_total", "Messages of other replicas about their work, read or ignored as unreadable.", []string{"kind"}, nil)
+	messagesDesc  = prometheus.NewDesc("tandem_replica_messages_total",
+		"Messages of other replicas about their work, read or ignored as unreadable.",
+		[]string{"kind"}, nil)
 )
 
 // Describe and Collect make Replicas a Prometheus collector.

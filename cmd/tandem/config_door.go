@@ -19,13 +19,17 @@ type doorConfig struct {
 }
 
 func (c *doorConfig) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&c.keysFile, "keys-file", c.keysFile, "YAML `file` of API keys: tenants, classes, limits; read again when it changes; empty: no key is asked for")
-	fs.StringVar(&c.adminTokenFile, "admin-token-file", c.adminTokenFile, "`file` with the token that the admin port asks for, save at /livez and /readyz; empty: none")
+	fs.StringVar(&c.keysFile, "keys-file", c.keysFile,
+		"YAML `file` of API keys: tenants, classes, limits; read again when it changes; empty: no key is asked for")
+	fs.StringVar(&c.adminTokenFile, "admin-token-file", c.adminTokenFile,
+		"`file` with the token that the admin port asks for, save at /livez and /readyz; empty: none")
 	fs.StringSliceVar(&c.Classes, "classes", c.Classes, "`names` of the priority classes, the first is served first")
 	fs.StringVar(&c.Class, "default-class", c.Class, "`class` of keys that name none, and of everybody without keys")
-	fs.DurationVar(&c.Deadline, "deadline", c.Deadline, "time for the first content of requests that name none; one that is predicted to take longer is refused at once; 0: none")
+	fs.DurationVar(&c.Deadline, "deadline", c.Deadline,
+		"time for the first content of requests that name none; one that is predicted to take longer is refused at once; 0: none")
 	fs.IntVar(&c.MaxSamples, "max-samples", c.MaxSamples, "answers that one request may ask for (n, best_of)")
-	fs.BoolVar(&c.TrustHeaders, "trust-headers", c.TrustHeaders, "without keys: everybody may raise priority, set objectives and extend the deadline by x-tandem- headers")
+	fs.BoolVar(&c.TrustHeaders, "trust-headers", c.TrustHeaders,
+		"without keys: everybody may raise priority, set objectives and extend the deadline by x-tandem- headers")
 }
 
 // keys reads the file of keys, nil where there is none.

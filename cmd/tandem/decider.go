@@ -28,8 +28,11 @@ type deciderConfig struct {
 }
 
 func (c *deciderConfig) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&c.listen, "decider-listen", c.listen, "`address` at which other replicas reach this one when it decides for all; empty: any port, at the address that Redis is reached from")
-	fs.DurationVar(&c.patience, "decider-patience", c.patience, "silence of the replica that decides, after which this one binds its requests itself")
+	fs.StringVar(&c.listen, "decider-listen", c.listen,
+		"`address` at which other replicas reach this one when it decides for all; empty: any port, at the address that Redis is "+
+			"reached from")
+	fs.DurationVar(&c.patience, "decider-patience", c.patience,
+		"silence of the replica that decides, after which this one binds its requests itself")
 	c.tls.bind(fs, "decider", "other replicas, whose port is checked by it too")
 }
 

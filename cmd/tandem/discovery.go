@@ -12,10 +12,13 @@ import (
 )
 
 func (c *config) bindDiscovery(fs *pflag.FlagSet) {
-	fs.DurationVar(&c.dns.Interval, "dns-interval", c.dns.Interval, "time between two lookups of servers that are given by name (dns+http://name:port, srv+http://name)")
+	fs.DurationVar(&c.dns.Interval, "dns-interval", c.dns.Interval,
+		"time between two lookups of servers that are given by name (dns+http://name:port, srv+http://name)")
 	fs.StringVar(&c.dns.Server, "dns-server", c.dns.Server, "`address` of the DNS server for that; empty: the system's")
 	fs.BoolVar(&c.registry, "registry", c.registry, "servers may register themselves in the Redis: see tandem register")
-	fs.StringVar(&c.nccl, "nccl-listen", c.nccl, "ZMQ `address`, such as tcp://*:30001, at which vLLM engines with the P2pNcclConnector announce themselves (proxy_ip, proxy_port); whoever reaches it can announce servers; empty: none")
+	fs.StringVar(&c.nccl, "nccl-listen", c.nccl,
+		"ZMQ `address`, such as tcp://*:30001, at which vLLM engines with the P2pNcclConnector announce themselves (proxy_ip, "+
+			"proxy_port); whoever reaches it can announce servers; empty: none")
 }
 
 // discover makes the sources of servers that need nothing but a name, the Redis, or a

@@ -62,7 +62,8 @@ as JSON makes the engine misbehave, DELETE /sim/faults ends that.`,
 func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8000", "address of the API; port 0 takes any free one")
 	f.StringVar(&cfg.Control, "control", cfg.Control, "second address for /sim/ that stays up while faults close the first")
-	f.StringVar(&cfg.SideChannel, "side-channel", cfg.SideChannel, "address from which decodes pull KV (default: any free port on the host of --listen)")
+	f.StringVar(&cfg.SideChannel, "side-channel", cfg.SideChannel,
+		"address from which decodes pull KV (default: any free port on the host of --listen)")
 	f.StringVar(&cfg.AdvertiseHost, "advertise-host", cfg.AdvertiseHost, "host that hand-offs name (default: the host of --side-channel)")
 	f.StringVar(&cfg.Role, "role", cfg.Role, "prefill, decode or both; a name only, any engine can do both")
 
@@ -78,7 +79,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.BoolVar(&cfg.RankPorts, "rank-ports", cfg.RankPorts, "give each rank a port of its own, from that of --listen on")
 	f.BoolVar(&cfg.Lockstep, "lockstep", cfg.Lockstep, "let the ranks step together, as with wide expert parallelism")
 
-	f.Float64Var(&cfg.TimeScale, "time-scale", cfg.TimeScale, "factor on all simulated time: 1 real, 0.01 a hundred times faster, 0 no waiting")
+	f.Float64Var(&cfg.TimeScale, "time-scale", cfg.TimeScale,
+		"factor on all simulated time: 1 real, 0.01 a hundred times faster, 0 no waiting")
 	f.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "tokens in a KV block")
 	f.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "KV blocks of each rank")
 	f.StringVar(&cfg.KVType, "kv-cache-dtype", cfg.KVType, "type of the KV's numbers that it tells")
@@ -87,7 +89,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.MaxBatchedTokens, "max-num-batched-tokens", cfg.MaxBatchedTokens, "tokens computed in one step")
 	f.BoolVar(&cfg.PriorityScheduling, "priority-scheduling", cfg.PriorityScheduling, "serve by the priority field, lowest first")
 
-	f.StringVar(&cfg.EventsEndpoint, "events", cfg.EventsEndpoint, "ZMQ endpoint for KV events: bound with a wildcard (tcp://*:5557), else connected to; rank r uses port + r")
+	f.StringVar(&cfg.EventsEndpoint, "events", cfg.EventsEndpoint,
+		"ZMQ endpoint for KV events: bound with a wildcard (tcp://*:5557), else connected to; rank r uses port + r")
 	f.StringVar(&cfg.ReplayEndpoint, "replay", cfg.ReplayEndpoint, "ZMQ endpoint that replays missed events (tcp://*:5657)")
 	f.StringVar(&cfg.EventsTopic, "events-topic", cfg.EventsTopic, "topic of the events")
 	f.BoolVar(&cfg.EventsAsMaps, "events-as-maps", cfg.EventsAsMaps, "encode events as maps (newer vLLM) and not as arrays")
@@ -95,7 +98,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.HashSeed, "hash-seed", cfg.HashSeed, "seed of block hashes (vLLM's PYTHONHASHSEED; default: random)")
 
 	f.StringVar(&cfg.Rack, "rack", cfg.Rack, "rack that the engine stands in")
-	f.Float64Var(&cfg.UplinkBytesPerSecond, "uplink-bytes-per-second", cfg.UplinkBytesPerSecond, "speed at which KV leaves for engines in other racks; 0: as within")
+	f.Float64Var(&cfg.UplinkBytesPerSecond, "uplink-bytes-per-second", cfg.UplinkBytesPerSecond,
+		"speed at which KV leaves for engines in other racks; 0: as within")
 	f.Float64Var(&cfg.LinkBytesPerSecond, "link-bytes-per-second", cfg.LinkBytesPerSecond, "speed of the network link, shared by concurrent transfers")
 	f.DurationVar(&cfg.LinkLatency, "link-latency", cfg.LinkLatency, "added to each transfer")
 	f.IntVar(&cfg.KVBytesPerToken, "kv-bytes-per-token", cfg.KVBytesPerToken, "size of a token's KV")
@@ -103,12 +107,14 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.LoadFailure, "kv-load-failure", cfg.LoadFailure, "what a decode does when a hand-off is of no use: recompute or fail")
 
 	f.StringVar(&cfg.Connector, "connector", cfg.Connector, "how KV is handed over: "+strings.Join(engine.Connectors(), ", "))
-	f.DurationVar(&cfg.MeetTimeout, "meet-timeout", cfg.MeetTimeout, "how long a leg waits for the other one where both run at once, in real time")
+	f.DurationVar(&cfg.MeetTimeout, "meet-timeout", cfg.MeetTimeout,
+		"how long a leg waits for the other one where both run at once, in real time")
 	f.BoolVar(&cfg.DecodeReuse, "decode-reuse", cfg.DecodeReuse, "SGLang's decode reuses the prefixes that it holds")
 
 	f.StringVar(&cfg.Exposition, "metrics", cfg.Exposition, "whose names the metrics have: "+strings.Join(engine.Expositions(), ", ")+" (default: those of the connector's engine)")
 	f.StringVar(&cfg.ORCA, "orca", cfg.ORCA, "address where load reports are streamed by gRPC (OpenRcaService)")
 	f.BoolVar(&cfg.CachedTokensInUsage, "cached-tokens", cfg.CachedTokensInUsage, "report cached_tokens in usage")
 	f.BoolVar(&cfg.Embeddings, "embeddings", cfg.Embeddings, "serve /v1/embeddings")
-	f.BoolVar(&cfg.ForcedToolPrefillFails, "forced-tool-prefill-fails", cfg.ForcedToolPrefillFails, "answer 500 to a one-token prefill with a forced tool_choice (vLLM issue 38911)")
+	f.BoolVar(&cfg.ForcedToolPrefillFails, "forced-tool-prefill-fails", cfg.ForcedToolPrefillFails,
+		"answer 500 to a one-token prefill with a forced tool_choice (vLLM issue 38911)")
 }

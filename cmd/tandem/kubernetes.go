@@ -15,7 +15,8 @@ import (
 func bindKubernetes(fs *pflag.FlagSet, c *pools.KubernetesConfig) {
 	fs.StringVar(&c.Pods, "kubernetes-pods", c.Pods, "label `selector` of pods that are servers, such as tandem/role")
 	fs.StringVar(&c.Services, "kubernetes-services", c.Services, "label `selector` of Services whose endpoints are servers")
-	fs.StringSliceVar(&c.InferencePools, "inference-pools", c.InferencePools, "`names` of InferencePools (inference.networking.k8s.io/v1) whose pods are servers")
+	fs.StringSliceVar(&c.InferencePools, "inference-pools", c.InferencePools,
+		"`names` of InferencePools (inference.networking.k8s.io/v1) whose pods are servers")
 	fs.StringVar(&c.Namespace, "kubernetes-namespace", c.Namespace, "`namespace` of all of them; empty: the gateway's own")
 	fs.StringVar(&c.RackLabel, "kubernetes-rack-label", c.RackLabel, "`label` of nodes that names their rack")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "`file` with the way to the cluster; empty: the one that this gateway runs in")

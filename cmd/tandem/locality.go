@@ -41,15 +41,19 @@ func defaultLocality() localityConfig {
 }
 
 func (c *localityConfig) bind(fs *pflag.FlagSet) {
-	fs.IntVar(&c.eventsPort, "events-port", c.eventsPort, "`port` of the engines' KV events (ZMQ), plus the rank; 0: only those named in the file")
+	fs.IntVar(&c.eventsPort, "events-port", c.eventsPort,
+		"`port` of the engines' KV events (ZMQ), plus the rank; 0: only those named in the file")
 	fs.IntVar(&c.replayPort, "replay-port", c.replayPort, "`port` that replays KV events, plus the rank; 0: none")
-	fs.StringSliceVar(&c.modes, "tokens", c.modes, "how prompts are turned into tokens: engine, learned, tokenizer, approximate or off; `modes`, for single models as model=mode")
+	fs.StringSliceVar(&c.modes, "tokens", c.modes,
+		"how prompts are turned into tokens: engine, learned, tokenizer, approximate or off; `modes`, for single models as model=mode")
 	fs.StringSliceVar(&c.tokenizers, "tokenizer", c.tokenizers, "Hugging Face tokenizer.json of a model, `model=file`")
 	fs.StringSliceVar(&c.templates, "chat-template", c.templates, "Jinja chat template of a model, `model=file`")
-	fs.IntVar(&c.index.MaxBlocks, "kv-max-blocks", c.index.MaxBlocks, "KV blocks that are remembered, each once for each server that holds it; about 64 bytes a block")
+	fs.IntVar(&c.index.MaxBlocks, "kv-max-blocks", c.index.MaxBlocks,
+		"KV blocks that are remembered, each once for each server that holds it; about 64 bytes a block")
 	fs.BoolVar(&c.index.CountGuesses, "kv-count-guesses", c.index.CountGuesses, "count blocks that a server is still computing as held")
 	fs.DurationVar(&c.index.GuessLife, "kv-guess-life", c.index.GuessLife, "time that such a guess is believed")
-	fs.DurationVar(&c.snapshots, "kv-snapshot", c.snapshots, "time between two snapshots of what is known, kept in Redis for replicas that start")
+	fs.DurationVar(&c.snapshots, "kv-snapshot", c.snapshots,
+		"time between two snapshots of what is known, kept in Redis for replicas that start")
 	fs.StringVar(&c.secretFile, "kv-secret-file", c.secretFile, "`file` with a secret that keys the block hashes; the same for all replicas")
 }
 

@@ -24,7 +24,8 @@ func defaultScaling() autoscale.Config {
 
 func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
 	p := &c.Planner
-	fs.IntVar(&p.Prefill.Min, "scale-prefill-min", p.Prefill.Min, "fewest prefill `servers` that are wanted; 0 for both roles lets them go to zero")
+	fs.IntVar(&p.Prefill.Min, "scale-prefill-min", p.Prefill.Min,
+		"fewest prefill `servers` that are wanted; 0 for both roles lets them go to zero")
 	fs.IntVar(&p.Prefill.Max, "scale-prefill-max", p.Prefill.Max, "most prefill `servers` that are wanted")
 	fs.IntVar(&p.Decode.Min, "scale-decode-min", p.Decode.Min, "fewest decode `servers` that are wanted")
 	fs.IntVar(&p.Decode.Max, "scale-decode-max", p.Decode.Max, "most decode `servers` that are wanted")
@@ -32,7 +33,9 @@ func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Every, "scale-interval", c.Every, "time between two decisions")
 	fs.DurationVar(&p.DownAfter, "scale-down-after", p.DownAfter, "time for which fewer servers must have been enough before one goes")
 	fs.DurationVar(&p.IdleAfter, "scale-idle-after", p.IdleAfter, "time without a request after which both roles go to zero, where they may")
-	fs.BoolVar(&c.Victims, "scale-victims", c.Victims, "choose the servers that go when fewer are wanted, let them drain first, and mark their pods (pod-deletion-cost), for which the gateway must be allowed to patch pods")
+	fs.BoolVar(&c.Victims, "scale-victims", c.Victims,
+		"choose the servers that go when fewer are wanted, let them drain first, and mark their pods (pod-deletion-cost), for which "+
+			"the gateway must be allowed to patch pods")
 	fs.Float64Var(&p.Spare, "scale-spare", p.Spare, "standard deviations of ten seconds' demand that prefill has to spare")
 }
 

@@ -41,7 +41,8 @@ type redisConfig struct {
 }
 
 func (c *redisConfig) bind(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&c.addrs, "redis", c.addrs, "`addresses` of Redis or Valkey, host:port or rediss://host:port; empty: this gateway is alone")
+	fs.StringSliceVar(&c.addrs, "redis", c.addrs,
+		"`addresses` of Redis or Valkey, host:port or rediss://host:port; empty: this gateway is alone")
 	fs.StringVar(&c.master, "redis-master", c.master, "`name` of the master, where the addresses are Sentinels")
 	fs.BoolVar(&c.cluster, "redis-cluster", c.cluster, "the addresses are nodes of a cluster; for a single one, several mean it")
 	fs.StringVar(&c.user, "redis-user", c.user, "ACL `user`")
@@ -49,13 +50,15 @@ func (c *redisConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.sentinelUser, "redis-sentinel-user", c.sentinelUser, "ACL `user` of the Sentinels")
 	fs.StringVar(&c.sentinelPasswordFile, "redis-sentinel-password-file", c.sentinelPasswordFile, "`file` that holds the Sentinels' password")
 	fs.BoolVar(&c.tls, "redis-tls", c.tls, "connect by TLS, as rediss:// addresses do")
-	fs.StringVar(&c.caFile, "redis-ca-file", c.caFile, "PEM `file` of the authorities that Redis' certificate is checked by; empty: the system's")
+	fs.StringVar(&c.caFile, "redis-ca-file", c.caFile,
+		"PEM `file` of the authorities that Redis' certificate is checked by; empty: the system's")
 	fs.StringVar(&c.certFile, "redis-cert-file", c.certFile, "PEM `file` of the certificate that is shown to Redis")
 	fs.StringVar(&c.keyFile, "redis-key-file", c.keyFile, "PEM `file` of its key")
 	fs.IntVar(&c.database, "redis-database", c.database, "database `number`; not for a cluster")
 	fs.StringVar(&c.prefix, "redis-prefix", c.prefix, "`text` that all keys begin with; one for each fleet that shares a Redis")
 	fs.StringVar(&c.replica, "replica", c.replica, "`name` of this replica among those that share the Redis; empty: a random one")
-	fs.StringVar(&c.host, "replica-host", c.host, "`host` at which engines that dial reach this replica, told with who hears them; empty: its host name")
+	fs.StringVar(&c.host, "replica-host", c.host,
+		"`host` at which engines that dial reach this replica, told with who hears them; empty: its host name")
 }
 
 func (c *redisConfig) validate() error {

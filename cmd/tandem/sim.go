@@ -69,7 +69,8 @@ func simCommand() *cobra.Command {
 	f.BoolVar(&opts.autoscale, "autoscale", false, "compare policies of scaling instead of routing")
 	f.StringSliceVar(&opts.scenarios, "scenario", []string{"all"}, "all, or `names` of "+strings.Join(policy.Shipped(), ", ")+", or files; with --autoscale of "+strings.Join(scaling.ScenarioNames(), ", "))
 	f.StringSliceVar(&opts.policies, "policy", []string{"all"}, "all, or `names` of "+strings.Join(policy.Names(), ", ")+"; with --autoscale of "+strings.Join(scaling.PolicyNames(), ", "))
-	f.DurationSliceVar(&opts.coldStarts, "cold-start", []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute}, "with --autoscale: `times` from wanting a server to its first request")
+	f.DurationSliceVar(&opts.coldStarts, "cold-start", []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute},
+		"with --autoscale: `times` from wanting a server to its first request")
 	f.IntVar(&cfg.Seeds, "seeds", 5, "runs of each, that differ in arrival times, noise and ties")
 	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")

@@ -38,11 +38,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return g
 	}
 	m := &Metrics{
-		prompts: counter("tandem_tokens_prompts_total", "Prompts by what was known of their tokens: whole, part, chunks (of text), unknown.", "model", "outcome"),
-		asks:    counter("tandem_tokens_asks_total", "Prompts that an engine was asked to tokenise: ok, failed, refused (not asked: too many at once, or engines do not answer).", "model", "outcome"),
-		lessons: counter("tandem_tokens_learned_total", "Prompts whose tokens were learned, by whether they were as they would have been claimed: confirmed, contradicted.", "model", "outcome"),
-		known:   gauge("tandem_tokens_known_prompts", "Prompts whose tokens are remembered."),
-		bytes:   gauge("tandem_tokens_memory_bytes", "Memory that remembered prompts take, about."),
+		prompts: counter("tandem_tokens_prompts_total",
+			"Prompts by what was known of their tokens: whole, part, chunks (of text), unknown.",
+			"model", "outcome"),
+		asks: counter("tandem_tokens_asks_total",
+			"Prompts that an engine was asked to tokenise: ok, failed, refused (not asked: too many at once, or engines do not answer).",
+			"model", "outcome"),
+		lessons: counter("tandem_tokens_learned_total",
+			"Prompts whose tokens were learned, by whether they were as they would have been claimed: confirmed, contradicted.",
+			"model", "outcome"),
+		known: gauge("tandem_tokens_known_prompts", "Prompts whose tokens are remembered."),
+		bytes: gauge("tandem_tokens_memory_bytes", "Memory that remembered prompts take, about."),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "tandem_tokens_seconds", Help: "Time to find a prompt's tokens.",
 			Buckets: []float64{.00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1},
