@@ -49,7 +49,7 @@ var shares = &Policy{
 // refreshed is how many tickets of the first in order, and how many of the others
 // by turns, are looked up again at each look: what servers hold changes while a
 // request waits, and a look at all of a thousand would cost milliseconds.
-const refreshed = 16
+const refreshed = 8
 
 // lateBinder asks Order, and keeps its tickets true.
 type lateBinder struct {
