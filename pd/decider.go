@@ -399,13 +399,13 @@ func (l *lobby) latest(w *waiter) (until time.Time, late error) {
 
 // look gathers the servers.
 func (l *lobby) look(now time.Time) {
-	before := l.view.field
-	l.view = l.o.gather(l.base, now)
+	prefill, decode := l.view.prefill, l.view.decode
+	l.o.gatherAgain(&l.view, l.base, now)
 	l.weigh(now)
-	same := func(a, b []Candidate) bool {
-		return slices.EqualFunc(a, b, func(a, b Candidate) bool { return a.ID == b.ID })
+	same := func(a, b []*pools.Server) bool {
+		return slices.EqualFunc(a, b, func(a, b *pools.Server) bool { return a.ID() == b.ID() })
 	}
-	if same(before.Prefill, l.view.field.Prefill) && same(before.Decode, l.view.field.Decode) {
+	if same(prefill, l.view.prefill) && same(decode, l.view.decode) {
 		return
 	}
 	for _, w := range l.waiting { // their slices are of other servers

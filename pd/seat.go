@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -17,13 +18,14 @@ type seat struct {
 	ready    time.Duration // until it can take requests for the view's model
 }
 
-func (o *Orchestrator) seats(servers []*pools.Server, model string, now time.Time) []seat {
-	all := make([]seat, len(servers))
-	for i, s := range servers {
-		all[i] = o.seat(s)
-		all[i].ready, all[i].keeps = o.ready(s, model, now), s.HandsNothingOver(now)
+func (o *Orchestrator) seats(to []seat, servers []*pools.Server, model string, now time.Time) []seat {
+	to = slices.Grow(to, len(servers))
+	for _, s := range servers {
+		at := o.seat(s)
+		at.ready, at.keeps = o.ready(s, model, now), s.HandsNothingOver(now)
+		to = append(to, at)
 	}
-	return all
+	return to
 }
 
 func (o *Orchestrator) seat(s *pools.Server) seat {

@@ -26,19 +26,29 @@ type view struct {
 // gather looks at all servers of a model. Those that may take nothing now are out.
 func (o *Orchestrator) gather(model string, now time.Time) view {
 	var v view
+	o.gatherAgain(&v, model, now)
+	return v
+}
+
+// gatherAgain is gather into the memory of a view that is not needed any more.
+func (o *Orchestrator) gatherAgain(v *view, model string, now time.Time) {
 	all, share := o.Fleet.Servers(), o.Fleet.EjectShare()
-	v.prefill, v.decode = serving(all, model, pools.Prefill, now), serving(all, model, pools.Decode, now)
 	prefill, panicking := pools.Candidates(all, model, pools.Prefill, share, now)
 	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
-	v.prefillPanic, v.decodePanic = panicking, panicked
-	v.model, v.prefillSeats, v.decodeSeats = model, o.seats(v.prefill, model, now), o.seats(v.decode, model, now)
+	*v = view{
+		model: model, prefill: serving(all, model, pools.Prefill, now), decode: serving(all, model, pools.Decode, now),
+		prefillPanic: panicking, decodePanic: panicked,
+		prefillSeats: v.prefillSeats[:0], decodeSeats: v.decodeSeats[:0],
+		field: Field{Prefill: v.field.Prefill[:0], Decode: v.field.Decode[:0]},
+	}
+	v.prefillSeats, v.decodeSeats = o.seats(v.prefillSeats, v.prefill, model, now), o.seats(v.decodeSeats, v.decode, model, now)
 	pulls := func(at seat) bool { return at.pulls }
 	v.pulls = slices.ContainsFunc(v.prefillSeats, pulls) || slices.ContainsFunc(v.decodeSeats, pulls)
-	v.field.Prefill, v.field.Decode = o.candidates(v.prefill, prefill, now), o.candidates(v.decode, decode, now)
+	v.field.Prefill = o.candidates(v.field.Prefill, v.prefill, prefill, now)
+	v.field.Decode = o.candidates(v.field.Decode, v.decode, decode, now)
 	judgeByPeers(&v.field)
-	o.share(&v)
+	o.share(v)
 	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)
-	return v
 }
 
 // serving is the servers of a role that serve a model, or served it when last up.
@@ -52,19 +62,18 @@ func serving(all []*pools.Server, model string, role pools.Role, now time.Time) 
 	return out
 }
 
-// candidates is what is known of servers, of which only the usable may be chosen; they
+// candidates appends what is known of servers, of which only the usable may be chosen; they
 // are in the same order.
-func (o *Orchestrator) candidates(servers, usable []*pools.Server, now time.Time) []Candidate {
-	out := make([]Candidate, len(servers))
-	for i, s := range servers {
-		out[i] = o.present(s, now)
-		if len(usable) > 0 && usable[0] == s {
+func (o *Orchestrator) candidates(to []Candidate, servers, usable []*pools.Server, now time.Time) []Candidate {
+	to = slices.Grow(to, len(servers))
+	for _, s := range servers {
+		c := o.present(s, now)
+		if c.Out = len(usable) == 0 || usable[0] != s; !c.Out {
 			usable = usable[1:]
-			continue
 		}
-		out[i].Out = true
+		to = append(to, c)
 	}
-	return out
+	return to
 }
 
 // fit turns the view to a request: what servers hold of its prompt now, and how they may
