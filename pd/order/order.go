@@ -26,6 +26,7 @@ type Order struct {
 	free  []int       // scratch of Next: prefill servers about to be free
 	busy  []int       // scratch of Next: those that are not
 	moved []*Ticket   // scratch of Next: those who have become late
+	least float64     // scratch of Next: the rank of the best so far
 	room  int         // scratch of Next: the most that any decode server has
 	ideal DecodeState // scratch of Next: no decode server is faster
 }

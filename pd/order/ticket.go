@@ -119,6 +119,9 @@ func (t *Ticket) quickest(links *LinkTable, p int) float64 {
 	return least
 }
 
+// rankOn is its rank where it goes to a prefill server.
+func (t *Ticket) rankOn(p int) float64 { return t.rank + (t.Prefill[p] - t.shortest) }
+
 // isLate says whether a request that is to be served last when late cannot meet its
 // objective any more, whatever goes before it.
 func (t *Ticket) isLate(now time.Duration) bool {

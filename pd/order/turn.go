@@ -40,6 +40,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		return o.mayGo(t, s, before/float64(max(1, len(s.Prefill))))
 	}
 	oldest := o.survey(s.Now)
+	o.least = math.Inf(1)
 	turn, ok := o.overdue(oldest.overdue, may)
 	if !ok {
 		o.keepRoom(oldest.crowdedOut, s)
@@ -202,9 +203,9 @@ func (o *Order) shortest(may May) (Turn, bool) {
 // shortestOf is that of one line, behind others with so many seconds of prefill; and the
 // seconds of its own.
 func (o *Order) shortestOf(l *line, may May, before float64) (best Turn, seconds float64) {
-	least := math.Inf(1) // rank of best, with the prefill time with its own pair
+	o.least = math.Inf(1) // rank of best, with the prefill time with its own pair
 	for _, t := range l.waiting {
-		if t.rank >= least {
+		if t.rank >= o.least {
 			break // nobody from here on can be better
 		}
 		pair, ok := may(t, before+seconds)
@@ -214,10 +215,10 @@ func (o *Order) shortestOf(l *line, may May, before float64) (best Turn, seconds
 		}
 		rank := t.rank
 		if pair.Prefill != Alone {
-			rank += t.Prefill[pair.Prefill] - t.shortest
+			rank = t.rankOn(pair.Prefill)
 		}
-		if rank < least {
-			best, least = Turn{Ticket: t, Pair: pair}, rank
+		if rank < o.least {
+			best, o.least = Turn{Ticket: t, Pair: pair}, rank
 		}
 	}
 	return best, seconds
@@ -236,7 +237,8 @@ func (o *Order) mayGo(t *Ticket, s *Servers, hold float64) (Pair, bool) {
 }
 
 // waitsOn says whether the pair that a request was last seen to wait for is better than
-// all that are free: most wait for the same one as before, and need no search.
+// all that are free: most wait for the same one as before, and need no search. Nor do those
+// who would not be the next with a server that is free: it does not count.
 func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 	if !o.stillBusy(t, s) {
 		return false
@@ -248,7 +250,7 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 	}
 	decoding := o.ideal.decoding(t)
 	for _, p := range o.free {
-		if _, half := s.half(t, p, price); half+t.move[p]+decoding <= cost {
+		if _, half := s.half(t, p, price); half+t.move[p]+decoding <= cost && t.rankOn(p) < o.least {
 			return false
 		}
 	}
