@@ -253,10 +253,12 @@ func (s *Scaler) adopt(p plans) {
 	s.Publish(all)
 }
 
-// letGo lets the servers drain that scaling in takes next, and no others.
+// letGo lets the servers drain that scaling in takes next, and no others. Where none is
+// chosen what was done about them is undone, again and again: until the last gateway that
+// chooses has gone it is done again.
 func (s *Scaler) letGo(leaving []Leaving) {
 	if !s.cfg.Victims {
-		return
+		leaving = nil
 	}
 	units := make(map[string]bool, len(leaving))
 	for _, l := range leaving {
@@ -293,7 +295,9 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 		memory.await(&signals, now)
 		adapters, there := served[model]
 		memory.Present.seen(there, adapters, demand.asked(), plan, now)
-		if s.cfg.Victims && plan.Known {
+		if !s.cfg.Victims {
+			memory.Leaving = nil
+		} else if plan.Known {
 			memory.letGo(wants, servers, model, hot, now)
 		}
 		d := &Decision{At: now, Plan: plan, Pools: wants, Signals: signals, Held: signals.Held, State: state, Leaving: memory.Leaving}

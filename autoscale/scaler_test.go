@@ -432,6 +432,14 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 	s.cfg.Planner.Decode = Bounds{2, 2}
 	step(2, Demand, 0, false)
 
+	s.cfg.Planner.Decode = Bounds{1, 1} // switched off while one drains: its mark is taken back
+	step(2, Draining, 1, false)
+	s.cfg.Victims = false
+	step(1, Demand, 0, false)
+	if d := s.current.Load().Models[model]; len(d.Leaving) > 0 {
+		t.Errorf("these still leave: %+v", d.Leaving)
+	}
+
 	m := &memory{} // to zero: the next request may come any time
 	m.letGo([]PoolWant{{Role: pools.Decode, Any: true}}, fleet.Servers(), model, nil, c.now())
 	if len(m.Leaving) > 0 {

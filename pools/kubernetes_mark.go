@@ -34,8 +34,9 @@ type marks struct {
 	costs map[string]int
 }
 
-// Weigh says what the pods of units cost to lose; those of all others cost nothing. It
-// wants the right to patch pods. What fails is tried again at the next call.
+// Weigh says what the pods of units cost to lose; those of all others cost nothing, and
+// what was said of them before is taken back. Where that changes a pod it wants the right to
+// patch it. What fails is tried again at the next call.
 func (k *Kubernetes) Weigh(costs map[string]int) {
 	k.marks.mu.Lock()
 	k.marks.costs = costs
@@ -69,7 +70,7 @@ func (k *Kubernetes) mark(ctx context.Context) {
 			}
 		}
 		if failed != nil && !failing && ctx.Err() == nil {
-			k.log.Warn("pods that leave next cannot be marked: any may be deleted in their place", "error", failed.Error())
+			k.log.Warn("pods that leave next cannot be marked, or marks not be taken back: others may be deleted first", "error", failed.Error())
 		}
 		failing = failed != nil
 	}

@@ -25,6 +25,28 @@ func TestVictims(t *testing.T) {
 	gateway := d.withVictims(t)
 	t.Run("of a Deployment the idle pod goes", func(t *testing.T) { d.loseIdle(t, gateway) })
 	t.Run("of a StatefulSet the highest goes when its streams have ended", func(t *testing.T) { d.loseHighest(t, gateway) })
+	t.Run("switched off, marks that gateways gave are taken back", d.takeBack)
+}
+
+// takeBack leaves a mark of a gateway that is gone, and one of the pod's owner, to gateways
+// that choose nobody.
+func (d kustomized) takeBack(t *testing.T) {
+	d.Kubectl(t, "-n", "tandem", "patch", "deployment", "tandem", "--type=json",
+		"-p", `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--scale-victims=false"}]`)
+	d.WaitRollout(t, "tandem")
+	pods := d.Pods(t, "tandem/role=decode")
+	const cost = "controller.kubernetes.io/pod-deletion-cost"
+	d.Kubectl(t, "-n", "tandem", "annotate", "pod", pods[0].Metadata.Name, cost+"=-1", "tandem/leaving=-1")
+	d.Kubectl(t, "-n", "tandem", "annotate", "pod", pods[1].Metadata.Name, cost+"=100")
+	waitFor(t, nil, "the mark to be taken back, and the owner's cost to stay", readyWithin, func() error {
+		for _, pod := range d.Pods(t, "tandem/role=decode") {
+			has, want := pod.Metadata.Annotations, map[string]string{pods[1].Metadata.Name: "100"}[pod.Metadata.Name]
+			if has[cost] != want || has["tandem/leaving"] != "" {
+				return fmt.Errorf("%s has %v", pod.Metadata.Name, has)
+			}
+		}
+		return nil
+	})
 }
 
 // loseIdle gives all decode servers streams but the oldest: kube-controller-manager, which
