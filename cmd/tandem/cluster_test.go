@@ -113,7 +113,9 @@ func testConfig() config {
 	cfg.gateway.ExposePair = true
 	cfg.cost.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	cfg.pools.ProbeInterval = 100 * time.Millisecond
-	cfg.drainTimeout = 5 * time.Second
+	// Connections that the client has closed are noticed in the delay; the HTTP server looks
+	// for the end of those that are left only every 100 ms.
+	cfg.drainDelay, cfg.drainTimeout = 10*time.Millisecond, 5*time.Second
 	return cfg
 }
 

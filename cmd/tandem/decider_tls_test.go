@@ -82,47 +82,57 @@ func (a *authority) write(file, kind string, der []byte) {
 // Replicas follow one that shows a certificate of their authority, by host name or by
 // address, and only with one of their own. Those that may not follow bind by themselves.
 func TestDecider_ReplicasMeetByTLSWithCertificates(t *testing.T) {
-	for _, name := range []string{"tandem.example", ""} {
-		r, trusted, foreign := redisserver.Start(t), newAuthority(t), newAuthority(t)
-		trusted.issue(2, name)
-		foreign.issue(2, name)
-		first := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-			cfg.redis.addrs, cfg.binding, cfg.decider.tls = []string{r.Addr()}, pd.Late, trusted.port
-		}})
-		eventually(t, "the first decides", first.node.decider.follower.Decides)
-		replica := func(port portTLS) *cluster {
-			return newCluster(t, shape{config: func(cfg *config) {
-				cfg.redis.addrs, cfg.binding, cfg.decider.tls = []string{r.Addr()}, pd.Late, port
-				cfg.servers[0].add(serverEntry{URL: first.prefill[0].URL()})
-				cfg.servers[1].add(serverEntry{URL: first.decode[0].URL()})
-			}})
-		}
-		follows := func(c *cluster) bool { return c.metric("tandem_decider_followed") == 1 }
-		second := replica(trusted.port)
-		eventually(t, "the second follows", func() bool { return follows(second) && second.metric("tandem_server_up") == 2 })
-		if got := second.post("/v1/chat/completions", chatBody("")); got.status != 200 || first.metric("tandem_decider_turns_total") != 1 {
-			t.Errorf("%d %s, %v turns", got.status, got.body, first.metric("tandem_decider_turns_total"))
-		}
-
-		strangers := []*cluster{replica(foreign.port), replica(portTLS{port: "decider"})}
-		for _, c := range strangers {
-			eventually(t, "a stranger has its servers and knows who decides", func() bool {
-				who, _, _ := c.node.decider.election.Current()
-				return c.metric("tandem_server_up") == 2 && who.Replica != ""
-			})
-			if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || follows(c) {
-				t.Errorf("a stranger: %d, follows %v", got.status, follows(c))
-			}
-		}
-		if n := first.metric("tandem_decider_turns_total"); n != 1 {
-			t.Errorf("%v turns: strangers were served", n)
-		}
-
-		trusted.issue(3, name)
-		eventually(t, "a renewed certificate is shown", func() bool { return trusted.shownBy(first, name) == 3 })
-		third := replica(trusted.port)
-		eventually(t, "and followed", func() bool { return follows(third) })
+	t.Parallel()
+	for kind, name := range map[string]string{"host name": "tandem.example", "address": ""} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			meetByTLS(t, name)
+		})
 	}
+}
+
+func meetByTLS(t *testing.T, name string) {
+	t.Helper()
+	const patience = 10 * time.Second // a busy machine is no death
+	r, trusted, foreign := redisserver.Start(t), newAuthority(t), newAuthority(t)
+	trusted.issue(2, name)
+	foreign.issue(2, name)
+	first := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.redis.addrs, cfg.binding, cfg.decider.tls = []string{r.Addr()}, pd.Late, trusted.port
+	}})
+	eventually(t, "the first decides", first.node.decider.follower.Decides)
+	replica := func(port portTLS) *cluster {
+		return newCluster(t, shape{config: func(cfg *config) {
+			cfg.redis.addrs, cfg.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, port, patience
+			cfg.servers[0].add(serverEntry{URL: first.prefill[0].URL()})
+			cfg.servers[1].add(serverEntry{URL: first.decode[0].URL()})
+		}})
+	}
+	follows := func(c *cluster) bool { return c.metric("tandem_decider_followed") == 1 }
+	second := replica(trusted.port)
+	eventually(t, "the second follows", func() bool { return follows(second) && second.metric("tandem_server_up") == 2 })
+	if got := second.post("/v1/chat/completions", chatBody("")); got.status != 200 || first.metric("tandem_decider_turns_total") != 1 {
+		t.Errorf("%d %s, %v turns", got.status, got.body, first.metric("tandem_decider_turns_total"))
+	}
+
+	strangers := []*cluster{replica(foreign.port), replica(portTLS{port: "decider"})}
+	for _, c := range strangers {
+		eventually(t, "a stranger has its servers and knows who decides", func() bool {
+			who, _, _ := c.node.decider.election.Current()
+			return c.metric("tandem_server_up") == 2 && who.Replica != ""
+		})
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || follows(c) {
+			t.Errorf("a stranger: %d, follows %v", got.status, follows(c))
+		}
+	}
+	if n := first.metric("tandem_decider_turns_total"); n != 1 {
+		t.Errorf("%v turns: strangers were served", n)
+	}
+
+	trusted.issue(3, name)
+	eventually(t, "a renewed certificate is shown", func() bool { return trusted.shownBy(first, name) == 3 })
+	third := replica(trusted.port)
+	eventually(t, "and followed", func() bool { return follows(third) })
 }
 
 // shownBy is the serial number of the certificate that a replica shows to others.

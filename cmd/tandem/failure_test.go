@@ -94,6 +94,7 @@ func neverTwice(t *testing.T, c *cluster) {
 // What the engine says of the request goes to the client as it is: no other server is
 // asked, and none is held guilty. What says that the server is busy is another's turn.
 func TestFailure_TheRequestsFaultIsTheEnginesAnswer(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"prefill", "decode"} {
 		for status, refused := range map[int]bool{400: true, 401: true, 403: true, 404: true, 413: true, 422: true, 408: false, 429: false, 503: false} {
 			t.Run(fmt.Sprintf("%s/%d", role, status), func(t *testing.T) {
@@ -335,6 +336,7 @@ func TestFailure_AForcedToolIsNoVerdictOnPrefill(t *testing.T) {
 // After the first byte a stream that breaks never ends cleanly: SDKs would take
 // that for success.
 func TestFailure_AStreamThatBreaksNeverEndsCleanly(t *testing.T) {
+	t.Parallel()
 	for _, api := range apis {
 		if strings.Contains(api.name, "token ids") {
 			continue

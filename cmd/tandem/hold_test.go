@@ -127,6 +127,7 @@ func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
 // SDKs and user interfaces list the models before they ask one: those whose servers are
 // started for a request are among them, under their own names and as aliases.
 func TestHold_ModelsAreListedAtZero(t *testing.T) {
+	t.Parallel()
 	c, _ := toZero(t, func(cfg *config) {
 		cfg.gateway.Aliases = []gateway.Alias{{Name: "nickname", Targets: []gateway.Target{{Model: testModel, Weight: 1}}}}
 	})
@@ -190,6 +191,7 @@ func TestHold_AdapterThatDoesNotComeBackIsNotServed(t *testing.T) {
 
 // One model's servers are gone, those of another are not.
 func TestHold_BesideAModelThatIsServed(t *testing.T) {
+	t.Parallel()
 	c, servers := toZero(t, nil)
 	other := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.Model = "another" })
 	both := pools.Spec{URL: other.State().URL, Role: pools.Both, Connector: servers[0].Connector}
@@ -205,6 +207,7 @@ func TestHold_BesideAModelThatIsServed(t *testing.T) {
 
 // A request is held no longer than its deadline, and not for a client that has left.
 func TestHold_EndsWithTheDeadlineAndTheClient(t *testing.T) {
+	t.Parallel()
 	c, _ := toZero(t, nil)
 	if a := <-c.later(fmt.Sprintf(heldBody, ""), "X-Tandem-Deadline-Ms", "100"); a.status != http.StatusServiceUnavailable || gjson.Get(a.body, "error.code").String() != "deadline_unreachable" {
 		t.Errorf("%d %s", a.status, a.body)
@@ -220,6 +223,7 @@ func TestHold_EndsWithTheDeadlineAndTheClient(t *testing.T) {
 // What nobody has ever served is not held, nor more than there is room for, in number
 // and in bytes: those that are held count in the queue's bounds.
 func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
+	t.Parallel()
 	c, _ := toZero(t, func(cfg *config) {
 		cfg.hold.Most, cfg.queue.MaxBytes = 2, 8192
 	})

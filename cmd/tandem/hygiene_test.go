@@ -79,6 +79,7 @@ func (s *served) ask(t *testing.T) int {
 // connection is told to come again, nobody's server is held guilty, and when the
 // clients have gone all is as before.
 func TestHygiene_DescriptorsThatAreUsedUpComeBack(t *testing.T) {
+	t.Parallel()
 	s := serveProcess(t, "ulimit -n 64;", io.Discard)
 	if status := s.ask(t); status != 200 {
 		t.Fatalf("at first: %d", status)
@@ -124,6 +125,7 @@ func TestHygiene_DescriptorsThatAreUsedUpComeBack(t *testing.T) {
 
 // A disk that is full takes no log lines; requests do not notice.
 func TestHygiene_ALogThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ func unsaid(cfg *config) {
 }
 
 func TestIdentity_TheConnectorIsWhatTheEngineTells(t *testing.T) {
+	t.Parallel()
 	for engines, want := range map[string]string{
 		engine.ConnectorNIXL: "nixl", engine.ConnectorNIXLPush: "nixl", engine.ConnectorMooncake: "mooncake",
 		engine.ConnectorP2PNCCL: "p2p-nccl", engine.ConnectorStore: "store", engine.ConnectorSGLang: "sglang",
@@ -83,6 +84,7 @@ func TestIdentity_AnEngineThatContradictsTheConfigurationIsLogged(t *testing.T) 
 
 // Where no label tells, what the engines say of themselves keeps apart what does not fit.
 func TestIdentity_WhatTheKVDependsOnIsTold(t *testing.T) {
+	t.Parallel()
 	for _, engines := range []string{engine.ConnectorNIXL, engine.ConnectorSGLang} {
 		for name, change := range map[string]func(*engine.Config){
 			"version":    func(cfg *engine.Config) { cfg.Version = "0.30.0" },
@@ -112,6 +114,7 @@ func TestIdentity_WhatTheKVDependsOnIsTold(t *testing.T) {
 // The gateway reads the load of every engine under the engine's own names: what it shows
 // is what the engine is doing.
 func TestLoad_OfEveryEngine(t *testing.T) {
+	t.Parallel()
 	for _, names := range engine.Expositions() {
 		t.Run(names, func(t *testing.T) {
 			e := startBusyEngine(t, func(cfg *engine.Config) { cfg.Exposition = names })

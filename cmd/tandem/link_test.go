@@ -12,6 +12,7 @@ import (
 // A link that has become slow is noticed after four transfers, and left to those that have
 // no other way; its servers go on with others.
 func TestLinks_TrafficLeavesASickOne(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, shape{
 		prefill: 2, decode: 2,
 		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
