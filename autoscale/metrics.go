@@ -18,6 +18,14 @@ var (
 	kvDesc = prometheus.NewDesc("tandem_pool_kv_tokens",
 		"KV of a pool's servers, by kind of hardware: used, and capacity where engines tell it.",
 		[]string{"model", "role", "variant", "state"}, nil)
+	variantBacklogDesc = prometheus.NewDesc("tandem_variant_backlog_seconds",
+		"Time that servers of one kind of hardware need for what was sent to them: prefill servers for prompts that are not done, "+
+			"decode servers for answers in their queues. What waits in gateways is in tandem_backlog_seconds.",
+		variantLabels, nil)
+	variantDemandDesc = prometheus.NewDesc("tandem_variant_demand_tokens_per_second",
+		"Part of tandem_demand_tokens_per_second that a kind of hardware is to prefill, by the lengths that are planned for it. "+
+			"Absent where hardware is not told apart.",
+		variantLabels, nil)
 	kvQueuedDesc = prometheus.NewDesc("tandem_kv_queued_tokens",
 		"KV that requests without a first token will hold on decode servers.", []string{"model"}, nil)
 	demandDesc = prometheus.NewDesc("tandem_demand_tokens_per_second",
@@ -43,7 +51,7 @@ var (
 
 // Describe is part of prometheus.Collector.
 func (s *Scaler) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{serversDesc, speedDesc, kvDesc, kvQueuedDesc, demandDesc, backlogDesc, waitingDesc, attainedDesc, priceDesc, coldStartDesc} {
+	for _, d := range []*prometheus.Desc{serversDesc, speedDesc, kvDesc, variantBacklogDesc, variantDemandDesc, kvQueuedDesc, demandDesc, backlogDesc, waitingDesc, attainedDesc, priceDesc, coldStartDesc} {
 		ch <- d
 	}
 }
@@ -93,9 +101,16 @@ func (d *Decision) collect(g gauges, model string) {
 		role := k.Role.String()
 		g.set(serversDesc, float64(k.Ready), model, role, k.Variant, "ready")
 		g.set(speedDesc, k.Speed/float64(k.Ready), model, role, k.Variant)
+		g.set(variantBacklogDesc, k.Backlog, model, role, k.Variant)
 		g.set(kvDesc, k.KVUsed, model, role, k.Variant, "used")
 		if k.KVTokens > 0 {
 			g.set(kvDesc, k.KVTokens, model, role, k.Variant, "capacity")
+		}
+	}
+	if t := state.Shares; t != nil && len(t.Tokens) == len(t.Variants) { // it may be another version's
+		demand := in.Prompt.Last(recentSpan).Mean()
+		for i, variant := range t.Variants {
+			g.set(variantDemandDesc, t.Tokens[i]*demand, model, pools.Prefill.String(), variant)
 		}
 	}
 	g.set(kvQueuedDesc, state.KVQueued, model)

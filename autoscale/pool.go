@@ -32,6 +32,9 @@ type Hardware struct {
 	KVUsed      float64    `json:"kv_used"`   // tokens that requests hold
 	KVTokens    float64    `json:"kv_tokens"` // room, 0 if none tells
 	Waiting     float64    `json:"waiting"`   // requests in the engines' own queues
+	// Backlog is the seconds that they need for what waits there: of prefill servers the mean
+	// of what was sent to them and is not done, of others the answers in the engines' queues.
+	Backlog float64 `json:"backlog"`
 
 	prefill pools.Curve // of all servers together, to take the mean of
 	step    pools.Curve // likewise
@@ -63,7 +66,7 @@ func look(servers []*pools.Server, model string, w works, now time.Time) []Hardw
 	var all []Hardware
 	for _, byVariant := range kinds {
 		for _, kind := range byVariant {
-			kind.count()
+			kind.count(w)
 			all = append(all, *kind)
 		}
 	}
@@ -108,6 +111,7 @@ func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
 		k.step[i] += s.StepCurve()[i]
 	}
 	if k.Role == pools.Prefill {
+		k.Backlog += work.Queue.Seconds()
 		k.Speed += w.computed / s.PrefillCurve().Seconds(pools.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
 		return
 	}
@@ -122,7 +126,12 @@ func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
 }
 
 // count sums up the units.
-func (k *Hardware) count() {
+func (k *Hardware) count(w works) {
+	if k.Role == pools.Prefill {
+		k.Backlog /= float64(k.servers)
+	} else if k.Speed > 0 {
+		k.Backlog = k.Waiting * w.output / k.Speed
+	}
 	for _, n := range k.units {
 		k.Ready += n
 	}

@@ -85,3 +85,18 @@ func TestPools_ElasticEnginesHaveASize(t *testing.T) {
 		t.Errorf("%d of the prefill engines grow in place", n)
 	}
 }
+
+// What waits on servers takes the time that these need for it.
+func TestHardware_BacklogIsTimeOfItsServers(t *testing.T) {
+	prefill := Hardware{Role: pools.Prefill, servers: 3, Backlog: 6} // seconds of all three
+	decode := Hardware{Role: pools.Decode, servers: 2, Waiting: 3, Speed: 150}
+	none := Hardware{Role: pools.Decode, servers: 1, Waiting: 3}
+	for _, of := range []struct {
+		k    *Hardware
+		want float64
+	}{{&prefill, 2}, {&decode, 2}, {&none, 0}} {
+		if of.k.count(works{output: 100}); of.k.Backlog != of.want {
+			t.Errorf("%v: %g s, want %g", of.k.Role, of.k.Backlog, of.want)
+		}
+	}
+}

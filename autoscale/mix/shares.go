@@ -20,17 +20,27 @@ func Shares(variants []Variant, traffic *autoscale.Traffic, ttft time.Duration) 
 	var which []share.Class
 	p.Classes, which = classesOf(variants, traffic, ttft)
 	parts, _ := p.balance(pools.Prefill)
-	t := &share.Table{Prefill: make(map[share.Class][]float64)}
+	t := &share.Table{Prefill: make(map[share.Class][]float64), Tokens: make([]float64, len(variants))}
 	for i := range variants {
 		t.Variants = append(t.Variants, variants[i].Name)
 	}
+	whole := 0.0
 	for k, class := range which {
-		if parts[k] != nil {
-			t.Prefill[class] = parts[k]
+		if parts[k] == nil {
+			continue
+		}
+		t.Prefill[class] = parts[k]
+		tokens := p.Classes[k].Rate * p.Classes[k].Uncached
+		whole += tokens
+		for g, part := range parts[k] {
+			t.Tokens[g] += part * tokens
 		}
 	}
-	if len(t.Prefill) == 0 {
+	if whole == 0 {
 		return nil
+	}
+	for g := range t.Tokens {
+		t.Tokens[g] /= whole
 	}
 	return t
 }

@@ -46,6 +46,9 @@ func TestShares_EachToTheHardwareThatIsQuickerWithIt(t *testing.T) {
 	if math.Abs(short[0]-319.2/336) > 1e-3 || math.Abs(short[0]+short[1]-1) > 1e-6 || long[0] > 1e-6 || long[1] < 1-1e-6 {
 		t.Errorf("short ones %v, long ones %v", short, long)
 	}
+	if want := 0.8 * 319.2 / 336; math.Abs(table.Tokens[0]-want) > 1e-3 || math.Abs(sumUp(table.Tokens)-1) > 1e-6 {
+		t.Errorf("of all tokens %v, want %.3f for the first kind", table.Tokens, want)
+	}
 }
 
 func TestShares_NothingToShare(t *testing.T) {

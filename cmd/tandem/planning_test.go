@@ -163,6 +163,8 @@ func TestPlan_ChoosesTheHardware(t *testing.T) {
 		fmt.Sprintf("tandem_desired_variant_replicas{model=%q,role=\"decode\",variant=\"small\"} 1", testModel),
 		fmt.Sprintf("tandem_pool_servers{model=%q,role=\"decode\",state=\"ready\",variant=\"big\"} 1", testModel),
 		fmt.Sprintf("tandem_capacity_price{model=%q,variant=\"small\",what=\"prefill\"}", testModel),
+		fmt.Sprintf("tandem_variant_backlog_seconds{model=%q,role=\"decode\",variant=\"big\"} 0", testModel),
+		fmt.Sprintf("tandem_variant_demand_tokens_per_second{model=%q,role=\"prefill\",variant=\"big\"} ", testModel),
 	} {
 		if !strings.Contains(text, line) {
 			t.Errorf("/metrics lacks %s", line)
