@@ -29,7 +29,7 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 				return hold, nil, false
 			}
 		case behind && s.Now+fleet.begins(before) > w.latest() && s.Now+fleet.begins(before-t.shortest) <= w.latest():
-			if !o.yields(w, t) {
+			if !o.yields(w, t, gaveWay) {
 				o.Remove(t)
 				return hold, nil, false
 			}
@@ -44,8 +44,9 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 	return hold, gaveWay, true
 }
 
-// yields says whether a request that waits has less claim to a place than a newcomer.
-func (o *Order) yields(w, newcomer *Ticket) bool {
+// yields says whether a request that waits has less claim to a place than a newcomer, once
+// others have given way.
+func (o *Order) yields(w, newcomer *Ticket, gaveWay []*Ticket) bool {
 	switch {
 	case w.Class != newcomer.Class:
 		return w.Class > newcomer.Class
@@ -54,7 +55,13 @@ func (o *Order) yields(w, newcomer *Ticket) bool {
 	case w.Tenant == newcomer.Tenant:
 		return false
 	}
-	return o.lines.work(w)-w.shortest >= o.lines.work(newcomer)
+	left := o.lines.work(w) - w.shortest
+	for _, gone := range gaveWay {
+		if gone.Class == w.Class && gone.late == w.late && gone.Tenant == w.Tenant {
+			left -= gone.shortest
+		}
+	}
+	return left >= o.lines.work(newcomer)
 }
 
 // work is the seconds of prefill that wait in the line of a ticket.
