@@ -325,7 +325,7 @@ func (l *lobby) decide(now time.Time) {
 		if l.bind(w, turn, now) {
 			delete(l.waiting, turn.Ticket.ID)
 		} else {
-			l.order.Add(turn.Ticket, l.servers.Links)
+			l.order.PutBack(turn)
 		}
 		l.weigh(now)
 	}

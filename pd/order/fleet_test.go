@@ -80,3 +80,25 @@ func TestOrder_ThePairThatARequestWaitedForIsForbidden(t *testing.T) {
 		t.Errorf("%+v, %v", turn, ok)
 	}
 }
+
+func TestOrder_ATurnThatCameToNothingIsNotCharged(t *testing.T) {
+	s := fleetOf(1, 1)
+	o := New(DefaultConfig())
+	for id, tenant := range []string{"a", "a", "b", "b"} {
+		ticket := &Ticket{ID: int64(id), Tenant: tenant}
+		ticket.price(s, math.Inf(1))
+		o.Add(ticket, s.Links)
+	}
+	before := *o
+	first, ok := o.Next(s)
+	if !ok || first.Ticket.Tenant != "a" {
+		t.Fatalf("%+v, %v", first, ok)
+	}
+	o.PutBack(first)
+	if o.Len() != 4 || o.credit != before.credit || o.pace != before.pace {
+		t.Errorf("%d wait, credit %v and pace %v, they were %v and %v", o.Len(), o.credit, o.pace, before.credit, before.pace)
+	}
+	if again, ok := o.Next(s); !ok || again.Ticket != first.Ticket {
+		t.Errorf("%+v goes, %v", again.Ticket, ok)
+	}
+}

@@ -11,6 +11,8 @@ type Turn struct {
 	Pair
 	Overdue bool
 	Price   float64 // what a second of prefill costs the others
+
+	served, credit float64 // before it: of its line, and of the order
 }
 
 // Next returns the request that is to go now, false if none is. The caller sends
@@ -52,7 +54,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	}
 	o.pace.went += turn.Ticket.shortest
 	turn.Price = o.price(turn.Ticket)
-	o.take(turn)
+	o.take(&turn)
 	return turn, true
 }
 
@@ -66,9 +68,22 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 		turn, ok = o.shortest(may)
 	}
 	if ok {
-		o.take(turn)
+		o.take(&turn)
 	}
 	return turn, ok
+}
+
+// PutBack lets a request wait on whose turn, the last of Next, came to nothing: its servers
+// refused it. Nobody is charged for that.
+func (o *Order) PutBack(turn Turn) {
+	o.lines.add(turn.Ticket)
+	o.size++
+	if l, _, _ := o.lines.find(turn.Ticket); l != nil {
+		l.served = turn.served
+		o.lines.sort()
+	}
+	o.credit = turn.credit
+	o.pace.went -= turn.Ticket.shortest
 }
 
 // May says whether a request may go now, and with which pair, while so many seconds of
@@ -76,7 +91,11 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 type May func(t *Ticket, before float64) (Pair, bool)
 
 // take lets a request go.
-func (o *Order) take(turn Turn) {
+func (o *Order) take(turn *Turn) {
+	if l, _, _ := o.lines.find(turn.Ticket); l != nil {
+		turn.served = l.served
+	}
+	turn.credit = o.credit
 	o.lines.serve(turn.Ticket, turn.Ticket.shortest)
 	o.Remove(turn.Ticket)
 	o.credit = min(1, o.credit+o.cfg.OverdueShare)
