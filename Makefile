@@ -43,7 +43,7 @@ valkey: # the tests that use Redis, on Valkey
 .PHONY: keda
 keda: deps-e2e build ## scale a deployment by KEDA's operator and adapter on a real control plane (<= 25 min cold)
 	.ci/e2e-parts keda
-	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./loop
+	cd loadtest/e2e && go test -v -count=1 -timeout 20m ./loop
 
 .PHONY: bench
 bench: deps-build ## the Go benchmarks, one second each, with allocations
