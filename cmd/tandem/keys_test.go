@@ -263,7 +263,12 @@ func TestKeys_LimitsAreTheCallersOwn(t *testing.T) {
 
 // What the service could not serve is not charged to the caller.
 func TestKeys_CapacityIsNotTheCallersQuota(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: withKeys(t, "sk-few tenant=few requests-per-minute=2 prompt-tokens-per-minute=100000 may-set=[deadline]")})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: withKeys(t, "sk-free tenant=free",
+		"sk-few tenant=few requests-per-minute=2 prompt-tokens-per-minute=100000 may-set=[deadline]")})
+	// While nobody is served a late one is let through now and then.
+	if got := c.post(chatPath, chatBody(""), "Authorization", "Bearer sk-free"); got.status != 200 {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
 	for range 5 {
 		got := c.post(chatPath, chatBody(""), "Authorization", "Bearer sk-few", "X-Tandem-Deadline-Ms", "1")
 		if got.status != 503 || gjson.Get(got.body, "error.code").String() != "deadline_unreachable" || got.header.Get("Retry-After") == "" ||
@@ -271,8 +276,8 @@ func TestKeys_CapacityIsNotTheCallersQuota(t *testing.T) {
 			t.Errorf("%d %v %s", got.status, got.header, got.body)
 		}
 	}
-	if n := len(requests(c.prefill, chatPath)); n != 0 {
-		t.Errorf("%d of them reached an engine", n)
+	if n := len(requests(c.prefill, chatPath)); n != 1 {
+		t.Errorf("%d of them reached an engine", n-1)
 	}
 	if got := c.post(chatPath, chatBody(""), "Authorization", "Bearer sk-few", "X-Tandem-Deadline-Ms", "soon"); got.status != 400 || gjson.Get(got.body, "error.param").String() != door.DeadlineHeader {
 		t.Errorf("%d %s", got.status, got.body)
