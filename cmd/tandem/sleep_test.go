@@ -50,7 +50,6 @@ func (c *cluster) chatWith(model string) answer {
 }
 
 func TestSleep_AQuietModelMakesWay(t *testing.T) {
-	t.Parallel()
 	c, engines := turns(t, 0, nil)
 	for _, model := range []string{"night", "day", "day", "night"} {
 		if got := c.chatWith(model); got.status != 200 {
@@ -69,7 +68,6 @@ func TestSleep_AQuietModelMakesWay(t *testing.T) {
 // At level 2 the weights are gone: an engine that is woken without reading them again
 // answers garbage.
 func TestSleep_DroppedWeightsAreReadAgain(t *testing.T) {
-	t.Parallel()
 	c, _ := turns(t, 0, func(cfg *config) { cfg.pools.Sleep.Level = 2 })
 	for _, model := range []string{"night", "day", "night"} {
 		alone := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.Model = model })
@@ -83,7 +81,6 @@ func TestSleep_DroppedWeightsAreReadAgain(t *testing.T) {
 
 // An engine that cannot read its weights is not taken for awake.
 func TestSleep_AServerThatIsNotWokenServesNothing(t *testing.T) {
-	t.Parallel()
 	c, engines := turns(t, 0, func(cfg *config) { cfg.pools.Sleep.Level = 2 })
 	engines[1].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: "/collective_rpc"})
 	if got := c.chatWith("night"); got.status != 503 {
@@ -252,7 +249,6 @@ func TestSleep_TwoGatewaysAgree(t *testing.T) {
 }
 
 func TestSleep_AnotherGatewayTakesOver(t *testing.T) {
-	t.Parallel()
 	_, a, b, _ := twoTurns(t, 0)
 	if err := a.stop(); err != nil {
 		t.Fatal(err)
@@ -267,7 +263,6 @@ func TestSleep_AnotherGatewayTakesOver(t *testing.T) {
 // Without Redis nobody can be asked: the manager goes on, and the other gateway has what
 // is awake.
 func TestSleep_WithoutRedisOnlyTheManagerActs(t *testing.T) {
-	t.Parallel()
 	redis, a, b, engines := twoTurns(t, 0)
 	redis.Kill()
 	eventually(t, "both notice", func() bool {
