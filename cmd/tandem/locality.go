@@ -228,11 +228,22 @@ func (t *tokenSources) ask(model string) tokens.Ask {
 		switch status := resp.StatusCode; {
 		case status == http.StatusOK:
 			return answer, nil
-		case status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented:
+		case notServed(status):
 			return nil, fmt.Errorf("%s: %w", path, tokens.ErrNotServed)
 		case status >= 400 && status < 500:
 			return nil, fmt.Errorf("%s: %w", path, tokens.ErrRefused)
 		}
 		return nil, fmt.Errorf("%s answered %d", path, resp.StatusCode)
 	}
+}
+
+// notServed reports a status by which an engine says that it has no such path. vLLM 0.32
+// answers 403 for the render paths unless it was started with --enable-scale-out
+// (vllm/entrypoints/scale_out/factories.py).
+func notServed(status int) bool {
+	switch status {
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented, http.StatusForbidden:
+		return true
+	}
+	return false
 }

@@ -232,6 +232,29 @@ func TestLocality_ExplainShowsTheHits(t *testing.T) {
 	}
 }
 
+// vLLM 0.32 answers 403 where the render paths are switched off: they are left alone then,
+// as where there are none, and each prompt asks /tokenize only.
+func TestLocality_RenderPathsThatAreSwitchedOffAreLeftAlone(t *testing.T) {
+	const render = "/v1/chat/completions/render"
+	c := newPublishingCluster(t, 1, 1, "engine", nil)
+	asked := func(path string) (n int) {
+		for _, e := range []*engine.Engine{c.prefill[0], c.decode[0]} {
+			n += e.State().RequestsByPath[path]
+		}
+		return n
+	}
+	for _, e := range []*engine.Engine{c.prefill[0], c.decode[0]} {
+		e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 403, Path: render})
+	}
+	for i := range 5 {
+		c.turn([]map[string]string{{"role": "user", "content": fmt.Sprintf("%d: %s", i, longPrompt)}})
+		eventually(t, "tokens are asked for", func() bool { return asked("/tokenize") > i })
+	}
+	if n := asked(render); n != 1 {
+		t.Errorf("a path that is switched off was asked %d times", n)
+	}
+}
+
 // An engine that chooses among its ranks by itself: each publishes on ports of its own,
 // and together they are what the server holds.
 func TestLocality_RanksBehindOneAddress(t *testing.T) {

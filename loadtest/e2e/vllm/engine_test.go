@@ -1,0 +1,87 @@
+package vllm
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
+)
+
+// upWithin is what a vLLM gets to start: a minute of computing, and several start at once.
+const upWithin = 10 * time.Minute
+
+// An engine is one `vllm serve`.
+type engine struct {
+	process        *process.Process
+	url            string
+	events, replay string // addresses of its KV events
+}
+
+// launch starts an engine without waiting for it.
+func launch(t *testing.T, name string) *engine {
+	t.Helper()
+	vllm := filepath.Join(process.Root(t), ".cache", "vllm")
+	serve, side := process.FreeAddress(t), process.FreeAddress(t)
+	events, replay := process.FreeAddress(t), process.FreeAddress(t)
+	env := []string{
+		"VLLM_CPU_KVCACHE_SPACE=1", // GiB: a million tokens of this model
+		"VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1",
+		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + port(t, side),
+		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
+	}
+	p := process.Start(t, env, name, filepath.Join(vllm, "bin", "python"), "-m", "vllm.entrypoints.openai.api_server",
+		"--model", filepath.Join(vllm, "model"), "--served-model-name", model,
+		"--host", "127.0.0.1", "--port", port(t, serve),
+		"--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "16", "--block-size", "32",
+		"--enable-prompt-tokens-details",
+		"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu"}`,
+		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`,
+			port(t, events), port(t, replay)))
+	return &engine{process: p, url: "http://" + serve, events: "tcp://" + events, replay: "tcp://" + replay}
+}
+
+func (e *engine) host() string { return strings.TrimPrefix(e.url, "http://") }
+
+func (e *engine) waitUntilUp(t *testing.T) {
+	t.Helper()
+	process.WaitFor(t, e.process, e.url+" to serve", upWithin, process.Answers(e.url+"/health"))
+}
+
+// kill ends the engine at once, with the processes that compute for it.
+func (e *engine) kill(t *testing.T) {
+	t.Helper()
+	for _, child := range descendants(e.process.Cmd.Process.Pid) {
+		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended
+	}
+	e.process.Kill(t)
+}
+
+// descendants of a process, the youngest first.
+func descendants(pid int) (all []int) {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return nil // it has ended
+	}
+	for _, word := range strings.Fields(string(children)) {
+		if child, err := strconv.Atoi(word); err == nil {
+			all = append(all, append(descendants(child), child)...)
+		}
+	}
+	return all
+}
+
+func port(t *testing.T, address string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
