@@ -45,6 +45,11 @@ keda: deps-e2e build ## scale a deployment by KEDA's operator and adapter on a r
 	.ci/e2e-parts keda
 	cd loadtest/e2e && go test -v -count=1 -timeout 20m ./loop
 
+.PHONY: vllm
+vllm: deps-vllm build ## drive the gateway with four servers of vLLM itself on CPUs (some 7 GB, once)
+	.ci/vllm
+	cd loadtest/e2e && go test -v -count=1 -timeout 20m ./vllm
+
 .PHONY: bench
 bench: deps-build ## the Go benchmarks, one second each, with allocations
 	go test -run '^$$' -bench . -benchtime 1s -benchmem -timeout 20m ./...
@@ -104,6 +109,6 @@ generate: ## the Go code of *.proto, checked in (wants Debian's protobuf-compile
 clean: ## remove bin and .cache (tools, parts of e2e)
 	rm -rf bin .cache
 
-.PHONY: deps-build deps-test deps-e2e
-deps-build deps-test deps-e2e: deps-%:
+.PHONY: deps-build deps-test deps-e2e deps-vllm
+deps-build deps-test deps-e2e deps-vllm: deps-%:
 	@.ci/deps $*

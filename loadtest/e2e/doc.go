@@ -9,7 +9,8 @@
 //
 // Kubernetes is real as well: package cluster starts a control plane, in which package
 // deployed runs deploy/kustomize, its pods being processes. Package loop, run by
-// `make keda`, adds KEDA's operator; module keda runs KEDA's scalers alone.
+// `make keda`, adds KEDA's operator; module keda runs KEDA's scalers alone. Package vllm,
+// run by `make vllm`, has the engine that most people run in place of its simulation.
 //
 // The package is a module of its own, so that the SDK does not become a dependency
 // of the gateway, and all of it is tests: run them with `make e2e`, which first

@@ -55,7 +55,6 @@ type answer struct {
 	prompt, cached      int // tokens, by usage
 	output              int
 	done                bool // a stream that ended with [DONE]
-	failure             string
 }
 
 // ask sends a completion or, where body has messages, a chat completion.
