@@ -102,3 +102,26 @@ func TestOrder_ATurnThatCameToNothingIsNotCharged(t *testing.T) {
 		t.Errorf("%+v goes, %v", again.Ticket, ok)
 	}
 }
+
+// A tenant's last request is priced again: what the tenant was given before still counts.
+func TestOrder_AnotherPriceForgetsNothing(t *testing.T) {
+	s := fleetOf(1, 1)
+	o := New(DefaultConfig())
+	var last *Ticket // of tenant a
+	for id, tenant := range []string{"a", "a", "b", "b"} {
+		ticket := &Ticket{ID: int64(id), Tenant: tenant}
+		ticket.price(s, math.Inf(1))
+		o.Add(ticket, s.Links)
+		if tenant == "a" {
+			last = ticket
+		}
+	}
+	if first, ok := o.Next(s); !ok || first.Ticket.Tenant != "a" {
+		t.Fatalf("%+v, %v", first, ok)
+	}
+	last.Prefill[0] = 0.9
+	o.Update(last, s.Links)
+	if second, ok := o.Next(s); !ok || second.Ticket.Tenant != "b" {
+		t.Errorf("tenant %s is served again, %v", second.Ticket.Tenant, ok)
+	}
+}

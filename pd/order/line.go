@@ -59,6 +59,19 @@ func (ls *lines) remove(t *Ticket) bool {
 	return true
 }
 
+// move gives a ticket that waits another rank. It stays in its line, which remembers what
+// the tenant was given, also where nobody else waits there.
+func (ls lines) move(t *Ticket, rank float64) {
+	l, at, waits := ls.find(t)
+	if !waits {
+		return
+	}
+	l.waiting = slices.Delete(l.waiting, at, at+1)
+	t.rank = rank
+	_, at, _ = ls.find(t)
+	l.waiting = slices.Insert(l.waiting, at, t)
+}
+
 // serve counts work that a tenant was given. Its line is there: the ticket waits.
 func (ls lines) serve(t *Ticket, seconds float64) {
 	if l, _, _ := ls.find(t); l != nil {

@@ -85,10 +85,8 @@ func (o *Order) Add(t *Ticket, links *LinkTable) {
 // changed.
 func (o *Order) Update(t *Ticket, links *LinkTable) {
 	t.measure(links)
-	if rank := o.rank(t); rank != t.rank && o.Remove(t) {
-		t.rank = rank
-		o.lines.add(t)
-		o.size++
+	if rank := o.rank(t); rank != t.rank {
+		o.lines.move(t, rank)
 	}
 }
 
