@@ -79,6 +79,7 @@ func (s *story) begin(server *pools.Server, leg legRequest) legRequest {
 	}
 	s.spoken.understood = s.spoken.allowed && continuesText(server)
 	if s.spoken.retold {
+		s.asked, s.untold = false, false // whatever the engine before was asked, and told
 		return leg
 	}
 	if s.asked = s.showIDs || tellsTokenIDs(server, s.req.Dialect); s.asked && !s.showIDs {

@@ -87,6 +87,34 @@ func TestStory_TheEndOfAWholeAnswer(t *testing.T) {
 	}
 }
 
+// An engine told no ids, and another one is given the text: it is not asked for ids, and
+// nothing follows of whether it tells them.
+func TestStory_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	body, err := ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStory(&Request{Dialect: Chat, Stream: true, Body: body}, 1000, true)
+	old, next := f.Fleet.Servers()[0], f.Fleet.Servers()[1]
+	said := []byte(`{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`)
+	leg := s.begin(old, legRequest{body: body})
+	if s.take(said); leg.body.Get("return_token_ids") == nil || !s.untold {
+		t.Fatalf("it is asked %s, and told none: %v", leg.body.Bytes(), s.untold)
+	}
+	rest, err := s.continuation()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leg = s.begin(next, legRequest{body: rest.Body})
+	if s.take(said); leg.body.Get("return_token_ids") != nil || s.untold {
+		t.Errorf("it is asked %s, and told none: %v", leg.body.Bytes(), s.untold)
+	}
+	if again, err := s.continuation(); err != nil || s.before != 2 {
+		t.Errorf("it cannot be continued again: %v, %v, %d pieces", again, err, s.before)
+	}
+}
+
 // What keeping the story of a stream costs for each event: the budget is 2 us, of
 // a token that takes an engine some 10 ms.
 func BenchmarkStory_Event(b *testing.B) {
