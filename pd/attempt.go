@@ -165,7 +165,8 @@ func (o *Orchestrator) dispatched(j *journey, servers ...*pools.Server) (withdra
 
 // givesUp reports whether a leg on a server that fell is taken from it. From one that
 // hangs it is only if somebody else can take it: an engine at its first transfer or in the
-// midst of compiling stands still for seconds and then answers.
+// midst of compiling stands still for seconds and then answers. Those that step with it
+// stand still too.
 func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, why pools.Fall) bool {
 	if why == pools.Down || leg == PrefillLeg && connectorOf(server).alone {
 		return true
@@ -175,7 +176,9 @@ func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, why 
 		role = pools.Prefill
 	}
 	usable, _ := pools.Candidates(o.Fleet.Servers(), model, role, o.Fleet.EjectShare(), time.Now())
-	return slices.ContainsFunc(usable, func(s *pools.Server) bool { return s != server })
+	return slices.ContainsFunc(usable, func(s *pools.Server) bool {
+		return s != server && (server.Group == "" || s.Group != server.Group)
+	})
 }
 
 // whole sends a leg and reads its whole answer.
