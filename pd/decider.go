@@ -450,7 +450,9 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 		return true
 	}
 	defer func() { w.done <- granted{a: a} }() // also after a panic: it waits for nothing else
-	if !w.j.guest {
+	if w.j.guest {
+		l.o.firsts.trials.note(l.base, now)
+	} else {
 		l.o.bound(w.j, &l.view, &a, now) // with the servers as they were before
 	}
 	l.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)

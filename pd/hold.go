@@ -90,7 +90,8 @@ const holdStep = 50 * time.Millisecond
 
 // hold runs a request that has its place. While a role has no server it is held: until
 // each has one that is up, its time is over (*NoServerError, ErrDeadline), it is displaced,
-// servers came without its adapter (ErrNoAdapter), or the context ends. Then it counts as one that has just come.
+// servers came without its adapter (ErrNoAdapter), or the context ends. Then it counts as
+// one that has just come.
 func (o *Orchestrator) hold(ctx context.Context, req *Request, p *place, arrived time.Time) (*Answer, error) {
 	answer, err := o.run(ctx, req, p, arrived)
 	var none *NoServerError

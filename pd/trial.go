@@ -16,7 +16,7 @@ type trials struct {
 // trialEvery is the time in which nothing was sent or answered after which one is let through.
 const trialEvery = 10 * time.Second
 
-// note says that a model's request was sent to its servers, or answered
+// note says that a model's request was sent to its servers, or answered.
 func (t *trials) note(base string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,3 +32,22 @@ func TestTrials_OneAtATimeAndOnlyWhileNobodyIsServed(t *testing.T) {
 		}
 	}
 }
+
+// The requests that other replicas send are no idle time of the one that decides for them.
+func TestTrials_NotWhileGuestsAreServed(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	d := newTestDecider(f)
+	w := f.waits(d, prompt, testModel)
+	w.j.guest = true
+	now := time.Now()
+	d.decide(now)
+	g := <-w.done
+	if g.err != nil {
+		t.Fatal(g.err)
+	}
+	g.a.release()
+	if f.firsts.trials.due(testModel, now) {
+		t.Error("a trial is due at the moment when a request goes")
+	}
+}
