@@ -205,6 +205,10 @@ func TestShared_ForeignRecordsStopNobody(t *testing.T) {
 		if err := errors.Join(client.HSet(t.Context(), "test:"+demandKey, "b", foreign.demand).Err(), client.Set(t.Context(), "test:"+plansKey, foreign.plans, 0).Err()); err != nil {
 			t.Fatal(err)
 		}
+		_ = s.follow(t.Context()) // what it cannot read is an error
+		if base, known := s.Base("another"); known || len(s.Models()) > 1 {
+			t.Errorf("%s: of %v one has an adapter that nobody had, %s", foreign.plans, s.Models(), base)
+		}
 		if err := s.step(t.Context(), false); err != nil {
 			t.Errorf("%s: %v", foreign.plans, err)
 		}

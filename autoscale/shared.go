@@ -164,5 +164,6 @@ func (s *Shared) read(ctx context.Context) (p plans, text string, err error) {
 		return plans{}, text, fmt.Errorf("%w: %w", errForeign, err)
 	}
 	maps.DeleteFunc(p.Models, func(_ string, d *Decision) bool { return d == nil })
+	maps.DeleteFunc(p.Memories, func(_ string, m *memory) bool { return m == nil })
 	return p, text, nil
 }
