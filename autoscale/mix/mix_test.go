@@ -139,6 +139,24 @@ func TestSolve_OneKindByHand(t *testing.T) {
 	}
 }
 
+// Where a step takes as long whatever is in the batch, KV alone bounds it.
+func TestSolve_AStepThatIsAlwaysAsLong(t *testing.T) {
+	p := oneKind()
+	p.Variants[0].Capacity.Step = pools.Curve{0.02, 0, 0}
+	m, err := p.Solve(time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 8 x 400 x 20 ms = 64 requests of 4,200 tokens: 0.77 servers' KV, at four fifths 0.96.
+	if m.Prefill[0] != 2 || m.Decode[0] != 1 || m.Unmet[0]+m.Unmet[1] > 1e-6 || !m.Proven {
+		t.Errorf("%+v", m)
+	}
+	p.Variants[0].Decode = 1
+	if _, busy := p.balance(pools.Decode); !(math.Abs(busy-0.96) < 0.01) {
+		t.Errorf("busy %g, want 0.96", busy)
+	}
+}
+
 func TestSolve_ShedsTheLighterClass(t *testing.T) {
 	p := oneKind()
 	p.Variants[0].Have = 2

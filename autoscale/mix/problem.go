@@ -271,9 +271,14 @@ func (p *Problem) decoding(k, g int) float64 {
 }
 
 // decodeLoad is likewise of the time of decode steps: a step of the pace has time for
-// so many sequences, and classes share it in proportion.
+// so many sequences, and classes share it in proportion. It is 0 where steps take as long
+// whatever is in the batch.
 func (p *Problem) decodeLoad(k, g int) float64 {
-	return p.decoding(k, g) * p.perSequence(k, g) / (p.pace(k, g) - p.Variants[g].Capacity.Step[0])
+	each := p.perSequence(k, g)
+	if each == 0 {
+		return 0
+	}
+	return p.decoding(k, g) * each / (p.pace(k, g) - p.Variants[g].Capacity.Step[0])
 }
 
 // kvLoad is how many servers' KV the class's requests hold.
