@@ -183,7 +183,7 @@ func (s *Scenario) check() error {
 		}
 	}
 	for _, v := range s.Variants {
-		if v.PerToken <= 0 || v.PerSquare <= 0 || slices.ContainsFunc(v.Prefill, func(p int) bool { return p < 0 || p >= s.Prefill }) {
+		if len(v.Prefill) == 0 || v.PerToken <= 0 || v.PerSquare <= 0 || slices.ContainsFunc(v.Prefill, func(p int) bool { return p < 0 || p >= s.Prefill }) {
 			return fmt.Errorf("variant %s: want prefill servers and positive factors", v.Name)
 		}
 	}
@@ -240,7 +240,7 @@ func (s *Scenario) across() float64 {
 	return min(s.Hardware.NIC, s.uplink())
 }
 
-// variant is that of a prefill server; its zero value is the scenario's own hardware.
+// variant is that of a prefill server; one without a name is the scenario's own hardware.
 func (s *Scenario) variant(p int) Variant {
 	for _, v := range s.Variants {
 		if slices.Contains(v.Prefill, p) {

@@ -57,6 +57,7 @@ func TestLoadScenario_SaysWhatIsWrong(t *testing.T) {
 		"like: B\nevent_loss: 2":     "event_loss",
 		"like: B\nslow: [8]":         "no prefill server 8",
 		"like: B\nburst_every: 3":    "burst_size",
+		"like: B\nvariants: [{name: a, per_token: 1, per_square: 1}]":  "want prefill servers",
 		"prefill: 1\ndecode: 1\nprefill_racks: [1]\ndecode_racks: [1]": "hardware",
 	} {
 		if _, err := ParseScenario([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
