@@ -177,7 +177,7 @@ func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, why 
 	}
 	usable, _ := pools.Candidates(o.Fleet.Servers(), model, role, o.Fleet.EjectShare(), time.Now())
 	return slices.ContainsFunc(usable, func(s *pools.Server) bool {
-		return s != server && (server.Group == "" || s.Group != server.Group)
+		return s.ID() != server.ID() && (server.Group == "" || s.Group != server.Group)
 	})
 }
 

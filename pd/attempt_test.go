@@ -30,8 +30,16 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.await(t, f.up)
-		if got := f.givesUp(testModel, DecodeLeg, f.Fleet.Servers()[0], c.why); got != c.want {
-			t.Errorf("decode servers of the groups %q, %v: %v", c.groups, c.why, got)
+		hangs := f.Fleet.Servers()[0]
+		for _, again := range []bool{false, true} { // the fleet was told while the leg is under way
+			if again {
+				if err := f.Fleet.Apply(specs); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := f.givesUp(testModel, DecodeLeg, hangs, c.why); got != c.want {
+				t.Errorf("decode servers of the groups %q, %v, told again %v: %v", c.groups, c.why, again, got)
+			}
 		}
 	}
 }
