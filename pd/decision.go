@@ -91,6 +91,7 @@ type Explained struct {
 // Explain prices a choice again, cheapest first, at most limit alternatives; the chosen
 // one always, and the cheapest without a prefill server.
 func (m *CostModel) Explain(c Choice, limit int) []Explained {
+	c.Field.Decode = slices.Clone(c.Field.Decode) // weighing writes to it, and others may read it
 	all := m.Alternatives(c.Demand, &c.Field, c.Chosen.Price)
 	slices.SortStableFunc(all, func(a, b Alternative) int {
 		switch {

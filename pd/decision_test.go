@@ -3,6 +3,7 @@ package pd
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -44,5 +45,21 @@ func TestExplain_ShowsTheChosenAndTheCheapestAlone(t *testing.T) {
 	}
 	if marked != 1 || alone != "d1" {
 		t.Errorf("%d are marked, alone is shown: %q of %+v", marked, alone, shown)
+	}
+}
+
+// Several people may ask about one decision at a time: explaining it leaves it as it is.
+func TestExplain_ChangesNothingOfTheDecision(t *testing.T) {
+	f := linked(Field{
+		Prefill: []Candidate{{ID: "p0", Prefill: pools.Default().Prefill}},
+		Decode:  []Candidate{{ID: "d0", Running: 200, Prefill: pools.Default().Prefill, Step: pools.Default().Step}},
+	})
+	before := slices.Clone(f.Decode)
+	m := DefaultCost()
+	if shown := m.Explain(Choice{Demand: Demand{PromptTokens: 8000, OutputTokens: 100}, Field: f}, 2); len(shown) != 2 {
+		t.Fatalf("%+v", shown)
+	}
+	if !slices.Equal(f.Decode, before) {
+		t.Errorf("%+v\nwas %+v", f.Decode, before)
 	}
 }
