@@ -77,6 +77,7 @@ func (s *Shared) meet(ctx context.Context, own reading) ([]reading, error) {
 		if own.At-r.At > int64(goneAfter/time.Second) {
 			r.silent()
 		}
+		r.fade(own.At)
 		readings = append(readings, r)
 	}
 	if len(old) > 0 {
@@ -95,6 +96,13 @@ const goneAfter = 15 * time.Second
 func (r *reading) silent() {
 	for _, m := range r.Models {
 		m.Waiting, m.Queued = work{}, 0
+	}
+}
+
+// fade makes the traffic that a replica told older, up to a time in unix seconds.
+func (r *reading) fade(to int64) {
+	for _, m := range r.Models {
+		m.Traffic.fade(time.Duration(to-r.At) * time.Second)
 	}
 }
 

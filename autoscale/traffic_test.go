@@ -161,3 +161,23 @@ func TestShares_ReachOtherReplicas(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
+
+// A gateway that is gone stays in the sum for as long as its bins count, and what it was
+// asked fades there like what the others are.
+func TestTraffic_OfAGatewayThatIsGoneFades(t *testing.T) {
+	r, c := redisserver.Start(t), newClock()
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
+	t.Cleanup(func() { _ = client.Close() })
+	var readings []reading
+	for _, name := range []string{"gone", "left"} {
+		m := NewMeter(c.now)
+		m.Arrived(Arrival{Model: model, PromptTokens: 8000})
+		var err error
+		if readings, err = NewShared(client, "test:", name).meet(t.Context(), m.read()); err != nil {
+			t.Fatal(err)
+		}
+		c.pass(lately / 2)
+	}
+	all := sum(readings, model, 0, binOf(c.now()))
+	near(t, "requests", all.traffic[share.ClassOf(8000, 0)].Requests, 1+math.Exp(-0.5))
+}
