@@ -213,7 +213,7 @@ func (l *Learned) silentLocked(now time.Time) bool { return l.keeps(now.Sub(l.se
 
 // heedLocked lets good news count: all that the server showed before counts as one work.
 func (l *Learned) heedLocked(s step) {
-	if !s.silent || l.said == 0 || s.took > goodNews*l.factorLocked()*s.said {
+	if !s.silent || l.said == 0 || s.said == 0 || s.took > goodNews*l.factorLocked()*s.said {
 		return
 	}
 	said := s.said / float64(s.works)

@@ -110,3 +110,17 @@ func TestShown_NonsenseIsNotValid(t *testing.T) {
 		}
 	}
 }
+
+// Sums travel with nine digits: after weeks a work may be too small for them, and is counted
+// all the same.
+func TestShown_AWorkWithoutATimeSaysNothing(t *testing.T) {
+	l := NewLearned(testPrior, testAnchors)
+	works(l, 4, 100, rand.New(rand.NewPCG(6, 1)), testNow)
+	before := Shown{Works: 1e9, Took: 4e8, Said: 1e8}
+	after := before
+	after.Works++
+	l.Hear(&before, after, 0, testNow.Add(time.Minute))
+	if e := off(l.Curve(), slower(4)); e > 0.15 {
+		t.Errorf("off by %.0f %%", 100*e)
+	}
+}
