@@ -23,11 +23,11 @@ func judgeByPeers(f *Field) {
 	}
 }
 
-// trial is what a server is believed to take that nothing is known of, of what its peers
+// untried is what a server is believed to take that nothing is known of, of what its peers
 // do. It bounds the cost of trying: one that is three times as slow is tried some six
 // minutes after it was avoided and then every three, by the request of that moment, and
 // sooner where its peers are busy.
-const trial = 0.97
+const untried = 0.97
 
 // peers is the mean of curves, by how much of each is known.
 type peers struct {
@@ -49,7 +49,7 @@ func (p *peers) judge(own pools.Curve, known float64) pools.Curve {
 		return own
 	}
 	for i := range own {
-		own[i] = known*own[i] + (1-known)*trial*p.sum[i]/p.known
+		own[i] = known*own[i] + (1-known)*untried*p.sum[i]/p.known
 	}
 	return own
 }
