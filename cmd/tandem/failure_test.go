@@ -15,10 +15,10 @@ import (
 
 // faultTimeouts make hanging legs end within a test.
 func faultTimeouts(cfg *config) {
-	cfg.pd.PrefillTimeout = time.Second // a machine that is busy with other tests needs some
-	cfg.pd.FirstEventTimeout = time.Second
-	cfg.pd.AnswerTimeout = time.Second
-	cfg.pd.IdleTimeout = time.Second
+	cfg.pd.PrefillTimeout = 2 * time.Second // a healthy server needs some on a machine that is busy with other tests
+	cfg.pd.FirstEventTimeout = 2 * time.Second
+	cfg.pd.AnswerTimeout = 2 * time.Second
+	cfg.pd.IdleTimeout = 2 * time.Second
 	cfg.pools.ProbeInterval = 5 * time.Second // probes must not rescue a request
 }
 
