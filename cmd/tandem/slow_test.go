@@ -60,10 +60,10 @@ func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T
 			const forgetting, watched = time.Second, 10 * time.Second // a minute in life: seconds here are minutes there
 			s := shape{prefill: 2, decode: 1, config: func(cfg *config) { cfg.pools.Forgetting = forgetting }}
 			s.engine = func(cfg *engine.Config) { cfg.TimeScale = 1 }
-			header, output := "X-Tandem-Prefill", 2
+			header, output, slower := "X-Tandem-Prefill", 2, 3.0
 			if role == engine.RoleDecode {
 				s.prefill, s.decode = 1, 2
-				header, output = "X-Tandem-Decode", 16
+				header, output, slower = "X-Tandem-Decode", 16, 6.0 // three times steps of 6 ms is what a busy machine makes of them, too
 			}
 			c := newCluster(t, s)
 			servers := append(c.prefill, c.decode...)
@@ -88,7 +88,7 @@ func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T
 				return it
 			}
 			of(20)
-			slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 3})
+			slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: slower})
 			// Where twenty requests take seconds one of them is a trial.
 			eventuallyIn(t, 90*time.Second, "it is avoided", func() bool { return of(20) <= 1 })
 
