@@ -60,7 +60,7 @@ const (
 	huberLimit  = 0.3  // relative residual from which a sample weighs less
 	anchorShare = 2.0  // weight of the anchors, in samples
 	knownAfter  = 8.0  // samples after which a server is judged by itself alone
-	goodNews    = 0.8  // a sample after a silence is, that took at most so much of what was believed
+	goodNews    = 0.6  // a sample after a silence is, that took at most so much of what was believed: nearer it may be noise
 )
 
 // silence is how much a server has been forgotten before good news count for more, 0..1 (in
