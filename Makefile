@@ -22,7 +22,7 @@ build: deps-build ## build bin/tandem
 
 .PHONY: test
 test: deps-test ## all tests once, with the race detector (<= 10 min cold)
-	go test -race -timeout 10m ./...
+	go test -race -timeout 15m ./...
 
 .PHONY: check
 check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities, then test

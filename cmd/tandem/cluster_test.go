@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	// Tests wait more than they compute: for timeouts, probes, a Redis that fails over.
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		_ = parallel.Value.Set("4") // it is a number
+		_ = parallel.Value.Set("8") // it is a number
 	}
 	goleak.VerifyTestMain(m, sleepers...)
 }
