@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -102,15 +101,10 @@ func startAdapterEngines(t *testing.T) (f fleet) {
 
 // allUp reports whether the gateway sees so many servers up.
 func allUp(admin string, want int) error {
-	resp, err := http.Get(admin + "/debug/servers")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
 	var servers []struct {
 		Up bool `json:"up"`
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&servers); err != nil {
+	if err := getJSON(admin+"/debug/servers", &servers); err != nil {
 		return err
 	}
 	up := 0
@@ -128,15 +122,10 @@ func allUp(admin string, want int) error {
 // adapterLoads is how often an engine was told to load an adapter.
 func adapterLoads(t *testing.T, engine string) int {
 	t.Helper()
-	resp, err := http.Get(engine + "/sim/state?requests=0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
 	var state struct {
 		ByPath map[string]int `json:"requests_by_path"`
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&state); err != nil {
+	if err := getJSON(engine+"/sim/state?requests=0", &state); err != nil {
 		t.Fatal(err)
 	}
 	return state.ByPath["/v1/load_lora_adapter"]

@@ -56,14 +56,9 @@ func total(t *testing.T, servers []string) truth {
 	t.Helper()
 	var sum truth
 	for _, server := range servers {
-		res, err := http.Get(server + "/sim/state")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
 		var one truth
-		if err := json.NewDecoder(res.Body).Decode(&one); err != nil {
-			t.Fatalf("%s: %v", res.Status, err)
+		if err := getJSON(server+"/sim/state", &one); err != nil {
+			t.Fatal(err)
 		}
 		sum.PrefillsDone += one.PrefillsDone
 		sum.DecodesDone += one.DecodesDone

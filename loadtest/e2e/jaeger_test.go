@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"testing"
 	"time"
@@ -67,21 +66,15 @@ func (j jaeger) trace(t *testing.T, requestID string, names ...string) []span {
 		t.Fatal(err)
 	}
 	find := j.query + "/api/traces?service=tandem&tags=" + url.QueryEscape(string(tags))
-	client := &http.Client{Timeout: 5 * time.Second}
 	var spans []span
 	waitFor(t, nil, "the trace of "+requestID, 30*time.Second, func() error {
-		res, err := client.Get(find)
-		if err != nil {
-			return err
-		}
-		defer res.Body.Close()
 		var found struct {
 			Data []struct {
 				Spans []span `json:"spans"`
 			} `json:"data"`
 		}
-		if err := json.NewDecoder(res.Body).Decode(&found); err != nil {
-			return fmt.Errorf("%s: %w", res.Status, err)
+		if err := getJSON(find, &found); err != nil {
+			return err
 		}
 		if len(found.Data) != 1 {
 			return fmt.Errorf("%d traces found", len(found.Data))

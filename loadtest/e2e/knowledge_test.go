@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -47,19 +46,6 @@ func (r *replica) held(t *testing.T) map[string]int {
 		held[server] = s.GPU
 	}
 	return held
-}
-
-func getJSON(url string, into any) error {
-	client := &http.Client{Timeout: 5 * time.Second}
-	res, err := client.Get(url)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", url, res.Status)
-	}
-	return json.NewDecoder(res.Body).Decode(into)
 }
 
 // metric reads one series of a replica, 0 if it has none.

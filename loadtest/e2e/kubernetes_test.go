@@ -201,15 +201,6 @@ func ownAddress(t *testing.T) string {
 	return ""
 }
 
-func portOf(t *testing.T, address string) string {
-	t.Helper()
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
 // loseAPIServer takes the API server away under load and brings it back.
 func (d kustomized) loseAPIServer(t *testing.T, gateway string) {
 	was, err := deployed.Servers(gateway + ":8081")

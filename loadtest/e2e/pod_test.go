@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,13 +83,8 @@ type podServer struct {
 }
 
 func (p *pod) describe() (map[string]podServer, error) {
-	resp, err := http.Get("http://" + p.admin + "/debug/servers")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
 	var all []podServer
-	if err := json.NewDecoder(resp.Body).Decode(&all); err != nil {
+	if err := getJSON("http://"+p.admin+"/debug/servers", &all); err != nil {
 		return nil, err
 	}
 	byID := make(map[string]podServer)

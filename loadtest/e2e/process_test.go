@@ -23,3 +23,7 @@ func waitFor(t *testing.T, p *process.Process, what string, within time.Duration
 func answers(url string) func() error { return process.Answers(url) }
 
 func freeAddress(t *testing.T) string { return process.FreeAddress(t) }
+
+func getJSON(url string, into any) error { return process.JSON(url, into) }
+
+func portOf(t *testing.T, address string) string { return process.Port(t, address) }

@@ -3,7 +3,6 @@ package cluster
 import (
 	"encoding/base64"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -30,7 +29,7 @@ func (c *Cluster) StartKEDA(t testing.TB) {
 		t.Fatal(err)
 	}
 	adapter, metrics := process.FreeAddress(t), process.FreeAddress(t)
-	port := portOf(t, adapter)
+	port := process.Port(t, adapter)
 	c.Apply(t, fmt.Sprintf(adapterService, port, base64.StdEncoding.EncodeToString(authority)))
 
 	kubeconfig := c.AdminKubeconfig(t)
@@ -41,7 +40,7 @@ func (c *Cluster) StartKEDA(t testing.TB) {
 	p := process.Start(t, env, "KEDA metrics adapter", ".cache/e2e/keda-adapter",
 		"--bind-address", "127.0.0.1", "--secure-port", port, "--port", "0",
 		"--cert-dir", certs, "--tls-cert-file", cert, "--tls-private-key-file", key,
-		"--metrics-service-address", "localhost:"+portOf(t, metrics),
+		"--metrics-service-address", "localhost:"+process.Port(t, metrics),
 		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig, "--lister-kubeconfig", kubeconfig)
 	process.WaitFor(t, p, "KEDA's metrics", process.ReadyWithin, func() error {
 		return c.Do("GET", "/apis/external.metrics.k8s.io/v1beta1", nil, nil)
@@ -57,15 +56,6 @@ func (c *Cluster) DefineKEDA(t testing.TB) {
 	for _, kind := range []string{"cloudeventsources", "clustercloudeventsources"} {
 		c.Kubectl(t, "apply", "--server-side", "-f", ".cache/e2e/keda-crds/eventing.keda.sh_"+kind+".yaml")
 	}
-}
-
-func portOf(t testing.TB, address string) string {
-	t.Helper()
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 const adapterService = `apiVersion: v1

@@ -29,7 +29,7 @@ func (c *Cluster) StartLWS(t testing.TB) {
 	}
 	webhooks := process.FreeAddress(t)
 	config := filepath.Join(certs, "config.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, lwsConfig, portOf(t, webhooks), certs), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, lwsConfig, process.Port(t, webhooks), certs), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := process.Start(t, []string{"KUBECONFIG=" + c.AdminKubeconfig(t)}, "LeaderWorkerSet controller", ".cache/e2e/lws", "--config", config)

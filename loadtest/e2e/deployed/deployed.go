@@ -3,7 +3,6 @@
 package deployed
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -177,11 +176,7 @@ type Server struct {
 
 // Servers asks a gateway, by its admin address, for its servers.
 func Servers(admin string) (servers []Server, err error) {
-	text, err := Get("http://" + admin + "/debug/servers")
-	if err != nil {
-		return nil, err
-	}
-	return servers, json.Unmarshal([]byte(text), &servers)
+	return servers, process.JSON("http://"+admin+"/debug/servers", &servers)
 }
 
 // Get returns the text at a URL.

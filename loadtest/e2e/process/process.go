@@ -4,6 +4,7 @@ package process
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -164,6 +165,30 @@ func Answers(url string) func() error {
 		}
 		return nil
 	}
+}
+
+// JSON reads what GET url says.
+func JSON(url string, into any) error {
+	client := &http.Client{Timeout: 5 * time.Second}
+	res, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", url, res.Status)
+	}
+	return json.NewDecoder(res.Body).Decode(into)
+}
+
+// Port is that of a host:port.
+func Port(t testing.TB, address string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // FreeAddress returns a loopback host:port that nobody listens on at the moment. Its port

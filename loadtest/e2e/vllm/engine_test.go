@@ -2,7 +2,6 @@ package vllm
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,17 +32,17 @@ func launch(t *testing.T, name string) *engine {
 	env := []string{
 		"VLLM_CPU_KVCACHE_SPACE=1", // GiB: a million tokens of this model
 		"VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1",
-		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + port(t, side),
+		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + process.Port(t, side),
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
 	}
 	p := process.Start(t, env, name, filepath.Join(vllm, "bin", "python"), "-m", "vllm.entrypoints.openai.api_server",
 		"--model", filepath.Join(vllm, "model"), "--served-model-name", model,
-		"--host", "127.0.0.1", "--port", port(t, serve),
+		"--host", "127.0.0.1", "--port", process.Port(t, serve),
 		"--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "16", "--block-size", "32",
 		"--enable-prompt-tokens-details",
 		"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu"}`,
 		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`,
-			port(t, events), port(t, replay)))
+			process.Port(t, events), process.Port(t, replay)))
 	return &engine{process: p, url: "http://" + serve, events: "tcp://" + events, replay: "tcp://" + replay}
 }
 
@@ -75,13 +74,4 @@ func descendants(pid int) (all []int) {
 		}
 	}
 	return all
-}
-
-func port(t *testing.T, address string) string {
-	t.Helper()
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }

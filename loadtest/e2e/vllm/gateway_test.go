@@ -150,19 +150,6 @@ func (a *answer) add(data []byte) error {
 	return nil
 }
 
-// get reads a JSON page of the admin port.
-func (g gateway) get(path string, into any) error {
-	resp, err := client.Get(g.admin + path)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", path, resp.Status)
-	}
-	return json.NewDecoder(resp.Body).Decode(into)
-}
-
 // metric sums the series of a name, of those that have all the labels, on a /metrics page.
 func metric(t *testing.T, url, name string, labels ...string) (sum float64) {
 	t.Helper()

@@ -44,7 +44,7 @@ func tellThemselves(t *testing.T, g gateway) {
 		Told          map[string]string
 	}
 	process.WaitFor(t, g.process, "what four engines tell", process.ReadyWithin, func() error {
-		if err := g.get("/debug/servers", &servers); err != nil {
+		if err := process.JSON(g.admin+"/debug/servers", &servers); err != nil {
 			return err
 		}
 		for _, s := range servers {
@@ -136,7 +136,7 @@ func cachesAreKnown(t *testing.T, g gateway) {
 				}
 			}
 		}
-		if err := g.get("/debug/decisions/"+a.id, &d); err != nil {
+		if err := process.JSON(g.admin+"/debug/decisions/"+a.id, &d); err != nil {
 			t.Fatal(err)
 		}
 		predicted := 0
