@@ -40,6 +40,18 @@ func newClient(t *testing.T, b *Board) (client externalscaler.ExternalScalerClie
 	return externalscaler.NewExternalScalerClient(conn), server.Stop
 }
 
+// activity streams whether the decode pool is active, for ten seconds at most.
+func activity(t *testing.T, client externalscaler.ExternalScalerClient) externalscaler.ExternalScaler_StreamIsActiveClient {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	stream, err := client.StreamIsActive(ctx, decodeRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
 var decodeRef = &externalscaler.ScaledObjectRef{Name: "so", Namespace: "ns", ScalerMetadata: map[string]string{"model": "m", "role": "decode"}}
 
 func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
@@ -75,12 +87,7 @@ func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
 func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 	b := NewBoard(time.Minute)
 	client, _ := newClient(t, b)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	stream, err := client.StreamIsActive(ctx, decodeRef)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := activity(t, client)
 	for _, step := range []struct {
 		reading Reading
 		want    bool
@@ -97,10 +104,7 @@ func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 			t.Fatalf("after %+v: %v, %v", step.reading, got, err)
 		}
 	}
-	again, err := client.StreamIsActive(ctx, decodeRef)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := activity(t, client)
 	if got, err := again.Recv(); err != nil || !got.Result {
 		t.Errorf("a stream that is opened anew begins with %v, %v", got, err)
 	}
@@ -110,12 +114,7 @@ func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 func TestStreamIsActive_PushesAgainWhileRequestsAreHeld(t *testing.T) {
 	b := NewBoard(time.Minute)
 	client, _ := newClient(t, b)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	stream, err := client.StreamIsActive(ctx, decodeRef)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := activity(t, client)
 	b.Publish(map[Pool]Reading{decode: {Replicas: 1, Held: 1, At: time.Now()}})
 	for range 3 {
 		if got, err := stream.Recv(); err != nil || !got.Result {

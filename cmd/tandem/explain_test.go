@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/gateway"
 )
 
 // What a user does who asks why: the id of an answer, and a table that names every term.
@@ -12,20 +14,27 @@ func TestExplain_SaysWhyInOneTable(t *testing.T) {
 	if got.status != 200 {
 		t.Fatalf("status %d: %s", got.status, got.body)
 	}
-	d, err := fetchDecision(c.admin, "", got.header.Get("X-Request-Id"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	if err := printDecision(&out, d); err != nil {
-		t.Fatal(err)
-	}
+	_, table := c.explained(got.header.Get("X-Request-Id"))
 	for _, want := range []string{
 		"total", "first token", "ready", "queue", "prefill", "transfer", "room", "step", "pace", "burden", "prefill holds", "moved MB",
 		"(alone)", "->", "served", got.header.Get("X-Tandem-Decode"),
 	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in\n%s", want, out.String())
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in\n%s", want, table)
 		}
 	}
+}
+
+// explained is what `tandem explain` gets and prints of a request.
+func (c *cluster) explained(id string) (d gateway.DecisionStatus, table string) {
+	c.t.Helper()
+	d, err := fetchDecision(c.admin, "", id)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := printDecision(&out, d); err != nil {
+		c.t.Fatal(err)
+	}
+	return d, out.String()
 }

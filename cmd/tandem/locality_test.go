@@ -45,6 +45,14 @@ func listening(engines func() []*engine.Engine) func(*config) {
 // that is held would be worth nothing. The gateway knows of it, as after a calibration.
 const computing = 0.1
 
+// believe tells a gateway that engines take so many times as long as it would assume.
+func believe(cfg *config, times float64) {
+	for i := range cfg.pools.Prefill {
+		cfg.pools.Prefill[i] *= times
+		cfg.pools.Step[i] *= times
+	}
+}
+
 // newPublishingCluster has engines whose KV events the gateway hears.
 func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, change func(*config)) *cluster {
 	t.Helper()
@@ -72,10 +80,7 @@ func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, chan
 			listening(func() []*engine.Engine { return engines })(given)
 		}
 		given.kv.modes = []string{tokens}
-		for i := range given.pools.Prefill {
-			given.pools.Prefill[i] *= computing
-			given.pools.Step[i] *= computing
-		}
+		believe(given, computing)
 		if change != nil {
 			change(given)
 		}

@@ -52,16 +52,9 @@ func TestObjective_ThroughputFillsBatchesAndLatencySpreads(t *testing.T) {
 		if got.status != 200 {
 			t.Fatalf("status %d: %s", got.status, got.body)
 		}
-		d, err := fetchDecision(c.admin, "", got.header.Get("X-Request-Id"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var out strings.Builder
-		if err := printDecision(&out, d); err != nil {
-			t.Fatal(err)
-		}
+		_, table := c.explained(got.header.Get("X-Request-Id"))
 		if "http://"+got.header.Get("X-Tandem-Decode") != x.want.URL() {
-			t.Errorf("class %s went to %s, want %s\n%s", x.class, got.header.Get("X-Tandem-Decode"), x.want.URL(), out.String())
+			t.Errorf("class %s went to %s, want %s\n%s", x.class, got.header.Get("X-Tandem-Decode"), x.want.URL(), table)
 		}
 	}
 }

@@ -17,10 +17,7 @@ func patiently(s shape) shape {
 	s.engine = func(cfg *engine.Config) { cfg.TimeScale = patient }
 	change := s.config
 	s.config = func(cfg *config) {
-		for i := range cfg.pools.Prefill {
-			cfg.pools.Prefill[i] *= patient
-			cfg.pools.Step[i] *= patient
-		}
+		believe(cfg, patient)
 		if change != nil {
 			change(cfg)
 		}
