@@ -24,34 +24,29 @@ type block struct {
 // sequence the tail goes before the head. The owner of the cache holds its lock.
 type kvCache struct {
 	blockSize int
-	blocks    []block
-	free      block // ring: free.next is taken first, free.prev was freed last
-	freeCount int
+	size      int                    // in blocks
+	blocks    []*block               // that were ever used: an idle engine takes no memory
+	free      block                  // ring of those in blocks: free.next is taken first, free.prev was freed last
+	freeCount int                    // with those that were never used, which are taken before the ring
 	index     map[blockHash][]*block // equal blocks computed at the same time are all there
 	root      blockHash
 	events    []kvEvent // since the last takeEvents
 }
 
-// newKVCache leaves out block 0, which vLLM keeps as a placeholder.
 func newKVCache(blocks, blockSize int, root blockHash) *kvCache {
 	c := &kvCache{
 		blockSize: blockSize,
-		blocks:    make([]block, blocks+1),
+		size:      blocks,
+		freeCount: blocks,
 		index:     map[blockHash][]*block{},
 		root:      root,
 	}
 	c.free.next, c.free.prev = &c.free, &c.free
-	for i := range c.blocks {
-		c.blocks[i].id = int32(i)
-		if i > 0 {
-			c.pushFree(&c.blocks[i])
-		}
-	}
 	return c
 }
 
 // total and used are in blocks; share is used/total, 0..1.
-func (c *kvCache) total() int     { return len(c.blocks) - 1 }
+func (c *kvCache) total() int     { return c.size }
 func (c *kvCache) used() int      { return c.total() - c.freeCount }
 func (c *kvCache) share() float64 { return float64(c.used()) / float64(c.total()) }
 
@@ -74,9 +69,21 @@ func (c *kvCache) take() *block {
 		return nil
 	}
 	b := c.free.next
-	c.removeFree(b)
-	c.forget(b)
+	if len(c.blocks) < c.size {
+		b = c.unused()
+	} else {
+		c.removeFree(b)
+		c.forget(b)
+	}
 	b.refs = 1
+	return b
+}
+
+// unused is a block that was never used. Ids begin at 1: vLLM keeps block 0 as a placeholder.
+func (c *kvCache) unused() *block {
+	b := &block{id: int32(len(c.blocks) + 1)}
+	c.blocks = append(c.blocks, b)
+	c.freeCount--
 	return b
 }
 
@@ -155,8 +162,7 @@ func (c *kvCache) clear() bool {
 	if c.used() > 0 {
 		return false
 	}
-	for i := range c.blocks {
-		b := &c.blocks[i]
+	for _, b := range c.blocks {
 		b.hash, b.digest, b.parent, b.tokens, b.adapter, b.salt = blockHash{}, 0, blockHash{}, nil, "", ""
 	}
 	clear(c.index)
