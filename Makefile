@@ -87,7 +87,7 @@ cancels: deps-test ## cancel CANCELS (10000) requests at random moments: nothing
 	go test -race -count=1 -timeout 20m -v -run Cancel_ManyAtRandom ./cmd/tandem -cancels $(CANCELS)
 
 .PHONY: overload
-overload: build ## ask for three times what the servers can do, for two minutes, with both bindings (some 7 min; wants a machine of its own)
+overload: build ## ask for three times what the servers can do, for four minutes, with both bindings (some 11 min; wants a machine of its own)
 	bin/tandem overload $(ARGS)
 
 # Seconds that each fuzz target runs.

@@ -38,10 +38,12 @@ type Config struct {
 	Engine  []string      // further flags of tandem engine
 }
 
-// Default is three times the peak for two minutes: some 200 s in all.
+// Default is three times the peak for four minutes: some 320 s in all. Bound on arrival, the
+// work that is let in grows for a minute and a half, while prefill's speed is learned, and the
+// memory with it: what a leak would add shows from then on.
 func Default() Config {
 	return Config{
-		Binding: "late", Step: 10 * time.Second, Over: 2 * time.Minute, After: 20 * time.Second, Share: 15 * time.Second,
+		Binding: "late", Step: 10 * time.Second, Over: 4 * time.Minute, After: 20 * time.Second, Share: 15 * time.Second,
 		Factor: 3, SLO: 2 * time.Second,
 	}
 }
