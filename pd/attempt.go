@@ -164,10 +164,10 @@ func (o *Orchestrator) dispatched(j *journey, servers ...*pools.Server) (withdra
 }
 
 // givesUp reports whether a leg on a server that fell is taken from it. From one that
-// hangs it is only if somebody else can take it: an engine at its first transfer or in the
-// midst of compiling stands still for seconds and then answers. Those that step with it
-// stand still too.
-func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, why pools.Fall) bool {
+// hangs it is only if somebody else can take it, whom it was not taken from before: an
+// engine at its first transfer or in the midst of compiling stands still for seconds and
+// then answers. Those that step with it stand still too.
+func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, before []string, why pools.Fall) bool {
 	if why == pools.Down || leg == PrefillLeg && connectorOf(server).alone {
 		return true
 	}
@@ -177,7 +177,7 @@ func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, why 
 	}
 	usable, _ := pools.Candidates(o.Fleet.Servers(), model, role, o.Fleet.EjectShare(), time.Now())
 	return slices.ContainsFunc(usable, func(s *pools.Server) bool {
-		return s.ID() != server.ID() && (server.Group == "" || s.Group != server.Group)
+		return s.ID() != server.ID() && (server.Group == "" || s.Group != server.Group) && !slices.Contains(before, s.ID())
 	})
 }
 
@@ -185,8 +185,9 @@ func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, why 
 func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *journey, id string, part legRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	before := j.triedBy(leg)
 	defer server.OnFall(func(why pools.Fall) {
-		if o.givesUp(j.req.Model, leg, server, why) {
+		if o.givesUp(j.req.Model, leg, server, before, why) {
 			cancel(errFell)
 		}
 	})()

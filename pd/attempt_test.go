@@ -7,19 +7,24 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// Whoever steps with a server that stands still stands still too.
+// Whoever steps with a server that stands still stands still too, and from whom the leg was
+// taken before never gets it again: two that stand still must not pass it to and fro.
 func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 	for _, c := range []struct {
 		groups []string // of the decode servers, of which the first hangs
+		before []int    // of them that the leg was taken from
 		why    pools.Fall
 		want   bool
 	}{
-		{[]string{""}, pools.Hangs, false},
-		{[]string{""}, pools.Down, true},
-		{[]string{"", ""}, pools.Hangs, true},
-		{[]string{"g", "g"}, pools.Hangs, false},
-		{[]string{"g", "g"}, pools.Down, true},
-		{[]string{"g", "g", "h", "h"}, pools.Hangs, true},
+		{[]string{""}, nil, pools.Hangs, false},
+		{[]string{""}, nil, pools.Down, true},
+		{[]string{"", ""}, nil, pools.Hangs, true},
+		{[]string{"", ""}, []int{1}, pools.Hangs, false},
+		{[]string{"", ""}, []int{1}, pools.Down, true},
+		{[]string{"", "", ""}, []int{1}, pools.Hangs, true},
+		{[]string{"g", "g"}, nil, pools.Hangs, false},
+		{[]string{"g", "g"}, nil, pools.Down, true},
+		{[]string{"g", "g", "h", "h"}, nil, pools.Hangs, true},
 	} {
 		f := newTestFleet(t, 1, testPrompt(100))
 		var specs []pools.Spec
@@ -31,14 +36,18 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 		}
 		f.await(t, f.up)
 		hangs := f.Fleet.Servers()[0]
+		j := &journey{tried: make(map[tried]bool)}
+		for _, i := range c.before {
+			j.failed(&LegError{Leg: DecodeLeg, Server: f.Fleet.Servers()[i].ID(), Kind: Timeout})
+		}
 		for _, again := range []bool{false, true} { // the fleet was told while the leg is under way
 			if again {
 				if err := f.Fleet.Apply(specs); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if got := f.givesUp(testModel, DecodeLeg, hangs, c.why); got != c.want {
-				t.Errorf("decode servers of the groups %q, %v, told again %v: %v", c.groups, c.why, again, got)
+			if got := f.givesUp(testModel, DecodeLeg, hangs, j.triedBy(DecodeLeg), c.why); got != c.want {
+				t.Errorf("decode servers of the groups %q, taken from %v before, %v, told again %v: %v", c.groups, c.before, c.why, again, got)
 			}
 		}
 	}

@@ -98,11 +98,12 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	legCtx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
+	before := j.triedBy(leg)
 	noFall := server.OnFall(func(why pools.Fall) {
 		// A server that starves its probes but not its streams is busy; one of a group
 		// waits for the dead one, whatever it still sends.
 		s := open.Load()
-		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.givesUp(j.req.Model, leg, server, why) {
+		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.givesUp(j.req.Model, leg, server, before, why) {
 			cancel(errFell)
 		}
 	})

@@ -81,6 +81,17 @@ func (j *journey) failed(e *LegError) {
 	}
 }
 
+// triedBy returns the servers that a leg has failed on: a copy, for those who are called
+// while the request goes on.
+func (j *journey) triedBy(leg Leg) (servers []string) {
+	for t := range j.tried {
+		if t.leg == leg {
+			servers = append(servers, t.server)
+		}
+	}
+	return servers
+}
+
 // release gives back whatever places are still held.
 func (j *journey) release() {
 	for _, l := range j.leases {
