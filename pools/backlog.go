@@ -95,14 +95,17 @@ func (b *Backlog) Ahead(now time.Time) time.Duration {
 	if len(b.items) == 0 {
 		return 0
 	}
-	oldest := b.items[0]
-	worked := now.Sub(b.begun(oldest))
-	return b.total.Estimate - oldest.Estimate + max(oldest.Estimate-worked, b.least())
+	worked := now.Sub(b.begun(b.items[0]))
+	return max(b.total.Estimate-worked, b.Stays())
 }
 
-// least is what remains of the oldest at least.
-func (b *Backlog) least() time.Duration {
-	return time.Duration(overrun * float64(b.items[0].Estimate))
+// Stays is the part of Ahead that no passing of time takes away, only an answer.
+func (b *Backlog) Stays() time.Duration {
+	if len(b.items) == 0 {
+		return 0
+	}
+	oldest := b.items[0].Estimate
+	return b.total.Estimate - oldest + time.Duration(overrun*float64(oldest))
 }
 
 // Progress is the part, 0..1, of the oldest request that its estimate says is done.
@@ -120,10 +123,7 @@ func (b *Backlog) FallsTo(limit time.Duration, now time.Time) (in time.Duration,
 	if ahead <= limit {
 		return 0, true
 	}
-	if len(b.items) == 0 { // a limit below nothing: what others sent is above it by itself
-		return 0, false
-	}
-	if b.total.Estimate-b.items[0].Estimate+b.least() > limit {
+	if b.Stays() > limit { // it may be below nothing: what others sent is above it by itself
 		return 0, false
 	}
 	return ahead - limit, true

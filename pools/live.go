@@ -272,10 +272,11 @@ type InFlight struct {
 	Requests int
 	Tokens   int
 	Queue    time.Duration // predicted time until the outstanding work is done
+	Stays    time.Duration // of it, what does not wear off while nothing is answered
 }
 
 func (w InFlight) plus(o InFlight) InFlight {
-	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue}
+	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue, Stays: w.Stays + o.Stays}
 }
 
 // OwnInFlight returns this gateway's own outstanding work on the server.
@@ -283,5 +284,5 @@ func (l *live) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &l.work[legIndex(leg)]
-	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now)}
+	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Stays()}
 }

@@ -76,6 +76,7 @@ type sharedWork struct {
 	Requests int     `json:"n,omitempty"`
 	Tokens   int     `json:"t,omitempty"`
 	Queue    float64 `json:"q,omitempty"` // seconds
+	Stays    float64 `json:"l,omitempty"` // likewise
 }
 
 // NewReplicas returns the sharing of a fleet's work under a replica's own id.
@@ -169,7 +170,7 @@ func (r *Replicas) own(now time.Time) workMessage {
 		var both [2]sharedWork
 		for i, leg := range []Role{Prefill, Decode} {
 			own := s.OwnInFlight(leg, now)
-			both[i] = sharedWork{own.Requests, own.Tokens, own.Queue.Seconds()}
+			both[i] = sharedWork{own.Requests, own.Tokens, own.Queue.Seconds(), own.Stays.Seconds()}
 		}
 		if both != ([2]sharedWork{}) {
 			m.Servers[s.id] = both
@@ -253,11 +254,12 @@ func (r *Replicas) take(message []byte, now time.Time) {
 	for id, both := range m.Servers {
 		var work [2]InFlight
 		for i, s := range both {
-			if s.Requests < 0 || s.Tokens < 0 || !(s.Queue >= 0 && s.Queue < 1e6) {
+			if s.Requests < 0 || s.Tokens < 0 || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
 				r.ignored.Add(1)
 				return
 			}
-			work[i] = InFlight{s.Requests, s.Tokens, time.Duration(s.Queue * float64(time.Second))}
+			seconds := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+			work[i] = InFlight{s.Requests, s.Tokens, seconds(s.Queue), seconds(s.Stays)}
 		}
 		w.servers[id] = work
 	}
@@ -279,7 +281,7 @@ func (r *Replicas) take(message []byte, now time.Time) {
 }
 
 // inFlight is the other replicas' work on a server. Their queues have drained for
-// as long as nothing was heard.
+// as long as nothing was heard, as far as they do without an answer.
 func (r *Replicas) inFlight(server string, leg Role, now time.Time) (sum InFlight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,7 +293,8 @@ func (r *Replicas) inFlight(server string, leg Role, now time.Time) (sum InFligh
 		w := other.servers[server][legIndex(leg)]
 		sum.Requests += w.Requests
 		sum.Tokens += w.Tokens
-		sum.Queue += max(0, w.Queue-age)
+		sum.Queue += max(w.Stays, w.Queue-age)
+		sum.Stays += w.Stays
 	}
 	return sum
 }

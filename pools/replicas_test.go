@@ -2,6 +2,7 @@ package pools
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -245,5 +246,39 @@ func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
 	eventually(t, "the work is gone", func() bool { return b.sees().Requests == 0 })
 	if count, _ := b.shared.Taken("a"); count != 1 {
 		t.Errorf("%d turns after they ended, want 1", count)
+	}
+}
+
+// Between two beats nothing is heard of a prefill that takes longer than predicted. It is
+// not over for that.
+func TestReplicas_WorkThatRunsOverIsThereBetweenBeats(t *testing.T) {
+	e := newEngine(t, "m")
+	fleet := func() (*Replicas, *Server) {
+		f := NewFleet(Default(), &http.Transport{DisableKeepAlives: true}, slog.New(slog.DiscardHandler))
+		t.Cleanup(f.Close)
+		if err := f.Apply([]Spec{spec(e.URL, Both)}); err != nil {
+			t.Fatal(err)
+		}
+		return NewReplicas(f, nil, "test:", rand.Text(), slog.New(slog.DiscardHandler)), f.Servers()[0]
+	}
+	a, on := fleet()
+	b, seen := fleet()
+	for range 2 {
+		if _, err := on.Claim(Prefill, Work{Tokens: 100, Estimate: time.Second}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	message, err := json.Marshal(a.own(now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.take(message, now)
+	told := on.OwnInFlight(Prefill, now).Queue
+	const stays = 1300 * time.Millisecond
+	for after, want := range map[time.Duration]time.Duration{0: told, 100 * time.Millisecond: max(told-100*time.Millisecond, stays), 2 * time.Second: stays} {
+		if got := seen.InFlight(Prefill, now.Add(after)).Queue; (got - want).Abs() > time.Millisecond {
+			t.Errorf("%v after it was heard the queue is %v, want %v", after, got, want)
+		}
 	}
 }
