@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 )
@@ -15,6 +16,7 @@ type AdapterLoad struct {
 	Running []string
 	Waiting []string
 	Known   bool
+	Asked   time.Time // when the engine was asked: what it told is no older
 }
 
 // adapterSeries is vLLM's: its labels hold the names, its value the time at which

@@ -136,11 +136,11 @@ func (k *keeper) loaded() (names []string) {
 // idle leaves out those that requests of this gateway hold, and those that the
 // engine last had at work when this gateway did not: they are another's.
 func (k *keeper) idle(names []string, now time.Time) (idle []string) {
-	load := k.live.Load()
+	load := k.live.Load().Adapters
 	for _, name := range names {
 		used, held := k.live.adapters.lastUse(name, now)
-		working := slices.Contains(load.Adapters.Running, name) || slices.Contains(load.Adapters.Waiting, name)
-		if held == 0 && !(working && used.Before(load.At)) {
+		working := slices.Contains(load.Running, name) || slices.Contains(load.Waiting, name)
+		if held == 0 && !(working && used.Before(load.Asked)) {
 			idle = append(idle, name)
 		}
 	}
@@ -148,10 +148,13 @@ func (k *keeper) idle(names []string, now time.Time) (idle []string) {
 }
 
 func (k *keeper) unload(ctx context.Context, name string) error {
-	// Out of the list first: no new request counts on it.
-	k.live.changeModels(func(models []Model) []Model {
-		return slices.DeleteFunc(models, func(m Model) bool { return m.ID == name })
-	})
+	forget := func() {
+		k.live.changeModels(func(models []Model) []Model {
+			return slices.DeleteFunc(models, func(m Model) bool { return m.ID == name })
+		})
+	}
+	forget()       // first: no new request counts on it
+	defer forget() // a probe may have found it meanwhile
 	if err := k.order(ctx, "unload_lora_adapter", map[string]string{"lora_name": name}); err != nil {
 		k.log.Warn("adapter not unloaded", "adapter", name, "error", err.Error())
 		return err

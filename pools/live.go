@@ -184,9 +184,19 @@ func (l *live) setDown(reason string) {
 }
 
 // setUp lets the server in again: gradually, and proved first if it was ejected.
-func (l *live) setUp(models []Model, slowStart time.Duration, now time.Time) {
-	was := l.health.Load()
-	l.health.Store(&Health{Up: true, Models: models})
+//
+// asked is the health from before they were asked for: an adapter that was loaded or
+// unloaded since may not be in them as it is, and the next probe asks again.
+func (l *live) setUp(asked *Health, models []Model, slowStart time.Duration, now time.Time) {
+	var was *Health
+	for set := false; !set; {
+		was = l.health.Load()
+		next := Health{Up: true, Models: models}
+		if was.Up && was != asked {
+			next.Models = was.Models
+		}
+		set = l.health.CompareAndSwap(was, &next)
+	}
 	if was.Up {
 		return
 	}

@@ -61,7 +61,8 @@ func (p *prober) run(ctx context.Context) {
 // server is up. The models are asked for every time: adapters come and go, and
 // another engine may take the address.
 func (p *prober) probe(ctx context.Context) {
-	was := p.live.Health()
+	asked := p.live.health.Load()
+	was := *asked
 	if err := p.healthy(ctx); err != nil {
 		p.down(ctx, was, err)
 		return
@@ -73,7 +74,7 @@ func (p *prober) probe(ctx context.Context) {
 	}
 	p.identify(ctx, was, models)
 	p.sleeping(ctx)
-	p.live.setUp(models, p.cfg.SlowStart, time.Now())
+	p.live.setUp(asked, models, p.cfg.SlowStart, time.Now())
 	if !was.Up {
 		p.live.life.Add(1)
 		p.log.Info("server up", "role", p.spec.Role.String(), "models", modelIDs(models))

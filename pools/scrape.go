@@ -69,6 +69,7 @@ func (s *scraper) scrape(ctx context.Context, get func(ctx context.Context, url 
 }
 
 func (s *scraper) read(ctx context.Context, page loadPage, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
+	asked := time.Now()
 	body, err := get(ctx, page.url)
 	if err != nil {
 		return Load{}, false
@@ -77,6 +78,6 @@ func (s *scraper) read(ctx context.Context, page loadPage, get func(ctx context.
 	if err != nil || !load.known() {
 		return Load{}, false
 	}
-	load.At = time.Now()
+	load.At, load.Adapters.Asked = time.Now(), asked
 	return load, true
 }
