@@ -98,7 +98,7 @@ func newCluster(t *testing.T, s shape) *cluster {
 		s.config(&cfg)
 	}
 	c.run(cfg, s.log)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := c.node.awaitServers(ctx, s.prefill+s.decode); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,9 @@ func testConfig() config {
 	cfg.listen, cfg.admin = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.gateway.ExposePair = true
 	cfg.cost.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
-	cfg.pools.ProbeInterval = 100 * time.Millisecond
+	// A busy machine is no fault of an engine.
+	cfg.pools.ProbeInterval, cfg.pools.ProbeTimeout = 100*time.Millisecond, 10*time.Second
+	cfg.kv.asking.AskWait = cfg.kv.asking.AskTimeout
 	// Connections that the client has closed are noticed in the delay; the HTTP server looks
 	// for the end of those that are left only every 100 ms.
 	cfg.drainDelay, cfg.drainTimeout = 10*time.Millisecond, 5*time.Second

@@ -98,7 +98,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 }
 
 // readyTime is how long the engines may take to start.
-const readyTime = 30 * time.Second
+const readyTime = time.Minute
 
 // show sends one request and prints what came of it.
 func (d *demo) show(ctx context.Context, n *node) error {

@@ -66,5 +66,5 @@ func (all childEngines) stop() error {
 	for i, e := range all {
 		processes[i] = e.Process
 	}
-	return process.StopAll(processes, 3*time.Second)
+	return process.StopAll(processes, 10*time.Second)
 }

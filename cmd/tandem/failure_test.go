@@ -133,17 +133,24 @@ func TestFailure_TheRequestsFaultIsTheEnginesAnswer(t *testing.T) {
 func TestFailure_AnErrorInAStream(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pd.RetryFloor = 1000 }})
 	want := reference(t, "/v1/chat/completions", chatBody(`,"stream":true`))
-	for i, e := range c.decode {
-		e.SetFault(engine.Fault{Kind: engine.FaultErrorAfterTokens, Tokens: 4, Count: 1})
-		c.decode[1-i].ClearFaults()
-		for range 3 { // one of them meets the fault
-			if got := c.post("/v1/chat/completions", chatBody(`,"stream":true`)); got.err != nil || got.text() != want.text() {
-				t.Errorf("%v %s", got.err, got.body)
+	likely := c.decode[0] // to be used next
+	for tries := 0; c.metric("tandem_migrations_total", `outcome="continued"`) == 0; tries++ {
+		if tries == 50 {
+			t.Fatal("no stream was continued")
+		}
+		for _, e := range c.decode {
+			e.ClearFaults()
+		}
+		likely.SetFault(engine.Fault{Kind: engine.FaultErrorAfterTokens, Tokens: 4, Count: 1})
+		got := c.post("/v1/chat/completions", chatBody(`,"stream":true`))
+		if got.err != nil || got.text() != want.text() {
+			t.Errorf("%v %s", got.err, got.body)
+		}
+		for _, e := range c.decode {
+			if e.URL() == "http://"+got.header.Get("X-Tandem-Decode") {
+				likely = e
 			}
 		}
-	}
-	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n == 0 {
-		t.Error("no stream was continued")
 	}
 	for _, e := range c.decode {
 		e.SetFault(engine.Fault{Kind: engine.FaultErrorAfterTokens, Tokens: 4})
@@ -209,7 +216,7 @@ func TestFailure_EnforcedDisaggregationRefusesWhatNoPairCanServe(t *testing.T) {
 			t.Errorf("%d %v %s", got.status, got.header, got.body)
 		}
 	}
-	if fastest > 50*time.Millisecond {
+	if fastest > 500*time.Millisecond { // nobody waits for servers
 		t.Errorf("a refusal took %v", fastest)
 	}
 	if n := c.decode[0].State().AggregatedDone - alone; n != 0 {
@@ -303,9 +310,7 @@ func TestFailure_ARecomputeIsSeenAndKeepsDecodesNumber(t *testing.T) {
 	if n := c.decode[0].State().Recomputed; n != 1 {
 		t.Fatalf("the engine computed %d prompts again", n)
 	}
-	if got := c.metric("tandem_silent_recomputes_total"); got != 1 {
-		t.Errorf("the gateway saw %v recomputes", got)
-	}
+	eventually(t, "the gateway saw it", func() bool { return c.metric("tandem_silent_recomputes_total") == 1 })
 	c.prefill[0].ClearFaults()
 	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultDropHandoff})
 	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
@@ -388,13 +393,15 @@ func TestFailure_RetriesHaveABudget(t *testing.T) {
 		e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502})
 	}
 	const n = 100
+	began := time.Now()
 	for range n {
 		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 502 || gjson.Get(got.body, "error.code").String() != "engine_error" {
 			t.Fatalf("%d: %s", got.status, got.body)
 		}
 	}
 	attempts := sum(engines, func(s engine.State) int { return s.RequestsByPath["/v1/chat/completions"] })
-	if attempts > n*12/10+5 {
+	tens := 1 + int(time.Since(began)/(10*time.Second)) // of seconds, of which each has five
+	if attempts > n*12/10+5*tens {
 		t.Errorf("%d legs for %d requests", attempts, n)
 	}
 	if c.metric("tandem_retry_budget_exhausted_total") == 0 {
@@ -465,7 +472,10 @@ func TestFailure_ARequestThatKillsTwoServersIsQuarantined(t *testing.T) {
 // answered by then goes elsewhere, long before any timeout.
 func TestFailure_AServerThatFallsSilentGivesUpItsRequests(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) { cfg.pools.ProbeInterval = 50 * time.Millisecond }})
+	c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) {
+		cfg.pools.ProbeInterval = 50 * time.Millisecond
+		cfg.pd.RetryFloor = 1000 // on a busy machine many are sent before one is seen to hang
+	}})
 	for _, silent := range []*engine.Engine{c.prefill[0], c.decode[0]} {
 		silent.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
 		answers := make(chan answer, 1000)
@@ -491,13 +501,15 @@ func TestFailure_AServerThatFallsSilentGivesUpItsRequests(t *testing.T) {
 func TestFailure_ABusyServerIsLeftAlone(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 2})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 503})
+	began := time.Now()
 	for range 12 {
 		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 			t.Fatalf("%d %s", got.status, got.body)
 		}
 	}
-	if n := len(requests(c.decode[:1], "/v1/chat/completions")); n > 3 {
-		t.Errorf("%d of 12 requests reached the busy server within its pause", n)
+	pauses := 1 + int(time.Since(began)/time.Second) // in each it may be asked once
+	if n := len(requests(c.decode[:1], "/v1/chat/completions")); n > pauses {
+		t.Errorf("%d of 12 requests reached the busy server in %d pauses", n, pauses)
 	}
 	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {
 		t.Errorf("its breaker is %s", state)

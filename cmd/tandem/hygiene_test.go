@@ -51,7 +51,7 @@ func serveProcessFor(t *testing.T, prefill, decode, shell string, log io.Writer,
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := p.Answers(ctx, "http://"+addrs[1]+"/readyz"); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func serveProcessFor(t *testing.T, prefill, decode, shell string, log io.Writer,
 // ask sends one request and returns its status, 0 if the connection failed.
 func (s *served) ask(t *testing.T) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/v1/chat/completions", strings.NewReader(chatBody("")))
 	if err != nil {
@@ -163,7 +163,7 @@ func TestHygiene_ACollectorThatIsAwayOrHangs(t *testing.T) {
 		if err := c.stop(); err != nil {
 			t.Errorf("%s: %v", otlp, err)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 8*time.Second { // a collector is given up after ten
 			t.Errorf("%s: stopping took %v", otlp, took)
 		}
 		return worst
@@ -172,7 +172,7 @@ func TestHygiene_ACollectorThatIsAwayOrHangs(t *testing.T) {
 	for name, otlp := range map[string]string{"away": "http://127.0.0.1:1", "hangs": hanging.URL} {
 		worst := slowest(otlp)
 		t.Logf("collector %s: slowest request %v, without one %v", name, worst, none)
-		if worst > 2*none+5*time.Second { // a collector is given up after ten
+		if worst > 2*none+5*time.Second {
 			t.Errorf("collector %s: a request took %v, without one %v", name, worst, none)
 		}
 	}

@@ -27,6 +27,7 @@ import (
 // localityConfig is what is known of KV, and how.
 type localityConfig struct {
 	index      kvstate.Config
+	asking     tokens.Config // of each model, less what is the model's own
 	secretFile string
 	eventsPort int
 	replayPort int
@@ -37,7 +38,9 @@ type localityConfig struct {
 }
 
 func defaultLocality() localityConfig {
-	return localityConfig{index: kvstate.Default(), modes: []string{string(tokens.Engine)}, snapshots: 15 * time.Second}
+	return localityConfig{
+		index: kvstate.Default(), asking: tokens.Default(), modes: []string{string(tokens.Engine)}, snapshots: 15 * time.Second,
+	}
 }
 
 func (c *localityConfig) bind(fs *pflag.FlagSet) {
@@ -162,7 +165,7 @@ func (t *tokenSources) open(model string) (*tokens.Source, error) {
 	if mode == modeOff || mode != tokens.Approximate && !t.publishes(model) {
 		return nil, nil
 	}
-	cfg := tokens.Default()
+	cfg := t.cfg.asking
 	cfg.Model, cfg.Mode = model, mode
 	cfg.TokenizerFile = fileOf(t.cfg.tokenizers, model)
 	cfg.TemplateFile = fileOf(t.cfg.templates, model)

@@ -25,7 +25,7 @@ const (
 	// wordsPerToken is that of the simulated engines' text: asking for it would be
 	// one more request before each load.
 	wordsPerToken = 0.65
-	startTime     = 20 * time.Second // for a process to answer, on a busy machine
+	startTime     = time.Minute // for a process to answer, on a busy machine
 	stopTime      = 10 * time.Second
 	askTime       = 5 * time.Second // for an engine's control port or a gateway's metrics
 )
