@@ -30,6 +30,7 @@ const (
 	turnsInterval = 200 * time.Millisecond // between two rounds
 	turnsLease    = 5 * time.Second        // a manager that says nothing for this long is none
 	turnsTime     = 150 * time.Millisecond // for one round
+	turnsPatience = time.Second            // Redis that has answered no round for this long is away
 	// toldWithin is how long after a decision all gateways have said what they still use:
 	// one round of the manager's, and two of theirs, the first of which may have begun
 	// before they knew.
@@ -52,6 +53,7 @@ type Turns struct {
 	mu      sync.Mutex // guards the rest
 	manages bool
 	lost    bool      // Redis is away
+	answer  time.Time // when Redis answered last
 	round   time.Time // when the last one began that was answered
 	used    []string  // by the others, as of that round; of the manager only
 	others  bool      // there are any
@@ -188,10 +190,17 @@ func (s *Server) closeTurn(closed bool) {
 }
 
 // note keeps who manages and logs what has changed.
+//
+// One round that is missed says nothing: were it taken for the end, a manager would put to
+// sleep what others use, and others would refuse requests.
 func (t *Turns) note(err error, manages bool) {
+	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if lost := err != nil; lost != t.lost {
+	if err == nil {
+		t.answer = now
+	}
+	if lost := now.Sub(t.answer) > turnsPatience; lost != t.lost {
 		t.lost = lost
 		t.log.Info("who manages shared GPUs is agreed upon through Redis", "reachable", !lost)
 	}

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -27,4 +28,28 @@ func TestTurns_AMalformedWordOfUseIsDropped(t *testing.T) {
 	if left := client.HKeys(ctx, used).Val(); len(left) != 1 || left[0] != "other" {
 		t.Errorf("left in Redis: %v", left)
 	}
+}
+
+// A round that a busy machine or Redis does not answer in time costs nothing. Once Redis has
+// been silent for long, who does not manage knows that there is nobody to ask.
+func TestTurns_OneMissedRoundIsNoLossOfRedis(t *testing.T) {
+	_, client := newTestRedis(t)
+	client.Set(t.Context(), "test:"+turnsKey, "another", 0)
+	fleet := NewFleet(Default(), nil, slog.New(slog.DiscardHandler))
+	t.Cleanup(fleet.Close)
+	turns := NewTurns(fleet, client, "test:", "me", slog.New(slog.DiscardHandler))
+	eventually(t, "it is heard", func() bool {
+		turns.takeRound(t.Context(), nil)
+		return turns.want("a:1") == nil
+	})
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	turns.takeRound(late, nil)
+	if err := turns.want("a:1"); err != nil {
+		t.Errorf("after one round that was missed: %v", err)
+	}
+	eventually(t, "Redis is given up", func() bool {
+		turns.takeRound(late, nil)
+		return turns.want("a:1") != nil
+	})
 }
