@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/process"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -48,12 +48,11 @@ type sharedFleet struct {
 
 func newSharedFleet(t *testing.T, redis func(*redisConfig)) *sharedFleet {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := process.FreeAddresses(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &sharedFleet{dialsTo: "tcp://" + free.Addr().String(), redis: redis}
-	_ = free.Close()
+	f := &sharedFleet{dialsTo: "tcp://" + free[0], redis: redis}
 	f.engines = append(f.engines,
 		startTestEngine(t, engine.RolePrefill, func(cfg *engine.Config) { cfg.EventsEndpoint = f.dialsTo }),
 		startTestEngine(t, engine.RoleDecode, publishing))
@@ -166,7 +165,7 @@ func (f *sharedFleet) registers(t *testing.T, replicas ...*cluster) {
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- pools.Register(ctx, client, cfg.prefix, pools.Entry{URL: more.URL(), Role: "decode"}, time.Minute, slog.New(slog.DiscardHandler))
+		ended <- pools.Register(ctx, client, cfg.prefix, pools.Entry{URL: more.URL(), Role: "decode"}, 6*time.Second, slog.New(slog.DiscardHandler))
 	}()
 	all := func(n float64) func() bool {
 		return func() bool {
@@ -311,10 +310,10 @@ func mayOnlyTandem(t *testing.T, admin *redis.Client) {
 func TestReplicas_AClusterFailoverCostsNoRequest(t *testing.T) {
 	t.Parallel()
 	cluster := redisserver.StartCluster(t)
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.redis.addrs = cluster.Addrs() }})
-	eventually(t, "sharing", func() bool { return c.metric("tandem_replicas_connected") == 1 })
+	var log syncBuffer
+	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.redis.addrs = cluster.Addrs() }})
 	master := cluster.Master(t, "tandem:{work}")
-	underFailure(t, c, "failed over", master.Kill, func() {
+	underFailure(t, c, &log, "failed over", master.Kill, func() {
 		eventually(t, "another is the master", func() bool { now := cluster.Master(t, "tandem:{work}"); return now != nil && now != master })
 	})
 }

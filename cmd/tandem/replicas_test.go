@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -17,13 +18,13 @@ import (
 )
 
 // twoReplicas are two gateways in front of the same engines, on one Redis.
-func twoReplicas(t *testing.T, r *redisserver.Server) (a, b *cluster) {
+func twoReplicas(t *testing.T, r *redisserver.Server, log io.Writer) (a, b *cluster) {
 	t.Helper()
 	shared := func(cfg *config) {
 		cfg.redis.addrs = []string{r.Addr()}
 		cfg.pools.ProbeInterval = time.Minute // scraped load must not be what they know each other by
 	}
-	a = newCluster(t, shape{prefill: 2, decode: 1, config: shared})
+	a = newCluster(t, shape{prefill: 2, decode: 1, config: shared, log: log})
 	b = newCluster(t, shape{config: func(cfg *config) {
 		shared(cfg)
 		for i, e := range append(a.prefill, a.decode...) {
@@ -39,7 +40,7 @@ func twoReplicas(t *testing.T, r *redisserver.Server) (a, b *cluster) {
 
 func TestReplicas_OneAvoidsTheServerThatTheOtherKeepsBusy(t *testing.T) {
 	t.Parallel()
-	a, b := twoReplicas(t, redisserver.Start(t))
+	a, b := twoReplicas(t, redisserver.Start(t), nil)
 	a.prefill[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
 	a.prefill[1].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
 	conn := a.dialRequest(chatBody(""))
@@ -112,47 +113,49 @@ func TestReplicas_ABurstOfSiblingsIsSpread(t *testing.T) {
 }
 
 // underFailure sends requests while Redis fails: none may fail or take long, the
-// failure must be visible, and all must be well again soon after it ended.
-func underFailure(t *testing.T, c *cluster, name string, fail, heal func()) {
+// failure must be visible, and all must be well again soon after it ended. The log is the
+// gateway's.
+func underFailure(t *testing.T, c *cluster, log *syncBuffer, name string, fail, heal func()) {
 	t.Helper()
-	degraded := func() bool { return c.metric("tandem_replicas_connected") == 0 }
-	slowest := func() (worst time.Duration) {
+	twenty := func() (fastest, slowest time.Duration) {
+		fastest = time.Hour
 		for range 20 {
 			start := time.Now()
 			if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 				t.Errorf("%s: %d %s", name, got.status, got.body)
 			}
-			worst = max(worst, time.Since(start))
+			took := time.Since(start)
+			fastest, slowest = min(fastest, took), max(slowest, took)
 		}
-		return worst
+		return fastest, slowest
 	}
-	usual := slowest()
+	// What heals by itself is seen in the log whenever that is looked at.
+	losses := func() int { return strings.Count(log.String(), "cannot share work with other replicas") }
+	before := losses()
+	sharing := func() bool { return c.metric("tandem_replicas_connected") == 1 }
+	eventually(t, name+": sharing", sharing)
+	usual, longest := twenty()
 	fail()
-	seen := make(chan bool, 1) // beside the requests: what heals by itself may have done so when they are answered
-	go func() { seen <- comesTrue(30*time.Second, degraded) }()
-	if worst := slowest(); worst > 2*usual+time.Second {
-		t.Errorf("%s: a request took %v, before %v", name, worst, usual)
+	// Each that waited for Redis would do so for a fifth of a second at least; a busy machine
+	// is slow for some.
+	if fastest, slowest := twenty(); fastest > 2*usual+150*time.Millisecond || slowest > 2*longest+5*time.Second {
+		t.Errorf("%s: requests took %v to %v, before %v to %v", name, fastest, slowest, usual, longest)
 	}
-	if !<-seen {
-		t.Errorf("%s is not seen", name)
-	}
+	eventually(t, name+" is seen", func() bool { return losses() > before })
 	heal()
-	start := time.Now()
-	eventually(t, name+": sharing again", func() bool { return !degraded() })
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("%s: sharing again after %v", name, took)
-	}
+	eventuallyIn(t, 15*time.Second, name+": sharing again", sharing)
 }
 
 func TestReplicas_ARedisThatFailsCostsNoRequest(t *testing.T) {
 	t.Parallel()
 	r := redisserver.Start(t)
-	a, _ := twoReplicas(t, r)
-	underFailure(t, a, "hanging", r.Hang, r.Continue)
-	underFailure(t, a, "killed", r.Kill, r.Restart)
-	underFailure(t, a, "read-only", func() { r.Do("REPLICAOF", "127.0.0.1", "1") }, func() { r.Do("REPLICAOF", "NO", "ONE") })
-	underFailure(t, a, "full", func() { r.Do("CONFIG", "SET", "maxmemory", "1") }, func() { r.Do("CONFIG", "SET", "maxmemory", "0") })
-	underFailure(t, a, "refused", func() { r.Do("ACL", "SETUSER", "default", "-@write", "-publish") }, func() { r.Do("ACL", "SETUSER", "default", "+@all") })
+	var log syncBuffer
+	a, _ := twoReplicas(t, r, &log)
+	underFailure(t, a, &log, "hanging", r.Hang, r.Continue)
+	underFailure(t, a, &log, "killed", r.Kill, r.Restart)
+	underFailure(t, a, &log, "read-only", func() { r.Do("REPLICAOF", "127.0.0.1", "1") }, func() { r.Do("REPLICAOF", "NO", "ONE") })
+	underFailure(t, a, &log, "full", func() { r.Do("CONFIG", "SET", "maxmemory", "1") }, func() { r.Do("CONFIG", "SET", "maxmemory", "0") })
+	underFailure(t, a, &log, "refused", func() { r.Do("ACL", "SETUSER", "default", "-@write", "-publish") }, func() { r.Do("ACL", "SETUSER", "default", "+@all") })
 
 	r.Do("FLUSHALL") // emptied: nothing to notice, nothing may fail
 	if got := a.post("/v1/chat/completions", chatBody("")); got.status != 200 {
@@ -168,9 +171,9 @@ func TestReplicas_ASlowRedisCostsNoTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer proxy.Stop()
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.redis.addrs = []string{proxy.Listen} }})
-	eventually(t, "sharing", func() bool { return c.metric("tandem_replicas_connected") == 1 })
-	underFailure(t, c, "slow", func() {
+	var log syncBuffer
+	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.redis.addrs = []string{proxy.Listen} }})
+	underFailure(t, c, &log, "slow", func() {
 		if _, err := proxy.Toxics.AddToxicJson(strings.NewReader(`{"type":"latency","attributes":{"latency":1000}}`)); err != nil {
 			t.Fatal(err)
 		}
@@ -180,13 +183,13 @@ func TestReplicas_ASlowRedisCostsNoTime(t *testing.T) {
 func TestReplicas_ASentinelFailoverCostsNoRequest(t *testing.T) {
 	t.Parallel()
 	trio := redisserver.StartTrio(t)
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+	var log syncBuffer
+	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) {
 		cfg.redis.addrs, cfg.redis.master = trio.Addrs(), redisserver.MasterName
 	}})
-	eventually(t, "sharing", func() bool { return c.metric("tandem_replicas_connected") == 1 })
 	master := trio.Master(t)
-	underFailure(t, c, "failed over", master.Kill, func() {
-		eventually(t, "another is the master", func() bool { return trio.Master(t) != master })
+	underFailure(t, c, &log, "failed over", master.Kill, func() {
+		eventually(t, "another is the master", func() bool { now := trio.Master(t); return now != nil && now != master })
 	})
 }
 

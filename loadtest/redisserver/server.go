@@ -86,6 +86,9 @@ func freePort(t *testing.T) int {
 // Addr is where it listens.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
+// clientTime is how long a client waits: a busy machine may let Redis wait too.
+const clientTime = 10 * time.Second
+
 // Client returns a client of its own, closed when the test ends.
 func (s *Server) Client() *redis.Client {
 	c := s.client()
@@ -96,7 +99,7 @@ func (s *Server) Client() *redis.Client {
 func (s *Server) client() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: s.Addr(), TLSConfig: s.tls, MaxRetries: -1, ContextTimeoutEnabled: true,
-		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+		DialTimeout: clientTime, ReadTimeout: clientTime, WriteTimeout: clientTime,
 	})
 }
 
