@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,25 +58,28 @@ func believe(cfg *config, times float64) {
 // newPublishingCluster has engines whose KV events the gateway hears.
 func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, change func(*config)) *cluster {
 	t.Helper()
-	var engines []*engine.Engine
-	var cfg config
-	for i := range prefill + decode {
-		role := engine.RolePrefill
-		if i >= prefill {
-			role = engine.RoleDecode
+	start := func(role string, n int) (engines []*engine.Engine) {
+		for range n {
+			engines = append(engines, startTestEngine(t, role, func(cfg *engine.Config) {
+				publishing(cfg)
+				cfg.TimeScale = computing
+			}))
 		}
-		engines = append(engines, startTestEngine(t, role, func(cfg *engine.Config) {
-			publishing(cfg)
-			cfg.TimeScale = computing
-		}))
+		return engines
 	}
+	return newClusterOf(t, start(engine.RolePrefill, prefill), start(engine.RoleDecode, decode), tokens, change)
+}
+
+// newClusterOf has engines that publish their KV events.
+func newClusterOf(t *testing.T, prefill, decode []*engine.Engine, tokens string, change func(*config)) *cluster {
+	t.Helper()
+	engines := slices.Concat(prefill, decode)
+	var cfg config
 	c := newCluster(t, shape{config: func(given *config) {
-		for i, e := range engines {
-			list := &given.servers[0]
-			if i >= prefill {
-				list = &given.servers[1]
+		for i, of := range [][]*engine.Engine{prefill, decode} {
+			for _, e := range of {
+				given.servers[i].add(serverEntry{URL: e.URL()})
 			}
-			list.add(serverEntry{URL: e.URL()})
 		}
 		if tokens != "approximate" {
 			listening(func() []*engine.Engine { return engines })(given)
@@ -86,9 +91,9 @@ func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, chan
 		}
 		cfg = *given
 	}})
-	c.prefill, c.decode = engines[:prefill], engines[prefill:]
+	c.prefill, c.decode = prefill, decode
 	c.cfg = cfg
-	eventually(t, "all servers are up", func() bool { return c.metric("tandem_server_up") == float64(prefill+decode) })
+	eventually(t, "all servers are up", func() bool { return c.metric("tandem_server_up") == float64(len(engines)) })
 	return c
 }
 
@@ -291,21 +296,19 @@ func TestLocality_RanksBehindOneAddress(t *testing.T) {
 	eventually(t, "all is known", func() bool { return held(0)+held(1) == int64(len(prefill.Blocks())) })
 }
 
-// portsInARow returns the first of n ports that nobody listens on.
+// portsInARow returns the first of n ports that nobody listens on. They are below those that
+// the system gives to outgoing connections: one of other tests could take them meanwhile.
 func portsInARow(t *testing.T, n int) int {
 	t.Helper()
 	for range 100 {
 		var held []net.Listener
-		first := 0
+		first := 10000 + rand.IntN(22000)
 		for i := range n {
 			ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+i))
 			if err != nil {
 				break
 			}
 			held = append(held, ln)
-			if i == 0 {
-				first = ln.Addr().(*net.TCPAddr).Port
-			}
 		}
 		for _, ln := range held {
 			_ = ln.Close()

@@ -12,6 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/process"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -110,7 +111,9 @@ func TestRollout_BlocksOfOldWeightsAreNoHits(t *testing.T) {
 	t.Parallel()
 	for _, tokens := range []string{"engine", "approximate"} {
 		t.Run(tokens, func(t *testing.T) {
-			c := newPublishingCluster(t, 1, 1, tokens, nil)
+			p := startWithPorts(t, engine.RolePrefill)
+			d := startWithPorts(t, engine.RoleDecode)
+			c := newClusterOf(t, []*engine.Engine{p}, []*engine.Engine{d}, tokens, nil)
 			asked := 0
 			hits := func() (most int64) {
 				asked++
@@ -147,6 +150,20 @@ func TestRollout_BlocksOfOldWeightsAreNoHits(t *testing.T) {
 			eventually(t, "what the new ones hold counts", func() bool { return hits() > 0 })
 		})
 	}
+}
+
+// startWithPorts starts an engine that publishes, at ports which are its own even while it is
+// down: the system gives them to nobody.
+func startWithPorts(t *testing.T, role string) *engine.Engine {
+	t.Helper()
+	free, err := process.FreeAddresses(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startTestEngine(t, role, func(cfg *engine.Config) {
+		cfg.TimeScale, cfg.Listen = computing, free[0]
+		cfg.EventsEndpoint, cfg.ReplayEndpoint = anywhere("tcp://"+free[1]), anywhere("tcp://"+free[2])
+	})
 }
 
 // anywhere binds the port of an endpoint.
