@@ -123,9 +123,9 @@ func TestKeys_AreTakenOverWhileServingAndNeverTold(t *testing.T) {
 			t.Errorf("%s tells of a key", what)
 		}
 	}
-	if got := c.metric("tandem_tenant_requests_total", `tenant="bob"`, `class="standard"`, `outcome="ok"`); got < 2 {
-		t.Errorf("%v requests of bob", got)
-	}
+	eventually(t, "bob's requests are counted", func() bool {
+		return c.metric("tandem_tenant_requests_total", `tenant="bob"`, `class="standard"`, `outcome="ok"`) >= 2
+	})
 }
 
 // cachedTokens is what the prefill of an answer found cached.
@@ -139,7 +139,8 @@ func TestKeys_TenantsNeitherShareKVNorHearOfIt(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			c := newPublishingCluster(t, 2, 1, mode, withKeys(t, "sk-ada tenant=ada", "sk-ada-2 tenant=ada", "sk-bob tenant=bob"))
 			ask := func(key, extra string) answer {
-				got := c.post(chatPath, chatBody(extra), "Authorization", "Bearer "+key)
+				// So long that a server which holds it is the better one on a busy machine too.
+				got := c.post(chatPath, promptOf(12, extra), "Authorization", "Bearer "+key)
 				if got.status != 200 {
 					t.Fatalf("%d %s", got.status, got.body)
 				}
@@ -166,10 +167,12 @@ func TestKeys_TenantsNeitherShareKVNorHearOfIt(t *testing.T) {
 					t.Errorf("the equal prompt of another tenant: %d tokens believed held, %d were cached", predicted(got), cachedTokens(got))
 				}
 			}
-			for _, r := range requests(c.prefill, chatPath)[1:] {
-				if salt := gjson.Get(r.Body, "cache_salt").String(); salt == stolen || salt == "" {
-					t.Errorf("bob's prefill had the salt %q", salt)
-				}
+			salts := make(map[string]int)
+			for _, r := range requests(c.prefill, chatPath) {
+				salts[gjson.Get(r.Body, "cache_salt").String()]++
+			}
+			if salts[stolen] != 1 || salts[""] != 0 || len(salts) != 2 {
+				t.Errorf("one prefill of ada's and three of bob's had the salts %v", salts)
 			}
 			again := ask("sk-ada-2", "")
 			if n := cachedTokens(again); n == 0 || predicted(again) == 0 || again.header.Get("X-Tandem-Prefill") != home {
@@ -225,9 +228,10 @@ func TestKeys_LimitsAreTheCallersOwn(t *testing.T) {
 	}
 	refused(ask("sk-few", ""), "requests")
 
+	asked := time.Now()
 	got := ask("sk-prompt", "") // some 625 tokens by estimate
-	told := gjson.Get(got.body, "usage.prompt_tokens").Int()
-	if left, _ := strconv.ParseInt(got.header.Get("X-Ratelimit-Remaining-Tokens"), 10, 64); got.status != 200 || left < 1500-told || left > 1500-told+60 {
+	told, more := gjson.Get(got.body, "usage.prompt_tokens").Int(), int64(25*time.Since(asked).Seconds())
+	if left, _ := strconv.ParseInt(got.header.Get("X-Ratelimit-Remaining-Tokens"), 10, 64); got.status != 200 || left < 1500-told || left > 1500-told+60+more {
 		t.Errorf("%d prompt tokens: %d, %v left", told, got.status, got.header.Get("X-Ratelimit-Remaining-Tokens"))
 	}
 	large := c.post(chatPath, strings.Replace(chatBody(""), "Two riders", strings.Repeat("x", 8000), 1), "Authorization", "Bearer sk-prompt")

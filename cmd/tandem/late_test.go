@@ -72,7 +72,7 @@ func TestLate_AClientThatLeavesIsNotServed(t *testing.T) {
 }
 
 func TestLate_TheWaitIsBounded(t *testing.T) {
-	c, first := heldPrefill(t, func(cfg *config) { cfg.queue.MaxWait = 300 * time.Millisecond })
+	c, first := heldPrefill(t, func(cfg *config) { cfg.queue.MaxWait = 2 * time.Second })
 	defer func() { _ = first.Close() }()
 	start := time.Now()
 	if got := c.post("/v1/chat/completions", promptOf(1, "")); got.status != 503 || got.header.Get("Retry-After") == "" {
@@ -84,7 +84,7 @@ func TestLate_TheWaitIsBounded(t *testing.T) {
 }
 
 func TestLate_WhenNoServerIsLeftWaitingEnds(t *testing.T) {
-	c, first := heldPrefill(t, func(cfg *config) { cfg.pools.ProbeTimeout = 100 * time.Millisecond })
+	c, first := heldPrefill(t, nil)
 	defer func() { _ = first.Close() }()
 	answers := make(chan answer, 40)
 	for range 40 {

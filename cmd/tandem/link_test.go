@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +20,10 @@ func TestLinks_TrafficLeavesASickOne(t *testing.T) {
 		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
 		config: func(cfg *config) { cfg.cost.PairsFirst = true },
 	})
+	type link struct{ from, to *engine.Engine }
 	prompt := 0
-	over := func(requests int) (sick int) {
+	over := func(requests int) (used map[link]int) {
+		used = make(map[link]int)
 		for range requests {
 			prompt++ // no two begin alike: nothing is found cached
 			body := strings.Replace(promptOf(2, ""), "Story 2", fmt.Sprint("Tale ", prompt), 1)
@@ -28,20 +32,22 @@ func TestLinks_TrafficLeavesASickOne(t *testing.T) {
 			if got.status != 200 {
 				t.Fatalf("status %d: %s", got.status, got.body)
 			}
-			p, d := "http://"+got.header.Get("X-Tandem-Prefill"), "http://"+got.header.Get("X-Tandem-Decode")
-			if p == c.prefill[0].URL() && d == c.decode[0].URL() {
-				sick++
+			for _, p := range c.prefill {
+				for _, d := range c.decode {
+					if p.URL() == "http://"+got.header.Get("X-Tandem-Prefill") && d.URL() == "http://"+got.header.Get("X-Tandem-Decode") {
+						used[link{p, d}]++
+					}
+				}
 			}
 		}
-		return sick
+		return used
 	}
-	if over(24) == 0 {
-		t.Fatal("the pair is not used even while all are well")
-	}
-	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultSlowLink, Factor: 200, Peer: c.prefill[0].State().EngineID})
-	sick := over(80)
+	well := over(24)
+	best := slices.MaxFunc(slices.Collect(maps.Keys(well)), func(a, b link) int { return well[a] - well[b] })
+	best.to.SetFault(engine.Fault{Kind: engine.FaultSlowLink, Factor: 200, Peer: best.from.State().EngineID})
+	sick := over(80)[best]
 	t.Logf("%d of 80 requests went over the sick link", sick)
-	if sick > 6 {
+	if sick > 10 { // a quarter would be its share
 		t.Errorf("%d of 80 requests went over the sick link", sick)
 	}
 }
@@ -110,17 +116,14 @@ func TestLinks_AServerProvedSickTakesTheBlameOffItsLinks(t *testing.T) {
 	ejected := func() bool {
 		return c.metric("tandem_breaker_state", `leg="decode"`, `server="`+id+`"`, `state="open"`) == 1
 	}
-	eventuallyIn(t, 20*time.Second, "it is ejected", func() bool { ask(); return ejected() })
+	eventuallyIn(t, time.Minute, "it is ejected", func() bool { ask(); return ejected() })
 	sick.ClearFaults()
 	eventually(t, "a canary proves it", func() bool { return !ejected() })
-	eventuallyIn(t, 20*time.Second, "it is used again", func() bool { return ask() == id })
-	used := 0
-	for range 30 {
+	used := 0 // were its links still charged it would be tried every few minutes
+	eventuallyIn(t, time.Minute, "it is used again", func() bool {
 		if ask() == id {
 			used++
 		}
-	}
-	if used < 5 {
-		t.Errorf("it served %d of 30 requests after it was proved well", used)
-	}
+		return used == 5
+	})
 }

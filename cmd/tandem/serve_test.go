@@ -111,6 +111,7 @@ func TestServe_UsageIsPrefillsCacheAndDecodesTokens(t *testing.T) {
 			t.Errorf("%s: %s", name, u.Raw)
 		}
 	}
+	eventually(t, "all are accounted for", func() bool { return c.metric("tandem_requests_total", `outcome="ok"`) == 3 })
 	if got := c.metric("tandem_output_tokens_total"); got != 72 {
 		t.Errorf("counted %v output tokens", got)
 	}
@@ -131,6 +132,7 @@ func TestServe_UsageThatTheClientDidNotAskForIsHidden(t *testing.T) {
 	if len(got.events) != len(want.events) || strings.Contains(got.body, `"usage":{`) {
 		t.Errorf("%d events, an engine by itself sends %d", len(got.events), len(want.events))
 	}
+	eventually(t, "it is accounted for", func() bool { return c.metric("tandem_requests_total", `outcome="ok"`) == 1 })
 	if got := c.metric("tandem_output_tokens_total"); got != 24 {
 		t.Errorf("counted %v output tokens", got)
 	}

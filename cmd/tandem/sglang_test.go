@@ -271,12 +271,13 @@ func TestSGLang_AFailedTransferIsChargedToItsLink(t *testing.T) {
 	}
 	bad := strings.TrimPrefix(c.prefill[0].URL(), "http://")
 	c.node.orchestrator.Transport = brokenRoom{c.node.orchestrator.Transport, bad, `"bootstrap_port":` + port}
-	for range 6 {
+	met := func() float64 { return c.metric("tandem_retries_total") }
+	for i := 0; i < 6 || met() == 0 && i < 200; i++ { // the other one may look faster
 		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") == bad {
 			t.Errorf("%d %s", got.status, got.body)
 		}
 	}
-	if n := c.metric("tandem_retries_total"); n == 0 || n > 3 {
+	if n := met(); n == 0 || n > 3 {
 		t.Errorf("%v requests met the failing link", n)
 	}
 	c.breakersAre(pools.Closed, append(c.prefill, c.decode...))

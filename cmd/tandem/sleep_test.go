@@ -161,7 +161,7 @@ func TestSleep_WhatRunsIsWaitedFor(t *testing.T) {
 	c, engines := turns(t, 0, nil)
 	stream := make(chan answer, 1)
 	go func() {
-		stream <- c.post("/v1/chat/completions", `{"model":"day","max_tokens":60,"min_tokens":60,"stream":true,"messages":[{"role":"user","content":"hi"}]}`)
+		stream <- c.post("/v1/chat/completions", `{"model":"day","max_tokens":600,"min_tokens":600,"stream":true,"messages":[{"role":"user","content":"hi"}]}`)
 	}()
 	eventually(t, "the day is at work", func() bool { return engines[0].State().Running > 0 })
 	if got := c.chatWith("night"); got.status != 200 {

@@ -73,9 +73,9 @@ func TestTimeout_OfEachLeg(t *testing.T) {
 				t.Errorf("took %v, the limit is %v", took, limit)
 			}
 			eventually(t, "the engine's connection is closed", func() bool { return silent.State().Running == 0 && silent.State().ServerLoad == 0 })
-			if n := cl.metric("tandem_breaker_ejections_total", `leg="`+c.leg.String()+`"`); n < 1 {
-				t.Error("it was not held against the server")
-			}
+			eventually(t, "it is held against the server", func() bool {
+				return cl.metric("tandem_breaker_ejections_total", `leg="`+c.leg.String()+`"`) >= 1
+			})
 		})
 	}
 }
@@ -83,25 +83,26 @@ func TestTimeout_OfEachLeg(t *testing.T) {
 // None of them cuts a stream that is healthy, however long it is.
 func TestTimeout_NoneCutsAHealthyStream(t *testing.T) {
 	t.Parallel()
+	const limit = 2 * time.Second // a busy machine may pause for a part of it
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }, config: func(cfg *config) {
-		const limit = 700 * time.Millisecond
 		cfg.pd.PrefillTimeout, cfg.pd.FirstEventTimeout, cfg.pd.IdleTimeout, cfg.pd.AnswerTimeout = limit, limit, limit, limit
 		cfg.pd.HandoffAge = limit
 		cfg.gateway.ReadTimeout, cfg.gateway.WriteTimeout, cfg.gateway.ConnIdle = limit, limit, limit
 	}})
 	start := time.Now()
-	got := c.post("/v1/chat/completions", chatBodyOf(400, `,"stream":true,"ignore_eos":true`))
+	got := c.post("/v1/chat/completions", chatBodyOf(800, `,"stream":true,"ignore_eos":true`))
 	took := time.Since(start)
-	if got.status != 200 || got.err != nil || got.events[len(got.events)-1] != "[DONE]" || len(got.events) < 400 {
+	if got.status != 200 || got.err != nil || got.events[len(got.events)-1] != "[DONE]" || len(got.events) < 800 {
 		t.Errorf("%d, %v after %d events", got.status, got.err, len(got.events))
 	}
-	if took < 2*time.Second {
+	if took < 2*limit {
 		t.Errorf("the stream took only %v: the test proves nothing", took)
 	}
 }
 
 // A host that drops packets is given up after the time to connect.
 func TestTimeout_ToConnect(t *testing.T) {
+	t.Parallel()
 	const limit = 300 * time.Millisecond
 	transport := pd.NewTransport(limit)
 	defer transport.CloseIdleConnections()
@@ -140,8 +141,8 @@ func deafAddress(t *testing.T) string {
 		t.Fatal(err)
 	}
 	addr := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: name.(*syscall.SockaddrInet4).Port}).String()
-	for range 16 { // until the queue is full
-		conn, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
+	for range 16 { // until the queue is full: a machine that is only busy connects within the time
+		conn, err := net.DialTimeout("tcp", addr, time.Second)
 		if err != nil {
 			return addr
 		}
@@ -161,12 +162,12 @@ func TestTimeout_ForARequestToArrive(t *testing.T) {
 		"body":               "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"model\":",
 		"end of a long body": "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 20_000),
 	} {
+		start := time.Now() // the gateway's time may run from when it has the connection
 		conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
-		start := time.Now()
 		if _, err := conn.Write([]byte(sent)); err != nil {
 			t.Fatal(err)
 		}
