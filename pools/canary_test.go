@@ -58,6 +58,12 @@ func (e *fakeEngine) setSick(sick bool) {
 	e.sick = sick
 }
 
+func (e *fakeEngine) probed() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.health)
+}
+
 func (e *fakeEngine) sung() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

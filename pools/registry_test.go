@@ -65,7 +65,7 @@ func newTestRedis(t *testing.T) (*redisserver.Server, redis.UniversalClient) {
 	server := redisserver.Start(t)
 	client := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs: []string{server.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
-		DialTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond, WriteTimeout: 200 * time.Millisecond,
+		DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 	})
 	t.Cleanup(func() { _ = client.Close() })
 	return server, client

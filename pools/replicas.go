@@ -151,7 +151,7 @@ func (r *Replicas) tell(ctx context.Context) {
 
 // leave says that nothing is in flight any more.
 func (r *Replicas) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, workDelay)
+	ctx, cancel := context.WithTimeout(ctx, workBeat)
 	defer cancel()
 	message, _ := json.Marshal(workMessage{Replica: r.id}) // an empty message always encodes
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {

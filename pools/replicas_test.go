@@ -35,7 +35,7 @@ func newReplica(t *testing.T, r *redisserver.Server, id, engineURL string) *repl
 	}
 	client := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs: []string{r.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
-		DialTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond, WriteTimeout: 100 * time.Millisecond,
+		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
 	})
 	shared := NewReplicas(f, client, "test:", id, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -74,8 +74,8 @@ func TestReplicas_SeeEachOthersWorkSoon(t *testing.T) {
 	eventually(t, "both are connected", func() bool { return a.shared.connected.Load() && b.shared.connected.Load() })
 
 	start := time.Now()
-	one, two := a.claim(t, 500), a.claim(t, 700)
-	eventually(t, "b sees a's work", func() bool { w := b.sees(); return w.Requests == 2 && w.Tokens == 1200 && w.Queue > time.Second })
+	one, two := a.claim(t, 50_000), a.claim(t, 70_000)
+	eventually(t, "b sees a's work", func() bool { w := b.sees(); return w.Requests == 2 && w.Tokens == 120_000 && w.Queue > time.Minute })
 	t.Logf("seen after %v", time.Since(start)) // the goal is 30 ms
 	if own := b.server.OwnInFlight(Prefill, time.Now()); own.Requests != 0 {
 		t.Errorf("b takes it for its own: %+v", own)
@@ -92,13 +92,13 @@ func TestReplicas_SeeEachOthersWorkSoon(t *testing.T) {
 }
 
 // What one has sent the others know within 30 ms. A busy machine may need longer, so one
-// of some tries will do.
+// of many tries will do.
 func TestReplicas_SeeEachOthersWorkWithinThirtyMilliseconds(t *testing.T) {
 	r, e := redisserver.Start(t), newEngine(t, "m")
 	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
 	eventually(t, "both are connected", func() bool { return a.shared.connected.Load() && b.shared.connected.Load() })
 	soonest := time.Minute
-	for range 20 {
+	for deadline := time.Now().Add(30 * time.Second); soonest > 30*time.Millisecond && time.Now().Before(deadline); {
 		_, heard := b.shared.Taken("a")
 		start := time.Now()
 		lease := a.claim(t, 500)
@@ -150,7 +150,7 @@ func TestReplicas_RedisMayFailInEveryWay(t *testing.T) {
 			a.claim(t, 1).Release()
 			b.sees()
 		}
-		if took := time.Since(start); took > 10*time.Second { // waiting for it takes 100 ms at least
+		if took := time.Since(start); took > 30*time.Second { // waiting for it once takes a second
 			t.Errorf("%s: 1,000 claims took %v", name, took)
 		}
 		fail.heal()
@@ -235,7 +235,7 @@ func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
 		}
 		select {
 		case <-heard:
-		case <-time.After(10 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("b does not hear of the turn")
 		}
 	}

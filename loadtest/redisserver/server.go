@@ -125,7 +125,7 @@ func (s *Server) run(args ...string) error {
 		defer close(exited)
 		_ = cmd.Wait() // that it ended is all there is to know
 	}()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		select {
 		case <-exited:
 			return fmt.Errorf("redis-server ended:\n%s", s.log.String())
