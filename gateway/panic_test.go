@@ -52,7 +52,7 @@ func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base strin
 	}
 	server = fleet.Servers()[0]
 	down := func(s *pools.Server) bool { return !s.Health().Up }
-	for deadline := time.Now().Add(5 * time.Second); slices.ContainsFunc(fleet.Servers(), down); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); slices.ContainsFunc(fleet.Servers(), down); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not all servers are up")
 		}
@@ -70,7 +70,7 @@ func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base strin
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ln) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
 		defer cancel()
 		if err := errors.Join(s.Shutdown(ctx), <-served); err != nil {
 			t.Error(err)
@@ -94,7 +94,7 @@ func post(t *testing.T, base, body string) (int, string, error) {
 // nothingHeld checks that a request left no place taken.
 func nothingHeld(t *testing.T, queue *pd.Queue, server *pools.Server) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		_, inFlight := queue.Len()
 		if inFlight == 0 && server.InFlight(pools.Decode, time.Now()) == (pools.InFlight{}) && server.InFlight(pools.Prefill, time.Now()) == (pools.InFlight{}) {
 			return
