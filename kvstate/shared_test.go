@@ -24,7 +24,7 @@ type sharer struct {
 func newSharer(t *testing.T, r *redisserver.Server, name string, replays bool) *sharer {
 	t.Helper()
 	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
-		DialTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond, WriteTimeout: 200 * time.Millisecond})
+		DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second})
 	t.Cleanup(func() { _ = client.Close() })
 	return newSharerWith(t, client, name, replays)
 }
@@ -65,9 +65,9 @@ func engineMessages(from, to int) (all []Message) {
 
 func waitUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within a minute: %s", what)
 		}
 	}
 }
@@ -198,14 +198,14 @@ func (d *dialer) say(n int) {
 	}
 }
 
-// talking returns a condition, looked at while the engine goes on publishing: now and
-// then, so that all may know what was said last.
+// talking returns a condition, looked at while the engine goes on publishing: ever more
+// rarely, so that all may know what was said last.
 func (d *dialer) talking(holds func() bool) func() bool {
-	last := time.Now()
+	last, pause := time.Now(), 300*time.Millisecond
 	return func() bool {
-		if time.Since(last) > 300*time.Millisecond {
+		if time.Since(last) > pause {
 			d.say(1)
-			last = time.Now()
+			last, pause = time.Now(), 2*pause
 		}
 		return holds()
 	}
@@ -243,21 +243,19 @@ func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
 			stop()
 		}
 	}()
-	all := func(n int) func() bool {
-		return func() bool {
-			for name := range stops {
-				if sharers[name].holds() != n {
-					return false
-				}
+	allKnow := engine.talking(func() bool {
+		for name := range stops {
+			if sharers[name].holds() != engine.said() {
+				return false
 			}
-			return true
 		}
-	}
+		return true
+	})
 	waitUntil(t, "somebody receives", func() bool { return engine.receiver() != "" })
 	engine.say(50)
-	waitUntil(t, "all know", all(50))
+	waitUntil(t, "all know", allKnow)
 	engine.say(50)
-	waitUntil(t, "all know more", all(100))
+	waitUntil(t, "all know more", allKnow)
 
 	first := engine.receiver()
 	waitUntil(t, "all know who receives, and where", func() bool {
@@ -272,18 +270,18 @@ func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
 	stops[first]()
 	delete(stops, first)
 	waitUntil(t, "another takes over", func() bool { return engine.receiver() != "" })
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > 20*time.Second { // three seconds, on a machine that is not busy
 		t.Errorf("taken over after %v", took)
 	}
 	engine.say(20)
-	waitUntil(t, "the others know", all(120))
+	waitUntil(t, "the others know", allKnow)
 
 	// Redis away for a while: the receiver goes on hearing, the others catch up.
 	r.Kill()
 	engine.say(10)
 	r.Restart()
 	waitUntil(t, "somebody receives again", func() bool { return engine.receiver() != "" })
-	waitUntil(t, "the others know all again", engine.talking(func() bool { return all(engine.said())() }))
+	waitUntil(t, "the others know all again", allKnow)
 }
 
 // The node of a cluster that has an engine's keys dies: whoever can hear the engine goes
@@ -294,7 +292,7 @@ func TestFollow_AClusterNodeFailsOver(t *testing.T) {
 	sharers := make(map[string]*sharer)
 	for _, name := range []string{"a", "b"} {
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), MaxRetries: -1, ContextTimeoutEnabled: true,
-			ClusterStateReloadInterval: time.Second, DialTimeout: 200 * time.Millisecond, ReadTimeout: 200 * time.Millisecond, WriteTimeout: 200 * time.Millisecond})
+			ClusterStateReloadInterval: time.Second, DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second})
 		m := newSharerWith(t, client, name, true)
 		sharers[name] = m
 		ctx, cancel := context.WithCancel(t.Context())
@@ -323,7 +321,7 @@ func TestFollow_AClusterNodeFailsOver(t *testing.T) {
 	waitUntil(t, "all know again", allKnow)
 	took := time.Since(back)
 	t.Logf("all know again after %v", took)
-	if took > 5*time.Second {
-		t.Error("that is more than 5 s")
+	if took > 20*time.Second { // a second or two, on a machine that is not busy
+		t.Error("that is more than 20 s")
 	}
 }

@@ -206,7 +206,9 @@ func TestSubscriber_GapWithoutReplay(t *testing.T) {
 // TestSubscriber_SilentReplay: where replays are not answered, what cannot be proved is
 // void soon, live events go on, and when answers come again all is known again.
 func TestSubscriber_SilentReplay(t *testing.T) {
-	ix, hub, p := newIndex(t), newHub(t, quick()), newPublisher(t, false)
+	cfg := quick()
+	cfg.ReplayIdle = 300 * time.Millisecond
+	ix, hub, p := newIndex(t), newHub(t, cfg), newPublisher(t, false)
 	source, _ := subscribe(t, hub, ix, "s", Feed{Events: p.events, Replay: p.replay})
 	p.subscribed(source)
 	for range 5 {
@@ -278,8 +280,7 @@ func TestSubscriber_Strangers(t *testing.T) {
 	for _, said := range []string{"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03", strings.Repeat("\xff", 1<<16)} {
 		c, err := net.Dial("tcp", address)
 		must(t, err)
-		_, err = c.Write([]byte(said))
-		must(t, err)
+		_, _ = c.Write([]byte(said)) // it may hang up while it is talked to
 		must(t, c.Close())
 	}
 	p.publish(false)
