@@ -215,10 +215,10 @@ func chatStreamText(t *testing.T, e *Engine, body fields) (string, *usage) {
 // eventually waits until ok is true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 5 s: %s", what)
+			t.Fatalf("waited 30 s: %s", what)
 		}
 		time.Sleep(time.Millisecond)
 	}

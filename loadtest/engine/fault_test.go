@@ -104,11 +104,12 @@ func TestFault_HangBeforeHeaders(t *testing.T) {
 func TestFault_HangAfterHeaders(t *testing.T) {
 	e := start(t, nil)
 	e.SetFault(Fault{Kind: FaultHangAfterHeaders})
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	resp, err := client.Do(request(t, ctx, e, "/v1/chat/completions", chatBody(5, 3).with(fields{"stream": true})))
 	must(t, err)
 	defer resp.Body.Close()
+	defer time.AfterFunc(300*time.Millisecond, cancel).Stop()
 	if resp.StatusCode != 200 || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 		t.Errorf("status %d, %s", resp.StatusCode, resp.Header.Get("Content-Type"))
 	}

@@ -168,7 +168,7 @@ func TestHandoff_ExpiresWithItsLease(t *testing.T) {
 }
 
 func TestHandoff_WaitingDecodeRenewsTheLease(t *testing.T) {
-	lease := func(cfg *Config) { cfg.Lease = 400 * time.Millisecond }
+	lease := func(cfg *Config) { cfg.Lease = 1500 * time.Millisecond }
 	p := start(t, lease)
 	d := start(t, func(cfg *Config) { lease(cfg); cfg.MaxSeqs, cfg.TimeScale = 1, 1 })
 	ctx, hangUp := context.WithCancel(t.Context())
@@ -187,7 +187,7 @@ func TestHandoff_WaitingDecodeRenewsTheLease(t *testing.T) {
 	done := make(chan chatAnswer, 1)
 	go func() { done <- decode(t, d, body, params) }()
 	begun := time.Now()
-	eventually(t, "three leases pass", func() bool { return time.Since(begun) > 1200*time.Millisecond })
+	eventually(t, "two leases pass", func() bool { return time.Since(begun) > 3*time.Second })
 	if s := p.State(); s.HandoffsOpen != 1 || s.HandoffsExpired != 0 {
 		t.Fatalf("open %d, expired %d", s.HandoffsOpen, s.HandoffsExpired)
 	}
@@ -248,7 +248,7 @@ func TestHandoff_TransferTakesBytesOverBandwidth(t *testing.T) {
 	begun := time.Now()
 	tokens := decode(t, d, body, params).Usage.Details.CachedTokens
 	want := time.Duration(tokens) * time.Millisecond // 1000 bytes a token at 1e6 bytes/s
-	if took := time.Since(begun); took < want || took > want+3*time.Second {
+	if took := time.Since(begun); took < want || took > want+20*time.Second {
 		t.Errorf("%d tokens took %v, want a little over %v", tokens, took, want)
 	}
 }
@@ -256,40 +256,42 @@ func TestHandoff_TransferTakesBytesOverBandwidth(t *testing.T) {
 // KV takes longer from another rack, and over a link that is sick; both ends are needed
 // to know a rack.
 func TestHandoff_TransferTakesLongerFromAnotherRackAndOverASickLink(t *testing.T) {
-	const perToken = 5 * time.Millisecond // 1000 bytes a token over the uplink
+	const perToken = 500 * time.Millisecond // 1000 bytes a token over the uplink
 	in := func(rack string) func(*Config) {
 		return func(cfg *Config) {
 			cfg.TimeScale, cfg.KVBytesPerToken = 1, 1000
-			cfg.Rack, cfg.LinkBytesPerSecond, cfg.UplinkBytesPerSecond = rack, 1e9, 2e5
+			cfg.Rack, cfg.LinkBytesPerSecond, cfg.UplinkBytesPerSecond = rack, 1e9, 2e3
 		}
 	}
 	near, far, nowhere := start(t, in("a")), start(t, in("b")), start(t, in(""))
 	d := start(t, in("a"))
-	took := func(p *Engine, seed string) (time.Duration, int) {
+	leg := func(p *Engine, seed string) fields {
 		body := chatBody(60, 1)
 		body["messages"] = []fields{{"role": "user", "content": seed + strings.Repeat(" and of the bridge across the river", 12)}}
-		params := prefill(t, p, body)
-		begun := time.Now()
-		tokens := decode(t, d, body, params).Usage.Details.CachedTokens
-		return time.Since(begun), tokens
+		return body.with(fields{"kv_transfer_params": prefill(t, p, body)})
 	}
-	quick, tokens := took(near, "one")
-	if quick > time.Duration(tokens)*perToken {
-		t.Errorf("%d tokens took %v within the rack", tokens, quick)
+	quick := func(what string, p *Engine, seed string) {
+		body, begun := leg(p, seed), time.Now()
+		tokens := ask[chatAnswer](t, d, "/v1/chat/completions", body).Usage.Details.CachedTokens
+		if took := time.Since(begun); took > time.Duration(tokens)*perToken {
+			t.Errorf("%d tokens took %v %s", tokens, took, what)
+		}
 	}
-	if quick, tokens = took(nowhere, "two"); quick > time.Duration(tokens)*perToken {
-		t.Errorf("%d tokens took %v from a rack that nobody knows", tokens, quick)
+	slow := func(what string, p *Engine, seed string) { // it would take most of a minute
+		body := leg(p, seed)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if resp, err := client.Do(request(t, ctx, d, "/v1/chat/completions", body)); err == nil {
+			resp.Body.Close()
+			t.Errorf("it came within a second %s", what)
+		}
 	}
-	if slow, tokens := took(far, "three"); slow < time.Duration(tokens)*perToken {
-		t.Errorf("%d tokens took %v from another rack", tokens, slow)
-	}
-	if err := d.AddFault(Fault{Kind: FaultSlowLink, Factor: 5000, Peer: near.State().EngineID}); err != nil {
+	quick("within the rack", near, "one")
+	quick("from a rack that nobody knows", nowhere, "two")
+	slow("from another rack", far, "three")
+	if err := d.AddFault(Fault{Kind: FaultSlowLink, Factor: 5e5, Peer: near.State().EngineID}); err != nil {
 		t.Fatal(err)
 	}
-	if slow, tokens := took(near, "four"); slow < time.Duration(tokens)*perToken {
-		t.Errorf("%d tokens took %v over the sick link", tokens, slow)
-	}
-	if quick, tokens = took(nowhere, "five"); quick > time.Duration(tokens)*perToken {
-		t.Errorf("%d tokens took %v over a link that is not sick", tokens, quick)
-	}
+	slow("over the sick link", near, "four")
+	quick("over a link that is not sick", nowhere, "five")
 }

@@ -46,9 +46,11 @@ func TestRanks_OneDies(t *testing.T) {
 		e := start(t, func(cfg *Config) {
 			cfg.DataParallel, cfg.RankPorts, cfg.Lockstep, cfg.TimeScale = 2, true, lockstep, 0.2
 		})
+		ctx, hangUp := context.WithCancel(t.Context())
+		defer hangUp()
 		lines := make([]*bufio.Scanner, 2)
 		for rank := range lines {
-			req := request(t, t.Context(), e, "/v1/chat/completions", chatBody(60, 3000).with(fields{"stream": true}))
+			req := request(t, ctx, e, "/v1/chat/completions", chatBody(60, 3000).with(fields{"stream": true}))
 			req.URL.Host = e.RankURL(rank)[len("http://"):]
 			resp, err := client.Do(req)
 			if err != nil {
@@ -56,9 +58,7 @@ func TestRanks_OneDies(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			lines[rank] = bufio.NewScanner(resp.Body)
-			for range 6 {
-				lines[rank].Scan()
-			}
+			scan(t, lines[rank], 6)
 		}
 		e.SetFault(Fault{Kind: FaultRankDies, Rank: new(0)})
 		last := ""
@@ -76,25 +76,40 @@ func TestRanks_OneDies(t *testing.T) {
 		if status, _ := get(t, e.RankURL(1)+"/health"); status != http.StatusOK {
 			t.Errorf("the other rank's health is %d", status)
 		}
-		went := make(chan int)
+		if !lockstep {
+			scan(t, lines[1], 400)
+			continue
+		}
+		more := make(chan bool)
 		go func() {
-			n := 0
-			for n < 400 && lines[1].Scan() {
-				n++
+			defer close(more)
+			for lines[1].Scan() {
+				more <- true
 			}
-			went <- n
 		}()
-		select {
-		case n := <-went:
-			if lockstep || n < 400 {
-				t.Errorf("lockstep %v: %d more lines of the other rank", lockstep, n)
+		for hangs := false; !hangs; {
+			select {
+			case _, open := <-more:
+				if !open {
+					t.Fatal("the other rank's stream went on to its end")
+				}
+			case <-time.After(time.Second):
+				hangs = true
 			}
-		case <-time.After(time.Second):
-			if !lockstep {
-				t.Error("the other rank's stream hangs")
-			}
-			e.ClearFaults()
-			<-went
+		}
+		e.ClearFaults()
+		hangUp()
+		for range more {
+		}
+	}
+}
+
+// scan reads so many lines.
+func scan(t *testing.T, lines *bufio.Scanner, n int) {
+	t.Helper()
+	for i := range n {
+		if !lines.Scan() {
+			t.Fatalf("the stream ends after %d lines: %v", i, lines.Err())
 		}
 	}
 }

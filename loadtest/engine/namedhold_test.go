@@ -64,9 +64,13 @@ func TestNamedHold_WhatDoesNotFitIsNotRead(t *testing.T) {
 		"p2p-nccl, to another one": {ConnectorP2PNCCL, nccl(func(p, _ *Engine) string { return p.State().KVAddress }), nccl(func(p, _ *Engine) string { return p.State().KVAddress }), rejectedReader},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			as := func(role string) func(*Config) {
 				return func(cfg *Config) {
-					cfg.Connector, cfg.Role, cfg.MeetTimeout = c.connector, role, 300*time.Millisecond
+					cfg.Connector, cfg.Role = c.connector, role
+					if c.rejected != "" { // decode waits in vain
+						cfg.MeetTimeout = time.Second
+					}
 				}
 			}
 			p, d := start(t, as(RolePrefill)), start(t, as(RoleDecode))
@@ -103,7 +107,10 @@ func TestNamedHold_APushGoesByTheRequestID(t *testing.T) {
 	for id, pulled := range map[string]int{"same": 1, "another": 0} {
 		as := func(role string) func(*Config) {
 			return func(cfg *Config) {
-				cfg.Connector, cfg.Role, cfg.MeetTimeout = ConnectorNIXLPush, role, 300*time.Millisecond
+				cfg.Connector, cfg.Role = ConnectorNIXLPush, role
+				if pulled == 0 { // decode waits in vain
+					cfg.MeetTimeout = 300 * time.Millisecond
+				}
 			}
 		}
 		p, d := start(t, as(RolePrefill)), start(t, as(RoleDecode))

@@ -206,7 +206,7 @@ func replay(t *testing.T, context *zmq.Context, endpoint string, from uint64) (n
 	must(t, err)
 	defer func() { must(t, dealer.Close()) }()
 	must(t, dealer.SetLinger(0))
-	must(t, dealer.SetRcvtimeo(5*time.Second))
+	must(t, dealer.SetRcvtimeo(30*time.Second))
 	must(t, dealer.Connect(endpoint))
 	_, err = dealer.SendMessage("", binary.BigEndian.AppendUint64(nil, from))
 	must(t, err)

@@ -130,7 +130,7 @@ func TestMeeting_APeerThatLeavesIsNotNoticed(t *testing.T) {
 }
 
 func TestMeeting_WhatCannotMeetIsRefused(t *testing.T) {
-	p, d := sglangPair(t, func(cfg *Config) { cfg.MeetTimeout = 200 * time.Millisecond })
+	p, d := sglangPair(t, nil)
 	at := func(number int64) fields { return chatBody(60, 5).with(inRoom(t, p, number)) }
 	without := func(f fields, key string) fields {
 		delete(f, key)
@@ -169,7 +169,9 @@ func TestMeeting_WhatCannotMeetIsRefused(t *testing.T) {
 }
 
 func TestMeeting_DecodeNamesPrefillsRank(t *testing.T) {
-	p, d := sglangPair(t, func(cfg *Config) { cfg.DataParallel, cfg.MeetTimeout = 2, 300*time.Millisecond })
+	ranks := func(cfg *Config) { cfg.DataParallel = 2 }
+	p, d := sglangPair(t, ranks)
+	hastyP, hastyD := sglangPair(t, func(cfg *Config) { ranks(cfg); cfg.MeetTimeout = 300 * time.Millisecond })
 	for i, c := range []struct {
 		prefill, told any
 		want          int
@@ -178,6 +180,10 @@ func TestMeeting_DecodeNamesPrefillsRank(t *testing.T) {
 		{nil, nil, http.StatusOK}, // both go by the room
 		{1, 0, http.StatusInternalServerError},
 	} {
+		p, d := p, d
+		if c.want != http.StatusOK { // they wait for each other in vain
+			p, d = hastyP, hastyD
+		}
 		body := chatBody(60, 5).with(inRoom(t, p, int64(i)))
 		if _, status, raw := both(t, p, d, body.with(fields{"routed_dp_rank": c.prefill}), body.with(fields{"routed_dp_rank": 1, "disagg_prefill_dp_rank": c.told})); status != c.want {
 			t.Errorf("prefill on %v, decode told %v: %d %s", c.prefill, c.told, status, raw)

@@ -54,8 +54,18 @@ func TestSchedule_PriorityOvertakes(t *testing.T) {
 	eventually(t, "the seat is taken", func() bool { return e.State().Running == 1 })
 	order := make(chan int, 3)
 	for i, priority := range []int{5, 0, -5} {
-		wg.Go(func() {
-			ask[chatAnswer](t, e, "/v1/chat/completions", chatBody(5, 1).with(fields{"priority": priority}))
+		wg.Go(func() { // it leaves the seat once it has said that it has it
+			ctx, hangUp := context.WithCancel(t.Context())
+			defer hangUp()
+			resp, err := client.Do(request(t, ctx, e, "/v1/chat/completions", chatBody(5, 3000).with(fields{"priority": priority, "stream": true})))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
 			order <- priority
 		})
 		eventually(t, "it waits", func() bool { return e.State().Waiting == i+1 })
