@@ -14,7 +14,7 @@ import (
 // Two servers of one pod are what KEDA counts as one, and as fast as both.
 func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 	cfg := pools.Default()
-	cfg.ProbeInterval = 50 * time.Millisecond
+	cfg.ProbeInterval, cfg.ProbeTimeout = 50*time.Millisecond, 20*time.Second
 	transport := &http.Transport{}
 	f := pools.NewFleet(cfg, transport, slog.New(slog.DiscardHandler))
 	t.Cleanup(func() {

@@ -43,29 +43,31 @@ func (f *testFleet) occupy(t *testing.T, model string, work time.Duration) {
 }
 
 func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
-	prompt := testPrompt(14_000)
-	f := newTestFleet(t, 1, prompt)
-	specs := []pools.Spec{{URL: "http://n0:8000", Role: pools.Prefill, Connector: "nixl"}, {URL: "http://n1:8000", Role: pools.Decode, Connector: "nixl"}}
-	for _, s := range f.Fleet.Servers() {
-		specs = append(specs, s.Spec)
-	}
-	if err := f.Fleet.Apply(specs); err != nil {
-		t.Fatal(err)
-	}
-	f.await(t, f.up)
-	now := time.Now()
-	f.occupy(t, testModel, 300*time.Millisecond)
-	f.occupy(t, otherModel, time.Minute)
-	d := newTestDecider(f)
-	f.waits(d, prompt, testModel)
-	f.waits(d, prompt, otherModel)
-	d.decide(now)
-	soon := now.Add(190 * time.Millisecond) // 10 ms before the first may go
-	for range 20 {                          // in whatever order the models are looked at
-		if in := d.decide(soon); in >= beat || len(d.lobbies) != 2 {
-			t.Fatalf("the next look is in %v, %d models", in, len(d.lobbies))
+	synctest.Test(t, func(t *testing.T) {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		specs := []pools.Spec{{URL: "http://n0:8000", Role: pools.Prefill, Connector: "nixl"}, {URL: "http://n1:8000", Role: pools.Decode, Connector: "nixl"}}
+		for _, s := range f.Fleet.Servers() {
+			specs = append(specs, s.Spec)
 		}
-	}
+		if err := f.Fleet.Apply(specs); err != nil {
+			t.Fatal(err)
+		}
+		f.await(t, f.up)
+		now := time.Now()
+		f.occupy(t, testModel, 300*time.Millisecond)
+		f.occupy(t, otherModel, time.Minute)
+		d := newTestDecider(f)
+		f.waits(d, prompt, testModel)
+		f.waits(d, prompt, otherModel)
+		d.decide(now)
+		soon := now.Add(190 * time.Millisecond) // 10 ms before the first may go
+		for range 20 {                          // in whatever order the models are looked at
+			if in := d.decide(soon); in >= beat || len(d.lobbies) != 2 {
+				t.Fatalf("the next look is in %v, %d models", in, len(d.lobbies))
+			}
+		}
+	})
 }
 
 // Servers are probed, and nothing happens: ten who wait are looked at at each beat, and

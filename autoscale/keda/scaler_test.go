@@ -40,10 +40,10 @@ func newClient(t *testing.T, b *Board) (client externalscaler.ExternalScalerClie
 	return externalscaler.NewExternalScalerClient(conn), server.Stop
 }
 
-// activity streams whether the decode pool is active, for ten seconds at most.
+// activity streams whether the decode pool is active, for a minute at most.
 func activity(t *testing.T, client externalscaler.ExternalScalerClient) externalscaler.ExternalScaler_StreamIsActiveClient {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	stream, err := client.StreamIsActive(ctx, decodeRef)
 	if err != nil {
@@ -88,6 +88,7 @@ func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 	b := NewBoard(time.Minute)
 	client, _ := newClient(t, b)
 	stream := activity(t, client)
+	var last Reading
 	for _, step := range []struct {
 		reading Reading
 		want    bool
@@ -100,9 +101,13 @@ func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 		step.reading.At = time.Now()
 		b.Publish(map[Pool]Reading{decode: step.reading})
 		got, err := stream.Recv()
+		for err == nil && last.Held > 0 && got.Result { // what was held may have been said again before
+			got, err = stream.Recv()
+		}
 		if err != nil || got.Result != step.want {
 			t.Fatalf("after %+v: %v, %v", step.reading, got, err)
 		}
+		last = step.reading
 	}
 	again := activity(t, client)
 	if got, err := again.Recv(); err != nil || !got.Result {
@@ -138,7 +143,7 @@ func TestStreamIsActive_PushesAgainWhileRequestsAreHeld(t *testing.T) {
 func TestServer_EndsStreamsWithoutAnError(t *testing.T) {
 	b := NewBoard(time.Minute)
 	client, stop := newClient(t, b)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	b.Publish(map[Pool]Reading{decode: {At: time.Now()}})
 	activity, err := client.StreamIsActive(ctx, decodeRef)

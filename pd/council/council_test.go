@@ -37,7 +37,10 @@ type replica struct {
 	done sync.WaitGroup
 }
 
-func startReplica(t *testing.T, r *redisserver.Server, name string) *replica {
+// patience with a decider on a busy machine.
+const patience = 20 * time.Second
+
+func startReplica(t *testing.T, r *redisserver.Server, name string, patience time.Duration) *replica {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,6 +51,7 @@ func startReplica(t *testing.T, r *redisserver.Server, name string) *replica {
 	x := &replica{t: t, name: name, grant: make(chan string), news: map[string]uint64{}, more: make(chan struct{})}
 	x.election = NewElection(r.Client(), "test:", name, listener.Addr().String(), log)
 	x.follower = NewFollower(x.election, name, func() uint64 { return x.taken.Add(1) }, insecure.NewCredentials(), m, log)
+	x.follower.Patience = patience
 	x.grpc = NewServer(x.election, x, x, m, log).GRPC()
 	var ctx context.Context
 	ctx, x.stop = context.WithCancel(context.Background())
@@ -107,7 +111,7 @@ func (x *replica) decides() bool {
 // eventually waits for a fact.
 func eventually(t *testing.T, what string, fact func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if fact() {
 			return
 		}
@@ -118,9 +122,9 @@ func eventually(t *testing.T, what string, fact func() bool) {
 // pair returns a decider and one that follows it.
 func pair(t *testing.T) (first, second *replica) {
 	r := redisserver.Start(t)
-	first = startReplica(t, r, "first")
+	first = startReplica(t, r, "first", patience)
 	eventually(t, "the first decides", first.decides)
-	second = startReplica(t, r, "second")
+	second = startReplica(t, r, "second", patience)
 	eventually(t, "the second follows", second.follower.Follows)
 	return first, second
 }
@@ -237,7 +241,7 @@ func TestFollower_ASilentDeciderIsGivenUp(t *testing.T) {
 	e := NewElection(r.Client(), "test:", "mute", silent.Addr().String(), slog.New(slog.DiscardHandler))
 	e.ask(t.Context())
 
-	follower := startReplica(t, r, "follower")
+	follower := startReplica(t, r, "follower", DefaultPatience)
 	eventually(t, "it follows", follower.follower.Follows)
 	began := time.Now()
 	_, _, err = follower.follower.Bind(t.Context(), &councilpb.Ticket{Model: "m"})
