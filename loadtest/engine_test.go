@@ -73,28 +73,29 @@ func TestEngine_SharedTextIsSharedKV(t *testing.T) {
 	if share := float64(shared.Tokens.Cached) / float64(59*1000); share < 0.5 || share > 1.05 {
 		t.Errorf("%v of the shared prefixes came from the cache", share)
 	}
-	nearPerfect(t, shared)
+	// While the first is not answered nothing is repeated, but cached it may be.
+	nearPerfect(t, shared, shared.Requests.InFlightPeak*cfg.SharedPrefixTokens)
 }
 
 func TestEngine_TurnsFindTheirHistoryCached(t *testing.T) {
 	_, cfg := startEngine(t)
-	cfg.Turns, cfg.RPS = 4, 60
+	cfg.Turns, cfg.RPS = 4, 15
 	report := runOK(t, cfg)
-	if share := float64(report.Tokens.Cached) / float64(report.Tokens.Prompt); share < 0.2 { // the slower the machine, the fewer have come back
+	if share := float64(report.Tokens.Cached) / float64(report.Tokens.Prompt); share < 0.1 { // the slower the machine, the fewer have come back
 		t.Errorf("only %v of the prompt tokens were cached", share)
 	}
-	nearPerfect(t, report)
+	nearPerfect(t, report, 0)
 }
 
 // nearPerfect: one engine with room enough cannot be asked in the wrong place, so what it
-// had cached is what the report says that perfect knowledge would have found.
-func nearPerfect(t *testing.T, r *Report) {
+// had cached is what the report says that perfect knowledge would have found. A prompt is
+// cached when it is prefilled, and repeated when it is answered: of so many tokens others
+// may come in between.
+func nearPerfect(t *testing.T, r *Report, between int) {
 	t.Helper()
 	cached, perfect := percent(r.Tokens.Cached, r.Tokens.Prompt), percent(r.Tokens.Repeated, r.Tokens.Prompt)
 	t.Logf("%.1f %% of prompt tokens cached, %.1f %% repeated", cached, perfect)
-	// A prompt is cached when it is prefilled, and repeated when it is answered: later, and
-	// on a busy machine others come in between.
-	if cached < perfect-2 || cached > perfect+10 {
+	if cached < perfect-2 || cached > perfect+percent(between, r.Tokens.Prompt)+10 {
 		t.Error("more than two points are missing, or ten too many")
 	}
 }
@@ -140,7 +141,10 @@ func TestEngine_FaultsAreSeen(t *testing.T) {
 			t.Parallel()
 			e, cfg := startEngine(t)
 			cfg.Limit = 30
-			cfg.Model, cfg.WordsPerToken, cfg.Timeout = engine.Default().Model, 0.65, 5*time.Second
+			cfg.Model, cfg.WordsPerToken, cfg.Timeout = engine.Default().Model, 0.65, time.Minute
+			if c.kind == Timeout {
+				cfg.Timeout = 5 * time.Second
+			}
 			if err := e.AddFault(c.fault); err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +165,7 @@ func TestEngine_Death(t *testing.T) {
 	e, cfg := startEngine(t)
 	cfg.Limit, cfg.RPS = 500, 200        // goes on long after the death, also on a busy machine
 	cfg.OutputTokens = FixedLength(2000) // 100 ms and more
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	killed := false
 	report, err := Run(ctx, cfg, func(s Snapshot) {
