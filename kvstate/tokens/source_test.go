@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -17,7 +18,7 @@ func TestEngine_TokensAreThoseOfTheRequest(t *testing.T) {
 	sim := startSim(t, nil)
 	cfg := Default()
 	cfg.Model, cfg.Mode, cfg.AskOver = "sim-model", Engine, 0
-	cfg.AskWait = cfg.AskTimeout
+	cfg.AskWait, cfg.AskTimeout = time.Minute, time.Minute
 	s, err := New(cfg, sim.post, nil)
 	if err != nil {
 		t.Fatal(err)
