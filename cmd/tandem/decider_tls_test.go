@@ -98,7 +98,7 @@ func meetByTLS(t *testing.T, name string) {
 	trusted.issue(2, name)
 	foreign.issue(2, name)
 	first := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-		cfg.redis.addrs, cfg.binding, cfg.decider.tls = []string{r.Addr()}, pd.Late, trusted.port
+		cfg.redis.addrs, cfg.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, trusted.port, patience
 	}})
 	eventually(t, "the first decides", first.node.decider.follower.Decides)
 	replica := func(port portTLS) *cluster {

@@ -114,7 +114,7 @@ func TestExperience_WhatOneReplicaSawAllKnow(t *testing.T) {
 		}
 		return 0
 	}
-	eventuallyIn(t, 5*time.Second, "the other knows", func() bool { return believed(second) > 0.7*believed(l.first) })
+	eventually(t, "the other knows", func() bool { return believed(second) > 0.7*believed(l.first) })
 	t.Logf("%d of 50 requests to the slow server; %v later the other knows", before, time.Since(seen).Round(time.Millisecond))
 	if n := l.ask(second, 15, slow); n > 3 {
 		t.Errorf("the other sends %d of 15 requests to it", n)
