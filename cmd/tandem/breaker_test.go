@@ -15,8 +15,9 @@ import (
 
 // Linkerd's experiment (linkerd.io, tasks/circuit-breakers: 51 % success without a
 // breaker, 99.83 % with): one of two servers fails every request, ten requests a
-// second for a minute. Here ten times faster, times of the breaker included; one
-// after the other, as they are when they come every 100 ms.
+// second for a minute. Here ten times faster, times of the breaker included, save that
+// of a canary, which a busy machine needs; one after the other, as they are when they
+// come every 100 ms.
 func TestBreaker_TheLinkerdExperiment(t *testing.T) {
 	t.Parallel()
 	for _, retries := range []int{0, 3} {
@@ -26,7 +27,6 @@ func TestBreaker_TheLinkerdExperiment(t *testing.T) {
 				cfg.pd.MaxRetries = retries
 				cfg.pools.ProbeInterval = 100 * time.Millisecond
 				cfg.pools.Breaker.Ejection, cfg.pools.Breaker.MaxEjection = 100*time.Millisecond, 6*time.Second
-				cfg.pools.Breaker.Probe = 500 * time.Millisecond
 			}})
 			c.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500})
 			bad := c.node.fleet.Servers()[1]

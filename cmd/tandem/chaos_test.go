@@ -30,8 +30,9 @@ func TestChaos_ShortForm(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			c.Load = chaos.Load{For: 3 * time.Second}
-			// In three seconds there are few requests to have retries for.
-			c.Fleet.Gateway = []string{"--retry-floor", "100"}
+			// In three seconds there are few requests to have retries for. A server that
+			// answers late is busy: those that are dead refuse.
+			c.Fleet.Gateway = []string{"--retry-floor", "100", "--probe-timeout", "10s"}
 			o, err := chaos.Play(t.Context(), binary, t.TempDir(), c)
 			if err != nil {
 				t.Fatal(err)
