@@ -481,11 +481,14 @@ func TestFailure_AServerThatFallsSilentGivesUpItsRequests(t *testing.T) {
 		answers := make(chan answer, 1000)
 		asked := 0
 		eventually(t, "requests hang", func() bool {
+			// No more at once than a busy machine lets in.
 			for _, body := range []string{chatBody(""), chatBody(`,"stream":true`)} {
-				asked++
-				go func() { answers <- c.post("/v1/chat/completions", body) }()
+				if asked-len(answers) < 20 && asked < cap(answers) {
+					asked++
+					go func() { answers <- c.post("/v1/chat/completions", body) }()
+				}
 			}
-			return silent.State().ServerLoad > 1 || asked >= 1000
+			return silent.State().ServerLoad > 0
 		})
 		silent.SetFault(engine.Fault{Kind: engine.FaultUnhealthy})
 		for range asked {
