@@ -109,7 +109,10 @@ func TestLate_NothingIsPrefilledThatDecodeHasNoRoomFor(t *testing.T) {
 				cfg.Blocks, cfg.MaxModelLen = 130, 2000 // 2,080 tokens
 			}
 		},
-		config: func(cfg *config) { cfg.binding = pd.Late }})
+		config: func(cfg *config) {
+			cfg.binding = pd.Late
+			cfg.pools.ProbeInterval = 500 * time.Millisecond // what decode has is forgotten after three without an answer
+		}})
 	eventually(t, "the KV of decode is known", func() bool {
 		return slices.ContainsFunc(c.node.fleet.Servers(), func(s *pools.Server) bool { return s.FreshLoad(time.Now()).KVTokens.Value == 2080 })
 	})

@@ -105,7 +105,7 @@ func TestPlan_TellsWhatWaitsInTheGateway(t *testing.T) {
 			}
 		})
 	}
-	eventuallyIn(t, 20*time.Second, "requests wait for prefill", func() bool {
+	eventually(t, "requests wait for prefill", func() bool {
 		waiting, err := strconv.ParseFloat(gauge("tandem_pool_waiting_requests", `,role="prefill"`), 64)
 		return err == nil && waiting >= 4
 	})

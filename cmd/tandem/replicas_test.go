@@ -138,8 +138,10 @@ func underFailure(t *testing.T, c *cluster, log *syncBuffer, name string, fail, 
 	fail()
 	// Each that waited for Redis would do so for a fifth of a second at least; a busy machine
 	// is slow for some.
-	if fastest, slowest := twenty(); fastest > 2*usual+150*time.Millisecond || slowest > 2*longest+5*time.Second {
-		t.Errorf("%s: requests took %v to %v, before %v to %v", name, fastest, slowest, usual, longest)
+	fastest, slowest := twenty()
+	t.Logf("%s: requests took %v to %v, before %v to %v", name, fastest, slowest, usual, longest)
+	if fastest > 2*usual+150*time.Millisecond || slowest > 2*longest+10*time.Second {
+		t.Errorf("they waited for Redis:\n%s", log.String())
 	}
 	eventually(t, name+" is seen", func() bool { return losses() > before })
 	heal()

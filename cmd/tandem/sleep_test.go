@@ -230,7 +230,7 @@ func TestSleep_TwoGatewaysAgree(t *testing.T) {
 	wakings := func() int {
 		return sum(engines[:], func(s engine.State) int { return s.RequestsByPath["/wake_up"] })
 	}
-	agreed := comesTrue(30*time.Second, func() bool {
+	agreed := comesTrue(90*time.Second, func() bool {
 		least := min(served[0][0].Load(), served[0][1].Load(), served[1][0].Load(), served[1][1].Load())
 		return wakings() >= 5 && least > 0
 	})
