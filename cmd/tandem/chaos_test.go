@@ -23,7 +23,7 @@ func TestChaos_ShortForm(t *testing.T) {
 		},
 		{
 			Name: "cut", Title: "the network cuts each connection after 2,000 bytes",
-			Events: chaos.Events{chaos.At(time.Second, chaos.Network(chaos.CutAfter(2000), "decode-0"))},
+			Events: chaos.Events{chaos.At(200*time.Millisecond, chaos.Network(chaos.CutAfter(2000), "decode-0"))},
 			Checks: chaos.Checks{chaos.NoErrors, chaos.Migrated(1)},
 		},
 	} {
