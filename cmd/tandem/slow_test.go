@@ -108,8 +108,8 @@ func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T
 func TestLearned_AFleetThatRefusedAllForATimeServesAgain(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1,
-		engine: func(cfg *engine.Config) { cfg.TimeScale = 3 },
-		config: func(cfg *config) { cfg.door.Deadline = time.Second },
+		engine: func(cfg *engine.Config) { cfg.TimeScale = 6 }, // 0.3 s for the prompt
+		config: func(cfg *config) { cfg.door.Deadline = 2 * time.Second },
 	})
 	asked := 0
 	served := func(requests int) (served int) {
@@ -130,6 +130,6 @@ func TestLearned_AFleetThatRefusedAllForATimeServesAgain(t *testing.T) {
 	eventuallyIn(t, 90*time.Second, "nobody is let in", func() bool { return served(3) == 0 })
 	c.prefill[0].ClearFaults()
 	healed := time.Now()
-	eventuallyIn(t, 90*time.Second, "all are served again", func() bool { return served(3) == 3 })
+	eventuallyIn(t, 3*time.Minute, "all are served again", func() bool { return served(3) == 3 })
 	t.Logf("all were served again %v after it healed", time.Since(healed).Round(100*time.Millisecond))
 }
