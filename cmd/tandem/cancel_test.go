@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"runtime"
 	"strings"
@@ -228,8 +229,14 @@ func TestCancel_ManyAtRandomLeaveNothing(t *testing.T) {
 			if i%3 > 0 {
 				extra += `,"stream":true`
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), rand.N(60*time.Millisecond))
-			defer cancel()
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			soon := func() { time.AfterFunc(rand.N(60*time.Millisecond), leave) }
+			if i%5 == 0 {
+				soon() // if need be before it has asked
+			} else {
+				ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { soon() }})
+			}
 			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, c.base+"/v1/chat/completions", strings.NewReader(chatBodyOf(200, extra)))
 			resp, err := c.client.Do(req)
 			if err == nil {
