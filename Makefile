@@ -38,7 +38,7 @@ e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that no
 
 .PHONY: valkey
 valkey: # the tests that use Redis, on Valkey
-	REDIS_SERVER=$(CURDIR)/.cache/e2e/valkey-server go test -count=1 -timeout 5m -run 'Redis|Replica|Shared|Follow' ./cmd/tandem ./kvstate ./pools
+	REDIS_SERVER=$(CURDIR)/.cache/e2e/valkey-server go test -count=1 -timeout 10m -run 'Redis|Replica|Shared|Follow' ./cmd/tandem ./kvstate ./pools
 
 .PHONY: keda
 keda: deps-e2e build ## scale a deployment by KEDA's operator and adapter on a real control plane (<= 25 min cold)

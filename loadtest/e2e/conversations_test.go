@@ -71,7 +71,7 @@ type chatMessage struct {
 func (c *conversations) person(ctx context.Context, r *rand.Rand, gateway, model string) {
 	tick := time.NewTicker(turnPause)
 	defer tick.Stop()
-	client := &http.Client{Timeout: 20 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	var said []chatMessage
 	for {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"testing"
-	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
@@ -67,7 +66,7 @@ func (j jaeger) trace(t *testing.T, requestID string, names ...string) []span {
 	}
 	find := j.query + "/api/traces?service=tandem&tags=" + url.QueryEscape(string(tags))
 	var spans []span
-	waitFor(t, nil, "the trace of "+requestID, 30*time.Second, func() error {
+	waitFor(t, nil, "the trace of "+requestID, readyWithin, func() error {
 		var found struct {
 			Data []struct {
 				Spans []span `json:"spans"`

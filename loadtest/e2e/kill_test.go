@@ -24,7 +24,7 @@ func TestKillPrefill(t *testing.T) {
 
 	run := load.Start(t, "http://"+listen, 20, 30*time.Second)
 	const before = 100 // requests, of some 600
-	waitFor(t, demo, fmt.Sprintf("%d answered requests", before), 30*time.Second, func() error {
+	waitFor(t, demo, fmt.Sprintf("%d answered requests", before), readyWithin, func() error {
 		n, err := answered("http://" + admin + "/metrics")
 		if err == nil && n < before {
 			err = fmt.Errorf("%d so far", n)

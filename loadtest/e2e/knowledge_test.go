@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // sourceStatus is what GET /debug/kv says of one engine.
@@ -187,7 +186,7 @@ func (f *replicated) waitForEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, r.process, r.name+" to hear "+engine, 10*time.Second, func() error {
+		waitFor(t, r.process, r.name+" to hear "+engine, takeover, func() error {
 			now, err := r.sources()
 			if err == nil && now[engine].Batches == before[engine].Batches {
 				err = fmt.Errorf("%d batches all the time", now[engine].Batches)

@@ -18,15 +18,15 @@ import (
 func TestPod(t *testing.T) {
 	p := startPod(t)
 	run := load.Start(t, "http://"+p.listen, 60, 20*time.Second)
-	waitFor(t, p.gateway, "work on all four", 30*time.Second, p.working(p.servers...))
+	waitFor(t, p.gateway, "work on all four", readyWithin, p.working(p.servers...))
 
 	p.ports[0].Kill(t)
 	gone := p.servers[2]
-	waitFor(t, p.gateway, "the killed server to be out", 10*time.Second, func() error { return p.out(gone) })
+	waitFor(t, p.gateway, "the killed server to be out", readyWithin, func() error { return p.out(gone) })
 	setFault(t, "http://"+p.ranks, map[string]any{"kind": "status", "status": 500, "rank": 1})
 	failing := p.servers[1]
-	waitFor(t, p.gateway, "the failing rank to be out", 10*time.Second, func() error { return p.out(gone, failing) })
-	waitFor(t, p.gateway, "work on the other two", 10*time.Second, p.working(p.servers[0], p.servers[3]))
+	waitFor(t, p.gateway, "the failing rank to be out", readyWithin, func() error { return p.out(gone, failing) })
+	waitFor(t, p.gateway, "work on the other two", readyWithin, p.working(p.servers[0], p.servers[3]))
 
 	run.Check(t)
 	if err := p.out(gone, failing); err != nil {

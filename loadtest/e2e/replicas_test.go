@@ -10,11 +10,12 @@ const (
 	ownModel   = "own-model"   // served by tandem's engines, which are dialled
 	dialsModel = "dials-model" // served by llm-d-inference-sim, which dials
 
-	// takeover bounds how long nobody hears an engine that dials when its receiver died.
-	takeover = 3 * time.Second
+	// takeover bounds how long nobody hears an engine that dials when its receiver died:
+	// three seconds, and more on a busy machine.
+	takeover = 20 * time.Second
 	// settled bounds how long the replicas take to agree after the last request: the
 	// proof that nothing was missed, every 10 s, is the longest part of it.
-	settled = 20 * time.Second
+	settled = time.Minute
 	// kvBlocks is little, so that engines evict all the time.
 	kvBlocks = 512
 )
@@ -56,8 +57,8 @@ func TestReplicas(t *testing.T) {
 	f.mustNotHaveFailed(t)
 	f.redis.restart(t)
 	step("Redis is back, empty")
-	waitFor(t, nil, "receivers of all engines that dial", 5*time.Second, func() error { return f.receivedByOthers(victim) })
-	waitFor(t, nil, "snapshots of all engines", 10*time.Second, f.snapshots)
+	waitFor(t, nil, "receivers of all engines that dial", takeover, func() error { return f.receivedByOthers(victim) })
+	waitFor(t, nil, "snapshots of all engines", settled, f.snapshots)
 	f.waitForAnswers(t, 50)
 	step("receivers and snapshots are there again")
 	f.mustNotHaveFailed(t)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
@@ -139,7 +138,7 @@ func (f *replicated) waitForAnswers(t *testing.T, n int64) {
 			want[r] = r.talk.answered.Load() + n
 		}
 	}
-	waitFor(t, nil, fmt.Sprintf("%d answers of each gateway", n), 30*time.Second, func() error {
+	waitFor(t, nil, fmt.Sprintf("%d answers of each gateway", n), readyWithin, func() error {
 		for r, want := range want {
 			if got := r.talk.answered.Load(); got < want {
 				return fmt.Errorf("%s owes %d (%v)", r.name, want-got, r.talk.failure())

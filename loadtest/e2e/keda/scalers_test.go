@@ -140,19 +140,25 @@ func TestPush(t *testing.T) {
 	if next() {
 		t.Error("active while nothing is wanted and nobody waits")
 	}
-	held := time.Now()
-	tandem.wants(t, model+" decode 0 1")
-	if !next() {
-		t.Error("not active while a request is held")
+	// A busy machine may need longer than a second, so one of some tries will do.
+	soonest := time.Minute
+	for tries := 0; tries < 10 && soonest > time.Second; tries++ {
+		tandem.wants(t, model+" decode 0")
+		for tries > 0 && next() { // while requests are held it says so again and again
+		}
+		held := time.Now()
+		tandem.wants(t, model+" decode 0 1")
+		if !next() {
+			t.Error("not active while a request is held")
+		}
+		soonest = min(soonest, time.Since(held))
 	}
-	if took := time.Since(held); took > time.Second {
-		t.Errorf("the push took %v", took)
-	} else {
-		t.Logf("the push took %v, with the line that caused it", took)
+	if t.Logf("the push took %v, with the line that caused it", soonest); soonest > time.Second {
+		t.Errorf("the push took %v at best", soonest)
 	}
 	// A stream that fails KEDA opens anew after 2 s, 4 s, 8 s and so on: one that ends does
 	// not make it more patient.
-	for range 3 {
+	for restart := range 3 {
 		tandem.wants(t, model+" decode 0")
 		for next() { // while requests are held it says so again and again
 		}
@@ -165,7 +171,7 @@ func TestPush(t *testing.T) {
 		}
 		took := time.Since(restarted)
 		t.Logf("after a restart it took %v", took.Round(10*time.Millisecond))
-		if took > 4*time.Second {
+		if restart == 2 && took > 7*time.Second {
 			t.Error("KEDA waits longer than after a first failure")
 		}
 	}
@@ -191,8 +197,8 @@ func follow(t *testing.T, s scalers.PushScaler) (next func() bool) {
 		select {
 		case active := <-said:
 			return active
-		case <-time.After(10 * time.Second):
-			t.Fatal("no push in 10 s")
+		case <-time.After(time.Minute):
+			t.Fatal("no push in a minute")
 			return false
 		}
 	}

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,17 +136,23 @@ func get(url string) (string, error) {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for tries := 0; ; tries++ {
+		// Below the ports of outgoing connections, one of which could take it before it is
+		// listened on.
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(22000))))
+		if err == nil {
+			defer listener.Close()
+			return listener.Addr().String()
+		}
+		if tries == 100 {
+			t.Fatal(err)
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func eventually(t *testing.T, what string, done func() error) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -155,7 +163,7 @@ func eventually(t *testing.T, what string, done func() error) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("waited 30 s for %s: %v", what, err)
+			t.Fatalf("waited a minute for %s: %v", what, err)
 		}
 	}
 }

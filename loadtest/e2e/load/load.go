@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -17,8 +18,10 @@ import (
 // Run is a running `tandem load`.
 type Run struct {
 	Ended            chan struct{} // closed at its end
-	expected         int           // requests
-	report, progress bytes.Buffer  // read after ended, like err
+	cmd              *exec.Cmd
+	rps              int
+	took             time.Duration // it and the rest are read after Ended
+	report, progress bytes.Buffer
 	err              error
 }
 
@@ -28,14 +31,16 @@ func Start(t testing.TB, url string, rps int, duration time.Duration) *Run {
 	ctx, cancel := context.WithTimeout(context.Background(), duration+90*time.Second)
 	cmd := exec.CommandContext(ctx, filepath.Join(process.Root(t), "bin/tandem"), "load",
 		"--url", url, "--rps", fmt.Sprint(rps), "--duration", duration.String(), "--json", "-")
-	l := &Run{expected: int(duration.Seconds()) * rps, Ended: make(chan struct{})}
+	l := &Run{cmd: cmd, rps: rps, Ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &l.report, &l.progress
 	if err := cmd.Start(); err != nil {
 		cancel()
 		t.Fatal(err)
 	}
+	began := time.Now()
 	go func() {
 		l.err = cmd.Wait()
+		l.took = min(time.Since(began), duration)
 		close(l.Ended)
 	}()
 	t.Cleanup(func() {
@@ -45,8 +50,20 @@ func Start(t testing.TB, url string, rps int, duration time.Duration) *Run {
 	return l
 }
 
+// Finish ends the load, which must still go on, and checks what came until then.
+func (l *Run) Finish(t testing.TB) {
+	t.Helper()
+	select {
+	case <-l.Ended:
+		t.Error("the load ended before all was done to the gateway")
+	default:
+	}
+	_ = l.cmd.Process.Signal(os.Interrupt) // fails if it has ended
+	l.Check(t)
+}
+
 // Check waits for the end and demands that about as many requests as expected
-// arrived and every one of them was answered.
+// arrived and every one of them was answered, but those that Finish interrupted.
 func (l *Run) Check(t testing.TB) {
 	t.Helper()
 	<-l.Ended
@@ -55,9 +72,10 @@ func (l *Run) Check(t testing.TB) {
 	}
 	var result struct {
 		Requests struct {
-			Arrived int `json:"arrived"`
-			OK      int `json:"ok"`
-			Failed  int `json:"failed"`
+			Arrived     int `json:"arrived"`
+			OK          int `json:"ok"`
+			Failed      int `json:"failed"`
+			Interrupted int `json:"interrupted"`
 		} `json:"requests"`
 		Samples json.RawMessage `json:"error_samples"`
 	}
@@ -65,10 +83,10 @@ func (l *Run) Check(t testing.TB) {
 		t.Fatalf("tandem load printed %s: %v", l.report.String(), err)
 	}
 	t.Logf("%+v", result.Requests)
-	if result.Requests.Failed != 0 || result.Requests.OK != result.Requests.Arrived {
+	if result.Requests.Failed != 0 || result.Requests.OK+result.Requests.Interrupted != result.Requests.Arrived {
 		t.Errorf("%d of %d requests failed: %s", result.Requests.Failed, result.Requests.Arrived, result.Samples)
 	}
-	if result.Requests.Arrived < l.expected/2 {
-		t.Errorf("only %d requests where some %d were due", result.Requests.Arrived, l.expected)
+	if expected := int(l.took.Seconds()) * l.rps; result.Requests.Arrived < expected/2 {
+		t.Errorf("only %d requests where some %d were due", result.Requests.Arrived, expected)
 	}
 }

@@ -24,7 +24,7 @@ const (
 	// ReadyWithin bounds every wait for a process to answer.
 	ReadyWithin = 60 * time.Second
 	// stopWithin is what a process gets between SIGTERM and SIGKILL.
-	stopWithin = 20 * time.Second
+	stopWithin = ReadyWithin
 	// logKept is how many bytes of a process's output are kept for a failure report.
 	logKept = 16 << 10
 )
@@ -169,7 +169,7 @@ func Answers(url string) func() error {
 
 // JSON reads what GET url says.
 func JSON(url string, into any) error {
-	client := &http.Client{Timeout: 5 * time.Second}
+	client := &http.Client{Timeout: 30 * time.Second}
 	res, err := client.Get(url)
 	if err != nil {
 		return err
