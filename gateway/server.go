@@ -140,7 +140,7 @@ var errStopping = errors.New("the gateway is shutting down")
 
 // lastWords is how long before the end of a shutdown clients are told that it will not
 // wait for them.
-const lastWords = 500 * time.Millisecond
+const lastWords = time.Second
 
 // Shutdown takes no new connection and waits for requests and streams, until the
 // context ends. Those that are left shortly before its deadline end with an error.

@@ -328,7 +328,7 @@ func TestDrain_WhatOutlivesItsTimeoutEndsWithAnError(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1,
 		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
-		config: func(cfg *config) { cfg.drainTimeout = 2 * time.Second },
+		config: func(cfg *config) { cfg.drainTimeout = 4 * time.Second },
 	})
 	read := func(conn net.Conn) answer {
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
