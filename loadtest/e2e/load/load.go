@@ -86,6 +86,9 @@ func (l *Run) Check(t testing.TB) {
 	if result.Requests.Failed != 0 || result.Requests.OK+result.Requests.Interrupted != result.Requests.Arrived {
 		t.Errorf("%d of %d requests failed: %s", result.Requests.Failed, result.Requests.Arrived, result.Samples)
 	}
+	if atOnce := 2 * l.rps; result.Requests.Interrupted > atOnce { // an answer takes half a second
+		t.Errorf("%d requests were still under way at the end, where %d may be", result.Requests.Interrupted, atOnce)
+	}
 	if expected := int(l.took.Seconds()) * l.rps; result.Requests.Arrived < expected/2 {
 		t.Errorf("only %d requests where some %d were due", result.Requests.Arrived, expected)
 	}
