@@ -291,10 +291,8 @@ func (r *Replicas) inFlight(server string, leg Role, now time.Time) (sum InFligh
 			continue
 		}
 		w := other.servers[server][legIndex(leg)]
-		sum.Requests += w.Requests
-		sum.Tokens += w.Tokens
-		sum.Queue += max(w.Stays, w.Queue-age)
-		sum.Stays += w.Stays
+		w.Queue = max(w.Stays, w.Queue-age)
+		sum = sum.plus(w)
 	}
 	return sum
 }

@@ -153,32 +153,37 @@ func WaitFor(t testing.TB, p *Process, what string, within time.Duration, done f
 
 // Answers is a condition for WaitFor: GET url says 200.
 func Answers(url string) func() error {
-	client := &http.Client{Timeout: 2 * time.Second}
 	return func() error {
-		res, err := client.Get(url)
+		res, err := get(url, 2*time.Second)
 		if err != nil {
 			return err
 		}
-		defer res.Body.Close()
-		if res.StatusCode != http.StatusOK {
-			return fmt.Errorf("GET %s: %s", url, res.Status)
-		}
-		return nil
+		return res.Body.Close()
 	}
 }
 
 // JSON reads what GET url says.
 func JSON(url string, into any) error {
-	client := &http.Client{Timeout: 30 * time.Second}
-	res, err := client.Get(url)
+	res, err := get(url, 30*time.Second)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", url, res.Status)
-	}
 	return json.NewDecoder(res.Body).Decode(into)
+}
+
+// get returns an answer of 200, whose body the caller closes. Reading it counts into the time.
+func get(url string, within time.Duration) (*http.Response, error) {
+	client := &http.Client{Timeout: within}
+	res, err := client.Get(url)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		res.Body.Close()
+		return nil, fmt.Errorf("GET %s: %s", url, res.Status)
+	}
+	return res, nil
 }
 
 // Port is that of a host:port.
