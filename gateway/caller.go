@@ -100,21 +100,37 @@ func (x *exchange) bound(req *pd.Request) error {
 			return invalid("logit_bias", "The field logit_bias must be an object of at most 1024 fields, none twice.")
 		}
 	}
+	return x.boundOutput(req)
+}
+
+// boundOutput holds every field that bounds the answer to the key's bound. The dialect's
+// own is always set: some engines read no other, and some take a null or a zero in
+// another for no bound.
+func (x *exchange) boundOutput(req *pd.Request) error {
 	most := x.key.MaxOutput
 	if most == 0 {
 		return nil
 	}
-	if req.MaxField == "" {
-		req.MaxField, req.MaxOutput = "max_tokens", most
-		if req.Dialect == pd.Responses {
-			req.MaxField = "max_output_tokens"
+	limits := req.Dialect.Limits()
+	var edits []pd.Edit
+	for i, field := range limits {
+		value := req.Body.Get(field)
+		if n, ok := value.Int(); ok && n > int64(most) {
+			return invalid(field, "The field %s must not exceed %d with this API key.", field, most)
 		}
-		req.OutputTokens = min(req.OutputTokens, most)
-		req.Body = req.Body.With(pd.Edit{Key: req.MaxField, Value: strconv.AppendInt(nil, int64(most), 10)})
-		return nil
+		if i > 0 && value != nil && value.Null() {
+			edits = append(edits, pd.Edit{Key: field})
+		}
 	}
-	if req.MaxOutput > most {
-		return invalid(req.MaxField, "The field %s must not exceed %d with this API key.", req.MaxField, most)
+	if req.MaxField == "" {
+		req.MaxField, req.MaxOutput = limits[0], most
+		req.OutputTokens = min(req.OutputTokens, most)
+	}
+	if req.Body.Get(limits[0]).Null() {
+		edits = append(edits, pd.Edit{Key: limits[0], Value: strconv.AppendInt(nil, int64(req.MaxOutput), 10)})
+	}
+	if len(edits) > 0 {
+		req.Body = req.Body.With(edits...)
 	}
 	return nil
 }

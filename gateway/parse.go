@@ -98,11 +98,11 @@ func isNumber(v pd.Value) bool {
 // a token.
 func approximateTokens(bytes int) int { return (bytes + 3) / 4 }
 
-// readLimits checks the bounds of the answer.
+// readLimits checks the bounds of the answer: those that the API's engines read. Fields
+// of other APIs bound nothing. Zero is no bound: engines refuse it, or take it for none.
 func readLimits(req *pd.Request) error {
 	const most = 1 << 31
-	limit := int64(-1)
-	for _, field := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
+	for _, field := range req.Dialect.Limits() {
 		value := req.Body.Get(field)
 		if value.Null() {
 			continue
@@ -111,15 +111,17 @@ func readLimits(req *pd.Request) error {
 		if !ok || n < 0 || n > most {
 			return invalid(field, "The field %s must be a whole number that is not negative.", field)
 		}
-		limit, req.MaxOutput, req.MaxField = n, int(n), field
+		if n > 0 {
+			req.MaxOutput, req.MaxField = int(n), field
+		}
 	}
-	if limit < 0 {
+	if req.MaxOutput == 0 {
 		return nil
 	}
-	if least, ok := req.Body.Get("min_tokens").Int(); ok && least > limit {
+	if least, ok := req.Body.Get("min_tokens").Int(); ok && least > int64(req.MaxOutput) {
 		return invalid("min_tokens", "The field min_tokens must not exceed the bound on the answer.")
 	}
-	req.OutputTokens = int(min(limit, pd.UnknownOutput))
+	req.OutputTokens = min(req.MaxOutput, pd.UnknownOutput)
 	return nil
 }
 
@@ -234,9 +236,7 @@ func readOdd(req *pd.Request) error {
 		_, ok := v.String()
 		return ok
 	}
-	limit := number(1, math.MaxInt64)
 	wanted := map[string]func(pd.Value) bool{
-		"max_tokens": limit, "max_completion_tokens": limit, "max_output_tokens": limit,
 		"min_tokens": number(0, math.MaxInt64), "min_completion_tokens": number(0, math.MaxInt64),
 		"stop":           func(v pd.Value) bool { return text(v) || list(text)(v) },
 		"stop_sequences": list(text),
@@ -244,6 +244,9 @@ func readOdd(req *pd.Request) error {
 		"logprobs":       func(v pd.Value) bool { return isBool(v) || number(0, 20)(v) },
 		"top_logprobs":   number(0, 20),
 		"ignore_eos":     isBool,
+	}
+	for _, field := range req.Dialect.Limits() {
+		wanted[field] = number(1, math.MaxInt64)
 	}
 	for field, good := range wanted {
 		if v := req.Body.Get(field); !v.Null() && !good(v) {

@@ -17,8 +17,9 @@ type Dialect struct {
 	Split bool
 	// Native is an engine's own API, which only some servers speak.
 	Native bool
-	// limits are the fields that bound the output. The first is always set on the
-	// prefill leg, the others only where the client sent them.
+	// limits are the fields that bound the output, as its engines read them: of several
+	// the last that is set counts. The first is the dialect's own: it is always set on
+	// the prefill leg, the others only where the client sent them.
 	limits []string
 
 	inspect func(data []byte) glance
@@ -50,6 +51,9 @@ type glance struct {
 
 // The APIs that Tandem serves.
 var (
+	// vLLM 0.32 and SGLang take max_completion_tokens before max_tokens (chat_completion
+	// /protocol.py, openai/protocol.py); TensorRT-LLM reads max_tokens alone
+	// (serve/openai_protocol.py, validation_alias).
 	Chat = &Dialect{
 		Name: "chat", Path: "/v1/chat/completions", Split: true,
 		limits: []string{"max_tokens", "max_completion_tokens"}, inspect: inspectChat,
@@ -95,6 +99,10 @@ func single(name, path string) *Dialect {
 		errorBody: openAIError, errorEvent: openAIErrorEvent,
 	}
 }
+
+// Limits are the fields by which a client bounds an answer, the dialect's own first. Of
+// several that are set the last counts.
+func (d *Dialect) Limits() []string { return d.limits }
 
 // ErrorBody returns the whole body of an error answer.
 func (d *Dialect) ErrorBody(e ErrorText) []byte { return d.errorBody(e) }

@@ -29,8 +29,8 @@ type Request struct {
 	// PromptTokens and OutputTokens are predictions, for the choice only.
 	PromptTokens int
 	OutputTokens int
-	// MaxOutput is the client's bound on the answer in tokens, 0 without one, and
-	// MaxField the field that it stands in.
+	// MaxOutput is the bound on the answer in tokens, the client's or its key's, 0
+	// without one, and MaxField the field that it stands in.
 	MaxOutput int
 	MaxField  string
 	// Aggregated requests run on one decode server and never share a hand-off:

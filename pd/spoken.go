@@ -66,7 +66,11 @@ func (s *story) retelling() (*Request, error) {
 	if rest.MaxOutput > 0 {
 		rest.MaxOutput -= said
 		rest.OutputTokens = min(rest.OutputTokens, rest.MaxOutput)
-		rest.Body = rest.Body.With(Edit{rest.MaxField, strconv.AppendInt(nil, int64(rest.MaxOutput), 10)})
+		for _, limit := range rest.Dialect.limits { // engines differ in which they read
+			if limit == rest.MaxField || !rest.Body.Get(limit).Null() {
+				rest.Body = rest.Body.With(Edit{limit, strconv.AppendInt(nil, int64(rest.MaxOutput), 10)})
+			}
+		}
 	}
 	if least, ok := rest.Body.Get("min_tokens").Int(); ok {
 		rest.Body = rest.Body.With(Edit{"min_tokens", strconv.AppendInt(nil, max(0, least-int64(said)), 10)})
