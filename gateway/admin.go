@@ -166,6 +166,7 @@ type ChoiceStatus struct {
 	ITL          float64        `json:"itl_slo_ms,omitempty"`
 	Price        float64        `json:"price"` // seconds that a second of prefill cost those who waited
 	AloneBecause string         `json:"alone_because,omitempty"`
+	Differ       string         `json:"differ,omitempty"` // what keeps servers from making a pair
 	Panic        bool           `json:"panic,omitempty"`
 	Outcome      string         `json:"outcome"`
 	Alternatives []pd.Explained `json:"alternatives"`
@@ -177,7 +178,7 @@ func describeDecision(cost *pd.CostModel, d pd.Decision) DecisionStatus {
 	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
 	for _, c := range d.Choices {
 		status := ChoiceStatus{
-			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AloneBecause: c.Reason,
+			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AloneBecause: c.Reason, Differ: c.Differ,
 			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
 			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c, explainLimit),
 		}

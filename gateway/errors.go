@@ -72,6 +72,8 @@ func explain(err error) failure {
 		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
 	case errors.Is(err, pd.ErrNoAdapter):
 		return explain(errUnknownModel)
+	case errors.As(err, &none) && none.NoPair:
+		return unavailable("no_pair", "No prefill and decode server can work together on the request now. Try again shortly.", "no_server")
 	case errors.As(err, &none):
 		return unavailable("no_server", "No "+none.Role.String()+" server can take the request now. Try again shortly.", "no_server")
 	case errors.As(err, &leg):

@@ -22,9 +22,13 @@ type Choice struct {
 	Field   Field
 	Chosen  Alternative
 	Reason  string // why decode runs alone, empty for a pair
+	Differ  string // what keeps servers from making a pair, where that is why
 	Panic   bool   // breakers were ignored
 	Outcome string // empty when it served
 }
+
+// NoPair is the Reason where prefill servers are there and make no pair with decode servers.
+const NoPair = "no_pair"
 
 // Decisions remembers the last decisions, in a ring.
 type Decisions struct {

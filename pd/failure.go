@@ -68,9 +68,15 @@ var (
 )
 
 // NoServerError says that no server of a role can take the request.
-type NoServerError struct{ Role pools.Role }
+type NoServerError struct {
+	Role   pools.Role
+	NoPair bool // there are some, but none that makes a pair with a decode server
+}
 
 func (e *NoServerError) Error() string {
+	if e.NoPair {
+		return "no prefill and decode server make a pair"
+	}
 	return "no " + e.Role.String() + " server can take the request"
 }
 

@@ -143,6 +143,10 @@ func (j *journey) aloneReason(v *view, chosen Alternative) string {
 		return "fallback"
 	case !v.usable(v.field.Prefill):
 		return "no_prefill"
+	case !pairable(j.req, v.decodeSeats[numberOf(v.field.Decode, chosen.Decode)].by):
+		return "aggregated"
+	case !v.pairs():
+		return NoPair
 	}
 	return "cheaper"
 }

@@ -77,7 +77,8 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 		itl:     histogram("tandem_itl_seconds", "Gaps between content events of a stream.", itlBuckets, "server"),
 		retries: counter("tandem_retries_total", "Legs tried again elsewhere, by the leg that failed and why.", "leg", "reason"),
 		alone: counter("tandem_alone_total",
-			"Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill, fallback.",
+			"Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill, no_pair (prefill servers that make no pair with "+
+				"a decode server), fallback.",
 			"reason"),
 		missing: counter("tandem_handoff_missing_total",
 			"Prefills that answered without a hand-off; decode then computes the prompt.",

@@ -293,10 +293,14 @@ func (o *Orchestrator) bound(j *journey, v *view, a *assignment, now time.Time) 
 	if a.chosen.Prefill == "" {
 		o.Metrics.alone.WithLabelValues(a.reason).Inc()
 	}
+	differ := ""
+	if a.reason == NoPair {
+		differ = v.differ(j.base)
+	}
 	field := v.field
 	field.Prefill, field.Decode = slices.Clone(field.Prefill), slices.Clone(field.Decode)
 	j.choices = append(j.choices, Choice{
-		Demand: o.demand(j, now), Field: field, Chosen: a.chosen, Reason: a.reason,
+		Demand: o.demand(j, now), Field: field, Chosen: a.chosen, Reason: a.reason, Differ: differ,
 		Panic: v.anyway || v.prefillPanic || v.decodePanic,
 	})
 }

@@ -219,10 +219,48 @@ func (v *view) usable(servers []Candidate) bool {
 	return slices.ContainsFunc(servers, func(c Candidate) bool { return !c.Out && !(c.NoPair && c.NoAlone) })
 }
 
-// missing names the role that has no usable server.
+// pairs reports whether a prefill and a decode server that may be chosen make a pair.
+func (v *view) pairs() bool {
+	for p := range v.field.Prefill {
+		from := &v.field.Prefill[p]
+		if from.Out || from.NoPair {
+			continue
+		}
+		for d := range v.field.Decode {
+			to := &v.field.Decode[d]
+			if !to.Out && !to.NoPair && from.Class == to.Class && from.ID != to.ID {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// differ is what keeps the servers of a base model that may be chosen from making a pair, ""
+// if they differ in nothing: those that prefill have handed nothing over lately.
+func (v *view) differ(base string) string {
+	var servers []*pools.Server
+	for i, s := range v.prefill {
+		if !v.field.Prefill[i].Out {
+			servers = append(servers, s)
+		}
+	}
+	for i, s := range v.decode {
+		if !v.field.Decode[i].Out && !slices.Contains(servers, s) {
+			servers = append(servers, s)
+		}
+	}
+	pairing := pools.Pairings(servers)[base]
+	return pairing.Reason()
+}
+
+// missing says what is not there for the request: a role's server, or a pair.
 func (v *view) missing() *NoServerError {
-	if !v.usable(v.field.Decode) {
+	switch {
+	case !v.usable(v.field.Decode):
 		return &NoServerError{Role: pools.Decode}
+	case v.usable(v.field.Prefill) && !v.pairs():
+		return &NoServerError{Role: pools.Prefill, NoPair: true}
 	}
 	return &NoServerError{Role: pools.Prefill}
 }

@@ -51,8 +51,8 @@ func TestProbe_WhatEnginesTellOfThemselves(t *testing.T) {
 			}))
 			defer server.Close()
 			said, err := Probe(t.Context(), Spec{URL: server.URL, Role: Both}, DefaultLoadTables(), server.Client(), slog.New(slog.DiscardHandler))
-			if err != nil || said.Identity != c.want {
-				t.Errorf("%+v, %v; want %+v", said.Identity, err, c.want)
+			if err != nil || said.Identity() != c.want {
+				t.Errorf("%+v, %v; want %+v", said.Identity(), err, c.want)
 			}
 		})
 	}

@@ -39,6 +39,10 @@ var (
 		"Tokens on the server: prompt tokens waiting for prefill, and tokens of the sequences running. As the engine reports them, "+
 			"else as the gateways count what they sent.",
 		[]string{"server", "state"}, nil)
+	pairsDesc = prometheus.NewDesc("tandem_pool_pairs",
+		"Pairs of a prefill and a decode server of the model that are up and can use each other's KV. 0 with servers in both roles: "+
+			"their connector, weights, version or KV layout differ, as the log says.",
+		[]string{"model"}, nil)
 	panicDesc = prometheus.NewDesc("tandem_pool_panic",
 		"1 while more servers of the pool are ejected than may be, so that all are used.", []string{"model", "role"}, nil)
 )
@@ -49,7 +53,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
 		ch <- d
 	}
 }
@@ -73,6 +77,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 				spared[b] = spared[b] || b.out()
 			}
 		}
+	}
+	for model, p := range Pairings(servers) {
+		gauge(pairsDesc, float64(p.Pairs), model)
 	}
 	for _, s := range servers {
 		gauge(upDesc, oneIf(s.Health().Up), s.id, s.Role.String())

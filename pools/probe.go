@@ -208,10 +208,8 @@ func modelIDs(models []Model) []string {
 
 // Probed is what a server said when it was asked once.
 type Probed struct {
-	Models    []Model
-	Identity  Identity
-	Connector string // as configured, else as the engine tells
-	Load      Load   // unknown is a valid answer
+	*Server      // as the answers make it: outside a fleet, and up
+	Load    Load // unknown is a valid answer
 }
 
 // Probe asks a server once, without a fleet, what a prober would: for checking a
@@ -227,5 +225,6 @@ func Probe(ctx context.Context, spec Spec, tables []LoadTable, client *http.Clie
 	}
 	p.identify(ctx, Health{}, models)
 	load, _ := newScraper(spec, tables).scrape(ctx, p.get)
-	return Probed{Models: models, Identity: p.live.Identity(), Connector: p.live.connectorOf(spec), Load: load}, nil
+	p.live.health.Store(&Health{Up: true, Models: models})
+	return Probed{Server: &Server{Spec: spec, id: spec.ID(), class: configuredClass(spec), live: p.live}, Load: load}, nil
 }

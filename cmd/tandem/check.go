@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -67,7 +68,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	log := slog.New(slog.NewTextHandler(out, nil)) // what engines contradict
 	lines := make([]string, len(specs))
 	failed := make([]bool, len(specs))
-	models := make([][]pools.Model, len(specs))
+	up := make([]*pools.Server, len(specs))
 	var probes sync.WaitGroup
 	for i, spec := range specs {
 		probes.Go(func() {
@@ -76,9 +77,9 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 				lines[i], failed[i] = fmt.Sprintf("%s\t%s\tDOWN\t%v", spec.ID(), spec.Role, err), true
 				return
 			}
-			models[i] = said.Models
-			lines[i] = fmt.Sprintf("%s\t%s\tup\t%s\t%s\t%s\t%s", spec.ID(), spec.Role, said.Connector,
-				modelNames(said.Models), describeEngine(said.Identity), describeLoad(said.Load))
+			up[i] = said.Server
+			lines[i] = fmt.Sprintf("%s\t%s\tup\t%s\t%s\t%s\t%s", spec.ID(), spec.Role, said.Connector(),
+				modelNames(said.Health().Models), describeEngine(said.Identity()), describeLoad(said.Load))
 		})
 	}
 	probes.Wait()
@@ -98,13 +99,28 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	if down > 0 {
 		return fmt.Errorf("the configuration is valid, but %d of %d servers do not answer", down, len(specs))
 	}
-	if err := cfg.knowsModels(slices.Concat(models...)); err != nil {
+	var models []pools.Model
+	for _, s := range up {
+		models = append(models, s.Health().Models...)
+	}
+	if err := errors.Join(cfg.knowsModels(models), rolesComplete(specs), pairsExist(up)); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(out, "\nThe configuration is valid and all servers answer."); err != nil {
-		return err
+	_, err = fmt.Fprintln(out, "\nThe configuration is valid and all servers answer.")
+	return err
+}
+
+// pairsExist names the models whose prefill and decode servers cannot use each other's KV.
+func pairsExist(servers []*pools.Server) error {
+	var faults []error
+	pairings := pools.Pairings(servers)
+	for _, model := range slices.Sorted(maps.Keys(pairings)) {
+		if p := pairings[model]; p.Missing() {
+			faults = append(faults, fmt.Errorf("model %s: no prefill and decode server make a pair, %s and %s come closest and differ in %s",
+				model, p.Prefill, p.Decode, p.Reason()))
+		}
 	}
-	return rolesComplete(specs)
+	return errors.Join(faults...)
 }
 
 // checkDoor reads the files of keys and of the admin's token.

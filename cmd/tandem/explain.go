@@ -97,6 +97,9 @@ func printAttempt(say func(format string, args ...any), number int, a *gateway.C
 	if a.AloneBecause != "" {
 		say("decode ran alone: %s\n", a.AloneBecause)
 	}
+	if a.Differ != "" {
+		say("no prefill and decode server make a pair: %s\n", a.Differ)
+	}
 	if a.Panic {
 		say("more servers are ejected than may be: breakers were ignored\n")
 	}

@@ -250,6 +250,7 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		var parts sync.WaitGroup
 		parts.Go(func() { n.feeds.run(ctx) })
 		parts.Go(func() { n.dns.Run(ctx) })
+		parts.Go(func() { n.fleet.WatchPairs(ctx) })
 		if n.registry != nil {
 			parts.Go(func() { n.registry.Run(ctx) })
 		}

@@ -1,0 +1,103 @@
+package pools
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// pairing is a server that is up, as its engine and the configuration describe it.
+func pairing(url string, role Role, t traits) *Server {
+	spec := Spec{URL: url, Role: role, Connector: t.connector, Weights: t.weights, Layout: t.layout}
+	l := newLive(Default())
+	l.told.Store(newIdentity(t.told, true))
+	l.health.Store(&Health{Up: true, Models: []Model{{ID: "m"}, {ID: "adapter", Parent: "m"}}})
+	return &Server{Spec: spec, id: spec.ID(), class: configuredClass(spec), live: l}
+}
+
+func TestPairings_SayHowManyThereAreOrWhatDiffers(t *testing.T) {
+	blocks := func(n string) traits { return traits{told: Identity{Version: "0.32.0", BlockTokens: n}} }
+	whole := traits{connector: aggregated}
+	for _, x := range []struct {
+		name    string
+		servers []*Server
+		pairs   int
+		reason  string
+	}{
+		{"two and three", []*Server{pairing("http://a:1", Prefill, blocks("16")), pairing("http://b:1", Prefill, blocks("16")), pairing("http://c:1", Decode, blocks("16")),
+			pairing("http://d:1", Decode, blocks("16")), pairing("http://e:1", Decode, blocks("32"))}, 4, ""},
+		{"servers that do both pair with others", []*Server{pairing("http://a:1", Both, blocks("16")), pairing("http://b:1", Both, blocks("16"))}, 2, ""},
+		{"blocks", []*Server{pairing("http://a:1", Prefill, blocks("32")), pairing("http://b:1", Decode, blocks("16"))}, 0, "block_tokens: 32 (prefill), 16 (decode)"},
+		{"version and type", []*Server{pairing("http://a:1", Prefill, traits{told: Identity{Version: "0.32.0", KVType: "auto"}}), pairing("http://b:1", Decode, traits{told: Identity{Version: "0.31.1", KVType: "fp8"}})}, 0,
+			"version: 0.32.0 (prefill), 0.31.1 (decode); kv_type: auto (prefill), fp8 (decode)"},
+		{"one says nothing", []*Server{pairing("http://a:1", Prefill, blocks("16")), pairing("http://b:1", Decode, traits{})}, 0,
+			"version: 0.32.0 (prefill), not known (decode); block_tokens: 16 (prefill), not known (decode)"},
+		{"the closest pair counts", []*Server{pairing("http://a:1", Prefill, traits{weights: "1", told: Identity{Version: "1"}}), pairing("http://b:1", Prefill, traits{weights: "2", told: Identity{Version: "1"}}),
+			pairing("http://c:1", Decode, traits{weights: "2", told: Identity{Version: "2"}})}, 0, "version: 1 (prefill), 2 (decode)"},
+		{"connectors", []*Server{pairing("http://a:1", Prefill, traits{connector: "mooncake"}), pairing("http://b:1", Decode, traits{})}, 0, "connector: mooncake (prefill), nixl (decode)"},
+		{"prefill servers that hand nothing over", []*Server{pairing("http://a:1", Prefill, whole), pairing("http://b:1", Decode, whole)}, 0, "connector: aggregated makes no pairs"},
+		{"servers that serve whole requests on purpose", []*Server{pairing("http://a:1", Both, whole), pairing("http://b:1", Both, whole)}, 0, ""},
+		{"one server", []*Server{pairing("http://a:1", Both, blocks("16"))}, 0, ""},
+		{"one role", []*Server{pairing("http://a:1", Decode, blocks("16")), pairing("http://b:1", Decode, blocks("32"))}, 0, ""},
+	} {
+		got := Pairings(x.servers)["m"]
+		if got.Pairs != x.pairs || got.Reason() != x.reason {
+			t.Errorf("%s: %d pairs, %q; want %d, %q", x.name, got.Pairs, got.Reason(), x.pairs, x.reason)
+		}
+		if _, counted := Pairings(x.servers)["adapter"]; counted {
+			t.Errorf("%s: an adapter is counted", x.name)
+		}
+	}
+	down := pairing("http://a:1", Prefill, blocks("16"))
+	down.setDown("gone")
+	if got := Pairings([]*Server{down, pairing("http://b:1", Decode, blocks("16"))})["m"]; got.Pairs != 0 || got.Missing() {
+		t.Errorf("with one that is down: %+v", got)
+	}
+}
+
+// What is said to differ is what the choice goes by.
+func TestDifferences_AreThoseOfTheClass(t *testing.T) {
+	draw := rapid.Custom(func(t *rapid.T) traits {
+		one := func(label string) string { return rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, label) }
+		return traits{
+			connector: rapid.SampledFrom([]string{"", "nixl", "mooncake"}).Draw(t, "connector"), weights: one("weights"), layout: one("layout"),
+			told: Identity{Version: one("version"), BlockTokens: one("blocks"), KVType: one("type"), Connector: rapid.SampledFrom([]string{"", "nixl", "store"}).Draw(t, "told")},
+		}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		p, d := pairing("http://a:1", Prefill, draw.Draw(t, "prefill")), pairing("http://b:1", Decode, draw.Draw(t, "decode"))
+		if differ := Differences(p, d); (len(differ) == 0) != (p.Class() == d.Class()) {
+			t.Fatalf("classes equal: %v, differences %v", p.Class() == d.Class(), differ)
+		}
+	})
+}
+
+func TestPairWatch_SaysEachChangeOnce(t *testing.T) {
+	var out strings.Builder
+	w := pairWatch{log: slog.New(slog.NewTextHandler(&out, nil)), seen: make(map[string]string), said: make(map[string]string)}
+	look := func(of string, times int) {
+		for range times {
+			p := Pairing{Pairs: 1}
+			if of != "" {
+				p = Pairing{Differ: []Difference{{of, "1", "2"}}}
+			}
+			w.look(map[string]Pairing{"m": p})
+		}
+	}
+	look("", 3)
+	look("block_tokens", 1) // while servers come up one after the other
+	look("", 3)
+	if out.Len() > 0 {
+		t.Errorf("said before anything was sure: %s", out.String())
+	}
+	look("block_tokens", 4)
+	look("version", 4)
+	look("", 4)
+	for text, want := range map[string]int{"level=WARN": 2, `block_tokens: 1 (prefill), 2 (decode)`: 1, `version: 1 (prefill)`: 1, "make pairs again": 1} {
+		if got := strings.Count(out.String(), text); got != want {
+			t.Errorf("%q is there %d times, want %d:\n%s", text, got, want, out.String())
+		}
+	}
+}
