@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // Errors of who asks.
@@ -61,13 +63,41 @@ func (x *exchange) grant(c *fiber.Ctx, req *pd.Request) error {
 	if !req.Dialect.Split {
 		return nil
 	}
-	if err := x.bound(req); err != nil {
-		return err
+	return x.bound(req)
+}
+
+// salt keeps the KV of the tenant's prompts apart from that of others. Where an engine of
+// the model would drop the salt the request is refused, unless operators let tenants share
+// KV there; the prompt then counts as unsalted, which is how the engines keep it.
+func (x *exchange) salt(req *pd.Request) error {
+	if !req.Dialect.Split || x.key.Salt == "" {
+		return nil
 	}
-	if req.Salt = x.key.Salt; req.Salt != "" {
+	switch {
+	case x.server.keepsSalt(req):
+		req.Salt = x.key.Salt
 		req.Body = req.Body.With(pd.Edit{Key: saltField(req.Dialect), Value: quoted(req.Salt)})
+	case !x.server.cfg.SharedKV:
+		return &badRequest{status: http.StatusBadRequest, code: "tenants_not_separated",
+			message: "The engines of this model cannot keep tenants apart on " + req.Dialect.Path + ". Use /v1/chat/completions."}
 	}
 	return nil
+}
+
+// keepsSalt reports whether every server of the request's model keeps the KV of its
+// prompts apart by a salt.
+func (s *Server) keepsSalt(req *pd.Request) bool {
+	now, found := time.Now(), false
+	for _, server := range s.fleet.Servers() {
+		if !server.Serves(req.Model, now) {
+			continue
+		}
+		if !pd.KeepsSalt(req.Dialect, server.Identity()) {
+			return false
+		}
+		found = true
+	}
+	return found || pd.KeepsSalt(req.Dialect, pools.Identity{})
 }
 
 // saltField is where engines look for what keeps equal prefixes apart. SGLang's own API

@@ -136,6 +136,9 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err = x.knownModel(req); err != nil {
 		return nil, err
 	}
+	if err = x.salt(req); err != nil {
+		return nil, err
+	}
 	x.visit, err = x.key.Admit(req.PromptTokens, time.Now())
 	return req, err
 }

@@ -28,7 +28,8 @@ type Config struct {
 	WriteTimeout time.Duration // for one piece of an answer to be taken by the client
 	ExposePair   bool          // tell clients which servers answered
 	Aliases      []Alias
-	TenantLabels int // tenants that metrics name; others are one
+	TenantLabels int  // tenants that metrics name; others are one
+	SharedKV     bool // tenants may share KV on APIs whose engines drop the salt
 }
 
 // DefaultConfig leaves room for long prompts and images.

@@ -57,7 +57,7 @@ func boundedBody(path, fields string) string {
 }
 
 func TestEdge_EveryBoundOfAnAnswerIsHeldToTheKey(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: withKeys(t, "sk-ada tenant=ada max-output-tokens=16")})
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: saltsMessages, config: withKeys(t, "sk-ada tenant=ada max-output-tokens=16")})
 	dialects := make(map[string]*pd.Dialect)
 	for _, d := range pd.Dialects() {
 		dialects[d.Path] = d

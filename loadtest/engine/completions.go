@@ -24,6 +24,9 @@ func (e *Engine) prepareCompletion(x *exchange, in *completionRequest) (*generat
 		n := defaultCompletionTokens
 		in.MaxTokens = &n
 	}
+	if in.CacheSalt != nil && e.cfg.Connector == ConnectorTRTLLM { // its chat alone has it
+		return nil, badRequest("cache_salt", "Extra inputs are not permitted")
+	}
 	g, err := e.newGeneration(&in.requestFields)
 	if err != nil {
 		return nil, err

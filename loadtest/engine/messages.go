@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 )
 
@@ -43,6 +44,14 @@ func (in *messagesRequest) chat() (*chatRequest, error) {
 	var err error
 	out.Tools, out.ToolChoice, err = nestFunctions(in.Tools, choice, "input_schema")
 	return out, err
+}
+
+// dropsMessageSalt reports whether the engine's class of this request has no cache_salt:
+// vLLM's has it since 0.32, those of SGLang and TensorRT-LLM have not.
+func (e *Engine) dropsMessageSalt() bool {
+	var major, minor int
+	_, _ = fmt.Sscanf(e.cfg.Version, "%d.%d", &major, &minor) // an unreadable version is an old one
+	return e.owner() != "vllm" || major == 0 && minor < 32
 }
 
 // messageAnswer is the object of /v1/messages.
@@ -104,6 +113,9 @@ func (e *Engine) messages(x *exchange) error {
 	chat, err := in.chat()
 	if err != nil {
 		return err
+	}
+	if e.dropsMessageSalt() {
+		chat.CacheSalt = nil
 	}
 	work, err := e.prepare(x, chat)
 	if err != nil {

@@ -43,3 +43,24 @@ func TestMessages_Shape(t *testing.T) {
 		t.Errorf("%d %s", status, raw)
 	}
 }
+
+// What the request classes of engines do not know they drop: tenants share the KV.
+func TestMessages_SaltIsKeptByNewerVLLMAlone(t *testing.T) {
+	for name, x := range map[string]struct {
+		change func(*Config)
+		shared bool
+	}{
+		"vLLM 0.31": {nil, true},
+		"vLLM 0.32": {func(cfg *Config) { cfg.Version = "0.32.0" }, false},
+		"SGLang":    {func(cfg *Config) { cfg.Connector, cfg.Version = ConnectorSGLang, "0.5.18" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := start(t, x.change)
+			ask[messageAnswer](t, e, "/v1/messages", chatBody(60, 3).with(fields{"cache_salt": "mine"}))
+			other := ask[messageAnswer](t, e, "/v1/messages", chatBody(60, 3).with(fields{"cache_salt": "theirs"}))
+			if cached := other.Usage.CacheRead != nil && *other.Usage.CacheRead > 0; cached != x.shared {
+				t.Errorf("another salt found the prompt cached: %v", cached)
+			}
+		})
+	}
+}

@@ -105,6 +105,9 @@ func (e *Engine) responses(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	if e.cfg.Connector == ConnectorTRTLLM { // its class has no salt and drops what it does not know
+		chat.CacheSalt = nil
+	}
 	work, err := e.prepare(x, chat)
 	if err != nil {
 		return err

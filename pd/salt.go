@@ -1,0 +1,40 @@
+package pd
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// KeepsSalt reports whether an engine keeps the KV of an API's prompts apart by their
+// cache_salt. The Anthropic request classes had no such field, and what they do not know
+// they drop:
+//
+//   - vLLM 0.32.0 has it (vllm/entrypoints/anthropic/protocol.py, #49498); earlier
+//     versions and those that are not told count as dropping it.
+//   - SGLang drops it (sglang/srt/entrypoints/anthropic/protocol.py and
+//     request_conversion.py, main of September 2026); its other classes have it.
+//   - TensorRT-LLM has it in chat alone (tensorrt_llm/serve/openai_protocol.py and
+//     anthropic_protocol.py, 2026): it is dropped from Responses and messages, and
+//     refused in completions.
+func KeepsSalt(d *Dialect, engine pools.Identity) bool {
+	switch engine.Engine {
+	case "vllm":
+		return d != Messages || isSince(engine.Version, 0, 32)
+	case "trtllm":
+		return d == Chat
+	}
+	return d != Messages
+}
+
+// isSince reports whether a version such as 0.32.1rc1+cu130 is of a release or later.
+func isSince(version string, major, minor int) bool {
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	a, errA := strconv.Atoi(parts[0])
+	b, errB := strconv.Atoi(parts[1])
+	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
+}
