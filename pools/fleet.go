@@ -190,6 +190,9 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { p.run(ctx) })
+	slow := slowHealthCheck{p}
+	slow.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect}
+	parts.Go(func() { slow.run(ctx) })
 	if len(f.cfg.Adapters.Directory) > 0 || spec.GPUs != "" {
 		k := keeper{spec: spec, live: l, fleet: f, log: p.log}
 		k.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect} // each order has a time limit of its own

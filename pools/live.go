@@ -29,7 +29,9 @@ type live struct {
 	ramps     [2]atomic.Pointer[ramp]
 	downSince atomic.Pointer[time.Time] // nil while up, and before the server was ever up
 	recheck   chan struct{}
-	group     atomic.Pointer[group] // nil: it steps by itself
+	// slowHealth is of an engine whose /health takes long.
+	slowHealth *slowHealth
+	group      atomic.Pointer[group] // nil: it steps by itself
 
 	// adapterCounts are loads that succeeded and failed, and unloads, by this gateway.
 	adapterCounts struct{ loaded, failed, unloaded atomic.Uint64 }
@@ -101,12 +103,13 @@ func (l *live) fallAlone(why Fall) {
 
 func newLive(cfg Config) *live {
 	l := &live{
-		recheck:  make(chan struct{}, 1),
-		adapters: newWishes(),
-		awake:    newWishes(),
-		keep:     3 * cfg.ProbeInterval,
-		prefill:  NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
-		step:     NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
+		recheck:    make(chan struct{}, 1),
+		slowHealth: newSlowHealth(),
+		adapters:   newWishes(),
+		awake:      newWishes(),
+		keep:       3 * cfg.ProbeInterval,
+		prefill:    NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
+		step:       NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
 	}
 	l.prefill.half, l.step.half = cfg.Forgetting, cfg.Forgetting
 	l.health.Store(&Health{Reason: "not probed yet"})

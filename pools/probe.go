@@ -124,11 +124,6 @@ func rootCause(err error) error {
 	}
 }
 
-func (p *prober) healthy(ctx context.Context) error {
-	_, err := p.get(ctx, p.spec.URL+"/health")
-	return err
-}
-
 func (p *prober) models(ctx context.Context) ([]Model, error) {
 	body, err := p.get(ctx, p.spec.URL+"/v1/models")
 	if err != nil {
@@ -216,7 +211,13 @@ type Probed struct {
 // configuration by hand.
 func Probe(ctx context.Context, spec Spec, tables []LoadTable, client *http.Client, log *slog.Logger) (Probed, error) {
 	p := prober{spec: spec, live: newLive(Default()), client: client, log: log}
-	if err := p.healthy(ctx); err != nil {
+	err := p.healthy(ctx)
+	if errors.Is(err, errSlowHealth) {
+		patient := *client
+		patient.Timeout = slowHealthTimeout
+		_, err = (&prober{client: &patient}).get(ctx, spec.URL+"/health")
+	}
+	if err != nil {
 		return Probed{}, err
 	}
 	models, err := p.models(ctx)

@@ -411,3 +411,26 @@ func TestSGLang_GenerateThatBreaksIsAnError(t *testing.T) {
 		t.Errorf("%d %q", got.status, got.events)
 	}
 }
+
+// SGLang's /health asks the scheduler, which may compute for longer than a probe waits: the
+// gateway asks /ready, and an engine that has none by its other answers.
+func TestSGLang_ABusySchedulerIsNotDown(t *testing.T) {
+	t.Parallel()
+	for name, old := range map[string]bool{"with ready": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { sglangEngine(cfg); cfg.NoReady = old }})
+			busy := c.prefill[0]
+			busy.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/health"})
+			probes := func() int { return busy.State().RequestsByPath["/v1/models"] }
+			before := probes()
+			eventually(t, "probes go on", func() bool { return probes() > before+5 })
+			if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
+				t.Errorf("%d %s", got.status, got.body)
+			}
+			if asked := busy.State().RequestsByPath["/health"]; old && asked != 1 || !old && asked != 0 {
+				t.Errorf("/health was asked %d times", asked)
+			}
+		})
+	}
+}

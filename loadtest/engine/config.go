@@ -126,6 +126,8 @@ type Config struct {
 	CachedTokensInUsage bool
 	// Embeddings serves /v1/embeddings.
 	Embeddings bool
+	// NoReady has no /ready, as SGLang before it.
+	NoReady bool
 	// NoTokenIDs ignores return_token_ids, as vLLM before 0.10.2 does.
 	NoTokenIDs bool
 	// ForcedToolPrefillFails answers 500 to a prefill of one token with a forced

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,7 +24,8 @@ type rank struct {
 	events   *publisher // nil: no events
 	wake     chan struct{}
 	fetches  sync.WaitGroup
-	steps    *lockstep // of the ranks of the engine; nil: each steps by itself
+	steps    *lockstep    // of the ranks of the engine; nil: each steps by itself
+	saidAt   atomic.Int64 // nanoseconds since 1970 of its last token
 
 	mu       sync.Mutex // guards everything below, and the sequences
 	cache    *kvCache

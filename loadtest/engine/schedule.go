@@ -204,6 +204,7 @@ func (r *rank) finishStep(batch []work) {
 			continue
 		}
 		p := s.say(r.language, r.cfg.BlockSize)
+		r.saidAt.Store(now.UnixNano())
 		r.meters.said(s, now)
 		if s.finish != "" && s.meeting != nil {
 			r.offerLocked(s, p)

@@ -79,6 +79,10 @@ func (e *Engine) routes() map[string]route {
 	if e.cfg.Connector == ConnectorSGLang {
 		delete(routes, "GET /version")
 		routes["GET /health_generate"] = route{pathModel, (*Engine).healthGenerate}
+		routes["GET /health"] = route{pathHealth, (*Engine).healthGenerate}
+		if !e.cfg.NoReady {
+			routes["GET /ready"] = route{pathHealth, (*Engine).ready}
+		}
 		routes["POST /generate"] = route{pathModel, (*Engine).generate}
 	}
 	if e.cfg.Embeddings {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // sglangFields are what SGLang's disaggregation adds to a request: one value, or one
@@ -72,6 +73,47 @@ func perAnswer[T any](raw json.RawMessage, answers int) ([]T, error) {
 		return nil, fmt.Errorf("%d values for %d answers", len(list), answers)
 	}
 	return list, nil
+}
+
+// How SGLang waits for its own health check (http_server.py, health_generate): it looks for
+// a sign of life of the scheduler each second, for 20 s.
+const (
+	sglangHealthLook = time.Second      // simulated
+	sglangHealthWait = 20 * time.Second // real
+)
+
+// ready answers whether the engine takes requests. It asks no scheduler.
+func (e *Engine) ready(x *exchange) error { return e.health(x) }
+
+// healthGenerate makes one token without a partner, as SGLang does in any disaggregation
+// mode, and is content with any sign of the scheduler's life meanwhile.
+func (e *Engine) healthGenerate(x *exchange) error {
+	if err := e.aliveRanks(x.rank); err != nil {
+		return err
+	}
+	asked := time.Now()
+	j, err := e.start(x, &generation{
+		kind: "health", prompts: [][]int32{{e.language.begin}}, n: 1,
+		sampling: sampling{maxTokens: 1, ignoreEOS: true, topLogprobs: -1},
+	})
+	if err != nil {
+		return err
+	}
+	defer j.stop()
+	look := time.NewTicker(max(time.Millisecond, time.Duration(float64(sglangHealthLook)*e.cfg.TimeScale)))
+	defer look.Stop()
+	for time.Since(asked) < sglangHealthWait {
+		select {
+		case <-x.r.Context().Done():
+			return errClientGone
+		case <-look.C:
+		}
+		if j.rank.saidAt.Load() >= asked.UnixNano() {
+			x.w.WriteHeader(http.StatusOK)
+			return nil
+		}
+	}
+	return &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "The scheduler gives no sign of life.", ""}
 }
 
 // errTransfer is what SGLang answers when a room broke, whichever side broke it.

@@ -16,30 +16,20 @@ import (
 
 // health is bad once a rank behind the address has died.
 func (e *Engine) health(x *exchange) error {
-	for _, r := range e.ranks {
-		if (x.rank < 0 || x.rank == r.index) && r.isDead() {
-			return &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "The engine is dead.", ""}
-		}
+	if err := e.aliveRanks(x.rank); err != nil {
+		return err
 	}
 	x.w.WriteHeader(http.StatusOK)
 	return nil
 }
 
-// healthGenerate makes one token without a partner, as SGLang does in any
-// disaggregation mode.
-func (e *Engine) healthGenerate(x *exchange) error {
-	j, err := e.start(x, &generation{
-		kind: "health", prompts: [][]int32{{e.language.begin}}, n: 1,
-		sampling: sampling{maxTokens: 1, ignoreEOS: true, topLogprobs: -1},
-	})
-	if err != nil {
-		return err
+// aliveRanks returns an error if the rank has died, or with -1 any of them.
+func (e *Engine) aliveRanks(rank int) error {
+	for _, r := range e.ranks {
+		if (rank < 0 || rank == r.index) && r.isDead() {
+			return &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "The engine is dead.", ""}
+		}
 	}
-	defer j.stop()
-	if _, err := j.collect(x); err != nil {
-		return err
-	}
-	x.w.WriteHeader(http.StatusOK)
 	return nil
 }
 

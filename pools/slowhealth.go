@@ -1,0 +1,158 @@
+package pools
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// How an engine is asked whose /health generates a token.
+const (
+	// slowHealthEvery is the time between two of its checks while it is well: each makes an
+	// idle engine generate.
+	slowHealthEvery = 30 * time.Second
+	// slowHealthTimeout is longer than the 20 s after which SGLang itself says that its
+	// scheduler gave no sign of life.
+	slowHealthTimeout = 25 * time.Second
+)
+
+var errSlowHealth = errors.New("waiting for /health, which generates a token")
+
+// slowHealth is what a server's /health said last that takes long to answer: that of an
+// SGLang without /ready, which answers after 1 s at the earliest and 20 s at the latest,
+// since it generates a token (sglang srt/entrypoints/http_server.py, health_generate). It
+// is asked beside the probes.
+type slowHealth struct {
+	due chan struct{} // wakes who asks
+
+	mu     sync.Mutex // guards the rest
+	life   uint64     // one more than that in which the server was found to have no /ready; 0: never
+	asking bool       // the question is due or under way
+	asked  time.Time  // when the one was sent that was answered last; zero: none was
+	err    error      // and the answer
+}
+
+func newSlowHealth() *slowHealth { return &slowHealth{due: make(chan struct{}, 1)} }
+
+// lacksReady reports whether the server has no /ready in this life of it.
+func (h *slowHealth) lacksReady(life uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.life == life+1
+}
+
+func (h *slowHealth) noteNoReady(life uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.life = life + 1
+}
+
+// verdict returns the last answer, an error where it was good and is from before a time,
+// and has the question asked anew where it is due.
+func (h *slowHealth) verdict(after, now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known := h.asked.After(after)
+	if due := !known || h.err != nil || now.Sub(h.asked) >= slowHealthEvery; due && !h.asking {
+		h.asking = true
+		h.due <- struct{}{} // nobody asks, so there is room
+	}
+	if h.err == nil && !known {
+		return errSlowHealth
+	}
+	return h.err
+}
+
+// take takes in an answer. One that did not come says nothing: the probes find out whether
+// anybody answers at that address.
+func (h *slowHealth) take(asked time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asking = false
+	if !isTimeout(err) && !errors.Is(err, context.Canceled) {
+		h.asked, h.err = asked, err
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// healthy asks whether the server is well: SGLang at /ready, which touches no scheduler,
+// and where it has none at /health, rarely; any other engine at /health.
+func (p *prober) healthy(ctx context.Context) error {
+	sglang, err := p.isSGLang(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !sglang:
+		_, err := p.get(ctx, p.spec.URL+"/health")
+		return err
+	}
+	life := p.live.Life()
+	if !p.live.slowHealth.lacksReady(life) {
+		_, err := p.get(ctx, p.spec.URL+"/ready")
+		var status statusError
+		if !errors.As(err, &status) || status.code != http.StatusNotFound {
+			return err
+		}
+		p.live.slowHealth.noteNoReady(life)
+	}
+	return p.live.slowHealth.verdict(p.live.lastDown(), time.Now())
+}
+
+// isSGLang tells the engine by its models, which it is asked for when none are known yet.
+func (p *prober) isSGLang(ctx context.Context) (bool, error) {
+	models := p.live.Health().Models
+	if len(models) == 0 {
+		var err error
+		if models, err = p.models(ctx); err != nil {
+			return false, err
+		}
+	}
+	return models[0].Owner == "sglang", nil
+}
+
+// lastDown is since when the server is down, zero while it is up: what it said of its
+// health before does not count.
+func (l *live) lastDown() time.Time {
+	if since := l.downSince.Load(); since != nil {
+		return *since
+	}
+	return time.Time{}
+}
+
+// slowHealthCheck asks one server's /health where that takes long.
+type slowHealthCheck struct {
+	prober // whose client has no time limit here
+}
+
+// run asks whenever a probe finds that it is due, until ctx ends.
+func (c *slowHealthCheck) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.live.slowHealth.due:
+			c.ask(ctx)
+		}
+	}
+}
+
+// ask asks once. The next probe, which is due at once if the server is down, goes by it.
+func (c *slowHealthCheck) ask(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, slowHealthTimeout)
+	defer cancel()
+	asked := time.Now()
+	_, err := c.get(ctx, c.spec.URL+"/health")
+	c.live.slowHealth.take(asked, err)
+	if err == nil && !c.live.Health().Up {
+		select {
+		case c.live.recheck <- struct{}{}:
+		default:
+		}
+	}
+}

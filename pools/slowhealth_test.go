@@ -1,0 +1,161 @@
+package pools
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeSGLang answers probes as SGLang does: /health generates a token, so it takes a second
+// at least, and as long as the scheduler is busy.
+type fakeSGLang struct {
+	mu     sync.Mutex // guards the rest
+	ready  int        // status of /ready; 404: it is older
+	health int        // status of /health
+	busy   time.Duration
+	asked  map[string]int
+}
+
+func (e *fakeSGLang) RoundTrip(req *http.Request) (*http.Response, error) {
+	e.mu.Lock()
+	e.asked[req.URL.Path]++
+	ready, health, busy := e.ready, e.health, max(time.Second, e.busy)
+	e.mu.Unlock()
+	status, body := http.StatusNotFound, ""
+	switch req.URL.Path {
+	case "/ready":
+		status = ready
+	case "/health":
+		select {
+		case <-time.After(busy):
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+		status = health
+	case "/v1/models":
+		status, body = http.StatusOK, `{"data":[{"id":"m","owned_by":"sglang"}]}`
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: req}, nil
+}
+
+func (e *fakeSGLang) set(change func(*fakeSGLang)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change(e)
+}
+
+func (e *fakeSGLang) times(path string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.asked[path]
+}
+
+func watchedSGLang(t *testing.T, e *fakeSGLang) *Server {
+	t.Helper()
+	e.asked = make(map[string]int)
+	f := NewFleet(Default(), e, slog.New(slog.DiscardHandler))
+	t.Cleanup(f.Close)
+	if err := f.Apply([]Spec{spec("http://10.0.0.1:8000", Prefill)}); err != nil {
+		t.Fatal(err)
+	}
+	return f.Servers()[0]
+}
+
+// upFor fails the test as soon as the server is not up.
+func upFor(t *testing.T, s *Server, d time.Duration) {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if h := s.Health(); !h.Up {
+			t.Fatalf("down: %s", h.Reason)
+		}
+	}
+}
+
+// SGLang says at /ready how it is, without a token generated for it.
+func TestHealth_OfSGLangIsItsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeSGLang{ready: 200, health: 200, busy: time.Minute}
+		s := watchedSGLang(t, e)
+		synctest.Wait()
+		upFor(t, s, 10*time.Second)
+		if n := e.times("/health"); n != 0 {
+			t.Errorf("/health was asked %d times", n)
+		}
+		e.set(func(e *fakeSGLang) { e.ready = 503 })
+		time.Sleep(2 * time.Second)
+		if h := s.Health(); h.Up || h.Reason != "/ready answered 503" {
+			t.Errorf("%+v", h)
+		}
+	})
+}
+
+// An older one has no /ready: its /health is asked rarely, and may take longer than a probe.
+func TestHealth_OfOlderSGLangIsAskedRarelyAndPatiently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeSGLang{ready: 404, health: 200, busy: 15 * time.Second}
+		s := watchedSGLang(t, e)
+		time.Sleep(14 * time.Second)
+		if s.Health().Up {
+			t.Error("up before it said that it is well")
+		}
+		time.Sleep(2 * time.Second)
+		upFor(t, s, time.Minute)
+		if n := e.times("/health"); n > 3 {
+			t.Errorf("/health was asked %d times in 76 s", n)
+		}
+		e.set(func(e *fakeSGLang) { e.health = 503 })
+		time.Sleep(slowHealthEvery + 20*time.Second)
+		if h := s.Health(); h.Up || h.Reason != "/health answered 503" {
+			t.Errorf("%+v", h)
+		}
+		e.set(func(e *fakeSGLang) { e.health, e.busy = 200, 0 })
+		time.Sleep(20 * time.Second) // the question under way was sent to a busy engine
+		if h := s.Health(); !h.Up {
+			t.Errorf("%+v", h)
+		}
+	})
+}
+
+// An engine that was started anew says again that it is well before it gets anything, and
+// may have /ready now.
+func TestHealth_OfOlderSGLangStartedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeSGLang{ready: 404, health: 200}
+		s := watchedSGLang(t, e)
+		time.Sleep(2 * time.Second)
+		upFor(t, s, time.Second)
+		s.MarkDown("connection refused")
+		time.Sleep(500 * time.Millisecond)
+		if h := s.Health(); h.Up {
+			t.Error("up by what it said before")
+		}
+		time.Sleep(2 * time.Second)
+		upFor(t, s, time.Second)
+		e.set(func(e *fakeSGLang) { e.ready = 200 })
+		s.MarkDown("connection refused")
+		time.Sleep(3 * time.Second)
+		asked := e.times("/health")
+		upFor(t, s, 2*slowHealthEvery)
+		if n := e.times("/health"); n != asked {
+			t.Errorf("/health was asked %d times more", n-asked)
+		}
+	})
+}
+
+// One look by hand waits as long as such an engine may take.
+func TestProbe_WaitsForOlderSGLang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeSGLang{ready: 404, health: 200, busy: 15 * time.Second, asked: make(map[string]int)}
+		client := &http.Client{Transport: e, Timeout: 2 * time.Second}
+		_, err := Probe(context.Background(), spec("http://10.0.0.1:8000", Prefill), nil, client, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
