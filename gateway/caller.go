@@ -117,13 +117,11 @@ func quoted(text string) []byte {
 // bound refuses what one request asks too much of, and bounds answers that the client
 // left open where its key has a bound.
 func (x *exchange) bound(req *pd.Request) error {
+	if req.Answers > x.key.MaxSamples {
+		return invalid("n", "The request asks for too many answers: prompts times n, or best_of, must not exceed %d.", x.key.MaxSamples)
+	}
 	if req.Dialect.Native {
 		return x.boundNative(req)
-	}
-	for _, field := range []string{"n", "best_of"} {
-		if n, ok := req.Body.Get(field).Int(); ok && n > int64(x.key.MaxSamples) {
-			return invalid(field, "The field %s must not exceed %d.", field, x.key.MaxSamples)
-		}
 	}
 	if bias := req.Body.Get("logit_bias"); !bias.Null() {
 		if _, ok := bias.Object(); !ok {
@@ -167,12 +165,22 @@ func (x *exchange) boundOutput(req *pd.Request) error {
 
 // boundNative is the same for SGLang's own API, whose bounds stand one level deeper.
 func (x *exchange) boundNative(req *pd.Request) error {
-	params, _ := req.Body.Get("sampling_params").Object() // none is one without fields
-	if n, ok := params.Get("n").Int(); ok && n > int64(x.key.MaxSamples) {
-		return invalid("sampling_params", "The field n must not exceed %d.", x.key.MaxSamples)
+	most := int64(x.key.MaxOutput)
+	if most == 0 {
+		return nil
 	}
-	if n, ok := params.Get("max_new_tokens").Int(); x.key.MaxOutput > 0 && (!ok || n > int64(x.key.MaxOutput)) {
-		return invalid("sampling_params", "With this API key the field max_new_tokens must be set, and not exceed %d.", x.key.MaxOutput)
+	params, err := samplingParams(req.Body)
+	if err != nil {
+		return err
+	}
+	for _, p := range params {
+		if n, ok := p.Get("max_new_tokens").Int(); !ok || n > most {
+			params = nil
+			break
+		}
+	}
+	if len(params) == 0 {
+		return invalid(samplingField, "With this API key the field max_new_tokens must be set, and not exceed %d.", most)
 	}
 	return nil
 }

@@ -53,26 +53,48 @@ func stripControl(body pd.Body) (pd.Body, error) {
 			edits = append(edits, pd.Edit{Key: key})
 			continue
 		}
-		value := body.Get(key)
-		if !containers[name] || len(value) == 0 || value[0] != '{' {
+		if !containers[name] {
 			continue
 		}
-		inner, err := pd.ParseBody(value)
-		if err != nil {
-			return pd.Body{}, err // a key twice inside a container
-		}
-		clean, err := stripControl(inner)
+		clean, changed, err := stripContainer(body.Get(key))
 		if err != nil {
 			return pd.Body{}, err
 		}
-		if len(clean.Keys()) != len(inner.Keys()) || clean.Len() != inner.Len() {
-			edits = append(edits, pd.Edit{Key: key, Value: clean.Bytes()})
+		if changed {
+			edits = append(edits, pd.Edit{Key: key, Value: clean})
 		}
 	}
 	if len(edits) == 0 {
 		return body, nil
 	}
 	return pd.ParseBody(body.With(edits...).Bytes())
+}
+
+// stripContainer strips an object, or each of a list: SGLang takes sampling parameters as
+// both. Other values hold no fields.
+func stripContainer(value pd.Value) (clean pd.Value, changed bool, err error) {
+	if elements, several := value.Array(); several {
+		for i, e := range elements {
+			stripped, touched, err := stripContainer(e)
+			if err != nil {
+				return nil, false, err
+			}
+			elements[i], changed = stripped, changed || touched
+		}
+		return pd.List(elements), changed, nil
+	}
+	if len(value) == 0 || value[0] != '{' {
+		return value, false, nil
+	}
+	inner, err := pd.ParseBody(value)
+	if err != nil {
+		return nil, false, err // a key twice inside a container
+	}
+	stripped, err := stripControl(inner)
+	if err != nil {
+		return nil, false, err
+	}
+	return pd.Value(stripped.Bytes()), stripped.Len() != inner.Len(), nil
 }
 
 // forwarded are the client's headers that engines get. Everything else stays

@@ -69,18 +69,61 @@ func readNative(req *pd.Request) error {
 	default:
 		req.PromptTokens = approximateTokens(len(value))
 	}
-	samples := int64(1)
-	if params, ok := req.Body.Get("sampling_params").Object(); ok {
-		if n, ok := params.Get("max_new_tokens").Int(); ok {
-			req.OutputTokens = int(min(max(n, 0), pd.UnknownOutput))
-		}
-		if n, ok := params.Get("n").Int(); ok && n > 1 {
-			samples = min(n, maxAnswers)
-		}
+	each, err := readSampling(req, prompts)
+	if err != nil {
+		return err
 	}
-	req.Answers = min(prompts*int(samples), maxAnswers)
+	req.Answers = prompts * each
 	if req.Stream, isText = req.Body.Get("stream").Bool(); !req.Body.Get("stream").Null() && !isText {
 		return invalid("stream", "The field stream must be true or false.")
 	}
 	return nil
+}
+
+// readSampling reads the sampling parameters, one object for all prompts or a list of one
+// for each, and returns how many answers to a prompt are asked for.
+func readSampling(req *pd.Request, prompts int) (each int, err error) {
+	params, err := samplingParams(req.Body)
+	if err != nil {
+		return 0, err
+	}
+	if _, several := req.Body.Get(samplingField).Array(); several && len(params) != prompts {
+		return 0, invalid(samplingField, "The field %s must be an object, or an array of as many as there are prompts.", samplingField)
+	}
+	each = 1
+	for _, p := range params {
+		if v := p.Get("n"); !v.Null() {
+			n, ok := samplesOf(v)
+			if !ok {
+				return 0, invalid(samplingField, "The field n must be a whole number of at least 1.")
+			}
+			each = max(each, n)
+		}
+		if n, ok := p.Get("max_new_tokens").Int(); ok {
+			req.OutputTokens = int(min(max(n, 0), pd.UnknownOutput))
+		}
+	}
+	return each, nil
+}
+
+const samplingField = "sampling_params"
+
+// samplingParams returns each of the objects in the field, none if it is absent.
+func samplingParams(body pd.Body) ([]pd.Body, error) {
+	value := body.Get(samplingField)
+	if value.Null() {
+		return nil, nil
+	}
+	values, several := value.Array()
+	if !several {
+		values = []pd.Value{value}
+	}
+	params := make([]pd.Body, len(values))
+	for i, v := range values {
+		var ok bool
+		if params[i], ok = v.Object(); !ok {
+			return nil, invalid(samplingField, "The field %s must be an object, or an array of them, in which no field appears twice.", samplingField)
+		}
+	}
+	return params, nil
 }

@@ -80,8 +80,11 @@ func readPrompt(req *pd.Request) error {
 		if isNumber(elements[0]) {
 			req.PromptTokens = len(elements)
 		} else {
-			req.Aggregated, req.Answers = len(elements) > 1, min(len(elements), maxAnswers) // a list of prompts
+			req.Aggregated, req.Answers = len(elements) > 1, len(elements) // a list of prompts
 		}
+	}
+	if more, ok := req.Body.Get("prompt_embeds").Array(); ok { // vLLM answers those too
+		req.Aggregated, req.Answers = true, req.Answers+len(more)
 	}
 	for _, more := range []string{"tools", "system", "instructions"} {
 		req.PromptTokens += approximateTokens(len(req.Body.Get(more)))
@@ -165,23 +168,23 @@ func readStream(req *pd.Request) error {
 	return nil
 }
 
-// readSamples finds what cannot share a hand-off: it is read once and then gone.
-// Logprobs of the prompt exist only where the prompt is computed.
+// readSamples counts the answers and finds what cannot share a hand-off: it is read once
+// and then gone. Logprobs of the prompt exist only where the prompt is computed.
 func readSamples(req *pd.Request) error {
+	each := 1
 	for _, field := range []string{"n", "best_of"} {
 		value := req.Body.Get(field)
 		if value.Null() {
 			continue
 		}
-		n, ok := value.Int()
-		if !ok || n < 1 {
+		n, ok := samplesOf(value)
+		if !ok {
 			return invalid(field, "The field %s must be a whole number of at least 1.", field)
 		}
-		req.Aggregated = req.Aggregated || n > 1
-		if field == "n" {
-			req.Answers = min(max(1, req.Answers)*int(min(n, maxAnswers)), maxAnswers)
-		}
+		each = max(each, n)
 	}
+	req.Aggregated = req.Aggregated || each > 1
+	req.Answers = max(1, req.Answers) * each
 	if !req.Body.Get("prompt_logprobs").Null() {
 		req.Aggregated = true
 	}
@@ -194,8 +197,16 @@ func readSamples(req *pd.Request) error {
 	return nil
 }
 
-// maxAnswers bounds what is kept for each answer; engines refuse far less.
-const maxAnswers = 1024
+// manySamples is more than any key allows of one prompt, and few enough to be multiplied
+// by the prompts that a body has room for.
+const manySamples = 1 << 20
+
+// samplesOf reads how many answers to a prompt are asked for, false if that is no number
+// that an engine takes.
+func samplesOf(v pd.Value) (int, bool) {
+	n, ok := v.Int()
+	return int(min(n, manySamples)), ok && n >= 1
+}
 
 // readTools notes a tool call that is demanded.
 func readTools(req *pd.Request) error {

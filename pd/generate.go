@@ -50,7 +50,7 @@ func withInputLogprobs(decode, prefill []byte) []byte {
 				elements[i] = withInputLogprobs(elements[i], first[i])
 			}
 		}
-		return list(elements)
+		return List(elements)
 	}
 	body, err := ParseBody(decode)
 	if err != nil {
@@ -74,7 +74,7 @@ func withInputLogprobs(decode, prefill []byte) []byte {
 			for _, e := range before.Array() {
 				all = append(all, Value(bytes.Clone([]byte(e.Raw))))
 			}
-			meta = meta.With(Edit{name, list(append(all, own...))})
+			meta = meta.With(Edit{name, List(append(all, own...))})
 		}
 		return meta
 	}).Bytes()

@@ -75,19 +75,11 @@ func trtllmFinal(t *transfer, answer []byte) []byte {
 			choices[i] = object.With(Edit{Key: disaggregatedField}).Bytes()
 		}
 	}
-	edits := []Edit{{"choices", list(choices)}, {Key: disaggregatedField}}
+	edits := []Edit{{"choices", List(choices)}, {Key: disaggregatedField}}
 	if asked, _ := t.req.Body.Get("return_token_ids").Bool(); !asked {
 		edits = append(edits, Edit{Key: "prompt_token_ids"})
 	}
 	return body.With(edits...).Bytes()
-}
-
-func list(values []Value) []byte {
-	parts := make([][]byte, len(values))
-	for i, v := range values {
-		parts[i] = v
-	}
-	return append(append([]byte{'['}, bytes.Join(parts, []byte{','})...), ']')
 }
 
 // asStream turns a whole answer into the events of a stream: the choices, the usage if
@@ -103,7 +95,7 @@ func asStream(d *Dialect, answer Body, usage bool) []byte {
 			}
 		}
 	}
-	chunk := answer.With(Edit{"object", []byte(object)}, Edit{"choices", list(choices)}, Edit{Key: "usage"})
+	chunk := answer.With(Edit{"object", []byte(object)}, Edit{"choices", List(choices)}, Edit{Key: "usage"})
 	var out strings.Builder
 	fmt.Fprintf(&out, "data: %s\n\n", chunk.Bytes())
 	if usage {

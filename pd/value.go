@@ -1,6 +1,9 @@
 package pd
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+)
 
 // Value is the raw JSON of one value; nil is an absent one.
 type Value []byte
@@ -70,4 +73,13 @@ func (v Value) Array() (elements []Value, ok bool) {
 		}
 		elements = append(elements, v[start:s.at])
 	}
+}
+
+// List returns the JSON array of values.
+func List(values []Value) []byte {
+	parts := make([][]byte, len(values))
+	for i, v := range values {
+		parts[i] = v
+	}
+	return append(append([]byte{'['}, bytes.Join(parts, []byte{','})...), ']')
 }

@@ -27,7 +27,7 @@ func (c *doorConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Class, "default-class", c.Class, "`class` of keys that name none, and of everybody without keys")
 	fs.DurationVar(&c.Deadline, "deadline", c.Deadline,
 		"time for the first content of requests that name none; one that is predicted to take longer is refused at once; 0: none")
-	fs.IntVar(&c.MaxSamples, "max-samples", c.MaxSamples, "answers that one request may ask for (n, best_of)")
+	fs.IntVar(&c.MaxSamples, "max-samples", c.MaxSamples, "answers that one request may ask for: its prompts times n, or best_of")
 	fs.BoolVar(&c.TrustHeaders, "trust-headers", c.TrustHeaders,
 		"without keys: everybody may raise priority, set objectives and extend the deadline by x-tandem- headers")
 }

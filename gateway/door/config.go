@@ -17,7 +17,7 @@ type Config struct {
 	Classes      []string      // of priority, the first is served first
 	Class        string        // of keys that name none, and of everybody where there are no keys
 	Deadline     time.Duration // for the first content of requests that name none; 0: none
-	MaxSamples   int           // answers that one request may ask for (n, best_of)
+	MaxSamples   int           // answers that one request may ask for: prompts times n, or best_of
 	TrustHeaders bool          // where there are no keys: everybody may set priority, objectives and deadline
 }
 

@@ -13,14 +13,27 @@ type generateNative struct {
 	Logprobs  bool            `json:"return_logprob"`
 	StartLen  *int            `json:"logprob_start_len"` // first prompt token with logprobs; -1 or none: no prompt tokens
 	CacheSalt *string         `json:"cache_salt"`
-	Sampling  struct {
-		MaxNewTokens *int        `json:"max_new_tokens"`
-		Stop         stopStrings `json:"stop"`
-		StopTokenIDs []int32     `json:"stop_token_ids"`
-		IgnoreEOS    bool        `json:"ignore_eos"`
-		N            *int        `json:"n"`
-	} `json:"sampling_params"`
+	Sampling  nativeSampling  `json:"sampling_params"`
 	sglangFields
+}
+
+// nativeSampling is one object, or a list of one for each prompt: of that the first counts
+// for all here.
+type nativeSampling struct {
+	MaxNewTokens *int        `json:"max_new_tokens"`
+	Stop         stopStrings `json:"stop"`
+	StopTokenIDs []int32     `json:"stop_token_ids"`
+	IgnoreEOS    bool        `json:"ignore_eos"`
+	N            *int        `json:"n"`
+}
+
+func (s *nativeSampling) UnmarshalJSON(raw []byte) error {
+	type plain nativeSampling
+	if each := []plain{}; json.Unmarshal(raw, &each) == nil && len(each) > 0 {
+		*s = nativeSampling(each[0])
+		return nil
+	}
+	return json.Unmarshal(raw, (*plain)(s))
 }
 
 // nativeTokens is SGLang's default of max_new_tokens.
