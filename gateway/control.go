@@ -12,6 +12,9 @@ import (
 // controlFields steer engines, and no client may set them: with a hand-off of
 // its own a client could make an engine connect anywhere, or read another
 // tenant's blocks. They are removed wherever an engine would look for them.
+// The last group names files, holds code, joins another's session or corpus, makes
+// labels of metrics or other keys of the KV, or is for the engines' own routers
+// (sglang/srt/entrypoints/openai/protocol.py, tensorrt_llm/serve/openai_protocol.py).
 var controlFields = map[string]bool{
 	"kv_transfer_params":     true,
 	"ec_transfer_params":     true,
@@ -32,6 +35,32 @@ var controlFields = map[string]bool{
 	"rid":                    true,
 	"cache_salt":             true,
 	"priority":               true,
+
+	"lora_path":                     true,
+	"lora_request":                  true,
+	"custom_logit_processor":        true,
+	"session_id":                    true,
+	"session_params":                true,
+	"conversation_params":           true,
+	"custom_labels":                 true,
+	"extra_key":                     true,
+	"ngram_corpus_id":               true,
+	"injected_chat_template_kwargs": true,
+}
+
+// promptFields are token ids that some engines read in place of the messages, which then
+// are not what was counted and looked up (SGLang's input_ids, TensorRT-LLM's others). On
+// SGLang's own API they are the prompt.
+var promptFields = []string{"input_ids", "prompt_token_ids", "prompt_token_ids_b64"}
+
+// withoutPrompts returns the body without what would be read in place of the messages.
+func withoutPrompts(body pd.Body) pd.Body {
+	for _, field := range promptFields {
+		if body.Get(field) != nil {
+			body = body.With(pd.Edit{Key: field})
+		}
+	}
+	return body
 }
 
 // containers are the objects in which engines look for more parameters. Control

@@ -41,6 +41,7 @@ func parse(d *pd.Dialect, raw []byte) (*pd.Request, error) {
 	if d.Native {
 		return req, readNative(req)
 	}
+	req.Body = withoutPrompts(req.Body)
 	if !ok || req.Model == "" {
 		return nil, invalid("model", "The field model must be a string that names a model.")
 	}

@@ -137,63 +137,6 @@ func TestInput_NoServerIs503WithRetryAfter(t *testing.T) {
 	}
 }
 
-// controlBodies are tricks to pass a control field; each holds the word "evil".
-func controlBodies() map[string]string {
-	bodies := map[string]string{
-		"escaped key":      `"kv\u005ftransfer_params":{"remote_host":"evil"}`,
-		"capitals":         `"KV_Transfer_Params":{"remote_host":"evil"}`,
-		"in extra_body":    `"extra_body":{"kv_transfer_params":{"remote_host":"evil"},"keep":1}`,
-		"in vllm_xargs":    `"vllm_xargs":{"kv_transfer_params":"evil","keep":1}`,
-		"deep":             `"sampling_params":{"extra_args":{"KV_TRANSFER_PARAMS":{"remote_host":"evil"},"keep":1}}`,
-		"huge number":      `"bootstrap_room":99999999999999999999999999,"rid":"evil"`,
-		"containers twice": `"extra_body":{"extra_body":{"bootstrap_host":"evil"},"keep":1}`,
-	}
-	for _, field := range []string{"kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key",
-		"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "disaggregated_params", "disagg_prefill_resp", "remote_decoder", "remote_prefiller",
-		"remote_kv_source", "cache_hit_threshold", "request_id", "rid", "cache_salt", "priority"} {
-		bodies[field] = `"` + field + `":"evil"`
-	}
-	return bodies
-}
-
-func TestInput_ControlFieldsNeverReachAnEngine(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1})
-	for name, field := range controlBodies() {
-		if got := c.post("/v1/chat/completions", chatBody(","+field)); got.status != 200 {
-			t.Errorf("%s: %d %s", name, got.status, got.body)
-		}
-		if got := c.post("/v1/chat/completions", chatBody(`,"n":2,`+field)); got.status != 200 {
-			t.Errorf("%s, aggregated: %d %s", name, got.status, got.body)
-		}
-	}
-	both := append(requests(c.prefill, "/v1/chat/completions"), requests(c.decode, "/v1/chat/completions")...)
-	for _, r := range both {
-		if strings.Contains(r.Body, "evil") || strings.Contains(r.Body, "9999999") {
-			t.Errorf("an engine got %.400s", r.Body[strings.Index(r.Body, `}]`):])
-		}
-	}
-	if len(both) == 0 {
-		t.Error("nothing reached an engine at all")
-	}
-	for _, twice := range []string{
-		`,"kv_transfer_params":{"remote_host":"evil"},"kv_transfer_params":null`,
-		`,"extra_body":{"rid":1,"rid":2}`,
-	} {
-		if got := c.post("/v1/chat/completions", chatBody(twice)); got.status != 400 {
-			t.Errorf("%s: %d", twice, got.status)
-		}
-	}
-	// The client's own text may say what it likes.
-	text := `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":"kv_transfer_params","priority":"mine"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"priority":{"type":"string"}}}}}]}`
-	if got := c.post("/v1/chat/completions", text); got.status != 200 {
-		t.Errorf("text that names control fields: %d %s", got.status, got.body)
-	}
-	last := requests(c.decode, "/v1/chat/completions")
-	if body := last[len(last)-1].Body; !strings.Contains(body, `"priority":"mine"`) || !strings.Contains(body, `"properties":{"priority"`) {
-		t.Errorf("the client's text was changed: %s", body)
-	}
-}
-
 func TestInput_ControlHeadersNeverReachAnEngine(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.pools.ORCA = "" }}) // the gateway asks by itself
 	names := []string{"x-data-parallel-rank", "x-data-parallel-host-port", "x-prefiller-host-port", "x_prefiller_host_port", "X-PREFILLER-HOST-PORT",
