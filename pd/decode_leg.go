@@ -132,7 +132,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, cached: a.cachedTokens, hideUsage: j.req.HideUsage,
-		onGap: pace.gap, story: j.story, handoff: a.handoff,
+		onGap: pace.gap, story: j.story, handoff: a.handoff, answers: max(1, j.req.Answers),
 	}
 	if err := s.open(); err != nil {
 		_ = resp.Body.Close()

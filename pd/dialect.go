@@ -44,9 +44,10 @@ type ErrorText struct {
 
 // glance is what one stream event means.
 type glance struct {
-	content bool   // generated content: the engine has answered
-	end     bool   // the stream is complete
-	failure string // the engine reports a failure
+	content  bool   // generated content: the engine has answered
+	end      bool   // the stream is complete
+	failure  string // the engine reports a failure
+	finished []int  // choices that end with it
 }
 
 // The APIs that Tandem serves.
@@ -139,12 +140,17 @@ func inspectChunk(data []byte) (glance, []gjson.Result) {
 		return glance{failure: failure}, nil
 	}
 	choices := gjson.GetBytes(data, "choices").Array()
+	var g glance
 	for _, c := range choices {
-		if reason := c.Get("finish_reason").String(); reason == "error" || reason == "abort" { // the engine gave it up
+		switch c.Get("finish_reason").String() {
+		case "":
+		case "error", "abort": // the engine gave it up
 			return glance{failure: "the engine ended the answer with an error"}, nil
+		default:
+			g.finished = append(g.finished, int(c.Get("index").Int()))
 		}
 	}
-	return glance{}, choices
+	return g, choices
 }
 
 // engineError returns the message of an error object, nested as newer engines

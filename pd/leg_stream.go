@@ -32,14 +32,17 @@ type legStream struct {
 	handoff   *Handoff // nil without one
 	story     *story   // what could be continued elsewhere; nil where it cannot
 
-	pending []byte // transformed events up to the first content, not yet returned
-	opened  bool   // the first content event was read
-	ended   bool   // the engine said that the stream is complete
-	result  StreamResult
-	onGap   func(time.Duration)
-	lastAt  time.Time
-	heard   atomic.Int64 // nanoseconds from begun to the last content event, for other goroutines
-	begun   time.Time
+	pending  []byte       // transformed events up to the first content, not yet returned
+	answers  int          // choices that were asked for
+	finished map[int]bool // those that have ended
+
+	opened bool // the first content event was read
+	ended  bool // the engine said that the stream is complete
+	result StreamResult
+	onGap  func(time.Duration)
+	lastAt time.Time
+	heard  atomic.Int64 // nanoseconds from begun to the last content event, for other goroutines
+	begun  time.Time
 
 	closing sync.Once
 	onClose func(StreamResult)
@@ -95,6 +98,10 @@ func (s *legStream) event() ([]byte, error) {
 	if s.opened {
 		s.idle.Stop()
 	}
+	if errors.Is(err, io.EOF) && len(s.finished) == s.answers {
+		s.ended = true
+		return s.ending(), nil
+	}
 	if err != nil {
 		return nil, s.broken(err)
 	}
@@ -103,10 +110,35 @@ func (s *legStream) event() ([]byte, error) {
 		return nil, &BrokenStreamError{Message: g.failure, Err: errErrorEvent, Status: errorStatus(ev.Data), Event: bytes.Clone(ev.Data)}
 	}
 	s.ended = g.end
+	s.finish(g.finished)
 	if g.content {
 		s.count(time.Now())
 	}
 	return s.transform(ev)
+}
+
+// finish notes which choices have ended.
+func (s *legStream) finish(choices []int) {
+	for _, c := range choices {
+		if c < 0 || c >= s.answers {
+			continue
+		}
+		if s.finished == nil {
+			s.finished = make(map[int]bool)
+		}
+		s.finished[c] = true
+	}
+}
+
+// ending is what the client lacks where all choices have ended and the engine ends its
+// stream cleanly without the end marker, as Hugging Face's transformers serve does.
+func (s *legStream) ending() []byte {
+	if s.story != nil {
+		if ending := s.story.ending(); ending != nil {
+			return ending
+		}
+	}
+	return []byte("data: [DONE]\n\n")
 }
 
 func (s *legStream) count(now time.Time) {

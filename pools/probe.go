@@ -171,11 +171,11 @@ func (e statusError) Error() string { return fmt.Sprintf("%s answered %d", e.pat
 func parseModels(body []byte) ([]Model, error) {
 	var list struct {
 		Data []struct {
-			ID          string `json:"id"`
-			Parent      string `json:"parent"`
-			Owner       string `json:"owned_by"`
-			MaxModelLen int    `json:"max_model_len"`
-			Created     int64  `json:"created"`
+			ID          string  `json:"id"`
+			Parent      string  `json:"parent"`
+			Owner       string  `json:"owned_by"`
+			MaxModelLen int     `json:"max_model_len"`
+			Created     float64 `json:"created"` // with a fraction from Hugging Face's transformers serve
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -184,7 +184,7 @@ func parseModels(body []byte) ([]Model, error) {
 	var models []Model
 	for _, m := range list.Data {
 		if m.ID != "" {
-			models = append(models, Model(m))
+			models = append(models, Model{m.ID, m.Parent, m.Owner, m.MaxModelLen, int64(m.Created)})
 		}
 	}
 	if len(models) == 0 {

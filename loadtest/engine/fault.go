@@ -50,6 +50,9 @@ const (
 	FaultErrorAfterTokens = "error_after_tokens"
 	// FaultEmptyStream answers 200 with no event but [DONE], or an empty body.
 	FaultEmptyStream = "empty_stream"
+	// FaultNoDone ends a whole stream without [DONE], as Hugging Face's transformers serve
+	// does.
+	FaultNoDone = "no_done"
 	// FaultGarbageSSE answers 200 with what is no SSE, or no JSON.
 	FaultGarbageSSE = "garbage_sse"
 	// FaultSlow makes every step with the request slower.
@@ -69,7 +72,7 @@ const (
 )
 
 var faultKinds = []string{FaultRefuse, FaultStatus, FaultHangBeforeHeaders, FaultHangAfterHeaders, FaultDieAfterTokens, FaultErrorAfterTokens,
-	FaultEmptyStream, FaultGarbageSSE, FaultSlow, FaultDropHandoff, FaultWrongHandoff, FaultSlowLink, FaultRankDies, FaultUnhealthy}
+	FaultEmptyStream, FaultNoDone, FaultGarbageSSE, FaultSlow, FaultDropHandoff, FaultWrongHandoff, FaultSlowLink, FaultRankDies, FaultUnhealthy}
 
 // validate reports a fault that could never do anything.
 func (f Fault) validate() error {
@@ -107,6 +110,7 @@ type effects struct {
 	errs         bool // where it dies, with an error event
 	dieAfter     int  // tokens
 	empty        bool
+	noDone       bool
 	garbage      bool
 	slow         float64
 	dropHandoff  bool
@@ -210,6 +214,8 @@ func (fx *effects) add(f Fault) {
 		fx.dies, fx.errs, fx.dieAfter = true, true, f.Tokens
 	case FaultEmptyStream:
 		fx.empty = true
+	case FaultNoDone:
+		fx.noDone = true
 	case FaultGarbageSSE:
 		fx.garbage = true
 	case FaultSlow:

@@ -44,6 +44,9 @@ func (s *eventStream) done() error {
 	if s.x.effects.dies && s.tokens >= s.x.effects.dieAfter {
 		panic(http.ErrAbortHandler)
 	}
+	if s.x.effects.noDone {
+		return nil
+	}
 	return s.write("data: [DONE]\n\n")
 }
 
