@@ -175,10 +175,13 @@ func TestAdmission_ATenantOverItsShareGivesWay(t *testing.T) {
 	for i := range 4 {
 		ada = append(ada, c.askAndWait(float64(i+1), "sk-ada", 6))
 	}
-	bob := []<-chan answer{c.ask("sk-bob", 6)}
-	refusedForCapacity(t, "ada's newest", <-ada[3], "overloaded")
-	bob = append(bob, c.ask("sk-bob", 6))
-	refusedForCapacity(t, "ada's next", <-ada[2], "overloaded")
+	bob := make([]<-chan answer, 2)
+	for i, who := range []string{"ada's newest", "ada's next"} {
+		bob[i] = c.ask("sk-bob", 6)
+		refusedForCapacity(t, who, <-ada[3-i], "overloaded")
+		// Past the queue and not yet at the servers, it takes nobody's place.
+		eventually(t, "it waits in that place", func() bool { return c.metric("tandem_waiting_requests") == 4 })
+	}
 	refusedForCapacity(t, "bob's third", <-c.ask("sk-bob", 6), "overloaded")
 	if len(ada[0])+len(ada[1])+len(bob[0])+len(bob[1]) > 0 {
 		t.Error("one of the others was answered")
