@@ -92,6 +92,9 @@ func (p *prober) down(ctx context.Context, was Health, err error) {
 		p.live.fall(Down)
 	}
 	switch {
+	case AsksForKey(err) && (was.Up || was.Reason != reason):
+		p.log.Warn("server down: the engine wants a key, or another one than it was shown; engine-key-file names the file that holds it",
+			"role", p.spec.Role.String(), "reason", reason)
 	case was.Up:
 		p.log.Warn("server down", "role", p.spec.Role.String(), "reason", reason)
 	case was.Reason != reason:
@@ -166,6 +169,13 @@ type statusError struct {
 }
 
 func (e statusError) Error() string { return fmt.Sprintf("%s answered %d", e.path, e.code) }
+
+// AsksForKey reports whether a probe failed because the engine lets nobody in without a key,
+// or not with the key that it was shown.
+func AsksForKey(err error) bool {
+	var status statusError
+	return errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusForbidden)
+}
 
 // parseModels reads an OpenAI model list.
 func parseModels(body []byte) ([]Model, error) {

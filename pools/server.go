@@ -86,6 +86,8 @@ func (s Spec) ID() string {
 func (s Spec) Validate() error {
 	u, err := url.Parse(s.URL)
 	switch {
+	case s.URL != "" && !strings.Contains(s.URL, "://"):
+		return fmt.Errorf("server %q: add http:// in front: http://%s", s.URL, s.URL)
 	case err != nil:
 		return fmt.Errorf("server %q: %w", s.URL, err)
 	case u.Scheme != "http" && u.Scheme != "https":
@@ -204,6 +206,9 @@ func (s *Server) Tokens(now time.Time) (waiting, running float64) {
 // needs reports whether a request cannot do without the leg on such servers:
 // decode always, prefill where decode never computes a prompt (SGLang).
 func (s *Server) needs(leg Role) bool { return leg == Decode || s.Connector() == "sglang" }
+
+// ServesAlone reports whether the server, where it decodes, also serves requests whole.
+func (s *Server) ServesAlone() bool { return !s.needs(Prefill) }
 
 // KVHostPort is where other engines reach the server's KV: as configured, else at the
 // host of its URL and the port that the engine tells, or the usual one.

@@ -6,17 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"maps"
-	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -42,15 +36,11 @@ func checkCommand() *cobra.Command {
 	return cmd
 }
 
-// check probes all servers at once and prints what each said.
+// check asks all servers at once, prints what each said, and then what will not work: as
+// errors what leaves requests or servers unserved, as warnings the rest.
 func check(ctx context.Context, cfg config, out io.Writer) error {
-	if err := checkDoor(cfg.door, out); err != nil {
+	if err := checkFiles(cfg, out); err != nil {
 		return err
-	}
-	for _, port := range []*portTLS{&cfg.adminTLS, &cfg.scaler.tls, &cfg.decider.tls} {
-		if _, err := port.config(tls.NoClientCert); err != nil {
-			return err
-		}
 	}
 	specs := cfg.specs()
 	inCluster, err := askKubernetes(ctx, cfg.kube)
@@ -60,67 +50,37 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	for _, spec := range inCluster {
 		specs = append(specs, cfg.kv.withEvents(spec))
 	}
-	transport, err := withEngineKey(pd.NewTransport(cfg.connect), cfg.engineKey)
+	answers, err := askServers(ctx, cfg, specs, out)
 	if err != nil {
 		return err
 	}
-	client := &http.Client{Transport: transport, Timeout: cfg.pools.ProbeTimeout}
-	log := slog.New(slog.NewTextHandler(out, nil)) // what engines contradict
-	lines := make([]string, len(specs))
-	failed := make([]bool, len(specs))
-	up := make([]*pools.Server, len(specs))
-	var probes sync.WaitGroup
-	for i, spec := range specs {
-		probes.Go(func() {
-			said, err := pools.Probe(ctx, spec, cfg.pools.LoadTables, client, log)
-			if err != nil {
-				lines[i], failed[i] = fmt.Sprintf("%s\t%s\tDOWN\t%v", spec.ID(), spec.Role, err), true
-				return
-			}
-			up[i] = said.Server
-			lines[i] = fmt.Sprintf("%s\t%s\tup\t%s\t%s\t%s\t%s", spec.ID(), spec.Role, said.Connector(),
-				modelNames(said.Health().Models), describeEngine(said.Identity()), describeLoad(said.Load))
-		})
+	if err := printAnswers(out, answers); err != nil {
+		return err
 	}
-	probes.Wait()
-
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "SERVER\tROLE\tSTATE\tCONNECTOR\tMODELS\tENGINE\tLOAD")
-	down := 0
-	for i, line := range lines {
-		_, _ = fmt.Fprintln(table, line)
-		if failed[i] {
-			down++
+	faults, warnings := judge(&cfg, answers)
+	for _, text := range warnings {
+		if _, err := fmt.Fprintln(out, "WARN", text); err != nil {
+			return err
 		}
 	}
-	if err := table.Flush(); err != nil {
-		return err
+	if len(faults) > 0 {
+		return errors.Join(faults...)
 	}
-	if down > 0 {
-		return fmt.Errorf("the configuration is valid, but %d of %d servers do not answer", down, len(specs))
-	}
-	var models []pools.Model
-	for _, s := range up {
-		models = append(models, s.Health().Models...)
-	}
-	if err := errors.Join(cfg.knowsModels(models), rolesComplete(specs), pairsExist(up)); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(out, "\nThe configuration is valid and all servers answer.")
+	_, err = fmt.Fprintln(out, "\nThe configuration is valid, and all servers that it names answer.")
 	return err
 }
 
-// pairsExist names the models whose prefill and decode servers cannot use each other's KV.
-func pairsExist(servers []*pools.Server) error {
-	var faults []error
-	pairings := pools.Pairings(servers)
-	for _, model := range slices.Sorted(maps.Keys(pairings)) {
-		if p := pairings[model]; p.Missing() {
-			faults = append(faults, fmt.Errorf("model %s: no prefill and decode server make a pair, %s and %s come closest and differ in %s",
-				model, p.Prefill, p.Decode, p.Reason()))
+// checkFiles reads the files that the configuration names.
+func checkFiles(cfg config, out io.Writer) error {
+	if err := checkDoor(cfg.door, out); err != nil {
+		return err
+	}
+	for _, port := range []*portTLS{&cfg.adminTLS, &cfg.scaler.tls, &cfg.decider.tls} {
+		if _, err := port.config(tls.NoClientCert); err != nil {
+			return err
 		}
 	}
-	return errors.Join(faults...)
+	return nil
 }
 
 // checkDoor reads the files of keys and of the admin's token.
@@ -135,16 +95,6 @@ func checkDoor(cfg doorConfig, out io.Writer) error {
 	count, tenants := keys.Len()
 	_, err = fmt.Fprintf(out, "%d keys of %d tenants, classes %s\n\n", count, tenants, strings.Join(cfg.Classes, ", "))
 	return err
-}
-
-// rolesComplete tells of a fleet that can only ever answer with an error.
-func rolesComplete(specs []pools.Spec) error {
-	for _, s := range specs {
-		if s.Role.Serves(pools.Decode) {
-			return nil
-		}
-	}
-	return errors.New("there is no decode server: every request will be refused")
 }
 
 func modelNames(models []pools.Model) string {

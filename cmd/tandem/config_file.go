@@ -14,18 +14,19 @@ import (
 )
 
 // loadConfig reads the file, if there is one, and puts the flags that were given
-// over it. Names in the file are names of flags; an unknown one is an error that
-// names its line.
+// over it. Names in the file are names of flags. What is wrong with the file names it, the
+// line and the value.
 func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 	cfg := defaultConfig()
 	known := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cfg.bind(known)
+	lines := make(fileLines)
 	if file != "" {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			return config{}, fmt.Errorf("read the configuration: %w", err)
 		}
-		if err := readFile(content, &cfg, known); err != nil {
+		if lines, err = readFile(content, &cfg, known); err != nil {
 			return config{}, fmt.Errorf("%s: %w", file, err)
 		}
 	}
@@ -35,6 +36,7 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 		if into == nil || failed != nil {
 			return
 		}
+		delete(lines, f.Name)
 		// A list's String is not what its Set reads.
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			failed = into.Value.(pflag.SliceValue).Replace(list.GetSlice())
@@ -46,7 +48,7 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 		return config{}, failed
 	}
 	if err := cfg.validate(); err != nil {
-		return config{}, err
+		return config{}, lines.place(file, err)
 	}
 	if cfg.hold.For == 0 && cfg.scaling.Planner.ToZero() {
 		cfg.hold.For = 3 * cfg.scaling.ColdStart
@@ -67,54 +69,63 @@ func (c *config) believe() error {
 	return nil
 }
 
-func readFile(content []byte, cfg *config, known *pflag.FlagSet) error {
-	file, err := parser.ParseBytes(content, 0)
+// readFile reads settings from a file's text, and returns where they were. Errors name
+// the line.
+func readFile(content []byte, cfg *config, known *pflag.FlagSet) (fileLines, error) {
+	file, err := parser.ParseBytes(content, 0, parser.AllowDuplicateMapKey()) // what is there twice is said below
 	if err != nil {
-		return errors.New(yaml.FormatError(err, false, true))
+		return nil, yamlError(err)
 	}
-	seen := make(map[string]bool)
+	lines, servers := make(fileLines), make(map[string]int)
 	for _, doc := range file.Docs {
 		if doc.Body == nil {
 			continue
 		}
 		mapping, ok := doc.Body.(ast.MapNode)
 		if !ok {
-			return fmt.Errorf("line %d: want settings, one \"name: value\" a line", doc.Body.GetToken().Position.Line)
+			return nil, atLine(doc.Body.GetToken().Position.Line, errors.New("want settings, one \"name: value\" a line"))
 		}
 		for entries := mapping.MapRange(); entries.Next(); {
 			name := entries.Key().String()
-			line := entries.Key().GetToken().Position.Line
-			if seen[name] {
-				return fmt.Errorf("line %d: %s is set twice", line, name)
+			at := fileLine{line: entries.Key().GetToken().Position.Line}
+			if before, twice := lines[name]; twice {
+				return nil, atLine(at.line, fmt.Errorf("%s is set in line %d already", name, before.line))
 			}
-			seen[name] = true
-			if err := readSetting(name, entries.Value(), cfg, known); err != nil {
-				return fmt.Errorf("line %d: %w", line, err)
+			if scalar, ok := entries.Value().(ast.ScalarNode); ok {
+				at.value = fmt.Sprint(scalar.GetValue())
+			}
+			lines[name] = at
+			if err := readSetting(name, entries.Value(), cfg, known, servers); err != nil {
+				return nil, atLine(at.line, err)
 			}
 		}
 	}
-	return nil
+	return lines, nil
 }
 
-func readSetting(name string, value ast.Node, cfg *config, known *pflag.FlagSet) error {
+// readSetting reads one setting. servers are the lines of those that were read, by ID.
+func readSetting(name string, value ast.Node, cfg *config, known *pflag.FlagSet, servers map[string]int) error {
 	for i, role := range []string{"prefill", "decode", "both"} {
 		if name != role {
 			continue
 		}
-		if err := cfg.servers[i].read(value); err != nil {
-			return errors.New(yaml.FormatError(err, false, true))
+		if err := cfg.servers[i].read(value, servers); err != nil {
+			return err
 		}
 		// Flags replace what the file says.
 		cfg.servers[i].set = false
 		return nil
 	}
-	if known.Lookup(name) == nil {
-		return fmt.Errorf("unknown setting %q; \"tandem serve --help\" names them all", name)
+	f := known.Lookup(name)
+	if f == nil {
+		var names []string
+		known.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		return fmt.Errorf("unknown setting %q%s; \"tandem serve --help\" names them all", name, meant(name, names))
 	}
-	if list, ok := known.Lookup(name).Value.(pflag.SliceValue); ok && value.Type() == ast.SequenceType {
+	if list, ok := f.Value.(pflag.SliceValue); ok && value.Type() == ast.SequenceType {
 		var items []string
 		if err := yaml.NodeToValue(value, &items, yaml.Strict()); err != nil {
-			return errors.New(yaml.FormatError(err, false, true))
+			return yamlError(err)
 		}
 		return list.Replace(items)
 	}
@@ -122,7 +133,11 @@ func readSetting(name string, value ast.Node, cfg *config, known *pflag.FlagSet)
 	if !ok {
 		return fmt.Errorf("%s: want a single value", name)
 	}
-	return known.Set(name, fmt.Sprint(scalar.GetValue()))
+	text := fmt.Sprint(scalar.GetValue())
+	if f.Value.Set(text) != nil {
+		return fmt.Errorf("%s: %q is not %s", name, text, wanted(f.Value.Type()))
+	}
+	return nil
 }
 
 // restartNeeded names the settings that differ and that a reload does not take

@@ -95,7 +95,7 @@ func (c *config) namedModels() map[string]string {
 // knowsModels reports settings for a model that nobody has, of those that servers have and
 // adapters that may be loaded. Where servers are found as they come, any may.
 func (c *config) knowsModels(served []pools.Model) error {
-	if len(c.names()) > 0 || c.kube.Enabled() || c.registry {
+	if c.findsServers() || c.kube.Enabled() {
 		return nil
 	}
 	known := make(map[string]bool)
@@ -107,7 +107,8 @@ func (c *config) knowsModels(served []pools.Model) error {
 	}
 	for model, setting := range c.namedModels() {
 		if !known[model] {
-			return fmt.Errorf("%s: no server has the model %s; there are %s", setting, model, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			models := slices.Sorted(maps.Keys(known))
+			return fmt.Errorf("%s: no server has the model %s; there are %s%s", setting, model, strings.Join(models, ", "), meant(model, models))
 		}
 	}
 	return nil

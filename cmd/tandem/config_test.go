@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -105,18 +104,21 @@ func TestConfig_FileAndFlagsShareNamesAndFlagsWin(t *testing.T) {
 
 func TestConfig_MistakesNameTheirLine(t *testing.T) {
 	for _, x := range []struct{ name, content, want string }{
-		{"unknown setting", "listen: x\nprefil: http://a:1\n", `line 2: unknown setting "prefil"`},
-		{"unknown key of a server", "decode:\n  - url: http://a:1\n    rak: r1\n", "3"},
-		{"wrong type", "max-body: many\ndecode: http://a:1\n", "line 1"},
+		{"unknown setting", "listen: x\nprefil: http://a:1\n", `tandem.yaml: line 2: unknown setting "prefil"; did you mean prefill?`},
+		{"unknown key of a server", "decode:\n  - url: http://a:1\n    conector: nixl\n", `tandem.yaml: line 3: unknown label "conector" of a server; did you mean connector?`},
+		{"wrong type", "max-body: many\ndecode: http://a:1\n", `line 1: max-body: "many" is not a whole number`},
 		{"a list where one is wanted", "listen: [a, b]\ndecode: http://a:1\n", "line 1: listen: want a single value"},
-		{"twice", "listen: a\nlisten: b\n", "listen"},
-		{"not YAML", "listen: [a\n", "1"},
+		{"twice", "listen: a\nlisten: b\n", "tandem.yaml: line 2: listen is set in line 1 already"},
+		{"not YAML", "listen: [a\n", "tandem.yaml: line 1: "},
+		{"a label of another type", "decode:\n- url: http://a:1\n  rank: one\n", `tandem.yaml: line 3: "one" is not a whole number`},
+		{"a label twice", "decode:\n- url: http://a:1\n  url: http://b:1\n", "tandem.yaml: line 3: label url is given twice"},
+		{"a server twice", "decode:\n- http://a:1\nprefill:\n- http://a:1\n", "tandem.yaml: line 4: server a:1 is named in line 2 already"},
 		{"not settings", "- a\n- b\n", "line 1"},
 		{"no servers", "listen: :1\n", "no servers"},
-		{"bad URL", "decode: a:1\n", "want http://host:port"},
+		{"bad URL", "listen: x:1\ndecode:\n- http://b:1\n- a:1\n", `tandem.yaml: line 4: server "a:1": add http:// in front: http://a:1`},
 		{"bad connector", "decode:\n  - url: http://a:1\n    connector: pigeon\n", "pigeon"},
-		{"out of range", "retry-ratio: 3\ndecode: http://a:1\n", "retry-ratio"},
-		{"an objective that is none", "objective: llama=speed\ndecode: http://a:1\n", `objective "llama=speed"`},
+		{"out of range", "decode: http://a:1\nretry-ratio: 3\n", "tandem.yaml: line 2: retry-ratio: 3: "},
+		{"an objective that is none", "objective: llama=speed\ndecode: http://a:1\n", `tandem.yaml: line 1: objective "llama=speed"`},
 		{"the objective of a class that is none", "objective: class:bulk=latency\ndecode: http://a:1\n", "no class"},
 		{"an SLO that is no time", "ttft-slo: [2s, llama=soon]\ndecode: http://a:1\n", `ttft-slo "llama=soon": want a duration`},
 		{"an SLO below nothing", "itl-slo: -1s\ndecode: http://a:1\n", `itl-slo "-1s"`},
@@ -125,11 +127,28 @@ func TestConfig_MistakesNameTheirLine(t *testing.T) {
 		{"the SLO of an alias", "itl-slo: chat=30ms\nmodel-alias: chat=llama\ndecode: http://a:1\n", "itl-slo: chat is an alias"},
 		{"nothing to plan for", "scale-itl: llama=0s\ndecode: http://a:1\n", "must be positive"},
 		{"bad level", "log-level: loud\ndecode: http://a:1\n", "log-level"},
-		{"not a duration", "idle-timeout: 30\ndecode: http://a:1\n", "line 1"},
+		{"not a duration", "idle-timeout: 30\ndecode: http://a:1\n", `line 1: idle-timeout: "30" is not a time with its unit, such as 30s`},
 	} {
-		if _, err := load(t, x.content); err == nil || !strings.Contains(err.Error(), x.want) {
+		_, err := load(t, x.content)
+		if err == nil || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%s: %v", x.name, err)
 		}
+		if err != nil && (strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "[1:") || strings.Count(err.Error(), "line ") > 2) {
+			t.Errorf("%s: an error is one line and has one place: %v", x.name, err)
+		}
+	}
+}
+
+// What a flag says is not the file's mistake.
+func TestConfig_MistakesOfFlagsNameNoLine(t *testing.T) {
+	_, err := load(t, "retry-ratio: 0.5\ndecode: http://a:1\n", "--retry-ratio", "3")
+	if err == nil || strings.Contains(err.Error(), "line") || !strings.Contains(err.Error(), "retry-ratio") {
+		t.Error(err)
+	}
+	root := rootCommand()
+	root.SetArgs([]string{"check", "--retry-ration", "3"})
+	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "did you mean --retry-ratio?") {
+		t.Error(err)
 	}
 }
 
@@ -163,7 +182,7 @@ func FuzzConfigFile(f *testing.F) {
 		cfg := defaultConfig()
 		known := pflag.NewFlagSet("", pflag.ContinueOnError)
 		cfg.bind(known)
-		if readFile(content, &cfg, known) == nil {
+		if _, err := readFile(content, &cfg, known); err == nil {
 			_ = cfg.validate() // either answer is right; a panic is not
 		}
 	})
@@ -206,26 +225,6 @@ func TestConfig_ReloadTakesServersOverAndABrokenFileChangesNothing(t *testing.T)
 		t.Fatal(err)
 	}
 	eventually(t, "SIGHUP reloads", func() bool { return strings.Count(log.String(), "configuration reloaded") > before })
-}
-
-func TestCheck_ProbesTheServers(t *testing.T) {
-	up := startTestEngine(t, engine.RoleBoth, nil)
-	cfg := testConfig()
-	cfg.servers[2].add(serverEntry{URL: up.URL()})
-	var out strings.Builder
-	if err := check(t.Context(), cfg, &out); err != nil || !strings.Contains(out.String(), testModel) || !strings.Contains(out.String(), "running 0") {
-		t.Errorf("%v\n%s", err, out.String())
-	}
-	mistyped := cfg
-	mistyped.ttft = []string{testModel + "=2s", "tset-model=5s"}
-	if err := errors.Join(mistyped.readModels(), check(t.Context(), mistyped, &out)); err == nil || !strings.Contains(err.Error(), "ttft-slo: no server has the model tset-model; there are "+testModel) {
-		t.Error(err)
-	}
-	cfg.servers[0].add(serverEntry{URL: "http://127.0.0.1:1"})
-	out.Reset()
-	if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "DOWN") || !strings.Contains(out.String(), "refused") {
-		t.Errorf("%v\n%s", err, out.String())
-	}
 }
 
 func TestDocs_AreCurrent(t *testing.T) {

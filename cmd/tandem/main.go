@@ -5,12 +5,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() {
@@ -30,6 +32,7 @@ func rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetFlagErrorFunc(nearestFlag)
 	root.AddCommand(
 		demoCommand(),
 		serveCommand(),
@@ -51,4 +54,16 @@ func rootCommand() *cobra.Command {
 		docsCommand(),
 	)
 	return root
+}
+
+// nearestFlag adds the flag that was most likely meant to an error about one that is not
+// there.
+func nearestFlag(cmd *cobra.Command, err error) error {
+	var missing *pflag.NotExistError
+	if !errors.As(err, &missing) || missing.GetSpecifiedShortnames() != "" {
+		return err
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return fmt.Errorf("%w%s", err, meant("--"+missing.GetSpecifiedName(), names))
 }

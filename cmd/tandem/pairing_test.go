@@ -63,16 +63,3 @@ func TestPairing_WithoutOneDisaggregationCannotBeEnforced(t *testing.T) {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 }
-
-func TestCheck_FailsWithoutAPair(t *testing.T) {
-	t.Parallel()
-	p, d := startTestEngine(t, engine.RolePrefill, unlike), startTestEngine(t, engine.RoleDecode, nil)
-	cfg := testConfig()
-	cfg.servers[0].add(serverEntry{URL: p.URL()})
-	cfg.servers[1].add(serverEntry{URL: d.URL()})
-	var out strings.Builder
-	err := check(t.Context(), cfg, &out)
-	if err == nil || !strings.Contains(err.Error(), "block_tokens: 32 (prefill), 16 (decode)") || !strings.Contains(err.Error(), testModel) || strings.Contains(out.String(), "is valid") {
-		t.Errorf("%v\n%s", err, out.String())
-	}
-}

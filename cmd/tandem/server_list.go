@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -44,25 +47,84 @@ func (l *serverList) add(e serverEntry) { l.specs = append(l.specs, e.Spec(l.rol
 // serverEntry is a server in the file, or a name for any number of them.
 type serverEntry = pools.Entry
 
-// read takes the list from a node of the file.
-func (l *serverList) read(node ast.Node) error {
+// read takes the list from a node of the file. lines are those of the servers that were
+// read before, by ID.
+func (l *serverList) read(node ast.Node, lines map[string]int) error {
 	list, isList := node.(*ast.SequenceNode)
 	if !isList {
 		var urls string
 		if err := yaml.NodeToValue(node, &urls, yaml.Strict()); err != nil {
+			return yamlError(err)
+		}
+		if err := l.Set(urls); err != nil {
 			return err
 		}
-		return l.Set(urls)
+		for _, spec := range l.specs {
+			if err := atLine(node.GetToken().Position.Line, note(spec, node, lines)); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	l.specs = nil
 	for _, item := range list.Values {
 		var e serverEntry
 		if item.Type() == ast.StringType {
 			e.URL = item.(*ast.StringNode).Value
-		} else if err := yaml.NodeToValue(item, &e, yaml.Strict()); err != nil {
+		} else if err := readEntry(item, &e); err != nil {
 			return err
 		}
 		l.add(e)
+		if err := atLine(item.GetToken().Position.Line, note(l.specs[len(l.specs)-1], item, lines)); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// note keeps the line of a server, and reports what is wrong with it.
+func note(spec pools.Spec, node ast.Node, lines map[string]int) error {
+	if spec.Named() {
+		return spec.ValidateName()
+	}
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	if before, twice := lines[spec.ID()]; twice {
+		return fmt.Errorf("server %s is named in line %d already; one that does both is named under both", spec.ID(), before)
+	}
+	lines[spec.ID()] = node.GetToken().Position.Line
+	return nil
+}
+
+// readEntry reads one server with its labels.
+func readEntry(node ast.Node, e *serverEntry) error {
+	if labels, ok := node.(ast.MapNode); ok {
+		known, seen := entryLabels(), make(map[string]bool)
+		for entries := labels.MapRange(); entries.Next(); {
+			name, line := entries.Key().String(), entries.Key().GetToken().Position.Line
+			if !slices.Contains(known, name) {
+				return atLine(line, fmt.Errorf("unknown label %q of a server%s", name, meant(name, known)))
+			}
+			if seen[name] {
+				return atLine(line, fmt.Errorf("label %s is given twice", name))
+			}
+			seen[name] = true
+		}
+	}
+	if err := yaml.NodeToValue(node, e, yaml.Strict()); err != nil {
+		return yamlError(err)
+	}
+	return nil
+}
+
+// entryLabels are the names that a server's labels have in the file.
+func entryLabels() (names []string) {
+	entry := reflect.TypeFor[serverEntry]()
+	for i := range entry.NumField() {
+		if name := entry.Field(i).Tag.Get("yaml"); name != "-" {
+			names = append(names, name)
+		}
+	}
+	return names
 }

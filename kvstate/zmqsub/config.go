@@ -13,6 +13,9 @@ type Config struct {
 	QueueMessages int   // messages that wait in a socket (RCVHWM)
 	MaxMessage    int64 // bytes; a peer that sends more is disconnected
 
+	// Patience is how long a socket may take to be connected for the first time before that is
+	// warned of.
+	Patience     time.Duration
 	ReconnectMin time.Duration
 	ReconnectMax time.Duration
 	// Heartbeat is the time between ZMTP pings. 0: none, and TCP's keepalive notices a
@@ -38,6 +41,7 @@ func Default() Config {
 	return Config{
 		QueueMessages:  100_000,
 		MaxMessage:     64 << 20,
+		Patience:       10 * time.Second,
 		ReconnectMin:   100 * time.Millisecond,
 		ReconnectMax:   time.Second,
 		ReplayIdle:     2 * time.Second,
@@ -55,7 +59,7 @@ func (c Config) Validate() error {
 	switch {
 	case c.QueueMessages <= 0 || c.MaxMessage <= 0:
 		return errors.New("KV event queue and message size must be positive")
-	case c.ReconnectMin <= 0 || c.ReconnectMax < c.ReconnectMin:
+	case c.Patience <= 0 || c.ReconnectMin <= 0 || c.ReconnectMax < c.ReconnectMin:
 		return errors.New("KV event reconnect times must be positive and in order")
 	case c.ReplayIdle <= 0 || c.ReplayAttempts <= 0 || c.ReplayTime <= 0 || c.ReplayPause < 0 || c.Replays <= 0:
 		return errors.New("KV event replay limits must be positive")

@@ -29,6 +29,7 @@ type Subscriber struct {
 	peers     atomic.Int32 // connected now; a bound socket may have several
 	strangers int          // connections that were no ZMQ, and have yet to close
 
+	warnAt   time.Time // if it was never connected by then; zero once that is settled
 	checkAt  time.Time // next proof
 	resumeAt time.Time // no replays before, after some that failed
 
@@ -153,9 +154,9 @@ func (s *Subscriber) run() {
 	poller.Add(s.stopped, zmq.POLLIN)
 	poller.Add(s.monitor, zmq.POLLIN)
 	poller.Add(s.sub, zmq.POLLIN)
-	s.checkAt = time.Now().Add(s.hub.cfg.CheckEvery)
+	s.warnAt, s.checkAt = time.Now().Add(s.hub.cfg.Patience), time.Now().Add(s.hub.cfg.CheckEvery)
 	for {
-		ready, err := poller.Poll(max(time.Until(s.checkAt), 0) + time.Millisecond)
+		ready, err := poller.Poll(max(time.Until(s.due()), 0) + time.Millisecond)
 		if err != nil {
 			s.log.Error("KV event subscriber ended", "error", err)
 			return
@@ -170,10 +171,23 @@ func (s *Subscriber) run() {
 				s.readMessages(burst)
 			}
 		}
+		if !s.warnAt.IsZero() && time.Now().After(s.warnAt) {
+			s.warnAt = time.Time{}
+			s.log.Warn("KV events never connected: is it the address at which the engine publishes them?", "address", s.address,
+				"bind", s.feed.Bind, "after", s.hub.cfg.Patience)
+		}
 		if time.Now().After(s.checkAt) {
 			s.check()
 		}
 	}
+}
+
+// due is when there is something to do though nothing has come.
+func (s *Subscriber) due() time.Time {
+	if !s.warnAt.IsZero() && s.warnAt.Before(s.checkAt) {
+		return s.warnAt
+	}
+	return s.checkAt
 }
 
 // readMessages takes up to so many messages that have come, and reports whether the
@@ -229,6 +243,7 @@ func (s *Subscriber) readMonitor() {
 		s.source.Disconnected()
 	case event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
 		s.peers.Add(1)
+		s.warnAt = time.Time{}
 		s.log.Info("KV events connected", "address", s.address, "peer", peer)
 		s.replay(s.source.Connected())
 		s.checkAt = time.Now().Add(s.hub.cfg.Settle)
