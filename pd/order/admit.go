@@ -1,7 +1,7 @@
 package order
 
 import (
-	"iter"
+	"container/heap"
 	"math"
 	"slices"
 	"sort"
@@ -20,7 +20,8 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 	o.Add(t, s.Links)
 	fleet := newBacklog(s, o.pace.share())
 	before, behind := 0.0, false
-	for w := range o.served {
+	newcomer := newcomer{Ticket: t}
+	for l, w := range o.served {
 		switch {
 		case w == t:
 			hold, behind = fleet.begins(before), true
@@ -28,8 +29,9 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 				o.Remove(t)
 				return hold, nil, false
 			}
+			newcomer.work = l.work()
 		case behind && s.Now+fleet.begins(before) > w.latest() && s.Now+fleet.begins(before-t.shortest) <= w.latest():
-			if !o.yields(w, t, gaveWay) {
+			if !newcomer.displaces(w, l) {
 				o.Remove(t)
 				return hold, nil, false
 			}
@@ -44,78 +46,102 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 	return hold, gaveWay, true
 }
 
-// yields says whether a request that waits has less claim to a place than a newcomer, once
-// others have given way.
-func (o *Order) yields(w, newcomer *Ticket, gaveWay []*Ticket) bool {
+// newcomer is a request that others may have to give way to.
+type newcomer struct {
+	*Ticket
+	work float64           // seconds of prefill that wait in its line, with its own
+	left map[*line]float64 // of lines whose requests were to give way: the seconds that still wait
+}
+
+// displaces says whether a request that waits in a line has less claim to a place. If so it
+// counts as gone from then on.
+func (n *newcomer) displaces(w *Ticket, l *line) bool {
 	switch {
-	case w.Class != newcomer.Class:
-		return w.Class > newcomer.Class
-	case w.late != newcomer.late:
+	case w.Class != n.Class:
+		return w.Class > n.Class
+	case w.late != n.late:
 		return w.late
-	case w.Tenant == newcomer.Tenant:
+	case w.Tenant == n.Tenant:
 		return false
 	}
-	left := o.lines.work(w) - w.shortest
-	for _, gone := range gaveWay {
-		if gone.Class == w.Class && gone.late == w.late && gone.Tenant == w.Tenant {
-			left -= gone.shortest
-		}
+	if n.left == nil {
+		n.left = make(map[*line]float64)
 	}
-	return left >= o.lines.work(newcomer)
+	work, known := n.left[l]
+	if !known {
+		work = l.work()
+	}
+	n.left[l] = work - w.shortest
+	return n.left[l] >= n.work
 }
 
-// work is the seconds of prefill that wait in the line of a ticket.
-func (ls lines) work(t *Ticket) (seconds float64) {
-	if l, _, _ := ls.find(t); l != nil {
-		for _, w := range l.waiting {
-			seconds += w.shortest
+// served yields all that wait, with their lines, in the order in which they will go if no
+// other comes and each best server is as good as another: by class, those who are late
+// last, then of the tenant that was served least by then.
+func (o *Order) served(yield func(*line, *Ticket) bool) {
+	for rest := o.lines.sorted; len(rest) > 0; {
+		end := sort.Search(len(rest), func(i int) bool { return !rest[i].isBeside(rest[0]) })
+		if !inTurn(rest[:end], yield) {
+			return
 		}
-	}
-	return seconds
-}
-
-// served yields all that wait in the order in which they will go if nobody else comes and
-// each best server is as good as another: by class, those who are late last, then of the
-// tenant who was served least by then.
-func (o *Order) served(yield func(*Ticket) bool) {
-	for first := 0; first < len(o.lines); {
-		end := first
-		for end < len(o.lines) && o.lines[end].class == o.lines[first].class && o.lines[end].late == o.lines[first].late {
-			end++
-		}
-		for t := range inTurn(o.lines[first:end]) {
-			if !yield(t) {
-				return
-			}
-		}
-		first = end
+		rest = rest[end:]
 	}
 }
 
-// inTurn yields the requests of one class that are late, or are not.
-func inTurn(class []*line) iter.Seq[*Ticket] {
-	return func(yield func(*Ticket) bool) {
-		play := make([]line, len(class))
-		for i, l := range class {
-			play[i] = *l
+// inTurn yields the requests of lines that are beside one another, false if it was stopped.
+// The first request of each line comes as the lines are sorted, so that many tenants with
+// one request cost no more than one with many.
+func inTurn(beside []*line, yield func(*line, *Ticket) bool) bool {
+	var again furtherTurns
+	for first := 0; first < len(beside) || len(again) > 0; {
+		if first < len(beside) && (len(again) == 0 || beside[first].served < again[0].served) {
+			l := beside[first]
+			if !yield(l, l.waiting[0]) {
+				return false
+			}
+			if len(l.waiting) > 1 {
+				heap.Push(&again, &furtherTurn{line: l, place: first, next: 1, served: l.served + l.waiting[0].shortest})
+			}
+			first++
+			continue
 		}
-		for len(play) > 0 {
-			next := 0
-			for i := range play {
-				if play[i].served < play[next].served {
-					next = i
-				}
-			}
-			l := &play[next]
-			if !yield(l.waiting[0]) {
-				return
-			}
-			l.served += l.waiting[0].shortest
-			if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
-				play = slices.Delete(play, next, next+1)
-			}
+		turn := again[0]
+		t := turn.line.waiting[turn.next]
+		if !yield(turn.line, t) {
+			return false
+		}
+		turn.served += t.shortest
+		if turn.next++; turn.next < len(turn.line.waiting) {
+			heap.Fix(&again, 0)
+		} else {
+			heap.Pop(&again)
 		}
 	}
+	return true
+}
+
+// furtherTurn is the next request of a line that had a turn.
+type furtherTurn struct {
+	line   *line
+	place  int     // of the line among those beside it
+	next   int     // request of the line
+	served float64 // seconds of prefill that the tenant will have been given by then
+}
+
+// furtherTurns is a heap: the tenant that was served least comes first.
+type furtherTurns []*furtherTurn
+
+func (f furtherTurns) Len() int      { return len(f) }
+func (f furtherTurns) Swap(i, j int) { f[i], f[j] = f[j], f[i] }
+func (f furtherTurns) Less(i, j int) bool {
+	return f[i].served < f[j].served || f[i].served == f[j].served && f[i].place < f[j].place
+}
+func (f *furtherTurns) Push(turn any) { *f = append(*f, turn.(*furtherTurn)) } //nolint:forcetypeassert // heap's
+func (f *furtherTurns) Pop() any {
+	last := len(*f) - 1
+	turn := (*f)[last]
+	*f = (*f)[:last]
+	return turn
 }
 
 // latest is the moment by which its prefill must begin.

@@ -101,7 +101,7 @@ func (o *Order) Remove(t *Ticket) bool {
 
 // All appends all that wait, in their order.
 func (o *Order) All(to []*Ticket) []*Ticket {
-	for _, l := range o.lines {
+	for _, l := range o.lines.sorted {
 		to = append(to, l.waiting...)
 	}
 	return to
@@ -111,27 +111,34 @@ func (o *Order) All(to []*Ticket) []*Ticket {
 // of the others by turns. What servers hold changes while a request waits, and pricing a
 // thousand at each look would take milliseconds.
 func (o *Order) Stale(n int, to []*Ticket) []*Ticket {
-	first, others := min(n, o.size), min(n, o.size-min(n, o.size))
-	for i := range first + others {
-		at := i
-		if i >= first {
-			o.turn++
-			at = first + o.turn%(o.size-first)
-		}
-		to = append(to, o.at(at))
+	first := min(n, o.size)
+	to = o.from(0, first, to)
+	others := o.size - first
+	if others == 0 {
+		return to
 	}
-	return to
+	n = min(n, others)
+	begin := (o.turn + 1) % others
+	o.turn += n
+	end := min(n, others-begin)
+	return o.from(first, n-end, o.from(first+begin, end, to))
 }
 
-// at is the ticket at a place.
-func (o *Order) at(place int) *Ticket {
-	for _, l := range o.lines {
-		if place < len(l.waiting) {
-			return l.waiting[place]
+// from appends n tickets from a place on.
+func (o *Order) from(place, n int, to []*Ticket) []*Ticket {
+	for _, l := range o.lines.sorted {
+		if n == 0 {
+			break
 		}
-		place -= len(l.waiting)
+		if place >= len(l.waiting) {
+			place -= len(l.waiting)
+			continue
+		}
+		some := l.waiting[place:min(place+n, len(l.waiting))]
+		to = append(to, some...)
+		place, n = 0, n-len(some)
 	}
-	return nil
+	return to
 }
 
 // rank is the shortest prefill less Ageing x waited, but for what is the same for

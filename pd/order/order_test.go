@@ -441,7 +441,7 @@ func TestOrder_KeepsTicketsInOrder(t *testing.T) {
 				k.Prefill[0] = rapid.Float64Range(0, 5).Draw(t, "prefill")
 				o.Update(k, s.Links)
 			}
-			for _, l := range o.lines {
+			for _, l := range o.lines.sorted {
 				for i, w := range l.waiting {
 					if !inside[w] || w.Class != l.class || w.Tenant != l.tenant || (i > 0 && byRank(l.waiting[i-1], w) >= 0) {
 						t.Fatalf("ticket %d at %d is out of order", w.ID, i)

@@ -78,10 +78,7 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 func (o *Order) PutBack(turn Turn) {
 	o.lines.add(turn.Ticket)
 	o.size++
-	if l, _, _ := o.lines.find(turn.Ticket); l != nil {
-		l.served = turn.served
-		o.lines.sort()
-	}
+	o.lines.setServed(turn.Ticket, turn.served)
 	o.credit = turn.credit
 	o.pace.went -= turn.Ticket.shortest
 }
@@ -96,7 +93,7 @@ func (o *Order) take(turn *Turn) {
 		turn.served = l.served
 	}
 	turn.credit = o.credit
-	o.lines.serve(turn.Ticket, turn.Ticket.shortest)
+	o.lines.setServed(turn.Ticket, turn.served+turn.Ticket.shortest)
 	o.Remove(turn.Ticket)
 	o.credit = min(1, o.credit+o.cfg.OverdueShare)
 	if turn.Overdue {
@@ -140,7 +137,7 @@ type eldest struct{ overdue, crowdedOut *Ticket }
 // class.
 func (o *Order) survey(now time.Duration) (oldest eldest) {
 	o.moved = o.moved[:0]
-	for _, l := range o.lines {
+	for _, l := range o.lines.sorted {
 		for _, t := range l.waiting {
 			if !t.late && t.isLate(now) {
 				o.moved = append(o.moved, t)
@@ -209,7 +206,7 @@ func (o *Order) overdue(oldest *Ticket, may May) (Turn, bool) {
 // free, there the one with the least prefill less its age.
 func (o *Order) shortest(may May) (Turn, bool) {
 	before := 0.0
-	for _, l := range o.lines {
+	for _, l := range o.lines.sorted {
 		turn, seconds := o.shortestOf(l, may, before)
 		if turn.Ticket != nil {
 			return turn, true
