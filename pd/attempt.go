@@ -121,6 +121,10 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 	if h.final != nil {
 		return o.final(ctx, j, a, h.final)
 	}
+	if failed := o.outgrown(j, a, t); failed != nil {
+		withdraw()
+		return nil, failed
+	}
 	return o.decodeWith(ctx, j, a)
 }
 

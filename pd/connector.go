@@ -80,4 +80,6 @@ type handed struct {
 	// kept: prefill holds the KV for decode. That it does not is a normal case.
 	kept   bool
 	tokens int // of the prompt that it covers; 0: as many as prefill reports
+	// sharesIDs: the leg has prefill's token ids.
+	sharesIDs bool
 }

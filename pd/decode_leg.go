@@ -16,6 +16,7 @@ import (
 // of a stream. On success the lease ends with the answer.
 func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
 	server := a.decode.Server()
+	j.given = a.handoff
 	leg, id, part := AloneLeg, "", legRequest{body: j.req.Body}
 	if a.handoff != nil {
 		leg, id, part = DecodeLeg, a.handoff.Attempt, a.handoff.leg

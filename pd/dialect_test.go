@@ -171,7 +171,7 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 	tr := &transfer{req: &Request{Dialect: Chat, Body: body}, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
 	h := tr.handoff()
 	h.take(tr, []byte(answer), testTime)
-	if told := h.coverage(); !h.Kept || told != (coverage{48, Count{16, true}}) {
+	if told := h.coverage(); !h.Kept || told != (coverage{48, 48, Count{16, true}}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
 	if got, want := string(h.leg.body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}}`; got != want {

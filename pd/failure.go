@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -162,7 +163,18 @@ func (e *LegError) said() []byte {
 func (e *LegError) lostConnection() bool {
 	var event *BrokenStreamError
 	inEvent := errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
-	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errFell)
+	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errFell) && !errors.Is(e.Err, errOutgrown)
+}
+
+// engineDied reports whether the engine said that it is dead: vLLM's API server answers
+// with EngineDeadError whatever its EngineCore was serving, and then ends
+// (vllm/v1/engine/exceptions.py).
+func (e *LegError) engineDied() bool { return saysEngineDied(e.said()) }
+
+func (e *BrokenStreamError) engineDied() bool { return saysEngineDied(e.Event) }
+
+func saysEngineDied(said []byte) bool {
+	return bytes.Contains(said, []byte("EngineCore encountered an issue")) || bytes.Contains(said, []byte("EngineDeadError"))
 }
 
 // verdict is what the server's breaker is told.

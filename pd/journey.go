@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -38,6 +39,8 @@ type journey struct {
 	freeRetry bool
 	// handoff waits for another decode server; nil without one.
 	handoff *Handoff
+	// given is the hand-off of the last decode leg, nil without one.
+	given *Handoff
 }
 
 type tried struct {
@@ -90,6 +93,22 @@ func (j *journey) triedBy(leg Leg) (servers []string) {
 		}
 	}
 	return servers
+}
+
+// death says how a server died of the request, as far as that is known.
+func (j *journey) death(failed *LegError) death {
+	d := death{server: failed.Server, cause: "it was prefilling"}
+	switch {
+	case failed.Leg == PrefillLeg:
+	case failed.Leg == AloneLeg || !j.given.carries():
+		d.cause = "it was computing the prompt and decoding"
+	case j.given.sharesIDs:
+		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", j.given.From.ID()), true
+	default:
+		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, of %d tokens: a prompt that has more KV blocks on decode ends vLLM's engine. "+
+			"Do both servers have the same chat template and tokenizer?", j.given.From.ID(), j.given.coverage().prompt), true
+	}
+	return d
 }
 
 // release gives back whatever places are still held.

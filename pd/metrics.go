@@ -21,6 +21,7 @@ type Metrics struct {
 	alone       *prometheus.CounterVec   // reason
 	missing     *prometheus.CounterVec   // server
 	recomputes  *prometheus.CounterVec   // server
+	mismatches  *prometheus.CounterVec   // server
 	stranded    *prometheus.CounterVec   // server
 	exhausted   prometheus.Counter
 	looks       prometheus.Counter
@@ -85,6 +86,9 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"server"),
 		recomputes: counter("tandem_silent_recomputes_total",
 			"Decodes that were given a hand-off and computed the prompt all the same.",
+			"server"),
+		mismatches: counter("tandem_prompt_mismatches_total",
+			"Prompts that decode tokenises differently from prefill: do both servers have the same chat template and tokenizer?",
 			"server"),
 		stranded: counter("tandem_handoffs_stranded_total",
 			"Hand-offs that no decode picked up; the prefill server frees them when its lease ends.",

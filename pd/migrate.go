@@ -19,6 +19,7 @@ var (
 func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 	j := newJourney(req, arrived)
 	j.base, j.firsts = o.BaseOf(req.Model), &o.firsts
+	j.alone = j.alone || o.Suspects.DiedOfHandoff(j.fingerprint, arrived)
 	if !o.Config.Migrate {
 		return j
 	}
@@ -33,7 +34,8 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 // bury the rest under its streams. Where only the end of the stream is missing, that is
 // what comes back.
 func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStreamError) (next *legStream, ending []byte, err error) {
-	if !errors.Is(broken.Err, errErrorEvent) && o.died(ctx, j, j.servedBy) {
+	certain := broken.engineDied()
+	if (certain || !errors.Is(broken.Err, errErrorEvent)) && o.died(ctx, j, j.servedBy, death{server: j.servedBy, cause: "it was decoding"}, certain) {
 		o.Metrics.migrations.WithLabelValues("refused").Inc()
 		return nil, nil, ErrQuarantined
 	}

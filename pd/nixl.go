@@ -38,7 +38,8 @@ func nixlPrefill(t *transfer) legRequest {
 
 // nixlDecode gives decode the hand-off as prefill returned it, but for prefill's cache
 // hits: told of them, decode reports them as its own, whether the KV came or not (vllm
-// v1/engine/output_processor.py, seen on 0.32). When prefill pushes, it looks the blocks
+// v1/engine/output_processor.py, seen on 0.32). With it come prefill's token ids, where
+// decode takes them (sharesIDs). When prefill pushes, it looks the blocks
 // up by the request id (vllm nixl/push_scheduler.py), and decode must not be told of them.
 func nixlDecode(t *transfer, answer []byte) handed {
 	params := gjson.GetBytes(answer, handoffField)
@@ -50,9 +51,22 @@ func nixlDecode(t *transfer, answer []byte) handed {
 	if params.Get("transfer_mode").String() == "push" {
 		object = object.With(Edit{Key: "remote_block_ids"})
 	}
+	var ids []byte
+	if t.sharesIDs {
+		ids = promptIDs(answer)
+	}
+	var edits []Edit
+	switch {
+	case ids == nil:
+	case t.req.Dialect == Completions:
+		edits = append(edits, Edit{"prompt", ids})
+	default:
+		object = object.With(Edit{"prompt_token_ids", ids})
+	}
 	return handed{
-		leg:    t.req.legWith(Edit{handoffField, bytes.Clone(object.Bytes())}),
-		kept:   true,
-		tokens: int(params.Get("remote_num_tokens").Int()),
+		leg:       t.req.legWith(append(edits, Edit{handoffField, bytes.Clone(object.Bytes())})...),
+		kept:      true,
+		tokens:    int(params.Get("remote_num_tokens").Int()),
+		sharesIDs: ids != nil,
 	}
 }

@@ -114,6 +114,7 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 		return nil, ErrQuarantined
 	}
 	req.OutputTokens = o.Outputs.Expect(req)
+	req.Aggregated = req.Aggregated || truncatesByAnswer(req)
 	place, err := o.wait(ctx, req)
 	queued := time.Since(arrived)
 	if err != nil {
@@ -214,7 +215,7 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 			}
 			return answer, nil
 		}
-		if failed.lostConnection() && o.died(ctx, j, failed.Server) {
+		if (failed.lostConnection() || failed.engineDied()) && o.died(ctx, j, failed.Server, j.death(failed), failed.engineDied()) {
 			return nil, ErrQuarantined
 		}
 		if !o.again(j, failed) {
@@ -313,19 +314,22 @@ func (o *Orchestrator) demand(j *journey, now time.Time) Demand {
 	return d
 }
 
-// died looks whether a server that lost its connection is dead, takes it out if so,
-// and reports whether the request has thereby killed one too many.
-func (o *Orchestrator) died(ctx context.Context, j *journey, id string) (quarantined bool) {
+// died looks whether a server that lost its connection is dead, unless its engine has said
+// so; takes it out if it is, and reports whether the request has thereby killed one too
+// many.
+func (o *Orchestrator) died(ctx context.Context, j *journey, id string, how death, certain bool) (quarantined bool) {
 	for _, s := range o.Fleet.Servers() {
-		if s.ID() != id || !s.Dead(ctx) {
+		if s.ID() != id || !certain && !s.Dead(ctx) {
 			continue
 		}
-		s.MarkDown("connection lost and refused")
-		quarantined = o.Suspects.Died(j.fingerprint, id, time.Now())
-		if quarantined {
-			o.Log.Error("request quarantined: it was in flight on two servers when they died", "request_id", j.req.ID,
-				"fingerprint", fmt.Sprintf("%016x", j.fingerprint), "server", id)
+		reason := "connection lost and refused"
+		if certain {
+			reason = "its engine says that it is dead"
 		}
+		s.MarkDown(reason)
+		quarantined = o.Suspects.Died(j.fingerprint, how, time.Now())
+		o.Log.Error("a server died with a request in flight", "request_id", j.req.ID, "server", id,
+			"fingerprint", fmt.Sprintf("%016x", j.fingerprint), "cause", how.cause, "quarantined", quarantined)
 	}
 	return quarantined
 }

@@ -27,8 +27,15 @@ type Quarantine struct {
 }
 
 type suspect struct {
-	deaths []string // servers
+	deaths []death // of different servers
 	last   time.Time
+}
+
+// death is that of one server.
+type death struct {
+	server  string
+	cause   string // what it was doing with the request, for people
+	handoff bool   // it was loading KV that prefill had handed over
 }
 
 // NewQuarantine returns an empty one.
@@ -46,7 +53,7 @@ func (r *Request) Fingerprint() uint64 {
 
 // Died notes that a server died with the request in flight on it, and reports
 // whether the request is in quarantine now.
-func (q *Quarantine) Died(fingerprint uint64, server string, now time.Time) bool {
+func (q *Quarantine) Died(fingerprint uint64, how death, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.suspects[fingerprint]
@@ -56,8 +63,8 @@ func (q *Quarantine) Died(fingerprint uint64, server string, now time.Time) bool
 		q.suspects[fingerprint] = s
 	}
 	s.last = now
-	if !slices.Contains(s.deaths, server) {
-		s.deaths = append(s.deaths, server)
+	if !slices.ContainsFunc(s.deaths, func(d death) bool { return d.server == how.server }) {
+		s.deaths = append(s.deaths, how)
 	}
 	return len(s.deaths) >= deathsToQuarantine
 }
@@ -72,6 +79,15 @@ func (q *Quarantine) Holds(r *Request, now time.Time) bool {
 	}
 	s := q.suspects[r.Fingerprint()]
 	return s != nil && len(s.deaths) >= deathsToQuarantine && now.Sub(s.last) <= quarantineTime
+}
+
+// DiedOfHandoff reports whether a server died lately while it loaded a hand-off of the
+// request, which had better run alone then: the next decode server may well die of it too.
+func (q *Quarantine) DiedOfHandoff(fingerprint uint64, now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.suspects[fingerprint]
+	return s != nil && now.Sub(s.last) <= quarantineTime && slices.ContainsFunc(s.deaths, func(d death) bool { return d.handoff })
 }
 
 // makeRoomLocked forgets those whose time is over, and the oldest if that is not
@@ -96,6 +112,7 @@ func (q *Quarantine) makeRoomLocked(now time.Time) {
 type Suspect struct {
 	Fingerprint string    `json:"fingerprint"`
 	Servers     []string  `json:"servers"`
+	Causes      []string  `json:"causes"` // of each server's death, as far as it is known
 	Last        time.Time `json:"last"`
 	Held        bool      `json:"quarantined"`
 }
@@ -107,7 +124,11 @@ func (q *Quarantine) List(now time.Time) []Suspect {
 	all := []Suspect{}
 	for f, s := range q.suspects {
 		if now.Sub(s.last) <= quarantineTime {
-			all = append(all, Suspect{fmt.Sprintf("%016x", f), slices.Clone(s.deaths), s.last, len(s.deaths) >= deathsToQuarantine})
+			of := Suspect{Fingerprint: fmt.Sprintf("%016x", f), Last: s.last, Held: len(s.deaths) >= deathsToQuarantine}
+			for _, d := range s.deaths {
+				of.Servers, of.Causes = append(of.Servers, d.server), append(of.Causes, d.cause)
+			}
+			all = append(all, of)
 		}
 	}
 	slices.SortFunc(all, func(a, b Suspect) int { return b.Last.Compare(a.Last) })

@@ -22,12 +22,21 @@ type transfer struct {
 	rooms    []int64       // one for each answer, for engines that meet in rooms
 	engine   engineRank    // that prefills, for Mooncake
 	tokenIDs bool          // prefill is asked for the prompt's token ids
+	// sharesIDs: decode is given those ids.
+	sharesIDs bool
+	// promptTokens is the prompt's length as the gateway knows it, in tokens; 0 is unknown.
+	promptTokens int
 }
 
 func newTransfer(j *journey, a assignment) *transfer {
 	t := &transfer{
 		req: j.req, from: a.prefill.Server(), to: a.decode.Server(), source: a.pullFrom,
-		id: attemptID(), tokenIDs: j.prefix.teaches(),
+		id: attemptID(),
+	}
+	t.sharesIDs = sharesIDs(t.req, t.from, t.to)
+	t.tokenIDs = t.sharesIDs || j.prefix.teaches()
+	if j.prefix != nil && j.prefix.tokens.Whole {
+		t.promptTokens = len(j.prefix.tokens.IDs)
 	}
 	if name := t.connector().name; name != nil {
 		t.id = name(t.from, t.to)
@@ -48,6 +57,8 @@ type Handoff struct {
 	Kept    bool          // prefill holds the KV for decode
 	Created time.Time
 	Attempt string // the request id that prefill saw, and decode must too
+	// sharesIDs: decode's tokens are those of prefill.
+	sharesIDs bool
 
 	leg    legRequest               // decode's
 	final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
@@ -58,6 +69,7 @@ type Handoff struct {
 // coverage is what prefill told of the prompt.
 type coverage struct {
 	tokens int   // of the prompt whose KV is handed over
+	prompt int   // of the whole prompt
 	cached Count // of them, cached on the prefill server
 }
 
@@ -89,11 +101,11 @@ func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
 	c := t.connector()
 	var told coverage
 	if usage, ok := t.req.Dialect.readUsage(answer); ok {
-		told = coverage{tokens: usage.Prompt.Tokens, cached: usage.Cached}
+		told = coverage{tokens: usage.Prompt.Tokens, prompt: usage.Prompt.Tokens, cached: usage.Cached}
 	}
 	if !c.together {
 		got := c.decode(t, answer)
-		h.leg, h.Kept, h.Created = got.leg, got.kept, now
+		h.leg, h.Kept, h.sharesIDs, h.Created = got.leg, got.kept, got.sharesIDs, now
 		if c.final != nil {
 			h.final = c.final(t, answer)
 		}

@@ -190,13 +190,15 @@ func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
 		name, path, body string
 		engine           func(*engine.Config)
 		asked            int // of five streams
+		prefillAsked     int // whose decode then gets the ids
 		continued        bool
 	}{
-		{"vllm", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorNIXL), 5, true},
-		{"vllm before 0.10.2", "/v1/chat/completions", chatBody(`,"stream":true`), func(cfg *engine.Config) { cfg.NoTokenIDs = true }, 1, false},
-		{"sglang's chat", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorSGLang), 0, false},
-		{"sglang's completions", "/v1/completions", completions, whole(engine.ConnectorSGLang), 5, true},
-		{"tensorrt-llm", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorTRTLLM), 0, false},
+		{"vllm", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorNIXL), 5, 0, true},
+		{"vllm 0.32", "/v1/chat/completions", chatBody(`,"stream":true`), func(cfg *engine.Config) { cfg.Version = "0.32.0" }, 5, 5, true},
+		{"vllm before 0.10.2", "/v1/chat/completions", chatBody(`,"stream":true`), func(cfg *engine.Config) { cfg.NoTokenIDs, cfg.Version = true, "0.10.1" }, 1, 0, false},
+		{"sglang's chat", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorSGLang), 0, 0, false},
+		{"sglang's completions", "/v1/completions", completions, whole(engine.ConnectorSGLang), 5, 0, true},
+		{"tensorrt-llm", "/v1/chat/completions", chatBody(`,"stream":true`), whole(engine.ConnectorTRTLLM), 0, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -216,10 +218,12 @@ func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
 			if n := len(requests(cl.prefill, c.path)); asked != c.asked || n != 5 {
 				t.Errorf("%d of 5 streams were asked for ids, want %d; %d prefills", asked, c.asked, n)
 			}
+			prefillAsked := 0
 			for _, r := range requests(cl.prefill, c.path) {
-				if strings.Contains(r.Body, "return_token_ids") {
-					t.Error("prefill was asked for ids")
-				}
+				prefillAsked += strings.Count(r.Body, "return_token_ids")
+			}
+			if prefillAsked != c.prefillAsked {
+				t.Errorf("prefill was asked for ids %d times, want %d", prefillAsked, c.prefillAsked)
 			}
 			cl.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 3, Count: 1})
 			cl.node.orchestrator.Transport = whenAsked{cl.node.orchestrator.Transport, first, func() { cl.node.fleet.SetDrain(second, false) }}

@@ -53,11 +53,15 @@ func (e *Engine) prepare(x *exchange, in *chatRequest) (*chatWork, error) {
 	}
 	prompt, err := in.PromptIDs, e.checkTokens(in.PromptIDs)
 	if err == nil && prompt == nil {
+		prompt, err = e.forwardedIDs(in)
+	}
+	if err == nil && prompt == nil {
 		prompt, err = e.render(conversation{
 			tools: in.Tools, messages: in.Messages,
 			addGeneration: in.AddGenerationPrompt == nil || *in.AddGenerationPrompt,
 			continueFinal: in.ContinueFinalMessage,
 		})
+		prompt = e.truncate(prompt, &in.requestFields)
 	}
 	if err != nil {
 		return nil, err

@@ -44,6 +44,9 @@ func (e *Engine) prepareCompletion(x *exchange, in *completionRequest) (*generat
 	if g.prompts, err = e.parsePrompts(in.Prompt, in.AddSpecialTokens == nil || *in.AddSpecialTokens); err != nil {
 		return nil, err
 	}
+	for i := range g.prompts {
+		g.prompts[i] = e.truncate(g.prompts[i], &in.requestFields)
+	}
 	if g.transfer, err = e.transferOf(x, &in.requestFields, len(g.prompts)*g.n); err != nil {
 		return nil, err
 	}

@@ -128,6 +128,9 @@ type Config struct {
 	Embeddings bool
 	// NoReady has no /ready, as SGLang before it.
 	NoReady bool
+	// TemplateTokens are written by the chat template before all others, as another version
+	// of it may; engines with other numbers of them tokenise a chat differently.
+	TemplateTokens int
 	// NoTokenIDs ignores return_token_ids, as vLLM before 0.10.2 does.
 	NoTokenIDs bool
 	// ForcedToolPrefillFails answers 500 to a prefill of one token with a forced

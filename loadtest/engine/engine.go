@@ -109,7 +109,7 @@ func (e *Engine) open() (err error) {
 		}
 		r := newRank(i, rankID, &e.cfg, e.language)
 		r.incoming, r.outgoing, r.uplink, r.side = incoming, outgoing, uplink, side
-		r.faults = &e.faults
+		r.faults, r.fatal = &e.faults, e.die
 		r.meters = newRankMeters(e.registry, r)
 		expose(e.others, e.cfg.exposition(), r)
 		if r.events, err = newPublisher(&e.cfg, i); err != nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -94,6 +95,11 @@ func (r *rank) awaitRoom(ctx context.Context, admitted <-chan room, h *handoff, 
 // pull reads the missing blocks over both engines' links and checks what they hold.
 // It returns why the KV is not usable, or "".
 func (r *rank) pull(ctx context.Context, got room, h *handoff, name kvPull) (failure string) {
+	if missing := len(got.want) - got.have; missing > len(name.BlockIDs) {
+		// vLLM asserts num_decode_blocks <= len(prefill_group) (nixl/base_worker.py).
+		r.fatal(fmt.Sprintf("AssertionError: %d blocks to load of a hand-off of %d", missing, len(name.BlockIDs)))
+		return recomputeForeign
+	}
 	if len(name.BlockIDs) != len(got.want) {
 		return recomputeForeign
 	}

@@ -100,7 +100,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 	for _, s := range j.sequences {
 		if !r.submit(e.life, s) {
 			j.stop()
-			return nil, errInternal
+			return nil, r.failure()
 		}
 	}
 	return j, nil
@@ -165,7 +165,7 @@ func (j *job) each(x *exchange, take func(piece) error) error {
 		for _, p := range pieces {
 			switch p.finish {
 			case finishError, finishAbort:
-				return errInternal
+				return j.rank.failure()
 			case finishTransfer:
 				return errTransfer
 			}

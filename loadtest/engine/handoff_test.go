@@ -58,7 +58,7 @@ func TestHandoff_CompletionsWithTokenIDs(t *testing.T) {
 // Each way a hand-off can be useless is noticed by the engine that can know, and the
 // answer is still right.
 func TestHandoff_UselessOnesAreNoticed(t *testing.T) {
-	other := chatBody(90, 1).with(fields{"messages": []fields{{"role": "user", "content": "an other prompt about other matters, long enough to fill a block or two of the cache, or three"}}})
+	other := chatBody(90, 1).with(fields{"messages": []fields{{"role": "user", "content": "an other prompt about other matters, long enough to fill " + strings.Repeat("one more block of the cache than the first, ", 12)}}})
 	cases := []struct {
 		name   string
 		spoil  func(t *testing.T, p, d *Engine, body, params fields) fields
@@ -76,9 +76,9 @@ func TestHandoff_UselessOnesAreNoticed(t *testing.T) {
 			ids[0], ids[1] = ids[1], ids[0]
 			return params
 		}, rejectedBlocks, true},
-		{"fewer blocks", func(_ *testing.T, _, _ *Engine, _, params fields) fields {
+		{"more blocks", func(_ *testing.T, _, _ *Engine, _, params fields) fields {
 			ids := params["remote_block_ids"].([]any)[0].([]any)
-			return params.with(fields{"remote_block_ids": []any{ids[1:]}})
+			return params.with(fields{"remote_block_ids": []any{append(ids, 4000)}})
 		}, recomputeForeign, false},
 		{"used before", func(t *testing.T, _, d *Engine, body, params fields) fields {
 			decode(t, d, body, params)

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 )
 
@@ -48,11 +47,7 @@ func (in *messagesRequest) chat() (*chatRequest, error) {
 
 // dropsMessageSalt reports whether the engine's class of this request has no cache_salt:
 // vLLM's has it since 0.32, those of SGLang and TensorRT-LLM have not.
-func (e *Engine) dropsMessageSalt() bool {
-	var major, minor int
-	_, _ = fmt.Sscanf(e.cfg.Version, "%d.%d", &major, &minor) // an unreadable version is an old one
-	return e.owner() != "vllm" || major == 0 && minor < 32
-}
+func (e *Engine) dropsMessageSalt() bool { return !e.isVLLM(32) }
 
 // messageAnswer is the object of /v1/messages.
 type messageAnswer struct {

@@ -20,6 +20,7 @@ type rank struct {
 	outgoing *link
 	uplink   *link // what leaves for another rack
 	faults   *faults
+	fatal    func(why string) // ends the engine
 	meters   *rankMeters
 	events   *publisher // nil: no events
 	wake     chan struct{}
@@ -49,6 +50,7 @@ type counts struct {
 	prefills, decodes, aggregated, aborted                       int
 	prefixPulled                                                 int // blocks
 	handoffsPulled, handoffsExpired, handoffsReleased, preempted int
+	deaths                                                       int
 	rejected, recomputed, loadFailures                           map[string]int // by reason
 }
 
@@ -256,6 +258,9 @@ func (r *rank) close() {
 // die ends all work with an error and takes none, until revive.
 func (r *rank) die() {
 	r.mu.Lock()
+	if !r.dead {
+		r.counts.deaths++
+	}
 	r.dead = true
 	r.dropLocked()
 	r.mu.Unlock()

@@ -13,6 +13,7 @@ type requestFields struct {
 	StreamOptions    *streamOptions  `json:"stream_options"`
 	MaxTokens        *int            `json:"max_tokens"`
 	MinTokens        int             `json:"min_tokens"`
+	TruncatePrompt   *int            `json:"truncate_prompt_tokens"` // null: not at all
 	N                *int            `json:"n"`
 	Temperature      *float64        `json:"temperature"`
 	TopP             *float64        `json:"top_p"`

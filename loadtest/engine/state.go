@@ -59,6 +59,7 @@ type State struct {
 	DecodesDone    int `json:"decodes_done"`
 	AggregatedDone int `json:"aggregated_done"`
 	Aborted        int `json:"aborted"`
+	EngineDeaths   int `json:"engine_deaths"` // by faults, and by hand-offs that are too short
 	Preempted      int `json:"preempted"`
 
 	RequestsByPath map[string]int `json:"requests_by_path"`
@@ -127,6 +128,7 @@ func (s *State) add(r *rank) {
 	s.AggregatedDone += c.aggregated
 	s.Aborted += c.aborted
 	s.Preempted += c.preempted
+	s.EngineDeaths += c.deaths
 	s.HandoffsRejected += addTo(s.HandoffsRejectedByReason, c.rejected)
 	s.Recomputed += addTo(s.RecomputedByReason, c.recomputed)
 	s.LoadFailures += addTo(s.LoadFailuresByReason, c.loadFailures)

@@ -40,6 +40,9 @@ type conversation struct {
 // render applies the template.
 func (e *Engine) render(c conversation) ([]int32, error) {
 	t := &templating{tok: e.language.tok}
+	for range e.cfg.TemplateTokens {
+		t.special(bpe.Begin)
+	}
 	if len(c.messages) == 0 {
 		return nil, badRequest("messages", "List should have at least 1 item")
 	}
