@@ -79,6 +79,8 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 		switch {
 		case len(body) > s.cfg.MaxBody:
 			return nil, s.tooLarge()
+		case err != nil && wasRefused(c) != nil: // fasthttp takes an error in trailers for their end
+			return nil, wasRefused(c).request()
 		case errors.Is(err, io.EOF) && (len(body) < length || length < 0 && hasEnded(c)):
 			return nil, context.Canceled // the client left
 		case errors.Is(err, io.EOF) && length < 0:
@@ -104,6 +106,12 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 func hasEnded(c *fiber.Ctx) bool {
 	conn, ok := c.Context().Conn().(*clientConn)
 	return ok && conn.ended.Load()
+}
+
+// wasRefused is what is wrong with the message that was read last, nil if nothing.
+func wasRefused(c *fiber.Ctx) *badMessage {
+	bad, _ := refusedMessage(c)
+	return bad
 }
 
 // keepAligned closes connections on which a part of a request's body was left unread: it

@@ -15,15 +15,15 @@ import (
 // outlives a shortage of descriptors: fasthttp ends on any error of Accept.
 type listener struct {
 	net.Listener
-	writeTimeout time.Duration
-	log          *slog.Logger
+	cfg Config
+	log *slog.Logger
 
 	mu    sync.Mutex // guards conns
 	conns map[*clientConn]struct{}
 }
 
-func newListener(ln net.Listener, writeTimeout time.Duration, log *slog.Logger) *listener {
-	return &listener{Listener: ln, writeTimeout: writeTimeout, log: log, conns: make(map[*clientConn]struct{})}
+func newListener(ln net.Listener, cfg Config, log *slog.Logger) *listener {
+	return &listener{Listener: ln, cfg: cfg, log: log, conns: make(map[*clientConn]struct{})}
 }
 
 const (
@@ -53,7 +53,7 @@ func outOfDescriptors(err error) bool {
 }
 
 func (l *listener) track(conn net.Conn) *clientConn {
-	c := &clientConn{Conn: conn, listener: l}
+	c := &clientConn{Conn: conn, listener: l, framing: framing{maxHead: l.cfg.MaxHeader, maxBody: l.cfg.MaxBody}}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
@@ -72,7 +72,8 @@ func (l *listener) closeSilent() {
 }
 
 // clientConn is a client's connection. Each write has a deadline of its own: one for a
-// whole answer would cut long streams, one that is set and left cuts the next answer.
+// whole answer would cut long streams, one that is set and left cuts the next answer. What
+// is read of it is well-formed HTTP, as far as framing judges.
 type clientConn struct {
 	net.Conn
 	listener *listener
@@ -80,23 +81,52 @@ type clientConn struct {
 	linger   atomic.Bool
 	ended    atomic.Bool // the client sends nothing more, and more was to be read
 	once     sync.Once
+
+	framing framing
+	wrong   *badMessage // with the next byte of the connection; nil while all is well
+	refused *badMessage // wrong, once the message that it is wrong with was read so far
+	broken  bool        // the parser got a byte that it does not take
 }
 
 // NetConn is the connection below, for those who need its descriptor.
 func (c *clientConn) NetConn() net.Conn { return c.Conn }
 
 func (c *clientConn) Read(p []byte) (int, error) {
+	if c.wrong != nil {
+		return c.refuse(p)
+	}
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.spoke.Store(true)
 	} else if errors.Is(err, io.EOF) {
 		c.ended.Store(true)
 	}
-	return n, err
+	passed, wrong := c.framing.follow(p[:n])
+	if wrong == nil {
+		return n, err
+	}
+	c.wrong = wrong
+	c.linger.Store(true)
+	if passed > 0 {
+		return passed, nil // it may be the end of a message that is well
+	}
+	return c.refuse(p)
+}
+
+// refuse ends what is read with an error. The parser closes a connection without an answer
+// if nothing of a second request came before the error: it gets a byte that begins none.
+func (c *clientConn) refuse(p []byte) (int, error) {
+	c.refused = c.wrong
+	if c.framing.at <= inFields && !c.broken && len(p) > 0 {
+		c.broken = true
+		p[0] = 0
+		return 1, nil
+	}
+	return 0, c.wrong
 }
 
 func (c *clientConn) Write(p []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(c.listener.writeTimeout)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(c.listener.cfg.WriteTimeout)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(p)

@@ -125,7 +125,7 @@ func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server
 
 // Serve answers on the listener until Shutdown.
 func (s *Server) Serve(ln net.Listener) error {
-	clients := newListener(ln, s.cfg.WriteTimeout, s.log)
+	clients := newListener(ln, s.cfg, s.log)
 	s.clients.Store(clients)
 	if err := s.app.Listener(clients); err != nil {
 		return fmt.Errorf("serve clients: %w", err)
@@ -172,6 +172,10 @@ func (s *Server) health(c *fiber.Ctx) error {
 // refuse answers what no handler saw: malformed HTTP, and paths that do not
 // exist. Fiber's own text repeats the request's bytes, keys included.
 func (s *Server) refuse(c *fiber.Ctx, err error) error {
+	if bad, dialect := refusedMessage(c); bad != nil {
+		s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
+		return explain(bad.request()).send(c, dialect)
+	}
 	status := fiber.StatusInternalServerError
 	var known *fiber.Error
 	if errors.As(err, &known) {
@@ -192,4 +196,17 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	}
 	s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
 	return failure{text: text}.send(c, pd.Chat)
+}
+
+// refusedMessage is what is wrong with the message that the connection's parser got last,
+// nil if nothing, and the API that it was for as far as that is known.
+func refusedMessage(c *fiber.Ctx) (*badMessage, *pd.Dialect) {
+	conn, ok := c.Context().Conn().(*clientConn)
+	if !ok || conn.refused == nil {
+		return nil, nil
+	}
+	if conn.framing.head.messages {
+		return conn.refused, pd.Messages
+	}
+	return conn.refused, pd.Chat
 }
