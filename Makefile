@@ -90,6 +90,10 @@ cancels: deps-test ## cancel CANCELS (10000) requests at random moments: nothing
 overload: build ## ask for three times what the servers can do, for four minutes, with both bindings (some 11 min; wants a machine of its own)
 	bin/tandem overload $(ARGS)
 
+.PHONY: edge
+edge: deps-test ## what hostile clients send: raw HTTP, control fields, ways around limits; prints case, expected, got (some 30 s)
+	go test -count=1 -timeout 10m -v -run '^Test(Edge|Input)_' ./cmd/tandem
+
 # Seconds that each fuzz target runs.
 FUZZTIME ?= 20s
 
