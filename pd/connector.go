@@ -44,6 +44,9 @@ type connector struct {
 	find func(*Orchestrator, context.Context, *transfer) error
 	// prefill returns the prefill leg.
 	prefill func(*transfer) legRequest
+	// verify reports what prefill's answer lacks without which it is a failure; nil: it may
+	// lack a hand-off, and decode computes the prompt then.
+	verify func(answer []byte) error
 	// decode returns the decode leg. answer is prefill's, nil when both run together.
 	decode func(t *transfer, answer []byte) handed
 	// final returns the whole answer when prefill's was that already; nil: it never is.

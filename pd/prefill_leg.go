@@ -29,6 +29,11 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t 
 	if failed == nil && !j.req.Dialect.isAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
+	if verify := t.connector().verify; failed == nil && verify != nil {
+		if err := verify(body); err != nil {
+			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: err}
+		}
+	}
 	if failed != nil {
 		o.blame(a.prefill, j, a, failed)
 		return failed

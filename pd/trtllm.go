@@ -2,7 +2,9 @@ package pd
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -22,28 +24,56 @@ const leastDisaggID = 1 << 42
 var trtllm = &connector{
 	engine: "trtllm", pairs: true, alone: true, dialects: []*Dialect{Chat, Completions},
 	prefill: func(t *transfer) legRequest {
-		params := fmt.Sprintf(`{"request_type":"context_only","disagg_request_id":%d}`, t.rooms[0]|leastDisaggID)
+		params := fmt.Sprintf(`{"request_type":"context_only","disagg_request_id":%s}`, t.disaggID())
 		return t.req.legWith(
 			Edit{"stream", []byte("false")}, Edit{Key: "stream_options"},
 			Edit{disaggregatedField, []byte(params)},
 		)
 	},
+	verify: trtllmVerify,
 	decode: trtllmGeneration,
 	final:  trtllmFinal,
+}
+
+// disaggID names the request to both servers.
+func (t *transfer) disaggID() []byte { return strconv.AppendInt(nil, t.rooms[0]|leastDisaggID, 10) }
+
+var errNoContextID = errors.New("the context's answer has no ctx_request_id")
+
+// trtllmVerify refuses what generation could not fetch KV by, as the engine's own router
+// does (openai_disagg_service.py, _verify_ctx_response). An answer that is over needs none.
+func trtllmVerify(answer []byte) error {
+	if trtllmOver(answer) || trtllmParams(answer).Get("ctx_request_id").Type == gjson.Number {
+		return nil
+	}
+	return errNoContextID
+}
+
+// trtllmOver reports whether the context's answer is the whole answer.
+func trtllmOver(answer []byte) bool {
+	switch gjson.GetBytes(answer, "choices.0.finish_reason").String() {
+	case "", "length", "not_finished":
+		return false
+	}
+	return true
+}
+
+// trtllmParams are what the context says for generation, in its choice or at the top.
+func trtllmParams(answer []byte) gjson.Result {
+	if params := gjson.GetBytes(answer, "choices.0."+disaggregatedField); params.IsObject() {
+		return params
+	}
+	return gjson.GetBytes(answer, disaggregatedField)
 }
 
 // trtllmGeneration hands the context's parameters over, and its token ids in place of
 // the prompt, which is not tokenised again.
 func trtllmGeneration(t *transfer, answer []byte) handed {
-	raw := gjson.GetBytes(answer, "choices.0."+disaggregatedField)
-	if !raw.IsObject() {
-		raw = gjson.GetBytes(answer, disaggregatedField)
-	}
-	params, ok := Value(bytes.Clone([]byte(raw.Raw))).Object()
+	params, ok := Value(bytes.Clone([]byte(trtllmParams(answer).Raw))).Object()
 	if !ok {
 		return handed{leg: t.req.legWith()}
 	}
-	change := []Edit{{"request_type", []byte(`"generation_only"`)}}
+	change := []Edit{{"request_type", []byte(`"generation_only"`)}, {"disagg_request_id", t.disaggID()}}
 	if usage := gjson.GetBytes(answer, "usage"); usage.IsObject() {
 		change = append(change, Edit{"ctx_usage", []byte(usage.Raw)})
 	}
@@ -61,8 +91,7 @@ func trtllmGeneration(t *transfer, answer []byte) handed {
 // trtllmFinal returns the context's answer, cleaned, when it is the whole answer; nil
 // when generation has to follow.
 func trtllmFinal(t *transfer, answer []byte) []byte {
-	switch gjson.GetBytes(answer, "choices.0.finish_reason").String() {
-	case "", "length", "not_finished":
+	if !trtllmOver(answer) {
 		return nil
 	}
 	body, err := ParseBody(answer)

@@ -311,3 +311,20 @@ func prefixFromAThirdServer(t *testing.T, connector string) {
 		t.Errorf("the source is %s", source)
 	}
 }
+
+// A context that does not name its request has failed: generation could not fetch its KV.
+func TestTRTLLM_AContextWithoutItsIDHasFailed(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 2, decode: 1, engine: with(t, engine.ConnectorTRTLLM)})
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultDropHandoff})
+	bad := strings.TrimPrefix(c.prefill[0].URL(), "http://")
+	for i := range 6 {
+		got := c.post("/v1/chat/completions", chatBody(fmt.Sprintf(`,"seed":%d`, i)))
+		if got.status != 200 || got.header.Get("X-Tandem-Prefill") == bad {
+			t.Errorf("%d, prefilled on %q: %s", got.status, got.header.Get("X-Tandem-Prefill"), got.body)
+		}
+	}
+	if n := c.metric("tandem_retries_total", `leg="prefill"`, `reason="broken"`); n == 0 {
+		t.Error("no prefill failed")
+	}
+}

@@ -65,7 +65,7 @@ func trtllmParams(raw json.RawMessage) (p transferParams, err error) {
 // request asked for none.
 func (j *job) contextParams(a *answer) *disaggregatedParams {
 	s := j.sequences[0]
-	if j.rank.cfg.Connector != ConnectorTRTLLM || !s.handoffOut || a.finish != finishLength {
+	if j.rank.cfg.Connector != ConnectorTRTLLM || !s.handoffOut || s.dropHandoff || a.finish != finishLength {
 		return nil
 	}
 	id, err := strconv.ParseInt(s.holdName, 10, 64)

@@ -1,0 +1,42 @@
+package pd
+
+import (
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+func TestTRTLLM_AContextsAnswerNamesItsRequest(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer string
+		good   bool
+	}{
+		"in the choice":   {`{"choices":[{"finish_reason":"length","disaggregated_params":{"ctx_request_id":7}}]}`, true},
+		"at the top":      {`{"choices":[{"finish_reason":"not_finished"}],"disaggregated_params":{"ctx_request_id":7}}`, true},
+		"none":            {`{"choices":[{"finish_reason":"length","disaggregated_params":{"disagg_request_id":7}}]}`, false},
+		"null":            {`{"choices":[{"finish_reason":"length","disaggregated_params":{"ctx_request_id":null}}]}`, false},
+		"no params":       {`{"choices":[{"finish_reason":"length"}]}`, false},
+		"over, no params": {`{"choices":[{"finish_reason":"stop"}]}`, true},
+	} {
+		if err := trtllmVerify([]byte(test.answer)); (err == nil) != test.good {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Generation is named the request as the context was, whatever the context repeats.
+func TestTRTLLM_GenerationHasTheContextsID(t *testing.T) {
+	body, err := ParseBody([]byte(`{"model":"m","messages":[]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leg := &transfer{req: &Request{Dialect: Chat, Body: body}, rooms: []int64{5}}
+	sent := gjson.GetBytes(trtllm.prefill(leg).body.Bytes(), "disaggregated_params.disagg_request_id").Int()
+	for _, repeated := range []string{`"disagg_request_id":null,`, `"disagg_request_id":9,`, ``} {
+		got := trtllm.decode(leg, []byte(`{"choices":[{"disaggregated_params":{`+repeated+`"ctx_request_id":7}}]}`))
+		params := gjson.GetBytes(got.leg.body.Bytes(), "disaggregated_params")
+		if id := params.Get("disagg_request_id").Int(); !got.kept || id != sent || id != leastDisaggID+5 || params.Get("ctx_request_id").Int() != 7 {
+			t.Errorf("%q: %s, and the context was sent %d", repeated, params.Raw, sent)
+		}
+	}
+}
