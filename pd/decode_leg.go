@@ -83,6 +83,9 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 		cached = cachedTokens{}
 	}
+	if retains(data) {
+		o.noteRetained(server)
+	}
 	clean, err := j.req.Dialect.cleanAnswer(data, cached)
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
@@ -183,11 +186,23 @@ func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
 	if r.Recomputed {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 	}
+	if r.Retained {
+		o.noteRetained(server)
+	}
 	o.countTokens(j.req, r.Usage, a.prefillCached(r.Usage), r.Events)
 	if r.Err == nil {
 		o.learnOutput(j, r.Usage)
 	}
 	a.decode.Release()
+}
+
+// noteRetained counts an answer whose blocks the engine keeps for nobody, and warns of the
+// first in each life of the server.
+func (o *Orchestrator) noteRetained(server *pools.Server) {
+	o.Metrics.retained.WithLabelValues(server.ID()).Inc()
+	if server.NoteRetains() {
+		o.Log.Warn("decode answers with a hand-off: it pins the blocks of each answer for 480 s, and nobody fetches them; set bidirectional_kv_xfer to false in its kv_connector_extra_config", "server", server.ID())
+	}
 }
 
 // cachedTokens says whose cached tokens the client sees.

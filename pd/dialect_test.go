@@ -103,6 +103,8 @@ func TestCachedTokens_ComeFromPrefillAfterAHandoff(t *testing.T) {
 			`{"usage":{"input_tokens":48,"cache_read_input_tokens":16}}`},
 		{"the hand-off is removed", Chat, `{"a":1,"kv_transfer_params":{"remote_host":"10.0.0.1"},"b":2}`, cachedTokens{}, `{"a":1,"b":2}`},
 		{"also inside a response", Responses, `{"response":{"kv_transfer_params":{"x":1},"id":"r"}}`, cachedTokens{}, `{"response":{"id":"r"}}`},
+		{"and an encoder's", Chat, `{"a":1,"ec_transfer_params":{"h":{"peer_host":"10.0.0.1"}},"b":2}`, cachedTokens{}, `{"a":1,"b":2}`},
+		{"also that inside a response", Responses, `{"response":{"ec_transfer_params":{"x":1},"id":"r"}}`, cachedTokens{}, `{"response":{"id":"r"}}`},
 		{"text that names it stays", Chat, `{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`, cachedTokens{},
 			`{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`},
 	} {

@@ -54,6 +54,7 @@ type StreamResult struct {
 	Usage      Usage
 	Events     int // content events
 	Recomputed bool
+	Retained   bool // the engine keeps the answer's blocks for a prefill; see retains
 }
 
 // Next returns the next bytes for the client: one event or several that came
@@ -166,6 +167,7 @@ func (s *legStream) transform(ev sseEvent) ([]byte, error) {
 			return nil, nil
 		}
 	}
+	s.result.Retained = s.result.Retained || retains(ev.Data)
 	data, err := s.handoff.complete(s.ctx, ev.Data)
 	if err != nil {
 		return nil, s.broken(err)

@@ -23,6 +23,7 @@ type Metrics struct {
 	recomputes  *prometheus.CounterVec   // server
 	mismatches  *prometheus.CounterVec   // server
 	stranded    *prometheus.CounterVec   // server
+	retained    *prometheus.CounterVec   // server
 	exhausted   prometheus.Counter
 	looks       prometheus.Counter
 	promptToks  *prometheus.CounterVec // model
@@ -83,6 +84,9 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"reason"),
 		missing: counter("tandem_handoff_missing_total",
 			"Prefills that answered without a hand-off; decode then computes the prompt.",
+			"server"),
+		retained: counter("tandem_decode_handoffs_total",
+			"Answers of decode with a hand-off of its own, whose blocks the engine pins for 480 s for nobody.",
 			"server"),
 		recomputes: counter("tandem_silent_recomputes_total",
 			"Decodes that were given a hand-off and computed the prompt all the same.",

@@ -61,7 +61,7 @@ func count(r gjson.Result) Count {
 // an object, and sets the cached tokens where cached says so. It returns data
 // itself when nothing changes, and an error for what it cannot read: that must not pass.
 func (d *Dialect) cleanAnswer(data []byte, cached cachedTokens) ([]byte, error) {
-	transfer := bytes.Contains(data, []byte(handoffField))
+	transfer := bytes.Contains(data, []byte(handoffField)) || bytes.Contains(data, []byte(encoderField))
 	usage := cached.override && bytes.Contains(data, []byte(d.usageKey()))
 	if !transfer && !usage {
 		return data, nil
@@ -84,10 +84,25 @@ func (d *Dialect) cleanAnswer(data []byte, cached cachedTokens) ([]byte, error) 
 	return body.Bytes(), nil
 }
 
-// dropHandoff deletes the hand-off at the top and inside a response object.
+// dropHandoff deletes the hand-offs at the top and inside a response object.
 func dropHandoff(body Body) Body {
-	body = body.With(Edit{Key: handoffField})
-	return editAt(body, []string{"response"}, func(r Body) Body { return r.With(Edit{Key: handoffField}) })
+	drop := func(b Body) Body { return b.With(Edit{Key: handoffField}, Edit{Key: encoderField}) }
+	return editAt(drop(body), []string{"response"}, drop)
+}
+
+// retains reports whether decode's answer is a hand-off itself: an engine with
+// bidirectional_kv_xfer keeps the blocks of the answer for the next prefill to fetch, for
+// 480 s (vllm nixl/pull_scheduler.py). Nothing fetches them here.
+func retains(data []byte) bool {
+	if !bytes.Contains(data, []byte(`"do_remote_decode"`)) {
+		return false
+	}
+	for _, place := range []string{handoffField, "response." + handoffField} {
+		if gjson.GetBytes(data, place+".do_remote_decode").Bool() {
+			return true
+		}
+	}
+	return false
 }
 
 // editAt changes the object at path, if there is one.

@@ -40,6 +40,9 @@ type live struct {
 	// the number out when it is zero, and always without
 	// --enable-prompt-tokens-details; only this tells the two apart.
 	tellsCached atomic.Bool
+	// retains is the life in which the engine was first seen to keep the blocks of answers;
+	// 0: none.
+	retains atomic.Uint64
 	// idsUntold is the life in which the engine was asked for token ids and told none;
 	// 0: none.
 	idsUntold atomic.Uint64
@@ -246,6 +249,10 @@ func (l *live) NoteCachedTokens() { l.tellsCached.Store(true) }
 // NoteNoTokenIDs remembers that the engine does not know return_token_ids, until it is
 // started anew.
 func (l *live) NoteNoTokenIDs() { l.idsUntold.Store(l.Life()) }
+
+// NoteRetains remembers that the engine keeps the blocks of its answers for a prefill to
+// fetch, and reports whether that is news in this life of it.
+func (l *live) NoteRetains() bool { return l.retains.Swap(l.Life()) != l.Life() }
 
 // TellsTokenIDs reports whether the engine may know return_token_ids.
 func (l *live) TellsTokenIDs() bool { return l.idsUntold.Load() != l.Life() }
