@@ -44,8 +44,8 @@ var (
 		"Memory of the index.", nil, nil)
 	matchesDesc = prometheus.NewDesc("tandem_kv_matches_total",
 		"Prompts looked up in the index.", []string{"model"}, nil)
-	promptDesc = prometheus.NewDesc("tandem_kv_prompt_tokens_total",
-		"Tokens of the prompts looked up.", []string{"model"}, nil)
+	knownDesc = prometheus.NewDesc("tandem_kv_known_tokens_total",
+		"Tokens of the prompts looked up, as far as they were known then: of many only the beginning is.", []string{"model"}, nil)
 	bestDesc = prometheus.NewDesc("tandem_kv_best_match_tokens_total",
 		"Leading tokens of the prompts looked up that the best server held, by tier; slower tiers include faster ones.",
 		[]string{"model", "tier"}, nil)
@@ -59,7 +59,7 @@ type collector struct{ index *Index }
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		blocksDesc, eventsDesc, storedDesc, removedDesc, droppedDesc, gapsDesc, replaysDesc, resetsDesc, lagDesc,
-		silenceDesc, wholeDesc, indexDesc, bytesDesc, matchesDesc, promptDesc, bestDesc,
+		silenceDesc, wholeDesc, indexDesc, bytesDesc, matchesDesc, knownDesc, bestDesc,
 	} {
 		ch <- d
 	}
@@ -131,5 +131,5 @@ func (m ModelState) collect(ch chan<- prometheus.Metric) {
 	}
 	put(indexDesc, prometheus.GaugeValue, float64(m.Guesses.Blocks), "guessed")
 	put(matchesDesc, prometheus.CounterValue, float64(m.Matches))
-	put(promptDesc, prometheus.CounterValue, float64(m.Tokens))
+	put(knownDesc, prometheus.CounterValue, float64(m.Tokens))
 }

@@ -43,7 +43,7 @@ func TestCollector(t *testing.T) {
 		`tandem_kv_gaps_total{rank="1",server="s"} 1`,
 		`tandem_kv_index_blocks{model="m",tier="gpu"} 2`,
 		`tandem_kv_matches_total{model="m"} 1`,
-		`tandem_kv_prompt_tokens_total{model="m"} 100`,
+		`tandem_kv_known_tokens_total{model="m"} 100`,
 		`tandem_kv_resets_total{rank="1",reason="gap",server="s"} 1`,
 		`tandem_kv_resets_total{rank="1",reason="restart",server="s"} 0`,
 		`tandem_kv_resets_total{rank="1",reason="unreadable",server="s"} 1`,

@@ -136,7 +136,7 @@ func (ix *Index) Sources() []SourceState {
 // modelCounts is what the matches of a model found.
 type modelCounts struct {
 	matches atomic.Uint64
-	tokens  atomic.Uint64 // of the prompts
+	tokens  atomic.Uint64 // of the prompts, as far as they were known
 	best    [tiers]atomic.Uint64
 }
 

@@ -72,26 +72,6 @@ func (a *assignment) release() {
 	}
 }
 
-// countHeld counts what the server that prefills was known to hold of the prompt.
-func (o *Orchestrator) countHeld(v *view, chosen Alternative) {
-	list, id := v.field.Prefill, chosen.Prefill
-	switch {
-	case v.handoff != nil: // it has prefilled already
-		return
-	case id == "":
-		list, id = v.field.Decode, chosen.Decode
-	}
-	held := list[numberOf(list, id)].Cached
-	for tier, tokens := range map[string]int{"gpu": held.GPU, "cpu": held.CPU - held.GPU, "disk": held.Disk - held.CPU} {
-		if tokens > 0 {
-			o.Metrics.heldToks.WithLabelValues(id, tier).Add(float64(tokens))
-		}
-	}
-	if held.Disk > 0 {
-		o.heat.saved(id, held.Disk, time.Now())
-	}
-}
-
 // attempt runs the legs of one assignment: both at once or prefill first, as the
 // engines' connector wants it, or decode with what is there.
 func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {

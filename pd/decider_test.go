@@ -143,7 +143,7 @@ func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
 	f := newTestFleet(t, 1, prompt)
 	d := newTestDecider(f)
 	w := f.waits(d, prompt, testModel)
-	f.Metrics.heldToks = nil // counting what the server held panics
+	w.j.alone, f.Metrics.alone = true, nil // counting that it runs alone panics
 	d.decide(time.Now())
 	select {
 	case g := <-w.done:

@@ -90,7 +90,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
-	o.countTokens(j.req, usage, a.prefillCached(usage), 0)
+	o.countTokens(j, usage, a.prefillCached(usage), 0)
 	o.learnOutput(j, usage)
 	a.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
@@ -189,7 +189,7 @@ func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
 	if r.Retained {
 		o.noteRetained(server)
 	}
-	o.countTokens(j.req, r.Usage, a.prefillCached(r.Usage), r.Events)
+	o.countTokens(j, r.Usage, a.prefillCached(r.Usage), r.Events)
 	if r.Err == nil {
 		o.learnOutput(j, r.Usage)
 	}
@@ -222,7 +222,9 @@ func (a assignment) prefillCached(decode Usage) Count {
 	return decode.Cached
 }
 
-func (o *Orchestrator) countTokens(req *Request, u Usage, cached Count, events int) {
+func (o *Orchestrator) countTokens(j *journey, u Usage, cached Count, events int) {
+	req := j.req
+	o.countHits(j, u.Prompt)
 	output := events
 	if u.Output.Known {
 		output = u.Output.Tokens

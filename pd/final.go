@@ -15,7 +15,7 @@ func (o *Orchestrator) final(ctx context.Context, j *journey, a assignment, data
 	usage, _ := j.req.Dialect.readUsage(data)
 	from := a.handoff.From.ID()
 	if !j.req.Stream {
-		o.countTokens(j.req, usage, usage.Cached, 0)
+		o.countTokens(j, usage, usage.Cached, 0)
 		return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: from}, nil
 	}
 	body, err := ParseBody(data)
@@ -29,7 +29,7 @@ func (o *Orchestrator) final(ctx context.Context, j *journey, a assignment, data
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
 		server: a.handoff.From, cached: func() cachedTokens { return cachedTokens{} }, hideUsage: j.req.HideUsage,
 		onGap: func(time.Duration) {}, story: j.story,
-		onClose: func(r StreamResult) { o.countTokens(j.req, r.Usage, r.Usage.Cached, r.Events) },
+		onClose: func(r StreamResult) { o.countTokens(j, r.Usage, r.Usage.Cached, r.Events) },
 	}
 	if err := s.open(); err != nil {
 		cancel(nil)

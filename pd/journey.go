@@ -21,6 +21,7 @@ type journey struct {
 	tried       map[tried]bool
 	retries     int
 	prefix      *prefix // nil while nothing is asked
+	hits        hits    // of it, on the server that was chosen to compute it
 	choices     []Choice
 	leases      []*pools.Lease // all that were taken; releasing one twice does nothing
 	last        *LegError

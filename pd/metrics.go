@@ -30,8 +30,10 @@ type Metrics struct {
 	outputToks  *prometheus.CounterVec // model
 	cachedToks  *prometheus.CounterVec // model
 	heldToks    *prometheus.CounterVec // server, tier
-	brokenAfter *prometheus.CounterVec // server
-	migrations  *prometheus.CounterVec // outcome
+	// lookedUpToks are those that heldToks are a part of.
+	lookedUpToks *prometheus.CounterVec // model
+	brokenAfter  *prometheus.CounterVec // server
+	migrations   *prometheus.CounterVec // outcome
 
 	byServer []seriesByServer // those above with a label for the server
 }
@@ -103,8 +105,12 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"Prompt tokens that were in the cache of the server that prefilled, as it reports them.",
 			"model"),
 		heldToks: counter("tandem_kv_hit_tokens_total",
-			"Prompt tokens that the server chosen to prefill was known to hold, by the tier that it has them in.",
+			"Prompt tokens that the server which computed the prompt was known to hold when it was chosen, by the tier that it has them "+
+				"in. Of tandem_kv_prompt_tokens_total they are the part that caches were believed to save; what engines report is "+
+				"tandem_cached_prompt_tokens_total.",
 			"server", "tier"),
+		lookedUpToks: counter("tandem_kv_prompt_tokens_total",
+			"Tokens of the prompts that were computed and whose caches were looked for, as engines report them.", "model"),
 		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
 		migrations: counter("tandem_migrations_total",
 			"Streams that broke, by what became of them: continued, ended (the answer was whole, only the end marker was missing), "+

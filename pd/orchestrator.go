@@ -289,7 +289,7 @@ func (o *Orchestrator) bound(j *journey, v *view, a *assignment, now time.Time) 
 		j.leases = append(j.leases, a.prefill)
 	}
 	j.leases = append(j.leases, a.decode)
-	o.countHeld(v, a.chosen)
+	o.noteHits(j, v, a.chosen)
 	a.reason = j.aloneReason(v, a.chosen)
 	if a.chosen.Prefill == "" {
 		o.Metrics.alone.WithLabelValues(a.reason).Inc()

@@ -1,0 +1,47 @@
+package pd
+
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+)
+
+// hits is what the server that computes a request's prompt was known to hold of it when it
+// was chosen.
+type hits struct {
+	server string
+	held   kvstate.Held
+}
+
+// noteHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
+// goes to another decode server was computed before, and keeps what was noted then.
+func (o *Orchestrator) noteHits(j *journey, v *view, chosen Alternative) {
+	list, id := v.field.Prefill, chosen.Prefill
+	switch {
+	case v.handoff != nil:
+		return
+	case id == "":
+		list, id = v.field.Decode, chosen.Decode
+	}
+	j.hits = hits{server: id, held: list[numberOf(list, id)].Cached}
+	if held := j.hits.held.Disk; held > 0 {
+		o.heat.saved(id, held, time.Now())
+	}
+}
+
+// countHits counts a prompt that was computed, and what was known to be held of it. Both are
+// counted here, when an engine has told how long it was: often only its beginning is known
+// before, which of all parts is the one that caches hold.
+func (o *Orchestrator) countHits(j *journey, prompt Count) {
+	if j.prefix == nil || !prompt.Known {
+		return
+	}
+	o.Metrics.lookedUpToks.WithLabelValues(j.req.Model).Add(float64(prompt.Tokens))
+	counted := 0
+	for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
+		if held := min(j.hits.held.In(tier), prompt.Tokens); held > counted {
+			o.Metrics.heldToks.WithLabelValues(j.hits.server, tier.String()).Add(float64(held - counted))
+			counted = held
+		}
+	}
+}
