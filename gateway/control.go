@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -72,58 +74,88 @@ var containers = map[string]bool{
 	"extra_args":      true,
 }
 
+// Bounds on what is looked through for control fields, each part of which is read once
+// more than the rest: how deep containers and lists of them may be nested, and how many
+// values lists of them may hold in all.
+const (
+	maxContainerDepth = 4
+	maxContained      = 1024
+)
+
 // stripControl returns the body without control fields, as if the client had sent it
 // so. Keys are compared decoded and without regard to case.
 func stripControl(body pd.Body) (pd.Body, error) {
-	var edits []pd.Edit
-	for _, key := range body.Keys() {
-		name := strings.ToLower(key)
-		if controlFields[name] {
-			edits = append(edits, pd.Edit{Key: key})
-			continue
-		}
-		if !containers[name] {
-			continue
-		}
-		clean, changed, err := stripContainer(body.Get(key))
-		if err != nil {
-			return pd.Body{}, err
-		}
-		if changed {
-			edits = append(edits, pd.Edit{Key: key, Value: clean})
-		}
+	var s stripper
+	clean := s.object(body, 0)
+	if s.err != nil {
+		return pd.Body{}, s.err
 	}
-	if len(edits) == 0 {
+	if !clean.Edited() {
 		return body, nil
 	}
-	return pd.ParseBody(body.With(edits...).Bytes())
+	return pd.ParseBody(clean.Bytes())
 }
 
-// stripContainer strips an object, or each of a list: SGLang takes sampling parameters as
-// both. Other values hold no fields.
-func stripContainer(value pd.Value) (clean pd.Value, changed bool, err error) {
-	if elements, several := value.Array(); several {
-		for i, e := range elements {
-			stripped, touched, err := stripContainer(e)
-			if err != nil {
-				return nil, false, err
-			}
-			elements[i], changed = stripped, changed || touched
+// stripper removes control fields from one body.
+type stripper struct {
+	contained int
+	err       error // the first
+}
+
+// object strips an object that is inside as many containers and lists as depth says.
+func (s *stripper) object(body pd.Body, depth int) pd.Body {
+	return body.Rewrite(func(key string, value pd.Value) pd.Value {
+		name := strings.ToLower(key)
+		switch {
+		case controlFields[name]:
+			return nil
+		case containers[name]:
+			return s.container(value, depth+1)
 		}
-		return pd.List(elements), changed, nil
+		return value
+	})
+}
+
+// container strips an object, or each of a list: SGLang takes sampling parameters as
+// both. Other values hold no fields.
+func (s *stripper) container(value pd.Value, depth int) pd.Value {
+	if s.err != nil || len(value) == 0 || value[0] != '{' && value[0] != '[' {
+		return value
 	}
-	if len(value) == 0 || value[0] != '{' {
-		return value, false, nil
+	if depth > maxContainerDepth {
+		s.err = fmt.Errorf("fields for engines are nested deeper than %d", maxContainerDepth)
+		return value
 	}
-	inner, err := pd.ParseBody(value)
-	if err != nil {
-		return nil, false, err // a key twice inside a container
+	if value.IsArray() {
+		return s.list(value, depth)
 	}
-	stripped, err := stripControl(inner)
-	if err != nil {
-		return nil, false, err
+	inner, ok := value.Object()
+	if !ok {
+		s.err = errors.New("a field appears twice in an object of fields for engines, or it has more than 1024")
+		return value
 	}
-	return pd.Value(stripped.Bytes()), stripped.Len() != inner.Len(), nil
+	if clean := s.object(inner, depth); clean.Edited() {
+		return clean.Bytes()
+	}
+	return value
+}
+
+func (s *stripper) list(value pd.Value, depth int) pd.Value {
+	var elements []pd.Value
+	changed := false
+	for e := range value.Elements() {
+		if s.contained++; s.contained > maxContained {
+			s.err = fmt.Errorf("lists of fields for engines hold more than %d values", maxContained)
+			return value
+		}
+		clean := s.container(e, depth+1)
+		changed = changed || len(clean) != len(e)
+		elements = append(elements, clean)
+	}
+	if !changed {
+		return value
+	}
+	return pd.List(elements)
 }
 
 // forwarded are the client's headers that engines get. Everything else stays

@@ -43,31 +43,29 @@ func (s *Server) nativeModel() string {
 // readNative reads a request to SGLang's own API. The model stays empty where the
 // client names none.
 func readNative(req *pd.Request) error {
-	var edits []pd.Edit
-	for _, key := range req.Body.Keys() {
+	req.Body = req.Body.Rewrite(func(key string, value pd.Value) pd.Value {
 		if !slices.Contains(nativeFields, key) || key == "model" {
-			edits = append(edits, pd.Edit{Key: key})
+			return nil
 		}
-	}
-	req.Body = req.Body.With(edits...)
+		return value
+	})
 	prompts := 1
 	field := "text"
 	if req.Body.Get(field).Null() {
 		field = "input_ids"
 	}
 	value := req.Body.Get(field)
-	elements, isArray := value.Array()
-	_, isText := value.String()
-	switch {
-	case !isText && len(elements) == 0:
+	elements, ids := countElements(value)
+	isText := len(value) > 0 && value[0] == '"'
+	if !isText && elements == 0 {
 		return invalid(field, "The field text must be a string or an array, or input_ids an array.")
-	case isArray && !isNumber(elements[0]):
-		prompts = len(elements)
-		req.PromptTokens = approximateTokens(len(value))
-	case isArray:
-		req.PromptTokens = len(elements)
-	default:
-		req.PromptTokens = approximateTokens(len(value))
+	}
+	req.PromptTokens = approximateTokens(len(value))
+	switch {
+	case ids:
+		req.PromptTokens = elements
+	case !isText:
+		prompts = elements
 	}
 	each, err := readSampling(req, prompts)
 	if err != nil {
@@ -87,7 +85,7 @@ func readSampling(req *pd.Request, prompts int) (each int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, several := req.Body.Get(samplingField).Array(); several && len(params) != prompts {
+	if req.Body.Get(samplingField).IsArray() && len(params) != prompts {
 		return 0, invalid(samplingField, "The field %s must be an object, or an array of as many as there are prompts.", samplingField)
 	}
 	each = 1
@@ -114,9 +112,9 @@ func samplingParams(body pd.Body) ([]pd.Body, error) {
 	if value.Null() {
 		return nil, nil
 	}
-	values, several := value.Array()
-	if !several {
-		values = []pd.Value{value}
+	values := []pd.Value{value}
+	if value.IsArray() {
+		values, _ = value.Array() // stripControl has bounded it
 	}
 	params := make([]pd.Body, len(values))
 	for i, v := range values {

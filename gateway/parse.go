@@ -3,7 +3,6 @@ package gateway
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/tandem-gateway/tandem/pd"
 )
@@ -66,26 +65,26 @@ func readPrompt(req *pd.Request) error {
 	if value.Null() {
 		return invalid(field, "The field %s is missing.", field)
 	}
-	elements, isArray := value.Array()
-	if field == "messages" && !isArray {
+	if field == "messages" && !value.IsArray() {
 		return invalid(field, "The field messages must be an array.")
 	}
-	if isArray && len(elements) == 0 {
+	if isEmpty(value) {
 		return invalid(field, "The field %s must not be empty.", field)
 	}
-	if !isArray && value[0] != '"' {
+	if !value.IsArray() && value[0] != '"' {
 		return invalid(field, "The field %s must be a string or an array.", field)
 	}
 	req.PromptTokens = approximateTokens(len(value))
-	if req.Dialect == pd.Completions && isArray {
-		if isNumber(elements[0]) {
-			req.PromptTokens = len(elements)
+	if req.Dialect == pd.Completions && value.IsArray() {
+		elements, ids := countElements(value)
+		if ids {
+			req.PromptTokens = elements
 		} else {
-			req.Aggregated, req.Answers = len(elements) > 1, len(elements) // a list of prompts
+			req.Aggregated, req.Answers = elements > 1, elements // a list of prompts
 		}
 	}
-	if more, ok := req.Body.Get("prompt_embeds").Array(); ok { // vLLM answers those too
-		req.Aggregated, req.Answers = true, req.Answers+len(more)
+	if more, _ := countElements(req.Body.Get("prompt_embeds")); more > 0 { // vLLM answers those too
+		req.Aggregated, req.Answers = true, req.Answers+more
 	}
 	for _, more := range []string{"tools", "system", "instructions"} {
 		req.PromptTokens += approximateTokens(len(req.Body.Get(more)))
@@ -93,9 +92,23 @@ func readPrompt(req *pd.Request) error {
 	return nil
 }
 
-func isNumber(v pd.Value) bool {
-	_, ok := v.Int()
-	return ok
+// isEmpty reports an array without elements.
+func isEmpty(v pd.Value) bool {
+	for range v.Elements() {
+		return false
+	}
+	return v.IsArray()
+}
+
+// countElements returns how many elements an array has, and whether they are token ids: as
+// engines do it, by the first.
+func countElements(v pd.Value) (n int, ids bool) {
+	for e := range v.Elements() {
+		if n++; n == 1 {
+			_, ids = e.Int()
+		}
+	}
+	return n, ids
 }
 
 // approximateTokens is a guess from bytes: English and code run near four bytes
@@ -240,14 +253,16 @@ func readOdd(req *pd.Request) error {
 	}
 	list := func(good func(pd.Value) bool) func(pd.Value) bool {
 		return func(v pd.Value) bool {
-			all, ok := v.Array()
-			return ok && !slices.ContainsFunc(all, func(e pd.Value) bool { return !good(e) })
+			n := 0
+			for e := range v.Elements() {
+				if n++; n > manyStops || !good(e) {
+					return false
+				}
+			}
+			return v.IsArray()
 		}
 	}
-	text := func(v pd.Value) bool {
-		_, ok := v.String()
-		return ok
-	}
+	text := func(v pd.Value) bool { return v[0] == '"' }
 	wanted := map[string]func(pd.Value) bool{
 		"min_tokens": number(0, math.MaxInt64), "min_completion_tokens": number(0, math.MaxInt64),
 		"stop":           func(v pd.Value) bool { return text(v) || list(text)(v) },
@@ -270,6 +285,9 @@ func readOdd(req *pd.Request) error {
 	}
 	return nil
 }
+
+// manyStops are more than engines take, and looked at no further.
+const manyStops = 1024
 
 // readStored refuses what lives in one engine's memory: the next request would
 // reach another engine.

@@ -46,6 +46,11 @@ func ParseBody(raw []byte) (Body, error) {
 	if !utf8.Valid(raw) {
 		return Body{}, errors.New("the body is not valid UTF-8")
 	}
+	return parseObject(raw)
+}
+
+// parseObject is ParseBody of what is known to be UTF-8.
+func parseObject(raw []byte) (Body, error) {
 	s := scanner{raw: raw}
 	s.space()
 	if s.at >= len(raw) {
@@ -68,9 +73,6 @@ func ParseBody(raw []byte) (Body, error) {
 }
 
 func unique(fields []field) error {
-	if len(fields) > maxFields {
-		return fmt.Errorf("the object has more than %d fields", maxFields)
-	}
 	seen := make(map[string]struct{}, len(fields))
 	for _, f := range fields {
 		if _, twice := seen[f.key]; twice {
@@ -208,6 +210,29 @@ func (b Body) With(edits ...Edit) Body {
 	}
 	return out
 }
+
+// Rewrite returns the body with the value that change returns for each field; nil removes
+// the field. Its cost is one call a field, however many change.
+func (b Body) Rewrite(change func(key string, value Value) Value) Body {
+	out := Body{source: b.source, edited: b.edited, fields: make([]field, 0, len(b.fields))}
+	for i := range b.fields {
+		f := &b.fields[i]
+		was := f.raw()
+		value := change(f.key, was)
+		same := len(value) == len(was) && len(was) > 0 && &value[0] == &was[0]
+		switch {
+		case same:
+			out.fields = append(out.fields, *f)
+		case value != nil:
+			out.fields = append(out.fields, newField(f.key, f.member[:f.value], value))
+		}
+		out.edited = out.edited || !same
+	}
+	return out
+}
+
+// Edited reports whether the body is no longer as it was parsed.
+func (b Body) Edited() bool { return b.edited }
 
 // newField makes a member of its head, which is key and colon, and its value.
 func newField(key string, head, value []byte) field {

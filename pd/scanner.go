@@ -105,6 +105,9 @@ func (s *scanner) object(depth int) error {
 			if !ok {
 				return s.bad("a key is no valid string")
 			}
+			if len(s.fields) == maxFields {
+				return fmt.Errorf("the object has more than %d fields", maxFields)
+			}
 			s.fields = append(s.fields, field{key: key, member: s.raw[start:s.at:s.at], value: value - start})
 		}
 		switch s.next() {

@@ -3,6 +3,7 @@ package pd
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
 )
 
 // Value is the raw JSON of one value; nil is an absent one.
@@ -47,31 +48,56 @@ func (v Value) Object() (Body, bool) {
 	if len(v) == 0 || v[0] != '{' {
 		return Body{}, false
 	}
-	b, err := ParseBody(v)
+	b, err := parseObject(v)
 	return b, err == nil
 }
 
+// IsArray reports whether the value is an array.
+func (v Value) IsArray() bool { return len(v) > 0 && v[0] == '[' }
+
 // Array reports whether the value is an array, and its raw elements. Elements
-// share the value's bytes.
+// share the value's bytes. A client's may be many: a slice of them takes ten times the
+// memory of the shortest.
 func (v Value) Array() (elements []Value, ok bool) {
-	if len(v) == 0 || v[0] != '[' {
+	if !v.IsArray() {
 		return nil, false
 	}
+	whole := v.each(func(e Value) bool {
+		elements = append(elements, e)
+		return true
+	})
+	if !whole {
+		return nil, false
+	}
+	return elements, true
+}
+
+// Elements are the raw elements of an array, none of anything else. They share the value's
+// bytes.
+func (v Value) Elements() iter.Seq[Value] {
+	return func(yield func(Value) bool) {
+		if v.IsArray() {
+			v.each(yield)
+		}
+	}
+}
+
+// each yields the elements of an array until it is told to stop, and reports whether the
+// array came to its end.
+func (v Value) each(yield func(Value) bool) (whole bool) {
 	s := scanner{raw: v, at: 1}
 	for {
-		s.space()
-		if s.at < len(v) && (v[s.at] == ']' || v[s.at] == ',') {
-			if v[s.at] == ']' {
-				return elements, true
-			}
+		switch s.next() {
+		case ']':
+			return true
+		case ',':
 			s.at++
 			s.space()
 		}
 		start := s.at
-		if s.value(1) != nil {
-			return nil, false
+		if s.value(1) != nil || !yield(v[start:s.at]) {
+			return false
 		}
-		elements = append(elements, v[start:s.at])
 	}
 }
 

@@ -78,11 +78,12 @@ func TestEdge_SamplingParametersInAListAreBoundAndStripped(t *testing.T) {
 		`[{"max_new_tokens":4},{"max_new_tokens":9}]`: 400,
 		`[{"max_new_tokens":4},{}]`:                   400,
 		`[]`:                                          400,
-		`[{"max_new_tokens":4,"extra_args":{"kv_transfer_params":"evil"}},{"max_new_tokens":4,"RID":"evil"}]`:          200,
-		`[{"max_new_tokens":4},{"max_new_tokens":4,"n":1,"n":2}]`:                                                      400,
-		`[[{"max_new_tokens":4,"priority":"evil"}],{"max_new_tokens":4}]`:                                              400,
-		`{"max_new_tokens":4,"extra_args":[{"bootstrap_host":"evil","keep":1}]}`:                                       200,
-		`{"max_new_tokens":4,"extra_args":{"extra_body":[[{"extra_args":{"data_parallel_rank":"evil"}},{"keep":1}]]}}`: 200,
+		`[{"max_new_tokens":4,"extra_args":{"kv_transfer_params":"evil"}},{"max_new_tokens":4,"RID":"evil"}]`: 200,
+		`[{"max_new_tokens":4},{"max_new_tokens":4,"n":1,"n":2}]`:                                             400,
+		`[[{"max_new_tokens":4,"priority":"evil"}],{"max_new_tokens":4}]`:                                     400,
+		`{"max_new_tokens":4,"extra_args":[{"bootstrap_host":"evil","keep":1}]}`:                              200,
+		`{"max_new_tokens":4,"extra_args":{"extra_body":[{"data_parallel_rank":"evil","keep":1}]}}`:           200,
+		`{"max_new_tokens":4,"extra_args":{"extra_body":[[{"data_parallel_rank":"evil"}]]}}`:                  400, // nested too deep
 	} {
 		got := c.post("/generate", `{"text":["the river","the city"],"sampling_params":`+params+`}`, "Authorization", "Bearer sk-ada")
 		if got.status != want {

@@ -1,0 +1,135 @@
+package gateway
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// adversarial are bodies made to cost much: the API, and what is repeated between a head
+// and a tail until the body has its size.
+var adversarial = []struct {
+	name             string
+	d                *pd.Dialect
+	head, unit, tail string
+}{
+	{"a long text", pd.Chat, `{"model":"m","messages":[{"role":"user","content":"`, "lorem ipsum ", `"}]}`},
+	{"a text of escapes", pd.Chat, `{"model":"m","messages":[{"role":"user","content":"`, `\u00e9`, `"}]}`},
+	{"a name of escapes", pd.Chat, `{"messages":[{}],"model":"`, `\u00e9`, `"}`},
+	{"a key of escapes", pd.Chat, `{"messages":[{}],"model":"m","`, `\u00e9`, `":1}`},
+	{"many messages", pd.Chat, `{"model":"m","messages":[{}`, `,{}`, `]}`},
+	{"deep messages", pd.Chat, `{"model":"m","messages":[{}`, `,` + strings.Repeat(`[`, 250) + strings.Repeat(`]`, 250), `]}`},
+	{"many fields", pd.Chat, `{"model":"m","messages":[{}]`, `,"#":1`, `}`},
+	{"a control field in many cases", pd.Chat, `{"model":"m","messages":[{}]`, `,"@":1`, `}`},
+	{"nested containers", pd.Chat, strings.Repeat(`{"extra_body":`, 250) + `{"a":[1`, `,1`, `]}` + strings.Repeat(`}`, 250)},
+	{"containers as deep as they may be", pd.Chat, `{"model":"m","messages":[{}],` + strings.Repeat(`"rid":1,"extra_body":{`, 4) + `"rid":1,"a":[1`, `,1`, `]}}}}}`},
+	{"containers around a text", pd.Chat, `{"model":"m","messages":[{}],` + strings.Repeat(`"rid":1,"extra_body":{`, 4) + `"rid":1,"a":"`, `lorem ipsum `, `"}}}}}`},
+	{"a list of containers", pd.Chat, `{"model":"m","messages":[{}],"extra_body":[{}`, `,{}`, `]}`},
+	{"a list in lists", pd.Chat, `{"model":"m","messages":[{}],"extra_body":[`, strings.Repeat(`[`, 100) + strings.Repeat(`]`, 100) + `,`, `1]}`},
+	{"token ids", pd.Completions, `{"model":"m","prompt":[1`, `,1`, `]}`},
+	{"many prompts", pd.Completions, `{"model":"m","prompt":[""`, `,""`, `]}`},
+	{"stops", pd.Completions, `{"model":"m","prompt":"a","stop":[""`, `,""`, `]}`},
+	{"stop tokens", pd.Completions, `{"model":"m","prompt":"a","stop_token_ids":[1`, `,1`, `]}`},
+	{"a long number", pd.Completions, `{"model":"m","prompt":"a","max_tokens":1`, `0`, `}`},
+	{"many biases", pd.Chat, `{"model":"m","messages":[{}],"logit_bias":{"a":1`, `,"#":1`, `}}`},
+	{"sampling parameters", pd.Generate, `{"text":["a"],"sampling_params":[{}`, `,{}`, `]}`},
+	{"texts", pd.Generate, `{"text":[""`, `,""`, `]}`},
+	{"ids", pd.Generate, `{"input_ids":[1`, `,1`, `]}`},
+	{"ids in lists", pd.Generate, `{"input_ids":[[1]`, `,[1]`, `]}`},
+	{"fields that are not let through", pd.Generate, `{"text":"a"`, `,"#":1`, `}`},
+}
+
+// adversarialBody is of some bytes; # is another number each time, @ another way to write
+// bootstrap_host.
+func adversarialBody(head, unit, tail string, size int) []byte {
+	var b strings.Builder
+	b.WriteString(head)
+	for i := 0; b.Len()+len(tail) < size; i++ {
+		switch {
+		case strings.Contains(unit, "#"):
+			b.WriteString(strings.Replace(unit, "#", fmt.Sprint(i), 1))
+		case strings.Contains(unit, "@"):
+			name := []byte("bootstrap_host")
+			for bit := range name {
+				if i>>bit&1 == 1 && name[bit] != '_' {
+					name[bit] -= 'a' - 'A'
+				}
+			}
+			b.WriteString(strings.Replace(unit, "@", string(name), 1))
+		default:
+			b.WriteString(unit)
+		}
+	}
+	b.WriteString(tail)
+	return []byte(b.String())
+}
+
+// Budget (2-core VM): 20 ms a megabyte, whatever the body, refused or not, and memory for a
+// few copies of it.
+func BenchmarkParse_Adversarial(b *testing.B) {
+	for _, x := range adversarial {
+		for _, size := range []int{16 << 10, 4 << 20} {
+			raw := adversarialBody(x.head, x.unit, x.tail, size)
+			b.Run(fmt.Sprintf("%s/%dKB", strings.ReplaceAll(x.name, " ", "_"), size>>10), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					_, _ = parse(x.d, raw)
+				}
+				b.ReportMetric(b.Elapsed().Seconds()*1000/float64(b.N)/(float64(len(raw))/(1<<20)), "ms/MB")
+			})
+		}
+	}
+}
+
+// No body costs much more than its bytes. Its time of the CPU is held against that of
+// reading the same number of bytes of token ids once, which no machine does much faster, its
+// memory against the bytes.
+func TestEdge_NoBodyCostsMuchMoreThanItsBytes(t *testing.T) {
+	const readings, copies = 20, 12
+	for _, size := range []int{24 << 10, 512 << 10} {
+		plain := adversarialBody(`{"a":[1`, `,1`, `]}`, size)
+		once, _ := costOf(t, plain, func() { _, _ = pd.ParseBody(plain) })
+		for _, x := range adversarial {
+			raw := adversarialBody(x.head, x.unit, x.tail, size)
+			took, held := costOf(t, raw, func() { _, _ = parse(x.d, raw) })
+			if took > readings*once {
+				t.Errorf("%s of %d KB: %v of CPU, reading as much once takes %v", x.name, size>>10, took, once)
+			}
+			if held > copies*uint64(len(raw))+256<<10 {
+				t.Errorf("%s of %d KB: %d KB allocated", x.name, size>>10, held>>10)
+			}
+		}
+	}
+}
+
+// costOf returns the least time of the CPU that one of some runs takes, each of at least
+// 256 KB, and the bytes that it allocates.
+func costOf(t *testing.T, raw []byte, run func()) (took time.Duration, allocated uint64) {
+	times := max(1, (256<<10)/len(raw))
+	took = time.Hour
+	for range 3 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		start := cpuTime(t)
+		for range times {
+			run()
+		}
+		took = min(took, (cpuTime(t)-start)/time.Duration(times))
+		runtime.ReadMemStats(&after)
+		allocated = (after.TotalAlloc - before.TotalAlloc) / uint64(times)
+	}
+	return took, allocated
+}
+
+func cpuTime(t *testing.T) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano())
+}
