@@ -123,7 +123,7 @@ func (c *canary) request(ctx context.Context) (*http.Request, error) {
 	case connector == "p2p-nccl" && c.leg == Prefill:
 		return http.NewRequestWithContext(ctx, http.MethodGet, c.spec.URL+"/health", nil)
 	}
-	body := canaryBody(c.leg == Prefill && connector == "nixl", baseModel(c.live.Health().Models))
+	body := canaryBody(baseModel(c.live.Health().Models))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.spec.URL+"/v1/completions", bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -142,26 +142,16 @@ func (c *canary) patience(now time.Time) time.Duration {
 	return patience
 }
 
-// canaryBody asks for one token. A prefill over NIXL does what a prefill does, but
-// ends by a stop and not by length: vLLM keeps blocks for a decode only after the
-// latter (nixl scheduler.py, request_finished), and nobody would fetch these. The
-// one token that may be said is the one that stops; max_tokens is two because vLLM
-// up to 0.10 looked at the length first (vllm/v1/core/sched/utils.py, check_stop).
-func canaryBody(prefill bool, model string) []byte {
-	body := struct {
-		Model       string         `json:"model"`
-		Prompt      string         `json:"prompt"`
-		MaxTokens   int            `json:"max_tokens"`
-		Temperature float64        `json:"temperature"`
-		Allowed     []int          `json:"allowed_token_ids,omitempty"`
-		Stop        []int          `json:"stop_token_ids,omitempty"`
-		Transfer    map[string]any `json:"kv_transfer_params,omitempty"`
-	}{Model: model, Prompt: "ping", MaxTokens: 1}
-	if prefill {
-		body.MaxTokens, body.Allowed, body.Stop = 2, []int{1}, []int{1}
-		body.Transfer = map[string]any{"do_remote_decode": true, "do_remote_prefill": false}
-	}
-	data, _ := json.Marshal(body) // strings and numbers always encode
+// canaryBody asks for one token, on either leg, and for no hand-off: nobody would fetch it,
+// and vLLM keeps its blocks for the whole lease, whether a prefill ends by length or by a
+// stop (vllm nixl/pull_scheduler.py, request_finished).
+func canaryBody(model string) []byte {
+	data, _ := json.Marshal(struct { // strings and numbers always encode
+		Model       string  `json:"model"`
+		Prompt      string  `json:"prompt"`
+		MaxTokens   int     `json:"max_tokens"`
+		Temperature float64 `json:"temperature"`
+	}{Model: model, Prompt: "ping", MaxTokens: 1})
 	return data
 }
 

@@ -128,8 +128,7 @@ func TestCanary_ProvesAnEjectedServer(t *testing.T) {
 	}
 }
 
-// A prefill canary looks like a prefill, of the base model, and ends by a stop:
-// the engine then keeps no blocks.
+// A canary is of the base model, and asks for no hand-off: the engine would keep its blocks.
 func TestCanary_WhatItAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &fakeEngine{generate: sings}
@@ -140,7 +139,7 @@ func TestCanary_WhatItAsks(t *testing.T) {
 		synctest.Wait()
 		want := []string{
 			`{"model":"m","prompt":"ping","max_tokens":1,"temperature":0}`,
-			`{"model":"m","prompt":"ping","max_tokens":2,"temperature":0,"allowed_token_ids":[1],"stop_token_ids":[1],"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}}`,
+			`{"model":"m","prompt":"ping","max_tokens":1,"temperature":0}`,
 		}
 		if got := strings.Join(e.bodies, "\n"); got != strings.Join(want, "\n") {
 			t.Errorf("got\n%s", got)

@@ -199,7 +199,7 @@ func (r *rank) endLocked(s *sequence, finish string) {
 	if s.cancel != nil {
 		s.cancel()
 	}
-	if s.handoffOut && finish == finishLength && !s.dropHandoff {
+	if s.handoffOut && (finish == finishLength || finish == finishStop) && !s.dropHandoff {
 		s.result = r.holdLocked(s)
 	} else {
 		r.cache.release(s.blocks)
