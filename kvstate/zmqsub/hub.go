@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	zmq "github.com/pebbe/zmq4"
 
@@ -16,8 +17,9 @@ type Hub struct {
 	cfg     Config
 	log     *slog.Logger
 	context *zmq.Context
-	replays chan struct{} // one entry for each replay under way
-	names   atomic.Int64  // of inproc sockets
+	replays chan struct{}                                          // one entry for each replay under way
+	names   atomic.Int64                                           // of inproc sockets
+	poll    func(*zmq.Poller, time.Duration) ([]zmq.Polled, error) // fails in tests
 
 	mu          sync.Mutex // guards subscribers
 	subscribers map[*Subscriber]bool
@@ -34,7 +36,7 @@ func NewHub(cfg Config, log *slog.Logger) (*Hub, error) {
 	}
 	return &Hub{
 		cfg: cfg, log: log, context: context,
-		replays: make(chan struct{}, cfg.Replays), subscribers: map[*Subscriber]bool{},
+		replays: make(chan struct{}, cfg.Replays), poll: (*zmq.Poller).Poll, subscribers: map[*Subscriber]bool{},
 	}, nil
 }
 
@@ -43,7 +45,7 @@ func NewHub(cfg Config, log *slog.Logger) (*Hub, error) {
 func (h *Hub) Subscribe(source *kvstate.Source, feed Feed) (*Subscriber, error) {
 	s := &Subscriber{hub: h, source: source, feed: feed, closing: make(chan struct{}), log: h.log.With("source", source.ID().String())}
 	if err := s.open(); err != nil {
-		s.closeSockets()
+		s.closeSockets(s.sub, s.monitor, s.stop, s.stopped)
 		return nil, fmt.Errorf("KV events of %s: %w", source.ID(), err)
 	}
 	h.mu.Lock()

@@ -50,10 +50,18 @@ const (
 
 // open makes the sockets. They pass to the goroutine when it starts.
 func (s *Subscriber) open() (err error) {
-	n := s.hub.names.Add(1)
-	if s.stopped, s.stop, err = s.pipe(fmt.Sprintf("inproc://stop-%d", n)); err != nil {
+	if s.stopped, s.stop, err = s.pipe(fmt.Sprintf("inproc://stop-%d", s.hub.names.Add(1))); err != nil {
 		return err
 	}
+	if err = s.openFeed(s.feed.Events); err != nil {
+		return err
+	}
+	s.address, err = s.sub.GetLastEndpoint()
+	return err
+}
+
+// openFeed makes the sockets of the feed, at an address.
+func (s *Subscriber) openFeed(address string) (err error) {
 	if s.sub, err = s.hub.context.NewSocket(zmq.SUB); err != nil {
 		return err
 	}
@@ -63,7 +71,7 @@ func (s *Subscriber) open() (err error) {
 	if err = s.sub.SetSubscribe(s.feed.Topic); err != nil {
 		return err
 	}
-	events := fmt.Sprintf("inproc://monitor-%d", n)
+	events := fmt.Sprintf("inproc://monitor-%d", s.hub.names.Add(1))
 	if err = s.sub.Monitor(events, watched); err != nil {
 		return err
 	}
@@ -74,15 +82,14 @@ func (s *Subscriber) open() (err error) {
 		return err
 	}
 	if s.feed.Bind {
-		err = s.sub.Bind(s.feed.Events)
+		err = s.sub.Bind(address)
 	} else {
-		err = s.sub.Connect(s.feed.Events)
+		err = s.sub.Connect(address)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.feed.Events, err)
+		return fmt.Errorf("%s: %w", address, err)
 	}
-	s.address, err = s.sub.GetLastEndpoint()
-	return err
+	return nil
 }
 
 // pipe makes two ends of a line within the process.
@@ -130,15 +137,15 @@ func (s *Subscriber) Close() {
 			s.log.Error("KV event subscriber not woken", "error", err)
 		}
 		s.owner.Wait()
-		s.closeSockets()
+		s.closeSockets(s.sub, s.monitor, s.stop, s.stopped)
 		s.hub.mu.Lock()
 		delete(s.hub.subscribers, s)
 		s.hub.mu.Unlock()
 	})
 }
 
-func (s *Subscriber) closeSockets() {
-	for _, socket := range []*zmq.Socket{s.sub, s.monitor, s.stop, s.stopped} {
+func (s *Subscriber) closeSockets(sockets ...*zmq.Socket) {
+	for _, socket := range sockets {
 		if socket == nil {
 			continue
 		}
@@ -148,23 +155,60 @@ func (s *Subscriber) closeSockets() {
 	}
 }
 
-// run owns the sockets until stop is written to.
+// run owns the sockets until stop is written to. After an error of ZMQ it opens those of
+// the feed again.
 func (s *Subscriber) run() {
+	for {
+		err := s.receive()
+		if err == nil {
+			return
+		}
+		s.log.Error("KV event subscriber failed, opening its sockets again", "error", err)
+		// What the engine publishes until then is lost, as when the connection breaks.
+		s.peers.Store(0)
+		s.strangers = 0
+		s.source.Disconnected()
+		if !s.reopen() {
+			return
+		}
+	}
+}
+
+// reopen replaces the feed's sockets, with longer and longer pauses until it succeeds. It
+// returns false if it is closed before.
+func (s *Subscriber) reopen() bool {
+	for pause := s.hub.cfg.ReconnectMin; ; pause = min(2*pause, s.hub.cfg.ReconnectMax) {
+		select {
+		case <-s.closing:
+			return false
+		case <-time.After(pause):
+		}
+		s.closeSockets(s.sub, s.monitor)
+		s.sub, s.monitor = nil, nil
+		err := s.openFeed(s.address) // where it was: a wildcard would be another port now
+		if err == nil {
+			return true
+		}
+		s.log.Warn("KV event subscriber not opened", "error", err)
+	}
+}
+
+// receive polls the sockets until stop is written to (nil), or polling fails.
+func (s *Subscriber) receive() error {
 	poller := zmq.NewPoller()
 	poller.Add(s.stopped, zmq.POLLIN)
 	poller.Add(s.monitor, zmq.POLLIN)
 	poller.Add(s.sub, zmq.POLLIN)
 	s.warnAt, s.checkAt = time.Now().Add(s.hub.cfg.Patience), time.Now().Add(s.hub.cfg.CheckEvery)
 	for {
-		ready, err := poller.Poll(max(time.Until(s.due()), 0) + time.Millisecond)
+		ready, err := s.hub.poll(poller, max(time.Until(s.due()), 0)+time.Millisecond)
 		if err != nil {
-			s.log.Error("KV event subscriber ended", "error", err)
-			return
+			return err
 		}
 		for _, polled := range ready {
 			switch polled.Socket {
 			case s.stopped:
-				return
+				return nil
 			case s.monitor:
 				s.readMonitor()
 			case s.sub:

@@ -3,8 +3,12 @@ package zmqsub
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
+	zmq "github.com/pebbe/zmq4"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -72,6 +76,56 @@ func TestSubscriber_FollowsAnEngine(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestSubscriber_GoesOnAfterAnErrorOfZMQ: what it cannot hear it does not believe, and
+// with new sockets it hears all again.
+func TestSubscriber_GoesOnAfterAnErrorOfZMQ(t *testing.T) {
+	for _, replays := range []bool{false, true} {
+		t.Run(fmt.Sprintf("replays=%v", replays), func(t *testing.T) {
+			ix, hub := newIndex(t), newHub(t, quick())
+			var fail atomic.Bool
+			hub.poll = func(p *zmq.Poller, timeout time.Duration) ([]zmq.Polled, error) {
+				if fail.CompareAndSwap(true, false) {
+					return nil, zmq.Errno(syscall.EMFILE)
+				}
+				return p.Poll(timeout)
+			}
+			port := freePorts(t, 2)
+			feed := Feed{Events: fmt.Sprintf("tcp://127.0.0.1:%d", port)}
+			if replays {
+				feed.Replay = fmt.Sprintf("tcp://127.0.0.1:%d", port+1)
+			}
+			e := startEngine(t, func(cfg *engine.Config) {
+				cfg.EventsEndpoint, cfg.ReplayEndpoint = fmt.Sprintf("tcp://*:%d", port), fmt.Sprintf("tcp://*:%d", port+1)
+			})
+			source, sub := subscribe(t, hub, ix, "s", feed)
+			connected(t, sub)
+			if !replays {
+				listening(t, source, e)
+			}
+			complete(t, e, prompt(0, 0, 400), "", "")
+			agree(t, ix, source, e, 0)
+
+			fail.Store(true)
+			complete(t, e, prompt(0, 1, 400), "", "") // wakes the poller
+			until(t, func() string {
+				if fail.Load() {
+					return "the error has not come"
+				}
+				return ""
+			})
+			if !replays {
+				listening(t, source, e)
+				if n := source.State().Counts.Resets[kvstate.ResetDisconnect]; n == 0 {
+					t.Error("what it could not hear of it still believed")
+				}
+				post(t, e, "/reset_prefix_cache", map[string]any{})
+			}
+			complete(t, e, prompt(1, 2, 400), "", "")
+			agree(t, ix, source, e, 0)
+		})
 	}
 }
 
