@@ -25,6 +25,7 @@ import (
 //	<prefix>kv:{server#rank}:deltas         stream of what the receiver hears
 const (
 	snapshotLife  = time.Hour        // a snapshot that nobody renews
+	pieceLife     = time.Minute      // of the pieces of one that breaks off, from the last on
 	snapshotPiece = 255 << 10        // bytes; with its header it fills an allocation of Redis
 	snapshotMax   = 1 << 30          // bytes that are read
 	restoreTries  = 3                // of a snapshot, before Redis is taken to be away
@@ -200,7 +201,13 @@ func (sh *Shared) Write(ctx context.Context, s *Source) error {
 		return err
 	}
 	for from := 0; from < len(snapshot); from += snapshotPiece {
-		if err := sh.client.RPush(ctx, pieces, snapshot[from:min(from+snapshotPiece, len(snapshot))]).Err(); err != nil {
+		piece := snapshot[from:min(from+snapshotPiece, len(snapshot))]
+		// In one transaction: what breaks off at any point expires.
+		if _, err := sh.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			p.RPush(ctx, pieces, piece)
+			p.Expire(ctx, pieces, pieceLife)
+			return nil
+		}); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,9 @@ package kvstate
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"testing"
@@ -69,6 +71,69 @@ func waitUntil(t *testing.T, what string, holds func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within a minute: %s", what)
 		}
+	}
+}
+
+// breakOff is a connection that carries so many pieces of a snapshot and nothing after them.
+type breakOff struct {
+	redis.Hook
+	pieces int
+}
+
+func (b *breakOff) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (b *breakOff) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return b.process(next) }
+
+func (b *breakOff) process(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return b.carry(cmd, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (b *breakOff) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if err := b.carry(cmd, func() error { return nil }); err != nil {
+				return err
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (b *breakOff) carry(cmd redis.Cmder, do func() error) error {
+	if b.pieces < 0 {
+		return io.ErrUnexpectedEOF
+	}
+	if cmd.Name() == "rpush" {
+		if b.pieces--; b.pieces < 0 {
+			return io.ErrUnexpectedEOF
+		}
+	}
+	return do()
+}
+
+func TestShared_PiecesOfASnapshotThatBreaksOffExpire(t *testing.T) {
+	r := redisserver.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(&breakOff{pieces: 2})
+	a := newSharerWith(t, client, "a", false)
+	a.source.Connected()
+	for _, m := range engineMessages(0, 40_000) {
+		a.source.Live(m)
+	}
+	if err := a.shared.Write(t.Context(), a.source); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatalf("it did not break off: %v", err)
+	}
+	keys := r.Client().Keys(t.Context(), "*").Val()
+	if len(keys) != 1 {
+		t.Fatalf("left in Redis: %q", keys)
+	}
+	if n := r.Client().LLen(t.Context(), keys[0]).Val(); n != 2 {
+		t.Errorf("%d pieces were written, want 2", n)
+	}
+	if ttl := r.Client().PTTL(t.Context(), keys[0]).Val(); ttl <= 0 || ttl > pieceLife {
+		t.Errorf("%s expires in %v", keys[0], ttl)
 	}
 }
 
