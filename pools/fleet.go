@@ -246,13 +246,16 @@ func (f *Fleet) noteWork() {
 
 // ValidateSpecs reports what is wrong with a fleet, nil if nothing.
 func ValidateSpecs(specs []Spec) error {
-	for i, s := range specs {
+	named := make(map[string]bool, len(specs))
+	for _, s := range specs {
 		if err := s.Validate(); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(specs[:i], func(o Spec) bool { return o.ID() == s.ID() }) {
-			return fmt.Errorf("server %s is named twice; one that does both is named under both", s.ID())
+		id := s.ID()
+		if named[id] {
+			return fmt.Errorf("server %s is named twice; one that does both is named under both", id)
 		}
+		named[id] = true
 	}
 	return nil
 }
