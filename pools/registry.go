@@ -1,9 +1,9 @@
 package pools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -32,6 +32,7 @@ const (
 	registryInterval = 300 * time.Millisecond // between two looks
 	registryTime     = time.Second            // for one look
 	maxRegistered    = 4096
+	maxNames         = 1 << 16  // that are read to choose those from
 	maxRecord        = 16 << 10 // bytes
 )
 
@@ -44,9 +45,19 @@ type Registry struct {
 	log    *slog.Logger
 
 	told  []Spec
-	bad   map[string]bool // names whose records are unusable, and said to be
-	lost  bool            // Redis is away, and said to be
-	asked bool            // it has been read once
+	known map[string]registration // by name, at the last look
+	bad   map[string]bool         // names whose records are unusable, and said to be
+	lost  bool                    // Redis is away, and said to be
+	asked bool                    // it has been read once
+
+	tooMany bool // there are more names than are taken in, and it was said
+}
+
+// registration is a record that was read.
+type registration struct {
+	record string
+	spec   Spec
+	id     string
 }
 
 // NewRegistry returns a source of servers; found is told all of them whenever they
@@ -77,52 +88,110 @@ func (r *Registry) Run(ctx context.Context) {
 }
 
 // look reads all records. Names whose record has expired are taken out of the set; one
-// that registers again just then is back with its next beat.
+// that registers again just then is back with its next beat. A look of which anything stays
+// unanswered is of no use: the servers known so far stay.
 func (r *Registry) look(ctx context.Context) ([]Spec, error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
-	names, err := r.client.SRandMemberN(ctx, r.prefix+registrySet, maxRegistered).Result()
+	names, err := r.names(ctx)
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
 	records := make([]*redis.StringCmd, len(names))
-	_, err = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	// What fails says each command by itself.
+	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, name := range names {
 			records[i] = p.GetRange(ctx, r.prefix+registryKey+name, 0, maxRecord)
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, err
-	}
 	var specs []Spec
+	known := make(map[string]registration, len(names))
+	seen := make(map[string]bool, len(names))
+	var expired []any
 	for i, name := range names {
-		record := records[i].Val()
-		if record == "" {
-			r.client.SRem(ctx, r.prefix+registrySet, name)
+		record, err := records[i].Result()
+		switch {
+		case err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE"):
+			return nil, err
+		case err == nil && record == "":
+			expired = append(expired, name)
 			delete(r.bad, name)
 			continue
 		}
-		if spec, ok := r.read(name, record); ok && !slices.ContainsFunc(specs, func(o Spec) bool { return o.ID() == spec.ID() }) {
-			specs = append(specs, spec)
+		server, ok := r.read(name, record, err)
+		if !ok {
+			continue
 		}
+		known[name] = server
+		if !seen[server.id] {
+			seen[server.id] = true
+			specs = append(specs, server.spec)
+		}
+	}
+	r.known = known
+	if len(expired) > 0 {
+		r.client.SRem(ctx, r.prefix+registrySet, expired...)
 	}
 	return specs, nil
 }
 
-// read turns a record into a server, false if it is of no use: said once.
-func (r *Registry) read(name, record string) (Spec, bool) {
-	spec, err := parseRecord([]byte(record))
+// names returns the registered names, sorted, maxRegistered at most. Where there are more,
+// those stay that are known to be servers, so that the fleet does not change with each look.
+func (r *Registry) names(ctx context.Context) ([]string, error) {
+	var names []string
+	for cursor := uint64(0); ; {
+		page, next, err := r.client.SScan(ctx, r.prefix+registrySet, cursor, "", maxRegistered).Result()
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, page...)
+		if cursor = next; cursor == 0 || len(names) >= maxNames {
+			break
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		_, knownA := r.known[a]
+		_, knownB := r.known[b]
+		if knownA != knownB && knownA {
+			return -1
+		}
+		if knownA != knownB {
+			return 1
+		}
+		return cmp.Compare(a, b)
+	})
+	names = slices.Compact(names) // a scan may return one twice
+	if tooMany := len(names) > maxRegistered; tooMany != r.tooMany {
+		r.tooMany = tooMany
+		if tooMany {
+			r.log.Warn("more servers registered themselves than are taken in", "names", len(names), "most", maxRegistered)
+		}
+	}
+	names = names[:min(len(names), maxRegistered)]
+	slices.Sort(names)
+	return names, nil
+}
+
+// read turns a record into a server, false if it is of no use: said once. A record that is
+// as it was at the look before is not parsed again.
+func (r *Registry) read(name, record string, err error) (registration, bool) {
+	if was, known := r.known[name]; known && err == nil && was.record == record {
+		return was, true
+	}
+	var spec Spec
+	if err == nil {
+		spec, err = parseRecord([]byte(record))
+	}
 	if err == nil {
 		delete(r.bad, name)
-		return spec, true
+		return registration{record: record, spec: spec, id: spec.ID()}, true
 	}
 	if !r.bad[name] && len(r.bad) < maxRegistered {
 		r.bad[name] = true
 		r.log.Error("a server registered itself in a way that is of no use", "name", name, "error", err.Error())
 	}
-	return Spec{}, false
+	return registration{}, false
 }
 
 func parseRecord(record []byte) (Spec, error) {

@@ -2,10 +2,14 @@ package pools
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,5 +119,118 @@ func TestRegistry_ServersComeAndGo(t *testing.T) {
 	eventually(t, "it is seen that Redis is away", func() bool { return strings.Contains(log.String(), "not readable") })
 	if got := found(); got != "127.0.0.1:4 both" {
 		t.Errorf("Redis is away, and the servers are %q", got)
+	}
+}
+
+// halfAnswered fails the replies behind a number of a pipeline, and says of the whole what
+// its first reply says, as a cluster of which a part is away.
+type halfAnswered struct {
+	redis.Hook
+	answered atomic.Int64 // replies that come; negative: all
+}
+
+func (h *halfAnswered) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h *halfAnswered) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *halfAnswered) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		n := int(h.answered.Load())
+		if n < 0 || n >= len(cmds) {
+			return next(ctx, cmds)
+		}
+		err := next(ctx, cmds[:n])
+		for _, cmd := range cmds[n:] {
+			cmd.SetErr(errors.New("CLUSTERDOWN Hash slot not served"))
+		}
+		return err
+	}
+}
+
+func TestRegistry_AHalfAnsweredLookChangesNothing(t *testing.T) {
+	_, client := newTestRedis(t)
+	ctx := t.Context()
+	hook := &halfAnswered{}
+	hook.answered.Store(-1)
+	client.(*redis.Client).AddHook(hook)
+	for _, name := range []string{"a", "b"} {
+		client.Set(ctx, "test:server:"+name, fmt.Sprintf(`{"url":"http://%s:1","role":"both"}`, name), time.Hour)
+		client.SAdd(ctx, "test:servers", name)
+	}
+	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
+	if specs, err := r.look(ctx); len(specs) != 2 || err != nil {
+		t.Fatalf("%v, %v", specs, err)
+	}
+	hook.answered.Store(1)
+	if specs, err := r.look(ctx); err == nil {
+		t.Errorf("half of it was answered, and the fleet is %v", specs)
+	}
+	hook.answered.Store(-1)
+	if names := client.SMembers(ctx, "test:servers").Val(); len(names) != 2 {
+		t.Errorf("struck out: only %q are left", names)
+	}
+}
+
+func TestRegistry_AForeignKeyKeepsNobodyOut(t *testing.T) {
+	_, client := newTestRedis(t)
+	ctx := t.Context()
+	client.Set(ctx, "test:server:a", `{"url":"http://127.0.0.1:1","role":"both"}`, time.Hour)
+	client.LPush(ctx, "test:server:b", "no text")
+	client.SAdd(ctx, "test:servers", "a", "b")
+	var log safeBuffer
+	found := registered(t, client, &log)
+	eventually(t, "the other one is found", func() bool { return found() == "127.0.0.1:1 both" })
+	if text := log.String(); !strings.Contains(text, "name=b") {
+		t.Errorf("it is not said which name is of no use: %s", text)
+	}
+}
+
+// manyRegistered registers servers from a number on.
+func manyRegistered(t testing.TB, client redis.UniversalClient, from, to int) {
+	t.Helper()
+	_, err := client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for i := from; i < to; i++ {
+			name := fmt.Sprintf("10.%d.%d.%d:8000", i>>16, i>>8&255, i&255)
+			p.Set(t.Context(), "test:server:"+name, `{"url":"http://`+name+`","role":"decode"}`, time.Hour)
+			p.SAdd(t.Context(), "test:servers", name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRegistry_MoreNamesThanAreTakenInDoNotFlap(t *testing.T) {
+	_, client := newTestRedis(t)
+	manyRegistered(t, client, 500, 500+maxRegistered)
+	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
+	first, err := r.look(t.Context())
+	if err != nil || len(first) != maxRegistered {
+		t.Fatalf("%d servers, %v", len(first), err)
+	}
+	manyRegistered(t, client, 0, 500) // they sort first, and come too late
+	for range 3 {
+		again, err := r.look(t.Context())
+		if err != nil || !reflect.DeepEqual(again, first) {
+			t.Fatalf("%d servers, %v, and others than before", len(again), err)
+		}
+	}
+	if !r.tooMany {
+		t.Error("it is not noted that there are more")
+	}
+}
+
+// BenchmarkRegistryLook1024: budget (2-core VM) 20 ms where nothing has changed, of which a
+// look is made every 300 ms.
+func BenchmarkRegistryLook1024(b *testing.B) {
+	server := redisserver.Start(b)
+	client := server.Client()
+	manyRegistered(b, client, 0, 1024)
+	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
+	b.ReportAllocs()
+	for b.Loop() {
+		if specs, err := r.look(b.Context()); err != nil || len(specs) != 1024 {
+			b.Fatalf("%d servers, %v", len(specs), err)
+		}
 	}
 }

@@ -28,7 +28,7 @@ import (
 // Server is a redis-server process of one test. Its port stays the same over
 // restarts, its data does not survive them.
 type Server struct {
-	t    *testing.T
+	t    testing.TB
 	port int
 	args []string
 	tls  *tls.Config // nil: it speaks plain TCP
@@ -41,7 +41,7 @@ type Server struct {
 // Start runs redis-server on a free port until the test ends. More arguments are
 // those of redis-server, such as "--maxmemory", "1mb". A machine without
 // redis-server fails the test: make test installs it.
-func Start(t *testing.T, args ...string) *Server {
+func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, args: args}
 	s.start()
@@ -74,7 +74,7 @@ func (s *Server) arguments() []string {
 }
 
 // freePort returns a TCP port that nobody listens on.
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	t.Helper()
 	addrs, err := process.FreeAddresses(1)
 	if err != nil {
