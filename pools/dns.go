@@ -77,9 +77,28 @@ type DNS struct {
 	log      *slog.Logger
 	names    chan []Spec // what to look up from now on
 
-	last   map[string][]netip.AddrPort // by URL
-	failed map[string]string           // by URL: what the log was told last
-	told   []Spec
+	current []Spec
+	answers chan lookup
+	busy    map[string]bool              // names whose lookup is under way
+	last    map[string]map[string]target // by URL, and what it stands for
+	failed  map[string]string            // by URL: what the log was told last
+	told    []Spec
+}
+
+// target is a host and port that a name stands for: the name itself, or one of its SRV
+// records.
+type target struct {
+	host      string
+	port      uint16
+	addresses []netip.AddrPort // as they were found last
+	err       error            // of this lookup
+}
+
+// lookup is what a name was found to stand for.
+type lookup struct {
+	name    string
+	targets []target
+	err     error // of the name itself: then there are no targets
 }
 
 // maxNamed bounds the servers that one name may stand for.
@@ -89,7 +108,8 @@ const maxNamed = 1024
 func NewDNS(cfg DNSConfig, found func([]Spec), log *slog.Logger) *DNS {
 	d := &DNS{
 		cfg: cfg, resolver: net.DefaultResolver, found: found, log: log, names: make(chan []Spec, 1),
-		last: make(map[string][]netip.AddrPort), failed: make(map[string]string),
+		answers: make(chan lookup), busy: make(map[string]bool),
+		last: make(map[string]map[string]target), failed: make(map[string]string),
 	}
 	if cfg.Server != "" {
 		d.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -108,53 +128,104 @@ func (d *DNS) SetNames(names []Spec) {
 	d.names <- names
 }
 
-// Run looks names up until the context ends.
+// Run looks names up until the context ends. What a name stands for counts as soon as it is
+// known: one that is slow to answer delays no other.
 func (d *DNS) Run(ctx context.Context) {
-	var names []Spec
 	tick := time.NewTicker(d.cfg.Interval)
 	defer tick.Stop()
+	var lookups sync.WaitGroup
+	defer lookups.Wait()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case names = <-d.names:
+		case l := <-d.answers:
+			delete(d.busy, l.name)
+			d.take(l)
+			d.tell()
+			continue
+		case d.current = <-d.names:
+			d.forgetOthers()
+			d.tell()
 		case <-tick.C:
 		}
-		d.look(ctx, names)
+		for _, name := range d.current {
+			if d.busy[name.URL] {
+				continue
+			}
+			d.busy[name.URL] = true
+			lookups.Go(func() { d.look(ctx, name.URL) })
+		}
 	}
 }
 
-// lookupTime bounds one lookup.
+// lookupTime bounds the lookup of one name.
 const lookupTime = 2 * time.Second
 
-// look resolves all names at once and tells what they stand for, if that changed.
-func (d *DNS) look(ctx context.Context, names []Spec) {
-	addresses := make([][]netip.AddrPort, len(names))
-	errs := make([]error, len(names))
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+// look finds what a name stands for and says so.
+func (d *DNS) look(ctx context.Context, name string) {
+	within, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	var lookups sync.WaitGroup
-	for i, name := range names {
-		lookups.Go(func() { addresses[i], errs[i] = resolve(ctx, d.resolver, name.URL) })
+	l := lookup{name: name}
+	l.targets, l.err = resolve(within, d.resolver, name)
+	select {
+	case d.answers <- l:
+	case <-ctx.Done():
 	}
-	lookups.Wait()
-	var all []Spec
-	for i, name := range names {
-		d.note(name.URL, errs[i])
-		if errs[i] == nil {
-			d.last[name.URL] = addresses[i]
+}
+
+// take keeps what a name stands for. A name, or one of its targets, that cannot be resolved
+// stands for what it last did.
+func (d *DNS) take(l lookup) {
+	if !slices.ContainsFunc(d.current, func(n Spec) bool { return n.URL == l.name }) {
+		return // it was taken back meanwhile
+	}
+	err := l.err
+	if l.err == nil {
+		targets := make(map[string]target, len(l.targets))
+		for _, t := range l.targets {
+			key := net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
+			if t.err != nil {
+				t.addresses = d.last[l.name][key].addresses
+				if err == nil {
+					err = t.err
+				}
+			}
+			targets[key] = t
 		}
-		for _, address := range d.last[name.URL] {
+		d.last[l.name] = targets
+	}
+	d.note(l.name, err)
+}
+
+// forgetOthers drops what is known of names that are not looked up any more.
+func (d *DNS) forgetOthers() {
+	gone := func(url string) bool {
+		return !slices.ContainsFunc(d.current, func(n Spec) bool { return n.URL == url })
+	}
+	maps.DeleteFunc(d.last, func(url string, _ map[string]target) bool { return gone(url) })
+	maps.DeleteFunc(d.failed, func(url, _ string) bool { return gone(url) })
+}
+
+// tell says what all names stand for, if that changed.
+func (d *DNS) tell() {
+	var all []Spec
+	seen := make(map[string]bool)
+	for _, name := range d.current {
+		var found []netip.AddrPort
+		for _, t := range d.last[name.URL] {
+			found = append(found, t.addresses...)
+		}
+		slices.SortFunc(found, netip.AddrPort.Compare)
+		for _, address := range found[:min(len(found), maxNamed)] {
 			server := name
 			server.URL = "http://" + address.String()
-			if !slices.ContainsFunc(all, func(o Spec) bool { return o.ID() == server.ID() }) {
+			if id := server.ID(); !seen[id] {
+				seen[id] = true
 				all = append(all, server)
 			}
 		}
 	}
-	gone := func(url string) bool { return !slices.ContainsFunc(names, func(n Spec) bool { return n.URL == url }) }
-	maps.DeleteFunc(d.last, func(url string, _ []netip.AddrPort) bool { return gone(url) })
-	maps.DeleteFunc(d.failed, func(url, _ string) bool { return gone(url) })
 	if !reflect.DeepEqual(all, d.told) {
 		d.told = all
 		d.found(all)
@@ -175,11 +246,11 @@ func (d *DNS) note(name string, err error) {
 		d.log.Info("servers are found by name again", "name", name)
 		return
 	}
-	d.log.Warn("name of servers not found, those that it last stood for stay", "name", name, "error", text)
+	d.log.Warn("name of servers not found, or a part of it: those that it last stood for stay", "name", name, "error", text)
 }
 
-// resolve returns the addresses of a name, sorted.
-func resolve(ctx context.Context, resolver *net.Resolver, name string) (all []netip.AddrPort, err error) {
+// resolve returns the targets of a name, each with its addresses or why it has none.
+func resolve(ctx context.Context, resolver *net.Resolver, name string) ([]target, error) {
 	u, err := url.Parse(name)
 	if err != nil {
 		return nil, err
@@ -189,32 +260,41 @@ func resolve(ctx context.Context, resolver *net.Resolver, name string) (all []ne
 		if err != nil {
 			return nil, err
 		}
-		return addresses(ctx, resolver, u.Hostname(), uint16(port))
+		t := target{host: u.Hostname(), port: uint16(port)}
+		t.resolve(ctx, resolver)
+		return []target{t}, t.err
 	}
 	_, records, err := resolver.LookupSRV(ctx, "", "", u.Hostname())
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range records[:min(len(records), maxNamed)] {
-		at, err := addresses(ctx, resolver, r.Target, r.Port)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, at...)
+	records = records[:min(len(records), maxNamed)]
+	targets := make([]target, len(records))
+	limit := make(chan struct{}, parallelTargets)
+	var lookups sync.WaitGroup
+	for i, r := range records {
+		targets[i] = target{host: r.Target, port: r.Port}
+		limit <- struct{}{}
+		lookups.Go(func() {
+			defer func() { <-limit }()
+			targets[i].resolve(ctx, resolver)
+		})
 	}
-	slices.SortFunc(all, netip.AddrPort.Compare)
-	return slices.Compact(all), nil
+	lookups.Wait()
+	return targets, nil
 }
 
-func addresses(ctx context.Context, resolver *net.Resolver, host string, port uint16) ([]netip.AddrPort, error) {
-	found, err := resolver.LookupNetIP(ctx, "ip", host)
+// parallelTargets is how many targets of a name are looked up at once.
+const parallelTargets = 16
+
+// resolve looks up the addresses of a target.
+func (t *target) resolve(ctx context.Context, resolver *net.Resolver) {
+	found, err := resolver.LookupNetIP(ctx, "ip", t.host)
 	if err != nil {
-		return nil, err
+		t.err = fmt.Errorf("%s: %w", t.host, err)
+		return
 	}
-	var all []netip.AddrPort
 	for _, ip := range found[:min(len(found), maxNamed)] {
-		all = append(all, netip.AddrPortFrom(ip.Unmap(), port))
+		t.addresses = append(t.addresses, netip.AddrPortFrom(ip.Unmap(), t.port))
 	}
-	slices.SortFunc(all, netip.AddrPort.Compare)
-	return slices.Compact(all), nil
 }

@@ -21,6 +21,7 @@ type nameServer struct {
 	records map[string][]string // zone-file lines by "name type"
 	rcode   int                 // of all answers, while not success
 	asked   int
+	delay   func(name string) // before an answer; nil: none
 }
 
 func newNameServer(t *testing.T) *nameServer {
@@ -45,6 +46,12 @@ func newNameServer(t *testing.T) *nameServer {
 }
 
 func (n *nameServer) answer(w dns.ResponseWriter, question *dns.Msg) {
+	n.mu.Lock()
+	delay := n.delay
+	n.mu.Unlock()
+	if delay != nil {
+		delay(question.Question[0].Name)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked++
@@ -136,6 +143,48 @@ func TestDNS_NamesBecomeServers(t *testing.T) {
 	n.set("prefill.test.", "A", "prefill.test. 0 IN A 127.0.0.2")
 	n.fail(t, dns.RcodeSuccess)
 	eventually(t, "names resolve again", func() bool { return slices.Contains(found(), all[0]) })
+}
+
+// A name that is not answered delays none that is.
+func TestDNS_ASlowNameDelaysNoOther(t *testing.T) {
+	n := newNameServer(t)
+	asked, release := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(asked) })
+	n.mu.Lock()
+	n.delay = func(name string) {
+		if name == "slow.test." {
+			once()
+			<-release
+		}
+	}
+	n.mu.Unlock()
+	n.set("slow.test.", "A", "slow.test. 0 IN A 127.0.0.9")
+	n.set("quick.test.", "A", "quick.test. 0 IN A 127.0.0.2")
+	found := runDNS(t, n.addr, Entry{URL: "dns+http://slow.test:8000"}.Spec(Prefill), Entry{URL: "dns+http://quick.test:8000"}.Spec(Decode))
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	<-asked
+	eventually(t, "the quick one is found", func() bool { return slices.Equal(found(), []string{"127.0.0.2:8000 decode "}) })
+	n.set("quick.test.", "A", "quick.test. 0 IN A 127.0.0.3")
+	eventually(t, "and found again", func() bool { return slices.Equal(found(), []string{"127.0.0.3:8000 decode "}) })
+}
+
+func TestDNS_ATargetWithoutAddressKeepsTheOthers(t *testing.T) {
+	n := newNameServer(t)
+	n.set("_http._tcp.decode.test.", "SRV",
+		"_http._tcp.decode.test. 0 IN SRV 0 0 8001 d1.test.", "_http._tcp.decode.test. 0 IN SRV 0 0 8002 d2.test.")
+	n.set("d1.test.", "A", "d1.test. 0 IN A 127.0.0.4")
+	found := runDNS(t, n.addr, Entry{URL: "srv+http://_http._tcp.decode.test"}.Spec(Decode))
+	eventually(t, "one target is found", func() bool { return slices.Equal(found(), []string{"127.0.0.4:8001 decode "}) })
+	n.set("d2.test.", "A", "d2.test. 0 IN A 127.0.0.5")
+	both := []string{"127.0.0.4:8001 decode ", "127.0.0.5:8002 decode "}
+	eventually(t, "both are", func() bool { return slices.Equal(found(), both) })
+	n.set("d1.test.", "A")
+	n.fail(t, dns.RcodeSuccess)
+	if got := found(); !slices.Equal(got, both) {
+		t.Errorf("one has no address any more, and the servers are %q", got)
+	}
+	n.set("_http._tcp.decode.test.", "SRV", "_http._tcp.decode.test. 0 IN SRV 0 0 8002 d2.test.")
+	eventually(t, "it is no target any more", func() bool { return slices.Equal(found(), both[1:]) })
 }
 
 func TestSpec_ValidateName(t *testing.T) {
