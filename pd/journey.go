@@ -15,20 +15,19 @@ type journey struct {
 	arrived time.Time
 	queued  time.Duration // it waited for a place, and for its servers
 	place   *place        // in the queue; nil for a guest
-	// fingerprint is that of the request as it came.
-	fingerprint uint64
-	firsts      *firstTokens // what predictions are worth
-	tried       map[tried]bool
-	retries     int
-	prefix      *prefix // nil while nothing is asked
-	hits        hits    // of it, on the server that was chosen to compute it
-	choices     []Choice
-	leases      []*pools.Lease // all that were taken; releasing one twice does nothing
-	last        *LegError
-	story       *story // nil where a stream cannot be continued
-	resumed     bool   // this journey continues a stream that broke
-	trial       bool   // it may be late
-	guest       bool   // the request is another replica's; here it only gets its turn
+	came    *Request      // as it came: what the quarantine knows it by
+	firsts  *firstTokens  // what predictions are worth
+	tried   map[tried]bool
+	retries int
+	prefix  *prefix // nil while nothing is asked
+	hits    hits    // of it, on the server that was chosen to compute it
+	choices []Choice
+	leases  []*pools.Lease // all that were taken; releasing one twice does nothing
+	last    *LegError
+	story   *story // nil where a stream cannot be continued
+	resumed bool   // this journey continues a stream that broke
+	trial   bool   // it may be late
+	guest   bool   // the request is another replica's; here it only gets its turn
 
 	migrations int    // how often its stream was continued
 	servedBy   string // the decode server of the last answer
@@ -51,7 +50,7 @@ type tried struct {
 
 func newJourney(req *Request, arrived time.Time) *journey {
 	return &journey{
-		req: req, arrived: arrived, fingerprint: req.Fingerprint(),
+		req: req, arrived: arrived, came: req,
 		tried: make(map[tried]bool), alone: req.Aggregated,
 	}
 }

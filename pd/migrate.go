@@ -19,7 +19,7 @@ var (
 func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 	j := newJourney(req, arrived)
 	j.base, j.firsts = o.BaseOf(req.Model), &o.firsts
-	j.alone = j.alone || o.Suspects.DiedOfHandoff(j.fingerprint, arrived)
+	j.alone = j.alone || o.Suspects.DiedOfHandoff(j.came, arrived)
 	if !o.Config.Migrate {
 		return j
 	}
@@ -66,7 +66,7 @@ func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request,
 	j.migrations++
 	next := newJourney(rest, j.arrived)
 	next.story, next.resumed, next.choices = j.story, true, j.choices
-	next.base, next.fingerprint, next.firsts = j.base, j.fingerprint, j.firsts
+	next.base, next.came, next.firsts = j.base, j.came, j.firsts
 	next.tried[tried{DecodeLeg, j.servedBy}] = true
 	next.tried[tried{AloneLeg, j.servedBy}] = true
 	o.Log.Warn("stream broke, continuing it elsewhere", "request_id", j.req.ID, "server", j.servedBy,

@@ -327,9 +327,9 @@ func (o *Orchestrator) died(ctx context.Context, j *journey, id string, how deat
 			reason = "its engine says that it is dead"
 		}
 		s.MarkDown(reason)
-		quarantined = o.Suspects.Died(j.fingerprint, how, time.Now())
+		quarantined = o.Suspects.Died(j.came.Fingerprint(), how, time.Now())
 		o.Log.Error("a server died with a request in flight", "request_id", j.req.ID, "server", id,
-			"fingerprint", fmt.Sprintf("%016x", j.fingerprint), "cause", how.cause, "quarantined", quarantined)
+			"fingerprint", fmt.Sprintf("%016x", j.came.Fingerprint()), "cause", how.cause, "quarantined", quarantined)
 	}
 	return quarantined
 }

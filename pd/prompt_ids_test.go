@@ -212,7 +212,7 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	j.given.Kept = true
 	failed := &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Broken, Status: http.StatusInternalServerError,
 		Body: []byte(`{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`)}
-	if !failed.engineDied() || f.Suspects.Died(j.fingerprint, j.death(failed), now) {
+	if !failed.engineDied() || f.Suspects.Died(j.came.Fingerprint(), j.death(failed), now) {
 		t.Errorf("%+v", failed)
 	}
 	again, other := f.arrives(testPrompt(160), now), f.journey(&Request{Dialect: Completions}, now)

@@ -41,14 +41,19 @@ type death struct {
 // NewQuarantine returns an empty one.
 func NewQuarantine() *Quarantine { return &Quarantine{suspects: make(map[uint64]*suspect)} }
 
-// Fingerprint tells requests apart without keeping their text.
+// Fingerprint tells requests apart without keeping their text. It is made when it is first
+// asked for: of most requests never.
 func (r *Request) Fingerprint() uint64 {
+	if r.fingerprinted {
+		return r.fingerprint
+	}
 	h := xxhash.New()
 	_, _ = h.WriteString(r.Dialect.Name) // a hash takes everything
 	for part := range r.Body.parts() {
 		_, _ = h.Write(part)
 	}
-	return h.Sum64()
+	r.fingerprint, r.fingerprinted = h.Sum64(), true
+	return r.fingerprint
 }
 
 // Died notes that a server died with the request in flight on it, and reports
@@ -69,25 +74,37 @@ func (q *Quarantine) Died(fingerprint uint64, how death, now time.Time) bool {
 	return len(s.deaths) >= deathsToQuarantine
 }
 
-// Holds reports whether a request is in quarantine. The fingerprint is only made
-// when somebody is.
+// Holds reports whether a request is in quarantine.
 func (q *Quarantine) Holds(r *Request, now time.Time) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.suspects) == 0 {
-		return false
-	}
-	s := q.suspects[r.Fingerprint()]
-	return s != nil && len(s.deaths) >= deathsToQuarantine && now.Sub(s.last) <= quarantineTime
+	return len(q.deathsOf(r, now)) >= deathsToQuarantine
 }
 
 // DiedOfHandoff reports whether a server died lately while it loaded a hand-off of the
 // request, which had better run alone then: the next decode server may well die of it too.
-func (q *Quarantine) DiedOfHandoff(fingerprint uint64, now time.Time) bool {
+func (q *Quarantine) DiedOfHandoff(r *Request, now time.Time) bool {
+	return slices.ContainsFunc(q.deathsOf(r, now), func(d death) bool { return d.handoff })
+}
+
+// deathsOf are the deaths that a request is suspected of. The fingerprint is only made when
+// there are suspects, and not under the lock: a body may have megabytes.
+func (q *Quarantine) deathsOf(r *Request, now time.Time) []death {
+	if q.isEmpty() {
+		return nil
+	}
+	fingerprint := r.Fingerprint()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.suspects[fingerprint]
-	return s != nil && now.Sub(s.last) <= quarantineTime && slices.ContainsFunc(s.deaths, func(d death) bool { return d.handoff })
+	if s == nil || now.Sub(s.last) > quarantineTime {
+		return nil
+	}
+	return slices.Clone(s.deaths)
+}
+
+func (q *Quarantine) isEmpty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.suspects) == 0
 }
 
 // makeRoomLocked forgets those whose time is over, and the oldest if that is not

@@ -44,6 +44,9 @@ type Request struct {
 	// HideUsage is set when the usage chunk was asked for by the gateway and not
 	// by the client.
 	HideUsage bool
+
+	fingerprint   uint64 // see Fingerprint
+	fingerprinted bool
 }
 
 // Answer is what goes to the client: a whole body, or a stream whose first
