@@ -86,7 +86,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *node, err er
 	n.fleet = pools.NewFleet(cfg.pools, own, log)
 	n.sources = pools.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), n.fleet.Collector())
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), n.fleet.Collector())
 	if err = n.joinReplicas(reg); err != nil {
 		return n, err
 	}

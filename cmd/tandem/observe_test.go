@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -19,8 +21,9 @@ import (
 
 // received are the spans that a collector got.
 type received struct {
-	mu    sync.Mutex // guards spans
-	spans []*tracev1.Span
+	mu       sync.Mutex // guards the rest
+	spans    []*tracev1.Span
+	resource map[string]string
 }
 
 func (r *received) take(t *testing.T, body []byte) {
@@ -31,6 +34,10 @@ func (r *received) take(t *testing.T, body []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rs := range export.ResourceSpans {
+		r.resource = make(map[string]string)
+		for _, a := range rs.Resource.Attributes {
+			r.resource[a.Key] = a.Value.GetStringValue()
+		}
 		for _, ss := range rs.ScopeSpans {
 			r.spans = append(r.spans, ss.Spans...)
 		}
@@ -85,6 +92,43 @@ func TestObserve_OneTraceARequest(t *testing.T) {
 		if strings.Contains(s.String(), "bicycle") {
 			t.Errorf("span %s holds prompt text", s.Name)
 		}
+	}
+}
+
+// Traces name the process as the environment says, and by our name where it says nothing.
+func TestObserve_TracesTakeTheServiceFromTheEnvironment(t *testing.T) {
+	for _, x := range []struct {
+		service, attributes string
+		want                map[string]string
+	}{
+		{"", "", map[string]string{"service.name": "tandem", "service.version": version(), "k8s.pod.name": ""}},
+		{"gateway-eu", "k8s.pod.name=tandem-0,service.version=7", map[string]string{"service.name": "gateway-eu", "service.version": "7", "k8s.pod.name": "tandem-0"}},
+		{"", "service.name=by-attribute,not a pair", map[string]string{"service.name": "by-attribute", "service.version": version()}},
+	} {
+		t.Setenv("OTEL_SERVICE_NAME", x.service)
+		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", x.attributes)
+		var got received
+		tracing, err := newTracing(t.Context(), newCollector(t, func(body []byte) { got.take(t, body) }), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, span := tracing.Tracer("test").Start(t.Context(), "span")
+		span.End()
+		if err := errors.Join(tracing.ForceFlush(t.Context()), tracing.Shutdown(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		for key, want := range x.want {
+			if got.resource[key] != want {
+				t.Errorf("%q %q: %s is %q, want %q", x.service, x.attributes, key, got.resource[key], want)
+			}
+		}
+	}
+}
+
+func TestObserve_TheBuildIsNamed(t *testing.T) {
+	c := newCluster(t, shape{})
+	if page := c.get("/metrics").body; !strings.Contains(page, fmt.Sprintf(`version=%q`, version())) || c.metric("tandem_build_info") != 1 {
+		t.Error("tandem_build_info does not name the build")
 	}
 }
 

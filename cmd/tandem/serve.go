@@ -45,7 +45,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		return err
 	}
 	redis.SetLogger(redisLog{log})
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are lost", "error", err.Error()) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed in part", "error", err.Error()) }))
 	keysLoaded := contentHash(cfg.door.keysFile)
 	n, err := newNode(ctx, cfg, log)
 	if err != nil {

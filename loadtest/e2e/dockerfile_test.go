@@ -17,6 +17,9 @@ type instruction struct {
 	rest  string
 }
 
+// builtVersion is what the build is told that it builds.
+const builtVersion = "v0.0.0-dockerfile-test"
+
 // TestDockerfile replays deploy/Dockerfile as far as that goes without a container
 // engine: see the comment at its top.
 func TestDockerfile(t *testing.T) {
@@ -42,6 +45,9 @@ func TestDockerfile(t *testing.T) {
 	}
 	if user == "" || strings.HasPrefix(user, "0") || strings.Trim(user, "0123456789:") != "" {
 		t.Errorf("USER is %q, want a number other than root's", user)
+	}
+	if out, err := exec.Command(binary, "version").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "tandem "+builtVersion {
+		t.Errorf("the binary says %s of its version, want %s (%v)", out, builtVersion, err)
 	}
 	if out, err := exec.Command(binary, "--help").CombinedOutput(); err != nil {
 		t.Errorf("the binary does not start: %v\n%s", err, out)
@@ -133,6 +139,7 @@ func runBuildLine(t *testing.T, context, line string) {
 	t.Logf("RUN %s", line)
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 	cmd.Dir = context
+	cmd.Env = append(os.Environ(), "VERSION="+builtVersion) // as --build-arg
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("RUN %s: %v\n%s", line, err, out)
 	}
