@@ -18,8 +18,12 @@ import (
 // stop ends the watch and waits for it; it must be called before the connection
 // is read again. It reports whether gone was called.
 func watchClient(conn net.Conn, gone func()) (stop func() (fired bool)) {
-	if tls, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = tls.NetConn()
+	for { // the connection of a client, and under it perhaps TLS
+		around, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = around.NetConn()
 	}
 	sc, ok := conn.(syscall.Conn)
 	if !ok {

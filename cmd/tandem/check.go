@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -75,8 +76,8 @@ func checkFiles(cfg config, out io.Writer) error {
 	if err := checkDoor(cfg.door, out); err != nil {
 		return err
 	}
-	for _, port := range []*portTLS{&cfg.adminTLS, &cfg.scaler.tls, &cfg.decider.tls} {
-		if _, err := port.config(tls.NoClientCert); err != nil {
+	for _, port := range []*portTLS{&cfg.clientTLS, &cfg.adminTLS, &cfg.scaler.tls, &cfg.decider.tls} {
+		if _, err := port.config(tls.NoClientCert, slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}
 	}

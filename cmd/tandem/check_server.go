@@ -10,7 +10,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
-	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -24,7 +23,11 @@ type checkedServer struct {
 
 // askServers asks all servers at once. What engines contradict is logged to out.
 func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writer) ([]checkedServer, error) {
-	transport, err := withEngineKey(pd.NewTransport(cfg.connect), cfg.engineKey)
+	bare, err := cfg.engineTransport()
+	if err != nil {
+		return nil, err
+	}
+	transport, err := withEngineKey(bare, cfg.engineKey)
 	if err != nil {
 		return nil, err
 	}

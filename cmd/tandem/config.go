@@ -24,7 +24,9 @@ import (
 // config is all that can be set, by flag or by file: bind names it once for both.
 type config struct {
 	listen string
-	admin  string
+	// clientTLS: without it the port for clients speaks plain text.
+	clientTLS portTLS
+	admin     string
 	// adminTLS: without it the admin port speaks plain text.
 	adminTLS portTLS
 	orca     string
@@ -62,6 +64,7 @@ type config struct {
 	drainTimeout time.Duration
 	connect      time.Duration
 	engineKey    string // file
+	engineCA     string // file
 	otlp         string
 	traceShare   float64
 	logLevel     string
@@ -100,6 +103,7 @@ func defaultConfig() config {
 // documentation alike.
 func (c *config) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.listen, "listen", c.listen, "`address` for OpenAI clients")
+	c.clientTLS.bindOwn(fs, "tls")
 	fs.StringVar(&c.admin, "admin", c.admin, "`address` for metrics, readiness and decisions; not for clients")
 	c.adminTLS.bind(fs, "admin", "those who may ask, save at /livez and /readyz: it or the token lets them in")
 	fs.StringVar(&c.orca, "orca-listen", c.orca,
@@ -143,6 +147,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	fs.StringVar(&c.engineKey, "engine-key-file", c.engineKey,
 		"`file` that holds the key of engines started with --api-key, for probes and canaries; clients' requests bear their own")
+	fs.StringVar(&c.engineCA, "engine-ca", c.engineCA,
+		"`file` with the authority of engines whose addresses begin with https://, trusted beside the system's")
 	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")
 	fs.DurationVar(&c.pd.PrefillTimeout, "prefill-timeout", c.pd.PrefillTimeout, "time for a prefill leg")
 	fs.DurationVar(&c.pd.FirstEventTimeout, "first-event-timeout", c.pd.FirstEventTimeout, "time for decode to give the first content of a stream")
@@ -281,7 +287,7 @@ func (c *config) validate() error {
 	if err := c.readModels(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.hold.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.adminTLS.validate(), c.scaler.tls.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.hold.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.clientTLS.validate(), c.adminTLS.validate(), c.scaler.tls.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
 		return err
 	}
 	if c.cost.Rule != pd.Joint && c.binding != pd.OnArrival {

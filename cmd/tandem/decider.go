@@ -47,8 +47,8 @@ func (c *deciderConfig) validate() error {
 }
 
 // credentials are those with which replicas meet, as server and as client.
-func (c *deciderConfig) credentials() (server, client credentials.TransportCredentials, err error) {
-	served, err := c.tls.config(tls.RequireAndVerifyClientCert)
+func (c *deciderConfig) credentials(log *slog.Logger) (server, client credentials.TransportCredentials, err error) {
+	served, err := c.tls.config(tls.RequireAndVerifyClientCert, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -75,7 +75,7 @@ type decider struct {
 
 // decideTogether lets a late binder follow, and be followed.
 func (n *node) decideTogether(late *pd.Decider, reg prometheus.Registerer) error {
-	served, asked, err := n.cfg.decider.credentials()
+	served, asked, err := n.cfg.decider.credentials(n.log)
 	if err != nil {
 		return err
 	}

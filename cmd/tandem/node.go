@@ -78,7 +78,10 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *node, err er
 	if err = n.listen(); err != nil {
 		return n, err
 	}
-	transport := pd.NewTransport(cfg.connect)
+	transport, err := cfg.engineTransport()
+	if err != nil {
+		return n, err
+	}
 	own, err := withEngineKey(transport, cfg.engineKey)
 	if err != nil {
 		return n, err
@@ -114,10 +117,18 @@ func (n *node) listen() (err error) {
 	if n.clients, err = net.Listen("tcp", n.cfg.listen); err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
 	}
+	encrypted, err := n.cfg.clientTLS.config(tls.NoClientCert, n.log)
+	if err != nil {
+		return err
+	}
+	if encrypted != nil {
+		encrypted.NextProtos = []string{"http/1.1"}
+		n.clients = tls.NewListener(n.clients, encrypted)
+	}
 	if n.operator, err = net.Listen("tcp", n.cfg.admin); err != nil {
 		return fmt.Errorf("listen for admin: %w", err)
 	}
-	conf, err := n.cfg.adminTLS.config(tls.VerifyClientCertIfGiven)
+	conf, err := n.cfg.adminTLS.config(tls.VerifyClientCertIfGiven, n.log)
 	if conf != nil {
 		n.operator = tls.NewListener(n.operator, conf)
 	}
@@ -225,7 +236,7 @@ func (n *node) serveOperators(reg *prometheus.Registry) error {
 	if n.orca, err = newORCAServer(n.cfg.orca, n.server); err != nil {
 		return err
 	}
-	n.scaler, err = newScalerServer(n.cfg.scaler, n.board)
+	n.scaler, err = newScalerServer(n.cfg.scaler, n.board, n.log)
 	return err
 }
 

@@ -5,13 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/pflag"
 )
 
-// portTLS is the certificate of a port beside that for clients, and whose certificates
-// it accepts. Its zero value is plain text.
+// portTLS is the certificate of a port, and whose certificates it accepts. Its zero value is plain text.
 type portTLS struct {
 	port     string // as flags name it
 	cert     string // file; empty: plain text
@@ -21,10 +21,15 @@ type portTLS struct {
 
 // bind names the settings of a port that is for somebody.
 func (c *portTLS) bind(fs *pflag.FlagSet, port, whose string) {
+	c.bindOwn(fs, port)
+	fs.StringVar(&c.clientCA, port+"-client-ca", c.clientCA, "`file` with the authority of the certificate of "+whose)
+}
+
+// bindOwn names the settings of a port that asks nobody for a certificate.
+func (c *portTLS) bindOwn(fs *pflag.FlagSet, port string) {
 	c.port = port
 	fs.StringVar(&c.cert, port+"-cert", c.cert, "`file` with its certificate, read again when it has changed; empty: plain text")
 	fs.StringVar(&c.key, port+"-key", c.key, "`file` with the certificate's key")
-	fs.StringVar(&c.clientCA, port+"-client-ca", c.clientCA, "`file` with the authority of the certificate of "+whose)
 }
 
 func (c *portTLS) validate() error {
@@ -39,21 +44,18 @@ func (c *portTLS) validate() error {
 
 // config returns the server's side of TLS, nil for plain text. How clients without a
 // certificate fare is for demand to say, where there is an authority.
-func (c *portTLS) config(demand tls.ClientAuthType) (*tls.Config, error) {
+func (c *portTLS) config(demand tls.ClientAuthType, log *slog.Logger) (*tls.Config, error) {
 	if c.cert == "" {
 		return nil, nil
 	}
-	if _, err := c.own(); err != nil {
+	own, err := newCertificate(c.port, c.cert, c.key, log)
+	if err != nil {
 		return nil, err
 	}
-	conf := &tls.Config{
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.own() },
-		MinVersion:     tls.VersionTLS12,
-	}
+	conf := &tls.Config{GetCertificate: own.current, MinVersion: tls.VersionTLS12}
 	if c.clientCA == "" {
 		return conf, nil
 	}
-	var err error
 	conf.ClientAuth = demand
 	conf.ClientCAs, err = c.authority()
 	return conf, err

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -62,7 +64,7 @@ type scalerPorts struct {
 
 // listen binds them.
 func (p *scalerPorts) listen() (calls, pages net.Listener, err error) {
-	conf, err := p.adminTLS.config(tls.VerifyClientCertIfGiven)
+	conf, err := p.adminTLS.config(tls.VerifyClientCertIfGiven, slog.New(slog.NewJSONHandler(os.Stderr, nil)))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -31,9 +32,9 @@ func (c *scalerConfig) bind(fs *pflag.FlagSet) {
 }
 
 // options returns the gRPC server's: TLS where there is a certificate.
-func (c *scalerConfig) options() ([]grpc.ServerOption, error) {
+func (c *scalerConfig) options(log *slog.Logger) ([]grpc.ServerOption, error) {
 	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(1024)}
-	conf, err := c.tls.config(tls.RequireAndVerifyClientCert)
+	conf, err := c.tls.config(tls.RequireAndVerifyClientCert, log)
 	if err != nil || conf == nil {
 		return options, err
 	}
@@ -47,11 +48,11 @@ type scalerServer struct {
 }
 
 // newScalerServer binds the address; nil without one.
-func newScalerServer(cfg scalerConfig, board *keda.Board) (*scalerServer, error) {
+func newScalerServer(cfg scalerConfig, board *keda.Board, log *slog.Logger) (*scalerServer, error) {
 	if cfg.listen == "" {
 		return nil, nil
 	}
-	options, err := cfg.options()
+	options, err := cfg.options(log)
 	if err != nil {
 		return nil, err
 	}
