@@ -160,7 +160,7 @@ func (x *exchange) knownModel(req *pd.Request) error {
 		x.model = req.Model
 		return nil
 	}
-	if len(x.server.fleet.Models())+len(x.server.pd.Hold.Covered()) == 0 { // nothing is known yet
+	if !x.server.fleet.KnowsModels() && len(x.server.pd.Hold.Covered()) == 0 { // nothing is known yet
 		return &pd.NoServerError{Role: pools.Decode}
 	}
 	return errUnknownModel

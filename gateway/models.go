@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"cmp"
+	"maps"
 	"net/url"
 	"slices"
 
@@ -36,25 +38,33 @@ func (s *Server) models(c *fiber.Ctx) error {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
-	for _, name := range s.names() {
-		if m, offered := s.modelOf(name); offered && key.May(name) {
+	for _, m := range s.catalog() {
+		if key.May(m.ID) {
 			list.Data = append(list.Data, describe(m))
 		}
 	}
 	return c.JSON(list)
 }
 
-// names are those that clients may ask for, sorted.
-func (s *Server) names() []string {
-	names := s.pd.Hold.Covered()
+// catalog is what clients may ask for, sorted by name. Engines may list many: each is looked
+// at once.
+func (s *Server) catalog() (all []pools.Model) {
+	byName := make(map[string]pools.Model)
 	for _, m := range s.fleet.Models() {
-		names = append(names, m.ID)
+		byName[m.ID] = m
+	}
+	for _, name := range s.pd.Hold.Covered() {
+		if _, served := byName[name]; !served {
+			byName[name], _ = s.offered(name)
+		}
 	}
 	for _, a := range s.cfg.Aliases {
-		names = append(names, a.Name)
+		delete(byName, a.Name) // an alias goes before a model of the name
+		if m, offered := s.modelOf(a.Name); offered {
+			byName[a.Name] = m
+		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.SortedFunc(maps.Values(byName), func(a, b pools.Model) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 func (s *Server) model(c *fiber.Ctx) error {

@@ -283,10 +283,8 @@ func (f *Fleet) Ready() (bool, string) {
 // Model returns a model that some server serves, or served when last up, or can load.
 func (f *Fleet) Model(id string) (Model, bool) {
 	for _, s := range f.Servers() {
-		for _, m := range s.Health().Models {
-			if m.ID == id {
-				return m, true
-			}
+		if m, served := s.Health().model(id); served {
+			return m, true
 		}
 	}
 	a, onDemand := f.cfg.Adapters.find(id)
@@ -296,6 +294,11 @@ func (f *Fleet) Model(id string) (Model, bool) {
 		}
 	}
 	return Model{}, false
+}
+
+// KnowsModels reports whether any server has told of a model.
+func (f *Fleet) KnowsModels() bool {
+	return slices.ContainsFunc(f.Servers(), func(s *Server) bool { return len(s.Health().Models) > 0 })
 }
 
 // Loads reports whether servers of a base model may be told to load an adapter.

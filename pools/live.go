@@ -137,6 +137,43 @@ type Health struct {
 	Up     bool
 	Reason string  // why it is down
 	Models []Model // what it serves, or served when last up, as its /v1/models says
+
+	at map[string]int // where in Models a name stands; nil: where there are few
+}
+
+// fewModels are found by looking at each.
+const fewModels = 16
+
+// serving returns the health with other models. It keeps them.
+func (h Health) serving(models []Model) Health {
+	h.Models, h.at = models, nil
+	if len(models) <= fewModels {
+		return h
+	}
+	h.at = make(map[string]int, len(models))
+	for i, m := range models {
+		if _, twice := h.at[m.ID]; !twice {
+			h.at[m.ID] = i
+		}
+	}
+	return h
+}
+
+// model returns what the engine said of one that it serves, whatever the number of others.
+func (h Health) model(id string) (Model, bool) {
+	if h.at != nil {
+		i, found := h.at[id]
+		if !found {
+			return Model{}, false
+		}
+		return h.Models[i], true
+	}
+	for _, m := range h.Models {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return Model{}, false
 }
 
 // Model is one entry of an engine's /v1/models.
@@ -181,7 +218,7 @@ func (l *live) MarkDown(reason string) {
 // before the server takes anything.
 func (l *live) setDown(reason string) {
 	was := l.health.Load()
-	l.health.Store(&Health{Reason: reason, Models: was.Models})
+	l.health.Store(&Health{Reason: reason, Models: was.Models, at: was.at})
 	if was.Up {
 		now := time.Now()
 		l.downSince.Store(&now)
@@ -195,11 +232,12 @@ func (l *live) setDown(reason string) {
 // unloaded since may not be in them as it is, and the next probe asks again.
 func (l *live) setUp(asked *Health, models []Model, slowStart time.Duration, now time.Time) {
 	var was *Health
+	told := Health{Up: true}.serving(models)
 	for set := false; !set; {
 		was = l.health.Load()
-		next := Health{Up: true, Models: models}
+		next := told
 		if was.Up && was != asked {
-			next.Models = was.Models
+			next.Models, next.at = was.Models, was.at
 		}
 		set = l.health.CompareAndSwap(was, &next)
 	}
@@ -223,8 +261,7 @@ func (l *live) setUp(asked *Health, models []Model, slowStart time.Duration, now
 func (l *live) changeModels(change func([]Model) []Model) {
 	for {
 		was := l.health.Load()
-		next := *was
-		next.Models = change(slices.Clone(was.Models))
+		next := was.serving(change(slices.Clone(was.Models)))
 		if l.health.CompareAndSwap(was, &next) {
 			return
 		}
@@ -262,12 +299,8 @@ func (l *live) TellsCachedTokens() bool { return l.tellsCached.Load() }
 
 // Serves reports whether the engine said that it serves the model.
 func (h Health) Serves(model string) bool {
-	for _, m := range h.Models {
-		if m.ID == model {
-			return true
-		}
-	}
-	return false
+	_, yes := h.model(model)
+	return yes
 }
 
 // PrefillCurve predicts the time of a prefill on the server, by PrefillFeatures.

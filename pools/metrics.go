@@ -44,7 +44,7 @@ var (
 			"their connector, weights, version or KV layout differ, as the log says.",
 		[]string{"model"}, nil)
 	panicDesc = prometheus.NewDesc("tandem_pool_panic",
-		"1 while more servers of the pool are ejected than may be, so that all are used.", []string{"model", "role"}, nil)
+		"1 while more servers of the base model's pool are ejected than may be, so that all are used.", []string{"model", "role"}, nil)
 )
 
 // Collector exposes the state of the fleet, read at the moment of the scrape.
@@ -68,10 +68,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	servers := c.fleet.Servers()
 	spared := make(map[*breaker]bool) // of servers that are used though they are ejected
-	for _, m := range c.fleet.Models() {
+	for model, pool := range listing(servers) {
 		for _, leg := range []Role{Prefill, Decode} {
-			usable, panicking := Candidates(servers, m.ID, leg, c.fleet.cfg.EjectShare, now)
-			gauge(panicDesc, oneIf(panicking), m.ID, leg.String())
+			usable, panicking := Candidates(pool, model, leg, c.fleet.cfg.EjectShare, now)
+			gauge(panicDesc, oneIf(panicking), model, leg.String())
 			for _, s := range usable {
 				b := s.breakers[legIndex(leg)]
 				spared[b] = spared[b] || b.out()
@@ -119,6 +119,19 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(tokensDesc, waiting, s.id, "waiting")
 		gauge(tokensDesc, running, s.id, "running")
 	}
+}
+
+// listing returns the servers that list each base model: an adapter's are those of its base.
+func listing(servers []*Server) map[string][]*Server {
+	pools := make(map[string][]*Server)
+	for _, s := range servers {
+		for _, m := range s.Health().Models {
+			if pool := pools[m.ID]; m.Parent == "" && (len(pool) == 0 || pool[len(pool)-1] != s) {
+				pools[m.ID] = append(pool, s)
+			}
+		}
+	}
+	return pools
 }
 
 func oneIf(b bool) float64 {

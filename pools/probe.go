@@ -132,7 +132,11 @@ func (p *prober) models(ctx context.Context) ([]Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseModels(body)
+	models, more, err := parseModels(body)
+	if more > 0 && !p.live.health.Load().Up {
+		p.log.Warn("the server lists more models than are known of one", "known", len(models), "left_out", more)
+	}
+	return models, err
 }
 
 func (p *prober) scrape(ctx context.Context) {
@@ -177,8 +181,15 @@ func AsksForKey(err error) bool {
 	return errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusForbidden)
 }
 
-// parseModels reads an OpenAI model list.
-func parseModels(body []byte) ([]Model, error) {
+// maxModels and maxModelID bound what is known of one server, in names and in bytes of one:
+// each is a label of metrics and looked at by every request.
+const (
+	maxModels  = 4096
+	maxModelID = 512
+)
+
+// parseModels reads an OpenAI model list, and returns how many names it leaves out.
+func parseModels(body []byte) (models []Model, more int, err error) {
 	var list struct {
 		Data []struct {
 			ID          string  `json:"id"`
@@ -189,18 +200,21 @@ func parseModels(body []byte) ([]Model, error) {
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, errors.New("/v1/models is not a model list")
+		return nil, 0, errors.New("/v1/models is not a model list")
 	}
-	var models []Model
 	for _, m := range list.Data {
-		if m.ID != "" {
+		switch {
+		case m.ID == "":
+		case len(models) == maxModels || len(m.ID) > maxModelID || len(m.Parent) > maxModelID:
+			more++
+		default:
 			models = append(models, Model{m.ID, m.Parent, m.Owner, m.MaxModelLen, int64(m.Created)})
 		}
 	}
 	if len(models) == 0 {
-		return nil, errors.New("/v1/models names no model")
+		return nil, more, errors.New("/v1/models names no model")
 	}
-	return models, nil
+	return models, more, nil
 }
 
 func modelIDs(models []Model) []string {
@@ -236,6 +250,7 @@ func Probe(ctx context.Context, spec Spec, tables []LoadTable, client *http.Clie
 	}
 	p.identify(ctx, Health{}, models)
 	load, _ := newScraper(spec, tables).scrape(ctx, p.get)
-	p.live.health.Store(&Health{Up: true, Models: models})
+	health := Health{Up: true}.serving(models)
+	p.live.health.Store(&health)
 	return Probed{Server: &Server{Spec: spec, id: spec.ID(), class: configuredClass(spec), live: p.live}, Load: load}, nil
 }

@@ -161,7 +161,7 @@ func TestProbe_WaitsForOlderSGLang(t *testing.T) {
 }
 
 func TestParseModels_ATimeMayHaveAFraction(t *testing.T) {
-	models, err := parseModels([]byte(`{"data":[{"id":"m","created":1755000000.123,"owned_by":"hf"}]}`))
+	models, _, err := parseModels([]byte(`{"data":[{"id":"m","created":1755000000.123,"owned_by":"hf"}]}`))
 	if err != nil || len(models) != 1 || models[0].Created != 1755000000 {
 		t.Errorf("%+v %v", models, err)
 	}
