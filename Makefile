@@ -57,20 +57,20 @@ bench: deps-build ## the Go benchmarks, one second each, with allocations
 # Seeds that make sim runs: 1 for a quick look.
 SEEDS ?= 5
 
+# Scenarios that make sim runs and make chaos plays: name,name.
+SCENARIO ?= all
+
 .PHONY: sim
-sim: build ## compare policies on all scenarios (SEEDS=1 for a quick look); writes bin/sim.html
-	bin/tandem sim --scenario all --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html
+sim: build ## compare policies on SCENARIO (all; 'agents*'), SEEDS=1 for a quick look; writes bin/sim.html
+	bin/tandem sim --scenario '$(SCENARIO)' --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html
 
 .PHONY: sim-autoscale
 sim-autoscale: build ## compare ways of scaling both pools over two hours; writes bin/scaling.html
 	bin/tandem sim --autoscale --seeds $(SEEDS) --json bin/scaling.json --report bin/scaling.html
 
-# Scenarios that make chaos plays.
-SCENARIO ?= all
-
 .PHONY: chaos
 chaos: deps-test build ## break servers, networks and Redis under load (SCENARIO=name,name); writes bin/chaos.html (some 7 min)
-	bin/tandem chaos --scenario $(SCENARIO) --json bin/chaos.json --report bin/chaos.html
+	bin/tandem chaos --scenario '$(SCENARIO)' --json bin/chaos.json --report bin/chaos.html
 
 # How long make soak looks for what grows.
 SOAK ?= 30m

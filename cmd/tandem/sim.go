@@ -67,7 +67,7 @@ func simCommand() *cobra.Command {
 	f.StringVar(&cfg.TracePath, "trace", "loadtest/traces/mooncake_conversation.jsonl", "Mooncake JSONL `file` to replay")
 	f.IntVar(&cfg.Limit, "limit", 0, "at most so many requests of it; 0: all")
 	f.BoolVar(&opts.autoscale, "autoscale", false, "compare policies of scaling instead of routing")
-	f.StringSliceVar(&opts.scenarios, "scenario", []string{"all"}, "all, or `names` of "+strings.Join(policy.Shipped(), ", ")+", or files; with --autoscale of "+strings.Join(scaling.ScenarioNames(), ", "))
+	f.StringSliceVar(&opts.scenarios, "scenario", []string{"all"}, "all, or `names` or patterns (agents*) of "+strings.Join(policy.Shipped(), ", ")+", or files; with --autoscale of "+strings.Join(scaling.ScenarioNames(), ", "))
 	f.StringSliceVar(&opts.policies, "policy", []string{"all"}, "all, or `names` of "+strings.Join(policy.Names(), ", ")+"; with --autoscale of "+strings.Join(scaling.PolicyNames(), ", "))
 	f.DurationSliceVar(&opts.coldStarts, "cold-start", []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute},
 		"with --autoscale: `times` from wanting a server to its first request")
@@ -90,9 +90,16 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	if cfg.Parallel == 0 {
 		cfg.Parallel = runtime.GOMAXPROCS(0)
 	}
-	return runComparison(cmd, opts, func(show func(done, total int, last *policy.Outcome)) (simReport, error) {
-		return policy.Compare(cmd.Context(), cfg, show)
+	var report *policy.Report
+	err = runComparison(cmd, opts, func(show func(done, total int, last *policy.Outcome)) (simReport, error) {
+		var err error
+		report, err = policy.Compare(cmd.Context(), cfg, show)
+		return report, err
 	})
+	if err != nil {
+		return err
+	}
+	return report.Err()
 }
 
 func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) error {

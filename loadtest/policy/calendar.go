@@ -34,6 +34,14 @@ func (c *calendar) at(when float64, do func()) {
 // after enters what happens seconds from now.
 func (c *calendar) after(seconds float64, do func()) { c.at(c.now+seconds, do) }
 
+// next is when the next thing happens; now if there is none.
+func (c *calendar) next() float64 {
+	if len(c.entries) == 0 {
+		return c.now
+	}
+	return c.entries[0].at
+}
+
 // step does what is next and reports whether there was anything.
 func (c *calendar) step() bool {
 	if len(c.entries) == 0 {

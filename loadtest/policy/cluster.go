@@ -20,6 +20,11 @@ type job struct {
 	key      float64 // order in the prefill server's queue: lower goes first
 	estimate estimate
 
+	waits     bool    // its prefill has not begun
+	isBound   bool    // to its pair
+	idleSince []int   // prefill servers that were idle when it was bound, and are
+	idleWait  float64 // seconds for which it waited without need: see idleWait
+
 	began       float64 // first step of its prefill
 	prefillHit  int     // tokens
 	onPrefill   int     // leading blocks it holds, hashed, on the prefill server
@@ -74,6 +79,7 @@ type cluster struct {
 	// longestRun bounds how many decode steps are computed as one event.
 	longestRun int
 	jobs       []job
+	idleWait   idleWait
 	tally      tally
 	open       int
 }
@@ -96,6 +102,7 @@ func Run(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*Outcome, erro
 
 func (c *cluster) run() error {
 	for c.open > 0 {
+		c.countIdle(c.cal.next())
 		if !c.cal.step() {
 			return fmt.Errorf("%d requests never ended", c.open)
 		}
@@ -238,7 +245,7 @@ func (c *cluster) admitted(j *job) {
 		j.recompute = false
 		j.compute = max(1, j.context()-j.decodeHit)
 		if j.generated == 0 {
-			j.began, j.prefillHit = c.cal.now, j.decodeHit
+			j.began, j.prefillHit, j.waits = c.cal.now, j.decodeHit, false
 		}
 		c.decodes[j.pair.Decode].join(j)
 		return

@@ -56,7 +56,10 @@ func newGrid(cfg Config) (*grid, []string, error) {
 	var skipped []string
 	for _, s := range cfg.Scenarios {
 		own := trace
-		if s.Trace != "" {
+		switch {
+		case s.Agents != nil:
+			own = s.Agents.trace(s.Name, cfg.Limit)
+		case s.Trace != "":
 			own, err = ReadTraceFile(filepath.Join(filepath.Dir(cfg.TracePath), s.Trace), cfg.Limit)
 			if errors.Is(err, fs.ErrNotExist) {
 				skipped = append(skipped, fmt.Sprintf("%s: no %s beside the trace", s.Name, s.Trace))

@@ -26,6 +26,12 @@ var meanGoals = []struct {
 	{"A3", 1.0}, {"B3", 0.80}, {"C3", 0.65}, {"D3", 0.90}, {"E3", 0.95}, {"G3", 0.50},
 }
 
+// agentsGoals are the mean TTFT of agents with shared prompts, likewise.
+var agentsGoals = []struct {
+	scenario string
+	limit    float64
+}{{"agents-035", 1.05}, {"agents-06", 0.95}, {"agents-10", 0.50}}
+
 // sturdyGoals are scenarios where ours may be worse than the best released policy
 // by 3 % in the mean and 10 % in the p99.
 var sturdyGoals = []string{"half-slow", "noise-03", "noise-06", "old-gauges", "lost-events", "decode-bound", "overload", "lockstep"}
@@ -55,6 +61,15 @@ func judge(r *Report) []Gate {
 			share := s.policy(judged).Metrics["cross_rack_share"].Mean
 			gates = append(gates, Gate{Scenario: s.Name, Policy: judged, Measure: "cross-rack share", Limit: 0.10, Value: share, Reached: share <= 0.10})
 		}
+	}
+	for _, goal := range agentsGoals {
+		s := r.scenario(goal.scenario)
+		if s == nil || s.policy(judged) == nil || s.BestReleased == "" {
+			continue
+		}
+		share := s.policy(judged).Metrics["idle_wait_share"].Max
+		gates = append(gates, s.against("ttft_mean", goal.limit),
+			Gate{Scenario: s.Name, Policy: judged, Measure: "idle_wait_share", Limit: 1, Value: share, Reached: share <= 1})
 	}
 	for _, name := range sturdyGoals {
 		s := r.scenario(name)

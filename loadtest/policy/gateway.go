@@ -66,6 +66,7 @@ func (c *cluster) hop(j *job) float64 {
 // joins the queue.
 func (c *cluster) arrive(j *job) {
 	g := c.decider(j)
+	c.idleWait.begin(j)
 	if g.late != nil {
 		c.cal.after(c.hop(j), func() {
 			g.decide(func(v *View) { g.late.Add(v, j) })
@@ -84,6 +85,7 @@ func (c *cluster) arrive(j *job) {
 
 // send sends a request that was just bound, a hop away unless it arrived here.
 func (g *gateway) send(j *job) {
+	g.cluster.bindIdle(j)
 	g.estimate(j)
 	g.cluster.tell(j, dispatched)
 	g.cluster.cal.after(g.cluster.hop(j), func() { g.cluster.dispatch(j) })

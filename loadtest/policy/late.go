@@ -3,6 +3,7 @@ package policy
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
@@ -117,13 +118,20 @@ func (b *lateBinder) Prefilled(v *View, j *job) {
 	}
 }
 
+// beat is how often waiting requests are looked at though nothing was heard, as pd.Decider
+// does: one that left a server free may go by the passing of time alone.
+const beat = 0.25
+
 // Wake is when the prefills ahead of a server will have fallen so far that the next
-// request may go to it.
+// request may go to it, or the next beat if a prefill server is free.
 func (b *lateBinder) Wake(v *View) (float64, bool) {
 	if b.order.Len() == 0 {
 		return 0, false
 	}
 	soonest := math.Inf(1)
+	if slices.ContainsFunc(b.servers.Prefill, func(p order.PrefillState) bool { return p.Ahead <= order.DefaultConfig().Ahead.Seconds() }) {
+		soonest = beat
+	}
 	falls := func(work *pools.Backlog) {
 		if in, ok := work.FallsTo(order.DefaultConfig().Ahead, wall(v.now)); ok && in > 0 {
 			soonest = min(soonest, in.Seconds())

@@ -24,6 +24,8 @@ var metrics = []metric{
 	{"wait_mean_s", "of the mean TTFT: from arrival to the first step of prefill", func(o *Outcome) float64 { return o.MeanWait }},
 	{"prefill_mean_s", "of the mean TTFT: from then to the end of prefill", func(o *Outcome) float64 { return o.MeanPrefill }},
 	{"wait_max_s", "longest wait from arrival to the first step of prefill", func(o *Outcome) float64 { return o.Wait }},
+	{"idle_wait_max_s", "longest wait while a prefill server that could have begun the request was idle", func(o *Outcome) float64 { return o.IdleWait }},
+	{"idle_wait_share", "the longest of it as a share of what the request may wait so; above 1 the run fails for ours", func(o *Outcome) float64 { return o.IdleShare }},
 	{"goodput_share", "requests that met the SLOs of TTFT and of every gap between tokens, 0..1", func(o *Outcome) float64 { return o.Goodput }},
 	{"hit_share", "prompt tokens found on the prefill server, 0..1", func(o *Outcome) float64 { return o.HitRate }},
 	{"moved_in_rack_bytes", "KV moved within racks", func(o *Outcome) float64 { return o.SameRack }},

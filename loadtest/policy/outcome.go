@@ -16,6 +16,9 @@ type Outcome struct {
 	ITL     Spread
 	Deciles [10]DecileOutcome
 	Wait    float64 // longest from arrival to the first step of prefill
+	// IdleWait is the longest for which a request waited though a prefill server that could
+	// have begun it was idle; IdleShare the longest as a share of what it may wait so at most.
+	IdleWait, IdleShare float64
 	// MeanWait and MeanPrefill are parts of the mean TTFT: until the first step of the
 	// prefill, and from then to its end. The rest is transfer and decode's step.
 	MeanWait, MeanPrefill float64
@@ -88,6 +91,7 @@ func (c *cluster) times(o *Outcome) {
 		o.MeanWait += wait / float64(len(c.jobs))
 		o.MeanPrefill += (j.prefillEnd() - j.began) / float64(len(c.jobs))
 		byDecile[j.decile] = append(byDecile[j.decile], ttft)
+		o.IdleWait, o.IdleShare = max(o.IdleWait, j.idleWait), max(o.IdleShare, j.idleWait/c.idleAllowed(j))
 		d := &o.Deciles[j.decile]
 		d.Wait, o.Wait = max(d.Wait, wait), max(o.Wait, wait)
 		if d.Requests == 0 || j.req.Prompt < d.Shortest {

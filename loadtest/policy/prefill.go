@@ -98,7 +98,7 @@ func (p *prefillServer) admit(j *job) bool {
 	j.onPrefill = hit
 	j.prefillHit = min(hit*blockTokens, j.req.Prompt-1)
 	j.computed = j.prefillHit
-	j.began = p.cluster.cal.now
+	j.began, j.waits = p.cluster.cal.now, false
 	return true
 }
 

@@ -2,6 +2,8 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"math"
 )
@@ -167,6 +169,21 @@ func ratios(runs, with []*Outcome) map[string]Range {
 		all[name] = rangeOf(values)
 	}
 	return all
+}
+
+// Err says which of our policies let a request wait long for a busy server while an idle one
+// could have begun it; nil is none.
+func (r *Report) Err() error {
+	var broken []error
+	for i := range r.Scenarios {
+		for _, p := range r.Scenarios[i].Policies {
+			if share := p.Metrics["idle_wait_share"].Max; p.Kind == Ours && share > 1 {
+				broken = append(broken, fmt.Errorf("scenario %s, policy %s: a request waited %.1f times as long as it may while a server that could have begun it was idle",
+					r.Scenarios[i].Name, p.Name, share))
+			}
+		}
+	}
+	return errors.Join(broken...)
 }
 
 // policy returns the report of a policy, nil if it did not run.

@@ -112,6 +112,19 @@ func TestReport_GatesSayWhereWeStand(t *testing.T) {
 	}
 }
 
+// The command fails where one of ours let a request wait long beside an idle server.
+func TestReport_AWaitBesideAnIdleServerIsAnError(t *testing.T) {
+	r := smallReport(t, "B")
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	long := r.Scenarios[0].policy(judged).Metrics
+	long["idle_wait_share"] = Range{Mean: 0.9, Min: 0.5, Max: 1.5}
+	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "scenario B, policy "+judged) {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestReport_TableAndPageShowAll(t *testing.T) {
 	r := smallReport(t, "A", "B")
 	r.Skipped = append(r.Skipped, "F: no trace")

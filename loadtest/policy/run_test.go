@@ -52,6 +52,9 @@ func TestRun_KeepsItsBooks(t *testing.T) {
 				}
 				checkOrder(t, c, p)
 				checkNothingHeld(t, c, p)
+				if share := c.outcome(p, 1).IdleShare; p.Kind == Ours && share > 1 {
+					t.Errorf("%s: a request waited %.1f times as long as it may while a server was idle", p.Name, share)
+				}
 			}
 		})
 	}

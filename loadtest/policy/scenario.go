@@ -21,10 +21,11 @@ var shipped embed.FS
 // Scenario is a cluster, its network, what gateways can know of it, and how the
 // trace is turned into load.
 type Scenario struct {
-	Name  string `yaml:"name"`
-	Title string `yaml:"title"`
-	Like  string `yaml:"like"`  // a shipped scenario that this one changes
-	Trace string `yaml:"trace"` // another trace than the one given; the scenario is skipped where it is absent
+	Name   string  `yaml:"name"`
+	Title  string  `yaml:"title"`
+	Like   string  `yaml:"like"`   // a shipped scenario that this one changes
+	Trace  string  `yaml:"trace"`  // another trace than the one given; the scenario is skipped where it is absent
+	Agents *Agents `yaml:"agents"` // a trace of agents' sessions instead
 
 	Hardware      Hardware  `yaml:"hardware"`
 	Prefill       int       `yaml:"prefill"`        // servers
@@ -91,13 +92,11 @@ func Shipped() []string {
 	return names
 }
 
-// FindScenarios reads the scenarios named, all shipped ones for "all".
+// FindScenarios reads the scenarios named, all shipped ones for "all". A name may be a
+// pattern of shipped ones, as "agents*".
 func FindScenarios(names []string) ([]*Scenario, error) {
-	if slices.Contains(names, "all") {
-		names = Shipped()
-	}
 	var found []*Scenario
-	for _, name := range names {
+	for _, name := range expand(names) {
 		s, err := LoadScenario(name)
 		if err != nil {
 			return nil, err
@@ -105,6 +104,24 @@ func FindScenarios(names []string) ([]*Scenario, error) {
 		found = append(found, s)
 	}
 	return found, nil
+}
+
+// expand puts the shipped scenarios in the place of patterns that match some.
+func expand(names []string) (all []string) {
+	for _, name := range names {
+		if name == "all" {
+			name = "*"
+		}
+		matching := slices.DeleteFunc(Shipped(), func(shipped string) bool {
+			matches, err := path.Match(name, shipped)
+			return !matches || err != nil
+		})
+		if len(matching) == 0 {
+			matching = []string{name}
+		}
+		all = append(all, matching...)
+	}
+	return all
 }
 
 // LoadScenario reads a shipped scenario by its name, or a file by its path.
@@ -190,6 +207,11 @@ func (s *Scenario) check() error {
 	for _, k := range s.Sick {
 		if k.Prefill < 0 || k.Prefill >= s.Prefill || k.Factor <= 0 || k.Until < k.From {
 			return errors.New("sick: want a prefill server, a positive factor, from before until")
+		}
+	}
+	if s.Agents != nil {
+		if err := s.Agents.check(); err != nil {
+			return err
 		}
 	}
 	return s.Hardware.check()

@@ -11,7 +11,7 @@ import (
 func TestShares_ShortenTheWaitOnUnlikeHardware(t *testing.T) {
 	t.Parallel()
 	s := scenario(t, "testdata/unlike/x1.5.yaml")
-	trace, err := ReadTraceFile(tracePath, 3000)
+	trace, err := ReadTraceFile(tracePath, 6000)
 	if err != nil {
 		t.Fatal(err)
 	}

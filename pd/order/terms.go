@@ -82,3 +82,9 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	}
 	return terms
 }
+
+// first is the time to the first token of a request on a possible pair.
+func (s *Servers) first(t *Ticket, pair Pair) float64 {
+	terms := s.Terms(t, pair, 0)
+	return terms.First()
+}

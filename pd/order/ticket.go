@@ -56,6 +56,8 @@ type Ticket struct {
 	alone    float64   // the least that it can cost without a prefill server
 	computed float64   // of Alone, the least
 	awaits   Pair      // in Order: the pair, not free, that it was seen to wait for
+	declined float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
+	declines bool      // in Order: it did so at the last look
 	move     []float64 // seconds, by prefill server: the fastest transfer to any decode server
 }
 

@@ -23,10 +23,11 @@ type Turn struct {
 //
 //	the cost of Servers.Best, with price = Weights.Price(W/P), + hold
 //
-// W are the other waiting requests, P the prefill servers. hold is what goes first on a server
-// that is not free: the prefills of those before it, spread over the fleet. A decode
-// server that has prompts ahead gets no further ones to compute. Only a request whose best
-// pair is free may go; in the first class, of those who are not late (Weights.LateLast),
+// W are the other waiting requests, P the prefill servers. hold is what goes first on a
+// server that is not free: the prefills of the requests before it that wait for that server.
+// A decode server that has prompts ahead gets no further ones to compute. Only a request
+// whose best pair is free may go, and one that has left a server free for long enough: see
+// the package comment. In the first class, of those who are not late (Weights.LateLast),
 // and of the tenant that was served least, the one with the shortest prefill less
 // Ageing x waited does.
 func (o *Order) Next(s *Servers) (Turn, bool) {
@@ -35,11 +36,11 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		return Turn{}, false
 	}
 	o.look(s)
-	may := func(t *Ticket, before float64) (Pair, bool) {
+	may := func(t *Ticket, _ float64) (Pair, bool) {
 		if t.Tokens > o.room {
 			return Pair{}, false
 		}
-		return o.mayGo(t, s, before/float64(max(1, len(s.Prefill))))
+		return o.mayGo(t, s)
 	}
 	oldest := o.survey(s.Now)
 	o.least = math.Inf(1)
@@ -105,6 +106,8 @@ func (o *Order) take(turn *Turn) {
 func (o *Order) look(s *Servers) {
 	o.crowd = float64(o.size-1) / float64(max(1, len(s.Prefill)))
 	o.free, o.busy = o.free[:0], o.busy[:0]
+	o.awaited = sized(o.awaited, len(s.Prefill))
+	clear(o.awaited)
 	for p := range s.Prefill {
 		switch state := &s.Prefill[p]; {
 		case state.Out:
@@ -133,12 +136,17 @@ func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.crowd) }
 // decode server has room for. Nil is nobody.
 type eldest struct{ overdue, crowdedOut *Ticket }
 
-// survey looks for them, and moves those who have become late behind the others of their
-// class.
+// survey looks for them, moves those who have become late behind the others of their
+// class, and counts for how long requests have left servers free.
 func (o *Order) survey(now time.Duration) (oldest eldest) {
 	o.moved = o.moved[:0]
+	elapsed := (now - o.surveyed).Seconds()
+	o.surveyed = now
 	for _, l := range o.lines.sorted {
 		for _, t := range l.waiting {
+			if t.declines {
+				t.declined, t.declines = t.declined+elapsed, false
+			}
 			if !t.late && t.isLate(now) {
 				o.moved = append(o.moved, t)
 			}
@@ -191,9 +199,10 @@ func (o *Order) keepRoom(crowdedOut *Ticket, s *Servers) {
 }
 
 // overdue is the request that came first of those that waited too long, if its best pair
-// is free. It goes before shorter ones, but not elsewhere: what it has waited for is there,
-// and without it it would take so much longer that everybody pays. Nor does a younger one
-// that finds its pair free take the turn: else the first could wait for ever.
+// is free, or it has left others free for long enough. It goes before shorter ones, but
+// where servers are busy not elsewhere: what it has waited for is there, and without it it
+// would take so much longer that everybody pays. Nor does a younger one that finds its pair
+// free take the turn: else the first could wait for ever.
 func (o *Order) overdue(oldest *Ticket, may May) (Turn, bool) {
 	if oldest == nil || o.credit < 1 {
 		return Turn{}, false
@@ -240,33 +249,67 @@ func (o *Order) shortestOf(l *line, may May, before float64) (best Turn, seconds
 	return best, seconds
 }
 
-// mayGo returns the best pair of a request if it is free.
-func (o *Order) mayGo(t *Ticket, s *Servers, hold float64) (Pair, bool) {
-	if o.waitsOn(t, s, hold) {
+// mayGo returns the best pair of a request if it is free, and the best that is free if it has
+// left one free for long enough.
+func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
+	if o.waitsOn(t, s) {
+		o.await(t)
 		return Pair{}, false
 	}
 	pair, cost := o.bestFree(t, s)
-	if math.IsInf(cost, 1) || o.busyIsBetter(t, s, cost-hold) {
+	switch {
+	case math.IsInf(cost, 1):
+		if o.stillBusy(t, s) {
+			o.await(t)
+		}
+		return Pair{}, false
+	case o.mayBeImpatient(t, s) && s.first(t, pair) <= t.declined:
+		return pair, true
+	case o.busyIsBetter(t, s, cost):
+		o.await(t)
 		return Pair{}, false
 	}
 	return pair, true
 }
 
+// await notes that a request waits for the busy pair that it awaits: its prefill goes there
+// before those of all behind it. And that it leaves a free server that it could have.
+func (o *Order) await(t *Ticket) {
+	o.awaited[t.awaits.Prefill] += t.Prefill[t.awaits.Prefill]
+	for _, p := range o.free {
+		t.declines = t.declines || !math.IsInf(t.Prefill[p], 1)
+	}
+}
+
+// mayBeImpatient says whether a request has left a server free for as long as one that is
+// free now would need at least to give its first token.
+func (o *Order) mayBeImpatient(t *Ticket, s *Servers) bool {
+	if t.declined == 0 {
+		return false
+	}
+	step := o.ideal.StepSeconds(t)
+	for _, p := range o.free {
+		if first, _ := s.half(t, p, 0); first+t.move[p]+step <= t.declined {
+			return true
+		}
+	}
+	return false
+}
+
 // waitsOn says whether the pair that a request was last seen to wait for is better than
-// all that are free: most wait for the same one as before, and need no search. Nor do those
-// who would not be the next with a server that is free: it does not count.
-func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
-	if !o.stillBusy(t, s) {
+// all that are free: most wait for the same one as before, and need no search.
+func (o *Order) waitsOn(t *Ticket, s *Servers) bool {
+	if !o.stillBusy(t, s) || o.mayBeImpatient(t, s) {
 		return false
 	}
 	price := o.price(t)
-	cost := hold + s.paired(t, t.awaits, price)
-	if !(cost < o.leastAlone(t)) { // also where it must not have that pair any more
+	cost := o.awaited[t.awaits.Prefill] + s.paired(t, t.awaits, price)
+	if !(cost < o.leastAlone(t)) {
 		return false
 	}
 	decoding := o.ideal.decoding(t)
 	for _, p := range o.free {
-		if _, half := s.half(t, p, price); half+t.move[p]+decoding <= cost && t.rankOn(p) < o.least {
+		if _, half := s.half(t, p, price); half+t.move[p]+decoding <= cost {
 			return false
 		}
 	}
@@ -276,7 +319,7 @@ func (o *Order) waitsOn(t *Ticket, s *Servers, hold float64) bool {
 // stillBusy says whether a request may wait for the pair that it was last seen to wait for.
 func (o *Order) stillBusy(t *Ticket, s *Servers) bool {
 	p, d := t.awaits.Prefill, t.awaits.Decode
-	return p != Alone && !s.Prefill[p].Out && !o.isFree(&s.Prefill[p]) && d != s.Prefill[p].Self && s.fits(t, &s.Decode[d])
+	return p != Alone && s.Possible(t, t.awaits) && !o.isFree(&s.Prefill[p]) && s.fits(t, &s.Decode[d])
 }
 
 // bestFree is the best of the pairs that a request could have now, and its cost:
@@ -301,22 +344,23 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	return pair, least
 }
 
-// busyIsBetter says whether a server that is not free costs less than limit. The pair that
-// the request was last seen to wait for is looked at first: mostly it still does.
+// busyIsBetter says whether a server that is not free costs less than limit, with what goes
+// first there. The pair that the request was last seen to wait for is looked at first:
+// mostly it still does.
 func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
 	price := o.price(t)
-	if o.stillBusy(t, s) && s.paired(t, t.awaits, price) < limit {
+	if o.stillBusy(t, s) && o.awaited[t.awaits.Prefill]+s.paired(t, t.awaits, price) < limit {
 		return true
 	}
-	decoding := o.ideal.decoding(t)
+	decoding, found := o.ideal.decoding(t), false
 	for _, p := range o.busy {
-		if _, half := s.half(t, p, price); half+t.move[p]+decoding >= limit {
+		hold := o.awaited[p]
+		if _, half := s.half(t, p, price); hold+half+t.move[p]+decoding >= limit {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {
-			t.awaits = Pair{p, d}
-			return true
+		if d, cost := s.bestFrom(t, p, price, limit-hold); hold+cost < limit {
+			t.awaits, limit, found = Pair{p, d}, hold+cost, true
 		}
 	}
-	return false
+	return found
 }

@@ -132,3 +132,112 @@ func TestOrder_WaitIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// sharing is requests of a few products whose prompts begin alike, on servers that keep what
+// they have computed of each.
+type sharing struct {
+	servers, products int
+	shared            float64 // seconds of prefill of what a product's prompts share
+	load              float64 // work that arrives over what the servers can do, were all of it shared
+}
+
+// shared is a request of a product.
+type shared struct {
+	ticket  *Ticket
+	product int
+	own     float64 // seconds of its prefill where the product is known
+	idled   float64 // seconds for which it waited while a server was free
+}
+
+// price writes what a request costs on each server.
+func (c *sharing) price(r *shared, holds [][]bool) {
+	for p := range c.servers {
+		r.ticket.Prefill[p] = r.own
+		if !holds[p][r.product] {
+			r.ticket.Prefill[p] += c.shared
+		}
+		r.ticket.Reference[p] = r.ticket.Prefill[p]
+	}
+}
+
+// arrive draws requests and when they come.
+func (c *sharing) arrive(rng *rand.Rand, n int, s *Servers) (all []*shared) {
+	at := 0.0
+	for id := range n {
+		t := &Ticket{ID: int64(id), Arrived: virtual(at), Weights: Latency.Weights()}
+		t.Resize(len(s.Prefill), len(s.Decode))
+		t.Alone[0] = math.Inf(1)
+		all = append(all, &shared{ticket: t, product: rng.IntN(c.products), own: 0.1 + 0.4*rng.Float64()})
+		at += rng.ExpFloat64() * 0.3 / (c.load * float64(c.servers))
+	}
+	return all
+}
+
+// The servers that hold a product's instructions are busy and others are free: nobody waits
+// for the former longer than one of the latter needs to compute it all, however many wait.
+func TestOrder_NobodyWaitsLongWhileAServerIsFree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := sharing{
+			servers: rapid.IntRange(2, 8).Draw(t, "servers"), products: rapid.IntRange(1, 3).Draw(t, "products"),
+			shared: rapid.Float64Range(1, 5).Draw(t, "shared"), load: rapid.Float64Range(0.3, 0.9).Draw(t, "load"),
+		}
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		for _, r := range c.pass(rng) {
+			if longest := r.own + c.shared + 2*look; r.idled > longest {
+				t.Fatalf("request %d waited %.1f s while a server was free, which would have needed %.1f s", r.ticket.ID, r.idled, longest)
+			}
+		}
+	})
+}
+
+// look is the seconds between two looks of pass.
+const look = 0.05
+
+// pass lets all of them have their turn.
+func (c *sharing) pass(rng *rand.Rand) []*shared {
+	s := fleetOf(c.servers, 1)
+	all := c.arrive(rng, 400, s)
+	o, next, waiting := New(DefaultConfig()), 0, map[int64]*shared{}
+	freeAt, holds := make([]float64, c.servers), make([][]bool, c.servers)
+	for p := range holds {
+		holds[p] = make([]bool, c.products)
+	}
+	for now := 0.0; next < len(all) || len(waiting) > 0; now += look {
+		s.Now = virtual(now)
+		for _, r := range waiting {
+			c.price(r, holds)
+			o.Update(r.ticket, s.Links)
+		}
+		for ; next < len(all) && all[next].ticket.Arrived <= s.Now; next++ {
+			c.price(all[next], holds)
+			o.Add(all[next].ticket, s.Links)
+			waiting[all[next].ticket.ID] = all[next]
+		}
+		free := 0
+		for p := range s.Prefill {
+			s.Prefill[p].Ahead = max(0, freeAt[p]-now)
+		}
+		for {
+			turn, ok := o.Next(s)
+			if !ok {
+				break
+			}
+			r := waiting[turn.Ticket.ID]
+			delete(waiting, turn.Ticket.ID)
+			freeAt[turn.Prefill] = max(freeAt[turn.Prefill], now) + r.ticket.Prefill[turn.Prefill]
+			s.Prefill[turn.Prefill].Ahead = freeAt[turn.Prefill] - now
+			holds[turn.Prefill][r.product] = true
+		}
+		for p := range freeAt {
+			if freeAt[p] <= now {
+				free++
+			}
+		}
+		for _, r := range waiting {
+			if free > 0 {
+				r.idled += look
+			}
+		}
+	}
+	return all
+}
