@@ -410,7 +410,8 @@ func trickle(address, text string) string {
 		}
 		r := edgeResult{statuses: []int{readResponse(resp).status}}
 		_, err = in.ReadByte()
-		r.closed = errors.Is(err, io.EOF)
+		// A byte that arrives after the close resets the connection.
+		r.closed = errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 		answered <- r.String()
 	}()
 	tick := time.NewTicker(100 * time.Millisecond)
