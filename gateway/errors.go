@@ -176,8 +176,13 @@ func flatMessage(body []byte) string {
 
 // send answers the failure in the shape of the API that was called.
 func (f failure) send(c *fiber.Ctx, d *pd.Dialect) error {
+	f.text.Request = c.GetRespHeader(requestIDHeader)
 	body := f.body
-	if body == nil {
+	switch {
+	case body == nil:
+		body = d.ErrorBody(f.text)
+	case d.Anthropic:
+		f.text.Message = gjson.GetBytes(body, "error.message").String()
 		body = d.ErrorBody(f.text)
 	}
 	if f.retryAfter > 0 {

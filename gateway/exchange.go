@@ -93,10 +93,20 @@ func (s *Server) begin(c *fiber.Ctx, d *pd.Dialect) *exchange {
 	return x
 }
 
+const requestIDHeader = "X-Request-Id"
+
+// nameRequest tells the client the request's id, in the header that the API's SDKs read.
+func nameRequest(c *fiber.Ctx, d *pd.Dialect, id string) {
+	c.Set(requestIDHeader, id)
+	if d.Anthropic {
+		c.Set("Request-Id", id)
+	}
+}
+
 // requestID returns the client's id if it can stand in a header and a log line.
 // It is never sent to an engine: some connectors parse addresses out of it.
 func requestID(c *fiber.Ctx) string {
-	id := c.Get("X-Request-Id")
+	id := c.Get(requestIDHeader)
 	if id == "" || len(id) > 128 {
 		return "req-" + uuid.NewString()
 	}
@@ -193,7 +203,7 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 
 // open sets what every answer carries.
 func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
-	c.Set("X-Request-Id", x.id)
+	nameRequest(c, x.dialect, x.id)
 	x.standing(c)
 	if format := c.Get(pools.ORCAFormatHeader); format != "" {
 		if report := orcaHeader(x.server.LoadReport(time.Now()), format); report != "" {

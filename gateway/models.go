@@ -32,7 +32,7 @@ func describe(m pools.Model) modelObject {
 func (s *Server) models(c *fiber.Ctx) error {
 	key, err := s.whose(c)
 	if err != nil {
-		return s.decline(c, err)
+		return s.decline(c, "models", err)
 	}
 	list := struct {
 		Object string        `json:"object"`
@@ -70,18 +70,18 @@ func (s *Server) catalog() (all []pools.Model) {
 func (s *Server) model(c *fiber.Ctx) error {
 	key, err := s.whose(c)
 	if err != nil {
-		return s.decline(c, err)
+		return s.decline(c, "models", err)
 	}
 	id, err := url.PathUnescape(c.Params("id"))
 	if m, served := s.modelOf(id); err == nil && served && key.May(m.ID) {
 		return c.JSON(describe(m))
 	}
-	return s.decline(c, errUnknownModel)
+	return s.decline(c, "models", errUnknownModel)
 }
 
-// decline answers an error of a small handler.
-func (s *Server) decline(c *fiber.Ctx, err error) error {
+// decline answers an error of a small handler, which metrics count as the API's.
+func (s *Server) decline(c *fiber.Ctx, api string, err error) error {
 	f := explain(err)
-	s.metrics.requests.WithLabelValues("models", "none", f.outcome).Inc()
+	s.metrics.requests.WithLabelValues(api, "none", f.outcome).Inc()
 	return f.send(c, pd.Chat)
 }

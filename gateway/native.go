@@ -6,6 +6,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // nativeFields are what clients may send to SGLang's own API. Others name files, hold
@@ -17,12 +18,14 @@ var nativeFields = []string{
 
 // native answers SGLang's own API where some server says that it speaks it.
 func (s *Server) native(c *fiber.Ctx, d *pd.Dialect) error {
-	for _, server := range s.fleet.Servers() {
-		if server.Native {
-			return s.handle(c, d)
-		}
+	if !s.speaksNative() {
+		return fiber.ErrNotFound
 	}
-	return fiber.ErrNotFound
+	return s.handle(c, d)
+}
+
+func (s *Server) speaksNative() bool {
+	return slices.ContainsFunc(s.fleet.Servers(), func(server *pools.Server) bool { return server.Native })
 }
 
 // nativeModel is the model of a request that names none: that of the native servers.

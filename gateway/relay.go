@@ -92,7 +92,7 @@ func (r *relay) charge() {
 func (r *relay) end(err error) {
 	r.err = err
 	var broken *pd.BrokenStreamError
-	text := pd.ErrorText{Status: 502, Type: "api_error", Code: "stream_broken"}
+	text := pd.ErrorText{Status: 502, Type: "api_error", Code: "stream_broken", Request: r.x.id}
 	switch {
 	case errors.As(err, &broken):
 		text.Message = broken.Message

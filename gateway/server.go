@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -117,6 +118,10 @@ func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server
 		}
 		s.app.Post(d.Path, func(c *fiber.Ctx) error { return serve(c, d) })
 	}
+	s.app.Get("/v1/responses/:id", s.notKept)
+	s.app.Delete("/v1/responses/:id", s.notKept)
+	s.app.Post("/v1/responses/:id/cancel", s.notKept)
+	s.app.Get("/v1/responses/:id/input_items", s.notKept)
 	s.app.Get("/v1/models", s.models)
 	s.app.Get("/v1/models/:id", s.model)
 	s.app.Get("/health", s.health)
@@ -174,6 +179,7 @@ func (s *Server) health(c *fiber.Ctx) error {
 func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	if bad, dialect := refusedMessage(c); bad != nil {
 		s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
+		nameRequest(c, dialect, requestID(c))
 		return explain(bad.request()).send(c, dialect)
 	}
 	status := fiber.StatusInternalServerError
@@ -181,10 +187,16 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	if errors.As(err, &known) {
 		status = known.Code
 	}
+	if status == fiber.StatusMethodNotAllowed && c.Path() == pd.Generate.Path && !s.speaksNative() {
+		status = fiber.StatusNotFound // it is closed, whatever the method
+		c.Response().Header.Del(fiber.HeaderAllow)
+	}
 	text := pd.ErrorText{Status: status, Type: "invalid_request_error"}
 	switch status {
-	case fiber.StatusNotFound, fiber.StatusMethodNotAllowed:
-		text.Status, text.Code, text.Message = fiber.StatusNotFound, "not_found", "There is nothing at this path and method."
+	case fiber.StatusNotFound:
+		text.Code, text.Message = "not_found", "There is nothing at this path."
+	case fiber.StatusMethodNotAllowed: // Fiber has set Allow
+		text.Code, text.Message = "method_not_allowed", "This path is not for this method."
 	case fiber.StatusRequestHeaderFieldsTooLarge:
 		text.Message = "The request headers are too large."
 	case fiber.StatusRequestTimeout:
@@ -195,7 +207,24 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 		text.Message = "The HTTP request is malformed."
 	}
 	s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
-	return failure{text: text}.send(c, pd.Chat)
+	dialect := pd.Chat
+	if strings.HasPrefix(c.Path(), pd.Messages.Path+"/") || c.Path() == pd.Messages.Path {
+		dialect = pd.Messages
+	}
+	nameRequest(c, dialect, requestID(c))
+	return failure{text: text}.send(c, dialect)
+}
+
+// errNotKept answers what asks for a response of before.
+var errNotKept = &badRequest{status: fiber.StatusNotFound, code: "response_not_found",
+	message: "Responses are not kept here, whatever their store said: each is gone when it has been answered."}
+
+// notKept answers requests for what the Responses API keeps elsewhere.
+func (s *Server) notKept(c *fiber.Ctx) error {
+	if _, err := s.whose(c); err != nil {
+		return s.decline(c, pd.Responses.Name, err)
+	}
+	return s.decline(c, pd.Responses.Name, errNotKept)
 }
 
 // refusedMessage is what is wrong with the message that the connection's parser got last,

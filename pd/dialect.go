@@ -17,6 +17,8 @@ type Dialect struct {
 	Split bool
 	// Native is an engine's own API, which only some servers speak.
 	Native bool
+	// Anthropic is an API of theirs, whose errors name the request.
+	Anthropic bool
 	// limits are the fields that bound the output, as its engines read them: of several
 	// the last that is set counts. The first is the dialect's own: it is always set on
 	// the prefill leg, the others only where the client sent them.
@@ -33,6 +35,11 @@ type Dialect struct {
 	errorEvent func(ErrorText) []byte
 }
 
+func anthropic(d *Dialect) *Dialect {
+	d.Anthropic, d.errorBody, d.errorEvent = true, anthropicError, anthropicErrorEvent
+	return d
+}
+
 // ErrorText is what a client is told of a failure.
 type ErrorText struct {
 	Status  int
@@ -40,6 +47,7 @@ type ErrorText struct {
 	Code    string // empty is null
 	Param   string // empty is null
 	Message string
+	Request string // its id, which Anthropic's errors repeat; empty is unknown
 }
 
 // glance is what one stream event means.
@@ -81,16 +89,18 @@ var (
 		limits: []string{"max_tokens"}, inspect: inspectMessages,
 		usages: []string{"usage", "message.usage"}, prompt: "input_tokens", output: "output_tokens",
 		cached:    []string{"cache_read_input_tokens"},
-		errorBody: anthropicError, errorEvent: anthropicErrorEvent,
+		Anthropic: true, errorBody: anthropicError, errorEvent: anthropicErrorEvent,
 	}
 	Embeddings = single("embeddings", "/v1/embeddings")
-	Tokenize   = single("tokenize", "/tokenize")
-	Detokenize = single("detokenize", "/detokenize")
+	// CountTokens is asked by agents that speak the Messages API.
+	CountTokens = anthropic(single("count_tokens", "/v1/messages/count_tokens"))
+	Tokenize    = single("tokenize", "/tokenize")
+	Detokenize  = single("detokenize", "/detokenize")
 )
 
 // Dialects lists them all.
 func Dialects() []*Dialect {
-	return []*Dialect{Chat, Completions, Responses, Messages, Generate, Embeddings, Tokenize, Detokenize}
+	return []*Dialect{Chat, Completions, Responses, Messages, Generate, Embeddings, CountTokens, Tokenize, Detokenize}
 }
 
 func single(name, path string) *Dialect {
@@ -231,7 +241,11 @@ func responsesErrorEvent(e ErrorText) []byte {
 }
 
 func anthropicError(e ErrorText) []byte {
-	return encode(map[string]any{"type": "error", "error": map[string]any{"type": anthropicType(e.Status), "message": e.Message}})
+	body := map[string]any{"type": "error", "error": map[string]any{"type": anthropicType(e.Status), "message": e.Message}}
+	if e.Request != "" {
+		body["request_id"] = e.Request
+	}
+	return encode(body)
 }
 
 func anthropicErrorEvent(e ErrorText) []byte { return dataEvent("error", anthropicError(e)) }
@@ -239,13 +253,13 @@ func anthropicErrorEvent(e ErrorText) []byte { return dataEvent("error", anthrop
 // anthropicType is the type that the Messages API gives to a status.
 func anthropicType(status int) string {
 	switch status {
-	case 400, 422:
+	case 400, 405, 415, 422:
 		return "invalid_request_error"
 	case 401:
 		return "authentication_error"
 	case 403:
 		return "permission_error"
-	case 404, 405:
+	case 404:
 		return "not_found_error"
 	case 413:
 		return "request_too_large"

@@ -179,15 +179,15 @@ func TestInput_EverythingElseIs404(t *testing.T) {
 			}
 		}
 	}
-	for _, wrong := range []string{"GET /v1/chat/completions", "DELETE /v1/models", "POST /health"} {
+	for wrong, allowed := range map[string]string{"GET /v1/chat/completions": "POST", "DELETE /v1/models": "GET", "POST /health": "GET", "GET /v1/messages": "POST", "PUT /v1/responses/resp_1": "GET"} {
 		method, path, _ := strings.Cut(wrong, " ")
 		req, _ := http.NewRequestWithContext(t.Context(), method, c.base+path, nil)
 		resp, err := c.client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := readResponse(resp); got.status != 404 {
-			t.Errorf("%s: %d", wrong, got.status)
+		if got := readResponse(resp); got.status != 405 || !strings.Contains(got.header.Get("Allow"), allowed) || gjson.Get(got.body, "error.message").String() == "" {
+			t.Errorf("%s: %d, allowed is %q: %s", wrong, got.status, got.header.Get("Allow"), got.body)
 		}
 	}
 	for _, e := range append(c.prefill, c.decode...) {

@@ -49,6 +49,29 @@ func (in *messagesRequest) chat() (*chatRequest, error) {
 // vLLM's has it since 0.32, those of SGLang and TensorRT-LLM have not.
 func (e *Engine) dropsMessageSalt() bool { return !e.isVLLM(32) }
 
+// countTokens serves /v1/messages/count_tokens: the prompt's tokens, of the same body but
+// for max_tokens, which need not be there.
+func (e *Engine) countTokens(x *exchange) error {
+	var in messagesRequest
+	if err := x.decode(&in); err != nil {
+		return err
+	}
+	if in.MaxTokens == nil {
+		one := 1
+		in.MaxTokens = &one
+	}
+	chat, err := in.chat()
+	if err != nil {
+		return err
+	}
+	work, err := e.prepare(x, chat)
+	if err != nil {
+		return err
+	}
+	writeJSON(x.w, http.StatusOK, map[string]int{"input_tokens": len(work.generation.prompts[0])})
+	return nil
+}
+
 // messageAnswer is the object of /v1/messages.
 type messageAnswer struct {
 	ID               string         `json:"id"`

@@ -48,6 +48,7 @@ func (e *Engine) routes() map[string]route {
 		"POST /v1/completions":             {pathModel, (*Engine).completions},
 		"POST /v1/responses":               {pathModel, (*Engine).responses},
 		"POST /v1/messages":                {pathModel, (*Engine).messages},
+		"POST /v1/messages/count_tokens":   {pathModel, (*Engine).countTokens},
 		"POST /tokenize":                   {pathModel, (*Engine).tokenize},
 		"POST /detokenize":                 {pathModel, (*Engine).detokenize},
 		"POST /v1/chat/completions/render": {pathModel, (*Engine).renderChat},
