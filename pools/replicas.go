@@ -4,23 +4,31 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	"github.com/tidwall/gjson"
 )
 
 // The keys and channels of pools in Redis. All begin with the configured prefix; the
 // braces keep them on one node of a cluster, so that sharing works as a whole or not.
 //
-//	<prefix>{work}           channel: what a replica has on the servers, when it changes
-//	<prefix>{work}:of:<id>   the same as a key with a TTL, for replicas that start
+//	<prefix>{work}:2         channel: what changed of a replica's work on the servers, and
+//	                         all of it on each beat, in MessagePack
+//	<prefix>{work}           channel: all of it at each change in JSON, while there are
+//	                         replicas of a version that knows nothing else
+//	<prefix>{work}:of:<id>   all of it in JSON on each beat, as a key with a TTL, for replicas
+//	                         that start
 //	<prefix>{work}:replicas  sorted set of their ids, which has an order and so can be
-//	                         read in part; expires with the last of them
+//	                         read in part; expires with the last of them. The score is the
+//	                         newest form that the replica knows, 0 where that is JSON
 const (
-	workChannel = "{work}"
+	jsonChannel = "{work}"
+	workChannel = "{work}:2"
 	workKey     = "{work}:of:"
 	replicaSet  = "{work}:replicas"
 )
@@ -32,6 +40,11 @@ const (
 	workExpiry = 3 * time.Second       // a replica that says nothing for this long has nothing
 	maxWorkMsg = 1 << 20               // bytes of a message that is read
 	setExpiry  = time.Minute           // of the set of ids; each start strikes out those that are gone
+	// workBytes is how many bytes a second changes may take all replicas together to read:
+	// the larger what is told and the more read it, the longer changes are gathered.
+	workBytes = 2 << 20
+	// workDrift is by how much a queue may differ from what the others believe, unsaid.
+	workDrift = 10 * time.Millisecond
 )
 
 // Replicas shares what every gateway has on the servers, so that they do not all
@@ -52,6 +65,8 @@ type Replicas struct {
 
 	turns atomic.Uint64 // that this replica has taken of one that decides for it
 
+	news news // what the others were told; belongs to publish
+
 	mu     sync.Mutex // guards the rest
 	others map[string]replicaWork
 	heard  chan struct{} // closed and made anew at each message
@@ -61,7 +76,14 @@ type Replicas struct {
 type replicaWork struct {
 	at      time.Time // when it was received, by our clock
 	taken   uint64
-	servers map[string][2]InFlight
+	servers map[string]serverWork
+	current bool // it speaks MessagePack: its JSON is for others
+}
+
+// serverWork is its work on one server, prefill and decode, as of when that was received.
+type serverWork struct {
+	at   time.Time
+	both [2]InFlight
 }
 
 // workMessage is one replica's work: by server ID, prefill and decode. Taken is how
@@ -70,6 +92,9 @@ type workMessage struct {
 	Replica string                   `json:"r"`
 	Taken   uint64                   `json:"k,omitempty"`
 	Servers map[string][2]sharedWork `json:"s"`
+
+	partial bool // what is not named is as it was told before
+	current bool // it came in MessagePack
 }
 
 type sharedWork struct {
@@ -118,44 +143,74 @@ func (r *Replicas) publish(ctx context.Context) {
 	beat := time.NewTicker(workBeat)
 	defer beat.Stop()
 	for {
+		whole := false
 		select {
 		case <-ctx.Done():
 			r.leave(context.WithoutCancel(ctx))
 			return
 		case <-beat.C:
+			whole = true
 		case <-r.fleet.worked:
-			if !Pause(ctx, workDelay) {
+			if !Pause(ctx, r.news.delay()) {
 				r.leave(context.WithoutCancel(ctx))
 				return
 			}
 		}
-		r.tell(ctx)
+		r.tell(ctx, whole)
 	}
 }
 
-func (r *Replicas) tell(ctx context.Context) {
-	message, err := json.Marshal(r.own(time.Now()))
-	if err != nil {
-		r.log.Error("own work is no JSON", "error", err.Error())
+// tell publishes what has changed since the others were told, or everything.
+func (r *Replicas) tell(ctx context.Context, whole bool) {
+	now := time.Now()
+	own := r.own(now)
+	m := r.news.of(own, whole, now)
+	if m.partial && len(m.Servers) == 0 && m.Taken == r.news.taken {
 		return
 	}
-	_, err = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	message := m.encode(nil)
+	var old []byte // for those who know nothing else, and on each beat for those who start
+	if r.news.mixed || !m.partial {
+		var err error
+		if old, err = json.Marshal(own); err != nil {
+			r.log.Error("own work is no JSON", "error", err.Error())
+			return
+		}
+	}
+	var replicas, others *redis.IntCmd
+	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Publish(ctx, r.prefix+workChannel, message)
-		p.Set(ctx, r.prefix+workKey+r.id, message, workExpiry)
-		p.ZAdd(ctx, r.prefix+replicaSet, redis.Z{Member: r.id})
+		if r.news.mixed {
+			p.Publish(ctx, r.prefix+jsonChannel, old)
+		}
+		if old != nil {
+			p.Set(ctx, r.prefix+workKey+r.id, old, workExpiry)
+		}
+		if m.partial {
+			return nil
+		}
+		p.ZAdd(ctx, r.prefix+replicaSet, redis.Z{Member: r.id, Score: wireVersion})
 		p.Expire(ctx, r.prefix+replicaSet, setExpiry)
+		replicas = p.ZCard(ctx, r.prefix+replicaSet)
+		others = p.ZCount(ctx, r.prefix+replicaSet, "-inf", "(1")
 		return nil
 	})
 	r.note(err)
+	r.news.published(m, len(message)+len(old), err == nil, now)
+	if err == nil && replicas != nil {
+		r.news.replicas, r.news.mixed = int(replicas.Val()), others.Val() > 0
+	}
 }
 
 // leave says that nothing is in flight any more.
 func (r *Replicas) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, workBeat)
 	defer cancel()
-	message, _ := json.Marshal(workMessage{Replica: r.id}) // an empty message always encodes
+	nothing := workMessage{Replica: r.id}
+	old, _ := json.Marshal(nothing) // an empty message always encodes
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Publish(ctx, r.prefix+workChannel, message)
+		p.Publish(ctx, r.prefix+workChannel, nothing.encode(nil))
+		p.Publish(ctx, r.prefix+jsonChannel, old)
 		p.Del(ctx, r.prefix+workKey+r.id)
 		p.ZRem(ctx, r.prefix+replicaSet, r.id)
 		return nil
@@ -204,10 +259,12 @@ func (r *Replicas) subscribe(ctx context.Context) {
 // receive reads messages until the connection fails. It first takes what the
 // others last left as keys.
 func (r *Replicas) receive(ctx context.Context) {
-	sub := r.client.Subscribe(ctx, r.prefix+workChannel)
+	sub := r.client.Subscribe(ctx, r.prefix+workChannel, r.prefix+jsonChannel)
 	defer func() { _ = sub.Close() }()
-	if _, err := sub.ReceiveTimeout(ctx, workBeat); err != nil {
-		return
+	for range 2 { // one answer for each channel
+		if _, err := sub.ReceiveTimeout(ctx, workBeat); err != nil {
+			return
+		}
 	}
 	r.catchUp(ctx)
 	for ctx.Err() == nil {
@@ -241,42 +298,74 @@ func (r *Replicas) catchUp(ctx context.Context) {
 // take reads one message. What it cannot read it counts and ignores: others may
 // write to this Redis.
 func (r *Replicas) take(message []byte, now time.Time) {
-	var m workMessage
-	if len(message) > maxWorkMsg || json.Unmarshal(message, &m) != nil || m.Replica == "" || len(m.Replica) > 128 {
+	if len(message) > maxWorkMsg {
+		r.ignored.Add(1)
+		return
+	}
+	if r.isForOthers(message, now) {
+		return
+	}
+	m, err := decodeWork(message)
+	if err != nil {
 		r.ignored.Add(1)
 		return
 	}
 	if m.Replica == r.id {
 		return
 	}
-	r.received.Add(1)
-	w := replicaWork{at: now, taken: m.Taken, servers: make(map[string][2]InFlight, len(m.Servers))}
+	servers := make(map[string]serverWork, len(m.Servers))
 	for id, both := range m.Servers {
-		var work [2]InFlight
+		w := serverWork{at: now}
 		for i, s := range both {
-			if s.Requests < 0 || s.Tokens < 0 || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
+			var possible bool
+			if w.both[i], possible = s.inFlight(); !possible {
 				r.ignored.Add(1)
 				return
 			}
-			seconds := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-			work[i] = InFlight{s.Requests, s.Tokens, seconds(s.Queue), seconds(s.Stays)}
 		}
-		w.servers[id] = work
+		servers[id] = w
 	}
+	r.received.Add(1)
 	defer r.fleet.changed.note()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.keepLocked(&m, servers, now)
+	close(r.heard)
+	r.heard = make(chan struct{})
+}
+
+// isForOthers reports JSON of a replica that speaks MessagePack to this one: it is told
+// for replicas of an earlier version. It is not parsed for that, only its beginning.
+func (r *Replicas) isForOthers(message []byte, now time.Time) bool {
+	if len(message) == 0 || message[0] != '{' {
+		return false
+	}
+	replica := gjson.GetBytes(message, "r").Str
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.others[replica]
+	return replica == r.id || known.current && now.Sub(known.at) <= workExpiry
+}
+
+// keepLocked takes over the work of another replica.
+func (r *Replicas) keepLocked(m *workMessage, servers map[string]serverWork, now time.Time) {
 	for id, other := range r.others {
 		if now.Sub(other.at) > workExpiry {
 			delete(r.others, id)
 		}
 	}
-	close(r.heard)
-	r.heard = make(chan struct{})
-	if len(w.servers) == 0 && m.Taken == 0 {
+	was, known := r.others[m.Replica]
+	if m.partial && known {
+		for id, w := range servers {
+			was.servers[id] = w
+		}
+		servers = was.servers
+	}
+	maps.DeleteFunc(servers, func(_ string, w serverWork) bool { return w.both == [2]InFlight{} })
+	if len(servers) == 0 && m.Taken == 0 {
 		delete(r.others, m.Replica)
-	} else if _, known := r.others[m.Replica]; known || len(r.others) < 256 {
-		r.others[m.Replica] = w
+	} else if known || len(r.others) < 256 {
+		r.others[m.Replica] = replicaWork{at: now, taken: m.Taken, servers: servers, current: m.current}
 	}
 }
 
@@ -286,15 +375,21 @@ func (r *Replicas) inFlight(server string, leg Role, now time.Time) (sum InFligh
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, other := range r.others {
-		age := now.Sub(other.at)
-		if age > workExpiry {
+		if now.Sub(other.at) > workExpiry {
 			continue
 		}
-		w := other.servers[server][legIndex(leg)]
-		w.Queue = max(w.Stays, w.Queue-age)
-		sum = sum.plus(w)
+		told, busy := other.servers[server]
+		if busy {
+			sum = sum.plus(told.both[legIndex(leg)].after(now.Sub(told.at)))
+		}
 	}
 	return sum
+}
+
+// after is work as it is believed so long after it was told, while nothing else is.
+func (w InFlight) after(age time.Duration) InFlight {
+	w.Queue = max(w.Stays, w.Queue-age)
+	return w
 }
 
 // OthersBusy reports whether other gateway replicas have work in flight, as far as this

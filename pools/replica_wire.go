@@ -1,0 +1,124 @@
+package pools
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/tinylib/msgp/msgp"
+)
+
+// The work of a replica travels in two forms. Replicas that know both use MessagePack:
+//
+//	[1, replica, whole, taken, {server: [n, t, q, l, n, t, q, l]}]
+//
+// for prefill and decode, n requests of t tokens, a queue of q microseconds of which l stay.
+// whole says that servers that are not named have nothing; else they are as they were last
+// told. Sums are told and never differences, so that a lost message is made good by the
+// next whole one. Earlier versions know only the JSON of workMessage, which is always whole.
+const (
+	wireVersion = 1
+	wireFields  = 5
+	wireNumbers = 8 // of a server
+)
+
+var errWire = errors.New("not the work of a replica")
+
+// encode writes a message in MessagePack.
+func (m *workMessage) encode(to []byte) []byte {
+	to = msgp.AppendArrayHeader(to, wireFields)
+	to = msgp.AppendInt(to, wireVersion)
+	to = msgp.AppendString(to, m.Replica)
+	to = msgp.AppendBool(to, !m.partial)
+	to = msgp.AppendUint64(to, m.Taken)
+	to = msgp.AppendMapHeader(to, uint32(len(m.Servers))) //nolint:gosec // servers of a fleet
+	for id, both := range m.Servers {
+		to = msgp.AppendString(to, id)
+		to = msgp.AppendArrayHeader(to, wireNumbers)
+		for _, w := range both {
+			for _, n := range [...]int{w.Requests, w.Tokens, microseconds(w.Queue), microseconds(w.Stays)} {
+				to = msgp.AppendInt(to, n)
+			}
+		}
+	}
+	return to
+}
+
+func microseconds(seconds float64) int { return int(seconds * 1e6) }
+
+// decodeWork reads a message of either form.
+func decodeWork(message []byte) (m workMessage, err error) {
+	if len(message) > 0 && message[0] == '{' {
+		err = json.Unmarshal(message, &m)
+	} else {
+		m, err = decodeWire(message)
+	}
+	if err == nil && (m.Replica == "" || len(m.Replica) > 128) {
+		err = errWire
+	}
+	return m, err
+}
+
+func decodeWire(p []byte) (m workMessage, err error) {
+	n, p, err := msgp.ReadArrayHeaderBytes(p)
+	if err != nil || n < wireFields {
+		return m, errWire
+	}
+	version, p, err := msgp.ReadIntBytes(p)
+	if err != nil || version != wireVersion {
+		return m, errWire
+	}
+	if m.Replica, p, err = msgp.ReadStringBytes(p); err != nil {
+		return m, err
+	}
+	whole, p, err := msgp.ReadBoolBytes(p)
+	if err != nil {
+		return m, err
+	}
+	if m.Taken, p, err = msgp.ReadUint64Bytes(p); err != nil {
+		return m, err
+	}
+	m.partial, m.current = !whole, true
+	servers, p, err := msgp.ReadMapHeaderBytes(p)
+	if err != nil || int(servers) > len(p)/(wireNumbers+2) {
+		return m, errWire
+	}
+	m.Servers = make(map[string][2]sharedWork, servers)
+	for range servers {
+		var id string
+		if id, p, err = msgp.ReadStringBytes(p); err != nil {
+			return m, err
+		}
+		if m.Servers[id], p, err = decodeServer(p); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+func decodeServer(p []byte) (both [2]sharedWork, rest []byte, err error) {
+	n, p, err := msgp.ReadArrayHeaderBytes(p)
+	if err != nil || n != wireNumbers {
+		return both, nil, errWire
+	}
+	var numbers [wireNumbers]int
+	for i := range numbers {
+		if numbers[i], p, err = msgp.ReadIntBytes(p); err != nil {
+			return both, nil, err
+		}
+	}
+	for i := range both {
+		w := numbers[4*i:]
+		both[i] = sharedWork{w[0], w[1], float64(w[2]) / 1e6, float64(w[3]) / 1e6}
+	}
+	return both, p, nil
+}
+
+// inFlight is the work that was told, false if no replica can have it.
+func (s sharedWork) inFlight() (InFlight, bool) {
+	if s.Requests < 0 || s.Tokens < 0 || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
+		return InFlight{}, false
+	}
+	seconds := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+	return InFlight{s.Requests, s.Tokens, seconds(s.Queue), seconds(s.Stays)}, true
+}
