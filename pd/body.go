@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"net"
@@ -76,20 +75,14 @@ func unique(fields []field) error {
 	seen := make(map[string]struct{}, len(fields))
 	for _, f := range fields {
 		if _, twice := seen[f.key]; twice {
-			return fmt.Errorf("the field %s appears twice", quoteShort(f.key))
+			return errTwice // which one is the client's own text
 		}
 		seen[f.key] = struct{}{}
 	}
 	return nil
 }
 
-// quoteShort names a client's key in an error without echoing much of it.
-func quoteShort(key string) string {
-	if len(key) > 40 {
-		key = key[:40]
-	}
-	return fmt.Sprintf("%q", key)
-}
+var errTwice = errors.New("a field appears twice in the same object")
 
 // Source returns the bytes that the body was parsed from, without the edits since;
 // nobody may change them.

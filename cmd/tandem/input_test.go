@@ -60,6 +60,9 @@ func TestInput_BadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
 			t.Errorf("%s: %d %s", x.name, got.status, got.body)
 		}
 	}
+	if got := c.post(chat, `{"s3cr3t":1,"s3cr3t":2,`+msgs+`}`); got.status != 400 || strings.Contains(got.body, "s3cr3t") {
+		t.Errorf("a field of the client's, twice: %d %s", got.status, got.body)
+	}
 	if n := len(requests(c.prefill, chat)) + len(requests(c.decode, chat)); n != 0 {
 		t.Errorf("%d of them reached an engine", n)
 	}
