@@ -60,18 +60,20 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 
 // Guarded asks for a token, or where certificates are asked for for a client's that was
 // verified, everywhere but where kubelets and load balancers look, who have neither. An
-// empty token without certificates asks for nothing.
-func Guarded(token string, certificates bool, admin http.Handler) http.Handler {
+// empty token without certificates asks for nothing, and then browsers that are made to
+// ask by a page of another site are refused; names are what the port is called beside its
+// addresses and private names.
+func Guarded(token string, certificates bool, names []string, admin http.Handler) http.Handler {
 	if token == "" && !certificates {
-		return admin
+		return withoutBrowsers(names, admin)
 	}
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-		free := r.URL.Path == "/livez" || r.URL.Path == "/readyz" ||
+		allowed := free(r.URL.Path) ||
 			token != "" && subtle.ConstantTimeCompare(sent[:], want[:]) == 1 ||
 			certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
-		if !free {
+		if !allowed {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "the admin port asks for a token, Authorization: Bearer TOKEN, or for a client's certificate", http.StatusUnauthorized)
 			return

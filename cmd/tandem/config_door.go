@@ -16,11 +16,15 @@ type doorConfig struct {
 
 	keysFile       string
 	adminTokenFile string
+	adminNames     []string
 }
 
 func (c *doorConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.keysFile, "keys-file", c.keysFile,
 		"YAML `file` of API keys: tenants, classes, limits; read again when it changes; empty: no key is asked for")
+	fs.StringSliceVar(&c.adminNames, "admin-name", c.adminNames,
+		"`names` by which the admin port may be asked without a token, beside addresses, names without a dot and those under .svc, "+
+			".local, .internal and .localhost; others are refused, since a page may point a name of its own at the port")
 	fs.StringVar(&c.adminTokenFile, "admin-token-file", c.adminTokenFile,
 		"`file` with the token that the admin port asks for, save at /livez and /readyz; empty: none")
 	fs.StringSliceVar(&c.Classes, "classes", c.Classes, "`names` of the priority classes, the first is served first")

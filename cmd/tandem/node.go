@@ -229,8 +229,9 @@ func (n *node) serveOperators(reg *prometheus.Registry) error {
 	n.server = gateway.New(clients, n.door, o, gateway.NewMetrics(reg))
 	n.plan(reg)
 	n.admin = &http.Server{
-		Handler:           gateway.Guarded(token, n.cfg.adminTLS.clientCA != "", withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
+		Handler:           gateway.Guarded(token, n.cfg.adminTLS.clientCA != "", n.cfg.door.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
 		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       adminIdle,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}
 	if n.orca, err = newORCAServer(n.cfg.orca, n.server); err != nil {
@@ -299,6 +300,7 @@ func (n *node) run(ctx context.Context) error {
 	n.draining.Store(true)
 	n.decider.Retire()
 	n.server.Drain()
+	n.admin.SetKeepAlivesEnabled(false) // who asks again finds another gateway by its address
 	n.log.Info("draining", "delay", n.cfg.drainDelay.String(), "timeout", n.cfg.drainTimeout.String())
 	time.Sleep(n.cfg.drainDelay)
 
@@ -317,6 +319,10 @@ func (n *node) run(ctx context.Context) error {
 	}
 	return err
 }
+
+// adminIdle is how long a connection to the admin port may stay open between two requests:
+// longer than what scrapes it waits.
+const adminIdle = 2 * time.Minute
 
 // adminDrain is how long what an operator asked may take to be answered. Connections
 // that are only open would be waited for without it.

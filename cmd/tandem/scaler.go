@@ -92,7 +92,7 @@ func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in 
 	mux := http.NewServeMux()
 	mux.Handle(scalerPath, board.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	web := &http.Server{Handler: gateway.Guarded("", ports.adminTLS.clientCA != "", mux), ReadHeaderTimeout: 5 * time.Second}
+	web := &http.Server{Handler: gateway.Guarded("", ports.adminTLS.clientCA != "", nil, mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: adminIdle}
 	server := keda.NewServer(board)
 
 	failed := make(chan error, 3)
