@@ -78,15 +78,16 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 	if usage.Cached.Known {
 		server.NoteCachedTokens()
 	}
-	cached := a.cachedTokens()
-	if cached.override && recomputed(usage, cached.handed, server.TellsCachedTokens()) {
+	o.compareCounts(j, a, usage)
+	side := a.promptSide()
+	if side.override && recomputed(usage, side.handed, server.TellsCachedTokens()) {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
-		cached = cachedTokens{}
+		side = promptSide{}
 	}
 	if retains(data) {
 		o.noteRetained(server)
 	}
-	clean, err := j.req.Dialect.cleanAnswer(data, cached)
+	clean, err := j.req.Dialect.cleanAnswer(data, side)
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
@@ -135,7 +136,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	s := &legStream{
 		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
-		server: server, cached: a.cachedTokens, hideUsage: j.req.HideUsage,
+		server: server, side: a.promptSide, hideUsage: j.req.HideUsage,
 		onGap: pace.gap, story: j.story, handoff: a.handoff, answers: max(1, j.req.Answers),
 	}
 	if err := s.open(); err != nil {
@@ -191,6 +192,7 @@ func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
 	}
 	o.countTokens(j, r.Usage, a.prefillCached(r.Usage), r.Events)
 	if r.Err == nil {
+		o.compareCounts(j, a, r.Usage)
 		o.learnOutput(j, r.Usage)
 	}
 	a.decode.Release()
@@ -205,18 +207,18 @@ func (o *Orchestrator) noteRetained(server *pools.Server) {
 	}
 }
 
-// cachedTokens says whose cached tokens the client sees.
-func (a assignment) cachedTokens() cachedTokens {
+// promptSide says whose prompt and cached tokens the client sees.
+func (a assignment) promptSide() promptSide {
 	if !a.handoff.carries() || connectorOf(a.decode.Server()).tellsCached {
-		return cachedTokens{}
+		return promptSide{}
 	}
 	told := a.handoff.coverage()
-	return cachedTokens{override: true, prefill: told.cached, handed: told.tokens}
+	return promptSide{override: true, prefill: told.usage, handed: told.tokens}
 }
 
 // prefillCached is the cached part of the prompt on the server that computed it.
 func (a assignment) prefillCached(decode Usage) Count {
-	if a.cachedTokens().override {
+	if a.promptSide().override {
 		return a.handoff.coverage().cached
 	}
 	return decode.Cached

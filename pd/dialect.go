@@ -27,9 +27,12 @@ type Dialect struct {
 	inspect func(data []byte) glance
 	// usages are the places of a usage object in a body or an event.
 	usages []string
-	// prompt, output and cached are paths inside a usage object, in tokens.
-	prompt, output string
-	cached         []string
+	// prompt, output, cached and created are paths inside a usage object, in tokens: of the
+	// prompt, of it what was in a cache, and what was written to one.
+	prompt, output  string
+	cached, created []string
+	// cacheApart: the prompt's number leaves out what was cached and created.
+	cacheApart bool
 
 	errorBody  func(ErrorText) []byte
 	errorEvent func(ErrorText) []byte
@@ -67,28 +70,28 @@ var (
 		Name: "chat", Path: "/v1/chat/completions", Split: true,
 		limits: []string{"max_tokens", "max_completion_tokens"}, inspect: inspectChat,
 		usages: []string{"usage"}, prompt: "prompt_tokens", output: "completion_tokens",
-		cached:    []string{"prompt_tokens_details", "cached_tokens"},
+		cached: []string{"prompt_tokens_details", "cached_tokens"}, created: []string{"prompt_tokens_details", "created_cache_tokens"},
 		errorBody: openAIError, errorEvent: openAIErrorEvent,
 	}
 	Completions = &Dialect{
 		Name: "completions", Path: "/v1/completions", Split: true,
 		limits: []string{"max_tokens"}, inspect: inspectCompletions,
 		usages: []string{"usage"}, prompt: "prompt_tokens", output: "completion_tokens",
-		cached:    []string{"prompt_tokens_details", "cached_tokens"},
+		cached: []string{"prompt_tokens_details", "cached_tokens"}, created: []string{"prompt_tokens_details", "created_cache_tokens"},
 		errorBody: openAIError, errorEvent: openAIErrorEvent,
 	}
 	Responses = &Dialect{
 		Name: "responses", Path: "/v1/responses", Split: true,
 		limits: []string{"max_output_tokens"}, inspect: inspectResponses,
 		usages: []string{"usage", "response.usage"}, prompt: "input_tokens", output: "output_tokens",
-		cached:    []string{"input_tokens_details", "cached_tokens"},
+		cached: []string{"input_tokens_details", "cached_tokens"}, created: []string{"input_tokens_details", "cache_write_tokens"},
 		errorBody: openAIError, errorEvent: responsesErrorEvent,
 	}
 	Messages = &Dialect{
 		Name: "messages", Path: "/v1/messages", Split: true,
 		limits: []string{"max_tokens"}, inspect: inspectMessages,
 		usages: []string{"usage", "message.usage"}, prompt: "input_tokens", output: "output_tokens",
-		cached:    []string{"cache_read_input_tokens"},
+		cached: []string{"cache_read_input_tokens"}, created: []string{"cache_creation_input_tokens"}, cacheApart: true,
 		Anthropic: true, errorBody: anthropicError, errorEvent: anthropicErrorEvent,
 	}
 	Embeddings = single("embeddings", "/v1/embeddings")

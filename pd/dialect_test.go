@@ -2,6 +2,7 @@ package pd
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -75,41 +76,64 @@ func TestErrors_AreInTheShapeOfEachAPI(t *testing.T) {
 	}
 }
 
-func TestCachedTokens_ComeFromPrefillAfterAHandoff(t *testing.T) {
-	known := func(n int) Count { return Count{Tokens: n, Known: true} }
+func TestPromptSide_IsPrefillsAfterAHandoff(t *testing.T) {
+	of := func(usage string) promptSide { return promptSide{override: true, prefill: usage} }
+	nothing, own := of(""), promptSide{}
 	for _, c := range []struct {
-		name   string
-		d      *Dialect
-		data   string
-		cached cachedTokens
-		want   string
+		name string
+		d    *Dialect
+		data string
+		side promptSide
+		want string
 	}{
-		{"prefill's number", Chat,
-			`{"id":"x","usage":{"prompt_tokens":48,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":47,"audio":1}}}`,
-			cachedTokens{override: true, prefill: known(16)},
-			`{"id":"x","usage":{"prompt_tokens":48,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":16,"audio":1}}}`},
-		{"zero is a number", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{override: true, prefill: known(0)},
-			`{"usage":{"prompt_tokens_details":{"cached_tokens":0}}}`},
-		{"decode tells none", Chat, `{"usage":{"prompt_tokens":48,"prompt_tokens_details":null}}`, cachedTokens{override: true, prefill: known(16)},
-			`{"usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}}`},
-		{"absent stays absent", Chat, `{"usage":{"prompt_tokens":48}}`, cachedTokens{override: true, prefill: Count{}}, `{"usage":{"prompt_tokens":48}}`},
-		{"prefill tells none", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{override: true, prefill: Count{}},
-			`{"usage":{"prompt_tokens_details":null}}`},
-		{"decode alone keeps its own", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, cachedTokens{},
+		{"prefill's numbers", Chat,
+			`{"id":"x","usage":{"prompt_tokens":48,"total_tokens":55,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":47,"created_cache_tokens":0}}}`,
+			of(`{"prompt_tokens":47,"total_tokens":48,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":16,"created_cache_tokens":16,"multimodal_tokens":null}}`),
+			`{"id":"x","usage":{"prompt_tokens":47,"total_tokens":54,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":16,"created_cache_tokens":16,"multimodal_tokens":null}}}`},
+		{"decode tells none", Completions, `{"usage":{"prompt_tokens":48,"prompt_tokens_details":null}}`, of(`{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":0}}`),
+			`{"usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":0}}}`},
+		{"absent stays absent", Chat, `{"usage":{"prompt_tokens":48}}`, of(`{"prompt_tokens":48}`), `{"usage":{"prompt_tokens":48}}`},
+		{"prefill tells none of caches", Chat, `{"usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":47}}}`, of(`{"prompt_tokens":48}`),
+			`{"usage":{"prompt_tokens":48,"prompt_tokens_details":null}}`},
+		{"prefill told nothing yet", Chat, `{"usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":47,"created_cache_tokens":1,"audio":1}}}`, nothing,
+			`{"usage":{"prompt_tokens":48,"prompt_tokens_details":{"audio":1}}}`},
+		{"decode alone keeps its own", Chat, `{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`, own,
 			`{"usage":{"prompt_tokens_details":{"cached_tokens":47}}}`},
-		{"responses", Responses, `{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":47}}}}`, cachedTokens{override: true, prefill: known(16)},
-			`{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":16}}}}`},
-		{"messages", Messages, `{"usage":{"input_tokens":48,"cache_read_input_tokens":47}}`, cachedTokens{override: true, prefill: known(16)},
-			`{"usage":{"input_tokens":48,"cache_read_input_tokens":16}}`},
-		{"the hand-off is removed", Chat, `{"a":1,"kv_transfer_params":{"remote_host":"10.0.0.1"},"b":2}`, cachedTokens{}, `{"a":1,"b":2}`},
-		{"also inside a response", Responses, `{"response":{"kv_transfer_params":{"x":1},"id":"r"}}`, cachedTokens{}, `{"response":{"id":"r"}}`},
-		{"and an encoder's", Chat, `{"a":1,"ec_transfer_params":{"h":{"peer_host":"10.0.0.1"}},"b":2}`, cachedTokens{}, `{"a":1,"b":2}`},
-		{"also that inside a response", Responses, `{"response":{"ec_transfer_params":{"x":1},"id":"r"}}`, cachedTokens{}, `{"response":{"id":"r"}}`},
-		{"text that names it stays", Chat, `{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`, cachedTokens{},
+		{"responses", Responses, `{"type":"response.completed","response":{"usage":{"input_tokens":48,"output_tokens":2,"total_tokens":50,"input_tokens_details":{"cached_tokens":47,"cache_write_tokens":0}}}}`,
+			of(`{"input_tokens":48,"output_tokens":1,"total_tokens":49,"input_tokens_details":{"cached_tokens":16,"cache_write_tokens":32}}`),
+			`{"type":"response.completed","response":{"usage":{"input_tokens":48,"output_tokens":2,"total_tokens":50,"input_tokens_details":{"cached_tokens":16,"cache_write_tokens":32}}}}`},
+		{"messages", Messages, `{"usage":{"input_tokens":1,"cache_read_input_tokens":47,"output_tokens":7}}`,
+			of(`{"input_tokens":2,"cache_read_input_tokens":16,"cache_creation_input_tokens":30,"output_tokens":1}`),
+			`{"usage":{"input_tokens":2,"cache_read_input_tokens":16,"output_tokens":7,"cache_creation_input_tokens":30}}`},
+		{"the start of a message", Messages, `{"type":"message_start","message":{"usage":{"input_tokens":48,"output_tokens":0}}}`,
+			of(`{"input_tokens":2,"cache_read_input_tokens":46,"output_tokens":1}`),
+			`{"type":"message_start","message":{"usage":{"input_tokens":2,"output_tokens":0,"cache_read_input_tokens":46}}}`},
+		{"messages, of which prefill told nothing", Messages, `{"usage":{"input_tokens":1,"cache_read_input_tokens":47,"output_tokens":7}}`, nothing,
+			`{"usage":{"input_tokens":48,"output_tokens":7}}`},
+		{"output alone", Messages, `{"type":"message_delta","usage":{"output_tokens":7}}`, of(`{"input_tokens":2,"cache_read_input_tokens":46}`),
+			`{"type":"message_delta","usage":{"output_tokens":7}}`},
+		{"the hand-off is removed", Chat, `{"a":1,"kv_transfer_params":{"remote_host":"10.0.0.1"},"b":2}`, own, `{"a":1,"b":2}`},
+		{"also inside a response", Responses, `{"response":{"kv_transfer_params":{"x":1},"id":"r"}}`, own, `{"response":{"id":"r"}}`},
+		{"and an encoder's", Chat, `{"a":1,"ec_transfer_params":{"h":{"peer_host":"10.0.0.1"}},"b":2}`, own, `{"a":1,"b":2}`},
+		{"also that inside a response", Responses, `{"response":{"ec_transfer_params":{"x":1},"id":"r"}}`, own, `{"response":{"id":"r"}}`},
+		{"text that names it stays", Chat, `{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`, own,
 			`{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`},
 	} {
-		if got, err := c.d.cleanAnswer([]byte(c.data), c.cached); err != nil || string(got) != c.want {
+		if got, err := c.d.cleanAnswer([]byte(c.data), c.side); err != nil || string(got) != c.want {
 			t.Errorf("%s: %v\ngot  %s\nwant %s", c.name, err, got, c.want)
+		}
+	}
+}
+
+// The prompt of a message is what was computed, cached and written to a cache together.
+func TestReadUsage_OfAMessageIsTheWholePrompt(t *testing.T) {
+	for data, want := range map[string]int{
+		`{"usage":{"input_tokens":2,"cache_read_input_tokens":16,"cache_creation_input_tokens":30}}`: 48,
+		`{"usage":{"input_tokens":0,"cache_read_input_tokens":48}}`:                                  48,
+		`{"message":{"usage":{"input_tokens":48}}}`:                                                  48,
+	} {
+		if got, ok := Messages.readUsage([]byte(data)); !ok || got.Prompt != (Count{want, true}) {
+			t.Errorf("%s: %+v", data, got)
 		}
 	}
 }
@@ -120,7 +144,7 @@ func TestCleanAnswer_WhatCannotBeReadDoesNotPass(t *testing.T) {
 		`{"a":1,"a":2,"kv_transfer_params":{"remote_host":"10.0.0.1"}}`,
 		"{\"a\":\"\xff\",\"kv_transfer_params\":{}}",
 	} {
-		if out, err := Chat.cleanAnswer([]byte(data), cachedTokens{}); err == nil {
+		if out, err := Chat.cleanAnswer([]byte(data), promptSide{}); err == nil {
 			t.Errorf("%s passed as %s", data, out)
 		}
 	}
@@ -173,7 +197,7 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 	tr := &transfer{req: &Request{Dialect: Chat, Body: body}, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
 	h := tr.handoff()
 	h.take(tr, []byte(answer), testTime)
-	if told := h.coverage(); !h.Kept || told != (coverage{48, 48, Count{16, true}}) {
+	if told := h.coverage(); !h.Kept || told != (coverage{48, 48, Count{16, true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
 	if got, want := string(h.leg.body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}}`; got != want {
@@ -207,7 +231,7 @@ func FuzzCleanAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, cached int) {
 		for _, d := range []*Dialect{Chat, Responses, Messages} {
 			d.inspect(data)
-			out, err := d.cleanAnswer(data, cachedTokens{override: true, prefill: Count{max(cached, 0), true}})
+			out, err := d.cleanAnswer(data, promptSide{override: true, prefill: fmt.Sprintf(`{"prompt_tokens":9,"input_tokens":9,"cache_read_input_tokens":%d}`, cached)})
 			if err != nil {
 				continue // it does not pass
 			}

@@ -27,7 +27,7 @@ func (o *Orchestrator) final(ctx context.Context, j *journey, a assignment, data
 	s := &legStream{
 		dialect: j.req.Dialect, events: newSSEReader(events), body: io.NopCloser(events),
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
-		server: a.handoff.From, cached: func() cachedTokens { return cachedTokens{} }, hideUsage: j.req.HideUsage,
+		server: a.handoff.From, side: func() promptSide { return promptSide{} }, hideUsage: j.req.HideUsage,
 		onGap: func(time.Duration) {}, story: j.story,
 		onClose: func(r StreamResult) { o.countTokens(j, r.Usage, r.Usage.Cached, r.Events) },
 	}

@@ -26,7 +26,7 @@ type legStream struct {
 	ctx       context.Context // of the leg; cancelled by the client's leaving or by idle
 	idle      *time.Timer
 	idleLimit time.Duration
-	cached    func() cachedTokens // as known now
+	side      func() promptSide // of the usage, as known now
 	server    *pools.Server
 	hideUsage bool
 	handoff   *Handoff // nil without one
@@ -162,7 +162,7 @@ func (s *legStream) silentFor(d time.Duration) bool {
 // if it may not. The result aliases the reader's buffer.
 func (s *legStream) transform(ev sseEvent) ([]byte, error) {
 	if usage, ok := s.dialect.readUsage(ev.Data); ok {
-		s.note(usage)
+		s.note(usage, s.dialect.lastUsage(ev.Data))
 		if choices := gjson.GetBytes(ev.Data, "choices"); s.hideUsage && choices.IsArray() && len(choices.Array()) == 0 {
 			return nil, nil
 		}
@@ -172,7 +172,7 @@ func (s *legStream) transform(ev sseEvent) ([]byte, error) {
 	if err != nil {
 		return nil, s.broken(err)
 	}
-	data, err = s.dialect.cleanAnswer(data, s.clientCached())
+	data, err = s.dialect.cleanAnswer(data, s.clientSide())
 	if err != nil {
 		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
 	}
@@ -187,8 +187,9 @@ func (s *legStream) transform(ev sseEvent) ([]byte, error) {
 	return ev.withData(data), nil
 }
 
-// note merges a usage report: the Messages API spreads it over two events.
-func (s *legStream) note(u Usage) {
+// note merges a usage report: the Messages API spreads it over two events. Only the last
+// one tells whether a prompt that was handed over was computed again.
+func (s *legStream) note(u Usage, last bool) {
 	keep := func(into *Count, c Count) {
 		if c.Known {
 			*into = c
@@ -200,18 +201,24 @@ func (s *legStream) note(u Usage) {
 	if u.Cached.Known {
 		s.server.NoteCachedTokens()
 	}
-	if cached := s.cached(); cached.override && recomputed(u, cached.handed, s.server.TellsCachedTokens()) {
+	if last {
+		s.judge()
+	}
+}
+
+func (s *legStream) judge() {
+	if side := s.side(); side.override && recomputed(s.result.Usage, side.handed, s.server.TellsCachedTokens()) {
 		s.result.Recomputed = true
 	}
 }
 
-// clientCached says whose cached tokens the client sees: decode's own when it
+// clientSide says whose prompt and cached tokens the client sees: decode's own when it
 // computed the prompt again.
-func (s *legStream) clientCached() cachedTokens {
+func (s *legStream) clientSide() promptSide {
 	if s.result.Recomputed {
-		return cachedTokens{}
+		return promptSide{}
 	}
-	return s.cached()
+	return s.side()
 }
 
 func (s *legStream) broken(err error) error {

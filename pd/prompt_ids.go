@@ -117,3 +117,18 @@ func (o *Orchestrator) outgrown(j *journey, a assignment, t *transfer) *LegError
 	j.freeRetry = true
 	return &LegError{Leg: DecodeLeg, Server: t.to.ID(), Kind: Broken, Err: errOutgrown}
 }
+
+// compareCounts tells that decode counted other tokens in a prompt than prefill: the KV
+// that it was given is not its prompt's, though its blocks sufficed.
+func (o *Orchestrator) compareCounts(j *journey, a assignment, decode Usage) {
+	if a.handoff == nil || !decode.Prompt.Known {
+		return
+	}
+	prefill := a.handoff.coverage().prompt
+	if !a.handoff.carries() || prefill == 0 || prefill == decode.Prompt.Tokens {
+		return
+	}
+	o.Metrics.mismatches.WithLabelValues(a.decode.Server().ID()).Inc()
+	o.Log.Warn("prefill and decode tokenise a prompt differently, its answer was made from other tokens", "request_id", j.req.ID,
+		"prefill", a.handoff.From.ID(), "decode", a.decode.Server().ID(), "prefill_tokens", prefill, "decode_tokens", decode.Prompt.Tokens)
+}

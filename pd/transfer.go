@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -68,9 +69,10 @@ type Handoff struct {
 
 // coverage is what prefill told of the prompt.
 type coverage struct {
-	tokens int   // of the prompt whose KV is handed over
-	prompt int   // of the whole prompt
-	cached Count // of them, cached on the prefill server
+	tokens int    // of the prompt whose KV is handed over
+	prompt int    // of the whole prompt
+	cached Count  // of them, cached on the prefill server
+	usage  string // prefill's usage object; empty: it told none
 }
 
 // coverage returns what prefill told so far.
@@ -101,7 +103,10 @@ func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
 	c := t.connector()
 	var told coverage
 	if usage, ok := t.req.Dialect.readUsage(answer); ok {
-		told = coverage{tokens: usage.Prompt.Tokens, prompt: usage.Prompt.Tokens, cached: usage.Cached}
+		told = coverage{
+			tokens: usage.Prompt.Tokens, prompt: usage.Prompt.Tokens, cached: usage.Cached,
+			usage: strings.Clone(t.req.Dialect.findUsage(answer).Raw),
+		}
 	}
 	if !c.together {
 		got := c.decode(t, answer)

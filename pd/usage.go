@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,21 +26,41 @@ type Usage struct {
 
 // readUsage returns the usage in a body or event, false if it has none.
 func (d *Dialect) readUsage(data []byte) (Usage, bool) {
-	if !bytes.Contains(data, []byte(d.usageKey())) {
+	u := d.findUsage(data)
+	if !u.Exists() {
 		return Usage{}, false
 	}
-	for _, place := range d.usages {
-		u := gjson.GetBytes(data, place)
-		if !u.IsObject() {
-			continue
-		}
-		return Usage{
-			Prompt: count(u.Get(d.prompt)),
-			Output: count(u.Get(d.output)),
-			Cached: count(u.Get(strings.Join(d.cached, "."))),
-		}, true
+	usage := Usage{Prompt: count(u.Get(d.prompt)), Output: count(u.Get(d.output)), Cached: count(u.Get(strings.Join(d.cached, ".")))}
+	if d.cacheApart && usage.Prompt.Known {
+		usage.Prompt.Tokens += usage.Cached.Tokens + count(u.Get(strings.Join(d.created, "."))).Tokens
 	}
-	return Usage{}, false
+	return usage, true
+}
+
+// findUsage returns the usage object in a body or event, one that does not exist if there
+// is none. It aliases data.
+func (d *Dialect) findUsage(data []byte) gjson.Result {
+	if !bytes.Contains(data, []byte(d.usageKey())) {
+		return gjson.Result{}
+	}
+	for _, place := range d.usages {
+		if u := gjson.GetBytes(data, place); u.IsObject() {
+			return u
+		}
+	}
+	return gjson.Result{}
+}
+
+// lastUsage reports whether the usage in an event of a stream counts the whole answer:
+// others may leave out what is known at its end, such as cached tokens.
+func (d *Dialect) lastUsage(event []byte) bool {
+	switch d {
+	case Messages:
+		return gjson.GetBytes(event, "type").String() != "message_start"
+	case Chat, Completions:
+		return gjson.GetBytes(event, "choices.#").Int() == 0
+	}
+	return true
 }
 
 // usageKey is in every body or event that has a usage.
@@ -58,11 +79,11 @@ func count(r gjson.Result) Count {
 }
 
 // cleanAnswer removes what belongs between engines from a body or event that is
-// an object, and sets the cached tokens where cached says so. It returns data
+// an object, and gives its usage the prompt's side. It returns data
 // itself when nothing changes, and an error for what it cannot read: that must not pass.
-func (d *Dialect) cleanAnswer(data []byte, cached cachedTokens) ([]byte, error) {
+func (d *Dialect) cleanAnswer(data []byte, side promptSide) ([]byte, error) {
 	transfer := bytes.Contains(data, []byte(handoffField)) || bytes.Contains(data, []byte(encoderField))
-	usage := cached.override && bytes.Contains(data, []byte(d.usageKey()))
+	usage := side.override && bytes.Contains(data, []byte(d.usageKey()))
 	if !transfer && !usage {
 		return data, nil
 	}
@@ -78,7 +99,7 @@ func (d *Dialect) cleanAnswer(data []byte, cached cachedTokens) ([]byte, error) 
 	}
 	if usage {
 		for _, place := range d.usages {
-			body = editAt(body, strings.Split(place, "."), func(u Body) Body { return cached.set(u, d.cached) })
+			body = editAt(body, strings.Split(place, "."), func(u Body) Body { return side.put(u, d) })
 		}
 	}
 	return body.Bytes(), nil
@@ -119,40 +140,83 @@ func editAt(body Body, path []string, change func(Body) Body) Body {
 	return body.With(Edit{path[0], inner.Bytes()})
 }
 
-// cachedTokens says what the client is told of the prompt tokens that were
-// cached. After a hand-off decode reports the transferred tokens there, which
-// says nothing about the cache: the true number is prefill's, and where prefill
-// told none there is none.
-type cachedTokens struct {
+// promptSide is what a client is told of its prompt: how long it is, what of it was cached,
+// what was written to a cache. After a hand-off decode reports the transferred tokens as
+// cached, which says nothing about the cache: the whole of it is prefill's, and where
+// prefill told nothing there is nothing of caches. The zero value leaves it as it is.
+type promptSide struct {
 	override bool
-	prefill  Count
-	handed   int // tokens of the hand-off; 0: not told
+	prefill  string // prefill's usage object; empty: it told none yet
+	handed   int    // tokens of the hand-off; 0: not told
 }
 
-// set writes the number at path inside a usage object.
-func (c cachedTokens) set(usage Body, path []string) Body {
-	if len(path) == 0 {
+// put writes it into decode's usage.
+func (p promptSide) put(usage Body, d *Dialect) Body {
+	told, err := ParseBody([]byte(p.prefill))
+	if err != nil || told.Get(d.prompt) == nil || usage.Get(d.prompt) == nil {
+		return withoutCache(usage, d)
+	}
+	for _, field := range d.promptFields() {
+		value := told.Get(field)
+		if value == nil && usage.Get(field) != nil && len(d.cached) > 1 {
+			value = []byte("null") // details, which some clients want to be there
+		}
+		usage = usage.With(Edit{field, value})
+	}
+	return withTotal(usage, d)
+}
+
+// withoutCache returns a usage that says nothing of caches. What was left out of the
+// prompt for them is part of it again.
+func withoutCache(usage Body, d *Dialect) Body {
+	if prompt, ok := usage.Get(d.prompt).Int(); ok && d.cacheApart {
+		cached, _ := usage.Get(d.cached[0]).Int()
+		created, _ := usage.Get(d.created[0]).Int()
+		usage = usage.With(Edit{d.prompt, strconv.AppendInt(nil, prompt+cached+created, 10)})
+	}
+	for _, path := range [][]string{d.cached, d.created} {
+		usage = cut(usage, path)
+	}
+	return usage
+}
+
+// cut deletes a path; an object that is empty then is null.
+func cut(object Body, path []string) Body {
+	if len(path) == 0 || object.Get(path[0]) == nil {
+		return object
+	}
+	if len(path) == 1 {
+		return object.With(Edit{Key: path[0]})
+	}
+	inner, ok := object.Get(path[0]).Object()
+	if !ok {
+		return object
+	}
+	if inner = cut(inner, path[1:]); len(inner.Keys()) == 0 {
+		return object.With(Edit{path[0], []byte("null")})
+	}
+	return object.With(Edit{path[0], inner.Bytes()})
+}
+
+// withTotal makes the total, where there is one, that of prompt and output.
+func withTotal(usage Body, d *Dialect) Body {
+	prompt, known := usage.Get(d.prompt).Int()
+	output, also := usage.Get(d.output).Int()
+	if usage.Get("total_tokens").Null() || !known || !also {
 		return usage
 	}
-	key := path[0]
-	if len(path) == 1 {
-		if !c.prefill.Known {
-			return usage.With(Edit{Key: key})
+	return usage.With(Edit{"total_tokens", strconv.AppendInt(nil, prompt+output, 10)})
+}
+
+// promptFields are the fields of a usage object that tell of the prompt.
+func (d *Dialect) promptFields() []string {
+	fields := []string{d.prompt}
+	for _, path := range [][]string{d.cached, d.created} {
+		if len(path) > 0 && !slices.Contains(fields, path[0]) {
+			fields = append(fields, path[0])
 		}
-		return usage.With(Edit{key, strconv.AppendInt(nil, int64(c.prefill.Tokens), 10)})
 	}
-	details, ok := usage.Get(key).Object()
-	if !ok {
-		if !c.prefill.Known {
-			return usage
-		}
-		details, _ = ParseBody([]byte("{}")) // an empty object always parses
-	}
-	details = c.set(details, path[1:])
-	if len(details.Keys()) == 0 {
-		return usage.With(Edit{key, []byte("null")})
-	}
-	return usage.With(Edit{key, details.Bytes()})
+	return fields
 }
 
 // recomputed reports whether decode computed a prompt that was handed to it:

@@ -230,19 +230,26 @@ type usage struct {
 }
 
 type promptDetails struct {
-	CachedTokens int `json:"cached_tokens"`
+	CachedTokens int  `json:"cached_tokens"`
+	Created      *int `json:"created_cache_tokens,omitempty"` // written to the cache (vLLM 0.32)
 }
 
-// usageOf counts prompts once each, as vLLM does. Without cached tokens, or with the
-// setting off, there are no details. cached is of the last prompt.
+// usageOf counts prompts once each, as vLLM does. With the setting off there are no
+// details, nor before 0.32 without cached tokens. cached is of the last prompt.
 func (e *Engine) usageOf(prompts [][]int32, completion, cached int) usage {
 	u := usage{CompletionTokens: completion}
 	for _, p := range prompts {
 		u.PromptTokens += len(p)
 	}
 	u.TotalTokens = u.PromptTokens + completion
-	if e.cfg.CachedTokensInUsage && cached > 0 {
-		u.Details = &promptDetails{cached}
+	switch {
+	case !e.cfg.CachedTokensInUsage:
+	case e.isVLLM(32):
+		size := e.cfg.BlockSize
+		created := max(0, len(prompts[len(prompts)-1])/size*size-cached)
+		u.Details = &promptDetails{cached, &created}
+	case cached > 0:
+		u.Details = &promptDetails{CachedTokens: cached}
 	}
 	return u
 }

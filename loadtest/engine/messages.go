@@ -95,15 +95,21 @@ type messageBlock struct {
 }
 
 type messageUsage struct {
-	InputTokens  int  `json:"input_tokens"`
-	OutputTokens int  `json:"output_tokens"`
-	CacheRead    *int `json:"cache_read_input_tokens,omitempty"`
+	InputTokens   int  `json:"input_tokens"` // less what was cached or written to the cache
+	OutputTokens  int  `json:"output_tokens"`
+	CacheRead     *int `json:"cache_read_input_tokens,omitempty"`
+	CacheCreation *int `json:"cache_creation_input_tokens,omitempty"`
 }
 
 func newMessageUsage(u usage) messageUsage {
 	out := messageUsage{InputTokens: u.PromptTokens, OutputTokens: u.CompletionTokens}
-	if u.Details != nil {
-		out.CacheRead = &u.Details.CachedTokens
+	if u.Details == nil {
+		return out
+	}
+	out.CacheRead, out.CacheCreation = &u.Details.CachedTokens, u.Details.Created
+	out.InputTokens -= u.Details.CachedTokens
+	if u.Details.Created != nil {
+		out.InputTokens -= *u.Details.Created
 	}
 	return out
 }
@@ -194,7 +200,7 @@ type messageDelta struct {
 func (e *Engine) streamMessage(x *exchange, work *chatWork, j *job, start messageAnswer) error {
 	events := newEventStream(x)
 	send := func(event messageEvent) error { return events.named(event.Type, event) }
-	start.Usage = newMessageUsage(e.usageOf(j.prompts, 0, 0))
+	start.Usage = messageUsage{InputTokens: len(j.prompts[0])} // nothing is known of caches yet
 	first, said, cached := 0, 0, 0
 	var last piece
 	err := j.each(x, func(p piece) error {

@@ -64,3 +64,32 @@ func TestMessages_SaltIsKeptByNewerVLLMAlone(t *testing.T) {
 		})
 	}
 }
+
+// The prompt's number leaves out what was cached, and what was written to the cache where
+// the engine tells that; the start of a stream knows of neither.
+func TestMessages_UsageIsSubtracted(t *testing.T) {
+	for version, created := range map[string]bool{"0.31.0": false, "0.32.0": true} {
+		e := start(t, func(cfg *Config) { cfg.Version = version })
+		body := fields{"max_tokens": 3, "ignore_eos": true, "messages": []fields{{"role": "user", "content": strings.Repeat("the river ", 39)}}}
+		first := ask[messageAnswer](t, e, "/v1/messages", body)
+		total := ask[chatAnswer](t, e, "/v1/chat/completions", body).Usage.PromptTokens
+		sum := first.Usage.InputTokens
+		if first.Usage.CacheCreation != nil {
+			sum += *first.Usage.CacheCreation
+		}
+		if sum != total {
+			t.Errorf("%s: %+v of %d tokens", version, first.Usage, total)
+		}
+		events, err := stream(t, e, "/v1/messages", body.with(fields{"stream": true}))
+		must(t, err)
+		var begun, last messageEvent
+		must(t, json.Unmarshal([]byte(events[0].data), &begun))
+		must(t, json.Unmarshal([]byte(events[len(events)-3].data), &last))
+		if u := begun.Message.Usage; u.InputTokens != total || u.CacheRead != nil {
+			t.Errorf("%s: the start tells %+v", version, u)
+		}
+		if u := last.Usage; u == nil || u.CacheRead == nil || u.InputTokens+*u.CacheRead != total || (u.CacheCreation != nil) != created {
+			t.Errorf("%s: the end tells %+v", version, u)
+		}
+	}
+}
