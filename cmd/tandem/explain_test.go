@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +25,36 @@ func TestExplain_SaysWhyInOneTable(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, table)
 		}
 	}
+}
+
+// The document shows the table as it is printed.
+func TestExplain_TheDocumentHasEveryColumn(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	_, table := c.explained(c.post(chatPath, chatBody("")).header.Get("X-Request-Id"))
+	document, err := os.ReadFile("../../docs/explain.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed, documented := columns(table), columns(string(document))
+	if len(printed) < 10 || !slices.Equal(printed, documented) {
+		t.Errorf("printed    %q\ndocumented %q", printed, documented)
+	}
+}
+
+// columns are the names at the head of the first table of alternatives.
+func columns(text string) (names []string) {
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, "first token  ready") {
+			continue
+		}
+		for name := range strings.SplitSeq(strings.TrimSpace(line), "  ") {
+			if name = strings.TrimSpace(name); name != "" {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	return nil
 }
 
 // explained is what `tandem explain` gets and prints of a request.
