@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -22,6 +23,25 @@ var printTable = flag.Bool("table", false, "print the table of DESIGN.md")
 type talks struct {
 	conversations, turns       int
 	systemWords, questionWords int
+	raw                        bool // the transcript is the text of a completion
+}
+
+// prompt is the next request of a conversation.
+func (w *talks) prompt(t *testing.T, conversation []message, learns bool) Prompt {
+	more := map[string]any{"return_token_ids": learns}
+	if !w.raw {
+		return Prompt{API: Chat, Body: chatBody(t, conversation, more), Model: "sim-model"}
+	}
+	var text strings.Builder
+	for _, m := range conversation {
+		text.WriteString(m.Role + ": " + m.Content + "\n\n")
+	}
+	more["model"], more["prompt"], more["max_tokens"] = "sim-model", text.String(), 64
+	body, err := json.Marshal(more)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Prompt{API: Completions, Body: body, Model: "sim-model"}
 }
 
 // score adds up tokens of full blocks: what the engine had cached, by its own word, and
@@ -154,7 +174,7 @@ func measure(t *testing.T, w talks, cfg Config, change func(*engine.Config)) (to
 			c = (c + 1) % w.conversations
 		}
 		open[c] = append(open[c], message{"user", words(rng, w.questionWords/2+rng.IntN(w.questionWords))})
-		p := Prompt{API: Chat, Body: chatBody(t, open[c], map[string]any{"return_token_ids": cfg.Mode == Learned}), Model: "sim-model"}
+		p := w.prompt(t, open[c], cfg.Mode == Learned)
 		start := time.Now()
 		known, _ := s.Tokens(t.Context(), p)
 		total.took += time.Since(start)
@@ -162,13 +182,13 @@ func measure(t *testing.T, w talks, cfg Config, change func(*engine.Config)) (to
 		if cfg.Mode != Approximate {
 			predicted = holdingsOf(sim.Engine).match(known.IDs, simBlock)
 		}
-		a, raw := sim.complete(t, p.Body)
+		a, raw := sim.complete(t, p)
 		if ids, ok := AnswerIDs(raw); ok {
 			s.Learn(p, ids)
 		}
 		routed.routed(known.Chunks, a.Usage.PromptTokens, len(p.Body))
 		total.add(a.Usage.PromptTokens, a.Usage.Details.Cached, predicted)
-		open[c] = append(open[c], message{"assistant", a.Choices[0].Message.Content})
+		open[c] = append(open[c], message{"assistant", a.Choices[0].Message.Content + a.Choices[0].Text})
 	}
 	return total
 }
@@ -180,10 +200,12 @@ func TestAccuracy_OfEachMode(t *testing.T) {
 		w      talks
 		change func(*engine.Config)
 	}{
-		{"chat", talks{24, 5, 800, 60}, nil},
-		{"long questions", talks{12, 5, 800, 500}, nil},
-		{"one turn each", talks{60, 1, 800, 100}, nil},
-		{"chat, cache too small", talks{24, 5, 800, 60}, func(c *engine.Config) { c.Blocks, c.MaxModelLen = 300, 4096 }},
+		{"chat", talks{24, 5, 800, 60, false}, nil},
+		{"long questions", talks{12, 5, 800, 500, false}, nil},
+		{"one turn each", talks{60, 1, 800, 100, false}, nil},
+		{"chat, cache too small", talks{24, 5, 800, 60, false}, func(c *engine.Config) { c.Blocks, c.MaxModelLen = 300, 4096 }},
+		{"completions", talks{24, 5, 800, 60, true}, nil},
+		{"completions, long", talks{12, 5, 800, 500, true}, nil},
 	}
 	config := func(mode Mode) Config {
 		c := Default()

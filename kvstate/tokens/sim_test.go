@@ -98,6 +98,7 @@ type chatAnswer struct {
 		Message struct {
 			Content string `json:"content"`
 		} `json:"message"`
+		Text string `json:"text"` // of a completion
 	} `json:"choices"`
 	Usage struct {
 		PromptTokens int `json:"prompt_tokens"`
@@ -107,10 +108,10 @@ type chatAnswer struct {
 	} `json:"usage"`
 }
 
-// complete sends a chat and returns its answer, also raw.
-func (s *sim) complete(t testing.TB, body []byte) (chatAnswer, []byte) {
+// complete sends a chat or a completion and returns its answer, also raw.
+func (s *sim) complete(t testing.TB, p Prompt) (chatAnswer, []byte) {
 	t.Helper()
-	raw, err := s.post(t.Context(), "/v1/chat/completions", body)
+	raw, err := s.post(t.Context(), map[API]string{Chat: "/v1/chat/completions", Completions: "/v1/completions"}[p.API], p.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
