@@ -99,6 +99,7 @@ type ServerStatus struct {
 	Rack      string               `json:"rack,omitempty"`
 	Zone      string               `json:"zone,omitempty"`
 	Up        bool                 `json:"up"`
+	InDoubt   bool                 `json:"in_doubt"` // it is up and answers late
 	Draining  bool                 `json:"draining"` // takes no new request
 	Reason    string               `json:"reason,omitempty"`
 	Models    []string             `json:"models"`
@@ -126,7 +127,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 		h := s.Health()
 		status := ServerStatus{
 			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Told: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
-			Up: h.Up, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
+			Up: h.Up, InDoubt: s.State() == pools.InDoubt, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),
 		}

@@ -147,16 +147,16 @@ func (o *Orchestrator) dispatched(j *journey, servers ...*pools.Server) (withdra
 	return o.Locality.dispatched(j.prefix, servers...)
 }
 
-// givesUp reports whether a leg on a server that fell is taken from it. From one that
-// hangs it is only if somebody else can take it, whom it was not taken from before: an
-// engine at its first transfer or in the midst of compiling stands still for seconds and
-// then answers. Those that step with it stand still too.
+// givesUp reports whether a leg on a server that fell is taken from it. From one that is
+// silent or hangs it is only if somebody else can take it, whom it was not taken from
+// before: an engine at its first transfer or in the midst of compiling stands still for
+// seconds and then answers. Those that step with it stand still too.
 func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, before []string, why pools.Fall) bool {
-	if why == pools.Down || leg == PrefillLeg && connectorOf(server).alone {
+	if why == pools.Fell || leg == PrefillLeg && connectorOf(server).alone && why == pools.Hangs {
 		return true
 	}
 	role := pools.Decode
-	if leg == PrefillLeg {
+	if leg == PrefillLeg && !connectorOf(server).alone { // else a decode server can do it
 		role = pools.Prefill
 	}
 	usable, _ := pools.Candidates(o.Fleet.Servers(), model, role, o.Fleet.EjectShare(), time.Now())
@@ -200,7 +200,11 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *journey, a assignment, faile
 	}
 	switch failed.Kind {
 	case Unsent:
-		lease.Server().MarkDown("no connection")
+		if isTimeout(failed.Err) {
+			lease.Unreached()
+		} else {
+			lease.Server().MarkDown("no connection")
+		}
 	case Busy:
 		pause := defaultBusy
 		if failed.RetryAfter > 0 {

@@ -17,13 +17,16 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 		want   bool
 	}{
 		{[]string{""}, nil, pools.Hangs, false},
-		{[]string{""}, nil, pools.Down, true},
+		{[]string{""}, nil, pools.Silent, false},
+		{[]string{"", ""}, nil, pools.Silent, true},
+		{[]string{"g", "g"}, nil, pools.Silent, false},
+		{[]string{""}, nil, pools.Fell, true},
 		{[]string{"", ""}, nil, pools.Hangs, true},
 		{[]string{"", ""}, []int{1}, pools.Hangs, false},
-		{[]string{"", ""}, []int{1}, pools.Down, true},
+		{[]string{"", ""}, []int{1}, pools.Fell, true},
 		{[]string{"", "", ""}, []int{1}, pools.Hangs, true},
 		{[]string{"g", "g"}, nil, pools.Hangs, false},
-		{[]string{"g", "g"}, nil, pools.Down, true},
+		{[]string{"g", "g"}, nil, pools.Fell, true},
 		{[]string{"g", "g", "h", "h"}, nil, pools.Hangs, true},
 	} {
 		f := newTestFleet(t, 1, testPrompt(100))

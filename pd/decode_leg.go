@@ -105,8 +105,8 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	var open atomic.Pointer[legStream] // nil before the first content event
 	before := j.triedBy(leg)
 	noFall := server.OnFall(func(why pools.Fall) {
-		// A server that starves its probes but not its streams is busy; one of a group
-		// waits for the dead one, whatever it still sends.
+		// One that lets no more requests in may send on; one of a group waits for the dead
+		// one, whatever it still sends.
 		s := open.Load()
 		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.givesUp(j.req.Model, leg, server, before, why) {
 			cancel(errFell)

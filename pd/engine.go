@@ -56,7 +56,9 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	resp, err := transport.RoundTrip(req)
 	if err == nil {
-		server.NoteORCA(resp.Header, time.Now())
+		now := time.Now()
+		server.Heard(now)
+		server.NoteORCA(resp.Header, now)
 	}
 	return resp, err
 }

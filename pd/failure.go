@@ -177,11 +177,21 @@ func saysEngineDied(said []byte) bool {
 	return bytes.Contains(said, []byte("EngineCore encountered an issue")) || bytes.Contains(said, []byte("EngineDeadError"))
 }
 
+// isTimeout reports whether an error says only that something took too long.
+func isTimeout(err error) bool {
+	var late net.Error
+	return errors.As(err, &late) && late.Timeout()
+}
+
 // verdict is what the server's breaker is told.
 func (e *LegError) verdict() error {
 	switch e.Kind {
 	case Refused, Busy, Gone, Ours, Unready:
 		return fmt.Errorf("%w: %s", pools.ErrNeutral, e.Kind)
+	case Unsent:
+		if isTimeout(e.Err) { // doubt, which probes settle
+			return fmt.Errorf("%w: %s", pools.ErrNeutral, e.Kind)
+		}
 	}
 	return e
 }

@@ -37,6 +37,8 @@ type journey struct {
 	alone bool
 	// freeRetry is set when the failure was expected and is not the server's.
 	freeRetry bool
+	// doubtUntil is how long it waits for servers in doubt; zero: it has not done so yet.
+	doubtUntil time.Time
 	// handoff waits for another decode server; nil without one.
 	handoff *Handoff
 	// given is the hand-off of the last decode leg, nil without one.

@@ -106,6 +106,7 @@ func (s *legStream) event() ([]byte, error) {
 	if err != nil {
 		return nil, s.broken(err)
 	}
+	now := time.Now()
 	g := s.dialect.inspect(ev.Data)
 	if g.failure != "" {
 		return nil, &BrokenStreamError{Message: g.failure, Err: errErrorEvent, Status: errorStatus(ev.Data), Event: bytes.Clone(ev.Data)}
@@ -113,7 +114,8 @@ func (s *legStream) event() ([]byte, error) {
 	s.ended = g.end
 	s.finish(g.finished)
 	if g.content {
-		s.count(time.Now())
+		s.server.Worked(now)
+		s.count(now)
 	}
 	return s.transform(ev)
 }

@@ -25,6 +25,7 @@ type Metrics struct {
 	stranded    *prometheus.CounterVec   // server
 	retained    *prometheus.CounterVec   // server
 	exhausted   prometheus.Counter
+	doubted     *prometheus.CounterVec // role
 	looks       prometheus.Counter
 	promptToks  *prometheus.CounterVec // model
 	outputToks  *prometheus.CounterVec // model
@@ -111,6 +112,8 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"server", "tier"),
 		lookedUpToks: counter("tandem_kv_prompt_tokens_total",
 			"Tokens of the prompts that were computed and whose caches were looked for, as engines report them.", "model"),
+		doubted: counter("tandem_doubt_waits_total",
+			"Requests that waited because all servers of a role were in doubt, by role.", "role"),
 		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
 		migrations: counter("tandem_migrations_total",
 			"Streams that broke, by what became of them: continued, ended (the answer was whole, only the end marker was missing), "+

@@ -27,13 +27,16 @@ type Config struct {
 	IdleTimeout       time.Duration // between two events of a stream
 	AnswerTimeout     time.Duration // decode of an answer that is not streamed
 	HandoffAge        time.Duration // a hand-off older than this is not used
-	MaxRetries        int           // legs tried again for one request
-	RetryRatio        float64       // retries per request over ten seconds, 0..1
-	RetryFloor        int           // retries per ten seconds whatever the traffic
-	Migrate           bool          // continue streams that break on another pair, where engines tell token ids
-	MigrateByText     bool          // and chats by their text where they tell none, which is not exact
-	EnginePriority    bool          // engines schedule by priority, and are told which
-	Objective         Objectives    // what requests are served for
+	// DoubtWait is how long a request waits at most for servers that are in doubt, when no
+	// other can take it.
+	DoubtWait      time.Duration
+	MaxRetries     int        // legs tried again for one request
+	RetryRatio     float64    // retries per request over ten seconds, 0..1
+	RetryFloor     int        // retries per ten seconds whatever the traffic
+	Migrate        bool       // continue streams that break on another pair, where engines tell token ids
+	MigrateByText  bool       // and chats by their text where they tell none, which is not exact
+	EnginePriority bool       // engines schedule by priority, and are told which
+	Objective      Objectives // what requests are served for
 	// TTFT and ITL are objectives for each request, 0 is none; Config.SLO says whose count.
 	TTFT, ITL pools.PerModel[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
@@ -48,6 +51,7 @@ func DefaultConfig() Config {
 		IdleTimeout:       30 * time.Second,
 		AnswerTimeout:     600 * time.Second,
 		HandoffAge:        10 * time.Second,
+		DoubtWait:         10 * time.Second,
 		MaxRetries:        3,
 		RetryRatio:        0.2,
 		RetryFloor:        10,
@@ -64,6 +68,9 @@ func (c Config) Validate() error {
 		if d <= 0 {
 			return fmt.Errorf("%s must be positive", name)
 		}
+	}
+	if c.DoubtWait < 0 {
+		return errors.New("doubt-wait must not be negative")
 	}
 	if c.MaxRetries < 0 || c.RetryRatio < 0 || c.RetryRatio > 1 || c.RetryFloor < 0 {
 		return errors.New("max-retries and retry-floor must not be negative, retry-ratio is 0 to 1")
@@ -202,7 +209,7 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (p *place, err er
 // left to try.
 func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 	for {
-		a, err := o.bind(ctx, j)
+		a, err := o.bindPatiently(ctx, j)
 		if err != nil {
 			return nil, j.lastErrorOr(err)
 		}

@@ -18,7 +18,7 @@ type remote struct {
 }
 
 // offerRemotes tells each server that can pull from a third one which holds most of the
-// prompt: any that is up, also one that takes no request now.
+// prompt: any that is alive, also one that takes no request now.
 func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, now time.Time) {
 	if o.Locality == nil || j.prefix == nil {
 		return
@@ -26,7 +26,7 @@ func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, no
 	best := make(map[uint64]remote) // by class
 	for _, s := range all {
 		at := o.seat(s)
-		if !at.pulls || !s.Health().Up {
+		if !at.pulls || s.State() != pools.Alive {
 			continue
 		}
 		held := min(o.Locality.held(j.prefix, s, &at).GPU, j.req.PromptTokens)

@@ -129,6 +129,6 @@ func (o *Orchestrator) atFault(j *journey, a assignment, prefill, decode *LegErr
 func (o *Orchestrator) untried(j *journey, than *pools.Server) bool {
 	now := time.Now()
 	return slices.ContainsFunc(o.Fleet.Servers(), func(s *pools.Server) bool {
-		return s.ID() != than.ID() && s.Role.Serves(pools.Prefill) && s.Health().Up && !j.hasTried(PrefillLeg, s) && s.Serves(j.req.Model, now)
+		return s.ID() != than.ID() && s.Role.Serves(pools.Prefill) && s.State() == pools.Alive && !j.hasTried(PrefillLeg, s) && s.Serves(j.req.Model, now)
 	})
 }

@@ -48,9 +48,9 @@ func (c *canary) run(ctx context.Context) {
 
 func (c *canary) prove(ctx context.Context) {
 	was, began := c.breaker.out(), time.Now()
-	err := c.generate(ctx)
-	if errors.Is(err, context.DeadlineExceeded) && c.breaker.servedSince(began) {
-		err = errCanaryBusy // it was not answered in time, but others were
+	err := c.generateInTime(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && (c.breaker.servedSince(began) || c.live.workedSince(began)) {
+		err = errCanaryBusy // it was not answered in time, but others were, or had tokens
 	}
 	if ctx.Err() != nil {
 		return
@@ -73,11 +73,20 @@ func (c *canary) prove(ctx context.Context) {
 	}
 }
 
+// generateInTime is generate, with context.DeadlineExceeded when it takes too long.
+func (c *canary) generateInTime(ctx context.Context) error {
+	ctx, cancel := withOwnTimeout(ctx, c.patience(time.Now()))
+	defer cancel()
+	err := c.generate(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
 // generate runs one generation on the server. An engine that refuses the request
 // is alive and may serve others: its clients' requests will tell.
 func (c *canary) generate(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, c.patience(time.Now()))
-	defer cancel()
 	req, err := c.request(ctx)
 	if err != nil {
 		return err
@@ -91,6 +100,7 @@ func (c *canary) generate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.live.Heard(time.Now())
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
 	if err != nil {

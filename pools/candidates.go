@@ -8,8 +8,9 @@ import (
 // Candidates returns the servers of one pool that may take a leg now, and
 // whether the pool is in panic mode.
 //
-// Out at once, whatever their share: servers that are down, or step with one that
-// is, are draining, do not serve the model, or have just answered a canary wrongly.
+// Out at once, whatever their share: servers that are down or in doubt, or step with one
+// that is, are draining, do not serve the model, or have just answered a canary wrongly.
+// Where all are in doubt there is none, and whoever asks may wait: see Doubted.
 // Out softly: servers that were ejected and that no canary has proved since. Soft
 // ejection may take at most share of the servers that remain (but one of two,
 // always); beyond that the breakers are more likely wrong than the servers, and all
@@ -23,18 +24,18 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 	closed, rested := make([]*Server, 0, len(servers)), make([]*Server, 0, len(servers))
 	needed := false
 	var last *group // whose members mostly follow each other
-	lastUp := true
+	lastState := Alive
 	for _, s := range servers {
 		if !s.Role.Serves(leg) || s.Drains() {
 			continue
 		}
-		if !s.health.Load().Up || !s.Serves(model, now) {
+		if s.ownState() != Alive || !s.Serves(model, now) {
 			continue
 		}
 		if g := s.group.Load(); g != last {
-			last, lastUp = g, g.up()
+			last, lastState = g, g.state()
 		}
-		if !lastUp {
+		if lastState != Alive {
 			continue
 		}
 		up = append(up, s)
@@ -61,6 +62,16 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 		closed = rested
 	}
 	return unhurried(closed, leg, now), false
+}
+
+// Doubted returns the servers of a pool that would take a leg if they were not in doubt.
+func Doubted(servers []*Server, model string, leg Role, now time.Time) (doubted []*Server) {
+	for _, s := range servers {
+		if s.Role.Serves(leg) && !s.Drains() && s.State() == InDoubt && s.Serves(model, now) {
+			doubted = append(doubted, s)
+		}
+	}
+	return doubted
 }
 
 // mayEject is how many of n servers may be out softly at once.

@@ -11,8 +11,13 @@ type changes struct {
 
 // Changes returns a channel that says when more may be possible than before: work has
 // ended, a server came up, other replicas' work is less. stop ends it.
-func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) {
-	c := &f.changed
+func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) { return f.changed.watch() }
+
+// StateChanges returns a channel that says when the State of a server has changed, or the
+// fleet has. stop ends it.
+func (f *Fleet) StateChanges() (changed <-chan struct{}, stop func()) { return f.states.watch() }
+
+func (c *changes) watch() (changed <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // Config is how servers are watched and ejected.
 type Config struct {
 	ProbeInterval time.Duration // between two probes of one server
-	ProbeTimeout  time.Duration
+	ProbeTimeout  time.Duration // after which a probe is late
 	EjectShare    float64       // of a pool that may be ejected softly, 0..1
 	SlowStart     time.Duration // longest ramp of a server that returns; 0 is none
 	ORCA          string        // format in which prefill legs ask for the server's load: TEXT, JSON or BIN; empty: they do not
@@ -92,6 +92,7 @@ type Fleet struct {
 	adapterLoad atomic.Int64             // ns that loading an adapter took lately; 0 is unknown
 	worked      chan struct{}            // says that own work has changed
 	changed     changes
+	states      changes // of servers' states
 
 	gpus sync.Map // by label, a chan that whoever changes who is awake there holds
 
@@ -144,7 +145,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 		switch {
 		case !known:
 			fresh := newLive(f.cfg)
-			fresh.changed = &f.changed
+			fresh.changed, fresh.states = &f.changed, &f.states
 			for _, b := range fresh.breakers {
 				b.convicted = func(since time.Time) { f.convicted(spec.ID(), since) }
 			}
@@ -168,6 +169,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 	together(next)
 	f.snapshot.Store(&next)
 	f.changed.note()
+	f.states.note()
 	return nil
 }
 
@@ -183,14 +185,17 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	id := spec.ID()
 	p := prober{
 		spec: spec, live: l, cfg: f.cfg, log: f.log.With("server", id), load: newScraper(spec, f.cfg.LoadTables),
-		client: &http.Client{Transport: f.transport, Timeout: f.cfg.ProbeTimeout, CheckRedirect: noRedirect},
+		client:   &http.Client{Transport: f.transport, Timeout: f.cfg.ProbeTimeout, CheckRedirect: noRedirect},
+		patient:  &http.Client{Transport: f.transport, Timeout: max(lateAnswer, f.cfg.ProbeTimeout), CheckRedirect: noRedirect},
+		mostLate: f.mostLate, asking: new(sync.WaitGroup),
 		inFlight: func(now time.Time) InFlight {
 			return f.inFlight(id, l, Prefill, now).plus(f.inFlight(id, l, Decode, now))
 		},
 	}
+	proves := p // before it runs: it writes to itself
 	var parts sync.WaitGroup
 	parts.Go(func() { p.run(ctx) })
-	slow := slowHealthCheck{p}
+	slow := slowHealthCheck{proves}
 	slow.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect}
 	parts.Go(func() { slow.run(ctx) })
 	if len(f.cfg.Adapters.Directory) > 0 || spec.GPUs != "" {
@@ -203,7 +208,7 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 		parts.Go(func() { s.run(ctx) })
 	}
 	for i, leg := range []Role{Prefill, Decode} {
-		c := canary{prober: p, leg: leg, breaker: w.breakers[i]}
+		c := canary{prober: proves, leg: leg, breaker: w.breakers[i]}
 		c.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect}
 		if spec.Role.Serves(leg) {
 			parts.Go(func() { c.run(ctx) })

@@ -8,17 +8,16 @@ type group struct {
 	members []*live
 }
 
-// up reports whether all members are.
-func (g *group) up() bool {
+// state is that of the member that is worst off.
+func (g *group) state() State {
+	state := Alive
 	if g == nil {
-		return true
+		return state
 	}
 	for _, m := range g.members {
-		if !m.health.Load().Up {
-			return false
-		}
+		state = min(state, m.ownState())
 	}
-	return true
+	return state
 }
 
 // together joins the servers that name one group; where one drains, all do.

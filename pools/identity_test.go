@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 )
@@ -75,7 +76,8 @@ func TestProber_AsksUntilTheEngineHasTold(t *testing.T) {
 	}))
 	defer server.Close()
 	spec := Spec{URL: server.URL, Role: Both}
-	p := prober{spec: spec, live: newLive(Default()), cfg: Default(), load: newScraper(spec, nil), client: server.Client(),
+	p := prober{spec: spec, live: newLive(Default()), cfg: Default(), load: newScraper(spec, nil), client: server.Client(), patient: server.Client(),
+		asking:   new(sync.WaitGroup),
 		inFlight: func(time.Time) InFlight { return InFlight{} }, log: slog.New(slog.DiscardHandler)}
 	for i, want := range []struct {
 		connector string

@@ -85,6 +85,10 @@ func (l *Lease) Settle(err error) {
 	l.verdict(err)
 }
 
+// Unreached says that no connection was made in time: that is doubt about the server, unless
+// it was heard since.
+func (l *Lease) Unreached() { l.server.Late(l.sent) }
+
 // Broke counts a stream that broke after its first content event: a second
 // failure, apart from the settled success.
 func (l *Lease) Broke(err error) {

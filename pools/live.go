@@ -27,6 +27,9 @@ type live struct {
 	leaving   atomic.Bool               // scaling in takes it next
 	changed   *changes                  // of the fleet; nil: nobody is told
 	ramps     [2]atomic.Pointer[ramp]
+	states    *changes // of servers' states; nil: nobody is told
+	vitals    vitals
+	slowStart time.Duration
 	downSince atomic.Pointer[time.Time] // nil while up, and before the server was ever up
 	recheck   chan struct{}
 	// slowHealth is of an engine whose /health takes long.
@@ -54,8 +57,7 @@ type live struct {
 
 	mu   sync.Mutex // guards work and falls
 	work [2]Backlog
-	// falls are called when the server has failed two probes in a row, or a canary did not
-	// come back.
+	// falls are called when the server is not expected to answer any more; see Fall.
 	falls map[uint64]func(Fall)
 }
 
@@ -63,13 +65,14 @@ type live struct {
 type Fall uint8
 
 const (
-	Down  Fall = iota // two probes in a row failed
-	Hangs             // a canary did not come back: the engine is stuck, for good or for a while
+	Fell   Fall = iota // two probes in a row failed: it is certain
+	Silent             // probes are late and nothing else is heard: it is dead, or stands still
+	Hangs              // a canary did not come back: the engine is stuck, for good or for a while
 )
 
 // OnFall calls fall when the server, or one that steps with it, has failed two probes
-// in a row or let a canary wait, and at each further one, until stop is called. One
-// missed probe may be a busy engine.
+// in a row, is silent, or let a canary wait, and at each further probe or canary, until
+// stop is called.
 func (l *live) OnFall(fall func(Fall)) (stop func()) {
 	id := leaseSeq.Add(1)
 	l.mu.Lock()
@@ -111,9 +114,11 @@ func newLive(cfg Config) *live {
 		adapters:   newWishes(),
 		awake:      newWishes(),
 		keep:       3 * cfg.ProbeInterval,
+		slowStart:  cfg.SlowStart,
 		prefill:    NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
 		step:       NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
 	}
+	l.vitals.born = time.Now()
 	l.prefill.half, l.step.half = cfg.Forgetting, cfg.Forgetting
 	l.health.Store(&Health{Reason: "not probed yet"})
 	l.scraped.Store(&Load{})
@@ -132,7 +137,8 @@ func legIndex(leg Role) int {
 	return 1
 }
 
-// Health is what the last probe found. A server that is not Up takes nothing.
+// Health is what the last probe that was answered found. A server that is not Up takes
+// nothing; whether one that is lives still, its State says.
 type Health struct {
 	Up     bool
 	Reason string  // why it is down
@@ -207,6 +213,11 @@ func (l *live) Load() Load {
 // The next successful probe brings it back; one is due at once.
 func (l *live) MarkDown(reason string) {
 	l.setDown(reason)
+	l.checkNow()
+}
+
+// checkNow makes the next probe due at once.
+func (l *live) checkNow() {
 	select {
 	case l.recheck <- struct{}{}:
 	default:
@@ -219,10 +230,12 @@ func (l *live) MarkDown(reason string) {
 func (l *live) setDown(reason string) {
 	was := l.health.Load()
 	l.health.Store(&Health{Reason: reason, Models: was.Models, at: was.at})
+	l.vitals.clear()
 	if was.Up {
 		now := time.Now()
 		l.downSince.Store(&now)
 		l.changed.note()
+		l.states.note()
 	}
 }
 
@@ -241,6 +254,7 @@ func (l *live) setUp(asked *Health, models []Model, slowStart time.Duration, now
 		}
 		set = l.health.CompareAndSwap(was, &next)
 	}
+	l.Heard(now)
 	if was.Up {
 		return
 	}
@@ -255,6 +269,7 @@ func (l *live) setUp(asked *Health, models []Model, slowStart time.Duration, now
 		l.breakers[i].proveNow(now)
 	}
 	l.changed.note()
+	l.states.note()
 }
 
 // changeModels changes what the server is known to serve, until it says so itself.

@@ -9,6 +9,9 @@ import (
 var (
 	upDesc = prometheus.NewDesc("tandem_server_up",
 		"1 if the last probe of the server succeeded, else 0.", []string{"server", "role"}, nil)
+	inDoubtDesc = prometheus.NewDesc("tandem_server_in_doubt",
+		"1 while the server was up and answers late: it gets nothing new while others are alive, and keeps what it has.",
+		[]string{"server", "role"}, nil)
 	breakerDesc = prometheus.NewDesc("tandem_breaker_state",
 		"State of the server's breaker for a leg: 1 for the state it is in (closed, half_open, open).", []string{"server", "leg", "state"}, nil)
 	wouldEjectDesc = prometheus.NewDesc("tandem_breaker_would_eject",
@@ -53,7 +56,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, inDoubtDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
 		ch <- d
 	}
 }
@@ -82,7 +85,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(pairsDesc, float64(p.Pairs), model)
 	}
 	for _, s := range servers {
-		gauge(upDesc, oneIf(s.Health().Up), s.id, s.Role.String())
+		gauge(upDesc, oneIf(s.ownState() == Alive), s.id, s.Role.String())
+		gauge(inDoubtDesc, oneIf(s.ownState() == InDoubt), s.id, s.Role.String())
 		for _, leg := range []Role{Prefill, Decode} {
 			if !s.Role.Serves(leg) {
 				continue

@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -27,13 +29,22 @@ type prober struct {
 	// inFlight is the work of all gateways on the server, in both roles.
 	inFlight func(now time.Time) InFlight
 	client   *http.Client // with the time limit of a probe
+	patient  *http.Client // with that of an answer that is late
+	mostLate func() bool  // of the fleet's servers
 	log      *slog.Logger
+
+	asking  *sync.WaitGroup // probes that are not answered
+	doubted bool            // and that was logged
 }
+
+// lateAnswer is how long the answer to a probe that is late is a sign of life yet.
+const lateAnswer = 10 * time.Second
 
 // run probes until ctx ends, at once when MarkDown asks for it. Intervals are
 // jittered, the first one most, so that gateways and servers that start together
 // do not probe in step.
 func (p *prober) run(ctx context.Context) {
+	defer p.asking.Wait()
 	for first := true; ; first = false {
 		p.probe(ctx)
 		pause := time.Duration(float64(p.cfg.ProbeInterval) * (0.8 + 0.4*rand.Float64()))
@@ -61,20 +72,24 @@ func (p *prober) run(ctx context.Context) {
 // server is up. The models are asked for every time: adapters come and go, and
 // another engine may take the address.
 func (p *prober) probe(ctx context.Context) {
-	asked := p.live.health.Load()
+	asked, sent := p.live.health.Load(), time.Now()
 	was := *asked
-	if err := p.healthy(ctx); err != nil {
-		p.down(ctx, was, err)
+	if err := p.healthyInTime(ctx); err != nil {
+		p.failed(ctx, was, err, sent)
 		return
 	}
 	models, err := p.models(ctx)
 	if err != nil {
-		p.down(ctx, was, fmt.Errorf("identity: %w", err))
+		p.failed(ctx, was, fmt.Errorf("identity: %w", err), sent)
 		return
 	}
 	p.identify(ctx, was, models)
 	p.sleeping(ctx)
 	p.live.setUp(asked, models, p.cfg.SlowStart, time.Now())
+	if p.doubted {
+		p.doubted = false
+		p.log.Info("server answers again", "role", p.spec.Role.String())
+	}
 	if !was.Up {
 		p.live.life.Add(1)
 		p.log.Info("server up", "role", p.spec.Role.String(), "models", modelIDs(models))
@@ -82,14 +97,61 @@ func (p *prober) probe(ctx context.Context) {
 	p.scrape(ctx)
 }
 
-func (p *prober) down(ctx context.Context, was Health, err error) {
-	if ctx.Err() != nil || outOfDescriptors(err) {
-		return
+// healthyInTime is healthy, with an error that is a timeout when the answer is late. What
+// comes later is a sign of life still, while other probes may be under way: on a network
+// that has lost packets a new connection is answered sooner.
+func (p *prober) healthyInTime(ctx context.Context) error {
+	answer := make(chan error, 1)
+	patient := prober{spec: p.spec, live: p.live, client: p.patient}
+	p.asking.Go(func() {
+		answer <- patient.healthy(ctx)
+	})
+	patience, cancel := withOwnTimeout(ctx, p.cfg.ProbeTimeout)
+	defer cancel()
+	select {
+	case err := <-answer:
+		return err
+	case <-patience.Done():
+		return context.Cause(patience)
 	}
+}
+
+// failed takes in that a probe which was sent at a time was not answered well, or not in
+// time.
+func (p *prober) failed(ctx context.Context, was Health, err error, sent time.Time) {
+	switch {
+	case ctx.Err() != nil || outOfDescriptors(err):
+	case was.Up && isLate(err):
+		p.late(sent)
+	default:
+		p.down(was, err)
+	}
+}
+
+// isLate reports whether an error only says that there was no answer yet: of the server, or
+// of the name service.
+func isLate(err error) bool {
+	var name *net.DNSError
+	return isTimeout(err) || errors.As(err, &name) && !name.IsNotFound
+}
+
+func (p *prober) late(sent time.Time) {
+	d := p.live.late(sent)
+	if d.late > 0 && !p.doubted {
+		p.doubted = true
+		p.log.Warn("server in doubt: a probe is late", "role", p.spec.Role.String())
+	}
+	if d.silent(p.mostLate()) {
+		p.live.fall(Silent)
+	}
+}
+
+func (p *prober) down(was Health, err error) {
 	reason := probeReason(err)
 	p.live.setDown(reason)
+	p.doubted = false
 	if !was.Up {
-		p.live.fall(Down)
+		p.live.fall(Fell)
 	}
 	switch {
 	case AsksForKey(err) && (was.Up || was.Reason != reason):
@@ -110,8 +172,7 @@ func outOfDescriptors(err error) bool {
 // probeReason is short and carries no address: it is shown to people and kept
 // while it stays the same, so that a down server is logged once.
 func probeReason(err error) string {
-	var timeout interface{ Timeout() bool }
-	if errors.As(err, &timeout) && timeout.Timeout() {
+	if isLate(err) {
 		return "probe timed out"
 	}
 	return rootCause(err).Error()
@@ -155,6 +216,7 @@ func (p *prober) get(ctx context.Context, url string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.live.Heard(time.Now())
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
 	if err != nil {
@@ -239,7 +301,7 @@ func Probe(ctx context.Context, spec Spec, tables []LoadTable, client *http.Clie
 	if errors.Is(err, errSlowHealth) {
 		patient := *client
 		patient.Timeout = slowHealthTimeout
-		_, err = (&prober{client: &patient}).get(ctx, spec.URL+"/health")
+		_, err = (&prober{client: &patient, live: p.live}).get(ctx, spec.URL+"/health")
 	}
 	if err != nil {
 		return Probed{}, err

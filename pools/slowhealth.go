@@ -150,9 +150,6 @@ func (c *slowHealthCheck) ask(ctx context.Context) {
 	_, err := c.get(ctx, c.spec.URL+"/health")
 	c.live.slowHealth.take(asked, err)
 	if err == nil && !c.live.Health().Up {
-		select {
-		case c.live.recheck <- struct{}{}:
-		default:
-		}
+		c.live.checkNow()
 	}
 }

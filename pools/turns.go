@@ -182,10 +182,7 @@ func inUse(shared []*Server) (ids []string) {
 // that it is awake.
 func (s *Server) closeTurn(closed bool) {
 	if s.turn.close(closed) && !closed {
-		select {
-		case s.recheck <- struct{}{}:
-		default:
-		}
+		s.checkNow()
 	}
 }
 

@@ -156,6 +156,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.pd.AnswerTimeout, "answer-timeout", c.pd.AnswerTimeout, "time for an answer that is not streamed")
 	fs.DurationVar(&c.pd.HandoffAge, "handoff-age", c.pd.HandoffAge,
 		"age at which a hand-off is not used any more; keep it to a third of the engine's KV lease")
+	fs.DurationVar(&c.pd.DoubtWait, "doubt-wait", c.pd.DoubtWait,
+		"longest time that a request waits while all servers of a role are in doubt (they answer late), before it is refused")
 	fs.IntVar(&c.pd.MaxRetries, "max-retries", c.pd.MaxRetries, "legs tried again for one request")
 	fs.Float64Var(&c.pd.RetryRatio, "retry-ratio", c.pd.RetryRatio, "retries per request over ten seconds, `0..1`")
 	fs.IntVar(&c.pd.RetryFloor, "retry-floor", c.pd.RetryFloor, "retries per ten seconds whatever the traffic")
@@ -179,7 +181,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&c.pools.ProbeInterval, "probe-interval", c.pools.ProbeInterval,
 		"time between two probes of a server, and between two scrapes of its load")
-	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe")
+	fs.DurationVar(&c.pools.ProbeTimeout, "probe-timeout", c.pools.ProbeTimeout, "time for a probe; a later answer leaves the server in doubt")
 	fs.StringSliceVar(&c.aliases, "model-alias", c.aliases,
 		"names for clients beside those of the models, as `name=model`, or name=model=90|other=10 for a split by weight; requests of "+
 			"one user or prompt_cache_key stay with one model")

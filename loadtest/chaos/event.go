@@ -93,6 +93,24 @@ func Continue(who ...string) Event {
 	})
 }
 
+// Throttle leaves processes a share of a CPU's time, 0..1, as a CPU limit does; Relieve
+// ends that.
+func Throttle(share float64, who ...string) Event {
+	return each(fmt.Sprintf("leave %.0f %% of the CPU to", 100*share), who, func(_ context.Context, _ *stage, a *actor) error {
+		a.relieve()
+		a.throttled = a.process.Throttle(share)
+		return nil
+	})
+}
+
+// Relieve ends Throttle.
+func Relieve(who ...string) Event {
+	return each("relieve", who, func(_ context.Context, _ *stage, a *actor) error {
+		a.relieve()
+		return nil
+	})
+}
+
 // Terminate asks processes to end in order, and does not wait.
 func Terminate(who ...string) Event {
 	return each("terminate", who, func(_ context.Context, _ *stage, a *actor) error {

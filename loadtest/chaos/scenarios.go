@@ -18,6 +18,17 @@ var (
 // that do not decide: clients of one that is killed lose their connections whoever decides.
 var waitingElsewhere = Load{Gateways: []string{"gateway-1", "gateway-2"}, RPS: 60, Prompt: 2048, Output: 16, For: 10 * s}
 
+// Who scenarios name together.
+var (
+	engines  = []string{"prefill-0", "prefill-1", "decode-0", "decode-1"}
+	everyone = append([]string{"gateway-0"}, engines...)
+)
+
+// stopsTwice stops processes dead for four seconds, twice.
+func stopsTwice(who ...string) Events {
+	return Events{At(2*s, Hang(who...)), At(6*s, Continue(who...)), At(8*s, Hang(who...)), At(12*s, Continue(who...))}
+}
+
 // Scenarios are all of them.
 var Scenarios = []Scenario{
 	{
@@ -98,6 +109,38 @@ var Scenarios = []Scenario{
 		Load:   Load{For: 18 * s},
 		Events: Events{At(2*s, Break(hangs, "prefill-0")), At(12*s, Heal("prefill-0"))},
 		Checks: Checks{NoErrors, WorstTTFT(10 * s), RecoveredWithin(8 * s)},
+	},
+	{
+		Name: "gateway-stopped", Title: "the gateway stops dead for four seconds, twice, while it awaits the answers of the only decode server",
+		Fleet:  Fleet{Decode: 1},
+		Load:   Load{For: 15 * s},
+		Events: append(Events{At(0, Network(Slow(700*time.Millisecond), "decode-0"))}, stopsTwice("gateway-0")...),
+		Checks: Checks{NoErrors, RecoveredWithin(6 * s)},
+	},
+	{
+		Name: "engines-stopped", Title: "all engines stop dead for four seconds, twice",
+		Load:   Load{For: 15 * s},
+		Events: stopsTwice(engines...),
+		Checks: Checks{NoErrors, RecoveredWithin(6 * s)},
+	},
+	{
+		Name: "all-starved", Title: "gateway and engines get half a hundredth of a CPU each",
+		Load:   Load{For: 15 * s, RPS: 4, Output: 16},
+		Events: Events{At(2*s, Throttle(0.005, everyone...)), At(12*s, Relieve(everyone...))},
+		Checks: Checks{NoErrors},
+	},
+	{
+		Name: "lone-pair-slow", Title: "the only decode server takes 2.5 s to answer anything, its probes as well",
+		Fleet:  Fleet{Prefill: 1, Decode: 1},
+		Load:   Load{For: 15 * s, RPS: 10},
+		Events: Events{At(2*s, Network(Slow(2500*time.Millisecond), "decode-0")), At(12*s, Mend("decode-0"))},
+		Checks: Checks{NoErrors},
+	},
+	{
+		Name: "streams-at-once", Title: "1,000 streams open within half a second",
+		Load:   Load{RPS: 2000, For: 500 * time.Millisecond, Prompt: 64, Output: 512},
+		Events: Events{At(0, Count("opened"))},
+		Checks: Checks{NoErrors},
 	},
 	{
 		Name: "network-resets", Title: "the network to a decode server resets its connections",

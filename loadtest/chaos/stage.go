@@ -40,8 +40,17 @@ type actor struct {
 	again string // engine: where it replays
 	kv    string // engine: where others reach its KV
 
-	draining bool
-	process  *process.Process
+	draining  bool
+	process   *process.Process
+	throttled func() // ends that; nil: it is not
+}
+
+// relieve ends Throttle.
+func (a *actor) relieve() {
+	if a.throttled != nil {
+		a.throttled()
+		a.throttled = nil
+	}
 }
 
 // stage is the processes of a scenario and the connections between them.
@@ -318,6 +327,7 @@ func (st *stage) close() error {
 	var running []*process.Process
 	for _, a := range st.actors {
 		if a.process != nil {
+			a.relieve()
 			a.process.Continue()
 			running = append(running, a.process)
 		}

@@ -67,6 +67,40 @@ func (p *Process) Kill() {
 func (p *Process) Hang()     { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *Process) Continue() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
+// throttlePeriod is how often a throttled process runs; the kernel's CPU limits have the
+// same period (cpu.max of a cgroup).
+const throttlePeriod = 100 * time.Millisecond
+
+// Throttle lets it run only for a share of each tenth of a second, 0..1, as a CPU limit
+// does, until stop is called. It then runs.
+func (p *Process) Throttle(share float64) (stop func()) {
+	ended, stopped := make(chan struct{}), make(chan struct{})
+	runs := time.Duration(share * float64(throttlePeriod))
+	go func() {
+		defer close(stopped)
+		defer p.Continue()
+		for {
+			for _, part := range []struct {
+				begin func()
+				lasts time.Duration
+			}{{p.Hang, throttlePeriod - runs}, {p.Continue, runs}} {
+				part.begin()
+				select {
+				case <-ended:
+					return
+				case <-p.exited:
+					return
+				case <-time.After(part.lasts):
+				}
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		close(ended)
+		<-stopped
+	})
+}
+
 // Signal sends it a signal and does not wait. Its end is then expected.
 func (p *Process) Signal(s syscall.Signal) {
 	p.ending.Do(func() {})

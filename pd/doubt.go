@@ -1,0 +1,83 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// bindPatiently binds a request. While the servers that could take it are in doubt it waits
+// for one of them to show that it lives, within Config.DoubtWait and its deadline, rather
+// than be refused: what looks like the death of a whole role mostly passes, or is the
+// gateway's own fault. Errors are those of bind, and ErrDisplaced.
+func (o *Orchestrator) bindPatiently(ctx context.Context, j *journey) (assignment, error) {
+	a, err := o.bind(ctx, j)
+	var none *NoServerError
+	if !errors.As(err, &none) {
+		return a, err
+	}
+	if j.doubtUntil.IsZero() {
+		j.doubtUntil = time.Now().Add(o.Config.DoubtWait)
+	}
+	until, late := j.doubtUntil, err
+	if !j.req.Deadline.IsZero() && j.req.Deadline.Before(until) {
+		until, late = j.req.Deadline, ErrDeadline
+	}
+	patience, cancel := context.WithDeadlineCause(ctx, until, late)
+	defer cancel()
+	changed, stop := o.Fleet.StateChanges()
+	defer stop()
+	doubted := o.mayLive(j, none.Role)
+	for first := true; ; first = false {
+		// Whatever changes from here on is told. What changed before is seen.
+		a, err = o.bind(ctx, j)
+		was := doubted
+		if !errors.As(err, &none) {
+			return a, err
+		}
+		if doubted = o.mayLive(j, none.Role); !was && !doubted {
+			return a, err
+		}
+		if first {
+			o.Metrics.doubted.WithLabelValues(none.Role.String()).Inc()
+		}
+		if err := o.awaitChange(patience, j, changed); err != nil {
+			return assignment{}, err
+		}
+	}
+}
+
+// mayLive reports whether a server of a role is in doubt that a request has not failed on.
+func (o *Orchestrator) mayLive(j *journey, role pools.Role) bool {
+	for _, s := range pools.Doubted(o.Fleet.Servers(), j.req.Model, role, time.Now()) {
+		failed := j.hasTried(PrefillLeg, s)
+		if role == pools.Decode {
+			failed = j.hasTried(DecodeLeg, s) || j.hasTried(AloneLeg, s)
+		}
+		if !failed {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitChange counts a request as one that waits until something has changed.
+func (o *Orchestrator) awaitChange(ctx context.Context, j *journey, changed <-chan struct{}) (err error) {
+	if j.place != nil { // else it continues a stream
+		held, release := o.Queue.hold(ctx, j.place)
+		ctx = held
+		defer func() {
+			if release() {
+				err = ErrDisplaced
+			}
+		}()
+	}
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,178 @@
+package pools
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// State is whether a server lives, as far as is known.
+type State uint8
+
+const (
+	Down    State = iota // certainly: it refuses connections, says that it is ill, or never answered
+	InDoubt              // it was well and answers late: it gets nothing new while others are alive, and keeps what it has
+	Alive
+)
+
+func (s State) String() string {
+	return [...]string{"down", "in doubt", "alive"}[s]
+}
+
+// How many late probes in a row, with no sign of life in between, are silence: what waits on
+// the server is then worth giving to another.
+const (
+	silentAfter     = 2
+	silentAfterMost = 5 // while most of the fleet is late: the fault is more likely the gateway's
+)
+
+// doubt is what late answers make of a server that was well. A late probe is no proof: the
+// engine may be busy, the gateway or the network between them may be. It is a value, and
+// each piece of evidence makes another one of it. Its zero value is none.
+type doubt struct {
+	late  int       // probes in a row that were late; 0: there is no doubt
+	since time.Time // when the first of them was sent
+	heard time.Time // last sign of life: an answer to whatever, a token of a stream
+}
+
+// afterLate is what a probe makes of it that was sent at a time and is late. A server that
+// was heard since lives, whatever its probe waits for.
+func (d doubt) afterLate(sent time.Time) doubt {
+	if d.heard.After(sent) {
+		return doubt{heard: d.heard}
+	}
+	if d.late == 0 {
+		d.since = sent
+	}
+	d.late++
+	return d
+}
+
+// afterSign is what a sign of life makes of it.
+func (d doubt) afterSign(at time.Time) doubt { return doubt{heard: at} }
+
+// silent reports whether the server is more than late. most: so is most of the fleet.
+func (d doubt) silent(most bool) bool {
+	if most {
+		return d.late >= silentAfterMost
+	}
+	return d.late >= silentAfter
+}
+
+// vitals keeps the doubt about a server for many goroutines.
+type vitals struct {
+	born     time.Time
+	heardAt  atomic.Int64 // nanoseconds from born to the last sign that was taken in
+	doubted  atomic.Bool
+	workedAt atomic.Int64 // likewise, of the last progress of a leg
+
+	mu    sync.Mutex // guards doubt
+	doubt doubt
+}
+
+// heardStep is how exactly signs of life are kept: streams give thousands a second.
+const heardStep = 10 * time.Millisecond
+
+// heard takes in a sign of life, and returns since when the server was in doubt if this
+// ends it.
+func (v *vitals) heard(now time.Time) (since time.Time, ended bool) {
+	if doubted := v.doubted.Load(); !doubted && now.Sub(v.born)-time.Duration(v.heardAt.Load()) < heardStep {
+		return time.Time{}, false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.heardAt.Store(int64(now.Sub(v.born)))
+	since, ended = v.doubt.since, v.doubt.late > 0
+	v.doubt = v.doubt.afterSign(now)
+	v.doubted.Store(false)
+	return since, ended
+}
+
+// late takes in a probe that was sent at a time and is late, and returns what is known now.
+func (v *vitals) late(sent time.Time) doubt {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.doubt = v.doubt.afterLate(sent)
+	v.doubted.Store(v.doubt.late > 0)
+	return v.doubt
+}
+
+// clear forgets the doubt: there is certainty.
+func (v *vitals) clear() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.doubt = doubt{heard: v.doubt.heard}
+	v.doubted.Store(false)
+}
+
+// Heard says that the server gave a sign of life: it answered, or a stream of its went on.
+func (l *live) Heard(now time.Time) {
+	since, ended := l.vitals.heard(now)
+	if !ended || !l.health.Load().Up {
+		return
+	}
+	for i, leg := range []Role{Prefill, Decode} {
+		l.returned(leg, now.Sub(since), l.slowStart, now)
+		l.breakers[i].proveNow(now)
+	}
+	l.changed.note()
+	l.states.note()
+}
+
+// Worked says that work on the server went on: a token of a stream has come. It is a sign of
+// life, and more: an engine that only answers its probes may be stuck.
+func (l *live) Worked(now time.Time) {
+	if n := int64(now.Sub(l.vitals.born)); n-l.vitals.workedAt.Load() > int64(heardStep) {
+		l.vitals.workedAt.Store(n)
+	}
+	l.Heard(now)
+}
+
+// workedSince reports whether work went on after a time.
+func (l *live) workedSince(t time.Time) bool {
+	return l.vitals.workedAt.Load() > int64(t.Sub(l.vitals.born))
+}
+
+// Late says that the server did not answer in time what was sent at a time. It is asked at
+// once.
+func (l *live) Late(sent time.Time) {
+	l.late(sent)
+	l.checkNow()
+}
+
+func (l *live) late(sent time.Time) doubt {
+	d := l.vitals.late(sent)
+	if d.late == 1 {
+		l.states.note()
+	}
+	return d
+}
+
+// State says whether the server lives. One that steps with others does as far as they do.
+func (l *live) State() State { return min(l.ownState(), l.group.Load().state()) }
+
+func (l *live) ownState() State {
+	switch {
+	case !l.health.Load().Up:
+		return Down
+	case l.vitals.doubted.Load():
+		return InDoubt
+	}
+	return Alive
+}
+
+// mostLate reports whether most of the servers that are not down are in doubt at once, which
+// is more likely a fault of the gateway's own, or of its network, than of so many servers.
+func (f *Fleet) mostLate() bool {
+	late, all := 0, 0
+	for _, s := range f.Servers() {
+		switch s.ownState() {
+		case InDoubt:
+			late++
+			all++
+		case Alive:
+			all++
+		}
+	}
+	return all > 1 && 2*late > all
+}
