@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 )
 
 // responsesRequest is the body of /v1/responses. Other sampling fields are as in a
@@ -37,16 +38,11 @@ func (in *responsesRequest) chat() (*chatRequest, error) {
 	if in.Instructions != nil {
 		out.Messages = append(out.Messages, textMessage("system", *in.Instructions))
 	}
-	var text string
-	var items []message
-	switch {
-	case json.Unmarshal(in.Input, &text) == nil:
-		items = []message{textMessage("user", text)}
-	case json.Unmarshal(in.Input, &items) != nil:
-		return nil, badRequest("input", "input must be a string or a list of items")
+	items, err := in.messages()
+	if err != nil {
+		return nil, err
 	}
 	out.Messages = append(out.Messages, items...)
-	var err error
 	if out.Tools, out.ToolChoice, err = nestFunctions(in.Tools, in.ToolChoice, "parameters"); err != nil {
 		return nil, err
 	}
@@ -57,6 +53,57 @@ func (in *responsesRequest) chat() (*chatRequest, error) {
 		}
 	}
 	return out, nil
+}
+
+// inputItem is one item of the input: a message, or what an earlier answer had beside it
+// and a client sends back.
+type inputItem struct {
+	message
+	Type      string          `json:"type"` // empty: a message
+	CallID    string          `json:"call_id"`
+	Name      string          `json:"name"`
+	Arguments string          `json:"arguments"`
+	Output    json.RawMessage `json:"output"` // a string or a list of parts
+}
+
+// messages returns the input as the messages of a chat. Reasoning of earlier turns is not
+// in them, as chat templates leave it out.
+func (in *responsesRequest) messages() ([]message, error) {
+	var text string
+	if json.Unmarshal(in.Input, &text) == nil {
+		return []message{textMessage("user", text)}, nil
+	}
+	var items []inputItem
+	if json.Unmarshal(in.Input, &items) != nil {
+		return nil, badRequest("input", "input must be a string or a list of items")
+	}
+	var out []message
+	for _, item := range items {
+		switch item.Type {
+		case "", "message":
+			out = append(out, item.message)
+		case "reasoning":
+		case "function_call":
+			call, err := json.Marshal([]chatCall{{ID: item.CallID, Type: "function", Function: calledByName{item.Name, item.Arguments}}})
+			if err != nil {
+				return nil, badRequest("input", "function_call: %v", err)
+			}
+			out = append(out, message{Role: "assistant", ToolCalls: call})
+		case "function_call_output":
+			if !calledBefore(items, item.CallID) {
+				return nil, badRequest("input", "No call message found for %s", item.CallID)
+			}
+			out = append(out, message{Role: "tool", ToolCallID: item.CallID, Content: item.Output})
+		default:
+			return nil, badRequest("input", "Unknown input type: %s", item.Type)
+		}
+	}
+	return out, nil
+}
+
+// calledBefore reports whether there is a call with the id among the items.
+func calledBefore(items []inputItem, id string) bool {
+	return slices.ContainsFunc(items, func(i inputItem) bool { return i.Type == "function_call" && i.CallID == id })
 }
 
 func textMessage(role, text string) message {
@@ -170,7 +217,7 @@ type responseItem struct {
 	Type      string            `json:"type"`
 	Status    string            `json:"status"`
 	Role      string            `json:"role,omitempty"`
-	Content   []responseContent `json:"content,omitempty"`
+	Content   []responseContent `json:"content,omitzero"` // of a message, also when it is empty: the SDKs add to it
 	CallID    string            `json:"call_id,omitempty"`
 	Name      string            `json:"name,omitempty"`
 	Arguments *string           `json:"arguments,omitempty"`

@@ -72,3 +72,49 @@ func TestResponsesAndMessages_HandOver(t *testing.T) {
 		}
 	}
 }
+
+// A tool loop: a call, which the client answers with the call and its output, and the text
+// that follows. What was reasoned in between comes back too, and is no part of the prompt.
+func TestResponses_AToolLoop(t *testing.T) {
+	e := start(t, nil)
+	tools := []fields{{"type": "function", "name": "tide", "parameters": fields{"type": "object", "properties": fields{"at": fields{"type": "string"}}, "required": []string{"at"}}}}
+	asked := fields{"role": "user", "content": "when is high tide?"}
+	body := fields{"input": []fields{asked}, "tools": tools, "max_output_tokens": 60}
+	type answer struct {
+		Output []fields
+		Usage  struct {
+			Input int `json:"input_tokens"`
+		}
+	}
+	first := ask[answer](t, e, "/v1/responses", body.with(fields{"tool_choice": "required"}))
+	call := first.Output[0]
+	if call["type"] != "function_call" || call["name"] != "tide" || call["content"] != nil {
+		t.Fatalf("%v", call)
+	}
+	output := fields{"type": "function_call_output", "call_id": call["call_id"], "output": "at noon"}
+	second := ask[answer](t, e, "/v1/responses", body.with(fields{"input": []fields{asked, call, output}}))
+	if second.Output[0]["type"] != "message" || second.Usage.Input <= first.Usage.Input {
+		t.Errorf("%v, %d tokens after %d", second.Output[0], second.Usage.Input, first.Usage.Input)
+	}
+	reasoning := fields{"type": "reasoning", "id": "rs_1", "summary": []fields{}}
+	if third := ask[answer](t, e, "/v1/responses", body.with(fields{"input": []fields{asked, reasoning, call, output}})); third.Usage.Input != second.Usage.Input {
+		t.Errorf("%d tokens with reasoning, %d without", third.Usage.Input, second.Usage.Input)
+	}
+	for name, item := range map[string]fields{"an output without its call": output, "an unknown item": {"type": "image_generation_call"}} {
+		if status, raw := post(t, e, "/v1/responses", body.with(fields{"input": []fields{asked, item}})); status != 400 {
+			t.Errorf("%s: %d %s", name, status, raw)
+		}
+	}
+}
+
+// The SDKs' stream helpers add parts to the content of the item that was opened: it is
+// there, and empty.
+func TestResponses_AMessageOpensWithEmptyContent(t *testing.T) {
+	events, err := stream(t, start(t, nil), "/v1/responses", fields{"input": "the sea", "max_output_tokens": 3, "stream": true})
+	must(t, err)
+	for _, event := range events {
+		if event.name == "response.output_item.added" && !strings.Contains(event.data, `"content":[]`) {
+			t.Errorf("%s", event.data)
+		}
+	}
+}

@@ -37,7 +37,7 @@ func (s *responseStream) item(status string) responseItem {
 		arguments := s.text
 		return responseItem{ID: "fc_" + s.x.id, Type: "function_call", Status: status, CallID: "call_" + s.x.id, Name: call.name, Arguments: &arguments}
 	}
-	item := responseItem{ID: "msg_" + s.x.id, Type: "message", Status: status, Role: "assistant"}
+	item := responseItem{ID: "msg_" + s.x.id, Type: "message", Status: status, Role: "assistant", Content: []responseContent{}}
 	if status == "completed" {
 		item.Content = []responseContent{s.content()}
 	}
