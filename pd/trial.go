@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -15,6 +16,10 @@ type trials struct {
 
 // trialEvery is the time in which nothing was sent or answered after which one is let through.
 const trialEvery = 10 * time.Second
+
+// sweptTrials is how many models are remembered before those of which nothing was heard for
+// trialEvery are forgotten: models come and go.
+const sweptTrials = 256
 
 // note says that a model's request was sent to its servers, or answered.
 func (t *trials) note(base string, now time.Time) {
@@ -37,6 +42,9 @@ func (t *trials) due(base string, now time.Time) bool {
 func (t *trials) noteLocked(base string, now time.Time) {
 	if t.last == nil {
 		t.last = make(map[string]time.Time)
+	}
+	if len(t.last) >= sweptTrials { // one that is older is as one that is not there
+		maps.DeleteFunc(t.last, func(_ string, last time.Time) bool { return now.Sub(last) >= trialEvery })
 	}
 	t.last[base] = now
 }

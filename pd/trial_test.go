@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -30,6 +31,19 @@ func TestTrials_OneAtATimeAndOnlyWhileNobodyIsServed(t *testing.T) {
 		if got := trials.due(x.model, at(x.second)); got != x.due {
 			t.Errorf("second %d, model %s: due %v", x.second, x.model, got)
 		}
+	}
+}
+
+func TestTrials_ModelsThatAreGoneAreForgotten(t *testing.T) {
+	var trials trials
+	for i := range 10_000 {
+		trials.note(fmt.Sprint("model-", i), testTime.Add(time.Duration(i)*time.Second))
+	}
+	if n := len(trials.last); n > sweptTrials {
+		t.Errorf("%d models are remembered", n)
+	}
+	if trials.due("model-9999", testTime.Add(10_000*time.Second)) {
+		t.Error("the last one is forgotten")
 	}
 }
 
