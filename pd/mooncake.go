@@ -72,12 +72,7 @@ func (o *Orchestrator) findMooncake(ctx context.Context, t *transfer) error {
 			return fmt.Errorf("ask its bootstrap server: %w", err)
 		}
 		known = knownEngines{life, ids}
-		o.engines.mu.Lock()
-		if o.engines.servers == nil {
-			o.engines.servers = make(map[string]knownEngines)
-		}
-		o.engines.servers[t.from.ID()] = known
-		o.engines.mu.Unlock()
+		o.engines.remember(t.from.ID(), known, o.Fleet.Servers())
 	}
 	if t.from.Rank != nil {
 		t.engine = engineRank{known.ids[*t.from.Rank], *t.from.Rank}
@@ -93,6 +88,19 @@ func (o *Orchestrator) findMooncake(ctx context.Context, t *transfer) error {
 		return fmt.Errorf("its bootstrap server knows no rank %d", t.engine.rank)
 	}
 	return nil
+}
+
+// remember keeps what was said of a server, and forgets those that are no longer in the fleet.
+func (e *engineIDs) remember(server string, known knownEngines, fleet []*pools.Server) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	servers := map[string]knownEngines{server: known}
+	for _, s := range fleet {
+		if was, asked := e.servers[s.ID()]; asked && s.ID() != server {
+			servers[s.ID()] = was
+		}
+	}
+	e.servers = servers
 }
 
 // forget drops what is known of a server whose pair failed: its ids may be of an
