@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 // Decision is why a request went where it did: one choice per attempt.
@@ -30,26 +32,75 @@ type Choice struct {
 // NoPair is the Reason where prefill servers are there and make no pair with decode servers.
 const NoPair = "no_pair"
 
-// Decisions remembers the last decisions, in a ring.
+// Decisions remembers the last decisions, in a ring. Of the older ones it keeps what the
+// chosen servers were like, and of all others no more than maxCandidates.
 type Decisions struct {
-	mu   sync.Mutex // guards the rest
-	ring []Decision
-	next int
+	mu         sync.Mutex // guards the rest
+	ring       []Decision
+	next       int
+	candidates int // in all of them
+	cut        int // of the oldest decisions, of which only the chosen servers are kept
 }
+
+// maxCandidates bounds the servers that are remembered with decisions, to some 20 MB.
+const maxCandidates = 1 << 16
 
 // NewDecisions remembers n decisions.
 func NewDecisions(n int) *Decisions { return &Decisions{ring: make([]Decision, 0, n)} }
 
 // Add remembers a decision and forgets the oldest.
 func (d *Decisions) Add(decision Decision) {
+	decision.Choices = slices.Clone(decision.Choices) // the request may go on with its own
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.ring) < cap(d.ring) {
 		d.ring = append(d.ring, decision)
-		return
+	} else {
+		d.candidates -= d.ring[d.next].candidates()
+		d.ring[d.next] = decision
+		d.next = (d.next + 1) % len(d.ring)
+		d.cut = max(0, d.cut-1)
 	}
-	d.ring[d.next] = decision
-	d.next = (d.next + 1) % len(d.ring)
+	d.candidates += decision.candidates()
+	for ; d.candidates > maxCandidates && d.cut < len(d.ring)-1; d.cut++ {
+		oldest := &d.ring[(d.next+d.cut)%len(d.ring)]
+		d.candidates -= oldest.candidates()
+		oldest.Choices = onlyChosen(oldest.Choices)
+		d.candidates += oldest.candidates()
+	}
+}
+
+// candidates is how many servers it remembers.
+func (d *Decision) candidates() (n int) {
+	for i := range d.Choices {
+		n += len(d.Choices[i].Field.Prefill) + len(d.Choices[i].Field.Decode)
+	}
+	return n
+}
+
+// onlyChosen are choices without the servers that were not chosen: copies, since others may
+// read them.
+func onlyChosen(choices []Choice) []Choice {
+	kept := slices.Clone(choices)
+	for i := range kept {
+		c := &kept[i]
+		all := c.Field
+		p, d := numberOf(all.Prefill, c.Chosen.Prefill), numberOf(all.Decode, c.Chosen.Decode)
+		c.Field.Prefill, c.Field.Decode = nil, nil
+		if d >= 0 {
+			c.Field.Decode = slices.Clone(all.Decode[d : d+1])
+		}
+		if p >= 0 {
+			c.Field.Prefill = slices.Clone(all.Prefill[p : p+1])
+		}
+		c.Field.Links = order.NewLinkTable(len(c.Field.Prefill), len(c.Field.Decode))
+		if p >= 0 && d >= 0 {
+			at := p*len(all.Decode) + d
+			c.Field.Links.Latency[0], c.Field.Links.SecondsPerByte[0] = all.Links.Latency[at], all.Links.SecondsPerByte[at]
+			c.Field.Links.Fastest = all.Links.SecondsPerByte[at]
+		}
+	}
+	return kept
 }
 
 // Find returns the newest decision on a request, false if it is not remembered.
