@@ -20,44 +20,88 @@ type Locality struct {
 	lessons atomic.Pointer[Lessons] // nil while they are not passed on
 	heardOf atomic.Pointer[map[string]uint64]
 
-	mu      sync.Mutex // guards sources
-	sources map[string]*tokens.Source
-	open    func(model string) (*tokens.Source, error)
+	open func(model string) (*tokens.Source, error)
+
+	mu       sync.Mutex               // guards sources
+	sources  map[string]*openedSource // nil once it is closed
+	openings sync.WaitGroup
 }
+
+// openedSource is the token source of a model, once done is closed.
+type openedSource struct {
+	done   chan struct{}
+	source *tokens.Source // nil: an error was said once, by open
+}
+
+// openPatience is how long a request waits for its model's token source. Reading a large
+// tokenizer takes a second: requests go by load meanwhile, and those of other models never
+// wait.
+const openPatience = 50 * time.Millisecond
 
 // NewLocality returns a locality over an index. open gives the token source of a
 // base model, nil while its prompts stay unknown; after an error it is not called
 // again.
 func NewLocality(index *kvstate.Index, open func(model string) (*tokens.Source, error)) *Locality {
-	return &Locality{Index: index, history: newHistory(), sources: make(map[string]*tokens.Source), open: open}
+	return &Locality{Index: index, history: newHistory(), sources: make(map[string]*openedSource), open: open}
 }
 
 // Close ends the token sources.
 func (l *Locality) Close() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.sources {
-		if s != nil {
-			s.Close()
+	sources := l.sources
+	l.sources = nil
+	l.mu.Unlock()
+	l.openings.Wait()
+	for _, s := range sources {
+		if s.source != nil {
+			s.source.Close()
 		}
 	}
-	l.sources = nil
 }
 
-// source returns the token source of a base model, nil where there is none. Models
-// are those that servers serve, so there are few.
+// source returns the token source of a base model, nil where there is none, or none yet.
+// Models are those that servers serve, so there are few.
 func (l *Locality) source(model string) *tokens.Source {
+	s := l.opened(model)
+	if s == nil {
+		return nil
+	}
+	select {
+	case <-s.done:
+		return s.source
+	default:
+	}
+	patience := time.NewTimer(openPatience)
+	defer patience.Stop()
+	select {
+	case <-s.done:
+		return s.source
+	case <-patience.C:
+		return nil
+	}
+}
+
+// opened returns the source of a model and begins to open it where nobody has; nil once the
+// locality is closed.
+func (l *Locality) opened(model string) *openedSource {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, known := l.sources[model]
-	if !known && l.sources != nil {
-		opened, err := l.open(model)
-		if opened == nil && err == nil {
-			return nil // not yet: its servers may come to publish
-		}
-		s = opened
-		l.sources[model] = s // an error is said once, by open
+	if known || l.sources == nil {
+		return s
 	}
+	s = &openedSource{done: make(chan struct{})}
+	l.sources[model] = s
+	l.openings.Go(func() {
+		defer close(s.done)
+		opened, err := l.open(model)
+		s.source = opened
+		if opened == nil && err == nil { // not yet: its servers may come to publish
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			delete(l.sources, model)
+		}
+	})
 	return s
 }
 

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -160,7 +161,13 @@ type tokenSources struct {
 }
 
 // open returns the source of a base model, nil where its mode is off.
-func (t *tokenSources) open(model string) (*tokens.Source, error) {
+func (t *tokenSources) open(model string) (s *tokens.Source, err error) {
+	defer func() { // no request stands behind this call
+		if p := recover(); p != nil {
+			t.log.Error("reading a tokenizer panicked", "model", model, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			s, err = nil, fmt.Errorf("tokens of %s: %v", model, p)
+		}
+	}()
 	mode := t.cfg.mode(model)
 	if mode == modeOff || mode != tokens.Approximate && !t.publishes(model) {
 		return nil, nil
@@ -169,7 +176,7 @@ func (t *tokenSources) open(model string) (*tokens.Source, error) {
 	cfg.Model, cfg.Mode = model, mode
 	cfg.TokenizerFile = fileOf(t.cfg.tokenizers, model)
 	cfg.TemplateFile = fileOf(t.cfg.templates, model)
-	s, err := tokens.New(cfg, t.ask(model), t.metrics)
+	s, err = tokens.New(cfg, t.ask(model), t.metrics)
 	if err != nil {
 		t.log.Error("prompts stay unknown, requests go by load", "model", model, "error", err.Error())
 		return nil, err
