@@ -169,3 +169,23 @@ func TestPanic_InAStreamCutsOnlyThatStream(t *testing.T) {
 		t.Errorf("afterwards: %d", status)
 	}
 }
+
+// closing is a body that is whole and panics when it is closed.
+type closing struct{ io.Reader }
+
+func (closing) Close() error { panic("at a stream's end") }
+
+// What a stream holds is given back though its end panics: its place in the queue, the
+// server's lease, the exchange.
+func TestPanic_AtAStreamsEndLeaksNothing(t *testing.T) {
+	base, queue, server := serveWith(t, func(*http.Request) (*http.Response, error) {
+		return &http.Response{
+			StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}},
+			Body: closing{strings.NewReader(`data: {"choices":[{"text":"Hi"}]}` + "\n\ndata: [DONE]\n\n")},
+		}, nil
+	}, pools.Spec{URL: healthy(t), Role: pools.Both, Connector: "nixl"})
+	if status, body, _ := post(t, base, `{"model":"m","prompt":"hi","stream":true}`); status != 200 || !strings.Contains(body, "Hi") {
+		t.Errorf("%d %q", status, body)
+	}
+	nothingHeld(t, queue, server)
+}

@@ -105,13 +105,25 @@ func (r *relay) end(err error) {
 }
 
 // Close is called by the server in every case, once the answer is written or
-// cannot be.
+// cannot be. A panic here would end the process as one in Read would.
 func (r *relay) Close() error {
 	if r.closed {
 		return nil
 	}
 	r.closed = true
+	defer r.account()
+	defer func() {
+		if caught := recover(); caught != nil {
+			r.x.server.log.Error("panic in a stream's end", "request_id", r.x.id, "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
+			r.err = fmt.Errorf("panic: %v", caught)
+		}
+	}()
 	r.stream.Close()
+	return nil
+}
+
+// account settles what the stream cost, and ends the exchange.
+func (r *relay) account() {
 	spent := cost(r.stream.Usage())
 	if spent.Output < 0 {
 		spent.Output = r.charged
@@ -129,7 +141,6 @@ func (r *relay) Close() error {
 	r.span.SetAttributes(attribute.Int("tandem.events", r.stream.Events()))
 	r.span.End()
 	r.x.close(outcome, 200)
-	return nil
 }
 
 // relayPlain streams to a client of HTTP/1.0, which knows no chunks: the answer ends

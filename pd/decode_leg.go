@@ -112,12 +112,14 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 			cancel(errFell)
 		}
 	})
-	giveUp := func(e *LegError) (*Answer, *LegError) {
-		idle.Stop()
-		noFall()
-		cancel(nil)
-		return nil, e
-	}
+	answering := false
+	defer func() { // also after a panic
+		if !answering {
+			idle.Stop()
+			noFall()
+			cancel(nil)
+		}
+	}()
 	if j.story != nil {
 		part = j.story.begin(server, part)
 	}
@@ -126,11 +128,10 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	defer crossing.end()
 	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part)
 	if err != nil {
-		return giveUp(failedSend(legCtx, leg, server.ID(), err))
+		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
-		failed := o.notAStream(legCtx, leg, server, resp)
-		return giveUp(failed)
+		return nil, o.notAStream(legCtx, leg, server, resp)
 	}
 	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
 	s := &legStream{
@@ -141,7 +142,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	}
 	if err := s.open(); err != nil {
 		_ = resp.Body.Close()
-		return giveUp(failedSend(legCtx, leg, server.ID(), err))
+		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
 	a.decode.Settle(nil)
 	if j.story != nil && j.story.untold {
@@ -162,6 +163,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 		noFall()
 		o.streamEnded(j, a, r)
 	}
+	answering = true
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s}, nil
 }
 
@@ -177,6 +179,7 @@ func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Se
 
 // streamEnded settles what a stream leaves behind.
 func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
+	defer a.decode.Release() // also after a panic
 	server := a.decode.Server()
 	var broken *BrokenStreamError
 	if errors.As(r.Err, &broken) {
@@ -195,7 +198,6 @@ func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
 		o.compareCounts(j, a, r.Usage)
 		o.learnOutput(j, r.Usage)
 	}
-	a.decode.Release()
 }
 
 // noteRetained counts an answer whose blocks the engine keeps for nobody, and warns of the

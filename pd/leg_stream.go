@@ -239,6 +239,11 @@ func (s *legStream) broken(err error) error {
 // stream that is closed before its end counts as left by the client.
 func (s *legStream) Close() {
 	s.closing.Do(func() {
+		defer func() { // also after a panic
+			s.idle.Stop()
+			s.cancel(nil)
+			s.onClose(s.result)
+		}()
 		if s.result.Err == nil && !s.ended {
 			s.result.Err = context.Canceled
 		}
@@ -252,10 +257,7 @@ func (s *legStream) Close() {
 			s.idle.Reset(drainTime)
 			_, _ = io.CopyN(io.Discard, s.events.in, 4<<10)
 		}
-		s.idle.Stop()
 		_ = s.body.Close()
-		s.cancel(nil)
-		s.onClose(s.result)
 	})
 }
 

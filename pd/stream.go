@@ -69,7 +69,7 @@ func (s *Stream) Ready() bool { return !s.ended && s.leg.Ready() }
 // its end counts as left by the client.
 func (s *Stream) Close() {
 	s.once.Do(func() {
+		defer s.onClose() // also after a panic
 		s.leg.Close()
-		s.onClose()
 	})
 }
