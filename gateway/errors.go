@@ -119,6 +119,9 @@ func explainQuota(limit *door.LimitError) failure {
 }
 
 func explainLeg(leg *pd.LegError) failure {
+	if leg.Kind == pd.Refused && leg.Status == http.StatusUnauthorized {
+		return unauthorized("The engine does not accept the API key.") // its own words may repeat the key
+	}
 	switch leg.Kind {
 	case pd.Refused:
 		return failure{

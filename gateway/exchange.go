@@ -218,12 +218,22 @@ func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
 	}
 }
 
+// withoutEnginesKey makes an engine's 401 a failure of the engine where there are keys here:
+// the client's was right, and what the engine was sent or not is nothing of the client's.
+func (x *exchange) withoutEnginesKey(err error) error {
+	var leg *pd.LegError
+	if x.server.door.Open() || !errors.As(err, &leg) || leg.Kind != pd.Refused || leg.Status != fiber.StatusUnauthorized {
+		return err
+	}
+	return &pd.LegError{Leg: leg.Leg, Server: leg.Server, Kind: pd.Broken, Status: leg.Status, Err: leg.Err}
+}
+
 // fail answers an error in the shape of the API that was called.
 func (x *exchange) fail(c *fiber.Ctx, err error) {
 	if errors.Is(context.Cause(x.ctx), errStopping) {
 		err = errStopping
 	}
-	f := explain(err)
+	f := explain(x.withoutEnginesKey(err))
 	x.refused = f.lacksCapacity()
 	x.giveBack(f)
 	x.open(c, nil)

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+// What an engine answers that is no HTTP, and its 401, reach neither client, log nor trace:
+// the address may be another service's by now, and a refusal may repeat the key.
+func TestDiscreet_AnEnginesOddAnswersAreNotRepeated(t *testing.T) {
+	const told = "s3cr3t-of-the-engine"
+	e := startTestEngine(t, engine.RoleBoth, nil)
+	to, err := url.Parse(e.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raw atomic.Pointer[string]
+	through := httputil.NewSingleHostReverseProxy(to)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		odd := raw.Load()
+		if odd == nil {
+			through.ServeHTTP(w, r)
+			return
+		}
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Write([]byte(*odd))
+		_ = conn.Close()
+	}))
+	t.Cleanup(front.Close)
+	var log, traces syncBuffer
+	cfg := testConfig()
+	cfg.otlp = newCollector(t, func(body []byte) { _, _ = traces.Write(body) })
+	cfg.servers[2].add(serverEntry{URL: front.URL, Connector: "nixl"})
+	c := &cluster{t: t, client: newTestClient(t)}
+	c.run(cfg, &log)
+	ask := func(odd string) answer {
+		raw.Store(nil)
+		eventually(t, "the engine is up", func() bool { return c.post(chatPath, chatBody("")).status == 200 })
+		raw.Store(&odd)
+		return c.post(chatPath, chatBody(""))
+	}
+	for odd, want := range map[string]int{
+		"HTTP/1.1 " + told + "\r\n\r\n":                                            502,
+		told + " 200 OK\r\n\r\n":                                                   502,
+		"HTTP/1.1 200 OK\r\n" + told + "\r\n\r\n":                                  502,
+		"HTTP/1.1 200 OK\r\nContent-Length: " + told + "\r\n\r\n":                  502,
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + told + "\r\n\r\n":               502,
+		"HTTP/1.1 401 No\r\nX: " + told + "\r\n\r\n{\"error\":\"" + told + "\"}":   401,
+		"HTTP/1.1 401 No\r\nX: " + told + "\r\nContent-Length: 0\r\n\r\n":          401,
+		"HTTP/1.1 401 No\r\n\r\n{\"error\":{\"message\":\"no " + told + "\"}}\r\n": 401,
+	} {
+		got := ask(odd)
+		if got.status != want && got.status != 503 || gjson.Get(got.body, "error.message").String() == "" {
+			t.Errorf("%q: %d %s", odd, got.status, got.body)
+		}
+		for name, values := range got.header {
+			if strings.Contains(name+strings.Join(values, ""), told) {
+				t.Errorf("%q: header %s: %q", odd, name, values)
+			}
+		}
+		if strings.Contains(got.body, told) {
+			t.Errorf("%q: the client got %s", odd, got.body)
+		}
+		if debug := c.get("/debug/servers").body; strings.Contains(debug, told) {
+			t.Errorf("%q: the admin port says %s", odd, debug)
+		}
+	}
+	raw.Store(nil)
+	if err := c.stop(); err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(log.String(), told) || !strings.Contains(log.String(), "not valid HTTP") {
+		t.Errorf("the log says %s", log.String())
+	}
+	if text := traces.String(); strings.Contains(text, told) || text == "" {
+		t.Error("traces repeat it, or there are none")
+	}
+}
