@@ -175,10 +175,3 @@ func (o *Orchestrator) serves(model string) bool {
 	}
 	return up[1] && (up[0] || !known[0])
 }
-
-// Ready reports whether requests are of use here: every role has a server that answers,
-// or they are held until it has. Else it names the role that has none.
-func (o *Orchestrator) Ready() (bool, string) {
-	ready, why := o.Fleet.Ready()
-	return ready || len(o.Hold.Covered()) > 0, why
-}

@@ -28,7 +28,7 @@ type Config struct {
 	AnswerTimeout     time.Duration // decode of an answer that is not streamed
 	HandoffAge        time.Duration // a hand-off older than this is not used
 	// DoubtWait is how long a request waits at most for servers that are in doubt, when no
-	// other can take it.
+	// other can take it, and how long a role may be down before the gateway is not ready.
 	DoubtWait      time.Duration
 	MaxRetries     int        // legs tried again for one request
 	RetryRatio     float64    // retries per request over ten seconds, 0..1

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -150,6 +151,18 @@ func (l *live) late(sent time.Time) doubt {
 
 // State says whether the server lives. One that steps with others does as far as they do.
 func (l *live) State() State { return min(l.ownState(), l.group.Load().state()) }
+
+// DownFor is how long the server has been down for certain: 0 while it is not, and for ever
+// before it was up.
+func (l *live) DownFor(now time.Time) time.Duration {
+	if l.ownState() != Down {
+		return 0
+	}
+	if since := l.downSince.Load(); since != nil {
+		return now.Sub(*since)
+	}
+	return math.MaxInt64
+}
 
 func (l *live) ownState() State {
 	switch {

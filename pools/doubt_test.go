@@ -230,7 +230,7 @@ func TestDoubt_IsOverWhenThereIsCertainty(t *testing.T) {
 		engines[0].refuses.Store(true)
 		engines[0].stopped.Store(false)
 		time.Sleep(3 * time.Second)
-		if s.State() != Down {
+		if s.State() != Down || s.DownFor(time.Now()) == 0 {
 			t.Errorf("it says that it is ill: %v", s.State())
 		}
 		engines[0].refuses.Store(false)

@@ -93,6 +93,7 @@ type Fleet struct {
 	worked      chan struct{}            // says that own work has changed
 	changed     changes
 	states      changes // of servers' states
+	missing     missing
 
 	gpus sync.Map // by label, a chan that whoever changes who is awake there holds
 
@@ -187,7 +188,7 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 		spec: spec, live: l, cfg: f.cfg, log: f.log.With("server", id), load: newScraper(spec, f.cfg.LoadTables),
 		client:   &http.Client{Transport: f.transport, Timeout: f.cfg.ProbeTimeout, CheckRedirect: noRedirect},
 		patient:  &http.Client{Transport: f.transport, Timeout: max(lateAnswer, f.cfg.ProbeTimeout), CheckRedirect: noRedirect},
-		mostLate: f.mostLate, asking: new(sync.WaitGroup),
+		mostLate: f.mostLate, changed: f.noteMissing, asking: new(sync.WaitGroup),
 		inFlight: func(now time.Time) InFlight {
 			return f.inFlight(id, l, Prefill, now).plus(f.inFlight(id, l, Decode, now))
 		},
@@ -263,26 +264,6 @@ func ValidateSpecs(specs []Spec) error {
 		named[id] = true
 	}
 	return nil
-}
-
-// Ready reports whether every role that the fleet is configured for has a server
-// that answers, and names the role that has none.
-func (f *Fleet) Ready() (bool, string) {
-	servers := f.Servers()
-	if len(servers) == 0 {
-		return false, "no servers are configured"
-	}
-	if !slices.ContainsFunc(servers, func(s *Server) bool { return s.Role.Serves(Decode) }) {
-		return false, "no decode server is configured"
-	}
-	for _, role := range []Role{Prefill, Decode} {
-		serves := func(s *Server) bool { return s.Role.Serves(role) }
-		up := func(s *Server) bool { return serves(s) && s.Health().Up }
-		if slices.ContainsFunc(servers, serves) && !slices.ContainsFunc(servers, up) {
-			return false, "no " + role.String() + " server answers"
-		}
-	}
-	return true, ""
 }
 
 // Model returns a model that some server serves, or served when last up, or can load.

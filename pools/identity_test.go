@@ -77,7 +77,7 @@ func TestProber_AsksUntilTheEngineHasTold(t *testing.T) {
 	defer server.Close()
 	spec := Spec{URL: server.URL, Role: Both}
 	p := prober{spec: spec, live: newLive(Default()), cfg: Default(), load: newScraper(spec, nil), client: server.Client(), patient: server.Client(),
-		asking:   new(sync.WaitGroup),
+		changed: func() {}, asking: new(sync.WaitGroup),
 		inFlight: func(time.Time) InFlight { return InFlight{} }, log: slog.New(slog.DiscardHandler)}
 	for i, want := range []struct {
 		connector string

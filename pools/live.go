@@ -120,7 +120,7 @@ func newLive(cfg Config) *live {
 	}
 	l.vitals.born = time.Now()
 	l.prefill.half, l.step.half = cfg.Forgetting, cfg.Forgetting
-	l.health.Store(&Health{Reason: "not probed yet"})
+	l.health.Store(&Health{Reason: notProbed})
 	l.scraped.Store(&Load{})
 	l.reported.Store(&Load{})
 	l.told.Store(newIdentity(Identity{}, false))
@@ -136,6 +136,9 @@ func legIndex(leg Role) int {
 	}
 	return 1
 }
+
+// notProbed is the reason of a server that no probe has told of.
+const notProbed = "not probed yet"
 
 // Health is what the last probe that was answered found. A server that is not Up takes
 // nothing; whether one that is lives still, its State says.

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,8 @@ var (
 	inDoubtDesc = prometheus.NewDesc("tandem_server_in_doubt",
 		"1 while the server was up and answers late: it gets nothing new while others are alive, and keeps what it has.",
 		[]string{"server", "role"}, nil)
+	missingDesc = prometheus.NewDesc("tandem_role_missing",
+		"1 while all servers of the role are down, so that requests are answered by the other role or not at all.", []string{"role"}, nil)
 	breakerDesc = prometheus.NewDesc("tandem_breaker_state",
 		"State of the server's breaker for a leg: 1 for the state it is in (closed, half_open, open).", []string{"server", "leg", "state"}, nil)
 	wouldEjectDesc = prometheus.NewDesc("tandem_breaker_would_eject",
@@ -56,7 +59,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, inDoubtDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, inDoubtDesc, missingDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
 		ch <- d
 	}
 }
@@ -83,6 +86,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for model, p := range Pairings(servers) {
 		gauge(pairsDesc, float64(p.Pairs), model)
+	}
+	gone := c.fleet.Missing()
+	for _, role := range []Role{Prefill, Decode} {
+		gauge(missingDesc, oneIf(slices.Contains(gone, role)), role.String())
 	}
 	for _, s := range servers {
 		gauge(upDesc, oneIf(s.ownState() == Alive), s.id, s.Role.String())

@@ -31,6 +31,7 @@ type prober struct {
 	client   *http.Client // with the time limit of a probe
 	patient  *http.Client // with that of an answer that is late
 	mostLate func() bool  // of the fleet's servers
+	changed  func()       // tells the fleet that the server came up or fell
 	log      *slog.Logger
 
 	asking  *sync.WaitGroup // probes that are not answered
@@ -92,6 +93,7 @@ func (p *prober) probe(ctx context.Context) {
 	}
 	if !was.Up {
 		p.live.life.Add(1)
+		p.changed()
 		p.log.Info("server up", "role", p.spec.Role.String(), "models", modelIDs(models))
 	}
 	p.scrape(ctx)
@@ -153,6 +155,7 @@ func (p *prober) down(was Health, err error) {
 	if !was.Up {
 		p.live.fall(Fell)
 	}
+	p.changed()
 	switch {
 	case AsksForKey(err) && (was.Up || was.Reason != reason):
 		p.log.Warn("server down: the engine wants a key, or another one than it was shown; engine-key-file names the file that holds it",

@@ -157,7 +157,8 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.pd.HandoffAge, "handoff-age", c.pd.HandoffAge,
 		"age at which a hand-off is not used any more; keep it to a third of the engine's KV lease")
 	fs.DurationVar(&c.pd.DoubtWait, "doubt-wait", c.pd.DoubtWait,
-		"longest time that a request waits while all servers of a role are in doubt (they answer late), before it is refused")
+		"longest time that a request waits while all servers of a role are in doubt (they answer late), before it is refused; a role that is "+
+			"down for certain for as long makes the gateway unready if nothing can be served without it")
 	fs.IntVar(&c.pd.MaxRetries, "max-retries", c.pd.MaxRetries, "legs tried again for one request")
 	fs.Float64Var(&c.pd.RetryRatio, "retry-ratio", c.pd.RetryRatio, "retries per request over ten seconds, `0..1`")
 	fs.IntVar(&c.pd.RetryFloor, "retry-floor", c.pd.RetryFloor, "retries per ten seconds whatever the traffic")

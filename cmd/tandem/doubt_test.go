@@ -49,6 +49,9 @@ func TestDoubt_TheOnlyPairThatAnswersNoProbe(t *testing.T) {
 			t.Errorf("%d, %v: %.300s", got.status, got.err, got.body)
 		}
 	}
+	if down := c.metric("tandem_role_missing"); down != 0 {
+		t.Errorf("%v roles are missing", down)
+	}
 }
 
 // Nobody waits for longer than the bound, or beyond the request's deadline.

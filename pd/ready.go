@@ -1,0 +1,39 @@
+package pd
+
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Ready reports whether requests are of use here: one could be served, or they are held
+// until it can. Else it says what is missing. A server in doubt counts as able, and one that
+// is down until it has been for as long as a request waits at most.
+func (o *Orchestrator) Ready() (bool, string) {
+	if len(o.Hold.Covered()) > 0 {
+		return true, ""
+	}
+	prefill, decode, alone := false, false, false
+	now := time.Now()
+	for _, s := range o.Fleet.Servers() {
+		if s.DownFor(now) >= o.Config.DoubtWait {
+			continue
+		}
+		decodes := s.Role.Serves(pools.Decode)
+		prefill, decode = prefill || s.Role.Serves(pools.Prefill), decode || decodes
+		alone = alone || decodes && o.servesAlone(s)
+	}
+	switch {
+	case !decode:
+		return false, "no decode server answers"
+	case !prefill && !alone:
+		return false, "no prefill server answers, and no decode server may work alone"
+	}
+	return true, ""
+}
+
+// servesAlone reports whether a decode server may compute prompts.
+func (o *Orchestrator) servesAlone(s *pools.Server) bool {
+	by := connectorOf(s)
+	return by.alone && !(o.Config.EnforceDisaggregation && s.Role == pools.Decode && by.pairs)
+}
