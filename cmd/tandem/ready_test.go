@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"sigs.k8s.io/yaml"
+	"github.com/goccy/go-yaml"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
@@ -46,8 +46,12 @@ func TestReady_TheAdminServiceListsGatewaysThatAreNot(t *testing.T) {
 	got := make(map[string]bool)
 	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var service struct {
-			Metadata struct{ Name string }
-			Spec     struct{ PublishNotReadyAddresses bool }
+			Metadata struct {
+				Name string `yaml:"name"`
+			} `yaml:"metadata"`
+			Spec struct {
+				PublishNotReadyAddresses bool `yaml:"publishNotReadyAddresses"`
+			} `yaml:"spec"`
 		}
 		if err := yaml.Unmarshal([]byte(document), &service); err != nil {
 			t.Fatal(err)
