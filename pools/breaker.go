@@ -72,7 +72,7 @@ type breaker struct {
 	// set before the first canary; nil: nobody is told.
 	convicted func(since time.Time)
 
-	disproved atomic.Bool // the last canary got a wrong answer
+	disproved atomic.Bool // a canary got a wrong answer, and none has passed since
 }
 
 func newBreaker(cfg BreakerConfig) *breaker {
@@ -114,12 +114,18 @@ func (b *breaker) eject(now time.Time) {
 			b.streak = 0
 		}
 	}
-	until := now.Add(b.ejection(b.streak))
-	b.openUntil.Store(&until)
+	b.openLocked(now.Add(b.ejection(b.streak)))
 	b.streak++
 	b.mu.Unlock()
 	b.trips.Add(1)
 	b.tell()
+}
+
+// openLocked keeps the server out until a time; a shorter time never replaces a longer one.
+func (b *breaker) openLocked(until time.Time) {
+	if was := b.openUntil.Load(); was == nil || was.Before(until) {
+		b.openUntil.Store(&until)
+	}
 }
 
 // ejection is the time out after streak ejections in a row before this one:
@@ -174,7 +180,12 @@ func (b *breaker) canaryDue(pause time.Duration) (time.Time, bool) {
 // judge takes the verdict of a canary: nil lets the server take requests again,
 // after the time that is returned; an error ejects it, or keeps it ejected.
 func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
-	b.disproved.Store(errors.Is(verdict, errWrongAnswer))
+	switch {
+	case verdict == nil:
+		b.disproved.Store(false)
+	case errors.Is(verdict, errWrongAnswer):
+		b.disproved.Store(true) // until one passes: that it does not answer, or is busy, is no proof
+	}
 	b.mu.Lock()
 	b.suspected, b.judgedAt = false, now
 	b.mu.Unlock()
@@ -221,8 +232,7 @@ func (b *breaker) busy(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.openUntil.Load() != nil {
-		until := now.Add(b.ejection(0))
-		b.openUntil.Store(&until)
+		b.openLocked(now.Add(b.ejection(0)))
 	}
 }
 

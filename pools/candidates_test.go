@@ -3,6 +3,7 @@ package pools
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +91,29 @@ func TestCandidates_AServerThatFailedItsCanaryIsOutsideTheCap(t *testing.T) {
 	}
 }
 
+// What was proved wrong is trusted again when it is proved right, and not when a canary
+// merely has no answer or no place.
+func TestCandidates_AWrongAnswerIsForgottenOnlyWhenACanaryPasses(t *testing.T) {
+	for name, verdict := range map[string]error{
+		"timed out": context.DeadlineExceeded, "429": errCanaryBusy, "cut": errEngine,
+	} {
+		servers := fleetOf(4)
+		b := servers[0].breakers[1]
+		b.judge(errWrongAnswer, time.Now())
+		b.judge(verdict, time.Now())
+		for _, s := range servers[1:] { // beyond the cap on those that are only ejected
+			trip(t, s, Decode)
+		}
+		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); slices.Contains(got, servers[0]) {
+			t.Errorf("after a wrong answer and then %s it is used", name)
+		}
+		b.judge(nil, time.Now())
+		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); !slices.Contains(got, servers[0]) {
+			t.Errorf("after a wrong answer, %s and a canary that passed it is not used", name)
+		}
+	}
+}
+
 // Decode can do without prefill, so a pool that is all busy or all broken is not
 // tried: each try would be a retry.
 func TestCandidates_PrefillIsLeftOutRatherThanTriedInVain(t *testing.T) {
@@ -131,6 +155,38 @@ func TestCandidates_BusyServersRestWhileOthersRemain(t *testing.T) {
 		time.Sleep(time.Second)
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
 			t.Errorf("after the pause: %d usable", len(got))
+		}
+	})
+}
+
+func TestCandidates_AShorterPauseNeverReplacesALongerOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := fleetOf(2)
+		servers[0].MarkBusy(10 * time.Second)
+		servers[0].MarkBusy(time.Second)
+		time.Sleep(5 * time.Second)
+		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 {
+			t.Errorf("within the longer pause: %d usable", len(got))
+		}
+		time.Sleep(6 * time.Second)
+		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
+			t.Errorf("after it: %d usable", len(got))
+		}
+	})
+}
+
+// A canary that was under way when the server was ejected, and finds it busy, does not
+// shorten the ejection.
+func TestBreaker_ABusyCanaryShortensNoEjection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := testServer(Decode).breakers[1]
+		for range 6 {
+			b.eject(time.Now())
+		}
+		until := *b.openUntil.Load()
+		b.judge(errCanaryBusy, time.Now())
+		if got := *b.openUntil.Load(); got.Before(until) {
+			t.Errorf("out for %v, and for %v after a busy canary", time.Until(until), time.Until(got))
 		}
 	})
 }

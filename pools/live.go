@@ -287,10 +287,14 @@ func (l *live) changeModels(change func([]Model) []Model) {
 }
 
 // MarkBusy asks for the server to be left alone for d: it answered 429 or 503,
-// which is load and no fault.
+// which is load and no fault. A shorter pause never replaces a longer one.
 func (l *live) MarkBusy(d time.Duration) {
 	until := time.Now().Add(d)
-	l.busyUntil.Store(&until)
+	for was := l.busyUntil.Load(); was == nil || was.Before(until); was = l.busyUntil.Load() {
+		if l.busyUntil.CompareAndSwap(was, &until) {
+			return
+		}
+	}
 }
 
 func (l *live) busy(now time.Time) bool {
