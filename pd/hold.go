@@ -85,8 +85,14 @@ func (h *Hold) leave(base string) {
 	}
 }
 
-// holdStep is the time between two looks at the fleet.
-const holdStep = 50 * time.Millisecond
+const (
+	// holdFirst is the time until the first look at the fleet: it has just been found that
+	// there is no server, and what was found so again must not be asked for at once.
+	holdFirst = 50 * time.Millisecond
+	// holdBeat is the time between two further looks while no server has changed: some
+	// things change by time alone.
+	holdBeat = time.Second
+)
 
 // hold runs a request that has its place. While a role has no server it is held: until
 // each has one that is up, its time is over (*NoServerError, ErrDeadline), it is displaced,
@@ -136,15 +142,19 @@ func (o *Orchestrator) awaitServers(ctx context.Context, p *place, base string) 
 			err = ErrDisplaced
 		}
 	}()
-	look := time.NewTicker(holdStep)
+	changed, stop := o.Fleet.StateChanges()
+	defer stop()
+	look := time.NewTimer(holdFirst)
 	defer look.Stop()
 	var without time.Time // since when the base model has servers
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-changed:
 		case <-look.C:
 		}
+		look.Reset(holdBeat)
 		_, known := o.Fleet.Model(p.model)
 		switch {
 		case o.serves(p.model):
