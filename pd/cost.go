@@ -119,7 +119,7 @@ func (f *Field) together(number int, state *order.DecodeState) {
 // Price writes what a request needs on each server of a field that was weighed.
 func (m *CostModel) Price(r Demand, f *Field, t *order.Ticket) {
 	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
-	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Weights()
+	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Of(r.TTFT.Seconds()).Weights()
 	t.Resize(len(f.Prefill), len(f.Decode))
 	t.PrefillReady, t.DecodeReady = t.PrefillReady[:0], t.DecodeReady[:0]
 	handsOver, work := f.handsOver(r, m.BlockTokens), newWork(r.PromptTokens)

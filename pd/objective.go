@@ -44,7 +44,7 @@ func ParseSLO(name string, entries []string) (pools.PerModel[time.Duration], err
 }
 
 // Objectives are what requests are served for. That of a class goes before that of a
-// model; the zero value is order.Latency for all.
+// model; the zero value is order.Auto for all.
 type Objectives struct {
 	Models  pools.PerModel[order.Objective]
 	Classes map[int]order.Objective
@@ -70,7 +70,7 @@ func ParseObjectives(entries, classes []string) (o Objectives, err error) {
 			return Objectives{}, fmt.Errorf("objective %q: %w", entry, err)
 		}
 	}
-	if o.Models, err = pools.ParsePerModel("objective", ofModels, order.Latency, readObjective); err != nil {
+	if o.Models, err = pools.ParsePerModel("objective", ofModels, order.Auto, readObjective); err != nil {
 		return Objectives{}, err
 	}
 	return o, nil

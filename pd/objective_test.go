@@ -18,7 +18,7 @@ func TestObjectives_AClassGoesBeforeAModelAndBothBeforeAll(t *testing.T) {
 		class int
 		want  order.Objective
 	}{
-		{"qwen", 1, order.Latency},
+		{"qwen", 1, order.Auto},
 		{"meta/llama", 1, order.Throughput},
 		{"meta/llama", 0, order.Latency},
 	} {
@@ -82,13 +82,22 @@ func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	now := time.Now()
 	o := &Orchestrator{Cost: DefaultCost()}
 	o.Config.TTFT.All = 5 * time.Second
-	o.Config.Objective.Classes = map[int]order.Objective{2: order.Throughput}
-	for class, want := range []order.Objective{order.Latency, order.Latency, order.Throughput} {
+	o.Config.Objective.Classes = map[int]order.Objective{0: order.Latency, 2: order.Throughput}
+	for class, want := range []order.Objective{order.Latency, order.Throughput, order.Throughput} { // 1 is auto
 		j := &journey{req: &Request{Class: class}, arrived: now}
 		var ticket order.Ticket
 		o.Cost.Price(o.demand(j, now), &Field{}, &ticket)
 		if ticket.Weights != want.Weights() || ticket.TTFT != 5 {
 			t.Errorf("class %d: %+v, TTFT %v", class, ticket.Weights, ticket.TTFT)
+		}
+	}
+	o.Config.TTFT.All, o.Config.ITL.All = 0, 50*time.Millisecond
+	for class, want := range []order.Objective{order.Latency, order.Latency, order.Throughput} { // no first token is due
+		j := &journey{req: &Request{Class: class}, arrived: now}
+		var ticket order.Ticket
+		o.Cost.Price(o.demand(j, now), &Field{}, &ticket)
+		if ticket.Weights != want.Weights() {
+			t.Errorf("class %d without an objective for the first token: %+v", class, ticket.Weights)
 		}
 	}
 }

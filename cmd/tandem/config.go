@@ -94,7 +94,7 @@ func defaultConfig() config {
 		drainTimeout: 30 * time.Second,
 		connect:      time.Second,
 		traceShare:   1,
-		objectives:   []string{string(order.Latency)},
+		objectives:   []string{string(order.Auto)},
 		logLevel:     "info",
 	}
 }
@@ -169,8 +169,9 @@ func (c *config) bind(fs *pflag.FlagSet) {
 			"adapter, before its base model's), and that before the one for all")
 	fs.StringSliceVar(&c.itl, "itl-slo", c.itl, "objective for the time between tokens, `duration`, likewise")
 	fs.StringSliceVar(&c.objectives, "objective", c.objectives,
-		"what requests are served for: latency (the time to the first token), or throughput (requests per server that meet their "+
-			"objectives: with a ttft-slo, who cannot meet it any more is served last); `objectives`, for single models as "+
+		"what requests are served for: latency (the time to the first token), throughput (requests per server that meet their "+
+			"objectives: with a ttft-slo, who cannot meet it any more is served last), or auto (throughput for a request that has a "+
+			"ttft-slo, latency for one that has none); `objectives`, for single models as "+
 			"model=throughput, for a class as class:batch=throughput")
 	fs.BoolVar(&c.pd.EnforceDisaggregation, "enforce-disaggregation", c.pd.EnforceDisaggregation,
 		"decode servers compute no prompts: without a prefill server requests get 503")

@@ -83,11 +83,11 @@ func Policies() []Policy {
 			prefill: obey, decode: obey, ask: askPlanner,
 		},
 		{
-			Name: "tandem-throughput", Source: "with the gateway's order, for throughput: who cannot be in time goes last", Ours: true, Objective: order.Throughput,
+			Name: "tandem-auto", Source: "with the gateway's order as by default: all have an objective for the first token, and who cannot meet it any more goes last", Ours: true, Objective: order.Auto,
 			prefill: obey, decode: obey, ask: askPlanner,
 		},
 		{
-			Name: "tandem", Source: "and with decode servers that may compute prompts", Ours: true, Objective: order.Throughput, Convert: true,
+			Name: "tandem", Source: "and with decode servers that may compute prompts", Ours: true, Objective: order.Auto, Convert: true,
 			prefill: obey, decode: obey, ask: askPlanner,
 		},
 		{

@@ -42,7 +42,7 @@ func (q *queue) add(r *request, prefill float64) {
 	q.next++
 	r.ticket = order.Ticket{
 		ID: q.next, Arrived: duration(r.at), Tokens: r.prompt, Output: float64(r.output),
-		TTFT: q.wait + prefill, Weights: q.objective.Weights(),
+		TTFT: q.wait + prefill, Weights: q.objective.Of(q.wait + prefill).Weights(),
 		Prefill: []float64{prefill}, Missing: []float64{0}, PairsFirst: true,
 	}
 	q.waiting[q.next] = r

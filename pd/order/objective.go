@@ -7,16 +7,30 @@ type Objective string
 
 // The objectives. All formulas are the same; their weights differ.
 const (
+	Auto       Objective = "auto"       // throughput for a request whose first token is due at some time, else latency
 	Latency    Objective = "latency"    // the time to the first token, of all
 	Throughput Objective = "throughput" // goodput: requests per server that meet their objectives
 )
 
 // Validate reports what is wrong with the objective, nil if nothing.
 func (o Objective) Validate() error {
-	if o != Latency && o != Throughput {
-		return errors.New("want latency or throughput")
+	if o != Auto && o != Latency && o != Throughput {
+		return errors.New("want auto, latency or throughput")
 	}
 	return nil
+}
+
+// Of is what a request is served for whose objective for the first token is so many seconds,
+// 0 is none: for Auto, which the zero Objective is too, Throughput where it has one, else
+// Latency.
+func (o Objective) Of(ttft float64) Objective {
+	switch {
+	case o != Auto && o != "":
+		return o
+	case ttft > 0:
+		return Throughput
+	}
+	return Latency
 }
 
 // Weights are what an objective makes of a request's cost and of its turn.
@@ -36,7 +50,8 @@ type Weights struct {
 }
 
 // Weights are those that did best over the shipped scenarios of the simulator, where half
-// or twice as much of each changes the means by some 2 %. The zero Objective is Latency.
+// or twice as much of each changes the means by some 2 %. Auto has none before Of has said
+// what it is, and counts as Latency.
 func (o Objective) Weights() Weights {
 	if o == Throughput {
 		return Weights{Pace: 0.05, Congestion: 4, LateLast: true}
