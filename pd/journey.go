@@ -2,6 +2,7 @@ package pd
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -29,8 +30,10 @@ type journey struct {
 	trial   bool   // it may be late
 	guest   bool   // the request is another replica's; here it only gets its turn
 
-	migrations int    // how often its stream was continued
-	servedBy   string // the decode server of the last answer
+	migrations int      // how often its stream was continued
+	broke      []string // decode servers on which its stream broke, which others go before
+	back       bool     // it may go to those too: no other can take it
+	servedBy   string   // the decode server of the last answer
 
 	prefillFailures int
 	// alone is set once prefill elsewhere is given up for this request.
@@ -86,9 +89,12 @@ func (j *journey) failed(e *LegError) {
 	}
 }
 
-// triedBy returns the servers that a leg has failed on: a copy, for those who are called
-// while the request goes on.
+// triedBy returns the servers that a leg has failed on, or its stream broke on: a copy, for
+// those who are called while the request goes on.
 func (j *journey) triedBy(leg Leg) (servers []string) {
+	if leg != PrefillLeg {
+		servers = slices.Clone(j.broke)
+	}
 	for t := range j.tried {
 		if t.leg == leg {
 			servers = append(servers, t.server)
@@ -96,6 +102,10 @@ func (j *journey) triedBy(leg Leg) (servers []string) {
 	}
 	return servers
 }
+
+// avoids reports whether the request's stream broke on a decode server, which others go
+// before.
+func (j *journey) avoids(s *pools.Server) bool { return !j.back && slices.Contains(j.broke, s.ID()) }
 
 // death says how a server died of the request, as far as that is known.
 func (j *journey) death(failed *LegError) death {

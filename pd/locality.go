@@ -141,6 +141,13 @@ func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix 
 	return p
 }
 
+// beginning is what is known of a longer prompt that begins with this one.
+func (p *prefix) beginning() *prefix {
+	known := p.tokens
+	known.Whole, known.Teaches = false, false
+	return &prefix{source: p.source, prompt: p.prompt, tokens: known, known: p.known, model: p.model}
+}
+
 // match looks up what each server holds of the prompt now. The prompt is hashed once.
 func (l *Locality) match(p *prefix) {
 	if l.Index.Again(&p.hits) {

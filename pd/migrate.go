@@ -67,8 +67,9 @@ func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request,
 	next := newJourney(rest, j.arrived)
 	next.story, next.resumed, next.choices = j.story, true, j.choices
 	next.base, next.came, next.firsts = j.base, j.came, j.firsts
-	next.tried[tried{DecodeLeg, j.servedBy}] = true
-	next.tried[tried{AloneLeg, j.servedBy}] = true
+	j.broke = append(j.broke, j.servedBy)
+	next.broke = j.broke
+	o.locateRest(ctx, j, next)
 	o.Log.Warn("stream broke, continuing it elsewhere", "request_id", j.req.ID, "server", j.servedBy,
 		"tokens", j.story.before, "error", broken.Err.Error())
 	answer, err := o.serve(ctx, next)
@@ -81,4 +82,17 @@ func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request,
 	}
 	o.Metrics.migrations.WithLabelValues("continued").Inc()
 	return answer.leg, nil
+}
+
+// locateRest finds what servers hold of a continuation's prompt: all of it by its ids, which
+// are known. Where prompts are known by their text, or the text carries the answer on, it is
+// what they hold of the prompt that the client sent, with which it begins.
+func (o *Orchestrator) locateRest(ctx context.Context, j, next *journey) {
+	if !next.story.spoken.retold {
+		o.locate(ctx, next)
+	}
+	located := next.prefix != nil && next.prefix.known && len(next.prefix.tokens.Chunks) == 0
+	if !located && j.prefix != nil {
+		next.prefix = j.prefix.beginning()
+	}
 }

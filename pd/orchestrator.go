@@ -267,6 +267,10 @@ func (o *Orchestrator) choose(j *journey) (assignment, error) {
 		view := o.look(j, refused, now)
 		view.anyway = anyway
 		chosen, ok := o.Cost.Choose(o.demand(j, now), &view.field, rand.IntN)
+		if !ok && len(j.broke) > 0 && !j.back {
+			j.back = true // no other can take it, and whom it broke on may be well again
+			continue
+		}
 		if !ok && len(refused) > 0 && !anyway {
 			// Only servers under proof are left: one of them is better than none.
 			anyway = true

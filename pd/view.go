@@ -125,8 +125,8 @@ func (o *Orchestrator) suit(j *journey, v *view, now time.Time) {
 	for i, s := range v.decode {
 		c, at := &v.field.Decode[i], &v.decodeSeats[i]
 		understands, failed := o.understands(j, v, s, at, c, now), j.hasTried(DecodeLeg, s)
-		c.NoPair = failed || !understands || !o.mayPair(j, s, at)
-		c.NoAlone = j.hasTried(AloneLeg, s) || !understands || !o.mayRunAlone(j, s, at)
+		c.NoPair = failed || !understands || !o.mayPair(j, s, at) || j.avoids(s)
+		c.NoAlone = j.hasTried(AloneLeg, s) || !understands || !o.mayRunAlone(j, s, at) || j.avoids(s)
 		spare = spare || !failed && !c.Out && !c.NoAlone
 	}
 	for i, s := range v.decode {
@@ -194,7 +194,7 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 	with.prefill = []*pools.Server{v.handoff.From}
 	with.field = Field{Prefill: []Candidate{from}, Decode: slices.Clone(v.field.Decode)}
 	for i := range with.field.Decode {
-		with.field.Decode[i].NoPair = j.tried[tried{DecodeLeg, with.decode[i].ID()}]
+		with.field.Decode[i].NoPair = j.hasTried(DecodeLeg, with.decode[i]) || j.avoids(with.decode[i])
 		with.field.Decode[i].NoAlone = true
 	}
 	if !with.usable(with.field.Decode) {

@@ -332,3 +332,89 @@ func TestMigrate_ByTextIsOptIn(t *testing.T) {
 		}
 	}
 }
+
+// attempts are how a request was bound, each time, and what was known of its servers.
+func (c *cluster) attempts(request string) []gjson.Result {
+	c.t.Helper()
+	return gjson.Get(c.get("/debug/decisions/"+request).body, "attempts").Array()
+}
+
+// A stream that breaks again and again does not go back to a server that broke it while
+// there is another.
+func TestMigrate_OthersGoBeforeThoseOnWhichItBroke(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 3, config: func(cfg *config) {
+		migrating(cfg)
+		cfg.pools.Breaker.Consecutive = 1 << 20 // all streams break here
+	}})
+	for _, e := range c.decode {
+		e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 5})
+	}
+	for range 5 {
+		got := c.post("/v1/chat/completions", chatBodyOf(60, `,"stream":true,"ignore_eos":true`))
+		asked := map[string]bool{}
+		attempts := c.attempts(got.header.Get("X-Request-Id"))
+		for _, a := range attempts {
+			asked[a.Get("alternatives.#(chosen==true).decode").String()] = true
+		}
+		if len(attempts) != 3 || len(asked) != 3 || got.err == nil {
+			t.Errorf("%d legs on %v: %v", len(attempts), asked, got.err)
+		}
+	}
+}
+
+// Where no other server can take it, it goes back to the one that broke it.
+func TestMigrate_BackWhereNoOtherCan(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: migrating})
+	body := chatBodyOf(60, `,"stream":true,"ignore_eos":true,"stream_options":{"include_usage":true}`)
+	want := reference(t, "/v1/chat/completions", body)
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 5, Path: "/v1/chat/completions"})
+	oneAnswer(t, c.post("/v1/chat/completions", body), want)
+}
+
+// A continuation goes where its prompt is: what servers hold of the prompt, and of the
+// answer so far, is known by its token ids, or of the prompt by its text.
+func TestMigrate_IsPricedByWhatServersHold(t *testing.T) {
+	for _, tokens := range []string{"engine", "learned", "approximate"} {
+		t.Run(tokens, func(t *testing.T) {
+			t.Parallel()
+			c := newPublishingCluster(t, 2, 2, tokens, migrating)
+			body := chatBodyOf(100, `,"ignore_eos":true`)
+			warm := c.post("/v1/chat/completions", body)
+			prompt := gjson.Get(warm.body, "usage.prompt_tokens").Int()
+			prefill, decode := warm.header.Get("X-Tandem-Prefill"), warm.header.Get("X-Tandem-Decode")
+			if tokens != "approximate" {
+				c.settle(prefill)
+				c.settle(decode)
+			}
+			breaks := c.decode[0]
+			if breaks.URL() == "http://"+decode {
+				breaks = c.decode[1]
+			}
+			breaks.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 70})
+			c.node.fleet.SetDrain(decode, true)
+			c.node.orchestrator.Transport = whenAsked{c.node.orchestrator.Transport, strings.TrimPrefix(breaks.URL(), "http://"), func() { c.node.fleet.SetDrain(decode, false) }}
+			got := c.post("/v1/chat/completions", chatBodyOf(100, `,"ignore_eos":true,"stream":true`))
+			attempts := c.attempts(got.header.Get("X-Request-Id"))
+			if got.err != nil || got.text() != warm.text() || len(attempts) != 2 {
+				t.Fatalf("%v, %d attempts: %s", got.err, len(attempts), got.body)
+			}
+			if n := attempts[1].Get("prompt_tokens").Int(); n < prompt+60 || n > prompt+70 {
+				t.Errorf("of %d tokens, the prompt has %d", n, prompt)
+			}
+			for _, a := range attempts[1].Get("alternatives").Array() {
+				if held := a.Get("prefill_cached").Int(); a.Get("prefill").String() == prefill && held < prompt/2 {
+					t.Errorf("prefill, which had the prompt of %d: %s", prompt, a.Raw)
+				}
+				least := prompt + 32 // and answer
+				if tokens == "approximate" {
+					least = prompt / 2
+				}
+				if held := a.Get("decode_cached").Int(); a.Get("decode").String() == decode && held < least {
+					t.Errorf("decode, which had the prompt of %d and the answer: %s", prompt, a.Raw)
+				}
+			}
+		})
+	}
+}
