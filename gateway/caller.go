@@ -132,8 +132,8 @@ func (x *exchange) bound(req *pd.Request) error {
 }
 
 // boundOutput holds every field that bounds the answer to the key's bound. The dialect's
-// own is always set: some engines read no other, and some take a null or a zero in
-// another for no bound.
+// own is always set: some engines read no other, and some take a null for no bound, or a
+// zero where there are several (SGLang before it knew max_completion_tokens as the first).
 func (x *exchange) boundOutput(req *pd.Request) error {
 	most := x.key.MaxOutput
 	if most == 0 {
@@ -154,7 +154,8 @@ func (x *exchange) boundOutput(req *pd.Request) error {
 		req.MaxField, req.MaxOutput = limits[0], most
 		req.OutputTokens = min(req.OutputTokens, most)
 	}
-	if req.Body.Get(limits[0]).Null() {
+	own := req.Body.Get(limits[0])
+	if n, ok := own.Int(); own.Null() || ok && n == 0 && len(limits) > 1 {
 		edits = append(edits, pd.Edit{Key: limits[0], Value: strconv.AppendInt(nil, int64(req.MaxOutput), 10)})
 	}
 	if len(edits) > 0 {

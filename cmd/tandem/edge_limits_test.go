@@ -29,6 +29,9 @@ var outputBounds = []struct {
 	{chatPath, `,"max_tokens":null,"max_completion_tokens":7`, 200, 7},
 	{chatPath, `,"max_tokens":5,"max_completion_tokens":null`, 200, 5},
 	{chatPath, `,"max_completion_tokens":0`, 400, 16}, // the engine's own refusal: 16 of some, none of others
+	{chatPath, `,"max_tokens":0`, 200, 16},            // which some engines take for none
+	{chatPath, `,"max_tokens":0,"max_completion_tokens":5`, 200, 5},
+	{chatPath, `,"max_tokens":-0,"max_completion_tokens":-0`, 400, 16},
 	{chatPath, `,"max_tokens":17.0`, 400, 0},
 	{chatPath, `,"max_tokens":"17"`, 400, 0},
 	{chatPath, `,"max_tokens":1.7e1`, 400, 0},
