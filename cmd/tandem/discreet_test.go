@@ -1,10 +1,14 @@
 package main
 
 import (
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -52,14 +56,17 @@ func TestDiscreet_AnEnginesOddAnswersAreNotRepeated(t *testing.T) {
 		return c.post(chatPath, chatBody(""))
 	}
 	for odd, want := range map[string]int{
-		"HTTP/1.1 " + told + "\r\n\r\n":                                            502,
-		told + " 200 OK\r\n\r\n":                                                   502,
-		"HTTP/1.1 200 OK\r\n" + told + "\r\n\r\n":                                  502,
-		"HTTP/1.1 200 OK\r\nContent-Length: " + told + "\r\n\r\n":                  502,
-		"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + told + "\r\n\r\n":               502,
-		"HTTP/1.1 401 No\r\nX: " + told + "\r\n\r\n{\"error\":\"" + told + "\"}":   401,
-		"HTTP/1.1 401 No\r\nX: " + told + "\r\nContent-Length: 0\r\n\r\n":          401,
-		"HTTP/1.1 401 No\r\n\r\n{\"error\":{\"message\":\"no " + told + "\"}}\r\n": 401,
+		"HTTP/1.1 " + told + "\r\n\r\n":                                                             502,
+		told + " 200 OK\r\n\r\n":                                                                    502,
+		"HTTP/1.1 200 OK\r\n" + told + "\r\n\r\n":                                                   502,
+		"HTTP/1.1 200 OK\r\nContent-Length: " + told + "\r\n\r\n":                                   502,
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + told + "\r\n\r\n":                                502,
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + told + "\r\n\r\n": 502,
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + told + "\r\n":                     502,
+		"HTTP/1.1 301 " + told + "\r\nLocation: http://" + told + "\r\n\r\n":                        502,
+		"HTTP/1.1 401 No\r\nX: " + told + "\r\n\r\n{\"error\":\"" + told + "\"}":                    401,
+		"HTTP/1.1 401 No\r\nX: " + told + "\r\nContent-Length: 0\r\n\r\n":                           401,
+		"HTTP/1.1 401 No\r\n\r\n{\"error\":{\"message\":\"no " + told + "\"}}\r\n":                  401,
 	} {
 		got := ask(odd)
 		if got.status != want && got.status != 503 || gjson.Get(got.body, "error.message").String() == "" {
@@ -86,5 +93,41 @@ func TestDiscreet_AnEnginesOddAnswersAreNotRepeated(t *testing.T) {
 	}
 	if text := traces.String(); strings.Contains(text, told) || text == "" {
 		t.Error("traces repeat it, or there are none")
+	}
+}
+
+// What an engine sends after its answer is quoted to the standard logger by net/http.
+func TestDiscreet_WhatFollowsAnAnswerIsNotLogged(t *testing.T) {
+	const told = "s3cr3t-of-the-engine"
+	more := make(chan net.Conn, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"+told)
+			more <- conn
+		}
+	}))
+	defer server.Close()
+	var text syncBuffer
+	flags := log.Flags()
+	log.SetFlags(0)
+	log.SetOutput(libraryLog{newTestLog(&text)})
+	defer log.SetOutput(os.Stderr)
+	defer log.SetFlags(flags)
+	transport, err := (&config{}).engineTransport()
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Client{Transport: transport}).Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(resp.Body); err != nil {
+		t.Error(err)
+	}
+	_ = resp.Body.Close()
+	defer func() { _ = (<-more).Close() }()
+	eventually(t, "net/http has said so", func() bool { return strings.Contains(text.String(), "Unsolicited response") })
+	if strings.Contains(text.String(), told) {
+		t.Errorf("the log says %s", text.String())
 	}
 }

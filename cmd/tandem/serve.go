@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	stdlog "log"
 	"os/signal"
 	"syscall"
 
@@ -45,6 +46,8 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		return err
 	}
 	redis.SetLogger(redisLog{log})
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(libraryLog{log})
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed in part", "error", err.Error()) }))
 	keysLoaded := contentHash(cfg.door.keysFile)
 	n, err := newNode(ctx, cfg, log)

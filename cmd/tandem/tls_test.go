@@ -231,11 +231,15 @@ func TestTLS_EnginesOfAnOwnAuthority(t *testing.T) {
 			return seen[path]
 		})
 	}
-	cfg.engineCA = ""
-	var out strings.Builder
-	if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "certificate") {
-		t.Errorf("without the authority: %v\n%s", err, out.String())
+	other, _ := selfSigned(t) // of the same name
+	for what, authority := range map[string]string{"without the authority": "", "with another": other} {
+		var out strings.Builder
+		cfg.engineCA = authority
+		if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "certificate signed by unknown authority") {
+			t.Errorf("%s: %v\n%s", what, err, out.String())
+		}
 	}
+	var out strings.Builder
 	cfg.engineCA = cert
 	if err := check(t.Context(), cfg, &out); err != nil {
 		t.Errorf("with it: %v\n%s", err, out.String())
