@@ -139,16 +139,9 @@ func (r *Registry) look(ctx context.Context) ([]Spec, error) {
 // names returns the registered names, sorted, maxRegistered at most. Where there are more,
 // those stay that are known to be servers, so that the fleet does not change with each look.
 func (r *Registry) names(ctx context.Context) ([]string, error) {
-	var names []string
-	for cursor := uint64(0); ; {
-		page, next, err := r.client.SScan(ctx, r.prefix+registrySet, cursor, "", maxRegistered).Result()
-		if err != nil {
-			return nil, err
-		}
-		names = append(names, page...)
-		if cursor = next; cursor == 0 || len(names) >= maxNames {
-			break
-		}
+	names, err := r.client.SRandMemberN(ctx, r.prefix+registrySet, maxNames).Result()
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(names, func(a, b string) int {
 		_, knownA := r.known[a]
@@ -161,7 +154,6 @@ func (r *Registry) names(ctx context.Context) ([]string, error) {
 		}
 		return cmp.Compare(a, b)
 	})
-	names = slices.Compact(names) // a scan may return one twice
 	if tooMany := len(names) > maxRegistered; tooMany != r.tooMany {
 		r.tooMany = tooMany
 		if tooMany {

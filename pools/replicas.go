@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -177,7 +178,7 @@ func (r *Replicas) tell(ctx context.Context, whole bool) {
 			return
 		}
 	}
-	var replicas, others *redis.IntCmd
+	var replicas *redis.ZSliceCmd
 	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Publish(ctx, r.prefix+workChannel, message)
 		if r.news.mixed {
@@ -191,14 +192,15 @@ func (r *Replicas) tell(ctx context.Context, whole bool) {
 		}
 		p.ZAdd(ctx, r.prefix+replicaSet, redis.Z{Member: r.id, Score: wireVersion})
 		p.Expire(ctx, r.prefix+replicaSet, setExpiry)
-		replicas = p.ZCard(ctx, r.prefix+replicaSet)
-		others = p.ZCount(ctx, r.prefix+replicaSet, "-inf", "(1")
+		replicas = p.ZRangeWithScores(ctx, r.prefix+replicaSet, 0, -1)
 		return nil
 	})
 	r.note(err)
 	r.news.published(m, len(message)+len(old), err == nil, now)
 	if err == nil && replicas != nil {
-		r.news.replicas, r.news.mixed = int(replicas.Val()), others.Val() > 0
+		all := replicas.Val()
+		r.news.replicas = len(all)
+		r.news.mixed = slices.ContainsFunc(all, func(z redis.Z) bool { return z.Score < wireVersion })
 	}
 }
 

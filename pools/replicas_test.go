@@ -377,8 +377,10 @@ func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
 	c.ZAdd(t.Context(), "test:{work}:replicas", redis.Z{Member: "old"}) // as it does with all it tells
 	id := a.server.ID()
-	c.Publish(t.Context(), "test:{work}", `{"r":"old","s":{"`+id+`":[{"n":1,"t":7},{}]}}`)
-	eventually(t, "the old one is heard", func() bool { return a.sees().Tokens == 7 && b.sees().Tokens == 7 })
+	eventually(t, "the old one is heard", func() bool {
+		c.Publish(t.Context(), "test:{work}", `{"r":"old","s":{"`+id+`":[{"n":1,"t":7},{}]}}`) // again: they may not listen yet
+		return a.sees().Tokens == 7 && b.sees().Tokens == 7
+	})
 	lease := a.claim(t, 500)
 	defer lease.Release()
 	for {
