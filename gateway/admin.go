@@ -60,9 +60,9 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 
 // Guarded asks for a token, or where certificates are asked for for a client's that was
 // verified, everywhere but where kubelets and load balancers look, who have neither. An
-// empty token without certificates asks for nothing, and then browsers that are made to
-// ask by a page of another site are refused; names are what the port is called beside its
-// addresses and private names.
+// empty token without certificates asks for nothing. Where no token is shown, browsers that
+// are made to ask by a page of another site are refused; names are what the port is called
+// beside its addresses and private names.
 func Guarded(token string, certificates bool, names []string, admin http.Handler) http.Handler {
 	if token == "" && !certificates {
 		return withoutBrowsers(names, admin)
@@ -70,10 +70,14 @@ func Guarded(token string, certificates bool, names []string, admin http.Handler
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-		allowed := free(r.URL.Path) ||
-			token != "" && subtle.ConstantTimeCompare(sent[:], want[:]) == 1 ||
-			certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
-		if !allowed {
+		byToken := token != "" && subtle.ConstantTimeCompare(sent[:], want[:]) == 1
+		byCertificate := certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+		switch {
+		case free(r.URL.Path), byToken:
+		case byCertificate && crossSite(r): // a browser shows its certificate whatever page asks
+			http.Error(w, notAcross, http.StatusForbidden)
+			return
+		case !byCertificate:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "the admin port asks for a token, Authorization: Bearer TOKEN, or for a client's certificate", http.StatusUnauthorized)
 			return

@@ -8,6 +8,8 @@ import (
 	"strings"
 )
 
+const notAcross = "the admin port answers no pages of other sites; set a token to ask it from them"
+
 // withoutBrowsers refuses what a page of another site lets an operator's browser ask of an
 // admin port that asks for no token: requests across sites, and requests by a name that
 // whoever owns it may point at this port (DNS rebinding). Addresses, names that nobody can
@@ -20,7 +22,7 @@ func withoutBrowsers(names []string, admin http.Handler) http.Handler {
 			http.Error(w, "the admin port is not known by this Host; name it with --admin-name, or set a token", http.StatusForbidden)
 			return
 		case crossSite(r):
-			http.Error(w, "the admin port answers no pages of other sites; set a token to ask it from them", http.StatusForbidden)
+			http.Error(w, notAcross, http.StatusForbidden)
 			return
 		}
 		admin.ServeHTTP(w, r)
