@@ -75,6 +75,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.MaxAdapters, "max-loras", cfg.MaxAdapters, "adapters that may be in one batch")
 	f.DurationVar(&cfg.AdapterLoad, "lora-load-time", cfg.AdapterLoad, "time that loading an adapter takes")
 	f.IntVar(&cfg.MeanOutputTokens, "mean-output-tokens", cfg.MeanOutputTokens, "mean length of an answer that ends by itself")
+	f.IntVar(&cfg.ReasoningTokens, "reasoning-tokens", cfg.ReasoningTokens, "tokens of reasoning before the answer in a chat, told apart as by a reasoning parser; 0: none")
 	f.IntVar(&cfg.DataParallel, "data-parallel-size", cfg.DataParallel, "ranks behind the address, chosen by the X-data-parallel-rank header")
 	f.BoolVar(&cfg.RankPorts, "rank-ports", cfg.RankPorts, "give each rank a port of its own, from that of --listen on")
 	f.BoolVar(&cfg.Lockstep, "lockstep", cfg.Lockstep, "let the ranks step together, as with wide expert parallelism")

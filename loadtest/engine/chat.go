@@ -86,7 +86,17 @@ func (e *Engine) prepare(x *exchange, in *chatRequest) (*chatWork, error) {
 		}
 	}
 	e.script(g, format)
+	g.sampling.reasoning = e.reasoningFor(in)
 	return &chatWork{generation: g, call: call}, nil
+}
+
+// reasoningFor is how many tokens of reasoning, with the one that ends it, come before the
+// answer: none where an answer is continued.
+func (e *Engine) reasoningFor(in *chatRequest) int {
+	if e.cfg.ReasoningTokens == 0 || in.AddGenerationPrompt != nil && !*in.AddGenerationPrompt {
+		return 0
+	}
+	return e.cfg.ReasoningTokens + 1
 }
 
 // chat serves /v1/chat/completions.
@@ -170,6 +180,17 @@ type chatMessage struct {
 	FunctionCall any        `json:"function_call"`
 	ToolCalls    []chatCall `json:"tool_calls"`
 	Reasoning    *string    `json:"reasoning"`
+
+	ReasoningContent *string `json:"reasoning_content,omitempty"`
+}
+
+// reasoningOf names the text of reasoning as the engine does: vLLM of today as the first,
+// SGLang and TensorRT-LLM as the second.
+func (e *Engine) reasoningOf(text string) (reasoning, reasoningContent *string) {
+	if e.cfg.Connector == ConnectorSGLang || e.cfg.Connector == ConnectorTRTLLM {
+		return nil, &text
+	}
+	return &text, nil
 }
 
 type chatLogprobs struct {
@@ -183,7 +204,12 @@ func (e *Engine) chatChoice(x *exchange, in *chatRequest, work *chatWork, index 
 		FinishReason: a.finish,
 		StopReason:   a.stoppedBy,
 	}
-	if work.call != nil {
+	if a.reasoning != "" {
+		choice.Message.Reasoning, choice.Message.ReasoningContent = e.reasoningOf(a.reasoning)
+	}
+	if a.text == "" && a.reasoning != "" { // cut short before its answer
+		choice.Message.Content = nil
+	} else if work.call != nil {
 		choice.Message.Content = nil
 		choice.Message.ToolCalls = []chatCall{work.call.chat(callID(x, index), a.text)}
 		choice.FinishReason = work.call.finish(a.finish)

@@ -24,6 +24,9 @@ type chunkDelta struct {
 	Role      string          `json:"role,omitempty"`
 	Content   *string         `json:"content,omitempty"`
 	ToolCalls []chatCallDelta `json:"tool_calls,omitempty"`
+
+	Reasoning        *string `json:"reasoning,omitempty"`
+	ReasoningContent *string `json:"reasoning_content,omitempty"`
 }
 
 // chatStream writes the chunks of one request.
@@ -37,6 +40,7 @@ type chatStream struct {
 	said   int    // tokens of all answers
 	cached int    // prompt tokens
 	begun  []bool // by answer: its role was sent
+	called []bool // by answer: the head of its tool call was sent
 	start  chatChunk
 }
 
@@ -44,7 +48,8 @@ type chatStream struct {
 // if it was asked for.
 func (e *Engine) streamChat(x *exchange, in *chatRequest, work *chatWork, j *job) error {
 	s := &chatStream{
-		e: e, x: x, in: in, work: work, job: j, events: newEventStream(x), begun: make([]bool, len(j.sequences)),
+		e: e, x: x, in: in, work: work, job: j, events: newEventStream(x),
+		begun: make([]bool, len(j.sequences)), called: make([]bool, len(j.sequences)),
 		start: chatChunk{ID: "chatcmpl-" + x.id, Object: "chat.completion.chunk", Created: now(), Model: e.modelName(in.Model)},
 	}
 	if err := j.each(x, s.piece); err != nil {
@@ -73,12 +78,21 @@ func (s *chatStream) piece(p piece) error {
 			return err
 		}
 	}
+	if s.work.call != nil && !p.reasoning && !s.called[p.at] {
+		s.called[p.at] = true
+		if err := s.openCall(p.at); err != nil {
+			return err
+		}
+	}
 	choice := chunkChoice{Index: p.at, StopReason: p.stoppedBy}
 	finish := p.finish
-	if s.work.call != nil {
+	switch {
+	case p.reasoning:
+		choice.Delta.Reasoning, choice.Delta.ReasoningContent = s.e.reasoningOf(p.text)
+	case s.work.call != nil:
 		choice.Delta.ToolCalls = []chatCallDelta{{Function: callDelta{Arguments: &p.text}}}
 		finish = s.work.call.finish(p.finish)
-	} else {
+	default:
 		choice.Delta.Content = &p.text
 	}
 	if finish != "" {
@@ -93,7 +107,7 @@ func (s *chatStream) piece(p piece) error {
 	return s.send(choice, nil)
 }
 
-// open sends the role of an answer, and the head of a tool call.
+// open sends the role of an answer.
 func (s *chatStream) open(at int) error {
 	var promptIDs []int32
 	if s.in.ReturnTokenIDs {
@@ -101,9 +115,12 @@ func (s *chatStream) open(at int) error {
 	}
 	empty := ""
 	choice := chunkChoice{Index: at, Delta: chunkDelta{Role: "assistant", Content: &empty}}
-	if err := s.send(choice, promptIDs); err != nil || s.work.call == nil {
-		return err
-	}
+	return s.send(choice, promptIDs)
+}
+
+// openCall sends the head of a tool call.
+func (s *chatStream) openCall(at int) error {
+	empty := ""
 	head := chatCallDelta{
 		ID: callID(s.x, at), Type: "function",
 		Function: callDelta{Name: s.work.call.name, Arguments: &empty},

@@ -131,6 +131,9 @@ type Config struct {
 	// TemplateTokens are written by the chat template before all others, as another version
 	// of it may; engines with other numbers of them tokenise a chat differently.
 	TemplateTokens int
+	// ReasoningTokens is how many tokens of reasoning a model writes before its answer in a
+	// chat, which the engine's reasoning parser takes apart; 0: the model does not reason.
+	ReasoningTokens int
 	// NoTokenIDs ignores return_token_ids, as vLLM before 0.10.2 does.
 	NoTokenIDs bool
 	// ForcedToolPrefillFails answers 500 to a prefill of one token with a forced
@@ -192,6 +195,7 @@ func (c Config) Validate() error {
 	check(c.MaxAdapters > 0, "max adapters is %d", c.MaxAdapters)
 	check(c.DataParallel > 0, "data parallel size is %d", c.DataParallel)
 	check(c.MeanOutputTokens > 0, "mean output is %d tokens", c.MeanOutputTokens)
+	check(c.ReasoningTokens >= 0, "%d tokens of reasoning", c.ReasoningTokens)
 	check(c.UplinkBytesPerSecond >= 0, "an uplink of %v bytes/s", c.UplinkBytesPerSecond)
 	check(c.LinkBytesPerSecond > 0 && c.KVBytesPerToken > 0, "a link of %v bytes/s for %d bytes per token", c.LinkBytesPerSecond, c.KVBytesPerToken)
 	check(c.Lease > 0, "lease is %v", c.Lease)

@@ -183,6 +183,7 @@ func (j *job) each(x *exchange, take func(piece) error) error {
 
 // answer is a finished answer.
 type answer struct {
+	reasoning string // before the text
 	text      string
 	pieces    []piece
 	finish    string
@@ -198,7 +199,11 @@ func (j *job) collect(x *exchange) ([]answer, error) {
 			panic(http.ErrAbortHandler)
 		}
 		a := &all[p.at]
-		a.text += p.text
+		if p.reasoning {
+			a.reasoning += p.text
+		} else {
+			a.text += p.text
+		}
 		a.pieces = append(a.pieces, p)
 		a.finish, a.stoppedBy = p.finish, p.stoppedBy
 		return nil

@@ -25,6 +25,8 @@ type language struct {
 	end   int32   // ends an answer
 	begin int32   // begins a prompt
 	mean  uint64  // length of an answer, in tokens
+
+	endReasoning int32 // the answer follows
 }
 
 func newLanguage(name string, meanTokens int) *language {
@@ -32,6 +34,7 @@ func newLanguage(name string, meanTokens int) *language {
 	l := &language{tok: tok, name: name, mean: uint64(meanTokens)}
 	l.end, _ = tok.Special(bpe.EndOfTurn)
 	l.begin, _ = tok.Special(bpe.Begin)
+	l.endReasoning, _ = tok.Special(bpe.EndOfReasoning)
 	known := map[string]bool{}
 	for _, w := range bpe.Words() {
 		known[w] = true

@@ -85,13 +85,15 @@ type messageAnswer struct {
 	KVTransferParams *handoff       `json:"kv_transfer_params,omitempty"`
 }
 
-// messageBlock is text or a tool call.
+// messageBlock is reasoning, text or a tool call.
 type messageBlock struct {
-	Type  string          `json:"type"`
-	Text  *string         `json:"text,omitempty"`
-	ID    string          `json:"id,omitempty"`
-	Name  string          `json:"name,omitempty"`
-	Input json.RawMessage `json:"input,omitempty"`
+	Type      string          `json:"type"`
+	Text      *string         `json:"text,omitempty"`
+	Thinking  *string         `json:"thinking,omitempty"`
+	Signature string          `json:"signature,omitempty"`
+	ID        string          `json:"id,omitempty"`
+	Name      string          `json:"name,omitempty"`
+	Input     json.RawMessage `json:"input,omitempty"`
 }
 
 type messageUsage struct {
@@ -160,14 +162,18 @@ func (e *Engine) messages(x *exchange) error {
 		return err
 	}
 	a := &all[0]
-	block := messageBlock{Type: "text", Text: &a.text}
-	if work.call != nil {
-		block = messageBlock{Type: "tool_use", ID: "toolu_" + x.id, Name: work.call.name, Input: json.RawMessage(`{}`)}
-		if json.Valid([]byte(a.text)) { // it may have been cut short
+	if a.reasoning != "" {
+		out.Content = append(out.Content, messageBlock{Type: "thinking", Thinking: &a.reasoning, Signature: x.id})
+	}
+	if a.text != "" || a.reasoning == "" {
+		block := openBlock(x, work, false)
+		if work.call == nil {
+			block.Text = &a.text
+		} else if json.Valid([]byte(a.text)) { // it may have been cut short
 			block.Input = json.RawMessage(a.text)
 		}
+		out.Content = append(out.Content, *block)
 	}
-	out.Content = append(out.Content, block)
 	reason, sequence := stopReason(a.finish, a.stoppedBy, work.call != nil)
 	out.StopReason, out.StopSequence = &reason, sequence
 	out.Usage = newMessageUsage(e.usageOfAnswers(j.prompts, all))
@@ -191,60 +197,115 @@ type messageEvent struct {
 type messageDelta struct {
 	Type         string  `json:"type,omitempty"`
 	Text         *string `json:"text,omitempty"`
+	Thinking     *string `json:"thinking,omitempty"`
+	Signature    string  `json:"signature,omitempty"`
 	PartialJSON  *string `json:"partial_json,omitempty"`
 	StopReason   string  `json:"stop_reason,omitempty"`
 	StopSequence *string `json:"stop_sequence,omitempty"`
 }
 
-// streamMessage sends the message's start, one block, and its end.
+// messageStream sends the events of one message.
+type messageStream struct {
+	x         *exchange
+	work      *chatWork
+	events    *eventStream
+	index     int  // of the block that is open
+	opened    bool // one is
+	reasoning bool // and it is of reasoning
+}
+
+// streamMessage sends the message's start, its blocks, and its end.
 func (e *Engine) streamMessage(x *exchange, work *chatWork, j *job, start messageAnswer) error {
-	events := newEventStream(x)
-	send := func(event messageEvent) error { return events.named(event.Type, event) }
+	s := &messageStream{x: x, work: work, events: newEventStream(x)}
 	start.Usage = messageUsage{InputTokens: len(j.prompts[0])} // nothing is known of caches yet
-	first, said, cached := 0, 0, 0
+	said := 0
 	var last piece
 	err := j.each(x, func(p piece) error {
-		events.token()
+		s.events.token()
 		if said == 0 {
-			if err := send(messageEvent{Type: "message_start", Message: &start}); err != nil {
-				return err
-			}
-			if err := send(messageEvent{Type: "content_block_start", Index: &first, ContentBlock: openBlock(x, work)}); err != nil {
+			if err := s.send(messageEvent{Type: "message_start", Message: &start}); err != nil {
 				return err
 			}
 		}
 		said++
-		cached, last = p.cached, p
-		if p.text == "" {
-			return nil
-		}
-		delta := &messageDelta{Type: "text_delta", Text: &p.text}
-		if work.call != nil {
-			delta = &messageDelta{Type: "input_json_delta", PartialJSON: &p.text}
-		}
-		return send(messageEvent{Type: "content_block_delta", Index: &first, Delta: delta})
+		last = p
+		return s.add(p)
 	})
 	if err != nil {
-		return events.failMessage(err)
+		return s.events.failMessage(err)
+	}
+	if err := s.close(); err != nil {
+		return err
 	}
 	reason, sequence := stopReason(last.finish, last.stoppedBy, work.call != nil)
-	total := newMessageUsage(e.usageOf(j.prompts, said, cached))
+	total := newMessageUsage(e.usageOf(j.prompts, said, last.cached))
 	for _, event := range []messageEvent{
-		{Type: "content_block_stop", Index: &first},
 		{Type: "message_delta", Delta: &messageDelta{StopReason: reason, StopSequence: sequence}, Usage: &total},
 		{Type: "message_stop"},
 	} {
-		if err := send(event); err != nil {
+		if err := s.send(event); err != nil {
 			return err
 		}
 	}
-	return events.done() // vLLM ends this stream like the others
+	return s.events.done() // vLLM ends this stream like the others
 }
 
-func openBlock(x *exchange, work *chatWork) *messageBlock {
-	if work.call != nil {
+func (s *messageStream) send(event messageEvent) error { return s.events.named(event.Type, event) }
+
+// add sends the text of one token in the block of its kind, which is opened before the
+// first.
+func (s *messageStream) add(p piece) error {
+	if !s.opened || s.reasoning && !p.reasoning && p.text != "" {
+		if err := s.close(); err != nil {
+			return err
+		}
+		if err := s.open(p.reasoning); err != nil {
+			return err
+		}
+	}
+	if p.text == "" {
+		return nil
+	}
+	delta := &messageDelta{Type: "text_delta", Text: &p.text}
+	switch {
+	case s.reasoning:
+		delta = &messageDelta{Type: "thinking_delta", Thinking: &p.text}
+	case s.work.call != nil:
+		delta = &messageDelta{Type: "input_json_delta", PartialJSON: &p.text}
+	}
+	return s.send(messageEvent{Type: "content_block_delta", Index: &s.index, Delta: delta})
+}
+
+func (s *messageStream) open(reasoning bool) error {
+	s.opened, s.reasoning = true, reasoning
+	return s.send(messageEvent{Type: "content_block_start", Index: &s.index, ContentBlock: openBlock(s.x, s.work, reasoning)})
+}
+
+// close ends the block that is open, if one is: that of reasoning by a signature.
+func (s *messageStream) close() error {
+	if !s.opened {
+		return nil
+	}
+	if s.reasoning {
+		signed := &messageDelta{Type: "signature_delta", Signature: s.x.id}
+		if err := s.send(messageEvent{Type: "content_block_delta", Index: &s.index, Delta: signed}); err != nil {
+			return err
+		}
+	}
+	index := s.index
+	s.opened = false
+	s.index++
+	return s.send(messageEvent{Type: "content_block_stop", Index: &index})
+}
+
+// openBlock is a block without its text.
+func openBlock(x *exchange, work *chatWork, reasoning bool) *messageBlock {
+	empty := ""
+	switch {
+	case reasoning:
+		return &messageBlock{Type: "thinking", Thinking: &empty}
+	case work.call != nil:
 		return &messageBlock{Type: "tool_use", ID: "toolu_" + x.id, Name: work.call.name, Input: json.RawMessage(`{}`)}
 	}
-	empty := ""
 	return &messageBlock{Type: "text", Text: &empty}
 }

@@ -173,9 +173,14 @@ func (e *Engine) responses(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	a := &all[0]
-	s.text, s.finish = a.text, a.finish
-	s.response.finish(s.item("completed"), e.usageOfAnswers(j.prompts, all), a.finish)
+	for _, p := range all[0].pieces {
+		if err := s.add(p); err != nil {
+			return err
+		}
+	}
+	if err := s.end(e.usageOfAnswers(j.prompts, all)); err != nil {
+		return err
+	}
 	s.response.KVTransferParams = handoffOf(all)
 	writeJSON(x.w, http.StatusOK, s.response)
 	return nil
@@ -211,11 +216,12 @@ type incompleteDetails struct {
 	Reason string `json:"reason"`
 }
 
-// responseItem is a message or a function call.
+// responseItem is reasoning, a message or a function call.
 type responseItem struct {
 	ID        string            `json:"id"`
 	Type      string            `json:"type"`
 	Status    string            `json:"status"`
+	Summary   []any             `json:"summary,omitzero"` // of reasoning: always empty
 	Role      string            `json:"role,omitempty"`
 	Content   []responseContent `json:"content,omitzero"` // of a message, also when it is empty: the SDKs add to it
 	CallID    string            `json:"call_id,omitempty"`
@@ -226,8 +232,8 @@ type responseItem struct {
 type responseContent struct {
 	Type        string `json:"type"`
 	Text        string `json:"text"`
-	Annotations []any  `json:"annotations"`
-	Logprobs    []any  `json:"logprobs"`
+	Annotations []any  `json:"annotations,omitzero"` // like logprobs, of output_text
+	Logprobs    []any  `json:"logprobs,omitzero"`
 }
 
 type responseUsage struct {
@@ -266,13 +272,13 @@ func (e *Engine) newResponse(x *exchange, in *responsesRequest, work *chatWork) 
 }
 
 // finish completes the object.
-func (r *response) finish(item responseItem, u usage, finish string) {
+func (r *response) finish(u usage, reasoning int, finish string) {
 	r.Status = "completed"
 	if finish == finishLength {
 		r.Status, r.IncompleteDetails = "incomplete", &incompleteDetails{"max_output_tokens"}
 	}
-	r.Output = []responseItem{item}
 	r.Usage = &responseUsage{InputTokens: u.PromptTokens, OutputTokens: u.CompletionTokens, TotalTokens: u.TotalTokens}
+	r.Usage.Details.ReasoningTokens = reasoning
 	if u.Details != nil {
 		r.Usage.InputDetails = *u.Details
 	}

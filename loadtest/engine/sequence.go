@@ -29,6 +29,7 @@ type sampling struct {
 	includeStop bool    // the stop string stays in the text
 	topLogprobs int     // others reported for each token; negative: no logprobs
 	script      []int32 // tokens to say instead of free text, then the answer ends
+	reasoning   int     // tokens of reasoning before the answer, the last of which ends it
 	variant     int     // which of n answers to one prompt; 0 is the plain one
 }
 
@@ -132,6 +133,7 @@ type piece struct {
 	at        int // which answer
 	token     int32
 	text      string   // new text; may be empty, or include that of earlier tokens
+	reasoning bool     // it is of the reasoning before the answer
 	ranking   []likely // with logprobs: this token, then the likeliest others
 	finish    string   // not empty on the last piece
 	stoppedBy any      // stop string or token id that ended the answer, or nil
@@ -142,8 +144,9 @@ type piece struct {
 // say makes the next token of the answer and returns it as its reader gets it.
 func (s *sequence) say(l *language, blockSize int) piece {
 	token, p := s.sample(l)
+	reasoning := s.said() < s.sampling.reasoning
 	s.extend(token, blockSize)
-	out := piece{at: s.at, token: token, cached: s.cached}
+	out := piece{at: s.at, token: token, reasoning: reasoning, cached: s.cached}
 	if s.handoffIn != nil && s.handoffIn.Cached != nil {
 		out.cached = *s.handoffIn.Cached
 	}
@@ -158,13 +161,20 @@ func (s *sequence) say(l *language, blockSize int) piece {
 	return out
 }
 
-// sample picks the next token: of the script, or by the language.
+// sample picks the next token: of the reasoning, of the script, or by the language.
 func (s *sequence) sample(l *language) (token int32, p past) {
 	p = s.past
 	if s.sampling.variant > 0 {
 		p = past(mix(uint64(p) + uint64(s.sampling.variant)))
 	}
-	if script, said := s.sampling.script, s.said(); script != nil {
+	said := s.said() - s.sampling.reasoning
+	switch {
+	case said < -1:
+		return l.next(p, s.tokens[len(s.tokens)-1], false), p
+	case said == -1:
+		return l.endReasoning, p
+	}
+	if script := s.sampling.script; script != nil {
 		if said < len(script) {
 			return script[said], p
 		}
@@ -204,11 +214,11 @@ func (s *sequence) ending(token int32, before int, end int32) (finish string, by
 	return "", nil
 }
 
-// release hands out new text. Until the answer ends it keeps back what may become
-// part of a stop string, and the bytes of an unfinished character.
+// release hands out new text. Until the answer or the reasoning before it ends it keeps
+// back what may become part of a stop string, and the bytes of an unfinished character.
 func (s *sequence) release() string {
 	end := len(s.text)
-	if s.finish == "" {
+	if s.finish == "" && s.said() != s.sampling.reasoning {
 		if !s.sampling.includeStop {
 			end -= longest(s.sampling.stop) - 1
 		}

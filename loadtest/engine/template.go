@@ -136,6 +136,7 @@ func (t *templating) content(raw json.RawMessage, index int) error {
 		switch part.Type {
 		case "text", "input_text", "output_text":
 			t.text(part.Text)
+		case "thinking", "redacted_thinking": // templates leave out what was reasoned before
 		case "":
 			return badRequest("messages", "messages[%d].content has a part without a type", index)
 		default:

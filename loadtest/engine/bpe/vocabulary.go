@@ -17,15 +17,16 @@ const (
 
 // Names of the special tokens of the vocabulary, all "<|...|>".
 const (
-	Begin     = "<|begin|>"     // first token of every prompt made of text
-	EndOfTurn = "<|end|>"       // ends a message; the model stops with it
-	System    = "<|system|>"    // a message of this role follows
-	User      = "<|user|>"      //
-	Assistant = "<|assistant|>" //
-	Tool      = "<|tool|>"      //
-	Tools     = "<|tools|>"     // definitions of tools follow
-	Call      = "<|call|>"      // a tool call by the assistant follows
-	Media     = "<|media|>"     // stands for an image or a sound
+	Begin          = "<|begin|>"         // first token of every prompt made of text
+	EndOfTurn      = "<|end|>"           // ends a message; the model stops with it
+	System         = "<|system|>"        // a message of this role follows
+	User           = "<|user|>"          //
+	Assistant      = "<|assistant|>"     //
+	Tool           = "<|tool|>"          //
+	Tools          = "<|tools|>"         // definitions of tools follow
+	Call           = "<|call|>"          // a tool call by the assistant follows
+	Media          = "<|media|>"         // stands for an image or a sound
+	EndOfReasoning = "<|end-reasoning|>" // the answer follows
 )
 
 //go:embed merges.txt
@@ -37,7 +38,7 @@ var Default = sync.OnceValue(func() *Tokenizer {
 	if err != nil {
 		panic("bpe: merges.txt: " + err.Error())
 	}
-	specials := []string{Begin, EndOfTurn, System, User, Assistant, Tool, Tools, Call, Media}
+	specials := []string{Begin, EndOfTurn, System, User, Assistant, Tool, Tools, Call, Media, EndOfReasoning}
 	for i := len(specials); i < 16; i++ {
 		specials = append(specials, fmt.Sprintf("<|reserved-%d|>", i))
 	}
