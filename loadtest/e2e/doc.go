@@ -1,6 +1,7 @@
 // Package e2e proves the gateway with parts that nobody here wrote: it starts real
 // processes (llm-d-inference-sim as the engines, a Jaeger for the traces, bin/tandem
-// in front) and drives them with the official OpenAI SDKs for Go and for Node.js.
+// in front) and drives them with the official OpenAI SDKs for Go, for Node.js and for Python,
+// and Anthropic's for Python.
 //
 // llm-d-inference-sim returns the same hand-off for every request and does not look
 // at the one it gets, so it cannot show that decode was told the right prefill

@@ -37,16 +37,16 @@ func startSims(t *testing.T) fleet {
 	return f
 }
 
-// startEngines starts the fleet as tandem's own simulated engines.
-func startEngines(t *testing.T) fleet {
+// startEngines starts the fleet as tandem's own simulated engines, with further flags.
+func startEngines(t *testing.T, flags ...string) fleet {
 	t.Helper()
 	f := fleet{model: "test-model"}
 	for i := range 4 {
 		addr := freeAddress(t)
 		name := f.add(i, addr)
 		role, _, _ := strings.Cut(name, " ")
-		p := start(t, "engine "+name, "bin/tandem", "engine",
-			"--listen", addr, "--role", role, "--model", f.model, "--max-model-len", fmt.Sprint(maxModelLen))
+		args := append([]string{"engine", "--listen", addr, "--role", role, "--model", f.model, "--max-model-len", fmt.Sprint(maxModelLen)}, flags...)
+		p := start(t, "engine "+name, "bin/tandem", args...)
 		waitFor(t, p, "the health of engine "+name, readyWithin, answers("http://"+addr+"/health"))
 	}
 	return f
