@@ -16,7 +16,7 @@ func (o *Orchestrator) Ready() (bool, string) {
 	prefill, decode, alone := false, false, false
 	now := time.Now()
 	for _, s := range o.Fleet.Servers() {
-		if s.DownFor(now) >= o.Config.DoubtWait {
+		if down := s.DownFor(now); down > 0 && down >= o.Config.DoubtWait {
 			continue
 		}
 		decodes := s.Role.Serves(pools.Decode)

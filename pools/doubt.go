@@ -152,9 +152,19 @@ func (l *live) late(sent time.Time) doubt {
 // State says whether the server lives. One that steps with others does as far as they do.
 func (l *live) State() State { return min(l.ownState(), l.group.Load().state()) }
 
-// DownFor is how long the server has been down for certain: 0 while it is not, and for ever
-// before it was up.
+// DownFor is how long the server, or one that steps with it, has been down for certain: 0
+// while none is, and for ever before it was up.
 func (l *live) DownFor(now time.Time) time.Duration {
+	down := l.ownDownFor(now)
+	if g := l.group.Load(); g != nil {
+		for _, m := range g.members {
+			down = max(down, m.ownDownFor(now))
+		}
+	}
+	return down
+}
+
+func (l *live) ownDownFor(now time.Time) time.Duration {
 	if l.ownState() != Down {
 		return 0
 	}

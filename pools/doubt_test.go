@@ -286,3 +286,24 @@ func TestCanary_ThatWaitsWhileStreamsGoOnConvictsNobody(t *testing.T) {
 		}
 	})
 }
+
+// A server that steps with one that is down has been down for as long.
+func TestDownFor_CountsTheWholeGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &group{number: 1}
+		for range 2 {
+			l := newLive(Default())
+			l.health.Store(&Health{Up: true})
+			l.group.Store(g)
+			g.members = append(g.members, l)
+		}
+		if down := g.members[0].DownFor(time.Now()); down != 0 {
+			t.Errorf("both are up: down for %v", down)
+		}
+		g.members[1].setDown("ill")
+		time.Sleep(time.Minute)
+		if down := g.members[0].DownFor(time.Now()); down != time.Minute {
+			t.Errorf("the other one is down for a minute: down for %v", down)
+		}
+	})
+}
