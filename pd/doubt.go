@@ -30,17 +30,21 @@ func (o *Orchestrator) bindPatiently(ctx context.Context, j *journey) (assignmen
 	changed, stop := o.Fleet.StateChanges()
 	defer stop()
 	doubted := o.mayLive(j, none.Role)
-	for first := true; ; first = false {
+	for waits := false; ; {
 		// Whatever changes from here on is told. What changed before is seen.
 		a, err = o.bind(ctx, j)
-		was := doubted
 		if !errors.As(err, &none) {
 			return a, err
 		}
-		if doubted = o.mayLive(j, none.Role); !was && !doubted {
+		was := doubted
+		doubted = o.mayLive(j, none.Role)
+		switch {
+		case !doubted && was:
+			continue // it may be alive since the last look; if it is not, it is down for certain
+		case !doubted:
 			return a, err
-		}
-		if first {
+		case !waits:
+			waits = true
 			o.Metrics.doubted.WithLabelValues(none.Role.String()).Inc()
 		}
 		if err := o.awaitChange(patience, j, changed); err != nil {

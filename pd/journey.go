@@ -60,6 +60,9 @@ func newJourney(req *Request, arrived time.Time) *journey {
 	}
 }
 
+// isAgain reports whether the request has had its turn: it is bound again.
+func (j *journey) isAgain() bool { return j.resumed || len(j.tried) > 0 || j.retries > 0 }
+
 // failed keeps what a failed leg means for the next choice: the same leg never goes
 // to the same server twice, save where the server lacked an adapter.
 func (j *journey) failed(e *LegError) {

@@ -209,7 +209,11 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (p *place, err er
 // left to try.
 func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 	for {
+		again := j.isAgain()
 		a, err := o.bindPatiently(ctx, j)
+		if !again {
+			o.Metrics.wait.WithLabelValues(j.req.Model).Observe(j.queued.Seconds())
+		}
 		if err != nil {
 			return nil, j.lastErrorOr(err)
 		}
@@ -236,16 +240,12 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 func (o *Orchestrator) bind(ctx context.Context, j *journey) (a assignment, err error) {
 	ctx, span := o.Tracer.Start(ctx, "choose")
 	defer func() { endSpan(span, err) }()
-	again := j.resumed || len(j.tried) > 0 || j.retries > 0
-	if o.Late == nil || again || !j.req.Dialect.Split {
+	if o.Late == nil || j.isAgain() || !j.req.Dialect.Split {
 		a, err = o.choose(j)
 	} else {
 		start := time.Now()
 		a, err = o.Late.Bind(ctx, j, j.base)
 		j.queued += time.Since(start)
-	}
-	if !again {
-		o.Metrics.wait.WithLabelValues(j.req.Model).Observe(j.queued.Seconds())
 	}
 	if err != nil {
 		return assignment{}, err

@@ -81,3 +81,27 @@ func TestDoubt_WaitsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// While a request waits for a server in doubt the server turns out to be down: it waits no
+// longer, and counts once in the time in the queue.
+func TestDoubt_IsNotWaitedOutWhereAServerIsDownForCertain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.pools.ProbeInterval, cfg.pools.ProbeTimeout = 50*time.Millisecond, 200*time.Millisecond
+		cfg.pd.DoubtWait = 10 * time.Minute
+	}})
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/health"})
+	eventually(t, "it is in doubt", func() bool { return c.metric("tandem_server_in_doubt") == 1 })
+	before := c.metric("tandem_wait_seconds_count")
+	got := make(chan answer, 1)
+	go func() { got <- c.post("/v1/chat/completions", chatBody("")) }()
+	eventually(t, "a request waits", func() bool { return c.metric("tandem_doubt_waits_total") == 1 })
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	eventually(t, "the request ends", func() bool { return len(got) == 1 })
+	if got := <-got; got.status != 503 || gjson.Get(got.body, "error.code").String() != "no_server" {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if n := c.metric("tandem_wait_seconds_count") - before; n != 1 {
+		t.Errorf("one request counts %v times in the queue", n)
+	}
+}
