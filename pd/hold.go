@@ -86,11 +86,11 @@ func (h *Hold) leave(base string) {
 }
 
 const (
-	// holdFirst is the time until the first look at the fleet: it has just been found that
-	// there is no server, and what was found so again must not be asked for at once.
-	holdFirst = 50 * time.Millisecond
-	// holdBeat is the time between two further looks while no server has changed: some
-	// things change by time alone.
+	// holdStep is the least time between two looks at the fleet: many servers change at once,
+	// and a request that finds them of no use must not ask for them without end.
+	holdStep = 50 * time.Millisecond
+	// holdBeat is for how long a request waits for a server to change before it looks all the
+	// same: some things change by time alone.
 	holdBeat = time.Second
 )
 
@@ -144,29 +144,39 @@ func (o *Orchestrator) awaitServers(ctx context.Context, p *place, base string) 
 	}()
 	changed, stop := o.Fleet.StateChanges()
 	defer stop()
-	look := time.NewTimer(holdFirst)
-	defer look.Stop()
 	var without time.Time // since when the base model has servers
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-changed:
-		case <-look.C:
-		}
-		look.Reset(holdBeat)
+	return lookUntil(ctx, changed, func() (bool, error) {
 		_, known := o.Fleet.Model(p.model)
 		switch {
 		case o.serves(p.model):
-			return nil
+			return true, nil
 		case known || !o.serves(base):
 			without = time.Time{}
 		case without.IsZero():
 			without = time.Now()
 		case time.Since(without) > adapterGrace:
-			return ErrNoAdapter
+			return false, ErrNoAdapter
 		}
+		return false, nil
+	})
+}
+
+// lookUntil looks soon after each change, and once in a while, until a look finds what it
+// looks for or fails. Else it returns why the context ended.
+func lookUntil(ctx context.Context, changed <-chan struct{}, look func() (found bool, err error)) error {
+	for pools.Pause(ctx, holdStep) {
+		if found, err := look(); found || err != nil {
+			return err
+		}
+		beat := time.NewTimer(holdBeat)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-beat.C:
+		}
+		beat.Stop()
 	}
+	return context.Cause(ctx)
 }
 
 // serves reports whether each role has a server for a model that is up. Where no

@@ -13,8 +13,8 @@ type changes struct {
 // ended, a server came up, other replicas' work is less. stop ends it.
 func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) { return f.changed.watch() }
 
-// StateChanges returns a channel that says when the State of a server has changed, or the
-// fleet has. stop ends it.
+// StateChanges returns a channel that says when the State of a server has changed, or what it
+// serves, or the fleet has. stop ends it.
 func (f *Fleet) StateChanges() (changed <-chan struct{}, stop func()) { return f.states.watch() }
 
 func (c *changes) watch() (changed <-chan struct{}, stop func()) {

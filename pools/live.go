@@ -259,6 +259,9 @@ func (l *live) setUp(asked *Health, models []Model, slowStart time.Duration, now
 	}
 	l.Heard(now)
 	if was.Up {
+		if !slices.Equal(was.Models, l.health.Load().Models) {
+			l.states.note()
+		}
 		return
 	}
 	defer l.downSince.Store(nil)
@@ -281,6 +284,7 @@ func (l *live) changeModels(change func([]Model) []Model) {
 		was := l.health.Load()
 		next := was.serving(change(slices.Clone(was.Models)))
 		if l.health.CompareAndSwap(was, &next) {
+			l.states.note()
 			return
 		}
 	}

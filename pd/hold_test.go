@@ -1,0 +1,82 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// A held request looks at the fleet when something has changed, and once in a while, however
+// many servers change.
+func TestHold_LooksAreAsManyAsChangesAndFewAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		changed, looks := make(chan struct{}, 1), 0
+		var lookedAt time.Time
+		ended := make(chan error)
+		go func() {
+			ended <- lookUntil(ctx, changed, func() (bool, error) {
+				looks, lookedAt = looks+1, time.Now()
+				return false, nil
+			})
+		}()
+		change := func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+		time.Sleep(time.Minute)
+		if looks < 50 || looks > 61 {
+			t.Errorf("%d looks in a minute in which nothing changed", looks)
+		}
+		looks = 0
+		for range 512 {
+			change()
+			time.Sleep(2 * time.Millisecond)
+		}
+		if looks > 21 {
+			t.Errorf("%d looks at 512 changes in a second", looks)
+		}
+		time.Sleep(2*holdBeat + holdBeat/3)
+		change()
+		at := time.Now()
+		time.Sleep(holdBeat / 2)
+		if after := lookedAt.Sub(at); after <= 0 || after > holdStep {
+			t.Errorf("looked %v after a change", after)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+// What a request is held for wakes it: servers that come.
+func TestHold_ServersThatComeWakeARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := pools.NewFleet(pools.Default(), answers{}, slog.New(slog.DiscardHandler))
+		defer fleet.Close()
+		o := &Orchestrator{Fleet: fleet, Queue: NewQueue(DefaultQueue())}
+		woken := make(chan time.Time, 1)
+		go func() {
+			if err := o.awaitServers(t.Context(), &place{model: testModel, gone: make(chan struct{})}, testModel); err != nil {
+				t.Error(err)
+			}
+			woken <- time.Now()
+		}()
+		time.Sleep(10*holdBeat + holdBeat/3)
+		came := time.Now()
+		if err := fleet.Apply([]pools.Spec{{URL: "http://s0:8000", Role: pools.Both, Connector: "nixl"}}); err != nil {
+			t.Fatal(err)
+		}
+		if after := (<-woken).Sub(came); after > 2*holdStep {
+			t.Errorf("woken %v after its server was up", after)
+		}
+	})
+}
