@@ -465,3 +465,24 @@ func BenchmarkReplicasNews512(b *testing.B) {
 		})
 	}
 }
+
+// The larger what is told and the more replicas read it, the longer changes are gathered:
+// all of them together read so many bytes a second, and no beat is missed.
+func TestReplicas_GatherChangesForLongerWhereMoreIsRead(t *testing.T) {
+	for _, each := range []struct {
+		size, replicas int
+		want           time.Duration
+	}{
+		{0, 0, workDelay},
+		{100, 10, workDelay},
+		{workBytes / 100, 2, workDelay},
+		{workBytes / 100, 5, 40 * time.Millisecond},
+		{workBytes / 100, 11, 100 * time.Millisecond},
+		{workBytes, 100, workBeat / 4},
+	} {
+		n := news{size: each.size, replicas: each.replicas}
+		if got := n.delay(); (got - each.want).Abs() > time.Millisecond {
+			t.Errorf("%d bytes before %d replicas are gathered for %v, want %v", each.size, each.replicas, got, each.want)
+		}
+	}
+}
