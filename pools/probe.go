@@ -104,7 +104,8 @@ func (p *prober) probe(ctx context.Context) {
 // that has lost packets a new connection is answered sooner.
 func (p *prober) healthyInTime(ctx context.Context) error {
 	answer := make(chan error, 1)
-	patient := prober{spec: p.spec, live: p.live, client: p.patient, log: p.log}
+	patient := *p // a copy: p goes on beside it
+	patient.client = p.patient
 	p.asking.Go(func() {
 		answer <- patient.healthy(ctx)
 	})
