@@ -85,4 +85,7 @@ type handed struct {
 	tokens int // of the prompt that it covers; 0: as many as prefill reports
 	// sharesIDs: the leg has prefill's token ids.
 	sharesIDs bool
+	// hosts are those from which decode fetches the KV, where prefill's answer names them.
+	// nil: the leg names the server's own.
+	hosts []string
 }

@@ -163,7 +163,7 @@ func (e *LegError) said() []byte {
 func (e *LegError) lostConnection() bool {
 	var event *BrokenStreamError
 	inEvent := errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
-	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errFell) && !errors.Is(e.Err, errOutgrown)
+	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errFell) && !errors.Is(e.Err, errOutgrown) && !errors.Is(e.Err, errForeignHost)
 }
 
 // engineDied reports whether the engine said that it is dead: vLLM's API server answers

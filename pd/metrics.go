@@ -20,6 +20,7 @@ type Metrics struct {
 	retries     *prometheus.CounterVec   // leg, reason
 	alone       *prometheus.CounterVec   // reason
 	missing     *prometheus.CounterVec   // server
+	foreign     *prometheus.CounterVec   // server
 	recomputes  *prometheus.CounterVec   // server
 	mismatches  *prometheus.CounterVec   // server
 	stranded    *prometheus.CounterVec   // server
@@ -87,6 +88,10 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"reason"),
 		missing: counter("tandem_handoff_missing_total",
 			"Prefills that answered without a hand-off; decode then computes the prompt.",
+			"server"),
+		foreign: counter("tandem_foreign_handoffs_total",
+			"Hand-offs that name a host which is neither the prefill server's nor that of its kv-address; with strict-handoffs they "+
+				"are withheld from decode.",
 			"server"),
 		retained: counter("tandem_decode_handoffs_total",
 			"Answers of decode with a hand-off of its own, whose blocks the engine pins for 480 s for nobody.",

@@ -71,5 +71,6 @@ func nixlDecode(t *transfer, answer []byte) handed {
 		kept:      true,
 		tokens:    int(params.Get("remote_num_tokens").Int()),
 		sharesIDs: ids != nil,
+		hosts:     hostsIn(object.Get("remote_host")),
 	}
 }

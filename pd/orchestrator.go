@@ -41,6 +41,9 @@ type Config struct {
 	TTFT, ITL pools.PerModel[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
 	EnforceDisaggregation bool
+	// StrictHandoffs: a hand-off that names a host which is not the prefill server's is
+	// withheld from decode.
+	StrictHandoffs bool
 }
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.

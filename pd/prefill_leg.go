@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 var errNoAnswer = errors.New("prefill's answer is not JSON")
@@ -51,18 +53,28 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t 
 		a.prefill.Prefilled(told.tokens-told.cached.Tokens, told.cached.Tokens, beside)
 	}
 	a.prefill.Settle(nil)
+	if failed = o.withheld(j, t, h); failed != nil {
+		return failed
+	}
 	switch {
 	case h.Kept:
 		server.HandedOver()
 	case h.final == nil:
 		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
-		if told.tokens >= leastHandoff && server.NoHandoff(time.Now()) {
-			o.Log.Error("prefill hands nothing over, its servers' work is left out for a while: is its KV connector set up?", "server", server.ID())
+		if told.tokens >= leastHandoff {
+			o.noteNoHandoff(server)
 		}
 	}
 	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(time.Since(start).Seconds())
 	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", told.tokens))
 	return nil
+}
+
+// noteNoHandoff notes a prefill whose work is of no use to decode.
+func (o *Orchestrator) noteNoHandoff(server *pools.Server) {
+	if server.NoHandoff(time.Now()) {
+		o.Log.Error("prefill hands nothing over, its servers' work is left out for a while: is its KV connector set up?", "server", server.ID())
+	}
 }
 
 // isAnswer reports whether a prefill server said something: an object, or the list of

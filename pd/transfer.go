@@ -60,6 +60,7 @@ type Handoff struct {
 	Attempt string // the request id that prefill saw, and decode must too
 	// sharesIDs: decode's tokens are those of prefill.
 	sharesIDs bool
+	hosts     []string // from which decode fetches the KV, where prefill named them
 
 	leg    legRequest               // decode's
 	final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
@@ -110,7 +111,7 @@ func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
 	}
 	if !c.together {
 		got := c.decode(t, answer)
-		h.leg, h.Kept, h.sharesIDs, h.Created = got.leg, got.kept, got.sharesIDs, now
+		h.leg, h.Kept, h.sharesIDs, h.hosts, h.Created = got.leg, got.kept, got.sharesIDs, got.hosts, now
 		if c.final != nil {
 			h.final = c.final(t, answer)
 		}

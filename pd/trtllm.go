@@ -85,7 +85,7 @@ func trtllmGeneration(t *transfer, answer []byte) handed {
 		}
 		edits = append(edits, Edit{field, bytes.Clone([]byte(ids.Raw))})
 	}
-	return handed{leg: t.req.legWith(edits...), kept: true}
+	return handed{leg: t.req.legWith(edits...), kept: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
 }
 
 // trtllmFinal returns the context's answer, cleaned, when it is the whole answer; nil

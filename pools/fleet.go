@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"reflect"
 	"slices"
@@ -85,6 +86,8 @@ type Fleet struct {
 	cfg       Config
 	transport http.RoundTripper
 	log       *slog.Logger
+	resolver  *net.Resolver // of servers' own names, as connections to them have it
+	lookups   chan struct{} // bounds those at once
 
 	snapshot    atomic.Pointer[[]*Server]
 	others      atomic.Pointer[Replicas] // nil while work is not shared
@@ -115,6 +118,8 @@ func NewFleet(cfg Config, transport http.RoundTripper, log *slog.Logger) *Fleet 
 		cfg:       cfg,
 		transport: transport,
 		log:       log,
+		resolver:  net.DefaultResolver,
+		lookups:   make(chan struct{}, parallelTargets),
 		watchers:  make(map[string]watcher),
 		worked:    make(chan struct{}, 1),
 	}
@@ -196,6 +201,7 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	proves := p // before it runs: it writes to itself
 	var parts sync.WaitGroup
 	parts.Go(func() { p.run(ctx) })
+	parts.Go(func() { l.addresses.run(ctx, spec, f.lookupHost) })
 	slow := slowHealthCheck{proves}
 	slow.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect}
 	parts.Go(func() { slow.run(ctx) })

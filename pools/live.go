@@ -53,7 +53,8 @@ type live struct {
 	prefill *Learned // time of a prefill, by PrefillFeatures
 	step    *Learned // time of a decode step, by StepFeatures
 
-	handoffs handoffs // of prefill
+	handoffs  handoffs // of prefill
+	addresses *addresses
 
 	mu   sync.Mutex // guards work and falls
 	work [2]Backlog
@@ -113,6 +114,7 @@ func newLive(cfg Config) *live {
 		slowHealth: newSlowHealth(),
 		adapters:   newWishes(),
 		awake:      newWishes(),
+		addresses:  newAddresses(),
 		keep:       3 * cfg.ProbeInterval,
 		slowStart:  cfg.SlowStart,
 		prefill:    NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),

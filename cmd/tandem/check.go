@@ -58,6 +58,9 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	if err := printAnswers(out, answers); err != nil {
 		return err
 	}
+	if err := printHosts(out, answers, cfg.pd.StrictHandoffs); err != nil {
+		return err
+	}
 	faults, warnings := judge(&cfg, answers)
 	for _, text := range warnings {
 		if _, err := fmt.Fprintln(out, "WARN", text); err != nil {

@@ -18,7 +18,8 @@ type checkedServer struct {
 	spec   pools.Spec
 	probed pools.Probed // meaningful without down
 	down   error
-	events error // of its KV events: what does not answer at their addresses
+	events error  // of its KV events: what does not answer at their addresses
+	hosts  string // from which its hand-offs may come; empty: it makes none
 }
 
 // askServers asks all servers at once. What engines contradict is logged to out.
@@ -40,6 +41,9 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 		answer.spec = spec
 		asked.Go(func() { answer.probed, answer.down = pools.Probe(ctx, spec, cfg.pools.LoadTables, client, log) })
 		asked.Go(func() { answer.events = tryEvents(&cfg, spec) })
+		if spec.Role.Serves(pools.Prefill) {
+			asked.Go(func() { answer.hosts = pools.ExpectedHosts(ctx, spec) })
+		}
 	}
 	asked.Wait()
 	return answers, nil
@@ -64,6 +68,29 @@ func printAnswers(out io.Writer, answers []checkedServer) error {
 	_, _ = fmt.Fprintln(table, "SERVER\tROLE\tSTATE\tCONNECTOR\tMODELS\tENGINE\tKV EVENTS\tLOAD") // Flush reports
 	for i := range answers {
 		_, _ = fmt.Fprintln(table, answers[i].line())
+	}
+	return table.Flush()
+}
+
+// printHosts says from where the hand-offs of prefill servers may come, and what becomes of
+// others.
+func printHosts(out io.Writer, answers []checkedServer, strict bool) error {
+	foreign := "others are counted and warned of (strict-handoffs is off)"
+	if strict {
+		foreign = "others are withheld from decode (strict-handoffs is on)"
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	some := false
+	for i := range answers {
+		a := &answers[i]
+		if a.hosts == "" {
+			continue
+		}
+		if !some {
+			_, _ = fmt.Fprintf(table, "\nHosts from which hand-offs are expected; %s\n", foreign) // Flush reports
+		}
+		some = true
+		_, _ = fmt.Fprintf(table, "%s\t%s\n", a.spec.ID(), a.hosts)
 	}
 	return table.Flush()
 }

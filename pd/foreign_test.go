@@ -1,0 +1,63 @@
+package pd
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestHostsIn_AFieldOfAHandoff(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		field string
+		hosts []string
+	}{
+		{``, nil}, {`null`, nil}, {`7`, nil}, {`{"host":"10.0.0.1"}`, nil}, {`[]`, nil}, {`[7,null]`, nil},
+		{`"10.0.0.1"`, []string{"10.0.0.1"}},
+		{`"prefill-0.prefill"`, []string{"prefill-0.prefill"}},
+		{`"fd00::1"`, []string{"fd00::1"}},
+		{`"10.0.0.1:5600"`, []string{"10.0.0.1"}},
+		{`"prefill-0:5600"`, []string{"prefill-0"}},
+		{`"[fd00::1]:5600"`, []string{"fd00::1"}},
+		{`"tcp://10.0.0.1:5000"`, []string{"10.0.0.1"}},
+		{`["tcp://10.0.0.1:5000","tcp://[fd00::1]:5000"]`, []string{"10.0.0.1", "fd00::1"}},
+	} {
+		if got := hostsIn(Value(x.field)); !slices.Equal(got, x.hosts) {
+			t.Errorf("%s: %q", x.field, got)
+		}
+	}
+	many := []byte(`["a"`)
+	for range 1000 {
+		many = append(many, `,"a"`...)
+	}
+	if n := len(hostsIn(append(many, ']'))); n != maxHosts {
+		t.Errorf("%d of many", n)
+	}
+}
+
+func TestHostsIn_WhatConnectorsReadOfAnswers(t *testing.T) {
+	t.Parallel()
+	body, err := ParseBody([]byte(`{"messages":[]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leg := &transfer{req: &Request{Dialect: Chat, Body: body}, rooms: []int64{5}}
+	for _, x := range []struct {
+		by     *connector
+		answer string
+	}{
+		{nixl, `{"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"10.0.0.1","remote_port":5600}}`},
+		{trtllm, `{"choices":[{"disaggregated_params":{"ctx_request_id":1,"ctx_info_endpoint":["tcp://10.0.0.1:5000"]}}]}`},
+	} {
+		if got := x.by.decode(leg, []byte(x.answer)); !got.kept || !slices.Equal(got.hosts, []string{"10.0.0.1"}) {
+			t.Errorf("%s: %v", x.by.engine, got.hosts)
+		}
+	}
+}
+
+// What the gateway withholds is no sign that the server died.
+func TestWithheld_IsNoLostConnection(t *testing.T) {
+	t.Parallel()
+	if (&LegError{Leg: PrefillLeg, Kind: Broken, Err: errForeignHost}).lostConnection() {
+		t.Error("it is taken for one")
+	}
+}
