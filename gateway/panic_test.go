@@ -42,6 +42,12 @@ func healthy(t *testing.T) string {
 // servers, of which it returns the first.
 func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
 	t.Helper()
+	return serveBehind(t, door.New(door.DefaultConfig(), nil), legs, specs...)
+}
+
+// serveBehind is serveWith behind a door.
+func serveBehind(t *testing.T, d *door.Door, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	transport := &http.Transport{}
 	fleet := pools.NewFleet(pools.Default(), transport, log)
@@ -59,7 +65,7 @@ func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base strin
 	}
 	queue = pd.NewQueue(pd.DefaultQueue())
 	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
-	s := New(DefaultConfig(), door.New(door.DefaultConfig(), nil), &pd.Orchestrator{
+	s := New(DefaultConfig(), d, &pd.Orchestrator{
 		Config: pd.DefaultConfig(), Cost: pd.DefaultCost(), Links: pd.NewLinks(pd.DefaultLinks()), Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),
 		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: pd.NewMetrics(reg, queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
 	}, NewMetrics(reg))
@@ -81,8 +87,22 @@ func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base strin
 
 func post(t *testing.T, base, body string) (int, string, error) {
 	t.Helper()
+	return postAs(t, "", base, body)
+}
+
+// postAs is post with a key.
+func postAs(t *testing.T, key, base, body string) (int, string, error) {
+	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Post(base+"/v1/completions", "application/json", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/completions", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,16 +196,33 @@ type closing struct{ io.Reader }
 func (closing) Close() error { panic("at a stream's end") }
 
 // What a stream holds is given back though its end panics: its place in the queue, the
-// server's lease, the exchange.
+// server's lease, and the slot of its key, which has but one.
 func TestPanic_AtAStreamsEndLeaksNothing(t *testing.T) {
-	base, queue, server := serveWith(t, func(*http.Request) (*http.Response, error) {
+	const key = "sk-one-at-a-time"
+	keys, err := door.ReadKeys([]byte("secret: 0123456789abcdef0123456789abcdef\nkeys:\n  - sha256: "+door.Hash(key)+"\n    tenant: ada\n    concurrent-requests: 1\n"), door.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := door.New(door.DefaultConfig(), nil)
+	d.Apply(keys)
+	base, queue, server := serveBehind(t, d, func(*http.Request) (*http.Response, error) {
 		return &http.Response{
 			StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}},
 			Body: closing{strings.NewReader(`data: {"choices":[{"text":"Hi"}]}` + "\n\ndata: [DONE]\n\n")},
 		}, nil
 	}, pools.Spec{URL: healthy(t), Role: pools.Both, Connector: "nixl"})
-	if status, body, _ := post(t, base, `{"model":"m","prompt":"hi","stream":true}`); status != 200 || !strings.Contains(body, "Hi") {
-		t.Errorf("%d %q", status, body)
+	if status, body, _ := postAs(t, key, base, `{"model":"m","prompt":"hi","stream":true}`); status != 200 || !strings.Contains(body, "Hi") {
+		t.Fatalf("%d %s", status, body)
 	}
 	nothingHeld(t, queue, server)
+	// The slot is given back behind the answer's last byte.
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		status, body, _ := postAs(t, key, base, `{"model":"m","prompt":"hi","stream":true}`)
+		if status == 200 && strings.Contains(body, "Hi") {
+			break
+		}
+		if status != 429 || time.Now().After(deadline) {
+			t.Fatalf("another of the key: %d %s", status, body)
+		}
+	}
 }
