@@ -28,11 +28,15 @@ type gateway struct {
 	url, admin string
 }
 
-// startGateway puts one in front of engines, whose KV events it listens to.
-func startGateway(t *testing.T, prefill, decode []*engine) gateway {
+// startGateway puts one in front of engines, whose KV events it listens to. Settings are
+// lines of its configuration.
+func startGateway(t *testing.T, prefill, decode []*engine, settings ...string) gateway {
 	t.Helper()
 	listen, admin := process.FreeAddress(t), process.FreeAddress(t)
 	config := fmt.Sprintf("listen: %q\nadmin: %q\nexpose-pair: true\nkv-bytes-per-token: 1024\n", listen, admin)
+	for _, setting := range settings {
+		config += setting + "\n"
+	}
 	for role, engines := range map[string][]*engine{"prefill": prefill, "decode": decode} {
 		config += role + ":\n"
 		for _, e := range engines {

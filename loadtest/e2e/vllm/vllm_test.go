@@ -30,8 +30,12 @@ func TestVLLM(t *testing.T) {
 
 	t.Run("engines tell what they are", func(t *testing.T) { tellThemselves(t, g) })
 	t.Run("answers are those of one engine", func(t *testing.T) { answersAreRight(t, g, decode) })
+	t.Run("usage is that of one engine", func(t *testing.T) { usageIsThatOfOne(t, g, decode) })
 	t.Run("what is predicted to be cached is", func(t *testing.T) { cachesAreKnown(t, g) })
 	t.Run("a client that leaves leaves nothing behind", func(t *testing.T) { nothingStays(t, g, engines) })
+	t.Run("decode takes prefill's tokens", func(t *testing.T) { templatesDiffer(t, prefill[0], decode[1]) })
+	t.Run("a busy server is not dead", func(t *testing.T) { busyIsNotDead(t, prefill[1], decode[0]) })
+	t.Run("a server that stands still is not dead", func(t *testing.T) { stoppedIsNotDead(t, prefill[1], decode[0]) })
 	t.Run("a stream outlives its decode server", func(t *testing.T) { streamsGoOn(t, g, prefill[0], decode) })
 	t.Run("a prefill server that dies costs nothing", func(t *testing.T) { prefillDies(t, g, prefill) })
 }
