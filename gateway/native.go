@@ -58,6 +58,9 @@ func readNative(req *pd.Request) error {
 		field = "input_ids"
 	}
 	value := req.Body.Get(field)
+	if field == "text" && !req.Body.Get("input_ids").Null() { // engines read the ids, whatever the text
+		return invalid("input_ids", "The fields text and input_ids exclude each other.")
+	}
 	elements, ids := countElements(value)
 	isText := len(value) > 0 && value[0] == '"'
 	if !isText && elements == 0 {

@@ -29,6 +29,8 @@ var sampleCounts = []struct {
 	{"/generate", `"text":["a","b"]`, 200},
 	{"/generate", `"text":["a","b","c"]`, 400},
 	{"/generate", `"input_ids":[[5],[6],[7]]`, 400},
+	{"/generate", `"text":"a","input_ids":[5,6,7]`, 400},
+	{"/generate", `"text":null,"input_ids":[5,6,7]`, 200},
 	{"/generate", `"text":["a","b"],"sampling_params":{"n":2}`, 400},
 	{"/generate", `"text":"a","sampling_params":{"n":2,"max_new_tokens":2}`, 200},
 	{"/generate", `"text":"a","sampling_params":{"n":"3"}`, 400},
