@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,9 +151,11 @@ func TestDNS_ASlowNameDelaysNoOther(t *testing.T) {
 	n := newNameServer(t)
 	asked, release := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(asked) })
+	var questions atomic.Int64 // for the slow name, two or more in each lookup of it
 	n.mu.Lock()
 	n.delay = func(name string) {
 		if name == "slow.test." {
+			questions.Add(1)
 			once()
 			<-release
 		}
@@ -164,8 +167,15 @@ func TestDNS_ASlowNameDelaysNoOther(t *testing.T) {
 	t.Cleanup(sync.OnceFunc(func() { close(release) }))
 	<-asked
 	eventually(t, "the quick one is found", func() bool { return slices.Equal(found(), []string{"127.0.0.2:8000 decode "}) })
-	n.set("quick.test.", "A", "quick.test. 0 IN A 127.0.0.3")
-	eventually(t, "and found again", func() bool { return slices.Equal(found(), []string{"127.0.0.3:8000 decode "}) })
+	const changes = 10
+	for i := range changes {
+		n.set("quick.test.", "A", fmt.Sprintf("quick.test. 0 IN A 127.0.1.%d", i))
+		eventually(t, "and found again", func() bool { return slices.Equal(found(), []string{fmt.Sprintf("127.0.1.%d:8000 decode ", i)}) })
+	}
+	// Were it delayed, each change would be found at the end of a lookup of the slow one.
+	if asked := questions.Load(); asked >= changes {
+		t.Errorf("the slow one was asked for %d times until %d changes of the quick one were found", asked, changes)
+	}
 }
 
 func TestDNS_ATargetWithoutAddressKeepsTheOthers(t *testing.T) {
