@@ -83,6 +83,9 @@ func TestReasoning_EventsOfResponses(t *testing.T) {
 		if data.Number != i {
 			t.Errorf("event %d has number %d", i, data.Number)
 		}
+		if event.name == "response.output_text.delta" && !strings.Contains(event.data, `"logprobs":[]`) {
+			t.Errorf("a delta without logprobs, which the SDKs' types demand: %s", event.data)
+		}
 		id, _, _ := strings.Cut(data.ItemID, "_")
 		texts[id] += data.Delta
 		line := strings.TrimPrefix(event.name, "response.")

@@ -19,5 +19,6 @@ const first = await ask({ tool_choice: "required" });
 const call = first.output[0];
 input.push({ type: "function_call", call_id: call.call_id, name: call.name, arguments: call.arguments });
 input.push({ type: "function_call_output", call_id: call.call_id, output: "at noon" });
-const second = await ask({});
+// Of answers that may end at once one of a hundred does.
+const second = await ask({ min_tokens: 40 });
 console.log(JSON.stringify({ call: call.name, text: second.output_text, types: [...first.output, ...second.output].map((item) => item.type) }));
