@@ -1,12 +1,16 @@
 package policy
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // idleWait is the waiting for which there was no need: the seconds for which a request
 // waited though a prefill server that could have begun it was idle. Waiting until the
 // gateway binds a request counts against every idle server; waiting after that against those
 // that were idle when it was bound and have been ever since, which is all that a choice can
-// know.
+// know, and only if its own server had work ahead then, by what its gateway knew: bound to
+// an idle one it may still be overtaken by what another replica sends in the same moment.
 type idleWait struct {
 	waiting []*job
 	idle    []bool // scratch: prefill servers
@@ -46,6 +50,9 @@ func (j *job) keepIdle(idle []bool) {
 // bindIdle notes which servers are idle as a request is bound.
 func (c *cluster) bindIdle(j *job) {
 	j.isBound = true
+	if j.pair.Prefill != Alone && c.decider(j).account.prefill[j.pair.Prefill].work.Len() == 0 {
+		return
+	}
 	for _, p := range c.prefills {
 		if c.isIdle(p) {
 			j.idleSince = append(j.idleSince, p.id)
@@ -94,8 +101,8 @@ func (c *cluster) decodeHasRoom(j *job) bool {
 // idleAllowed is the most seconds for which a request may wait so. Package order allows the
 // predicted time to the first token on the server that is free. Here it is three times that
 // of the slowest server, which holds nothing of the prompt, and of the slowest link, since
-// prefills are noisy and links shared, and two seconds more for what travels between
-// replicas.
+// prefills are noisy and links shared (more than three times where three sigma of the noise
+// are more), and two seconds more for what travels between replicas.
 func (c *cluster) idleAllowed(j *job) float64 {
 	prefill, link := 0.0, c.scenario.across()
 	for _, p := range c.prefills {
@@ -104,5 +111,5 @@ func (c *cluster) idleAllowed(j *job) float64 {
 	for _, sick := range c.scenario.Sick {
 		link = min(link, sick.Factor*c.hw.NIC)
 	}
-	return 2 + 3*(prefill+float64(j.req.Prompt)*c.hw.KVBytesPerToken/link)
+	return 2 + max(3, math.Exp(3*c.scenario.Noise))*(prefill+float64(j.req.Prompt)*c.hw.KVBytesPerToken/link)
 }
