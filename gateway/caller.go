@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -67,37 +69,81 @@ func (x *exchange) grant(c *fiber.Ctx, req *pd.Request) error {
 }
 
 // salt keeps the KV of the tenant's prompts apart from that of others. Where an engine of
-// the model would drop the salt the request is refused, unless operators let tenants share
-// KV there; the prompt then counts as unsalted, which is how the engines keep it.
-func (x *exchange) salt(req *pd.Request) error {
+// the model would drop the salt a message goes on as the chat that means the same. What
+// cannot is refused, unless operators let tenants share KV there; the prompt then counts
+// as unsalted, which is how the engines keep it.
+func (x *exchange) salt(req *pd.Request) (*pd.Request, error) {
 	if !req.Dialect.Split || x.key.Salt == "" {
-		return nil
+		return req, nil
 	}
+	engines := x.server.enginesOf(req.Model)
+	if keepSalt(req.Dialect, engines) {
+		return x.salted(req), nil
+	}
+	chat, err := asChat(req, engines)
 	switch {
-	case x.server.keepsSalt(req):
-		req.Salt = x.key.Salt
-		req.Body = req.Body.With(pd.Edit{Key: saltField(req.Dialect), Value: quoted(req.Salt)})
-	case !x.server.cfg.SharedKV:
-		return &badRequest{status: http.StatusBadRequest, code: "tenants_not_separated",
-			message: "The engines of this model cannot keep tenants apart on " + req.Dialect.Path + ". Use /v1/chat/completions."}
+	case err == nil:
+		x.translated = true
+		return x.salted(chat), nil
+	case x.server.cfg.SharedKV:
+		return req, nil
 	}
-	return nil
+	message := "The engines of this model cannot keep tenants apart on " + req.Dialect.Path + ". Use /v1/chat/completions."
+	var inexact *messages.InexactError
+	if errors.As(err, &inexact) {
+		message = "The engines of this model cannot keep tenants apart on " + req.Dialect.Path +
+			", and the request cannot be sent as a chat because of " + inexact.What + ". Use /v1/chat/completions."
+	}
+	return nil, &badRequest{status: http.StatusBadRequest, code: "tenants_not_separated", message: message}
 }
 
-// keepsSalt reports whether every server of the request's model keeps the KV of its
-// prompts apart by a salt.
-func (s *Server) keepsSalt(req *pd.Request) bool {
-	now, found := time.Now(), false
+func (x *exchange) salted(req *pd.Request) *pd.Request {
+	req.Salt = x.key.Salt
+	req.Body = req.Body.With(pd.Edit{Key: saltField(req.Dialect), Value: quoted(req.Salt)})
+	return req
+}
+
+// enginesOf are the engines of the servers of a model, an unknown one where there are none
+// yet.
+func (s *Server) enginesOf(model string) (engines []pools.Identity) {
+	now := time.Now()
 	for _, server := range s.fleet.Servers() {
-		if !server.Serves(req.Model, now) {
-			continue
+		if server.Serves(model, now) {
+			engines = append(engines, server.Identity())
 		}
-		if !pd.KeepsSalt(req.Dialect, server.Identity()) {
-			return false
-		}
-		found = true
 	}
-	return found || pd.KeepsSalt(req.Dialect, pools.Identity{})
+	if len(engines) == 0 {
+		engines = []pools.Identity{{}}
+	}
+	return engines
+}
+
+// keepSalt reports whether all engines keep the KV of an API's prompts apart by a salt.
+func keepSalt(d *pd.Dialect, engines []pools.Identity) bool {
+	return !slices.ContainsFunc(engines, func(e pools.Identity) bool { return !pd.KeepsSalt(d, e) })
+}
+
+var errNoTranslation = errors.New("no chat means the same")
+
+// asChat returns a message as the chat that all engines of its model would make of it
+// themselves, if they are of one kind.
+func asChat(req *pd.Request, engines []pools.Identity) (*pd.Request, error) {
+	other := func(e pools.Identity) bool { return e.Engine != engines[0].Engine }
+	if req.Dialect != pd.Messages || slices.ContainsFunc(engines, other) || !keepSalt(pd.Chat, engines) {
+		return nil, errNoTranslation
+	}
+	body, err := messages.ToChat(req.Body, messages.Engine(engines[0].Engine))
+	if err != nil {
+		return nil, err
+	}
+	chat, err := parse(pd.Chat, body)
+	if err != nil {
+		return nil, err
+	}
+	chat.ID, chat.Header, chat.Model = req.ID, req.Header, req.Model
+	chat.Class, chat.Tenant, chat.Deadline = req.Class, req.Tenant, req.Deadline
+	chat.TTFT, chat.ITL = req.TTFT, req.ITL
+	return chat, nil
 }
 
 // saltField is where engines look for what keeps equal prefixes apart. SGLang's own API

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/door"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -37,6 +38,8 @@ type exchange struct {
 	cancel  context.CancelFunc
 	span    trace.Span
 	stop    func() bool // ends the watch on the client
+
+	translated bool // a message that engines see as a chat
 
 	watched Watched // by who plans ahead; nil until it is admitted
 	output  int     // tokens of the answer; -1 is unknown
@@ -146,7 +149,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err = x.knownModel(req); err != nil {
 		return nil, err
 	}
-	if err = x.salt(req); err != nil {
+	if req, err = x.salt(req); err != nil {
 		return nil, err
 	}
 	x.visit, err = x.key.Admit(req.PromptTokens, time.Now())
@@ -178,10 +181,18 @@ func (x *exchange) knownModel(req *pd.Request) error {
 
 // reply sends a whole answer.
 func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
+	body := answer.Body
+	if x.translated {
+		var err error
+		if body, err = messages.FromChat(body); err != nil {
+			x.fail(c, &pd.LegError{Leg: pd.DecodeLeg, Server: answer.Decode, Kind: pd.Broken, Err: err})
+			return
+		}
+	}
 	x.settle(cost(answer.Usage))
 	x.open(c, answer)
 	c.Set(fiber.HeaderContentType, answer.ContentType)
-	_ = c.Status(answer.Status).Send(answer.Body) // Send only fills the response
+	_ = c.Status(answer.Status).Send(body) // Send only fills the response
 	if x.close("ok", answer.Status) {
 		c.Context().SetConnectionClose()
 	}

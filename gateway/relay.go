@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/messages"
 )
 
 // coalesce bounds what is gathered into one write, in bytes.
@@ -27,7 +28,8 @@ type relay struct {
 	x       *exchange
 	stream  *pd.Stream
 	span    trace.Span
-	charged int // content events that the key was charged for
+	message *messages.Stream // of a message that engines see as a chat; else nil
+	charged int              // content events that the key was charged for
 	pending []byte
 	spare   []byte
 	err     error
@@ -36,7 +38,11 @@ type relay struct {
 
 func newRelay(x *exchange, stream *pd.Stream) *relay {
 	_, span := x.server.tracer.Start(x.ctx, "stream")
-	return &relay{x: x, stream: stream, span: span}
+	r := &relay{x: x, stream: stream, span: span}
+	if x.translated {
+		r.message = &messages.Stream{}
+	}
+	return r
 }
 
 // Read gives the server the next piece. After a stream that broke comes an error
@@ -63,22 +69,38 @@ func (r *relay) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// gather waits for one event and takes along what is there already.
+// gather waits for something to send and takes along what is there already.
 func (r *relay) gather() {
 	r.pending = r.spare[:0]
 	for {
 		out, err := r.stream.Next()
-		r.pending = append(r.pending, out...)
+		if wrong := r.add(out); err == nil {
+			err = wrong
+		}
 		if err != nil {
 			r.end(err)
 			break
 		}
-		if !r.stream.Ready() || len(r.pending) >= coalesce {
+		if len(r.pending) >= coalesce || len(r.pending) > 0 && !r.stream.Ready() {
 			break
 		}
 	}
 	r.spare = r.pending
 	r.charge()
+}
+
+// add takes a piece of the stream as it is, or the events of a message that it becomes.
+func (r *relay) add(piece []byte) (err error) {
+	if r.message == nil {
+		r.pending = append(r.pending, piece...)
+		return nil
+	}
+	for data := range pd.Events(piece) {
+		if r.pending, err = r.message.Append(r.pending, data); err != nil {
+			return &pd.BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
+		}
+	}
+	return nil
 }
 
 // charge charges the key with the tokens that have come: an event is one, until the

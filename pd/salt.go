@@ -18,6 +18,8 @@ import (
 //   - TensorRT-LLM has it in chat alone (tensorrt_llm/serve/openai_protocol.py and
 //     anthropic_protocol.py, 2026): it is dropped from Responses and messages, and
 //     refused in completions.
+//
+// What messages are sent as instead: package messages.
 func KeepsSalt(d *Dialect, engine pools.Identity) bool {
 	switch engine.Engine {
 	case "vllm":

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"iter"
 )
 
 // maxEvent bounds one SSE event, in bytes; logprobs make long ones.
@@ -66,6 +67,20 @@ func (s *sseReader) read() (sseEvent, error) {
 		}
 		if len(line) == 0 && hasData {
 			return sseEvent{Raw: s.raw, Data: s.data}, nil
+		}
+	}
+}
+
+// Events are the data of each event in a piece of a Stream, which is always whole events;
+// valid until the next one.
+func Events(piece []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		in := newSSEReader(bytes.NewReader(piece))
+		for {
+			ev, err := in.read()
+			if err != nil || !yield(ev.Data) {
+				return
+			}
 		}
 	}
 }

@@ -126,7 +126,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 		"tenants that metrics name, the first that come; others are one")
 	fs.BoolVar(&c.gateway.SharedKV, "tenants-share-kv", c.gateway.SharedKV,
 		"serve tenants also where engines drop cache_salt, so that they share cached prompts and can tell by time what others asked: "+
-			"/v1/messages of vLLM before 0.32 and of SGLang, all but chat of TensorRT-LLM; else such requests are refused")
+			"/v1/messages of vLLM before 0.32 and of SGLang where it cannot be sent as a chat, all but chat of TensorRT-LLM; else such requests are refused")
 
 	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")

@@ -166,6 +166,7 @@ type chatChoice struct {
 	Logprobs     *chatLogprobs `json:"logprobs"`
 	FinishReason string        `json:"finish_reason"`
 	StopReason   any           `json:"stop_reason"`
+	MatchedStop  any           `json:"matched_stop,omitempty"`
 	TokenIDs     []int32       `json:"token_ids"`
 
 	Disaggregated *disaggregatedParams `json:"disaggregated_params,omitempty"`
@@ -197,13 +198,21 @@ type chatLogprobs struct {
 	Content []tokenLogprob `json:"content"`
 }
 
+// stoppedBy are the two fields that name what ended an answer: vLLM's and SGLang's.
+func (e *Engine) stoppedBy(stop any) (reason, matched any) {
+	if e.cfg.Connector == ConnectorSGLang {
+		return nil, stop
+	}
+	return stop, nil
+}
+
 func (e *Engine) chatChoice(x *exchange, in *chatRequest, work *chatWork, index int, a *answer) chatChoice {
 	choice := chatChoice{
 		Index:        index,
 		Message:      chatMessage{Role: "assistant", Content: &a.text, ToolCalls: []chatCall{}},
 		FinishReason: a.finish,
-		StopReason:   a.stoppedBy,
 	}
+	choice.StopReason, choice.MatchedStop = e.stoppedBy(a.stoppedBy)
 	if a.reasoning != "" {
 		choice.Message.Reasoning, choice.Message.ReasoningContent = e.reasoningOf(a.reasoning)
 	}

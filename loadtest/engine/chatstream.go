@@ -17,6 +17,7 @@ type chunkChoice struct {
 	Logprobs     *chatLogprobs `json:"logprobs"`
 	FinishReason *string       `json:"finish_reason"`
 	StopReason   any           `json:"stop_reason,omitempty"`
+	MatchedStop  any           `json:"matched_stop,omitempty"`
 	TokenIDs     []int32       `json:"token_ids,omitempty"`
 }
 
@@ -84,7 +85,8 @@ func (s *chatStream) piece(p piece) error {
 			return err
 		}
 	}
-	choice := chunkChoice{Index: p.at, StopReason: p.stoppedBy}
+	choice := chunkChoice{Index: p.at}
+	choice.StopReason, choice.MatchedStop = s.e.stoppedBy(p.stoppedBy)
 	finish := p.finish
 	switch {
 	case p.reasoning:

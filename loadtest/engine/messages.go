@@ -19,28 +19,36 @@ type messagesRequest struct {
 	} `json:"tool_choice"`
 }
 
-// chat is the chat request that means the same.
-func (in *messagesRequest) chat() (*chatRequest, error) {
+// chatOf is the chat request that the engine makes of a message.
+func (e *Engine) chatOf(in *messagesRequest) (*chatRequest, error) {
 	if in.MaxTokens == nil {
 		return nil, badRequest("max_tokens", "max_tokens: Field required")
 	}
 	out := &chatRequest{requestFields: in.requestFields}
 	out.Stop = append(out.Stop, in.StopSequences...)
-	if present(in.System) {
-		out.Messages = append(out.Messages, message{Role: "system", Content: in.System})
+	system, err := e.systemOf(in.System)
+	if err != nil {
+		return nil, err
 	}
-	out.Messages = append(out.Messages, in.Messages...)
+	if system != "" {
+		out.Messages = append(out.Messages, textMessage("system", system))
+	}
+	for _, m := range in.Messages {
+		turns, err := e.turns(m)
+		if err != nil {
+			return nil, err
+		}
+		out.Messages = append(out.Messages, turns...)
+	}
 	var choice json.RawMessage
 	if in.ToolChoice != nil {
 		choice = json.RawMessage(map[string]string{"auto": `"auto"`, "none": `"none"`, "any": `"required"`}[in.ToolChoice.Type])
 		if in.ToolChoice.Type == "tool" {
-			var err error
 			if choice, err = json.Marshal(in.ToolChoice); err != nil {
 				return nil, badRequest("tool_choice", "tool_choice: %v", err)
 			}
 		}
 	}
-	var err error
 	out.Tools, out.ToolChoice, err = nestFunctions(in.Tools, choice, "input_schema")
 	return out, err
 }
@@ -60,7 +68,7 @@ func (e *Engine) countTokens(x *exchange) error {
 		one := 1
 		in.MaxTokens = &one
 	}
-	chat, err := in.chat()
+	chat, err := e.chatOf(&in)
 	if err != nil {
 		return err
 	}
@@ -117,8 +125,9 @@ func newMessageUsage(u usage) messageUsage {
 }
 
 // stopReason translates a finish reason, and names the stop sequence if one ended it.
-func stopReason(finish string, by any, call bool) (reason string, sequence *string) {
-	if text, ok := by.(string); ok {
+// SGLang never does (response_conversion.py).
+func (e *Engine) stopReason(finish string, by any, call bool) (reason string, sequence *string) {
+	if text, ok := by.(string); ok && e.cfg.Connector != ConnectorSGLang {
 		return "stop_sequence", &text
 	}
 	switch {
@@ -136,7 +145,7 @@ func (e *Engine) messages(x *exchange) error {
 	if err := x.decode(&in); err != nil {
 		return err
 	}
-	chat, err := in.chat()
+	chat, err := e.chatOf(&in)
 	if err != nil {
 		return err
 	}
@@ -174,7 +183,7 @@ func (e *Engine) messages(x *exchange) error {
 		}
 		out.Content = append(out.Content, *block)
 	}
-	reason, sequence := stopReason(a.finish, a.stoppedBy, work.call != nil)
+	reason, sequence := e.stopReason(a.finish, a.stoppedBy, work.call != nil)
 	out.StopReason, out.StopSequence = &reason, sequence
 	out.Usage = newMessageUsage(e.usageOfAnswers(j.prompts, all))
 	out.KVTransferParams = handoffOf(all)
@@ -237,7 +246,7 @@ func (e *Engine) streamMessage(x *exchange, work *chatWork, j *job, start messag
 	if err := s.close(); err != nil {
 		return err
 	}
-	reason, sequence := stopReason(last.finish, last.stoppedBy, work.call != nil)
+	reason, sequence := e.stopReason(last.finish, last.stoppedBy, work.call != nil)
 	total := newMessageUsage(e.usageOf(j.prompts, said, last.cached))
 	for _, event := range []messageEvent{
 		{Type: "message_delta", Delta: &messageDelta{StopReason: reason, StopSequence: sequence}, Usage: &total},

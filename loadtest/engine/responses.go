@@ -114,6 +114,16 @@ func textMessage(role, text string) message {
 	return message{Role: role, Content: content}
 }
 
+// nestedTool is a tool of a chat request, in the order in which engines and clients write it.
+type nestedTool struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name        json.RawMessage `json:"name"`
+		Description json.RawMessage `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters"`
+	} `json:"function"`
+}
+
 // nestFunctions turns flat tools ({type, name, parameters}) and the choice among them
 // into those of a chat request. schemaKey is where a tool's schema is.
 func nestFunctions(rawTools, rawChoice json.RawMessage, schemaKey string) (tools, choice json.RawMessage, err error) {
@@ -123,11 +133,11 @@ func nestFunctions(rawTools, rawChoice json.RawMessage, schemaKey string) (tools
 			return nil, nil, badRequest("tools", "tools: %v", err)
 		}
 	}
-	var nested []map[string]any
+	var nested []nestedTool
 	for _, t := range flat {
-		nested = append(nested, map[string]any{"type": "function", "function": map[string]json.RawMessage{
-			"name": t["name"], "description": t["description"], "parameters": t[schemaKey],
-		}})
+		n := nestedTool{Type: "function"}
+		n.Function.Name, n.Function.Description, n.Function.Parameters = t["name"], t["description"], t[schemaKey]
+		nested = append(nested, n)
 	}
 	if nested != nil {
 		if tools, err = json.Marshal(nested); err != nil {

@@ -1,0 +1,220 @@
+package messages
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// maxParts bounds the messages, blocks, tools and values of calls' inputs that are looked
+// at: their number is the client's, and each costs a microsecond or two.
+const maxParts = 1 << 14
+
+// parts counts those of one request.
+type parts int
+
+func (p *parts) add() error {
+	if *p++; *p > maxParts {
+		return inexact("more than 16,384 messages, blocks, tools and values of calls' inputs")
+	}
+	return nil
+}
+
+// conversation collects the messages of a chat.
+type conversation struct {
+	engine   Engine
+	messages []pd.Value
+	parts    *parts
+}
+
+// chatMessages returns the array of chat's messages.
+func chatMessages(request pd.Body, engine Engine, seen *parts) ([]byte, error) {
+	c := &conversation{engine: engine, parts: seen}
+	if err := c.system(request.Get("system")); err != nil {
+		return nil, err
+	}
+	for message := range request.Get("messages").Elements() {
+		if err := c.message(message); err != nil {
+			return nil, err
+		}
+	}
+	return pd.List(c.messages), nil
+}
+
+func (c *conversation) add(fields ...pd.Edit) {
+	c.messages = append(c.messages, pd.Body{}.With(fields...).Bytes())
+}
+
+// attribution starts a line of some agents that newer versions of vLLM leave out.
+const attribution = "x-anthropic-billing-header"
+
+// system is a text or a list of texts, which SGLang joins by line ends and vLLM as they are.
+func (c *conversation) system(system pd.Value) error {
+	if system.Null() {
+		return nil
+	}
+	texts, between := []pd.Value{system}, `\n`
+	if system.IsArray() {
+		var err error
+		if texts, err = c.texts(system); err != nil {
+			return err
+		}
+	} else if !isText(system) {
+		return inexact("system must be a text or a list of texts")
+	}
+	if len(texts) == 0 || len(texts) == 1 && string(texts[0]) == `""` {
+		return nil
+	}
+	if c.engine == VLLM {
+		between = ""
+	}
+	for _, t := range texts {
+		text, ok := t.String()
+		if !ok || len(texts) == 1 && strings.TrimSpace(text) == "" {
+			return inexact("a system prompt of white space")
+		}
+		if c.engine == VLLM && strings.HasPrefix(text, attribution) {
+			return inexact("an attribution in the system prompt, which only some versions of vLLM leave out")
+		}
+	}
+	c.add(pd.Edit{Key: "role", Value: []byte(`"system"`)}, pd.Edit{Key: "content", Value: joinTexts(texts, between)})
+	return nil
+}
+
+// joinTexts joins JSON strings as they are written, so that no escape changes.
+func joinTexts(texts []pd.Value, between string) []byte {
+	inner := make([][]byte, len(texts))
+	for i, t := range texts {
+		inner[i] = t[1 : len(t)-1]
+	}
+	return append(append([]byte{'"'}, bytes.Join(inner, []byte(between))...), '"')
+}
+
+// message translates one turn.
+func (c *conversation) message(message pd.Value) error {
+	if err := c.parts.add(); err != nil {
+		return err
+	}
+	m, ok := message.Object()
+	if !ok {
+		return inexact("a message must be an object in which no field appears twice")
+	}
+	if err := onlyFields(m, []string{"role", "content"}); err != nil {
+		return err
+	}
+	role, content := m.Get("role"), m.Get("content")
+	name, _ := role.String()
+	if name != "user" && name != "assistant" {
+		return inexact("a message whose role is neither user nor assistant")
+	}
+	if isText(content) {
+		c.add(pd.Edit{Key: "role", Value: role}, pd.Edit{Key: "content", Value: content})
+		return nil
+	}
+	if !content.IsArray() {
+		return inexact("content must be a text or a list of blocks")
+	}
+	return c.blocksOf(name, content)
+}
+
+// blocksOf translates the blocks of one turn: results of tools become messages of their
+// own, calls belong to the assistant's, and texts are its content.
+func (c *conversation) blocksOf(role string, content pd.Value) error {
+	var parts, texts, calls []pd.Value
+	results := 0
+	for raw := range content.Elements() {
+		b, kind, err := c.block(raw)
+		if err != nil {
+			return err
+		}
+		switch {
+		case kind == "text":
+			text, err := textOf(b)
+			if err != nil {
+				return err
+			}
+			texts, parts = append(texts, text), append(parts, textPart(text))
+		case kind == "tool_use" && role == "assistant":
+			call, err := c.toolCall(b)
+			if err != nil {
+				return err
+			}
+			calls = append(calls, call)
+		case kind == "tool_result" && role == "user" && len(parts) == 0:
+			if err := c.toolResult(b); err != nil {
+				return err
+			}
+			results++
+		default:
+			return inexact("a block that is not text, tool_use of the assistant, or tool_result before all text of the user")
+		}
+	}
+	if len(parts)+len(calls)+results == 0 {
+		return inexact("a message without blocks")
+	}
+	if len(parts)+len(calls) == 0 {
+		return nil
+	}
+	turn := []pd.Edit{{Key: "role", Value: quote(role)}}
+	if len(calls) > 0 {
+		turn = append(turn, pd.Edit{Key: "tool_calls", Value: pd.List(calls)})
+	}
+	switch len(parts) {
+	case 0:
+	case 1:
+		turn = append(turn, pd.Edit{Key: "content", Value: texts[0]})
+	default:
+		turn = append(turn, pd.Edit{Key: "content", Value: pd.List(parts)})
+	}
+	c.add(turn...)
+	return nil
+}
+
+// block reads one block and its type.
+func (c *conversation) block(raw pd.Value) (pd.Body, string, error) {
+	if err := c.parts.add(); err != nil {
+		return pd.Body{}, "", err
+	}
+	b, ok := raw.Object()
+	if !ok {
+		return pd.Body{}, "", inexact("a block must be an object in which no field appears twice")
+	}
+	kind, _ := b.Get("type").String()
+	return b, kind, nil
+}
+
+// texts are the texts of a list of text blocks.
+func (c *conversation) texts(list pd.Value) (texts []pd.Value, err error) {
+	for raw := range list.Elements() {
+		b, kind, err := c.block(raw)
+		if err != nil {
+			return nil, err
+		}
+		if kind != "text" {
+			return nil, inexact("a block that is not text where only text is translated")
+		}
+		text, err := textOf(b)
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, text)
+	}
+	return texts, nil
+}
+
+// textOf returns the text of a text block as it is written.
+func textOf(block pd.Body) (pd.Value, error) {
+	if err := onlyFields(block, []string{"type", "text", "cache_control"}); err != nil {
+		return nil, err
+	}
+	text := block.Get("text")
+	if !isText(text) || string(text) == `""` {
+		return nil, inexact("a text block without text")
+	}
+	return text, nil
+}
+
+func textPart(text pd.Value) pd.Value {
+	return pd.Body{}.With(pd.Edit{Key: "type", Value: []byte(`"text"`)}, pd.Edit{Key: "text", Value: text}).Bytes()
+}

@@ -1,0 +1,39 @@
+// Package messages translates between Anthropic's Messages API and OpenAI's chat
+// completions: a request to chat, and chat's answer and stream back. It serves engines
+// that keep tenants apart by cache_salt in chat and drop the salt from messages.
+//
+// Engines convert a message to a chat themselves, so that the prompt has the same tokens
+// where this package does exactly what they do. It was written after
+//
+//   - SGLang, main of September 2026: sglang/srt/entrypoints/anthropic/
+//     request_conversion.py, response_conversion.py and serving.py, and the serving.py
+//     of before, which had all of it;
+//   - vLLM 0.32.0: vllm/entrypoints/anthropic/serving.py, and its versions since 0.11.1.
+//
+// What their versions do differently is refused with an *InexactError: text before a
+// tool_result, empty text, system messages inside the conversation, and for vLLM a
+// tool_result that is a list. So is what has no place in chat or needs the engine's
+// template: images, documents, thinking, server tools, and every field and block that is
+// not named here. cache_control and metadata mean nothing to the engines and are dropped.
+//
+// All of it is pure: bytes in, bytes out.
+package messages
+
+// Engine is whose conversion is followed.
+type Engine string
+
+// The engines whose conversions are known, by the names that pools.Identity has.
+const (
+	SGLang Engine = "sglang"
+	VLLM   Engine = "vllm"
+)
+
+// InexactError says what of a request cannot be translated exactly, in words that repeat
+// nothing of it.
+type InexactError struct {
+	What string
+}
+
+func (e *InexactError) Error() string { return "not translatable exactly: " + e.What }
+
+func inexact(what string) error { return &InexactError{What: what} }

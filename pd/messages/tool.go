@@ -1,0 +1,181 @@
+package messages
+
+import (
+	"slices"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// chatTools are the fields tools and tool_choice of a chat, none without tools.
+func chatTools(request pd.Body, engine Engine, seen *parts) ([]pd.Edit, error) {
+	list, choice := request.Get("tools"), request.Get("tool_choice")
+	if !list.Null() && !list.IsArray() {
+		return nil, inexact("tools must be a list")
+	}
+	var tools []pd.Value
+	var names []string
+	for raw := range list.Elements() {
+		if err := seen.add(); err != nil {
+			return nil, err
+		}
+		tool, name, err := chatTool(raw, engine)
+		if err != nil {
+			return nil, err
+		}
+		tools, names = append(tools, tool), append(names, name)
+	}
+	if len(tools) == 0 {
+		if !choice.Null() || list.IsArray() && engine == VLLM {
+			return nil, inexact("a choice of tools without tools, or an empty list of them")
+		}
+		return nil, nil
+	}
+	chosen, err := chatChoice(choice, names)
+	if err != nil {
+		return nil, err
+	}
+	return []pd.Edit{{Key: "tools", Value: pd.List(tools)}, {Key: "tool_choice", Value: chosen}}, nil
+}
+
+// chatTool translates one tool. A schema without a type is one of an object; a missing
+// description is empty in SGLang and null in vLLM.
+func chatTool(raw pd.Value, engine Engine) (tool pd.Value, name string, err error) {
+	t, ok := raw.Object()
+	if !ok {
+		return nil, "", inexact("a tool must be an object in which no field appears twice")
+	}
+	if err := onlyFields(t, []string{"type", "name", "description", "input_schema", "cache_control"}); err != nil {
+		return nil, "", err
+	}
+	if kind, _ := t.Get("type").String(); !t.Get("type").Null() && kind != "custom" {
+		return nil, "", inexact("a tool that is not the client's own")
+	}
+	name, ok = t.Get("name").String()
+	schema, also := t.Get("input_schema").Object()
+	if !ok || name == "" || !also {
+		return nil, "", inexact("a tool without a name or a schema")
+	}
+	if schema.Get("type") == nil {
+		schema = schema.With(pd.Edit{Key: "type", Value: []byte(`"object"`)})
+	}
+	function := []pd.Edit{{Key: "name", Value: t.Get("name")}}
+	switch description := t.Get("description"); {
+	case isText(description):
+		function = append(function, pd.Edit{Key: "description", Value: description})
+	case !description.Null():
+		return nil, "", inexact("a description that is no text")
+	case engine == SGLang:
+		function = append(function, pd.Edit{Key: "description", Value: []byte(`""`)})
+	}
+	function = append(function, pd.Edit{Key: "parameters", Value: schema.Bytes()})
+	return functionOf(nil, function), name, nil
+}
+
+// chatChoice translates tool_choice; without one the model chooses.
+func chatChoice(choice pd.Value, names []string) ([]byte, error) {
+	if choice.Null() {
+		return []byte(`"auto"`), nil
+	}
+	c, ok := choice.Object()
+	if !ok {
+		return nil, inexact("tool_choice must be an object in which no field appears twice")
+	}
+	if err := onlyFields(c, []string{"type", "name", "disable_parallel_tool_use"}); err != nil {
+		return nil, err
+	}
+	if alone := c.Get("disable_parallel_tool_use"); !alone.Null() && string(alone) != "false" {
+		return nil, inexact("disable_parallel_tool_use, which only some versions of engines follow")
+	}
+	kind, _ := c.Get("type").String()
+	if kind != "tool" && !c.Get("name").Null() {
+		return nil, inexact("a tool_choice that names a tool without choosing it")
+	}
+	switch kind {
+	case "auto", "none":
+		return quote(kind), nil
+	case "any":
+		return []byte(`"required"`), nil
+	case "tool":
+		if name, ok := c.Get("name").String(); ok && slices.Contains(names, name) {
+			return functionOf(nil, []pd.Edit{{Key: "name", Value: c.Get("name")}}), nil
+		}
+		return nil, inexact("a tool_choice that names none of the tools")
+	}
+	return nil, inexact("a tool_choice of unknown type")
+}
+
+// toolCall translates a call that the assistant made.
+func (c *conversation) toolCall(block pd.Body) (pd.Value, error) {
+	if err := onlyFields(block, []string{"type", "id", "name", "input", "cache_control"}); err != nil {
+		return nil, err
+	}
+	id, name, input := block.Get("id"), block.Get("name"), block.Get("input")
+	if !isFilled(id) || !isFilled(name) {
+		return nil, inexact("a tool_use without an id or a name")
+	}
+	if input.Null() {
+		input = pd.Value("{}")
+	}
+	if !isObject(input) {
+		return nil, inexact("a tool_use whose input is no object")
+	}
+	arguments, err := pythonJSON(input, c.parts)
+	if err != nil {
+		return nil, err
+	}
+	return functionOf([]pd.Edit{{Key: "id", Value: id}}, []pd.Edit{{Key: "name", Value: name}, {Key: "arguments", Value: quote(arguments)}}), nil
+}
+
+// toolResult translates what a tool answered. Whether it was an error engines do not tell
+// the model.
+func (c *conversation) toolResult(block pd.Body) error {
+	if err := onlyFields(block, []string{"type", "tool_use_id", "content", "is_error", "cache_control"}); err != nil {
+		return err
+	}
+	id, content := block.Get("tool_use_id"), block.Get("content")
+	if !isFilled(id) {
+		return inexact("a tool_result without a tool_use_id")
+	}
+	if failed := block.Get("is_error"); !failed.Null() && !isBool(failed) {
+		return inexact("an is_error that is neither true nor false")
+	}
+	switch {
+	case content.Null():
+		content = pd.Value(`""`)
+	case content.IsArray() && c.engine == SGLang:
+		texts, err := c.texts(content)
+		if err != nil {
+			return err
+		}
+		content = contentOf(texts)
+	case !isText(content):
+		return inexact("a tool_result that is not text")
+	}
+	c.add(pd.Edit{Key: "role", Value: []byte(`"tool"`)}, pd.Edit{Key: "tool_call_id", Value: id}, pd.Edit{Key: "content", Value: content})
+	return nil
+}
+
+// contentOf is the content of a message of texts: one is a string, more are parts.
+func contentOf(texts []pd.Value) pd.Value {
+	switch len(texts) {
+	case 0:
+		return pd.Value(`""`)
+	case 1:
+		return texts[0]
+	}
+	parts := make([]pd.Value, len(texts))
+	for i, t := range texts {
+		parts[i] = textPart(t)
+	}
+	return pd.List(parts)
+}
+
+func isFilled(v pd.Value) bool { return isText(v) && string(v) != `""` }
+
+// functionOf is how chat wraps a tool, a call and a choice.
+func functionOf(before, function []pd.Edit) pd.Value {
+	edits := append(slices.Clone(before),
+		pd.Edit{Key: "type", Value: []byte(`"function"`)},
+		pd.Edit{Key: "function", Value: pd.Body{}.With(function...).Bytes()})
+	return pd.Body{}.With(edits...).Bytes()
+}
