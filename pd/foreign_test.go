@@ -2,6 +2,7 @@ package pd
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -11,7 +12,11 @@ func TestHostsIn_AFieldOfAHandoff(t *testing.T) {
 		field string
 		hosts []string
 	}{
-		{``, nil}, {`null`, nil}, {`7`, nil}, {`{"host":"10.0.0.1"}`, nil}, {`[]`, nil}, {`[7,null]`, nil},
+		{``, nil}, {`null`, nil}, {`[]`, nil},
+		{`7`, []string{""}}, {`""`, []string{""}}, {`{"host":"10.0.0.1"}`, []string{""}}, {`[7,null]`, []string{"", ""}},
+		{`"10.0.0.1:1;10.6.6.6"`, []string{"10.0.0.1:1;10.6.6.6"}}, {`"10.0.0.1:1;10.6.6.6:2"`, []string{"10.0.0.1:1;10.6.6.6:2"}},
+		{`"tcp://10.0.0.1/;10.6.6.6:2"`, []string{"tcp://10.0.0.1/;10.6.6.6:2"}}, {`"tcp://10.0.0.1@10.6.6.6"`, []string{"tcp://10.0.0.1@10.6.6.6"}},
+		{`"` + strings.Repeat("a", maxHost+1) + `"`, []string{""}},
 		{`"10.0.0.1"`, []string{"10.0.0.1"}},
 		{`"prefill-0.prefill"`, []string{"prefill-0.prefill"}},
 		{`"fd00::1"`, []string{"fd00::1"}},
@@ -29,8 +34,8 @@ func TestHostsIn_AFieldOfAHandoff(t *testing.T) {
 	for range 1000 {
 		many = append(many, `,"a"`...)
 	}
-	if n := len(hostsIn(append(many, ']'))); n != maxHosts {
-		t.Errorf("%d of many", n)
+	if hosts := hostsIn(append(many, ']')); len(hosts) != maxHosts+1 || hosts[maxHosts] != "" {
+		t.Errorf("of many: %q", hosts)
 	}
 }
 

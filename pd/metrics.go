@@ -90,7 +90,8 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"Prefills that answered without a hand-off; decode then computes the prompt.",
 			"server"),
 		foreign: counter("tandem_foreign_handoffs_total",
-			"Hand-offs that name a host which is neither the prefill server's nor that of its kv-address; with strict-handoffs they "+
+			"Hand-offs that name a host which is neither the prefill server's nor that of its kv-address; with strict-handoffs also those "+
+				"with a host of which that is not known yet, and all of them "+
 				"are withheld from decode.",
 			"server"),
 		retained: counter("tandem_decode_handoffs_total",

@@ -41,8 +41,8 @@ type Config struct {
 	TTFT, ITL pools.PerModel[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
 	EnforceDisaggregation bool
-	// StrictHandoffs: a hand-off that names a host which is not the prefill server's is
-	// withheld from decode.
+	// StrictHandoffs: a hand-off that names a host which is not known to be the prefill
+	// server's is withheld from decode.
 	StrictHandoffs bool
 }
 

@@ -15,6 +15,11 @@ import (
 const (
 	// addressBeat is the time between two lookups of a server's names.
 	addressBeat = 30 * time.Second
+	// unresolvedBeat is that time while one of its names has never been resolved.
+	unresolvedBeat = 3 * time.Second
+	// askedPause is the least time between two lookups for the sake of hand-offs, however
+	// many names a server invents.
+	askedPause = 100 * time.Millisecond
 	// maxAsked bounds the hosts of hand-offs that are looked up for one server, and those
 	// that are reported.
 	maxAsked = 8
@@ -28,11 +33,21 @@ const (
 // to each reader.
 var loopback = netip.MustParseAddr("127.0.0.1")
 
+// Ownership is what is known of a host that a server's hand-off names; the worst is last.
+type Ownership uint8
+
+const (
+	OwnHost     Ownership = iota // the server's
+	UnknownHost                  // not looked up yet, not resolved, or not with all of its addresses the server's
+	ForeignHost                  // certainly not the server's
+)
+
 // addresses are what is known of where a server is, to judge the hosts that its hand-offs
 // name. They are looked up by run: requests never wait for a name.
 type addresses struct {
 	known atomic.Pointer[addressTable] // nil before the first lookup
 	asks  chan struct{}                // a host is to be looked up that is not in the table
+	first chan struct{}                // closed when the server's names were looked up once
 
 	mu       sync.Mutex           // guards asked and reported
 	asked    map[string]time.Time // by host: when a hand-off named it last
@@ -48,7 +63,7 @@ type addressTable struct {
 }
 
 func newAddresses() *addresses {
-	return &addresses{asks: make(chan struct{}, 1), asked: make(map[string]time.Time), reported: make(map[string]uint64)}
+	return &addresses{asks: make(chan struct{}, 1), first: make(chan struct{}), asked: make(map[string]time.Time), reported: make(map[string]uint64)}
 }
 
 // kvHosts are the hosts that the server's hand-offs may name: its own and that of its
@@ -61,31 +76,56 @@ func (s Spec) kvHosts() []string {
 	return slices.Compact([]string{own, other})
 }
 
-// IsForeign reports whether a host that the server's hand-off names is certainly none of the
-// server's: neither its own nor that of its kv-address. Loopback is the server's where the
-// reader runs on the same machine. A host that is not known yet, or that cannot be resolved,
-// is not foreign; it is looked up for the next hand-off.
-func (s *Server) IsForeign(host string, reader *Server) bool {
-	if host == "" || len(host) > maxHostName || slices.ContainsFunc(s.kvHosts(), func(own string) bool { return sameName(own, host) }) {
-		return false
+// JudgeHost returns whose a host is that the server's hand-off names: the server's own, if it
+// is its host or that of its kv-address by name, or by all of its addresses. Loopback is the
+// server's where the reader runs on the same machine. An unknown host is looked up for the
+// next hand-off.
+func (s *Server) JudgeHost(host string, reader *Server) Ownership {
+	if slices.ContainsFunc(s.kvHosts(), func(own string) bool { return sameName(own, host) }) {
+		return OwnHost
 	}
-	table := s.addresses.known.Load()
-	if !table.complete() {
-		return false
+	if host == "" || len(host) > maxHostName {
+		return UnknownHost
 	}
-	if ip, ok := literalAddress(host); ok && ip == loopback {
-		theirs := reader.addresses.known.Load()
-		return !table.has(ip) && theirs.complete() && !slices.ContainsFunc(theirs.all(), table.has)
+	table := s.addresses.table()
+	ip, literal := literalAddress(host)
+	if literal && ip == loopback {
+		return table.judgeLoopback(reader.addresses.table())
 	}
 	named, looked := table.asked[host]
-	if ip, ok := literalAddress(host); ok {
+	if literal {
 		named, looked = []netip.Addr{ip}, looked || table.literal
 	}
-	if slices.ContainsFunc(named, table.has) {
-		return false
+	is := table.judge(named, looked)
+	if !literal || is != OwnHost && !table.literal {
+		s.addresses.ask(host)
 	}
-	s.addresses.ask(host)
-	return looked && len(named) > 0
+	return is
+}
+
+// judge returns whose the addresses are that a host has. What is not the server's is foreign
+// only if it was looked up, and all of the server's hosts are resolved.
+func (t *addressTable) judge(named []netip.Addr, looked bool) Ownership {
+	switch {
+	case len(named) == 0:
+		return UnknownHost
+	case !slices.ContainsFunc(named, func(ip netip.Addr) bool { return !t.has(ip) }):
+		return OwnHost
+	case looked && t.complete() && !slices.ContainsFunc(named, t.has):
+		return ForeignHost
+	}
+	return UnknownHost
+}
+
+// judgeLoopback returns whose loopback is to a reader, of which theirs is known.
+func (t *addressTable) judgeLoopback(theirs *addressTable) Ownership {
+	switch {
+	case t.has(loopback) || slices.ContainsFunc(theirs.all(), t.has):
+		return OwnHost
+	case t.complete() && theirs.complete():
+		return ForeignHost
+	}
+	return UnknownHost
 }
 
 // NoteForeign remembers that a hand-off named a foreign host, and reports whether that is
@@ -107,6 +147,9 @@ func (l *live) NoteForeign(host string) bool {
 func (a *addresses) ask(host string) {
 	a.mu.Lock()
 	_, old := a.asked[host]
+	if !old && len(a.asked) >= maxAsked {
+		a.makeRoom()
+	}
 	taken := old || len(a.asked) < maxAsked
 	if taken {
 		a.asked[host] = time.Now()
@@ -121,19 +164,58 @@ func (a *addresses) ask(host string) {
 	}
 }
 
+// makeRoom forgets, of the hosts that were looked up and are not the server's, the one that
+// was named longest ago: names that a server invents keep no true one out. mu is held.
+func (a *addresses) makeRoom() {
+	table := a.table()
+	var oldest string
+	for host, last := range a.asked {
+		named, looked := table.asked[host]
+		if looked && table.judge(named, true) != OwnHost && (oldest == "" || last.Before(a.asked[oldest])) {
+			oldest = host
+		}
+	}
+	delete(a.asked, oldest)
+}
+
+// table returns what is known, which is nothing before the first lookup.
+func (a *addresses) table() *addressTable {
+	if t := a.known.Load(); t != nil {
+		return t
+	}
+	return new(addressTable)
+}
+
+// awaitFirst waits until the server's names were looked up once, for the time of one lookup
+// at most.
+func (a *addresses) awaitFirst(ctx context.Context) {
+	within, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	select {
+	case <-a.first:
+	case <-within.Done():
+	}
+}
+
 // run looks up the server's hosts until the context ends: now, on a slow beat, and when a
 // hand-off names a host that is not in the table.
 func (a *addresses) run(ctx context.Context, spec Spec, lookup func(context.Context, string) []netip.Addr) {
-	tick := time.NewTicker(addressBeat)
-	defer tick.Stop()
 	for {
 		a.refresh(ctx, spec, lookup)
+		beat := addressBeat
+		if !a.table().complete() {
+			beat = unresolvedBeat
+		}
+		if !Pause(ctx, askedPause) {
+			return
+		}
+		next := time.NewTimer(beat)
 		select {
 		case <-ctx.Done():
-			return
 		case <-a.asks:
-		case <-tick.C:
+		case <-next.C:
 		}
+		next.Stop()
 	}
 }
 
@@ -144,10 +226,7 @@ func (a *addresses) refresh(ctx context.Context, spec Spec, lookup func(context.
 	maps.DeleteFunc(a.asked, func(_ string, last time.Time) bool { return time.Since(last) > keepAsked })
 	asked := slices.Collect(maps.Keys(a.asked))
 	a.mu.Unlock()
-	old := a.known.Load()
-	if old == nil {
-		old = new(addressTable)
-	}
+	old := a.table()
 	next := &addressTable{own: make(map[string][]netip.Addr), asked: make(map[string][]netip.Addr), literal: true}
 	for _, host := range spec.kvHosts() {
 		next.own[host] = resolveHost(ctx, host, old.own[host], lookup)
@@ -157,8 +236,14 @@ func (a *addresses) refresh(ctx context.Context, spec Spec, lookup func(context.
 	for _, host := range asked {
 		next.asked[host] = resolveHost(ctx, host, old.asked[host], lookup)
 	}
-	if ctx.Err() == nil {
-		a.known.Store(next)
+	if ctx.Err() != nil {
+		return
+	}
+	a.known.Store(next)
+	select {
+	case <-a.first:
+	default:
+		close(a.first)
 	}
 }
 
@@ -199,15 +284,12 @@ func machineAddresses() []netip.Addr {
 
 // complete reports whether all of the server's hosts are resolved.
 func (t *addressTable) complete() bool {
-	if t == nil {
-		return false
-	}
 	for _, found := range t.own {
 		if len(found) == 0 {
 			return false
 		}
 	}
-	return true
+	return len(t.own) > 0
 }
 
 func (t *addressTable) has(ip netip.Addr) bool {

@@ -2,25 +2,30 @@ package pools
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // whose is what a server says of a host once it has looked it up.
-func whose(t *testing.T, s, reader *Server, host string) bool {
+func whose(t *testing.T, s, reader *Server, host string) Ownership {
 	t.Helper()
-	s.IsForeign(host, reader) // has it looked up
+	s.JudgeHost(host, reader) // has it looked up
 	deadline := time.Now().Add(10 * time.Second)
 	for time.Now().Before(deadline) {
 		if s.addresses.known.Load().knows(host) || !s.addresses.waits(host) {
-			return s.IsForeign(host, reader)
+			return s.JudgeHost(host, reader)
 		}
 		time.Sleep(time.Millisecond)
 	}
 	t.Fatalf("%s is not looked up", host)
-	return false
+	return UnknownHost
 }
 
 func (t *addressTable) knows(host string) bool {
@@ -55,11 +60,12 @@ func newNamedFleet(t *testing.T, names *nameServer, specs ...Spec) *Fleet {
 	return f
 }
 
-func TestAddresses_OnlyAHostThatIsCertainlyAnothersIsForeign(t *testing.T) {
+func TestAddresses_OnlyWhatIsKnownIsOwnOrForeign(t *testing.T) {
 	names := newNameServer(t)
 	names.set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.1", "prefill.test. 0 IN A 192.0.2.2")
 	names.set("fabric.test.", "A", "fabric.test. 0 IN A 198.51.100.1")
 	names.set("alias.test.", "A", "alias.test. 0 IN A 192.0.2.2")
+	names.set("half.test.", "A", "half.test. 0 IN A 192.0.2.2", "half.test. 0 IN A 203.0.113.1")
 	names.set("decode.test.", "A", "decode.test. 0 IN A 192.0.2.9")
 	onTwo := spec("http://prefill.test:1", Prefill)
 	onTwo.KVAddress = "fabric.test:7777"
@@ -71,34 +77,36 @@ func TestAddresses_OnlyAHostThatIsCertainlyAnothersIsForeign(t *testing.T) {
 		name         string
 		from, reader *Server
 		host         string
-		foreign      bool
+		want         Ownership
 	}{
-		{"its own name", named, decode, "prefill.test", false},
-		{"its own name, spelled otherwise", named, decode, "PREFILL.test.", false},
-		{"an address of its name", named, decode, "192.0.2.2", false},
-		{"that address as IPv6 has it", named, decode, "::ffff:192.0.2.2", false},
-		{"its kv-address", named, decode, "198.51.100.1", false},
-		{"another name of it", named, decode, "alias.test", false},
-		{"another address", named, decode, "203.0.113.1", true},
-		{"another server's name", named, decode, "decode.test", true},
-		{"a name that does not resolve", named, decode, "nowhere.test", false},
-		{"nothing", named, decode, "", false},
-		{"loopback, and decode is elsewhere", named, decode, "localhost", true},
-		{"loopback, and decode is on that machine", named, beside, "127.0.0.1", false},
-		{"loopback, and nobody knows where decode is", named, lost, "localhost", false},
-		{"a server whose name does not resolve", lost, decode, "203.0.113.1", false},
-		{"this machine", here, decode, "localhost", false},
-		{"this machine, by IPv6", here, decode, "::1", false},
-		{"another one than this", here, decode, "203.0.113.1", true},
-		{"IPv6, written at length", six, decode, "2001:db8:0:0::1", false},
-		{"another IPv6", six, decode, "2001:db8::2", true},
+		{"its own name", named, decode, "prefill.test", OwnHost},
+		{"its own name, spelled otherwise", named, decode, "PREFILL.test.", OwnHost},
+		{"an address of its name", named, decode, "192.0.2.2", OwnHost},
+		{"that address as IPv6 has it", named, decode, "::ffff:192.0.2.2", OwnHost},
+		{"its kv-address", named, decode, "198.51.100.1", OwnHost},
+		{"another name of it", named, decode, "alias.test", OwnHost},
+		{"another address", named, decode, "203.0.113.1", ForeignHost},
+		{"another server's name", named, decode, "decode.test", ForeignHost},
+		{"a name of which one address is another's", named, decode, "half.test", UnknownHost},
+		{"a name that does not resolve", named, decode, "nowhere.test", UnknownHost},
+		{"nothing", named, decode, "", UnknownHost},
+		{"loopback, and decode is elsewhere", named, decode, "localhost", ForeignHost},
+		{"loopback, and decode is on that machine", named, beside, "127.0.0.1", OwnHost},
+		{"loopback, and nobody knows where decode is", named, lost, "localhost", UnknownHost},
+		{"a server whose name does not resolve", lost, decode, "203.0.113.1", UnknownHost},
+		{"the name of a server that does not resolve", lost, decode, "unknown.test", OwnHost},
+		{"this machine", here, decode, "localhost", OwnHost},
+		{"this machine, by IPv6", here, decode, "::1", OwnHost},
+		{"another one than this", here, decode, "203.0.113.1", ForeignHost},
+		{"IPv6, written at length", six, decode, "2001:db8:0:0::1", OwnHost},
+		{"another IPv6", six, decode, "2001:db8::2", ForeignHost},
 	} {
-		if got := whose(t, x.from, x.reader, x.host); got != x.foreign {
-			t.Errorf("%s: foreign: %v", x.name, got)
+		if got := whose(t, x.from, x.reader, x.host); got != x.want {
+			t.Errorf("%s: %v", x.name, got)
 		}
 	}
 	for _, ip := range machineAddresses() {
-		if whose(t, here, decode, ip.String()) {
+		if whose(t, here, decode, ip.String()) != OwnHost {
 			t.Errorf("%s is this machine", ip)
 		}
 	}
@@ -111,14 +119,14 @@ func TestAddresses_AServerThatMovedIsLookedUpBeforeItIsForeign(t *testing.T) {
 	f := newNamedFleet(t, names, spec("http://prefill.test:1", Prefill), spec("http://192.0.2.9:1", Decode))
 	s, reader := f.Servers()[0], f.Servers()[1]
 	names.set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.5")
-	if s.IsForeign("192.0.2.5", reader) {
-		t.Error("foreign before its name was looked up again")
+	if is := s.JudgeHost("192.0.2.5", reader); is != UnknownHost {
+		t.Errorf("%v before its name was looked up again", is)
 	}
-	if whose(t, s, reader, "192.0.2.5") {
-		t.Error("its new address is foreign")
+	if is := whose(t, s, reader, "192.0.2.5"); is != OwnHost {
+		t.Errorf("its new address: %v", is)
 	}
-	if !whose(t, s, reader, "192.0.2.1") {
-		t.Error("its old address is not foreign")
+	if is := whose(t, s, reader, "192.0.2.1"); is != ForeignHost {
+		t.Errorf("its old address: %v", is)
 	}
 }
 
@@ -130,7 +138,7 @@ func TestAddresses_WhatHandoffsNameIsBounded(t *testing.T) {
 	reported := 0
 	for i := range 100 {
 		host := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}).String()
-		s.IsForeign(host, s)
+		s.JudgeHost(host, s)
 		if s.NoteForeign(host) {
 			reported++
 		}
@@ -142,5 +150,62 @@ func TestAddresses_WhatHandoffsNameIsBounded(t *testing.T) {
 	defer s.addresses.mu.Unlock()
 	if n := len(s.addresses.asked); n != maxAsked || reported != maxAsked {
 		t.Errorf("%d are looked up, %d reported", n, reported)
+	}
+}
+
+// An engine that gives each hand-off a new name gains nothing, and keeps out no true name.
+func TestAddresses_AHostIsOwnOnlyOnceItWasLookedUp(t *testing.T) {
+	names := newNameServer(t)
+	names.set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.1")
+	names.set("alias.test.", "A", "alias.test. 0 IN A 192.0.2.1")
+	f := newNamedFleet(t, names, spec("http://prefill.test:1", Prefill), spec("http://192.0.2.9:1", Decode))
+	s, reader := f.Servers()[0], f.Servers()[1]
+	for i := range 3 * maxAsked {
+		name := fmt.Sprintf("evil-%d.test", i)
+		names.set(name+".", "A", name+". 0 IN A 203.0.113.1")
+		if is := s.JudgeHost(name, reader); is == OwnHost {
+			t.Fatalf("%s is the server's before it was looked up", name)
+		}
+	}
+	eventually(t, "an invented name is looked up", func() bool { return s.JudgeHost("evil-0.test", reader) == ForeignHost })
+	eventually(t, "a name beyond the first eight is looked up", func() bool { return s.JudgeHost("evil-23.test", reader) == ForeignHost })
+	if is := s.JudgeHost("alias.test", reader); is != UnknownHost {
+		t.Errorf("another name of the server: %v before it was looked up", is)
+	}
+	eventually(t, "it is looked up though eight are", func() bool { return s.JudgeHost("alias.test", reader) == OwnHost })
+	for i := range 3 * maxAsked {
+		s.JudgeHost(fmt.Sprintf("worse-%d.test", i), reader)
+	}
+	eventually(t, "the others are looked up", func() bool { return s.addresses.table().knows("worse-0.test") })
+	if is := s.JudgeHost("alias.test", reader); is != OwnHost {
+		t.Errorf("invented names took its place: %v", is)
+	}
+}
+
+// A hand-off of a server that has just joined is not withheld because nobody has looked yet.
+func TestAddresses_AServerJoinsOnceItsNamesWereLookedUp(t *testing.T) {
+	names := newNameServer(t)
+	names.set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.1")
+	var probed, early atomic.Bool
+	cfg := Default()
+	cfg.AwaitAddresses = true
+	f := NewFleet(cfg, roundTripper(func(*http.Request) (*http.Response, error) {
+		probed.Store(true)
+		return nil, errors.New("no matter")
+	}), slog.New(slog.DiscardHandler))
+	t.Cleanup(f.Close)
+	f.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		time.Sleep(50 * time.Millisecond) // a probe that does not wait is faster
+		if probed.Load() {
+			early.Store(true)
+		}
+		return new(net.Dialer).DialContext(ctx, network, names.addr)
+	}}
+	if err := f.Apply([]Spec{spec("http://prefill.test:1", Prefill)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server is probed", probed.Load)
+	if table := f.Servers()[0].addresses.table(); early.Load() || !table.complete() {
+		t.Error("it was probed before its names were looked up")
 	}
 }

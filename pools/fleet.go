@@ -30,6 +30,8 @@ type Config struct {
 	// Forgetting is the time without a sample in which what a server has shown of its speed
 	// loses half its weight to what its peers have.
 	Forgetting time.Duration
+	// AwaitAddresses: a server is first probed when its names were looked up, or could not be.
+	AwaitAddresses bool
 }
 
 // Default returns the configuration that a deployment should start from. The
@@ -200,7 +202,12 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	}
 	proves := p // before it runs: it writes to itself
 	var parts sync.WaitGroup
-	parts.Go(func() { p.run(ctx) })
+	parts.Go(func() {
+		if f.cfg.AwaitAddresses {
+			l.addresses.awaitFirst(ctx)
+		}
+		p.run(ctx)
+	})
 	parts.Go(func() { l.addresses.run(ctx, spec, f.lookupHost) })
 	slow := slowHealthCheck{proves}
 	slow.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect}

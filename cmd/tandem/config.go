@@ -176,8 +176,9 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.pd.EnforceDisaggregation, "enforce-disaggregation", c.pd.EnforceDisaggregation,
 		"decode servers compute no prompts: without a prefill server requests get 503")
 	fs.BoolVar(&c.pd.StrictHandoffs, "strict-handoffs", c.pd.StrictHandoffs,
-		"withhold a hand-off from decode that names a host which is neither the prefill server's nor that of its kv-address; the request "+
-			"is prefilled elsewhere or decoded alone; without it such hand-offs are counted and warned of")
+		"withhold a hand-off from decode that names a host which is not known to be the prefill server's or that of its kv-address (one that "+
+			"was not looked up yet, or cannot be, is not); the request is prefilled elsewhere or decoded alone; without it hand-offs with a host "+
+			"that is certainly another's are counted and warned of")
 	fs.BoolVar(&c.pd.Migrate, "migrate", c.pd.Migrate,
 		"continue streams that break on another pair, by token ids, where engines tell them (vLLM 0.10.2, SGLang's completions)")
 	fs.BoolVar(&c.pd.MigrateByText, "migrate-by-text", c.pd.MigrateByText,

@@ -39,7 +39,19 @@ func TestForeign_AHandoffThatNamesAnotherHostIsCountedAndWarnedOf(t *testing.T) 
 
 func TestForeign_StrictHandoffsAreWithheld(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, shape{prefill: 1, decode: 1, engine: naming(elsewhere), config: strict})
+	for what, host := range map[string]string{
+		"another host": elsewhere, "a name that nobody can look up": "nowhere.invalid", "two hosts for ZMQ": "127.0.0.1:1;" + elsewhere,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			withholds(t, host)
+		})
+	}
+}
+
+func withholds(t *testing.T, host string) {
+	t.Helper()
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: naming(host), config: strict})
 	for range 10 {
 		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 			t.Fatalf("%d: %s", got.status, got.body)

@@ -86,7 +86,9 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *node, err er
 	if err != nil {
 		return n, err
 	}
-	n.fleet = pools.NewFleet(cfg.pools, own, log)
+	watching := cfg.pools
+	watching.AwaitAddresses = cfg.pd.StrictHandoffs
+	n.fleet = pools.NewFleet(watching, own, log)
 	n.sources = pools.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), n.fleet.Collector())
