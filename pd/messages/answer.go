@@ -65,7 +65,10 @@ func FromChat(answer []byte) ([]byte, error) {
 	if len(m.Content) == 0 {
 		m.Content = []block{textBlock("")} // clients take the first block for granted
 	}
-	reason, sequence := end.reason()
+	reason, sequence, err := end.reason()
+	if err != nil {
+		return nil, err
+	}
 	m.StopReason, m.StopSequence = &reason, sequence
 	return encode(m), nil
 }

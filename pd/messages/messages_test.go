@@ -141,6 +141,9 @@ func FuzzStream(f *testing.F) {
 		if _, err := FromChat(lines); err == nil && !json.Valid(lines) {
 			t.Errorf("an answer of %s", lines)
 		}
+		if bytes.Contains(out, []byte("event: message_stop\n")) && s.end.finish == "" {
+			t.Fatalf("an answer that did not end ends cleanly in\n%s", out)
+		}
 		open, next := int64(-1), int64(0)
 		for data := range pd.Events(out) {
 			if !json.Valid(data) {

@@ -54,7 +54,7 @@ type lastDelta struct {
 // most that carry no content. The stream is broken after an error.
 func (s *Stream) Append(dst, data []byte) ([]byte, error) {
 	if string(data) == "[DONE]" {
-		return s.finish(dst), nil
+		return s.finish(dst)
 	}
 	chunk := gjson.ParseBytes(data)
 	if u := chunk.Get("usage"); u.IsObject() {
@@ -163,14 +163,17 @@ func (s *Stream) close(dst []byte) []byte {
 	return s.close(s.delta(dst, delta{Type: "text_delta", Text: &text}))
 }
 
-// finish ends the message.
-func (s *Stream) finish(dst []byte) []byte {
-	dst = s.close(s.start(dst))
+// finish ends the message, if the engine has said how.
+func (s *Stream) finish(dst []byte) ([]byte, error) {
 	s.end.whole = gjson.ValidBytes(s.call.arguments)
-	reason, sequence := s.end.reason()
+	reason, sequence, err := s.end.reason()
+	if err != nil {
+		return dst, err
+	}
+	dst = s.close(s.start(dst))
 	total := s.usage
 	dst = appendEvent(dst, event{Type: "message_delta", Delta: lastDelta{reason, sequence}, Usage: &total})
-	return appendEvent(dst, event{Type: "message_stop"})
+	return appendEvent(dst, event{Type: "message_stop"}), nil
 }
 
 func appendEvent(dst []byte, e event) []byte {

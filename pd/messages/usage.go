@@ -2,6 +2,7 @@ package messages
 
 import (
 	"cmp"
+	"errors"
 
 	"github.com/tidwall/gjson"
 )
@@ -49,18 +50,22 @@ func (e *ending) note(choice gjson.Result) {
 	}
 }
 
+var errNoEnd = errors.New("the engine's answer stops without a reason")
+
 // reason is Anthropic's stop_reason and stop_sequence. A call that a stop sequence cut
-// short must not run.
-func (e *ending) reason() (reason string, sequence *string) {
+// short must not run. What the engine did not end, or gave up, is no answer.
+func (e *ending) reason() (reason string, sequence *string, err error) {
 	switch {
+	case e.finish == "" || e.finish == "error" || e.finish == "abort":
+		return "", nil, errNoEnd
 	case e.finish == "length":
-		return "max_tokens", nil
+		return "max_tokens", nil, nil
 	case e.call && e.whole:
-		return "tool_use", nil
+		return "tool_use", nil, nil
 	case e.matched != nil:
-		return "stop_sequence", e.matched
+		return "stop_sequence", e.matched, nil
 	case e.call || e.finish == "tool_calls":
-		return "tool_use", nil
+		return "tool_use", nil, nil
 	}
-	return "end_turn", nil
+	return "end_turn", nil, nil
 }
