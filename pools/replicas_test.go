@@ -375,16 +375,22 @@ func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
-	c.ZAdd(t.Context(), "test:{work}:replicas", redis.Z{Member: "old"}) // as it does with all it tells
 	id := a.server.ID()
-	eventually(t, "the old one is heard", func() bool {
-		c.Publish(t.Context(), "test:{work}", `{"r":"old","s":{"`+id+`":[{"n":1,"t":7},{}]}}`) // again: they may not listen yet
-		return a.sees().Tokens == 7 && b.sees().Tokens == 7
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	var tells sync.WaitGroup
+	tells.Go(func() { // again and again, as it does: others may strike it from the set as they start
+		for Pause(ctx, 20*time.Millisecond) {
+			c.ZAdd(ctx, "test:{work}:replicas", redis.Z{Member: "old"})
+			c.Publish(ctx, "test:{work}", `{"r":"old","s":{"`+id+`":[{"n":1,"t":7},{}]}}`)
+		}
 	})
+	defer tells.Wait()
+	defer stop()
+	eventually(t, "the old one is heard", func() bool { return a.sees().Tokens == 7 && b.sees().Tokens == 7 })
 	lease := a.claim(t, 500)
 	defer lease.Release()
 	for {
-		message, err := old.ReceiveMessage(t.Context())
+		message, err := old.ReceiveMessage(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
