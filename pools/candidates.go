@@ -10,7 +10,9 @@ import (
 //
 // Out at once, whatever their share: servers that are down or in doubt, or step with one
 // that is, are draining, do not serve the model, or have just answered a canary wrongly.
-// Where all are in doubt there is none, and whoever asks may wait: see Doubted.
+// But where more are in doubt than alive the fault is more likely the gateway's, and those
+// that are late and not silent are as good as the others: few servers do not get the work of
+// all. Where all are in doubt there is none, and whoever asks may wait: see Doubted.
 // Out softly: servers that were ejected and that no canary has proved since. Soft
 // ejection may take at most share of the servers that remain (but one of two,
 // always); beyond that the breakers are more likely wrong than the servers, and all
@@ -20,25 +22,10 @@ import (
 // The last servers of a leg that is needed are used whatever is known of them.
 // Prefill mostly is not: without it, decode works alone.
 func Candidates(servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
-	up, sound := make([]*Server, 0, len(servers)), make([]*Server, 0, len(servers))
+	up, sound := aliveFor(servers, model, leg, now), make([]*Server, 0, len(servers))
 	closed, rested := make([]*Server, 0, len(servers)), make([]*Server, 0, len(servers))
 	needed := false
-	var last *group // whose members mostly follow each other
-	lastState := Alive
-	for _, s := range servers {
-		if !s.Role.Serves(leg) || s.Drains() {
-			continue
-		}
-		if s.ownState() != Alive || !s.Serves(model, now) {
-			continue
-		}
-		if g := s.group.Load(); g != last {
-			last, lastState = g, g.state()
-		}
-		if lastState != Alive {
-			continue
-		}
-		up = append(up, s)
+	for _, s := range up {
 		needed = needed || s.needs(leg)
 		b := s.breakers[legIndex(leg)]
 		if b.disproved.Load() {
@@ -62,6 +49,39 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 		closed = rested
 	}
 	return unhurried(closed, leg, now), false
+}
+
+// aliveFor returns the servers that could take a leg for all that is known of their lives:
+// those that are alive, as are all that step with them, and where they are fewer than those
+// in doubt, the latter as well that are not silent.
+func aliveFor(servers []*Server, model string, leg Role, now time.Time) []*Server {
+	alive := make([]*Server, 0, len(servers))
+	var late []*Server
+	var last *group // whose members mostly follow each other
+	lastState := Alive
+	for _, s := range servers {
+		if !s.Role.Serves(leg) || s.Drains() || s.ownState() == Down || !s.Serves(model, now) {
+			continue
+		}
+		if g := s.group.Load(); g != last {
+			last, lastState = g, g.state()
+		}
+		switch min(s.ownState(), lastState) {
+		case Alive:
+			alive = append(alive, s)
+		case InDoubt:
+			late = append(late, s)
+		}
+	}
+	if len(alive) == 0 || len(late) <= len(alive) {
+		return alive
+	}
+	for _, s := range late {
+		if !s.vitals.silent(true) {
+			alive = append(alive, s)
+		}
+	}
+	return alive
 }
 
 // Doubted returns the servers of a pool that would take a leg if they were not in doubt.

@@ -12,7 +12,7 @@ type State uint8
 
 const (
 	Down    State = iota // certainly: it refuses connections, says that it is ill, or never answered
-	InDoubt              // it was well and answers late: it gets nothing new while others are alive, and keeps what it has
+	InDoubt              // it was well and answers late: it gets nothing new while most others are alive, and keeps what it has
 	Alive
 )
 
@@ -96,6 +96,13 @@ func (v *vitals) late(sent time.Time) doubt {
 	v.doubt = v.doubt.afterLate(sent)
 	v.doubted.Store(v.doubt.late > 0)
 	return v.doubt
+}
+
+// silent reports whether the server is more than late: see doubt.silent.
+func (v *vitals) silent(most bool) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.doubt.silent(most)
 }
 
 // clear forgets the doubt: there is certainty.
