@@ -60,13 +60,14 @@ func aliveFor(servers []*Server, model string, leg Role, now time.Time) []*Serve
 	var last *group // whose members mostly follow each other
 	lastState := Alive
 	for _, s := range servers {
-		if !s.Role.Serves(leg) || s.Drains() || s.ownState() == Down || !s.Serves(model, now) {
+		state := s.ownState()
+		if !s.Role.Serves(leg) || s.Drains() || state == Down || !s.Serves(model, now) {
 			continue
 		}
 		if g := s.group.Load(); g != last {
 			last, lastState = g, g.state()
 		}
-		switch min(s.ownState(), lastState) {
+		switch min(state, lastState) {
 		case Alive:
 			alive = append(alive, s)
 		case InDoubt:
