@@ -104,6 +104,10 @@ func TestExperience_WhatOneReplicaSawAllKnow(t *testing.T) {
 	if before > 15 {
 		t.Errorf("%d of 50 requests to a server that became five times as slow", before)
 	}
+	// What is avoided is observed no more: first believes it a few percent slower than the other
+	// by now, which a request under way on the other outweighs. Two at a time use both servers,
+	// until the belief is beyond such a chance.
+	l.warm(l.first)
 	seen := time.Now()
 	believed := func(c *cluster) float64 {
 		x := pools.PrefillFeatures(600, 0)
@@ -125,9 +129,7 @@ func TestExperience_WhatOneReplicaSawAllKnow(t *testing.T) {
 	if got, want := believed(third), believed(l.first); got < 0.7*want {
 		t.Errorf("one that starts believes it %.2f times as slow as assumed, the others %.2f", got, want)
 	}
-	// What it believes is asserted above. On an idle machine it still sends every other of its
-	// first requests to the slow server, which is not explained yet: five of ten, often.
-	if n := l.ask(third, 10, slow); n > 6 {
+	if n := l.ask(third, 10, slow); n > 2 {
 		t.Errorf("one that starts sends %d of its first 10 requests to it", n)
 	}
 	want := believed(third)
