@@ -32,8 +32,8 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 			http.Error(w, why, http.StatusServiceUnavailable)
 		}
 	})
-	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet, o.Locality)) })
-	mux.HandleFunc("GET /debug/kv", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Locality.Status()) })
+	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet, o.Binder.Locality)) })
+	mux.HandleFunc("GET /debug/kv", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Binder.Locality.Status()) })
 	mux.HandleFunc("GET /debug/suspects", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Suspects.List(time.Now())) })
 	mux.HandleFunc("GET /debug/decisions/{id}", func(w http.ResponseWriter, r *http.Request) {
 		d, found := o.Decisions.Find(r.PathValue("id"))
@@ -41,7 +41,7 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 			http.Error(w, "no decision is remembered for this request id", http.StatusNotFound)
 			return
 		}
-		writeJSON(w, describeDecision(&o.Cost, d))
+		writeJSON(w, describeDecision(&o.Binder.Cost, d))
 	})
 	for method, drain := range map[string]bool{http.MethodPost: true, http.MethodDelete: false} {
 		// A server's ID may have a rank: host:port/dp1.

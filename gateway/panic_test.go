@@ -65,9 +65,13 @@ func serveBehind(t *testing.T, d *door.Door, legs roundTripper, specs ...pools.S
 	}
 	queue = pd.NewQueue(pd.DefaultQueue())
 	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
+	metrics, tracer := pd.NewMetrics(reg, queue, suspects), noop.NewTracerProvider().Tracer("")
+	binder := &pd.Binder{Queue: queue, Tracer: tracer, Chooser: &pd.Chooser{
+		Config: pd.DefaultConfig().BindConfig, Cost: pd.DefaultCost(), Links: pd.NewLinks(pd.DefaultLinks()), Fleet: fleet, Metrics: metrics,
+	}}
 	s := New(DefaultConfig(), d, &pd.Orchestrator{
-		Config: pd.DefaultConfig(), Cost: pd.DefaultCost(), Links: pd.NewLinks(pd.DefaultLinks()), Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),
-		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: pd.NewMetrics(reg, queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
+		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),
+		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: metrics, Tracer: tracer, Log: log,
 	}, NewMetrics(reg))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

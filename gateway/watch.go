@@ -46,9 +46,9 @@ func (unwatched) Refused()          {}
 func (x *exchange) arrive(req *pd.Request) {
 	a := Arrival{
 		Model: x.server.pd.BaseOf(req.Model), Fingerprint: req.Fingerprint(),
-		PromptTokens: req.PromptTokens, OutputTokens: x.server.pd.Outputs.Expect(req), Stream: req.Stream,
+		PromptTokens: req.PromptTokens, OutputTokens: x.server.pd.Binder.Outputs.Expect(req), Stream: req.Stream,
 	}
-	a.TTFT, a.ITL = x.server.pd.Config.SLO(req, a.Model)
+	a.TTFT, a.ITL = x.server.pd.Binder.Config.SLO(req, a.Model)
 	x.watched = x.server.watch(a)
 }
 

@@ -12,66 +12,6 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// assignment is a chosen alternative with its servers claimed. prefill is nil
-// when decode runs alone or the hand-off is there already.
-type assignment struct {
-	chosen    Alternative
-	reason    string
-	prefill   *pools.Lease
-	decode    *pools.Lease
-	handoff   *Handoff
-	pullFrom  *pools.Server // from which the prompt's beginning is pulled; nil: from none
-	held      int           // tokens of the prompt that decode held beforehand
-	refusedBy string        // on error: who refused the claim
-}
-
-// claim takes a place on the servers of the alternative, on all or on none.
-func (o *Orchestrator) claim(j *journey, v *view, chosen Alternative) (assignment, error) {
-	a := assignment{chosen: chosen, handoff: v.handoff}
-	if chosen.Prefill != "" {
-		a.pullFrom = o.Cost.source(v.field.Prefill, chosen.Prefill, j.req.PromptTokens)
-	} else {
-		a.pullFrom = o.Cost.source(v.field.Decode, chosen.Decode, j.req.PromptTokens)
-	}
-	for i := range v.field.Decode {
-		if d := &v.field.Decode[i]; d.ID == chosen.Decode {
-			a.held = d.Cached.GPU
-		}
-	}
-	if chosen.Prefill != "" && v.handoff == nil {
-		work := pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
-		lease, err := v.prefill[numberOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.anyway || v.prefillPanic)
-		if err != nil {
-			return assignment{refusedBy: chosen.Prefill}, err
-		}
-		a.prefill = lease
-	}
-	work := pools.Work{
-		Tokens:   j.req.PromptTokens + j.req.OutputTokens/2, // on the average of its stay
-		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
-	}
-	lease, err := v.decode[numberOf(v.field.Decode, chosen.Decode)].Claim(pools.Decode, work, v.anyway || v.decodePanic)
-	if err != nil {
-		a.release()
-		return assignment{refusedBy: chosen.Decode}, err
-	}
-	a.decode = lease
-	if chosen.Prefill == "" && j.req.Dialect.Split {
-		lease.Computes(pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill})
-	}
-	return a, nil
-}
-
-// release gives the places back.
-func (a *assignment) release() {
-	if a.prefill != nil {
-		a.prefill.Release()
-	}
-	if a.decode != nil {
-		a.decode.Release()
-	}
-}
-
 // attempt runs the legs of one assignment: both at once or prefill first, as the
 // engines' connector wants it, or decode with what is there.
 func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
@@ -89,7 +29,7 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 	case connectorOf(a.decode.Server()).carried:
 		return o.carried(ctx, j, a)
 	}
-	withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
+	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
 	t := newTransfer(j, a)
 	h := t.handoff()
 	if failed := o.prefill(ctx, j, a, t, h); failed != nil {
@@ -137,14 +77,6 @@ func (o *Orchestrator) strand(h *Handoff) {
 	if h.carries() {
 		o.Metrics.stranded.WithLabelValues(h.From.ID()).Inc()
 	}
-}
-
-// dispatched notes where the prompt's KV will be, and returns what takes it back.
-func (o *Orchestrator) dispatched(j *journey, servers ...*pools.Server) (withdraw func()) {
-	if o.Locality == nil || j.prefix == nil {
-		return func() {}
-	}
-	return o.Locality.dispatched(j.prefix, servers...)
 }
 
 // givesUp reports whether a leg on a server that fell is taken from it. From one that is
@@ -218,7 +150,7 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *journey, a assignment, faile
 		verdict = pools.ErrNeutral // vLLM #38911: the request, not the server
 	case a.failedTransfer(failed):
 		// The pair's fault as likely as the server's; a canary alone tells them apart.
-		o.Links.Fault(a.source().ID(), a.decode.Server().ID(), time.Now())
+		o.Binder.Links.Fault(a.source().ID(), a.decode.Server().ID(), time.Now())
 		lease.Server().Suspect(lease.Leg())
 		verdict = pools.ErrNeutral
 	}

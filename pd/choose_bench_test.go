@@ -15,13 +15,13 @@ func BenchmarkChoice(b *testing.B) {
 		prompt := testPrompt(4000)
 		f := newTestFleet(b, each, prompt)
 		now := time.Now()
-		j, view := f.arrives(prompt, now), f.gather(testModel, now)
+		j, view := f.arrives(prompt, now), f.Binder.gather(testModel, testModel, now)
 		b.Run(fmt.Sprintf("%dx%d", each, each), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				view.suits = false // another request was looked at before
-				f.fit(j, &view, now)
-				if _, ok := f.Cost.Choose(f.demand(j, now), &view.field, rand.IntN); !ok {
+				f.Binder.fit(j, &view, now)
+				if _, ok := f.Binder.Cost.Choose(f.Binder.demand(j, now), &view.field, rand.IntN); !ok {
 					b.Fatal("no choice")
 				}
 			}
@@ -37,7 +37,7 @@ func BenchmarkGather(b *testing.B) {
 		b.Run(fmt.Sprintf("%dx%d", each, each), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				f.gather(testModel, time.Now())
+				f.Binder.gather(testModel, testModel, time.Now())
 			}
 		})
 	}

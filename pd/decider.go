@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -13,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pd/council"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -28,13 +28,10 @@ import (
 // the work ahead on a server will have worn off, and now and then while anybody waits,
 // since some things change by time alone (a pause that an engine asked for, a ramp).
 type Decider struct {
-	o   *Orchestrator
-	cfg order.Config
-	// maxWait is the longest wait, from a request's arrival.
-	maxWait time.Duration
-	// Elsewhere follows the replica that decides for several; nil: there is none. It is set
-	// before the first Bind.
-	Elsewhere *council.Follower
+	ch      *Chooser
+	cfg     order.Config
+	maxWait time.Duration // the longest wait, from a request's arrival
+	log     *slog.Logger
 
 	wake   chan struct{}
 	closed chan struct{}
@@ -66,10 +63,10 @@ const (
 // make no mean time to the first token better.
 const refreshed = 8
 
-// NewDecider returns a decider that binds an orchestrator's requests.
-func NewDecider(o *Orchestrator, cfg order.Config, maxWait time.Duration) *Decider {
+// NewDecider returns a decider over the servers that a chooser sees.
+func NewDecider(ch *Chooser, cfg order.Config, maxWait time.Duration, log *slog.Logger) *Decider {
 	return &Decider{
-		o: o, cfg: cfg, maxWait: maxWait, origin: time.Now(),
+		ch: ch, cfg: cfg, maxWait: maxWait, log: log, origin: time.Now(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), lobbies: make(map[string]*lobby),
 		waits: promises{least: waitsLeast},
 	}
@@ -79,7 +76,6 @@ func NewDecider(o *Orchestrator, cfg order.Config, maxWait time.Duration) *Decid
 // the decider.
 type waiter struct {
 	j      *journey
-	base   string // model whose servers may serve it
 	ticket order.Ticket
 	state  atomic.Int32
 	done   chan granted // written once, by the decider
@@ -102,50 +98,15 @@ const (
 	wasLate // it has left because its turn did not come in time
 )
 
-// Bind waits for the request's turn and returns its servers, claimed. Another replica
-// that decides for this one says whose turn it is. Where several decide apart, each would
-// think that it alone keeps the servers busy: then requests are bound at once. Errors:
-// ErrQueueTimeout, ErrDeadline, ErrDisplaced, *NoServerError, or the context's.
-func (d *Decider) Bind(ctx context.Context, j *journey, base string) (assignment, error) {
-	held, release := d.o.Queue.hold(ctx, j.place)
-	a, err := d.bind(held, j, base)
-	switch displaced := release(); {
-	case displaced: // if need be at the very moment of its turn
-		if err == nil {
-			j.release()
-		}
-		return assignment{}, ErrDisplaced
-	case errors.Is(err, ErrDisplaced):
-		d.o.Queue.gaveWay()
-	}
-	return a, err
+// limit is until when a request waits for its turn.
+func (d *Decider) limit(j *journey) waitLimit {
+	return limitedBy(j.req.Deadline, j.arrived.Add(d.maxWait), ErrQueueTimeout)
 }
 
-// bind is Bind, for one that is held.
-func (d *Decider) bind(ctx context.Context, j *journey, base string) (assignment, error) {
-	until, late := d.patience(j)
-	patience, cancel := context.WithDeadlineCause(ctx, until, late)
-	defer cancel()
-	if d.Elsewhere.Follows() {
-		a, err := d.follow(patience, j, base)
-		if !errors.Is(err, council.ErrAway) {
-			return a, err
-		}
-		return d.o.choose(j)
-	}
-	if d.o.Fleet.OthersBusy(time.Now()) && !d.Elsewhere.Decides() {
-		return d.o.choose(j)
-	}
-	a, err := d.await(patience, j, base)
-	if errors.Is(err, errUndecided) {
-		return d.o.choose(j)
-	}
-	return a, err
-}
-
-// await lets a request wait here until the context ends.
-func (d *Decider) await(patience context.Context, j *journey, base string) (assignment, error) {
-	w := &waiter{j: j, base: base, done: make(chan granted, 1)}
+// await lets a request wait here until it is its turn, and returns its servers, claimed, or
+// until the context ends.
+func (d *Decider) await(ctx context.Context, j *journey) (assignment, error) {
+	w := &waiter{j: j, done: make(chan granted, 1)}
 	d.mu.Lock()
 	d.came = append(d.came, w)
 	d.mu.Unlock()
@@ -154,8 +115,8 @@ func (d *Decider) await(patience context.Context, j *journey, base string) (assi
 	select {
 	case g := <-w.done:
 		return g.a, g.err
-	case <-patience.Done():
-		why = context.Cause(patience)
+	case <-ctx.Done():
+		why = context.Cause(ctx)
 	case <-d.closed:
 	}
 	left := hasLeft
@@ -174,15 +135,6 @@ func (d *Decider) await(patience context.Context, j *journey, base string) (assi
 	return assignment{}, why
 }
 
-// patience is until when a request waits, and what it is told then.
-func (d *Decider) patience(j *journey) (until time.Time, late error) {
-	until, late = j.arrived.Add(d.maxWait), ErrQueueTimeout
-	if !j.req.Deadline.IsZero() && j.req.Deadline.Before(until) {
-		until, late = j.req.Deadline, ErrDeadline
-	}
-	return until, late
-}
-
 func (d *Decider) wakeUp() {
 	select {
 	case d.wake <- struct{}{}:
@@ -192,7 +144,7 @@ func (d *Decider) wakeUp() {
 
 // Run decides until the context ends; whoever waits then gives up.
 func (d *Decider) Run(ctx context.Context) {
-	changed, stop := d.o.Fleet.Changes()
+	changed, stop := d.ch.Fleet.Changes()
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -218,20 +170,20 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 	d.came, d.left = nil, nil
 	d.mu.Unlock()
 	for _, w := range left {
-		if l := d.lobbies[w.base]; l != nil {
-			l.left = append(l.left, w)
+		if l := d.lobbies[w.j.base]; l != nil {
+			l.departures = append(l.departures, w)
 		}
 	}
 	for _, w := range came {
 		if w.state.Load() != waits { // it has left already
 			continue
 		}
-		l := d.lobbies[w.base]
+		l := d.lobbies[w.j.base]
 		if l == nil {
-			l = newLobby(d, w.base)
-			d.lobbies[w.base] = l
+			l = newLobby(d, w.j.base)
+			d.lobbies[w.j.base] = l
 		}
-		l.came = append(l.came, w)
+		l.arrivals = append(l.arrivals, w)
 	}
 	for base, l := range d.lobbies {
 		if !l.decideOrGiveUp(now) || len(l.waiting) == 0 {
@@ -257,13 +209,13 @@ func (w *waiter) grant(g granted) bool {
 // lobby is the waiting requests of one base model, and its servers as they were looked at
 // last. It belongs to the decider's goroutine.
 type lobby struct {
-	*Decider
-	base    string
-	order   *order.Order
-	waiting map[int64]*waiter
-	came    []*waiter
-	left    []*waiter
-	next    int64 // ID of a ticket
+	d          *Decider
+	base       string
+	order      *order.Order
+	waiting    map[int64]*waiter
+	arrivals   []*waiter // since the last look
+	departures []*waiter // likewise
+	next       int64     // ID of a ticket
 
 	view    view
 	servers order.Servers
@@ -271,19 +223,19 @@ type lobby struct {
 }
 
 func newLobby(d *Decider, base string) *lobby {
-	return &lobby{Decider: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
+	return &lobby{d: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
 }
 
 // errUndecided ends a wait that came to nothing by a fault of this program.
-var errUndecided = errors.New("the decider failed")
+var errUndecided = fmt.Errorf("the decider failed: %w", errBindNow)
 
 // decideOrGiveUp is decide; a panic in it costs those who wait their turn, and no more: it
 // is false then, and they are bound at once.
 func (l *lobby) decideOrGiveUp(now time.Time) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			l.o.Log.Error("the decider panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			for _, w := range append(slices.Collect(maps.Values(l.waiting)), l.came...) {
+			l.d.log.Error("the decider panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			for _, w := range append(slices.Collect(maps.Values(l.waiting)), l.arrivals...) {
 				w.grant(granted{err: errUndecided})
 			}
 		}
@@ -294,16 +246,16 @@ func (l *lobby) decideOrGiveUp(now time.Time) (ok bool) {
 
 // decide takes in who came, lets go who left, and binds whose turn it is.
 func (l *lobby) decide(now time.Time) {
-	for _, w := range l.left {
+	for _, w := range l.departures {
 		l.forget(w)
 	}
-	l.left = nil
-	l.o.Metrics.looks.Inc()
+	l.departures = nil
+	l.d.ch.Metrics.looks.Inc()
 	l.look(now)
-	for _, w := range l.came {
+	for _, w := range l.arrivals {
 		l.enter(w, now)
 	}
-	l.came = nil
+	l.arrivals = nil
 	l.stale = l.order.Stale(refreshed, l.stale[:0])
 	for _, t := range l.stale {
 		w := l.waiting[t.ID]
@@ -337,7 +289,7 @@ func (l *lobby) forget(w *waiter) {
 		return
 	}
 	if w.state.Load() == wasLate {
-		l.waits.broke(waitsKept)
+		l.d.waits.broke(waitsKept)
 	}
 	l.order.Remove(&w.ticket)
 	delete(l.waiting, w.ticket.ID)
@@ -347,7 +299,7 @@ func (l *lobby) forget(w *waiter) {
 // turn will not come in time.
 func (l *lobby) enter(w *waiter, now time.Time) {
 	l.next++
-	w.ticket.ID, w.ticket.Arrived = l.next, w.j.arrived.Sub(l.origin)
+	w.ticket.ID, w.ticket.Arrived = l.next, w.j.arrived.Sub(l.d.origin)
 	w.ticket.Class, w.ticket.Tenant = w.j.req.Class, w.j.req.Tenant
 	l.price(w, now)
 	if !l.servers.Servable(&w.ticket) {
@@ -361,7 +313,7 @@ func (l *lobby) enter(w *waiter, now time.Time) {
 	}
 	l.waiting[l.next] = w
 	for _, t := range gaveWay {
-		l.waits.broke(waitsKept)
+		l.d.waits.broke(waitsKept)
 		l.waiting[t.ID].grant(granted{err: ErrDisplaced})
 		delete(l.waiting, t.ID)
 	}
@@ -369,38 +321,34 @@ func (l *lobby) enter(w *waiter, now time.Time) {
 
 // admit says who gives way to a request, or why it is not let in.
 func (l *lobby) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err error) {
-	until, late := l.latest(w)
-	w.ticket.Latest = until.Sub(l.origin)
-	hold, gaveWay, ok := l.order.Admit(&w.ticket, &l.servers, l.waits.by)
-	if !ok && errors.Is(late, ErrDeadline) && w.j.isTrial(now) {
-		w.ticket.Latest = w.j.arrived.Add(l.maxWait).Sub(l.origin)
-		hold, gaveWay, ok = l.order.Admit(&w.ticket, &l.servers, l.waits.by)
+	limit := l.latest(w)
+	w.ticket.Latest = limit.until.Sub(l.d.origin)
+	hold, gaveWay, ok := l.order.Admit(&w.ticket, &l.servers, l.d.waits.by)
+	if !ok && errors.Is(limit.late, ErrDeadline) && l.d.ch.isTrial(w.j, now) {
+		w.ticket.Latest = w.j.arrived.Add(l.d.maxWait).Sub(l.d.origin)
+		hold, gaveWay, ok = l.order.Admit(&w.ticket, &l.servers, l.d.waits.by)
 	}
 	if !ok {
-		return nil, late
+		return nil, limit.late
 	}
 	w.entered, w.hold = now, hold
 	return gaveWay, nil
 }
 
-// latest is until when a request's prefill must begin, and what it is told where that
-// cannot be.
-func (l *lobby) latest(w *waiter) (until time.Time, late error) {
-	until, late = w.j.arrived.Add(l.maxWait), ErrQueueTimeout
-	if w.j.req.Deadline.IsZero() {
-		return until, late
+// latest is until when a request's prefill must begin.
+func (l *lobby) latest(w *waiter) waitLimit {
+	begin := w.j.req.Deadline
+	if !begin.IsZero() {
+		rest := duration(l.servers.Quickest(&w.ticket))
+		begin = begin.Add(-l.d.ch.firsts.soon.by(rest))
 	}
-	rest := duration(l.servers.Quickest(&w.ticket))
-	if by := w.j.req.Deadline.Add(-w.j.firsts.soon.by(rest)); by.Before(until) {
-		return by, ErrDeadline
-	}
-	return until, late
+	return limitedBy(begin, w.j.arrived.Add(l.d.maxWait), ErrQueueTimeout)
 }
 
 // look gathers the servers.
 func (l *lobby) look(now time.Time) {
 	prefill, decode := l.view.prefill, l.view.decode
-	l.o.gatherAgain(&l.view, l.base, now)
+	l.d.ch.gatherAgain(&l.view, l.base, l.base, now)
 	l.weigh(now)
 	same := func(a, b []*pools.Server) bool {
 		return slices.EqualFunc(a, b, func(a, b *pools.Server) bool { return a.ID() == b.ID() })
@@ -409,16 +357,16 @@ func (l *lobby) look(now time.Time) {
 		return
 	}
 	for _, w := range l.waiting { // their slices are of other servers
-		l.o.refit(w.j, &l.view, now)
-		l.o.Cost.Price(l.o.demand(w.j, now), &l.view.field, &w.ticket)
+		l.d.ch.refit(w.j, &l.view, now)
+		l.d.ch.Cost.Price(l.d.ch.demand(w.j, now), &l.view.field, &w.ticket)
 		l.order.Update(&w.ticket, l.servers.Links)
 	}
 }
 
 // weigh takes over the state of the servers, after a look or a claim.
 func (l *lobby) weigh(now time.Time) {
-	l.o.Cost.Weigh(&l.view.field, &l.servers)
-	l.servers.Gate, l.servers.Now = true, now.Sub(l.origin)
+	l.d.ch.Cost.Weigh(&l.view.field, &l.servers)
+	l.servers.Gate, l.servers.Now = true, now.Sub(l.d.origin)
 	l.servers.Start = order.Pair{
 		Prefill: rand.IntN(max(1, len(l.servers.Prefill))),
 		Decode:  rand.IntN(max(1, len(l.servers.Decode))),
@@ -427,20 +375,20 @@ func (l *lobby) weigh(now time.Time) {
 
 // price writes what a request costs on each server now.
 func (l *lobby) price(w *waiter, now time.Time) {
-	l.o.fit(w.j, &l.view, now)
-	l.o.Cost.Price(l.o.demand(w.j, now), &l.view.field, &w.ticket)
+	l.d.ch.fit(w.j, &l.view, now)
+	l.d.ch.Cost.Price(l.d.ch.demand(w.j, now), &l.view.field, &w.ticket)
 }
 
 // bind claims the servers of a turn for its request and hands them over. It is false if a
 // server refused; then the request waits on.
 func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
-	l.o.fit(w.j, &l.view, now)
+	l.d.ch.fit(w.j, &l.view, now)
 	chosen := l.view.field.alternative(&l.servers, &w.ticket, turn.Pair, turn.Price)
 	if l.late(w, &chosen.Terms, now) {
 		w.grant(granted{err: ErrDeadline})
 		return true
 	}
-	a, err := l.o.claim(w.j, &l.view, chosen)
+	a, err := l.d.ch.claim(w.j, &l.view, chosen)
 	if err != nil {
 		l.view.leaveOut(a.refusedBy)
 		return false
@@ -451,11 +399,11 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 	}
 	defer func() { w.done <- granted{a: a} }() // also after a panic: it waits for nothing else
 	if w.j.guest {
-		l.o.firsts.trials.note(l.base, now)
+		l.d.ch.firsts.trials.note(l.base, now)
 	} else {
-		l.o.bound(w.j, &l.view, &a, now) // with the servers as they were before
+		l.d.ch.bound(w.j, &l.view, &a, now) // with the servers as they were before
 	}
-	l.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
+	l.d.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
 	l.claimed(turn.Pair, now)
 	return true
 }
@@ -465,21 +413,21 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 // where it is predicted to come too late.
 func (l *lobby) late(w *waiter, chosen *Terms, now time.Time) bool {
 	if !now.After(w.entered) {
-		return w.j.late(w.j.firsts.by(chosen), now)
+		return l.d.ch.late(w.j, l.d.ch.firsts.by(chosen), now)
 	}
-	if !w.j.late(chosen.TTFT(), now) {
+	if !l.d.ch.late(w.j, chosen.TTFT(), now) {
 		return false
 	}
-	l.waits.broke(waitsKept)
+	l.d.waits.broke(waitsKept)
 	return true
 }
 
 // claimed takes over what two servers are like with one request more.
 func (l *lobby) claimed(pair order.Pair, now time.Time) {
 	if pair.Prefill != order.Alone {
-		l.view.field.Prefill[pair.Prefill].loaded(l.o.present(l.view.prefill[pair.Prefill], now))
+		l.view.field.Prefill[pair.Prefill].loaded(l.d.ch.present(l.view.prefill[pair.Prefill], now))
 	}
-	l.view.field.Decode[pair.Decode].loaded(l.o.present(l.view.decode[pair.Decode], now))
+	l.view.field.Decode[pair.Decode].loaded(l.d.ch.present(l.view.decode[pair.Decode], now))
 }
 
 // wakes is in how long the work ahead on a server will have worn off.
@@ -487,7 +435,7 @@ func (l *lobby) wakes(now time.Time) time.Duration {
 	soonest := time.Duration(math.MaxInt64)
 	for _, servers := range [][]*pools.Server{l.view.prefill, l.view.decode} {
 		for _, s := range servers {
-			if in, ok := s.FallsTo(l.cfg.Ahead, now); ok {
+			if in, ok := s.FallsTo(l.d.cfg.Ahead, now); ok {
 				soonest = min(soonest, in)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -24,7 +23,7 @@ type benchLobby struct {
 func newBenchLobby(b *testing.B, tenants int) *benchLobby {
 	prompt := testPrompt(14_000)
 	l := &benchLobby{testFleet: newTestFleet(b, 32, prompt), prompt: prompt, tenants: tenants, granted: make(chan granted, 1000)}
-	l.Decider = NewDecider(l.Orchestrator, order.DefaultConfig(), time.Hour)
+	l.Decider = newTestDecider(l.testFleet)
 	for _, s := range l.Fleet.Servers() {
 		if s.Role == pools.Prefill {
 			l.occupy(b, s)
@@ -49,7 +48,7 @@ func (l *benchLobby) occupy(b *testing.B, s *pools.Server) {
 // comes lets one more request wait: prompts of 12,000 tokens on the mean, as in the traces,
 // no two of one length.
 func (l *benchLobby) comes(i int) {
-	w := &waiter{j: l.arrives(l.prompt[:10_000+4*(i%1000)], time.Now()), base: testModel, done: l.granted}
+	w := &waiter{j: l.arrives(l.prompt[:10_000+4*(i%1000)], time.Now()), done: l.granted}
 	w.j.req.Tenant = strconv.Itoa(i % l.tenants)
 	l.came = append(l.came, w)
 }

@@ -15,14 +15,14 @@ import (
 )
 
 func newTestDecider(f *testFleet) *Decider {
-	return NewDecider(f.Orchestrator, order.DefaultConfig(), time.Hour)
+	return NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Hour, f.Log)
 }
 
 // waits lets a request for a model wait.
 func (f *testFleet) waits(d *Decider, prompt []uint32, model string) *waiter {
 	j := f.arrives(prompt, time.Now())
-	j.req.Model, j.prefix.model = model, model
-	w := &waiter{j: j, base: model, done: make(chan granted, 1)}
+	j.req.Model, j.base, j.prefix.model = model, model, model
+	w := &waiter{j: j, done: make(chan granted, 1)}
 	d.came = append(d.came, w)
 	return w
 }
@@ -77,8 +77,9 @@ func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 		prompt := testPrompt(14_000)
 		f := newProbedFleet(t, 1, prompt, beat/10)
 		f.occupy(t, testModel, 10*time.Minute)
-		f.Cost.PairsFirst = true
+		f.Binder.Cost.PairsFirst = true
 		d := newTestDecider(f)
+		f.Binder.Late = d
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		defer running.Wait()
@@ -88,7 +89,7 @@ func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 			j := f.arrives(prompt, time.Now())
 			j.place = &place{}
 			running.Go(func() {
-				if _, err := d.Bind(t.Context(), j, testModel); !errors.Is(err, context.Canceled) {
+				if _, err := f.Binder.Bind(t.Context(), j); !errors.Is(err, context.Canceled) {
 					t.Errorf("it waited until %v", err)
 				}
 			})
@@ -116,7 +117,7 @@ func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := d.await(ctx, f.arrives(prompt, time.Now()), testModel)
+			_, err := d.await(ctx, f.arrives(prompt, time.Now()))
 			left <- err
 		}()
 		f.await(t, func() bool {
@@ -159,6 +160,7 @@ func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
 func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(160))
 	f.Queue = NewQueue(QueueConfig{MaxInFlight: 2, MaxWaiting: 1, MaxBytes: 100, MaxWait: time.Minute})
+	f.Binder.Queue = f.Queue
 	low := bodyOf(1)
 	low.Class = 1
 	p, err := f.Queue.Enter(t.Context(), low)
@@ -166,11 +168,12 @@ func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := newTestDecider(f)
+	f.Binder.Late = d
 	j := f.arrives(testPrompt(160), time.Now())
 	j.place = p
 	ended := make(chan error, 1)
 	go func() {
-		_, err := d.Bind(t.Context(), j, testModel)
+		_, err := f.Binder.Bind(t.Context(), j)
 		ended <- err
 	}()
 	var w *waiter

@@ -8,36 +8,33 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// bindPatiently binds a request. While the servers that could take it are in doubt it waits
+// Bind binds a request. While the servers that could take it are in doubt it waits
 // for one of them to show that it lives, within Config.DoubtWait and its deadline, rather
 // than be refused: what looks like the death of a whole role mostly passes, or is the
-// gateway's own fault. Errors are those of bind, and ErrDisplaced.
-func (o *Orchestrator) bindPatiently(ctx context.Context, j *journey) (assignment, error) {
-	a, err := o.bind(ctx, j)
+// gateway's own fault. Errors: ErrQueueTimeout, ErrDeadline,
+// ErrDisplaced, *NoServerError, or the context's.
+func (b *Binder) Bind(ctx context.Context, j *journey) (assignment, error) {
+	a, err := b.takeTurn(ctx, j)
 	var none *NoServerError
 	if !errors.As(err, &none) {
 		return a, err
 	}
 	if j.doubtUntil.IsZero() {
-		j.doubtUntil = time.Now().Add(o.Config.DoubtWait)
+		j.doubtUntil = time.Now().Add(b.Config.DoubtWait)
 	}
-	until, late := j.doubtUntil, err
-	if !j.req.Deadline.IsZero() && j.req.Deadline.Before(until) {
-		until, late = j.req.Deadline, ErrDeadline
-	}
-	patience, cancel := context.WithDeadlineCause(ctx, until, late)
+	patience, cancel := limitedBy(j.req.Deadline, j.doubtUntil, err).context(ctx)
 	defer cancel()
-	changed, stop := o.Fleet.StateChanges()
+	changed, stop := b.Fleet.StateChanges()
 	defer stop()
-	doubted := o.mayLive(j, none.Role)
+	doubted := b.mayLive(j, none.Role)
 	for waits := false; ; {
 		// Whatever changes from here on is told. What changed before is seen.
-		a, err = o.bind(ctx, j)
+		a, err = b.takeTurn(ctx, j)
 		if !errors.As(err, &none) {
 			return a, err
 		}
 		was := doubted
-		doubted = o.mayLive(j, none.Role)
+		doubted = b.mayLive(j, none.Role)
 		switch {
 		case !doubted && was:
 			continue // it may be alive since the last look; if it is not, it is down for certain
@@ -45,17 +42,17 @@ func (o *Orchestrator) bindPatiently(ctx context.Context, j *journey) (assignmen
 			return a, err
 		case !waits:
 			waits = true
-			o.Metrics.doubted.WithLabelValues(none.Role.String()).Inc()
+			b.Metrics.doubted.WithLabelValues(none.Role.String()).Inc()
 		}
-		if err := o.awaitChange(patience, j, changed); err != nil {
+		if err := b.awaitChange(patience, j, changed); err != nil {
 			return assignment{}, err
 		}
 	}
 }
 
 // mayLive reports whether a server of a role is in doubt that a request has not failed on.
-func (o *Orchestrator) mayLive(j *journey, role pools.Role) bool {
-	for _, s := range pools.Doubted(o.Fleet.Servers(), j.req.Model, role, time.Now()) {
+func (b *Binder) mayLive(j *journey, role pools.Role) bool {
+	for _, s := range pools.Doubted(b.Fleet.Servers(), j.req.Model, role, time.Now()) {
 		failed := j.hasTried(PrefillLeg, s)
 		if role == pools.Decode {
 			failed = j.hasTried(DecodeLeg, s) || j.hasTried(AloneLeg, s)
@@ -68,9 +65,9 @@ func (o *Orchestrator) mayLive(j *journey, role pools.Role) bool {
 }
 
 // awaitChange counts a request as one that waits until something has changed.
-func (o *Orchestrator) awaitChange(ctx context.Context, j *journey, changed <-chan struct{}) (err error) {
+func (b *Binder) awaitChange(ctx context.Context, j *journey, changed <-chan struct{}) (err error) {
 	if j.place != nil { // else it continues a stream
-		held, release := o.Queue.hold(ctx, j.place)
+		held, release := b.Queue.hold(ctx, j.place)
 		ctx = held
 		defer func() {
 			if release() {

@@ -90,10 +90,13 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 	}
 	queue, suspects := NewQueue(DefaultQueue()), NewQuarantine()
 	f := &testFleet{rng: rand.New(rand.NewPCG(1, 1)), Orchestrator: &Orchestrator{
-		Config: DefaultConfig(), Cost: DefaultCost(), Links: NewLinks(DefaultLinks()), Fleet: fleet,
-		Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }),
-		Queue:    queue, Budget: NewBudget(0.2, 10), Decisions: NewDecisions(16), Suspects: suspects,
+		Config: DefaultConfig().LegConfig, Fleet: fleet,
+		Queue: queue, Budget: NewBudget(0.2, 10), Decisions: NewDecisions(16), Suspects: suspects,
 		Metrics: NewMetrics(prometheus.NewRegistry(), queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
+	}}
+	f.Binder = &Binder{Queue: queue, Tracer: f.Tracer, Chooser: &Chooser{
+		Config: DefaultConfig().BindConfig, Cost: DefaultCost(), Links: NewLinks(DefaultLinks()), Fleet: fleet,
+		Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }), Metrics: f.Metrics,
 	}}
 	f.await(tb, f.up)
 	return f

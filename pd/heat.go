@@ -54,4 +54,4 @@ func (h *heat) read(now time.Time) map[string]float64 {
 
 // Heat is how many tokens of prompts each server's cache has saved lately, those of ten
 // minutes ago counted by half, as far as this gateway sent them.
-func (o *Orchestrator) Heat() map[string]float64 { return o.heat.read(time.Now()) }
+func (ch *Chooser) Heat() map[string]float64 { return ch.heat.read(time.Now()) }

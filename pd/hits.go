@@ -15,7 +15,7 @@ type hits struct {
 
 // noteHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
 // goes to another decode server was computed before, and keeps what was noted then.
-func (o *Orchestrator) noteHits(j *journey, v *view, chosen Alternative) {
+func (ch *Chooser) noteHits(j *journey, v *view, chosen Alternative) {
 	list, id := v.field.Prefill, chosen.Prefill
 	switch {
 	case v.handoff != nil:
@@ -25,7 +25,7 @@ func (o *Orchestrator) noteHits(j *journey, v *view, chosen Alternative) {
 	}
 	j.hits = hits{server: id, held: list[numberOf(list, id)].Cached}
 	if held := j.hits.held.Disk; held > 0 {
-		o.heat.saved(id, held, time.Now())
+		ch.heat.saved(id, held, time.Now())
 	}
 }
 

@@ -110,11 +110,7 @@ func (o *Orchestrator) hold(ctx context.Context, req *Request, p *place, arrived
 		return nil, err
 	}
 	defer leave()
-	until, late := time.Now().Add(o.Hold.Config.For), err
-	if !req.Deadline.IsZero() && req.Deadline.Before(until) {
-		until, late = req.Deadline, ErrDeadline
-	}
-	patience, cancel := context.WithDeadlineCause(ctx, until, late)
+	patience, cancel := limitedBy(req.Deadline, time.Now().Add(o.Hold.Config.For), err).context(ctx)
 	defer cancel()
 	for errors.As(err, &none) {
 		if err := o.awaitServers(patience, p, base); err != nil {

@@ -17,7 +17,6 @@ type journey struct {
 	queued  time.Duration // it waited for a place, and for its servers
 	place   *place        // in the queue; nil for a guest
 	came    *Request      // as it came: what the quarantine knows it by
-	firsts  *firstTokens  // what predictions are worth
 	tried   map[tried]bool
 	retries int
 	prefix  *prefix // nil while nothing is asked
@@ -149,21 +148,6 @@ func (j *journey) usableHandoff(now time.Time, age time.Duration) *Handoff {
 		return nil
 	}
 	return j.handoff
-}
-
-// late reports whether a first token that is there in so long misses the request's
-// deadline. What was tried already is not given up: its work would be lost.
-func (j *journey) late(first time.Duration, now time.Time) bool {
-	if j.req.Deadline.IsZero() || len(j.tried) > 0 || j.resumed {
-		return false
-	}
-	return now.Add(first).After(j.req.Deadline) && !j.isTrial(now)
-}
-
-// isTrial reports whether the request is served though it is predicted to be late.
-func (j *journey) isTrial(now time.Time) bool {
-	j.trial = j.trial || j.firsts.trials.due(j.base, now)
-	return j.trial
 }
 
 // aloneReason says why decode runs without a prefill server, "" for a pair.

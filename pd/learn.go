@@ -44,7 +44,7 @@ func (o *Orchestrator) beginTransfer(j *journey, a assignment, now time.Time) *c
 	if !a.handoff.carries() || a.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
 		return c
 	}
-	c.own = o.Cost.HandOff + c.step
+	c.own = o.Binder.Cost.HandOff + c.step
 	moved := a.handoff.coverage().tokens
 	by := connectorOf(c.server)
 	beside := by.together || by.carried
@@ -55,13 +55,13 @@ func (o *Orchestrator) beginTransfer(j *journey, a assignment, now time.Time) *c
 	if moved == 0 {
 		return c
 	}
-	if o.Cost.DecodeReuse {
+	if o.Binder.Cost.DecodeReuse {
 		moved -= min(moved, a.held)
 	}
-	c.links, c.bytes = o.Links, float64(moved)*float64(o.Cost.KVBytesPerToken)
-	c.from, c.to = o.present(a.handoff.From, now), o.present(c.server, now)
+	c.links, c.bytes = o.Binder.Links, float64(moved)*float64(o.Binder.Cost.KVBytesPerToken)
+	c.from, c.to = o.Binder.present(a.handoff.From, now), o.Binder.present(c.server, now)
 	if !beside { // else it has not begun yet
-		c.end = o.Links.Begin(&c.from, &c.to, c.bytes, now)
+		c.end = o.Binder.Links.Begin(&c.from, &c.to, c.bytes, now)
 	}
 	return c
 }
@@ -99,7 +99,7 @@ func (o *Orchestrator) learnOutput(j *journey, u Usage) {
 		return
 	}
 	o.Metrics.outputRatio.WithLabelValues(j.req.Model).Observe(float64(j.req.OutputTokens) / float64(tokens))
-	o.Outputs.Ended(j.req, tokens, time.Now())
+	o.Binder.Outputs.Ended(j.req, tokens, time.Now())
 }
 
 // paceGaps is how many gaps between tokens make one sample of a decode step:
@@ -122,7 +122,7 @@ func (p *pace) gap(gap time.Duration) {
 		return
 	}
 	now := time.Now()
-	c := p.o.present(p.server, now)
+	c := p.o.Binder.present(p.server, now)
 	p.server.ObserveStep(p.sum/paceGaps, max(c.Running, 1), c.KVUsed, now)
 	p.sum, p.gaps = 0, 0
 }

@@ -18,7 +18,7 @@ var (
 // continued.
 func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 	j := newJourney(req, arrived)
-	j.base, j.firsts = o.BaseOf(req.Model), &o.firsts
+	j.base = o.BaseOf(req.Model)
 	j.alone = j.alone || o.Suspects.DiedOfHandoff(j.came, arrived)
 	if !o.Config.Migrate {
 		return j
@@ -66,7 +66,7 @@ func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request,
 	j.migrations++
 	next := newJourney(rest, j.arrived)
 	next.story, next.resumed, next.choices = j.story, true, j.choices
-	next.base, next.came, next.firsts = j.base, j.came, j.firsts
+	next.base, next.came = j.base, j.came
 	j.broke = append(j.broke, j.servedBy)
 	next.broke = j.broke
 	o.locateRest(ctx, j, next)

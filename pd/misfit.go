@@ -10,11 +10,11 @@ import "github.com/tandem-gateway/tandem/pools/share"
 const misfitCost = 0.3
 
 // share notes which hardware the plan of a model gives which requests, where there is one.
-func (o *Orchestrator) share(v *view) {
-	if o.Shares == nil {
+func (ch *Chooser) share(v *view) {
+	if ch.Shares == nil {
 		return
 	}
-	if v.field.Shares = o.Shares(o.BaseOf(v.model)); v.field.Shares == nil {
+	if v.field.Shares = ch.Shares(v.base); v.field.Shares == nil {
 		return
 	}
 	for i, s := range v.prefill {

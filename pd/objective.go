@@ -21,7 +21,7 @@ import (
 // A model is one that servers have: behind an alias or a split it is the one that was picked.
 // The deadline is none of them: a choice that is only just in time would be bought at the cost
 // of others, and under overload all are late.
-func (c *Config) SLO(req *Request, base string) (ttft, itl time.Duration) {
+func (c *BindConfig) SLO(req *Request, base string) (ttft, itl time.Duration) {
 	ttft, itl = req.TTFT, req.ITL
 	if ttft == 0 {
 		ttft = c.TTFT.Of(req.Model, base)

@@ -67,12 +67,12 @@ func TestSLO_TheNearestCounts(t *testing.T) {
 // The replica that decides judges another's request by what that replica judges it by.
 func TestSLO_TravelsToTheReplicaThatDecides(t *testing.T) {
 	f := newTestFleet(t, 1, nil)
-	f.Config.TTFT.Models = map[string]time.Duration{testModel: 5 * time.Second}
-	f.Config.ITL.All = 40 * time.Millisecond
-	elsewhere := &Orchestrator{Config: DefaultConfig()}
+	f.Binder.Config.TTFT.Models = map[string]time.Duration{testModel: 5 * time.Second}
+	f.Binder.Config.ITL.All = 40 * time.Millisecond
+	elsewhere := &Chooser{Config: DefaultConfig().BindConfig}
 	elsewhere.Config.TTFT.All = time.Second // one that does not know the model's yet
 	now := time.Now()
-	guest := elsewhere.guest(f.ticket(f.arrives(testPrompt(100), now), testModel), now)
+	guest := newGuest(f.Binder.ticket(f.arrives(testPrompt(100), now)), now)
 	if d := elsewhere.demand(guest, now); d.TTFT != 5*time.Second || d.ITL != 40*time.Millisecond {
 		t.Errorf("a guest is judged by %v and %v", d.TTFT, d.ITL)
 	}
@@ -80,7 +80,7 @@ func TestSLO_TravelsToTheReplicaThatDecides(t *testing.T) {
 
 func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	now := time.Now()
-	o := &Orchestrator{Cost: DefaultCost()}
+	o := &Chooser{Cost: DefaultCost()}
 	o.Config.TTFT.All = 5 * time.Second
 	o.Config.Objective.Classes = map[int]order.Objective{0: order.Latency, 2: order.Throughput}
 	for class, want := range []order.Objective{order.Latency, order.Throughput, order.Throughput} { // 1 is auto

@@ -43,7 +43,7 @@ func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t 
 	h.take(t, body, time.Now())
 	told := h.coverage()
 	if j.prefix.teaches() {
-		o.Locality.learn(j.prefix, body)
+		o.Binder.Locality.learn(j.prefix, body)
 	}
 	if told.tokens > 0 {
 		var beside time.Duration

@@ -32,15 +32,15 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 	}
 	price := func(j *journey, v *view) (priced order.Ticket) {
 		var servers order.Servers
-		f.Cost.Weigh(&v.field, &servers)
-		f.fit(j, v, now)
-		f.Cost.Price(f.demand(j, now), &v.field, &priced)
+		f.Binder.Cost.Weigh(&v.field, &servers)
+		f.Binder.fit(j, v, now)
+		f.Binder.Cost.Price(f.Binder.demand(j, now), &v.field, &priced)
 		return priced
 	}
-	shared := f.gather(testModel, now)
+	shared := f.Binder.gather(testModel, testModel, now)
 	for range 200 {
 		j := requests[f.rng.IntN(len(requests))]
-		alone := f.gather(testModel, now)
+		alone := f.Binder.gather(testModel, testModel, now)
 		if got, want := price(j, &shared), price(j, &alone); !reflect.DeepEqual(got, want) {
 			t.Fatalf("after others it is priced\n%+v\nalone\n%+v", got, want)
 		}

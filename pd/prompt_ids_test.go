@@ -46,7 +46,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 	for prefill, want := range map[int]bool{160: false, 159: true, 150: true} {
 		now := time.Now()
 		j := f.arrives(testPrompt(160), now)
-		a, err := f.choose(j)
+		a, err := f.Binder.choose(j)
 		if err != nil || a.prefill == nil {
 			t.Fatalf("%+v, %v", a, err)
 		}
@@ -204,7 +204,7 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(320))
 	now := time.Now()
 	j := f.arrives(testPrompt(160), now)
-	a, err := f.choose(j)
+	a, err := f.Binder.choose(j)
 	if err != nil || a.prefill == nil {
 		t.Fatalf("%+v, %v", a, err)
 	}

@@ -68,18 +68,15 @@ func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg} }
 // What is predicted to wait too long is told so at once.
 func (q *Queue) Enter(ctx context.Context, req *Request) (*place, error) {
 	now := time.Now()
-	until, late := now.Add(q.cfg.MaxWait), ErrQueueTimeout
-	if !req.Deadline.IsZero() && req.Deadline.Before(until) {
-		until, late = req.Deadline, ErrDeadline
-	}
+	limit := limitedBy(req.Deadline, now.Add(q.cfg.MaxWait), ErrQueueTimeout)
 	p := &place{model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Body.Len()), gone: make(chan struct{})}
-	if wait, ok := q.join(p, until.Sub(now), now); !ok {
+	if wait, ok := q.join(p, limit.until.Sub(now), now); !ok {
 		if wait > 0 {
-			return nil, late
+			return nil, limit.late
 		}
 		return nil, ErrQueueFull
 	}
-	patience, cancel := context.WithDeadlineCause(ctx, until, late)
+	patience, cancel := limit.context(ctx)
 	defer cancel()
 	select {
 	case <-p.gone:

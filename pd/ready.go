@@ -16,12 +16,12 @@ func (o *Orchestrator) Ready() (bool, string) {
 	prefill, decode, alone := false, false, false
 	now := time.Now()
 	for _, s := range o.Fleet.Servers() {
-		if down := s.DownFor(now); down > 0 && down >= o.Config.DoubtWait {
+		if down := s.DownFor(now); down > 0 && down >= o.Binder.Config.DoubtWait {
 			continue
 		}
 		decodes := s.Role.Serves(pools.Decode)
 		prefill, decode = prefill || s.Role.Serves(pools.Prefill), decode || decodes
-		alone = alone || decodes && o.servesAlone(s)
+		alone = alone || decodes && o.Binder.servesAlone(s)
 	}
 	switch {
 	case !decode:
@@ -33,7 +33,7 @@ func (o *Orchestrator) Ready() (bool, string) {
 }
 
 // servesAlone reports whether a decode server may compute prompts.
-func (o *Orchestrator) servesAlone(s *pools.Server) bool {
+func (ch *Chooser) servesAlone(s *pools.Server) bool {
 	by := connectorOf(s)
-	return by.alone && !(o.Config.EnforceDisaggregation && s.Role == pools.Decode && by.pairs)
+	return by.alone && !(ch.Config.EnforceDisaggregation && s.Role == pools.Decode && by.pairs)
 }

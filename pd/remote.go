@@ -19,17 +19,17 @@ type remote struct {
 
 // offerRemotes tells each server that can pull from a third one which holds most of the
 // prompt: any that is alive, also one that takes no request now.
-func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, now time.Time) {
-	if o.Locality == nil || j.prefix == nil {
+func (ch *Chooser) offerRemotes(j *journey, v *view, all []*pools.Server, now time.Time) {
+	if ch.Locality == nil || j.prefix == nil {
 		return
 	}
 	best := make(map[uint64]remote) // by class
 	for _, s := range all {
-		at := o.seat(s)
+		at := ch.seat(s)
 		if !at.pulls || s.State() != pools.Alive {
 			continue
 		}
-		held := min(o.Locality.held(j.prefix, s, &at).GPU, j.req.PromptTokens)
+		held := min(ch.Locality.held(j.prefix, s, &at).GPU, j.req.PromptTokens)
 		if held > best[s.Class()].tokens {
 			best[s.Class()] = remote{server: s, tokens: held}
 		}
@@ -43,7 +43,7 @@ func (o *Orchestrator) offerRemotes(j *journey, v *view, all []*pools.Server, no
 				continue
 			}
 			place := placeOf(from.server)
-			from.latency, from.perByte = o.Links.Between(&place, &c.Place, now)
+			from.latency, from.perByte = ch.Links.Between(&place, &c.Place, now)
 			c.Remote = from
 		}
 	}

@@ -18,27 +18,27 @@ type seat struct {
 	ready    time.Duration // until it can take requests for the view's model
 }
 
-func (o *Orchestrator) seats(to []seat, servers []*pools.Server, model string, now time.Time) []seat {
+func (ch *Chooser) seats(to []seat, servers []*pools.Server, model string, now time.Time) []seat {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
-		at := o.seat(s)
-		at.ready, at.keeps = o.ready(s, model, now), s.HandsNothingOver(now)
+		at := ch.seat(s)
+		at.ready, at.keeps = ch.ready(s, model, now), s.HandsNothingOver(now)
 		to = append(to, at)
 	}
 	return to
 }
 
-func (o *Orchestrator) seat(s *pools.Server) seat {
+func (ch *Chooser) seat(s *pools.Server) seat {
 	c := connectorOf(s)
-	return seat{by: c, pulls: c.pulls != nil && c.pulls(s), replaced: o.Locality != nil && o.Locality.replaced(s)}
+	return seat{by: c, pulls: c.pulls != nil && c.pulls(s), replaced: ch.Locality != nil && ch.Locality.replaced(s)}
 }
 
 // ready is how long a server needs until it can take requests for a model at all: an
 // adapter to load, a sleep to end.
-func (o *Orchestrator) ready(s *pools.Server, model string, now time.Time) time.Duration {
+func (ch *Chooser) ready(s *pools.Server, model string, now time.Time) time.Duration {
 	wake := s.WakeTime(now)
 	if view, adapter := s.Adapter(model, now); adapter {
-		wake += o.Cost.Adapter.wait(view)
+		wake += ch.Cost.Adapter.wait(view)
 	}
 	return wake
 }

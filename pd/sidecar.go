@@ -26,7 +26,7 @@ var sidecar = &connector{
 // either server's: only a canary tells them apart.
 func (o *Orchestrator) carried(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
 	j.handoff = nil
-	withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
+	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
 	defer a.prefill.Release()
 	t := newTransfer(j, a)
 	a.handoff = t.handoff()

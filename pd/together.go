@@ -24,7 +24,7 @@ var errPeer = errors.New("the other leg failed")
 // on prefill has only its answer left to send, and does so in its own time.
 func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
 	j.handoff = nil
-	withdraw := o.dispatched(j, a.prefill.Server(), a.decode.Server())
+	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
 	t := newTransfer(j, a)
 	if find := t.connector().find; find != nil {
 		if err := find(o, ctx, t); err != nil {

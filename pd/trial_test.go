@@ -61,7 +61,7 @@ func TestTrials_NotWhileGuestsAreServed(t *testing.T) {
 		t.Fatal(g.err)
 	}
 	g.a.release()
-	if f.firsts.trials.due(testModel, now) {
+	if f.Binder.firsts.trials.due(testModel, now) {
 		t.Error("a trial is due at the moment when a request goes")
 	}
 }

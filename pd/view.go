@@ -10,7 +10,7 @@ import (
 
 // view is what a choice is made from: the servers of a model and what is known of them.
 type view struct {
-	model                     string
+	model, base               string          // the base model is the model itself, or what it is an adapter of
 	prefill, decode           []*pools.Server // by their numbers in the field
 	prefillSeats, decodeSeats []seat          // likewise
 	pulls                     bool            // some of them pull what a third server holds
@@ -24,31 +24,31 @@ type view struct {
 }
 
 // gather looks at all servers of a model. Those that may take nothing now are out.
-func (o *Orchestrator) gather(model string, now time.Time) view {
+func (ch *Chooser) gather(model, base string, now time.Time) view {
 	var v view
-	o.gatherAgain(&v, model, now)
+	ch.gatherAgain(&v, model, base, now)
 	return v
 }
 
 // gatherAgain is gather into the memory of a view that is not needed any more.
-func (o *Orchestrator) gatherAgain(v *view, model string, now time.Time) {
-	all, share := o.Fleet.Servers(), o.Fleet.EjectShare()
+func (ch *Chooser) gatherAgain(v *view, model, base string, now time.Time) {
+	all, share := ch.Fleet.Servers(), ch.Fleet.EjectShare()
 	prefill, panicking := pools.Candidates(all, model, pools.Prefill, share, now)
 	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
 	*v = view{
-		model: model, prefill: serving(all, model, pools.Prefill, now), decode: serving(all, model, pools.Decode, now),
+		model: model, base: base, prefill: serving(all, model, pools.Prefill, now), decode: serving(all, model, pools.Decode, now),
 		prefillPanic: panicking, decodePanic: panicked,
 		prefillSeats: v.prefillSeats[:0], decodeSeats: v.decodeSeats[:0],
 		field: Field{Prefill: v.field.Prefill[:0], Decode: v.field.Decode[:0]},
 	}
-	v.prefillSeats, v.decodeSeats = o.seats(v.prefillSeats, v.prefill, model, now), o.seats(v.decodeSeats, v.decode, model, now)
+	v.prefillSeats, v.decodeSeats = ch.seats(v.prefillSeats, v.prefill, model, now), ch.seats(v.decodeSeats, v.decode, model, now)
 	pulls := func(at seat) bool { return at.pulls }
 	v.pulls = slices.ContainsFunc(v.prefillSeats, pulls) || slices.ContainsFunc(v.decodeSeats, pulls)
-	v.field.Prefill = o.candidates(v.field.Prefill, v.prefill, prefill, now)
-	v.field.Decode = o.candidates(v.field.Decode, v.decode, decode, now)
+	v.field.Prefill = ch.candidates(v.field.Prefill, v.prefill, prefill, now)
+	v.field.Decode = ch.candidates(v.field.Decode, v.decode, decode, now)
 	judgeByPeers(&v.field)
-	o.share(v)
-	v.field.Links = o.Links.Table(v.field.Prefill, v.field.Decode, now)
+	ch.share(v)
+	v.field.Links = ch.Links.Table(v.field.Prefill, v.field.Decode, now)
 }
 
 // serving is the servers of a role that serve a model, or served it when last up.
@@ -64,10 +64,10 @@ func serving(all []*pools.Server, model string, role pools.Role, now time.Time) 
 
 // candidates appends what is known of servers, of which only the usable may be chosen; they
 // are in the same order.
-func (o *Orchestrator) candidates(to []Candidate, servers, usable []*pools.Server, now time.Time) []Candidate {
+func (ch *Chooser) candidates(to []Candidate, servers, usable []*pools.Server, now time.Time) []Candidate {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
-		c := o.present(s, now)
+		c := ch.present(s, now)
 		if c.Out = len(usable) == 0 || usable[0] != s; !c.Out {
 			usable = usable[1:]
 		}
@@ -78,25 +78,25 @@ func (o *Orchestrator) candidates(to []Candidate, servers, usable []*pools.Serve
 
 // fit turns the view to a request: what servers hold of its prompt now, and how they may
 // serve it.
-func (o *Orchestrator) fit(j *journey, v *view, now time.Time) {
-	if o.Locality != nil && j.prefix != nil {
-		o.Locality.match(j.prefix)
+func (ch *Chooser) fit(j *journey, v *view, now time.Time) {
+	if ch.Locality != nil && j.prefix != nil {
+		ch.Locality.match(j.prefix)
 	}
-	o.refit(j, v, now)
+	ch.refit(j, v, now)
 }
 
 // refit is fit with what servers held when that was last looked up.
-func (o *Orchestrator) refit(j *journey, v *view, now time.Time) {
+func (ch *Chooser) refit(j *journey, v *view, now time.Time) {
 	if kind := kindOf(j); len(j.tried) > 0 || !v.suits || kind != v.kind {
-		o.suit(j, v, now)
+		ch.suit(j, v, now)
 		v.kind, v.suits = kind, len(j.tried) == 0
 	}
-	if o.Locality != nil && j.prefix != nil {
-		o.Locality.holds(j.prefix, v.prefill, v.prefillSeats, v.field.Prefill)
-		o.Locality.holds(j.prefix, v.decode, v.decodeSeats, v.field.Decode)
+	if ch.Locality != nil && j.prefix != nil {
+		ch.Locality.holds(j.prefix, v.prefill, v.prefillSeats, v.field.Prefill)
+		ch.Locality.holds(j.prefix, v.decode, v.decodeSeats, v.field.Decode)
 	}
 	if v.pulls {
-		o.offerRemotes(j, v, o.Fleet.Servers(), now)
+		ch.offerRemotes(j, v, ch.Fleet.Servers(), now)
 	}
 }
 
@@ -114,19 +114,19 @@ func kindOf(j *journey) kind {
 }
 
 // suit writes how each server may serve the request.
-func (o *Orchestrator) suit(j *journey, v *view, now time.Time) {
+func (ch *Chooser) suit(j *journey, v *view, now time.Time) {
 	for i, s := range v.prefill {
 		c, at := &v.field.Prefill[i], &v.prefillSeats[i]
-		understands := o.understands(j, v, s, at, c, now)
-		c.NoPair = j.hasTried(PrefillLeg, s) || !understands || !o.mayPair(j, s, at) || at.keeps
+		understands := ch.understands(j, v, s, at, c, now)
+		c.NoPair = j.hasTried(PrefillLeg, s) || !understands || !ch.mayPair(j, s, at) || at.keeps
 	}
 	// Where the request has failed to decode it would most often fail again.
 	spare := false
 	for i, s := range v.decode {
 		c, at := &v.field.Decode[i], &v.decodeSeats[i]
-		understands, failed := o.understands(j, v, s, at, c, now), j.hasTried(DecodeLeg, s)
-		c.NoPair = failed || !understands || !o.mayPair(j, s, at) || j.avoids(s)
-		c.NoAlone = j.hasTried(AloneLeg, s) || !understands || !o.mayRunAlone(j, s, at) || j.avoids(s)
+		understands, failed := ch.understands(j, v, s, at, c, now), j.hasTried(DecodeLeg, s)
+		c.NoPair = failed || !understands || !ch.mayPair(j, s, at) || j.avoids(s)
+		c.NoAlone = j.hasTried(AloneLeg, s) || !understands || !ch.mayRunAlone(j, s, at) || j.avoids(s)
 		spare = spare || !failed && !c.Out && !c.NoAlone
 	}
 	for i, s := range v.decode {
@@ -137,11 +137,11 @@ func (o *Orchestrator) suit(j *journey, v *view, now time.Time) {
 
 // understands reports whether a server understands the request: serves its model, and its
 // API where that is an engine's own. It writes when the server is ready for it.
-func (o *Orchestrator) understands(j *journey, v *view, s *pools.Server, at *seat, c *Candidate, now time.Time) bool {
+func (ch *Chooser) understands(j *journey, v *view, s *pools.Server, at *seat, c *Candidate, now time.Time) bool {
 	c.Ready = at.ready
 	understands := s.Native || !j.req.Dialect.Native
 	if j.req.Model != v.model { // an adapter, whose base is the view's
-		c.Ready = o.ready(s, j.req.Model, now)
+		c.Ready = ch.ready(s, j.req.Model, now)
 		understands = understands && s.Serves(j.req.Model, now)
 	}
 	return understands
@@ -149,21 +149,21 @@ func (o *Orchestrator) understands(j *journey, v *view, s *pools.Server, at *sea
 
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
-func (o *Orchestrator) mayPair(j *journey, s *pools.Server, at *seat) bool {
-	givenUp := j.alone && at.by.alone && !o.enforced(j.req, s, at.by)
+func (ch *Chooser) mayPair(j *journey, s *pools.Server, at *seat) bool {
+	givenUp := j.alone && at.by.alone && !ch.enforced(j.req, s, at.by)
 	return pairable(j.req, at.by) && !givenUp
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
-func (o *Orchestrator) mayRunAlone(j *journey, s *pools.Server, at *seat) bool {
-	return (at.by.alone || !j.req.Dialect.Split) && !o.enforced(j.req, s, at.by)
+func (ch *Chooser) mayRunAlone(j *journey, s *pools.Server, at *seat) bool {
+	return (at.by.alone || !j.req.Dialect.Split) && !ch.enforced(j.req, s, at.by)
 }
 
 // enforced reports whether the server must leave the request's prompt to a prefill
 // server. Several samples of a prompt cannot share a hand-off and run whole all the same.
-func (o *Orchestrator) enforced(req *Request, s *pools.Server, by *connector) bool {
-	return o.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
+func (ch *Chooser) enforced(req *Request, s *pools.Server, by *connector) bool {
+	return ch.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
 }
 
 // pairable reports whether a connector has pairs for the request's API.
@@ -178,16 +178,16 @@ func (j *journey) hasTried(leg Leg, s *pools.Server) bool {
 
 // look is the view of one request that is bound at once. Servers that refused the claim
 // of this choice are out.
-func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) view {
-	v := o.gather(j.req.Model, now)
+func (ch *Chooser) look(j *journey, refused map[string]bool, now time.Time) view {
+	v := ch.gather(j.req.Model, j.base, now)
 	for id := range refused {
 		v.leaveOut(id)
 	}
-	o.fit(j, &v, now)
-	if v.handoff = j.usableHandoff(now, o.Config.HandoffAge); v.handoff == nil {
+	ch.fit(j, &v, now)
+	if v.handoff = j.usableHandoff(now, ch.Config.HandoffAge); v.handoff == nil {
 		return v
 	}
-	from := o.present(v.handoff.From, now)
+	from := ch.present(v.handoff.From, now)
 	from.Queue = 0 // the work is done
 	from.Cached = kvstate.Held{GPU: j.req.PromptTokens}
 	with := v
@@ -201,7 +201,7 @@ func (o *Orchestrator) look(j *journey, refused map[string]bool, now time.Time) 
 		v.handoff = nil // nobody else can take it
 		return v
 	}
-	with.field.Links = o.Links.Table(with.field.Prefill, with.field.Decode, now)
+	with.field.Links = ch.Links.Table(with.field.Prefill, with.field.Decode, now)
 	return with
 }
 
@@ -273,7 +273,7 @@ func numberOf(servers []Candidate, id string) int {
 // present is what is known of a server that is the same for all requests. What this
 // gateway and the other replicas sent counts at once; what the engine says of itself is a
 // scrape old, and counts where it says more: others may use the server too.
-func (o *Orchestrator) present(s *pools.Server, now time.Time) Candidate {
+func (ch *Chooser) present(s *pools.Server, now time.Time) Candidate {
 	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := Candidate{
 		ID:      s.ID(),

@@ -74,7 +74,7 @@ type decider struct {
 }
 
 // decideTogether lets a late binder follow, and be followed.
-func (n *node) decideTogether(late *pd.Decider, reg prometheus.Registerer) error {
+func (n *node) decideTogether(binder *pd.Binder, reg prometheus.Registerer) error {
 	served, asked, err := n.cfg.decider.credentials(n.log)
 	if err != nil {
 		return err
@@ -87,10 +87,10 @@ func (n *node) decideTogether(late *pd.Decider, reg prometheus.Registerer) error
 	d := &decider{listener: listener, log: n.log}
 	d.election = council.NewElection(n.redis, n.cfg.redis.prefix, n.replica, address, n.log)
 	d.follower = council.NewFollower(d.election, n.replica, n.replicas.TookTurn, asked, metrics, n.log)
-	d.grpc = council.NewServer(d.election, late.Guests(), n.replicas, metrics, n.log).GRPC(grpc.Creds(served))
+	d.grpc = council.NewServer(d.election, binder.Late.Guests(), n.replicas, metrics, n.log).GRPC(grpc.Creds(served))
 	d.retired, d.retire = context.WithCancel(context.Background())
 	d.follower.Patience = n.cfg.decider.patience
-	late.Elsewhere = d.follower
+	binder.Leader = d.follower
 	n.decider = d
 	return nil
 }

@@ -184,25 +184,27 @@ func (n *node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 // orchestrate wires what runs requests.
 func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) error {
 	cfg, queue, suspects := &n.cfg, pd.NewQueue(n.cfg.queue), pd.NewQuarantine()
+	metrics := pd.NewMetrics(reg, queue, suspects)
+	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
+		Config: cfg.pd.BindConfig, Cost: cfg.cost, Links: pd.NewLinks(cfg.links), Outputs: pd.NewOutputs(),
+		Fleet: n.fleet, Locality: n.locality, Metrics: metrics,
+	}}
 	n.orchestrator = &pd.Orchestrator{
-		Config:    cfg.pd,
-		Cost:      cfg.cost,
-		Links:     pd.NewLinks(cfg.links),
-		Outputs:   pd.NewOutputs(),
+		Config:    cfg.pd.LegConfig,
+		Binder:    binder,
 		Fleet:     n.fleet,
-		Locality:  n.locality,
 		Transport: legs,
 		Queue:     queue,
 		Budget:    pd.NewBudget(cfg.pd.RetryRatio, cfg.pd.RetryFloor),
 		Decisions: pd.NewDecisions(1024),
 		Suspects:  suspects,
-		Metrics:   pd.NewMetrics(reg, queue, suspects),
-		Tracer:    n.tracing.Tracer("tandem"),
+		Metrics:   metrics,
+		Tracer:    binder.Tracer,
 		Log:       n.log,
 	}
-	n.fleet.Convicted = n.orchestrator.Links.Acquit
+	n.fleet.Convicted = binder.Links.Acquit
 	if n.redis != nil {
-		n.experience = pd.NewExperience(n.orchestrator.Links, cfg.links, n.orchestrator.Outputs, n.fleet, cfg.pools, n.redis, cfg.redis.prefix, n.replica, n.log)
+		n.experience = pd.NewExperience(binder.Links, cfg.links, binder.Outputs, n.fleet, cfg.pools, n.redis, cfg.redis.prefix, n.replica, n.log)
 		reg.MustRegister(n.experience)
 	}
 	if cfg.binding != pd.Late {
@@ -210,11 +212,11 @@ func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	}
 	turns := order.DefaultConfig()
 	turns.Patience = cfg.queue.MaxWait
-	n.orchestrator.Late = pd.NewDecider(n.orchestrator, turns, cfg.queue.MaxWait)
+	binder.Late = pd.NewDecider(binder.Chooser, turns, cfg.queue.MaxWait, n.log)
 	if n.redis == nil {
 		return nil
 	}
-	return n.decideTogether(n.orchestrator.Late, reg)
+	return n.decideTogether(binder, reg)
 }
 
 // serveOperators wires the ports beside that for clients: admin, load reports, KEDA.

@@ -63,7 +63,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 		now = shared.Now
 	}
 	meter := autoscale.NewMeter(now)
-	meter.Queued, meter.Hot = n.queued, n.orchestrator.Heat
+	meter.Queued, meter.Hot = n.queued, n.orchestrator.Binder.Heat
 	n.server.WatchedBy(func(a gateway.Arrival) gateway.Watched {
 		if a.ITL == 0 {
 			a.ITL = n.cfg.scaling.ITL.Of(a.Model, a.Model) // what decode servers are planned for
@@ -75,7 +75,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
 	if len(n.cfg.stock.Variants) > 0 {
 		n.planner.Spread = n.cfg.stock.Spread
-		n.orchestrator.Shares = n.planner.Shares
+		n.orchestrator.Binder.Shares = n.planner.Shares
 	}
 	reg.MustRegister(n.planner)
 }

@@ -261,8 +261,8 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 		if n.cluster != nil {
 			parts.Go(func() { n.cluster.Run(ctx) })
 		}
-		if n.orchestrator.Late != nil {
-			parts.Go(func() { n.orchestrator.Late.Run(ctx) })
+		if n.orchestrator.Binder.Late != nil {
+			parts.Go(func() { n.orchestrator.Binder.Late.Run(ctx) })
 		}
 		if n.decider != nil {
 			parts.Go(func() { n.decider.run(ctx) })

@@ -1,0 +1,112 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-gateway/tandem/pd/council"
+)
+
+// Binder gives requests their servers: late, when the prefill server that is best for one is
+// about to be free, or at once. Its fields are set once, before the first request.
+type Binder struct {
+	*Chooser
+	Queue  *Queue
+	Late   *Decider          // nil: requests are bound as they arrive
+	Leader *council.Follower // the replica that decides for several; nil: there is none
+	Tracer trace.Tracer
+}
+
+// errBindNow says that a request is to be bound at once: nobody decides whose turn it is, it
+// has had its turn, or what was decided holds no more.
+var errBindNow = errors.New("the request is to be bound at once")
+
+// takeTurn gives a request its servers, claimed: when it is its turn, or at once where that
+// comes to nothing. Errors: ErrQueueTimeout, ErrDeadline, ErrDisplaced, *NoServerError, or
+// the context's.
+func (b *Binder) takeTurn(ctx context.Context, j *journey) (a assignment, err error) {
+	ctx, span := b.Tracer.Start(ctx, "choose")
+	defer func() { endSpan(span, err) }()
+	if a, err = b.awaitTurn(ctx, j); errors.Is(err, errBindNow) {
+		a, err = b.choose(j)
+	}
+	if err != nil {
+		return assignment{}, err
+	}
+	span.SetAttributes(
+		attribute.String("tandem.prefill", a.chosen.Prefill),
+		attribute.String("tandem.decode", a.chosen.Decode),
+		attribute.Float64("tandem.predicted_ms", float64(a.chosen.Terms.Total().Microseconds())/1000))
+	return a, nil
+}
+
+// awaitTurn waits for the request's turn, counted as one that waits. errBindNow where
+// requests are bound on arrival, and where this one has had its turn or generates nothing.
+func (b *Binder) awaitTurn(ctx context.Context, j *journey) (assignment, error) {
+	if b.Late == nil || j.isAgain() || !j.req.Dialect.Split {
+		return assignment{}, errBindNow
+	}
+	start := time.Now()
+	defer func() { j.queued += time.Since(start) }()
+	held, release := b.Queue.hold(ctx, j.place)
+	a, err := b.bindLate(held, j)
+	switch displaced := release(); {
+	case displaced: // if need be at the very moment of its turn
+		if err == nil {
+			a.release()
+		}
+		return assignment{}, ErrDisplaced
+	case errors.Is(err, ErrDisplaced):
+		b.Queue.gaveWay()
+	}
+	return a, err
+}
+
+// bindLate lets the replica that decides for several say whose turn it is, or our own decider. Where
+// several decide apart, each would think that it alone keeps the servers busy.
+func (b *Binder) bindLate(ctx context.Context, j *journey) (assignment, error) {
+	ctx, cancel := b.Late.limit(j).context(ctx)
+	defer cancel()
+	if b.Leader.Follows() {
+		return b.follow(ctx, j)
+	}
+	if b.Fleet.OthersBusy(time.Now()) && !b.Leader.Decides() {
+		return assignment{}, errBindNow
+	}
+	return b.Late.await(ctx, j)
+}
+
+// follow lets the replica that decides say when it is the request's turn, and where. Its
+// servers are claimed here: by then something may have changed that only this replica
+// knows.
+func (b *Binder) follow(ctx context.Context, j *journey) (assignment, error) {
+	turn, taken, err := b.Leader.Bind(ctx, b.ticket(j))
+	switch {
+	case errors.Is(err, council.ErrAway):
+		return assignment{}, errBindNow
+	case errors.Is(err, council.ErrTimeout):
+		return assignment{}, b.Late.limit(j).late
+	case err != nil:
+		return assignment{}, err
+	}
+	defer taken() // once the work is claimed, or the turn given up
+	now := time.Now()
+	v := b.look(j, nil, now)
+	chosen, ok := b.Cost.Between(b.demand(j, now), &v.field, turn.Prefill, turn.Decode)
+	if !ok {
+		return assignment{}, errBindNow
+	}
+	if b.late(j, chosen.Terms.TTFT(), now) {
+		return assignment{}, ErrDeadline
+	}
+	a, err := b.claim(j, &v, chosen)
+	if err != nil {
+		return assignment{}, errBindNow
+	}
+	b.bound(j, &v, &a, now)
+	return a, nil
+}

@@ -1,0 +1,81 @@
+package pd
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Config is what an operator sets of how requests are served.
+type Config struct {
+	BindConfig
+	LegConfig
+}
+
+// LegConfig is how long legs may take and how often they are tried.
+type LegConfig struct {
+	PrefillTimeout    time.Duration // the whole prefill leg
+	FirstEventTimeout time.Duration // decode, until the first content event of a stream
+	IdleTimeout       time.Duration // between two events of a stream
+	AnswerTimeout     time.Duration // decode of an answer that is not streamed
+	MaxRetries        int           // legs tried again for one request
+	RetryRatio        float64       // retries per request over ten seconds, 0..1
+	RetryFloor        int           // retries per ten seconds whatever the traffic
+	Migrate           bool          // continue streams that break on another pair, where engines tell token ids
+	MigrateByText     bool          // and chats by their text where they tell none, which is not exact
+	EnginePriority    bool          // engines schedule by priority, and are told which
+	// StrictHandoffs: a hand-off that names a host which is not known to be the prefill
+	// server's is withheld from decode.
+	StrictHandoffs bool
+}
+
+// BindConfig is what bounds the choice of servers.
+type BindConfig struct {
+	HandoffAge time.Duration // a hand-off older than this is not used
+	// DoubtWait is how long a request waits at most for servers that are in doubt, when no
+	// other can take it, and how long a role may be down before the gateway is not ready.
+	DoubtWait time.Duration
+	Objective Objectives // what requests are served for
+	// TTFT and ITL are objectives for each request, 0 is none; SLO says whose count.
+	TTFT, ITL pools.PerModel[time.Duration]
+	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
+	EnforceDisaggregation bool
+}
+
+// DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
+func DefaultConfig() Config {
+	return Config{
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, DoubtWait: 10 * time.Second},
+		LegConfig: LegConfig{
+			PrefillTimeout:    120 * time.Second,
+			FirstEventTimeout: 60 * time.Second,
+			IdleTimeout:       30 * time.Second,
+			AnswerTimeout:     600 * time.Second,
+			MaxRetries:        3,
+			RetryRatio:        0.2,
+			RetryFloor:        10,
+			Migrate:           true,
+		},
+	}
+}
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c Config) Validate() error {
+	for name, d := range map[string]time.Duration{
+		"prefill-timeout": c.PrefillTimeout, "first-event-timeout": c.FirstEventTimeout,
+		"idle-timeout": c.IdleTimeout, "answer-timeout": c.AnswerTimeout, "handoff-age": c.HandoffAge,
+	} {
+		if d <= 0 {
+			return fmt.Errorf("%s must be positive", name)
+		}
+	}
+	if c.DoubtWait < 0 {
+		return errors.New("doubt-wait must not be negative")
+	}
+	if c.MaxRetries < 0 || c.RetryRatio < 0 || c.RetryRatio > 1 || c.RetryFloor < 0 {
+		return errors.New("max-retries and retry-floor must not be negative, retry-ratio is 0 to 1")
+	}
+	return nil
+}
