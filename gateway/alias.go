@@ -64,7 +64,7 @@ func (s *Server) behind(a Alias) (targets []Target) {
 		return targets
 	}
 	return slices.DeleteFunc(slices.Clone(a.Targets), func(t Target) bool {
-		_, comes := s.pd.Hold.Covers(t.Model)
+		_, comes := s.pd.ScaleFromZero.WillServe(t.Model)
 		return !comes
 	})
 }
@@ -151,7 +151,7 @@ func (s *Server) offered(model string) (pools.Model, bool) {
 	if m, served := s.fleet.Model(model); served {
 		return m, true
 	}
-	base, comes := s.pd.Hold.Covers(model)
+	base, comes := s.pd.ScaleFromZero.WillServe(model)
 	if base == model {
 		base = ""
 	}

@@ -169,11 +169,11 @@ func (x *exchange) knownModel(req *pd.Request) error {
 		}
 		return nil
 	}
-	if _, comes := x.server.pd.Hold.Covers(req.Model); allowed && served && comes {
+	if _, comes := x.server.pd.ScaleFromZero.WillServe(req.Model); allowed && served && comes {
 		x.model = req.Model
 		return nil
 	}
-	if !x.server.fleet.KnowsModels() && len(x.server.pd.Hold.Covered()) == 0 { // nothing is known yet
+	if !x.server.fleet.KnowsModels() && len(x.server.pd.ScaleFromZero.WillServeModels()) == 0 { // nothing is known yet
 		return &pd.NoServerError{Role: pools.Decode}
 	}
 	return errUnknownModel

@@ -53,7 +53,7 @@ func (s *Server) catalog() (all []pools.Model) {
 	for _, m := range s.fleet.Models() {
 		byName[m.ID] = m
 	}
-	for _, name := range s.pd.Hold.Covered() {
+	for _, name := range s.pd.ScaleFromZero.WillServeModels() {
 		if _, served := byName[name]; !served {
 			byName[name], _ = s.offered(name)
 		}

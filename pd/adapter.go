@@ -32,7 +32,7 @@ func (c AdapterCost) Validate() error {
 // wait is what an adapter costs on a server: nothing where it runs, the way into the
 // batch where it is loaded, the load where it is not. Where another adapter must make
 // way, somebody will have to load that one again. If the batch is full of others, a
-// place in it for each that waits already and for this one.
+// entry in it for each that waits already and for this one.
 func (c AdapterCost) wait(v pools.AdapterView) time.Duration {
 	if v.Running {
 		return 0

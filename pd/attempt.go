@@ -12,9 +12,9 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// attempt runs the legs of one assignment: both at once or prefill first, as the
+// attempt runs the legs of one binding: both at once or prefill first, as the
 // engines' connector wants it, or decode with what is there.
-func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
+func (o *Orchestrator) attempt(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
 	if failed := o.prepare(ctx, j, a); failed != nil {
 		return nil, failed
 	}
@@ -48,13 +48,13 @@ func (o *Orchestrator) attempt(ctx context.Context, j *journey, a assignment) (*
 	return o.decodeWith(ctx, j, a)
 }
 
-// decodeWith runs decode with the hand-off of the assignment, if it has one, and
+// decodeWith runs decode with the hand-off of the binding, if it has one, and
 // says what becomes of the hand-off when that fails.
-func (o *Orchestrator) decodeWith(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
+func (o *Orchestrator) decodeWith(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
 	j.handoff = nil
 	if ctx.Err() != nil { // the client left during prefill
 		a.decode.Release()
-		o.strand(a.handoff)
+		o.countStranded(a.handoff)
 		return nil, &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Gone, Err: context.Cause(ctx)}
 	}
 	answer, failed := o.decode(ctx, j, a)
@@ -67,23 +67,23 @@ func (o *Orchestrator) decodeWith(ctx context.Context, j *journey, a assignment)
 	case failed.Kind == Unsent && !connectorOf(a.decode.Server()).pinned:
 		j.handoff = a.handoff // surely unread
 	case failed.Kind == Refused || failed.Kind == Busy || failed.Kind == Unsent:
-		o.strand(a.handoff)
+		o.countStranded(a.handoff)
 	}
 	return nil, failed
 }
 
-// strand counts a hand-off that surely nobody reads any more.
-func (o *Orchestrator) strand(h *Handoff) {
+// countStranded counts a hand-off that surely nobody reads any more.
+func (o *Orchestrator) countStranded(h *Handoff) {
 	if h.carries() {
 		o.Metrics.stranded.WithLabelValues(h.From.ID()).Inc()
 	}
 }
 
-// givesUp reports whether a leg on a server that fell is taken from it. From one that is
+// shouldAbandon reports whether a leg on a server that fell is taken from it. From one that is
 // silent or hangs it is only if somebody else can take it, whom it was not taken from
 // before: an engine at its first transfer or in the midst of compiling stands still for
 // seconds and then answers. Those that step with it stand still too.
-func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, before []string, why pools.Fall) bool {
+func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.Fall) bool {
 	if why == pools.Fell || leg == PrefillLeg && connectorOf(server).alone && why == pools.Hangs {
 		return true
 	}
@@ -98,13 +98,13 @@ func (o *Orchestrator) givesUp(model string, leg Leg, server *pools.Server, befo
 }
 
 // whole sends a leg and reads its whole answer.
-func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *journey, id string, part legRequest) (*http.Response, []byte, *LegError) {
+func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *requestState, id string, part legRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	before := j.triedBy(leg)
 	defer server.OnFall(func(why pools.Fall) {
-		if o.givesUp(j.req.Model, leg, server, before, why) {
-			cancel(errFell)
+		if o.shouldAbandon(j.req.Model, leg, server, before, why) {
+			cancel(errServerDown)
 		}
 	})()
 	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, askLoad(j.req.Header, leg, server), part)
@@ -126,7 +126,7 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 const defaultBusy = time.Second
 
 // blame tells the server's breaker and state what a failed leg says of it.
-func (o *Orchestrator) blame(lease *pools.Lease, j *journey, a assignment, failed *LegError) {
+func (o *Orchestrator) blame(lease *pools.Lease, j *requestState, a binding, failed *LegError) {
 	if failed.Status == http.StatusNotFound && lease.Server().LostAdapter(j.req.Model) {
 		failed.Kind = Unready // not the request's fault: another gateway unloaded it
 	}
@@ -158,7 +158,7 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *journey, a assignment, faile
 }
 
 // source is the prefill server of the pair, nil where decode runs alone.
-func (a assignment) source() *pools.Server {
+func (a binding) source() *pools.Server {
 	switch {
 	case a.handoff != nil:
 		return a.handoff.From
@@ -169,7 +169,7 @@ func (a assignment) source() *pools.Server {
 }
 
 // failedTransfer reports whether a failed leg is what a failed transfer looks like.
-func (a assignment) failedTransfer(failed *LegError) bool {
+func (a binding) failedTransfer(failed *LegError) bool {
 	c := connectorOf(a.decode.Server())
 	switch {
 	case failed.Leg == AloneLeg:

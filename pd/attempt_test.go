@@ -39,7 +39,7 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 		}
 		f.await(t, f.up)
 		hangs := f.Fleet.Servers()[0]
-		j := &journey{tried: make(map[tried]bool)}
+		j := &requestState{tried: make(map[tried]bool)}
 		for _, i := range c.before {
 			j.failed(&LegError{Leg: DecodeLeg, Server: f.Fleet.Servers()[i].ID(), Kind: Timeout})
 		}
@@ -49,7 +49,7 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := f.givesUp(testModel, DecodeLeg, hangs, j.triedBy(DecodeLeg), c.why); got != c.want {
+			if got := f.shouldAbandon(testModel, DecodeLeg, hangs, j.triedBy(DecodeLeg), c.why); got != c.want {
 				t.Errorf("decode servers of the groups %q, taken from %v before, %v, told again %v: %v", c.groups, c.before, c.why, again, got)
 			}
 		}

@@ -28,14 +28,14 @@ var errBindNow = errors.New("the request is to be bound at once")
 // takeTurn gives a request its servers, claimed: when it is its turn, or at once where that
 // comes to nothing. Errors: ErrQueueTimeout, ErrDeadline, ErrDisplaced, *NoServerError, or
 // the context's.
-func (b *Binder) takeTurn(ctx context.Context, j *journey) (a assignment, err error) {
+func (b *Binder) takeTurn(ctx context.Context, j *requestState) (a binding, err error) {
 	ctx, span := b.Tracer.Start(ctx, "choose")
 	defer func() { endSpan(span, err) }()
 	if a, err = b.awaitTurn(ctx, j); errors.Is(err, errBindNow) {
-		a, err = b.choose(j)
+		a, err = b.bindNow(j)
 	}
 	if err != nil {
-		return assignment{}, err
+		return binding{}, err
 	}
 	span.SetAttributes(
 		attribute.String("tandem.prefill", a.chosen.Prefill),
@@ -46,20 +46,20 @@ func (b *Binder) takeTurn(ctx context.Context, j *journey) (a assignment, err er
 
 // awaitTurn waits for the request's turn, counted as one that waits. errBindNow where
 // requests are bound on arrival, and where this one has had its turn or generates nothing.
-func (b *Binder) awaitTurn(ctx context.Context, j *journey) (assignment, error) {
+func (b *Binder) awaitTurn(ctx context.Context, j *requestState) (binding, error) {
 	if b.Late == nil || j.isAgain() || !j.req.Dialect.Split {
-		return assignment{}, errBindNow
+		return binding{}, errBindNow
 	}
 	start := time.Now()
-	defer func() { j.queued += time.Since(start) }()
-	held, release := b.Queue.hold(ctx, j.place)
+	defer func() { j.waited += time.Since(start) }()
+	held, release := b.Queue.countWaiting(ctx, j.entry)
 	a, err := b.bindLate(held, j)
 	switch displaced := release(); {
 	case displaced: // if need be at the very moment of its turn
 		if err == nil {
 			a.release()
 		}
-		return assignment{}, ErrDisplaced
+		return binding{}, ErrDisplaced
 	case errors.Is(err, ErrDisplaced):
 		b.Queue.gaveWay()
 	}
@@ -68,14 +68,14 @@ func (b *Binder) awaitTurn(ctx context.Context, j *journey) (assignment, error) 
 
 // bindLate lets the replica that decides for several say whose turn it is, or our own decider. Where
 // several decide apart, each would think that it alone keeps the servers busy.
-func (b *Binder) bindLate(ctx context.Context, j *journey) (assignment, error) {
+func (b *Binder) bindLate(ctx context.Context, j *requestState) (binding, error) {
 	ctx, cancel := b.Late.limit(j).context(ctx)
 	defer cancel()
 	if b.Leader.Follows() {
 		return b.follow(ctx, j)
 	}
 	if b.Fleet.OthersBusy(time.Now()) && !b.Leader.Decides() {
-		return assignment{}, errBindNow
+		return binding{}, errBindNow
 	}
 	return b.Late.await(ctx, j)
 }
@@ -83,30 +83,30 @@ func (b *Binder) bindLate(ctx context.Context, j *journey) (assignment, error) {
 // follow lets the replica that decides say when it is the request's turn, and where. Its
 // servers are claimed here: by then something may have changed that only this replica
 // knows.
-func (b *Binder) follow(ctx context.Context, j *journey) (assignment, error) {
+func (b *Binder) follow(ctx context.Context, j *requestState) (binding, error) {
 	turn, taken, err := b.Leader.Bind(ctx, b.ticket(j))
 	switch {
 	case errors.Is(err, council.ErrAway):
-		return assignment{}, errBindNow
+		return binding{}, errBindNow
 	case errors.Is(err, council.ErrTimeout):
-		return assignment{}, b.Late.limit(j).late
+		return binding{}, b.Late.limit(j).late
 	case err != nil:
-		return assignment{}, err
+		return binding{}, err
 	}
 	defer taken() // once the work is claimed, or the turn given up
 	now := time.Now()
-	v := b.look(j, nil, now)
+	v := b.snapshotFor(j, nil, now)
 	chosen, ok := b.Cost.Between(b.demand(j, now), &v.field, turn.Prefill, turn.Decode)
 	if !ok {
-		return assignment{}, errBindNow
+		return binding{}, errBindNow
 	}
 	if b.late(j, chosen.Terms.TTFT(), now) {
-		return assignment{}, ErrDeadline
+		return binding{}, ErrDeadline
 	}
 	a, err := b.claim(j, &v, chosen)
 	if err != nil {
-		return assignment{}, errBindNow
+		return binding{}, errBindNow
 	}
-	b.bound(j, &v, &a, now)
+	b.recordBinding(j, &v, &a, now)
 	return a, nil
 }

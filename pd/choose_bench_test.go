@@ -15,12 +15,12 @@ func BenchmarkChoice(b *testing.B) {
 		prompt := testPrompt(4000)
 		f := newTestFleet(b, each, prompt)
 		now := time.Now()
-		j, view := f.arrives(prompt, now), f.Binder.gather(testModel, testModel, now)
+		j, view := f.arrives(prompt, now), f.Binder.takeSnapshot(testModel, testModel, now)
 		b.Run(fmt.Sprintf("%dx%d", each, each), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				view.suits = false // another request was looked at before
-				f.Binder.fit(j, &view, now)
+				view.kindIsSet = false // another request was looked at before
+				f.Binder.applyRequest(j, &view, now)
 				if _, ok := f.Binder.Cost.Choose(f.Binder.demand(j, now), &view.field, rand.IntN); !ok {
 					b.Fatal("no choice")
 				}
@@ -37,7 +37,7 @@ func BenchmarkGather(b *testing.B) {
 		b.Run(fmt.Sprintf("%dx%d", each, each), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				f.Binder.gather(testModel, testModel, time.Now())
+				f.Binder.takeSnapshot(testModel, testModel, time.Now())
 			}
 		})
 	}

@@ -28,31 +28,31 @@ type Chooser struct {
 	heat   heat        // of servers' caches
 }
 
-// assignment is a chosen alternative with its servers claimed. prefill is nil
+// binding is a chosen alternative with its servers claimed. prefill is nil
 // when decode runs alone or the hand-off is there already.
-type assignment struct {
-	chosen    Alternative
-	reason    string
-	prefill   *pools.Lease
-	decode    *pools.Lease
-	handoff   *Handoff
-	pullFrom  *pools.Server // from which the prompt's beginning is pulled; nil: from none
-	held      int           // tokens of the prompt that decode held beforehand
-	refusedBy string        // on error: who refused the claim
+type binding struct {
+	chosen       Alternative
+	reason       string
+	prefill      *pools.Lease
+	decode       *pools.Lease
+	handoff      *Handoff
+	pullFrom     *pools.Server // from which the prompt's beginning is pulled; nil: from none
+	cachedTokens int           // tokens of the prompt that decode held beforehand
+	refusedBy    string        // on error: who refused the claim
 }
 
-// choose picks the cheapest alternative that is left and claims its servers. A
+// bindNow picks the cheapest alternative that is left and claims its servers. A
 // server that refuses the claim is left out and the choice made again.
-func (ch *Chooser) choose(j *journey) (assignment, error) {
+func (ch *Chooser) bindNow(j *requestState) (binding, error) {
 	refused := make(map[string]bool)
 	anyway := false
 	for {
 		now := time.Now()
-		view := ch.look(j, refused, now)
-		view.anyway = anyway
+		view := ch.snapshotFor(j, refused, now)
+		view.ignoreBreakers = anyway
 		chosen, ok := ch.Cost.Choose(ch.demand(j, now), &view.field, rand.IntN)
-		if !ok && len(j.broke) > 0 && !j.back {
-			j.back = true // no other can take it, and whom it broke on may be well again
+		if !ok && len(j.broke) > 0 && !j.mayReturn {
+			j.mayReturn = true // no other can take it, and whom it broke on may be well again
 			continue
 		}
 		if !ok && len(refused) > 0 && !anyway {
@@ -62,24 +62,24 @@ func (ch *Chooser) choose(j *journey) (assignment, error) {
 			continue
 		}
 		if !ok {
-			return assignment{}, view.missing()
+			return binding{}, view.missing()
 		}
 		if ch.late(j, ch.firsts.by(&chosen.Terms), now) {
-			return assignment{}, ErrDeadline
+			return binding{}, ErrDeadline
 		}
 		a, err := ch.claim(j, &view, chosen)
 		if err != nil {
 			refused[a.refusedBy] = true
 			continue
 		}
-		ch.bound(j, &view, &a, now)
+		ch.recordBinding(j, &view, &a, now)
 		return a, nil
 	}
 }
 
 // claim takes a place on the servers of the alternative, on all or on none.
-func (ch *Chooser) claim(j *journey, v *view, chosen Alternative) (assignment, error) {
-	a := assignment{chosen: chosen, handoff: v.handoff}
+func (ch *Chooser) claim(j *requestState, v *snapshot, chosen Alternative) (binding, error) {
+	a := binding{chosen: chosen, handoff: v.handoff}
 	if chosen.Prefill != "" {
 		a.pullFrom = ch.Cost.source(v.field.Prefill, chosen.Prefill, j.req.PromptTokens)
 	} else {
@@ -87,14 +87,14 @@ func (ch *Chooser) claim(j *journey, v *view, chosen Alternative) (assignment, e
 	}
 	for i := range v.field.Decode {
 		if d := &v.field.Decode[i]; d.ID == chosen.Decode {
-			a.held = d.Cached.GPU
+			a.cachedTokens = d.Cached.GPU
 		}
 	}
 	if chosen.Prefill != "" && v.handoff == nil {
 		work := pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
-		lease, err := v.prefill[numberOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.anyway || v.prefillPanic)
+		lease, err := v.prefill[numberOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 		if err != nil {
-			return assignment{refusedBy: chosen.Prefill}, err
+			return binding{refusedBy: chosen.Prefill}, err
 		}
 		a.prefill = lease
 	}
@@ -102,10 +102,10 @@ func (ch *Chooser) claim(j *journey, v *view, chosen Alternative) (assignment, e
 		Tokens:   j.req.PromptTokens + j.req.OutputTokens/2, // on the average of its stay
 		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
 	}
-	lease, err := v.decode[numberOf(v.field.Decode, chosen.Decode)].Claim(pools.Decode, work, v.anyway || v.decodePanic)
+	lease, err := v.decode[numberOf(v.field.Decode, chosen.Decode)].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic)
 	if err != nil {
 		a.release()
-		return assignment{refusedBy: chosen.Decode}, err
+		return binding{refusedBy: chosen.Decode}, err
 	}
 	a.decode = lease
 	if chosen.Prefill == "" && j.req.Dialect.Split {
@@ -114,8 +114,8 @@ func (ch *Chooser) claim(j *journey, v *view, chosen Alternative) (assignment, e
 	return a, nil
 }
 
-// bound notes a request's servers and why they were chosen.
-func (ch *Chooser) bound(j *journey, v *view, a *assignment, now time.Time) {
+// recordBinding notes a request's servers and why they were chosen.
+func (ch *Chooser) recordBinding(j *requestState, v *snapshot, a *binding, now time.Time) {
 	ch.firsts.trials.note(j.base, now)
 	if a.prefill != nil {
 		j.leases = append(j.leases, a.prefill)
@@ -134,12 +134,12 @@ func (ch *Chooser) bound(j *journey, v *view, a *assignment, now time.Time) {
 	field.Prefill, field.Decode = slices.Clone(field.Prefill), slices.Clone(field.Decode)
 	j.choices = append(j.choices, Choice{
 		Demand: ch.demand(j, now), Field: field, Chosen: a.chosen, Reason: a.reason, Differ: differ,
-		Panic: v.anyway || v.prefillPanic || v.decodePanic,
+		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
 	})
 }
 
 // demand is what the choice knows of a request.
-func (ch *Chooser) demand(j *journey, now time.Time) Demand {
+func (ch *Chooser) demand(j *requestState, now time.Time) Demand {
 	d := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
 	d.TTFT, d.ITL = ch.Config.SLO(j.req, j.base)
 	d.Objective = ch.Config.Objective.of(j.req, j.base)
@@ -148,21 +148,21 @@ func (ch *Chooser) demand(j *journey, now time.Time) Demand {
 
 // late reports whether a first token that is there in so long misses the request's
 // deadline. What was tried already is not given up: its work would be lost.
-func (ch *Chooser) late(j *journey, first time.Duration, now time.Time) bool {
-	if j.req.Deadline.IsZero() || len(j.tried) > 0 || j.resumed {
+func (ch *Chooser) late(j *requestState, first time.Duration, now time.Time) bool {
+	if j.req.Deadline.IsZero() || len(j.tried) > 0 || j.continues {
 		return false
 	}
-	return now.Add(first).After(j.req.Deadline) && !ch.isTrial(j, now)
+	return now.Add(first).After(j.req.Deadline) && !ch.takeProbe(j, now)
 }
 
-// isTrial reports whether the request is served though it is predicted to be late.
-func (ch *Chooser) isTrial(j *journey, now time.Time) bool {
-	j.trial = j.trial || ch.firsts.trials.due(j.base, now)
-	return j.trial
+// takeProbe reports whether the request is served though it is predicted to be late.
+func (ch *Chooser) takeProbe(j *requestState, now time.Time) bool {
+	j.probe = j.probe || ch.firsts.trials.due(j.base, now)
+	return j.probe
 }
 
 // release gives the places back.
-func (a *assignment) release() {
+func (a *binding) release() {
 	if a.prefill != nil {
 		a.prefill.Release()
 	}
@@ -172,7 +172,7 @@ func (a *assignment) release() {
 }
 
 // predictCached notes where the prompt's KV will be, and returns what takes it back.
-func (ch *Chooser) predictCached(j *journey, servers ...*pools.Server) (withdraw func()) {
+func (ch *Chooser) predictCached(j *requestState, servers ...*pools.Server) (withdraw func()) {
 	if ch.Locality == nil || j.prefix == nil {
 		return func() {}
 	}

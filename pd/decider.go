@@ -37,12 +37,12 @@ type Decider struct {
 	closed chan struct{}
 	origin time.Time // of the order's times
 
-	mu   sync.Mutex // guards came and left
-	came []*waiter
-	left []*waiter
+	mu         sync.Mutex // guards came and left
+	arrivals   []*waiter
+	departures []*waiter
 
-	lobbies map[string]*lobby // by base model; belongs to Run
-	waits   promises          // of when prefills begin, to those who are let in to wait
+	queues map[string]*modelQueue // by base model; belongs to Run
+	waits  promises               // of when prefills begin, to those who are let in to wait
 }
 
 // beat is how often waiting requests are looked at though nothing was heard.
@@ -67,15 +67,15 @@ const refreshed = 8
 func NewDecider(ch *Chooser, cfg order.Config, maxWait time.Duration, log *slog.Logger) *Decider {
 	return &Decider{
 		ch: ch, cfg: cfg, maxWait: maxWait, log: log, origin: time.Now(),
-		wake: make(chan struct{}, 1), closed: make(chan struct{}), lobbies: make(map[string]*lobby),
+		wake: make(chan struct{}, 1), closed: make(chan struct{}), queues: make(map[string]*modelQueue),
 		waits: promises{least: waitsLeast},
 	}
 }
 
-// waiter is a request that waits. Until it is granted or has left, its journey belongs to
+// waiter is a request that waits. Until it is granted or has left, its state belongs to
 // the decider.
 type waiter struct {
-	j      *journey
+	j      *requestState
 	ticket order.Ticket
 	state  atomic.Int32
 	done   chan granted // written once, by the decider
@@ -86,7 +86,7 @@ type waiter struct {
 
 // granted is what a wait ends with.
 type granted struct {
-	a   assignment
+	a   binding
 	err error
 }
 
@@ -99,16 +99,16 @@ const (
 )
 
 // limit is until when a request waits for its turn.
-func (d *Decider) limit(j *journey) waitLimit {
+func (d *Decider) limit(j *requestState) waitLimit {
 	return limitedBy(j.req.Deadline, j.arrived.Add(d.maxWait), ErrQueueTimeout)
 }
 
 // await lets a request wait here until it is its turn, and returns its servers, claimed, or
 // until the context ends.
-func (d *Decider) await(ctx context.Context, j *journey) (assignment, error) {
+func (d *Decider) await(ctx context.Context, j *requestState) (binding, error) {
 	w := &waiter{j: j, done: make(chan granted, 1)}
 	d.mu.Lock()
-	d.came = append(d.came, w)
+	d.arrivals = append(d.arrivals, w)
 	d.mu.Unlock()
 	d.wakeUp()
 	why := context.Canceled
@@ -126,13 +126,13 @@ func (d *Decider) await(ctx context.Context, j *journey) (assignment, error) {
 	if !w.state.CompareAndSwap(waits, left) {
 		g := <-w.done // granted at this very moment
 		g.a.release()
-		return assignment{}, errors.Join(g.err, why)
+		return binding{}, errors.Join(g.err, why)
 	}
 	d.mu.Lock()
-	d.left = append(d.left, w)
+	d.departures = append(d.departures, w)
 	d.mu.Unlock()
 	d.wakeUp()
-	return assignment{}, why
+	return binding{}, why
 }
 
 func (d *Decider) wakeUp() {
@@ -166,11 +166,11 @@ func (d *Decider) Run(ctx context.Context) {
 // decide lets those go who may, and returns when to look again: 0 if nobody waits.
 func (d *Decider) decide(now time.Time) (again time.Duration) {
 	d.mu.Lock()
-	came, left := d.came, d.left
-	d.came, d.left = nil, nil
+	came, left := d.arrivals, d.departures
+	d.arrivals, d.departures = nil, nil
 	d.mu.Unlock()
 	for _, w := range left {
-		if l := d.lobbies[w.j.base]; l != nil {
+		if l := d.queues[w.j.base]; l != nil {
 			l.departures = append(l.departures, w)
 		}
 	}
@@ -178,16 +178,16 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 		if w.state.Load() != waits { // it has left already
 			continue
 		}
-		l := d.lobbies[w.j.base]
+		l := d.queues[w.j.base]
 		if l == nil {
-			l = newLobby(d, w.j.base)
-			d.lobbies[w.j.base] = l
+			l = newModelQueue(d, w.j.base)
+			d.queues[w.j.base] = l
 		}
 		l.arrivals = append(l.arrivals, w)
 	}
-	for base, l := range d.lobbies {
+	for base, l := range d.queues {
 		if !l.decideOrGiveUp(now) || len(l.waiting) == 0 {
-			delete(d.lobbies, base)
+			delete(d.queues, base)
 			continue
 		}
 		if in := min(beat, l.wakes(now)); again == 0 || in < again {
@@ -206,9 +206,9 @@ func (w *waiter) grant(g granted) bool {
 	return true
 }
 
-// lobby is the waiting requests of one base model, and its servers as they were looked at
+// modelQueue is the waiting requests of one base model, and its servers as they were looked at
 // last. It belongs to the decider's goroutine.
-type lobby struct {
+type modelQueue struct {
 	d          *Decider
 	base       string
 	order      *order.Order
@@ -217,13 +217,13 @@ type lobby struct {
 	departures []*waiter // likewise
 	next       int64     // ID of a ticket
 
-	view    view
+	view    snapshot
 	servers order.Servers
 	stale   []*order.Ticket
 }
 
-func newLobby(d *Decider, base string) *lobby {
-	return &lobby{d: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
+func newModelQueue(d *Decider, base string) *modelQueue {
+	return &modelQueue{d: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
 }
 
 // errUndecided ends a wait that came to nothing by a fault of this program.
@@ -231,7 +231,7 @@ var errUndecided = fmt.Errorf("the decider failed: %w", errBindNow)
 
 // decideOrGiveUp is decide; a panic in it costs those who wait their turn, and no more: it
 // is false then, and they are bound at once.
-func (l *lobby) decideOrGiveUp(now time.Time) (ok bool) {
+func (l *modelQueue) decideOrGiveUp(now time.Time) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			l.d.log.Error("the decider panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -245,13 +245,13 @@ func (l *lobby) decideOrGiveUp(now time.Time) (ok bool) {
 }
 
 // decide takes in who came, lets go who left, and binds whose turn it is.
-func (l *lobby) decide(now time.Time) {
+func (l *modelQueue) decide(now time.Time) {
 	for _, w := range l.departures {
 		l.forget(w)
 	}
 	l.departures = nil
 	l.d.ch.Metrics.looks.Inc()
-	l.look(now)
+	l.refresh(now)
 	for _, w := range l.arrivals {
 		l.enter(w, now)
 	}
@@ -284,7 +284,7 @@ func (l *lobby) decide(now time.Time) {
 }
 
 // forget lets go one that has left, if it was let in.
-func (l *lobby) forget(w *waiter) {
+func (l *modelQueue) forget(w *waiter) {
 	if l.waiting[w.ticket.ID] != w {
 		return
 	}
@@ -297,7 +297,7 @@ func (l *lobby) forget(w *waiter) {
 
 // enter lets a request wait, or tells it at once that no server can serve it or that its
 // turn will not come in time.
-func (l *lobby) enter(w *waiter, now time.Time) {
+func (l *modelQueue) enter(w *waiter, now time.Time) {
 	l.next++
 	w.ticket.ID, w.ticket.Arrived = l.next, w.j.arrived.Sub(l.d.origin)
 	w.ticket.Class, w.ticket.Tenant = w.j.req.Class, w.j.req.Tenant
@@ -320,11 +320,11 @@ func (l *lobby) enter(w *waiter, now time.Time) {
 }
 
 // admit says who gives way to a request, or why it is not let in.
-func (l *lobby) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err error) {
+func (l *modelQueue) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err error) {
 	limit := l.latest(w)
 	w.ticket.Latest = limit.until.Sub(l.d.origin)
 	hold, gaveWay, ok := l.order.Admit(&w.ticket, &l.servers, l.d.waits.by)
-	if !ok && errors.Is(limit.late, ErrDeadline) && l.d.ch.isTrial(w.j, now) {
+	if !ok && errors.Is(limit.late, ErrDeadline) && l.d.ch.takeProbe(w.j, now) {
 		w.ticket.Latest = w.j.arrived.Add(l.d.maxWait).Sub(l.d.origin)
 		hold, gaveWay, ok = l.order.Admit(&w.ticket, &l.servers, l.d.waits.by)
 	}
@@ -336,7 +336,7 @@ func (l *lobby) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err er
 }
 
 // latest is until when a request's prefill must begin.
-func (l *lobby) latest(w *waiter) waitLimit {
+func (l *modelQueue) latest(w *waiter) waitLimit {
 	begin := w.j.req.Deadline
 	if !begin.IsZero() {
 		rest := duration(l.servers.Quickest(&w.ticket))
@@ -345,10 +345,10 @@ func (l *lobby) latest(w *waiter) waitLimit {
 	return limitedBy(begin, w.j.arrived.Add(l.d.maxWait), ErrQueueTimeout)
 }
 
-// look gathers the servers.
-func (l *lobby) look(now time.Time) {
+// snapshotFor gathers the servers.
+func (l *modelQueue) refresh(now time.Time) {
 	prefill, decode := l.view.prefill, l.view.decode
-	l.d.ch.gatherAgain(&l.view, l.base, l.base, now)
+	l.d.ch.retakeSnapshot(&l.view, l.base, l.base, now)
 	l.weigh(now)
 	same := func(a, b []*pools.Server) bool {
 		return slices.EqualFunc(a, b, func(a, b *pools.Server) bool { return a.ID() == b.ID() })
@@ -357,14 +357,14 @@ func (l *lobby) look(now time.Time) {
 		return
 	}
 	for _, w := range l.waiting { // their slices are of other servers
-		l.d.ch.refit(w.j, &l.view, now)
+		l.d.ch.applyMatched(w.j, &l.view, now)
 		l.d.ch.Cost.Price(l.d.ch.demand(w.j, now), &l.view.field, &w.ticket)
 		l.order.Update(&w.ticket, l.servers.Links)
 	}
 }
 
 // weigh takes over the state of the servers, after a look or a claim.
-func (l *lobby) weigh(now time.Time) {
+func (l *modelQueue) weigh(now time.Time) {
 	l.d.ch.Cost.Weigh(&l.view.field, &l.servers)
 	l.servers.Gate, l.servers.Now = true, now.Sub(l.d.origin)
 	l.servers.Start = order.Pair{
@@ -374,15 +374,15 @@ func (l *lobby) weigh(now time.Time) {
 }
 
 // price writes what a request costs on each server now.
-func (l *lobby) price(w *waiter, now time.Time) {
-	l.d.ch.fit(w.j, &l.view, now)
+func (l *modelQueue) price(w *waiter, now time.Time) {
+	l.d.ch.applyRequest(w.j, &l.view, now)
 	l.d.ch.Cost.Price(l.d.ch.demand(w.j, now), &l.view.field, &w.ticket)
 }
 
 // bind claims the servers of a turn for its request and hands them over. It is false if a
 // server refused; then the request waits on.
-func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
-	l.d.ch.fit(w.j, &l.view, now)
+func (l *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
+	l.d.ch.applyRequest(w.j, &l.view, now)
 	chosen := l.view.field.alternative(&l.servers, &w.ticket, turn.Pair, turn.Price)
 	if l.late(w, &chosen.Terms, now) {
 		w.grant(granted{err: ErrDeadline})
@@ -398,20 +398,20 @@ func (l *lobby) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 		return true
 	}
 	defer func() { w.done <- granted{a: a} }() // also after a panic: it waits for nothing else
-	if w.j.guest {
+	if w.j.remote {
 		l.d.ch.firsts.trials.note(l.base, now)
 	} else {
-		l.d.ch.bound(w.j, &l.view, &a, now) // with the servers as they were before
+		l.d.ch.recordBinding(w.j, &l.view, &a, now) // with the servers as they were before
 	}
 	l.d.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
-	l.claimed(turn.Pair, now)
+	l.updateLoad(turn.Pair, now)
 	return true
 }
 
 // late reports whether it is too late for a request whose turn it is. One that comes in
 // only now must be sure of its first token; one that was let in to wait is given up only
 // where it is predicted to come too late.
-func (l *lobby) late(w *waiter, chosen *Terms, now time.Time) bool {
+func (l *modelQueue) late(w *waiter, chosen *Terms, now time.Time) bool {
 	if !now.After(w.entered) {
 		return l.d.ch.late(w.j, l.d.ch.firsts.by(chosen), now)
 	}
@@ -422,16 +422,16 @@ func (l *lobby) late(w *waiter, chosen *Terms, now time.Time) bool {
 	return true
 }
 
-// claimed takes over what two servers are like with one request more.
-func (l *lobby) claimed(pair order.Pair, now time.Time) {
+// updateLoad takes over what two servers are like with one request more.
+func (l *modelQueue) updateLoad(pair order.Pair, now time.Time) {
 	if pair.Prefill != order.Alone {
-		l.view.field.Prefill[pair.Prefill].loaded(l.d.ch.present(l.view.prefill[pair.Prefill], now))
+		l.view.field.Prefill[pair.Prefill].loaded(l.d.ch.candidateOf(l.view.prefill[pair.Prefill], now))
 	}
-	l.view.field.Decode[pair.Decode].loaded(l.d.ch.present(l.view.decode[pair.Decode], now))
+	l.view.field.Decode[pair.Decode].loaded(l.d.ch.candidateOf(l.view.decode[pair.Decode], now))
 }
 
 // wakes is in how long the work ahead on a server will have worn off.
-func (l *lobby) wakes(now time.Time) time.Duration {
+func (l *modelQueue) wakes(now time.Time) time.Duration {
 	soonest := time.Duration(math.MaxInt64)
 	for _, servers := range [][]*pools.Server{l.view.prefill, l.view.decode} {
 		for _, s := range servers {

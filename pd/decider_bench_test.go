@@ -50,7 +50,7 @@ func (l *benchLobby) occupy(b *testing.B, s *pools.Server) {
 func (l *benchLobby) comes(i int) {
 	w := &waiter{j: l.arrives(l.prompt[:10_000+4*(i%1000)], time.Now()), done: l.granted}
 	w.j.req.Tenant = strconv.Itoa(i % l.tenants)
-	l.came = append(l.came, w)
+	l.arrivals = append(l.arrivals, w)
 }
 
 // BenchmarkDecider: one wake-up of the decider, all of it: looking at the servers, pricing
@@ -94,7 +94,7 @@ func BenchmarkDecider(b *testing.B) {
 		l := newBenchLobby(b, 1)
 		b.ReportAllocs()
 		for b.Loop() {
-			l.lobbies[testModel].view = view{}
+			l.queues[testModel].view = snapshot{}
 			l.decide(time.Now())
 		}
 	})

@@ -23,7 +23,7 @@ func (f *testFleet) waits(d *Decider, prompt []uint32, model string) *waiter {
 	j := f.arrives(prompt, time.Now())
 	j.req.Model, j.base, j.prefix.model = model, model, model
 	w := &waiter{j: j, done: make(chan granted, 1)}
-	d.came = append(d.came, w)
+	d.arrivals = append(d.arrivals, w)
 	return w
 }
 
@@ -63,8 +63,8 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 		d.decide(now)
 		soon := now.Add(190 * time.Millisecond) // 10 ms before the first may go
 		for range 20 {                          // in whatever order the models are looked at
-			if in := d.decide(soon); in >= beat || len(d.lobbies) != 2 {
-				t.Fatalf("the next look is in %v, %d models", in, len(d.lobbies))
+			if in := d.decide(soon); in >= beat || len(d.queues) != 2 {
+				t.Fatalf("the next look is in %v, %d models", in, len(d.queues))
 			}
 		}
 	})
@@ -87,7 +87,7 @@ func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 		running.Go(func() { d.Run(ctx) })
 		for range 10 {
 			j := f.arrives(prompt, time.Now())
-			j.place = &place{}
+			j.entry = &queueEntry{}
 			running.Go(func() {
 				if _, err := f.Binder.Bind(t.Context(), j); !errors.Is(err, context.Canceled) {
 					t.Errorf("it waited until %v", err)
@@ -123,7 +123,7 @@ func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
 		f.await(t, func() bool {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			return len(d.came) == 2
+			return len(d.arrivals) == 2
 		})
 		if !before {
 			d.decide(time.Now())
@@ -133,7 +133,7 @@ func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
 			t.Fatalf("it is told %v", err)
 		}
 		d.decide(time.Now())
-		if l := d.lobbies[testModel]; len(l.waiting) != 1 || l.order.Len() != 1 {
+		if l := d.queues[testModel]; len(l.waiting) != 1 || l.order.Len() != 1 {
 			t.Errorf("%d wait, %d in the order, before the first look: %v", len(l.waiting), l.order.Len(), before)
 		}
 	}
@@ -170,7 +170,7 @@ func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 	d := newTestDecider(f)
 	f.Binder.Late = d
 	j := f.arrives(testPrompt(160), time.Now())
-	j.place = p
+	j.entry = p
 	ended := make(chan error, 1)
 	go func() {
 		_, err := f.Binder.Bind(t.Context(), j)
@@ -180,14 +180,14 @@ func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 	f.await(t, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if len(d.came) == 1 {
-			w = d.came[0]
+		if len(d.arrivals) == 1 {
+			w = d.arrivals[0]
 		}
 		return w != nil
 	})
 	f.Queue.mu.Lock() // it cannot give up being held
 	w.grant(granted{err: &NoServerError{Role: pools.Decode}})
-	room := f.Queue.makeRoomLocked(&place{bytes: 1})
+	room := f.Queue.makeRoomLocked(&queueEntry{bytes: 1})
 	f.Queue.mu.Unlock()
 	var none *NoServerError
 	if err := <-ended; !room || !errors.Is(err, ErrDisplaced) || errors.As(err, &none) {

@@ -14,7 +14,7 @@ import (
 
 // decode runs the decode leg, up to the whole answer or the first content event
 // of a stream. On success the lease ends with the answer.
-func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
+func (o *Orchestrator) decode(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
 	server := a.decode.Server()
 	j.given = a.handoff
 	leg, id, part := AloneLeg, "", legRequest{body: j.req.Body}
@@ -50,9 +50,9 @@ func (o *Orchestrator) decode(ctx context.Context, j *journey, a assignment) (*A
 	return answer, nil
 }
 
-func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment, leg Leg, id string, part legRequest) (*Answer, *LegError) {
+func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a binding, leg Leg, id string, part legRequest) (*Answer, *LegError) {
 	server := a.decode.Server()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errFirstEvent)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errSilent)
 	defer cancel()
 
 	a.decode.Sent(a.chosen.Terms.TTFT() + time.Duration(j.req.OutputTokens)*a.chosen.Terms.Step)
@@ -97,19 +97,19 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *journey, a assignment
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
 }
 
-func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignment, leg Leg, id string, part legRequest) (*Answer, *LegError) {
+func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a binding, leg Leg, id string, part legRequest) (*Answer, *LegError) {
 	server := a.decode.Server()
 	start := time.Now()
 	legCtx, cancel := context.WithCancelCause(ctx)
-	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errFirstEvent) })
+	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errSilent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
 	before := j.triedBy(leg)
 	noFall := server.OnFall(func(why pools.Fall) {
 		// One that lets no more requests in may send on; one of a group waits for the dead
 		// one, whatever it still sends.
 		s := open.Load()
-		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.givesUp(j.req.Model, leg, server, before, why) {
-			cancel(errFell)
+		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.shouldAbandon(j.req.Model, leg, server, before, why) {
+			cancel(errServerDown)
 		}
 	})
 	answering := false
@@ -151,11 +151,11 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *journey, a assignmen
 	open.Store(s)
 	now := time.Now()
 	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
-	if !j.resumed {
+	if !j.continues {
 		o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
 	}
 	if a.handoff == nil {
-		held := min(a.held, j.req.PromptTokens-1)
+		held := min(a.cachedTokens, j.req.PromptTokens-1)
 		a.decode.Computed(j.req.PromptTokens-held, held)
 	}
 	crossing.first(now.Sub(start), now)
@@ -178,7 +178,7 @@ func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Se
 }
 
 // streamEnded settles what a stream leaves behind.
-func (o *Orchestrator) streamEnded(j *journey, a assignment, r StreamResult) {
+func (o *Orchestrator) streamEnded(j *requestState, a binding, r StreamResult) {
 	defer a.decode.Release() // also after a panic
 	server := a.decode.Server()
 	var broken *BrokenStreamError
@@ -210,7 +210,7 @@ func (o *Orchestrator) noteRetained(server *pools.Server) {
 }
 
 // promptSide says whose prompt and cached tokens the client sees.
-func (a assignment) promptSide() promptSide {
+func (a binding) promptSide() promptSide {
 	if !a.handoff.carries() || connectorOf(a.decode.Server()).tellsCached {
 		return promptSide{}
 	}
@@ -219,14 +219,14 @@ func (a assignment) promptSide() promptSide {
 }
 
 // prefillCached is the cached part of the prompt on the server that computed it.
-func (a assignment) prefillCached(decode Usage) Count {
+func (a binding) prefillCached(decode Usage) Count {
 	if a.promptSide().override {
 		return a.handoff.coverage().cached
 	}
 	return decode.Cached
 }
 
-func (o *Orchestrator) countTokens(j *journey, u Usage, cached Count, events int) {
+func (o *Orchestrator) countTokens(j *requestState, u Usage, cached Count, events int) {
 	req := j.req
 	o.countHits(j, u.Prompt)
 	output := events

@@ -13,7 +13,7 @@ import (
 // than be refused: what looks like the death of a whole role mostly passes, or is the
 // gateway's own fault. Errors: ErrQueueTimeout, ErrDeadline,
 // ErrDisplaced, *NoServerError, or the context's.
-func (b *Binder) Bind(ctx context.Context, j *journey) (assignment, error) {
+func (b *Binder) Bind(ctx context.Context, j *requestState) (binding, error) {
 	a, err := b.takeTurn(ctx, j)
 	var none *NoServerError
 	if !errors.As(err, &none) {
@@ -45,13 +45,13 @@ func (b *Binder) Bind(ctx context.Context, j *journey) (assignment, error) {
 			b.Metrics.doubted.WithLabelValues(none.Role.String()).Inc()
 		}
 		if err := b.awaitChange(patience, j, changed); err != nil {
-			return assignment{}, err
+			return binding{}, err
 		}
 	}
 }
 
 // mayLive reports whether a server of a role is in doubt that a request has not failed on.
-func (b *Binder) mayLive(j *journey, role pools.Role) bool {
+func (b *Binder) mayLive(j *requestState, role pools.Role) bool {
 	for _, s := range pools.Doubted(b.Fleet.Servers(), j.req.Model, role, time.Now()) {
 		failed := j.hasTried(PrefillLeg, s)
 		if role == pools.Decode {
@@ -65,9 +65,9 @@ func (b *Binder) mayLive(j *journey, role pools.Role) bool {
 }
 
 // awaitChange counts a request as one that waits until something has changed.
-func (b *Binder) awaitChange(ctx context.Context, j *journey, changed <-chan struct{}) (err error) {
-	if j.place != nil { // else it continues a stream
-		held, release := b.Queue.hold(ctx, j.place)
+func (b *Binder) awaitChange(ctx context.Context, j *requestState, changed <-chan struct{}) (err error) {
+	if j.entry != nil { // else it continues a stream
+		held, release := b.Queue.countWaiting(ctx, j.entry)
 		ctx = held
 		defer func() {
 			if release() {

@@ -60,8 +60,8 @@ func (e *LegError) Error() string {
 func (e *LegError) Unwrap() error { return e.Err }
 
 var (
-	errFirstEvent    = errors.New("no content in time") // the first, or the next
-	errFell          = errors.New("the server went down")
+	errSilent        = errors.New("no content in time") // the first, or the next
+	errServerDown    = errors.New("the server went down")
 	errErrorEvent    = errors.New("the engine sent an error event")
 	errTruncated     = errors.New("the stream ended early")
 	errEmpty         = errors.New("the stream ended without content")
@@ -101,9 +101,9 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 	switch {
 	case errors.As(err, &event) && event.Status >= 400 && event.Status < 500 && event.Status != http.StatusRequestTimeout && event.Status != http.StatusTooManyRequests:
 		e.Kind, e.Status, e.Body = Refused, event.Status, event.Event
-	case errors.Is(cause, errFell):
+	case errors.Is(cause, errServerDown):
 		e.Err = cause
-	case errors.Is(cause, errFirstEvent):
+	case errors.Is(cause, errSilent):
 		e.Kind, e.Err = Timeout, cause
 	case ctx.Err() != nil:
 		e.Kind, e.Err = Gone, context.Cause(ctx)
@@ -163,7 +163,7 @@ func (e *LegError) said() []byte {
 func (e *LegError) lostConnection() bool {
 	var event *BrokenStreamError
 	inEvent := errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
-	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errFell) && !errors.Is(e.Err, errOutgrown) && !errors.Is(e.Err, errForeignHost)
+	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errServerDown) && !errors.Is(e.Err, errOutgrown) && !errors.Is(e.Err, errForeignHost)
 }
 
 // engineDied reports whether the engine said that it is dead: vLLM's API server answers

@@ -10,7 +10,7 @@ import (
 
 // final answers with what prefill said, which was all there is to say. Decode's place
 // is given back unused.
-func (o *Orchestrator) final(ctx context.Context, j *journey, a assignment, data []byte) (*Answer, *LegError) {
+func (o *Orchestrator) final(ctx context.Context, j *requestState, a binding, data []byte) (*Answer, *LegError) {
 	a.decode.Release()
 	usage, _ := j.req.Dialect.readUsage(data)
 	from := a.handoff.From.ID()

@@ -62,7 +62,7 @@ func hostOf(v Value) string {
 // prefill server's, and warns of each such host once. Where hand-offs are strict decode is
 // not given it, nor one with a host of which that is not known: the prefill has failed, for
 // the request and not for the server's breaker.
-func (o *Orchestrator) withheld(j *journey, t *transfer, h *Handoff) *LegError {
+func (o *Orchestrator) withheld(j *requestState, t *transfer, h *Handoff) *LegError {
 	if h.final != nil {
 		return nil // decode is not asked
 	}
@@ -83,9 +83,9 @@ func (o *Orchestrator) withheld(j *journey, t *transfer, h *Handoff) *LegError {
 	if !strict {
 		return nil
 	}
-	o.strand(h)
+	o.countStranded(h)
 	o.noteNoHandoff(server)
-	j.freeRetry = true
+	j.retryWithoutBudget = true
 	return &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: errForeignHost}
 }
 

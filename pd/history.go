@@ -69,7 +69,7 @@ func (h *history) remember(key chunkOn) {
 	h.next = (h.next + 1) % historySize
 }
 
-// held returns how many leading tokens of the chunks a server is believed to hold.
+// cachedTokens returns how many leading tokens of the chunks a server is believed to hold.
 func (h *history) held(of saltedModel, server keptBy, chunks []tokens.Chunk) int {
 	now := time.Now()
 	h.mu.Lock()

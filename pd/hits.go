@@ -15,7 +15,7 @@ type hits struct {
 
 // noteHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
 // goes to another decode server was computed before, and keeps what was noted then.
-func (ch *Chooser) noteHits(j *journey, v *view, chosen Alternative) {
+func (ch *Chooser) noteHits(j *requestState, v *snapshot, chosen Alternative) {
 	list, id := v.field.Prefill, chosen.Prefill
 	switch {
 	case v.handoff != nil:
@@ -32,7 +32,7 @@ func (ch *Chooser) noteHits(j *journey, v *view, chosen Alternative) {
 // countHits counts a prompt that was computed, and what was known to be held of it. Both are
 // counted here, when an engine has told how long it was: often only its beginning is known
 // before, which of all parts is the one that caches hold.
-func (o *Orchestrator) countHits(j *journey, prompt Count) {
+func (o *Orchestrator) countHits(j *requestState, prompt Count) {
 	if j.prefix == nil || !prompt.Known {
 		return
 	}

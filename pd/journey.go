@@ -8,37 +8,37 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// journey is what one request has been through so far. It belongs to the
+// requestState is what one request has been through so far. It belongs to the
 // goroutine that serves the request.
-type journey struct {
-	req     *Request
-	base    string // the model whose servers serve it: of an adapter the one that it adapts
-	arrived time.Time
-	queued  time.Duration // it waited for a place, and for its servers
-	place   *place        // in the queue; nil for a guest
-	came    *Request      // as it came: what the quarantine knows it by
-	tried   map[tried]bool
-	retries int
-	prefix  *prefix // nil while nothing is asked
-	hits    hits    // of it, on the server that was chosen to compute it
-	choices []Choice
-	leases  []*pools.Lease // all that were taken; releasing one twice does nothing
-	last    *LegError
-	story   *story // nil where a stream cannot be continued
-	resumed bool   // this journey continues a stream that broke
-	trial   bool   // it may be late
-	guest   bool   // the request is another replica's; here it only gets its turn
+type requestState struct {
+	req       *Request
+	base      string // the model whose servers serve it: of an adapter the one that it adapts
+	arrived   time.Time
+	waited    time.Duration // it waited for a place, and for its servers
+	entry     *queueEntry   // in the queue; nil for another replica's request
+	came      *Request      // as it came: what the quarantine knows it by
+	tried     map[tried]bool
+	retries   int
+	prefix    *prefix // nil while nothing is asked
+	hits      hits    // of it, on the server that was chosen to compute it
+	choices   []Choice
+	leases    []*pools.Lease // all that were taken; releasing one twice does nothing
+	last      *LegError
+	story     *story // nil where a stream cannot be continued
+	continues bool   // it continues a stream that broke
+	probe     bool   // it may be late
+	remote    bool   // the request is another replica's; here it only gets its turn
 
-	migrations int      // how often its stream was continued
-	broke      []string // decode servers on which its stream broke, which others go before
-	back       bool     // it may go to those too: no other can take it
-	servedBy   string   // the decode server of the last answer
+	continuations int      // how often its stream was continued
+	broke         []string // decode servers on which its stream broke, which others go before
+	mayReturn     bool     // it may go to those too: no other can take it
+	servedBy      string   // the decode server of the last answer
 
 	prefillFailures int
 	// alone is set once prefill elsewhere is given up for this request.
 	alone bool
-	// freeRetry is set when the failure was expected and is not the server's.
-	freeRetry bool
+	// retryWithoutBudget is set when the failure was expected and is not the server's.
+	retryWithoutBudget bool
 	// doubtUntil is how long it waits for servers in doubt; zero: it has not done so yet.
 	doubtUntil time.Time
 	// handoff waits for another decode server; nil without one.
@@ -52,19 +52,19 @@ type tried struct {
 	server string
 }
 
-func newJourney(req *Request, arrived time.Time) *journey {
-	return &journey{
+func newRequestState(req *Request, arrived time.Time) *requestState {
+	return &requestState{
 		req: req, arrived: arrived, came: req,
 		tried: make(map[tried]bool), alone: req.Aggregated,
 	}
 }
 
 // isAgain reports whether the request has had its turn: it is bound again.
-func (j *journey) isAgain() bool { return j.resumed || len(j.tried) > 0 || j.retries > 0 }
+func (j *requestState) isAgain() bool { return j.continues || len(j.tried) > 0 || j.retries > 0 }
 
 // failed keeps what a failed leg means for the next choice: the same leg never goes
 // to the same server twice, save where the server lacked an adapter.
-func (j *journey) failed(e *LegError) {
+func (j *requestState) failed(e *LegError) {
 	j.last = e
 	if n := len(j.choices); n > 0 {
 		j.choices[n-1].Outcome = e.Error()
@@ -77,7 +77,7 @@ func (j *journey) failed(e *LegError) {
 	case PrefillLeg:
 		if j.req.ForcedTool && e.Status == 500 {
 			// vLLM #38911: a forced tool call cannot be cut to one token.
-			j.alone, j.freeRetry = true, true
+			j.alone, j.retryWithoutBudget = true, true
 		}
 		if j.prefillFailures++; j.prefillFailures >= 2 {
 			j.alone = true
@@ -93,7 +93,7 @@ func (j *journey) failed(e *LegError) {
 
 // triedBy returns the servers that a leg has failed on, or its stream broke on: a copy, for
 // those who are called while the request goes on.
-func (j *journey) triedBy(leg Leg) (servers []string) {
+func (j *requestState) triedBy(leg Leg) (servers []string) {
 	if leg != PrefillLeg {
 		servers = slices.Clone(j.broke)
 	}
@@ -107,10 +107,12 @@ func (j *journey) triedBy(leg Leg) (servers []string) {
 
 // avoids reports whether the request's stream broke on a decode server, which others go
 // before.
-func (j *journey) avoids(s *pools.Server) bool { return !j.back && slices.Contains(j.broke, s.ID()) }
+func (j *requestState) avoids(s *pools.Server) bool {
+	return !j.mayReturn && slices.Contains(j.broke, s.ID())
+}
 
 // death says how a server died of the request, as far as that is known.
-func (j *journey) death(failed *LegError) death {
+func (j *requestState) death(failed *LegError) death {
 	d := death{server: failed.Server, cause: "it was prefilling"}
 	switch {
 	case failed.Leg == PrefillLeg:
@@ -126,7 +128,7 @@ func (j *journey) death(failed *LegError) death {
 }
 
 // release gives back whatever places are still held.
-func (j *journey) release() {
+func (j *requestState) release() {
 	for _, l := range j.leases {
 		l.Release()
 	}
@@ -134,7 +136,7 @@ func (j *journey) release() {
 
 // lastErrorOr returns the last leg's error where there was one: it says more to
 // the client than that no server is left.
-func (j *journey) lastErrorOr(err error) error {
+func (j *requestState) lastErrorOr(err error) error {
 	if j.last != nil {
 		return j.last
 	}
@@ -143,7 +145,7 @@ func (j *journey) lastErrorOr(err error) error {
 
 // usableHandoff returns the hand-off that waits for a decode server, nil if
 // there is none or it is too old.
-func (j *journey) usableHandoff(now time.Time, age time.Duration) *Handoff {
+func (j *requestState) usableHandoff(now time.Time, age time.Duration) *Handoff {
 	if j.handoff == nil || now.Sub(j.handoff.Created) > age {
 		return nil
 	}
@@ -151,7 +153,7 @@ func (j *journey) usableHandoff(now time.Time, age time.Duration) *Handoff {
 }
 
 // aloneReason says why decode runs without a prefill server, "" for a pair.
-func (j *journey) aloneReason(v *view, chosen Alternative) string {
+func (j *requestState) aloneReason(v *snapshot, chosen Alternative) string {
 	switch {
 	case chosen.Prefill != "":
 		return ""
@@ -161,7 +163,7 @@ func (j *journey) aloneReason(v *view, chosen Alternative) string {
 		return "fallback"
 	case !v.usable(v.field.Prefill):
 		return "no_prefill"
-	case !pairable(j.req, v.decodeSeats[numberOf(v.field.Decode, chosen.Decode)].by):
+	case !pairable(j.req, v.decodeFacts[numberOf(v.field.Decode, chosen.Decode)].by):
 		return "aggregated"
 	case !v.pairs():
 		return NoPair
@@ -171,7 +173,7 @@ func (j *journey) aloneReason(v *view, chosen Alternative) string {
 
 // computed is how much of the prompt the server that was chosen for it had to compute,
 // as far as is known.
-func (j *journey) computed() int {
+func (j *requestState) computed() int {
 	if len(j.choices) == 0 {
 		return j.req.PromptTokens
 	}

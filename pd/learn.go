@@ -39,7 +39,7 @@ const (
 // Such a sample only teaches where the belief is outside of them: a fallback to TCP, and
 // not what twice the bandwidth would change. Where decode has to wait for room, or
 // computes prompts itself, its time says nothing of the link.
-func (o *Orchestrator) beginTransfer(j *journey, a assignment, now time.Time) *crossing {
+func (o *Orchestrator) beginTransfer(j *requestState, a binding, now time.Time) *crossing {
 	c := &crossing{server: a.decode.Server(), step: a.chosen.Terms.Step, end: func() {}}
 	if !a.handoff.carries() || a.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
 		return c
@@ -56,10 +56,10 @@ func (o *Orchestrator) beginTransfer(j *journey, a assignment, now time.Time) *c
 		return c
 	}
 	if o.Binder.Cost.DecodeReuse {
-		moved -= min(moved, a.held)
+		moved -= min(moved, a.cachedTokens)
 	}
 	c.links, c.bytes = o.Binder.Links, float64(moved)*float64(o.Binder.Cost.KVBytesPerToken)
-	c.from, c.to = o.Binder.present(a.handoff.From, now), o.Binder.present(c.server, now)
+	c.from, c.to = o.Binder.candidateOf(a.handoff.From, now), o.Binder.candidateOf(c.server, now)
 	if !beside { // else it has not begun yet
 		c.end = o.Binder.Links.Begin(&c.from, &c.to, c.bytes, now)
 	}
@@ -93,9 +93,9 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 
 // learnOutput learns from an answer that came to its end how long answers are, and keeps
 // how far off the prediction was. One that another stream began is not a whole answer.
-func (o *Orchestrator) learnOutput(j *journey, u Usage) {
+func (o *Orchestrator) learnOutput(j *requestState, u Usage) {
 	tokens := u.Output.Tokens / max(1, j.req.Answers)
-	if j.resumed || j.req.OutputTokens <= 0 || tokens <= 0 {
+	if j.continues || j.req.OutputTokens <= 0 || tokens <= 0 {
 		return
 	}
 	o.Metrics.outputRatio.WithLabelValues(j.req.Model).Observe(float64(j.req.OutputTokens) / float64(tokens))
@@ -122,7 +122,7 @@ func (p *pace) gap(gap time.Duration) {
 		return
 	}
 	now := time.Now()
-	c := p.o.Binder.present(p.server, now)
+	c := p.o.Binder.candidateOf(p.server, now)
 	p.server.ObserveStep(p.sum/paceGaps, max(c.Running, 1), c.KVUsed, now)
 	p.sum, p.gaps = 0, 0
 }

@@ -224,7 +224,7 @@ func (s *legStream) clientSide() promptSide {
 }
 
 func (s *legStream) broken(err error) error {
-	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errFirstEvent) && !errors.Is(cause, errFell) {
+	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errSilent) && !errors.Is(cause, errServerDown) {
 		return cause // the client left
 	} else if cause != nil {
 		return &BrokenStreamError{Message: "the engine stopped sending", Err: cause}

@@ -167,8 +167,8 @@ func (l *Locality) match(p *prefix) {
 	l.Index.Match(&prompt, &p.hits)
 }
 
-// held returns what a server holds of the prompt, as match found.
-func (l *Locality) held(p *prefix, s *pools.Server, at *seat) kvstate.Held {
+// forServers returns what a server holds of the prompt, as match found.
+func (l *Locality) held(p *prefix, s *pools.Server, at *serverFacts) kvstate.Held {
 	if len(p.tokens.Chunks) > 0 {
 		n := l.history.held(p.text(), keeper(s), p.tokens.Chunks)
 		return kvstate.Held{GPU: n, CPU: n, Disk: n}
@@ -180,7 +180,7 @@ func (l *Locality) held(p *prefix, s *pools.Server, at *seat) kvstate.Held {
 }
 
 // holds writes what each of some servers holds of the prompt, as match found.
-func (l *Locality) holds(p *prefix, servers []*pools.Server, seats []seat, candidates []Candidate) {
+func (l *Locality) holds(p *prefix, servers []*pools.Server, seats []serverFacts, candidates []Candidate) {
 	for i, s := range servers {
 		candidates[i].Cached = l.held(p, s, &seats[i])
 	}

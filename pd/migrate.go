@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// maxMigrations is how often one stream is continued elsewhere.
-const maxMigrations = 2
+// maxContinuations is how often one stream is continued elsewhere.
+const maxContinuations = 2
 
 var (
 	errOften    = errors.New("it was continued too often")
 	errNoBudget = errors.New("the budget of retries is spent")
 )
 
-// journey starts the journey of a request, with a story where its stream may be
+// journey begins the state of a request, with a story where its stream may be
 // continued.
-func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
-	j := newJourney(req, arrived)
+func (o *Orchestrator) journey(req *Request, arrived time.Time) *requestState {
+	j := newRequestState(req, arrived)
 	j.base = o.BaseOf(req.Model)
 	j.alone = j.alone || o.Suspects.DiedOfHandoff(j.came, arrived)
 	if !o.Config.Migrate {
@@ -33,9 +33,9 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *journey {
 // comes back. It draws on the budget of retries, so that a pool that dies does not
 // bury the rest under its streams. Where only the end of the stream is missing, that is
 // what comes back.
-func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStreamError) (next *legStream, ending []byte, err error) {
+func (o *Orchestrator) resume(ctx context.Context, j *requestState, broken *BrokenStreamError) (next *legStream, ending []byte, err error) {
 	certain := broken.engineDied()
-	if (certain || !errors.Is(broken.Err, errErrorEvent)) && o.died(ctx, j, j.servedBy, death{server: j.servedBy, cause: "it was decoding"}, certain) {
+	if (certain || !errors.Is(broken.Err, errErrorEvent)) && o.quarantineIfServerDied(ctx, j, j.servedBy, death{server: j.servedBy, cause: "it was decoding"}, certain) {
 		o.Metrics.migrations.WithLabelValues("refused").Inc()
 		return nil, nil, ErrQuarantined
 	}
@@ -44,7 +44,7 @@ func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStr
 		return nil, ending, nil
 	}
 	rest, err := j.story.continuation()
-	if err == nil && j.migrations >= maxMigrations {
+	if err == nil && j.continuations >= maxContinuations {
 		err = errOften
 	}
 	if err != nil {
@@ -57,15 +57,15 @@ func (o *Orchestrator) resume(ctx context.Context, j *journey, broken *BrokenStr
 		o.Metrics.migrations.WithLabelValues("no_budget").Inc()
 		return nil, nil, errNoBudget
 	}
-	next, err = o.elsewhere(ctx, j, rest, broken)
+	next, err = o.continueOnAnotherPair(ctx, j, rest, broken)
 	return next, nil, err
 }
 
-// elsewhere sends the rest of a stream to another pair.
-func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request, broken *BrokenStreamError) (*legStream, error) {
-	j.migrations++
-	next := newJourney(rest, j.arrived)
-	next.story, next.resumed, next.choices = j.story, true, j.choices
+// continueOnAnotherPair sends the rest of a stream to another pair.
+func (o *Orchestrator) continueOnAnotherPair(ctx context.Context, j *requestState, rest *Request, broken *BrokenStreamError) (*legStream, error) {
+	j.continuations++
+	next := newRequestState(rest, j.arrived)
+	next.story, next.continues, next.choices = j.story, true, j.choices
 	next.base, next.came = j.base, j.came
 	j.broke = append(j.broke, j.servedBy)
 	next.broke = j.broke
@@ -87,7 +87,7 @@ func (o *Orchestrator) elsewhere(ctx context.Context, j *journey, rest *Request,
 // locateRest finds what servers hold of a continuation's prompt: all of it by its ids, which
 // are known. Where prompts are known by their text, or the text carries the answer on, it is
 // what they hold of the prompt that the client sent, with which it begins.
-func (o *Orchestrator) locateRest(ctx context.Context, j, next *journey) {
+func (o *Orchestrator) locateRest(ctx context.Context, j, next *requestState) {
 	if !next.story.spoken.retold {
 		o.locate(ctx, next)
 	}

@@ -10,7 +10,7 @@ import "github.com/tandem-gateway/tandem/pools/share"
 const misfitCost = 0.3
 
 // share notes which hardware the plan of a model gives which requests, where there is one.
-func (ch *Chooser) share(v *view) {
+func (ch *Chooser) share(v *snapshot) {
 	if ch.Shares == nil {
 		return
 	}

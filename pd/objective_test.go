@@ -72,7 +72,7 @@ func TestSLO_TravelsToTheReplicaThatDecides(t *testing.T) {
 	elsewhere := &Chooser{Config: DefaultConfig().BindConfig}
 	elsewhere.Config.TTFT.All = time.Second // one that does not know the model's yet
 	now := time.Now()
-	guest := newGuest(f.Binder.ticket(f.arrives(testPrompt(100), now)), now)
+	guest := newRemoteRequest(f.Binder.ticket(f.arrives(testPrompt(100), now)), now)
 	if d := elsewhere.demand(guest, now); d.TTFT != 5*time.Second || d.ITL != 40*time.Millisecond {
 		t.Errorf("a guest is judged by %v and %v", d.TTFT, d.ITL)
 	}
@@ -84,7 +84,7 @@ func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	o.Config.TTFT.All = 5 * time.Second
 	o.Config.Objective.Classes = map[int]order.Objective{0: order.Latency, 2: order.Throughput}
 	for class, want := range []order.Objective{order.Latency, order.Throughput, order.Throughput} { // 1 is auto
-		j := &journey{req: &Request{Class: class}, arrived: now}
+		j := &requestState{req: &Request{Class: class}, arrived: now}
 		var ticket order.Ticket
 		o.Cost.Price(o.demand(j, now), &Field{}, &ticket)
 		if ticket.Weights != want.Weights() || ticket.TTFT != 5 {
@@ -93,7 +93,7 @@ func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	}
 	o.Config.TTFT.All, o.Config.ITL.All = 0, 50*time.Millisecond
 	for class, want := range []order.Objective{order.Latency, order.Latency, order.Throughput} { // no first token is due
-		j := &journey{req: &Request{Class: class}, arrived: now}
+		j := &requestState{req: &Request{Class: class}, arrived: now}
 		var ticket order.Ticket
 		o.Cost.Price(o.demand(j, now), &Field{}, &ticket)
 		if ticket.Weights != want.Weights() {

@@ -18,18 +18,18 @@ import (
 
 // Orchestrator runs requests. Its fields are set once, before the first Run.
 type Orchestrator struct {
-	Config    LegConfig
-	Binder    *Binder
-	Fleet     *pools.Fleet
-	Transport http.RoundTripper
-	Queue     *Queue
-	Hold      *Hold // nil: a role without a server is an error at once
-	Budget    *Budget
-	Decisions *Decisions
-	Suspects  *Quarantine
-	Metrics   *Metrics
-	Tracer    trace.Tracer
-	Log       *slog.Logger
+	Config        LegConfig
+	Binder        *Binder
+	Fleet         *pools.Fleet
+	Transport     http.RoundTripper
+	Queue         *Queue
+	ScaleFromZero *ScaleFromZero // nil: a role without a server is an error at once
+	Budget        *Budget
+	Decisions     *Decisions
+	Suspects      *Quarantine
+	Metrics       *Metrics
+	Tracer        trace.Tracer
+	Log           *slog.Logger
 
 	engines engineIDs
 	legs    sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
@@ -75,9 +75,9 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 
 // run takes a request that has its place to its answer. Its servers are given back
 // unless that is a stream.
-func (o *Orchestrator) run(ctx context.Context, req *Request, p *place, placed time.Time) (*Answer, error) {
+func (o *Orchestrator) run(ctx context.Context, req *Request, p *queueEntry, placed time.Time) (*Answer, error) {
 	j := o.journey(req, placed)
-	j.queued, j.place = p.queued, p
+	j.waited, j.entry = p.queued, p
 	o.locate(ctx, j)
 	streaming := false
 	defer func() { // also after a panic
@@ -107,12 +107,12 @@ func (o *Orchestrator) BaseOf(model string) string {
 	if m, known := o.Fleet.Model(model); known {
 		return cmp.Or(m.Parent, model)
 	}
-	base, _ := o.Hold.Covers(model)
+	base, _ := o.ScaleFromZero.WillServe(model)
 	return cmp.Or(base, model)
 }
 
 // locate finds the tokens of the prompt, and with them what servers hold of it.
-func (o *Orchestrator) locate(ctx context.Context, j *journey) {
+func (o *Orchestrator) locate(ctx context.Context, j *requestState) {
 	if o.Binder.Locality == nil {
 		return
 	}
@@ -126,20 +126,20 @@ func (o *Orchestrator) locate(ctx context.Context, j *journey) {
 }
 
 // wait holds the request in the queue until there is a place for it.
-func (o *Orchestrator) wait(ctx context.Context, req *Request) (p *place, err error) {
+func (o *Orchestrator) wait(ctx context.Context, req *Request) (p *queueEntry, err error) {
 	_, span := o.Tracer.Start(ctx, "wait")
 	defer func() { endSpan(span, err) }()
 	return o.Queue.Enter(ctx, req)
 }
 
 // serve tries until an attempt succeeds, the request is at fault, or nothing is
-// left to try.
-func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
+// departures to try.
+func (o *Orchestrator) serve(ctx context.Context, j *requestState) (*Answer, error) {
 	for {
 		again := j.isAgain()
 		a, err := o.Binder.Bind(ctx, j)
 		if !again {
-			o.Metrics.wait.WithLabelValues(j.req.Model).Observe(j.queued.Seconds())
+			o.Metrics.wait.WithLabelValues(j.req.Model).Observe(j.waited.Seconds())
 		}
 		if err != nil {
 			return nil, j.lastErrorOr(err)
@@ -148,12 +148,12 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 		answer, failed := o.attempt(ctx, j, a)
 		if failed == nil {
 			o.Binder.firsts.trials.note(j.base, time.Now())
-			if answer.leg != nil && len(j.tried) == 0 && !j.resumed {
+			if answer.leg != nil && len(j.tried) == 0 && !j.continues {
 				o.Binder.firsts.came(&a.chosen.Terms, time.Since(bound))
 			}
 			return answer, nil
 		}
-		if (failed.lostConnection() || failed.engineDied()) && o.died(ctx, j, failed.Server, j.death(failed), failed.engineDied()) {
+		if (failed.lostConnection() || failed.engineDied()) && o.quarantineIfServerDied(ctx, j, failed.Server, j.death(failed), failed.engineDied()) {
 			return nil, ErrQuarantined
 		}
 		if !o.again(j, failed) {
@@ -162,10 +162,10 @@ func (o *Orchestrator) serve(ctx context.Context, j *journey) (*Answer, error) {
 	}
 }
 
-// died looks whether a server that lost its connection is dead, unless its engine has said
+// quarantineIfServerDied looks whether a server that lost its connection is dead, unless its engine has said
 // so; takes it out if it is, and reports whether the request has thereby killed one too
 // many.
-func (o *Orchestrator) died(ctx context.Context, j *journey, id string, how death, certain bool) (quarantined bool) {
+func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, j *requestState, id string, how death, certain bool) (quarantined bool) {
 	for _, s := range o.Fleet.Servers() {
 		if s.ID() != id || !certain && !s.Dead(ctx) {
 			continue
@@ -184,13 +184,13 @@ func (o *Orchestrator) died(ctx context.Context, j *journey, id string, how deat
 
 // again says whether a failed leg is followed by another try, and keeps what the
 // next choice must know.
-func (o *Orchestrator) again(j *journey, failed *LegError) bool {
+func (o *Orchestrator) again(j *requestState, failed *LegError) bool {
 	j.failed(failed)
 	if failed.Kind == Refused || failed.Kind == Gone || failed.Kind == Ours {
 		return false
 	}
-	if j.freeRetry {
-		j.freeRetry = false
+	if j.retryWithoutBudget {
+		j.retryWithoutBudget = false
 		return true
 	}
 	if j.retries >= o.Config.MaxRetries {
@@ -208,7 +208,7 @@ func (o *Orchestrator) again(j *journey, failed *LegError) bool {
 }
 
 // remember keeps the decision for those who ask why.
-func (o *Orchestrator) remember(j *journey, err error) {
+func (o *Orchestrator) remember(j *requestState, err error) {
 	outcome := "served"
 	if err != nil {
 		outcome = err.Error()

@@ -17,13 +17,13 @@ var errNoAnswer = errors.New("prefill's answer is not JSON")
 const leastHandoff = 256
 
 // prefill runs the prefill leg, completes the hand-off from its answer, and gives its
-// place back.
-func (o *Orchestrator) prefill(ctx context.Context, j *journey, a assignment, t *transfer, h *Handoff) (failed *LegError) {
+// queueEntry back.
+func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, t *transfer, h *Handoff) (failed *LegError) {
 	server, start := t.from, time.Now()
 	ctx, span := o.legSpan(ctx, "prefill", server, t.id)
 	defer func() { endLegSpan(span, failed) }()
 	defer a.prefill.Release()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errFirstEvent)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
 	defer cancel()
 
 	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)

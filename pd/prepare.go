@@ -6,10 +6,10 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// prepare makes the servers of an assignment able to take the request: both begin at
+// prepare makes the servers of a binding able to take the request: both begin at
 // once, and both must be ready before a leg is sent, since a hand-off would grow old
 // while decode loads an adapter. Nearly always there is nothing to wait for.
-func (o *Orchestrator) prepare(ctx context.Context, j *journey, a assignment) *LegError {
+func (o *Orchestrator) prepare(ctx context.Context, j *requestState, a binding) *LegError {
 	var awaitPrefill func(context.Context) error
 	if a.prefill != nil {
 		awaitPrefill = a.prefill.Prepare(j.req.Model)
@@ -36,7 +36,7 @@ func (o *Orchestrator) prepare(ctx context.Context, j *journey, a assignment) *L
 	}
 	a.decode.Release()
 	if failed.Kind == Gone {
-		o.strand(a.handoff)
+		o.countStranded(a.handoff)
 	}
 	return failed
 }

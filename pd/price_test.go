@@ -18,7 +18,7 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 	for i, s := range f.Fleet.Servers() { // no two are as fast
 		s.ObserveStep(time.Duration(20+i)*time.Millisecond, 100, 400_000, now)
 	}
-	requests := make([]*journey, 40)
+	requests := make([]*requestState, 40)
 	for i := range requests {
 		j := f.arrives(prompt[:f.rng.IntN(len(prompt))], now)
 		j.req.Dialect, j.req.Aggregated = Dialects()[f.rng.IntN(len(Dialects()))], f.rng.IntN(4) == 0
@@ -30,17 +30,17 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 		}
 		requests[i] = j
 	}
-	price := func(j *journey, v *view) (priced order.Ticket) {
+	price := func(j *requestState, v *snapshot) (priced order.Ticket) {
 		var servers order.Servers
 		f.Binder.Cost.Weigh(&v.field, &servers)
-		f.Binder.fit(j, v, now)
+		f.Binder.applyRequest(j, v, now)
 		f.Binder.Cost.Price(f.Binder.demand(j, now), &v.field, &priced)
 		return priced
 	}
-	shared := f.Binder.gather(testModel, testModel, now)
+	shared := f.Binder.takeSnapshot(testModel, testModel, now)
 	for range 200 {
 		j := requests[f.rng.IntN(len(requests))]
-		alone := f.Binder.gather(testModel, testModel, now)
+		alone := f.Binder.takeSnapshot(testModel, testModel, now)
 		if got, want := price(j, &shared), price(j, &alone); !reflect.DeepEqual(got, want) {
 			t.Fatalf("after others it is priced\n%+v\nalone\n%+v", got, want)
 		}

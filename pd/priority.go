@@ -18,7 +18,7 @@ func priority(arrived time.Time, prefill time.Duration) int64 {
 }
 
 // rank writes the key into the request, for both legs. Clients' own never come here.
-func (j *journey) rank(a *assignment) {
+func (j *requestState) rank(a *binding) {
 	key := priority(j.arrived, a.chosen.Terms.Prefill)
 	if connectorOf(a.decode.Server()).higherFirst {
 		key = -key

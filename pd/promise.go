@@ -24,7 +24,7 @@ const (
 // waitsLongest reports whether most of the time to a first token is the work ahead of it.
 func (t *Terms) waitsLongest() bool { return t.Queue > t.TTFT()/2 }
 
-// came notes a first token.
+// arrivals notes a first token.
 func (f *firstTokens) came(t *Terms, took time.Duration) {
 	if t.waitsLongest() {
 		f.queued.came(t.TTFT(), took, queuedKept)
@@ -59,7 +59,7 @@ const (
 	trifle      = 50 * time.Millisecond // added to both: what is soon need not be exact
 )
 
-// came notes how long something took, of which a share is to be kept.
+// arrivals notes how long something took, of which a share is to be kept.
 func (p *promises) came(predicted, took time.Duration, share float64) {
 	sample := (took + trifle).Seconds() / (max(predicted, 0) + trifle).Seconds()
 	p.mu.Lock()

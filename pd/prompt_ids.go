@@ -104,7 +104,7 @@ func truncatesByAnswer(req *Request) bool {
 // outgrown keeps a hand-off from decode where the prompt is known to be too long for it
 // there. The request runs alone then, on whichever server is best for that, and nobody is
 // to blame.
-func (o *Orchestrator) outgrown(j *journey, a assignment, t *transfer) *LegError {
+func (o *Orchestrator) outgrown(j *requestState, a binding, t *transfer) *LegError {
 	prefill := a.handoff.coverage().prompt
 	if !a.handoff.carries() || a.handoff.sharesIDs || !outgrows(t.promptTokens, prefill, blockTokens(t.from, t.to)) {
 		return nil
@@ -112,15 +112,15 @@ func (o *Orchestrator) outgrown(j *journey, a assignment, t *transfer) *LegError
 	o.Metrics.mismatches.WithLabelValues(t.to.ID()).Inc()
 	o.Log.Warn("prefill and decode tokenise a prompt differently, it is not handed over", "request_id", j.req.ID,
 		"prefill", t.from.ID(), "decode", t.to.ID(), "prefill_tokens", prefill, "decode_tokens", t.promptTokens)
-	o.strand(a.handoff)
+	o.countStranded(a.handoff)
 	a.decode.Release()
-	j.freeRetry = true
+	j.retryWithoutBudget = true
 	return &LegError{Leg: DecodeLeg, Server: t.to.ID(), Kind: Broken, Err: errOutgrown}
 }
 
 // compareCounts tells that decode counted other tokens in a prompt than prefill: the KV
 // that it was given is not its prompt's, though its blocks sufficed.
-func (o *Orchestrator) compareCounts(j *journey, a assignment, decode Usage) {
+func (o *Orchestrator) compareCounts(j *requestState, a binding, decode Usage) {
 	if a.handoff == nil || !decode.Prompt.Known {
 		return
 	}

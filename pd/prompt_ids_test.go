@@ -46,7 +46,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 	for prefill, want := range map[int]bool{160: false, 159: true, 150: true} {
 		now := time.Now()
 		j := f.arrives(testPrompt(160), now)
-		a, err := f.Binder.choose(j)
+		a, err := f.Binder.bindNow(j)
 		if err != nil || a.prefill == nil {
 			t.Fatalf("%+v, %v", a, err)
 		}
@@ -55,7 +55,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 		answer := fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, prefill)
 		a.handoff.take(tr, []byte(answer), now)
 		failed := f.outgrown(j, a, tr)
-		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !j.freeRetry) {
+		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !j.retryWithoutBudget) {
 			t.Errorf("%d tokens on prefill, 160 on decode: %v", prefill, failed)
 		}
 		j.release()
@@ -204,7 +204,7 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(320))
 	now := time.Now()
 	j := f.arrives(testPrompt(160), now)
-	a, err := f.Binder.choose(j)
+	a, err := f.Binder.bindNow(j)
 	if err != nil || a.prefill == nil {
 		t.Fatalf("%+v, %v", a, err)
 	}

@@ -152,7 +152,7 @@ func (q *Quarantine) List(now time.Time) []Suspect {
 	return all
 }
 
-// held counts those in quarantine.
+// forServers counts those in quarantine.
 func (q *Quarantine) held(now time.Time) (n int) {
 	for _, s := range q.List(now) {
 		if s.Held {

@@ -15,7 +15,7 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 	newRequest := func() *Request { return &Request{Dialect: Completions, Body: body} }
 	q, now := NewQuarantine(), time.Now()
 	req := newRequest()
-	j := newJourney(req, now)
+	j := newRequestState(req, now)
 	if q.Holds(req, now) || req.fingerprinted {
 		t.Error("nobody is suspected, and it was hashed")
 	}

@@ -29,32 +29,32 @@ func DefaultQueue() QueueConfig {
 	return QueueConfig{MaxInFlight: 4096, MaxWaiting: 4096, MaxBytes: 2 << 30, MaxWait: 30 * time.Second}
 }
 
-// Queue is the waiting place, in the order of its line. A request that leaves it is
-// bound to its servers at once, or waits for them past it, and then still counts as one
+// Queue is the waiting place, in the order of a fairQueue. A request that leaves it is
+// recordBinding to its servers at once, or waits for them past it, and then still counts as one
 // that waits.
 type Queue struct {
 	cfg QueueConfig
 
-	mu        sync.Mutex // guards the rest
-	line      line
-	held      line // of those in flight, who waits for servers
-	inFlight  int
-	bytes     int64
-	interval  time.Duration // mean time between two who went on while others waited; 0 is unknown
-	lastGo    time.Time     // when the last went on; zero if nobody has waited all the time since
-	displaced uint64
+	mu         sync.Mutex // guards the rest
+	waiting    fairQueue
+	forServers fairQueue // of those in flight, who waits for servers
+	inFlight   int
+	bytes      int64
+	interval   time.Duration // mean time between two who went on while others waited; 0 is unknown
+	lastGo     time.Time     // when the last went on; zero if nobody has waited all the time since
+	displaced  uint64
 }
 
-// place is one request's in the queue, from its coming to its leaving. The fields
+// entry is one request's in the queue, from its coming to its leaving. The fields
 // below gone belong to the queue's lock until it is closed.
-type place struct {
+type queueEntry struct {
 	model  string
 	class  int
 	tenant string
 	bytes  int64
 	queued time.Duration // it waited for it
 
-	gone      chan struct{} // closed once it is out of the line, by whatever way
+	gone      chan struct{} // closed once it waits no more, by whatever way
 	displaced bool
 	inFlight  bool
 	giveUp    func() // while it is held: ends its wait for servers, when it is displaced
@@ -66,10 +66,10 @@ func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg} }
 // Enter waits for the request's turn and returns its place, which it is to leave. The
 // error is ErrQueueFull, ErrDisplaced, ErrQueueTimeout, ErrDeadline, or the context's.
 // What is predicted to wait too long is told so at once.
-func (q *Queue) Enter(ctx context.Context, req *Request) (*place, error) {
+func (q *Queue) Enter(ctx context.Context, req *Request) (*queueEntry, error) {
 	now := time.Now()
 	limit := limitedBy(req.Deadline, now.Add(q.cfg.MaxWait), ErrQueueTimeout)
-	p := &place{model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Body.Len()), gone: make(chan struct{})}
+	p := &queueEntry{model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Body.Len()), gone: make(chan struct{})}
 	if wait, ok := q.join(p, limit.until.Sub(now), now); !ok {
 		if wait > 0 {
 			return nil, limit.late
@@ -90,13 +90,13 @@ func (q *Queue) Enter(ctx context.Context, req *Request) (*place, error) {
 	return p, nil
 }
 
-// join puts a place into the line. Refused, it returns the wait that is predicted and
+// join lets an entry wait. Refused, it returns the wait that is predicted and
 // longer than its patience, or 0 where there is no room for it.
-func (q *Queue) join(p *place, patience time.Duration, now time.Time) (wait time.Duration, ok bool) {
+func (q *Queue) join(p *queueEntry, patience time.Duration, now time.Time) (wait time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.inFlight >= q.cfg.MaxInFlight {
-		if wait := time.Duration(q.line.ahead(p.class, p.tenant)+1) * q.interval; wait > patience {
+		if wait := time.Duration(q.waiting.ahead(p.class, p.tenant)+1) * q.interval; wait > patience {
 			return wait, false
 		}
 	}
@@ -104,15 +104,15 @@ func (q *Queue) join(p *place, patience time.Duration, now time.Time) (wait time
 		return 0, false
 	}
 	q.bytes += p.bytes
-	q.line.push(p)
+	q.waiting.push(p)
 	q.goOnLocked(now)
 	return 0, true
 }
 
 // makeRoomLocked reports whether there is room for a place, if need be after
 // displacing those that have less claim to it.
-func (q *Queue) makeRoomLocked(p *place) bool {
-	var victims []*place
+func (q *Queue) makeRoomLocked(p *queueEntry) bool {
+	var victims []*queueEntry
 	for q.fullLocked(p) {
 		v := q.victimLocked(p)
 		if v == nil {
@@ -138,59 +138,59 @@ func (q *Queue) makeRoomLocked(p *place) bool {
 
 // fullLocked reports whether there is no room for a place: it would have to wait, and as
 // many do as may, or the bodies are too long together.
-func (q *Queue) fullLocked(p *place) bool {
-	waits := q.inFlight >= q.cfg.MaxInFlight || q.held.size > 0
-	return waits && q.line.size+q.held.size >= q.cfg.MaxWaiting || q.bytes+p.bytes > q.cfg.MaxBytes
+func (q *Queue) fullLocked(p *queueEntry) bool {
+	waits := q.inFlight >= q.cfg.MaxInFlight || q.forServers.size > 0
+	return waits && q.waiting.size+q.forServers.size >= q.cfg.MaxWaiting || q.bytes+p.bytes > q.cfg.MaxBytes
 }
 
 // victimLocked is who has least claim to a place of those who wait, nil if none has less
 // than a newcomer: of the later class, there of those who are not even past the queue.
-func (q *Queue) victimLocked(p *place) *place {
-	v, held := q.line.victim(p.class, p.tenant), q.held.victim(p.class, p.tenant)
+func (q *Queue) victimLocked(p *queueEntry) *queueEntry {
+	v, held := q.waiting.victim(p.class, p.tenant), q.forServers.victim(p.class, p.tenant)
 	if v == nil || held != nil && held.class > v.class {
 		return held
 	}
 	return v
 }
 
-func (q *Queue) takeOutLocked(p *place) {
+func (q *Queue) takeOutLocked(p *queueEntry) {
 	q.bytes -= p.bytes
 	if p.inFlight {
-		q.held.remove(p)
+		q.forServers.remove(p)
 		q.inFlight--
 	} else {
-		q.line.remove(p)
+		q.waiting.remove(p)
 	}
 }
 
-func (q *Queue) takeBackLocked(p *place) {
+func (q *Queue) takeBackLocked(p *queueEntry) {
 	q.bytes += p.bytes
 	if p.inFlight {
-		q.held.push(p)
+		q.forServers.push(p)
 		q.inFlight++
 	} else {
-		q.line.push(p)
+		q.waiting.push(p)
 	}
 }
 
 // goOnLocked lets those go on whose turn it is.
 func (q *Queue) goOnLocked(now time.Time) {
-	for q.inFlight < q.cfg.MaxInFlight && q.line.size > 0 {
-		p := q.line.pop()
+	for q.inFlight < q.cfg.MaxInFlight && q.waiting.size > 0 {
+		p := q.waiting.pop()
 		q.inFlight++
 		p.inFlight = true
 		close(p.gone)
 		q.noteLocked(now)
 	}
-	if q.line.size == 0 {
-		q.lastGo = time.Time{} // a lull says nothing of how fast the line moves
+	if q.waiting.size == 0 {
+		q.lastGo = time.Time{} // a lull says nothing of how fast the queue moves
 	}
 }
 
 // intervalGain is the share of a new interval that the mean takes over.
 const intervalGain = 0.1
 
-// noteLocked learns how fast the line moves.
+// noteLocked learns how fast the queue moves.
 func (q *Queue) noteLocked(now time.Time) {
 	took := now.Sub(q.lastGo)
 	switch {
@@ -203,8 +203,8 @@ func (q *Queue) noteLocked(now time.Time) {
 	q.lastGo = now
 }
 
-// leave ends a place, in the line or past it; once is as good as twice.
-func (q *Queue) leave(p *place) {
+// leave ends an entry, waiting or past the queue; once is as good as twice.
+func (q *Queue) leave(p *queueEntry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -215,7 +215,7 @@ func (q *Queue) leave(p *place) {
 		q.inFlight--
 		q.bytes -= p.bytes
 		q.goOnLocked(time.Now())
-	case q.line.remove(p):
+	case q.waiting.remove(p):
 		q.bytes -= p.bytes
 	}
 }
@@ -223,20 +223,20 @@ func (q *Queue) leave(p *place) {
 // MaxInFlight is how many requests may be past the queue at once.
 func (q *Queue) MaxInFlight() int { return q.cfg.MaxInFlight }
 
-// hold counts a place that is past the queue as one that waits still, for its servers,
+// countWaiting counts a place that is past the queue as one that waits still, for its servers,
 // until release. The context ends with ErrDisplaced if it is displaced meanwhile; release
 // tells so too.
-func (q *Queue) hold(ctx context.Context, p *place) (held context.Context, release func() (displaced bool)) {
+func (q *Queue) countWaiting(ctx context.Context, p *queueEntry) (held context.Context, release func() (displaced bool)) {
 	held, end := context.WithCancelCause(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p.giveUp = func() { end(ErrDisplaced) }
-	q.held.push(p)
+	q.forServers.push(p)
 	return held, func() bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		end(nil)
-		q.held.remove(p)
+		q.forServers.remove(p)
 		return p.displaced
 	}
 }
@@ -246,7 +246,7 @@ func (q *Queue) Waiting() map[string]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	waiting := make(map[string]int)
-	for _, l := range []*line{&q.line, &q.held} {
+	for _, l := range []*fairQueue{&q.waiting, &q.forServers} {
 		for p := range l.all {
 			waiting[p.model]++
 		}
@@ -265,7 +265,7 @@ func (q *Queue) gaveWay() {
 func (q *Queue) Len() (waiting, inFlight int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.line.size + q.held.size, q.inFlight - q.held.size
+	return q.waiting.size + q.forServers.size, q.inFlight - q.forServers.size
 }
 
 // Displaced returns how many requests gave up their place, or their turn, to others.

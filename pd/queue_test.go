@@ -12,9 +12,9 @@ import (
 )
 
 func TestLine_ByClassThenByTenantInTurnThenByArrival(t *testing.T) {
-	var l line
+	var l fairQueue
 	for _, who := range strings.Fields("1:a1 1:a2 1:a3 1:b1 0:z1 1:c1 2:x1 1:b2 0:y1 0:z2") {
-		l.push(&place{class: int(who[0] - '0'), tenant: who[2:3], bytes: int64(who[3])})
+		l.push(&queueEntry{class: int(who[0] - '0'), tenant: who[2:3], bytes: int64(who[3])})
 	}
 	var got []string
 	for p := l.pop(); p != nil; p = l.pop() {
@@ -26,9 +26,9 @@ func TestLine_ByClassThenByTenantInTurnThenByArrival(t *testing.T) {
 }
 
 func TestLine_TheVictimIsTheNewestOfTheLastClassAndLongestTenant(t *testing.T) {
-	var l line
+	var l fairQueue
 	for i, who := range strings.Fields("1:a 1:a 1:a 1:b 0:z") {
-		l.push(&place{class: int(who[0] - '0'), tenant: who[2:], bytes: int64(i)})
+		l.push(&queueEntry{class: int(who[0] - '0'), tenant: who[2:], bytes: int64(i)})
 	}
 	for _, c := range []struct {
 		class  int
@@ -50,17 +50,17 @@ func TestLine_TheVictimIsTheNewestOfTheLastClassAndLongestTenant(t *testing.T) {
 	}
 }
 
-// However places come and go, the line keeps count, serves no class before a better
+// However places come and go, the queue keeps count, serves no class before a better
 // one, and lets no tenant of a class be served twice while another of it waits.
 func TestLine_KeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var l line
-		waiting := make(map[*place]bool)
+		var l fairQueue
+		waiting := make(map[*queueEntry]bool)
 		passed := make(map[string]int) // by tenant: how often others of its class were served before it
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 3).Draw(t, "do") {
 			case 0, 1:
-				p := &place{class: rapid.IntRange(0, 2).Draw(t, "class"), tenant: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "tenant")}
+				p := &queueEntry{class: rapid.IntRange(0, 2).Draw(t, "class"), tenant: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "tenant")}
 				l.push(p)
 				waiting[p] = true
 			case 2:
@@ -137,8 +137,8 @@ func TestQueue_AHigherClassTakesThePlaceOfTheNewestOfTheLowest(t *testing.T) {
 		if a, b := <-high, <-old; a != nil || b != nil {
 			t.Errorf("the higher class: %v, the older: %v", a, b)
 		}
-		if q.Displaced() != 1 || q.bytes != 0 || q.line.size != 0 {
-			t.Errorf("%d displaced, %d bytes, %d waiting", q.Displaced(), q.bytes, q.line.size)
+		if q.Displaced() != 1 || q.bytes != 0 || q.waiting.size != 0 {
+			t.Errorf("%d displaced, %d bytes, %d waiting", q.Displaced(), q.bytes, q.waiting.size)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 // until it can. Else it says what is missing. A server in doubt counts as able, and one that
 // is down until it has been for as long as a request waits at most.
 func (o *Orchestrator) Ready() (bool, string) {
-	if len(o.Hold.Covered()) > 0 {
+	if len(o.ScaleFromZero.WillServeModels()) > 0 {
 		return true, ""
 	}
 	prefill, decode, alone := false, false, false

@@ -19,13 +19,13 @@ type remote struct {
 
 // offerRemotes tells each server that can pull from a third one which holds most of the
 // prompt: any that is alive, also one that takes no request now.
-func (ch *Chooser) offerRemotes(j *journey, v *view, all []*pools.Server, now time.Time) {
+func (ch *Chooser) offerRemotes(j *requestState, v *snapshot, all []*pools.Server, now time.Time) {
 	if ch.Locality == nil || j.prefix == nil {
 		return
 	}
 	best := make(map[uint64]remote) // by class
 	for _, s := range all {
-		at := ch.seat(s)
+		at := ch.factsOf(s)
 		if !at.pulls || s.State() != pools.Alive {
 			continue
 		}
@@ -34,7 +34,7 @@ func (ch *Chooser) offerRemotes(j *journey, v *view, all []*pools.Server, now ti
 			best[s.Class()] = remote{server: s, tokens: held}
 		}
 	}
-	offer := func(candidates []Candidate, seats []seat) {
+	offer := func(candidates []Candidate, seats []serverFacts) {
 		for i := range candidates {
 			c := &candidates[i]
 			c.Remote = remote{}
@@ -47,8 +47,8 @@ func (ch *Chooser) offerRemotes(j *journey, v *view, all []*pools.Server, now ti
 			c.Remote = from
 		}
 	}
-	offer(v.field.Prefill, v.prefillSeats)
-	offer(v.field.Decode, v.decodeSeats)
+	offer(v.field.Prefill, v.prefillFacts)
+	offer(v.field.Decode, v.decodeFacts)
 }
 
 // pull is the seconds of a prefill whose prefix comes from the remote server first.

@@ -22,7 +22,7 @@ var errPeer = errors.New("the other leg failed")
 // whose peer fails would hold its place until the engine's own timeout, minutes later:
 // it is cancelled at once. Decode's first event says that the KV has arrived; from then
 // on prefill has only its answer left to send, and does so in its own time.
-func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (*Answer, *LegError) {
+func (o *Orchestrator) together(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
 	j.handoff = nil
 	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
 	t := newTransfer(j, a)
@@ -52,7 +52,7 @@ func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (
 	answer, failed := o.decode(decodeCtx, j, a)
 	if failed == nil && (settled.CompareAndSwap(false, true) || answer.leg == nil) {
 		clientLeaves()
-		time.AfterFunc(afterDecode, func() { endPrefill(errFirstEvent) })
+		time.AfterFunc(afterDecode, func() { endPrefill(errSilent) })
 		return answer, nil
 	}
 	if failed == nil { // prefill failed while the first event was read
@@ -68,7 +68,7 @@ func (o *Orchestrator) together(ctx context.Context, j *journey, a assignment) (
 
 // prefillAside is prefill in a goroutine of its own, where a panic would end the process: it
 // ends the leg instead.
-func (o *Orchestrator) prefillAside(ctx context.Context, j *journey, a assignment, t *transfer) (failed *LegError) {
+func (o *Orchestrator) prefillAside(ctx context.Context, j *requestState, a binding, t *transfer) (failed *LegError) {
 	defer func() {
 		if p := recover(); p != nil {
 			o.Log.Error("panic in a prefill leg", "request_id", j.req.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -80,7 +80,7 @@ func (o *Orchestrator) prefillAside(ctx context.Context, j *journey, a assignmen
 }
 
 // notFound gives the places back when prefill's side could not be asked.
-func (o *Orchestrator) notFound(ctx context.Context, j *journey, a assignment, err error) *LegError {
+func (o *Orchestrator) notFound(ctx context.Context, j *requestState, a binding, err error) *LegError {
 	failed := failedSend(ctx, PrefillLeg, a.prefill.Server().ID(), err)
 	if failed.Kind == Unsent {
 		failed.Kind = Broken // another port than the one that a probe would find open
@@ -96,7 +96,7 @@ func (o *Orchestrator) notFound(ctx context.Context, j *journey, a assignment, e
 // have failed. The healthy one will do better with others.
 func whyPeer(failed *LegError) error {
 	if failed != nil && failed.Kind == Timeout {
-		return errFirstEvent
+		return errSilent
 	}
 	return errPeer
 }
@@ -105,7 +105,7 @@ func whyPeer(failed *LegError) error {
 // one in mind if that did too. Where one leg only says that the transfer broke, the
 // other knows why. Where both say so it was the link: a pair with another server of either
 // role has another one, so only one of the two is left out.
-func (o *Orchestrator) atFault(j *journey, a assignment, prefill, decode *LegError) *LegError {
+func (o *Orchestrator) atFault(j *requestState, a binding, prefill, decode *LegError) *LegError {
 	byItself := func(e *LegError) bool { return e != nil && !errors.Is(e.Err, errPeer) }
 	switch {
 	case !byItself(decode):
@@ -126,7 +126,7 @@ func (o *Orchestrator) atFault(j *journey, a assignment, prefill, decode *LegErr
 }
 
 // untried reports whether another prefill server than that one is left to the request.
-func (o *Orchestrator) untried(j *journey, than *pools.Server) bool {
+func (o *Orchestrator) untried(j *requestState, than *pools.Server) bool {
 	now := time.Now()
 	return slices.ContainsFunc(o.Fleet.Servers(), func(s *pools.Server) bool {
 		return s.ID() != than.ID() && s.Role.Serves(pools.Prefill) && s.State() == pools.Alive && !j.hasTried(PrefillLeg, s) && s.Serves(j.req.Model, now)

@@ -29,7 +29,7 @@ type transfer struct {
 	promptTokens int
 }
 
-func newTransfer(j *journey, a assignment) *transfer {
+func newTransfer(j *requestState, a binding) *transfer {
 	t := &transfer{
 		req: j.req, from: a.prefill.Server(), to: a.decode.Server(), source: a.pullFrom,
 		id: attemptID(),

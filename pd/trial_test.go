@@ -53,7 +53,7 @@ func TestTrials_NotWhileGuestsAreServed(t *testing.T) {
 	f := newTestFleet(t, 1, prompt)
 	d := newTestDecider(f)
 	w := f.waits(d, prompt, testModel)
-	w.j.guest = true
+	w.j.remote = true
 	now := time.Now()
 	d.decide(now)
 	g := <-w.done

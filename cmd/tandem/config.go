@@ -36,8 +36,8 @@ type config struct {
 	pools    pools.Config
 	pd       pd.Config
 	queue    pd.QueueConfig
-	hold     pd.HoldConfig
-	binding  pd.Binding
+	hold     pd.ScaleFromZeroConfig
+	binding  pd.BindMode
 	decider  deciderConfig
 	cost     pd.CostModel
 	links    pd.LinkPrior
@@ -81,7 +81,7 @@ func defaultConfig() config {
 		pools:        pools.Default(),
 		pd:           pd.DefaultConfig(),
 		queue:        pd.DefaultQueue(),
-		hold:         pd.DefaultHold(),
+		hold:         pd.DefaultScaleFromZero(),
 		binding:      pd.Late,
 		decider:      deciderConfig{patience: council.DefaultPatience},
 		cost:         pd.DefaultCost(),

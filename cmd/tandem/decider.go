@@ -87,7 +87,7 @@ func (n *node) decideTogether(binder *pd.Binder, reg prometheus.Registerer) erro
 	d := &decider{listener: listener, log: n.log}
 	d.election = council.NewElection(n.redis, n.cfg.redis.prefix, n.replica, address, n.log)
 	d.follower = council.NewFollower(d.election, n.replica, n.replicas.TookTurn, asked, metrics, n.log)
-	d.grpc = council.NewServer(d.election, binder.Late.Guests(), n.replicas, metrics, n.log).GRPC(grpc.Creds(served))
+	d.grpc = council.NewServer(d.election, binder.Late.RemoteRequests(), n.replicas, metrics, n.log).GRPC(grpc.Creds(served))
 	d.retired, d.retire = context.WithCancel(context.Background())
 	d.follower.Patience = n.cfg.decider.patience
 	binder.Leader = d.follower

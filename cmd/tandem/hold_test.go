@@ -262,7 +262,7 @@ func TestHold_IsTheDefaultWhereServersMayGoToZero(t *testing.T) {
 		{zero + "hold: 7s\n", 7 * time.Second},
 	} {
 		cfg, err := load(t, c.file)
-		if err != nil || cfg.hold != (pd.HoldConfig{For: c.want, Most: 1024}) {
+		if err != nil || cfg.hold != (pd.ScaleFromZeroConfig{For: c.want, Most: 1024}) {
 			t.Errorf("%s: %+v, %v", c.file, cfg.hold, err)
 		}
 	}

@@ -47,7 +47,7 @@ func runOverloads(cmd *cobra.Command, cfg overload.Config, bindings []string) er
 	for _, binding := range bindings {
 		cfg := cfg
 		cfg.Binding = binding
-		if pd.Binding(binding) == pd.OnArrival {
+		if pd.BindMode(binding) == pd.OnArrival {
 			cfg.Share = 0
 		}
 		err := runOverload(cmd, cfg)

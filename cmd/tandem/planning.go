@@ -72,7 +72,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	})
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.Leaving = n.tellKEDA, n.markPods
-	n.orchestrator.Hold = &pd.Hold{Config: n.cfg.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
+	n.orchestrator.ScaleFromZero = &pd.ScaleFromZero{Config: n.cfg.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
 	if len(n.cfg.stock.Variants) > 0 {
 		n.planner.Spread = n.cfg.stock.Spread
 		n.orchestrator.Binder.Shares = n.planner.Shares

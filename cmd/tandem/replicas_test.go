@@ -73,7 +73,7 @@ func TestReplicas_OneAvoidsTheServerThatTheOtherKeepsBusy(t *testing.T) {
 // that no server gets them all. Blocks that are only being computed draw nobody.
 func TestReplicas_ABurstOfSiblingsIsSpread(t *testing.T) {
 	const siblings, servers = 64, 4
-	for _, binding := range []pd.Binding{pd.OnArrival, pd.Late} {
+	for _, binding := range []pd.BindMode{pd.OnArrival, pd.Late} {
 		t.Run(string(binding), func(t *testing.T) {
 			r := redisserver.Start(t)
 			change := func(cfg *config) {

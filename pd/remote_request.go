@@ -14,7 +14,7 @@ import (
 )
 
 // ticket is what the replica that decides must know of a request.
-func (ch *Chooser) ticket(j *journey) *councilpb.Ticket {
+func (ch *Chooser) ticket(j *requestState) *councilpb.Ticket {
 	now := time.Now()
 	demand := ch.demand(j, now)
 	t := &councilpb.Ticket{
@@ -26,7 +26,7 @@ func (ch *Chooser) ticket(j *journey) *councilpb.Ticket {
 	if !j.req.Deadline.IsZero() {
 		t.LeftUs = uint64(max(1, j.req.Deadline.Sub(now).Microseconds()))
 	}
-	v := ch.gather(j.base, j.base, now)
+	v := ch.takeSnapshot(j.base, j.base, now)
 	for _, servers := range [][]Candidate{v.field.Prefill, v.field.Decode} {
 		for i := range servers {
 			if c := &servers[i]; c.Out && !slices.Contains(t.Excluded, c.ID) {
@@ -52,16 +52,16 @@ func (ch *Chooser) ticket(j *journey) *councilpb.Ticket {
 	return t
 }
 
-// Guests lets requests of other replicas wait beside the decider's own.
-func (d *Decider) Guests() council.Order { return guests{d} }
+// RemoteRequests lets requests of other replicas wait beside the decider's own.
+func (d *Decider) RemoteRequests() council.Order { return remoteRequests{d} }
 
-type guests struct{ d *Decider }
+type remoteRequests struct{ d *Decider }
 
 var errUnknownAPI = errors.New("a ticket for an API that this replica does not know")
 
 // Bind is council.Order's.
-func (g guests) Bind(ctx context.Context, t *councilpb.Ticket) (*councilpb.Turn, func(), error) {
-	j := newGuest(t, time.Now())
+func (g remoteRequests) Bind(ctx context.Context, t *councilpb.Ticket) (*councilpb.Turn, func(), error) {
+	j := newRemoteRequest(t, time.Now())
 	if j == nil {
 		return nil, nil, errUnknownAPI
 	}
@@ -82,9 +82,9 @@ func (g guests) Bind(ctx context.Context, t *councilpb.Ticket) (*councilpb.Turn,
 	return &councilpb.Turn{Id: t.Id, Prefill: a.chosen.Prefill, Decode: a.chosen.Decode}, a.release, nil
 }
 
-// newGuest is the journey of another replica's request, as far as it is gone here. It is nil
+// newRemoteRequest is the state of another replica's request, as far as it is gone here. It is nil
 // for one of an API that is unknown.
-func newGuest(t *councilpb.Ticket, now time.Time) *journey {
+func newRemoteRequest(t *councilpb.Ticket, now time.Time) *requestState {
 	var dialect *Dialect
 	for _, known := range Dialects() {
 		if known.Name == t.Api {
@@ -95,8 +95,8 @@ func newGuest(t *councilpb.Ticket, now time.Time) *journey {
 		return nil
 	}
 	us := func(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Microsecond }
-	j := &journey{
-		guest: true, base: t.Base, alone: t.Alone, arrived: now.Add(-us(t.WaitedUs)), tried: make(map[tried]bool),
+	j := &requestState{
+		remote: true, base: t.Base, alone: t.Alone, arrived: now.Add(-us(t.WaitedUs)), tried: make(map[tried]bool),
 		req: &Request{
 			Dialect: dialect, Model: t.Model, Class: int(t.Class), Tenant: t.Tenant, TTFT: us(t.TtftUs), ITL: us(t.ItlUs),
 			PromptTokens: int(t.PromptTokens), OutputTokens: int(t.OutputTokens), Aggregated: t.Alone,

@@ -5,43 +5,43 @@ import (
 	"slices"
 )
 
-// line is the order of those who wait: by class, then by tenant in turn, then by
+// waiting is the order of those who wait: by class, then by tenant in turn, then by
 // arrival. It is a value of its own so that the order can be read, and tested, apart
 // from the waiting.
-type line struct {
-	classes []classLine // first served first; only classes in which somebody waits
+type fairQueue struct {
+	classes []classQueue // first served first; only classes in which somebody waits
 	size    int
 }
 
-// classLine is the waiting of one class. Its first tenant is the next to be served,
+// classQueue is the waiting of one class. Its first tenant is the next to be served,
 // and goes to the end then.
-type classLine struct {
+type classQueue struct {
 	class   int
-	tenants []tenantLine // only those who wait
+	tenants []tenantQueue // only those who wait
 }
 
-type tenantLine struct {
-	tenant string
-	places []*place // oldest first
+type tenantQueue struct {
+	tenant  string
+	entries []*queueEntry // oldest first
 }
 
-// push lets a place wait behind those of its tenant.
-func (l *line) push(p *place) {
-	at, found := slices.BinarySearchFunc(l.classes, p.class, func(c classLine, class int) int { return cmp.Compare(c.class, class) })
+// push lets an entry wait behind those of its tenant.
+func (l *fairQueue) push(p *queueEntry) {
+	at, found := slices.BinarySearchFunc(l.classes, p.class, func(c classQueue, class int) int { return cmp.Compare(c.class, class) })
 	if !found {
-		l.classes = slices.Insert(l.classes, at, classLine{class: p.class})
+		l.classes = slices.Insert(l.classes, at, classQueue{class: p.class})
 	}
 	c := &l.classes[at]
 	t := c.tenant(p.tenant)
 	if t == nil {
-		c.tenants = append(c.tenants, tenantLine{tenant: p.tenant})
+		c.tenants = append(c.tenants, tenantQueue{tenant: p.tenant})
 		t = &c.tenants[len(c.tenants)-1]
 	}
-	t.places = append(t.places, p)
+	t.entries = append(t.entries, p)
 	l.size++
 }
 
-func (c *classLine) tenant(name string) *tenantLine {
+func (c *classQueue) tenant(name string) *tenantQueue {
 	for i := range c.tenants {
 		if c.tenants[i].tenant == name {
 			return &c.tenants[i]
@@ -50,37 +50,37 @@ func (c *classLine) tenant(name string) *tenantLine {
 	return nil
 }
 
-// pop takes the next out of the line, nil if nobody waits.
-func (l *line) pop() *place {
+// pop takes the next out of the queue, nil if nobody waits.
+func (l *fairQueue) pop() *queueEntry {
 	if l.size == 0 {
 		return nil
 	}
 	c := &l.classes[0]
 	first := c.tenants[0]
 	c.tenants = append(slices.Delete(c.tenants, 0, 1), first)
-	p := first.places[0]
+	p := first.entries[0]
 	l.remove(p)
 	return p
 }
 
-// remove takes a place out of the line, and reports whether it stood there.
-func (l *line) remove(p *place) bool {
+// remove takes an entry out of the queue, and reports whether it stood there.
+func (l *fairQueue) remove(p *queueEntry) bool {
 	for i := range l.classes {
 		c := &l.classes[i]
 		if c.class != p.class {
 			continue
 		}
-		j := slices.IndexFunc(c.tenants, func(t tenantLine) bool { return t.tenant == p.tenant })
+		j := slices.IndexFunc(c.tenants, func(t tenantQueue) bool { return t.tenant == p.tenant })
 		if j < 0 {
 			return false
 		}
 		t := &c.tenants[j]
-		k := slices.Index(t.places, p)
+		k := slices.Index(t.entries, p)
 		if k < 0 {
 			return false
 		}
-		t.places = slices.Delete(t.places, k, k+1)
-		if len(t.places) == 0 {
+		t.entries = slices.Delete(t.entries, k, k+1)
+		if len(t.entries) == 0 {
 			c.tenants = slices.Delete(c.tenants, j, j+1)
 		}
 		if len(c.tenants) == 0 {
@@ -92,11 +92,11 @@ func (l *line) remove(p *place) bool {
 	return false
 }
 
-// all yields the places in the line.
-func (l *line) all(yield func(*place) bool) {
+// all yields the entries of the queue.
+func (l *fairQueue) all(yield func(*queueEntry) bool) {
 	for _, c := range l.classes {
 		for _, t := range c.tenants {
-			for _, p := range t.places {
+			for _, p := range t.entries {
 				if !yield(p) {
 					return
 				}
@@ -109,7 +109,7 @@ func (l *line) all(yield func(*place) bool) {
 // to: the newest of the last class behind the newcomer's, there of the tenant who
 // waits most. Within its own class a newcomer takes a place only of a tenant who
 // would still have no less than the newcomer's.
-func (l *line) victim(class int, tenant string) *place {
+func (l *fairQueue) victim(class int, tenant string) *queueEntry {
 	if l.size == 0 {
 		return nil
 	}
@@ -119,24 +119,24 @@ func (l *line) victim(class int, tenant string) *place {
 	}
 	most := &last.tenants[0]
 	for i := range last.tenants {
-		if len(last.tenants[i].places) >= len(most.places) {
+		if len(last.tenants[i].entries) >= len(most.entries) {
 			most = &last.tenants[i]
 		}
 	}
 	if last.class == class {
 		own := 0
 		if t := last.tenant(tenant); t != nil {
-			own = len(t.places)
+			own = len(t.entries)
 		}
-		if len(most.places)-1 < own+1 {
+		if len(most.entries)-1 < own+1 {
 			return nil
 		}
 	}
-	return most.places[len(most.places)-1]
+	return most.entries[len(most.entries)-1]
 }
 
 // ahead is how many would be served before a newcomer, if nobody else came.
-func (l *line) ahead(class int, tenant string) (n int) {
+func (l *fairQueue) ahead(class int, tenant string) (n int) {
 	for i := range l.classes {
 		c := &l.classes[i]
 		if c.class > class {
@@ -144,16 +144,16 @@ func (l *line) ahead(class int, tenant string) (n int) {
 		}
 		own := 0
 		if t := c.tenant(tenant); t != nil && c.class == class {
-			own = len(t.places)
+			own = len(t.entries)
 		}
 		for _, t := range c.tenants {
 			switch {
 			case c.class < class:
-				n += len(t.places)
+				n += len(t.entries)
 			case t.tenant == tenant:
 				n += own
 			default:
-				n += min(len(t.places), own+1)
+				n += min(len(t.entries), own+1)
 			}
 		}
 	}

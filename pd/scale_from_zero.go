@@ -9,48 +9,48 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// HoldConfig bounds the wait for servers that are started for requests.
-type HoldConfig struct {
+// ScaleFromZeroConfig bounds the wait for servers that are started for requests.
+type ScaleFromZeroConfig struct {
 	For  time.Duration // longest time that a request is held; 0: it is refused at once
 	Most int           // requests held at once
 }
 
-// DefaultHold holds nothing.
-func DefaultHold() HoldConfig { return HoldConfig{Most: 1024} }
+// DefaultScaleFromZero holds nothing.
+func DefaultScaleFromZero() ScaleFromZeroConfig { return ScaleFromZeroConfig{Most: 1024} }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
-func (c HoldConfig) Validate() error {
+func (c ScaleFromZeroConfig) Validate() error {
 	if c.For < 0 || c.Most < 0 {
 		return errors.New("hold and max-held-requests must not be negative")
 	}
 	return nil
 }
 
-// Hold keeps requests whose model has no server in a role: those that were scaled to
+// ScaleFromZero keeps requests whose model has no server in a role: those that were scaled to
 // zero are started for them. They keep their places past the queue, and so count in its
 // bounds, but their time here is no part of what they may wait there. A nil Hold keeps
 // none. Its fields are set once, before the first request.
-type Hold struct {
-	Config HoldConfig
+type ScaleFromZero struct {
+	Config ScaleFromZeroConfig
 	Base   func(model string) (base string, known bool) // whose servers serve it; known if they were there, and may be again
 	Models func() []string                              // those that Base knows
 	Begin  func()                                       // a base model's first request is held: somebody should start servers
 
-	mu   sync.Mutex     // guards held
-	held map[string]int // by base model
+	mu      sync.Mutex     // guards held
+	waiting map[string]int // by base model
 }
 
-// Covers reports whether a request for a model would be held rather than refused, until
+// WillServe reports whether a request for a model would be held rather than refused, until
 // which base model has servers.
-func (h *Hold) Covers(model string) (base string, yes bool) {
+func (h *ScaleFromZero) WillServe(model string) (base string, yes bool) {
 	if h == nil || h.Config.For <= 0 {
 		return "", false
 	}
 	return h.Base(model)
 }
 
-// Covered are the models that it covers.
-func (h *Hold) Covered() []string {
+// WillServeModels are the models that it covers.
+func (h *ScaleFromZero) WillServeModels() []string {
 	if h == nil || h.Config.For <= 0 {
 		return nil
 	}
@@ -58,59 +58,59 @@ func (h *Hold) Covered() []string {
 }
 
 // enter takes a place, false if there is none; leave gives it back.
-func (h *Hold) enter(base string) (leave func(), ok bool) {
+func (h *ScaleFromZero) enter(base string) (leave func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := 0
-	for _, n := range h.held {
+	for _, n := range h.waiting {
 		all += n
 	}
 	if all >= h.Config.Most {
 		return nil, false
 	}
-	if h.held == nil {
-		h.held = make(map[string]int)
+	if h.waiting == nil {
+		h.waiting = make(map[string]int)
 	}
-	if h.held[base]++; h.held[base] == 1 {
+	if h.waiting[base]++; h.waiting[base] == 1 {
 		h.Begin()
 	}
 	return func() { h.leave(base) }, true
 }
 
-func (h *Hold) leave(base string) {
+func (h *ScaleFromZero) leave(base string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.held[base]--; h.held[base] == 0 {
-		delete(h.held, base)
+	if h.waiting[base]--; h.waiting[base] == 0 {
+		delete(h.waiting, base)
 	}
 }
 
 const (
-	// holdStep is the least time between two looks at the fleet: many servers change at once,
+	// capacityStep is the least time between two looks at the fleet: many servers change at once,
 	// and a request that finds them of no use must not ask for them without end.
-	holdStep = 50 * time.Millisecond
-	// holdBeat is for how long a request waits for a server to change before it looks all the
+	capacityStep = 50 * time.Millisecond
+	// capacityBeat is for how long a request waits for a server to change before it looks all the
 	// same: some things change by time alone.
-	holdBeat = time.Second
+	capacityBeat = time.Second
 )
 
-// hold runs a request that has its place. While a role has no server it is held: until
+// countWaiting runs a request that has its place. While a role has no server it is held: until
 // each has one that is up, its time is over (*NoServerError, ErrDeadline), it is displaced,
 // servers came without its adapter (ErrNoAdapter), or the context ends. Then it counts as
 // one that has just come.
-func (o *Orchestrator) hold(ctx context.Context, req *Request, p *place, arrived time.Time) (*Answer, error) {
+func (o *Orchestrator) hold(ctx context.Context, req *Request, p *queueEntry, arrived time.Time) (*Answer, error) {
 	answer, err := o.run(ctx, req, p, arrived)
 	var none *NoServerError
-	base, covered := o.Hold.Covers(req.Model)
+	base, covered := o.ScaleFromZero.WillServe(req.Model)
 	if !errors.As(err, &none) || !covered {
 		return answer, err
 	}
-	leave, ok := o.Hold.enter(base)
+	leave, ok := o.ScaleFromZero.enter(base)
 	if !ok {
 		return nil, err
 	}
 	defer leave()
-	patience, cancel := limitedBy(req.Deadline, time.Now().Add(o.Hold.Config.For), err).context(ctx)
+	patience, cancel := limitedBy(req.Deadline, time.Now().Add(o.ScaleFromZero.Config.For), err).context(ctx)
 	defer cancel()
 	for errors.As(err, &none) {
 		if err := o.awaitServers(patience, p, base); err != nil {
@@ -131,8 +131,8 @@ const adapterGrace = 15 * time.Second
 
 // awaitServers returns nil once each role has a server for the model of a place,
 // ErrNoAdapter, or why the context ended.
-func (o *Orchestrator) awaitServers(ctx context.Context, p *place, base string) (err error) {
-	ctx, release := o.Queue.hold(ctx, p)
+func (o *Orchestrator) awaitServers(ctx context.Context, p *queueEntry, base string) (err error) {
+	ctx, release := o.Queue.countWaiting(ctx, p)
 	defer func() {
 		if release() {
 			err = ErrDisplaced
@@ -160,11 +160,11 @@ func (o *Orchestrator) awaitServers(ctx context.Context, p *place, base string) 
 // lookUntil looks soon after each change, and once in a while, until a look finds what it
 // looks for or fails. Else it returns why the context ended.
 func lookUntil(ctx context.Context, changed <-chan struct{}, look func() (found bool, err error)) error {
-	for pools.Pause(ctx, holdStep) {
+	for pools.Pause(ctx, capacityStep) {
 		if found, err := look(); found || err != nil {
 			return err
 		}
-		beat := time.NewTimer(holdBeat)
+		beat := time.NewTimer(capacityBeat)
 		select {
 		case <-ctx.Done():
 		case <-changed:

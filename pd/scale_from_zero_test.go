@@ -46,11 +46,11 @@ func TestHold_LooksAreAsManyAsChangesAndFewAtOnce(t *testing.T) {
 		if n := looks.Load(); n > 21 {
 			t.Errorf("%d looks at 512 changes in a second", n)
 		}
-		time.Sleep(2*holdBeat + holdBeat/3)
+		time.Sleep(2*capacityBeat + capacityBeat/3)
 		change()
 		at := time.Now()
-		time.Sleep(holdBeat / 2)
-		if after := lookedAt.Load().Sub(at); after <= 0 || after > holdStep {
+		time.Sleep(capacityBeat / 2)
+		if after := lookedAt.Load().Sub(at); after <= 0 || after > capacityStep {
 			t.Errorf("looked %v after a change", after)
 		}
 		cancel()
@@ -68,17 +68,17 @@ func TestHold_ServersThatComeWakeARequest(t *testing.T) {
 		o := &Orchestrator{Fleet: fleet, Queue: NewQueue(DefaultQueue())}
 		woken := make(chan time.Time, 1)
 		go func() {
-			if err := o.awaitServers(t.Context(), &place{model: testModel, gone: make(chan struct{})}, testModel); err != nil {
+			if err := o.awaitServers(t.Context(), &queueEntry{model: testModel, gone: make(chan struct{})}, testModel); err != nil {
 				t.Error(err)
 			}
 			woken <- time.Now()
 		}()
-		time.Sleep(10*holdBeat + holdBeat/3)
+		time.Sleep(10*capacityBeat + capacityBeat/3)
 		came := time.Now()
 		if err := fleet.Apply([]pools.Spec{{URL: "http://10.0.0.1:8000", Role: pools.Both, Connector: "nixl"}}); err != nil {
 			t.Fatal(err)
 		}
-		if after := (<-woken).Sub(came); after > 2*holdStep {
+		if after := (<-woken).Sub(came); after > 2*capacityStep {
 			t.Errorf("woken %v after its server was up", after)
 		}
 	})

@@ -8,29 +8,29 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// seat is what a view keeps of a server beside its load, for one request after the other.
-type seat struct {
+// serverFacts is what a snapshot keeps of a server beside its load, for one request after the other.
+type serverFacts struct {
 	by       *connector
 	spot     kvstate.Spot
 	replaced bool          // what the index heard of it was told by the engine that was there before
 	pulls    bool          // it pulls what a third server holds
 	keeps    bool          // as a prefill server it has handed nothing over lately
-	ready    time.Duration // until it can take requests for the view's model
+	ready    time.Duration // until it can take requests for the snapshot's model
 }
 
-func (ch *Chooser) seats(to []seat, servers []*pools.Server, model string, now time.Time) []seat {
+func (ch *Chooser) facts(to []serverFacts, servers []*pools.Server, model string, now time.Time) []serverFacts {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
-		at := ch.seat(s)
+		at := ch.factsOf(s)
 		at.ready, at.keeps = ch.ready(s, model, now), s.HandsNothingOver(now)
 		to = append(to, at)
 	}
 	return to
 }
 
-func (ch *Chooser) seat(s *pools.Server) seat {
+func (ch *Chooser) factsOf(s *pools.Server) serverFacts {
 	c := connectorOf(s)
-	return seat{by: c, pulls: c.pulls != nil && c.pulls(s), replaced: ch.Locality != nil && ch.Locality.replaced(s)}
+	return serverFacts{by: c, pulls: c.pulls != nil && c.pulls(s), replaced: ch.Locality != nil && ch.Locality.replaced(s)}
 }
 
 // ready is how long a server needs until it can take requests for a model at all: an

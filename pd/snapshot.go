@@ -8,42 +8,42 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// view is what a choice is made from: the servers of a model and what is known of them.
-type view struct {
+// snapshot is what a choice is made from: the servers of a model and what is known of them.
+type snapshot struct {
 	model, base               string          // the base model is the model itself, or what it is an adapter of
 	prefill, decode           []*pools.Server // by their numbers in the field
-	prefillSeats, decodeSeats []seat          // likewise
+	prefillFacts, decodeFacts []serverFacts   // likewise
 	pulls                     bool            // some of them pull what a third server holds
 	field                     Field
 	prefillPanic, decodePanic bool
-	anyway                    bool     // claim without asking breakers
+	ignoreBreakers            bool     // claim without asking breakers
 	handoff                   *Handoff // decode only: prefill is done
 
-	kind  kind // of request that the field says how its servers may serve
-	suits bool // it does
+	kind      requestKind // of request that the field says how its servers may serve
+	kindIsSet bool        // it does
 }
 
-// gather looks at all servers of a model. Those that may take nothing now are out.
-func (ch *Chooser) gather(model, base string, now time.Time) view {
-	var v view
-	ch.gatherAgain(&v, model, base, now)
+// takeSnapshot looks at all servers of a model. Those that may take nothing now are out.
+func (ch *Chooser) takeSnapshot(model, base string, now time.Time) snapshot {
+	var v snapshot
+	ch.retakeSnapshot(&v, model, base, now)
 	return v
 }
 
-// gatherAgain is gather into the memory of a view that is not needed any more.
-func (ch *Chooser) gatherAgain(v *view, model, base string, now time.Time) {
+// retakeSnapshot is takeSnapshot into the memory of one that is not needed any more.
+func (ch *Chooser) retakeSnapshot(v *snapshot, model, base string, now time.Time) {
 	all, share := ch.Fleet.Servers(), ch.Fleet.EjectShare()
 	prefill, panicking := pools.Candidates(all, model, pools.Prefill, share, now)
 	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
-	*v = view{
+	*v = snapshot{
 		model: model, base: base, prefill: serving(all, model, pools.Prefill, now), decode: serving(all, model, pools.Decode, now),
 		prefillPanic: panicking, decodePanic: panicked,
-		prefillSeats: v.prefillSeats[:0], decodeSeats: v.decodeSeats[:0],
+		prefillFacts: v.prefillFacts[:0], decodeFacts: v.decodeFacts[:0],
 		field: Field{Prefill: v.field.Prefill[:0], Decode: v.field.Decode[:0]},
 	}
-	v.prefillSeats, v.decodeSeats = ch.seats(v.prefillSeats, v.prefill, model, now), ch.seats(v.decodeSeats, v.decode, model, now)
-	pulls := func(at seat) bool { return at.pulls }
-	v.pulls = slices.ContainsFunc(v.prefillSeats, pulls) || slices.ContainsFunc(v.decodeSeats, pulls)
+	v.prefillFacts, v.decodeFacts = ch.facts(v.prefillFacts, v.prefill, model, now), ch.facts(v.decodeFacts, v.decode, model, now)
+	pulls := func(at serverFacts) bool { return at.pulls }
+	v.pulls = slices.ContainsFunc(v.prefillFacts, pulls) || slices.ContainsFunc(v.decodeFacts, pulls)
 	v.field.Prefill = ch.candidates(v.field.Prefill, v.prefill, prefill, now)
 	v.field.Decode = ch.candidates(v.field.Decode, v.decode, decode, now)
 	judgeByPeers(&v.field)
@@ -67,7 +67,7 @@ func serving(all []*pools.Server, model string, role pools.Role, now time.Time) 
 func (ch *Chooser) candidates(to []Candidate, servers, usable []*pools.Server, now time.Time) []Candidate {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
-		c := ch.present(s, now)
+		c := ch.candidateOf(s, now)
 		if c.Out = len(usable) == 0 || usable[0] != s; !c.Out {
 			usable = usable[1:]
 		}
@@ -76,54 +76,54 @@ func (ch *Chooser) candidates(to []Candidate, servers, usable []*pools.Server, n
 	return to
 }
 
-// fit turns the view to a request: what servers hold of its prompt now, and how they may
+// applyRequest turns the snapshot to a request: what servers hold of its prompt now, and how they may
 // serve it.
-func (ch *Chooser) fit(j *journey, v *view, now time.Time) {
+func (ch *Chooser) applyRequest(j *requestState, v *snapshot, now time.Time) {
 	if ch.Locality != nil && j.prefix != nil {
 		ch.Locality.match(j.prefix)
 	}
-	ch.refit(j, v, now)
+	ch.applyMatched(j, v, now)
 }
 
-// refit is fit with what servers held when that was last looked up.
-func (ch *Chooser) refit(j *journey, v *view, now time.Time) {
-	if kind := kindOf(j); len(j.tried) > 0 || !v.suits || kind != v.kind {
-		ch.suit(j, v, now)
-		v.kind, v.suits = kind, len(j.tried) == 0
+// applyMatched is applyRequest with what servers held when that was last looked up.
+func (ch *Chooser) applyMatched(j *requestState, v *snapshot, now time.Time) {
+	if kind := requestKindOf(j); len(j.tried) > 0 || !v.kindIsSet || kind != v.kind {
+		ch.setEligibility(j, v, now)
+		v.kind, v.kindIsSet = kind, len(j.tried) == 0
 	}
 	if ch.Locality != nil && j.prefix != nil {
-		ch.Locality.holds(j.prefix, v.prefill, v.prefillSeats, v.field.Prefill)
-		ch.Locality.holds(j.prefix, v.decode, v.decodeSeats, v.field.Decode)
+		ch.Locality.holds(j.prefix, v.prefill, v.prefillFacts, v.field.Prefill)
+		ch.Locality.holds(j.prefix, v.decode, v.decodeFacts, v.field.Decode)
 	}
 	if v.pulls {
 		ch.offerRemotes(j, v, ch.Fleet.Servers(), now)
 	}
 }
 
-// kind is what says how servers may serve a request that has not failed yet. Most that wait
+// requestKind is what says how servers may serve a request that has not failed yet. Most that wait
 // are of one kind, and it is worked out once for all of them.
-type kind struct {
+type requestKind struct {
 	model      string
 	dialect    *Dialect
 	aggregated bool
 	alone      bool
 }
 
-func kindOf(j *journey) kind {
-	return kind{model: j.req.Model, dialect: j.req.Dialect, aggregated: j.req.Aggregated, alone: j.alone}
+func requestKindOf(j *requestState) requestKind {
+	return requestKind{model: j.req.Model, dialect: j.req.Dialect, aggregated: j.req.Aggregated, alone: j.alone}
 }
 
-// suit writes how each server may serve the request.
-func (ch *Chooser) suit(j *journey, v *view, now time.Time) {
+// setEligibility writes how each server may serve the request.
+func (ch *Chooser) setEligibility(j *requestState, v *snapshot, now time.Time) {
 	for i, s := range v.prefill {
-		c, at := &v.field.Prefill[i], &v.prefillSeats[i]
+		c, at := &v.field.Prefill[i], &v.prefillFacts[i]
 		understands := ch.understands(j, v, s, at, c, now)
 		c.NoPair = j.hasTried(PrefillLeg, s) || !understands || !ch.mayPair(j, s, at) || at.keeps
 	}
 	// Where the request has failed to decode it would most often fail again.
 	spare := false
 	for i, s := range v.decode {
-		c, at := &v.field.Decode[i], &v.decodeSeats[i]
+		c, at := &v.field.Decode[i], &v.decodeFacts[i]
 		understands, failed := ch.understands(j, v, s, at, c, now), j.hasTried(DecodeLeg, s)
 		c.NoPair = failed || !understands || !ch.mayPair(j, s, at) || j.avoids(s)
 		c.NoAlone = j.hasTried(AloneLeg, s) || !understands || !ch.mayRunAlone(j, s, at) || j.avoids(s)
@@ -137,10 +137,10 @@ func (ch *Chooser) suit(j *journey, v *view, now time.Time) {
 
 // understands reports whether a server understands the request: serves its model, and its
 // API where that is an engine's own. It writes when the server is ready for it.
-func (ch *Chooser) understands(j *journey, v *view, s *pools.Server, at *seat, c *Candidate, now time.Time) bool {
+func (ch *Chooser) understands(j *requestState, v *snapshot, s *pools.Server, at *serverFacts, c *Candidate, now time.Time) bool {
 	c.Ready = at.ready
 	understands := s.Native || !j.req.Dialect.Native
-	if j.req.Model != v.model { // an adapter, whose base is the view's
+	if j.req.Model != v.model { // an adapter, whose base is the snapshot's
 		c.Ready = ch.ready(s, j.req.Model, now)
 		understands = understands && s.Serves(j.req.Model, now)
 	}
@@ -149,14 +149,14 @@ func (ch *Chooser) understands(j *journey, v *view, s *pools.Server, at *seat, c
 
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
-func (ch *Chooser) mayPair(j *journey, s *pools.Server, at *seat) bool {
+func (ch *Chooser) mayPair(j *requestState, s *pools.Server, at *serverFacts) bool {
 	givenUp := j.alone && at.by.alone && !ch.enforced(j.req, s, at.by)
 	return pairable(j.req, at.by) && !givenUp
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
-func (ch *Chooser) mayRunAlone(j *journey, s *pools.Server, at *seat) bool {
+func (ch *Chooser) mayRunAlone(j *requestState, s *pools.Server, at *serverFacts) bool {
 	return (at.by.alone || !j.req.Dialect.Split) && !ch.enforced(j.req, s, at.by)
 }
 
@@ -172,22 +172,22 @@ func pairable(req *Request, by *connector) bool {
 }
 
 // hasTried reports whether the request has failed in a leg on the server.
-func (j *journey) hasTried(leg Leg, s *pools.Server) bool {
+func (j *requestState) hasTried(leg Leg, s *pools.Server) bool {
 	return len(j.tried) > 0 && j.tried[tried{leg, s.ID()}]
 }
 
-// look is the view of one request that is bound at once. Servers that refused the claim
+// snapshotFor is the snapshot of one request that is bound at once. Servers that refused the claim
 // of this choice are out.
-func (ch *Chooser) look(j *journey, refused map[string]bool, now time.Time) view {
-	v := ch.gather(j.req.Model, j.base, now)
+func (ch *Chooser) snapshotFor(j *requestState, refused map[string]bool, now time.Time) snapshot {
+	v := ch.takeSnapshot(j.req.Model, j.base, now)
 	for id := range refused {
 		v.leaveOut(id)
 	}
-	ch.fit(j, &v, now)
+	ch.applyRequest(j, &v, now)
 	if v.handoff = j.usableHandoff(now, ch.Config.HandoffAge); v.handoff == nil {
 		return v
 	}
-	from := ch.present(v.handoff.From, now)
+	from := ch.candidateOf(v.handoff.From, now)
 	from.Queue = 0 // the work is done
 	from.Cached = kvstate.Held{GPU: j.req.PromptTokens}
 	with := v
@@ -206,7 +206,7 @@ func (ch *Chooser) look(j *journey, refused map[string]bool, now time.Time) view
 }
 
 // leaveOut lets a server be chosen no more.
-func (v *view) leaveOut(id string) {
+func (v *snapshot) leaveOut(id string) {
 	for _, servers := range [][]Candidate{v.field.Prefill, v.field.Decode} {
 		if i := numberOf(servers, id); i >= 0 {
 			servers[i].Out = true
@@ -215,12 +215,12 @@ func (v *view) leaveOut(id string) {
 }
 
 // usable reports whether one of the servers may be chosen in some way.
-func (v *view) usable(servers []Candidate) bool {
+func (v *snapshot) usable(servers []Candidate) bool {
 	return slices.ContainsFunc(servers, func(c Candidate) bool { return !c.Out && !(c.NoPair && c.NoAlone) })
 }
 
 // pairs reports whether a prefill and a decode server that may be chosen make a pair.
-func (v *view) pairs() bool {
+func (v *snapshot) pairs() bool {
 	for p := range v.field.Prefill {
 		from := &v.field.Prefill[p]
 		if from.Out || from.NoPair {
@@ -238,7 +238,7 @@ func (v *view) pairs() bool {
 
 // differ is what keeps the servers of a base model that may be chosen from making a pair, ""
 // if they differ in nothing: those that prefill have handed nothing over lately.
-func (v *view) differ(base string) string {
+func (v *snapshot) differ(base string) string {
 	var servers []*pools.Server
 	for i, s := range v.prefill {
 		if !v.field.Prefill[i].Out {
@@ -255,7 +255,7 @@ func (v *view) differ(base string) string {
 }
 
 // missing says what is not there for the request: a role's server, or a pair.
-func (v *view) missing() *NoServerError {
+func (v *snapshot) missing() *NoServerError {
 	switch {
 	case !v.usable(v.field.Decode):
 		return &NoServerError{Role: pools.Decode}
@@ -270,10 +270,10 @@ func numberOf(servers []Candidate, id string) int {
 	return slices.IndexFunc(servers, func(c Candidate) bool { return c.ID == id })
 }
 
-// present is what is known of a server that is the same for all requests. What this
+// candidateOf is what is known of a server that is the same for all requests. What this
 // gateway and the other replicas sent counts at once; what the engine says of itself is a
 // scrape old, and counts where it says more: others may use the server too.
-func (ch *Chooser) present(s *pools.Server, now time.Time) Candidate {
+func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) Candidate {
 	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := Candidate{
 		ID:      s.ID(),
