@@ -20,8 +20,8 @@ func (e *Engine) die(why string) {
 	for _, r := range e.ranks {
 		r.die()
 	}
-	for _, d := range e.doors {
-		d.refuse()
+	for _, l := range e.listeners {
+		l.suspend()
 	}
 }
 

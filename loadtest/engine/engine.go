@@ -49,11 +49,11 @@ type Engine struct {
 	turn     atomic.Uint64
 	slumber  slumber
 
-	api     *door
-	doors   []*door // of the ranks by their number, where each has its own; the first is api
-	control *door   // nil: none
-	reports *reports
-	side    *door
+	api       *listener
+	listeners []*listener // of the ranks by their number, where each has its own; the first is api
+	control   *listener   // nil: none
+	reports   *reports
+	side      *listener
 
 	life    context.Context // ends when the engine closes
 	end     context.CancelFunc
@@ -124,8 +124,8 @@ func (e *Engine) open() (err error) {
 		}
 	}
 	e.registry.MustRegister(newAdapterCollector(e.ranks)) // the registry is new
-	e.side = newDoor(sideAddress, e.counted(sideChannelHandler(e.ranks)))
-	if err := e.makeDoors(); err != nil {
+	e.side = newListener(sideAddress, e.counted(sideChannelHandler(e.ranks)))
+	if err := e.makeListeners(); err != nil {
 		return err
 	}
 	if err := e.side.open(); err != nil {
@@ -141,24 +141,24 @@ func (e *Engine) open() (err error) {
 		return err
 	}
 	if e.cfg.Control != "" {
-		e.control = newDoor(e.cfg.Control, e.counted(e.controlHandler()))
+		e.control = newListener(e.cfg.Control, e.counted(e.controlHandler()))
 		if err := e.control.open(); err != nil {
 			return fmt.Errorf("control: %w", err)
 		}
 	}
-	for _, d := range e.doors {
-		if err := d.open(); err != nil {
+	for _, l := range e.listeners {
+		if err := l.open(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// makeDoors makes one for all ranks, or one for each.
-func (e *Engine) makeDoors() error {
+// makeListeners makes one for all ranks, or one for each.
+func (e *Engine) makeListeners() error {
 	if !e.cfg.RankPorts {
-		e.api = newDoor(e.cfg.Listen, e.counted(e.apiHandler(-1)))
-		e.doors = []*door{e.api}
+		e.api = newListener(e.cfg.Listen, e.counted(e.apiHandler(-1)))
+		e.listeners = []*listener{e.api}
 		return nil
 	}
 	host, text, err := net.SplitHostPort(e.cfg.Listen)
@@ -174,9 +174,9 @@ func (e *Engine) makeDoors() error {
 		if port != 0 {
 			at += i
 		}
-		e.doors = append(e.doors, newDoor(net.JoinHostPort(host, strconv.Itoa(at)), e.counted(e.apiHandler(i))))
+		e.listeners = append(e.listeners, newListener(net.JoinHostPort(host, strconv.Itoa(at)), e.counted(e.apiHandler(i))))
 	}
-	e.api = e.doors[0]
+	e.api = e.listeners[0]
 	return nil
 }
 
@@ -202,7 +202,7 @@ func (e *Engine) advertised() (host string, port int, err error) {
 func (e *Engine) URL() string { return urlOf(e.api.addr) }
 
 // RankURL is the address of one rank, where each has its own.
-func (e *Engine) RankURL(rank int) string { return urlOf(e.doors[rank].addr) }
+func (e *Engine) RankURL(rank int) string { return urlOf(e.listeners[rank].addr) }
 
 // ControlURL is the address of /sim/ that faults do not close: the control listener
 // if there is one, else the API.
@@ -244,11 +244,11 @@ func (e *Engine) AddFault(f Fault) error {
 			rank = min(*f.Rank, len(e.ranks)-1)
 		}
 		e.ranks[rank].die()
-		if len(e.doors) > 1 {
-			e.doors[rank].refuse()
+		if len(e.listeners) > 1 {
+			e.listeners[rank].suspend()
 		}
-	case f.closesDoor():
-		e.api.refuse()
+	case f.closesListener():
+		e.api.suspend()
 	}
 	return nil
 }
@@ -267,8 +267,8 @@ func (e *Engine) clearFaults() error {
 		r.revive()
 	}
 	var errs []error
-	for _, d := range e.doors {
-		errs = append(errs, d.open())
+	for _, l := range e.listeners {
+		errs = append(errs, l.open())
 	}
 	return errors.Join(errs...)
 }
@@ -281,9 +281,9 @@ func (e *Engine) Close() error {
 		e.reports.close()
 		e.loops.Wait()
 		var errs []error
-		for _, d := range append([]*door{e.control, e.side}, e.doors...) {
-			if d != nil {
-				errs = append(errs, d.close())
+		for _, l := range append([]*listener{e.control, e.side}, e.listeners...) {
+			if l != nil {
+				errs = append(errs, l.close())
 			}
 		}
 		for _, r := range e.ranks {

@@ -95,8 +95,8 @@ func (f Fault) validate() error {
 	return nil
 }
 
-// closesDoor says whether the fault works on the listener, not on requests.
-func (f Fault) closesDoor() bool {
+// closesListener says whether the fault works on the listener, not on requests.
+func (f Fault) closesListener() bool {
 	return f.Kind == FaultRankDies || f.Kind == FaultRefuse && f.Count == 0 && f.Leg == "" && f.Path == ""
 }
 
@@ -151,7 +151,7 @@ func (f *faults) hit(path string, kind pathKind, of shape) (fx effects) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.active = slices.DeleteFunc(f.active, func(fault *Fault) bool {
-		if fault.closesDoor() || !fault.hits(path, kind, of) {
+		if fault.closesListener() || !fault.hits(path, kind, of) {
 			return false
 		}
 		fx.add(*fault)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-func TestFault_RefuseClosesTheDoorAndOpensItAgain(t *testing.T) {
+func TestFault_RefuseClosesTheListenerAndOpensItAgain(t *testing.T) {
 	e := start(t, func(cfg *Config) { cfg.Control = "127.0.0.1:0" })
 	keepAlive := &http.Client{Transport: &http.Transport{}}
 	defer keepAlive.CloseIdleConnections()

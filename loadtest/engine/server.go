@@ -156,8 +156,8 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request, rank int, route r
 		e.load.Add(1)
 		defer e.load.Add(-1)
 	}
-	if e.doors[max(rank, 0)].refusing() {
-		x.effects.reset = true // its connection outlived the closing of the door
+	if e.listeners[max(rank, 0)].suspended() {
+		x.effects.reset = true // its connection outlived the closing of the listener
 	}
 	if e.suffer(x, shape.stream) {
 		return
