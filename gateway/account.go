@@ -5,16 +5,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 )
 
 // settle corrects what the request's key was charged by what the answer cost.
-func (x *exchange) settle(cost door.Cost) {
+func (x *exchange) settle(cost access.Tokens) {
 	x.output = cost.Output
-	if x.visit == nil {
+	if x.charge == nil {
 		return
 	}
-	x.visit.End(cost, time.Now())
+	x.charge.End(cost, time.Now())
 	if x.key.Tenant == "" {
 		return
 	}
@@ -23,18 +23,18 @@ func (x *exchange) settle(cost door.Cost) {
 	x.server.metrics.tenantTokens.WithLabelValues(tenant, "output").Add(float64(max(cost.Output, 0)))
 }
 
-// giveBack returns what a request was charged that got no answer: all of it where the
+// refund gives back what a request was charged that got no answer: all of it where the
 // service could not serve it, the tokens where the request itself was at fault. The
 // work for a client that left was done.
-func (x *exchange) giveBack(f failure) {
+func (x *exchange) refund(f failure) {
 	switch {
-	case x.visit == nil:
+	case x.charge == nil:
 	case f.text.Status == statusClientGone:
-		x.visit.End(door.Cost{Prompt: -1, Output: -1}, time.Now())
+		x.charge.End(access.Tokens{Prompt: -1, Output: -1}, time.Now())
 	case f.text.Status < http.StatusInternalServerError:
-		x.visit.End(door.Cost{}, time.Now())
+		x.charge.End(access.Tokens{}, time.Now())
 	default:
-		x.visit.Refund(time.Now())
+		x.charge.Refund(time.Now())
 	}
 }
 

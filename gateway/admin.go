@@ -97,8 +97,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 type ServerStatus struct {
 	ID        string               `json:"id"`
 	Role      string               `json:"role"`
-	Connector string               `json:"connector"` // as configured, else as the engine tells
-	Told      pools.Identity       `json:"told"`      // by the engine, of itself
+	Connector string               `json:"connector"` // as configured, else as the engine reports
+	Reported  pools.Identity       `json:"told"`      // by the engine, of itself
 	Host      string               `json:"host,omitempty"`
 	Rack      string               `json:"rack,omitempty"`
 	Zone      string               `json:"zone,omitempty"`
@@ -130,7 +130,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 	for _, s := range fleet.Servers() {
 		h := s.Health()
 		status := ServerStatus{
-			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Told: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
+			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Reported: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
 			Up: h.Up, InDoubt: s.State() == pools.InDoubt, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),

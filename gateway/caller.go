@@ -12,23 +12,23 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// Errors of who asks.
+// Errors of authentication.
 var (
 	errNoKey      = errors.New("the request carries no API key")
 	errUnknownKey = errors.New("the request's API key is not known")
 )
 
-// whose finds the key that a request carries, as OpenAI's or as Anthropic's clients
+// authenticate finds the key that a request carries, as OpenAI's or as Anthropic's clients
 // send it.
-func (s *Server) whose(c *fiber.Ctx) (*door.Key, error) {
+func (s *Server) authenticate(c *fiber.Ctx) (*access.Key, error) {
 	sent := sentKey(c)
-	if key := s.door.Find(sent); key != nil {
+	if key := s.access.Find(sent); key != nil {
 		return key, nil
 	}
 	if len(sent) == 0 {
@@ -46,26 +46,26 @@ func sentKey(c *fiber.Ctx) []byte {
 	return c.Request().Header.Peek("X-Api-Key")
 }
 
-// grant gives the request what its key allows, and holds it to the key's limits on one
-// request.
-func (x *exchange) grant(c *fiber.Ctx, req *pd.Request) error {
-	granted, err := x.server.door.Grant(x.key, door.Wishes{
-		Priority: strings.Clone(c.Get(door.PriorityHeader)), Deadline: c.Get(door.DeadlineHeader),
-		TTFT: c.Get(door.TTFTHeader), ITL: c.Get(door.ITLHeader),
+// applyPolicy gives the request the class, deadline and objectives that its key allows, and
+// holds it to the key's limits on one request.
+func (x *exchange) applyPolicy(c *fiber.Ctx, req *pd.Request) error {
+	policy, err := x.server.access.PolicyFor(x.key, access.RequestedPolicy{
+		Priority: strings.Clone(c.Get(access.PriorityHeader)), Deadline: c.Get(access.DeadlineHeader),
+		TTFT: c.Get(access.TTFTHeader), ITL: c.Get(access.ITLHeader),
 	}, x.start)
-	var wish *door.WishError
-	if errors.As(err, &wish) {
-		return invalid(wish.Header, "%s", wish.Error())
+	var unread *access.HeaderError
+	if errors.As(err, &unread) {
+		return invalid(unread.Header, "%s", unread.Error())
 	}
 	if err != nil {
 		return err
 	}
-	req.Class, req.Tenant, req.Deadline = granted.Class, x.key.Tenant, granted.Deadline
-	req.TTFT, req.ITL = granted.TTFT, granted.ITL
+	req.Class, req.Tenant, req.Deadline = policy.Class, x.key.Tenant, policy.Deadline
+	req.TTFT, req.ITL = policy.TTFT, policy.ITL
 	if !req.Dialect.Split {
 		return nil
 	}
-	return x.bound(req)
+	return x.limit(req)
 }
 
 // salt keeps the KV of the tenant's prompts apart from that of others. Where an engine of
@@ -160,27 +160,27 @@ func quoted(text string) []byte {
 	return out
 }
 
-// bound refuses what one request asks too much of, and bounds answers that the client
+// limit refuses what one request asks too much of, and bounds answers that the client
 // left open where its key has a bound.
-func (x *exchange) bound(req *pd.Request) error {
+func (x *exchange) limit(req *pd.Request) error {
 	if req.Answers > x.key.MaxSamples {
 		return invalid("n", "The request asks for too many answers: prompts times n, or best_of, must not exceed %d.", x.key.MaxSamples)
 	}
 	if req.Dialect.Native {
-		return x.boundNative(req)
+		return x.limitNative(req)
 	}
 	if bias := req.Body.Get("logit_bias"); !bias.Null() {
 		if _, ok := bias.Object(); !ok {
 			return invalid("logit_bias", "The field logit_bias must be an object of at most 1024 fields, none twice.")
 		}
 	}
-	return x.boundOutput(req)
+	return x.limitOutput(req)
 }
 
-// boundOutput holds every field that bounds the answer to the key's bound. The dialect's
+// limitOutput holds every field that bounds the answer to the key's bound. The dialect's
 // own is always set: some engines read no other, and some take a null for no bound, or a
 // zero where there are several (SGLang before it knew max_completion_tokens as the first).
-func (x *exchange) boundOutput(req *pd.Request) error {
+func (x *exchange) limitOutput(req *pd.Request) error {
 	most := x.key.MaxOutput
 	if most == 0 {
 		return nil
@@ -210,8 +210,8 @@ func (x *exchange) boundOutput(req *pd.Request) error {
 	return nil
 }
 
-// boundNative is the same for SGLang's own API, whose bounds stand one level deeper.
-func (x *exchange) boundNative(req *pd.Request) error {
+// limitNative is the same for SGLang's own API, whose bounds stand one level deeper.
+func (x *exchange) limitNative(req *pd.Request) error {
 	most := int64(x.key.MaxOutput)
 	if most == 0 {
 		return nil
@@ -232,23 +232,23 @@ func (x *exchange) boundNative(req *pd.Request) error {
 	return nil
 }
 
-// standing tells the client what is left of its limits, in OpenAI's headers. Tokens
-// are those of prompts; those of answers have a limit of their own.
-func (x *exchange) standing(c *fiber.Ctx) {
+// setRateLimitHeaders tells the client what is left of its limits, in OpenAI's headers.
+// Tokens are those of prompts; those of answers have a limit of their own.
+func (x *exchange) setRateLimitHeaders(c *fiber.Ctx) {
 	if x.key == nil || !x.key.Limited() {
 		return
 	}
-	names := map[string]string{door.OfRequests: "Requests", door.OfPrompt: "Tokens", door.OfOutput: "Output-Tokens"}
-	for of, s := range x.key.Standings(time.Now()) {
+	names := map[string]string{access.OfRequests: "Requests", access.OfPrompt: "Tokens", access.OfOutput: "Output-Tokens"}
+	for of, s := range x.key.LimitStatuses(time.Now()) {
 		c.Set("X-Ratelimit-Limit-"+names[of], strconv.Itoa(s.Limit))
 		c.Set("X-Ratelimit-Remaining-"+names[of], strconv.Itoa(s.Remaining))
 		c.Set("X-Ratelimit-Reset-"+names[of], s.Reset.Round(time.Millisecond).String())
 	}
 }
 
-// cost is what an answer cost, as far as its engine told.
-func cost(u pd.Usage) door.Cost {
-	c := door.Cost{Prompt: -1, Output: -1}
+// tokensOf is what an answer cost, as far as its engine reported it.
+func tokensOf(u pd.Usage) access.Tokens {
+	c := access.Tokens{Prompt: -1, Output: -1}
 	if u.Prompt.Known {
 		c.Prompt = u.Prompt.Tokens
 	}

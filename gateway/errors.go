@@ -13,7 +13,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/tidwall/gjson"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 )
 
@@ -42,7 +42,7 @@ func explain(err error) failure {
 	var bad *badRequest
 	var none *pd.NoServerError
 	var leg *pd.LegError
-	var limit *door.LimitError
+	var limit *access.LimitError
 	switch {
 	case errors.Is(err, errNoKey):
 		return unauthorized("An API key is needed: send it as \"Authorization: Bearer KEY\".")
@@ -94,9 +94,9 @@ func unauthorized(message string) failure {
 
 // explainQuota is a caller's own quota. Those who wait for it are spread over a tenth
 // of the time, so that they do not return together.
-func explainQuota(limit *door.LimitError) failure {
+func explainQuota(limit *access.LimitError) failure {
 	kind := "tokens"
-	if limit.Of == door.OfRequests || limit.Of == door.OfConcurrent {
+	if limit.Of == access.OfRequests || limit.Of == access.OfConcurrent {
 		kind = "requests"
 	}
 	what := strings.ReplaceAll(limit.Of, "_", " ")
@@ -109,7 +109,7 @@ func explainQuota(limit *door.LimitError) failure {
 		f.text.Message = fmt.Sprintf("The request is larger than the API key's limit of %d %s per minute.", limit.Limit, what)
 		f.final = true
 		return f
-	case limit.Of == door.OfConcurrent:
+	case limit.Of == access.OfConcurrent:
 		f.text.Message = fmt.Sprintf("The API key's limit of %d %s is reached.", limit.Limit, what)
 	default:
 		f.text.Message = fmt.Sprintf("The API key's limit of %d %s per minute is used up.", limit.Limit, what)

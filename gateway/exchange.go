@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pools"
@@ -27,23 +27,24 @@ import (
 type exchange struct {
 	server  *Server
 	dialect *pd.Dialect
-	id      string      // x-request-id: the client's if it sent one, else ours
-	model   string      // label: a model that is served, else "unknown"
-	key     *door.Key   // nil until it is known
-	class   int         // of priority, as granted
-	visit   *door.Visit // nil until it is admitted
+	id      string              // x-request-id: the client's if it sent one, else ours
+	model   string              // label: a model that is served, else "unknown"
+	key     *access.Key         // nil until it is known
+	class   int                 // of priority, as granted
+	charge  *access.QuotaCharge // nil until it is admitted
 	start   time.Time
 	conn    net.Conn
 	ctx     context.Context // ends when the client leaves or the exchange is over
 	cancel  context.CancelFunc
 	span    trace.Span
-	stop    func() bool // ends the watch on the client
+
+	stopClientWatch func() bool // reports whether the client has left
 
 	translated bool // a message that engines see as a chat
 
-	watched Watched // by who plans ahead; nil until it is admitted
-	output  int     // tokens of the answer; -1 is unknown
-	refused bool    // for lack of capacity
+	observation Observation // by who plans ahead; nil until it is admitted
+	output      int         // tokens of the answer; -1 is unknown
+	refused     bool        // for lack of capacity
 }
 
 // handle is the path of one request: begin, admit, run, reply or relay. What it
@@ -61,11 +62,11 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 		x.fail(c, err)
 		return nil
 	}
-	x.stop = watchClient(x.conn, x.cancel)
-	x.arrive(req)
+	x.stopClientWatch = watchClient(x.conn, x.cancel)
+	x.observeStart(req)
 	answer, err := s.pd.Run(x.ctx, req)
 	if err == nil {
-		x.watched.Answered(req.PromptTokens, answer.Computed)
+		x.observation.Answered(req.PromptTokens, answer.Computed)
 	}
 	switch {
 	case err != nil:
@@ -79,11 +80,11 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 }
 
 // begin names the request and opens its span, as a child of the client's if it
-// sent one. The client's baggage and sampling wish are not taken over.
+// sent one. The client's baggage and sampling flag are not taken over.
 func (s *Server) begin(c *fiber.Ctx, d *pd.Dialect) *exchange {
 	x := &exchange{
 		server: s, dialect: d, id: requestID(c), model: "unknown", start: time.Now(),
-		conn: c.Context().Conn(), stop: func() bool { return false }, output: -1,
+		conn: c.Context().Conn(), stopClientWatch: func() bool { return false }, output: -1,
 	}
 	ctx := s.life
 	if parent := c.Get("Traceparent"); parent != "" && len(parent) < 100 {
@@ -128,7 +129,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && encoding != "identity" {
 		return nil, &badRequest{status: fiber.StatusUnsupportedMediaType, message: "Compressed request bodies are not supported."}
 	}
-	if x.key, err = x.server.whose(c); err != nil {
+	if x.key, err = x.server.authenticate(c); err != nil {
 		return nil, err
 	}
 	body, err := x.server.readBody(c)
@@ -141,8 +142,8 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if req.Model == "" {
 		req.Model = x.server.nativeModel()
 	}
-	req.ID, req.Header = x.id, engineHeader(c, x.server.door.Open())
-	if err = x.grant(c, req); err != nil {
+	req.ID, req.Header = x.id, engineHeader(c, x.server.access.Open())
+	if err = x.applyPolicy(c, req); err != nil {
 		return nil, err
 	}
 	x.class = req.Class
@@ -152,7 +153,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if req, err = x.salt(req); err != nil {
 		return nil, err
 	}
-	x.visit, err = x.key.Admit(req.PromptTokens, time.Now())
+	x.charge, err = x.key.Admit(req.PromptTokens, time.Now())
 	return req, err
 }
 
@@ -189,11 +190,11 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 			return
 		}
 	}
-	x.settle(cost(answer.Usage))
-	x.open(c, answer)
+	x.settle(tokensOf(answer.Usage))
+	x.setCommonHeaders(c, answer)
 	c.Set(fiber.HeaderContentType, answer.ContentType)
 	_ = c.Status(answer.Status).Send(body) // Send only fills the response
-	if x.close("ok", answer.Status) {
+	if x.finish("ok", answer.Status) {
 		c.Context().SetConnectionClose()
 	}
 }
@@ -201,7 +202,7 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 // relay streams the answer. The stream is read by Fiber after this returns; it
 // closes it in every case.
 func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
-	x.open(c, answer)
+	x.setCommonHeaders(c, answer)
 	c.Set(fiber.HeaderContentType, "text/event-stream; charset=utf-8")
 	c.Set(fiber.HeaderCacheControl, "no-cache")
 	c.Set("X-Accel-Buffering", "no")
@@ -212,10 +213,10 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 	c.Context().SetBodyStream(newRelay(x, answer.Stream), -1)
 }
 
-// open sets what every answer carries.
-func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
+// setCommonHeaders sets what every answer carries.
+func (x *exchange) setCommonHeaders(c *fiber.Ctx, answer *pd.Answer) {
 	nameRequest(c, x.dialect, x.id)
-	x.standing(c)
+	x.setRateLimitHeaders(c)
 	if format := c.Get(pools.ORCAFormatHeader); format != "" {
 		if report := orcaHeader(x.server.LoadReport(time.Now()), format); report != "" {
 			c.Set(pools.ORCAHeader, report)
@@ -233,7 +234,7 @@ func (x *exchange) open(c *fiber.Ctx, answer *pd.Answer) {
 // the client's was right, and what the engine was sent or not is nothing of the client's.
 func (x *exchange) withoutEnginesKey(err error) error {
 	var leg *pd.LegError
-	if x.server.door.Open() || !errors.As(err, &leg) || leg.Kind != pd.Refused || leg.Status != fiber.StatusUnauthorized {
+	if x.server.access.Open() || !errors.As(err, &leg) || leg.Kind != pd.Refused || leg.Status != fiber.StatusUnauthorized {
 		return err
 	}
 	return &pd.LegError{Leg: leg.Leg, Server: leg.Server, Kind: pd.Broken, Status: leg.Status, Err: leg.Err}
@@ -246,8 +247,8 @@ func (x *exchange) fail(c *fiber.Ctx, err error) {
 	}
 	f := explain(x.withoutEnginesKey(err))
 	x.refused = f.lacksCapacity()
-	x.giveBack(f)
-	x.open(c, nil)
+	x.refund(f)
+	x.setCommonHeaders(c, nil)
 	if f.limit != "" {
 		x.server.metrics.limited.WithLabelValues(x.server.tenants.label(x.key.Tenant), f.limit).Inc()
 	}
@@ -256,17 +257,17 @@ func (x *exchange) fail(c *fiber.Ctx, err error) {
 		x.server.log.Error("request failed", "request_id", x.id, "model", x.model, "status", f.text.Status, "error", err.Error())
 	}
 	x.span.SetStatus(codes.Error, f.outcome)
-	if x.close(f.outcome, f.text.Status) {
+	if x.finish(f.outcome, f.text.Status) {
 		c.Context().SetConnectionClose()
 	}
 }
 
-// close accounts for the exchange and reports whether the client has left. It
+// finish accounts for the exchange and reports whether the client has left. It
 // must be the last that the exchange does.
-func (x *exchange) close(outcome string, status int) (clientGone bool) {
-	clientGone = x.stop()
+func (x *exchange) finish(outcome string, status int) (clientGone bool) {
+	clientGone = x.stopClientWatch()
 	x.cancel()
-	x.leave(outcome, status)
+	x.observeEnd(outcome, status)
 	took := time.Since(x.start)
 	x.server.requests.add(time.Now())
 	if status >= 500 || outcome == "broken_stream" {
@@ -275,7 +276,7 @@ func (x *exchange) close(outcome string, status int) (clientGone bool) {
 	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome).Inc()
 	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome).Observe(took.Seconds())
 	if x.key != nil && x.key.Tenant != "" {
-		x.server.metrics.tenantRequests.WithLabelValues(x.server.tenants.label(x.key.Tenant), x.server.door.Class(x.class), outcome).Inc()
+		x.server.metrics.tenantRequests.WithLabelValues(x.server.tenants.label(x.key.Tenant), x.server.access.Class(x.class), outcome).Inc()
 	}
 	x.server.log.Debug("request done", "request_id", x.id, "api", x.dialect.Name, "model", x.model,
 		"outcome", outcome, "status", status, "seconds", took.Seconds())

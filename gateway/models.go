@@ -30,7 +30,7 @@ func describe(m pools.Model) modelObject {
 // models lists the union over the pools and what waits at zero, as far as the key may use
 // it.
 func (s *Server) models(c *fiber.Ctx) error {
-	key, err := s.whose(c)
+	key, err := s.authenticate(c)
 	if err != nil {
 		return s.decline(c, "models", err)
 	}
@@ -68,7 +68,7 @@ func (s *Server) catalog() (all []pools.Model) {
 }
 
 func (s *Server) model(c *fiber.Ctx) error {
-	key, err := s.whose(c)
+	key, err := s.authenticate(c)
 	if err != nil {
 		return s.decline(c, "models", err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace/noop"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -42,11 +42,11 @@ func healthy(t *testing.T) string {
 // servers, of which it returns the first.
 func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
 	t.Helper()
-	return serveBehind(t, door.New(door.DefaultConfig(), nil), legs, specs...)
+	return serveBehind(t, access.New(access.DefaultConfig(), nil), legs, specs...)
 }
 
 // serveBehind is serveWith behind a door.
-func serveBehind(t *testing.T, d *door.Door, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
+func serveBehind(t *testing.T, d *access.Control, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	transport := &http.Transport{}
@@ -203,11 +203,11 @@ func (closing) Close() error { panic("at a stream's end") }
 // server's lease, and the slot of its key, which has but one.
 func TestPanic_AtAStreamsEndLeaksNothing(t *testing.T) {
 	const key = "sk-one-at-a-time"
-	keys, err := door.ReadKeys([]byte("secret: 0123456789abcdef0123456789abcdef\nkeys:\n  - sha256: "+door.Hash(key)+"\n    tenant: ada\n    concurrent-requests: 1\n"), door.DefaultConfig())
+	keys, err := access.ReadKeys([]byte("secret: 0123456789abcdef0123456789abcdef\nkeys:\n  - sha256: "+access.Hash(key)+"\n    tenant: ada\n    concurrent-requests: 1\n"), access.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := door.New(door.DefaultConfig(), nil)
+	d := access.New(access.DefaultConfig(), nil)
 	d.Apply(keys)
 	base, queue, server := serveBehind(t, d, func(*http.Request) (*http.Response, error) {
 		return &http.Response{

@@ -104,10 +104,10 @@ func (r *relay) add(piece []byte) (err error) {
 }
 
 // charge charges the key with the tokens that have come: an event is one, until the
-// engine tells how many they were.
+// engine reports how many they were.
 func (r *relay) charge() {
 	events := r.stream.Events()
-	r.x.visit.Output(events-r.charged, time.Now())
+	r.x.charge.AddOutput(events-r.charged, time.Now())
 	r.charged = events
 }
 
@@ -121,7 +121,7 @@ func (r *relay) end(err error) {
 	case errors.Is(err, errStopping):
 		text.Message = err.Error()
 	default:
-		return // complete, or nobody is there to be told
+		return // complete, or the client has left
 	}
 	r.pending = append(r.pending, r.x.dialect.ErrorEvent(text)...)
 }
@@ -146,7 +146,7 @@ func (r *relay) Close() error {
 
 // account settles what the stream cost, and ends the exchange.
 func (r *relay) account() {
-	spent := cost(r.stream.Usage())
+	spent := tokensOf(r.stream.Usage())
 	if spent.Output < 0 {
 		spent.Output = r.charged
 	}
@@ -162,7 +162,7 @@ func (r *relay) account() {
 	}
 	r.span.SetAttributes(attribute.Int("tandem.events", r.stream.Events()))
 	r.span.End()
-	r.x.close(outcome, 200)
+	r.x.finish(outcome, 200)
 }
 
 // relayPlain streams to a client of HTTP/1.0, which knows no chunks: the answer ends

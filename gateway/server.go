@@ -14,7 +14,7 @@ import (
 	"github.com/gofiber/fiber/v2/middleware/recover"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -65,15 +65,15 @@ type Server struct {
 	cfg     Config
 	pd      *pd.Orchestrator
 	fleet   *pools.Fleet
-	door    *door.Door
+	access  *access.Control
 	tenants tenantLabels
 	metrics *Metrics
 	tracer  trace.Tracer
 	log     *slog.Logger
 	app     *fiber.App
 
-	intake   intake
-	watch    Watch
+	bodies   bodyBudget
+	observe  Observer
 	requests rate // answered
 	errors   rate // of them, failed by our fault or an engine's
 
@@ -84,10 +84,10 @@ type Server struct {
 }
 
 // New returns a server that is not listening yet.
-func New(cfg Config, d *door.Door, o *pd.Orchestrator, metrics *Metrics) *Server {
+func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
-		cfg: cfg, pd: o, fleet: o.Fleet, door: d, metrics: metrics, tracer: o.Tracer, log: o.Log, watch: func(Arrival) Watched { return unwatched{} },
-		intake:  intake{most: cfg.MaxArriving},
+		cfg: cfg, pd: o, fleet: o.Fleet, access: a, metrics: metrics, tracer: o.Tracer, log: o.Log, observe: func(Arrival) Observation { return unobserved{} },
+		bodies:  bodyBudget{most: cfg.MaxArriving},
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life, s.endLife = context.WithCancelCause(context.Background())
@@ -144,9 +144,9 @@ func (s *Server) Drain() { s.draining.Store(true) }
 // errStopping ends what has not ended when the gateway must.
 var errStopping = errors.New("the gateway is shutting down")
 
-// lastWords is how long before the end of a shutdown clients are told that it will not
+// shutdownNotice is how long before the end of a shutdown clients are told that it will not
 // wait for them.
-const lastWords = time.Second
+const shutdownNotice = time.Second
 
 // Shutdown takes no new connection and waits for requests and streams, until the
 // context ends. Those that are left shortly before its deadline end with an error.
@@ -154,7 +154,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	if deadline, limited := ctx.Deadline(); limited {
 		left := time.Until(deadline)
-		last := time.AfterFunc(left-min(lastWords, left/4), func() { s.endLife(errStopping) })
+		last := time.AfterFunc(left-min(shutdownNotice, left/4), func() { s.endLife(errStopping) })
 		defer last.Stop()
 	}
 	if clients := s.clients.Load(); clients != nil {
@@ -221,7 +221,7 @@ var errNotKept = &badRequest{status: fiber.StatusNotFound, code: "response_not_f
 
 // notKept answers requests for what the Responses API keeps elsewhere.
 func (s *Server) notKept(c *fiber.Ctx) error {
-	if _, err := s.whose(c); err != nil {
+	if _, err := s.authenticate(c); err != nil {
 		return s.decline(c, pd.Responses.Name, err)
 	}
 	return s.decline(c, pd.Responses.Name, errNotKept)

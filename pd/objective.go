@@ -13,7 +13,7 @@ import (
 
 // SLO is what a request's answer is judged by, 0 is none. The nearest counts:
 //
-//	of the request     its header, where its key may set that, else its key's (door.Grant)
+//	of the request     its header, where its key may set that, else its key's (access.Control.PolicyFor)
 //	of its model       also 0, to have none
 //	of its base model  where it is an adapter; base is the model itself otherwise
 //	of all

@@ -11,7 +11,7 @@ import (
 
 // What a page of another site makes an operator's browser ask changes and shows nothing.
 func TestAdmin_APageOfAnotherSiteIsRefused(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.door.adminNames = []string{"tandem.example.com"} }})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.access.adminNames = []string{"tandem.example.com"} }})
 	address := c.node.operator.Addr().String()
 	_, port, _ := net.SplitHostPort(address)
 	for _, x := range []struct {

@@ -304,7 +304,7 @@ func TestDrain_StreamsFinishAndNewConnectionsAreRefused(t *testing.T) {
 	}
 	drained := make(chan error, 1)
 	go func() { drained <- c.stop() }()
-	eventually(t, "the door is closed", func() bool {
+	eventually(t, "the listener is closed", func() bool {
 		probe, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
 		if err == nil {
 			_ = probe.Close()

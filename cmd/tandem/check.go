@@ -76,7 +76,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 
 // checkFiles reads the files that the configuration names.
 func checkFiles(cfg config, out io.Writer) error {
-	if err := checkDoor(cfg.door, out); err != nil {
+	if err := checkAccess(cfg.access, out); err != nil {
 		return err
 	}
 	for _, port := range []*portTLS{&cfg.clientTLS, &cfg.adminTLS, &cfg.scaler.tls, &cfg.decider.tls} {
@@ -87,8 +87,8 @@ func checkFiles(cfg config, out io.Writer) error {
 	return nil
 }
 
-// checkDoor reads the files of keys and of the admin's token.
-func checkDoor(cfg doorConfig, out io.Writer) error {
+// checkAccess reads the files of keys and of the admin's token.
+func checkAccess(cfg accessConfig, out io.Writer) error {
 	if _, err := cfg.adminToken(); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/gateway"
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/council"
 	"github.com/tandem-gateway/tandem/pd/order"
@@ -32,7 +32,7 @@ type config struct {
 	orca     string
 	servers  [3]serverList // prefill, decode, both
 	gateway  gateway.Config
-	door     doorConfig
+	access   accessConfig
 	pools    pools.Config
 	pd       pd.Config
 	queue    pd.QueueConfig
@@ -77,7 +77,7 @@ func defaultConfig() config {
 		admin:        "127.0.0.1:8081",
 		servers:      [3]serverList{{role: pools.Prefill}, {role: pools.Decode}, {role: pools.Both}},
 		gateway:      gateway.DefaultConfig(),
-		door:         doorConfig{Config: door.DefaultConfig()},
+		access:       accessConfig{Config: access.DefaultConfig()},
 		pools:        pools.Default(),
 		pd:           pd.DefaultConfig(),
 		queue:        pd.DefaultQueue(),
@@ -121,7 +121,7 @@ func (c *config) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.gateway.ConnIdle, "conn-idle", c.gateway.ConnIdle, "time that a client's connection may idle between requests")
 	fs.DurationVar(&c.gateway.WriteTimeout, "write-timeout", c.gateway.WriteTimeout, "time for the client to take one piece of an answer")
 
-	c.door.bind(fs)
+	c.access.bind(fs)
 	fs.IntVar(&c.gateway.TenantLabels, "tenant-labels", c.gateway.TenantLabels,
 		"tenants that metrics name, the first that come; others are one")
 	fs.BoolVar(&c.gateway.SharedKV, "tenants-share-kv", c.gateway.SharedKV,
@@ -295,7 +295,7 @@ func (c *config) validate() error {
 	if err := c.readModels(); err != nil {
 		return err
 	}
-	if err := errors.Join(c.gateway.Validate(), c.door.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.hold.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.clientTLS.validate(), c.adminTLS.validate(), c.scaler.tls.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
+	if err := errors.Join(c.gateway.Validate(), c.access.Validate(), c.pools.Validate(), c.pd.Validate(), c.cost.Validate(), c.links.Validate(), c.queue.Validate(), c.hold.Validate(), c.binding.Validate(), c.decider.validate(), c.redis.validate(), c.kube.Validate(), c.dns.Validate(), c.clientTLS.validate(), c.adminTLS.validate(), c.scaler.tls.validate(), c.kv.validate(), c.scaling.Validate()); err != nil {
 		return err
 	}
 	if c.cost.Rule != pd.Joint && c.binding != pd.OnArrival {

@@ -48,7 +48,7 @@ func (c *config) readModels() (err error) {
 
 // readObjectives reads what requests are served for and judged by.
 func (c *config) readObjectives() (err error) {
-	if c.pd.Objective, err = pd.ParseObjectives(c.objectives, c.door.Classes); err != nil {
+	if c.pd.Objective, err = pd.ParseObjectives(c.objectives, c.access.Classes); err != nil {
 		return err
 	}
 	if c.pd.TTFT, err = pd.ParseSLO("ttft-slo", c.ttft); err != nil {

@@ -28,7 +28,7 @@ The request id is what the answer carried in x-request-id.`,
 		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			token, err := (&doorConfig{adminTokenFile: tokenFile}).adminToken()
+			token, err := (&accessConfig{adminTokenFile: tokenFile}).adminToken()
 			if err != nil {
 				return err
 			}

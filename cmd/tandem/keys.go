@@ -11,7 +11,7 @@ import (
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 )
 
 func keysCommand() *cobra.Command {
@@ -71,6 +71,6 @@ func readKey(in io.Reader) (string, error) {
 }
 
 func printEntry(out io.Writer, key, tenant string) error {
-	_, err := fmt.Fprintf(out, "  - sha256: %s\n    tenant: %q\n", door.Hash(key), tenant)
+	_, err := fmt.Fprintf(out, "  - sha256: %s\n    tenant: %q\n", access.Hash(key), tenant)
 	return err
 }

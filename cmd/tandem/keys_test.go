@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd"
 )
@@ -26,7 +26,7 @@ func keysFile(t *testing.T, path string, entries ...string) {
 	b.WriteString("secret: 0123456789abcdef0123456789abcdef\nkeys:\n")
 	for _, e := range entries {
 		words := strings.Split(e, " ")
-		fmt.Fprintf(&b, "  - sha256: %s\n", door.Hash(words[0]))
+		fmt.Fprintf(&b, "  - sha256: %s\n", access.Hash(words[0]))
 		for _, setting := range words[1:] {
 			name, value, _ := strings.Cut(setting, "=")
 			fmt.Fprintf(&b, "    %s: %s\n", name, value)
@@ -43,7 +43,7 @@ func keysFile(t *testing.T, path string, entries ...string) {
 func withKeys(t *testing.T, entries ...string) func(*config) {
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	keysFile(t, path, entries...)
-	return func(cfg *config) { cfg.door.keysFile = path }
+	return func(cfg *config) { cfg.access.keysFile = path }
 }
 
 const chatPath = "/v1/chat/completions"
@@ -101,7 +101,7 @@ func TestKeys_AreTakenOverWhileServingAndNeverTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	keysFile(t, path, "sk-ada-canary tenant=ada")
 	var log syncBuffer
-	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.door.keysFile = path }})
+	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.access.keysFile = path }})
 	stop, err := c.node.follow(t.Context(), "keys", path, contentHash(path), c.node.reloadKeys)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestKeys_AreTakenOverWhileServingAndNeverTold(t *testing.T) {
 		t.Error("a broken file changed the keys")
 	}
 	for what, text := range map[string]string{"the log": log.String(), "metrics": c.get("/metrics").body} {
-		if strings.Contains(text, "canary") || strings.Contains(text, door.Hash("sk-bob-canary")) {
+		if strings.Contains(text, "canary") || strings.Contains(text, access.Hash("sk-bob-canary")) {
 			t.Errorf("%s tells of a key", what)
 		}
 	}
@@ -283,7 +283,7 @@ func TestKeys_CapacityIsNotTheCallersQuota(t *testing.T) {
 	if n := len(requests(c.prefill, chatPath)); n != 1 {
 		t.Errorf("%d of them reached an engine", n-1)
 	}
-	if got := c.post(chatPath, chatBody(""), "Authorization", "Bearer sk-few", "X-Tandem-Deadline-Ms", "soon"); got.status != 400 || gjson.Get(got.body, "error.param").String() != door.DeadlineHeader {
+	if got := c.post(chatPath, chatBody(""), "Authorization", "Bearer sk-few", "X-Tandem-Deadline-Ms", "soon"); got.status != 400 || gjson.Get(got.body, "error.param").String() != access.DeadlineHeader {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 }
@@ -291,7 +291,7 @@ func TestKeys_CapacityIsNotTheCallersQuota(t *testing.T) {
 func TestAdmin_AsksForItsToken(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	writeConfig(t, token, "let-me-in\n")
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.door.adminTokenFile = token }})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.access.adminTokenFile = token }})
 	got := c.post(chatPath, chatBody(""))
 	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/metrics": 401, "/debug/servers": 401, "/debug/decisions/x": 401, "/debug/kv": 401, "/": 401} {
 		if got := c.get(path); got.status != want {
@@ -325,11 +325,11 @@ func TestKeysCommand_MakesEntriesThatOpen(t *testing.T) {
 	if entry != hashed || strings.Contains(entry, "sk-") {
 		t.Errorf("new prints\n%shash prints\n%s", entry, hashed)
 	}
-	keys, err := door.ReadKeys([]byte("secret: 0123456789abcdef0123456789abcdef\nkeys:\n"+entry), door.DefaultConfig())
+	keys, err := access.ReadKeys([]byte("secret: 0123456789abcdef0123456789abcdef\nkeys:\n"+entry), access.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := door.New(door.DefaultConfig(), nil)
+	d := access.New(access.DefaultConfig(), nil)
 	d.Apply(keys)
 	if k := d.Find([]byte(strings.TrimSpace(key))); k == nil || k.Tenant != "ada" {
 		t.Error("the key does not open")

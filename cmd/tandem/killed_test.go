@@ -27,14 +27,14 @@ func TestReplicas_OneKilledBetweenTheLegsIsForgotten(t *testing.T) {
 	redis := redisserver.Start(t)
 	prefill := startTestEngine(t, engine.RolePrefill, func(cfg *engine.Config) { cfg.Lease = 3 * time.Second })
 	decode := startTestEngine(t, engine.RoleDecode, nil)
-	door, onItsWay := loseFirst(t, decode.URL())
+	losing, onItsWay := loseFirst(t, decode.URL())
 
-	victim := serveProcessFor(t, prefill.URL(), door, "", io.Discard, "--redis", redis.Addr(), "--replica", "victim", "--pairs-first")
+	victim := serveProcessFor(t, prefill.URL(), losing, "", io.Discard, "--redis", redis.Addr(), "--replica", "victim", "--pairs-first")
 	survivor := func() *cluster {
 		return newCluster(t, shape{config: func(cfg *config) {
 			cfg.redis.addrs = []string{redis.Addr()}
 			cfg.servers[0].add(serverEntry{URL: prefill.URL()})
-			cfg.servers[1].add(serverEntry{URL: door})
+			cfg.servers[1].add(serverEntry{URL: losing})
 		}})
 	}
 	survivors := []*cluster{survivor(), survivor()}
@@ -104,7 +104,7 @@ func loseFirst(t *testing.T, engine string) (address string, onItsWay <-chan str
 	}
 	var lost atomic.Bool
 	sent, through := make(chan struct{}), httputil.NewSingleHostReverseProxy(to)
-	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && lost.CompareAndSwap(false, true) {
 			_, _ = io.Copy(io.Discard, r.Body) // net/http sees that the client leaves once it is read
 			close(sent)
@@ -113,8 +113,8 @@ func loseFirst(t *testing.T, engine string) (address string, onItsWay <-chan str
 		}
 		through.ServeHTTP(w, r)
 	}))
-	t.Cleanup(door.Close)
-	return door.URL, sent
+	t.Cleanup(proxy.Close)
+	return proxy.URL, sent
 }
 
 // balance passes each connection to the next of some addresses that takes it, as a

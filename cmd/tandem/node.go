@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/order"
@@ -33,8 +33,8 @@ type node struct {
 	log           *slog.Logger
 	fleet         *pools.Fleet
 	sources       *pools.Sources // say who is in the fleet
-	door          *door.Door
-	ledger        *door.Ledger // nil without a Redis
+	access        *access.Control
+	quotas        *access.QuotaSync // nil without a Redis
 	server        *gateway.Server
 	tracing       *sdktrace.TracerProvider
 	admin         *http.Server
@@ -98,11 +98,11 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *node, err er
 	if err = n.learnKV(own, reg); err != nil {
 		return n, err
 	}
-	if n.door, err = openDoor(cfg.door, n.ledger); err != nil {
+	if n.access, err = newAccess(cfg.access, n.quotas); err != nil {
 		return n, err
 	}
 	legs := http.RoundTripper(transport)
-	if !n.door.Open() {
+	if !n.access.Open() {
 		legs = own // clients' keys are ours, and engines have theirs
 	}
 	if err = n.orchestrate(legs, reg); err != nil {
@@ -160,7 +160,7 @@ func (n *node) joinReplicas(reg prometheus.Registerer) (err error) {
 	n.replica = n.cfg.redis.replicaName()
 	n.replicas = pools.NewReplicas(n.fleet, n.redis, n.cfg.redis.prefix, n.replica, n.log)
 	n.turns = pools.NewTurns(n.fleet, n.redis, n.cfg.redis.prefix, n.replica, n.log)
-	n.ledger = door.NewLedger(n.redis, n.cfg.redis.prefix, n.replica, n.log)
+	n.quotas = access.NewQuotaSync(n.redis, n.cfg.redis.prefix, n.replica, n.log)
 	reg.MustRegister(n.replicas)
 	return nil
 }
@@ -221,7 +221,7 @@ func (n *node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 
 // serveOperators wires the ports beside that for clients: admin, load reports, KEDA.
 func (n *node) serveOperators(reg *prometheus.Registry) error {
-	token, err := n.cfg.door.adminToken()
+	token, err := n.cfg.access.adminToken()
 	if err != nil {
 		return err
 	}
@@ -230,10 +230,10 @@ func (n *node) serveOperators(reg *prometheus.Registry) error {
 	reg.MustRegister(n.board)
 	clients := n.cfg.gateway
 	clients.MaxArriving = n.cfg.queue.MaxBytes
-	n.server = gateway.New(clients, n.door, o, gateway.NewMetrics(reg))
+	n.server = gateway.New(clients, n.access, o, gateway.NewMetrics(reg))
 	n.plan(reg)
 	n.admin = &http.Server{
-		Handler:           gateway.Guarded(token, n.cfg.adminTLS.clientCA != "", n.cfg.door.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
+		Handler:           gateway.Guarded(token, n.cfg.adminTLS.clientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       adminIdle,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
@@ -268,19 +268,19 @@ func (n *node) scraped(reg *prometheus.Registry, metrics *pd.Metrics) prometheus
 	})
 }
 
-// openDoor returns a door with the keys of the configured file.
-func openDoor(cfg doorConfig, ledger *door.Ledger) (*door.Door, error) {
-	d := door.New(cfg.Config, ledger)
+// newAccess returns the access control with the keys of the configured file.
+func newAccess(cfg accessConfig, quotas *access.QuotaSync) (*access.Control, error) {
+	a := access.New(cfg.Config, quotas)
 	keys, err := cfg.keys()
 	if err != nil {
 		return nil, err
 	}
-	d.Apply(keys)
-	return d, nil
+	a.Apply(keys)
+	return a, nil
 }
 
-// run serves until the context ends, then stops in order: unready, wait, close
-// the door, drain, stop the watchers, flush the traces.
+// run serves until the context ends, then stops in order: unready, wait, stop
+// accepting, drain, stop the watchers, flush the traces.
 func (n *node) run(ctx context.Context) error {
 	beside, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
@@ -363,11 +363,11 @@ func (n *node) reload(next config) error {
 
 // reloadKeys makes what the file of keys says now the keys.
 func (n *node) reloadKeys() error {
-	keys, err := n.cfg.door.keys()
+	keys, err := n.cfg.access.keys()
 	if err != nil {
 		return err
 	}
-	n.door.Apply(keys)
+	n.access.Apply(keys)
 	count, tenants := keys.Len()
 	n.log.Info("keys reloaded", "keys", count, "tenants", tenants)
 	return nil

@@ -64,7 +64,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 	}
 	meter := autoscale.NewMeter(now)
 	meter.Queued, meter.Hot = n.queued, n.orchestrator.Binder.Heat
-	n.server.WatchedBy(func(a gateway.Arrival) gateway.Watched {
+	n.server.SetObserver(func(a gateway.Arrival) gateway.Observation {
 		if a.ITL == 0 {
 			a.ITL = n.cfg.scaling.ITL.Of(a.Model, a.Model) // what decode servers are planned for
 		}

@@ -272,7 +272,7 @@ func (n *node) background(ctx context.Context) (done <-chan struct{}) {
 			parts.Go(func() { n.turns.Run(ctx) })
 			parts.Go(func() { n.lessons.Run(ctx) })
 			parts.Go(func() { n.experience.Run(ctx) })
-			parts.Go(func() { n.ledger.Run(ctx) })
+			parts.Go(func() { n.quotas.Run(ctx) })
 			parts.Go(func() { n.feeds.shared.Run(ctx, n.cfg.kv.snapshots) })
 		}
 		parts.Wait()

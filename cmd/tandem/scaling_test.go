@@ -101,7 +101,7 @@ func TestAdmin_AsksForACertificateOrTheToken(t *testing.T) {
 	}
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
 		cfg.adminTLS = portTLS{port: "admin", cert: cert, key: key, clientCA: cert}
-		cfg.door.adminTokenFile = token
+		cfg.access.adminTokenFile = token
 	}})
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {

@@ -49,12 +49,12 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(libraryLog{log})
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed in part", "error", err.Error()) }))
-	keysLoaded := contentHash(cfg.door.keysFile)
+	keysLoaded := contentHash(cfg.access.keysFile)
 	n, err := newNode(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
-	if file == "" && cfg.door.keysFile == "" {
+	if file == "" && cfg.access.keysFile == "" {
 		signal.Ignore(syscall.SIGHUP) // there is nothing to read again
 	}
 	if file != "" {
@@ -64,8 +64,8 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		}
 		defer stop()
 	}
-	if cfg.door.keysFile != "" {
-		stop, err := n.follow(ctx, "keys", cfg.door.keysFile, keysLoaded, n.reloadKeys)
+	if cfg.access.keysFile != "" {
+		stop, err := n.follow(ctx, "keys", cfg.access.keysFile, keysLoaded, n.reloadKeys)
 		if err != nil {
 			return err
 		}

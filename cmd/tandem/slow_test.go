@@ -131,7 +131,7 @@ func TestLearned_AFleetThatRefusedAllForATimeServesAgain(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1,
 		engine: func(cfg *engine.Config) { cfg.TimeScale = 6 }, // 0.3 s for the prompt
-		config: func(cfg *config) { cfg.door.Deadline = 2 * time.Second },
+		config: func(cfg *config) { cfg.access.Deadline = 2 * time.Second },
 	})
 	asked := 0
 	served := func(requests int) (served int) {

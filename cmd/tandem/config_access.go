@@ -7,19 +7,19 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-gateway/tandem/gateway/door"
+	"github.com/tandem-gateway/tandem/gateway/access"
 )
 
-// doorConfig is who may come in.
-type doorConfig struct {
-	door.Config
+// accessConfig is who may come in.
+type accessConfig struct {
+	access.Config
 
 	keysFile       string
 	adminTokenFile string
 	adminNames     []string
 }
 
-func (c *doorConfig) bind(fs *pflag.FlagSet) {
+func (c *accessConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.keysFile, "keys-file", c.keysFile,
 		"YAML `file` of API keys: tenants, classes, limits; read again when it changes; empty: no key is asked for")
 	fs.StringSliceVar(&c.adminNames, "admin-name", c.adminNames,
@@ -37,7 +37,7 @@ func (c *doorConfig) bind(fs *pflag.FlagSet) {
 }
 
 // keys reads the file of keys, nil where there is none.
-func (c *doorConfig) keys() (*door.Keys, error) {
+func (c *accessConfig) keys() (*access.Keys, error) {
 	if c.keysFile == "" {
 		return nil, nil
 	}
@@ -45,7 +45,7 @@ func (c *doorConfig) keys() (*door.Keys, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keys-file: %w", err)
 	}
-	keys, err := door.ReadKeys(content, c.Config)
+	keys, err := access.ReadKeys(content, c.Config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.keysFile, err)
 	}
@@ -53,7 +53,7 @@ func (c *doorConfig) keys() (*door.Keys, error) {
 }
 
 // adminToken is what the admin port asks for, "" where it asks for nothing.
-func (c *doorConfig) adminToken() (string, error) {
+func (c *accessConfig) adminToken() (string, error) {
 	if c.adminTokenFile == "" {
 		return "", nil
 	}

@@ -1,4 +1,4 @@
-package door
+package access
 
 import (
 	"fmt"
@@ -38,7 +38,7 @@ func (e *LimitError) Error() string {
 
 // quota is what one key has used. It outlives reloads of the file.
 type quota struct {
-	ledger *Ledger
+	shared *QuotaSync // nil: with nobody
 	id     string
 
 	mu                       sync.Mutex // guards the rest
@@ -47,7 +47,7 @@ type quota struct {
 	running                  int
 	used                     usage                // since the start of the process
 	first                    time.Time            // use
-	others                   map[string]elsewhere // by replica
+	others                   map[string]remoteUse // by replica
 }
 
 // usage is what a key has used: requests, tokens.
@@ -61,14 +61,14 @@ func (u usage) minus(v usage) usage {
 	return usage{u.Requests - v.Requests, u.Prompt - v.Prompt, u.Output - v.Output}
 }
 
-// elsewhere is what another replica has of the key in flight.
-type elsewhere struct {
+// remoteUse is what another replica has of the key in flight.
+type remoteUse struct {
 	running int
 	until   time.Time
 }
 
-func newQuota(l *Ledger, id string) *quota {
-	return &quota{ledger: l, id: id, others: make(map[string]elsewhere)}
+func newQuota(s *QuotaSync, id string) *quota {
+	return &quota{shared: s, id: id, others: make(map[string]remoteUse)}
 }
 
 func (q *quota) setLimits(l Limits) {
@@ -97,7 +97,7 @@ func (q *quota) admit(prompt int, now time.Time) *LimitError {
 	return nil
 }
 
-// concurrentWait is what a caller at its limit of requests at once is told to wait:
+// concurrentWait is what a caller at its limit of requests at once waits:
 // nobody knows when one of its own ends.
 const concurrentWait = time.Second
 
@@ -127,20 +127,20 @@ func (q *quota) exceededLocked(prompt float64, now time.Time) *LimitError {
 }
 
 func (q *quota) refillLocked(now time.Time) {
-	share := q.ledger.share(now)
+	share := q.shared.share(now)
 	for _, b := range []*bucket{&q.requests, &q.prompt, &q.output} {
 		b.refill(now, share)
 	}
 }
 
-// chargeLocked takes from the buckets and notes it for the other replicas.
+// chargeLocked takes from the buckets and reports it to the other replicas.
 func (q *quota) chargeLocked(u usage) {
 	q.takeLocked(u)
 	q.used.Requests += u.Requests
 	q.used.Prompt += u.Prompt
 	q.used.Output += u.Output
 	if q.limits != (Limits{}) {
-		q.ledger.changed(q)
+		q.shared.report(q)
 	}
 }
 
@@ -162,41 +162,40 @@ func (q *quota) charge(u usage, ended bool, now time.Time) {
 	q.chargeLocked(u)
 }
 
-// Standing is how much of one limit is left.
-type Standing struct {
+// LimitStatus is how much of one limit is left.
+type LimitStatus struct {
 	Limit, Remaining int
 	Reset            time.Duration // until it is whole again
 }
 
-// standing of a bucket.
-func (b *bucket) standing() Standing {
-	return Standing{Limit: int(b.perMinute), Remaining: max(0, int(b.level)), Reset: b.wait(b.perMinute)}
+func (b *bucket) status() LimitStatus {
+	return LimitStatus{Limit: int(b.perMinute), Remaining: max(0, int(b.level)), Reset: b.wait(b.perMinute)}
 }
 
-// standings are those of the limits per minute that the key has, by what they are of.
-func (q *quota) standings(now time.Time) map[string]Standing {
+// statuses are those of the limits per minute that the key has, by what they are of.
+func (q *quota) statuses(now time.Time) map[string]LimitStatus {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refillLocked(now)
-	all := make(map[string]Standing)
+	all := make(map[string]LimitStatus)
 	for of, b := range map[string]*bucket{OfRequests: &q.requests, OfPrompt: &q.prompt, OfOutput: &q.output} {
 		if b.perMinute > 0 {
-			all[of] = b.standing()
+			all[of] = b.status()
 		}
 	}
 	return all
 }
 
-// told is what the other replicas are told.
-func (q *quota) told(now time.Time) toldUsage {
+// usage is what is reported of the key to other replicas.
+func (q *quota) usage(now time.Time) reportedUsage {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return toldUsage{usage: q.used, Running: float64(q.running), Age: now.Sub(q.first).Seconds()}
+	return reportedUsage{usage: q.used, Running: float64(q.running), Age: now.Sub(q.first).Seconds()}
 }
 
-// elsewhere charges what another replica has let in since it was heard last, and keeps
+// chargeRemote charges what another replica has let in since its last report, and keeps
 // what it has running until a time.
-func (q *quota) elsewhere(replica string, more usage, running int, now, until time.Time) {
+func (q *quota) chargeRemote(replica string, more usage, running int, now, until time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refillLocked(now)
@@ -207,7 +206,7 @@ func (q *quota) elsewhere(replica string, more usage, running int, now, until ti
 		}
 	}
 	if running > 0 {
-		q.others[replica] = elsewhere{running, until}
+		q.others[replica] = remoteUse{running, until}
 	} else {
 		delete(q.others, replica)
 	}

@@ -7,50 +7,15 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
 
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/tandem-gateway/tandem/pd"
 )
 
-// intake bounds the memory of request bodies that are still arriving. Those that have
-// arrived are counted by the queue.
-//
-// The server reads bodies itself, and only of who may come in: fasthttp would read the
-// whole of any body first, into as much memory as the client announces.
-type intake struct {
-	most int64 // bytes
-	now  atomic.Int64
-}
-
-const (
-	// freeIntake is the memory that any body may take without being counted, in bytes:
-	// short requests come in however many long ones do.
-	freeIntake = 64 << 10
-	// prefetched is how much of a body of known length fasthttp has read before it calls
-	// a handler (readBodyWithStreaming in its http.go).
-	prefetched = 8 << 10
-)
-
-// share is what one body is counted as, in bytes. It begins with what is free.
-type share struct {
-	intake *intake
-	bytes  int
-}
-
-// grow counts a body as at least so long, unless all of them would be too long.
-func (s *share) grow(bytes int) bool {
-	more := int64(max(0, bytes-s.bytes))
-	if s.intake.now.Add(more) > s.intake.most && more > 0 {
-		s.intake.now.Add(-more)
-		return false
-	}
-	s.bytes = max(s.bytes, bytes)
-	return true
-}
-
-func (s *share) end() { s.intake.now.Add(int64(freeIntake - s.bytes)) }
+// prefetched is how much of a body of known length fasthttp has read before it calls a
+// handler (readBodyWithStreaming in its http.go), in bytes.
+const prefetched = 8 << 10
 
 // readBody reads a request's body to its end. An announced length is counted at once, so
 // that some come in whole where not all can; the buffer grows with what has come.
@@ -67,12 +32,12 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 	if length >= 0 {
 		most = length
 	}
-	counted := share{intake: &s.intake, bytes: freeIntake}
-	defer counted.end()
+	counted := reservedBytes{budget: &s.bodies, bytes: freeBytes}
+	defer counted.release()
 	if !counted.grow(length) {
 		return nil, pd.ErrQueueFull
 	}
-	body = make([]byte, 0, min(most, freeIntake))
+	body = make([]byte, 0, min(most, freeBytes))
 	for {
 		n, err := stream.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]

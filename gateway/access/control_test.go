@@ -1,4 +1,4 @@
-package door
+package access
 
 import (
 	"errors"
@@ -16,35 +16,35 @@ func entry(key string, lines ...string) string {
 	return "  - sha256: " + Hash(key) + "\n    " + strings.Join(lines, "\n    ") + "\n"
 }
 
-// open returns a door with the keys of a file.
-func open(t *testing.T, entries ...string) *Door {
+// open returns an access control with the keys of a file.
+func open(t *testing.T, entries ...string) *Control {
 	t.Helper()
-	d := New(DefaultConfig(), nil)
-	reload(t, d, entries...)
-	return d
+	c := New(DefaultConfig(), nil)
+	reload(t, c, entries...)
+	return c
 }
 
-func reload(t *testing.T, d *Door, entries ...string) {
+func reload(t *testing.T, c *Control, entries ...string) {
 	t.Helper()
-	keys, err := ReadKeys([]byte(testSecret+"keys:\n"+strings.Join(entries, "")), d.cfg)
+	keys, err := ReadKeys([]byte(testSecret+"keys:\n"+strings.Join(entries, "")), c.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Apply(keys)
+	c.Apply(keys)
 }
 
 func TestKeys_OnlyThoseInTheFileOpen(t *testing.T) {
-	d := New(DefaultConfig(), nil)
-	if k := d.Find(nil); k == nil || k.Tenant != "" || k.Salt != "" || d.Class(k.Class) != "standard" {
+	c := New(DefaultConfig(), nil)
+	if k := c.Find(nil); k == nil || k.Tenant != "" || k.Salt != "" || c.Class(k.Class) != "standard" {
 		t.Errorf("without keys: %+v", k)
 	}
-	reload(t, d, entry("sk-ada", "tenant: ada", "class: interactive", "models: [llama, qwen*]"), entry("sk-bob", "tenant: bob"), entry("sk-ada-2", "tenant: ada"))
-	ada, again, bob := d.Find([]byte("sk-ada")), d.Find([]byte("sk-ada-2")), d.Find([]byte("sk-bob"))
+	reload(t, c, entry("sk-ada", "tenant: ada", "class: interactive", "models: [llama, qwen*]"), entry("sk-bob", "tenant: bob"), entry("sk-ada-2", "tenant: ada"))
+	ada, again, bob := c.Find([]byte("sk-ada")), c.Find([]byte("sk-ada-2")), c.Find([]byte("sk-bob"))
 	if ada == nil || ada.Tenant != "ada" || ada.Class != 0 || bob == nil || bob.Class != 1 {
 		t.Fatalf("%+v, %+v", ada, bob)
 	}
 	for _, wrong := range []string{"", "sk-ad", "sk-ada ", "SK-ADA", Hash("sk-ada"), ada.ID} {
-		if k := d.Find([]byte(wrong)); k != nil {
+		if k := c.Find([]byte(wrong)); k != nil {
 			t.Errorf("%q opens as %s", wrong, k.Tenant)
 		}
 	}
@@ -56,8 +56,8 @@ func TestKeys_OnlyThoseInTheFileOpen(t *testing.T) {
 			t.Errorf("model %q: %v, of a key for all: %v", model, ada.May(model), bob.May(model))
 		}
 	}
-	reload(t, d, entry("sk-bob", "tenant: bob"))
-	if d.Find([]byte("sk-ada")) != nil || d.Find([]byte("sk-bob")) == nil {
+	reload(t, c, entry("sk-bob", "tenant: bob"))
+	if c.Find([]byte("sk-ada")) != nil || c.Find([]byte("sk-bob")) == nil {
 		t.Error("a reload did not replace the keys")
 	}
 }
@@ -96,37 +96,37 @@ func FuzzReadKeys(f *testing.F) {
 }
 
 func TestGrant_MoreNeedsLeaveAndLessIsFree(t *testing.T) {
-	d := open(t, entry("plain", "tenant: a", "deadline: 10s"), entry("trusted", "tenant: a", "deadline: 10s", "may-set: [priority, objectives, deadline]"),
+	c := open(t, entry("plain", "tenant: a", "deadline: 10s"), entry("trusted", "tenant: a", "deadline: 10s", "may-set: [priority, objectives, deadline]"),
 		entry("bought", "tenant: a", "deadline: 10s", "ttft-slo: 1s", "itl-slo: 200ms"), entry("both", "tenant: a", "deadline: 10s", "ttft-slo: 1s", "itl-slo: 200ms", "may-set: [objectives]"))
 	for _, x := range []struct {
 		key, name string
-		wishes    Wishes
+		requested RequestedPolicy
 		class     int
 		deadline  time.Duration
 		ttft      time.Duration
 	}{
-		{"plain", "nothing asked", Wishes{}, 1, 10 * time.Second, 0},
-		{"plain", "a higher class", Wishes{Priority: "interactive"}, 1, 10 * time.Second, 0},
-		{"plain", "a lower class", Wishes{Priority: "batch"}, 2, 10 * time.Second, 0},
-		{"plain", "a shorter deadline", Wishes{Deadline: "500"}, 1, 500 * time.Millisecond, 0},
-		{"plain", "a longer deadline", Wishes{Deadline: "60000"}, 1, 10 * time.Second, 0},
-		{"plain", "an objective", Wishes{TTFT: "100"}, 1, 10 * time.Second, 0},
-		{"trusted", "a higher class", Wishes{Priority: "interactive"}, 0, 10 * time.Second, 0},
-		{"trusted", "a longer deadline", Wishes{Deadline: "60000"}, 1, time.Minute, 0},
-		{"trusted", "an objective", Wishes{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, 100 * time.Millisecond},
-		{"bought", "nothing asked", Wishes{}, 1, 10 * time.Second, time.Second},
-		{"bought", "another objective", Wishes{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, time.Second},
-		{"both", "nothing asked", Wishes{}, 1, 10 * time.Second, time.Second},
-		{"both", "another objective", Wishes{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, 100 * time.Millisecond},
+		{"plain", "nothing asked", RequestedPolicy{}, 1, 10 * time.Second, 0},
+		{"plain", "a higher class", RequestedPolicy{Priority: "interactive"}, 1, 10 * time.Second, 0},
+		{"plain", "a lower class", RequestedPolicy{Priority: "batch"}, 2, 10 * time.Second, 0},
+		{"plain", "a shorter deadline", RequestedPolicy{Deadline: "500"}, 1, 500 * time.Millisecond, 0},
+		{"plain", "a longer deadline", RequestedPolicy{Deadline: "60000"}, 1, 10 * time.Second, 0},
+		{"plain", "an objective", RequestedPolicy{TTFT: "100"}, 1, 10 * time.Second, 0},
+		{"trusted", "a higher class", RequestedPolicy{Priority: "interactive"}, 0, 10 * time.Second, 0},
+		{"trusted", "a longer deadline", RequestedPolicy{Deadline: "60000"}, 1, time.Minute, 0},
+		{"trusted", "an objective", RequestedPolicy{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, 100 * time.Millisecond},
+		{"bought", "nothing asked", RequestedPolicy{}, 1, 10 * time.Second, time.Second},
+		{"bought", "another objective", RequestedPolicy{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, time.Second},
+		{"both", "nothing asked", RequestedPolicy{}, 1, 10 * time.Second, time.Second},
+		{"both", "another objective", RequestedPolicy{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, 100 * time.Millisecond},
 	} {
-		got, err := d.Grant(d.Find([]byte(x.key)), x.wishes, testTime)
-		if want := (Granted{x.class, testTime.Add(x.deadline), x.ttft, x.ttft / 5}); err != nil || got != want {
+		got, err := c.PolicyFor(c.Find([]byte(x.key)), x.requested, testTime)
+		if want := (Policy{x.class, testTime.Add(x.deadline), x.ttft, x.ttft / 5}); err != nil || got != want {
 			t.Errorf("%s of a %s key: %+v, %v; want %+v", x.name, x.key, got, err, want)
 		}
 	}
-	for name, w := range map[string]Wishes{"an unknown class": {Priority: "royal"}, "words": {Deadline: "soon"}, "nothing": {Deadline: "0"}, "a century": {Deadline: "3155760000000"}} {
-		var wish *WishError
-		if _, err := d.Grant(d.Find([]byte("plain")), w, testTime); !errors.As(err, &wish) {
+	for name, w := range map[string]RequestedPolicy{"an unknown class": {Priority: "royal"}, "words": {Deadline: "soon"}, "nothing": {Deadline: "0"}, "a century": {Deadline: "3155760000000"}} {
+		var unread *HeaderError
+		if _, err := c.PolicyFor(c.Find([]byte("plain")), w, testTime); !errors.As(err, &unread) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

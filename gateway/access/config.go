@@ -1,10 +1,11 @@
-// Package door decides who may come in: whose key a request carries, what the key may
-// ask for, and how much of it. It knows nothing of HTTP servers and of engines.
+// Package access is the gateway's access control: whose key a request carries, what the
+// key may ask for, and how much of it. It knows nothing of HTTP servers and of engines;
+// gateway asks it for each request, and cmd gives it the file of keys.
 //
 // Keys live in a file that holds only their SHA-256. Each belongs to a tenant, is of a
 // priority class and has limits; what it has used is counted in token buckets, and
 // shared with other replicas without a request ever waiting for it.
-package door
+package access
 
 import (
 	"fmt"

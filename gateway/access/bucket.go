@@ -1,10 +1,10 @@
-package door
+package access
 
 import "time"
 
 // bucket is a token bucket that holds one minute's worth, is refilled all the time and
 // may be overdrawn: what an answer cost is known only when it is there, and what other
-// replicas let in only when they have told. golang.org/x/time/rate can do neither of
+// replicas let in only when they have reported. golang.org/x/time/rate can do neither of
 // these, nor give back what was taken too much.
 type bucket struct {
 	perMinute float64 // 0: no limit

@@ -1,0 +1,63 @@
+package access
+
+import (
+	"sync"
+	"time"
+)
+
+// QuotaCharge is what one request was charged to its key's quota, from its admission to its
+// end. Its methods are for one goroutine; End may be called again and does nothing then.
+type QuotaCharge struct {
+	quota  *quota
+	prompt int // tokens, as estimated and charged
+	output int // tokens charged so far
+	ending sync.Once
+}
+
+// Tokens is what an answer cost as far as the engine reported, in tokens; -1 is unknown.
+type Tokens struct{ Prompt, Output int }
+
+// Admit lets a request of the key in and charges it with the prompt that is estimated,
+// in tokens. The error is a *LimitError.
+func (k *Key) Admit(promptTokens int, now time.Time) (*QuotaCharge, error) {
+	if refused := k.quota.admit(promptTokens, now); refused != nil {
+		return nil, refused
+	}
+	return &QuotaCharge{quota: k.quota, prompt: promptTokens}, nil
+}
+
+// Limited reports whether the key has a limit per minute.
+func (k *Key) Limited() bool { return k.limits.Requests+k.limits.Prompt+k.limits.Output > 0 }
+
+// LimitStatuses are what is left of the key's limits per minute, by what they are of.
+func (k *Key) LimitStatuses(now time.Time) map[string]LimitStatus { return k.quota.statuses(now) }
+
+// AddOutput charges tokens that have come.
+func (c *QuotaCharge) AddOutput(tokens int, now time.Time) {
+	if tokens == 0 {
+		return
+	}
+	c.output += tokens
+	c.quota.charge(usage{Output: float64(tokens)}, false, now)
+}
+
+// End corrects what was charged by what the answer cost, and ends the request.
+func (c *QuotaCharge) End(cost Tokens, now time.Time) {
+	c.ending.Do(func() {
+		var u usage
+		if cost.Prompt >= 0 {
+			u.Prompt = float64(cost.Prompt - c.prompt)
+		}
+		if cost.Output >= 0 {
+			u.Output = float64(cost.Output - c.output)
+		}
+		c.quota.charge(u, true, now)
+	})
+}
+
+// Refund ends a request that was not served, and gives back all of its charge.
+func (c *QuotaCharge) Refund(now time.Time) {
+	c.ending.Do(func() {
+		c.quota.charge(usage{Requests: -1, Prompt: -float64(c.prompt), Output: -float64(c.output)}, true, now)
+	})
+}
