@@ -24,7 +24,7 @@ func TestScaler_ForgetsAModelThatIsGoneAndNoneAtZero(t *testing.T) {
 			cfg.Planner.Prefill.Min, cfg.Planner.Decode.Min, cfg.Planner.IdleAfter = c.min, c.min, Bin
 			fleet, meter := newFleet(t), NewMeter(clock.now)
 			s := NewScaler(cfg, fleet, meter, nil, slog.New(slog.DiscardHandler))
-			published := hear(s)
+			published := record(s)
 			step := func(after time.Duration) {
 				t.Helper()
 				clock.pass(after)

@@ -8,25 +8,25 @@ import (
 
 // memory is what the next decision for a model must know.
 type memory struct {
-	Memory    Memory        `json:"memory"`
-	Present   presence      `json:"present"`
-	KV        Series        `json:"kv"`
-	KVBin     int64         `json:"kv_bin"` // that runs
-	KVSum     float64       `json:"kv_sum"`
-	KVCount   int           `json:"kv_count"`
-	Prefill   float64       `json:"prefill_speed"` // of a server, when one was last there
-	Decode    float64       `json:"decode_speed"`  // likewise
-	Capacity  float64       `json:"kv_capacity"`   // likewise
-	Raised    [2]time.Time  `json:"raised"`        // when more was wanted than there was; zero while it is there
-	ColdStart time.Duration `json:"cold_start"`
-	Leaving   []Leaving     `json:"leaving,omitempty"`
-	Spread    *Spread       `json:"spread,omitempty"`     // what stands; nil without hardware to choose from
-	NoSpread  string        `json:"no_spread,omitempty"`  // why none could be found, as the log says
-	SpreadFor [2]int        `json:"spread_for,omitempty"` // prefill and decode servers that it was found for
+	Memory       Memory              `json:"memory"`
+	Present      presence            `json:"present"`
+	KV           Series              `json:"kv"`
+	KVBin        int64               `json:"kv_bin"` // that runs
+	KVSum        float64             `json:"kv_sum"`
+	KVCount      int                 `json:"kv_count"`
+	Prefill      float64             `json:"prefill_speed"` // of a server, when one was last there
+	Decode       float64             `json:"decode_speed"`  // likewise
+	Capacity     float64             `json:"kv_capacity"`   // likewise
+	Raised       [2]time.Time        `json:"raised"`        // when more was wanted than there was; zero while it is there
+	ColdStart    time.Duration       `json:"cold_start"`
+	Draining     []DrainingUnit      `json:"leaving,omitempty"`
+	Allocation   *HardwareAllocation `json:"spread,omitempty"`     // what stands; nil without hardware to choose from
+	NoAllocation string              `json:"no_spread,omitempty"`  // why none could be found, as the log says
+	AllocatedFor [2]int              `json:"spread_for,omitempty"` // prefill and decode servers that it was found for
 }
 
 // remember keeps what servers can do for when none is there, and fills it in then.
-func (m *memory) remember(g *gauge, prior *Capacity, w works) {
+func (m *memory) remember(g *gauge, prior *Capacity, w workload) {
 	if m.Prefill == 0 {
 		m.Prefill = prior.PrefillSpeed(w.computed, w.prompt-w.computed)
 		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.context), float64(prior.KVTokens)
@@ -64,11 +64,11 @@ func (m *memory) pending(role, missing int, now time.Time) int {
 	return missing
 }
 
-// letGo chooses who goes of each pool, and holds the wanted numbers up while they drain.
+// chooseDraining chooses which units of each pool drain, and holds the wanted numbers up while they drain.
 // Of a role of which none is wanted all are idle, and none drains: the next request may
 // come any time. Engines that grow in place shrink.
-func (m *memory) letGo(wants []PoolWant, servers []*pools.Server, model string, hot map[string]float64, now time.Time) {
-	var all []Leaving
+func (m *memory) chooseDraining(wants []PoolWant, servers []*pools.Server, model string, savings map[string]float64, now time.Time) {
+	var all []DrainingUnit
 	whole := make(map[pools.Role]int)
 	for i := range wants {
 		whole[wants[i].Role] += wants[i].Want.Servers
@@ -78,17 +78,17 @@ func (m *memory) letGo(wants []PoolWant, servers []*pools.Server, model string, 
 		if w.Engines > 0 || whole[w.Role] == 0 {
 			continue
 		}
-		var leaving []Leaving
-		w.Want, leaving = leave(w.Want, weigh(servers, w, model, hot, now), m.Leaving, now)
-		all = append(all, leaving...)
+		var draining []DrainingUnit
+		w.Want, draining = scaleIn(w.Want, unitsOf(servers, w, model, savings, now), m.Draining, now)
+		all = append(all, draining...)
 	}
-	m.Leaving = all
+	m.Draining = all
 }
 
 // wanted is how many servers of both roles stand, as they are counted when they start.
 func (m *memory) wanted() (prefill, decode int) {
-	if m.Spread != nil {
-		return sumOf(m.Spread.Prefill), sumOf(m.Spread.Decode)
+	if m.Allocation != nil {
+		return sumOf(m.Allocation.Prefill), sumOf(m.Allocation.Decode)
 	}
 	return m.Memory.Prefill.Servers, m.Memory.Decode.Servers
 }

@@ -31,15 +31,15 @@ type Meter struct {
 	// Queued returns how many requests of each model wait in this gateway's own queue. It
 	// is set before the first read.
 	Queued func() map[string]int
-	// Hot returns how many tokens of prompts the caches of servers saved lately, by
+	// CacheSavings returns how many tokens of prompts the caches of servers saved lately, by
 	// server, as this gateway sent them; likewise.
-	Hot func() map[string]float64
+	CacheSavings func() map[string]float64
 
 	mu      sync.Mutex // guards the rest
 	models  map[string]*demand
 	refused [2]map[uint64]bool // fingerprints: those of the running time, and of the one before
 	turned  time.Time          // when the running time began
-	untold  []uint64           // fingerprints that other gateways are not told of yet
+	unsent  []uint64           // fingerprints that other gateways do not know of yet
 }
 
 // demand is what is asked of one model.
@@ -88,11 +88,11 @@ const firstOutput = 256
 
 // NewMeter returns a meter that has seen nothing. now is the clock.
 func NewMeter(now func() time.Time) *Meter {
-	return &Meter{now: now, Queued: func() map[string]int { return nil }, Hot: func() map[string]float64 { return nil }, models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
+	return &Meter{now: now, Queued: func() map[string]int { return nil }, CacheSavings: func() map[string]float64 { return nil }, models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
 }
 
-// Arrived counts a request.
-func (m *Meter) Arrived(a Arrival) *Visit {
+// Arrived counts a request and begins its record.
+func (m *Meter) Arrived(a Arrival) *RequestRecord {
 	now := m.now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,19 +104,19 @@ func (m *Meter) Arrived(a Arrival) *Visit {
 	if d.seen.Prompt == 0 {
 		d.seen.Prompt = float64(a.PromptTokens) // until one was answered
 	}
-	v := &Visit{meter: m, demand: d, arrival: a, at: now, waits: true, prompt: a.PromptTokens, compute: float64(a.PromptTokens) * d.seen.Computed}
-	if v.retry = m.retry(a.Fingerprint, now); !v.retry {
+	r := &RequestRecord{meter: m, demand: d, arrival: a, at: now, waits: true, prompt: a.PromptTokens, compute: float64(a.PromptTokens) * d.seen.Computed}
+	if r.retry = m.retry(a.Fingerprint, now); !r.retry {
 		b := d.bins[binOf(now)]
-		b.Prompt, b.Output = b.Prompt+v.compute, b.Output+d.seen.Output
+		b.Prompt, b.Output = b.Prompt+r.compute, b.Output+d.seen.Output
 		d.bins[binOf(now)] = b
-		v.class = share.ClassOf(a.PromptTokens, a.OutputTokens)
+		r.class = share.ClassOf(a.PromptTokens, a.OutputTokens)
 		d.fade(now)
-		d.traffic[v.class].add(Lengths{1, float64(a.PromptTokens), v.compute, float64(a.OutputTokens)})
+		d.traffic[r.class].add(Lengths{1, float64(a.PromptTokens), r.compute, float64(a.OutputTokens)})
 	}
 	d.last = now
 	d.waiting.Requests++
-	d.waiting.Prompt += v.compute
-	return v
+	d.waiting.Prompt += r.compute
+	return r
 }
 
 // fade makes the traffic that was older, up to now.
@@ -184,22 +184,22 @@ func (m *Meter) refuse(fingerprint uint64) {
 	if len(m.refused[0]) < mostRefused {
 		m.refused[0][fingerprint] = true
 	}
-	if len(m.untold) < mostRefused {
-		m.untold = append(m.untold, fingerprint)
+	if len(m.unsent) < mostRefused {
+		m.unsent = append(m.unsent, fingerprint)
 	}
 }
 
-// newlyRefused returns those that were refused since the last call.
-func (m *Meter) newlyRefused() []uint64 {
+// takeRefused returns those that were refused since the last call.
+func (m *Meter) takeRefused() []uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	untold := m.untold
-	m.untold = nil
-	return untold
+	unsent := m.unsent
+	m.unsent = nil
+	return unsent
 }
 
-// heardRefused remembers a request that another gateway refused.
-func (m *Meter) heardRefused(fingerprint uint64) {
+// receiveRefused remembers a request that another gateway refused.
+func (m *Meter) receiveRefused(fingerprint uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.refused[0]) < mostRefused {
@@ -207,11 +207,11 @@ func (m *Meter) heardRefused(fingerprint uint64) {
 	}
 }
 
-// reading is what one gateway measured, as it tells the others.
+// reading is what one gateway measured, as the others receive it.
 type reading struct {
-	At     int64                    `json:"at"` // unix seconds
-	Models map[string]*modelReading `json:"models"`
-	Hot    map[string]float64       `json:"hot,omitempty"` // tokens, by server
+	At      int64                    `json:"at"` // unix seconds
+	Models  map[string]*modelReading `json:"models"`
+	Savings map[string]float64       `json:"hot,omitempty"` // tokens, by server
 }
 
 type modelReading struct {
@@ -227,10 +227,10 @@ type modelReading struct {
 func (m *Meter) read() reading {
 	now := m.now()
 	current := binOf(now)
-	queued, hot := m.Queued(), m.Hot()
+	queued, savings := m.Queued(), m.CacheSavings()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := reading{At: now.Unix(), Models: make(map[string]*modelReading), Hot: hot}
+	r := reading{At: now.Unix(), Models: make(map[string]*modelReading), Savings: savings}
 	for name, d := range m.models {
 		d.fade(now)
 		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.seen, Traffic: d.traffic}
@@ -250,11 +250,11 @@ func (m *Meter) read() reading {
 	return r
 }
 
-// hotOf adds up the heat of servers over gateways.
-func hotOf(readings []reading) map[string]float64 {
+// sumSavings adds up the heat of servers over gateways.
+func sumSavings(readings []reading) map[string]float64 {
 	all := make(map[string]float64)
 	for _, r := range readings {
-		for server, tokens := range r.Hot {
+		for server, tokens := range r.Savings {
 			all[server] += tokens
 		}
 	}

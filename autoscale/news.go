@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// Gateways tell each other at once what cannot wait for the next decision. A client that
+// Gateways report to each other at once what cannot wait for the next decision. A client that
 // was refused may come again to another gateway: whom they refuse, by fingerprints. KEDA
 // may follow another gateway than the one that holds a first request: that one decided.
 //
@@ -28,15 +28,15 @@ const (
 	newsRetry    = time.Second            // until the next try, when Redis is away
 )
 
-// passNews tells the others whom this gateway refuses, a meter whom they refuse, and
+// passNews publishes which requests this gateway refuses, records in a meter which the others refuse, and
 // decided of plans of theirs, until the context ends. What is lost while Redis is away
 // makes retries count as demand, and plans come with the next decision.
 func (s *Shared) passNews(ctx context.Context, m *Meter, decided func()) {
 	var parts sync.WaitGroup
-	parts.Go(func() { s.tellRefusals(ctx, m) })
+	parts.Go(func() { s.publishRefusals(ctx, m) })
 	parts.Go(func() {
 		for ctx.Err() == nil {
-			s.hear(ctx, m, decided)
+			s.receive(ctx, m, decided)
 			select {
 			case <-ctx.Done():
 			case <-time.After(newsRetry):
@@ -46,7 +46,7 @@ func (s *Shared) passNews(ctx context.Context, m *Meter, decided func()) {
 	parts.Wait()
 }
 
-func (s *Shared) tellRefusals(ctx context.Context, m *Meter) {
+func (s *Shared) publishRefusals(ctx context.Context, m *Meter) {
 	tick := time.NewTicker(refusalDelay)
 	defer tick.Stop()
 	for {
@@ -56,7 +56,7 @@ func (s *Shared) tellRefusals(ctx context.Context, m *Meter) {
 		case <-tick.C:
 		}
 		var message []byte
-		for _, fingerprint := range m.newlyRefused() {
+		for _, fingerprint := range m.takeRefused() {
 			message = binary.LittleEndian.AppendUint64(message, fingerprint)
 		}
 		if len(message) > 0 {
@@ -65,22 +65,22 @@ func (s *Shared) tellRefusals(ctx context.Context, m *Meter) {
 	}
 }
 
-// hear listens until the connection fails. What was decided before it listens nobody says
+// receive listens until the connection fails. What was decided before it listens nobody says
 // again.
-func (s *Shared) hear(ctx context.Context, m *Meter, decided func()) {
+func (s *Shared) receive(ctx context.Context, m *Meter, decided func()) {
 	sub := s.client.Subscribe(ctx, s.prefix+refusedKey, s.prefix+decidedKey)
 	defer func() { _ = sub.Close() }()
 	if _, err := sub.ReceiveTimeout(ctx, newsRetry); err != nil { // that it listens
 		return
 	}
 	decided()
-	pools.ListenQuietly(ctx, sub, func(heard *redis.Message) {
+	pools.ListenQuietly(ctx, sub, func(message *redis.Message) {
 		switch {
-		case heard.Channel == s.prefix+refusedKey:
-			for text := []byte(heard.Payload); len(text) >= 8; text = text[8:] {
-				m.heardRefused(binary.LittleEndian.Uint64(text))
+		case message.Channel == s.prefix+refusedKey:
+			for text := []byte(message.Payload); len(text) >= 8; text = text[8:] {
+				m.receiveRefused(binary.LittleEndian.Uint64(text))
 			}
-		case heard.Payload != s.replica:
+		case message.Payload != s.replica:
 			decided()
 		}
 	})

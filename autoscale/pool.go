@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// works are what servers are asked for on the mean.
-type works struct {
+// workload is what servers are asked for on the mean.
+type workload struct {
 	prompt, computed, output float64       // tokens
 	context                  float64       // tokens of KV of a sequence, as a decode server sees it at any moment
 	ttft, itl                time.Duration // objectives; no ttft is 0
@@ -45,7 +45,7 @@ type Hardware struct {
 }
 
 // look reads the fleet for a model, in the order of roles and variants.
-func look(servers []*pools.Server, model string, w works, now time.Time) []Hardware {
+func look(servers []*pools.Server, model string, w workload, now time.Time) []Hardware {
 	kinds := make(map[pools.Role]map[string]*Hardware)
 	for _, s := range servers {
 		h := s.Health()
@@ -85,7 +85,7 @@ func roleOf(s *pools.Server) pools.Role {
 }
 
 // add enters a server.
-func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
+func (k *Hardware) add(s *pools.Server, w workload, now time.Time) {
 	k.servers++
 	if s.Elastic {
 		k.elastic++
@@ -126,7 +126,7 @@ func (k *Hardware) add(s *pools.Server, w works, now time.Time) {
 }
 
 // count sums up the units.
-func (k *Hardware) count(w works) {
+func (k *Hardware) count(w workload) {
 	if k.Role == pools.Prefill {
 		k.Backlog /= float64(k.servers)
 	} else if k.Speed > 0 {

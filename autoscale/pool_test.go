@@ -43,7 +43,7 @@ func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 			}
 			return up == 2
 		})
-		return sumUp(look(f.Servers(), model, works{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now()))
+		return sumUp(look(f.Servers(), model, workload{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now()))
 	}
 	alone := see()
 	specs[0].Unit, specs[1].Unit = "pod", "pod"
@@ -95,7 +95,7 @@ func TestHardware_BacklogIsTimeOfItsServers(t *testing.T) {
 		k    *Hardware
 		want float64
 	}{{&prefill, 2}, {&decode, 2}, {&none, 0}} {
-		if of.k.count(works{output: 100}); of.k.Backlog != of.want {
+		if of.k.count(workload{output: 100}); of.k.Backlog != of.want {
 			t.Errorf("%v: %g s, want %g", of.k.Role, of.k.Backlog, of.want)
 		}
 	}

@@ -18,7 +18,7 @@ type Config struct {
 	Every     time.Duration // between two decisions
 	ColdStart time.Duration // assumed until one was seen
 	Prior     Capacity      // of a server, until one was seen
-	Victims   bool          // say which servers go when fewer are wanted, and let them drain
+	ScaleIn   bool          // say which servers go when fewer are wanted, and let them drain
 	// ITL is the objective that decode is planned for; TTFT the one that hardware is chosen
 	// by, 0 is none.
 	ITL, TTFT pools.PerModel[time.Duration]
@@ -51,13 +51,13 @@ type plans struct {
 
 // Decision is what is wanted for a model, and what it was decided from.
 type Decision struct {
-	At      time.Time  `json:"at"`   // of the signals: older where they could not be read again
-	Plan    Plan       `json:"plan"` // in servers as they are on the mean
-	Pools   []PoolWant `json:"pools"`
-	Signals Signals    `json:"signals"`
-	Held    int        `json:"held"` // requests that wait because a role has no server
-	State   State      `json:"state"`
-	Leaving []Leaving  `json:"leaving,omitempty"`
+	At       time.Time      `json:"at"`   // of the signals: older where they could not be read again
+	Plan     Plan           `json:"plan"` // in servers as they are on the mean
+	Pools    []PoolWant     `json:"pools"`
+	Signals  Signals        `json:"signals"`
+	Held     int            `json:"held"` // requests that wait because a role has no server
+	State    State          `json:"state"`
+	Draining []DrainingUnit `json:"leaving,omitempty"`
 }
 
 // Wanted is what is published of a pool.
@@ -80,24 +80,24 @@ type Scaler struct {
 	log    *slog.Logger
 	now    func() time.Time
 
-	// Publish is told of all pools after each decision; it is set before Run.
+	// Publish receives what is wanted of all pools after each decision; it is set before Run.
 	Publish func([]Wanted)
-	// Leaving is told who goes, before Publish; likewise.
-	Leaving func([]Leaving)
-	// Spread chooses the hardware; nil: there is one kind. Likewise.
-	Spread Spreader
+	// OnDraining receives the units that drain, before Publish; likewise.
+	OnDraining func([]DrainingUnit)
+	// Allocate chooses the hardware; nil: there is one kind. Likewise.
+	Allocate Allocator
 
 	current atomic.Pointer[plans]
 	hurry   chan struct{} // to decide
-	told    chan struct{} // that another replica decided
+	decided chan struct{} // that another replica decided
 }
 
 // NewScaler returns a scaler that has decided nothing.
 func NewScaler(cfg Config, fleet *pools.Fleet, meter *Meter, shared *Shared, log *slog.Logger) *Scaler {
 	s := &Scaler{
 		cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now,
-		Publish: func([]Wanted) {}, Leaving: func([]Leaving) {},
-		hurry: make(chan struct{}, 1), told: make(chan struct{}, 1),
+		Publish: func([]Wanted) {}, OnDraining: func([]DrainingUnit) {},
+		hurry: make(chan struct{}, 1), decided: make(chan struct{}, 1),
 	}
 	s.current.Store(&plans{})
 	return s
@@ -108,7 +108,7 @@ func (s *Scaler) Run(ctx context.Context) {
 	if s.shared != nil {
 		var beside sync.WaitGroup
 		defer beside.Wait()
-		beside.Go(func() { s.shared.passNews(ctx, s.meter, func() { signal(s.told) }) })
+		beside.Go(func() { s.shared.passNews(ctx, s.meter, func() { signal(s.decided) }) })
 	}
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
@@ -119,7 +119,7 @@ func (s *Scaler) Run(ctx context.Context) {
 			return
 		}
 		if err != nil && s.now().Sub(s.current.Load().At) > s.cfg.Planner.MaxAge {
-			s.letGo(nil) // nobody goes by what is that old
+			s.drain(nil) // nobody goes by what is that old
 		}
 		if (err != nil) != failing {
 			failing = err != nil
@@ -136,7 +136,7 @@ func (s *Scaler) Run(ctx context.Context) {
 			next = s.inTurn
 		case <-s.hurry:
 			next = s.atOnce
-		case <-s.told:
+		case <-s.decided:
 			next = s.follow
 		}
 	}
@@ -189,7 +189,7 @@ func (s *Scaler) step(ctx context.Context, hurried bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Every)
 	defer cancel()
-	if err := s.shared.clock.set(ctx); err != nil {
+	if err := s.shared.clock.sync(ctx); err != nil {
 		return err
 	}
 	mine, err := s.shared.decides(ctx)
@@ -237,35 +237,35 @@ func (s *Scaler) adopt(p plans) {
 	}
 	s.current.Store(&p)
 	var all []Wanted
-	var leaving []Leaving
+	var draining []DrainingUnit
 	for model, d := range p.Models {
-		leaving = append(leaving, d.Leaving...)
+		draining = append(draining, d.Draining...)
 		if d.Plan.Known {
 			all = append(all, d.wanted(model)...)
 		}
 	}
 	if s.shared != nil {
 		for i := range all {
-			all[i].At = s.shared.clock.here(all[i].At)
+			all[i].At = s.shared.clock.local(all[i].At)
 		}
 	}
-	s.letGo(leaving)
+	s.drain(draining)
 	s.Publish(all)
 }
 
-// letGo lets the servers drain that scaling in takes next, and no others. Where none is
+// drain lets the servers drain that scaling in takes next, and no others. Where none is
 // chosen what was done about them is undone, again and again: until the last gateway that
 // chooses has gone it is done again.
-func (s *Scaler) letGo(leaving []Leaving) {
-	if !s.cfg.Victims {
-		leaving = nil
+func (s *Scaler) drain(draining []DrainingUnit) {
+	if !s.cfg.ScaleIn {
+		draining = nil
 	}
-	units := make(map[string]bool, len(leaving))
-	for _, l := range leaving {
-		units[l.Unit] = true
+	units := make(map[string]bool, len(draining))
+	for _, d := range draining {
+		units[d.Unit] = true
 	}
 	s.fleet.SetLeaving(units)
-	s.Leaving(leaving)
+	s.OnDraining(draining)
 }
 
 // decide makes the plans that follow from the last and from what gateways measured.
@@ -279,7 +279,7 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 	if !last.At.IsZero() {
 		elapsed = max(0, now.Sub(last.At))
 	}
-	servers, hot := s.fleet.Servers(), hotOf(readings)
+	servers, savings := s.fleet.Servers(), sumSavings(readings)
 	names, served := s.models(last)
 	for _, model := range names {
 		m := last.Memories[model]
@@ -295,12 +295,12 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 		memory.await(&signals, now)
 		adapters, there := served[model]
 		memory.Present.seen(there, adapters, demand.asked(), plan, now)
-		if !s.cfg.Victims {
-			memory.Leaving = nil
+		if !s.cfg.ScaleIn {
+			memory.Draining = nil
 		} else if plan.Known {
-			memory.letGo(wants, servers, model, hot, now)
+			memory.chooseDraining(wants, servers, model, savings, now)
 		}
-		d := &Decision{At: now, Plan: plan, Pools: wants, Signals: signals, Held: signals.Held, State: state, Leaving: memory.Leaving}
+		d := &Decision{At: now, Plan: plan, Pools: wants, Signals: signals, Held: signals.Held, State: state, Draining: memory.Draining}
 		if before := last.Models[model]; plan.Prefill.Reason == Stale && before != nil {
 			d.At = before.At
 		}
@@ -310,9 +310,9 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 	return next
 }
 
-// signals are what the planner is told of a model, and the state what others are.
+// signals are what the planner decides a model from, and the state what others are.
 func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t total, now time.Time) (Signals, State) {
-	w := works{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), context: max(t.seen.context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model), traffic: t.traffic}
+	w := workload{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), context: max(t.seen.context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model), traffic: t.traffic}
 	w.computed = max(1, min(w.prompt, w.prompt*t.seen.Computed))
 	hardware := look(servers, model, w, now)
 	g := sumUp(hardware)
@@ -336,7 +336,7 @@ func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t tot
 	if n := float64(t.waiting.Requests); n > 0 {
 		signals.PrefillBacklog = t.waiting.Prompt * max(0, n-float64(g.prefill.Ready)-forDecode) / n
 	}
-	state := State{Hardware: hardware, work: w, TTFT: t.ttft, ITL: t.itl, KVQueued: float64(t.waiting.Requests) * w.prompt}
+	state := State{Hardware: hardware, workload: w, TTFT: t.ttft, ITL: t.itl, KVQueued: float64(t.waiting.Requests) * w.prompt}
 	state.wait(&g, &t)
 	return signals, state
 }

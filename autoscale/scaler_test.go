@@ -86,11 +86,11 @@ func ask(c *clock, tokens int, meters ...*Meter) {
 	}
 }
 
-// heard is what a scaler published last.
-type heard map[string]Wanted // by role
+// wants is what a scaler published last.
+type wants map[string]Wanted // by role
 
-func hear(s *Scaler) heard {
-	last := make(heard)
+func record(s *Scaler) wants {
+	last := make(wants)
 	s.Publish = func(all []Wanted) {
 		clear(last)
 		for _, w := range all {
@@ -104,7 +104,7 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 	c := &clock{time.Now().Truncate(Bin)} // servers' loads have times of the real clock
 	meter := NewMeter(c.now)
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
-	published := hear(s)
+	published := record(s)
 	if err := s.step(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	fleet := newFleet(t)
 	var scalers []*Scaler
 	var meters []*Meter
-	var published []heard
+	var published []wants
 	for _, replica := range []struct {
 		name string
 		off  time.Duration
@@ -155,7 +155,7 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 		m := NewMeter(shared.Now)
 		meters = append(meters, m)
 		s := NewScaler(testConfig(), fleet, m, shared, slog.New(slog.DiscardHandler))
-		scalers, published = append(scalers, s), append(published, hear(s))
+		scalers, published = append(scalers, s), append(published, record(s))
 	}
 	step := func() {
 		t.Helper()
@@ -224,7 +224,7 @@ func TestScaler_AgreedTimeGoesBack(t *testing.T) {
 	c := &clock{time.Now().Truncate(Bin)}
 	meter := NewMeter(c.now)
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
-	published := hear(s)
+	published := record(s)
 	ask(c, 1000, meter)
 	if err := s.step(t.Context(), false); err != nil {
 		t.Fatal(err)
@@ -302,7 +302,7 @@ func TestScaler_AnotherReplicasHurryIsHeard(t *testing.T) {
 }
 
 // It is a gateway's turn, it has read the demand, and before it publishes another one holds
-// a first request and decides at once: KEDA, which follows the first, must hear of it.
+// a first request and decides at once: KEDA, which follows the first, must learn of it.
 func TestScaler_ATurnDoesNotUndoAnotherReplicasHurry(t *testing.T) {
 	r := redisserver.Start(t)
 	c := &clock{time.Now().Truncate(Bin)}
@@ -325,7 +325,7 @@ func TestScaler_ATurnDoesNotUndoAnotherReplicasHurry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	published := hear(scalers[0])
+	published := record(scalers[0])
 	step(0, false) // it decides from now on
 	if err := fleet.Apply(nil); err != nil {
 		t.Fatal(err)
@@ -366,7 +366,7 @@ func TestShared_WhoListensAgainTakesOverWhatWasDecided(t *testing.T) {
 		select {
 		case <-told:
 		case <-time.After(time.Minute):
-			t.Fatal("it listens, and was not told to look")
+			t.Fatal("it listens, and was not asked to look")
 		}
 		r.Do("CLIENT", "KILL", "TYPE", "pubsub")
 	}
@@ -378,7 +378,7 @@ func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
 	c := &clock{time.Now().Truncate(Bin)}
 	meter := NewMeter(c.now)
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
-	published := hear(s)
+	published := record(s)
 	for range 12 {
 		if err := s.step(t.Context(), false); err != nil {
 			t.Fatal(err)
@@ -403,12 +403,12 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 	c := &clock{time.Now().Truncate(Bin)}
 	fleet := newFleet(t, pools.Prefill, pools.Decode, pools.Decode)
 	cfg := testConfig()
-	cfg.Victims, cfg.Planner.Decode.Max = true, 1
+	cfg.ScaleIn, cfg.Planner.Decode.Max = true, 1
 	meter := NewMeter(c.now)
 	s := NewScaler(cfg, fleet, meter, nil, slog.New(slog.DiscardHandler))
-	published := hear(s)
-	var told []Leaving
-	s.Leaving = func(leaving []Leaving) { told = leaving }
+	published := record(s)
+	var told []DrainingUnit
+	s.OnDraining = func(draining []DrainingUnit) { told = draining }
 	drains := func() (n int) {
 		for _, server := range fleet.Servers() {
 			if server.Drains() {
@@ -438,23 +438,23 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 
 	s.cfg.Planner.Decode = Bounds{1, 1} // switched off while one drains: its mark is taken back
 	step(2, Draining, 1, false)
-	s.cfg.Victims = false
+	s.cfg.ScaleIn = false
 	step(1, Demand, 0, false)
-	if d := s.current.Load().Models[model]; len(d.Leaving) > 0 {
-		t.Errorf("these still leave: %+v", d.Leaving)
+	if d := s.current.Load().Models[model]; len(d.Draining) > 0 {
+		t.Errorf("these still leave: %+v", d.Draining)
 	}
 
 	m := &memory{} // to zero: the next request may come any time
-	m.letGo([]PoolWant{{Role: pools.Decode, Any: true}}, fleet.Servers(), model, nil, c.now())
-	if len(m.Leaving) > 0 {
-		t.Errorf("none is wanted, and these drain: %+v", m.Leaving)
+	m.chooseDraining([]PoolWant{{Role: pools.Decode, Any: true}}, fleet.Servers(), model, nil, c.now())
+	if len(m.Draining) > 0 {
+		t.Errorf("none is wanted, and these drain: %+v", m.Draining)
 	}
 }
 
 // A model whose tokens may take longer gets more of them from each server, and its hardware
 // is chosen by its own time to the first token.
 func TestScaler_PlansEachModelForItsOwnObjectives(t *testing.T) {
-	var asked Asked
+	var asked AllocationRequest
 	planned := func(of string) (signals Signals) {
 		t.Helper()
 		c := &clock{time.Now().Truncate(Bin)}
@@ -462,9 +462,9 @@ func TestScaler_PlansEachModelForItsOwnObjectives(t *testing.T) {
 		cfg.ITL.Models = map[string]time.Duration{of: 100 * time.Millisecond}
 		cfg.TTFT.Models = map[string]time.Duration{of: time.Second}
 		s := NewScaler(cfg, newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
-		s.Spread = func(a Asked) (Spread, error) {
+		s.Allocate = func(a AllocationRequest) (HardwareAllocation, error) {
 			asked = a
-			return Spread{}, nil
+			return HardwareAllocation{}, nil
 		}
 		for range 2 { // demand is known from the first on
 			if err := s.step(t.Context(), true); err != nil {

@@ -33,7 +33,7 @@ type Shared struct {
 	client  redis.UniversalClient
 	prefix  string
 	replica string
-	clock   agreed
+	clock   sharedClock
 }
 
 // NewShared returns the place where replicas meet.

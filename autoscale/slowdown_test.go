@@ -43,7 +43,7 @@ func TestScaler_ASilentSlowdownIsSeen(t *testing.T) {
 		time.Sleep(time.Second)
 		meter := NewMeter(time.Now)
 		s := NewScaler(testConfig(), fleet, meter, nil, slog.New(slog.DiscardHandler))
-		published := hear(s)
+		published := record(s)
 		w := worked{t, fleet, meter, s, 1}
 		for range 40 {
 			w.quarter()

@@ -21,7 +21,7 @@ type State struct {
 	// Shares say which of it serves which requests: the choice of servers reads them.
 	Shares *share.Table `json:"shares,omitempty"`
 
-	work works // what servers are asked for
+	workload workload // what servers are asked for
 }
 
 // queuedForDecode is how many of those in the gateways' queues wait for decode. They wait

@@ -98,10 +98,10 @@ func TestShares_OfAFreshPlanOnly(t *testing.T) {
 	c := &clock{time.Now()}
 	meter, table := NewMeter(c.now), &share.Table{Variants: []string{"a", "b"}}
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
-	var asked Asked
-	s.Spread = func(a Asked) (Spread, error) {
+	var asked AllocationRequest
+	s.Allocate = func(a AllocationRequest) (HardwareAllocation, error) {
 		asked = a
-		return Spread{Prefill: map[string]int{"": 1}, Decode: map[string]int{"": 1}, Shares: table}, nil
+		return HardwareAllocation{Prefill: map[string]int{"": 1}, Decode: map[string]int{"": 1}, Shares: table}, nil
 	}
 	if err := s.step(t.Context(), false); err != nil {
 		t.Fatal(err)
@@ -142,15 +142,15 @@ func TestShares_ReachOtherReplicas(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		shared := NewShared(client, "test:", name)
 		s := NewScaler(testConfig(), fleet, NewMeter(shared.Now), shared, slog.New(slog.DiscardHandler))
-		s.Spread = func(Asked) (Spread, error) {
-			return Spread{Prefill: map[string]int{"": 1}, Decode: map[string]int{"": 1}, Shares: &want}, nil
+		s.Allocate = func(AllocationRequest) (HardwareAllocation, error) {
+			return HardwareAllocation{Prefill: map[string]int{"": 1}, Decode: map[string]int{"": 1}, Shares: &want}, nil
 		}
 		scalers = append(scalers, s)
 	}
 	decider, follower := scalers[0], scalers[1]
-	follower.Spread = func(Asked) (Spread, error) {
+	follower.Allocate = func(AllocationRequest) (HardwareAllocation, error) {
 		t.Error("it is the other's turn")
-		return Spread{}, nil
+		return HardwareAllocation{}, nil
 	}
 	eventually(t, "demand was watched for long enough to plan", func() bool {
 		if err := decider.step(t.Context(), false); err != nil {

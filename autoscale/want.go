@@ -78,17 +78,17 @@ func (p *Planner) ToZero() bool { return p.Prefill.Min == 0 && p.Decode.Min == 0
 type Reason string
 
 const (
-	Stale   Reason = "stale"   // the signals are too old or a figure is missing: nothing changes
-	Young   Reason = "young"   // too little was seen to take a server away
-	Idle    Reason = "idle"    // no demand for long
-	Held    Reason = "held"    // requests wait for a first server
-	Demand  Reason = "demand"  // the expected tokens per second
-	Burst   Reason = "burst"   // the last minute's, far above what was expected
-	Backlog Reason = "backlog" // demand, and the prompts that wait already
-	KV      Reason = "kv"      // KV that requests hold and wait for
-	Settle  Reason = "settle"  // fewer would do, but not for long enough yet
-	Pending Reason = "pending" // fewer would do, but servers are still starting
-	Bound   Reason = "bound"   // the most that are allowed
+	Stale         Reason = "stale"   // the signals are too old or a figure is missing: nothing changes
+	WarmUp        Reason = "young"   // too little was seen to take a server away
+	Idle          Reason = "idle"    // no demand for long
+	Held          Reason = "held"    // requests wait for a first server
+	Demand        Reason = "demand"  // the expected tokens per second
+	Burst         Reason = "burst"   // the last minute's, far above what was expected
+	Backlog       Reason = "backlog" // demand, and the prompts that wait already
+	KV            Reason = "kv"      // KV that requests hold and wait for
+	Stabilization Reason = "settle"  // fewer would do, but not for long enough yet
+	Pending       Reason = "pending" // fewer would do, but servers are still starting
+	Bound         Reason = "bound"   // the most that are allowed
 
 	Draining Reason = "draining" // fewer will do as soon as those that go have nothing to do
 )
@@ -138,9 +138,9 @@ func (p *Planner) Plan(s Signals, m Memory, elapsed time.Duration) (Plan, Memory
 		none := Want{Reason: Idle}
 		return Plan{none, none, true}, Memory{Known: true}
 	}
-	young := s.Prompt.Covers() < p.Watched
-	prefill := p.settle(&m.Prefill, p.prefill(&s), p.Prefill, s.Prefill, young, elapsed)
-	decode := p.settle(&m.Decode, p.decode(&s), p.Decode, s.Decode, young, elapsed)
+	warmingUp := s.Prompt.Covers() < p.Watched
+	prefill := p.stabilize(&m.Prefill, p.prefill(&s), p.Prefill, s.Prefill, warmingUp, elapsed)
+	decode := p.stabilize(&m.Decode, p.decode(&s), p.Decode, s.Decode, warmingUp, elapsed)
 	return Plan{prefill, decode, true}, m
 }
 
@@ -173,7 +173,7 @@ func (p *Planner) idle(s *Signals) bool {
 	return s.Prompt.Covers() >= p.IdleAfter && s.Prompt.Last(p.IdleAfter).Mean() == 0
 }
 
-// need is a number of servers before it is settled: as a fraction of servers, so
+// need is a number of servers before it is stabilized: as a fraction of servers, so
 // that a margin can be asked of it.
 type need struct {
 	servers float64
@@ -220,9 +220,9 @@ func rate(s *Signals, burst bool, servers, late float64) need {
 	return n
 }
 
-// settle turns a need into a decision: more at once, fewer only when they have been
+// stabilize turns a need into a decision: more at once, fewer only when they have been
 // enough for long, with a margin, and nobody is still starting.
-func (p *Planner) settle(k *Kept, n need, b Bounds, pool Pool, young bool, elapsed time.Duration) Want {
+func (p *Planner) stabilize(k *Kept, n need, b Bounds, pool Pool, warmingUp bool, elapsed time.Duration) Want {
 	least := max(b.Min, 1)
 	up := max(least, atLeast(n.servers))
 	down := max(least, atLeast(n.servers*(1+p.DownMargin)))
@@ -231,8 +231,8 @@ func (p *Planner) settle(k *Kept, n need, b Bounds, pool Pool, young bool, elaps
 	case up >= k.Servers:
 		k.Fewer, k.Most = 0, 0
 		want.Servers = up
-	case young:
-		want = Want{Servers: k.Servers, Reason: Young}
+	case warmingUp:
+		want = Want{Servers: k.Servers, Reason: WarmUp}
 	case down >= k.Servers:
 		k.Fewer, k.Most = 0, 0
 		want.Servers = k.Servers
@@ -241,7 +241,7 @@ func (p *Planner) settle(k *Kept, n need, b Bounds, pool Pool, young bool, elaps
 		want = Want{Servers: k.Servers, Reason: Pending}
 	default:
 		k.Fewer, k.Most = k.Fewer+elapsed, max(k.Most, down)
-		want = Want{Servers: k.Servers, Reason: Settle}
+		want = Want{Servers: k.Servers, Reason: Stabilization}
 		if k.Fewer >= p.DownAfter {
 			want = Want{Servers: k.Most, Reason: n.reason}
 			k.Fewer, k.Most = 0, 0

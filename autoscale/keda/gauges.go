@@ -22,19 +22,19 @@ var (
 )
 
 // Describe is of prometheus.Collector.
-func (b *Board) Describe(ch chan<- *prometheus.Desc) {
+func (t *PublishedTargets) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{desiredDesc, desiredVariantDesc, sizeDesc, heldDesc, decisionDesc, ageDesc} {
 		ch <- d
 	}
 }
 
 // Collect is of prometheus.Collector.
-func (b *Board) Collect(ch chan<- prometheus.Metric) {
+func (t *PublishedTargets) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for p, r := range b.fresh(now) {
+	for p, r := range t.fresh(now) {
 		if p.Variant != "" {
 			gauge(desiredVariantDesc, float64(r.Replicas), p.Model, p.Role, p.Variant)
 			continue

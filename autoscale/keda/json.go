@@ -21,7 +21,7 @@ type Answer struct {
 
 // Handler answers GET ?model=M&role=R, and &variant=V for one kind of hardware, with an Answer, or 503 if nothing that counts
 // is known.
-func (b *Board) Handler() http.Handler {
+func (t *PublishedTargets) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		p := Pool{query.Get("model"), query.Get("role"), query.Get("variant")}
@@ -30,7 +30,7 @@ func (b *Board) Handler() http.Handler {
 			return
 		}
 		now := time.Now()
-		reading, err := b.Read(p, now)
+		reading, err := t.Read(p, now)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return

@@ -14,12 +14,12 @@ import (
 // The target is one: the metric is the number of replicas itself.
 const metricName = "tandem-desired-replicas"
 
-// scaler is KEDA's external scaler over a board. The trigger's metadata name the
+// scaler is KEDA's external scaler over published targets. The trigger's metadata name the
 // pool: model and role, and variant for one kind of hardware.
 type scaler struct {
 	externalscaler.UnimplementedExternalScalerServer
-	board *Board
-	ended chan struct{} // closed when streams should end
+	targets *PublishedTargets
+	ended   chan struct{} // closed when streams should end
 }
 
 // poolOf reads the metadata of a trigger.
@@ -32,14 +32,14 @@ func poolOf(ref *externalscaler.ScaledObjectRef) (Pool, error) {
 	return p, nil
 }
 
-func (s *scaler) read(ref *externalscaler.ScaledObjectRef) (Reading, error) {
+func (s *scaler) read(ref *externalscaler.ScaledObjectRef) (Target, error) {
 	p, err := poolOf(ref)
 	if err != nil {
-		return Reading{}, err
+		return Target{}, err
 	}
-	r, err := s.board.Read(p, time.Now())
+	r, err := s.targets.Read(p, time.Now())
 	if err != nil {
-		return Reading{}, status.Error(codes.Unavailable, err.Error())
+		return Target{}, status.Error(codes.Unavailable, err.Error())
 	}
 	return r, nil
 }
@@ -73,7 +73,7 @@ func (s *scaler) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream exte
 	said, active := time.Time{}, false
 	pause := firstRepeat
 	for {
-		r, changed, err := s.board.watch(p, time.Now())
+		r, changed, err := s.targets.watch(p, time.Now())
 		news := err == nil && (said.IsZero() || r.Active() != active)
 		if news || r.Held > 0 && time.Since(said) >= pause {
 			if err := stream.Send(&externalscaler.IsActiveResponse{Result: r.Active()}); err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale/keda/externalscaler"
 )
 
-// newClient serves a board over a real connection.
-func newClient(t *testing.T, b *Board) (client externalscaler.ExternalScalerClient, stop func()) {
+// newClient serves targets over a real connection.
+func newClient(t *testing.T, targets *PublishedTargets) (client externalscaler.ExternalScalerClient, stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewServer(b)
+	server := NewServer(targets)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -55,8 +55,8 @@ func activity(t *testing.T, client externalscaler.ExternalScalerClient) external
 var decodeRef = &externalscaler.ScaledObjectRef{Name: "so", Namespace: "ns", ScalerMetadata: map[string]string{"model": "m", "role": "decode"}}
 
 func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
-	b := NewBoard(time.Minute)
-	client, _ := newClient(t, b)
+	targets := NewPublishedTargets(time.Minute)
+	client, _ := newClient(t, targets)
 	ctx := t.Context()
 	request := &externalscaler.GetMetricsRequest{ScaledObjectRef: decodeRef, MetricName: metricName}
 
@@ -66,7 +66,7 @@ func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
 	if _, err := client.IsActive(ctx, decodeRef); status.Code(err) != codes.Unavailable {
 		t.Errorf("activity of an unknown pool: %v", err)
 	}
-	b.Publish(map[Pool]Reading{decode: {Replicas: 11, At: time.Now()}})
+	targets.Publish(map[Pool]Target{decode: {Replicas: 11, At: time.Now()}})
 	got, err := client.GetMetrics(ctx, request)
 	if err != nil || len(got.MetricValues) != 1 || got.MetricValues[0].MetricValueFloat != 11 {
 		t.Errorf("%v, %v", got, err)
@@ -85,21 +85,21 @@ func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
 }
 
 func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
-	b := NewBoard(time.Minute)
-	client, _ := newClient(t, b)
+	targets := NewPublishedTargets(time.Minute)
+	client, _ := newClient(t, targets)
 	stream := activity(t, client)
-	var last Reading
+	var last Target
 	for _, step := range []struct {
-		reading Reading
+		reading Target
 		want    bool
 	}{
-		{Reading{Replicas: 0}, false}, // the first reading is said, whatever it is
-		{Reading{Held: 1}, true},
-		{Reading{}, false},
-		{Reading{Replicas: 2}, true},
+		{Target{Replicas: 0}, false}, // the first reading is said, whatever it is
+		{Target{Held: 1}, true},
+		{Target{}, false},
+		{Target{Replicas: 2}, true},
 	} {
 		step.reading.At = time.Now()
-		b.Publish(map[Pool]Reading{decode: step.reading})
+		targets.Publish(map[Pool]Target{decode: step.reading})
 		got, err := stream.Recv()
 		for err == nil && last.Held > 0 && got.Result { // what was held may have been said again before
 			got, err = stream.Recv()
@@ -117,16 +117,16 @@ func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 
 // KEDA's cache does not know yet that the target is at zero: the first push does nothing.
 func TestStreamIsActive_PushesAgainWhileRequestsAreHeld(t *testing.T) {
-	b := NewBoard(time.Minute)
-	client, _ := newClient(t, b)
+	targets := NewPublishedTargets(time.Minute)
+	client, _ := newClient(t, targets)
 	stream := activity(t, client)
-	b.Publish(map[Pool]Reading{decode: {Replicas: 1, Held: 1, At: time.Now()}})
+	targets.Publish(map[Pool]Target{decode: {Replicas: 1, Held: 1, At: time.Now()}})
 	for range 3 {
 		if got, err := stream.Recv(); err != nil || !got.Result {
 			t.Fatalf("while a request is held: %v, %v", got, err)
 		}
 	}
-	b.Publish(map[Pool]Reading{decode: {At: time.Now()}}) // the next is of this, if the last was not said again just now
+	targets.Publish(map[Pool]Target{decode: {At: time.Now()}}) // the next is of this, if the last was not said again just now
 	for {
 		got, err := stream.Recv()
 		if err != nil {
@@ -141,11 +141,11 @@ func TestStreamIsActive_PushesAgainWhileRequestsAreHeld(t *testing.T) {
 // KEDA opens a stream that ended after two seconds, and one that failed after up to a
 // minute.
 func TestServer_EndsStreamsWithoutAnError(t *testing.T) {
-	b := NewBoard(time.Minute)
-	client, stop := newClient(t, b)
+	targets := NewPublishedTargets(time.Minute)
+	client, stop := newClient(t, targets)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	b.Publish(map[Pool]Reading{decode: {At: time.Now()}})
+	targets.Publish(map[Pool]Target{decode: {At: time.Now()}})
 	activity, err := client.StreamIsActive(ctx, decodeRef)
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestServer_EndsStreamsWithoutAnError(t *testing.T) {
 }
 
 func TestStreamMetricSpec_BeginsWithTheSpec(t *testing.T) {
-	client, _ := newClient(t, NewBoard(time.Minute))
+	client, _ := newClient(t, NewPublishedTargets(time.Minute))
 	stream, err := client.StreamMetricSpec(t.Context(), decodeRef)
 	if err != nil {
 		t.Fatal(err)

@@ -15,10 +15,10 @@ type Server struct {
 	end func()
 }
 
-// NewServer returns the server of a board. It serves a listener until Stop.
-func NewServer(b *Board, options ...grpc.ServerOption) *Server {
+// NewServer returns the server of published targets. It serves a listener until Stop.
+func NewServer(t *PublishedTargets, options ...grpc.ServerOption) *Server {
 	server, ended := grpc.NewServer(options...), make(chan struct{})
-	externalscaler.RegisterExternalScalerServer(server, &scaler{board: b, ended: ended})
+	externalscaler.RegisterExternalScalerServer(server, &scaler{targets: t, ended: ended})
 	return &Server{server, sync.OnceFunc(func() { close(ended) })}
 }
 

@@ -84,7 +84,7 @@ func TestShares_KeepTheObjective(t *testing.T) {
 
 // What is asked for in classes is served by the hardware that is best for each: mean
 // requests would be no worse on one kind than on the other.
-func TestStock_BuysForTheClasses(t *testing.T) {
+func TestInventory_BuysForTheClasses(t *testing.T) {
 	variants := unlike()
 	for i := range variants {
 		variants[i].Prefill = 0
@@ -92,8 +92,8 @@ func TestStock_BuysForTheClasses(t *testing.T) {
 	a := asked(0, 1)
 	a.Traffic = asks(map[int]float64{2000: 800, 40_000: 10})
 	a.PrefillRate = 200_000 // 80 short ones a second, the work of 9.3 servers of the one kind, and a long one, of 7.6 of the other
-	s := Stock{Variants: variants}
-	got, err := s.Spread(a)
+	s := Inventory{Variants: variants}
+	got, err := s.Allocate(a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestStock_BuysForTheClasses(t *testing.T) {
 	}
 	// It stands, though speeds waver by a hundredth.
 	a.Standing, a.PrefillRate = &got, a.PrefillRate*1.01
-	if again, err := s.Spread(a); err != nil || again.Prefill["tokens"] != got.Prefill["tokens"] || again.Prefill["squares"] != got.Prefill["squares"] {
+	if again, err := s.Allocate(a); err != nil || again.Prefill["tokens"] != got.Prefill["tokens"] || again.Prefill["squares"] != got.Prefill["squares"] {
 		t.Errorf("%+v, %v after %+v", again, err, got)
 	}
 }

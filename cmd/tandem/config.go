@@ -58,7 +58,7 @@ type config struct {
 	loadMetrics  []string // entries of pools.LoadTables
 	capacity     string   // file
 	hardware     []string // as parseHardware reads them
-	stock        mix.Stock
+	inventory    mix.Inventory
 	adapters     []string // as pools.ParseAdapter reads them
 	drainDelay   time.Duration
 	drainTimeout time.Duration

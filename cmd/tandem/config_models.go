@@ -35,13 +35,13 @@ func (c *config) readModels() (err error) {
 		}
 		c.pools.Adapters.Directory = append(c.pools.Adapters.Directory, a)
 	}
-	c.stock = mix.Stock{}
+	c.inventory = mix.Inventory{}
 	for _, text := range c.hardware {
 		v, err := parseHardware(text)
 		if err != nil {
 			return fmt.Errorf("hardware %q: %w", text, err)
 		}
-		c.stock.Variants = append(c.stock.Variants, *v)
+		c.inventory.Variants = append(c.inventory.Variants, *v)
 	}
 	return c.readObjectives()
 }

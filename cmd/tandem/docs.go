@@ -133,7 +133,7 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler))
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
-	recorded.MustRegister(buildInfo(), fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewBoard(0),
+	recorded.MustRegister(buildInfo(), fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, autoscale.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	council.NewMetrics(&recorded)

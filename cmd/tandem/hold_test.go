@@ -35,7 +35,7 @@ func toZero(t *testing.T, change func(*config), engines ...func(*engine.Config))
 		}
 	}})
 	eventually(t, "the gateway has decided about the model", func() bool {
-		_, err := c.node.board.Read(keda.Pool{Model: testModel, Role: "prefill"}, time.Now())
+		_, err := c.node.targets.Read(keda.Pool{Model: testModel, Role: "prefill"}, time.Now())
 		return err == nil // a bin of demand is over
 	})
 	servers = c.node.cfg.specs()
@@ -92,7 +92,7 @@ func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
 	whole, streamed := c.later(fmt.Sprintf(heldBody, "")), c.later(fmt.Sprintf(heldBody, `,"stream":true`))
 	for _, role := range []string{"prefill", "decode"} {
 		eventually(t, role+" is wanted for held requests", func() bool {
-			r, err := c.node.board.Read(keda.Pool{Model: testModel, Role: role}, time.Now())
+			r, err := c.node.targets.Read(keda.Pool{Model: testModel, Role: role}, time.Now())
 			return err == nil && r.Replicas == 1 && r.Held == 2
 		})
 	}
@@ -164,7 +164,7 @@ func TestHold_AdapterBringsItsBaseModelBack(t *testing.T) {
 			}
 			held := c.later(`{"model":"ada","prompt":"of the sea","max_tokens":4}`)
 			eventually(t, "the base model's servers are wanted for it", func() bool {
-				r, err := c.node.board.Read(keda.Pool{Model: testModel, Role: "decode"}, time.Now())
+				r, err := c.node.targets.Read(keda.Pool{Model: testModel, Role: "decode"}, time.Now())
 				return err == nil && r.Replicas == 1 && r.Held == 1
 			})
 			c.sets(servers)

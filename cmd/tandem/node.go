@@ -60,7 +60,7 @@ type node struct {
 	operator net.Listener
 	orca     *orcaServer // nil: nobody follows this gateway's load
 	planner  *autoscale.Scaler
-	board    *keda.Board // what KEDA is told
+	targets  *keda.PublishedTargets // what KEDA reads
 	scaler   *scalerServer
 }
 
@@ -226,14 +226,14 @@ func (n *node) serveOperators(reg *prometheus.Registry) error {
 		return err
 	}
 	o := n.orchestrator
-	n.board = keda.NewBoard(scalerMaxAge)
-	reg.MustRegister(n.board)
+	n.targets = keda.NewPublishedTargets(scalerMaxAge)
+	reg.MustRegister(n.targets)
 	clients := n.cfg.gateway
 	clients.MaxArriving = n.cfg.queue.MaxBytes
 	n.server = gateway.New(clients, n.access, o, gateway.NewMetrics(reg))
 	n.plan(reg)
 	n.admin = &http.Server{
-		Handler:           gateway.Guarded(token, n.cfg.adminTLS.clientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.board)),
+		Handler:           gateway.Guarded(token, n.cfg.adminTLS.clientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.targets)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       adminIdle,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
@@ -241,7 +241,7 @@ func (n *node) serveOperators(reg *prometheus.Registry) error {
 	if n.orca, err = newORCAServer(n.cfg.orca, n.server); err != nil {
 		return err
 	}
-	n.scaler, err = newScalerServer(n.cfg.scaler, n.board, n.log)
+	n.scaler, err = newScalerServer(n.cfg.scaler, n.targets, n.log)
 	return err
 }
 

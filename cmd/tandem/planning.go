@@ -33,24 +33,24 @@ func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Every, "scale-interval", c.Every, "time between two decisions")
 	fs.DurationVar(&p.DownAfter, "scale-down-after", p.DownAfter, "time for which fewer servers must have been enough before one goes")
 	fs.DurationVar(&p.IdleAfter, "scale-idle-after", p.IdleAfter, "time without a request after which both roles go to zero, where they may")
-	fs.BoolVar(&c.Victims, "scale-victims", c.Victims,
+	fs.BoolVar(&c.ScaleIn, "scale-victims", c.ScaleIn,
 		"choose the servers that go when fewer are wanted, let them drain first, and mark their pods (pod-deletion-cost), for which "+
 			"the gateway must be allowed to patch pods")
 	fs.Float64Var(&p.Spare, "scale-spare", p.Spare, "standard deviations of ten seconds' demand that prefill has to spare")
 }
 
-// plannedITL is the objective that decode servers are planned for: as told, else as requests
+// plannedITL is the objective that decode servers are planned for: as set, else as requests
 // are judged, else the default.
-func plannedITL(told, judged pools.PerModel[time.Duration]) pools.PerModel[time.Duration] {
-	if told.All > 0 {
-		return told
+func plannedITL(set, judged pools.PerModel[time.Duration]) pools.PerModel[time.Duration] {
+	if set.All > 0 {
+		return set
 	}
 	otherwise := autoscale.DefaultConfig().ITL.All
 	planned := pools.PerModel[time.Duration]{All: cmp.Or(judged.All, otherwise), Models: make(map[string]time.Duration)}
 	for model, itl := range judged.Models {
 		planned.Models[model] = cmp.Or(itl, otherwise)
 	}
-	maps.Copy(planned.Models, told.Models)
+	maps.Copy(planned.Models, set.Models)
 	return planned
 }
 
@@ -63,7 +63,7 @@ func (n *node) plan(reg *prometheus.Registry) {
 		now = shared.Now
 	}
 	meter := autoscale.NewMeter(now)
-	meter.Queued, meter.Hot = n.queued, n.orchestrator.Binder.Heat
+	meter.Queued, meter.CacheSavings = n.queued, n.orchestrator.Binder.Heat
 	n.server.SetObserver(func(a gateway.Arrival) gateway.Observation {
 		if a.ITL == 0 {
 			a.ITL = n.cfg.scaling.ITL.Of(a.Model, a.Model) // what decode servers are planned for
@@ -71,10 +71,10 @@ func (n *node) plan(reg *prometheus.Registry) {
 		return meter.Arrived(autoscale.Arrival(a))
 	})
 	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
-	n.planner.Publish, n.planner.Leaving = n.tellKEDA, n.markPods
+	n.planner.Publish, n.planner.OnDraining = n.publishTargets, n.markPods
 	n.orchestrator.ScaleFromZero = &pd.ScaleFromZero{Config: n.cfg.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
-	if len(n.cfg.stock.Variants) > 0 {
-		n.planner.Spread = n.cfg.stock.Spread
+	if len(n.cfg.inventory.Variants) > 0 {
+		n.planner.Allocate = n.cfg.inventory.Allocate
 		n.orchestrator.Binder.Shares = n.planner.Shares
 	}
 	reg.MustRegister(n.planner)
@@ -89,29 +89,29 @@ func (n *node) queued() map[string]int {
 	return all
 }
 
-// markPods makes the pods of those who go the first that their ReplicaSet deletes, those
+// markPods makes the pods of units that drain the first that their ReplicaSet deletes, those
 // that have nothing to do before the others.
-func (n *node) markPods(leaving []autoscale.Leaving) {
+func (n *node) markPods(draining []autoscale.DrainingUnit) {
 	if n.cluster == nil {
 		return
 	}
-	costs := make(map[string]int, len(leaving))
-	for _, l := range leaving {
-		costs[l.Unit] = -1
-		if l.Empty {
-			costs[l.Unit] = -2
+	costs := make(map[string]int, len(draining))
+	for _, d := range draining {
+		costs[d.Unit] = -1
+		if d.Empty {
+			costs[d.Unit] = -2
 		}
 	}
 	n.cluster.Weigh(costs)
 }
 
-// tellKEDA makes decisions what KEDA reads.
-func (n *node) tellKEDA(all []autoscale.Wanted) {
-	readings := make(map[keda.Pool]keda.Reading, len(all))
+// publishTargets makes decisions what KEDA reads.
+func (n *node) publishTargets(all []autoscale.Wanted) {
+	targets := make(map[keda.Pool]keda.Target, len(all))
 	for _, w := range all {
-		readings[keda.Pool{Model: w.Model, Role: w.Role, Variant: w.Variant}] = keda.Reading{
+		targets[keda.Pool{Model: w.Model, Role: w.Role, Variant: w.Variant}] = keda.Target{
 			Replicas: w.Servers, Size: w.Size, Held: w.Held, Reason: string(w.Reason), At: w.At,
 		}
 	}
-	n.board.Publish(readings)
+	n.targets.Publish(targets)
 }

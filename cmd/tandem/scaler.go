@@ -80,25 +80,25 @@ func (p *scalerPorts) listen() (calls, pages net.Listener, err error) {
 	return calls, pages, nil
 }
 
-// runScaler serves a board until the context ends.
+// runScaler serves targets until the context ends.
 func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in io.Reader, out io.Writer) error {
-	board := keda.NewBoard(maxAge)
+	targets := keda.NewPublishedTargets(maxAge)
 	calls, pages, err := ports.listen()
 	if err != nil {
 		return err
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(board)
+	reg.MustRegister(targets)
 	mux := http.NewServeMux()
-	mux.Handle(scalerPath, board.Handler())
+	mux.Handle(scalerPath, targets.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	web := &http.Server{Handler: gateway.Guarded("", ports.adminTLS.clientCA != "", nil, mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: adminIdle}
-	server := keda.NewServer(board)
+	server := keda.NewServer(targets)
 
 	failed := make(chan error, 3)
 	go func() { failed <- server.Serve(calls) }()
 	go func() { failed <- ignoreClosed(web.Serve(pages)) }()
-	go func() { failed <- readWishes(in, board) }() // ends with its input, or with the process
+	go func() { failed <- readTargets(in, targets) }() // ends with its input, or with the process
 	_, _ = fmt.Fprintf(out, "gRPC on %s, JSON and metrics on %s\n", calls.Addr(), pages.Addr())
 	for {
 		select {
@@ -115,24 +115,24 @@ func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in 
 	}
 }
 
-// readWishes publishes line by line.
-func readWishes(in io.Reader, board *keda.Board) error {
-	wanted := make(map[keda.Pool]keda.Reading)
+// readTargets publishes line by line.
+func readTargets(in io.Reader, targets *keda.PublishedTargets) error {
+	wanted := make(map[keda.Pool]keda.Target)
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 0 {
 			continue
 		}
-		if err := readWish(fields, wanted); err != nil {
+		if err := readTarget(fields, wanted); err != nil {
 			return fmt.Errorf("%q: %w", lines.Text(), err)
 		}
-		board.Publish(maps.Clone(wanted))
+		targets.Publish(maps.Clone(wanted))
 	}
 	return lines.Err()
 }
 
-func readWish(fields []string, wanted map[keda.Pool]keda.Reading) error {
+func readTarget(fields []string, wanted map[keda.Pool]keda.Target) error {
 	if len(fields) != 3 && len(fields) != 4 {
 		return errors.New("want MODEL ROLE REPLICAS [HELD]")
 	}
@@ -149,6 +149,6 @@ func readWish(fields []string, wanted map[keda.Pool]keda.Reading) error {
 		}
 		numbers[i] = n
 	}
-	wanted[pool] = keda.Reading{Replicas: numbers[0], Held: numbers[1], Reason: "by-hand", At: time.Now()}
+	wanted[pool] = keda.Target{Replicas: numbers[0], Held: numbers[1], Reason: "by-hand", At: time.Now()}
 	return nil
 }

@@ -48,7 +48,7 @@ type scalerServer struct {
 }
 
 // newScalerServer binds the address; nil without one.
-func newScalerServer(cfg scalerConfig, board *keda.Board, log *slog.Logger) (*scalerServer, error) {
+func newScalerServer(cfg scalerConfig, targets *keda.PublishedTargets, log *slog.Logger) (*scalerServer, error) {
 	if cfg.listen == "" {
 		return nil, nil
 	}
@@ -60,7 +60,7 @@ func newScalerServer(cfg scalerConfig, board *keda.Board, log *slog.Logger) (*sc
 	if err != nil {
 		return nil, fmt.Errorf("listen for scaler: %w", err)
 	}
-	return &scalerServer{listener, keda.NewServer(board, options...)}, nil
+	return &scalerServer{listener, keda.NewServer(targets, options...)}, nil
 }
 
 func (s *scalerServer) serve() error {
@@ -83,9 +83,9 @@ func (s *scalerServer) Close() error {
 }
 
 // withScaling adds the JSON that KEDA's metrics-api reads to the admin port.
-func withScaling(admin http.Handler, board *keda.Board) http.Handler {
+func withScaling(admin http.Handler, targets *keda.PublishedTargets) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", admin)
-	mux.Handle(scalerPath, board.Handler())
+	mux.Handle(scalerPath, targets.Handler())
 	return mux
 }

@@ -86,7 +86,7 @@ func TestScaler_AnswersKEDAWithTheRightCertificate(t *testing.T) {
 	}
 	eventually(t, "KEDA is answered, and who asks the admin port for JSON", func() bool {
 		// Again and again: the gateway publishes what it decides itself.
-		c.node.board.Publish(map[keda.Pool]keda.Reading{{Model: "m", Role: "decode"}: {Replicas: 3, At: time.Now()}})
+		c.node.targets.Publish(map[keda.Pool]keda.Target{{Model: "m", Role: "decode"}: {Replicas: 3, At: time.Now()}})
 		got, err := ask(pair)
 		return err == nil && got.Result && c.get("/autoscale/v1/pool?model=m&role=decode").status == http.StatusOK
 	})
@@ -152,20 +152,20 @@ func TestAdmin_AsksForACertificateOrTheToken(t *testing.T) {
 	}
 }
 
-func TestReadWishes_PublishesLineByLine(t *testing.T) {
-	board := keda.NewBoard(time.Hour)
-	if err := readWishes(strings.NewReader("m prefill 2\nm decode 0 5\n\nm prefill unknown\n"), board); err != nil {
+func TestReadTargets_PublishesLineByLine(t *testing.T) {
+	targets := keda.NewPublishedTargets(time.Hour)
+	if err := readTargets(strings.NewReader("m prefill 2\nm decode 0 5\n\nm prefill unknown\n"), targets); err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	if r, err := board.Read(keda.Pool{Model: "m", Role: "decode"}, now); err != nil || r.Replicas != 0 || r.Held != 5 {
+	if r, err := targets.Read(keda.Pool{Model: "m", Role: "decode"}, now); err != nil || r.Replicas != 0 || r.Held != 5 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if r, err := board.Read(keda.Pool{Model: "m", Role: "prefill"}, now); err == nil {
+	if r, err := targets.Read(keda.Pool{Model: "m", Role: "prefill"}, now); err == nil {
 		t.Errorf("unknown again, and yet %+v", r)
 	}
 	for _, line := range []string{"m decode", "m decode two", "m decode -1", "m decode 1 2 3"} {
-		if err := readWishes(strings.NewReader(line), board); err == nil {
+		if err := readTargets(strings.NewReader(line), targets); err == nil {
 			t.Errorf("%q is taken", line)
 		}
 	}

@@ -15,7 +15,7 @@ type sharer struct {
 	meter    *autoscale.Meter
 	variants []mix.Variant
 	slo      SLO
-	visits   map[*job]*autoscale.Visit
+	records  map[*job]*autoscale.RequestRecord
 	now      float64
 	next     float64 // when it plans again
 }
@@ -24,7 +24,7 @@ type sharer struct {
 var shareEvery = autoscale.DefaultConfig().Every.Seconds()
 
 func newSharer(s *Scenario) *sharer {
-	r := &sharer{visits: make(map[*job]*autoscale.Visit), slo: s.SLO}
+	r := &sharer{records: make(map[*job]*autoscale.RequestRecord), slo: s.SLO}
 	r.meter = autoscale.NewMeter(func() time.Time { return wall(r.now) })
 	for _, v := range s.Variants {
 		h := s.prefillHardware(v.Prefill[0])
@@ -37,13 +37,13 @@ func newSharer(s *Scenario) *sharer {
 
 func (r *sharer) arrived(v *View, j *job) {
 	r.now = v.now
-	r.visits[j] = r.meter.Arrived(autoscale.Arrival{Fingerprint: uint64(j.id), PromptTokens: j.req.Prompt, OutputTokens: v.Output()})
+	r.records[j] = r.meter.Arrived(autoscale.Arrival{Fingerprint: uint64(j.id), PromptTokens: j.req.Prompt, OutputTokens: v.Output()})
 }
 
 func (r *sharer) prefilled(v *View, j *job) {
 	r.now = v.now
-	r.visits[j].Answered(j.req.Prompt, j.req.Prompt-j.estimate.cached)
-	delete(r.visits, j)
+	r.records[j].Answered(j.req.Prompt, j.req.Prompt-j.estimate.cached)
+	delete(r.records, j)
 }
 
 // plan shares out anew when it is time.

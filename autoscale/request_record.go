@@ -17,9 +17,9 @@ type Arrival struct {
 	TTFT, ITL    time.Duration // its objectives, 0 is none
 }
 
-// Visit is a request from its arrival to its end: Answered, where that comes, and then
+// RequestRecord is what is measured of a request from its arrival to its end: Answered, where that comes, and then
 // Ended or Refused, each once.
-type Visit struct {
+type RequestRecord struct {
 	meter   *Meter
 	demand  *demand
 	arrival Arrival
@@ -34,76 +34,76 @@ type Visit struct {
 
 // Answered says that the first token is there, and how much of the prompt was computed
 // for it.
-func (v *Visit) Answered(prompt, computed int) {
-	now := v.meter.now()
-	v.meter.mu.Lock()
-	defer v.meter.mu.Unlock()
-	v.first = now
-	v.serveLocked()
-	v.demand.seen.prompt(v.arrival.PromptTokens, prompt, computed)
+func (r *RequestRecord) Answered(prompt, computed int) {
+	now := r.meter.now()
+	r.meter.mu.Lock()
+	defer r.meter.mu.Unlock()
+	r.first = now
+	r.serveLocked()
+	r.demand.seen.prompt(r.arrival.PromptTokens, prompt, computed)
 	if prompt > 0 {
-		v.learnLocked(Lengths{Prompt: float64(prompt - v.prompt), Computed: float64(computed) - v.compute})
+		r.learnLocked(Lengths{Prompt: float64(prompt - r.prompt), Computed: float64(computed) - r.compute})
 	}
-	v.prompt = cmp.Or(prompt, v.prompt)
-	if v.arrival.Stream {
-		v.judgeLocked(now, v.arrival.TTFT > 0, now.Sub(v.at) <= v.arrival.TTFT, ttft)
+	r.prompt = cmp.Or(prompt, r.prompt)
+	if r.arrival.Stream {
+		r.judgeLocked(now, r.arrival.TTFT > 0, now.Sub(r.at) <= r.arrival.TTFT, ttft)
 	}
 }
 
 // Ended says that it is over with so many tokens, -1 if that is not known; failed that
 // the service is at fault. Of one that the client gave up only what had come is judged,
 // and that nothing had in time.
-func (v *Visit) Ended(output int, failed bool) {
-	now := v.meter.now()
-	v.meter.mu.Lock()
-	defer v.meter.mu.Unlock()
-	v.serveLocked()
+func (r *RequestRecord) Ended(output int, failed bool) {
+	now := r.meter.now()
+	r.meter.mu.Lock()
+	defer r.meter.mu.Unlock()
+	r.serveLocked()
 	if output > 0 {
-		v.demand.seen.ended(v.prompt, output)
-		v.learnLocked(Lengths{Output: float64(output - v.arrival.OutputTokens)})
+		r.demand.seen.ended(r.prompt, output)
+		r.learnLocked(Lengths{Output: float64(output - r.arrival.OutputTokens)})
 	}
-	a := &v.arrival
+	a := &r.arrival
 	gaps := time.Duration(max(output-1, 0))
 	switch {
 	case failed:
-		v.missLocked(now)
-	case v.first.IsZero(): // the client left
-		late := now.Sub(v.at) > a.TTFT
-		v.judgeLocked(now, a.TTFT > 0 && late, false, ttft)
+		r.missLocked(now)
+	case r.first.IsZero(): // the client left
+		late := now.Sub(r.at) > a.TTFT
+		r.judgeLocked(now, a.TTFT > 0 && late, false, ttft)
 	case a.Stream:
-		v.judgeLocked(now, a.ITL > 0 && gaps > 0, now.Sub(v.first) <= gaps*a.ITL, itl)
+		r.judgeLocked(now, a.ITL > 0 && gaps > 0, now.Sub(r.first) <= gaps*a.ITL, itl)
 	case output > 0: // a whole answer keeps both or neither: its tokens have no times
 		due := a.TTFT + gaps*a.ITL
 		for _, of := range []objective{ttft, itl} {
-			v.judgeLocked(now, a.TTFT > 0 && a.ITL > 0, now.Sub(v.at) <= due, of)
+			r.judgeLocked(now, a.TTFT > 0 && a.ITL > 0, now.Sub(r.at) <= due, of)
 		}
 	}
 }
 
 // Refused says that it was refused for lack of capacity: both objectives are missed.
-func (v *Visit) Refused() {
-	now := v.meter.now()
-	v.meter.mu.Lock()
-	defer v.meter.mu.Unlock()
-	v.serveLocked()
-	v.missLocked(now)
-	v.meter.refuse(v.arrival.Fingerprint)
+func (r *RequestRecord) Refused() {
+	now := r.meter.now()
+	r.meter.mu.Lock()
+	defer r.meter.mu.Unlock()
+	r.serveLocked()
+	r.missLocked(now)
+	r.meter.refuse(r.arrival.Fingerprint)
 }
 
 // learnLocked corrects what its class was counted with on arrival, as far as that still
 // counts.
-func (v *Visit) learnLocked(by Lengths) {
-	if !v.retry {
-		v.demand.traffic[v.class].add(by.times(kept(v.demand.faded.Sub(v.at))))
+func (r *RequestRecord) learnLocked(by Lengths) {
+	if !r.retry {
+		r.demand.traffic[r.class].add(by.times(kept(r.demand.faded.Sub(r.at))))
 	}
 }
 
 // serveLocked ends its wait.
-func (v *Visit) serveLocked() {
-	if v.waits {
-		v.waits = false
-		v.demand.waiting.Requests--
-		v.demand.waiting.Prompt = max(0, v.demand.waiting.Prompt-v.compute)
+func (r *RequestRecord) serveLocked() {
+	if r.waits {
+		r.waits = false
+		r.demand.waiting.Requests--
+		r.demand.waiting.Prompt = max(0, r.demand.waiting.Prompt-r.compute)
 	}
 }
 
@@ -116,19 +116,19 @@ const (
 )
 
 // missLocked judges what was not, by the objectives that a served one would be.
-func (v *Visit) missLocked(now time.Time) {
-	a := &v.arrival
-	v.judgeLocked(now, a.TTFT > 0 && (a.Stream && v.first.IsZero() || !a.Stream && a.ITL > 0), false, ttft)
-	v.judgeLocked(now, a.ITL > 0 && (a.Stream || a.TTFT > 0), false, itl)
+func (r *RequestRecord) missLocked(now time.Time) {
+	a := &r.arrival
+	r.judgeLocked(now, a.TTFT > 0 && (a.Stream && r.first.IsZero() || !a.Stream && a.ITL > 0), false, ttft)
+	r.judgeLocked(now, a.ITL > 0 && (a.Stream || a.TTFT > 0), false, itl)
 }
 
 // judgeLocked enters whether an objective was kept, where there is one. A retry is not judged:
 // its request was when it was refused.
-func (v *Visit) judgeLocked(now time.Time, has, kept bool, of objective) {
-	if !has || v.retry {
+func (r *RequestRecord) judgeLocked(now time.Time, has, kept bool, of objective) {
+	if !has || r.retry {
 		return
 	}
-	b := v.demand.bins[binOf(now)]
+	b := r.demand.bins[binOf(now)]
 	sum := &b.TTFT
 	if of == itl {
 		sum = &b.ITL
@@ -137,10 +137,10 @@ func (v *Visit) judgeLocked(now time.Time, has, kept bool, of objective) {
 	if kept {
 		sum.Kept++
 	}
-	v.demand.bins[binOf(now)] = b
+	r.demand.bins[binOf(now)] = b
 }
 
-// attainedSpan is the time over which attainment is told.
+// attainedSpan is the time over which attainment is published.
 const attainedSpan = 5 * time.Minute
 
 // attained counts requests that were judged by an objective, and those that kept it.

@@ -7,11 +7,11 @@ import (
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
-// Spreader chooses of which hardware the wanted servers are.
-type Spreader func(Asked) (Spread, error)
+// Allocator chooses of which hardware the wanted servers are.
+type Allocator func(AllocationRequest) (HardwareAllocation, error)
 
-// Asked is work to be spread over kinds of hardware.
-type Asked struct {
+// AllocationRequest is work to be spread over kinds of hardware.
+type AllocationRequest struct {
 	Prompt, Computed, Output float64       // tokens of a mean request
 	Context                  float64       // tokens of KV of a sequence, as a decode server sees it at any moment
 	PrefillRate              float64       // prompt tokens per second to compute
@@ -21,11 +21,11 @@ type Asked struct {
 	Shown                    []Hardware    // what there is
 	// Standing is the spread that holds: kept as long as it does. nil: the wanted numbers
 	// have changed.
-	Standing *Spread
+	Standing *HardwareAllocation
 }
 
-// Spread is how many units of each variant are wanted.
-type Spread struct {
+// HardwareAllocation is how many units of each variant are wanted.
+type HardwareAllocation struct {
 	Prefill map[string]int `json:"prefill"`
 	Decode  map[string]int `json:"decode"`
 	Prices  []Price        `json:"prices,omitempty"`
@@ -81,23 +81,23 @@ func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWa
 		{Role: pools.Prefill, Any: true, Want: plan.Prefill, Engines: state.engines(pools.Prefill)},
 		{Role: pools.Decode, Any: true, Want: plan.Decode, Engines: state.engines(pools.Decode)},
 	}
-	if s.Spread == nil || !plan.Known || plan.Prefill.Reason == Stale && m.Spread == nil {
+	if s.Allocate == nil || !plan.Known || plan.Prefill.Reason == Stale && m.Allocation == nil {
 		return anyOf
 	}
-	if err := m.spread(s.Spread, plan, in, state); err != nil {
-		if m.NoSpread != err.Error() {
+	if err := m.allocate(s.Allocate, plan, in, state); err != nil {
+		if m.NoAllocation != err.Error() {
 			s.log.Warn("hardware is not chosen", "error", err.Error())
 		}
-		m.Spread, m.NoSpread = nil, err.Error()
+		m.Allocation, m.NoAllocation = nil, err.Error()
 		return anyOf
 	}
-	m.NoSpread = ""
-	state.Prices, state.Shares = m.Spread.Prices, m.Spread.Shares
+	m.NoAllocation = ""
+	state.Prices, state.Shares = m.Allocation.Prices, m.Allocation.Shares
 	var wants []PoolWant
-	for variant, n := range m.Spread.Prefill {
+	for variant, n := range m.Allocation.Prefill {
 		wants = append(wants, PoolWant{Role: pools.Prefill, Variant: variant, Want: Want{Servers: n, Reason: plan.Prefill.Reason}})
 	}
-	for variant, n := range m.Spread.Decode {
+	for variant, n := range m.Allocation.Decode {
 		wants = append(wants, PoolWant{Role: pools.Decode, Variant: variant, Want: Want{Servers: n, Reason: plan.Decode.Reason}})
 	}
 	holdBack(wants, state.Hardware)
@@ -128,26 +128,26 @@ func holdBack(wants []PoolWant, shown []Hardware) {
 	}
 }
 
-// spread finds the hardware for a plan. What stands is asked to stay while the plan does,
+// allocate finds the hardware for a plan. What stands is asked to stay while the plan does,
 // and stays where the signals decide nothing.
-func (m *memory) spread(find Spreader, plan Plan, in *Signals, state *State) error {
+func (m *memory) allocate(find Allocator, plan Plan, in *Signals, state *State) error {
 	if plan.Prefill.Reason == Stale {
 		return nil
 	}
-	w := &state.work
-	asked := Asked{
+	w := &state.workload
+	asked := AllocationRequest{
 		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, TTFT: w.ttft, ITL: w.itl, Shown: state.Hardware, Traffic: w.traffic,
 		PrefillRate: plan.Prefill.Load * in.PrefillSpeed, DecodeRate: plan.Decode.Load * in.DecodeSpeed,
 	}
 	servers := [2]int{plan.Prefill.Servers, plan.Decode.Servers}
-	if servers == m.SpreadFor {
-		asked.Standing = m.Spread
+	if servers == m.AllocatedFor {
+		asked.Standing = m.Allocation
 	}
 	found, err := find(asked)
 	if err != nil {
 		return err
 	}
-	m.Spread, m.SpreadFor = &found, servers
+	m.Allocation, m.AllocatedFor = &found, servers
 	return nil
 }
 

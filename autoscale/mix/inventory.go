@@ -10,12 +10,12 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// Stock is the hardware that a gateway may want servers of.
-type Stock struct {
+// Inventory is the hardware that a gateway may want servers of.
+type Inventory struct {
 	Variants []Variant // their capacities count until servers have shown their own
 }
 
-// How a stock is chosen from.
+// How a inventory is chosen from.
 const (
 	solveTime   = 200 * time.Millisecond
 	startHours  = 0.1       // a start costs as much as so many hours of the cheapest server
@@ -23,27 +23,27 @@ const (
 	noObjective = time.Hour // for a first token
 )
 
-// Spread chooses units for the work: the cheapest that do it, those that run counted for
+// Allocate chooses units for the work: the cheapest that do it, those that run counted for
 // less than those that must start. What stands stays while it does the work. Which lengths
 // are to go where of what runs is said beside it.
-func (s *Stock) Spread(a autoscale.Asked) (autoscale.Spread, error) {
-	variants, err := s.shown(a.Shown)
+func (inv *Inventory) Allocate(a autoscale.AllocationRequest) (autoscale.HardwareAllocation, error) {
+	variants, err := inv.shown(a.Shown)
 	if err != nil {
-		return autoscale.Spread{}, err
+		return autoscale.HardwareAllocation{}, err
 	}
 	if a.PrefillRate <= 0 && a.DecodeRate <= 0 {
-		return spreadOf(variants, &Mix{Prefill: make([]int, len(variants)), Decode: make([]int, len(variants))}), nil
+		return allocationOf(variants, &Mix{Prefill: make([]int, len(variants)), Decode: make([]int, len(variants))}), nil
 	}
-	found, err := s.find(variants, a)
+	found, err := inv.find(variants, a)
 	if err != nil {
-		return autoscale.Spread{}, err
+		return autoscale.HardwareAllocation{}, err
 	}
 	found.Shares = Shares(variants, &a.Traffic, a.TTFT)
 	return found, nil
 }
 
 // find is the hardware for the work.
-func (s *Stock) find(variants []Variant, a autoscale.Asked) (autoscale.Spread, error) {
+func (inv *Inventory) find(variants []Variant, a autoscale.AllocationRequest) (autoscale.HardwareAllocation, error) {
 	p := Problem{Variants: variants, Classes: workOf(variants, a), Use: 1, Switch: math.Inf(1)}
 	for i := range variants {
 		p.Switch = min(p.Switch, startHours*variants[i].Cost)
@@ -53,15 +53,15 @@ func (s *Stock) find(variants []Variant, a autoscale.Asked) (autoscale.Spread, e
 	}
 	m, err := p.Solve(solveTime)
 	if err != nil {
-		return autoscale.Spread{}, err
+		return autoscale.HardwareAllocation{}, err
 	}
-	return spreadOf(variants, m), nil
+	return allocationOf(variants, m), nil
 }
 
 // workOf is what the work consists of: where there is hardware to choose from, the
 // classes of what was asked for lately, else mean requests. It is a hair less, or what
 // rounding of figures added would be a server.
-func workOf(variants []Variant, a autoscale.Asked) []Class {
+func workOf(variants []Variant, a autoscale.AllocationRequest) []Class {
 	mean := Class{Name: "mean", Rate: 1, Uncached: a.Computed, Prompt: a.Prompt, Output: a.Output, Context: a.Context, TTFT: a.TTFT}
 	mean.relax(variants)
 	classes, _ := classesOf(variants, &a.Traffic, a.TTFT)
@@ -83,8 +83,8 @@ func workOf(variants []Variant, a autoscale.Asked) []Class {
 }
 
 // shown returns the variants with what runs of them, and what that has shown.
-func (s *Stock) shown(all []autoscale.Hardware) ([]Variant, error) {
-	variants := append([]Variant(nil), s.Variants...)
+func (inv *Inventory) shown(all []autoscale.Hardware) ([]Variant, error) {
+	variants := append([]Variant(nil), inv.Variants...)
 	byName := make(map[string]*Variant, len(variants))
 	for i := range variants {
 		byName[variants[i].Name] = &variants[i]
@@ -107,7 +107,7 @@ func (s *Stock) shown(all []autoscale.Hardware) ([]Variant, error) {
 
 // doneBy reports whether what stands does the work, whatever the objective of the first
 // token: speeds that waver about it are no reason for other hardware.
-func (p *Problem) doneBy(standing *autoscale.Spread) bool {
+func (p *Problem) doneBy(standing *autoscale.HardwareAllocation) bool {
 	with := Problem{Use: p.Use, Classes: slices.Clone(p.Classes), Variants: slices.Clone(p.Variants)}
 	for i := range with.Classes {
 		with.Classes[i].TTFT = noObjective
@@ -121,8 +121,8 @@ func (p *Problem) doneBy(standing *autoscale.Spread) bool {
 	return max(prefill, decode) <= 1/enough
 }
 
-func spreadOf(variants []Variant, m *Mix) autoscale.Spread {
-	s := autoscale.Spread{Prefill: make(map[string]int), Decode: make(map[string]int), Prices: m.Prices}
+func allocationOf(variants []Variant, m *Mix) autoscale.HardwareAllocation {
+	s := autoscale.HardwareAllocation{Prefill: make(map[string]int), Decode: make(map[string]int), Prices: m.Prices}
 	for i := range variants {
 		s.Prefill[variants[i].Name], s.Decode[variants[i].Name] = m.Prefill[i], m.Decode[i]
 	}

@@ -10,19 +10,19 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// The cases of scaling in: "lose" is Victims of the units that the lines below it name,
-// "leave" one decision about them, a quarter of a minute after the one above it.
-func TestVictims_Golden(t *testing.T) {
-	datadriven.Walk(t, "testdata/victims", func(t *testing.T, path string) {
+// The cases of scaling in: "candidates" is ScaleInCandidates of the units that the lines below it
+// name, "scale-in" one decision about them, a quarter of a minute after the one above it.
+func TestScaleIn_Golden(t *testing.T) {
+	datadriven.Walk(t, "testdata/scale-in", func(t *testing.T, path string) {
 		c := newClock()
-		var before []Leaving
+		var before []DrainingUnit
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			units := readUnits(t, d)
-			if d.Cmd == "lose" {
+			if d.Cmd == "candidates" {
 				var n int
 				d.ScanArgs(t, "n", &n)
 				var names []string
-				for _, u := range Victims(units, n) {
+				for _, u := range ScaleInCandidates(units, n) {
 					names = append(names, u.Name)
 				}
 				return strings.Join(append(names, "none")[:max(len(names), 1)], " ") + "\n"
@@ -36,27 +36,27 @@ func TestVictims_Golden(t *testing.T) {
 			c.pass(span)
 			want := Want{Reason: Demand}
 			d.ScanArgs(t, "wanted", &want.Servers)
-			want, before = leave(want, units, before, c.now())
-			return fmt.Sprintf("wanted %d %s, leaving %s\n", want.Servers, want.Reason, readable(before))
+			want, before = scaleIn(want, units, before, c.now())
+			return fmt.Sprintf("wanted %d %s, drains %s\n", want.Servers, want.Reason, readable(before))
 		})
 	})
 }
 
-func readable(leaving []Leaving) string {
-	if len(leaving) == 0 {
-		return "nobody"
+func readable(draining []DrainingUnit) string {
+	if len(draining) == 0 {
+		return "none"
 	}
 	var names []string
-	for _, l := range leaving {
-		if l.Empty {
-			l.Unit += " (empty)"
+	for _, d := range draining {
+		if d.Empty {
+			d.Unit += " (empty)"
 		}
-		names = append(names, l.Unit)
+		names = append(names, d.Unit)
 	}
 	return strings.Join(names, ", ")
 }
 
-// readUnits reads lines of NAME kv=N hot=N streams=N ordinal=N leaving.
+// readUnits reads lines of NAME kv=N saved=N streams=N ordinal=N draining.
 func readUnits(t *testing.T, d *datadriven.TestData) []Unit {
 	var units []Unit
 	for line := range strings.Lines(d.Input) {
@@ -66,14 +66,14 @@ func readUnits(t *testing.T, d *datadriven.TestData) []Unit {
 			key, text, _ := strings.Cut(word, "=")
 			value, err := strconv.Atoi(text)
 			switch {
-			case key == "leaving":
-				u.Leaving = true
+			case key == "draining":
+				u.Draining = true
 			case err != nil:
 				d.Fatalf(t, "%s: %v", word, err)
 			case key == "kv":
 				u.KV = float64(value)
-			case key == "hot":
-				u.Hot = float64(value)
+			case key == "saved":
+				u.CacheSavings = float64(value)
 			case key == "streams":
 				u.Streams = value
 			case key == "ordinal":

@@ -52,9 +52,9 @@ func TestPlan_FewestServersAreLoad(t *testing.T) {
 // The signals decide nothing, and no hardware was chosen before: the last numbers stand.
 func TestPools_StaleSignalsChooseNoHardware(t *testing.T) {
 	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler)), NewMeter(newClock().now), nil, slog.New(slog.DiscardHandler))
-	s.Spread = func(a Asked) (Spread, error) {
+	s.Allocate = func(a AllocationRequest) (HardwareAllocation, error) {
 		t.Errorf("asked for the hardware of %+v", a)
-		return Spread{}, nil
+		return HardwareAllocation{}, nil
 	}
 	plan := Plan{Want{Servers: 3, Reason: Stale}, Want{Servers: 2, Reason: Stale}, true}
 	d := Decision{Plan: plan, Pools: s.pools(&memory{}, plan, &Signals{}, &State{})}
@@ -71,7 +71,7 @@ func TestPools_LogsOnceThatNoHardwareIsChosen(t *testing.T) {
 	s := NewScaler(testConfig(), nil, NewMeter(newClock().now), nil, slog.New(slog.NewTextHandler(&said, nil)))
 	m, plan := &memory{}, Plan{Known: true}
 	for _, err := range []error{errors.New("unknown"), errors.New("unknown"), nil, errors.New("unknown")} {
-		s.Spread = func(Asked) (Spread, error) { return Spread{}, err }
+		s.Allocate = func(AllocationRequest) (HardwareAllocation, error) { return HardwareAllocation{}, err }
 		s.pools(m, plan, &Signals{}, &State{})
 	}
 	if n := strings.Count(said.String(), "hardware is not chosen"); n != 2 {

@@ -13,13 +13,13 @@ func attainedOf(m *Meter, c *clock) (ttft, itl attained) {
 }
 
 // came is a request with objectives of 2 s and 50 ms.
-func came(m *Meter, fingerprint uint64, stream bool) *Visit {
+func came(m *Meter, fingerprint uint64, stream bool) *RequestRecord {
 	return m.Arrived(Arrival{
 		Model: "m", Fingerprint: fingerprint, PromptTokens: 100, Stream: stream, TTFT: 2 * time.Second, ITL: 50 * time.Millisecond,
 	})
 }
 
-func TestVisit_WhatIsKeptOfTheObjectives(t *testing.T) {
+func TestRequestRecord_WhatIsKeptOfTheObjectives(t *testing.T) {
 	kept, missed, unjudged := attained{1, 1}, attained{1, 0}, attained{}
 	for _, of := range []struct {
 		name      string

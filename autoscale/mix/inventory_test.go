@@ -17,15 +17,15 @@ func kind(name string, speed, cost float64) Variant {
 }
 
 // asked is the work of so many servers of speed 1, whose steps are full at 50 ms.
-func asked(prefill, decode float64) autoscale.Asked {
+func asked(prefill, decode float64) autoscale.AllocationRequest {
 	v := kind("", 1, 1)
-	return autoscale.Asked{
+	return autoscale.AllocationRequest{
 		Prompt: 4000, Computed: 2000, Output: 200, Context: 4100, ITL: 50 * time.Millisecond,
 		PrefillRate: prefill * v.Capacity.PrefillSpeed(2000, 2000), DecodeRate: decode * v.Capacity.DecodeSpeed(50*time.Millisecond, 4100),
 	}
 }
 
-func TestStock_SpreadsTheWork(t *testing.T) {
+func TestInventory_SpreadsTheWork(t *testing.T) {
 	slow, fast := kind("slow", 1, 1), kind("fast", 3, 2)
 	scarce := fast
 	scarce.Have = 2
@@ -33,7 +33,7 @@ func TestStock_SpreadsTheWork(t *testing.T) {
 	for _, of := range []struct {
 		name            string
 		variants        []Variant
-		asked           autoscale.Asked
+		asked           autoscale.AllocationRequest
 		prefill, decode units
 	}{
 		{"one kind: the servers that were planned", []Variant{slow}, asked(3, 2), units{"slow": 3}, units{"slow": 2}},
@@ -43,8 +43,8 @@ func TestStock_SpreadsTheWork(t *testing.T) {
 		{"as many as there are", []Variant{slow, scarce}, asked(9, 1), units{"slow": 3, "fast": 2}, units{"slow": 1, "fast": 0}},
 		{"nothing to do", []Variant{slow, fast}, asked(0, 0), units{"slow": 0, "fast": 0}, units{"slow": 0, "fast": 0}},
 	} {
-		s := Stock{Variants: of.variants}
-		got, err := s.Spread(of.asked)
+		s := Inventory{Variants: of.variants}
+		got, err := s.Allocate(of.asked)
 		if err != nil {
 			t.Fatalf("%s: %v", of.name, err)
 		}
@@ -55,47 +55,47 @@ func TestStock_SpreadsTheWork(t *testing.T) {
 }
 
 // What stands stays while it does the work, though something else has become as cheap.
-func TestStock_WhatStandsStays(t *testing.T) {
-	s := Stock{Variants: []Variant{kind("slow", 1, 1), kind("fast", 3, 2)}}
+func TestInventory_WhatStandsStays(t *testing.T) {
+	s := Inventory{Variants: []Variant{kind("slow", 1, 1), kind("fast", 3, 2)}}
 	a := asked(3, 2)
-	a.Standing = &autoscale.Spread{Prefill: map[string]int{"slow": 3}, Decode: map[string]int{"slow": 2}}
-	got, err := s.Spread(a)
+	a.Standing = &autoscale.HardwareAllocation{Prefill: map[string]int{"slow": 3}, Decode: map[string]int{"slow": 2}}
+	got, err := s.Allocate(a)
 	if err != nil || got.Prefill["slow"] != 3 || got.Decode["slow"] != 2 {
 		t.Errorf("%+v, %v: what stood did the work", got, err)
 	}
 	a.PrefillRate *= 1.1
-	if got, err = s.Spread(a); err != nil || got.Prefill["fast"] == 0 {
+	if got, err = s.Allocate(a); err != nil || got.Prefill["fast"] == 0 {
 		t.Errorf("%+v, %v: what stood does it no more", got, err)
 	}
 }
 
 // A prompt that no hardware computes in time is no reason to want no server.
-func TestStock_AnObjectiveThatNobodyMeets(t *testing.T) {
-	s := Stock{Variants: []Variant{kind("slow", 1, 1)}}
+func TestInventory_AnObjectiveThatNobodyMeets(t *testing.T) {
+	s := Inventory{Variants: []Variant{kind("slow", 1, 1)}}
 	a := asked(2, 1)
 	a.TTFT = time.Millisecond
-	if got, err := s.Spread(a); err != nil || got.Prefill["slow"] != 2 {
+	if got, err := s.Allocate(a); err != nil || got.Prefill["slow"] != 2 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 // Hardware that does more for its cost is of no use where it is too slow for one prompt.
-func TestStock_AnObjectiveThatOneKindMeets(t *testing.T) {
-	s := Stock{Variants: []Variant{kind("slow", 1, 1), kind("fast", 3, 9)}} // 0.2 and 0.07 s a prompt
+func TestInventory_AnObjectiveThatOneKindMeets(t *testing.T) {
+	s := Inventory{Variants: []Variant{kind("slow", 1, 1), kind("fast", 3, 9)}} // 0.2 and 0.07 s a prompt
 	for ttft, want := range map[time.Duration]string{0: "slow", time.Second: "slow", 100 * time.Millisecond: "fast"} {
 		a := asked(2, 1)
 		a.TTFT = ttft
-		if got, err := s.Spread(a); err != nil || got.Prefill[want] == 0 || got.Prefill["slow"]*got.Prefill["fast"] != 0 {
+		if got, err := s.Allocate(a); err != nil || got.Prefill[want] == 0 || got.Prefill["slow"]*got.Prefill["fast"] != 0 {
 			t.Errorf("within %v: %+v, %v; want %s", ttft, got, err, want)
 		}
 	}
 }
 
-func TestStock_PricesSayWhatIsShort(t *testing.T) {
+func TestInventory_PricesSayWhatIsShort(t *testing.T) {
 	scarce := kind("only", 1, 1)
 	scarce.Have = 4
-	s := Stock{Variants: []Variant{scarce}}
-	got, err := s.Spread(asked(5, 2))
+	s := Inventory{Variants: []Variant{scarce}}
+	got, err := s.Allocate(asked(5, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,11 +110,11 @@ func TestStock_PricesSayWhatIsShort(t *testing.T) {
 	}
 }
 
-func TestStock_ServersOfUnknownHardwareAreAnError(t *testing.T) {
+func TestInventory_ServersOfUnknownHardwareAreAnError(t *testing.T) {
 	a := asked(1, 1)
 	a.Shown = []autoscale.Hardware{{Variant: "other", Role: pools.Decode, Ready: 1}}
-	s := Stock{Variants: []Variant{kind("slow", 1, 1)}}
-	if got, err := s.Spread(a); err == nil {
+	s := Inventory{Variants: []Variant{kind("slow", 1, 1)}}
+	if got, err := s.Allocate(a); err == nil {
 		t.Errorf("%+v", got)
 	}
 }

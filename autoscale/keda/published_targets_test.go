@@ -14,37 +14,37 @@ import (
 
 var decode = Pool{Model: "m", Role: "decode"}
 
-func TestBoard_StaleAndUnknownAreErrors(t *testing.T) {
-	b := NewBoard(time.Minute)
+func TestPublishedTargets_StaleAndUnknownAreErrors(t *testing.T) {
+	targets := NewPublishedTargets(time.Minute)
 	now := time.Now()
-	if _, err := b.Read(decode, now); !errors.Is(err, ErrUnknown) {
-		t.Errorf("of an empty board: %v", err)
+	if _, err := targets.Read(decode, now); !errors.Is(err, ErrUnknown) {
+		t.Errorf("of empty targets: %v", err)
 	}
-	b.Publish(map[Pool]Reading{decode: {Replicas: 3, At: now}})
-	if r, err := b.Read(decode, now.Add(time.Minute)); err != nil || r.Replicas != 3 {
+	targets.Publish(map[Pool]Target{decode: {Replicas: 3, At: now}})
+	if r, err := targets.Read(decode, now.Add(time.Minute)); err != nil || r.Replicas != 3 {
 		t.Errorf("within its age: %+v, %v", r, err)
 	}
-	if _, err := b.Read(decode, now.Add(time.Minute+1)); !errors.Is(err, ErrStale) {
+	if _, err := targets.Read(decode, now.Add(time.Minute+1)); !errors.Is(err, ErrStale) {
 		t.Errorf("beyond its age: %v", err)
 	}
-	b.Publish(map[Pool]Reading{{Model: "other", Role: "decode"}: {At: now}})
-	if _, err := b.Read(decode, now); !errors.Is(err, ErrUnknown) {
+	targets.Publish(map[Pool]Target{{Model: "other", Role: "decode"}: {At: now}})
+	if _, err := targets.Read(decode, now); !errors.Is(err, ErrUnknown) {
 		t.Errorf("of a pool that was left out: %v", err)
 	}
 }
 
 func TestHandler_AnswersOnlyWhatCounts(t *testing.T) {
-	b := NewBoard(time.Minute)
+	targets := NewPublishedTargets(time.Minute)
 	ask := func(query string) (int, string) {
 		w := httptest.NewRecorder()
-		b.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/autoscale/v1/pool?"+query, nil))
+		targets.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/autoscale/v1/pool?"+query, nil))
 		return w.Code, w.Body.String()
 	}
 	const of = "model=m&role=decode"
 	if code, text := ask(of); code != 503 || strings.Contains(text, "0") {
 		t.Errorf("nothing known: %d %s", code, text)
 	}
-	b.Publish(map[Pool]Reading{decode: {Replicas: 0, Held: 2, Reason: "idle", At: time.Now()}})
+	targets.Publish(map[Pool]Target{decode: {Replicas: 0, Held: 2, Reason: "idle", At: time.Now()}})
 	code, text := ask(of)
 	var a Answer
 	if err := json.Unmarshal([]byte(text), &a); err != nil || code != 200 {
@@ -56,19 +56,19 @@ func TestHandler_AnswersOnlyWhatCounts(t *testing.T) {
 	if code, _ := ask("model=m"); code != 400 {
 		t.Errorf("no role: %d", code)
 	}
-	b.Publish(map[Pool]Reading{decode: {Replicas: 3, At: time.Now().Add(-time.Hour)}})
+	targets.Publish(map[Pool]Target{decode: {Replicas: 3, At: time.Now().Add(-time.Hour)}})
 	if code, _ := ask(of); code != 503 {
 		t.Errorf("stale: %d", code)
 	}
 }
 
 func TestCollect_LeavesOutWhatIsStale(t *testing.T) {
-	b := NewBoard(time.Minute)
-	b.Publish(map[Pool]Reading{
+	targets := NewPublishedTargets(time.Minute)
+	targets.Publish(map[Pool]Target{
 		decode:                        {Replicas: 7, Held: 1, Reason: "demand", At: time.Now()},
 		{Model: "m", Role: "prefill"}: {Replicas: 5, At: time.Now().Add(-time.Hour)},
 	})
-	err := testutil.CollectAndCompare(b, strings.NewReader(`
+	err := testutil.CollectAndCompare(targets, strings.NewReader(`
 # HELP tandem_desired_replicas Servers that the pool should have. Absent when unknown or stale.
 # TYPE tandem_desired_replicas gauge
 tandem_desired_replicas{model="m",role="decode"} 7
