@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -42,8 +43,14 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 	}
 }
 
-// bodyOf is a request whose body has that many bytes.
-func bodyOf(bytes int) *Request { return &Request{Body: Body{source: make([]byte, bytes)}} }
+// bodyOf is a request whose body has so many bytes, at least two.
+func bodyOf(n int) *Request {
+	body, err := ParseBody(append([]byte("{}"), bytes.Repeat([]byte(" "), max(0, n-len("{}")))...))
+	if err != nil {
+		panic(err)
+	}
+	return &Request{Body: body}
+}
 
 func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,7 @@ package pd
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -107,12 +108,35 @@ func (c *chunk) without(out, data []byte) []byte {
 	return append(out, data[at:]...)
 }
 
-// listed returns what stands between the brackets of a list of numbers, and how many
+// idList returns what stands between the brackets of a list of numbers, and how many
 // they are.
-func listed(list gjson.Result) (numbers string, n int) {
+func idList(list gjson.Result) (numbers string, n int) {
 	numbers = strings.Trim(list.Raw, "[] \t\r\n")
 	if numbers == "" {
 		return "", 0
 	}
 	return numbers, 1 + strings.Count(numbers, ",")
+}
+
+// asStream turns a whole answer into the events of a stream: the choices, the usage if
+// it was asked for, and the end.
+func asStream(d *Dialect, answer Body, usage bool) []byte {
+	object := `"text_completion"`
+	choices, _ := answer.Get("choices").Array()
+	if d == Chat {
+		object = `"chat.completion.chunk"`
+		for i, choice := range choices {
+			if c, ok := choice.Object(); ok {
+				choices[i] = c.With(Edit{"delta", c.Get("message")}, Edit{Key: "message"}).Bytes()
+			}
+		}
+	}
+	chunk := answer.With(Edit{"object", []byte(object)}, Edit{"choices", List(choices)}, Edit{Key: "usage"})
+	var out strings.Builder
+	fmt.Fprintf(&out, "data: %s\n\n", chunk.Bytes())
+	if usage {
+		fmt.Fprintf(&out, "data: %s\n\n", chunk.With(Edit{"choices", []byte("[]")}, Edit{"usage", answer.Get("usage")}).Bytes())
+	}
+	out.WriteString("data: [DONE]\n\n")
+	return []byte(out.String())
 }

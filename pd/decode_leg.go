@@ -63,8 +63,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 	if failed != nil {
 		return nil, failed
 	}
-	scan := scanner{raw: data}
-	if len(data) == 0 || scan.document() != nil {
+	if !isJSON(data) {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
 	}
 	data, err := a.handoff.complete(ctx, data)
@@ -135,7 +134,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a bind
 	}
 	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
 	s := &legStream{
-		dialect: j.req.Dialect, events: newSSEReader(resp.Body), body: resp.Body,
+		dialect: j.req.Dialect, events: NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, side: a.promptSide, hideUsage: j.req.HideUsage,
 		onGap: pace.gap, story: j.story, handoff: a.handoff, answers: max(1, j.req.Answers),

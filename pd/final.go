@@ -25,7 +25,7 @@ func (o *Orchestrator) final(ctx context.Context, j *requestState, a binding, da
 	events := bytes.NewReader(asStream(j.req.Dialect, body, true))
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &legStream{
-		dialect: j.req.Dialect, events: newSSEReader(events), body: io.NopCloser(events),
+		dialect: j.req.Dialect, events: NewEventReader(events), body: io.NopCloser(events),
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
 		server: a.handoff.From, side: func() promptSide { return promptSide{} }, hideUsage: j.req.HideUsage,
 		onGap: func(time.Duration) {}, story: j.story,

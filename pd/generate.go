@@ -16,18 +16,18 @@ var Generate = &Dialect{
 	errorBody: openAIError, errorEvent: openAIErrorEvent,
 }
 
-func inspectGenerate(data []byte) glance {
+func inspectGenerate(data []byte) Meaning {
 	if string(data) == "[DONE]" {
-		return glance{end: true}
+		return Meaning{end: true}
 	}
 	if failure := engineError(data); failure != "" {
-		return glance{failure: failure}
+		return Meaning{failure: failure}
 	}
 	finish := gjson.GetBytes(data, "meta_info.finish_reason")
 	if finish.Get("type").String() == "abort" {
-		return glance{failure: orDefault(finish.Get("message").String())}
+		return Meaning{failure: orDefault(finish.Get("message").String())}
 	}
-	return glance{content: gjson.GetBytes(data, "text").Exists() || gjson.GetBytes(data, "output_ids").Exists()}
+	return Meaning{content: gjson.GetBytes(data, "text").Exists() || gjson.GetBytes(data, "output_ids").Exists()}
 }
 
 // inputLogprobs are the places of what only the server that prefills knows of the
@@ -35,9 +35,9 @@ func inspectGenerate(data []byte) glance {
 var inputLogprobs = []string{"input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs"}
 
 // wantsInputLogprobs reports whether decode's answer is not whole without prefill's.
-func (r *Request) wantsInputLogprobs() bool {
-	wanted, _ := r.Body.Get("return_logprob").Bool()
-	return r.Dialect.Native && wanted
+func (d *Dialect) wantsInputLogprobs(request Body) bool {
+	wanted, _ := request.Get("return_logprob").Bool()
+	return d.Native && wanted
 }
 
 // withInputLogprobs puts prefill's before decode's, in a body, in one event, or in each

@@ -20,7 +20,7 @@ import (
 // an error, then or earlier calls Close.
 type legStream struct {
 	dialect   *Dialect
-	events    *sseReader
+	events    *EventReader
 	body      io.Closer
 	cancel    context.CancelCauseFunc
 	ctx       context.Context // of the leg; cancelled by the client's leaving or by idle
@@ -107,7 +107,7 @@ func (s *legStream) event() ([]byte, error) {
 		return nil, s.broken(err)
 	}
 	now := time.Now()
-	g := s.dialect.inspect(ev.Data)
+	g := s.dialect.Inspect(ev.Data)
 	if g.failure != "" {
 		return nil, &BrokenStreamError{Message: g.failure, Err: errErrorEvent, Status: errorStatus(ev.Data), Event: bytes.Clone(ev.Data)}
 	}
@@ -162,7 +162,7 @@ func (s *legStream) silentFor(d time.Duration) bool {
 
 // transform notes the usage and returns the event as the client may see it, nil
 // if it may not. The result aliases the reader's buffer.
-func (s *legStream) transform(ev sseEvent) ([]byte, error) {
+func (s *legStream) transform(ev Event) ([]byte, error) {
 	if usage, ok := s.dialect.readUsage(ev.Data); ok {
 		s.note(usage, s.dialect.lastUsage(ev.Data))
 		if choices := gjson.GetBytes(ev.Data, "choices"); s.hideUsage && choices.IsArray() && len(choices.Array()) == 0 {
@@ -251,11 +251,9 @@ func (s *legStream) Close() {
 			s.result.Err = nil
 		}
 		if s.ended {
-			// The end marker is read but the body's own end is not: a connection
-			// is reused only when nothing is left on it. An engine that keeps it
-			// open for longer loses it.
+			// An engine that keeps the connection open for longer loses it.
 			s.idle.Reset(drainTime)
-			_, _ = io.CopyN(io.Discard, s.events.in, 4<<10)
+			s.events.drain()
 		}
 		_ = s.body.Close()
 	})
@@ -287,15 +285,6 @@ func (s *legStream) open() error {
 	s.opened = true
 	s.idle.Stop()
 	return nil
-}
-
-// errorStatus is the HTTP status that an error event carries, 0 if none.
-func errorStatus(event []byte) int {
-	code := gjson.GetBytes(event, "error.code").Int()
-	if code < 400 || code > 599 {
-		return 0
-	}
-	return int(code)
 }
 
 func isEventStream(resp *http.Response) bool {

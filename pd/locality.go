@@ -125,7 +125,7 @@ func (p *prefix) text() saltedModel { return saltedModel{p.model, p.tokens.Salt}
 // model is an adapter of, or the model itself.
 func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix {
 	p := &prefix{model: base}
-	api, ok := map[*Dialect]tokens.API{Chat: tokens.Chat, Completions: tokens.Completions, Responses: tokens.Responses, Messages: tokens.Messages}[req.Dialect]
+	spoken, ok := map[*Dialect]tokens.API{Chat: tokens.Chat, Completions: tokens.Completions, Responses: tokens.Responses, Messages: tokens.Messages}[req.Dialect]
 	if !ok || req.Aggregated {
 		return p
 	}
@@ -133,7 +133,7 @@ func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix 
 		return p
 	}
 	// Nothing that the gateway edits is part of the prompt, so what was sent will do.
-	p.prompt = tokens.Prompt{API: api, Body: req.Body.Source(), Model: req.Model, Salt: req.Salt}
+	p.prompt = tokens.Prompt{API: spoken, Body: req.Body.Source(), Model: req.Model, Salt: req.Salt}
 	if req.Model != base {
 		p.prompt.Adapter = req.Model
 	}

@@ -8,12 +8,6 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// handoffField carries the hand-off in requests and answers of vLLM.
-const handoffField = "kv_transfer_params"
-
-// encoderField carries where an encoder's output is, in requests and answers of vLLM.
-const encoderField = "ec_transfer_params"
-
 // nixl is vLLM's NixlConnector: prefill returns where its blocks are, and decode reads
 // them from there; or, with the NixlPushConnector, registers there and is written to.
 // The hand-off tells which of the two it is.

@@ -24,7 +24,7 @@ func oneToken(t *transfer, more ...Edit) Body {
 	if t.tokenIDs {
 		edits = append(edits, Edit{"return_token_ids", []byte("true")})
 	}
-	for i, limit := range req.Dialect.limits {
+	for i, limit := range req.Dialect.Limits() {
 		if i == 0 || req.Body.Get(limit) != nil {
 			edits = append(edits, Edit{limit, []byte("1")})
 		}

@@ -76,11 +76,3 @@ func (o *Orchestrator) noteNoHandoff(server *pools.Server) {
 		o.Log.Error("prefill hands nothing over, its servers' work is left out for a while: is its KV connector set up?", "server", server.ID())
 	}
 }
-
-// isAnswer reports whether a prefill server said something: an object, or the list of
-// them with which SGLang's own API answers a batch.
-func (d *Dialect) isAnswer(answer []byte) bool {
-	scan := scanner{raw: answer}
-	first := scan.next()
-	return (first == '{' || d.Native && first == '[') && scan.document() == nil
-}

@@ -254,3 +254,9 @@ func (s *scanner) literal(word string) error {
 	s.at += len(word)
 	return nil
 }
+
+// isJSON reports whether data is one well-formed JSON value.
+func isJSON(data []byte) bool {
+	s := scanner{raw: data}
+	return s.document() == nil
+}

@@ -66,7 +66,7 @@ func (s *story) retelling() (*Request, error) {
 	if rest.MaxOutput > 0 {
 		rest.MaxOutput -= said
 		rest.OutputTokens = min(rest.OutputTokens, rest.MaxOutput)
-		for _, limit := range rest.Dialect.limits { // engines differ in which they read
+		for _, limit := range rest.Dialect.Limits() { // engines differ in which they read
 			if limit == rest.MaxField || !rest.Body.Get(limit).Null() {
 				rest.Body = rest.Body.With(Edit{limit, strconv.AppendInt(nil, int64(rest.MaxOutput), 10)})
 			}

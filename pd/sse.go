@@ -13,48 +13,48 @@ const maxEvent = 16 << 20
 
 var errEventTooLong = errors.New("an SSE event is longer than 16 MiB")
 
-// sseEvent is one event as it came: Raw with its blank line, Data without field
+// Event is one event as it came: Raw with its blank line, Data without field
 // name, several data lines joined. Both are valid until the next read.
-type sseEvent struct {
+type Event struct {
 	Raw  []byte
 	Data []byte
 }
 
-// sseReader splits a stream into events. Lines may end in LF or CRLF and may be
+// EventReader splits a stream into events. Lines may end in LF or CRLF and may be
 // cut anywhere by the network.
-type sseReader struct {
+type EventReader struct {
 	in   *bufio.Reader
 	raw  []byte
 	data []byte
 }
 
-func newSSEReader(r io.Reader) *sseReader {
-	return &sseReader{in: bufio.NewReaderSize(r, 4<<10)}
+func NewEventReader(r io.Reader) *EventReader {
+	return &EventReader{in: bufio.NewReaderSize(r, 4<<10)}
 }
 
 // read returns the next event that carries data; comments before it are part of
 // its Raw. io.EOF says that the stream ended between events, ErrUnexpectedEOF
 // that it ended inside one.
-func (s *sseReader) read() (sseEvent, error) {
+func (s *EventReader) read() (Event, error) {
 	s.raw, s.data = s.raw[:0], s.data[:0]
 	lineStart, hasData := 0, false
 	for {
 		part, err := s.in.ReadSlice('\n')
 		s.raw = append(s.raw, part...)
 		if len(s.raw) > maxEvent {
-			return sseEvent{}, errEventTooLong
+			return Event{}, errEventTooLong
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue // the line goes on
 		}
 		if errors.Is(err, io.EOF) {
 			if len(bytes.TrimSpace(s.raw)) > 0 {
-				return sseEvent{}, io.ErrUnexpectedEOF
+				return Event{}, io.ErrUnexpectedEOF
 			}
-			return sseEvent{}, io.EOF
+			return Event{}, io.EOF
 		}
 		if err != nil {
-			return sseEvent{}, err
+			return Event{}, err
 		}
 		line := bytes.TrimRight(s.raw[lineStart:], "\r\n")
 		lineStart = len(s.raw)
@@ -66,7 +66,7 @@ func (s *sseReader) read() (sseEvent, error) {
 			hasData = true
 		}
 		if len(line) == 0 && hasData {
-			return sseEvent{Raw: s.raw, Data: s.data}, nil
+			return Event{Raw: s.raw, Data: s.data}, nil
 		}
 	}
 }
@@ -75,7 +75,7 @@ func (s *sseReader) read() (sseEvent, error) {
 // valid until the next one.
 func Events(piece []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		in := newSSEReader(bytes.NewReader(piece))
+		in := NewEventReader(bytes.NewReader(piece))
 		for {
 			ev, err := in.read()
 			if err != nil || !yield(ev.Data) {
@@ -95,7 +95,7 @@ func dataLine(line []byte) ([]byte, bool) {
 
 // buffered reports whether a whole next event is already here, so that a reader may
 // go on without waiting. Part of one, or a comment, would make it wait.
-func (s *sseReader) buffered() bool {
+func (s *EventReader) buffered() bool {
 	here, err := s.in.Peek(s.in.Buffered())
 	hasData := false
 	for line := range bytes.Lines(here) {
@@ -112,9 +112,13 @@ func (s *sseReader) buffered() bool {
 	return false
 }
 
+// drain reads what is left behind the end marker, which is the body's own end: a
+// connection is reused only when nothing is left on it.
+func (s *EventReader) drain() { _, _ = io.CopyN(io.Discard, s.in, 4<<10) }
+
 // withData returns the event's bytes with its data replaced. All lines that are
 // not data stay.
-func (e sseEvent) withData(data []byte) []byte {
+func (e Event) withData(data []byte) []byte {
 	out := make([]byte, 0, len(data)+64)
 	for line := range bytes.Lines(e.Raw) {
 		trimmed := bytes.TrimRight(line, "\r\n")

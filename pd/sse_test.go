@@ -14,7 +14,7 @@ const sampleStream = ": hello\n\ndata: {\"a\":1}\n\nevent: x\r\nid: 7\r\ndata: {
 var sampleData = []string{`{"a":1}`, `{"b":2}`, "one\ntwo", "[DONE]"}
 
 func readAll(r io.Reader) (data []string, raw []byte, err error) {
-	s := newSSEReader(r)
+	s := NewEventReader(r)
 	for {
 		ev, err := s.read()
 		if err != nil {
@@ -68,7 +68,7 @@ func (b neverEnding) Read(p []byte) (int, error) {
 }
 
 func TestSSE_ReplacedDataKeepsTheOtherLines(t *testing.T) {
-	s := newSSEReader(strings.NewReader("event: response.completed\nid: 3\ndata: {\"old\":1}\n\n"))
+	s := NewEventReader(strings.NewReader("event: response.completed\nid: 3\ndata: {\"old\":1}\n\n"))
 	ev, err := s.read()
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestSSE_OnlyAWholeEventCountsAsBuffered(t *testing.T) {
 		": ping\n\ndata: 1\n\n": true,
 		"data: 1\r\n\r\nda":     true,
 	} {
-		s := newSSEReader(strings.NewReader("data: first\n\n" + rest))
+		s := NewEventReader(strings.NewReader("data: first\n\n" + rest))
 		if _, err := s.read(); err != nil {
 			t.Fatal(err)
 		}

@@ -122,10 +122,10 @@ func (s *story) take(data []byte) []byte {
 
 // note keeps what a chunk tells of prompt and answer.
 func (s *story) note(c *chunk) {
-	if ids, n := listed(c.prompt); n > 0 && s.prompts == 0 {
+	if ids, n := idList(c.prompt); n > 0 && s.prompts == 0 {
 		s.prompt, s.prompts = []byte(ids), n
 	}
-	if ids, n := listed(c.ids); n > 0 {
+	if ids, n := idList(c.ids); n > 0 {
 		if len(s.answer) > 0 {
 			s.answer = append(s.answer, ',')
 		}

@@ -92,7 +92,7 @@ func (t *transfer) connector() *connector { return connectorOf(t.to) }
 // handoff begins one, before any leg is sent.
 func (t *transfer) handoff() *Handoff {
 	h := &Handoff{From: t.from, Created: time.Now(), Attempt: t.id}
-	if t.connector().together && t.req.wantsInputLogprobs() {
+	if t.connector().together && t.req.Dialect.wantsInputLogprobs(t.req.Body) {
 		h.told = make(chan []byte, 1)
 	}
 	return h

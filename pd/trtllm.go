@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -109,27 +108,4 @@ func trtllmFinal(t *transfer, answer []byte) []byte {
 		edits = append(edits, Edit{Key: "prompt_token_ids"})
 	}
 	return body.With(edits...).Bytes()
-}
-
-// asStream turns a whole answer into the events of a stream: the choices, the usage if
-// it was asked for, and the end.
-func asStream(d *Dialect, answer Body, usage bool) []byte {
-	object := `"text_completion"`
-	choices, _ := answer.Get("choices").Array()
-	if d == Chat {
-		object = `"chat.completion.chunk"`
-		for i, choice := range choices {
-			if c, ok := choice.Object(); ok {
-				choices[i] = c.With(Edit{"delta", c.Get("message")}, Edit{Key: "message"}).Bytes()
-			}
-		}
-	}
-	chunk := answer.With(Edit{"object", []byte(object)}, Edit{"choices", List(choices)}, Edit{Key: "usage"})
-	var out strings.Builder
-	fmt.Fprintf(&out, "data: %s\n\n", chunk.Bytes())
-	if usage {
-		fmt.Fprintf(&out, "data: %s\n\n", chunk.With(Edit{"choices", []byte("[]")}, Edit{"usage", answer.Get("usage")}).Bytes())
-	}
-	out.WriteString("data: [DONE]\n\n")
-	return []byte(out.String())
 }

@@ -11,6 +11,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
+// handoffField carries the hand-off in requests and answers of vLLM.
+const handoffField = "kv_transfer_params"
+
+// encoderField carries where an encoder's output is, in requests and answers of vLLM.
+const encoderField = "ec_transfer_params"
+
 // Count is a number of tokens that an engine may not have told.
 type Count struct {
 	Tokens int

@@ -1,0 +1,129 @@
+package pd
+
+import "github.com/tidwall/gjson"
+
+// Meaning is what one stream event means.
+type Meaning struct {
+	content  bool   // generated content: the engine has answered
+	end      bool   // the stream is complete
+	failure  string // the engine reports a failure
+	finished []int  // choices that end with it
+}
+
+// Inspect says what the data of one event of a stream mean.
+func (d *Dialect) Inspect(data []byte) Meaning { return d.inspect(data) }
+
+func inspectChat(data []byte) Meaning {
+	g, choices := inspectChunk(data)
+	for _, c := range choices {
+		// The engine opens with a chunk that only names the role.
+		delta := c.Get("delta")
+		bare := delta.Get("role").Exists() && delta.Get("content").String() == "" &&
+			!delta.Get("tool_calls").Exists() && delta.Get("reasoning_content").String() == "" &&
+			delta.Get("reasoning").String() == ""
+		g.content = g.content || !bare || c.Get("finish_reason").String() != ""
+	}
+	return g
+}
+
+func inspectCompletions(data []byte) Meaning {
+	g, choices := inspectChunk(data)
+	g.content = g.content || len(choices) > 0
+	return g
+}
+
+// inspectChunk reads what chat and completions have in common.
+func inspectChunk(data []byte) (Meaning, []gjson.Result) {
+	if string(data) == "[DONE]" {
+		return Meaning{end: true}, nil
+	}
+	if failure := engineError(data); failure != "" {
+		return Meaning{failure: failure}, nil
+	}
+	choices := gjson.GetBytes(data, "choices").Array()
+	var g Meaning
+	for _, c := range choices {
+		switch c.Get("finish_reason").String() {
+		case "":
+		case "error", "abort": // the engine gave it up
+			return Meaning{failure: "the engine ended the answer with an error"}, nil
+		default:
+			g.finished = append(g.finished, int(c.Get("index").Int()))
+		}
+	}
+	return g, choices
+}
+
+func inspectResponses(data []byte) Meaning {
+	if string(data) == "[DONE]" {
+		return Meaning{end: true}
+	}
+	switch kind := gjson.GetBytes(data, "type").String(); kind {
+	case "response.created", "response.in_progress", "response.queued",
+		"response.output_item.added", "response.content_part.added", "response.reasoning_part.added":
+		return Meaning{}
+	case "response.completed", "response.incomplete":
+		return Meaning{content: true, end: true}
+	case "response.failed":
+		return Meaning{failure: orDefault(gjson.GetBytes(data, "response.error.message").String())}
+	case "error":
+		return Meaning{failure: orDefault(gjson.GetBytes(data, "message").String())}
+	case "":
+		return Meaning{failure: orDefault(engineError(data))}
+	}
+	return Meaning{content: true}
+}
+
+func inspectMessages(data []byte) Meaning {
+	switch gjson.GetBytes(data, "type").String() {
+	case "message_start", "content_block_start", "ping":
+		return Meaning{}
+	case "message_stop":
+		return Meaning{content: true, end: true}
+	case "error", "":
+		return Meaning{failure: orDefault(engineError(data))}
+	}
+	return Meaning{content: true}
+}
+
+// engineError returns the message of an error object, nested as newer engines
+// send it or flat as older ones did, and "" if there is none.
+func engineError(data []byte) string {
+	if !isJSON(data) {
+		return "the engine sent an event that is not JSON"
+	}
+	found := gjson.GetManyBytes(data, "error", "object", "message")
+	switch {
+	case found[0].IsObject():
+		return orDefault(found[0].Get("message").String())
+	case found[0].Type == gjson.String:
+		return orDefault(found[0].String())
+	case found[1].String() == "error":
+		return orDefault(found[2].String())
+	}
+	return ""
+}
+
+// errorStatus is the HTTP status that an error event carries, 0 if none.
+func errorStatus(event []byte) int {
+	code := gjson.GetBytes(event, "error.code").Int()
+	if code < 400 || code > 599 {
+		return 0
+	}
+	return int(code)
+}
+
+func orDefault(message string) string {
+	if message == "" {
+		return "the engine reported an error"
+	}
+	return message
+}
+
+// isAnswer reports whether a prefill server said something: an object, or the list of
+// them with which SGLang's own API answers a batch.
+func (d *Dialect) isAnswer(answer []byte) bool {
+	scan := scanner{raw: answer}
+	first := scan.next()
+	return (first == '{' || d.Native && first == '[') && scan.document() == nil
+}
