@@ -30,7 +30,7 @@ func (o *Orchestrator) attempt(ctx context.Context, j *requestState, a binding) 
 		return o.carried(ctx, j, a)
 	}
 	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
-	t := newTransfer(j, a)
+	t := o.transfer(j, a)
 	h := t.handoff()
 	if failed := o.prefill(ctx, j, a, t, h); failed != nil {
 		withdraw()
@@ -46,6 +46,14 @@ func (o *Orchestrator) attempt(ctx context.Context, j *requestState, a binding) 
 		return nil, failed
 	}
 	return o.decodeWith(ctx, j, a)
+}
+
+// transfer begins the transfer of the prompt's KV between the servers of a binding.
+func (o *Orchestrator) transfer(j *requestState, a binding) *transfer {
+	t := newTransfer(j.req.Dialect, j.req.Body, j.req.Answers, a.prefill.Server(), a.decode.Server())
+	t.source = a.pullFrom
+	t.tokenIDs = t.tokenIDs || j.prefix.teaches()
+	return t
 }
 
 // decodeWith runs decode with the hand-off of the binding, if it has one, and

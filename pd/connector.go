@@ -39,9 +39,9 @@ type connector struct {
 	// pulls reports whether the server, when it computes a prompt, can pull the beginning from
 	// another one, and others from it; nil: never.
 	pulls func(*pools.Server) bool
-	// find learns over the network what the legs must name, before they are sent; nil:
-	// nothing.
-	find func(*Orchestrator, context.Context, *transfer) error
+	// queryEngines asks a prefill server which engines compute there, by rank, where the
+	// legs name one; nil: they do not.
+	queryEngines func(context.Context, http.RoundTripper, *pools.Server) (map[int]string, error)
 	// prefill returns the prefill leg.
 	prefill func(*transfer) legRequest
 	// verify reports what prefill's answer lacks without which it is a failure; nil: it may

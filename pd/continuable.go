@@ -5,23 +5,23 @@ import "slices"
 // Which requests can be continued by token ids. A field that is not listed here is not
 // understood, and what is not understood is not continued.
 
-// carried are the fields that a continuation takes over: how each next token is drawn,
+// copiedFields are the fields that a continuation takes over: how each next token is drawn,
 // and how it is written.
-var carried = []string{
+var copiedFields = []string{
 	"temperature", "top_p", "top_k", "min_p", "logit_bias", "allowed_token_ids", "ignore_eos", "stop_token_ids", "include_stop_str_in_output",
 	"skip_special_tokens", "spaces_between_special_tokens", "cache_salt", "priority", "return_token_ids",
 }
 
-// spent are the fields that have done their work when the first token is there, or that
+// spentFields are the fields that have done their work when the first token is there, or that
 // a continuation has anew.
-var spent = []string{
+var spentFields = []string{
 	"model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of",
 	"add_generation_prompt", "add_special_tokens", "chat_template", "chat_template_kwargs", "documents", "truncate_prompt_tokens", "reasoning_effort",
 	"parallel_tool_calls", "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier",
 }
 
-// idle are values that say no more than the field's absence.
-var idle = map[string][]string{
+// neutralValues are values that say no more than the field's absence.
+var neutralValues = map[string][]string{
 	"presence_penalty": {"0", "0.0"}, "frequency_penalty": {"0", "0.0"}, "repetition_penalty": {"1", "1.0"}, "length_penalty": {"1", "1.0"},
 	"top_logprobs": {"0"}, "tool_choice": {`"none"`, `"auto"`}, "response_format": {`{"type":"text"}`, `{"type": "text"}`},
 }
@@ -33,8 +33,8 @@ var idle = map[string][]string{
 func continuable(body Body) bool {
 	for _, key := range body.Keys() {
 		v := body.Get(key)
-		says := !v.Null() && !slices.Contains([]string{"false", "[]", "{}", `""`}, string(v)) && !slices.Contains(idle[key], string(v))
-		if says && !slices.Contains(carried, key) && !slices.Contains(spent, key) {
+		says := !v.Null() && !slices.Contains([]string{"false", "[]", "{}", `""`}, string(v)) && !slices.Contains(neutralValues[key], string(v))
+		if says && !slices.Contains(copiedFields, key) && !slices.Contains(spentFields, key) {
 			return false
 		}
 	}

@@ -26,7 +26,7 @@ func (o *Orchestrator) decode(ctx context.Context, j *requestState, a binding) (
 	} else {
 		id = attemptID()
 		if a.pullFrom != nil {
-			part = j.req.legWith(Edit{handoffField, []byte("{" + kvSource(a.pullFrom) + "}")})
+			part = pullFrom(a.pullFrom, j.req.Body)
 		}
 	}
 	ctx, span := o.legSpan(ctx, "decode", server, id)
@@ -119,8 +119,8 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a bind
 			cancel(nil)
 		}
 	}()
-	if j.story != nil {
-		part = j.story.begin(server, part)
+	if j.transcript != nil {
+		part.body = j.transcript.StartLeg(streamEngine(server), part.body)
 	}
 	a.decode.Sent(a.chosen.Terms.TTFT())
 	crossing := o.beginTransfer(j, a, start)
@@ -137,14 +137,14 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a bind
 		dialect: j.req.Dialect, events: NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, side: a.promptSide, hideUsage: j.req.HideUsage,
-		onGap: pace.gap, story: j.story, handoff: a.handoff, answers: max(1, j.req.Answers),
+		onGap: pace.gap, transcript: j.transcript, handoff: a.handoff, answers: max(1, j.req.Answers),
 	}
 	if err := s.open(); err != nil {
 		_ = resp.Body.Close()
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
 	a.decode.Settle(nil)
-	if j.story != nil && j.story.untold {
+	if j.transcript != nil && j.transcript.WithoutIDs() {
 		server.NoteNoTokenIDs()
 	}
 	open.Store(s)

@@ -28,7 +28,7 @@ func (o *Orchestrator) final(ctx context.Context, j *requestState, a binding, da
 		dialect: j.req.Dialect, events: NewEventReader(events), body: io.NopCloser(events),
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
 		server: a.handoff.From, side: func() promptSide { return promptSide{} }, hideUsage: j.req.HideUsage,
-		onGap: func(time.Duration) {}, story: j.story,
+		onGap: func(time.Duration) {}, transcript: j.transcript,
 		onClose: func(r StreamResult) { o.countTokens(j, r.Usage, r.Usage.Cached, r.Events) },
 	}
 	if err := s.open(); err != nil {

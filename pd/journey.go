@@ -11,23 +11,23 @@ import (
 // requestState is what one request has been through so far. It belongs to the
 // goroutine that serves the request.
 type requestState struct {
-	req       *Request
-	base      string // the model whose servers serve it: of an adapter the one that it adapts
-	arrived   time.Time
-	waited    time.Duration // it waited for a place, and for its servers
-	entry     *queueEntry   // in the queue; nil for another replica's request
-	came      *Request      // as it came: what the quarantine knows it by
-	tried     map[tried]bool
-	retries   int
-	prefix    *prefix // nil while nothing is asked
-	hits      hits    // of it, on the server that was chosen to compute it
-	choices   []Choice
-	leases    []*pools.Lease // all that were taken; releasing one twice does nothing
-	last      *LegError
-	story     *story // nil where a stream cannot be continued
-	continues bool   // it continues a stream that broke
-	probe     bool   // it may be late
-	remote    bool   // the request is another replica's; here it only gets its turn
+	req        *Request
+	base       string // the model whose servers serve it: of an adapter the one that it adapts
+	arrived    time.Time
+	waited     time.Duration // it waited for a place, and for its servers
+	entry      *queueEntry   // in the queue; nil for another replica's request
+	came       *Request      // as it came: what the quarantine knows it by
+	tried      map[tried]bool
+	retries    int
+	prefix     *prefix // nil while nothing is asked
+	hits       hits    // of it, on the server that was chosen to compute it
+	choices    []Choice
+	leases     []*pools.Lease // all that were taken; releasing one twice does nothing
+	last       *LegError
+	transcript *Transcript // nil where a stream cannot be continued
+	continues  bool        // it continues a stream that broke
+	probe      bool        // it may be late
+	remote     bool        // the request is another replica's; here it only gets its turn
 
 	continuations int      // how often its stream was continued
 	broke         []string // decode servers on which its stream broke, which others go before

@@ -19,18 +19,18 @@ import (
 // legStream is the stream of one decode leg. One goroutine reads it with Next until
 // an error, then or earlier calls Close.
 type legStream struct {
-	dialect   *Dialect
-	events    *EventReader
-	body      io.Closer
-	cancel    context.CancelCauseFunc
-	ctx       context.Context // of the leg; cancelled by the client's leaving or by idle
-	idle      *time.Timer
-	idleLimit time.Duration
-	side      func() promptSide // of the usage, as known now
-	server    *pools.Server
-	hideUsage bool
-	handoff   *Handoff // nil without one
-	story     *story   // what could be continued elsewhere; nil where it cannot
+	dialect    *Dialect
+	events     *EventReader
+	body       io.Closer
+	cancel     context.CancelCauseFunc
+	ctx        context.Context // of the leg; cancelled by the client's leaving or by idle
+	idle       *time.Timer
+	idleLimit  time.Duration
+	side       func() promptSide // of the usage, as known now
+	server     *pools.Server
+	hideUsage  bool
+	handoff    *Handoff    // nil without one
+	transcript *Transcript // what could be continued elsewhere; nil where it cannot
 
 	pending  []byte       // transformed events up to the first content, not yet returned
 	answers  int          // choices that were asked for
@@ -136,8 +136,8 @@ func (s *legStream) finish(choices []int) {
 // ending is what the client lacks where all choices have ended and the engine ends its
 // stream cleanly without the end marker, as Hugging Face's transformers serve does.
 func (s *legStream) ending() []byte {
-	if s.story != nil {
-		if ending := s.story.ending(); ending != nil {
+	if s.transcript != nil {
+		if ending := s.transcript.Ending(); ending != nil {
 			return ending
 		}
 	}
@@ -178,8 +178,8 @@ func (s *legStream) transform(ev Event) ([]byte, error) {
 	if err != nil {
 		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
 	}
-	if s.story != nil {
-		if data = s.story.take(data); data == nil {
+	if s.transcript != nil {
+		if data = s.transcript.Record(data); data == nil {
 			return nil, nil
 		}
 	}

@@ -141,6 +141,14 @@ func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix 
 	return p
 }
 
+// promptTokens is the prompt's length as the gateway knows it, 0 where it does not.
+func (p *prefix) promptTokens() int {
+	if p == nil || !p.tokens.Whole {
+		return 0
+	}
+	return len(p.tokens.IDs)
+}
+
 // beginning is what is known of a longer prompt that begins with this one.
 func (p *prefix) beginning() *prefix {
 	known := p.tokens

@@ -1,12 +1,15 @@
 package pd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
-// maxContinuations is how often one stream is continued elsewhere.
+// maxContinuations is how often one stream is continued continueOnAnotherPair.
 const maxContinuations = 2
 
 var (
@@ -14,17 +17,19 @@ var (
 	errNoBudget = errors.New("the budget of retries is spent")
 )
 
-// journey begins the state of a request, with a story where its stream may be
+// journey begins the state of a request, with a transcript where its stream may be
 // continued.
 func (o *Orchestrator) journey(req *Request, arrived time.Time) *requestState {
 	j := newRequestState(req, arrived)
 	j.base = o.BaseOf(req.Model)
 	j.alone = j.alone || o.Suspects.DiedOfHandoff(j.came, arrived)
-	if !o.Config.Migrate {
+	if !o.Config.Migrate || !req.Stream || req.Aggregated {
 		return j
 	}
 	m, _ := o.Fleet.Model(req.Model) // its zero value is a length that is not known
-	j.story = newStory(req, m.MaxModelLen, o.Config.MigrateByText)
+	j.transcript = newTranscript(streamRequest{
+		Dialect: req.Dialect, Body: req.Body, MaxOutput: req.MaxOutput, MaxField: req.MaxField, HideUsage: req.HideUsage,
+	}, m.MaxModelLen, o.Config.MigrateByText)
 	return j
 }
 
@@ -39,11 +44,11 @@ func (o *Orchestrator) resume(ctx context.Context, j *requestState, broken *Brok
 		o.Metrics.migrations.WithLabelValues("refused").Inc()
 		return nil, nil, ErrQuarantined
 	}
-	if ending := j.story.ending(); ending != nil {
+	if ending := j.transcript.Ending(); ending != nil {
 		o.Metrics.migrations.WithLabelValues("ended").Inc()
 		return nil, ending, nil
 	}
-	rest, err := j.story.continuation()
+	rest, err := j.transcript.Continue()
 	if err == nil && j.continuations >= maxContinuations {
 		err = errOften
 	}
@@ -57,21 +62,37 @@ func (o *Orchestrator) resume(ctx context.Context, j *requestState, broken *Brok
 		o.Metrics.migrations.WithLabelValues("no_budget").Inc()
 		return nil, nil, errNoBudget
 	}
-	next, err = o.continueOnAnotherPair(ctx, j, rest, broken)
+	next, err = o.continueOnAnotherPair(ctx, j, j.came.continued(rest), broken)
 	return next, nil, err
+}
+
+// continued is the request for the rest of its answer.
+func (r *Request) continued(c Continuation) *Request {
+	rest := *r
+	rest.Dialect, rest.Body = c.Dialect, c.Body
+	rest.PromptTokens = cmp.Or(c.PromptTokens, r.PromptTokens+c.Delivered)
+	if c.Left > 0 {
+		rest.OutputTokens = min(r.OutputTokens, c.Left)
+	}
+	return &rest
+}
+
+// streamEngine is what a transcript needs to know of a server's engine.
+func streamEngine(server *pools.Server) Engine {
+	return Engine{Name: cmp.Or(connectorOf(server).engine, server.Load().Engine), MayReportIDs: server.TellsTokenIDs()}
 }
 
 // continueOnAnotherPair sends the rest of a stream to another pair.
 func (o *Orchestrator) continueOnAnotherPair(ctx context.Context, j *requestState, rest *Request, broken *BrokenStreamError) (*legStream, error) {
 	j.continuations++
 	next := newRequestState(rest, j.arrived)
-	next.story, next.continues, next.choices = j.story, true, j.choices
+	next.transcript, next.continues, next.choices = j.transcript, true, j.choices
 	next.base, next.came = j.base, j.came
 	j.broke = append(j.broke, j.servedBy)
 	next.broke = j.broke
 	o.locateRest(ctx, j, next)
-	o.Log.Warn("stream broke, continuing it elsewhere", "request_id", j.req.ID, "server", j.servedBy,
-		"tokens", j.story.before, "error", broken.Err.Error())
+	o.Log.Warn("stream broke, continuing it continueOnAnotherPair", "request_id", j.req.ID, "server", j.servedBy,
+		"tokens", j.transcript.TokensBefore(), "error", broken.Err.Error())
 	answer, err := o.serve(ctx, next)
 	j.choices, j.servedBy = next.choices, next.servedBy
 	o.remember(j, err)
@@ -88,7 +109,7 @@ func (o *Orchestrator) continueOnAnotherPair(ctx context.Context, j *requestStat
 // are known. Where prompts are known by their text, or the text carries the answer on, it is
 // what they hold of the prompt that the client sent, with which it begins.
 func (o *Orchestrator) locateRest(ctx context.Context, j, next *requestState) {
-	if !next.story.spoken.retold {
+	if !next.transcript.IsByText() {
 		o.locate(ctx, next)
 	}
 	located := next.prefix != nil && next.prefix.known && len(next.prefix.tokens.Chunks) == 0

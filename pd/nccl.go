@@ -24,7 +24,7 @@ var nccl = &connector{
 			"_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	},
 	prefill: func(t *transfer) legRequest { return legRequest{body: oneToken(t)} },
-	decode:  func(t *transfer, _ []byte) handed { return handed{leg: t.req.legWith(), kept: true} },
+	decode:  func(t *transfer, _ []byte) handed { return handed{leg: t.legWith(), kept: true} },
 }
 
 func kvAddress(s *pools.Server, usual int) string {

@@ -42,7 +42,7 @@ func nixlDecode(t *transfer, answer []byte) handed {
 	params := gjson.GetBytes(answer, handoffField)
 	object, ok := Value(params.Raw).Object()
 	if !ok {
-		return handed{leg: t.req.legWith()}
+		return handed{leg: t.legWith()}
 	}
 	object = object.With(Edit{Key: "remote_prefill_cached_tokens"})
 	if params.Get("transfer_mode").String() == "push" {
@@ -55,13 +55,13 @@ func nixlDecode(t *transfer, answer []byte) handed {
 	var edits []Edit
 	switch {
 	case ids == nil:
-	case t.req.Dialect == Completions:
+	case t.dialect == Completions:
 		edits = append(edits, Edit{"prompt", ids})
 	default:
 		object = object.With(Edit{"prompt_token_ids", ids})
 	}
 	return handed{
-		leg:       t.req.legWith(append(edits, Edit{handoffField, bytes.Clone(object.Bytes())})...),
+		leg:       t.legWith(append(edits, Edit{handoffField, bytes.Clone(object.Bytes())})...),
 		kept:      true,
 		tokens:    int(params.Get("remote_num_tokens").Int()),
 		sharesIDs: ids != nil,

@@ -2,6 +2,7 @@ package pd
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -11,7 +12,7 @@ func TestNIXL_PrefillBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := nixlPrefill(&transfer{req: &Request{Dialect: Chat, Body: body}}).body.Bytes()
+	got := nixlPrefill(&transfer{dialect: Chat, body: body}).body.Bytes()
 	want := `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_completion_tokens":1,"n":1,` +
 		`"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993,` +
 		`"ignore_eos":true,"kv_transfer_params":{` + prefillParams + `},"max_tokens":1}`
@@ -26,9 +27,9 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 	params := `{"do_remote_prefill":true,"remote_block_ids":[[1,2],[3]],"remote_host":"10.0.0.1","remote_port":5600,"n":9007199254740993,"s":["DUMMY"],"remote_num_tokens":48`
 	answer := `{"id":"x","usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}},"kv_transfer_params":` + params + `,"remote_prefill_cached_tokens":16}}`
 	body, _ := ParseBody([]byte(`{"model":"m","stream":true}`))
-	tr := &transfer{req: &Request{Dialect: Chat, Body: body}, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
+	tr := &transfer{dialect: Chat, body: body, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
 	h := tr.handoff()
-	h.take(tr, []byte(answer), testTime)
+	h.take(tr, []byte(answer), time.Now())
 	if told := h.coverage(); !h.Kept || told != (coverage{48, 48, Count{16, true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
@@ -40,7 +41,7 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 func TestNIXL_NoHandoffIsNormal(t *testing.T) {
 	body, _ := ParseBody([]byte(`{"model":"m"}`))
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
-		got := nixlDecode(&transfer{req: &Request{Body: body}}, []byte(answer))
+		got := nixlDecode(&transfer{body: body}, []byte(answer))
 		if got.kept || string(got.leg.body.Bytes()) != `{"model":"m"}` {
 			t.Errorf("%s: %+v", answer, got)
 		}

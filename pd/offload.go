@@ -28,7 +28,7 @@ var offload = &connector{
 	decode: func(t *transfer, _ []byte) handed {
 		host, port := offloadAddress(t.from)
 		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.id, quoted(host), port)
-		return handed{leg: t.req.legWith(Edit{handoffField, []byte(params)}), kept: true}
+		return handed{leg: t.legWith(Edit{handoffField, []byte(params)}), kept: true}
 	},
 }
 
@@ -40,9 +40,17 @@ func offloadAddress(s *pools.Server) (host string, port int) {
 	return host, port
 }
 
-// legWith is the client's body with edits.
-func (r *Request) legWith(edits ...Edit) legRequest {
-	return legRequest{body: r.Body.With(edits...)}
+// pullFrom is the leg of a server that computes the prompt itself, and pulls its beginning
+// from another one.
+func pullFrom(source *pools.Server, body Body) legRequest {
+	return legRequest{body: body.With(Edit{handoffField, []byte("{" + kvSource(source) + "}")})}
+}
+
+// kvSource is what an OffloadingConnector is told of the server that it may pull a
+// cached prefix from.
+func kvSource(s *pools.Server) string {
+	host, port := offloadAddress(s)
+	return fmt.Sprintf(`"remote_kv_source":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}`, attemptID(), quoted(host), port)
 }
 
 func quoted(s string) []byte {

@@ -5,7 +5,6 @@ package pd
 // tools, response format, adapter, media) stays byte for byte, so that both legs
 // tokenise alike.
 func oneToken(t *transfer, more ...Edit) Body {
-	req := t.req
 	edits := []Edit{
 		{"stream", []byte("false")},
 		{Key: "stream_options"}, // refused without stream
@@ -24,15 +23,15 @@ func oneToken(t *transfer, more ...Edit) Body {
 	if t.tokenIDs {
 		edits = append(edits, Edit{"return_token_ids", []byte("true")})
 	}
-	for i, limit := range req.Dialect.Limits() {
-		if i == 0 || req.Body.Get(limit) != nil {
+	for i, limit := range t.dialect.Limits() {
+		if i == 0 || t.body.Get(limit) != nil {
 			edits = append(edits, Edit{limit, []byte("1")})
 		}
 	}
 	for _, samples := range []string{"n", "best_of"} {
-		if req.Body.Get(samples) != nil {
+		if t.body.Get(samples) != nil {
 			edits = append(edits, Edit{samples, []byte("1")})
 		}
 	}
-	return req.Body.With(edits...)
+	return t.body.With(edits...)
 }

@@ -95,7 +95,7 @@ func (o *Orchestrator) run(ctx context.Context, req *Request, p *queueEntry, pla
 	}
 	streaming = true
 	answer.Stream = &Stream{leg: answer.leg}
-	if j.story != nil {
+	if j.transcript != nil {
 		answer.Stream.resume = func(broken *BrokenStreamError) (*legStream, []byte, error) { return o.resume(ctx, j, broken) }
 	}
 	return answer, nil

@@ -3,64 +3,15 @@ package pd
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools"
 )
-
-func TestOutgrows(t *testing.T) {
-	for _, c := range []struct {
-		decode, prefill, block int
-		want                   bool
-	}{
-		{100, 100, 16, false},
-		{112, 100, 16, true}, // one full block more
-		{113, 112, 16, true}, // one more, if the last one counts too
-		{97, 96, 16, true},
-		{111, 110, 16, false},
-		{90, 200, 16, false}, // shorter is wrong too, but ends nobody
-		{112, 0, 16, false},
-		{0, 100, 16, false},
-		{112, 100, 0, false},
-	} {
-		if got := outgrows(c.decode, c.prefill, c.block); got != c.want {
-			t.Errorf("%d tokens against %d in blocks of %d: %v", c.decode, c.prefill, c.block, got)
-		}
-	}
-}
-
-// What the gateway knows of a prompt keeps a hand-off from an engine that it would end.
-func TestOutgrown_IsNotHandedOver(t *testing.T) {
-	f := newTestFleet(t, 1, testPrompt(320))
-	f.await(t, func() bool {
-		return !slices.ContainsFunc(f.Fleet.Servers(), func(s *pools.Server) bool { return s.Identity().BlockTokens != "16" })
-	})
-	for prefill, want := range map[int]bool{160: false, 159: true, 150: true} {
-		now := time.Now()
-		j := f.arrives(testPrompt(160), now)
-		a, err := f.Binder.bindNow(j)
-		if err != nil || a.prefill == nil {
-			t.Fatalf("%+v, %v", a, err)
-		}
-		tr := newTransfer(j, a)
-		a.handoff = tr.handoff()
-		answer := fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, prefill)
-		a.handoff.take(tr, []byte(answer), now)
-		failed := f.outgrown(j, a, tr)
-		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !j.retryWithoutBudget) {
-			t.Errorf("%d tokens on prefill, 160 on decode: %v", prefill, failed)
-		}
-		j.release()
-	}
-}
 
 // answerFields say nothing of the prompt: the prefill leg may change them, by dialect. All
 // fields that it does change must be here.
@@ -116,10 +67,10 @@ func TestPrefillLeg_TokenisesAsDecodeDoes(t *testing.T) {
 		Messages:    `"max_tokens":40,"messages":[{"role":"user","content":"` + prompt + `"}]`,
 	} {
 		for range 60 {
-			req := &Request{Dialect: d, Body: randomBody(t, rng, d, text), Answers: 1}
-			leg := promptLeg(t, req, rng.IntN(2) == 0)
-			if prefill, decode := promptTokens(t, e, d, leg), promptTokens(t, e, d, req.Body); prefill != decode {
-				t.Fatalf("%s: %d tokens of\n%s\n%d of\n%s", d.Name, prefill, leg.Bytes(), decode, req.Body.Bytes())
+			body := randomBody(t, rng, d, text)
+			leg := promptLeg(t, d, body, rng.IntN(2) == 0)
+			if prefill, decode := promptTokens(t, e, d, leg), promptTokens(t, e, d, body); prefill != decode {
+				t.Fatalf("%s: %d tokens of\n%s\n%d of\n%s", d.Name, prefill, leg.Bytes(), decode, body.Bytes())
 			}
 		}
 	}
@@ -152,15 +103,15 @@ func randomBody(t *testing.T, rng *rand.Rand, d *Dialect, text string) Body {
 }
 
 // promptLeg is a prefill leg of vLLM, without what only an engine of its connector reads.
-func promptLeg(t *testing.T, req *Request, ids bool) Body {
+func promptLeg(t *testing.T, d *Dialect, body Body, ids bool) Body {
 	t.Helper()
 	server := &pools.Server{Spec: pools.Spec{URL: "http://d:8000", Connector: "nixl"}}
-	tr := &transfer{req: req, from: server, to: server, id: "x", tokenIDs: ids}
+	tr := &transfer{dialect: d, body: body, from: server, to: server, id: "x", tokenIDs: ids}
 	leg := nixlPrefill(tr).body
-	for _, name := range slices.Concat(leg.Keys(), req.Body.Keys()) {
+	for _, name := range slices.Concat(leg.Keys(), body.Keys()) {
 		_, may := answerFields[name]
-		if !may && !bytes.Equal(leg.Get(name), req.Body.Get(name)) {
-			t.Fatalf("the prefill leg changes %s from %s to %s", name, req.Body.Get(name), leg.Get(name))
+		if !may && !bytes.Equal(leg.Get(name), body.Get(name)) {
+			t.Fatalf("the prefill leg changes %s from %s to %s", name, body.Get(name), leg.Get(name))
 		}
 	}
 	return leg
@@ -183,44 +134,4 @@ func promptTokens(t *testing.T, e *engine.Engine, d *Dialect, body Body) int {
 	}
 	usage, _ := d.readUsage(raw)
 	return usage.Prompt.Tokens
-}
-
-// The engine cuts such prompts otherwise on a leg whose answer is bounded, so they have
-// but one.
-func TestTruncatesByAnswer(t *testing.T) {
-	for body, want := range map[string]bool{
-		`{"truncate_prompt_tokens":-1}`: true, `{"truncate_prompt_tokens":9}`: false, `{"truncate_prompt_tokens":null}`: false,
-		`{"truncation":"auto"}`: true, `{"truncation":"disabled"}`: false, `{}`: false,
-	} {
-		parsed, _ := ParseBody([]byte(body))
-		if got := truncatesByAnswer(&Request{Dialect: Responses, Body: parsed}); got != want {
-			t.Errorf("%s: %v", body, got)
-		}
-	}
-}
-
-// A request of whose hand-off an engine died is not handed over again.
-func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
-	f := newTestFleet(t, 1, testPrompt(320))
-	now := time.Now()
-	j := f.arrives(testPrompt(160), now)
-	a, err := f.Binder.bindNow(j)
-	if err != nil || a.prefill == nil {
-		t.Fatalf("%+v, %v", a, err)
-	}
-	j.given = newTransfer(j, a).handoff()
-	j.given.Kept = true
-	failed := &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Broken, Status: http.StatusInternalServerError,
-		Body: []byte(`{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`)}
-	if !failed.engineDied() || f.Suspects.Died(j.came.Fingerprint(), j.death(failed), now) {
-		t.Errorf("%+v", failed)
-	}
-	again, other := f.arrives(testPrompt(160), now), f.journey(&Request{Dialect: Completions}, now)
-	if !again.alone || other.alone {
-		t.Errorf("the request again: %v, another: %v", again.alone, other.alone)
-	}
-	j.release()
-	if list := f.Suspects.List(now); len(list) != 1 || !strings.Contains(list[0].Causes[0], "chat template") {
-		t.Errorf("%+v", list)
-	}
 }

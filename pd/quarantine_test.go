@@ -1,6 +1,8 @@
 package pd
 
 import (
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -32,5 +34,31 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 	again.Body = Body{} // a second hash would differ
 	if !q.Holds(again, now) {
 		t.Error("it was hashed twice")
+	}
+}
+
+// A request of whose hand-off an engine died is not handed over again.
+func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(320))
+	now := time.Now()
+	j := f.arrives(testPrompt(160), now)
+	a, err := f.Binder.bindNow(j)
+	if err != nil || a.prefill == nil {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	j.given = f.transfer(j, a).handoff()
+	j.given.Kept = true
+	failed := &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Broken, Status: http.StatusInternalServerError,
+		Body: []byte(`{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`)}
+	if !failed.engineDied() || f.Suspects.Died(j.came.Fingerprint(), j.death(failed), now) {
+		t.Errorf("%+v", failed)
+	}
+	again, other := f.arrives(testPrompt(160), now), f.journey(&Request{Dialect: Completions}, now)
+	if !again.alone || other.alone {
+		t.Errorf("the request again: %v, another: %v", again.alone, other.alone)
+	}
+	j.release()
+	if list := f.Suspects.List(now); len(list) != 1 || !strings.Contains(list[0].Causes[0], "chat template") {
+		t.Errorf("%+v", list)
 	}
 }

@@ -1,7 +1,6 @@
 package pd
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -80,11 +79,4 @@ func (m *CostModel) source(candidates []Candidate, id string, promptTokens int) 
 		}
 	}
 	return nil
-}
-
-// kvSource is what an OffloadingConnector is told of the server that it may pull a
-// cached prefix from.
-func kvSource(s *pools.Server) string {
-	host, port := offloadAddress(s)
-	return fmt.Sprintf(`"remote_kv_source":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}`, attemptID(), quoted(host), port)
 }

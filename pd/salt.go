@@ -1,11 +1,6 @@
 package pd
 
-import (
-	"strconv"
-	"strings"
-
-	"github.com/tandem-gateway/tandem/pools"
-)
+import "github.com/tandem-gateway/tandem/pools"
 
 // KeepsSalt reports whether an engine keeps the KV of an API's prompts apart by their
 // cache_salt. The Anthropic request classes had no such field, and what they do not know
@@ -23,20 +18,9 @@ import (
 func KeepsSalt(d *Dialect, engine pools.Identity) bool {
 	switch engine.Engine {
 	case "vllm":
-		return d != Messages || isSince(engine.Version, 0, 32)
+		return d != Messages || engine.IsSince(0, 32)
 	case "trtllm":
 		return d == Chat
 	}
 	return d != Messages
-}
-
-// isSince reports whether a version such as 0.32.1rc1+cu130 is of a release or later.
-func isSince(version string, major, minor int) bool {
-	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-	if len(parts) < 2 {
-		return false
-	}
-	a, errA := strconv.Atoi(parts[0])
-	b, errB := strconv.Atoi(parts[1])
-	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
 }

@@ -26,7 +26,7 @@ func sglangPrefill(t *transfer) legRequest {
 	if t.from.Rank != nil {
 		edits = append(edits, Edit{"routed_dp_rank", number(*t.from.Rank)})
 	}
-	return legRequest{body: t.req.Body.With(edits...)}
+	return t.legWith(edits...)
 }
 
 func sglangDecode(t *transfer, _ []byte) handed {
@@ -37,7 +37,7 @@ func sglangDecode(t *transfer, _ []byte) handed {
 	if t.from.Rank != nil {
 		edits = append(edits, Edit{"disagg_prefill_dp_rank", number(*t.from.Rank)})
 	}
-	return handed{leg: legRequest{body: t.req.Body.With(edits...)}, kept: true}
+	return handed{leg: t.legWith(edits...), kept: true}
 }
 
 // bootstrap says where the engines meet: a room for each answer, in arrays when there
@@ -45,11 +45,11 @@ func sglangDecode(t *transfer, _ []byte) handed {
 func (t *transfer) bootstrap() []Edit {
 	host, port := t.from.KVHostPort(bootstrapPort)
 	list := func(of func(i int) []byte) []byte {
-		if len(t.rooms) == 1 {
+		if len(t.bootstrapRooms) == 1 {
 			return of(0)
 		}
 		var all [][]byte
-		for i := range t.rooms {
+		for i := range t.bootstrapRooms {
 			all = append(all, of(i))
 		}
 		return append(append([]byte{'['}, bytes.Join(all, []byte{','})...), ']')
@@ -57,7 +57,7 @@ func (t *transfer) bootstrap() []Edit {
 	return []Edit{
 		{"bootstrap_host", list(func(int) []byte { return quoted(host) })},
 		{"bootstrap_port", list(func(int) []byte { return number(port) })},
-		{"bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, t.rooms[i], 10) })},
+		{"bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, t.bootstrapRooms[i], 10) })},
 	}
 }
 

@@ -28,25 +28,12 @@ func TestSGLang_BodiesOfBothLegs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr := &transfer{req: &Request{Dialect: Chat, Body: body}, from: &pools.Server{Spec: c.from}, to: &pools.Server{Spec: c.to}, rooms: c.rooms}
+		tr := &transfer{dialect: Chat, body: body, from: &pools.Server{Spec: c.from}, to: &pools.Server{Spec: c.to}, bootstrapRooms: c.rooms}
 		if got := string(sglangPrefill(tr).body.Bytes()); got != c.prefill {
 			t.Errorf("%s: prefill\ngot  %s\nwant %s", c.name, got, c.prefill)
 		}
 		if got := string(sglangDecode(tr, nil).leg.body.Bytes()); got != c.decode {
 			t.Errorf("%s: decode\ngot  %s\nwant %s", c.name, got, c.decode)
 		}
-	}
-}
-
-// A connector that the configuration accepts and nothing implements would be a nil
-// pointer in a request.
-func TestConnectors_AreThoseOfTheConfiguration(t *testing.T) {
-	for _, name := range pools.Connectors() {
-		if c := connectors[name]; c == nil || c.pairs != (c.decode != nil) || c.pairs && !c.carried && c.prefill == nil {
-			t.Errorf("%s is not complete: %+v", name, c)
-		}
-	}
-	if len(connectors) != len(pools.Connectors()) {
-		t.Errorf("%d connectors, the configuration knows %v", len(connectors), pools.Connectors())
 	}
 }

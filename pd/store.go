@@ -6,5 +6,5 @@ package pd
 var store = &connector{
 	pairs: true, alone: true,
 	prefill: func(t *transfer) legRequest { return legRequest{body: oneToken(t)} },
-	decode:  func(t *transfer, _ []byte) handed { return handed{leg: t.req.legWith(), kept: true} },
+	decode:  func(t *transfer, _ []byte) handed { return handed{leg: t.legWith(), kept: true} },
 }

@@ -25,15 +25,12 @@ var errPeer = errors.New("the other leg failed")
 func (o *Orchestrator) together(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
 	j.handoff = nil
 	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
-	t := newTransfer(j, a)
-	if find := t.connector().find; find != nil {
-		if err := find(o, ctx, t); err != nil {
-			withdraw()
-			return nil, o.notFound(ctx, j, a, err)
-		}
+	t := o.transfer(j, a)
+	if err := o.findEngine(ctx, t); err != nil {
+		withdraw()
+		return nil, o.notFound(ctx, j, a, err)
 	}
 	a.handoff = t.handoff()
-	a.handoff.leg, a.handoff.Kept = t.connector().decode(t, nil).leg, true
 
 	prefillCtx, endPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
 	clientLeaves := context.AfterFunc(ctx, func() { endPrefill(context.Cause(ctx)) })

@@ -1,11 +1,7 @@
 package pd
 
 import (
-	"context"
 	"math/rand/v2"
-	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -16,127 +12,39 @@ import (
 // What names it is minted for it alone: a name used twice would let a decode take the
 // KV of a prefill that was given up.
 type transfer struct {
-	req      *Request
+	dialect  *Dialect
+	body     Body // the client's
 	from, to *pools.Server
 	id       string        // the request id of both legs: vLLM matches them by it
 	source   *pools.Server // from which prefill pulls the prompt's beginning; nil: from none
-	rooms    []int64       // one for each answer, for engines that meet in rooms
-	engine   engineRank    // that prefills, for Mooncake
-	tokenIDs bool          // prefill is asked for the prompt's token ids
+	// bootstrapRooms are random numbers, one for each answer, where engines meet.
+	bootstrapRooms []int64
+	engine         engineRank // that prefills, where the legs name it
+	tokenIDs       bool       // prefill is asked for the prompt's token ids
 	// sharesIDs: decode is given those ids.
 	sharesIDs bool
-	// promptTokens is the prompt's length as the gateway knows it, in tokens; 0 is unknown.
-	promptTokens int
 }
 
-func newTransfer(j *requestState, a binding) *transfer {
-	t := &transfer{
-		req: j.req, from: a.prefill.Server(), to: a.decode.Server(), source: a.pullFrom,
-		id: attemptID(),
-	}
-	t.sharesIDs = sharesIDs(t.req, t.from, t.to)
-	t.tokenIDs = t.sharesIDs || j.prefix.teaches()
-	if j.prefix != nil && j.prefix.tokens.Whole {
-		t.promptTokens = len(j.prefix.tokens.IDs)
-	}
+// newTransfer names a transfer of a request with so many answers.
+func newTransfer(d *Dialect, body Body, answers int, from, to *pools.Server) *transfer {
+	t := &transfer{dialect: d, body: body, from: from, to: to, id: attemptID()}
+	t.sharesIDs = sharesIDs(d, body, from, to)
+	t.tokenIDs = t.sharesIDs
 	if name := t.connector().name; name != nil {
-		t.id = name(t.from, t.to)
+		t.id = name(from, to)
 	}
-	for range max(1, j.req.Answers) {
-		t.rooms = append(t.rooms, rand.Int64())
+	for range max(1, answers) {
+		t.bootstrapRooms = append(t.bootstrapRooms, rand.Int64())
 	}
 	return t
 }
 
-// attemptID names an attempt to the engines. The client's own id never reaches them.
-func attemptID() string { return "tandem-" + uuid.NewString() }
-
-// Handoff is what lets decode fetch the KV. It is used once, never past its age: the
-// prefill server holds the blocks on a lease, and after a read they are gone.
-type Handoff struct {
-	From    *pools.Server // that prefilled
-	Kept    bool          // prefill holds the KV for decode
-	Created time.Time
-	Attempt string // the request id that prefill saw, and decode must too
-	// sharesIDs: decode's tokens are those of prefill.
-	sharesIDs bool
-	hosts     []string // from which decode fetches the KV, where prefill named them
-
-	leg    legRequest               // decode's
-	final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
-	told   chan []byte              // prefill's answer, where decode's is not whole without it; nil: it is
-	prompt atomic.Pointer[coverage] // nil until prefill has answered
-}
-
-// coverage is what prefill told of the prompt.
-type coverage struct {
-	tokens int    // of the prompt whose KV is handed over
-	prompt int    // of the whole prompt
-	cached Count  // of them, cached on the prefill server
-	usage  string // prefill's usage object; empty: it told none
-}
-
-// coverage returns what prefill told so far.
-func (h *Handoff) coverage() coverage {
-	if c := h.prompt.Load(); c != nil {
-		return *c
-	}
-	return coverage{}
-}
-
-// carries reports whether KV comes with the hand-off; a nil one carries none.
-func (h *Handoff) carries() bool { return h != nil && h.Kept }
-
 func (t *transfer) connector() *connector { return connectorOf(t.to) }
 
-// handoff begins one, before any leg is sent.
-func (t *transfer) handoff() *Handoff {
-	h := &Handoff{From: t.from, Created: time.Now(), Attempt: t.id}
-	if t.connector().together && t.req.Dialect.wantsInputLogprobs(t.req.Body) {
-		h.told = make(chan []byte, 1)
-	}
-	return h
+// legWith is a leg with the client's body and edits.
+func (t *transfer) legWith(edits ...Edit) legRequest {
+	return legRequest{body: t.body.With(edits...)}
 }
 
-// take completes the hand-off from prefill's answer. Where both legs run together
-// decode is on its way by then, and only the coverage is news.
-func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
-	c := t.connector()
-	var told coverage
-	if usage, ok := t.req.Dialect.readUsage(answer); ok {
-		told = coverage{
-			tokens: usage.Prompt.Tokens, prompt: usage.Prompt.Tokens, cached: usage.Cached,
-			usage: strings.Clone(t.req.Dialect.findUsage(answer).Raw),
-		}
-	}
-	if !c.together {
-		got := c.decode(t, answer)
-		h.leg, h.Kept, h.sharesIDs, h.hosts, h.Created = got.leg, got.kept, got.sharesIDs, got.hosts, now
-		if c.final != nil {
-			h.final = c.final(t, answer)
-		}
-		if got.tokens > 0 {
-			told.tokens = got.tokens
-		}
-	}
-	h.prompt.Store(&told)
-	if h.told != nil {
-		h.told <- answer
-	}
-}
-
-// complete returns decode's answer, or an event of it, with what only prefill knows.
-// The first call waits for prefill, which has answered by then or is about to; the
-// context ends with the leg.
-func (h *Handoff) complete(ctx context.Context, data []byte) ([]byte, error) {
-	if h == nil || h.told == nil {
-		return data, nil
-	}
-	select {
-	case answer := <-h.told:
-		h.told <- answer // for the next event
-		return withInputLogprobs(data, answer), nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
+// attemptID names an attempt to the engines. The client's own id never reaches them.
+func attemptID() string { return "tandem-" + uuid.NewString() }

@@ -24,7 +24,7 @@ var trtllm = &connector{
 	engine: "trtllm", pairs: true, alone: true, dialects: []*Dialect{Chat, Completions},
 	prefill: func(t *transfer) legRequest {
 		params := fmt.Sprintf(`{"request_type":"context_only","disagg_request_id":%s}`, t.disaggID())
-		return t.req.legWith(
+		return t.legWith(
 			Edit{"stream", []byte("false")}, Edit{Key: "stream_options"},
 			Edit{disaggregatedField, []byte(params)},
 		)
@@ -35,7 +35,9 @@ var trtllm = &connector{
 }
 
 // disaggID names the request to both servers.
-func (t *transfer) disaggID() []byte { return strconv.AppendInt(nil, t.rooms[0]|leastDisaggID, 10) }
+func (t *transfer) disaggID() []byte {
+	return strconv.AppendInt(nil, t.bootstrapRooms[0]|leastDisaggID, 10)
+}
 
 var errNoContextID = errors.New("the context's answer has no ctx_request_id")
 
@@ -70,7 +72,7 @@ func trtllmParams(answer []byte) gjson.Result {
 func trtllmGeneration(t *transfer, answer []byte) handed {
 	params, ok := Value(bytes.Clone([]byte(trtllmParams(answer).Raw))).Object()
 	if !ok {
-		return handed{leg: t.req.legWith()}
+		return handed{leg: t.legWith()}
 	}
 	change := []Edit{{"request_type", []byte(`"generation_only"`)}, {"disagg_request_id", t.disaggID()}}
 	if usage := gjson.GetBytes(answer, "usage"); usage.IsObject() {
@@ -79,12 +81,12 @@ func trtllmGeneration(t *transfer, answer []byte) handed {
 	edits := []Edit{{disaggregatedField, params.With(change...).Bytes()}}
 	if ids := gjson.GetBytes(answer, "prompt_token_ids"); ids.IsArray() {
 		field := "prompt_token_ids"
-		if t.req.Dialect == Completions {
+		if t.dialect == Completions {
 			field = "prompt"
 		}
 		edits = append(edits, Edit{field, bytes.Clone([]byte(ids.Raw))})
 	}
-	return handed{leg: t.req.legWith(edits...), kept: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
+	return handed{leg: t.legWith(edits...), kept: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
 }
 
 // trtllmFinal returns the context's answer, cleaned, when it is the whole answer; nil
@@ -104,7 +106,7 @@ func trtllmFinal(t *transfer, answer []byte) []byte {
 		}
 	}
 	edits := []Edit{{"choices", List(choices)}, {Key: disaggregatedField}}
-	if asked, _ := t.req.Body.Get("return_token_ids").Bool(); !asked {
+	if asked, _ := t.body.Get("return_token_ids").Bool(); !asked {
 		edits = append(edits, Edit{Key: "prompt_token_ids"})
 	}
 	return body.With(edits...).Bytes()

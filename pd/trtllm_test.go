@@ -30,7 +30,7 @@ func TestTRTLLM_GenerationHasTheContextsID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg := &transfer{req: &Request{Dialect: Chat, Body: body}, rooms: []int64{5}}
+	leg := &transfer{dialect: Chat, body: body, bootstrapRooms: []int64{5}}
 	sent := gjson.GetBytes(trtllm.prefill(leg).body.Bytes(), "disaggregated_params.disagg_request_id").Int()
 	for _, repeated := range []string{`"disagg_request_id":null,`, `"disagg_request_id":9,`, ``} {
 		got := trtllm.decode(leg, []byte(`{"choices":[{"disaggregated_params":{`+repeated+`"ctx_request_id":7}}]}`))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // Identity is what an engine says of itself. Its zero value: nothing.
@@ -18,6 +19,17 @@ type Identity struct {
 	BlockTokens string `json:"block_tokens,omitempty"` // tokens of a KV block, as it writes them
 	KVType      string `json:"kv_type,omitempty"`      // of the numbers in the KV, as it was set: auto, fp8_e5m2
 	KVPort      int    `json:"kv_port,omitempty"`      // where other engines reach its KV; 0: not told
+}
+
+// IsSince reports whether the version, such as 0.32.1rc1+cu130, is of a release or later.
+func (i Identity) IsSince(major, minor int) bool {
+	parts := strings.SplitN(strings.TrimPrefix(i.Version, "v"), ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	a, errA := strconv.Atoi(parts[0])
+	b, errB := strconv.Atoi(parts[1])
+	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
 }
 
 // identity is an Identity with what is asked of it for each request.

@@ -6,7 +6,7 @@ import (
 )
 
 // What a continuation would not be exact for is not continued.
-func TestStory_WhatCanBeContinued(t *testing.T) {
+func TestTranscript_WhatCanBeContinued(t *testing.T) {
 	for extra, want := range map[string]bool{
 		``: true, `"temperature":0.7,"top_p":0.9`: true, `"tools":[],"stop":[],"stop":null`: false, // a field twice
 		`"tools":[]`: true, `"stop":""`: true, `"seed":null`: true, `"presence_penalty":0`: true, `"response_format":{"type":"text"}`: true,
@@ -35,7 +35,7 @@ func TestStory_WhatCanBeContinued(t *testing.T) {
 
 // An answer that is whole lacks its usage, where the client wants it and has not got it,
 // and the end marker.
-func TestStory_TheEndOfAWholeAnswer(t *testing.T) {
+func TestTranscript_TheEndOfAWholeAnswer(t *testing.T) {
 	const done = "data: [DONE]\n\n"
 	first := `{"id":"x","choices":[{"index":0,"text":" a","token_ids":[7,8]}],"prompt_token_ids":[1,2,3]}`
 	last := `{"id":"x","choices":[{"index":0,"text":" b","token_ids":[9],"finish_reason":"stop"}]}`
@@ -52,11 +52,11 @@ func TestStory_TheEndOfAWholeAnswer(t *testing.T) {
 		{[]string{last}, false, ""}, // how long the prompt is was not told
 		{[]string{`{"choices":[{"delta":{"reasoning":"hm"}}]}`, first, last}, true, ""},
 	} {
-		s := story{req: &Request{Dialect: Completions, HideUsage: c.hide}, asked: true}
+		s := Transcript{req: streamRequest{Dialect: Completions, HideUsage: c.hide}, asked: true}
 		for _, e := range c.events {
-			s.take([]byte(e))
+			s.Record([]byte(e))
 		}
-		if got := string(s.ending()); got != c.want {
+		if got := string(s.Ending()); got != c.want {
 			t.Errorf("after %q: %q, want %q", c.events, got, c.want)
 		}
 	}
@@ -64,40 +64,39 @@ func TestStory_TheEndOfAWholeAnswer(t *testing.T) {
 
 // An engine told no ids, and another one is given the text: it is not asked for ids, and
 // nothing follows of whether it tells them.
-func TestStory_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
-	f := newTestFleet(t, 1, testPrompt(100))
+func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 	body, err := ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newStory(&Request{Dialect: Chat, Stream: true, Body: body}, 1000, true)
-	old, next := f.Fleet.Servers()[0], f.Fleet.Servers()[1]
+	s := newTranscript(streamRequest{Dialect: Chat, Body: body}, 1000, true)
+	vllm := Engine{Name: "vllm", MayReportIDs: true}
 	said := []byte(`{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`)
-	leg := s.begin(old, legRequest{body: body})
-	if s.take(said); leg.body.Get("return_token_ids") == nil || !s.untold {
-		t.Fatalf("it is asked %s, and told none: %v", leg.body.Bytes(), s.untold)
+	leg := s.StartLeg(vllm, body)
+	if s.Record(said); leg.Get("return_token_ids") == nil || !s.WithoutIDs() {
+		t.Fatalf("it is asked %s, and told none: %v", leg.Bytes(), s.WithoutIDs())
 	}
-	rest, err := s.continuation()
+	rest, err := s.Continue()
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg = s.begin(next, legRequest{body: rest.Body})
-	if s.take(said); leg.body.Get("return_token_ids") != nil || s.untold {
-		t.Errorf("it is asked %s, and told none: %v", leg.body.Bytes(), s.untold)
+	leg = s.StartLeg(vllm, rest.Body)
+	if s.Record(said); leg.Get("return_token_ids") != nil || s.WithoutIDs() {
+		t.Errorf("it is asked %s, and told none: %v", leg.Bytes(), s.WithoutIDs())
 	}
-	if again, err := s.continuation(); err != nil || s.before != 2 {
-		t.Errorf("it cannot be continued again: %v, %v, %d pieces", again, err, s.before)
+	if again, err := s.Continue(); err != nil || s.tokensBefore != 2 {
+		t.Errorf("it cannot be continued again: %v, %v, %d pieces", again, err, s.tokensBefore)
 	}
 }
 
-// What keeping the story of a stream costs for each event: the budget is 2 us, of
+// What keeping the transcript of a stream costs for each event: the budget is 2 us, of
 // a token that takes an engine some 10 ms.
-func BenchmarkStory_Event(b *testing.B) {
+func BenchmarkTranscript_Event(b *testing.B) {
 	event := []byte(`{"id":"chatcmpl-tandem-5b0c1c9e","object":"chat.completion.chunk","created":1763640000,"model":"test-model","choices":[{"index":0,"delta":{"content":" bicycle"},"logprobs":null,"finish_reason":null,"token_ids":[48113]}],"prompt_token_ids":null}`)
-	s := story{req: &Request{Dialect: Chat}, asked: true}
+	s := Transcript{req: streamRequest{Dialect: Chat}, asked: true}
 	b.ReportAllocs()
 	for b.Loop() {
-		s.take(event)
+		s.Record(event)
 		s.answer = s.answer[:0]
 	}
 }

@@ -1,0 +1,62 @@
+package pd
+
+import (
+	"errors"
+	"strconv"
+)
+
+var (
+	errNoIDs       = errors.New("the engine reports no token ids")
+	errMoreThanIDs = errors.New("token ids do not determine the rest")
+)
+
+// Continuation asks another pair for the rest of an answer.
+type Continuation struct {
+	Dialect *Dialect
+	Body    Body
+	// PromptTokens are those of its prompt, which is the client's and the answer so far; 0
+	// where the prompt is not known by ids.
+	PromptTokens int
+	Delivered    int // tokens of the answer that the client has
+	Left         int // tokens that the rest may have; 0: as many as there is room for
+}
+
+// Continue returns the request for the rest, an error if the answer cannot be continued.
+// It starts behind the last token whose text the client has.
+func (t *Transcript) Continue() (Continuation, error) {
+	left := t.modelLen - t.promptTokens - t.deliveredTokens
+	if t.req.MaxOutput > 0 {
+		left = t.req.MaxOutput - t.deliveredTokens
+	}
+	switch {
+	case (!t.asked || t.withoutIDs) && t.text.supported:
+		return t.continueAsChat()
+	case !t.asked || t.withoutIDs:
+		return Continuation{}, errNoIDs
+	case t.beyondIDs || t.promptTokens == 0 || t.deliveredTokens == 0 || left <= 0 || !onlyText(t.req.Body):
+		return Continuation{}, errMoreThanIDs
+	}
+	t.answer, t.answerTokens = t.answer[:t.deliveredBytes], t.deliveredTokens
+	t.tokensBefore, t.continued = t.deliveredTokens, true
+
+	ids := append(append(append([]byte("["), t.prompt...), ','), t.answer...)
+	body := Body{}.With(
+		Edit{"model", t.req.Body.Get("model")},
+		Edit{"prompt", append(ids, ']')},
+		Edit{"max_tokens", strconv.AppendInt(nil, int64(left), 10)},
+		Edit{"stream", []byte("true")},
+		Edit{"stream_options", []byte(`{"include_usage":true}`)},
+	)
+	if least, ok := t.req.Body.Get("min_tokens").Int(); ok && int(least) > t.deliveredTokens {
+		body = body.With(Edit{"min_tokens", strconv.AppendInt(nil, least-int64(t.deliveredTokens), 10)})
+	}
+	for _, field := range copiedFields {
+		if v := t.req.Body.Get(field); v != nil {
+			body = body.With(Edit{field, v})
+		}
+	}
+	return Continuation{
+		Dialect: Completions, Body: body,
+		PromptTokens: t.promptTokens + t.deliveredTokens, Delivered: t.deliveredTokens, Left: left,
+	}, nil
+}

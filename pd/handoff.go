@@ -1,0 +1,103 @@
+package pd
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Handoff is what lets decode fetch the KV. It is used once, never past its age: the
+// prefill server holds the blocks on a lease, and after a read they are gone.
+type Handoff struct {
+	From    *pools.Server // that prefilled
+	Kept    bool          // prefill holds the KV for decode
+	Created time.Time
+	Attempt string // the request id that prefill saw, and decode must too
+	// sharesIDs: decode's tokens are those of prefill.
+	sharesIDs bool
+	hosts     []string // from which decode fetches the KV, where prefill named them
+
+	leg    legRequest               // decode's
+	final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
+	told   chan []byte              // prefill's answer, where decode's is not whole without it; nil: it is
+	prompt atomic.Pointer[coverage] // nil until prefill has answered
+}
+
+// coverage is what prefill told of the prompt.
+type coverage struct {
+	tokens int    // of the prompt whose KV is handed over
+	prompt int    // of the whole prompt
+	cached Count  // of them, cached on the prefill server
+	usage  string // prefill's usage object; empty: it told none
+}
+
+// coverage returns what prefill told so far.
+func (h *Handoff) coverage() coverage {
+	if c := h.prompt.Load(); c != nil {
+		return *c
+	}
+	return coverage{}
+}
+
+// carries reports whether KV comes with the hand-off; a nil one carries none.
+func (h *Handoff) carries() bool { return h != nil && h.Kept }
+
+// handoff begins one, before any leg is sent. Where decode's leg does not wait for
+// prefill's answer it is complete.
+func (t *transfer) handoff() *Handoff {
+	h := &Handoff{From: t.from, Created: time.Now(), Attempt: t.id}
+	c := t.connector()
+	if c.together && t.dialect.wantsInputLogprobs(t.body) {
+		h.told = make(chan []byte, 1)
+	}
+	if c.together || c.carried {
+		h.leg, h.Kept = c.decode(t, nil).leg, true
+	}
+	return h
+}
+
+// take completes the hand-off from prefill's answer. Where both legs run together
+// decode is on its way by then, and only the coverage is news.
+func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
+	c := t.connector()
+	var told coverage
+	if usage, ok := t.dialect.readUsage(answer); ok {
+		told = coverage{
+			tokens: usage.Prompt.Tokens, prompt: usage.Prompt.Tokens, cached: usage.Cached,
+			usage: strings.Clone(t.dialect.findUsage(answer).Raw),
+		}
+	}
+	if !c.together {
+		got := c.decode(t, answer)
+		h.leg, h.Kept, h.sharesIDs, h.hosts, h.Created = got.leg, got.kept, got.sharesIDs, got.hosts, now
+		if c.final != nil {
+			h.final = c.final(t, answer)
+		}
+		if got.tokens > 0 {
+			told.tokens = got.tokens
+		}
+	}
+	h.prompt.Store(&told)
+	if h.told != nil {
+		h.told <- answer
+	}
+}
+
+// complete returns decode's answer, or an event of it, with what only prefill knows.
+// The first call waits for prefill, which has answered by then or is about to; the
+// context ends with the leg.
+func (h *Handoff) complete(ctx context.Context, data []byte) ([]byte, error) {
+	if h == nil || h.told == nil {
+		return data, nil
+	}
+	select {
+	case answer := <-h.told:
+		h.told <- answer // for the next event
+		return withInputLogprobs(data, answer), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}

@@ -1,0 +1,70 @@
+package pd
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func TestOutgrows(t *testing.T) {
+	for _, c := range []struct {
+		decode, prefill, block int
+		want                   bool
+	}{
+		{100, 100, 16, false},
+		{112, 100, 16, true}, // one full block more
+		{113, 112, 16, true}, // one more, if the last one counts too
+		{97, 96, 16, true},
+		{111, 110, 16, false},
+		{90, 200, 16, false}, // shorter is wrong too, but ends nobody
+		{112, 0, 16, false},
+		{0, 100, 16, false},
+		{112, 100, 0, false},
+	} {
+		if got := outgrows(c.decode, c.prefill, c.block); got != c.want {
+			t.Errorf("%d tokens against %d in blocks of %d: %v", c.decode, c.prefill, c.block, got)
+		}
+	}
+}
+
+// What the gateway knows of a prompt keeps a hand-off from an engine that it would end.
+func TestOutgrown_IsNotHandedOver(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(320))
+	f.await(t, func() bool {
+		return !slices.ContainsFunc(f.Fleet.Servers(), func(s *pools.Server) bool { return s.Identity().BlockTokens != "16" })
+	})
+	for prefill, want := range map[int]bool{160: false, 159: true, 150: true} {
+		now := time.Now()
+		j := f.arrives(testPrompt(160), now)
+		a, err := f.Binder.bindNow(j)
+		if err != nil || a.prefill == nil {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		tr := f.transfer(j, a)
+		a.handoff = tr.handoff()
+		answer := fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, prefill)
+		a.handoff.take(tr, []byte(answer), now)
+		failed := f.outgrown(j, a, tr)
+		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !j.retryWithoutBudget) {
+			t.Errorf("%d tokens on prefill, 160 on decode: %v", prefill, failed)
+		}
+		j.release()
+	}
+}
+
+// The engine cuts such prompts otherwise on a leg whose answer is bounded, so they have
+// but one.
+func TestTruncatesByAnswer(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"truncate_prompt_tokens":-1}`: true, `{"truncate_prompt_tokens":9}`: false, `{"truncate_prompt_tokens":null}`: false,
+		`{"truncation":"auto"}`: true, `{"truncation":"disabled"}`: false, `{}`: false,
+	} {
+		parsed, _ := ParseBody([]byte(body))
+		if got := truncatesByAnswer(&Request{Dialect: Responses, Body: parsed}); got != want {
+			t.Errorf("%s: %v", body, got)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package pd
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
+)
+
+// reshape turns a chunk of a continuation, which mostly is one of completions, into one of
+// the stream that the client reads.
+func (t *Transcript) reshape(c *chunk, data []byte) []byte {
+	out := bytes.Clone(t.template)
+	if t.text.used {
+		out = set(out, "choices.0.delta", gjson.GetBytes(data, "choices.0.delta").Raw)
+	} else if t.req.Dialect == Chat {
+		out = set(out, "choices.0.delta", `{"content":`+c.text.Raw+`}`)
+	} else {
+		out = set(out, "choices.0.text", c.text.Raw)
+	}
+	out = set(set(out, "choices.0.finish_reason", c.finish.Raw), "choices.0.stop_reason", c.stop.Raw)
+	if t.showIDs {
+		out = set(out, "choices.0.token_ids", c.ids.Raw)
+	}
+	if c.usage.IsObject() {
+		out = set(out, "usage", t.usageOf(c.usage))
+	}
+	return out
+}
+
+// recordUsage corrects the usage chunk of a continuation: to the client there was one
+// prompt and one answer.
+func (t *Transcript) recordUsage(data []byte, usage gjson.Result) []byte {
+	t.usageSeen = t.usageSeen || usage.IsObject()
+	if !t.continued || !usage.IsObject() {
+		return data
+	}
+	return set(set(bytes.Clone(t.template), "choices", "[]"), "usage", t.usageOf(usage))
+}
+
+func (t *Transcript) usageOf(usage gjson.Result) string {
+	prompt, output := t.promptTokens, t.tokensBefore+int(usage.Get("completion_tokens").Int())
+	if t.text.used {
+		prompt = int(usage.Get("prompt_tokens").Int()) - t.tokensBefore // which are of its prompt
+	}
+	out := []byte(usage.Raw)
+	for field, n := range map[string]int{"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output} {
+		out = set(out, field, strconv.Itoa(n))
+	}
+	// What the continuation found cached is mostly what the answer left behind.
+	if cut, err := sjson.DeleteBytes(out, "prompt_tokens_details"); err == nil {
+		out = cut
+	}
+	return string(out)
+}
+
+// Ending returns what is missing of a stream whose answer is whole: the usage, where the
+// client asked for it, and the end marker. nil where more is missing, or where it is not
+// known what was said.
+func (t *Transcript) Ending() []byte {
+	if !t.finished || t.beyondText || t.beyondIDs && !t.text.supported {
+		return nil
+	}
+	var out []byte
+	if !t.usageSeen && !t.req.HideUsage {
+		if t.promptTokens == 0 {
+			return nil
+		}
+		usage := fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, t.promptTokens, t.answerTokens, t.promptTokens+t.answerTokens)
+		out = fmt.Appendf(nil, "data: %s\n\n", set(set(bytes.Clone(t.template), "choices", "[]"), "usage", usage))
+	}
+	return append(out, "data: [DONE]\n\n"...)
+}
+
+// set replaces a path by raw JSON; an empty one changes nothing.
+func set(data []byte, path, raw string) []byte {
+	if raw == "" {
+		return data
+	}
+	if out, err := sjson.SetRawBytes(data, path, []byte(raw)); err == nil {
+		return out
+	}
+	return data
+}

@@ -1,0 +1,141 @@
+package pd
+
+import (
+	"bytes"
+)
+
+// Transcript is what a stream has said so far, in token ids, so that another pair can
+// say the rest: the prompt's ids and those of the answer, as the engine reported
+// them (return_token_ids). Text would not do: it may be tokenised another way.
+type Transcript struct {
+	req      streamRequest
+	showIDs  bool // the client asked for ids itself
+	modelLen int  // tokens; 0 is unknown
+
+	prompt       []byte // "1,2,3", as the engine wrote them
+	promptTokens int
+	answer       []byte
+	answerTokens int
+	// delivered is the part of answer whose text the client has: an engine holds back
+	// text that is half a character.
+	deliveredBytes, deliveredTokens int
+
+	asked        bool           // the engine was asked for ids
+	text         textTranscript // the answer as text, where that may be continued
+	template     []byte         // a chunk of the first leg, for what must stay the same
+	shown        []byte         // the last one as the client sees it
+	continued    bool           // the chunks are those of a continuation
+	tokensBefore int            // of the answer, from earlier legs
+	withoutIDs   bool           // the engine was asked for ids and reported none
+	beyondIDs    bool           // something was said that ids do not continue
+	beyondText   bool           // nor does text
+	finished     bool           // the answer is whole; usage and end marker may follow
+	usageSeen    bool
+}
+
+// streamRequest is what a transcript needs of the request whose stream it follows.
+type streamRequest struct {
+	Dialect   *Dialect
+	Body      Body   // as the client sent it
+	MaxOutput int    // bound on the answer in tokens, 0 without one
+	MaxField  string // the field that it stands in
+	HideUsage bool   // the client did not ask for the usage chunk
+}
+
+// newTranscript returns the transcript of a stream with one answer, nil where it cannot be
+// continued. modelLen is how many tokens prompt and answer may have together, 0 if unknown.
+// With byText a chat may be continued by its text where the engine reports no ids.
+func newTranscript(req streamRequest, modelLen int, byText bool) *Transcript {
+	if (req.Dialect != Chat && req.Dialect != Completions) || (modelLen == 0 && req.MaxOutput == 0) || !continuable(req.Body) {
+		return nil
+	}
+	t := &Transcript{req: req, modelLen: modelLen}
+	t.showIDs, _ = req.Body.Get("return_token_ids").Bool()
+	t.text.allowed = byText && t.mayContinueAsChat()
+	return t
+}
+
+// StartLeg forgets what a leg said that failed before its first content event, of which
+// the client has seen nothing. It returns the body of the next leg with the wish for token
+// ids, where the engine is known to understand that.
+func (t *Transcript) StartLeg(e Engine, body Body) Body {
+	if !t.continued {
+		*t = Transcript{req: t.req, showIDs: t.showIDs, modelLen: t.modelLen, text: textTranscript{allowed: t.text.allowed}}
+	}
+	t.text.supported = t.text.allowed && e.continuesText()
+	if t.text.used {
+		t.asked, t.withoutIDs = false, false // whatever the engine before was asked, and reported
+		return body
+	}
+	if t.asked = t.showIDs || e.reportsTokenIDs(t.req.Dialect); t.asked && !t.showIDs {
+		body = body.With(Edit{"return_token_ids", []byte("true")})
+	}
+	return body
+}
+
+// Record notes what an event says and returns it as the client may see it, nil if it may not.
+func (t *Transcript) Record(data []byte) []byte {
+	if !t.asked && !t.continued {
+		t.beyondIDs = true
+		if !t.text.supported {
+			return data
+		}
+	}
+	data = bytes.TrimLeft(data, " \t\r\n") // ids are found by their place
+	c := readChunk(data)
+	switch {
+	case c.choices < 0:
+		return data // the end marker
+	case c.choices == 0:
+		return t.recordUsage(data, c.usage)
+	}
+	t.recordChunk(&c)
+	switch {
+	case t.text.used && c.silent():
+		return nil // the role, which the client has
+	case t.continued:
+		return t.reshape(&c, data)
+	case t.template == nil:
+		t.template = c.without(nil, data)
+	}
+	if t.showIDs {
+		return data
+	}
+	t.shown = c.without(t.shown[:0], data)
+	return t.shown
+}
+
+// recordChunk keeps what a chunk says of prompt and answer.
+func (t *Transcript) recordChunk(c *chunk) {
+	if ids, n := idList(c.prompt); n > 0 && t.promptTokens == 0 {
+		t.prompt, t.promptTokens = []byte(ids), n
+	}
+	if ids, n := idList(c.ids); n > 0 {
+		if len(t.answer) > 0 {
+			t.answer = append(t.answer, ',')
+		}
+		t.answer, t.answerTokens = append(t.answer, ids...), t.answerTokens+n
+	}
+	text, finish := c.text.String() != "", c.finish.String() != ""
+	if text && !c.ids.Exists() {
+		t.withoutIDs, t.beyondIDs = t.asked, true
+	}
+	if text || finish {
+		t.deliveredBytes, t.deliveredTokens = len(t.answer), t.answerTokens
+	}
+	t.finished = t.finished || finish && c.choices == 1
+	t.beyondText = t.beyondText || c.odd || c.choices > 1
+	t.beyondIDs = t.beyondIDs || t.beyondText
+	if text && t.text.supported {
+		t.text.record(c.text.String())
+	}
+}
+
+// WithoutIDs reports whether the engine was asked for token ids and reported none.
+func (t *Transcript) WithoutIDs() bool { return t.withoutIDs }
+
+// IsByText reports whether the leg under way continues the answer by its text.
+func (t *Transcript) IsByText() bool { return t.text.used }
+
+// TokensBefore is how many tokens of the answer the legs before the one under way brought.
+func (t *Transcript) TokensBefore() int { return t.tokensBefore }
