@@ -8,40 +8,40 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // adversarial are bodies made to cost much: the API, and what is repeated between a head
 // and a tail until the body has its size.
 var adversarial = []struct {
 	name             string
-	d                *pd.Dialect
+	d                *api.Dialect
 	head, unit, tail string
 }{
-	{"a long text", pd.Chat, `{"model":"m","messages":[{"role":"user","content":"`, "lorem ipsum ", `"}]}`},
-	{"a text of escapes", pd.Chat, `{"model":"m","messages":[{"role":"user","content":"`, `\u00e9`, `"}]}`},
-	{"a name of escapes", pd.Chat, `{"messages":[{}],"model":"`, `\u00e9`, `"}`},
-	{"a key of escapes", pd.Chat, `{"messages":[{}],"model":"m","`, `\u00e9`, `":1}`},
-	{"many messages", pd.Chat, `{"model":"m","messages":[{}`, `,{}`, `]}`},
-	{"deep messages", pd.Chat, `{"model":"m","messages":[{}`, `,` + strings.Repeat(`[`, 250) + strings.Repeat(`]`, 250), `]}`},
-	{"many fields", pd.Chat, `{"model":"m","messages":[{}]`, `,"#":1`, `}`},
-	{"a control field in many cases", pd.Chat, `{"model":"m","messages":[{}]`, `,"@":1`, `}`},
-	{"nested containers", pd.Chat, strings.Repeat(`{"extra_body":`, 250) + `{"a":[1`, `,1`, `]}` + strings.Repeat(`}`, 250)},
-	{"containers as deep as they may be", pd.Chat, `{"model":"m","messages":[{}],` + strings.Repeat(`"rid":1,"extra_body":{`, 4) + `"rid":1,"a":[1`, `,1`, `]}}}}}`},
-	{"containers around a text", pd.Chat, `{"model":"m","messages":[{}],` + strings.Repeat(`"rid":1,"extra_body":{`, 4) + `"rid":1,"a":"`, `lorem ipsum `, `"}}}}}`},
-	{"a list of containers", pd.Chat, `{"model":"m","messages":[{}],"extra_body":[{}`, `,{}`, `]}`},
-	{"a list in lists", pd.Chat, `{"model":"m","messages":[{}],"extra_body":[`, strings.Repeat(`[`, 100) + strings.Repeat(`]`, 100) + `,`, `1]}`},
-	{"token ids", pd.Completions, `{"model":"m","prompt":[1`, `,1`, `]}`},
-	{"many prompts", pd.Completions, `{"model":"m","prompt":[""`, `,""`, `]}`},
-	{"stops", pd.Completions, `{"model":"m","prompt":"a","stop":[""`, `,""`, `]}`},
-	{"stop tokens", pd.Completions, `{"model":"m","prompt":"a","stop_token_ids":[1`, `,1`, `]}`},
-	{"a long number", pd.Completions, `{"model":"m","prompt":"a","max_tokens":1`, `0`, `}`},
-	{"many biases", pd.Chat, `{"model":"m","messages":[{}],"logit_bias":{"a":1`, `,"#":1`, `}}`},
-	{"sampling parameters", pd.Generate, `{"text":["a"],"sampling_params":[{}`, `,{}`, `]}`},
-	{"texts", pd.Generate, `{"text":[""`, `,""`, `]}`},
-	{"ids", pd.Generate, `{"input_ids":[1`, `,1`, `]}`},
-	{"ids in lists", pd.Generate, `{"input_ids":[[1]`, `,[1]`, `]}`},
-	{"fields that are not let through", pd.Generate, `{"text":"a"`, `,"#":1`, `}`},
+	{"a long text", api.Chat, `{"model":"m","messages":[{"role":"user","content":"`, "lorem ipsum ", `"}]}`},
+	{"a text of escapes", api.Chat, `{"model":"m","messages":[{"role":"user","content":"`, `\u00e9`, `"}]}`},
+	{"a name of escapes", api.Chat, `{"messages":[{}],"model":"`, `\u00e9`, `"}`},
+	{"a key of escapes", api.Chat, `{"messages":[{}],"model":"m","`, `\u00e9`, `":1}`},
+	{"many messages", api.Chat, `{"model":"m","messages":[{}`, `,{}`, `]}`},
+	{"deep messages", api.Chat, `{"model":"m","messages":[{}`, `,` + strings.Repeat(`[`, 250) + strings.Repeat(`]`, 250), `]}`},
+	{"many fields", api.Chat, `{"model":"m","messages":[{}]`, `,"#":1`, `}`},
+	{"a control field in many cases", api.Chat, `{"model":"m","messages":[{}]`, `,"@":1`, `}`},
+	{"nested containers", api.Chat, strings.Repeat(`{"extra_body":`, 250) + `{"a":[1`, `,1`, `]}` + strings.Repeat(`}`, 250)},
+	{"containers as deep as they may be", api.Chat, `{"model":"m","messages":[{}],` + strings.Repeat(`"rid":1,"extra_body":{`, 4) + `"rid":1,"a":[1`, `,1`, `]}}}}}`},
+	{"containers around a text", api.Chat, `{"model":"m","messages":[{}],` + strings.Repeat(`"rid":1,"extra_body":{`, 4) + `"rid":1,"a":"`, `lorem ipsum `, `"}}}}}`},
+	{"a list of containers", api.Chat, `{"model":"m","messages":[{}],"extra_body":[{}`, `,{}`, `]}`},
+	{"a list in lists", api.Chat, `{"model":"m","messages":[{}],"extra_body":[`, strings.Repeat(`[`, 100) + strings.Repeat(`]`, 100) + `,`, `1]}`},
+	{"token ids", api.Completions, `{"model":"m","prompt":[1`, `,1`, `]}`},
+	{"many prompts", api.Completions, `{"model":"m","prompt":[""`, `,""`, `]}`},
+	{"stops", api.Completions, `{"model":"m","prompt":"a","stop":[""`, `,""`, `]}`},
+	{"stop tokens", api.Completions, `{"model":"m","prompt":"a","stop_token_ids":[1`, `,1`, `]}`},
+	{"a long number", api.Completions, `{"model":"m","prompt":"a","max_tokens":1`, `0`, `}`},
+	{"many biases", api.Chat, `{"model":"m","messages":[{}],"logit_bias":{"a":1`, `,"#":1`, `}}`},
+	{"sampling parameters", api.Generate, `{"text":["a"],"sampling_params":[{}`, `,{}`, `]}`},
+	{"texts", api.Generate, `{"text":[""`, `,""`, `]}`},
+	{"ids", api.Generate, `{"input_ids":[1`, `,1`, `]}`},
+	{"ids in lists", api.Generate, `{"input_ids":[[1]`, `,[1]`, `]}`},
+	{"fields that are not let through", api.Generate, `{"text":"a"`, `,"#":1`, `}`},
 }
 
 // adversarialBody is of some bytes; # is another number each time, @ another way to write
@@ -93,7 +93,7 @@ func TestEdge_NoBodyCostsMuchMoreThanItsBytes(t *testing.T) {
 	const readings, copies = 20, 12
 	for _, size := range []int{24 << 10, 512 << 10} {
 		plain := adversarialBody(`{"a":[1`, `,1`, `]}`, size)
-		once, _ := costOf(t, plain, func() { _, _ = pd.ParseBody(plain) })
+		once, _ := costOf(t, plain, func() { _, _ = api.ParseBody(plain) })
 		for _, x := range adversarial {
 			raw := adversarialBody(x.head, x.unit, x.tail, size)
 			took, held := costOf(t, raw, func() { _, _ = parse(x.d, raw) })

@@ -12,6 +12,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -90,7 +91,7 @@ var sharers = []string{"prompt_cache_key", "user"}
 
 // shareKey is what requests that belong together have in common; random where the
 // client does not say.
-func shareKey(body pd.Body) uint64 {
+func shareKey(body api.Body) uint64 {
 	for _, field := range sharers {
 		if text, ok := body.Get(field).String(); ok && text != "" {
 			return xxhash.Sum64String(text)
@@ -125,7 +126,7 @@ func (s *Server) unalias(req *pd.Request) bool {
 	if err != nil {
 		return false // a model's name is text
 	}
-	req.Body = req.Body.With(pd.Edit{Key: "model", Value: name})
+	req.Body = req.Body.With(api.Edit{Key: "model", Value: name})
 	return true
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -99,7 +100,7 @@ func (x *exchange) salt(req *pd.Request) (*pd.Request, error) {
 
 func (x *exchange) salted(req *pd.Request) *pd.Request {
 	req.Salt = x.key.Salt
-	req.Body = req.Body.With(pd.Edit{Key: saltField(req.Dialect), Value: quoted(req.Salt)})
+	req.Body = req.Body.With(api.Edit{Key: saltField(req.Dialect), Value: quoted(req.Salt)})
 	return req
 }
 
@@ -119,7 +120,7 @@ func (s *Server) enginesOf(model string) (engines []pools.Identity) {
 }
 
 // keepSalt reports whether all engines keep the KV of an API's prompts apart by a salt.
-func keepSalt(d *pd.Dialect, engines []pools.Identity) bool {
+func keepSalt(d *api.Dialect, engines []pools.Identity) bool {
 	return !slices.ContainsFunc(engines, func(e pools.Identity) bool { return !pd.KeepsSalt(d, e) })
 }
 
@@ -129,14 +130,14 @@ var errNoTranslation = errors.New("no chat means the same")
 // themselves, if they are of one kind.
 func asChat(req *pd.Request, engines []pools.Identity) (*pd.Request, error) {
 	other := func(e pools.Identity) bool { return e.Engine != engines[0].Engine }
-	if req.Dialect != pd.Messages || slices.ContainsFunc(engines, other) || !keepSalt(pd.Chat, engines) {
+	if req.Dialect != api.Messages || slices.ContainsFunc(engines, other) || !keepSalt(api.Chat, engines) {
 		return nil, errNoTranslation
 	}
 	body, err := messages.ToChat(req.Body, messages.Engine(engines[0].Engine))
 	if err != nil {
 		return nil, err
 	}
-	chat, err := parse(pd.Chat, body)
+	chat, err := parse(api.Chat, body)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +149,7 @@ func asChat(req *pd.Request, engines []pools.Identity) (*pd.Request, error) {
 
 // saltField is where engines look for what keeps equal prefixes apart. SGLang's own API
 // knew it first by another name (sglang python/sglang/srt/managers/io_struct.py).
-func saltField(d *pd.Dialect) string {
+func saltField(d *api.Dialect) string {
 	if d.Native {
 		return "extra_key"
 	}
@@ -186,14 +187,14 @@ func (x *exchange) limitOutput(req *pd.Request) error {
 		return nil
 	}
 	limits := req.Dialect.Limits()
-	var edits []pd.Edit
+	var edits []api.Edit
 	for i, field := range limits {
 		value := req.Body.Get(field)
 		if n, ok := value.Int(); ok && n > int64(most) {
 			return invalid(field, "The field %s must not exceed %d with this API key.", field, most)
 		}
 		if i > 0 && value != nil && value.Null() {
-			edits = append(edits, pd.Edit{Key: field})
+			edits = append(edits, api.Edit{Key: field})
 		}
 	}
 	if req.MaxField == "" {
@@ -202,7 +203,7 @@ func (x *exchange) limitOutput(req *pd.Request) error {
 	}
 	own := req.Body.Get(limits[0])
 	if n, ok := own.Int(); own.Null() || ok && n == 0 && len(limits) > 1 {
-		edits = append(edits, pd.Edit{Key: limits[0], Value: strconv.AppendInt(nil, int64(req.MaxOutput), 10)})
+		edits = append(edits, api.Edit{Key: limits[0], Value: strconv.AppendInt(nil, int64(req.MaxOutput), 10)})
 	}
 	if len(edits) > 0 {
 		req.Body = req.Body.With(edits...)
@@ -247,7 +248,7 @@ func (x *exchange) setRateLimitHeaders(c *fiber.Ctx) {
 }
 
 // tokensOf is what an answer cost, as far as its engine reported it.
-func tokensOf(u pd.Usage) access.Tokens {
+func tokensOf(u api.Usage) access.Tokens {
 	c := access.Tokens{Prompt: -1, Output: -1}
 	if u.Prompt.Known {
 		c.Prompt = u.Prompt.Tokens

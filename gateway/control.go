@@ -8,7 +8,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // controlFields steer engines, and no client may set them: with a hand-off of
@@ -56,10 +56,10 @@ var controlFields = map[string]bool{
 var promptFields = []string{"input_ids", "prompt_token_ids", "prompt_token_ids_b64"}
 
 // withoutPrompts returns the body without what would be read in place of the messages.
-func withoutPrompts(body pd.Body) pd.Body {
+func withoutPrompts(body api.Body) api.Body {
 	for _, field := range promptFields {
 		if body.Get(field) != nil {
-			body = body.With(pd.Edit{Key: field})
+			body = body.With(api.Edit{Key: field})
 		}
 	}
 	return body
@@ -84,16 +84,16 @@ const (
 
 // stripControl returns the body without control fields, as if the client had sent it
 // so. Keys are compared decoded and without regard to case.
-func stripControl(body pd.Body) (pd.Body, error) {
+func stripControl(body api.Body) (api.Body, error) {
 	var s stripper
 	clean := s.object(body, 0)
 	if s.err != nil {
-		return pd.Body{}, s.err
+		return api.Body{}, s.err
 	}
 	if !clean.Edited() {
 		return body, nil
 	}
-	return pd.ParseBody(clean.Bytes())
+	return api.ParseBody(clean.Bytes())
 }
 
 // stripper removes control fields from one body.
@@ -103,8 +103,8 @@ type stripper struct {
 }
 
 // object strips an object that is inside as many containers and lists as depth says.
-func (s *stripper) object(body pd.Body, depth int) pd.Body {
-	return body.Rewrite(func(key string, value pd.Value) pd.Value {
+func (s *stripper) object(body api.Body, depth int) api.Body {
+	return body.Rewrite(func(key string, value api.Value) api.Value {
 		name := strings.ToLower(key)
 		switch {
 		case controlFields[name]:
@@ -118,7 +118,7 @@ func (s *stripper) object(body pd.Body, depth int) pd.Body {
 
 // container strips an object, or each of a list: SGLang takes sampling parameters as
 // both. Other values hold no fields.
-func (s *stripper) container(value pd.Value, depth int) pd.Value {
+func (s *stripper) container(value api.Value, depth int) api.Value {
 	if s.err != nil || len(value) == 0 || value[0] != '{' && value[0] != '[' {
 		return value
 	}
@@ -140,8 +140,8 @@ func (s *stripper) container(value pd.Value, depth int) pd.Value {
 	return value
 }
 
-func (s *stripper) list(value pd.Value, depth int) pd.Value {
-	var elements []pd.Value
+func (s *stripper) list(value api.Value, depth int) api.Value {
+	var elements []api.Value
 	changed := false
 	for e := range value.Elements() {
 		if s.contained++; s.contained > maxContained {
@@ -155,7 +155,7 @@ func (s *stripper) list(value pd.Value, depth int) pd.Value {
 	if !changed {
 		return value
 	}
-	return pd.List(elements)
+	return api.List(elements)
 }
 
 // forwarded are the client's headers that engines get. Everything else stays

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // statusClientGone is nginx's number for a client that left; nobody receives it.
@@ -22,7 +23,7 @@ const statusClientGone = 499
 
 // failure is an error as the client gets it, and as metrics count it.
 type failure struct {
-	text       pd.ErrorText
+	text       api.ErrorText
 	body       []byte        // an engine's own error, passed on; nil to say text
 	retryAfter time.Duration // 0: none
 	outcome    string
@@ -52,16 +53,16 @@ func explain(err error) failure {
 		return explainQuota(limit)
 	case errors.As(err, &bad):
 		return failure{
-			text:    pd.ErrorText{Status: bad.status, Type: "invalid_request_error", Code: bad.code, Param: bad.param, Message: bad.message},
+			text:    api.ErrorText{Status: bad.status, Type: "invalid_request_error", Code: bad.code, Param: bad.param, Message: bad.message},
 			outcome: "bad_request",
 		}
 	case errors.Is(err, errStopping):
 		return unavailable("stopping", "The service is shutting down here. Try again.", "stopped")
 	case errors.Is(err, context.Canceled):
-		return failure{text: pd.ErrorText{Status: statusClientGone, Type: "api_error", Message: "The client left."}, outcome: "client_gone"}
+		return failure{text: api.ErrorText{Status: statusClientGone, Type: "api_error", Message: "The client left."}, outcome: "client_gone"}
 	case errors.Is(err, pd.ErrQuarantined):
 		return failure{
-			text:    pd.ErrorText{Status: http.StatusUnprocessableEntity, Type: "invalid_request_error", Code: "request_quarantined", Message: "This request was in flight on two servers when they failed. It is not tried again for ten minutes."},
+			text:    api.ErrorText{Status: http.StatusUnprocessableEntity, Type: "invalid_request_error", Code: "request_quarantined", Message: "This request was in flight on two servers when they failed. It is not tried again for ten minutes."},
 			outcome: "quarantined",
 		}
 	case errors.Is(err, pd.ErrDeadline):
@@ -80,14 +81,14 @@ func explain(err error) failure {
 		return explainLeg(leg)
 	}
 	return failure{
-		text:    pd.ErrorText{Status: http.StatusInternalServerError, Type: "api_error", Message: "The gateway failed to handle the request."},
+		text:    api.ErrorText{Status: http.StatusInternalServerError, Type: "api_error", Message: "The gateway failed to handle the request."},
 		outcome: "error",
 	}
 }
 
 func unauthorized(message string) failure {
 	return failure{
-		text:    pd.ErrorText{Status: http.StatusUnauthorized, Type: "invalid_request_error", Code: "invalid_api_key", Message: message},
+		text:    api.ErrorText{Status: http.StatusUnauthorized, Type: "invalid_request_error", Code: "invalid_api_key", Message: message},
 		outcome: "unauthorized",
 	}
 }
@@ -101,7 +102,7 @@ func explainQuota(limit *access.LimitError) failure {
 	}
 	what := strings.ReplaceAll(limit.Of, "_", " ")
 	f := failure{
-		text:    pd.ErrorText{Status: http.StatusTooManyRequests, Type: kind, Code: "rate_limit_exceeded"},
+		text:    api.ErrorText{Status: http.StatusTooManyRequests, Type: kind, Code: "rate_limit_exceeded"},
 		outcome: "limited", limit: limit.Of,
 	}
 	switch {
@@ -125,7 +126,7 @@ func explainLeg(leg *pd.LegError) failure {
 	switch leg.Kind {
 	case pd.Refused:
 		return failure{
-			text:    pd.ErrorText{Status: leg.Status, Type: "invalid_request_error", Message: flatMessage(leg.Body)},
+			text:    api.ErrorText{Status: leg.Status, Type: "invalid_request_error", Message: flatMessage(leg.Body)},
 			body:    errorBody(leg.Body),
 			outcome: "refused",
 		}
@@ -136,7 +137,7 @@ func explainLeg(leg *pd.LegError) failure {
 	case pd.Unsent:
 		return unavailable("no_server", "No server could be reached. Try again shortly.", "no_server")
 	case pd.Timeout:
-		return failure{text: pd.ErrorText{Status: http.StatusGatewayTimeout, Type: "api_error", Code: "engine_timeout", Message: "The engine did not answer in time."}, outcome: "timeout"}
+		return failure{text: api.ErrorText{Status: http.StatusGatewayTimeout, Type: "api_error", Code: "engine_timeout", Message: "The engine did not answer in time."}, outcome: "timeout"}
 	case pd.Unready:
 		return unavailable("no_server", "No server could be made ready for the model. Try again shortly.", "no_server")
 	case pd.Ours:
@@ -144,14 +145,14 @@ func explainLeg(leg *pd.LegError) failure {
 	case pd.Gone:
 		return explain(context.Canceled)
 	}
-	return failure{text: pd.ErrorText{Status: http.StatusBadGateway, Type: "api_error", Code: "engine_error", Message: "The engine failed to answer."}, outcome: "error"}
+	return failure{text: api.ErrorText{Status: http.StatusBadGateway, Type: "api_error", Code: "engine_error", Message: "The engine failed to answer."}, outcome: "error"}
 }
 
 // unavailable asks the client to come back in one to two seconds: the spread
 // keeps those refused together from returning together.
 func unavailable(code, message, outcome string) failure {
 	return failure{
-		text:       pd.ErrorText{Status: http.StatusServiceUnavailable, Type: "service_unavailable", Code: code, Message: message},
+		text:       api.ErrorText{Status: http.StatusServiceUnavailable, Type: "service_unavailable", Code: code, Message: message},
 		retryAfter: time.Second + rand.N(time.Second),
 		outcome:    outcome,
 	}
@@ -178,7 +179,7 @@ func flatMessage(body []byte) string {
 }
 
 // send answers the failure in the shape of the API that was called.
-func (f failure) send(c *fiber.Ctx, d *pd.Dialect) error {
+func (f failure) send(c *fiber.Ctx, d *api.Dialect) error {
 	f.text.Request = c.GetRespHeader(requestIDHeader)
 	body := f.body
 	switch {

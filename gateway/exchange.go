@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -26,7 +27,7 @@ import (
 // aliases Fiber's buffers.
 type exchange struct {
 	server  *Server
-	dialect *pd.Dialect
+	dialect *api.Dialect
 	id      string              // x-request-id: the client's if it sent one, else ours
 	model   string              // label: a model that is served, else "unknown"
 	key     *access.Key         // nil until it is known
@@ -49,7 +50,7 @@ type exchange struct {
 
 // handle is the path of one request: begin, admit, run, reply or relay. What it
 // returns is always nil: errors are answered here.
-func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
+func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 	x := s.begin(c, d)
 	defer func() {
 		if p := recover(); p != nil {
@@ -81,7 +82,7 @@ func (s *Server) handle(c *fiber.Ctx, d *pd.Dialect) error {
 
 // begin names the request and opens its span, as a child of the client's if it
 // sent one. The client's baggage and sampling flag are not taken over.
-func (s *Server) begin(c *fiber.Ctx, d *pd.Dialect) *exchange {
+func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
 	x := &exchange{
 		server: s, dialect: d, id: requestID(c), model: "unknown", start: time.Now(),
 		conn: c.Context().Conn(), stopClientWatch: func() bool { return false }, output: -1,
@@ -100,7 +101,7 @@ func (s *Server) begin(c *fiber.Ctx, d *pd.Dialect) *exchange {
 const requestIDHeader = "X-Request-Id"
 
 // nameRequest tells the client the request's id, in the header that the API's SDKs read.
-func nameRequest(c *fiber.Ctx, d *pd.Dialect, id string) {
+func nameRequest(c *fiber.Ctx, d *api.Dialect, id string) {
 	c.Set(requestIDHeader, id)
 	if d.Anthropic {
 		c.Set("Request-Id", id)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -80,8 +80,8 @@ func (s *Server) model(c *fiber.Ctx) error {
 }
 
 // decline answers an error of a small handler, which metrics count as the API's.
-func (s *Server) decline(c *fiber.Ctx, api string, err error) error {
+func (s *Server) decline(c *fiber.Ctx, name string, err error) error {
 	f := explain(err)
-	s.metrics.requests.WithLabelValues(api, "none", f.outcome).Inc()
-	return f.send(c, pd.Chat)
+	s.metrics.requests.WithLabelValues(name, "none", f.outcome).Inc()
+	return f.send(c, api.Chat)
 }

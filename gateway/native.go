@@ -6,6 +6,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -17,7 +18,7 @@ var nativeFields = []string{
 }
 
 // native answers SGLang's own API where some server says that it speaks it.
-func (s *Server) native(c *fiber.Ctx, d *pd.Dialect) error {
+func (s *Server) native(c *fiber.Ctx, d *api.Dialect) error {
 	if !s.speaksNative() {
 		return fiber.ErrNotFound
 	}
@@ -46,7 +47,7 @@ func (s *Server) nativeModel() string {
 // readNative reads a request to SGLang's own API. The model stays empty where the
 // client names none.
 func readNative(req *pd.Request) error {
-	req.Body = req.Body.Rewrite(func(key string, value pd.Value) pd.Value {
+	req.Body = req.Body.Rewrite(func(key string, value api.Value) api.Value {
 		if !slices.Contains(nativeFields, key) || key == "model" {
 			return nil
 		}
@@ -113,16 +114,16 @@ func readSampling(req *pd.Request, prompts int) (each int, err error) {
 const samplingField = "sampling_params"
 
 // samplingParams returns each of the objects in the field, none if it is absent.
-func samplingParams(body pd.Body) ([]pd.Body, error) {
+func samplingParams(body api.Body) ([]api.Body, error) {
 	value := body.Get(samplingField)
 	if value.Null() {
 		return nil, nil
 	}
-	values := []pd.Value{value}
+	values := []api.Value{value}
 	if value.IsArray() {
 		values, _ = value.Array() // stripControl has bounded it
 	}
-	params := make([]pd.Body, len(values))
+	params := make([]api.Body, len(values))
 	for i, v := range values {
 		var ok bool
 		if params[i], ok = v.Object(); !ok {

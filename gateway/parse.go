@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // badRequest is a request that is refused before any engine sees it.
@@ -26,8 +27,8 @@ var errUnknownModel = &badRequest{status: 404, code: "model_not_found", param: "
 
 // parse reads a body into a request. What engines are certain to refuse is
 // refused here, before a prefill is spent on it.
-func parse(d *pd.Dialect, raw []byte) (*pd.Request, error) {
-	body, err := pd.ParseBody(raw)
+func parse(d *api.Dialect, raw []byte) (*pd.Request, error) {
+	body, err := api.ParseBody(raw)
 	if err != nil {
 		return nil, invalid("", "%s", err)
 	}
@@ -60,7 +61,7 @@ func parse(d *pd.Dialect, raw []byte) (*pd.Request, error) {
 
 // readPrompt checks that there is one and estimates its length.
 func readPrompt(req *pd.Request) error {
-	field := map[*pd.Dialect]string{pd.Chat: "messages", pd.Messages: "messages", pd.Completions: "prompt", pd.Responses: "input"}[req.Dialect]
+	field := map[*api.Dialect]string{api.Chat: "messages", api.Messages: "messages", api.Completions: "prompt", api.Responses: "input"}[req.Dialect]
 	value := req.Body.Get(field)
 	if value.Null() {
 		return invalid(field, "The field %s is missing.", field)
@@ -75,7 +76,7 @@ func readPrompt(req *pd.Request) error {
 		return invalid(field, "The field %s must be a string or an array.", field)
 	}
 	req.PromptTokens = approximateTokens(len(value))
-	if req.Dialect == pd.Completions && value.IsArray() {
+	if req.Dialect == api.Completions && value.IsArray() {
 		elements, ids := countElements(value)
 		if ids {
 			req.PromptTokens = elements
@@ -93,7 +94,7 @@ func readPrompt(req *pd.Request) error {
 }
 
 // isEmpty reports an array without elements.
-func isEmpty(v pd.Value) bool {
+func isEmpty(v api.Value) bool {
 	for range v.Elements() {
 		return false
 	}
@@ -102,7 +103,7 @@ func isEmpty(v pd.Value) bool {
 
 // countElements returns how many elements an array has, and whether they are token ids: as
 // engines do it, by the first.
-func countElements(v pd.Value) (n int, ids bool) {
+func countElements(v api.Value) (n int, ids bool) {
 	for e := range v.Elements() {
 		if n++; n == 1 {
 			_, ids = e.Int()
@@ -153,7 +154,7 @@ func readStream(req *pd.Request) error {
 	}
 	req.Stream = stream
 	options := req.Body.Get("stream_options")
-	if req.Dialect != pd.Chat && req.Dialect != pd.Completions {
+	if req.Dialect != api.Chat && req.Dialect != api.Completions {
 		return nil
 	}
 	if !stream {
@@ -164,7 +165,7 @@ func readStream(req *pd.Request) error {
 	}
 	if options.Null() {
 		req.HideUsage = true
-		req.Body = req.Body.With(pd.Edit{Key: "stream_options", Value: []byte(`{"include_usage":true}`)})
+		req.Body = req.Body.With(api.Edit{Key: "stream_options", Value: []byte(`{"include_usage":true}`)})
 		return nil
 	}
 	inner, ok := options.Object()
@@ -177,8 +178,8 @@ func readStream(req *pd.Request) error {
 		return nil // as the client has it; continuous statistics cannot be told apart
 	}
 	req.HideUsage = true
-	asked := inner.With(pd.Edit{Key: "include_usage", Value: []byte("true")})
-	req.Body = req.Body.With(pd.Edit{Key: "stream_options", Value: asked.Bytes()})
+	asked := inner.With(api.Edit{Key: "include_usage", Value: []byte("true")})
+	req.Body = req.Body.With(api.Edit{Key: "stream_options", Value: asked.Bytes()})
 	return nil
 }
 
@@ -217,7 +218,7 @@ const manySamples = 1 << 20
 
 // samplesOf reads how many answers to a prompt are asked for, false if that is no number
 // that an engine takes.
-func samplesOf(v pd.Value) (int, bool) {
+func samplesOf(v api.Value) (int, bool) {
 	n, ok := v.Int()
 	return int(min(n, manySamples)), ok && n >= 1
 }
@@ -241,18 +242,18 @@ func readTools(req *pd.Request) error {
 // the prefill leg: prefill would accept it, and decode refuse it when the work is done.
 // Its refusal is the best answer there is.
 func readOdd(req *pd.Request) error {
-	number := func(least, most int64) func(pd.Value) bool {
-		return func(v pd.Value) bool {
+	number := func(least, most int64) func(api.Value) bool {
+		return func(v api.Value) bool {
 			n, ok := v.Int()
 			return ok && n >= least && n <= most
 		}
 	}
-	isBool := func(v pd.Value) bool {
+	isBool := func(v api.Value) bool {
 		_, ok := v.Bool()
 		return ok
 	}
-	list := func(good func(pd.Value) bool) func(pd.Value) bool {
-		return func(v pd.Value) bool {
+	list := func(good func(api.Value) bool) func(api.Value) bool {
+		return func(v api.Value) bool {
 			n := 0
 			for e := range v.Elements() {
 				if n++; n > manyStops || !good(e) {
@@ -262,13 +263,13 @@ func readOdd(req *pd.Request) error {
 			return v.IsArray()
 		}
 	}
-	text := func(v pd.Value) bool { return v[0] == '"' }
-	wanted := map[string]func(pd.Value) bool{
+	text := func(v api.Value) bool { return v[0] == '"' }
+	wanted := map[string]func(api.Value) bool{
 		"min_tokens": number(0, math.MaxInt64), "min_completion_tokens": number(0, math.MaxInt64),
-		"stop":           func(v pd.Value) bool { return text(v) || list(text)(v) },
+		"stop":           func(v api.Value) bool { return text(v) || list(text)(v) },
 		"stop_sequences": list(text),
 		"stop_token_ids": list(number(0, math.MaxInt64)),
-		"logprobs":       func(v pd.Value) bool { return isBool(v) || number(0, 20)(v) },
+		"logprobs":       func(v api.Value) bool { return isBool(v) || number(0, 20)(v) },
 		"top_logprobs":   number(0, 20),
 		"ignore_eos":     isBool,
 	}
@@ -280,7 +281,7 @@ func readOdd(req *pd.Request) error {
 			req.Aggregated = true
 		}
 	}
-	if req.Dialect == pd.Messages && req.Body.Get("max_tokens").Null() {
+	if req.Dialect == api.Messages && req.Body.Get("max_tokens").Null() {
 		req.Aggregated = true // required there
 	}
 	return nil
@@ -292,7 +293,7 @@ const manyStops = 1024
 // readStored refuses what lives in one engine's memory: the next request would
 // reach another engine.
 func readStored(req *pd.Request) error {
-	if req.Dialect != pd.Responses {
+	if req.Dialect != api.Responses {
 		return nil
 	}
 	if !req.Body.Get("previous_response_id").Null() {

@@ -6,38 +6,38 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 func TestParse_ReadsWhatTheChoiceNeeds(t *testing.T) {
 	for _, c := range []struct {
 		name       string
-		d          *pd.Dialect
+		d          *api.Dialect
 		body       string
 		prompt     int
 		output     int
 		aggregated bool
 		forced     bool
 	}{
-		{"messages", pd.Chat, `{"model":"m","messages":[{"role":"user","content":"12345678"}]}`, 10, 256, false, false},
-		{"a bound", pd.Chat, `{"model":"m","messages":[{}],"max_tokens":9}`, 1, 9, false, false},
-		{"the newer bound", pd.Chat, `{"model":"m","messages":[{}],"max_tokens":9,"max_completion_tokens":3}`, 1, 3, false, false},
-		{"a large bound", pd.Chat, `{"model":"m","messages":[{}],"max_tokens":9000}`, 1, 256, false, false},
-		{"token ids", pd.Completions, `{"model":"m","prompt":[5,6,7]}`, 3, 256, false, false},
-		{"one prompt in a list", pd.Completions, `{"model":"m","prompt":["abcdefgh"]}`, 3, 256, false, false},
-		{"two prompts", pd.Completions, `{"model":"m","prompt":["a","b"]}`, 3, 256, true, false},
-		{"two id lists", pd.Completions, `{"model":"m","prompt":[[1],[2]]}`, 3, 256, true, false},
-		{"n", pd.Chat, `{"model":"m","messages":[{}],"n":2}`, 1, 256, true, false},
-		{"prompt logprobs", pd.Chat, `{"model":"m","messages":[{}],"prompt_logprobs":1}`, 1, 256, true, false},
-		{"echo with logprobs", pd.Completions, `{"model":"m","prompt":"ab","echo":true,"logprobs":1}`, 1, 256, true, false},
-		{"echo", pd.Completions, `{"model":"m","prompt":"ab","echo":true}`, 1, 256, false, false},
-		{"required", pd.Chat, `{"model":"m","messages":[{}],"tool_choice":"required"}`, 1, 256, false, true},
-		{"a tool by name", pd.Chat, `{"model":"m","messages":[{}],"tool_choice":{"type":"function"}}`, 1, 256, false, true},
-		{"auto", pd.Messages, `{"model":"m","messages":[{}],"max_tokens":256,"tool_choice":{"type":"auto"}}`, 1, 256, false, false},
-		{"a limit that messages need", pd.Messages, `{"model":"m","messages":[{}]}`, 1, 256, true, false},
-		{"an odd stop", pd.Chat, `{"model":"m","messages":[{}],"stop":7}`, 1, 256, true, false},
-		{"good stops", pd.Chat, `{"model":"m","messages":[{}],"stop":["a","b"],"logprobs":true,"top_logprobs":2}`, 1, 256, false, false},
-		{"tools count", pd.Chat, `{"model":"m","messages":[{}],"tools":[{"a":1}]}`, 4, 256, false, false},
+		{"messages", api.Chat, `{"model":"m","messages":[{"role":"user","content":"12345678"}]}`, 10, 256, false, false},
+		{"a bound", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9}`, 1, 9, false, false},
+		{"the newer bound", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9,"max_completion_tokens":3}`, 1, 3, false, false},
+		{"a large bound", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9000}`, 1, 256, false, false},
+		{"token ids", api.Completions, `{"model":"m","prompt":[5,6,7]}`, 3, 256, false, false},
+		{"one prompt in a list", api.Completions, `{"model":"m","prompt":["abcdefgh"]}`, 3, 256, false, false},
+		{"two prompts", api.Completions, `{"model":"m","prompt":["a","b"]}`, 3, 256, true, false},
+		{"two id lists", api.Completions, `{"model":"m","prompt":[[1],[2]]}`, 3, 256, true, false},
+		{"n", api.Chat, `{"model":"m","messages":[{}],"n":2}`, 1, 256, true, false},
+		{"prompt logprobs", api.Chat, `{"model":"m","messages":[{}],"prompt_logprobs":1}`, 1, 256, true, false},
+		{"echo with logprobs", api.Completions, `{"model":"m","prompt":"ab","echo":true,"logprobs":1}`, 1, 256, true, false},
+		{"echo", api.Completions, `{"model":"m","prompt":"ab","echo":true}`, 1, 256, false, false},
+		{"required", api.Chat, `{"model":"m","messages":[{}],"tool_choice":"required"}`, 1, 256, false, true},
+		{"a tool by name", api.Chat, `{"model":"m","messages":[{}],"tool_choice":{"type":"function"}}`, 1, 256, false, true},
+		{"auto", api.Messages, `{"model":"m","messages":[{}],"max_tokens":256,"tool_choice":{"type":"auto"}}`, 1, 256, false, false},
+		{"a limit that messages need", api.Messages, `{"model":"m","messages":[{}]}`, 1, 256, true, false},
+		{"an odd stop", api.Chat, `{"model":"m","messages":[{}],"stop":7}`, 1, 256, true, false},
+		{"good stops", api.Chat, `{"model":"m","messages":[{}],"stop":["a","b"],"logprobs":true,"top_logprobs":2}`, 1, 256, false, false},
+		{"tools count", api.Chat, `{"model":"m","messages":[{}],"tools":[{"a":1}]}`, 4, 256, false, false},
 	} {
 		req, err := parse(c.d, []byte(c.body))
 		if err != nil {
@@ -62,7 +62,7 @@ func TestParse_UsageIsAskedForOnlyWhereTheClientDidNot(t *testing.T) {
 		`{"model":"m","prompt":"x","stream":true,"stream_options":{"include_usage":true}}`:                    {`{"include_usage":true}`, false},
 		`{"model":"m","prompt":"x","stream":true,"stream_options":{"continuous_usage_stats":true,"other":1}}`: {`{"continuous_usage_stats":true,"other":1}`, false},
 	} {
-		req, err := parse(pd.Completions, []byte(body))
+		req, err := parse(api.Completions, []byte(body))
 		if err != nil || string(req.Body.Get("stream_options")) != want.options || req.HideUsage != want.hide {
 			t.Errorf("%s: %s, hide %v, %v", body, req.Body.Get("stream_options"), req.HideUsage, err)
 		}
@@ -80,7 +80,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		for _, d := range pd.Dialects() {
+		for _, d := range api.Dialects() {
 			req, err := parse(d, raw)
 			if err != nil {
 				var bad *badRequest

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/messages"
 )
 
@@ -95,7 +96,7 @@ func (r *relay) add(piece []byte) (err error) {
 		r.pending = append(r.pending, piece...)
 		return nil
 	}
-	for data := range pd.Events(piece) {
+	for data := range api.Events(piece) {
 		if r.pending, err = r.message.Append(r.pending, data); err != nil {
 			return &pd.BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
 		}
@@ -114,7 +115,7 @@ func (r *relay) charge() {
 func (r *relay) end(err error) {
 	r.err = err
 	var broken *pd.BrokenStreamError
-	text := pd.ErrorText{Status: 502, Type: "api_error", Code: "stream_broken", Request: r.x.id}
+	text := api.ErrorText{Status: 502, Type: "api_error", Code: "stream_broken", Request: r.x.id}
 	switch {
 	case errors.As(err, &broken):
 		text.Message = broken.Message

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -111,7 +112,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 	})
 	s.app.Use(recover.New()) // for the small handlers; requests recover by themselves
 	s.app.Use(s.keepAligned)
-	for _, d := range pd.Dialects() {
+	for _, d := range api.Dialects() {
 		serve := s.handle
 		if d.Native {
 			serve = s.native
@@ -187,11 +188,11 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	if errors.As(err, &known) {
 		status = known.Code
 	}
-	if status == fiber.StatusMethodNotAllowed && c.Path() == pd.Generate.Path && !s.speaksNative() {
+	if status == fiber.StatusMethodNotAllowed && c.Path() == api.Generate.Path && !s.speaksNative() {
 		status = fiber.StatusNotFound // it is closed, whatever the method
 		c.Response().Header.Del(fiber.HeaderAllow)
 	}
-	text := pd.ErrorText{Status: status, Type: "invalid_request_error"}
+	text := api.ErrorText{Status: status, Type: "invalid_request_error"}
 	switch status {
 	case fiber.StatusNotFound:
 		text.Code, text.Message = "not_found", "There is nothing at this path."
@@ -207,9 +208,9 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 		text.Message = "The HTTP request is malformed."
 	}
 	s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
-	dialect := pd.Chat
-	if strings.HasPrefix(c.Path(), pd.Messages.Path+"/") || c.Path() == pd.Messages.Path {
-		dialect = pd.Messages
+	dialect := api.Chat
+	if strings.HasPrefix(c.Path(), api.Messages.Path+"/") || c.Path() == api.Messages.Path {
+		dialect = api.Messages
 	}
 	nameRequest(c, dialect, requestID(c))
 	return failure{text: text}.send(c, dialect)
@@ -222,20 +223,20 @@ var errNotKept = &badRequest{status: fiber.StatusNotFound, code: "response_not_f
 // notKept answers requests for what the Responses API keeps elsewhere.
 func (s *Server) notKept(c *fiber.Ctx) error {
 	if _, err := s.authenticate(c); err != nil {
-		return s.decline(c, pd.Responses.Name, err)
+		return s.decline(c, api.Responses.Name, err)
 	}
-	return s.decline(c, pd.Responses.Name, errNotKept)
+	return s.decline(c, api.Responses.Name, errNotKept)
 }
 
 // refusedMessage is what is wrong with the message that the connection's parser got last,
 // nil if nothing, and the API that it was for as far as that is known.
-func refusedMessage(c *fiber.Ctx) (*badMessage, *pd.Dialect) {
+func refusedMessage(c *fiber.Ctx) (*badMessage, *api.Dialect) {
 	conn, ok := c.Context().Conn().(*clientConn)
 	if !ok || conn.refused == nil {
 		return nil, nil
 	}
 	if conn.framing.head.messages {
-		return conn.refused, pd.Messages
+		return conn.refused, api.Messages
 	}
-	return conn.refused, pd.Chat
+	return conn.refused, api.Chat
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +46,7 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 
 // bodyOf is a request whose body has so many bytes, at least two.
 func bodyOf(n int) *Request {
-	body, err := ParseBody(append([]byte("{}"), bytes.Repeat([]byte(" "), max(0, n-len("{}")))...))
+	body, err := api.ParseBody(append([]byte("{}"), bytes.Repeat([]byte(" "), max(0, n-len("{}")))...))
 	if err != nil {
 		panic(err)
 	}

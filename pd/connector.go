@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -32,7 +33,7 @@ type connector struct {
 	// pinned: the hand-off names the decode server, so no other one can use it.
 	pinned bool
 	// dialects are those that pairs speak; nil: all.
-	dialects []*Dialect
+	dialects []*api.Dialect
 
 	// name returns the request id of both legs; nil: any will do.
 	name func(from, to *pools.Server) string
@@ -73,7 +74,7 @@ func connectorOf(s *pools.Server) *connector { return connectors[s.Connector()] 
 
 // legRequest is what an engine is sent for one leg.
 type legRequest struct {
-	body   Body
+	body   api.Body
 	header http.Header // besides the client's; nil: none
 }
 

@@ -1,6 +1,9 @@
 package pd
 
-import "slices"
+import (
+	"github.com/tandem-gateway/tandem/pd/api"
+	"slices"
+)
 
 // Which requests can be continued by token ids. A field that is not listed here is not
 // understood, and what is not understood is not continued.
@@ -30,7 +33,7 @@ var neutralValues = map[string][]string{
 // depends on. Not so are what keeps a state outside of them (guided decoding, tool
 // calls, seeds, penalties), what looks back across the seam (stop strings, bad words),
 // and what would show it (logprobs).
-func continuable(body Body) bool {
+func continuable(body api.Body) bool {
 	for _, key := range body.Keys() {
 		v := body.Get(key)
 		says := !v.Null() && !slices.Contains([]string{"false", "[]", "{}", `""`}, string(v)) && !slices.Contains(neutralValues[key], string(v))
@@ -43,7 +46,7 @@ func continuable(body Body) bool {
 
 // onlyText reports whether a chat's messages are text: an image is no token, and ids
 // alone would leave it out.
-func onlyText(body Body) bool {
+func onlyText(body api.Body) bool {
 	messages, _ := body.Get("messages").Array()
 	for _, m := range messages {
 		message, ok := m.Object()

@@ -2,6 +2,7 @@ package pd
 
 import (
 	"errors"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"strconv"
 )
 
@@ -12,8 +13,8 @@ var (
 
 // Continuation asks another pair for the rest of an answer.
 type Continuation struct {
-	Dialect *Dialect
-	Body    Body
+	Dialect *api.Dialect
+	Body    api.Body
 	// PromptTokens are those of its prompt, which is the client's and the answer so far; 0
 	// where the prompt is not known by ids.
 	PromptTokens int
@@ -40,23 +41,23 @@ func (t *Transcript) Continue() (Continuation, error) {
 	t.tokensBefore, t.continued = t.deliveredTokens, true
 
 	ids := append(append(append([]byte("["), t.prompt...), ','), t.answer...)
-	body := Body{}.With(
-		Edit{"model", t.req.Body.Get("model")},
-		Edit{"prompt", append(ids, ']')},
-		Edit{"max_tokens", strconv.AppendInt(nil, int64(left), 10)},
-		Edit{"stream", []byte("true")},
-		Edit{"stream_options", []byte(`{"include_usage":true}`)},
+	body := api.Body{}.With(
+		api.Set("model", t.req.Body.Get("model")),
+		api.Set("prompt", append(ids, ']')),
+		api.Set("max_tokens", strconv.AppendInt(nil, int64(left), 10)),
+		api.Set("stream", []byte("true")),
+		api.Set("stream_options", []byte(`{"include_usage":true}`)),
 	)
 	if least, ok := t.req.Body.Get("min_tokens").Int(); ok && int(least) > t.deliveredTokens {
-		body = body.With(Edit{"min_tokens", strconv.AppendInt(nil, least-int64(t.deliveredTokens), 10)})
+		body = body.With(api.Set("min_tokens", strconv.AppendInt(nil, least-int64(t.deliveredTokens), 10)))
 	}
 	for _, field := range copiedFields {
 		if v := t.req.Body.Get(field); v != nil {
-			body = body.With(Edit{field, v})
+			body = body.With(api.Set(field, v))
 		}
 	}
 	return Continuation{
-		Dialect: Completions, Body: body,
+		Dialect: api.Completions, Body: body,
 		PromptTokens: t.promptTokens + t.deliveredTokens, Delivered: t.deliveredTokens, Left: left,
 	}, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -63,7 +64,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 	if failed != nil {
 		return nil, failed
 	}
-	if !isJSON(data) {
+	if !api.IsJSON(data) {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
 	}
 	data, err := a.handoff.complete(ctx, data)
@@ -71,7 +72,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 		return nil, failedSend(ctx, leg, server.ID(), err)
 	}
 	a.decode.Settle(nil)
-	usage, _ := j.req.Dialect.readUsage(data)
+	usage, _ := j.req.Dialect.ReadUsage(data)
 	now := time.Now()
 	crossing.whole(now.Sub(start), usage.Output, now)
 	if usage.Cached.Known {
@@ -79,14 +80,14 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 	}
 	o.compareCounts(j, a, usage)
 	side := a.promptSide()
-	if side.override && recomputed(usage, side.handed, server.TellsCachedTokens()) {
+	if side.Override && api.Recomputed(usage, side.Handed, server.TellsCachedTokens()) {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
-		side = promptSide{}
+		side = api.PromptSide{}
 	}
-	if retains(data) {
+	if api.Retains(data) {
 		o.noteRetained(server)
 	}
-	clean, err := j.req.Dialect.cleanAnswer(data, side)
+	clean, err := j.req.Dialect.CleanAnswer(data, side)
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
@@ -134,7 +135,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a bind
 	}
 	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
 	s := &legStream{
-		dialect: j.req.Dialect, events: NewEventReader(resp.Body), body: resp.Body,
+		dialect: j.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, side: a.promptSide, hideUsage: j.req.HideUsage,
 		onGap: pace.gap, transcript: j.transcript, handoff: a.handoff, answers: max(1, j.req.Answers),
@@ -209,23 +210,23 @@ func (o *Orchestrator) noteRetained(server *pools.Server) {
 }
 
 // promptSide says whose prompt and cached tokens the client sees.
-func (a binding) promptSide() promptSide {
+func (a binding) promptSide() api.PromptSide {
 	if !a.handoff.carries() || connectorOf(a.decode.Server()).tellsCached {
-		return promptSide{}
+		return api.PromptSide{}
 	}
 	told := a.handoff.coverage()
-	return promptSide{override: true, prefill: told.usage, handed: told.tokens}
+	return api.PromptSide{Override: true, Prefill: told.usage, Handed: told.tokens}
 }
 
 // prefillCached is the cached part of the prompt on the server that computed it.
-func (a binding) prefillCached(decode Usage) Count {
-	if a.promptSide().override {
+func (a binding) prefillCached(decode api.Usage) api.Count {
+	if a.promptSide().Override {
 		return a.handoff.coverage().cached
 	}
 	return decode.Cached
 }
 
-func (o *Orchestrator) countTokens(j *requestState, u Usage, cached Count, events int) {
+func (o *Orchestrator) countTokens(j *requestState, u api.Usage, cached api.Count, events int) {
 	req := j.req
 	o.countHits(j, u.Prompt)
 	output := events

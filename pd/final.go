@@ -3,6 +3,7 @@ package pd
 import (
 	"bytes"
 	"context"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"io"
 	"net/http"
 	"time"
@@ -12,22 +13,22 @@ import (
 // is given back unused.
 func (o *Orchestrator) final(ctx context.Context, j *requestState, a binding, data []byte) (*Answer, *LegError) {
 	a.decode.Release()
-	usage, _ := j.req.Dialect.readUsage(data)
+	usage, _ := j.req.Dialect.ReadUsage(data)
 	from := a.handoff.From.ID()
 	if !j.req.Stream {
 		o.countTokens(j, usage, usage.Cached, 0)
 		return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: from}, nil
 	}
-	body, err := ParseBody(data)
+	body, err := api.ParseBody(data)
 	if err != nil {
 		return nil, &LegError{Leg: PrefillLeg, Server: from, Kind: Broken, Err: err}
 	}
-	events := bytes.NewReader(asStream(j.req.Dialect, body, true))
+	events := bytes.NewReader(api.AsStream(j.req.Dialect, body, true))
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &legStream{
-		dialect: j.req.Dialect, events: NewEventReader(events), body: io.NopCloser(events),
+		dialect: j.req.Dialect, events: api.NewEventReader(events), body: io.NopCloser(events),
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
-		server: a.handoff.From, side: func() promptSide { return promptSide{} }, hideUsage: j.req.HideUsage,
+		server: a.handoff.From, side: func() api.PromptSide { return api.PromptSide{} }, hideUsage: j.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: j.transcript,
 		onClose: func(r StreamResult) { o.countTokens(j, r.Usage, r.Usage.Cached, r.Events) },
 	}

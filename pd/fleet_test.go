@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -148,7 +149,7 @@ func testPrompt(n int) []uint32 {
 
 // arrives is a request whose tokens are known.
 func (f *testFleet) arrives(prompt []uint32, now time.Time) *requestState {
-	req := &Request{ID: "r", Model: testModel, Dialect: Chat, PromptTokens: len(prompt), OutputTokens: 300, Header: http.Header{}}
+	req := &Request{ID: "r", Model: testModel, Dialect: api.Chat, PromptTokens: len(prompt), OutputTokens: 300, Header: http.Header{}}
 	j := f.journey(req, now)
 	j.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: prompt, Whole: true}}
 	return j

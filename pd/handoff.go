@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -28,10 +29,10 @@ type Handoff struct {
 
 // coverage is what prefill told of the prompt.
 type coverage struct {
-	tokens int    // of the prompt whose KV is handed over
-	prompt int    // of the whole prompt
-	cached Count  // of them, cached on the prefill server
-	usage  string // prefill's usage object; empty: it told none
+	tokens int       // of the prompt whose KV is handed over
+	prompt int       // of the whole prompt
+	cached api.Count // of them, cached on the prefill server
+	usage  string    // prefill's usage object; empty: it told none
 }
 
 // coverage returns what prefill told so far.
@@ -50,7 +51,7 @@ func (h *Handoff) carries() bool { return h != nil && h.Kept }
 func (t *transfer) handoff() *Handoff {
 	h := &Handoff{From: t.from, Created: time.Now(), Attempt: t.id}
 	c := t.connector()
-	if c.together && t.dialect.wantsInputLogprobs(t.body) {
+	if c.together && t.dialect.WantsInputLogprobs(t.body) {
 		h.told = make(chan []byte, 1)
 	}
 	if c.together || c.carried {
@@ -64,10 +65,10 @@ func (t *transfer) handoff() *Handoff {
 func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
 	c := t.connector()
 	var told coverage
-	if usage, ok := t.dialect.readUsage(answer); ok {
+	if usage, ok := t.dialect.ReadUsage(answer); ok {
 		told = coverage{
 			tokens: usage.Prompt.Tokens, prompt: usage.Prompt.Tokens, cached: usage.Cached,
-			usage: strings.Clone(t.dialect.findUsage(answer).Raw),
+			usage: strings.Clone(t.dialect.FindUsage(answer).Raw),
 		}
 	}
 	if !c.together {
@@ -96,7 +97,7 @@ func (h *Handoff) complete(ctx context.Context, data []byte) ([]byte, error) {
 	select {
 	case answer := <-h.told:
 		h.told <- answer // for the next event
-		return withInputLogprobs(data, answer), nil
+		return api.WithInputLogprobs(data, answer), nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // hits is what the server that computes a request's prompt was known to hold of it when it
@@ -32,7 +33,7 @@ func (ch *Chooser) noteHits(j *requestState, v *snapshot, chosen Alternative) {
 // countHits counts a prompt that was computed, and what was known to be held of it. Both are
 // counted here, when an engine has told how long it was: often only its beginning is known
 // before, which of all parts is the one that caches hold.
-func (o *Orchestrator) countHits(j *requestState, prompt Count) {
+func (o *Orchestrator) countHits(j *requestState, prompt api.Count) {
 	if j.prefix == nil || !prompt.Known {
 		return
 	}

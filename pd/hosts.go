@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"github.com/tandem-gateway/tandem/pd/api"
 	"net"
 	"net/url"
 	"strconv"
@@ -15,7 +16,7 @@ const (
 // hostsIn are the hosts that a field of a hand-off names: a host, host:port, a URL
 // such as tcp://10.0.0.1:5000, or a list of them. What cannot be read as one, and what is
 // beyond the first maxHosts, is an empty host, which is nobody's.
-func hostsIn(field Value) []string {
+func hostsIn(field api.Value) []string {
 	if len(field) == 0 || field[0] == 'n' { // null
 		return nil
 	}
@@ -34,7 +35,7 @@ func hostsIn(field Value) []string {
 
 // hostOf reads one host. A port or a path that is none may hide another host from us: ZMQ
 // connects from a;to b where it reads "a:1;b:2".
-func hostOf(v Value) string {
+func hostOf(v api.Value) string {
 	text, ok := v.String()
 	if !ok || len(text) > maxHost {
 		return ""

@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"github.com/tandem-gateway/tandem/pd/api"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func TestHostsIn_AFieldOfAHandoff(t *testing.T) {
 		{`"tcp://10.0.0.1:5000"`, []string{"10.0.0.1"}},
 		{`["tcp://10.0.0.1:5000","tcp://[fd00::1]:5000"]`, []string{"10.0.0.1", "fd00::1"}},
 	} {
-		if got := hostsIn(Value(x.field)); !slices.Equal(got, x.hosts) {
+		if got := hostsIn(api.Value(x.field)); !slices.Equal(got, x.hosts) {
 			t.Errorf("%s: %q", x.field, got)
 		}
 	}
@@ -41,11 +42,11 @@ func TestHostsIn_AFieldOfAHandoff(t *testing.T) {
 
 func TestHostsIn_WhatConnectorsReadOfAnswers(t *testing.T) {
 	t.Parallel()
-	body, err := ParseBody([]byte(`{"messages":[]}`))
+	body, err := api.ParseBody([]byte(`{"messages":[]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg := &transfer{dialect: Chat, body: body, bootstrapRooms: []int64{5}}
+	leg := &transfer{dialect: api.Chat, body: body, bootstrapRooms: []int64{5}}
 	for _, x := range []struct {
 		by     *connector
 		answer string

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -72,7 +73,7 @@ func (c *crossing) first(took time.Duration, now time.Time) {
 }
 
 // whole teaches the link the time between decode's dispatch and its whole answer.
-func (c *crossing) whole(took time.Duration, output Count, now time.Time) {
+func (c *crossing) whole(took time.Duration, output api.Count, now time.Time) {
 	if output.Known && output.Tokens > 0 {
 		decoding := time.Duration(output.Tokens-1) * c.step
 		c.learn(took-c.own-decoding, c.slack+time.Duration(decodeSlack*float64(decoding)), now)
@@ -93,7 +94,7 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 
 // learnOutput learns from an answer that came to its end how long answers are, and keeps
 // how far off the prediction was. One that another stream began is not a whole answer.
-func (o *Orchestrator) learnOutput(j *requestState, u Usage) {
+func (o *Orchestrator) learnOutput(j *requestState, u api.Usage) {
 	tokens := u.Output.Tokens / max(1, j.req.Answers)
 	if j.continues || j.req.OutputTokens <= 0 || tokens <= 0 {
 		return

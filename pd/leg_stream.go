@@ -13,20 +13,21 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
 // legStream is the stream of one decode leg. One goroutine reads it with Next until
 // an error, then or earlier calls Close.
 type legStream struct {
-	dialect    *Dialect
-	events     *EventReader
+	dialect    *api.Dialect
+	events     *api.EventReader
 	body       io.Closer
 	cancel     context.CancelCauseFunc
 	ctx        context.Context // of the leg; cancelled by the client's leaving or by idle
 	idle       *time.Timer
 	idleLimit  time.Duration
-	side       func() promptSide // of the usage, as known now
+	side       func() api.PromptSide // of the usage, as known now
 	server     *pools.Server
 	hideUsage  bool
 	handoff    *Handoff    // nil without one
@@ -51,7 +52,7 @@ type legStream struct {
 // StreamResult is how the stream of one leg went.
 type StreamResult struct {
 	Err        error // nil after a complete stream
-	Usage      Usage
+	Usage      api.Usage
 	Events     int // content events
 	Recomputed bool
 	Retained   bool // the engine keeps the answer's blocks for a prefill; see retains
@@ -82,7 +83,7 @@ func (s *legStream) Next() ([]byte, error) {
 
 // Ready reports whether another event can be had without waiting.
 func (s *legStream) Ready() bool {
-	return len(s.pending) > 0 || !s.ended && s.events.buffered()
+	return len(s.pending) > 0 || !s.ended && s.events.Buffered()
 }
 
 // event reads one event and returns what of it goes to the client.
@@ -95,7 +96,7 @@ func (s *legStream) event() ([]byte, error) {
 	if s.opened {
 		s.idle.Reset(s.idleLimit)
 	}
-	ev, err := s.events.read()
+	ev, err := s.events.Read()
 	if s.opened {
 		s.idle.Stop()
 	}
@@ -108,12 +109,12 @@ func (s *legStream) event() ([]byte, error) {
 	}
 	now := time.Now()
 	g := s.dialect.Inspect(ev.Data)
-	if g.failure != "" {
-		return nil, &BrokenStreamError{Message: g.failure, Err: errErrorEvent, Status: errorStatus(ev.Data), Event: bytes.Clone(ev.Data)}
+	if g.Failure != "" {
+		return nil, &BrokenStreamError{Message: g.Failure, Err: errErrorEvent, Status: api.ErrorStatus(ev.Data), Event: bytes.Clone(ev.Data)}
 	}
-	s.ended = g.end
-	s.finish(g.finished)
-	if g.content {
+	s.ended = g.End
+	s.finish(g.Finished)
+	if g.Content {
 		s.server.Worked(now)
 		s.count(now)
 	}
@@ -162,19 +163,19 @@ func (s *legStream) silentFor(d time.Duration) bool {
 
 // transform notes the usage and returns the event as the client may see it, nil
 // if it may not. The result aliases the reader's buffer.
-func (s *legStream) transform(ev Event) ([]byte, error) {
-	if usage, ok := s.dialect.readUsage(ev.Data); ok {
-		s.note(usage, s.dialect.lastUsage(ev.Data))
+func (s *legStream) transform(ev api.Event) ([]byte, error) {
+	if usage, ok := s.dialect.ReadUsage(ev.Data); ok {
+		s.note(usage, s.dialect.LastUsage(ev.Data))
 		if choices := gjson.GetBytes(ev.Data, "choices"); s.hideUsage && choices.IsArray() && len(choices.Array()) == 0 {
 			return nil, nil
 		}
 	}
-	s.result.Retained = s.result.Retained || retains(ev.Data)
+	s.result.Retained = s.result.Retained || api.Retains(ev.Data)
 	data, err := s.handoff.complete(s.ctx, ev.Data)
 	if err != nil {
 		return nil, s.broken(err)
 	}
-	data, err = s.dialect.cleanAnswer(data, s.clientSide())
+	data, err = s.dialect.CleanAnswer(data, s.clientSide())
 	if err != nil {
 		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
 	}
@@ -186,13 +187,13 @@ func (s *legStream) transform(ev Event) ([]byte, error) {
 	if bytes.Equal(data, ev.Data) {
 		return ev.Raw, nil
 	}
-	return ev.withData(data), nil
+	return ev.WithData(data), nil
 }
 
 // note merges a usage report: the Messages API spreads it over two events. Only the last
 // one tells whether a prompt that was handed over was computed again.
-func (s *legStream) note(u Usage, last bool) {
-	keep := func(into *Count, c Count) {
+func (s *legStream) note(u api.Usage, last bool) {
+	keep := func(into *api.Count, c api.Count) {
 		if c.Known {
 			*into = c
 		}
@@ -209,16 +210,16 @@ func (s *legStream) note(u Usage, last bool) {
 }
 
 func (s *legStream) judge() {
-	if side := s.side(); side.override && recomputed(s.result.Usage, side.handed, s.server.TellsCachedTokens()) {
+	if side := s.side(); side.Override && api.Recomputed(s.result.Usage, side.Handed, s.server.TellsCachedTokens()) {
 		s.result.Recomputed = true
 	}
 }
 
 // clientSide says whose prompt and cached tokens the client sees: decode's own when it
 // computed the prompt again.
-func (s *legStream) clientSide() promptSide {
+func (s *legStream) clientSide() api.PromptSide {
 	if s.result.Recomputed {
-		return promptSide{}
+		return api.PromptSide{}
 	}
 	return s.side()
 }
@@ -253,7 +254,7 @@ func (s *legStream) Close() {
 		if s.ended {
 			// An engine that keeps the connection open for longer loses it.
 			s.idle.Reset(drainTime)
-			s.events.drain()
+			s.events.Drain()
 		}
 		_ = s.body.Close()
 	})
@@ -278,8 +279,8 @@ func (s *legStream) open() error {
 			return err
 		}
 		s.pending = append(s.pending, out...)
-		if len(s.pending) > maxEvent {
-			return errEventTooLong
+		if len(s.pending) > api.MaxEvent {
+			return api.ErrEventTooLong
 		}
 	}
 	s.opened = true

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -125,7 +126,7 @@ func (p *prefix) text() saltedModel { return saltedModel{p.model, p.tokens.Salt}
 // model is an adapter of, or the model itself.
 func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix {
 	p := &prefix{model: base}
-	spoken, ok := map[*Dialect]tokens.API{Chat: tokens.Chat, Completions: tokens.Completions, Responses: tokens.Responses, Messages: tokens.Messages}[req.Dialect]
+	spoken, ok := map[*api.Dialect]tokens.API{api.Chat: tokens.Chat, api.Completions: tokens.Completions, api.Responses: tokens.Responses, api.Messages: tokens.Messages}[req.Dialect]
 	if !ok || req.Aggregated {
 		return p
 	}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -32,14 +33,14 @@ var mooncake = &connector{
 	prefill: func(t *transfer) legRequest {
 		params := fmt.Sprintf(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-%s"}`, t.id)
 		return legRequest{
-			body:   oneToken(t, Edit{handoffField, []byte(params)}),
+			body:   oneToken(t, api.Set(api.HandoffField, []byte(params))),
 			header: http.Header{"X-Data-Parallel-Rank": {strconv.Itoa(t.engine.rank)}},
 		}
 	},
 	decode: func(t *transfer, _ []byte) handed {
 		params := fmt.Sprintf(`{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"xfer-%s","remote_bootstrap_addr":%s,"remote_engine_id":%s}`,
 			t.id, quoted("http://"+kvAddress(t.from, bootstrapPort)), quoted(t.engine.id))
-		return handed{leg: t.legWith(Edit{handoffField, []byte(params)}), kept: true}
+		return handed{leg: t.legWith(api.Set(api.HandoffField, []byte(params))), kept: true}
 	},
 }
 

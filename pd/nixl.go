@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -30,7 +31,7 @@ func nixlPrefill(t *transfer) legRequest {
 	if t.source != nil {
 		params += "," + kvSource(t.source)
 	}
-	return legRequest{body: oneToken(t, Edit{handoffField, []byte("{" + params + "}")})}
+	return legRequest{body: oneToken(t, api.Set(api.HandoffField, []byte("{"+params+"}")))}
 }
 
 // nixlDecode gives decode the hand-off as prefill returned it, but for prefill's cache
@@ -39,29 +40,29 @@ func nixlPrefill(t *transfer) legRequest {
 // decode takes them (sharesIDs). When prefill pushes, it looks the blocks
 // up by the request id (vllm nixl/push_scheduler.py), and decode must not be told of them.
 func nixlDecode(t *transfer, answer []byte) handed {
-	params := gjson.GetBytes(answer, handoffField)
-	object, ok := Value(params.Raw).Object()
+	params := gjson.GetBytes(answer, api.HandoffField)
+	object, ok := api.Value(params.Raw).Object()
 	if !ok {
 		return handed{leg: t.legWith()}
 	}
-	object = object.With(Edit{Key: "remote_prefill_cached_tokens"})
+	object = object.With(api.Remove("remote_prefill_cached_tokens"))
 	if params.Get("transfer_mode").String() == "push" {
-		object = object.With(Edit{Key: "remote_block_ids"})
+		object = object.With(api.Remove("remote_block_ids"))
 	}
 	var ids []byte
 	if t.sharesIDs {
 		ids = promptIDs(answer)
 	}
-	var edits []Edit
+	var edits []api.Edit
 	switch {
 	case ids == nil:
-	case t.dialect == Completions:
-		edits = append(edits, Edit{"prompt", ids})
+	case t.dialect == api.Completions:
+		edits = append(edits, api.Set("prompt", ids))
 	default:
-		object = object.With(Edit{"prompt_token_ids", ids})
+		object = object.With(api.Set("prompt_token_ids", ids))
 	}
 	return handed{
-		leg:       t.legWith(append(edits, Edit{handoffField, bytes.Clone(object.Bytes())})...),
+		leg:       t.legWith(append(edits, api.Set(api.HandoffField, bytes.Clone(object.Bytes())))...),
 		kept:      true,
 		tokens:    int(params.Get("remote_num_tokens").Int()),
 		sharesIDs: ids != nil,

@@ -4,15 +4,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
 func TestNIXL_PrefillBody(t *testing.T) {
-	body, err := ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":50,"min_tokens":5,"n":1,"stop":["x"],"logprobs":true,"top_logprobs":3,"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993}`))
+	body, err := api.ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":50,"min_tokens":5,"n":1,"stop":["x"],"logprobs":true,"top_logprobs":3,"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := nixlPrefill(&transfer{dialect: Chat, body: body}).body.Bytes()
+	got := nixlPrefill(&transfer{dialect: api.Chat, body: body}).body.Bytes()
 	want := `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_completion_tokens":1,"n":1,` +
 		`"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993,` +
 		`"ignore_eos":true,"kv_transfer_params":{` + prefillParams + `},"max_tokens":1}`
@@ -26,11 +27,11 @@ func TestNIXL_PrefillBody(t *testing.T) {
 func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 	params := `{"do_remote_prefill":true,"remote_block_ids":[[1,2],[3]],"remote_host":"10.0.0.1","remote_port":5600,"n":9007199254740993,"s":["DUMMY"],"remote_num_tokens":48`
 	answer := `{"id":"x","usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}},"kv_transfer_params":` + params + `,"remote_prefill_cached_tokens":16}}`
-	body, _ := ParseBody([]byte(`{"model":"m","stream":true}`))
-	tr := &transfer{dialect: Chat, body: body, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
+	body, _ := api.ParseBody([]byte(`{"model":"m","stream":true}`))
+	tr := &transfer{dialect: api.Chat, body: body, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
 	h := tr.handoff()
 	h.take(tr, []byte(answer), time.Now())
-	if told := h.coverage(); !h.Kept || told != (coverage{48, 48, Count{16, true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
+	if told := h.coverage(); !h.Kept || told != (coverage{48, 48, api.Count{Tokens: 16, Known: true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
 	if got, want := string(h.leg.body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}}`; got != want {
@@ -39,7 +40,7 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 }
 
 func TestNIXL_NoHandoffIsNormal(t *testing.T) {
-	body, _ := ParseBody([]byte(`{"model":"m"}`))
+	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
 		got := nixlDecode(&transfer{body: body}, []byte(answer))
 		if got.kept || string(got.leg.body.Bytes()) != `{"model":"m"}` {

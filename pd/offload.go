@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -23,12 +24,12 @@ var offload = &connector{
 		if t.source != nil {
 			params += "," + kvSource(t.source)
 		}
-		return legRequest{body: oneToken(t, Edit{handoffField, []byte(params + "}")})}
+		return legRequest{body: oneToken(t, api.Set(api.HandoffField, []byte(params+"}")))}
 	},
 	decode: func(t *transfer, _ []byte) handed {
 		host, port := offloadAddress(t.from)
 		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.id, quoted(host), port)
-		return handed{leg: t.legWith(Edit{handoffField, []byte(params)}), kept: true}
+		return handed{leg: t.legWith(api.Set(api.HandoffField, []byte(params))), kept: true}
 	},
 }
 
@@ -42,8 +43,8 @@ func offloadAddress(s *pools.Server) (host string, port int) {
 
 // pullFrom is the leg of a server that computes the prompt itself, and pulls its beginning
 // from another one.
-func pullFrom(source *pools.Server, body Body) legRequest {
-	return legRequest{body: body.With(Edit{handoffField, []byte("{" + kvSource(source) + "}")})}
+func pullFrom(source *pools.Server, body api.Body) legRequest {
+	return legRequest{body: body.With(api.Set(api.HandoffField, []byte("{"+kvSource(source)+"}")))}
 }
 
 // kvSource is what an OffloadingConnector is told of the server that it may pull a

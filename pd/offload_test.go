@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -12,7 +13,7 @@ import (
 // configured is the rank's own.
 func TestOffload_NamesThePortOfTheRank(t *testing.T) {
 	two := 2
-	body, _ := ParseBody([]byte(`{"model":"m"}`))
+	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	for _, c := range []struct {
 		from pools.Spec
 		host string
@@ -22,7 +23,7 @@ func TestOffload_NamesThePortOfTheRank(t *testing.T) {
 		{pools.Spec{URL: "http://10.0.0.1:8000", Rank: &two}, "10.0.0.1", 5712},
 		{pools.Spec{URL: "http://10.0.0.1:8000", Rank: &two, KVAddress: "10.1.0.1:7779"}, "10.1.0.1", 7779},
 	} {
-		tr := &transfer{dialect: Chat, body: body, id: "t-1", from: &pools.Server{Spec: c.from}}
+		tr := &transfer{dialect: api.Chat, body: body, id: "t-1", from: &pools.Server{Spec: c.from}}
 		told := gjson.GetBytes(offload.decode(tr, nil).leg.body.Bytes(), "kv_transfer_params.remote_prefiller")
 		if told.Get("remote_host").String() != c.host || told.Get("remote_port").Int() != c.port || told.Get("kv_request_id").String() != "t-1" {
 			t.Errorf("%+v: decode is told %s", c.from, told)
@@ -33,10 +34,10 @@ func TestOffload_NamesThePortOfTheRank(t *testing.T) {
 // With both connectors in the engine prefill keeps its blocks for decode over NIXL, and
 // pulls the prompt's beginning through the other one.
 func TestNIXL_PrefillIsToldOfAThirdServer(t *testing.T) {
-	body, _ := ParseBody([]byte(`{"model":"m"}`))
+	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	third := &pools.Server{Spec: pools.Spec{URL: "http://10.0.0.3:8000", KVAddress: "10.0.0.3:7777"}}
 	for _, source := range []*pools.Server{nil, third} {
-		leg := nixlPrefill(&transfer{dialect: Chat, body: body, source: source}).body.Bytes()
+		leg := nixlPrefill(&transfer{dialect: api.Chat, body: body, source: source}).body.Bytes()
 		told := gjson.GetBytes(leg, "kv_transfer_params")
 		if !gjson.ValidBytes(leg) || !told.Get("do_remote_decode").Bool() {
 			t.Errorf("%s", leg)

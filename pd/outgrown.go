@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strconv"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -43,7 +44,7 @@ func truncatesByAnswer(req *Request) bool {
 		return true
 	}
 	how, _ := req.Body.Get("truncation").String()
-	return req.Dialect == Responses && how != "" && how != "disabled"
+	return req.Dialect == api.Responses && how != "" && how != "disabled"
 }
 
 // outgrown keeps a hand-off from decode where the prompt is known to be too long for it
@@ -65,7 +66,7 @@ func (o *Orchestrator) outgrown(j *requestState, a binding, t *transfer) *LegErr
 
 // compareCounts tells that decode counted other tokens in a prompt than prefill: the KV
 // that it was given is not its prompt's, though its blocks sufficed.
-func (o *Orchestrator) compareCounts(j *requestState, a binding, decode Usage) {
+func (o *Orchestrator) compareCounts(j *requestState, a binding, decode api.Usage) {
 	if a.handoff == nil || !decode.Prompt.Known {
 		return
 	}

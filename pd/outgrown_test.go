@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -62,8 +63,8 @@ func TestTruncatesByAnswer(t *testing.T) {
 		`{"truncate_prompt_tokens":-1}`: true, `{"truncate_prompt_tokens":9}`: false, `{"truncate_prompt_tokens":null}`: false,
 		`{"truncation":"auto"}`: true, `{"truncation":"disabled"}`: false, `{}`: false,
 	} {
-		parsed, _ := ParseBody([]byte(body))
-		if got := truncatesByAnswer(&Request{Dialect: Responses, Body: parsed}); got != want {
+		parsed, _ := api.ParseBody([]byte(body))
+		if got := truncatesByAnswer(&Request{Dialect: api.Responses, Body: parsed}); got != want {
 			t.Errorf("%s: %v", body, got)
 		}
 	}

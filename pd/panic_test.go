@@ -2,6 +2,7 @@ package pd
 
 import (
 	"context"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"net/http"
 	"runtime"
 	"testing"
@@ -26,11 +27,11 @@ func TestPanic_WhileALegIsSentEndsTheLeg(t *testing.T) {
 			leg = r.Context()
 			panic(whileSent)
 		})
-		parsed, err := ParseBody([]byte(`{"model":"m","prompt":"hi"}`))
+		parsed, err := api.ParseBody([]byte(`{"model":"m","prompt":"hi"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		req := &Request{ID: "r", Dialect: Completions, Model: testModel, Body: parsed, Header: http.Header{}, Stream: stream, Aggregated: true, PromptTokens: 1}
+		req := &Request{ID: "r", Dialect: api.Completions, Model: testModel, Body: parsed, Header: http.Header{}, Stream: stream, Aggregated: true, PromptTokens: 1}
 		func() {
 			defer func() {
 				if said := recover(); said != whileSent {
@@ -53,13 +54,13 @@ func TestPanic_WhereALegIsSentLeavesNothing(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		f := newTestFleet(t, 1, testPrompt(100))
 		f.Transport = sends(func(*http.Request) (*http.Response, error) { panic(whileSent) })
-		body, err := ParseBody([]byte(`{"model":"m","prompt":"hi"}`))
+		body, err := api.ParseBody([]byte(`{"model":"m","prompt":"hi"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
 		// In a frame of its own, which keeps nothing.
 		send := func() (weak.Pointer[Request], weak.Pointer[inContext]) {
-			req := &Request{ID: "r", Model: testModel, Dialect: Completions, Body: body, PromptTokens: 2, Header: http.Header{}, Aggregated: true, Stream: stream}
+			req := &Request{ID: "r", Model: testModel, Dialect: api.Completions, Body: body, PromptTokens: 2, Header: http.Header{}, Aggregated: true, Stream: stream}
 			in := new(inContext)
 			ctx := context.WithValue(context.Background(), inContext{}, in)
 			func() {

@@ -28,7 +28,7 @@ func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, 
 
 	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
 	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.id, t.connector().prefill(t))
-	if failed == nil && !j.req.Dialect.isAnswer(body) {
+	if failed == nil && !j.req.Dialect.IsAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
 	if verify := t.connector().verify; failed == nil && verify != nil {

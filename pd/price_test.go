@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -21,7 +22,7 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 	requests := make([]*requestState, 40)
 	for i := range requests {
 		j := f.arrives(prompt[:f.rng.IntN(len(prompt))], now)
-		j.req.Dialect, j.req.Aggregated = Dialects()[f.rng.IntN(len(Dialects()))], f.rng.IntN(4) == 0
+		j.req.Dialect, j.req.Aggregated = api.Dialects()[f.rng.IntN(len(api.Dialects()))], f.rng.IntN(4) == 0
 		j.alone, j.req.ITL = j.req.Aggregated || f.rng.IntN(4) == 0, time.Duration(f.rng.IntN(2))*time.Second
 		if f.rng.IntN(3) == 0 {
 			servers := f.Fleet.Servers()

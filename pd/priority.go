@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"github.com/tandem-gateway/tandem/pd/api"
 	"strconv"
 	"time"
 )
@@ -24,6 +25,6 @@ func (j *requestState) rank(a *binding) {
 		key = -key
 	}
 	ranked := *j.req
-	ranked.Body = j.req.Body.With(Edit{"priority", strconv.AppendInt(nil, key, 10)})
+	ranked.Body = j.req.Body.With(api.Set("priority", strconv.AppendInt(nil, key, 10)))
 	j.req = &ranked
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -13,16 +14,16 @@ import (
 // them to decode: as the prompt of a completion, and in a chat's transfer parameters, which
 // vLLM reads since 0.32 (vllm/renderers/online_renderer.py). It ignores them there with
 // media or echo, and has no text of the prompt to show.
-func sharesIDs(d *Dialect, body Body, from, to *pools.Server) bool {
+func sharesIDs(d *api.Dialect, body api.Body, from, to *pools.Server) bool {
 	tells := isVLLM(from, 11) && from.TellsTokenIDs() // since 0.10.2, ignored before
 	if connectorOf(to) != nixl || !tells || slices.ContainsFunc(showingPrompt, func(field string) bool { return !body.Get(field).Null() }) {
 		return false
 	}
-	if d == Completions {
+	if d == api.Completions {
 		_, text := body.Get("prompt").String()
 		return text
 	}
-	return d == Chat && isVLLM(to, 32) && !hasMedia(body.Get("messages"))
+	return d == api.Chat && isVLLM(to, 32) && !hasMedia(body.Get("messages"))
 }
 
 // isVLLM reports whether a server tells that it runs vLLM 0.minor or later.
@@ -36,7 +37,7 @@ func isVLLM(s *pools.Server, minor int) bool {
 var showingPrompt = []string{"echo", "return_prompt_text", "return_token_offsets", "prompt_embeds"}
 
 // hasMedia reports whether a chat has parts that are no text.
-func hasMedia(messages Value) (found bool) {
+func hasMedia(messages api.Value) (found bool) {
 	gjson.ParseBytes(messages).ForEach(func(_, message gjson.Result) bool {
 		if content := message.Get("content"); content.IsArray() {
 			content.ForEach(func(_, part gjson.Result) bool {

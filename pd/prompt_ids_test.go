@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -60,11 +61,11 @@ func TestPrefillLeg_TokenisesAsDecodeDoes(t *testing.T) {
 	t.Cleanup(func() { _ = e.Close() })
 	rng := rand.New(rand.NewPCG(1, 2))
 	const prompt = "the history of the river and of the bridge across it"
-	for d, text := range map[*Dialect]string{
-		Chat:        `"messages":[{"role":"user","content":"` + prompt + `"}]`,
-		Completions: `"prompt":"` + prompt + `"`,
-		Responses:   `"input":"` + prompt + `"`,
-		Messages:    `"max_tokens":40,"messages":[{"role":"user","content":"` + prompt + `"}]`,
+	for d, text := range map[*api.Dialect]string{
+		api.Chat:        `"messages":[{"role":"user","content":"` + prompt + `"}]`,
+		api.Completions: `"prompt":"` + prompt + `"`,
+		api.Responses:   `"input":"` + prompt + `"`,
+		api.Messages:    `"max_tokens":40,"messages":[{"role":"user","content":"` + prompt + `"}]`,
 	} {
 		for range 60 {
 			body := randomBody(t, rng, d, text)
@@ -77,33 +78,33 @@ func TestPrefillLeg_TokenisesAsDecodeDoes(t *testing.T) {
 }
 
 // randomBody has some of all fields.
-func randomBody(t *testing.T, rng *rand.Rand, d *Dialect, text string) Body {
+func randomBody(t *testing.T, rng *rand.Rand, d *api.Dialect, text string) api.Body {
 	t.Helper()
-	body, err := ParseBody([]byte(`{"model":"sim-model",` + text + `}`))
+	body, err := api.ParseBody([]byte(`{"model":"sim-model",` + text + `}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, fields := range []map[string][]string{answerFields, promptFields} {
 		for name, values := range fields {
 			if len(values) > 0 && rng.IntN(2) == 0 && body.Get(name) == nil {
-				body = body.With(Edit{name, []byte(values[rng.IntN(len(values))])})
+				body = body.With(api.Set(name, []byte(values[rng.IntN(len(values))])))
 			}
 		}
 	}
 	if streams, _ := body.Get("stream").Bool(); !streams {
-		body = body.With(Edit{Key: "stream_options"})
+		body = body.With(api.Remove("stream_options"))
 	}
-	if d == Completions { // where it is a number
-		body = body.With(Edit{Key: "logprobs"}, Edit{Key: "tools"})
+	if d == api.Completions { // where it is a number
+		body = body.With(api.Remove("logprobs"), api.Remove("tools"))
 	}
 	if wanted, _ := body.Get("logprobs").Bool(); !wanted {
-		body = body.With(Edit{Key: "top_logprobs"})
+		body = body.With(api.Remove("top_logprobs"))
 	}
 	return body
 }
 
 // promptLeg is a prefill leg of vLLM, without what only an engine of its connector reads.
-func promptLeg(t *testing.T, d *Dialect, body Body, ids bool) Body {
+func promptLeg(t *testing.T, d *api.Dialect, body api.Body, ids bool) api.Body {
 	t.Helper()
 	server := &pools.Server{Spec: pools.Spec{URL: "http://d:8000", Connector: "nixl"}}
 	tr := &transfer{dialect: d, body: body, from: server, to: server, id: "x", tokenIDs: ids}
@@ -118,10 +119,10 @@ func promptLeg(t *testing.T, d *Dialect, body Body, ids bool) Body {
 }
 
 // promptTokens is the prompt's length as an engine counts it.
-func promptTokens(t *testing.T, e *engine.Engine, d *Dialect, body Body) int {
+func promptTokens(t *testing.T, e *engine.Engine, d *api.Dialect, body api.Body) int {
 	t.Helper()
 	if streams, _ := body.Get("stream").Bool(); streams {
-		body = body.With(Edit{"stream", []byte("false")}, Edit{Key: "stream_options"})
+		body = body.With(api.Set("stream", []byte("false")), api.Remove("stream_options"))
 	}
 	resp, err := http.Post(e.URL()+d.Path, "application/json", body.Reader())
 	if err != nil {
@@ -132,6 +133,6 @@ func promptTokens(t *testing.T, e *engine.Engine, d *Dialect, body Body) int {
 	if err != nil || resp.StatusCode != http.StatusOK || !json.Valid(raw) {
 		t.Fatalf("%d %s, %v: %s", resp.StatusCode, raw, err, body.Bytes())
 	}
-	usage, _ := d.readUsage(raw)
+	usage, _ := d.ReadUsage(raw)
 	return usage.Prompt.Tokens
 }

@@ -49,7 +49,7 @@ func (r *Request) Fingerprint() uint64 {
 	}
 	h := xxhash.New()
 	_, _ = h.WriteString(r.Dialect.Name) // a hash takes everything
-	for part := range r.Body.parts() {
+	for part := range r.Body.Parts() {
 		_, _ = h.Write(part)
 	}
 	r.fingerprint, r.fingerprinted = h.Sum64(), true

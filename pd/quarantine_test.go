@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"github.com/tandem-gateway/tandem/pd/api"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,11 +11,11 @@ import (
 // A body may have megabytes: it is hashed for a request that is in flight on a server that
 // dies, and for others while there are suspects, once each.
 func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
-	body, err := ParseBody([]byte(`{"model":"m","prompt":"deadly"}`))
+	body, err := api.ParseBody([]byte(`{"model":"m","prompt":"deadly"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	newRequest := func() *Request { return &Request{Dialect: Completions, Body: body} }
+	newRequest := func() *Request { return &Request{Dialect: api.Completions, Body: body} }
 	q, now := NewQuarantine(), time.Now()
 	req := newRequest()
 	j := newRequestState(req, now)
@@ -22,7 +23,7 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 		t.Error("nobody is suspected, and it was hashed")
 	}
 	ranked := *j.req // as both legs carry it
-	ranked.Body = ranked.Body.With(Edit{"priority", []byte("7")})
+	ranked.Body = ranked.Body.With(api.Set("priority", []byte("7")))
 	j.req = &ranked
 	for _, server := range []string{"a", "b"} {
 		q.Died(j.came.Fingerprint(), death{server: server}, now)
@@ -31,7 +32,7 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 	if !q.Holds(again, now) || !again.fingerprinted {
 		t.Error("it killed two servers as it came, and comes again unhindered")
 	}
-	again.Body = Body{} // a second hash would differ
+	again.Body = api.Body{} // a second hash would differ
 	if !q.Holds(again, now) {
 		t.Error("it was hashed twice")
 	}
@@ -53,7 +54,7 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	if !failed.engineDied() || f.Suspects.Died(j.came.Fingerprint(), j.death(failed), now) {
 		t.Errorf("%+v", failed)
 	}
-	again, other := f.arrives(testPrompt(160), now), f.journey(&Request{Dialect: Completions}, now)
+	again, other := f.arrives(testPrompt(160), now), f.journey(&Request{Dialect: api.Completions}, now)
 	if !again.alone || other.alone {
 		t.Errorf("the request again: %v, another: %v", again.alone, other.alone)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/council"
 	"github.com/tandem-gateway/tandem/pd/council/councilpb"
 	"github.com/tandem-gateway/tandem/pools"
@@ -85,8 +86,8 @@ func (g remoteRequests) Bind(ctx context.Context, t *councilpb.Ticket) (*council
 // newRemoteRequest is the state of another replica's request, as far as it is gone here. It is nil
 // for one of an API that is unknown.
 func newRemoteRequest(t *councilpb.Ticket, now time.Time) *requestState {
-	var dialect *Dialect
-	for _, known := range Dialects() {
+	var dialect *api.Dialect
+	for _, known := range api.Dialects() {
 		if known.Name == t.Api {
 			dialect = known
 		}

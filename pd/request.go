@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"github.com/tandem-gateway/tandem/pd/api"
 	"net/http"
 	"time"
 )
@@ -9,9 +10,9 @@ import (
 // it aliases a buffer of the HTTP server.
 type Request struct {
 	ID      string // what the client sees in x-request-id; never sent to an engine
-	Dialect *Dialect
+	Dialect *api.Dialect
 	Model   string
-	Body    Body        // free of control fields
+	Body    api.Body    // free of control fields
 	Header  http.Header // what both legs carry besides Tandem's own
 
 	// Class is the priority class: 0 is served first. Within a class the tenants
@@ -59,6 +60,6 @@ type Answer struct {
 	leg         *legStream
 	Prefill     string // server IDs; Prefill is empty when decode ran alone
 	Decode      string
-	Usage       Usage // of a whole body
-	Computed    int   // prompt tokens that no cache had, as predicted when the pair was chosen
+	Usage       api.Usage // of a whole body
+	Computed    int       // prompt tokens that no cache had, as predicted when the pair was chosen
 }

@@ -5,27 +5,28 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
 )
 
 // reshape turns a chunk of a continuation, which mostly is one of completions, into one of
 // the stream that the client reads.
-func (t *Transcript) reshape(c *chunk, data []byte) []byte {
+func (t *Transcript) reshape(c *api.Chunk, data []byte) []byte {
 	out := bytes.Clone(t.template)
 	if t.text.used {
 		out = set(out, "choices.0.delta", gjson.GetBytes(data, "choices.0.delta").Raw)
-	} else if t.req.Dialect == Chat {
-		out = set(out, "choices.0.delta", `{"content":`+c.text.Raw+`}`)
+	} else if t.req.Dialect == api.Chat {
+		out = set(out, "choices.0.delta", `{"content":`+c.Text.Raw+`}`)
 	} else {
-		out = set(out, "choices.0.text", c.text.Raw)
+		out = set(out, "choices.0.text", c.Text.Raw)
 	}
-	out = set(set(out, "choices.0.finish_reason", c.finish.Raw), "choices.0.stop_reason", c.stop.Raw)
+	out = set(set(out, "choices.0.finish_reason", c.Finish.Raw), "choices.0.stop_reason", c.Stop.Raw)
 	if t.showIDs {
-		out = set(out, "choices.0.token_ids", c.ids.Raw)
+		out = set(out, "choices.0.token_ids", c.IDs.Raw)
 	}
-	if c.usage.IsObject() {
-		out = set(out, "usage", t.usageOf(c.usage))
+	if c.Usage.IsObject() {
+		out = set(out, "usage", t.usageOf(c.Usage))
 	}
 	return out
 }

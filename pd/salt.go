@@ -1,6 +1,9 @@
 package pd
 
-import "github.com/tandem-gateway/tandem/pools"
+import (
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
+)
 
 // KeepsSalt reports whether an engine keeps the KV of an API's prompts apart by their
 // cache_salt. The Anthropic request classes had no such field, and what they do not know
@@ -15,12 +18,12 @@ import "github.com/tandem-gateway/tandem/pools"
 //     refused in completions.
 //
 // What messages are sent as instead: package messages.
-func KeepsSalt(d *Dialect, engine pools.Identity) bool {
+func KeepsSalt(d *api.Dialect, engine pools.Identity) bool {
 	switch engine.Engine {
 	case "vllm":
-		return d != Messages || engine.IsSince(0, 32)
+		return d != api.Messages || engine.IsSince(0, 32)
 	case "trtllm":
-		return d == Chat
+		return d == api.Chat
 	}
-	return d != Messages
+	return d != api.Messages
 }

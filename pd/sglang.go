@@ -2,6 +2,7 @@ package pd
 
 import (
 	"bytes"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"strconv"
 )
 
@@ -22,9 +23,9 @@ var sglang = &connector{
 
 // sglangPrefill needs no cut to one token: a server in prefill mode ends there.
 func sglangPrefill(t *transfer) legRequest {
-	edits := append(t.bootstrap(), Edit{"stream", []byte("false")}, Edit{Key: "stream_options"})
+	edits := append(t.bootstrap(), api.Set("stream", []byte("false")), api.Remove("stream_options"))
 	if t.from.Rank != nil {
-		edits = append(edits, Edit{"routed_dp_rank", number(*t.from.Rank)})
+		edits = append(edits, api.Set("routed_dp_rank", number(*t.from.Rank)))
 	}
 	return t.legWith(edits...)
 }
@@ -32,17 +33,17 @@ func sglangPrefill(t *transfer) legRequest {
 func sglangDecode(t *transfer, _ []byte) handed {
 	edits := t.bootstrap()
 	if t.to.Rank != nil {
-		edits = append(edits, Edit{"routed_dp_rank", number(*t.to.Rank)})
+		edits = append(edits, api.Set("routed_dp_rank", number(*t.to.Rank)))
 	}
 	if t.from.Rank != nil {
-		edits = append(edits, Edit{"disagg_prefill_dp_rank", number(*t.from.Rank)})
+		edits = append(edits, api.Set("disagg_prefill_dp_rank", number(*t.from.Rank)))
 	}
 	return handed{leg: t.legWith(edits...), kept: true}
 }
 
 // bootstrap says where the engines meet: a room for each answer, in arrays when there
 // are several.
-func (t *transfer) bootstrap() []Edit {
+func (t *transfer) bootstrap() []api.Edit {
 	host, port := t.from.KVHostPort(bootstrapPort)
 	list := func(of func(i int) []byte) []byte {
 		if len(t.bootstrapRooms) == 1 {
@@ -54,10 +55,10 @@ func (t *transfer) bootstrap() []Edit {
 		}
 		return append(append([]byte{'['}, bytes.Join(all, []byte{','})...), ']')
 	}
-	return []Edit{
-		{"bootstrap_host", list(func(int) []byte { return quoted(host) })},
-		{"bootstrap_port", list(func(int) []byte { return number(port) })},
-		{"bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, t.bootstrapRooms[i], 10) })},
+	return []api.Edit{
+		api.Set("bootstrap_host", list(func(int) []byte { return quoted(host) })),
+		api.Set("bootstrap_port", list(func(int) []byte { return number(port) })),
+		api.Set("bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, t.bootstrapRooms[i], 10) })),
 	}
 }
 

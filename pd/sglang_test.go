@@ -3,6 +3,7 @@ package pd
 import (
 	"testing"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -24,11 +25,11 @@ func TestSGLang_BodiesOfBothLegs(t *testing.T) {
 			`{"model":"m","n":2,"bootstrap_host":["fd00::1","fd00::1"],"bootstrap_port":[9000,9000],"bootstrap_room":[5,6],"stream":false,"routed_dp_rank":1}`,
 			`{"model":"m","n":2,"bootstrap_host":["fd00::1","fd00::1"],"bootstrap_port":[9000,9000],"bootstrap_room":[5,6],"routed_dp_rank":3,"disagg_prefill_dp_rank":1}`},
 	} {
-		body, err := ParseBody([]byte(c.body))
+		body, err := api.ParseBody([]byte(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr := &transfer{dialect: Chat, body: body, from: &pools.Server{Spec: c.from}, to: &pools.Server{Spec: c.to}, bootstrapRooms: c.rooms}
+		tr := &transfer{dialect: api.Chat, body: body, from: &pools.Server{Spec: c.from}, to: &pools.Server{Spec: c.to}, bootstrapRooms: c.rooms}
 		if got := string(sglangPrefill(tr).body.Bytes()); got != c.prefill {
 			t.Errorf("%s: prefill\ngot  %s\nwant %s", c.name, got, c.prefill)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -104,7 +105,7 @@ func (ch *Chooser) applyMatched(j *requestState, v *snapshot, now time.Time) {
 // are of one kind, and it is worked out once for all of them.
 type requestKind struct {
 	model      string
-	dialect    *Dialect
+	dialect    *api.Dialect
 	aggregated bool
 	alone      bool
 }

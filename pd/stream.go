@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"io"
 	"sync"
 )
@@ -55,9 +56,9 @@ func (s *Stream) Events() int { return s.events + s.leg.result.Events }
 
 // Usage is what the engine has told so far. Of a stream that was continued it is not
 // known how much each leg told.
-func (s *Stream) Usage() Usage {
+func (s *Stream) Usage() api.Usage {
 	if s.events > 0 {
-		return Usage{}
+		return api.Usage{}
 	}
 	return s.leg.result.Usage
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"strconv"
 	"strings"
 )
@@ -32,7 +33,7 @@ func (t *textTranscript) record(text string) {
 // chat whose answer is a turn of its own, and that does not show token ids.
 func (t *Transcript) mayContinueAsChat() bool {
 	turn, given := t.req.Body.Get("add_generation_prompt").Bool()
-	return t.req.Dialect == Chat && !t.showIDs && (turn || !given)
+	return t.req.Dialect == api.Chat && !t.showIDs && (turn || !given)
 }
 
 // continueAsChat returns the chat that asks for the rest.
@@ -48,21 +49,21 @@ func (t *Transcript) continueAsChat() (Continuation, error) {
 	}
 	turn := append(append([]byte(`,{"role":"assistant","content":`), text...), "}]"...)
 	body := t.req.Body.With(
-		Edit{"messages", append(bytes.Clone(messages), turn...)},
-		Edit{"add_generation_prompt", []byte("false")},
-		Edit{"continue_final_message", []byte("true")},
+		api.Set("messages", append(bytes.Clone(messages), turn...)),
+		api.Set("add_generation_prompt", []byte("false")),
+		api.Set("continue_final_message", []byte("true")),
 	)
 	left := 0
 	if t.req.MaxOutput > 0 {
 		left = t.req.MaxOutput - delivered
 		for _, limit := range t.req.Dialect.Limits() { // engines differ in which they read
 			if limit == t.req.MaxField || !body.Get(limit).Null() {
-				body = body.With(Edit{limit, strconv.AppendInt(nil, int64(left), 10)})
+				body = body.With(api.Set(limit, strconv.AppendInt(nil, int64(left), 10)))
 			}
 		}
 	}
 	if least, ok := body.Get("min_tokens").Int(); ok {
-		body = body.With(Edit{"min_tokens", strconv.AppendInt(nil, max(0, least-int64(delivered)), 10)})
+		body = body.With(api.Set("min_tokens", strconv.AppendInt(nil, max(0, least-int64(delivered)), 10)))
 	}
 	t.tokensBefore, t.continued, t.text.used = delivered, true, true
 	return Continuation{Dialect: t.req.Dialect, Body: body, Delivered: delivered, Left: left}, nil

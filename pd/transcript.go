@@ -2,6 +2,7 @@ package pd
 
 import (
 	"bytes"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // Transcript is what a stream has said so far, in token ids, so that another pair can
@@ -35,18 +36,18 @@ type Transcript struct {
 
 // streamRequest is what a transcript needs of the request whose stream it follows.
 type streamRequest struct {
-	Dialect   *Dialect
-	Body      Body   // as the client sent it
-	MaxOutput int    // bound on the answer in tokens, 0 without one
-	MaxField  string // the field that it stands in
-	HideUsage bool   // the client did not ask for the usage chunk
+	Dialect   *api.Dialect
+	Body      api.Body // as the client sent it
+	MaxOutput int      // bound on the answer in tokens, 0 without one
+	MaxField  string   // the field that it stands in
+	HideUsage bool     // the client did not ask for the usage chunk
 }
 
 // newTranscript returns the transcript of a stream with one answer, nil where it cannot be
 // continued. modelLen is how many tokens prompt and answer may have together, 0 if unknown.
 // With byText a chat may be continued by its text where the engine reports no ids.
 func newTranscript(req streamRequest, modelLen int, byText bool) *Transcript {
-	if (req.Dialect != Chat && req.Dialect != Completions) || (modelLen == 0 && req.MaxOutput == 0) || !continuable(req.Body) {
+	if (req.Dialect != api.Chat && req.Dialect != api.Completions) || (modelLen == 0 && req.MaxOutput == 0) || !continuable(req.Body) {
 		return nil
 	}
 	t := &Transcript{req: req, modelLen: modelLen}
@@ -58,7 +59,7 @@ func newTranscript(req streamRequest, modelLen int, byText bool) *Transcript {
 // StartLeg forgets what a leg said that failed before its first content event, of which
 // the client has seen nothing. It returns the body of the next leg with the wish for token
 // ids, where the engine is known to understand that.
-func (t *Transcript) StartLeg(e Engine, body Body) Body {
+func (t *Transcript) StartLeg(e Engine, body api.Body) api.Body {
 	if !t.continued {
 		*t = Transcript{req: t.req, showIDs: t.showIDs, modelLen: t.modelLen, text: textTranscript{allowed: t.text.allowed}}
 	}
@@ -68,7 +69,7 @@ func (t *Transcript) StartLeg(e Engine, body Body) Body {
 		return body
 	}
 	if t.asked = t.showIDs || e.reportsTokenIDs(t.req.Dialect); t.asked && !t.showIDs {
-		body = body.With(Edit{"return_token_ids", []byte("true")})
+		body = body.With(api.Set("return_token_ids", []byte("true")))
 	}
 	return body
 }
@@ -82,52 +83,52 @@ func (t *Transcript) Record(data []byte) []byte {
 		}
 	}
 	data = bytes.TrimLeft(data, " \t\r\n") // ids are found by their place
-	c := readChunk(data)
+	c := api.ReadChunk(data)
 	switch {
-	case c.choices < 0:
+	case c.Choices < 0:
 		return data // the end marker
-	case c.choices == 0:
-		return t.recordUsage(data, c.usage)
+	case c.Choices == 0:
+		return t.recordUsage(data, c.Usage)
 	}
 	t.recordChunk(&c)
 	switch {
-	case t.text.used && c.silent():
+	case t.text.used && c.Silent():
 		return nil // the role, which the client has
 	case t.continued:
 		return t.reshape(&c, data)
 	case t.template == nil:
-		t.template = c.without(nil, data)
+		t.template = c.Without(nil, data)
 	}
 	if t.showIDs {
 		return data
 	}
-	t.shown = c.without(t.shown[:0], data)
+	t.shown = c.Without(t.shown[:0], data)
 	return t.shown
 }
 
 // recordChunk keeps what a chunk says of prompt and answer.
-func (t *Transcript) recordChunk(c *chunk) {
-	if ids, n := idList(c.prompt); n > 0 && t.promptTokens == 0 {
+func (t *Transcript) recordChunk(c *api.Chunk) {
+	if ids, n := api.IDList(c.Prompt); n > 0 && t.promptTokens == 0 {
 		t.prompt, t.promptTokens = []byte(ids), n
 	}
-	if ids, n := idList(c.ids); n > 0 {
+	if ids, n := api.IDList(c.IDs); n > 0 {
 		if len(t.answer) > 0 {
 			t.answer = append(t.answer, ',')
 		}
 		t.answer, t.answerTokens = append(t.answer, ids...), t.answerTokens+n
 	}
-	text, finish := c.text.String() != "", c.finish.String() != ""
-	if text && !c.ids.Exists() {
+	text, finish := c.Text.String() != "", c.Finish.String() != ""
+	if text && !c.IDs.Exists() {
 		t.withoutIDs, t.beyondIDs = t.asked, true
 	}
 	if text || finish {
 		t.deliveredBytes, t.deliveredTokens = len(t.answer), t.answerTokens
 	}
-	t.finished = t.finished || finish && c.choices == 1
-	t.beyondText = t.beyondText || c.odd || c.choices > 1
+	t.finished = t.finished || finish && c.Choices == 1
+	t.beyondText = t.beyondText || c.Odd || c.Choices > 1
 	t.beyondIDs = t.beyondIDs || t.beyondText
 	if text && t.text.supported {
-		t.text.record(c.text.String())
+		t.text.record(c.Text.String())
 	}
 }
 

@@ -1,5 +1,7 @@
 package pd
 
+import "github.com/tandem-gateway/tandem/pd/api"
+
 // Engine is what has to be known of the engine that a stream comes from.
 type Engine struct {
 	Name string // vllm, sglang, trtllm; "" where nobody knows
@@ -12,8 +14,8 @@ type Engine struct {
 // reports them in streams of completions only and refuses the wish in those of chat
 // (#30917). TensorRT-LLM refuses every field that it does not know (#9709), and so may
 // an engine that nobody knows.
-func (e Engine) reportsTokenIDs(d *Dialect) bool {
-	return (e.Name == "vllm" || e.Name == "sglang" && d == Completions) && e.MayReportIDs
+func (e Engine) reportsTokenIDs(d *api.Dialect) bool {
+	return (e.Name == "vllm" || e.Name == "sglang" && d == api.Completions) && e.MayReportIDs
 }
 
 // continuesText reports whether the engine continues the last message of a chat.

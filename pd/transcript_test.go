@@ -2,6 +2,7 @@ package pd
 
 import (
 	"fmt"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"testing"
 )
 
@@ -14,7 +15,7 @@ func TestTranscript_WhatCanBeContinued(t *testing.T) {
 		`"logprobs":true`: false, `"logprobs":0`: false, `"response_format":{"type":"json_object"}`: false, `"structured_outputs":{"regex":"a"}`: false,
 		`"bad_words":["a b"]`: false, `"echo":true`: false, `"a_field_of_tomorrow":3`: false,
 	} {
-		body, err := ParseBody([]byte(`{"model":"m"` + map[bool]string{true: "", false: ","}[extra == ""] + extra + `}`))
+		body, err := api.ParseBody([]byte(`{"model":"m"` + map[bool]string{true: "", false: ","}[extra == ""] + extra + `}`))
 		if got := err == nil && continuable(body); got != want {
 			t.Errorf("%s: %v", extra, got)
 		}
@@ -23,7 +24,7 @@ func TestTranscript_WhatCanBeContinued(t *testing.T) {
 		`"hi"`: true, `null`: true, `[{"type":"text","text":"hi"}]`: true,
 		`[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"data:"}}]`: false, `[{"type":"input_audio"}]`: false,
 	} {
-		body, err := ParseBody(fmt.Appendf(nil, `{"messages":[{"role":"system","content":"x"},{"role":"user","content":%s}]}`, content))
+		body, err := api.ParseBody(fmt.Appendf(nil, `{"messages":[{"role":"system","content":"x"},{"role":"user","content":%s}]}`, content))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +53,7 @@ func TestTranscript_TheEndOfAWholeAnswer(t *testing.T) {
 		{[]string{last}, false, ""}, // how long the prompt is was not told
 		{[]string{`{"choices":[{"delta":{"reasoning":"hm"}}]}`, first, last}, true, ""},
 	} {
-		s := Transcript{req: streamRequest{Dialect: Completions, HideUsage: c.hide}, asked: true}
+		s := Transcript{req: streamRequest{Dialect: api.Completions, HideUsage: c.hide}, asked: true}
 		for _, e := range c.events {
 			s.Record([]byte(e))
 		}
@@ -65,11 +66,11 @@ func TestTranscript_TheEndOfAWholeAnswer(t *testing.T) {
 // An engine told no ids, and another one is given the text: it is not asked for ids, and
 // nothing follows of whether it tells them.
 func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
-	body, err := ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}`))
+	body, err := api.ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newTranscript(streamRequest{Dialect: Chat, Body: body}, 1000, true)
+	s := newTranscript(streamRequest{Dialect: api.Chat, Body: body}, 1000, true)
 	vllm := Engine{Name: "vllm", MayReportIDs: true}
 	said := []byte(`{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`)
 	leg := s.StartLeg(vllm, body)
@@ -93,7 +94,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 // a token that takes an engine some 10 ms.
 func BenchmarkTranscript_Event(b *testing.B) {
 	event := []byte(`{"id":"chatcmpl-tandem-5b0c1c9e","object":"chat.completion.chunk","created":1763640000,"model":"test-model","choices":[{"index":0,"delta":{"content":" bicycle"},"logprobs":null,"finish_reason":null,"token_ids":[48113]}],"prompt_token_ids":null}`)
-	s := Transcript{req: streamRequest{Dialect: Chat}, asked: true}
+	s := Transcript{req: streamRequest{Dialect: api.Chat}, asked: true}
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Record(event)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -12,8 +13,8 @@ import (
 // What names it is minted for it alone: a name used twice would let a decode take the
 // KV of a prefill that was given up.
 type transfer struct {
-	dialect  *Dialect
-	body     Body // the client's
+	dialect  *api.Dialect
+	body     api.Body // the client's
 	from, to *pools.Server
 	id       string        // the request id of both legs: vLLM matches them by it
 	source   *pools.Server // from which prefill pulls the prompt's beginning; nil: from none
@@ -26,7 +27,7 @@ type transfer struct {
 }
 
 // newTransfer names a transfer of a request with so many answers.
-func newTransfer(d *Dialect, body Body, answers int, from, to *pools.Server) *transfer {
+func newTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Server) *transfer {
 	t := &transfer{dialect: d, body: body, from: from, to: to, id: attemptID()}
 	t.sharesIDs = sharesIDs(d, body, from, to)
 	t.tokenIDs = t.sharesIDs
@@ -42,7 +43,7 @@ func newTransfer(d *Dialect, body Body, answers int, from, to *pools.Server) *tr
 func (t *transfer) connector() *connector { return connectorOf(t.to) }
 
 // legWith is a leg with the client's body and edits.
-func (t *transfer) legWith(edits ...Edit) legRequest {
+func (t *transfer) legWith(edits ...api.Edit) legRequest {
 	return legRequest{body: t.body.With(edits...)}
 }
 

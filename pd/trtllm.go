@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tidwall/gjson"
 )
 
@@ -21,12 +22,12 @@ const leastDisaggID = 1 << 42
 // that token. An answer that is over with its first token needs no generation
 // (tensorrt_llm/serve/openai_disagg_service.py, openai_protocol.py).
 var trtllm = &connector{
-	engine: "trtllm", pairs: true, alone: true, dialects: []*Dialect{Chat, Completions},
+	engine: "trtllm", pairs: true, alone: true, dialects: []*api.Dialect{api.Chat, api.Completions},
 	prefill: func(t *transfer) legRequest {
 		params := fmt.Sprintf(`{"request_type":"context_only","disagg_request_id":%s}`, t.disaggID())
 		return t.legWith(
-			Edit{"stream", []byte("false")}, Edit{Key: "stream_options"},
-			Edit{disaggregatedField, []byte(params)},
+			api.Set("stream", []byte("false")), api.Remove("stream_options"),
+			api.Set(disaggregatedField, []byte(params)),
 		)
 	},
 	verify: trtllmVerify,
@@ -70,21 +71,21 @@ func trtllmParams(answer []byte) gjson.Result {
 // trtllmGeneration hands the context's parameters over, and its token ids in place of
 // the prompt, which is not tokenised again.
 func trtllmGeneration(t *transfer, answer []byte) handed {
-	params, ok := Value(bytes.Clone([]byte(trtllmParams(answer).Raw))).Object()
+	params, ok := api.Value(bytes.Clone([]byte(trtllmParams(answer).Raw))).Object()
 	if !ok {
 		return handed{leg: t.legWith()}
 	}
-	change := []Edit{{"request_type", []byte(`"generation_only"`)}, {"disagg_request_id", t.disaggID()}}
+	change := []api.Edit{api.Set("request_type", []byte(`"generation_only"`)), api.Set("disagg_request_id", t.disaggID())}
 	if usage := gjson.GetBytes(answer, "usage"); usage.IsObject() {
-		change = append(change, Edit{"ctx_usage", []byte(usage.Raw)})
+		change = append(change, api.Set("ctx_usage", []byte(usage.Raw)))
 	}
-	edits := []Edit{{disaggregatedField, params.With(change...).Bytes()}}
+	edits := []api.Edit{api.Set(disaggregatedField, params.With(change...).Bytes())}
 	if ids := gjson.GetBytes(answer, "prompt_token_ids"); ids.IsArray() {
 		field := "prompt_token_ids"
-		if t.dialect == Completions {
+		if t.dialect == api.Completions {
 			field = "prompt"
 		}
-		edits = append(edits, Edit{field, bytes.Clone([]byte(ids.Raw))})
+		edits = append(edits, api.Set(field, bytes.Clone([]byte(ids.Raw))))
 	}
 	return handed{leg: t.legWith(edits...), kept: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
 }
@@ -95,19 +96,19 @@ func trtllmFinal(t *transfer, answer []byte) []byte {
 	if !trtllmOver(answer) {
 		return nil
 	}
-	body, err := ParseBody(answer)
+	body, err := api.ParseBody(answer)
 	if err != nil {
 		return nil
 	}
 	choices, _ := body.Get("choices").Array()
 	for i, choice := range choices {
 		if object, ok := choice.Object(); ok {
-			choices[i] = object.With(Edit{Key: disaggregatedField}).Bytes()
+			choices[i] = object.With(api.Remove(disaggregatedField)).Bytes()
 		}
 	}
-	edits := []Edit{{"choices", List(choices)}, {Key: disaggregatedField}}
+	edits := []api.Edit{api.Set("choices", api.List(choices)), api.Remove(disaggregatedField)}
 	if asked, _ := t.body.Get("return_token_ids").Bool(); !asked {
-		edits = append(edits, Edit{Key: "prompt_token_ids"})
+		edits = append(edits, api.Remove("prompt_token_ids"))
 	}
 	return body.With(edits...).Bytes()
 }

@@ -3,6 +3,7 @@ package pd
 import (
 	"testing"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tidwall/gjson"
 )
 
@@ -26,11 +27,11 @@ func TestTRTLLM_AContextsAnswerNamesItsRequest(t *testing.T) {
 
 // Generation is named the request as the context was, whatever the context repeats.
 func TestTRTLLM_GenerationHasTheContextsID(t *testing.T) {
-	body, err := ParseBody([]byte(`{"model":"m","messages":[]}`))
+	body, err := api.ParseBody([]byte(`{"model":"m","messages":[]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg := &transfer{dialect: Chat, body: body, bootstrapRooms: []int64{5}}
+	leg := &transfer{dialect: api.Chat, body: body, bootstrapRooms: []int64{5}}
 	sent := gjson.GetBytes(trtllm.prefill(leg).body.Bytes(), "disaggregated_params.disagg_request_id").Int()
 	for _, repeated := range []string{`"disagg_request_id":null,`, `"disagg_request_id":9,`, ``} {
 		got := trtllm.decode(leg, []byte(`{"choices":[{"disaggregated_params":{`+repeated+`"ctx_request_id":7}}]}`))

@@ -6,7 +6,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // The bound of a key is 16. An API's engines read the fields that its dialect lists, some
@@ -61,8 +61,8 @@ func boundedBody(path, fields string) string {
 
 func TestEdge_EveryBoundOfAnAnswerIsHeldToTheKey(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: saltsMessages, config: withKeys(t, "sk-ada tenant=ada max-output-tokens=16")})
-	dialects := make(map[string]*pd.Dialect)
-	for _, d := range pd.Dialects() {
+	dialects := make(map[string]*api.Dialect)
+	for _, d := range api.Dialects() {
 		dialects[d.Path] = d
 	}
 	for _, x := range outputBounds {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // keysFile writes a file of keys, each given as the key and what is set for it.
@@ -60,7 +60,7 @@ func TestKeys_EveryPathOfTheAPIAsksForOne(t *testing.T) {
 		return readResponse(resp)
 	}
 	var paths []string
-	for _, d := range pd.Dialects() {
+	for _, d := range api.Dialects() {
 		if !d.Native { // closed here, whoever asks
 			paths = append(paths, d.Path)
 		}

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // maxParts bounds the messages, blocks, tools and values of calls' inputs that are looked
@@ -24,12 +24,12 @@ func (p *parts) add() error {
 // conversation collects the messages of a chat.
 type conversation struct {
 	engine   Engine
-	messages []pd.Value
+	messages []api.Value
 	parts    *parts
 }
 
 // chatMessages returns the array of chat's messages.
-func chatMessages(request pd.Body, engine Engine, seen *parts) ([]byte, error) {
+func chatMessages(request api.Body, engine Engine, seen *parts) ([]byte, error) {
 	c := &conversation{engine: engine, parts: seen}
 	if err := c.system(request.Get("system")); err != nil {
 		return nil, err
@@ -39,22 +39,22 @@ func chatMessages(request pd.Body, engine Engine, seen *parts) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return pd.List(c.messages), nil
+	return api.List(c.messages), nil
 }
 
-func (c *conversation) add(fields ...pd.Edit) {
-	c.messages = append(c.messages, pd.Body{}.With(fields...).Bytes())
+func (c *conversation) add(fields ...api.Edit) {
+	c.messages = append(c.messages, api.Body{}.With(fields...).Bytes())
 }
 
 // attribution starts a line of some agents that newer versions of vLLM leave out.
 const attribution = "x-anthropic-billing-header"
 
 // system is a text or a list of texts, which SGLang joins by line ends and vLLM as they are.
-func (c *conversation) system(system pd.Value) error {
+func (c *conversation) system(system api.Value) error {
 	if system.Null() {
 		return nil
 	}
-	texts, between := []pd.Value{system}, `\n`
+	texts, between := []api.Value{system}, `\n`
 	if system.IsArray() {
 		var err error
 		if texts, err = c.texts(system); err != nil {
@@ -78,12 +78,12 @@ func (c *conversation) system(system pd.Value) error {
 			return inexact("an attribution in the system prompt, which only some versions of vLLM leave out")
 		}
 	}
-	c.add(pd.Edit{Key: "role", Value: []byte(`"system"`)}, pd.Edit{Key: "content", Value: joinTexts(texts, between)})
+	c.add(api.Edit{Key: "role", Value: []byte(`"system"`)}, api.Edit{Key: "content", Value: joinTexts(texts, between)})
 	return nil
 }
 
 // joinTexts joins JSON strings as they are written, so that no escape changes.
-func joinTexts(texts []pd.Value, between string) []byte {
+func joinTexts(texts []api.Value, between string) []byte {
 	inner := make([][]byte, len(texts))
 	for i, t := range texts {
 		inner[i] = t[1 : len(t)-1]
@@ -92,7 +92,7 @@ func joinTexts(texts []pd.Value, between string) []byte {
 }
 
 // message translates one turn.
-func (c *conversation) message(message pd.Value) error {
+func (c *conversation) message(message api.Value) error {
 	if err := c.parts.add(); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (c *conversation) message(message pd.Value) error {
 		return inexact("a message whose role is neither user nor assistant")
 	}
 	if isText(content) {
-		c.add(pd.Edit{Key: "role", Value: role}, pd.Edit{Key: "content", Value: content})
+		c.add(api.Edit{Key: "role", Value: role}, api.Edit{Key: "content", Value: content})
 		return nil
 	}
 	if !content.IsArray() {
@@ -120,8 +120,8 @@ func (c *conversation) message(message pd.Value) error {
 
 // blocksOf translates the blocks of one turn: results of tools become messages of their
 // own, calls belong to the assistant's, and texts are its content.
-func (c *conversation) blocksOf(role string, content pd.Value) error {
-	var parts, texts, calls []pd.Value
+func (c *conversation) blocksOf(role string, content api.Value) error {
+	var parts, texts, calls []api.Value
 	results := 0
 	for raw := range content.Elements() {
 		b, kind, err := c.block(raw)
@@ -156,36 +156,36 @@ func (c *conversation) blocksOf(role string, content pd.Value) error {
 	if len(parts)+len(calls) == 0 {
 		return nil
 	}
-	turn := []pd.Edit{{Key: "role", Value: quote(role)}}
+	turn := []api.Edit{{Key: "role", Value: quote(role)}}
 	if len(calls) > 0 {
-		turn = append(turn, pd.Edit{Key: "tool_calls", Value: pd.List(calls)})
+		turn = append(turn, api.Edit{Key: "tool_calls", Value: api.List(calls)})
 	}
 	switch len(parts) {
 	case 0:
 	case 1:
-		turn = append(turn, pd.Edit{Key: "content", Value: texts[0]})
+		turn = append(turn, api.Edit{Key: "content", Value: texts[0]})
 	default:
-		turn = append(turn, pd.Edit{Key: "content", Value: pd.List(parts)})
+		turn = append(turn, api.Edit{Key: "content", Value: api.List(parts)})
 	}
 	c.add(turn...)
 	return nil
 }
 
 // block reads one block and its type.
-func (c *conversation) block(raw pd.Value) (pd.Body, string, error) {
+func (c *conversation) block(raw api.Value) (api.Body, string, error) {
 	if err := c.parts.add(); err != nil {
-		return pd.Body{}, "", err
+		return api.Body{}, "", err
 	}
 	b, ok := raw.Object()
 	if !ok {
-		return pd.Body{}, "", inexact("a block must be an object in which no field appears twice")
+		return api.Body{}, "", inexact("a block must be an object in which no field appears twice")
 	}
 	kind, _ := b.Get("type").String()
 	return b, kind, nil
 }
 
 // texts are the texts of a list of text blocks.
-func (c *conversation) texts(list pd.Value) (texts []pd.Value, err error) {
+func (c *conversation) texts(list api.Value) (texts []api.Value, err error) {
 	for raw := range list.Elements() {
 		b, kind, err := c.block(raw)
 		if err != nil {
@@ -204,7 +204,7 @@ func (c *conversation) texts(list pd.Value) (texts []pd.Value, err error) {
 }
 
 // textOf returns the text of a text block as it is written.
-func textOf(block pd.Body) (pd.Value, error) {
+func textOf(block api.Body) (api.Value, error) {
 	if err := onlyFields(block, []string{"type", "text", "cache_control"}); err != nil {
 		return nil, err
 	}
@@ -215,6 +215,6 @@ func textOf(block pd.Body) (pd.Value, error) {
 	return text, nil
 }
 
-func textPart(text pd.Value) pd.Value {
-	return pd.Body{}.With(pd.Edit{Key: "type", Value: []byte(`"text"`)}, pd.Edit{Key: "text", Value: text}).Bytes()
+func textPart(text api.Value) api.Value {
+	return api.Body{}.With(api.Edit{Key: "type", Value: []byte(`"text"`)}, api.Edit{Key: "text", Value: text}).Bytes()
 }

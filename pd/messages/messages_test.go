@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/tidwall/gjson"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // What becomes of requests, answers and streams, for people to dispute: one JSON each
@@ -47,7 +47,7 @@ func orError(got []byte, err error) string {
 
 func chatOf(t *testing.T, request string, engine Engine) string {
 	t.Helper()
-	body, err := pd.ParseBody([]byte(request))
+	body, err := api.ParseBody([]byte(request))
 	if err != nil {
 		t.Fatalf("%s: %v", request, err)
 	}
@@ -75,12 +75,12 @@ func TestPythonJSON(t *testing.T) {
 		`{"ü":"日本 😀/<&>"}`:                 `{"\u00fc": "\u65e5\u672c \ud83d\ude00/<&>"}`,
 		`{"a":"q\"b\\s\/n\n\u0001\u007f"}`: `{"a": "q\"b\\s/n\n\u0001\u007f"}`,
 	} {
-		if got, err := pythonJSON(pd.Value(in), new(parts)); got != want || err != nil {
+		if got, err := pythonJSON(api.Value(in), new(parts)); got != want || err != nil {
 			t.Errorf("%s: %s, %v; want %s", in, got, err, want)
 		}
 	}
 	for _, in := range []string{`{"a":[` + repeated("1", 2*maxParts) + `]}`, `{"a":{"b":1,"b":2}}`, `{"a":-0}`, `{"a":1e999}`, `{"a":"\ud800"}`, `{"a":` + strings.Repeat("9", maxDigits+1) + `}`} {
-		if got, err := pythonJSON(pd.Value(in), new(parts)); err == nil {
+		if got, err := pythonJSON(api.Value(in), new(parts)); err == nil {
 			t.Errorf("%.40s became %.40s", in, got)
 		}
 	}
@@ -95,7 +95,7 @@ func FuzzToChat(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, sglang bool) {
-		request, err := pd.ParseBody(raw)
+		request, err := api.ParseBody(raw)
 		if err != nil {
 			return
 		}
@@ -107,7 +107,7 @@ func FuzzToChat(f *testing.F) {
 		if err != nil {
 			return
 		}
-		chat, err := pd.ParseBody(out)
+		chat, err := api.ParseBody(out)
 		if err != nil {
 			t.Fatalf("%s became %s: %v", raw, out, err)
 		}
@@ -145,7 +145,7 @@ func FuzzStream(f *testing.F) {
 			t.Fatalf("an answer that did not end ends cleanly in\n%s", out)
 		}
 		open, next := int64(-1), int64(0)
-		for data := range pd.Events(out) {
+		for data := range api.Events(out) {
 			if !json.Valid(data) {
 				t.Fatalf("%s", data)
 			}
@@ -196,7 +196,7 @@ func BenchmarkToChat_Adversarial(b *testing.B) {
 		"input":  `{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"b","input":{"a":[` + repeated(deep, 1<<20) + `]}}]}`,
 	} {
 		b.Run(name, func(b *testing.B) {
-			request, err := pd.ParseBody([]byte(`{"model":"m","max_tokens":1,"messages":[` + message + `]}`))
+			request, err := api.ParseBody([]byte(`{"model":"m","max_tokens":1,"messages":[` + message + `]}`))
 			if err != nil {
 				b.Fatal(err)
 			}

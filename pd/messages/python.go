@@ -8,13 +8,13 @@ import (
 	"strings"
 	"unicode/utf16"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // pythonJSON writes an object as Python's json.dumps(json.loads(object)) does, which is
 // what engines put into a call's arguments: a space behind commas and colons, everything
 // beyond ASCII escaped, floats in their shortest form. One pass, whatever the nesting.
-func pythonJSON(object pd.Value, seen *parts) (string, error) {
+func pythonJSON(object api.Value, seen *parts) (string, error) {
 	in := json.NewDecoder(bytes.NewReader(object))
 	in.UseNumber()
 	w := &pythonWriter{}

@@ -3,7 +3,7 @@ package messages
 import (
 	"slices"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // requestFields are those of a message that are translated or mean nothing to engines.
@@ -15,7 +15,7 @@ var requestFields = []string{
 // ToChat returns the body of the chat request that the engine itself would make of a
 // Messages request, or an *InexactError. A streamed one asks for the usage in every event:
 // a message's first event has the prompt's.
-func ToChat(request pd.Body, engine Engine) ([]byte, error) {
+func ToChat(request api.Body, engine Engine) ([]byte, error) {
 	if engine != SGLang && engine != VLLM {
 		return nil, inexact("the engine's conversion is not known")
 	}
@@ -35,13 +35,13 @@ func ToChat(request pd.Body, engine Engine) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	edits := []pd.Edit{{Key: "model", Value: request.Get("model")}, {Key: "messages", Value: messages}}
-	return pd.Body{}.With(slices.Concat(edits, settings, tools)...).Bytes(), nil
+	edits := []api.Edit{{Key: "model", Value: request.Get("model")}, {Key: "messages", Value: messages}}
+	return api.Body{}.With(slices.Concat(edits, settings, tools)...).Bytes(), nil
 }
 
 // onlyFields reports fields of an object that are not known. null counts as absent, as it
 // does for engines.
-func onlyFields(object pd.Body, known []string) error {
+func onlyFields(object api.Body, known []string) error {
 	for _, key := range object.Keys() {
 		if !slices.Contains(known, key) && !object.Get(key).Null() {
 			return inexact("a field that the translation does not know")
@@ -51,13 +51,13 @@ func onlyFields(object pd.Body, known []string) error {
 }
 
 // chatSettings are the fields besides messages and tools. Values go as they came.
-func chatSettings(request pd.Body) (edits []pd.Edit, err error) {
+func chatSettings(request api.Body) (edits []api.Edit, err error) {
 	if n, ok := request.Get("max_tokens").Int(); !ok || n < 1 {
 		return nil, inexact("max_tokens must be a positive whole number")
 	}
 	for _, field := range []struct {
 		name, chat string
-		valid      func(pd.Value) bool
+		valid      func(api.Value) bool
 	}{
 		{"max_tokens", "max_tokens", isInt},
 		{"stream", "stream", isBool},
@@ -75,26 +75,26 @@ func chatSettings(request pd.Body) (edits []pd.Edit, err error) {
 			return nil, inexact("the field " + field.name + " has the wrong type")
 		}
 		if field.chat != "" {
-			edits = append(edits, pd.Edit{Key: field.chat, Value: value})
+			edits = append(edits, api.Edit{Key: field.chat, Value: value})
 		}
 	}
 	if stream, _ := request.Get("stream").Bool(); stream {
-		edits = append(edits, pd.Edit{Key: "stream_options", Value: []byte(`{"include_usage":true,"continuous_usage_stats":true}`)})
+		edits = append(edits, api.Edit{Key: "stream_options", Value: []byte(`{"include_usage":true,"continuous_usage_stats":true}`)})
 	}
 	return edits, nil
 }
 
-func isInt(v pd.Value) bool { _, ok := v.Int(); return ok }
+func isInt(v api.Value) bool { _, ok := v.Int(); return ok }
 
-func isBool(v pd.Value) bool { _, ok := v.Bool(); return ok }
+func isBool(v api.Value) bool { _, ok := v.Bool(); return ok }
 
-func isNumber(v pd.Value) bool { return v[0] == '-' || v[0] >= '0' && v[0] <= '9' }
+func isNumber(v api.Value) bool { return v[0] == '-' || v[0] >= '0' && v[0] <= '9' }
 
-func isText(v pd.Value) bool { return len(v) > 0 && v[0] == '"' }
+func isText(v api.Value) bool { return len(v) > 0 && v[0] == '"' }
 
-func isObject(v pd.Value) bool { return len(v) > 0 && v[0] == '{' }
+func isObject(v api.Value) bool { return len(v) > 0 && v[0] == '{' }
 
-func isTexts(v pd.Value) bool {
+func isTexts(v api.Value) bool {
 	for e := range v.Elements() {
 		if !isText(e) {
 			return false

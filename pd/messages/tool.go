@@ -3,16 +3,16 @@ package messages
 import (
 	"slices"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // chatTools are the fields tools and tool_choice of a chat, none without tools.
-func chatTools(request pd.Body, engine Engine, seen *parts) ([]pd.Edit, error) {
+func chatTools(request api.Body, engine Engine, seen *parts) ([]api.Edit, error) {
 	list, choice := request.Get("tools"), request.Get("tool_choice")
 	if !list.Null() && !list.IsArray() {
 		return nil, inexact("tools must be a list")
 	}
-	var tools []pd.Value
+	var tools []api.Value
 	var names []string
 	for raw := range list.Elements() {
 		if err := seen.add(); err != nil {
@@ -34,12 +34,12 @@ func chatTools(request pd.Body, engine Engine, seen *parts) ([]pd.Edit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []pd.Edit{{Key: "tools", Value: pd.List(tools)}, {Key: "tool_choice", Value: chosen}}, nil
+	return []api.Edit{{Key: "tools", Value: api.List(tools)}, {Key: "tool_choice", Value: chosen}}, nil
 }
 
 // chatTool translates one tool. A schema without a type is one of an object; a missing
 // description is empty in SGLang and null in vLLM.
-func chatTool(raw pd.Value, engine Engine) (tool pd.Value, name string, err error) {
+func chatTool(raw api.Value, engine Engine) (tool api.Value, name string, err error) {
 	t, ok := raw.Object()
 	if !ok {
 		return nil, "", inexact("a tool must be an object in which no field appears twice")
@@ -56,23 +56,23 @@ func chatTool(raw pd.Value, engine Engine) (tool pd.Value, name string, err erro
 		return nil, "", inexact("a tool without a name or a schema")
 	}
 	if schema.Get("type") == nil {
-		schema = schema.With(pd.Edit{Key: "type", Value: []byte(`"object"`)})
+		schema = schema.With(api.Edit{Key: "type", Value: []byte(`"object"`)})
 	}
-	function := []pd.Edit{{Key: "name", Value: t.Get("name")}}
+	function := []api.Edit{{Key: "name", Value: t.Get("name")}}
 	switch description := t.Get("description"); {
 	case isText(description):
-		function = append(function, pd.Edit{Key: "description", Value: description})
+		function = append(function, api.Edit{Key: "description", Value: description})
 	case !description.Null():
 		return nil, "", inexact("a description that is no text")
 	case engine == SGLang:
-		function = append(function, pd.Edit{Key: "description", Value: []byte(`""`)})
+		function = append(function, api.Edit{Key: "description", Value: []byte(`""`)})
 	}
-	function = append(function, pd.Edit{Key: "parameters", Value: schema.Bytes()})
+	function = append(function, api.Edit{Key: "parameters", Value: schema.Bytes()})
 	return functionOf(nil, function), name, nil
 }
 
 // chatChoice translates tool_choice; without one the model chooses.
-func chatChoice(choice pd.Value, names []string) ([]byte, error) {
+func chatChoice(choice api.Value, names []string) ([]byte, error) {
 	if choice.Null() {
 		return []byte(`"auto"`), nil
 	}
@@ -97,7 +97,7 @@ func chatChoice(choice pd.Value, names []string) ([]byte, error) {
 		return []byte(`"required"`), nil
 	case "tool":
 		if name, ok := c.Get("name").String(); ok && slices.Contains(names, name) {
-			return functionOf(nil, []pd.Edit{{Key: "name", Value: c.Get("name")}}), nil
+			return functionOf(nil, []api.Edit{{Key: "name", Value: c.Get("name")}}), nil
 		}
 		return nil, inexact("a tool_choice that names none of the tools")
 	}
@@ -105,7 +105,7 @@ func chatChoice(choice pd.Value, names []string) ([]byte, error) {
 }
 
 // toolCall translates a call that the assistant made.
-func (c *conversation) toolCall(block pd.Body) (pd.Value, error) {
+func (c *conversation) toolCall(block api.Body) (api.Value, error) {
 	if err := onlyFields(block, []string{"type", "id", "name", "input", "cache_control"}); err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (c *conversation) toolCall(block pd.Body) (pd.Value, error) {
 		return nil, inexact("a tool_use without an id or a name")
 	}
 	if input.Null() {
-		input = pd.Value("{}")
+		input = api.Value("{}")
 	}
 	if !isObject(input) {
 		return nil, inexact("a tool_use whose input is no object")
@@ -123,12 +123,12 @@ func (c *conversation) toolCall(block pd.Body) (pd.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return functionOf([]pd.Edit{{Key: "id", Value: id}}, []pd.Edit{{Key: "name", Value: name}, {Key: "arguments", Value: quote(arguments)}}), nil
+	return functionOf([]api.Edit{{Key: "id", Value: id}}, []api.Edit{{Key: "name", Value: name}, {Key: "arguments", Value: quote(arguments)}}), nil
 }
 
 // toolResult translates what a tool answered. Whether it was an error engines do not tell
 // the model.
-func (c *conversation) toolResult(block pd.Body) error {
+func (c *conversation) toolResult(block api.Body) error {
 	if err := onlyFields(block, []string{"type", "tool_use_id", "content", "is_error", "cache_control"}); err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (c *conversation) toolResult(block pd.Body) error {
 	}
 	switch {
 	case content.Null():
-		content = pd.Value(`""`)
+		content = api.Value(`""`)
 	case content.IsArray() && c.engine == SGLang:
 		texts, err := c.texts(content)
 		if err != nil {
@@ -151,31 +151,31 @@ func (c *conversation) toolResult(block pd.Body) error {
 	case !isText(content):
 		return inexact("a tool_result that is not text")
 	}
-	c.add(pd.Edit{Key: "role", Value: []byte(`"tool"`)}, pd.Edit{Key: "tool_call_id", Value: id}, pd.Edit{Key: "content", Value: content})
+	c.add(api.Edit{Key: "role", Value: []byte(`"tool"`)}, api.Edit{Key: "tool_call_id", Value: id}, api.Edit{Key: "content", Value: content})
 	return nil
 }
 
 // contentOf is the content of a message of texts: one is a string, more are parts.
-func contentOf(texts []pd.Value) pd.Value {
+func contentOf(texts []api.Value) api.Value {
 	switch len(texts) {
 	case 0:
-		return pd.Value(`""`)
+		return api.Value(`""`)
 	case 1:
 		return texts[0]
 	}
-	parts := make([]pd.Value, len(texts))
+	parts := make([]api.Value, len(texts))
 	for i, t := range texts {
 		parts[i] = textPart(t)
 	}
-	return pd.List(parts)
+	return api.List(parts)
 }
 
-func isFilled(v pd.Value) bool { return isText(v) && string(v) != `""` }
+func isFilled(v api.Value) bool { return isText(v) && string(v) != `""` }
 
 // functionOf is how chat wraps a tool, a call and a choice.
-func functionOf(before, function []pd.Edit) pd.Value {
+func functionOf(before, function []api.Edit) api.Value {
 	edits := append(slices.Clone(before),
-		pd.Edit{Key: "type", Value: []byte(`"function"`)},
-		pd.Edit{Key: "function", Value: pd.Body{}.With(function...).Bytes()})
-	return pd.Body{}.With(edits...).Bytes()
+		api.Edit{Key: "type", Value: []byte(`"function"`)},
+		api.Edit{Key: "function", Value: api.Body{}.With(function...).Bytes()})
+	return api.Body{}.With(edits...).Bytes()
 }

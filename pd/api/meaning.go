@@ -1,13 +1,13 @@
-package pd
+package api
 
 import "github.com/tidwall/gjson"
 
 // Meaning is what one stream event means.
 type Meaning struct {
-	content  bool   // generated content: the engine has answered
-	end      bool   // the stream is complete
-	failure  string // the engine reports a failure
-	finished []int  // choices that end with it
+	Content  bool   // generated content: the engine has answered
+	End      bool   // the stream is complete
+	Failure  string // the engine reports a failure
+	Finished []int  // choices that end with it
 }
 
 // Inspect says what the data of one event of a stream mean.
@@ -21,24 +21,24 @@ func inspectChat(data []byte) Meaning {
 		bare := delta.Get("role").Exists() && delta.Get("content").String() == "" &&
 			!delta.Get("tool_calls").Exists() && delta.Get("reasoning_content").String() == "" &&
 			delta.Get("reasoning").String() == ""
-		g.content = g.content || !bare || c.Get("finish_reason").String() != ""
+		g.Content = g.Content || !bare || c.Get("finish_reason").String() != ""
 	}
 	return g
 }
 
 func inspectCompletions(data []byte) Meaning {
 	g, choices := inspectChunk(data)
-	g.content = g.content || len(choices) > 0
+	g.Content = g.Content || len(choices) > 0
 	return g
 }
 
 // inspectChunk reads what chat and completions have in common.
 func inspectChunk(data []byte) (Meaning, []gjson.Result) {
 	if string(data) == "[DONE]" {
-		return Meaning{end: true}, nil
+		return Meaning{End: true}, nil
 	}
 	if failure := engineError(data); failure != "" {
-		return Meaning{failure: failure}, nil
+		return Meaning{Failure: failure}, nil
 	}
 	choices := gjson.GetBytes(data, "choices").Array()
 	var g Meaning
@@ -46,9 +46,9 @@ func inspectChunk(data []byte) (Meaning, []gjson.Result) {
 		switch c.Get("finish_reason").String() {
 		case "":
 		case "error", "abort": // the engine gave it up
-			return Meaning{failure: "the engine ended the answer with an error"}, nil
+			return Meaning{Failure: "the engine ended the answer with an error"}, nil
 		default:
-			g.finished = append(g.finished, int(c.Get("index").Int()))
+			g.Finished = append(g.Finished, int(c.Get("index").Int()))
 		}
 	}
 	return g, choices
@@ -56,22 +56,22 @@ func inspectChunk(data []byte) (Meaning, []gjson.Result) {
 
 func inspectResponses(data []byte) Meaning {
 	if string(data) == "[DONE]" {
-		return Meaning{end: true}
+		return Meaning{End: true}
 	}
 	switch kind := gjson.GetBytes(data, "type").String(); kind {
 	case "response.created", "response.in_progress", "response.queued",
 		"response.output_item.added", "response.content_part.added", "response.reasoning_part.added":
 		return Meaning{}
 	case "response.completed", "response.incomplete":
-		return Meaning{content: true, end: true}
+		return Meaning{Content: true, End: true}
 	case "response.failed":
-		return Meaning{failure: orDefault(gjson.GetBytes(data, "response.error.message").String())}
+		return Meaning{Failure: orDefault(gjson.GetBytes(data, "response.error.message").String())}
 	case "error":
-		return Meaning{failure: orDefault(gjson.GetBytes(data, "message").String())}
+		return Meaning{Failure: orDefault(gjson.GetBytes(data, "message").String())}
 	case "":
-		return Meaning{failure: orDefault(engineError(data))}
+		return Meaning{Failure: orDefault(engineError(data))}
 	}
-	return Meaning{content: true}
+	return Meaning{Content: true}
 }
 
 func inspectMessages(data []byte) Meaning {
@@ -79,17 +79,17 @@ func inspectMessages(data []byte) Meaning {
 	case "message_start", "content_block_start", "ping":
 		return Meaning{}
 	case "message_stop":
-		return Meaning{content: true, end: true}
+		return Meaning{Content: true, End: true}
 	case "error", "":
-		return Meaning{failure: orDefault(engineError(data))}
+		return Meaning{Failure: orDefault(engineError(data))}
 	}
-	return Meaning{content: true}
+	return Meaning{Content: true}
 }
 
 // engineError returns the message of an error object, nested as newer engines
 // send it or flat as older ones did, and "" if there is none.
 func engineError(data []byte) string {
-	if !isJSON(data) {
+	if !IsJSON(data) {
 		return "the engine sent an event that is not JSON"
 	}
 	found := gjson.GetManyBytes(data, "error", "object", "message")
@@ -105,7 +105,7 @@ func engineError(data []byte) string {
 }
 
 // errorStatus is the HTTP status that an error event carries, 0 if none.
-func errorStatus(event []byte) int {
+func ErrorStatus(event []byte) int {
 	code := gjson.GetBytes(event, "error.code").Int()
 	if code < 400 || code > 599 {
 		return 0
@@ -122,7 +122,7 @@ func orDefault(message string) string {
 
 // isAnswer reports whether a prefill server said something: an object, or the list of
 // them with which SGLang's own API answers a batch.
-func (d *Dialect) isAnswer(answer []byte) bool {
+func (d *Dialect) IsAnswer(answer []byte) bool {
 	scan := scanner{raw: answer}
 	first := scan.next()
 	return (first == '{' || d.Native && first == '[') && scan.document() == nil

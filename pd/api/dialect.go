@@ -1,4 +1,4 @@
-package pd
+package api
 
 // Dialect is how one API path speaks: which fields bound its output, what its
 // stream events mean, where its usage stands, how it says an error.

@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"encoding/binary"
@@ -256,7 +256,7 @@ func (s *scanner) literal(word string) error {
 }
 
 // isJSON reports whether data is one well-formed JSON value.
-func isJSON(data []byte) bool {
+func IsJSON(data []byte) bool {
 	s := scanner{raw: data}
 	return s.document() == nil
 }

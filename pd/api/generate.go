@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"bytes"
@@ -18,16 +18,16 @@ var Generate = &Dialect{
 
 func inspectGenerate(data []byte) Meaning {
 	if string(data) == "[DONE]" {
-		return Meaning{end: true}
+		return Meaning{End: true}
 	}
 	if failure := engineError(data); failure != "" {
-		return Meaning{failure: failure}
+		return Meaning{Failure: failure}
 	}
 	finish := gjson.GetBytes(data, "meta_info.finish_reason")
 	if finish.Get("type").String() == "abort" {
-		return Meaning{failure: orDefault(finish.Get("message").String())}
+		return Meaning{Failure: orDefault(finish.Get("message").String())}
 	}
-	return Meaning{content: gjson.GetBytes(data, "text").Exists() || gjson.GetBytes(data, "output_ids").Exists()}
+	return Meaning{Content: gjson.GetBytes(data, "text").Exists() || gjson.GetBytes(data, "output_ids").Exists()}
 }
 
 // inputLogprobs are the places of what only the server that prefills knows of the
@@ -35,19 +35,19 @@ func inspectGenerate(data []byte) Meaning {
 var inputLogprobs = []string{"input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs"}
 
 // wantsInputLogprobs reports whether decode's answer is not whole without prefill's.
-func (d *Dialect) wantsInputLogprobs(request Body) bool {
+func (d *Dialect) WantsInputLogprobs(request Body) bool {
 	wanted, _ := request.Get("return_logprob").Bool()
 	return d.Native && wanted
 }
 
 // withInputLogprobs puts prefill's before decode's, in a body, in one event, or in each
 // element of a batch (sglang sgl-model-gateway, pd_router merge_logprobs).
-func withInputLogprobs(decode, prefill []byte) []byte {
+func WithInputLogprobs(decode, prefill []byte) []byte {
 	if elements, ok := Value(decode).Array(); ok {
 		first, _ := Value(prefill).Array()
 		for i := range elements {
 			if i < len(first) {
-				elements[i] = withInputLogprobs(elements[i], first[i])
+				elements[i] = WithInputLogprobs(elements[i], first[i])
 			}
 		}
 		return List(elements)
@@ -74,7 +74,7 @@ func withInputLogprobs(decode, prefill []byte) []byte {
 			for _, e := range before.Array() {
 				all = append(all, Value(bytes.Clone([]byte(e.Raw))))
 			}
-			meta = meta.With(Edit{name, List(append(all, own...))})
+			meta = meta.With(Set(name, List(append(all, own...))))
 		}
 		return meta
 	}).Bytes()

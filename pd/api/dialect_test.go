@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"encoding/json"
@@ -46,11 +46,11 @@ func TestInspect(t *testing.T) {
 		g := c.d.inspect([]byte(c.data))
 		got := ""
 		switch {
-		case g.failure != "":
+		case g.Failure != "":
 			got = "failure"
-		case g.end:
+		case g.End:
 			got = "end"
-		case g.content:
+		case g.Content:
 			got = "content"
 		}
 		if got != c.want {
@@ -75,13 +75,13 @@ func TestErrors_AreInTheShapeOfEachAPI(t *testing.T) {
 }
 
 func TestPromptSide_IsPrefillsAfterAHandoff(t *testing.T) {
-	of := func(usage string) promptSide { return promptSide{override: true, prefill: usage} }
-	nothing, own := of(""), promptSide{}
+	of := func(usage string) PromptSide { return PromptSide{Override: true, Prefill: usage} }
+	nothing, own := of(""), PromptSide{}
 	for _, c := range []struct {
 		name string
 		d    *Dialect
 		data string
-		side promptSide
+		side PromptSide
 		want string
 	}{
 		{"prefill's numbers", Chat,
@@ -117,7 +117,7 @@ func TestPromptSide_IsPrefillsAfterAHandoff(t *testing.T) {
 		{"text that names it stays", Chat, `{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`, own,
 			`{"choices":[{"delta":{"content":"\"kv_transfer_params\""}}]}`},
 	} {
-		if got, err := c.d.cleanAnswer([]byte(c.data), c.side); err != nil || string(got) != c.want {
+		if got, err := c.d.CleanAnswer([]byte(c.data), c.side); err != nil || string(got) != c.want {
 			t.Errorf("%s: %v\ngot  %s\nwant %s", c.name, err, got, c.want)
 		}
 	}
@@ -130,7 +130,7 @@ func TestReadUsage_OfAMessageIsTheWholePrompt(t *testing.T) {
 		`{"usage":{"input_tokens":0,"cache_read_input_tokens":48}}`:                                  48,
 		`{"message":{"usage":{"input_tokens":48}}}`:                                                  48,
 	} {
-		if got, ok := Messages.readUsage([]byte(data)); !ok || got.Prompt != (Count{want, true}) {
+		if got, ok := Messages.ReadUsage([]byte(data)); !ok || got.Prompt != (Count{want, true}) {
 			t.Errorf("%s: %+v", data, got)
 		}
 	}
@@ -142,7 +142,7 @@ func TestCleanAnswer_WhatCannotBeReadDoesNotPass(t *testing.T) {
 		`{"a":1,"a":2,"kv_transfer_params":{"remote_host":"10.0.0.1"}}`,
 		"{\"a\":\"\xff\",\"kv_transfer_params\":{}}",
 	} {
-		if out, err := Chat.cleanAnswer([]byte(data), promptSide{}); err == nil {
+		if out, err := Chat.CleanAnswer([]byte(data), PromptSide{}); err == nil {
 			t.Errorf("%s passed as %s", data, out)
 		}
 	}
@@ -166,7 +166,7 @@ func TestRecomputed(t *testing.T) {
 		{"a server that never tells", Usage{Prompt: Count{1000, true}}, 1000, false, false},
 		{"nothing was handed over", cached(0), 0, true, false},
 	} {
-		if got := recomputed(c.decode, c.handed, c.tells); got != c.want {
+		if got := Recomputed(c.decode, c.handed, c.tells); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
@@ -174,11 +174,11 @@ func TestRecomputed(t *testing.T) {
 
 func TestPrefill_AnAnswerIsAnObject(t *testing.T) {
 	for _, answer := range []string{``, `<html>`, `[]`, `{"id":`, `{"a":` + strings.Repeat("[", 100_000)} {
-		if Chat.isAnswer([]byte(answer)) {
+		if Chat.IsAnswer([]byte(answer)) {
 			t.Errorf("%.20q passed for an answer", answer)
 		}
 	}
-	if !Chat.isAnswer([]byte(` {"id":"x"}`)) {
+	if !Chat.IsAnswer([]byte(` {"id":"x"}`)) {
 		t.Error("an object did not pass")
 	}
 }
@@ -188,7 +188,7 @@ func FuzzCleanAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, cached int) {
 		for _, d := range []*Dialect{Chat, Responses, Messages} {
 			d.inspect(data)
-			out, err := d.cleanAnswer(data, promptSide{override: true, prefill: fmt.Sprintf(`{"prompt_tokens":9,"input_tokens":9,"cache_read_input_tokens":%d}`, cached)})
+			out, err := d.CleanAnswer(data, PromptSide{Override: true, Prefill: fmt.Sprintf(`{"prompt_tokens":9,"input_tokens":9,"cache_read_input_tokens":%d}`, cached)})
 			if err != nil {
 				continue // it does not pass
 			}
@@ -196,7 +196,7 @@ func FuzzCleanAnswer(f *testing.F) {
 				t.Fatalf("%s made %s out of %s", d.Name, out, data)
 			}
 			var object map[string]json.RawMessage
-			if _, err := ParseBody(data); err == nil && json.Unmarshal(out, &object) == nil && object[handoffField] != nil {
+			if _, err := ParseBody(data); err == nil && json.Unmarshal(out, &object) == nil && object[HandoffField] != nil {
 				t.Fatalf("the hand-off is still in %s", out)
 			}
 		}

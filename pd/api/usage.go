@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 )
 
 // handoffField carries the hand-off in requests and answers of vLLM.
-const handoffField = "kv_transfer_params"
+const HandoffField = "kv_transfer_params"
 
 // encoderField carries where an encoder's output is, in requests and answers of vLLM.
 const encoderField = "ec_transfer_params"
@@ -31,8 +31,8 @@ type Usage struct {
 }
 
 // readUsage returns the usage in a body or event, false if it has none.
-func (d *Dialect) readUsage(data []byte) (Usage, bool) {
-	u := d.findUsage(data)
+func (d *Dialect) ReadUsage(data []byte) (Usage, bool) {
+	u := d.FindUsage(data)
 	if !u.Exists() {
 		return Usage{}, false
 	}
@@ -45,7 +45,7 @@ func (d *Dialect) readUsage(data []byte) (Usage, bool) {
 
 // findUsage returns the usage object in a body or event, one that does not exist if there
 // is none. It aliases data.
-func (d *Dialect) findUsage(data []byte) gjson.Result {
+func (d *Dialect) FindUsage(data []byte) gjson.Result {
 	if !bytes.Contains(data, []byte(d.usageKey())) {
 		return gjson.Result{}
 	}
@@ -59,7 +59,7 @@ func (d *Dialect) findUsage(data []byte) gjson.Result {
 
 // lastUsage reports whether the usage in an event of a stream counts the whole answer:
 // others may leave out what is known at its end, such as cached tokens.
-func (d *Dialect) lastUsage(event []byte) bool {
+func (d *Dialect) LastUsage(event []byte) bool {
 	switch d {
 	case Messages:
 		return gjson.GetBytes(event, "type").String() != "message_start"
@@ -87,9 +87,9 @@ func count(r gjson.Result) Count {
 // cleanAnswer removes what belongs between engines from a body or event that is
 // an object, and gives its usage the prompt's side. It returns data
 // itself when nothing changes, and an error for what it cannot read: that must not pass.
-func (d *Dialect) cleanAnswer(data []byte, side promptSide) ([]byte, error) {
-	transfer := bytes.Contains(data, []byte(handoffField)) || bytes.Contains(data, []byte(encoderField))
-	usage := side.override && bytes.Contains(data, []byte(d.usageKey()))
+func (d *Dialect) CleanAnswer(data []byte, side PromptSide) ([]byte, error) {
+	transfer := bytes.Contains(data, []byte(HandoffField)) || bytes.Contains(data, []byte(encoderField))
+	usage := side.Override && bytes.Contains(data, []byte(d.usageKey()))
 	if !transfer && !usage {
 		return data, nil
 	}
@@ -113,18 +113,18 @@ func (d *Dialect) cleanAnswer(data []byte, side promptSide) ([]byte, error) {
 
 // dropHandoff deletes the hand-offs at the top and inside a response object.
 func dropHandoff(body Body) Body {
-	drop := func(b Body) Body { return b.With(Edit{Key: handoffField}, Edit{Key: encoderField}) }
+	drop := func(b Body) Body { return b.With(Remove(HandoffField), Remove(encoderField)) }
 	return editAt(drop(body), []string{"response"}, drop)
 }
 
 // retains reports whether decode's answer is a hand-off itself: an engine with
 // bidirectional_kv_xfer keeps the blocks of the answer for the next prefill to fetch, for
 // 480 s (vllm nixl/pull_scheduler.py). Nothing fetches them here.
-func retains(data []byte) bool {
+func Retains(data []byte) bool {
 	if !bytes.Contains(data, []byte(`"do_remote_decode"`)) {
 		return false
 	}
-	for _, place := range []string{handoffField, "response." + handoffField} {
+	for _, place := range []string{HandoffField, "response." + HandoffField} {
 		if gjson.GetBytes(data, place+".do_remote_decode").Bool() {
 			return true
 		}
@@ -143,22 +143,22 @@ func editAt(body Body, path []string, change func(Body) Body) Body {
 	} else {
 		inner = editAt(inner, path[1:], change)
 	}
-	return body.With(Edit{path[0], inner.Bytes()})
+	return body.With(Set(path[0], inner.Bytes()))
 }
 
 // promptSide is what a client is told of its prompt: how long it is, what of it was cached,
 // what was written to a cache. After a hand-off decode reports the transferred tokens as
 // cached, which says nothing about the cache: the whole of it is prefill's, and where
 // prefill told nothing there is nothing of caches. The zero value leaves it as it is.
-type promptSide struct {
-	override bool
-	prefill  string // prefill's usage object; empty: it told none yet
-	handed   int    // tokens of the hand-off; 0: not told
+type PromptSide struct {
+	Override bool
+	Prefill  string // prefill's usage object; empty: it told none yet
+	Handed   int    // tokens of the hand-off; 0: not told
 }
 
 // put writes it into decode's usage.
-func (p promptSide) put(usage Body, d *Dialect) Body {
-	told, err := ParseBody([]byte(p.prefill))
+func (p PromptSide) put(usage Body, d *Dialect) Body {
+	told, err := ParseBody([]byte(p.Prefill))
 	if err != nil || told.Get(d.prompt) == nil || usage.Get(d.prompt) == nil {
 		return withoutCache(usage, d)
 	}
@@ -167,7 +167,7 @@ func (p promptSide) put(usage Body, d *Dialect) Body {
 		if value == nil && usage.Get(field) != nil && len(d.cached) > 1 {
 			value = []byte("null") // details, which some clients want to be there
 		}
-		usage = usage.With(Edit{field, value})
+		usage = usage.With(Set(field, value))
 	}
 	return withTotal(usage, d)
 }
@@ -178,7 +178,7 @@ func withoutCache(usage Body, d *Dialect) Body {
 	if prompt, ok := usage.Get(d.prompt).Int(); ok && d.cacheApart {
 		cached, _ := usage.Get(d.cached[0]).Int()
 		created, _ := usage.Get(d.created[0]).Int()
-		usage = usage.With(Edit{d.prompt, strconv.AppendInt(nil, prompt+cached+created, 10)})
+		usage = usage.With(Set(d.prompt, strconv.AppendInt(nil, prompt+cached+created, 10)))
 	}
 	for _, path := range [][]string{d.cached, d.created} {
 		usage = cut(usage, path)
@@ -192,16 +192,16 @@ func cut(object Body, path []string) Body {
 		return object
 	}
 	if len(path) == 1 {
-		return object.With(Edit{Key: path[0]})
+		return object.With(Remove(path[0]))
 	}
 	inner, ok := object.Get(path[0]).Object()
 	if !ok {
 		return object
 	}
 	if inner = cut(inner, path[1:]); len(inner.Keys()) == 0 {
-		return object.With(Edit{path[0], []byte("null")})
+		return object.With(Set(path[0], []byte("null")))
 	}
-	return object.With(Edit{path[0], inner.Bytes()})
+	return object.With(Set(path[0], inner.Bytes()))
 }
 
 // withTotal makes the total, where there is one, that of prompt and output.
@@ -211,7 +211,7 @@ func withTotal(usage Body, d *Dialect) Body {
 	if usage.Get("total_tokens").Null() || !known || !also {
 		return usage
 	}
-	return usage.With(Edit{"total_tokens", strconv.AppendInt(nil, prompt+output, 10)})
+	return usage.With(Set("total_tokens", strconv.AppendInt(nil, prompt+output, 10)))
 }
 
 // promptFields are the fields of a usage object that tell of the prompt.
@@ -229,7 +229,7 @@ func (d *Dialect) promptFields() []string {
 // what it did not compute is then less than half of what should have come. Block
 // sizes keep the two from being equal. tells says that the engine reports cached
 // tokens, so that their absence means none.
-func recomputed(decode Usage, handed int, tells bool) bool {
+func Recomputed(decode Usage, handed int, tells bool) bool {
 	if handed == 0 || !decode.Cached.Known && !(tells && decode.Prompt.Known) {
 		return false
 	}

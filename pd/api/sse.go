@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"bufio"
@@ -9,9 +9,9 @@ import (
 )
 
 // maxEvent bounds one SSE event, in bytes; logprobs make long ones.
-const maxEvent = 16 << 20
+const MaxEvent = 16 << 20
 
-var errEventTooLong = errors.New("an SSE event is longer than 16 MiB")
+var ErrEventTooLong = errors.New("an SSE event is longer than 16 MiB")
 
 // Event is one event as it came: Raw with its blank line, Data without field
 // name, several data lines joined. Both are valid until the next read.
@@ -35,14 +35,14 @@ func NewEventReader(r io.Reader) *EventReader {
 // read returns the next event that carries data; comments before it are part of
 // its Raw. io.EOF says that the stream ended between events, ErrUnexpectedEOF
 // that it ended inside one.
-func (s *EventReader) read() (Event, error) {
+func (s *EventReader) Read() (Event, error) {
 	s.raw, s.data = s.raw[:0], s.data[:0]
 	lineStart, hasData := 0, false
 	for {
 		part, err := s.in.ReadSlice('\n')
 		s.raw = append(s.raw, part...)
-		if len(s.raw) > maxEvent {
-			return Event{}, errEventTooLong
+		if len(s.raw) > MaxEvent {
+			return Event{}, ErrEventTooLong
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue // the line goes on
@@ -77,7 +77,7 @@ func Events(piece []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		in := NewEventReader(bytes.NewReader(piece))
 		for {
-			ev, err := in.read()
+			ev, err := in.Read()
 			if err != nil || !yield(ev.Data) {
 				return
 			}
@@ -95,7 +95,7 @@ func dataLine(line []byte) ([]byte, bool) {
 
 // buffered reports whether a whole next event is already here, so that a reader may
 // go on without waiting. Part of one, or a comment, would make it wait.
-func (s *EventReader) buffered() bool {
+func (s *EventReader) Buffered() bool {
 	here, err := s.in.Peek(s.in.Buffered())
 	hasData := false
 	for line := range bytes.Lines(here) {
@@ -114,11 +114,11 @@ func (s *EventReader) buffered() bool {
 
 // drain reads what is left behind the end marker, which is the body's own end: a
 // connection is reused only when nothing is left on it.
-func (s *EventReader) drain() { _, _ = io.CopyN(io.Discard, s.in, 4<<10) }
+func (s *EventReader) Drain() { _, _ = io.CopyN(io.Discard, s.in, 4<<10) }
 
 // withData returns the event's bytes with its data replaced. All lines that are
 // not data stay.
-func (e Event) withData(data []byte) []byte {
+func (e Event) WithData(data []byte) []byte {
 	out := make([]byte, 0, len(data)+64)
 	for line := range bytes.Lines(e.Raw) {
 		trimmed := bytes.TrimRight(line, "\r\n")

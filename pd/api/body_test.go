@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"bytes"
@@ -57,7 +57,7 @@ func TestBodyWith_KeepsEveryOtherByte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := body.With(Edit{Key: "stream"}, Edit{"max_tokens", []byte("1")}, Edit{"x", []byte("null")}, Edit{"max_tokens", []byte("2")})
+	got := body.With(Remove("stream"), Set("max_tokens", []byte("1")), Set("x", []byte("null")), Set("max_tokens", []byte("2")))
 	want := `{"seed" : 9007199254740993,"messages":[{"content":"a\u003cb/\/é","role":"user"}],"x":null,"max_tokens":2}`
 	if string(got.Bytes()) != want {
 		t.Errorf("got  %s\nwant %s", got.Bytes(), want)
@@ -69,7 +69,7 @@ func TestBodyWith_KeepsEveryOtherByte(t *testing.T) {
 
 func TestBodyWith_CanEmptyTheObject(t *testing.T) {
 	body, _ := ParseBody([]byte(`{"a":1}`))
-	if got := string(body.With(Edit{Key: "a"}).Bytes()); got != "{}" {
+	if got := string(body.With(Remove("a")).Bytes()); got != "{}" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -115,7 +115,7 @@ func FuzzBody(f *testing.F) {
 		if !utf8.ValidString(key) {
 			return // keys that Tandem edits are its own, written in ASCII
 		}
-		edited := body.With(Edit{key, []byte(`"new"`)})
+		edited := body.With(Set(key, []byte(`"new"`)))
 		again, err := ParseBody(edited.Bytes())
 		if err != nil {
 			t.Fatalf("the edit broke the body: %v\n%s", err, edited.Bytes())
@@ -137,7 +137,7 @@ func BenchmarkBodyWith512KB(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if body.With(Edit{"stream", []byte("false")}, Edit{"max_tokens", []byte("1")}).Len() == 0 {
+		if body.With(Set("stream", []byte("false")), Set("max_tokens", []byte("1"))).Len() == 0 {
 			b.Fatal("empty")
 		}
 	}

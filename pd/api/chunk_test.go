@@ -1,4 +1,4 @@
-package pd
+package api
 
 import "testing"
 
@@ -10,19 +10,19 @@ func TestChunk_IDsAreTakenOutWhereverTheyStand(t *testing.T) {
 		`{"choices":[{"token_ids":[7,8]}],"prompt_token_ids":[1,2]}`:                                                                `{"choices":[{}]}`,
 		`{"choices":[{"index":0,"delta":{"content":" \"token_ids\":[9]"},"token_ids":[7,8],"x":1}],"prompt_token_ids":[1,2],"y":2}`: `{"choices":[{"index":0,"delta":{"content":" \"token_ids\":[9]"},"x":1}],"y":2}`,
 	} {
-		c := readChunk([]byte(event))
-		if got := string(c.without(nil, []byte(event))); got != want {
+		c := ReadChunk([]byte(event))
+		if got := string(c.Without(nil, []byte(event))); got != want {
 			t.Errorf("%s\nbecomes %s\nwant    %s", event, got, want)
 		}
-		ids, n := idList(c.ids)
-		prompt, m := idList(c.prompt)
+		ids, n := IDList(c.IDs)
+		prompt, m := IDList(c.Prompt)
 		if n != 2 || m != 2 || prompt != "1,2" || ids[:1] != "7" {
 			t.Errorf("%s: %d ids %q, prompt %d %q", event, n, ids, m, prompt)
 		}
 	}
 	for event, choices := range map[string]int{`[DONE]`: -1, `{"usage":{}}`: -1, `{"choices":[],"usage":{"prompt_tokens":3}}`: 0, `{"choices":[{},{}]}`: 2} {
-		if c := readChunk([]byte(event)); c.choices != choices || string(c.without(nil, []byte(event))) != event {
-			t.Errorf("%s: %d choices", event, c.choices)
+		if c := ReadChunk([]byte(event)); c.Choices != choices || string(c.Without(nil, []byte(event))) != event {
+			t.Errorf("%s: %d choices", event, c.Choices)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ var sampleData = []string{`{"a":1}`, `{"b":2}`, "one\ntwo", "[DONE]"}
 func readAll(r io.Reader) (data []string, raw []byte, err error) {
 	s := NewEventReader(r)
 	for {
-		ev, err := s.read()
+		ev, err := s.Read()
 		if err != nil {
 			return data, raw, err
 		}
@@ -53,7 +53,7 @@ func TestSSE_LongLinesPassAndEndlessOnesEnd(t *testing.T) {
 		t.Errorf("1 MiB line: %d events, %v", len(data), err)
 	}
 	endless := io.MultiReader(strings.NewReader("data: "), neverEnding('x'))
-	if _, _, err := readAll(endless); !errors.Is(err, errEventTooLong) {
+	if _, _, err := readAll(endless); !errors.Is(err, ErrEventTooLong) {
 		t.Errorf("endless line: %v", err)
 	}
 }
@@ -69,11 +69,11 @@ func (b neverEnding) Read(p []byte) (int, error) {
 
 func TestSSE_ReplacedDataKeepsTheOtherLines(t *testing.T) {
 	s := NewEventReader(strings.NewReader("event: response.completed\nid: 3\ndata: {\"old\":1}\n\n"))
-	ev, err := s.read()
+	ev, err := s.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(ev.withData([]byte(`{"new":1}`))), "event: response.completed\nid: 3\ndata: {\"new\":1}\n\n"; got != want {
+	if got, want := string(ev.WithData([]byte(`{"new":1}`))), "event: response.completed\nid: 3\ndata: {\"new\":1}\n\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -113,10 +113,10 @@ func TestSSE_OnlyAWholeEventCountsAsBuffered(t *testing.T) {
 		"data: 1\r\n\r\nda":     true,
 	} {
 		s := NewEventReader(strings.NewReader("data: first\n\n" + rest))
-		if _, err := s.read(); err != nil {
+		if _, err := s.Read(); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.buffered(); got != want {
+		if got := s.Buffered(); got != want {
 			t.Errorf("%q: %v", rest, got)
 		}
 	}

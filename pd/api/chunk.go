@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"bytes"
@@ -10,81 +10,81 @@ import (
 
 // chunk is what one event of a chat or completions stream says, read in one pass: it is
 // done for each token. Its values alias a copy of the event.
-type chunk struct {
-	choices int  // -1: it is no chunk
-	odd     bool // it says something that ids do not: a tool call, reasoning
+type Chunk struct {
+	Choices int  // -1: it is no chunk
+	Odd     bool // it says something that ids do not: a tool call, reasoning
 
-	prompt gjson.Result // ids of the prompt, in the first one
-	ids    gjson.Result // of the answer, since the last one
-	text   gjson.Result
-	finish gjson.Result // finish_reason
-	stop   gjson.Result // stop_reason
-	usage  gjson.Result
+	Prompt gjson.Result // ids of the prompt, in the first one
+	IDs    gjson.Result // of the answer, since the last one
+	Text   gjson.Result
+	Finish gjson.Result // finish_reason
+	Stop   gjson.Result // stop_reason
+	Usage  gjson.Result
 
 	hidden [][2]int // where ids stand, with their names
 }
 
-func readChunk(data []byte) chunk {
-	c := chunk{choices: -1}
+func ReadChunk(data []byte) Chunk {
+	c := Chunk{Choices: -1}
 	gjson.ParseBytes(data).ForEach(func(key, value gjson.Result) bool {
 		switch key.Str {
 		case "choices":
-			c.choices = 0
+			c.Choices = 0
 			value.ForEach(func(_, choice gjson.Result) bool {
-				if c.choices++; c.choices == 1 {
+				if c.Choices++; c.Choices == 1 {
 					c.readChoice(choice)
 				}
 				return true
 			})
 		case "prompt_token_ids":
-			c.hide(key, value, &c.prompt)
+			c.hide(key, value, &c.Prompt)
 		case "usage":
-			c.usage = value
+			c.Usage = value
 		}
 		return true
 	})
 	return c
 }
 
-func (c *chunk) readChoice(choice gjson.Result) {
+func (c *Chunk) readChoice(choice gjson.Result) {
 	choice.ForEach(func(key, value gjson.Result) bool {
 		switch key.Str {
 		case "delta":
 			c.readDelta(value)
 		case "text":
-			c.text = value
+			c.Text = value
 		case "token_ids":
-			c.hide(key, value, &c.ids)
+			c.hide(key, value, &c.IDs)
 		case "prompt_token_ids":
-			c.hide(key, value, &c.prompt)
+			c.hide(key, value, &c.Prompt)
 		case "finish_reason":
-			c.finish = value
+			c.Finish = value
 		case "stop_reason":
-			c.stop = value
+			c.Stop = value
 		}
 		return true
 	})
 }
 
-func (c *chunk) readDelta(delta gjson.Result) {
+func (c *Chunk) readDelta(delta gjson.Result) {
 	delta.ForEach(func(key, value gjson.Result) bool {
 		switch key.Str {
 		case "content":
-			c.text = value
+			c.Text = value
 		case "tool_calls":
-			c.odd = c.odd || value.IsArray()
+			c.Odd = c.Odd || value.IsArray()
 		case "reasoning", "reasoning_content":
-			c.odd = c.odd || value.String() != ""
+			c.Odd = c.Odd || value.String() != ""
 		}
 		return true
 	})
 }
 
 // silent reports whether the event says nothing of the answer.
-func (c *chunk) silent() bool { return c.text.String() == "" && c.finish.String() == "" && !c.odd }
+func (c *Chunk) Silent() bool { return c.Text.String() == "" && c.Finish.String() == "" && !c.Odd }
 
 // hide notes a field that the client did not ask for.
-func (c *chunk) hide(key, value gjson.Result, into *gjson.Result) {
+func (c *Chunk) hide(key, value gjson.Result, into *gjson.Result) {
 	c.hidden = append(c.hidden, [2]int{key.Index, value.Index + len(value.Raw)})
 	if value.IsArray() {
 		*into = value
@@ -93,7 +93,7 @@ func (c *chunk) hide(key, value gjson.Result, into *gjson.Result) {
 
 // without appends the event without its ids to out. A field goes with the comma before
 // it, or behind it where it is the first.
-func (c *chunk) without(out, data []byte) []byte {
+func (c *Chunk) Without(out, data []byte) []byte {
 	at := 0
 	for _, field := range c.hidden {
 		before := bytes.TrimRight(data[at:field[0]], " \t\r\n")
@@ -110,7 +110,7 @@ func (c *chunk) without(out, data []byte) []byte {
 
 // idList returns what stands between the brackets of a list of numbers, and how many
 // they are.
-func idList(list gjson.Result) (numbers string, n int) {
+func IDList(list gjson.Result) (numbers string, n int) {
 	numbers = strings.Trim(list.Raw, "[] \t\r\n")
 	if numbers == "" {
 		return "", 0
@@ -120,22 +120,22 @@ func idList(list gjson.Result) (numbers string, n int) {
 
 // asStream turns a whole answer into the events of a stream: the choices, the usage if
 // it was asked for, and the end.
-func asStream(d *Dialect, answer Body, usage bool) []byte {
+func AsStream(d *Dialect, answer Body, usage bool) []byte {
 	object := `"text_completion"`
 	choices, _ := answer.Get("choices").Array()
 	if d == Chat {
 		object = `"chat.completion.chunk"`
 		for i, choice := range choices {
 			if c, ok := choice.Object(); ok {
-				choices[i] = c.With(Edit{"delta", c.Get("message")}, Edit{Key: "message"}).Bytes()
+				choices[i] = c.With(Set("delta", c.Get("message")), Remove("message")).Bytes()
 			}
 		}
 	}
-	chunk := answer.With(Edit{"object", []byte(object)}, Edit{"choices", List(choices)}, Edit{Key: "usage"})
+	chunk := answer.With(Set("object", []byte(object)), Set("choices", List(choices)), Remove("usage"))
 	var out strings.Builder
 	fmt.Fprintf(&out, "data: %s\n\n", chunk.Bytes())
 	if usage {
-		fmt.Fprintf(&out, "data: %s\n\n", chunk.With(Edit{"choices", []byte("[]")}, Edit{"usage", answer.Get("usage")}).Bytes())
+		fmt.Fprintf(&out, "data: %s\n\n", chunk.With(Set("choices", []byte("[]")), Set("usage", answer.Get("usage"))).Bytes())
 	}
 	out.WriteString("data: [DONE]\n\n")
 	return []byte(out.String())

@@ -1,4 +1,4 @@
-package pd
+package api
 
 import (
 	"bytes"
@@ -112,14 +112,14 @@ func (b Body) Bytes() []byte {
 		return b.source
 	}
 	out := make([]byte, 0, b.Len())
-	for part := range b.parts() {
+	for part := range b.Parts() {
 		out = append(out, part...)
 	}
 	return out
 }
 
 // parts are the pieces that make up the body.
-func (b Body) parts() iter.Seq[[]byte] {
+func (b Body) Parts() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if !b.edited {
 			yield(b.source)
@@ -145,7 +145,7 @@ func (b Body) Reader() io.Reader {
 		return bytes.NewReader(b.source)
 	}
 	parts := make(net.Buffers, 0, 2*len(b.fields)+2)
-	for part := range b.parts() {
+	for part := range b.Parts() {
 		parts = append(parts, part)
 	}
 	return &parts
@@ -175,6 +175,12 @@ type Edit struct {
 	Key   string
 	Value []byte // raw JSON
 }
+
+// Set gives a field a value, which is raw JSON.
+func Set(key string, value []byte) Edit { return Edit{Key: key, Value: value} }
+
+// Remove deletes a field.
+func Remove(key string) Edit { return Edit{Key: key} }
 
 // With returns a new body with the edits made. Edited fields keep their place,
 // new ones come last in the order of the edits, all other bytes of members are
