@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // Capacity is what one server can do, as `tandem calibrate` measures it. Its JSON is
@@ -21,8 +21,8 @@ type Capacity struct {
 
 	// Prefill is seconds of [1, thousands of new tokens, millions of new token x
 	// token of context]; Step of [1, sequences, millions of tokens of KV].
-	Prefill pools.Curve `json:"prefill"`
-	Step    pools.Curve `json:"step"`
+	Prefill curve.Curve `json:"prefill"`
+	Step    curve.Curve `json:"step"`
 
 	KVTokens     int `json:"kv_tokens"`
 	MaxSequences int `json:"max_sequences"` // in one batch; 0: not known
@@ -57,7 +57,7 @@ type Concurrency struct {
 
 // PrefillSeconds is the time of a prefill alone on the server.
 func (c *Capacity) PrefillSeconds(uncached, cached float64) float64 {
-	return c.Prefill.Seconds(pools.PrefillFeatures(int(uncached), int(cached)))
+	return c.Prefill.Seconds(curve.PrefillFeatures(int(uncached), int(cached)))
 }
 
 // PrefillSpeed is prompt tokens per second at prompts of this size.
@@ -67,7 +67,7 @@ func (c *Capacity) PrefillSpeed(uncached, cached float64) float64 {
 
 // MinimumStep is the minimum cycle latency: a decode step of one short sequence.
 func (c *Capacity) MinimumStep() time.Duration {
-	return c.Step.Time(pools.StepFeatures(1, 0))
+	return c.Step.Time(curve.StepFeatures(1, 0))
 }
 
 // Sequences is the largest concurrency: how many sequences of a mean context decode
@@ -102,9 +102,9 @@ func (c *Capacity) Validate() error {
 	if c.Schema != 1 {
 		return fmt.Errorf("schema %d is not known (known: 1)", c.Schema)
 	}
-	for _, curve := range []pools.Curve{c.Prefill, c.Step} {
+	for _, learned := range []curve.Curve{c.Prefill, c.Step} {
 		sum := 0.0
-		for _, v := range curve {
+		for _, v := range learned {
 			if !(v >= 0) || math.IsInf(v, 0) {
 				return errors.New("coefficients of prefill and step must not be negative")
 			}

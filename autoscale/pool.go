@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // workload is what servers are asked for on the mean.
@@ -36,8 +37,8 @@ type Hardware struct {
 	// of what was sent to them and is not done, of others the answers in the engines' queues.
 	Backlog float64 `json:"backlog"`
 
-	prefill pools.Curve // of all servers together, to take the mean of
-	step    pools.Curve // likewise
+	prefill curve.Curve // of all servers together, to take the mean of
+	step    curve.Curve // likewise
 	busy    int         // servers that gateways have sent work, or send none
 	servers int
 	units   map[string]int // how often each counts
@@ -112,7 +113,7 @@ func (k *Hardware) add(s *pools.Server, w workload, now time.Time) {
 	}
 	if k.Role == pools.Prefill {
 		k.Backlog += work.Queue.Seconds()
-		k.Speed += w.computed / s.PrefillCurve().Seconds(pools.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
+		k.Speed += w.computed / s.PrefillCurve().Seconds(curve.PrefillFeatures(int(w.computed), int(w.prompt-w.computed)))
 		return
 	}
 	if s.Role == pools.Both {
@@ -153,7 +154,7 @@ func (k *Hardware) Teach(c *Capacity) {
 		}
 		return
 	}
-	c.Step = pools.Curve{k.step[0] * each, k.step[1] * each / parallel, k.step[2] * each / parallel}
+	c.Step = curve.Curve{k.step[0] * each, k.step[1] * each / parallel, k.step[2] * each / parallel}
 	if k.KVTokens > 0 {
 		c.KVTokens = int(k.KVTokens / float64(k.Ready))
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // answering is engines that are up and tell nothing of their load: an http.RoundTripper
@@ -94,15 +95,15 @@ func (w *worked) quarter() {
 			v.Answered(slowPrompt, slowPrompt)
 			v.Ended(slowOutput, false)
 		}
-		lease, err := servers[0].Claim(pools.Prefill, pools.Work{}, false)
+		lease, err := servers[0].Claim(pools.Prefill, curve.Work{}, false)
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		x := pools.PrefillFeatures(slowPrompt, 0)
+		x := curve.PrefillFeatures(slowPrompt, 0)
 		lease.Sent(prior.Time(x))
 		time.Sleep(time.Duration(w.slower * float64(prior.Time(x))))
 		lease.Prefilled(slowPrompt, 0, 0)
-		servers[1].ObserveStep(time.Duration(w.slower*float64(believed.Time(pools.StepFeatures(8, 30_000)))), 8, 30_000, time.Now())
+		servers[1].ObserveStep(time.Duration(w.slower*float64(believed.Time(curve.StepFeatures(8, 30_000)))), 8, 30_000, time.Now())
 		time.Sleep(time.Until(second.Add(time.Second)))
 	}
 	if err := w.scaler.step(w.t.Context(), false); err != nil {

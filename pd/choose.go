@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/order"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
@@ -27,8 +27,8 @@ type Candidate struct {
 	Queued  int           // requests of that work
 	Cached  kvstate.Held  // leading tokens of the request that it holds, by tier
 	Remote  remote        // that holds more of it, and can be pulled from
-	Prefill pools.Curve   // time of a prefill on it
-	Step    pools.Curve   // time of a decode step on it
+	Prefill curve.Curve   // time of a prefill on it
+	Step    curve.Curve   // time of a decode step on it
 	// How much of the two curves it has shown lately, 0..1.
 	PrefillKnown, StepKnown float64
 
@@ -61,7 +61,7 @@ type Field struct {
 	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
 	// priced at. At each server's own, the fastest would look cheapest to everyone, and
 	// everyone would wait for it.
-	reference pools.Curve
+	reference curve.Curve
 }
 
 // Alternative is one way to run a request and what it is predicted to cost.

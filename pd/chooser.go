@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
@@ -91,14 +92,14 @@ func (ch *Chooser) claim(j *requestState, v *snapshot, chosen Alternative) (bind
 		}
 	}
 	if chosen.Prefill != "" && v.handoff == nil {
-		work := pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
+		work := curve.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
 		lease, err := v.prefill[numberOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 		if err != nil {
 			return binding{refusedBy: chosen.Prefill}, err
 		}
 		a.prefill = lease
 	}
-	work := pools.Work{
+	work := curve.Work{
 		Tokens:   j.req.PromptTokens + j.req.OutputTokens/2, // on the average of its stay
 		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
 	}
@@ -109,7 +110,7 @@ func (ch *Chooser) claim(j *requestState, v *snapshot, chosen Alternative) (bind
 	}
 	a.decode = lease
 	if chosen.Prefill == "" && j.req.Dialect.Split {
-		lease.Computes(pools.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill})
+		lease.Computes(curve.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill})
 	}
 	return a, nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/order"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // CostModel holds what is the same for every choice. It turns what is known of servers
@@ -109,7 +109,7 @@ func (f *Field) together(number int, state *order.DecodeState) {
 			continue
 		}
 		state.Running += d.Running
-		state.Step = max(state.Step, d.Step.Seconds(pools.StepFeatures(d.Running, d.KVUsed)))
+		state.Step = max(state.Step, d.Step.Seconds(curve.StepFeatures(d.Running, d.KVUsed)))
 	}
 	if state.Step > own {
 		state.PerToken = 0
@@ -177,7 +177,7 @@ func (f *Field) handsOver(r Demand, blockTokens int) bool {
 }
 
 // meanPrefill is the mean of the prefill servers' curves.
-func (f *Field) meanPrefill() (mean pools.Curve) {
+func (f *Field) meanPrefill() (mean curve.Curve) {
 	share := 1 / float64(max(len(f.Prefill), 1))
 	for i := range f.Prefill {
 		curve := &f.Prefill[i].Prefill
@@ -248,7 +248,7 @@ func (m *CostModel) stall(d *Candidate, w *work) float64 {
 
 // nextStep is the seconds of its next step with one sequence more.
 func (c *Candidate) nextStep() float64 {
-	return c.Step.Seconds(pools.StepFeatures(c.Running+1, c.KVUsed))
+	return c.Step.Seconds(curve.StepFeatures(c.Running+1, c.KVUsed))
 }
 
 // arrivalPrice is what a second of prefill costs those who wait in the servers' own

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // benchLobby is 1,000 requests that wait before 32 + 32 servers, each prefill server with
@@ -38,7 +39,7 @@ func newBenchLobby(b *testing.B, tenants int) *benchLobby {
 
 // occupy gives a server three seconds of work.
 func (l *benchLobby) occupy(b *testing.B, s *pools.Server) {
-	lease, err := s.Claim(pools.Prefill, pools.Work{Tokens: 1000, Estimate: 3 * time.Second}, false)
+	lease, err := s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 3 * time.Second}, false)
 	if err != nil {
 		b.Fatal(err)
 	}

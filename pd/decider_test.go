@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 func newTestDecider(f *testFleet) *Decider {
@@ -34,7 +35,7 @@ func (f *testFleet) occupy(t *testing.T, model string, work time.Duration) {
 		if s.Role != pools.Prefill || !s.Serves(model, time.Now()) {
 			continue
 		}
-		lease, err := s.Claim(pools.Prefill, pools.Work{Tokens: 1000, Estimate: work}, false)
+		lease, err := s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: work}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // The keys of what replicas learned, behind the configured prefix; the braces keep them on
@@ -69,8 +70,8 @@ type experienceRecord struct {
 
 // serverRecord is the curves of one server.
 type serverRecord struct {
-	Prefill pools.Shown `json:"p"`
-	Step    pools.Shown `json:"d"`
+	Prefill curve.Shown `json:"p"`
+	Step    curve.Shown `json:"d"`
 }
 
 // heard is what one replica told, and what of it was taken in.
@@ -80,7 +81,7 @@ type heard struct {
 	news    bool // it has not been taken in yet
 	servers map[string]serverRecord
 	pairs   map[pairID]pairRecord
-	classes *[distances]pools.Shown // nil: nothing
+	classes *[distances]curve.Shown // nil: nothing
 	outputs map[outputKey]outputRecordOf
 }
 
@@ -147,7 +148,7 @@ func (e *Experience) record(now time.Time) experienceRecord {
 	r := experienceRecord{Basis: e.basis, Servers: make(map[string]serverRecord), Links: e.links.record(now), Outputs: e.outputs.record(now)}
 	for _, s := range e.fleet.Servers() {
 		prefill, step := s.Shown(now)
-		if prefill.Known+step.Known > 0 {
+		if prefill.Confidence+step.Confidence > 0 {
 			r.Servers[s.ID()] = serverRecord{prefill, step}
 		}
 	}
@@ -295,12 +296,12 @@ func (h *heard) takeInServer(s *pools.Server, age time.Duration, now time.Time) 
 	}
 	h.servers[s.ID()] = told
 	if !knew {
-		s.HearPrefill(nil, told.Prefill, age, now)
-		s.HearStep(nil, told.Step, age, now)
+		s.ReceivePrefill(nil, told.Prefill, age, now)
+		s.ReceiveStep(nil, told.Step, age, now)
 		return
 	}
-	s.HearPrefill(&before.Prefill, told.Prefill, age, now)
-	s.HearStep(&before.Step, told.Step, age, now)
+	s.ReceivePrefill(&before.Prefill, told.Prefill, age, now)
+	s.ReceiveStep(&before.Step, told.Step, age, now)
 }
 
 func (h *heard) takeInLinks(l *Links, age time.Duration, now time.Time) {
@@ -315,9 +316,9 @@ func (h *heard) takeInLinks(l *Links, age time.Duration, now time.Time) {
 	}
 	for i, c := range l.classes {
 		if h.classes == nil {
-			c.Hear(nil, r.Classes[i], age, now)
+			c.Receive(nil, r.Classes[i], age, now)
 		} else {
-			c.Hear(&h.classes[i], r.Classes[i], age, now)
+			c.Receive(&h.classes[i], r.Classes[i], age, now)
 		}
 	}
 	h.classes = &r.Classes

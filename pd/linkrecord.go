@@ -5,13 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // linkRecord is what one replica has seen of the links, as others are told: sums, of
 // which differences are news, and beliefs for those who know nothing yet.
 type linkRecord struct {
-	Classes [distances]pools.Shown `json:"classes"`
+	Classes [distances]curve.Shown `json:"classes"`
 	Pairs   []pairRecord           `json:"pairs,omitempty"`
 	Prefill map[string]blameRecord `json:"prefill,omitempty"` // by server, those that are known
 	Decode  map[string]blameRecord `json:"decode,omitempty"`

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // Links knows what transfers cost. What is slow is blamed from the small to the large,
@@ -19,7 +19,7 @@ import (
 // transfer that should have ended long ago says so now, not when it ends. Safe for
 // concurrent use.
 type Links struct {
-	classes [distances]*pools.Learned
+	classes [distances]*curve.Learned
 
 	mu              sync.Mutex // guards the rest
 	sides           [distances]sides
@@ -65,15 +65,19 @@ func NewLinks(prior LinkPrior) *Links {
 		prefill: make(map[string]*blame), decode: make(map[string]*blame),
 		pairs: make(map[pairID]*pairSlowness), slow: make(map[pairID]*pairSlowness), moving: make(map[uint64]movement),
 	}
-	anchors := []pools.Features{linkFeatures(0), linkFeatures(1e8), linkFeatures(4e9)}
+	anchors := []curve.Features{linkFeatures(0), linkFeatures(1e8), linkFeatures(4e9)}
 	for i, p := range prior {
-		l.classes[i] = pools.NewLearned(pools.Curve{p.Latency.Seconds(), 1e9 / p.BytesPerSecond, 0}, anchors)
+		l.classes[i] = curve.NewLearned(curve.Curve{p.Latency.Seconds(), 1e9 / p.BytesPerSecond, 0}, anchors, linkForgetting)
 	}
 	return l
 }
 
+// linkForgetting is the time without a transfer in which what the links of a distance have
+// shown loses half its weight.
+const linkForgetting = time.Minute
+
 // linkFeatures are one and the gigabytes moved.
-func linkFeatures(bytes float64) pools.Features { return pools.Features{1, bytes / 1e9, 0} }
+func linkFeatures(bytes float64) curve.Features { return curve.Features{1, bytes / 1e9, 0} }
 
 // Between returns what a transfer between two places is believed to cost: seconds, and
 // seconds per byte.

@@ -1,6 +1,6 @@
 package pd
 
-import "github.com/tandem-gateway/tandem/pools"
+import "github.com/tandem-gateway/tandem/pools/curve"
 
 // judgeByPeers lets servers that have shown little of their speed lately be believed as
 // fast as those that have: one that is new, or that is avoided because it was slow, is
@@ -31,11 +31,11 @@ const untried = 0.97
 
 // peers is the mean of curves, by how much of each is known.
 type peers struct {
-	sum   pools.Curve
+	sum   curve.Curve
 	known float64
 }
 
-func (p *peers) add(c pools.Curve, known float64) {
+func (p *peers) add(c curve.Curve, known float64) {
 	for i := range c {
 		p.sum[i] += known * c[i]
 	}
@@ -44,7 +44,7 @@ func (p *peers) add(c pools.Curve, known float64) {
 
 // judge is what to believe of a server: its own curve as far as that is known, its peers'
 // for the rest. Where nobody has shown anything it is the prior.
-func (p *peers) judge(own pools.Curve, known float64) pools.Curve {
+func (p *peers) judge(own curve.Curve, known float64) curve.Curve {
 	if p.known == 0 {
 		return own
 	}

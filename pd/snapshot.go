@@ -288,7 +288,7 @@ func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) Candidate {
 		KVUsed:  sent.Tokens,
 	}
 	c.Prefill, c.Step = s.PrefillCurve(), s.StepCurve()
-	c.PrefillKnown, c.StepKnown = s.Known(now)
+	c.PrefillKnown, c.StepKnown = s.Confidence(now)
 	load := s.FreshLoad(now)
 	c.Queue = prefill.Queue + load.ForeignQueue(c.Prefill, now)
 	if load.Running.Known {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 var errEngine = errors.New("engine failed")
@@ -22,7 +24,7 @@ func testServer(role Role) *Server {
 // use claims and settles once, and reports whether the claim was granted.
 func use(t *testing.T, s *Server, leg Role, verdict error) bool {
 	t.Helper()
-	l, err := s.Claim(leg, Work{}, false)
+	l, err := s.Claim(leg, curve.Work{}, false)
 	if err != nil {
 		if !errors.Is(err, ErrRefused) {
 			t.Fatalf("claim: %v", err)
@@ -138,7 +140,7 @@ func TestBreaker_ASuspectIsEjectedByItsCanaryAlone(t *testing.T) {
 func TestBreaker_StreamsThatBreakInARowEject(t *testing.T) {
 	s := testServer(Decode)
 	stream := func(err error) {
-		l, claimed := s.Claim(Decode, Work{}, false)
+		l, claimed := s.Claim(Decode, curve.Work{}, false)
 		if claimed != nil {
 			t.Fatal(claimed)
 		}
@@ -170,7 +172,7 @@ func TestLease_AnOverdueRequestAsksForACanary(t *testing.T) {
 		s := testServer(Decode)
 		suspected := func() bool { _, due := s.breakers[1].canaryDue(0); return due }
 		for _, settled := range []bool{true, false} {
-			l, err := s.Claim(Decode, Work{}, false)
+			l, err := s.Claim(Decode, curve.Work{}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -204,7 +206,7 @@ func TestBreaker_NeutralOutcomesNeverCount(t *testing.T) {
 
 func TestLease_EndingsRunOnceAndABrokenStreamCountsAgain(t *testing.T) {
 	s := testServer(Decode)
-	l, err := s.Claim(Decode, Work{Tokens: 100}, false)
+	l, err := s.Claim(Decode, curve.Work{Tokens: 100}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,11 +228,11 @@ func TestLease_EndingsRunOnceAndABrokenStreamCountsAgain(t *testing.T) {
 
 func TestClaim_DrainingAndForeignRolesRefuse(t *testing.T) {
 	s := testServer(Prefill)
-	if _, err := s.Claim(Decode, Work{}, true); !errors.Is(err, ErrRefused) {
+	if _, err := s.Claim(Decode, curve.Work{}, true); !errors.Is(err, ErrRefused) {
 		t.Errorf("a prefill server took a decode: %v", err)
 	}
 	s.Drain = true
-	if _, err := s.Claim(Prefill, Work{}, true); !errors.Is(err, ErrRefused) {
+	if _, err := s.Claim(Prefill, curve.Work{}, true); !errors.Is(err, ErrRefused) {
 		t.Errorf("a draining server took a claim: %v", err)
 	}
 }
@@ -241,7 +243,8 @@ func TestBreaker_AFailedCanaryConvictsSinceTheLastThatPassed(t *testing.T) {
 	b := newBreaker(DefaultBreaker())
 	var told []time.Time
 	b.convicted = func(since time.Time) { told = append(told, since) }
-	at := func(second int) time.Time { return testNow.Add(time.Duration(second) * time.Second) }
+	start := time.Now()
+	at := func(second int) time.Time { return start.Add(time.Duration(second) * time.Second) }
 	b.judge(nil, at(1))
 	b.judge(errCanaryBusy, at(2))
 	if len(told) != 0 {

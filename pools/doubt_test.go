@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // What each piece of evidence makes of the doubt about a server, in the order that it comes.
@@ -249,7 +251,7 @@ func TestDoubt_IsOverWhenThereIsCertainty(t *testing.T) {
 func TestLease_Unreached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(Decode)
-		l, err := s.Claim(Decode, Work{}, false)
+		l, err := s.Claim(Decode, curve.Work{}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

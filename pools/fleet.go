@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // Config is how servers are watched and ejected.
@@ -25,8 +27,8 @@ type Config struct {
 	Adapters      AdapterConfig
 	Sleep         SleepConfig
 	Breaker       BreakerConfig
-	Prefill       Curve // assumed of a server until it has shown its own, by PrefillFeatures
-	Step          Curve // likewise, by StepFeatures
+	Prefill       curve.Curve // assumed of a server until it has shown its own, by PrefillFeatures
+	Step          curve.Curve // likewise, by StepFeatures
 	// Forgetting is the time without a sample in which what a server has shown of its speed
 	// loses half its weight to what its peers have.
 	Forgetting time.Duration
@@ -50,8 +52,8 @@ func Default() Config {
 		Adapters:      DefaultAdapters(),
 		Sleep:         DefaultSleep(),
 		Breaker:       DefaultBreaker(),
-		Prefill:       Curve{0.0165, 0.015184, 0.00042099},
-		Step:          Curve{0.006, 0.00035, 0.01},
+		Prefill:       curve.Curve{0.0165, 0.015184, 0.00042099},
+		Step:          curve.Curve{0.006, 0.00035, 0.01},
 		Forgetting:    time.Minute,
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // A name look-up that was given up reads on by itself, in package net, until its own
@@ -129,7 +131,7 @@ func TestFleet_ApplyKeepsTheStateOfServersThatStay(t *testing.T) {
 	}
 	before := f.Servers()[1]
 	eventually(t, "up", func() bool { return before.Health().Up })
-	lease, err := before.Claim(Decode, Work{Tokens: 10}, false)
+	lease, err := before.Claim(Decode, curve.Work{Tokens: 10}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 func TestOutstanding_OnlyTheOldestProgresses(t *testing.T) {
@@ -11,7 +13,7 @@ func TestOutstanding_OnlyTheOldestProgresses(t *testing.T) {
 		s := testServer(Prefill)
 		queue := func() time.Duration { return s.InFlight(Prefill, time.Now()).Queue }
 		claim := func(d time.Duration) *Lease {
-			l, err := s.Claim(Prefill, Work{Tokens: 1000, Estimate: d}, false)
+			l, err := s.Claim(Prefill, curve.Work{Tokens: 1000, Estimate: d}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,15 +50,15 @@ func TestOutstanding_OnlyTheOldestProgresses(t *testing.T) {
 func TestLease_APromptOfADecodeServerIsWorkAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(Decode)
-		x := PrefillFeatures(1000, 0)
+		x := curve.PrefillFeatures(1000, 0)
 		before := s.PrefillCurve().Seconds(x)
 		for range 60 {
-			l, err := s.Claim(Decode, Work{Tokens: 1000}, false)
+			l, err := s.Claim(Decode, curve.Work{Tokens: 1000}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
 			l.Sent(time.Second)
-			l.Computes(Work{Tokens: 1000, Estimate: time.Second})
+			l.Computes(curve.Work{Tokens: 1000, Estimate: time.Second})
 			if got := s.InFlight(Prefill, time.Now()); got.Queue != time.Second || got.Requests != 1 {
 				t.Fatalf("ahead: %+v", got)
 			}
@@ -70,11 +72,11 @@ func TestLease_APromptOfADecodeServerIsWorkAhead(t *testing.T) {
 		if got := s.PrefillCurve().Seconds(x) / before; got < 2.6 || got > 3.2 {
 			t.Errorf("60 prompts took three times as long as believed; now believed %.2f times", got)
 		}
-		l, err := s.Claim(Decode, Work{Tokens: 1000}, false)
+		l, err := s.Claim(Decode, curve.Work{Tokens: 1000}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Computes(Work{Tokens: 1000, Estimate: time.Second})
+		l.Computes(curve.Work{Tokens: 1000, Estimate: time.Second})
 		l.Release() // it failed before its first token
 		if got := s.InFlight(Prefill, time.Now()); got != (InFlight{}) {
 			t.Errorf("after the end of the lease: %+v", got)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // ErrRefused is returned by Claim when the server may not take one more.
@@ -30,7 +32,7 @@ type Lease struct {
 
 // Claim takes a place for one leg. With anyway set the breaker is not asked and
 // hears no verdict: panic mode, in which a doubtful server is better than none.
-func (s *Server) Claim(leg Role, work Work, anyway bool) (*Lease, error) {
+func (s *Server) Claim(leg Role, work curve.Work, anyway bool) (*Lease, error) {
 	if s.Drains() || !s.Role.Serves(leg) {
 		return nil, fmt.Errorf("%s for %s: %w", s.id, leg, ErrRefused)
 	}
@@ -137,6 +139,6 @@ func (l *Lease) Prefilled(newTokens, cached int, beside time.Duration) {
 	}
 	l.Settle(nil)
 	now := time.Now()
-	l.server.teachPrefill(l.seq, l.sent.Add(beside), PrefillFeatures(newTokens, cached), now)
+	l.server.teachPrefill(l.seq, l.sent.Add(beside), curve.PrefillFeatures(newTokens, cached), now)
 	l.end(now)
 }

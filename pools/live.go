@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // live is what changes about a server while requests run. It is created when
@@ -50,14 +52,14 @@ type live struct {
 	// 0: none.
 	idsUntold atomic.Uint64
 
-	prefill *Learned // time of a prefill, by PrefillFeatures
-	step    *Learned // time of a decode step, by StepFeatures
+	prefill *curve.Learned // time of a prefill, by PrefillFeatures
+	step    *curve.Learned // time of a decode step, by StepFeatures
 
 	handoffs  handoffs // of prefill
 	addresses *addresses
 
 	mu   sync.Mutex // guards work and falls
-	work [2]Backlog
+	work [2]curve.Backlog
 	// falls are called when the server is not expected to answer any more; see Fall.
 	falls map[uint64]func(Fall)
 }
@@ -117,11 +119,10 @@ func newLive(cfg Config) *live {
 		addresses:  newAddresses(),
 		keep:       3 * cfg.ProbeInterval,
 		slowStart:  cfg.SlowStart,
-		prefill:    NewLearned(cfg.Prefill, []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0), PrefillFeatures(32768, 0)}),
-		step:       NewLearned(cfg.Step, []Features{StepFeatures(1, 2000), StepFeatures(32, 100_000), StepFeatures(128, 500_000)}),
+		prefill:    curve.NewLearned(cfg.Prefill, []curve.Features{curve.PrefillFeatures(256, 0), curve.PrefillFeatures(4096, 0), curve.PrefillFeatures(32768, 0)}, cfg.Forgetting),
+		step:       curve.NewLearned(cfg.Step, []curve.Features{curve.StepFeatures(1, 2000), curve.StepFeatures(32, 100_000), curve.StepFeatures(128, 500_000)}, cfg.Forgetting),
 	}
 	l.vitals.born = time.Now()
-	l.prefill.half, l.step.half = cfg.Forgetting, cfg.Forgetting
 	l.health.Store(&Health{Reason: notProbed})
 	l.scraped.Store(&Load{})
 	l.reported.Store(&Load{})
@@ -332,20 +333,20 @@ func (h Health) Serves(model string) bool {
 }
 
 // PrefillCurve predicts the time of a prefill on the server, by PrefillFeatures.
-func (l *live) PrefillCurve() Curve { return l.prefill.Curve() }
+func (l *live) PrefillCurve() curve.Curve { return l.prefill.Curve() }
 
 // StepCurve predicts the time of a decode step on the server, by StepFeatures.
-func (l *live) StepCurve() Curve { return l.step.Curve() }
+func (l *live) StepCurve() curve.Curve { return l.step.Curve() }
 
-// Known is how much of the two curves the server has shown lately, 0..1.
-func (l *live) Known(now time.Time) (prefill, step float64) {
-	return l.prefill.Known(now), l.step.Known(now)
+// Confidence is how much of the two curves the server has shown lately, 0..1.
+func (l *live) Confidence(now time.Time) (prefill, step float64) {
+	return l.prefill.Confidence(now), l.step.Confidence(now)
 }
 
 // ObserveStep teaches the server's step curve one gap between two tokens of a
 // stream, under the batch and KV of that time.
 func (l *live) ObserveStep(gap time.Duration, sequences, kvTokens int, now time.Time) {
-	l.step.Observe(StepFeatures(sequences, kvTokens), gap, now)
+	l.step.Observe(curve.StepFeatures(sequences, kvTokens), gap, now)
 }
 
 // InFlight is work that gateways have on a server in one role.

@@ -1,6 +1,10 @@
 package pools
 
-import "time"
+import (
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
 
 // Gauge is a reading that may be missing. Missing is unknown, never zero.
 type Gauge struct {
@@ -97,11 +101,11 @@ func (l Load) foreign(own InFlight) Gauge {
 
 // ForeignQueue predicts how long the prompts that others sent still wait: their
 // tokens by the server's curve, less the time since they were counted.
-func (l Load) ForeignQueue(curve Curve, now time.Time) time.Duration {
+func (l Load) ForeignQueue(prefill curve.Curve, now time.Time) time.Duration {
 	if !l.Foreign.Known || l.Foreign.Value == 0 {
 		return 0
 	}
 	prompts := max(1, l.Foreign.Value/assumedPrompt)
-	each := curve.Time(PrefillFeatures(int(l.Foreign.Value/prompts), 0))
+	each := prefill.Time(curve.PrefillFeatures(int(l.Foreign.Value/prompts), 0))
 	return max(0, time.Duration(prompts*float64(each))-now.Sub(l.At))
 }

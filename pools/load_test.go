@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 const vllmExposition = `# HELP vllm:num_requests_running x
@@ -205,7 +207,7 @@ func TestLoad_Foreign(t *testing.T) {
 
 func TestLoad_ForeignQueueDrains(t *testing.T) {
 	now := time.Now()
-	perToken := Curve{0, 1, 0} // a millisecond a token, by the features' unit of thousands
+	perToken := curve.Curve{0, 1, 0} // a millisecond a token, by the features' unit of thousands
 	l := Load{Foreign: known(2000), At: now}
 	whole := l.ForeignQueue(perToken, now)
 	if whole <= 0 {

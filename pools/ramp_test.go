@@ -4,13 +4,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // hold gives a server n requests in flight.
 func hold(t *testing.T, s *Server, n int) {
 	t.Helper()
 	for range n {
-		if _, err := s.Claim(Decode, Work{}, false); err != nil {
+		if _, err := s.Claim(Decode, curve.Work{}, false); err != nil {
 			t.Fatal(err)
 		}
 	}

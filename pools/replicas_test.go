@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // replica is a gateway's view of one fleet, sharing through a Redis.
@@ -59,7 +60,7 @@ func newReplica(t *testing.T, r *redisserver.Server, id, engineURL string) *repl
 
 func (r *replica) claim(t *testing.T, tokens int) *Lease {
 	t.Helper()
-	l, err := r.server.Claim(Prefill, Work{Tokens: tokens, Estimate: time.Duration(tokens) * time.Millisecond}, false)
+	l, err := r.server.Claim(Prefill, curve.Work{Tokens: tokens, Estimate: time.Duration(tokens) * time.Millisecond}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +266,7 @@ func TestReplicas_WorkThatRunsOverIsThereBetweenBeats(t *testing.T) {
 	a, on := fleet()
 	b, seen := fleet()
 	for range 2 {
-		if _, err := on.Claim(Prefill, Work{Tokens: 100, Estimate: time.Second}, false); err != nil {
+		if _, err := on.Claim(Prefill, curve.Work{Tokens: 100, Estimate: time.Second}, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -321,7 +322,7 @@ func TestReplicas_ToldChangesAddUpToTheWhole(t *testing.T) {
 	}
 	for i := range 200 {
 		if server := on[i*7%20]; i%3 < 2 {
-			lease, err := server.Claim(Prefill, Work{Tokens: 1000 + i, Estimate: time.Duration(i) * time.Millisecond}, true)
+			lease, err := server.Claim(Prefill, curve.Work{Tokens: 1000 + i, Estimate: time.Duration(i) * time.Millisecond}, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -353,7 +354,7 @@ func TestReplicas_WhatWasLostIsToldAgain(t *testing.T) {
 	b, seen := heardOf(t, "b", 3)
 	now := time.Now()
 	for i, fate := range []string{"arrives", "lost", "refused", "arrives"} {
-		if _, err := on[i%3].Claim(Decode, Work{Tokens: 100}, true); err != nil {
+		if _, err := on[i%3].Claim(Decode, curve.Work{Tokens: 100}, true); err != nil {
 			t.Fatal(err)
 		}
 		m := a.news.of(a.own(now), false, now)
@@ -432,7 +433,7 @@ func BenchmarkReplicasNews512(b *testing.B) {
 	sender, on := heardOf(b, "a", 512)
 	receiver, _ := heardOf(b, "b", 512)
 	for i, s := range on {
-		if _, err := s.Claim(Prefill, Work{Tokens: 10_000 + i, Estimate: time.Hour}, true); err != nil {
+		if _, err := s.Claim(Prefill, curve.Work{Tokens: 10_000 + i, Estimate: time.Hour}, true); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -14,13 +14,13 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // h100 is the server of loadtest/scaling's study.
 func h100() mix.Variant {
 	return mix.Variant{Name: "h100", Cost: 3, GPUs: 1, Capacity: autoscale.Capacity{
-		Schema: 1, Prefill: pools.Curve{0.01, 0.0628, 0}, Step: pools.Curve{0.010, 50e-6, 0.03}, KVTokens: 350_000,
+		Schema: 1, Prefill: curve.Curve{0.01, 0.0628, 0}, Step: curve.Curve{0.010, 50e-6, 0.03}, KVTokens: 350_000,
 	}}
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/tandem-gateway/tandem/autoscale"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // WriteSVG draws the curves of a capacity and what they were fitted to.
@@ -31,7 +31,7 @@ func WriteSVG(out io.Writer, c *autoscale.Capacity) error {
 		step.dot(float64(p.KVTokens)/1e3, p.Seconds*1e3, fmt.Sprint(p.Sequences))
 	}
 	step.draw("decode step, ms by thousand tokens of KV; line of 16 sequences", func(x float64) float64 {
-		return 1e3 * c.Step.Seconds(pools.StepFeatures(16, int(x*1e3)))
+		return 1e3 * c.Step.Seconds(curve.StepFeatures(16, int(x*1e3)))
 	})
 	words := fmt.Sprintf("%s, %s: smallest step %.1f ms, KV of %d tokens", c.Model, c.Server, 1e3*c.MinimumStep().Seconds(), c.KVTokens)
 	if l := c.Largest; l != nil {

@@ -3,14 +3,14 @@ package calibrate
 import (
 	"math"
 
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // fit finds the curve without a negative coefficient whose relative errors have the
 // least squares. With three coefficients all seven sets of those that are not zero
 // can be tried.
-func fit(xs []pools.Features, ys []float64) pools.Curve {
-	var best pools.Curve
+func fit(xs []curve.Features, ys []float64) curve.Curve {
+	var best curve.Curve
 	least := math.Inf(1)
 	for set := 1; set < 8; set++ {
 		c, ok := solve(xs, ys, set)
@@ -31,7 +31,7 @@ func fit(xs []pools.Features, ys []float64) pools.Curve {
 
 // solve fits the coefficients of a set of features, bit by bit; false when they are
 // not determined or not all positive.
-func solve(xs []pools.Features, ys []float64, set int) (pools.Curve, bool) {
+func solve(xs []curve.Features, ys []float64, set int) (curve.Curve, bool) {
 	var a [3][4]float64 // the normal equations
 	for i, x := range xs {
 		w := 1 / (ys[i] * ys[i])
@@ -53,7 +53,7 @@ func solve(xs []pools.Features, ys []float64, set int) (pools.Curve, bool) {
 	}
 	for k := range 3 { // the matrix is positive definite, so its diagonal can be divided by
 		if a[k][k] <= 1e-12 {
-			return pools.Curve{}, false
+			return curve.Curve{}, false
 		}
 		for r := range 3 {
 			if r == k {
@@ -65,12 +65,12 @@ func solve(xs []pools.Features, ys []float64, set int) (pools.Curve, bool) {
 			}
 		}
 	}
-	var curve pools.Curve
+	var fitted curve.Curve
 	for k := range 3 {
-		curve[k] = a[k][3] / a[k][k]
-		if curve[k] < 0 {
-			return pools.Curve{}, false
+		fitted[k] = a[k][3] / a[k][k]
+		if fitted[k] < 0 {
+			return curve.Curve{}, false
 		}
 	}
-	return curve, true
+	return fitted, true
 }

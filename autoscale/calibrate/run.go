@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-gateway/tandem/autoscale"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // Config is one measurement.
@@ -116,7 +116,7 @@ const repeats = 3
 
 // prefill measures prompts alone on the server, within a quarter of the budget.
 func (r *run) prefill(ctx context.Context) error {
-	var xs []pools.Features
+	var xs []curve.Features
 	var ys []float64
 	for _, n := range lengths {
 		if n >= r.most || r.spent+repeats*n > r.cfg.Budget/4 {
@@ -133,7 +133,7 @@ func (r *run) prefill(ctx context.Context) error {
 		}
 		y := median(times)
 		r.found.PrefillPoints = append(r.found.PrefillPoints, autoscale.PrefillPoint{Tokens: n, Seconds: y})
-		xs, ys = append(xs, pools.PrefillFeatures(n, 0)), append(ys, y)
+		xs, ys = append(xs, curve.PrefillFeatures(n, 0)), append(ys, y)
 	}
 	r.found.Prefill = fit(xs, ys)
 	return nil
@@ -172,10 +172,10 @@ func (r *run) steps(ctx context.Context) error {
 }
 
 func (r *run) fitSteps() {
-	var xs []pools.Features
+	var xs []curve.Features
 	var ys []float64
 	for _, p := range r.found.StepPoints {
-		xs, ys = append(xs, pools.StepFeatures(p.Sequences, p.KVTokens)), append(ys, p.Seconds)
+		xs, ys = append(xs, curve.StepFeatures(p.Sequences, p.KVTokens)), append(ys, p.Seconds)
 	}
 	r.found.Step = fit(xs, ys)
 }
@@ -264,7 +264,7 @@ func (r *run) largest(ctx context.Context) error {
 		return nil
 	}
 	below := at{0, r.found.MinimumStep().Seconds()}
-	above := at{float64(room + 1), r.found.Step.Seconds(pools.StepFeatures(room+1, (room+1)*r.cfg.Context))}
+	above := at{float64(room + 1), r.found.Step.Seconds(curve.StepFeatures(room+1, (room+1)*r.cfg.Context))}
 	for range mostLooks {
 		n := int(math.Round(below.between(above, limit)))
 		if below.sequences == 0 {

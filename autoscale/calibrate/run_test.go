@@ -18,7 +18,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 var realTime = flag.Bool("real-time", false, "hold measurements of the simulated engine, over TCP and in real time, against its times")
@@ -216,12 +216,12 @@ func TestRun_SaysWhatIsMissing(t *testing.T) {
 }
 
 func TestFit_FindsACurveAgainAndNothingBelowZero(t *testing.T) {
-	want := pools.Curve{0.012, 5e-5, 0.03}
-	var xs []pools.Features
+	want := curve.Curve{0.012, 5e-5, 0.03}
+	var xs []curve.Features
 	var ys []float64
 	for _, n := range []int{1, 8, 64} {
 		for _, kv := range []int{1000, 50_000, 300_000} {
-			xs = append(xs, pools.StepFeatures(n, kv))
+			xs = append(xs, curve.StepFeatures(n, kv))
 			ys = append(ys, want.Seconds(xs[len(xs)-1]))
 		}
 	}

@@ -7,12 +7,13 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // kind is hardware of a speed: 10,000 prompt tokens and 500 output tokens a second of 1.
 func kind(name string, speed, cost float64) Variant {
 	return Variant{Name: name, Cost: cost, GPUs: 1, Capacity: autoscale.Capacity{
-		Schema: 1, Prefill: pools.Curve{0, 0.1 / speed, 0}, Step: pools.Curve{0.030, 0.002 / speed, 0}, KVTokens: 1 << 30,
+		Schema: 1, Prefill: curve.Curve{0, 0.1 / speed, 0}, Step: curve.Curve{0.030, 0.002 / speed, 0}, KVTokens: 1 << 30,
 	}}
 }
 

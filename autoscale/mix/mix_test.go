@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 var (
@@ -50,8 +51,8 @@ func randomProblem(rng *rand.Rand, classes, variants int) *Problem {
 		v := Variant{
 			Name: fmt.Sprint(g), Cost: speed * (0.6 + 0.8*rng.Float64()), GPUs: 1 + rng.IntN(4),
 			Capacity: autoscale.Capacity{
-				Schema: 1, Prefill: pools.Curve{0.005, 0.08 / speed, 0.0004 / speed},
-				Step: pools.Curve{0.012 / speed, 8e-5 / speed, 0.03 / speed}, KVTokens: int(2e5 * speed * (0.5 + rng.Float64())), MaxSequences: 64 << rng.IntN(3),
+				Schema: 1, Prefill: curve.Curve{0.005, 0.08 / speed, 0.0004 / speed},
+				Step: curve.Curve{0.012 / speed, 8e-5 / speed, 0.03 / speed}, KVTokens: int(2e5 * speed * (0.5 + rng.Float64())), MaxSequences: 64 << rng.IntN(3),
 			},
 			Prefill: rng.IntN(4), Decode: rng.IntN(4),
 		}
@@ -118,7 +119,7 @@ func oneKind() *Problem {
 	return &Problem{
 		Use: 0.8, Classes: []Class{chat, paid},
 		Variants: []Variant{{Name: "h100", Cost: 3, GPUs: 1, Capacity: autoscale.Capacity{
-			Schema: 1, Prefill: pools.Curve{0.01, 0.06, 0}, Step: pools.Curve{0.01, 5e-5, 0.03}, KVTokens: 350_000,
+			Schema: 1, Prefill: curve.Curve{0.01, 0.06, 0}, Step: curve.Curve{0.01, 5e-5, 0.03}, KVTokens: 350_000,
 		}}},
 	}
 }
@@ -142,7 +143,7 @@ func TestSolve_OneKindByHand(t *testing.T) {
 // Where a step takes as long whatever is in the batch, KV alone bounds it.
 func TestSolve_AStepThatIsAlwaysAsLong(t *testing.T) {
 	p := oneKind()
-	p.Variants[0].Capacity.Step = pools.Curve{0.02, 0, 0}
+	p.Variants[0].Capacity.Step = curve.Curve{0.02, 0, 0}
 	m, err := p.Solve(time.Minute)
 	if err != nil {
 		t.Fatal(err)

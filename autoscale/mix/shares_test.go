@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
@@ -18,8 +19,8 @@ import (
 func unlike() []Variant {
 	tokens, squares := kind("tokens", 1, 1), kind("squares", 1, 1)
 	tokens.Prefill, squares.Prefill = 2, 2
-	tokens.Capacity.Prefill = pools.Curve{0, 0.05, 0.004}
-	squares.Capacity.Prefill = pools.Curve{0, 0.15, 0.001}
+	tokens.Capacity.Prefill = curve.Curve{0, 0.05, 0.004}
+	squares.Capacity.Prefill = curve.Curve{0, 0.15, 0.001}
 	return []Variant{tokens, squares}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // Linkerd's experiment (linkerd.io, tasks/circuit-breakers: 51 % success without a
@@ -180,7 +181,7 @@ func TestBreaker_PanicUsesAllAndCanariesEndIt(t *testing.T) {
 		if s.Role == pools.Decode && len(forced) < 3 {
 			forced = append(forced, s)
 			for range 5 {
-				lease, err := s.Claim(pools.Decode, pools.Work{}, false)
+				lease, err := s.Claim(pools.Decode, curve.Work{}, false)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // learners are gateways that share a Redis and engines in real time, and the prompts they
@@ -110,7 +111,7 @@ func TestExperience_WhatOneReplicaSawAllKnow(t *testing.T) {
 	l.warm(l.first)
 	seen := time.Now()
 	believed := func(c *cluster) float64 {
-		x := pools.PrefillFeatures(600, 0)
+		x := curve.PrefillFeatures(600, 0)
 		for _, s := range c.node.fleet.Servers() {
 			if "http://"+s.ID() == slow.URL() {
 				return s.PrefillCurve().Seconds(x) / pools.Default().Prefill.Seconds(x)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // account is what a gateway knows of the requests that it and, some time later,
@@ -18,7 +18,7 @@ type account struct {
 
 // prefillAccount is the outstanding work of one prefill server.
 type prefillAccount struct {
-	work    pools.Backlog
+	work    curve.Backlog
 	tokens  int    // prompt tokens less those believed cached, of requests not yet prefilled
 	prompts int    // prompt tokens of the same
 	sent    []*job // the same, in order of sending
@@ -26,7 +26,7 @@ type prefillAccount struct {
 
 // decodeAccount is the outstanding work of one decode server.
 type decodeAccount struct {
-	prompts   pools.Backlog // that it computes itself
+	prompts   curve.Backlog // that it computes itself
 	requests  int           // sent to the pair and not ended
 	streaming int           // of them, past the first token
 	began     float64       // sum of the times of the first tokens of those that stream
@@ -50,14 +50,14 @@ func newAccount(prefills, decodes int) *account {
 
 func (a *account) dispatched(j *job, now float64) {
 	if p := j.pair.Prefill; p != Alone {
-		a.prefill[p].work.Begin(uint64(j.id), pools.Work{Estimate: virtual(j.estimate.prefill)}, wall(now))
+		a.prefill[p].work.Begin(uint64(j.id), curve.Work{Estimate: virtual(j.estimate.prefill)}, wall(now))
 		a.prefill[p].tokens += j.req.Prompt - j.estimate.cached
 		a.prefill[p].sent = append(a.prefill[p].sent, j)
 		a.prefill[p].prompts += j.req.Prompt
 	}
 	d := &a.decode[j.pair.Decode]
 	if j.pair.Prefill == Alone {
-		d.prompts.Begin(uint64(j.id), pools.Work{Estimate: virtual(j.estimate.prefill)}, wall(now))
+		d.prompts.Begin(uint64(j.id), curve.Work{Estimate: virtual(j.estimate.prefill)}, wall(now))
 	}
 	d.requests++
 	d.context += j.req.Prompt

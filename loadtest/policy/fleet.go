@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/order"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // fleet is how the gateway's own code sees the servers and a request: the adapter
@@ -40,7 +40,7 @@ func newFleet(s *Scenario, alone bool) *fleet {
 		c := pd.Candidate{
 			ID: strconv.Itoa(d), Place: place(s.decodeRack(d)), KVKnown: true, NoAlone: !alone,
 			Prefill: prefillCurve(h, 1),
-			Step:    pools.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
+			Step:    curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
 		}
 		if s.LockstepRanks > 1 {
 			c.Group = 1 + d/s.LockstepRanks
@@ -53,9 +53,9 @@ func newFleet(s *Scenario, alone bool) *fleet {
 
 func place(rack int) pd.Place { return pd.Place{Zone: "z", Rack: strconv.Itoa(rack)} }
 
-// prefillCurve is the hardware's prefill in the features of pools.PrefillFeatures.
-func prefillCurve(h *Hardware, speed float64) pools.Curve {
-	return pools.Curve{
+// prefillCurve is the hardware's prefill in the features of curve.PrefillFeatures.
+func prefillCurve(h *Hardware, speed float64) curve.Curve {
+	return curve.Curve{
 		speed * (h.PrefillBase + h.PrefillStep),
 		speed * 1e3 * h.PrefillPerToken / h.PrefillRate,
 		speed * 1e6 * h.PrefillPerSquare / h.PrefillRate,

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/tandem-gateway/tandem/pd/order"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 var late = &Policy{
@@ -132,7 +132,7 @@ func (b *lateBinder) Wake(v *View) (float64, bool) {
 	if slices.ContainsFunc(b.servers.Prefill, func(p order.PrefillState) bool { return p.Ahead <= order.DefaultConfig().Ahead.Seconds() }) {
 		soonest = beat
 	}
-	falls := func(work *pools.Backlog) {
+	falls := func(work *curve.Backlog) {
 		if in, ok := work.FallsTo(order.DefaultConfig().Ahead, wall(v.now)); ok && in > 0 {
 			soonest = min(soonest, in.Seconds())
 		}

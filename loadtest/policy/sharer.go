@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/pd"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // sharer says which hardware prefills requests of which lengths, by the gateway's own
@@ -29,7 +29,7 @@ func newSharer(s *Scenario) *sharer {
 	for _, v := range s.Variants {
 		h := s.prefillHardware(v.Prefill[0])
 		r.variants = append(r.variants, mix.Variant{Name: v.Name, Cost: 1, GPUs: 1, Prefill: len(v.Prefill), Capacity: autoscale.Capacity{
-			Schema: 1, Prefill: prefillCurve(h, 1), Step: pools.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext}, KVTokens: h.DecodeCapacity,
+			Schema: 1, Prefill: prefillCurve(h, 1), Step: curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext}, KVTokens: h.DecodeCapacity,
 		}})
 	}
 	return r

@@ -1,4 +1,4 @@
-package pools
+package curve
 
 import (
 	"encoding/json"
@@ -39,19 +39,19 @@ func travelled(t *testing.T, s Shown) (got Shown) {
 func TestShown_NewsCountLikeOwnSamples(t *testing.T) {
 	for _, at := range []int{1, 10, 50} {
 		r := rand.New(rand.NewPCG(5, 1))
-		a, b := NewLearned(testPrior, testAnchors), NewLearned(testPrior, testAnchors)
+		a, b := NewLearned(testPrior, testAnchors, time.Minute), NewLearned(testPrior, testAnchors, time.Minute)
 		works(a, 1, 100, r, testNow)
 		works(b, 1, 100, r, testNow)
 		before := travelled(t, a.Shown(testNow))
-		b.Hear(nil, before, 0, testNow) // nothing new: it knows as much
+		b.Receive(nil, before, 0, testNow) // nothing new: it knows as much
 		if e := off(b.Curve(), testPrior); e > 0.15 {
 			t.Fatalf("after the first word: off by %.0f %%", 100*e)
 		}
 		for range 50 / at {
 			works(a, 2, at, r, testNow)
 			s := travelled(t, a.Shown(testNow))
-			b.Hear(&before, s, time.Second, testNow)
-			b.Hear(&s, s, time.Second, testNow) // said again it is no news
+			b.Receive(&before, s, time.Second, testNow)
+			b.Receive(&s, s, time.Second, testNow) // said again it is no news
 			before = s
 		}
 		if e := off(b.Curve(), slower(2)); e > 0.3 {
@@ -62,41 +62,41 @@ func TestShown_NewsCountLikeOwnSamples(t *testing.T) {
 
 func TestShown_AReplicaThatKnowsNothingAdopts(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 1))
-	a := NewLearned(testPrior, testAnchors)
+	a := NewLearned(testPrior, testAnchors, time.Minute)
 	for range 100 {
 		x := prompt(r)
 		a.Observe(x, time.Duration(Curve{0.1, 0.06, 0.0001}.Seconds(x)*float64(time.Second)), testNow)
 	}
 	s := travelled(t, a.Shown(testNow))
-	b := NewLearned(testPrior, testAnchors)
-	b.Hear(nil, s, time.Minute, testNow)
+	b := NewLearned(testPrior, testAnchors, time.Minute)
+	b.Receive(nil, s, time.Minute, testNow)
 	if e := off(b.Curve(), a.Curve()); e > 0.25 {
 		t.Errorf("adopted: off by %.0f %%: %v, there %v", 100*e, b.Curve(), a.Curve())
 	}
-	if known := b.Known(testNow); math.Abs(known-0.5) > 0.01 {
-		t.Errorf("a minute old, and %.2f of it counts", known)
+	if confidence := b.Confidence(testNow); math.Abs(confidence-0.5) > 0.01 {
+		t.Errorf("a minute old, and %.2f of it counts", confidence)
 	}
 	back := b.Shown(testNow)
 	if back.Works != 0 {
 		t.Errorf("%d works of others told as own", back.Works)
 	}
-	a.Hear(nil, travelled(t, back), 0, testNow.Add(time.Minute))
-	if known := a.Known(testNow.Add(time.Minute)); math.Abs(known-0.5) > 0.01 {
-		t.Errorf("told back, and now %.2f of it counts", known)
+	a.Receive(nil, travelled(t, back), 0, testNow.Add(time.Minute))
+	if confidence := a.Confidence(testNow.Add(time.Minute)); math.Abs(confidence-0.5) > 0.01 {
+		t.Errorf("told back, and now %.2f of it counts", confidence)
 	}
 }
 
 // A replica that starts anew counts from nothing again.
 func TestShown_CountsMayStartAnew(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 1))
-	b := NewLearned(testPrior, testAnchors)
+	b := NewLearned(testPrior, testAnchors, time.Minute)
 	works(b, 1, 100, r, testNow)
-	old := NewLearned(testPrior, testAnchors)
+	old := NewLearned(testPrior, testAnchors, time.Minute)
 	works(old, 1, 500, r, testNow)
 	before := old.Shown(testNow)
-	anew := NewLearned(testPrior, testAnchors)
+	anew := NewLearned(testPrior, testAnchors, time.Minute)
 	works(anew, 2, 50, r, testNow)
-	b.Hear(&before, anew.Shown(testNow), 0, testNow)
+	b.Receive(&before, anew.Shown(testNow), 0, testNow)
 	if e := off(b.Curve(), slower(2)); e > 0.4 {
 		t.Errorf("off by %.0f %%", 100*e)
 	}
@@ -114,12 +114,12 @@ func TestShown_NonsenseIsNotValid(t *testing.T) {
 // Sums travel with nine digits: after weeks a work may be too small for them, and is counted
 // all the same.
 func TestShown_AWorkWithoutATimeSaysNothing(t *testing.T) {
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	works(l, 4, 100, rand.New(rand.NewPCG(6, 1)), testNow)
-	before := Shown{Works: 1e9, Took: 4e8, Said: 1e8}
+	before := Shown{Works: 1e9, Observed: 4e8, Predicted: 1e8}
 	after := before
 	after.Works++
-	l.Hear(&before, after, 0, testNow.Add(time.Minute))
+	l.Receive(&before, after, 0, testNow.Add(time.Minute))
 	if e := off(l.Curve(), slower(4)); e > 0.15 {
 		t.Errorf("off by %.0f %%", 100*e)
 	}

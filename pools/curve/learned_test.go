@@ -1,4 +1,4 @@
-package pools
+package curve
 
 import (
 	"math"
@@ -31,7 +31,7 @@ func off(c, truth Curve) (worst float64) {
 
 func TestLearned_FindsAServerThatDiffersInShape(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	truth := Curve{0.005, 0.04, 0.0001}
 	for range 300 {
 		x := prompt(r)
@@ -45,7 +45,7 @@ func TestLearned_FindsAServerThatDiffersInShape(t *testing.T) {
 
 func TestLearned_TwiceAsSlowIsSeenWithinFiftySamplesAndForgotten(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	run := func(factor float64, n int) {
 		for range n {
 			x := prompt(r)
@@ -71,7 +71,7 @@ func TestLearned_TwiceAsSlowIsSeenWithinFiftySamplesAndForgotten(t *testing.T) {
 // Prompts of one size pin the curve there, and yet it follows a server that turns slow.
 func TestLearned_AServerThatTurnsSlowIsSeenAtOneSampleSizeToo(t *testing.T) {
 	for _, factor := range []float64{2, 5, 20} {
-		l := NewLearned(testPrior, testAnchors)
+		l := NewLearned(testPrior, testAnchors, time.Minute)
 		x := PrefillFeatures(600, 0)
 		run := func(factor float64, n int) (seen int) {
 			for seen < n && math.Abs(l.Curve().Seconds(x)/testPrior.Seconds(x)/factor-1) > 0.25 {
@@ -100,7 +100,7 @@ func TestLearned_AServerThatTurnsSlowIsSeenAtOneSampleSizeToo(t *testing.T) {
 }
 
 func TestLearned_OneSampleSizeTellsOfAllSizes(t *testing.T) {
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	x := PrefillFeatures(1000, 0)
 	for range 60 {
 		l.Observe(x, time.Duration(3*testPrior.Seconds(x)*float64(time.Second)), testNow)
@@ -113,7 +113,7 @@ func TestLearned_OneSampleSizeTellsOfAllSizes(t *testing.T) {
 
 func TestLearned_OutliersMoveItLittle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	for i := range 400 {
 		x := prompt(r)
 		y := testPrior.Seconds(x)
@@ -130,7 +130,7 @@ func TestLearned_OutliersMoveItLittle(t *testing.T) {
 // Of works that end together the first took all the time, the others none.
 func TestLearned_ServedFollowsABusyServer(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 1))
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	for range 40 {
 		a, b := prompt(r), prompt(r)
 		both := 2 * (testPrior.Seconds(a) + testPrior.Seconds(b))
@@ -146,7 +146,7 @@ func TestLearned_ServedFollowsABusyServer(t *testing.T) {
 // What was learned while it was idle does not hold a server there that is slow when busy.
 func TestLearned_AShapeFollowsTheSpeed(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	shape := Curve{0.05, 0.03, 0.0001}
 	for range 100 {
 		x := prompt(r)
@@ -163,7 +163,7 @@ func TestLearned_AShapeFollowsTheSpeed(t *testing.T) {
 }
 
 func TestLearned_NonsenseIsNoCurve(t *testing.T) {
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	l.Observe(Features{}, time.Second, testNow)
 	l.Observe(PrefillFeatures(0, 0), -time.Second, testNow)
 	l.Served(PrefillFeatures(10, 0), -time.Second, testNow)
@@ -178,19 +178,19 @@ func TestLearned_NonsenseIsNoCurve(t *testing.T) {
 }
 
 func TestLearned_WhatAServerShowedLosesWeightWithoutSamples(t *testing.T) {
-	l := NewLearned(testPrior, testAnchors)
-	if known := l.Known(testNow); known != 0 {
-		t.Errorf("a new server: %.2f is known", known)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
+	if confidence := l.Confidence(testNow); confidence != 0 {
+		t.Errorf("a new server: %.2f is known", confidence)
 	}
 	for i := range 8 {
-		if known := l.Known(testNow); known != float64(i)/8 {
-			t.Errorf("after %d samples %.2f is known", i, known)
+		if confidence := l.Confidence(testNow); confidence != float64(i)/8 {
+			t.Errorf("after %d samples %.2f is known", i, confidence)
 		}
 		l.Observe(PrefillFeatures(2000, 0), time.Second, testNow)
 	}
 	for after, want := range map[time.Duration]float64{0: 1, time.Minute: 0.5, 10 * time.Minute: 1.0 / 1024} {
-		if known := l.Known(testNow.Add(after)); math.Abs(known-want) > 1e-9 {
-			t.Errorf("%v after the last sample %.4f is known, want %.4f", after, known, want)
+		if confidence := l.Confidence(testNow.Add(after)); math.Abs(confidence-want) > 1e-9 {
+			t.Errorf("%v after the last sample %.4f is known, want %.4f", after, confidence, want)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestLearned_WhatAServerShowedLosesWeightWithoutSamples(t *testing.T) {
 // all the time, the others none. That must not make it look ever faster.
 func TestLearned_WorksThatAreAnsweredTogetherCountTogether(t *testing.T) {
 	for _, batch := range []int{1, 4, 16, 64} {
-		l := NewLearned(testPrior, testAnchors)
+		l := NewLearned(testPrior, testAnchors, time.Minute)
 		x := PrefillFeatures(2000, 0)
 		each := time.Duration(0.8 * testPrior.Seconds(x) * float64(time.Second))
 		now := testNow
@@ -218,7 +218,7 @@ func TestLearned_WorksThatAreAnsweredTogetherCountTogether(t *testing.T) {
 }
 
 func TestLearned_AServerMuchFasterThanThePriorIsBelieved(t *testing.T) {
-	l := NewLearned(testPrior, testAnchors)
+	l := NewLearned(testPrior, testAnchors, time.Minute)
 	x := PrefillFeatures(2000, 0)
 	for range 200 {
 		l.Served(x, time.Duration(0.02*testPrior.Seconds(x)*float64(time.Second)), testNow)
@@ -233,7 +233,7 @@ func TestLearned_AServerMuchFasterThanThePriorIsBelieved(t *testing.T) {
 func TestLearned_AfterASilenceGoodNewsCountForMore(t *testing.T) {
 	x := PrefillFeatures(1000, 0)
 	shown := func(factor float64, samples int) (*Learned, func(factor float64, after time.Duration) float64) {
-		l, now := NewLearned(testPrior, testAnchors), testNow
+		l, now := NewLearned(testPrior, testAnchors, time.Minute), testNow
 		observe := func(factor float64, after time.Duration) float64 {
 			now = now.Add(after)
 			l.Observe(x, time.Duration(factor*testPrior.Seconds(x)*float64(time.Second)), now)
@@ -248,8 +248,8 @@ func TestLearned_AfterASilenceGoodNewsCountForMore(t *testing.T) {
 	if got := observe(1, 100*time.Millisecond); got < 2.5 {
 		t.Errorf("one good sample among many: believed %.2f times as slow", got)
 	}
-	if known := slow.Known(testNow.Add(time.Hour)); known > 0.01 {
-		t.Errorf("after an hour it is known by %.2f", known)
+	if confidence := slow.Confidence(testNow.Add(time.Hour)); confidence > 0.01 {
+		t.Errorf("after an hour it is known by %.2f", confidence)
 	}
 	for i, most := range []float64{2.1, 1.6, 1.4, 1.3, 1.25} {
 		if got := observe(1, 6*time.Minute); got > most {
