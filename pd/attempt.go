@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -24,22 +25,22 @@ func (o *Orchestrator) attempt(ctx context.Context, j *requestState, a binding) 
 	switch {
 	case a.prefill == nil:
 		return o.decodeWith(ctx, j, a)
-	case connectorOf(a.decode.Server()).together:
+	case connector.ConnectorOf(a.decode.Server()).Together:
 		return o.together(ctx, j, a)
-	case connectorOf(a.decode.Server()).carried:
+	case connector.ConnectorOf(a.decode.Server()).Carried:
 		return o.carried(ctx, j, a)
 	}
 	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
 	t := o.transfer(j, a)
-	h := t.handoff()
+	h := t.Handoff()
 	if failed := o.prefill(ctx, j, a, t, h); failed != nil {
 		withdraw()
 		a.decode.Release()
 		return nil, failed
 	}
 	a.handoff = h
-	if h.final != nil {
-		return o.final(ctx, j, a, h.final)
+	if h.Final != nil {
+		return o.final(ctx, j, a, h.Final)
 	}
 	if failed := o.outgrown(j, a, t); failed != nil {
 		withdraw()
@@ -49,10 +50,10 @@ func (o *Orchestrator) attempt(ctx context.Context, j *requestState, a binding) 
 }
 
 // transfer begins the transfer of the prompt's KV between the servers of a binding.
-func (o *Orchestrator) transfer(j *requestState, a binding) *transfer {
-	t := newTransfer(j.req.Dialect, j.req.Body, j.req.Answers, a.prefill.Server(), a.decode.Server())
-	t.source = a.pullFrom
-	t.tokenIDs = t.tokenIDs || j.prefix.teaches()
+func (o *Orchestrator) transfer(j *requestState, a binding) *connector.Transfer {
+	t := connector.NewTransfer(j.req.Dialect, j.req.Body, j.req.Answers, a.prefill.Server(), a.decode.Server())
+	t.Source = a.pullFrom
+	t.TokenIDs = t.TokenIDs || j.prefix.teaches()
 	return t
 }
 
@@ -71,8 +72,8 @@ func (o *Orchestrator) decodeWith(ctx context.Context, j *requestState, a bindin
 	}
 	a.decode.Release()
 	switch {
-	case !a.handoff.carries():
-	case failed.Kind == Unsent && !connectorOf(a.decode.Server()).pinned:
+	case !a.handoff.Carries():
+	case failed.Kind == Unsent && !connector.ConnectorOf(a.decode.Server()).Pinned:
 		j.handoff = a.handoff // surely unread
 	case failed.Kind == Refused || failed.Kind == Busy || failed.Kind == Unsent:
 		o.countStranded(a.handoff)
@@ -81,8 +82,8 @@ func (o *Orchestrator) decodeWith(ctx context.Context, j *requestState, a bindin
 }
 
 // countStranded counts a hand-off that surely nobody reads any more.
-func (o *Orchestrator) countStranded(h *Handoff) {
-	if h.carries() {
+func (o *Orchestrator) countStranded(h *connector.Handoff) {
+	if h.Carries() {
 		o.Metrics.stranded.WithLabelValues(h.From.ID()).Inc()
 	}
 }
@@ -92,11 +93,11 @@ func (o *Orchestrator) countStranded(h *Handoff) {
 // before: an engine at its first transfer or in the midst of compiling stands still for
 // seconds and then answers. Those that step with it stand still too.
 func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.Fall) bool {
-	if why == pools.Fell || leg == PrefillLeg && connectorOf(server).alone && why == pools.Hangs {
+	if why == pools.Fell || leg == PrefillLeg && connector.ConnectorOf(server).Alone && why == pools.Hangs {
 		return true
 	}
 	role := pools.Decode
-	if leg == PrefillLeg && !connectorOf(server).alone { // else a decode server can do it
+	if leg == PrefillLeg && !connector.ConnectorOf(server).Alone { // else a decode server can do it
 		role = pools.Prefill
 	}
 	usable, _ := pools.Candidates(o.Fleet.Servers(), model, role, o.Fleet.EjectShare(), time.Now())
@@ -106,7 +107,7 @@ func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server
 }
 
 // whole sends a leg and reads its whole answer.
-func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *requestState, id string, part legRequest) (*http.Response, []byte, *LegError) {
+func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *requestState, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	before := j.triedBy(leg)
@@ -178,16 +179,16 @@ func (a binding) source() *pools.Server {
 
 // failedTransfer reports whether a failed leg is what a failed transfer looks like.
 func (a binding) failedTransfer(failed *LegError) bool {
-	c := connectorOf(a.decode.Server())
+	c := connector.ConnectorOf(a.decode.Server())
 	switch {
 	case failed.Leg == AloneLeg:
 		return false
-	case c.carried && failed.Status >= http.StatusInternalServerError && failed.Kind == Broken:
+	case c.Carried && failed.Status >= http.StatusInternalServerError && failed.Kind == Broken:
 		return true // prefill's answer as well as decode's
 	case !failed.engineFault():
 		return false
-	case c.transferFault != nil:
-		return c.transferFault(failed.said())
+	case c.TransferFault != nil:
+		return c.TransferFault(failed.said())
 	}
 	return failed.Leg == DecodeLeg
 }

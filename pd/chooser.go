@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/share"
@@ -36,7 +37,7 @@ type binding struct {
 	reason       string
 	prefill      *pools.Lease
 	decode       *pools.Lease
-	handoff      *Handoff
+	handoff      *connector.Handoff
 	pullFrom     *pools.Server // from which the prompt's beginning is pulled; nil: from none
 	cachedTokens int           // tokens of the prompt that decode held beforehand
 	refusedBy    string        // on error: who refused the claim

@@ -12,7 +12,7 @@ func (o *Orchestrator) carried(ctx context.Context, j *requestState, a binding) 
 	j.handoff = nil
 	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
 	defer a.prefill.Release()
-	a.handoff = o.transfer(j, a).handoff()
+	a.handoff = o.transfer(j, a).Handoff()
 	a.prefill.Sent(a.chosen.Terms.TTFT())
 	answer, failed := o.decode(ctx, j, a)
 	if failed == nil {

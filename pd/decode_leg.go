@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -18,16 +19,16 @@ import (
 func (o *Orchestrator) decode(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
 	server := a.decode.Server()
 	j.given = a.handoff
-	leg, id, part := AloneLeg, "", legRequest{body: j.req.Body}
+	leg, id, part := AloneLeg, "", connector.LegRequest{Body: j.req.Body}
 	if a.handoff != nil {
-		leg, id, part = DecodeLeg, a.handoff.Attempt, a.handoff.leg
-		if c := connectorOf(server); !c.together && !c.carried {
+		leg, id, part = DecodeLeg, a.handoff.Attempt, a.handoff.Leg
+		if c := connector.ConnectorOf(server); !c.Together && !c.Carried {
 			o.Metrics.gap.Observe(time.Since(a.handoff.Created).Seconds())
 		}
 	} else {
-		id = attemptID()
+		id = connector.AttemptID()
 		if a.pullFrom != nil {
-			part = pullFrom(a.pullFrom, j.req.Body)
+			part = connector.PullFrom(a.pullFrom, j.req.Body)
 		}
 	}
 	ctx, span := o.legSpan(ctx, "decode", server, id)
@@ -51,7 +52,7 @@ func (o *Orchestrator) decode(ctx context.Context, j *requestState, a binding) (
 	return answer, nil
 }
 
-func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a binding, leg Leg, id string, part legRequest) (*Answer, *LegError) {
+func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
 	server := a.decode.Server()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errSilent)
 	defer cancel()
@@ -67,7 +68,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 	if !api.IsJSON(data) {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
 	}
-	data, err := a.handoff.complete(ctx, data)
+	data, err := a.handoff.Complete(ctx, data)
 	if err != nil {
 		return nil, failedSend(ctx, leg, server.ID(), err)
 	}
@@ -97,7 +98,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
 }
 
-func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a binding, leg Leg, id string, part legRequest) (*Answer, *LegError) {
+func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
 	server := a.decode.Server()
 	start := time.Now()
 	legCtx, cancel := context.WithCancelCause(ctx)
@@ -121,7 +122,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a bind
 		}
 	}()
 	if j.transcript != nil {
-		part.body = j.transcript.StartLeg(streamEngine(server), part.body)
+		part.Body = j.transcript.StartLeg(streamEngine(server), part.Body)
 	}
 	a.decode.Sent(a.chosen.Terms.TTFT())
 	crossing := o.beginTransfer(j, a, start)
@@ -211,17 +212,17 @@ func (o *Orchestrator) noteRetained(server *pools.Server) {
 
 // promptSide says whose prompt and cached tokens the client sees.
 func (a binding) promptSide() api.PromptSide {
-	if !a.handoff.carries() || connectorOf(a.decode.Server()).tellsCached {
+	if !a.handoff.Carries() || connector.ConnectorOf(a.decode.Server()).TellsCached {
 		return api.PromptSide{}
 	}
-	told := a.handoff.coverage()
-	return api.PromptSide{Override: true, Prefill: told.usage, Handed: told.tokens}
+	told := a.handoff.Coverage()
+	return api.PromptSide{Override: true, Prefill: told.Usage, Handed: told.Tokens}
 }
 
 // prefillCached is the cached part of the prompt on the server that computed it.
 func (a binding) prefillCached(decode api.Usage) api.Count {
 	if a.promptSide().Override {
-		return a.handoff.coverage().cached
+		return a.handoff.Coverage().Cached
 	}
 	return decode.Cached
 }

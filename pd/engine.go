@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -36,13 +37,13 @@ func NewTransport(connect time.Duration) *http.Transport {
 
 // send posts one leg and returns when the engine's headers are there. The
 // transport is used bare: no redirect is followed, nothing is sent twice.
-func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part legRequest) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, part.body.Reader())
+func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part connector.LegRequest) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, part.Body.Reader())
 	if err != nil {
 		return nil, err
 	}
 	req.GetBody = nil // net/http must not send it again by itself
-	req.ContentLength = int64(part.body.Len())
+	req.ContentLength = int64(part.Body.Len())
 	req.Header = header.Clone()
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "tandem")
@@ -50,7 +51,7 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 	if server.Rank != nil {
 		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(*server.Rank))
 	}
-	for name, values := range part.header {
+	for name, values := range part.Header {
 		req.Header[name] = values
 	}
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))

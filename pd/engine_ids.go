@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -22,24 +23,24 @@ type knownEngines struct {
 
 // findEngine finds out which engine prefills, where the legs name it: the server is asked
 // once in its life.
-func (o *Orchestrator) findEngine(ctx context.Context, t *transfer) error {
-	query := t.connector().queryEngines
+func (o *Orchestrator) findEngine(ctx context.Context, t *connector.Transfer) error {
+	query := t.Connector().QueryEngines
 	if query == nil {
 		return nil
 	}
-	life := t.from.Life()
+	life := t.From.Life()
 	o.engines.mu.Lock()
-	known := o.engines.servers[t.from.ID()]
+	known := o.engines.servers[t.From.ID()]
 	o.engines.mu.Unlock()
 	if known.life != life || known.ids == nil {
-		ids, err := query(ctx, o.Transport, t.from)
+		ids, err := query(ctx, o.Transport, t.From)
 		if err != nil {
 			return fmt.Errorf("ask its bootstrap server: %w", err)
 		}
 		known = knownEngines{life, ids}
-		o.engines.remember(t.from.ID(), known, o.Fleet.Servers())
+		o.engines.remember(t.From.ID(), known, o.Fleet.Servers())
 	}
-	return t.chooseEngine(known.ids)
+	return t.ChooseEngine(known.ids)
 }
 
 // remember keeps what was said of a server, and forgets those that are no longer in the fleet.

@@ -3,6 +3,7 @@ package pd
 import (
 	"errors"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -12,14 +13,14 @@ var errForeignHost = errors.New("the hand-off names a host that is not known to 
 // prefill server's, and warns of each such host once. Where hand-offs are strict decode is
 // not given it, nor one with a host of which that is not known: the prefill has failed, for
 // the request and not for the server's breaker.
-func (o *Orchestrator) withheld(j *requestState, t *transfer, h *Handoff) *LegError {
-	if h.final != nil {
+func (o *Orchestrator) withheld(j *requestState, t *connector.Transfer, h *connector.Handoff) *LegError {
+	if h.Final != nil {
 		return nil // decode is not asked
 	}
-	server, strict := t.from, o.Config.StrictHandoffs
+	server, strict := t.From, o.Config.StrictHandoffs
 	worst, host := pools.OwnHost, ""
-	for _, named := range h.hosts { // all of them: each that is unknown is looked up
-		if is := server.JudgeHost(named, t.to); is > worst {
+	for _, named := range h.Hosts { // all of them: each that is unknown is looked up
+		if is := server.JudgeHost(named, t.To); is > worst {
 			worst, host = is, named
 		}
 	}

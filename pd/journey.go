@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -24,10 +26,10 @@ type requestState struct {
 	choices    []Choice
 	leases     []*pools.Lease // all that were taken; releasing one twice does nothing
 	last       *LegError
-	transcript *Transcript // nil where a stream cannot be continued
-	continues  bool        // it continues a stream that broke
-	probe      bool        // it may be late
-	remote     bool        // the request is another replica's; here it only gets its turn
+	transcript *transcript.Transcript // nil where a stream cannot be continued
+	continues  bool                   // it continues a stream that broke
+	probe      bool                   // it may be late
+	remote     bool                   // the request is another replica's; here it only gets its turn
 
 	continuations int      // how often its stream was continued
 	broke         []string // decode servers on which its stream broke, which others go before
@@ -42,9 +44,9 @@ type requestState struct {
 	// doubtUntil is how long it waits for servers in doubt; zero: it has not done so yet.
 	doubtUntil time.Time
 	// handoff waits for another decode server; nil without one.
-	handoff *Handoff
+	handoff *connector.Handoff
 	// given is the hand-off of the last decode leg, nil without one.
-	given *Handoff
+	given *connector.Handoff
 }
 
 type tried struct {
@@ -116,13 +118,13 @@ func (j *requestState) death(failed *LegError) death {
 	d := death{server: failed.Server, cause: "it was prefilling"}
 	switch {
 	case failed.Leg == PrefillLeg:
-	case failed.Leg == AloneLeg || !j.given.carries():
+	case failed.Leg == AloneLeg || !j.given.Carries():
 		d.cause = "it was computing the prompt and decoding"
-	case j.given.sharesIDs:
+	case j.given.SharesIDs:
 		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", j.given.From.ID()), true
 	default:
 		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, of %d tokens: a prompt that has more KV blocks on decode ends vLLM's engine. "+
-			"Do both servers have the same chat template and tokenizer?", j.given.From.ID(), j.given.coverage().prompt), true
+			"Do both servers have the same chat template and tokenizer?", j.given.From.ID(), j.given.Coverage().Prompt), true
 	}
 	return d
 }
@@ -145,7 +147,7 @@ func (j *requestState) lastErrorOr(err error) error {
 
 // usableHandoff returns the hand-off that waits for a decode server, nil if
 // there is none or it is too old.
-func (j *requestState) usableHandoff(now time.Time, age time.Duration) *Handoff {
+func (j *requestState) usableHandoff(now time.Time, age time.Duration) *connector.Handoff {
 	if j.handoff == nil || now.Sub(j.handoff.Created) > age {
 		return nil
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -30,8 +32,8 @@ type legStream struct {
 	side       func() api.PromptSide // of the usage, as known now
 	server     *pools.Server
 	hideUsage  bool
-	handoff    *Handoff    // nil without one
-	transcript *Transcript // what could be continued elsewhere; nil where it cannot
+	handoff    *connector.Handoff     // nil without one
+	transcript *transcript.Transcript // what could be continued elsewhere; nil where it cannot
 
 	pending  []byte       // transformed events up to the first content, not yet returned
 	answers  int          // choices that were asked for
@@ -171,7 +173,7 @@ func (s *legStream) transform(ev api.Event) ([]byte, error) {
 		}
 	}
 	s.result.Retained = s.result.Retained || api.Retains(ev.Data)
-	data, err := s.handoff.complete(s.ctx, ev.Data)
+	data, err := s.handoff.Complete(s.ctx, ev.Data)
 	if err != nil {
 		return nil, s.broken(err)
 	}

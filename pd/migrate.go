@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -27,7 +29,7 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *requestState {
 		return j
 	}
 	m, _ := o.Fleet.Model(req.Model) // its zero value is a length that is not known
-	j.transcript = newTranscript(streamRequest{
+	j.transcript = transcript.NewTranscript(transcript.StreamRequest{
 		Dialect: req.Dialect, Body: req.Body, MaxOutput: req.MaxOutput, MaxField: req.MaxField, HideUsage: req.HideUsage,
 	}, m.MaxModelLen, o.Config.MigrateByText)
 	return j
@@ -67,7 +69,7 @@ func (o *Orchestrator) resume(ctx context.Context, j *requestState, broken *Brok
 }
 
 // continued is the request for the rest of its answer.
-func (r *Request) continued(c Continuation) *Request {
+func (r *Request) continued(c transcript.Continuation) *Request {
 	rest := *r
 	rest.Dialect, rest.Body = c.Dialect, c.Body
 	rest.PromptTokens = cmp.Or(c.PromptTokens, r.PromptTokens+c.Delivered)
@@ -78,8 +80,8 @@ func (r *Request) continued(c Continuation) *Request {
 }
 
 // streamEngine is what a transcript needs to know of a server's engine.
-func streamEngine(server *pools.Server) Engine {
-	return Engine{Name: cmp.Or(connectorOf(server).engine, server.Load().Engine), MayReportIDs: server.TellsTokenIDs()}
+func streamEngine(server *pools.Server) transcript.Engine {
+	return transcript.Engine{Name: cmp.Or(connector.ConnectorOf(server).Engine, server.Load().Engine), MayReportIDs: server.TellsTokenIDs()}
 }
 
 // continueOnAnotherPair sends the rest of a stream to another pair.

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -50,18 +51,18 @@ func truncatesByAnswer(req *Request) bool {
 // outgrown keeps a hand-off from decode where the prompt is known to be too long for it
 // there. The request runs alone then, on whichever server is best for that, and nobody is
 // to blame.
-func (o *Orchestrator) outgrown(j *requestState, a binding, t *transfer) *LegError {
-	prefill, tokens := a.handoff.coverage().prompt, j.prefix.promptTokens()
-	if !a.handoff.carries() || a.handoff.sharesIDs || !outgrows(tokens, prefill, blockTokens(t.from, t.to)) {
+func (o *Orchestrator) outgrown(j *requestState, a binding, t *connector.Transfer) *LegError {
+	prefill, tokens := a.handoff.Coverage().Prompt, j.prefix.promptTokens()
+	if !a.handoff.Carries() || a.handoff.SharesIDs || !outgrows(tokens, prefill, blockTokens(t.From, t.To)) {
 		return nil
 	}
-	o.Metrics.mismatches.WithLabelValues(t.to.ID()).Inc()
+	o.Metrics.mismatches.WithLabelValues(t.To.ID()).Inc()
 	o.Log.Warn("prefill and decode tokenise a prompt differently, it is not handed over", "request_id", j.req.ID,
-		"prefill", t.from.ID(), "decode", t.to.ID(), "prefill_tokens", prefill, "decode_tokens", tokens)
+		"prefill", t.From.ID(), "decode", t.To.ID(), "prefill_tokens", prefill, "decode_tokens", tokens)
 	o.countStranded(a.handoff)
 	a.decode.Release()
 	j.retryWithoutBudget = true
-	return &LegError{Leg: DecodeLeg, Server: t.to.ID(), Kind: Broken, Err: errOutgrown}
+	return &LegError{Leg: DecodeLeg, Server: t.To.ID(), Kind: Broken, Err: errOutgrown}
 }
 
 // compareCounts tells that decode counted other tokens in a prompt than prefill: the KV
@@ -70,8 +71,8 @@ func (o *Orchestrator) compareCounts(j *requestState, a binding, decode api.Usag
 	if a.handoff == nil || !decode.Prompt.Known {
 		return
 	}
-	prefill := a.handoff.coverage().prompt
-	if !a.handoff.carries() || prefill == 0 || prefill == decode.Prompt.Tokens {
+	prefill := a.handoff.Coverage().Prompt
+	if !a.handoff.Carries() || prefill == 0 || prefill == decode.Prompt.Tokens {
 		return
 	}
 	o.Metrics.mismatches.WithLabelValues(a.decode.Server().ID()).Inc()

@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -18,20 +19,20 @@ const leastHandoff = 256
 
 // prefill runs the prefill leg, completes the hand-off from its answer, and gives its
 // queueEntry back.
-func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, t *transfer, h *Handoff) (failed *LegError) {
-	server, start := t.from, time.Now()
-	ctx, span := o.legSpan(ctx, "prefill", server, t.id)
+func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, t *connector.Transfer, h *connector.Handoff) (failed *LegError) {
+	server, start := t.From, time.Now()
+	ctx, span := o.legSpan(ctx, "prefill", server, t.Id)
 	defer func() { endLegSpan(span, failed) }()
 	defer a.prefill.Release()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
 	defer cancel()
 
 	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
-	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.id, t.connector().prefill(t))
+	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.Id, t.Connector().Prefill(t))
 	if failed == nil && !j.req.Dialect.IsAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
-	if verify := t.connector().verify; failed == nil && verify != nil {
+	if verify := t.Connector().Verify; failed == nil && verify != nil {
 		if err := verify(body); err != nil {
 			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: err}
 		}
@@ -40,17 +41,17 @@ func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, 
 		o.blame(a.prefill, j, a, failed)
 		return failed
 	}
-	h.take(t, body, time.Now())
-	told := h.coverage()
+	h.Take(t, body, time.Now())
+	told := h.Coverage()
 	if j.prefix.teaches() {
 		o.Binder.Locality.learn(j.prefix, body)
 	}
-	if told.tokens > 0 {
+	if told.Tokens > 0 {
 		var beside time.Duration
-		if t.connector().answersLast {
+		if t.Connector().AnswersLast {
 			beside = a.chosen.Terms.Transfer
 		}
-		a.prefill.Prefilled(told.tokens-told.cached.Tokens, told.cached.Tokens, beside)
+		a.prefill.Prefilled(told.Tokens-told.Cached.Tokens, told.Cached.Tokens, beside)
 	}
 	a.prefill.Settle(nil)
 	if failed = o.withheld(j, t, h); failed != nil {
@@ -59,14 +60,14 @@ func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, 
 	switch {
 	case h.Kept:
 		server.HandedOver()
-	case h.final == nil:
+	case h.Final == nil:
 		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
-		if told.tokens >= leastHandoff {
+		if told.Tokens >= leastHandoff {
 			o.noteNoHandoff(server)
 		}
 	}
 	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(time.Since(start).Seconds())
-	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", told.tokens))
+	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", told.Tokens))
 	return nil
 }
 

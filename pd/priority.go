@@ -2,6 +2,7 @@ package pd
 
 import (
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"strconv"
 	"time"
 )
@@ -21,7 +22,7 @@ func priority(arrived time.Time, prefill time.Duration) int64 {
 // rank writes the key into the request, for both legs. Clients' own never come here.
 func (j *requestState) rank(a *binding) {
 	key := priority(j.arrived, a.chosen.Terms.Prefill)
-	if connectorOf(a.decode.Server()).higherFirst {
+	if connector.ConnectorOf(a.decode.Server()).HigherFirst {
 		key = -key
 	}
 	ranked := *j.req

@@ -47,7 +47,7 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	if err != nil || a.prefill == nil {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	j.given = f.transfer(j, a).handoff()
+	j.given = f.transfer(j, a).Handoff()
 	j.given.Kept = true
 	failed := &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Broken, Status: http.StatusInternalServerError,
 		Body: []byte(`{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`)}

@@ -3,6 +3,7 @@ package pd
 import (
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -34,6 +35,6 @@ func (o *Orchestrator) Ready() (bool, string) {
 
 // servesAlone reports whether a decode server may compute prompts.
 func (ch *Chooser) servesAlone(s *pools.Server) bool {
-	by := connectorOf(s)
-	return by.alone && !(ch.Config.EnforceDisaggregation && s.Role == pools.Decode && by.pairs)
+	by := connector.ConnectorOf(s)
+	return by.Alone && !(ch.Config.EnforceDisaggregation && s.Role == pools.Decode && by.Pairs)
 }

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
 // serverFacts is what a snapshot keeps of a server beside its load, for one request after the other.
 type serverFacts struct {
-	by       *connector
+	by       *connector.Connector
 	spot     kvstate.Spot
 	replaced bool          // what the index heard of it was told by the engine that was there before
 	pulls    bool          // it pulls what a third server holds
@@ -29,8 +30,8 @@ func (ch *Chooser) facts(to []serverFacts, servers []*pools.Server, model string
 }
 
 func (ch *Chooser) factsOf(s *pools.Server) serverFacts {
-	c := connectorOf(s)
-	return serverFacts{by: c, pulls: c.pulls != nil && c.pulls(s), replaced: ch.Locality != nil && ch.Locality.replaced(s)}
+	c := connector.ConnectorOf(s)
+	return serverFacts{by: c, pulls: c.Pulls != nil && c.Pulls(s), replaced: ch.Locality != nil && ch.Locality.replaced(s)}
 }
 
 // ready is how long a server needs until it can take requests for a model at all: an

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -17,8 +18,8 @@ type snapshot struct {
 	pulls                     bool            // some of them pull what a third server holds
 	field                     Field
 	prefillPanic, decodePanic bool
-	ignoreBreakers            bool     // claim without asking breakers
-	handoff                   *Handoff // decode only: prefill is done
+	ignoreBreakers            bool               // claim without asking breakers
+	handoff                   *connector.Handoff // decode only: prefill is done
 
 	kind      requestKind // of request that the field says how its servers may serve
 	kindIsSet bool        // it does
@@ -151,25 +152,25 @@ func (ch *Chooser) understands(j *requestState, v *snapshot, s *pools.Server, at
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
 func (ch *Chooser) mayPair(j *requestState, s *pools.Server, at *serverFacts) bool {
-	givenUp := j.alone && at.by.alone && !ch.enforced(j.req, s, at.by)
+	givenUp := j.alone && at.by.Alone && !ch.enforced(j.req, s, at.by)
 	return pairable(j.req, at.by) && !givenUp
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
 func (ch *Chooser) mayRunAlone(j *requestState, s *pools.Server, at *serverFacts) bool {
-	return (at.by.alone || !j.req.Dialect.Split) && !ch.enforced(j.req, s, at.by)
+	return (at.by.Alone || !j.req.Dialect.Split) && !ch.enforced(j.req, s, at.by)
 }
 
 // enforced reports whether the server must leave the request's prompt to a prefill
 // server. Several samples of a prompt cannot share a hand-off and run whole all the same.
-func (ch *Chooser) enforced(req *Request, s *pools.Server, by *connector) bool {
+func (ch *Chooser) enforced(req *Request, s *pools.Server, by *connector.Connector) bool {
 	return ch.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
 }
 
 // pairable reports whether a connector has pairs for the request's API.
-func pairable(req *Request, by *connector) bool {
-	return by.pairs && req.Dialect.Split && (by.dialects == nil || slices.Contains(by.dialects, req.Dialect))
+func pairable(req *Request, by *connector.Connector) bool {
+	return by.Pairs && req.Dialect.Split && (by.Dialects == nil || slices.Contains(by.Dialects, req.Dialect))
 }
 
 // hasTried reports whether the request has failed in a leg on the server.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -30,7 +31,7 @@ func (o *Orchestrator) together(ctx context.Context, j *requestState, a binding)
 		withdraw()
 		return nil, o.notFound(ctx, j, a, err)
 	}
-	a.handoff = t.handoff()
+	a.handoff = t.Handoff()
 
 	prefillCtx, endPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
 	clientLeaves := context.AfterFunc(ctx, func() { endPrefill(context.Cause(ctx)) })
@@ -59,13 +60,13 @@ func (o *Orchestrator) together(ctx context.Context, j *requestState, a binding)
 	endDecode(errPeer)
 	withdraw()
 	a.decode.Release()
-	o.engines.forget(t.from.ID())
+	o.engines.forget(t.From.ID())
 	return nil, o.atFault(j, a, <-prefilled, failed)
 }
 
 // prefillAside is prefill in a goroutine of its own, where a panic would end the process: it
 // ends the leg instead.
-func (o *Orchestrator) prefillAside(ctx context.Context, j *requestState, a binding, t *transfer) (failed *LegError) {
+func (o *Orchestrator) prefillAside(ctx context.Context, j *requestState, a binding, t *connector.Transfer) (failed *LegError) {
 	defer func() {
 		if p := recover(); p != nil {
 			o.Log.Error("panic in a prefill leg", "request_id", j.req.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))

@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"math/rand/v2"
@@ -12,27 +12,27 @@ import (
 // transfer is one attempt to bring a prompt's KV from a prefill to a decode server.
 // What names it is minted for it alone: a name used twice would let a decode take the
 // KV of a prefill that was given up.
-type transfer struct {
+type Transfer struct {
 	dialect  *api.Dialect
 	body     api.Body // the client's
-	from, to *pools.Server
-	id       string        // the request id of both legs: vLLM matches them by it
-	source   *pools.Server // from which prefill pulls the prompt's beginning; nil: from none
+	From, To *pools.Server
+	Id       string        // the request id of both legs: vLLM matches them by it
+	Source   *pools.Server // from which prefill pulls the prompt's beginning; nil: from none
 	// bootstrapRooms are random numbers, one for each answer, where engines meet.
 	bootstrapRooms []int64
 	engine         engineRank // that prefills, where the legs name it
-	tokenIDs       bool       // prefill is asked for the prompt's token ids
+	TokenIDs       bool       // prefill is asked for the prompt's token ids
 	// sharesIDs: decode is given those ids.
 	sharesIDs bool
 }
 
 // newTransfer names a transfer of a request with so many answers.
-func newTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Server) *transfer {
-	t := &transfer{dialect: d, body: body, from: from, to: to, id: attemptID()}
+func NewTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Server) *Transfer {
+	t := &Transfer{dialect: d, body: body, From: from, To: to, Id: AttemptID()}
 	t.sharesIDs = sharesIDs(d, body, from, to)
-	t.tokenIDs = t.sharesIDs
-	if name := t.connector().name; name != nil {
-		t.id = name(from, to)
+	t.TokenIDs = t.sharesIDs
+	if name := t.Connector().name; name != nil {
+		t.Id = name(from, to)
 	}
 	for range max(1, answers) {
 		t.bootstrapRooms = append(t.bootstrapRooms, rand.Int64())
@@ -40,12 +40,12 @@ func newTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Ser
 	return t
 }
 
-func (t *transfer) connector() *connector { return connectorOf(t.to) }
+func (t *Transfer) Connector() *Connector { return ConnectorOf(t.To) }
 
 // legWith is a leg with the client's body and edits.
-func (t *transfer) legWith(edits ...api.Edit) legRequest {
-	return legRequest{body: t.body.With(edits...)}
+func (t *Transfer) legWith(edits ...api.Edit) LegRequest {
+	return LegRequest{Body: t.body.With(edits...)}
 }
 
 // attemptID names an attempt to the engines. The client's own id never reaches them.
-func attemptID() string { return "tandem-" + uuid.NewString() }
+func AttemptID() string { return "tandem-" + uuid.NewString() }

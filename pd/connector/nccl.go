@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"net"
@@ -17,14 +17,14 @@ const ncclPort = 14579
 // request id names, and decode waits for it from the prefill server that it names (vllm
 // v1/kv_connector p2p_nccl_connector.py, parse_request_id). Nothing is relayed. The
 // engines must not randomise request ids (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1).
-var nccl = &connector{
-	engine: "vllm", pairs: true, alone: true, pinned: true,
+var nccl = &Connector{
+	Engine: "vllm", Pairs: true, Alone: true, Pinned: true,
 	name: func(from, to *pools.Server) string {
 		return "___prefill_addr_" + kvAddress(from, ncclPort) + "___decode_addr_" + kvAddress(to, ncclPort) +
 			"_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	},
-	prefill: func(t *transfer) legRequest { return legRequest{body: oneToken(t)} },
-	decode:  func(t *transfer, _ []byte) handed { return handed{leg: t.legWith(), kept: true} },
+	Prefill: func(t *Transfer) LegRequest { return LegRequest{Body: oneToken(t)} },
+	decode:  func(t *Transfer, _ []byte) handed { return handed{leg: t.legWith(), kept: true} },
 }
 
 func kvAddress(s *pools.Server, usual int) string {

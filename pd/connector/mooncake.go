@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"context"
@@ -27,19 +27,19 @@ const (
 // of ours. Decode is told which of the engines behind prefill's bootstrap server (port
 // 8998, VLLM_MOONCAKE_BOOTSTRAP_PORT) computes, which is asked once and remembered
 // (llm-d-router pkg/sidecar/proxy/connector_mooncake.go).
-var mooncake = &connector{
-	engine: "vllm", together: true, pairs: true, alone: true,
-	queryEngines: queryBootstrap,
-	prefill: func(t *transfer) legRequest {
-		params := fmt.Sprintf(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-%s"}`, t.id)
-		return legRequest{
-			body:   oneToken(t, api.Set(api.HandoffField, []byte(params))),
-			header: http.Header{"X-Data-Parallel-Rank": {strconv.Itoa(t.engine.rank)}},
+var mooncake = &Connector{
+	Engine: "vllm", Together: true, Pairs: true, Alone: true,
+	QueryEngines: queryBootstrap,
+	Prefill: func(t *Transfer) LegRequest {
+		params := fmt.Sprintf(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-%s"}`, t.Id)
+		return LegRequest{
+			Body:   oneToken(t, api.Set(api.HandoffField, []byte(params))),
+			Header: http.Header{"X-Data-Parallel-Rank": {strconv.Itoa(t.engine.rank)}},
 		}
 	},
-	decode: func(t *transfer, _ []byte) handed {
+	decode: func(t *Transfer, _ []byte) handed {
 		params := fmt.Sprintf(`{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"xfer-%s","remote_bootstrap_addr":%s,"remote_engine_id":%s}`,
-			t.id, quoted("http://"+kvAddress(t.from, bootstrapPort)), quoted(t.engine.id))
+			t.Id, quoted("http://"+kvAddress(t.From, bootstrapPort)), quoted(t.engine.id))
 		return handed{leg: t.legWith(api.Set(api.HandoffField, []byte(params))), kept: true}
 	},
 }
@@ -52,9 +52,9 @@ type engineRank struct {
 
 // chooseEngine has one of the engines of the prefill server compute, by rank: that of the
 // server's rank, any where it has none.
-func (t *transfer) chooseEngine(ids map[int]string) error {
-	if t.from.Rank != nil {
-		t.engine = engineRank{ids[*t.from.Rank], *t.from.Rank}
+func (t *Transfer) ChooseEngine(ids map[int]string) error {
+	if t.From.Rank != nil {
+		t.engine = engineRank{ids[*t.From.Rank], *t.From.Rank}
 	} else {
 		rank := slices.Collect(maps.Keys(ids))[rand.IntN(len(ids))]
 		t.engine = engineRank{ids[rank], rank}

@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"testing"
@@ -31,11 +31,11 @@ func TestTRTLLM_GenerationHasTheContextsID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg := &transfer{dialect: api.Chat, body: body, bootstrapRooms: []int64{5}}
-	sent := gjson.GetBytes(trtllm.prefill(leg).body.Bytes(), "disaggregated_params.disagg_request_id").Int()
+	leg := &Transfer{dialect: api.Chat, body: body, bootstrapRooms: []int64{5}}
+	sent := gjson.GetBytes(trtllm.Prefill(leg).Body.Bytes(), "disaggregated_params.disagg_request_id").Int()
 	for _, repeated := range []string{`"disagg_request_id":null,`, `"disagg_request_id":9,`, ``} {
 		got := trtllm.decode(leg, []byte(`{"choices":[{"disaggregated_params":{`+repeated+`"ctx_request_id":7}}]}`))
-		params := gjson.GetBytes(got.leg.body.Bytes(), "disaggregated_params")
+		params := gjson.GetBytes(got.leg.Body.Bytes(), "disaggregated_params")
 		if id := params.Get("disagg_request_id").Int(); !got.kept || id != sent || id != leastDisaggID+5 || params.Get("ctx_request_id").Int() != 7 {
 			t.Errorf("%q: %s, and the context was sent %d", repeated, params.Raw, sent)
 		}

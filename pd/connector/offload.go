@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"encoding/json"
@@ -16,19 +16,19 @@ const offloadPort = 5710
 // at once with an id of ours, nested under the name of the other party (key names since
 // 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go). Whoever computes the
 // prompt may be told of a third server that holds its beginning.
-var offload = &connector{
-	engine: "vllm", together: true, pairs: true, alone: true,
-	pulls: func(*pools.Server) bool { return true },
-	prefill: func(t *transfer) legRequest {
-		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}`, t.id)
-		if t.source != nil {
-			params += "," + kvSource(t.source)
+var offload = &Connector{
+	Engine: "vllm", Together: true, Pairs: true, Alone: true,
+	Pulls: func(*pools.Server) bool { return true },
+	Prefill: func(t *Transfer) LegRequest {
+		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}`, t.Id)
+		if t.Source != nil {
+			params += "," + kvSource(t.Source)
 		}
-		return legRequest{body: oneToken(t, api.Set(api.HandoffField, []byte(params+"}")))}
+		return LegRequest{Body: oneToken(t, api.Set(api.HandoffField, []byte(params+"}")))}
 	},
-	decode: func(t *transfer, _ []byte) handed {
-		host, port := offloadAddress(t.from)
-		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.id, quoted(host), port)
+	decode: func(t *Transfer, _ []byte) handed {
+		host, port := offloadAddress(t.From)
+		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.Id, quoted(host), port)
 		return handed{leg: t.legWith(api.Set(api.HandoffField, []byte(params))), kept: true}
 	},
 }
@@ -43,15 +43,15 @@ func offloadAddress(s *pools.Server) (host string, port int) {
 
 // pullFrom is the leg of a server that computes the prompt itself, and pulls its beginning
 // from another one.
-func pullFrom(source *pools.Server, body api.Body) legRequest {
-	return legRequest{body: body.With(api.Set(api.HandoffField, []byte("{"+kvSource(source)+"}")))}
+func PullFrom(source *pools.Server, body api.Body) LegRequest {
+	return LegRequest{Body: body.With(api.Set(api.HandoffField, []byte("{"+kvSource(source)+"}")))}
 }
 
 // kvSource is what an OffloadingConnector is told of the server that it may pull a
 // cached prefix from.
 func kvSource(s *pools.Server) string {
 	host, port := offloadAddress(s)
-	return fmt.Sprintf(`"remote_kv_source":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}`, attemptID(), quoted(host), port)
+	return fmt.Sprintf(`"remote_kv_source":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}`, AttemptID(), quoted(host), port)
 }
 
 func quoted(s string) []byte {

@@ -1,4 +1,4 @@
-package pd
+package transcript
 
 import (
 	"fmt"
@@ -53,7 +53,7 @@ func TestTranscript_TheEndOfAWholeAnswer(t *testing.T) {
 		{[]string{last}, false, ""}, // how long the prompt is was not told
 		{[]string{`{"choices":[{"delta":{"reasoning":"hm"}}]}`, first, last}, true, ""},
 	} {
-		s := Transcript{req: streamRequest{Dialect: api.Completions, HideUsage: c.hide}, asked: true}
+		s := Transcript{req: StreamRequest{Dialect: api.Completions, HideUsage: c.hide}, asked: true}
 		for _, e := range c.events {
 			s.Record([]byte(e))
 		}
@@ -70,7 +70,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newTranscript(streamRequest{Dialect: api.Chat, Body: body}, 1000, true)
+	s := NewTranscript(StreamRequest{Dialect: api.Chat, Body: body}, 1000, true)
 	vllm := Engine{Name: "vllm", MayReportIDs: true}
 	said := []byte(`{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`)
 	leg := s.StartLeg(vllm, body)
@@ -94,7 +94,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 // a token that takes an engine some 10 ms.
 func BenchmarkTranscript_Event(b *testing.B) {
 	event := []byte(`{"id":"chatcmpl-tandem-5b0c1c9e","object":"chat.completion.chunk","created":1763640000,"model":"test-model","choices":[{"index":0,"delta":{"content":" bicycle"},"logprobs":null,"finish_reason":null,"token_ids":[48113]}],"prompt_token_ids":null}`)
-	s := Transcript{req: streamRequest{Dialect: api.Chat}, asked: true}
+	s := Transcript{req: StreamRequest{Dialect: api.Chat}, asked: true}
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Record(event)

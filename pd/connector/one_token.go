@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import "github.com/tandem-gateway/tandem/pd/api"
 
@@ -6,7 +6,7 @@ import "github.com/tandem-gateway/tandem/pd/api"
 // and one sample, without what belongs to the answer. What shapes the prompt (messages,
 // tools, response format, adapter, media) stays byte for byte, so that both legs
 // tokenise alike.
-func oneToken(t *transfer, more ...api.Edit) api.Body {
+func oneToken(t *Transfer, more ...api.Edit) api.Body {
 	edits := []api.Edit{
 		api.Set("stream", []byte("false")),
 		api.Remove("stream_options"), // refused without stream
@@ -22,7 +22,7 @@ func oneToken(t *transfer, more ...api.Edit) api.Body {
 		api.Set("ignore_eos", []byte("true")),
 	}
 	edits = append(edits, more...)
-	if t.tokenIDs {
+	if t.TokenIDs {
 		edits = append(edits, api.Set("return_token_ids", []byte("true")))
 	}
 	for i, limit := range t.dialect.Limits() {

@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -46,16 +46,16 @@ func TestHostsIn_WhatConnectorsReadOfAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg := &transfer{dialect: api.Chat, body: body, bootstrapRooms: []int64{5}}
+	leg := &Transfer{dialect: api.Chat, body: body, bootstrapRooms: []int64{5}}
 	for _, x := range []struct {
-		by     *connector
+		by     *Connector
 		answer string
 	}{
 		{nixl, `{"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"10.0.0.1","remote_port":5600}}`},
 		{trtllm, `{"choices":[{"disaggregated_params":{"ctx_request_id":1,"ctx_info_endpoint":["tcp://10.0.0.1:5000"]}}]}`},
 	} {
 		if got := x.by.decode(leg, []byte(x.answer)); !got.kept || !slices.Equal(got.hosts, []string{"10.0.0.1"}) {
-			t.Errorf("%s: %v", x.by.engine, got.hosts)
+			t.Errorf("%s: %v", x.by.Engine, got.hosts)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package pd
+package transcript
 
 import "github.com/tandem-gateway/tandem/pd/api"
 

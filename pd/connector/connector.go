@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"context"
@@ -11,54 +11,54 @@ import (
 // connector is how decode obtains the KV that prefill computed. What differs between
 // the engines' protocols is here and in one file for each; how legs are sent, judged
 // and tried again is the same for all.
-type connector struct {
+type Connector struct {
 	// engine is whose protocol it is, by the name that load tables have for it; "": several
 	// engines'.
-	engine string
+	Engine string
 	// together: both legs are in flight at once, and neither ends without the other.
 	// Else prefill answers first, and decode is sent what it handed over.
-	together bool
+	Together bool
 	// answersLast: prefill answers when decode has the KV, and not when it is computed.
-	answersLast bool
+	AnswersLast bool
 	// carried: only decode gets a request, and calls prefill itself.
-	carried bool
+	Carried bool
 	// pairs: servers run as pairs. alone: a decode server also serves requests whole.
-	pairs, alone bool
+	Pairs, Alone bool
 	// higherFirst: of two requests the engine serves the one of higher priority first, where
 	// it schedules by priority at all. Else the lower one.
-	higherFirst bool
+	HigherFirst bool
 	// tellsCached: decode reports the tokens that prefill found cached. With other
 	// engines it reports what was transferred.
-	tellsCached bool
+	TellsCached bool
 	// pinned: the hand-off names the decode server, so no other one can use it.
-	pinned bool
+	Pinned bool
 	// dialects are those that pairs speak; nil: all.
-	dialects []*api.Dialect
+	Dialects []*api.Dialect
 
 	// name returns the request id of both legs; nil: any will do.
 	name func(from, to *pools.Server) string
 	// pulls reports whether the server, when it computes a prompt, can pull the beginning from
 	// another one, and others from it; nil: never.
-	pulls func(*pools.Server) bool
+	Pulls func(*pools.Server) bool
 	// queryEngines asks a prefill server which engines compute there, by rank, where the
 	// legs name one; nil: they do not.
-	queryEngines func(context.Context, http.RoundTripper, *pools.Server) (map[int]string, error)
+	QueryEngines func(context.Context, http.RoundTripper, *pools.Server) (map[int]string, error)
 	// prefill returns the prefill leg.
-	prefill func(*transfer) legRequest
+	Prefill func(*Transfer) LegRequest
 	// verify reports what prefill's answer lacks without which it is a failure; nil: it may
 	// lack a hand-off, and decode computes the prompt then.
-	verify func(answer []byte) error
+	Verify func(answer []byte) error
 	// decode returns the decode leg. answer is prefill's, nil when both run together.
-	decode func(t *transfer, answer []byte) handed
+	decode func(t *Transfer, answer []byte) handed
 	// final returns the whole answer when prefill's was that already; nil: it never is.
-	final func(t *transfer, answer []byte) []byte
+	final func(t *Transfer, answer []byte) []byte
 	// transferFault reports whether an engine's error says that the transfer failed.
 	// nil: engines do not tell, and any failure of decode may be one.
-	transferFault func(body []byte) bool
+	TransferFault func(body []byte) bool
 }
 
 // connectors by the names that pools.Spec knows.
-var connectors = map[string]*connector{
+var connectors = map[string]*Connector{
 	"nixl":         nixl,
 	"sglang":       sglang,
 	"mooncake":     mooncake,
@@ -67,20 +67,20 @@ var connectors = map[string]*connector{
 	"store":        store,
 	"trtllm":       trtllm,
 	"llmd-sidecar": sidecar,
-	"aggregated":   {alone: true},
+	"aggregated":   {Alone: true},
 }
 
-func connectorOf(s *pools.Server) *connector { return connectors[s.Connector()] }
+func ConnectorOf(s *pools.Server) *Connector { return connectors[s.Connector()] }
 
 // legRequest is what an engine is sent for one leg.
-type legRequest struct {
-	body   api.Body
-	header http.Header // besides the client's; nil: none
+type LegRequest struct {
+	Body   api.Body
+	Header http.Header // besides the client's; nil: none
 }
 
 // handed is what prefill's answer means for decode.
 type handed struct {
-	leg legRequest
+	leg LegRequest
 	// kept: prefill holds the KV for decode. That it does not is a normal case.
 	kept   bool
 	tokens int // of the prompt that it covers; 0: as many as prefill reports

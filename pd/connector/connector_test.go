@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // pointer in a request.
 func TestConnectors_AreThoseOfTheConfiguration(t *testing.T) {
 	for _, name := range pools.Connectors() {
-		if c := connectors[name]; c == nil || c.pairs != (c.decode != nil) || c.pairs && !c.carried && c.prefill == nil {
+		if c := connectors[name]; c == nil || c.Pairs != (c.decode != nil) || c.Pairs && !c.Carried && c.Prefill == nil {
 			t.Errorf("%s is not complete: %+v", name, c)
 		}
 	}

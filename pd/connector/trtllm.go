@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"bytes"
@@ -21,22 +21,22 @@ const leastDisaggID = 1 << 42
 // first token, and says where its KV is; the generation server fetches it and repeats
 // that token. An answer that is over with its first token needs no generation
 // (tensorrt_llm/serve/openai_disagg_service.py, openai_protocol.py).
-var trtllm = &connector{
-	engine: "trtllm", pairs: true, alone: true, dialects: []*api.Dialect{api.Chat, api.Completions},
-	prefill: func(t *transfer) legRequest {
+var trtllm = &Connector{
+	Engine: "trtllm", Pairs: true, Alone: true, Dialects: []*api.Dialect{api.Chat, api.Completions},
+	Prefill: func(t *Transfer) LegRequest {
 		params := fmt.Sprintf(`{"request_type":"context_only","disagg_request_id":%s}`, t.disaggID())
 		return t.legWith(
 			api.Set("stream", []byte("false")), api.Remove("stream_options"),
 			api.Set(disaggregatedField, []byte(params)),
 		)
 	},
-	verify: trtllmVerify,
+	Verify: trtllmVerify,
 	decode: trtllmGeneration,
 	final:  trtllmFinal,
 }
 
 // disaggID names the request to both servers.
-func (t *transfer) disaggID() []byte {
+func (t *Transfer) disaggID() []byte {
 	return strconv.AppendInt(nil, t.bootstrapRooms[0]|leastDisaggID, 10)
 }
 
@@ -70,7 +70,7 @@ func trtllmParams(answer []byte) gjson.Result {
 
 // trtllmGeneration hands the context's parameters over, and its token ids in place of
 // the prompt, which is not tokenised again.
-func trtllmGeneration(t *transfer, answer []byte) handed {
+func trtllmGeneration(t *Transfer, answer []byte) handed {
 	params, ok := api.Value(bytes.Clone([]byte(trtllmParams(answer).Raw))).Object()
 	if !ok {
 		return handed{leg: t.legWith()}
@@ -92,7 +92,7 @@ func trtllmGeneration(t *transfer, answer []byte) handed {
 
 // trtllmFinal returns the context's answer, cleaned, when it is the whole answer; nil
 // when generation has to follow.
-func trtllmFinal(t *transfer, answer []byte) []byte {
+func trtllmFinal(t *Transfer, answer []byte) []byte {
 	if !trtllmOver(answer) {
 		return nil
 	}

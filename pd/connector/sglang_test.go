@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"testing"
@@ -29,11 +29,11 @@ func TestSGLang_BodiesOfBothLegs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr := &transfer{dialect: api.Chat, body: body, from: &pools.Server{Spec: c.from}, to: &pools.Server{Spec: c.to}, bootstrapRooms: c.rooms}
-		if got := string(sglangPrefill(tr).body.Bytes()); got != c.prefill {
+		tr := &Transfer{dialect: api.Chat, body: body, From: &pools.Server{Spec: c.from}, To: &pools.Server{Spec: c.to}, bootstrapRooms: c.rooms}
+		if got := string(sglangPrefill(tr).Body.Bytes()); got != c.prefill {
 			t.Errorf("%s: prefill\ngot  %s\nwant %s", c.name, got, c.prefill)
 		}
-		if got := string(sglangDecode(tr, nil).leg.body.Bytes()); got != c.decode {
+		if got := string(sglangDecode(tr, nil).leg.Body.Bytes()); got != c.decode {
 			t.Errorf("%s: decode\ngot  %s\nwant %s", c.name, got, c.decode)
 		}
 	}

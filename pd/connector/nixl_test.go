@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ func TestNIXL_PrefillBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := nixlPrefill(&transfer{dialect: api.Chat, body: body}).body.Bytes()
+	got := nixlPrefill(&Transfer{dialect: api.Chat, body: body}).Body.Bytes()
 	want := `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_completion_tokens":1,"n":1,` +
 		`"tools":[{"type":"function"}],"response_format":{"type":"json_object"},"temperature":0.7,"seed":9007199254740993,` +
 		`"ignore_eos":true,"kv_transfer_params":{` + prefillParams + `},"max_tokens":1}`
@@ -28,13 +28,13 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 	params := `{"do_remote_prefill":true,"remote_block_ids":[[1,2],[3]],"remote_host":"10.0.0.1","remote_port":5600,"n":9007199254740993,"s":["DUMMY"],"remote_num_tokens":48`
 	answer := `{"id":"x","usage":{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}},"kv_transfer_params":` + params + `,"remote_prefill_cached_tokens":16}}`
 	body, _ := api.ParseBody([]byte(`{"model":"m","stream":true}`))
-	tr := &transfer{dialect: api.Chat, body: body, to: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
-	h := tr.handoff()
-	h.take(tr, []byte(answer), time.Now())
-	if told := h.coverage(); !h.Kept || told != (coverage{48, 48, api.Count{Tokens: 16, Known: true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
+	tr := &Transfer{dialect: api.Chat, body: body, To: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
+	h := tr.Handoff()
+	h.Take(tr, []byte(answer), time.Now())
+	if told := h.Coverage(); !h.Kept || told != (coverage{48, 48, api.Count{Tokens: 16, Known: true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
-	if got, want := string(h.leg.body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}}`; got != want {
+	if got, want := string(h.Leg.Body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -42,8 +42,8 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 func TestNIXL_NoHandoffIsNormal(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
-		got := nixlDecode(&transfer{body: body}, []byte(answer))
-		if got.kept || string(got.leg.body.Bytes()) != `{"model":"m"}` {
+		got := nixlDecode(&Transfer{body: body}, []byte(answer))
+		if got.kept || string(got.leg.Body.Bytes()) != `{"model":"m"}` {
 			t.Errorf("%s: %+v", answer, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"bytes"
@@ -14,37 +14,37 @@ const bootstrapPort = 8998
 // a room of the prefill server's bootstrap server. Prefill computes once decode has
 // room for the KV, and decode's answer holds prefill's token too (sglang
 // sgl-model-gateway, pd_router). A decode server cannot serve a request whole.
-var sglang = &connector{
-	engine: "sglang", together: true, answersLast: true, pairs: true, higherFirst: true, tellsCached: true,
-	prefill: sglangPrefill, decode: sglangDecode,
+var sglang = &Connector{
+	Engine: "sglang", Together: true, AnswersLast: true, Pairs: true, HigherFirst: true, TellsCached: true,
+	Prefill: sglangPrefill, decode: sglangDecode,
 	// The engines' word for a room that broke, whichever side broke it.
-	transferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },
+	TransferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },
 }
 
 // sglangPrefill needs no cut to one token: a server in prefill mode ends there.
-func sglangPrefill(t *transfer) legRequest {
+func sglangPrefill(t *Transfer) LegRequest {
 	edits := append(t.bootstrap(), api.Set("stream", []byte("false")), api.Remove("stream_options"))
-	if t.from.Rank != nil {
-		edits = append(edits, api.Set("routed_dp_rank", number(*t.from.Rank)))
+	if t.From.Rank != nil {
+		edits = append(edits, api.Set("routed_dp_rank", number(*t.From.Rank)))
 	}
 	return t.legWith(edits...)
 }
 
-func sglangDecode(t *transfer, _ []byte) handed {
+func sglangDecode(t *Transfer, _ []byte) handed {
 	edits := t.bootstrap()
-	if t.to.Rank != nil {
-		edits = append(edits, api.Set("routed_dp_rank", number(*t.to.Rank)))
+	if t.To.Rank != nil {
+		edits = append(edits, api.Set("routed_dp_rank", number(*t.To.Rank)))
 	}
-	if t.from.Rank != nil {
-		edits = append(edits, api.Set("disagg_prefill_dp_rank", number(*t.from.Rank)))
+	if t.From.Rank != nil {
+		edits = append(edits, api.Set("disagg_prefill_dp_rank", number(*t.From.Rank)))
 	}
 	return handed{leg: t.legWith(edits...), kept: true}
 }
 
 // bootstrap says where the engines meet: a room for each answer, in arrays when there
 // are several.
-func (t *transfer) bootstrap() []api.Edit {
-	host, port := t.from.KVHostPort(bootstrapPort)
+func (t *Transfer) bootstrap() []api.Edit {
+	host, port := t.From.KVHostPort(bootstrapPort)
 	list := func(of func(i int) []byte) []byte {
 		if len(t.bootstrapRooms) == 1 {
 			return of(0)

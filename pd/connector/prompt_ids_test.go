@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"bytes"
@@ -107,8 +107,8 @@ func randomBody(t *testing.T, rng *rand.Rand, d *api.Dialect, text string) api.B
 func promptLeg(t *testing.T, d *api.Dialect, body api.Body, ids bool) api.Body {
 	t.Helper()
 	server := &pools.Server{Spec: pools.Spec{URL: "http://d:8000", Connector: "nixl"}}
-	tr := &transfer{dialect: d, body: body, from: server, to: server, id: "x", tokenIDs: ids}
-	leg := nixlPrefill(tr).body
+	tr := &Transfer{dialect: d, body: body, From: server, To: server, Id: "x", TokenIDs: ids}
+	leg := nixlPrefill(tr).Body
 	for _, name := range slices.Concat(leg.Keys(), body.Keys()) {
 		_, may := answerFields[name]
 		if !may && !bytes.Equal(leg.Get(name), body.Get(name)) {

@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"testing"
@@ -23,8 +23,8 @@ func TestOffload_NamesThePortOfTheRank(t *testing.T) {
 		{pools.Spec{URL: "http://10.0.0.1:8000", Rank: &two}, "10.0.0.1", 5712},
 		{pools.Spec{URL: "http://10.0.0.1:8000", Rank: &two, KVAddress: "10.1.0.1:7779"}, "10.1.0.1", 7779},
 	} {
-		tr := &transfer{dialect: api.Chat, body: body, id: "t-1", from: &pools.Server{Spec: c.from}}
-		told := gjson.GetBytes(offload.decode(tr, nil).leg.body.Bytes(), "kv_transfer_params.remote_prefiller")
+		tr := &Transfer{dialect: api.Chat, body: body, Id: "t-1", From: &pools.Server{Spec: c.from}}
+		told := gjson.GetBytes(offload.decode(tr, nil).leg.Body.Bytes(), "kv_transfer_params.remote_prefiller")
 		if told.Get("remote_host").String() != c.host || told.Get("remote_port").Int() != c.port || told.Get("kv_request_id").String() != "t-1" {
 			t.Errorf("%+v: decode is told %s", c.from, told)
 		}
@@ -37,7 +37,7 @@ func TestNIXL_PrefillIsToldOfAThirdServer(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	third := &pools.Server{Spec: pools.Spec{URL: "http://10.0.0.3:8000", KVAddress: "10.0.0.3:7777"}}
 	for _, source := range []*pools.Server{nil, third} {
-		leg := nixlPrefill(&transfer{dialect: api.Chat, body: body, source: source}).body.Bytes()
+		leg := nixlPrefill(&Transfer{dialect: api.Chat, body: body, Source: source}).Body.Bytes()
 		told := gjson.GetBytes(leg, "kv_transfer_params")
 		if !gjson.ValidBytes(leg) || !told.Get("do_remote_decode").Bool() {
 			t.Errorf("%s", leg)

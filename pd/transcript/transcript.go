@@ -1,4 +1,4 @@
-package pd
+package transcript
 
 import (
 	"bytes"
@@ -9,7 +9,7 @@ import (
 // say the rest: the prompt's ids and those of the answer, as the engine reported
 // them (return_token_ids). Text would not do: it may be tokenised another way.
 type Transcript struct {
-	req      streamRequest
+	req      StreamRequest
 	showIDs  bool // the client asked for ids itself
 	modelLen int  // tokens; 0 is unknown
 
@@ -35,7 +35,7 @@ type Transcript struct {
 }
 
 // streamRequest is what a transcript needs of the request whose stream it follows.
-type streamRequest struct {
+type StreamRequest struct {
 	Dialect   *api.Dialect
 	Body      api.Body // as the client sent it
 	MaxOutput int      // bound on the answer in tokens, 0 without one
@@ -46,7 +46,7 @@ type streamRequest struct {
 // newTranscript returns the transcript of a stream with one answer, nil where it cannot be
 // continued. modelLen is how many tokens prompt and answer may have together, 0 if unknown.
 // With byText a chat may be continued by its text where the engine reports no ids.
-func newTranscript(req streamRequest, modelLen int, byText bool) *Transcript {
+func NewTranscript(req StreamRequest, modelLen int, byText bool) *Transcript {
 	if (req.Dialect != api.Chat && req.Dialect != api.Completions) || (modelLen == 0 && req.MaxOutput == 0) || !continuable(req.Body) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"context"
@@ -18,25 +18,25 @@ type Handoff struct {
 	Created time.Time
 	Attempt string // the request id that prefill saw, and decode must too
 	// sharesIDs: decode's tokens are those of prefill.
-	sharesIDs bool
-	hosts     []string // from which decode fetches the KV, where prefill named them
+	SharesIDs bool
+	Hosts     []string // from which decode fetches the KV, where prefill named them
 
-	leg    legRequest               // decode's
-	final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
+	Leg    LegRequest               // decode's
+	Final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
 	told   chan []byte              // prefill's answer, where decode's is not whole without it; nil: it is
 	prompt atomic.Pointer[coverage] // nil until prefill has answered
 }
 
 // coverage is what prefill told of the prompt.
 type coverage struct {
-	tokens int       // of the prompt whose KV is handed over
-	prompt int       // of the whole prompt
-	cached api.Count // of them, cached on the prefill server
-	usage  string    // prefill's usage object; empty: it told none
+	Tokens int       // of the prompt whose KV is handed over
+	Prompt int       // of the whole prompt
+	Cached api.Count // of them, cached on the prefill server
+	Usage  string    // prefill's usage object; empty: it told none
 }
 
 // coverage returns what prefill told so far.
-func (h *Handoff) coverage() coverage {
+func (h *Handoff) Coverage() coverage {
 	if c := h.prompt.Load(); c != nil {
 		return *c
 	}
@@ -44,41 +44,41 @@ func (h *Handoff) coverage() coverage {
 }
 
 // carries reports whether KV comes with the hand-off; a nil one carries none.
-func (h *Handoff) carries() bool { return h != nil && h.Kept }
+func (h *Handoff) Carries() bool { return h != nil && h.Kept }
 
 // handoff begins one, before any leg is sent. Where decode's leg does not wait for
 // prefill's answer it is complete.
-func (t *transfer) handoff() *Handoff {
-	h := &Handoff{From: t.from, Created: time.Now(), Attempt: t.id}
-	c := t.connector()
-	if c.together && t.dialect.WantsInputLogprobs(t.body) {
+func (t *Transfer) Handoff() *Handoff {
+	h := &Handoff{From: t.From, Created: time.Now(), Attempt: t.Id}
+	c := t.Connector()
+	if c.Together && t.dialect.WantsInputLogprobs(t.body) {
 		h.told = make(chan []byte, 1)
 	}
-	if c.together || c.carried {
-		h.leg, h.Kept = c.decode(t, nil).leg, true
+	if c.Together || c.Carried {
+		h.Leg, h.Kept = c.decode(t, nil).leg, true
 	}
 	return h
 }
 
 // take completes the hand-off from prefill's answer. Where both legs run together
 // decode is on its way by then, and only the coverage is news.
-func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
-	c := t.connector()
+func (h *Handoff) Take(t *Transfer, answer []byte, now time.Time) {
+	c := t.Connector()
 	var told coverage
 	if usage, ok := t.dialect.ReadUsage(answer); ok {
 		told = coverage{
-			tokens: usage.Prompt.Tokens, prompt: usage.Prompt.Tokens, cached: usage.Cached,
-			usage: strings.Clone(t.dialect.FindUsage(answer).Raw),
+			Tokens: usage.Prompt.Tokens, Prompt: usage.Prompt.Tokens, Cached: usage.Cached,
+			Usage: strings.Clone(t.dialect.FindUsage(answer).Raw),
 		}
 	}
-	if !c.together {
+	if !c.Together {
 		got := c.decode(t, answer)
-		h.leg, h.Kept, h.sharesIDs, h.hosts, h.Created = got.leg, got.kept, got.sharesIDs, got.hosts, now
+		h.Leg, h.Kept, h.SharesIDs, h.Hosts, h.Created = got.leg, got.kept, got.sharesIDs, got.hosts, now
 		if c.final != nil {
-			h.final = c.final(t, answer)
+			h.Final = c.final(t, answer)
 		}
 		if got.tokens > 0 {
-			told.tokens = got.tokens
+			told.Tokens = got.tokens
 		}
 	}
 	h.prompt.Store(&told)
@@ -90,7 +90,7 @@ func (h *Handoff) take(t *transfer, answer []byte, now time.Time) {
 // complete returns decode's answer, or an event of it, with what only prefill knows.
 // The first call waits for prefill, which has answered by then or is about to; the
 // context ends with the leg.
-func (h *Handoff) complete(ctx context.Context, data []byte) ([]byte, error) {
+func (h *Handoff) Complete(ctx context.Context, data []byte) ([]byte, error) {
 	if h == nil || h.told == nil {
 		return data, nil
 	}

@@ -1,4 +1,4 @@
-package pd
+package connector
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 // nixl is vLLM's NixlConnector: prefill returns where its blocks are, and decode reads
 // them from there; or, with the NixlPushConnector, registers there and is written to.
 // The hand-off tells which of the two it is.
-var nixl = &connector{engine: "vllm", pairs: true, alone: true, prefill: nixlPrefill, decode: nixlDecode, pulls: hasOffloadTier}
+var nixl = &Connector{Engine: "vllm", Pairs: true, Alone: true, Prefill: nixlPrefill, decode: nixlDecode, Pulls: hasOffloadTier}
 
 // hasOffloadTier reports an engine that has, beside NIXL, an OffloadingConnector with a
 // P2P tier (vLLM's MultiConnector): such a server's address for KV is that of the tier,
@@ -26,12 +26,12 @@ const prefillParams = `"do_remote_decode":true,"do_remote_prefill":false,"remote
 // nixlPrefill also says where the prompt's beginning may be pulled from: whichever of the
 // engine's connectors can load takes its part of the fields (llm-d-router
 // pkg/sidecar/proxy, --enable-p2p-pull).
-func nixlPrefill(t *transfer) legRequest {
+func nixlPrefill(t *Transfer) LegRequest {
 	params := prefillParams
-	if t.source != nil {
-		params += "," + kvSource(t.source)
+	if t.Source != nil {
+		params += "," + kvSource(t.Source)
 	}
-	return legRequest{body: oneToken(t, api.Set(api.HandoffField, []byte("{"+params+"}")))}
+	return LegRequest{Body: oneToken(t, api.Set(api.HandoffField, []byte("{"+params+"}")))}
 }
 
 // nixlDecode gives decode the hand-off as prefill returned it, but for prefill's cache
@@ -39,7 +39,7 @@ func nixlPrefill(t *transfer) legRequest {
 // v1/engine/output_processor.py, seen on 0.32). With it come prefill's token ids, where
 // decode takes them (sharesIDs). When prefill pushes, it looks the blocks
 // up by the request id (vllm nixl/push_scheduler.py), and decode must not be told of them.
-func nixlDecode(t *transfer, answer []byte) handed {
+func nixlDecode(t *Transfer, answer []byte) handed {
 	params := gjson.GetBytes(answer, api.HandoffField)
 	object, ok := api.Value(params.Raw).Object()
 	if !ok {

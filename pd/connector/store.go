@@ -1,0 +1,10 @@
+package connector
+
+// store is a KV store that all engines share: LMCache, a shared disk, a Mooncake store.
+// Nothing is on the wire: prefill leaves the prompt's blocks there, and decode finds
+// them, or computes the prompt, and does not say which.
+var store = &Connector{
+	Pairs: true, Alone: true,
+	Prefill: func(t *Transfer) LegRequest { return LegRequest{Body: oneToken(t)} },
+	decode:  func(t *Transfer, _ []byte) handed { return handed{leg: t.legWith(), kept: true} },
+}
