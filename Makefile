@@ -14,11 +14,11 @@ help: ## this list
 
 .PHONY: run
 run: build ## start the demo: simulated engines and the gateway on 127.0.0.1:8080 (ARGS=--once ends by itself)
-	bin/tandem demo $(ARGS)
+	bin/tandem-lab demo $(ARGS)
 
 .PHONY: build
-build: deps-build ## build bin/tandem
-	go build -o bin/tandem ./cmd/tandem
+build: deps-build ## build bin/tandem, the gateway, and bin/tandem-lab, what judges it
+	go build -o bin/ ./cmd/tandem ./cmd/tandem-lab
 
 .PHONY: test
 test: deps-test ## all tests once, with the race detector (<= 10 min cold)
@@ -38,7 +38,7 @@ e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that no
 
 .PHONY: valkey
 valkey: # the tests that use Redis, on Valkey
-	REDIS_SERVER=$(CURDIR)/.cache/e2e/valkey-server go test -count=1 -timeout 10m -run 'Redis|Replica|Shared|Follow' ./cmd/tandem ./kvstate ./pools
+	REDIS_SERVER=$(CURDIR)/.cache/e2e/valkey-server go test -count=1 -timeout 10m -run 'Redis|Replica|Shared|Follow' ./cmd/internal/serving ./kvstate ./pools
 
 .PHONY: keda
 keda: deps-e2e build ## scale a deployment by KEDA's operator and adapter on a real control plane (<= 25 min cold)
@@ -62,37 +62,37 @@ SCENARIO ?= all
 
 .PHONY: sim
 sim: build ## compare policies on SCENARIO (all; 'agents*'), SEEDS=1 for a quick look; writes bin/sim.html
-	bin/tandem sim --scenario '$(SCENARIO)' --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html
+	bin/tandem-lab sim --scenario '$(SCENARIO)' --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html
 
 .PHONY: sim-autoscale
 sim-autoscale: build ## compare ways of scaling both pools over two hours; writes bin/scaling.html
-	bin/tandem sim --autoscale --seeds $(SEEDS) --json bin/scaling.json --report bin/scaling.html
+	bin/tandem-lab sim --autoscale --seeds $(SEEDS) --json bin/scaling.json --report bin/scaling.html
 
 .PHONY: chaos
 chaos: deps-test build ## break servers, networks and Redis under load (SCENARIO=name,name); writes bin/chaos.html (some 7 min)
-	bin/tandem chaos --scenario '$(SCENARIO)' --json bin/chaos.json --report bin/chaos.html
+	bin/tandem-lab chaos --scenario '$(SCENARIO)' --json bin/chaos.json --report bin/chaos.html
 
 # How long make soak looks for what grows.
 SOAK ?= 30m
 
 .PHONY: soak
 soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay flat; prints their slopes
-	bin/tandem soak --for $(SOAK)
+	bin/tandem-lab soak --for $(SOAK)
 
 # Requests that make cancels cancels.
 CANCELS ?= 10000
 
 .PHONY: cancels
 cancels: deps-test ## cancel CANCELS (10000) requests at random moments: nothing may be left of any
-	go test -race -count=1 -timeout 20m -v -run Cancel_ManyAtRandom ./cmd/tandem -cancels $(CANCELS)
+	go test -race -count=1 -timeout 20m -v -run Cancel_ManyAtRandom ./cmd/internal/serving -cancels $(CANCELS)
 
 .PHONY: overload
 overload: build ## ask for three times what the servers can do, for four minutes, with both bindings (some 11 min; wants a machine of its own)
-	bin/tandem overload $(ARGS)
+	bin/tandem-lab overload $(ARGS)
 
 .PHONY: edge
 edge: deps-test ## what hostile clients send: raw HTTP, control fields, ways around limits; prints case, expected, got (some 30 s)
-	go test -count=1 -timeout 10m -v -run '^Test(Edge|Input)_' ./cmd/tandem
+	go test -count=1 -timeout 10m -v -run '^Test(Edge|Input)_' ./cmd/internal/serving
 
 # Seconds that each fuzz target runs.
 FUZZTIME ?= 20s

@@ -39,7 +39,7 @@ type Planner struct {
 	Watched time.Duration // with demand seen for less than this, no server goes
 }
 
-// DefaultPlanner is what the closed loop of `tandem sim --autoscale` was judged
+// DefaultPlanner is what the closed loop of `tandem-lab sim --autoscale` was judged
 // with.
 func DefaultPlanner() Planner {
 	return Planner{

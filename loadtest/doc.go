@@ -1,4 +1,4 @@
-// Package loadtest is the load generator behind `tandem load`. It sends an open
+// Package loadtest is the load generator behind `tandem-lab load`. It sends an open
 // loop of requests to any OpenAI-compatible endpoint and judges every answer.
 //
 // Open loop: the arrival times are fixed before the first answer is seen, so a

@@ -4,15 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/advise"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/cmd/internal/output"
 )
 
 const adviseHelp = `Say for a given traffic whether prefill and decode on different servers is worth it,
@@ -65,7 +63,7 @@ func adviseCommand() *cobra.Command {
 
 func runAdvise(cmd *cobra.Command, opts adviseOptions) error {
 	for _, text := range opts.hardware {
-		v, err := parseHardware(text)
+		v, err := mix.ParseVariant(text)
 		if err != nil {
 			return fmt.Errorf("hardware %q: %w", text, err)
 		}
@@ -80,47 +78,16 @@ func runAdvise(cmd *cobra.Command, opts adviseOptions) error {
 	if err != nil {
 		return fmt.Errorf("log %s: %w", opts.log, err)
 	}
-	files, err := createAll(opts.svg)
+	files, err := output.Create(opts.svg)
 	if err != nil {
 		return err
 	}
 	advice, err := advise.Ask(traffic, opts.question)
 	if err != nil {
-		return errors.Join(err, files.close())
+		return errors.Join(err, files.Close())
 	}
-	if err := errors.Join(advice.WriteSVG(files[0], traffic), files.close()); err != nil {
+	if err := errors.Join(advice.WriteSVG(files[0], traffic), files.Close()); err != nil {
 		return fmt.Errorf("write the picture: %w", err)
 	}
 	return advice.WriteTable(cmd.OutOrStdout())
-}
-
-// parseHardware reads NAME=FILE and what follows it.
-func parseHardware(text string) (*mix.Variant, error) {
-	parts := strings.Split(text, ",")
-	name, file, found := strings.Cut(parts[0], "=")
-	if !found {
-		return nil, errors.New("want NAME=FILE")
-	}
-	measured, err := autoscale.ReadCapacity(file)
-	if err != nil {
-		return nil, err
-	}
-	v := &mix.Variant{Name: name, Capacity: *measured, Cost: 1, GPUs: 1}
-	for _, part := range parts[1:] {
-		key, value, _ := strings.Cut(part, "=")
-		switch key {
-		case "cost":
-			v.Cost, err = strconv.ParseFloat(value, 64)
-		case "gpus":
-			v.GPUs, err = strconv.Atoi(value)
-		case "have":
-			v.Have, err = strconv.Atoi(value)
-		default:
-			return nil, fmt.Errorf("%q: want cost, gpus or have", part)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", part, err)
-		}
-	}
-	return v, nil
 }

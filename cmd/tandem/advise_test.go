@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -44,7 +45,7 @@ func TestAdvise_TableAndPictureOfATrace(t *testing.T) {
 		t.Errorf("picture: %d bytes, %v", len(drawn), err)
 	}
 	for _, wrong := range []string{"h100", "h100=none.json", "h100=" + capacity + ",price=3", "h100=" + capacity + ",gpus=x"} {
-		if _, err := parseHardware(wrong); err == nil {
+		if _, err := mix.ParseVariant(wrong); err == nil {
 			t.Errorf("%s is taken", wrong)
 		}
 	}

@@ -10,11 +10,10 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/calibrate"
+	"github.com/tandem-gateway/tandem/cmd/internal/output"
 )
 
 const calibrateHelp = `Measure from outside what one server can do, with real requests: the time of a
@@ -55,7 +54,7 @@ func calibrateCommand() *cobra.Command {
 }
 
 func runCalibrate(cmd *cobra.Command, cfg calibrate.Config, out, svg string) error {
-	files, err := createAll(out, svg)
+	files, err := output.Create(out, svg)
 	if err != nil {
 		return err
 	}
@@ -63,9 +62,9 @@ func runCalibrate(cmd *cobra.Command, cfg calibrate.Config, out, svg string) err
 	c, err := calibrate.Run(cmd.Context(), cfg, show)
 	done()
 	if err != nil {
-		return errors.Join(err, files.close())
+		return errors.Join(err, files.Close())
 	}
-	if err := errors.Join(c.Write(files[0]), calibrate.WriteSVG(files[1], c), files.close()); err != nil {
+	if err := errors.Join(c.Write(files[0]), calibrate.WriteSVG(files[1], c), files.Close()); err != nil {
 		return fmt.Errorf("write the capacity: %w", err)
 	}
 	return printCapacity(cmd.OutOrStdout(), c, cfg)
@@ -95,41 +94,20 @@ func printCapacity(out io.Writer, c *autoscale.Capacity, cfg calibrate.Config) e
 	return w.Flush()
 }
 
-// showBudget shows how much of the budget is spent: a bar on a terminal, a line every
-// five seconds elsewhere.
+// showBudget shows how much of the budget is spent: in one line that changes on a terminal, in
+// a line every five seconds elsewhere. done ends the line.
 func showBudget(out *os.File) (show calibrate.Progress, done func()) {
-	if !isatty.IsTerminal(out.Fd()) {
-		next := time.Now()
-		return func(spent, budget int, what string) {
-			if time.Now().Before(next) {
-				return
-			}
-			next = time.Now().Add(5 * time.Second)
-			fmt.Fprintf(out, "%d of %d tokens, now %s\n", spent, budget, what)
-		}, func() {}
+	every, form, end := 5*time.Second, "%d of %d tokens, now %s\n", ""
+	if isatty.IsTerminal(out.Fd()) {
+		every, form, end = 0, "\r\x1b[K%d of %d tokens, now %s", "\n" // over the line before
 	}
-	progress := mpb.New(mpb.WithOutput(out), mpb.WithWidth(40), mpb.WithAutoRefresh())
-	now := make(chan string, 1)
-	last := ""
-	bar := progress.New(0, mpb.BarStyle(), mpb.PrependDecorators(decor.CountersNoUnit("%d of %d tokens")),
-		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
-			select {
-			case last = <-now:
-			default:
-			}
-			return last
-		})))
+	next := time.Now()
 	show = func(spent, budget int, what string) {
-		select {
-		case <-now: // was not shown yet
-		default:
+		if time.Now().Before(next) {
+			return
 		}
-		now <- what
-		bar.SetTotal(int64(budget), false)
-		bar.SetCurrent(int64(spent))
+		next = time.Now().Add(every)
+		fmt.Fprintf(out, form, spent, budget, what)
 	}
-	return show, func() {
-		bar.SetTotal(-1, true)
-		progress.Wait()
-	}
+	return show, func() { fmt.Fprint(out, end) }
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/cmd/internal/serving"
+	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
@@ -82,11 +84,7 @@ This page is generated: bin/tandem docs.
 | setting | default | meaning |
 |---|---|---|
 `)
-	cfg := defaultConfig()
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	fs.SortFlags = false
-	cfg.bind(fs)
-	fs.VisitAll(func(f *pflag.Flag) {
+	serving.Settings().VisitAll(func(f *pflag.Flag) {
 		kind, usage := pflag.UnquoteUsage(f)
 		value := f.DefValue
 		if value == "" {
@@ -133,7 +131,7 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler))
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
-	recorded.MustRegister(buildInfo(), fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewPublishedTargets(0),
+	recorded.MustRegister(version.Collector(), fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, autoscale.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	council.NewMetrics(&recorded)

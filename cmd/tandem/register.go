@@ -2,18 +2,21 @@ package main
 
 import (
 	"errors"
+	"log/slog"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/serving"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
 // registerCommand keeps one server in the registry for as long as it runs.
 func registerCommand() *cobra.Command {
 	var entry pools.Entry
-	redis := redisConfig{prefix: "tandem:"}
+	redis := serving.DefaultRedis()
 	ttl := 10 * time.Second
 	rank := -1
 	cmd := &cobra.Command{
@@ -33,7 +36,7 @@ Its fields are those of a server in the configuration file, and "role".`,
 		Example: `  tandem register --redis redis:6379 --url http://10.0.0.1:8000 --role prefill --rack r1`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(redis.addrs) == 0 {
+			if redis.Alone() {
 				return errors.New("say where the Redis is, with --redis")
 			}
 			if ttl < time.Second {
@@ -42,17 +45,13 @@ Its fields are those of a server in the configuration file, and "role".`,
 			if rank >= 0 {
 				entry.Rank = &rank
 			}
-			client, err := redis.client()
+			client, err := redis.Client()
 			if err != nil {
 				return err
 			}
 			defer func() { _ = client.Close() }()
-			cfg := defaultConfig()
-			log, err := cfg.logger()
-			if err != nil {
-				return err
-			}
-			return pools.Register(cmd.Context(), client, redis.prefix, entry, ttl, log)
+			log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+			return pools.Register(cmd.Context(), client, redis.Prefix, entry, ttl, log)
 		},
 	}
 	f := cmd.Flags()
@@ -60,7 +59,7 @@ Its fields are those of a server in the configuration file, and "role".`,
 	f.DurationVar(&ttl, "ttl", ttl, "time after which the server is forgotten if this command dies")
 	f.IntVar(&rank, "rank", rank, "data-parallel `rank` behind the URL; below 0: none")
 	bindEntry(f, &entry)
-	redis.bind(f)
+	redis.Bind(f)
 	return cmd
 }
 

@@ -21,15 +21,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
+	"github.com/tandem-gateway/tandem/cmd/internal/serving"
 	"github.com/tandem-gateway/tandem/gateway"
 )
 
-// scalerPath is where the JSON for KEDA's metrics-api is.
-const scalerPath = "GET /autoscale/v1/pool"
+// idleTime is how long a connection to the pages may stay open between two requests.
+const idleTime = 2 * time.Minute
 
 func scalerCommand() *cobra.Command {
 	var listen, admin string
-	var adminTLS portTLS
+	var adminTLS porttls.Config
 	var maxAge time.Duration
 	cmd := &cobra.Command{
 		Use:   "scaler",
@@ -43,7 +45,7 @@ from standard input, one line a pool:
 		Example: `  (echo llama decode 10; sleep 60; echo llama decode 11; sleep 600) | tandem scaler`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := adminTLS.validate(); err != nil {
+			if err := adminTLS.Validate(); err != nil {
 				return err
 			}
 			return runScaler(cmd.Context(), scalerPorts{listen, admin, adminTLS}, maxAge, cmd.InOrStdin(), cmd.OutOrStdout())
@@ -51,7 +53,7 @@ from standard input, one line a pool:
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9090", "`address` for gRPC")
 	cmd.Flags().StringVar(&admin, "admin", "127.0.0.1:8081", "`address` for JSON and metrics")
-	adminTLS.bind(cmd.Flags(), "admin", "those who may ask, who then need one")
+	adminTLS.Bind(cmd.Flags(), "admin", "those who may ask, who then need one")
 	cmd.Flags().DurationVar(&maxAge, "max-age", time.Hour, "time that a line counts")
 	return cmd
 }
@@ -59,12 +61,12 @@ from standard input, one line a pool:
 // scalerPorts are the addresses for gRPC, and for JSON and metrics.
 type scalerPorts struct {
 	grpc, admin string
-	adminTLS    portTLS
+	adminTLS    porttls.Config
 }
 
 // listen binds them.
 func (p *scalerPorts) listen() (calls, pages net.Listener, err error) {
-	conf, err := p.adminTLS.config(tls.VerifyClientCertIfGiven, slog.New(slog.NewJSONHandler(os.Stderr, nil)))
+	conf, err := p.adminTLS.Server(tls.VerifyClientCertIfGiven, slog.New(slog.NewJSONHandler(os.Stderr, nil)))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,14 +92,18 @@ func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in 
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(targets)
 	mux := http.NewServeMux()
-	mux.Handle(scalerPath, targets.Handler())
+	mux.Handle(serving.ScalerRoute, targets.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	web := &http.Server{Handler: gateway.Guarded("", ports.adminTLS.clientCA != "", nil, mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: adminIdle}
+	web := &http.Server{Handler: gateway.Guarded("", ports.adminTLS.ClientCA != "", nil, mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: idleTime}
 	server := keda.NewServer(targets)
 
 	failed := make(chan error, 3)
 	go func() { failed <- server.Serve(calls) }()
-	go func() { failed <- ignoreClosed(web.Serve(pages)) }()
+	go func() {
+		if err := web.Serve(pages); !errors.Is(err, http.ErrServerClosed) {
+			failed <- err
+		}
+	}()
 	go func() { failed <- readTargets(in, targets) }() // ends with its input, or with the process
 	_, _ = fmt.Fprintf(out, "gRPC on %s, JSON and metrics on %s\n", calls.Addr(), pages.Addr())
 	for {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest"
+	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
 // Outcome is what came of a scenario.
@@ -30,14 +31,14 @@ type Outcome struct {
 	Took      time.Duration
 }
 
-// Play plays one scenario with a binary and judges it. dir is for its files.
-func Play(ctx context.Context, binary, dir string, c Scenario) (*Outcome, error) {
+// Play plays one scenario with the programs and judges it. dir is for its files.
+func Play(ctx context.Context, from process.Programs, dir string, c Scenario) (*Outcome, error) {
 	c = c.standard()
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	st, err := newStage(ctx, binary, dir, c)
+	st, err := newStage(ctx, from, dir, c)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
@@ -149,7 +150,7 @@ func (st *stage) inspect(ctx context.Context, o *Outcome) {
 
 // PlayAll plays scenarios one after the other. show is told of each when it
 // begins, with nil, and when it has ended.
-func PlayAll(ctx context.Context, binary string, all []Scenario, show func(n int, c Scenario, o *Outcome)) (*Report, error) {
+func PlayAll(ctx context.Context, from process.Programs, all []Scenario, show func(n int, c Scenario, o *Outcome)) (*Report, error) {
 	r := &Report{}
 	for n, c := range all {
 		show(n, c, nil)
@@ -157,7 +158,7 @@ func PlayAll(ctx context.Context, binary string, all []Scenario, show func(n int
 		if err != nil {
 			return nil, err
 		}
-		o, err := Play(ctx, binary, dir, c)
+		o, err := Play(ctx, from, dir, c)
 		if err != nil {
 			return nil, fmt.Errorf("%w (log: %s/log)", err, dir)
 		}

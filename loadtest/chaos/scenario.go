@@ -31,7 +31,7 @@ type Fleet struct {
 	Knowledge                 bool     // engines publish KV events
 	Connector                 string   // how decode obtains the KV; empty: nixl
 	Gateway                   []string // further flags of tandem serve
-	Engine                    []string // further flags of tandem engine
+	Engine                    []string // further flags of tandem-lab engine
 }
 
 // Load is what clients ask. Zero values are those of standard.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest"
+	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
 // soakEvery is how often a soak looks at the gateway.
@@ -49,9 +50,9 @@ type Slope struct {
 const soakRounds = 10
 
 // Soak sends load for a time and finds what grows. The first fifth is for warming up.
-func Soak(ctx context.Context, binary, dir string, d time.Duration, log io.Writer) (slopes []Slope, failed int, err error) {
+func Soak(ctx context.Context, from process.Programs, dir string, d time.Duration, log io.Writer) (slopes []Slope, failed int, err error) {
 	c := Scenario{Name: "soak", Title: "nothing breaks", Fleet: Fleet{Knowledge: true}, Load: Load{RPS: 30, For: d / soakRounds}}.standard()
-	st, err := newStage(ctx, binary, dir, c)
+	st, err := newStage(ctx, from, dir, c)
 	if err != nil {
 		return nil, 0, err
 	}

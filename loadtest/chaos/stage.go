@@ -56,7 +56,7 @@ func (a *actor) relieve() {
 // stage is the processes of a scenario and the connections between them.
 type stage struct {
 	fleet  Fleet
-	binary string
+	from   process.Programs
 	dir    string // configuration and logs
 	actors []*actor
 	links  map[string]*link
@@ -66,8 +66,8 @@ type stage struct {
 }
 
 // newStage starts all that a scenario needs and waits until it serves.
-func newStage(ctx context.Context, binary, dir string, c Scenario) (_ *stage, err error) {
-	st := &stage{fleet: c.Fleet, binary: binary, dir: dir, links: make(map[string]*link), counts: make(map[string]map[string]int)}
+func newStage(ctx context.Context, from process.Programs, dir string, c Scenario) (_ *stage, err error) {
+	st := &stage{fleet: c.Fleet, from: from, dir: dir, links: make(map[string]*link), counts: make(map[string]map[string]int)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, st.close())
@@ -164,7 +164,7 @@ func (st *stage) command(a *actor) (binary string, args []string) {
 		if st.fleet.Redis {
 			args = append(args, "--redis", st.redisOf(a))
 		}
-		return st.binary, append(args, st.fleet.Gateway...)
+		return st.from.Gateway, append(args, st.fleet.Gateway...)
 	}
 	args = []string{"engine", "--listen", a.addr, "--control", a.admin, "--role", a.role, "--model", model, "--side-channel", a.kv}
 	if st.fleet.Connector != "" {
@@ -173,7 +173,7 @@ func (st *stage) command(a *actor) (binary string, args []string) {
 	if st.fleet.Knowledge {
 		args = append(args, "--events", anywhere(a.event), "--replay", anywhere(a.again))
 	}
-	return st.binary, append(args, st.fleet.Engine...)
+	return st.from.Engine, append(args, st.fleet.Engine...)
 }
 
 // redisOf is where a gateway finds Redis.

@@ -70,7 +70,7 @@ func (c *cluster) engine(cfg *Config, way *Way, log io.Writer, role, rack, api, 
 	if way.Priority {
 		args = append(args, "--priority-scheduling")
 	}
-	p, err := process.Start(api, log, nil, cfg.Binary, args...)
+	p, err := process.Start(api, log, nil, cfg.From.Engine, args...)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (c *cluster) gateway(ctx context.Context, cfg *Config, way *Way, log io.Wri
 	c.clients, c.admin = free[0], free[1]
 	shape := &cfg.Shape
 	real := func(bytesPerSecond float64) string { return fmt.Sprint(bytesPerSecond / shape.Scale) }
-	p, err := process.Start("gateway", log, nil, cfg.Binary, append([]string{
+	p, err := process.Start("gateway", log, nil, cfg.From.Gateway, append([]string{
 		"serve", "-c", path, "--listen", c.clients, "--admin", c.admin, "--log-level", "warn",
 		"--kv-bytes-per-token", fmt.Sprint(shape.KVBytesPerToken), "--block-tokens", "16",
 		"--link-rack", real(shape.Link), "--link-zone", real(shape.Uplink),

@@ -3,11 +3,13 @@ package compare
 import (
 	"errors"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
 // Config is one comparison.
 type Config struct {
-	Binary  string // tandem
+	From    process.Programs
 	Trace   string // Mooncake JSONL
 	Limit   int    // requests of it, from the start
 	Rounds  int    // runs of each policy, by turns
@@ -63,8 +65,8 @@ func Ways() []Way {
 func (c *Config) validate() error {
 	s := &c.Shape
 	switch {
-	case c.Binary == "" || c.Trace == "" || len(c.Ways) == 0:
-		return errors.New("a binary, a trace and something to compare are needed")
+	case c.From == (process.Programs{}) || c.Trace == "" || len(c.Ways) == 0:
+		return errors.New("programs, a trace and something to compare are needed")
 	case c.Limit < 1 || c.Rounds < 1:
 		return errors.New("requests and rounds must be positive")
 	case s.Prefill < 1 || s.Decode < 1 || s.Racks < 1 || s.Blocks < 1 || s.KVBytesPerToken < 1:

@@ -18,7 +18,7 @@ func Scenario(s *Shape) []byte {
 		return "[" + list[:len(list)-2] + "]"
 	}
 	return fmt.Appendf(nil, `name: live
-title: the simulated engines of tandem live
+title: the simulated engines of tandem-lab live
 hardware:
   name: simulated engine
   kv_bytes_per_token: %d

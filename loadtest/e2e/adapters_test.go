@@ -87,7 +87,7 @@ func startAdapterEngines(t *testing.T) (f fleet) {
 		if i >= 3 {
 			role = "decode"
 		}
-		p := start(t, "engine "+role, "bin/tandem", "engine", "--listen", addr, "--role", role,
+		p := start(t, "engine "+role, "bin/tandem-lab", "engine", "--listen", addr, "--role", role,
 			"--lora-load-time", adapterLoadTime.String(), "--max-loras", fmt.Sprint(adaptersEach))
 		waitFor(t, p, "the health of an engine", readyWithin, answers("http://"+addr+"/health"))
 		if role == "prefill" {

@@ -41,7 +41,7 @@ func TestCompose(t *testing.T) {
 		f.add(i, addr)
 		places = append(places, name+":8000", addr)
 		service := project.Services[name]
-		p := start(t, name, "bin/tandem", onThisMachine(service,
+		p := start(t, name, "bin/tandem-lab", onThisMachine(service,
 			"--listen=:8000", "--listen="+addr, "--advertise-host="+name, "--advertise-host=127.0.0.1")...)
 		waitFor(t, p, "the health of "+name, readyWithin, answers("http://"+addr+"/health"))
 	}

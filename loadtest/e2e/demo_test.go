@@ -13,7 +13,7 @@ import (
 func TestDemoOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	demo := exec.CommandContext(ctx, "../../bin/tandem", "demo", "--once", "--listen", freeAddress(t), "--admin", freeAddress(t))
+	demo := exec.CommandContext(ctx, "../../bin/tandem-lab", "demo", "--once", "--listen", freeAddress(t), "--admin", freeAddress(t))
 	printed, err := demo.CombinedOutput()
 	t.Logf("%s", printed)
 	if err != nil {

@@ -5,7 +5,7 @@
 //
 // llm-d-inference-sim returns the same hand-off for every request and does not look
 // at the one it gets, so it cannot show that decode was told the right prefill
-// server. The same calls therefore also run against `tandem engine`, which can, and
+// server. The same calls therefore also run against `tandem-lab engine`, which can, and
 // which breaks a stream on request.
 //
 // Kubernetes is real as well: package cluster starts a control plane, in which package

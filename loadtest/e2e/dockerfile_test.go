@@ -12,7 +12,7 @@ import (
 
 // instruction is one line of a Dockerfile, continuation lines joined.
 type instruction struct {
-	stage int    // 0 is the first FROM
+	stage string // name of its FROM, "" without one
 	word  string // RUN, COPY, ...
 	rest  string
 }
@@ -24,33 +24,54 @@ const builtVersion = "v0.0.0-dockerfile-test"
 // engine: see the comment at its top.
 func TestDockerfile(t *testing.T) {
 	lines := readDockerfile(t, "../../deploy/Dockerfile")
-	context := buildContext(t)
-	binary := filepath.Join(t.TempDir(), "tandem")
-	last := lines[len(lines)-1].stage
-	var installed []string // in the last stage
-	user := ""
+	context, out := buildContext(t), t.TempDir()
 	for _, line := range lines {
 		switch {
 		case line.word == "COPY" && !strings.Contains(line.rest, "--from="):
 			checkCopy(t, context, line)
-		case line.word == "COPY" && !strings.HasPrefix(line.rest, "--from=build /out/tandem "):
-			t.Errorf("the last stage takes more than the binary: %s", line.rest)
 		case line.word == "RUN" && strings.HasPrefix(line.rest, "go "):
-			runBuildLine(t, context, strings.ReplaceAll(line.rest, "/out/tandem", binary))
-		case line.word == "RUN" && line.stage == last:
+			runBuildLine(t, context, strings.ReplaceAll(line.rest, "/out/", out+"/"))
+		}
+	}
+	last := lines[len(lines)-1].stage
+	for _, image := range []struct{ program, build, stage string }{{"tandem", "build", last}, {"tandem-lab", "build-lab", "lab"}} {
+		t.Run(image.program, func(t *testing.T) {
+			checkImage(t, stagesOf(lines, image.stage), image.build, filepath.Join(out, image.program))
+		})
+	}
+}
+
+// checkImage checks the image of one program by the lines that make it, less those of the
+// builder.
+func checkImage(t *testing.T, lines []instruction, build, binary string) {
+	t.Helper()
+	program := filepath.Base(binary)
+	var installed []string
+	user, copied := "", 0
+	for _, line := range lines {
+		switch line.word {
+		case "COPY":
+			copied++
+			if want := "--from=" + build + " /out/" + program + " "; !strings.HasPrefix(line.rest, want) {
+				t.Errorf("the image takes more than the program: %s", line.rest)
+			}
+		case "RUN":
 			installed = append(installed, strings.Fields(line.rest)...)
-		case line.word == "USER":
+		case "USER":
 			user = line.rest
 		}
+	}
+	if copied != 1 {
+		t.Errorf("%d lines copy into the image", copied)
 	}
 	if user == "" || strings.HasPrefix(user, "0") || strings.Trim(user, "0123456789:") != "" {
 		t.Errorf("USER is %q, want a number other than root's", user)
 	}
-	if out, err := exec.Command(binary, "version").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "tandem "+builtVersion {
-		t.Errorf("the binary says %s of its version, want %s (%v)", out, builtVersion, err)
+	if out, err := exec.Command(binary, "version").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != program+" "+builtVersion {
+		t.Errorf("the program says %s of its version, want %s (%v)", out, builtVersion, err)
 	}
 	if out, err := exec.Command(binary, "--help").CombinedOutput(); err != nil {
-		t.Errorf("the binary does not start: %v\n%s", err, out)
+		t.Errorf("the program does not start: %v\n%s", err, out)
 	}
 	if _, err := exec.LookPath("dpkg"); err != nil {
 		t.Log("not a Debian system: the packages of the shared libraries were not checked")
@@ -58,9 +79,24 @@ func TestDockerfile(t *testing.T) {
 	}
 	for library, pkg := range libraries(t, binary) {
 		if !slices.Contains(installed, pkg) {
-			t.Errorf("the binary needs %s of package %s, which the last stage does not install", library, pkg)
+			t.Errorf("the program needs %s of package %s, which its image does not install", library, pkg)
 		}
 	}
+}
+
+// stagesOf are the lines of a stage and of those of the file that it is built on.
+func stagesOf(lines []instruction, stage string) (of []instruction) {
+	for _, line := range slices.Backward(lines) {
+		if line.stage != stage {
+			continue
+		}
+		of = append(of, line)
+		if line.word == "FROM" {
+			stage, _, _ = strings.Cut(line.rest, " ")
+		}
+	}
+	slices.Reverse(of)
+	return of
 }
 
 func readDockerfile(t *testing.T, path string) []instruction {
@@ -70,7 +106,7 @@ func readDockerfile(t *testing.T, path string) []instruction {
 		t.Fatal(err)
 	}
 	var lines []instruction
-	stage := -1
+	stage := ""
 	joined := strings.ReplaceAll(string(text), "\\\n", " ")
 	for line := range strings.Lines(joined) {
 		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -78,7 +114,7 @@ func readDockerfile(t *testing.T, path string) []instruction {
 			continue
 		}
 		if word == "FROM" {
-			stage++
+			_, stage, _ = strings.Cut(rest, " AS ")
 		}
 		lines = append(lines, instruction{stage, word, strings.TrimSpace(rest)})
 	}

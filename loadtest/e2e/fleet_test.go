@@ -46,7 +46,7 @@ func startEngines(t *testing.T, flags ...string) fleet {
 		name := f.add(i, addr)
 		role, _, _ := strings.Cut(name, " ")
 		args := append([]string{"engine", "--listen", addr, "--role", role, "--model", f.model, "--max-model-len", fmt.Sprint(maxModelLen)}, flags...)
-		p := start(t, "engine "+name, "bin/tandem", args...)
+		p := start(t, "engine "+name, "bin/tandem-lab", args...)
 		waitFor(t, p, "the health of engine "+name, readyWithin, answers("http://"+addr+"/health"))
 	}
 	return f

@@ -18,7 +18,7 @@ import (
 // fails.
 func TestKillPrefill(t *testing.T) {
 	listen, admin := freeAddress(t), freeAddress(t)
-	demo := start(t, "demo", "bin/tandem", "demo", "--listen", listen, "--admin", admin)
+	demo := start(t, "demo", "bin/tandem-lab", "demo", "--listen", listen, "--admin", admin)
 	waitFor(t, demo, "the demo to be ready", readyWithin, answers("http://"+admin+"/readyz"))
 	victim := prefillPID(t, demo)
 

@@ -137,7 +137,7 @@ func (d kustomized) grow(t *testing.T, gateway string) {
 func (d kustomized) findOtherwise(t *testing.T) {
 	engine := net.JoinHostPort(ownAddress(t), portOf(t, freeAddress(t)))
 	pods := d.Pods(t, "app.kubernetes.io/name=vllm-decode")
-	p := start(t, "engine behind a Service", "bin/tandem", "engine", "--listen", engine, "--role", "prefill", "--model", "Qwen/Qwen3-0.6B")
+	p := start(t, "engine behind a Service", "bin/tandem-lab", "engine", "--listen", engine, "--role", "prefill", "--model", "Qwen/Qwen3-0.6B")
 	waitFor(t, p, "the engine", readyWithin, answers("http://"+engine+"/health"))
 	d.Kubectl(t, "apply", "--server-side", "-f", "loadtest/e2e/testdata/inferencepool.yaml")
 	d.Kubectl(t, "wait", "--for=condition=Established", "crd/inferencepools.inference.networking.k8s.io", "--timeout=30s")

@@ -48,7 +48,7 @@ func startPod(t *testing.T) *pod {
 	p := &pod{listen: freeAddress(t), admin: freeAddress(t)}
 	engine := func(name string, args ...string) (string, *process.Process) {
 		addr := freeAddress(t)
-		e := start(t, name, "bin/tandem", append([]string{"engine", "--listen", addr, "--time-scale", "0.3"}, args...)...)
+		e := start(t, name, "bin/tandem-lab", append([]string{"engine", "--listen", addr, "--time-scale", "0.3"}, args...)...)
 		waitFor(t, e, "the health of "+name, readyWithin, answers("http://"+addr+"/health"))
 		return addr, e
 	}

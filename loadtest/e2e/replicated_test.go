@@ -62,7 +62,7 @@ func (f *replicated) startOwn(t *testing.T, role string, file *strings.Builder) 
 		}
 		return "tcp://*:" + port
 	}
-	p := start(t, "engine "+role, "bin/tandem", "engine", "--listen", addr, "--role", role, "--model", ownModel,
+	p := start(t, "engine "+role, "bin/tandem-lab", "engine", "--listen", addr, "--role", role, "--model", ownModel,
 		"--time-scale", "0.05", "--blocks", fmt.Sprint(kvBlocks), "--max-model-len", "4096",
 		"--events", anyHost(events), "--replay", anyHost(replay))
 	waitFor(t, p, "the health of engine "+role, readyWithin, answers("http://"+addr+"/health"))

@@ -24,7 +24,7 @@ import (
 // Config says how long and how much; each phase is longer than the SLO. Default is the
 // full measurement.
 type Config struct {
-	Binary  string        // that has the commands serve and engine
+	From    process.Programs
 	Dir     string        // for logs and the file of keys
 	Binding string        // of the gateway
 	Step    time.Duration // for which each rate is tried in the search for the peak
@@ -35,7 +35,7 @@ type Config struct {
 	SLO     time.Duration // for the first token; the gateway's deadline too
 	Peak    float64       // requests per second that are taken for the peak; 0: it is searched
 	Gateway []string      // further flags of tandem serve
-	Engine  []string      // further flags of tandem engine
+	Engine  []string      // further flags of tandem-lab engine
 }
 
 // Default is three times the peak for four minutes: some 320 s in all. Bound on arrival, the
@@ -158,15 +158,15 @@ func (s *stage) start(ctx context.Context) error {
 		return append([]string{"engine", "--listen", addr, "--role", role, "--model", model}, s.cfg.Engine...)
 	}
 	for _, c := range []struct {
-		name, ready string
-		args        []string
+		name, program, ready string
+		args                 []string
 	}{
-		{"prefill", prefill + "/health", engine("prefill", addrs[0])},
-		{"decode", decode + "/health", engine("decode", addrs[1])},
-		{"gateway", s.url + "/health", append([]string{"serve", "--listen", addrs[2], "--admin", addrs[3], "--prefill", prefill, "--decode", decode,
+		{"prefill", s.cfg.From.Engine, prefill + "/health", engine("prefill", addrs[0])},
+		{"decode", s.cfg.From.Engine, decode + "/health", engine("decode", addrs[1])},
+		{"gateway", s.cfg.From.Gateway, s.url + "/health", append([]string{"serve", "--listen", addrs[2], "--admin", addrs[3], "--prefill", prefill, "--decode", decode,
 			"--binding", s.cfg.Binding, "--keys-file", keys, "--deadline", s.cfg.SLO.String(), "--log-level", "error"}, s.cfg.Gateway...)},
 	} {
-		p, err := process.Start(c.name, s.log, nil, s.cfg.Binary, c.args...)
+		p, err := process.Start(c.name, s.log, nil, c.program, c.args...)
 		if err != nil {
 			return err
 		}

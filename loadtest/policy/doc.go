@@ -1,4 +1,4 @@
-// Package policy is the policy simulator behind `tandem sim`: it replays a trace
+// Package policy is the policy simulator behind `tandem-lab sim`: it replays a trace
 // against a model of a prefill/decode cluster and compares how routing policies
 // serve it. DESIGN.md beside this file says what is modelled, what gateways can
 // know, and how the JSON report reads.

@@ -1,4 +1,4 @@
-// Package scaling is the autoscaling simulator behind `tandem sim --autoscale`: it
+// Package scaling is the autoscaling simulator behind `tandem-lab sim --autoscale`: it
 // replays a load of hours in virtual time against two pools that a scaling policy
 // grows and shrinks, and compares what the policies cost and what they keep.
 // DESIGN.md beside this file says what is modelled.

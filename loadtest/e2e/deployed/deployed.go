@@ -102,6 +102,7 @@ func (d *Deployment) run(pod cluster.Pod) (cluster.Running, error) {
 		args = append(args, "--kubernetes-namespace="+Namespace, "--kubeconfig", access, "--drain-delay=0s")
 		r.ready = process.Answers("http://" + ip + ":8081/readyz")
 	case "vllm":
+		bin = filepath.Join(d.root, "bin/tandem-lab")
 		args = []string{"engine", "--listen", ip + ":8000", "--role", pod.Metadata.Labels["tandem/role"], "--time-scale", "0.2"}
 		for _, arg := range c.Args {
 			if strings.HasPrefix(arg, "--model=") {

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// Run is a running `tandem load`.
+// Run is a running `tandem-lab load`.
 type Run struct {
 	Ended            chan struct{} // closed at its end
 	cmd              *exec.Cmd
@@ -29,7 +29,7 @@ type Run struct {
 func Start(t testing.TB, url string, rps int, duration time.Duration) *Run {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), duration+90*time.Second)
-	cmd := exec.CommandContext(ctx, filepath.Join(process.Root(t), "bin/tandem"), "load",
+	cmd := exec.CommandContext(ctx, filepath.Join(process.Root(t), "bin/tandem-lab"), "load",
 		"--url", url, "--rps", fmt.Sprint(rps), "--duration", duration.String(), "--json", "-")
 	l := &Run{cmd: cmd, rps: rps, Ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &l.report, &l.progress
@@ -68,7 +68,7 @@ func (l *Run) Check(t testing.TB) {
 	t.Helper()
 	<-l.Ended
 	if l.err != nil {
-		t.Fatalf("tandem load: %v\n%s\n%s", l.err, l.report.String(), l.progress.String())
+		t.Fatalf("tandem-lab load: %v\n%s\n%s", l.err, l.report.String(), l.progress.String())
 	}
 	var result struct {
 		Requests struct {
@@ -80,7 +80,7 @@ func (l *Run) Check(t testing.TB) {
 		Samples json.RawMessage `json:"error_samples"`
 	}
 	if err := json.Unmarshal(l.report.Bytes(), &result); err != nil {
-		t.Fatalf("tandem load printed %s: %v", l.report.String(), err)
+		t.Fatalf("tandem-lab load printed %s: %v", l.report.String(), err)
 	}
 	t.Logf("%+v", result.Requests)
 	if result.Requests.Failed != 0 || result.Requests.OK+result.Requests.Interrupted != result.Requests.Arrived {

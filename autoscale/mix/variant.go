@@ -1,0 +1,42 @@
+package mix
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tandem-gateway/tandem/autoscale"
+)
+
+// ParseVariant reads a kind of hardware as NAME=FILE,cost=C,gpus=N,have=N: the file is what was
+// measured of a server.
+func ParseVariant(text string) (*Variant, error) {
+	parts := strings.Split(text, ",")
+	name, file, found := strings.Cut(parts[0], "=")
+	if !found {
+		return nil, errors.New("want NAME=FILE")
+	}
+	measured, err := autoscale.ReadCapacity(file)
+	if err != nil {
+		return nil, err
+	}
+	v := &Variant{Name: name, Capacity: *measured, Cost: 1, GPUs: 1}
+	for _, part := range parts[1:] {
+		key, value, _ := strings.Cut(part, "=")
+		switch key {
+		case "cost":
+			v.Cost, err = strconv.ParseFloat(value, 64)
+		case "gpus":
+			v.GPUs, err = strconv.Atoi(value)
+		case "have":
+			v.Have, err = strconv.Atoi(value)
+		default:
+			return nil, fmt.Errorf("%q: want cost, gpus or have", part)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", part, err)
+		}
+	}
+	return v, nil
+}

@@ -1,0 +1,65 @@
+package porttls
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// certificate is that of a port. It is read again when its files have changed; while they
+// are broken, as between the writing of one and of the other, the old one stays.
+type certificate struct {
+	port, certFile, keyFile string
+	log                     *slog.Logger
+
+	mu   sync.Mutex // guards what follows
+	pair *tls.Certificate
+	read [2]fileStamp // of the files as they were read last
+}
+
+// fileStamp tells two versions of a file apart. Its zero value is that of no file.
+type fileStamp struct {
+	modified time.Time
+	size     int64
+}
+
+func stampOf(file string) (s fileStamp) {
+	if info, err := os.Stat(file); err == nil {
+		s = fileStamp{info.ModTime(), info.Size()}
+	}
+	return s
+}
+
+// newCertificate reads the files of a port's certificate.
+func newCertificate(port, certFile, keyFile string, log *slog.Logger) (*certificate, error) {
+	c := &certificate{port: port, certFile: certFile, keyFile: keyFile, log: log}
+	c.read = [2]fileStamp{stampOf(certFile), stampOf(keyFile)} // before, so that no change is missed
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s-cert: %w", port, err)
+	}
+	c.pair = &pair
+	return c, nil
+}
+
+// current is the certificate for one more connection.
+func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	now := [2]fileStamp{stampOf(c.certFile), stampOf(c.keyFile)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now == c.read {
+		return c.pair, nil
+	}
+	c.read = now
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		c.log.Error("a certificate is broken, the old one stays", "port", c.port, "error", err.Error())
+		return c.pair, nil
+	}
+	c.pair = &pair
+	c.log.Info("certificate reloaded", "port", c.port, "expires", pair.Leaf.NotAfter)
+	return c.pair, nil
+}

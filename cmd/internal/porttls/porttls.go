@@ -1,0 +1,109 @@
+// Package porttls is the TLS of a port that this process listens at: its certificate, read
+// again when it changes, and whose certificates it accepts.
+package porttls
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/pflag"
+)
+
+// Config is the certificate of a port, and whose certificates it accepts. Its zero value is plain text.
+type Config struct {
+	Port     string // as flags name it
+	Cert     string // file; empty: plain text
+	Key      string // file
+	ClientCA string // file; empty: no certificate is asked for
+}
+
+// Bind names the settings of a port that is for somebody.
+func (c *Config) Bind(fs *pflag.FlagSet, port, whose string) {
+	c.BindOwn(fs, port)
+	fs.StringVar(&c.ClientCA, port+"-client-ca", c.ClientCA, "`file` with the authority of the certificate of "+whose)
+}
+
+// BindOwn names the settings of a port that asks nobody for a certificate.
+func (c *Config) BindOwn(fs *pflag.FlagSet, port string) {
+	c.Port = port
+	fs.StringVar(&c.Cert, port+"-cert", c.Cert, "`file` with its certificate, read again when it has changed; empty: plain text")
+	fs.StringVar(&c.Key, port+"-key", c.Key, "`file` with the certificate's key")
+}
+
+// Validate reports files that do not come together.
+func (c *Config) Validate() error {
+	if (c.Cert == "") != (c.Key == "") {
+		return fmt.Errorf("%[1]s-cert and %[1]s-key come together", c.Port)
+	}
+	if c.ClientCA != "" && c.Cert == "" {
+		return fmt.Errorf("%[1]s-client-ca needs %[1]s-cert: a client shows its certificate only in TLS", c.Port)
+	}
+	return nil
+}
+
+// Server returns the server's side of TLS, nil for plain text. How clients without a
+// certificate fare is for demand to say, where there is an authority.
+func (c *Config) Server(demand tls.ClientAuthType, log *slog.Logger) (*tls.Config, error) {
+	if c.Cert == "" {
+		return nil, nil
+	}
+	own, err := newCertificate(c.Port, c.Cert, c.Key, log)
+	if err != nil {
+		return nil, err
+	}
+	conf := &tls.Config{GetCertificate: own.current, MinVersion: tls.VersionTLS12}
+	if c.ClientCA == "" {
+		return conf, nil
+	}
+	conf.ClientAuth = demand
+	conf.ClientCAs, err = c.authority()
+	return conf, err
+}
+
+// own reads the certificate.
+func (c *Config) own() (*tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("%s-cert: %w", c.Port, err)
+	}
+	return &pair, nil
+}
+
+// authority reads whose certificates are accepted.
+func (c *Config) authority() (*x509.CertPool, error) {
+	text, err := os.ReadFile(c.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("%s-client-ca: %w", c.Port, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New(c.Port + "-client-ca: no certificate in it")
+	}
+	return pool, nil
+}
+
+// Peer returns the client's side of TLS towards other replicas' ports, nil for plain text.
+// They show a certificate of the same authority with the same name as the own one, or
+// with their address where that names no host.
+func (c *Config) Peer() (*tls.Config, error) {
+	if c.Cert == "" {
+		return nil, nil
+	}
+	own, err := c.own()
+	if err != nil {
+		return nil, err
+	}
+	conf := &tls.Config{
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.own() },
+		MinVersion:           tls.VersionTLS12,
+	}
+	if names := own.Leaf.DNSNames; len(names) > 0 {
+		conf.ServerName = names[0]
+	}
+	conf.RootCAs, err = c.authority()
+	return conf, err
+}

@@ -1,0 +1,68 @@
+// Package program is what the two programs have in common as commands: the root with its
+// version, how they end by signals, and the hint at a flag that was mistyped.
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/nearest"
+	"github.com/tandem-gateway/tandem/cmd/internal/version"
+)
+
+// New returns a program that has the commands, and version beside them.
+func New(name, short string, commands ...*cobra.Command) *cobra.Command {
+	root := &cobra.Command{
+		Use:           name,
+		Short:         short,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(nearestFlag)
+	root.AddCommand(commands...)
+	root.AddCommand(versionCommand(name))
+	return root
+}
+
+// Main runs a program to its end. The first SIGINT or SIGTERM ends its context, a second one
+// the process.
+func Main(root *cobra.Command) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the drain
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, root.Name()+": "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func versionCommand(name string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), name, version.String())
+			return err
+		},
+	}
+}
+
+// nearestFlag adds the flag that was most likely meant to an error about one that is not
+// there.
+func nearestFlag(cmd *cobra.Command, err error) error {
+	var missing *pflag.NotExistError
+	if !errors.As(err, &missing) || missing.GetSpecifiedShortnames() != "" {
+		return err
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return fmt.Errorf("%w%s", err, nearest.Hint("--"+missing.GetSpecifiedName(), names))
+}

@@ -1,0 +1,122 @@
+package serving
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Check reads a configuration as Command does, and says of it and of its servers what is wrong.
+func Check(ctx context.Context, file string, flags *pflag.FlagSet, out io.Writer) error {
+	cfg, err := loadConfig(file, flags)
+	if err != nil {
+		return err
+	}
+	return check(ctx, cfg, out)
+}
+
+// check asks all servers at once, prints what each said, and then what will not work: as
+// errors what leaves requests or servers unserved, as warnings the rest.
+func check(ctx context.Context, cfg config, out io.Writer) error {
+	if err := checkFiles(cfg, out); err != nil {
+		return err
+	}
+	specs := cfg.specs()
+	inCluster, err := askKubernetes(ctx, cfg.kube)
+	if err != nil {
+		return err
+	}
+	for _, spec := range inCluster {
+		specs = append(specs, cfg.kv.withEvents(spec))
+	}
+	answers, err := askServers(ctx, cfg, specs, out)
+	if err != nil {
+		return err
+	}
+	if err := printAnswers(out, answers); err != nil {
+		return err
+	}
+	if err := printHosts(out, answers, cfg.pd.StrictHandoffs); err != nil {
+		return err
+	}
+	faults, warnings := judge(&cfg, answers)
+	for _, text := range warnings {
+		if _, err := fmt.Fprintln(out, "WARN", text); err != nil {
+			return err
+		}
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	_, err = fmt.Fprintln(out, "\nThe configuration is valid, and all servers that it names answer.")
+	return err
+}
+
+// checkFiles reads the files that the configuration names.
+func checkFiles(cfg config, out io.Writer) error {
+	if err := checkAccess(cfg.access, out); err != nil {
+		return err
+	}
+	for _, port := range []*porttls.Config{&cfg.clientTLS, &cfg.adminTLS, &cfg.scaler.tls, &cfg.decider.tls} {
+		if _, err := port.Server(tls.NoClientCert, slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAccess reads the files of keys and of the admin's token.
+func checkAccess(cfg accessConfig, out io.Writer) error {
+	if _, err := ReadAdminToken(cfg.adminTokenFile); err != nil {
+		return err
+	}
+	keys, err := cfg.keys()
+	if err != nil || keys == nil {
+		return err
+	}
+	count, tenants := keys.Len()
+	_, err = fmt.Fprintf(out, "%d keys of %d tenants, classes %s\n\n", count, tenants, strings.Join(cfg.Classes, ", "))
+	return err
+}
+
+func modelNames(models []pools.Model) string {
+	names := make([]string, len(models))
+	for i, m := range models {
+		names[i] = m.ID
+	}
+	return strings.Join(names, ",")
+}
+
+// describeEngine is what an engine told of itself and its KV cache.
+func describeEngine(told pools.Identity) string {
+	parts := []string{told.Engine, told.Version}
+	if told.BlockTokens != "" {
+		parts = append(parts, "blocks of "+told.BlockTokens)
+	}
+	if told.KVType != "" {
+		parts = append(parts, "KV "+told.KVType)
+	}
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), " ")
+}
+
+func describeLoad(l pools.Load) string {
+	var parts []string
+	for name, value := range l.Readings() {
+		parts = append(parts, fmt.Sprintf("%s %.6g", name, value))
+	}
+	if len(parts) == 0 {
+		return "unknown"
+	}
+	slices.Sort(parts)
+	return l.Engine + ": " + strings.Join(parts, ", ")
+}

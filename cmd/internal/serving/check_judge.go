@@ -1,0 +1,115 @@
+package serving
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// judge says what will not work of what the servers answered: faults leave requests or
+// servers unserved, or do what the configuration asks for in vain.
+func judge(cfg *config, answers []checkedServer) (faults []error, warnings []string) {
+	var up []*pools.Server
+	var models []pools.Model
+	for i := range answers {
+		a := &answers[i]
+		if a.events != nil {
+			faults = append(faults, fmt.Errorf("server %s: its KV events will not be heard: %w", a.spec.ID(), a.events))
+		}
+		if a.down != nil {
+			faults = append(faults, downFault(cfg, a))
+			continue
+		}
+		up = append(up, a.probed.Server)
+		models = append(models, a.probed.Health().Models...)
+	}
+	if len(up) < len(answers) {
+		return faults, warnings // what the others lack, these may have
+	}
+	if err := cfg.knowsModels(models); err != nil {
+		faults = append(faults, err)
+	}
+	if cfg.findsServers() {
+		return faults, append(warnings, "servers that are found while serving (by name, registered or announced) are not checked")
+	}
+	missing, warnings := rolesComplete(cfg, up)
+	return slices.Concat(faults, missing, pairsExist(up)), warnings
+}
+
+// downFault says why a server does not answer, and the setting that helps.
+func downFault(cfg *config, a *checkedServer) error {
+	switch {
+	case !pools.AsksForKey(a.down):
+		return fmt.Errorf("server %s does not answer: %w", a.spec.ID(), a.down)
+	case cfg.engineKey != "":
+		return fmt.Errorf("server %s: %w: it does not take the key in %s (engine-key-file)", a.spec.ID(), a.down, cfg.engineKey)
+	}
+	return fmt.Errorf("server %s: %w: it asks for a key, set engine-key-file to the file that holds it", a.spec.ID(), a.down)
+}
+
+// findsServers reports whether there may be servers that the configuration does not name.
+func (c *config) findsServers() bool {
+	return len(c.names()) > 0 || c.registry || c.nccl != ""
+}
+
+// modelRoles are the servers of a base model by role.
+type modelRoles struct {
+	prefill, decode bool
+	alone           bool // some of those that decode serve requests whole
+}
+
+// rolesComplete names the models without a role that they need.
+func rolesComplete(cfg *config, servers []*pools.Server) (faults []error, warnings []string) {
+	roles := make(map[string]*modelRoles)
+	split := false // some servers prefill only
+	for _, s := range servers {
+		if s.Drains() {
+			continue
+		}
+		split = split || s.Role == pools.Prefill
+		for _, m := range s.Health().Models {
+			if m.Parent != "" {
+				continue
+			}
+			if roles[m.ID] == nil {
+				roles[m.ID] = new(modelRoles)
+			}
+			r := roles[m.ID]
+			r.prefill = r.prefill || s.Role.Serves(pools.Prefill)
+			r.decode = r.decode || s.Role.Serves(pools.Decode)
+			r.alone = r.alone || s.Role.Serves(pools.Decode) && s.ServesAlone()
+		}
+	}
+	if len(servers) == 0 {
+		return []error{errors.New("there is no server: every request will be refused")}, nil
+	}
+	for _, model := range slices.Sorted(maps.Keys(roles)) {
+		switch r := roles[model]; {
+		case !r.decode:
+			faults = append(faults, fmt.Errorf("model %s has no decode server: every request for it will be refused", model))
+		case r.prefill:
+		case !r.alone || cfg.pd.EnforceDisaggregation:
+			faults = append(faults, fmt.Errorf("model %s has no prefill server, and its decode servers compute no prompts: every request for it will be refused", model))
+		case split:
+			faults = append(faults, fmt.Errorf("model %s has no prefill server, though other models have: its decode servers compute all prompts", model))
+		default:
+			warnings = append(warnings, fmt.Sprintf("model %s has no prefill server: its decode servers compute all prompts", model))
+		}
+	}
+	return faults, warnings
+}
+
+// pairsExist names the models whose prefill and decode servers cannot use each other's KV.
+func pairsExist(servers []*pools.Server) (faults []error) {
+	pairings := pools.Pairings(servers)
+	for _, model := range slices.Sorted(maps.Keys(pairings)) {
+		if p := pairings[model]; p.Missing() {
+			faults = append(faults, fmt.Errorf("model %s: no prefill and decode server make a pair, %s and %s come closest and differ in %s",
+				model, p.Prefill, p.Decode, p.Reason()))
+		}
+	}
+	return faults
+}

@@ -1,0 +1,119 @@
+package serving
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"text/tabwriter"
+
+	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// checkedServer is what check found of one server.
+type checkedServer struct {
+	spec   pools.Spec
+	probed pools.Probed // meaningful without down
+	down   error
+	events error  // of its KV events: what does not answer at their addresses
+	hosts  string // from which its hand-offs may come; empty: it makes none
+}
+
+// askServers asks all servers at once. What engines contradict is logged to out.
+func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writer) ([]checkedServer, error) {
+	bare, err := cfg.engineTransport()
+	if err != nil {
+		return nil, err
+	}
+	transport, err := withEngineKey(bare, cfg.engineKey)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: transport, Timeout: cfg.pools.ProbeTimeout}
+	log := slog.New(slog.NewTextHandler(out, nil))
+	answers := make([]checkedServer, len(specs))
+	var asked sync.WaitGroup
+	for i, spec := range specs {
+		answer := &answers[i]
+		answer.spec = spec
+		asked.Go(func() { answer.probed, answer.down = pools.Probe(ctx, spec, cfg.pools.LoadTables, client, log) })
+		asked.Go(func() { answer.events = tryEvents(&cfg, spec) })
+		if spec.Role.Serves(pools.Prefill) {
+			asked.Go(func() { answer.hosts = pools.ExpectedHosts(ctx, spec) })
+		}
+	}
+	asked.Wait()
+	return answers, nil
+}
+
+// tryEvents connects to where a server publishes its KV events, for each of its ranks.
+func tryEvents(cfg *config, spec pools.Spec) error {
+	if spec.Events == "" || spec.EventBind {
+		return nil
+	}
+	feed := zmqsub.Feed{Events: spec.Events, Replay: spec.Replay}
+	for rank := range max(1, spec.EventRanks) {
+		if err := zmqsub.Try(feed.ForRank(rank), cfg.pools.ProbeTimeout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printAnswers(out io.Writer, answers []checkedServer) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "SERVER\tROLE\tSTATE\tCONNECTOR\tMODELS\tENGINE\tKV EVENTS\tLOAD") // Flush reports
+	for i := range answers {
+		_, _ = fmt.Fprintln(table, answers[i].line())
+	}
+	return table.Flush()
+}
+
+// printHosts says from where the hand-offs of prefill servers may come, and what becomes of
+// others.
+func printHosts(out io.Writer, answers []checkedServer, strict bool) error {
+	foreign := "others are counted and warned of (strict-handoffs is off)"
+	if strict {
+		foreign = "others are withheld from decode (strict-handoffs is on)"
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	some := false
+	for i := range answers {
+		a := &answers[i]
+		if a.hosts == "" {
+			continue
+		}
+		if !some {
+			_, _ = fmt.Fprintf(table, "\nHosts from which hand-offs are expected; %s\n", foreign) // Flush reports
+		}
+		some = true
+		_, _ = fmt.Fprintf(table, "%s\t%s\n", a.spec.ID(), a.hosts)
+	}
+	return table.Flush()
+}
+
+// line is the server's line of the table.
+func (c *checkedServer) line() string {
+	if c.down != nil {
+		return fmt.Sprintf("%s\t%s\tDOWN\t%v", c.spec.ID(), c.spec.Role, c.down)
+	}
+	return fmt.Sprintf("%s\t%s\tup\t%s\t%s\t%s\t%s\t%s", c.spec.ID(), c.spec.Role, c.probed.Connector(),
+		modelNames(c.probed.Health().Models), describeEngine(c.probed.Identity()), c.describeEvents(), describeLoad(c.probed.Load))
+}
+
+func (c *checkedServer) describeEvents() string {
+	switch {
+	case c.spec.Events == "":
+		return "none"
+	case c.spec.EventBind:
+		return "the engine dials, not tried"
+	case c.events != nil:
+		return "NOT HEARD"
+	case c.spec.Replay == "":
+		return "heard"
+	}
+	return "heard, replayed"
+}

@@ -1,0 +1,138 @@
+package serving
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+)
+
+func TestCheck_ProbesTheServers(t *testing.T) {
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	cfg := testConfig()
+	cfg.servers[2].add(serverEntry{URL: up.URL()})
+	var out strings.Builder
+	if err := check(t.Context(), cfg, &out); err != nil || !strings.Contains(out.String(), testModel) || !strings.Contains(out.String(), "running 0") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	mistyped := cfg
+	mistyped.ttft = []string{testModel + "=2s", "tset-model=5s"}
+	if err := errors.Join(mistyped.readModels(), check(t.Context(), mistyped, &out)); err == nil || !strings.Contains(err.Error(), "ttft-slo: no server has the model tset-model; there are "+testModel) {
+		t.Error(err)
+	}
+	cfg.servers[0].add(serverEntry{URL: "http://127.0.0.1:1"})
+	out.Reset()
+	if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "DOWN") || !strings.Contains(out.String(), "refused") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// checked is what check says of a configuration, by exit and by print.
+func checked(t *testing.T, change func(*config)) (fault, printed string) {
+	t.Helper()
+	cfg := testConfig()
+	change(&cfg)
+	if err := cfg.validate(); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := check(t.Context(), cfg, &out); err != nil {
+		return err.Error(), out.String()
+	}
+	return "", out.String()
+}
+
+func TestCheck_ExitsAsItSpeaks(t *testing.T) {
+	t.Parallel()
+	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)
+	other := startTestEngine(t, engine.RolePrefill, func(cfg *engine.Config) { cfg.Model = "other-model" })
+	otherDecode := startTestEngine(t, engine.RoleDecode, func(cfg *engine.Config) { cfg.Model = "other-model" })
+	coarse := startTestEngine(t, engine.RolePrefill, unlike)
+	locked := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.APIKey = "an-engine-key" })
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("not-its-key\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	add := func(role int, engines ...*engine.Engine) func(*config) {
+		return func(cfg *config) {
+			for _, e := range engines {
+				cfg.servers[role].add(serverEntry{URL: e.URL()})
+			}
+		}
+	}
+	for _, x := range []struct {
+		name           string
+		changes        []func(*config)
+		fault, printed string
+	}{
+		{"all is well", []func(*config){add(0, prefill), add(1, decode)}, "", "is valid"},
+		{"prefill servers only", []func(*config){add(0, prefill)}, "model test-model has no decode server", ""},
+		{"a model without decode", []func(*config){add(0, prefill, other), add(1, decode)}, "model other-model has no decode server", ""},
+		{"a model without prefill", []func(*config){add(0, prefill), add(1, decode, otherDecode)}, "model other-model has no prefill server", ""},
+		{"decode servers only", []func(*config){add(1, decode)}, "", "WARN model test-model has no prefill server"},
+		{"decode servers only, enforced", []func(*config){add(1, decode), func(cfg *config) { cfg.pd.EnforceDisaggregation = true }}, "compute no prompts", ""},
+		{"no pair", []func(*config){add(0, coarse), add(1, decode)}, "block_tokens: 32 (prefill), 16 (decode)", ""},
+		{"a key is wanted", []func(*config){add(2, locked)}, "it asks for a key, set engine-key-file", ""},
+		{"another key is wanted", []func(*config){add(2, locked), func(cfg *config) { cfg.engineKey = key }}, "it does not take the key in " + key, ""},
+		{"a name to look up", []func(*config){add(0, prefill), func(cfg *config) { cfg.servers[1].add(serverEntry{URL: "dns+http://decode:8000"}) }}, "", "WARN servers that are found while serving"},
+	} {
+		fault, printed := checked(t, func(cfg *config) {
+			for _, change := range x.changes {
+				change(cfg)
+			}
+		})
+		if (fault == "") != (x.fault == "") || !strings.Contains(fault, x.fault) || !strings.Contains(printed, x.printed) {
+			t.Errorf("%s: %s\n%s", x.name, fault, printed)
+		}
+		if said := strings.Contains(printed+fault, "valid"); said != (fault == "") {
+			t.Errorf("%s: it said valid: %v, and exits with %q", x.name, said, fault)
+		}
+	}
+}
+
+func TestCheck_ConnectsToKVEvents(t *testing.T) {
+	t.Parallel()
+	e := startTestEngine(t, engine.RoleBoth, publishing)
+	at := e.State()
+	events, replay := local(at.EventsEndpoints[0]), local(at.ReplayEndpoints[0])
+	for _, x := range []struct {
+		name, events, replay string
+		fault, printed       string
+	}{
+		{"both answer", events, replay, "", "heard, replayed"},
+		{"nobody", "tcp://127.0.0.1:1", "", "its KV events will not be heard: events tcp://127.0.0.1:1: nothing answers there", "NOT HEARD"},
+		{"the API's port", strings.Replace(e.URL(), "http", "tcp", 1), "", "not the ZMQ socket that belongs there", "NOT HEARD"},
+	} {
+		fault, printed := checked(t, func(cfg *config) {
+			if x.fault != "" {
+				cfg.pools.ProbeTimeout /= 10 // nothing will come
+			}
+			cfg.servers[2].add(serverEntry{URL: e.URL(), Events: x.events, Replay: x.replay})
+		})
+		if (fault == "") != (x.fault == "") || !strings.Contains(fault, x.fault) || !strings.Contains(printed, x.printed) {
+			t.Errorf("%s: %s\n%s", x.name, fault, printed)
+		}
+	}
+}
+
+func TestServe_WarnsOfAnEngineThatWantsAKey(t *testing.T) {
+	t.Parallel()
+	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/health" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	defer locked.Close()
+	var log syncBuffer
+	newCluster(t, shape{log: &log, config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: locked.URL}) }})
+	warned := func() int { return strings.Count(log.String(), "engine-key-file") }
+	eventually(t, "the setting is named", func() bool { return warned() > 0 && strings.Contains(log.String(), `"level":"WARN"`) })
+	if n := warned(); n != 1 {
+		t.Errorf("warned %d times", n)
+	}
+}

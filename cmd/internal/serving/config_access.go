@@ -1,0 +1,70 @@
+package serving
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/gateway/access"
+)
+
+// accessConfig is who may come in.
+type accessConfig struct {
+	access.Config
+
+	keysFile       string
+	adminTokenFile string
+	adminNames     []string
+}
+
+func (c *accessConfig) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&c.keysFile, "keys-file", c.keysFile,
+		"YAML `file` of API keys: tenants, classes, limits; read again when it changes; empty: no key is asked for")
+	fs.StringSliceVar(&c.adminNames, "admin-name", c.adminNames,
+		"`names` by which the admin port may be asked without a token, beside addresses, names without a dot and those under .svc, "+
+			".local, .internal and .localhost; others are refused, since a page may point a name of its own at the port")
+	fs.StringVar(&c.adminTokenFile, "admin-token-file", c.adminTokenFile,
+		"`file` with the token that the admin port asks for, save at /livez and /readyz; empty: none")
+	fs.StringSliceVar(&c.Classes, "classes", c.Classes, "`names` of the priority classes, the first is served first")
+	fs.StringVar(&c.Class, "default-class", c.Class, "`class` of keys that name none, and of everybody without keys")
+	fs.DurationVar(&c.Deadline, "deadline", c.Deadline,
+		"time for the first content of requests that name none; one that is predicted to take longer is refused at once; 0: none")
+	fs.IntVar(&c.MaxSamples, "max-samples", c.MaxSamples, "answers that one request may ask for: its prompts times n, or best_of")
+	fs.BoolVar(&c.TrustHeaders, "trust-headers", c.TrustHeaders,
+		"without keys: everybody may raise priority, set objectives and extend the deadline by x-tandem- headers")
+}
+
+// keys reads the file of keys, nil where there is none.
+func (c *accessConfig) keys() (*access.Keys, error) {
+	if c.keysFile == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(c.keysFile)
+	if err != nil {
+		return nil, fmt.Errorf("keys-file: %w", err)
+	}
+	keys, err := access.ReadKeys(content, c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.keysFile, err)
+	}
+	return keys, nil
+}
+
+// ReadAdminToken reads what the admin port asks for from its file: "" where there is none, and
+// it asks for nothing.
+func ReadAdminToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("admin-token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(content))
+	if token == "" {
+		return "", fmt.Errorf("admin-token-file: %s is empty", file)
+	}
+	return token, nil
+}

@@ -1,0 +1,223 @@
+package serving
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func writeConfig(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load reads a file's text with flags over it.
+func load(t *testing.T, content string, args ...string) (config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tandem.yaml")
+	writeConfig(t, path, content)
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	given := DefaultConfig()
+	given.bind(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return loadConfig(path, flags)
+}
+
+func TestConfig_ListsAreTheSameByFlagAndByFile(t *testing.T) {
+	want := "[a:1 b:2] [learned m=engine]"
+	for name, load := range map[string]func() (config, error){
+		"flags": func() (config, error) {
+			return load(t, "decode: http://x:1\n", "--redis", "a:1,b:2", "--tokens", "learned", "--tokens", "m=engine")
+		},
+		"flags over a file": func() (config, error) {
+			return load(t, "decode: http://x:1\nredis: c:3\ntokens: [off]\n", "--redis", "a:1,b:2", "--tokens", "learned,m=engine")
+		},
+		"lists in the file": func() (config, error) {
+			return load(t, "decode: http://x:1\nredis:\n- a:1\n- b:2\ntokens: [learned, m=engine]\n")
+		},
+		"text in the file": func() (config, error) {
+			return load(t, "decode: http://x:1\nredis: a:1,b:2\ntokens: learned,m=engine\n")
+		},
+	} {
+		cfg, err := load()
+		if got := fmt.Sprint(cfg.redis.addrs, cfg.kv.modes); err != nil || got != want {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+}
+
+const goodConfig = `# a comment
+listen: "127.0.0.1:0"
+expose-pair: true
+prefill-timeout: 90s
+retry-ratio: 0.1
+prefill:
+  - url: http://a:8000
+    host: h1
+    rack: r1
+    zone: z1
+    connector: mooncake
+  - url: http://a:8000/
+    rank: 1
+    drain: true
+decode:
+  - http://c:8000
+  - url: https://d:8000
+    connector: nixl
+both: http://e:1,http://f:2
+`
+
+func TestConfig_FileAndFlagsShareNamesAndFlagsWin(t *testing.T) {
+	cfg, err := load(t, goodConfig, "--retry-ratio", "0.3", "--decode", "http://x:1,http://y:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.listen != "127.0.0.1:0" || !cfg.gateway.ExposePair || cfg.pd.PrefillTimeout != 90*time.Second || cfg.pd.RetryRatio != 0.3 {
+		t.Errorf("%+v", cfg)
+	}
+	var ids []string
+	for _, s := range cfg.specs() {
+		ids = append(ids, s.Role.String()+" "+s.ID())
+	}
+	want := "prefill a:8000, prefill a:8000/dp1, decode x:1, decode y:2, both e:1, both f:2"
+	if got := strings.Join(ids, ", "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	first := cfg.specs()[0]
+	if first.Host != "h1" || first.Rack != "r1" || first.Zone != "z1" || first.Connector != "mooncake" || !cfg.specs()[1].Drain {
+		t.Errorf("%+v", cfg.specs())
+	}
+}
+
+func TestConfig_MistakesNameTheirLine(t *testing.T) {
+	for _, x := range []struct{ name, content, want string }{
+		{"unknown setting", "listen: x\nprefil: http://a:1\n", `tandem.yaml: line 2: unknown setting "prefil"; did you mean prefill?`},
+		{"unknown key of a server", "decode:\n  - url: http://a:1\n    conector: nixl\n", `tandem.yaml: line 3: unknown label "conector" of a server; did you mean connector?`},
+		{"wrong type", "max-body: many\ndecode: http://a:1\n", `line 1: max-body: "many" is not a whole number`},
+		{"a list where one is wanted", "listen: [a, b]\ndecode: http://a:1\n", "line 1: listen: want a single value"},
+		{"twice", "listen: a\nlisten: b\n", "tandem.yaml: line 2: listen is set in line 1 already"},
+		{"not YAML", "listen: [a\n", "tandem.yaml: line 1: "},
+		{"a label of another type", "decode:\n- url: http://a:1\n  rank: one\n", `tandem.yaml: line 3: "one" is not a whole number`},
+		{"a label twice", "decode:\n- url: http://a:1\n  url: http://b:1\n", "tandem.yaml: line 3: label url is given twice"},
+		{"a server twice", "decode:\n- http://a:1\nprefill:\n- http://a:1\n", "tandem.yaml: line 4: server a:1 is named in line 2 already"},
+		{"not settings", "- a\n- b\n", "line 1"},
+		{"no servers", "listen: :1\n", "no servers"},
+		{"bad URL", "listen: x:1\ndecode:\n- http://b:1\n- a:1\n", `tandem.yaml: line 4: server "a:1": add http:// in front: http://a:1`},
+		{"bad connector", "decode:\n  - url: http://a:1\n    connector: pigeon\n", "pigeon"},
+		{"out of range", "decode: http://a:1\nretry-ratio: 3\n", "tandem.yaml: line 2: retry-ratio: 3: "},
+		{"an objective that is none", "objective: llama=speed\ndecode: http://a:1\n", `tandem.yaml: line 1: objective "llama=speed"`},
+		{"the objective of a class that is none", "objective: class:bulk=latency\ndecode: http://a:1\n", "no class"},
+		{"an SLO that is no time", "ttft-slo: [2s, llama=soon]\ndecode: http://a:1\n", `ttft-slo "llama=soon": want a duration`},
+		{"an SLO below nothing", "itl-slo: -1s\ndecode: http://a:1\n", `itl-slo "-1s"`},
+		{"two SLOs for all", "ttft-slo: [2s, 3s]\ndecode: http://a:1\n", "for all models already"},
+		{"the SLO of a class", "ttft-slo: class:batch=3s\ndecode: http://a:1\n", "only an objective can be a class's"},
+		{"the SLO of an alias", "itl-slo: chat=30ms\nmodel-alias: chat=llama\ndecode: http://a:1\n", "itl-slo: chat is an alias"},
+		{"nothing to plan for", "scale-itl: llama=0s\ndecode: http://a:1\n", "must be positive"},
+		{"bad level", "log-level: loud\ndecode: http://a:1\n", "log-level"},
+		{"not a duration", "idle-timeout: 30\ndecode: http://a:1\n", `line 1: idle-timeout: "30" is not a time with its unit, such as 30s`},
+	} {
+		_, err := load(t, x.content)
+		if err == nil || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s: %v", x.name, err)
+		}
+		if err != nil && (strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "[1:") || strings.Count(err.Error(), "line ") > 2) {
+			t.Errorf("%s: an error is one line and has one place: %v", x.name, err)
+		}
+	}
+}
+
+// What a flag says is not the file's mistake.
+func TestConfig_MistakesOfFlagsNameNoLine(t *testing.T) {
+	_, err := load(t, "retry-ratio: 0.5\ndecode: http://a:1\n", "--retry-ratio", "3")
+	if err == nil || strings.Contains(err.Error(), "line") || !strings.Contains(err.Error(), "retry-ratio") {
+		t.Error(err)
+	}
+}
+
+// Decode servers are planned for what requests are judged by, unless told otherwise.
+func TestConfig_DecodeIsPlannedForTheSLOOfItsModel(t *testing.T) {
+	for _, x := range []struct {
+		content          string
+		big, small, free time.Duration
+	}{
+		{"", 50 * time.Millisecond, 50 * time.Millisecond, 50 * time.Millisecond},
+		{"itl-slo: [30ms, big=80ms, free=0s]\n", 80 * time.Millisecond, 30 * time.Millisecond, 50 * time.Millisecond},
+		{"itl-slo: [30ms, big=80ms]\nscale-itl: big=60ms\n", 60 * time.Millisecond, 30 * time.Millisecond, 30 * time.Millisecond},
+		{"itl-slo: [30ms, big=80ms]\nscale-itl: 40ms\n", 40 * time.Millisecond, 40 * time.Millisecond, 40 * time.Millisecond},
+	} {
+		cfg, err := load(t, x.content+"decode: http://a:1\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for model, want := range map[string]time.Duration{"big": x.big, "small": x.small, "free": x.free} {
+			if got := cfg.scaling.ITL.Of(model, model); got != want {
+				t.Errorf("%q: %s is planned for %v, want %v", x.content, model, got, want)
+			}
+		}
+	}
+}
+
+func FuzzConfigFile(f *testing.F) {
+	f.Add([]byte(goodConfig))
+	f.Add([]byte("decode:\n- {url: http://a:1, rank: -1}\n---\nboth: x\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		cfg := DefaultConfig()
+		known := pflag.NewFlagSet("", pflag.ContinueOnError)
+		cfg.bind(known)
+		if _, err := readFile(content, &cfg, known); err == nil {
+			_ = cfg.validate() // either answer is right; a panic is not
+		}
+	})
+}
+
+func TestConfig_ReloadTakesServersOverAndABrokenFileChangesNothing(t *testing.T) {
+	a, b := startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil)
+	var log syncBuffer
+	c := newCluster(t, shape{log: &log, config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: a.URL()}) }})
+	path := filepath.Join(t.TempDir(), "tandem.yaml")
+	file := func(urls ...string) string { return "both:\n- " + strings.Join(urls, "\n- ") + "\nmax-retries: 7\n" }
+	writeConfig(t, path, file(a.URL()))
+
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	stop, err := c.node.followConfig(t.Context(), path, contentHash(path), flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	servers := func() []*pools.Server { return c.node.fleet.Servers() }
+
+	writeConfig(t, path, file(a.URL(), b.URL()))
+	eventually(t, "the new server is up", func() bool { return len(servers()) == 2 && servers()[1].Health().Up })
+	eventually(t, "the log says what needs a restart", func() bool { return strings.Contains(log.String(), "max-retries") })
+	writeConfig(t, path, "both: [\n")
+	eventually(t, "the broken file is reported", func() bool { return strings.Contains(log.String(), "the old one stays") })
+	if len(servers()) != 2 {
+		t.Errorf("%d servers after a broken file", len(servers()))
+	}
+	// Editors and Kubernetes replace files.
+	next := path + ".next"
+	writeConfig(t, next, file(b.URL()))
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first server is gone", func() bool { return len(servers()) == 1 && servers()[0].URL == b.URL() })
+
+	before := strings.Count(log.String(), "configuration reloaded")
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "SIGHUP reloads", func() bool { return strings.Count(log.String(), "configuration reloaded") > before })
+}

@@ -1,0 +1,174 @@
+package serving
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/council"
+)
+
+// deciderConfig says how replicas that bind late find one that decides for all.
+type deciderConfig struct {
+	listen   string
+	patience time.Duration
+	tls      porttls.Config
+}
+
+func (c *deciderConfig) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&c.listen, "decider-listen", c.listen,
+		"`address` at which other replicas reach this one when it decides for all; empty: any port, at the address that Redis is "+
+			"reached from")
+	fs.DurationVar(&c.patience, "decider-patience", c.patience,
+		"silence of the replica that decides, after which this one binds its requests itself")
+	c.tls.Bind(fs, "decider", "other replicas, whose port is checked by it too")
+}
+
+func (c *deciderConfig) validate() error {
+	if c.patience <= 0 {
+		return errors.New("decider-patience must be positive")
+	}
+	if c.tls.Cert != "" && c.tls.ClientCA == "" {
+		return errors.New("decider-cert needs decider-client-ca: replicas check each other")
+	}
+	return c.tls.Validate()
+}
+
+// credentials are those with which replicas meet, as server and as client.
+func (c *deciderConfig) credentials(log *slog.Logger) (server, client credentials.TransportCredentials, err error) {
+	served, err := c.tls.Server(tls.RequireAndVerifyClientCert, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if served == nil {
+		return insecure.NewCredentials(), insecure.NewCredentials(), nil
+	}
+	asked, err := c.tls.Peer()
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(served), credentials.NewTLS(asked), nil
+}
+
+// decider is this replica's part in deciding together with others.
+type decider struct {
+	election *council.Election
+	follower *council.Follower
+	listener net.Listener
+	grpc     *grpc.Server
+	log      *slog.Logger
+	retire   context.CancelFunc // ends the candidacy
+	retired  context.Context
+}
+
+// decideTogether lets a late binder follow, and be followed.
+func (n *Node) decideTogether(binder *pd.Binder, reg prometheus.Registerer) error {
+	served, asked, err := n.cfg.decider.credentials(n.log)
+	if err != nil {
+		return err
+	}
+	listener, address, err := n.cfg.openDecider()
+	if err != nil {
+		return err
+	}
+	metrics := council.NewMetrics(reg)
+	d := &decider{listener: listener, log: n.log}
+	d.election = council.NewElection(n.redis, n.cfg.redis.Prefix, n.replica, address, n.log)
+	d.follower = council.NewFollower(d.election, n.replica, n.replicas.TookTurn, asked, metrics, n.log)
+	d.grpc = council.NewServer(d.election, binder.Late.RemoteRequests(), n.replicas, metrics, n.log).GRPC(grpc.Creds(served))
+	d.retired, d.retire = context.WithCancel(context.Background())
+	d.follower.Patience = n.cfg.decider.patience
+	binder.Leader = d.follower
+	n.decider = d
+	return nil
+}
+
+// openDecider listens, and returns where others find it.
+func (c *config) openDecider() (net.Listener, string, error) {
+	listen := c.decider.listen
+	if listen == "" {
+		own, err := c.redis.ownAddress()
+		if err != nil {
+			return nil, "", err
+		}
+		listen = net.JoinHostPort(own, "0")
+	}
+	listener, err := net.Listen("tcp", listen)
+	if err != nil {
+		return nil, "", fmt.Errorf("listen for replicas that follow: %w", err)
+	}
+	host, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		return nil, "", errors.Join(err, listener.Close())
+	}
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = c.redis.host
+		if host == "" {
+			if host, err = c.redis.ownAddress(); err != nil {
+				return nil, "", errors.Join(err, listener.Close())
+			}
+		}
+	}
+	return listener, net.JoinHostPort(host, port), nil
+}
+
+// ownAddress is the address that this machine reaches Redis from. Nothing is sent.
+func (c *RedisConfig) ownAddress() (string, error) {
+	addrs, _, err := c.endpoints()
+	if err != nil {
+		return "", err
+	}
+	conn, err := net.Dial("udp", addrs[0])
+	if err != nil {
+		return "", fmt.Errorf("find the own address: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
+	return host, err
+}
+
+// run takes part until the context ends.
+func (d *decider) run(ctx context.Context) {
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		if err := d.grpc.Serve(d.listener); err != nil {
+			d.log.Error("other replicas cannot follow this one", "error", err.Error())
+		}
+	})
+	standing, stop := context.WithCancel(ctx)
+	defer context.AfterFunc(d.retired, stop)()
+	defer stop()
+	parts.Go(func() { d.election.Run(standing) })
+	parts.Go(func() { d.follower.Run(ctx) })
+	<-ctx.Done()
+	d.grpc.Stop()
+	parts.Wait()
+}
+
+// Retire lets another replica be elected; nil has nothing to do.
+func (d *decider) Retire() {
+	if d != nil {
+		d.retire()
+	}
+}
+
+// Close gives up what was opened and is not run.
+func (d *decider) Close() error {
+	if d == nil {
+		return nil
+	}
+	return d.listener.Close()
+}

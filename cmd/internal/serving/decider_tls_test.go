@@ -1,0 +1,166 @@
+package serving
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// authority vouches for replicas. Its files are as a mounted secret's: one certificate for
+// all of them.
+type authority struct {
+	t    *testing.T
+	key  *ecdsa.PrivateKey
+	own  *x509.Certificate
+	port porttls.Config
+}
+
+func newAuthority(t *testing.T) *authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	a := &authority{t: t, key: key, port: porttls.Config{
+		Port: "decider", Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), ClientCA: filepath.Join(dir, "ca.crt"),
+	}}
+	a.own = &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	a.write(a.port.ClientCA, "CERTIFICATE", a.sign(a.own))
+	text, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.write(a.port.Key, "PRIVATE KEY", text)
+	return a
+}
+
+// issue writes a certificate for a host name, or for this machine's address where it is "".
+func (a *authority) issue(serial int64, name string) {
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "replica"}, NotBefore: a.own.NotBefore, NotAfter: a.own.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if name != "" {
+		c.DNSNames = []string{name}
+	} else {
+		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	}
+	a.write(a.port.Cert, "CERTIFICATE", a.sign(c))
+}
+
+func (a *authority) sign(c *x509.Certificate) []byte {
+	der, err := x509.CreateCertificate(rand.Reader, c, a.own, &a.key.PublicKey, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return der
+}
+
+func (a *authority) write(file, kind string, der []byte) {
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// Replicas follow one that shows a certificate of their authority, by host name or by
+// address, and only with one of their own. Those that may not follow bind by themselves.
+func TestDecider_ReplicasMeetByTLSWithCertificates(t *testing.T) {
+	t.Parallel()
+	for kind, name := range map[string]string{"host name": "tandem.example", "address": ""} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			meetByTLS(t, name)
+		})
+	}
+}
+
+func meetByTLS(t *testing.T, name string) {
+	t.Helper()
+	const patience = 10 * time.Second // a busy machine is no death
+	r, trusted, foreign := redisserver.Start(t), newAuthority(t), newAuthority(t)
+	trusted.issue(2, name)
+	foreign.issue(2, name)
+	first := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.redis.addrs, cfg.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, trusted.port, patience
+	}})
+	eventually(t, "the first decides", first.node.decider.follower.Decides)
+	replica := func(port porttls.Config) *cluster {
+		return newCluster(t, shape{config: func(cfg *config) {
+			cfg.redis.addrs, cfg.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, port, patience
+			cfg.servers[0].add(serverEntry{URL: first.prefill[0].URL()})
+			cfg.servers[1].add(serverEntry{URL: first.decode[0].URL()})
+		}})
+	}
+	follows := func(c *cluster) bool { return c.metric("tandem_decider_followed") == 1 }
+	second := replica(trusted.port)
+	eventually(t, "the second follows", func() bool { return follows(second) && second.metric("tandem_server_up") == 2 })
+	if got := second.post("/v1/chat/completions", chatBody("")); got.status != 200 || first.metric("tandem_decider_turns_total") != 1 {
+		t.Errorf("%d %s, %v turns", got.status, got.body, first.metric("tandem_decider_turns_total"))
+	}
+
+	strangers := []*cluster{replica(foreign.port), replica(porttls.Config{Port: "decider"})}
+	for _, c := range strangers {
+		eventually(t, "a stranger has its servers and knows who decides", func() bool {
+			who, _, _ := c.node.decider.election.Current()
+			return c.metric("tandem_server_up") == 2 && who.Replica != ""
+		})
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || follows(c) {
+			t.Errorf("a stranger: %d, follows %v", got.status, follows(c))
+		}
+	}
+	if n := first.metric("tandem_decider_turns_total"); n != 1 {
+		t.Errorf("%v turns: strangers were served", n)
+	}
+
+	trusted.issue(3, name)
+	eventually(t, "a renewed certificate is shown", func() bool { return trusted.shownBy(first, name) == 3 })
+	third := replica(trusted.port)
+	eventually(t, "and followed", func() bool { return follows(third) })
+}
+
+// shownBy is the serial number of the certificate that a replica shows to others.
+func (a *authority) shownBy(c *cluster, name string) int64 {
+	conf, err := a.port.Peer()
+	if err != nil || name != conf.ServerName {
+		a.t.Fatalf("%q, %v", conf.ServerName, err)
+	}
+	conf.NextProtos = []string{"h2"}
+	conn, err := tls.Dial("tcp", c.node.decider.listener.Addr().String(), conf)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+}
+
+func TestDeciderConfig_MistakesAreNamed(t *testing.T) {
+	for want, port := range map[string]porttls.Config{
+		"decider-cert needs decider-client-ca: replicas check each other":                  {Port: "decider", Cert: "a", Key: "b"},
+		"decider-cert and decider-key come together":                                       {Port: "decider", Cert: "a", ClientCA: "c"},
+		"decider-client-ca needs decider-cert: a client shows its certificate only in TLS": {Port: "decider", ClientCA: "c"},
+	} {
+		cfg := DefaultConfig().decider
+		cfg.tls = port
+		if err := cfg.validate(); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package serving
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+// controlFields steer engines: what no client may pass to one.
+var controlFields = []string{
+	"kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key",
+	"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "disaggregated_params", "disagg_prefill_resp",
+	"remote_decoder", "remote_prefiller", "remote_kv_source", "cache_hit_threshold", "request_id", "rid", "cache_salt", "priority",
+	"lora_path", "lora_request", "custom_logit_processor", "session_id", "session_params", "conversation_params", "custom_labels",
+	"extra_key", "ngram_corpus_id", "injected_chat_template_kwargs",
+}
+
+// controlBodies are tricks to pass a control field; each holds the word "evil", and some
+// one that is to stay.
+func controlBodies() map[string]string {
+	bodies := map[string]string{
+		"escaped key":      `"kv\u005ftransfer_params":{"remote_host":"evil"}`,
+		"escaped in full":  `"\u0072\u0069\u0064":"evil"`,
+		"in extra_body":    `"extra_body":{"kv_transfer_params":{"remote_host":"evil"},"keep":1}`,
+		"in vllm_xargs":    `"vllm_xargs":{"kv_transfer_params":"evil","keep":1}`,
+		"deep":             `"sampling_params":{"max_new_tokens":2,"extra_args":{"KV_TRANSFER_PARAMS":{"remote_host":"evil"},"keep":1}}`,
+		"huge number":      `"bootstrap_room":99999999999999999999999999,"rid":"evil"`,
+		"containers twice": `"extra_body":{"extra_body":{"bootstrap_host":"evil"},"keep":1}`,
+		"a list":           `"extra_body":[{"bootstrap_host":"evil"},[{"rid":"evil","keep":1}],7]`,
+		"other container":  `"EXTRA_BODY":{"rid":"evil"}`,
+		"escaped both":     `"extra\u005fbody":{"r\u0069d":"evil"}`,
+	}
+	for _, field := range controlFields {
+		bodies[field] = `"` + field + `":"evil"`
+		bodies[field+" as an object"] = `"` + field + `":{"evil":["evil"]}`
+		bodies[field+" in capitals"] = `"` + strings.ToUpper(field) + `":"evil"`
+		bodies[field+" in a container"] = `"extra_body":{"keep":1,"` + field + `":"evil"}`
+	}
+	return bodies
+}
+
+// controlAPIs are requests that take more fields.
+var controlAPIs = map[string]string{
+	chatPath:          `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":"hi"}],@}`,
+	"/v1/completions": `{"model":"test-model","max_tokens":2,"prompt":"hi",@}`,
+	"/v1/responses":   `{"model":"test-model","max_output_tokens":2,"input":"hi",@}`,
+	"/v1/messages":    `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":"hi"}],@}`,
+	"/generate":       `{"text":"hi",@}`,
+	"/v1/embeddings":  `{"model":"test-model","input":"hi",@}`,
+	"/tokenize":       `{"model":"test-model","prompt":"hi",@}`,
+}
+
+func TestEdge_ControlFieldsNeverReachAnEngine(t *testing.T) {
+	c := newNative(t)
+	// What the gateway itself says to engines: the client's must not come instead.
+	own := []string{"bootstrap_host", "bootstrap_port", "bootstrap_room", "request_id", "rid"}
+	for path, body := range controlAPIs {
+		for name, field := range controlBodies() {
+			got := c.post(path, strings.Replace(body, "@", field, 1))
+			if got.status != 200 {
+				t.Errorf("%s, %s: %d %s", path, name, got.status, got.body)
+			}
+		}
+		both := append(requests(c.prefill, path), requests(c.decode, path)...)
+		for _, r := range both {
+			if strings.Contains(r.Body, "evil") || strings.Contains(r.Body, "9999999") {
+				t.Errorf("%s: an engine got %.400s", path, r.Body)
+			}
+			gjson.Parse(r.Body).ForEach(func(key, _ gjson.Result) bool {
+				if name := strings.ToLower(key.String()); slices.Contains(controlFields, name) && !slices.Contains(own, name) {
+					t.Errorf("%s: an engine got the field %s", path, key)
+				}
+				return true
+			})
+		}
+		if len(both) == 0 {
+			t.Errorf("%s: nothing reached an engine at all", path)
+		}
+		for _, twice := range []string{
+			`"kv_transfer_params":{"remote_host":"evil"},"kv_transfer_params":null`,
+			`"rid":1,"r\u0069d":2`,
+			`"extra_body":{"rid":1,"rid":2}`,
+			`"extra_body":[{"rid":1,"rid":2}]`,
+			"\"kv_transfer_params\xff\":1",
+			"\"extra_body\":{\"rid\xc0\xaf\":1}",
+		} {
+			if got := c.post(path, strings.Replace(body, "@", twice, 1)); got.status != 400 {
+				t.Errorf("%s, %s: %d", path, twice, got.status)
+			}
+		}
+	}
+}
+
+// Token ids that would be read in place of the messages are none of a client's either, but
+// where they are the API's prompt.
+func TestEdge_TokenIDsDoNotReplaceTheMessages(t *testing.T) {
+	c := newNative(t)
+	for path, body := range controlAPIs {
+		if path == "/generate" {
+			continue
+		}
+		if got := c.post(path, strings.Replace(body, "@", `"input_ids":[666],"prompt_token_ids":[666],"prompt_token_ids_b64":"666"`, 1)); got.status != 200 {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+		for _, r := range append(requests(c.prefill, path), requests(c.decode, path)...) {
+			if strings.Contains(r.Body, "[666]") || strings.Contains(r.Body, `"666"`) {
+				t.Errorf("%s: an engine got %s", path, r.Body)
+			}
+		}
+	}
+	if got := c.post("/generate", `{"input_ids":[17,18,19],"sampling_params":{"max_new_tokens":2}}`); got.status != 200 {
+		t.Errorf("/generate: %d %s", got.status, got.body)
+	}
+}
+
+// The client's own text may say what it likes.
+func TestEdge_TextThatNamesControlFieldsStays(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	text := `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":"kv_transfer_params","priority":"mine"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"priority":{"type":"string"}}}}}]}`
+	if got := c.post(chatPath, text); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	for _, leg := range append(requests(c.prefill, chatPath), requests(c.decode, chatPath)...) {
+		if !strings.Contains(leg.Body, `"priority":"mine"`) || !strings.Contains(leg.Body, `"properties":{"priority"`) {
+			t.Errorf("the client's text was changed: %s", leg.Body)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package serving
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
+
+// learners are gateways that share a Redis and engines in real time, and the prompts they
+// are asked, of which no two begin alike: nothing is found cached.
+type learners struct {
+	*testing.T
+	redis   *redisserver.Server
+	first   *cluster // that has the engines
+	prompts int
+}
+
+func newLearners(t *testing.T) *learners {
+	l := &learners{T: t, redis: redisserver.Start(t)}
+	l.first = newCluster(t, shape{
+		prefill: 2, decode: 1,
+		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
+		config: func(cfg *config) { l.shares(cfg, "first") },
+	})
+	return l
+}
+
+func (l *learners) shares(cfg *config, name string) {
+	cfg.redis.addrs, cfg.redis.replica = []string{l.redis.Addr()}, name
+	cfg.binding = pd.OnArrival            // else one decides for all
+	cfg.pools.ProbeInterval = time.Minute // scraped load must not be what they know each other by
+}
+
+// replica starts another gateway in front of the same engines.
+func (l *learners) replica(name string) *cluster {
+	c := newCluster(l.T, shape{config: func(cfg *config) {
+		l.shares(cfg, name)
+		for i, e := range append(l.first.prefill, l.first.decode...) {
+			cfg.servers[i/2].add(serverEntry{URL: e.URL()})
+		}
+	}})
+	eventually(l.T, name+" has its servers", func() bool { return c.metric("tandem_server_up") == 3 })
+	return c
+}
+
+// warm lets a gateway use both prefill servers.
+func (l *learners) warm(c *cluster) {
+	for range 10 {
+		var pair sync.WaitGroup
+		for range 2 {
+			body := l.body()
+			pair.Go(func() { c.post("/v1/chat/completions", body) })
+		}
+		pair.Wait()
+	}
+}
+
+func (l *learners) body() string {
+	l.prompts++
+	return strings.Replace(promptOf(1, `,"stream":true`), "Story 1", fmt.Sprint("Tale ", l.prompts), 1)
+}
+
+// ask sends requests one by one and counts those that a server prefilled.
+func (l *learners) ask(c *cluster, n int, server *engine.Engine) (by int) {
+	l.Helper()
+	for range n {
+		got := c.post("/v1/chat/completions", l.body())
+		if got.status != 200 {
+			l.Fatalf("status %d: %s", got.status, got.body)
+		}
+		if "http://"+got.header.Get("X-Tandem-Prefill") == server.URL() {
+			by++
+		}
+	}
+	return by
+}
+
+// A server that one replica has seen become slow is avoided by the other, which saw it
+// fast, within two seconds; one that starts knows of it before its first request, and so
+// does the first, started anew.
+func TestExperience_WhatOneReplicaSawAllKnow(t *testing.T) {
+	l := newLearners(t)
+	slow := l.first.prefill[0] // and the better one at first
+	l.first.prefill[1].SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 1.7})
+	second := l.replica("second")
+	eventually(t, "they share", func() bool {
+		return l.first.metric("tandem_learned_records")+second.metric("tandem_learned_records") == 2
+	})
+	l.warm(l.first)
+	l.warm(second)
+	if n := l.ask(second, 10, slow); n < 8 {
+		t.Fatalf("%d of 10 requests to the better server", n)
+	}
+	slow.ClearFaults()
+	slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 5})
+	before := l.ask(l.first, 50, slow)
+	if before > 15 {
+		t.Errorf("%d of 50 requests to a server that became five times as slow", before)
+	}
+	// What is avoided is observed no more: first believes it a few percent slower than the other
+	// by now, which a request under way on the other outweighs. Two at a time use both servers,
+	// until the belief is beyond such a chance.
+	l.warm(l.first)
+	seen := time.Now()
+	believed := func(c *cluster) float64 {
+		x := curve.PrefillFeatures(600, 0)
+		for _, s := range c.node.fleet.Servers() {
+			if "http://"+s.ID() == slow.URL() {
+				return s.PrefillCurve().Seconds(x) / pools.Default().Prefill.Seconds(x)
+			}
+		}
+		return 0
+	}
+	eventually(t, "the other knows", func() bool { return believed(second) > 0.7*believed(l.first) })
+	t.Logf("%d of 50 requests to the slow server; %v later the other knows", before, time.Since(seen).Round(time.Millisecond))
+	if n := l.ask(second, 15, slow); n > 3 {
+		t.Errorf("the other sends %d of 15 requests to it", n)
+	}
+
+	third := l.replica("third")
+	eventually(t, "it has read what the others learned", func() bool { return third.metric("tandem_learned_records") == 2 })
+	if got, want := believed(third), believed(l.first); got < 0.7*want {
+		t.Errorf("one that starts believes it %.2f times as slow as assumed, the others %.2f", got, want)
+	}
+	if n := l.ask(third, 10, slow); n > 2 {
+		t.Errorf("one that starts sends %d of its first 10 requests to it", n)
+	}
+	want := believed(third)
+
+	for _, c := range []*cluster{second, third, l.first} {
+		if err := c.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	anew := l.replica("first")
+	eventually(t, "it has read what it learned before", func() bool { return anew.metric("tandem_learned_records") == 3 })
+	if got := believed(anew); got < 0.7*want {
+		t.Errorf("started anew it believes it %.2f times as slow as assumed, before %.2f", got, want)
+	}
+}
+
+// Without Redis each learns by itself.
+func TestExperience_WithoutRedisEachLearnsByItself(t *testing.T) {
+	l := newLearners(t)
+	slow := l.first.prefill[0]
+	second := l.replica("second")
+	eventually(t, "they share", func() bool { l.ask(l.first, 1, slow); return second.metric("tandem_learned_records") == 1 })
+	l.redis.Kill()
+	l.warm(second)
+	slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 3})
+	l.warm(second)
+	l.warm(second)
+	if n := l.ask(second, 20, slow); n > 4 {
+		t.Errorf("%d of 20 requests still go to the slow server", n)
+	}
+	l.redis.Restart()
+	eventually(t, "they share again", func() bool { l.ask(l.first, 1, slow); return second.metric("tandem_learned_records") == 1 })
+}

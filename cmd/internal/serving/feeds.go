@@ -1,0 +1,193 @@
+package serving
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+const (
+	// feedInterval is how soon a server that came or changed is listened to.
+	feedInterval = 100 * time.Millisecond
+	// restoreTime bounds the reading of a snapshot before a feed connects.
+	restoreTime = 5 * time.Second
+)
+
+// feeds listens to the KV events of every server that publishes them: it follows the
+// fleet, and opens and closes what the servers of the moment call for.
+type feeds struct {
+	fleet  *pools.Fleet
+	index  *kvstate.Index
+	heard  func(classes map[string]uint64) // says as what the servers are heard of
+	hub    *zmqsub.Hub
+	shared *kvstate.Shared // nil: this gateway is alone
+	redis  RedisConfig
+	log    *slog.Logger
+	open   map[kvstate.SourceID]*feed
+	// classes are those of the servers that were listened to, the last ones.
+	classes map[kvstate.SourceID]uint64
+	told    map[string]uint64 // by server
+}
+
+// feed is one source that is listened to.
+type feed struct {
+	want   feedSpec
+	source *kvstate.Source
+	stop   func()
+}
+
+// feedSpec is what a feed is opened for; when it changes the feed is opened anew.
+type feedSpec struct {
+	id    kvstate.SourceID
+	model string
+	feed  zmqsub.Feed
+	class uint64 // what a server of other weights told is not true of this one
+}
+
+// run follows the fleet until the context ends.
+func (f *feeds) run(ctx context.Context) {
+	f.open, f.classes = make(map[kvstate.SourceID]*feed), make(map[kvstate.SourceID]uint64)
+	tick := time.NewTicker(feedInterval)
+	defer tick.Stop()
+	for {
+		f.follow(ctx)
+		select {
+		case <-ctx.Done():
+			for id := range f.open {
+				f.close(id)
+			}
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// follow closes feeds that are not wanted any more and opens those that are missing.
+func (f *feeds) follow(ctx context.Context) {
+	wanted := make(map[kvstate.SourceID]feedSpec)
+	for _, s := range f.fleet.Servers() {
+		model := baseModel(s.Health())
+		if s.Events == "" || model == "" {
+			continue
+		}
+		all := zmqsub.Feed{Events: s.Events, Replay: s.Replay, Bind: s.EventBind}
+		for rank := range max(1, s.EventRanks) {
+			id := kvstate.SourceID{Server: s.ID(), Rank: rank}
+			wanted[id] = feedSpec{id, model, all.ForRank(rank), s.Class()}
+		}
+	}
+	for id, have := range f.open {
+		if wanted[id] != have.want {
+			f.close(id)
+		}
+	}
+	for id := range f.classes {
+		if _, wanted := wanted[id]; !wanted {
+			delete(f.classes, id)
+		}
+	}
+	for id, want := range wanted {
+		if f.open[id] == nil && ctx.Err() == nil {
+			f.start(ctx, want)
+		}
+	}
+	f.tell()
+}
+
+// tell says as what the servers are heard of, when that has changed.
+func (f *feeds) tell() {
+	now := make(map[string]uint64, len(f.open))
+	for id, have := range f.open {
+		now[id.Server] = have.want.class
+	}
+	if !maps.Equal(now, f.told) {
+		f.heard(now)
+		f.told = now
+	}
+}
+
+// baseModel is the model that a server's KV is of, "" while it is not known.
+func baseModel(h pools.Health) string {
+	for _, m := range h.Models {
+		if m.Parent == "" {
+			return m.ID
+		}
+	}
+	return ""
+}
+
+// start listens to a source. What cannot be opened is tried again.
+func (f *feeds) start(ctx context.Context, want feedSpec) {
+	source, err := f.index.Open(kvstate.Spec{
+		SourceID: want.id, Model: want.model, Replays: want.feed.Replay != "",
+	})
+	if err != nil {
+		f.log.Error("cannot keep a server's KV", "server", want.id.Server, "rank", want.id.Rank, "error", err.Error())
+		return
+	}
+	// A snapshot is of the server as it was when this gateway first saw it, or before.
+	known, again := f.classes[want.id]
+	f.classes[want.id] = want.class
+	if f.shared != nil && (!again || known == want.class) {
+		restore, cancel := context.WithTimeout(ctx, restoreTime)
+		f.shared.Restore(restore, source)
+		cancel()
+	}
+	stop, err := f.listen(ctx, source, want)
+	if err != nil {
+		f.log.Error("cannot listen to a server's KV events", "server", want.id.Server, "rank", want.id.Rank, "error", err.Error())
+		source.Close()
+		return
+	}
+	f.log.Info("listening to KV events", "server", want.id.Server, "rank", want.id.Rank, "model", want.model)
+	f.open[want.id] = &feed{want: want, source: source, stop: stop}
+}
+
+// listen connects to an engine that binds. One that dials is heard by one replica,
+// which the others follow.
+func (f *feeds) listen(ctx context.Context, source *kvstate.Source, want feedSpec) (stop func(), err error) {
+	connect := func() (func(), error) {
+		sub, err := f.hub.Subscribe(source, want.feed)
+		if err != nil {
+			return nil, err
+		}
+		return sub.Close, nil
+	}
+	if !want.feed.Bind || f.shared == nil {
+		return connect()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.shared.Follow(ctx, source, f.redis.advertised(want.feed.Events), connect)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}, nil
+}
+
+func (f *feeds) close(id kvstate.SourceID) {
+	f.open[id].stop()
+	f.open[id].source.Close()
+	delete(f.open, id)
+}
+
+// newFeeds makes the feeds of a node.
+func (n *Node) newFeeds() (*feeds, error) {
+	hub, err := zmqsub.NewHub(zmqsub.Default(), n.log)
+	if err != nil {
+		return nil, err
+	}
+	f := &feeds{fleet: n.fleet, index: n.locality.Index, heard: n.locality.HeardOf, hub: hub, redis: n.cfg.redis, log: n.log}
+	if n.redis != nil {
+		f.shared = kvstate.NewShared(n.locality.Index, n.redis, n.cfg.redis.Prefix, n.replica, n.log)
+	}
+	return f, nil
+}

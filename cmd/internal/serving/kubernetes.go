@@ -1,0 +1,72 @@
+package serving
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+func bindKubernetes(fs *pflag.FlagSet, c *pools.KubernetesConfig) {
+	fs.StringVar(&c.Pods, "kubernetes-pods", c.Pods, "label `selector` of pods that are servers, such as tandem/role")
+	fs.StringVar(&c.Services, "kubernetes-services", c.Services, "label `selector` of Services whose endpoints are servers")
+	fs.StringSliceVar(&c.InferencePools, "inference-pools", c.InferencePools,
+		"`names` of InferencePools (inference.networking.k8s.io/v1) whose pods are servers")
+	fs.StringVar(&c.Namespace, "kubernetes-namespace", c.Namespace, "`namespace` of all of them; empty: the gateway's own")
+	fs.StringVar(&c.RackLabel, "kubernetes-rack-label", c.RackLabel, "`label` of nodes that names their rack")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "`file` with the way to the cluster; empty: the one that this gateway runs in")
+}
+
+// findInKubernetes makes the cluster a source of servers, if it is asked for.
+func (n *Node) findInKubernetes(reg prometheus.Registerer) error {
+	if !n.cfg.kube.Enabled() {
+		return nil
+	}
+	var err error
+	if n.cluster, err = pools.NewKubernetes(n.cfg.kube, n.found("kubernetes"), n.log); err != nil {
+		return err
+	}
+	return reg.Register(n.cluster)
+}
+
+// clusterTime bounds the wait for the cluster when somebody asks by hand.
+const clusterTime = 10 * time.Second
+
+// askKubernetes returns the servers of the cluster at this moment; none if it is not
+// asked for.
+func askKubernetes(ctx context.Context, cfg pools.KubernetesConfig) ([]pools.Spec, error) {
+	if !cfg.Enabled() {
+		return nil, nil
+	}
+	found := make(chan []pools.Spec, 1)
+	k, err := pools.NewKubernetes(cfg, func(specs []pools.Spec) {
+		select {
+		case found <- specs:
+		default: // the first answer is the one
+		}
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithTimeout(ctx, clusterTime)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.Run(ctx)
+	}()
+	defer func() {
+		stop()
+		<-done
+	}()
+	select {
+	case specs := <-found:
+		return specs, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("Kubernetes does not say who is there: %s", k.Problem())
+	}
+}

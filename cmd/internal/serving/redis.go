@@ -1,0 +1,294 @@
+package serving
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/spf13/pflag"
+)
+
+// RedisConfig says where replicas meet. Without addresses the gateway is alone.
+type RedisConfig struct {
+	addrs        []string // host:port, redis:// or rediss://
+	master       string   // name that Sentinels know; the addresses are theirs then
+	cluster      bool
+	user         string
+	passwordFile string
+	database     int
+	Prefix       string // that all keys begin with
+	replica      string
+	host         string // where engines that dial reach this replica
+
+	sentinelUser         string
+	sentinelPasswordFile string
+
+	tls      bool
+	caFile   string // empty: the system's authorities
+	certFile string // with keyFile; empty: no certificate is shown
+	keyFile  string
+}
+
+// DefaultRedis is none.
+func DefaultRedis() RedisConfig { return RedisConfig{Prefix: "tandem:"} }
+
+// Bind names the settings.
+func (c *RedisConfig) Bind(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&c.addrs, "redis", c.addrs,
+		"`addresses` of Redis or Valkey, host:port or rediss://host:port; empty: this gateway is alone")
+	fs.StringVar(&c.master, "redis-master", c.master, "`name` of the master, where the addresses are Sentinels")
+	fs.BoolVar(&c.cluster, "redis-cluster", c.cluster, "the addresses are nodes of a cluster; for a single one, several mean it")
+	fs.StringVar(&c.user, "redis-user", c.user, "ACL `user`")
+	fs.StringVar(&c.passwordFile, "redis-password-file", c.passwordFile, "`file` that holds the password")
+	fs.StringVar(&c.sentinelUser, "redis-sentinel-user", c.sentinelUser, "ACL `user` of the Sentinels")
+	fs.StringVar(&c.sentinelPasswordFile, "redis-sentinel-password-file", c.sentinelPasswordFile, "`file` that holds the Sentinels' password")
+	fs.BoolVar(&c.tls, "redis-tls", c.tls, "connect by TLS, as rediss:// addresses do")
+	fs.StringVar(&c.caFile, "redis-ca-file", c.caFile,
+		"PEM `file` of the authorities that Redis' certificate is checked by; empty: the system's")
+	fs.StringVar(&c.certFile, "redis-cert-file", c.certFile, "PEM `file` of the certificate that is shown to Redis")
+	fs.StringVar(&c.keyFile, "redis-key-file", c.keyFile, "PEM `file` of its key")
+	fs.IntVar(&c.database, "redis-database", c.database, "database `number`; not for a cluster")
+	fs.StringVar(&c.Prefix, "redis-prefix", c.Prefix, "`text` that all keys begin with; one for each fleet that shares a Redis")
+	fs.StringVar(&c.replica, "replica", c.replica, "`name` of this replica among those that share the Redis; empty: a random one")
+	fs.StringVar(&c.host, "replica-host", c.host,
+		"`host` at which engines that dial reach this replica, told with who hears them; empty: its host name")
+}
+
+// Alone reports whether there is no Redis.
+func (c *RedisConfig) Alone() bool { return len(c.addrs) == 0 }
+
+func (c *RedisConfig) validate() error {
+	if c.Alone() {
+		return nil
+	}
+	if c.clustered() && (c.master != "" || c.database != 0) {
+		return errors.New("a Redis cluster has neither a master's name nor a database number")
+	}
+	if c.Prefix == "" {
+		return errors.New("redis-prefix must not be empty: others may use the Redis")
+	}
+	if strings.ContainsAny(c.replica+c.host, " \t\n") {
+		return errors.New("replica and replica-host must have no spaces in them")
+	}
+	_, encrypted, err := c.endpoints()
+	if err != nil {
+		return err
+	}
+	if !encrypted && c.caFile+c.certFile+c.keyFile != "" {
+		return errors.New("redis-ca-file, redis-cert-file and redis-key-file are of TLS: say redis-tls or rediss://")
+	}
+	if (c.certFile == "") != (c.keyFile == "") {
+		return errors.New("redis-cert-file and redis-key-file belong together")
+	}
+	return nil
+}
+
+// clustered reports whether the addresses are nodes of a cluster: said so, or several
+// that are no Sentinels.
+func (c *RedisConfig) clustered() bool {
+	return c.cluster || len(c.addrs) > 1 && c.master == ""
+}
+
+// endpoints are the addresses as host:port, and whether TLS is spoken to them.
+func (c *RedisConfig) endpoints() (addrs []string, encrypted bool, err error) {
+	encrypted = c.tls
+	for _, addr := range c.addrs {
+		scheme, rest, isURL := strings.Cut(addr, "://")
+		switch {
+		case !isURL:
+			rest = addr
+		case scheme == "rediss":
+			encrypted = true
+		case scheme != "redis":
+			return nil, false, fmt.Errorf("redis %q: want host:port, redis://host:port or rediss://host:port", addr)
+		}
+		if strings.ContainsAny(rest, "@/?") { // not quoted: a password may be in it
+			return nil, false, errors.New("redis addresses hold host and port only; user, password and database are settings of their own")
+		}
+		if _, _, err := net.SplitHostPort(rest); err != nil {
+			return nil, false, fmt.Errorf("redis %q: want host:port", addr)
+		}
+		addrs = append(addrs, rest)
+	}
+	return addrs, encrypted, nil
+}
+
+const (
+	// redisPool is how many connections there may be: each engine that dials keeps one
+	// of its followers' in a waiting read.
+	redisPool = 512
+	// redisTopology is how old the list of a cluster's masters may be. A master that died
+	// tells nobody who follows it.
+	redisTopology = time.Second
+)
+
+// Client returns a client that fails fast: nothing that a request waits for goes
+// through it, and what does not get through now is told again soon. Connecting is
+// its own business; a Redis that is away at start is no error.
+func (c *RedisConfig) Client() (redis.UniversalClient, error) {
+	o := &redis.UniversalOptions{
+		MasterName:               c.master,
+		Username:                 c.user,
+		SentinelUsername:         c.sentinelUser,
+		DB:                       c.database,
+		ClientName:               "tandem",
+		DisableIdentity:          true, // its command is newer than Redis 7.0, and an ACL user would need it
+		DialTimeout:              200 * time.Millisecond,
+		ReadTimeout:              200 * time.Millisecond,
+		WriteTimeout:             200 * time.Millisecond,
+		PoolTimeout:              200 * time.Millisecond,
+		PoolSize:                 redisPool,
+		MaxRetries:               -1,
+		DialerRetries:            1,
+		MaxRedirects:             1, // to where a slot has moved
+		ContextTimeoutEnabled:    true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, // Redis Enterprise's
+	}
+	addrs, encrypted, err := c.endpoints()
+	if err != nil {
+		return nil, err
+	}
+	o.Addrs = addrs
+	if o.Password, err = readSecret("redis-password-file", c.passwordFile); err != nil {
+		return nil, err
+	}
+	if o.SentinelPassword, err = readSecret("redis-sentinel-password-file", c.sentinelPasswordFile); err != nil {
+		return nil, err
+	}
+	if encrypted {
+		if o.TLSConfig, err = c.tlsConfig(); err != nil {
+			return nil, err
+		}
+	}
+	if c.clustered() {
+		cluster := o.Cluster()
+		cluster.ClusterStateReloadInterval = redisTopology
+		return redis.NewClusterClient(cluster), nil
+	}
+	return redis.NewUniversalClient(o), nil
+}
+
+// tlsConfig reads the files of TLS. The certificate that is shown is read anew for each
+// connection, so that it may be renewed.
+func (c *RedisConfig) tlsConfig() (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.caFile != "" {
+		pem, err := os.ReadFile(c.caFile)
+		if err != nil {
+			return nil, fmt.Errorf("redis-ca-file: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("redis-ca-file %s: no certificate in it", c.caFile)
+		}
+	}
+	if c.certFile == "" {
+		return t, nil
+	}
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+		if err != nil {
+			return nil, fmt.Errorf("redis-cert-file: %w", err)
+		}
+		return &pair, nil
+	}
+	t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	_, err := load()
+	return t, err
+}
+
+// readSecret reads the file that a setting names, "" if it names none.
+func readSecret(setting, file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	secret, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", setting, err)
+	}
+	return strings.TrimSpace(string(secret)), nil
+}
+
+// redisLog sends what go-redis writes to stderr into the log, as details: that
+// Redis is away is told once by those who use it.
+type redisLog struct{ log *slog.Logger }
+
+func (l redisLog) Printf(_ context.Context, format string, v ...any) {
+	l.log.Debug("redis client", "message", fmt.Sprintf(format, v...))
+}
+
+// replicaName is the configured name, or one that no other replica has.
+func (c *RedisConfig) replicaName() string {
+	if c.replica != "" {
+		return c.replica
+	}
+	return uuid.NewString()
+}
+
+// advertised is an address that this replica binds as engines elsewhere may dial it.
+func (c *RedisConfig) advertised(bound string) string {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(bound, "tcp://"))
+	if err != nil || host != "*" && host != "" && host != "0.0.0.0" && host != "::" {
+		return bound
+	}
+	if host = c.host; host == "" {
+		host, _ = os.Hostname() // nothing better is known
+	}
+	return "tcp://" + net.JoinHostPort(host, port)
+}
+
+// background runs what works beside the requests until the context ends: listening to
+// KV events, and what goes through Redis.
+func (n *Node) background(ctx context.Context) (done <-chan struct{}) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		var parts sync.WaitGroup
+		parts.Go(func() { n.feeds.run(ctx) })
+		parts.Go(func() { n.dns.Run(ctx) })
+		parts.Go(func() { n.fleet.WatchPairs(ctx) })
+		if n.registry != nil {
+			parts.Go(func() { n.registry.Run(ctx) })
+		}
+		parts.Go(func() { n.planner.Run(ctx) })
+		if n.announced != nil {
+			parts.Go(func() { n.hearAnnouncements(ctx) })
+		}
+		if n.cluster != nil {
+			parts.Go(func() { n.cluster.Run(ctx) })
+		}
+		if n.orchestrator.Binder.Late != nil {
+			parts.Go(func() { n.orchestrator.Binder.Late.Run(ctx) })
+		}
+		if n.decider != nil {
+			parts.Go(func() { n.decider.run(ctx) })
+		}
+		if n.redis != nil {
+			parts.Go(func() { n.replicas.Run(ctx) })
+			parts.Go(func() { n.turns.Run(ctx) })
+			parts.Go(func() { n.lessons.Run(ctx) })
+			parts.Go(func() { n.experience.Run(ctx) })
+			parts.Go(func() { n.quotas.Run(ctx) })
+			parts.Go(func() { n.feeds.shared.Run(ctx, n.cfg.kv.snapshots) })
+		}
+		parts.Wait()
+		if err := n.feeds.hub.Close(); err != nil {
+			n.log.Warn("ZMQ did not end well", "error", err.Error())
+		}
+		if n.redis != nil {
+			_ = n.redis.Close() // nothing is left to say
+		}
+	}()
+	return ended
+}

@@ -1,0 +1,117 @@
+package serving
+
+import (
+	"context"
+	stdlog "log"
+	"os/signal"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.opentelemetry.io/otel"
+)
+
+// Command is `tandem serve`, which tests run as a process of their own too.
+func Command() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the gateway in front of prefill and decode servers",
+		Long: `Run the gateway in front of prefill and decode servers.
+
+Settings come from flags, or from a YAML file whose names are the names of the
+flags; flags win. The file is read again on SIGHUP and when it changes: servers
+that were added, removed or relabelled are taken over without losing a request,
+and a file with an error changes nothing.`,
+		Example: `  tandem serve --prefill http://a:8000,http://b:8000 --decode http://c:8000
+  tandem serve -c tandem.yaml --log-level debug`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), file, cmd.Flags()) },
+	}
+	AddFlags(cmd.Flags(), &file)
+	return cmd
+}
+
+// AddFlags adds the flags of a command that reads a configuration: file, and a flag for each
+// setting.
+func AddFlags(flags *pflag.FlagSet, file *string) {
+	flags.StringVarP(file, "config", "c", "", "YAML `file` with settings and servers")
+	flags.SortFlags = false
+	cfg := DefaultConfig()
+	cfg.bind(flags)
+}
+
+func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
+	loaded := contentHash(file) // before it is read, so that no change is missed
+	cfg, err := loadConfig(file, flags)
+	if err != nil {
+		return err
+	}
+	log, err := cfg.logger()
+	if err != nil {
+		return err
+	}
+	redis.SetLogger(redisLog{log})
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(libraryLog{log})
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed in part", "error", err.Error()) }))
+	keysLoaded := contentHash(cfg.access.keysFile)
+	n, err := New(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	if file == "" && cfg.access.keysFile == "" {
+		signal.Ignore(syscall.SIGHUP) // there is nothing to read again
+	}
+	if file != "" {
+		stop, err := n.followConfig(ctx, file, loaded, flags)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	if cfg.access.keysFile != "" {
+		stop, err := n.follow(ctx, "keys", cfg.access.keysFile, keysLoaded, n.reloadKeys)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	return n.Run(ctx)
+}
+
+// followConfig takes over what changes in the configuration.
+func (n *Node) followConfig(ctx context.Context, file string, loaded []byte, flags *pflag.FlagSet) (stop func(), err error) {
+	return n.follow(ctx, "configuration", file, loaded, func() error {
+		next, err := loadConfig(file, flags)
+		if err != nil {
+			return err
+		}
+		return n.reload(next)
+	})
+}
+
+// follow reads a file again whenever it differs from what was read last or SIGHUP
+// comes, until stop is called, which waits for it.
+func (n *Node) follow(ctx context.Context, what, file string, loaded []byte, again func() error) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	changes, err := watchFile(ctx, file, loaded)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range changes {
+			if err := again(); err != nil {
+				n.log.Error("a file is broken, the old one stays", "file", what, "error", err.Error())
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}, nil
+}

@@ -1,0 +1,436 @@
+package serving
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// sglangEngine is one whose legs meet in rooms. Its timeout is SGLang's, minutes: what
+// a test waits for must come from the gateway.
+func sglangEngine(cfg *engine.Config) { cfg.Connector = engine.ConnectorSGLang }
+
+func TestSGLang_AnswersEqualOneEngine(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 2, decode: 2, engine: sglangEngine})
+	short := `{"model":"test-model","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}`
+	bodies := []struct{ path, body string }{
+		{"/v1/chat/completions", chatBody("")},
+		{"/v1/chat/completions", chatBody(`,"stream":true`)},
+		{"/v1/chat/completions", chatBody(`,"stream":true,"logprobs":true,"top_logprobs":2`)},
+		{"/v1/chat/completions", short}, // less than a block is handed over too
+		{"/v1/completions", `{"model":"test-model","max_tokens":9,"prompt":"the river and the city of stone"}`},
+	}
+	for _, b := range bodies {
+		got, want := c.post(b.path, b.body), reference(t, b.path, b.body)
+		if got.status != 200 || got.err != nil || got.text() != want.text() {
+			t.Errorf("%s %.60s: %d %v %.300s", b.path, b.body, got.status, got.err, got.body)
+		}
+		if got.header.Get("X-Tandem-Prefill") == "" {
+			t.Errorf("%s %.60s ran alone", b.path, b.body)
+		}
+	}
+	c.roomsAreFresh()
+	c.nothingIsLeft(len(bodies))
+}
+
+// roomsAreFresh checks that both legs of each attempt named one room, and that no two
+// attempts did.
+func (c *cluster) roomsAreFresh() {
+	c.t.Helper()
+	rooms := func(engines []*engine.Engine) map[string]int {
+		seen := make(map[string]int)
+		for _, e := range engines {
+			for _, r := range e.State().Requests {
+				room := gjson.Get(r.Body, "bootstrap_room").Raw
+				if seen[room]++; room == "" || seen[room] > 1 {
+					c.t.Errorf("room %q is named %d times: %.200s", room, seen[room], r.Body)
+				}
+			}
+		}
+		return seen
+	}
+	prefill, decode := rooms(c.prefill), rooms(c.decode)
+	for room := range decode {
+		if prefill[room] == 0 && len(prefill) == len(decode) {
+			c.t.Errorf("room %s has no prefill", room)
+		}
+	}
+}
+
+// nothingIsLeft checks that engines hold nothing, and how many decodes they finished.
+func (c *cluster) nothingIsLeft(decodes int) {
+	c.t.Helper()
+	engines := append(c.prefill, c.decode...)
+	eventually(c.t, "no engine has work or holds KV", func() bool {
+		return sum(engines, func(s engine.State) int {
+			return s.Running + s.Waiting + s.HandoffsOpen + s.ServerLoad + s.KVBlocksUsed
+		}) == 0
+	})
+	if n := sum(c.decode, func(s engine.State) int { return s.DecodesDone }); n != decodes {
+		c.t.Errorf("%d decodes, want %d", n, decodes)
+	}
+	if n := sum(engines, func(s engine.State) int { return s.HandoffsExpired + s.HandoffsRejected + s.AggregatedDone }); n != 0 {
+		c.t.Errorf("%d hand-offs expired or rejected, or requests alone", n)
+	}
+}
+
+func TestSGLang_OneBadServerCostsNoRequest(t *testing.T) {
+	t.Parallel()
+	faults := []engine.Fault{
+		{Kind: engine.FaultRefuse},
+		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
+		{Kind: engine.FaultStatus, Status: 500},
+		{Kind: engine.FaultStatus, Status: 503},
+		{Kind: engine.FaultHangBeforeHeaders},
+		{Kind: engine.FaultHangAfterHeaders},
+		{Kind: engine.FaultEmptyStream},
+		{Kind: engine.FaultGarbageSSE},
+	}
+	for _, role := range []string{"prefill", "decode"} {
+		for _, fault := range faults {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s%d%s/stream=%v", role, fault.Kind, fault.Status, fault.Path, stream), func(t *testing.T) {
+					t.Parallel()
+					c := newCluster(t, shape{prefill: 2, decode: 2, engine: sglangEngine, config: faultTimeouts})
+					bad, other := c.prefill[0], c.decode
+					if role == "decode" {
+						bad, other = c.decode[0], c.prefill
+					}
+					bad.SetFault(fault)
+					body := chatBody("")
+					if stream {
+						body = chatBody(`,"stream":true`)
+					}
+					want := reference(t, "/v1/chat/completions", body).text()
+					for i := range 4 {
+						got := c.post("/v1/chat/completions", body)
+						if got.status != 200 || got.err != nil || got.text() != want {
+							t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
+						}
+					}
+					eventually(t, "the other legs are cancelled", func() bool {
+						return sum(other, func(s engine.State) int { return s.ServerLoad + s.HandoffsOpen }) == 0
+					})
+					c.roomsAreFresh()
+					c.breakersAre(pools.Closed, other)
+				})
+			}
+		}
+	}
+}
+
+// breakersAre checks the breakers of engines, in the role that the test gave them.
+func (c *cluster) breakersAre(want pools.BreakerState, engines []*engine.Engine) {
+	c.t.Helper()
+	for _, e := range engines {
+		for _, s := range c.node.fleet.Servers() {
+			if got := s.Breaker(s.Role, time.Now()); s.URL == e.URL() && got != want {
+				c.t.Errorf("the breaker of %s %s is %s", s.Role, s.ID(), got)
+			}
+		}
+	}
+}
+
+// A server in decode mode cannot prefill.
+func TestSGLang_NothingRunsAloneOnADecodeServer(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: faultTimeouts})
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 503 && got.status != 502 {
+		t.Errorf("%d: %s", got.status, got.body)
+	}
+	if n := sum(c.decode, func(s engine.State) int { return s.AggregatedDone + s.DecodesDone }); n != 0 {
+		t.Errorf("decode answered %d requests", n)
+	}
+	eventually(t, "decode is let go", func() bool { return c.decode[0].State().ServerLoad == 0 })
+}
+
+func TestSGLang_AnAggregatedServerTakesWhatPairsCannot(t *testing.T) {
+	whole := startTestEngine(t, engine.RoleBoth, sglangEngine)
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
+		faultTimeouts(cfg)
+		cfg.servers[2].add(serverEntry{URL: whole.URL(), Connector: "aggregated"})
+	}})
+	eventually(t, "it is up", func() bool { return c.metric("tandem_server_up") == 3 })
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") != "" {
+		t.Errorf("%d: %s", got.status, got.body)
+	}
+	if s := whole.State(); s.AggregatedDone != 1 {
+		t.Errorf("%d requests on the aggregated server", s.AggregatedDone)
+	}
+}
+
+func TestSGLang_SeveralAnswersMeetInRoomsOfTheirOwn(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	for _, b := range []struct{ path, body string }{
+		{"/v1/chat/completions", chatBody(`,"n":3`)},
+		{"/v1/completions", `{"model":"test-model","max_tokens":9,"prompt":["the river and the city","of stone and of the bridge across it","hi"]}`},
+	} {
+		got, want := c.post(b.path, b.body), reference(t, b.path, b.body)
+		if got.status != 200 || gjson.Get(got.body, "choices.#.text").Raw != gjson.Get(want.body, "choices.#.text").Raw ||
+			gjson.Get(got.body, "choices.#.message.content").Raw != gjson.Get(want.body, "choices.#.message.content").Raw {
+			t.Errorf("%s: %d %.400s\nwant %.400s", b.path, got.status, got.body, want.body)
+		}
+		for _, r := range append(requests(c.prefill, b.path), requests(c.decode, b.path)...) {
+			rooms, hosts := gjson.Get(r.Body, "bootstrap_room").Array(), gjson.Get(r.Body, "bootstrap_host").Array()
+			if len(rooms) != 3 || len(hosts) != 3 || rooms[0].Raw == rooms[1].Raw {
+				t.Errorf("rooms %v, hosts %v", rooms, hosts)
+			}
+		}
+	}
+	c.nothingIsLeft(6)
+}
+
+func TestSGLang_BothLegsNameTheirRanks(t *testing.T) {
+	ranks := func(cfg *engine.Config) { sglangEngine(cfg); cfg.DataParallel = 2 }
+	p, d := startTestEngine(t, engine.RolePrefill, ranks), startTestEngine(t, engine.RoleDecode, ranks)
+	c := newCluster(t, shape{config: func(cfg *config) {
+		for rank := range 2 {
+			cfg.servers[0].add(serverEntry{URL: p.URL(), Rank: &rank, Connector: "sglang", KVAddress: p.State().KVAddress})
+			cfg.servers[1].add(serverEntry{URL: d.URL(), Rank: &rank, Connector: "sglang"})
+		}
+	}})
+	eventually(t, "all ranks are up", func() bool { return c.metric("tandem_server_up") == 4 })
+	want := reference(t, "/v1/chat/completions", chatBody("")).text()
+	for range 8 {
+		got := c.post("/v1/chat/completions", chatBody(""))
+		if got.status != 200 || got.text() != want {
+			t.Fatalf("%d: %s", got.status, got.body)
+		}
+		from, to := got.header.Get("X-Tandem-Prefill"), got.header.Get("X-Tandem-Decode")
+		last := requests([]*engine.Engine{d}, "/v1/chat/completions")
+		body := last[len(last)-1].Body
+		if pair := fmt.Sprintf("dp%s dp%s", gjson.Get(body, "disagg_prefill_dp_rank").Raw, gjson.Get(body, "routed_dp_rank").Raw); !strings.HasSuffix(from, pair[:3]) || !strings.HasSuffix(to, pair[4:]) {
+			t.Errorf("%s to %s were told %s", from, to, pair)
+		}
+	}
+}
+
+// Prefill computes nothing for a decode that has no room for it.
+func TestSGLang_PrefillWaitsForDecodesRoom(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) {
+		sglangEngine(cfg)
+		cfg.TimeScale, cfg.MaxSeqs = 1, 1
+	}})
+	first := c.dialRequest(chatBodyOf(4000, `,"ignore_eos":true,"stream":true`))
+	eventually(t, "the only seat is taken", func() bool { return c.decode[0].State().Running == 1 })
+	second := make(chan answer, 1)
+	go func() { second <- c.post("/v1/chat/completions", chatBody("")) }()
+	eventually(t, "both legs of the second wait", func() bool {
+		return c.prefill[0].State().Waiting == 1 && c.decode[0].State().Waiting == 1
+	})
+	if s := c.prefill[0].State(); s.PrefillsDone != 1 || s.Running != 0 {
+		t.Errorf("prefill: %d done, %d running", s.PrefillsDone, s.Running)
+	}
+	_ = first.Close()
+	if got := <-second; got.status != 200 {
+		t.Errorf("%d: %s", got.status, got.body)
+	}
+}
+
+// brokenRoom answers both legs of pairs with one prefill server as SGLang does when a
+// transfer failed.
+type brokenRoom struct {
+	next      http.RoundTripper
+	prefill   string // host
+	bootstrap string // a field that only its pairs name
+}
+
+func (b brokenRoom) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	_ = req.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	if req.URL.Host != b.prefill && !bytes.Contains(body, []byte(b.bootstrap)) {
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		return b.next.RoundTrip(req)
+	}
+	answer := `{"object":"error","message":"KVTransferError(bootstrap_room=7): Failed to send kv chunk","code":500}`
+	return &http.Response{StatusCode: 500, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: req}, nil
+}
+
+// Both legs say that the transfer failed: their link is charged, nobody is held guilty,
+// and the request goes to another pair.
+func TestSGLang_AFailedTransferIsChargedToItsLink(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 1, engine: sglangEngine})
+	_, port, err := net.SplitHostPort(c.prefill[0].State().KVAddress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := strings.TrimPrefix(c.prefill[0].URL(), "http://")
+	c.node.orchestrator.Transport = brokenRoom{c.node.orchestrator.Transport, bad, `"bootstrap_port":` + port}
+	met := func() float64 { return c.metric("tandem_retries_total") }
+	for i := 0; i < 6 || met() == 0 && i < 200; i++ { // the other one may look faster
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") == bad {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	}
+	if n := met(); n == 0 || n > 3 {
+		t.Errorf("%v requests met the failing link", n)
+	}
+	c.breakersAre(pools.Closed, append(c.prefill, c.decode...))
+}
+
+func TestSGLang_AClientThatLeavesFreesBothLegs(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
+	for _, body := range []string{chatBody(""), chatBody(`,"stream":true`)} {
+		conn := c.dialRequest(body)
+		engines := append(c.prefill, c.decode...)
+		eventually(t, "both legs wait", func() bool { return sum(engines, func(s engine.State) int { return s.ServerLoad }) == 2 })
+		_ = conn.Close()
+		eventually(t, "both are cancelled", func() bool { return sum(engines, func(s engine.State) int { return s.ServerLoad + s.Waiting }) == 0 })
+	}
+	c.checkIdle(2)
+}
+
+func TestSGLang_CachedTokensArePrefills(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	for i, want := range []bool{false, true} {
+		got := c.post("/v1/chat/completions", chatBody(""))
+		cached := gjson.Get(got.body, "usage.prompt_tokens_details.cached_tokens").Int()
+		if got.status != 200 || (cached > 0) != want {
+			t.Errorf("request %d: %d, %d cached tokens: %s", i, got.status, cached, got.body)
+		}
+	}
+}
+
+// newNative has SGLang servers whose own API is open.
+func newNative(t *testing.T) *cluster { return newNativeWith(t, func(*config) {}) }
+
+func newNativeWith(t *testing.T, change func(*config)) *cluster {
+	return newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
+		change(cfg)
+		for i := range cfg.servers[:2] {
+			cfg.servers[i].specs[0].Native = true
+		}
+	}})
+}
+
+func TestSGLang_GenerateMergesLogprobsOfBothLegs(t *testing.T) {
+	c := newNative(t)
+	whole := startTestEngine(t, engine.RoleBoth, sglangEngine) // prefills and decodes: the truth
+	prompts := fmt.Sprintf(`["the river and the city",%q]`, longPrompt[:300])
+	for _, body := range []string{
+		`{"text":"the river and the city of stone","sampling_params":{"max_new_tokens":7}}`,
+		`{"text":"the river and the city of stone","return_logprob":true,"logprob_start_len":0,"sampling_params":{"max_new_tokens":7}}`,
+		`{"text":"the river and the city of stone","return_logprob":true,"logprob_start_len":2,"stream":true,"sampling_params":{"max_new_tokens":7}}`,
+		`{"text":` + prompts + `,"return_logprob":true,"logprob_start_len":0,"sampling_params":{"max_new_tokens":4}}`,
+		`{"input_ids":[17,18,19,20,21,22],"stream":true,"sampling_params":{"max_new_tokens":4}}`,
+	} {
+		got, want := c.post("/generate", body), askEngine(t, whole, "/generate", body)
+		if got.status != 200 || got.err != nil || len(got.events) != len(want.events) {
+			t.Fatalf("%s: %d %v %s", body, got.status, got.err, got.body)
+		}
+		for i, answer := range append(got.events, got.body) {
+			truth := append(want.events, want.body)[i]
+			if i == len(got.events) && len(got.events) > 0 {
+				break
+			}
+			for _, path := range []string{"text", "output_ids", "meta_info.input_token_logprobs", "meta_info.output_token_logprobs", "meta_info.finish_reason",
+				"#.text", "#.meta_info.input_token_logprobs", "#.meta_info.output_token_logprobs"} {
+				if a, b := gjson.Get(answer, path).Raw, gjson.Get(truth, path).Raw; a != b {
+					t.Errorf("%.60s: %s is %.200s, want %.200s", body, path, a, b)
+				}
+			}
+		}
+	}
+	c.nothingIsLeft(6)
+}
+
+func TestSGLang_GenerateIsBoundByTheKey(t *testing.T) {
+	c := newNativeWith(t, withKeys(t, "sk-ada tenant=ada max-samples=2 max-output-tokens=8"))
+	for body, want := range map[string]int{
+		`{"text":"the river","extra_key":"theirs","sampling_params":{"max_new_tokens":4}}`: 200,
+		`{"text":"the river","sampling_params":{"max_new_tokens":9}}`:                      400,
+		`{"text":"the river"}`: 400,
+		`{"text":"the river","sampling_params":{"max_new_tokens":4,"n":3}}`: 400,
+	} {
+		if got := c.post("/generate", body, "Authorization", "Bearer sk-ada"); got.status != want {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
+		if got := c.post("/generate", body); got.status != 401 {
+			t.Errorf("without a key: %d", got.status)
+		}
+	}
+	legs := append(requests(c.prefill, "/generate"), requests(c.decode, "/generate")...)
+	if len(legs) != 2 {
+		t.Fatalf("%d legs", len(legs))
+	}
+	for _, r := range legs {
+		if salt := gjson.Get(r.Body, "extra_key").String(); len(salt) != 32 {
+			t.Errorf("an engine got the salt %q", salt)
+		}
+	}
+}
+
+func TestSGLang_GenerateIsOpenOnlyWhereAPoolSaysSo(t *testing.T) {
+	closed := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	if got := closed.post("/generate", `{"text":"hi"}`); got.status != 404 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	c := newNative(t)
+	got := c.post("/generate", `{"text":"the river","rid":"x","lora_path":"/etc/passwd","custom_logit_processor":"code","bootstrap_room":1,"model":"test-model","sampling_params":{"max_new_tokens":2}}`)
+	if got.status != 200 {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	for _, r := range append(requests(c.prefill, "/generate"), requests(c.decode, "/generate")...) {
+		for _, field := range []string{"rid", "lora_path", "custom_logit_processor", "model"} {
+			if gjson.Get(r.Body, field).Exists() {
+				t.Errorf("%s reached an engine: %s", field, r.Body)
+			}
+		}
+		if gjson.Get(r.Body, "bootstrap_room").Int() == 1 {
+			t.Error("a client chose the room")
+		}
+	}
+	for _, body := range []string{`{}`, `{"text":7}`, `{"text":[]}`, `{"text":"x","stream":"yes"}`, `{"text":"x","model":"other"}`} {
+		if got := c.post("/generate", body); got.status != 400 && got.status != 404 {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
+	}
+}
+
+func TestSGLang_GenerateThatBreaksIsAnError(t *testing.T) {
+	c := newNative(t)
+	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 3})
+	got := c.post("/generate", `{"text":"the river and the city of stone","stream":true,"sampling_params":{"max_new_tokens":9,"ignore_eos":true}}`)
+	if last := got.events[len(got.events)-1]; got.status != 200 || !gjson.Get(last, "error.message").Exists() {
+		t.Errorf("%d %q", got.status, got.events)
+	}
+}
+
+// SGLang's /health asks the scheduler, which may compute for longer than a probe waits: the
+// gateway asks /ready, and an engine that has none by its other answers.
+func TestSGLang_ABusySchedulerIsNotDown(t *testing.T) {
+	t.Parallel()
+	for name, old := range map[string]bool{"with ready": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { sglangEngine(cfg); cfg.NoReady = old }})
+			busy := c.prefill[0]
+			busy.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/health"})
+			probes := func() int { return busy.State().RequestsByPath["/v1/models"] }
+			before := probes()
+			eventually(t, "probes go on", func() bool { return probes() > before+5 })
+			if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
+				t.Errorf("%d %s", got.status, got.body)
+			}
+			if asked := busy.State().RequestsByPath["/health"]; old && asked != 1 || !old && asked != 0 {
+				t.Errorf("/health was asked %d times", asked)
+			}
+		})
+	}
+}

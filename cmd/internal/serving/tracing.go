@@ -1,0 +1,48 @@
+package serving
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/version"
+)
+
+// newTracing returns a provider that batches spans to the OTLP endpoint, drops
+// them when it is slow or away, and never blocks a request. Without an endpoint
+// nothing is recorded, but requests still get the ids that both legs carry. The
+// client's sampling flag is not obeyed: it could fill the collector.
+func newTracing(ctx context.Context, endpoint string, share float64) (*sdktrace.TracerProvider, error) {
+	service := describeService(ctx)
+	if endpoint == "" {
+		return sdktrace.NewTracerProvider(sdktrace.WithResource(service), sdktrace.WithSampler(sdktrace.NeverSample())), nil
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(strings.TrimRight(endpoint, "/")+"/v1/traces"))
+	if err != nil {
+		return nil, fmt.Errorf("otlp-endpoint: %w", err)
+	}
+	return sdktrace.NewTracerProvider(
+		sdktrace.WithResource(service),
+		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(share)),
+		sdktrace.WithBatcher(exporter),
+	), nil
+}
+
+// describeService is what traces say of this process: our name and version, and over them
+// what OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say. What cannot be read of these is
+// reported and left out.
+func describeService(ctx context.Context) *resource.Resource {
+	service, err := resource.New(ctx,
+		resource.WithAttributes(attribute.String("service.name", "tandem"), attribute.String("service.version", version.String())),
+		resource.WithFromEnv())
+	if err != nil {
+		otel.Handle(fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err))
+	}
+	return service
+}

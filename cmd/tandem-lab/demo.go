@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/serving"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+const demoModel = "tandem-demo"
+
+func demoCommand() *cobra.Command {
+	d := demo{listen: "127.0.0.1:8080", admin: "127.0.0.1:8081"}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Start simulated engines and the gateway, and show that it works",
+		Long: `Start two simulated prefill and two simulated decode servers as processes of
+their own and a gateway in front of them, send one streamed chat completion
+through it, and stay up until Ctrl-C. The engines compute no language model, but
+they keep and hand over a KV cache as real ones do: an answer comes out right
+only if the hand-off was.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d.out = cmd.OutOrStdout()
+			var err error
+			if d.engine, err = os.Executable(); err != nil {
+				return fmt.Errorf("find the own program: %w", err)
+			}
+			return d.run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&d.listen, "listen", d.listen, "`address` for OpenAI clients")
+	cmd.Flags().StringVar(&d.admin, "admin", d.admin, "`address` for metrics, readiness and decisions")
+	cmd.Flags().StringVar(&d.otlp, "otlp-endpoint", "", "`URL` of an OTLP/HTTP collector for traces")
+	cmd.Flags().BoolVar(&d.once, "once", false, "end after the first answer")
+	return cmd
+}
+
+// demo is a small cluster on one machine.
+type demo struct {
+	listen, admin, otlp string
+	engine              string // the program whose command engine is started
+	once                bool
+	out                 io.Writer
+}
+
+func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format+"\n", args...) }
+
+func (d *demo) run(ctx context.Context) (err error) {
+	cfg := serving.DefaultConfig()
+	for name, value := range map[string]string{"listen": d.listen, "admin": d.admin, "otlp-endpoint": d.otlp, "expose-pair": "true"} {
+		if err := cfg.Set(name, value); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	engines, err := startEngines(d.engine, d.out)
+	defer func() { err = errors.Join(err, engines.stop()) }()
+	if err != nil {
+		return err
+	}
+	for i, e := range engines {
+		cfg.AddServer(e.role, pools.Entry{URL: "http://" + e.addr, Rack: fmt.Sprintf("rack-%d", i%2), Events: e.events, Replay: e.replay})
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	n, err := serving.New(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	stopped := make(chan error, 1)
+	go func() { stopped <- n.Run(running) }()
+	d.say("gateway   http://%s   admin http://%s", n.ClientAddr(), n.AdminAddr())
+
+	if err := d.show(ctx, n, len(engines)); err != nil {
+		stop()
+		return errors.Join(err, <-stopped)
+	}
+	if d.once {
+		stop()
+		return <-stopped
+	}
+	d.say("\nCtrl-C stops everything.")
+	err = <-stopped
+	d.say("\ndrained and stopped")
+	return err
+}
+
+// readyTime is how long the engines may take to start.
+const readyTime = time.Minute
+
+// show waits for the engines, sends one request and prints what came of it.
+func (d *demo) show(ctx context.Context, n *serving.Node, engines int) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	if err := n.AwaitServers(ctx, engines); err != nil {
+		return err
+	}
+	base := "http://" + n.ClientAddr().String()
+	question := "Here is a story. " + strings.Repeat("Two riders on one bicycle must pedal together or not at all. ", 180) + "What is it about?"
+	answer, err := ask(ctx, base, demoModel, question, 80)
+	if err != nil {
+		return fmt.Errorf("the demo's request: %w", err)
+	}
+	d.say("\nasked     one streamed chat completion, %d prompt tokens (%d characters)", answer.promptTokens, len(question))
+	d.say("answered  %q", answer.text)
+	d.say("prefill   %s\ndecode    %s", answer.header.Get("X-Tandem-Prefill"), answer.header.Get("X-Tandem-Decode"))
+	d.say("timing    first token after %s, all %d after %s", answer.ttft.Round(time.Millisecond), answer.outputTokens, answer.took.Round(time.Millisecond))
+	d.say("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.AdminAddr())
+	d.say("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)
+	d.say("put load on it:\n  bin/tandem-lab load --url %s --rps 20 --duration 30s", base)
+	d.say("or conversations, and see what their caches save:\n  bin/tandem-lab load --url %s --rps 10 --duration 40s --turns 6 --think-time 1s --shared-prefix-tokens 1000 --prompt-tokens 200 --output-tokens 40", base)
+	return nil
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/cmd/internal/output"
+	"github.com/tandem-gateway/tandem/loadtest/policy"
+	"github.com/tandem-gateway/tandem/loadtest/progress"
+	"github.com/tandem-gateway/tandem/loadtest/scaling"
+)
+
+const simHelp = `Replay a trace against a model of a prefill/decode cluster and compare policies.
+
+The model is of discrete events in virtual time: prefill servers that work in
+steps with a token budget, decode batches with KV room, block caches on both,
+transfers that share NICs and rack uplinks. What a gateway cannot know is delayed
+or predicted for every policy alike. Policies beside Tandem's are written from
+their published rules; the report names the sources.
+
+With --autoscale the policies are of scaling: a coarser model of both pools over
+hours, with Kubernetes' HPA between a policy and its pods.
+
+A scenario is the name of a shipped one or a YAML file. A request of the same seed
+arrives at the same time and is as hard under every policy.`
+
+const simExample = `  tandem-lab sim --trace loadtest/traces/mooncake_conversation.jsonl
+  tandem-lab sim --trace FILE --scenario B,C --policy dynamo,tandem-late --seeds 1
+  tandem-lab sim --trace FILE --json sim.json --report sim.html
+  tandem-lab sim --autoscale --scenario study --cold-start 2m --report scaling.html`
+
+// simOptions are the flags of `tandem-lab sim`.
+type simOptions struct {
+	scenarios, policies  []string
+	jsonPath, reportPath string
+	autoscale            bool
+	coldStarts           []time.Duration
+	capacity             string
+}
+
+func simCommand() *cobra.Command {
+	cfg := policy.Config{}
+	var opts simOptions
+	cmd := &cobra.Command{
+		Use:     "sim",
+		Short:   "Replay a trace against a simulated cluster and compare routing policies",
+		Long:    simHelp,
+		Example: simExample,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if opts.autoscale {
+				return runScaling(cmd, cfg, opts)
+			}
+			return runSim(cmd, cfg, opts)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&cfg.TracePath, "trace", "loadtest/traces/mooncake_conversation.jsonl", "Mooncake JSONL `file` to replay")
+	f.IntVar(&cfg.Limit, "limit", 0, "at most so many requests of it; 0: all")
+	f.BoolVar(&opts.autoscale, "autoscale", false, "compare policies of scaling instead of routing")
+	f.StringSliceVar(&opts.scenarios, "scenario", []string{"all"}, "all, or `names` or patterns (agents*) of "+strings.Join(policy.Shipped(), ", ")+", or files; with --autoscale of "+strings.Join(scaling.ScenarioNames(), ", "))
+	f.StringSliceVar(&opts.policies, "policy", []string{"all"}, "all, or `names` of "+strings.Join(policy.Names(), ", ")+"; with --autoscale of "+strings.Join(scaling.PolicyNames(), ", "))
+	f.DurationSliceVar(&opts.coldStarts, "cold-start", []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute},
+		"with --autoscale: `times` from wanting a server to its first request")
+	f.IntVar(&cfg.Seeds, "seeds", 5, "runs of each, that differ in arrival times, noise and ties")
+	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
+	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
+	f.StringVar(&opts.reportPath, "report", "", "write a report as one HTML `file`")
+	f.StringVar(&opts.capacity, "capacity", "", "with --autoscale: servers as in this `file` of tandem calibrate")
+	return cmd
+}
+
+func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
+	var err error
+	if cfg.Scenarios, err = policy.FindScenarios(opts.scenarios); err != nil {
+		return err
+	}
+	if cfg.Policies, err = policy.FindPolicies(opts.policies); err != nil {
+		return err
+	}
+	if cfg.Parallel == 0 {
+		cfg.Parallel = runtime.GOMAXPROCS(0)
+	}
+	var report *policy.Report
+	err = runComparison(cmd, opts, func(show func(done, total int, last *policy.Outcome)) (simReport, error) {
+		var err error
+		report, err = policy.Compare(cmd.Context(), cfg, show)
+		return report, err
+	})
+	if err != nil {
+		return err
+	}
+	return report.Err()
+}
+
+func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) error {
+	cfg := scaling.Config{
+		TracePath: routing.TracePath, Limit: routing.Limit, Seeds: routing.Seeds, Planner: autoscale.DefaultPlanner(),
+		Parallel: cmp.Or(routing.Parallel, runtime.GOMAXPROCS(0)),
+	}
+	var err error
+	if cfg.Scenarios, err = scaling.FindScenarios(opts.scenarios); err != nil {
+		return err
+	}
+	if cfg.Policies, err = scaling.FindPolicies(opts.policies); err != nil {
+		return err
+	}
+	if opts.capacity != "" {
+		measured, err := autoscale.ReadCapacity(opts.capacity)
+		if err != nil {
+			return err
+		}
+		for _, s := range cfg.Scenarios {
+			s.Hardware = scaling.HardwareOf(measured)
+		}
+	}
+	for _, c := range opts.coldStarts {
+		cfg.ColdStarts = append(cfg.ColdStarts, c.Seconds())
+	}
+	return runComparison(cmd, opts, func(show func(done, total int, last *scaling.Outcome)) (simReport, error) {
+		return scaling.Compare(cmd.Context(), cfg, show)
+	})
+}
+
+// simReport is what comes of a comparison.
+type simReport interface {
+	WriteTable(w io.Writer) error
+	WriteJSON(w io.Writer) error
+	WritePage(w io.Writer) error
+}
+
+// runComparison runs a comparison, shows how far it is, and writes its report.
+func runComparison[O fmt.Stringer](cmd *cobra.Command, opts simOptions, run func(show func(done, total int, last O)) (simReport, error)) error {
+	files, err := output.Create(opts.jsonPath, opts.reportPath)
+	if err != nil {
+		return err
+	}
+	show, done := progress.Runs(os.Stderr)
+	report, err := run(func(ended, total int, last O) { show(ended, total, last) })
+	done()
+	if err != nil {
+		return errors.Join(err, files.Close())
+	}
+	err = errors.Join(report.WriteTable(cmd.OutOrStdout()), report.WriteJSON(files[0]), report.WritePage(files[1]), files.Close())
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
