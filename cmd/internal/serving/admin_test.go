@@ -12,7 +12,7 @@ import (
 // What a page of another site makes an operator's browser ask changes and shows nothing.
 func TestAdmin_APageOfAnotherSiteIsRefused(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.access.adminNames = []string{"tandem.example.com"} }})
-	address := c.node.operator.Addr().String()
+	address := c.node.ports.operator.Addr().String()
 	_, port, _ := net.SplitHostPort(address)
 	for _, x := range []struct {
 		method, path, host string
@@ -61,8 +61,8 @@ func TestAdmin_APageOfAnotherSiteIsRefused(t *testing.T) {
 // A connection that stays open would keep asking a gateway that goes.
 func TestAdmin_ADrainEndsKeptConnections(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.drainDelay = 2 * time.Second }})
-	conn, err := net.Dial("tcp", c.node.operator.Addr().String())
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.drain.delay = 2 * time.Second }})
+	conn, err := net.Dial("tcp", c.node.ports.operator.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestAdmin_ADrainEndsKeptConnections(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
-	if c.node.admin.IdleTimeout != adminIdle {
+	if c.node.ports.admin.IdleTimeout != adminIdle {
 		t.Error("idle connections stay for ever")
 	}
 }

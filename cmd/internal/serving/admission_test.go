@@ -25,7 +25,7 @@ func admission(t *testing.T, ahead int, change func(*config)) (c *cluster, first
 	c = newCluster(t, shape{prefill: 1, decode: 1, engine: realTime, config: func(cfg *config) {
 		keys(cfg)
 		believe(cfg, patient)
-		cfg.binding, cfg.queue.MaxWait = pd.Late, 5*time.Minute
+		cfg.pd.binding, cfg.pd.queue.MaxWait = pd.Late, 5*time.Minute
 		if change != nil {
 			change(cfg)
 		}
@@ -101,8 +101,10 @@ func TestAdmission_WhatCannotBeInTimeIsRefusedAtOnce(t *testing.T) {
 // Low ones wait, as many as may. A higher class takes the place of the newest.
 func TestAdmission_AHigherClassTakesThePlaceOfWhoWaitsForServers(t *testing.T) {
 	bounds := map[string]func(*config){
-		"requests": func(cfg *config) { cfg.queue.MaxWaiting = 3 },
-		"bytes":    func(cfg *config) { cfg.queue.MaxBytes = int64(len(promptOf(60, "")) + 3*len(promptOf(6, "")) + 1000) },
+		"requests": func(cfg *config) { cfg.pd.queue.MaxWaiting = 3 },
+		"bytes": func(cfg *config) {
+			cfg.pd.queue.MaxBytes = int64(len(promptOf(60, "")) + 3*len(promptOf(6, "")) + 1000)
+		},
 	}
 	for name, bound := range bounds {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +144,7 @@ func TestAdmission_AFollowersRequestsAreDisplacedToo(t *testing.T) {
 	keys := withKeys(t, "sk-low tenant=low class=batch", "sk-high tenant=high class=interactive")
 	a, b, first := deciders(t, func(cfg *config) {
 		keys(cfg)
-		cfg.queue.MaxWaiting = 3
+		cfg.pd.queue.MaxWaiting = 3
 	})
 	displaceNewest(t, b)
 	_ = first.Close()
@@ -170,7 +172,7 @@ func TestAdmission_WhoWouldBeLateForAHigherClassIsToldAtOnce(t *testing.T) {
 
 // One tenant cannot keep another out: who has more waiting gives a place to who has less.
 func TestAdmission_ATenantOverItsShareGivesWay(t *testing.T) {
-	c, _ := admission(t, 60, func(cfg *config) { cfg.queue.MaxWaiting = 4 })
+	c, _ := admission(t, 60, func(cfg *config) { cfg.pd.queue.MaxWaiting = 4 })
 	var ada []<-chan answer
 	for i := range 4 {
 		ada = append(ada, c.askAndWait(float64(i+1), "sk-ada", 6))

@@ -225,7 +225,7 @@ func TestBreaker_EnginesWithAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.APIKey = "sesame" }, config: func(cfg *config) {
-		cfg.engineKey = file
+		cfg.engines.key = file
 		cfg.pools.Breaker.Ejection = 10 * time.Millisecond
 	}})
 	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 401 {

@@ -174,7 +174,7 @@ func TestCancel_BetweenPrefillAndDecode(t *testing.T) {
 }
 
 func TestCancel_WhileItWaitsInTheQueue(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.queue.MaxInFlight = 1 }})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.pd.queue.MaxInFlight = 1 }})
 	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders})
 	first := c.dialRequest(chatBody(""))
 	defer func() { _ = first.Close() }()
@@ -294,7 +294,7 @@ func TestDrain_StreamsFinishAndNewConnectionsAreRefused(t *testing.T) {
 	const tokens = 500 // of 6 ms each: the stream outlives what is looked at meanwhile
 	c := newCluster(t, shape{prefill: 1, decode: 1,
 		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
-		config: func(cfg *config) { cfg.drainTimeout = time.Minute },
+		config: func(cfg *config) { cfg.drain.timeout = time.Minute },
 	})
 	conn := c.dialRequest(chatBodyOf(tokens, `,"stream":true,"ignore_eos":true`))
 	defer func() { _ = conn.Close() }()
@@ -328,7 +328,7 @@ func TestDrain_WhatOutlivesItsTimeoutEndsWithAnError(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1,
 		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
-		config: func(cfg *config) { cfg.drainTimeout = 4 * time.Second },
+		config: func(cfg *config) { cfg.drain.timeout = 4 * time.Second },
 	})
 	read := func(conn net.Conn) answer {
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

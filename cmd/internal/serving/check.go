@@ -32,7 +32,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 		return err
 	}
 	specs := cfg.specs()
-	inCluster, err := askKubernetes(ctx, cfg.kube)
+	inCluster, err := askKubernetes(ctx, cfg.discovery.kube)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func checkFiles(cfg config, out io.Writer) error {
 	if err := checkAccess(cfg.access, out); err != nil {
 		return err
 	}
-	for _, port := range []*porttls.Config{&cfg.clientTLS, &cfg.adminTLS, &cfg.scaler.tls, &cfg.decider.tls} {
+	for _, port := range []*porttls.Config{&cfg.ports.clientTLS, &cfg.ports.adminTLS, &cfg.scaling.keda.tls, &cfg.decider.tls} {
 		if _, err := port.Server(tls.NoClientCert, slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}

@@ -44,15 +44,15 @@ func downFault(cfg *config, a *checkedServer) error {
 	switch {
 	case !pools.AsksForKey(a.down):
 		return fmt.Errorf("server %s does not answer: %w", a.spec.ID(), a.down)
-	case cfg.engineKey != "":
-		return fmt.Errorf("server %s: %w: it does not take the key in %s (engine-key-file)", a.spec.ID(), a.down, cfg.engineKey)
+	case cfg.engines.key != "":
+		return fmt.Errorf("server %s: %w: it does not take the key in %s (engine-key-file)", a.spec.ID(), a.down, cfg.engines.key)
 	}
 	return fmt.Errorf("server %s: %w: it asks for a key, set engine-key-file to the file that holds it", a.spec.ID(), a.down)
 }
 
 // findsServers reports whether there may be servers that the configuration does not name.
 func (c *config) findsServers() bool {
-	return len(c.names()) > 0 || c.registry || c.nccl != ""
+	return len(c.names()) > 0 || c.discovery.registry || c.discovery.nccl != ""
 }
 
 // modelRoles are the servers of a base model by role.

@@ -24,11 +24,11 @@ type checkedServer struct {
 
 // askServers asks all servers at once. What engines contradict is logged to out.
 func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writer) ([]checkedServer, error) {
-	bare, err := cfg.engineTransport()
+	bare, err := cfg.engines.transport()
 	if err != nil {
 		return nil, err
 	}
-	transport, err := withEngineKey(bare, cfg.engineKey)
+	transport, err := withEngineKey(bare, cfg.engines.key)
 	if err != nil {
 		return nil, err
 	}

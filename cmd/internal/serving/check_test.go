@@ -21,7 +21,7 @@ func TestCheck_ProbesTheServers(t *testing.T) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	mistyped := cfg
-	mistyped.ttft = []string{testModel + "=2s", "tset-model=5s"}
+	mistyped.pd.ttft = []string{testModel + "=2s", "tset-model=5s"}
 	if err := errors.Join(mistyped.readModels(), check(t.Context(), mistyped, &out)); err == nil || !strings.Contains(err.Error(), "ttft-slo: no server has the model tset-model; there are "+testModel) {
 		t.Error(err)
 	}
@@ -78,7 +78,7 @@ func TestCheck_ExitsAsItSpeaks(t *testing.T) {
 		{"decode servers only, enforced", []func(*config){add(1, decode), func(cfg *config) { cfg.pd.EnforceDisaggregation = true }}, "compute no prompts", ""},
 		{"no pair", []func(*config){add(0, coarse), add(1, decode)}, "block_tokens: 32 (prefill), 16 (decode)", ""},
 		{"a key is wanted", []func(*config){add(2, locked)}, "it asks for a key, set engine-key-file", ""},
-		{"another key is wanted", []func(*config){add(2, locked), func(cfg *config) { cfg.engineKey = key }}, "it does not take the key in " + key, ""},
+		{"another key is wanted", []func(*config){add(2, locked), func(cfg *config) { cfg.engines.key = key }}, "it does not take the key in " + key, ""},
 		{"a name to look up", []func(*config){add(0, prefill), func(cfg *config) { cfg.servers[1].add(serverEntry{URL: "dns+http://decode:8000"}) }}, "", "WARN servers that are found while serving"},
 	} {
 		fault, printed := checked(t, func(cfg *config) {

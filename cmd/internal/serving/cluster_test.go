@@ -110,7 +110,7 @@ func newCluster(t *testing.T, s shape) *cluster {
 // testConfig has timeouts that fit a test.
 func testConfig() config {
 	cfg := DefaultConfig()
-	cfg.listen, cfg.admin = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.ports.listen, cfg.ports.admin = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.gateway.ExposePair = true
 	cfg.cost.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	// A busy machine is no fault of an engine.
@@ -118,7 +118,7 @@ func testConfig() config {
 	cfg.kv.asking.AskWait = cfg.kv.asking.AskTimeout
 	// Connections that the client has closed are noticed in the delay; the HTTP server looks
 	// for the end of those that are left only every 100 ms.
-	cfg.drainDelay, cfg.drainTimeout = 10*time.Millisecond, 5*time.Second
+	cfg.drain.delay, cfg.drain.timeout = 10*time.Millisecond, 5*time.Second
 	return cfg
 }
 
@@ -162,7 +162,7 @@ func (c *cluster) run(cfg config, logTo io.Writer) {
 			c.t.Errorf("the gateway stopped with: %v", err)
 		}
 	})
-	c.base, c.admin = "http://"+n.clients.Addr().String(), "http://"+n.operator.Addr().String()
+	c.base, c.admin = "http://"+n.ports.clients.Addr().String(), "http://"+n.ports.operator.Addr().String()
 }
 
 // answer is what a client got: the whole body, and of a stream its events.

@@ -51,18 +51,18 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 	if err := cfg.validate(); err != nil {
 		return config{}, lines.place(file, err)
 	}
-	if cfg.hold.For == 0 && cfg.scaling.Planner.ToZero() {
-		cfg.hold.For = 3 * cfg.scaling.ColdStart
+	if cfg.pd.hold.For == 0 && cfg.scaling.Planner.ToZero() {
+		cfg.pd.hold.For = 3 * cfg.scaling.ColdStart
 	}
 	return cfg, cfg.believe()
 }
 
 // believe takes over what was measured of a server.
 func (c *config) believe() error {
-	if c.capacity == "" {
+	if c.scaling.capacity == "" {
 		return nil
 	}
-	measured, err := autoscale.ReadCapacity(c.capacity)
+	measured, err := autoscale.ReadCapacity(c.scaling.capacity)
 	if err != nil {
 		return err
 	}

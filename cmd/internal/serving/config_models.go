@@ -8,61 +8,25 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/cmd/internal/nearest"
 	"github.com/tandem-gateway/tandem/gateway"
-	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
 // readModels reads the settings of models and their load that are lists of texts.
-func (c *config) readModels() (err error) {
-	c.gateway.Aliases = nil
-	for _, text := range c.aliases {
-		a, err := gateway.ParseAlias(text)
-		if err != nil {
-			return err
-		}
-		c.gateway.Aliases = append(c.gateway.Aliases, a)
-	}
-	if c.pools.LoadTables, err = pools.LoadTables(c.loadMetrics); err != nil {
+func (c *config) readModels() error {
+	if err := c.gateway.read(); err != nil {
 		return err
 	}
-	c.pools.Adapters.Directory = nil
-	for _, text := range c.adapters {
-		a, err := pools.ParseAdapter(text)
-		if err != nil {
-			return err
-		}
-		c.pools.Adapters.Directory = append(c.pools.Adapters.Directory, a)
-	}
-	c.inventory = mix.Inventory{}
-	for _, text := range c.hardware {
-		v, err := mix.ParseVariant(text)
-		if err != nil {
-			return fmt.Errorf("hardware %q: %w", text, err)
-		}
-		c.inventory.Variants = append(c.inventory.Variants, *v)
-	}
-	return c.readObjectives()
-}
-
-// readObjectives reads what requests are served for and judged by.
-func (c *config) readObjectives() (err error) {
-	if c.pd.Objective, err = pd.ParseObjectives(c.objectives, c.access.Classes); err != nil {
+	if err := c.pools.read(); err != nil {
 		return err
 	}
-	if c.pd.TTFT, err = pd.ParseSLO("ttft-slo", c.ttft); err != nil {
+	if err := c.pd.read(c.access.Classes); err != nil {
 		return err
 	}
-	if c.pd.ITL, err = pd.ParseSLO("itl-slo", c.itl); err != nil {
+	if err := c.scaling.read(&c.pd.Config); err != nil {
 		return err
 	}
-	planned, err := pd.ParseSLO("scale-itl", c.scaleITL)
-	if err != nil {
-		return err
-	}
-	c.scaling.TTFT, c.scaling.ITL = c.pd.TTFT, plannedITL(planned, c.pd.ITL)
 	for model, setting := range c.namedModels() {
 		if slices.ContainsFunc(c.gateway.Aliases, func(a gateway.Alias) bool { return a.Name == model }) {
 			return fmt.Errorf("%s: %s is an alias: name the models behind it", setting, model)
@@ -96,7 +60,7 @@ func (c *config) namedModels() map[string]string {
 // knowsModels reports settings for a model that nobody has, of those that servers have and
 // adapters that may be loaded. Where servers are found as they come, any may.
 func (c *config) knowsModels(served []pools.Model) error {
-	if c.findsServers() || c.kube.Enabled() {
+	if c.findsServers() || c.discovery.kube.Enabled() {
 		return nil
 	}
 	known := make(map[string]bool)

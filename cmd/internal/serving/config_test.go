@@ -85,7 +85,7 @@ func TestConfig_FileAndFlagsShareNamesAndFlagsWin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.listen != "127.0.0.1:0" || !cfg.gateway.ExposePair || cfg.pd.PrefillTimeout != 90*time.Second || cfg.pd.RetryRatio != 0.3 {
+	if cfg.ports.listen != "127.0.0.1:0" || !cfg.gateway.ExposePair || cfg.pd.PrefillTimeout != 90*time.Second || cfg.pd.RetryRatio != 0.3 {
 		t.Errorf("%+v", cfg)
 	}
 	var ids []string

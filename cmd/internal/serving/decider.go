@@ -86,13 +86,13 @@ func (n *Node) decideTogether(binder *pd.Binder, reg prometheus.Registerer) erro
 	}
 	metrics := council.NewMetrics(reg)
 	d := &decider{listener: listener, log: n.log}
-	d.election = council.NewElection(n.redis, n.cfg.redis.Prefix, n.replica, address, n.log)
-	d.follower = council.NewFollower(d.election, n.replica, n.replicas.TookTurn, asked, metrics, n.log)
-	d.grpc = council.NewServer(d.election, binder.Late.RemoteRequests(), n.replicas, metrics, n.log).GRPC(grpc.Creds(served))
+	d.election = council.NewElection(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, address, n.log)
+	d.follower = council.NewFollower(d.election, n.sharing.replica, n.sharing.replicas.TookTurn, asked, metrics, n.log)
+	d.grpc = council.NewServer(d.election, binder.Late.RemoteRequests(), n.sharing.replicas, metrics, n.log).GRPC(grpc.Creds(served))
 	d.retired, d.retire = context.WithCancel(context.Background())
 	d.follower.Patience = n.cfg.decider.patience
 	binder.Leader = d.follower
-	n.decider = d
+	n.sharing.decider = d
 	return nil
 }
 

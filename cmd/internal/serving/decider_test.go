@@ -18,7 +18,7 @@ func deciders(t *testing.T, change func(*config)) (a, b *cluster, first net.Conn
 	r := redisserver.Start(t)
 	shared := func(cfg *config) {
 		cfg.redis.addrs = []string{r.Addr()}
-		cfg.binding = pd.Late
+		cfg.pd.binding = pd.Late
 		cfg.decider.patience = 10 * time.Second // a busy machine is no death
 		if change != nil {
 			change(cfg)
@@ -26,7 +26,7 @@ func deciders(t *testing.T, change func(*config)) (a, b *cluster, first net.Conn
 	}
 	realTime := func(cfg *engine.Config) { cfg.TimeScale = 1 }
 	a = newCluster(t, shape{prefill: 1, decode: 1, engine: realTime, config: shared})
-	eventually(t, "a decides", a.node.decider.follower.Decides)
+	eventually(t, "a decides", a.node.sharing.decider.follower.Decides)
 	b = newCluster(t, shape{config: func(cfg *config) {
 		shared(cfg)
 		cfg.servers[0].add(serverEntry{URL: a.prefill[0].URL()})
@@ -87,7 +87,7 @@ func TestDecider_OneThatDiesLosesNoWaitingRequest(t *testing.T) {
 	}
 	eventually(t, "they wait", func() bool { return b.metric("tandem_waiting_requests") == waiting })
 	began := time.Now()
-	a.node.decider.grpc.Stop()
+	a.node.sharing.decider.grpc.Stop()
 	eventually(t, "nobody waits for it", func() bool { return b.metric("tandem_decider_fallbacks_total") == waiting })
 	t.Logf("all were bound %v after the decider was gone", time.Since(began))
 	_ = first.Close()

@@ -99,12 +99,12 @@ func meetByTLS(t *testing.T, name string) {
 	trusted.issue(2, name)
 	foreign.issue(2, name)
 	first := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-		cfg.redis.addrs, cfg.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, trusted.port, patience
+		cfg.redis.addrs, cfg.pd.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, trusted.port, patience
 	}})
-	eventually(t, "the first decides", first.node.decider.follower.Decides)
+	eventually(t, "the first decides", first.node.sharing.decider.follower.Decides)
 	replica := func(port porttls.Config) *cluster {
 		return newCluster(t, shape{config: func(cfg *config) {
-			cfg.redis.addrs, cfg.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, port, patience
+			cfg.redis.addrs, cfg.pd.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, port, patience
 			cfg.servers[0].add(serverEntry{URL: first.prefill[0].URL()})
 			cfg.servers[1].add(serverEntry{URL: first.decode[0].URL()})
 		}})
@@ -119,7 +119,7 @@ func meetByTLS(t *testing.T, name string) {
 	strangers := []*cluster{replica(foreign.port), replica(porttls.Config{Port: "decider"})}
 	for _, c := range strangers {
 		eventually(t, "a stranger has its servers and knows who decides", func() bool {
-			who, _, _ := c.node.decider.election.Current()
+			who, _, _ := c.node.sharing.decider.election.Current()
 			return c.metric("tandem_server_up") == 2 && who.Replica != ""
 		})
 		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || follows(c) {
@@ -143,7 +143,7 @@ func (a *authority) shownBy(c *cluster, name string) int64 {
 		a.t.Fatalf("%q, %v", conf.ServerName, err)
 	}
 	conf.NextProtos = []string{"h2"}
-	conn, err := tls.Dial("tcp", c.node.decider.listener.Addr().String(), conf)
+	conn, err := tls.Dial("tcp", c.node.sharing.decider.listener.Addr().String(), conf)
 	if err != nil {
 		a.t.Fatal(err)
 	}

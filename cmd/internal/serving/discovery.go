@@ -2,6 +2,8 @@ package serving
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -11,7 +13,19 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-func (c *config) bindDiscovery(fs *pflag.FlagSet) {
+// discoveryConfig is where servers are found that the configuration does not name.
+type discoveryConfig struct {
+	kube pools.KubernetesConfig
+	dns  pools.DNSConfig
+	// registry: servers may register themselves in Redis.
+	registry bool
+	nccl     string // where engines announce themselves
+}
+
+func (c *discoveryConfig) validate() error { return errors.Join(c.kube.Validate(), c.dns.Validate()) }
+
+func (c *discoveryConfig) bind(fs *pflag.FlagSet) {
+	bindKubernetes(fs, &c.kube)
 	fs.DurationVar(&c.dns.Interval, "dns-interval", c.dns.Interval,
 		"time between two lookups of servers that are given by name (dns+http://name:port, srv+http://name)")
 	fs.StringVar(&c.dns.Server, "dns-server", c.dns.Server, "`address` of the DNS server for that; empty: the system's")
@@ -21,36 +35,62 @@ func (c *config) bindDiscovery(fs *pflag.FlagSet) {
 			"proxy_port); whoever reaches it can announce servers; empty: none")
 }
 
+// discovery is where the servers of the fleet come from.
+type discovery struct {
+	sources       *pools.Sources // say who is in the fleet
+	dns           *pools.DNS
+	announced     *pools.Announced // nil: no engine announces itself
+	announcements *zmqsub.Announcements
+	registry      *pools.Registry   // nil: no server registers itself
+	cluster       *pools.Kubernetes // nil: no servers are found there
+}
+
+// run finds servers until the context ends.
+func (d *discovery) run(ctx context.Context, log *slog.Logger) {
+	var parts sync.WaitGroup
+	parts.Go(func() { d.dns.Run(ctx) })
+	if d.registry != nil {
+		parts.Go(func() { d.registry.Run(ctx) })
+	}
+	if d.announced != nil {
+		parts.Go(func() { d.hearAnnouncements(ctx, log) })
+	}
+	if d.cluster != nil {
+		parts.Go(func() { d.cluster.Run(ctx) })
+	}
+	parts.Wait()
+}
+
 // discover makes the sources of servers that need nothing but a name, the Redis, or a
 // port to listen at.
 func (n *Node) discover() error {
-	n.dns = pools.NewDNS(n.cfg.dns, n.found("dns"), n.log)
-	n.dns.SetNames(n.cfg.names())
-	if n.cfg.registry {
-		n.registry = pools.NewRegistry(n.redis, n.cfg.redis.Prefix, n.found("registry"), n.log)
+	n.discovery.dns = pools.NewDNS(n.cfg.discovery.dns, n.found("dns"), n.log)
+	n.discovery.dns.SetNames(n.cfg.names())
+	if n.cfg.discovery.registry {
+		n.discovery.registry = pools.NewRegistry(n.sharing.redis, n.cfg.redis.Prefix, n.found("registry"), n.log)
 	}
-	if n.cfg.nccl == "" {
+	if n.cfg.discovery.nccl == "" {
 		return nil
 	}
 	var err error
-	n.announced = pools.NewAnnounced(n.found("announcements"))
-	n.announcements, err = n.feeds.hub.ListenAnnouncements(n.cfg.nccl)
+	n.discovery.announced = pools.NewAnnounced(n.found("announcements"))
+	n.discovery.announcements, err = n.feeds.hub.ListenAnnouncements(n.cfg.discovery.nccl)
 	return err
 }
 
 // hearAnnouncements makes servers of engines with the P2pNcclConnector, which announce
 // themselves, until the context ends.
-func (n *Node) hearAnnouncements(ctx context.Context) {
+func (d *discovery) hearAnnouncements(ctx context.Context, log *slog.Logger) {
 	var parts sync.WaitGroup
-	parts.Go(func() { n.announced.Run(ctx) })
-	n.announcements.Run(ctx, func(a zmqsub.Announcement) {
+	parts.Go(func() { d.announced.Run(ctx) })
+	d.announcements.Run(ctx, func(a zmqsub.Announcement) {
 		role := pools.Prefill
 		if a.Type == "D" {
 			role = pools.Decode
 		}
 		entry := pools.Entry{URL: "http://" + a.HTTP, Connector: "p2p-nccl", KVAddress: a.KV}
-		if err := n.announced.Hear(entry.Spec(role), time.Now()); err != nil {
-			n.log.Debug("an announcement is of no use", "error", err.Error())
+		if err := d.announced.Hear(entry.Spec(role), time.Now()); err != nil {
+			log.Debug("an announcement is of no use", "error", err.Error())
 		}
 	})
 	parts.Wait()
@@ -63,7 +103,7 @@ func (n *Node) found(source string) func([]pools.Spec) {
 		for _, spec := range found {
 			specs = append(specs, n.cfg.kv.withEvents(spec))
 		}
-		if err := n.sources.Set(source, specs); err != nil {
+		if err := n.discovery.sources.Set(source, specs); err != nil {
 			n.log.Error("what was found is not a fleet, the old one stays", "source", source, "error", err.Error())
 			return
 		}

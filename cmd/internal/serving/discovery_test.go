@@ -95,7 +95,7 @@ func within(t *testing.T, what string, holds func() bool) {
 func TestDiscovery_ServersAreFoundByDNS(t *testing.T) {
 	zone := newZone(t)
 	roll(t, func(cfg *config) {
-		cfg.dns.Server = zone.addr
+		cfg.discovery.dns.Server = zone.addr
 		cfg.servers[0].add(serverEntry{URL: "srv+http://_http._tcp.prefill.test"})
 		cfg.servers[1].add(serverEntry{URL: "srv+http://_http._tcp.decode.test"})
 	}, func(prefill, decode []*engine.Engine) {
@@ -120,7 +120,7 @@ func TestDiscovery_ServersRegisterThemselves(t *testing.T) {
 		})
 	}
 	roll(t, func(cfg *config) {
-		cfg.redis.addrs, cfg.registry = []string{redis.Addr()}, true
+		cfg.redis.addrs, cfg.discovery.registry = []string{redis.Addr()}, true
 	}, func(prefill, decode []*engine.Engine) {
 		there := make(map[string]bool)
 		for role, engines := range map[string][]*engine.Engine{"prefill": prefill, "decode": decode} {
@@ -148,9 +148,9 @@ func TestDiscovery_ServersRegisterThemselves(t *testing.T) {
 func TestDiscovery_EnginesAnnounceThemselves(t *testing.T) {
 	c := &cluster{t: t, client: newTestClient(t)}
 	cfg := testConfig()
-	cfg.nccl = "tcp://127.0.0.1:*"
+	cfg.discovery.nccl = "tcp://127.0.0.1:*"
 	c.run(cfg, nil)
-	address, err := c.node.announcements.Address()
+	address, err := c.node.discovery.announcements.Address()
 	if err != nil {
 		t.Fatal(err)
 	}

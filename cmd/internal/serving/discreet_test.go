@@ -45,7 +45,7 @@ func TestDiscreet_AnEnginesOddAnswersAreNotRepeated(t *testing.T) {
 	t.Cleanup(front.Close)
 	var log, traces syncBuffer
 	cfg := testConfig()
-	cfg.otlp = newCollector(t, func(body []byte) { _, _ = traces.Write(body) })
+	cfg.telemetry.otlp = newCollector(t, func(body []byte) { _, _ = traces.Write(body) })
 	cfg.servers[2].add(serverEntry{URL: front.URL, Connector: "nixl"})
 	c := &cluster{t: t, client: newTestClient(t)}
 	c.run(cfg, &log)
@@ -113,7 +113,7 @@ func TestDiscreet_WhatFollowsAnAnswerIsNotLogged(t *testing.T) {
 	log.SetOutput(libraryLog{newTestLog(&text)})
 	defer log.SetOutput(os.Stderr)
 	defer log.SetFlags(flags)
-	transport, err := (&config{}).engineTransport()
+	transport, err := (&enginesConfig{}).transport()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func TestDrain_OfAServer(t *testing.T) {
 			kubernetes := newPods(t)
 			c := newCluster(t, shape{prefill: 1, decode: 2, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }, config: func(cfg *config) {
 				if by == "label" {
-					cfg.kube.Pods, cfg.kube.Namespace, cfg.kube.Kubeconfig = "tandem/role", "ns", kubernetes.file
+					cfg.discovery.kube.Pods, cfg.discovery.kube.Namespace, cfg.discovery.kube.Kubeconfig = "tandem/role", "ns", kubernetes.file
 					kubernetes.tell("ADDED", 0, "prefill", cfg.servers[0].specs[0].URL, false)
 					for i, spec := range cfg.servers[1].specs {
 						kubernetes.tell("ADDED", 1+i, "decode", spec.URL, false)

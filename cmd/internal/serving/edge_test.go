@@ -312,7 +312,7 @@ func (e *edgeTable) print() {
 
 func TestEdge_RawMessages(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.MaxBody = edgeMaxBody }})
-	playEdge(t, c, func() (net.Conn, error) { return net.Dial("tcp", c.node.clients.Addr().String()) })
+	playEdge(t, c, func() (net.Conn, error) { return net.Dial("tcp", c.node.ports.clients.Addr().String()) })
 }
 
 // playEdge plays all cases, each on a connection of its own, eight at a time, and counts
@@ -378,12 +378,12 @@ func TestEdge_MessagesThatStopComing(t *testing.T) {
 		}
 		e.name, e.raw = name, raw
 		plays.Go(func() {
-			r := e.play(func() (net.Conn, error) { return net.Dial("tcp", c.node.clients.Addr().String()) })
+			r := e.play(func() (net.Conn, error) { return net.Dial("tcp", c.node.ports.clients.Addr().String()) })
 			table.add(t, e.name, e.expected(), r.String(), e.met(r))
 		})
 	}
 	plays.Go(func() {
-		got := trickle(c.node.clients.Addr().String(), head+"X-Slow: "+strings.Repeat("a", 10_000))
+		got := trickle(c.node.ports.clients.Addr().String(), head+"X-Slow: "+strings.Repeat("a", 10_000))
 		table.add(t, "a head byte by byte", "408, close", got, got == "408, close")
 	})
 	plays.Wait()
@@ -433,7 +433,7 @@ func TestEdge_IdleConnections(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.ConnIdle = 5 * time.Second }})
 	conns := make([]net.Conn, idleConnections(t))
 	for i := range conns {
-		conn, err := net.Dial("tcp", c.node.clients.Addr().String())
+		conn, err := net.Dial("tcp", c.node.ports.clients.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}

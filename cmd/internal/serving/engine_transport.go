@@ -17,14 +17,14 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 )
 
-// engineTransport is the client side of all that engines are asked: legs, probes, scrapes,
+// transport is the client side of all that engines are asked: legs, probes, scrapes,
 // tokens. An authority of the operator's own is trusted beside the system's.
-func (c *config) engineTransport() (http.RoundTripper, error) {
+func (c *enginesConfig) transport() (http.RoundTripper, error) {
 	transport := pd.NewTransport(c.connect)
-	if c.engineCA == "" {
+	if c.ca == "" {
 		return discreet{transport}, nil
 	}
-	text, err := os.ReadFile(c.engineCA)
+	text, err := os.ReadFile(c.ca)
 	if err != nil {
 		return nil, fmt.Errorf("engine-ca: %w", err)
 	}

@@ -35,7 +35,7 @@ func newLearners(t *testing.T) *learners {
 
 func (l *learners) shares(cfg *config, name string) {
 	cfg.redis.addrs, cfg.redis.replica = []string{l.redis.Addr()}, name
-	cfg.binding = pd.OnArrival            // else one decides for all
+	cfg.pd.binding = pd.OnArrival         // else one decides for all
 	cfg.pools.ProbeInterval = time.Minute // scraped load must not be what they know each other by
 }
 

@@ -186,8 +186,8 @@ func (n *Node) newFeeds() (*feeds, error) {
 		return nil, err
 	}
 	f := &feeds{fleet: n.fleet, index: n.locality.Index, heard: n.locality.HeardOf, hub: hub, redis: n.cfg.redis, log: n.log}
-	if n.redis != nil {
-		f.shared = kvstate.NewShared(n.locality.Index, n.redis, n.cfg.redis.Prefix, n.replica, n.log)
+	if n.sharing.redis != nil {
+		f.shared = kvstate.NewShared(n.locality.Index, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
 	}
 	return f, nil
 }

@@ -27,7 +27,7 @@ func toZero(t *testing.T, change func(*config), engines ...func(*engine.Config))
 		}
 	}
 	c = newCluster(t, shape{prefill: 1, decode: 1, engine: setUp, config: func(cfg *config) {
-		cfg.hold.For = time.Minute
+		cfg.pd.hold.For = time.Minute
 		cfg.scaling.Planner.Prefill.Min, cfg.scaling.Planner.Decode.Min = 0, 0
 		cfg.scaling.Every = 200 * time.Millisecond
 		if change != nil {
@@ -46,7 +46,7 @@ func toZero(t *testing.T, change func(*config), engines ...func(*engine.Config))
 // sets makes servers the fleet.
 func (c *cluster) sets(servers []pools.Spec) {
 	c.t.Helper()
-	if err := c.node.sources.Set("configuration", servers); err != nil {
+	if err := c.node.discovery.sources.Set("configuration", servers); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -81,7 +81,7 @@ func (c *cluster) later(body string, headers ...string) <-chan answer {
 func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
 	t.Parallel()
 	const patience = 2 * time.Second // which a busy machine may need to bind a request
-	c, servers := toZero(t, func(cfg *config) { cfg.queue.MaxWait = patience })
+	c, servers := toZero(t, func(cfg *config) { cfg.pd.queue.MaxWait = patience })
 	ready := func(when string) {
 		if got := c.get("/readyz"); got.status != http.StatusOK {
 			t.Errorf("not ready %s, so no request would come: %s", when, got.body)
@@ -225,7 +225,7 @@ func TestHold_EndsWithTheDeadlineAndTheClient(t *testing.T) {
 func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
 	t.Parallel()
 	c, _ := toZero(t, func(cfg *config) {
-		cfg.hold.Most, cfg.queue.MaxBytes = 2, 8192
+		cfg.pd.hold.Most, cfg.pd.queue.MaxBytes = 2, 8192
 	})
 	if got := c.post("/v1/completions", `{"model":"never-heard-of","prompt":"of the sea","max_tokens":4}`); got.status != http.StatusNotFound {
 		t.Errorf("never heard of: %d %s", got.status, got.body)
@@ -262,8 +262,8 @@ func TestHold_IsTheDefaultWhereServersMayGoToZero(t *testing.T) {
 		{zero + "hold: 7s\n", 7 * time.Second},
 	} {
 		cfg, err := load(t, c.file)
-		if err != nil || cfg.hold != (pd.ScaleFromZeroConfig{For: c.want, Most: 1024}) {
-			t.Errorf("%s: %+v, %v", c.file, cfg.hold, err)
+		if err != nil || cfg.pd.hold != (pd.ScaleFromZeroConfig{For: c.want, Most: 1024}) {
+			t.Errorf("%s: %+v, %v", c.file, cfg.pd.hold, err)
 		}
 	}
 }

@@ -151,7 +151,7 @@ func TestHygiene_ACollectorThatIsAwayOrHangs(t *testing.T) {
 	defer hanging.Close()
 	defer close(release)
 	slowest := func(otlp string) (worst time.Duration) {
-		c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.otlp = otlp }})
+		c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.telemetry.otlp = otlp }})
 		for range 300 {
 			start := time.Now()
 			if got := c.post("/v1/completions", `{"model":"test-model","max_tokens":2,"prompt":"hello"}`); got.status != 200 {

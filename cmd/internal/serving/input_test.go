@@ -298,7 +298,7 @@ func TestInput_ARefusedBodyIsReadToItsEnd(t *testing.T) {
 // Bodies that arrive slowly fill no memory: beyond the bound they are refused, short ones
 // are not.
 func TestInput_BodiesThatArriveAreBounded(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.queue.MaxBytes = 4 << 20 }})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.pd.queue.MaxBytes = 4 << 20 }})
 	const length = 1 << 20
 	body := strings.Replace(chatBody(""), "{", "{"+strings.Repeat(" ", length-len(chatBody(""))), 1)
 	head := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", length)

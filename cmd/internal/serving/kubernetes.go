@@ -24,14 +24,14 @@ func bindKubernetes(fs *pflag.FlagSet, c *pools.KubernetesConfig) {
 
 // findInKubernetes makes the cluster a source of servers, if it is asked for.
 func (n *Node) findInKubernetes(reg prometheus.Registerer) error {
-	if !n.cfg.kube.Enabled() {
+	if !n.cfg.discovery.kube.Enabled() {
 		return nil
 	}
 	var err error
-	if n.cluster, err = pools.NewKubernetes(n.cfg.kube, n.found("kubernetes"), n.log); err != nil {
+	if n.discovery.cluster, err = pools.NewKubernetes(n.cfg.discovery.kube, n.found("kubernetes"), n.log); err != nil {
 		return err
 	}
-	return reg.Register(n.cluster)
+	return reg.Register(n.discovery.cluster)
 }
 
 // clusterTime bounds the wait for the cluster when somebody asks by hand.

@@ -26,7 +26,7 @@ func heldPrefill(t *testing.T, change func(*config)) (c *cluster, first net.Conn
 	t.Helper()
 	realTime := func(cfg *engine.Config) { cfg.TimeScale = 1 }
 	c = newCluster(t, shape{prefill: 1, decode: 1, engine: realTime, config: func(cfg *config) {
-		cfg.binding = pd.Late
+		cfg.pd.binding = pd.Late
 		if change != nil {
 			change(cfg)
 		}
@@ -72,7 +72,7 @@ func TestLate_AClientThatLeavesIsNotServed(t *testing.T) {
 }
 
 func TestLate_TheWaitIsBounded(t *testing.T) {
-	c, first := heldPrefill(t, func(cfg *config) { cfg.queue.MaxWait = 2 * time.Second })
+	c, first := heldPrefill(t, func(cfg *config) { cfg.pd.queue.MaxWait = 2 * time.Second })
 	defer func() { _ = first.Close() }()
 	start := time.Now()
 	if got := c.post("/v1/chat/completions", promptOf(1, "")); got.status != 503 || got.header.Get("Retry-After") == "" {
@@ -110,7 +110,7 @@ func TestLate_NothingIsPrefilledThatDecodeHasNoRoomFor(t *testing.T) {
 			}
 		},
 		config: func(cfg *config) {
-			cfg.binding = pd.Late
+			cfg.pd.binding = pd.Late
 			cfg.pools.ProbeInterval = 500 * time.Millisecond // what decode has is forgotten after three without an answer
 		}})
 	eventually(t, "the KV of decode is known", func() bool {

@@ -94,8 +94,8 @@ func TestLinks_AServerProvedSickTakesTheBlameOffItsLinks(t *testing.T) {
 		prefill: 1, decode: 2,
 		engine: func(cfg *engine.Config) { cfg.TimeScale, cfg.LinkLatency = 1, 30*time.Millisecond },
 		config: func(cfg *config) {
-			for i := range cfg.links {
-				cfg.links[i].Latency = 30 * time.Millisecond
+			for i := range cfg.cost.links {
+				cfg.cost.links[i].Latency = 30 * time.Millisecond
 			}
 			cfg.pools.Breaker.Ejection, cfg.pools.Breaker.MaxEjection = 100*time.Millisecond, 200*time.Millisecond
 			cfg.pools.SlowStart = 100 * time.Millisecond

@@ -2,7 +2,6 @@ package serving
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/redis/go-redis/v9"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/tandem-gateway/tandem/autoscale"
@@ -22,7 +20,6 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
-	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
@@ -30,39 +27,21 @@ import (
 
 // Node is one gateway process: everything that serve wires together.
 type Node struct {
-	cfg           config
-	log           *slog.Logger
-	fleet         *pools.Fleet
-	sources       *pools.Sources // say who is in the fleet
-	access        *access.Control
-	quotas        *access.QuotaSync // nil without a Redis
-	server        *gateway.Server
-	tracing       *sdktrace.TracerProvider
-	admin         *http.Server
-	draining      atomic.Bool
-	dns           *pools.DNS
-	announced     *pools.Announced // nil: no engine announces itself
-	announcements *zmqsub.Announcements
-	registry      *pools.Registry       // nil: no server registers itself
-	cluster       *pools.Kubernetes     // nil: no servers are found there
-	redis         redis.UniversalClient // nil: this gateway is alone
-	replicas      *pools.Replicas       // likewise
-	turns         *pools.Turns          // likewise
-	replica       string                // its own name among them
-	decider       *decider              // nil: it decides for itself
-	locality      *pd.Locality
-	feeds         *feeds
-	lessons       *pd.Lessons    // nil without a Redis
-	experience    *pd.Experience // likewise
-
+	cfg          config
+	log          *slog.Logger
+	fleet        *pools.Fleet
+	discovery    discovery // says which servers are in the fleet
+	sharing      sharing   // what it does together with other replicas
+	locality     *pd.Locality
+	feeds        *feeds
+	access       *access.Control
 	orchestrator *pd.Orchestrator
-
-	clients  net.Listener
-	operator net.Listener
-	orca     *orcaServer // nil: nobody follows this gateway's load
-	planner  *autoscale.Scaler
-	targets  *keda.PublishedTargets // what KEDA reads
-	scaler   *scalerServer
+	server       *gateway.Server
+	planner      *autoscale.Scaler
+	targets      *keda.PublishedTargets // what KEDA reads
+	ports        ports
+	draining     atomic.Bool
+	tracing      *sdktrace.TracerProvider
 }
 
 // New wires a gateway and binds its ports; it serves nothing yet.
@@ -70,27 +49,27 @@ func New(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error)
 	n = &Node{cfg: cfg, log: log}
 	defer func() {
 		if err != nil {
-			n, err = nil, errors.Join(err, n.closePorts())
+			n, err = nil, errors.Join(err, n.sharing.decider.Close(), n.ports.close())
 		}
 	}()
-	if n.tracing, err = newTracing(ctx, cfg.otlp, cfg.traceShare); err != nil {
+	if n.tracing, err = newTracing(ctx, cfg.telemetry.otlp, cfg.telemetry.traceShare); err != nil {
 		return n, err
 	}
-	if err = n.listen(); err != nil {
+	if err = n.ports.listen(&cfg.ports, log); err != nil {
 		return n, err
 	}
-	transport, err := cfg.engineTransport()
+	transport, err := cfg.engines.transport()
 	if err != nil {
 		return n, err
 	}
-	own, err := withEngineKey(transport, cfg.engineKey)
+	own, err := withEngineKey(transport, cfg.engines.key)
 	if err != nil {
 		return n, err
 	}
-	watching := cfg.pools
+	watching := cfg.pools.Config
 	watching.AwaitAddresses = cfg.pd.StrictHandoffs
 	n.fleet = pools.NewFleet(watching, own, log)
-	n.sources = pools.NewSources(n.fleet, log)
+	n.discovery.sources = pools.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), n.fleet.Collector())
 	if err = n.joinReplicas(reg); err != nil {
@@ -99,7 +78,7 @@ func New(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error)
 	if err = n.learnKV(own, reg); err != nil {
 		return n, err
 	}
-	if n.access, err = newAccess(cfg.access, n.quotas); err != nil {
+	if n.access, err = newAccess(cfg.access, n.sharing.quotas); err != nil {
 		return n, err
 	}
 	legs := http.RoundTripper(transport)
@@ -116,10 +95,10 @@ func New(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error)
 }
 
 // ClientAddr is where clients reach it.
-func (n *Node) ClientAddr() net.Addr { return n.clients.Addr() }
+func (n *Node) ClientAddr() net.Addr { return n.ports.clients.Addr() }
 
 // AdminAddr is where operators do.
-func (n *Node) AdminAddr() net.Addr { return n.operator.Addr() }
+func (n *Node) AdminAddr() net.Addr { return n.ports.operator.Addr() }
 
 // AwaitServers waits until so many servers are up.
 func (n *Node) AwaitServers(ctx context.Context, want int) error {
@@ -143,57 +122,6 @@ func (n *Node) AwaitServers(ctx context.Context, want int) error {
 	}
 }
 
-// listen binds the ports for clients and for operators.
-func (n *Node) listen() (err error) {
-	if n.clients, err = net.Listen("tcp", n.cfg.listen); err != nil {
-		return fmt.Errorf("listen for clients: %w", err)
-	}
-	encrypted, err := n.cfg.clientTLS.Server(tls.NoClientCert, n.log)
-	if err != nil {
-		return err
-	}
-	if encrypted != nil {
-		encrypted.NextProtos = []string{"http/1.1"}
-		n.clients = tls.NewListener(n.clients, encrypted)
-	}
-	if n.operator, err = net.Listen("tcp", n.cfg.admin); err != nil {
-		return fmt.Errorf("listen for admin: %w", err)
-	}
-	conf, err := n.cfg.adminTLS.Server(tls.VerifyClientCertIfGiven, n.log)
-	if conf != nil {
-		n.operator = tls.NewListener(n.operator, conf)
-	}
-	return err
-}
-
-// closePorts gives up what a node that is not run has bound.
-func (n *Node) closePorts() error {
-	failed := errors.Join(n.decider.Close(), n.orca.Close(), n.scaler.Close())
-	for _, port := range []net.Listener{n.clients, n.operator} {
-		if port != nil {
-			failed = errors.Join(failed, port.Close())
-		}
-	}
-	return failed
-}
-
-// joinReplicas lets gateways that share a Redis know of each other; without one there is
-// nothing to do.
-func (n *Node) joinReplicas(reg prometheus.Registerer) (err error) {
-	if n.cfg.redis.Alone() {
-		return nil
-	}
-	if n.redis, err = n.cfg.redis.Client(); err != nil {
-		return err
-	}
-	n.replica = n.cfg.redis.replicaName()
-	n.replicas = pools.NewReplicas(n.fleet, n.redis, n.cfg.redis.Prefix, n.replica, n.log)
-	n.turns = pools.NewTurns(n.fleet, n.redis, n.cfg.redis.Prefix, n.replica, n.log)
-	n.quotas = access.NewQuotaSync(n.redis, n.cfg.redis.Prefix, n.replica, n.log)
-	reg.MustRegister(n.replicas)
-	return nil
-}
-
 // learnKV wires what finds the tokens of prompts, and who holds their KV.
 func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err error) {
 	if err = n.locate(own, reg); err != nil {
@@ -203,19 +131,19 @@ func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 		return err
 	}
 	reg.MustRegister(n.locality.Index.Collector(), n.feeds.hub.Collector())
-	if n.redis != nil {
+	if n.sharing.redis != nil {
 		reg.MustRegister(n.feeds.shared)
-		n.lessons = pd.NewLessons(n.locality, n.redis, n.cfg.redis.Prefix, n.log)
+		n.sharing.lessons = pd.NewLessons(n.locality, n.sharing.redis, n.cfg.redis.Prefix, n.log)
 	}
 	return nil
 }
 
 // orchestrate wires what runs requests.
 func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) error {
-	cfg, queue, suspects := &n.cfg, pd.NewQueue(n.cfg.queue), pd.NewQuarantine()
+	cfg, queue, suspects := &n.cfg, pd.NewQueue(n.cfg.pd.queue), pd.NewQuarantine()
 	metrics := pd.NewMetrics(reg, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
-		Config: cfg.pd.BindConfig, Cost: cfg.cost, Links: pd.NewLinks(cfg.links), Outputs: pd.NewOutputs(),
+		Config: cfg.pd.BindConfig, Cost: cfg.cost.CostModel, Links: pd.NewLinks(cfg.cost.links), Outputs: pd.NewOutputs(),
 		Fleet: n.fleet, Locality: n.locality, Metrics: metrics,
 	}}
 	n.orchestrator = &pd.Orchestrator{
@@ -232,17 +160,17 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Log:       n.log,
 	}
 	n.fleet.Convicted = binder.Links.Acquit
-	if n.redis != nil {
-		n.experience = pd.NewExperience(binder.Links, cfg.links, binder.Outputs, n.fleet, cfg.pools, n.redis, cfg.redis.Prefix, n.replica, n.log)
-		reg.MustRegister(n.experience)
+	if n.sharing.redis != nil {
+		n.sharing.experience = pd.NewExperience(binder.Links, cfg.cost.links, binder.Outputs, n.fleet, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
+		reg.MustRegister(n.sharing.experience)
 	}
-	if cfg.binding != pd.Late {
+	if cfg.pd.binding != pd.Late {
 		return nil
 	}
 	turns := order.DefaultConfig()
-	turns.Patience = cfg.queue.MaxWait
-	binder.Late = pd.NewDecider(binder.Chooser, turns, cfg.queue.MaxWait, n.log)
-	if n.redis == nil {
+	turns.Patience = cfg.pd.queue.MaxWait
+	binder.Late = pd.NewDecider(binder.Chooser, turns, cfg.pd.queue.MaxWait, n.log)
+	if n.sharing.redis == nil {
 		return nil
 	}
 	return n.decideTogether(binder, reg)
@@ -257,20 +185,20 @@ func (n *Node) serveOperators(reg *prometheus.Registry) error {
 	o := n.orchestrator
 	n.targets = keda.NewPublishedTargets(scalerMaxAge)
 	reg.MustRegister(n.targets)
-	clients := n.cfg.gateway
-	clients.MaxArriving = n.cfg.queue.MaxBytes
+	clients := n.cfg.gateway.Config
+	clients.MaxArriving = n.cfg.pd.queue.MaxBytes
 	n.server = gateway.New(clients, n.access, o, gateway.NewMetrics(reg))
 	n.plan(reg)
-	n.admin = &http.Server{
-		Handler:           gateway.Guarded(token, n.cfg.adminTLS.ClientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.targets)),
+	n.ports.admin = &http.Server{
+		Handler:           gateway.Guarded(token, n.cfg.ports.adminTLS.ClientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.targets)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       adminIdle,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}
-	if n.orca, err = newORCAServer(n.cfg.orca, n.server); err != nil {
+	if n.ports.orca, err = newORCAServer(n.cfg.ports.orca, n.server); err != nil {
 		return err
 	}
-	n.scaler, err = newScalerServer(n.cfg.scaler, n.targets, n.log)
+	n.ports.scaler, err = newScalerServer(n.cfg.scaling.keda, n.targets, n.log)
 	return err
 }
 
@@ -279,7 +207,7 @@ func (n *Node) findServers(reg *prometheus.Registry) error {
 	if err := n.discover(); err != nil {
 		return err
 	}
-	if err := n.sources.Set("configuration", n.cfg.specs()); err != nil {
+	if err := n.discovery.sources.Set("configuration", n.cfg.specs()); err != nil {
 		return err
 	}
 	return n.findInKubernetes(reg)
@@ -315,15 +243,8 @@ func (n *Node) Run(ctx context.Context) error {
 	defer ended()
 	background := n.background(beside)
 	failed := make(chan error, 4)
-	go func() { failed <- n.server.Serve(n.clients) }()
-	go func() { failed <- ignoreClosed(n.admin.Serve(n.operator)) }()
-	if n.orca != nil {
-		go func() { failed <- n.orca.serve() }()
-	}
-	if n.scaler != nil {
-		go func() { failed <- n.scaler.serve() }()
-	}
-	n.log.Info("listening", "clients", n.clients.Addr().String(), "admin", n.operator.Addr().String(), "version", version.String())
+	n.ports.serve(n.server.Serve, failed)
+	n.log.Info("listening", "clients", n.ports.clients.Addr().String(), "admin", n.ports.operator.Addr().String(), "version", version.String())
 
 	var err error
 	select {
@@ -331,15 +252,15 @@ func (n *Node) Run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	n.draining.Store(true)
-	n.decider.Retire()
+	n.sharing.decider.Retire()
 	n.server.Drain()
-	n.admin.SetKeepAlivesEnabled(false) // who asks again finds another gateway by its address
-	n.log.Info("draining", "delay", n.cfg.drainDelay.String(), "timeout", n.cfg.drainTimeout.String())
-	time.Sleep(n.cfg.drainDelay)
+	n.ports.admin.SetKeepAlivesEnabled(false) // who asks again finds another gateway by its address
+	n.log.Info("draining", "delay", n.cfg.drain.delay.String(), "timeout", n.cfg.drain.timeout.String())
+	time.Sleep(n.cfg.drain.delay)
 
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drainTimeout)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drain.timeout)
 	defer cancel()
-	err = errors.Join(err, n.server.Shutdown(drain), n.stopAdmin(drain), n.orca.Close(), n.scaler.Close())
+	err = errors.Join(err, n.server.Shutdown(drain), n.ports.stopAdmin(drain), n.ports.orca.Close(), n.ports.scaler.Close())
 	ended()
 	<-background
 	n.orchestrator.Wait()
@@ -351,53 +272,4 @@ func (n *Node) Run(ctx context.Context) error {
 		n.log.Warn("some traces were not sent", "error", ferr.Error())
 	}
 	return err
-}
-
-// adminIdle is how long a connection to the admin port may stay open between two requests:
-// longer than what scrapes it waits.
-const adminIdle = 2 * time.Minute
-
-// adminDrain is how long what an operator asked may take to be answered. Connections
-// that are only open would be waited for without it.
-const adminDrain = 500 * time.Millisecond
-
-func (n *Node) stopAdmin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, adminDrain)
-	defer cancel()
-	if n.admin.Shutdown(ctx) == nil {
-		return nil
-	}
-	return n.admin.Close()
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
-}
-
-// reload makes the servers of next the fleet and names what needs a restart.
-func (n *Node) reload(next config) error {
-	if err := n.sources.Set("configuration", next.specs()); err != nil {
-		return err
-	}
-	n.dns.SetNames(next.names())
-	if names := restartNeeded(n.cfg, next); len(names) > 0 {
-		n.log.Warn("settings changed that need a restart", "settings", names)
-	}
-	n.log.Info("configuration reloaded", "servers", len(next.specs()))
-	return nil
-}
-
-// reloadKeys makes what the file of keys says now the keys.
-func (n *Node) reloadKeys() error {
-	keys, err := n.cfg.access.keys()
-	if err != nil {
-		return err
-	}
-	n.access.Apply(keys)
-	count, tenants := keys.Len()
-	n.log.Info("keys reloaded", "keys", count, "tenants", tenants)
-	return nil
 }

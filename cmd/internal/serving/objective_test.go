@@ -27,10 +27,10 @@ func TestObjective_ThroughputFillsBatchesAndLatencySpreads(t *testing.T) {
 		cfg.servers[0].add(serverEntry{URL: p.URL(), Connector: "nixl", Rack: "r1"})
 		cfg.servers[1].add(serverEntry{URL: near.URL(), Connector: "nixl", Rack: "r1"})
 		cfg.servers[1].add(serverEntry{URL: far.URL(), Connector: "nixl", Rack: "r2"})
-		cfg.links[pd.SameZone].BytesPerSecond = 0.4e9 // 0.2 s for the prompt
+		cfg.cost.links[pd.SameZone].BytesPerSecond = 0.4e9 // 0.2 s for the prompt
 		cfg.access.TrustHeaders = true
 		cfg.pools.ProbeInterval = time.Second // the batch is forgotten after three without an answer
-		cfg.objectives = []string{"latency", "class:batch=throughput"}
+		cfg.pd.objectives = []string{"latency", "class:batch=throughput"}
 		if err := cfg.validate(); err != nil {
 			t.Fatal(err)
 		}

@@ -59,7 +59,7 @@ func (r *received) named() map[string]*tracev1.Span {
 func TestObserve_OneTraceARequest(t *testing.T) {
 	var got received
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-		cfg.otlp = newCollector(t, func(body []byte) { got.take(t, body) })
+		cfg.telemetry.otlp = newCollector(t, func(body []byte) { got.take(t, body) })
 	}})
 	if a := c.post("/v1/chat/completions", chatBody(`,"stream":true`), "X-Request-Id", "trace-me"); a.status != 200 {
 		t.Fatalf("%d %s", a.status, a.body)
@@ -303,7 +303,7 @@ func TestObserve_SeriesOfServersThatAreGoneAreDropped(t *testing.T) {
 		eventually(t, "nothing is in flight", func() bool { return c.metric("tandem_in_flight_requests") == 0 })
 	}
 	apply := func(specs ...pools.Spec) {
-		if err := c.node.sources.Set("configuration", specs); err != nil {
+		if err := c.node.discovery.sources.Set("configuration", specs); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "all are up", func() bool { return c.metric("tandem_server_up") == float64(len(specs)) })

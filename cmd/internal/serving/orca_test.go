@@ -39,7 +39,7 @@ func TestORCA_PrefillLegsAskForLoad(t *testing.T) {
 }
 
 func TestORCA_TheGatewayReportsItsOwnLoad(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.orca = "127.0.0.1:0" }})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.ports.orca = "127.0.0.1:0" }})
 	const body = `{"model":"test-model","max_tokens":2,"prompt":"hi","stream":true}`
 	for _, format := range []string{"TEXT", "JSON", "BIN"} {
 		got := c.post("/v1/completions", body, pools.ORCAFormatHeader, format)
@@ -64,7 +64,7 @@ func TestORCA_TheGatewayReportsItsOwnLoad(t *testing.T) {
 		}
 	}
 
-	conn, err := grpc.NewClient(c.node.orca.listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(c.node.ports.orca.listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,8 @@ package serving
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"maps"
 	"time"
 
@@ -10,19 +12,35 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// defaultScaling believes of servers what the fleet does.
-func defaultScaling() autoscale.Config {
-	cfg, believed := autoscale.DefaultConfig(), pools.Default()
-	cfg.Prior = autoscale.Capacity{Schema: 1, Prefill: believed.Prefill, Step: believed.Step, KVTokens: int(autoscale.UnknownKV)}
-	return cfg
+// scalingConfig is how many servers are wanted, of which hardware, and how KEDA is told.
+type scalingConfig struct {
+	autoscale.Config
+
+	itl       []string // as pd.ParseSLO reads them
+	capacity  string   // file
+	hardware  []string // as mix.ParseVariant reads them
+	inventory mix.Inventory
+	keda      scalerConfig
 }
 
-func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
+// defaultScaling believes of servers what the fleet does.
+func defaultScaling() scalingConfig {
+	cfg, believed := autoscale.DefaultConfig(), pools.Default()
+	cfg.Prior = autoscale.Capacity{Schema: 1, Prefill: believed.Prefill, Step: believed.Step, KVTokens: int(autoscale.UnknownKV)}
+	return scalingConfig{Config: cfg}
+}
+
+func (c *scalingConfig) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&c.capacity, "capacity", c.capacity, "`file` of tandem calibrate: what servers are believed to do until they have shown it")
+	fs.StringArrayVar(&c.hardware, "hardware", c.hardware,
+		"kind of hardware to choose servers from, as `NAME=FILE,cost=C`,gpus=N,have=N, for servers of that variant; FILE of tandem "+
+			"calibrate, cost of a server for an hour, gpus of a server (1), have how many GPUs there are (any number); may be repeated")
 	p := &c.Planner
 	fs.IntVar(&p.Prefill.Min, "scale-prefill-min", p.Prefill.Min,
 		"fewest prefill `servers` that are wanted; 0 for both roles lets them go to zero")
@@ -37,7 +55,28 @@ func bindScaling(c *autoscale.Config, fs *pflag.FlagSet) {
 		"choose the servers that go when fewer are wanted, let them drain first, and mark their pods (pod-deletion-cost), for which "+
 			"the gateway must be allowed to patch pods")
 	fs.Float64Var(&p.Spare, "scale-spare", p.Spare, "standard deviations of ten seconds' demand that prefill has to spare")
+	fs.StringSliceVar(&c.itl, "scale-itl", c.itl,
+		"time between tokens that decode servers are planned for, `duration`, for single models as model=duration; where it says "+
+			"nothing that of itl-slo, or 50 ms")
+	c.keda.bind(fs)
 }
+
+// read reads the settings that are lists of texts; judged are the objectives of requests.
+func (c *scalingConfig) read(judged *pd.Config) error {
+	c.inventory = mix.Inventory{}
+	for _, text := range c.hardware {
+		v, err := mix.ParseVariant(text)
+		if err != nil {
+			return fmt.Errorf("hardware %q: %w", text, err)
+		}
+		c.inventory.Variants = append(c.inventory.Variants, *v)
+	}
+	planned, err := pd.ParseSLO("scale-itl", c.itl)
+	c.TTFT, c.ITL = judged.TTFT, plannedITL(planned, judged.ITL)
+	return err
+}
+
+func (c *scalingConfig) validate() error { return errors.Join(c.Validate(), c.keda.tls.Validate()) }
 
 // plannedITL is the objective that decode servers are planned for: as set, else as requests
 // are judged, else the default.
@@ -58,8 +97,8 @@ func plannedITL(set, judged pools.PerModel[time.Duration]) pools.PerModel[time.D
 func (n *Node) plan(reg *prometheus.Registry) {
 	now := time.Now
 	var shared *autoscale.Shared
-	if n.redis != nil {
-		shared = autoscale.NewShared(n.redis, n.cfg.redis.Prefix, n.replica)
+	if n.sharing.redis != nil {
+		shared = autoscale.NewShared(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica)
 		now = shared.Now
 	}
 	meter := autoscale.NewMeter(now)
@@ -70,11 +109,11 @@ func (n *Node) plan(reg *prometheus.Registry) {
 		}
 		return meter.Arrived(autoscale.Arrival(a))
 	})
-	n.planner = autoscale.NewScaler(n.cfg.scaling, n.fleet, meter, shared, n.log)
+	n.planner = autoscale.NewScaler(n.cfg.scaling.Config, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.OnDraining = n.publishTargets, n.markPods
-	n.orchestrator.ScaleFromZero = &pd.ScaleFromZero{Config: n.cfg.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
-	if len(n.cfg.inventory.Variants) > 0 {
-		n.planner.Allocate = n.cfg.inventory.Allocate
+	n.orchestrator.ScaleFromZero = &pd.ScaleFromZero{Config: n.cfg.pd.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
+	if len(n.cfg.scaling.inventory.Variants) > 0 {
+		n.planner.Allocate = n.cfg.scaling.inventory.Allocate
 		n.orchestrator.Binder.Shares = n.planner.Shares
 	}
 	reg.MustRegister(n.planner)
@@ -92,7 +131,7 @@ func (n *Node) queued() map[string]int {
 // markPods makes the pods of units that drain the first that their ReplicaSet deletes, those
 // that have nothing to do before the others.
 func (n *Node) markPods(draining []autoscale.DrainingUnit) {
-	if n.cluster == nil {
+	if n.discovery.cluster == nil {
 		return
 	}
 	costs := make(map[string]int, len(draining))
@@ -102,7 +141,7 @@ func (n *Node) markPods(draining []autoscale.DrainingUnit) {
 			costs[d.Unit] = -2
 		}
 	}
-	n.cluster.Weigh(costs)
+	n.discovery.cluster.Weigh(costs)
 }
 
 // publishTargets makes decisions what KEDA reads.

@@ -84,7 +84,7 @@ func TestPlan_TellsWhatWaitsInTheGateway(t *testing.T) {
 		engine: func(e *engine.Config) { e.TimeScale = 4 }, // a prompt of 3,500 tokens takes a quarter of a second
 		config: func(cfg *config) {
 			cfg.scaling.Every = 50 * time.Millisecond
-			cfg.queue.MaxWait = time.Minute // more than a busy machine needs for all
+			cfg.pd.queue.MaxWait = time.Minute // more than a busy machine needs for all
 			cfg.pd.TTFT.All, cfg.pd.ITL.All = time.Millisecond, time.Minute
 		}})
 	gauge := func(name, labels string) string {
@@ -129,7 +129,7 @@ func TestPlan_ChoosesTheHardware(t *testing.T) {
 	capacity := writeCapacity(t)
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
 		cfg.scaling.Every = 50 * time.Millisecond
-		cfg.hardware = []string{"big=" + capacity + ",cost=3,gpus=4", "small=" + capacity}
+		cfg.scaling.hardware = []string{"big=" + capacity + ",cost=3,gpus=4", "small=" + capacity}
 		for i := range cfg.servers[:2] {
 			cfg.servers[i].specs[0].Variant = "big"
 		}

@@ -13,7 +13,7 @@ func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
 	c := newCluster(t, shape{
 		prefill: 1, decode: 1,
 		engine: func(cfg *engine.Config) { cfg.TimeScale, cfg.PriorityScheduling, cfg.MaxSeqs = 1, true, 1 },
-		config: func(cfg *config) { cfg.binding, cfg.pd.EnginePriority = pd.OnArrival, true },
+		config: func(cfg *config) { cfg.pd.binding, cfg.pd.EnginePriority = pd.OnArrival, true },
 	})
 	for i, thousands := range []int{60, 24, 8} {
 		conn := c.dialRequest(promptOf(thousands, `,"priority":-5`))
@@ -37,7 +37,7 @@ func TestPolicy_EachServes(t *testing.T) {
 	for _, rule := range []pd.Rule{pd.Joint, pd.PrefillFirst, pd.LeastLoad, pd.Random} {
 		t.Run(string(rule), func(t *testing.T) {
 			c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) {
-				cfg.binding, cfg.cost.Rule, cfg.cost.PairsFirst = pd.OnArrival, rule, true
+				cfg.pd.binding, cfg.cost.Rule, cfg.cost.PairsFirst = pd.OnArrival, rule, true
 			}})
 			used := make(map[string]bool)
 			for range 24 {

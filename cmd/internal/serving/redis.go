@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -246,49 +245,4 @@ func (c *RedisConfig) advertised(bound string) string {
 		host, _ = os.Hostname() // nothing better is known
 	}
 	return "tcp://" + net.JoinHostPort(host, port)
-}
-
-// background runs what works beside the requests until the context ends: listening to
-// KV events, and what goes through Redis.
-func (n *Node) background(ctx context.Context) (done <-chan struct{}) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		var parts sync.WaitGroup
-		parts.Go(func() { n.feeds.run(ctx) })
-		parts.Go(func() { n.dns.Run(ctx) })
-		parts.Go(func() { n.fleet.WatchPairs(ctx) })
-		if n.registry != nil {
-			parts.Go(func() { n.registry.Run(ctx) })
-		}
-		parts.Go(func() { n.planner.Run(ctx) })
-		if n.announced != nil {
-			parts.Go(func() { n.hearAnnouncements(ctx) })
-		}
-		if n.cluster != nil {
-			parts.Go(func() { n.cluster.Run(ctx) })
-		}
-		if n.orchestrator.Binder.Late != nil {
-			parts.Go(func() { n.orchestrator.Binder.Late.Run(ctx) })
-		}
-		if n.decider != nil {
-			parts.Go(func() { n.decider.run(ctx) })
-		}
-		if n.redis != nil {
-			parts.Go(func() { n.replicas.Run(ctx) })
-			parts.Go(func() { n.turns.Run(ctx) })
-			parts.Go(func() { n.lessons.Run(ctx) })
-			parts.Go(func() { n.experience.Run(ctx) })
-			parts.Go(func() { n.quotas.Run(ctx) })
-			parts.Go(func() { n.feeds.shared.Run(ctx, n.cfg.kv.snapshots) })
-		}
-		parts.Wait()
-		if err := n.feeds.hub.Close(); err != nil {
-			n.log.Warn("ZMQ did not end well", "error", err.Error())
-		}
-		if n.redis != nil {
-			_ = n.redis.Close() // nothing is left to say
-		}
-	}()
-	return ended
 }

@@ -65,7 +65,7 @@ func (f *sharedFleet) replica(t *testing.T, name string, deaf bool) *cluster {
 	t.Helper()
 	c := newCluster(t, shape{config: func(cfg *config) {
 		f.redis(&cfg.redis)
-		cfg.redis.replica, cfg.registry = name, true
+		cfg.redis.replica, cfg.discovery.registry = name, true
 		cfg.kv.modes, cfg.kv.snapshots = []string{"learned"}, 100*time.Millisecond
 		cfg.pools.ProbeInterval = time.Minute // scraped load must not be what they know each other by
 		for i, e := range f.engines {
@@ -130,7 +130,7 @@ func sharesAll(t *testing.T, redis func(*RedisConfig)) {
 
 	eventually(t, "snapshots of all are kept", func() bool {
 		for _, s := range a.node.locality.Index.Sources() {
-			name, err := a.node.redis.Get(t.Context(), "tandem:kv:{"+s.Server+"#0}:snapshot").Result()
+			name, err := a.node.sharing.redis.Get(t.Context(), "tandem:kv:{"+s.Server+"#0}:snapshot").Result()
 			if err != nil || !strings.HasPrefix(name, fmt.Sprintf("%d-%d-", s.Epoch, s.Seq)) {
 				return false
 			}

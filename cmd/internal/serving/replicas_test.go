@@ -78,7 +78,7 @@ func TestReplicas_ABurstOfSiblingsIsSpread(t *testing.T) {
 			r := redisserver.Start(t)
 			change := func(cfg *config) {
 				cfg.redis.addrs = []string{r.Addr()}
-				cfg.binding, cfg.cost.PairsFirst = binding, true
+				cfg.pd.binding, cfg.cost.PairsFirst = binding, true
 			}
 			a := newCluster(t, shape{prefill: servers, decode: 2, config: change, engine: func(cfg *engine.Config) { cfg.TimeScale = 0.3 }})
 			b := newCluster(t, shape{config: func(cfg *config) {

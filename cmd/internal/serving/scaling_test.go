@@ -61,7 +61,7 @@ func selfSigned(t *testing.T) (cert, key string) {
 func TestScaler_AnswersKEDAWithTheRightCertificate(t *testing.T) {
 	cert, key := selfSigned(t)
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-		cfg.scaler = scalerConfig{listen: "127.0.0.1:0", tls: porttls.Config{Cert: cert, Key: key, ClientCA: cert}}
+		cfg.scaling.keda = scalerConfig{listen: "127.0.0.1:0", tls: porttls.Config{Cert: cert, Key: key, ClientCA: cert}}
 	}})
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestScaler_AnswersKEDAWithTheRightCertificate(t *testing.T) {
 	trusted := x509.NewCertPool()
 	trusted.AddCert(pair.Leaf)
 	ask := func(own ...tls.Certificate) (*externalscaler.IsActiveResponse, error) {
-		conn, err := grpc.NewClient(c.node.scaler.listener.Addr().String(),
+		conn, err := grpc.NewClient(c.node.ports.scaler.listener.Addr().String(),
 			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: trusted, Certificates: own})))
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestAdmin_AsksForACertificateOrTheToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-		cfg.adminTLS = porttls.Config{Port: "admin", Cert: cert, Key: key, ClientCA: cert}
+		cfg.ports.adminTLS = porttls.Config{Port: "admin", Cert: cert, Key: key, ClientCA: cert}
 		cfg.access.adminTokenFile = token
 	}})
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -113,7 +113,7 @@ func TestAdmin_AsksForACertificateOrTheToken(t *testing.T) {
 	ask := func(path, authorization string, own ...tls.Certificate) int {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, Certificates: own}}
 		defer transport.CloseIdleConnections()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+c.node.operator.Addr().String()+path, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+c.node.ports.operator.Addr().String()+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
-	log, err := cfg.logger()
+	log, err := cfg.telemetry.logger()
 	if err != nil {
 		return err
 	}
@@ -79,39 +79,4 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		defer stop()
 	}
 	return n.Run(ctx)
-}
-
-// followConfig takes over what changes in the configuration.
-func (n *Node) followConfig(ctx context.Context, file string, loaded []byte, flags *pflag.FlagSet) (stop func(), err error) {
-	return n.follow(ctx, "configuration", file, loaded, func() error {
-		next, err := loadConfig(file, flags)
-		if err != nil {
-			return err
-		}
-		return n.reload(next)
-	})
-}
-
-// follow reads a file again whenever it differs from what was read last or SIGHUP
-// comes, until stop is called, which waits for it.
-func (n *Node) follow(ctx context.Context, what, file string, loaded []byte, again func() error) (stop func(), err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	changes, err := watchFile(ctx, file, loaded)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for range changes {
-			if err := again(); err != nil {
-				n.log.Error("a file is broken, the old one stays", "file", what, "error", err.Error())
-			}
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}, nil
 }

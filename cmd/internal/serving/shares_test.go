@@ -23,7 +23,7 @@ func TestShares_MoveRequestsToThePlannedHardware(t *testing.T) {
 	c := newCluster(t, patiently(shape{prefill: 4, decode: 1,
 		config: func(cfg *config) {
 			cfg.scaling.Every = 100 * time.Millisecond
-			cfg.hardware = []string{"a=" + capacity, "b=" + capacity}
+			cfg.scaling.hardware = []string{"a=" + capacity, "b=" + capacity}
 			for i := range cfg.servers[0].specs {
 				cfg.servers[0].specs[i].Variant = []string{"a", "b"}[i/2]
 			}

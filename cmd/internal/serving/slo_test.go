@@ -25,8 +25,8 @@ func TestSLO_EachModelHasItsOwn(t *testing.T) {
 				cfg.servers[i].add(serverEntry{URL: e.URL(), Connector: "nixl"})
 			}
 		}
-		cfg.ttft, cfg.itl = []string{"2s", "big=5s", "sql=1s"}, []string{"big=80ms"}
-		cfg.aliases = []string{"chat=big"}
+		cfg.pd.ttft, cfg.pd.itl = []string{"2s", "big=5s", "sql=1s"}, []string{"big=80ms"}
+		cfg.gateway.aliases = []string{"chat=big"}
 		if err := cfg.validate(); err != nil {
 			t.Fatal(err)
 		}

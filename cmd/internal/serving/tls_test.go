@@ -23,7 +23,7 @@ import (
 // encrypted lets clients of a cluster speak TLS, with a certificate that they trust.
 func encrypted(t *testing.T, cfg *config) (trust *tls.Config) {
 	cert, key := selfSigned(t)
-	cfg.clientTLS.Cert, cfg.clientTLS.Key = cert, key
+	cfg.ports.clientTLS.Cert, cfg.ports.clientTLS.Key = cert, key
 	return &tls.Config{RootCAs: poolOf(t, cert), MinVersion: tls.VersionTLS12}
 }
 
@@ -56,7 +56,7 @@ func encryptedCluster(t *testing.T, s shape) (*cluster, *tls.Config) {
 }
 
 func (c *cluster) dialTLS(trust *tls.Config) (net.Conn, error) {
-	return tls.Dial("tcp", c.node.clients.Addr().String(), trust)
+	return tls.Dial("tcp", c.node.ports.clients.Addr().String(), trust)
 }
 
 func TestEdge_RawMessagesUnderTLS(t *testing.T) {
@@ -93,7 +93,7 @@ func TestTLS_OldVersionsAndPlainTextAreRefused(t *testing.T) {
 		t.Errorf("negotiated %q", got)
 	}
 	_ = conn.Close()
-	plain, err := net.Dial("tcp", c.node.clients.Addr().String())
+	plain, err := net.Dial("tcp", c.node.ports.clients.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestTLS_AClientThatLeavesIsSeen(t *testing.T) {
 // a half-written one is not taken.
 func TestTLS_TheCertificateIsReadAgain(t *testing.T) {
 	var files porttls.Config
-	c, trust := encryptedCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { files = cfg.clientTLS }})
+	c, trust := encryptedCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { files = cfg.ports.clientTLS }})
 	kept, err := c.dialTLS(trust)
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ func TestTLS_EnginesOfAnOwnAuthority(t *testing.T) {
 	prefill, decode := startTestEngine(t, engine.RolePrefill, publishing), startTestEngine(t, engine.RoleDecode, publishing)
 	cfg := testConfig()
 	cfg.kv.modes = []string{"engine"}
-	cfg.engineCA = cert
+	cfg.engines.ca = cert
 	cfg.servers[0].add(serverEntry{URL: encrypt(prefill), Connector: "nixl"})
 	cfg.servers[1].add(serverEntry{URL: encrypt(decode), Connector: "nixl"})
 	for i, e := range []*engine.Engine{prefill, decode} { // who holds what is known only of those that publish
@@ -235,13 +235,13 @@ func TestTLS_EnginesOfAnOwnAuthority(t *testing.T) {
 	other, _ := selfSigned(t) // of the same name
 	for what, authority := range map[string]string{"without the authority": "", "with another": other} {
 		var out strings.Builder
-		cfg.engineCA = authority
+		cfg.engines.ca = authority
 		if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "certificate signed by unknown authority") {
 			t.Errorf("%s: %v\n%s", what, err, out.String())
 		}
 	}
 	var out strings.Builder
-	cfg.engineCA = cert
+	cfg.engines.ca = cert
 	if err := check(t.Context(), cfg, &out); err != nil {
 		t.Errorf("with it: %v\n%s", err, out.String())
 	}
@@ -250,10 +250,10 @@ func TestTLS_EnginesOfAnOwnAuthority(t *testing.T) {
 func TestTLS_BrokenSettingsAreRefusedAtStart(t *testing.T) {
 	cert, key := selfSigned(t)
 	for want, change := range map[string]func(*config){
-		"tls-cert and tls-key come together": func(cfg *config) { cfg.clientTLS = porttls.Config{Port: "tls", Cert: cert} },
-		"tls-cert: ":                         func(cfg *config) { cfg.clientTLS = porttls.Config{Port: "tls", Cert: cert, Key: cert} },
-		"engine-ca: no certificate in it":    func(cfg *config) { cfg.engineCA = key },
-		"engine-ca: open ":                   func(cfg *config) { cfg.engineCA = cert + ".none" },
+		"tls-cert and tls-key come together": func(cfg *config) { cfg.ports.clientTLS = porttls.Config{Port: "tls", Cert: cert} },
+		"tls-cert: ":                         func(cfg *config) { cfg.ports.clientTLS = porttls.Config{Port: "tls", Cert: cert, Key: cert} },
+		"engine-ca: no certificate in it":    func(cfg *config) { cfg.engines.ca = key },
+		"engine-ca: open ":                   func(cfg *config) { cfg.engines.ca = cert + ".none" },
 	} {
 		cfg := testConfig()
 		cfg.servers[1].add(serverEntry{URL: "http://127.0.0.1:1"})

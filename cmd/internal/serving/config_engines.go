@@ -1,0 +1,30 @@
+package serving
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// enginesConfig is how engines are reached.
+type enginesConfig struct {
+	connect time.Duration
+	key     string // file
+	ca      string // file
+}
+
+func (c *enginesConfig) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&c.key, "engine-key-file", c.key,
+		"`file` that holds the key of engines started with --api-key, for probes and canaries; clients' requests bear their own")
+	fs.StringVar(&c.ca, "engine-ca", c.ca,
+		"`file` with the authority of engines whose addresses begin with https://, trusted beside the system's")
+	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")
+}
+
+func (c *enginesConfig) validate() error {
+	if c.connect <= 0 {
+		return errors.New("connect-timeout must be positive")
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package serving
+
+import (
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/gateway"
+)
+
+// gatewayConfig is what clients may send, and what they see.
+type gatewayConfig struct {
+	gateway.Config
+
+	aliases []string // as gateway.ParseAlias reads them
+}
+
+func (c *gatewayConfig) bind(fs *pflag.FlagSet) {
+	fs.BoolVar(&c.ExposePair, "expose-pair", c.ExposePair,
+		"name the servers that answered in x-tandem-prefill and x-tandem-decode")
+	fs.IntVar(&c.MaxBody, "max-body", c.MaxBody, "largest request body, `bytes`")
+	fs.IntVar(&c.MaxHeader, "max-header", c.MaxHeader, "largest request header block, `bytes`")
+	fs.DurationVar(&c.ReadTimeout, "read-timeout", c.ReadTimeout, "time for a whole request to arrive")
+	fs.DurationVar(&c.ConnIdle, "conn-idle", c.ConnIdle, "time that a client's connection may idle between requests")
+	fs.DurationVar(&c.WriteTimeout, "write-timeout", c.WriteTimeout, "time for the client to take one piece of an answer")
+	fs.IntVar(&c.TenantLabels, "tenant-labels", c.TenantLabels,
+		"tenants that metrics name, the first that come; others are one")
+	fs.BoolVar(&c.SharedKV, "tenants-share-kv", c.SharedKV,
+		"serve tenants also where engines drop cache_salt, so that they share cached prompts and can tell by time what others asked: "+
+			"/v1/messages of vLLM before 0.32 and of SGLang where it cannot be sent as a chat, all but chat of TensorRT-LLM; else such requests are refused")
+	fs.StringSliceVar(&c.aliases, "model-alias", c.aliases,
+		"names for clients beside those of the models, as `name=model`, or name=model=90|other=10 for a split by weight; requests of "+
+			"one user or prompt_cache_key stay with one model")
+}
+
+// read reads the settings that are lists of texts.
+func (c *gatewayConfig) read() error {
+	c.Aliases = nil
+	for _, text := range c.aliases {
+		a, err := gateway.ParseAlias(text)
+		if err != nil {
+			return err
+		}
+		c.Aliases = append(c.Aliases, a)
+	}
+	return nil
+}

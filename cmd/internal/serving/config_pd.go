@@ -1,0 +1,98 @@
+package serving
+
+import (
+	"errors"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/order"
+)
+
+// pdConfig is how requests wait, are bound and run, and what they are served for.
+type pdConfig struct {
+	pd.Config
+
+	queue   pd.QueueConfig
+	hold    pd.ScaleFromZeroConfig
+	binding pd.BindMode
+
+	objectives []string // as pd.ParseObjectives reads them
+	ttft, itl  []string // as pd.ParseSLO reads them
+}
+
+func defaultPD() pdConfig {
+	return pdConfig{
+		Config: pd.DefaultConfig(), queue: pd.DefaultQueue(), hold: pd.DefaultScaleFromZero(), binding: pd.Late,
+		objectives: []string{string(order.Auto)},
+	}
+}
+
+func (c *pdConfig) bind(fs *pflag.FlagSet) {
+	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
+	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
+	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes,
+		"request bodies held at once, `bytes`, and as much again while they arrive; memory is up to three times as much")
+	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
+	fs.DurationVar(&c.hold.For, "hold", c.hold.For,
+		"time for which requests are held while a role has no server; 0: three cold starts where both roles may go to zero, "+
+			"elsewhere they are refused")
+	fs.IntVar(&c.hold.Most, "max-held-requests", c.hold.Most, "requests held at once for want of a server")
+	fs.BoolVar(&c.EnginePriority, "engine-priority", c.EnginePriority,
+		"send engines the order of service in the priority field; they must schedule by priority, or they refuse it")
+	fs.StringVar((*string)(&c.binding), "binding", string(c.binding),
+		"when requests get their servers: `arrival`, or late: when the prefill server that is best for them is about to be free")
+	fs.DurationVar(&c.PrefillTimeout, "prefill-timeout", c.PrefillTimeout, "time for a prefill leg")
+	fs.DurationVar(&c.FirstEventTimeout, "first-event-timeout", c.FirstEventTimeout, "time for decode to give the first content of a stream")
+	fs.DurationVar(&c.IdleTimeout, "idle-timeout", c.IdleTimeout, "time between two events of a stream")
+	fs.DurationVar(&c.AnswerTimeout, "answer-timeout", c.AnswerTimeout, "time for an answer that is not streamed")
+	fs.DurationVar(&c.HandoffAge, "handoff-age", c.HandoffAge,
+		"age at which a hand-off is not used any more; keep it to a third of the engine's KV lease")
+	fs.DurationVar(&c.DoubtWait, "doubt-wait", c.DoubtWait,
+		"longest time that a request waits while all servers of a role are in doubt (they answer late), before it is refused; a role that is "+
+			"down for certain for as long makes the gateway unready if nothing can be served without it")
+	fs.IntVar(&c.MaxRetries, "max-retries", c.MaxRetries, "legs tried again for one request")
+	fs.Float64Var(&c.RetryRatio, "retry-ratio", c.RetryRatio, "retries per request over ten seconds, `0..1`")
+	fs.IntVar(&c.RetryFloor, "retry-floor", c.RetryFloor, "retries per ten seconds whatever the traffic")
+	c.bindObjectives(fs)
+}
+
+func (c *pdConfig) bindObjectives(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&c.ttft, "ttft-slo", c.ttft,
+		"objective for the time to the first token; pairs predicted to miss it lose to those that are not; `duration`, for single "+
+			"models as model=duration, 0 is none; a request's header counts before its key's ttft-slo, that before its model's (of an "+
+			"adapter, before its base model's), and that before the one for all")
+	fs.StringSliceVar(&c.itl, "itl-slo", c.itl, "objective for the time between tokens, `duration`, likewise")
+	fs.StringSliceVar(&c.objectives, "objective", c.objectives,
+		"what requests are served for: latency (the time to the first token), throughput (requests per server that meet their "+
+			"objectives: with a ttft-slo, who cannot meet it any more is served last), or auto (throughput for a request that has a "+
+			"ttft-slo, latency for one that has none); `objectives`, for single models as "+
+			"model=throughput, for a class as class:batch=throughput")
+	fs.BoolVar(&c.EnforceDisaggregation, "enforce-disaggregation", c.EnforceDisaggregation,
+		"decode servers compute no prompts: without a prefill server requests get 503")
+	fs.BoolVar(&c.StrictHandoffs, "strict-handoffs", c.StrictHandoffs,
+		"withhold a hand-off from decode that names a host which is not known to be the prefill server's or that of its kv-address (one that "+
+			"was not looked up yet, or cannot be, is not); the request is prefilled elsewhere or decoded alone; without it hand-offs with a host "+
+			"that is certainly another's are counted and warned of")
+	fs.BoolVar(&c.Migrate, "migrate", c.Migrate,
+		"continue streams that break on another pair, by token ids, where engines tell them (vLLM 0.10.2, SGLang's completions)")
+	fs.BoolVar(&c.MigrateByText, "migrate-by-text", c.MigrateByText,
+		"with migrate, continue chats by their text where engines tell no token ids (continue_final_message of vLLM and SGLang): "+
+			"not exact, the text may be tokenised another way and templates may trim white space")
+}
+
+// read reads the settings that are lists of texts. classes are those of priority.
+func (c *pdConfig) read(classes []string) (err error) {
+	if c.Objective, err = pd.ParseObjectives(c.objectives, classes); err != nil {
+		return err
+	}
+	if c.TTFT, err = pd.ParseSLO("ttft-slo", c.ttft); err != nil {
+		return err
+	}
+	c.ITL, err = pd.ParseSLO("itl-slo", c.itl)
+	return err
+}
+
+func (c *pdConfig) validate() error {
+	return errors.Join(c.Validate(), c.queue.Validate(), c.hold.Validate(), c.binding.Validate())
+}

@@ -1,0 +1,67 @@
+package serving
+
+import (
+	"context"
+
+	"github.com/spf13/pflag"
+)
+
+// followConfig takes over what changes in the configuration.
+func (n *Node) followConfig(ctx context.Context, file string, loaded []byte, flags *pflag.FlagSet) (stop func(), err error) {
+	return n.follow(ctx, "configuration", file, loaded, func() error {
+		next, err := loadConfig(file, flags)
+		if err != nil {
+			return err
+		}
+		return n.reload(next)
+	})
+}
+
+// follow reads a file again whenever it differs from what was read last or SIGHUP
+// comes, until stop is called, which waits for it.
+func (n *Node) follow(ctx context.Context, what, file string, loaded []byte, again func() error) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	changes, err := watchFile(ctx, file, loaded)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range changes {
+			if err := again(); err != nil {
+				n.log.Error("a file is broken, the old one stays", "file", what, "error", err.Error())
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}, nil
+}
+
+// reload makes the servers of next the fleet and names what needs a restart.
+func (n *Node) reload(next config) error {
+	if err := n.discovery.sources.Set("configuration", next.specs()); err != nil {
+		return err
+	}
+	n.discovery.dns.SetNames(next.names())
+	if names := restartNeeded(n.cfg, next); len(names) > 0 {
+		n.log.Warn("settings changed that need a restart", "settings", names)
+	}
+	n.log.Info("configuration reloaded", "servers", len(next.specs()))
+	return nil
+}
+
+// reloadKeys makes what the file of keys says now the keys.
+func (n *Node) reloadKeys() error {
+	keys, err := n.cfg.access.keys()
+	if err != nil {
+		return err
+	}
+	n.access.Apply(keys)
+	count, tenants := keys.Len()
+	n.log.Info("keys reloaded", "keys", count, "tenants", tenants)
+	return nil
+}

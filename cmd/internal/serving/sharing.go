@@ -1,0 +1,60 @@
+package serving
+
+import (
+	"context"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// sharing is what this gateway does together with others through a Redis. Its zero value is
+// that of one that is alone.
+type sharing struct {
+	redis      redis.UniversalClient // nil: this gateway is alone, and so are all below
+	replica    string                // its own name among them
+	replicas   *pools.Replicas
+	turns      *pools.Turns
+	quotas     *access.QuotaSync
+	lessons    *pd.Lessons
+	experience *pd.Experience
+	decider    *decider // nil also where requests are bound on arrival
+}
+
+// joinReplicas lets gateways that share a Redis know of each other; without one there is
+// nothing to do.
+func (n *Node) joinReplicas(reg prometheus.Registerer) (err error) {
+	if n.cfg.redis.Alone() {
+		return nil
+	}
+	if n.sharing.redis, err = n.cfg.redis.Client(); err != nil {
+		return err
+	}
+	n.sharing.replica = n.cfg.redis.replicaName()
+	n.sharing.replicas = pools.NewReplicas(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+	n.sharing.turns = pools.NewTurns(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+	n.sharing.quotas = access.NewQuotaSync(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+	reg.MustRegister(n.sharing.replicas)
+	return nil
+}
+
+// run shares until the context ends.
+func (s *sharing) run(ctx context.Context) {
+	if s.redis == nil {
+		return
+	}
+	var parts sync.WaitGroup
+	parts.Go(func() { s.replicas.Run(ctx) })
+	parts.Go(func() { s.turns.Run(ctx) })
+	parts.Go(func() { s.lessons.Run(ctx) })
+	parts.Go(func() { s.experience.Run(ctx) })
+	parts.Go(func() { s.quotas.Run(ctx) })
+	if s.decider != nil {
+		parts.Go(func() { s.decider.run(ctx) })
+	}
+	parts.Wait()
+}
