@@ -37,7 +37,7 @@ func TestScaler_ASilentSlowdownIsSeen(t *testing.T) {
 		fleet := pools.NewFleet(cfg, answering{}, slog.New(slog.DiscardHandler))
 		defer fleet.Close()
 		if err := fleet.Apply([]pools.Spec{
-			{URL: "http://p:1", Role: pools.Prefill, Connector: "nixl"}, {URL: "http://d:1", Role: pools.Decode, Connector: "nixl"},
+			{URL: "http://10.0.0.1:1", Role: pools.Prefill, Connector: "nixl"}, {URL: "http://10.0.0.2:1", Role: pools.Decode, Connector: "nixl"},
 		}); err != nil {
 			t.Fatal(err)
 		}
