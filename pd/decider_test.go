@@ -47,7 +47,7 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompt := testPrompt(14_000)
 		f := newTestFleet(t, 1, prompt)
-		specs := []pools.Spec{{URL: "http://n0:8000", Role: pools.Prefill, Connector: "nixl"}, {URL: "http://n1:8000", Role: pools.Decode, Connector: "nixl"}}
+		specs := []pools.Spec{{URL: "http://10.9.0.1:8000", Role: pools.Prefill, Connector: "nixl"}, {URL: "http://10.9.0.2:8000", Role: pools.Decode, Connector: "nixl"}}
 		for _, s := range f.Fleet.Servers() {
 			specs = append(specs, s.Spec)
 		}

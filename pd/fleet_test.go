@@ -29,7 +29,8 @@ type testFleet struct {
 
 const (
 	testModel  = "m"
-	otherModel = "n" // of servers whose names begin so
+	otherModel = "n" // of servers at otherNet
+	otherNet   = "10.9.0."
 )
 
 // answers makes every server healthy with one model and a full batch.
@@ -37,7 +38,7 @@ type answers struct{}
 
 func (answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	model := testModel
-	if strings.HasPrefix(r.URL.Host, otherModel) {
+	if strings.HasPrefix(r.URL.Host, otherNet) {
 		model = otherModel
 	}
 	body := `{"data":[{"id":"` + model + `"}]}`
@@ -74,7 +75,7 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 		if i >= each {
 			role = pools.Decode
 		}
-		spec := pools.Spec{URL: fmt.Sprintf("http://s%d:8000", i), Role: role, Connector: "nixl", Rack: fmt.Sprint("r", i%8), Zone: "z"}
+		spec := pools.Spec{URL: fmt.Sprintf("http://10.0.%d.%d:8000", i/256, i%256), Role: role, Connector: "nixl", Rack: fmt.Sprint("r", i%8), Zone: "z"}
 		specs = append(specs, spec)
 		source, err := index.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: spec.ID()}, Model: testModel, BlockTokens: 16})
 		if err != nil {
