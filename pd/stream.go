@@ -29,8 +29,11 @@ func (s *Stream) Next() ([]byte, error) {
 	}
 	for {
 		out, err := s.leg.Next()
-		var broken *BrokenStreamError
-		if err == nil || s.resume == nil || !errors.As(err, &broken) {
+		if err == nil || s.resume == nil {
+			return out, err
+		}
+		var broken *BrokenStreamError // on the heap: not once for each event
+		if !errors.As(err, &broken) {
 			return out, err
 		}
 		next, ending, cannot := s.resume(broken)
