@@ -62,7 +62,7 @@ SCENARIO ?= all
 
 .PHONY: sim
 sim: build ## compare policies on SCENARIO (all; 'agents*'), SEEDS=1 for a quick look; writes bin/sim.html
-	bin/tandem-lab sim --scenario '$(SCENARIO)' --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html
+	bin/tandem-lab sim --scenario '$(SCENARIO)' --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html $(ARGS)
 
 .PHONY: sim-autoscale
 sim-autoscale: build ## compare ways of scaling both pools over two hours; writes bin/scaling.html
@@ -71,6 +71,12 @@ sim-autoscale: build ## compare ways of scaling both pools over two hours; write
 .PHONY: chaos
 chaos: deps-test build ## break servers, networks and Redis under load (SCENARIO=name,name); writes bin/chaos.html (some 7 min)
 	bin/tandem-lab chaos --scenario '$(SCENARIO)' --json bin/chaos.json --report bin/chaos.html
+
+.PHONY: guards
+guards: deps-test ## short forms of sim and chaos with their goals, and allocations as exact numbers (<= 8 min)
+	go test -count=1 -run Allocat ./gateway ./kvstate ./autoscale
+	$(MAKE) sim SCENARIO=agents-06,lockstep,B SEEDS=1 ARGS=--goals
+	$(MAKE) chaos SCENARIO=prefill-killed,decode-answers-503,engines-stopped,all-starved,redis-hangs
 
 # How long make soak looks for what grows.
 SOAK ?= 30m

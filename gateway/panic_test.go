@@ -45,12 +45,25 @@ func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base strin
 	return serveBehind(t, access.New(access.DefaultConfig(), nil), legs, specs...)
 }
 
-// serveBehind is serveWith behind a door.
-func serveBehind(t *testing.T, d *access.Control, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
+// serveBehind is serveWith behind an access control.
+func serveBehind(t *testing.T, a *access.Control, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
+	t.Helper()
+	return serveAs(t, shape{access: a, pools: pools.Default(), cost: pd.DefaultCost()}, legs, specs...)
+}
+
+// shape is what tests change of a gateway.
+type shape struct {
+	access *access.Control
+	pools  pools.Config
+	cost   pd.CostModel
+}
+
+// serveAs is serveWith by a gateway of a shape.
+func serveAs(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	transport := &http.Transport{}
-	fleet := pools.NewFleet(pools.Default(), transport, log)
+	fleet := pools.NewFleet(of.pools, transport, log)
 	t.Cleanup(transport.CloseIdleConnections)
 	t.Cleanup(fleet.Close)
 	if err := fleet.Apply(specs); err != nil {
@@ -67,9 +80,9 @@ func serveBehind(t *testing.T, d *access.Control, legs roundTripper, specs ...po
 	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
 	metrics, tracer := pd.NewMetrics(reg, queue, suspects), noop.NewTracerProvider().Tracer("")
 	binder := &pd.Binder{Queue: queue, Tracer: tracer, Chooser: &pd.Chooser{
-		Config: pd.DefaultConfig().BindConfig, Cost: pd.DefaultCost(), Links: pd.NewLinks(pd.DefaultLinks()), Fleet: fleet, Metrics: metrics,
+		Config: pd.DefaultConfig().BindConfig, Cost: of.cost, Links: pd.NewLinks(pd.DefaultLinks()), Fleet: fleet, Metrics: metrics,
 	}}
-	s := New(DefaultConfig(), d, &pd.Orchestrator{
+	s := New(DefaultConfig(), of.access, &pd.Orchestrator{
 		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),
 		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: metrics, Tracer: tracer, Log: log,
 	}, NewMetrics(reg))
@@ -207,9 +220,9 @@ func TestPanic_AtAStreamsEndLeaksNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := access.New(access.DefaultConfig(), nil)
-	d.Apply(keys)
-	base, queue, server := serveBehind(t, d, func(*http.Request) (*http.Response, error) {
+	a := access.New(access.DefaultConfig(), nil)
+	a.Apply(keys)
+	base, queue, server := serveBehind(t, a, func(*http.Request) (*http.Response, error) {
 		return &http.Response{
 			StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}},
 			Body: closing{strings.NewReader(`data: {"choices":[{"text":"Hi"}]}` + "\n\ndata: [DONE]\n\n")},

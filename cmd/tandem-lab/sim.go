@@ -42,7 +42,7 @@ const simExample = `  tandem-lab sim --trace loadtest/traces/mooncake_conversati
 type simOptions struct {
 	scenarios, policies  []string
 	jsonPath, reportPath string
-	autoscale            bool
+	autoscale, goals     bool
 	coldStarts           []time.Duration
 	capacity             string
 }
@@ -74,6 +74,7 @@ func simCommand() *cobra.Command {
 		"with --autoscale: `times` from wanting a server to its first request")
 	f.IntVar(&cfg.Seeds, "seeds", 5, "runs of each, that differ in arrival times, noise and ties")
 	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
+	f.BoolVar(&opts.goals, "goals", false, "fail where a goal is missed, too; without it only where a request waited beside an idle server")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
 	f.StringVar(&opts.reportPath, "report", "", "write a report as one HTML `file`")
 	f.StringVar(&opts.capacity, "capacity", "", "with --autoscale: servers as in this `file` of tandem calibrate")
@@ -99,6 +100,9 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	})
 	if err != nil {
 		return err
+	}
+	if opts.goals {
+		return errors.Join(report.Err(), report.Missed())
 	}
 	return report.Err()
 }

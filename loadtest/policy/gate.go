@@ -36,6 +36,25 @@ var agentsGoals = []struct {
 // by 3 % in the mean and 10 % in the p99.
 var sturdyGoals = []string{"half-slow", "noise-03", "noise-06", "old-gauges", "lost-events", "decode-bound", "overload", "lockstep"}
 
+// notReached are the goals that we miss, each with how far off it may be before --goals
+// takes it for an error: a little more than what was published last.
+var notReached = map[goal]float64{
+	{"B", "ttft_mean", true}: 0.86,
+}
+
+// goal names what a gate is for; options says that it is held against a policy that needs
+// options which are off by default.
+type goal struct {
+	scenario, measure string
+	options           bool
+}
+
+// missed reports whether the value is beyond the limit, or beyond what is known of a goal
+// that is not reached.
+func (g *Gate) missed() bool {
+	return g.Value > max(g.Limit, notReached[goal{g.Scenario, g.Measure, g.Options}])
+}
+
 // judge compares the report with the goals; those whose scenario or policy did
 // not run are left out.
 func judge(r *Report) []Gate {

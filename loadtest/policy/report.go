@@ -186,6 +186,21 @@ func (r *Report) Err() error {
 	return errors.Join(broken...)
 }
 
+// Missed says which goals were missed that are reached otherwise, or that there was none;
+// nil is neither.
+func (r *Report) Missed() error {
+	if len(r.Gates) == 0 {
+		return errors.New("no goal was judged: goals want their scenario, with tandem-late and released policies")
+	}
+	var missed []error
+	for i := range r.Gates {
+		if g := &r.Gates[i]; g.missed() {
+			missed = append(missed, fmt.Errorf("scenario %s: %s is %.3f, and was to be at most %.2f", g.Scenario, g.Measure, g.Value, g.Limit))
+		}
+	}
+	return errors.Join(missed...)
+}
+
 // policy returns the report of a policy, nil if it did not run.
 func (s *ScenarioReport) policy(name string) *PolicyReport {
 	for i := range s.Policies {

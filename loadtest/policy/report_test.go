@@ -125,6 +125,31 @@ func TestReport_AWaitBesideAnIdleServerIsAnError(t *testing.T) {
 	}
 }
 
+// With --goals it fails where a goal is missed that is reached otherwise, or missed by more
+// than usual, and where none was judged.
+func TestReport_AMissedGoalIsAnError(t *testing.T) {
+	r := &Report{}
+	if r.Missed() == nil {
+		t.Error("without a goal all are reached")
+	}
+	r.Gates = []Gate{{Scenario: "B", Measure: "ttft_mean", Limit: 0.75, Value: 0.7, Reached: true}}
+	if err := r.Missed(); err != nil {
+		t.Error(err)
+	}
+	r.Gates = append(r.Gates, Gate{Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 0.83})
+	if err := r.Missed(); err != nil {
+		t.Errorf("a goal that was never reached: %v", err)
+	}
+	r.Gates = append(r.Gates, Gate{Scenario: "B", Measure: "ttft_p99", Limit: 1.05, Value: 1.2})
+	if err := r.Missed(); err == nil || !strings.Contains(err.Error(), "ttft_p99") || strings.Contains(err.Error(), "ttft_mean") {
+		t.Errorf("error %v", err)
+	}
+	r.Gates = []Gate{{Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 0.9}}
+	if r.Missed() == nil {
+		t.Error("a goal that was never reached is missed by more than before, and that is no error")
+	}
+}
+
 func TestReport_TableAndPageShowAll(t *testing.T) {
 	r := smallReport(t, "A", "B")
 	r.Skipped = append(r.Skipped, "F: no trace")
