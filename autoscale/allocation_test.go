@@ -51,7 +51,7 @@ func TestPlan_FewestServersAreLoad(t *testing.T) {
 
 // The signals decide nothing, and no hardware was chosen before: the last numbers stand.
 func TestPools_StaleSignalsChooseNoHardware(t *testing.T) {
-	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler)), NewMeter(newClock().now), nil, slog.New(slog.DiscardHandler))
+	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler)), NewMeter(newClock().now), nil, slog.New(slog.DiscardHandler))
 	s.Allocate = func(a AllocationRequest) (HardwareAllocation, error) {
 		t.Errorf("asked for the hardware of %+v", a)
 		return HardwareAllocation{}, nil

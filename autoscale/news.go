@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/replicas"
 )
 
 // Gateways report to each other at once what cannot wait for the next decision. A client that
@@ -74,7 +74,7 @@ func (s *Shared) receive(ctx context.Context, m *Meter, decided func()) {
 		return
 	}
 	decided()
-	pools.ListenQuietly(ctx, sub, func(message *redis.Message) {
+	replicas.ListenQuietly(ctx, sub, func(message *redis.Message) {
 		switch {
 		case message.Channel == s.prefix+refusedKey:
 			for text := []byte(message.Payload); len(text) >= 8; text = text[8:] {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 // Two servers of one pod are what KEDA counts as one, and as fast as both.
@@ -16,7 +17,9 @@ func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 	cfg := pools.Default()
 	cfg.ProbeInterval, cfg.ProbeTimeout = 50*time.Millisecond, 20*time.Second
 	transport := &http.Transport{}
-	f := pools.NewFleet(cfg, transport, slog.New(slog.DiscardHandler))
+	log := slog.New(slog.DiscardHandler)
+	f := pools.NewFleet(cfg, log)
+	health.Watch(f, transport, log)
 	t.Cleanup(func() {
 		f.Close()
 		transport.CloseIdleConnections()

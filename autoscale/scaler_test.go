@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 const model = "sim-model"
@@ -26,7 +27,9 @@ func newFleet(t *testing.T, roles ...pools.Role) *pools.Fleet {
 	cfg := pools.Default()
 	cfg.ProbeInterval, cfg.ProbeTimeout = 50*time.Millisecond, 20*time.Second // the machine may be busy
 	transport := &http.Transport{}
-	f := pools.NewFleet(cfg, transport, slog.New(slog.DiscardHandler))
+	log := slog.New(slog.DiscardHandler)
+	f := pools.NewFleet(cfg, log)
+	health.Watch(f, transport, log)
 	var specs []pools.Spec
 	if len(roles) == 0 {
 		roles = []pools.Role{pools.Prefill, pools.Decode}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 // answering is engines that are up and tell nothing of their load: an http.RoundTripper
@@ -34,7 +35,9 @@ func (answering) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestScaler_ASilentSlowdownIsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := pools.Default()
-		fleet := pools.NewFleet(cfg, answering{}, slog.New(slog.DiscardHandler))
+		log := slog.New(slog.DiscardHandler)
+		fleet := pools.NewFleet(cfg, log)
+		health.Watch(fleet, answering{}, log)
 		defer fleet.Close()
 		if err := fleet.Apply([]pools.Spec{
 			{URL: "http://10.0.0.1:1", Role: pools.Prefill, Connector: "nixl"}, {URL: "http://10.0.0.2:1", Role: pools.Decode, Connector: "nixl"},

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 // roundTripper is an engine's side that a test invents.
@@ -63,7 +64,8 @@ func serveAs(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) (ba
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	transport := &http.Transport{}
-	fleet := pools.NewFleet(of.pools, transport, log)
+	fleet := pools.NewFleet(of.pools, log)
+	health.Watch(fleet, transport, log)
 	t.Cleanup(transport.CloseIdleConnections)
 	t.Cleanup(fleet.Close)
 	if err := fleet.Apply(specs); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 // testFleet is an orchestrator over servers that are up, in racks of eight, and an index
@@ -67,7 +68,8 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 	}
 	cfg, log := pools.Default(), slog.New(slog.DiscardHandler)
 	cfg.ProbeInterval = interval
-	fleet := pools.NewFleet(cfg, answers{}, log)
+	fleet := pools.NewFleet(cfg, log)
+	health.Watch(fleet, answers{}, log)
 	tb.Cleanup(func() { _ = fleet.Apply(nil) })
 	var specs []pools.Spec
 	for i := range 2 * each {

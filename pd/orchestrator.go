@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 // Orchestrator runs requests. Its fields are set once, before the first Run.
@@ -167,7 +168,7 @@ func (o *Orchestrator) serve(ctx context.Context, j *requestState) (*Answer, err
 // many.
 func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, j *requestState, id string, how death, certain bool) (quarantined bool) {
 	for _, s := range o.Fleet.Servers() {
-		if s.ID() != id || !certain && !s.Dead(ctx) {
+		if s.ID() != id || !certain && !health.RefusesConnections(ctx, s) {
 			continue
 		}
 		reason := "connection lost and refused"

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 // A held request looks at the fleet when something has changed, and once in a while, however
@@ -63,7 +64,9 @@ func TestHold_LooksAreAsManyAsChangesAndFewAtOnce(t *testing.T) {
 // What a request is held for wakes it: servers that come.
 func TestHold_ServersThatComeWakeARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fleet := pools.NewFleet(pools.Default(), answers{}, slog.New(slog.DiscardHandler))
+		log := slog.New(slog.DiscardHandler)
+		fleet := pools.NewFleet(pools.Default(), log)
+		health.Watch(fleet, answers{}, log)
 		defer fleet.Close()
 		o := &Orchestrator{Fleet: fleet, Queue: NewQueue(DefaultQueue())}
 		woken := make(chan time.Time, 1)

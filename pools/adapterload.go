@@ -27,7 +27,7 @@ const adapterSeries = "vllm:lora_requests_info"
 func parseAdapters(families map[string]*dto.MetricFamily) AdapterLoad {
 	var newest *dto.Metric
 	at := -1.0
-	for _, m := range family(families, adapterSeries).GetMetric() {
+	for _, m := range Family(families, adapterSeries).GetMetric() {
 		if v, ok := (Series{}).value(m); ok && v > at {
 			newest, at = m, v
 		}
@@ -35,14 +35,14 @@ func parseAdapters(families map[string]*dto.MetricFamily) AdapterLoad {
 	if newest == nil {
 		return AdapterLoad{}
 	}
-	most, err := strconv.Atoi(label(newest, "max_lora"))
+	most, err := strconv.Atoi(Label(newest, "max_lora"))
 	if err != nil || most < 0 {
 		most = 0
 	}
 	return AdapterLoad{
 		Max: most, Known: true,
-		Running: names(label(newest, "running_lora_adapters")),
-		Waiting: names(label(newest, "waiting_lora_adapters")),
+		Running: names(Label(newest, "running_lora_adapters")),
+		Waiting: names(Label(newest, "waiting_lora_adapters")),
 	}
 }
 

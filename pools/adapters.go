@@ -1,11 +1,9 @@
 package pools
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -50,8 +48,8 @@ func (c AdapterConfig) Validate() error {
 	return nil
 }
 
-// find returns the directory's entry of a name.
-func (c AdapterConfig) find(name string) (Adapter, bool) {
+// Find returns the directory's entry of a name.
+func (c AdapterConfig) Find(name string) (Adapter, bool) {
 	for _, a := range c.Directory {
 		if a.Name == name {
 			return a, true
@@ -63,15 +61,15 @@ func (c AdapterConfig) find(name string) (Adapter, bool) {
 // loaded counts the directory's entries among models.
 func (c AdapterConfig) loaded(models []Model) (n int) {
 	for _, m := range models {
-		if _, known := c.find(m.ID); known && m.Parent != "" {
+		if _, known := c.Find(m.ID); known && m.Parent != "" {
 			n++
 		}
 	}
 	return n
 }
 
-// base returns the model of a server that the adapter adapts, false if it has none.
-func (a Adapter) base(models []Model) (Model, bool) {
+// BaseIn returns the model of a server that the adapter adapts, false if it has none.
+func (a Adapter) BaseIn(models []Model) (Model, bool) {
 	for _, m := range models {
 		if m.Parent == "" && (a.Base == "" || m.ID == a.Base) {
 			return m, true
@@ -103,7 +101,7 @@ func (s *Server) Adapter(model string, now time.Time) (AdapterView, bool) {
 	if i >= 0 && h.Models[i].Parent == "" {
 		return AdapterView{}, false
 	}
-	if _, onDemand := s.fleet.cfg.Adapters.find(model); i < 0 && !onDemand {
+	if _, onDemand := s.fleet.cfg.Adapters.Find(model); i < 0 && !onDemand {
 		return AdapterView{}, false
 	}
 	load := s.FreshLoad(now).Adapters
@@ -124,141 +122,60 @@ func (s *Server) Adapter(model string, now time.Time) (AdapterView, bool) {
 // load it, and if it sleeps it can be woken.
 func (s *Server) Serves(model string, now time.Time) bool {
 	h := s.health.Load()
-	if s.Asleep() && s.awake.refuses(awakeWish, now) {
+	if s.Asleep() && s.wakeRequests.Refuses(now) {
 		return false // it could not be woken just now
 	}
 	if h.Serves(model) {
 		return true
 	}
-	a, onDemand := s.fleet.cfg.Adapters.find(model)
+	a, onDemand := s.fleet.cfg.Adapters.Find(model)
 	if !onDemand {
 		return false
 	}
-	_, fits := a.base(h.Models)
-	return fits && !s.adapters.refuses(model, now)
+	_, fits := a.BaseIn(h.Models)
+	return fits && !s.loadRequests.refuses(model, now)
 }
 
-// wishes is what requests want of a server's keeper, and when each adapter of
-// the directory was wanted last.
-type wishes struct {
-	mu      sync.Mutex // guards the rest
-	open    bool       // somebody fulfils them
-	wishes  map[string]*wish
-	inUse   map[string]int       // leases that hold it
-	used    map[string]time.Time // when it was last taken or given back
-	refused map[string]time.Time // until when an adapter is not asked for again
-	wake    chan struct{}
+// AdapterLoaded takes in that the server has loaded an adapter of a model, and what it took.
+func (s *Server) AdapterLoaded(a Adapter, base Model, took time.Duration) {
+	s.loadRequests.loaded.Add(1)
+	s.fleet.noteAdapterLoad(took)
+	s.changeModels(func(models []Model) []Model { return append(models, a.as(base)) })
 }
 
-// wish is an adapter that is to be loaded. err may be read once done is closed.
-type wish struct {
-	done chan struct{}
-	err  error
+// AdapterNotLoaded counts an adapter that the server did not load, AdapterUnloaded one that
+// it has unloaded.
+func (s *Server) AdapterNotLoaded() { s.loadRequests.failed.Add(1) }
+func (s *Server) AdapterUnloaded()  { s.loadRequests.unloaded.Add(1) }
+
+// ForgetModel takes a model from what the server is known to serve.
+func (s *Server) ForgetModel(id string) {
+	s.changeModels(func(models []Model) []Model {
+		return slices.DeleteFunc(models, func(m Model) bool { return m.ID == id })
+	})
 }
 
-func newWishes() *wishes {
-	return &wishes{
-		wishes: make(map[string]*wish), inUse: make(map[string]int), used: make(map[string]time.Time),
-		refused: make(map[string]time.Time), wake: make(chan struct{}, 1),
+// LostAdapter takes note that the server does not have a model that it listed, and
+// reports whether that is an adapter that can be loaded again: another gateway has
+// unloaded it.
+func (s *Server) LostAdapter(model string) bool {
+	if _, onDemand := s.fleet.cfg.Adapters.Find(model); !onDemand {
+		return false
 	}
+	s.ForgetModel(model)
+	return true
 }
 
-// want takes the adapter into use, and returns the wish to wait for; nil if the
-// server has the adapter. Those who want the same wait for the same wish.
-func (a *wishes) want(name string, loaded bool, now time.Time) (*wish, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.used[name] = now
-	a.inUse[name]++
-	w := a.wishes[name]
-	switch {
-	case w != nil:
-		return w, nil
-	case loaded:
-		return nil, nil
-	case !a.open:
-		return nil, errNoKeeper
-	}
-	w = &wish{done: make(chan struct{})}
-	a.wishes[name] = w
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
-	return w, nil
-}
-
-// leave gives one use back.
-func (a *wishes) leave(name string, now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.used[name] = now
-	a.inUse[name]--
-}
-
-// next returns the name of a wish that is open, "" if there is none.
-func (a *wishes) next() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for name := range a.wishes {
-		return name
-	}
-	return ""
-}
-
-// adapterRefusal is for how long a server that could not load an adapter is not
-// asked to again.
-const adapterRefusal = 30 * time.Second
-
-// fulfil ends a wish.
-func (a *wishes) fulfil(name string, err error, now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	w := a.wishes[name]
-	if w == nil {
-		return
-	}
-	delete(a.wishes, name)
-	delete(a.refused, name)
-	if err != nil {
-		pause := adapterRefusal
-		if errors.Is(err, errAdapterRoom) || errors.Is(err, errOccupied) {
-			pause = time.Second // one may be idle soon
+// noteAdapterLoad keeps what loading an adapter takes: the mean of the last few.
+func (f *Fleet) noteAdapterLoad(took time.Duration) {
+	for {
+		old := f.adapterLoad.Load()
+		next := int64(took)
+		if old > 0 {
+			next = old + (int64(took)-old)/4
 		}
-		a.refused[name] = now.Add(pause)
-	}
-	w.err = err
-	close(w.done)
-}
-
-// setOpen says whether somebody fulfils wishes; if not, those that are left fail.
-func (a *wishes) setOpen(open bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.open = open
-	for name, w := range a.wishes {
-		if !open {
-			delete(a.wishes, name)
-			w.err = errNoKeeper
-			close(w.done)
+		if f.adapterLoad.CompareAndSwap(old, next) {
+			return
 		}
 	}
-}
-
-func (a *wishes) refuses(name string, now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return now.Before(a.refused[name])
-}
-
-// lastUse returns when an adapter was last taken or given back, and by how many
-// leases it is held. One that is seen for the first time counts as taken now, since
-// another gateway may use it.
-func (a *wishes) lastUse(name string, now time.Time) (at time.Time, held int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.used[name].IsZero() {
-		a.used[name] = now
-	}
-	return a.used[name], a.inUse[name]
 }

@@ -2,11 +2,9 @@ package pools
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -189,10 +187,13 @@ func TestAddresses_AServerJoinsOnceItsNamesWereLookedUp(t *testing.T) {
 	var probed, early atomic.Bool
 	cfg := Default()
 	cfg.AwaitAddresses = true
-	f := NewFleet(cfg, roundTripper(func(*http.Request) (*http.Response, error) {
-		probed.Store(true)
-		return nil, errors.New("no matter")
-	}), slog.New(slog.DiscardHandler))
+	f := NewFleet(cfg, slog.New(slog.DiscardHandler))
+	f.Watch(func() func(context.Context, *Server) {
+		return func(ctx context.Context, s *Server) {
+			s.AwaitAddresses(ctx)
+			probed.Store(true)
+		}
+	})
 	t.Cleanup(f.Close)
 	f.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		time.Sleep(50 * time.Millisecond) // a probe that does not wait is faster

@@ -183,13 +183,13 @@ func (b *breaker) judge(verdict error, now time.Time) (away time.Duration) {
 	switch {
 	case verdict == nil:
 		b.disproved.Store(false)
-	case errors.Is(verdict, errWrongAnswer):
+	case errors.Is(verdict, ErrWrongAnswer):
 		b.disproved.Store(true) // until one passes: that it does not answer, or is busy, is no proof
 	}
 	b.mu.Lock()
 	b.suspected, b.judgedAt = false, now
 	b.mu.Unlock()
-	if errors.Is(verdict, errCanaryBusy) {
+	if errors.Is(verdict, ErrProbeBusy) {
 		b.busy(now)
 		return 0
 	}
@@ -332,9 +332,9 @@ func (b *breaker) state(now time.Time) BreakerState {
 
 // Breaker returns the state of the server's breaker for one leg.
 func (l *live) Breaker(leg Role, now time.Time) BreakerState {
-	return l.breakers[legIndex(leg)].state(now)
+	return l.breakers[LegIndex(leg)].state(now)
 }
 
 // Suspect asks for a canary on the leg: a transfer failed, and only the server's
 // own work can tell whether it was the server's fault.
-func (l *live) Suspect(leg Role) { l.breakers[legIndex(leg)].suspect() }
+func (l *live) Suspect(leg Role) { l.breakers[LegIndex(leg)].suspect() }

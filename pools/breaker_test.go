@@ -246,11 +246,11 @@ func TestBreaker_AFailedCanaryConvictsSinceTheLastThatPassed(t *testing.T) {
 	start := time.Now()
 	at := func(second int) time.Time { return start.Add(time.Duration(second) * time.Second) }
 	b.judge(nil, at(1))
-	b.judge(errCanaryBusy, at(2))
+	b.judge(ErrProbeBusy, at(2))
 	if len(told) != 0 {
 		t.Fatalf("convicted of nothing: %v", told)
 	}
-	for second, verdict := range []error{3: errWrongAnswer, 4: errWrongAnswer, 5: nil, 6: nil, 7: errWrongAnswer} {
+	for second, verdict := range []error{3: ErrWrongAnswer, 4: ErrWrongAnswer, 5: nil, 6: nil, 7: ErrWrongAnswer} {
 		if second >= 3 {
 			b.judge(verdict, at(second))
 		}

@@ -27,7 +27,7 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 	needed := false
 	for _, s := range up {
 		needed = needed || s.needs(leg)
-		b := s.breakers[legIndex(leg)]
+		b := s.breakers[LegIndex(leg)]
 		if b.disproved.Load() {
 			continue
 		}

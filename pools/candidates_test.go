@@ -89,7 +89,7 @@ func TestCandidates_WhenMostAreInDoubtNobodyIsOut(t *testing.T) {
 
 func TestCandidates_AServerThatFailedItsCanaryIsOutsideTheCap(t *testing.T) {
 	servers := fleetOf(4)
-	disprove := func(s *Server) { s.breakers[1].judge(errWrongAnswer, time.Now()) }
+	disprove := func(s *Server) { s.breakers[1].judge(ErrWrongAnswer, time.Now()) }
 	for _, s := range servers[:3] {
 		disprove(s)
 	}
@@ -103,7 +103,7 @@ func TestCandidates_AServerThatFailedItsCanaryIsOutsideTheCap(t *testing.T) {
 	// That they did not answer says less, that they are busy says nothing.
 	other := fleetOf(4)
 	for _, s := range other[:3] {
-		s.breakers[1].judge(errCanaryBusy, time.Now())
+		s.breakers[1].judge(ErrProbeBusy, time.Now())
 	}
 	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || panicking {
 		t.Errorf("three busy: %d usable, panic %v", len(got), panicking)
@@ -120,11 +120,11 @@ func TestCandidates_AServerThatFailedItsCanaryIsOutsideTheCap(t *testing.T) {
 // merely has no answer or no place.
 func TestCandidates_AWrongAnswerIsForgottenOnlyWhenACanaryPasses(t *testing.T) {
 	for name, verdict := range map[string]error{
-		"timed out": context.DeadlineExceeded, "429": errCanaryBusy, "cut": errEngine,
+		"timed out": context.DeadlineExceeded, "429": ErrProbeBusy, "cut": errEngine,
 	} {
 		servers := fleetOf(4)
 		b := servers[0].breakers[1]
-		b.judge(errWrongAnswer, time.Now())
+		b.judge(ErrWrongAnswer, time.Now())
 		b.judge(verdict, time.Now())
 		for _, s := range servers[1:] { // beyond the cap on those that are only ejected
 			trip(t, s, Decode)
@@ -152,7 +152,7 @@ func TestCandidates_PrefillIsLeftOutRatherThanTriedInVain(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, s := range prefill {
-			s.breakers[0].judge(errWrongAnswer, time.Now())
+			s.breakers[0].judge(ErrWrongAnswer, time.Now())
 		}
 		if got, _ := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
 			t.Errorf("all failed their canaries: %d usable", len(got))
@@ -209,7 +209,7 @@ func TestBreaker_ABusyCanaryShortensNoEjection(t *testing.T) {
 			b.eject(time.Now())
 		}
 		until := *b.openUntil.Load()
-		b.judge(errCanaryBusy, time.Now())
+		b.judge(ErrProbeBusy, time.Now())
 		if got := *b.openUntil.Load(); got.Before(until) {
 			t.Errorf("out for %v, and for %v after a busy canary", time.Until(until), time.Until(got))
 		}

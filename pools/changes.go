@@ -13,6 +13,9 @@ type changes struct {
 // ended, a server came up, other replicas' work is less. stop ends it.
 func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) { return f.changed.watch() }
 
+// NoteChange says that more may be possible than before.
+func (f *Fleet) NoteChange() { f.changed.note() }
+
 // StateChanges returns a channel that says when the State of a server has changed, or what it
 // serves, or the fleet has. stop ends it.
 func (f *Fleet) StateChanges() (changed <-chan struct{}, stop func()) { return f.states.watch() }

@@ -10,7 +10,11 @@ import (
 // Requests that are held for a model are woken when a server comes to serve it.
 func TestStateChanges_TellOfNewModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, f := fleetBefore(t, 1)
+		f := newTestFleet(t)
+		if err := f.Apply([]Spec{spec("http://a:1", Decode)}); err != nil {
+			t.Fatal(err)
+		}
+		f.Servers()[0].ProbePassed(f.Servers()[0].Health(), []Model{{ID: "m"}}, time.Now())
 		changed, stop := f.StateChanges()
 		defer stop()
 		told := func() bool {

@@ -2,6 +2,7 @@ package pools
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -296,5 +297,15 @@ func (t *target) resolve(ctx context.Context, resolver *net.Resolver) {
 	}
 	for _, ip := range found[:min(len(found), maxNamed)] {
 		t.addresses = append(t.addresses, netip.AddrPortFrom(ip.Unmap(), t.port))
+	}
+}
+
+func rootCause(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
 	}
 }

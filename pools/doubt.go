@@ -145,7 +145,7 @@ func (l *live) workedSince(t time.Time) bool {
 // once.
 func (l *live) Late(sent time.Time) {
 	l.late(sent)
-	l.checkNow()
+	l.ProbeNow()
 }
 
 func (l *live) late(sent time.Time) doubt {

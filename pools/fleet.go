@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"reflect"
 	"slices"
 	"sync"
@@ -87,51 +86,61 @@ type Fleet struct {
 	// is told.
 	Convicted func(server string, since time.Time)
 
-	cfg       Config
-	transport http.RoundTripper
-	log       *slog.Logger
-	resolver  *net.Resolver // of servers' own names, as connections to them have it
-	lookups   chan struct{} // bounds those at once
+	cfg      Config
+	log      *slog.Logger
+	resolver *net.Resolver // of servers' own names, as connections to them have it
+	lookups  chan struct{} // bounds those at once
 
 	snapshot    atomic.Pointer[[]*Server]
-	others      atomic.Pointer[Replicas] // nil while work is not shared
-	turns       atomic.Pointer[Turns]    // nil: this gateway alone manages shared GPUs
-	adapterLoad atomic.Int64             // ns that loading an adapter took lately; 0 is unknown
-	worked      chan struct{}            // says that own work has changed
+	replicas    atomic.Pointer[ReplicaWork] // nil while work is not shared
+	adapterLoad atomic.Int64                // ns that loading an adapter took lately; 0 is unknown
+	worked      chan struct{}               // says that own work has changed
 	changed     changes
 	states      changes // of servers' states
 	missing     missing
 
-	gpus sync.Map // by label, a chan that whoever changes who is awake there holds
-
-	mu       sync.Mutex // guards watchers and orders calls of Apply
-	watchers map[string]watcher
+	mu      sync.Mutex // guards the rest and orders calls of Apply
+	watches []Watch
+	watched map[string]watched // by scheme and ID: http and https are two servers
 }
 
-type watcher struct {
+// Watch is called once for each server that the fleet comes to know. What it returns follows
+// that server until the context ends, and again when its spec has changed; so it may keep
+// what it learns of the server between the two.
+type Watch func() (follow func(context.Context, *Server))
+
+// watched is a server with those who follow it.
+type watched struct {
 	*live
-	spec Spec
-	stop context.CancelFunc
-	done chan struct{}
+	spec   Spec
+	follow []func(context.Context, *Server)
+	stop   context.CancelFunc
+	done   chan struct{}
 }
 
-// NewFleet returns an empty fleet. The transport carries probes, scrapes and
-// canaries.
-func NewFleet(cfg Config, transport http.RoundTripper, log *slog.Logger) *Fleet {
+// NewFleet returns an empty fleet, whose servers nobody follows: see Watch.
+func NewFleet(cfg Config, log *slog.Logger) *Fleet {
 	f := &Fleet{
-		cfg:       cfg,
-		transport: transport,
-		log:       log,
-		resolver:  net.DefaultResolver,
-		lookups:   make(chan struct{}, parallelTargets),
-		watchers:  make(map[string]watcher),
-		worked:    make(chan struct{}, 1),
+		cfg:      cfg,
+		log:      log,
+		resolver: net.DefaultResolver,
+		lookups:  make(chan struct{}, parallelTargets),
+		watched:  make(map[string]watched),
+		worked:   make(chan struct{}, 1),
 	}
 	f.snapshot.Store(&[]*Server{})
 	return f
 }
 
-func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+// Watch has the servers followed that the fleet comes to know from now on.
+func (f *Fleet) Watch(w Watch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.watches = append(f.watches, w)
+}
+
+// Config is what the fleet was made with.
+func (f *Fleet) Config() Config { return f.cfg }
 
 // Servers returns the current snapshot; nobody may change it.
 func (f *Fleet) Servers() []*Server { return *f.snapshot.Load() }
@@ -149,31 +158,23 @@ func (f *Fleet) Apply(specs []Spec) error {
 	next := make([]*Server, 0, len(specs))
 	kept := make(map[string]bool, len(specs))
 	for _, spec := range specs {
-		// The scheme is part of what is watched: http and https are two servers.
 		key := spec.URL + " " + spec.ID()
-		w, known := f.watchers[key]
+		w, known := f.watched[key]
 		switch {
 		case !known:
-			fresh := newLive(f.cfg)
-			fresh.changed, fresh.states = &f.changed, &f.states
-			for _, b := range fresh.breakers {
-				b.convicted = func(since time.Time) { f.convicted(spec.ID(), since) }
-			}
-			w = f.watch(spec, fresh)
+			w = f.follow(spec, f.newWatched(spec.ID()))
 		case !reflect.DeepEqual(w.spec, spec):
-			w.stop()
-			<-w.done
-			w = f.watch(spec, w.live)
+			w.end()
+			w = f.follow(spec, w)
 		}
-		f.watchers[key] = w
+		f.watched[key] = w
 		kept[key] = true
-		next = append(next, &Server{Spec: spec, id: spec.ID(), class: configuredClass(spec), fleet: f, live: w.live})
+		next = append(next, f.server(spec, w.live))
 	}
-	for key, w := range f.watchers {
+	for key, w := range f.watched {
 		if !kept[key] {
-			w.stop()
-			<-w.done
-			delete(f.watchers, key)
+			w.end()
+			delete(f.watched, key)
 		}
 	}
 	together(next)
@@ -189,46 +190,36 @@ func (f *Fleet) convicted(server string, since time.Time) {
 	}
 }
 
-func (f *Fleet) watch(spec Spec, l *live) watcher {
+func (f *Fleet) server(spec Spec, l *live) *Server {
+	return &Server{Spec: spec, id: spec.ID(), class: configuredClass(spec), fleet: f, live: l}
+}
+
+// newWatched is a server that the fleet did not know.
+func (f *Fleet) newWatched(id string) watched {
+	w := watched{live: newLive(f.cfg)}
+	w.changed, w.states = &f.changed, &f.states
+	for _, b := range w.breakers {
+		b.convicted = func(since time.Time) { f.convicted(id, since) }
+	}
+	for _, watch := range f.watches {
+		w.follow = append(w.follow, watch())
+	}
+	return w
+}
+
+// follow has a server followed by all who watch the fleet.
+func (f *Fleet) follow(spec Spec, w watched) watched {
 	ctx, stop := context.WithCancel(context.Background())
-	w := watcher{live: l, spec: spec, stop: stop, done: make(chan struct{})}
-	id := spec.ID()
-	p := prober{
-		spec: spec, live: l, cfg: f.cfg, log: f.log.With("server", id), load: newScraper(spec, f.cfg.LoadTables),
-		client:   &http.Client{Transport: f.transport, Timeout: f.cfg.ProbeTimeout, CheckRedirect: noRedirect},
-		patient:  &http.Client{Transport: f.transport, Timeout: max(lateAnswer, f.cfg.ProbeTimeout), CheckRedirect: noRedirect},
-		mostLate: f.mostLate, changed: f.noteMissing, asking: new(sync.WaitGroup),
-		inFlight: func(now time.Time) InFlight {
-			return f.inFlight(id, l, Prefill, now).plus(f.inFlight(id, l, Decode, now))
-		},
-	}
-	proves := p // before it runs: it writes to itself
+	w.spec, w.stop, w.done = spec, stop, make(chan struct{})
+	s := f.server(spec, w.live)
 	var parts sync.WaitGroup
-	parts.Go(func() {
-		if f.cfg.AwaitAddresses {
-			l.addresses.awaitFirst(ctx)
-		}
-		p.run(ctx)
-	})
-	parts.Go(func() { l.addresses.run(ctx, spec, f.lookupHost) })
-	slow := slowHealthCheck{proves}
-	slow.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect}
-	parts.Go(func() { slow.run(ctx) })
-	if len(f.cfg.Adapters.Directory) > 0 || spec.GPUs != "" {
-		k := keeper{spec: spec, live: l, fleet: f, log: p.log}
-		k.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect} // each order has a time limit of its own
-		parts.Go(func() { k.run(ctx) })
+	for _, follow := range w.follow {
+		parts.Go(func() { follow(ctx, s) })
 	}
+	parts.Go(func() { w.addresses.run(ctx, spec, f.lookupHost) })
 	if spec.ORCA != "" {
-		s := orcaStream{address: spec.ORCA, fleet: f, id: id, live: l, log: p.log}
-		parts.Go(func() { s.run(ctx) })
-	}
-	for i, leg := range []Role{Prefill, Decode} {
-		c := canary{prober: proves, leg: leg, breaker: w.breakers[i]}
-		c.client = &http.Client{Transport: f.transport, CheckRedirect: noRedirect}
-		if spec.Role.Serves(leg) {
-			parts.Go(func() { c.run(ctx) })
-		}
+		o := orcaStream{address: spec.ORCA, server: s, log: f.log.With("server", s.id)}
+		parts.Go(func() { o.run(ctx) })
 	}
 	go func() {
 		defer close(w.done)
@@ -237,31 +228,27 @@ func (f *Fleet) watch(spec Spec, l *live) watcher {
 	return w
 }
 
-// Close stops watching and waits for the watchers to end.
+// end lets nobody follow the server any more, and waits until nobody does.
+func (w *watched) end() {
+	w.stop()
+	<-w.done
+}
+
+// AwaitAddresses waits until the server's names were looked up, or could not be, where the
+// configuration says that it is not probed before.
+func (s *Server) AwaitAddresses(ctx context.Context) {
+	if s.fleet.cfg.AwaitAddresses {
+		s.addresses.awaitFirst(ctx)
+	}
+}
+
+// Close lets nobody follow the servers any more, and waits until nobody does.
 func (f *Fleet) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for key, w := range f.watchers {
-		w.stop()
-		<-w.done
-		delete(f.watchers, key)
-	}
-}
-
-// inFlight is the outstanding work of all gateways on a server.
-func (f *Fleet) inFlight(id string, l *live, leg Role, now time.Time) InFlight {
-	sum := l.OwnInFlight(leg, now)
-	if r := f.others.Load(); r != nil {
-		sum = sum.plus(r.inFlight(id, leg, now))
-	}
-	return sum
-}
-
-// noteWork wakes whoever tells other replicas of this one's work.
-func (f *Fleet) noteWork() {
-	select {
-	case f.worked <- struct{}{}:
-	default:
+	for key, w := range f.watched {
+		w.end()
+		delete(f.watched, key)
 	}
 }
 
@@ -288,9 +275,9 @@ func (f *Fleet) Model(id string) (Model, bool) {
 			return m, true
 		}
 	}
-	a, onDemand := f.cfg.Adapters.find(id)
+	a, onDemand := f.cfg.Adapters.Find(id)
 	for _, s := range f.Servers() {
-		if base, fits := a.base(s.Health().Models); onDemand && fits {
+		if base, fits := a.BaseIn(s.Health().Models); onDemand && fits {
 			return a.as(base), true
 		}
 	}
@@ -304,7 +291,7 @@ func (f *Fleet) KnowsModels() bool {
 
 // Loads reports whether servers of a base model may be told to load an adapter.
 func (f *Fleet) Loads(base, adapter string) bool {
-	a, onDemand := f.cfg.Adapters.find(adapter)
+	a, onDemand := f.cfg.Adapters.Find(adapter)
 	return onDemand && (a.Base == "" || a.Base == base)
 }
 

@@ -2,10 +2,6 @@ package pools
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
-	"errors"
-	"net/http"
 	"strconv"
 	"strings"
 )
@@ -60,187 +56,16 @@ func (l *live) Identity() Identity {
 	return l.told.Load().Identity
 }
 
+// SetIdentity keeps what the engine reported of itself; whole: it left nothing open that it
+// may still report in this life of it.
+func (l *live) SetIdentity(reported Identity, whole bool) { l.told.Store(newIdentity(reported, whole)) }
+
+// Identified reports whether there is nothing left to ask the engine of itself.
+func (l *live) Identified() bool { return l.told.Load().whole }
+
 // Connector returns how decode obtains the KV: as configured, else as the engine tells.
 func (s *Server) Connector() string { return s.connectorOf(s.Spec) }
 
 func (l *live) connectorOf(spec Spec) string {
 	return cmp.Or(spec.Connector, l.Identity().Connector, defaultConnector)
-}
-
-// identify asks the engine what it is, until it has answered everything in this life of
-// the server. It is asked before the server takes its first request.
-func (p *prober) identify(ctx context.Context, was Health, models []Model) {
-	if was.Up && p.live.told.Load().whole {
-		return
-	}
-	told, err := p.ask(ctx, models[0].Owner)
-	p.live.told.Store(newIdentity(told, err == nil))
-	if err != nil {
-		return
-	}
-	if c := p.spec.Connector; c != "" && c != "aggregated" && told.Connector != "" && c != told.Connector {
-		p.log.Warn("the engine tells of another connector than is configured", "configured", c, "engine", told.Connector)
-	}
-	if told.Role != 0 && told.Role != p.spec.Role {
-		p.log.Warn("the engine tells of another role than is configured", "configured", p.spec.Role.String(), "engine", told.Role.String())
-	}
-}
-
-// ask puts the questions that an engine of this kind answers. An error says that one
-// went unanswered and may be answered yet.
-func (p *prober) ask(ctx context.Context, owner string) (Identity, error) {
-	switch owner {
-	case "sglang":
-		return p.askSGLang(ctx)
-	case "tensorrt_llm":
-		version, err := tell[versionPage](ctx, p, "/version")
-		return Identity{Engine: "trtllm", Connector: "trtllm", Version: version.Version}, err
-	}
-	return p.askVLLM(ctx, Identity{Engine: owner})
-}
-
-// versionPage is /version of vLLM and TensorRT-LLM.
-type versionPage struct {
-	Version string `json:"version"`
-}
-
-// sglangArgs are what we read of SGLang's arguments (sglang/srt/entrypoints/
-// http_server.py, server_info). They hold its keys: nothing else is kept, or ever logged.
-type sglangArgs struct {
-	Version       string `json:"version"`
-	Mode          string `json:"disaggregation_mode"` // null (a text), prefill or decode
-	BootstrapPort int    `json:"disaggregation_bootstrap_port"`
-	PageSize      int    `json:"page_size"`
-	KVType        string `json:"kv_cache_dtype"`
-}
-
-func (p *prober) askSGLang(ctx context.Context) (Identity, error) {
-	args, err := tell[sglangArgs](ctx, p, "/server_info")
-	if err == nil && args.Mode == "" {
-		args, err = tell[sglangArgs](ctx, p, "/get_server_info") // as it was called before
-	}
-	told := Identity{Engine: "sglang", Version: args.Version, KVType: args.KVType, KVPort: args.BootstrapPort}
-	if args.PageSize > 0 {
-		told.BlockTokens = strconv.Itoa(args.PageSize)
-	}
-	switch args.Mode {
-	case "prefill":
-		told.Connector, told.Role = "sglang", Prefill
-	case "decode":
-		told.Connector, told.Role = "sglang", Decode
-	case "null":
-		told.Connector = "aggregated"
-	}
-	return told, err
-}
-
-// vllmInfo is what a vLLM tells in its development mode
-// (vllm/entrypoints/serve/instrumentator/server_info.py).
-type vllmInfo struct {
-	Config *struct {
-		Transfer *vllmTransfer `json:"kv_transfer_config"`
-	} `json:"vllm_config"`
-}
-
-// askVLLM reads version and KV cache, which every vLLM tells, and its connector where
-// the configuration names none.
-func (p *prober) askVLLM(ctx context.Context, told Identity) (Identity, error) {
-	version, err := tell[versionPage](ctx, p, "/version")
-	told.Version = version.Version
-	exposition := p.spec.Metrics
-	if exposition == "" {
-		exposition = p.spec.URL + metricsPath
-	}
-	if text, failed := p.get(ctx, exposition); failed == nil {
-		told.BlockTokens, told.KVType = cacheConfig(text)
-	} else if !absent(failed) {
-		err = errors.Join(err, failed)
-	}
-	if p.spec.Connector != "" {
-		return told, err
-	}
-	info, failed := tell[vllmInfo](ctx, p, "/server_info?config_format=json")
-	if info.Config != nil {
-		told.Connector = info.Config.Transfer.connector()
-	}
-	return told, errors.Join(err, failed)
-}
-
-// cacheSeries is vLLM's: its labels are the configuration of the KV cache.
-const cacheSeries = "vllm:cache_config_info"
-
-// cacheConfig returns tokens of a block and type of the numbers, empty if not there.
-func cacheConfig(exposition []byte) (blockTokens, kvType string) {
-	families, err := parseExposition(exposition)
-	if err != nil {
-		return "", "" // the scrape tells that they cannot be read
-	}
-	for _, m := range family(families, cacheSeries).GetMetric() {
-		return label(m, "block_size"), label(m, "cache_dtype")
-	}
-	return "", ""
-}
-
-// vllmTransfer is vLLM's --kv-transfer-config.
-type vllmTransfer struct {
-	Name  string `json:"kv_connector"`
-	Extra struct {
-		Connectors []vllmTransfer `json:"connectors"` // of a MultiConnector
-	} `json:"kv_connector_extra_config"`
-}
-
-// vllmConnectors are our names of vLLM's connectors (vllm/distributed/kv_transfer/
-// kv_connector/factory.py).
-var vllmConnectors = map[string]string{
-	"NixlConnector":          "nixl",
-	"NixlPullConnector":      "nixl",
-	"NixlPushConnector":      "nixl",
-	"MooncakeConnector":      "mooncake",
-	"P2pNcclConnector":       "p2p-nccl",
-	"LMCacheConnectorV1":     "store",
-	"LMCacheMPConnector":     "store",
-	"SharedStorageConnector": "store",
-	"ExampleConnector":       "store",
-	"MooncakeStoreConnector": "store",
-	// These keep KV on the engine's own machine. Of a P2P tier, which connector offload
-	// wants, nothing is told: it has to be configured.
-	"OffloadingConnector":       "aggregated",
-	"SimpleCPUOffloadConnector": "aggregated",
-}
-
-// connector returns our name, aggregated without any, and nothing for one that we do
-// not know. Of several the first that hands KV over counts, as the first that can load
-// does in the engine.
-func (t *vllmTransfer) connector() string {
-	if t == nil || t.Name == "" {
-		return "aggregated"
-	}
-	for i := range t.Extra.Connectors {
-		if name := t.Extra.Connectors[i].connector(); name != "" && name != "aggregated" {
-			return name
-		}
-	}
-	return vllmConnectors[t.Name]
-}
-
-// tell returns the JSON that the engine has at a path. Having none there, or something
-// else, is an answer too, and its zero value.
-func tell[T any](ctx context.Context, p *prober, path string) (told T, err error) {
-	body, err := p.get(ctx, p.spec.URL+path)
-	switch {
-	case absent(err):
-		return told, nil
-	case err != nil:
-		return told, err
-	}
-	if read := *new(T); json.Unmarshal(body, &read) == nil {
-		told = read
-	}
-	return told, nil
-}
-
-// absent reports an engine that has nothing at the address that was asked.
-func absent(err error) bool {
-	var status statusError
-	return errors.As(err, &status) && status.code >= http.StatusBadRequest && status.code < http.StatusInternalServerError
 }

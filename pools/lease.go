@@ -40,15 +40,15 @@ func (s *Server) Claim(leg Role, work curve.Work, anyway bool) (*Lease, error) {
 	verdict := func(error) {}
 	if !anyway {
 		var err error
-		if verdict, err = s.breakers[legIndex(leg)].allow(); err != nil {
+		if verdict, err = s.breakers[LegIndex(leg)].allow(); err != nil {
 			return nil, fmt.Errorf("%s for %s: %w: %w", s.id, leg, ErrRefused, err)
 		}
 	}
 	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), verdict: verdict}
 	s.mu.Lock()
-	s.work[legIndex(leg)].Begin(l.seq, work, now)
+	s.work[LegIndex(leg)].Begin(l.seq, work, now)
 	s.mu.Unlock()
-	s.fleet.noteWork()
+	s.fleet.NoteWork()
 	return l, nil
 }
 
@@ -99,7 +99,7 @@ func (l *Lease) Broke(err error) {
 		return
 	}
 	l.good.Store(false)
-	l.server.breakers[legIndex(l.leg)].broke(err, time.Now())
+	l.server.breakers[LegIndex(l.leg)].broke(err, time.Now())
 }
 
 // Release gives the place back. An unsettled lease is settled as neutral.
@@ -109,7 +109,7 @@ func (l *Lease) Release() {
 	}
 	l.Settle(ErrNeutral)
 	if l.good.Load() {
-		l.server.breakers[legIndex(l.leg)].ended()
+		l.server.breakers[LegIndex(l.leg)].ended()
 	}
 	l.end(time.Now())
 }
@@ -117,17 +117,17 @@ func (l *Lease) Release() {
 func (l *Lease) end(now time.Time) {
 	s := l.server
 	if l.entered {
-		s.turn.leave(now)
+		s.gpus.Leave(now)
 	}
 	if l.adapter != "" {
-		s.adapters.leave(l.adapter, time.Now())
+		s.loadRequests.release(l.adapter, time.Now())
 	}
 	defer s.fleet.changed.note()
-	defer s.fleet.noteWork()
+	defer s.fleet.NoteWork()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.work[legIndex(l.leg)].End(l.seq, now)
-	s.work[legIndex(Prefill)].End(l.seq|promptBit, now)
+	s.work[LegIndex(l.leg)].End(l.seq, now)
+	s.work[LegIndex(Prefill)].End(l.seq|promptBit, now)
 }
 
 // Prefilled releases the lease of a prefill that succeeded, and teaches the server's

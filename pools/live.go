@@ -13,33 +13,28 @@ import (
 // live is what changes about a server while requests run. It is created when
 // the server is first seen and survives reloads of the configuration.
 type live struct {
-	health    atomic.Pointer[Health]
-	scraped   atomic.Pointer[Load]
-	reported  atomic.Pointer[Load] // by ORCA
-	reports   struct{ read, unreadable atomic.Uint64 }
-	keep      time.Duration // load older than this is not believed
-	adapters  *wishes
-	awake     *wishes       // of those who wait for it to wake
-	turn      turn          // in sharing GPUs
-	life      atomic.Uint64 // counts how often the server came up
-	told      atomic.Pointer[identity]
-	busyUntil atomic.Pointer[time.Time] // the engine asked to be left alone until then
-	breakers  [2]*breaker               // prefill, decode
-	drained   atomic.Bool               // an operator lets it drain
-	leaving   atomic.Bool               // scaling in takes it next
-	changed   *changes                  // of the fleet; nil: nobody is told
-	ramps     [2]atomic.Pointer[ramp]
-	states    *changes // of servers' states; nil: nobody is told
-	vitals    vitals
-	slowStart time.Duration
-	downSince atomic.Pointer[time.Time] // nil while up, and before the server was ever up
-	recheck   chan struct{}
-	// slowHealth is of an engine whose /health takes long.
-	slowHealth *slowHealth
-	group      atomic.Pointer[group] // nil: it steps by itself
-
-	// adapterCounts are loads that succeeded and failed, and unloads, by this gateway.
-	adapterCounts struct{ loaded, failed, unloaded atomic.Uint64 }
+	health       atomic.Pointer[Health]
+	scraped      atomic.Pointer[Load]
+	reported     atomic.Pointer[Load] // by ORCA
+	reports      struct{ read, unreadable atomic.Uint64 }
+	keep         time.Duration // load older than this is not believed
+	loadRequests *LoadRequests
+	wakeRequests *WakeRequests
+	gpus         GPUShare
+	life         atomic.Uint64 // counts how often the server came up
+	told         atomic.Pointer[identity]
+	busyUntil    atomic.Pointer[time.Time] // the engine asked to be left alone until then
+	breakers     [2]*breaker               // prefill, decode
+	drained      atomic.Bool               // an operator lets it drain
+	leaving      atomic.Bool               // scaling in takes it next
+	changed      *changes                  // of the fleet; nil: nobody is told
+	ramps        [2]atomic.Pointer[ramp]
+	states       *changes // of servers' states; nil: nobody is told
+	vitals       vitals
+	slowStart    time.Duration
+	downSince    atomic.Pointer[time.Time] // nil while up, and before the server was ever up
+	recheck      chan struct{}
+	group        atomic.Pointer[group] // nil: it steps by itself
 
 	// tellsCached is set once the engine has reported cached tokens. vLLM leaves
 	// the number out when it is zero, and always without
@@ -112,15 +107,14 @@ func (l *live) fallAlone(why Fall) {
 
 func newLive(cfg Config) *live {
 	l := &live{
-		recheck:    make(chan struct{}, 1),
-		slowHealth: newSlowHealth(),
-		adapters:   newWishes(),
-		awake:      newWishes(),
-		addresses:  newAddresses(),
-		keep:       3 * cfg.ProbeInterval,
-		slowStart:  cfg.SlowStart,
-		prefill:    curve.NewLearned(cfg.Prefill, []curve.Features{curve.PrefillFeatures(256, 0), curve.PrefillFeatures(4096, 0), curve.PrefillFeatures(32768, 0)}, cfg.Forgetting),
-		step:       curve.NewLearned(cfg.Step, []curve.Features{curve.StepFeatures(1, 2000), curve.StepFeatures(32, 100_000), curve.StepFeatures(128, 500_000)}, cfg.Forgetting),
+		recheck:      make(chan struct{}, 1),
+		loadRequests: newLoadRequests(),
+		wakeRequests: newWakeRequests(),
+		addresses:    newAddresses(),
+		keep:         3 * cfg.ProbeInterval,
+		slowStart:    cfg.SlowStart,
+		prefill:      curve.NewLearned(cfg.Prefill, []curve.Features{curve.PrefillFeatures(256, 0), curve.PrefillFeatures(4096, 0), curve.PrefillFeatures(32768, 0)}, cfg.Forgetting),
+		step:         curve.NewLearned(cfg.Step, []curve.Features{curve.StepFeatures(1, 2000), curve.StepFeatures(32, 100_000), curve.StepFeatures(128, 500_000)}, cfg.Forgetting),
 	}
 	l.vitals.born = time.Now()
 	l.health.Store(&Health{Reason: notProbed})
@@ -133,7 +127,8 @@ func newLive(cfg Config) *live {
 	return l
 }
 
-func legIndex(leg Role) int {
+// LegIndex is where a leg stands in what is kept for both: prefill first.
+func LegIndex(leg Role) int {
 	if leg == Prefill {
 		return 0
 	}
@@ -201,8 +196,26 @@ type Model struct {
 // engine said in an earlier life may not hold.
 func (l *live) Life() uint64 { return l.life.Load() }
 
-// Health returns the state as of the last probe or failed connection.
-func (l *live) Health() Health { return *l.health.Load() }
+// Health returns the state as of the last probe or failed connection. Nobody may change it.
+func (l *live) Health() *Health { return l.health.Load() }
+
+// DownSince is since when the server is down, zero while it is up: what it said of its
+// health before does not count.
+func (l *live) DownSince() time.Time {
+	if since := l.downSince.Load(); since != nil {
+		return *since
+	}
+	return time.Time{}
+}
+
+// LoadRequests are the adapters that requests ask the server to load, WakeRequests those that
+// wait for it to be awake, GPUShare is its part in sharing GPUs.
+func (l *live) LoadRequests() *LoadRequests { return l.loadRequests }
+func (l *live) WakeRequests() *WakeRequests { return l.wakeRequests }
+func (l *live) GPUShare() *GPUShare         { return &l.gpus }
+
+// ProbeDue says that the next probe is due at once.
+func (l *live) ProbeDue() <-chan struct{} { return l.recheck }
 
 // Load returns what the engine told last; its zero value is all unknown. What an
 // answer or a stream of reports told counts before a scrape that is older, and a
@@ -219,11 +232,11 @@ func (l *live) Load() Load {
 // The next successful probe brings it back; one is due at once.
 func (l *live) MarkDown(reason string) {
 	l.setDown(reason)
-	l.checkNow()
+	l.ProbeNow()
 }
 
-// checkNow makes the next probe due at once.
-func (l *live) checkNow() {
+// ProbeNow makes the next probe due at once.
+func (l *live) ProbeNow() {
 	select {
 	case l.recheck <- struct{}{}:
 	default:
@@ -357,7 +370,8 @@ type InFlight struct {
 	Stays    time.Duration // of it, what does not wear off while nothing is answered
 }
 
-func (w InFlight) plus(o InFlight) InFlight {
+// Plus returns the sum of two.
+func (w InFlight) Plus(o InFlight) InFlight {
 	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue, Stays: w.Stays + o.Stays}
 }
 
@@ -365,6 +379,6 @@ func (w InFlight) plus(o InFlight) InFlight {
 func (l *live) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := &l.work[legIndex(leg)]
+	w := &l.work[LegIndex(leg)]
 	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Stays()}
 }

@@ -34,9 +34,9 @@ func (l Load) FreshAt(now time.Time, interval time.Duration) bool {
 	return !l.At.IsZero() && now.Sub(l.At) <= 3*interval
 }
 
-// known reports whether any reading of the engine's work was found. An engine whose
+// Known reports whether any reading of the engine's work was found. An engine whose
 // statistics are off answers without a word of them.
-func (l Load) known() bool {
+func (l Load) Known() bool {
 	return l.Running.Known || l.Waiting.Known || l.RunningTokens.Known || l.WaitingTokens.Known || l.KVUsed.Known
 }
 

@@ -246,8 +246,8 @@ func TestScraper_FindsThePageAndStaysWithIt(t *testing.T) {
 		{"elsewhere", Spec{URL: "http://e:1", Metrics: "http://e:8002/metrics"}, map[string]string{"http://e:8002/metrics": tritonExposition}, "triton"},
 	} {
 		var asked []string
-		s, get := newScraper(c.spec, DefaultLoadTables()), pagesOf(c.pages, &asked)
-		load, ok := s.scrape(t.Context(), get)
+		s, get := NewScraper(c.spec, DefaultLoadTables()), pagesOf(c.pages, &asked)
+		load, ok := s.Scrape(t.Context(), get)
 		if !ok || load.Engine != c.want || load.At.IsZero() {
 			t.Errorf("%s: %+v, %v", c.name, load, ok)
 			continue
@@ -256,12 +256,12 @@ func TestScraper_FindsThePageAndStaysWithIt(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, load)
 		}
 		asked = nil
-		if _, ok := s.scrape(t.Context(), get); !ok || len(asked) != 1 {
+		if _, ok := s.Scrape(t.Context(), get); !ok || len(asked) != 1 {
 			t.Errorf("%s: the second time it asked %v", c.name, asked)
 		}
 	}
 	var asked []string
-	if load, ok := newScraper(spec, DefaultLoadTables()).scrape(t.Context(), pagesOf(nil, &asked)); ok {
+	if load, ok := NewScraper(spec, DefaultLoadTables()).Scrape(t.Context(), pagesOf(nil, &asked)); ok {
 		t.Errorf("nothing answers, and the load is %+v", load)
 	}
 }

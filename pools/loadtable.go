@@ -36,7 +36,7 @@ type LoadTable struct {
 	Series map[Reading][]Series
 }
 
-const metricsPath = "/metrics"
+const MetricsPath = "/metrics"
 
 // DefaultLoadTables are the names that engines use today, newest first
 // (vllm/v1/metrics/loggers.py, sglang/srt/metrics/collector.py, and for TensorRT-LLM
@@ -55,7 +55,7 @@ func DefaultLoadTables() []LoadTable {
 	}
 	const requests, blocks = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 	return []LoadTable{
-		{Engine: "vllm", Path: metricsPath, Series: map[Reading][]Series{
+		{Engine: "vllm", Path: MetricsPath, Series: map[Reading][]Series{
 			Running:       name("vllm:num_requests_running"),
 			Waiting:       name("vllm:num_requests_waiting"),
 			RunningTokens: name("vllm:num_tokens_running"),
@@ -64,7 +64,7 @@ func DefaultLoadTables() []LoadTable {
 			BlockTokens:   in("vllm:cache_config_info", "block_size"),
 			Blocks:        in("vllm:cache_config_info", "num_gpu_blocks"),
 		}},
-		{Engine: "sglang", Path: metricsPath, Series: map[Reading][]Series{
+		{Engine: "sglang", Path: MetricsPath, Series: map[Reading][]Series{
 			Running:       name("sglang:num_running_reqs"),
 			Waiting:       name("sglang:num_queue_reqs"),
 			RunningTokens: name("sglang:num_used_tokens"),
@@ -73,7 +73,7 @@ func DefaultLoadTables() []LoadTable {
 			BlockTokens:   append(name("sglang:page_size"), in("sglang:cache_config_info", "page_size")...),
 			Blocks:        in("sglang:cache_config_info", "num_pages"),
 		}},
-		{Engine: "triton", Path: metricsPath, Series: map[Reading][]Series{
+		{Engine: "triton", Path: MetricsPath, Series: map[Reading][]Series{
 			Running:     where(requests, "request_type", "scheduled"),
 			Waiting:     where(requests, "request_type", "waiting"),
 			KVUsed:      where(blocks, "kv_cache_block_type", "fraction"),
@@ -108,15 +108,15 @@ func LoadTables(entries []string) ([]LoadTable, error) {
 		i := slices.IndexFunc(tables, func(t LoadTable) bool { return t.Engine == engine })
 		if i < 0 {
 			i = len(tables)
-			tables = append(tables, LoadTable{Engine: engine, Path: metricsPath, Series: map[Reading][]Series{}})
+			tables = append(tables, LoadTable{Engine: engine, Path: MetricsPath, Series: map[Reading][]Series{}})
 		}
 		tables[i].Series[Reading(reading)] = append([]Series{series}, tables[i].Series[Reading(reading)]...)
 	}
 	return tables, nil
 }
 
-// parseExposition reads a Prometheus text.
-func parseExposition(text []byte) (families map[string]*dto.MetricFamily, err error) {
+// ParseExposition reads a Prometheus text.
+func ParseExposition(text []byte) (families map[string]*dto.MetricFamily, err error) {
 	defer func() {
 		// expfmt v0.70.1 dereferences nil on some malformed texts.
 		if p := recover(); p != nil {
@@ -135,12 +135,12 @@ func parseExposition(text []byte) (families map[string]*dto.MetricFamily, err er
 // over the ranks and KV use is the fullest rank's. A load of which nothing is known
 // is no error: statistics may be off.
 func parseLoad(exposition []byte, tables []LoadTable, rank *int) (Load, error) {
-	families, err := parseExposition(exposition)
+	families, err := ParseExposition(exposition)
 	if err != nil {
 		return Load{}, err
 	}
 	for _, t := range tables {
-		if load := t.read(families, rank); load.known() {
+		if load := t.read(families, rank); load.Known() {
 			return load, nil
 		}
 	}

@@ -79,7 +79,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			usable, panicking := Candidates(pool, model, leg, c.fleet.cfg.EjectShare, now)
 			gauge(panicDesc, oneIf(panicking), model, leg.String())
 			for _, s := range usable {
-				b := s.breakers[legIndex(leg)]
+				b := s.breakers[LegIndex(leg)]
 				spared[b] = spared[b] || b.out()
 			}
 		}
@@ -102,7 +102,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			for _, each := range []BreakerState{Closed, HalfOpen, Open} {
 				gauge(breakerDesc, oneIf(state == each), s.id, leg.String(), string(each))
 			}
-			b := s.breakers[legIndex(leg)]
+			b := s.breakers[LegIndex(leg)]
 			gauge(wouldEjectDesc, oneIf(spared[b]), s.id, leg.String())
 			counter(ejectionsDesc, b.trips.Load(), s.id, leg.String())
 			counter(canariesDesc, b.passed.Load(), s.id, leg.String(), "passed")
@@ -123,9 +123,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		gauge(adaptersDesc, float64(adapters), s.id)
-		counter(adapterLoadsDesc, s.adapterCounts.loaded.Load(), s.id, "loaded")
-		counter(adapterLoadsDesc, s.adapterCounts.failed.Load(), s.id, "failed")
-		counter(adapterLoadsDesc, s.adapterCounts.unloaded.Load(), s.id, "unloaded")
+		counter(adapterLoadsDesc, s.loadRequests.loaded.Load(), s.id, "loaded")
+		counter(adapterLoadsDesc, s.loadRequests.failed.Load(), s.id, "failed")
+		counter(adapterLoadsDesc, s.loadRequests.unloaded.Load(), s.id, "unloaded")
 		waiting, running := s.Tokens(now)
 		gauge(tokensDesc, waiting, s.id, "waiting")
 		gauge(tokensDesc, running, s.id, "running")

@@ -31,7 +31,7 @@ func (f *Fleet) noteMissing() {
 	defer f.missing.mu.Unlock()
 	var now [2]bool
 	for _, role := range f.Missing() {
-		now[legIndex(role)] = true
+		now[LegIndex(role)] = true
 	}
 	for i, role := range []Role{Prefill, Decode} {
 		switch was := f.missing.roles[i]; {

@@ -132,7 +132,7 @@ func loadOf(report *orca.OrcaLoadReport) (Load, bool) {
 			}
 		}
 	}
-	return l, l.known()
+	return l, l.Known()
 }
 
 // AsksORCA returns the format in which a leg on the server should ask for its load,
@@ -161,18 +161,18 @@ func (s *Server) NoteORCA(header http.Header, now time.Time) {
 		s.reports.unreadable.Add(1)
 		return
 	}
-	s.fleet.noteReport(s.id, s.live, report, now)
+	s.noteReport(report, now)
 }
 
 // noteReport makes a report the load of a server.
-func (f *Fleet) noteReport(id string, l *live, report *orca.OrcaLoadReport, now time.Time) {
+func (s *Server) noteReport(report *orca.OrcaLoadReport, now time.Time) {
 	load, ok := loadOf(report)
 	if !ok {
-		l.reports.unreadable.Add(1)
+		s.reports.unreadable.Add(1)
 		return
 	}
 	load.At = now
-	load.Foreign = load.foreign(f.inFlight(id, l, Prefill, now).plus(f.inFlight(id, l, Decode, now)))
-	l.reported.Store(&load)
-	l.reports.read.Add(1)
+	load.Foreign = load.foreign(s.InFlight(Prefill, now).Plus(s.InFlight(Decode, now)))
+	s.reported.Store(&load)
+	s.reports.read.Add(1)
 }

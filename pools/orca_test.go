@@ -84,7 +84,7 @@ func FuzzParseORCA(f *testing.F) {
 }
 
 func TestServer_AnAnswersReportIsItsLoadAtOnce(t *testing.T) {
-	fleet := NewFleet(Default(), http.DefaultTransport, slog.New(slog.DiscardHandler))
+	fleet := NewFleet(Default(), slog.New(slog.DiscardHandler))
 	t.Cleanup(fleet.Close)
 	if err := fleet.Apply([]Spec{{URL: "http://127.0.0.1:1", Role: Both, Connector: "nixl"}}); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestServer_AnAnswersReportIsItsLoadAtOnce(t *testing.T) {
 	if read, bad := s.reports.read.Load(), s.reports.unreadable.Load(); read != 1 || bad != 1 {
 		t.Errorf("%d reports read and %d not, want 1 and 1", read, bad)
 	}
-	if l := s.FreshLoad(now.Add(time.Minute)); l.known() {
+	if l := s.FreshLoad(now.Add(time.Minute)); l.Known() {
 		t.Errorf("a minute later the load is %+v", l)
 	}
 }
@@ -133,7 +133,7 @@ func TestServer_ReportsComeAsAStream(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	fleet := NewFleet(Default(), http.DefaultTransport, slog.New(slog.DiscardHandler))
+	fleet := NewFleet(Default(), slog.New(slog.DiscardHandler))
 	t.Cleanup(fleet.Close)
 	spec := Spec{URL: "http://127.0.0.1:1", Role: Both, Connector: "nixl", ORCA: listener.Addr().String()}
 	if err := fleet.Apply([]Spec{spec}); err != nil {

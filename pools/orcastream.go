@@ -22,9 +22,7 @@ const (
 // come without a request and without a scrape.
 type orcaStream struct {
 	address string // host:port
-	fleet   *Fleet
-	id      string
-	live    *live
+	server  *Server
 	log     *slog.Logger
 }
 
@@ -72,6 +70,6 @@ func (s *orcaStream) follow(ctx context.Context, client service.OpenRcaServiceCl
 			s.log.Info("following load reports", "orca", s.address)
 		}
 		heard = true
-		s.fleet.noteReport(s.id, s.live, report, time.Now())
+		s.server.noteReport(report, time.Now())
 	}
 }

@@ -13,9 +13,9 @@ const promptBit = 1 << 63
 // that work ahead like a prefill, until Computed or the end of the lease.
 func (l *Lease) Computes(work curve.Work) {
 	l.server.mu.Lock()
-	l.server.work[legIndex(Prefill)].Begin(l.seq|promptBit, work, time.Now())
+	l.server.work[LegIndex(Prefill)].Begin(l.seq|promptBit, work, time.Now())
 	l.server.mu.Unlock()
-	l.server.fleet.noteWork()
+	l.server.fleet.NoteWork()
 }
 
 // Computed says that the prompt has been computed, and teaches the server's curve what it
@@ -23,7 +23,7 @@ func (l *Lease) Computes(work curve.Work) {
 func (l *Lease) Computed(newTokens, cached int) {
 	now := time.Now()
 	l.server.teachPrefill(l.seq|promptBit, l.sent, curve.PrefillFeatures(newTokens, cached), now)
-	l.server.fleet.noteWork()
+	l.server.fleet.NoteWork()
 	l.server.fleet.changed.note()
 }
 
@@ -33,7 +33,7 @@ func (l *Lease) Computed(newTokens, cached int) {
 func (s *Server) teachPrefill(id uint64, sent time.Time, x curve.Features, now time.Time) {
 	others := s.othersInFlight(Prefill, now).Requests
 	s.mu.Lock()
-	work := &s.work[legIndex(Prefill)]
+	work := &s.work[LegIndex(Prefill)]
 	own := work.Len()
 	ended, known := work.End(id, now)
 	s.mu.Unlock()

@@ -26,7 +26,7 @@ func (r *ramp) share(now time.Time) float64 {
 // returned begins a ramp: as long as the server was away, at most slowStart. A
 // server that was away for a moment has lost nothing.
 func (l *live) returned(leg Role, away, slowStart time.Duration, now time.Time) {
-	l.ramps[legIndex(leg)].Store(&ramp{since: now, window: min(away, slowStart)})
+	l.ramps[LegIndex(leg)].Store(&ramp{since: now, window: min(away, slowStart)})
 }
 
 // unhurried leaves out the servers that are on a ramp and have as many requests
@@ -36,7 +36,7 @@ func unhurried(servers []*Server, leg Role, now time.Time) []*Server {
 	requests, steady := 0, 0
 	shares := make([]float64, len(servers))
 	for i, s := range servers {
-		shares[i] = s.ramps[legIndex(leg)].Load().share(now)
+		shares[i] = s.ramps[LegIndex(leg)].Load().share(now)
 		if shares[i] == 1 {
 			steady++
 		}

@@ -38,21 +38,21 @@ func loadPages(spec Spec, tables []LoadTable) []loadPage {
 // best page may have been silent when it was looked for.
 const searchEvery = 60
 
-// scraper finds and reads the load of one server.
-type scraper struct {
+// Scraper finds and reads the load of one server.
+type Scraper struct {
 	pages []loadPage
 	rank  *int
 	found int // index of the page that told something last, -1 if none did
 	reads int // since all pages were looked at
 }
 
-func newScraper(spec Spec, tables []LoadTable) *scraper {
-	return &scraper{pages: loadPages(spec, tables), rank: spec.Rank, found: -1}
+func NewScraper(spec Spec, tables []LoadTable) *Scraper {
+	return &Scraper{pages: loadPages(spec, tables), rank: spec.Rank, found: -1}
 }
 
-// scrape returns the load as the engine tells it now, false when it tells nothing:
+// Scrape returns the load as the engine tells it now, false when it tells nothing:
 // the last load grows old then, and old is unknown.
-func (s *scraper) scrape(ctx context.Context, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
+func (s *Scraper) Scrape(ctx context.Context, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
 	if s.reads++; s.found >= 0 && s.reads < searchEvery {
 		if load, ok := s.read(ctx, s.pages[s.found], get); ok {
 			return load, true
@@ -68,14 +68,14 @@ func (s *scraper) scrape(ctx context.Context, get func(ctx context.Context, url 
 	return Load{}, false
 }
 
-func (s *scraper) read(ctx context.Context, page loadPage, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
+func (s *Scraper) read(ctx context.Context, page loadPage, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
 	asked := time.Now()
 	body, err := get(ctx, page.url)
 	if err != nil {
 		return Load{}, false
 	}
 	load, err := page.parse(body, s.rank)
-	if err != nil || !load.known() {
+	if err != nil || !load.Known() {
 		return Load{}, false
 	}
 	load.At, load.Adapters.Asked = time.Now(), asked

@@ -55,7 +55,7 @@ var rankLabels = [...]string{"engine", "dp_rank"}
 
 func rankOf(m *dto.Metric) string {
 	for _, name := range rankLabels {
-		if rank := label(m, name); rank != "" {
+		if rank := Label(m, name); rank != "" {
 			return rank
 		}
 	}
@@ -67,7 +67,7 @@ func rankOf(m *dto.Metric) string {
 // counts; over ranks they are joined.
 func (s Series) read(families map[string]*dto.MetricFamily, rank *int, join func(a, b float64) float64) Gauge {
 	byRank := make(map[string]float64)
-	for _, m := range family(families, s.Name).GetMetric() {
+	for _, m := range Family(families, s.Name).GetMetric() {
 		v, ok := s.value(m)
 		at := rankOf(m)
 		if !ok || !s.matches(m) || rank != nil && at != "" && at != strconv.Itoa(*rank) {
@@ -88,8 +88,8 @@ func (s Series) read(families map[string]*dto.MetricFamily, rank *int, join func
 	return g
 }
 
-// family returns the samples of a name. Ray has no colons in names.
-func family(families map[string]*dto.MetricFamily, name string) *dto.MetricFamily {
+// Family returns the samples of a name. Ray has no colons in names.
+func Family(families map[string]*dto.MetricFamily, name string) *dto.MetricFamily {
 	if f := families[name]; f != nil {
 		return f
 	}
@@ -98,7 +98,7 @@ func family(families map[string]*dto.MetricFamily, name string) *dto.MetricFamil
 
 func (s Series) matches(m *dto.Metric) bool {
 	for name, value := range s.Where {
-		if label(m, name) != value {
+		if Label(m, name) != value {
 			return false
 		}
 	}
@@ -111,7 +111,7 @@ func (s Series) value(m *dto.Metric) (float64, bool) {
 	v := math.NaN()
 	switch {
 	case s.Label != "":
-		text, err := strconv.ParseFloat(label(m, s.Label), 64)
+		text, err := strconv.ParseFloat(Label(m, s.Label), 64)
 		if err != nil {
 			return 0, false
 		}
@@ -129,7 +129,7 @@ func (s Series) value(m *dto.Metric) (float64, bool) {
 // usable reports whether a number can be a load: not NaN, infinite or negative.
 func usable(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 
-func label(m *dto.Metric, name string) string {
+func Label(m *dto.Metric, name string) string {
 	for _, l := range m.GetLabel() {
 		if l.GetName() == name {
 			return l.GetValue()

@@ -158,7 +158,7 @@ type Server struct {
 // InFlight returns the outstanding work of all gateways on the server, as far as
 // this one knows.
 func (s *Server) InFlight(leg Role, now time.Time) InFlight {
-	return s.fleet.inFlight(s.id, s.live, leg, now)
+	return s.OwnInFlight(leg, now).Plus(s.othersInFlight(leg, now))
 }
 
 // FallsTo returns in how long the prefill work ahead on the server will have fallen to
@@ -168,16 +168,8 @@ func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, 
 	limit -= s.othersInFlight(Prefill, now).Queue
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in, ok = s.work[legIndex(Prefill)].FallsTo(limit, now)
+	in, ok = s.work[LegIndex(Prefill)].FallsTo(limit, now)
 	return in, ok && in > 0
-}
-
-// othersInFlight is the part of it that other replicas told.
-func (s *Server) othersInFlight(leg Role, now time.Time) InFlight {
-	if r := s.fleet.others.Load(); r != nil {
-		return r.inFlight(s.id, leg, now)
-	}
-	return InFlight{}
 }
 
 // FreshLoad returns the load that the engine reports, all unknown once it is old.

@@ -48,7 +48,7 @@ func parseSGLangLoads(body []byte, rank *int) (Load, error) {
 			l.KVUsed = Gauge{Value: max(l.KVUsed.Value, *v), Known: true}
 		}
 	}
-	if !l.known() {
+	if !l.Known() {
 		return Load{}, errNoLoads
 	}
 	return l, nil

@@ -27,6 +27,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/council"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/replicas"
 )
 
 func docsCommand() *cobra.Command {
@@ -128,10 +129,10 @@ Each entry of prefill, decode and both is a URL, or an object:
 var described = regexp.MustCompile(`fqName: "([^"]*)", help: "((?:[^"\\]|\\.)*)".*variableLabels: \{([^}]*)\}`)
 
 func metricsDoc() string {
-	fleet := pools.NewFleet(pools.Default(), nil, slog.New(slog.DiscardHandler))
+	fleet := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
-	recorded.MustRegister(version.Collector(), fleet.Collector(), pools.NewReplicas(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewPublishedTargets(0),
+	recorded.MustRegister(version.Collector(), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, autoscale.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	council.NewMetrics(&recorded)

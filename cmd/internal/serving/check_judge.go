@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 // judge says what will not work of what the servers answered: faults leave requests or
@@ -42,7 +43,7 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 // downFault says why a server does not answer, and the setting that helps.
 func downFault(cfg *config, a *checkedServer) error {
 	switch {
-	case !pools.AsksForKey(a.down):
+	case !health.AsksForKey(a.down):
 		return fmt.Errorf("server %s does not answer: %w", a.spec.ID(), a.down)
 	case cfg.engines.key != "":
 		return fmt.Errorf("server %s: %w: it does not take the key in %s (engine-key-file)", a.spec.ID(), a.down, cfg.engines.key)

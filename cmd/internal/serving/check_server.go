@@ -11,12 +11,13 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
 )
 
 // checkedServer is what check found of one server.
 type checkedServer struct {
 	spec   pools.Spec
-	probed pools.Probed // meaningful without down
+	probed health.Probed // meaningful without down
 	down   error
 	events error  // of its KV events: what does not answer at their addresses
 	hosts  string // from which its hand-offs may come; empty: it makes none
@@ -39,7 +40,7 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 	for i, spec := range specs {
 		answer := &answers[i]
 		answer.spec = spec
-		asked.Go(func() { answer.probed, answer.down = pools.Probe(ctx, spec, cfg.pools.LoadTables, client, log) })
+		asked.Go(func() { answer.probed, answer.down = health.Probe(ctx, spec, cfg.pools.LoadTables, client, log) })
 		asked.Go(func() { answer.events = tryEvents(&cfg, spec) })
 		if spec.Role.Serves(pools.Prefill) {
 			asked.Go(func() { answer.hosts = pools.ExpectedHosts(ctx, spec) })

@@ -112,7 +112,7 @@ func (f *feeds) tell() {
 }
 
 // baseModel is the model that a server's KV is of, "" while it is not known.
-func baseModel(h pools.Health) string {
+func baseModel(h *pools.Health) string {
 	for _, m := range h.Models {
 		if m.Parent == "" {
 			return m.ID

@@ -23,6 +23,8 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
+	"github.com/tandem-gateway/tandem/pools/standby"
 )
 
 // Node is one gateway process: everything that serve wires together.
@@ -68,13 +70,15 @@ func New(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error)
 	}
 	watching := cfg.pools.Config
 	watching.AwaitAddresses = cfg.pd.StrictHandoffs
-	n.fleet = pools.NewFleet(watching, own, log)
+	n.fleet = pools.NewFleet(watching, log)
 	n.discovery.sources = pools.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), n.fleet.Collector())
 	if err = n.joinReplicas(reg); err != nil {
 		return n, err
 	}
+	health.Watch(n.fleet, own, log)
+	standby.Watch(n.fleet, n.sharing.gpuArbiter, own, log)
 	if err = n.learnKV(own, reg); err != nil {
 		return n, err
 	}

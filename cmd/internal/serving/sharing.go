@@ -9,7 +9,8 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/replicas"
+	"github.com/tandem-gateway/tandem/pools/standby"
 )
 
 // sharing is what this gateway does together with others through a Redis. Its zero value is
@@ -17,8 +18,8 @@ import (
 type sharing struct {
 	redis      redis.UniversalClient // nil: this gateway is alone, and so are all below
 	replica    string                // its own name among them
-	replicas   *pools.Replicas
-	turns      *pools.Turns
+	replicas   *replicas.Exchange
+	gpuArbiter *standby.Arbiter
 	quotas     *access.QuotaSync
 	lessons    *pd.Lessons
 	experience *pd.Experience
@@ -35,8 +36,8 @@ func (n *Node) joinReplicas(reg prometheus.Registerer) (err error) {
 		return err
 	}
 	n.sharing.replica = n.cfg.redis.replicaName()
-	n.sharing.replicas = pools.NewReplicas(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
-	n.sharing.turns = pools.NewTurns(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+	n.sharing.replicas = replicas.NewExchange(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+	n.sharing.gpuArbiter = standby.NewArbiter(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
 	n.sharing.quotas = access.NewQuotaSync(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
 	reg.MustRegister(n.sharing.replicas)
 	return nil
@@ -49,7 +50,7 @@ func (s *sharing) run(ctx context.Context) {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { s.replicas.Run(ctx) })
-	parts.Go(func() { s.turns.Run(ctx) })
+	parts.Go(func() { s.gpuArbiter.Run(ctx) })
 	parts.Go(func() { s.lessons.Run(ctx) })
 	parts.Go(func() { s.experience.Run(ctx) })
 	parts.Go(func() { s.quotas.Run(ctx) })

@@ -180,7 +180,7 @@ func twoTurns(t *testing.T, minAwake time.Duration) (redis *redisserver.Server, 
 	t.Helper()
 	redis = redisserver.Start(t)
 	a, engines := turns(t, minAwake, func(cfg *config) { cfg.redis.addrs = []string{redis.Addr()} })
-	eventually(t, "the first gateway manages", a.node.sharing.turns.Manages)
+	eventually(t, "the first gateway manages", a.node.sharing.gpuArbiter.Manages)
 	b := newCluster(t, shape{config: func(cfg *config) {
 		cfg.redis.addrs = []string{redis.Addr()}
 		cfg.pools.Sleep.MinAwake = minAwake
@@ -242,7 +242,7 @@ func TestSleep_TwoGatewaysAgree(t *testing.T) {
 	if n := sum(engines[:], func(s engine.State) int { return s.Aborted }); n != 0 {
 		t.Errorf("%d requests were cut off", n)
 	}
-	if a.node.sharing.turns.Manages() == b.node.sharing.turns.Manages() {
+	if a.node.sharing.gpuArbiter.Manages() == b.node.sharing.gpuArbiter.Manages() {
 		t.Errorf("both manage, or none")
 	}
 	t.Logf("served %d %d by the one, %d %d by the other, woken %d times", served[0][0].Load(), served[0][1].Load(), served[1][0].Load(), served[1][1].Load(), wakings())

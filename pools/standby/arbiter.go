@@ -1,4 +1,4 @@
-package pools
+package standby
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // The keys of servers that share GPUs. All begin with the configured prefix; the braces
@@ -20,34 +22,34 @@ import (
 //	<prefix>{gpus}:wanted  hash: servers that other gateways want awake
 //	<prefix>{gpus}:used    hash: by gateway, when it said so and the servers that it uses
 const (
-	turnsKey  = "{gpus}"
-	closedKey = "{gpus}:closed"
-	wantedKey = "{gpus}:wanted"
-	usedKey   = "{gpus}:used"
+	managerKey = "{gpus}"
+	closedKey  = "{gpus}:closed"
+	wantedKey  = "{gpus}:wanted"
+	usedKey    = "{gpus}:used"
 )
 
 const (
-	turnsInterval = 200 * time.Millisecond // between two rounds
-	turnsLease    = 5 * time.Second        // a manager that says nothing for this long is none
-	turnsTime     = 150 * time.Millisecond // for one round
-	turnsPatience = time.Second            // Redis that has answered no round for this long is away
-	// toldWithin is how long after a decision all gateways have said what they still use:
+	roundInterval = 200 * time.Millisecond // between two rounds
+	managerLease  = 5 * time.Second        // a manager that says nothing for this long is none
+	roundTime     = 150 * time.Millisecond // for one round
+	redisPatience = time.Second            // Redis that has answered no round for this long is away
+	// reportedWithin is how long after a decision all gateways have said what they still use:
 	// one round of the manager's, and two of theirs, the first of which may have begun
 	// before they knew.
-	toldWithin = 3 * (turnsInterval + turnsTime)
+	reportedWithin = 3 * (roundInterval + roundTime)
 )
 
 // errNotManager: another gateway manages the GPUs, and there is no way to ask it.
 var errNotManager = errors.New("another gateway manages these GPUs, and Redis is away")
 
-// Turns lets one of several gateways manage the servers that share GPUs: the others ask
+// Arbiter lets one of several gateways manage the servers that share GPUs: the others ask
 // it for those that they want awake, and send nothing to those that it is to put to
 // sleep. While Redis is away the manager goes on, and the others have what is awake.
-type Turns struct {
+type Arbiter struct {
 	id     string
 	prefix string
 	client redis.UniversalClient
-	fleet  *Fleet
+	fleet  *pools.Fleet
 	log    *slog.Logger
 
 	mu      sync.Mutex // guards the rest
@@ -60,11 +62,9 @@ type Turns struct {
 	wanted  []string  // by us, of another manager
 }
 
-// NewTurns returns the part that a gateway takes in managing, under its own id.
-func NewTurns(fleet *Fleet, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Turns {
-	t := &Turns{id: id, prefix: prefix, client: client, fleet: fleet, log: log}
-	fleet.turns.Store(t)
-	return t
+// NewArbiter returns the part that a gateway takes in managing, under its own id.
+func NewArbiter(fleet *pools.Fleet, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Arbiter {
+	return &Arbiter{id: id, prefix: prefix, client: client, fleet: fleet, log: log}
 }
 
 // standOrAsk makes the caller the manager if there is no other, and renews it. The
@@ -101,22 +101,22 @@ redis.call('DEL', KEYS[3])
 return {'manages', tostring(others), table.concat(used, ' '), unpack(wanted)}`)
 
 // Run takes part until the context ends.
-func (t *Turns) Run(ctx context.Context) {
-	for Pause(ctx, turnsInterval) {
-		if shared := t.shared(); len(shared) > 0 {
-			t.takeRound(ctx, shared)
+func (a *Arbiter) Run(ctx context.Context) {
+	for pools.Pause(ctx, roundInterval) {
+		if shared := a.shared(); len(shared) > 0 {
+			a.takeRound(ctx, shared)
 		}
 	}
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnsTime)
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTime)
 	defer cancel()
-	if t.Manages() { // Redis may be away; the key expires
-		_ = t.client.Eval(leave, `if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end`, []string{t.prefix + turnsKey}, t.id).Err()
+	if a.Manages() { // Redis may be away; the key expires
+		_ = a.client.Eval(leave, `if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end`, []string{a.prefix + managerKey}, a.id).Err()
 	}
 }
 
 // shared are the servers that share GPUs.
-func (t *Turns) shared() (all []*Server) {
-	for _, s := range t.fleet.Servers() {
+func (a *Arbiter) shared() (all []*pools.Server) {
+	for _, s := range a.fleet.Servers() {
 		if s.GPUs != "" {
 			all = append(all, s)
 		}
@@ -124,138 +124,130 @@ func (t *Turns) shared() (all []*Server) {
 	return all
 }
 
-func (t *Turns) takeRound(ctx context.Context, shared []*Server) {
-	ctx, cancel := context.WithTimeout(ctx, turnsTime)
+func (a *Arbiter) takeRound(ctx context.Context, shared []*pools.Server) {
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
 	began := time.Now()
-	args := []any{t.id, turnsLease.Milliseconds(), strings.Join(closed(shared), " "), strings.Join(inUse(shared), " ")}
-	for _, id := range t.takeWanted() {
+	args := []any{a.id, managerLease.Milliseconds(), strings.Join(closed(shared), " "), strings.Join(inUse(shared), " ")}
+	for _, id := range a.takeWanted() {
 		args = append(args, id)
 	}
-	keys := []string{t.prefix + turnsKey, t.prefix + closedKey, t.prefix + wantedKey, t.prefix + usedKey}
-	answer, err := standOrAsk.Run(ctx, t.client, keys, args...).StringSlice()
+	keys := []string{a.prefix + managerKey, a.prefix + closedKey, a.prefix + wantedKey, a.prefix + usedKey}
+	answer, err := standOrAsk.Run(ctx, a.client, keys, args...).StringSlice()
 	if err != nil {
-		t.note(err, t.Manages())
+		a.note(err, a.Manages())
 		return
 	}
-	t.note(nil, answer[0] == "manages")
+	a.note(nil, answer[0] == "manages")
 	if answer[0] != "manages" {
 		for _, s := range shared {
-			s.closeTurn(slices.Contains(strings.Fields(answer[1]), s.id))
+			s.CloseGPUShare(slices.Contains(strings.Fields(answer[1]), s.ID()))
 		}
 		return
 	}
 	used, wanted := strings.Fields(answer[2]), answer[3:]
-	t.heard(began, used, answer[1] != "0")
+	a.keep(began, used, answer[1] != "0")
 	for _, s := range shared {
-		s.closeTurn(false)
-		if slices.Contains(used, s.id) {
-			s.turn.used(began)
+		s.CloseGPUShare(false)
+		if slices.Contains(used, s.ID()) {
+			s.GPUShare().NoteUse(began)
 		}
-		if slices.Contains(wanted, s.id) && s.Asleep() && !s.awake.refuses(awakeWish, began) {
-			_, _ = s.awake.want(awakeWish, false, began) // who waits for it asks again
+		if slices.Contains(wanted, s.ID()) && s.Asleep() && !s.WakeRequests().Refuses(began) {
+			s.WakeRequests().Ask() // who waits for it asks again
 		}
 	}
 }
 
 // closed are the servers that sleep, or are to.
-func closed(shared []*Server) (ids []string) {
+func closed(shared []*pools.Server) (ids []string) {
 	for _, s := range shared {
-		if asleep, _ := s.turn.asleepNow(); asleep {
-			ids = append(ids, s.id)
+		if asleep, _ := s.GPUShare().Asleep(); asleep {
+			ids = append(ids, s.ID())
 		}
 	}
 	return ids
 }
 
 // inUse are the servers that requests of this gateway count on.
-func inUse(shared []*Server) (ids []string) {
+func inUse(shared []*pools.Server) (ids []string) {
 	for _, s := range shared {
-		if !s.turn.done() {
-			ids = append(ids, s.id)
+		if !s.GPUShare().Unused() {
+			ids = append(ids, s.ID())
 		}
 	}
 	return ids
-}
-
-// closeTurn keeps requests from the server, or lets them to it as soon as a probe says
-// that it is awake.
-func (s *Server) closeTurn(closed bool) {
-	if s.turn.close(closed) && !closed {
-		s.checkNow()
-	}
 }
 
 // note keeps who manages and logs what has changed.
 //
 // One round that is missed says nothing: were it taken for the end, a manager would put to
 // sleep what others use, and others would refuse requests.
-func (t *Turns) note(err error, manages bool) {
+func (a *Arbiter) note(err error, manages bool) {
 	now := time.Now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if err == nil {
-		t.answer = now
+		a.answer = now
 	}
-	if lost := now.Sub(t.answer) > turnsPatience; lost != t.lost {
-		t.lost = lost
-		t.log.Info("who manages shared GPUs is agreed upon through Redis", "reachable", !lost)
+	if lost := now.Sub(a.answer) > redisPatience; lost != a.lost {
+		a.lost = lost
+		a.log.Info("who manages shared GPUs is agreed upon through Redis", "reachable", !lost)
 	}
-	if manages != t.manages {
-		t.manages = manages
-		t.log.Info("managing the servers that share GPUs", "manages", manages)
+	if manages != a.manages {
+		a.manages = manages
+		a.log.Info("managing the servers that share GPUs", "manages", manages)
 	}
 }
 
-// heard keeps what others use, as of a round of the manager's.
-func (t *Turns) heard(round time.Time, used []string, others bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.round, t.used, t.others = round, used, others
+// keep takes over what others use, as of a round of the manager's.
+func (a *Arbiter) keep(round time.Time, used []string, others bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.round, a.used, a.others = round, used, others
 }
 
 // Manages reports whether this gateway lets servers sleep and wake; one that is alone,
 // nil, does.
-func (t *Turns) Manages() bool {
-	if t == nil {
+func (a *Arbiter) Manages() bool {
+	if a == nil {
 		return true
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.manages
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.manages
 }
 
-// want asks the manager, with the next round, to wake a server.
-func (t *Turns) want(id string) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.lost {
+// request asks the manager, with the next round, to wake a server.
+func (a *Arbiter) request(id string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lost {
 		return errNotManager
 	}
-	if !slices.Contains(t.wanted, id) {
-		t.wanted = append(t.wanted, id)
+	if !slices.Contains(a.wanted, id) {
+		a.wanted = append(a.wanted, id)
 	}
 	return nil
 }
 
-func (t *Turns) takeWanted() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	wanted := t.wanted
-	t.wanted = nil
+func (a *Arbiter) takeWanted() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	wanted := a.wanted
+	a.wanted = nil
 	return wanted
 }
 
 // othersDone reports whether no other gateway uses a server any more, since it was decided
 // that it is to sleep. Those that Redis is away for cannot be asked.
-func (t *Turns) othersDone(server string, decided time.Time) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (a *Arbiter) othersDone(server string, decided time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	switch {
-	case t.lost:
+	case a.lost:
 		return true
-	case !t.others:
-		return t.round.After(decided)
+	case !a.others:
+		return a.round.After(decided)
 	}
-	return t.round.Sub(decided) > toldWithin && !slices.Contains(t.used, server)
+	return a.round.Sub(decided) > reportedWithin && !slices.Contains(a.used, server)
 }

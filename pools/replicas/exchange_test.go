@@ -1,4 +1,4 @@
-package pools
+package replicas
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -14,31 +13,51 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
+// fleetOf is a fleet of servers that nobody probes.
+func fleetOf(t testing.TB, servers int) *pools.Fleet {
+	t.Helper()
+	f := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
+	t.Cleanup(f.Close)
+	var specs []pools.Spec
+	for i := range servers {
+		specs = append(specs, pools.Spec{URL: fmt.Sprintf("http://10.0.%d.%d:8000", i>>8, i&255), Role: pools.Both})
+	}
+	if err := f.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // replica is a gateway's view of one fleet, sharing through a Redis.
 type replica struct {
-	fleet  *Fleet
-	shared *Replicas
-	server *Server
+	fleet  *pools.Fleet
+	shared *Exchange
+	server *pools.Server
 	stop   func()
 }
 
-func newReplica(t *testing.T, r *redisserver.Server, id, engineURL string) *replica {
+func newReplica(t *testing.T, r *redisserver.Server, id string) *replica {
 	t.Helper()
-	cfg := Default()
-	cfg.ProbeInterval = 20 * time.Millisecond
-	transport := &http.Transport{}
-	f := NewFleet(cfg, transport, slog.New(slog.DiscardHandler))
-	if err := f.Apply([]Spec{spec(engineURL, Both)}); err != nil {
-		t.Fatal(err)
-	}
+	f := fleetOf(t, 1)
 	client := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs: []string{r.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
 		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
 	})
-	shared := NewReplicas(f, client, "test:", id, slog.New(slog.DiscardHandler))
+	shared := NewExchange(f, client, "test:", id, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -50,35 +69,32 @@ func newReplica(t *testing.T, r *redisserver.Server, id, engineURL string) *repl
 		cancel()
 		<-done
 		_ = client.Close()
-		f.Close()
-		transport.CloseIdleConnections()
 	})
 	t.Cleanup(rep.stop)
-	eventually(t, "the server is up", func() bool { return rep.server.Health().Up })
 	return rep
 }
 
-func (r *replica) claim(t *testing.T, tokens int) *Lease {
+func (r *replica) claim(t *testing.T, tokens int) *pools.Lease {
 	t.Helper()
-	l, err := r.server.Claim(Prefill, curve.Work{Tokens: tokens, Estimate: time.Duration(tokens) * time.Millisecond}, false)
+	l, err := r.server.Claim(pools.Prefill, curve.Work{Tokens: tokens, Estimate: time.Duration(tokens) * time.Millisecond}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-func (r *replica) sees() InFlight { return r.server.InFlight(Prefill, time.Now()) }
+func (r *replica) sees() pools.InFlight { return r.server.InFlight(pools.Prefill, time.Now()) }
 
 func TestReplicas_SeeEachOthersWorkSoon(t *testing.T) {
-	r, e := redisserver.Start(t), newEngine(t, "m")
-	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
+	r := redisserver.Start(t)
+	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
 	eventually(t, "both are connected", func() bool { return a.shared.connected.Load() && b.shared.connected.Load() })
 
 	start := time.Now()
 	one, two := a.claim(t, 50_000), a.claim(t, 70_000)
 	eventually(t, "b sees a's work", func() bool { w := b.sees(); return w.Requests == 2 && w.Tokens == 120_000 && w.Queue > time.Minute })
 	t.Logf("seen after %v", time.Since(start)) // the goal is 30 ms
-	if own := b.server.OwnInFlight(Prefill, time.Now()); own.Requests != 0 {
+	if own := b.server.OwnInFlight(pools.Prefill, time.Now()); own.Requests != 0 {
 		t.Errorf("b takes it for its own: %+v", own)
 	}
 	if w := a.sees(); w.Requests != 2 {
@@ -89,14 +105,14 @@ func TestReplicas_SeeEachOthersWorkSoon(t *testing.T) {
 	mine.Release()
 	one.Release()
 	two.Release()
-	eventually(t, "nothing is left", func() bool { return b.sees() == (InFlight{}) && a.sees() == (InFlight{}) })
+	eventually(t, "nothing is left", func() bool { return b.sees() == (pools.InFlight{}) && a.sees() == (pools.InFlight{}) })
 }
 
 // What one has sent the others know within 30 ms. A busy machine may need longer, so one
 // of many tries will do.
 func TestReplicas_SeeEachOthersWorkWithinThirtyMilliseconds(t *testing.T) {
-	r, e := redisserver.Start(t), newEngine(t, "m")
-	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
+	r := redisserver.Start(t)
+	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
 	eventually(t, "both are connected", func() bool { return a.shared.connected.Load() && b.shared.connected.Load() })
 	soonest := time.Minute
 	for deadline := time.Now().Add(30 * time.Second); soonest > 30*time.Millisecond && time.Now().Before(deadline); {
@@ -118,11 +134,11 @@ func TestReplicas_SeeEachOthersWorkWithinThirtyMilliseconds(t *testing.T) {
 }
 
 func TestReplicas_OneThatStartsLaterKnowsAtOnceAndOneThatDiesIsForgotten(t *testing.T) {
-	r, e := redisserver.Start(t), newEngine(t, "m")
-	a := newReplica(t, r, "a", e.URL)
+	r := redisserver.Start(t)
+	a := newReplica(t, r, "a")
 	a.claim(t, 500)
 	eventually(t, "a left its key", func() bool { n, _ := r.Client().Exists(t.Context(), "test:{work}:of:a").Result(); return n == 1 })
-	b := newReplica(t, r, "b", e.URL)
+	b := newReplica(t, r, "b")
 	eventually(t, "b knows", func() bool { return b.sees().Requests == 1 })
 	a.stop()
 	eventually(t, "b forgets", func() bool { return b.sees().Requests == 0 })
@@ -132,8 +148,8 @@ func TestReplicas_OneThatStartsLaterKnowsAtOnceAndOneThatDiesIsForgotten(t *test
 }
 
 func TestReplicas_RedisMayFailInEveryWay(t *testing.T) {
-	r, e := redisserver.Start(t), newEngine(t, "m")
-	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
+	r := redisserver.Start(t)
+	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
 	seen := func() bool { return b.sees().Requests == 1 }
 	lease := a.claim(t, 100)
 	eventually(t, "seen at first", seen)
@@ -163,8 +179,8 @@ func TestReplicas_RedisMayFailInEveryWay(t *testing.T) {
 }
 
 func TestReplicas_GarbageIsIgnored(t *testing.T) {
-	r, e := redisserver.Start(t), newEngine(t, "m")
-	b := newReplica(t, r, "b", e.URL)
+	r := redisserver.Start(t)
+	b := newReplica(t, r, "b")
 	c := r.Client()
 	eventually(t, "b listens", func() bool { n, _ := c.Publish(t.Context(), "test:{work}", "{").Result(); return n > 0 })
 	id := b.server.ID()
@@ -184,14 +200,14 @@ func TestReplicas_GarbageIsIgnored(t *testing.T) {
 
 // Wall clocks do not matter: only when a message was received counts.
 func TestReplicas_QueuesDrainFromWhenTheyWereHeard(t *testing.T) {
-	s := testServer(Prefill)
-	r := NewReplicas(s.fleet, nil, "", "b", slog.New(slog.DiscardHandler))
+	f := fleetOf(t, 1)
+	s, r := f.Servers()[0], NewExchange(f, nil, "", "b", slog.New(slog.DiscardHandler))
 	now := time.Now()
-	r.take([]byte(`{"r":"a","s":{"`+s.id+`":[{"n":1,"t":5,"q":2},{}]}}`), now)
-	if q := s.InFlight(Prefill, now.Add(500*time.Millisecond)).Queue; q != 1500*time.Millisecond {
+	r.take([]byte(`{"r":"a","s":{"`+s.ID()+`":[{"n":1,"t":5,"q":2},{}]}}`), now)
+	if q := s.InFlight(pools.Prefill, now.Add(500*time.Millisecond)).Queue; q != 1500*time.Millisecond {
 		t.Errorf("after half a second: %v", q)
 	}
-	if w := s.InFlight(Prefill, now.Add(workExpiry+time.Millisecond)); w != (InFlight{}) {
+	if w := s.InFlight(pools.Prefill, now.Add(workExpiry+time.Millisecond)); w != (pools.InFlight{}) {
 		t.Errorf("after the expiry: %+v", w)
 	}
 }
@@ -199,8 +215,7 @@ func TestReplicas_QueuesDrainFromWhenTheyWereHeard(t *testing.T) {
 // Clocks of gateways may be an hour apart: nothing that one says is a time. What it
 // has is dated by who hears it.
 func TestReplicas_NoTimeCrosses(t *testing.T) {
-	e := newEngine(t, "m")
-	r := newReplica(t, redisserver.Start(t), "a", e.URL)
+	r := newReplica(t, redisserver.Start(t), "a")
 	defer r.claim(t, 1000).Release()
 	said, err := json.Marshal(r.shared.own(time.Now()))
 	if err != nil {
@@ -226,8 +241,8 @@ func TestReplicas_NoTimeCrosses(t *testing.T) {
 // A decider keeps the work of a turn on its books until the news of whoever took it
 // include it: the count comes with the work, never before it.
 func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
-	r, e := redisserver.Start(t), newEngine(t, "m")
-	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
+	r := redisserver.Start(t)
+	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
 	lease := a.claim(t, 500)
 	a.shared.TookTurn()
 	for {
@@ -254,54 +269,43 @@ func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
 // Between two beats nothing is heard of a prefill that takes longer than predicted. It is
 // not over for that.
 func TestReplicas_WorkThatRunsOverIsThereBetweenBeats(t *testing.T) {
-	e := newEngine(t, "m")
-	fleet := func() (*Replicas, *Server) {
-		f := NewFleet(Default(), &http.Transport{DisableKeepAlives: true}, slog.New(slog.DiscardHandler))
-		t.Cleanup(f.Close)
-		if err := f.Apply([]Spec{spec(e.URL, Both)}); err != nil {
-			t.Fatal(err)
-		}
-		return NewReplicas(f, nil, "test:", rand.Text(), slog.New(slog.DiscardHandler)), f.Servers()[0]
+	fleet := func() (*Exchange, *pools.Server) {
+		f := fleetOf(t, 1)
+		return NewExchange(f, nil, "test:", rand.Text(), slog.New(slog.DiscardHandler)), f.Servers()[0]
 	}
 	a, on := fleet()
 	b, seen := fleet()
 	for range 2 {
-		if _, err := on.Claim(Prefill, curve.Work{Tokens: 100, Estimate: time.Second}, false); err != nil {
+		if _, err := on.Claim(pools.Prefill, curve.Work{Tokens: 100, Estimate: time.Second}, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	now := time.Now()
 	own := a.own(now)
 	b.take(own.encode(nil), now)
-	told := on.OwnInFlight(Prefill, now).Queue
+	told := on.OwnInFlight(pools.Prefill, now).Queue
 	const stays = 1300 * time.Millisecond
 	for after, want := range map[time.Duration]time.Duration{0: told, 100 * time.Millisecond: max(told-100*time.Millisecond, stays), 2 * time.Second: stays} {
-		if got := seen.InFlight(Prefill, now.Add(after)).Queue; (got - want).Abs() > time.Millisecond {
+		if got := seen.InFlight(pools.Prefill, now.Add(after)).Queue; (got - want).Abs() > time.Millisecond {
 			t.Errorf("%v after it was heard the queue is %v, want %v", after, got, want)
 		}
 	}
 }
 
 // heardOf is a replica's fleet view that nothing but the test tells of others.
-func heardOf(t testing.TB, id string, servers int) (*Replicas, []*Server) {
+func heardOf(t testing.TB, id string, servers int) (*Exchange, []*pools.Server) {
 	t.Helper()
-	f := NewFleet(Default(), &http.Transport{DisableKeepAlives: true}, slog.New(slog.DiscardHandler))
-	var all []*Server
-	for i := range servers {
-		s := Spec{URL: fmt.Sprintf("http://10.0.%d.%d:8000", i>>8, i&255), Role: Both}
-		all = append(all, &Server{Spec: s, id: s.ID(), fleet: f, live: newLive(f.cfg)})
-	}
-	f.snapshot.Store(&all)
-	return NewReplicas(f, nil, "test:", id, slog.New(slog.DiscardHandler)), all
+	f := fleetOf(t, servers)
+	return NewExchange(f, nil, "test:", id, slog.New(slog.DiscardHandler)), f.Servers()
 }
 
 // believes compares what a replica believes of another's work with what it is.
-func believes(t *testing.T, seen, is []*Server, now time.Time) {
+func believes(t *testing.T, seen, is []*pools.Server, now time.Time) {
 	t.Helper()
 	for i := range is {
-		for _, leg := range []Role{Prefill, Decode} {
+		for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
 			got, want := seen[i].InFlight(leg, now), is[i].OwnInFlight(leg, now)
-			if !got.like(want) {
+			if !like(got, want) {
 				t.Errorf("%s of %s is believed to be %+v, and is %+v", leg, is[i].ID(), got, want)
 			}
 		}
@@ -313,16 +317,16 @@ func TestReplicas_ToldChangesAddUpToTheWhole(t *testing.T) {
 	a, on := heardOf(t, "a", 20)
 	b, seen := heardOf(t, "b", 20)
 	now := time.Now()
-	var leases []*Lease
+	var leases []*pools.Lease
 	tell := func(whole bool) int {
-		m := a.news.of(a.own(now), whole, now)
+		m := a.reported.of(a.own(now), whole, now)
 		b.take(m.encode(nil), now)
-		a.news.published(m, 0, true, now)
+		a.reported.published(m, 0, true, now)
 		return len(m.Servers)
 	}
 	for i := range 200 {
 		if server := on[i*7%20]; i%3 < 2 {
-			lease, err := server.Claim(Prefill, curve.Work{Tokens: 1000 + i, Estimate: time.Duration(i) * time.Millisecond}, true)
+			lease, err := server.Claim(pools.Prefill, curve.Work{Tokens: 1000 + i, Estimate: time.Duration(i) * time.Millisecond}, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -342,7 +346,7 @@ func TestReplicas_ToldChangesAddUpToTheWhole(t *testing.T) {
 	}
 	now = time.Now()
 	tell(false)
-	if n := b.Count(now); n != 0 {
+	if n := b.Busy(now); n != 0 {
 		t.Errorf("it has nothing any more, and %d are busy", n)
 	}
 }
@@ -354,33 +358,33 @@ func TestReplicas_WhatWasLostIsToldAgain(t *testing.T) {
 	b, seen := heardOf(t, "b", 3)
 	now := time.Now()
 	for i, fate := range []string{"arrives", "lost", "refused", "arrives"} {
-		if _, err := on[i%3].Claim(Decode, curve.Work{Tokens: 100}, true); err != nil {
+		if _, err := on[i%3].Claim(pools.Decode, curve.Work{Tokens: 100}, true); err != nil {
 			t.Fatal(err)
 		}
-		m := a.news.of(a.own(now), false, now)
+		m := a.reported.of(a.own(now), false, now)
 		if fate == "arrives" {
 			b.take(m.encode(nil), now)
 		}
-		a.news.published(m, 0, fate != "refused", now)
+		a.reported.published(m, 0, fate != "refused", now)
 	}
 	believes(t, seen, on, now) // the last one was whole, since the one before it was refused
 }
 
 // Replicas of the version before this one know JSON on one channel, and tell nothing else.
 func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
-	r, e := redisserver.Start(t), newEngine(t, "m")
+	r := redisserver.Start(t)
 	c := r.Client()
 	old := c.Subscribe(t.Context(), "test:{work}")
 	defer old.Close()
 	if _, err := old.Receive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a, b := newReplica(t, r, "a", e.URL), newReplica(t, r, "b", e.URL)
+	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
 	id := a.server.ID()
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	var tells sync.WaitGroup
 	tells.Go(func() { // again and again, as it does: others may strike it from the set as they start
-		for Pause(ctx, 20*time.Millisecond) {
+		for pools.Pause(ctx, 20*time.Millisecond) {
 			c.ZAdd(ctx, "test:{work}:replicas", redis.Z{Member: "old"})
 			c.Publish(ctx, "test:{work}", `{"r":"old","s":{"`+id+`":[{"n":1,"t":7},{}]}}`)
 		}
@@ -433,7 +437,7 @@ func BenchmarkReplicasNews512(b *testing.B) {
 	sender, on := heardOf(b, "a", 512)
 	receiver, _ := heardOf(b, "b", 512)
 	for i, s := range on {
-		if _, err := s.Claim(Prefill, curve.Work{Tokens: 10_000 + i, Estimate: time.Hour}, true); err != nil {
+		if _, err := s.Claim(pools.Prefill, curve.Work{Tokens: 10_000 + i, Estimate: time.Hour}, true); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -449,12 +453,12 @@ func BenchmarkReplicasNews512(b *testing.B) {
 			return m.encode(nil)
 		},
 		"what changed": func(i int) []byte {
-			sender.news.published(whole, 0, true, now)
+			sender.reported.published(whole, 0, true, now)
 			for k := range 2 {
 				id := on[(2*i+k)%512].ID()
-				delete(sender.news.servers, id)
+				delete(sender.reported.servers, id)
 			}
-			m := sender.news.of(sender.own(now), false, now)
+			m := sender.reported.of(sender.own(now), false, now)
 			return m.encode(nil)
 		},
 	} {
@@ -487,7 +491,7 @@ func TestReplicas_GatherChangesForLongerWhereMoreIsRead(t *testing.T) {
 		{workBytes / 100, 11, 100 * time.Millisecond},
 		{workBytes, 100, workBeat / 4},
 	} {
-		n := news{size: each.size, replicas: each.replicas}
+		n := report{size: each.size, replicas: each.replicas}
 		if got := n.delay(); (got - each.want).Abs() > time.Millisecond {
 			t.Errorf("%d bytes before %d replicas are gathered for %v, want %v", each.size, each.replicas, got, each.want)
 		}

@@ -31,17 +31,17 @@ func TestSleepConfig_WakeTime(t *testing.T) {
 
 // The probe asked before we woke the server, and its answer came after.
 func TestTurn_OldNewsIsNotBelieved(t *testing.T) {
-	var l turn
+	var l GPUShare
 	now := time.Now()
-	l.observe(true, l.news(), now)
-	asked := l.news()
-	l.woke(time.Second, now)
-	l.observe(true, asked, now)
-	if asleep, _ := l.asleepNow(); asleep {
+	l.Observe(true, l.Mark(), now)
+	asked := l.Mark()
+	l.Woke(time.Second, now)
+	l.Observe(true, asked, now)
+	if asleep, _ := l.Asleep(); asleep {
 		t.Error("it is taken to sleep")
 	}
-	l.observe(true, l.news(), now)
-	if asleep, _ := l.asleepNow(); !asleep {
+	l.Observe(true, l.Mark(), now)
+	if asleep, _ := l.Asleep(); !asleep {
 		t.Error("it is not taken to sleep, though the engine says so now")
 	}
 }
@@ -49,23 +49,23 @@ func TestTurn_OldNewsIsNotBelieved(t *testing.T) {
 // 1 a request is about to count on the server; 2 the server is to rest; 3 it is done
 // when the request has left, and not before; 4 nobody enters any more.
 func TestTurn_NobodyCountsOnAServerThatRests(t *testing.T) {
-	var l turn
-	if !l.enter() {
+	var l GPUShare
+	if !l.Enter() {
 		t.Fatal("an awake server was not entered")
 	}
-	l.rest(true)
-	if l.done() {
+	l.Rest(true)
+	if l.Unused() {
 		t.Error("done, with a request at work")
 	}
-	if l.enter() {
+	if l.Enter() {
 		t.Error("a resting server was entered")
 	}
-	l.leave(time.Now())
-	if !l.done() {
+	l.Leave(time.Now())
+	if !l.Unused() {
 		t.Error("not done, with nobody there")
 	}
-	l.rest(false)
-	if !l.enter() {
+	l.Rest(false)
+	if !l.Enter() {
 		t.Error("what rests no more was not entered")
 	}
 }

@@ -1,8 +1,9 @@
-package pools
+package health
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"sync"
 	"time"
@@ -76,80 +77,62 @@ func (h *slowHealth) take(asked time.Time, err error) {
 	}
 }
 
-func isTimeout(err error) bool {
-	var timeout interface{ Timeout() bool }
-	return errors.As(err, &timeout) && timeout.Timeout()
-}
-
 // healthy asks whether the server is well: SGLang at /ready, which touches no scheduler,
 // and where it has none at /health, rarely; any other engine at /health.
-func (p *prober) healthy(ctx context.Context) error {
-	sglang, err := p.isSGLang(ctx)
+func (h *slowHealth) healthy(ctx context.Context, e engine, log *slog.Logger) error {
+	sglang, err := e.isSGLang(ctx, log)
 	switch {
 	case err != nil:
 		return err
 	case !sglang:
-		_, err := p.get(ctx, p.spec.URL+"/health")
+		_, err := e.get(ctx, e.server.URL+"/health")
 		return err
 	}
-	life := p.live.Life()
-	if !p.live.slowHealth.lacksReady(life) {
-		_, err := p.get(ctx, p.spec.URL+"/ready")
+	life := e.server.Life()
+	if !h.lacksReady(life) {
+		_, err := e.get(ctx, e.server.URL+"/ready")
 		var status statusError
 		if !errors.As(err, &status) || status.code != http.StatusNotFound {
 			return err
 		}
-		p.live.slowHealth.noteNoReady(life)
+		h.noteNoReady(life)
 	}
-	return p.live.slowHealth.verdict(p.live.lastDown(), time.Now())
+	return h.verdict(e.server.DownSince(), time.Now())
 }
 
 // isSGLang tells the engine by its models, which it is asked for when none are known yet.
-func (p *prober) isSGLang(ctx context.Context) (bool, error) {
-	models := p.live.Health().Models
+func (e engine) isSGLang(ctx context.Context, log *slog.Logger) (bool, error) {
+	models := e.server.Health().Models
 	if len(models) == 0 {
 		var err error
-		if models, err = p.models(ctx); err != nil {
+		if models, err = e.models(ctx, log); err != nil {
 			return false, err
 		}
 	}
 	return models[0].Owner == "sglang", nil
 }
 
-// lastDown is since when the server is down, zero while it is up: what it said of its
-// health before does not count.
-func (l *live) lastDown() time.Time {
-	if since := l.downSince.Load(); since != nil {
-		return *since
-	}
-	return time.Time{}
-}
-
-// slowHealthCheck asks one server's /health where that takes long.
-type slowHealthCheck struct {
-	prober // whose client has no time limit here
-}
-
-// run asks whenever a probe finds that it is due, until ctx ends.
-func (c *slowHealthCheck) run(ctx context.Context) {
+// run asks /health whenever a probe finds that it is due, until ctx ends. The engine has no
+// time limit of its own.
+func (h *slowHealth) run(ctx context.Context, e engine) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.live.slowHealth.due:
-			c.ask(ctx)
+		case <-h.due:
+			h.ask(ctx, e)
 		}
 	}
 }
 
 // ask asks once. The next probe, which is due at once if the server is down, goes by it.
-func (c *slowHealthCheck) ask(ctx context.Context) {
+func (h *slowHealth) ask(ctx context.Context, e engine) {
 	ctx, cancel := context.WithTimeout(ctx, slowHealthTimeout)
 	defer cancel()
 	asked := time.Now()
-	_, err := c.get(ctx, c.spec.URL+"/health")
-	c.live.slowHealth.take(asked, err)
-	if err == nil && !c.live.Health().Up {
-		c.live.checkNow()
+	_, err := e.get(ctx, e.server.URL+"/health")
+	h.take(asked, err)
+	if err == nil && !e.server.Health().Up {
+		e.server.ProbeNow()
 	}
 }

@@ -1,13 +1,13 @@
-package pools
+package health
 
 import (
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
-	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 const vllmModels = `{"data":[{"id":"m","owned_by":"vllm"}]}`
@@ -22,24 +22,24 @@ func TestProbe_WhatEnginesTellOfThemselves(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		pages map[string]string
-		want  Identity
+		want  pools.Identity
 	}{
-		{"nothing", map[string]string{"/v1/models": `{"data":[{"id":"m"}]}`}, Identity{}},
-		{"pages that are none", map[string]string{"/v1/models": vllmModels, "/version": "<html>", "/metrics": "<html>", "/server_info": "[]"}, Identity{Engine: "vllm"}},
+		{"nothing", map[string]string{"/v1/models": `{"data":[{"id":"m"}]}`}, pools.Identity{}},
+		{"pages that are none", map[string]string{"/v1/models": vllmModels, "/version": "<html>", "/metrics": "<html>", "/server_info": "[]"}, pools.Identity{Engine: "vllm"}},
 		{"KV cache", map[string]string{"/v1/models": vllmModels, "/metrics": `vllm:cache_config_info{block_size="32",cache_dtype="fp8"} 1` + "\n"},
-			Identity{Engine: "vllm", BlockTokens: "32", KVType: "fp8"}},
-		{"a configuration as text, of an older vLLM", map[string]string{"/v1/models": vllmModels, "/server_info": `{"vllm_config":"model='m'"}`}, Identity{Engine: "vllm"}},
-		{"no connector", vllm(`null`), Identity{Engine: "vllm", Version: "0.31.0", Connector: "aggregated"}},
-		{"one", vllm(`{"kv_connector":"MooncakeConnector"}`), Identity{Engine: "vllm", Version: "0.31.0", Connector: "mooncake"}},
-		{"an unknown one", vllm(`{"kv_connector":"MoRIIOConnector"}`), Identity{Engine: "vllm", Version: "0.31.0"}},
+			pools.Identity{Engine: "vllm", BlockTokens: "32", KVType: "fp8"}},
+		{"a configuration as text, of an older vLLM", map[string]string{"/v1/models": vllmModels, "/server_info": `{"vllm_config":"model='m'"}`}, pools.Identity{Engine: "vllm"}},
+		{"no connector", vllm(`null`), pools.Identity{Engine: "vllm", Version: "0.31.0", Connector: "aggregated"}},
+		{"one", vllm(`{"kv_connector":"MooncakeConnector"}`), pools.Identity{Engine: "vllm", Version: "0.31.0", Connector: "mooncake"}},
+		{"an unknown one", vllm(`{"kv_connector":"MoRIIOConnector"}`), pools.Identity{Engine: "vllm", Version: "0.31.0"}},
 		{"several, the first of which hands nothing over", vllm(`{"kv_connector":"MultiConnector","kv_connector_extra_config":{"connectors":[{"kv_connector":"OffloadingConnector"},{"kv_connector":"NixlConnector"}]}}`),
-			Identity{Engine: "vllm", Version: "0.31.0", Connector: "nixl"}},
+			pools.Identity{Engine: "vllm", Version: "0.31.0", Connector: "nixl"}},
 		{"SGLang under its old path", map[string]string{
 			"/v1/models":       `{"data":[{"id":"m","owned_by":"sglang"}]}`,
 			"/get_server_info": `{"version":"0.5.9","disaggregation_mode":"decode","disaggregation_bootstrap_port":9001,"page_size":1,"kv_cache_dtype":"auto"}`,
-		}, Identity{Engine: "sglang", Version: "0.5.9", Connector: "sglang", Role: Decode, BlockTokens: "1", KVType: "auto", KVPort: 9001}},
+		}, pools.Identity{Engine: "sglang", Version: "0.5.9", Connector: "sglang", Role: pools.Decode, BlockTokens: "1", KVType: "auto", KVPort: 9001}},
 		{"TensorRT-LLM", map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`, "/version": `{"version":"1.2.0"}`},
-			Identity{Engine: "trtllm", Version: "1.2.0", Connector: "trtllm"}},
+			pools.Identity{Engine: "trtllm", Version: "1.2.0", Connector: "trtllm"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.pages["/health"] = "ok"
@@ -51,7 +51,7 @@ func TestProbe_WhatEnginesTellOfThemselves(t *testing.T) {
 				_, _ = w.Write([]byte(page))
 			}))
 			defer server.Close()
-			said, err := Probe(t.Context(), Spec{URL: server.URL, Role: Both}, DefaultLoadTables(), server.Client(), slog.New(slog.DiscardHandler))
+			said, err := Probe(t.Context(), pools.Spec{URL: server.URL, Role: pools.Both}, pools.DefaultLoadTables(), server.Client(), slog.New(slog.DiscardHandler))
 			if err != nil || said.Identity() != c.want {
 				t.Errorf("%+v, %v; want %+v", said.Identity(), err, c.want)
 			}
@@ -61,7 +61,7 @@ func TestProbe_WhatEnginesTellOfThemselves(t *testing.T) {
 
 // 1 the engine is up and its configuration takes too long; 2 until it has told, it is
 // asked at each probe; 3 what it has told is not asked again.
-func TestProber_AsksUntilTheEngineHasTold(t *testing.T) {
+func TestProber_AsksUntilTheEngineHasAnswered(t *testing.T) {
 	asked, fails := 0, true
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -75,18 +75,17 @@ func TestProber_AsksUntilTheEngineHasTold(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	spec := Spec{URL: server.URL, Role: Both}
-	p := prober{spec: spec, live: newLive(Default()), cfg: Default(), load: newScraper(spec, nil), client: server.Client(), patient: server.Client(),
-		changed: func() {}, asking: new(sync.WaitGroup),
-		inFlight: func(time.Time) InFlight { return InFlight{} }, log: slog.New(slog.DiscardHandler)}
+	spec := pools.Spec{URL: server.URL, Role: pools.Both}
+	s := pools.NewServer(spec)
+	p := newProber(s, newSlowHealth(), pools.Default(), server.Client().Transport, slog.New(slog.DiscardHandler))
 	for i, want := range []struct {
 		connector string
 		asked     int
 	}{{"nixl", 1}, {"nixl", 2}, {"p2p-nccl", 3}, {"p2p-nccl", 3}} {
 		fails = i < 2
 		p.probe(t.Context())
-		if got := p.live.connectorOf(spec); got != want.connector || asked != want.asked || !p.live.Health().Up {
-			t.Errorf("probe %d: %s, asked %d times, up %v", i, got, asked, p.live.Health().Up)
+		if got := s.Connector(); got != want.connector || asked != want.asked || !s.Health().Up {
+			t.Errorf("probe %d: %s, asked %d times, up %v", i, got, asked, s.Health().Up)
 		}
 	}
 }

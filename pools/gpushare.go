@@ -58,8 +58,8 @@ func (c SleepConfig) WakeTime(wake time.Duration, occupants []Occupant) time.Dur
 	return total
 }
 
-// turn is a server's part in sharing GPUs: asleep or awake, and who counts on it.
-type turn struct {
+// GPUShare is a server's part in sharing GPUs: asleep or awake, and who counts on it.
+type GPUShare struct {
 	mu      sync.Mutex // guards the rest
 	asleep  bool
 	resting bool      // about to sleep: nobody new may count on it
@@ -71,111 +71,111 @@ type turn struct {
 	changes int // of asleep, by us: what was asked of the engine before one is old news
 }
 
-// enter counts on the server from now on, false if it is not awake.
-func (t *turn) enter() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.asleep || t.resting || t.closed {
+// Enter counts on the server from now on, false if it is not awake.
+func (g *GPUShare) Enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.asleep || g.resting || g.closed {
 		return false
 	}
-	t.working++
+	g.working++
 	return true
 }
 
-// leave ends one enter.
-func (t *turn) leave(now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.working--
-	t.quiet = now
+// Leave ends one enter.
+func (g *GPUShare) Leave(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.working--
+	g.quiet = now
 }
 
-// rest lets nobody new count on the server, or lets them again.
-func (t *turn) rest(resting bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.resting = resting
+// Rest lets nobody new count on the server, or lets them again.
+func (g *GPUShare) Rest(resting bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.resting = resting
 }
 
-// close keeps everybody out, or no more, and reports whether that is a change.
-func (t *turn) close(closed bool) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	changed := t.closed != closed
-	t.closed = closed
+// setClosed keeps everybody out, or no more, and reports whether that is a change.
+func (g *GPUShare) setClosed(closed bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	changed := g.closed != closed
+	g.closed = closed
 	return changed
 }
 
-// used takes note that another gateway uses the server.
-func (t *turn) used(now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.quiet = now
+// NoteUse takes note that another gateway uses the server.
+func (g *GPUShare) NoteUse(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.quiet = now
 }
 
-// done reports whether nobody counts on the server any more.
-func (t *turn) done() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.working == 0
+// Unused reports whether nobody counts on the server any more.
+func (g *GPUShare) Unused() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.working == 0
 }
 
-// slept and woke say what we had the engine do.
-func (t *turn) slept() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.asleep, t.resting = true, false
-	t.changes++
+// Slept and Woke say what we had the engine do.
+func (g *GPUShare) Slept() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asleep, g.resting = true, false
+	g.changes++
 }
 
-func (t *turn) woke(took time.Duration, now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.asleep, t.resting, t.awake, t.quiet = false, false, now, now
-	t.changes++
-	if t.took == 0 {
-		t.took = took
+func (g *GPUShare) Woke(took time.Duration, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asleep, g.resting, g.awake, g.quiet = false, false, now, now
+	g.changes++
+	if g.took == 0 {
+		g.took = took
 	}
-	t.took += (took - t.took) / 4
+	g.took += (took - g.took) / 4
 }
 
-// news is a mark of the state, before the engine is asked for it.
-func (t *turn) news() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.changes
+// Mark is a mark of the state, before the engine is asked for it.
+func (g *GPUShare) Mark() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.changes
 }
 
-// observe takes the engine's word, unless we changed the state since it was asked.
-func (t *turn) observe(asleep bool, mark int, now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.changes != mark {
+// Observe takes the engine's word, unless we changed the state since it was asked.
+func (g *GPUShare) Observe(asleep bool, mark int, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.changes != mark {
 		return
 	}
-	if t.awake.IsZero() || t.asleep && !asleep {
-		t.awake, t.quiet = now, now
+	if g.awake.IsZero() || g.asleep && !asleep {
+		g.awake, g.quiet = now, now
 	}
-	t.asleep = asleep
+	g.asleep = asleep
 }
 
-// occupant describes an awake server, false if it sleeps.
-func (t *turn) occupant(now time.Time, left time.Duration) (Occupant, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	o := Occupant{Awake: now.Sub(t.awake), Left: left}
-	if t.working == 0 {
-		o.Quiet = now.Sub(t.quiet)
+// Occupant describes an awake server, false if it sleeps.
+func (g *GPUShare) Occupant(now time.Time, left time.Duration) (Occupant, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	o := Occupant{Awake: now.Sub(g.awake), Left: left}
+	if g.working == 0 {
+		o.Quiet = now.Sub(g.quiet)
 	}
-	return o, !t.asleep && !t.awake.IsZero()
+	return o, !g.asleep && !g.awake.IsZero()
 }
 
-// asleepNow reports whether a request must wait for the server to wake, and what
+// Asleep reports whether a request must wait for the server to wake, and what
 // waking it took.
-func (t *turn) asleepNow() (asleep bool, took time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.asleep || t.resting || t.closed, t.took
+func (g *GPUShare) Asleep() (asleep bool, took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.asleep || g.resting || g.closed, g.took
 }
 
 // Asleep reports whether the server sleeps, or is about to.
@@ -183,7 +183,7 @@ func (s *Server) Asleep() bool {
 	if s.GPUs == "" {
 		return false
 	}
-	asleep, _ := s.turn.asleepNow()
+	asleep, _ := s.gpus.Asleep()
 	return asleep
 }
 
@@ -194,22 +194,30 @@ func (s *Server) WakeTime(now time.Time) time.Duration {
 		return 0
 	}
 	var occupants []Occupant
-	for _, o := range s.fleet.sharing(s.Spec) {
+	for _, o := range s.SharingGPUs() {
 		left := o.OwnInFlight(Prefill, now).Queue + o.OwnInFlight(Decode, now).Queue
-		if occupant, awake := o.turn.occupant(now, left); awake {
+		if occupant, awake := o.gpus.Occupant(now, left); awake {
 			occupants = append(occupants, occupant)
 		}
 	}
-	_, took := s.turn.asleepNow()
+	_, took := s.gpus.Asleep()
 	return s.fleet.cfg.Sleep.WakeTime(took, occupants)
 }
 
-// sharing lists the other servers on the same GPUs.
-func (f *Fleet) sharing(spec Spec) (others []*Server) {
-	for _, s := range f.Servers() {
-		if s.GPUs == spec.GPUs && spec.GPUs != "" && s.id != spec.ID() {
-			others = append(others, s)
+// SharingGPUs lists the other servers on the same GPUs.
+func (s *Server) SharingGPUs() (others []*Server) {
+	for _, o := range s.fleet.Servers() {
+		if s.GPUs != "" && o.GPUs == s.GPUs && o.id != s.id {
+			others = append(others, o)
 		}
 	}
 	return others
+}
+
+// CloseGPUShare keeps requests from the server, or lets them to it as soon as a probe says
+// that it is awake.
+func (s *Server) CloseGPUShare(closed bool) {
+	if s.gpus.setClosed(closed) && !closed {
+		s.ProbeNow()
+	}
 }

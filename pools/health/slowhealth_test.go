@@ -1,4 +1,4 @@
-package pools
+package health
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // fakeSGLang answers probes as SGLang does: /health generates a token, so it takes a second
@@ -56,19 +58,14 @@ func (e *fakeSGLang) times(path string) int {
 	return e.asked[path]
 }
 
-func watchedSGLang(t *testing.T, e *fakeSGLang) *Server {
+func watchedSGLang(t *testing.T, e *fakeSGLang) *pools.Server {
 	t.Helper()
 	e.asked = make(map[string]int)
-	f := NewFleet(Default(), e, slog.New(slog.DiscardHandler))
-	t.Cleanup(f.Close)
-	if err := f.Apply([]Spec{spec("http://10.0.0.1:8000", Prefill)}); err != nil {
-		t.Fatal(err)
-	}
-	return f.Servers()[0]
+	return fleetOf(t, pools.Default(), e, spec("http://10.0.0.1:8000", pools.Prefill)).Servers()[0]
 }
 
 // upFor fails the test as soon as the server is not up.
-func upFor(t *testing.T, s *Server, d time.Duration) {
+func upFor(t *testing.T, s *pools.Server, d time.Duration) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if h := s.Health(); !h.Up {
@@ -148,12 +145,28 @@ func TestHealth_OfOlderSGLangStartedAnew(t *testing.T) {
 	})
 }
 
+// A label that changes is no reason to ask again.
+func TestHealth_OfOlderSGLangIsKeptWhenItsSpecChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeSGLang{ready: 404, health: 200, busy: 5 * time.Second, asked: make(map[string]int)}
+		labelled := spec("http://10.0.0.1:8000", pools.Prefill)
+		f := fleetOf(t, pools.Default(), e, labelled)
+		time.Sleep(7 * time.Second)
+		upFor(t, f.Servers()[0], time.Second)
+		labelled.Rack = "r1"
+		if err := f.Apply([]pools.Spec{labelled}); err != nil {
+			t.Fatal(err)
+		}
+		upFor(t, f.Servers()[0], 10*time.Second)
+	})
+}
+
 // One look by hand waits as long as such an engine may take.
 func TestProbe_WaitsForOlderSGLang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &fakeSGLang{ready: 404, health: 200, busy: 15 * time.Second, asked: make(map[string]int)}
 		client := &http.Client{Transport: e, Timeout: 2 * time.Second}
-		_, err := Probe(context.Background(), spec("http://10.0.0.1:8000", Prefill), nil, client, slog.New(slog.DiscardHandler))
+		_, err := Probe(context.Background(), spec("http://10.0.0.1:8000", pools.Prefill), nil, client, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Error(err)
 		}

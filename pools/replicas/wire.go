@@ -1,4 +1,4 @@
-package pools
+package replicas
 
 import (
 	"encoding/json"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // The work of a replica travels in two forms. Replicas that know both use MessagePack:
@@ -115,10 +117,10 @@ func decodeServer(p []byte) (both [2]sharedWork, rest []byte, err error) {
 }
 
 // inFlight is the work that was told, false if no replica can have it.
-func (s sharedWork) inFlight() (InFlight, bool) {
+func (s sharedWork) inFlight() (pools.InFlight, bool) {
 	if s.Requests < 0 || s.Tokens < 0 || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
-		return InFlight{}, false
+		return pools.InFlight{}, false
 	}
 	seconds := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-	return InFlight{s.Requests, s.Tokens, seconds(s.Queue), seconds(s.Stays)}, true
+	return pools.InFlight{Requests: s.Requests, Tokens: s.Tokens, Queue: seconds(s.Queue), Stays: seconds(s.Stays)}, true
 }

@@ -1,0 +1,112 @@
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// maxProbeBody bounds what is read of a probe's answer, in bytes. A vLLM with
+// many adapters exposes some hundred kilobytes of metrics.
+const maxProbeBody = 8 << 20
+
+// engine is one server as it is asked about itself.
+type engine struct {
+	server *pools.Server
+	client *http.Client
+}
+
+// get returns what the engine has at a URL. Any answer is a sign of life.
+func (e engine) get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := e.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	e.server.Heard(time.Now())
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, statusError{req.URL.Path, resp.StatusCode}
+	}
+	return body, nil
+}
+
+// page returns the JSON that the engine has at a path. Having none there, or something
+// else, is an answer too, and its zero value.
+func page[T any](ctx context.Context, e engine, path string) (answer T, err error) {
+	body, err := e.get(ctx, e.server.URL+path)
+	switch {
+	case absent(err):
+		return answer, nil
+	case err != nil:
+		return answer, err
+	}
+	if read := *new(T); json.Unmarshal(body, &read) == nil {
+		answer = read
+	}
+	return answer, nil
+}
+
+// absent reports an engine that has nothing at the address that was asked.
+func absent(err error) bool {
+	var status statusError
+	return errors.As(err, &status) && status.code >= http.StatusBadRequest && status.code < http.StatusInternalServerError
+}
+
+// statusError is an answer other than 200.
+type statusError struct {
+	path string
+	code int
+}
+
+func (e statusError) Error() string { return fmt.Sprintf("%s answered %d", e.path, e.code) }
+
+// AsksForKey reports whether a probe failed because the engine lets nobody in without a key,
+// or not with the key that it was shown.
+func AsksForKey(err error) bool {
+	var status statusError
+	return errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusForbidden)
+}
+
+// outOfDescriptors reports a shortage of our own, which says nothing of the server.
+func outOfDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// reason is short and carries no address: it is shown to people and kept
+// while it stays the same, so that a down server is logged once.
+func reason(err error) string {
+	if isLate(err) {
+		return "probe timed out"
+	}
+	return rootCause(err).Error()
+}
+
+func rootCause(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}

@@ -1,0 +1,166 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// identify asks the engine what it is, until it has answered everything in this life of
+// the server. It is asked before the server takes its first request.
+func (e engine) identify(ctx context.Context, wasUp bool, models []pools.Model, log *slog.Logger) {
+	if wasUp && e.server.Identified() {
+		return
+	}
+	reported, err := e.identity(ctx, models[0].Owner)
+	e.server.SetIdentity(reported, err == nil)
+	if err != nil {
+		return
+	}
+	if c := e.server.Spec.Connector; c != "" && c != "aggregated" && reported.Connector != "" && c != reported.Connector {
+		log.Warn("the engine reports another connector than is configured", "configured", c, "engine", reported.Connector)
+	}
+	if reported.Role != 0 && reported.Role != e.server.Role {
+		log.Warn("the engine reports another role than is configured", "configured", e.server.Role.String(), "engine", reported.Role.String())
+	}
+}
+
+// identity puts the questions that an engine of this kind answers. An error says that one
+// went unanswered and may be answered yet.
+func (e engine) identity(ctx context.Context, owner string) (pools.Identity, error) {
+	switch owner {
+	case "sglang":
+		return e.sglangIdentity(ctx)
+	case "tensorrt_llm":
+		version, err := page[versionPage](ctx, e, "/version")
+		return pools.Identity{Engine: "trtllm", Connector: "trtllm", Version: version.Version}, err
+	}
+	return e.vllmIdentity(ctx, pools.Identity{Engine: owner})
+}
+
+// versionPage is /version of vLLM and TensorRT-LLM.
+type versionPage struct {
+	Version string `json:"version"`
+}
+
+// sglangArgs are what we read of SGLang's arguments (sglang/srt/entrypoints/
+// http_server.py, server_info). They hold its keys: nothing else is kept, or ever logged.
+type sglangArgs struct {
+	Version       string `json:"version"`
+	Mode          string `json:"disaggregation_mode"` // null (a text), prefill or decode
+	BootstrapPort int    `json:"disaggregation_bootstrap_port"`
+	PageSize      int    `json:"page_size"`
+	KVType        string `json:"kv_cache_dtype"`
+}
+
+func (e engine) sglangIdentity(ctx context.Context) (pools.Identity, error) {
+	args, err := page[sglangArgs](ctx, e, "/server_info")
+	if err == nil && args.Mode == "" {
+		args, err = page[sglangArgs](ctx, e, "/get_server_info") // as it was called before
+	}
+	reported := pools.Identity{Engine: "sglang", Version: args.Version, KVType: args.KVType, KVPort: args.BootstrapPort}
+	if args.PageSize > 0 {
+		reported.BlockTokens = strconv.Itoa(args.PageSize)
+	}
+	switch args.Mode {
+	case "prefill":
+		reported.Connector, reported.Role = "sglang", pools.Prefill
+	case "decode":
+		reported.Connector, reported.Role = "sglang", pools.Decode
+	case "null":
+		reported.Connector = "aggregated"
+	}
+	return reported, err
+}
+
+// vllmInfo is what a vLLM tells in its development mode
+// (vllm/entrypoints/serve/instrumentator/server_info.py).
+type vllmInfo struct {
+	Config *struct {
+		Transfer *vllmTransfer `json:"kv_transfer_config"`
+	} `json:"vllm_config"`
+}
+
+// askVLLM reads version and KV cache, which every vLLM tells, and its connector where
+// the configuration names none.
+func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pools.Identity, error) {
+	version, err := page[versionPage](ctx, e, "/version")
+	reported.Version = version.Version
+	exposition := e.server.Metrics
+	if exposition == "" {
+		exposition = e.server.URL + pools.MetricsPath
+	}
+	if text, failed := e.get(ctx, exposition); failed == nil {
+		reported.BlockTokens, reported.KVType = cacheConfig(text)
+	} else if !absent(failed) {
+		err = errors.Join(err, failed)
+	}
+	if e.server.Spec.Connector != "" {
+		return reported, err
+	}
+	info, failed := page[vllmInfo](ctx, e, "/server_info?config_format=json")
+	if info.Config != nil {
+		reported.Connector = info.Config.Transfer.connector()
+	}
+	return reported, errors.Join(err, failed)
+}
+
+// cacheSeries is vLLM's: its labels are the configuration of the KV cache.
+const cacheSeries = "vllm:cache_config_info"
+
+// cacheConfig returns tokens of a block and type of the numbers, empty if not there.
+func cacheConfig(exposition []byte) (blockTokens, kvType string) {
+	families, err := pools.ParseExposition(exposition)
+	if err != nil {
+		return "", "" // the scrape tells that they cannot be read
+	}
+	for _, m := range pools.Family(families, cacheSeries).GetMetric() {
+		return pools.Label(m, "block_size"), pools.Label(m, "cache_dtype")
+	}
+	return "", ""
+}
+
+// vllmTransfer is vLLM's --kv-transfer-config.
+type vllmTransfer struct {
+	Name  string `json:"kv_connector"`
+	Extra struct {
+		Connectors []vllmTransfer `json:"connectors"` // of a MultiConnector
+	} `json:"kv_connector_extra_config"`
+}
+
+// vllmConnectors are our names of vLLM's connectors (vllm/distributed/kv_transfer/
+// kv_connector/factory.py).
+var vllmConnectors = map[string]string{
+	"NixlConnector":          "nixl",
+	"NixlPullConnector":      "nixl",
+	"NixlPushConnector":      "nixl",
+	"MooncakeConnector":      "mooncake",
+	"P2pNcclConnector":       "p2p-nccl",
+	"LMCacheConnectorV1":     "store",
+	"LMCacheMPConnector":     "store",
+	"SharedStorageConnector": "store",
+	"ExampleConnector":       "store",
+	"MooncakeStoreConnector": "store",
+	// These keep KV on the engine's own machine. Of a P2P tier, which connector offload
+	// wants, nothing is reported: it has to be configured.
+	"OffloadingConnector":       "aggregated",
+	"SimpleCPUOffloadConnector": "aggregated",
+}
+
+// connector returns our name, aggregated without any, and nothing for one that we do
+// not know. Of several the first that hands KV over counts, as the first that can load
+// does in the engine.
+func (t *vllmTransfer) connector() string {
+	if t == nil || t.Name == "" {
+		return "aggregated"
+	}
+	for i := range t.Extra.Connectors {
+		if name := t.Extra.Connectors[i].connector(); name != "" && name != "aggregated" {
+			return name
+		}
+	}
+	return vllmConnectors[t.Name]
+}

@@ -1,0 +1,209 @@
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// prober watches one server: is it healthy, which models does it serve, how
+// loaded is it.
+type prober struct {
+	engine         // with the time limit of a probe
+	patient engine // with that of an answer that is late
+	slow    *slowHealth
+	cfg     pools.Config
+	load    *pools.Scraper
+	log     *slog.Logger
+
+	asking  sync.WaitGroup // probes that are not answered
+	doubted bool           // and that was logged
+}
+
+// lateAnswer is how long the answer to a probe that is late is a sign of life yet.
+const lateAnswer = 10 * time.Second
+
+func newProber(s *pools.Server, slow *slowHealth, cfg pools.Config, transport http.RoundTripper, log *slog.Logger) *prober {
+	within := func(limit time.Duration) engine {
+		return engine{s, &http.Client{Transport: transport, Timeout: limit, CheckRedirect: noRedirect}}
+	}
+	return &prober{
+		engine: within(cfg.ProbeTimeout), patient: within(max(lateAnswer, cfg.ProbeTimeout)),
+		slow: slow, cfg: cfg, load: pools.NewScraper(s.Spec, cfg.LoadTables), log: log,
+	}
+}
+
+// run probes until ctx ends, at once when the server asks for it. Intervals are
+// jittered, the first one most, so that gateways and servers that start together
+// do not probe in step.
+func (p *prober) run(ctx context.Context) {
+	defer p.asking.Wait()
+	for first := true; ; first = false {
+		p.probe(ctx)
+		pause := time.Duration(float64(p.cfg.ProbeInterval) * (0.8 + 0.4*rand.Float64()))
+		if first {
+			pause = rand.N(p.cfg.ProbeInterval)
+		}
+		next := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return
+		case <-next.C:
+		case <-p.server.ProbeDue():
+			next.Stop()
+			// A refused connection was reported. A short pause keeps a flood of
+			// refused requests from becoming a flood of probes.
+			if !pools.Pause(ctx, p.cfg.ProbeInterval/10) {
+				return
+			}
+		}
+	}
+}
+
+// probe asks for health, models and load. Only the first two decide whether the
+// server is up. The models are asked for every time: adapters come and go, and
+// another engine may take the address.
+func (p *prober) probe(ctx context.Context) {
+	was, sent := p.server.Health(), time.Now()
+	if err := p.healthyInTime(ctx); err != nil {
+		p.failed(ctx, was, err, sent)
+		return
+	}
+	models, err := p.models(ctx, p.log)
+	if err != nil {
+		p.failed(ctx, was, fmt.Errorf("identity: %w", err), sent)
+		return
+	}
+	p.identify(ctx, was.Up, models, p.log)
+	p.sleeping(ctx)
+	p.server.ProbePassed(was, models, time.Now())
+	if p.doubted {
+		p.doubted = false
+		p.log.Info("server answers again", "role", p.server.Role.String())
+	}
+	if !was.Up {
+		p.log.Info("server up", "role", p.server.Role.String(), "models", modelIDs(models))
+	}
+	if load, ok := p.load.Scrape(ctx, p.get); ok {
+		p.server.ReportLoad(load)
+	}
+}
+
+// healthyInTime is healthy, with an error that is a timeout when the answer is late. What
+// comes later is a sign of life still, while other probes may be under way: on a network
+// that has lost packets a new connection is answered sooner.
+func (p *prober) healthyInTime(ctx context.Context) error {
+	answer := make(chan error, 1)
+	p.asking.Go(func() {
+		answer <- p.slow.healthy(ctx, p.patient, p.log)
+	})
+	patience, cancel := withOwnTimeout(ctx, p.cfg.ProbeTimeout)
+	defer cancel()
+	select {
+	case err := <-answer:
+		return err
+	case <-patience.Done():
+		return context.Cause(patience)
+	}
+}
+
+// failed takes in that a probe which was sent at a time was not answered well, or not in
+// time.
+func (p *prober) failed(ctx context.Context, was *pools.Health, err error, sent time.Time) {
+	switch {
+	case ctx.Err() != nil || outOfDescriptors(err):
+	case was.Up && isLate(err):
+		p.late(sent)
+	default:
+		p.down(was, err)
+	}
+}
+
+// isLate reports whether an error only says that there was no answer yet: of the server, or
+// of the name service.
+func isLate(err error) bool {
+	var name *net.DNSError
+	return isTimeout(err) || errors.As(err, &name) && !name.IsNotFound
+}
+
+func (p *prober) late(sent time.Time) {
+	if p.server.ProbeLate(sent) && !p.doubted {
+		p.doubted = true
+		p.log.Warn("server in doubt: a probe is late", "role", p.server.Role.String())
+	}
+}
+
+func (p *prober) down(was *pools.Health, err error) {
+	why := reason(err)
+	p.server.ProbeFailed(was, why)
+	p.doubted = false
+	switch {
+	case AsksForKey(err) && (was.Up || was.Reason != why):
+		p.log.Warn("server down: the engine wants a key, or another one than it was shown; engine-key-file names the file that holds it",
+			"role", p.server.Role.String(), "reason", why)
+	case was.Up:
+		p.log.Warn("server down", "role", p.server.Role.String(), "reason", why)
+	case was.Reason != why:
+		p.log.Info("server not up", "role", p.server.Role.String(), "reason", why)
+	}
+}
+
+// sleeping asks the engine whether it sleeps. Engines without sleep mode do not know
+// the path, and do not sleep.
+func (e engine) sleeping(ctx context.Context) {
+	if e.server.GPUs == "" {
+		return
+	}
+	share := e.server.GPUShare()
+	mark := share.Mark()
+	body, err := e.get(ctx, e.server.URL+"/is_sleeping")
+	if err != nil {
+		return
+	}
+	var answer struct {
+		Sleeping bool `json:"is_sleeping"`
+	}
+	if json.Unmarshal(body, &answer) == nil {
+		share.Observe(answer.Sleeping, mark, time.Now())
+	}
+}
+
+// Probed is what a server answered when it was asked once.
+type Probed struct {
+	*pools.Server            // as the answers make it: outside a fleet, and up
+	Load          pools.Load // unknown is a valid answer
+}
+
+// Probe asks a server once, without a fleet, what a prober would: for checking a
+// configuration by hand.
+func Probe(ctx context.Context, spec pools.Spec, tables []pools.LoadTable, client *http.Client, log *slog.Logger) (Probed, error) {
+	s := pools.NewServer(spec)
+	e := engine{s, client}
+	err := newSlowHealth().healthy(ctx, e, log)
+	if errors.Is(err, errSlowHealth) {
+		patient := *client
+		patient.Timeout = slowHealthTimeout
+		_, err = engine{s, &patient}.get(ctx, spec.URL+"/health")
+	}
+	if err != nil {
+		return Probed{}, err
+	}
+	models, err := e.models(ctx, log)
+	if err != nil {
+		return Probed{}, err
+	}
+	e.identify(ctx, false, models, log)
+	load, _ := pools.NewScraper(spec, tables).Scrape(ctx, e.get)
+	s.ProbePassed(s.Health(), models, time.Now())
+	return Probed{Server: s, Load: load}, nil
+}

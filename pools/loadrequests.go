@@ -1,0 +1,148 @@
+package pools
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// errLeft: nobody makes the server ready any more.
+var errLeft = errors.New("the server has left the fleet")
+
+// readiness is what a server is to be made ready for. err may be read once done is closed.
+type readiness struct {
+	done chan struct{}
+	err  error
+}
+
+func (r *readiness) end(err error) {
+	r.err = err
+	close(r.done)
+}
+
+// LoadRequests are the adapters of the directory that requests ask a server to load, and when
+// each was used last. Package standby loads them.
+type LoadRequests struct {
+	// of this gateway's: loads that succeeded and failed, and unloads
+	loaded, failed, unloaded atomic.Uint64
+
+	due     chan struct{}
+	mu      sync.Mutex // guards the rest
+	open    bool       // somebody fulfils them
+	pending map[string]*readiness
+	inUse   map[string]int       // leases that hold it
+	used    map[string]time.Time // when it was last taken or given back
+	refused map[string]time.Time // until when an adapter is not asked for again
+}
+
+func newLoadRequests() *LoadRequests {
+	return &LoadRequests{
+		pending: make(map[string]*readiness), inUse: make(map[string]int), used: make(map[string]time.Time),
+		refused: make(map[string]time.Time), due: make(chan struct{}, 1),
+	}
+}
+
+// take takes the adapter into use, and returns what to wait for; nil if the server has the
+// adapter. Requests for the same adapter wait for the same.
+func (r *LoadRequests) take(name string, loaded bool, now time.Time) (*readiness, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.used[name] = now
+	r.inUse[name]++
+	pending := r.pending[name]
+	switch {
+	case pending != nil:
+		return pending, nil
+	case loaded:
+		return nil, nil
+	case !r.open:
+		return nil, errLeft
+	}
+	pending = &readiness{done: make(chan struct{})}
+	r.pending[name] = pending
+	wake(r.due)
+	return pending, nil
+}
+
+// release gives one use back.
+func (r *LoadRequests) release(name string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.used[name] = now
+	r.inUse[name]--
+}
+
+func (r *LoadRequests) refuses(name string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now.Before(r.refused[name])
+}
+
+// Due says that an adapter is asked for.
+func (r *LoadRequests) Due() <-chan struct{} { return r.due }
+
+// Next returns the name of an adapter that is asked for, "" if there is none.
+func (r *LoadRequests) Next() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name := range r.pending {
+		return name
+	}
+	return ""
+}
+
+// Finish says that an adapter was loaded, or why not; then it is not asked for again for a
+// time.
+func (r *LoadRequests) Finish(name string, err error, refusal time.Duration, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pending := r.pending[name]
+	if pending == nil {
+		return
+	}
+	delete(r.pending, name)
+	delete(r.refused, name)
+	if err != nil {
+		r.refused[name] = now.Add(refusal)
+	}
+	pending.end(err)
+}
+
+// Open says that adapters are loaded from now on.
+func (r *LoadRequests) Open() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open = true
+}
+
+// Close says that they are not any more: what is asked for fails.
+func (r *LoadRequests) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open = false
+	for name, pending := range r.pending {
+		delete(r.pending, name)
+		pending.end(errLeft)
+	}
+}
+
+// LastUse returns when an adapter was last taken or given back, and by how many
+// leases it is held. One that is seen for the first time counts as taken now, since
+// another gateway may use it.
+func (r *LoadRequests) LastUse(name string, now time.Time) (at time.Time, held int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.used[name].IsZero() {
+		r.used[name] = now
+	}
+	return r.used[name], r.inUse[name]
+}
+
+// wake puts a token into a channel that has room for one.
+func wake(due chan<- struct{}) {
+	select {
+	case due <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,56 @@
+package pools
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// How a probe request fails, beside not being answered.
+var (
+	ErrWrongAnswer = errors.New("wrong answer to a probe request") // certain: the server works, and wrongly
+	ErrProbeBusy   = errors.New("server too busy for a probe request")
+)
+
+// ProofDue returns when a probe request is to prove the server for a leg, whether one is to
+// at all, and what says that this may have changed.
+func (s *Server) ProofDue(leg Role) (at time.Time, wanted bool, changed <-chan struct{}) {
+	b := s.breakers[LegIndex(leg)]
+	at, wanted = b.canaryDue(s.fleet.cfg.ProbeInterval)
+	return at, wanted, b.changed
+}
+
+// Proof is one probe request to a server for a leg, from when it was sent.
+type Proof struct {
+	server  *Server
+	leg     Role
+	ejected bool
+	sent    time.Time
+}
+
+// BeginProof is to be called when the probe request is sent.
+func (s *Server) BeginProof(leg Role, now time.Time) Proof {
+	return Proof{server: s, leg: leg, ejected: s.breakers[LegIndex(leg)].out(), sent: now}
+}
+
+// Ejected reports whether the server was ejected for the leg when the request was sent.
+func (p Proof) Ejected() bool { return p.ejected }
+
+// End takes in how the probe request went: nil if it was answered well,
+// context.DeadlineExceeded if it was not in time. It returns how long the server was out, and
+// as what the outcome counts: one that waits while others are served, or have tokens, only
+// says that the server is busy.
+func (p Proof) End(err error, now time.Time) (away time.Duration, counted error) {
+	s, b := p.server, p.server.breakers[LegIndex(p.leg)]
+	if errors.Is(err, context.DeadlineExceeded) && (b.servedSince(p.sent) || s.workedSince(p.sent)) {
+		err = ErrProbeBusy
+	}
+	away = b.judge(err, now)
+	switch {
+	case err == nil && p.ejected:
+		s.returned(p.leg, away, s.fleet.cfg.SlowStart, now)
+	case errors.Is(err, context.DeadlineExceeded):
+		s.fall(Hangs) // what others wait for there may not come either
+	}
+	return away, err
+}

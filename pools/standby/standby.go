@@ -1,0 +1,63 @@
+package standby
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// idleInterval is how often idle adapters and idle servers are looked for.
+const idleInterval = time.Second
+
+// Watch has the servers of a fleet made ready when requests ask for it, where the
+// configuration names adapters, and where servers share GPUs. The arbiter says which of
+// several gateways manages those; nil: this one alone.
+func Watch(fleet *pools.Fleet, arbiter *Arbiter, transport http.RoundTripper, log *slog.Logger) {
+	var held occupancy
+	cfg := fleet.Config()
+	client := &http.Client{Transport: transport, CheckRedirect: noRedirect} // each order has a time limit of its own
+	fleet.Watch(func() func(context.Context, *pools.Server) {
+		return func(ctx context.Context, s *pools.Server) {
+			if len(cfg.Adapters.Directory) == 0 && s.GPUs == "" {
+				return
+			}
+			e, log := engine{s, client}, log.With("server", s.ID())
+			run(ctx, &adapterManager{engine: e, cfg: cfg.Adapters, log: log},
+				&wakeController{engine: e, cfg: cfg.Sleep, arbiter: arbiter, held: &held, log: log})
+		}
+	})
+}
+
+// run does what requests ask of one server until the context ends, one thing after the other:
+// an engine does not load an adapter while it falls asleep.
+func run(ctx context.Context, adapters *adapterManager, waker *wakeController) {
+	loads, wakes := adapters.server.LoadRequests(), waker.server.WakeRequests()
+	loads.Open()
+	defer loads.Close()
+	wakes.Open()
+	defer wakes.Close()
+	tick := time.NewTicker(idleInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wakes.Due():
+			err := waker.wake(ctx)
+			wakes.Finish(err, refusal(err), time.Now())
+		case <-loads.Due():
+			for name := loads.Next(); name != "" && ctx.Err() == nil; name = loads.Next() {
+				err := adapters.load(ctx, name)
+				loads.Finish(name, err, refusal(err), time.Now())
+			}
+		case <-tick.C:
+			adapters.unloadIdle(ctx, time.Now())
+			waker.sleepIdle(ctx, time.Now())
+		}
+	}
+}
+
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
