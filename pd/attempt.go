@@ -25,9 +25,9 @@ func (o *Orchestrator) attempt(ctx context.Context, j *requestState, a binding) 
 	switch {
 	case a.prefill == nil:
 		return o.decodeWith(ctx, j, a)
-	case connector.ConnectorOf(a.decode.Server()).Together:
+	case connector.Of(a.decode.Server()).ConcurrentLegs:
 		return o.together(ctx, j, a)
-	case connector.ConnectorOf(a.decode.Server()).Carried:
+	case connector.Of(a.decode.Server()).DecodeDriven:
 		return o.carried(ctx, j, a)
 	}
 	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
@@ -39,8 +39,8 @@ func (o *Orchestrator) attempt(ctx context.Context, j *requestState, a binding) 
 		return nil, failed
 	}
 	a.handoff = h
-	if h.Final != nil {
-		return o.final(ctx, j, a, h.Final)
+	if h.WholeAnswer != nil {
+		return o.final(ctx, j, a, h.WholeAnswer)
 	}
 	if failed := o.outgrown(j, a, t); failed != nil {
 		withdraw()
@@ -72,8 +72,8 @@ func (o *Orchestrator) decodeWith(ctx context.Context, j *requestState, a bindin
 	}
 	a.decode.Release()
 	switch {
-	case !a.handoff.Carries():
-	case failed.Kind == Unsent && !connector.ConnectorOf(a.decode.Server()).Pinned:
+	case !a.handoff.HasKV():
+	case failed.Kind == Unsent && !connector.Of(a.decode.Server()).DecodeBound:
 		j.handoff = a.handoff // surely unread
 	case failed.Kind == Refused || failed.Kind == Busy || failed.Kind == Unsent:
 		o.countStranded(a.handoff)
@@ -83,7 +83,7 @@ func (o *Orchestrator) decodeWith(ctx context.Context, j *requestState, a bindin
 
 // countStranded counts a hand-off that surely nobody reads any more.
 func (o *Orchestrator) countStranded(h *connector.Handoff) {
-	if h.Carries() {
+	if h.HasKV() {
 		o.Metrics.stranded.WithLabelValues(h.From.ID()).Inc()
 	}
 }
@@ -93,11 +93,11 @@ func (o *Orchestrator) countStranded(h *connector.Handoff) {
 // before: an engine at its first transfer or in the midst of compiling stands still for
 // seconds and then answers. Those that step with it stand still too.
 func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.Fall) bool {
-	if why == pools.Fell || leg == PrefillLeg && connector.ConnectorOf(server).Alone && why == pools.Hangs {
+	if why == pools.Fell || leg == PrefillLeg && connector.Of(server).Aggregated && why == pools.Hangs {
 		return true
 	}
 	role := pools.Decode
-	if leg == PrefillLeg && !connector.ConnectorOf(server).Alone { // else a decode server can do it
+	if leg == PrefillLeg && !connector.Of(server).Aggregated { // else a decode server can do it
 		role = pools.Prefill
 	}
 	usable, _ := pools.Candidates(o.Fleet.Servers(), model, role, o.Fleet.EjectShare(), time.Now())
@@ -179,11 +179,11 @@ func (a binding) source() *pools.Server {
 
 // failedTransfer reports whether a failed leg is what a failed transfer looks like.
 func (a binding) failedTransfer(failed *LegError) bool {
-	c := connector.ConnectorOf(a.decode.Server())
+	c := connector.Of(a.decode.Server())
 	switch {
 	case failed.Leg == AloneLeg:
 		return false
-	case c.Carried && failed.Status >= http.StatusInternalServerError && failed.Kind == Broken:
+	case c.DecodeDriven && failed.Status >= http.StatusInternalServerError && failed.Kind == Broken:
 		return true // prefill's answer as well as decode's
 	case !failed.engineFault():
 		return false

@@ -22,7 +22,7 @@ func (o *Orchestrator) decode(ctx context.Context, j *requestState, a binding) (
 	leg, id, part := AloneLeg, "", connector.LegRequest{Body: j.req.Body}
 	if a.handoff != nil {
 		leg, id, part = DecodeLeg, a.handoff.Attempt, a.handoff.Leg
-		if c := connector.ConnectorOf(server); !c.Together && !c.Carried {
+		if c := connector.Of(server); !c.ConcurrentLegs && !c.DecodeDriven {
 			o.Metrics.gap.Observe(time.Since(a.handoff.Created).Seconds())
 		}
 	} else {
@@ -83,9 +83,9 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 	side := a.promptSide()
 	if side.Override && api.Recomputed(usage, side.Handed, server.TellsCachedTokens()) {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
-		side = api.PromptSide{}
+		side = api.PromptUsage{}
 	}
-	if api.Retains(data) {
+	if api.KeepsAnswerBlocks(data) {
 		o.noteRetained(server)
 	}
 	clean, err := j.req.Dialect.CleanAnswer(data, side)
@@ -211,12 +211,12 @@ func (o *Orchestrator) noteRetained(server *pools.Server) {
 }
 
 // promptSide says whose prompt and cached tokens the client sees.
-func (a binding) promptSide() api.PromptSide {
-	if !a.handoff.Carries() || connector.ConnectorOf(a.decode.Server()).TellsCached {
-		return api.PromptSide{}
+func (a binding) promptSide() api.PromptUsage {
+	if !a.handoff.HasKV() || connector.Of(a.decode.Server()).ReportsCachedTokens {
+		return api.PromptUsage{}
 	}
 	told := a.handoff.Coverage()
-	return api.PromptSide{Override: true, Prefill: told.Usage, Handed: told.Tokens}
+	return api.PromptUsage{Override: true, Prefill: told.Usage, Handed: told.Tokens}
 }
 
 // prefillCached is the cached part of the prompt on the server that computed it.

@@ -3,10 +3,11 @@ package pd
 import (
 	"bytes"
 	"context"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // final answers with what prefill said, which was all there is to say. Decode's place
@@ -28,7 +29,7 @@ func (o *Orchestrator) final(ctx context.Context, j *requestState, a binding, da
 	s := &legStream{
 		dialect: j.req.Dialect, events: api.NewEventReader(events), body: io.NopCloser(events),
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
-		server: a.handoff.From, side: func() api.PromptSide { return api.PromptSide{} }, hideUsage: j.req.HideUsage,
+		server: a.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, hideUsage: j.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: j.transcript,
 		onClose: func(r StreamResult) { o.countTokens(j, r.Usage, r.Usage.Cached, r.Events) },
 	}

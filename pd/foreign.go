@@ -14,7 +14,7 @@ var errForeignHost = errors.New("the hand-off names a host that is not known to 
 // not given it, nor one with a host of which that is not known: the prefill has failed, for
 // the request and not for the server's breaker.
 func (o *Orchestrator) withheld(j *requestState, t *connector.Transfer, h *connector.Handoff) *LegError {
-	if h.Final != nil {
+	if h.WholeAnswer != nil {
 		return nil // decode is not asked
 	}
 	server, strict := t.From, o.Config.StrictHandoffs

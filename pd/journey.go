@@ -118,7 +118,7 @@ func (j *requestState) death(failed *LegError) death {
 	d := death{server: failed.Server, cause: "it was prefilling"}
 	switch {
 	case failed.Leg == PrefillLeg:
-	case failed.Leg == AloneLeg || !j.given.Carries():
+	case failed.Leg == AloneLeg || !j.given.HasKV():
 		d.cause = "it was computing the prompt and decoding"
 	case j.given.SharesIDs:
 		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", j.given.From.ID()), true

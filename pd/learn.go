@@ -43,13 +43,13 @@ const (
 // computes prompts itself, its time says nothing of the link.
 func (o *Orchestrator) beginTransfer(j *requestState, a binding, now time.Time) *crossing {
 	c := &crossing{server: a.decode.Server(), step: a.chosen.Terms.Step, end: func() {}}
-	if !a.handoff.Carries() || a.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
+	if !a.handoff.HasKV() || a.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
 		return c
 	}
 	c.own = o.Binder.Cost.HandOff + c.step
 	moved := a.handoff.Coverage().Tokens
-	by := connector.ConnectorOf(c.server)
-	beside := by.Together || by.Carried
+	by := connector.Of(c.server)
+	beside := by.ConcurrentLegs || by.DecodeDriven
 	if beside {
 		prefill := a.chosen.Terms.Queue + a.chosen.Terms.Prefill
 		moved, c.own, c.slack = j.req.PromptTokens, c.own+prefill, time.Duration(prefillSlack*float64(prefill))

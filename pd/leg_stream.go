@@ -29,7 +29,7 @@ type legStream struct {
 	ctx        context.Context // of the leg; cancelled by the client's leaving or by idle
 	idle       *time.Timer
 	idleLimit  time.Duration
-	side       func() api.PromptSide // of the usage, as known now
+	side       func() api.PromptUsage // of the usage, as known now
 	server     *pools.Server
 	hideUsage  bool
 	handoff    *connector.Handoff     // nil without one
@@ -57,7 +57,7 @@ type StreamResult struct {
 	Usage      api.Usage
 	Events     int // content events
 	Recomputed bool
-	Retained   bool // the engine keeps the answer's blocks for a prefill; see retains
+	Retained   bool // the engine keeps the answer's blocks for a prefill; see api.KeepsAnswerBlocks
 }
 
 // Next returns the next bytes for the client: one event or several that came
@@ -172,7 +172,7 @@ func (s *legStream) transform(ev api.Event) ([]byte, error) {
 			return nil, nil
 		}
 	}
-	s.result.Retained = s.result.Retained || api.Retains(ev.Data)
+	s.result.Retained = s.result.Retained || api.KeepsAnswerBlocks(ev.Data)
 	data, err := s.handoff.Complete(s.ctx, ev.Data)
 	if err != nil {
 		return nil, s.broken(err)
@@ -219,9 +219,9 @@ func (s *legStream) judge() {
 
 // clientSide says whose prompt and cached tokens the client sees: decode's own when it
 // computed the prompt again.
-func (s *legStream) clientSide() api.PromptSide {
+func (s *legStream) clientSide() api.PromptUsage {
 	if s.result.Recomputed {
-		return api.PromptSide{}
+		return api.PromptUsage{}
 	}
 	return s.side()
 }

@@ -29,7 +29,7 @@ func (o *Orchestrator) journey(req *Request, arrived time.Time) *requestState {
 		return j
 	}
 	m, _ := o.Fleet.Model(req.Model) // its zero value is a length that is not known
-	j.transcript = transcript.NewTranscript(transcript.StreamRequest{
+	j.transcript = transcript.New(transcript.Request{
 		Dialect: req.Dialect, Body: req.Body, MaxOutput: req.MaxOutput, MaxField: req.MaxField, HideUsage: req.HideUsage,
 	}, m.MaxModelLen, o.Config.MigrateByText)
 	return j
@@ -81,7 +81,7 @@ func (r *Request) continued(c transcript.Continuation) *Request {
 
 // streamEngine is what a transcript needs to know of a server's engine.
 func streamEngine(server *pools.Server) transcript.Engine {
-	return transcript.Engine{Name: cmp.Or(connector.ConnectorOf(server).Engine, server.Load().Engine), MayReportIDs: server.TellsTokenIDs()}
+	return transcript.Engine{Name: cmp.Or(connector.Of(server).Engine, server.Load().Engine), MayReportIDs: server.TellsTokenIDs()}
 }
 
 // continueOnAnotherPair sends the rest of a stream to another pair.

@@ -53,7 +53,7 @@ func truncatesByAnswer(req *Request) bool {
 // to blame.
 func (o *Orchestrator) outgrown(j *requestState, a binding, t *connector.Transfer) *LegError {
 	prefill, tokens := a.handoff.Coverage().Prompt, j.prefix.promptTokens()
-	if !a.handoff.Carries() || a.handoff.SharesIDs || !outgrows(tokens, prefill, blockTokens(t.From, t.To)) {
+	if !a.handoff.HasKV() || a.handoff.SharesIDs || !outgrows(tokens, prefill, blockTokens(t.From, t.To)) {
 		return nil
 	}
 	o.Metrics.mismatches.WithLabelValues(t.To.ID()).Inc()
@@ -72,7 +72,7 @@ func (o *Orchestrator) compareCounts(j *requestState, a binding, decode api.Usag
 		return
 	}
 	prefill := a.handoff.Coverage().Prompt
-	if !a.handoff.Carries() || prefill == 0 || prefill == decode.Prompt.Tokens {
+	if !a.handoff.HasKV() || prefill == 0 || prefill == decode.Prompt.Tokens {
 		return
 	}
 	o.Metrics.mismatches.WithLabelValues(a.decode.Server().ID()).Inc()

@@ -47,7 +47,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 		tr := f.transfer(j, a)
 		a.handoff = tr.Handoff()
 		answer := fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, prefill)
-		a.handoff.Take(tr, []byte(answer), now)
+		a.handoff.RecordPrefill(tr, []byte(answer), now)
 		failed := f.outgrown(j, a, tr)
 		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !j.retryWithoutBudget) {
 			t.Errorf("%d tokens on prefill, 160 on decode: %v", prefill, failed)

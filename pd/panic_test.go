@@ -2,12 +2,13 @@ package pd
 
 import (
 	"context"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"net/http"
 	"runtime"
 	"testing"
 	"time"
 	"weak"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // sends is a round tripper that a test invents.

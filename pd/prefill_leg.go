@@ -21,14 +21,14 @@ const leastHandoff = 256
 // queueEntry back.
 func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, t *connector.Transfer, h *connector.Handoff) (failed *LegError) {
 	server, start := t.From, time.Now()
-	ctx, span := o.legSpan(ctx, "prefill", server, t.Id)
+	ctx, span := o.legSpan(ctx, "prefill", server, t.ID)
 	defer func() { endLegSpan(span, failed) }()
 	defer a.prefill.Release()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
 	defer cancel()
 
 	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
-	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.Id, t.Connector().Prefill(t))
+	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.ID, t.Connector().Prefill(t))
 	if failed == nil && !j.req.Dialect.IsAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
@@ -41,14 +41,14 @@ func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, 
 		o.blame(a.prefill, j, a, failed)
 		return failed
 	}
-	h.Take(t, body, time.Now())
+	h.RecordPrefill(t, body, time.Now())
 	told := h.Coverage()
 	if j.prefix.teaches() {
 		o.Binder.Locality.learn(j.prefix, body)
 	}
 	if told.Tokens > 0 {
 		var beside time.Duration
-		if t.Connector().AnswersLast {
+		if t.Connector().RespondsAfterTransfer {
 			beside = a.chosen.Terms.Transfer
 		}
 		a.prefill.Prefilled(told.Tokens-told.Cached.Tokens, told.Cached.Tokens, beside)
@@ -60,7 +60,7 @@ func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, 
 	switch {
 	case h.Kept:
 		server.HandedOver()
-	case h.Final == nil:
+	case h.WholeAnswer == nil:
 		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
 		if told.Tokens >= leastHandoff {
 			o.noteNoHandoff(server)

@@ -22,7 +22,7 @@ func (o *Orchestrator) prepare(ctx context.Context, j *requestState, a binding) 
 	failed := unready(ctx, PrefillLeg, a.prefill, awaitPrefill)
 	if failed == nil {
 		leg := DecodeLeg
-		if a.prefill == nil && !a.handoff.Carries() {
+		if a.prefill == nil && !a.handoff.HasKV() {
 			leg = AloneLeg
 		}
 		failed = unready(ctx, leg, a.decode, awaitDecode)

@@ -1,10 +1,11 @@
 package pd
 
 import (
-	"github.com/tandem-gateway/tandem/pd/api"
-	"github.com/tandem-gateway/tandem/pd/connector"
 	"strconv"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 )
 
 // keyAgeing is how much shorter a second of waiting makes a prompt look to an engine that
@@ -22,7 +23,7 @@ func priority(arrived time.Time, prefill time.Duration) int64 {
 // rank writes the key into the request, for both legs. Clients' own never come here.
 func (j *requestState) rank(a *binding) {
 	key := priority(j.arrived, a.chosen.Terms.Prefill)
-	if connector.ConnectorOf(a.decode.Server()).HigherFirst {
+	if connector.Of(a.decode.Server()).HigherPriorityFirst {
 		key = -key
 	}
 	ranked := *j.req

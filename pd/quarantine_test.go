@@ -1,11 +1,12 @@
 package pd
 
 import (
-	"github.com/tandem-gateway/tandem/pd/api"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // A body may have megabytes: it is hashed for a request that is in flight on a server that

@@ -35,6 +35,6 @@ func (o *Orchestrator) Ready() (bool, string) {
 
 // servesAlone reports whether a decode server may compute prompts.
 func (ch *Chooser) servesAlone(s *pools.Server) bool {
-	by := connector.ConnectorOf(s)
-	return by.Alone && !(ch.Config.EnforceDisaggregation && s.Role == pools.Decode && by.Pairs)
+	by := connector.Of(s)
+	return by.Aggregated && !(ch.Config.EnforceDisaggregation && s.Role == pools.Decode && by.Pairs)
 }

@@ -1,9 +1,10 @@
 package pd
 
 import (
-	"github.com/tandem-gateway/tandem/pd/api"
 	"net/http"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // Request is one client request, parsed and cleaned by the gateway. Nothing in

@@ -30,8 +30,8 @@ func (ch *Chooser) facts(to []serverFacts, servers []*pools.Server, model string
 }
 
 func (ch *Chooser) factsOf(s *pools.Server) serverFacts {
-	c := connector.ConnectorOf(s)
-	return serverFacts{by: c, pulls: c.Pulls != nil && c.Pulls(s), replaced: ch.Locality != nil && ch.Locality.replaced(s)}
+	c := connector.Of(s)
+	return serverFacts{by: c, pulls: c.CanPull != nil && c.CanPull(s), replaced: ch.Locality != nil && ch.Locality.replaced(s)}
 }
 
 // ready is how long a server needs until it can take requests for a model at all: an

@@ -152,14 +152,14 @@ func (ch *Chooser) understands(j *requestState, v *snapshot, s *pools.Server, at
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
 func (ch *Chooser) mayPair(j *requestState, s *pools.Server, at *serverFacts) bool {
-	givenUp := j.alone && at.by.Alone && !ch.enforced(j.req, s, at.by)
+	givenUp := j.alone && at.by.Aggregated && !ch.enforced(j.req, s, at.by)
 	return pairable(j.req, at.by) && !givenUp
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
 func (ch *Chooser) mayRunAlone(j *requestState, s *pools.Server, at *serverFacts) bool {
-	return (at.by.Alone || !j.req.Dialect.Split) && !ch.enforced(j.req, s, at.by)
+	return (at.by.Aggregated || !j.req.Dialect.Split) && !ch.enforced(j.req, s, at.by)
 }
 
 // enforced reports whether the server must leave the request's prompt to a prefill

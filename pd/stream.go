@@ -3,9 +3,10 @@ package pd
 import (
 	"context"
 	"errors"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"io"
 	"sync"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // Stream is a streamed answer whose first content event is in hand. Where its leg

@@ -118,7 +118,7 @@ func (b Body) Bytes() []byte {
 	return out
 }
 
-// parts are the pieces that make up the body.
+// Parts are the pieces that make up the body.
 func (b Body) Parts() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if !b.edited {

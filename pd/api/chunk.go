@@ -8,11 +8,11 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// chunk is what one event of a chat or completions stream says, read in one pass: it is
+// Chunk is what one event of a chat or completions stream says, read in one pass: it is
 // done for each token. Its values alias a copy of the event.
 type Chunk struct {
 	Choices int  // -1: it is no chunk
-	Odd     bool // it says something that ids do not: a tool call, reasoning
+	NotText bool // it says something that ids do not: a tool call, reasoning
 
 	Prompt gjson.Result // ids of the prompt, in the first one
 	IDs    gjson.Result // of the answer, since the last one
@@ -72,16 +72,16 @@ func (c *Chunk) readDelta(delta gjson.Result) {
 		case "content":
 			c.Text = value
 		case "tool_calls":
-			c.Odd = c.Odd || value.IsArray()
+			c.NotText = c.NotText || value.IsArray()
 		case "reasoning", "reasoning_content":
-			c.Odd = c.Odd || value.String() != ""
+			c.NotText = c.NotText || value.String() != ""
 		}
 		return true
 	})
 }
 
-// silent reports whether the event says nothing of the answer.
-func (c *Chunk) Silent() bool { return c.Text.String() == "" && c.Finish.String() == "" && !c.Odd }
+// Silent reports whether the event says nothing of the answer.
+func (c *Chunk) Silent() bool { return c.Text.String() == "" && c.Finish.String() == "" && !c.NotText }
 
 // hide notes a field that the client did not ask for.
 func (c *Chunk) hide(key, value gjson.Result, into *gjson.Result) {
@@ -91,7 +91,7 @@ func (c *Chunk) hide(key, value gjson.Result, into *gjson.Result) {
 	}
 }
 
-// without appends the event without its ids to out. A field goes with the comma before
+// Without appends the event without its ids to out. A field goes with the comma before
 // it, or behind it where it is the first.
 func (c *Chunk) Without(out, data []byte) []byte {
 	at := 0
@@ -118,7 +118,7 @@ func IDList(list gjson.Result) (numbers string, n int) {
 	return numbers, 1 + strings.Count(numbers, ",")
 }
 
-// asStream turns a whole answer into the events of a stream: the choices, the usage if
+// AsStream turns a whole answer into the events of a stream: the choices, the usage if
 // it was asked for, and the end.
 func AsStream(d *Dialect, answer Body, usage bool) []byte {
 	object := `"text_completion"`

@@ -75,13 +75,13 @@ func TestErrors_AreInTheShapeOfEachAPI(t *testing.T) {
 }
 
 func TestPromptSide_IsPrefillsAfterAHandoff(t *testing.T) {
-	of := func(usage string) PromptSide { return PromptSide{Override: true, Prefill: usage} }
-	nothing, own := of(""), PromptSide{}
+	of := func(usage string) PromptUsage { return PromptUsage{Override: true, Prefill: usage} }
+	nothing, own := of(""), PromptUsage{}
 	for _, c := range []struct {
 		name string
 		d    *Dialect
 		data string
-		side PromptSide
+		side PromptUsage
 		want string
 	}{
 		{"prefill's numbers", Chat,
@@ -142,7 +142,7 @@ func TestCleanAnswer_WhatCannotBeReadDoesNotPass(t *testing.T) {
 		`{"a":1,"a":2,"kv_transfer_params":{"remote_host":"10.0.0.1"}}`,
 		"{\"a\":\"\xff\",\"kv_transfer_params\":{}}",
 	} {
-		if out, err := Chat.CleanAnswer([]byte(data), PromptSide{}); err == nil {
+		if out, err := Chat.CleanAnswer([]byte(data), PromptUsage{}); err == nil {
 			t.Errorf("%s passed as %s", data, out)
 		}
 	}
@@ -188,7 +188,7 @@ func FuzzCleanAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, cached int) {
 		for _, d := range []*Dialect{Chat, Responses, Messages} {
 			d.inspect(data)
-			out, err := d.CleanAnswer(data, PromptSide{Override: true, Prefill: fmt.Sprintf(`{"prompt_tokens":9,"input_tokens":9,"cache_read_input_tokens":%d}`, cached)})
+			out, err := d.CleanAnswer(data, PromptUsage{Override: true, Prefill: fmt.Sprintf(`{"prompt_tokens":9,"input_tokens":9,"cache_read_input_tokens":%d}`, cached)})
 			if err != nil {
 				continue // it does not pass
 			}

@@ -34,13 +34,13 @@ func inspectGenerate(data []byte) Meaning {
 // prompt's tokens.
 var inputLogprobs = []string{"input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs"}
 
-// wantsInputLogprobs reports whether decode's answer is not whole without prefill's.
+// WantsInputLogprobs reports whether decode's answer is not whole without prefill's.
 func (d *Dialect) WantsInputLogprobs(request Body) bool {
 	wanted, _ := request.Get("return_logprob").Bool()
 	return d.Native && wanted
 }
 
-// withInputLogprobs puts prefill's before decode's, in a body, in one event, or in each
+// WithInputLogprobs puts prefill's before decode's, in a body, in one event, or in each
 // element of a batch (sglang sgl-model-gateway, pd_router merge_logprobs).
 func WithInputLogprobs(decode, prefill []byte) []byte {
 	if elements, ok := Value(decode).Array(); ok {

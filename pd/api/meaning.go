@@ -104,7 +104,7 @@ func engineError(data []byte) string {
 	return ""
 }
 
-// errorStatus is the HTTP status that an error event carries, 0 if none.
+// ErrorStatus is the HTTP status that an error event carries, 0 if none.
 func ErrorStatus(event []byte) int {
 	code := gjson.GetBytes(event, "error.code").Int()
 	if code < 400 || code > 599 {
@@ -120,7 +120,7 @@ func orDefault(message string) string {
 	return message
 }
 
-// isAnswer reports whether a prefill server said something: an object, or the list of
+// IsAnswer reports whether a prefill server said something: an object, or the list of
 // them with which SGLang's own API answers a batch.
 func (d *Dialect) IsAnswer(answer []byte) bool {
 	scan := scanner{raw: answer}

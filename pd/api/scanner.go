@@ -255,7 +255,7 @@ func (s *scanner) literal(word string) error {
 	return nil
 }
 
-// isJSON reports whether data is one well-formed JSON value.
+// IsJSON reports whether data is one well-formed JSON value.
 func IsJSON(data []byte) bool {
 	s := scanner{raw: data}
 	return s.document() == nil

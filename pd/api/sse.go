@@ -8,7 +8,7 @@ import (
 	"iter"
 )
 
-// maxEvent bounds one SSE event, in bytes; logprobs make long ones.
+// MaxEvent bounds one SSE event, in bytes; logprobs make long ones.
 const MaxEvent = 16 << 20
 
 var ErrEventTooLong = errors.New("an SSE event is longer than 16 MiB")
@@ -32,7 +32,7 @@ func NewEventReader(r io.Reader) *EventReader {
 	return &EventReader{in: bufio.NewReaderSize(r, 4<<10)}
 }
 
-// read returns the next event that carries data; comments before it are part of
+// Read returns the next event that carries data; comments before it are part of
 // its Raw. io.EOF says that the stream ended between events, ErrUnexpectedEOF
 // that it ended inside one.
 func (s *EventReader) Read() (Event, error) {
@@ -93,7 +93,7 @@ func dataLine(line []byte) ([]byte, bool) {
 	return bytes.TrimPrefix(value, []byte(" ")), true
 }
 
-// buffered reports whether a whole next event is already here, so that a reader may
+// Buffered reports whether a whole next event is already here, so that a reader may
 // go on without waiting. Part of one, or a comment, would make it wait.
 func (s *EventReader) Buffered() bool {
 	here, err := s.in.Peek(s.in.Buffered())
@@ -112,11 +112,11 @@ func (s *EventReader) Buffered() bool {
 	return false
 }
 
-// drain reads what is left behind the end marker, which is the body's own end: a
+// Drain reads what is left behind the end marker, which is the body's own end: a
 // connection is reused only when nothing is left on it.
 func (s *EventReader) Drain() { _, _ = io.CopyN(io.Discard, s.in, 4<<10) }
 
-// withData returns the event's bytes with its data replaced. All lines that are
+// WithData returns the event's bytes with its data replaced. All lines that are
 // not data stay.
 func (e Event) WithData(data []byte) []byte {
 	out := make([]byte, 0, len(data)+64)

@@ -11,7 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// handoffField carries the hand-off in requests and answers of vLLM.
+// HandoffField carries the hand-off in requests and answers of vLLM.
 const HandoffField = "kv_transfer_params"
 
 // encoderField carries where an encoder's output is, in requests and answers of vLLM.
@@ -30,7 +30,7 @@ type Usage struct {
 	Cached Count // prompt tokens that the answering server did not compute
 }
 
-// readUsage returns the usage in a body or event, false if it has none.
+// ReadUsage returns the usage in a body or event, false if it has none.
 func (d *Dialect) ReadUsage(data []byte) (Usage, bool) {
 	u := d.FindUsage(data)
 	if !u.Exists() {
@@ -43,7 +43,7 @@ func (d *Dialect) ReadUsage(data []byte) (Usage, bool) {
 	return usage, true
 }
 
-// findUsage returns the usage object in a body or event, one that does not exist if there
+// FindUsage returns the usage object in a body or event, one that does not exist if there
 // is none. It aliases data.
 func (d *Dialect) FindUsage(data []byte) gjson.Result {
 	if !bytes.Contains(data, []byte(d.usageKey())) {
@@ -57,7 +57,7 @@ func (d *Dialect) FindUsage(data []byte) gjson.Result {
 	return gjson.Result{}
 }
 
-// lastUsage reports whether the usage in an event of a stream counts the whole answer:
+// LastUsage reports whether the usage in an event of a stream counts the whole answer:
 // others may leave out what is known at its end, such as cached tokens.
 func (d *Dialect) LastUsage(event []byte) bool {
 	switch d {
@@ -84,10 +84,10 @@ func count(r gjson.Result) Count {
 	return Count{Tokens: int(r.Int()), Known: true}
 }
 
-// cleanAnswer removes what belongs between engines from a body or event that is
+// CleanAnswer removes what belongs between engines from a body or event that is
 // an object, and gives its usage the prompt's side. It returns data
 // itself when nothing changes, and an error for what it cannot read: that must not pass.
-func (d *Dialect) CleanAnswer(data []byte, side PromptSide) ([]byte, error) {
+func (d *Dialect) CleanAnswer(data []byte, side PromptUsage) ([]byte, error) {
 	transfer := bytes.Contains(data, []byte(HandoffField)) || bytes.Contains(data, []byte(encoderField))
 	usage := side.Override && bytes.Contains(data, []byte(d.usageKey()))
 	if !transfer && !usage {
@@ -117,10 +117,10 @@ func dropHandoff(body Body) Body {
 	return editAt(drop(body), []string{"response"}, drop)
 }
 
-// retains reports whether decode's answer is a hand-off itself: an engine with
+// KeepsAnswerBlocks reports whether decode's answer is a hand-off itself: an engine with
 // bidirectional_kv_xfer keeps the blocks of the answer for the next prefill to fetch, for
 // 480 s (vllm nixl/pull_scheduler.py). Nothing fetches them here.
-func Retains(data []byte) bool {
+func KeepsAnswerBlocks(data []byte) bool {
 	if !bytes.Contains(data, []byte(`"do_remote_decode"`)) {
 		return false
 	}
@@ -146,18 +146,18 @@ func editAt(body Body, path []string, change func(Body) Body) Body {
 	return body.With(Set(path[0], inner.Bytes()))
 }
 
-// promptSide is what a client is told of its prompt: how long it is, what of it was cached,
+// PromptUsage is what a client is told of its prompt: how long it is, what of it was cached,
 // what was written to a cache. After a hand-off decode reports the transferred tokens as
 // cached, which says nothing about the cache: the whole of it is prefill's, and where
 // prefill told nothing there is nothing of caches. The zero value leaves it as it is.
-type PromptSide struct {
+type PromptUsage struct {
 	Override bool
 	Prefill  string // prefill's usage object; empty: it told none yet
 	Handed   int    // tokens of the hand-off; 0: not told
 }
 
 // put writes it into decode's usage.
-func (p PromptSide) put(usage Body, d *Dialect) Body {
+func (p PromptUsage) put(usage Body, d *Dialect) Body {
 	told, err := ParseBody([]byte(p.Prefill))
 	if err != nil || told.Get(d.prompt) == nil || usage.Get(d.prompt) == nil {
 		return withoutCache(usage, d)
@@ -225,7 +225,7 @@ func (d *Dialect) promptFields() []string {
 	return fields
 }
 
-// recomputed reports whether decode computed a prompt that was handed to it:
+// Recomputed reports whether decode computed a prompt that was handed to it:
 // what it did not compute is then less than half of what should have come. Block
 // sizes keep the two from being equal. tells says that the engine reports cached
 // tokens, so that their absence means none.

@@ -10,11 +10,11 @@ import (
 // pointer in a request.
 func TestConnectors_AreThoseOfTheConfiguration(t *testing.T) {
 	for _, name := range pools.Connectors() {
-		if c := connectors[name]; c == nil || c.Pairs != (c.decode != nil) || c.Pairs && !c.Carried && c.Prefill == nil {
+		if c := byName[name]; c == nil || c.Pairs != (c.decode != nil) || c.Pairs && !c.DecodeDriven && c.Prefill == nil {
 			t.Errorf("%s is not complete: %+v", name, c)
 		}
 	}
-	if len(connectors) != len(pools.Connectors()) {
-		t.Errorf("%d connectors, the configuration knows %v", len(connectors), pools.Connectors())
+	if len(byName) != len(pools.Connectors()) {
+		t.Errorf("%d connectors, the configuration knows %v", len(byName), pools.Connectors())
 	}
 }

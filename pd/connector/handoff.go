@@ -17,86 +17,86 @@ type Handoff struct {
 	Kept    bool          // prefill holds the KV for decode
 	Created time.Time
 	Attempt string // the request id that prefill saw, and decode must too
-	// sharesIDs: decode's tokens are those of prefill.
+	// SharesIDs: decode's tokens are those of prefill.
 	SharesIDs bool
 	Hosts     []string // from which decode fetches the KV, where prefill named them
 
-	Leg    LegRequest               // decode's
-	Final  []byte                   // the whole answer, when prefill gave it; nil: decode has to
-	told   chan []byte              // prefill's answer, where decode's is not whole without it; nil: it is
-	prompt atomic.Pointer[coverage] // nil until prefill has answered
+	Leg           LegRequest               // decode's
+	WholeAnswer   []byte                   // when prefill gave it; nil: decode has to
+	prefillAnswer chan []byte              // prefill's, where decode's is not whole without it; nil: it is
+	coverage      atomic.Pointer[Coverage] // nil until prefill has answered
 }
 
-// coverage is what prefill told of the prompt.
-type coverage struct {
+// Coverage is what prefill reported of the prompt.
+type Coverage struct {
 	Tokens int       // of the prompt whose KV is handed over
 	Prompt int       // of the whole prompt
 	Cached api.Count // of them, cached on the prefill server
-	Usage  string    // prefill's usage object; empty: it told none
+	Usage  string    // prefill's usage object; empty: it reported none
 }
 
-// coverage returns what prefill told so far.
-func (h *Handoff) Coverage() coverage {
-	if c := h.prompt.Load(); c != nil {
+// Coverage returns what prefill reported so far.
+func (h *Handoff) Coverage() Coverage {
+	if c := h.coverage.Load(); c != nil {
 		return *c
 	}
-	return coverage{}
+	return Coverage{}
 }
 
-// carries reports whether KV comes with the hand-off; a nil one carries none.
-func (h *Handoff) Carries() bool { return h != nil && h.Kept }
+// HasKV reports whether KV comes with the hand-off; with a nil one comes none.
+func (h *Handoff) HasKV() bool { return h != nil && h.Kept }
 
-// handoff begins one, before any leg is sent. Where decode's leg does not wait for
+// Handoff begins one, before any leg is sent. Where decode's leg does not wait for
 // prefill's answer it is complete.
 func (t *Transfer) Handoff() *Handoff {
-	h := &Handoff{From: t.From, Created: time.Now(), Attempt: t.Id}
+	h := &Handoff{From: t.From, Created: time.Now(), Attempt: t.ID}
 	c := t.Connector()
-	if c.Together && t.dialect.WantsInputLogprobs(t.body) {
-		h.told = make(chan []byte, 1)
+	if c.ConcurrentLegs && t.dialect.WantsInputLogprobs(t.body) {
+		h.prefillAnswer = make(chan []byte, 1)
 	}
-	if c.Together || c.Carried {
-		h.Leg, h.Kept = c.decode(t, nil).leg, true
+	if c.ConcurrentLegs || c.DecodeDriven {
+		h.Leg, h.Kept = c.decode(t, nil).request, true
 	}
 	return h
 }
 
-// take completes the hand-off from prefill's answer. Where both legs run together
+// RecordPrefill completes the hand-off from prefill's answer. Where both legs run at once
 // decode is on its way by then, and only the coverage is news.
-func (h *Handoff) Take(t *Transfer, answer []byte, now time.Time) {
+func (h *Handoff) RecordPrefill(t *Transfer, answer []byte, now time.Time) {
 	c := t.Connector()
-	var told coverage
+	var covers Coverage
 	if usage, ok := t.dialect.ReadUsage(answer); ok {
-		told = coverage{
+		covers = Coverage{
 			Tokens: usage.Prompt.Tokens, Prompt: usage.Prompt.Tokens, Cached: usage.Cached,
 			Usage: strings.Clone(t.dialect.FindUsage(answer).Raw),
 		}
 	}
-	if !c.Together {
-		got := c.decode(t, answer)
-		h.Leg, h.Kept, h.SharesIDs, h.Hosts, h.Created = got.leg, got.kept, got.sharesIDs, got.hosts, now
-		if c.final != nil {
-			h.Final = c.final(t, answer)
+	if !c.ConcurrentLegs {
+		leg := c.decode(t, answer)
+		h.Leg, h.Kept, h.SharesIDs, h.Hosts, h.Created = leg.request, leg.hasKV, leg.sharesIDs, leg.hosts, now
+		if c.wholeAnswer != nil {
+			h.WholeAnswer = c.wholeAnswer(t, answer)
 		}
-		if got.tokens > 0 {
-			told.Tokens = got.tokens
+		if leg.tokens > 0 {
+			covers.Tokens = leg.tokens
 		}
 	}
-	h.prompt.Store(&told)
-	if h.told != nil {
-		h.told <- answer
+	h.coverage.Store(&covers)
+	if h.prefillAnswer != nil {
+		h.prefillAnswer <- answer
 	}
 }
 
-// complete returns decode's answer, or an event of it, with what only prefill knows.
+// Complete returns decode's answer, or an event of it, with what only prefill knows.
 // The first call waits for prefill, which has answered by then or is about to; the
 // context ends with the leg.
 func (h *Handoff) Complete(ctx context.Context, data []byte) ([]byte, error) {
-	if h == nil || h.told == nil {
+	if h == nil || h.prefillAnswer == nil {
 		return data, nil
 	}
 	select {
-	case answer := <-h.told:
-		h.told <- answer // for the next event
+	case answer := <-h.prefillAnswer:
+		h.prefillAnswer <- answer // for the next event
 		return api.WithInputLogprobs(data, answer), nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)

@@ -1,11 +1,12 @@
 package connector
 
 import (
-	"github.com/tandem-gateway/tandem/pd/api"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 const (

@@ -28,19 +28,19 @@ const (
 // 8998, VLLM_MOONCAKE_BOOTSTRAP_PORT) computes, which is asked once and remembered
 // (llm-d-router pkg/sidecar/proxy/connector_mooncake.go).
 var mooncake = &Connector{
-	Engine: "vllm", Together: true, Pairs: true, Alone: true,
+	Engine: "vllm", ConcurrentLegs: true, Pairs: true, Aggregated: true,
 	QueryEngines: queryBootstrap,
 	Prefill: func(t *Transfer) LegRequest {
-		params := fmt.Sprintf(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-%s"}`, t.Id)
+		params := fmt.Sprintf(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-%s"}`, t.ID)
 		return LegRequest{
 			Body:   oneToken(t, api.Set(api.HandoffField, []byte(params))),
 			Header: http.Header{"X-Data-Parallel-Rank": {strconv.Itoa(t.engine.rank)}},
 		}
 	},
-	decode: func(t *Transfer, _ []byte) handed {
+	decode: func(t *Transfer, _ []byte) decodeLeg {
 		params := fmt.Sprintf(`{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"xfer-%s","remote_bootstrap_addr":%s,"remote_engine_id":%s}`,
-			t.Id, quoted("http://"+kvAddress(t.From, bootstrapPort)), quoted(t.engine.id))
-		return handed{leg: t.legWith(api.Set(api.HandoffField, []byte(params))), kept: true}
+			t.ID, quoted("http://"+kvAddress(t.From, bootstrapPort)), quoted(t.engine.id))
+		return decodeLeg{request: t.legWith(api.Set(api.HandoffField, []byte(params))), hasKV: true}
 	},
 }
 
@@ -50,7 +50,7 @@ type engineRank struct {
 	rank int
 }
 
-// chooseEngine has one of the engines of the prefill server compute, by rank: that of the
+// ChooseEngine has one of the engines of the prefill server compute, by rank: that of the
 // server's rank, any where it has none.
 func (t *Transfer) ChooseEngine(ids map[int]string) error {
 	if t.From.Rank != nil {

@@ -18,13 +18,13 @@ const ncclPort = 14579
 // v1/kv_connector p2p_nccl_connector.py, parse_request_id). Nothing is relayed. The
 // engines must not randomise request ids (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1).
 var nccl = &Connector{
-	Engine: "vllm", Pairs: true, Alone: true, Pinned: true,
-	name: func(from, to *pools.Server) string {
+	Engine: "vllm", Pairs: true, Aggregated: true, DecodeBound: true,
+	requestID: func(from, to *pools.Server) string {
 		return "___prefill_addr_" + kvAddress(from, ncclPort) + "___decode_addr_" + kvAddress(to, ncclPort) +
 			"_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	},
 	Prefill: func(t *Transfer) LegRequest { return LegRequest{Body: oneToken(t)} },
-	decode:  func(t *Transfer, _ []byte) handed { return handed{leg: t.legWith(), kept: true} },
+	decode:  func(t *Transfer, _ []byte) decodeLeg { return decodeLeg{request: t.legWith(), hasKV: true} },
 }
 
 func kvAddress(s *pools.Server, usual int) string {

@@ -12,7 +12,7 @@ import (
 // nixl is vLLM's NixlConnector: prefill returns where its blocks are, and decode reads
 // them from there; or, with the NixlPushConnector, registers there and is written to.
 // The hand-off tells which of the two it is.
-var nixl = &Connector{Engine: "vllm", Pairs: true, Alone: true, Prefill: nixlPrefill, decode: nixlDecode, Pulls: hasOffloadTier}
+var nixl = &Connector{Engine: "vllm", Pairs: true, Aggregated: true, Prefill: nixlPrefill, decode: nixlDecode, CanPull: hasOffloadTier}
 
 // hasOffloadTier reports an engine that has, beside NIXL, an OffloadingConnector with a
 // P2P tier (vLLM's MultiConnector): such a server's address for KV is that of the tier,
@@ -39,11 +39,11 @@ func nixlPrefill(t *Transfer) LegRequest {
 // v1/engine/output_processor.py, seen on 0.32). With it come prefill's token ids, where
 // decode takes them (sharesIDs). When prefill pushes, it looks the blocks
 // up by the request id (vllm nixl/push_scheduler.py), and decode must not be told of them.
-func nixlDecode(t *Transfer, answer []byte) handed {
+func nixlDecode(t *Transfer, answer []byte) decodeLeg {
 	params := gjson.GetBytes(answer, api.HandoffField)
 	object, ok := api.Value(params.Raw).Object()
 	if !ok {
-		return handed{leg: t.legWith()}
+		return decodeLeg{request: t.legWith()}
 	}
 	object = object.With(api.Remove("remote_prefill_cached_tokens"))
 	if params.Get("transfer_mode").String() == "push" {
@@ -61,9 +61,9 @@ func nixlDecode(t *Transfer, answer []byte) handed {
 	default:
 		object = object.With(api.Set("prompt_token_ids", ids))
 	}
-	return handed{
-		leg:       t.legWith(append(edits, api.Set(api.HandoffField, bytes.Clone(object.Bytes())))...),
-		kept:      true,
+	return decodeLeg{
+		request:   t.legWith(append(edits, api.Set(api.HandoffField, bytes.Clone(object.Bytes())))...),
+		hasKV:     true,
 		tokens:    int(params.Get("remote_num_tokens").Int()),
 		sharesIDs: ids != nil,
 		hosts:     hostsIn(object.Get("remote_host")),

@@ -30,8 +30,8 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m","stream":true}`))
 	tr := &Transfer{dialect: api.Chat, body: body, To: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
 	h := tr.Handoff()
-	h.Take(tr, []byte(answer), time.Now())
-	if told := h.Coverage(); !h.Kept || told != (coverage{48, 48, api.Count{Tokens: 16, Known: true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
+	h.RecordPrefill(tr, []byte(answer), time.Now())
+	if told := h.Coverage(); !h.Kept || told != (Coverage{48, 48, api.Count{Tokens: 16, Known: true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
 	if got, want := string(h.Leg.Body.Bytes()), `{"model":"m","stream":true,"kv_transfer_params":`+params+`}}`; got != want {
@@ -43,7 +43,7 @@ func TestNIXL_NoHandoffIsNormal(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
 		got := nixlDecode(&Transfer{body: body}, []byte(answer))
-		if got.kept || string(got.leg.Body.Bytes()) != `{"model":"m"}` {
+		if got.hasKV || string(got.request.Body.Bytes()) != `{"model":"m"}` {
 			t.Errorf("%s: %+v", answer, got)
 		}
 	}

@@ -17,19 +17,19 @@ const offloadPort = 5710
 // 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go). Whoever computes the
 // prompt may be told of a third server that holds its beginning.
 var offload = &Connector{
-	Engine: "vllm", Together: true, Pairs: true, Alone: true,
-	Pulls: func(*pools.Server) bool { return true },
+	Engine: "vllm", ConcurrentLegs: true, Pairs: true, Aggregated: true,
+	CanPull: func(*pools.Server) bool { return true },
 	Prefill: func(t *Transfer) LegRequest {
-		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}`, t.Id)
+		params := fmt.Sprintf(`{"remote_decoder":{"kv_request_id":%q}`, t.ID)
 		if t.Source != nil {
 			params += "," + kvSource(t.Source)
 		}
 		return LegRequest{Body: oneToken(t, api.Set(api.HandoffField, []byte(params+"}")))}
 	},
-	decode: func(t *Transfer, _ []byte) handed {
+	decode: func(t *Transfer, _ []byte) decodeLeg {
 		host, port := offloadAddress(t.From)
-		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.Id, quoted(host), port)
-		return handed{leg: t.legWith(api.Set(api.HandoffField, []byte(params))), kept: true}
+		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.ID, quoted(host), port)
+		return decodeLeg{request: t.legWith(api.Set(api.HandoffField, []byte(params))), hasKV: true}
 	},
 }
 
@@ -41,7 +41,7 @@ func offloadAddress(s *pools.Server) (host string, port int) {
 	return host, port
 }
 
-// pullFrom is the leg of a server that computes the prompt itself, and pulls its beginning
+// PullFrom is the leg of a server that computes the prompt itself, and pulls its beginning
 // from another one.
 func PullFrom(source *pools.Server, body api.Body) LegRequest {
 	return LegRequest{Body: body.With(api.Set(api.HandoffField, []byte("{"+kvSource(source)+"}")))}

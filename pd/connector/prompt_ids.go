@@ -16,7 +16,7 @@ import (
 // media or echo, and has no text of the prompt to show.
 func sharesIDs(d *api.Dialect, body api.Body, from, to *pools.Server) bool {
 	tells := isVLLM(from, 11) && from.TellsTokenIDs() // since 0.10.2, ignored before
-	if ConnectorOf(to) != nixl || !tells || slices.ContainsFunc(showingPrompt, func(field string) bool { return !body.Get(field).Null() }) {
+	if Of(to) != nixl || !tells || slices.ContainsFunc(showingPrompt, func(field string) bool { return !body.Get(field).Null() }) {
 		return false
 	}
 	if d == api.Completions {

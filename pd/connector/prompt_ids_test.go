@@ -107,7 +107,7 @@ func randomBody(t *testing.T, rng *rand.Rand, d *api.Dialect, text string) api.B
 func promptLeg(t *testing.T, d *api.Dialect, body api.Body, ids bool) api.Body {
 	t.Helper()
 	server := &pools.Server{Spec: pools.Spec{URL: "http://d:8000", Connector: "nixl"}}
-	tr := &Transfer{dialect: d, body: body, From: server, To: server, Id: "x", TokenIDs: ids}
+	tr := &Transfer{dialect: d, body: body, From: server, To: server, ID: "x", TokenIDs: ids}
 	leg := nixlPrefill(tr).Body
 	for _, name := range slices.Concat(leg.Keys(), body.Keys()) {
 		_, may := answerFields[name]

@@ -2,8 +2,9 @@ package connector
 
 import (
 	"bytes"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"strconv"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // bootstrapPort is where an SGLang prefill server meets decode servers by default
@@ -15,7 +16,7 @@ const bootstrapPort = 8998
 // room for the KV, and decode's answer holds prefill's token too (sglang
 // sgl-model-gateway, pd_router). A decode server cannot serve a request whole.
 var sglang = &Connector{
-	Engine: "sglang", Together: true, AnswersLast: true, Pairs: true, HigherFirst: true, TellsCached: true,
+	Engine: "sglang", ConcurrentLegs: true, RespondsAfterTransfer: true, Pairs: true, HigherPriorityFirst: true, ReportsCachedTokens: true,
 	Prefill: sglangPrefill, decode: sglangDecode,
 	// The engines' word for a room that broke, whichever side broke it.
 	TransferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },
@@ -30,7 +31,7 @@ func sglangPrefill(t *Transfer) LegRequest {
 	return t.legWith(edits...)
 }
 
-func sglangDecode(t *Transfer, _ []byte) handed {
+func sglangDecode(t *Transfer, _ []byte) decodeLeg {
 	edits := t.bootstrap()
 	if t.To.Rank != nil {
 		edits = append(edits, api.Set("routed_dp_rank", number(*t.To.Rank)))
@@ -38,7 +39,7 @@ func sglangDecode(t *Transfer, _ []byte) handed {
 	if t.From.Rank != nil {
 		edits = append(edits, api.Set("disagg_prefill_dp_rank", number(*t.From.Rank)))
 	}
-	return handed{leg: t.legWith(edits...), kept: true}
+	return decodeLeg{request: t.legWith(edits...), hasKV: true}
 }
 
 // bootstrap says where the engines meet: a room for each answer, in arrays when there

@@ -4,7 +4,7 @@ package connector
 // Nothing is on the wire: prefill leaves the prompt's blocks there, and decode finds
 // them, or computes the prompt, and does not say which.
 var store = &Connector{
-	Pairs: true, Alone: true,
+	Pairs: true, Aggregated: true,
 	Prefill: func(t *Transfer) LegRequest { return LegRequest{Body: oneToken(t)} },
-	decode:  func(t *Transfer, _ []byte) handed { return handed{leg: t.legWith(), kept: true} },
+	decode:  func(t *Transfer, _ []byte) decodeLeg { return decodeLeg{request: t.legWith(), hasKV: true} },
 }

@@ -9,30 +9,30 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// transfer is one attempt to bring a prompt's KV from a prefill to a decode server.
+// Transfer is one attempt to bring a prompt's KV from a prefill to a decode server.
 // What names it is minted for it alone: a name used twice would let a decode take the
 // KV of a prefill that was given up.
 type Transfer struct {
 	dialect  *api.Dialect
 	body     api.Body // the client's
 	From, To *pools.Server
-	Id       string        // the request id of both legs: vLLM matches them by it
+	ID       string        // the request id of both legs: vLLM matches them by it
 	Source   *pools.Server // from which prefill pulls the prompt's beginning; nil: from none
+	TokenIDs bool          // prefill is asked for the prompt's token ids
+
+	sharesIDs bool // decode is given those ids
 	// bootstrapRooms are random numbers, one for each answer, where engines meet.
 	bootstrapRooms []int64
 	engine         engineRank // that prefills, where the legs name it
-	TokenIDs       bool       // prefill is asked for the prompt's token ids
-	// sharesIDs: decode is given those ids.
-	sharesIDs bool
 }
 
-// newTransfer names a transfer of a request with so many answers.
+// NewTransfer names a transfer of a request with so many answers.
 func NewTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Server) *Transfer {
-	t := &Transfer{dialect: d, body: body, From: from, To: to, Id: AttemptID()}
+	t := &Transfer{dialect: d, body: body, From: from, To: to, ID: AttemptID()}
 	t.sharesIDs = sharesIDs(d, body, from, to)
 	t.TokenIDs = t.sharesIDs
-	if name := t.Connector().name; name != nil {
-		t.Id = name(from, to)
+	if requestID := t.Connector().requestID; requestID != nil {
+		t.ID = requestID(from, to)
 	}
 	for range max(1, answers) {
 		t.bootstrapRooms = append(t.bootstrapRooms, rand.Int64())
@@ -40,12 +40,13 @@ func NewTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Ser
 	return t
 }
 
-func (t *Transfer) Connector() *Connector { return ConnectorOf(t.To) }
+// Connector is that of both servers.
+func (t *Transfer) Connector() *Connector { return Of(t.To) }
 
 // legWith is a leg with the client's body and edits.
 func (t *Transfer) legWith(edits ...api.Edit) LegRequest {
 	return LegRequest{Body: t.body.With(edits...)}
 }
 
-// attemptID names an attempt to the engines. The client's own id never reaches them.
+// AttemptID names an attempt to the engines. The client's own id never reaches them.
 func AttemptID() string { return "tandem-" + uuid.NewString() }

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // disaggregatedField carries the hand-off of TensorRT-LLM.
@@ -22,7 +23,7 @@ const leastDisaggID = 1 << 42
 // that token. An answer that is over with its first token needs no generation
 // (tensorrt_llm/serve/openai_disagg_service.py, openai_protocol.py).
 var trtllm = &Connector{
-	Engine: "trtllm", Pairs: true, Alone: true, Dialects: []*api.Dialect{api.Chat, api.Completions},
+	Engine: "trtllm", Pairs: true, Aggregated: true, Dialects: []*api.Dialect{api.Chat, api.Completions},
 	Prefill: func(t *Transfer) LegRequest {
 		params := fmt.Sprintf(`{"request_type":"context_only","disagg_request_id":%s}`, t.disaggID())
 		return t.legWith(
@@ -30,9 +31,9 @@ var trtllm = &Connector{
 			api.Set(disaggregatedField, []byte(params)),
 		)
 	},
-	Verify: trtllmVerify,
-	decode: trtllmGeneration,
-	final:  trtllmFinal,
+	Verify:      trtllmVerify,
+	decode:      trtllmGeneration,
+	wholeAnswer: trtllmWholeAnswer,
 }
 
 // disaggID names the request to both servers.
@@ -70,10 +71,10 @@ func trtllmParams(answer []byte) gjson.Result {
 
 // trtllmGeneration hands the context's parameters over, and its token ids in place of
 // the prompt, which is not tokenised again.
-func trtllmGeneration(t *Transfer, answer []byte) handed {
+func trtllmGeneration(t *Transfer, answer []byte) decodeLeg {
 	params, ok := api.Value(bytes.Clone([]byte(trtllmParams(answer).Raw))).Object()
 	if !ok {
-		return handed{leg: t.legWith()}
+		return decodeLeg{request: t.legWith()}
 	}
 	change := []api.Edit{api.Set("request_type", []byte(`"generation_only"`)), api.Set("disagg_request_id", t.disaggID())}
 	if usage := gjson.GetBytes(answer, "usage"); usage.IsObject() {
@@ -87,12 +88,12 @@ func trtllmGeneration(t *Transfer, answer []byte) handed {
 		}
 		edits = append(edits, api.Set(field, bytes.Clone([]byte(ids.Raw))))
 	}
-	return handed{leg: t.legWith(edits...), kept: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
+	return decodeLeg{request: t.legWith(edits...), hasKV: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
 }
 
-// trtllmFinal returns the context's answer, cleaned, when it is the whole answer; nil
+// trtllmWholeAnswer returns the context's answer, cleaned, when it is the whole answer; nil
 // when generation has to follow.
-func trtllmFinal(t *Transfer, answer []byte) []byte {
+func trtllmWholeAnswer(t *Transfer, answer []byte) []byte {
 	if !trtllmOver(answer) {
 		return nil
 	}

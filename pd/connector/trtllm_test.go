@@ -3,8 +3,9 @@ package connector
 import (
 	"testing"
 
-	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 func TestTRTLLM_AContextsAnswerNamesItsRequest(t *testing.T) {
@@ -35,8 +36,8 @@ func TestTRTLLM_GenerationHasTheContextsID(t *testing.T) {
 	sent := gjson.GetBytes(trtllm.Prefill(leg).Body.Bytes(), "disaggregated_params.disagg_request_id").Int()
 	for _, repeated := range []string{`"disagg_request_id":null,`, `"disagg_request_id":9,`, ``} {
 		got := trtllm.decode(leg, []byte(`{"choices":[{"disaggregated_params":{`+repeated+`"ctx_request_id":7}}]}`))
-		params := gjson.GetBytes(got.leg.Body.Bytes(), "disaggregated_params")
-		if id := params.Get("disagg_request_id").Int(); !got.kept || id != sent || id != leastDisaggID+5 || params.Get("ctx_request_id").Int() != 7 {
+		params := gjson.GetBytes(got.request.Body.Bytes(), "disaggregated_params")
+		if id := params.Get("disagg_request_id").Int(); !got.hasKV || id != sent || id != leastDisaggID+5 || params.Get("ctx_request_id").Int() != 7 {
 			t.Errorf("%q: %s, and the context was sent %d", repeated, params.Raw, sent)
 		}
 	}

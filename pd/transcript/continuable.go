@@ -1,8 +1,9 @@
 package transcript
 
 import (
-	"github.com/tandem-gateway/tandem/pd/api"
 	"slices"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // Which requests can be continued by token ids. A field that is not listed here is not

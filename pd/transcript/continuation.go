@@ -2,8 +2,9 @@ package transcript
 
 import (
 	"errors"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"strconv"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 var (

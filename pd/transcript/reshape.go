@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // reshape turns a chunk of a continuation, which mostly is one of completions, into one of

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // textTranscript is what a chat has said so far as text. The answer is continued by it where

@@ -2,6 +2,7 @@ package transcript
 
 import (
 	"bytes"
+
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
@@ -9,7 +10,7 @@ import (
 // say the rest: the prompt's ids and those of the answer, as the engine reported
 // them (return_token_ids). Text would not do: it may be tokenised another way.
 type Transcript struct {
-	req      StreamRequest
+	req      Request
 	showIDs  bool // the client asked for ids itself
 	modelLen int  // tokens; 0 is unknown
 
@@ -35,7 +36,7 @@ type Transcript struct {
 }
 
 // streamRequest is what a transcript needs of the request whose stream it follows.
-type StreamRequest struct {
+type Request struct {
 	Dialect   *api.Dialect
 	Body      api.Body // as the client sent it
 	MaxOutput int      // bound on the answer in tokens, 0 without one
@@ -46,7 +47,7 @@ type StreamRequest struct {
 // newTranscript returns the transcript of a stream with one answer, nil where it cannot be
 // continued. modelLen is how many tokens prompt and answer may have together, 0 if unknown.
 // With byText a chat may be continued by its text where the engine reports no ids.
-func NewTranscript(req StreamRequest, modelLen int, byText bool) *Transcript {
+func New(req Request, modelLen int, byText bool) *Transcript {
 	if (req.Dialect != api.Chat && req.Dialect != api.Completions) || (modelLen == 0 && req.MaxOutput == 0) || !continuable(req.Body) {
 		return nil
 	}
@@ -125,7 +126,7 @@ func (t *Transcript) recordChunk(c *api.Chunk) {
 		t.deliveredBytes, t.deliveredTokens = len(t.answer), t.answerTokens
 	}
 	t.finished = t.finished || finish && c.Choices == 1
-	t.beyondText = t.beyondText || c.Odd || c.Choices > 1
+	t.beyondText = t.beyondText || c.NotText || c.Choices > 1
 	t.beyondIDs = t.beyondIDs || t.beyondText
 	if text && t.text.supported {
 		t.text.record(c.Text.String())

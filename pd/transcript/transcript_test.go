@@ -2,8 +2,9 @@ package transcript
 
 import (
 	"fmt"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // What a continuation would not be exact for is not continued.
@@ -53,7 +54,7 @@ func TestTranscript_TheEndOfAWholeAnswer(t *testing.T) {
 		{[]string{last}, false, ""}, // how long the prompt is was not told
 		{[]string{`{"choices":[{"delta":{"reasoning":"hm"}}]}`, first, last}, true, ""},
 	} {
-		s := Transcript{req: StreamRequest{Dialect: api.Completions, HideUsage: c.hide}, asked: true}
+		s := Transcript{req: Request{Dialect: api.Completions, HideUsage: c.hide}, asked: true}
 		for _, e := range c.events {
 			s.Record([]byte(e))
 		}
@@ -70,7 +71,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewTranscript(StreamRequest{Dialect: api.Chat, Body: body}, 1000, true)
+	s := New(Request{Dialect: api.Chat, Body: body}, 1000, true)
 	vllm := Engine{Name: "vllm", MayReportIDs: true}
 	said := []byte(`{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`)
 	leg := s.StartLeg(vllm, body)
@@ -94,7 +95,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 // a token that takes an engine some 10 ms.
 func BenchmarkTranscript_Event(b *testing.B) {
 	event := []byte(`{"id":"chatcmpl-tandem-5b0c1c9e","object":"chat.completion.chunk","created":1763640000,"model":"test-model","choices":[{"index":0,"delta":{"content":" bicycle"},"logprobs":null,"finish_reason":null,"token_ids":[48113]}],"prompt_token_ids":null}`)
-	s := Transcript{req: StreamRequest{Dialect: api.Chat}, asked: true}
+	s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Record(event)
