@@ -76,7 +76,7 @@ func (e engine) sglangIdentity(ctx context.Context) (pools.Identity, error) {
 	return reported, err
 }
 
-// vllmInfo is what a vLLM tells in its development mode
+// vllmInfo is what a vLLM reports in its development mode
 // (vllm/entrypoints/serve/instrumentator/server_info.py).
 type vllmInfo struct {
 	Config *struct {
@@ -84,7 +84,7 @@ type vllmInfo struct {
 	} `json:"vllm_config"`
 }
 
-// askVLLM reads version and KV cache, which every vLLM tells, and its connector where
+// vllmIdentity reads version and KV cache, which every vLLM reports, and its connector where
 // the configuration names none.
 func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pools.Identity, error) {
 	version, err := page[versionPage](ctx, e, "/version")
@@ -115,7 +115,7 @@ const cacheSeries = "vllm:cache_config_info"
 func cacheConfig(exposition []byte) (blockTokens, kvType string) {
 	families, err := pools.ParseExposition(exposition)
 	if err != nil {
-		return "", "" // the scrape tells that they cannot be read
+		return "", "" // the scrape reports that they cannot be read
 	}
 	for _, m := range pools.Family(families, cacheSeries).GetMetric() {
 		return pools.Label(m, "block_size"), pools.Label(m, "cache_dtype")

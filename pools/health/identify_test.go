@@ -12,7 +12,7 @@ import (
 
 const vllmModels = `{"data":[{"id":"m","owned_by":"vllm"}]}`
 
-func TestProbe_WhatEnginesTellOfThemselves(t *testing.T) {
+func TestProbe_WhatEnginesReportOfThemselves(t *testing.T) {
 	vllm := func(transfer string) map[string]string {
 		return map[string]string{
 			"/v1/models": vllmModels, "/version": `{"version":"0.31.0"}`,
@@ -51,16 +51,16 @@ func TestProbe_WhatEnginesTellOfThemselves(t *testing.T) {
 				_, _ = w.Write([]byte(page))
 			}))
 			defer server.Close()
-			said, err := Probe(t.Context(), pools.Spec{URL: server.URL, Role: pools.Both}, pools.DefaultLoadTables(), server.Client(), slog.New(slog.DiscardHandler))
-			if err != nil || said.Identity() != c.want {
-				t.Errorf("%+v, %v; want %+v", said.Identity(), err, c.want)
+			probed, err := Probe(t.Context(), pools.Spec{URL: server.URL, Role: pools.Both}, pools.DefaultLoadTables(), server.Client(), slog.New(slog.DiscardHandler))
+			if err != nil || probed.Identity() != c.want {
+				t.Errorf("%+v, %v; want %+v", probed.Identity(), err, c.want)
 			}
 		})
 	}
 }
 
-// 1 the engine is up and its configuration takes too long; 2 until it has told, it is
-// asked at each probe; 3 what it has told is not asked again.
+// 1 the engine is up and its configuration takes too long; 2 until it has answered, it is
+// asked at each probe; 3 what it has answered is not asked again.
 func TestProber_AsksUntilTheEngineHasAnswered(t *testing.T) {
 	asked, fails := 0, true
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -82,7 +82,7 @@ func (p *probeRequester) generateInTime(ctx context.Context) error {
 }
 
 // generate runs one generation on the server. An engine that refuses the request
-// is alive and may serve others: its clients' requests will tell.
+// is alive and may serve others: its clients' requests will show.
 func (p *probeRequester) generate(ctx context.Context) error {
 	req, err := p.request(ctx)
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 
 var errSlowHealth = errors.New("waiting for /health, which generates a token")
 
-// slowHealth is what a server's /health said last that takes long to answer: that of an
+// slowHealth is the last answer of a server's /health that takes long to answer: that of an
 // SGLang without /ready, which answers after 1 s at the earliest and 20 s at the latest,
 // since it generates a token (sglang srt/entrypoints/http_server.py, health_generate). It
 // is asked beside the probes.
@@ -100,7 +100,7 @@ func (h *slowHealth) healthy(ctx context.Context, e engine, log *slog.Logger) er
 	return h.verdict(e.server.DownSince(), time.Now())
 }
 
-// isSGLang tells the engine by its models, which it is asked for when none are known yet.
+// isSGLang recognises the engine by its models, which it is asked for when none are known yet.
 func (e engine) isSGLang(ctx context.Context, log *slog.Logger) (bool, error) {
 	models := e.server.Health().Models
 	if len(models) == 0 {

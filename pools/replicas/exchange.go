@@ -36,14 +36,14 @@ const (
 // How work travels between replicas.
 const (
 	workDelay  = 10 * time.Millisecond // changes are gathered for this long
-	workBeat   = time.Second           // the whole is told again, so that nothing lost stays lost
-	workExpiry = 3 * time.Second       // a replica that says nothing for this long has nothing
+	workBeat   = time.Second           // the whole is sent again, so that nothing lost stays lost
+	workExpiry = 3 * time.Second       // a replica that reports nothing for this long has nothing
 	maxWorkMsg = 1 << 20               // bytes of a message that is read
 	setExpiry  = time.Minute           // of the set of ids; each start strikes out those that are gone
 	// workBytes is how many bytes a second changes may take all replicas together to read:
-	// the larger what is told and the more read it, the longer changes are gathered.
+	// the larger a message and the more replicas read it, the longer changes are gathered.
 	workBytes = 2 << 20
-	// workDrift is by how much a queue may differ from what the others believe, unsaid.
+	// workDrift is by how much a queue may differ from what the others believe without a report.
 	workDrift = 10 * time.Millisecond
 )
 
@@ -72,7 +72,7 @@ type Exchange struct {
 	news   chan struct{} // closed and made anew at each message
 }
 
-// replicaWork is what one other replica said last.
+// replicaWork is what one other replica reported last.
 type replicaWork struct {
 	at      time.Time // when it was received, by our clock
 	taken   uint64
@@ -93,7 +93,7 @@ type workMessage struct {
 	Taken   uint64                   `json:"k,omitempty"`
 	Servers map[string][2]sharedWork `json:"s"`
 
-	partial bool // what is not named is as it was told before
+	partial bool // what is not named is as it was reported before
 	current bool // it came in MessagePack
 }
 
@@ -115,14 +115,14 @@ func NewExchange(fleet *pools.Fleet, client redis.UniversalClient, prefix, id st
 }
 
 // TookTurn counts a turn of another replica, which decides for this one: its work has
-// been claimed, or was given up. The news of the work that follow say the count too.
+// been claimed, or was given up. The reports of the work that follow carry the count too.
 func (r *Exchange) TookTurn() (count uint64) {
 	defer r.fleet.NoteWork()
 	return r.turns.Add(1)
 }
 
-// Taken is how many turns a replica had taken when it last told its work, 0 for one
-// that has none, and what is closed when anything new is heard of anyone.
+// Taken is how many turns a replica had taken when it last reported its work, 0 for one
+// that has none, and what is closed when the next report of any replica is received.
 func (r *Exchange) Taken(replica string) (count uint64, news <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,7 +138,7 @@ func (r *Exchange) Run(ctx context.Context) {
 	r.fleet.SetReplicaWork(nil)
 }
 
-// publish tells changes soon after they are made, and the whole every beat.
+// publish sends changes soon after they are made, and the whole every beat.
 func (r *Exchange) publish(ctx context.Context) {
 	beat := time.NewTicker(workBeat)
 	defer beat.Stop()
@@ -156,12 +156,12 @@ func (r *Exchange) publish(ctx context.Context) {
 				return
 			}
 		}
-		r.tell(ctx, whole)
+		r.send(ctx, whole)
 	}
 }
 
-// tell publishes what has changed since the others were told, or everything.
-func (r *Exchange) tell(ctx context.Context, whole bool) {
+// send publishes what has changed since the last report, or everything.
+func (r *Exchange) send(ctx context.Context, whole bool) {
 	now := time.Now()
 	own := r.own(now)
 	m := r.reported.of(own, whole, now)
@@ -203,7 +203,7 @@ func (r *Exchange) tell(ctx context.Context, whole bool) {
 	}
 }
 
-// leave says that nothing is in flight any more.
+// leave reports that nothing is in flight any more.
 func (r *Exchange) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, workBeat)
 	defer cancel()

@@ -116,12 +116,12 @@ func TestReplicas_SeeEachOthersWorkWithinThirtyMilliseconds(t *testing.T) {
 	eventually(t, "both are connected", func() bool { return a.shared.connected.Load() && b.shared.connected.Load() })
 	soonest := time.Minute
 	for deadline := time.Now().Add(30 * time.Second); soonest > 30*time.Millisecond && time.Now().Before(deadline); {
-		_, heard := b.shared.Taken("a")
+		_, received := b.shared.Taken("a")
 		start := time.Now()
 		lease := a.claim(t, 500)
 		for b.sees().Requests == 0 {
-			<-heard
-			_, heard = b.shared.Taken("a")
+			<-received
+			_, received = b.shared.Taken("a")
 		}
 		soonest = min(soonest, time.Since(start))
 		lease.Release()
@@ -212,26 +212,26 @@ func TestReplicas_QueuesDrainFromWhenTheyWereHeard(t *testing.T) {
 	}
 }
 
-// Clocks of gateways may be an hour apart: nothing that one says is a time. What it
+// Clocks of gateways may be an hour apart: nothing that one reports is a time. What it
 // has is dated by who hears it.
 func TestReplicas_NoTimeCrosses(t *testing.T) {
 	r := newReplica(t, redisserver.Start(t), "a")
 	defer r.claim(t, 1000).Release()
-	said, err := json.Marshal(r.shared.own(time.Now()))
+	reported, err := json.Marshal(r.shared.own(time.Now()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var message struct {
 		S map[string][2]map[string]float64
 	}
-	if err := json.Unmarshal(said, &message); err != nil || len(message.S) != 1 {
-		t.Fatalf("%v: %s", err, said)
+	if err := json.Unmarshal(reported, &message); err != nil || len(message.S) != 1 {
+		t.Fatalf("%v: %s", err, reported)
 	}
 	for _, both := range message.S {
 		for _, work := range both {
 			for name, value := range work {
 				if value > 1e6 {
-					t.Errorf("%s of %v may be a time: %s", name, value, said)
+					t.Errorf("%s of %v may be a time: %s", name, value, reported)
 				}
 			}
 		}
@@ -246,14 +246,14 @@ func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
 	lease := a.claim(t, 500)
 	a.shared.TookTurn()
 	for {
-		count, heard := b.shared.Taken("a")
+		count, received := b.shared.Taken("a")
 		if count == 1 {
 			break
 		}
 		select {
-		case <-heard:
+		case <-received:
 		case <-time.After(30 * time.Second):
-			t.Fatal("b does not hear of the turn")
+			t.Fatal("b does not receive the turn")
 		}
 	}
 	if w := b.sees(); w.Tokens != 500 {
@@ -266,7 +266,7 @@ func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
 	}
 }
 
-// Between two beats nothing is heard of a prefill that takes longer than predicted. It is
+// Between two beats nothing is received of a prefill that takes longer than predicted. It is
 // not over for that.
 func TestReplicas_WorkThatRunsOverIsThereBetweenBeats(t *testing.T) {
 	fleet := func() (*Exchange, *pools.Server) {
@@ -283,17 +283,17 @@ func TestReplicas_WorkThatRunsOverIsThereBetweenBeats(t *testing.T) {
 	now := time.Now()
 	own := a.own(now)
 	b.take(own.encode(nil), now)
-	told := on.OwnInFlight(pools.Prefill, now).Queue
+	reported := on.OwnInFlight(pools.Prefill, now).Queue
 	const stays = 1300 * time.Millisecond
-	for after, want := range map[time.Duration]time.Duration{0: told, 100 * time.Millisecond: max(told-100*time.Millisecond, stays), 2 * time.Second: stays} {
+	for after, want := range map[time.Duration]time.Duration{0: reported, 100 * time.Millisecond: max(reported-100*time.Millisecond, stays), 2 * time.Second: stays} {
 		if got := seen.InFlight(pools.Prefill, now.Add(after)).Queue; (got - want).Abs() > time.Millisecond {
-			t.Errorf("%v after it was heard the queue is %v, want %v", after, got, want)
+			t.Errorf("%v after it was received the queue is %v, want %v", after, got, want)
 		}
 	}
 }
 
-// heardOf is a replica's fleet view that nothing but the test tells of others.
-func heardOf(t testing.TB, id string, servers int) (*Exchange, []*pools.Server) {
+// quietReplica is a replica that nothing but the test reports to.
+func quietReplica(t testing.TB, id string, servers int) (*Exchange, []*pools.Server) {
 	t.Helper()
 	f := fleetOf(t, servers)
 	return NewExchange(f, nil, "test:", id, slog.New(slog.DiscardHandler)), f.Servers()
@@ -312,13 +312,13 @@ func believes(t *testing.T, seen, is []*pools.Server, now time.Time) {
 	}
 }
 
-// Only what changed is told, and what is told, with what was told before, is everything.
-func TestReplicas_ToldChangesAddUpToTheWhole(t *testing.T) {
-	a, on := heardOf(t, "a", 20)
-	b, seen := heardOf(t, "b", 20)
+// Only what changed is reported, and that, with what was reported before, is everything.
+func TestReplicas_ChangesAddUpToTheWhole(t *testing.T) {
+	a, on := quietReplica(t, "a", 20)
+	b, seen := quietReplica(t, "b", 20)
 	now := time.Now()
 	var leases []*pools.Lease
-	tell := func(whole bool) int {
+	report := func(whole bool) int {
 		m := a.reported.of(a.own(now), whole, now)
 		b.take(m.encode(nil), now)
 		a.reported.published(m, 0, true, now)
@@ -336,8 +336,8 @@ func TestReplicas_ToldChangesAddUpToTheWhole(t *testing.T) {
 			leases = leases[1:]
 		}
 		now = time.Now()
-		if n := tell(i%50 == 49); i > 0 && i%50 != 49 && n > 3 {
-			t.Fatalf("one server has changed, and %d are told", n)
+		if n := report(i%50 == 49); i > 0 && i%50 != 49 && n > 3 {
+			t.Fatalf("one server has changed, and %d are reported", n)
 		}
 		believes(t, seen, on, now)
 	}
@@ -345,17 +345,17 @@ func TestReplicas_ToldChangesAddUpToTheWhole(t *testing.T) {
 		lease.Release()
 	}
 	now = time.Now()
-	tell(false)
+	report(false)
 	if n := b.Busy(now); n != 0 {
 		t.Errorf("it has nothing any more, and %d are busy", n)
 	}
 }
 
 // A message that was lost is made good by the next whole one, and what Redis did not take is
-// told again.
-func TestReplicas_WhatWasLostIsToldAgain(t *testing.T) {
-	a, on := heardOf(t, "a", 3)
-	b, seen := heardOf(t, "b", 3)
+// reported again.
+func TestReplicas_WhatWasLostIsReportedAgain(t *testing.T) {
+	a, on := quietReplica(t, "a", 3)
+	b, seen := quietReplica(t, "b", 3)
 	now := time.Now()
 	for i, fate := range []string{"arrives", "lost", "refused", "arrives"} {
 		if _, err := on[i%3].Claim(pools.Decode, curve.Work{Tokens: 100}, true); err != nil {
@@ -370,7 +370,7 @@ func TestReplicas_WhatWasLostIsToldAgain(t *testing.T) {
 	believes(t, seen, on, now) // the last one was whole, since the one before it was refused
 }
 
-// Replicas of the version before this one know JSON on one channel, and tell nothing else.
+// Replicas of the version before this one know JSON on one channel, and send nothing else.
 func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 	r := redisserver.Start(t)
 	c := r.Client()
@@ -382,16 +382,16 @@ func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
 	id := a.server.ID()
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
-	var tells sync.WaitGroup
-	tells.Go(func() { // again and again, as it does: others may strike it from the set as they start
+	var sends sync.WaitGroup
+	sends.Go(func() { // again and again, as it does: others may strike it from the set as they start
 		for pools.Pause(ctx, 20*time.Millisecond) {
 			c.ZAdd(ctx, "test:{work}:replicas", redis.Z{Member: "old"})
 			c.Publish(ctx, "test:{work}", `{"r":"old","s":{"`+id+`":[{"n":1,"t":7},{}]}}`)
 		}
 	})
-	defer tells.Wait()
+	defer sends.Wait()
 	defer stop()
-	eventually(t, "the old one is heard", func() bool { return a.sees().Tokens == 7 && b.sees().Tokens == 7 })
+	eventually(t, "the old one is received", func() bool { return a.sees().Tokens == 7 && b.sees().Tokens == 7 })
 	lease := a.claim(t, 500)
 	defer lease.Release()
 	for {
@@ -410,7 +410,7 @@ func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 			break
 		}
 	}
-	eventually(t, "and the new ones hear each other", func() bool { return b.sees().Tokens == 500 || b.sees().Tokens == 507 })
+	eventually(t, "and the new ones receive each other", func() bool { return b.sees().Tokens == 500 || b.sees().Tokens == 507 })
 }
 
 func FuzzDecodeWork(f *testing.F) {
@@ -431,11 +431,11 @@ func FuzzDecodeWork(f *testing.F) {
 }
 
 // BenchmarkReplicasNews512: telling and hearing once, of 512 servers that are busy, of which
-// two have changed; and the size of what is told. Budget (2-core VM): what changed <= 150 us
-// and 200 bytes; before, everything was told in JSON each time.
+// two have changed; and the size of a message. Budget (2-core VM): what changed <= 150 us
+// and 200 bytes; before, everything was sent in JSON each time.
 func BenchmarkReplicasNews512(b *testing.B) {
-	sender, on := heardOf(b, "a", 512)
-	receiver, _ := heardOf(b, "b", 512)
+	sender, on := quietReplica(b, "a", 512)
+	receiver, _ := quietReplica(b, "b", 512)
 	for i, s := range on {
 		if _, err := s.Claim(pools.Prefill, curve.Work{Tokens: 10_000 + i, Estimate: time.Hour}, true); err != nil {
 			b.Fatal(err)
@@ -477,7 +477,7 @@ func BenchmarkReplicasNews512(b *testing.B) {
 	}
 }
 
-// The larger what is told and the more replicas read it, the longer changes are gathered:
+// The larger a message and the more replicas read it, the longer changes are gathered:
 // all of them together read so many bytes a second, and no beat is missed.
 func TestReplicas_GatherChangesForLongerWhereMoreIsRead(t *testing.T) {
 	for _, each := range []struct {

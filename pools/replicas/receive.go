@@ -31,7 +31,7 @@ func (r *Exchange) receive(ctx context.Context) {
 	}
 	r.catchUp(ctx)
 	for ctx.Err() == nil {
-		// A timeout tells of a connection that hangs: beats come every second.
+		// A timeout means a connection that hangs: beats come every second.
 		message, err := sub.ReceiveTimeout(ctx, workExpiry)
 		if err != nil {
 			return
@@ -97,7 +97,7 @@ func (r *Exchange) take(message []byte, now time.Time) {
 	r.news = make(chan struct{})
 }
 
-// isForOthers reports JSON of a replica that speaks MessagePack to this one: it is told
+// isForOthers reports JSON of a replica that speaks MessagePack to this one: it is meant
 // for replicas of an earlier version. It is not parsed for that, only its beginning.
 func (r *Exchange) isForOthers(message []byte, now time.Time) bool {
 	if len(message) == 0 || message[0] != '{' {
@@ -133,7 +133,7 @@ func (r *Exchange) keepLocked(m *workMessage, servers map[string]serverWork, now
 }
 
 // InFlight is the other replicas' work on a server. Their queues have drained for
-// as long as nothing was heard, as far as they do without an answer.
+// as long as nothing was received, as far as they do without an answer.
 func (r *Exchange) InFlight(server string, leg pools.Role, now time.Time) (sum pools.InFlight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// report is what the other replicas were told of this one's work, so that they are told what
-// changed only.
+// report is what the other replicas know of this one's work, so that only changes are
+// reported.
 type report struct {
 	servers  map[string]serverWork
 	taken    uint64
@@ -17,7 +17,7 @@ type report struct {
 	mixed    bool // some of them know only JSON
 }
 
-// of returns what is to be told of a replica's own work: what the others would not believe
+// of returns what is to be reported of a replica's own work: what the others would not believe
 // by themselves, or everything.
 func (r *report) of(own workMessage, whole bool, now time.Time) workMessage {
 	if whole || r.unsure || r.servers == nil {
@@ -47,7 +47,7 @@ func like(w, believed pools.InFlight) bool {
 		(w.Queue-believed.Queue).Abs() <= workDrift && (w.Stays-believed.Stays).Abs() <= workDrift
 }
 
-// published notes what was told, and whether it got to Redis.
+// published notes what was reported, and whether it got to Redis.
 func (r *report) published(m workMessage, bytes int, ok bool, now time.Time) {
 	r.unsure, r.size = !ok, bytes
 	if !ok {

@@ -15,8 +15,8 @@ import (
 //	[1, replica, whole, taken, {server: [n, t, q, l, n, t, q, l]}]
 //
 // for prefill and decode, n requests of t tokens, a queue of q microseconds of which l stay.
-// whole says that servers that are not named have nothing; else they are as they were last
-// told. Sums are told and never differences, so that a lost message is made good by the
+// whole says that servers that are not named have nothing; else they are as they were
+// last reported. Sums are reported and never differences, so that a lost message is made good by the
 // next whole one. Earlier versions know only the JSON of workMessage, which is always whole.
 const (
 	wireVersion = 1
@@ -116,7 +116,7 @@ func decodeServer(p []byte) (both [2]sharedWork, rest []byte, err error) {
 	return both, p, nil
 }
 
-// inFlight is the work that was told, false if no replica can have it.
+// inFlight is the work that was reported, false if no replica can have it.
 func (s sharedWork) inFlight() (pools.InFlight, bool) {
 	if s.Requests < 0 || s.Tokens < 0 || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
 		return pools.InFlight{}, false

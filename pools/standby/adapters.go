@@ -116,7 +116,7 @@ func (m *adapterManager) unload(ctx context.Context, name string) error {
 	return nil
 }
 
-// order tells an engine what to do with an adapter: vLLM takes it under /v1, SGLang at the
+// order has an engine do something with an adapter: vLLM takes it under /v1, SGLang at the
 // root.
 func (m *adapterManager) order(ctx context.Context, action string, adapter map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)

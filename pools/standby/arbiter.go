@@ -18,9 +18,9 @@ import (
 // keep them on one node of a cluster.
 //
 //	<prefix>{gpus}         id of the gateway that lets servers sleep and wake
-//	<prefix>{gpus}:closed  servers that nobody may send to, as it says: they sleep, or will
+//	<prefix>{gpus}:closed  servers that no gateway may send to: they sleep, or will
 //	<prefix>{gpus}:wanted  hash: servers that other gateways want awake
-//	<prefix>{gpus}:used    hash: by gateway, when it said so and the servers that it uses
+//	<prefix>{gpus}:used    hash: by gateway, when it reported and the servers that it uses
 const (
 	managerKey = "{gpus}"
 	closedKey  = "{gpus}:closed"
@@ -30,10 +30,10 @@ const (
 
 const (
 	roundInterval = 200 * time.Millisecond // between two rounds
-	managerLease  = 5 * time.Second        // a manager that says nothing for this long is none
+	managerLease  = 5 * time.Second        // a manager that does not renew it for this long is none
 	roundTime     = 150 * time.Millisecond // for one round
 	redisPatience = time.Second            // Redis that has answered no round for this long is away
-	// reportedWithin is how long after a decision all gateways have said what they still use:
+	// reportedWithin is how long after a decision all gateways have reported what they still use:
 	// one round of the manager's, and two of theirs, the first of which may have begun
 	// before they knew.
 	reportedWithin = 3 * (roundInterval + roundTime)
@@ -68,8 +68,8 @@ func NewArbiter(fleet *pools.Fleet, client redis.UniversalClient, prefix, id str
 }
 
 // standOrAsk makes the caller the manager if there is no other, and renews it. The
-// manager says which servers are closed, and gets how many others there are, what they
-// use and what they want; others say what they use and want, and get what is closed.
+// manager sets which servers are closed, and gets how many others there are, what they
+// use and what they want; others report what they use and want, and get what is closed.
 var standOrAsk = redis.NewScript(`
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -180,7 +180,7 @@ func inUse(shared []*pools.Server) (ids []string) {
 
 // note keeps who manages and logs what has changed.
 //
-// One round that is missed says nothing: were it taken for the end, a manager would put to
+// One round that is missed proves nothing: were it taken for the end, a manager would put to
 // sleep what others use, and others would refuse requests.
 func (a *Arbiter) note(err error, manages bool) {
 	now := time.Now()

@@ -34,7 +34,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 // What a gateway of another version, or an operator by hand, left in the hash of those who
 // use servers must not end every round of the manager's.
-func TestArbiter_AMalformedWordOfUseIsDropped(t *testing.T) {
+func TestArbiter_AMalformedReportOfUseIsDropped(t *testing.T) {
 	client := newTestRedis(t)
 	ctx := t.Context()
 	used := "test:" + usedKey
@@ -48,7 +48,7 @@ func TestArbiter_AMalformedWordOfUseIsDropped(t *testing.T) {
 		return arbiter.Manages()
 	})
 	if arbiter.othersDone("a:1", time.Time{}) || !arbiter.othersDone("c:1", time.Time{}) {
-		t.Error("what the other uses was not heard")
+		t.Error("what the other uses was not received")
 	}
 	if left := client.HKeys(ctx, used).Val(); len(left) != 1 || left[0] != "other" {
 		t.Errorf("left in Redis: %v", left)
@@ -63,7 +63,7 @@ func TestArbiter_OneMissedRoundIsNoLossOfRedis(t *testing.T) {
 	fleet := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
 	t.Cleanup(fleet.Close)
 	arbiter := NewArbiter(fleet, client, "test:", "me", slog.New(slog.DiscardHandler))
-	eventually(t, "it is heard", func() bool {
+	eventually(t, "the manager is known", func() bool {
 		arbiter.takeRound(t.Context(), nil)
 		return arbiter.request("a:1") == nil
 	})
