@@ -158,7 +158,7 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *requestState, a binding, fai
 	case failed.Leg == PrefillLeg && j.req.ForcedTool && failed.Status == http.StatusInternalServerError:
 		verdict = pools.ErrNeutral // vLLM #38911: the request, not the server
 	case a.failedTransfer(failed):
-		// The pair's fault as likely as the server's; a canary alone tells them apart.
+		// The pair's fault as likely as the server's; a probe request alone tells them apart.
 		o.Binder.Links.Fault(a.source().ID(), a.decode.Server().ID(), time.Now())
 		lease.Server().Suspect(lease.Leg())
 		verdict = pools.ErrNeutral

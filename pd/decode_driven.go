@@ -7,7 +7,7 @@ import (
 )
 
 // carried runs one leg on decode, which brings prefill with it. What fails there may be
-// either server's: only a canary tells them apart.
+// either server's: only a probe request tells them apart.
 func (o *Orchestrator) carried(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
 	j.handoff = nil
 	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())

@@ -16,7 +16,7 @@ type enginesConfig struct {
 
 func (c *enginesConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.key, "engine-key-file", c.key,
-		"`file` that holds the key of engines started with --api-key, for probes and canaries; clients' requests bear their own")
+		"`file` that holds the key of engines started with --api-key, for probes and probe requests; clients' requests bear their own")
 	fs.StringVar(&c.ca, "engine-ca", c.ca,
 		"`file` with the authority of engines whose addresses begin with https://, trusted beside the system's")
 	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")

@@ -31,7 +31,7 @@ func (c *poolsConfig) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Breaker.Ejection, "breaker-ejection", c.Breaker.Ejection, "time of a first ejection; doubles with each that follows")
 	fs.DurationVar(&c.Breaker.MaxEjection, "breaker-max-ejection", c.Breaker.MaxEjection, "longest ejection")
 	fs.DurationVar(&c.Breaker.Probe, "breaker-probe", c.Breaker.Probe,
-		"time for a canary: the gateway's own generation of one token that proves an ejected server")
+		"time for a probe request: the gateway's own generation of one token that proves an ejected server")
 	fs.DurationVar(&c.SlowStart, "slow-start", c.SlowStart,
 		"longest time in which a server that returns gets a growing part of its share; 0: all at once")
 	c.bindStandby(fs)

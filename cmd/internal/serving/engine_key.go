@@ -9,7 +9,7 @@ import (
 )
 
 // engineKey adds the engines' key to what the gateway asks for itself: probes,
-// canaries, tokens. Clients' requests never pass through it: a client without a
+// probe requests, tokens. Clients' requests never pass through it: a client without a
 // key must not be let in by the gateway's.
 type engineKey struct {
 	http.RoundTripper
