@@ -112,8 +112,8 @@ generate: ## the Go code of *.proto, checked in (wants Debian's protobuf-compile
 	protoc --plugin="$$(.ci/tool protoc-gen-go)" --plugin="$$(.ci/tool protoc-gen-go-grpc)" \
 		--go_out=paths=source_relative:. --go-grpc_out=paths=source_relative:. \
 		autoscale/keda/externalscaler/externalscaler.proto
-	protoc --plugin="$$(.ci/tool protoc-gen-go)" --plugin="$$(.ci/tool protoc-gen-go-grpc)" -I pd/council \
-		--go_out=paths=source_relative:pd/council/councilpb --go-grpc_out=paths=source_relative:pd/council/councilpb council.proto
+	protoc --plugin="$$(.ci/tool protoc-gen-go)" --plugin="$$(.ci/tool protoc-gen-go-grpc)" -I pd/leader \
+		--go_out=paths=source_relative:pd/leader/leaderpb --go-grpc_out=paths=source_relative:pd/leader/leaderpb leader.proto
 
 .PHONY: clean
 clean: ## remove bin and .cache (tools, parts of e2e)

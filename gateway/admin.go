@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -166,28 +167,28 @@ type DecisionStatus struct {
 
 // ChoiceStatus is one attempt and what it was chosen from, cheapest first.
 type ChoiceStatus struct {
-	PromptTokens int            `json:"prompt_tokens"` // predicted
-	OutputTokens int            `json:"output_tokens"` // predicted
-	Waited       float64        `json:"waited_ms"`     // until it was chosen, since the request arrived
-	TTFT         float64        `json:"ttft_slo_ms,omitempty"`
-	ITL          float64        `json:"itl_slo_ms,omitempty"`
-	Price        float64        `json:"price"` // seconds that a second of prefill cost those who waited
-	AloneBecause string         `json:"alone_because,omitempty"`
-	Differ       string         `json:"differ,omitempty"` // what keeps servers from making a pair
-	Panic        bool           `json:"panic,omitempty"`
-	Outcome      string         `json:"outcome"`
-	Alternatives []pd.Explained `json:"alternatives"`
+	PromptTokens int              `json:"prompt_tokens"` // predicted
+	OutputTokens int              `json:"output_tokens"` // predicted
+	Waited       float64          `json:"waited_ms"`     // until it was chosen, since the request arrived
+	TTFT         float64          `json:"ttft_slo_ms,omitempty"`
+	ITL          float64          `json:"itl_slo_ms,omitempty"`
+	Price        float64          `json:"price"` // seconds that a second of prefill cost those who waited
+	AloneBecause string           `json:"alone_because,omitempty"`
+	Differ       string           `json:"differ,omitempty"` // what keeps servers from making a pair
+	Panic        bool             `json:"panic,omitempty"`
+	Outcome      string           `json:"outcome"`
+	Alternatives []cost.Explained `json:"alternatives"`
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func describeDecision(cost *pd.CostModel, d pd.Decision) DecisionStatus {
+func describeDecision(cost *cost.Model, d pd.Decision) DecisionStatus {
 	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
 	for _, c := range d.Choices {
 		status := ChoiceStatus{
 			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AloneBecause: c.Reason, Differ: c.Differ,
 			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
-			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c, explainLimit),
+			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c.Demand, c.Field, c.Chosen, explainLimit),
 		}
 		if status.Outcome == "" {
 			status.Outcome = "served"

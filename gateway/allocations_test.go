@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/gateway/access"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -60,7 +60,7 @@ func allocationsOf(t *testing.T, stream bool, events int) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := shape{access: access.New(access.DefaultConfig(), nil), pools: pools.Default(), cost: pd.DefaultCost()}
+	of := shape{access: access.New(access.DefaultConfig(), nil), pools: pools.Default(), cost: cost.Default()}
 	of.access.Apply(keys)
 	of.pools.ProbeInterval = time.Hour // no probe while it is counted
 	of.cost.PairsFirst = true

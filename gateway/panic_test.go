@@ -19,6 +19,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -49,14 +50,14 @@ func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base strin
 // serveBehind is serveWith behind an access control.
 func serveBehind(t *testing.T, a *access.Control, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
 	t.Helper()
-	return serveAs(t, shape{access: a, pools: pools.Default(), cost: pd.DefaultCost()}, legs, specs...)
+	return serveAs(t, shape{access: a, pools: pools.Default(), cost: cost.Default()}, legs, specs...)
 }
 
 // shape is what tests change of a gateway.
 type shape struct {
 	access *access.Control
 	pools  pools.Config
-	cost   pd.CostModel
+	cost   cost.Model
 }
 
 // serveAs is serveWith by a gateway of a shape.
@@ -82,7 +83,7 @@ func serveAs(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) (ba
 	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
 	metrics, tracer := pd.NewMetrics(reg, queue, suspects), noop.NewTracerProvider().Tracer("")
 	binder := &pd.Binder{Queue: queue, Tracer: tracer, Chooser: &pd.Chooser{
-		Config: pd.DefaultConfig().BindConfig, Cost: of.cost, Links: pd.NewLinks(pd.DefaultLinks()), Fleet: fleet, Metrics: metrics,
+		Config: pd.DefaultConfig().BindConfig, Cost: of.cost, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Metrics: metrics,
 	}}
 	s := New(DefaultConfig(), of.access, &pd.Orchestrator{
 		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),

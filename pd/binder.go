@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tandem-gateway/tandem/pd/council"
+	"github.com/tandem-gateway/tandem/pd/leader"
 )
 
 // Binder gives requests their servers: late, when the prefill server that is best for one is
@@ -16,8 +16,8 @@ import (
 type Binder struct {
 	*Chooser
 	Queue  *Queue
-	Late   *Decider          // nil: requests are bound as they arrive
-	Leader *council.Follower // the replica that decides for several; nil: there is none
+	Late   *Decider         // nil: requests are bound as they arrive
+	Leader *leader.Follower // the replica that decides for several; nil: there is none
 	Tracer trace.Tracer
 }
 
@@ -74,7 +74,7 @@ func (b *Binder) bindLate(ctx context.Context, j *requestState) (binding, error)
 	if b.Leader.Follows() {
 		return b.follow(ctx, j)
 	}
-	if b.Fleet.OthersBusy(time.Now()) && !b.Leader.Decides() {
+	if b.Fleet.OthersBusy(time.Now()) && !b.Leader.Leads() {
 		return binding{}, errBindNow
 	}
 	return b.Late.await(ctx, j)
@@ -84,11 +84,11 @@ func (b *Binder) bindLate(ctx context.Context, j *requestState) (binding, error)
 // servers are claimed here: by then something may have changed that only this replica
 // knows.
 func (b *Binder) follow(ctx context.Context, j *requestState) (binding, error) {
-	turn, taken, err := b.Leader.Bind(ctx, b.ticket(j))
+	turn, taken, err := b.Leader.Bind(ctx, b.remoteRequest(j))
 	switch {
-	case errors.Is(err, council.ErrAway):
+	case errors.Is(err, leader.ErrNoLeader):
 		return binding{}, errBindNow
-	case errors.Is(err, council.ErrTimeout):
+	case errors.Is(err, leader.ErrTimeout):
 		return binding{}, b.Late.limit(j).late
 	case err != nil:
 		return binding{}, err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/share"
@@ -16,8 +17,8 @@ import (
 // set once, before the first request.
 type Chooser struct {
 	Config   BindConfig
-	Cost     CostModel
-	Links    *Links
+	Cost     cost.Model
+	Links    *cost.Links
 	Fleet    *pools.Fleet
 	Locality *Locality // nil: nothing is known of who holds what
 	Outputs  *Outputs  // nil: nothing is learned of how long answers are
@@ -33,7 +34,7 @@ type Chooser struct {
 // binding is a chosen alternative with its servers claimed. prefill is nil
 // when decode runs alone or the hand-off is there already.
 type binding struct {
-	chosen       Alternative
+	chosen       cost.Alternative
 	reason       string
 	prefill      *pools.Lease
 	decode       *pools.Lease
@@ -80,12 +81,12 @@ func (ch *Chooser) bindNow(j *requestState) (binding, error) {
 }
 
 // claim takes a place on the servers of the alternative, on all or on none.
-func (ch *Chooser) claim(j *requestState, v *snapshot, chosen Alternative) (binding, error) {
+func (ch *Chooser) claim(j *requestState, v *snapshot, chosen cost.Alternative) (binding, error) {
 	a := binding{chosen: chosen, handoff: v.handoff}
 	if chosen.Prefill != "" {
-		a.pullFrom = ch.Cost.source(v.field.Prefill, chosen.Prefill, j.req.PromptTokens)
+		a.pullFrom = ch.pullSource(v.field.Prefill, chosen.Prefill, j.req.PromptTokens)
 	} else {
-		a.pullFrom = ch.Cost.source(v.field.Decode, chosen.Decode, j.req.PromptTokens)
+		a.pullFrom = ch.pullSource(v.field.Decode, chosen.Decode, j.req.PromptTokens)
 	}
 	for i := range v.field.Decode {
 		if d := &v.field.Decode[i]; d.ID == chosen.Decode {
@@ -94,7 +95,7 @@ func (ch *Chooser) claim(j *requestState, v *snapshot, chosen Alternative) (bind
 	}
 	if chosen.Prefill != "" && v.handoff == nil {
 		work := curve.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
-		lease, err := v.prefill[numberOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
+		lease, err := v.prefill[cost.IndexOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 		if err != nil {
 			return binding{refusedBy: chosen.Prefill}, err
 		}
@@ -104,7 +105,7 @@ func (ch *Chooser) claim(j *requestState, v *snapshot, chosen Alternative) (bind
 		Tokens:   j.req.PromptTokens + j.req.OutputTokens/2, // on the average of its stay
 		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
 	}
-	lease, err := v.decode[numberOf(v.field.Decode, chosen.Decode)].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic)
+	lease, err := v.decode[cost.IndexOf(v.field.Decode, chosen.Decode)].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic)
 	if err != nil {
 		a.release()
 		return binding{refusedBy: chosen.Decode}, err
@@ -141,8 +142,8 @@ func (ch *Chooser) recordBinding(j *requestState, v *snapshot, a *binding, now t
 }
 
 // demand is what the choice knows of a request.
-func (ch *Chooser) demand(j *requestState, now time.Time) Demand {
-	d := Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
+func (ch *Chooser) demand(j *requestState, now time.Time) cost.Demand {
+	d := cost.Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
 	d.TTFT, d.ITL = ch.Config.SLO(j.req, j.base)
 	d.Objective = ch.Config.Objective.of(j.req, j.base)
 	return d

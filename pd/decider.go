@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -339,7 +340,7 @@ func (l *modelQueue) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, e
 func (l *modelQueue) latest(w *waiter) waitLimit {
 	begin := w.j.req.Deadline
 	if !begin.IsZero() {
-		rest := duration(l.servers.Quickest(&w.ticket))
+		rest := cost.Duration(l.servers.Quickest(&w.ticket))
 		begin = begin.Add(-l.d.ch.firsts.soon.by(rest))
 	}
 	return limitedBy(begin, w.j.arrived.Add(l.d.maxWait), ErrQueueTimeout)
@@ -383,7 +384,7 @@ func (l *modelQueue) price(w *waiter, now time.Time) {
 // server refused; then the request waits on.
 func (l *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 	l.d.ch.applyRequest(w.j, &l.view, now)
-	chosen := l.view.field.alternative(&l.servers, &w.ticket, turn.Pair, turn.Price)
+	chosen := l.view.field.Alternative(&l.servers, &w.ticket, turn.Pair, turn.Price)
 	if l.late(w, &chosen.Terms, now) {
 		w.grant(granted{err: ErrDeadline})
 		return true
@@ -411,7 +412,7 @@ func (l *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool)
 // late reports whether it is too late for a request whose turn it is. One that comes in
 // only now must be sure of its first token; one that was let in to wait is given up only
 // where it is predicted to come too late.
-func (l *modelQueue) late(w *waiter, chosen *Terms, now time.Time) bool {
+func (l *modelQueue) late(w *waiter, chosen *cost.Terms, now time.Time) bool {
 	if !now.After(w.entered) {
 		return l.d.ch.late(w.j, l.d.ch.firsts.by(chosen), now)
 	}
@@ -425,9 +426,9 @@ func (l *modelQueue) late(w *waiter, chosen *Terms, now time.Time) bool {
 // updateLoad takes over what two servers are like with one request more.
 func (l *modelQueue) updateLoad(pair order.Pair, now time.Time) {
 	if pair.Prefill != order.Alone {
-		l.view.field.Prefill[pair.Prefill].loaded(l.d.ch.candidateOf(l.view.prefill[pair.Prefill], now))
+		l.view.field.Prefill[pair.Prefill].Loaded(l.d.ch.candidateOf(l.view.prefill[pair.Prefill], now))
 	}
-	l.view.field.Decode[pair.Decode].loaded(l.d.ch.candidateOf(l.view.decode[pair.Decode], now))
+	l.view.field.Decode[pair.Decode].Loaded(l.d.ch.candidateOf(l.view.decode[pair.Decode], now))
 }
 
 // wakes is in how long the work ahead on a server will have worn off.

@@ -1,11 +1,10 @@
 package pd
 
 import (
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 // Decision is why a request went where it did: one choice per attempt.
@@ -20,9 +19,9 @@ type Decision struct {
 
 // Choice is what one attempt chose from, and how it ended.
 type Choice struct {
-	Demand  Demand
-	Field   Field
-	Chosen  Alternative
+	Demand  cost.Demand
+	Field   cost.Candidates
+	Chosen  cost.Alternative
 	Reason  string // why decode runs alone, empty for a pair
 	Differ  string // what keeps servers from making a pair, where that is why
 	Panic   bool   // breakers were ignored
@@ -84,21 +83,7 @@ func onlyChosen(choices []Choice) []Choice {
 	kept := slices.Clone(choices)
 	for i := range kept {
 		c := &kept[i]
-		all := c.Field
-		p, d := numberOf(all.Prefill, c.Chosen.Prefill), numberOf(all.Decode, c.Chosen.Decode)
-		c.Field.Prefill, c.Field.Decode = nil, nil
-		if d >= 0 {
-			c.Field.Decode = slices.Clone(all.Decode[d : d+1])
-		}
-		if p >= 0 {
-			c.Field.Prefill = slices.Clone(all.Prefill[p : p+1])
-		}
-		c.Field.Links = order.NewLinkTable(len(c.Field.Prefill), len(c.Field.Decode))
-		if p >= 0 && d >= 0 {
-			at := p*len(all.Decode) + d
-			c.Field.Links.Latency[0], c.Field.Links.SecondsPerByte[0] = all.Links.Latency[at], all.Links.SecondsPerByte[at]
-			c.Field.Links.Fastest = all.Links.SecondsPerByte[at]
-		}
+		c.Field = c.Field.Only(c.Chosen.Prefill, c.Chosen.Decode)
 	}
 	return kept
 }
@@ -114,85 +99,4 @@ func (d *Decisions) Find(requestID string) (Decision, bool) {
 		}
 	}
 	return Decision{}, false
-}
-
-// Explained is one alternative as people read it, costs in milliseconds.
-type Explained struct {
-	Prefill  string  `json:"prefill,omitempty"`
-	Decode   string  `json:"decode"`
-	Chosen   bool    `json:"chosen,omitempty"`
-	Total    float64 `json:"total_ms"`           // first token, pace, burden and misfit
-	First    float64 `json:"first_token_ms"`     // ready to step
-	Ready    float64 `json:"ready_ms,omitempty"` // adapters to load
-	Queue    float64 `json:"queue_ms"`
-	Compute  float64 `json:"prefill_ms"`
-	Transfer float64 `json:"transfer_ms"`
-	Room     float64 `json:"room_ms"`
-	Step     float64 `json:"step_ms"`
-	Pace     float64 `json:"pace_ms"`
-	Burden   float64 `json:"burden_ms"`
-	Misfit   float64 `json:"misfit_ms,omitempty"` // the plan gives such requests to other hardware
-	Misses   int     `json:"misses,omitempty"`    // objectives
-	// Tokens of the prompt that the two hold already, on their GPUs; and what else of
-	// it the one that prefills has in CPU memory and on disk.
-	PrefillCached int `json:"prefill_cached,omitempty"`
-	PrefillCPU    int `json:"prefill_cpu,omitempty"`
-	PrefillDisk   int `json:"prefill_disk,omitempty"`
-	DecodeCached  int `json:"decode_cached,omitempty"`
-	// Moved is the bytes of KV that decode lacks and is sent.
-	Moved float64 `json:"moved_bytes,omitempty"`
-}
-
-// Explain prices a choice again, cheapest first, at most limit alternatives; the chosen
-// one always, and the cheapest without a prefill server.
-func (m *CostModel) Explain(c Choice, limit int) []Explained {
-	c.Field.Decode = slices.Clone(c.Field.Decode) // weighing writes to it, and others may read it
-	all := m.Alternatives(c.Demand, &c.Field, c.Chosen.Price)
-	slices.SortStableFunc(all, func(a, b Alternative) int {
-		switch {
-		case a.before(&b):
-			return -1
-		case b.before(&a):
-			return 1
-		}
-		return 0
-	})
-	known := make(map[string]*Candidate)
-	for _, list := range [][]Candidate{c.Field.Prefill, c.Field.Decode} {
-		for i := range list {
-			known[list[i].ID] = &list[i]
-		}
-	}
-	var out []Explained
-	alone := false
-	work := newWork(c.Demand.PromptTokens)
-	for i := range all {
-		a := &all[i]
-		chosen := a.Prefill == c.Chosen.Prefill && a.Decode == c.Chosen.Decode
-		firstAlone := a.Prefill == "" && !alone
-		if len(out) >= limit && !chosen && !firstAlone {
-			continue
-		}
-		alone = alone || firstAlone
-		e := explained(a)
-		e.Chosen, e.DecodeCached = chosen, known[a.Decode].Cached.GPU
-		if a.Prefill != "" {
-			held := known[a.Prefill].Cached
-			e.PrefillCached, e.PrefillCPU, e.PrefillDisk = held.GPU, held.CPU-held.GPU, held.Disk-held.CPU
-			e.Moved = m.missing(known[a.Decode], &work)
-		}
-		out = append(out, e)
-	}
-	return out
-}
-
-// explained is an alternative in milliseconds.
-func explained(a *Alternative) Explained {
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	t := &a.Terms
-	return Explained{
-		Prefill: a.Prefill, Decode: a.Decode, Misses: a.Misses, Total: ms(t.Total()), First: ms(t.TTFT()),
-		Ready: ms(t.Ready), Queue: ms(t.Queue), Compute: ms(t.Prefill), Transfer: ms(t.Transfer),
-		Room: ms(t.Room), Step: ms(t.Step), Pace: ms(t.Pace), Burden: ms(t.Burden), Misfit: ms(t.Misfit),
-	}
 }

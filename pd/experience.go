@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -44,7 +45,7 @@ const (
 // would that had seen everything; a replica that starts adopts what the records believe,
 // its own former one too. No request waits for Redis; without it each learns by itself.
 type Experience struct {
-	links   *Links
+	links   *cost.Links
 	outputs *Outputs
 	fleet   *pools.Fleet
 	client  redis.UniversalClient
@@ -64,7 +65,7 @@ type Experience struct {
 type experienceRecord struct {
 	Basis   string                  `json:"basis"`
 	Servers map[string]serverRecord `json:"servers"` // by id
-	Links   linkRecord              `json:"links"`
+	Links   cost.LinkRecord         `json:"links"`
 	Outputs []outputRecordOf        `json:"outputs,omitempty"`
 }
 
@@ -80,15 +81,14 @@ type heard struct {
 	record  experienceRecord
 	news    bool // it has not been taken in yet
 	servers map[string]serverRecord
-	pairs   map[pairID]pairRecord
-	classes *[distances]curve.Shown // nil: nothing
+	links   cost.LinkSync
 	outputs map[outputKey]outputRecordOf
 }
 
 // NewExperience returns the sharing of what is learned under a replica's own id. The
 // curves that servers and links are believed to have at first are those of cfg and prior.
 func NewExperience(
-	links *Links, prior LinkPrior, outputs *Outputs, fleet *pools.Fleet, cfg pools.Config,
+	links *cost.Links, prior cost.LinkPrior, outputs *Outputs, fleet *pools.Fleet, cfg pools.Config,
 	client redis.UniversalClient, prefix, id string, log *slog.Logger,
 ) *Experience {
 	h := fnv.New64a()
@@ -145,7 +145,7 @@ func (e *Experience) write(ctx context.Context, now time.Time) error {
 }
 
 func (e *Experience) record(now time.Time) experienceRecord {
-	r := experienceRecord{Basis: e.basis, Servers: make(map[string]serverRecord), Links: e.links.record(now), Outputs: e.outputs.record(now)}
+	r := experienceRecord{Basis: e.basis, Servers: make(map[string]serverRecord), Links: e.links.Record(now), Outputs: e.outputs.record(now)}
 	for _, s := range e.fleet.Servers() {
 		prefill, step := s.Shown(now)
 		if prefill.Confidence+step.Confidence > 0 {
@@ -161,12 +161,7 @@ func (r *experienceRecord) samples() (n uint64) {
 	for _, s := range r.Servers {
 		n += s.Prefill.Works + s.Step.Works
 	}
-	for i := range r.Links.Classes {
-		n += r.Links.Classes[i].Works
-	}
-	for i := range r.Links.Pairs {
-		n += r.Links.Pairs[i].Transfers
-	}
+	n += r.Links.Samples()
 	for i := range r.Outputs {
 		n += r.Outputs[i].Count
 	}
@@ -225,7 +220,7 @@ func (e *Experience) fetch(ctx context.Context, id string, written time.Time) er
 	}
 	h := e.heard[id]
 	if h == nil {
-		h = &heard{servers: make(map[string]serverRecord), pairs: make(map[pairID]pairRecord), outputs: make(map[outputKey]outputRecordOf)}
+		h = &heard{servers: make(map[string]serverRecord), outputs: make(map[outputKey]outputRecordOf)}
 		e.heard[id] = h
 	}
 	h.written = written
@@ -250,12 +245,7 @@ func (h *heard) hear(r experienceRecord) {
 				h.servers[id] = serverRecord{}
 			}
 		}
-		for i := range r.Links.Pairs {
-			id := r.Links.Pairs[i].id()
-			if _, known := h.pairs[id]; !known {
-				h.pairs[id] = pairRecord{}
-			}
-		}
+		h.links.MarkNew(&r.Links)
 		for i := range r.Outputs {
 			key := r.Outputs[i].outputKey
 			if _, known := h.outputs[key]; !known {
@@ -281,7 +271,7 @@ func (e *Experience) takeIn(now time.Time) {
 			h.takeInServer(s, age, now)
 		}
 		if h.news {
-			h.takeInLinks(e.links, age, now)
+			h.links.TakeIn(e.links, h.record.Links, age, now)
 			h.takeInOutputs(e.outputs, now)
 			h.news = false
 		}
@@ -302,37 +292,6 @@ func (h *heard) takeInServer(s *pools.Server, age time.Duration, now time.Time) 
 	}
 	s.ReceivePrefill(&before.Prefill, told.Prefill, age, now)
 	s.ReceiveStep(&before.Step, told.Step, age, now)
-}
-
-func (h *heard) takeInLinks(l *Links, age time.Duration, now time.Time) {
-	r := h.record.Links
-	if h.classes == nil {
-		l.adopt(r, age, now)
-	}
-	for i := range r.Classes {
-		if !r.Classes[i].Valid() {
-			return
-		}
-	}
-	for i, c := range l.classes {
-		if h.classes == nil {
-			c.Receive(nil, r.Classes[i], age, now)
-		} else {
-			c.Receive(&h.classes[i], r.Classes[i], age, now)
-		}
-	}
-	h.classes = &r.Classes
-	if len(h.pairs) > 8*maxPairRecords {
-		clear(h.pairs) // of servers that are gone, most of them
-	}
-	for _, pair := range r.Pairs[:min(len(r.Pairs), maxPairRecords)] {
-		if before, knew := h.pairs[pair.id()]; knew {
-			l.hearPair(&before, pair, age, now)
-		} else {
-			l.hearPair(nil, pair, age, now)
-		}
-		h.pairs[pair.id()] = pair
-	}
 }
 
 func (h *heard) takeInOutputs(o *Outputs, now time.Time) {

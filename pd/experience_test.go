@@ -5,6 +5,10 @@ import (
 	"testing"
 )
 
+func newHeard() *heard {
+	return &heard{servers: make(map[string]serverRecord), outputs: make(map[outputKey]outputRecordOf)}
+}
+
 func TestExperience_WhatIsGoneIsForgotten(t *testing.T) {
 	h := newHeard()
 	tell := func(servers ...string) {

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -99,7 +100,7 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 		Metrics: NewMetrics(prometheus.NewRegistry(), queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
 	}}
 	f.Binder = &Binder{Queue: queue, Tracer: f.Tracer, Chooser: &Chooser{
-		Config: DefaultConfig().BindConfig, Cost: DefaultCost(), Links: NewLinks(DefaultLinks()), Fleet: fleet,
+		Config: DefaultConfig().BindConfig, Cost: cost.Default(), Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet,
 		Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }), Metrics: f.Metrics,
 	}}
 	f.await(tb, f.up)

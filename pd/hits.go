@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // hits is what the server that computes a request's prompt was known to hold of it when it
@@ -16,7 +17,7 @@ type hits struct {
 
 // noteHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
 // goes to another decode server was computed before, and keeps what was noted then.
-func (ch *Chooser) noteHits(j *requestState, v *snapshot, chosen Alternative) {
+func (ch *Chooser) noteHits(j *requestState, v *snapshot, chosen cost.Alternative) {
 	list, id := v.field.Prefill, chosen.Prefill
 	switch {
 	case v.handoff != nil:
@@ -24,7 +25,7 @@ func (ch *Chooser) noteHits(j *requestState, v *snapshot, chosen Alternative) {
 	case id == "":
 		list, id = v.field.Decode, chosen.Decode
 	}
-	j.hits = hits{server: id, held: list[numberOf(list, id)].Cached}
+	j.hits = hits{server: id, held: list[cost.IndexOf(list, id)].Cached}
 	if held := j.hits.held.Disk; held > 0 {
 		ch.heat.saved(id, held, time.Now())
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -155,7 +156,7 @@ func (j *requestState) usableHandoff(now time.Time, age time.Duration) *connecto
 }
 
 // aloneReason says why decode runs without a prefill server, "" for a pair.
-func (j *requestState) aloneReason(v *snapshot, chosen Alternative) string {
+func (j *requestState) aloneReason(v *snapshot, chosen cost.Alternative) string {
 	switch {
 	case chosen.Prefill != "":
 		return ""
@@ -165,7 +166,7 @@ func (j *requestState) aloneReason(v *snapshot, chosen Alternative) string {
 		return "fallback"
 	case !v.usable(v.field.Prefill):
 		return "no_prefill"
-	case !pairable(j.req, v.decodeFacts[numberOf(v.field.Decode, chosen.Decode)].by):
+	case !pairable(j.req, v.decodeFacts[cost.IndexOf(v.field.Decode, chosen.Decode)].by):
 		return "aggregated"
 	case !v.pairs():
 		return NoPair

@@ -7,14 +7,15 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
 // crossing is the transfer that a decode leg begins with.
 type crossing struct {
-	links    *Links
+	links    *cost.Links
 	server   *pools.Server // that decodes
-	from, to Candidate
+	from, to cost.Candidate
 	bytes    float64
 	own      time.Duration // what the servers are predicted to need themselves until the first event
 	slack    time.Duration // by which that may be wrong

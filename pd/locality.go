@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -189,7 +190,7 @@ func (l *Locality) held(p *prefix, s *pools.Server, at *serverFacts) kvstate.Hel
 }
 
 // holds writes what each of some servers holds of the prompt, as match found.
-func (l *Locality) holds(p *prefix, servers []*pools.Server, seats []serverFacts, candidates []Candidate) {
+func (l *Locality) holds(p *prefix, servers []*pools.Server, seats []serverFacts, candidates []cost.Candidate) {
 	for i, s := range servers {
 		candidates[i].Cached = l.held(p, s, &seats[i])
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/order"
-	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // What those who wait have in common is worked out once: each is still priced as if it had
@@ -44,18 +43,6 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 		alone := f.Binder.takeSnapshot(testModel, testModel, now)
 		if got, want := price(j, &shared), price(j, &alone); !reflect.DeepEqual(got, want) {
 			t.Fatalf("after others it is priced\n%+v\nalone\n%+v", got, want)
-		}
-	}
-}
-
-// A curve gives the same seconds for a prompt whatever was asked of the work before.
-func TestWork_IsThatOfItsPrompt(t *testing.T) {
-	prefill := curve.Curve{0.01, 0.05, 0.0003}
-	w := newWork(5000)
-	for _, cached := range []int{0, 16, 16, 4000, 0, 9000, 4999, 16} {
-		lacks := 5000 - min(cached, 4999)
-		if got, want := w.behind(cached).On(&prefill), prefill.Seconds(curve.PrefillFeatures(lacks, 5000-lacks)); got != want {
-			t.Errorf("behind %d tokens it takes %v s, want %v", cached, got, want)
 		}
 	}
 }

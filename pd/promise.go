@@ -2,6 +2,7 @@ package pd
 
 import (
 	"cmp"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"sync"
 	"time"
 )
@@ -22,11 +23,11 @@ const (
 )
 
 // waitsLongest reports whether most of the time to a first token is the work ahead of it.
-func (t *Terms) waitsLongest() bool { return t.Queue > t.TTFT()/2 }
+func waitsLongest(t *cost.Terms) bool { return t.Queue > t.TTFT()/2 }
 
 // arrivals notes a first token.
-func (f *firstTokens) came(t *Terms, took time.Duration) {
-	if t.waitsLongest() {
+func (f *firstTokens) came(t *cost.Terms, took time.Duration) {
+	if waitsLongest(t) {
 		f.queued.came(t.TTFT(), took, queuedKept)
 		return
 	}
@@ -34,8 +35,8 @@ func (f *firstTokens) came(t *Terms, took time.Duration) {
 }
 
 // by is when the first token of a choice will be there with some certainty.
-func (f *firstTokens) by(t *Terms) time.Duration {
-	if t.waitsLongest() {
+func (f *firstTokens) by(t *cost.Terms) time.Duration {
+	if waitsLongest(t) {
 		return f.queued.by(t.TTFT())
 	}
 	return f.soon.by(t.TTFT())

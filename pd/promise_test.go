@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -39,8 +40,8 @@ func TestPromises_MostAreKept(t *testing.T) {
 // Behind a long queue nearly all is kept, whatever many that hardly wait prove to be.
 func TestFirstTokens_WhoWaitsLongestIsPromisedApart(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 2))
-	queued := &Terms{Queue: 1400 * time.Millisecond, Prefill: 100 * time.Millisecond}
-	soon := &Terms{Queue: 100 * time.Millisecond, Prefill: 100 * time.Millisecond}
+	queued := &cost.Terms{Queue: 1400 * time.Millisecond, Prefill: 100 * time.Millisecond}
+	soon := &cost.Terms{Queue: 100 * time.Millisecond, Prefill: 100 * time.Millisecond}
 	var f firstTokens
 	kept := 0
 	const n = 5000

@@ -9,68 +9,69 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
-	"github.com/tandem-gateway/tandem/pd/council"
-	"github.com/tandem-gateway/tandem/pd/council/councilpb"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/leader"
+	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// ticket is what the replica that decides must know of a request.
-func (ch *Chooser) ticket(j *requestState) *councilpb.Ticket {
+// remoteRequest is what the leader must know of a request.
+func (ch *Chooser) remoteRequest(j *requestState) *leaderpb.RemoteRequest {
 	now := time.Now()
 	demand := ch.demand(j, now)
-	t := &councilpb.Ticket{
+	r := &leaderpb.RemoteRequest{
 		Model: j.req.Model, Base: j.base, Api: j.req.Dialect.Name, Alone: j.alone,
 		PromptTokens: uint32(demand.PromptTokens), OutputTokens: uint32(demand.OutputTokens),
 		Class: int32(j.req.Class), Tenant: j.req.Tenant,
 		WaitedUs: uint64(demand.Waited.Microseconds()), TtftUs: uint64(demand.TTFT.Microseconds()), ItlUs: uint64(demand.ITL.Microseconds()),
 	}
 	if !j.req.Deadline.IsZero() {
-		t.LeftUs = uint64(max(1, j.req.Deadline.Sub(now).Microseconds()))
+		r.LeftUs = uint64(max(1, j.req.Deadline.Sub(now).Microseconds()))
 	}
 	v := ch.takeSnapshot(j.base, j.base, now)
-	for _, servers := range [][]Candidate{v.field.Prefill, v.field.Decode} {
+	for _, servers := range [][]cost.Candidate{v.field.Prefill, v.field.Decode} {
 		for i := range servers {
-			if c := &servers[i]; c.Out && !slices.Contains(t.Excluded, c.ID) {
-				t.Excluded = append(t.Excluded, c.ID)
+			if c := &servers[i]; c.Out && !slices.Contains(r.Excluded, c.ID) {
+				r.Excluded = append(r.Excluded, c.ID)
 			}
 		}
 	}
 	if j.prefix == nil || !j.prefix.known {
-		return t
+		return r
 	}
-	t.Salt = j.prefix.tokens.Salt
+	r.Salt = j.prefix.tokens.Salt
 	for _, c := range j.prefix.tokens.Chunks {
-		t.Chunks = append(t.Chunks, uint64(c))
+		r.Chunks = append(r.Chunks, uint64(c))
 	}
 	ch.Locality.match(j.prefix)
 	for _, c := range j.prefix.hits.Chains() {
-		chain := &councilpb.Chain{BlockTokens: uint32(c.BlockTokens), Hashes: make([]uint64, len(c.Hashes))}
+		chain := &leaderpb.Chain{BlockTokens: uint32(c.BlockTokens), Hashes: make([]uint64, len(c.Hashes))}
 		for i, h := range c.Hashes {
 			chain.Hashes[i] = uint64(h)
 		}
-		t.Chains = append(t.Chains, chain)
+		r.Chains = append(r.Chains, chain)
 	}
-	return t
+	return r
 }
 
 // RemoteRequests lets requests of other replicas wait beside the decider's own.
-func (d *Decider) RemoteRequests() council.Order { return remoteRequests{d} }
+func (d *Decider) RemoteRequests() leader.Order { return remoteRequests{d} }
 
 type remoteRequests struct{ d *Decider }
 
-var errUnknownAPI = errors.New("a ticket for an API that this replica does not know")
+var errUnknownAPI = errors.New("a request for an API that this replica does not know")
 
-// Bind is council.Order's.
-func (g remoteRequests) Bind(ctx context.Context, t *councilpb.Ticket) (*councilpb.Turn, func(), error) {
-	j := newRemoteRequest(t, time.Now())
+// Bind is leader.Order's.
+func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leaderpb.Turn, func(), error) {
+	j := newRemoteRequest(r, time.Now())
 	if j == nil {
 		return nil, nil, errUnknownAPI
 	}
-	patience, cancel := g.d.limit(j).context(ctx)
+	patience, cancel := o.d.limit(j).context(ctx)
 	defer cancel()
-	a, err := g.d.await(patience, j)
+	a, err := o.d.await(patience, j)
 	if errors.Is(err, ErrQueueTimeout) || errors.Is(err, ErrDeadline) {
-		return nil, nil, council.ErrTimeout
+		return nil, nil, leader.ErrTimeout
 	}
 	if err != nil {
 		return nil, nil, err
@@ -79,16 +80,16 @@ func (g remoteRequests) Bind(ctx context.Context, t *councilpb.Ticket) (*council
 	if a.prefill != nil {
 		servers = append(servers, a.prefill.Server())
 	}
-	g.d.ch.predictCached(j, servers...)
-	return &councilpb.Turn{Id: t.Id, Prefill: a.chosen.Prefill, Decode: a.chosen.Decode}, a.release, nil
+	o.d.ch.predictCached(j, servers...)
+	return &leaderpb.Turn{Id: r.Id, Prefill: a.chosen.Prefill, Decode: a.chosen.Decode}, a.release, nil
 }
 
-// newRemoteRequest is the state of another replica's request, as far as it is gone here. It is nil
-// for one of an API that is unknown.
-func newRemoteRequest(t *councilpb.Ticket, now time.Time) *requestState {
+// newRemoteRequest is the state of another replica's request, as far as it is gone here. It is
+// nil for one of an API that is unknown.
+func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *requestState {
 	var dialect *api.Dialect
 	for _, known := range api.Dialects() {
-		if known.Name == t.Api {
+		if known.Name == r.Api {
 			dialect = known
 		}
 	}
@@ -97,26 +98,26 @@ func newRemoteRequest(t *councilpb.Ticket, now time.Time) *requestState {
 	}
 	us := func(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Microsecond }
 	j := &requestState{
-		remote: true, base: t.Base, alone: t.Alone, arrived: now.Add(-us(t.WaitedUs)), tried: make(map[tried]bool),
+		remote: true, base: r.Base, alone: r.Alone, arrived: now.Add(-us(r.WaitedUs)), tried: make(map[tried]bool),
 		req: &Request{
-			Dialect: dialect, Model: t.Model, Class: int(t.Class), Tenant: t.Tenant, TTFT: us(t.TtftUs), ITL: us(t.ItlUs),
-			PromptTokens: int(t.PromptTokens), OutputTokens: int(t.OutputTokens), Aggregated: t.Alone,
+			Dialect: dialect, Model: r.Model, Class: int(r.Class), Tenant: r.Tenant, TTFT: us(r.TtftUs), ITL: us(r.ItlUs),
+			PromptTokens: int(r.PromptTokens), OutputTokens: int(r.OutputTokens), Aggregated: r.Alone,
 		},
-		prefix: &prefix{model: t.Base, known: len(t.Chains)+len(t.Chunks) > 0, length: int(t.PromptTokens)},
+		prefix: &prefix{model: r.Base, known: len(r.Chains)+len(r.Chunks) > 0, length: int(r.PromptTokens)},
 	}
-	if t.LeftUs > 0 {
-		j.req.Deadline = now.Add(us(t.LeftUs))
+	if r.LeftUs > 0 {
+		j.req.Deadline = now.Add(us(r.LeftUs))
 	}
-	for _, id := range t.Excluded {
+	for _, id := range r.Excluded {
 		for _, leg := range []Leg{PrefillLeg, DecodeLeg, AloneLeg} {
 			j.tried[tried{leg, id}] = true
 		}
 	}
-	j.prefix.tokens.Salt = t.Salt
-	for _, c := range t.Chunks {
+	j.prefix.tokens.Salt = r.Salt
+	for _, c := range r.Chunks {
 		j.prefix.tokens.Chunks = append(j.prefix.tokens.Chunks, tokens.Chunk(c))
 	}
-	for _, c := range t.Chains {
+	for _, c := range r.Chains {
 		chain := kvstate.Chain{BlockTokens: int(c.BlockTokens), Hashes: make([]kvstate.Hash, len(c.Hashes))}
 		for i, h := range c.Hashes {
 			chain.Hashes[i] = kvstate.Hash(h)

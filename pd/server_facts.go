@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -39,7 +40,7 @@ func (ch *Chooser) factsOf(s *pools.Server) serverFacts {
 func (ch *Chooser) ready(s *pools.Server, model string, now time.Time) time.Duration {
 	wake := s.WakeTime(now)
 	if view, adapter := s.Adapter(model, now); adapter {
-		wake += ch.Cost.Adapter.wait(view)
+		wake += ch.Cost.Adapter.Wait(cost.AdapterState(view))
 	}
 	return wake
 }

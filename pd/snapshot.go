@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -16,7 +17,7 @@ type snapshot struct {
 	prefill, decode           []*pools.Server // by their numbers in the field
 	prefillFacts, decodeFacts []serverFacts   // likewise
 	pulls                     bool            // some of them pull what a third server holds
-	field                     Field
+	field                     cost.Candidates
 	prefillPanic, decodePanic bool
 	ignoreBreakers            bool               // claim without asking breakers
 	handoff                   *connector.Handoff // decode only: prefill is done
@@ -41,14 +42,14 @@ func (ch *Chooser) retakeSnapshot(v *snapshot, model, base string, now time.Time
 		model: model, base: base, prefill: serving(all, model, pools.Prefill, now), decode: serving(all, model, pools.Decode, now),
 		prefillPanic: panicking, decodePanic: panicked,
 		prefillFacts: v.prefillFacts[:0], decodeFacts: v.decodeFacts[:0],
-		field: Field{Prefill: v.field.Prefill[:0], Decode: v.field.Decode[:0]},
+		field: cost.Candidates{Prefill: v.field.Prefill[:0], Decode: v.field.Decode[:0]},
 	}
 	v.prefillFacts, v.decodeFacts = ch.facts(v.prefillFacts, v.prefill, model, now), ch.facts(v.decodeFacts, v.decode, model, now)
 	pulls := func(at serverFacts) bool { return at.pulls }
 	v.pulls = slices.ContainsFunc(v.prefillFacts, pulls) || slices.ContainsFunc(v.decodeFacts, pulls)
 	v.field.Prefill = ch.candidates(v.field.Prefill, v.prefill, prefill, now)
 	v.field.Decode = ch.candidates(v.field.Decode, v.decode, decode, now)
-	judgeByPeers(&v.field)
+	cost.JudgeByPeers(&v.field)
 	ch.share(v)
 	v.field.Links = ch.Links.Table(v.field.Prefill, v.field.Decode, now)
 }
@@ -66,7 +67,7 @@ func serving(all []*pools.Server, model string, role pools.Role, now time.Time) 
 
 // candidates appends what is known of servers, of which only the usable may be chosen; they
 // are in the same order.
-func (ch *Chooser) candidates(to []Candidate, servers, usable []*pools.Server, now time.Time) []Candidate {
+func (ch *Chooser) candidates(to []cost.Candidate, servers, usable []*pools.Server, now time.Time) []cost.Candidate {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
 		c := ch.candidateOf(s, now)
@@ -139,7 +140,7 @@ func (ch *Chooser) setEligibility(j *requestState, v *snapshot, now time.Time) {
 
 // understands reports whether a server understands the request: serves its model, and its
 // API where that is an engine's own. It writes when the server is ready for it.
-func (ch *Chooser) understands(j *requestState, v *snapshot, s *pools.Server, at *serverFacts, c *Candidate, now time.Time) bool {
+func (ch *Chooser) understands(j *requestState, v *snapshot, s *pools.Server, at *serverFacts, c *cost.Candidate, now time.Time) bool {
 	c.Ready = at.ready
 	understands := s.Native || !j.req.Dialect.Native
 	if j.req.Model != v.model { // an adapter, whose base is the snapshot's
@@ -194,7 +195,7 @@ func (ch *Chooser) snapshotFor(j *requestState, refused map[string]bool, now tim
 	from.Cached = kvstate.Held{GPU: j.req.PromptTokens}
 	with := v
 	with.prefill = []*pools.Server{v.handoff.From}
-	with.field = Field{Prefill: []Candidate{from}, Decode: slices.Clone(v.field.Decode)}
+	with.field = cost.Candidates{Prefill: []cost.Candidate{from}, Decode: slices.Clone(v.field.Decode)}
 	for i := range with.field.Decode {
 		with.field.Decode[i].NoPair = j.hasTried(DecodeLeg, with.decode[i]) || j.avoids(with.decode[i])
 		with.field.Decode[i].NoAlone = true
@@ -209,16 +210,16 @@ func (ch *Chooser) snapshotFor(j *requestState, refused map[string]bool, now tim
 
 // leaveOut lets a server be chosen no more.
 func (v *snapshot) leaveOut(id string) {
-	for _, servers := range [][]Candidate{v.field.Prefill, v.field.Decode} {
-		if i := numberOf(servers, id); i >= 0 {
+	for _, servers := range [][]cost.Candidate{v.field.Prefill, v.field.Decode} {
+		if i := cost.IndexOf(servers, id); i >= 0 {
 			servers[i].Out = true
 		}
 	}
 }
 
 // usable reports whether one of the servers may be chosen in some way.
-func (v *snapshot) usable(servers []Candidate) bool {
-	return slices.ContainsFunc(servers, func(c Candidate) bool { return !c.Out && !(c.NoPair && c.NoAlone) })
+func (v *snapshot) usable(servers []cost.Candidate) bool {
+	return slices.ContainsFunc(servers, func(c cost.Candidate) bool { return !c.Out && !(c.NoPair && c.NoAlone) })
 }
 
 // pairs reports whether a prefill and a decode server that may be chosen make a pair.
@@ -267,17 +268,12 @@ func (v *snapshot) missing() *NoServerError {
 	return &NoServerError{Role: pools.Prefill}
 }
 
-// numberOf finds one of the servers of a role.
-func numberOf(servers []Candidate, id string) int {
-	return slices.IndexFunc(servers, func(c Candidate) bool { return c.ID == id })
-}
-
 // candidateOf is what is known of a server that is the same for all requests. What this
 // gateway and the other replicas sent counts at once; what the engine says of itself is a
 // scrape old, and counts where it says more: others may use the server too.
-func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) Candidate {
+func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
-	c := Candidate{
+	c := cost.Candidate{
 		ID:      s.ID(),
 		Class:   s.Class(),
 		Group:   s.GroupNumber(),
@@ -305,10 +301,4 @@ func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) Candidate {
 	return c
 }
 
-func placeOf(s *pools.Server) Place { return Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone} }
-
-// loaded takes over how loaded a server is.
-func (c *Candidate) loaded(now Candidate) {
-	c.Queue, c.Queued, c.Running, c.Decodes = now.Queue, now.Queued, now.Running, now.Decodes
-	c.KVUsed, c.KVFree, c.KVKnown = now.KVUsed, now.KVFree, now.KVKnown
-}
+func placeOf(s *pools.Server) cost.Place { return cost.Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone} }

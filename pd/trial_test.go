@@ -48,7 +48,7 @@ func TestTrials_ModelsThatAreGoneAreForgotten(t *testing.T) {
 }
 
 // The requests that other replicas send are no idle time of the one that decides for them.
-func TestTrials_NotWhileGuestsAreServed(t *testing.T) {
+func TestTrials_NotWhileRemoteRequestsAreServed(t *testing.T) {
 	prompt := testPrompt(14_000)
 	f := newTestFleet(t, 1, prompt)
 	d := newTestDecider(f)

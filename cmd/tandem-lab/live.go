@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/compare"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
 	"github.com/tandem-gateway/tandem/loadtest/process"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 const liveHelp = `Compare the gateway's own ways to choose on running processes: simulated engines in
@@ -131,7 +131,7 @@ func simulated(ways []compare.Result) (policies []*policy.Policy, err error) {
 		rule, isRule := strings.CutPrefix(ways[i].Simulated, "gateway-")
 		switch {
 		case isRule:
-			policies = append(policies, policy.ByRule(pd.Rule(rule)))
+			policies = append(policies, policy.ByRule(cost.Rule(rule)))
 		case ways[i].Simulated != "":
 			names = append(names, ways[i].Simulated)
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
-	"github.com/tandem-gateway/tandem/pd/council"
+	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/replicas"
 )
@@ -135,7 +135,7 @@ func metricsDoc() string {
 	recorded.MustRegister(version.Collector(), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, autoscale.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
-	council.NewMetrics(&recorded)
+	leader.NewMetrics(&recorded)
 	gateway.NewMetrics(&recorded)
 	tokens.NewMetrics(&recorded)
 	index, err := kvstate.New(kvstate.Default())

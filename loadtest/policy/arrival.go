@@ -3,7 +3,7 @@ package policy
 import (
 	"math/rand/v2"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
@@ -21,9 +21,9 @@ var arrivalKey = &Policy{
 
 // ByRule is the gateway bound on arrival under one of its rules (--policy), where decode
 // servers compute prompts only if no pair can: what is compared with running processes.
-func ByRule(rule pd.Rule) *Policy {
+func ByRule(rule cost.Rule) *Policy {
 	return &Policy{
-		Name: "gateway-" + string(rule), Kind: Ours, Source: "pd.Rule: the gateway's own --policy " + string(rule),
+		Name: "gateway-" + string(rule), Kind: Ours, Source: "cost.Rule: the gateway's own --policy " + string(rule),
 		New: func(s *Scenario, rng *rand.Rand) any {
 			j := &joint{fleet: newFleet(s, false), rng: rng}
 			j.model.Rule = rule
@@ -38,7 +38,7 @@ type joint struct {
 	rng *rand.Rand
 }
 
-// Choose is pd.CostModel.Choose: decode room is a cost here, not a condition, since there
+// Choose is cost.Model.Choose: decode room is a cost here, not a condition, since there
 // is nowhere to wait.
 func (c *joint) Choose(v *View) Pair {
 	c.look(v)

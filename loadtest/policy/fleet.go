@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -13,9 +13,9 @@ import (
 // fleet is how the gateway's own code sees the servers and a request: the adapter
 // between View and pd. It is the only file that fills what pd chooses from.
 type fleet struct {
-	model   pd.CostModel
-	links   *pd.Links
-	field   pd.Field
+	model   cost.Model
+	links   *cost.Links
+	field   cost.Candidates
 	servers order.Servers
 	alone   bool            // decode servers may compute prompts
 	serves  order.Objective // for throughput it is told the objective of the first token, too
@@ -24,20 +24,20 @@ type fleet struct {
 
 func newFleet(s *Scenario, alone bool) *fleet {
 	h := &s.Hardware
-	f := &fleet{alone: alone, moving: make(map[*job]func()), model: pd.DefaultCost()}
+	f := &fleet{alone: alone, moving: make(map[*job]func()), model: cost.Default()}
 	f.model.HandOff, f.model.KVBytesPerToken = virtual(h.HandOff), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens = blockTokens, h.DecodeTokens
-	f.links = pd.NewLinks(pd.LinkPrior{
-		pd.SameHost: {BytesPerSecond: h.NIC},
-		pd.SameRack: {BytesPerSecond: h.NIC},
-		pd.SameZone: {BytesPerSecond: s.across()},
-		pd.Far:      {BytesPerSecond: s.across()},
+	f.links = cost.NewLinks(cost.LinkPrior{
+		cost.SameHost: {BytesPerSecond: h.NIC},
+		cost.SameRack: {BytesPerSecond: h.NIC},
+		cost.SameZone: {BytesPerSecond: s.across()},
+		cost.Far:      {BytesPerSecond: s.across()},
 	})
 	for p := range s.Prefill {
-		f.field.Prefill = append(f.field.Prefill, pd.Candidate{ID: strconv.Itoa(p), Place: place(s.prefillRack(p))})
+		f.field.Prefill = append(f.field.Prefill, cost.Candidate{ID: strconv.Itoa(p), Place: place(s.prefillRack(p))})
 	}
 	for d := range s.Decode {
-		c := pd.Candidate{
+		c := cost.Candidate{
 			ID: strconv.Itoa(d), Place: place(s.decodeRack(d)), KVKnown: true, NoAlone: !alone,
 			Prefill: prefillCurve(h, 1),
 			Step:    curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
@@ -51,7 +51,7 @@ func newFleet(s *Scenario, alone bool) *fleet {
 	return f
 }
 
-func place(rack int) pd.Place { return pd.Place{Zone: "z", Rack: strconv.Itoa(rack)} }
+func place(rack int) cost.Place { return cost.Place{Zone: "z", Rack: strconv.Itoa(rack)} }
 
 // prefillCurve is the hardware's prefill in the features of curve.PrefillFeatures.
 func prefillCurve(h *Hardware, speed float64) curve.Curve {
@@ -105,8 +105,8 @@ func (f *fleet) price(v *View, j *job, t *order.Ticket) {
 }
 
 // demand is the request of the view. Its objective for gaps is the scenario's.
-func (f *fleet) demand(v *View) pd.Demand {
-	d := pd.Demand{
+func (f *fleet) demand(v *View) cost.Demand {
+	d := cost.Demand{
 		PromptTokens: v.Prompt(), OutputTokens: v.Output(), Objective: f.serves,
 		Waited: virtual(v.now - v.job.arrived), ITL: virtual(v.scenario().SLO.ITL),
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -47,7 +47,7 @@ func (r *sharer) prefilled(v *View, j *job) {
 }
 
 // plan shares out anew when it is time.
-func (r *sharer) plan(v *View, f *pd.Field) {
+func (r *sharer) plan(v *View, f *cost.Candidates) {
 	if v.now < r.next {
 		return
 	}

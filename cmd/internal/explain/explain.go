@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/gateway"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // Fetch asks a gateway's admin port for the decision of a request.
@@ -97,7 +97,7 @@ func printAttempt(say func(format string, args ...any), number int, a *gateway.C
 
 // heldText is what the server that prefills holds of the prompt, in tokens: on its GPU,
 // and what else it has in slower memory.
-func heldText(e pd.Explained) string {
+func heldText(e cost.Explained) string {
 	text := strconv.Itoa(e.PrefillCached)
 	if e.PrefillCPU > 0 {
 		text += fmt.Sprintf("+%d cpu", e.PrefillCPU)

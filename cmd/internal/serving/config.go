@@ -10,7 +10,8 @@ import (
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
-	"github.com/tandem-gateway/tandem/pd/council"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -43,7 +44,7 @@ func DefaultConfig() config {
 		access:    accessConfig{Config: access.DefaultConfig()},
 		pd:        defaultPD(),
 		cost:      defaultCost(),
-		decider:   deciderConfig{patience: council.DefaultPatience},
+		decider:   deciderConfig{patience: leader.DefaultPatience},
 		engines:   enginesConfig{connect: time.Second},
 		pools:     poolsConfig{Config: pools.Default()},
 		kv:        defaultLocality(),
@@ -121,7 +122,7 @@ func (c *config) validate() error {
 	if c.discovery.registry && c.redis.Alone() {
 		return errors.New("registry needs redis: that is where servers register themselves")
 	}
-	if c.cost.Rule != pd.Joint && c.pd.binding != pd.OnArrival {
+	if c.cost.Rule != cost.Joint && c.pd.binding != pd.OnArrival {
 		return fmt.Errorf("policy %s needs binding arrival", c.cost.Rule)
 	}
 	return nil

@@ -5,19 +5,19 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // costConfig is what a pair is assumed to cost, until servers and links have shown it, and how
 // a pair is chosen by it.
 type costConfig struct {
-	pd.CostModel
+	cost.Model
 
-	links pd.LinkPrior
+	links cost.LinkPrior
 }
 
 func defaultCost() costConfig {
-	return costConfig{CostModel: pd.DefaultCost(), links: pd.DefaultLinks()}
+	return costConfig{Model: cost.Default(), links: cost.DefaultLinks()}
 }
 
 func (c *costConfig) bind(fs *pflag.FlagSet) {
@@ -30,10 +30,10 @@ func (c *costConfig) bind(fs *pflag.FlagSet) {
 		"assumed time until one of the adapters in a full batch makes way")
 	fs.IntVar(&c.KVBytesPerToken, "kv-bytes-per-token", c.KVBytesPerToken, "KV cache of one token, `bytes`")
 	fs.IntVar(&c.BlockTokens, "block-tokens", c.BlockTokens, "tokens of one KV block")
-	fs.Float64Var(&c.links[pd.SameHost].BytesPerSecond, "link-host", c.links[pd.SameHost].BytesPerSecond, "assumed KV bandwidth within a host, `bytes per second`")
-	fs.Float64Var(&c.links[pd.SameRack].BytesPerSecond, "link-rack", c.links[pd.SameRack].BytesPerSecond, "the same within a rack")
-	fs.Float64Var(&c.links[pd.SameZone].BytesPerSecond, "link-zone", c.links[pd.SameZone].BytesPerSecond, "the same within a zone, and where no labels are known")
-	fs.Float64Var(&c.links[pd.Far].BytesPerSecond, "link-far", c.links[pd.Far].BytesPerSecond, "the same between zones")
+	fs.Float64Var(&c.links[cost.SameHost].BytesPerSecond, "link-host", c.links[cost.SameHost].BytesPerSecond, "assumed KV bandwidth within a host, `bytes per second`")
+	fs.Float64Var(&c.links[cost.SameRack].BytesPerSecond, "link-rack", c.links[cost.SameRack].BytesPerSecond, "the same within a rack")
+	fs.Float64Var(&c.links[cost.SameZone].BytesPerSecond, "link-zone", c.links[cost.SameZone].BytesPerSecond, "the same within a zone, and where no labels are known")
+	fs.Float64Var(&c.links[cost.Far].BytesPerSecond, "link-far", c.links[cost.Far].BytesPerSecond, "the same between zones")
 	fs.BoolVar(&c.PairsFirst, "pairs-first", c.PairsFirst,
 		"decode servers compute prompts only where no pair can serve a request, and not where that is cheaper")
 	fs.IntVar(&c.ChunkTokens, "decode-chunk", c.ChunkTokens,

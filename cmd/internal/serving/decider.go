@@ -18,7 +18,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/pd"
-	"github.com/tandem-gateway/tandem/pd/council"
+	"github.com/tandem-gateway/tandem/pd/leader"
 )
 
 // deciderConfig says how replicas that bind late find one that decides for all.
@@ -65,8 +65,8 @@ func (c *deciderConfig) credentials(log *slog.Logger) (server, client credential
 
 // decider is this replica's part in deciding together with others.
 type decider struct {
-	election *council.Election
-	follower *council.Follower
+	election *leader.Election
+	follower *leader.Follower
 	listener net.Listener
 	grpc     *grpc.Server
 	log      *slog.Logger
@@ -84,11 +84,11 @@ func (n *Node) decideTogether(binder *pd.Binder, reg prometheus.Registerer) erro
 	if err != nil {
 		return err
 	}
-	metrics := council.NewMetrics(reg)
+	metrics := leader.NewMetrics(reg)
 	d := &decider{listener: listener, log: n.log}
-	d.election = council.NewElection(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, address, n.log)
-	d.follower = council.NewFollower(d.election, n.sharing.replica, n.sharing.replicas.TookTurn, asked, metrics, n.log)
-	d.grpc = council.NewServer(d.election, binder.Late.RemoteRequests(), n.sharing.replicas, metrics, n.log).GRPC(grpc.Creds(served))
+	d.election = leader.NewElection(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, address, n.log)
+	d.follower = leader.NewFollower(d.election, n.sharing.replica, n.sharing.replicas.TookTurn, asked, metrics, n.log)
+	d.grpc = leader.NewServer(d.election, binder.Late.RemoteRequests(), n.sharing.replicas, metrics, n.log).GRPC(grpc.Creds(served))
 	d.retired, d.retire = context.WithCancel(context.Background())
 	d.follower.Patience = n.cfg.decider.patience
 	binder.Leader = d.follower

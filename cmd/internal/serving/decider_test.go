@@ -26,7 +26,7 @@ func deciders(t *testing.T, change func(*config)) (a, b *cluster, first net.Conn
 	}
 	realTime := func(cfg *engine.Config) { cfg.TimeScale = 1 }
 	a = newCluster(t, shape{prefill: 1, decode: 1, engine: realTime, config: shared})
-	eventually(t, "a decides", a.node.sharing.decider.follower.Decides)
+	eventually(t, "a decides", a.node.sharing.decider.follower.Leads)
 	b = newCluster(t, shape{config: func(cfg *config) {
 		shared(cfg)
 		cfg.servers[0].add(serverEntry{URL: a.prefill[0].URL()})

@@ -101,7 +101,7 @@ func meetByTLS(t *testing.T, name string) {
 	first := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
 		cfg.redis.addrs, cfg.pd.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, trusted.port, patience
 	}})
-	eventually(t, "the first decides", first.node.sharing.decider.follower.Decides)
+	eventually(t, "the first decides", first.node.sharing.decider.follower.Leads)
 	replica := func(port porttls.Config) *cluster {
 		return newCluster(t, shape{config: func(cfg *config) {
 			cfg.redis.addrs, cfg.pd.binding, cfg.decider.tls, cfg.decider.patience = []string{r.Addr()}, pd.Late, port, patience

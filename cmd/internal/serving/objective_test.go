@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -27,7 +27,7 @@ func TestObjective_ThroughputFillsBatchesAndLatencySpreads(t *testing.T) {
 		cfg.servers[0].add(serverEntry{URL: p.URL(), Connector: "nixl", Rack: "r1"})
 		cfg.servers[1].add(serverEntry{URL: near.URL(), Connector: "nixl", Rack: "r1"})
 		cfg.servers[1].add(serverEntry{URL: far.URL(), Connector: "nixl", Rack: "r2"})
-		cfg.cost.links[pd.SameZone].BytesPerSecond = 0.4e9 // 0.2 s for the prompt
+		cfg.cost.links[cost.SameZone].BytesPerSecond = 0.4e9 // 0.2 s for the prompt
 		cfg.access.TrustHeaders = true
 		cfg.pools.ProbeInterval = time.Second // the batch is forgotten after three without an answer
 		cfg.pd.objectives = []string{"latency", "class:batch=throughput"}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // With the order of service in the engines' priority field a short prompt passes a longer
@@ -34,7 +35,7 @@ func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
 
 func TestPolicy_EachServes(t *testing.T) {
 	t.Parallel()
-	for _, rule := range []pd.Rule{pd.Joint, pd.PrefillFirst, pd.LeastLoad, pd.Random} {
+	for _, rule := range []cost.Rule{cost.Joint, cost.PrefillFirst, cost.LeastLoad, cost.Random} {
 		t.Run(string(rule), func(t *testing.T) {
 			c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) {
 				cfg.pd.binding, cfg.cost.Rule, cfg.cost.PairsFirst = pd.OnArrival, rule, true
@@ -47,7 +48,7 @@ func TestPolicy_EachServes(t *testing.T) {
 				}
 				used[got.header.Get("X-Tandem-Prefill")+" "+got.header.Get("X-Tandem-Decode")] = true
 			}
-			if rule == pd.Random && len(used) < 3 {
+			if rule == cost.Random && len(used) < 3 {
 				t.Errorf("at random only %v", used)
 			}
 		})

@@ -1,0 +1,106 @@
+package cost
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/share"
+)
+
+// Candidate is what the choice knows of one server for one leg.
+type Candidate struct {
+	ID      string
+	Class   uint64 // only servers of one class make a pair
+	Place   Place
+	Both    bool          // it may be among the prefill and among the decode servers
+	Kind    int           // of hardware: one more than its column in Candidates.Shares; 0: it has none
+	Group   int           // servers that step together; 0: it steps by itself
+	Out     bool          // it may not be chosen now
+	NoPair  bool          // the request must not have it in a pair
+	NoAlone bool          // it must not compute the request's prompt as a decode server
+	Ready   time.Duration // until it can take the request at all: an adapter to load, a sleep to end
+	Queue   time.Duration // predicted time until its outstanding prefill work is done
+	Queued  int           // requests of that work
+	Cached  kvstate.Held  // leading tokens of the request that it holds, by tier
+	Remote  Remote        // that holds more of it, and can be pulled from
+	Prefill curve.Curve   // time of a prefill on it
+	Step    curve.Curve   // time of a decode step on it
+	// How much of the two curves it has shown lately, 0..1.
+	PrefillKnown, StepKnown float64
+
+	Running int // sequences in its batch
+	Decodes int // of them, decodes that a prefill on it would stall
+	KVUsed  int // tokens of KV in use or promised
+	KVFree  int // tokens that are neither; meaningful when KVKnown
+	KVKnown bool
+
+	next float64 // seconds of its next step, once the field is weighed
+}
+
+// Demand is what the choice knows of the request.
+type Demand struct {
+	PromptTokens int
+	OutputTokens int           // expected
+	Waited       time.Duration // since it arrived
+	TTFT         time.Duration // objectives; 0 is none
+	ITL          time.Duration
+	Objective    order.Objective // what it is served for
+}
+
+// Candidates is the servers that a request may still use, by role.
+type Candidates struct {
+	Prefill []Candidate
+	Decode  []Candidate
+	Links   *order.LinkTable
+	Shares  *share.Table // nil: requests of all lengths go to all hardware alike
+
+	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
+	// priced at. At each server's own, the fastest would look cheapest to everyone, and
+	// everyone would wait for it.
+	reference curve.Curve
+}
+
+// loaded takes over how loaded a server is.
+func (c *Candidate) Loaded(now Candidate) {
+	c.Queue, c.Queued, c.Running, c.Decodes = now.Queue, now.Queued, now.Running, now.Decodes
+	c.KVUsed, c.KVFree, c.KVKnown = now.KVUsed, now.KVFree, now.KVKnown
+}
+
+// indexOf is where a server stands among those of a role, -1 if it is not one.
+func IndexOf(servers []Candidate, id string) int {
+	return slices.IndexFunc(servers, func(c Candidate) bool { return c.ID == id })
+}
+
+// only is a copy with none but a chosen pair; prefill is "" where decode runs alone.
+func (f *Candidates) Only(prefill, decode string) Candidates {
+	one := *f
+	p, d := IndexOf(f.Prefill, prefill), IndexOf(f.Decode, decode)
+	one.Prefill, one.Decode = nil, nil
+	if d >= 0 {
+		one.Decode = slices.Clone(f.Decode[d : d+1])
+	}
+	if p >= 0 {
+		one.Prefill = slices.Clone(f.Prefill[p : p+1])
+	}
+	one.Links = order.NewLinkTable(len(one.Prefill), len(one.Decode))
+	if p >= 0 && d >= 0 {
+		at := p*len(f.Decode) + d
+		one.Links.Latency[0], one.Links.SecondsPerByte[0] = f.Links.Latency[at], f.Links.SecondsPerByte[at]
+		one.Links.Fastest = f.Links.SecondsPerByte[at]
+	}
+	return one
+}
+
+// decodeOf is the number of a server among those that decode, -1 if it is not one. Both
+// lists are in one order, so it is mostly the first that is looked at.
+func (f *Candidates) decodeOf(id string, from int) int {
+	for k := range f.Decode {
+		if d := (from + k) % len(f.Decode); f.Decode[d].ID == id {
+			return d
+		}
+	}
+	return -1
+}

@@ -1,0 +1,153 @@
+package cost
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
+)
+
+// Alternative is one way to run a request and what it is predicted to cost.
+// Prefill is empty when the decode server runs alone.
+type Alternative struct {
+	Prefill string
+	Decode  string
+	Terms   Terms
+	// Misses is how many objectives it is predicted to miss: the request's own, and those
+	// of streams that stand still while decode computes the prompt. One that misses fewer
+	// wins, whatever the times.
+	Misses int
+	// Price is what a second of prefill cost those who waited, when it was chosen.
+	Price float64
+}
+
+// before reports whether a is the better one.
+func (a *Alternative) before(b *Alternative) bool {
+	if a.Misses != b.Misses {
+		return a.Misses < b.Misses
+	}
+	return a.Terms.Total() < b.Terms.Total()
+}
+
+// Terms are the parts of an alternative's cost. Ready to Step are the time to the first
+// token.
+type Terms struct {
+	Ready    time.Duration // until both servers can take the request: adapters to load
+	Queue    time.Duration // work ahead on the server that prefills
+	Prefill  time.Duration
+	Transfer time.Duration // KV on the link, and the second leg
+	Room     time.Duration // until the decode server has KV room
+	Step     time.Duration // one decode step there
+	Pace     time.Duration // its own decoding, and the slower decoding of others, at what they are worth
+	Burden   time.Duration // those who wait for prefill wait longer; on a decode server its batch stalls
+	Misfit   time.Duration // the plan gives requests of its lengths to other hardware: see misfits
+}
+
+// TTFT is the part of it that the request itself waits for.
+func (t *Terms) TTFT() time.Duration {
+	return t.Ready + t.Queue + t.Prefill + t.Transfer + t.Room + t.Step
+}
+
+// Total is what alternatives are compared by.
+func (t *Terms) Total() time.Duration {
+	return t.TTFT() + t.Pace + t.Burden + t.Misfit
+}
+
+// weighing is what one choice works with; used again it allocates nothing.
+type weighing struct {
+	servers order.Servers
+	ticket  order.Ticket
+}
+
+var weighings = sync.Pool{New: func() any { return new(weighing) }}
+
+// put writes down a request that is bound now, and the servers that it may use.
+func (w *weighing) put(m *Model, r Demand, f *Candidates) {
+	m.Weigh(f, &w.servers)
+	m.Price(r, f, &w.ticket)
+	w.servers.Now, w.ticket.Arrived = r.Waited, 0
+}
+
+// Choose binds a request at once: to the alternative with the least predicted cost among
+// those that miss the fewest objectives, false if there is none. tie returns a number
+// below n and lets equal ones share.
+func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alternative, found bool) {
+	w := weighings.Get().(*weighing)
+	defer weighings.Put(w)
+	w.put(m, r, f)
+	w.servers.Start = order.Pair{Prefill: tie(max(len(f.Prefill), 1)), Decode: tie(max(len(f.Decode), 1))}
+	price := w.arrivalPrice()
+	if m.Rule != "" && m.Rule != Joint {
+		pair, ok := m.Rule.pick(&w.servers, &w.ticket, func() float64 { return float64(tie(1<<20)) / (1 << 20) })
+		if !ok {
+			return Alternative{}, false
+		}
+		return f.Alternative(&w.servers, &w.ticket, pair, price), true
+	}
+	pair, cost := w.servers.Best(&w.ticket, price)
+	if math.IsInf(cost, 1) {
+		return Alternative{}, false
+	}
+	return f.Alternative(&w.servers, &w.ticket, pair, price), true
+}
+
+// alternative says a pair's cost as people read it.
+func (f *Candidates) Alternative(s *order.Servers, t *order.Ticket, pair order.Pair, price float64) Alternative {
+	terms := s.Terms(t, pair, price)
+	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Price: price, Terms: Terms{
+		Ready: Duration(terms.Ready), Queue: Duration(terms.Ahead), Prefill: Duration(terms.Prefill), Transfer: Duration(terms.Transfer),
+		Room: Duration(terms.Room), Step: Duration(terms.Step), Pace: Duration(terms.Pace), Burden: Duration(terms.Burden), Misfit: Duration(terms.Misfit),
+	}}
+	if pair.Prefill != order.Alone {
+		a.Prefill = f.Prefill[pair.Prefill].ID
+	}
+	return a
+}
+
+func Duration(seconds float64) time.Duration {
+	return time.Duration(min(seconds, maxSeconds) * float64(time.Second))
+}
+
+const maxSeconds = 1e9 // beyond it a time.Duration overflows
+
+// Between prices one way to run the request, false if it is none: decode alone where
+// prefill is "".
+func (m *Model) Between(r Demand, f *Candidates, prefill, decode string) (Alternative, bool) {
+	pair := order.Pair{Prefill: order.Alone, Decode: IndexOf(f.Decode, decode)}
+	if prefill != "" {
+		pair.Prefill = IndexOf(f.Prefill, prefill)
+	}
+	if pair.Decode < 0 || prefill != "" && pair.Prefill < 0 {
+		return Alternative{}, false
+	}
+	w := weighings.Get().(*weighing)
+	defer weighings.Put(w)
+	w.put(m, r, f)
+	if !w.servers.Possible(&w.ticket, pair) {
+		return Alternative{}, false
+	}
+	return f.Alternative(&w.servers, &w.ticket, pair, w.arrivalPrice()), true
+}
+
+// Alternatives prices every way to run the request, in the order of the field: all
+// pairs, then all servers alone. It is for people; Choose does not use it.
+func (m *Model) Alternatives(r Demand, f *Candidates, price float64) []Alternative {
+	var w weighing
+	w.put(m, r, f)
+	s, t := &w.servers, &w.ticket
+	all := make([]Alternative, 0, (len(f.Prefill)+1)*len(f.Decode))
+	for p := range f.Prefill {
+		for d := range f.Decode {
+			if pair := (order.Pair{Prefill: p, Decode: d}); s.Possible(t, pair) {
+				all = append(all, f.Alternative(s, t, pair, price))
+			}
+		}
+	}
+	for d := range f.Decode {
+		if pair := (order.Pair{Prefill: order.Alone, Decode: d}); s.Possible(t, pair) {
+			all = append(all, f.Alternative(s, t, pair, price))
+		}
+	}
+	return all
+}

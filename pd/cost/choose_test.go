@@ -1,0 +1,249 @@
+package cost
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"pgregory.net/rapid"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/share"
+)
+
+// The cases of the choice are text files that a person can dispute: the servers
+// as they are, and every alternative with its cost in milliseconds. Regenerate
+// with: go test ./pd/cost -run TestChoose_Golden -rewrite
+func TestChoose_Golden(t *testing.T) {
+	datadriven.Walk(t, "testdata/choose", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var r Demand
+			d.ScanArgs(t, "prompt", &r.PromptTokens)
+			d.ScanArgs(t, "output", &r.OutputTokens)
+			for name, objective := range map[string]*time.Duration{"ttft": &r.TTFT, "itl": &r.ITL} {
+				if d.HasArg(name) {
+					var ms int
+					d.ScanArgs(t, name, &ms)
+					*objective = time.Duration(ms) * time.Millisecond
+				}
+			}
+			m, f := Default(), parseField(t, d)
+			if d.HasArg("shares") {
+				f.Shares = parseShares(t, d, r)
+			}
+			return pricedTable(&m, r, f)
+		})
+	})
+}
+
+// parseShares reads which part of requests like this one each kind of hardware is to have.
+func parseShares(t *testing.T, d *datadriven.TestData, r Demand) *share.Table {
+	var parts []float64
+	for i := range d.CmdArgs {
+		if d.CmdArgs[i].Key != "shares" {
+			continue
+		}
+		for _, text := range d.CmdArgs[i].Vals {
+			part, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				d.Fatalf(t, "shares: %v", err)
+			}
+			parts = append(parts, part)
+		}
+	}
+	return &share.Table{Prefill: map[share.Class][]float64{share.ClassOf(r.PromptTokens, r.OutputTokens): parts}}
+}
+
+func parseField(t *testing.T, d *datadriven.TestData) Candidates {
+	var f Candidates
+	for line := range strings.SplitSeq(strings.TrimSpace(d.Input), "\n") {
+		words := strings.Fields(line)
+		if len(words) < 2 {
+			d.Fatalf(t, "want: leg id [name=value ...], got %q", line)
+		}
+		c := Candidate{ID: words[1], Prefill: pools.Default().Prefill, Step: pools.Default().Step}
+		for _, w := range words[2:] {
+			setCandidate(t, d, &c, w)
+		}
+		switch words[0] {
+		case "prefill":
+			f.Prefill = append(f.Prefill, c)
+		case "decode":
+			f.Decode = append(f.Decode, c)
+		case "pair": // decodes only what is handed to it
+			c.NoAlone = true
+			f.Decode = append(f.Decode, c)
+		case "alone":
+			c.NoPair = true
+			f.Decode = append(f.Decode, c)
+		default:
+			d.Fatalf(t, "unknown leg %q", words[0])
+		}
+	}
+	for i := range f.Prefill {
+		f.Prefill[i].Both = f.decodeOf(f.Prefill[i].ID, 0) >= 0
+	}
+	return linked(f)
+}
+
+// linked gives a field links that nothing is known of.
+func linked(f Candidates) Candidates {
+	f.Links = NewLinks(DefaultLinks()).Table(f.Prefill, f.Decode, linkTime)
+	return f
+}
+
+func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word string) {
+	name, value, _ := strings.Cut(word, "=")
+	n, err := strconv.Atoi(value)
+	switch name {
+	case "queue":
+		c.Queue, err = time.ParseDuration(value)
+	case "ready":
+		c.Ready, err = time.ParseDuration(value)
+	case "queued":
+		c.Queued = n
+	case "cached":
+		c.Cached = kvstate.Held{GPU: n, CPU: max(n, c.Cached.CPU), Disk: max(n, c.Cached.Disk)}
+	case "cpu":
+		c.Cached.CPU, c.Cached.Disk = n, max(n, c.Cached.Disk)
+	case "disk":
+		c.Cached.Disk = n
+	case "running":
+		c.Running = n
+	case "decodes":
+		c.Decodes = n
+	case "remote": // tokens that a third server holds, 12.5 GB/s away
+		c.Remote = Remote{Tokens: n, Latency: 0.0005, PerByte: 1 / 12.5e9}
+	case "class":
+		c.Class = uint64(n)
+	case "kind": // of hardware: 1 is the first of shares
+		c.Kind = n
+	case "group":
+		c.Group = n
+	case "kvused":
+		c.KVUsed = n
+	case "slow": // how many times slower it prefills
+		for i := range c.Prefill {
+			c.Prefill[i] *= float64(n)
+		}
+	case "kvfree":
+		c.KVFree, c.KVKnown = n, true
+	case "host":
+		c.Place.Host, err = value, nil
+	case "rack":
+		c.Place.Rack, err = value, nil
+	case "zone":
+		c.Place.Zone, err = value, nil
+	default:
+		d.Fatalf(t, "unknown word %q", word)
+	}
+	if err != nil {
+		d.Fatalf(t, "%s: %v", word, err)
+	}
+}
+
+// pricedTable prints all alternatives, cheapest first, and marks the chosen one.
+func pricedTable(m *Model, r Demand, f Candidates) string {
+	chosen, ok := m.Choose(r, &f, rand.New(rand.NewPCG(1, 1)).IntN)
+	if !ok {
+		return "no alternative\n"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "   %-8s %-8s %9s = %9s + %9s + %9s + %9s + %6s + %9s + %9s\n", "prefill", "decode", "total ms", "queue", "prefill", "transfer", "room", "step", "pace", "burden")
+	for _, e := range m.Explain(r, f, chosen, 1000) {
+		mark, prefill := "  ", e.Prefill
+		missed := ""
+		if e.Misses > 0 {
+			missed = fmt.Sprintf("   misses %d", e.Misses)
+		}
+		if e.Misfit > 0 {
+			missed += fmt.Sprintf("   misfit %.2f", e.Misfit)
+		}
+		if e.Ready > 0 {
+			missed += fmt.Sprintf("   ready in %.2f", e.Ready)
+		}
+		if e.Chosen {
+			mark = "->"
+		}
+		if prefill == "" {
+			prefill = "-"
+		}
+		fmt.Fprintf(&b, "%s %-8s %-8s %9.2f = %9.2f + %9.2f + %9.2f + %9.2f + %6.2f + %9.2f + %9.2f%s\n", mark, prefill, e.Decode, e.Total,
+			e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, missed)
+	}
+	return b.String()
+}
+
+// rounding of the parts of a cost to nanoseconds.
+const rounding = 10 * time.Nanosecond
+
+func TestChoose_IsTheCheapestAlternative(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f, r := randomField(t), Demand{PromptTokens: rapid.IntRange(0, 100_000).Draw(t, "prompt"), OutputTokens: rapid.IntRange(1, 2000).Draw(t, "output")}
+		m := Default()
+		best, ok := m.Choose(r, &f, rand.IntN)
+		all := m.Alternatives(r, &f, best.Price)
+		if ok != (len(all) > 0) {
+			t.Fatalf("%d alternatives, chosen: %v", len(all), ok)
+		}
+		for _, a := range all {
+			if a.Misses < best.Misses || a.Misses == best.Misses && a.Terms.Total() < best.Terms.Total()-rounding {
+				t.Fatalf("%+v is cheaper than the chosen %+v", a, best)
+			}
+			if a.Terms.Queue < 0 || a.Terms.Prefill < 0 || a.Terms.Transfer < 0 || a.Terms.Room < 0 || a.Terms.Step <= 0 || a.Terms.Burden < 0 {
+				t.Fatalf("a term is negative: %+v", a)
+			}
+		}
+	})
+}
+
+func randomField(t *rapid.T) Candidates {
+	candidate := rapid.Custom(func(t *rapid.T) Candidate {
+		return Candidate{
+			Prefill: pools.Default().Prefill, Step: pools.Default().Step,
+			ID:    rapid.StringMatching(`[a-z]{3}`).Draw(t, "id"),
+			Place: Place{Rack: rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "rack"), Zone: rapid.SampledFrom([]string{"", "z1", "z2"}).Draw(t, "zone")},
+			Ready: time.Duration(rapid.IntRange(-2000, 2000).Draw(t, "ready")) * time.Millisecond, // at once, half of the time
+			Queue: time.Duration(rapid.IntRange(0, 5000).Draw(t, "queue")) * time.Millisecond, Running: rapid.IntRange(0, 300).Draw(t, "running"),
+			NoPair: rapid.IntRange(0, 9).Draw(t, "no pair") == 0, NoAlone: rapid.Bool().Draw(t, "not alone"), Group: rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "group"), KVFree: rapid.IntRange(0, 1_000_000).Draw(t, "free"), KVKnown: rapid.Bool().Draw(t, "known"),
+		}
+	})
+	list := func(name string) []Candidate { return rapid.SliceOfN(candidate, 0, 5).Draw(t, name) }
+	return linked(Candidates{Prefill: list("prefill"), Decode: list("decode")})
+}
+
+func TestChoose_EqualAlternativesShare(t *testing.T) {
+	f := Candidates{Prefill: []Candidate{{ID: "p0"}, {ID: "p1"}}, Decode: []Candidate{{ID: "d0", NoAlone: true}, {ID: "d1", NoAlone: true}}}
+	f.Links = NewLinks(DefaultLinks()).Table(f.Prefill, f.Decode, linkTime)
+	tie := rand.New(rand.NewPCG(1, 2)).IntN
+	counts, m := make(map[string]int), Default()
+	for range 4000 {
+		a, _ := m.Choose(Demand{PromptTokens: 1000, OutputTokens: 100}, &f, tie)
+		counts[a.Prefill+a.Decode]++
+	}
+	for _, pair := range []string{"p0d0", "p0d1", "p1d0", "p1d1"} {
+		if counts[pair] < 900 || counts[pair] > 1100 {
+			t.Errorf("%s got %d of 4000", pair, counts[pair])
+		}
+	}
+}
+
+// Budget (2-core VM): <= 10 us for 4,096 pairs of unlike servers, 0 allocations.
+func BenchmarkChoose64x64(b *testing.B) {
+	var f Candidates
+	for i := range 64 {
+		c := Candidate{Prefill: pools.Default().Prefill, Step: pools.Default().Step, ID: fmt.Sprintf("s%d", i), Place: Place{Rack: fmt.Sprintf("r%d", i%8)}, Queue: time.Duration(i) * time.Millisecond, Running: i, KVFree: 100_000, KVKnown: true}
+		f.Prefill, f.Decode = append(f.Prefill, c), append(f.Decode, c)
+	}
+	f = linked(f)
+	m, r := Default(), Demand{PromptTokens: 4000, OutputTokens: 256}
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Choose(r, &f, rand.IntN)
+	}
+}

@@ -1,0 +1,65 @@
+package cost
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// However many pairs are cheaper, people see what decode alone would have cost.
+func TestExplain_ShowsTheChosenAndTheCheapestAlone(t *testing.T) {
+	f := Candidates{
+		Prefill: []Candidate{{ID: "p0"}, {ID: "p1"}, {ID: "p2"}},
+		Decode:  []Candidate{{ID: "d0", Running: 200}, {ID: "d1", Running: 100}},
+	}
+	for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
+		for i := range servers {
+			servers[i].Prefill, servers[i].Step = pools.Default().Prefill, pools.Default().Step
+		}
+	}
+	f = linked(f)
+	m, r := Default(), Demand{PromptTokens: 8000, OutputTokens: 100}
+	chosen, ok := m.Choose(r, &f, rand.New(rand.NewPCG(1, 1)).IntN)
+	if !ok || chosen.Prefill == "" {
+		t.Fatalf("chosen: %+v", chosen)
+	}
+	shown := m.Explain(r, f, chosen, 2)
+	marked, alone := 0, ""
+	for _, e := range shown {
+		if e.Chosen {
+			marked++
+		}
+		if e.Prefill == "" {
+			alone += e.Decode
+		}
+		first := e.Ready + e.Queue + e.Compute + e.Transfer + e.Room + e.Step
+		if math.Abs(first-e.First) > 0.01 || math.Abs(first+e.Pace+e.Burden+e.Misfit-e.Total) > 0.01 {
+			t.Errorf("the terms do not add up: %+v", e)
+		}
+		if want := float64(8000 * m.KVBytesPerToken); e.Prefill != "" && e.Moved != want || e.Prefill == "" && e.Moved != 0 {
+			t.Errorf("%+v moves %v bytes", e, e.Moved)
+		}
+	}
+	if marked != 1 || alone != "d1" {
+		t.Errorf("%d are marked, alone is shown: %q of %+v", marked, alone, shown)
+	}
+}
+
+// Several people may ask about one decision at a time: explaining it leaves it as it is.
+func TestExplain_ChangesNothingOfTheDecision(t *testing.T) {
+	f := linked(Candidates{
+		Prefill: []Candidate{{ID: "p0", Prefill: pools.Default().Prefill}},
+		Decode:  []Candidate{{ID: "d0", Running: 200, Prefill: pools.Default().Prefill, Step: pools.Default().Step}},
+	})
+	before := slices.Clone(f.Decode)
+	m := Default()
+	if shown := m.Explain(Demand{PromptTokens: 8000, OutputTokens: 100}, f, Alternative{}, 2); len(shown) != 2 {
+		t.Fatalf("%+v", shown)
+	}
+	if !slices.Equal(f.Decode, before) {
+		t.Errorf("%+v\nwas %+v", f.Decode, before)
+	}
+}

@@ -1,0 +1,226 @@
+package cost
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
+
+// Links knows what transfers cost. What is slow is blamed from the small to the large,
+// and only as far as transfers agree:
+//
+//   - a pair, after a few slow transfers (a sick link, a silent fallback to TCP)
+//   - one of its servers, when most of the partners that it was heard with lately say so
+//   - the class of distance, when most servers on both sides do
+//
+// What the larger explains is not held against the smaller. Last is what is under way: a
+// transfer that should have ended long ago says so now, not when it ends. Safe for
+// concurrent use.
+type Links struct {
+	classes [distances]*curve.Learned
+
+	mu              sync.Mutex // guards the rest
+	sides           [distances]sides
+	prefill, decode map[string]*blame
+	pairs           map[pairID]*pairSlowness
+	slow            map[pairID]*pairSlowness // those of the pairs that count
+	moving          map[uint64]movement
+	seq             uint64
+	tables          []linkTable // of the latest fleets
+}
+
+type pairID struct{ prefill, decode string }
+
+// sides are the servers at both ends of a class's links that were heard last, with how
+// much longer than the class is believed to take their transfers took.
+type sides struct{ prefill, decode witnesses }
+
+// agree is what most servers on both sides say at least, false while there are not
+// several on both.
+func (s *sides) agree(now time.Time) (log float64, several bool) {
+	byPrefill, prefills := s.prefill.agree(now)
+	byDecode, decodes := s.decode.agree(now)
+	return max(0, min(byPrefill, byDecode)), prefills && decodes
+}
+
+// movement is a transfer under way.
+type movement struct {
+	pairID
+	expected float64 // seconds, by class
+	since    time.Time
+}
+
+const (
+	overdueLeast  = 1.0     // seconds, and
+	overdueFactor = 4.0     // times the expected time, before a transfer under way says anything
+	maxSlow       = 1 << 16 // pairs, and servers of each role, that are kept; beyond it the stale go
+	minLinkTime   = 1e-6    // seconds that a transfer takes at least
+)
+
+// NewLinks returns links that believe the prior.
+func NewLinks(prior LinkPrior) *Links {
+	l := &Links{
+		prefill: make(map[string]*blame), decode: make(map[string]*blame),
+		pairs: make(map[pairID]*pairSlowness), slow: make(map[pairID]*pairSlowness), moving: make(map[uint64]movement),
+	}
+	anchors := []curve.Features{linkFeatures(0), linkFeatures(1e8), linkFeatures(4e9)}
+	for i, p := range prior {
+		l.classes[i] = curve.NewLearned(curve.Curve{p.Latency.Seconds(), 1e9 / p.BytesPerSecond, 0}, anchors, linkForgetting)
+	}
+	return l
+}
+
+// linkForgetting is the time without a transfer in which what the links of a distance have
+// shown loses half its weight.
+const linkForgetting = time.Minute
+
+// linkFeatures are one and the gigabytes moved.
+func linkFeatures(bytes float64) curve.Features { return curve.Features{1, bytes / 1e9, 0} }
+
+// Between returns what a transfer between two places is believed to cost: seconds, and
+// seconds per byte.
+func (l *Links) Between(a, b *Place, now time.Time) (latency, perByte float64) {
+	curve := l.classes[DistanceOf(a, b)].Curve()
+	return curve[0], max(curve[1], 1e-6) / 1e9
+}
+
+// Begin notes a transfer that is under way from now on, and returns what ends it.
+func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) (end func()) {
+	expected := l.classes[DistanceOf(&p.Place, &d.Place)].Curve().Seconds(linkFeatures(bytes))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seq++
+	id := l.seq
+	l.moving[id] = movement{pairID{p.ID, d.ID}, expected, now}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.moving, id)
+	}
+}
+
+// Observe teaches the links one transfer between two servers, which took a time that is
+// known within some slack: of all that it may have been it took what is nearest to what
+// is believed, and where that is the belief itself there is nothing to learn.
+func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duration, now time.Time) {
+	distance := DistanceOf(&p.Place, &d.Place)
+	class, x := l.classes[distance], linkFeatures(bytes)
+	expected := max(class.Curve().Seconds(x), minLinkTime)
+	logOf := func(d time.Duration) float64 { return math.Log(max(d.Seconds(), minLinkTime) / expected) }
+	id := pairID{p.ID, d.ID}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	believed := max(l.prefill[p.ID].differs(now), l.decode[d.ID].differs(now), l.slow[id].differs(now))
+	least, most := logOf(took-slack), logOf(took+slack)
+	if slack > 0 && least <= believed && believed <= most {
+		return
+	}
+	residual := min(max(believed, least), most)
+	seconds := expected * math.Exp(residual)
+	beyond, meant := l.blameLocked(id, distance, residual, 1, now)
+	if meant {
+		l.pairs[id].count(residual)
+		class.Served(x, time.Duration(seconds*math.Exp(-beyond)*float64(time.Second)), now)
+	}
+}
+
+// blameLocked finds out whose fault it is that transfers took longer than their class by
+// a residual, a logarithm. It returns whether the class is meant at all, and the part that
+// says nothing of it.
+func (l *Links) blameLocked(id pairID, distance Distance, residual float64, transfers int, now time.Time) (beyond float64, meant bool) {
+	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
+	pair.distance = distance
+	defer l.noteLocked(id, pair, now)
+	if pair.samples == 0 && transfers == 1 && residual > slowDiffers { // the engines meet for the first time
+		pair.learn(residual, transfers, now)
+		return 0, false
+	}
+	ends := &l.sides[distance]
+	ends.prefill.hear(id.prefill, residual, now)
+	ends.decode.hear(id.decode, residual, now)
+	all, several := ends.agree(now)
+	rest := residual
+	if several && all > slowDiffers {
+		rest -= all // the class is about to learn it
+	}
+
+	prefill, decode := entry(l.prefill, id.prefill, now, (*blame).stale), entry(l.decode, id.decode, now, (*blame).stale)
+	byPrefill, byDecode := prefill.differs(now), decode.differs(now)
+	prefill.hear(id.decode, rest-byDecode, transfers, now)
+	decode.hear(id.prefill, rest-byPrefill, transfers, now)
+	pair.learn(rest-max(byPrefill, byDecode), transfers, now)
+	if rest < residual {
+		return max(0, rest), true
+	}
+	beyond = max(byPrefill, byDecode, pair.differs(now))
+	if several {
+		beyond = max(beyond, residual-all-slowDiffers)
+	}
+	return beyond, true
+}
+
+// Fault charges a pair with a transfer that failed: what crosses a link is not held
+// against either server. It counts at once.
+func (l *Links) Fault(prefill, decode string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := pairID{prefill, decode}
+	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
+	pair.charge(now)
+	l.noteLocked(id, pair, now)
+	l.forgetTablesLocked()
+}
+
+// Acquit takes the charges since a time off the links of a server: its own failure has
+// been proved, and explains them.
+func (l *Links) Acquit(server string, since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, pair := range l.slow {
+		if (id.prefill == server || id.decode == server) && pair.acquit(since) {
+			l.noteLocked(id, pair, pair.seen)
+		}
+	}
+	l.forgetTablesLocked()
+}
+
+func (l *Links) forgetTablesLocked() {
+	clear(l.tables)
+	l.tables = l.tables[:0]
+}
+
+// noteLocked keeps a pair among those that count, or not.
+func (l *Links) noteLocked(id pairID, pair *pairSlowness, now time.Time) {
+	if pair.differs(now) > 0 {
+		l.slow[id] = pair
+		return
+	}
+	delete(l.slow, id)
+}
+
+// stale reports whether there was no sample for so long that it may be forgotten.
+func (s *slowness) stale(now time.Time) bool { return now.Sub(s.seen) > slowStale }
+
+// entry returns what is kept under a key, and makes room where it is new: what is stale
+// goes, all of it if need be. It is learned again.
+func entry[K comparable, V any](kept map[K]*V, key K, now time.Time, stale func(*V, time.Time) bool) *V {
+	v := kept[key]
+	if v != nil {
+		return v
+	}
+	if len(kept) >= maxSlow {
+		for k, old := range kept {
+			if stale(old, now) {
+				delete(kept, k)
+			}
+		}
+	}
+	if len(kept) >= maxSlow {
+		clear(kept)
+	}
+	v = new(V)
+	kept[key] = v
+	return v
+}

@@ -1,0 +1,232 @@
+package cost
+
+import (
+	"math"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
+)
+
+// linkTable is what was believed of the links of some servers.
+type linkTable struct {
+	prefill, decode []identity
+	filled          time.Time
+	table           *order.LinkTable
+}
+
+const (
+	tableLife = 50 * time.Millisecond // a table is believed for so long
+	maxTables = 16                    // of different fleets: one for each model that is asked for
+)
+
+// Table returns what is believed of the links of some servers, or was lately. Nobody
+// may change it.
+func (l *Links) Table(prefill, decode []Candidate, now time.Time) *order.LinkTable {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := 0
+	for at < len(l.tables) && !l.tables[at].isOf(prefill, decode) {
+		at++
+	}
+	switch {
+	case at < len(l.tables) && now.Sub(l.tables[at].filled) < tableLife:
+		return l.tables[at].table
+	case at == maxTables:
+		l.tables = l.tables[:0]
+		at = 0
+		fallthrough
+	case at == len(l.tables):
+		l.tables = append(l.tables, linkTable{prefill: ids(prefill), decode: ids(decode)})
+	}
+	t := new(order.LinkTable)
+	l.fillLocked(t, prefill, decode, now)
+	l.tables[at].table, l.tables[at].filled = t, now
+	return t
+}
+
+func (t *linkTable) isOf(prefill, decode []Candidate) bool {
+	return named(t.prefill, prefill) && named(t.decode, decode)
+}
+
+// identity is what a server's links follow from, beside its place.
+type identity struct {
+	id    string
+	class uint64
+}
+
+func named(ids []identity, servers []Candidate) bool {
+	if len(ids) != len(servers) {
+		return false
+	}
+	for i := range servers {
+		if ids[i].id != servers[i].ID || ids[i].class != servers[i].Class {
+			return false
+		}
+	}
+	return true
+}
+
+func ids(servers []Candidate) []identity {
+	all := make([]identity, len(servers))
+	for i := range servers {
+		all[i] = identity{servers[i].ID, servers[i].Class}
+	}
+	return all
+}
+
+// Fill writes what is believed now of the links of some servers.
+func (l *Links) Fill(t *order.LinkTable, prefill, decode []Candidate, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fillLocked(t, prefill, decode, now)
+}
+
+func (l *Links) fillLocked(t *order.LinkTable, prefill, decode []Candidate, now time.Time) {
+	places := make(map[string]int)
+	f := filling{table: t, from: spots(places, prefill), to: spots(places, decode)}
+	for i, c := range l.classes {
+		curve := c.Curve()
+		f.latency[i], f.perByte[i] = curve[0], max(curve[1], 1e-6)/1e9
+	}
+	byPrefill, byDecode := factors(l.prefill, prefill, now), factors(l.decode, decode, now)
+	t.Resize(len(prefill), len(decode))
+	clear(t.Latency)
+	clear(t.SecondsPerByte)
+	t.Fastest = math.Inf(1)
+	for p := range prefill {
+		for d := range decode {
+			t.Fastest = min(t.Fastest, f.raise(p, d, max(byPrefill[p], byDecode[d])))
+			if prefill[p].Class != decode[d].Class {
+				t.Latency[p*len(decode)+d] = math.Inf(1) // they do not understand each other's KV
+			}
+		}
+	}
+	if len(l.slow) > 0 || len(l.moving) > 0 {
+		l.raiseLocked(&f, prefill, decode, now)
+	}
+	t.Group(len(decode))
+}
+
+// raiseLocked makes those pairs slow that are known to be, or whose transfers are overdue.
+func (l *Links) raiseLocked(f *filling, prefill, decode []Candidate, now time.Time) {
+	atPrefill, atDecode := numbers(prefill), numbers(decode)
+	for id, s := range l.slow {
+		p, known := atPrefill[id.prefill]
+		if d, both := atDecode[id.decode]; known && both {
+			f.raise(p, d, math.Exp(s.differs(now)))
+		}
+	}
+	f.overdue(l.overdueLocked(atPrefill, atDecode, now))
+}
+
+// factors are how much slower than their class servers have been, by their number.
+func factors(kept map[string]*blame, servers []Candidate, now time.Time) []float64 {
+	out := make([]float64, len(servers))
+	for i := range servers {
+		out[i] = math.Exp(kept[servers[i].ID].differs(now))
+	}
+	return out
+}
+
+func numbers(servers []Candidate) map[string]int {
+	out := make(map[string]int, len(servers))
+	for i := range servers {
+		out[servers[i].ID] = i
+	}
+	return out
+}
+
+// overdueLocked is the pairs, by number, with transfers that should have ended long ago,
+// and how many times their expected time has passed.
+func (l *Links) overdueLocked(prefill, decode map[string]int, now time.Time) map[[2]int]float64 {
+	worst := make(map[[2]int]float64)
+	for _, m := range l.moving {
+		passed := now.Sub(m.since).Seconds()
+		if passed <= overdueLeast+overdueFactor*m.expected {
+			continue
+		}
+		p, known := prefill[m.prefill]
+		if d, both := decode[m.decode]; known && both {
+			worst[[2]int{p, d}] = max(worst[[2]int{p, d}], passed/max(m.expected, 1e-3))
+		}
+	}
+	return worst
+}
+
+// filling is a table that is being filled.
+type filling struct {
+	table            *order.LinkTable
+	latency, perByte [distances]float64 // by class
+	from, to         []spot
+}
+
+// raise makes a pair at least so many times slower than its class, and returns its
+// seconds per byte.
+func (f *filling) raise(p, d int, factor float64) float64 {
+	i, class := p*len(f.to)+d, f.from[p].distance(f.to[d])
+	f.table.Latency[i] = max(f.table.Latency[i], factor*f.latency[class])
+	f.table.SecondsPerByte[i] = max(f.table.SecondsPerByte[i], factor*f.perByte[class])
+	return f.table.SecondsPerByte[i]
+}
+
+// overdue makes each pair with an overdue transfer slow, and all pairs of one of its
+// servers where that has overdue transfers to several others: of two such servers the one
+// with more.
+func (f *filling) overdue(worst map[[2]int]float64) {
+	ofPrefill, ofDecode := make([]int, len(f.from)), make([]int, len(f.to))
+	for pair := range worst {
+		ofPrefill[pair[0]]++
+		ofDecode[pair[1]]++
+	}
+	for pair, factor := range worst {
+		byPrefill, byDecode := ofPrefill[pair[0]], ofDecode[pair[1]]
+		switch {
+		case byPrefill == 1 && byDecode == 1:
+			f.raise(pair[0], pair[1], factor)
+		case byPrefill >= byDecode:
+			for d := range f.to {
+				f.raise(pair[0], d, factor)
+			}
+		default:
+			for p := range f.from {
+				f.raise(p, pair[1], factor)
+			}
+		}
+	}
+}
+
+// spot is a place with its labels as numbers, which compare fast; 0 is unknown.
+type spot struct{ host, rack, zone int }
+
+func spots(known map[string]int, servers []Candidate) []spot {
+	number := func(label string) int {
+		if label == "" {
+			return 0
+		}
+		n, ok := known[label]
+		if !ok {
+			n = len(known) + 1
+			known[label] = n
+		}
+		return n
+	}
+	out := make([]spot, len(servers))
+	for i := range servers {
+		at := &servers[i].Place
+		out[i] = spot{number(at.Host), number(at.Rack), number(at.Zone)}
+	}
+	return out
+}
+
+// distance is DistanceOf for spots.
+func (a spot) distance(b spot) Distance {
+	switch {
+	case a.host != 0 && a.host == b.host:
+		return SameHost
+	case a.rack != 0 && a.rack == b.rack:
+		return SameRack
+	case a.zone != 0 && b.zone != 0 && a.zone != b.zone:
+		return Far
+	}
+	return SameZone
+}

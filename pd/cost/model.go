@@ -1,0 +1,222 @@
+package cost
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
+
+// Model holds what is the same for every choice. It turns what is known of servers
+// and a request into the numbers that package order compares.
+type Model struct {
+	HandOff         time.Duration // a second leg instead of one: its round trip and handling
+	BlockTokens     int           // below one block there is nothing to hand over
+	KVBytesPerToken int
+	CPULoad         float64 // bytes per second from a server's CPU memory to its GPU
+	DiskLoad        float64 // likewise from its disk
+	DecodeReuse     bool    // decode takes over only the blocks that it lacks
+	ChunkTokens     int     // prompt tokens that a decode server computes between two steps of its batch
+	// PairsFirst lets decode servers compute prompts only where no pair can, and not where
+	// that is cheaper.
+	PairsFirst bool
+	Adapter    AdapterCost
+	Rule       Rule // of choices on arrival; "" is Joint
+}
+
+// Default assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
+// blocks and token budget.
+func Default() Model {
+	return Model{
+		HandOff:         2 * time.Millisecond,
+		BlockTokens:     16,
+		KVBytesPerToken: 128 << 10,
+		CPULoad:         20e9, // PCIe 4 x16, less its overhead
+		DiskLoad:        3e9,  // one NVMe drive
+		DecodeReuse:     true,
+		ChunkTokens:     8192, // max_num_batched_tokens
+		Adapter:         DefaultAdapterCost(),
+		Rule:            Joint,
+	}
+}
+
+// Validate reports what is wrong with the model, nil if nothing.
+func (m *Model) Validate() error {
+	if m.KVBytesPerToken <= 0 || m.BlockTokens <= 0 || m.ChunkTokens <= 0 || m.HandOff < 0 {
+		return errors.New("kv-bytes-per-token, block-tokens and decode-chunk must be positive")
+	}
+	if m.Rule != "" {
+		if err := m.Rule.Validate(); err != nil {
+			return err
+		}
+	}
+	return m.Adapter.Validate()
+}
+
+// Weigh writes what all requests wait for and cost on the servers of a field, and works out
+// what the prices of all have in common.
+func (m *Model) Weigh(f *Candidates, s *order.Servers) {
+	s.Links, s.HandOff, f.reference = f.Links, m.HandOff.Seconds(), f.meanPrefill()
+	s.Prefill, s.Decode = s.Prefill[:0], s.Decode[:0]
+	self := -1
+	for i := range f.Prefill {
+		p := &f.Prefill[i]
+		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1, Out: p.Out}
+		if p.Both {
+			self = f.decodeOf(p.ID, self+1)
+			state.Self = self
+		}
+		s.Prefill = append(s.Prefill, state)
+	}
+	for i := range f.Decode {
+		d := &f.Decode[i]
+		d.next = d.nextStep()
+		state := order.DecodeState{
+			Step:  d.next,
+			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt, Out: d.Out,
+		}
+		if d.KVKnown {
+			state.Room = d.KVFree
+		}
+		if d.Group != 0 {
+			f.together(i, &state)
+		}
+		s.Decode = append(s.Decode, state)
+	}
+}
+
+// together makes a server's state that of its group: a step takes as long as on the
+// slowest, and all wait for each.
+func (f *Candidates) together(number int, state *order.DecodeState) {
+	own := state.Step
+	for i := range f.Decode {
+		d := &f.Decode[i]
+		if i == number || d.Group != f.Decode[number].Group {
+			continue
+		}
+		state.Running += d.Running
+		state.Step = max(state.Step, d.Step.Seconds(curve.StepFeatures(d.Running, d.KVUsed)))
+	}
+	if state.Step > own {
+		state.PerToken = 0
+	}
+}
+
+// Price writes what a request needs on each server of a field that was weighed.
+func (m *Model) Price(r Demand, f *Candidates, t *order.Ticket) {
+	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
+	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Of(r.TTFT.Seconds()).Weights()
+	t.Resize(len(f.Prefill), len(f.Decode))
+	t.PrefillReady, t.DecodeReady = t.PrefillReady[:0], t.DecodeReady[:0]
+	handsOver, work := f.handsOver(r, m.BlockTokens), newWork(r.PromptTokens)
+	for i := range f.Prefill {
+		p := &f.Prefill[i]
+		t.Prefill[i], t.Reference[i] = math.Inf(1), 0
+		if handsOver && !p.NoPair {
+			t.Prefill[i] = m.prefill(p, &work)
+			t.Reference[i] = work.behind(m.prefix(p, &work)).On(&f.reference)
+		}
+		t.PrefillReady = readyAt(t.PrefillReady, i, p.Ready)
+	}
+	t.Misfit = misfits(t.Misfit[:0], r, f, t.Prefill)
+	for i := range f.Decode {
+		d := &f.Decode[i]
+		t.Missing[i], t.Alone[i], t.Stall[i] = math.Inf(1), math.Inf(1), 0
+		if !d.NoPair {
+			t.Missing[i] = m.missing(d, &work)
+		}
+		if !d.NoAlone {
+			t.Alone[i] = m.alone(d, &work)
+			if t.ITL > 0 {
+				t.Stall[i] = m.stall(d, &work)
+			}
+		}
+		t.DecodeReady = readyAt(t.DecodeReady, i, d.Ready)
+	}
+}
+
+// readyAt notes when server i can take the request. The list ends with the last that
+// cannot at once: it is empty for most requests.
+func readyAt(list []float64, i int, ready time.Duration) []float64 {
+	if ready <= 0 {
+		return list
+	}
+	for len(list) < i {
+		list = append(list, 0)
+	}
+	return append(list, ready.Seconds())
+}
+
+// handsOver reports whether pairs are worth pricing. Less than one block cannot be handed
+// over, decode would compute it again; where no server runs alone they are, since those
+// engines hand over any number of tokens.
+func (f *Candidates) handsOver(r Demand, blockTokens int) bool {
+	if r.PromptTokens >= blockTokens {
+		return true
+	}
+	for i := range f.Decode {
+		if !f.Decode[i].NoAlone {
+			return false
+		}
+	}
+	return true
+}
+
+// meanPrefill is the mean of the prefill servers' curves.
+func (f *Candidates) meanPrefill() (mean curve.Curve) {
+	share := 1 / float64(max(len(f.Prefill), 1))
+	for i := range f.Prefill {
+		curve := &f.Prefill[i].Prefill
+		for k := range mean {
+			mean[k] += share * curve[k]
+		}
+	}
+	return mean
+}
+
+// missing is the bytes of KV that d lacks. Only whole blocks move.
+func (m *Model) missing(d *Candidate, w *work) float64 {
+	tokens := w.prompt
+	if m.DecodeReuse {
+		tokens -= min(tokens, d.Cached.GPU)
+	}
+	if tokens != w.moved {
+		w.moved, w.bytes = tokens, float64(tokens/m.BlockTokens*m.BlockTokens*m.KVBytesPerToken)
+	}
+	return w.bytes
+}
+
+// alone is the seconds that a decode server needs to compute the prompt between the steps
+// of its batch.
+func (m *Model) alone(d *Candidate, w *work) float64 {
+	seconds := m.prefill(d, w)
+	if between := (w.lacking(d) - 1) / m.ChunkTokens; between > 0 && d.Running > 0 {
+		seconds += float64(between) * d.next
+	}
+	return seconds
+}
+
+// stall is the longest gap that this makes in the batch's streams: a step, and the last
+// chunk of the prompt, which attends to all before it.
+func (m *Model) stall(d *Candidate, w *work) float64 {
+	chunk := min(w.lacking(d), m.ChunkTokens)
+	return d.next + w.behind(w.prompt-chunk).On(&d.Prefill)
+}
+
+// nextStep is the seconds of its next step with one sequence more.
+func (c *Candidate) nextStep() float64 {
+	return c.Step.Seconds(curve.StepFeatures(c.Running+1, c.KVUsed))
+}
+
+// arrivalPrice is what a second of prefill costs those who wait in the servers' own
+// queues, and one who is yet to come.
+func (w *weighing) arrivalPrice() float64 {
+	s := &w.servers
+	waiting := 0
+	for i := range s.Prefill {
+		waiting += max(0, s.Prefill[i].Queued-1)
+	}
+	return w.ticket.Weights.Price(float64(waiting) / float64(max(len(s.Prefill), 1)))
+}

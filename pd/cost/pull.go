@@ -1,0 +1,42 @@
+package cost
+
+// remote is a third server that holds more of a prompt than the one that is to compute
+// it, and what the way between them costs: one more tier, beside the server's own CPU
+// memory and disk. Its zero value is none.
+type Remote struct {
+	Server  string  // its ID
+	Tokens  int     // leading tokens of the prompt that it holds on its GPU
+	Latency float64 // seconds
+	PerByte float64 // likewise
+}
+
+// pull is the seconds of a prefill whose prefix comes from the remote server first.
+func (m *Model) pull(c *Candidate, w *work) float64 {
+	bytes := float64((c.Remote.Tokens - c.Cached.GPU) * m.KVBytesPerToken)
+	return c.Remote.Latency + bytes*c.Remote.PerByte + w.behind(c.Remote.Tokens).On(&c.Prefill)
+}
+
+// pulls reports whether pulling is faster than every other way to the prefix.
+func (m *Model) pulls(c *Candidate, w *work) bool {
+	return c.Remote.Tokens > c.Cached.GPU && m.pull(c, w) <= m.prefill(c, w)
+}
+
+// prefix is the tokens that a prefill does not compute.
+func (m *Model) prefix(c *Candidate, w *work) int {
+	if m.pulls(c, w) {
+		return c.Remote.Tokens
+	}
+	return c.Cached.GPU
+}
+
+// pullSource is the ID of the server from which the one that computes the prompt should pull
+// its prefix, "" when computing it is as fast.
+func (m *Model) PullSource(candidates []Candidate, id string, promptTokens int) string {
+	w := newWork(promptTokens)
+	for i := range candidates {
+		if c := &candidates[i]; c.ID == id && m.pulls(c, &w) {
+			return c.Remote.Server
+		}
+	}
+	return ""
+}

@@ -1,0 +1,257 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
+)
+
+// Errors of requests that follow.
+var (
+	// ErrNoLeader: nobody decides for them, they are to be bound at once.
+	ErrNoLeader = errors.New("no leader")
+	// ErrTimeout: their turn does not come in time.
+	ErrTimeout = errors.New("the leader cannot serve the request in time")
+)
+
+// DefaultPatience lets a request that waits for a leader that is lost go within a tenth
+// of a second.
+const DefaultPatience = 80 * time.Millisecond
+
+// Follower sends the waiting requests of one replica to the leader.
+type Follower struct {
+	replica  string
+	election *Election
+	count    func() uint64
+	creds    credentials.TransportCredentials
+	metrics  *Metrics
+	log      *slog.Logger
+
+	// Patience is the silence after which a leader is given up. It is set before Run.
+	Patience time.Duration
+
+	mu      sync.Mutex // guards the rest
+	send    chan *leaderpb.ToLeader
+	waiting map[uint64]chan<- *leaderpb.ToFollower // by request; nil while nobody is followed
+	next    uint64
+}
+
+// NewFollower returns a follower that connects with the given credentials. count counts
+// a turn that was taken, in this replica's reports of its work too, and returns how many
+// they are.
+func NewFollower(e *Election, replica string, count func() uint64, creds credentials.TransportCredentials, m *Metrics, log *slog.Logger) *Follower {
+	return &Follower{replica: replica, election: e, count: count, creds: creds, metrics: m, log: log, Patience: DefaultPatience}
+}
+
+// Follows reports whether another replica leads and is connected: not for a nil follower.
+func (f *Follower) Follows() bool {
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.waiting != nil
+}
+
+// Leads reports whether this replica decides for all: not for a nil follower.
+func (f *Follower) Leads() bool {
+	if f == nil {
+		return false
+	}
+	_, own, _ := f.election.Current()
+	return own
+}
+
+// Bind waits for the turn of a request. Its id is set here. The caller claims the turn's
+// servers, or gives it up, and then calls taken. The error is ErrNoLeader, ErrTimeout, or
+// the context's.
+func (f *Follower) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (turn *leaderpb.Turn, taken func(), err error) {
+	answer := make(chan *leaderpb.ToFollower, 1)
+	send, ok := f.enqueue(r, answer)
+	if !ok {
+		return nil, nil, ErrNoLeader
+	}
+	select {
+	case m, ok := <-answer:
+		switch {
+		case ok && m.GetRefused().GetReason() == leaderpb.Refused_TIMEOUT:
+			return nil, nil, ErrTimeout
+		case !ok || m.GetTurn() == nil:
+			return nil, nil, ErrNoLeader
+		}
+		return m.GetTurn(), func() { f.reportTaken(send, r.Id) }, nil
+	case <-ctx.Done():
+	}
+	f.mu.Lock()
+	_, waits := f.waiting[r.Id]
+	delete(f.waiting, r.Id)
+	f.mu.Unlock()
+	if waits {
+		f.offer(send, &leaderpb.ToLeader{What: &leaderpb.ToLeader_Cancel{Cancel: &leaderpb.Cancel{Id: r.Id}}})
+	} else {
+		f.reportTaken(send, r.Id) // the turn came in the same moment, or the leader is lost
+	}
+	return nil, nil, context.Cause(ctx)
+}
+
+// enqueue sends a request to the leader, false while nobody is followed.
+func (f *Follower) enqueue(r *leaderpb.RemoteRequest, answer chan<- *leaderpb.ToFollower) (send chan *leaderpb.ToLeader, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting == nil || len(f.waiting) >= maxRequests {
+		return nil, false
+	}
+	f.next++
+	r.Id = f.next
+	if !f.offer(f.send, &leaderpb.ToLeader{What: &leaderpb.ToLeader_Request{Request: r}}) {
+		return nil, false
+	}
+	f.waiting[r.Id] = answer
+	return f.send, true
+}
+
+// reportTaken counts a turn, and tells the leader from which report on the work is in them.
+func (f *Follower) reportTaken(send chan *leaderpb.ToLeader, id uint64) {
+	f.offer(send, &leaderpb.ToLeader{What: &leaderpb.ToLeader_Taken{Taken: &leaderpb.Taken{Id: id, Count: f.count()}}})
+}
+
+// offer queues a message, false if the leader takes none: it is about to be lost.
+func (f *Follower) offer(send chan *leaderpb.ToLeader, message *leaderpb.ToLeader) bool {
+	select {
+	case send <- message:
+		return true
+	default:
+		return false
+	}
+}
+
+// Run follows whoever leads until the context ends.
+func (f *Follower) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		who, own, changed := f.election.Current()
+		if own || who.Replica == "" {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		err := f.follow(ctx, who, changed)
+		f.log.Debug("the leader is not followed any more", "replica", who.Replica, "error", err)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		case <-time.After(recordRenew / 2):
+		}
+	}
+}
+
+// follow sends requests to one leader until it is lost, or another one is elected.
+func (f *Follower) follow(ctx context.Context, who Record, changed <-chan struct{}) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	conn, err := grpc.NewClient(who.Address, grpc.WithTransportCredentials(f.creds), grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage)))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	lost := time.AfterFunc(recordLife, func() { cancel(ErrNoLeader) }) // to connect
+	defer lost.Stop()
+	stream, err := leaderpb.NewDeciderClient(conn).Decide(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&leaderpb.ToLeader{What: &leaderpb.ToLeader_Hello{Hello: &leaderpb.Hello{Replica: f.replica, Token: who.Token, Epoch: who.Epoch}}}); err != nil {
+		return err
+	}
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	send := f.begin()
+	f.log.Info("following the leader", "replica", who.Replica, "epoch", who.Epoch)
+	received := time.Now()
+	defer func() { f.end(time.Since(received)) }()
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer cancel(nil)
+	parts.Go(func() {
+		defer cancel(nil)
+		f.sendAll(ctx, stream, send, changed)
+	})
+	for {
+		lost.Reset(f.Patience)
+		m, err := stream.Recv()
+		if err != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
+		received = time.Now()
+		f.deliver(m)
+	}
+}
+
+// sendAll sends what is queued until the context ends or another leader is elected.
+func (f *Follower) sendAll(ctx context.Context, stream grpc.BidiStreamingClient[leaderpb.ToLeader, leaderpb.ToFollower], send <-chan *leaderpb.ToLeader, changed <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+			return
+		case message := <-send:
+			if stream.Send(message) != nil {
+				return
+			}
+		}
+	}
+}
+
+// begin lets requests be sent.
+func (f *Follower) begin() chan *leaderpb.ToLeader {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.send = make(chan *leaderpb.ToLeader, maxRequests)
+	f.waiting = make(map[uint64]chan<- *leaderpb.ToFollower)
+	f.metrics.follows.Set(1)
+	return f.send
+}
+
+// end tells all requests that wait that nobody leads, after a silence of the leader.
+func (f *Follower) end(silence time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.waiting) > 0 {
+		f.metrics.silence.Observe(silence.Seconds())
+	}
+	for _, answer := range f.waiting {
+		close(answer)
+	}
+	f.metrics.fallbacks.Add(float64(len(f.waiting)))
+	f.metrics.follows.Set(0)
+	f.waiting = nil
+}
+
+// deliver gives an answer to the request that waits for it. A turn of one that
+// has left is taken at once: nothing of it is in flight.
+func (f *Follower) deliver(m *leaderpb.ToFollower) {
+	id := m.GetTurn().GetId() + m.GetRefused().GetId() // one of them is there, or none
+	if id == 0 {
+		return
+	}
+	f.mu.Lock()
+	answer, waits := f.waiting[id]
+	delete(f.waiting, id)
+	send := f.send
+	f.mu.Unlock()
+	if waits {
+		answer <- m
+		return
+	}
+	f.reportTaken(send, id)
+}

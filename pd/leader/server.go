@@ -1,0 +1,105 @@
+package leader
+
+import (
+	"context"
+	"crypto/subtle"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
+)
+
+// How both sides know that the other lives.
+const (
+	beat         = 20 * time.Millisecond // of the leader: at least one message in
+	followerPing = time.Second           // of gRPC, to a follower that says nothing
+	followerLost = time.Second           // without an answer to it
+	takeWithin   = time.Second           // a turn that is not taken is void
+	maxRequests  = 8192                  // of one follower that wait
+	maxMessage   = 1 << 20               // bytes: a prompt of a million tokens has 500 KB of hashes
+)
+
+// Order is what decides: it lets requests of other replicas wait beside its own.
+type Order interface {
+	// Bind waits for a request's turn. The work that it puts on the turn's servers is
+	// counted there until reported is called: from then on the follower's own reports
+	// include it. The error is ErrTimeout, or any other after which the follower may bind
+	// the request itself.
+	Bind(ctx context.Context, r *leaderpb.RemoteRequest) (turn *leaderpb.Turn, reported func(), err error)
+}
+
+// Reports are what other replicas report of what they have in flight.
+type Reports interface {
+	// Taken is how many turns a replica had taken when it last reported its work, and
+	// what is closed when anything new is received.
+	Taken(replica string) (count uint64, received <-chan struct{})
+}
+
+// Server lets other replicas follow this one. It answers only while it leads, and those
+// who know its token.
+type Server struct {
+	leaderpb.UnimplementedDeciderServer
+	election *Election
+	order    Order
+	reports  Reports
+	log      *slog.Logger
+	metrics  *Metrics
+}
+
+// NewServer returns a server; GRPC makes it listen.
+func NewServer(e *Election, order Order, reports Reports, m *Metrics, log *slog.Logger) *Server {
+	return &Server{election: e, order: order, reports: reports, metrics: m, log: log}
+}
+
+// GRPC returns a gRPC server with the limits that Server needs.
+func (s *Server) GRPC(options ...grpc.ServerOption) *grpc.Server {
+	g := grpc.NewServer(append(options,
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(256),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: followerPing, Timeout: followerLost}))...)
+	leaderpb.RegisterDeciderServer(g, s)
+	return g
+}
+
+// Decide serves one follower until its stream ends. A leader that has lost its
+// election goes on for those who do not know the new one yet.
+func (s *Server) Decide(stream grpc.BidiStreamingServer[leaderpb.ToLeader, leaderpb.ToFollower]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	who, own, _ := s.election.Current()
+	hello := first.GetHello()
+	switch {
+	case hello == nil:
+		return status.Error(codes.InvalidArgument, "the first message is a hello")
+	case !own || hello.Epoch != who.Epoch:
+		return status.Error(codes.FailedPrecondition, "this replica does not lead")
+	case subtle.ConstantTimeCompare([]byte(hello.Token), []byte(who.Token)) != 1:
+		return status.Error(codes.Unauthenticated, "unknown token")
+	}
+	s.log.Info("follower joined", "replica", hello.Replica)
+	s.metrics.followers.Inc()
+	defer s.metrics.followers.Dec()
+
+	ctx, cancel := context.WithCancel(stream.Context())
+	f := &session{
+		Server: s, replica: hello.Replica, queued: make(chan *leaderpb.ToFollower, maxRequests),
+		waiting: make(map[uint64]*remoteRequest),
+	}
+	f.parts.Go(func() { f.sendAll(ctx, stream) })
+	defer f.parts.Wait()
+	defer cancel()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			s.log.Info("follower left", "replica", hello.Replica, "error", err.Error())
+			return nil
+		}
+		f.receive(ctx, m)
+	}
+}
