@@ -85,6 +85,14 @@ SOAK ?= 30m
 soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay flat; prints their slopes
 	bin/tandem-lab soak --for $(SOAK)
 
+# What make mutate plants faults in, and how many in each: 0 is all.
+PKG ?= pd pd/order pools kvstate autoscale gateway gateway/access
+MUTANTS ?= 60
+
+.PHONY: mutate
+mutate: deps-test build ## plant MUTANTS (60) faults in each PKG, one at a time, and count those that its tests notice
+	bin/tandem-lab mutate --mutants $(MUTANTS) --json bin/mutate.json $(PKG)
+
 # Requests that make cancels cancels.
 CANCELS ?= 10000
 

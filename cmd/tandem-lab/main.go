@@ -21,5 +21,6 @@ func rootCommand() *cobra.Command {
 		chaosCommand(),
 		overloadCommand(),
 		soakCommand(),
+		mutateCommand(),
 	)
 }
