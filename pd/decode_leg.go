@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
@@ -65,7 +66,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 	if failed != nil {
 		return nil, failed
 	}
-	if !api.IsJSON(data) {
+	if jsonscan.Check(data) != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
 	}
 	data, err := a.handoff.Complete(ctx, data)

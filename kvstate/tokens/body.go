@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
 // silent are the fields that no prompt depends on. All others are taken to matter: a
@@ -51,27 +53,29 @@ var (
 func takeApart(p *Prompt) (b body, ok bool) {
 	turns, system := turnField[p.API], systemField[p.API]
 	var scratch []byte
-	ok = members(p.Body, func(key, value []byte) {
+	for m, err := range jsonscan.Members(p.Body) {
 		switch {
-		case string(key) == turns:
-			b.turns = value
-		case system != "" && string(key) == system:
-			b.system = value
-		case silent[string(key)] || !present(value):
+		case err != nil:
+			return b, false
+		case string(m.Key) == turns:
+			b.turns = m.Value
+		case system != "" && string(m.Key) == system:
+			b.system = m.Value
+		case silent[string(m.Key)] || !present(m.Value):
 		default:
-			scratch = append(append(scratch[:0], key...), ':')
-			if scoped[string(key)] {
+			scratch = append(append(scratch[:0], m.Key...), ':')
+			if scoped[string(m.Key)] {
 				b.family += xxhash.Sum64(scratch)
-				scratch = appendCompact(scratch, value)
+				scratch = appendCompact(scratch, m.Value)
 				b.rest += xxhash.Sum64(scratch)
-				return
+				continue
 			}
-			sum := xxhash.Sum64(appendCompact(scratch, value))
+			sum := xxhash.Sum64(appendCompact(scratch, m.Value))
 			b.rest += sum
 			b.family += sum
 		}
-	})
-	return b, ok && present(b.turns)
+	}
+	return b, present(b.turns)
 }
 
 // read makes the text of a prompt. It is false for what cannot be compared: several
@@ -94,7 +98,9 @@ func (p *Prompt) read() (*text, bool) {
 	case p.API == Responses && b.turns[0] == '"':
 		ok = t.addContent(user, "user", b.turns)
 	default:
-		ok = elements(b.turns, func(message []byte) { ok = t.addMessage(message) && ok }) && ok
+		for message, err := range jsonscan.Elements(b.turns) {
+			ok = ok && err == nil && t.addMessage(message)
+		}
 	}
 	if !ok || len(t.turns) == 0 {
 		t.free()
@@ -114,8 +120,7 @@ func (p *Prompt) root(context uint64) uint64 {
 // addPrompt adds the prompt of /v1/completions: a string, or a list of one.
 func (t *text) addPrompt(prompt []byte) (ok bool) {
 	if prompt[0] == '[' {
-		count := 0
-		if !elements(prompt, func(value []byte) { prompt, count = value, count+1 }) || count != 1 {
+		if prompt, ok = onlyElement(prompt); !ok {
 			return false
 		}
 	}
@@ -125,6 +130,17 @@ func (t *text) addPrompt(prompt []byte) (ok bool) {
 		t.add(other, nil, content, content)
 	}
 	return ok
+}
+
+// onlyElement is the element of an array of one.
+func onlyElement(array []byte) (element []byte, ok bool) {
+	for e, err := range jsonscan.Elements(array) {
+		if err != nil || element != nil {
+			return nil, false
+		}
+		element = e
+	}
+	return element, element != nil
 }
 
 // endOfThought is in the tag that ends the reasoning in an answer that still holds it;
@@ -158,21 +174,21 @@ func (t *text) addMessage(message []byte) bool {
 	var role, content []byte
 	var fields [96]byte
 	header, more := fields[:0], false
-	if !members(message, func(key, value []byte) {
+	for m, err := range jsonscan.Members(message) {
 		switch {
-		case !present(value) || string(key) == "cache_control":
-			return
-		case string(key) == "role":
-			role, _ = inner(value)
-		case string(key) == "content":
-			content = value
-		case string(key) == "type" && string(value) == `"message"`:
+		case err != nil:
+			return false
+		case !present(m.Value) || string(m.Key) == "cache_control":
+			continue
+		case string(m.Key) == "role":
+			role, _ = inner(m.Value)
+		case string(m.Key) == "content":
+			content = m.Value
+		case string(m.Key) == "type" && string(m.Value) == `"message"`:
 		default:
 			more = true
 		}
-		header = append(append(header, key...), ',')
-	}) {
-		return false
+		header = append(append(header, m.Key...), ',')
 	}
 	header = append(header, role...)
 	k, known := kinds[string(role)]
@@ -233,8 +249,8 @@ func hasMedia(compact []byte) bool {
 			return false
 		}
 		compact = compact[i+len(mark):]
-		end := valueEnd(compact, 0)
-		if end < 0 {
+		end, err := jsonscan.ValueEnd(compact, 0)
+		if err != nil {
 			return true
 		}
 		name, isText := inner(compact[:end])
@@ -250,21 +266,18 @@ func (p *Prompt) promptIDs() (ids []uint32, ok bool) {
 		return nil, false
 	}
 	var prompt []byte
-	if !members(p.Body, func(key, value []byte) {
-		if string(key) == "prompt" {
-			prompt = value
+	for m, err := range jsonscan.Members(p.Body) {
+		if err != nil {
+			return nil, false
 		}
-	}) {
+		if string(m.Key) == "prompt" {
+			prompt = m.Value
+		}
+	}
+	if len(prompt) == 0 || prompt[0] != '[' {
 		return nil, false
 	}
-	at := skipSpace(prompt, 0)
-	if at >= len(prompt) || prompt[at] != '[' {
-		return nil, false
-	}
-	if at = skipSpace(prompt, at+1); at >= len(prompt) {
-		return nil, false
-	}
-	if prompt[at] == '[' {
+	if prompt[jsonscan.SkipSpace(prompt, 1)] == '[' {
 		var lists [][]uint32
 		if json.Unmarshal(prompt, &lists) != nil || len(lists) != 1 {
 			return nil, false
@@ -277,17 +290,18 @@ func (p *Prompt) promptIDs() (ids []uint32, ok bool) {
 // parseIDs reads an array of token ids.
 func parseIDs(raw []byte) (ids []uint32, ok bool) {
 	ids = make([]uint32, 0, len(raw)/5)
-	good := true
-	ok = elements(raw, func(value []byte) {
+	for element, err := range jsonscan.Elements(raw) {
+		if err != nil {
+			return nil, false
+		}
 		var n uint64
-		for _, c := range value {
+		for _, c := range element {
 			if c < '0' || c > '9' || n > 1<<31 {
-				good = false
-				return
+				return nil, false
 			}
 			n = 10*n + uint64(c-'0')
 		}
 		ids = append(ids, uint32(n))
-	})
-	return ids, ok && good && len(ids) > 0
+	}
+	return ids, len(ids) > 0
 }

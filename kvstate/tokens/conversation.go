@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
 // conversation is a chat of nothing but text, as a template gets it.
@@ -18,23 +20,26 @@ type conversation struct {
 func (p *Prompt) conversation() (c conversation, ok bool) {
 	c.addGeneration, ok = true, true
 	var system []byte
-	if !members(p.Body, func(key, value []byte) {
-		switch name := string(key); {
+	for m, err := range jsonscan.Members(p.Body) {
+		switch name := string(m.Key); {
+		case err != nil:
+			return conversation{}, false
 		case name == turnField[p.API]:
-			ok = ok && c.read(value)
+			ok = ok && c.read(m.Value)
 		case name == systemField[p.API] && p.API != Chat:
-			system = value
-		case silent[name], harmless[name], !present(value), name == "tool_choice":
-		case name == "tools" && string(value) == "[]":
+			system = m.Value
+		case silent[name], harmless[name], !present(m.Value), name == "tool_choice":
+		case name == "tools" && string(m.Value) == "[]":
 		case name == "add_generation_prompt" && p.API == Chat:
-			c.addGeneration = string(value) == "true"
+			c.addGeneration = string(m.Value) == "true"
 		case name == "chat_template_kwargs" && p.API == Chat:
-			ok = ok && json.Unmarshal(value, &c.variables) == nil
-		case (name == "continue_final_message" || name == "add_special_tokens") && string(value) == "false":
+			ok = ok && json.Unmarshal(m.Value, &c.variables) == nil
+		case (name == "continue_final_message" || name == "add_special_tokens") && string(m.Value) == "false":
 		default:
 			ok = false
 		}
-	}) || !ok || len(c.messages) == 0 {
+	}
+	if !ok || len(c.messages) == 0 {
 		return conversation{}, false
 	}
 	if present(system) {
@@ -54,24 +59,34 @@ func (c *conversation) read(turns []byte) bool {
 		c.messages = append(c.messages, map[string]any{"role": "user", "content": text})
 		return ok
 	}
-	good := true
-	return elements(turns, func(message []byte) {
-		var role, content string
-		hasRole, hasContent := false, false
-		good = members(message, func(key, value []byte) {
-			switch name := string(key); {
-			case name == "role":
-				hasRole = json.Unmarshal(value, &role) == nil
-			case name == "content":
-				content, hasContent = textOf(value)
-			case name == "cache_control", !present(value):
-			case name == "type" && string(value) == `"message"`:
-			default:
-				good = false
-			}
-		}) && good && hasRole && hasContent
-		c.messages = append(c.messages, map[string]any{"role": role, "content": valid(content)})
-	}) && good
+	for message, err := range jsonscan.Elements(turns) {
+		if err != nil || !c.readMessage(message) {
+			return false
+		}
+	}
+	return true
+}
+
+// readMessage takes in one message of nothing but a role and a text.
+func (c *conversation) readMessage(message []byte) bool {
+	var role, content string
+	hasRole, hasContent := false, false
+	for m, err := range jsonscan.Members(message) {
+		switch name := string(m.Key); {
+		case err != nil:
+			return false
+		case name == "role":
+			hasRole = json.Unmarshal(m.Value, &role) == nil
+		case name == "content":
+			content, hasContent = textOf(m.Value)
+		case name == "cache_control", !present(m.Value):
+		case name == "type" && string(m.Value) == `"message"`:
+		default:
+			return false
+		}
+	}
+	c.messages = append(c.messages, map[string]any{"role": role, "content": valid(content)})
+	return hasRole && hasContent
 }
 
 // textOf reads a string, or a list of one part that is text. Engines join several parts

@@ -3,6 +3,8 @@ package tokens
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
 // encoder knows tokens by a tokenizer and a chat template of its own.
@@ -50,19 +52,19 @@ func (e *encoder) tokens(p *Prompt) ([]uint32, bool) {
 // completion encodes the prompt of /v1/completions.
 func (e *encoder) completion(p *Prompt) ([]uint32, bool) {
 	var prompt []byte
-	special, exact := true, true
-	if !members(p.Body, func(key, value []byte) {
-		switch name := string(key); {
+	special := true
+	for m, err := range jsonscan.Members(p.Body) {
+		switch name := string(m.Key); {
+		case err != nil:
+			return nil, false
 		case name == "prompt":
-			prompt = value
+			prompt = m.Value
 		case name == "add_special_tokens":
-			special = string(value) != "false"
-		case silent[name], harmless[name], !present(value):
+			special = string(m.Value) != "false"
+		case silent[name], harmless[name], !present(m.Value):
 		default:
-			exact = false
+			return nil, false
 		}
-	}) || !exact {
-		return nil, false
 	}
 	text, ok := onlyText(prompt)
 	if !ok {

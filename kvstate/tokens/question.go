@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
 // question is one way to ask an engine for a prompt's tokens.
@@ -75,11 +77,11 @@ func (o *object) end() []byte {
 // rendered is the request as the render paths take it.
 func (p *Prompt) rendered() []byte {
 	var o object
-	members(p.Body, func(key, value []byte) {
-		if !unrendered[string(key)] {
-			o.add(string(key), value)
+	for m, err := range jsonscan.Members(p.Body) {
+		if err == nil && !unrendered[string(m.Key)] {
+			o.add(string(m.Key), m.Value)
 		}
-	})
+	}
 	o.add("return_mm_kwargs", []byte("false"))
 	return o.end()
 }
@@ -87,19 +89,17 @@ func (p *Prompt) rendered() []byte {
 // tokenized is a request as /tokenize takes it; none where it could be wrong.
 func (p *Prompt) tokenized(body []byte) []question {
 	var o object
-	exact := true
-	members(body, func(key, value []byte) {
-		switch name := string(key); {
+	for m, err := range jsonscan.Members(body) {
+		switch name := string(m.Key); {
+		case err != nil:
+			return nil
 		case carried[name]:
-			o.add(name, value)
-		case silent[name], harmless[name], !present(value):
-		case name == "tool_choice" && string(value) != `"none"`:
+			o.add(name, m.Value)
+		case silent[name], harmless[name], !present(m.Value):
+		case name == "tool_choice" && string(m.Value) != `"none"`:
 		default:
-			exact = false
+			return nil
 		}
-	})
-	if !exact {
-		return nil
 	}
 	return []question{{pathTokenize, o.end(), false}}
 }
@@ -113,13 +113,14 @@ func (p *Prompt) asChat(t *text) ([]byte, bool) {
 			return nil, false
 		}
 	}
-	known := !t.partial
-	members(p.Body, func(key, value []byte) {
-		name := string(key)
-		known = known && (silent[name] || !present(value) || name == turnField[p.API] || name == systemField[p.API])
-	})
+	for m, err := range jsonscan.Members(p.Body) {
+		name := string(m.Key)
+		if err != nil || !silent[name] && present(m.Value) && name != turnField[p.API] && name != systemField[p.API] {
+			return nil, false
+		}
+	}
 	b, ok := takeApart(p)
-	if !ok || !known {
+	if !ok || t.partial {
 		return nil, false
 	}
 	messages := []byte{'['}
@@ -152,22 +153,21 @@ func (q *question) read(answer []byte, hasMedia bool) (t Tokens, ok bool) {
 	field := "tokens"
 	if q.render {
 		field = "token_ids"
-		if at := skipSpace(answer, 0); at < len(answer) && answer[at] == '[' {
-			whole := answer
-			answer = nil
-			elements(whole, func(value []byte) { answer = value })
+		if at := jsonscan.SkipSpace(answer, 0); at < len(answer) && answer[at] == '[' {
+			answer = lastOf(answer)
 		}
 	}
 	var ids, features []byte
-	if !members(answer, func(key, value []byte) {
-		switch string(key) {
-		case field:
-			ids = value
-		case "features":
-			features = value
+	for m, err := range jsonscan.CheckMembers(answer) {
+		if err != nil {
+			return Tokens{}, false
 		}
-	}) {
-		return Tokens{}, false
+		switch string(m.Key) {
+		case field:
+			ids = m.Value
+		case "features":
+			features = m.Value
+		}
 	}
 	if t.IDs, ok = parseIDs(ids); !ok {
 		return Tokens{}, false
@@ -177,6 +177,16 @@ func (q *question) read(answer []byte, hasMedia bool) (t Tokens, ok bool) {
 		t.Media, ok = readMedia(features, len(t.IDs))
 	}
 	return t, ok && (!hasMedia || len(t.Media) > 0)
+}
+
+// lastOf is the last element of an array, nil where there is none.
+func lastOf(array []byte) (last []byte) {
+	for element, err := range jsonscan.Elements(array) {
+		if err == nil {
+			last = element
+		}
+	}
+	return last
 }
 
 // readMedia reads a render answer's features: by modality, hashes and places.

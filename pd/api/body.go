@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"net"
 	"unicode/utf8"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
 // maxFields is how many fields one object may have where we look them up.
@@ -50,25 +53,34 @@ func ParseBody(raw []byte) (Body, error) {
 
 // parseObject is ParseBody of what is known to be UTF-8.
 func parseObject(raw []byte) (Body, error) {
-	s := scanner{raw: raw}
-	s.space()
-	if s.at >= len(raw) {
+	first := jsonscan.SkipSpace(raw, 0)
+	if first >= len(raw) {
 		return Body{}, errors.New("the body is empty")
 	}
-	if raw[s.at] != '{' {
-		if err := s.document(); err != nil {
+	if raw[first] != '{' {
+		if err := jsonscan.Check(raw); err != nil {
 			return Body{}, err
 		}
 		return Body{}, ErrNotObject
 	}
-	s.keep = true
-	if err := s.document(); err != nil {
+	var fields []field
+	for m, err := range jsonscan.CheckMembers(raw) {
+		if err != nil {
+			return Body{}, err
+		}
+		if len(fields) == maxFields {
+			return Body{}, fmt.Errorf("the object has more than %d fields", maxFields)
+		}
+		key, ok := Value(m.Text[:len(m.Key)+len(`""`)]).String()
+		if !ok {
+			return Body{}, errors.New("malformed JSON: a key is not a valid string")
+		}
+		fields = append(fields, field{key: key, member: m.Text, value: len(m.Text) - len(m.Value)})
+	}
+	if err := unique(fields); err != nil {
 		return Body{}, err
 	}
-	if err := unique(s.fields); err != nil {
-		return Body{}, err
-	}
-	return Body{source: raw, fields: s.fields}, nil
+	return Body{source: raw, fields: fields}, nil
 }
 
 func unique(fields []field) error {

@@ -1,6 +1,10 @@
 package api
 
-import "github.com/tidwall/gjson"
+import (
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
+)
 
 // Meaning is what one stream event means.
 type Meaning struct {
@@ -89,7 +93,7 @@ func inspectMessages(data []byte) Meaning {
 // engineError returns the message of an error object, nested as newer engines
 // send it or flat as older ones did, and "" if there is none.
 func engineError(data []byte) string {
-	if !IsJSON(data) {
+	if jsonscan.Check(data) != nil {
 		return "the engine sent an event that is not JSON"
 	}
 	found := gjson.GetManyBytes(data, "error", "object", "message")
@@ -123,7 +127,9 @@ func orDefault(message string) string {
 // IsAnswer reports whether a prefill server said something: an object, or the list of
 // them with which SGLang's own API answers a batch.
 func (d *Dialect) IsAnswer(answer []byte) bool {
-	scan := scanner{raw: answer}
-	first := scan.next()
-	return (first == '{' || d.Native && first == '[') && scan.document() == nil
+	first := jsonscan.SkipSpace(answer, 0)
+	if first == len(answer) || answer[first] != '{' && !(d.Native && answer[first] == '[') {
+		return false
+	}
+	return jsonscan.Check(answer) == nil
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"iter"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
 // Value is the raw JSON of one value; nil is an absent one.
@@ -85,20 +87,12 @@ func (v Value) Elements() iter.Seq[Value] {
 // each yields the elements of an array until it is told to stop, and reports whether the
 // array came to its end.
 func (v Value) each(yield func(Value) bool) (whole bool) {
-	s := scanner{raw: v, at: 1}
-	for {
-		switch s.next() {
-		case ']':
-			return true
-		case ',':
-			s.at++
-			s.space()
-		}
-		start := s.at
-		if s.value(1) != nil || !yield(v[start:s.at]) {
+	for element, err := range jsonscan.Elements(v) {
+		if err != nil || !yield(element) {
 			return false
 		}
 	}
+	return true
 }
 
 // List returns the JSON array of values.

@@ -1,0 +1,305 @@
+package jsonscan
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+// MaxDepth is how deep a text may be nested; Python's own limit is near 1000.
+const MaxDepth = 256
+
+// scanner walks a text once. It recurses, but never deeper than MaxDepth.
+type scanner struct {
+	raw []byte
+	at  int
+	// checked texts have strings that need no second look.
+	checked bool
+}
+
+// What was expected after an entry of an object or an array.
+const (
+	errBrace   = "a comma or a closing brace was expected"
+	errBracket = "a comma or a closing bracket was expected"
+)
+
+func (s *scanner) bad(what string) error {
+	return fmt.Errorf("malformed JSON at byte %d: %s", s.at, what)
+}
+
+// end refuses what follows the value that the text is.
+func (s *scanner) end() error {
+	s.space()
+	if s.at != len(s.raw) {
+		return s.bad("data after the end of the JSON document")
+	}
+	return nil
+}
+
+func (s *scanner) space() {
+	for s.at < len(s.raw) {
+		switch s.raw[s.at] {
+		case ' ', '\t', '\n', '\r':
+			s.at++
+		default:
+			return
+		}
+	}
+}
+
+// next skips white space and returns the byte there, 0 at the end.
+func (s *scanner) next() byte {
+	s.space()
+	if s.at >= len(s.raw) {
+		return 0
+	}
+	return s.raw[s.at]
+}
+
+// value skips a value of the given depth.
+func (s *scanner) value(depth int) error {
+	if depth > MaxDepth {
+		return fmt.Errorf("the JSON is nested deeper than %d", MaxDepth)
+	}
+	switch c := s.next(); {
+	case c == '{':
+		return s.object(depth)
+	case c == '[':
+		return s.array(depth)
+	case c == '"':
+		return s.str()
+	case c == '-' || c >= '0' && c <= '9':
+		return s.number()
+	case c == 't':
+		return s.literal("true")
+	case c == 'f':
+		return s.literal("false")
+	case c == 'n':
+		return s.literal("null")
+	}
+	return s.bad("a value was expected")
+}
+
+func (s *scanner) object(depth int) error {
+	more, err := s.open('{', '}', "")
+	for more && err == nil {
+		if _, err = s.member(depth + 1); err == nil {
+			more, err = s.more('}', errBrace)
+		}
+	}
+	return err
+}
+
+func (s *scanner) array(depth int) error {
+	more, err := s.open('[', ']', "")
+	for more && err == nil {
+		if err = s.value(depth + 1); err == nil {
+			more, err = s.more(']', errBracket)
+		}
+	}
+	return err
+}
+
+// open skips the first bracket of an object or an array, and the last one of an empty one.
+// It reports whether there is an entry.
+func (s *scanner) open(bracket, closing byte, expected string) (entry bool, err error) {
+	if s.next() != bracket {
+		return false, s.bad(expected)
+	}
+	s.at++
+	if s.next() == closing {
+		s.at++
+		return false, nil
+	}
+	return true, nil
+}
+
+// more skips what follows an entry, and reports whether it was a comma.
+func (s *scanner) more(closing byte, expected string) (entry bool, err error) {
+	switch s.next() {
+	case ',':
+		s.at++
+		return true, nil
+	case closing:
+		s.at++
+		return false, nil
+	}
+	return false, s.bad(expected)
+}
+
+// member is where the parts of a member are.
+type member struct{ key, keyEnd, value, end int }
+
+// of is the member of a text.
+func (m member) of(raw []byte) Member {
+	return Member{Key: raw[m.key+1 : m.keyEnd-1], Value: raw[m.value:m.end:m.end], Text: raw[m.key:m.end:m.end]}
+}
+
+// member skips a member whose value has the given depth.
+func (s *scanner) member(depth int) (m member, err error) {
+	if s.next() != '"' {
+		return m, s.bad("a key was expected")
+	}
+	m.key = s.at
+	if err := s.str(); err != nil {
+		return m, err
+	}
+	m.keyEnd = s.at
+	if s.next() != ':' {
+		return m, s.bad("a colon was expected")
+	}
+	s.at++
+	s.space()
+	m.value = s.at
+	err = s.value(depth)
+	m.end = s.at
+	return m, err
+}
+
+const (
+	everyByte = 0x0101010101010101
+	highBits  = everyByte << 7
+)
+
+// marks has the highest bit of each byte set that matters in a string: a quote, a
+// backslash, a control character. Bytes after the first that matters may be marked too.
+//
+// XOR 2 puts the quote, 0x22, at 0x20, beside the control characters.
+func marks(eight []byte) uint64 {
+	w := binary.LittleEndian.Uint64(eight)
+	quotes := (w ^ everyByte*2) - everyByte*0x21
+	slashes := (w ^ everyByte*'\\') - everyByte
+	return (quotes | slashes) &^ w & highBits
+}
+
+// checkedString skips a string of a text that was checked: it ends at the first quote that
+// an even number of backslashes precede.
+func (s *scanner) checkedString() error {
+	for from := s.at + 1; ; {
+		i := bytes.IndexByte(s.raw[from:], '"')
+		if i < 0 {
+			return s.bad("a string does not end")
+		}
+		quote := from + i
+		escapes := quote
+		for escapes > s.at+1 && s.raw[escapes-1] == '\\' {
+			escapes--
+		}
+		from = quote + 1
+		if (quote-escapes)%2 == 0 {
+			s.at = from
+			return nil
+		}
+	}
+}
+
+// str skips a string. Prompts are long strings, so many bytes are tested at a time.
+func (s *scanner) str() error {
+	if s.checked {
+		return s.checkedString()
+	}
+	raw, at := s.raw, s.at+1
+	for {
+		for at+32 <= len(raw) && marks(raw[at:])|marks(raw[at+8:])|marks(raw[at+16:])|marks(raw[at+24:]) == 0 {
+			at += 32
+		}
+		for at+8 <= len(raw) {
+			found := marks(raw[at:])
+			if found != 0 {
+				at += bits.TrailingZeros64(found) / 8
+				break
+			}
+			at += 8
+		}
+		s.at = at
+		if at >= len(raw) {
+			return s.bad("a string does not end")
+		}
+		switch c := raw[at]; {
+		case c == '"':
+			s.at++
+			return nil
+		case c == '\\':
+			if err := s.escape(); err != nil {
+				return err
+			}
+			at = s.at
+		case c < 0x20:
+			return s.bad("a control character stands in a string")
+		default:
+			at++
+		}
+	}
+}
+
+func (s *scanner) escape() error {
+	if s.at+1 >= len(s.raw) {
+		return s.bad("a string does not end")
+	}
+	switch s.raw[s.at+1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		s.at += 2
+		return nil
+	case 'u':
+		if s.at+6 <= len(s.raw) && isHex(s.raw[s.at+2:s.at+6]) {
+			s.at += 6
+			return nil
+		}
+	}
+	return s.bad("an escape is not valid")
+}
+
+func isHex(digits []byte) bool {
+	for _, c := range digits {
+		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F') {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *scanner) number() error {
+	if s.raw[s.at] == '-' {
+		s.at++
+	}
+	switch {
+	case s.at < len(s.raw) && s.raw[s.at] == '0':
+		s.at++
+	case !s.digits():
+		return s.bad("a number is not valid")
+	}
+	if s.at < len(s.raw) && s.raw[s.at] == '.' {
+		s.at++
+		if !s.digits() {
+			return s.bad("a number is not valid")
+		}
+	}
+	if s.at < len(s.raw) && (s.raw[s.at] == 'e' || s.raw[s.at] == 'E') {
+		s.at++
+		if s.at < len(s.raw) && (s.raw[s.at] == '+' || s.raw[s.at] == '-') {
+			s.at++
+		}
+		if !s.digits() {
+			return s.bad("a number is not valid")
+		}
+	}
+	return nil
+}
+
+// digits skips decimal digits and reports whether there was one.
+func (s *scanner) digits() bool {
+	start := s.at
+	for s.at < len(s.raw) && s.raw[s.at] >= '0' && s.raw[s.at] <= '9' {
+		s.at++
+	}
+	return s.at > start
+}
+
+func (s *scanner) literal(word string) error {
+	if len(s.raw)-s.at < len(word) || string(s.raw[s.at:s.at+len(word)]) != word {
+		return s.bad("a value was expected")
+	}
+	s.at += len(word)
+	return nil
+}

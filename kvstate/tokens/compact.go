@@ -1,0 +1,58 @@
+package tokens
+
+import (
+	"bytes"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
+)
+
+// present says whether a value was given and is not null.
+func present(value []byte) bool { return len(value) > 0 && value[0] != 'n' }
+
+// inner is the inside of a JSON string, still escaped.
+func inner(value []byte) (text []byte, ok bool) {
+	if len(value) < 2 || value[0] != '"' {
+		return nil, false
+	}
+	return value[1 : len(value)-1], true
+}
+
+// appendCompact appends a value without the white space between its parts, and
+// without cache_control members: a marker for caches, which clients move along from
+// turn to turn, and which no template sees.
+func appendCompact(dst, value []byte) []byte {
+	for at := jsonscan.SkipSpace(value, 0); at < len(value); at = jsonscan.SkipSpace(value, at) {
+		if value[at] != '"' {
+			dst = append(dst, value[at])
+			at++
+			continue
+		}
+		end, err := jsonscan.ValueEnd(value, at)
+		if err != nil {
+			return append(dst, value[at:]...)
+		}
+		if string(value[at:end]) == `"cache_control"` {
+			if after := jsonscan.SkipSpace(value, end); after < len(value) && value[after] == ':' {
+				at, dst = skipMember(value, after+1, dst)
+				continue
+			}
+		}
+		dst = append(dst, value[at:end]...)
+		at = end
+	}
+	return dst
+}
+
+// skipMember leaves out a member whose value starts after at, with one of the commas
+// beside it.
+func skipMember(value []byte, at int, dst []byte) (next int, kept []byte) {
+	end, err := jsonscan.ValueEnd(value, at)
+	if err != nil {
+		return len(value), dst
+	}
+	end = jsonscan.SkipSpace(value, end)
+	if end < len(value) && value[end] == ',' {
+		return end + 1, dst
+	}
+	return end, bytes.TrimSuffix(dst, []byte(","))
+}
