@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/pools/election"
 )
 
 // The keys of autoscale in Redis, behind the configured prefix; the braces keep them
@@ -33,12 +35,13 @@ type Shared struct {
 	client  redis.UniversalClient
 	prefix  string
 	replica string
+	decider *election.Lease
 	clock   sharedClock
 }
 
 // NewShared returns the place where replicas meet.
 func NewShared(client redis.UniversalClient, prefix, replica string) *Shared {
-	s := &Shared{client: client, prefix: prefix, replica: replica}
+	s := &Shared{client: client, prefix: prefix, replica: replica, decider: election.NewLease(client, prefix+deciderKey, replica, deciding)}
 	s.clock.own = time.Now
 	s.clock.ask = func(ctx context.Context) (time.Time, error) { return client.Time(ctx).Result() }
 	return s
@@ -106,31 +109,14 @@ func (r *reading) fade(to int64) {
 	}
 }
 
-// decides reports whether this replica decides for all. It is a plain lease: if two
-// hold it for a moment, the plan of the later one counts.
+// decides reports whether this replica decides for all. If two hold the lease for a moment,
+// the plan of the later one counts.
 func (s *Shared) decides(ctx context.Context) (bool, error) {
-	key := s.prefix + deciderKey
-	taken, err := s.client.SetNX(ctx, key, s.replica, deciding).Result()
+	held, err := s.decider.Hold(ctx)
 	if err != nil {
 		return false, fmt.Errorf("who decides: %w", err)
 	}
-	if taken {
-		return true, nil
-	}
-	who, err := s.client.Get(ctx, key).Result()
-	if errors.Is(err, redis.Nil) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("who decides: %w", err)
-	}
-	if who != s.replica {
-		return false, nil
-	}
-	if err := s.client.PExpire(ctx, key, deciding).Err(); err != nil {
-		return false, fmt.Errorf("go on deciding: %w", err)
-	}
-	return true, nil
+	return held, nil
 }
 
 // replacePlans makes plans those of all, and tells the others, if those that they follow

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/pools/election"
 )
 
 // How the one receiver of an engine that dials is found, and what it passes on.
@@ -31,12 +33,13 @@ type Feed func() (stop func(), err error)
 // The lease says who receives and at which address, which is this replica's: whatever
 // points the engine at its receiver (a name in DNS, a Service) can follow it.
 func (sh *Shared) Follow(ctx context.Context, s *Source, address string, feed Feed) {
-	f := &follower{Shared: sh, s: s, lease: sh.key(s.ID(), "receiver"), claim: sh.replica + " " + address, from: "$"}
+	claim := sh.replica + " " + address
+	f := &follower{Shared: sh, s: s, lease: election.NewLease(sh.client, sh.key(s.ID(), "receiver"), claim, receiverLease), claim: claim, from: "$"}
 	for ctx.Err() == nil {
-		mine, err := sh.client.SetNX(ctx, f.lease, f.claim, receiverLease).Result()
+		mine, err := f.lease.Hold(ctx)
 		sh.note(err)
 		switch {
-		case err == nil && mine:
+		case mine:
 			f.receive(ctx, feed)
 		case err != nil:
 			// Without Redis nobody else can hear the engine: do it alone.
@@ -51,8 +54,8 @@ func (sh *Shared) Follow(ctx context.Context, s *Source, address string, feed Fe
 type follower struct {
 	*Shared
 	s     *Source
-	lease string // key of the receiver's
-	claim string // what this replica writes there: its name and address
+	lease *election.Lease
+	claim string // what this replica is in the lease: its name and address
 	from  string // last entry of the stream that was read
 	// restoreAt is when a snapshot may be asked for again.
 	restoreAt time.Time
@@ -79,7 +82,7 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		defer cancel()
-		f.renew(ctx)
+		f.lease.Keep(ctx, receiverRenew)
 	})
 	for waitFor(ctx, deltaDelay) {
 		if delta := f.s.TakeDelta(); delta != nil {
@@ -101,35 +104,11 @@ func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
 	defer stop()
 	f.s.heardBy(f.claim)
 	for waitFor(ctx, receiverRenew) {
-		if f.client.Exists(ctx, f.lease).Err() == nil {
+		if _, err := f.lease.Holder(ctx); err == nil {
 			return
 		}
 	}
 }
-
-// renew keeps the lease until it is lost. A lease that another one holds is lost at
-// once; one that Redis cannot be asked about, when it must have expired.
-func (f *follower) renew(ctx context.Context) {
-	sure := time.Now()
-	for waitFor(ctx, receiverRenew) {
-		renewed, err := renewLease.Run(ctx, f.client, []string{f.lease}, f.claim, receiverLease.Milliseconds()).Int()
-		switch {
-		case err == nil && renewed == 1:
-			sure = time.Now()
-		case err == nil, time.Since(sure) > receiverLease:
-			return
-		}
-	}
-	// Let another take over at once.
-	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiverRenew)
-	defer cancel()
-	_ = dropLease.Run(done, f.client, []string{f.lease}, f.claim).Err() // it expires anyway
-}
-
-var (
-	renewLease = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end`)
-	dropLease  = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end`)
-)
 
 // pass puts a delta into the stream. One that does not get through is a gap to those
 // who read, who then take a snapshot; the journal is told to make the next one whole.
@@ -178,8 +157,8 @@ func (f *follower) listen(ctx context.Context) {
 				f.take(ctx, entry)
 			}
 		}
-		receiver, err := f.client.Get(ctx, f.lease).Result()
-		if err != nil { // also when it is free
+		receiver, err := f.lease.Holder(ctx)
+		if err != nil || receiver == "" {
 			return
 		}
 		f.s.heardBy(receiver)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/pools/election"
 )
 
 // The keys of kvstate in Redis. All begin with the configured prefix; the braces keep
@@ -178,14 +180,10 @@ func (s *Source) changes() uint64 {
 
 // turn reports whether this replica is to write a source's next snapshot.
 func (sh *Shared) turn(ctx context.Context, id SourceID, every time.Duration) bool {
-	lease := min(writerLease, 3*every/2)
-	mine, err := sh.client.SetNX(ctx, sh.key(id, "writer"), sh.replica, lease).Result()
+	lease := election.NewLease(sh.client, sh.key(id, "writer"), sh.replica, min(writerLease, 3*every/2))
+	held, err := lease.Take(ctx)
 	sh.note(err)
-	if err != nil || mine {
-		return mine
-	}
-	who, err := sh.client.Get(ctx, sh.key(id, "writer")).Result()
-	return err == nil && who == sh.replica
+	return held
 }
 
 // Write keeps a snapshot of a source.

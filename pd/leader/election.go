@@ -4,11 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/pools/election"
 )
 
 // How the leader is found.
@@ -17,56 +18,26 @@ const (
 	recordRenew = 500 * time.Millisecond
 )
 
-// Record is who leads.
-type Record struct {
-	Replica string
-	Address string // of its Server, host:port
-	Token   string // what followers show; whoever reads the Redis may follow
-	Epoch   int64  // of two records the higher is the newer
-}
-
-// stand keeps, takes or reads the record:
-//
-//	KEYS[1] <prefix>decider  hash of the record, expires
-//	ARGV    replica, address, token, life in ms
-//
-// The epoch is Redis's clock in microseconds: it grows even when Redis was emptied.
-var stand = redis.NewScript(`
-local held = redis.call('HGET', KEYS[1], 'replica')
-if not held then
-  local now = redis.call('TIME')
-  redis.call('HSET', KEYS[1], 'replica', ARGV[1], 'address', ARGV[2], 'token', ARGV[3],
-    'epoch', now[1] .. string.format('%06d', now[2]))
-  held = ARGV[1]
-end
-if held == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[4]) end
-return redis.call('HMGET', KEYS[1], 'replica', 'address', 'token', 'epoch')`)
-
-// yield gives the record up if it is the replica's own.
-var yield = redis.NewScript(`
-if redis.call('HGET', KEYS[1], 'replica') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0`)
-
 // Election finds one leader among the replicas that share a Redis. While Redis does
 // not answer the last known one stays: followers find out by themselves whether it
 // lives.
 type Election struct {
-	client redis.UniversalClient
-	key    string
-	own    Record // without an epoch
-	log    *slog.Logger
+	office  *election.Office
+	replica string
+	log     *slog.Logger
 
-	mu      sync.Mutex // guards the rest
-	current Record     // zero: nobody is known
+	mu      sync.Mutex      // guards the rest
+	current election.Record // zero: nobody is known
 	changed chan struct{}
 }
 
 // NewElection returns an election in which a replica stands with the address of its
 // Server.
 func NewElection(client redis.UniversalClient, prefix, replica, address string, log *slog.Logger) *Election {
+	own := election.Record{Replica: replica, Address: address, Token: rand.Text()}
 	return &Election{
-		client: client, key: prefix + "decider", log: log, changed: make(chan struct{}),
-		own: Record{Replica: replica, Address: address, Token: rand.Text()},
+		office: election.NewOffice(client, prefix+"decider", own, recordLife), replica: replica,
+		log: log, changed: make(chan struct{}),
 	}
 }
 
@@ -86,29 +57,24 @@ func (e *Election) Run(ctx context.Context) {
 }
 
 func (e *Election) ask(ctx context.Context) {
-	said, err := stand.Run(ctx, e.client, []string{e.key}, e.own.Replica, e.own.Address, e.own.Token, recordLife.Milliseconds()).StringSlice()
-	if err != nil || len(said) != 4 {
-		e.log.Debug("cannot ask who leads", "error", err)
-		return
-	}
-	epoch, err := strconv.ParseInt(said[3], 10, 64)
+	record, err := e.office.Hold(ctx)
 	if err != nil {
-		e.log.Debug("the leader's record cannot be read", "error", err.Error())
+		e.log.Debug("cannot ask who leads", "error", err.Error())
 		return
 	}
-	e.set(Record{Replica: said[0], Address: said[1], Token: said[2], Epoch: epoch})
+	e.set(record)
 }
 
 // resign lets the next one be found at once.
 func (e *Election) resign(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, recordRenew)
 	defer cancel()
-	if err := yield.Run(ctx, e.client, []string{e.key}, e.own.Replica).Err(); err != nil {
+	if err := e.office.Release(ctx); err != nil {
 		e.log.Debug("the leader's record was not given back", "error", err.Error())
 	}
 }
 
-func (e *Election) set(r Record) {
+func (e *Election) set(r election.Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r == e.current {
@@ -117,13 +83,13 @@ func (e *Election) set(r Record) {
 	e.current = r
 	close(e.changed)
 	e.changed = make(chan struct{})
-	e.log.Info("leader elected", "replica", r.Replica, "address", r.Address, "epoch", r.Epoch, "own", r.Replica == e.own.Replica)
+	e.log.Info("leader elected", "replica", r.Replica, "address", r.Address, "epoch", r.Epoch, "own", r.Replica == e.replica)
 }
 
-// Current returns who leads, a zero Record while nobody is known, whether that is
+// Current returns who leads, a zero record while nobody is known, whether that is
 // this replica itself, and what is closed when it changes.
-func (e *Election) Current() (who Record, own bool, changed <-chan struct{}) {
+func (e *Election) Current() (who election.Record, own bool, changed <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.current, e.current.Replica == e.own.Replica, e.changed
+	return e.current, e.current.Replica == e.replica, e.changed
 }

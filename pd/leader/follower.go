@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
+	"github.com/tandem-gateway/tandem/pools/election"
 )
 
 // Errors of requests that follow.
@@ -154,7 +155,7 @@ func (f *Follower) Run(ctx context.Context) {
 }
 
 // follow sends requests to one leader until it is lost, or another one is elected.
-func (f *Follower) follow(ctx context.Context, who Record, changed <-chan struct{}) (err error) {
+func (f *Follower) follow(ctx context.Context, who election.Record, changed <-chan struct{}) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	conn, err := grpc.NewClient(who.Address, grpc.WithTransportCredentials(f.creds), grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage)))

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/election"
 )
 
 // The keys of servers that share GPUs. All begin with the configured prefix; the braces
@@ -46,9 +47,8 @@ var errNotManager = errors.New("another gateway manages these GPUs, and Redis is
 // it for those that they want awake, and send nothing to those that it is to put to
 // sleep. While Redis is away the manager goes on, and the others have what is awake.
 type Arbiter struct {
-	id     string
 	prefix string
-	client redis.UniversalClient
+	lease  *election.Lease // on managing
 	fleet  *pools.Fleet
 	log    *slog.Logger
 
@@ -64,27 +64,25 @@ type Arbiter struct {
 
 // NewArbiter returns the part that a gateway takes in managing, under its own id.
 func NewArbiter(fleet *pools.Fleet, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Arbiter {
-	return &Arbiter{id: id, prefix: prefix, client: client, fleet: fleet, log: log}
+	return &Arbiter{prefix: prefix, lease: election.NewLease(client, prefix+managerKey, id, managerLease), fleet: fleet, log: log}
 }
 
-// standOrAsk makes the caller the manager if there is no other, and renews it. The
-// manager sets which servers are closed, and gets how many others there are, what they
-// use and what they want; others report what they use and want, and get what is closed.
-var standOrAsk = redis.NewScript(`
+// standOrAsk is a round of one that holds the lease or asks who does. The manager sets
+// which servers are closed, and gets how many others there are, what they use and what they
+// want; others report what they use and want, and get what is closed.
+var standOrAsk = election.NewScript(`
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local manager = redis.call('GET', KEYS[1])
-if manager and manager ~= ARGV[1] then
-	redis.call('HSET', KEYS[4], ARGV[1], string.format('%d %s', now, ARGV[4]))
+if held ~= ARGV[1] then
+	redis.call('HSET', KEYS[4], ARGV[1], string.format('%d %s', now, ARGV[5]))
 	redis.call('PEXPIRE', KEYS[4], ARGV[2])
-	for i = 5, #ARGV do
+	for i = 6, #ARGV do
 		redis.call('HSET', KEYS[3], ARGV[i], '1')
 		redis.call('PEXPIRE', KEYS[3], ARGV[2])
 	end
 	return {'asks', redis.call('GET', KEYS[2]) or ''}
 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[2])
+redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[2])
 local others, used = 0, {}
 local said = redis.call('HGETALL', KEYS[4])
 for i = 1, #said, 2 do
@@ -110,7 +108,7 @@ func (a *Arbiter) Run(ctx context.Context) {
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTime)
 	defer cancel()
 	if a.Manages() { // Redis may be away; the key expires
-		_ = a.client.Eval(leave, `if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end`, []string{a.prefix + managerKey}, a.id).Err()
+		_ = a.lease.Release(leave)
 	}
 }
 
@@ -128,12 +126,12 @@ func (a *Arbiter) takeRound(ctx context.Context, shared []*pools.Server) {
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
 	began := time.Now()
-	args := []any{a.id, managerLease.Milliseconds(), strings.Join(closed(shared), " "), strings.Join(inUse(shared), " ")}
+	args := []any{strings.Join(closed(shared), " "), strings.Join(inUse(shared), " ")}
 	for _, id := range a.takeWanted() {
 		args = append(args, id)
 	}
-	keys := []string{a.prefix + managerKey, a.prefix + closedKey, a.prefix + wantedKey, a.prefix + usedKey}
-	answer, err := standOrAsk.Run(ctx, a.client, keys, args...).StringSlice()
+	keys := []string{a.prefix + closedKey, a.prefix + wantedKey, a.prefix + usedKey}
+	answer, err := a.lease.HoldAnd(ctx, standOrAsk, keys, args...).StringSlice()
 	if err != nil {
 		a.note(err, a.Manages())
 		return
