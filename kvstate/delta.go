@@ -57,6 +57,13 @@ func (s *Source) TakeDelta() []byte {
 	return delta
 }
 
+// LoseDelta makes the next delta a snapshot: one did not reach those who apply them.
+func (s *Source) LoseDelta() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.journal.lost = true
+}
+
 // Snapshot returns all that the source knows. Of two snapshots of a source the one with
 // the later epoch is newer, and with equal epochs the one with the later number; see
 // SnapshotOrder.

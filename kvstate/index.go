@@ -151,8 +151,8 @@ func (ix *Index) modelLocked(name string) *model {
 	return m
 }
 
-// list returns the open sources, in no order.
-func (ix *Index) list() []*Source {
+// List returns the open sources, in no order.
+func (ix *Index) List() []*Source {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	all := make([]*Source, 0, len(ix.sources))

@@ -121,10 +121,28 @@ func (s *Source) State() SourceState {
 	return st
 }
 
+// Changes counts what would make a new snapshot differ.
+func (s *Source) Changes() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.counts.Stored + s.counts.Removed + s.counts.Cleared + s.counts.Restarts
+	for _, r := range s.counts.Resets {
+		n += r
+	}
+	return n
+}
+
+// SetReceiver notes which replica receives what the engine says, and at which address.
+func (s *Source) SetReceiver(receiver string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.receiver = receiver
+}
+
 // Sources returns the state of all sources, sorted by server and rank.
 func (ix *Index) Sources() []SourceState {
 	var all []SourceState
-	for _, s := range ix.list() {
+	for _, s := range ix.List() {
 		all = append(all, s.State())
 	}
 	slices.SortFunc(all, func(a, b SourceState) int {

@@ -18,7 +18,7 @@ func (ix *Index) trimWhenFull() {
 func (ix *Index) trimOnce() (dropped int) {
 	excess := int(ix.blocks.Load()) - ix.cfg.MaxBlocks + ix.cfg.MaxBlocks/16
 	now := ix.age.now()
-	sources := ix.list()
+	sources := ix.List()
 	var byAge [ages]int // how many generations ago
 	for _, s := range sources {
 		s.mu.Lock()

@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/replicate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
@@ -147,7 +148,7 @@ func metricsDoc() string {
 		panic(err)
 	}
 	defer func() { _ = hub.Close() }()
-	recorded.MustRegister(index.Collector(), hub.Collector(), kvstate.NewShared(index, nil, "", "", nil))
+	recorded.MustRegister(index.Collector(), hub.Collector(), replicate.New(index, nil, "", "", nil))
 
 	var rows []string
 	for _, d := range recorded.descs {

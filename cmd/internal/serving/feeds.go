@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/replicate"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -25,7 +26,7 @@ type feeds struct {
 	index  *kvstate.Index
 	heard  func(classes map[string]uint64) // says as what the servers are heard of
 	hub    *zmqsub.Hub
-	shared *kvstate.Shared // nil: this gateway is alone
+	shared *replicate.Shared // nil: this gateway is alone
 	redis  RedisConfig
 	log    *slog.Logger
 	open   map[kvstate.SourceID]*feed
@@ -187,7 +188,7 @@ func (n *Node) newFeeds() (*feeds, error) {
 	}
 	f := &feeds{fleet: n.fleet, index: n.locality.Index, heard: n.locality.HeardOf, hub: hub, redis: n.cfg.redis, log: n.log}
 	if n.sharing.redis != nil {
-		f.shared = kvstate.NewShared(n.locality.Index, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+		f.shared = replicate.New(n.locality.Index, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
 	}
 	return f, nil
 }

@@ -1,4 +1,4 @@
-package kvstate
+package replicate
 
 import (
 	"bytes"
@@ -13,13 +13,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 )
 
 // sharer is one replica's index of one source.
 type sharer struct {
-	index  *Index
-	source *Source
+	index  *kvstate.Index
+	source *kvstate.Source
 	shared *Shared
 }
 
@@ -33,15 +34,15 @@ func newSharer(t *testing.T, r *redisserver.Server, name string, replays bool) *
 
 func newSharerWith(t *testing.T, client redis.UniversalClient, name string, replays bool) *sharer {
 	t.Helper()
-	ix, err := New(Default())
+	ix, err := kvstate.New(kvstate.Default())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ix.Open(Spec{SourceID: SourceID{Server: "engine:8000"}, Model: "m", Replays: replays})
+	s, err := ix.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: "engine:8000"}, Model: "m", Replays: replays})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &sharer{ix, s, NewShared(ix, client, "test:", name, slog.New(slog.DiscardHandler))}
+	return &sharer{ix, s, New(ix, client, "test:", name, slog.New(slog.DiscardHandler))}
 }
 
 // holds is what the source has on the GPU, in blocks.
@@ -53,19 +54,18 @@ func (m *sharer) holds() (n int) {
 }
 
 // engineMessages are batches of one block each, a chain, numbered from a start.
-func engineMessages(from, to int) (all []Message) {
+func engineMessages(from, to int) (all []kvstate.Message) {
 	for i := from; i < to; i++ {
 		tokens := make([]uint32, 16)
 		for k := range tokens {
 			tokens[k] = uint32(16*i + k)
 		}
-		e := wireEvent{kind: "BlockStored", hashes: []uint64{uint64(i + 1)}, parent: uint64(i), tokens: tokens, size: 16, medium: "GPU"}
-		all = append(all, Message{Seq: uint64(i), Payload: wireBatch(wireForm{}, 0, e)})
+		all = append(all, kvstate.Message{Seq: uint64(i), Payload: batch(stored(uint64(i), []uint64{uint64(i + 1)}, tokens))})
 	}
 	return all
 }
 
-func waitUntil(t *testing.T, what string, holds func() bool) {
+func waitUntil(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -220,7 +220,7 @@ func TestShared_GarbageInRedisHarmsNothing(t *testing.T) {
 // dialer is an engine that dials: only one feed is bound to it at a time.
 type dialer struct {
 	mu    sync.Mutex // guards the rest
-	bound *Source
+	bound *kvstate.Source
 	who   string
 	next  int
 }

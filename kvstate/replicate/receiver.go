@@ -1,4 +1,4 @@
-package kvstate
+package replicate
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pools/election"
 )
 
@@ -32,7 +33,7 @@ type Feed func() (stop func(), err error)
 //
 // The lease says who receives and at which address, which is this replica's: whatever
 // points the engine at its receiver (a name in DNS, a Service) can follow it.
-func (sh *Shared) Follow(ctx context.Context, s *Source, address string, feed Feed) {
+func (sh *Shared) Follow(ctx context.Context, s *kvstate.Source, address string, feed Feed) {
 	claim := sh.replica + " " + address
 	f := &follower{Shared: sh, s: s, lease: election.NewLease(sh.client, sh.key(s.ID(), "receiver"), claim, receiverLease), claim: claim, from: "$"}
 	for ctx.Err() == nil {
@@ -53,7 +54,7 @@ func (sh *Shared) Follow(ctx context.Context, s *Source, address string, feed Fe
 // follower is the part of one replica in one such source.
 type follower struct {
 	*Shared
-	s     *Source
+	s     *kvstate.Source
 	lease *election.Lease
 	claim string // what this replica is in the lease: its name and address
 	from  string // last entry of the stream that was read
@@ -78,7 +79,7 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 	defer stop()
 	f.receiving.Store(f.s.ID(), true)
 	defer f.receiving.Delete(f.s.ID())
-	f.s.heardBy(f.claim)
+	f.s.SetReceiver(f.claim)
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		defer cancel()
@@ -102,7 +103,7 @@ func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
 		return
 	}
 	defer stop()
-	f.s.heardBy(f.claim)
+	f.s.SetReceiver(f.claim)
 	for waitFor(ctx, receiverRenew) {
 		if _, err := f.lease.Holder(ctx); err == nil {
 			return
@@ -121,22 +122,8 @@ func (f *follower) pass(ctx context.Context, delta []byte) {
 	})
 	f.note(err)
 	if err != nil {
-		f.s.lose()
+		f.s.LoseDelta()
 	}
-}
-
-// heardBy notes who hears the engine of a source, and where.
-func (s *Source) heardBy(receiver string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.receiver = receiver
-}
-
-// lose makes the next delta a snapshot.
-func (s *Source) lose() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.journal.lost = true
 }
 
 // listen applies what the receiver passes on, until the lease is free or the context
@@ -161,7 +148,7 @@ func (f *follower) listen(ctx context.Context) {
 		if err != nil || receiver == "" {
 			return
 		}
-		f.s.heardBy(receiver)
+		f.s.SetReceiver(receiver)
 	}
 }
 
@@ -185,7 +172,7 @@ func (f *follower) take(ctx context.Context, entry redis.XMessage) {
 		return
 	}
 	delta := []byte(text)
-	if !errors.Is(f.s.Apply(delta), ErrDeltaGap) || f.past(delta) || time.Now().Before(f.restoreAt) {
+	if !errors.Is(f.s.Apply(delta), kvstate.ErrDeltaGap) || f.past(delta) || time.Now().Before(f.restoreAt) {
 		return
 	}
 	f.restoreAt = time.Now().Add(restorePause)
@@ -198,7 +185,7 @@ func (f *follower) take(ctx context.Context, entry redis.XMessage) {
 
 // past reports whether a delta tells of what the source knows already.
 func (f *follower) past(delta []byte) bool {
-	epoch, seq, err := SnapshotOrder(delta)
+	epoch, seq, err := kvstate.SnapshotOrder(delta)
 	now := f.s.State()
 	return err == nil && now.SeqKnown && (epoch < now.Epoch || epoch == now.Epoch && seq <= now.Seq)
 }

@@ -1,4 +1,4 @@
-package kvstate
+package replicate
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pools/election"
 )
 
-// The keys of kvstate in Redis. All begin with the configured prefix; the braces keep
+// The keys in Redis. All begin with the configured prefix; the braces keep
 // those of one source on one node of a cluster.
 //
 //	<prefix>kv:{server#rank}:snapshot       name of the newest snapshot
@@ -42,21 +42,21 @@ type Shared struct {
 	client  redis.UniversalClient
 	prefix  string
 	replica string
-	index   *Index
+	index   *kvstate.Index
 	log     *slog.Logger
 
-	receiving sync.Map // SourceID of each engine that this replica hears for all
+	receiving sync.Map // kvstate.SourceID of each engine that this replica hears for all
 
 	restored, written, failed atomic.Uint64
 	down                      atomic.Bool
 }
 
-// NewShared returns the sharing of an index under a replica's own name.
-func NewShared(index *Index, client redis.UniversalClient, prefix, replica string, log *slog.Logger) *Shared {
+// New returns the sharing of an index under a replica's own name.
+func New(index *kvstate.Index, client redis.UniversalClient, prefix, replica string, log *slog.Logger) *Shared {
 	return &Shared{client: client, prefix: prefix, replica: replica, index: index, log: log}
 }
 
-func (sh *Shared) key(id SourceID, name string) string {
+func (sh *Shared) key(id kvstate.SourceID, name string) string {
 	return sh.prefix + "kv:{" + id.Server + "#" + strconv.Itoa(id.Rank) + "}:" + name
 }
 
@@ -80,7 +80,7 @@ func (sh *Shared) note(err error) {
 // that can be used. It is called before the source's feed connects: the replay, or the
 // first live batch, then shows whether the snapshot is still true. While Redis is known
 // to be away it is not asked: a fleet of sources would wait for it one after the other.
-func (sh *Shared) Restore(ctx context.Context, s *Source) bool {
+func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 	if sh.down.Load() {
 		return false
 	}
@@ -108,10 +108,10 @@ func (sh *Shared) Restore(ctx context.Context, s *Source) bool {
 // unanswered reports whether Redis did not answer, which another time it may.
 func unanswered(err error) bool {
 	var reply redis.Error
-	return err != nil && !errors.As(err, &reply) && !errors.Is(err, ErrDelta)
+	return err != nil && !errors.As(err, &reply) && !errors.Is(err, kvstate.ErrDelta)
 }
 
-func (sh *Shared) read(ctx context.Context, id SourceID) ([]byte, error) {
+func (sh *Shared) read(ctx context.Context, id kvstate.SourceID) ([]byte, error) {
 	name, err := sh.client.Get(ctx, sh.key(id, "snapshot")).Result()
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (sh *Shared) read(ctx context.Context, id SourceID) ([]byte, error) {
 			snapshot = append(snapshot, p...)
 		}
 		if len(snapshot) > snapshotMax {
-			return nil, fmt.Errorf("%w: larger than %d bytes", ErrDelta, snapshotMax)
+			return nil, fmt.Errorf("%w: larger than %d bytes", kvstate.ErrDelta, snapshotMax)
 		}
 		if len(pieces) < batch {
 			return snapshot, nil
@@ -138,7 +138,7 @@ func (sh *Shared) read(ctx context.Context, id SourceID) ([]byte, error) {
 // Run writes snapshots until the context ends, each source's when it has changed and no
 // other replica has written it lately.
 func (sh *Shared) Run(ctx context.Context, every time.Duration) {
-	written := make(map[SourceID]uint64) // what a source's changes were, when it was written
+	written := make(map[kvstate.SourceID]uint64) // what a source's changes were, when it was written
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -147,8 +147,8 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 			return
 		case <-tick.C:
 		}
-		for _, s := range sh.index.list() {
-			if changes := s.changes(); (changes != written[s.ID()] || sh.lost(ctx, s.ID())) && sh.turn(ctx, s.ID(), every) {
+		for _, s := range sh.index.List() {
+			if changes := s.Changes(); (changes != written[s.ID()] || sh.lost(ctx, s.ID())) && sh.turn(ctx, s.ID(), every) {
 				if err := sh.Write(ctx, s); err != nil {
 					sh.note(err)
 					continue
@@ -161,25 +161,14 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 
 // lost reports whether a snapshot that was written is gone: expired, or Redis was
 // emptied.
-func (sh *Shared) lost(ctx context.Context, id SourceID) bool {
+func (sh *Shared) lost(ctx context.Context, id kvstate.SourceID) bool {
 	n, err := sh.client.Exists(ctx, sh.key(id, "snapshot")).Result()
 	sh.note(err)
 	return err == nil && n == 0
 }
 
-// changes counts what would make a new snapshot differ.
-func (s *Source) changes() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.counts.Stored + s.counts.Removed + s.counts.Cleared + s.counts.Restarts
-	for _, r := range s.counts.Resets {
-		n += r
-	}
-	return n
-}
-
 // turn reports whether this replica is to write a source's next snapshot.
-func (sh *Shared) turn(ctx context.Context, id SourceID, every time.Duration) bool {
+func (sh *Shared) turn(ctx context.Context, id kvstate.SourceID, every time.Duration) bool {
 	lease := election.NewLease(sh.client, sh.key(id, "writer"), sh.replica, min(writerLease, 3*every/2))
 	held, err := lease.Take(ctx)
 	sh.note(err)
@@ -187,9 +176,9 @@ func (sh *Shared) turn(ctx context.Context, id SourceID, every time.Duration) bo
 }
 
 // Write keeps a snapshot of a source.
-func (sh *Shared) Write(ctx context.Context, s *Source) error {
+func (sh *Shared) Write(ctx context.Context, s *kvstate.Source) error {
 	snapshot, id := s.Snapshot(), s.ID()
-	epoch, seq, err := SnapshotOrder(snapshot)
+	epoch, seq, err := kvstate.SnapshotOrder(snapshot)
 	if err != nil {
 		return err
 	}
@@ -226,33 +215,4 @@ func (sh *Shared) Write(ctx context.Context, s *Source) error {
 		sh.written.Add(1)
 	}
 	return err
-}
-
-var (
-	sharedUpDesc     = prometheus.NewDesc("tandem_kv_shared", "1 while what is known of KV can be kept in Redis, else 0 (degraded: routing goes on from memory).", nil, nil)
-	receivingDesc    = prometheus.NewDesc("tandem_kv_receiving", "1 for each engine that dials and that this replica hears for all.", []string{"server", "rank"}, nil)
-	sharedEventsDesc = prometheus.NewDesc("tandem_kv_snapshots_total", "Snapshots of sources: restored from Redis, written to it, and calls of Redis that failed.", []string{"what"}, nil)
-)
-
-// Describe and Collect make Shared a Prometheus collector.
-func (sh *Shared) Describe(ch chan<- *prometheus.Desc) {
-	ch <- sharedUpDesc
-	ch <- sharedEventsDesc
-	ch <- receivingDesc
-}
-
-func (sh *Shared) Collect(ch chan<- prometheus.Metric) {
-	up := 1.0
-	if sh.down.Load() {
-		up = 0
-	}
-	ch <- prometheus.MustNewConstMetric(sharedUpDesc, prometheus.GaugeValue, up)
-	sh.receiving.Range(func(id, _ any) bool {
-		source := id.(SourceID) //nolint:forcetypeassert // nothing else is stored
-		ch <- prometheus.MustNewConstMetric(receivingDesc, prometheus.GaugeValue, 1, source.Server, strconv.Itoa(source.Rank))
-		return true
-	})
-	for what, n := range map[string]uint64{"restored": sh.restored.Load(), "written": sh.written.Load(), "failed": sh.failed.Load()} {
-		ch <- prometheus.MustNewConstMetric(sharedEventsDesc, prometheus.CounterValue, float64(n), what)
-	}
 }
