@@ -20,9 +20,12 @@ run: build ## start the demo: simulated engines and the gateway on 127.0.0.1:808
 build: deps-build ## build bin/tandem, the gateway, and bin/tandem-lab, what judges it
 	go build -o bin/ ./cmd/tandem ./cmd/tandem-lab
 
+# Tests of one package that run at once: many wait for what hangs on purpose, and need no core.
+PARALLEL ?= 4
+
 .PHONY: test
 test: deps-test ## all tests once, with the race detector (<= 10 min cold)
-	go test -race -timeout 15m ./...
+	go test -race -parallel $(PARALLEL) -timeout 15m ./...
 
 .PHONY: check
 check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities, then test

@@ -79,6 +79,7 @@ func TestDecider_WhoeverIsShortestGoesFirstOverAllReplicas(t *testing.T) {
 }
 
 func TestDecider_OneThatDiesLosesNoWaitingRequest(t *testing.T) {
+	t.Parallel()
 	a, b, first := deciders(t, nil)
 	const waiting = 20
 	answers := make(chan int, waiting)

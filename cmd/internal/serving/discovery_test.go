@@ -105,6 +105,7 @@ func TestDiscovery_ServersAreFoundByDNS(t *testing.T) {
 }
 
 func TestDiscovery_ServersRegisterThemselves(t *testing.T) {
+	t.Parallel()
 	redis := redisserver.Start(t)
 	var registering sync.WaitGroup
 	leaves := make(map[string]func()) // by URL, of those that are registered

@@ -72,6 +72,7 @@ func TestLate_AClientThatLeavesIsNotServed(t *testing.T) {
 }
 
 func TestLate_TheWaitIsBounded(t *testing.T) {
+	t.Parallel()
 	c, first := heldPrefill(t, func(cfg *config) { cfg.pd.queue.MaxWait = 2 * time.Second })
 	defer func() { _ = first.Close() }()
 	start := time.Now()

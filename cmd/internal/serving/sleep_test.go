@@ -198,6 +198,7 @@ func twoTurns(t *testing.T, minAwake time.Duration) (redis *redisserver.Server, 
 // Clients of two gateways want both models: they take turns as those of one gateway do,
 // and no request of one gateway is cut off by what the other one decides.
 func TestSleep_TwoGatewaysAgree(t *testing.T) {
+	t.Parallel()
 	_, a, b, engines := twoTurns(t, 200*time.Millisecond)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -249,6 +250,7 @@ func TestSleep_TwoGatewaysAgree(t *testing.T) {
 }
 
 func TestSleep_AnotherGatewayTakesOver(t *testing.T) {
+	t.Parallel()
 	_, a, b, _ := twoTurns(t, 0)
 	if err := a.stop(); err != nil {
 		t.Fatal(err)
@@ -263,6 +265,7 @@ func TestSleep_AnotherGatewayTakesOver(t *testing.T) {
 // Without Redis nobody can be asked: the manager goes on, and the other gateway has what
 // is awake.
 func TestSleep_WithoutRedisOnlyTheManagerActs(t *testing.T) {
+	t.Parallel()
 	redis, a, b, engines := twoTurns(t, 0)
 	redis.Kill()
 	eventually(t, "both notice", func() bool {

@@ -219,7 +219,7 @@ func TestTLS_EnginesOfAnOwnAuthority(t *testing.T) {
 	}
 	c := &cluster{t: t, client: newTestClient(t)}
 	c.run(cfg, nil)
-	eventually(t, "both servers are up", func() bool { return c.get("/readyz").status == 200 })
+	eventually(t, "both servers are up", func() bool { return c.metric("tandem_server_up") == 2 })
 	if got := c.post(chatPath, chatBody("")); got.status != 200 || len(requests([]*engine.Engine{prefill}, chatPath)) != 1 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
