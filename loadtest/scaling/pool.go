@@ -46,8 +46,8 @@ func (p *pods[P]) scale(want int, now, coldStart float64) {
 		}
 		return cmp.Compare(a.busy(), b.busy())
 	})
-	for _, victim := range staying[:len(staying)-want] {
-		victim.base().draining = true
+	for _, surplus := range staying[:len(staying)-want] {
+		surplus.base().draining = true
 	}
 }
 

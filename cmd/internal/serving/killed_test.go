@@ -29,7 +29,7 @@ func TestReplicas_OneKilledBetweenTheLegsIsForgotten(t *testing.T) {
 	decode := startTestEngine(t, engine.RoleDecode, nil)
 	losing, onItsWay := loseFirst(t, decode.URL())
 
-	victim := serveProcessFor(t, prefill.URL(), losing, "", io.Discard, "--redis", redis.Addr(), "--replica", "victim", "--pairs-first")
+	killed := serveProcessFor(t, prefill.URL(), losing, "", io.Discard, "--redis", redis.Addr(), "--replica", "killed", "--pairs-first")
 	survivor := func() *cluster {
 		return newCluster(t, shape{config: func(cfg *config) {
 			cfg.redis.addrs = []string{redis.Addr()}
@@ -46,7 +46,7 @@ func TestReplicas_OneKilledBetweenTheLegsIsForgotten(t *testing.T) {
 	eventually(t, "survivors have their servers and share", func() bool {
 		return all("tandem_server_up", 2)() && all("tandem_replicas_connected", 1)()
 	})
-	proxy := balance(t, victim.base, survivors[0].base, survivors[1].base)
+	proxy := balance(t, killed.base, survivors[0].base, survivors[1].base)
 	client := newTestClient(t)
 	ask := func() (status int, err error) {
 		resp, err := client.Post("http://"+proxy+"/v1/chat/completions", "application/json", strings.NewReader(chatBody("")))
@@ -69,7 +69,7 @@ func TestReplicas_OneKilledBetweenTheLegsIsForgotten(t *testing.T) {
 		t.Errorf("%d hand-offs wait to be fetched", s.HandoffsOpen)
 	}
 	eventually(t, "the others know of its work", all("tandem_replicas_busy", 1))
-	victim.process.Kill()
+	killed.process.Kill()
 	t.Logf("the client sees: %v", <-lost)
 
 	if status, err := ask(); status != 200 {
