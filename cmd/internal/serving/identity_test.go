@@ -73,7 +73,7 @@ func TestIdentity_AnEngineThatContradictsTheConfigurationIsLogged(t *testing.T) 
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		`"msg":"the engine tells of another connector than is configured","server":"` + decode.URL()[len("http://"):] + `","configured":"nixl","engine":"sglang"`,
+		`"msg":"the engine reports another connector than is configured","server":"` + decode.URL()[len("http://"):] + `","configured":"nixl","engine":"sglang"`,
 		`"configured":"prefill","engine":"decode"`,
 	} {
 		if n := strings.Count(log.String(), line); n != 1 {
