@@ -182,5 +182,5 @@ func (s *Source) holderFor(group, blockTokens int) *holder {
 
 func (s *Source) newHolder(group, blockTokens int) *holder {
 	number := s.model.join(member{server: s.spec.Server, rank: s.spec.Rank, group: group, blockTokens: blockTokens})
-	return newHolder(group, blockTokens, number, &s.model.shelves, s.index.seed.place)
+	return newHolder(group, blockTokens, number, &s.model.tiers, s.index.seed.place)
 }

@@ -122,7 +122,7 @@ func oneIf(is bool) byte {
 
 // Apply carries out a delta or a snapshot of the same source from another index. One
 // that is applied already changes nothing. Before the feed connects, a snapshot makes
-// the source go on where the other one was; the replay then proves whether that is
+// the source go on where the other one was; the replay then shows whether that is
 // still true.
 func (s *Source) Apply(delta []byte) error {
 	s.mu.Lock()

@@ -6,10 +6,10 @@ import (
 )
 
 // guesses are blocks that servers were sent work for and have not confirmed: a layer of
-// its own beside the shelves, which it never touches. A guess lives for a short time or
+// its own beside the tier indexes, which it never touches. A guess lives for a short time or
 // until it is withdrawn.
 type guesses struct {
-	shelf *shelf
+	index *tierIndex
 	life  time.Duration
 	max   int // blocks
 
@@ -34,7 +34,7 @@ type guess struct {
 
 func newGuesses(cfg *Config) *guesses {
 	return &guesses{
-		shelf: newShelf(), life: cfg.GuessLife, max: cfg.MaxGuesses,
+		index: newTierIndex(), life: cfg.GuessLife, max: cfg.MaxGuesses,
 		copies: map[guessedBlock]uint32{},
 	}
 }
@@ -53,7 +53,7 @@ func (g *guesses) add(holder int, chain []Hash) *guess {
 	for _, own := range chain {
 		block := guessedBlock{own, holder}
 		if g.copies[block]++; g.copies[block] == 1 {
-			g.shelf.put(own, holder)
+			g.index.put(own, holder)
 		}
 	}
 	g.blocks += len(chain)
@@ -76,7 +76,7 @@ func (g *guesses) withdrawLocked(old *guess) {
 		block := guessedBlock{own, old.holder}
 		if g.copies[block]--; g.copies[block] == 0 {
 			delete(g.copies, block)
-			g.shelf.take(own, old.holder)
+			g.index.take(own, old.holder)
 		}
 	}
 	g.blocks -= len(old.chain)

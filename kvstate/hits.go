@@ -9,10 +9,10 @@ type Hits struct {
 	countGuesses bool
 	model        *model
 	roster       *roster
-	runs         []runs     // by holder
-	hashes       []Hash     // all chains, one after the other
-	chains       []chain    // one for each block size
-	best         [tiers]int // tokens that the best server holds, by tier
+	prefixes     []prefixLengths // by holder
+	hashes       []Hash          // all chains, one after the other
+	chains       []chain         // one for each block size
+	best         [tiers]int      // tokens that the best server holds, by tier
 }
 
 // chain is the hashes from..to of Hits for one block size.
@@ -121,20 +121,20 @@ func (h *Hits) counted(best Held) Held {
 // heldBy is the most that one of some holders has.
 func (h *Hits) heldBy(holders []held) (best Held) {
 	for i := range holders {
-		best = best.most(h.run(&holders[i]))
+		best = best.most(h.prefix(&holders[i]))
 	}
 	return best
 }
 
 // heldByOne is held for the ranks of one holder.
 func (h *Hits) heldByOne(holder *held) Held {
-	has, all := h.run(holder), h.tokens
+	has, all := h.prefix(holder), h.tokens
 	return h.counted(Held{min(has.GPU, all), min(has.CPU, all), min(has.Disk, all), min(has.Guessed, all)})
 }
 
-// run is what a holder has, in tokens.
-func (h *Hits) run(holder *held) Held {
-	r, n := &h.runs[holder.number], holder.blockTokens
+// prefix is what a holder has, in tokens.
+func (h *Hits) prefix(holder *held) Held {
+	r, n := &h.prefixes[holder.number], holder.blockTokens
 	return Held{GPU: int(r[GPU]) * n, CPU: int(r[CPU]) * n, Disk: int(r[Disk]) * n, Guessed: int(r[guessed]) * n}
 }
 
@@ -165,5 +165,5 @@ func (h *Hits) Chains() []Chain {
 
 // reset forgets the last match and keeps the memory.
 func (h *Hits) reset(tokens int, countGuesses bool) {
-	*h = Hits{tokens: tokens, countGuesses: countGuesses, runs: h.runs[:0], hashes: h.hashes[:0], chains: h.chains[:0]}
+	*h = Hits{tokens: tokens, countGuesses: countGuesses, prefixes: h.prefixes[:0], hashes: h.hashes[:0], chains: h.chains[:0]}
 }

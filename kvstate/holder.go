@@ -1,43 +1,43 @@
 package kvstate
 
 // holder is what one engine (one data-parallel rank, one KV cache group) holds: a tree
-// of blocks, and their bits on the shelves of its model. Its source's lock guards it.
+// of blocks, and their bits in the tier indexes of its model. Its source's lock guards it.
 //
-// A block is on the shelf of its level: the slowest tier needed to have it and all
-// before it. A block behind one that is held nowhere is on no shelf, since no prompt
-// can be matched through it. So the shelves are closed towards the head whatever order
-// an engine evicts in: where heads go first, all behind them leave the shelves with
-// them, and return when the head does. A step down or up is a walk over the blocks
-// behind; evicting a chain head by head walks it once.
+// A block is in the index of its level: the slowest tier needed to have it and all
+// before it. A block behind one that is held nowhere is in none, since no prompt can be
+// matched through it. So the indexes are closed towards the head whatever order an
+// engine evicts in: where heads go first, all behind them leave the indexes with them, and
+// return when the head does. A step down or up is a walk over the blocks behind; evicting a
+// chain head by head walks it once.
 type holder struct {
 	group       int
 	blockTokens int
-	number      int // bit on the shelves
-	shelves     *[tiers]*shelf
+	number      int // bit in the tier indexes
+	tiers       *[tiers]*tierIndex
 
-	nodes  slab
-	places places
-	levels [tiers + 1]int // blocks by level; the last are nowhere
-	twins  map[onShelf]int
-	walk   []uint32 // scratch of relevel
+	nodes        arena
+	byEngineHash hashTable
+	levels       [tiers + 1]int // blocks by level; the last are nowhere
+	twins        map[onTier]int
+	walk         []uint32 // scratch of relevel
 }
 
-// onShelf is a hash on the shelf of a level. Twins counts the blocks beyond the first
+// onTier is a hash in the index of a level. Twins counts the blocks beyond the first
 // that are there under other engine hashes: an engine may tell the same tokens twice.
-type onShelf struct {
+type onTier struct {
 	own   Hash
 	level Tier
 }
 
-func newHolder(group, blockTokens, number int, shelves *[tiers]*shelf, key uint64) *holder {
+func newHolder(group, blockTokens, number int, indexes *[tiers]*tierIndex, key uint64) *holder {
 	return &holder{
-		group: group, blockTokens: blockTokens, number: number, shelves: shelves,
-		nodes: newSlab(), places: places{key: key},
+		group: group, blockTokens: blockTokens, number: number, tiers: indexes,
+		nodes: newArena(), byEngineHash: hashTable{key: key},
 	}
 }
 
 // find returns the node of an engine hash, 0 if it is not known.
-func (h *holder) find(engine uint64) uint32 { return h.places.find(engine, &h.nodes) }
+func (h *holder) find(engine uint64) uint32 { return h.byEngineHash.find(engine, &h.nodes) }
 
 // stored is the outcome of store.
 type stored uint8
@@ -53,7 +53,7 @@ const (
 // for each other, as those of one store after the other do: a third of the time.
 func (h *holder) warm(engines []uint64, owns []Hash) (nothing uint64) {
 	for i, own := range owns {
-		nothing += h.places.warm(engines[i]) + h.shelves[GPU].warm(own)
+		nothing += h.byEngineHash.warm(engines[i]) + h.tiers[GPU].warm(own)
 	}
 	return nothing
 }
@@ -84,7 +84,7 @@ func (h *holder) store(parent uint32, engine uint64, own Hash, tier Tier, age ui
 	if tier != nowhere {
 		n.setCopies(tier, 1)
 	}
-	h.places.add(engine, i, &h.nodes)
+	h.byEngineHash.add(engine, i, &h.nodes)
 	h.nodes.link(i, parent)
 	level := max(above, tier)
 	n.setLevel(level)
@@ -118,8 +118,8 @@ func (h *holder) release(i uint32, tier Tier) bool {
 	return true
 }
 
-// relevel puts a block, whose copies have changed, and those behind it on the shelves
-// of their levels.
+// relevel puts a block, whose copies have changed, and those behind it into the
+// indexes of their levels.
 func (h *holder) relevel(i uint32) {
 	h.walk = append(h.walk[:0], i)
 	for len(h.walk) > 0 {
@@ -152,11 +152,11 @@ func (h *holder) move(n *node, from, to Tier) {
 }
 
 func (h *holder) put(own Hash, level Tier) {
-	if level < nowhere && h.shelves[level].put(own, h.number) {
+	if level < nowhere && h.tiers[level].put(own, h.number) {
 		if h.twins == nil {
-			h.twins = map[onShelf]int{}
+			h.twins = map[onTier]int{}
 		}
-		h.twins[onShelf{own, level}]++
+		h.twins[onTier{own, level}]++
 	}
 }
 
@@ -164,13 +164,13 @@ func (h *holder) take(own Hash, level Tier) {
 	if level == nowhere {
 		return
 	}
-	switch n := h.twins[onShelf{own, level}]; n {
+	switch n := h.twins[onTier{own, level}]; n {
 	case 0:
-		h.shelves[level].take(own, h.number)
+		h.tiers[level].take(own, h.number)
 	case 1:
-		delete(h.twins, onShelf{own, level})
+		delete(h.twins, onTier{own, level})
 	default:
-		h.twins[onShelf{own, level}] = n - 1
+		h.twins[onTier{own, level}] = n - 1
 	}
 }
 
@@ -184,7 +184,7 @@ func (h *holder) prune(i uint32) {
 			return
 		}
 		h.levels[n.level()]--
-		h.places.drop(n.engine, &h.nodes)
+		h.byEngineHash.drop(n.engine, &h.nodes)
 		parent, childless := h.nodes.unlink(i)
 		h.nodes.remove(i)
 		if !childless {
@@ -216,7 +216,7 @@ func (h *holder) clear(tier Tier) {
 // clearAll forgets everything.
 func (h *holder) clearAll() {
 	h.each(func(_ uint32, n *node) { h.take(n.own, n.level()) })
-	h.nodes, h.places.slots, h.places.filled, h.levels, h.walk, h.twins = newSlab(), nil, 0, [tiers + 1]int{}, nil, nil
+	h.nodes, h.byEngineHash.slots, h.byEngineHash.filled, h.levels, h.walk, h.twins = newArena(), nil, 0, [tiers + 1]int{}, nil, nil
 }
 
 // each visits all nodes in use, parents mostly before children. The visit may prune.
@@ -228,13 +228,13 @@ func (h *holder) each(visit func(i uint32, n *node)) {
 	}
 }
 
-// compact gives memory back when most of the slab is unused.
+// compact gives memory back when most of the arena is unused.
 func (h *holder) compact() {
 	old := &h.nodes
 	if len(old.pages) < 4 || int(old.top) < 2*old.count {
 		return
 	}
-	moved := newSlab()
+	moved := newArena()
 	to := make([]uint32, old.top)
 	h.each(func(i uint32, n *node) {
 		to[i] = moved.add()
@@ -247,11 +247,11 @@ func (h *holder) compact() {
 		n.prev = n.prev&firstChild | to[n.prev&^firstChild]
 	}
 	h.nodes = moved
-	h.places.rebuild(&h.nodes)
+	h.byEngineHash.rebuild(&h.nodes)
 }
 
 // blocks that the holder has a copy of, or keeps for those behind them.
 func (h *holder) blocks() int { return h.nodes.count }
 
-// bytes of memory, the shelves not included.
-func (h *holder) bytes() int { return h.nodes.bytes() + h.places.bytes() }
+// bytes of memory, the tier indexes not included.
+func (h *holder) bytes() int { return h.nodes.bytes() + h.byEngineHash.bytes() }

@@ -117,7 +117,7 @@ func (ix *Index) Guess(server string, h *Hits) Guess {
 func (h *Hits) missing(of held) []Hash {
 	for _, c := range h.chains {
 		if c.blockTokens == of.blockTokens {
-			return h.hashes[c.from:c.to][h.runs[of.number][GPU]:]
+			return h.hashes[c.from:c.to][h.prefixes[of.number][GPU]:]
 		}
 	}
 	return nil

@@ -159,13 +159,13 @@ func BenchmarkMatchUnderIngest(b *testing.B) {
 			b.ReportMetric(float64(ingested.Load())/b.Elapsed().Seconds()/1e6, "ingested-Mblocks/s")
 		})
 	}
-	blocks, bytes := 0, f.ix.Models()[0].Shelves[GPU].Bytes
+	blocks, bytes := 0, f.ix.Models()[0].Tiers[GPU].Bytes
 	for _, s := range f.ix.Sources() {
 		for _, h := range s.Holders {
 			blocks, bytes = blocks+h.GPU, bytes+h.Bytes
 		}
 	}
-	b.Logf("%d blocks held (%d distinct) in %d MiB: %.1f bytes each", blocks, f.ix.Models()[0].Shelves[GPU].Blocks, bytes>>20, float64(bytes)/float64(blocks))
+	b.Logf("%d blocks held (%d distinct) in %d MiB: %.1f bytes each", blocks, f.ix.Models()[0].Tiers[GPU].Blocks, bytes>>20, float64(bytes)/float64(blocks))
 }
 
 // ingest makes one more server of the fleet store and remove blocks as fast as it can

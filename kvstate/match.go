@@ -8,29 +8,29 @@ import (
 
 // search finds how much of one chain the 64 holders of a word have.
 //
-// A holder's blocks of a chain are a run on the GPU shelf, then one on the CPU shelf,
-// then one on the disk shelf, each perhaps empty (see shelf). So it is enough to look
-// where a run may end: ahead in steps that double while nobody falls out, then by
+// A holder's blocks of a chain are a run in the index of the GPU, then one in that of the
+// CPU, then one in that of the disk, each perhaps empty (see tierIndex). So it is enough
+// to look where a run may end: ahead in steps that double while nobody falls out, then by
 // halves between the last two looks for those who did. Holders that end together cost
 // as much as one.
 type search struct {
-	shelves [tiers + 1]*shelf // by tier, then the guesses; nil: nothing was ever put there
-	chain   []Hash
-	word    int
-	runs    []runs // of the word's holders
-	longest runs   // of all words
+	tiers    [tiers + 1]*tierIndex // by tier, then the guesses; nil: nothing was ever put there
+	chain    []Hash
+	word     int
+	prefixes []prefixLengths // of the word's holders
+	longest  prefixLengths   // of all words
 }
 
-// runs are where a holder's leading runs end, in blocks: up to the end of each tier,
+// prefixLengths are where a holder's leading runs end, in blocks: up to the end of each tier,
 // and up to the end of the guesses behind the GPU.
-type runs [tiers + 1]uint32
+type prefixLengths [tiers + 1]uint32
 
 const guessed = tiers
 
 // firstStep is how far the first jump behind the first block goes, in blocks.
 const firstStep = 16
 
-// gallop finds the ends of the runs on one shelf: all of the set have the blocks before
+// gallop finds the ends of the runs in one tier index: all of the set have the blocks before
 // lo.
 func (s *search) gallop(tier Tier, lo int, set uint64) {
 	for step := 1; set != 0 && lo < len(s.chain); step = max(2*step, firstStep) {
@@ -77,12 +77,12 @@ func (s *search) end(tier Tier, at int, set uint64) {
 		s.note(tier, at, set)
 	}
 	for next := tier + 1; next < tiers; next++ {
-		if s.shelves[next] != nil {
+		if s.tiers[next] != nil {
 			s.gallop(next, at, set)
 			break
 		}
 	}
-	if tier == GPU && s.shelves[guessed] != nil {
+	if tier == GPU && s.tiers[guessed] != nil {
 		s.gallop(guessed, at, set)
 	}
 }
@@ -91,7 +91,7 @@ func (s *search) end(tier Tier, at int, set uint64) {
 func (s *search) note(tier Tier, at int, set uint64) {
 	s.longest[tier] = max(s.longest[tier], uint32(at))
 	for ; set != 0; set &= set - 1 {
-		r := &s.runs[bits.TrailingZeros64(set)]
+		r := &s.prefixes[bits.TrailingZeros64(set)]
 		for t := tier; t < guessed; t++ {
 			r[t] = uint32(at)
 		}
@@ -102,7 +102,7 @@ func (s *search) note(tier Tier, at int, set uint64) {
 }
 
 func (s *search) bits(tier Tier, block int) uint64 {
-	return s.shelves[tier].word(s.chain[block], s.word)
+	return s.tiers[tier].word(s.chain[block], s.word)
 }
 
 // match fills h for a prompt.
@@ -120,13 +120,13 @@ func (m *model) match(p *Prompt, seed *Seed, h *Hits) {
 // matchChains fills h from its chains, one for each block size of the view.
 func (m *model) matchChains(view *roster, h *Hits) {
 	h.roster = view
-	h.runs = slices.Grow(h.runs[:0], view.words*64)[:view.words*64]
-	clear(h.runs)
-	s := search{shelves: [...]*shelf{
-		GPU: m.shelves[GPU], CPU: m.shelves[CPU].ifUsed(), Disk: m.shelves[Disk].ifUsed(), guessed: m.guesses.shelf.ifUsed(),
+	h.prefixes = slices.Grow(h.prefixes[:0], view.words*64)[:view.words*64]
+	clear(h.prefixes)
+	s := search{tiers: [...]*tierIndex{
+		GPU: m.tiers[GPU], CPU: m.tiers[CPU].ifUsed(), Disk: m.tiers[Disk].ifUsed(), guessed: m.guesses.index.ifUsed(),
 	}}
 	for i, c := range h.chains {
-		s.chain, s.longest = h.hashes[c.from:c.to], runs{}
+		s.chain, s.longest = h.hashes[c.from:c.to], prefixLengths{}
 		s.matchSize(&view.sizes[i], h)
 		for t, longest := range s.longest[:tiers] {
 			h.best[t] = max(h.best[t], int(longest)*c.blockTokens)
@@ -143,10 +143,10 @@ func (s *search) matchSize(size *blockSize, h *Hits) {
 	if len(s.chain) == 0 {
 		return
 	}
-	t, at := s.shelves[GPU].find(s.chain[0])
-	slow := s.shelves[CPU] != nil || s.shelves[Disk] != nil || s.shelves[guessed] != nil
+	t, at := s.tiers[GPU].find(s.chain[0])
+	slow := s.tiers[CPU] != nil || s.tiers[Disk] != nil || s.tiers[guessed] != nil
 	for word, holders := range size.holders {
-		s.word, s.runs = word, h.runs[word*64:]
+		s.word, s.prefixes = word, h.prefixes[word*64:]
 		on := uint64(0)
 		if t != nil && uint64(word) < t.stride-1 {
 			on = holders & atomic.LoadUint64(&t.words[at+uint64(word)])

@@ -27,7 +27,7 @@ var (
 	gapsDesc = prometheus.NewDesc("tandem_kv_gaps_total",
 		"Gaps in the numbering of the server's KV event messages.", sourceLabels, nil)
 	replaysDesc = prometheus.NewDesc("tandem_kv_replays_total",
-		"Replays asked of the server, also to prove that what is known is still true; failed: that broke off.",
+		"Replays asked of the server, also to check that what is known is still true; failed: that broke off.",
 		[]string{"server", "rank", "outcome"}, nil)
 	resetsDesc = prometheus.NewDesc("tandem_kv_resets_total",
 		"Times that all that the server was known to hold was forgotten: gap, restart, disconnect, unreadable, rebuild.",
@@ -36,7 +36,7 @@ var (
 		"Age of the last KV event message when it came, by the clocks of both sides. Absent when unknown.", sourceLabels, nil)
 	silenceDesc = prometheus.NewDesc("tandem_kv_silence_seconds",
 		"Time since the last KV event message.", sourceLabels, nil)
-	wholeDesc = prometheus.NewDesc("tandem_kv_whole",
+	completeDesc = prometheus.NewDesc("tandem_kv_whole",
 		"1 if all that the server can replay is known, else 0. Always 0 without replay.", sourceLabels, nil)
 	indexDesc = prometheus.NewDesc("tandem_kv_index_blocks",
 		"Distinct blocks in the index by tier; guessed: believed for a short time since a request was sent.", []string{"model", "tier"}, nil)
@@ -59,7 +59,7 @@ type collector struct{ index *Index }
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		blocksDesc, eventsDesc, storedDesc, removedDesc, droppedDesc, gapsDesc, replaysDesc, resetsDesc, lagDesc,
-		silenceDesc, wholeDesc, indexDesc, bytesDesc, matchesDesc, knownDesc, bestDesc,
+		silenceDesc, completeDesc, indexDesc, bytesDesc, matchesDesc, knownDesc, bestDesc,
 	} {
 		ch <- d
 	}
@@ -76,8 +76,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range c.index.Models() {
 		m.collect(ch)
 		bytes += m.Guesses.Bytes
-		for _, shelf := range m.Shelves {
-			bytes += shelf.Bytes
+		for _, tier := range m.Tiers {
+			bytes += tier.Bytes
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(bytesDesc, prometheus.GaugeValue, float64(bytes))
@@ -118,7 +118,7 @@ func (s SourceState) collect(ch chan<- prometheus.Metric) {
 	if !n.LastBatch.IsZero() {
 		put(silenceDesc, prometheus.GaugeValue, time.Since(n.LastBatch).Seconds())
 	}
-	put(wholeDesc, prometheus.GaugeValue, float64(oneIf(s.Whole)))
+	put(completeDesc, prometheus.GaugeValue, float64(oneIf(s.Complete)))
 }
 
 func (m ModelState) collect(ch chan<- prometheus.Metric) {
@@ -126,7 +126,7 @@ func (m ModelState) collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, append([]string{m.Model}, labels...)...)
 	}
 	for t := GPU; t < tiers; t++ {
-		put(indexDesc, prometheus.GaugeValue, float64(m.Shelves[t].Blocks), t.String())
+		put(indexDesc, prometheus.GaugeValue, float64(m.Tiers[t].Blocks), t.String())
 		put(bestDesc, prometheus.CounterValue, float64(m.Best[t]), t.String())
 	}
 	put(indexDesc, prometheus.GaugeValue, float64(m.Guesses.Blocks), "guessed")

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// model is the index of one model: its shelves, and who may stand on them.
+// model is the index of one model: its tier indexes, and which holders they have bits for.
 type model struct {
 	name    string
-	shelves [tiers]*shelf
+	tiers   [tiers]*tierIndex
 	guesses *guesses
 	counts  modelCounts
 
@@ -30,8 +30,8 @@ type member struct {
 
 func newModel(name string, cfg *Config) *model {
 	m := &model{name: name, guesses: newGuesses(cfg)}
-	for t := range m.shelves {
-		m.shelves[t] = newShelf()
+	for t := range m.tiers {
+		m.tiers[t] = newTierIndex()
 	}
 	m.view.Store(&roster{})
 	return m
@@ -45,17 +45,17 @@ func (m *model) join(new member) int {
 	if number < 0 {
 		number = len(m.members)
 		m.members = append(m.members, nil)
-		for _, s := range m.shelves {
+		for _, s := range m.tiers {
 			s.widen(len(m.members))
 		}
-		m.guesses.shelf.widen(len(m.members))
+		m.guesses.index.widen(len(m.members))
 	}
 	m.members[number] = &new
 	m.view.Store(newRoster(m.members))
 	return number
 }
 
-// leave gives a number back. Nothing of it is left on the shelves.
+// leave gives a number back. Nothing of it is left in the tier indexes.
 func (m *model) leave(number int) {
 	m.guesses.forget(number)
 	m.mu.Lock()

@@ -1,22 +1,22 @@
 package kvstate
 
 // sequence decides from numbers and checksums alone what to do with each message of a
-// source, and what to ask of its replay. It does no I/O and knows no time.
+// source, and what to request of its replay. It does no I/O and knows no time.
 //
-// A replay asks from the last batch applied, that one included: if it comes back with
+// A replay is requested from the last batch applied, that one included: if it comes back with
 // the same checksum, the publisher is the one it was, and what follows carries on where
 // the source stopped. Otherwise the publisher has restarted, or no longer has that
 // batch, and what the source knew is void.
 type sequence struct {
-	replays bool // the source can ask for replays
+	replays bool // the source can request replays
 
-	last   stamp // last batch applied
-	live   stamp // last live message seen
-	whole  bool  // the source knows all that the publisher can still tell
-	accept bool  // no replay can help now: take the next live message as it is
-	asked  int   // asks in a row for the same live message
-	pub    [16]byte
-	recent [recent]stamp // last live messages, by number, to know a late copy
+	last     stamp // last batch applied
+	live     stamp // last live message seen
+	complete bool  // the source knows all that the publisher can still tell
+	accept   bool  // no replay can help now: take the next live message as it is
+	requests int   // in a row for the same live message
+	pub      [16]byte
+	recent   [recent]stamp // last live messages, by number, to know a late copy
 
 	replay replay
 }
@@ -33,33 +33,33 @@ type stamp struct {
 
 // replay is the state of the replay under way.
 type replay struct {
-	ask    Ask
-	got    bool // an answer came
-	all    bool // it began with the first batch that the publisher has
-	again  bool // the publisher is another one: ask from the start
-	useful bool // a batch was applied
+	request ReplayRequest
+	got     bool // an answer came
+	all     bool // it began with the first batch that the publisher has
+	again   bool // the publisher is another one: request from the start
+	useful  bool // a batch was applied
 }
 
-// Why says what a replay is asked for.
+// Why says what a replay is needed for.
 type Why uint8
 
 const (
-	Nothing Why = iota
-	Start       // a source that knows nothing
-	Gap         // messages are missing
-	Restart     // the publisher restarted
-	Proof       // is what the source knows still true?
-	Rebuild     // start again from what the publisher still has
+	Nothing          Why = iota
+	Start                // a source that knows nothing
+	Gap                  // messages are missing
+	Restart              // the publisher restarted
+	ConsistencyCheck     // is what the source knows still true?
+	Rebuild              // start again from what the publisher still has
 )
 
-// Ask is what a source wants replayed. Why is Nothing when it wants nothing.
-type Ask struct {
+// ReplayRequest is what a source wants replayed. Why is Nothing when it wants nothing.
+type ReplayRequest struct {
 	Why  Why
 	From uint64
 }
 
-// Wanted reports whether a replay is asked for.
-func (a Ask) Wanted() bool { return a.Why != Nothing }
+// Needed reports whether a replay is requested.
+func (a ReplayRequest) Needed() bool { return a.Why != Nothing }
 
 // verdict is what is to be done with a message.
 type verdict uint8
@@ -72,12 +72,12 @@ const (
 	wait              // keep the message for after the replay
 )
 
-// maxAsks bounds the replays for one live message.
-const maxAsks = 3
+// maxRequests bounds the replays for one live message.
+const maxRequests = 3
 
-// offer decides about a live message. With an ask, the message is to be offered again
+// offer decides about a live message. With a request, the message is to be offered again
 // after the replay.
-func (q *sequence) offer(s stamp, publisher [16]byte) (verdict, Ask) {
+func (q *sequence) offer(s stamp, publisher [16]byte) (verdict, ReplayRequest) {
 	changed := publisher != q.pub && q.pub != [16]byte{} && publisher != [16]byte{}
 	if publisher != [16]byte{} {
 		q.pub = publisher
@@ -86,22 +86,22 @@ func (q *sequence) offer(s stamp, publisher [16]byte) (verdict, Ask) {
 	case changed:
 		return q.restarted()
 	case !q.last.known:
-		if q.replays && !q.accept && (!q.whole || s.seq > 0) && q.mayAsk() {
-			return wait, Ask{Start, 0}
+		if q.replays && !q.accept && (!q.complete || s.seq > 0) && q.countRequest() {
+			return wait, ReplayRequest{Start, 0}
 		}
-		q.whole = q.whole && s.seq == 0
-		return apply, Ask{}
+		q.complete = q.complete && s.seq == 0
+		return apply, ReplayRequest{}
 	case s.seq == q.last.seq+1:
-		return apply, Ask{}
+		return apply, ReplayRequest{}
 	case s.seq > q.last.seq:
-		if q.replays && !q.accept && q.mayAsk() {
-			return wait, Ask{Gap, q.last.seq}
+		if q.replays && !q.accept && q.countRequest() {
+			return wait, ReplayRequest{Gap, q.last.seq}
 		}
-		return reset, Ask{}
+		return reset, ReplayRequest{}
 	case !q.live.known || s.seq > q.live.seq: // a replay has brought it already
-		return ignore, Ask{}
+		return ignore, ReplayRequest{}
 	case s == q.recent[s.seq%recent]:
-		return ignore, Ask{}
+		return ignore, ReplayRequest{}
 	}
 	return q.restarted()
 }
@@ -115,28 +115,29 @@ func (q *sequence) saw(s stamp) {
 	}
 }
 
-func (q *sequence) mayAsk() bool {
-	q.asked++
-	return q.asked <= maxAsks
+// countRequest counts a request for the same live message, false when there were too many.
+func (q *sequence) countRequest() bool {
+	q.requests++
+	return q.requests <= maxRequests
 }
 
-func (q *sequence) restarted() (verdict, Ask) {
+func (q *sequence) restarted() (verdict, ReplayRequest) {
 	if q.replays && !q.accept {
-		return resetOnly, Ask{Restart, 0}
+		return resetOnly, ReplayRequest{Restart, 0}
 	}
-	return reset, Ask{}
+	return reset, ReplayRequest{}
 }
 
 // took notes that a message was applied.
 func (q *sequence) took(s stamp) {
 	q.last = s
-	q.asked, q.accept = 0, false
+	q.requests, q.accept = 0, false
 }
 
 // forget makes the sequence that of a source that knows nothing. What the publisher is
 // stays known.
 func (q *sequence) forget() {
-	q.last, q.live, q.recent, q.whole = stamp{}, stamp{}, [recent]stamp{}, false
+	q.last, q.live, q.recent, q.complete = stamp{}, stamp{}, [recent]stamp{}, false
 }
 
 // resume makes the sequence that of a source that has applied everything up to s.
@@ -146,50 +147,50 @@ func (q *sequence) resume(s stamp) {
 	q.saw(s)
 }
 
-// connected is the ask when the feed has connected, for the first time or again.
-func (q *sequence) connected() Ask {
+// connected is the request when the feed has connected, for the first time or again.
+func (q *sequence) connected() ReplayRequest {
 	if !q.replays {
-		return Ask{}
+		return ReplayRequest{}
 	}
 	if q.last.known {
-		return Ask{Gap, q.last.seq}
+		return ReplayRequest{Gap, q.last.seq}
 	}
-	return Ask{Start, 0}
+	return ReplayRequest{Start, 0}
 }
 
-// proof is the ask that shows whether what the source knows is still true.
-func (q *sequence) proof() Ask {
+// consistencyCheck is the request that shows whether what the source knows is still true.
+func (q *sequence) consistencyCheck() ReplayRequest {
 	switch {
 	case !q.replays:
-		return Ask{}
-	case !q.last.known && !q.whole:
-		return Ask{Start, 0}
+		return ReplayRequest{}
+	case !q.last.known && !q.complete:
+		return ReplayRequest{Start, 0}
 	case !q.last.known:
-		return Ask{Proof, 0}
-	case !q.whole:
-		return Ask{Rebuild, 0}
+		return ReplayRequest{ConsistencyCheck, 0}
+	case !q.complete:
+		return ReplayRequest{Rebuild, 0}
 	}
-	return Ask{Proof, q.last.seq}
+	return ReplayRequest{ConsistencyCheck, q.last.seq}
 }
 
 // begin starts a replay.
-func (q *sequence) begin(a Ask) { q.replay = replay{ask: a, all: a.From == 0} }
+func (q *sequence) begin(a ReplayRequest) { q.replay = replay{request: a, all: a.From == 0} }
 
 // replayed decides about one message of the replay.
 func (q *sequence) replayed(s stamp) verdict {
 	r := &q.replay
 	first := !r.got
-	r.all = r.all || first && s.seq > r.ask.From
+	r.all = r.all || first && s.seq > r.request.From
 	switch {
-	case s.seq < r.ask.From, r.again:
-		return ignore // some publishers send more than was asked
-	case first && r.ask.Why == Rebuild:
+	case s.seq < r.request.From, r.again:
+		return ignore // some publishers send more than was requested
+	case first && r.request.Why == Rebuild:
 		r.got = true
 		return reset
 	case first && q.last.known:
 		r.got = true
 		if s == q.last {
-			return ignore // the proof
+			return ignore // the publisher is the one it was
 		}
 		if s.seq == q.last.seq {
 			r.again = true
@@ -207,24 +208,24 @@ func (q *sequence) replayed(s stamp) verdict {
 	return reset // a hole
 }
 
-// finish ends the replay. Reset says that what the source knew is void; the ask is
+// finish ends the replay. Reset says that what the source knew is void; the request is
 // what to replay next.
-func (q *sequence) finish(complete bool) (forget bool, next Ask) {
+func (q *sequence) finish(complete bool) (forget bool, next ReplayRequest) {
 	r := q.replay
 	q.replay = replay{}
 	switch {
 	case !complete && r.useful:
-		return false, Ask{Gap, q.last.seq}
-	case !complete && r.ask.Why == Proof, !complete && r.ask.Why == Rebuild:
-		return false, Ask{} // nothing says that it changed
+		return false, ReplayRequest{Gap, q.last.seq}
+	case !complete && r.request.Why == ConsistencyCheck, !complete && r.request.Why == Rebuild:
+		return false, ReplayRequest{} // nothing says that it changed
 	case !complete:
-		q.accept, q.whole = true, false
-		return q.last.known, Ask{Start, 0}
+		q.accept, q.complete = true, false
+		return q.last.known, ReplayRequest{Start, 0}
 	case r.again:
-		return false, Ask{Restart, 0}
+		return false, ReplayRequest{Restart, 0}
 	case q.last.known && !r.got: // the publisher has not got that far
-		return true, Ask{Restart, 0}
+		return true, ReplayRequest{Restart, 0}
 	}
-	q.whole = q.whole || r.all
-	return false, Ask{}
+	q.complete = q.complete || r.all
+	return false, ReplayRequest{}
 }

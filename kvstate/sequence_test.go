@@ -19,7 +19,7 @@ type stream struct {
 	kept   [][]byte // the last ones, for replay; empty: no replay
 	keep   int
 
-	silent bool // replays are asked for and not answered
+	silent bool // replays are requested and not answered
 }
 
 // publish numbers what happened in the cache.
@@ -38,29 +38,29 @@ func (s *stream) publish() Message {
 // live hands a message over as a feed does.
 func (s *stream) live(m Message) {
 	for {
-		ask := s.source.Live(m)
-		if !ask.Wanted() {
+		request := s.source.Live(m)
+		if !request.Needed() {
 			return
 		}
-		s.run(ask)
+		s.run(request)
 	}
 }
 
-// run carries out an ask, and what it leads to.
-func (s *stream) run(ask Ask) {
-	for tries := 0; ask.Wanted() && tries < 4; tries++ {
-		s.source.BeginReplay(ask)
+// run carries out a request, and what it leads to.
+func (s *stream) run(request ReplayRequest) {
+	for tries := 0; request.Needed() && tries < 4; tries++ {
+		s.source.BeginReplay(request)
 		if s.silent {
-			ask = s.source.EndReplay(false)
+			request = s.source.EndReplay(false)
 			continue
 		}
 		first := s.next - uint64(len(s.kept))
 		for i, payload := range s.kept {
-			if n := first + uint64(i); n >= ask.From {
+			if n := first + uint64(i); n >= request.From {
 				s.source.Replayed(Message{Seq: n, Payload: payload})
 			}
 		}
-		ask = s.source.EndReplay(true)
+		request = s.source.EndReplay(true)
 	}
 }
 
@@ -181,69 +181,69 @@ func claims(ix *Index, n int) int {
 
 func TestSource_AsksAndForgets(t *testing.T) {
 	type step struct {
-		do     string // live N, replay WHY FROM, got N, end, broke, connected, reconnected, check, other N (another publisher's batch N)
-		n      int
-		ask    Ask
-		claims int
+		do      string // live N, replay WHY FROM, got N, end, broke, connected, reconnected, check, other N (another publisher's batch N)
+		n       int
+		request ReplayRequest
+		claims  int
 	}
 	for name, c := range map[string]struct {
 		replays bool
 		steps   []step
 	}{
-		"in order": {false, []step{{"live", 0, Ask{}, 1}, {"live", 1, Ask{}, 2}, {"live", 2, Ask{}, 3}}},
+		"in order": {false, []step{{"live", 0, ReplayRequest{}, 1}, {"live", 1, ReplayRequest{}, 2}, {"live", 2, ReplayRequest{}, 3}}},
 		"numbers may start at 1": {true, []step{
-			{"connected", 0, Ask{Start, 0}, 0}, {"got", 1, Ask{}, 0}, {"end", 0, Ask{}, 0},
-			{"live", 2, Ask{}, 0}}},
-		"duplicate": {false, []step{{"live", 0, Ask{}, 1}, {"live", 0, Ask{}, 1}, {"live", 1, Ask{}, 2}, {"live", 0, Ask{}, 2}}},
+			{"connected", 0, ReplayRequest{Start, 0}, 0}, {"got", 1, ReplayRequest{}, 0}, {"end", 0, ReplayRequest{}, 0},
+			{"live", 2, ReplayRequest{}, 0}}},
+		"duplicate": {false, []step{{"live", 0, ReplayRequest{}, 1}, {"live", 0, ReplayRequest{}, 1}, {"live", 1, ReplayRequest{}, 2}, {"live", 0, ReplayRequest{}, 2}}},
 		"gap without replay": {false, []step{
-			{"live", 0, Ask{}, 1}, {"live", 1, Ask{}, 2}, {"live", 5, Ask{}, 0}, {"live", 6, Ask{}, 0}}},
+			{"live", 0, ReplayRequest{}, 1}, {"live", 1, ReplayRequest{}, 2}, {"live", 5, ReplayRequest{}, 0}, {"live", 6, ReplayRequest{}, 0}}},
 		"gap filled": {true, []step{
-			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
-			{"live", 3, Ask{Gap, 0}, 1}, {"begin", 0, Ask{Gap, 0}, 1},
-			{"got", 0, Ask{}, 1}, {"got", 1, Ask{}, 2}, {"got", 2, Ask{}, 3}, {"got", 3, Ask{}, 4}, {"end", 0, Ask{}, 4},
-			{"live", 3, Ask{}, 4}, {"live", 4, Ask{}, 5}}},
+			{"connected", 0, ReplayRequest{Start, 0}, 0}, {"got", 0, ReplayRequest{}, 1}, {"end", 0, ReplayRequest{}, 1},
+			{"live", 3, ReplayRequest{Gap, 0}, 1}, {"begin", 0, ReplayRequest{Gap, 0}, 1},
+			{"got", 0, ReplayRequest{}, 1}, {"got", 1, ReplayRequest{}, 2}, {"got", 2, ReplayRequest{}, 3}, {"got", 3, ReplayRequest{}, 4}, {"end", 0, ReplayRequest{}, 4},
+			{"live", 3, ReplayRequest{}, 4}, {"live", 4, ReplayRequest{}, 5}}},
 		"gap beyond what is kept": {true, []step{
-			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
-			{"live", 9, Ask{Gap, 0}, 1}, {"begin", 0, Ask{Gap, 0}, 1},
-			{"got", 7, Ask{}, 0}, {"got", 8, Ask{}, 0}, {"end", 0, Ask{}, 0}, {"live", 9, Ask{}, 0}}},
+			{"connected", 0, ReplayRequest{Start, 0}, 0}, {"got", 0, ReplayRequest{}, 1}, {"end", 0, ReplayRequest{}, 1},
+			{"live", 9, ReplayRequest{Gap, 0}, 1}, {"begin", 0, ReplayRequest{Gap, 0}, 1},
+			{"got", 7, ReplayRequest{}, 0}, {"got", 8, ReplayRequest{}, 0}, {"end", 0, ReplayRequest{}, 0}, {"live", 9, ReplayRequest{}, 0}}},
 		"replay not answered": {true, []step{
-			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
-			{"live", 2, Ask{Gap, 0}, 1}, {"begin", 0, Ask{Gap, 0}, 1}, {"broke", 0, Ask{Start, 0}, 0},
-			{"live", 2, Ask{}, 0}, {"live", 3, Ask{}, 0}}},
+			{"connected", 0, ReplayRequest{Start, 0}, 0}, {"got", 0, ReplayRequest{}, 1}, {"end", 0, ReplayRequest{}, 1},
+			{"live", 2, ReplayRequest{Gap, 0}, 1}, {"begin", 0, ReplayRequest{Gap, 0}, 1}, {"broke", 0, ReplayRequest{Start, 0}, 0},
+			{"live", 2, ReplayRequest{}, 0}, {"live", 3, ReplayRequest{}, 0}}},
 		"restart seen by its number": {true, []step{
-			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"got", 1, Ask{}, 2}, {"end", 0, Ask{}, 2},
-			{"live", 2, Ask{}, 3}, {"other", 0, Ask{Restart, 0}, 0}, {"begin", 0, Ask{Restart, 0}, 0},
-			{"other got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1}, {"other", 0, Ask{}, 1}}},
-		"restart seen by the proof": {true, []step{
-			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"got", 1, Ask{}, 2}, {"end", 0, Ask{}, 2},
-			{"reconnected", 0, Ask{Gap, 1}, 2}, {"begin", 1, Ask{Gap, 1}, 2}, {"other got", 1, Ask{}, 0}, {"other got", 2, Ask{}, 0},
-			{"end", 0, Ask{Restart, 0}, 0}}},
+			{"connected", 0, ReplayRequest{Start, 0}, 0}, {"got", 0, ReplayRequest{}, 1}, {"got", 1, ReplayRequest{}, 2}, {"end", 0, ReplayRequest{}, 2},
+			{"live", 2, ReplayRequest{}, 3}, {"other", 0, ReplayRequest{Restart, 0}, 0}, {"begin", 0, ReplayRequest{Restart, 0}, 0},
+			{"other got", 0, ReplayRequest{}, 1}, {"end", 0, ReplayRequest{}, 1}, {"other", 0, ReplayRequest{}, 1}}},
+		"restart seen by the consistency check": {true, []step{
+			{"connected", 0, ReplayRequest{Start, 0}, 0}, {"got", 0, ReplayRequest{}, 1}, {"got", 1, ReplayRequest{}, 2}, {"end", 0, ReplayRequest{}, 2},
+			{"reconnected", 0, ReplayRequest{Gap, 1}, 2}, {"begin", 1, ReplayRequest{Gap, 1}, 2}, {"other got", 1, ReplayRequest{}, 0}, {"other got", 2, ReplayRequest{}, 0},
+			{"end", 0, ReplayRequest{Restart, 0}, 0}}},
 		"restart without a word": {true, []step{
-			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
-			{"check", 0, Ask{Proof, 0}, 1}, {"begin", 0, Ask{Proof, 0}, 1}, {"end", 0, Ask{Restart, 0}, 0}}},
-		"a proof that is not answered proves nothing": {true, []step{
-			{"connected", 0, Ask{Start, 0}, 0}, {"got", 0, Ask{}, 1}, {"end", 0, Ask{}, 1},
-			{"check", 0, Ask{Proof, 0}, 1}, {"begin", 0, Ask{Proof, 0}, 1}, {"broke", 0, Ask{}, 1}, {"live", 1, Ask{}, 2}}},
+			{"connected", 0, ReplayRequest{Start, 0}, 0}, {"got", 0, ReplayRequest{}, 1}, {"end", 0, ReplayRequest{}, 1},
+			{"check", 0, ReplayRequest{ConsistencyCheck, 0}, 1}, {"begin", 0, ReplayRequest{ConsistencyCheck, 0}, 1}, {"end", 0, ReplayRequest{Restart, 0}, 0}}},
+		"a consistency check that is not answered says nothing": {true, []step{
+			{"connected", 0, ReplayRequest{Start, 0}, 0}, {"got", 0, ReplayRequest{}, 1}, {"end", 0, ReplayRequest{}, 1},
+			{"check", 0, ReplayRequest{ConsistencyCheck, 0}, 1}, {"begin", 0, ReplayRequest{ConsistencyCheck, 0}, 1}, {"broke", 0, ReplayRequest{}, 1}, {"live", 1, ReplayRequest{}, 2}}},
 		"reconnect without replay": {false, []step{
-			{"connected", 0, Ask{}, 0}, {"live", 0, Ask{}, 1}, {"reconnected", 0, Ask{}, 0}}},
+			{"connected", 0, ReplayRequest{}, 0}, {"live", 0, ReplayRequest{}, 1}, {"reconnected", 0, ReplayRequest{}, 0}}},
 		"number jumps by 2^63": {false, []step{
-			{"live", 0, Ask{}, 1}, {"far", 1, Ask{}, 0}, {"live", 0, Ask{}, 1}}},
+			{"live", 0, ReplayRequest{}, 1}, {"far", 1, ReplayRequest{}, 0}, {"live", 0, ReplayRequest{}, 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ix, s, batch := lone(t, c.replays)
 			for i, step := range c.steps {
-				var ask Ask
+				var request ReplayRequest
 				m := batch(step.n)
 				switch step.do {
 				case "live":
-					ask = s.Live(m)
+					request = s.Live(m)
 				case "far":
 					m.Seq += 1 << 63
-					ask = s.Live(m)
+					request = s.Live(m)
 				case "other", "other got":
 					m.Payload = append(slices.Clone(m.Payload), 0xc0) // another checksum
 					if step.do == "other" {
-						ask = s.Live(m)
+						request = s.Live(m)
 					} else {
 						s.Replayed(m)
 					}
@@ -251,22 +251,22 @@ func TestSource_AsksAndForgets(t *testing.T) {
 					if step.do == "reconnected" {
 						s.Disconnected()
 					}
-					ask = s.Connected()
-					if step.do == "connected" && ask.Wanted() {
-						s.BeginReplay(ask)
+					request = s.Connected()
+					if step.do == "connected" && request.Needed() {
+						s.BeginReplay(request)
 					}
 				case "check":
-					ask = s.Check()
+					request = s.Check()
 				case "begin":
-					s.BeginReplay(step.ask)
-					ask = step.ask
+					s.BeginReplay(step.request)
+					request = step.request
 				case "got":
 					s.Replayed(m)
 				case "end", "broke":
-					ask = s.EndReplay(step.do == "end")
+					request = s.EndReplay(step.do == "end")
 				}
-				if ask != step.ask {
-					t.Fatalf("step %d, %s %d: asks %+v, want %+v", i, step.do, step.n, ask, step.ask)
+				if request != step.request {
+					t.Fatalf("step %d, %s %d: requests %+v, want %+v", i, step.do, step.n, request, step.request)
 				}
 				if got := claims(ix, 20); got != step.claims {
 					t.Fatalf("step %d, %s %d: claims %d blocks, want %d", i, step.do, step.n, got, step.claims)

@@ -11,14 +11,14 @@ import (
 // for replays out. It opens no sockets and waits for nothing, so that a feed (zmqsub)
 // or a test can drive it:
 //
-//	ask := source.Connected()               // each time
-//	ask = source.Live(message)              // with an ask: offer it again afterwards
-//	ask = source.Check()                    // now and then
+//	request := source.Connected()               // each time
+//	request = source.Live(message)              // with a request: offer it again afterwards
+//	request = source.Check()                    // now and then
 //	source.Disconnected()                   // after what came before is taken
 //
-//	source.BeginReplay(ask)                 // whenever ask.Wanted()
+//	source.BeginReplay(request)                 // whenever request.Needed()
 //	source.Replayed(message)                // for each answer
-//	ask = source.EndReplay(complete)
+//	request = source.EndReplay(complete)
 type Source struct {
 	index *Index
 	model *model
@@ -55,14 +55,14 @@ func newSource(ix *Index, m *model, spec Spec) *Source {
 func (s *Source) ID() SourceID { return s.spec.SourceID }
 
 // Connected says that the feed has connected, for the first time or again.
-func (s *Source) Connected() Ask {
+func (s *Source) Connected() ReplayRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seq.connected()
 }
 
 // Disconnected says that the connection broke, so that something may be missed. A
-// source that cannot ask for a replay forgets everything.
+// source that cannot request a replay forgets everything.
 func (s *Source) Disconnected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,34 +80,34 @@ func (s *Source) Misread() {
 
 // Check returns what would show that what the source knows is still true: a batch that
 // was lost as the last one, or a restart without a word, is noticed so.
-func (s *Source) Check() Ask {
+func (s *Source) Check() ReplayRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seq.proof()
+	return s.seq.consistencyCheck()
 }
 
-// Live takes a published message. With an ask, it is to be offered again after the
+// Live takes a published message. With a request, it is to be offered again after the
 // replay.
-func (s *Source) Live(m Message) Ask {
+func (s *Source) Live(m Message) ReplayRequest {
 	s.mu.Lock()
-	ask := s.liveLocked(m)
+	request := s.liveLocked(m)
 	s.mu.Unlock()
 	s.index.trimWhenFull()
-	return ask
+	return request
 }
 
-func (s *Source) liveLocked(m Message) Ask {
+func (s *Source) liveLocked(m Message) ReplayRequest {
 	if s.closed {
-		return Ask{}
+		return ReplayRequest{}
 	}
 	this := stampOf(m)
 	known := s.seq.last
-	do, ask := s.seq.offer(this, m.Publisher)
+	do, request := s.seq.offer(this, m.Publisher)
 	ahead := known.known && this.seq > known.seq+1
 	switch {
 	case do == ignore:
 		s.counts.Duplicates++
-	case ahead && s.seq.asked <= 1:
+	case ahead && s.seq.requests <= 1:
 		s.counts.Gaps++
 	}
 	switch {
@@ -117,13 +117,13 @@ func (s *Source) liveLocked(m Message) Ask {
 	default:
 		s.restartLocked()
 	}
-	if !ask.Wanted() {
+	if !request.Needed() {
 		if do != ignore {
 			s.takeLocked(m, this)
 		}
 		s.seq.saw(this)
 	}
-	return ask
+	return request
 }
 
 // takeLocked applies a message that is the next in order. One that cannot be read takes
@@ -140,12 +140,12 @@ func (s *Source) takeLocked(m Message, this stamp) {
 	s.seq.took(this)
 }
 
-// BeginReplay says that the answers to an ask will follow.
-func (s *Source) BeginReplay(ask Ask) {
+// BeginReplay says that the answers to a request will follow.
+func (s *Source) BeginReplay(request ReplayRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.Replays++
-	s.seq.begin(ask)
+	s.seq.begin(request)
 }
 
 // Replayed takes one answer.
@@ -170,7 +170,7 @@ func (s *Source) replayedLocked(m Message) {
 		return
 	case reset:
 		why := ResetGap
-		if s.seq.replay.ask.Why == Rebuild {
+		if s.seq.replay.request.Why == Rebuild {
 			why = ResetRebuild
 		}
 		s.resetLocked(why)
@@ -182,11 +182,11 @@ func (s *Source) replayedLocked(m Message) {
 
 // EndReplay says that no more answers will come: the replay is complete, or it broke
 // off.
-func (s *Source) EndReplay(complete bool) Ask {
+func (s *Source) EndReplay(complete bool) ReplayRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return Ask{}
+		return ReplayRequest{}
 	}
 	if !complete {
 		s.counts.ReplaysFailed++

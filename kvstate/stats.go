@@ -84,9 +84,9 @@ type SourceState struct {
 	// Seq is the number of the last batch, where SeqKnown.
 	Seq      uint64
 	SeqKnown bool
-	// Whole says that the source has asked for all that its engine can replay.
-	Whole bool
-	// Receiver is the replica that hears an engine that dials, and its address, as far as
+	// Complete says that the source has requested all that its engine can replay.
+	Complete bool
+	// Receiver is the replica that receives the events of an engine in connect mode, and its address, as far as
 	// is known; "" where each replica hears the engine itself.
 	Receiver string
 	Holders  []HolderState
@@ -109,7 +109,7 @@ func (s *Source) State() SourceState {
 	defer s.mu.Unlock()
 	st := SourceState{
 		SourceID: s.spec.SourceID, Model: s.spec.Model, Epoch: s.epoch,
-		Seq: s.seq.last.seq, SeqKnown: s.seq.last.known, Whole: s.seq.whole, Receiver: s.receiver, Counts: s.counts,
+		Seq: s.seq.last.seq, SeqKnown: s.seq.last.known, Complete: s.seq.complete, Receiver: s.receiver, Counts: s.counts,
 	}
 	for _, h := range s.holders {
 		st.Holders = append(st.Holders, HolderState{
@@ -169,10 +169,10 @@ func (c *modelCounts) matched(h *Hits) {
 
 // ModelState is the size of a model's part of the index and what its matches found.
 type ModelState struct {
-	Model   string            `json:"model"`
-	Servers int               `json:"servers"`
-	Shelves [tiers]ShelfState `json:"shelves"` // GPU, CPU, disk
-	Guesses ShelfState        `json:"guesses"`
+	Model   string           `json:"model"`
+	Servers int              `json:"servers"`
+	Tiers   [tiers]TierState `json:"shelves"` // GPU, CPU, disk
+	Guesses TierState        `json:"guesses"`
 	// Matches and the tokens of their prompts, and the tokens that the best server of
 	// each held, by tier (slower ones include faster ones).
 	Matches uint64        `json:"matches"`
@@ -180,8 +180,8 @@ type ModelState struct {
 	Best    [tiers]uint64 `json:"best_match_tokens"`
 }
 
-// ShelfState is the size of one tier: blocks that somebody holds, memory in bytes.
-type ShelfState struct {
+// TierState is the size of one tier: blocks that somebody holds, memory in bytes.
+type TierState struct {
 	Blocks int `json:"blocks"`
 	Bytes  int `json:"bytes"`
 }
@@ -194,11 +194,11 @@ func (ix *Index) Models() []ModelState {
 			Model: m.name, Servers: len(m.view.Load().servers),
 			Matches: m.counts.matches.Load(), Tokens: m.counts.tokens.Load(),
 		}
-		for t, s := range m.shelves {
-			st.Shelves[t].Blocks, st.Shelves[t].Bytes = s.size()
+		for t, s := range m.tiers {
+			st.Tiers[t].Blocks, st.Tiers[t].Bytes = s.size()
 			st.Best[t] = m.counts.best[t].Load()
 		}
-		st.Guesses.Blocks, st.Guesses.Bytes = m.guesses.shelf.size()
+		st.Guesses.Blocks, st.Guesses.Bytes = m.guesses.index.size()
 		all = append(all, st)
 	}
 	slices.SortFunc(all, func(a, b ModelState) int { return cmp.Compare(a.Model, b.Model) })

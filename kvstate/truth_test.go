@@ -242,9 +242,9 @@ func TestMatch_IsExact(t *testing.T) {
 			s.Close()
 		}
 		for _, m := range ix.Models() {
-			for tier, shelf := range m.Shelves {
-				if shelf.Blocks != 0 {
-					t.Errorf("%d blocks left in tier %d of nobody", shelf.Blocks, tier)
+			for tier, index := range m.Tiers {
+				if index.Blocks != 0 {
+					t.Errorf("%d blocks left in tier %d of nobody", index.Blocks, tier)
 				}
 			}
 		}
@@ -254,13 +254,13 @@ func TestMatch_IsExact(t *testing.T) {
 	})
 }
 
-// checkTree fails if the tree of a holder contradicts itself or the shelves.
+// checkTree fails if the tree of a holder contradicts itself or the tier indexes.
 func (s *Source) checkTree(t interface{ Fatalf(string, ...any) }) {
 	for _, h := range s.holders {
 		var levels [tiers + 1]int
 		seen := 0
-		twins := map[onShelf]int{}
-		h.each(func(_ uint32, n *node) { twins[onShelf{n.own, n.level()}]++ })
+		twins := map[onTier]int{}
+		h.each(func(_ uint32, n *node) { twins[onTier{n.own, n.level()}]++ })
 		var visit func(parent uint32, level Tier)
 		visit = func(parent uint32, level Tier) {
 			prev := firstChild | parent
@@ -279,9 +279,9 @@ func (s *Source) checkTree(t interface{ Fatalf(string, ...any) }) {
 				if !n.held() && n.child == 0 {
 					t.Fatalf("node %d is kept for nothing", c)
 				}
-				for tier, shelf := range h.shelves {
-					if on := shelf.word(n.own, h.number/64)>>(h.number%64)&1 == 1; on != (twins[onShelf{n.own, Tier(tier)}] > 0) {
-						t.Fatalf("node %d of level %v: on shelf %d: %v", c, want, tier, on)
+				for tier, index := range h.tiers {
+					if on := index.word(n.own, h.number/64)>>(h.number%64)&1 == 1; on != (twins[onTier{n.own, Tier(tier)}] > 0) {
+						t.Fatalf("node %d of level %v: in index %d: %v", c, want, tier, on)
 					}
 				}
 				levels[want]++

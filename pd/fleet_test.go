@@ -155,6 +155,6 @@ func testPrompt(n int) []uint32 {
 func (f *testFleet) arrives(prompt []uint32, now time.Time) *requestState {
 	req := &Request{ID: "r", Model: testModel, Dialect: api.Chat, PromptTokens: len(prompt), OutputTokens: 300, Header: http.Header{}}
 	j := f.journey(req, now)
-	j.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: prompt, Whole: true}}
+	j.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: prompt, Complete: true}}
 	return j
 }

@@ -145,7 +145,7 @@ func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix 
 
 // promptTokens is the prompt's length as the gateway knows it, 0 where it does not.
 func (p *prefix) promptTokens() int {
-	if p == nil || !p.tokens.Whole {
+	if p == nil || !p.tokens.Complete {
 		return 0
 	}
 	return len(p.tokens.IDs)
@@ -154,7 +154,7 @@ func (p *prefix) promptTokens() int {
 // beginning is what is known of a longer prompt that begins with this one.
 func (p *prefix) beginning() *prefix {
 	known := p.tokens
-	known.Whole, known.Teaches = false, false
+	known.Complete, known.Teaches = false, false
 	return &prefix{source: p.source, prompt: p.prompt, tokens: known, known: p.known, model: p.model}
 }
 
@@ -248,7 +248,7 @@ func (l *Locality) learn(p *prefix, answer []byte) {
 	}
 	p.source.Learn(p.prompt, ids)
 	if lessons := l.lessons.Load(); lessons != nil {
-		lessons.offer(p.model, p.source.Lesson(p.prompt, ids))
+		lessons.offer(p.model, p.source.LearnedPrefix(p.prompt, ids))
 	}
 }
 
@@ -271,7 +271,7 @@ type SourceStatus struct {
 	Seq        uint64  `json:"seq"`
 	LagSeconds float64 `json:"lag_seconds"`        // how old the last batch was when it came; -1 unknown
 	AgeSeconds float64 `json:"age_seconds"`        // since the last batch came; -1: none came here
-	Receiver   string  `json:"receiver,omitempty"` // of an engine that dials: replica and address
+	Receiver   string  `json:"receiver,omitempty"` // of an engine in connect mode: replica and address
 	Batches    uint64  `json:"batches"`
 	Gaps       uint64  `json:"gaps"`
 	Replays    uint64  `json:"replays"`

@@ -120,7 +120,7 @@ func (o *Orchestrator) locate(ctx context.Context, j *requestState) {
 	_, span := o.Tracer.Start(ctx, "locate")
 	defer span.End()
 	j.prefix = o.Binder.Locality.know(ctx, j.req, j.base)
-	if t := j.prefix.tokens; t.Whole {
+	if t := j.prefix.tokens; t.Complete {
 		j.req.PromptTokens = len(t.IDs)
 	}
 	span.SetAttributes(attribute.Bool("tandem.tokens_known", j.prefix.known), attribute.Int("tandem.prompt_tokens", j.req.PromptTokens))

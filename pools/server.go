@@ -60,7 +60,7 @@ type Spec struct {
 	Drain     bool   // takes no new request; what is in flight runs out
 	Events    string // ZMQ address of its KV events; empty: it publishes none
 	Replay    string // ZMQ address that replays missed ones; empty: none
-	EventBind bool   // the engine dials: Events is where the gateway listens for it
+	EventBind bool   // the engine is in connect mode: Events is where the gateway listens for it
 	// EventRanks is how many data-parallel ranks behind the address publish, each on ports
 	// of its own, where the engine itself chooses among them; 0: one.
 	EventRanks int

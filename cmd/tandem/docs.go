@@ -117,7 +117,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 | orca | host:port of the engine's OpenRcaService (gRPC), where it has one: its load then comes as a stream |
 | events | ZMQ address of the engine's KV events, such as tcp://10.0.0.1:5557 |
 | replay | ZMQ address that replays missed events |
-| events-bind | true: the engine dials, and events is where the gateway listens for it |
+| events-bind | true: the engine is in connect mode, and events is where the gateway listens for it |
 | events-ranks | data-parallel ranks among which the engine itself chooses; rank r publishes on both ports + r |
 | drain | true: takes no new request, what is in flight runs out |
 

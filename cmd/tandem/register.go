@@ -78,7 +78,7 @@ func bindEntry(f *pflag.FlagSet, e *pools.Entry) {
 	f.StringVar(&e.Zone, "zone", "", "topology label")
 	f.StringVar(&e.Events, "events", "", "ZMQ `address` of its KV events")
 	f.StringVar(&e.Replay, "replay", "", "ZMQ `address` that replays missed events")
-	f.BoolVar(&e.EventBind, "events-bind", false, "the engine dials, and events is where the gateway listens for it")
+	f.BoolVar(&e.EventBind, "events-bind", false, "the engine is in connect mode, and events is where the gateway listens for it")
 	f.StringVar(&e.Metrics, "metrics", "", "`URL` of its Prometheus metrics, where they are not at its own address")
 	f.StringVar(&e.ORCA, "orca", "", "`host:port` of its OpenRcaService")
 	f.BoolVar(&e.Drain, "drain", false, "it takes no new request")

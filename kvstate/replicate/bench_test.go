@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 )
 
-// sharing is three replicas that know one engine which dials: a receives, the others
+// sharing is three replicas that know one engine in connect mode: a receives, the others
 // follow.
 type sharing struct {
 	client   *redis.Client
@@ -130,7 +130,7 @@ func (sh *sharing) streamBound(b *testing.B) float64 {
 	return sh.memory(b, key) / float64(entries) * deltaKept
 }
 
-// BenchmarkRedisLoad: what three replicas and one engine that dials ask of Redis, idle and
+// BenchmarkRedisLoad: what three replicas and one engine in connect mode ask of Redis, idle and
 // while the engine stores and removes 16 blocks 1,000 times a second (about 256k tokens
 // a second of prefill; a large GPU does a tenth). Snapshots are written each second,
 // fifteen times as often as by default.

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/election"
 )
 
-// How the one receiver of an engine that dials is found, and what it passes on.
+// How the one receiver of an engine in connect mode is found, and what it passes on.
 const (
 	receiverLease = 2 * time.Second
 	receiverRenew = 500 * time.Millisecond
@@ -25,7 +25,7 @@ const (
 // ends it; it must not wait for the engine.
 type Feed func() (stop func(), err error)
 
-// Follow keeps the source of an engine that dials out true until the context ends. Such
+// Follow keeps the source of an engine in connect mode out true until the context ends. Such
 // an engine has one receiver: the replica that holds the lease binds the feed and passes
 // on what it hears as deltas through a stream, the others apply them. When the receiver
 // dies, another one takes over within three seconds: a snapshot first, since what was

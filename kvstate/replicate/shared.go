@@ -22,7 +22,7 @@ import (
 //	<prefix>kv:{server#rank}:snapshot       name of the newest snapshot
 //	<prefix>kv:{server#rank}:snapshot:NAME  list of its pieces
 //	<prefix>kv:{server#rank}:writer         who writes the next one; expires
-//	<prefix>kv:{server#rank}:receiver       who hears an engine that dials, and at which
+//	<prefix>kv:{server#rank}:receiver       which replica receives, and at which
 //	                                        address; expires
 //	<prefix>kv:{server#rank}:deltas         stream of what the receiver hears
 const (

@@ -160,8 +160,8 @@ func TestShared_ASnapshotMakesAnotherReplicaWarm(t *testing.T) {
 	}
 	// Removals and parents still resolve, and the numbering goes on.
 	next := engineMessages(20_000, 20_001)[0]
-	if ask := b.source.Live(next); ask.Wanted() {
-		b.source.BeginReplay(ask)
+	if request := b.source.Live(next); request.Needed() {
+		b.source.BeginReplay(request)
 		b.source.EndReplay(true)
 		b.source.Live(next)
 	}
@@ -217,7 +217,7 @@ func TestShared_GarbageInRedisHarmsNothing(t *testing.T) {
 	}
 }
 
-// dialer is an engine that dials: only one feed is bound to it at a time.
+// dialer is an engine in connect mode: only one feed is bound to it at a time.
 type dialer struct {
 	mu    sync.Mutex // guards the rest
 	bound *kvstate.Source
@@ -251,12 +251,12 @@ func (d *dialer) say(n int) {
 		if d.bound == nil {
 			continue
 		}
-		if ask := d.bound.Live(m); ask.Wanted() { // this engine can replay all
-			d.bound.BeginReplay(ask)
+		if request := d.bound.Live(m); request.Needed() { // this engine can replay all
+			d.bound.BeginReplay(request)
 			for _, old := range engineMessages(0, d.next) {
 				d.bound.Replayed(old)
 			}
-			if again := d.bound.EndReplay(true); !again.Wanted() {
+			if again := d.bound.EndReplay(true); !again.Needed() {
 				d.bound.Live(m)
 			}
 		}

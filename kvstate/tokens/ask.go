@@ -71,7 +71,7 @@ func (a *asker) close() {
 	a.wg.Wait()
 }
 
-// tokens takes a prompt from the memory if it is known whole, and else asks. A request
+// tokens takes a prompt from the memory if it is known completely, and else asks. A request
 // waits for the answer unless the memory knows nearly all of the prompt: then the ask
 // is for the conversation's next turn, which begins with this prompt.
 func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
@@ -81,7 +81,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	}
 	defer t.free()
 	c := a.memory.recall(t)
-	if c.whole {
+	if c.complete {
 		return c.tokens(), true
 	}
 	f := a.start(p, t)

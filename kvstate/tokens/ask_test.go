@@ -58,7 +58,7 @@ func TestAsk_WhatWasAskedIsRemembered(t *testing.T) {
 		}, nil)
 		for range 3 {
 			got, ok := s.Tokens(t.Context(), promptOf(t, helloTalk))
-			if want := encode(appends(helloTalk, 0)); !ok || !got.Whole || !slices.Equal(got.IDs, want) || got.Certain != len(want) {
+			if want := encode(appends(helloTalk, 0)); !ok || !got.Complete || !slices.Equal(got.IDs, want) || got.Certain != len(want) {
 				t.Fatalf("got %+v, want %v", got, want)
 			}
 		}
@@ -96,7 +96,7 @@ func TestAsk_WaitsNoLongerThanToldAndLearnsAllTheSame(t *testing.T) {
 			t.Fatalf("waited %v for a client that left", took)
 		}
 		time.Sleep(400 * time.Millisecond)
-		if got, ok := s.Tokens(t.Context(), promptOf(t, helloTalk)); ok && got.Whole {
+		if got, ok := s.Tokens(t.Context(), promptOf(t, helloTalk)); ok && got.Complete {
 			t.Fatal("render was not served as tokens: the answer has no token_ids")
 		}
 	})
@@ -116,7 +116,7 @@ func TestAsk_OneQuestionForAllWhoWait(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				if got, ok := s.Tokens(t.Context(), promptOf(t, helloTalk)); !ok || !got.Whole {
+				if got, ok := s.Tokens(t.Context(), promptOf(t, helloTalk)); !ok || !got.Complete {
 					t.Error("not known")
 				}
 			})

@@ -23,7 +23,7 @@ type Config struct {
 	AskTimeout time.Duration
 	// AskOver is how much of a prompt may be unknown, in bytes of text, for a request
 	// to go on with what the memory says while the engine is asked in the background.
-	// 0 waits for the engine on every prompt that is not known whole.
+	// 0 waits for the engine on every prompt that is not known completely.
 	AskOver int
 	// MaxAsks bounds the asks under way; above it, what the memory says must do.
 	MaxAsks int

@@ -7,7 +7,7 @@
 //
 // A request takes this way: source.go (the mode) -> body.go, text.go (the prompt as
 // hashes) -> memory.go (what is known of it) -> ask.go, question.go (engine mode only).
-// witness.go is how the memory learns. Tokenizers: encoder.go -> conversation.go,
+// second_sample.go is how the memory learns. Tokenizers: encoder.go -> conversation.go,
 // jinja.go (the text) -> encode.go, bpe.go (its tokens).
 //
 // Token ids that an engine was asked for on the gateway's own account (prompt_token_ids,

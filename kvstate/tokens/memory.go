@@ -13,7 +13,7 @@ const (
 	// tokens: at most one for each byte of a cell.
 	cellSlack = cellBytes
 	// maxShort is the longest end of a whole prompt, in tokens, that its next turn may
-	// lack without breaking the law: what opens the turn of the assistant.
+	// lack without violating the rule: what opens the turn of the assistant.
 	maxShort = 32
 	// sameCut is how many prompts one cut finds, and maxLooks how many a look-up
 	// tries.
@@ -27,7 +27,7 @@ type memory struct {
 
 	mu     sync.Mutex // guards what follows, and the proofs and links of known prompts
 	index  map[uint64][]*known
-	laws   laws
+	rules  rules
 	newest *known
 	oldest *known
 	bytes  int64
@@ -43,17 +43,17 @@ func (m *memory) size() (prompts int, bytes int64) {
 }
 
 func newMemory(limit int64) *memory {
-	return &memory{limit: limit, index: map[uint64][]*known{}, laws: laws{}}
+	return &memory{limit: limit, index: map[uint64][]*known{}, rules: rules{}}
 }
 
 // claim is what the memory says of a prompt: it begins with ids.
 type claim struct {
-	ids     []uint32
-	certain int   // of ids, by proof; the rest is by law
-	cell    int32 // text that the claim is about
-	whole   bool  // these are all
-	by      *known
-	law     *law // nil: none was needed
+	ids      []uint32
+	certain  int   // of ids, by proof; the rest is by a rule
+	cell     int32 // text that the claim is about
+	complete bool  // these are all
+	by       *known
+	rule     *rule // nil: none was needed
 }
 
 // recall says what is known of a prompt.
@@ -92,7 +92,7 @@ func (m *memory) recallLocked(t *text) claim {
 func (m *memory) claimLocked(k *known, t *text) claim {
 	shared := common(k.prints, t.prints)
 	if t.sum == k.sum && !t.partial && int(shared) == len(t.prints) && len(k.prints) == len(t.prints) {
-		return claim{ids: k.ids, certain: len(k.ids), cell: shared, whole: true, by: k}
+		return claim{ids: k.ids, certain: len(k.ids), cell: shared, complete: true, by: k}
 	}
 	var c claim
 	likely := 0
@@ -107,19 +107,19 @@ func (m *memory) claimLocked(k *known, t *text) claim {
 			}
 			continue
 		}
-		if l := m.anyLaw(t.family, at, p.tails); l != nil && int(p.n) > likely {
-			likely, c.law, c.cell = int(p.n), l, max(c.cell, p.cell)
+		if r := m.anyRule(t.family, at, p.tails); r != nil && int(p.n) > likely {
+			likely, c.rule, c.cell = int(p.n), r, max(c.cell, p.cell)
 		}
 	}
 	if int(shared) == len(k.prints) {
 		at := t.at(shared)
-		l := m.laws.of(t.family, at, 0)
-		if n := len(k.ids) - lookahead; l.holds() && n-l.short-k.slack() > likely {
-			likely, c.law, c.cell = n-l.short-k.slack(), l, shared
+		r := m.rules.of(t.family, at, 0)
+		if n := len(k.ids) - lookahead; r.holds() && n-r.short-k.slack() > likely {
+			likely, c.rule, c.cell = n-r.short-k.slack(), r, shared
 		}
 	}
 	if likely <= c.certain {
-		c.law = nil
+		c.rule = nil
 	}
 	if n := max(c.certain, likely); n > 0 {
 		c.ids, c.by = k.ids[:n:n], k
@@ -127,12 +127,12 @@ func (m *memory) claimLocked(k *known, t *text) claim {
 	return c
 }
 
-// anyLaw is a law that holds from one of the tails to the one at a place.
-func (m *memory) anyLaw(family uint64, at place, from tails) *law {
+// anyRule is a rule that holds from one of the tails to the one at a place.
+func (m *memory) anyRule(family uint64, at place, from tails) *rule {
 	for ; from != 0; from &= from - 1 {
 		one := tail(bits.TrailingZeros64(uint64(from)))
-		if l := m.laws.of(family, at, one); l.holds() {
-			return l
+		if r := m.rules.of(family, at, one); r.holds() {
+			return r
 		}
 	}
 	return nil

@@ -23,13 +23,13 @@ func TestMemory_KnowsTheSamePromptWhole(t *testing.T) {
 	m := newMemory(1 << 20)
 	text := textOfTalk(t, helloTalk)
 	m.learn(text, []uint32{1, 2, 3})
-	if c := m.recall(text); !c.whole || c.certain != 3 || !slices.Equal(c.ids, []uint32{1, 2, 3}) {
+	if c := m.recall(text); !c.complete || c.certain != 3 || !slices.Equal(c.ids, []uint32{1, 2, 3}) {
 		t.Fatalf("%+v", c)
 	}
 }
 
 // One known prompt proves nothing about others: the template may do anything with it.
-func TestMemory_OneWitnessClaimsNothing(t *testing.T) {
+func TestMemory_OneSampleClaimsNothing(t *testing.T) {
 	m := newMemory(1 << 20)
 	m.learn(textOfTalk(t, helloTalk), encode(appends(helloTalk, 0)))
 	for _, talk := range [][]message{
@@ -44,7 +44,7 @@ func TestMemory_OneWitnessClaimsNothing(t *testing.T) {
 
 // Two known prompts prove what they share, for a third one with the same tail and no
 // other.
-func TestMemory_TwoWitnessesProveWhatTheyShare(t *testing.T) {
+func TestMemory_TwoSamplesProveWhatTheyShare(t *testing.T) {
 	system := message{"system", words(rand.New(rand.NewPCG(1, 1)), 200)}
 	for _, c := range []struct {
 		name   string
@@ -183,37 +183,37 @@ func TestMemory_ManyAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-func TestLaw_IsReliedOnAfterExamplesAndLessAfterABreach(t *testing.T) {
-	l := laws{}.make(1, place{}, 0)
+func TestRule_IsReliedOnAfterExamplesAndLessAfterAViolation(t *testing.T) {
+	l := rules{}.make(1, place{}, 0)
 	for i := range 2 {
 		if l.holds() {
 			t.Fatalf("relied on after %d examples", i)
 		}
-		l.keep(i)
+		l.recordExample(i)
 	}
 	if !l.holds() || l.short != 1 {
 		t.Fatalf("%+v", l)
 	}
-	l.breach()
-	l.breach() // the same prompt elsewhere
+	l.recordViolation()
+	l.recordViolation() // the same prompt elsewhere
 	for range 15 {
-		l.keep(0)
+		l.recordExample(0)
 	}
 	if l.holds() {
-		t.Fatalf("relied on too soon after a breach: %+v", l)
+		t.Fatalf("relied on too soon after a violation: %+v", l)
 	}
-	if l.keep(0); !l.holds() {
+	if l.recordExample(0); !l.holds() {
 		t.Fatalf("%+v", l)
 	}
 }
 
 func TestLaws_AreBounded(t *testing.T) {
-	m := laws{}
-	for family := range uint64(3 * maxLaws) {
+	m := rules{}
+	for family := range uint64(3 * maxRules) {
 		m.make(family, place{}, 0)
 	}
-	if len(m) > maxLaws {
-		t.Fatalf("%d laws", len(m))
+	if len(m) > maxRules {
+		t.Fatalf("%d rules", len(m))
 	}
 }
 

@@ -9,20 +9,20 @@ import (
 // Metrics are shared by the sources of all models. Labels are bounded by the
 // configuration. A nil *Metrics measures nothing.
 type Metrics struct {
-	prompts *prometheus.CounterVec   // model, outcome
-	seconds *prometheus.HistogramVec // model
-	asks    *prometheus.CounterVec   // model, outcome
-	lessons *prometheus.CounterVec   // model, outcome
-	known   *prometheus.GaugeVec     // model
-	bytes   *prometheus.GaugeVec     // model
+	prompts  *prometheus.CounterVec   // model, outcome
+	seconds  *prometheus.HistogramVec // model
+	asks     *prometheus.CounterVec   // model, outcome
+	prefixes *prometheus.CounterVec   // model, outcome
+	known    *prometheus.GaugeVec     // model
+	bytes    *prometheus.GaugeVec     // model
 }
 
 // What became of a prompt.
 const (
-	outcomeWhole   = "whole"
-	outcomePart    = "part"
-	outcomeChunks  = "chunks"
-	outcomeUnknown = "unknown"
+	outcomeComplete = "whole"
+	outcomePart     = "part"
+	outcomeChunks   = "chunks"
+	outcomeUnknown  = "unknown"
 )
 
 // NewMetrics registers the metrics.
@@ -44,7 +44,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		asks: counter("tandem_tokens_asks_total",
 			"Prompts that an engine was asked to tokenise: ok, failed, refused (not asked: too many at once, or engines do not answer).",
 			"model", "outcome"),
-		lessons: counter("tandem_tokens_learned_total",
+		prefixes: counter("tandem_tokens_learned_total",
 			"Prompts whose tokens were learned, by whether they were as they would have been claimed: confirmed, contradicted.",
 			"model", "outcome"),
 		known: gauge("tandem_tokens_known_prompts", "Prompts whose tokens are remembered."),
@@ -64,8 +64,8 @@ func outcomeOf(t *Tokens, ok bool) string {
 		return outcomeUnknown
 	case t.Chunks != nil:
 		return outcomeChunks
-	case t.Whole:
-		return outcomeWhole
+	case t.Complete:
+		return outcomeComplete
 	}
 	return outcomePart
 }
@@ -92,7 +92,7 @@ func (m *Metrics) learned(model string, from *memory, asClaimed bool) {
 	if !asClaimed {
 		outcome = "contradicted"
 	}
-	m.lessons.WithLabelValues(model, outcome).Inc()
+	m.prefixes.WithLabelValues(model, outcome).Inc()
 	prompts, bytes := from.size()
 	m.known.WithLabelValues(model).Set(float64(prompts))
 	m.bytes.WithLabelValues(model).Set(float64(bytes))

@@ -45,8 +45,8 @@ type Tokens struct {
 	// others follow from how the model's template has treated prompts of this form
 	// so far.
 	Certain int
-	// Whole says that IDs are all of the prompt's tokens.
-	Whole bool
+	// Complete says that IDs are all of the prompt's tokens.
+	Complete bool
 	// Teaches says that the prompt's token ids would be news: its prefill should be asked
 	// for them (return_token_ids: true) and Learn be given them.
 	Teaches bool

@@ -172,7 +172,7 @@ func (q *question) read(answer []byte, hasMedia bool) (t Tokens, ok bool) {
 	if t.IDs, ok = parseIDs(ids); !ok {
 		return Tokens{}, false
 	}
-	t.Certain, t.Whole = len(t.IDs), true
+	t.Certain, t.Complete = len(t.IDs), true
 	if present(features) {
 		t.Media, ok = readMedia(features, len(t.IDs))
 	}

@@ -65,7 +65,7 @@ func (s *Source) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 		return Tokens{Chunks: chunks}, len(chunks) > 0
 	}
 	if ids, ok := p.promptIDs(); ok {
-		return Tokens{IDs: ids, Certain: len(ids), Whole: true}, true
+		return Tokens{IDs: ids, Certain: len(ids), Complete: true}, true
 	}
 	switch s.cfg.Mode {
 	case Engine:
@@ -74,7 +74,7 @@ func (s *Source) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 		return s.remembered(p)
 	case Tokenizer:
 		ids, ok := s.encoder.tokens(p)
-		return Tokens{IDs: ids, Certain: len(ids), Whole: true}, ok
+		return Tokens{IDs: ids, Certain: len(ids), Complete: true}, ok
 	}
 	return Tokens{}, false
 }
@@ -88,12 +88,12 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	defer t.free()
 	c := s.memory.recall(t)
 	known := c.tokens()
-	known.Teaches = !c.whole && !t.partial && (p.API == Chat || p.API == Completions) // others have no such field
+	known.Teaches = !c.complete && !t.partial && (p.API == Chat || p.API == Completions) // others have no such field
 	return known, len(c.ids) > 0
 }
 
 func (c claim) tokens() Tokens {
-	return Tokens{IDs: c.ids, Certain: c.certain, Whole: c.whole}
+	return Tokens{IDs: c.ids, Certain: c.certain, Complete: c.complete}
 }
 
 // Learn takes in the token ids of a prompt, as its prefill answered them (AnswerIDs).

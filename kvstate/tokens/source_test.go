@@ -54,7 +54,7 @@ func TestEngine_TokensAreThoseOfTheRequest(t *testing.T) {
 		}
 		body := mustJSON(t, c.body)
 		got, ok := s.Tokens(t.Context(), Prompt{API: c.api, Body: body, Model: model})
-		if !ok || !got.Whole || got.Certain != len(got.IDs) {
+		if !ok || !got.Complete || got.Certain != len(got.IDs) {
 			t.Fatalf("%s: not known", body)
 		}
 		if _, err := sim.post(t.Context(), c.path, body); err != nil {
@@ -90,7 +90,7 @@ func TestTokens_IDsAreTakenAsTheyAre(t *testing.T) {
 		`{"prompt":[1,2,300]}`: {1, 2, 300}, `{"prompt":[[4,5]]}`: {4, 5}, `{"prompt":[[4],[5]]}`: nil, `{"prompt":[]}`: nil, `{"prompt":[-1]}`: nil,
 	} {
 		got, ok := s.Tokens(t.Context(), Prompt{API: Completions, Body: []byte(body)})
-		if ok != (want != nil) || !slices.Equal(got.IDs, want) || ok && (!got.Whole || got.Certain != len(want)) {
+		if ok != (want != nil) || !slices.Equal(got.IDs, want) || ok && (!got.Complete || got.Certain != len(want)) {
 			t.Errorf("%s: %v %+v", body, ok, got)
 		}
 	}
@@ -108,8 +108,8 @@ func TestLearned_LearnsFromPrefillAnswersOnly(t *testing.T) {
 	}
 	s.Learn(p, nil)
 	s.Learn(p, []uint32{1, 2})
-	if got, ok = s.Tokens(t.Context(), p); !ok || !got.Whole || got.Teaches {
-		t.Fatalf("%v %+v: a prompt that is known whole teaches nothing", ok, got)
+	if got, ok = s.Tokens(t.Context(), p); !ok || !got.Complete || got.Teaches {
+		t.Fatalf("%v %+v: a prompt that is known completely teaches nothing", ok, got)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestApproximate_ChunksOfANextTurnContinueThoseBefore(t *testing.T) {
 	}
 }
 
-func TestMetrics_CountPromptsAndLessons(t *testing.T) {
+func TestMetrics_CountPromptsAndLearnedPrefixes(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	cfg := Default()
 	cfg.Model, cfg.Mode = "m", Learned

@@ -24,7 +24,7 @@ const (
 // they share prints.
 type text struct {
 	root   uint64 // of the context
-	family uint64 // of the context without the tools' text: what laws are kept by
+	family uint64 // of the context without the tools' text: what rules are kept by
 	sum    uint64 // of the whole text
 	size   int    // bytes of the text, about
 

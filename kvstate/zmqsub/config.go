@@ -29,7 +29,7 @@ type Config struct {
 	ReplayPause    time.Duration // after attempts that failed
 	Replays        int           // at once
 
-	// Settle after connecting, and then every CheckEvery, a source that can replay proves
+	// Settle after connecting, and then every CheckEvery, a source that can replay checks
 	// that what it knows is still true. It bounds for how long a lost last batch or a
 	// restart without a word goes unnoticed.
 	Settle     time.Duration
@@ -73,7 +73,7 @@ func (c Config) Validate() error {
 type Feed struct {
 	Events string // tcp://host:5557; with Bind the address to bind, such as tcp://*:6001
 	Replay string // tcp://host:5558; empty: what is missed is lost
-	Bind   bool   // the engine dials
+	Bind   bool   // the engine is in connect mode
 	Topic  string // prefix of the topics wanted; mostly empty, which is all
 }
 

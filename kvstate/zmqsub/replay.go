@@ -13,14 +13,14 @@ import (
 // errIdle says that no answer came in time.
 var errIdle = errors.New("no answer")
 
-// replay carries out what the source asks for, and what it asks for then. Where
+// replay carries out what the source requests, and what it requests then. Where
 // answers fail to come it gives up for a while, and the source goes on without.
-func (s *Subscriber) replay(ask kvstate.Ask) {
-	if !ask.Wanted() {
+func (s *Subscriber) replay(request kvstate.ReplayRequest) {
+	if !request.Needed() {
 		return
 	}
 	if s.feed.Replay == "" || time.Now().Before(s.resumeAt) {
-		s.source.BeginReplay(ask)
+		s.source.BeginReplay(request)
 		s.source.EndReplay(false)
 		return
 	}
@@ -31,13 +31,13 @@ func (s *Subscriber) replay(ask kvstate.Ask) {
 		return
 	}
 	deadline := time.Now().Add(s.hub.cfg.ReplayTime)
-	for failed := 0; ask.Wanted() && !s.isClosing(); {
-		s.source.BeginReplay(ask)
-		batches, err := s.request(ask.From)
+	for failed := 0; request.Needed() && !s.isClosing(); {
+		s.source.BeginReplay(request)
+		batches, err := s.request(request.From)
 		if s.isClosing() {
 			return // the source keeps what it knows
 		}
-		ask = s.source.EndReplay(err == nil)
+		request = s.source.EndReplay(err == nil)
 		if err == nil || batches > 0 {
 			failed = 0
 		} else {

@@ -30,7 +30,7 @@ type Subscriber struct {
 	strangers int          // connections that were no ZMQ, and have yet to close
 
 	warnAt   time.Time // if it was never connected by then; zero once that is settled
-	checkAt  time.Time // next proof
+	checkAt  time.Time // next consistency check
 	resumeAt time.Time // no replays before, after some that failed
 
 	owner   sync.WaitGroup
@@ -259,11 +259,11 @@ func (s *Subscriber) readMessages(most int) (empty bool) {
 // source settles it after a few.
 func (s *Subscriber) take(m kvstate.Message) {
 	for !s.isClosing() {
-		ask := s.source.Live(m)
-		if !ask.Wanted() {
+		request := s.source.Live(m)
+		if !request.Needed() {
 			return
 		}
-		s.replay(ask)
+		s.replay(request)
 	}
 }
 

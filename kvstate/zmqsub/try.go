@@ -21,7 +21,7 @@ var (
 // Try connects to both addresses of a feed once, for checking a configuration by hand: a
 // publisher has to shake hands at Events, and a replay has to end at Replay, of batches that
 // no engine has numbered yet. Each may take patience. The feed must not be one that binds:
-// its engine dials.
+// its engine is in connect mode.
 func Try(feed Feed, patience time.Duration) (err error) {
 	context, err := zmq.NewContext()
 	if err != nil {

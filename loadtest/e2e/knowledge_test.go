@@ -82,7 +82,7 @@ func (r *redisServer) receiver(engine string) (string, error) {
 	return name, err
 }
 
-// receiver asks Redis which replica hears an engine that dials.
+// receiver asks Redis which replica hears an engine in connect mode.
 func (f *replicated) receiver(t *testing.T, engine string) *replica {
 	t.Helper()
 	var found *replica
@@ -99,7 +99,7 @@ func (f *replicated) receiver(t *testing.T, engine string) *replica {
 	return found
 }
 
-// receivedByOthers is a condition: engines that dial have receivers other than this one.
+// receivedByOthers is a condition: engines in connect mode have receivers other than this one.
 func (f *replicated) receivedByOthers(than *replica) error {
 	for _, engine := range f.dials {
 		name, err := f.redis.receiver(engine)
@@ -143,7 +143,7 @@ func (f *replicated) waitForKnowledge(t *testing.T) {
 	})
 }
 
-// mustHearOnce asserts that of the engines that dial batches come to the receiver only;
+// mustHearOnce asserts that of the engines in connect mode batches come to the receiver only;
 // the others know its deltas.
 func (f *replicated) mustHearOnce(t *testing.T) {
 	t.Helper()
@@ -177,7 +177,7 @@ func (f *replicated) batches(t *testing.T) map[*replica]map[string]int {
 	return all
 }
 
-// waitForEvents waits until the receivers of the engines that dial have heard more.
+// waitForEvents waits until the receivers of the engines in connect mode have heard more.
 func (f *replicated) waitForEvents(t *testing.T) {
 	t.Helper()
 	for _, engine := range f.dials {

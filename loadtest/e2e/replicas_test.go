@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	ownModel   = "own-model"   // served by tandem's engines, which are dialled
-	dialsModel = "dials-model" // served by llm-d-inference-sim, which dials
+	ownModel   = "own-model"   // served by tandem's engines, in bind mode
+	dialsModel = "dials-model" // served by llm-d-inference-sim, in connect mode
 
-	// takeover bounds how long nobody hears an engine that dials when its receiver died:
+	// takeover bounds how long nobody hears an engine in connect mode when its receiver died:
 	// three seconds, and more on a busy machine.
 	takeover = 20 * time.Second
 	// settled bounds how long the replicas take to agree after the last request: the
-	// proof that nothing was missed, every 10 s, is the longest part of it.
+	// check that nothing was missed, every 10 s, is the longest part of it.
 	settled = time.Minute
 	// kvBlocks is little, so that engines evict all the time.
 	kvBlocks = 512
 )
 
-// TestReplicas: three gateways share one Redis in front of four engines, two that are
-// dialled and two that dial. One gateway is killed, then Redis, under load: no other
+// TestReplicas: three gateways share one Redis in front of four engines, two in bind
+// mode and two in connect mode. One gateway is killed, then Redis, under load: no other
 // request fails, and in the end all know the same, which is what the engines hold.
 func TestReplicas(t *testing.T) {
 	began := time.Now()
@@ -38,13 +38,13 @@ func TestReplicas(t *testing.T) {
 	step("all know KV of all engines: %v", f.replicas[0].held(t))
 
 	f.mustHearOnce(t)
-	step("each engine that dials is heard by one gateway")
+	step("each engine in connect mode is received by one gateway")
 
 	victim := f.receiver(t, f.dials[0])
 	step("killing %s, which receives for %s", victim.name, f.dials[0])
 	f.kill(t, victim)
 	died := time.Now()
-	waitFor(t, nil, "another receiver of all engines that dial", takeover, func() error { return f.receivedByOthers(victim) })
+	waitFor(t, nil, "another receiver of all engines in connect mode", takeover, func() error { return f.receivedByOthers(victim) })
 	step("taken over after %v", time.Since(died).Round(time.Millisecond))
 	f.waitForEvents(t)
 	step("the new receiver hears the engines")
@@ -57,7 +57,7 @@ func TestReplicas(t *testing.T) {
 	f.mustNotHaveFailed(t)
 	f.redis.restart(t)
 	step("Redis is back, empty")
-	waitFor(t, nil, "receivers of all engines that dial", takeover, func() error { return f.receivedByOthers(victim) })
+	waitFor(t, nil, "receivers of all engines in connect mode", takeover, func() error { return f.receivedByOthers(victim) })
 	waitFor(t, nil, "snapshots of all engines", settled, f.snapshots)
 	f.waitForAnswers(t, 50)
 	step("receivers and snapshots are there again")

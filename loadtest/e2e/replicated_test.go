@@ -38,7 +38,7 @@ func startReplicated(t *testing.T) *replicated {
 	for _, role := range []string{"prefill", "decode"} {
 		fmt.Fprintf(&file, "%s:\n", role)
 		f.startOwn(t, role, &file)
-		f.startDialling(t, role, &file)
+		f.startInConnectMode(t, role, &file)
 	}
 	if err := os.WriteFile(f.config, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -70,8 +70,8 @@ func (f *replicated) startOwn(t *testing.T, role string, file *strings.Builder) 
 	f.own = append(f.own, addr)
 }
 
-// startDialling starts an engine of others, which dials, and adds it to the file.
-func (f *replicated) startDialling(t *testing.T, role string, file *strings.Builder) {
+// startInConnectMode starts an engine of others, in connect mode, and adds it to the file.
+func (f *replicated) startInConnectMode(t *testing.T, role string, file *strings.Builder) {
 	t.Helper()
 	addr, events := freeAddress(t), freeAddress(t)
 	_, port, err := net.SplitHostPort(addr)

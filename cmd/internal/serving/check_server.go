@@ -110,7 +110,7 @@ func (c *checkedServer) describeEvents() string {
 	case c.spec.Events == "":
 		return "none"
 	case c.spec.EventBind:
-		return "the engine dials, not tried"
+		return "the engine is in connect mode, not tried"
 	case c.events != nil:
 		return "NOT HEARD"
 	case c.spec.Replay == "":

@@ -149,7 +149,7 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 	f.open[want.id] = &feed{want: want, source: source, stop: stop}
 }
 
-// listen connects to an engine that binds. One that dials is heard by one replica,
+// listen connects to an engine in bind mode. One in connect mode is received by one replica,
 // which the others follow.
 func (f *feeds) listen(ctx context.Context, source *kvstate.Source, want feedSpec) (stop func(), err error) {
 	connect := func() (func(), error) {

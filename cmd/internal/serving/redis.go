@@ -28,7 +28,7 @@ type RedisConfig struct {
 	database     int
 	Prefix       string // that all keys begin with
 	replica      string
-	host         string // where engines that dial reach this replica
+	host         string // where engines in connect mode reach this replica
 
 	sentinelUser         string
 	sentinelPasswordFile string
@@ -61,7 +61,7 @@ func (c *RedisConfig) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Prefix, "redis-prefix", c.Prefix, "`text` that all keys begin with; one for each fleet that shares a Redis")
 	fs.StringVar(&c.replica, "replica", c.replica, "`name` of this replica among those that share the Redis; empty: a random one")
 	fs.StringVar(&c.host, "replica-host", c.host,
-		"`host` at which engines that dial reach this replica, told with who hears them; empty: its host name")
+		"`host` at which engines in connect mode reach this replica, published with the name of the replica that receives from them; empty: its host name")
 }
 
 // Alone reports whether there is no Redis.
@@ -124,7 +124,7 @@ func (c *RedisConfig) endpoints() (addrs []string, encrypted bool, err error) {
 }
 
 const (
-	// redisPool is how many connections there may be: each engine that dials keeps one
+	// redisPool is how many connections there may be: each engine in connect mode keeps one
 	// of its followers' in a waiting read.
 	redisPool = 512
 	// redisTopology is how old the list of a cluster's masters may be. A master that died
@@ -235,7 +235,7 @@ func (c *RedisConfig) replicaName() string {
 	return uuid.NewString()
 }
 
-// advertised is an address that this replica binds as engines elsewhere may dial it.
+// advertised is an address that this replica binds as engines elsewhere may connect to it.
 func (c *RedisConfig) advertised(bound string) string {
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(bound, "tcp://"))
 	if err != nil || host != "*" && host != "" && host != "0.0.0.0" && host != "::" {

@@ -39,7 +39,7 @@ func TestRedisConfig_MistakesAreNamed(t *testing.T) {
 }
 
 // sharedFleet is a fleet whose replicas share all there is to share: a prefill server
-// that dials, a decode server that is dialled, and prompts whose tokens are learned.
+// in connect mode, a decode server in bind mode, and prompts whose tokens are learned.
 type sharedFleet struct {
 	engines []*engine.Engine // prefill, decode
 	dialsTo string
@@ -59,8 +59,8 @@ func newSharedFleet(t *testing.T, redis func(*RedisConfig)) *sharedFleet {
 	return f
 }
 
-// replica starts a gateway of the fleet. One that is deaf hears no engine that is
-// dialled: what it knows, Redis told it.
+// replica starts a gateway of the fleet. One that is deaf connects to no engine:
+// what it knows it has from Redis.
 func (f *sharedFleet) replica(t *testing.T, name string, deaf bool) *cluster {
 	t.Helper()
 	c := newCluster(t, shape{config: func(cfg *config) {
@@ -89,13 +89,13 @@ func (f *sharedFleet) replica(t *testing.T, name string, deaf bool) *cluster {
 }
 
 // sharesAll fails unless replicas tell each other through a Redis what they have in
-// flight, what engines hold (snapshots, and deltas of one that dials) and what prompts'
+// flight, what engines hold (snapshots, and deltas of one in connect mode) and what prompts'
 // tokens are.
 func sharesAll(t *testing.T, redis func(*RedisConfig)) {
 	t.Helper()
 	f := newSharedFleet(t, redis)
 	a, b := f.replica(t, "a", false), f.replica(t, "b", false)
-	eventually(t, "one of them hears the engine that dials", func() bool {
+	eventually(t, "one of them receives from the engine in connect mode", func() bool {
 		return a.metric("tandem_kv_receiving")+b.metric("tandem_kv_receiving") == 1
 	})
 
@@ -106,7 +106,7 @@ func sharesAll(t *testing.T, redis func(*RedisConfig)) {
 		got, _ := c.turn([]map[string]string{{"role": "system", "content": longPrompt}, {"role": "user", "content": fmt.Sprintf("Question %d?", n)}})
 		return got
 	}
-	eventually(t, "both know what the engine that dials holds", func() bool {
+	eventually(t, "both know what the engine in connect mode holds", func() bool {
 		ask(a)
 		return a.known(dials) > 0 && a.known(dials) == b.known(dials)
 	})
@@ -318,7 +318,7 @@ func TestReplicas_AClusterFailoverCostsNoRequest(t *testing.T) {
 	})
 }
 
-func TestRedisConfig_EnginesThatDialAreToldAnAddressTheyCanReach(t *testing.T) {
+func TestRedisConfig_EnginesInConnectModeGetAnAddressTheyCanReach(t *testing.T) {
 	c := RedisConfig{host: "10.0.0.5"}
 	for bound, want := range map[string]string{
 		"tcp://*:6001":          "tcp://10.0.0.5:6001",

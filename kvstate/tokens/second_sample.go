@@ -16,12 +16,12 @@ func (m *memory) take(k *known) (asClaimed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	asClaimed = m.checkLocked(k)
-	m.witnessLocked(k)
+	m.takeSecondSampleLocked(k)
 	m.insertLocked(k)
 	return asClaimed
 }
 
-// checkLocked compares what would have been claimed with the truth. A law that was
+// checkLocked compares what would have been claimed with the truth. A rule that was
 // wrong is broken; where a proof was wrong the template, or what it writes of its own
 // accord (a date), has changed, and all of its context is forgotten.
 func (m *memory) checkLocked(k *known) bool {
@@ -29,8 +29,8 @@ func (m *memory) checkLocked(k *known) bool {
 	if shared(c.ids, k.ids) == len(c.ids) {
 		return true
 	}
-	if c.law != nil {
-		c.law.breach()
+	if c.rule != nil {
+		c.rule.recordViolation()
 		if shared(c.ids[:c.certain], k.ids) == c.certain {
 			return false
 		}
@@ -45,8 +45,8 @@ func (m *memory) checkLocked(k *known) bool {
 	return false
 }
 
-// witnessLocked compares a new prompt with the known one that shares most text.
-func (m *memory) witnessLocked(k *known) {
+// takeSecondSampleLocked compares a new prompt with the known one that shares most text.
+func (m *memory) takeSecondSampleLocked(k *known) {
 	for i := len(k.cuts) - 1; i >= 0; i-- {
 		var best *known
 		most := int32(0)
@@ -85,7 +85,7 @@ func (m *memory) compareLocked(k, old *known, cell int32) {
 }
 
 // inheritLocked hands the old prompt's proofs on to the new one, which is one more
-// witness of them, and of the laws between their tails and its own.
+// sample of them, and of the rules between their tails and its own.
 func (m *memory) inheritLocked(k, old *known, cell int32, n int, echo echo) {
 	for i := range old.proofs {
 		p := &old.proofs[i]
@@ -99,9 +99,9 @@ func (m *memory) inheritLocked(k, old *known, cell int32, n int, echo echo) {
 			switch {
 			case one == at.tail:
 			case !agrees:
-				m.laws.make(k.family, at, one).breach()
+				m.rules.make(k.family, at, one).recordViolation()
 			case p.full && counts:
-				m.laws.make(k.family, at, one).keep(0)
+				m.rules.make(k.family, at, one).recordExample(0)
 			}
 		}
 		if agrees && counts {
@@ -119,13 +119,13 @@ func (m *memory) extendLocked(k, old *known, at place, n int, echo echo) {
 	full := short <= maxShort
 	further := int(at.cell) < len(k.prints) || k.open
 	if further && !full {
-		m.laws.make(k.family, at, 0).breach()
+		m.rules.make(k.family, at, 0).recordViolation()
 	}
 	if echo.from(at) {
 		return
 	}
 	if further && full {
-		m.laws.make(k.family, at, 0).keep(short)
+		m.rules.make(k.family, at, 0).recordExample(short)
 	}
 	if sure := n - lookahead - old.slack(); sure > 0 {
 		p := proof{at.cell, int32(sure), tails(0).with(0).with(at.tail), full}

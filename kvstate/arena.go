@@ -61,9 +61,9 @@ func (m *marks) setLevel(l Tier)       { *m = *m&^(3<<18) | marks(l)<<18 }
 func (m *marks) setParentLevel(l Tier) { *m = *m&^(3<<20) | marks(l)<<20 }
 func (m *marks) setAge(age uint32)     { *m = *m&(1<<22-1) | marks(age)<<22 }
 
-// slab keeps nodes in pages, so that it grows without copying. Node 0 is the root,
+// arena keeps nodes in pages, so that it grows without copying. Node 0 is the root,
 // which stands for the empty prefix.
-type slab struct {
+type arena struct {
 	pages []*page
 	top   uint32 // nodes ever used, the root included
 	free  uint32 // first of the unused nodes below top, linked by next; 0: none
@@ -73,22 +73,22 @@ type slab struct {
 const (
 	pageBits  = 9
 	pageNodes = 1 << pageBits
-	// maxNodes is bounded by the bits of a slot of places, less one that means dropped.
+	// maxNodes is bounded by the bits of a slot of hashTable, less one that means dropped.
 	maxNodes = 1<<nodeBits - 2
 )
 
 type page [pageNodes]node
 
-func newSlab() slab {
-	s := slab{top: 1}
+func newArena() arena {
+	s := arena{top: 1}
 	s.pages = append(s.pages, new(page))
 	return s
 }
 
-func (s *slab) node(i uint32) *node { return &s.pages[i>>pageBits][i&(pageNodes-1)] }
+func (s *arena) node(i uint32) *node { return &s.pages[i>>pageBits][i&(pageNodes-1)] }
 
 // add returns a zero node, 0 when there are too many.
-func (s *slab) add() uint32 {
+func (s *arena) add() uint32 {
 	i := s.free
 	if i != 0 {
 		n := s.node(i)
@@ -110,14 +110,14 @@ func (s *slab) add() uint32 {
 }
 
 // remove gives a node back.
-func (s *slab) remove(i uint32) {
+func (s *arena) remove(i uint32) {
 	*s.node(i) = node{next: s.free}
 	s.free = i
 	s.count--
 }
 
 // link makes node i a child of a parent.
-func (s *slab) link(i, parent uint32) {
+func (s *arena) link(i, parent uint32) {
 	n, p := s.node(i), s.node(parent)
 	n.next, n.prev = p.child, firstChild|parent
 	if p.child != 0 {
@@ -127,7 +127,7 @@ func (s *slab) link(i, parent uint32) {
 }
 
 // unlink takes node i from its siblings. It returns the parent if i was its only child.
-func (s *slab) unlink(i uint32) (childless uint32, ok bool) {
+func (s *arena) unlink(i uint32) (childless uint32, ok bool) {
 	n := s.node(i)
 	if n.next != 0 {
 		s.node(n.next).prev = n.prev
@@ -142,4 +142,4 @@ func (s *slab) unlink(i uint32) (childless uint32, ok bool) {
 }
 
 // bytes of memory.
-func (s *slab) bytes() int { return len(s.pages) * pageNodes * 32 }
+func (s *arena) bytes() int { return len(s.pages) * pageNodes * 32 }

@@ -7,22 +7,22 @@ import (
 	"math"
 )
 
-// A lesson is a known prompt in compact form, or a law: what one replica learned and
+// A learned prefix is a known prompt in compact form, or a rule: what one replica learned and
 // others may take over. It holds hashes instead of text, but also token ids, which are
 // text to those who have the tokenizer: it belongs where prompts may be.
 //
-// The form is private to this package and may change with its version byte; a lesson
+// The form is private to this package and may change with its version byte; one
 // of another version is refused. Some 3.5 bytes a token.
 const (
-	lessonPrompt = 0x11 // version 1
-	lessonLaw    = 0x12
+	learnedPrompt = 0x11 // version 1
+	learnedRule   = 0x12
 )
 
-var errLesson = errors.New("malformed lesson")
+var errLearnedPrefix = errors.New("malformed learned prefix")
 
-// Lesson is what Learn takes in, for other replicas' Import; nil if there is nothing to
+// LearnedPrefix is what Learn takes in, for other replicas' Import; nil if there is nothing to
 // learn.
-func (s *Source) Lesson(p Prompt, ids []uint32) []byte {
+func (s *Source) LearnedPrefix(p Prompt, ids []uint32) []byte {
 	if s.cfg.Mode != Learned || len(ids) == 0 {
 		return nil
 	}
@@ -37,34 +37,34 @@ func (s *Source) Lesson(p Prompt, ids []uint32) []byte {
 	return (&known{text: *t, ids: ids}).encode(nil)
 }
 
-// Import takes in a lesson of another replica, or of an earlier run.
-func (s *Source) Import(lesson []byte) error {
-	if s.memory == nil || len(lesson) == 0 {
-		return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLesson)
+// Import takes in a learned prefix of another replica, or of an earlier run.
+func (s *Source) Import(learned []byte) error {
+	if s.memory == nil || len(learned) == 0 {
+		return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLearnedPrefix)
 	}
-	d := decoder{rest: lesson[1:]}
-	switch lesson[0] {
-	case lessonPrompt:
+	d := decoder{rest: learned[1:]}
+	switch learned[0] {
+	case learnedPrompt:
 		k := d.known()
 		if d.bad || len(d.rest) > 0 {
-			return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLesson)
+			return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLearnedPrefix)
 		}
 		s.metrics.learned(s.cfg.Model, s.memory, s.memory.take(k))
-	case lessonLaw:
-		key, l := d.law()
+	case learnedRule:
+		key, r := d.rule()
 		if d.bad || len(d.rest) > 0 {
-			return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLesson)
+			return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLearnedPrefix)
 		}
-		s.memory.enact(key, l)
+		s.memory.addRule(key, r)
 	default:
-		return fmt.Errorf("tokens of %s: %w: version %#x", s.cfg.Model, errLesson, lesson[0])
+		return fmt.Errorf("tokens of %s: %w: version %#x", s.cfg.Model, errLearnedPrefix, learned[0])
 	}
 	return nil
 }
 
-// Export passes all that is known on, the oldest prompts first and the laws last, until
+// Export passes all that is known on, the oldest prompts first and the rules last, until
 // yield is false. It does not hold up requests.
-func (s *Source) Export(yield func(lesson []byte) bool) {
+func (s *Source) Export(yield func(learned []byte) bool) {
 	if s.memory == nil {
 		return
 	}
@@ -73,9 +73,9 @@ func (s *Source) Export(yield func(lesson []byte) bool) {
 	for k := s.memory.oldest; k != nil; k = k.newer {
 		all = append(all, k)
 	}
-	laws := make(map[lawKey]law, len(s.memory.laws))
-	for key, l := range s.memory.laws {
-		laws[key] = *l
+	rules := make(map[ruleKey]rule, len(s.memory.rules))
+	for key, r := range s.memory.rules {
+		rules[key] = *r
 	}
 	s.memory.mu.Unlock()
 	for _, k := range all {
@@ -87,25 +87,25 @@ func (s *Source) Export(yield func(lesson []byte) bool) {
 			return
 		}
 	}
-	for key, l := range laws {
-		if !yield(key.encode(l)) {
+	for key, r := range rules {
+		if !yield(key.encode(r)) {
 			return
 		}
 	}
 }
 
-// enact adds another replica's examples of a law to one's own: of each count the
+// addRule adds another replica's examples of a rule to one's own: of each count the
 // greater, since both may have seen the same ones.
-func (m *memory) enact(key lawKey, imported law) {
+func (m *memory) addRule(key ruleKey, imported rule) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := m.laws.make(key.family, place{kind: key.kind, since: key.since, tail: key.to}, key.from)
-	l.kept, l.needed, l.short = max(l.kept, imported.kept), max(l.needed, imported.needed), max(l.short, imported.short)
+	r := m.rules.make(key.family, place{kind: key.kind, since: key.since, tail: key.to}, key.from)
+	r.kept, r.needed, r.short = max(r.kept, imported.kept), max(r.needed, imported.needed), max(r.short, imported.short)
 }
 
-// encode appends the lesson of a prompt.
+// encode appends what others learn from a prompt.
 func (k *known) encode(b []byte) []byte {
-	b = append(b, lessonPrompt)
+	b = append(b, learnedPrompt)
 	for _, h := range []uint64{k.root, k.family, k.sum} {
 		b = binary.LittleEndian.AppendUint64(b, h)
 	}
@@ -140,10 +140,10 @@ func (k *known) encode(b []byte) []byte {
 	return b
 }
 
-func (key lawKey) encode(l law) []byte {
-	b := binary.LittleEndian.AppendUint64([]byte{lessonLaw}, key.family)
+func (key ruleKey) encode(r rule) []byte {
+	b := binary.LittleEndian.AppendUint64([]byte{learnedRule}, key.family)
 	b = append(b, byte(key.kind), byte(key.since), byte(key.from), byte(key.to))
-	for _, n := range []int{l.kept, l.needed, l.short} {
+	for _, n := range []int{r.kept, r.needed, r.short} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
 	return b
@@ -156,7 +156,7 @@ func bit(set bool) byte {
 	return 0
 }
 
-// decoder reads a lesson. Once it is bad all it reads is zero.
+// decoder reads a learned prefix. Once it is bad all it reads is zero.
 type decoder struct {
 	rest []byte
 	bad  bool
@@ -188,7 +188,7 @@ func (d *decoder) number(limit int) int {
 }
 
 // count is the length of a list whose elements take at least size bytes each, so that
-// nothing is made that the lesson cannot fill.
+// nothing is made that the rest cannot fill.
 func (d *decoder) count(size int) int { return d.number(len(d.rest) / size) }
 
 // known reads a prompt and checks that its parts fit each other.
@@ -236,10 +236,10 @@ func (d *decoder) known() *known {
 	return k
 }
 
-func (d *decoder) law() (lawKey, law) {
-	key := lawKey{family: d.uint64(), kind: kind(d.byte()), since: tail(d.byte()), from: tail(d.byte()), to: tail(d.byte())}
-	l := law{kept: d.number(math.MaxInt32), needed: d.number(mostNeeded), short: d.number(maxShort)}
+func (d *decoder) rule() (ruleKey, rule) {
+	key := ruleKey{family: d.uint64(), kind: kind(d.byte()), since: tail(d.byte()), from: tail(d.byte()), to: tail(d.byte())}
+	r := rule{kept: d.number(math.MaxInt32), needed: d.number(mostNeeded), short: d.number(maxShort)}
 	const all = 1<<(other+1) - 1
-	d.bad = d.bad || key.kind > other || key.since > all || key.from > all || key.to > all || l.needed < firstNeeded
-	return key, l
+	d.bad = d.bad || key.kind > other || key.since > all || key.from > all || key.to > all || r.needed < firstNeeded
+	return key, r
 }

@@ -2,10 +2,10 @@ package kvstate
 
 import "math/bits"
 
-// places maps the engine's hashes to nodes by open addressing: 4 bytes a slot, of which
+// hashTable maps the engine's hashes to nodes by open addressing: 4 bytes a slot, of which
 // the upper bits are a tag from the hash, so that other nodes are seldom looked at.
 // Engine hashes follow from what clients send; the key keeps them from choosing slots.
-type places struct {
+type hashTable struct {
 	slots  []uint32
 	filled int // slots in use, dropped ones included
 	key    uint64
@@ -19,14 +19,14 @@ const (
 )
 
 // spread turns an engine hash into a place to start at and a tag.
-func (p *places) spread(engine uint64) (start int, tag uint32) {
+func (p *hashTable) spread(engine uint64) (start int, tag uint32) {
 	h := fold(engine^p.key, p.key|1)
 	slot, _ := bits.Mul64(h, uint64(len(p.slots)))
 	return int(slot), uint32(h) & tagMask
 }
 
 // find returns the node of an engine hash, 0 if there is none.
-func (p *places) find(engine uint64, s *slab) uint32 {
+func (p *hashTable) find(engine uint64, s *arena) uint32 {
 	if len(p.slots) == 0 {
 		return 0
 	}
@@ -46,7 +46,7 @@ func (p *places) find(engine uint64, s *slab) uint32 {
 }
 
 // add notes a node whose engine hash is not there yet, before the node is linked.
-func (p *places) add(engine uint64, i uint32, s *slab) {
+func (p *hashTable) add(engine uint64, i uint32, s *arena) {
 	if (p.filled+1)*5 > len(p.slots)*4 {
 		p.rebuild(s)
 	}
@@ -61,7 +61,7 @@ func (p *places) add(engine uint64, i uint32, s *slab) {
 }
 
 // drop forgets an engine hash that is there.
-func (p *places) drop(engine uint64, s *slab) {
+func (p *hashTable) drop(engine uint64, s *arena) {
 	at, tag := p.spread(engine)
 	for {
 		slot := p.slots[at]
@@ -77,7 +77,7 @@ func (p *places) drop(engine uint64, s *slab) {
 
 // rebuild makes room for as many nodes again as there are. It goes over the nodes and
 // not over the old slots, since memory is read faster in order.
-func (p *places) rebuild(s *slab) {
+func (p *hashTable) rebuild(s *arena) {
 	p.slots = make([]uint32, max(16, 2*(s.count+1)))
 	p.filled = 0
 	for i := uint32(1); i < s.top; i++ {
@@ -89,7 +89,7 @@ func (p *places) rebuild(s *slab) {
 
 // warm reads where a search for an engine hash begins, so that it is in the cache when
 // the search comes. The result means nothing.
-func (p *places) warm(engine uint64) uint64 {
+func (p *hashTable) warm(engine uint64) uint64 {
 	if len(p.slots) == 0 {
 		return 0
 	}
@@ -98,4 +98,4 @@ func (p *places) warm(engine uint64) uint64 {
 }
 
 // bytes of memory.
-func (p *places) bytes() int { return 4 * len(p.slots) }
+func (p *hashTable) bytes() int { return 4 * len(p.slots) }

@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// shelf is which holders have which blocks of one model in one tier: 1,024 tables, each
+// tierIndex is which holders have which blocks of one model in one tier: 1,024 tables, each
 // with a lock for its writers.
 //
-// For each holder the blocks on the shelves of all tiers together are closed towards
-// the head: with a block come all before it, on the same shelf or on that of a faster
+// For each holder the blocks in the indexes of all tiers together are closed towards
+// the head: with a block come all before it, in the same index or in that of a faster
 // tier (see tree). This is what lets a match jump along a chain.
-type shelf struct {
+type tierIndex struct {
 	width  atomic.Int32 // words of holders of new tables
 	used   atomic.Bool  // something was put here once
 	shards [shards]shard
@@ -35,21 +35,21 @@ type shard struct {
 // many blocks again as are held then: they are 2/3 to 4/5 full while they grow.
 const minSlots = 16
 
-func newShelf() *shelf {
-	s := &shelf{}
+func newTierIndex() *tierIndex {
+	s := &tierIndex{}
 	s.width.Store(1)
 	return s
 }
 
 // widen makes room for holders in new tables.
-func (s *shelf) widen(holders int) {
+func (s *tierIndex) widen(holders int) {
 	if width := int32(holders+63) / 64; width > s.width.Load() {
 		s.width.Store(width)
 	}
 }
 
-// ifUsed is the shelf, nil if nothing was ever put there.
-func (s *shelf) ifUsed() *shelf {
+// ifUsed is the index, nil if nothing was ever put there.
+func (s *tierIndex) ifUsed() *tierIndex {
 	if !s.used.Load() {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (s *shelf) ifUsed() *shelf {
 }
 
 // find returns where the holders of a hash are, nil if nobody has it.
-func (s *shelf) find(h Hash) (t *table, holders uint64) {
+func (s *tierIndex) find(h Hash) (t *table, holders uint64) {
 	t = s.shards[h>>(64-shardBits)].table.Load()
 	if t == nil {
 		return nil, 0
@@ -69,7 +69,7 @@ func (s *shelf) find(h Hash) (t *table, holders uint64) {
 }
 
 // word is one word of the holders of a hash.
-func (s *shelf) word(h Hash, word int) uint64 {
+func (s *tierIndex) word(h Hash, word int) uint64 {
 	t := s.shards[h>>(64-shardBits)].table.Load()
 	if t == nil || uint64(word) >= t.stride-1 {
 		return 0
@@ -83,7 +83,7 @@ func (s *shelf) word(h Hash, word int) uint64 {
 
 // warm reads where a search for a hash begins, so that it is in the cache when the
 // search comes. The result means nothing.
-func (s *shelf) warm(h Hash) uint64 {
+func (s *tierIndex) warm(h Hash) uint64 {
 	t := s.shards[h>>(64-shardBits)].table.Load()
 	if t == nil {
 		return 0
@@ -92,7 +92,7 @@ func (s *shelf) warm(h Hash) uint64 {
 }
 
 // put notes that a holder has a block, and reports whether it was noted already.
-func (s *shelf) put(h Hash, holder int) (already bool) {
+func (s *tierIndex) put(h Hash, holder int) (already bool) {
 	word, bit := uint64(holder/64), uint64(1)<<(holder%64)
 	sh := &s.shards[h>>(64-shardBits)]
 	sh.mu.Lock()
@@ -122,7 +122,7 @@ func (s *shelf) put(h Hash, holder int) (already bool) {
 }
 
 // take notes that a holder has a block no more.
-func (s *shelf) take(h Hash, holder int) {
+func (s *tierIndex) take(h Hash, holder int) {
 	word, bit := uint64(holder/64), uint64(1)<<(holder%64)
 	sh := &s.shards[h>>(64-shardBits)]
 	sh.mu.Lock()
@@ -161,7 +161,7 @@ func (sh *shard) rebuild(width int) *table {
 }
 
 // size is the number of blocks that somebody holds, and the memory of the tables.
-func (s *shelf) size() (blocks, bytes int) {
+func (s *tierIndex) size() (blocks, bytes int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()

@@ -22,9 +22,9 @@ func promptOf(t testing.TB, talk []message) Prompt {
 	return Prompt{API: Chat, Body: chatBody(t, talk, nil)}
 }
 
-// Two replicas that see half of the traffic each and exchange lessons know as much as
+// Two replicas that see half of the traffic each and exchange what they learned know as much as
 // one that sees all of it.
-func TestLesson_ReplicasKnowTheSame(t *testing.T) {
+func TestLearnedPrefix_ReplicasKnowTheSame(t *testing.T) {
 	one, a, b := learnedSource(t, 64<<20), learnedSource(t, 64<<20), learnedSource(t, 64<<20)
 	w := newTraffic(11)
 	for i := range 300 {
@@ -40,9 +40,9 @@ func TestLesson_ReplicasKnowTheSame(t *testing.T) {
 			t.Fatalf("prompt %d: %d tokens known, %d certain; a single replica knows %d, %d", i, len(got.IDs), got.Certain, len(want.IDs), want.Certain)
 		}
 		one.Learn(p, ids)
-		lesson := mine.Lesson(p, ids)
+		learned := mine.LearnedPrefix(p, ids)
 		mine.Learn(p, ids)
-		if err := other.Import(lesson); err != nil {
+		if err := other.Import(learned); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,13 +55,13 @@ func TestExport_RestoresEverything(t *testing.T) {
 		talk := w.next()
 		s.Learn(promptOf(t, talk), encode(appends(talk, 0)))
 	}
-	restored, lessons, size := learnedSource(t, 64<<20), 0, 0
-	s.Export(func(lesson []byte) bool {
-		if err := restored.Import(lesson); err != nil {
+	restored, count, size := learnedSource(t, 64<<20), 0, 0
+	s.Export(func(learned []byte) bool {
+		if err := restored.Import(learned); err != nil {
 			t.Fatal(err)
 		}
-		lessons++
-		size += len(lesson)
+		count++
+		size += len(learned)
 		return true
 	})
 	before, after := 0, 0
@@ -79,21 +79,21 @@ func TestExport_RestoresEverything(t *testing.T) {
 	for k := restored.memory.oldest; k != nil; k = k.newer {
 		tokens += len(k.ids)
 	}
-	t.Logf("%d lessons, %.2f bytes a token; known before %d tokens, after %d", lessons, float64(size)/float64(tokens), before, after)
+	t.Logf("%d learned prefixes, %.2f bytes a token; known before %d tokens, after %d", count, float64(size)/float64(tokens), before, after)
 	if float64(after) < .98*float64(before) {
 		t.Errorf("%d tokens known, before the restart %d", after, before)
 	}
 }
 
-func TestImport_RefusesWhatIsNoLesson(t *testing.T) {
+func TestImport_RefusesWhatIsNoLearnedPrefix(t *testing.T) {
 	s := learnedSource(t, 1<<20)
 	p := promptOf(t, newTraffic(1).next())
-	good := s.Lesson(p, []uint32{1, 2, 3})
+	good := s.LearnedPrefix(p, []uint32{1, 2, 3})
 	if err := s.Import(good); err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range [][]byte{nil, {}, {0x99}, {lessonPrompt}, {lessonLaw}, good[:len(good)-1], append(bytes.Clone(good), 0)} {
-		if err := s.Import(bad); !errors.Is(err, errLesson) {
+	for _, bad := range [][]byte{nil, {}, {0x99}, {learnedPrompt}, {learnedRule}, good[:len(good)-1], append(bytes.Clone(good), 0)} {
+		if err := s.Import(bad); !errors.Is(err, errLearnedPrefix) {
 			t.Errorf("%d bytes: %v", len(bad), err)
 		}
 	}
@@ -106,10 +106,10 @@ func FuzzImport_NeverPanics(f *testing.F) {
 		talk := w.next()
 		s.Learn(promptOf(f, talk), encode(appends(talk, 0)))
 	}
-	s.Export(func(lesson []byte) bool { f.Add(lesson); return true })
-	f.Fuzz(func(t *testing.T, lesson []byte) {
+	s.Export(func(learned []byte) bool { f.Add(learned); return true })
+	f.Fuzz(func(t *testing.T, learned []byte) {
 		into := learnedSource(t, 1<<20)
-		if into.Import(lesson) != nil {
+		if into.Import(learned) != nil {
 			return
 		}
 		into.Export(func(again []byte) bool { // what was taken in is whole
