@@ -95,10 +95,27 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return err
 }
 
+// showOne sends one streamed chat completion, and prints the answer and who gave it.
+func (d *demo) showOne(ctx context.Context, base, what, question string, outputTokens int) (reply, error) {
+	answer, err := ask(ctx, base, demoModel, question, outputTokens)
+	if err != nil {
+		return reply{}, fmt.Errorf("the demo's request with %s: %w", what, err)
+	}
+	prefill := answer.header.Get("X-Tandem-Prefill")
+	if prefill == "" {
+		prefill = "none: decode computes the prompt"
+	}
+	d.say("\nasked     %s: one streamed chat completion, %d prompt tokens (%d characters)", what, answer.promptTokens, len(question))
+	d.say("answered  %q", answer.text)
+	d.say("prefill   %s\ndecode    %s", prefill, answer.header.Get("X-Tandem-Decode"))
+	d.say("timing    first token after %s, all %d after %s", answer.ttft.Round(time.Millisecond), answer.outputTokens, answer.took.Round(time.Millisecond))
+	return answer, nil
+}
+
 // readyTime is how long the engines may take to start.
 const readyTime = time.Minute
 
-// show waits for the engines, sends one request and prints what came of it.
+// show waits for the engines, sends a short and a long prompt, and prints what came of them.
 func (d *demo) show(ctx context.Context, n *serving.Node, engines int) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
@@ -106,15 +123,27 @@ func (d *demo) show(ctx context.Context, n *serving.Node, engines int) error {
 		return err
 	}
 	base := "http://" + n.ClientAddr().String()
-	question := "Here is a story. " + strings.Repeat("Two riders on one bicycle must pedal together or not at all. ", 180) + "What is it about?"
-	answer, err := ask(ctx, base, demoModel, question, 80)
-	if err != nil {
-		return fmt.Errorf("the demo's request: %w", err)
+	const outputTokens = 80
+	from, pays := n.PairPaysFrom(demoModel, outputTokens)
+	if !pays {
+		return errors.New("no prompt is long enough for a pair of these engines")
 	}
-	d.say("\nasked     one streamed chat completion, %d prompt tokens (%d characters)", answer.promptTokens, len(question))
-	d.say("answered  %q", answer.text)
-	d.say("prefill   %s\ndecode    %s", answer.header.Get("X-Tandem-Prefill"), answer.header.Get("X-Tandem-Decode"))
-	d.say("timing    first token after %s, all %d after %s", answer.ttft.Round(time.Millisecond), answer.outputTokens, answer.took.Round(time.Millisecond))
+	d.say("\nA prompt of fewer than %d tokens runs on decode alone here: a second leg and the transfer\nof its KV would cost more than the time that decode loses by computing it.", from)
+	short, err := d.showOne(ctx, base, "a short prompt", "What is a tandem?", outputTokens)
+	if err != nil {
+		return err
+	}
+	if prefill := short.header.Get("X-Tandem-Prefill"); prefill != "" {
+		return fmt.Errorf("a prompt of %d tokens was prefilled on %s", short.promptTokens, prefill)
+	}
+	story := "Here is a story. " + strings.Repeat("Two riders on one bicycle must pedal together or not at all. ", 180) + "What is it about?"
+	answer, err := d.showOne(ctx, base, "a long prompt", story, outputTokens)
+	if err != nil {
+		return err
+	}
+	if answer.header.Get("X-Tandem-Prefill") == "" {
+		return fmt.Errorf("a prompt of %d tokens had no prefill server of its own", answer.promptTokens)
+	}
 	d.say("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.AdminAddr())
 	d.say("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)
 	d.say("put load on it:\n  bin/tandem-lab load --url %s --rps 20 --duration 30s", base)

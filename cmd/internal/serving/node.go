@@ -105,6 +105,11 @@ func (n *Node) ClientAddr() net.Addr { return n.ports.clients.Addr() }
 // AdminAddr is where operators do.
 func (n *Node) AdminAddr() net.Addr { return n.ports.operator.Addr() }
 
+// PairPaysFrom is from how many prompt tokens on an answer of so many goes to a pair now.
+func (n *Node) PairPaysFrom(model string, outputTokens int) (promptTokens int, ok bool) {
+	return n.orchestrator.Binder.PairPaysFrom(model, outputTokens)
+}
+
 // AwaitServers waits until so many servers are up.
 func (n *Node) AwaitServers(ctx context.Context, want int) error {
 	tick := time.NewTicker(20 * time.Millisecond)

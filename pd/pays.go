@@ -1,0 +1,31 @@
+package pd
+
+import (
+	"sort"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+)
+
+// longestPrompt is the most tokens that PairPaysFrom looks at.
+const longestPrompt = 1 << 17
+
+// PairPaysFrom returns from how many prompt tokens on a chat with so many output tokens goes
+// to a pair, with the servers as busy as they are and nothing of the prompt cached. Below
+// that the second leg costs more than decode would lose by computing the prompt itself.
+// false: no prompt of up to 131,072 tokens does, or nothing serves the model.
+func (ch *Chooser) PairPaysFrom(model string, outputTokens int) (tokens int, ok bool) {
+	now := time.Now()
+	first := func(int) int { return 0 }
+	goes := func(tokens int) bool {
+		j := newRequestState(&Request{
+			Dialect: api.Chat, Model: model, Stream: true, PromptTokens: tokens, OutputTokens: outputTokens,
+		}, now)
+		j.base = model
+		view := ch.snapshotFor(j, nil, now)
+		chosen, found := ch.Cost.Choose(ch.demand(j, now), &view.field, first)
+		return found && chosen.Prefill != ""
+	}
+	tokens = 1 + sort.Search(longestPrompt, func(n int) bool { return goes(n + 1) })
+	return tokens, tokens <= longestPrompt
+}

@@ -1,0 +1,33 @@
+package pd
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+)
+
+// A prompt one token shorter than PairPaysFrom says is decoded alone, one as long has a pair.
+func TestPairPaysFrom_IsWhereTheChoiceTurns(t *testing.T) {
+	f := newTestFleet(t, 4, testPrompt(64))
+	const answer = 300
+	from, ok := f.Binder.PairPaysFrom(testModel, answer)
+	if !ok || from <= 1 {
+		t.Fatalf("a pair pays from %d tokens on, %v", from, ok)
+	}
+	for tokens, want := range map[int]bool{from - 1: false, from: true, 4 * from: true} {
+		j := newRequestState(&Request{Model: testModel, Dialect: api.Chat, PromptTokens: tokens, OutputTokens: answer}, time.Now())
+		j.base = testModel
+		bound, err := f.Binder.bindNow(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bound.prefill != nil; got != want {
+			t.Errorf("with %d tokens a pair is %v, from %d tokens on it pays", tokens, got, from)
+		}
+		bound.release()
+	}
+	if _, ok := f.Binder.PairPaysFrom("nobody", answer); ok {
+		t.Error("a model that nobody serves has a length from which a pair pays")
+	}
+}
