@@ -104,7 +104,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 | url | scheme, host and port of the engine; or a name for any number of them: dns+http://name:port (A, AAAA), srv+http://name (SRV) |
 | rank | data-parallel rank behind the address, where several share it |
 | host, rack, zone | topology labels; servers that share one are assumed to be linked as fast as it says |
-| connector | how decode obtains the KV: nixl, mooncake, offload, p2p-nccl, store, sglang, trtllm, llmd-sidecar, or aggregated (takes requests whole, never half of a pair); as the engine tells if not set, nixl where it does not; see [engines](engines.md) |
+| connector | how decode obtains the KV: nixl, or another name in the table of [engines](engines.md); aggregated takes requests whole, and is never half of a pair; as the engine reports if not set, nixl where it does not |
 | kv-address | host:port where other engines reach this one's KV, such as SGLang's bootstrap server; of a nixl server the P2P tier of an OffloadingConnector beside it; the URL's host and the port that the engine tells, or the connector's usual one, otherwise |
 | native | true: it speaks SGLang's own API, and /generate is open to clients, with the fields that are known to be harmless |
 | group | a name that servers share which step in lockstep (wide expert parallelism): they fail and drain together, and a step takes as long as on the slowest |

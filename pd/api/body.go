@@ -188,7 +188,7 @@ type Edit struct {
 	Value []byte // raw JSON
 }
 
-// Set gives a field a value, which is raw JSON.
+// Set gives a field a value, which is raw JSON; nil deletes the field.
 func Set(key string, value []byte) Edit { return Edit{Key: key, Value: value} }
 
 // Remove deletes a field.

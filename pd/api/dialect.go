@@ -1,7 +1,7 @@
 package api
 
 // Dialect is how one API path speaks: which fields bound its output, what its
-// stream events mean, where its usage stands, how it says an error.
+// stream events mean, where its usage stands, how it reports an error.
 type Dialect struct {
 	Name string // label in metrics
 	Path string

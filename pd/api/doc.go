@@ -1,4 +1,4 @@
-// Package api is what clients say and what they are told, as bytes: the fields of a JSON
+// Package api is what clients send and receive, as bytes: the fields of a JSON
 // body and edits of them (Body, Value, Edit), the APIs that Tandem serves (Dialect), the
 // events of their streams (EventReader, Meaning, Chunk), usage, and errors in the shape of
 // each API. What is not edited stays to the byte as it was written.

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// ErrorText is what a client is told of a failure.
+// ErrorText is what an error answer says to the client.
 type ErrorText struct {
 	Status  int
 	Type    string // OpenAI's type, such as invalid_request_error

@@ -124,7 +124,7 @@ func orDefault(message string) string {
 	return message
 }
 
-// IsAnswer reports whether a prefill server said something: an object, or the list of
+// IsAnswer reports whether a prefill server answered at all: with an object, or the list of
 // them with which SGLang's own API answers a batch.
 func (d *Dialect) IsAnswer(answer []byte) bool {
 	first := jsonscan.SkipSpace(answer, 0)

@@ -73,22 +73,3 @@ var byName = map[string]*Connector{
 
 // Of returns the connector of a server.
 func Of(s *pools.Server) *Connector { return byName[s.Connector()] }
-
-// LegRequest is what an engine is sent for one leg.
-type LegRequest struct {
-	Body   api.Body
-	Header http.Header // besides the client's; nil: none
-}
-
-// decodeLeg is what prefill's answer means for decode.
-type decodeLeg struct {
-	request LegRequest
-	// hasKV: prefill holds the KV for decode. That it does not is a normal case.
-	hasKV  bool
-	tokens int // of the prompt that the KV covers; 0: as many as prefill reports
-	// sharesIDs: the leg has prefill's token ids.
-	sharesIDs bool
-	// hosts are those from which decode fetches the KV, where prefill's answer names them.
-	// nil: the leg names the server's own.
-	hosts []string
-}

@@ -1,8 +1,6 @@
 package connector
 
 import (
-	"net"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -25,9 +23,4 @@ var nccl = &Connector{
 	},
 	Prefill: func(t *Transfer) LegRequest { return LegRequest{Body: oneToken(t)} },
 	decode:  func(t *Transfer, _ []byte) decodeLeg { return decodeLeg{request: t.legWith(), hasKV: true} },
-}
-
-func kvAddress(s *pools.Server, usual int) string {
-	host, port := s.KVHostPort(usual)
-	return net.JoinHostPort(host, strconv.Itoa(port))
 }

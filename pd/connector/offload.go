@@ -1,7 +1,6 @@
 package connector
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -52,9 +51,4 @@ func PullFrom(source *pools.Server, body api.Body) LegRequest {
 func kvSource(s *pools.Server) string {
 	host, port := offloadAddress(s)
 	return fmt.Sprintf(`"remote_kv_source":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}`, AttemptID(), quoted(host), port)
-}
-
-func quoted(s string) []byte {
-	text, _ := json.Marshal(s) // a string always marshals
-	return text
 }

@@ -62,5 +62,3 @@ func (t *Transfer) bootstrap() []api.Edit {
 		api.Set("bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, t.bootstrapRooms[i], 10) })),
 	}
 }
-
-func number(n int) []byte { return strconv.AppendInt(nil, int64(n), 10) }

@@ -43,10 +43,5 @@ func NewTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Ser
 // Connector is that of both servers.
 func (t *Transfer) Connector() *Connector { return Of(t.To) }
 
-// legWith is a leg with the client's body and edits.
-func (t *Transfer) legWith(edits ...api.Edit) LegRequest {
-	return LegRequest{Body: t.body.With(edits...)}
-}
-
 // AttemptID names an attempt to the engines. The client's own id never reaches them.
 func AttemptID() string { return "tandem-" + uuid.NewString() }

@@ -1,0 +1,78 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
+
+// HandoffField carries the hand-off in requests and answers of vLLM.
+const HandoffField = "kv_transfer_params"
+
+// encoderField carries where an encoder's output is, in requests and answers of vLLM.
+const encoderField = "ec_transfer_params"
+
+// CleanAnswer removes what belongs between engines from a body or event that is
+// an object, and gives its usage what the client is to see of the prompt. It returns
+// data itself when nothing changes, and an error for what it cannot read: that must not pass.
+func (d *Dialect) CleanAnswer(data []byte, prompt PromptUsage) ([]byte, error) {
+	transfer := bytes.Contains(data, []byte(HandoffField)) || bytes.Contains(data, []byte(encoderField))
+	usage := prompt.Override && bytes.Contains(data, []byte(d.usageKey()))
+	if !transfer && !usage {
+		return data, nil
+	}
+	body, err := ParseBody(data)
+	if errors.Is(err, ErrNotObject) {
+		return data, nil // nothing but an object holds either
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the engine's answer: %w", err)
+	}
+	if transfer {
+		body = dropHandoff(body)
+	}
+	if usage {
+		for _, place := range d.usages {
+			body = editAt(body, strings.Split(place, "."), func(u Body) Body { return prompt.put(u, d) })
+		}
+	}
+	return body.Bytes(), nil
+}
+
+// dropHandoff deletes the hand-offs at the top and inside a response object.
+func dropHandoff(body Body) Body {
+	drop := func(b Body) Body { return b.With(Remove(HandoffField), Remove(encoderField)) }
+	return editAt(drop(body), []string{"response"}, drop)
+}
+
+// KeepsAnswerBlocks reports whether decode's answer is a hand-off itself: an engine with
+// bidirectional_kv_xfer keeps the blocks of the answer for the next prefill to fetch, for
+// 480 s (vllm nixl/pull_scheduler.py). Nothing fetches them here.
+func KeepsAnswerBlocks(data []byte) bool {
+	if !bytes.Contains(data, []byte(`"do_remote_decode"`)) {
+		return false
+	}
+	for _, place := range []string{HandoffField, "response." + HandoffField} {
+		if gjson.GetBytes(data, place+".do_remote_decode").Bool() {
+			return true
+		}
+	}
+	return false
+}
+
+// editAt changes the object at path, if there is one.
+func editAt(body Body, path []string, change func(Body) Body) Body {
+	inner, ok := body.Get(path[0]).Object()
+	if !ok {
+		return body
+	}
+	if len(path) == 1 {
+		inner = change(inner)
+	} else {
+		inner = editAt(inner, path[1:], change)
+	}
+	return body.With(Set(path[0], inner.Bytes()))
+}

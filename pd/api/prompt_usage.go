@@ -1,0 +1,85 @@
+package api
+
+import (
+	"slices"
+	"strconv"
+)
+
+// PromptUsage is what a client sees of its prompt in the usage: how long it is, what of it was cached,
+// what was written to a cache. After a hand-off decode reports the transferred tokens as
+// cached, which says nothing about the cache: the whole of it is prefill's, and where
+// prefill reported nothing there is nothing of caches. The zero value leaves decode's.
+type PromptUsage struct {
+	Override bool
+	Prefill  string // prefill's usage object; empty: it reported none yet
+	Handed   int    // tokens of the hand-off; 0: not known
+}
+
+// put writes it into decode's usage.
+func (p PromptUsage) put(usage Body, d *Dialect) Body {
+	prefill, err := ParseBody([]byte(p.Prefill))
+	if err != nil || prefill.Get(d.prompt) == nil || usage.Get(d.prompt) == nil {
+		return withoutCache(usage, d)
+	}
+	for _, field := range d.promptFields() {
+		value := prefill.Get(field)
+		if value == nil && usage.Get(field) != nil && len(d.cached) > 1 {
+			value = []byte("null") // details, which some clients want to be there
+		}
+		usage = usage.With(Set(field, value))
+	}
+	return withTotal(usage, d)
+}
+
+// withoutCache returns a usage that says nothing of caches. What was left out of the
+// prompt for them is part of it again.
+func withoutCache(usage Body, d *Dialect) Body {
+	if prompt, ok := usage.Get(d.prompt).Int(); ok && d.cacheApart {
+		cached, _ := usage.Get(d.cached[0]).Int()
+		created, _ := usage.Get(d.created[0]).Int()
+		usage = usage.With(Set(d.prompt, strconv.AppendInt(nil, prompt+cached+created, 10)))
+	}
+	for _, path := range [][]string{d.cached, d.created} {
+		usage = cut(usage, path)
+	}
+	return usage
+}
+
+// cut deletes a path; an object that is empty then is null.
+func cut(object Body, path []string) Body {
+	if len(path) == 0 || object.Get(path[0]) == nil {
+		return object
+	}
+	if len(path) == 1 {
+		return object.With(Remove(path[0]))
+	}
+	inner, ok := object.Get(path[0]).Object()
+	if !ok {
+		return object
+	}
+	if inner = cut(inner, path[1:]); len(inner.Keys()) == 0 {
+		return object.With(Set(path[0], []byte("null")))
+	}
+	return object.With(Set(path[0], inner.Bytes()))
+}
+
+// withTotal makes the total, where there is one, that of prompt and output.
+func withTotal(usage Body, d *Dialect) Body {
+	prompt, known := usage.Get(d.prompt).Int()
+	output, also := usage.Get(d.output).Int()
+	if usage.Get("total_tokens").Null() || !known || !also {
+		return usage
+	}
+	return usage.With(Set("total_tokens", strconv.AppendInt(nil, prompt+output, 10)))
+}
+
+// promptFields are the fields of a usage object that are about the prompt.
+func (d *Dialect) promptFields() []string {
+	fields := []string{d.prompt}
+	for _, path := range [][]string{d.cached, d.created} {
+		if len(path) > 0 && !slices.Contains(fields, path[0]) {
+			fields = append(fields, path[0])
+		}
+	}
+	return fields
+}

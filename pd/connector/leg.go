@@ -1,0 +1,87 @@
+package connector
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// LegRequest is what an engine is sent for one leg.
+type LegRequest struct {
+	Body   api.Body
+	Header http.Header // besides the client's; nil: none
+}
+
+// decodeLeg is what prefill's answer means for decode.
+type decodeLeg struct {
+	request LegRequest
+	// hasKV: prefill holds the KV for decode. That it does not is a normal case.
+	hasKV  bool
+	tokens int // of the prompt that the KV covers; 0: as many as prefill reports
+	// sharesIDs: the leg has prefill's token ids.
+	sharesIDs bool
+	// hosts are those from which decode fetches the KV, where prefill's answer names them.
+	// nil: the leg names the server's own.
+	hosts []string
+}
+
+// legWith is a leg with the client's body and edits.
+func (t *Transfer) legWith(edits ...api.Edit) LegRequest {
+	return LegRequest{Body: t.body.With(edits...)}
+}
+
+// oneToken returns the body of a prefill leg of vLLM: the client's, cut to one token
+// and one sample, without what belongs to the answer. What shapes the prompt (messages,
+// tools, response format, adapter, media) stays byte for byte, so that both legs
+// tokenise alike.
+func oneToken(t *Transfer, more ...api.Edit) api.Body {
+	edits := []api.Edit{
+		api.Set("stream", []byte("false")),
+		api.Remove("stream_options"), // refused without stream
+		api.Remove("min_tokens"),     // refused above max_tokens
+		api.Remove("min_completion_tokens"),
+		api.Remove("logprobs"), // decode's business; saves work here
+		api.Remove("top_logprobs"),
+		// It must end by length: vLLM keeps the blocks only then (nixl
+		// scheduler.py, request_finished).
+		api.Remove("stop"),
+		api.Remove("stop_sequences"),
+		api.Remove("stop_token_ids"),
+		api.Set("ignore_eos", []byte("true")),
+	}
+	edits = append(edits, more...)
+	if t.TokenIDs {
+		edits = append(edits, api.Set("return_token_ids", []byte("true")))
+	}
+	for i, limit := range t.dialect.Limits() {
+		if i == 0 || t.body.Get(limit) != nil {
+			edits = append(edits, api.Set(limit, []byte("1")))
+		}
+	}
+	for _, samples := range []string{"n", "best_of"} {
+		if t.body.Get(samples) != nil {
+			edits = append(edits, api.Set(samples, []byte("1")))
+		}
+	}
+	return t.body.With(edits...)
+}
+
+// kvAddress is where other engines reach the KV of a server, at the connector's usual port if
+// it has no other.
+func kvAddress(s *pools.Server, usual int) string {
+	host, port := s.KVHostPort(usual)
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
+// quoted is a JSON string.
+func quoted(s string) []byte {
+	text, _ := json.Marshal(s) // a string always marshals
+	return text
+}
+
+// number is a JSON number.
+func number(n int) []byte { return strconv.AppendInt(nil, int64(n), 10) }
