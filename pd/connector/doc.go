@@ -8,6 +8,7 @@
 // knows two servers and one body; of the fleet, of other requests and of the choice of
 // servers it knows nothing.
 //
-// A new one: a file with its Connector and a test of both bodies, a line in byName
-// (connector.go), its name in pools.Connectors, and a row in docs/engines.md.
+// A new one: a file with its Connector, a line in byName (connector.go), its name in
+// pools.Connectors, and what it sends as a case of testdata/legs.txt; docs/engines.md has a
+// row for each.
 package connector

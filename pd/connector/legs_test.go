@@ -1,0 +1,64 @@
+package connector
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// What both legs of a chat are sent, by each connector: the client's body, then prefill's
+// answer where decode waits for it.
+func TestLegs_Golden(t *testing.T) {
+	missing := make(map[string]bool)
+	for name, c := range byName {
+		missing[name] = c.Pairs
+	}
+	datadriven.RunTest(t, "testdata/legs.txt", func(t *testing.T, d *datadriven.TestData) string {
+		delete(missing, d.Cmd)
+		client, answer, _ := strings.Cut(d.Input, "\n")
+		body, err := api.ParseBody([]byte(client))
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		server := func(host string) *pools.Server {
+			return &pools.Server{Spec: pools.Spec{URL: "http://" + host + ":8000", Connector: d.Cmd}}
+		}
+		tr := NewTransfer(api.Chat, body, 1, server("10.0.0.1"), server("10.0.0.2"))
+		if id := tr.ID; tr.Connector().requestID == nil {
+			tr.ID = "t-1"
+		} else {
+			tr.ID = regexp.MustCompile(`[0-9a-f]{32}$`).ReplaceAllString(id, "UUID")
+		}
+		tr.bootstrapRooms, tr.engine = []int64{7}, engineRank{"e0", 0}
+		var out strings.Builder
+		fmt.Fprintf(&out, "id: %s\n", tr.ID)
+		if prefill := tr.Connector().Prefill; prefill != nil {
+			describe(&out, "prefill", prefill(tr))
+		}
+		leg := tr.Connector().decode(tr, []byte(answer))
+		describe(&out, "decode", leg.request)
+		fmt.Fprintf(&out, "has KV: %v\n", leg.hasKV)
+		return out.String()
+	})
+	for name, without := range missing {
+		if without {
+			t.Errorf("testdata/legs.txt has no case of %s", name)
+		}
+	}
+}
+
+func describe(out *strings.Builder, leg string, r LegRequest) {
+	fmt.Fprintf(out, "%s: %s\n", leg, bytes.TrimSpace(r.Body.Bytes()))
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		fmt.Fprintf(out, "  %s: %s\n", name, strings.Join(r.Header[name], ", "))
+	}
+}
