@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // exchange is one request and its answer, from the gateway's side. Nothing in it
@@ -218,9 +219,9 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 func (x *exchange) setCommonHeaders(c *fiber.Ctx, answer *pd.Answer) {
 	nameRequest(c, x.dialect, x.id)
 	x.setRateLimitHeaders(c)
-	if format := c.Get(pools.ORCAFormatHeader); format != "" {
+	if format := c.Get(load.ORCAFormatHeader); format != "" {
 		if report := orcaHeader(x.server.LoadReport(time.Now()), format); report != "" {
-			c.Set(pools.ORCAHeader, report)
+			c.Set(load.ORCAHeader, report)
 		}
 	}
 	if x.server.cfg.ExposePair && answer != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // attempt runs the legs of one binding: both at once or prefill first, as the
@@ -156,12 +157,12 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *requestState, a binding, fai
 	verdict := failed.verdict()
 	switch {
 	case failed.Leg == PrefillLeg && j.req.ForcedTool && failed.Status == http.StatusInternalServerError:
-		verdict = pools.ErrNeutral // vLLM #38911: the request, not the server
+		verdict = breaker.ErrNeutral // vLLM #38911: the request, not the server
 	case a.failedTransfer(failed):
 		// The pair's fault as likely as the server's; a probe request alone tells them apart.
 		o.Binder.Links.Fault(a.source().ID(), a.decode.Server().ID(), time.Now())
 		lease.Server().Suspect(lease.Leg())
-		verdict = pools.ErrNeutral
+		verdict = breaker.ErrNeutral
 	}
 	lease.Settle(verdict)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // Leg names one use of a server by one request. Decode alone is another leg than
@@ -187,10 +188,10 @@ func isTimeout(err error) bool {
 func (e *LegError) verdict() error {
 	switch e.Kind {
 	case Refused, Busy, Gone, Ours, Unready:
-		return fmt.Errorf("%w: %s", pools.ErrNeutral, e.Kind)
+		return fmt.Errorf("%w: %s", breaker.ErrNeutral, e.Kind)
 	case Unsent:
 		if isTimeout(e.Err) { // doubt, which probes settle
-			return fmt.Errorf("%w: %s", pools.ErrNeutral, e.Kind)
+			return fmt.Errorf("%w: %s", breaker.ErrNeutral, e.Kind)
 		}
 	}
 	return e

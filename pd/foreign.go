@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/address"
 )
 
 var errForeignHost = errors.New("the hand-off names a host that is not known to be the server's")
@@ -18,13 +19,13 @@ func (o *Orchestrator) withheld(j *requestState, t *connector.Transfer, h *conne
 		return nil // decode is not asked
 	}
 	server, strict := t.From, o.Config.StrictHandoffs
-	worst, host := pools.OwnHost, ""
+	worst, host := address.Own, ""
 	for _, named := range h.Hosts { // all of them: each that is unknown is looked up
 		if is := server.JudgeHost(named, t.To); is > worst {
 			worst, host = is, named
 		}
 	}
-	if worst == pools.OwnHost || worst == pools.UnknownHost && !strict {
+	if worst == address.Own || worst == address.Unknown && !strict {
 		return nil
 	}
 	o.Metrics.foreign.WithLabelValues(server.ID()).Inc()
@@ -40,10 +41,10 @@ func (o *Orchestrator) withheld(j *requestState, t *connector.Transfer, h *conne
 	return &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: errForeignHost}
 }
 
-func (o *Orchestrator) warnOfHost(server *pools.Server, host string, is pools.Ownership) {
+func (o *Orchestrator) warnOfHost(server *pools.Server, host string, is address.Ownership) {
 	text := "hand-offs name a host that is neither the prefill server's nor that of its kv-address: decode fetches the KV from another machine, or fails; " +
 		"set the engine's own host there (vLLM: VLLM_NIXL_SIDE_CHANNEL_HOST), or the server's kv-address"
-	if is == pools.UnknownHost {
+	if is == address.Unknown {
 		text = "a hand-off names a host that is not known to be the prefill server's: it is withheld until the host is looked up and found to be; " +
 			"set the engine's own host there (vLLM: VLLM_NIXL_SIDE_CHANNEL_HOST), or the server's kv-address"
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // askLoad returns the headers of a leg, which ask the engine for its load where that
@@ -15,6 +16,6 @@ func askLoad(header http.Header, leg Leg, server *pools.Server) http.Header {
 		return header
 	}
 	header = header.Clone()
-	header.Set(pools.ORCAFormatHeader, format)
+	header.Set(load.ORCAFormatHeader, format)
 	return header
 }

@@ -287,7 +287,7 @@ func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	c.Prefill, c.Step = s.PrefillCurve(), s.StepCurve()
 	c.PrefillKnown, c.StepKnown = s.Confidence(now)
 	load := s.FreshLoad(now)
-	c.Queue = prefill.Queue + load.ForeignQueue(c.Prefill, now)
+	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
 	if load.Running.Known {
 		c.Running = max(c.Running, int(load.Running.Value))
 	}

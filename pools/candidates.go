@@ -28,11 +28,11 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 	for _, s := range up {
 		needed = needed || s.needs(leg)
 		b := s.breakers[LegIndex(leg)]
-		if b.disproved.Load() {
+		if b.FailedCheck() {
 			continue
 		}
 		sound = append(sound, s)
-		if b.out() {
+		if b.Ejected() {
 			continue
 		}
 		closed = append(closed, s)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 func fleetOf(n int) []*Server {
@@ -87,54 +89,54 @@ func TestCandidates_WhenMostAreInDoubtNobodyIsOut(t *testing.T) {
 	}
 }
 
-func TestCandidates_AServerThatFailedItsCanaryIsOutsideTheCap(t *testing.T) {
+func TestCandidates_AServerThatFailedItsCheckIsOutsideTheCap(t *testing.T) {
 	servers := fleetOf(4)
-	disprove := func(s *Server) { s.breakers[1].judge(ErrWrongAnswer, time.Now()) }
+	fail := func(s *Server) { s.breakers[1].Judge(breaker.ErrWrongAnswer, time.Now()) }
 	for _, s := range servers[:3] {
-		disprove(s)
+		fail(s)
 	}
 	if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[3] || panicking {
 		t.Errorf("%d usable, panic %v", len(got), panicking)
 	}
-	disprove(servers[3])
+	fail(servers[3])
 	if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
 		t.Errorf("all failed: %d usable, panic %v", len(got), panicking)
 	}
 	// That they did not answer says less, that they are busy says nothing.
 	other := fleetOf(4)
 	for _, s := range other[:3] {
-		s.breakers[1].judge(ErrProbeBusy, time.Now())
+		s.breakers[1].Judge(breaker.ErrBusy, time.Now())
 	}
 	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || panicking {
 		t.Errorf("three busy: %d usable, panic %v", len(got), panicking)
 	}
 	for _, s := range other[:3] {
-		s.breakers[1].judge(context.DeadlineExceeded, time.Now())
+		s.breakers[1].Judge(context.DeadlineExceeded, time.Now())
 	}
 	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
 		t.Errorf("three silent: %d usable, panic %v", len(got), panicking)
 	}
 }
 
-// What was proved wrong is trusted again when it is proved right, and not when a canary
+// What was proved wrong is trusted again when it is proved right, and not when a probe
 // merely has no answer or no place.
-func TestCandidates_AWrongAnswerIsForgottenOnlyWhenACanaryPasses(t *testing.T) {
+func TestCandidates_AWrongAnswerIsForgottenOnlyWhenAProbePasses(t *testing.T) {
 	for name, verdict := range map[string]error{
-		"timed out": context.DeadlineExceeded, "429": ErrProbeBusy, "cut": errEngine,
+		"timed out": context.DeadlineExceeded, "429": breaker.ErrBusy, "cut": errEngine,
 	} {
 		servers := fleetOf(4)
 		b := servers[0].breakers[1]
-		b.judge(ErrWrongAnswer, time.Now())
-		b.judge(verdict, time.Now())
+		b.Judge(breaker.ErrWrongAnswer, time.Now())
+		b.Judge(verdict, time.Now())
 		for _, s := range servers[1:] { // beyond the cap on those that are only ejected
 			trip(t, s, Decode)
 		}
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); slices.Contains(got, servers[0]) {
 			t.Errorf("after a wrong answer and then %s it is used", name)
 		}
-		b.judge(nil, time.Now())
+		b.Judge(nil, time.Now())
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); !slices.Contains(got, servers[0]) {
-			t.Errorf("after a wrong answer, %s and a canary that passed it is not used", name)
+			t.Errorf("after a wrong answer, %s and a probe that passed it is not used", name)
 		}
 	}
 }
@@ -152,10 +154,10 @@ func TestCandidates_PrefillIsLeftOutRatherThanTriedInVain(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, s := range prefill {
-			s.breakers[0].judge(ErrWrongAnswer, time.Now())
+			s.breakers[0].Judge(breaker.ErrWrongAnswer, time.Now())
 		}
 		if got, _ := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
-			t.Errorf("all failed their canaries: %d usable", len(got))
+			t.Errorf("all failed their probes: %d usable", len(got))
 		}
 		for _, s := range prefill { // whose decode never works alone
 			s.Spec.Connector = "sglang"
@@ -196,22 +198,6 @@ func TestCandidates_AShorterPauseNeverReplacesALongerOne(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
 			t.Errorf("after it: %d usable", len(got))
-		}
-	})
-}
-
-// A canary that was under way when the server was ejected, and finds it busy, does not
-// shorten the ejection.
-func TestBreaker_ABusyCanaryShortensNoEjection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := testServer(Decode).breakers[1]
-		for range 6 {
-			b.eject(time.Now())
-		}
-		until := *b.openUntil.Load()
-		b.judge(ErrProbeBusy, time.Now())
-		if got := *b.openUntil.Load(); got.Before(until) {
-			t.Errorf("out for %v, and for %v after a busy canary", time.Until(until), time.Until(got))
 		}
 	})
 }

@@ -121,7 +121,7 @@ func (l *live) Heard(now time.Time) {
 	}
 	for i, leg := range []Role{Prefill, Decode} {
 		l.returned(leg, now.Sub(since), l.slowStart, now)
-		l.breakers[i].proveNow(now)
+		l.breakers[i].ProbeNow(now)
 	}
 	l.changed.note()
 	l.states.note()

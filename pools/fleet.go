@@ -12,7 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	orca "github.com/cncf/xds/go/xds/data/orca/v3"
+
+	"github.com/tandem-gateway/tandem/pools/address"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // Config is how servers are watched and ejected.
@@ -22,10 +27,10 @@ type Config struct {
 	EjectShare    float64       // of a pool that may be ejected softly, 0..1
 	SlowStart     time.Duration // longest ramp of a server that returns; 0 is none
 	ORCA          string        // format in which prefill legs ask for the server's load: TEXT, JSON or BIN; empty: they do not
-	LoadTables    []LoadTable   // how engines tell their load
+	LoadTables    []load.Table  // how engines tell their load
 	Adapters      AdapterConfig
 	Sleep         SleepConfig
-	Breaker       BreakerConfig
+	Breaker       breaker.Config
 	Prefill       curve.Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          curve.Curve // likewise, by StepFeatures
 	// Forgetting is the time without a sample in which what a server has shown of its speed
@@ -47,10 +52,10 @@ func Default() Config {
 		EjectShare:    0.5,
 		SlowStart:     10 * time.Second,
 		ORCA:          "TEXT",
-		LoadTables:    DefaultLoadTables(),
+		LoadTables:    load.DefaultTables(),
 		Adapters:      DefaultAdapters(),
 		Sleep:         DefaultSleep(),
-		Breaker:       DefaultBreaker(),
+		Breaker:       breaker.Default(),
 		Prefill:       curve.Curve{0.0165, 0.015184, 0.00042099},
 		Step:          curve.Curve{0.006, 0.00035, 0.01},
 		Forgetting:    time.Minute,
@@ -70,26 +75,21 @@ func (c Config) Validate() error {
 		return fmt.Errorf("forgetting must be positive")
 	case c.SlowStart < 0:
 		return fmt.Errorf("slow-start must not be negative")
-	case c.Breaker.Consecutive < 1 || c.Breaker.Ratio <= 0 || c.Breaker.Ratio > 1:
-		return fmt.Errorf("breaker-failures must be at least 1, breaker-ratio above 0 and at most 1")
-	case c.Breaker.Ejection <= 0 || c.Breaker.MaxEjection < c.Breaker.Ejection || c.Breaker.Probe <= 0:
-		return fmt.Errorf("breaker-ejection, breaker-max-ejection and breaker-probe must be positive and in order")
 	}
-	return errors.Join(c.Adapters.Validate(), c.Sleep.Validate())
+	return errors.Join(c.Breaker.Validate(), c.Adapters.Validate(), c.Sleep.Validate())
 }
 
 // Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
 // swaps it.
 type Fleet struct {
-	// Convicted is told of a server that failed a canary: it was at fault since a time, and
+	// Blamed is told of a server that failed a canary: it was at fault since a time, and
 	// not what lies between it and others. It is set before the first Apply; nil: nobody
 	// is told.
-	Convicted func(server string, since time.Time)
+	Blamed func(server string, since time.Time)
 
-	cfg      Config
-	log      *slog.Logger
-	resolver *net.Resolver // of servers' own names, as connections to them have it
-	lookups  chan struct{} // bounds those at once
+	cfg   Config
+	log   *slog.Logger
+	names *address.Resolver // of servers' own names, as connections to them have it
 
 	snapshot    atomic.Pointer[[]*Server]
 	replicas    atomic.Pointer[ReplicaWork] // nil while work is not shared
@@ -121,12 +121,11 @@ type watched struct {
 // NewFleet returns an empty fleet, whose servers nobody follows: see Watch.
 func NewFleet(cfg Config, log *slog.Logger) *Fleet {
 	f := &Fleet{
-		cfg:      cfg,
-		log:      log,
-		resolver: net.DefaultResolver,
-		lookups:  make(chan struct{}, parallelTargets),
-		watched:  make(map[string]watched),
-		worked:   make(chan struct{}, 1),
+		cfg:     cfg,
+		log:     log,
+		names:   address.NewResolver(net.DefaultResolver),
+		watched: make(map[string]watched),
+		worked:  make(chan struct{}, 1),
 	}
 	f.snapshot.Store(&[]*Server{})
 	return f
@@ -184,9 +183,9 @@ func (f *Fleet) Apply(specs []Spec) error {
 	return nil
 }
 
-func (f *Fleet) convicted(server string, since time.Time) {
-	if f.Convicted != nil {
-		f.Convicted(server, since)
+func (f *Fleet) blamed(server string, since time.Time) {
+	if f.Blamed != nil {
+		f.Blamed(server, since)
 	}
 }
 
@@ -199,7 +198,7 @@ func (f *Fleet) newWatched(id string) watched {
 	w := watched{live: newLive(f.cfg)}
 	w.changed, w.states = &f.changed, &f.states
 	for _, b := range w.breakers {
-		b.convicted = func(since time.Time) { f.convicted(id, since) }
+		b.OnBlame(func(since time.Time) { f.blamed(id, since) })
 	}
 	for _, watch := range f.watches {
 		w.follow = append(w.follow, watch())
@@ -216,10 +215,10 @@ func (f *Fleet) follow(spec Spec, w watched) watched {
 	for _, follow := range w.follow {
 		parts.Go(func() { follow(ctx, s) })
 	}
-	parts.Go(func() { w.addresses.run(ctx, spec, f.lookupHost) })
+	parts.Go(func() { w.addresses.Run(ctx, spec.KVHosts(), f.names) })
 	if spec.ORCA != "" {
-		o := orcaStream{address: spec.ORCA, server: s, log: f.log.With("server", s.id)}
-		parts.Go(func() { o.run(ctx) })
+		take := func(report *orca.OrcaLoadReport) { s.noteReport(report, time.Now()) }
+		parts.Go(func() { load.FollowORCA(ctx, spec.ORCA, take, f.log.With("server", s.id)) })
 	}
 	go func() {
 		defer close(w.done)
@@ -238,7 +237,7 @@ func (w *watched) end() {
 // configuration says that it is not probed before.
 func (s *Server) AwaitAddresses(ctx context.Context) {
 	if s.fleet.cfg.AwaitAddresses {
-		s.addresses.awaitFirst(ctx)
+		s.addresses.AwaitFirst(ctx)
 	}
 }
 

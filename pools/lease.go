@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pools/breaker"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -40,7 +41,7 @@ func (s *Server) Claim(leg Role, work curve.Work, anyway bool) (*Lease, error) {
 	verdict := func(error) {}
 	if !anyway {
 		var err error
-		if verdict, err = s.breakers[LegIndex(leg)].allow(); err != nil {
+		if verdict, err = s.breakers[LegIndex(leg)].Allow(); err != nil {
 			return nil, fmt.Errorf("%s for %s: %w: %w", s.id, leg, ErrRefused, err)
 		}
 	}
@@ -99,7 +100,7 @@ func (l *Lease) Broke(err error) {
 		return
 	}
 	l.good.Store(false)
-	l.server.breakers[LegIndex(l.leg)].broke(err, time.Now())
+	l.server.breakers[LegIndex(l.leg)].Broke(err, time.Now())
 }
 
 // Release gives the place back. An unsettled lease is settled as neutral.
@@ -107,9 +108,9 @@ func (l *Lease) Release() {
 	if !l.released.CompareAndSwap(false, true) {
 		return
 	}
-	l.Settle(ErrNeutral)
+	l.Settle(breaker.ErrNeutral)
 	if l.good.Load() {
-		l.server.breakers[LegIndex(l.leg)].ended()
+		l.server.breakers[LegIndex(l.leg)].Ended()
 	}
 	l.end(time.Now())
 }

@@ -7,15 +7,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pools/address"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // live is what changes about a server while requests run. It is created when
 // the server is first seen and survives reloads of the configuration.
 type live struct {
 	health       atomic.Pointer[Health]
-	scraped      atomic.Pointer[Load]
-	reported     atomic.Pointer[Load] // by ORCA
+	scraped      atomic.Pointer[load.Load]
+	reported     atomic.Pointer[load.Load] // by ORCA
 	reports      struct{ read, unreadable atomic.Uint64 }
 	keep         time.Duration // load older than this is not believed
 	loadRequests *LoadRequests
@@ -24,7 +27,7 @@ type live struct {
 	life         atomic.Uint64 // counts how often the server came up
 	told         atomic.Pointer[identity]
 	busyUntil    atomic.Pointer[time.Time] // the engine asked to be left alone until then
-	breakers     [2]*breaker               // prefill, decode
+	breakers     [2]*breaker.Breaker       // prefill, decode
 	drained      atomic.Bool               // an operator lets it drain
 	leaving      atomic.Bool               // scaling in takes it next
 	changed      *changes                  // of the fleet; nil: nobody is told
@@ -51,7 +54,7 @@ type live struct {
 	step    *curve.Learned // time of a decode step, by StepFeatures
 
 	handoffs  handoffs // of prefill
-	addresses *addresses
+	addresses *address.Book
 
 	mu   sync.Mutex // guards work and falls
 	work [2]curve.Backlog
@@ -110,7 +113,7 @@ func newLive(cfg Config) *live {
 		recheck:      make(chan struct{}, 1),
 		loadRequests: newLoadRequests(),
 		wakeRequests: newWakeRequests(),
-		addresses:    newAddresses(),
+		addresses:    address.NewBook(),
 		keep:         3 * cfg.ProbeInterval,
 		slowStart:    cfg.SlowStart,
 		prefill:      curve.NewLearned(cfg.Prefill, []curve.Features{curve.PrefillFeatures(256, 0), curve.PrefillFeatures(4096, 0), curve.PrefillFeatures(32768, 0)}, cfg.Forgetting),
@@ -118,11 +121,11 @@ func newLive(cfg Config) *live {
 	}
 	l.vitals.born = time.Now()
 	l.health.Store(&Health{Reason: notProbed})
-	l.scraped.Store(&Load{})
-	l.reported.Store(&Load{})
+	l.scraped.Store(&load.Load{})
+	l.reported.Store(&load.Load{})
 	l.told.Store(newIdentity(Identity{}, false))
 	for i := range l.breakers {
-		l.breakers[i] = newBreaker(cfg.Breaker)
+		l.breakers[i] = breaker.New(cfg.Breaker)
 	}
 	return l
 }
@@ -220,10 +223,10 @@ func (l *live) ProbeDue() <-chan struct{} { return l.recheck }
 // Load returns what the engine told last; its zero value is all unknown. What an
 // answer or a stream of reports told counts before a scrape that is older, and a
 // scrape fills in what they lack.
-func (l *live) Load() Load {
+func (l *live) Load() load.Load {
 	scraped, reported := l.scraped.Load(), l.reported.Load()
 	if reported.At.After(scraped.At) {
-		return reported.over(*scraped, l.keep)
+		return reported.FilledFrom(*scraped, l.keep)
 	}
 	return *scraped
 }
@@ -288,7 +291,7 @@ func (l *live) setUp(asked *Health, models []Model, slowStart time.Duration, now
 	}
 	for i, leg := range []Role{Prefill, Decode} {
 		l.returned(leg, away, slowStart, now)
-		l.breakers[i].proveNow(now)
+		l.breakers[i].ProbeNow(now)
 	}
 	l.changed.note()
 	l.states.note()

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 var (
@@ -73,14 +75,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	servers := c.fleet.Servers()
-	spared := make(map[*breaker]bool) // of servers that are used though they are ejected
+	spared := make(map[*breaker.Breaker]bool) // of servers that are used though they are ejected
 	for model, pool := range listing(servers) {
 		for _, leg := range []Role{Prefill, Decode} {
 			usable, panicking := Candidates(pool, model, leg, c.fleet.cfg.EjectShare, now)
 			gauge(panicDesc, oneIf(panicking), model, leg.String())
 			for _, s := range usable {
 				b := s.breakers[LegIndex(leg)]
-				spared[b] = spared[b] || b.out()
+				spared[b] = spared[b] || b.Ejected()
 			}
 		}
 	}
@@ -99,14 +101,15 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 				continue
 			}
 			state := s.Breaker(leg, now)
-			for _, each := range []BreakerState{Closed, HalfOpen, Open} {
+			for _, each := range []breaker.State{breaker.Closed, breaker.HalfOpen, breaker.Open} {
 				gauge(breakerDesc, oneIf(state == each), s.id, leg.String(), string(each))
 			}
 			b := s.breakers[LegIndex(leg)]
 			gauge(wouldEjectDesc, oneIf(spared[b]), s.id, leg.String())
-			counter(ejectionsDesc, b.trips.Load(), s.id, leg.String())
-			counter(canariesDesc, b.passed.Load(), s.id, leg.String(), "passed")
-			counter(canariesDesc, b.failed.Load(), s.id, leg.String(), "failed")
+			counts := b.Counts()
+			counter(ejectionsDesc, counts.Ejections, s.id, leg.String())
+			counter(canariesDesc, counts.ProbesPassed, s.id, leg.String(), "passed")
+			counter(canariesDesc, counts.ProbesFailed, s.id, leg.String(), "failed")
 			own := s.OwnInFlight(leg, now)
 			gauge(inFlightDesc, float64(own.Requests), s.id, leg.String())
 			gauge(inFlightTokensDesc, float64(own.Tokens), s.id, leg.String())

@@ -3,6 +3,8 @@ package pools
 import (
 	"log/slog"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // What a prober reports of a server: each probe ends as one of ProbePassed, ProbeLate and
@@ -41,8 +43,9 @@ func (s *Server) ProbeFailed(before *Health, reason string) {
 
 // ReportLoad keeps the load that was read from the engine, with what others than the
 // gateways have sent to it.
-func (s *Server) ReportLoad(load Load) {
-	load.Foreign = load.foreign(s.InFlight(Prefill, load.At).Plus(s.InFlight(Decode, load.At)))
+func (s *Server) ReportLoad(load load.Load) {
+	own := s.InFlight(Prefill, load.At).Plus(s.InFlight(Decode, load.At))
+	load.External = load.Beside(own.Requests, own.Tokens)
 	s.scraped.Store(&load)
 }
 

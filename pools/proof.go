@@ -4,20 +4,16 @@ import (
 	"context"
 	"errors"
 	"time"
-)
 
-// How a probe request fails, beside not being answered.
-var (
-	ErrWrongAnswer = errors.New("wrong answer to a probe request") // certain: the server works, and wrongly
-	ErrProbeBusy   = errors.New("server too busy for a probe request")
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // ProofDue returns when a probe request is to prove the server for a leg, whether one is to
 // at all, and what says that this may have changed.
 func (s *Server) ProofDue(leg Role) (at time.Time, wanted bool, changed <-chan struct{}) {
 	b := s.breakers[LegIndex(leg)]
-	at, wanted = b.canaryDue(s.fleet.cfg.ProbeInterval)
-	return at, wanted, b.changed
+	at, wanted = b.ProbeDue(s.fleet.cfg.ProbeInterval)
+	return at, wanted, b.Changed()
 }
 
 // Proof is one probe request to a server for a leg, from when it was sent.
@@ -30,7 +26,7 @@ type Proof struct {
 
 // BeginProof is to be called when the probe request is sent.
 func (s *Server) BeginProof(leg Role, now time.Time) Proof {
-	return Proof{server: s, leg: leg, ejected: s.breakers[LegIndex(leg)].out(), sent: now}
+	return Proof{server: s, leg: leg, ejected: s.breakers[LegIndex(leg)].Ejected(), sent: now}
 }
 
 // Ejected reports whether the server was ejected for the leg when the request was sent.
@@ -42,10 +38,10 @@ func (p Proof) Ejected() bool { return p.ejected }
 // says that the server is busy.
 func (p Proof) End(err error, now time.Time) (away time.Duration, counted error) {
 	s, b := p.server, p.server.breakers[LegIndex(p.leg)]
-	if errors.Is(err, context.DeadlineExceeded) && (b.servedSince(p.sent) || s.workedSince(p.sent)) {
-		err = ErrProbeBusy
+	if errors.Is(err, context.DeadlineExceeded) && (b.ServedSince(p.sent) || s.workedSince(p.sent)) {
+		err = breaker.ErrBusy
 	}
-	away = b.judge(err, now)
+	away = b.Judge(err, now)
 	switch {
 	case err == nil && p.ejected:
 		s.returned(p.leg, away, s.fleet.cfg.SlowStart, now)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // Role says which legs a server takes. A breaker is kept per server and leg, so
@@ -173,11 +175,11 @@ func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, 
 }
 
 // FreshLoad returns the load that the engine reports, all unknown once it is old.
-func (s *Server) FreshLoad(now time.Time) Load {
+func (s *Server) FreshLoad(now time.Time) load.Load {
 	if load := s.Load(); load.FreshAt(now, s.fleet.cfg.ProbeInterval) {
 		return load
 	}
-	return Load{}
+	return load.Load{}
 }
 
 // Tokens returns the load of the server in tokens: prompt tokens that wait for

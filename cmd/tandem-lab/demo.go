@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/serving"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery"
 )
 
 const demoModel = "tandem-demo"
@@ -68,7 +68,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	for i, e := range engines {
-		cfg.AddServer(e.role, pools.Entry{URL: "http://" + e.addr, Rack: fmt.Sprintf("rack-%d", i%2), Events: e.events, Replay: e.replay})
+		cfg.AddServer(e.role, discovery.Entry{URL: "http://" + e.addr, Rack: fmt.Sprintf("rack-%d", i%2), Events: e.events, Replay: e.replay})
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	n, err := serving.New(ctx, cfg, log)

@@ -28,6 +28,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery/kube"
 	"github.com/tandem-gateway/tandem/pools/replicas"
 )
 
@@ -133,7 +134,7 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
-	recorded.MustRegister(version.Collector(), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &pools.Kubernetes{}, keda.NewPublishedTargets(0),
+	recorded.MustRegister(version.Collector(), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, autoscale.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	leader.NewMetrics(&recorded)

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/serving"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery"
 )
 
 // registerCommand keeps one server in the registry for as long as it runs.
 func registerCommand() *cobra.Command {
-	var entry pools.Entry
+	var entry discovery.Entry
 	redis := serving.DefaultRedis()
 	ttl := 10 * time.Second
 	rank := -1
@@ -51,7 +51,7 @@ Its fields are those of a server in the configuration file, and "role".`,
 			}
 			defer func() { _ = client.Close() }()
 			log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-			return pools.Register(cmd.Context(), client, redis.Prefix, entry, ttl, log)
+			return discovery.Register(cmd.Context(), client, redis.Prefix, entry, ttl, log)
 		},
 	}
 	f := cmd.Flags()
@@ -64,7 +64,7 @@ Its fields are those of a server in the configuration file, and "role".`,
 }
 
 // bindEntry names the fields of a server as flags.
-func bindEntry(f *pflag.FlagSet, e *pools.Entry) {
+func bindEntry(f *pflag.FlagSet, e *discovery.Entry) {
 	f.StringVar(&e.URL, "url", "", "`URL` of the engine's HTTP server")
 	f.StringVar(&e.Role, "role", "", "prefill, decode or both")
 	f.StringVar(&e.Connector, "connector", "", "how decode obtains the KV; empty: as the engine tells")

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // identify asks the engine what it is, until it has answered everything in this life of
@@ -91,10 +92,10 @@ func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pool
 	reported.Version = version.Version
 	exposition := e.server.Metrics
 	if exposition == "" {
-		exposition = e.server.URL + pools.MetricsPath
+		exposition = e.server.URL + load.MetricsPath
 	}
 	if text, failed := e.get(ctx, exposition); failed == nil {
-		reported.BlockTokens, reported.KVType = cacheConfig(text)
+		reported.BlockTokens, reported.KVType = load.ParseKVCache(text)
 	} else if !absent(failed) {
 		err = errors.Join(err, failed)
 	}
@@ -106,21 +107,6 @@ func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pool
 		reported.Connector = info.Config.Transfer.connector()
 	}
 	return reported, errors.Join(err, failed)
-}
-
-// cacheSeries is vLLM's: its labels are the configuration of the KV cache.
-const cacheSeries = "vllm:cache_config_info"
-
-// cacheConfig returns tokens of a block and type of the numbers, empty if not there.
-func cacheConfig(exposition []byte) (blockTokens, kvType string) {
-	families, err := pools.ParseExposition(exposition)
-	if err != nil {
-		return "", "" // the scrape reports that they cannot be read
-	}
-	for _, m := range pools.Family(families, cacheSeries).GetMetric() {
-		return pools.Label(m, "block_size"), pools.Label(m, "cache_dtype")
-	}
-	return "", ""
 }
 
 // vllmTransfer is vLLM's --kv-transfer-config.

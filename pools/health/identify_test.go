@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 const vllmModels = `{"data":[{"id":"m","owned_by":"vllm"}]}`
@@ -51,7 +52,7 @@ func TestProbe_WhatEnginesReportOfThemselves(t *testing.T) {
 				_, _ = w.Write([]byte(page))
 			}))
 			defer server.Close()
-			probed, err := Probe(t.Context(), pools.Spec{URL: server.URL, Role: pools.Both}, pools.DefaultLoadTables(), server.Client(), slog.New(slog.DiscardHandler))
+			probed, err := Probe(t.Context(), pools.Spec{URL: server.URL, Role: pools.Both}, load.DefaultTables(), server.Client(), slog.New(slog.DiscardHandler))
 			if err != nil || probed.Identity() != c.want {
 				t.Errorf("%+v, %v; want %+v", probed.Identity(), err, c.want)
 			}

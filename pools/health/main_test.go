@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -70,7 +71,7 @@ func use(t *testing.T, s *pools.Server, leg pools.Role, verdict error) bool {
 // trip has the server ejected for a leg.
 func trip(t *testing.T, s *pools.Server, leg pools.Role) {
 	t.Helper()
-	for range pools.DefaultBreaker().Consecutive {
+	for range breaker.Default().Consecutive {
 		use(t, s, leg, errEngine)
 	}
 }

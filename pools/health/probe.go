@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // prober watches one server: is it healthy, which models does it serve, how
@@ -22,7 +23,7 @@ type prober struct {
 	patient engine // with that of an answer that is late
 	slow    *slowHealth
 	cfg     pools.Config
-	load    *pools.Scraper
+	load    *load.Scraper
 	log     *slog.Logger
 
 	asking  sync.WaitGroup // probes that are not answered
@@ -38,7 +39,7 @@ func newProber(s *pools.Server, slow *slowHealth, cfg pools.Config, transport ht
 	}
 	return &prober{
 		engine: within(cfg.ProbeTimeout), patient: within(max(lateAnswer, cfg.ProbeTimeout)),
-		slow: slow, cfg: cfg, load: pools.NewScraper(s.Spec, cfg.LoadTables), log: log,
+		slow: slow, cfg: cfg, load: load.NewScraper(s.URL, s.Metrics, s.Rank, cfg.LoadTables), log: log,
 	}
 }
 
@@ -180,13 +181,13 @@ func (e engine) sleeping(ctx context.Context) {
 
 // Probed is what a server answered when it was asked once.
 type Probed struct {
-	*pools.Server            // as the answers make it: outside a fleet, and up
-	Load          pools.Load // unknown is a valid answer
+	*pools.Server           // as the answers make it: outside a fleet, and up
+	Load          load.Load // unknown is a valid answer
 }
 
 // Probe asks a server once, without a fleet, what a prober would: for checking a
 // configuration by hand.
-func Probe(ctx context.Context, spec pools.Spec, tables []pools.LoadTable, client *http.Client, log *slog.Logger) (Probed, error) {
+func Probe(ctx context.Context, spec pools.Spec, tables []load.Table, client *http.Client, log *slog.Logger) (Probed, error) {
 	s := pools.NewServer(spec)
 	e := engine{s, client}
 	err := newSlowHealth().healthy(ctx, e, log)
@@ -203,7 +204,7 @@ func Probe(ctx context.Context, spec pools.Spec, tables []pools.LoadTable, clien
 		return Probed{}, err
 	}
 	e.identify(ctx, false, models, log)
-	load, _ := pools.NewScraper(spec, tables).Scrape(ctx, e.get)
+	load, _ := load.NewScraper(spec.URL, spec.Metrics, spec.Rank, tables).Scrape(ctx, e.get)
 	s.ProbePassed(s.Health(), models, time.Now())
 	return Probed{Server: s, Load: load}, nil
 }

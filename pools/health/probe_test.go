@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // httpEngine answers probes; its state is changed while the fleet watches.
@@ -61,7 +62,7 @@ func TestFleet_AServerIsUsedOnceItAnswersAndSaysWhatItServes(t *testing.T) {
 	if !s.Health().Serves("m") || s.Health().Models[0].MaxModelLen != 4096 {
 		t.Errorf("models: %+v", s.Health().Models)
 	}
-	eventually(t, "load is read", func() bool { return s.Load().Running == pools.Gauge{Value: 7, Known: true} })
+	eventually(t, "load is read", func() bool { return s.Load().Running == load.Gauge{Value: 7, Known: true} })
 
 	e.sick.Store(true)
 	eventually(t, "down", func() bool { return !s.Health().Up })

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // probeRequester proves a server for one leg with probe requests, tiny generations of the gateway's
@@ -110,11 +111,11 @@ func (p *probeRequester) generate(ctx context.Context) error {
 		}
 		return generated(body)
 	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		return fmt.Errorf("%w: %d", pools.ErrProbeBusy, status)
+		return fmt.Errorf("%w: %d", breaker.ErrBusy, status)
 	case status >= 400 && status < 500:
 		return nil
 	default:
-		return fmt.Errorf("%w: %d", pools.ErrWrongAnswer, status)
+		return fmt.Errorf("%w: %d", breaker.ErrWrongAnswer, status)
 	}
 }
 
@@ -168,7 +169,7 @@ func generated(body []byte) error {
 		Choices []json.RawMessage `json:"choices"`
 	}
 	if json.Unmarshal(body, &answer) != nil || len(answer.Choices) == 0 {
-		return fmt.Errorf("%w: no completion", pools.ErrWrongAnswer)
+		return fmt.Errorf("%w: no completion", breaker.ErrWrongAnswer)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // fakeEngine answers probes and requests without a socket, so that time can be
@@ -111,8 +112,8 @@ func TestProbeRequest_ProvesAnEjectedServer(t *testing.T) {
 				if e.sung() == 0 {                  // the first failure may have asked for one already
 					t.Fatal("no probe request")
 				}
-				time.Sleep(pools.DefaultBreaker().Probe) // a probe request that hangs is judged by now
-				if closed := s.Breaker(pools.Decode, time.Now()) == pools.Closed; closed != c.proves {
+				time.Sleep(breaker.Default().Probe) // a probe request that hangs is judged by now
+				if closed := s.Breaker(pools.Decode, time.Now()) == breaker.Closed; closed != c.proves {
 					t.Errorf("breaker is %s", s.Breaker(pools.Decode, time.Now()))
 				}
 				if !s.Health().Up {
@@ -159,7 +160,7 @@ func TestProbeRequest_AServerThatWasDownIsProvedAsSoonAsItIsUp(t *testing.T) {
 		e.sick, e.generate = false, sings
 		e.mu.Unlock()
 		time.Sleep(3 * time.Second)
-		if state := s.Breaker(pools.Decode, time.Now()); state != pools.Closed {
+		if state := s.Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 			t.Errorf("3 s after it is up: %s", state)
 		}
 	})
@@ -178,7 +179,7 @@ func TestProbeRequest_LetsSleepingServersSleep(t *testing.T) {
 		}
 		s.GPUShare().Woke(0, time.Now())
 		time.Sleep(3 * time.Second)
-		if state := s.Breaker(pools.Decode, time.Now()); state != pools.Closed {
+		if state := s.Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 			t.Errorf("awake again: %s", state)
 		}
 	})
@@ -191,15 +192,15 @@ func TestProbeRequest_ThatWaitsWhileOthersAreServedBlamesNobody(t *testing.T) {
 		e := &fakeEngine{generate: hangs}
 		s := watched(t, e, pools.Decode)
 		s.Suspect(pools.Decode)
-		time.Sleep(pools.DefaultBreaker().Probe - time.Second)
+		time.Sleep(breaker.Default().Probe - time.Second)
 		use(t, s, pools.Decode, nil)
 		time.Sleep(2 * time.Second)
-		if state := s.Breaker(pools.Decode, time.Now()); state != pools.Closed {
+		if state := s.Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 			t.Errorf("one was served meanwhile: %s", state)
 		}
 		s.Suspect(pools.Decode)
-		time.Sleep(pools.DefaultBreaker().Probe + 2*time.Second)
-		if state := s.Breaker(pools.Decode, time.Now()); state == pools.Closed {
+		time.Sleep(breaker.Default().Probe + 2*time.Second)
+		if state := s.Breaker(pools.Decode, time.Now()); state == breaker.Closed {
 			t.Error("nobody was served, and it was not ejected")
 		}
 	})
@@ -221,7 +222,7 @@ func TestProbeRequest_ThatWaitsWhileStreamsGoOnBlamesNobody(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			s.Worked(time.Now())
 		}
-		if state := s.Breaker(pools.Decode, time.Now()); state != pools.Closed || fell.Load() {
+		if state := s.Breaker(pools.Decode, time.Now()); state != breaker.Closed || fell.Load() {
 			t.Errorf("%s, fell %v", state, fell.Load())
 		}
 	})

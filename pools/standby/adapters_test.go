@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // What an engine was doing when it was asked may have been this gateway's own request,
@@ -40,7 +41,7 @@ func TestAdapterManager_ItsOwnWorkThatTheEngineReportsIsNotAnothers(t *testing.T
 		time.Sleep(10 * time.Millisecond)
 		lease.Release()
 		for asked, idle := range map[int]bool{5: true, 15: false} {
-			s.ReportLoad(pools.Load{At: at(20), Adapters: pools.AdapterLoad{Running: []string{"ada"}, Known: true, Asked: at(asked)}})
+			s.ReportLoad(load.Load{At: at(20), Adapters: load.Adapters{Running: []string{"ada"}, Known: true, Asked: at(asked)}})
 			if got := slices.Contains(m.idle([]string{"ada"}, at(30)), "ada"); got != idle {
 				t.Errorf("used until 10 ms, seen at work by who asked at %d ms: idle is %v", asked, got)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -38,7 +39,7 @@ func TestBreaker_TheLinkerdExperiment(t *testing.T) {
 			defer pace.Stop()
 			for range requests {
 				<-pace.C
-				ejected := bad.Breaker(pools.Decode, time.Now()) != pools.Closed
+				ejected := bad.Breaker(pools.Decode, time.Now()) != breaker.Closed
 				ok := c.post("/v1/chat/completions", chatBody("")).status == 200
 				if ejected {
 					after++
@@ -130,7 +131,7 @@ func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
 				}
 				zombie.ClearFaults()
 				before := len(ofClients(zombie))
-				eventually(t, "a canary proves it", func() bool { return server.Breaker(leg, time.Now()) == pools.Closed })
+				eventually(t, "a canary proves it", func() bool { return server.Breaker(leg, time.Now()) == breaker.Closed })
 				if n := len(ofClients(zombie)) - before; n != 0 {
 					t.Errorf("%d clients' requests reached it before", n)
 				}
@@ -209,7 +210,7 @@ func TestBreaker_PanicUsesAllAndCanariesEndIt(t *testing.T) {
 	}
 	eventually(t, "all are proved", func() bool {
 		for _, s := range forced {
-			if s.Breaker(pools.Decode, time.Now()) != pools.Closed {
+			if s.Breaker(pools.Decode, time.Now()) != breaker.Closed {
 				return false
 			}
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // slowCluster has engines that take real time, so that a client can leave in the
@@ -198,7 +199,7 @@ func (c *cluster) checkIdle(gone int) {
 			if own := s.InFlight(leg, time.Now()); own != (pools.InFlight{}) {
 				c.t.Errorf("%s: a lease leaked: %+v", s.ID(), own)
 			}
-			if state := s.Breaker(leg, time.Now()); state != pools.Closed {
+			if state := s.Breaker(leg, time.Now()); state != breaker.Closed {
 				c.t.Errorf("%s: clients that left opened the breaker: %s", s.ID(), state)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // Check reads a configuration as Command does, and says of it and of its servers what is wrong.
@@ -109,7 +110,7 @@ func describeEngine(told pools.Identity) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), " ")
 }
 
-func describeLoad(l pools.Load) string {
+func describeLoad(l load.Load) string {
 	var parts []string
 	for name, value := range l.Readings() {
 		parts = append(parts, fmt.Sprintf("%s %.6g", name, value))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/address"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
 
@@ -43,7 +44,7 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 		asked.Go(func() { answer.probed, answer.down = health.Probe(ctx, spec, cfg.pools.LoadTables, client, log) })
 		asked.Go(func() { answer.events = tryEvents(&cfg, spec) })
 		if spec.Role.Serves(pools.Prefill) {
-			asked.Go(func() { answer.hosts = pools.ExpectedHosts(ctx, spec) })
+			asked.Go(func() { answer.hosts = address.Describe(ctx, spec.KVHosts()) })
 		}
 	}
 	asked.Wait()

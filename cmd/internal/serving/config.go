@@ -13,6 +13,8 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery"
+	"github.com/tandem-gateway/tandem/pools/discovery/kube"
 )
 
 // config is all that can be set, by flag or by file, one part for each of those who use it:
@@ -49,7 +51,7 @@ func DefaultConfig() config {
 		pools:     poolsConfig{Config: pools.Default()},
 		kv:        defaultLocality(),
 		redis:     DefaultRedis(),
-		discovery: discoveryConfig{kube: pools.DefaultKubernetes(), dns: pools.DefaultDNS()},
+		discovery: discoveryConfig{kube: kube.Default(), dns: discovery.DefaultDNS()},
 		scaling:   defaultScaling(),
 		drain:     drainConfig{timeout: 30 * time.Second},
 		telemetry: telemetryConfig{traceShare: 1, logLevel: "info"},
@@ -64,7 +66,7 @@ func (c *config) Set(name, value string) error {
 }
 
 // AddServer adds a server of a role.
-func (c *config) AddServer(role pools.Role, e pools.Entry) {
+func (c *config) AddServer(role pools.Role, e discovery.Entry) {
 	for i := range c.servers {
 		if c.servers[i].role == role {
 			c.servers[i].add(e)
@@ -134,7 +136,7 @@ func (c *config) validateServers() error {
 		return errors.New("no servers: name at least one with --prefill, --decode or --both, or say where to find them, as with --kubernetes-pods or --registry")
 	}
 	for _, name := range c.names() {
-		if err := name.ValidateName(); err != nil {
+		if err := discovery.ValidateName(name); err != nil {
 			return err
 		}
 	}
@@ -145,7 +147,7 @@ func (c *config) validateServers() error {
 func (c *config) names() (names []pools.Spec) {
 	for _, list := range c.servers {
 		for _, spec := range list.specs {
-			if spec.Named() {
+			if discovery.IsName(spec) {
 				names = append(names, spec)
 			}
 		}
@@ -158,7 +160,7 @@ func (c *config) specs() []pools.Spec {
 	var all []pools.Spec
 	for _, list := range c.servers {
 		for _, spec := range list.specs {
-			if !spec.Named() {
+			if !discovery.IsName(spec) {
 				all = append(all, c.kv.withEvents(spec))
 			}
 		}

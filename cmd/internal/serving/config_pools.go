@@ -4,13 +4,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // poolsConfig is how servers are watched, and what is done on them beside requests.
 type poolsConfig struct {
 	pools.Config
 
-	loadMetrics []string // entries of pools.LoadTables
+	loadMetrics []string // entries of load.ParseTables
 	adapters    []string // as pools.ParseAdapter reads them
 }
 
@@ -58,7 +59,7 @@ func (c *poolsConfig) bindStandby(fs *pflag.FlagSet) {
 
 // read reads the settings that are lists of texts.
 func (c *poolsConfig) read() (err error) {
-	if c.LoadTables, err = pools.LoadTables(c.loadMetrics); err != nil {
+	if c.LoadTables, err = load.ParseTables(c.loadMetrics); err != nil {
 		return err
 	}
 	c.Adapters.Directory = nil

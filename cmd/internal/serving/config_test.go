@@ -22,8 +22,8 @@ func writeConfig(t *testing.T, path, content string) {
 	}
 }
 
-// load reads a file's text with flags over it.
-func load(t *testing.T, content string, args ...string) (config, error) {
+// configOf reads a file's text with flags over it.
+func configOf(t *testing.T, content string, args ...string) (config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tandem.yaml")
 	writeConfig(t, path, content)
@@ -40,16 +40,16 @@ func TestConfig_ListsAreTheSameByFlagAndByFile(t *testing.T) {
 	want := "[a:1 b:2] [learned m=engine]"
 	for name, load := range map[string]func() (config, error){
 		"flags": func() (config, error) {
-			return load(t, "decode: http://x:1\n", "--redis", "a:1,b:2", "--tokens", "learned", "--tokens", "m=engine")
+			return configOf(t, "decode: http://x:1\n", "--redis", "a:1,b:2", "--tokens", "learned", "--tokens", "m=engine")
 		},
 		"flags over a file": func() (config, error) {
-			return load(t, "decode: http://x:1\nredis: c:3\ntokens: [off]\n", "--redis", "a:1,b:2", "--tokens", "learned,m=engine")
+			return configOf(t, "decode: http://x:1\nredis: c:3\ntokens: [off]\n", "--redis", "a:1,b:2", "--tokens", "learned,m=engine")
 		},
 		"lists in the file": func() (config, error) {
-			return load(t, "decode: http://x:1\nredis:\n- a:1\n- b:2\ntokens: [learned, m=engine]\n")
+			return configOf(t, "decode: http://x:1\nredis:\n- a:1\n- b:2\ntokens: [learned, m=engine]\n")
 		},
 		"text in the file": func() (config, error) {
-			return load(t, "decode: http://x:1\nredis: a:1,b:2\ntokens: learned,m=engine\n")
+			return configOf(t, "decode: http://x:1\nredis: a:1,b:2\ntokens: learned,m=engine\n")
 		},
 	} {
 		cfg, err := load()
@@ -81,7 +81,7 @@ both: http://e:1,http://f:2
 `
 
 func TestConfig_FileAndFlagsShareNamesAndFlagsWin(t *testing.T) {
-	cfg, err := load(t, goodConfig, "--retry-ratio", "0.3", "--decode", "http://x:1,http://y:2")
+	cfg, err := configOf(t, goodConfig, "--retry-ratio", "0.3", "--decode", "http://x:1,http://y:2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestConfig_MistakesNameTheirLine(t *testing.T) {
 		{"bad level", "log-level: loud\ndecode: http://a:1\n", "log-level"},
 		{"not a duration", "idle-timeout: 30\ndecode: http://a:1\n", `line 1: idle-timeout: "30" is not a time with its unit, such as 30s`},
 	} {
-		_, err := load(t, x.content)
+		_, err := configOf(t, x.content)
 		if err == nil || !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%s: %v", x.name, err)
 		}
@@ -141,7 +141,7 @@ func TestConfig_MistakesNameTheirLine(t *testing.T) {
 
 // What a flag says is not the file's mistake.
 func TestConfig_MistakesOfFlagsNameNoLine(t *testing.T) {
-	_, err := load(t, "retry-ratio: 0.5\ndecode: http://a:1\n", "--retry-ratio", "3")
+	_, err := configOf(t, "retry-ratio: 0.5\ndecode: http://a:1\n", "--retry-ratio", "3")
 	if err == nil || strings.Contains(err.Error(), "line") || !strings.Contains(err.Error(), "retry-ratio") {
 		t.Error(err)
 	}
@@ -158,7 +158,7 @@ func TestConfig_DecodeIsPlannedForTheSLOOfItsModel(t *testing.T) {
 		{"itl-slo: [30ms, big=80ms]\nscale-itl: big=60ms\n", 60 * time.Millisecond, 30 * time.Millisecond, 30 * time.Millisecond},
 		{"itl-slo: [30ms, big=80ms]\nscale-itl: 40ms\n", 40 * time.Millisecond, 40 * time.Millisecond, 40 * time.Millisecond},
 	} {
-		cfg, err := load(t, x.content+"decode: http://a:1\n")
+		cfg, err := configOf(t, x.content+"decode: http://a:1\n")
 		if err != nil {
 			t.Fatal(err)
 		}

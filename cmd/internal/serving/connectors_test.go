@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/process"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // connectors are those besides NIXL's pull, which all other tests use, and SGLang's,
@@ -97,7 +97,7 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 					})
 					neverTwice(t, c)
 					if !slices.Contains(ofPrefill, fault.Kind) {
-						c.breakersAre(pools.Closed, other)
+						c.breakersAre(breaker.Closed, other)
 					}
 				})
 			}

@@ -11,12 +11,14 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery"
+	"github.com/tandem-gateway/tandem/pools/discovery/kube"
 )
 
 // discoveryConfig is where servers are found that the configuration does not name.
 type discoveryConfig struct {
-	kube pools.KubernetesConfig
-	dns  pools.DNSConfig
+	kube kube.Config
+	dns  discovery.DNSConfig
 	// registry: servers may register themselves in Redis.
 	registry bool
 	nccl     string // where engines announce themselves
@@ -35,18 +37,18 @@ func (c *discoveryConfig) bind(fs *pflag.FlagSet) {
 			"proxy_port); whoever reaches it can announce servers; empty: none")
 }
 
-// discovery is where the servers of the fleet come from.
-type discovery struct {
-	sources       *pools.Sources // say who is in the fleet
-	dns           *pools.DNS
-	announced     *pools.Announced // nil: no engine announces itself
+// serverSources are where the servers of the fleet come from.
+type serverSources struct {
+	sources       *discovery.Sources // say who is in the fleet
+	dns           *discovery.DNS
+	announced     *discovery.SelfAnnounced // nil: no engine announces itself
 	announcements *zmqsub.Announcements
-	registry      *pools.Registry   // nil: no server registers itself
-	cluster       *pools.Kubernetes // nil: no servers are found there
+	registry      *discovery.Registry // nil: no server registers itself
+	cluster       *kube.Cluster       // nil: no servers are found there
 }
 
 // run finds servers until the context ends.
-func (d *discovery) run(ctx context.Context, log *slog.Logger) {
+func (d *serverSources) run(ctx context.Context, log *slog.Logger) {
 	var parts sync.WaitGroup
 	parts.Go(func() { d.dns.Run(ctx) })
 	if d.registry != nil {
@@ -64,23 +66,23 @@ func (d *discovery) run(ctx context.Context, log *slog.Logger) {
 // discover makes the sources of servers that need nothing but a name, the Redis, or a
 // port to listen at.
 func (n *Node) discover() error {
-	n.discovery.dns = pools.NewDNS(n.cfg.discovery.dns, n.found("dns"), n.log)
+	n.discovery.dns = discovery.NewDNS(n.cfg.discovery.dns, n.found("dns"), n.log)
 	n.discovery.dns.SetNames(n.cfg.names())
 	if n.cfg.discovery.registry {
-		n.discovery.registry = pools.NewRegistry(n.sharing.redis, n.cfg.redis.Prefix, n.found("registry"), n.log)
+		n.discovery.registry = discovery.NewRegistry(n.sharing.redis, n.cfg.redis.Prefix, n.found("registry"), n.log)
 	}
 	if n.cfg.discovery.nccl == "" {
 		return nil
 	}
 	var err error
-	n.discovery.announced = pools.NewAnnounced(n.found("announcements"))
+	n.discovery.announced = discovery.NewSelfAnnounced(n.found("announcements"))
 	n.discovery.announcements, err = n.feeds.hub.ListenAnnouncements(n.cfg.discovery.nccl)
 	return err
 }
 
 // hearAnnouncements makes servers of engines with the P2pNcclConnector, which announce
 // themselves, until the context ends.
-func (d *discovery) hearAnnouncements(ctx context.Context, log *slog.Logger) {
+func (d *serverSources) hearAnnouncements(ctx context.Context, log *slog.Logger) {
 	var parts sync.WaitGroup
 	parts.Go(func() { d.announced.Run(ctx) })
 	d.announcements.Run(ctx, func(a zmqsub.Announcement) {
@@ -88,8 +90,8 @@ func (d *discovery) hearAnnouncements(ctx context.Context, log *slog.Logger) {
 		if a.Type == "D" {
 			role = pools.Decode
 		}
-		entry := pools.Entry{URL: "http://" + a.HTTP, Connector: "p2p-nccl", KVAddress: a.KV}
-		if err := d.announced.Hear(entry.Spec(role), time.Now()); err != nil {
+		entry := discovery.Entry{URL: "http://" + a.HTTP, Connector: "p2p-nccl", KVAddress: a.KV}
+		if err := d.announced.OnAnnouncement(entry.Spec(role), time.Now()); err != nil {
 			log.Debug("an announcement is of no use", "error", err.Error())
 		}
 	})

@@ -17,7 +17,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery"
 )
 
 // live is how soon a changed fleet is used, ten times: a second is what is promised, and
@@ -114,8 +114,8 @@ func TestDiscovery_ServersRegisterThemselves(t *testing.T) {
 		leaves[e.URL()] = leave
 		client := redis.Client()
 		registering.Go(func() {
-			entry := pools.Entry{URL: e.URL(), Role: role}
-			if err := pools.Register(ctx, client, "tandem:", entry, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
+			entry := discovery.Entry{URL: e.URL(), Role: role}
+			if err := discovery.Register(ctx, client, "tandem:", entry, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
 				t.Error(err)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // faultTimeouts make hanging legs end within a test.
@@ -122,7 +123,7 @@ func TestFailure_TheRequestsFaultIsTheEnginesAnswer(t *testing.T) {
 				if n := c.metric("tandem_retries_total"); refused && n != 0 {
 					t.Errorf("%v retries", n)
 				}
-				c.breakersAre(pools.Closed, engines)
+				c.breakersAre(breaker.Closed, engines)
 			})
 		}
 	}
@@ -293,7 +294,7 @@ func TestFailure_AKVLoadThatFailsIsDecodedAlone(t *testing.T) {
 		t.Errorf("%d load failures, %d decoded alone", s.LoadFailures, s.AggregatedDone)
 	}
 	eventually(t, "a canary clears decode", func() bool { return c.metric("tandem_canaries_total", `leg="decode"`, `outcome="passed"`) > 0 })
-	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {
+	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 		t.Errorf("decode's breaker is %s for what the pair did", state)
 	}
 }
@@ -330,7 +331,7 @@ func TestFailure_AForcedToolIsNoVerdictOnPrefill(t *testing.T) {
 			t.Fatalf("%d: %s", got.status, got.body)
 		}
 	}
-	if state := c.node.fleet.Servers()[0].Breaker(pools.Prefill, time.Now()); state != pools.Closed {
+	if state := c.node.fleet.Servers()[0].Breaker(pools.Prefill, time.Now()); state != breaker.Closed {
 		t.Errorf("prefill's breaker is %s", state)
 	}
 	if got := c.post("/v1/chat/completions", chatBody("")); got.header.Get("X-Tandem-Prefill") == "" {
@@ -514,7 +515,7 @@ func TestFailure_ABusyServerIsLeftAlone(t *testing.T) {
 	if n := len(requests(c.decode[:1], "/v1/chat/completions")); n > pauses {
 		t.Errorf("%d of 12 requests reached the busy server in %d pauses", n, pauses)
 	}
-	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {
+	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 		t.Errorf("its breaker is %s", state)
 	}
 }
@@ -548,7 +549,7 @@ func TestFailure_AFailedTransferIsChargedToItsLink(t *testing.T) {
 	if after := transfer("after"); after < 1.5*before {
 		t.Errorf("a transfer is priced %.2f ms, before its failures %.2f", after, before)
 	}
-	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != pools.Closed {
+	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 		t.Errorf("decode's breaker is %s", state)
 	}
 }

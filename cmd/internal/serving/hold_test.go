@@ -261,7 +261,7 @@ func TestHold_IsTheDefaultWhereServersMayGoToZero(t *testing.T) {
 		{zero, 5 * time.Minute},
 		{zero + "hold: 7s\n", 7 * time.Second},
 	} {
-		cfg, err := load(t, c.file)
+		cfg, err := configOf(t, c.file)
 		if err != nil || cfg.pd.hold != (pd.ScaleFromZeroConfig{For: c.want, Most: 1024}) {
 			t.Errorf("%s: %+v, %v", c.file, cfg.pd.hold, err)
 		}

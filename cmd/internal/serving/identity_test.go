@@ -9,7 +9,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // unsaid takes the connectors out of the configuration.
@@ -122,25 +122,25 @@ func TestLoad_OfEveryEngine(t *testing.T) {
 			var seen gjson.Result
 			eventually(t, "the load is known", func() bool { // what is old is not shown: a look of a busy machine may be late
 				seen = gjson.Get(c.get("/debug/servers").body, "0.engine")
-				return seen.Get(string(pools.Running)).Exists() && seen.Get(string(pools.KVUsed)).Exists()
+				return seen.Get(string(load.Running)).Exists() && seen.Get(string(load.KVUsed)).Exists()
 			})
 			state := e.State()
-			for reading, want := range map[pools.Reading]float64{
-				pools.Running: 2, pools.Waiting: 1,
-				pools.KVUsed: float64(state.KVBlocksUsed) / float64(state.KVBlocksTotal),
+			for reading, want := range map[load.Reading]float64{
+				load.Running: 2, load.Waiting: 1,
+				load.KVUsed: float64(state.KVBlocksUsed) / float64(state.KVBlocksTotal),
 			} {
 				if got := seen.Get(string(reading)); !got.Exists() || math.Abs(got.Float()-want) > 0.01 {
 					t.Errorf("%s is %s, want %v in %s", reading, got, want, seen)
 				}
 			}
-			capacity := seen.Get(string(pools.KVTokens))
+			capacity := seen.Get(string(load.KVTokens))
 			if names == engine.ExpositionVLLMOld {
 				return // which tells no more
 			}
 			if want := state.KVBlocksTotal * 16; math.Abs(capacity.Float()-float64(want)) > 16 {
 				t.Errorf("a capacity of %s tokens, want %d", capacity, want)
 			}
-			if names == engine.ExpositionSGLang && seen.Get(string(pools.WaitingTokens)).Int() < 100 {
+			if names == engine.ExpositionSGLang && seen.Get(string(load.WaitingTokens)).Int() < 100 {
 				t.Errorf("tokens are not counted: %s", seen)
 			}
 		})

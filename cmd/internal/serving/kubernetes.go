@@ -10,9 +10,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery/kube"
 )
 
-func bindKubernetes(fs *pflag.FlagSet, c *pools.KubernetesConfig) {
+func bindKubernetes(fs *pflag.FlagSet, c *kube.Config) {
 	fs.StringVar(&c.Pods, "kubernetes-pods", c.Pods, "label `selector` of pods that are servers, such as tandem/role")
 	fs.StringVar(&c.Services, "kubernetes-services", c.Services, "label `selector` of Services whose endpoints are servers")
 	fs.StringSliceVar(&c.InferencePools, "inference-pools", c.InferencePools,
@@ -28,7 +29,7 @@ func (n *Node) findInKubernetes(reg prometheus.Registerer) error {
 		return nil
 	}
 	var err error
-	if n.discovery.cluster, err = pools.NewKubernetes(n.cfg.discovery.kube, n.found("kubernetes"), n.log); err != nil {
+	if n.discovery.cluster, err = kube.New(n.cfg.discovery.kube, n.found("kubernetes"), n.log); err != nil {
 		return err
 	}
 	return reg.Register(n.discovery.cluster)
@@ -39,12 +40,12 @@ const clusterTime = 10 * time.Second
 
 // askKubernetes returns the servers of the cluster at this moment; none if it is not
 // asked for.
-func askKubernetes(ctx context.Context, cfg pools.KubernetesConfig) ([]pools.Spec, error) {
+func askKubernetes(ctx context.Context, cfg kube.Config) ([]pools.Spec, error) {
 	if !cfg.Enabled() {
 		return nil, nil
 	}
 	found := make(chan []pools.Spec, 1)
-	k, err := pools.NewKubernetes(cfg, func(specs []pools.Spec) {
+	k, err := kube.New(cfg, func(specs []pools.Spec) {
 		select {
 		case found <- specs:
 		default: // the first answer is the one

@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery"
 	"github.com/tandem-gateway/tandem/pools/health"
 	"github.com/tandem-gateway/tandem/pools/standby"
 )
@@ -33,8 +34,8 @@ type Node struct {
 	cfg          config
 	log          *slog.Logger
 	fleet        *pools.Fleet
-	discovery    discovery // says which servers are in the fleet
-	sharing      sharing   // what it does together with other replicas
+	discovery    serverSources // says which servers are in the fleet
+	sharing      sharing       // what it does together with other replicas
 	locality     *pd.Locality
 	feeds        *feeds
 	access       *access.Control
@@ -72,7 +73,7 @@ func New(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error)
 	watching := cfg.pools.Config
 	watching.AwaitAddresses = cfg.pd.StrictHandoffs
 	n.fleet = pools.NewFleet(watching, log)
-	n.discovery.sources = pools.NewSources(n.fleet, log)
+	n.discovery.sources = discovery.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), n.fleet.Collector())
 	if err = n.joinReplicas(reg); err != nil {
@@ -169,7 +170,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Tracer:    binder.Tracer,
 		Log:       n.log,
 	}
-	n.fleet.Convicted = binder.Links.Acquit
+	n.fleet.Blamed = binder.Links.Acquit
 	if n.sharing.redis != nil {
 		n.sharing.experience = pd.NewExperience(binder.Links, cfg.cost.links, binder.Outputs, n.fleet, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
 		reg.MustRegister(n.sharing.experience)

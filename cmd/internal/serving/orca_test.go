@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 func TestORCA_PrefillLegsAskForLoad(t *testing.T) {
@@ -20,16 +20,16 @@ func TestORCA_PrefillLegsAskForLoad(t *testing.T) {
 	if got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
 		t.Fatalf("%d %s by %v", got.status, got.body, got.header)
 	}
-	if leaked := got.header.Get(pools.ORCAHeader); leaked != "" {
+	if leaked := got.header.Get(load.ORCAHeader); leaked != "" {
 		t.Errorf("the client got %q", leaked)
 	}
 	for _, r := range requests(c.prefill, "/v1/completions") {
-		if !slices.Contains(r.HeaderNames, pools.ORCAFormatHeader) {
+		if !slices.Contains(r.HeaderNames, load.ORCAFormatHeader) {
 			t.Error("a prefill leg did not ask")
 		}
 	}
 	for _, r := range requests(c.decode, "/v1/completions") {
-		if slices.Contains(r.HeaderNames, pools.ORCAFormatHeader) {
+		if slices.Contains(r.HeaderNames, load.ORCAFormatHeader) {
 			t.Error("a decode leg asked")
 		}
 	}
@@ -42,8 +42,8 @@ func TestORCA_TheGatewayReportsItsOwnLoad(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.ports.orca = "127.0.0.1:0" }})
 	const body = `{"model":"test-model","max_tokens":2,"prompt":"hi","stream":true}`
 	for _, format := range []string{"TEXT", "JSON", "BIN"} {
-		got := c.post("/v1/completions", body, pools.ORCAFormatHeader, format)
-		report, err := pools.ParseORCA(got.header.Get(pools.ORCAHeader))
+		got := c.post("/v1/completions", body, load.ORCAFormatHeader, format)
+		report, err := load.ParseORCA(got.header.Get(load.ORCAHeader))
 		if err != nil || got.status != 200 {
 			t.Errorf("%s: %d, %v", format, got.status, err)
 			continue
@@ -54,12 +54,12 @@ func TestORCA_TheGatewayReportsItsOwnLoad(t *testing.T) {
 		}
 	}
 	for _, format := range []string{"", "XML"} {
-		if got := c.post("/v1/completions", body, pools.ORCAFormatHeader, format); got.header.Get(pools.ORCAHeader) != "" {
-			t.Errorf("asked for %q it got %q", format, got.header.Get(pools.ORCAHeader))
+		if got := c.post("/v1/completions", body, load.ORCAFormatHeader, format); got.header.Get(load.ORCAHeader) != "" {
+			t.Errorf("asked for %q it got %q", format, got.header.Get(load.ORCAHeader))
 		}
 	}
 	for _, r := range requests(c.decode, "/v1/completions") {
-		if slices.Contains(r.HeaderNames, pools.ORCAFormatHeader) {
+		if slices.Contains(r.HeaderNames, load.ORCAFormatHeader) {
 			t.Error("the client's wish reached an engine")
 		}
 	}

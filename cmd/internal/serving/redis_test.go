@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/process"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery"
 )
 
 func TestRedisConfig_MistakesAreNamed(t *testing.T) {
@@ -31,7 +31,7 @@ func TestRedisConfig_MistakesAreNamed(t *testing.T) {
 		{"redis: [a:1, b:2]\nredis-database: 3", "database"},
 		{"redis: a:1\nredis-prefix: ''", "redis-prefix"},
 	} {
-		_, err := load(t, "decode: http://x:1\n"+x.settings+"\n")
+		_, err := configOf(t, "decode: http://x:1\n"+x.settings+"\n")
 		if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", x.settings, err)
 		}
@@ -165,7 +165,7 @@ func (f *sharedFleet) registers(t *testing.T, replicas ...*cluster) {
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- pools.Register(ctx, client, cfg.Prefix, pools.Entry{URL: more.URL(), Role: "decode"}, 6*time.Second, slog.New(slog.DiscardHandler))
+		ended <- discovery.Register(ctx, client, cfg.Prefix, discovery.Entry{URL: more.URL(), Role: "decode"}, 6*time.Second, slog.New(slog.DiscardHandler))
 	}()
 	all := func(n float64) func() bool {
 		return func() bool {

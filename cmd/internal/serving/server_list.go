@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/cmd/internal/nearest"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/discovery"
 )
 
 // serverList is the servers of one role. As a flag it is URLs separated by
@@ -46,7 +47,7 @@ func (l *serverList) Set(urls string) error {
 func (l *serverList) add(e serverEntry) { l.specs = append(l.specs, e.Spec(l.role)) }
 
 // serverEntry is a server in the file, or a name for any number of them.
-type serverEntry = pools.Entry
+type serverEntry = discovery.Entry
 
 // read takes the list from a node of the file. lines are those of the servers that were
 // read before, by ID.
@@ -85,8 +86,8 @@ func (l *serverList) read(node ast.Node, lines map[string]int) error {
 
 // note keeps the line of a server, and reports what is wrong with it.
 func note(spec pools.Spec, node ast.Node, lines map[string]int) error {
-	if spec.Named() {
-		return spec.ValidateName()
+	if discovery.IsName(spec) {
+		return discovery.ValidateName(spec)
 	}
 	if err := spec.Validate(); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // sglangEngine is one whose legs meet in rooms. Its timeout is SGLang's, minutes: what
@@ -123,7 +123,7 @@ func TestSGLang_OneBadServerCostsNoRequest(t *testing.T) {
 						return sum(other, func(s engine.State) int { return s.ServerLoad + s.HandoffsOpen }) == 0
 					})
 					c.roomsAreFresh()
-					c.breakersAre(pools.Closed, other)
+					c.breakersAre(breaker.Closed, other)
 				})
 			}
 		}
@@ -131,7 +131,7 @@ func TestSGLang_OneBadServerCostsNoRequest(t *testing.T) {
 }
 
 // breakersAre checks the breakers of engines, in the role that the test gave them.
-func (c *cluster) breakersAre(want pools.BreakerState, engines []*engine.Engine) {
+func (c *cluster) breakersAre(want breaker.State, engines []*engine.Engine) {
 	c.t.Helper()
 	for _, e := range engines {
 		for _, s := range c.node.fleet.Servers() {
@@ -280,7 +280,7 @@ func TestSGLang_AFailedTransferIsChargedToItsLink(t *testing.T) {
 	if n := met(); n == 0 || n > 3 {
 		t.Errorf("%v requests met the failing link", n)
 	}
-	c.breakersAre(pools.Closed, append(c.prefill, c.decode...))
+	c.breakersAre(breaker.Closed, append(c.prefill, c.decode...))
 }
 
 func TestSGLang_AClientThatLeavesFreesBothLegs(t *testing.T) {

@@ -1,0 +1,190 @@
+package address
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/nameserver"
+)
+
+// server is one whose hand-offs name hosts.
+type server struct {
+	*Book
+	hosts []string
+}
+
+// watch returns servers at hosts, each with its first lookup behind it.
+func watch(t *testing.T, names *nameserver.Server, hosts ...[]string) []server {
+	t.Helper()
+	resolver := NewResolver(names.Resolver())
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	var all []server
+	for _, own := range hosts {
+		s := server{NewBook(), own}
+		running.Go(func() { s.Run(t.Context(), own, resolver) })
+		all = append(all, s)
+	}
+	for _, s := range all {
+		await(t, "it is looked up", func() bool { return s.known.Load() != nil })
+	}
+	return all
+}
+
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+func (s server) judge(host string, reader server) Ownership {
+	return s.Judge(host, s.hosts, reader.Book)
+}
+
+// whose is what a server says of a host once it has looked it up.
+func whose(t *testing.T, s, reader server, host string) Ownership {
+	t.Helper()
+	s.judge(host, reader) // has it looked up
+	await(t, host+" is looked up", func() bool { return s.table().knows(host) || !s.waits(host) })
+	return s.judge(host, reader)
+}
+
+func (t *table) knows(host string) bool {
+	_, looked := t.asked[host]
+	return looked
+}
+
+// waits reports whether a host is to be looked up.
+func (b *Book) waits(host string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, asked := b.asked[host]
+	return asked
+}
+
+func TestBook_OnlyWhatIsKnownIsOwnOrForeign(t *testing.T) {
+	names := nameserver.Start(t)
+	names.Set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.1", "prefill.test. 0 IN A 192.0.2.2")
+	names.Set("fabric.test.", "A", "fabric.test. 0 IN A 198.51.100.1")
+	names.Set("alias.test.", "A", "alias.test. 0 IN A 192.0.2.2")
+	names.Set("half.test.", "A", "half.test. 0 IN A 192.0.2.2", "half.test. 0 IN A 203.0.113.1")
+	names.Set("decode.test.", "A", "decode.test. 0 IN A 192.0.2.9")
+	servers := watch(t, names, []string{"prefill.test", "fabric.test"}, []string{"192.0.2.2"}, []string{"unknown.test"},
+		[]string{"127.0.0.1"}, []string{"decode.test"}, []string{"2001:db8::1"})
+	named, beside, lost, here, decode, six := servers[0], servers[1], servers[2], servers[3], servers[4], servers[5]
+	for _, x := range []struct {
+		name         string
+		from, reader server
+		host         string
+		want         Ownership
+	}{
+		{"its own name", named, decode, "prefill.test", Own},
+		{"its own name, spelled otherwise", named, decode, "PREFILL.test.", Own},
+		{"an address of its name", named, decode, "192.0.2.2", Own},
+		{"that address as IPv6 has it", named, decode, "::ffff:192.0.2.2", Own},
+		{"its kv-address", named, decode, "198.51.100.1", Own},
+		{"another name of it", named, decode, "alias.test", Own},
+		{"another address", named, decode, "203.0.113.1", Foreign},
+		{"another server's name", named, decode, "decode.test", Foreign},
+		{"a name of which one address is another's", named, decode, "half.test", Unknown},
+		{"a name that does not resolve", named, decode, "nowhere.test", Unknown},
+		{"nothing", named, decode, "", Unknown},
+		{"loopback, and decode is elsewhere", named, decode, "localhost", Foreign},
+		{"loopback, and decode is on that machine", named, beside, "127.0.0.1", Own},
+		{"loopback, and nobody knows where decode is", named, lost, "localhost", Unknown},
+		{"a server whose name does not resolve", lost, decode, "203.0.113.1", Unknown},
+		{"the name of a server that does not resolve", lost, decode, "unknown.test", Own},
+		{"this machine", here, decode, "localhost", Own},
+		{"this machine, by IPv6", here, decode, "::1", Own},
+		{"another one than this", here, decode, "203.0.113.1", Foreign},
+		{"IPv6, written at length", six, decode, "2001:db8:0:0::1", Own},
+		{"another IPv6", six, decode, "2001:db8::2", Foreign},
+	} {
+		if got := whose(t, x.from, x.reader, x.host); got != x.want {
+			t.Errorf("%s: %v", x.name, got)
+		}
+	}
+	for _, ip := range machineAddresses() {
+		if whose(t, here, decode, ip.String()) != Own {
+			t.Errorf("%s is this machine", ip)
+		}
+	}
+}
+
+// A server by name that has moved names its new address before the name was looked up again.
+func TestBook_AServerThatMovedIsLookedUpBeforeItIsForeign(t *testing.T) {
+	names := nameserver.Start(t)
+	names.Set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.1")
+	servers := watch(t, names, []string{"prefill.test"}, []string{"192.0.2.9"})
+	s, reader := servers[0], servers[1]
+	names.Set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.5")
+	if is := s.judge("192.0.2.5", reader); is != Unknown {
+		t.Errorf("%v before its name was looked up again", is)
+	}
+	if is := whose(t, s, reader, "192.0.2.5"); is != Own {
+		t.Errorf("its new address: %v", is)
+	}
+	if is := whose(t, s, reader, "192.0.2.1"); is != Foreign {
+		t.Errorf("its old address: %v", is)
+	}
+}
+
+func TestBook_WhatHandoffsNameIsBounded(t *testing.T) {
+	names := nameserver.Start(t)
+	names.Set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.1")
+	s := watch(t, names, []string{"prefill.test"})[0]
+	reported := 0
+	for i := range 100 {
+		host := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}).String()
+		s.judge(host, s)
+		if s.NoteForeign(host, 1) {
+			reported++
+		}
+		if s.NoteForeign(host, 1) {
+			t.Fatalf("%s is reported twice", host)
+		}
+	}
+	if !s.NoteForeign("203.0.113.1", 2) {
+		t.Error("in its next incarnation it is no news")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.asked); n != maxAsked || reported != maxAsked {
+		t.Errorf("%d are looked up, %d reported", n, reported)
+	}
+}
+
+// An engine that gives each hand-off a new name gains nothing, and keeps out no true name.
+func TestBook_AHostIsOwnOnlyOnceItWasLookedUp(t *testing.T) {
+	names := nameserver.Start(t)
+	names.Set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.1")
+	names.Set("alias.test.", "A", "alias.test. 0 IN A 192.0.2.1")
+	servers := watch(t, names, []string{"prefill.test"}, []string{"192.0.2.9"})
+	s, reader := servers[0], servers[1]
+	for i := range 3 * maxAsked {
+		name := fmt.Sprintf("evil-%d.test", i)
+		names.Set(name+".", "A", name+". 0 IN A 203.0.113.1")
+		if is := s.judge(name, reader); is == Own {
+			t.Fatalf("%s is the server's before it was looked up", name)
+		}
+	}
+	await(t, "an invented name is looked up", func() bool { return s.judge("evil-0.test", reader) == Foreign })
+	await(t, "a name beyond the first eight is looked up", func() bool { return s.judge("evil-23.test", reader) == Foreign })
+	if is := s.judge("alias.test", reader); is != Unknown {
+		t.Errorf("another name of the server: %v before it was looked up", is)
+	}
+	await(t, "it is looked up though eight are", func() bool { return s.judge("alias.test", reader) == Own })
+	for i := range 3 * maxAsked {
+		s.judge(fmt.Sprintf("worse-%d.test", i), reader)
+	}
+	await(t, "the others are looked up", func() bool { return s.table().knows("worse-0.test") })
+	if is := s.judge("alias.test", reader); is != Own {
+		t.Errorf("invented names took its place: %v", is)
+	}
+}

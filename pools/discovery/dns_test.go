@@ -1,0 +1,138 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/tandem-gateway/tandem/loadtest/nameserver"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// runDNS looks names up until the test ends and returns what it found last.
+func runDNS(t *testing.T, server string, names ...pools.Spec) (found func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var ids []string
+	cfg := DNSConfig{Interval: 20 * time.Millisecond, Server: server}
+	d := NewDNS(cfg, func(specs []pools.Spec) {
+		mu.Lock()
+		defer mu.Unlock()
+		ids = nil
+		for _, s := range specs {
+			ids = append(ids, fmt.Sprintf("%s %s %s", s.ID(), s.Role, s.Rack))
+		}
+	}, slog.New(slog.DiscardHandler))
+	d.SetNames(names)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { d.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(ids)
+	}
+}
+
+func TestDNS_NamesBecomeServers(t *testing.T) {
+	n := nameserver.Start(t)
+	n.Set("prefill.test.", "A", "prefill.test. 0 IN A 127.0.0.3", "prefill.test. 0 IN A 127.0.0.2")
+	n.Set("_http._tcp.decode.test.", "SRV",
+		"_http._tcp.decode.test. 0 IN SRV 0 0 8001 d1.test.", "_http._tcp.decode.test. 0 IN SRV 0 0 8002 d2.test.")
+	n.Set("d1.test.", "A", "d1.test. 0 IN A 127.0.0.4")
+	n.Set("d2.test.", "AAAA", "d2.test. 0 IN AAAA ::1")
+	found := runDNS(t, n.Addr(),
+		Entry{URL: "dns+http://prefill.test:8000", Rack: "r1"}.Spec(pools.Prefill), Entry{URL: "srv+http://_http._tcp.decode.test"}.Spec(pools.Decode))
+	all := []string{"127.0.0.2:8000 prefill r1", "127.0.0.3:8000 prefill r1", "127.0.0.4:8001 decode ", "[::1]:8002 decode "}
+	eventually(t, "all are found", func() bool { return slices.Equal(found(), all) })
+
+	n.Set("prefill.test.", "A", "prefill.test. 0 IN A 127.0.0.3")
+	without := all[1:]
+	eventually(t, "one is gone", func() bool { return slices.Equal(found(), without) })
+
+	for _, rcode := range []int{dns.RcodeServerFailure, dns.RcodeNameError} {
+		n.Fail(t, rcode)
+		if got := found(); !slices.Equal(got, without) {
+			t.Errorf("while names cannot be resolved (%s) the servers are %v, want %v", dns.RcodeToString[rcode], got, without)
+		}
+	}
+	n.Set("prefill.test.", "A", "prefill.test. 0 IN A 127.0.0.2")
+	n.Fail(t, dns.RcodeSuccess)
+	eventually(t, "names resolve again", func() bool { return slices.Contains(found(), all[0]) })
+}
+
+// A name that is not answered delays none that is.
+func TestDNS_ASlowNameDelaysNoOther(t *testing.T) {
+	n := nameserver.Start(t)
+	asked, release := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(asked) })
+	var questions atomic.Int64 // for the slow name, two or more in each lookup of it
+	n.Delay(func(name string) {
+		if name == "slow.test." {
+			questions.Add(1)
+			once()
+			<-release
+		}
+	})
+	n.Set("slow.test.", "A", "slow.test. 0 IN A 127.0.0.9")
+	n.Set("quick.test.", "A", "quick.test. 0 IN A 127.0.0.2")
+	found := runDNS(t, n.Addr(), Entry{URL: "dns+http://slow.test:8000"}.Spec(pools.Prefill), Entry{URL: "dns+http://quick.test:8000"}.Spec(pools.Decode))
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	<-asked
+	eventually(t, "the quick one is found", func() bool { return slices.Equal(found(), []string{"127.0.0.2:8000 decode "}) })
+	const changes = 10
+	for i := range changes {
+		n.Set("quick.test.", "A", fmt.Sprintf("quick.test. 0 IN A 127.0.1.%d", i))
+		eventually(t, "and found again", func() bool { return slices.Equal(found(), []string{fmt.Sprintf("127.0.1.%d:8000 decode ", i)}) })
+	}
+	// Were it delayed, each change would be found at the end of a lookup of the slow one.
+	if asked := questions.Load(); asked >= changes {
+		t.Errorf("the slow one was asked for %d times until %d changes of the quick one were found", asked, changes)
+	}
+}
+
+func TestDNS_ATargetWithoutAddressKeepsTheOthers(t *testing.T) {
+	n := nameserver.Start(t)
+	n.Set("_http._tcp.decode.test.", "SRV",
+		"_http._tcp.decode.test. 0 IN SRV 0 0 8001 d1.test.", "_http._tcp.decode.test. 0 IN SRV 0 0 8002 d2.test.")
+	n.Set("d1.test.", "A", "d1.test. 0 IN A 127.0.0.4")
+	found := runDNS(t, n.Addr(), Entry{URL: "srv+http://_http._tcp.decode.test"}.Spec(pools.Decode))
+	eventually(t, "one target is found", func() bool { return slices.Equal(found(), []string{"127.0.0.4:8001 decode "}) })
+	n.Set("d2.test.", "A", "d2.test. 0 IN A 127.0.0.5")
+	both := []string{"127.0.0.4:8001 decode ", "127.0.0.5:8002 decode "}
+	eventually(t, "both are", func() bool { return slices.Equal(found(), both) })
+	n.Set("d1.test.", "A")
+	n.Fail(t, dns.RcodeSuccess)
+	if got := found(); !slices.Equal(got, both) {
+		t.Errorf("one has no address any more, and the servers are %q", got)
+	}
+	n.Set("_http._tcp.decode.test.", "SRV", "_http._tcp.decode.test. 0 IN SRV 0 0 8002 d2.test.")
+	eventually(t, "it is no target any more", func() bool { return slices.Equal(found(), both[1:]) })
+}
+
+func TestValidateName(t *testing.T) {
+	for url, good := range map[string]bool{
+		"dns+http://prefill:8000":       true,
+		"srv+http://_http._tcp.decode":  true,
+		"dns+http://prefill":            false,
+		"srv+http://_http._tcp.d:8000":  false,
+		"dns+http://:8000":              false,
+		"dns+http://prefill:8000/v1":    false,
+		"dns+http://user:pw@prefill:80": true, // the user is dropped with the name
+	} {
+		if err := ValidateName(Entry{URL: url}.Spec(pools.Prefill)); (err == nil) != good {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package kube
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// view is what the API server said last.
+type view struct {
+	pods      []*corev1.Pod
+	slices    []*discoveryv1.EndpointSlice
+	nodes     map[string]labels.Set // by name
+	pools     []*inferencePool
+	selector  labels.Selector // of pods, beside what the pools select; nil selects none
+	rackLabel string          // of nodes
+}
+
+// inferencePool is what is read of an InferencePool of the Gateway API Inference
+// Extension, inference.networking.k8s.io/v1. Each target port of a selected pod is
+// a server of its own.
+type inferencePool struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Selector struct {
+			MatchLabels map[string]string `json:"matchLabels"`
+		} `json:"selector"`
+		TargetPorts []struct {
+			Number int `json:"number"`
+		} `json:"targetPorts"`
+	} `json:"spec"`
+}
+
+// specs returns the servers of the view, by ID, and what is wrong with pods and
+// EndpointSlices that should be servers and are not, by their names.
+func (v view) specs() (specs []pools.Spec, problems map[string]error) {
+	problems = make(map[string]error)
+	seen := make(map[string]bool)
+	add := func(object string, found []pools.Spec, err error) {
+		if err == nil {
+			err = pools.ValidateSpecs(found)
+		}
+		if err != nil {
+			problems[object] = err
+			return
+		}
+		for _, s := range found {
+			if !seen[s.ID()] {
+				seen[s.ID()] = true
+				specs = append(specs, s)
+			}
+		}
+	}
+	for _, pod := range v.pods {
+		if ports, selected := v.selects(pod); selected {
+			found, err := v.podSpecs(pod, ports)
+			add("pod/"+pod.Name, found, err)
+		}
+	}
+	for _, slice := range v.slices {
+		found, err := v.sliceSpecs(slice)
+		add("endpointslice/"+slice.Name, found, err)
+	}
+	slices.SortFunc(specs, func(a, b pools.Spec) int { return cmp.Compare(a.ID(), b.ID()) })
+	return specs, problems
+}
+
+// selects says whether a pod is one that should be a server, and which ports a pool
+// gives it; none leaves that to the pod.
+func (v view) selects(pod *corev1.Pod) (ports []int, selected bool) {
+	has := labels.Set(pod.Labels)
+	for _, p := range v.pools {
+		if len(p.Spec.Selector.MatchLabels) == 0 || !labels.SelectorFromSet(p.Spec.Selector.MatchLabels).Matches(has) {
+			continue
+		}
+		selected = true
+		for _, port := range p.Spec.TargetPorts {
+			if !slices.Contains(ports, port.Number) { // pools may overlap
+				ports = append(ports, port.Number)
+			}
+		}
+	}
+	return ports, selected || v.selector != nil && v.selector.Matches(has)
+}
+
+// podSpecs returns the servers of a pod: none before it has an address and once it
+// has ended. A pod that is not ready or on its way out takes no new request.
+func (v view) podSpecs(pod *corev1.Pod, poolPorts []int) ([]pools.Spec, error) {
+	if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return nil, nil
+	}
+	sign, err := readSign(pod)
+	if err != nil {
+		return nil, err
+	}
+	sign.locate(pod.Spec.NodeName, v.nodes[pod.Spec.NodeName], v.rackLabel)
+	sign.Drain = sign.Drain || !podReady(pod) || pod.DeletionTimestamp != nil
+	return sign.specs(pod.Status.PodIP, sign.portsAmong(poolPorts)), nil
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// sliceSpecs returns the servers of an EndpointSlice: of each endpoint the ports
+// whose name begins with "http", or all if none is called so. What is said of them
+// are the labels of the Service, which Kubernetes copies to its slices.
+func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]pools.Spec, error) {
+	sign, err := readSign(slice)
+	if err != nil {
+		return nil, err
+	}
+	ports := slicePorts(slice)
+	var all []pools.Spec
+	for _, endpoint := range slice.Endpoints {
+		on := sign
+		node := deref(endpoint.NodeName)
+		on.Zone = cmp.Or(on.Zone, deref(endpoint.Zone))
+		on.locate(node, v.nodes[node], v.rackLabel)
+		serving := endpoint.Conditions.Serving
+		if serving == nil {
+			serving = endpoint.Conditions.Ready
+		}
+		ready := serving == nil || *serving // unknown is ready, the API says
+		on.Drain = on.Drain || !ready || deref(endpoint.Conditions.Terminating)
+		for _, address := range endpoint.Addresses {
+			on.Unit = address
+			if pod := endpoint.TargetRef; pod != nil {
+				on.Unit = pod.Name
+			}
+			if on.Group != "" {
+				on.Group = on.Unit
+			}
+			all = append(all, on.specs(address, sign.portsAmong(ports))...)
+		}
+	}
+	return all, nil
+}
+
+func slicePorts(slice *discoveryv1.EndpointSlice) []int {
+	var named, all []int
+	for _, p := range slice.Ports {
+		if p.Port == nil {
+			continue
+		}
+		all = append(all, int(*p.Port))
+		if strings.HasPrefix(deref(p.Name), "http") {
+			named = append(named, int(*p.Port))
+		}
+	}
+	if len(named) > 0 {
+		return named
+	}
+	return all
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

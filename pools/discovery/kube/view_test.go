@@ -1,0 +1,134 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// TestView_WhatObjectsBecomeWhichServers reads testdata/servers.txt, where
+// each case is a list of manifests and the servers that they are.
+func TestView_WhatObjectsBecomeWhichServers(t *testing.T) {
+	datadriven.RunTest(t, "testdata/servers.txt", func(t *testing.T, d *datadriven.TestData) string {
+		view := view{nodes: map[string]labels.Set{}, rackLabel: "topology.example.com/rack"}
+		if d.HasArg("pods") {
+			var err error
+			if view.selector, err = labels.Parse(d.CmdArgs[0].SingleVal(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, manifest := range strings.Split(d.Input, "---\n") {
+			addManifest(t, &view, []byte(manifest))
+		}
+		specs, problems := view.specs()
+		var b strings.Builder
+		for _, s := range specs {
+			fmt.Fprintln(&b, describe(s))
+		}
+		var wrong []string
+		for object, err := range problems {
+			text, _, _ := strings.Cut(err.Error(), " (known") // connectors are added elsewhere
+			wrong = append(wrong, object+": "+text)
+		}
+		slices.Sort(wrong)
+		for _, line := range wrong {
+			fmt.Fprintln(&b, line)
+		}
+		return b.String()
+	})
+}
+
+func addManifest(t *testing.T, view *view, manifest []byte) {
+	t.Helper()
+	read := func(into any) {
+		if err := yaml.UnmarshalStrict(manifest, into); err != nil {
+			t.Fatalf("%v in\n%s", err, manifest)
+		}
+	}
+	var kind struct{ Kind string }
+	if err := yaml.Unmarshal(manifest, &kind); err != nil {
+		t.Fatal(err)
+	}
+	switch kind.Kind {
+	case "Pod":
+		pod := new(corev1.Pod)
+		read(pod)
+		view.pods = append(view.pods, pod)
+	case "EndpointSlice":
+		slice := new(discoveryv1.EndpointSlice)
+		read(slice)
+		view.slices = append(view.slices, slice)
+	case "Node":
+		node := new(corev1.Node)
+		read(node)
+		view.nodes[node.Name] = node.Labels
+	case "InferencePool":
+		pool := new(inferencePool)
+		if err := yaml.Unmarshal(manifest, pool); err != nil { // only some fields are read
+			t.Fatal(err)
+		}
+		view.pools = append(view.pools, pool)
+	default:
+		t.Fatalf("kind %q in\n%s", kind.Kind, manifest)
+	}
+}
+
+func describe(s pools.Spec) string {
+	text := fmt.Sprintf("%s %s %s unit=%s", s.ID(), s.Role, cmp.Or(s.Connector, "as-told"), s.Unit)
+	for _, part := range []struct{ name, value string }{
+		{"weights", s.Weights}, {"layout", s.Layout}, {"variant", s.Variant}, {"kv", s.KVAddress}, {"orca", s.ORCA}, {"metrics", s.Metrics},
+		{"host", s.Host}, {"rack", s.Rack}, {"zone", s.Zone}, {"events", s.Events}, {"replay", s.Replay},
+	} {
+		if part.value != "" {
+			text += " " + part.name + "=" + part.value
+		}
+	}
+	if s.Native {
+		text += " native"
+	}
+	if s.Group != "" {
+		text += " group=" + s.Group
+	}
+	if s.Ordinal != nil {
+		text += fmt.Sprintf(" ordinal=%d", *s.Ordinal)
+	}
+	if s.EventRanks > 0 {
+		text += fmt.Sprintf(" event-ranks=%d", s.EventRanks)
+	}
+	if s.Drain {
+		text += " draining"
+	}
+	return text
+}
+
+func TestKubernetesConfig_ABrokenSelectorIsRefused(t *testing.T) {
+	for _, c := range []Config{{Pods: "a in"}, {Services: "=x"}} {
+		if c.Validate() == nil {
+			t.Errorf("%+v is valid", c)
+		}
+	}
+	if err := (Config{Pods: "tandem/role,app in (a,b)"}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNewKubernetes_SaysWhatIsMissingOutsideOfACluster(t *testing.T) {
+	if _, err := os.Stat(namespaceFile); err == nil {
+		t.Skip("this runs in a pod")
+	}
+	_, err := New(Config{Pods: "a"}, nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "namespace of the gateway") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,242 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Servers may register themselves in Redis. The keys begin with the configured prefix:
+//
+//	<prefix>servers       set of names
+//	<prefix>server:<name> the server as JSON (Entry), with a TTL
+//
+// A name is anything unique, such as host:port. Whoever starts an engine can write
+// them, again and again before the TTL ends:
+//
+//	redis-cli SET tandem:server:10.0.0.1:8000 '{"url":"http://10.0.0.1:8000","role":"prefill"}' EX 10
+//	redis-cli SADD tandem:servers 10.0.0.1:8000
+const (
+	registrySet = "servers"
+	registryKey = "server:"
+)
+
+const (
+	registryInterval = 300 * time.Millisecond // between two looks
+	registryTime     = time.Second            // for one look
+	maxRegistered    = 4096
+	maxNames         = 1 << 16  // that are read to choose those from
+	maxRecord        = 16 << 10 // bytes
+)
+
+// Registry finds the servers that registered themselves. While Redis is away those
+// that were known stay.
+type Registry struct {
+	client redis.UniversalClient
+	prefix string
+	found  func([]pools.Spec)
+	log    *slog.Logger
+
+	told  []pools.Spec
+	known map[string]registration // by name, at the last look
+	bad   map[string]bool         // names whose records are unusable, and said to be
+	lost  bool                    // Redis is away, and said to be
+	asked bool                    // it has been read once
+
+	tooMany bool // there are more names than are taken in, and it was said
+}
+
+// registration is a record that was read.
+type registration struct {
+	record string
+	spec   pools.Spec
+	id     string
+}
+
+// NewRegistry returns a source of servers; found is told all of them whenever they
+// change.
+func NewRegistry(client redis.UniversalClient, prefix string, found func([]pools.Spec), log *slog.Logger) *Registry {
+	return &Registry{client: client, prefix: prefix, found: found, log: log, bad: make(map[string]bool)}
+}
+
+// Run looks until the context ends.
+func (r *Registry) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		specs, err := r.look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !r.lost:
+			r.lost = true
+			r.log.Warn("registry not readable, the servers known from it stay", "error", err.Error())
+		case err == nil:
+			r.lost = false
+			if !reflect.DeepEqual(specs, r.told) || !r.asked {
+				r.told, r.asked = specs, true
+				r.found(specs)
+			}
+		}
+		pools.Pause(ctx, registryInterval)
+	}
+}
+
+// look reads all records. Names whose record has expired are taken out of the set; one
+// that registers again just then is back with its next beat. A look of which anything stays
+// unanswered is of no use: the servers known so far stay.
+func (r *Registry) look(ctx context.Context) ([]pools.Spec, error) {
+	ctx, cancel := context.WithTimeout(ctx, registryTime)
+	defer cancel()
+	names, err := r.names(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records := make([]*redis.StringCmd, len(names))
+	// What fails says each command by itself.
+	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, name := range names {
+			records[i] = p.GetRange(ctx, r.prefix+registryKey+name, 0, maxRecord)
+		}
+		return nil
+	})
+	var specs []pools.Spec
+	known := make(map[string]registration, len(names))
+	seen := make(map[string]bool, len(names))
+	var expired []any
+	for i, name := range names {
+		record, err := records[i].Result()
+		switch {
+		case err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE"):
+			return nil, err
+		case err == nil && record == "":
+			expired = append(expired, name)
+			delete(r.bad, name)
+			continue
+		}
+		server, ok := r.read(name, record, err)
+		if !ok {
+			continue
+		}
+		known[name] = server
+		if !seen[server.id] {
+			seen[server.id] = true
+			specs = append(specs, server.spec)
+		}
+	}
+	r.known = known
+	if len(expired) > 0 {
+		r.client.SRem(ctx, r.prefix+registrySet, expired...)
+	}
+	return specs, nil
+}
+
+// names returns the registered names, sorted, maxRegistered at most. Where there are more,
+// those stay that are known to be servers, so that the fleet does not change with each look.
+func (r *Registry) names(ctx context.Context) ([]string, error) {
+	names, err := r.client.SRandMemberN(ctx, r.prefix+registrySet, maxNames).Result()
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		_, knownA := r.known[a]
+		_, knownB := r.known[b]
+		if knownA != knownB && knownA {
+			return -1
+		}
+		if knownA != knownB {
+			return 1
+		}
+		return cmp.Compare(a, b)
+	})
+	if tooMany := len(names) > maxRegistered; tooMany != r.tooMany {
+		r.tooMany = tooMany
+		if tooMany {
+			r.log.Warn("more servers registered themselves than are taken in", "names", len(names), "most", maxRegistered)
+		}
+	}
+	names = names[:min(len(names), maxRegistered)]
+	slices.Sort(names)
+	return names, nil
+}
+
+// read turns a record into a server, false if it is of no use: said once. A record that is
+// as it was at the look before is not parsed again.
+func (r *Registry) read(name, record string, err error) (registration, bool) {
+	if was, known := r.known[name]; known && err == nil && was.record == record {
+		return was, true
+	}
+	var spec pools.Spec
+	if err == nil {
+		spec, err = parseRecord([]byte(record))
+	}
+	if err == nil {
+		delete(r.bad, name)
+		return registration{record: record, spec: spec, id: spec.ID()}, true
+	}
+	if !r.bad[name] && len(r.bad) < maxRegistered {
+		r.bad[name] = true
+		r.log.Error("a server registered itself in a way that is of no use", "name", name, "error", err.Error())
+	}
+	return registration{}, false
+}
+
+func parseRecord(record []byte) (pools.Spec, error) {
+	if len(record) > maxRecord {
+		return pools.Spec{}, fmt.Errorf("longer than %d bytes", maxRecord)
+	}
+	var e Entry
+	if err := json.Unmarshal(record, &e); err != nil {
+		return pools.Spec{}, err
+	}
+	role, err := ParseRole(e.Role)
+	if err != nil {
+		return pools.Spec{}, err
+	}
+	spec := e.Spec(role)
+	return spec, spec.Validate()
+}
+
+// Register keeps a server registered until the context ends, and then takes it out.
+// It is for those who start engines; see tandem register.
+func Register(ctx context.Context, client redis.UniversalClient, prefix string, e Entry, ttl time.Duration, log *slog.Logger) error {
+	record, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	spec, err := parseRecord(record)
+	if err != nil {
+		return err
+	}
+	key, name := prefix+registryKey+spec.ID(), spec.ID()
+	for registered, told := false, false; ctx.Err() == nil; pools.Pause(ctx, ttl/4) {
+		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			p.Set(ctx, key, record, ttl)
+			p.SAdd(ctx, prefix+registrySet, name)
+			return nil
+		})
+		if ok := err == nil; (ok != registered || !told) && ctx.Err() == nil {
+			registered, told = ok, true
+			if ok {
+				log.Info("registered", "server", name, "role", spec.Role.String())
+			} else {
+				log.Warn("not registered, trying again", "server", name, "error", err.Error())
+			}
+		}
+	}
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), registryTime)
+	defer cancel()
+	_, err = client.Pipelined(leave, func(p redis.Pipeliner) error {
+		p.Del(leave, key)
+		p.SRem(leave, prefix+registrySet, name)
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,237 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// safeBuffer is a log that is read while it is written.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// registered follows the registry until the test ends and returns what it found last.
+func registered(t *testing.T, client redis.UniversalClient, log *safeBuffer) (found func() string) {
+	t.Helper()
+	var mu sync.Mutex
+	ids := "nothing yet"
+	r := NewRegistry(client, "test:", func(specs []pools.Spec) {
+		mu.Lock()
+		defer mu.Unlock()
+		var all []string
+		for _, s := range specs {
+			all = append(all, s.ID()+" "+s.Role.String())
+		}
+		ids = strings.Join(all, ", ")
+	}, slog.New(slog.NewTextHandler(log, nil)))
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { r.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return ids
+	}
+}
+
+func newTestRedis(t *testing.T) (*redisserver.Server, redis.UniversalClient) {
+	t.Helper()
+	server := redisserver.Start(t)
+	client := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: []string{server.Addr()}, MaxRetries: -1, ContextTimeoutEnabled: true,
+		DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
+	})
+	t.Cleanup(func() { _ = client.Close() })
+	return server, client
+}
+
+func TestRegistry_ServersComeAndGo(t *testing.T) {
+	server, client := newTestRedis(t)
+	ctx := t.Context()
+	var log safeBuffer
+	found := registered(t, client, &log)
+	eventually(t, "nobody is there", func() bool { return found() == "" })
+
+	// As a start script would, with redis-cli.
+	client.Set(ctx, "test:server:a", `{"url":"http://127.0.0.1:1","role":"prefill","rack":"r1"}`, time.Minute)
+	client.SAdd(ctx, "test:servers", "a")
+	eventually(t, "a server has registered", func() bool { return found() == "127.0.0.1:1 prefill" })
+
+	life, leave := context.WithCancel(context.Background())
+	left := make(chan error, 1)
+	go func() {
+		left <- Register(life, client, "test:", Entry{URL: "http://127.0.0.1:2", Role: "decode"}, time.Second, slog.New(slog.DiscardHandler))
+	}()
+	eventually(t, "another one is registered", func() bool { return found() == "127.0.0.1:2 decode, 127.0.0.1:1 prefill" })
+	leave()
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "it has left", func() bool { return found() == "127.0.0.1:1 prefill" })
+
+	for name, record := range map[string]string{
+		"b": `{"url":"http://127.0.0.1:3"}`, "c": `no JSON`, "d": `{"url":"file:///etc/passwd","role":"both"}`, "e": strings.Repeat(" ", maxRecord+10),
+	} {
+		client.Set(ctx, "test:server:"+name, record, time.Minute)
+		client.SAdd(ctx, "test:servers", name)
+	}
+	client.Set(ctx, "test:server:f", `{"url":"http://127.0.0.1:4","role":"both"}`, time.Minute)
+	client.SAdd(ctx, "test:servers", "f")
+	eventually(t, "what is of no use is passed over", func() bool { return found() == "127.0.0.1:1 prefill, 127.0.0.1:4 both" })
+
+	client.PExpire(ctx, "test:server:a", time.Millisecond)
+	eventually(t, "one that fell silent is forgotten", func() bool { return found() == "127.0.0.1:4 both" })
+	eventually(t, "its name is taken out of the set", func() bool {
+		return !slices.Contains(client.SMembers(ctx, "test:servers").Val(), "a")
+	})
+
+	server.Kill()
+	eventually(t, "it is seen that Redis is away", func() bool { return strings.Contains(log.String(), "not readable") })
+	if got := found(); got != "127.0.0.1:4 both" {
+		t.Errorf("Redis is away, and the servers are %q", got)
+	}
+}
+
+// halfAnswered fails the replies behind a number of a pipeline, and says of the whole what
+// its first reply says, as a cluster of which a part is away.
+type halfAnswered struct {
+	redis.Hook
+	answered atomic.Int64 // replies that come; negative: all
+}
+
+func (h *halfAnswered) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h *halfAnswered) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *halfAnswered) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		n := int(h.answered.Load())
+		if n < 0 || n >= len(cmds) {
+			return next(ctx, cmds)
+		}
+		err := next(ctx, cmds[:n])
+		for _, cmd := range cmds[n:] {
+			cmd.SetErr(errors.New("CLUSTERDOWN Hash slot not served"))
+		}
+		return err
+	}
+}
+
+func TestRegistry_AHalfAnsweredLookChangesNothing(t *testing.T) {
+	_, client := newTestRedis(t)
+	ctx := t.Context()
+	hook := &halfAnswered{}
+	hook.answered.Store(-1)
+	client.(*redis.Client).AddHook(hook)
+	for _, name := range []string{"a", "b"} {
+		client.Set(ctx, "test:server:"+name, fmt.Sprintf(`{"url":"http://%s:1","role":"both"}`, name), time.Hour)
+		client.SAdd(ctx, "test:servers", name)
+	}
+	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
+	if specs, err := r.look(ctx); len(specs) != 2 || err != nil {
+		t.Fatalf("%v, %v", specs, err)
+	}
+	hook.answered.Store(1)
+	if specs, err := r.look(ctx); err == nil {
+		t.Errorf("half of it was answered, and the fleet is %v", specs)
+	}
+	hook.answered.Store(-1)
+	if names := client.SMembers(ctx, "test:servers").Val(); len(names) != 2 {
+		t.Errorf("struck out: only %q are left", names)
+	}
+}
+
+func TestRegistry_AForeignKeyKeepsNobodyOut(t *testing.T) {
+	_, client := newTestRedis(t)
+	ctx := t.Context()
+	client.Set(ctx, "test:server:a", `{"url":"http://127.0.0.1:1","role":"both"}`, time.Hour)
+	client.LPush(ctx, "test:server:b", "no text")
+	client.SAdd(ctx, "test:servers", "a", "b")
+	var log safeBuffer
+	found := registered(t, client, &log)
+	eventually(t, "the other one is found", func() bool { return found() == "127.0.0.1:1 both" })
+	if text := log.String(); !strings.Contains(text, "name=b") {
+		t.Errorf("it is not said which name is of no use: %s", text)
+	}
+}
+
+// manyRegistered registers servers from a number on.
+func manyRegistered(t testing.TB, client redis.UniversalClient, from, to int) {
+	t.Helper()
+	_, err := client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for i := from; i < to; i++ {
+			name := fmt.Sprintf("10.%d.%d.%d:8000", i>>16, i>>8&255, i&255)
+			p.Set(t.Context(), "test:server:"+name, `{"url":"http://`+name+`","role":"decode"}`, time.Hour)
+			p.SAdd(t.Context(), "test:servers", name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRegistry_MoreNamesThanAreTakenInDoNotFlap(t *testing.T) {
+	_, client := newTestRedis(t)
+	manyRegistered(t, client, 500, 500+maxRegistered)
+	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
+	first, err := r.look(t.Context())
+	if err != nil || len(first) != maxRegistered {
+		t.Fatalf("%d servers, %v", len(first), err)
+	}
+	manyRegistered(t, client, 0, 500) // they sort first, and come too late
+	for range 3 {
+		again, err := r.look(t.Context())
+		if err != nil || !reflect.DeepEqual(again, first) {
+			t.Fatalf("%d servers, %v, and others than before", len(again), err)
+		}
+	}
+	if !r.tooMany {
+		t.Error("it is not noted that there are more")
+	}
+}
+
+// BenchmarkRegistryLook1024: budget (2-core VM) 20 ms where nothing has changed, of which a
+// look is made every 300 ms.
+func BenchmarkRegistryLook1024(b *testing.B) {
+	server := redisserver.Start(b)
+	client := server.Client()
+	manyRegistered(b, client, 0, 1024)
+	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
+	b.ReportAllocs()
+	for b.Loop() {
+		if specs, err := r.look(b.Context()); err != nil || len(specs) != 1024 {
+			b.Fatalf("%d servers, %v", len(specs), err)
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
+
+const vllmExposition = `# HELP vllm:num_requests_running x
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3
+vllm:num_requests_running{engine="1",model_name="m"} 4
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="m"} 1
+vllm:num_requests_waiting{engine="1",model_name="m"} 0
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 99
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.75
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000"} 1
+`
+
+// Two data-parallel ranks of two tensor-parallel ranks each, which tell the same.
+const sglangExposition = `# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{dp_rank="0",engine_type="prefill",model_name="m",tp_rank="0"} 3
+sglang:num_running_reqs{dp_rank="0",engine_type="prefill",model_name="m",tp_rank="1"} 3
+sglang:num_running_reqs{dp_rank="1",engine_type="prefill",model_name="m",tp_rank="2"} 5
+sglang:num_running_reqs{dp_rank="1",engine_type="prefill",model_name="m",tp_rank="3"} 5
+sglang:num_queue_reqs{dp_rank="0",tp_rank="0"} 2
+sglang:num_queue_reqs{dp_rank="1",tp_rank="2"} 1
+sglang:num_used_tokens{dp_rank="0",tp_rank="0"} 700
+sglang:num_used_tokens{dp_rank="1",tp_rank="2"} 900
+sglang:token_usage{dp_rank="0",tp_rank="0"} 0.7
+sglang:token_usage{dp_rank="1",tp_rank="2"} 0.9
+sglang:max_total_num_tokens{dp_rank="0",tp_rank="0"} 1000
+sglang:max_total_num_tokens{dp_rank="1",tp_rank="2"} 1000
+`
+
+const tritonExposition = `# TYPE nv_trt_llm_request_metrics gauge
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="context",version="1"} 1
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="scheduled",version="1"} 6
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="1"} 2
+nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="max",version="1"} 512
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="tensorrt_llm",version="1"} 64
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="tensorrt_llm",version="1"} 0.5
+nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="tensorrt_llm",version="1"} 6239
+`
+
+const trtllmExposition = `trtllm_num_requests_running{model_name="m"} 4
+trtllm_num_requests_waiting{model_name="m"} 3
+trtllm_kv_cache_utilization{model_name="m"} 0.62
+trtllm_kv_cache_tokens_per_block{model_name="m"} 32
+trtllm_kv_cache_max_blocks{model_name="m"} 100
+`
+
+func known(v float64) Gauge { return Gauge{v, true} }
+
+func TestParseMetrics(t *testing.T) {
+	zero, one := 0, 1
+	for _, c := range []struct {
+		name, exposition string
+		rank             *int
+		want             Load
+	}{
+		{"vLLM, all ranks", vllmExposition, nil, Load{Engine: "vllm", Running: known(7), Waiting: known(1), KVUsed: known(.75), KVTokens: known(32000), BlockTokens: known(16)}},
+		{"vLLM, one rank", vllmExposition, &one, Load{Engine: "vllm", Running: known(4), Waiting: known(0), KVUsed: known(.75), KVTokens: known(16000), BlockTokens: known(16)}},
+		{"vLLM's old name", "vllm:gpu_cache_usage_perc 0.5\n", nil, Load{Engine: "vllm", KVUsed: known(.5)}},
+		{"both names, the newer counts", "vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.25\n", nil, Load{Engine: "vllm", KVUsed: known(.25)}},
+		{"vLLM in Ray", "vllm_num_requests_running{engine=\"0\"} 2\n", nil, Load{Engine: "vllm", Running: known(2)}},
+		{"tokens", "vllm:num_tokens_running 900\nvllm:num_tokens_waiting 4000\n", nil, Load{Engine: "vllm", RunningTokens: known(900), WaitingTokens: known(4000)}},
+		{"SGLang, all ranks", sglangExposition, nil, Load{Engine: "sglang", Running: known(8), Waiting: known(3), RunningTokens: known(1600), KVUsed: known(.9), KVTokens: known(2000)}},
+		{"SGLang, one rank", sglangExposition, &zero, Load{Engine: "sglang", Running: known(3), Waiting: known(2), RunningTokens: known(700), KVUsed: known(.7), KVTokens: known(1000)}},
+		{"Triton", tritonExposition, nil, Load{Engine: "triton", Running: known(6), Waiting: known(2), KVUsed: known(.5), KVTokens: known(64 * 6239), BlockTokens: known(64)}},
+		{"TensorRT-LLM", trtllmExposition, nil, Load{Engine: "trtllm", Running: known(4), Waiting: known(3), KVUsed: known(.62), KVTokens: known(3200), BlockTokens: known(32)}},
+		{"statistics off", "python_info{version=\"3\"} 1\n", nil, Load{}},
+		{"empty", "", nil, Load{}},
+		{"NaN and infinity", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n", nil, Load{}},
+	} {
+		got, err := parseMetrics([]byte(c.exposition), DefaultTables(), c.rank)
+		if err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
+		}
+	}
+	if _, err := parseMetrics([]byte("<html>not metrics</html>"), DefaultTables(), nil); err == nil {
+		t.Error("HTML passed for metrics")
+	}
+}
+
+func TestLoadTables_NamesCanBeOverridden(t *testing.T) {
+	tables, err := ParseTables([]string{
+		"vllm.waiting=fork:queue{kind=all}", "mine.running=busy", "mine.block_tokens=info[size]", "mine.blocks=info[num]",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		exposition string
+		want       Load
+	}{
+		{"vllm:num_requests_waiting 3\nfork:queue{kind=\"all\"} 9\nfork:queue{kind=\"some\"} 1\n", Load{Engine: "vllm", Waiting: known(9)}},
+		{"vllm:num_requests_waiting 3\n", Load{Engine: "vllm", Waiting: known(3)}}, // an engine without it
+		{"busy 2\ninfo{size=\"8\",num=\"10\"} 1\n", Load{Engine: "mine", Running: known(2), BlockTokens: known(8), KVTokens: known(80)}},
+	} {
+		if got, err := parseMetrics([]byte(c.exposition), tables, nil); err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%q: %+v, %v; want %+v", c.exposition, got, err, c.want)
+		}
+	}
+	for _, bad := range []string{"vllm.waiting", "waiting=x", "vllm.speed=x", "vllm.waiting=", "vllm.waiting=a{b", "vllm.waiting=a{b}", "vllm.waiting=a[", "vllm.waiting=a b"} {
+		if _, err := ParseTables([]string{bad}); err == nil {
+			t.Errorf("%q passed", bad)
+		}
+	}
+}
+
+func TestParseSGLangLoads(t *testing.T) {
+	const two = `{"timestamp":"2026-08-06T09:15:23Z","version":"0.5.21","loads":[
+		{"dp_rank":0,"num_running_reqs":3,"num_waiting_reqs":2,"num_waiting_uncached_tokens":1500,"num_used_tokens":700,"num_total_tokens":2300,"max_total_num_tokens":1000,"token_usage":0.7,"cache_hit_rate":0.1},
+		{"dp_rank":1,"num_running_reqs":5,"num_waiting_reqs":0,"num_waiting_uncached_tokens":0,"num_used_tokens":900,"max_total_num_tokens":1000,"token_usage":0.9}]}`
+	one := 1
+	for _, c := range []struct {
+		name, body string
+		rank       *int
+		want       Load
+		err        string
+	}{
+		{"all ranks", two, nil, Load{Engine: "sglang", Running: known(8), Waiting: known(2), WaitingTokens: known(1500), RunningTokens: known(1600), KVUsed: known(.9), KVTokens: known(2000)}, ""},
+		{"one rank", two, &one, Load{Engine: "sglang", Running: known(5), Waiting: known(0), WaitingTokens: known(0), RunningTokens: known(900), KVUsed: known(.9), KVTokens: known(1000)}, ""},
+		{"older, without tokens", `{"loads":[{"dp_rank":0,"num_running_reqs":1,"max_total_num_tokens":10}]}`, nil, Load{Engine: "sglang", Running: known(1), KVTokens: known(10)}, ""},
+		{"not ready", `{"loads":[{"dp_rank":0,"num_running_reqs":0,"max_total_num_tokens":0}]}`, nil, Load{}, "no rank"},
+		{"its collection is broken", `{"loads":[]}`, nil, Load{}, "no rank"},
+		{"another engine", `{"detail":"Not Found"}`, nil, Load{}, "no rank"},
+		{"no JSON", `sglang:num_running_reqs 1`, nil, Load{}, "no list"},
+		{"out of range", `{"loads":[{"num_running_reqs":1e999,"max_total_num_tokens":10}]}`, nil, Load{}, "no list"},
+	} {
+		got, err := parseSGLangLoads([]byte(c.body), c.rank)
+		if failed := err != nil; failed != (c.err != "") || failed && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: error %v, want %q", c.name, err, c.err)
+		} else if !failed && !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestParseMetrics_TheNewestAdapterSampleWins(t *testing.T) {
+	const text = `vllm:num_requests_running 1
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 1.0
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="b,a, a",waiting_lora_adapters="c"} 3.5
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="old",waiting_lora_adapters=""} 2.5
+`
+	l, err := parseMetrics([]byte(text), DefaultTables(), nil)
+	want := Adapters{Max: 4, Running: []string{"a", "b"}, Waiting: []string{"c"}, Known: true}
+	if err != nil || !reflect.DeepEqual(l.Adapters, want) {
+		t.Errorf("%+v, %v; want %+v", l.Adapters, err, want)
+	}
+}
+
+// A malformed exposition made the parser panic, in the goroutine that probes: the
+// process would have ended.
+func TestParseMetrics_AMalformedExpositionDoesNotPanic(t *testing.T) {
+	if _, err := parseMetrics([]byte("#HELP A000000000000000000000000 0\n{}"), DefaultTables(), nil); err == nil {
+		t.Error("it passed for metrics")
+	}
+}
+
+func TestLoad_NewerReadingsFillUpFromOlderOnes(t *testing.T) {
+	start := time.Now()
+	scraped := Load{Engine: "vllm", Running: known(3), Waiting: known(1), KVUsed: known(.5), At: start}
+	reported := Load{Waiting: known(8), KVUsed: known(.9), At: start.Add(time.Second)}
+	want := Load{Engine: "vllm", Running: known(3), Waiting: known(8), KVUsed: known(.9), At: reported.At}
+	if got := reported.FilledFrom(scraped, 3*time.Second); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	reported.At = start.Add(4 * time.Second)
+	if got := reported.FilledFrom(scraped, 3*time.Second); got.Running.Known {
+		t.Error("an old scrape was believed")
+	}
+}
+
+func TestLoad_BesideWhatTheGatewaysSent(t *testing.T) {
+	type sent struct{ requests, tokens int }
+	own := sent{2, 3000}
+	for _, c := range []struct {
+		name string
+		load Load
+		own  sent
+		want Gauge
+	}{
+		{"nothing known", Load{}, own, Gauge{}},
+		{"tokens count, not requests", Load{Waiting: known(50), WaitingTokens: known(5000)}, own, known(2000)},
+		{"all ours", Load{WaitingTokens: known(2500)}, own, known(0)},
+		{"requests of our own length", Load{Waiting: known(5)}, own, known(4500)},
+		{"requests of an assumed length", Load{Waiting: known(2)}, sent{}, known(2 * assumedPrompt)},
+	} {
+		if got := c.load.Beside(c.own.requests, c.own.tokens); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestLoad_ExternalQueueDrains(t *testing.T) {
+	now := time.Now()
+	perToken := curve.Curve{0, 1, 0} // a millisecond a token, by the features' unit of thousands
+	l := Load{External: known(2000), At: now}
+	whole := l.ExternalQueue(perToken, now)
+	if whole <= 0 {
+		t.Fatalf("2000 tokens wait for %v", whole)
+	}
+	if got := l.ExternalQueue(perToken, now.Add(whole/2)); got != whole-whole/2 {
+		t.Errorf("half way it is %v of %v", got, whole)
+	}
+	if got := l.ExternalQueue(perToken, now.Add(2*whole)); got != 0 {
+		t.Errorf("at the end it is %v", got)
+	}
+}
+
+// pagesOf stands for an engine's HTTP server: the body of each URL.
+func pagesOf(pages map[string]string, asked *[]string) func(context.Context, string) ([]byte, error) {
+	return func(_ context.Context, url string) ([]byte, error) {
+		*asked = append(*asked, url)
+		if body, ok := pages[url]; ok {
+			return []byte(body), nil
+		}
+		return nil, fmt.Errorf("%s answered 404", url)
+	}
+}
+
+func TestScraper_FindsThePageAndStaysWithIt(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		metrics string
+		pages   map[string]string
+		want    string
+	}{
+		{"vLLM", "", map[string]string{"http://e:1/metrics": vllmExposition}, "vllm"},
+		{"TensorRT-LLM, whose /metrics is JSON", "", map[string]string{"http://e:1/metrics": "[]", "http://e:1/prometheus/metrics": trtllmExposition}, "trtllm"},
+		{"SGLang counts tokens in its own list", "", map[string]string{"http://e:1/metrics": sglangExposition, "http://e:1/v1/loads": `{"loads":[{"num_waiting_uncached_tokens":5,"max_total_num_tokens":9}]}`}, "sglang"},
+		{"elsewhere", "http://e:8002/metrics", map[string]string{"http://e:8002/metrics": tritonExposition}, "triton"},
+	} {
+		var asked []string
+		s, get := NewScraper("http://e:1", c.metrics, nil, DefaultTables()), pagesOf(c.pages, &asked)
+		load, ok := s.Scrape(t.Context(), get)
+		if !ok || load.Engine != c.want || load.At.IsZero() {
+			t.Errorf("%s: %+v, %v", c.name, load, ok)
+			continue
+		}
+		if c.want == "sglang" && !load.WaitingTokens.Known {
+			t.Errorf("%s: %+v", c.name, load)
+		}
+		asked = nil
+		if _, ok := s.Scrape(t.Context(), get); !ok || len(asked) != 1 {
+			t.Errorf("%s: the second time it asked %v", c.name, asked)
+		}
+	}
+	var asked []string
+	if load, ok := NewScraper("http://e:1", "", nil, DefaultTables()).Scrape(t.Context(), pagesOf(nil, &asked)); ok {
+		t.Errorf("nothing answers, and the load is %+v", load)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(vllmExposition))
+	f.Add([]byte(sglangExposition))
+	f.Add([]byte(tritonExposition))
+	f.Add([]byte("#HELP A000000000000000000000000 0\n{}"))
+	f.Add([]byte("vllm:cache_config_info{block_size=\"1e308\",num_gpu_blocks=\"1e308\"} 1\nvllm:num_requests_running 1\n"))
+	f.Add([]byte(`{"loads":[{"dp_rank":0,"num_running_reqs":3,"max_total_num_tokens":10}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, parse := range []func() (Load, error){
+			func() (Load, error) { return parseMetrics(body, DefaultTables(), nil) },
+			func() (Load, error) { return parseSGLangLoads(body, nil) },
+		} {
+			l, err := parse()
+			if err != nil {
+				continue
+			}
+			for name, v := range l.Readings() {
+				if v < 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+					t.Fatalf("%s is unusable: %+v", name, l)
+				}
+			}
+		}
+	})
+}
