@@ -14,72 +14,83 @@ import (
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
-// attempt runs the legs of one binding: both at once or prefill first, as the
-// engines' connector wants it, or decode with what is there.
-func (o *Orchestrator) attempt(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
-	if failed := o.prepare(ctx, j, a); failed != nil {
-		return nil, failed
+// prefill makes the servers ready and runs the prefill leg of a pair. Then the binding has its
+// hand-off, or the whole answer where one token was all. Nothing is run here where decode
+// runs alone, has its hand-off already, or runs both legs.
+func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding) *LegError {
+	if failed := o.prepare(ctx, st, b); failed != nil {
+		return failed
 	}
 	if o.Config.EnginePriority {
-		j.rank(&a)
+		st.rank(b)
 	}
-	switch {
-	case a.prefill == nil:
-		return o.decodeWith(ctx, j, a)
-	case connector.Of(a.decode.Server()).ConcurrentLegs:
-		return o.together(ctx, j, a)
-	case connector.Of(a.decode.Server()).DecodeDriven:
-		return o.carried(ctx, j, a)
+	if by := connector.Of(b.decode.Server()); b.prefill == nil || by.ConcurrentLegs || by.DecodeDriven {
+		return nil
 	}
-	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
-	t := o.transfer(j, a)
+	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
+	t := o.transfer(st, b)
 	h := t.Handoff()
-	if failed := o.prefill(ctx, j, a, t, h); failed != nil {
+	if failed := o.prefillLeg(ctx, st, b, t, h); failed != nil {
 		withdraw()
-		a.decode.Release()
-		return nil, failed
+		b.decode.Release()
+		return failed
 	}
-	a.handoff = h
+	b.handoff = h
 	if h.WholeAnswer != nil {
-		return o.final(ctx, j, a, h.WholeAnswer)
+		return o.final(ctx, st, b, h.WholeAnswer)
 	}
-	if failed := o.outgrown(j, a, t); failed != nil {
+	if failed := o.outgrown(st, b, t); failed != nil {
 		withdraw()
-		return nil, failed
+		return failed
 	}
-	return o.decodeWith(ctx, j, a)
+	return nil
+}
+
+// decode runs what is left of an attempt: decode with the hand-off or alone, or both legs as
+// the engines' connector wants them. Then the binding has the answer.
+func (o *Orchestrator) decode(ctx context.Context, st *requestState, b *binding) *LegError {
+	by := connector.Of(b.decode.Server())
+	switch {
+	case b.answer != nil: // prefill gave it
+		return nil
+	case b.prefill != nil && by.ConcurrentLegs:
+		return o.concurrentLegs(ctx, st, b)
+	case b.prefill != nil && by.DecodeDriven:
+		return o.decodeDriven(ctx, st, b)
+	}
+	return o.decodeWith(ctx, st, b)
 }
 
 // transfer begins the transfer of the prompt's KV between the servers of a binding.
-func (o *Orchestrator) transfer(j *requestState, a binding) *connector.Transfer {
-	t := connector.NewTransfer(j.req.Dialect, j.req.Body, j.req.Answers, a.prefill.Server(), a.decode.Server())
-	t.Source = a.pullFrom
-	t.TokenIDs = t.TokenIDs || j.prefix.teaches()
+func (o *Orchestrator) transfer(st *requestState, b *binding) *connector.Transfer {
+	t := connector.NewTransfer(st.req.Dialect, st.req.Body, st.req.Answers, b.prefill.Server(), b.decode.Server())
+	t.Source = b.pullFrom
+	t.TokenIDs = t.TokenIDs || st.bind.prefix.teaches()
 	return t
 }
 
 // decodeWith runs decode with the hand-off of the binding, if it has one, and
 // says what becomes of the hand-off when that fails.
-func (o *Orchestrator) decodeWith(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
-	j.handoff = nil
+func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *binding) *LegError {
+	st.bind.tried.handoff = nil
 	if ctx.Err() != nil { // the client left during prefill
-		a.decode.Release()
-		o.countStranded(a.handoff)
-		return nil, &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Gone, Err: context.Cause(ctx)}
+		b.decode.Release()
+		o.countStranded(b.handoff)
+		return &LegError{Leg: DecodeLeg, Server: b.decode.Server().ID(), Kind: Gone, Err: context.Cause(ctx)}
 	}
-	answer, failed := o.decode(ctx, j, a)
+	failed := o.decodeLeg(ctx, st, b)
 	if failed == nil {
-		return answer, nil
+		return nil
 	}
-	a.decode.Release()
+	b.decode.Release()
 	switch {
-	case !a.handoff.HasKV():
-	case failed.Kind == Unsent && !connector.Of(a.decode.Server()).DecodeBound:
-		j.handoff = a.handoff // surely unread
+	case !b.handoff.HasKV():
+	case failed.Kind == Unsent && !connector.Of(b.decode.Server()).DecodeBound:
+		st.bind.tried.handoff = b.handoff // surely unread
 	case failed.Kind == Refused || failed.Kind == Busy || failed.Kind == Unsent:
-		o.countStranded(a.handoff)
+		o.countStranded(b.handoff)
 	}
-	return nil, failed
+	return failed
 }
 
 // countStranded counts a hand-off that surely nobody reads any more.
@@ -108,16 +119,16 @@ func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server
 }
 
 // whole sends a leg and reads its whole answer.
-func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, j *requestState, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
+func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	before := j.triedBy(leg)
+	before := st.bind.tried.servers(leg)
 	defer server.OnFall(func(why pools.Fall) {
-		if o.shouldAbandon(j.req.Model, leg, server, before, why) {
+		if o.shouldAbandon(st.req.Model, leg, server, before, why) {
 			cancel(errServerDown)
 		}
 	})()
-	resp, err := send(ctx, o.Transport, server, j.req.Dialect.Path, id, askLoad(j.req.Header, leg, server), part)
+	resp, err := send(ctx, o.Transport, server, st.req.Dialect.Path, id, askLoad(st.req.Header, leg, server), part)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}
@@ -136,8 +147,8 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 const defaultBusy = time.Second
 
 // blame tells the server's breaker and state what a failed leg says of it.
-func (o *Orchestrator) blame(lease *pools.Lease, j *requestState, a binding, failed *LegError) {
-	if failed.Status == http.StatusNotFound && lease.Server().LostAdapter(j.req.Model) {
+func (o *Orchestrator) blame(lease *pools.Lease, st *requestState, b *binding, failed *LegError) {
+	if failed.Status == http.StatusNotFound && lease.Server().LostAdapter(st.req.Model) {
 		failed.Kind = Unready // not the request's fault: another gateway unloaded it
 	}
 	switch failed.Kind {
@@ -156,11 +167,11 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *requestState, a binding, fai
 	}
 	verdict := failed.verdict()
 	switch {
-	case failed.Leg == PrefillLeg && j.req.ForcedTool && failed.Status == http.StatusInternalServerError:
+	case failed.Leg == PrefillLeg && st.req.ForcedTool && failed.Status == http.StatusInternalServerError:
 		verdict = breaker.ErrNeutral // vLLM #38911: the request, not the server
-	case a.failedTransfer(failed):
+	case b.failedTransfer(failed):
 		// The pair's fault as likely as the server's; a probe request alone tells them apart.
-		o.Binder.Links.Fault(a.source().ID(), a.decode.Server().ID(), time.Now())
+		o.Binder.Links.Fault(b.source().ID(), b.decode.Server().ID(), time.Now())
 		lease.Server().Suspect(lease.Leg())
 		verdict = breaker.ErrNeutral
 	}
@@ -168,19 +179,19 @@ func (o *Orchestrator) blame(lease *pools.Lease, j *requestState, a binding, fai
 }
 
 // source is the prefill server of the pair, nil where decode runs alone.
-func (a binding) source() *pools.Server {
+func (b *binding) source() *pools.Server {
 	switch {
-	case a.handoff != nil:
-		return a.handoff.From
-	case a.prefill != nil:
-		return a.prefill.Server()
+	case b.handoff != nil:
+		return b.handoff.From
+	case b.prefill != nil:
+		return b.prefill.Server()
 	}
 	return nil
 }
 
 // failedTransfer reports whether a failed leg is what a failed transfer looks like.
-func (a binding) failedTransfer(failed *LegError) bool {
-	c := connector.Of(a.decode.Server())
+func (b *binding) failedTransfer(failed *LegError) bool {
+	c := connector.Of(b.decode.Server())
 	switch {
 	case failed.Leg == AloneLeg:
 		return false

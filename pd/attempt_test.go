@@ -39,9 +39,9 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 		}
 		f.await(t, f.up)
 		hangs := f.Fleet.Servers()[0]
-		j := &requestState{tried: make(map[tried]bool)}
+		var tried priorAttempts
 		for _, i := range c.before {
-			j.failed(&LegError{Leg: DecodeLeg, Server: f.Fleet.Servers()[i].ID(), Kind: Timeout})
+			tried.record(&LegError{Leg: DecodeLeg, Server: f.Fleet.Servers()[i].ID(), Kind: Timeout}, false)
 		}
 		for _, again := range []bool{false, true} { // the fleet was told while the leg is under way
 			if again {
@@ -49,7 +49,7 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := f.shouldAbandon(testModel, DecodeLeg, hangs, j.triedBy(DecodeLeg), c.why); got != c.want {
+			if got := f.shouldAbandon(testModel, DecodeLeg, hangs, tried.servers(DecodeLeg), c.why); got != c.want {
 				t.Errorf("decode servers of the groups %q, taken from %v before, %v, told again %v: %v", c.groups, c.before, c.why, again, got)
 			}
 		}

@@ -28,85 +28,84 @@ var errBindNow = errors.New("the request is to be bound at once")
 // takeTurn gives a request its servers, claimed: when it is its turn, or at once where that
 // comes to nothing. Errors: ErrQueueTimeout, ErrDeadline, ErrDisplaced, *NoServerError, or
 // the context's.
-func (b *Binder) takeTurn(ctx context.Context, j *requestState) (a binding, err error) {
+func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, err error) {
 	ctx, span := b.Tracer.Start(ctx, "choose")
 	defer func() { endSpan(span, err) }()
-	if a, err = b.awaitTurn(ctx, j); errors.Is(err, errBindNow) {
-		a, err = b.bindNow(j)
+	if bound, err = b.awaitTurn(ctx, r); errors.Is(err, errBindNow) {
+		bound, err = b.bindNow(r)
 	}
 	if err != nil {
-		return binding{}, err
+		return nil, err
 	}
 	span.SetAttributes(
-		attribute.String("tandem.prefill", a.chosen.Prefill),
-		attribute.String("tandem.decode", a.chosen.Decode),
-		attribute.Float64("tandem.predicted_ms", float64(a.chosen.Terms.Total().Microseconds())/1000))
-	return a, nil
+		attribute.String("tandem.prefill", bound.chosen.Prefill),
+		attribute.String("tandem.decode", bound.chosen.Decode),
+		attribute.Float64("tandem.predicted_ms", float64(bound.chosen.Terms.Total().Microseconds())/1000))
+	return bound, nil
 }
 
 // awaitTurn waits for the request's turn, counted as one that waits. errBindNow where
 // requests are bound on arrival, and where this one has had its turn or generates nothing.
-func (b *Binder) awaitTurn(ctx context.Context, j *requestState) (binding, error) {
-	if b.Late == nil || j.isAgain() || !j.req.Dialect.Split {
-		return binding{}, errBindNow
+func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error) {
+	if b.Late == nil || r.hadTurn() || !r.req.Dialect.Split {
+		return nil, errBindNow
 	}
 	start := time.Now()
-	defer func() { j.waited += time.Since(start) }()
-	held, release := b.Queue.countWaiting(ctx, j.entry)
-	a, err := b.bindLate(held, j)
+	defer func() { r.waited += time.Since(start) }()
+	held, release := b.Queue.countWaiting(ctx, r.entry)
+	bound, err := b.bindLate(held, r)
 	switch displaced := release(); {
 	case displaced: // if need be at the very moment of its turn
 		if err == nil {
-			a.release()
+			bound.release()
 		}
-		return binding{}, ErrDisplaced
+		return nil, ErrDisplaced
 	case errors.Is(err, ErrDisplaced):
 		b.Queue.gaveWay()
 	}
-	return a, err
+	return bound, err
 }
 
 // bindLate lets the replica that decides for several say whose turn it is, or our own decider. Where
 // several decide apart, each would think that it alone keeps the servers busy.
-func (b *Binder) bindLate(ctx context.Context, j *requestState) (binding, error) {
-	ctx, cancel := b.Late.limit(j).context(ctx)
+func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error) {
+	ctx, cancel := b.Late.limit(r).context(ctx)
 	defer cancel()
 	if b.Leader.Follows() {
-		return b.follow(ctx, j)
+		return b.follow(ctx, r)
 	}
 	if b.Fleet.OthersBusy(time.Now()) && !b.Leader.Leads() {
-		return binding{}, errBindNow
+		return nil, errBindNow
 	}
-	return b.Late.await(ctx, j)
+	return b.Late.await(ctx, r)
 }
 
 // follow lets the replica that decides say when it is the request's turn, and where. Its
 // servers are claimed here: by then something may have changed that only this replica
 // knows.
-func (b *Binder) follow(ctx context.Context, j *requestState) (binding, error) {
-	turn, taken, err := b.Leader.Bind(ctx, b.remoteRequest(j))
+func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
+	turn, taken, err := b.Leader.Bind(ctx, b.remoteRequest(r))
 	switch {
 	case errors.Is(err, leader.ErrNoLeader):
-		return binding{}, errBindNow
+		return nil, errBindNow
 	case errors.Is(err, leader.ErrTimeout):
-		return binding{}, b.Late.limit(j).late
+		return nil, b.Late.limit(r).late
 	case err != nil:
-		return binding{}, err
+		return nil, err
 	}
 	defer taken() // once the work is claimed, or the turn given up
 	now := time.Now()
-	v := b.snapshotFor(j, nil, now)
-	chosen, ok := b.Cost.Between(b.demand(j, now), &v.field, turn.Prefill, turn.Decode)
+	v := b.snapshotFor(r, nil, now)
+	chosen, ok := b.Cost.Between(b.demand(r, now), &v.field, turn.Prefill, turn.Decode)
 	if !ok {
-		return binding{}, errBindNow
+		return nil, errBindNow
 	}
-	if b.late(j, chosen.Terms.TTFT(), now) {
-		return binding{}, ErrDeadline
+	if b.late(r, chosen.Terms.TTFT(), now) {
+		return nil, ErrDeadline
 	}
-	a, err := b.claim(j, &v, chosen)
-	if err != nil {
-		return binding{}, errBindNow
+	bound, refusedBy := b.claimFor(r, &v, chosen, now)
+	if refusedBy != "" {
+		return nil, errBindNow
 	}
-	b.recordBinding(j, &v, &a, now)
-	return a, nil
+	return bound, nil
 }

@@ -15,13 +15,13 @@ func BenchmarkChoice(b *testing.B) {
 		prompt := testPrompt(4000)
 		f := newTestFleet(b, each, prompt)
 		now := time.Now()
-		j, view := f.arrives(prompt, now), f.Binder.takeSnapshot(testModel, testModel, now)
+		r, view := &f.arrives(prompt, now).bind, f.Binder.takeSnapshot(testModel, testModel, now)
 		b.Run(fmt.Sprintf("%dx%d", each, each), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				view.kindIsSet = false // another request was looked at before
-				f.Binder.applyRequest(j, &view, now)
-				if _, ok := f.Binder.Cost.Choose(f.Binder.demand(j, now), &view.field, rand.IntN); !ok {
+				f.Binder.applyRequest(r, &view, now)
+				if _, ok := f.Binder.Cost.Choose(f.Binder.demand(r, now), &view.field, rand.IntN); !ok {
 					b.Fatal("no choice")
 				}
 			}

@@ -31,8 +31,8 @@ type Chooser struct {
 	heat   heat        // of servers' caches
 }
 
-// binding is a chosen alternative with its servers claimed. prefill is nil
-// when decode runs alone or the hand-off is there already.
+// binding is a chosen alternative with its servers claimed, and what its legs come to.
+// prefill is nil when decode runs alone or the hand-off is there already.
 type binding struct {
 	chosen       cost.Alternative
 	reason       string
@@ -40,22 +40,24 @@ type binding struct {
 	decode       *pools.Lease
 	handoff      *connector.Handoff
 	pullFrom     *pools.Server // from which the prompt's beginning is pulled; nil: from none
-	cachedTokens int           // tokens of the prompt that decode held beforehand
-	refusedBy    string        // on error: who refused the claim
+	cachedTokens int           // of the prompt, on decode beforehand
+	hits         hits          // of the prompt, on the server that computes it; none where a hand-off is there already
+	choice       Choice        // what it was chosen from
+	answer       *Answer       // nil until a leg has given it
 }
 
 // bindNow picks the cheapest alternative that is left and claims its servers. A
 // server that refuses the claim is left out and the choice made again.
-func (ch *Chooser) bindNow(j *requestState) (binding, error) {
+func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 	refused := make(map[string]bool)
 	anyway := false
 	for {
 		now := time.Now()
-		view := ch.snapshotFor(j, refused, now)
+		view := ch.snapshotFor(r, refused, now)
 		view.ignoreBreakers = anyway
-		chosen, ok := ch.Cost.Choose(ch.demand(j, now), &view.field, rand.IntN)
-		if !ok && len(j.broke) > 0 && !j.mayReturn {
-			j.mayReturn = true // no other can take it, and whom it broke on may be well again
+		chosen, ok := ch.Cost.Choose(ch.demand(r, now), &view.field, rand.IntN)
+		if !ok && len(r.tried.broke) > 0 && !r.tried.mayReturn {
+			r.tried.mayReturn = true // no other can take it, and whom it broke on may be well again
 			continue
 		}
 		if !ok && len(refused) > 0 && !anyway {
@@ -65,119 +67,132 @@ func (ch *Chooser) bindNow(j *requestState) (binding, error) {
 			continue
 		}
 		if !ok {
-			return binding{}, view.missing()
+			return nil, view.missing()
 		}
-		if ch.late(j, ch.firsts.by(&chosen.Terms), now) {
-			return binding{}, ErrDeadline
+		if ch.late(r, ch.firsts.by(&chosen.Terms), now) {
+			return nil, ErrDeadline
 		}
-		a, err := ch.claim(j, &view, chosen)
-		if err != nil {
-			refused[a.refusedBy] = true
+		b, refusedBy := ch.claimFor(r, &view, chosen, now)
+		if b == nil {
+			refused[refusedBy] = true
 			continue
 		}
-		ch.recordBinding(j, &view, &a, now)
-		return a, nil
+		return b, nil
 	}
 }
 
-// claim takes a place on the servers of the alternative, on all or on none.
-func (ch *Chooser) claim(j *requestState, v *snapshot, chosen cost.Alternative) (binding, error) {
-	a := binding{chosen: chosen, handoff: v.handoff}
-	if chosen.Prefill != "" {
-		a.pullFrom = ch.pullSource(v.field.Prefill, chosen.Prefill, j.req.PromptTokens)
-	} else {
-		a.pullFrom = ch.pullSource(v.field.Decode, chosen.Decode, j.req.PromptTokens)
+// claimFor claims the servers of an alternative and records why they were chosen, or says
+// who refused.
+func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
+	if b, refusedBy = ch.claim(r, v, chosen); b == nil {
+		return nil, refusedBy
 	}
-	for i := range v.field.Decode {
-		if d := &v.field.Decode[i]; d.ID == chosen.Decode {
-			a.cachedTokens = d.Cached.GPU
+	recorded := false
+	defer func() { // a panic holds no servers
+		if !recorded {
+			b.release()
 		}
+	}()
+	ch.recordBinding(r, v, b, now)
+	recorded = true
+	return b, ""
+}
+
+// claim takes a place on the servers of the alternative, on all or on none: then it says who
+// refused.
+func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (b *binding, refusedBy string) {
+	b = &binding{chosen: chosen, handoff: v.handoff}
+	if chosen.Prefill != "" {
+		b.pullFrom = ch.pullSource(v.field.Prefill, chosen.Prefill, r.req.PromptTokens)
+	} else {
+		b.pullFrom = ch.pullSource(v.field.Decode, chosen.Decode, r.req.PromptTokens)
 	}
+	number := cost.IndexOf(v.field.Decode, chosen.Decode)
+	b.cachedTokens = v.field.Decode[number].Cached.GPU
 	if chosen.Prefill != "" && v.handoff == nil {
-		work := curve.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill}
+		work := curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill}
 		lease, err := v.prefill[cost.IndexOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 		if err != nil {
-			return binding{refusedBy: chosen.Prefill}, err
+			return nil, chosen.Prefill
 		}
-		a.prefill = lease
+		b.prefill = lease
 	}
 	work := curve.Work{
-		Tokens:   j.req.PromptTokens + j.req.OutputTokens/2, // on the average of its stay
-		Estimate: time.Duration(j.req.OutputTokens) * chosen.Terms.Step,
+		Tokens:   r.req.PromptTokens + r.req.OutputTokens/2, // on the average of its stay
+		Estimate: time.Duration(r.req.OutputTokens) * chosen.Terms.Step,
 	}
-	lease, err := v.decode[cost.IndexOf(v.field.Decode, chosen.Decode)].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic)
+	lease, err := v.decode[number].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic)
 	if err != nil {
-		a.release()
-		return binding{refusedBy: chosen.Decode}, err
+		b.release()
+		return nil, chosen.Decode
 	}
-	a.decode = lease
-	if chosen.Prefill == "" && j.req.Dialect.Split {
-		lease.Computes(curve.Work{Tokens: j.req.PromptTokens, Estimate: chosen.Terms.Prefill})
+	b.decode = lease
+	if chosen.Prefill == "" && r.req.Dialect.Split {
+		lease.Computes(curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill})
 	}
-	return a, nil
+	return b, ""
 }
 
-// recordBinding notes a request's servers and why they were chosen.
-func (ch *Chooser) recordBinding(j *requestState, v *snapshot, a *binding, now time.Time) {
-	ch.firsts.trials.note(j.base, now)
-	if a.prefill != nil {
-		j.leases = append(j.leases, a.prefill)
-	}
-	j.leases = append(j.leases, a.decode)
-	ch.noteHits(j, v, a.chosen)
-	a.reason = j.aloneReason(v, a.chosen)
-	if a.chosen.Prefill == "" {
-		ch.Metrics.alone.WithLabelValues(a.reason).Inc()
+// recordBinding notes why a request's servers were chosen, and counts it.
+func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
+	ch.firsts.trials.note(r.base, now)
+	ch.noteHits(b, v)
+	b.reason = r.aloneReason(v, b.chosen)
+	if b.chosen.Prefill == "" {
+		ch.Metrics.alone.WithLabelValues(b.reason).Inc()
 	}
 	differ := ""
-	if a.reason == NoPair {
-		differ = v.differ(j.base)
+	if b.reason == NoPair {
+		differ = v.differ(r.base)
 	}
 	field := v.field
 	field.Prefill, field.Decode = slices.Clone(field.Prefill), slices.Clone(field.Decode)
-	j.choices = append(j.choices, Choice{
-		Demand: ch.demand(j, now), Field: field, Chosen: a.chosen, Reason: a.reason, Differ: differ,
+	b.choice = Choice{
+		Demand: ch.demand(r, now), Field: field, Chosen: b.chosen, Reason: b.reason, Differ: differ,
 		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
-	})
+	}
 }
 
 // demand is what the choice knows of a request.
-func (ch *Chooser) demand(j *requestState, now time.Time) cost.Demand {
-	d := cost.Demand{PromptTokens: j.req.PromptTokens, OutputTokens: j.req.OutputTokens, Waited: now.Sub(j.arrived)}
-	d.TTFT, d.ITL = ch.Config.SLO(j.req, j.base)
-	d.Objective = ch.Config.Objective.of(j.req, j.base)
+func (ch *Chooser) demand(r *bindRequest, now time.Time) cost.Demand {
+	d := cost.Demand{PromptTokens: r.req.PromptTokens, OutputTokens: r.req.OutputTokens, Waited: now.Sub(r.arrived)}
+	d.TTFT, d.ITL = ch.Config.SLO(r.req, r.base)
+	d.Objective = ch.Config.Objective.of(r.req, r.base)
 	return d
 }
 
 // late reports whether a first token that is there in so long misses the request's
 // deadline. What was tried already is not given up: its work would be lost.
-func (ch *Chooser) late(j *requestState, first time.Duration, now time.Time) bool {
-	if j.req.Deadline.IsZero() || len(j.tried) > 0 || j.continues {
+func (ch *Chooser) late(r *bindRequest, first time.Duration, now time.Time) bool {
+	if r.req.Deadline.IsZero() || len(r.tried.legs) > 0 || r.continues {
 		return false
 	}
-	return now.Add(first).After(j.req.Deadline) && !ch.takeProbe(j, now)
+	return now.Add(first).After(r.req.Deadline) && !ch.takeProbe(r, now)
 }
 
 // takeProbe reports whether the request is served though it is predicted to be late.
-func (ch *Chooser) takeProbe(j *requestState, now time.Time) bool {
-	j.probe = j.probe || ch.firsts.trials.due(j.base, now)
-	return j.probe
+func (ch *Chooser) takeProbe(r *bindRequest, now time.Time) bool {
+	r.probe = r.probe || ch.firsts.trials.due(r.base, now)
+	return r.probe
 }
 
-// release gives the places back.
-func (a *binding) release() {
-	if a.prefill != nil {
-		a.prefill.Release()
+// release gives the places back; twice is as good as once. A nil binding has none.
+func (b *binding) release() {
+	if b == nil {
+		return
 	}
-	if a.decode != nil {
-		a.decode.Release()
+	if b.prefill != nil {
+		b.prefill.Release()
+	}
+	if b.decode != nil {
+		b.decode.Release()
 	}
 }
 
 // predictCached notes where the prompt's KV will be, and returns what takes it back.
-func (ch *Chooser) predictCached(j *requestState, servers ...*pools.Server) (withdraw func()) {
-	if ch.Locality == nil || j.prefix == nil {
+func (ch *Chooser) predictCached(r *bindRequest, servers ...*pools.Server) (withdraw func()) {
+	if ch.Locality == nil || r.prefix == nil {
 		return func() {}
 	}
-	return ch.Locality.dispatched(j.prefix, servers...)
+	return ch.Locality.dispatched(r.prefix, servers...)
 }

@@ -73,13 +73,13 @@ func NewDecider(ch *Chooser, cfg order.Config, maxWait time.Duration, log *slog.
 	}
 }
 
-// waiter is a request that waits. Until it is granted or has left, its state belongs to
-// the decider.
+// waiter is a request that waits. Until it is granted or has left, the request belongs
+// to the decider.
 type waiter struct {
-	j      *requestState
-	ticket order.Ticket
-	state  atomic.Int32
-	done   chan granted // written once, by the decider
+	request *bindRequest
+	ticket  order.Ticket
+	state   atomic.Int32
+	done    chan granted // written once, by the decider
 
 	entered time.Time
 	hold    time.Duration // from then, as predicted, until its prefill begins
@@ -87,7 +87,7 @@ type waiter struct {
 
 // granted is what a wait ends with.
 type granted struct {
-	a   binding
+	b   *binding
 	err error
 }
 
@@ -100,14 +100,14 @@ const (
 )
 
 // limit is until when a request waits for its turn.
-func (d *Decider) limit(j *requestState) waitLimit {
-	return limitedBy(j.req.Deadline, j.arrived.Add(d.maxWait), ErrQueueTimeout)
+func (d *Decider) limit(r *bindRequest) waitLimit {
+	return limitedBy(r.req.Deadline, r.arrived.Add(d.maxWait), ErrQueueTimeout)
 }
 
 // await lets a request wait here until it is its turn, and returns its servers, claimed, or
 // until the context ends.
-func (d *Decider) await(ctx context.Context, j *requestState) (binding, error) {
-	w := &waiter{j: j, done: make(chan granted, 1)}
+func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
+	w := &waiter{request: r, done: make(chan granted, 1)}
 	d.mu.Lock()
 	d.arrivals = append(d.arrivals, w)
 	d.mu.Unlock()
@@ -115,7 +115,7 @@ func (d *Decider) await(ctx context.Context, j *requestState) (binding, error) {
 	why := context.Canceled
 	select {
 	case g := <-w.done:
-		return g.a, g.err
+		return g.b, g.err
 	case <-ctx.Done():
 		why = context.Cause(ctx)
 	case <-d.closed:
@@ -126,14 +126,14 @@ func (d *Decider) await(ctx context.Context, j *requestState) (binding, error) {
 	}
 	if !w.state.CompareAndSwap(waits, left) {
 		g := <-w.done // granted at this very moment
-		g.a.release()
-		return binding{}, errors.Join(g.err, why)
+		g.b.release()
+		return nil, errors.Join(g.err, why)
 	}
 	d.mu.Lock()
 	d.departures = append(d.departures, w)
 	d.mu.Unlock()
 	d.wakeUp()
-	return binding{}, why
+	return nil, why
 }
 
 func (d *Decider) wakeUp() {
@@ -171,7 +171,7 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 	d.arrivals, d.departures = nil, nil
 	d.mu.Unlock()
 	for _, w := range left {
-		if l := d.queues[w.j.base]; l != nil {
+		if l := d.queues[w.request.base]; l != nil {
 			l.departures = append(l.departures, w)
 		}
 	}
@@ -179,10 +179,10 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 		if w.state.Load() != waits { // it has left already
 			continue
 		}
-		l := d.queues[w.j.base]
+		l := d.queues[w.request.base]
 		if l == nil {
-			l = newModelQueue(d, w.j.base)
-			d.queues[w.j.base] = l
+			l = newModelQueue(d, w.request.base)
+			d.queues[w.request.base] = l
 		}
 		l.arrivals = append(l.arrivals, w)
 	}
@@ -218,9 +218,9 @@ type modelQueue struct {
 	departures []*waiter // likewise
 	next       int64     // ID of a ticket
 
-	view    snapshot
-	servers order.Servers
-	stale   []*order.Ticket
+	snapshot snapshot
+	servers  order.Servers
+	stale    []*order.Ticket
 }
 
 func newModelQueue(d *Decider, base string) *modelQueue {
@@ -232,102 +232,102 @@ var errUndecided = fmt.Errorf("the decider failed: %w", errBindNow)
 
 // decideOrGiveUp is decide; a panic in it costs those who wait their turn, and no more: it
 // is false then, and they are bound at once.
-func (l *modelQueue) decideOrGiveUp(now time.Time) (ok bool) {
+func (q *modelQueue) decideOrGiveUp(now time.Time) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			l.d.log.Error("the decider panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			for _, w := range append(slices.Collect(maps.Values(l.waiting)), l.arrivals...) {
+			q.d.log.Error("the decider panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			for _, w := range append(slices.Collect(maps.Values(q.waiting)), q.arrivals...) {
 				w.grant(granted{err: errUndecided})
 			}
 		}
 	}()
-	l.decide(now)
+	q.decide(now)
 	return true
 }
 
 // decide takes in who came, lets go who left, and binds whose turn it is.
-func (l *modelQueue) decide(now time.Time) {
-	for _, w := range l.departures {
-		l.forget(w)
+func (q *modelQueue) decide(now time.Time) {
+	for _, w := range q.departures {
+		q.forget(w)
 	}
-	l.departures = nil
-	l.d.ch.Metrics.looks.Inc()
-	l.refresh(now)
-	for _, w := range l.arrivals {
-		l.enter(w, now)
+	q.departures = nil
+	q.d.ch.Metrics.looks.Inc()
+	q.refresh(now)
+	for _, w := range q.arrivals {
+		q.enter(w, now)
 	}
-	l.arrivals = nil
-	l.stale = l.order.Stale(refreshed, l.stale[:0])
-	for _, t := range l.stale {
-		w := l.waiting[t.ID]
-		l.price(w, now)
-		if !l.servers.Servable(t) {
-			l.order.Remove(t)
-			delete(l.waiting, t.ID)
-			w.grant(granted{err: l.view.missing()})
+	q.arrivals = nil
+	q.stale = q.order.Stale(refreshed, q.stale[:0])
+	for _, t := range q.stale {
+		w := q.waiting[t.ID]
+		q.price(w, now)
+		if !q.servers.Servable(t) {
+			q.order.Remove(t)
+			delete(q.waiting, t.ID)
+			w.grant(granted{err: q.snapshot.missing()})
 			continue
 		}
-		l.order.Update(t, l.servers.Links)
+		q.order.Update(t, q.servers.Links)
 	}
 	for {
-		turn, ok := l.order.Next(&l.servers)
+		turn, ok := q.order.Next(&q.servers)
 		if !ok {
 			return
 		}
-		w := l.waiting[turn.Ticket.ID]
-		if l.bind(w, turn, now) {
-			delete(l.waiting, turn.Ticket.ID)
+		w := q.waiting[turn.Ticket.ID]
+		if q.bind(w, turn, now) {
+			delete(q.waiting, turn.Ticket.ID)
 		} else {
-			l.order.PutBack(turn)
+			q.order.PutBack(turn)
 		}
-		l.weigh(now)
+		q.weigh(now)
 	}
 }
 
 // forget lets go one that has left, if it was let in.
-func (l *modelQueue) forget(w *waiter) {
-	if l.waiting[w.ticket.ID] != w {
+func (q *modelQueue) forget(w *waiter) {
+	if q.waiting[w.ticket.ID] != w {
 		return
 	}
 	if w.state.Load() == wasLate {
-		l.d.waits.broke(waitsKept)
+		q.d.waits.broke(waitsKept)
 	}
-	l.order.Remove(&w.ticket)
-	delete(l.waiting, w.ticket.ID)
+	q.order.Remove(&w.ticket)
+	delete(q.waiting, w.ticket.ID)
 }
 
 // enter lets a request wait, or tells it at once that no server can serve it or that its
 // turn will not come in time.
-func (l *modelQueue) enter(w *waiter, now time.Time) {
-	l.next++
-	w.ticket.ID, w.ticket.Arrived = l.next, w.j.arrived.Sub(l.d.origin)
-	w.ticket.Class, w.ticket.Tenant = w.j.req.Class, w.j.req.Tenant
-	l.price(w, now)
-	if !l.servers.Servable(&w.ticket) {
-		w.grant(granted{err: l.view.missing()})
+func (q *modelQueue) enter(w *waiter, now time.Time) {
+	q.next++
+	w.ticket.ID, w.ticket.Arrived = q.next, w.request.arrived.Sub(q.d.origin)
+	w.ticket.Class, w.ticket.Tenant = w.request.req.Class, w.request.req.Tenant
+	q.price(w, now)
+	if !q.servers.Servable(&w.ticket) {
+		w.grant(granted{err: q.snapshot.missing()})
 		return
 	}
-	gaveWay, err := l.admit(w, now)
+	gaveWay, err := q.admit(w, now)
 	if err != nil {
 		w.grant(granted{err: err})
 		return
 	}
-	l.waiting[l.next] = w
+	q.waiting[q.next] = w
 	for _, t := range gaveWay {
-		l.d.waits.broke(waitsKept)
-		l.waiting[t.ID].grant(granted{err: ErrDisplaced})
-		delete(l.waiting, t.ID)
+		q.d.waits.broke(waitsKept)
+		q.waiting[t.ID].grant(granted{err: ErrDisplaced})
+		delete(q.waiting, t.ID)
 	}
 }
 
 // admit says who gives way to a request, or why it is not let in.
-func (l *modelQueue) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err error) {
-	limit := l.latest(w)
-	w.ticket.Latest = limit.until.Sub(l.d.origin)
-	hold, gaveWay, ok := l.order.Admit(&w.ticket, &l.servers, l.d.waits.by)
-	if !ok && errors.Is(limit.late, ErrDeadline) && l.d.ch.takeProbe(w.j, now) {
-		w.ticket.Latest = w.j.arrived.Add(l.d.maxWait).Sub(l.d.origin)
-		hold, gaveWay, ok = l.order.Admit(&w.ticket, &l.servers, l.d.waits.by)
+func (q *modelQueue) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err error) {
+	limit := q.latest(w)
+	w.ticket.Latest = limit.until.Sub(q.d.origin)
+	hold, gaveWay, ok := q.order.Admit(&w.ticket, &q.servers, q.d.waits.by)
+	if !ok && errors.Is(limit.late, ErrDeadline) && q.d.ch.takeProbe(w.request, now) {
+		w.ticket.Latest = w.request.arrived.Add(q.d.maxWait).Sub(q.d.origin)
+		hold, gaveWay, ok = q.order.Admit(&w.ticket, &q.servers, q.d.waits.by)
 	}
 	if !ok {
 		return nil, limit.late
@@ -337,106 +337,106 @@ func (l *modelQueue) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, e
 }
 
 // latest is until when a request's prefill must begin.
-func (l *modelQueue) latest(w *waiter) waitLimit {
-	begin := w.j.req.Deadline
+func (q *modelQueue) latest(w *waiter) waitLimit {
+	begin := w.request.req.Deadline
 	if !begin.IsZero() {
-		rest := cost.Duration(l.servers.Quickest(&w.ticket))
-		begin = begin.Add(-l.d.ch.firsts.soon.by(rest))
+		rest := cost.Duration(q.servers.Quickest(&w.ticket))
+		begin = begin.Add(-q.d.ch.firsts.soon.by(rest))
 	}
-	return limitedBy(begin, w.j.arrived.Add(l.d.maxWait), ErrQueueTimeout)
+	return limitedBy(begin, w.request.arrived.Add(q.d.maxWait), ErrQueueTimeout)
 }
 
 // snapshotFor gathers the servers.
-func (l *modelQueue) refresh(now time.Time) {
-	prefill, decode := l.view.prefill, l.view.decode
-	l.d.ch.retakeSnapshot(&l.view, l.base, l.base, now)
-	l.weigh(now)
+func (q *modelQueue) refresh(now time.Time) {
+	prefill, decode := q.snapshot.prefill, q.snapshot.decode
+	q.d.ch.retakeSnapshot(&q.snapshot, q.base, q.base, now)
+	q.weigh(now)
 	same := func(a, b []*pools.Server) bool {
 		return slices.EqualFunc(a, b, func(a, b *pools.Server) bool { return a.ID() == b.ID() })
 	}
-	if same(prefill, l.view.prefill) && same(decode, l.view.decode) {
+	if same(prefill, q.snapshot.prefill) && same(decode, q.snapshot.decode) {
 		return
 	}
-	for _, w := range l.waiting { // their slices are of other servers
-		l.d.ch.applyMatched(w.j, &l.view, now)
-		l.d.ch.Cost.Price(l.d.ch.demand(w.j, now), &l.view.field, &w.ticket)
-		l.order.Update(&w.ticket, l.servers.Links)
+	for _, w := range q.waiting { // their slices are of other servers
+		q.d.ch.applyMatched(w.request, &q.snapshot, now)
+		q.d.ch.Cost.Price(q.d.ch.demand(w.request, now), &q.snapshot.field, &w.ticket)
+		q.order.Update(&w.ticket, q.servers.Links)
 	}
 }
 
 // weigh takes over the state of the servers, after a look or a claim.
-func (l *modelQueue) weigh(now time.Time) {
-	l.d.ch.Cost.Weigh(&l.view.field, &l.servers)
-	l.servers.Gate, l.servers.Now = true, now.Sub(l.d.origin)
-	l.servers.Start = order.Pair{
-		Prefill: rand.IntN(max(1, len(l.servers.Prefill))),
-		Decode:  rand.IntN(max(1, len(l.servers.Decode))),
+func (q *modelQueue) weigh(now time.Time) {
+	q.d.ch.Cost.Weigh(&q.snapshot.field, &q.servers)
+	q.servers.Gate, q.servers.Now = true, now.Sub(q.d.origin)
+	q.servers.Start = order.Pair{
+		Prefill: rand.IntN(max(1, len(q.servers.Prefill))),
+		Decode:  rand.IntN(max(1, len(q.servers.Decode))),
 	}
 }
 
 // price writes what a request costs on each server now.
-func (l *modelQueue) price(w *waiter, now time.Time) {
-	l.d.ch.applyRequest(w.j, &l.view, now)
-	l.d.ch.Cost.Price(l.d.ch.demand(w.j, now), &l.view.field, &w.ticket)
+func (q *modelQueue) price(w *waiter, now time.Time) {
+	q.d.ch.applyRequest(w.request, &q.snapshot, now)
+	q.d.ch.Cost.Price(q.d.ch.demand(w.request, now), &q.snapshot.field, &w.ticket)
 }
 
 // bind claims the servers of a turn for its request and hands them over. It is false if a
 // server refused; then the request waits on.
-func (l *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
-	l.d.ch.applyRequest(w.j, &l.view, now)
-	chosen := l.view.field.Alternative(&l.servers, &w.ticket, turn.Pair, turn.Price)
-	if l.late(w, &chosen.Terms, now) {
+func (q *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
+	q.d.ch.applyRequest(w.request, &q.snapshot, now)
+	chosen := q.snapshot.field.Alternative(&q.servers, &w.ticket, turn.Pair, turn.Price)
+	if q.late(w, &chosen.Terms, now) {
 		w.grant(granted{err: ErrDeadline})
 		return true
 	}
-	a, err := l.d.ch.claim(w.j, &l.view, chosen)
-	if err != nil {
-		l.view.leaveOut(a.refusedBy)
+	b, refusedBy := q.d.ch.claim(w.request, &q.snapshot, chosen)
+	if b == nil {
+		q.snapshot.leaveOut(refusedBy)
 		return false
 	}
 	if !w.state.CompareAndSwap(waits, isGranted) {
-		a.release()
+		b.release()
 		return true
 	}
-	defer func() { w.done <- granted{a: a} }() // also after a panic: it waits for nothing else
-	if w.j.remote {
-		l.d.ch.firsts.trials.note(l.base, now)
+	defer func() { w.done <- granted{b: b} }() // also after a panic: it waits for nothing else
+	if w.request.remote {
+		q.d.ch.firsts.trials.note(q.base, now)
 	} else {
-		l.d.ch.recordBinding(w.j, &l.view, &a, now) // with the servers as they were before
+		q.d.ch.recordBinding(w.request, &q.snapshot, b, now) // with the servers as they were before
 	}
-	l.d.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
-	l.updateLoad(turn.Pair, now)
+	q.d.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
+	q.updateLoad(turn.Pair, now)
 	return true
 }
 
 // late reports whether it is too late for a request whose turn it is. One that comes in
 // only now must be sure of its first token; one that was let in to wait is given up only
 // where it is predicted to come too late.
-func (l *modelQueue) late(w *waiter, chosen *cost.Terms, now time.Time) bool {
+func (q *modelQueue) late(w *waiter, chosen *cost.Terms, now time.Time) bool {
 	if !now.After(w.entered) {
-		return l.d.ch.late(w.j, l.d.ch.firsts.by(chosen), now)
+		return q.d.ch.late(w.request, q.d.ch.firsts.by(chosen), now)
 	}
-	if !l.d.ch.late(w.j, chosen.TTFT(), now) {
+	if !q.d.ch.late(w.request, chosen.TTFT(), now) {
 		return false
 	}
-	l.d.waits.broke(waitsKept)
+	q.d.waits.broke(waitsKept)
 	return true
 }
 
 // updateLoad takes over what two servers are like with one request more.
-func (l *modelQueue) updateLoad(pair order.Pair, now time.Time) {
+func (q *modelQueue) updateLoad(pair order.Pair, now time.Time) {
 	if pair.Prefill != order.Alone {
-		l.view.field.Prefill[pair.Prefill].Loaded(l.d.ch.candidateOf(l.view.prefill[pair.Prefill], now))
+		q.snapshot.field.Prefill[pair.Prefill].Loaded(q.d.ch.candidateOf(q.snapshot.prefill[pair.Prefill], now))
 	}
-	l.view.field.Decode[pair.Decode].Loaded(l.d.ch.candidateOf(l.view.decode[pair.Decode], now))
+	q.snapshot.field.Decode[pair.Decode].Loaded(q.d.ch.candidateOf(q.snapshot.decode[pair.Decode], now))
 }
 
 // wakes is in how long the work ahead on a server will have worn off.
-func (l *modelQueue) wakes(now time.Time) time.Duration {
+func (q *modelQueue) wakes(now time.Time) time.Duration {
 	soonest := time.Duration(math.MaxInt64)
-	for _, servers := range [][]*pools.Server{l.view.prefill, l.view.decode} {
+	for _, servers := range [][]*pools.Server{q.snapshot.prefill, q.snapshot.decode} {
 		for _, s := range servers {
-			if in, ok := s.FallsTo(l.d.cfg.Ahead, now); ok {
+			if in, ok := s.FallsTo(q.d.cfg.Ahead, now); ok {
 				soonest = min(soonest, in)
 			}
 		}

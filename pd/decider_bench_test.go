@@ -49,8 +49,8 @@ func (l *benchLobby) occupy(b *testing.B, s *pools.Server) {
 // comes lets one more request wait: prompts of 12,000 tokens on the mean, as in the traces,
 // no two of one length.
 func (l *benchLobby) comes(i int) {
-	w := &waiter{j: l.arrives(l.prompt[:10_000+4*(i%1000)], time.Now()), done: l.granted}
-	w.j.req.Tenant = strconv.Itoa(i % l.tenants)
+	w := &waiter{request: &l.arrives(l.prompt[:10_000+4*(i%1000)], time.Now()).bind, done: l.granted}
+	w.request.req.Tenant = strconv.Itoa(i % l.tenants)
 	l.arrivals = append(l.arrivals, w)
 }
 
@@ -86,7 +86,7 @@ func BenchmarkDecider(b *testing.B) {
 					b.Fatalf("%d went", len(l.granted))
 				}
 				g := <-l.granted
-				g.a.release()
+				g.b.release()
 				l.occupy(b, free.Server())
 			}
 		})
@@ -95,7 +95,7 @@ func BenchmarkDecider(b *testing.B) {
 		l := newBenchLobby(b, 1)
 		b.ReportAllocs()
 		for b.Loop() {
-			l.queues[testModel].view = snapshot{}
+			l.queues[testModel].snapshot = snapshot{}
 			l.decide(time.Now())
 		}
 	})

@@ -21,9 +21,9 @@ func newTestDecider(f *testFleet) *Decider {
 
 // waits lets a request for a model wait.
 func (f *testFleet) waits(d *Decider, prompt []uint32, model string) *waiter {
-	j := f.arrives(prompt, time.Now())
-	j.req.Model, j.base, j.prefix.model = model, model, model
-	w := &waiter{j: j, done: make(chan granted, 1)}
+	r := &f.arrives(prompt, time.Now()).bind
+	r.req.Model, r.base, r.prefix.model = model, model, model
+	w := &waiter{request: r, done: make(chan granted, 1)}
 	d.arrivals = append(d.arrivals, w)
 	return w
 }
@@ -87,10 +87,9 @@ func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 		defer stop()
 		running.Go(func() { d.Run(ctx) })
 		for range 10 {
-			j := f.arrives(prompt, time.Now())
-			j.entry = &queueEntry{}
+			r := &f.arrives(prompt, time.Now()).bind
 			running.Go(func() {
-				if _, err := f.Binder.Bind(t.Context(), j); !errors.Is(err, context.Canceled) {
+				if _, err := f.Binder.Bind(t.Context(), r); !errors.Is(err, context.Canceled) {
 					t.Errorf("it waited until %v", err)
 				}
 			})
@@ -118,7 +117,7 @@ func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := d.await(ctx, f.arrives(prompt, time.Now()))
+			_, err := d.await(ctx, &f.arrives(prompt, time.Now()).bind)
 			left <- err
 		}()
 		f.await(t, func() bool {
@@ -145,14 +144,14 @@ func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
 	f := newTestFleet(t, 1, prompt)
 	d := newTestDecider(f)
 	w := f.waits(d, prompt, testModel)
-	w.j.alone, f.Metrics.alone = true, nil // counting that it runs alone panics
+	w.request.tried.alone, f.Metrics.alone = true, nil // counting that it runs alone panics
 	d.decide(time.Now())
 	select {
 	case g := <-w.done:
-		if g.err != nil || g.a.decode == nil {
+		if g.err != nil || g.b.decode == nil {
 			t.Fatalf("it is told %v", g.err)
 		}
-		g.a.release()
+		g.b.release()
 	default:
 		t.Fatal("it is granted and never told")
 	}
@@ -170,11 +169,11 @@ func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 	}
 	d := newTestDecider(f)
 	f.Binder.Late = d
-	j := f.arrives(testPrompt(160), time.Now())
-	j.entry = p
+	r := &f.arrives(testPrompt(160), time.Now()).bind
+	r.entry = p
 	ended := make(chan error, 1)
 	go func() {
-		_, err := f.Binder.Bind(t.Context(), j)
+		_, err := f.Binder.Bind(t.Context(), r)
 		ended <- err
 	}()
 	var w *waiter

@@ -6,24 +6,24 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// carried runs one leg on decode, which brings prefill with it. What fails there may be
+// decodeDriven runs one leg on decode, which brings prefill with it. What fails there may be
 // either server's: only a probe request tells them apart.
-func (o *Orchestrator) carried(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
-	j.handoff = nil
-	withdraw := o.Binder.predictCached(j, a.prefill.Server(), a.decode.Server())
-	defer a.prefill.Release()
-	a.handoff = o.transfer(j, a).Handoff()
-	a.prefill.Sent(a.chosen.Terms.TTFT())
-	answer, failed := o.decode(ctx, j, a)
+func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *binding) *LegError {
+	st.bind.tried.handoff = nil
+	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
+	defer b.prefill.Release()
+	b.handoff = o.transfer(st, b).Handoff()
+	b.prefill.Sent(b.chosen.Terms.TTFT())
+	failed := o.decodeLeg(ctx, st, b)
 	if failed == nil {
-		a.prefill.Settle(nil)
-		return answer, nil
+		b.prefill.Settle(nil)
+		return nil
 	}
 	withdraw()
-	a.decode.Release()
-	if a.failedTransfer(failed) || failed.Kind == Timeout {
-		j.tried[tried{PrefillLeg, a.prefill.Server().ID()}] = true
-		a.prefill.Server().Suspect(pools.Prefill)
+	b.decode.Release()
+	if b.failedTransfer(failed) || failed.Kind == Timeout {
+		st.bind.tried.exclude(PrefillLeg, b.prefill.Server().ID())
+		b.prefill.Server().Suspect(pools.Prefill)
 	}
-	return nil, failed
+	return failed
 }

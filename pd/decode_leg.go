@@ -2,7 +2,6 @@ package pd
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -15,73 +14,74 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// decode runs the decode leg, up to the whole answer or the first content event
+// decodeLeg sends the decode leg, up to the whole answer or the first content event
 // of a stream. On success the lease ends with the answer.
-func (o *Orchestrator) decode(ctx context.Context, j *requestState, a binding) (*Answer, *LegError) {
-	server := a.decode.Server()
-	j.given = a.handoff
-	leg, id, part := AloneLeg, "", connector.LegRequest{Body: j.req.Body}
-	if a.handoff != nil {
-		leg, id, part = DecodeLeg, a.handoff.Attempt, a.handoff.Leg
+func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *binding) *LegError {
+	server := b.decode.Server()
+	st.given = b.handoff
+	leg, id, part := AloneLeg, "", connector.LegRequest{Body: st.req.Body}
+	if b.handoff != nil {
+		leg, id, part = DecodeLeg, b.handoff.Attempt, b.handoff.Leg
 		if c := connector.Of(server); !c.ConcurrentLegs && !c.DecodeDriven {
-			o.Metrics.gap.Observe(time.Since(a.handoff.Created).Seconds())
+			o.Metrics.gap.Observe(time.Since(b.handoff.Created).Seconds())
 		}
 	} else {
 		id = connector.AttemptID()
-		if a.pullFrom != nil {
-			part = connector.PullFrom(a.pullFrom, j.req.Body)
+		if b.pullFrom != nil {
+			part = connector.PullFrom(b.pullFrom, st.req.Body)
 		}
 	}
 	ctx, span := o.legSpan(ctx, "decode", server, id)
 	span.SetAttributes(attribute.String("tandem.leg", string(leg)))
 	var answer *Answer
 	var failed *LegError
-	if j.req.Stream {
-		answer, failed = o.decodeStream(ctx, j, a, leg, id, part)
+	if st.req.Stream {
+		answer, failed = o.decodeStream(ctx, st, b, leg, id, part)
 	} else {
-		answer, failed = o.decodeWhole(ctx, j, a, leg, id, part)
+		answer, failed = o.decodeWhole(ctx, st, b, leg, id, part)
 	}
 	endLegSpan(span, failed)
 	if failed != nil {
-		o.blame(a.decode, j, a, failed)
-		return nil, failed
+		o.blame(b.decode, st, b, failed)
+		return failed
 	}
-	answer.Decode, j.servedBy = server.ID(), server.ID()
-	if a.handoff != nil {
-		answer.Prefill = a.handoff.From.ID()
+	answer.Decode, st.servedBy = server.ID(), server.ID()
+	if b.handoff != nil {
+		answer.Prefill = b.handoff.From.ID()
 	}
-	return answer, nil
+	b.answer = answer
+	return nil
 }
 
-func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
-	server := a.decode.Server()
+func (o *Orchestrator) decodeWhole(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
+	server := b.decode.Server()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errSilent)
 	defer cancel()
 
-	a.decode.Sent(a.chosen.Terms.TTFT() + time.Duration(j.req.OutputTokens)*a.chosen.Terms.Step)
+	b.decode.Sent(b.chosen.Terms.TTFT() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
 	start := time.Now()
-	crossing := o.beginTransfer(j, a, start)
+	crossing := o.beginTransfer(st, b, start)
 	defer crossing.end()
-	resp, data, failed := o.whole(ctx, leg, server, j, id, part)
+	resp, data, failed := o.whole(ctx, leg, server, st, id, part)
 	if failed != nil {
 		return nil, failed
 	}
 	if jsonscan.Check(data) != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
 	}
-	data, err := a.handoff.Complete(ctx, data)
+	data, err := b.handoff.Complete(ctx, data)
 	if err != nil {
 		return nil, failedSend(ctx, leg, server.ID(), err)
 	}
-	a.decode.Settle(nil)
-	usage, _ := j.req.Dialect.ReadUsage(data)
+	b.decode.Settle(nil)
+	usage, _ := st.req.Dialect.ReadUsage(data)
 	now := time.Now()
 	crossing.whole(now.Sub(start), usage.Output, now)
 	if usage.Cached.Known {
 		server.NoteCachedTokens()
 	}
-	o.compareCounts(j, a, usage)
-	side := a.promptSide()
+	o.compareCounts(st, b, usage)
+	side := b.promptSide()
 	if side.Override && api.Recomputed(usage, side.Handed, server.TellsCachedTokens()) {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 		side = api.PromptUsage{}
@@ -89,28 +89,28 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, j *requestState, a bindi
 	if api.KeepsAnswerBlocks(data) {
 		o.noteRetained(server)
 	}
-	clean, err := j.req.Dialect.CleanAnswer(data, side)
+	clean, err := st.req.Dialect.CleanAnswer(data, side)
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
-	o.countTokens(j, usage, a.prefillCached(usage), 0)
-	o.learnOutput(j, usage)
-	a.decode.Release()
+	o.countTokens(st, usage, b.prefillCached(usage), 0)
+	o.learnOutput(st, usage)
+	b.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
 }
 
-func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
-	server := a.decode.Server()
+func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
+	server := b.decode.Server()
 	start := time.Now()
 	legCtx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errSilent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
-	before := j.triedBy(leg)
+	before := st.bind.tried.servers(leg)
 	noFall := server.OnFall(func(why pools.Fall) {
 		// One that lets no more requests in may send on; one of a group waits for the dead
 		// one, whatever it still sends.
 		s := open.Load()
-		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.shouldAbandon(j.req.Model, leg, server, before, why) {
+		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.shouldAbandon(st.req.Model, leg, server, before, why) {
 			cancel(errServerDown)
 		}
 	})
@@ -122,13 +122,13 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a bind
 			cancel(nil)
 		}
 	}()
-	if j.transcript != nil {
-		part.Body = j.transcript.StartLeg(streamEngine(server), part.Body)
+	if st.transcript != nil {
+		part.Body = st.transcript.StartLeg(streamEngine(server), part.Body)
 	}
-	a.decode.Sent(a.chosen.Terms.TTFT())
-	crossing := o.beginTransfer(j, a, start)
+	b.decode.Sent(b.chosen.Terms.TTFT())
+	crossing := o.beginTransfer(st, b, start)
 	defer crossing.end()
-	resp, err := send(legCtx, o.Transport, server, j.req.Dialect.Path, id, j.req.Header, part)
+	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part)
 	if err != nil {
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
@@ -137,33 +137,33 @@ func (o *Orchestrator) decodeStream(ctx context.Context, j *requestState, a bind
 	}
 	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
 	s := &legStream{
-		dialect: j.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
+		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
-		server: server, side: a.promptSide, hideUsage: j.req.HideUsage,
-		onGap: pace.gap, transcript: j.transcript, handoff: a.handoff, answers: max(1, j.req.Answers),
+		server: server, side: b.promptSide, hideUsage: st.req.HideUsage,
+		onGap: pace.gap, transcript: st.transcript, handoff: b.handoff, answers: max(1, st.req.Answers),
 	}
 	if err := s.open(); err != nil {
 		_ = resp.Body.Close()
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
-	a.decode.Settle(nil)
-	if j.transcript != nil && j.transcript.WithoutIDs() {
+	b.decode.Settle(nil)
+	if st.transcript != nil && st.transcript.WithoutIDs() {
 		server.NoteNoTokenIDs()
 	}
 	open.Store(s)
 	now := time.Now()
 	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
-	if !j.continues {
-		o.Metrics.ttft.WithLabelValues(j.req.Model).Observe(now.Sub(j.arrived).Seconds())
+	if !st.bind.continues {
+		o.Metrics.ttft.WithLabelValues(st.req.Model).Observe(now.Sub(st.bind.arrived).Seconds())
 	}
-	if a.handoff == nil {
-		held := min(a.cachedTokens, j.req.PromptTokens-1)
-		a.decode.Computed(j.req.PromptTokens-held, held)
+	if b.handoff == nil {
+		held := min(b.cachedTokens, st.req.PromptTokens-1)
+		b.decode.Computed(st.req.PromptTokens-held, held)
 	}
 	crossing.first(now.Sub(start), now)
-	s.onClose = func(r StreamResult) {
+	s.onEnd = func(r StreamResult) {
 		noFall()
-		o.streamEnded(j, a, r)
+		o.endLeg(st, b, r)
 	}
 	answering = true
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s}, nil
@@ -179,29 +179,6 @@ func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Se
 	return failedStatus(leg, server.ID(), resp, body)
 }
 
-// streamEnded settles what a stream leaves behind.
-func (o *Orchestrator) streamEnded(j *requestState, a binding, r StreamResult) {
-	defer a.decode.Release() // also after a panic
-	server := a.decode.Server()
-	var broken *BrokenStreamError
-	if errors.As(r.Err, &broken) {
-		a.decode.Broke(broken)
-		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
-		o.Log.Error("stream broke", "request_id", j.req.ID, "server", server.ID(), "error", broken.Err.Error())
-	}
-	if r.Recomputed {
-		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
-	}
-	if r.Retained {
-		o.noteRetained(server)
-	}
-	o.countTokens(j, r.Usage, a.prefillCached(r.Usage), r.Events)
-	if r.Err == nil {
-		o.compareCounts(j, a, r.Usage)
-		o.learnOutput(j, r.Usage)
-	}
-}
-
 // noteRetained counts an answer whose blocks the engine keeps for nobody, and warns of the
 // first in each life of the server.
 func (o *Orchestrator) noteRetained(server *pools.Server) {
@@ -212,25 +189,25 @@ func (o *Orchestrator) noteRetained(server *pools.Server) {
 }
 
 // promptSide says whose prompt and cached tokens the client sees.
-func (a binding) promptSide() api.PromptUsage {
-	if !a.handoff.HasKV() || connector.Of(a.decode.Server()).ReportsCachedTokens {
+func (b *binding) promptSide() api.PromptUsage {
+	if !b.handoff.HasKV() || connector.Of(b.decode.Server()).ReportsCachedTokens {
 		return api.PromptUsage{}
 	}
-	told := a.handoff.Coverage()
+	told := b.handoff.Coverage()
 	return api.PromptUsage{Override: true, Prefill: told.Usage, Handed: told.Tokens}
 }
 
 // prefillCached is the cached part of the prompt on the server that computed it.
-func (a binding) prefillCached(decode api.Usage) api.Count {
-	if a.promptSide().Override {
-		return a.handoff.Coverage().Cached
+func (b *binding) prefillCached(decode api.Usage) api.Count {
+	if b.promptSide().Override {
+		return b.handoff.Coverage().Cached
 	}
 	return decode.Cached
 }
 
-func (o *Orchestrator) countTokens(j *requestState, u api.Usage, cached api.Count, events int) {
-	req := j.req
-	o.countHits(j, u.Prompt)
+func (o *Orchestrator) countTokens(st *requestState, u api.Usage, cached api.Count, events int) {
+	req := st.req
+	o.countHits(st, u.Prompt)
 	output := events
 	if u.Output.Known {
 		output = u.Output.Tokens

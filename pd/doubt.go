@@ -13,49 +13,49 @@ import (
 // than be refused: what looks like the death of a whole role mostly passes, or is the
 // gateway's own fault. Errors: ErrQueueTimeout, ErrDeadline,
 // ErrDisplaced, *NoServerError, or the context's.
-func (b *Binder) Bind(ctx context.Context, j *requestState) (binding, error) {
-	a, err := b.takeTurn(ctx, j)
+func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
+	bound, err := b.takeTurn(ctx, r)
 	var none *NoServerError
 	if !errors.As(err, &none) {
-		return a, err
+		return bound, err
 	}
-	if j.doubtUntil.IsZero() {
-		j.doubtUntil = time.Now().Add(b.Config.DoubtWait)
+	if r.doubtUntil.IsZero() {
+		r.doubtUntil = time.Now().Add(b.Config.DoubtWait)
 	}
-	patience, cancel := limitedBy(j.req.Deadline, j.doubtUntil, err).context(ctx)
+	patience, cancel := limitedBy(r.req.Deadline, r.doubtUntil, err).context(ctx)
 	defer cancel()
 	changed, stop := b.Fleet.StateChanges()
 	defer stop()
-	doubted := b.mayLive(j, none.Role)
+	doubted := b.mayLive(r, none.Role)
 	for waits := false; ; {
 		// Whatever changes from here on is told. What changed before is seen.
-		a, err = b.takeTurn(ctx, j)
+		bound, err = b.takeTurn(ctx, r)
 		if !errors.As(err, &none) {
-			return a, err
+			return bound, err
 		}
 		was := doubted
-		doubted = b.mayLive(j, none.Role)
+		doubted = b.mayLive(r, none.Role)
 		switch {
 		case !doubted && was:
 			continue // it may be alive since the last look; if it is not, it is down for certain
 		case !doubted:
-			return a, err
+			return bound, err
 		case !waits:
 			waits = true
 			b.Metrics.doubted.WithLabelValues(none.Role.String()).Inc()
 		}
-		if err := b.awaitChange(patience, j, changed); err != nil {
-			return binding{}, err
+		if err := b.awaitChange(patience, r, changed); err != nil {
+			return nil, err
 		}
 	}
 }
 
 // mayLive reports whether a server of a role is in doubt that a request has not failed on.
-func (b *Binder) mayLive(j *requestState, role pools.Role) bool {
-	for _, s := range pools.Doubted(b.Fleet.Servers(), j.req.Model, role, time.Now()) {
-		failed := j.hasTried(PrefillLeg, s)
+func (b *Binder) mayLive(r *bindRequest, role pools.Role) bool {
+	for _, s := range pools.Doubted(b.Fleet.Servers(), r.req.Model, role, time.Now()) {
+		failed := r.tried.has(PrefillLeg, s)
 		if role == pools.Decode {
-			failed = j.hasTried(DecodeLeg, s) || j.hasTried(AloneLeg, s)
+			failed = r.tried.has(DecodeLeg, s) || r.tried.has(AloneLeg, s)
 		}
 		if !failed {
 			return true
@@ -65,9 +65,9 @@ func (b *Binder) mayLive(j *requestState, role pools.Role) bool {
 }
 
 // awaitChange counts a request as one that waits until something has changed.
-func (b *Binder) awaitChange(ctx context.Context, j *requestState, changed <-chan struct{}) (err error) {
-	if j.entry != nil { // else it continues a stream
-		held, release := b.Queue.countWaiting(ctx, j.entry)
+func (b *Binder) awaitChange(ctx context.Context, r *bindRequest, changed <-chan struct{}) (err error) {
+	if r.entry != nil { // else it continues a stream
+		held, release := b.Queue.countWaiting(ctx, r.entry)
 		ctx = held
 		defer func() {
 			if release() {

@@ -154,7 +154,8 @@ func testPrompt(n int) []uint32 {
 // arrives is a request whose tokens are known.
 func (f *testFleet) arrives(prompt []uint32, now time.Time) *requestState {
 	req := &Request{ID: "r", Model: testModel, Dialect: api.Chat, PromptTokens: len(prompt), OutputTokens: 300, Header: http.Header{}}
-	j := f.journey(req, now)
-	j.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: prompt, Complete: true}}
-	return j
+	st := &requestState{client: req, arrived: now, entry: &queueEntry{}}
+	f.begin(st)
+	st.bind.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: prompt, Complete: true}}
+	return st
 }

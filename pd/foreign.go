@@ -14,7 +14,7 @@ var errForeignHost = errors.New("the hand-off names a host that is not known to 
 // prefill server's, and warns of each such host once. Where hand-offs are strict decode is
 // not given it, nor one with a host of which that is not known: the prefill has failed, for
 // the request and not for the server's breaker.
-func (o *Orchestrator) withheld(j *requestState, t *connector.Transfer, h *connector.Handoff) *LegError {
+func (o *Orchestrator) withheld(st *requestState, t *connector.Transfer, h *connector.Handoff) *LegError {
 	if h.WholeAnswer != nil {
 		return nil // decode is not asked
 	}
@@ -37,7 +37,7 @@ func (o *Orchestrator) withheld(j *requestState, t *connector.Transfer, h *conne
 	}
 	o.countStranded(h)
 	o.noteNoHandoff(server)
-	j.retryWithoutBudget = true
+	st.retryWithoutBudget = true
 	return &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: errForeignHost}
 }
 

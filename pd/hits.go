@@ -4,8 +4,9 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // hits is what the server that computes a request's prompt was known to hold of it when it
@@ -17,16 +18,16 @@ type hits struct {
 
 // noteHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
 // goes to another decode server was computed before, and keeps what was noted then.
-func (ch *Chooser) noteHits(j *requestState, v *snapshot, chosen cost.Alternative) {
-	list, id := v.field.Prefill, chosen.Prefill
+func (ch *Chooser) noteHits(b *binding, v *snapshot) {
+	list, id := v.field.Prefill, b.chosen.Prefill
 	switch {
 	case v.handoff != nil:
 		return
 	case id == "":
-		list, id = v.field.Decode, chosen.Decode
+		list, id = v.field.Decode, b.chosen.Decode
 	}
-	j.hits = hits{server: id, held: list[cost.IndexOf(list, id)].Cached}
-	if held := j.hits.held.Disk; held > 0 {
+	b.hits = hits{server: id, held: list[cost.IndexOf(list, id)].Cached}
+	if held := b.hits.held.Disk; held > 0 {
 		ch.heat.saved(id, held, time.Now())
 	}
 }
@@ -34,15 +35,15 @@ func (ch *Chooser) noteHits(j *requestState, v *snapshot, chosen cost.Alternativ
 // countHits counts a prompt that was computed, and what was known to be held of it. Both are
 // counted here, when an engine has told how long it was: often only its beginning is known
 // before, which of all parts is the one that caches hold.
-func (o *Orchestrator) countHits(j *requestState, prompt api.Count) {
-	if j.prefix == nil || !prompt.Known {
+func (o *Orchestrator) countHits(st *requestState, prompt api.Count) {
+	if st.bind.prefix == nil || !prompt.Known {
 		return
 	}
-	o.Metrics.lookedUpToks.WithLabelValues(j.req.Model).Add(float64(prompt.Tokens))
+	o.Metrics.lookedUpToks.WithLabelValues(st.req.Model).Add(float64(prompt.Tokens))
 	counted := 0
 	for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
-		if held := min(j.hits.held.In(tier), prompt.Tokens); held > counted {
-			o.Metrics.heldToks.WithLabelValues(j.hits.server, tier.String()).Add(float64(held - counted))
+		if held := min(st.hits.held.In(tier), prompt.Tokens); held > counted {
+			o.Metrics.heldToks.WithLabelValues(st.hits.server, tier.String()).Add(float64(held - counted))
 			counted = held
 		}
 	}

@@ -42,27 +42,27 @@ const (
 // Such a sample only teaches where the belief is outside of them: a fallback to TCP, and
 // not what twice the bandwidth would change. Where decode has to wait for room, or
 // computes prompts itself, its time says nothing of the link.
-func (o *Orchestrator) beginTransfer(j *requestState, a binding, now time.Time) *crossing {
-	c := &crossing{server: a.decode.Server(), step: a.chosen.Terms.Step, end: func() {}}
-	if !a.handoff.HasKV() || a.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
+func (o *Orchestrator) beginTransfer(st *requestState, b *binding, now time.Time) *crossing {
+	c := &crossing{server: b.decode.Server(), step: b.chosen.Terms.Step, end: func() {}}
+	if !b.handoff.HasKV() || b.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
 		return c
 	}
 	c.own = o.Binder.Cost.HandOff + c.step
-	moved := a.handoff.Coverage().Tokens
+	moved := b.handoff.Coverage().Tokens
 	by := connector.Of(c.server)
 	beside := by.ConcurrentLegs || by.DecodeDriven
 	if beside {
-		prefill := a.chosen.Terms.Queue + a.chosen.Terms.Prefill
-		moved, c.own, c.slack = j.req.PromptTokens, c.own+prefill, time.Duration(prefillSlack*float64(prefill))
+		prefill := b.chosen.Terms.Queue + b.chosen.Terms.Prefill
+		moved, c.own, c.slack = st.req.PromptTokens, c.own+prefill, time.Duration(prefillSlack*float64(prefill))
 	}
 	if moved == 0 {
 		return c
 	}
 	if o.Binder.Cost.DecodeReuse {
-		moved -= min(moved, a.cachedTokens)
+		moved -= min(moved, b.cachedTokens)
 	}
 	c.links, c.bytes = o.Binder.Links, float64(moved)*float64(o.Binder.Cost.KVBytesPerToken)
-	c.from, c.to = o.Binder.candidateOf(a.handoff.From, now), o.Binder.candidateOf(c.server, now)
+	c.from, c.to = o.Binder.candidateOf(b.handoff.From, now), o.Binder.candidateOf(c.server, now)
 	if !beside { // else it has not begun yet
 		c.end = o.Binder.Links.Begin(&c.from, &c.to, c.bytes, now)
 	}
@@ -96,13 +96,13 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 
 // learnOutput learns from an answer that came to its end how long answers are, and keeps
 // how far off the prediction was. One that another stream began is not a whole answer.
-func (o *Orchestrator) learnOutput(j *requestState, u api.Usage) {
-	tokens := u.Output.Tokens / max(1, j.req.Answers)
-	if j.continues || j.req.OutputTokens <= 0 || tokens <= 0 {
+func (o *Orchestrator) learnOutput(st *requestState, u api.Usage) {
+	tokens := u.Output.Tokens / max(1, st.req.Answers)
+	if st.bind.continues || st.req.OutputTokens <= 0 || tokens <= 0 {
 		return
 	}
-	o.Metrics.outputRatio.WithLabelValues(j.req.Model).Observe(float64(j.req.OutputTokens) / float64(tokens))
-	o.Binder.Outputs.Ended(j.req, tokens, time.Now())
+	o.Metrics.outputRatio.WithLabelValues(st.req.Model).Observe(float64(st.req.OutputTokens) / float64(tokens))
+	o.Binder.Outputs.Ended(st.req, tokens, time.Now())
 }
 
 // paceGaps is how many gaps between tokens make one sample of a decode step:

@@ -48,7 +48,7 @@ type legStream struct {
 	begun  time.Time
 
 	closing sync.Once
-	onClose func(StreamResult)
+	onEnd   func(StreamResult)
 }
 
 // StreamResult is how the stream of one leg went.
@@ -245,7 +245,7 @@ func (s *legStream) Close() {
 		defer func() { // also after a panic
 			s.idle.Stop()
 			s.cancel(nil)
-			s.onClose(s.result)
+			s.onEnd(s.result)
 		}()
 		if s.result.Err == nil && !s.ended {
 			s.result.Err = context.Canceled

@@ -73,7 +73,7 @@ func TestSLO_TravelsToTheReplicaThatDecides(t *testing.T) {
 	elsewhere := &Chooser{Config: DefaultConfig().BindConfig}
 	elsewhere.Config.TTFT.All = time.Second // one that does not know the model's yet
 	now := time.Now()
-	remote := newRemoteRequest(f.Binder.remoteRequest(f.arrives(testPrompt(100), now)), now)
+	remote := newRemoteRequest(f.Binder.remoteRequest(&f.arrives(testPrompt(100), now).bind), now)
 	if d := elsewhere.demand(remote, now); d.TTFT != 5*time.Second || d.ITL != 40*time.Millisecond {
 		t.Errorf("another replica's request is judged by %v and %v", d.TTFT, d.ITL)
 	}
@@ -85,18 +85,18 @@ func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	o.Config.TTFT.All = 5 * time.Second
 	o.Config.Objective.Classes = map[int]order.Objective{0: order.Latency, 2: order.Throughput}
 	for class, want := range []order.Objective{order.Latency, order.Throughput, order.Throughput} { // 1 is auto
-		j := &requestState{req: &Request{Class: class}, arrived: now}
+		r := &bindRequest{req: &Request{Class: class}, arrived: now}
 		var ticket order.Ticket
-		o.Cost.Price(o.demand(j, now), &cost.Candidates{}, &ticket)
+		o.Cost.Price(o.demand(r, now), &cost.Candidates{}, &ticket)
 		if ticket.Weights != want.Weights() || ticket.TTFT != 5 {
 			t.Errorf("class %d: %+v, TTFT %v", class, ticket.Weights, ticket.TTFT)
 		}
 	}
 	o.Config.TTFT.All, o.Config.ITL.All = 0, 50*time.Millisecond
 	for class, want := range []order.Objective{order.Latency, order.Latency, order.Throughput} { // no first token is due
-		j := &requestState{req: &Request{Class: class}, arrived: now}
+		r := &bindRequest{req: &Request{Class: class}, arrived: now}
 		var ticket order.Ticket
-		o.Cost.Price(o.demand(j, now), &cost.Candidates{}, &ticket)
+		o.Cost.Price(o.demand(r, now), &cost.Candidates{}, &ticket)
 		if ticket.Weights != want.Weights() {
 			t.Errorf("class %d without an objective for the first token: %+v", class, ticket.Weights)
 		}

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -39,67 +40,168 @@ type Orchestrator struct {
 // Wait returns when no leg is under way any more. It is for after the last Run.
 func (o *Orchestrator) Wait() { o.legs.Wait() }
 
-// Run serves one request: it waits for its turn, then tries pairs until one has
-// given its first content event. The context ends when the client has left; with
-// a streamed answer it must live as long as the stream. Errors: *NoServerError,
-// *LegError, those of the queue, ErrQuarantined, or the context's.
+// Run serves one request. Up to its first content event everything may be tried again on
+// other servers; from then on its answer is relayed. The context ends when the client has
+// left; with a streamed answer it must live as long as the stream. Errors: *NoServerError,
+// *LegError, those of the queue, ErrQuarantined, ErrNoAdapter, or the context's.
 func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
+	st, err := o.wait(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer o.end(st) // also after a panic
+	o.locate(ctx, st)
+	for {
+		b, err := o.choose(ctx, st)
+		if err != nil {
+			o.remember(st, err)
+			if err := o.awaitServers(ctx, st, err); err != nil {
+				return nil, err
+			}
+			o.locate(ctx, st) // as if it had just come
+			continue
+		}
+		failed := o.prefill(ctx, st, b)
+		if failed == nil {
+			failed = o.decode(ctx, st, b)
+		}
+		if failed == nil {
+			return o.relay(ctx, st, b), nil
+		}
+		if err := o.tryAgain(ctx, st, failed); err != nil {
+			o.remember(st, err)
+			return nil, err
+		}
+	}
+}
+
+// wait admits a request and keeps it in the queue until there is a place for it. What
+// continues a stream has its place.
+func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, error) {
+	if req.continues != nil {
+		return req.continues.continuation(req), nil
+	}
 	arrived := time.Now()
 	if o.Suspects.Holds(req, arrived) {
 		return nil, ErrQuarantined
 	}
 	req.OutputTokens = o.Binder.Outputs.Expect(req)
 	req.Aggregated = req.Aggregated || truncatesByAnswer(req)
-	place, err := o.wait(ctx, req)
+	entry, err := o.enterQueue(ctx, req)
 	queued := time.Since(arrived)
 	if err != nil {
 		o.Metrics.wait.WithLabelValues(req.Model).Observe(queued.Seconds())
 		return nil, err
 	}
 	o.Budget.Request(arrived)
-	place.queued = queued
-	leave := func() { o.Queue.leave(place) }
-	streaming := false
-	defer func() { // also after a panic
-		if !streaming {
-			leave()
-		}
-	}()
-	answer, err := o.hold(ctx, req, place, arrived)
-	if err != nil || answer.leg == nil {
-		return answer, err
-	}
-	streaming = true
-	answer.Stream.onClose = leave
-	return answer, nil
+	entry.queued = queued
+	return &requestState{client: req, entry: entry, arrived: arrived}, nil
 }
 
-// run takes a request that has its place to its answer. Its servers are given back
-// unless that is a stream.
-func (o *Orchestrator) run(ctx context.Context, req *Request, p *queueEntry, placed time.Time) (*Answer, error) {
-	j := o.journey(req, placed)
-	j.waited, j.entry = p.queued, p
-	o.locate(ctx, j)
-	streaming := false
-	defer func() { // also after a panic
-		if !streaming {
-			j.release()
-		}
-	}()
-	answer, err := o.serve(ctx, j)
-	o.remember(j, err)
-	if err == nil {
-		answer.Computed = j.computed()
+func (o *Orchestrator) enterQueue(ctx context.Context, req *Request) (entry *queueEntry, err error) {
+	_, span := o.Tracer.Start(ctx, "wait")
+	defer func() { endSpan(span, err) }()
+	return o.Queue.Enter(ctx, req)
+}
+
+// locate finds what is known of a request before it is bound: whose servers serve it, what
+// may continue its stream, and the tokens of its prompt, with what servers hold of them.
+func (o *Orchestrator) locate(ctx context.Context, st *requestState) {
+	if st.bind.continues {
+		o.locateRest(ctx, st)
+		return
 	}
-	if err != nil || answer.leg == nil {
-		return answer, err
+	o.begin(st)
+	o.locatePrompt(ctx, st)
+}
+
+// begin is a request before its first attempt.
+func (o *Orchestrator) begin(st *requestState) {
+	st.release()
+	*st = requestState{client: st.client, req: st.client, entry: st.entry, arrived: st.arrived, capacity: st.capacity}
+	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.queued}
+	st.bind.tried.alone = st.client.Aggregated || o.Suspects.DiedOfHandoff(st.client, st.arrived)
+	if o.Config.Migrate && st.client.Stream && !st.client.Aggregated {
+		m, _ := o.Fleet.Model(st.client.Model) // its zero value is a length that is not known
+		st.transcript = transcript.New(transcript.Request{
+			Dialect: st.client.Dialect, Body: st.client.Body, MaxOutput: st.client.MaxOutput, MaxField: st.client.MaxField, HideUsage: st.client.HideUsage,
+		}, m.MaxModelLen, o.Config.MigrateByText)
 	}
-	streaming = true
-	answer.Stream = &Stream{leg: answer.leg}
-	if j.transcript != nil {
-		answer.Stream.resume = func(broken *BrokenStreamError) (*legStream, []byte, error) { return o.resume(ctx, j, broken) }
+}
+
+// locatePrompt finds the tokens of the prompt, and with them what servers hold of it.
+func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
+	if o.Binder.Locality == nil {
+		return
 	}
-	return answer, nil
+	_, span := o.Tracer.Start(ctx, "locate")
+	defer span.End()
+	r := &st.bind
+	r.prefix = o.Binder.Locality.know(ctx, r.req, r.base)
+	if t := r.prefix.tokens; t.Complete {
+		r.req.PromptTokens = len(t.IDs)
+	}
+	span.SetAttributes(attribute.Bool("tandem.tokens_known", r.prefix.known), attribute.Int("tandem.prompt_tokens", r.req.PromptTokens))
+}
+
+// choose gives the request its servers, claimed.
+func (o *Orchestrator) choose(ctx context.Context, st *requestState) (*binding, error) {
+	first := !st.bind.hadTurn()
+	b, err := o.Binder.Bind(ctx, &st.bind)
+	if first {
+		o.Metrics.wait.WithLabelValues(st.req.Model).Observe(st.bind.waited.Seconds())
+	}
+	if err != nil {
+		return nil, st.lastErrorOr(err)
+	}
+	st.recordBinding(b)
+	return b, nil
+}
+
+// tryAgain returns nil if a failed leg is followed by another attempt, and else the error
+// for the client.
+func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *LegError) error {
+	if (failed.lostConnection() || failed.engineDied()) && o.quarantineIfServerDied(ctx, st, failed.Server, st.death(failed), failed.engineDied()) {
+		return ErrQuarantined
+	}
+	st.recordFailure(failed)
+	if !o.shouldRetry(st, failed) || !o.takeRetry(st, failed) {
+		return failed
+	}
+	return nil
+}
+
+// relay gives the answer away. A stream keeps its servers and its place until it ends.
+func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) *Answer {
+	o.Binder.firsts.trials.note(st.bind.base, time.Now())
+	o.remember(st, nil)
+	answer := b.answer
+	answer.Computed = st.computed()
+	if answer.leg == nil {
+		return answer
+	}
+	if len(st.bind.tried.legs) == 0 && !st.bind.continues {
+		o.Binder.firsts.came(&b.chosen.Terms, time.Since(st.boundAt))
+	}
+	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.leave(st.entry) }}
+	if st.transcript != nil {
+		answer.Stream.resume = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.resume(ctx, st, broken) }
+	}
+	st.streams = true
+	return answer
+}
+
+// end gives back what a request holds, save what its stream does until that ends.
+func (o *Orchestrator) end(st *requestState) {
+	if !st.streams {
+		st.release()
+	}
+	if st.capacity.leave != nil {
+		st.capacity.leave()
+	}
+	if !st.streams && st.entry != nil {
+		o.Queue.leave(st.entry)
+	}
 }
 
 // BaseOf is the model whose servers serve a model: its own name, or for an adapter that of
@@ -112,61 +214,10 @@ func (o *Orchestrator) BaseOf(model string) string {
 	return cmp.Or(base, model)
 }
 
-// locate finds the tokens of the prompt, and with them what servers hold of it.
-func (o *Orchestrator) locate(ctx context.Context, j *requestState) {
-	if o.Binder.Locality == nil {
-		return
-	}
-	_, span := o.Tracer.Start(ctx, "locate")
-	defer span.End()
-	j.prefix = o.Binder.Locality.know(ctx, j.req, j.base)
-	if t := j.prefix.tokens; t.Complete {
-		j.req.PromptTokens = len(t.IDs)
-	}
-	span.SetAttributes(attribute.Bool("tandem.tokens_known", j.prefix.known), attribute.Int("tandem.prompt_tokens", j.req.PromptTokens))
-}
-
-// wait holds the request in the queue until there is a place for it.
-func (o *Orchestrator) wait(ctx context.Context, req *Request) (p *queueEntry, err error) {
-	_, span := o.Tracer.Start(ctx, "wait")
-	defer func() { endSpan(span, err) }()
-	return o.Queue.Enter(ctx, req)
-}
-
-// serve tries until an attempt succeeds, the request is at fault, or nothing is
-// departures to try.
-func (o *Orchestrator) serve(ctx context.Context, j *requestState) (*Answer, error) {
-	for {
-		again := j.isAgain()
-		a, err := o.Binder.Bind(ctx, j)
-		if !again {
-			o.Metrics.wait.WithLabelValues(j.req.Model).Observe(j.waited.Seconds())
-		}
-		if err != nil {
-			return nil, j.lastErrorOr(err)
-		}
-		bound := time.Now()
-		answer, failed := o.attempt(ctx, j, a)
-		if failed == nil {
-			o.Binder.firsts.trials.note(j.base, time.Now())
-			if answer.leg != nil && len(j.tried) == 0 && !j.continues {
-				o.Binder.firsts.came(&a.chosen.Terms, time.Since(bound))
-			}
-			return answer, nil
-		}
-		if (failed.lostConnection() || failed.engineDied()) && o.quarantineIfServerDied(ctx, j, failed.Server, j.death(failed), failed.engineDied()) {
-			return nil, ErrQuarantined
-		}
-		if !o.again(j, failed) {
-			return nil, failed
-		}
-	}
-}
-
 // quarantineIfServerDied looks whether a server that lost its connection is dead, unless its engine has said
 // so; takes it out if it is, and reports whether the request has thereby killed one too
 // many.
-func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, j *requestState, id string, how death, certain bool) (quarantined bool) {
+func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, st *requestState, id string, how death, certain bool) (quarantined bool) {
 	for _, s := range o.Fleet.Servers() {
 		if s.ID() != id || !certain && !health.RefusesConnections(ctx, s) {
 			continue
@@ -176,47 +227,49 @@ func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, j *requestSta
 			reason = "its engine says that it is dead"
 		}
 		s.MarkDown(reason)
-		quarantined = o.Suspects.Died(j.came.Fingerprint(), how, time.Now())
-		o.Log.Error("a server died with a request in flight", "request_id", j.req.ID, "server", id,
-			"fingerprint", fmt.Sprintf("%016x", j.came.Fingerprint()), "cause", how.cause, "quarantined", quarantined)
+		quarantined = o.Suspects.Died(st.client.Fingerprint(), how, time.Now())
+		o.Log.Error("a server died with a request in flight", "request_id", st.req.ID, "server", id,
+			"fingerprint", fmt.Sprintf("%016x", st.client.Fingerprint()), "cause", how.cause, "quarantined", quarantined)
 	}
 	return quarantined
 }
 
-// again says whether a failed leg is followed by another try, and keeps what the
-// next choice must know.
-func (o *Orchestrator) again(j *requestState, failed *LegError) bool {
-	j.failed(failed)
+// shouldRetry reports whether a failed leg may be followed by another try, as far as the
+// request goes.
+func (o *Orchestrator) shouldRetry(st *requestState, failed *LegError) bool {
 	if failed.Kind == Refused || failed.Kind == Gone || failed.Kind == Ours {
 		return false
 	}
-	if j.retryWithoutBudget {
-		j.retryWithoutBudget = false
+	return st.retryWithoutBudget || st.bind.tried.retries < o.Config.MaxRetries
+}
+
+// takeRetry takes a retry out of the budget, false if that is spent. One that was expected
+// costs nothing.
+func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
+	if st.retryWithoutBudget {
+		st.retryWithoutBudget = false
 		return true
-	}
-	if j.retries >= o.Config.MaxRetries {
-		return false
 	}
 	if !o.Budget.Retry(time.Now()) {
 		o.Metrics.exhausted.Inc()
 		return false
 	}
-	j.retries++
+	st.bind.tried.retries++
 	o.Metrics.retries.WithLabelValues(string(failed.Leg), string(failed.Kind)).Inc()
-	o.Log.Warn("leg failed, trying again", "request_id", j.req.ID, "leg", string(failed.Leg),
+	o.Log.Warn("leg failed, trying again", "request_id", st.req.ID, "leg", string(failed.Leg),
 		"server", failed.Server, "kind", string(failed.Kind), "error", failed.Error())
 	return true
 }
 
 // remember keeps the decision for those who ask why.
-func (o *Orchestrator) remember(j *requestState, err error) {
+func (o *Orchestrator) remember(st *requestState, err error) {
 	outcome := "served"
 	if err != nil {
 		outcome = err.Error()
 	}
 	o.Decisions.Add(Decision{
-		RequestID: j.req.ID, Model: j.req.Model, API: j.req.Dialect.Name, At: j.arrived,
-		Choices: j.choices, Outcome: outcome,
+		RequestID: st.client.ID, Model: st.client.Model, API: st.client.Dialect.Name, At: st.arrived,
+		Choices: st.choices(), Outcome: outcome,
 	})
 }
 

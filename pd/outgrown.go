@@ -51,31 +51,31 @@ func truncatesByAnswer(req *Request) bool {
 // outgrown keeps a hand-off from decode where the prompt is known to be too long for it
 // there. The request runs alone then, on whichever server is best for that, and nobody is
 // to blame.
-func (o *Orchestrator) outgrown(j *requestState, a binding, t *connector.Transfer) *LegError {
-	prefill, tokens := a.handoff.Coverage().Prompt, j.prefix.promptTokens()
-	if !a.handoff.HasKV() || a.handoff.SharesIDs || !outgrows(tokens, prefill, blockTokens(t.From, t.To)) {
+func (o *Orchestrator) outgrown(st *requestState, b *binding, t *connector.Transfer) *LegError {
+	prefill, tokens := b.handoff.Coverage().Prompt, st.bind.prefix.promptTokens()
+	if !b.handoff.HasKV() || b.handoff.SharesIDs || !outgrows(tokens, prefill, blockTokens(t.From, t.To)) {
 		return nil
 	}
 	o.Metrics.mismatches.WithLabelValues(t.To.ID()).Inc()
-	o.Log.Warn("prefill and decode tokenise a prompt differently, it is not handed over", "request_id", j.req.ID,
+	o.Log.Warn("prefill and decode tokenise a prompt differently, it is not handed over", "request_id", st.req.ID,
 		"prefill", t.From.ID(), "decode", t.To.ID(), "prefill_tokens", prefill, "decode_tokens", tokens)
-	o.countStranded(a.handoff)
-	a.decode.Release()
-	j.retryWithoutBudget = true
+	o.countStranded(b.handoff)
+	b.decode.Release()
+	st.retryWithoutBudget = true
 	return &LegError{Leg: DecodeLeg, Server: t.To.ID(), Kind: Broken, Err: errOutgrown}
 }
 
 // compareCounts tells that decode counted other tokens in a prompt than prefill: the KV
 // that it was given is not its prompt's, though its blocks sufficed.
-func (o *Orchestrator) compareCounts(j *requestState, a binding, decode api.Usage) {
-	if a.handoff == nil || !decode.Prompt.Known {
+func (o *Orchestrator) compareCounts(st *requestState, b *binding, decode api.Usage) {
+	if b.handoff == nil || !decode.Prompt.Known {
 		return
 	}
-	prefill := a.handoff.Coverage().Prompt
-	if !a.handoff.HasKV() || prefill == 0 || prefill == decode.Prompt.Tokens {
+	prefill := b.handoff.Coverage().Prompt
+	if !b.handoff.HasKV() || prefill == 0 || prefill == decode.Prompt.Tokens {
 		return
 	}
-	o.Metrics.mismatches.WithLabelValues(a.decode.Server().ID()).Inc()
-	o.Log.Warn("prefill and decode tokenise a prompt differently, its answer was made from other tokens", "request_id", j.req.ID,
-		"prefill", a.handoff.From.ID(), "decode", a.decode.Server().ID(), "prefill_tokens", prefill, "decode_tokens", decode.Prompt.Tokens)
+	o.Metrics.mismatches.WithLabelValues(b.decode.Server().ID()).Inc()
+	o.Log.Warn("prefill and decode tokenise a prompt differently, its answer was made from other tokens", "request_id", st.req.ID,
+		"prefill", b.handoff.From.ID(), "decode", b.decode.Server().ID(), "prefill_tokens", prefill, "decode_tokens", decode.Prompt.Tokens)
 }

@@ -39,20 +39,20 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 	})
 	for prefill, want := range map[int]bool{160: false, 159: true, 150: true} {
 		now := time.Now()
-		j := f.arrives(testPrompt(160), now)
-		a, err := f.Binder.bindNow(j)
-		if err != nil || a.prefill == nil {
-			t.Fatalf("%+v, %v", a, err)
+		st := f.arrives(testPrompt(160), now)
+		b, err := f.Binder.bindNow(&st.bind)
+		if err != nil || b.prefill == nil {
+			t.Fatalf("%+v, %v", b, err)
 		}
-		tr := f.transfer(j, a)
-		a.handoff = tr.Handoff()
+		tr := f.transfer(st, b)
+		b.handoff = tr.Handoff()
 		answer := fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, prefill)
-		a.handoff.RecordPrefill(tr, []byte(answer), now)
-		failed := f.outgrown(j, a, tr)
-		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !j.retryWithoutBudget) {
+		b.handoff.RecordPrefill(tr, []byte(answer), now)
+		failed := f.outgrown(st, b, tr)
+		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !st.retryWithoutBudget) {
 			t.Errorf("%d tokens on prefill, 160 on decode: %v", prefill, failed)
 		}
-		j.release()
+		b.release()
 	}
 }
 

@@ -18,12 +18,11 @@ func (ch *Chooser) PairPaysFrom(model string, outputTokens int) (tokens int, ok 
 	now := time.Now()
 	first := func(int) int { return 0 }
 	goes := func(tokens int) bool {
-		j := newRequestState(&Request{
+		r := &bindRequest{base: model, arrived: now, req: &Request{
 			Dialect: api.Chat, Model: model, Stream: true, PromptTokens: tokens, OutputTokens: outputTokens,
-		}, now)
-		j.base = model
-		view := ch.snapshotFor(j, nil, now)
-		chosen, found := ch.Cost.Choose(ch.demand(j, now), &view.field, first)
+		}}
+		view := ch.snapshotFor(r, nil, now)
+		chosen, found := ch.Cost.Choose(ch.demand(r, now), &view.field, first)
 		return found && chosen.Prefill != ""
 	}
 	tokens = 1 + sort.Search(longestPrompt, func(n int) bool { return goes(n + 1) })

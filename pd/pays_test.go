@@ -16,9 +16,8 @@ func TestPairPaysFrom_IsWhereTheChoiceTurns(t *testing.T) {
 		t.Fatalf("a pair pays from %d tokens on, %v", from, ok)
 	}
 	for tokens, want := range map[int]bool{from - 1: false, from: true, 4 * from: true} {
-		j := newRequestState(&Request{Model: testModel, Dialect: api.Chat, PromptTokens: tokens, OutputTokens: answer}, time.Now())
-		j.base = testModel
-		bound, err := f.Binder.bindNow(j)
+		r := &bindRequest{base: testModel, arrived: time.Now(), req: &Request{Model: testModel, Dialect: api.Chat, PromptTokens: tokens, OutputTokens: answer}}
+		bound, err := f.Binder.bindNow(r)
 		if err != nil {
 			t.Fatal(err)
 		}

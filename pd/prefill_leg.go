@@ -17,19 +17,19 @@ var errNoAnswer = errors.New("prefill's answer is not JSON")
 // of a shorter one nothing may be handed over.
 const leastHandoff = 256
 
-// prefill runs the prefill leg, completes the hand-off from its answer, and gives its
+// prefillLeg sends the prefill leg, completes the hand-off from its answer, and gives its
 // queueEntry back.
-func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, t *connector.Transfer, h *connector.Handoff) (failed *LegError) {
+func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff) (failed *LegError) {
 	server, start := t.From, time.Now()
 	ctx, span := o.legSpan(ctx, "prefill", server, t.ID)
 	defer func() { endLegSpan(span, failed) }()
-	defer a.prefill.Release()
+	defer b.prefill.Release()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
 	defer cancel()
 
-	a.prefill.Sent(a.chosen.Terms.Queue + a.chosen.Terms.Prefill)
-	resp, body, failed := o.whole(ctx, PrefillLeg, server, j, t.ID, t.Connector().Prefill(t))
-	if failed == nil && !j.req.Dialect.IsAnswer(body) {
+	b.prefill.Sent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
+	resp, body, failed := o.whole(ctx, PrefillLeg, server, st, t.ID, t.Connector().Prefill(t))
+	if failed == nil && !st.req.Dialect.IsAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
 	if verify := t.Connector().Verify; failed == nil && verify != nil {
@@ -38,23 +38,23 @@ func (o *Orchestrator) prefill(ctx context.Context, j *requestState, a binding, 
 		}
 	}
 	if failed != nil {
-		o.blame(a.prefill, j, a, failed)
+		o.blame(b.prefill, st, b, failed)
 		return failed
 	}
 	h.RecordPrefill(t, body, time.Now())
 	told := h.Coverage()
-	if j.prefix.teaches() {
-		o.Binder.Locality.learn(j.prefix, body)
+	if st.bind.prefix.teaches() {
+		o.Binder.Locality.learn(st.bind.prefix, body)
 	}
 	if told.Tokens > 0 {
 		var beside time.Duration
 		if t.Connector().RespondsAfterTransfer {
-			beside = a.chosen.Terms.Transfer
+			beside = b.chosen.Terms.Transfer
 		}
-		a.prefill.Prefilled(told.Tokens-told.Cached.Tokens, told.Cached.Tokens, beside)
+		b.prefill.Prefilled(told.Tokens-told.Cached.Tokens, told.Cached.Tokens, beside)
 	}
-	a.prefill.Settle(nil)
-	if failed = o.withheld(j, t, h); failed != nil {
+	b.prefill.Settle(nil)
+	if failed = o.withheld(st, t, h); failed != nil {
 		return failed
 	}
 	switch {

@@ -9,34 +9,34 @@ import (
 // prepare makes the servers of a binding able to take the request: both begin at
 // once, and both must be ready before a leg is sent, since a hand-off would grow old
 // while decode loads an adapter. Nearly always there is nothing to wait for.
-func (o *Orchestrator) prepare(ctx context.Context, j *requestState, a binding) *LegError {
+func (o *Orchestrator) prepare(ctx context.Context, st *requestState, b *binding) *LegError {
 	var awaitPrefill func(context.Context) error
-	if a.prefill != nil {
-		awaitPrefill = a.prefill.Prepare(j.req.Model)
+	if b.prefill != nil {
+		awaitPrefill = b.prefill.Prepare(st.req.Model)
 	}
-	awaitDecode := a.decode.Prepare(j.req.Model)
+	awaitDecode := b.decode.Prepare(st.req.Model)
 	if awaitPrefill == nil && awaitDecode == nil {
 		return nil
 	}
 	ctx, span := o.Tracer.Start(ctx, "prepare")
-	failed := unready(ctx, PrefillLeg, a.prefill, awaitPrefill)
+	failed := unready(ctx, PrefillLeg, b.prefill, awaitPrefill)
 	if failed == nil {
 		leg := DecodeLeg
-		if a.prefill == nil && !a.handoff.HasKV() {
+		if b.prefill == nil && !b.handoff.HasKV() {
 			leg = AloneLeg
 		}
-		failed = unready(ctx, leg, a.decode, awaitDecode)
+		failed = unready(ctx, leg, b.decode, awaitDecode)
 	}
 	endLegSpan(span, failed)
 	if failed == nil {
 		return nil
 	}
-	if a.prefill != nil {
-		a.prefill.Release()
+	if b.prefill != nil {
+		b.prefill.Release()
 	}
-	a.decode.Release()
+	b.decode.Release()
 	if failed.Kind == Gone {
-		o.countStranded(a.handoff)
+		o.countStranded(b.handoff)
 	}
 	return failed
 }

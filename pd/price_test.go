@@ -18,30 +18,30 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 	for i, s := range f.Fleet.Servers() { // no two are as fast
 		s.ObserveStep(time.Duration(20+i)*time.Millisecond, 100, 400_000, now)
 	}
-	requests := make([]*requestState, 40)
+	requests := make([]*bindRequest, 40)
 	for i := range requests {
-		j := f.arrives(prompt[:f.rng.IntN(len(prompt))], now)
-		j.req.Dialect, j.req.Aggregated = api.Dialects()[f.rng.IntN(len(api.Dialects()))], f.rng.IntN(4) == 0
-		j.alone, j.req.ITL = j.req.Aggregated || f.rng.IntN(4) == 0, time.Duration(f.rng.IntN(2))*time.Second
+		r := &f.arrives(prompt[:f.rng.IntN(len(prompt))], now).bind
+		r.req.Dialect, r.req.Aggregated = api.Dialects()[f.rng.IntN(len(api.Dialects()))], f.rng.IntN(4) == 0
+		r.tried.alone, r.req.ITL = r.req.Aggregated || f.rng.IntN(4) == 0, time.Duration(f.rng.IntN(2))*time.Second
 		if f.rng.IntN(3) == 0 {
 			servers := f.Fleet.Servers()
 			leg := []Leg{PrefillLeg, DecodeLeg, AloneLeg}[f.rng.IntN(3)]
-			j.tried[tried{leg, servers[f.rng.IntN(len(servers))].ID()}] = true
+			r.tried.exclude(leg, servers[f.rng.IntN(len(servers))].ID())
 		}
-		requests[i] = j
+		requests[i] = r
 	}
-	price := func(j *requestState, v *snapshot) (priced order.Ticket) {
+	price := func(r *bindRequest, v *snapshot) (priced order.Ticket) {
 		var servers order.Servers
 		f.Binder.Cost.Weigh(&v.field, &servers)
-		f.Binder.applyRequest(j, v, now)
-		f.Binder.Cost.Price(f.Binder.demand(j, now), &v.field, &priced)
+		f.Binder.applyRequest(r, v, now)
+		f.Binder.Cost.Price(f.Binder.demand(r, now), &v.field, &priced)
 		return priced
 	}
 	shared := f.Binder.takeSnapshot(testModel, testModel, now)
 	for range 200 {
-		j := requests[f.rng.IntN(len(requests))]
+		r := requests[f.rng.IntN(len(requests))]
 		alone := f.Binder.takeSnapshot(testModel, testModel, now)
-		if got, want := price(j, &shared), price(j, &alone); !reflect.DeepEqual(got, want) {
+		if got, want := price(r, &shared), price(r, &alone); !reflect.DeepEqual(got, want) {
 			t.Fatalf("after others it is priced\n%+v\nalone\n%+v", got, want)
 		}
 	}

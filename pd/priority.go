@@ -21,12 +21,12 @@ func priority(arrived time.Time, prefill time.Duration) int64 {
 }
 
 // rank writes the key into the request, for both legs. Clients' own never come here.
-func (j *requestState) rank(a *binding) {
-	key := priority(j.arrived, a.chosen.Terms.Prefill)
-	if connector.Of(a.decode.Server()).HigherPriorityFirst {
+func (st *requestState) rank(b *binding) {
+	key := priority(st.bind.arrived, b.chosen.Terms.Prefill)
+	if connector.Of(b.decode.Server()).HigherPriorityFirst {
 		key = -key
 	}
-	ranked := *j.req
-	ranked.Body = j.req.Body.With(api.Set("priority", strconv.AppendInt(nil, key, 10)))
-	j.req = &ranked
+	ranked := *st.req
+	ranked.Body = st.req.Body.With(api.Set("priority", strconv.AppendInt(nil, key, 10)))
+	st.req = &ranked
 }

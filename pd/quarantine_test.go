@@ -19,15 +19,15 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 	newRequest := func() *Request { return &Request{Dialect: api.Completions, Body: body} }
 	q, now := NewQuarantine(), time.Now()
 	req := newRequest()
-	j := newRequestState(req, now)
+	st := &requestState{client: req, req: req}
 	if q.Holds(req, now) || req.fingerprinted {
 		t.Error("nobody is suspected, and it was hashed")
 	}
-	ranked := *j.req // as both legs carry it
+	ranked := *st.req // as both legs carry it
 	ranked.Body = ranked.Body.With(api.Set("priority", []byte("7")))
-	j.req = &ranked
+	st.req = &ranked
 	for _, server := range []string{"a", "b"} {
-		q.Died(j.came.Fingerprint(), death{server: server}, now)
+		q.Died(st.client.Fingerprint(), death{server: server}, now)
 	}
 	again := newRequest()
 	if !q.Holds(again, now) || !again.fingerprinted {
@@ -43,23 +43,24 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(320))
 	now := time.Now()
-	j := f.arrives(testPrompt(160), now)
-	a, err := f.Binder.bindNow(j)
-	if err != nil || a.prefill == nil {
-		t.Fatalf("%+v, %v", a, err)
+	st := f.arrives(testPrompt(160), now)
+	b, err := f.Binder.bindNow(&st.bind)
+	if err != nil || b.prefill == nil {
+		t.Fatalf("%+v, %v", b, err)
 	}
-	j.given = f.transfer(j, a).Handoff()
-	j.given.Kept = true
-	failed := &LegError{Leg: DecodeLeg, Server: a.decode.Server().ID(), Kind: Broken, Status: http.StatusInternalServerError,
+	st.given = f.transfer(st, b).Handoff()
+	st.given.Kept = true
+	failed := &LegError{Leg: DecodeLeg, Server: b.decode.Server().ID(), Kind: Broken, Status: http.StatusInternalServerError,
 		Body: []byte(`{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`)}
-	if !failed.engineDied() || f.Suspects.Died(j.came.Fingerprint(), j.death(failed), now) {
+	if !failed.engineDied() || f.Suspects.Died(st.client.Fingerprint(), st.death(failed), now) {
 		t.Errorf("%+v", failed)
 	}
-	again, other := f.arrives(testPrompt(160), now), f.journey(&Request{Dialect: api.Completions}, now)
-	if !again.alone || other.alone {
-		t.Errorf("the request again: %v, another: %v", again.alone, other.alone)
+	again, other := f.arrives(testPrompt(160), now), &requestState{client: &Request{Dialect: api.Completions}, entry: &queueEntry{}, arrived: now}
+	f.begin(other)
+	if !again.bind.tried.alone || other.bind.tried.alone {
+		t.Errorf("the request again: %v, another: %v", again.bind.tried.alone, other.bind.tried.alone)
 	}
-	j.release()
+	b.release()
 	if list := f.Suspects.List(now); len(list) != 1 || !strings.Contains(list[0].Causes[0], "chat template") {
 		t.Errorf("%+v", list)
 	}

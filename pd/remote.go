@@ -9,8 +9,8 @@ import (
 
 // offerRemotes tells each server that can pull from a third one which holds most of the
 // prompt: any that is alive, also one that takes no request now.
-func (ch *Chooser) offerRemotes(j *requestState, v *snapshot, all []*pools.Server, now time.Time) {
-	if ch.Locality == nil || j.prefix == nil {
+func (ch *Chooser) offerRemotes(r *bindRequest, v *snapshot, all []*pools.Server, now time.Time) {
+	if ch.Locality == nil || r.prefix == nil {
 		return
 	}
 	best := make(map[uint64]cost.Remote) // by class
@@ -20,7 +20,7 @@ func (ch *Chooser) offerRemotes(j *requestState, v *snapshot, all []*pools.Serve
 		if !at.pulls || s.State() != pools.Alive {
 			continue
 		}
-		held := min(ch.Locality.held(j.prefix, s, &at).GPU, j.req.PromptTokens)
+		held := min(ch.Locality.held(r.prefix, s, &at).GPU, r.req.PromptTokens)
 		if held > best[s.Class()].Tokens {
 			best[s.Class()] = cost.Remote{Server: s.ID(), Tokens: held}
 			places[s.ID()] = placeOf(s)

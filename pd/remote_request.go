@@ -16,19 +16,19 @@ import (
 )
 
 // remoteRequest is what the leader must know of a request.
-func (ch *Chooser) remoteRequest(j *requestState) *leaderpb.RemoteRequest {
+func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 	now := time.Now()
-	demand := ch.demand(j, now)
+	demand := ch.demand(own, now)
 	r := &leaderpb.RemoteRequest{
-		Model: j.req.Model, Base: j.base, Api: j.req.Dialect.Name, Alone: j.alone,
+		Model: own.req.Model, Base: own.base, Api: own.req.Dialect.Name, Alone: own.tried.alone,
 		PromptTokens: uint32(demand.PromptTokens), OutputTokens: uint32(demand.OutputTokens),
-		Class: int32(j.req.Class), Tenant: j.req.Tenant,
+		Class: int32(own.req.Class), Tenant: own.req.Tenant,
 		WaitedUs: uint64(demand.Waited.Microseconds()), TtftUs: uint64(demand.TTFT.Microseconds()), ItlUs: uint64(demand.ITL.Microseconds()),
 	}
-	if !j.req.Deadline.IsZero() {
-		r.LeftUs = uint64(max(1, j.req.Deadline.Sub(now).Microseconds()))
+	if !own.req.Deadline.IsZero() {
+		r.LeftUs = uint64(max(1, own.req.Deadline.Sub(now).Microseconds()))
 	}
-	v := ch.takeSnapshot(j.base, j.base, now)
+	v := ch.takeSnapshot(own.base, own.base, now)
 	for _, servers := range [][]cost.Candidate{v.field.Prefill, v.field.Decode} {
 		for i := range servers {
 			if c := &servers[i]; c.Out && !slices.Contains(r.Excluded, c.ID) {
@@ -36,15 +36,15 @@ func (ch *Chooser) remoteRequest(j *requestState) *leaderpb.RemoteRequest {
 			}
 		}
 	}
-	if j.prefix == nil || !j.prefix.known {
+	if own.prefix == nil || !own.prefix.known {
 		return r
 	}
-	r.Salt = j.prefix.tokens.Salt
-	for _, c := range j.prefix.tokens.Chunks {
+	r.Salt = own.prefix.tokens.Salt
+	for _, c := range own.prefix.tokens.Chunks {
 		r.Chunks = append(r.Chunks, uint64(c))
 	}
-	ch.Locality.match(j.prefix)
-	for _, c := range j.prefix.hits.Chains() {
+	ch.Locality.match(own.prefix)
+	for _, c := range own.prefix.hits.Chains() {
 		chain := &leaderpb.Chain{BlockTokens: uint32(c.BlockTokens), Hashes: make([]uint64, len(c.Hashes))}
 		for i, h := range c.Hashes {
 			chain.Hashes[i] = uint64(h)
@@ -63,30 +63,30 @@ var errUnknownAPI = errors.New("a request for an API that this replica does not 
 
 // Bind is leader.Order's.
 func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leaderpb.Turn, func(), error) {
-	j := newRemoteRequest(r, time.Now())
-	if j == nil {
+	own := newRemoteRequest(r, time.Now())
+	if own == nil {
 		return nil, nil, errUnknownAPI
 	}
-	patience, cancel := o.d.limit(j).context(ctx)
+	patience, cancel := o.d.limit(own).context(ctx)
 	defer cancel()
-	a, err := o.d.await(patience, j)
+	b, err := o.d.await(patience, own)
 	if errors.Is(err, ErrQueueTimeout) || errors.Is(err, ErrDeadline) {
 		return nil, nil, leader.ErrTimeout
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	servers := []*pools.Server{a.decode.Server()}
-	if a.prefill != nil {
-		servers = append(servers, a.prefill.Server())
+	servers := []*pools.Server{b.decode.Server()}
+	if b.prefill != nil {
+		servers = append(servers, b.prefill.Server())
 	}
-	o.d.ch.predictCached(j, servers...)
-	return &leaderpb.Turn{Id: r.Id, Prefill: a.chosen.Prefill, Decode: a.chosen.Decode}, a.release, nil
+	o.d.ch.predictCached(own, servers...)
+	return &leaderpb.Turn{Id: r.Id, Prefill: b.chosen.Prefill, Decode: b.chosen.Decode}, b.release, nil
 }
 
-// newRemoteRequest is the state of another replica's request, as far as it is gone here. It is
+// newRemoteRequest is another replica's request, as far as it is gone here. It is
 // nil for one of an API that is unknown.
-func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *requestState {
+func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 	var dialect *api.Dialect
 	for _, known := range api.Dialects() {
 		if known.Name == r.Api {
@@ -97,8 +97,8 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *requestState {
 		return nil
 	}
 	us := func(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Microsecond }
-	j := &requestState{
-		remote: true, base: r.Base, alone: r.Alone, arrived: now.Add(-us(r.WaitedUs)), tried: make(map[tried]bool),
+	own := &bindRequest{
+		remote: true, base: r.Base, tried: priorAttempts{alone: r.Alone}, arrived: now.Add(-us(r.WaitedUs)),
 		req: &Request{
 			Dialect: dialect, Model: r.Model, Class: int(r.Class), Tenant: r.Tenant, TTFT: us(r.TtftUs), ITL: us(r.ItlUs),
 			PromptTokens: int(r.PromptTokens), OutputTokens: int(r.OutputTokens), Aggregated: r.Alone,
@@ -106,23 +106,23 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *requestState {
 		prefix: &prefix{model: r.Base, known: len(r.Chains)+len(r.Chunks) > 0, length: int(r.PromptTokens)},
 	}
 	if r.LeftUs > 0 {
-		j.req.Deadline = now.Add(us(r.LeftUs))
+		own.req.Deadline = now.Add(us(r.LeftUs))
 	}
 	for _, id := range r.Excluded {
 		for _, leg := range []Leg{PrefillLeg, DecodeLeg, AloneLeg} {
-			j.tried[tried{leg, id}] = true
+			own.tried.exclude(leg, id)
 		}
 	}
-	j.prefix.tokens.Salt = r.Salt
+	own.prefix.tokens.Salt = r.Salt
 	for _, c := range r.Chunks {
-		j.prefix.tokens.Chunks = append(j.prefix.tokens.Chunks, tokens.Chunk(c))
+		own.prefix.tokens.Chunks = append(own.prefix.tokens.Chunks, tokens.Chunk(c))
 	}
 	for _, c := range r.Chains {
 		chain := kvstate.Chain{BlockTokens: int(c.BlockTokens), Hashes: make([]kvstate.Hash, len(c.Hashes))}
 		for i, h := range c.Hashes {
 			chain.Hashes[i] = kvstate.Hash(h)
 		}
-		j.prefix.chains = append(j.prefix.chains, chain)
+		own.prefix.chains = append(own.prefix.chains, chain)
 	}
-	return j
+	return own
 }

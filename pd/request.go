@@ -47,6 +47,8 @@ type Request struct {
 	// by the client.
 	HideUsage bool
 
+	continues *requestState // the request whose broken stream this is the rest of; nil: none
+
 	fingerprint   uint64 // see Fingerprint
 	fingerprinted bool
 }

@@ -94,31 +94,42 @@ const (
 	capacityBeat = time.Second
 )
 
-// countWaiting runs a request that has its place. While a role has no server it is held: until
-// each has one that is up, its time is over (*NoServerError, ErrDeadline), it is displaced,
-// servers came without its adapter (ErrNoAdapter), or the context ends. Then it counts as
-// one that has just come.
-func (o *Orchestrator) hold(ctx context.Context, req *Request, p *queueEntry, arrived time.Time) (*Answer, error) {
-	answer, err := o.run(ctx, req, p, arrived)
+// capacityWait is one request's wait for servers that are started for it. Its zero value has
+// not begun.
+type capacityWait struct {
+	base  string
+	limit waitLimit
+	leave func() // nil: it has not begun
+}
+
+// awaitServers returns nil once a request that found no server may start over, as one that has
+// just come: each role has a server that is up. Else it returns the error for the client: the
+// one it was given where its model's servers will not come or have not come in time,
+// ErrDeadline, ErrDisplaced, ErrNoAdapter, or the context's.
+func (o *Orchestrator) awaitServers(ctx context.Context, st *requestState, err error) error {
 	var none *NoServerError
-	base, covered := o.ScaleFromZero.WillServe(req.Model)
-	if !errors.As(err, &none) || !covered {
-		return answer, err
+	if !errors.As(err, &none) || st.bind.continues {
+		return err
 	}
-	leave, ok := o.ScaleFromZero.enter(base)
-	if !ok {
-		return nil, err
-	}
-	defer leave()
-	patience, cancel := limitedBy(req.Deadline, time.Now().Add(o.ScaleFromZero.Config.For), err).context(ctx)
-	defer cancel()
-	for errors.As(err, &none) {
-		if err := o.awaitServers(patience, p, base); err != nil {
-			return nil, err
+	if st.capacity.leave == nil {
+		base, will := o.ScaleFromZero.WillServe(st.client.Model)
+		if !will {
+			return err
 		}
-		answer, err = o.run(ctx, req, p, time.Now())
+		leave, ok := o.ScaleFromZero.enter(base)
+		if !ok {
+			return err
+		}
+		limit := limitedBy(st.client.Deadline, time.Now().Add(o.ScaleFromZero.Config.For), err)
+		st.capacity = capacityWait{base: base, limit: limit, leave: leave}
 	}
-	return answer, err
+	ctx, cancel := st.capacity.limit.context(ctx)
+	defer cancel()
+	if err := o.awaitCapacity(ctx, st.entry, st.capacity.base); err != nil {
+		return err
+	}
+	st.arrived = time.Now()
+	return nil
 }
 
 // ErrNoAdapter says that the servers that were started for a request do not have its
@@ -129,9 +140,9 @@ var ErrNoAdapter = errors.New("the base model's servers are back, without the ad
 // for that nobody here may load: something beside the engine may do so.
 const adapterGrace = 15 * time.Second
 
-// awaitServers returns nil once each role has a server for the model of a place,
+// awaitCapacity returns nil once each role has a server for the model of a request,
 // ErrNoAdapter, or why the context ended.
-func (o *Orchestrator) awaitServers(ctx context.Context, p *queueEntry, base string) (err error) {
+func (o *Orchestrator) awaitCapacity(ctx context.Context, p *queueEntry, base string) (err error) {
 	ctx, release := o.Queue.countWaiting(ctx, p)
 	defer func() {
 		if release() {

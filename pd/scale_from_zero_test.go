@@ -71,7 +71,7 @@ func TestHold_ServersThatComeWakeARequest(t *testing.T) {
 		o := &Orchestrator{Fleet: fleet, Queue: NewQueue(DefaultQueue())}
 		woken := make(chan time.Time, 1)
 		go func() {
-			if err := o.awaitServers(t.Context(), &queueEntry{model: testModel, gone: make(chan struct{})}, testModel); err != nil {
+			if err := o.awaitCapacity(t.Context(), &queueEntry{model: testModel, gone: make(chan struct{})}, testModel); err != nil {
 				t.Error(err)
 			}
 			woken <- time.Now()

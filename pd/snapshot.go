@@ -81,25 +81,25 @@ func (ch *Chooser) candidates(to []cost.Candidate, servers, usable []*pools.Serv
 
 // applyRequest turns the snapshot to a request: what servers hold of its prompt now, and how they may
 // serve it.
-func (ch *Chooser) applyRequest(j *requestState, v *snapshot, now time.Time) {
-	if ch.Locality != nil && j.prefix != nil {
-		ch.Locality.match(j.prefix)
+func (ch *Chooser) applyRequest(r *bindRequest, v *snapshot, now time.Time) {
+	if ch.Locality != nil && r.prefix != nil {
+		ch.Locality.match(r.prefix)
 	}
-	ch.applyMatched(j, v, now)
+	ch.applyMatched(r, v, now)
 }
 
 // applyMatched is applyRequest with what servers held when that was last looked up.
-func (ch *Chooser) applyMatched(j *requestState, v *snapshot, now time.Time) {
-	if kind := requestKindOf(j); len(j.tried) > 0 || !v.kindIsSet || kind != v.kind {
-		ch.setEligibility(j, v, now)
-		v.kind, v.kindIsSet = kind, len(j.tried) == 0
+func (ch *Chooser) applyMatched(r *bindRequest, v *snapshot, now time.Time) {
+	if kind := requestKindOf(r); len(r.tried.legs) > 0 || !v.kindIsSet || kind != v.kind {
+		ch.setEligibility(r, v, now)
+		v.kind, v.kindIsSet = kind, len(r.tried.legs) == 0
 	}
-	if ch.Locality != nil && j.prefix != nil {
-		ch.Locality.holds(j.prefix, v.prefill, v.prefillFacts, v.field.Prefill)
-		ch.Locality.holds(j.prefix, v.decode, v.decodeFacts, v.field.Decode)
+	if ch.Locality != nil && r.prefix != nil {
+		ch.Locality.holds(r.prefix, v.prefill, v.prefillFacts, v.field.Prefill)
+		ch.Locality.holds(r.prefix, v.decode, v.decodeFacts, v.field.Decode)
 	}
 	if v.pulls {
-		ch.offerRemotes(j, v, ch.Fleet.Servers(), now)
+		ch.offerRemotes(r, v, ch.Fleet.Servers(), now)
 	}
 }
 
@@ -112,55 +112,55 @@ type requestKind struct {
 	alone      bool
 }
 
-func requestKindOf(j *requestState) requestKind {
-	return requestKind{model: j.req.Model, dialect: j.req.Dialect, aggregated: j.req.Aggregated, alone: j.alone}
+func requestKindOf(r *bindRequest) requestKind {
+	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, alone: r.tried.alone}
 }
 
 // setEligibility writes how each server may serve the request.
-func (ch *Chooser) setEligibility(j *requestState, v *snapshot, now time.Time) {
+func (ch *Chooser) setEligibility(r *bindRequest, v *snapshot, now time.Time) {
 	for i, s := range v.prefill {
 		c, at := &v.field.Prefill[i], &v.prefillFacts[i]
-		understands := ch.understands(j, v, s, at, c, now)
-		c.NoPair = j.hasTried(PrefillLeg, s) || !understands || !ch.mayPair(j, s, at) || at.keeps
+		understands := ch.understands(r, v, s, at, c, now)
+		c.NoPair = r.tried.has(PrefillLeg, s) || !understands || !ch.mayPair(r, s, at) || at.keeps
 	}
 	// Where the request has failed to decode it would most often fail again.
 	spare := false
 	for i, s := range v.decode {
 		c, at := &v.field.Decode[i], &v.decodeFacts[i]
-		understands, failed := ch.understands(j, v, s, at, c, now), j.hasTried(DecodeLeg, s)
-		c.NoPair = failed || !understands || !ch.mayPair(j, s, at) || j.avoids(s)
-		c.NoAlone = j.hasTried(AloneLeg, s) || !understands || !ch.mayRunAlone(j, s, at) || j.avoids(s)
+		understands, failed := ch.understands(r, v, s, at, c, now), r.tried.has(DecodeLeg, s)
+		c.NoPair = failed || !understands || !ch.mayPair(r, s, at) || r.tried.avoids(s)
+		c.NoAlone = r.tried.has(AloneLeg, s) || !understands || !ch.mayRunAlone(r, s, at) || r.tried.avoids(s)
 		spare = spare || !failed && !c.Out && !c.NoAlone
 	}
 	for i, s := range v.decode {
 		c := &v.field.Decode[i]
-		c.NoAlone = c.NoAlone || spare && j.hasTried(DecodeLeg, s)
+		c.NoAlone = c.NoAlone || spare && r.tried.has(DecodeLeg, s)
 	}
 }
 
 // understands reports whether a server understands the request: serves its model, and its
 // API where that is an engine's own. It writes when the server is ready for it.
-func (ch *Chooser) understands(j *requestState, v *snapshot, s *pools.Server, at *serverFacts, c *cost.Candidate, now time.Time) bool {
+func (ch *Chooser) understands(r *bindRequest, v *snapshot, s *pools.Server, at *serverFacts, c *cost.Candidate, now time.Time) bool {
 	c.Ready = at.ready
-	understands := s.Native || !j.req.Dialect.Native
-	if j.req.Model != v.model { // an adapter, whose base is the snapshot's
-		c.Ready = ch.ready(s, j.req.Model, now)
-		understands = understands && s.Serves(j.req.Model, now)
+	understands := s.Native || !r.req.Dialect.Native
+	if r.req.Model != v.model { // an adapter, whose base is the snapshot's
+		c.Ready = ch.ready(s, r.req.Model, now)
+		understands = understands && s.Serves(r.req.Model, now)
 	}
 	return understands
 }
 
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
-func (ch *Chooser) mayPair(j *requestState, s *pools.Server, at *serverFacts) bool {
-	givenUp := j.alone && at.by.Aggregated && !ch.enforced(j.req, s, at.by)
-	return pairable(j.req, at.by) && !givenUp
+func (ch *Chooser) mayPair(r *bindRequest, s *pools.Server, at *serverFacts) bool {
+	givenUp := r.tried.alone && at.by.Aggregated && !ch.enforced(r.req, s, at.by)
+	return pairable(r.req, at.by) && !givenUp
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
-func (ch *Chooser) mayRunAlone(j *requestState, s *pools.Server, at *serverFacts) bool {
-	return (at.by.Aggregated || !j.req.Dialect.Split) && !ch.enforced(j.req, s, at.by)
+func (ch *Chooser) mayRunAlone(r *bindRequest, s *pools.Server, at *serverFacts) bool {
+	return (at.by.Aggregated || !r.req.Dialect.Split) && !ch.enforced(r.req, s, at.by)
 }
 
 // enforced reports whether the server must leave the request's prompt to a prefill
@@ -174,30 +174,25 @@ func pairable(req *Request, by *connector.Connector) bool {
 	return by.Pairs && req.Dialect.Split && (by.Dialects == nil || slices.Contains(by.Dialects, req.Dialect))
 }
 
-// hasTried reports whether the request has failed in a leg on the server.
-func (j *requestState) hasTried(leg Leg, s *pools.Server) bool {
-	return len(j.tried) > 0 && j.tried[tried{leg, s.ID()}]
-}
-
 // snapshotFor is the snapshot of one request that is bound at once. Servers that refused the claim
 // of this choice are out.
-func (ch *Chooser) snapshotFor(j *requestState, refused map[string]bool, now time.Time) snapshot {
-	v := ch.takeSnapshot(j.req.Model, j.base, now)
+func (ch *Chooser) snapshotFor(r *bindRequest, refused map[string]bool, now time.Time) snapshot {
+	v := ch.takeSnapshot(r.req.Model, r.base, now)
 	for id := range refused {
 		v.leaveOut(id)
 	}
-	ch.applyRequest(j, &v, now)
-	if v.handoff = j.usableHandoff(now, ch.Config.HandoffAge); v.handoff == nil {
+	ch.applyRequest(r, &v, now)
+	if v.handoff = r.tried.usableHandoff(now, ch.Config.HandoffAge); v.handoff == nil {
 		return v
 	}
 	from := ch.candidateOf(v.handoff.From, now)
 	from.Queue = 0 // the work is done
-	from.Cached = kvstate.Held{GPU: j.req.PromptTokens}
+	from.Cached = kvstate.Held{GPU: r.req.PromptTokens}
 	with := v
 	with.prefill = []*pools.Server{v.handoff.From}
 	with.field = cost.Candidates{Prefill: []cost.Candidate{from}, Decode: slices.Clone(v.field.Decode)}
 	for i := range with.field.Decode {
-		with.field.Decode[i].NoPair = j.hasTried(DecodeLeg, with.decode[i]) || j.avoids(with.decode[i])
+		with.field.Decode[i].NoPair = r.tried.has(DecodeLeg, with.decode[i]) || r.tried.avoids(with.decode[i])
 		with.field.Decode[i].NoAlone = true
 	}
 	if !with.usable(with.field.Decode) {

@@ -24,8 +24,8 @@ func TestFit_ASleepingServerCostsItsWaking(t *testing.T) {
 	}
 	f.await(t, func() bool { return f.Fleet.Servers()[0].Asleep() })
 	now := time.Now()
-	j := f.arrives(testPrompt(1000), now)
-	v := f.Binder.snapshotFor(j, nil, now)
+	r := &f.arrives(testPrompt(1000), now).bind
+	v := f.Binder.snapshotFor(r, nil, now)
 	for _, c := range v.field.Decode {
 		want := time.Duration(0)
 		if c.ID == sleepy.ID() {

@@ -13,12 +13,12 @@ import (
 // breaks and the request allows it, it goes on with another. One goroutine reads
 // it with Next until an error, then or earlier calls Close.
 type Stream struct {
-	leg     *legStream
-	resume  func(*BrokenStreamError) (*legStream, []byte, error) // nil where nothing can be continued
-	events  int                                                  // content events of the legs before
-	ended   bool                                                 // by us: its last leg broke behind the answer
-	once    sync.Once
-	onClose func()
+	leg    *legStream
+	resume func(*BrokenStreamError) (*Stream, []byte, error) // nil where nothing can be continued
+	events int                                               // content events of the legs before
+	ended  bool                                              // by us: its last leg broke behind the answer
+	once   sync.Once
+	leave  func() // the queue
 }
 
 // Next returns the next bytes for the client: one event or several that came
@@ -51,7 +51,7 @@ func (s *Stream) Next() ([]byte, error) {
 		}
 		s.events += s.leg.result.Events
 		s.leg.Close()
-		s.leg = next
+		s.leg, s.resume = next.leg, next.resume
 	}
 }
 
@@ -70,11 +70,44 @@ func (s *Stream) Usage() api.Usage {
 // Ready reports whether another event can be had without waiting.
 func (s *Stream) Ready() bool { return !s.ended && s.leg.Ready() }
 
-// Close ends the stream, at whatever point it is. A stream that is closed before
-// its end counts as left by the client.
+// Close ends the stream, at whatever point it is; one that is closed before its end counts as
+// left by the client. What it holds is given back in this order, each also after a panic in
+// what comes before it:
+//
+//  1. the engine's connection, with the leg's timers   legStream.Close
+//  2. the watch on the server                          its onEnd
+//  3. the server's breaker                             endLeg
+//  4. the counts                                       endLeg
+//  5. the lease on the server                          endLeg
+//  6. the place in the queue                           here
+//
+// A leg that another one continues goes through 1 to 5 when that has its first content event.
 func (s *Stream) Close() {
 	s.once.Do(func() {
-		defer s.onClose() // also after a panic
+		defer s.leave()
 		s.leg.Close()
 	})
+}
+
+// endLeg is the end of a leg on the gateway's side, once its connection is closed.
+func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
+	defer b.decode.Release()
+	server := b.decode.Server()
+	var broken *BrokenStreamError
+	if errors.As(r.Err, &broken) {
+		b.decode.Broke(broken)
+		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
+		o.Log.Error("stream broke", "request_id", st.req.ID, "server", server.ID(), "error", broken.Err.Error())
+	}
+	if r.Recomputed {
+		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
+	}
+	if r.Retained {
+		o.noteRetained(server)
+	}
+	o.countTokens(st, r.Usage, b.prefillCached(r.Usage), r.Events)
+	if r.Err == nil {
+		o.compareCounts(st, b, r.Usage)
+		o.learnOutput(st, r.Usage)
+	}
 }

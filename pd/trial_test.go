@@ -53,14 +53,14 @@ func TestTrials_NotWhileRemoteRequestsAreServed(t *testing.T) {
 	f := newTestFleet(t, 1, prompt)
 	d := newTestDecider(f)
 	w := f.waits(d, prompt, testModel)
-	w.j.remote = true
+	w.request.remote = true
 	now := time.Now()
 	d.decide(now)
 	g := <-w.done
 	if g.err != nil {
 		t.Fatal(g.err)
 	}
-	g.a.release()
+	g.b.release()
 	if f.Binder.firsts.trials.due(testModel, now) {
 		t.Error("a trial is due at the moment when a request goes")
 	}

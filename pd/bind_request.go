@@ -1,0 +1,134 @@
+package pd
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// bindRequest is what a binding must know of a request. It belongs to the goroutine that
+// serves the request, save while the request waits for its turn: then to the decider's, which
+// looks up the prompt again, takes a probe, and changes nothing else.
+type bindRequest struct {
+	req       *Request
+	base      string // the model whose servers serve it: of an adapter the one that it adapts
+	arrived   time.Time
+	entry     *queueEntry // nil: it continues a stream, or is another replica's
+	prefix    *prefix     // nil while nothing is asked
+	continues bool        // it continues a stream that broke
+	remote    bool        // it is another replica's; here it only gets its turn
+	tried     priorAttempts
+
+	probe      bool          // it may be late
+	waited     time.Duration // for a place, and for its servers
+	doubtUntil time.Time     // until when it waits for servers in doubt; zero: it has not done so yet
+}
+
+// hadTurn reports whether the request has had its turn: it is bound again.
+func (r *bindRequest) hadTurn() bool {
+	return r.continues || len(r.tried.legs) > 0 || r.tried.retries > 0
+}
+
+// aloneReason says why decode runs without a prefill server, "" for a pair.
+func (r *bindRequest) aloneReason(v *snapshot, chosen cost.Alternative) string {
+	switch {
+	case chosen.Prefill != "":
+		return ""
+	case r.req.Aggregated:
+		return "aggregated"
+	case r.tried.retries > 0 || r.tried.alone:
+		return "fallback"
+	case !v.usable(v.field.Prefill):
+		return "no_prefill"
+	case !pairable(r.req, v.decodeFacts[cost.IndexOf(v.field.Decode, chosen.Decode)].by):
+		return "aggregated"
+	case !v.pairs():
+		return NoPair
+	}
+	return "cheaper"
+}
+
+// priorAttempts is what the next binding must know of those before it. Only the goroutine
+// that serves the request changes it, between two bindings.
+type priorAttempts struct {
+	legs            map[triedLeg]bool // that failed
+	retries         int
+	prefillFailures int
+	alone           bool               // prefill elsewhere is given up
+	broke           []string           // decode servers on which the stream broke, which others go before
+	mayReturn       bool               // it may go to those too: no other can take it
+	handoff         *connector.Handoff // waits for another decode server; nil without one
+}
+
+type triedLeg struct {
+	leg    Leg
+	server string
+}
+
+// record keeps what a failed leg means for the next choice: the same leg never goes to the
+// same server twice, save where the server lacked an adapter.
+func (t *priorAttempts) record(e *LegError, forcedTool bool) {
+	if e.Kind == Unready && e.Status != 0 {
+		return // it lost the adapter, and will load it when it is asked again
+	}
+	t.exclude(e.Leg, e.Server)
+	switch e.Leg {
+	case PrefillLeg:
+		t.prefillFailures++
+		// vLLM #38911: a forced tool call cannot be cut to one token.
+		if forcedTool && e.Status == 500 || t.prefillFailures >= 2 {
+			t.alone = true
+		}
+	case DecodeLeg:
+		if e.Kind == Broken || e.Kind == Timeout {
+			// The read may have consumed the blocks, or the transfer is what
+			// failed: nothing that crosses a link is tried again.
+			t.alone = true
+		}
+	}
+}
+
+// exclude keeps a leg from a server.
+func (t *priorAttempts) exclude(leg Leg, server string) {
+	if t.legs == nil {
+		t.legs = make(map[triedLeg]bool)
+	}
+	t.legs[triedLeg{leg, server}] = true
+}
+
+// has reports whether the request has failed in a leg on the server.
+func (t *priorAttempts) has(leg Leg, s *pools.Server) bool {
+	return len(t.legs) > 0 && t.legs[triedLeg{leg, s.ID()}]
+}
+
+// avoids reports whether the request's stream broke on a decode server, which others go
+// before.
+func (t *priorAttempts) avoids(s *pools.Server) bool {
+	return !t.mayReturn && slices.Contains(t.broke, s.ID())
+}
+
+// servers are those that a leg has failed on, or its stream broke on: a copy, for those who
+// are called while the request goes on.
+func (t *priorAttempts) servers(leg Leg) (servers []string) {
+	if leg != PrefillLeg {
+		servers = slices.Clone(t.broke)
+	}
+	for tried := range t.legs {
+		if tried.leg == leg {
+			servers = append(servers, tried.server)
+		}
+	}
+	return servers
+}
+
+// usableHandoff returns the hand-off that waits for a decode server, nil if there is none or
+// it is too old.
+func (t *priorAttempts) usableHandoff(now time.Time, age time.Duration) *connector.Handoff {
+	if t.handoff == nil || now.Sub(t.handoff.Created) > age {
+		return nil
+	}
+	return t.handoff
+}

@@ -1,0 +1,129 @@
+package pd
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/transcript"
+)
+
+// requestState is what the attempts at one request have come to. It belongs to the goroutine
+// that serves the request, and then to the one that reads its stream.
+type requestState struct {
+	client  *Request    // as it came: what the quarantine knows it by, and what is remembered of it
+	req     *Request    // what the legs are sent
+	entry   *queueEntry // nil: it continues a stream
+	arrived time.Time
+	bind    bindRequest
+
+	bindings []*binding // one for each attempt
+	earlier  []Choice   // of the legs that a stream had before
+	boundAt  time.Time
+	hits     hits // of the prompt, on the server that was chosen to compute it
+	last     *LegError
+	given    *connector.Handoff // of the last decode leg, nil without one
+	servedBy string             // the decode server of the last answer
+	// retryWithoutBudget is set when the failure was expected and is not the server's.
+	retryWithoutBudget bool
+
+	transcript    *transcript.Transcript // nil where a stream cannot be continued
+	continuations int                    // how often its stream was continued
+
+	capacity capacityWait // for servers that are started for it
+	streams  bool         // its stream gives its servers and its place back
+}
+
+// continuation is the state of a request for the rest of this one's stream. The servers on
+// which that broke come last.
+func (st *requestState) continuation(rest *Request) *requestState {
+	next := &requestState{
+		client: st.client, req: rest, arrived: st.arrived, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1,
+		bind: bindRequest{req: rest, base: st.bind.base, arrived: st.arrived, continues: true},
+	}
+	next.bind.tried.alone = rest.Aggregated
+	next.bind.tried.broke = append(slices.Clone(st.bind.tried.broke), st.servedBy)
+	return next
+}
+
+// recordBinding keeps the servers of an attempt.
+func (st *requestState) recordBinding(b *binding) {
+	st.bindings, st.boundAt = append(st.bindings, b), time.Now()
+	if b.handoff == nil {
+		st.hits = b.hits
+	}
+}
+
+// choices are why the request went where it did, the last one last.
+func (st *requestState) choices() []Choice {
+	all := slices.Clone(st.earlier)
+	for _, b := range st.bindings {
+		all = append(all, b.choice)
+	}
+	return all
+}
+
+// recordFailure keeps what a failed leg means for the next attempt.
+func (st *requestState) recordFailure(e *LegError) {
+	st.last = e
+	if n := len(st.bindings); n > 0 {
+		st.bindings[n-1].choice.Outcome = e.Error()
+	}
+	st.bind.tried.record(e, st.req.ForcedTool)
+	if e.Leg == PrefillLeg && st.req.ForcedTool && e.Status == http.StatusInternalServerError {
+		st.retryWithoutBudget = true
+	}
+}
+
+// death says how a server died of the request, as far as that is known.
+func (st *requestState) death(failed *LegError) death {
+	d := death{server: failed.Server, cause: "it was prefilling"}
+	switch {
+	case failed.Leg == PrefillLeg:
+	case failed.Leg == AloneLeg || !st.given.HasKV():
+		d.cause = "it was computing the prompt and decoding"
+	case st.given.SharesIDs:
+		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", st.given.From.ID()), true
+	default:
+		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, of %d tokens: a prompt that has more KV blocks on decode ends vLLM's engine. "+
+			"Do both servers have the same chat template and tokenizer?", st.given.From.ID(), st.given.Coverage().Prompt), true
+	}
+	return d
+}
+
+// release gives back whatever servers are still held.
+func (st *requestState) release() {
+	for _, b := range st.bindings {
+		b.release()
+	}
+}
+
+// lastErrorOr returns the last leg's error where there was one: it says more to
+// the client than that no server is left.
+func (st *requestState) lastErrorOr(err error) error {
+	if st.last != nil {
+		return st.last
+	}
+	return err
+}
+
+// computed is how much of the prompt the server that was chosen for it had to compute,
+// as far as is known.
+func (st *requestState) computed() int {
+	if len(st.bindings) == 0 {
+		return st.req.PromptTokens
+	}
+	c := &st.bindings[len(st.bindings)-1].choice
+	server, candidates := c.Chosen.Prefill, c.Field.Prefill
+	if server == "" {
+		server, candidates = c.Chosen.Decode, c.Field.Decode
+	}
+	for i := range candidates {
+		if candidates[i].ID == server {
+			return max(1, c.Demand.PromptTokens-candidates[i].Cached.GPU)
+		}
+	}
+	return c.Demand.PromptTokens
+}
