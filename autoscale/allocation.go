@@ -74,7 +74,7 @@ func (w *PoolWant) covers(s *pools.Server) bool {
 }
 
 // pools turns a plan into what is wanted of each pool, by hardware where that is to be
-// chosen. Where it cannot be, the log says so, and what is wanted is told of any; so it is
+// chosen. Where it cannot be, the log says so, and what is wanted is of any; so it is
 // where nothing stands and the signals decide nothing.
 func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWant {
 	anyOf := []PoolWant{

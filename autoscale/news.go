@@ -12,7 +12,7 @@ import (
 )
 
 // Gateways report to each other at once what cannot wait for the next decision. A client that
-// was refused may come again to another gateway: whom they refuse, by fingerprints. KEDA
+// was refused may come again to another gateway: the requests they refuse, by fingerprints. KEDA
 // may follow another gateway than the one that holds a first request: that one decided.
 //
 //	<prefix>{demand}:refused  channel: fingerprints, eight bytes each

@@ -102,7 +102,7 @@ func (r *reading) silent() {
 	}
 }
 
-// fade makes the traffic that a replica told older, up to a time in unix seconds.
+// fade makes the traffic that a replica reported older, up to a time in unix seconds.
 func (r *reading) fade(to int64) {
 	for _, m := range r.Models {
 		m.Traffic.fade(time.Duration(to-r.At) * time.Second)

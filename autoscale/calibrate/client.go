@@ -110,7 +110,7 @@ func (c *client) send(ctx context.Context, method, path string, body []byte) (an
 	return answer{sent, response.Body}, nil
 }
 
-// describe asks for the model and its longest sequence; 0 where it is not told.
+// describe asks for the model and its longest sequence; 0 where it is not reported.
 func (c *client) describe(ctx context.Context) (longest int, err error) {
 	a, err := c.send(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *client) describe(ctx context.Context) (longest int, err error) {
 }
 
 // kvTokens asks the metrics for the size of the KV cache (vLLM's cache_config_info);
-// 0 where it is not told.
+// 0 where it is not reported.
 func (c *client) kvTokens(ctx context.Context) (int, error) {
 	a, err := c.send(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {

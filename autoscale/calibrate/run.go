@@ -52,7 +52,7 @@ func (c *Config) Validate() error {
 // leastBudget is enough for a few points of each curve.
 const leastBudget = 10_000
 
-// Progress is told how much of the budget is spent, and on what.
+// Progress receives how much of the budget is spent, and on what.
 type Progress func(spent, budget int, what string)
 
 // run is a measurement under way.

@@ -53,7 +53,7 @@ func (s *scaler) IsActive(_ context.Context, ref *externalscaler.ScaledObjectRef
 	return &externalscaler.IsActiveResponse{Result: r.Active()}, nil
 }
 
-// While requests are held for a pool KEDA is told again, after firstRepeat and then ever
+// While requests are held for a pool KEDA is pushed again, after firstRepeat and then ever
 // more rarely: it forgets a push that it could not act on. It looks into its own cache
 // whether the target is at zero, and what just went there is not in it yet
 // (kedacore/keda: pkg/scaling/executor/scale_scaledobjects.go).
