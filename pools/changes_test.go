@@ -11,7 +11,7 @@ import (
 func TestStateChanges_TellOfNewModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFleet(t)
-		if err := f.Apply([]Spec{spec("http://a:1", Decode)}); err != nil {
+		if err := f.Apply([]Spec{spec("http://10.0.0.1:1", Decode)}); err != nil {
 			t.Fatal(err)
 		}
 		f.Servers()[0].ProbePassed(f.Servers()[0].Health(), []Model{{ID: "m"}}, time.Now())
