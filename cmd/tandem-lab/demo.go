@@ -56,22 +56,18 @@ type demo struct {
 func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format+"\n", args...) }
 
 func (d *demo) run(ctx context.Context) (err error) {
-	cfg := serving.DefaultConfig()
-	for name, value := range map[string]string{"listen": d.listen, "admin": d.admin, "otlp-endpoint": d.otlp, "expose-pair": "true"} {
-		if err := cfg.Set(name, value); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
 	engines, err := startEngines(d.engine, d.out)
 	defer func() { err = errors.Join(err, engines.stop()) }()
 	if err != nil {
 		return err
 	}
+	var servers []discovery.Entry
 	for i, e := range engines {
-		cfg.AddServer(e.role, discovery.Entry{URL: "http://" + e.addr, Rack: fmt.Sprintf("rack-%d", i%2), Events: e.events, Replay: e.replay})
+		servers = append(servers, discovery.Entry{URL: "http://" + e.addr, Role: e.role.String(), Rack: fmt.Sprintf("rack-%d", i%2), Events: e.events, Replay: e.replay})
 	}
+	settings := map[string]string{"listen": d.listen, "admin": d.admin, "otlp-endpoint": d.otlp, "expose-pair": "true"}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	n, err := serving.New(ctx, cfg, log)
+	n, err := serving.New(ctx, settings, servers, log)
 	if err != nil {
 		return err
 	}

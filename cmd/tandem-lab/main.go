@@ -22,5 +22,6 @@ func rootCommand() *cobra.Command {
 		overloadCommand(),
 		soakCommand(),
 		mutateCommand(),
+		docsCommand(),
 	)
 }

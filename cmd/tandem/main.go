@@ -22,6 +22,5 @@ func rootCommand() *cobra.Command {
 		calibrateCommand(),
 		adviseCommand(),
 		scalerCommand(),
-		docsCommand(),
 	)
 }

@@ -109,7 +109,7 @@ func newCluster(t *testing.T, s shape) *cluster {
 
 // testConfig has timeouts that fit a test.
 func testConfig() config {
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	cfg.ports.listen, cfg.ports.admin = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.gateway.ExposePair = true
 	cfg.cost.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
@@ -144,7 +144,7 @@ func (c *cluster) run(cfg config, logTo io.Writer) {
 	if logTo != nil {
 		log = newTestLog(logTo)
 	}
-	n, err := New(c.t.Context(), cfg, log)
+	n, err := newNode(c.t.Context(), cfg, log)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -37,8 +37,8 @@ type config struct {
 	telemetry telemetryConfig
 }
 
-// DefaultConfig is what holds for all that is not set. It names no server.
-func DefaultConfig() config {
+// defaultConfig is what holds for all that is not set. It names no server.
+func defaultConfig() config {
 	return config{
 		ports:     defaultPorts(),
 		servers:   [3]serverList{{role: pools.Prefill}, {role: pools.Decode}, {role: pools.Both}},
@@ -58,27 +58,34 @@ func DefaultConfig() config {
 	}
 }
 
-// Set gives the setting of a name a value, as its flag does.
-func (c *config) Set(name, value string) error {
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	c.bind(fs)
-	return fs.Set(name, value)
-}
-
-// AddServer adds a server of a role.
-func (c *config) AddServer(role pools.Role, e discovery.Entry) {
-	for i := range c.servers {
-		if c.servers[i].role == role {
-			c.servers[i].add(e)
+// configWith returns what holds with some settings, by the names of their flags, and servers.
+func configWith(settings map[string]string, servers []discovery.Entry) (config, error) {
+	cfg, fs := defaultConfig(), pflag.NewFlagSet("", pflag.ContinueOnError)
+	cfg.bind(fs)
+	for name, value := range settings {
+		if err := fs.Set(name, value); err != nil {
+			return config{}, err
 		}
 	}
+	for _, e := range servers {
+		role, err := discovery.ParseRole(e.Role)
+		if err != nil {
+			return config{}, err
+		}
+		for i := range cfg.servers {
+			if cfg.servers[i].role == role {
+				cfg.servers[i].add(e)
+			}
+		}
+	}
+	return cfg, cfg.validate()
 }
 
 // Settings are all that can be set, with their defaults, in the order of the documentation.
 func Settings() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fs.SortFlags = false
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	cfg.bind(fs)
 	return fs
 }

@@ -18,7 +18,7 @@ import (
 // over it. Names in the file are names of flags. What is wrong with the file names it, the
 // line and the value.
 func loadConfig(file string, given *pflag.FlagSet) (config, error) {
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	known := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cfg.bind(known)
 	lines := make(fileLines)

@@ -28,7 +28,7 @@ func configOf(t *testing.T, content string, args ...string) (config, error) {
 	path := filepath.Join(t.TempDir(), "tandem.yaml")
 	writeConfig(t, path, content)
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	given := DefaultConfig()
+	given := defaultConfig()
 	given.bind(flags)
 	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func FuzzConfigFile(f *testing.F) {
 	f.Add([]byte(goodConfig))
 	f.Add([]byte("decode:\n- {url: http://a:1, rank: -1}\n---\nboth: x\n"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		cfg := DefaultConfig()
+		cfg := defaultConfig()
 		known := pflag.NewFlagSet("", pflag.ContinueOnError)
 		cfg.bind(known)
 		if _, err := readFile(content, &cfg, known); err == nil {

@@ -157,7 +157,7 @@ func TestDeciderConfig_MistakesAreNamed(t *testing.T) {
 		"decider-cert and decider-key come together":                                       {Port: "decider", Cert: "a", ClientCA: "c"},
 		"decider-client-ca needs decider-cert: a client shows its certificate only in TLS": {Port: "decider", ClientCA: "c"},
 	} {
-		cfg := DefaultConfig().decider
+		cfg := defaultConfig().decider
 		cfg.tls = port
 		if err := cfg.validate(); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)

@@ -31,7 +31,7 @@ func roll(t *testing.T, config func(*config), set func(prefill, decode []*engine
 	t.Helper()
 	c := &cluster{t: t, client: newTestClient(t)}
 	cfg := testConfig()
-	cfg.pools.ProbeInterval = DefaultConfig().pools.ProbeInterval
+	cfg.pools.ProbeInterval = defaultConfig().pools.ProbeInterval
 	config(&cfg)
 	servers := map[string][]*engine.Engine{
 		engine.RolePrefill: {startTestEngine(t, engine.RolePrefill, nil)},

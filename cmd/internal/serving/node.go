@@ -48,8 +48,18 @@ type Node struct {
 	tracing      *sdktrace.TracerProvider
 }
 
-// New wires a gateway and binds its ports; it serves nothing yet.
-func New(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error) {
+// New wires a gateway with settings, by the names of their flags, and servers, and binds its
+// ports; it serves nothing yet.
+func New(ctx context.Context, settings map[string]string, servers []discovery.Entry, log *slog.Logger) (*Node, error) {
+	cfg, err := configWith(settings, servers)
+	if err != nil {
+		return nil, err
+	}
+	return newNode(ctx, cfg, log)
+}
+
+// newNode wires a gateway and binds its ports.
+func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error) {
 	n = &Node{cfg: cfg, log: log}
 	defer func() {
 		if err != nil {

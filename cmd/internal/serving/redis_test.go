@@ -154,7 +154,7 @@ func sharesAll(t *testing.T, redis func(*RedisConfig)) {
 // gone when it ends.
 func (f *sharedFleet) registers(t *testing.T, replicas ...*cluster) {
 	t.Helper()
-	cfg := DefaultConfig().redis
+	cfg := defaultConfig().redis
 	f.redis(&cfg)
 	client, err := cfg.Client()
 	if err != nil {

@@ -38,7 +38,7 @@ and a file with an error changes nothing.`,
 func AddFlags(flags *pflag.FlagSet, file *string) {
 	flags.StringVarP(file, "config", "c", "", "YAML `file` with settings and servers")
 	flags.SortFlags = false
-	cfg := DefaultConfig()
+	cfg := defaultConfig()
 	cfg.bind(flags)
 }
 
@@ -57,7 +57,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	stdlog.SetOutput(libraryLog{log})
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed in part", "error", err.Error()) }))
 	keysLoaded := contentHash(cfg.access.keysFile)
-	n, err := New(ctx, cfg, log)
+	n, err := newNode(ctx, cfg, log)
 	if err != nil {
 		return err
 	}

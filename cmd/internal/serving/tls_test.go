@@ -260,7 +260,7 @@ func TestTLS_BrokenSettingsAreRefusedAtStart(t *testing.T) {
 		change(&cfg)
 		err := cfg.validate()
 		if err == nil {
-			_, err = New(t.Context(), cfg, newTestLog(io.Discard))
+			_, err = newNode(t.Context(), cfg, newTestLog(io.Discard))
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -66,7 +66,7 @@ func docs(dir string, check bool, out io.Writer) error {
 			return err
 		}
 		if !bytes.Equal(present, []byte(content)) {
-			return fmt.Errorf("%s is not current; run \"bin/tandem docs\"", path)
+			return fmt.Errorf("%s is not current; run \"bin/tandem-lab docs\"", path)
 		}
 		_, _ = fmt.Fprintln(out, path, "is current")
 	}
@@ -82,7 +82,7 @@ YAML file given with -c. Flags win over the file. An unknown key is an error tha
 names its line. The servers are read again on SIGHUP and when the file changes;
 other settings need a restart, which the log then says.
 
-This page is generated: bin/tandem docs.
+This page is generated: bin/tandem-lab docs.
 
 | setting | default | meaning |
 |---|---|---|
@@ -158,7 +158,7 @@ func metricsDoc() string {
 		}
 	}
 	slices.Sort(rows)
-	return "# Metrics\n\nServed as Prometheus text on the admin port at /metrics, beside Go's own. Times are in\nseconds. Labels are bounded by the configuration.\n\nThis page is generated: bin/tandem docs.\n\n| metric | labels | meaning |\n|---|---|---|\n" +
+	return "# Metrics\n\nServed as Prometheus text on the admin port at /metrics, beside Go's own. Times are in\nseconds. Labels are bounded by the configuration.\n\nThis page is generated: bin/tandem-lab docs.\n\n| metric | labels | meaning |\n|---|---|---|\n" +
 		strings.Join(rows, "\n") + "\n"
 }
 
