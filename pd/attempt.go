@@ -104,8 +104,8 @@ func (o *Orchestrator) countStranded(h *connector.Handoff) {
 // silent or hangs it is only if somebody else can take it, whom it was not taken from
 // before: an engine at its first transfer or in the midst of compiling stands still for
 // seconds and then answers. Those that step with it stand still too.
-func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.Fall) bool {
-	if why == pools.Fell || leg == PrefillLeg && connector.Of(server).Aggregated && why == pools.Hangs {
+func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.DownCause) bool {
+	if why == pools.ProbesFailed || leg == PrefillLeg && connector.Of(server).Aggregated && why == pools.Hangs {
 		return true
 	}
 	role := pools.Decode
@@ -123,7 +123,7 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	before := st.bind.tried.servers(leg)
-	defer server.OnFall(func(why pools.Fall) {
+	defer server.OnDown(func(why pools.DownCause) {
 		if o.shouldAbandon(st.req.Model, leg, server, before, why) {
 			cancel(errServerDown)
 		}

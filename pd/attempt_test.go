@@ -13,20 +13,20 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 	for _, c := range []struct {
 		groups []string // of the decode servers, of which the first hangs
 		before []int    // of them that the leg was taken from
-		why    pools.Fall
+		why    pools.DownCause
 		want   bool
 	}{
 		{[]string{""}, nil, pools.Hangs, false},
 		{[]string{""}, nil, pools.Silent, false},
 		{[]string{"", ""}, nil, pools.Silent, true},
 		{[]string{"g", "g"}, nil, pools.Silent, false},
-		{[]string{""}, nil, pools.Fell, true},
+		{[]string{""}, nil, pools.ProbesFailed, true},
 		{[]string{"", ""}, nil, pools.Hangs, true},
 		{[]string{"", ""}, []int{1}, pools.Hangs, false},
-		{[]string{"", ""}, []int{1}, pools.Fell, true},
+		{[]string{"", ""}, []int{1}, pools.ProbesFailed, true},
 		{[]string{"", "", ""}, []int{1}, pools.Hangs, true},
 		{[]string{"g", "g"}, nil, pools.Hangs, false},
-		{[]string{"g", "g"}, nil, pools.Fell, true},
+		{[]string{"g", "g"}, nil, pools.ProbesFailed, true},
 		{[]string{"g", "g", "h", "h"}, nil, pools.Hangs, true},
 	} {
 		f := newTestFleet(t, 1, testPrompt(100))

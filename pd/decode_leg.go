@@ -82,7 +82,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, st *requestState, b *bin
 	}
 	o.compareCounts(st, b, usage)
 	side := b.promptSide()
-	if side.Override && api.Recomputed(usage, side.Handed, server.TellsCachedTokens()) {
+	if side.Override && api.Recomputed(usage, side.Handed, server.ReportsCachedTokens()) {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 		side = api.PromptUsage{}
 	}
@@ -106,7 +106,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errSilent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
 	before := st.bind.tried.servers(leg)
-	noFall := server.OnFall(func(why pools.Fall) {
+	noFall := server.OnDown(func(why pools.DownCause) {
 		// One that lets no more requests in may send on; one of a group waits for the dead
 		// one, whatever it still sends.
 		s := open.Load()

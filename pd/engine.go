@@ -58,7 +58,7 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 	resp, err := transport.RoundTrip(req)
 	if err == nil {
 		now := time.Now()
-		server.Heard(now)
+		server.NoteAlive(now)
 		server.NoteORCA(resp.Header, now)
 	}
 	return resp, err

@@ -28,7 +28,7 @@ func (o *Orchestrator) findEngine(ctx context.Context, t *connector.Transfer) er
 	if query == nil {
 		return nil
 	}
-	life := t.From.Life()
+	life := t.From.Incarnation()
 	o.engines.mu.Lock()
 	known := o.engines.servers[t.From.ID()]
 	o.engines.mu.Unlock()

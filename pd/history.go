@@ -30,7 +30,7 @@ type keptBy struct {
 	class uint64
 }
 
-func keeper(s *pools.Server) keptBy { return keptBy{s.ID(), s.Class()} }
+func keeper(s *pools.Server) keptBy { return keptBy{s.ID(), s.CompatibilityKey()} }
 
 // saltedModel is what makes the KV of equal text differ: a base model and a cache_salt.
 type saltedModel struct{ model, salt string }

@@ -117,7 +117,7 @@ func (s *legStream) event() ([]byte, error) {
 	s.ended = g.End
 	s.finish(g.Finished)
 	if g.Content {
-		s.server.Worked(now)
+		s.server.NoteProgress(now)
 		s.count(now)
 	}
 	return s.transform(ev)
@@ -212,7 +212,7 @@ func (s *legStream) note(u api.Usage, last bool) {
 }
 
 func (s *legStream) judge() {
-	if side := s.side(); side.Override && api.Recomputed(s.result.Usage, side.Handed, s.server.TellsCachedTokens()) {
+	if side := s.side(); side.Override && api.Recomputed(s.result.Usage, side.Handed, s.server.ReportsCachedTokens()) {
 		s.result.Recomputed = true
 	}
 }

@@ -204,7 +204,7 @@ func (l *Locality) replaced(s *pools.Server) bool {
 		return false
 	}
 	class, known := (*heard)[s.ID()]
-	return known && class != s.Class()
+	return known && class != s.CompatibilityKey()
 }
 
 // HeardOf sets the classes of servers as they were when the index began to hear of

@@ -65,7 +65,7 @@ func (r *Request) continued(c transcript.Continuation) *Request {
 
 // streamEngine is what a transcript needs to know of a server's engine.
 func streamEngine(server *pools.Server) transcript.Engine {
-	return transcript.Engine{Name: cmp.Or(connector.Of(server).Engine, server.Load().Engine), MayReportIDs: server.TellsTokenIDs()}
+	return transcript.Engine{Name: cmp.Or(connector.Of(server).Engine, server.Load().Engine), MayReportIDs: server.ReportsTokenIDs()}
 }
 
 // continueOnAnotherPair runs the rest of a stream: a request like any other, which has its

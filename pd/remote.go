@@ -21,8 +21,8 @@ func (ch *Chooser) offerRemotes(r *bindRequest, v *snapshot, all []*pools.Server
 			continue
 		}
 		held := min(ch.Locality.held(r.prefix, s, &at).GPU, r.req.PromptTokens)
-		if held > best[s.Class()].Tokens {
-			best[s.Class()] = cost.Remote{Server: s.ID(), Tokens: held}
+		if held > best[s.CompatibilityKey()].Tokens {
+			best[s.CompatibilityKey()] = cost.Remote{Server: s.ID(), Tokens: held}
 			places[s.ID()] = placeOf(s)
 		}
 	}

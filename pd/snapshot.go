@@ -270,7 +270,7 @@ func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := cost.Candidate{
 		ID:      s.ID(),
-		Class:   s.Class(),
+		Class:   s.CompatibilityKey(),
 		Group:   s.GroupNumber(),
 		Place:   placeOf(s),
 		Both:    s.Role == pools.Both,

@@ -13,7 +13,7 @@ import (
 // A probe asks what the server has; before the answer is taken in, one more adapter is
 // loaded.
 func TestSetUp_AListThatIsOlderThanALoadDoesNotCount(t *testing.T) {
-	l := newLive(Default())
+	l := newServerState(Default())
 	base, ada := Model{ID: "m"}, Model{ID: "ada", Parent: "m"}
 	l.setUp(l.health.Load(), []Model{base}, 0, time.Now())
 	asked := l.health.Load()

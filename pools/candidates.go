@@ -9,11 +9,11 @@ import (
 // whether the pool is in panic mode.
 //
 // Out at once, whatever their share: servers that are down or in doubt, or step with one
-// that is, are draining, do not serve the model, or have just answered a canary wrongly.
+// that is, are draining, do not serve the model, or have just answered a probe request wrongly.
 // But where more are in doubt than alive the fault is more likely the gateway's, and those
 // that are late and not silent are as good as the others: few servers do not get the work of
 // all. Where all are in doubt there is none, and whoever asks may wait: see Doubted.
-// Out softly: servers that were ejected and that no canary has proved since. Soft
+// Out softly: servers that were ejected and that no probe request has proved since. Soft
 // ejection may take at most share of the servers that remain (but one of two,
 // always); beyond that the breakers are more likely wrong than the servers, and all
 // are used: panic mode. Servers that asked for a pause are left out as long as
@@ -48,7 +48,7 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 	case len(rested) > 0 || !needed:
 		closed = rested
 	}
-	return unhurried(closed, leg, now), false
+	return limitSlowStarts(closed, leg, now), false
 }
 
 // aliveFor returns the servers that could take a leg for all that is known of their lives:

@@ -63,7 +63,7 @@ func TestCandidates_HardDownIsOutsideTheCap(t *testing.T) {
 	}
 }
 
-// A wrong answer to a canary is certain, so it is outside the cap too.
+// A wrong answer to a probe request is certain, so it is outside the cap too.
 // When most are late at once, those few that are not do not get the work of all: not until
 // the others are silent.
 func TestCandidates_WhenMostAreInDoubtNobodyIsOut(t *testing.T) {

@@ -31,16 +31,16 @@ const (
 // engine may be busy, the gateway or the network between them may be. It is a value, and
 // each piece of evidence makes another one of it. Its zero value is none.
 type doubt struct {
-	late  int       // probes in a row that were late; 0: there is no doubt
-	since time.Time // when the first of them was sent
-	heard time.Time // last sign of life: an answer to whatever, a token of a stream
+	late     int       // probes in a row that were late; 0: there is no doubt
+	since    time.Time // when the first of them was sent
+	lastSign time.Time // last sign of life: an answer to whatever, a token of a stream
 }
 
 // afterLate is what a probe makes of it that was sent at a time and is late. A server that
-// was heard since lives, whatever its probe waits for.
+// gave a sign since lives, whatever its probe waits for.
 func (d doubt) afterLate(sent time.Time) doubt {
-	if d.heard.After(sent) {
-		return doubt{heard: d.heard}
+	if d.lastSign.After(sent) {
+		return doubt{lastSign: d.lastSign}
 	}
 	if d.late == 0 {
 		d.since = sent
@@ -50,7 +50,7 @@ func (d doubt) afterLate(sent time.Time) doubt {
 }
 
 // afterSign is what a sign of life makes of it.
-func (d doubt) afterSign(at time.Time) doubt { return doubt{heard: at} }
+func (d doubt) afterSign(at time.Time) doubt { return doubt{lastSign: at} }
 
 // silent reports whether the server is more than late. most: so is most of the fleet.
 func (d doubt) silent(most bool) bool {
@@ -62,27 +62,27 @@ func (d doubt) silent(most bool) bool {
 
 // vitals keeps the doubt about a server for many goroutines.
 type vitals struct {
-	born     time.Time
-	heardAt  atomic.Int64 // nanoseconds from born to the last sign that was taken in
-	doubted  atomic.Bool
-	workedAt atomic.Int64 // likewise, of the last progress of a leg
+	born       time.Time
+	signAt     atomic.Int64 // nanoseconds from born to the last sign that was taken in
+	doubted    atomic.Bool
+	progressAt atomic.Int64 // likewise, of the last progress of a leg
 
 	mu    sync.Mutex // guards doubt
 	doubt doubt
 }
 
-// heardStep is how exactly signs of life are kept: streams give thousands a second.
-const heardStep = 10 * time.Millisecond
+// signStep is how exactly signs of life are kept: streams give thousands a second.
+const signStep = 10 * time.Millisecond
 
-// heard takes in a sign of life, and returns since when the server was in doubt if this
+// sign takes in a sign of life, and returns since when the server was in doubt if this
 // ends it.
-func (v *vitals) heard(now time.Time) (since time.Time, ended bool) {
-	if doubted := v.doubted.Load(); !doubted && now.Sub(v.born)-time.Duration(v.heardAt.Load()) < heardStep {
+func (v *vitals) sign(now time.Time) (since time.Time, ended bool) {
+	if doubted := v.doubted.Load(); !doubted && now.Sub(v.born)-time.Duration(v.signAt.Load()) < signStep {
 		return time.Time{}, false
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.heardAt.Store(int64(now.Sub(v.born)))
+	v.signAt.Store(int64(now.Sub(v.born)))
 	since, ended = v.doubt.since, v.doubt.late > 0
 	v.doubt = v.doubt.afterSign(now)
 	v.doubted.Store(false)
@@ -109,46 +109,46 @@ func (v *vitals) silent(most bool) bool {
 func (v *vitals) clear() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.doubt = doubt{heard: v.doubt.heard}
+	v.doubt = doubt{lastSign: v.doubt.lastSign}
 	v.doubted.Store(false)
 }
 
-// Heard says that the server gave a sign of life: it answered, or a stream of its went on.
-func (l *live) Heard(now time.Time) {
-	since, ended := l.vitals.heard(now)
+// NoteAlive says that the server gave a sign of life: it answered, or a stream of its went on.
+func (l *serverState) NoteAlive(now time.Time) {
+	since, ended := l.vitals.sign(now)
 	if !ended || !l.health.Load().Up {
 		return
 	}
 	for i, leg := range []Role{Prefill, Decode} {
-		l.returned(leg, now.Sub(since), l.slowStart, now)
+		l.beginSlowStart(leg, now.Sub(since), l.maxSlowStart, now)
 		l.breakers[i].ProbeNow(now)
 	}
 	l.changed.note()
 	l.states.note()
 }
 
-// Worked says that work on the server went on: a token of a stream has come. It is a sign of
+// NoteProgress says that work on the server went on: a token of a stream has come. It is a sign of
 // life, and more: an engine that only answers its probes may be stuck.
-func (l *live) Worked(now time.Time) {
-	if n := int64(now.Sub(l.vitals.born)); n-l.vitals.workedAt.Load() > int64(heardStep) {
-		l.vitals.workedAt.Store(n)
+func (l *serverState) NoteProgress(now time.Time) {
+	if n := int64(now.Sub(l.vitals.born)); n-l.vitals.progressAt.Load() > int64(signStep) {
+		l.vitals.progressAt.Store(n)
 	}
-	l.Heard(now)
+	l.NoteAlive(now)
 }
 
-// workedSince reports whether work went on after a time.
-func (l *live) workedSince(t time.Time) bool {
-	return l.vitals.workedAt.Load() > int64(t.Sub(l.vitals.born))
+// progressSince reports whether work went on after a time.
+func (l *serverState) progressSince(t time.Time) bool {
+	return l.vitals.progressAt.Load() > int64(t.Sub(l.vitals.born))
 }
 
-// Late says that the server did not answer in time what was sent at a time. It is asked at
+// NoteLate says that the server did not answer in time what was sent at a time. It is asked at
 // once.
-func (l *live) Late(sent time.Time) {
+func (l *serverState) NoteLate(sent time.Time) {
 	l.late(sent)
 	l.ProbeNow()
 }
 
-func (l *live) late(sent time.Time) doubt {
+func (l *serverState) late(sent time.Time) doubt {
 	d := l.vitals.late(sent)
 	if d.late == 1 {
 		l.states.note()
@@ -157,11 +157,11 @@ func (l *live) late(sent time.Time) doubt {
 }
 
 // State says whether the server lives. One that steps with others does as far as they do.
-func (l *live) State() State { return min(l.ownState(), l.group.Load().state()) }
+func (l *serverState) State() State { return min(l.ownState(), l.group.Load().state()) }
 
 // DownFor is how long the server, or one that steps with it, has been down for certain: 0
 // while none is, and for ever before it was up.
-func (l *live) DownFor(now time.Time) time.Duration {
+func (l *serverState) DownFor(now time.Time) time.Duration {
 	down := l.ownDownFor(now)
 	if g := l.group.Load(); g != nil {
 		for _, m := range g.members {
@@ -171,7 +171,7 @@ func (l *live) DownFor(now time.Time) time.Duration {
 	return down
 }
 
-func (l *live) ownDownFor(now time.Time) time.Duration {
+func (l *serverState) ownDownFor(now time.Time) time.Duration {
 	if l.ownState() != Down {
 		return 0
 	}
@@ -181,7 +181,7 @@ func (l *live) ownDownFor(now time.Time) time.Duration {
 	return math.MaxInt64
 }
 
-func (l *live) ownState() State {
+func (l *serverState) ownState() State {
 	switch {
 	case !l.health.Load().Up:
 		return Down

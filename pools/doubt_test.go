@@ -52,7 +52,7 @@ func TestLease_Unreached(t *testing.T) {
 		defer l.Release()
 		l.Sent(0)
 		time.Sleep(time.Second)
-		s.Worked(time.Now())
+		s.NoteProgress(time.Now())
 		if l.Unreached(); s.State() != Alive {
 			t.Errorf("a token came meanwhile: %v", s.State())
 		}
@@ -70,7 +70,7 @@ func TestDownFor_CountsTheWholeGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &group{number: 1}
 		for range 2 {
-			l := newLive(Default())
+			l := newServerState(Default())
 			l.health.Store(&Health{Up: true})
 			l.group.Store(g)
 			g.members = append(g.members, l)

@@ -1,14 +1,24 @@
 package pools
 
+import "sync/atomic"
+
+// drains are the reasons for which a server takes no new request, beside its spec.
+type drains struct {
+	byOperator atomic.Bool
+	byScaling  atomic.Bool // scaling in takes it next
+}
+
 // Drains reports whether the server takes no new request: its source says so (file,
 // label), or an operator does, or scaling in takes it next.
-func (s *Server) Drains() bool { return s.Drain || s.drained.Load() || s.leaving.Load() }
+func (s *Server) Drains() bool {
+	return s.Drain || s.drains.byOperator.Load() || s.drains.byScaling.Load()
+}
 
 // SetLeaving lets the servers of some units drain, because scaling in takes them next,
 // and all others take requests again that drained for that.
 func (f *Fleet) SetLeaving(units map[string]bool) {
 	for _, s := range f.Servers() {
-		s.leaving.Store(units[s.UnitName()])
+		s.drains.byScaling.Store(units[s.UnitName()])
 	}
 }
 
@@ -20,10 +30,10 @@ func (f *Fleet) SetDrain(id string, drain bool) bool {
 		if s.id != id {
 			continue
 		}
-		s.drained.Store(drain)
+		s.drains.byOperator.Store(drain)
 		if g := s.group.Load(); g != nil {
 			for _, m := range g.members {
-				m.drained.Store(drain)
+				m.drains.byOperator.Store(drain)
 			}
 		}
 		return true

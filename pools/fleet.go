@@ -2,12 +2,9 @@ package pools
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"reflect"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,74 +12,13 @@ import (
 	orca "github.com/cncf/xds/go/xds/data/orca/v3"
 
 	"github.com/tandem-gateway/tandem/pools/address"
-	"github.com/tandem-gateway/tandem/pools/breaker"
-	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
-
-// Config is how servers are watched and ejected.
-type Config struct {
-	ProbeInterval time.Duration // between two probes of one server
-	ProbeTimeout  time.Duration // after which a probe is late
-	EjectShare    float64       // of a pool that may be ejected softly, 0..1
-	SlowStart     time.Duration // longest ramp of a server that returns; 0 is none
-	ORCA          string        // format in which prefill legs ask for the server's load: TEXT, JSON or BIN; empty: they do not
-	LoadTables    []load.Table  // how engines tell their load
-	Adapters      AdapterConfig
-	Sleep         SleepConfig
-	Breaker       breaker.Config
-	Prefill       curve.Curve // assumed of a server until it has shown its own, by PrefillFeatures
-	Step          curve.Curve // likewise, by StepFeatures
-	// Forgetting is the time without a sample in which what a server has shown of its speed
-	// loses half its weight to what its peers have.
-	Forgetting time.Duration
-	// AwaitAddresses: a server is first probed when its names were looked up, or could not be.
-	AwaitAddresses bool
-}
-
-// Default returns the configuration that a deployment should start from. The
-// prefill curve is that of Dynamo's mocker (ai-dynamo/dynamo
-// lib/mocker/src/common/perf_model.rs: 16.5 ms + 0.0152 ms n + 4.2e-7 ms n^2), the
-// step that of a mid-sized dense model (6 ms + 0.35 ms a sequence + 10 ns a token
-// of KV). They only matter until servers have shown their own.
-func Default() Config {
-	return Config{
-		ProbeInterval: time.Second,
-		ProbeTimeout:  2 * time.Second,
-		EjectShare:    0.5,
-		SlowStart:     10 * time.Second,
-		ORCA:          "TEXT",
-		LoadTables:    load.DefaultTables(),
-		Adapters:      DefaultAdapters(),
-		Sleep:         DefaultSleep(),
-		Breaker:       breaker.Default(),
-		Prefill:       curve.Curve{0.0165, 0.015184, 0.00042099},
-		Step:          curve.Curve{0.006, 0.00035, 0.01},
-		Forgetting:    time.Minute,
-	}
-}
-
-// Validate reports what is wrong with the configuration, nil if nothing.
-func (c Config) Validate() error {
-	switch {
-	case c.ProbeInterval <= 0 || c.ProbeTimeout <= 0:
-		return fmt.Errorf("probe-interval and probe-timeout must be positive")
-	case c.EjectShare < 0 || c.EjectShare > 1:
-		return fmt.Errorf("eject-share %v: want 0 to 1", c.EjectShare)
-	case !slices.Contains([]string{"", "TEXT", "JSON", "BIN"}, c.ORCA):
-		return fmt.Errorf("orca %q: want TEXT, JSON, BIN or nothing", c.ORCA)
-	case c.Forgetting <= 0:
-		return fmt.Errorf("forgetting must be positive")
-	case c.SlowStart < 0:
-		return fmt.Errorf("slow-start must not be negative")
-	}
-	return errors.Join(c.Breaker.Validate(), c.Adapters.Validate(), c.Sleep.Validate())
-}
 
 // Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
 // swaps it.
 type Fleet struct {
-	// Blamed is told of a server that failed a canary: it was at fault since a time, and
+	// Blamed is told of a server that failed a probe request: it was at fault since a time, and
 	// not what lies between it and others. It is set before the first Apply; nil: nobody
 	// is told.
 	Blamed func(server string, since time.Time)
@@ -111,7 +47,7 @@ type Watch func() (follow func(context.Context, *Server))
 
 // watched is a server with those who follow it.
 type watched struct {
-	*live
+	*serverState
 	spec   Spec
 	follow []func(context.Context, *Server)
 	stop   context.CancelFunc
@@ -168,7 +104,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 		}
 		f.watched[key] = w
 		kept[key] = true
-		next = append(next, f.server(spec, w.live))
+		next = append(next, f.server(spec, w.serverState))
 	}
 	for key, w := range f.watched {
 		if !kept[key] {
@@ -176,7 +112,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 			delete(f.watched, key)
 		}
 	}
-	together(next)
+	joinGroups(next)
 	f.snapshot.Store(&next)
 	f.changed.note()
 	f.states.note()
@@ -189,13 +125,13 @@ func (f *Fleet) blamed(server string, since time.Time) {
 	}
 }
 
-func (f *Fleet) server(spec Spec, l *live) *Server {
-	return &Server{Spec: spec, id: spec.ID(), class: configuredClass(spec), fleet: f, live: l}
+func (f *Fleet) server(spec Spec, l *serverState) *Server {
+	return &Server{Spec: spec, id: spec.ID(), key: configuredKey(spec), fleet: f, serverState: l}
 }
 
 // newWatched is a server that the fleet did not know.
 func (f *Fleet) newWatched(id string) watched {
-	w := watched{live: newLive(f.cfg)}
+	w := watched{serverState: newServerState(f.cfg)}
 	w.changed, w.states = &f.changed, &f.states
 	for _, b := range w.breakers {
 		b.OnBlame(func(since time.Time) { f.blamed(id, since) })
@@ -210,7 +146,7 @@ func (f *Fleet) newWatched(id string) watched {
 func (f *Fleet) follow(spec Spec, w watched) watched {
 	ctx, stop := context.WithCancel(context.Background())
 	w.spec, w.stop, w.done = spec, stop, make(chan struct{})
-	s := f.server(spec, w.live)
+	s := f.server(spec, w.serverState)
 	var parts sync.WaitGroup
 	for _, follow := range w.follow {
 		parts.Go(func() { follow(ctx, s) })
@@ -249,79 +185,6 @@ func (f *Fleet) Close() {
 		w.end()
 		delete(f.watched, key)
 	}
-}
-
-// ValidateSpecs reports what is wrong with a fleet, nil if nothing.
-func ValidateSpecs(specs []Spec) error {
-	named := make(map[string]bool, len(specs))
-	for _, s := range specs {
-		if err := s.Validate(); err != nil {
-			return err
-		}
-		id := s.ID()
-		if named[id] {
-			return fmt.Errorf("server %s is named twice; one that does both is named under both", id)
-		}
-		named[id] = true
-	}
-	return nil
-}
-
-// Model returns a model that some server serves, or served when last up, or can load.
-func (f *Fleet) Model(id string) (Model, bool) {
-	for _, s := range f.Servers() {
-		if m, served := s.Health().model(id); served {
-			return m, true
-		}
-	}
-	a, onDemand := f.cfg.Adapters.Find(id)
-	for _, s := range f.Servers() {
-		if base, fits := a.BaseIn(s.Health().Models); onDemand && fits {
-			return a.as(base), true
-		}
-	}
-	return Model{}, false
-}
-
-// KnowsModels reports whether any server has told of a model.
-func (f *Fleet) KnowsModels() bool {
-	return slices.ContainsFunc(f.Servers(), func(s *Server) bool { return len(s.Health().Models) > 0 })
-}
-
-// Loads reports whether servers of a base model may be told to load an adapter.
-func (f *Fleet) Loads(base, adapter string) bool {
-	a, onDemand := f.cfg.Adapters.Find(adapter)
-	return onDemand && (a.Base == "" || a.Base == base)
-}
-
-// Models returns the union of what the servers serve, or served when last up, and of
-// what they can load, sorted by ID.
-func (f *Fleet) Models() []Model {
-	seen := make(map[string]bool)
-	var models []Model
-	add := func(m Model) {
-		if !seen[m.ID] {
-			seen[m.ID] = true
-			models = append(models, m)
-		}
-	}
-	for _, s := range f.Servers() {
-		for _, m := range s.Health().Models {
-			add(m)
-		}
-	}
-	for _, a := range f.cfg.Adapters.Directory {
-		if m, served := f.Model(a.Name); served {
-			add(m)
-		}
-	}
-	slices.SortFunc(models, func(a, b Model) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
-	return models
 }
 
 // ProbeInterval is how often a server is probed and its load read.

@@ -5,7 +5,7 @@ package pools
 // that wait for a dead one stays good, and drain together. A server of its own has none.
 type group struct {
 	number  int // from 1, as the choice names it
-	members []*live
+	members []*serverState
 }
 
 // state is that of the member that is worst off.
@@ -20,8 +20,8 @@ func (g *group) state() State {
 	return state
 }
 
-// together joins the servers that name one group; where one drains, all do.
-func together(servers []*Server) {
+// joinGroups joins the servers that name one group; where one drains, all do.
+func joinGroups(servers []*Server) {
 	groups := make(map[string]*group)
 	drains := make(map[string]bool)
 	for _, s := range servers {
@@ -34,7 +34,7 @@ func together(servers []*Server) {
 			g = &group{number: len(groups) + 1}
 			groups[s.Group] = g
 		}
-		g.members = append(g.members, s.live)
+		g.members = append(g.members, s.serverState)
 		drains[s.Group] = drains[s.Group] || s.Drain
 	}
 	for _, s := range servers {

@@ -1,8 +1,11 @@
 package pools
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/address"
 )
 
 const (
@@ -22,14 +25,14 @@ type handoffs struct {
 }
 
 // HandedOver notes a prefill with a hand-off.
-func (l *live) HandedOver() {
+func (l *serverState) HandedOver() {
 	l.handoffs.missed.Store(0)
 	l.handoffs.until.Store(nil)
 }
 
 // NoHandoff notes a prefill without one, and reports whether the server is left out from
 // now on because of it. After the pause each further one leaves it out again.
-func (l *live) NoHandoff(now time.Time) (out bool) {
+func (l *serverState) NoHandoff(now time.Time) (out bool) {
 	if l.handoffs.missed.Add(1) < handoffsMissed || l.HandsNothingOver(now) {
 		return false
 	}
@@ -39,7 +42,29 @@ func (l *live) NoHandoff(now time.Time) (out bool) {
 }
 
 // HandsNothingOver reports whether the server is left out as the prefill of a pair.
-func (l *live) HandsNothingOver(now time.Time) bool {
+func (l *serverState) HandsNothingOver(now time.Time) bool {
 	until := l.handoffs.until.Load()
 	return until != nil && now.Before(*until)
+}
+
+// KVHosts are the hosts that the server's hand-offs may name: its own and that of its
+// kv-address.
+func (s Spec) KVHosts() []string {
+	bare := s
+	bare.KVAddress = ""
+	own, _, _ := bare.kvHostPort(0) // the spec was validated
+	other, _, _ := s.kvHostPort(0)
+	return slices.Compact([]string{own, other})
+}
+
+// JudgeHost returns whose a host is that the server's hand-off names: the server's own, if it
+// is its host or that of its kv-address.
+func (s *Server) JudgeHost(host string, reader *Server) address.Ownership {
+	return s.addresses.Judge(host, s.KVHosts(), reader.addresses)
+}
+
+// NoteForeign remembers that a hand-off named a foreign host, and reports whether that is
+// news in this incarnation of the server.
+func (l *serverState) NoteForeign(host string) bool {
+	return l.addresses.NoteForeign(host, l.Incarnation())
 }

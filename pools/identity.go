@@ -2,11 +2,13 @@ package pools
 
 import (
 	"cmp"
+	"hash/fnv"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
-// Identity is what an engine says of itself. Its zero value: nothing.
+// Identity is what an engine reports of itself. Its zero value: nothing.
 type Identity struct {
 	Engine      string `json:"engine,omitempty"` // vllm, sglang, trtllm; else what its models are owned by
 	Version     string `json:"version,omitempty"`
@@ -14,7 +16,7 @@ type Identity struct {
 	Role        Role   `json:"-"`                      // the only one that its mode allows; 0: any
 	BlockTokens string `json:"block_tokens,omitempty"` // tokens of a KV block, as it writes them
 	KVType      string `json:"kv_type,omitempty"`      // of the numbers in the KV, as it was set: auto, fp8_e5m2
-	KVPort      int    `json:"kv_port,omitempty"`      // where other engines reach its KV; 0: not told
+	KVPort      int    `json:"kv_port,omitempty"`      // where other engines reach its KV; 0: not reported
 }
 
 // IsSince reports whether the version, such as 0.32.1rc1+cu130, is of a release or later.
@@ -31,41 +33,108 @@ func (i Identity) IsSince(major, minor int) bool {
 // identity is an Identity with what is asked of it for each request.
 type identity struct {
 	Identity
-	whole     bool   // every question was answered in this life of the server
-	connector uint64 // class of the connector, where the configuration names none
-	kv        uint64 // class of what else the KV depends on
+	whole     bool   // every question was answered in this incarnation of the server
+	connector uint64 // key of the connector, where the configuration names none
+	kv        uint64 // key of what else the KV depends on
 }
 
-func newIdentity(told Identity, whole bool) *identity {
-	id := &identity{Identity: told, whole: whole, connector: class(cmp.Or(told.Connector, defaultConnector))}
-	if told.Version+told.BlockTokens+told.KVType != "" {
-		id.kv = class(told.Version, told.BlockTokens, told.KVType)
+func newIdentity(reported Identity, whole bool) *identity {
+	id := &identity{Identity: reported, whole: whole, connector: compatibilityKey(cmp.Or(reported.Connector, defaultConnector))}
+	if reported.Version+reported.BlockTokens+reported.KVType != "" {
+		id.kv = compatibilityKey(reported.Version, reported.BlockTokens, reported.KVType)
 	}
 	return id
 }
 
 // defaultConnector is that of a server of which neither the configuration nor the
-// engine tells.
+// engine says.
 const defaultConnector = "nixl"
 
-// Identity returns what the engine told of itself; of a server outside a fleet nothing.
-func (l *live) Identity() Identity {
+// capabilities are what the engine reports of itself, and what its answers have shown.
+type capabilities struct {
+	identity atomic.Pointer[identity]
+	// cachedTokens is set once the engine has reported cached tokens. vLLM leaves
+	// the number out when it is zero, and always without
+	// --enable-prompt-tokens-details; only this tells the two apart.
+	cachedTokens atomic.Bool
+	// retains is the incarnation in which the engine was first seen to keep the blocks of
+	// answers; 0: none.
+	retains atomic.Uint64
+	// noTokenIDs is the incarnation in which the engine was asked for token ids and reported
+	// none; 0: none.
+	noTokenIDs atomic.Uint64
+}
+
+// Identity returns what the engine reported of itself; of a server outside a fleet nothing.
+func (l *serverState) Identity() Identity {
 	if l == nil {
 		return Identity{}
 	}
-	return l.told.Load().Identity
+	return l.capabilities.identity.Load().Identity
 }
 
 // SetIdentity keeps what the engine reported of itself; whole: it left nothing open that it
-// may still report in this life of it.
-func (l *live) SetIdentity(reported Identity, whole bool) { l.told.Store(newIdentity(reported, whole)) }
+// may still report in this incarnation.
+func (l *serverState) SetIdentity(reported Identity, whole bool) {
+	l.capabilities.identity.Store(newIdentity(reported, whole))
+}
 
 // Identified reports whether there is nothing left to ask the engine of itself.
-func (l *live) Identified() bool { return l.told.Load().whole }
+func (l *serverState) Identified() bool { return l.capabilities.identity.Load().whole }
 
-// Connector returns how decode obtains the KV: as configured, else as the engine tells.
-func (s *Server) Connector() string { return s.connectorOf(s.Spec) }
+// Connector returns how decode obtains the KV: as configured, else as the engine reports.
+func (s *Server) Connector() string {
+	return cmp.Or(s.Spec.Connector, s.Identity().Connector, defaultConnector)
+}
 
-func (l *live) connectorOf(spec Spec) string {
-	return cmp.Or(spec.Connector, l.Identity().Connector, defaultConnector)
+// NoteCachedTokens remembers that the engine reports cached tokens.
+func (l *serverState) NoteCachedTokens() { l.cachedTokens.Store(true) }
+
+// NoteNoTokenIDs remembers that the engine does not know return_token_ids, until it is
+// started anew.
+func (l *serverState) NoteNoTokenIDs() { l.noTokenIDs.Store(l.Incarnation()) }
+
+// NoteRetains remembers that the engine keeps the blocks of its answers for a prefill to
+// fetch, and reports whether that is news in this incarnation.
+func (l *serverState) NoteRetains() bool { return l.retains.Swap(l.Incarnation()) != l.Incarnation() }
+
+// ReportsTokenIDs reports whether the engine may know return_token_ids.
+func (l *serverState) ReportsTokenIDs() bool { return l.noTokenIDs.Load() != l.Incarnation() }
+
+// ReportsCachedTokens reports whether an answer without the number means zero.
+func (l *serverState) ReportsCachedTokens() bool { return l.cachedTokens.Load() }
+
+// compatibilityKey is a number that servers share when one can use the KV of another: the same
+// connector, weights and KV layout. Only such servers make a pair, so that a rollout
+// passes through both pools without mixing.
+func compatibilityKey(parts ...string) uint64 {
+	h := fnv.New64a()
+	for _, part := range parts {
+		_, _ = h.Write([]byte(part)) // never fails (hash.Hash)
+		_, _ = h.Write([]byte{0})
+	}
+	return h.Sum64()
+}
+
+// CompatibilityKey returns what servers share with which this one may be paired. The layout is
+// what the configuration says of it; where that is silent, what the engine reports of its
+// version and its KV cache.
+func (s *Server) CompatibilityKey() uint64 {
+	reported, key := s.capabilities.identity.Load(), s.key
+	if s.Spec.Connector == "" {
+		key ^= reported.connector
+	}
+	if s.Layout == "" {
+		key ^= reported.kv
+	}
+	return key
+}
+
+// configuredKey is the part of the key that the configuration says.
+func configuredKey(spec Spec) uint64 {
+	key := compatibilityKey(spec.Weights, spec.Layout)
+	if spec.Connector != "" {
+		key ^= compatibilityKey(spec.Connector)
+	}
+	return key
 }

@@ -68,7 +68,7 @@ const (
 
 // Sent says that the request is on its way now and should show a verdict in about
 // the expected time. A place may be held for a while before: decode's, while
-// prefill runs. A server that lets a request wait far longer is asked for a canary.
+// prefill runs. A server that lets a request wait far longer is asked for a probe request.
 func (l *Lease) Sent(expected time.Duration) {
 	l.sent = time.Now()
 	patience := max(overdueFloor, overdueFactor*expected)
@@ -90,7 +90,7 @@ func (l *Lease) Settle(err error) {
 
 // Unreached says that no connection was made in time: that is doubt about the server, unless
 // it was heard since.
-func (l *Lease) Unreached() { l.server.Late(l.sent) }
+func (l *Lease) Unreached() { l.server.NoteLate(l.sent) }
 
 // Broke counts a stream that broke after its first content event: a second
 // failure, apart from the settled success.

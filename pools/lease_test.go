@@ -14,9 +14,9 @@ var errEngine = errors.New("engine failed")
 
 func testServer(role Role) *Server {
 	spec := Spec{URL: "http://10.0.0.1:8000", Role: role, Connector: "nixl"}
-	l := newLive(Default())
+	l := newServerState(Default())
 	l.health.Store(&Health{Up: true, Models: []Model{{ID: "m"}}})
-	return &Server{Spec: spec, id: spec.ID(), fleet: &Fleet{}, live: l}
+	return &Server{Spec: spec, id: spec.ID(), fleet: &Fleet{}, serverState: l}
 }
 
 // use claims and settles once, and reports whether the claim was granted.

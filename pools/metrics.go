@@ -25,7 +25,7 @@ var (
 		[]string{"server", "leg"}, nil)
 	ejectionsDesc = prometheus.NewDesc("tandem_breaker_ejections_total",
 		"Times that the breaker ejected the server for a leg.", []string{"server", "leg"}, nil)
-	canariesDesc = prometheus.NewDesc("tandem_canaries_total",
+	probeRequestsDesc = prometheus.NewDesc("tandem_canaries_total",
 		"Generations of the gateway's own that proved a server for a leg, or did not, by outcome (passed, failed).",
 		[]string{"server", "leg", "outcome"}, nil)
 	inFlightDesc = prometheus.NewDesc("tandem_server_in_flight_requests",
@@ -61,7 +61,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, inDoubtDesc, missingDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, canariesDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, inDoubtDesc, missingDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, probeRequestsDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
 		ch <- d
 	}
 }
@@ -108,8 +108,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(wouldEjectDesc, oneIf(spared[b]), s.id, leg.String())
 			counts := b.Counts()
 			counter(ejectionsDesc, counts.Ejections, s.id, leg.String())
-			counter(canariesDesc, counts.ProbesPassed, s.id, leg.String(), "passed")
-			counter(canariesDesc, counts.ProbesFailed, s.id, leg.String(), "failed")
+			counter(probeRequestsDesc, counts.ProbesPassed, s.id, leg.String(), "passed")
+			counter(probeRequestsDesc, counts.ProbesFailed, s.id, leg.String(), "failed")
 			own := s.OwnInFlight(leg, now)
 			gauge(inFlightDesc, float64(own.Requests), s.id, leg.String())
 			gauge(inFlightTokensDesc, float64(own.Tokens), s.id, leg.String())

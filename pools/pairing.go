@@ -121,7 +121,7 @@ type classCount struct {
 }
 
 func (c *classCounts) add(s *Server) {
-	class := s.Class()
+	class := s.CompatibilityKey()
 	at := 0
 	for at < len(c.of) && c.of[at].class != class {
 		at++

@@ -11,10 +11,10 @@ import (
 // pairing is a server that is up, as its engine and the configuration describe it.
 func pairing(url string, role Role, t traits) *Server {
 	spec := Spec{URL: url, Role: role, Connector: t.connector, Weights: t.weights, Layout: t.layout}
-	l := newLive(Default())
-	l.told.Store(newIdentity(t.told, true))
+	l := newServerState(Default())
+	l.capabilities.identity.Store(newIdentity(t.told, true))
 	l.health.Store(&Health{Up: true, Models: []Model{{ID: "m"}, {ID: "adapter", Parent: "m"}}})
-	return &Server{Spec: spec, id: spec.ID(), class: configuredClass(spec), live: l}
+	return &Server{Spec: spec, id: spec.ID(), key: configuredKey(spec), serverState: l}
 }
 
 func TestPairings_SayHowManyThereAreOrWhatDiffers(t *testing.T) {
@@ -68,8 +68,8 @@ func TestDifferences_AreThoseOfTheClass(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		p, d := pairing("http://a:1", Prefill, draw.Draw(t, "prefill")), pairing("http://b:1", Decode, draw.Draw(t, "decode"))
-		if differ := Differences(p, d); (len(differ) == 0) != (p.Class() == d.Class()) {
-			t.Fatalf("classes equal: %v, differences %v", p.Class() == d.Class(), differ)
+		if differ := Differences(p, d); (len(differ) == 0) != (p.CompatibilityKey() == d.CompatibilityKey()) {
+			t.Fatalf("classes equal: %v, differences %v", p.CompatibilityKey() == d.CompatibilityKey(), differ)
 		}
 	})
 }

@@ -38,15 +38,15 @@ func (p Proof) Ejected() bool { return p.ejected }
 // says that the server is busy.
 func (p Proof) End(err error, now time.Time) (away time.Duration, counted error) {
 	s, b := p.server, p.server.breakers[LegIndex(p.leg)]
-	if errors.Is(err, context.DeadlineExceeded) && (b.ServedSince(p.sent) || s.workedSince(p.sent)) {
+	if errors.Is(err, context.DeadlineExceeded) && (b.ServedSince(p.sent) || s.progressSince(p.sent)) {
 		err = breaker.ErrBusy
 	}
 	away = b.Judge(err, now)
 	switch {
 	case err == nil && p.ejected:
-		s.returned(p.leg, away, s.fleet.cfg.SlowStart, now)
+		s.beginSlowStart(p.leg, away, s.fleet.cfg.SlowStart, now)
 	case errors.Is(err, context.DeadlineExceeded):
-		s.fall(Hangs) // what others wait for there may not come either
+		s.reportDown(Hangs) // what others wait for there may not come either
 	}
 	return away, err
 }

@@ -2,12 +2,32 @@ package pools
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	orca "github.com/cncf/xds/go/xds/data/orca/v3"
 
 	"github.com/tandem-gateway/tandem/pools/load"
 )
+
+// engineLoad is what the engine reports of its load.
+type engineLoad struct {
+	scraped  atomic.Pointer[load.Load]
+	reported atomic.Pointer[load.Load] // by ORCA
+	reports  struct{ read, unreadable atomic.Uint64 }
+	maxAge   time.Duration // load older than this is not believed
+}
+
+// Load returns what the engine reported last; its zero value is all unknown. What an
+// answer or a stream of reports says counts before a scrape that is older, and a
+// scrape fills in what they lack.
+func (l *engineLoad) Load() load.Load {
+	scraped, reported := l.scraped.Load(), l.reported.Load()
+	if reported.At.After(scraped.At) {
+		return reported.FilledFrom(*scraped, l.maxAge)
+	}
+	return *scraped
+}
 
 // AsksORCA returns the format in which a leg on the server should ask for its load,
 // "" where it should not. vLLM reports its first rank only, whichever answers.

@@ -15,7 +15,7 @@ import (
 // vLLM reads since 0.32 (vllm/renderers/online_renderer.py). It ignores them there with
 // media or echo, and has no text of the prompt to show.
 func sharesIDs(d *api.Dialect, body api.Body, from, to *pools.Server) bool {
-	tells := isVLLM(from, 11) && from.TellsTokenIDs() // since 0.10.2, ignored before
+	tells := isVLLM(from, 11) && from.ReportsTokenIDs() // since 0.10.2, ignored before
 	if Of(to) != nixl || !tells || slices.ContainsFunc(showingPrompt, func(field string) bool { return !body.Get(field).Null() }) {
 		return false
 	}

@@ -67,7 +67,7 @@ func TestDoubt_AServerThatStops(t *testing.T) {
 		engines, f := fleetBefore(t, 4)
 		s := f.Servers()[0]
 		var silent, other atomic.Int32
-		defer s.OnFall(func(why pools.Fall) {
+		defer s.OnDown(func(why pools.DownCause) {
 			if why == pools.Silent {
 				silent.Add(1)
 			} else {
@@ -98,7 +98,7 @@ func TestDoubt_WhenMostAreLateAtOnceNobodyFalls(t *testing.T) {
 		engines, f := fleetBefore(t, 4)
 		var fell atomic.Int32
 		for _, s := range f.Servers() {
-			defer s.OnFall(func(pools.Fall) { fell.Add(1) })()
+			defer s.OnDown(func(pools.DownCause) { fell.Add(1) })()
 		}
 		for _, e := range engines[:3] {
 			e.stopped.Store(true)
@@ -121,7 +121,7 @@ func TestDoubt_AnEngineThatAnswersLateIsNotSilent(t *testing.T) {
 		engines, f := fleetBefore(t, 2)
 		s := f.Servers()[0]
 		var fell atomic.Bool
-		defer s.OnFall(func(pools.Fall) { fell.Store(true) })()
+		defer s.OnDown(func(pools.DownCause) { fell.Store(true) })()
 		engines[0].delay.Store(int64(3 * time.Second))
 		alive := 0
 		for range 120 {
@@ -144,7 +144,7 @@ func TestDoubt_ProgressOfLegsIsProofOfLife(t *testing.T) {
 		engines[0].stopped.Store(true)
 		for range 100 {
 			time.Sleep(100 * time.Millisecond)
-			s.Worked(time.Now())
+			s.NoteProgress(time.Now())
 			if s.State() != pools.Alive {
 				t.Fatal(s.State())
 			}

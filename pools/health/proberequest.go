@@ -98,7 +98,7 @@ func (p *probeRequester) generate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.server.Heard(time.Now())
+	p.server.NoteAlive(time.Now())
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
 	if err != nil {

@@ -216,11 +216,11 @@ func TestProbeRequest_ThatWaitsWhileStreamsGoOnBlamesNobody(t *testing.T) {
 		e := &fakeEngine{generate: func(ctx context.Context) (int, string, error) { return hangs(ctx) }}
 		s := watched(t, e, pools.Decode)
 		var fell atomic.Bool
-		defer s.OnFall(func(pools.Fall) { fell.Store(true) })()
+		defer s.OnDown(func(pools.DownCause) { fell.Store(true) })()
 		s.Suspect(pools.Decode)
 		for range 100 {
 			time.Sleep(100 * time.Millisecond)
-			s.Worked(time.Now())
+			s.NoteProgress(time.Now())
 		}
 		if state := s.Breaker(pools.Decode, time.Now()); state != breaker.Closed || fell.Load() {
 			t.Errorf("%s, fell %v", state, fell.Load())

@@ -88,7 +88,7 @@ func (h *slowHealth) healthy(ctx context.Context, e engine, log *slog.Logger) er
 		_, err := e.get(ctx, e.server.URL+"/health")
 		return err
 	}
-	life := e.server.Life()
+	life := e.server.Incarnation()
 	if !h.lacksReady(life) {
 		_, err := e.get(ctx, e.server.URL+"/ready")
 		var status statusError

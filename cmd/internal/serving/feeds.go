@@ -79,7 +79,7 @@ func (f *feeds) follow(ctx context.Context) {
 		all := zmqsub.Feed{Events: s.Events, Replay: s.Replay, Bind: s.EventBind}
 		for rank := range max(1, s.EventRanks) {
 			id := kvstate.SourceID{Server: s.ID(), Rank: rank}
-			wanted[id] = feedSpec{id, model, all.ForRank(rank), s.Class()}
+			wanted[id] = feedSpec{id, model, all.ForRank(rank), s.CompatibilityKey()}
 		}
 	}
 	for id, have := range f.open {

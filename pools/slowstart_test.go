@@ -35,13 +35,13 @@ func fill(t *testing.T, servers []*Server, n int) int {
 	return servers[0].OwnInFlight(Decode, time.Now()).Requests
 }
 
-func TestRamp_AServerThatReturnsIsNotBuried(t *testing.T) {
+func TestSlowStart_AServerThatReturnsIsNotBuried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := fleetOf(4)
 		for _, s := range servers[1:] {
 			hold(t, s, 100)
 		}
-		servers[0].returned(Decode, time.Minute, 10*time.Second, time.Now())
+		servers[0].beginSlowStart(Decode, time.Minute, 10*time.Second, time.Now())
 		if got := fill(t, servers, 100); got > 15 {
 			t.Errorf("of 100 requests that came at once it got %d", got)
 		}
@@ -51,16 +51,16 @@ func TestRamp_AServerThatReturnsIsNotBuried(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		if got := fill(t, servers, 200); got < 130 {
-			t.Errorf("after the ramp it holds %d", got)
+			t.Errorf("after the slow start it holds %d", got)
 		}
 	})
 }
 
-func TestRamp_IsNoLongerThanTheServerWasAway(t *testing.T) {
+func TestSlowStart_IsNoLongerThanTheServerWasAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := fleetOf(2)
 		hold(t, servers[1], 20)
-		servers[0].returned(Decode, 100*time.Millisecond, 10*time.Second, time.Now())
+		servers[0].beginSlowStart(Decode, 100*time.Millisecond, 10*time.Second, time.Now())
 		time.Sleep(100 * time.Millisecond)
 		if got := fill(t, servers, 20); got != 20 {
 			t.Errorf("got %d of 20", got)
@@ -68,17 +68,17 @@ func TestRamp_IsNoLongerThanTheServerWasAway(t *testing.T) {
 	})
 }
 
-func TestRamp_AnIdleFleetAndOneThatStartsUseAll(t *testing.T) {
+func TestSlowStart_AnIdleFleetAndOneThatStartsUseAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := fleetOf(3)
 		for _, s := range servers {
-			s.returned(Decode, time.Minute, 10*time.Second, time.Now())
+			s.beginSlowStart(Decode, time.Minute, 10*time.Second, time.Now())
 		}
 		if got := fill(t, servers, 30); got != 10 {
 			t.Errorf("of a fleet that starts the first server got %d of 30", got)
 		}
 		idle := fleetOf(2)
-		idle[0].returned(Decode, time.Minute, 10*time.Second, time.Now())
+		idle[0].beginSlowStart(Decode, time.Minute, 10*time.Second, time.Now())
 		if usable, _ := Candidates(idle, "m", Decode, 0.5, time.Now()); len(usable) != 2 {
 			t.Errorf("%d of 2 idle servers are usable", len(usable))
 		}

@@ -1,0 +1,168 @@
+package pools
+
+import (
+	"slices"
+	"sync"
+)
+
+// notProbed is the reason of a server that no probe has told of.
+const notProbed = "not probed yet"
+
+// Health is what the last probe that was answered found. A server that is not Up takes
+// nothing; whether one that is lives still, its State says.
+type Health struct {
+	Up     bool
+	Reason string  // why it is down
+	Models []Model // what it serves, or served when last up, as its /v1/models says
+
+	at map[string]int // where in Models a name stands; nil: where there are few
+}
+
+// fewModels are found by looking at each.
+const fewModels = 16
+
+// serving returns the health with other models. It keeps them.
+func (h Health) serving(models []Model) Health {
+	h.Models, h.at = models, nil
+	if len(models) <= fewModels {
+		return h
+	}
+	h.at = make(map[string]int, len(models))
+	for i, m := range models {
+		if _, twice := h.at[m.ID]; !twice {
+			h.at[m.ID] = i
+		}
+	}
+	return h
+}
+
+// model returns what the engine said of one that it serves, whatever the number of others.
+func (h Health) model(id string) (Model, bool) {
+	if h.at != nil {
+		i, found := h.at[id]
+		if !found {
+			return Model{}, false
+		}
+		return h.Models[i], true
+	}
+	for _, m := range h.Models {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return Model{}, false
+}
+
+// Serves reports whether the engine said that it serves the model.
+func (h Health) Serves(model string) bool {
+	_, yes := h.model(model)
+	return yes
+}
+
+// Model is one entry of an engine's /v1/models.
+type Model struct {
+	ID          string
+	Parent      string // base model of an adapter, else empty
+	Owner       string // owned_by, which is the engine's name for itself
+	MaxModelLen int    // tokens; 0 is unknown
+	Created     int64  // unix seconds, as the engine says
+}
+
+// Model returns a model that some server serves, or served when last up, or can load.
+func (f *Fleet) Model(id string) (Model, bool) {
+	for _, s := range f.Servers() {
+		if m, served := s.Health().model(id); served {
+			return m, true
+		}
+	}
+	a, onDemand := f.cfg.Adapters.Find(id)
+	for _, s := range f.Servers() {
+		if base, fits := a.BaseIn(s.Health().Models); onDemand && fits {
+			return a.as(base), true
+		}
+	}
+	return Model{}, false
+}
+
+// KnowsModels reports whether any server has told of a model.
+func (f *Fleet) KnowsModels() bool {
+	return slices.ContainsFunc(f.Servers(), func(s *Server) bool { return len(s.Health().Models) > 0 })
+}
+
+// Loads reports whether servers of a base model may be told to load an adapter.
+func (f *Fleet) Loads(base, adapter string) bool {
+	a, onDemand := f.cfg.Adapters.Find(adapter)
+	return onDemand && (a.Base == "" || a.Base == base)
+}
+
+// Models returns the union of what the servers serve, or served when last up, and of
+// what they can load, sorted by ID.
+func (f *Fleet) Models() []Model {
+	seen := make(map[string]bool)
+	var models []Model
+	add := func(m Model) {
+		if !seen[m.ID] {
+			seen[m.ID] = true
+			models = append(models, m)
+		}
+	}
+	for _, s := range f.Servers() {
+		for _, m := range s.Health().Models {
+			add(m)
+		}
+	}
+	for _, a := range f.cfg.Adapters.Directory {
+		if m, served := f.Model(a.Name); served {
+			add(m)
+		}
+	}
+	slices.SortFunc(models, func(a, b Model) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return models
+}
+
+// missing remembers which roles no server is left for, so that each change is logged once.
+type missing struct {
+	mu    sync.Mutex // guards roles
+	roles [2]bool    // prefill, decode
+}
+
+// Missing returns the roles that servers are there for, all of which are down as far as
+// they were probed.
+func (f *Fleet) Missing() (roles []Role) {
+	for _, role := range []Role{Prefill, Decode} {
+		there, able := false, false
+		for _, s := range f.Servers() {
+			if s.Role.Serves(role) {
+				there, able = true, able || s.ownState() != Down || s.Health().Reason == notProbed
+			}
+		}
+		if there && !able {
+			roles = append(roles, role)
+		}
+	}
+	return roles
+}
+
+// noteMissing logs which roles have lost their last server, or have one again.
+func (f *Fleet) noteMissing() {
+	f.missing.mu.Lock()
+	defer f.missing.mu.Unlock()
+	var now [2]bool
+	for _, role := range f.Missing() {
+		now[LegIndex(role)] = true
+	}
+	for i, role := range []Role{Prefill, Decode} {
+		switch was := f.missing.roles[i]; {
+		case now[i] && !was:
+			f.log.Warn("role without a server: all of its servers are down", "role", role.String())
+		case was && !now[i]:
+			f.log.Info("role has a server again", "role", role.String())
+		}
+	}
+	f.missing.roles = now
+}

@@ -1,0 +1,49 @@
+package pools
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools/address"
+	"github.com/tandem-gateway/tandem/pools/breaker"
+	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
+)
+
+// serverState is what changes about a server while requests run, of each trade in a struct
+// and a file of its own. It is created when the server is first seen and survives reloads of
+// the configuration.
+type serverState struct {
+	liveness
+	admission
+	capabilities
+	engineLoad
+	workInFlight
+	speed
+	standbyState
+	drains    drains
+	handoffs  handoffs // of prefill
+	addresses *address.Book
+	group     atomic.Pointer[group] // nil: it steps by itself
+	changed   *changes              // of the fleet; nil: nobody is told
+	states    *changes              // of servers' states; nil: nobody is told
+}
+
+func newServerState(cfg Config) *serverState {
+	l := &serverState{addresses: address.NewBook()}
+	l.recheck = make(chan struct{}, 1)
+	l.vitals.born = time.Now()
+	l.health.Store(&Health{Reason: notProbed})
+	l.capabilities.identity.Store(newIdentity(Identity{}, false))
+	l.loadRequests, l.wakeRequests = newLoadRequests(), newWakeRequests()
+	l.maxSlowStart = cfg.SlowStart
+	for i := range l.breakers {
+		l.breakers[i] = breaker.New(cfg.Breaker)
+	}
+	l.maxAge = 3 * cfg.ProbeInterval
+	l.scraped.Store(&load.Load{})
+	l.reported.Store(&load.Load{})
+	l.prefill = curve.NewLearned(cfg.Prefill, []curve.Features{curve.PrefillFeatures(256, 0), curve.PrefillFeatures(4096, 0), curve.PrefillFeatures(32768, 0)}, cfg.Forgetting)
+	l.step = curve.NewLearned(cfg.Step, []curve.Features{curve.StepFeatures(1, 2000), curve.StepFeatures(32, 100_000), curve.StepFeatures(128, 500_000)}, cfg.Forgetting)
+	return l
+}

@@ -1,0 +1,174 @@
+package pools
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
+
+// workInFlight is what this gateway has on a server and has no answer to yet.
+type workInFlight struct {
+	mu   sync.Mutex       // guards work
+	work [2]curve.Backlog // prefill, decode
+}
+
+// InFlight is work that gateways have on a server in one role.
+type InFlight struct {
+	Requests int
+	Tokens   int
+	Queue    time.Duration // predicted time until the outstanding work is done
+	Stays    time.Duration // of it, what does not wear off while nothing is answered
+}
+
+// Plus returns the sum of two.
+func (w InFlight) Plus(o InFlight) InFlight {
+	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue, Stays: w.Stays + o.Stays}
+}
+
+// LegIndex is where a leg stands in what is kept for both: prefill first.
+func LegIndex(leg Role) int {
+	if leg == Prefill {
+		return 0
+	}
+	return 1
+}
+
+// OwnInFlight returns this gateway's own outstanding work on the server.
+func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := &l.work[LegIndex(leg)]
+	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Stays()}
+}
+
+// InFlight returns the outstanding work of all gateways on the server, as far as
+// this one knows.
+func (s *Server) InFlight(leg Role, now time.Time) InFlight {
+	return s.OwnInFlight(leg, now).Plus(s.othersInFlight(leg, now))
+}
+
+// FallsTo returns in how long the prefill work ahead on the server will have fallen to
+// limit by the passing of time alone, false if it is there already or only news can
+// bring it there.
+func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, ok bool) {
+	limit -= s.othersInFlight(Prefill, now).Queue
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in, ok = s.work[LegIndex(Prefill)].FallsTo(limit, now)
+	return in, ok && in > 0
+}
+
+// promptBit tells the prompt that a decode lease computes from the lease itself.
+const promptBit = 1 << 63
+
+// Computes says that the request's prompt is computed where it is decoded: the server has
+// that work ahead like a prefill, until Computed or the end of the lease.
+func (l *Lease) Computes(work curve.Work) {
+	l.server.mu.Lock()
+	l.server.work[LegIndex(Prefill)].Begin(l.seq|promptBit, work, time.Now())
+	l.server.mu.Unlock()
+	l.server.fleet.NoteWork()
+}
+
+// Computed says that the prompt has been computed, and teaches the server's curve what it
+// took.
+func (l *Lease) Computed(newTokens, cached int) {
+	now := time.Now()
+	l.server.teachPrefill(l.seq|promptBit, l.sent, curve.PrefillFeatures(newTokens, cached), now)
+	l.server.fleet.NoteWork()
+	l.server.fleet.changed.note()
+}
+
+// teachPrefill ends a prefill and teaches the server's curve what it took: exactly if
+// nothing else was on the server, else by the time since the answer before, of which other
+// replicas' requests had their share.
+func (s *Server) teachPrefill(id uint64, sent time.Time, x curve.Features, now time.Time) {
+	others := s.othersInFlight(Prefill, now).Requests
+	s.mu.Lock()
+	work := &s.work[LegIndex(Prefill)]
+	own := work.Len()
+	ended, known := work.End(id, now)
+	s.mu.Unlock()
+	switch {
+	case !known:
+	case ended.Alone && others == 0:
+		s.prefill.Observe(x, now.Sub(sent), now)
+	default:
+		s.prefill.Served(x, ended.Served*time.Duration(own)/time.Duration(own+others), now)
+	}
+}
+
+// ReplicaWork is what other gateways have on the servers, as they report it.
+type ReplicaWork interface {
+	// InFlight is what they have on one server.
+	InFlight(server string, leg Role, now time.Time) InFlight
+	// Busy is how many of them have anything in flight.
+	Busy(now time.Time) int
+}
+
+// SetReplicaWork adds what other gateways have to the work on the servers; nil: none is known.
+func (f *Fleet) SetReplicaWork(w ReplicaWork) {
+	if w == nil {
+		f.replicas.Store(nil)
+		return
+	}
+	f.replicas.Store(&w)
+}
+
+// OthersBusy reports whether other gateways have work in flight, as far as this one knows.
+func (f *Fleet) OthersBusy(now time.Time) bool {
+	w := f.replicas.Load()
+	return w != nil && (*w).Busy(now) > 0
+}
+
+// othersInFlight is the work of other gateways on the server.
+func (s *Server) othersInFlight(leg Role, now time.Time) InFlight {
+	if w := s.fleet.replicas.Load(); w != nil {
+		return (*w).InFlight(s.id, leg, now)
+	}
+	return InFlight{}
+}
+
+// WorkChanges says that this gateway's own work has changed, to the one who reports it.
+func (f *Fleet) WorkChanges() <-chan struct{} { return f.worked }
+
+// NoteWork says that this gateway's own work has changed.
+func (f *Fleet) NoteWork() { wake(f.worked) }
+
+// speed is what the server has shown of how long work takes on it.
+type speed struct {
+	prefill *curve.Learned // time of a prefill, by PrefillFeatures
+	step    *curve.Learned // time of a decode step, by StepFeatures
+}
+
+// PrefillCurve predicts the time of a prefill on the server, by PrefillFeatures.
+func (l *speed) PrefillCurve() curve.Curve { return l.prefill.Curve() }
+
+// StepCurve predicts the time of a decode step on the server, by StepFeatures.
+func (l *speed) StepCurve() curve.Curve { return l.step.Curve() }
+
+// Confidence is how much of the two curves the server has shown lately, 0..1.
+func (l *speed) Confidence(now time.Time) (prefill, step float64) {
+	return l.prefill.Confidence(now), l.step.Confidence(now)
+}
+
+// ObserveStep teaches the server's step curve one gap between two tokens of a
+// stream, under the batch and KV of that time.
+func (l *speed) ObserveStep(gap time.Duration, sequences, kvTokens int, now time.Time) {
+	l.step.Observe(curve.StepFeatures(sequences, kvTokens), gap, now)
+}
+
+// Shown returns what this replica has seen of the server's two curves.
+func (l *speed) Shown(now time.Time) (prefill, step curve.Shown) {
+	return l.prefill.Shown(now), l.step.Shown(now)
+}
+
+// ReceivePrefill and ReceiveStep take in what another replica tells of the curves.
+func (l *speed) ReceivePrefill(before *curve.Shown, s curve.Shown, age time.Duration, now time.Time) {
+	l.prefill.Receive(before, s, age, now)
+}
+
+func (l *speed) ReceiveStep(before *curve.Shown, s curve.Shown, age time.Duration, now time.Time) {
+	l.step.Receive(before, s, age, now)
+}
