@@ -28,10 +28,10 @@ import (
 const (
 	// wholeAllocations: some 60 to admit (the request's fields, contexts and spans), 25 to
 	// choose and claim a pair, 80 for the two legs with the hand-off between them.
-	wholeAllocations = 168
+	wholeAllocations = 166
 	// streamAllocations of an answer of four events: beside those of each event a reader, a
 	// timer and a transcript to be continued from.
-	streamAllocations = 223
+	streamAllocations = 221
 	// eventAllocations of each further event, all of gjson: the fields that are looked at, the
 	// list of choices, its element.
 	eventAllocations = 3
