@@ -28,7 +28,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return nil
 	}
 	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
-	t := o.transfer(st, b)
+	t := st.transfer(b)
 	h := t.Handoff()
 	if failed := o.prefillLeg(ctx, st, b, t, h); failed != nil {
 		withdraw()
@@ -62,7 +62,7 @@ func (o *Orchestrator) decode(ctx context.Context, st *requestState, b *binding)
 }
 
 // transfer begins the transfer of the prompt's KV between the servers of a binding.
-func (o *Orchestrator) transfer(st *requestState, b *binding) *connector.Transfer {
+func (st *requestState) transfer(b *binding) *connector.Transfer {
 	t := connector.NewTransfer(st.req.Dialect, st.req.Body, st.req.Answers, b.prefill.Server(), b.decode.Server())
 	t.Source = b.pullFrom
 	t.TokenIDs = t.TokenIDs || st.bind.prefix.teaches()
@@ -75,7 +75,7 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 	st.bind.tried.handoff = nil
 	if ctx.Err() != nil { // the client left during prefill
 		b.decode.Release()
-		o.countStranded(b.handoff)
+		o.Metrics.countStranded(b.handoff)
 		return &LegError{Leg: DecodeLeg, Server: b.decode.Server().ID(), Kind: Gone, Err: context.Cause(ctx)}
 	}
 	failed := o.decodeLeg(ctx, st, b)
@@ -88,15 +88,15 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 	case failed.Kind == Unsent && !connector.Of(b.decode.Server()).DecodeBound:
 		st.bind.tried.handoff = b.handoff // surely unread
 	case failed.Kind == Refused || failed.Kind == Busy || failed.Kind == Unsent:
-		o.countStranded(b.handoff)
+		o.Metrics.countStranded(b.handoff)
 	}
 	return failed
 }
 
 // countStranded counts a hand-off that surely nobody reads any more.
-func (o *Orchestrator) countStranded(h *connector.Handoff) {
+func (m *Metrics) countStranded(h *connector.Handoff) {
 	if h.HasKV() {
-		o.Metrics.stranded.WithLabelValues(h.From.ID()).Inc()
+		m.stranded.WithLabelValues(h.From.ID()).Inc()
 	}
 }
 
@@ -104,7 +104,7 @@ func (o *Orchestrator) countStranded(h *connector.Handoff) {
 // silent or hangs it is only if somebody else can take it, whom it was not taken from
 // before: an engine at its first transfer or in the midst of compiling stands still for
 // seconds and then answers. Those that step with it stand still too.
-func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.DownCause) bool {
+func (ch *Chooser) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.DownCause) bool {
 	if why == pools.ProbesFailed || leg == PrefillLeg && connector.Of(server).Aggregated && why == pools.Hangs {
 		return true
 	}
@@ -112,7 +112,7 @@ func (o *Orchestrator) shouldAbandon(model string, leg Leg, server *pools.Server
 	if leg == PrefillLeg && !connector.Of(server).Aggregated { // else a decode server can do it
 		role = pools.Prefill
 	}
-	usable, _ := pools.Candidates(o.Fleet.Servers(), model, role, o.Fleet.EjectShare(), time.Now())
+	usable, _ := pools.Candidates(ch.Fleet.Servers(), model, role, ch.Fleet.EjectShare(), time.Now())
 	return slices.ContainsFunc(usable, func(s *pools.Server) bool {
 		return s.ID() != server.ID() && (server.Group == "" || s.Group != server.Group) && !slices.Contains(before, s.ID())
 	})
@@ -124,7 +124,7 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 	defer cancel(nil)
 	before := st.bind.tried.servers(leg)
 	defer server.OnDown(func(why pools.DownCause) {
-		if o.shouldAbandon(st.req.Model, leg, server, before, why) {
+		if o.Binder.shouldAbandon(st.req.Model, leg, server, before, why) {
 			cancel(errServerDown)
 		}
 	})()
@@ -205,8 +205,8 @@ func (b *binding) failedTransfer(failed *LegError) bool {
 	return failed.Leg == DecodeLeg
 }
 
-func (o *Orchestrator) legSpan(ctx context.Context, name string, server *pools.Server, id string) (context.Context, trace.Span) {
-	return o.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+func legSpan(ctx context.Context, tracer trace.Tracer, name string, server *pools.Server, id string) (context.Context, trace.Span) {
+	return tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 		attribute.String("tandem.server", server.ID()),
 		attribute.String("tandem.attempt", id)))
 }

@@ -49,7 +49,7 @@ func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := f.shouldAbandon(testModel, DecodeLeg, hangs, tried.servers(DecodeLeg), c.why); got != c.want {
+			if got := f.Binder.shouldAbandon(testModel, DecodeLeg, hangs, tried.servers(DecodeLeg), c.why); got != c.want {
 				t.Errorf("decode servers of the groups %q, taken from %v before, %v, told again %v: %v", c.groups, c.before, c.why, again, got)
 			}
 		}

@@ -12,7 +12,7 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 	st.bind.tried.handoff = nil
 	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
 	defer b.prefill.Release()
-	b.handoff = o.transfer(st, b).Handoff()
+	b.handoff = st.transfer(b).Handoff()
 	b.prefill.Sent(b.chosen.Terms.TTFT())
 	failed := o.decodeLeg(ctx, st, b)
 	if failed == nil {

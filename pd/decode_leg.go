@@ -31,7 +31,7 @@ func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *bindi
 			part = connector.PullFrom(b.pullFrom, st.req.Body)
 		}
 	}
-	ctx, span := o.legSpan(ctx, "decode", server, id)
+	ctx, span := legSpan(ctx, o.Tracer, "decode", server, id)
 	span.SetAttributes(attribute.String("tandem.leg", string(leg)))
 	var answer *Answer
 	var failed *LegError
@@ -60,7 +60,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, st *requestState, b *bin
 
 	b.decode.Sent(b.chosen.Terms.TTFT() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
 	start := time.Now()
-	crossing := o.beginTransfer(st, b, start)
+	crossing := o.Binder.beginTransfer(st, b, start)
 	defer crossing.end()
 	resp, data, failed := o.whole(ctx, leg, server, st, id, part)
 	if failed != nil {
@@ -93,8 +93,8 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, st *requestState, b *bin
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
-	o.countTokens(st, usage, b.prefillCached(usage), 0)
-	o.learnOutput(st, usage)
+	o.Metrics.countTokens(st, usage, b.prefillCached(usage), 0)
+	o.Binder.learnOutput(st, usage)
 	b.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
 }
@@ -110,7 +110,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 		// One that lets no more requests in may send on; one of a group waits for the dead
 		// one, whatever it still sends.
 		s := open.Load()
-		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.shouldAbandon(st.req.Model, leg, server, before, why) {
+		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.Binder.shouldAbandon(st.req.Model, leg, server, before, why) {
 			cancel(errServerDown)
 		}
 	})
@@ -126,14 +126,14 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 		part.Body = st.transcript.StartLeg(streamEngine(server), part.Body)
 	}
 	b.decode.Sent(b.chosen.Terms.TTFT())
-	crossing := o.beginTransfer(st, b, start)
+	crossing := o.Binder.beginTransfer(st, b, start)
 	defer crossing.end()
 	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part)
 	if err != nil {
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
-		return nil, o.notAStream(legCtx, leg, server, resp)
+		return nil, notAStream(legCtx, leg, server, resp)
 	}
 	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
 	s := &legStream{
@@ -170,7 +170,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 }
 
 // notAStream judges an answer that should have been an event stream.
-func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
+func notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
 	defer func() { _ = resp.Body.Close() }()
 	body, err := readAnswer(resp)
 	if err != nil {
@@ -205,14 +205,14 @@ func (b *binding) prefillCached(decode api.Usage) api.Count {
 	return decode.Cached
 }
 
-func (o *Orchestrator) countTokens(st *requestState, u api.Usage, cached api.Count, events int) {
+func (m *Metrics) countTokens(st *requestState, u api.Usage, cached api.Count, events int) {
 	req := st.req
-	o.countHits(st, u.Prompt)
+	m.countHits(st, u.Prompt)
 	output := events
 	if u.Output.Known {
 		output = u.Output.Tokens
 	}
-	o.Metrics.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
-	o.Metrics.outputToks.WithLabelValues(req.Model).Add(float64(output))
-	o.Metrics.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
+	m.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
+	m.outputToks.WithLabelValues(req.Model).Add(float64(output))
+	m.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
 }

@@ -17,7 +17,7 @@ func (o *Orchestrator) final(ctx context.Context, st *requestState, b *binding, 
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	from := b.handoff.From.ID()
 	if !st.req.Stream {
-		o.countTokens(st, usage, usage.Cached, 0)
+		o.Metrics.countTokens(st, usage, usage.Cached, 0)
 		b.answer = &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: from}
 		return nil
 	}
@@ -32,7 +32,7 @@ func (o *Orchestrator) final(ctx context.Context, st *requestState, b *binding, 
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
 		server: b.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, hideUsage: st.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: st.transcript,
-		onEnd: func(r StreamResult) { o.countTokens(st, r.Usage, r.Usage.Cached, r.Events) },
+		onEnd: func(r StreamResult) { o.Metrics.countTokens(st, r.Usage, r.Usage.Cached, r.Events) },
 	}
 	if err := s.open(); err != nil {
 		cancel(nil)

@@ -35,7 +35,7 @@ func (o *Orchestrator) withheld(st *requestState, t *connector.Transfer, h *conn
 	if !strict {
 		return nil
 	}
-	o.countStranded(h)
+	o.Metrics.countStranded(h)
 	o.noteNoHandoff(server)
 	st.retryWithoutBudget = true
 	return &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: errForeignHost}

@@ -35,15 +35,15 @@ func (ch *Chooser) noteHits(b *binding, v *snapshot) {
 // countHits counts a prompt that was computed, and what was known to be held of it. Both are
 // counted here, when an engine has told how long it was: often only its beginning is known
 // before, which of all parts is the one that caches hold.
-func (o *Orchestrator) countHits(st *requestState, prompt api.Count) {
+func (m *Metrics) countHits(st *requestState, prompt api.Count) {
 	if st.bind.prefix == nil || !prompt.Known {
 		return
 	}
-	o.Metrics.lookedUpToks.WithLabelValues(st.req.Model).Add(float64(prompt.Tokens))
+	m.lookedUpToks.WithLabelValues(st.req.Model).Add(float64(prompt.Tokens))
 	counted := 0
 	for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
 		if held := min(st.hits.held.In(tier), prompt.Tokens); held > counted {
-			o.Metrics.heldToks.WithLabelValues(st.hits.server, tier.String()).Add(float64(held - counted))
+			m.heldToks.WithLabelValues(st.hits.server, tier.String()).Add(float64(held - counted))
 			counted = held
 		}
 	}

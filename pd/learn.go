@@ -42,12 +42,12 @@ const (
 // Such a sample only teaches where the belief is outside of them: a fallback to TCP, and
 // not what twice the bandwidth would change. Where decode has to wait for room, or
 // computes prompts itself, its time says nothing of the link.
-func (o *Orchestrator) beginTransfer(st *requestState, b *binding, now time.Time) *crossing {
+func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *crossing {
 	c := &crossing{server: b.decode.Server(), step: b.chosen.Terms.Step, end: func() {}}
 	if !b.handoff.HasKV() || b.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
 		return c
 	}
-	c.own = o.Binder.Cost.HandOff + c.step
+	c.own = ch.Cost.HandOff + c.step
 	moved := b.handoff.Coverage().Tokens
 	by := connector.Of(c.server)
 	beside := by.ConcurrentLegs || by.DecodeDriven
@@ -58,13 +58,13 @@ func (o *Orchestrator) beginTransfer(st *requestState, b *binding, now time.Time
 	if moved == 0 {
 		return c
 	}
-	if o.Binder.Cost.DecodeReuse {
+	if ch.Cost.DecodeReuse {
 		moved -= min(moved, b.cachedTokens)
 	}
-	c.links, c.bytes = o.Binder.Links, float64(moved)*float64(o.Binder.Cost.KVBytesPerToken)
-	c.from, c.to = o.Binder.candidateOf(b.handoff.From, now), o.Binder.candidateOf(c.server, now)
+	c.links, c.bytes = ch.Links, float64(moved)*float64(ch.Cost.KVBytesPerToken)
+	c.from, c.to = ch.candidateOf(b.handoff.From, now), ch.candidateOf(c.server, now)
 	if !beside { // else it has not begun yet
-		c.end = o.Binder.Links.Begin(&c.from, &c.to, c.bytes, now)
+		c.end = ch.Links.Begin(&c.from, &c.to, c.bytes, now)
 	}
 	return c
 }
@@ -96,13 +96,13 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 
 // learnOutput learns from an answer that came to its end how long answers are, and keeps
 // how far off the prediction was. One that another stream began is not a whole answer.
-func (o *Orchestrator) learnOutput(st *requestState, u api.Usage) {
+func (ch *Chooser) learnOutput(st *requestState, u api.Usage) {
 	tokens := u.Output.Tokens / max(1, st.req.Answers)
 	if st.bind.continues || st.req.OutputTokens <= 0 || tokens <= 0 {
 		return
 	}
-	o.Metrics.outputRatio.WithLabelValues(st.req.Model).Observe(float64(st.req.OutputTokens) / float64(tokens))
-	o.Binder.Outputs.Ended(st.req, tokens, time.Now())
+	ch.Metrics.outputRatio.WithLabelValues(st.req.Model).Observe(float64(st.req.OutputTokens) / float64(tokens))
+	ch.Outputs.Ended(st.req, tokens, time.Now())
 }
 
 // paceGaps is how many gaps between tokens make one sample of a decode step:

@@ -165,7 +165,7 @@ func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *L
 		return ErrQuarantined
 	}
 	st.recordFailure(failed)
-	if !o.shouldRetry(st, failed) || !o.takeRetry(st, failed) {
+	if !st.shouldRetry(failed, o.Config.MaxRetries) || !o.takeRetry(st, failed) {
 		return failed
 	}
 	return nil
@@ -236,11 +236,11 @@ func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, st *requestSt
 
 // shouldRetry reports whether a failed leg may be followed by another try, as far as the
 // request goes.
-func (o *Orchestrator) shouldRetry(st *requestState, failed *LegError) bool {
+func (st *requestState) shouldRetry(failed *LegError, maxRetries int) bool {
 	if failed.Kind == Refused || failed.Kind == Gone || failed.Kind == Ours {
 		return false
 	}
-	return st.retryWithoutBudget || st.bind.tried.retries < o.Config.MaxRetries
+	return st.retryWithoutBudget || st.bind.tried.retries < maxRetries
 }
 
 // takeRetry takes a retry out of the budget, false if that is spent. One that was expected

@@ -59,7 +59,7 @@ func (o *Orchestrator) outgrown(st *requestState, b *binding, t *connector.Trans
 	o.Metrics.mismatches.WithLabelValues(t.To.ID()).Inc()
 	o.Log.Warn("prefill and decode tokenise a prompt differently, it is not handed over", "request_id", st.req.ID,
 		"prefill", t.From.ID(), "decode", t.To.ID(), "prefill_tokens", prefill, "decode_tokens", tokens)
-	o.countStranded(b.handoff)
+	o.Metrics.countStranded(b.handoff)
 	b.decode.Release()
 	st.retryWithoutBudget = true
 	return &LegError{Leg: DecodeLeg, Server: t.To.ID(), Kind: Broken, Err: errOutgrown}

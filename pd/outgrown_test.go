@@ -44,7 +44,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 		if err != nil || b.prefill == nil {
 			t.Fatalf("%+v, %v", b, err)
 		}
-		tr := f.transfer(st, b)
+		tr := st.transfer(b)
 		b.handoff = tr.Handoff()
 		answer := fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, prefill)
 		b.handoff.RecordPrefill(tr, []byte(answer), now)

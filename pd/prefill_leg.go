@@ -21,7 +21,7 @@ const leastHandoff = 256
 // queueEntry back.
 func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff) (failed *LegError) {
 	server, start := t.From, time.Now()
-	ctx, span := o.legSpan(ctx, "prefill", server, t.ID)
+	ctx, span := legSpan(ctx, o.Tracer, "prefill", server, t.ID)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)

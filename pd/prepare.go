@@ -36,7 +36,7 @@ func (o *Orchestrator) prepare(ctx context.Context, st *requestState, b *binding
 	}
 	b.decode.Release()
 	if failed.Kind == Gone {
-		o.countStranded(b.handoff)
+		o.Metrics.countStranded(b.handoff)
 	}
 	return failed
 }

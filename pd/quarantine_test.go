@@ -48,7 +48,7 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	if err != nil || b.prefill == nil {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	st.given = f.transfer(st, b).Handoff()
+	st.given = st.transfer(b).Handoff()
 	st.given.Kept = true
 	failed := &LegError{Leg: DecodeLeg, Server: b.decode.Server().ID(), Kind: Broken, Status: http.StatusInternalServerError,
 		Body: []byte(`{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`)}

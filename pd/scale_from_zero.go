@@ -155,9 +155,9 @@ func (o *Orchestrator) awaitCapacity(ctx context.Context, p *queueEntry, base st
 	return lookUntil(ctx, changed, func() (bool, error) {
 		_, known := o.Fleet.Model(p.model)
 		switch {
-		case o.serves(p.model):
+		case serves(o.Fleet, p.model):
 			return true, nil
-		case known || !o.serves(base):
+		case known || !serves(o.Fleet, base):
 			without = time.Time{}
 		case without.IsZero():
 			without = time.Now()
@@ -188,10 +188,10 @@ func lookUntil(ctx context.Context, changed <-chan struct{}, look func() (found 
 
 // serves reports whether each role has a server for a model that is up. Where no
 // prefill server is known at all, decode servers are enough.
-func (o *Orchestrator) serves(model string) bool {
+func serves(fleet *pools.Fleet, model string) bool {
 	now := time.Now()
 	var known, up [2]bool
-	for _, server := range o.Fleet.Servers() {
+	for _, server := range fleet.Servers() {
 		h, serves := server.Health(), server.Serves(model, now)
 		for i, leg := range []pools.Role{pools.Prefill, pools.Decode} {
 			if server.Role.Serves(leg) {

@@ -105,9 +105,9 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	if r.Retained {
 		o.noteRetained(server)
 	}
-	o.countTokens(st, r.Usage, b.prefillCached(r.Usage), r.Events)
+	o.Metrics.countTokens(st, r.Usage, b.prefillCached(r.Usage), r.Events)
 	if r.Err == nil {
 		o.compareCounts(st, b, r.Usage)
-		o.learnOutput(st, r.Usage)
+		o.Binder.learnOutput(st, r.Usage)
 	}
 }

@@ -26,7 +26,7 @@ var errPeer = errors.New("the other leg failed")
 func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *binding) *LegError {
 	st.bind.tried.handoff = nil
 	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
-	t := o.transfer(st, b)
+	t := st.transfer(b)
 	if err := o.findEngine(ctx, t); err != nil {
 		withdraw()
 		return o.notFound(ctx, st, b, err)
@@ -112,7 +112,7 @@ func (o *Orchestrator) atFault(st *requestState, b *binding, prefill, decode *Le
 	case !byItself(prefill):
 		return decode
 	case b.failedTransfer(decode) && b.failedTransfer(prefill):
-		if o.untried(st, b.prefill.Server()) {
+		if o.Binder.untried(&st.bind, b.prefill.Server()) {
 			return prefill
 		}
 		return decode
@@ -125,9 +125,9 @@ func (o *Orchestrator) atFault(st *requestState, b *binding, prefill, decode *Le
 }
 
 // untried reports whether another prefill server than that one is left to the request.
-func (o *Orchestrator) untried(st *requestState, than *pools.Server) bool {
+func (ch *Chooser) untried(r *bindRequest, than *pools.Server) bool {
 	now := time.Now()
-	return slices.ContainsFunc(o.Fleet.Servers(), func(s *pools.Server) bool {
-		return s.ID() != than.ID() && s.Role.Serves(pools.Prefill) && s.State() == pools.Alive && !st.bind.tried.has(PrefillLeg, s) && s.Serves(st.req.Model, now)
+	return slices.ContainsFunc(ch.Fleet.Servers(), func(s *pools.Server) bool {
+		return s.ID() != than.ID() && s.Role.Serves(pools.Prefill) && s.State() == pools.Alive && !r.tried.has(PrefillLeg, s) && s.Serves(r.req.Model, now)
 	})
 }
