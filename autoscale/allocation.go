@@ -1,45 +1,10 @@
 package autoscale
 
 import (
-	"time"
-
+	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
-	"github.com/tandem-gateway/tandem/pools/share"
 )
-
-// Allocator chooses of which hardware the wanted servers are.
-type Allocator func(AllocationRequest) (HardwareAllocation, error)
-
-// AllocationRequest is work to be spread over kinds of hardware.
-type AllocationRequest struct {
-	Prompt, Computed, Output float64       // tokens of a mean request
-	Context                  float64       // tokens of KV of a sequence, as a decode server sees it at any moment
-	PrefillRate              float64       // prompt tokens per second to compute
-	DecodeRate               float64       // output tokens per second
-	TTFT, ITL                time.Duration // objectives; no TTFT is 0
-	Traffic                  Traffic       // what the requests consist of
-	Shown                    []Hardware    // what there is
-	// Standing is the spread that holds: kept as long as it does. nil: the wanted numbers
-	// have changed.
-	Standing *HardwareAllocation
-}
-
-// HardwareAllocation is how many units of each variant are wanted.
-type HardwareAllocation struct {
-	Prefill map[string]int `json:"prefill"`
-	Decode  map[string]int `json:"decode"`
-	Prices  []Price        `json:"prices,omitempty"`
-	// Shares say which requests the hardware that runs is to serve; nil: any.
-	Shares *share.Table `json:"-"`
-}
-
-// Price is the shadow price of a variant's capacity: what an hour would cost less with one
-// more server's worth of it.
-type Price struct {
-	Variant string  `json:"variant"`
-	What    string  `json:"what"` // prefill, decode, kv, sequences, gpus
-	PerHour float64 `json:"per_hour"`
-}
 
 func sumOf(units map[string]int) (sum int) {
 	for _, n := range units {
@@ -50,10 +15,10 @@ func sumOf(units map[string]int) (sum int) {
 
 // PoolWant is what is wanted of a role, of one kind of hardware where there are several.
 type PoolWant struct {
-	Role    pools.Role `json:"role"`
-	Variant string     `json:"variant,omitempty"`
-	Any     bool       `json:"any,omitempty"` // of any hardware: it is not chosen
-	Want    Want       `json:"want"`
+	Role    pools.Role  `json:"role"`
+	Variant string      `json:"variant,omitempty"`
+	Any     bool        `json:"any,omitempty"` // of any hardware: it is not chosen
+	Want    sizing.Want `json:"want"`
 	// Engines are those that grow in place: Want counts their ranks. 0: it counts units.
 	Engines int `json:"engines,omitempty"`
 }
@@ -76,12 +41,12 @@ func (w *PoolWant) covers(s *pools.Server) bool {
 // pools turns a plan into what is wanted of each pool, by hardware where that is to be
 // chosen. Where it cannot be, the log says so, and what is wanted is of any; so it is
 // where nothing stands and the signals decide nothing.
-func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWant {
+func (s *Scaler) pools(m *memory, plan sizing.Plan, in *sizing.Signals, state *State) []PoolWant {
 	anyOf := []PoolWant{
 		{Role: pools.Prefill, Any: true, Want: plan.Prefill, Engines: state.engines(pools.Prefill)},
 		{Role: pools.Decode, Any: true, Want: plan.Decode, Engines: state.engines(pools.Decode)},
 	}
-	if s.Allocate == nil || !plan.Known || plan.Prefill.Reason == Stale && m.Allocation == nil {
+	if s.Allocate == nil || !plan.Known || plan.Prefill.Reason == sizing.Stale && m.Allocation == nil {
 		return anyOf
 	}
 	if err := m.allocate(s.Allocate, plan, in, state); err != nil {
@@ -95,10 +60,10 @@ func (s *Scaler) pools(m *memory, plan Plan, in *Signals, state *State) []PoolWa
 	state.Prices, state.Shares = m.Allocation.Prices, m.Allocation.Shares
 	var wants []PoolWant
 	for variant, n := range m.Allocation.Prefill {
-		wants = append(wants, PoolWant{Role: pools.Prefill, Variant: variant, Want: Want{Servers: n, Reason: plan.Prefill.Reason}})
+		wants = append(wants, PoolWant{Role: pools.Prefill, Variant: variant, Want: sizing.Want{Servers: n, Reason: plan.Prefill.Reason}})
 	}
 	for variant, n := range m.Allocation.Decode {
-		wants = append(wants, PoolWant{Role: pools.Decode, Variant: variant, Want: Want{Servers: n, Reason: plan.Decode.Reason}})
+		wants = append(wants, PoolWant{Role: pools.Decode, Variant: variant, Want: sizing.Want{Servers: n, Reason: plan.Decode.Reason}})
 	}
 	holdBack(wants, state.Hardware)
 	return wants
@@ -123,20 +88,20 @@ func holdBack(wants []PoolWant, shown []Hardware) {
 	for i := range wants {
 		w := &wants[i]
 		if there := ready(w); starting[w.Role] && w.Want.Servers < there {
-			w.Want.Servers, w.Want.Reason = there, Pending
+			w.Want.Servers, w.Want.Reason = there, sizing.Pending
 		}
 	}
 }
 
 // allocate finds the hardware for a plan. What stands is asked to stay while the plan does,
 // and stays where the signals decide nothing.
-func (m *memory) allocate(find Allocator, plan Plan, in *Signals, state *State) error {
-	if plan.Prefill.Reason == Stale {
+func (m *memory) allocate(find mix.Allocator, plan sizing.Plan, in *sizing.Signals, state *State) error {
+	if plan.Prefill.Reason == sizing.Stale {
 		return nil
 	}
 	w := &state.workload
-	asked := AllocationRequest{
-		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, TTFT: w.ttft, ITL: w.itl, Shown: state.Hardware, Traffic: w.traffic,
+	asked := mix.AllocationRequest{
+		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, TTFT: w.ttft, ITL: w.itl, Shown: shown(state.Hardware), Traffic: w.traffic,
 		PrefillRate: plan.Prefill.Load * in.PrefillSpeed, DecodeRate: plan.Decode.Load * in.DecodeSpeed,
 	}
 	servers := [2]int{plan.Prefill.Servers, plan.Decode.Servers}
@@ -167,12 +132,22 @@ func (d *Decision) wanted(model string) []Wanted {
 		units, size := w.sized()
 		whole.Servers += units
 		whole.Size = max(whole.Size, size)
-		if w.Want.Reason == Draining {
-			whole.Reason = Draining
+		if w.Want.Reason == sizing.Draining {
+			whole.Reason = sizing.Draining
 		}
 		if !w.Any {
 			kinds = append(kinds, Wanted{Model: model, Role: w.Role.String(), Variant: w.Variant, Want: w.Want, At: d.At})
 		}
 	}
 	return append(kinds, prefill, decode)
+}
+
+// shown describes hardware for the choice of it.
+func shown(all []Hardware) []mix.Shown {
+	var out []mix.Shown
+	for i := range all {
+		k := &all[i]
+		out = append(out, mix.Shown{Variant: k.Variant, Prefills: k.Prefills(), Units: k.Ready, Teach: k.Teach})
+	}
+	return out
 }

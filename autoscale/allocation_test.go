@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -14,9 +17,9 @@ import (
 func TestHoldBack_NobodyGoesBeforeTheOtherIsThere(t *testing.T) {
 	wants := func() []PoolWant {
 		return []PoolWant{
-			{Role: pools.Prefill, Variant: "old", Want: Want{Servers: 1, Reason: Demand}},
-			{Role: pools.Decode, Variant: "old", Want: Want{Servers: 0, Reason: Demand}},
-			{Role: pools.Decode, Variant: "new", Want: Want{Servers: 2, Reason: Demand}},
+			{Role: pools.Prefill, Variant: "old", Want: sizing.Want{Servers: 1, Reason: sizing.Demand}},
+			{Role: pools.Decode, Variant: "old", Want: sizing.Want{Servers: 0, Reason: sizing.Demand}},
+			{Role: pools.Decode, Variant: "new", Want: sizing.Want{Servers: 2, Reason: sizing.Demand}},
 		}
 	}
 	shown := []Hardware{
@@ -24,40 +27,26 @@ func TestHoldBack_NobodyGoesBeforeTheOtherIsThere(t *testing.T) {
 	}
 	held := wants()
 	holdBack(held, shown)
-	if held[0].Want.Servers != 1 || held[1].Want != (Want{Servers: 4, Reason: Pending}) || held[2].Want.Servers != 2 {
+	if held[0].Want.Servers != 1 || held[1].Want != (sizing.Want{Servers: 4, Reason: sizing.Pending}) || held[2].Want.Servers != 2 {
 		t.Errorf("one of the new is missing: %+v", held)
 	}
 	shown[2].Ready = 2
 	free := wants()
 	holdBack(free, shown)
-	if free[1].Want != (Want{Servers: 0, Reason: Demand}) {
+	if free[1].Want != (sizing.Want{Servers: 0, Reason: sizing.Demand}) {
 		t.Errorf("all of the new are there: %+v", free)
-	}
-}
-
-// Nobody asks for anything, and some servers are wanted all the same: they are work for
-// the choice of hardware too, or it would want none.
-func TestPlan_FewestServersAreLoad(t *testing.T) {
-	p := DefaultPlanner()
-	p.Prefill.Min, p.Decode.Min = 3, 1
-	s := usualSignals()
-	s.Prompt, s.Output, s.KV = make(Series, keptBins), make(Series, keptBins), make(Series, keptBins)
-	s.Prefill.Ready, s.Decode.Ready = 3, 1
-	plan, _ := p.Plan(s, Memory{}, 0)
-	if plan.Prefill.Load != 3 || plan.Decode.Load != 1 {
-		t.Errorf("%+v: want the load of 3 and 1 servers", plan)
 	}
 }
 
 // The signals decide nothing, and no hardware was chosen before: the last numbers stand.
 func TestPools_StaleSignalsChooseNoHardware(t *testing.T) {
-	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler)), NewMeter(newClock().now), nil, slog.New(slog.DiscardHandler))
-	s.Allocate = func(a AllocationRequest) (HardwareAllocation, error) {
+	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler)), demand.NewMeter(newClock().Now), nil, slog.New(slog.DiscardHandler))
+	s.Allocate = func(a mix.AllocationRequest) (mix.HardwareAllocation, error) {
 		t.Errorf("asked for the hardware of %+v", a)
-		return HardwareAllocation{}, nil
+		return mix.HardwareAllocation{}, nil
 	}
-	plan := Plan{Want{Servers: 3, Reason: Stale}, Want{Servers: 2, Reason: Stale}, true}
-	d := Decision{Plan: plan, Pools: s.pools(&memory{}, plan, &Signals{}, &State{})}
+	plan := sizing.Plan{Prefill: sizing.Want{Servers: 3, Reason: sizing.Stale}, Decode: sizing.Want{Servers: 2, Reason: sizing.Stale}, Known: true}
+	d := Decision{Plan: plan, Pools: s.pools(&memory{}, plan, &sizing.Signals{}, &State{})}
 	for _, w := range d.wanted(model) {
 		if want := map[string]int{"prefill": 3, "decode": 2}[w.Role]; w.Servers != want {
 			t.Errorf("%s: %d wanted, not the %d that stand", w.Role, w.Servers, want)
@@ -68,11 +57,11 @@ func TestPools_StaleSignalsChooseNoHardware(t *testing.T) {
 // The log says that hardware cannot be chosen, and again when it cannot once more.
 func TestPools_LogsOnceThatNoHardwareIsChosen(t *testing.T) {
 	var said strings.Builder
-	s := NewScaler(testConfig(), nil, NewMeter(newClock().now), nil, slog.New(slog.NewTextHandler(&said, nil)))
-	m, plan := &memory{}, Plan{Known: true}
+	s := NewScaler(testConfig(), nil, demand.NewMeter(newClock().Now), nil, slog.New(slog.NewTextHandler(&said, nil)))
+	m, plan := &memory{}, sizing.Plan{Known: true}
 	for _, err := range []error{errors.New("unknown"), errors.New("unknown"), nil, errors.New("unknown")} {
-		s.Allocate = func(AllocationRequest) (HardwareAllocation, error) { return HardwareAllocation{}, err }
-		s.pools(m, plan, &Signals{}, &State{})
+		s.Allocate = func(mix.AllocationRequest) (mix.HardwareAllocation, error) { return mix.HardwareAllocation{}, err }
+		s.pools(m, plan, &sizing.Signals{}, &State{})
 	}
 	if n := strings.Count(said.String(), "hardware is not chosen"); n != 2 {
 		t.Errorf("said %d times, want 2:\n%s", n, said.String())

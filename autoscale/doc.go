@@ -1,9 +1,5 @@
-// Package autoscale says how many prefill and how many decode servers a model's
-// traffic needs.
-//
-// The decision is Planner.Plan, a pure function from Signals, what the gateways
-// know of one model at one moment, and the Memory of earlier decisions to a Plan:
-// the wanted servers of both roles, each with its reason. Nothing here starts,
-// waits or reads a clock, so the same code is run by the simulator (loadtest/scaling)
-// and disputed in text files (testdata/want).
+// Package autoscale decides how many servers of each role and kind of hardware a model
+// should have, and publishes it. It reads the fleet (pools), adds up what the gateways
+// measured (demand), sizes both roles (sizing, pure), chooses the hardware (mix, pure), and
+// says which servers go when fewer are wanted. Replicas meet in Redis, and one decides.
 package autoscale

@@ -2,6 +2,7 @@ package autoscale
 
 import (
 	"cmp"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"maps"
 	"slices"
 	"time"
@@ -22,7 +23,7 @@ type presence struct {
 
 // seen notes whether servers have the model, with which adapters, whether somebody asks for
 // it, and what is wanted of it.
-func (p *presence) seen(served bool, adapters []string, asked bool, plan Plan, now time.Time) {
+func (p *presence) seen(served bool, adapters []string, asked bool, plan sizing.Plan, now time.Time) {
 	if served || p.At.IsZero() {
 		p.Zero = plan.Known && plan.Prefill.Servers+plan.Decode.Servers == 0
 		p.Adapters = adapters
@@ -31,9 +32,6 @@ func (p *presence) seen(served bool, adapters []string, asked bool, plan Plan, n
 		p.At = now
 	}
 }
-
-// asked reports whether anybody asked for the model lately.
-func (t *total) asked() bool { return t.waiting.Requests > 0 || t.output.Mean() > 0 }
 
 // forget drops the models that are not coming back: those whose servers went although some
 // were wanted, after a while, and what is more than can be kept. What was scaled to zero

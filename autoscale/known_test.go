@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 )
 
 // A model's servers go. If some were wanted it is taken out of service, and after a day
@@ -19,24 +21,24 @@ func TestScaler_ForgetsAModelThatIsGoneAndNoneAtZero(t *testing.T) {
 		kept bool
 	}{{"taken out of service", 1, false}, {"scaled to zero", 0, true}} {
 		t.Run(c.name, func(t *testing.T) {
-			clock := &clock{time.Now().Truncate(Bin)}
+			fake := &clock{time.Now().Truncate(sizing.Bin)}
 			cfg := testConfig()
-			cfg.Planner.Prefill.Min, cfg.Planner.Decode.Min, cfg.Planner.IdleAfter = c.min, c.min, Bin
-			fleet, meter := newFleet(t), NewMeter(clock.now)
+			cfg.Planner.Prefill.Min, cfg.Planner.Decode.Min, cfg.Planner.IdleAfter = c.min, c.min, sizing.Bin
+			fleet, meter := newFleet(t), demand.NewMeter(fake.Now)
 			s := NewScaler(cfg, fleet, meter, nil, slog.New(slog.DiscardHandler))
 			published := record(s)
 			step := func(after time.Duration) {
 				t.Helper()
-				clock.pass(after)
+				fake.pass(after)
 				if err := s.step(t.Context(), false); err != nil {
 					t.Fatal(err)
 				}
 			}
-			v := meter.Arrived(Arrival{Model: model, PromptTokens: 1000})
+			v := meter.Arrived(demand.Arrival{Model: model, PromptTokens: 1000})
 			v.Answered(1000, 1000)
 			v.Ended(100, false)
 			step(0)
-			step(3 * Bin)
+			step(3 * sizing.Bin)
 			if got := published["decode"].Servers; got != c.min {
 				t.Fatalf("%d wanted, want %d", got, c.min)
 			}
@@ -51,7 +53,7 @@ func TestScaler_ForgetsAModelThatIsGoneAndNoneAtZero(t *testing.T) {
 			if knows(s) != c.kept || (len(published) > 0) != c.kept || (testutil.CollectAndCount(s) > 0) != c.kept {
 				t.Errorf("known: %v, published %v, %d metrics", knows(s), published, testutil.CollectAndCount(s))
 			}
-			if n := len(meter.models); n != 0 {
+			if n := len(meter.Models); n != 0 {
 				t.Errorf("the meter remembers %d", n)
 			}
 		})

@@ -3,30 +3,33 @@ package autoscale
 import (
 	"time"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
 // memory is what the next decision for a model must know.
 type memory struct {
-	Memory       Memory              `json:"memory"`
-	Present      presence            `json:"present"`
-	KV           Series              `json:"kv"`
-	KVBin        int64               `json:"kv_bin"` // that runs
-	KVSum        float64             `json:"kv_sum"`
-	KVCount      int                 `json:"kv_count"`
-	Prefill      float64             `json:"prefill_speed"` // of a server, when one was last there
-	Decode       float64             `json:"decode_speed"`  // likewise
-	Capacity     float64             `json:"kv_capacity"`   // likewise
-	Raised       [2]time.Time        `json:"raised"`        // when more was wanted than there was; zero while it is there
-	ColdStart    time.Duration       `json:"cold_start"`
-	Draining     []DrainingUnit      `json:"leaving,omitempty"`
-	Allocation   *HardwareAllocation `json:"spread,omitempty"`     // what stands; nil without hardware to choose from
-	NoAllocation string              `json:"no_spread,omitempty"`  // why none could be found, as the log says
-	AllocatedFor [2]int              `json:"spread_for,omitempty"` // prefill and decode servers that it was found for
+	Memory       sizing.Memory           `json:"memory"`
+	Present      presence                `json:"present"`
+	KV           sizing.Series           `json:"kv"`
+	KVBin        int64                   `json:"kv_bin"` // that runs
+	KVSum        float64                 `json:"kv_sum"`
+	KVCount      int                     `json:"kv_count"`
+	Prefill      float64                 `json:"prefill_speed"` // of a server, when one was last there
+	Decode       float64                 `json:"decode_speed"`  // likewise
+	Capacity     float64                 `json:"kv_capacity"`   // likewise
+	Raised       [2]time.Time            `json:"raised"`        // when more was wanted than there was; zero while it is there
+	ColdStart    time.Duration           `json:"cold_start"`
+	Draining     []DrainingUnit          `json:"leaving,omitempty"`
+	Allocation   *mix.HardwareAllocation `json:"spread,omitempty"`     // what stands; nil without hardware to choose from
+	NoAllocation string                  `json:"no_spread,omitempty"`  // why none could be found, as the log says
+	AllocatedFor [2]int                  `json:"spread_for,omitempty"` // prefill and decode servers that it was found for
 }
 
 // remember keeps what servers can do for when none is there, and fills it in then.
-func (m *memory) remember(g *gauge, prior *Capacity, w workload) {
+func (m *memory) remember(g *gauge, prior *sizing.Capacity, w workload) {
 	if m.Prefill == 0 {
 		m.Prefill = prior.PrefillSpeed(w.computed, w.prompt-w.computed)
 		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.context), float64(prior.KVTokens)
@@ -42,15 +45,15 @@ func (m *memory) remember(g *gauge, prior *Capacity, w workload) {
 
 // sample adds a reading of KV to the bin that runs.
 func (m *memory) sample(kv float64, now time.Time) {
-	if at := binOf(now); at != m.KVBin {
+	if at := demand.BinOf(now); at != m.KVBin {
 		if m.KVCount > 0 {
-			m.KV = append(m.KV[max(0, len(m.KV)-keptBins+1):len(m.KV):len(m.KV)], m.KVSum/float64(m.KVCount))
+			m.KV = append(m.KV[max(0, len(m.KV)-demand.KeptBins+1):len(m.KV):len(m.KV)], m.KVSum/float64(m.KVCount))
 		}
 		m.KVBin, m.KVSum, m.KVCount = at, 0, 0
 	}
 	m.KVSum, m.KVCount = m.KVSum+kv, m.KVCount+1
 	if len(m.KV) == 0 {
-		m.KV = Series{kv} // the first bin is not over
+		m.KV = sizing.Series{kv} // the first bin is not over
 	}
 }
 
@@ -95,7 +98,7 @@ func (m *memory) wanted() (prefill, decode int) {
 
 // await notes when more servers are wanted than there are, and learns from when they
 // are there how long a cold start takes.
-func (m *memory) await(s *Signals, now time.Time) {
+func (m *memory) await(s *sizing.Signals, now time.Time) {
 	prefill, decode := m.wanted()
 	for role, missing := range [2]int{prefill - s.Prefill.Ready, decode - s.Decode.Ready} {
 		switch raised := &m.Raised[role]; {

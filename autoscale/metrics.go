@@ -3,6 +3,8 @@ package autoscale
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -77,8 +79,8 @@ func (d *Decision) collect(g gauges, model string) {
 	in, state := &d.Signals, &d.State
 	for _, pool := range []struct {
 		role            pools.Role
-		pool            Pool
-		demand          Series
+		pool            sizing.Pool
+		demand          sizing.Series
 		backlog, speed  float64
 		waitingRequests float64
 	}{
@@ -87,7 +89,7 @@ func (d *Decision) collect(g gauges, model string) {
 	} {
 		role := pool.role.String()
 		g.set(serversDesc, float64(pool.pool.Pending), model, role, "", "pending")
-		g.set(demandDesc, pool.demand.Last(recentSpan).Mean(), model, role)
+		g.set(demandDesc, pool.demand.Last(sizing.RecentSpan).Mean(), model, role)
 		g.set(waitingDesc, pool.waitingRequests, model, role)
 		if pool.pool.Ready == 0 {
 			g.set(serversDesc, 0, model, role, "", "ready")
@@ -108,7 +110,7 @@ func (d *Decision) collect(g gauges, model string) {
 		}
 	}
 	if t := state.Shares; t != nil && len(t.Tokens) == len(t.Variants) { // it may be another version's
-		demand := in.Prompt.Last(recentSpan).Mean()
+		demand := in.Prompt.Last(sizing.RecentSpan).Mean()
 		for i, variant := range t.Variants {
 			g.set(variantDemandDesc, t.Tokens[i]*demand, model, pools.Prefill.String(), variant)
 		}
@@ -118,7 +120,7 @@ func (d *Decision) collect(g gauges, model string) {
 	for _, p := range state.Prices {
 		g.set(priceDesc, p.PerHour, model, p.Variant, p.What)
 	}
-	for slo, of := range map[string]attained{"ttft": state.TTFT, "itl": state.ITL} {
+	for slo, of := range map[string]demand.Attained{"ttft": state.TTFT, "itl": state.ITL} {
 		if of.Judged > 0 {
 			g.set(attainedDesc, float64(of.Kept)/float64(of.Judged), model, slo)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/pools/replicas"
 )
 
@@ -31,7 +32,7 @@ const (
 // passNews publishes which requests this gateway refuses, records in a meter which the others refuse, and
 // decided of plans of theirs, until the context ends. What is lost while Redis is away
 // makes retries count as demand, and plans come with the next decision.
-func (s *Shared) passNews(ctx context.Context, m *Meter, decided func()) {
+func (s *Shared) passNews(ctx context.Context, m *demand.Meter, decided func()) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.publishRefusals(ctx, m) })
 	parts.Go(func() {
@@ -46,7 +47,7 @@ func (s *Shared) passNews(ctx context.Context, m *Meter, decided func()) {
 	parts.Wait()
 }
 
-func (s *Shared) publishRefusals(ctx context.Context, m *Meter) {
+func (s *Shared) publishRefusals(ctx context.Context, m *demand.Meter) {
 	tick := time.NewTicker(refusalDelay)
 	defer tick.Stop()
 	for {
@@ -56,7 +57,7 @@ func (s *Shared) publishRefusals(ctx context.Context, m *Meter) {
 		case <-tick.C:
 		}
 		var message []byte
-		for _, fingerprint := range m.takeRefused() {
+		for _, fingerprint := range m.TakeRefused() {
 			message = binary.LittleEndian.AppendUint64(message, fingerprint)
 		}
 		if len(message) > 0 {
@@ -67,7 +68,7 @@ func (s *Shared) publishRefusals(ctx context.Context, m *Meter) {
 
 // receive listens until the connection fails. What was decided before it listens nobody says
 // again.
-func (s *Shared) receive(ctx context.Context, m *Meter, decided func()) {
+func (s *Shared) receive(ctx context.Context, m *demand.Meter, decided func()) {
 	sub := s.client.Subscribe(ctx, s.prefix+refusedKey, s.prefix+decidedKey)
 	defer func() { _ = sub.Close() }()
 	if _, err := sub.ReceiveTimeout(ctx, newsRetry); err != nil { // that it listens
@@ -78,7 +79,7 @@ func (s *Shared) receive(ctx context.Context, m *Meter, decided func()) {
 		switch {
 		case message.Channel == s.prefix+refusedKey:
 			for text := []byte(message.Payload); len(text) >= 8; text = text[8:] {
-				m.receiveRefused(binary.LittleEndian.Uint64(text))
+				m.ReceiveRefused(binary.LittleEndian.Uint64(text))
 			}
 		case message.Payload != s.replica:
 			decided()

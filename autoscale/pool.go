@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -14,7 +16,7 @@ type workload struct {
 	prompt, computed, output float64       // tokens
 	context                  float64       // tokens of KV of a sequence, as a decode server sees it at any moment
 	ttft, itl                time.Duration // objectives; no ttft is 0
-	traffic                  Traffic
+	traffic                  demand.Traffic
 }
 
 // UnknownKV stands for room that engines do not tell: then KV decides nothing.
@@ -119,7 +121,7 @@ func (k *Hardware) add(s *pools.Server, w workload, now time.Time) {
 	if s.Role == pools.Both {
 		k.Convertible++
 	}
-	c := Capacity{Step: s.StepCurve(), KVTokens: int(UnknownKV)}
+	c := sizing.Capacity{Step: s.StepCurve(), KVTokens: int(UnknownKV)}
 	if load.KVTokens.Known && load.KVTokens.Value > 0 {
 		c.KVTokens = int(load.KVTokens.Value)
 	}
@@ -146,7 +148,7 @@ func (k *Hardware) Prefills() bool { return k.Role == pools.Prefill }
 
 // Teach makes what units have shown the capacity of one. A unit of several servers does as
 // many prompts, or sequences, at once.
-func (k *Hardware) Teach(c *Capacity) {
+func (k *Hardware) Teach(c *sizing.Capacity) {
 	each, parallel := 1/float64(k.servers), float64(k.servers)/float64(k.Ready)
 	if k.Prefills() {
 		for i := range c.Prefill {
@@ -162,7 +164,7 @@ func (k *Hardware) Teach(c *Capacity) {
 
 // gauge is the state of a model's servers at one moment.
 type gauge struct {
-	prefill, decode Pool
+	prefill, decode sizing.Pool
 	prefillSpeed    float64 // prompt tokens per second of a unit, 0 if no server tells
 	decodeSpeed     float64 // output tokens per second of a unit
 	kvCapacity      float64 // tokens of a unit

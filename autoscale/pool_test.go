@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -75,7 +76,7 @@ func TestPools_ElasticEnginesHaveASize(t *testing.T) {
 		{13, 2, 2, 7},
 		{0, 2, 0, 0}, // none at all
 	} {
-		w := PoolWant{Want: Want{Servers: of.wanted}, Engines: of.engines}
+		w := PoolWant{Want: sizing.Want{Servers: of.wanted}, Engines: of.engines}
 		if units, size := w.sized(); units != of.units || size != of.size {
 			t.Errorf("%d ranks on %d engines: %d of size %d, want %d of %d", of.wanted, of.engines, units, size, of.units, of.size)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -56,7 +57,7 @@ const drainLimit = 5 * time.Minute
 // scaleIn chooses which units drain where fewer are wanted than are there, and holds the wanted
 // number up for as long as they drain: in a set that loses its highest, those above an
 // empty one too.
-func scaleIn(want Want, units []Unit, before []DrainingUnit, now time.Time) (Want, []DrainingUnit) {
+func scaleIn(want sizing.Want, units []Unit, before []DrainingUnit, now time.Time) (sizing.Want, []DrainingUnit) {
 	n := len(units) - want.Servers
 	if n <= 0 {
 		return want, nil
@@ -82,7 +83,7 @@ func scaleIn(want Want, units []Unit, before []DrainingUnit, now time.Time) (Wan
 		draining = append(draining, d)
 	}
 	if drained < n {
-		want.Servers, want.Reason = len(units)-drained, Draining
+		want.Servers, want.Reason = len(units)-drained, sizing.Draining
 	}
 	return want, draining
 }

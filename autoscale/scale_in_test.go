@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 )
 
 // The cases of scaling in: "candidates" is ScaleInCandidates of the units that the lines below it
@@ -34,9 +35,9 @@ func TestScaleIn_Golden(t *testing.T) {
 				d.Fatalf(t, "%v", err)
 			}
 			c.pass(span)
-			want := Want{Reason: Demand}
+			want := sizing.Want{Reason: sizing.Demand}
 			d.ScanArgs(t, "wanted", &want.Servers)
-			want, before = scaleIn(want, units, before, c.now())
+			want, before = scaleIn(want, units, before, c.Now())
 			return fmt.Sprintf("wanted %d %s, drains %s\n", want.Servers, want.Reason, readable(before))
 		})
 	})

@@ -8,17 +8,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // Config is how wanted servers are decided.
 type Config struct {
-	Planner   Planner
-	Every     time.Duration // between two decisions
-	ColdStart time.Duration // assumed until one was seen
-	Prior     Capacity      // of a server, until one was seen
-	ScaleIn   bool          // say which servers go when fewer are wanted, and let them drain
+	Planner   sizing.Planner
+	Every     time.Duration   // between two decisions
+	ColdStart time.Duration   // assumed until one was seen
+	Prior     sizing.Capacity // of a server, until one was seen
+	ScaleIn   bool            // say which servers go when fewer are wanted, and let them drain
 	// ITL is the objective that decode is planned for; TTFT the one that hardware is chosen
 	// by, 0 is none.
 	ITL, TTFT pools.PerModel[time.Duration]
@@ -26,7 +29,7 @@ type Config struct {
 
 // DefaultConfig decides as often as an HPA asks.
 func DefaultConfig() Config {
-	return Config{Planner: DefaultPlanner(), Every: 15 * time.Second, ColdStart: 2 * time.Minute, ITL: pools.PerModel[time.Duration]{All: 50 * time.Millisecond}}
+	return Config{Planner: sizing.DefaultPlanner(), Every: sizing.DefaultInterval, ColdStart: 2 * time.Minute, ITL: pools.PerModel[time.Duration]{All: 50 * time.Millisecond}}
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
@@ -52,9 +55,9 @@ type plans struct {
 // Decision is what is wanted for a model, and what it was decided from.
 type Decision struct {
 	At       time.Time      `json:"at"`   // of the signals: older where they could not be read again
-	Plan     Plan           `json:"plan"` // in servers as they are on the mean
+	Plan     sizing.Plan    `json:"plan"` // in servers as they are on the mean
 	Pools    []PoolWant     `json:"pools"`
-	Signals  Signals        `json:"signals"`
+	Signals  sizing.Signals `json:"signals"`
 	Held     int            `json:"held"` // requests that wait because a role has no server
 	State    State          `json:"state"`
 	Draining []DrainingUnit `json:"leaving,omitempty"`
@@ -64,7 +67,7 @@ type Decision struct {
 type Wanted struct {
 	Model, Role string
 	Variant     string // kind of hardware; empty: all of it together
-	Want
+	sizing.Want
 	Size int // ranks that each engine should have, where they grow in place; 0: as it is
 	Held int
 	At   time.Time // of the signals, by the clock of this machine
@@ -75,7 +78,7 @@ type Wanted struct {
 type Scaler struct {
 	cfg    Config
 	fleet  *pools.Fleet
-	meter  *Meter
+	meter  *demand.Meter
 	shared *Shared // nil: this gateway is alone
 	log    *slog.Logger
 	now    func() time.Time
@@ -85,7 +88,7 @@ type Scaler struct {
 	// OnDraining receives the units that drain, before Publish; likewise.
 	OnDraining func([]DrainingUnit)
 	// Allocate chooses the hardware; nil: there is one kind. Likewise.
-	Allocate Allocator
+	Allocate mix.Allocator
 
 	current atomic.Pointer[plans]
 	hurry   chan struct{} // to decide
@@ -93,9 +96,9 @@ type Scaler struct {
 }
 
 // NewScaler returns a scaler that has decided nothing.
-func NewScaler(cfg Config, fleet *pools.Fleet, meter *Meter, shared *Shared, log *slog.Logger) *Scaler {
+func NewScaler(cfg Config, fleet *pools.Fleet, meter *demand.Meter, shared *Shared, log *slog.Logger) *Scaler {
 	s := &Scaler{
-		cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.now,
+		cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.Now,
 		Publish: func([]Wanted) {}, OnDraining: func([]DrainingUnit) {},
 		hurry: make(chan struct{}, 1), decided: make(chan struct{}, 1),
 	}
@@ -184,7 +187,7 @@ func (s *Scaler) Shares(model string) *share.Table {
 // hurry decides whoever's turn it is.
 func (s *Scaler) step(ctx context.Context, hurried bool) error {
 	if s.shared == nil {
-		s.adopt(s.decide(*s.current.Load(), []reading{s.meter.read()}))
+		s.adopt(s.decide(*s.current.Load(), []demand.Reading{s.meter.Read()}))
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Every)
@@ -214,7 +217,7 @@ func (s *Scaler) attempt(ctx context.Context, mine, hurried bool) (done bool, er
 	if err != nil {
 		return false, err
 	}
-	readings, err := s.shared.meet(ctx, s.meter.read())
+	readings, err := s.shared.meet(ctx, s.meter.Read())
 	if err != nil {
 		return false, err
 	}
@@ -269,17 +272,17 @@ func (s *Scaler) drain(draining []DrainingUnit) {
 }
 
 // decide makes the plans that follow from the last and from what gateways measured.
-func (s *Scaler) decide(last plans, readings []reading) plans {
+func (s *Scaler) decide(last plans, readings []demand.Reading) plans {
 	now := s.now()
 	next := plans{At: now, Since: last.Since, Models: make(map[string]*Decision), Memories: make(map[string]*memory)}
-	if next.Since == 0 || next.Since > binOf(now) { // of a Redis whose clock was ahead
-		next.Since = binOf(now)
+	if next.Since == 0 || next.Since > demand.BinOf(now) { // of a Redis whose clock was ahead
+		next.Since = demand.BinOf(now)
 	}
 	elapsed := time.Duration(0)
 	if !last.At.IsZero() {
 		elapsed = max(0, now.Sub(last.At))
 	}
-	servers, savings := s.fleet.Servers(), sumSavings(readings)
+	servers, savings := s.fleet.Servers(), demand.SumSavings(readings)
 	names, served := s.models(last)
 	for _, model := range names {
 		m := last.Memories[model]
@@ -287,21 +290,21 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 			m = &memory{ColdStart: s.cfg.ColdStart}
 		}
 		memory := *m
-		demand := sum(readings, model, next.Since, binOf(now))
-		signals, state := s.signals(&memory, servers, model, demand, now)
-		var plan Plan
+		asked := demand.Sum(readings, model, next.Since, demand.BinOf(now))
+		signals, state := s.signals(&memory, servers, model, asked, now)
+		var plan sizing.Plan
 		plan, memory.Memory = s.cfg.Planner.Plan(signals, memory.Memory, elapsed)
 		wants := s.pools(&memory, plan, &signals, &state)
 		memory.await(&signals, now)
 		adapters, there := served[model]
-		memory.Present.seen(there, adapters, demand.asked(), plan, now)
+		memory.Present.seen(there, adapters, asked.Asked(), plan, now)
 		if !s.cfg.ScaleIn {
 			memory.Draining = nil
 		} else if plan.Known {
 			memory.chooseDraining(wants, servers, model, savings, now)
 		}
 		d := &Decision{At: now, Plan: plan, Pools: wants, Signals: signals, Held: signals.Held, State: state, Draining: memory.Draining}
-		if before := last.Models[model]; plan.Prefill.Reason == Stale && before != nil {
+		if before := last.Models[model]; plan.Prefill.Reason == sizing.Stale && before != nil {
 			d.At = before.At
 		}
 		next.Models[model], next.Memories[model] = d, &memory
@@ -311,16 +314,16 @@ func (s *Scaler) decide(last plans, readings []reading) plans {
 }
 
 // signals are what the planner decides a model from, and the state what others are.
-func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t total, now time.Time) (Signals, State) {
-	w := workload{prompt: max(t.seen.Prompt, 1), output: max(t.seen.Output, 1), context: max(t.seen.context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model), traffic: t.traffic}
-	w.computed = max(1, min(w.prompt, w.prompt*t.seen.Computed))
+func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t demand.Total, now time.Time) (sizing.Signals, State) {
+	w := workload{prompt: max(t.Seen.Prompt, 1), output: max(t.Seen.Output, 1), context: max(t.Seen.Context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model), traffic: t.Traffic}
+	w.computed = max(1, min(w.prompt, w.prompt*t.Seen.Computed))
 	hardware := look(servers, model, w, now)
 	g := sumUp(hardware)
 	m.remember(&g, &s.cfg.Prior, w)
 	m.sample(g.kv, now)
 	forDecode := g.decodeWaiting + queuedForDecode(&g, &t)
-	signals := Signals{
-		Prompt: t.prompt, Output: t.output, KV: m.KV,
+	signals := sizing.Signals{
+		Prompt: t.Prompt, Output: t.Output, KV: m.KV,
 		PrefillSpeed: g.prefillSpeed, DecodeSpeed: g.decodeSpeed, KVCapacity: g.kvCapacity,
 		Prefill: g.prefill, Decode: g.decode, ColdStart: m.ColdStart,
 		DecodeBacklog: forDecode * w.output,
@@ -329,14 +332,14 @@ func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t tot
 	signals.Prefill.Pending = m.pending(0, prefill-g.prefill.Ready, now)
 	signals.Decode.Pending = m.pending(1, decode-g.decode.Ready, now)
 	if g.prefill.Ready == 0 || g.decode.Ready == 0 {
-		signals.Held = t.waiting.Requests
+		signals.Held = t.Waiting.Requests
 	}
 	// One prompt on each server is being computed; the others wait, but for those that
 	// wait for decode.
-	if n := float64(t.waiting.Requests); n > 0 {
-		signals.PrefillBacklog = t.waiting.Prompt * max(0, n-float64(g.prefill.Ready)-forDecode) / n
+	if n := float64(t.Waiting.Requests); n > 0 {
+		signals.PrefillBacklog = t.Waiting.Prompt * max(0, n-float64(g.prefill.Ready)-forDecode) / n
 	}
-	state := State{Hardware: hardware, workload: w, TTFT: t.ttft, ITL: t.itl, KVQueued: float64(t.waiting.Requests) * w.prompt}
+	state := State{Hardware: hardware, workload: w, TTFT: t.TTFT, ITL: t.ITL, KVQueued: float64(t.Waiting.Requests) * w.prompt}
 	state.wait(&g, &t)
 	return signals, state
 }

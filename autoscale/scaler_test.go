@@ -13,6 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pools"
@@ -75,14 +78,14 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 func testConfig() Config {
 	cfg := DefaultConfig()
-	cfg.Prior = Capacity{Schema: 1, Prefill: pools.Default().Prefill, Step: pools.Default().Step, KVTokens: int(UnknownKV)}
+	cfg.Prior = sizing.Capacity{Schema: 1, Prefill: pools.Default().Prefill, Step: pools.Default().Step, KVTokens: int(UnknownKV)}
 	return cfg
 }
 
 // ask lets a meter see so many prompt tokens a second for ten minutes.
-func ask(c *clock, tokens int, meters ...*Meter) {
+func ask(c *clock, tokens int, meters ...*demand.Meter) {
 	for i := range 600 {
-		v := meters[i%len(meters)].Arrived(Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: tokens})
+		v := meters[i%len(meters)].Arrived(demand.Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: tokens})
 		v.Answered(tokens, tokens)
 		v.Ended(100, false)
 		c.pass(time.Second)
@@ -104,8 +107,8 @@ func record(s *Scaler) wants {
 }
 
 func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
-	c := &clock{time.Now().Truncate(Bin)} // servers' loads have times of the real clock
-	meter := NewMeter(c.now)
+	c := &clock{time.Now().Truncate(sizing.Bin)} // servers' loads have times of the real clock
+	meter := demand.NewMeter(c.Now)
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
 	published := record(s)
 	if err := s.step(t.Context(), false); err != nil {
@@ -115,7 +118,7 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 	// a second at most. Ten times 8,000 a second need two.
 	for i := range 600 {
 		for k := range 10 {
-			v := meter.Arrived(Arrival{Model: model, Fingerprint: uint64(10*i + k), PromptTokens: 8000})
+			v := meter.Arrived(demand.Arrival{Model: model, Fingerprint: uint64(10*i + k), PromptTokens: 8000})
 			v.Answered(8000, 8000)
 			v.Ended(100, false)
 		}
@@ -124,7 +127,7 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 	if err := s.step(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	if w := published["prefill"]; w.Servers != 2 || w.Reason != Demand || w.Model != model || w.At != c.now() {
+	if w := published["prefill"]; w.Servers != 2 || w.Reason != sizing.Demand || w.Model != model || w.At != c.Now() {
 		t.Errorf("%+v, want 2 for demand", w)
 	}
 	if w := published["decode"]; w.Servers != 1 {
@@ -141,10 +144,10 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 // they said grows old.
 func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	r := redisserver.Start(t)
-	c := &clock{time.Now().Truncate(Bin)}
+	c := &clock{time.Now().Truncate(sizing.Bin)}
 	fleet := newFleet(t)
 	var scalers []*Scaler
-	var meters []*Meter
+	var meters []*demand.Meter
 	var published []wants
 	for _, replica := range []struct {
 		name string
@@ -153,9 +156,9 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}, MaxRetries: -1})
 		t.Cleanup(func() { _ = client.Close() })
 		shared := NewShared(client, "test:", replica.name)
-		shared.clock.own = func() time.Time { return c.now().Add(replica.off) }
-		shared.clock.ask = func(ctx context.Context) (time.Time, error) { return c.now(), client.Time(ctx).Err() }
-		m := NewMeter(shared.Now)
+		shared.clock.own = func() time.Time { return c.Now().Add(replica.off) }
+		shared.clock.ask = func(ctx context.Context) (time.Time, error) { return c.Now(), client.Time(ctx).Err() }
+		m := demand.NewMeter(shared.Now)
 		meters = append(meters, m)
 		s := NewScaler(testConfig(), fleet, m, shared, slog.New(slog.DiscardHandler))
 		scalers, published = append(scalers, s), append(published, record(s))
@@ -199,7 +202,7 @@ func TestShared_ForeignRecordsStopNobody(t *testing.T) {
 	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
 	t.Cleanup(func() { _ = client.Close() })
 	shared := NewShared(client, "test:", "a")
-	s := NewScaler(testConfig(), newFleet(t), NewMeter(shared.Now), shared, slog.New(slog.DiscardHandler))
+	s := NewScaler(testConfig(), newFleet(t), demand.NewMeter(shared.Now), shared, slog.New(slog.DiscardHandler))
 	at := strconv.FormatInt(time.Now().Add(-time.Minute).Unix(), 10)
 	for _, foreign := range []struct{ demand, plans string }{
 		{`{"at":` + at + `,"models":{"other":null,"` + model + `":null}}`, `{"at":"2026-01-01T00:00:00Z","models":{"other":null},"memories":{"other":null}}`},
@@ -224,8 +227,8 @@ func TestShared_ForeignRecordsStopNobody(t *testing.T) {
 // Redis fails over to a machine whose clock is an hour behind. Demand is watched anew, and
 // what was measured in a time to come is forgotten: it would be counted when that comes.
 func TestScaler_AgreedTimeGoesBack(t *testing.T) {
-	c := &clock{time.Now().Truncate(Bin)}
-	meter := NewMeter(c.now)
+	c := &clock{time.Now().Truncate(sizing.Bin)}
+	meter := demand.NewMeter(c.Now)
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
 	published := record(s)
 	ask(c, 1000, meter)
@@ -234,15 +237,15 @@ func TestScaler_AgreedTimeGoesBack(t *testing.T) {
 	}
 	c.pass(-time.Hour)
 	for range 2 {
-		c.pass(Bin)
+		c.pass(sizing.Bin)
 		if err := s.step(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if w := published["prefill"]; w.Reason == Stale || w.At != c.now() {
+	if w := published["prefill"]; w.Reason == sizing.Stale || w.At != c.Now() {
 		t.Errorf("%+v: nothing is decided until the clock is where it was", w)
 	}
-	if n := len(meter.models[model].bins); n != 0 {
+	if n := len(meter.Models[model].Bins); n != 0 {
 		t.Errorf("%d bins of a time to come", n)
 	}
 }
@@ -251,7 +254,7 @@ func TestScaler_AgreedTimeGoesBack(t *testing.T) {
 func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
 	r := redisserver.Start(t)
 	c := newClock()
-	meters := [2]*Meter{NewMeter(c.now), NewMeter(c.now)}
+	meters := [2]*demand.Meter{demand.NewMeter(c.Now), demand.NewMeter(c.Now)}
 	ctx, stop := context.WithCancel(t.Context())
 	var passing sync.WaitGroup
 	for _, m := range meters {
@@ -262,16 +265,16 @@ func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
 	}
 	defer passing.Wait()
 	defer stop()
-	a := Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}
+	a := demand.Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}
 	eventually(t, "the second gateway knows whom the first refused", func() bool {
 		meters[0].Arrived(a).Refused() // again and again: a message before the subscription is lost
 		v := meters[1].Arrived(a)
 		v.Ended(-1, false)
-		return v.retry
+		return v.Retry
 	})
-	before := meters[1].models["m"].bins[binOf(c.now())].Prompt
+	before := meters[1].Models["m"].Bins[demand.BinOf(c.Now())].Prompt
 	meters[1].Arrived(a).Refused()
-	if after := meters[1].models["m"].bins[binOf(c.now())].Prompt; after != before {
+	if after := meters[1].Models["m"].Bins[demand.BinOf(c.Now())].Prompt; after != before {
 		t.Errorf("a retry made demand of %.0f tokens %.0f", before, after)
 	}
 }
@@ -289,7 +292,7 @@ func TestScaler_AnotherReplicasHurryIsHeard(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
 		t.Cleanup(func() { _ = client.Close() })
-		s := NewScaler(cfg, fleet, NewMeter(time.Now), NewShared(client, "test:", name), slog.New(slog.DiscardHandler))
+		s := NewScaler(cfg, fleet, demand.NewMeter(time.Now), NewShared(client, "test:", name), slog.New(slog.DiscardHandler))
 		running.Go(func() { s.Run(ctx) })
 		scalers = append(scalers, s)
 	}
@@ -308,19 +311,19 @@ func TestScaler_AnotherReplicasHurryIsHeard(t *testing.T) {
 // a first request and decides at once: KEDA, which follows the first, must learn of it.
 func TestScaler_ATurnDoesNotUndoAnotherReplicasHurry(t *testing.T) {
 	r := redisserver.Start(t)
-	c := &clock{time.Now().Truncate(Bin)}
+	c := &clock{time.Now().Truncate(sizing.Bin)}
 	cfg := testConfig()
-	cfg.Planner.Prefill.Min, cfg.Planner.Decode.Min, cfg.Planner.IdleAfter = 0, 0, Bin
+	cfg.Planner.Prefill.Min, cfg.Planner.Decode.Min, cfg.Planner.IdleAfter = 0, 0, sizing.Bin
 	fleet := newFleet(t)
 	var scalers [2]*Scaler
-	var meters [2]*Meter
+	var meters [2]*demand.Meter
 	for i, name := range []string{"a", "b"} {
 		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
 		t.Cleanup(func() { _ = client.Close() })
-		meters[i] = NewMeter(c.now)
+		meters[i] = demand.NewMeter(c.Now)
 		scalers[i] = NewScaler(cfg, fleet, meters[i], NewShared(client, "test:", name), slog.New(slog.DiscardHandler))
-		scalers[i].shared.clock.ask = func(context.Context) (time.Time, error) { return c.now(), nil }
-		scalers[i].shared.clock.own = c.now
+		scalers[i].shared.clock.ask = func(context.Context) (time.Time, error) { return c.Now(), nil }
+		scalers[i].shared.clock.own = c.Now
 	}
 	step := func(i int, hurried bool) {
 		t.Helper()
@@ -333,19 +336,19 @@ func TestScaler_ATurnDoesNotUndoAnotherReplicasHurry(t *testing.T) {
 	if err := fleet.Apply(nil); err != nil {
 		t.Fatal(err)
 	}
-	c.pass(3 * Bin)
+	c.pass(3 * sizing.Bin)
 	step(0, false)
-	if w := published["decode"]; w.Servers != 0 || w.Reason != Idle {
+	if w := published["decode"]; w.Servers != 0 || w.Reason != sizing.Idle {
 		t.Fatalf("%+v, want none", w)
 	}
 	amid := false
 	scalers[0].now = func() time.Time { // the demand was read, the plans are not made
 		if !amid {
 			amid = true
-			meters[1].Arrived(Arrival{Model: model, PromptTokens: 1000})
+			meters[1].Arrived(demand.Arrival{Model: model, PromptTokens: 1000})
 			step(1, true)
 		}
-		return c.now()
+		return c.Now()
 	}
 	step(0, false)
 	if w := published["decode"]; !amid || w.Servers != 1 || w.Held != 1 {
@@ -362,7 +365,7 @@ func TestShared_WhoListensAgainTakesOverWhatWasDecided(t *testing.T) {
 	shared, told := NewShared(client, "test:", "a"), make(chan struct{}, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	var passing sync.WaitGroup
-	passing.Go(func() { shared.passNews(ctx, NewMeter(time.Now), func() { signal(told) }) })
+	passing.Go(func() { shared.passNews(ctx, demand.NewMeter(time.Now), func() { signal(told) }) })
 	defer passing.Wait()
 	defer stop()
 	for range 2 {
@@ -378,18 +381,18 @@ func TestShared_WhoListensAgainTakesOverWhatWasDecided(t *testing.T) {
 // Nothing was served yet, so nothing is known of what requests cost: one of them is no
 // reason for many servers.
 func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
-	c := &clock{time.Now().Truncate(Bin)}
-	meter := NewMeter(c.now)
+	c := &clock{time.Now().Truncate(sizing.Bin)}
+	meter := demand.NewMeter(c.Now)
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
 	published := record(s)
 	for range 12 {
 		if err := s.step(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
-		c.pass(Bin)
+		c.pass(sizing.Bin)
 	}
-	meter.Arrived(Arrival{Model: model, Fingerprint: 1, PromptTokens: 1000})
-	c.pass(Bin)
+	meter.Arrived(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 1000})
+	c.pass(sizing.Bin)
 	if err := s.step(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -403,11 +406,11 @@ func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
 // Two decode servers, and one is enough: one drains, and only then one is asked for. When
 // two are needed again both take requests.
 func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
-	c := &clock{time.Now().Truncate(Bin)}
+	c := &clock{time.Now().Truncate(sizing.Bin)}
 	fleet := newFleet(t, pools.Prefill, pools.Decode, pools.Decode)
 	cfg := testConfig()
 	cfg.ScaleIn, cfg.Planner.Decode.Max = true, 1
-	meter := NewMeter(c.now)
+	meter := demand.NewMeter(c.Now)
 	s := NewScaler(cfg, fleet, meter, nil, slog.New(slog.DiscardHandler))
 	published := record(s)
 	var told []DrainingUnit
@@ -420,9 +423,9 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 		}
 		return n
 	}
-	step := func(servers int, reason Reason, draining int, empty bool) {
+	step := func(servers int, reason sizing.Reason, draining int, empty bool) {
 		t.Helper()
-		c.pass(Bin)
+		c.pass(sizing.Bin)
 		if err := s.step(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
@@ -434,21 +437,21 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 	if err := s.step(t.Context(), false); err != nil { // the first bin is not over
 		t.Fatal(err)
 	}
-	step(2, Draining, 1, false)
-	step(1, Demand, 1, true)
-	s.cfg.Planner.Decode = Bounds{2, 2}
-	step(2, Demand, 0, false)
+	step(2, sizing.Draining, 1, false)
+	step(1, sizing.Demand, 1, true)
+	s.cfg.Planner.Decode = sizing.Bounds{Min: 2, Max: 2}
+	step(2, sizing.Demand, 0, false)
 
-	s.cfg.Planner.Decode = Bounds{1, 1} // switched off while one drains: its mark is taken back
-	step(2, Draining, 1, false)
+	s.cfg.Planner.Decode = sizing.Bounds{Min: 1, Max: 1} // switched off while one drains: its mark is taken back
+	step(2, sizing.Draining, 1, false)
 	s.cfg.ScaleIn = false
-	step(1, Demand, 0, false)
+	step(1, sizing.Demand, 0, false)
 	if d := s.current.Load().Models[model]; len(d.Draining) > 0 {
 		t.Errorf("these still leave: %+v", d.Draining)
 	}
 
 	m := &memory{} // to zero: the next request may come any time
-	m.chooseDraining([]PoolWant{{Role: pools.Decode, Any: true}}, fleet.Servers(), model, nil, c.now())
+	m.chooseDraining([]PoolWant{{Role: pools.Decode, Any: true}}, fleet.Servers(), model, nil, c.Now())
 	if len(m.Draining) > 0 {
 		t.Errorf("none is wanted, and these drain: %+v", m.Draining)
 	}
@@ -457,17 +460,17 @@ func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
 // A model whose tokens may take longer gets more of them from each server, and its hardware
 // is chosen by its own time to the first token.
 func TestScaler_PlansEachModelForItsOwnObjectives(t *testing.T) {
-	var asked AllocationRequest
-	planned := func(of string) (signals Signals) {
+	var asked mix.AllocationRequest
+	planned := func(of string) (signals sizing.Signals) {
 		t.Helper()
-		c := &clock{time.Now().Truncate(Bin)}
-		meter, cfg := NewMeter(c.now), testConfig()
+		c := &clock{time.Now().Truncate(sizing.Bin)}
+		meter, cfg := demand.NewMeter(c.Now), testConfig()
 		cfg.ITL.Models = map[string]time.Duration{of: 100 * time.Millisecond}
 		cfg.TTFT.Models = map[string]time.Duration{of: time.Second}
 		s := NewScaler(cfg, newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
-		s.Allocate = func(a AllocationRequest) (HardwareAllocation, error) {
+		s.Allocate = func(a mix.AllocationRequest) (mix.HardwareAllocation, error) {
 			asked = a
-			return HardwareAllocation{}, nil
+			return mix.HardwareAllocation{}, nil
 		}
 		for range 2 { // demand is known from the first on
 			if err := s.step(t.Context(), true); err != nil {
@@ -492,13 +495,13 @@ func TestScaler_PlansEachModelForItsOwnObjectives(t *testing.T) {
 
 // Prefill servers have nothing to do and requests wait in the gateways: decode is full.
 func TestScaler_QueueBehindFullDecodeIsDecodesBacklog(t *testing.T) {
-	c := &clock{time.Now().Truncate(Bin)}
-	meter := NewMeter(c.now)
+	c := &clock{time.Now().Truncate(sizing.Bin)}
+	meter := demand.NewMeter(c.Now)
 	meter.Queued = func() map[string]int { return map[string]int{model: 100} }
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
 	ask(c, 1000, meter)
 	for range 100 {
-		meter.Arrived(Arrival{Model: model, PromptTokens: 1000})
+		meter.Arrived(demand.Arrival{Model: model, PromptTokens: 1000})
 	}
 	if err := s.step(t.Context(), true); err != nil {
 		t.Fatal(err)
@@ -511,18 +514,18 @@ func TestScaler_QueueBehindFullDecodeIsDecodesBacklog(t *testing.T) {
 func TestMemory_LearnsTheColdStart(t *testing.T) {
 	c := newClock()
 	m := &memory{ColdStart: 2 * time.Minute}
-	m.Memory = Memory{Known: true, Prefill: Kept{Servers: 3}, Decode: Kept{Servers: 1}}
-	there := Signals{Prefill: Pool{Ready: 2}, Decode: Pool{Ready: 1}}
-	m.await(&there, c.now())
-	if got := m.pending(0, 1, c.now()); got != 1 {
+	m.Memory = sizing.Memory{Known: true, Prefill: sizing.Kept{Servers: 3}, Decode: sizing.Kept{Servers: 1}}
+	there := sizing.Signals{Prefill: sizing.Pool{Ready: 2}, Decode: sizing.Pool{Ready: 1}}
+	m.await(&there, c.Now())
+	if got := m.pending(0, 1, c.Now()); got != 1 {
 		t.Errorf("%d servers are starting, want 1", got)
 	}
-	if got := m.pending(0, 1, c.now().Add(7*time.Minute)); got != 0 {
+	if got := m.pending(0, 1, c.Now().Add(7*time.Minute)); got != 0 {
 		t.Errorf("%d servers are starting after three cold starts", got)
 	}
 	c.pass(time.Minute)
 	there.Prefill.Ready = 3
-	m.await(&there, c.now())
+	m.await(&there, c.Now())
 	if m.ColdStart != 105*time.Second || !m.Raised[0].IsZero() {
 		t.Errorf("cold start %v, want a quarter of the way to a minute", m.ColdStart)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/election"
 )
 
@@ -52,7 +54,7 @@ func (s *Shared) Now() time.Time { return s.clock.now() }
 
 // meet tells what this replica measured and returns what all did, this one included. A
 // replica that is gone stays in the sum for as long as its bins count.
-func (s *Shared) meet(ctx context.Context, own reading) ([]reading, error) {
+func (s *Shared) meet(ctx context.Context, own demand.Reading) ([]demand.Reading, error) {
 	text, err := json.Marshal(own)
 	if err != nil {
 		return nil, err
@@ -61,26 +63,26 @@ func (s *Shared) meet(ctx context.Context, own reading) ([]reading, error) {
 	var all *redis.MapStringStringCmd
 	_, err = s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		p.HSet(ctx, key, s.replica, text)
-		p.Expire(ctx, key, (keptBins+6)*Bin)
+		p.Expire(ctx, key, (demand.KeptBins+6)*sizing.Bin)
 		all = p.HGetAll(ctx, key)
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("share demand: %w", err)
 	}
-	var readings []reading
+	var readings []demand.Reading
 	var old []string
 	for replica, text := range all.Val() {
-		var r reading
-		if err := json.Unmarshal([]byte(text), &r); err != nil || own.At-r.At > int64(keptBins*Bin/time.Second) {
+		var r demand.Reading
+		if err := json.Unmarshal([]byte(text), &r); err != nil || own.At-r.At > int64(demand.KeptBins*sizing.Bin/time.Second) {
 			old = append(old, replica)
 			continue
 		}
-		maps.DeleteFunc(r.Models, func(_ string, m *modelReading) bool { return m == nil })
+		maps.DeleteFunc(r.Models, func(_ string, m *demand.ModelReading) bool { return m == nil })
 		if own.At-r.At > int64(goneAfter/time.Second) {
-			r.silent()
+			r.Silent()
 		}
-		r.fade(own.At)
+		r.Fade(own.At)
 		readings = append(readings, r)
 	}
 	if len(old) > 0 {
@@ -93,21 +95,6 @@ func (s *Shared) meet(ctx context.Context, own reading) ([]reading, error) {
 
 // goneAfter is how long a replica that says nothing is believed to be there.
 const goneAfter = 15 * time.Second
-
-// silent is what counts of a replica that is gone: what was asked of it, but nobody
-// waits there any more.
-func (r *reading) silent() {
-	for _, m := range r.Models {
-		m.Waiting, m.Queued = work{}, 0
-	}
-}
-
-// fade makes the traffic that a replica reported older, up to a time in unix seconds.
-func (r *reading) fade(to int64) {
-	for _, m := range r.Models {
-		m.Traffic.fade(time.Duration(to-r.At) * time.Second)
-	}
-}
 
 // decides reports whether this replica decides for all. If two hold the lease for a moment,
 // the plan of the later one counts.

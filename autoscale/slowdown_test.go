@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -45,7 +46,7 @@ func TestScaler_ASilentSlowdownIsSeen(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		meter := NewMeter(time.Now)
+		meter := demand.NewMeter(time.Now)
 		s := NewScaler(testConfig(), fleet, meter, nil, slog.New(slog.DiscardHandler))
 		published := record(s)
 		w := worked{t, fleet, meter, s, 1}
@@ -74,7 +75,7 @@ func TestScaler_ASilentSlowdownIsSeen(t *testing.T) {
 type worked struct {
 	t      *testing.T
 	fleet  *pools.Fleet
-	meter  *Meter
+	meter  *demand.Meter
 	scaler *Scaler
 	slower float64
 }
@@ -94,7 +95,7 @@ func (w *worked) quarter() {
 	for range 15 {
 		second := time.Now()
 		for i := range 20 {
-			v := w.meter.Arrived(Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: slowPrompt})
+			v := w.meter.Arrived(demand.Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: slowPrompt})
 			v.Answered(slowPrompt, slowPrompt)
 			v.Ended(slowOutput, false)
 		}
@@ -123,7 +124,7 @@ func (w *worked) off() float64 {
 		truth.Step[i] *= w.slower
 	}
 	in := w.scaler.current.Load().Models[model].Signals
-	context := w.meter.models[model].seen.context()
+	context := w.meter.Models[model].Seen.Context()
 	prefill := in.PrefillSpeed/truth.PrefillSpeed(slowPrompt, 0) - 1
 	decode := in.DecodeSpeed/truth.DecodeSpeed(w.scaler.cfg.ITL.All, context) - 1
 	return max(math.Abs(prefill), math.Abs(decode))

@@ -1,6 +1,8 @@
 package autoscale
 
 import (
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
@@ -14,10 +16,10 @@ type State struct {
 	PrefillWaiting float64 `json:"prefill_waiting"`
 	DecodeWaiting  float64 `json:"decode_waiting"`
 	// KVQueued is the tokens of KV that requests without a first token will hold.
-	KVQueued  float64  `json:"kv_queued"`
-	TTFT, ITL attained // lately
+	KVQueued  float64         `json:"kv_queued"`
+	TTFT, ITL demand.Attained // lately
 	// Prices say which capacity is short, where there is hardware to choose from.
-	Prices []Price `json:"prices,omitempty"`
+	Prices []mix.Price `json:"prices,omitempty"`
 	// Shares say which of it serves which requests: the choice of servers reads them.
 	Shares *share.Table `json:"shares,omitempty"`
 
@@ -27,15 +29,15 @@ type State struct {
 // queuedForDecode is how many of those in the gateways' queues wait for decode. They wait
 // for prefill, whose servers come first: unless one of these has nothing to do, or there
 // are none and decode servers compute the prompts.
-func queuedForDecode(g *gauge, t *total) float64 {
+func queuedForDecode(g *gauge, t *demand.Total) float64 {
 	if g.idlePrefill > 0 || g.prefill.Ready == 0 {
-		return float64(t.queued)
+		return float64(t.Queued)
 	}
 	return 0
 }
 
 // wait says for which pool requests wait. Where a pool has no server, all wait for it.
-func (s *State) wait(g *gauge, t *total) {
+func (s *State) wait(g *gauge, t *demand.Total) {
 	for i := range s.Hardware {
 		if s.Hardware[i].Role == pools.Prefill {
 			s.PrefillWaiting += s.Hardware[i].Waiting
@@ -45,14 +47,14 @@ func (s *State) wait(g *gauge, t *total) {
 	}
 	switch {
 	case g.prefill.Ready == 0 && g.decode.Ready == 0:
-		s.PrefillWaiting, s.DecodeWaiting = float64(t.waiting.Requests), float64(t.waiting.Requests)
+		s.PrefillWaiting, s.DecodeWaiting = float64(t.Waiting.Requests), float64(t.Waiting.Requests)
 	case g.decode.Ready == 0:
-		s.DecodeWaiting = float64(t.waiting.Requests)
+		s.DecodeWaiting = float64(t.Waiting.Requests)
 	case g.prefill.Ready == 0 && g.decode.Convertible == 0:
-		s.PrefillWaiting = float64(t.waiting.Requests)
+		s.PrefillWaiting = float64(t.Waiting.Requests)
 	default:
 		s.DecodeWaiting += queuedForDecode(g, t)
-		s.PrefillWaiting += float64(t.queued) - queuedForDecode(g, t)
+		s.PrefillWaiting += float64(t.Queued) - queuedForDecode(g, t)
 	}
 }
 

@@ -3,6 +3,7 @@ package autoscale
 import (
 	"testing"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -31,7 +32,7 @@ func TestState_WhoRequestsWaitFor(t *testing.T) {
 	} {
 		state := State{Hardware: of.hardware}
 		g := sumUp(of.hardware)
-		state.wait(&g, &total{waiting: work{Requests: 20}, queued: 5})
+		state.wait(&g, &demand.Total{Waiting: demand.Work{Requests: 20}, Queued: 5})
 		if state.PrefillWaiting != of.prefill || state.DecodeWaiting != of.decode {
 			t.Errorf("%s: %v for prefill and %v for decode, want %v and %v", of.name, state.PrefillWaiting, state.DecodeWaiting, of.prefill, of.decode)
 		}

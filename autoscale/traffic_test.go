@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/autoscale/demand"
+	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
@@ -23,12 +25,12 @@ func near(t *testing.T, what string, got, want float64) {
 // A request counts in its class as it was predicted, and then as it was.
 func TestTraffic_ByClassAsItWas(t *testing.T) {
 	c := newClock()
-	m := NewMeter(c.now)
-	short := m.Arrived(Arrival{Model: model, Fingerprint: 1, PromptTokens: 1500, OutputTokens: 100})
-	m.Arrived(Arrival{Model: model, Fingerprint: 2, PromptTokens: 30_000, OutputTokens: 700})
+	m := demand.NewMeter(c.Now)
+	short := m.Arrived(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 1500, OutputTokens: 100})
+	m.Arrived(demand.Arrival{Model: model, Fingerprint: 2, PromptTokens: 30_000, OutputTokens: 700})
 	traffic := m.Traffic(model)
 	of := &traffic[share.ClassOf(1500, 100)]
-	if *of != (Lengths{1, 1500, 1500, 100}) || traffic[share.ClassOf(30_000, 700)] != (Lengths{1, 30_000, 30_000, 700}) {
+	if *of != (demand.Lengths{Requests: 1, Prompt: 1500, Computed: 1500, Output: 100}) || traffic[share.ClassOf(30_000, 700)] != (demand.Lengths{Requests: 1, Prompt: 30_000, Computed: 30_000, Output: 700}) {
 		t.Fatalf("%+v", traffic)
 	}
 	short.Answered(1600, 400)
@@ -39,12 +41,12 @@ func TestTraffic_ByClassAsItWas(t *testing.T) {
 		t.Errorf("%g tokens, %g of them computed, and %g of the answer", prompt, computed, output)
 	}
 	// A retry of what was refused is not asked for twice.
-	m.Arrived(Arrival{Model: model, Fingerprint: 3, PromptTokens: 1500}).Refused()
-	m.Arrived(Arrival{Model: model, Fingerprint: 3, PromptTokens: 1500})
+	m.Arrived(demand.Arrival{Model: model, Fingerprint: 3, PromptTokens: 1500}).Refused()
+	m.Arrived(demand.Arrival{Model: model, Fingerprint: 3, PromptTokens: 1500})
 	if traffic = m.Traffic(model); of.Requests != 2 {
 		t.Errorf("%g requests, want 2", of.Requests)
 	}
-	if none := m.Traffic("other"); none != (Traffic{}) {
+	if none := m.Traffic("other"); none != (demand.Traffic{}) {
 		t.Errorf("of a model that nobody asks for: %+v", none)
 	}
 }
@@ -52,24 +54,24 @@ func TestTraffic_ByClassAsItWas(t *testing.T) {
 // What was asked for long ago counts for less, and what becomes known of it late too.
 func TestTraffic_Fades(t *testing.T) {
 	c := newClock()
-	m := NewMeter(c.now)
-	v := m.Arrived(Arrival{Model: model, PromptTokens: 8000})
-	c.pass(lately)
+	m := demand.NewMeter(c.Now)
+	v := m.Arrived(demand.Arrival{Model: model, PromptTokens: 8000})
+	c.pass(demand.Lately)
 	v.Answered(8000, 4000)
 	traffic := m.Traffic(model)
 	of := &traffic[share.ClassOf(8000, 0)]
 	near(t, "requests", of.Requests, math.Exp(-1))
 	_, computed, _, _ := of.Mean()
 	near(t, "tokens computed of one", computed, 4000)
-	c.pass(5 * lately)
-	if traffic = m.Traffic(model); of.Requests > leastRequests {
+	c.pass(5 * demand.Lately)
+	if traffic = m.Traffic(model); of.Requests > demand.LeastRequests {
 		t.Errorf("%g requests are left", of.Requests)
 	}
 	if _, _, _, ok := of.Mean(); ok {
 		t.Error("what is left counts")
 	}
 	for range 3600 { // one each second, for an hour
-		m.Arrived(Arrival{Model: model, PromptTokens: 8000})
+		m.Arrived(demand.Arrival{Model: model, PromptTokens: 8000})
 		c.pass(time.Second)
 	}
 	traffic = m.Traffic(model)
@@ -79,16 +81,16 @@ func TestTraffic_Fades(t *testing.T) {
 // Traffic of several gateways adds up.
 func TestTraffic_OfAllGateways(t *testing.T) {
 	c := newClock()
-	var readings []reading
+	var readings []demand.Reading
 	for i := range 2 {
-		m := NewMeter(c.now)
+		m := demand.NewMeter(c.Now)
 		for range 3 + i {
-			m.Arrived(Arrival{Model: model, PromptTokens: 8000})
+			m.Arrived(demand.Arrival{Model: model, PromptTokens: 8000})
 		}
-		readings = append(readings, m.read())
+		readings = append(readings, m.Read())
 	}
-	all := sum(readings, model, 0, binOf(c.now()))
-	if of := all.traffic[share.ClassOf(8000, 0)]; of.Requests != 7 || of.Prompt != 56_000 {
+	all := demand.Sum(readings, model, 0, demand.BinOf(c.Now()))
+	if of := all.Traffic[share.ClassOf(8000, 0)]; of.Requests != 7 || of.Prompt != 56_000 {
 		t.Errorf("%+v", of)
 	}
 }
@@ -96,12 +98,12 @@ func TestTraffic_OfAllGateways(t *testing.T) {
 // Which hardware serves which requests is said while the plan is fresh, and no longer.
 func TestShares_OfAFreshPlanOnly(t *testing.T) {
 	c := &clock{time.Now()}
-	meter, table := NewMeter(c.now), &share.Table{Variants: []string{"a", "b"}}
+	meter, table := demand.NewMeter(c.Now), &share.Table{Variants: []string{"a", "b"}}
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
-	var asked AllocationRequest
-	s.Allocate = func(a AllocationRequest) (HardwareAllocation, error) {
+	var asked mix.AllocationRequest
+	s.Allocate = func(a mix.AllocationRequest) (mix.HardwareAllocation, error) {
 		asked = a
-		return HardwareAllocation{Prefill: map[string]int{"": 1}, Decode: map[string]int{"": 1}, Shares: table}, nil
+		return mix.HardwareAllocation{Prefill: map[string]int{"": 1}, Decode: map[string]int{"": 1}, Shares: table}, nil
 	}
 	if err := s.step(t.Context(), false); err != nil {
 		t.Fatal(err)
@@ -141,16 +143,16 @@ func TestShares_ReachOtherReplicas(t *testing.T) {
 		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
 		t.Cleanup(func() { _ = client.Close() })
 		shared := NewShared(client, "test:", name)
-		s := NewScaler(testConfig(), fleet, NewMeter(shared.Now), shared, slog.New(slog.DiscardHandler))
-		s.Allocate = func(AllocationRequest) (HardwareAllocation, error) {
-			return HardwareAllocation{Prefill: map[string]int{"": 1}, Decode: map[string]int{"": 1}, Shares: &want}, nil
+		s := NewScaler(testConfig(), fleet, demand.NewMeter(shared.Now), shared, slog.New(slog.DiscardHandler))
+		s.Allocate = func(mix.AllocationRequest) (mix.HardwareAllocation, error) {
+			return mix.HardwareAllocation{Prefill: map[string]int{"": 1}, Decode: map[string]int{"": 1}, Shares: &want}, nil
 		}
 		scalers = append(scalers, s)
 	}
 	decider, follower := scalers[0], scalers[1]
-	follower.Allocate = func(AllocationRequest) (HardwareAllocation, error) {
+	follower.Allocate = func(mix.AllocationRequest) (mix.HardwareAllocation, error) {
 		t.Error("it is the other's turn")
-		return HardwareAllocation{}, nil
+		return mix.HardwareAllocation{}, nil
 	}
 	eventually(t, "demand was watched for long enough to plan", func() bool {
 		if err := decider.step(t.Context(), false); err != nil {
@@ -172,16 +174,16 @@ func TestTraffic_OfAGatewayThatIsGoneFades(t *testing.T) {
 	r, c := redisserver.Start(t), newClock()
 	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
 	t.Cleanup(func() { _ = client.Close() })
-	var readings []reading
+	var readings []demand.Reading
 	for _, name := range []string{"gone", "left"} {
-		m := NewMeter(c.now)
-		m.Arrived(Arrival{Model: model, PromptTokens: 8000})
+		m := demand.NewMeter(c.Now)
+		m.Arrived(demand.Arrival{Model: model, PromptTokens: 8000})
 		var err error
-		if readings, err = NewShared(client, "test:", name).meet(t.Context(), m.read()); err != nil {
+		if readings, err = NewShared(client, "test:", name).meet(t.Context(), m.Read()); err != nil {
 			t.Fatal(err)
 		}
-		c.pass(lately / 2)
+		c.pass(demand.Lately / 2)
 	}
-	all := sum(readings, model, 0, binOf(c.now()))
-	near(t, "requests", all.traffic[share.ClassOf(8000, 0)].Requests, 1+math.Exp(-0.5))
+	all := demand.Sum(readings, model, 0, demand.BinOf(c.Now()))
+	near(t, "requests", all.Traffic[share.ClassOf(8000, 0)].Requests, 1+math.Exp(-0.5))
 }

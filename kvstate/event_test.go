@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/tinylib/msgp/msgp"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 )
 
 // opened is an index with one source.
@@ -286,7 +288,7 @@ func TestApply_Groups(t *testing.T) {
 func TestApply_LargerBlocksBehind(t *testing.T) {
 	ix, s := opened(t, Spec{})
 	p := Prompt{Tokens: count(0, 128), Model: "m"}
-	want := func(want Held) {
+	want := func(want cached.Tokens) {
 		t.Helper()
 		var h Hits
 		if ix.Match(&p, &h); h.Held("s") != want {
@@ -296,15 +298,15 @@ func TestApply_LargerBlocksBehind(t *testing.T) {
 	s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1,
 		wireEvent{kind: "BlockStored", hashes: []uint64{1, 2, 3}, tokens: count(0, 48), size: 16, medium: "GPU"},
 		wireEvent{kind: "BlockStored", hashes: []uint64{77}, tokens: count(0, 64), size: 64, medium: "cpu"})})
-	want(Held{GPU: 48, CPU: 64, Disk: 64, Guessed: 48})
+	want(cached.Tokens{GPU: 48, CPU: 64, Disk: 64, Guessed: 48})
 	s.Live(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1,
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{3}, medium: "GPU"},
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{77}, medium: "cpu"})})
-	want(Held{GPU: 32, CPU: 32, Disk: 32, Guessed: 32})
+	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32, Guessed: 32})
 	s.Restarted()
-	want(Held{})
+	want(cached.Tokens{})
 	s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 32), size: 32})})
-	want(Held{GPU: 32, CPU: 32, Disk: 32, Guessed: 32})
+	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32, Guessed: 32})
 	if n := len(s.State().Holders); n != 1 {
 		t.Errorf("%d holders after the restart", n)
 	}

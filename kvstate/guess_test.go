@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 )
 
 func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
@@ -13,7 +15,7 @@ func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 		s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"})})
 		p := Prompt{Model: "m", Tokens: count(0, 100)}
 		var h Hits
-		match := func() Held { ix.Match(&p, &h); return h.Held("s") }
+		match := func() cached.Tokens { ix.Match(&p, &h); return h.Held("s") }
 		want := func(when string, gpu, guessed int) {
 			t.Helper()
 			if got := match(); got.GPU != gpu || got.Guessed != guessed {
@@ -63,7 +65,7 @@ func TestGuess_Counted(t *testing.T) {
 	ix.Match(&p, &h)
 	ix.Guess("s0", &h)
 	ix.Guess("nobody", &h).Withdraw()
-	if ix.Match(&p, &h); h.Held("s0") != (Held{128, 128, 128, 128}) || h.Held("s1") != (Held{}) {
+	if ix.Match(&p, &h); h.Held("s0") != (cached.Tokens{GPU: 128, CPU: 128, Disk: 128, Guessed: 128}) || h.Held("s1") != (cached.Tokens{}) {
 		t.Errorf("%+v and %+v", h.Held("s0"), h.Held("s1"))
 	}
 	// There is room for ten blocks: the older guess goes.

@@ -1,6 +1,10 @@
 package kvstate
 
-import "iter"
+import (
+	"iter"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
+)
 
 // Hits is what Match found: for each server, how much of the prompt it holds. The zero
 // value is ready; used again it allocates nothing. It belongs to one goroutine.
@@ -18,32 +22,12 @@ type Hits struct {
 // chain is the hashes from..to of Hits for one block size.
 type chain struct{ blockTokens, from, to int }
 
-// Held is how many leading tokens of a prompt a server holds. Slower tiers include the
-// faster ones: CPU is the longest prefix of which every block is on the GPU or in CPU
-// memory. Guessed counts, behind those on the GPU, blocks that the server was sent
-// lately and has not confirmed.
-type Held struct {
-	GPU, CPU, Disk int
-	Guessed        int
-}
-
-// In returns the tokens held in a tier and those faster.
-func (h Held) In(t Tier) int {
-	switch t {
-	case GPU:
-		return h.GPU
-	case CPU:
-		return h.CPU
-	}
-	return h.Disk
-}
-
 // Held returns what a server holds, nothing for one that is not known. Where several
 // ranks of unknown choice share the server, it is what the best of them holds. Where a
 // rank has several KV groups, it is what all of them hold.
-func (h *Hits) Held(server string) Held {
+func (h *Hits) Held(server string) cached.Tokens {
 	if h.roster == nil {
-		return Held{}
+		return cached.Tokens{}
 	}
 	return h.held(h.roster.servers[server])
 }
@@ -57,9 +41,9 @@ type Spot struct {
 }
 
 // HeldAt is Held for a server that is asked for again and again, always with one spot.
-func (h *Hits) HeldAt(server string, at *Spot) Held {
+func (h *Hits) HeldAt(server string, at *Spot) cached.Tokens {
 	if h.roster == nil {
-		return Held{}
+		return cached.Tokens{}
 	}
 	if at.of != h.roster {
 		at.of, at.ranks = h.roster, h.roster.servers[server]
@@ -80,12 +64,12 @@ func onlyHolder(ranks []rank) *held {
 	return &ranks[0].groups[0].holders[0]
 }
 
-// Tokens is Held(server).In(tier).
-func (h *Hits) Tokens(server string, tier Tier) int { return h.Held(server).In(tier) }
+// Tokens is what a server holds in a tier and those faster.
+func (h *Hits) Tokens(server string, tier Tier) int { return tier.Of(h.Held(server)) }
 
 // All returns every known server of the prompt's model, in no order.
-func (h *Hits) All() iter.Seq2[string, Held] {
-	return func(yield func(string, Held) bool) {
+func (h *Hits) All() iter.Seq2[string, cached.Tokens] {
+	return func(yield func(string, cached.Tokens) bool) {
 		if h.roster == nil {
 			return
 		}
@@ -97,20 +81,20 @@ func (h *Hits) All() iter.Seq2[string, Held] {
 	}
 }
 
-func (h *Hits) held(ranks []rank) Held {
-	var best Held
+func (h *Hits) held(ranks []rank) cached.Tokens {
+	var best cached.Tokens
 	for i := range ranks {
-		all := Held{GPU: h.tokens, CPU: h.tokens, Disk: h.tokens, Guessed: h.tokens}
+		all := cached.Tokens{GPU: h.tokens, CPU: h.tokens, Disk: h.tokens, Guessed: h.tokens}
 		for j := range ranks[i].groups {
-			all = all.least(h.heldBy(ranks[i].groups[j].holders))
+			all = all.Least(h.heldBy(ranks[i].groups[j].holders))
 		}
-		best = best.most(all)
+		best = best.Most(all)
 	}
 	return h.counted(best)
 }
 
 // counted is what is held with the guesses, if those count.
-func (h *Hits) counted(best Held) Held {
+func (h *Hits) counted(best cached.Tokens) cached.Tokens {
 	if h.countGuesses {
 		best.GPU = max(best.GPU, best.Guessed)
 		best.CPU, best.Disk = max(best.CPU, best.GPU), max(best.Disk, best.GPU)
@@ -119,31 +103,23 @@ func (h *Hits) counted(best Held) Held {
 }
 
 // heldBy is the most that one of some holders has.
-func (h *Hits) heldBy(holders []held) (best Held) {
+func (h *Hits) heldBy(holders []held) (best cached.Tokens) {
 	for i := range holders {
-		best = best.most(h.prefix(&holders[i]))
+		best = best.Most(h.prefix(&holders[i]))
 	}
 	return best
 }
 
 // heldByOne is held for the ranks of one holder.
-func (h *Hits) heldByOne(holder *held) Held {
+func (h *Hits) heldByOne(holder *held) cached.Tokens {
 	has, all := h.prefix(holder), h.tokens
-	return h.counted(Held{min(has.GPU, all), min(has.CPU, all), min(has.Disk, all), min(has.Guessed, all)})
+	return h.counted(cached.Tokens{GPU: min(has.GPU, all), CPU: min(has.CPU, all), Disk: min(has.Disk, all), Guessed: min(has.Guessed, all)})
 }
 
 // prefix is what a holder has, in tokens.
-func (h *Hits) prefix(holder *held) Held {
+func (h *Hits) prefix(holder *held) cached.Tokens {
 	r, n := &h.prefixes[holder.number], holder.blockTokens
-	return Held{GPU: int(r[GPU]) * n, CPU: int(r[CPU]) * n, Disk: int(r[Disk]) * n, Guessed: int(r[guessed]) * n}
-}
-
-func (h Held) most(o Held) Held {
-	return Held{max(h.GPU, o.GPU), max(h.CPU, o.CPU), max(h.Disk, o.Disk), max(h.Guessed, o.Guessed)}
-}
-
-func (h Held) least(o Held) Held {
-	return Held{min(h.GPU, o.GPU), min(h.CPU, o.CPU), min(h.Disk, o.Disk), min(h.Guessed, o.Guessed)}
+	return cached.Tokens{GPU: int(r[GPU]) * n, CPU: int(r[CPU]) * n, Disk: int(r[Disk]) * n, Guessed: int(r[guessed]) * n}
 }
 
 // Chain is the hashes of a prompt's whole blocks, for servers with one block size.

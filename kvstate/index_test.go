@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 )
 
 // TestIndex_ReadersAndWriters: matches go on while sources come, tell, are cleared and go;
@@ -170,7 +172,7 @@ func TestMatchChains_IsMatchByHashesAlone(t *testing.T) {
 		}
 	}
 	open("other").MatchChains("m", len(prompt.Tokens), here.Chains(), &there)
-	if got := there.Held("s0"); got != (Held{}) {
+	if got := there.Held("s0"); got != (cached.Tokens{}) {
 		t.Errorf("with another secret: %+v", got)
 	}
 }

@@ -1,6 +1,10 @@
 package kvstate
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
+)
 
 // Tier is where a server keeps a block. A slower tier costs time to load from.
 type Tier uint8
@@ -16,6 +20,17 @@ const (
 
 // nowhere is the level of a block that no prompt can be matched through.
 const nowhere = tiers
+
+// Of returns the tokens that are held in the tier and those faster.
+func (t Tier) Of(held cached.Tokens) int {
+	switch t {
+	case GPU:
+		return held.GPU
+	case CPU:
+		return held.CPU
+	}
+	return held.Disk
+}
 
 func (t Tier) String() string {
 	switch t {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 )
 
 // cacheBlock is a block of a simulated engine.
@@ -110,7 +112,7 @@ func (c *cache) clear() {
 }
 
 // truth is what Match should say of a prompt.
-func (c *cache) truth(prompt []uint32) (h Held) {
+func (c *cache) truth(prompt []uint32) (h cached.Tokens) {
 	ends := [tiers]int{-1, -1, -1}
 	chain := c.chain(prompt)
 	for i, hash := range chain {
@@ -133,7 +135,7 @@ func (c *cache) truth(prompt []uint32) (h Held) {
 			ends[t] = len(chain)
 		}
 	}
-	h = Held{GPU: ends[GPU] * c.size, CPU: ends[CPU] * c.size, Disk: ends[Disk] * c.size, Guessed: ends[GPU] * c.size}
+	h = cached.Tokens{GPU: ends[GPU] * c.size, CPU: ends[CPU] * c.size, Disk: ends[Disk] * c.size, Guessed: ends[GPU] * c.size}
 	return h
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pd/cost"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -13,7 +14,7 @@ import (
 // was chosen.
 type hits struct {
 	server string
-	held   kvstate.Held
+	held   cached.Tokens
 }
 
 // noteHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
@@ -42,7 +43,7 @@ func (m *Metrics) countHits(st *requestState, prompt api.Count) {
 	m.lookedUpToks.WithLabelValues(st.req.Model).Add(float64(prompt.Tokens))
 	counted := 0
 	for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
-		if held := min(st.hits.held.In(tier), prompt.Tokens); held > counted {
+		if held := min(tier.Of(st.hits.held), prompt.Tokens); held > counted {
 			m.heldToks.WithLabelValues(st.hits.server, tier.String()).Add(float64(held - counted))
 			counted = held
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -178,13 +179,13 @@ func (l *Locality) match(p *prefix) {
 }
 
 // forServers returns what a server holds of the prompt, as match found.
-func (l *Locality) held(p *prefix, s *pools.Server, at *serverFacts) kvstate.Held {
+func (l *Locality) held(p *prefix, s *pools.Server, at *serverFacts) cached.Tokens {
 	if len(p.tokens.Chunks) > 0 {
 		n := l.history.held(p.text(), keeper(s), p.tokens.Chunks)
-		return kvstate.Held{GPU: n, CPU: n, Disk: n}
+		return cached.Tokens{GPU: n, CPU: n, Disk: n}
 	}
 	if !p.known || at.replaced {
-		return kvstate.Held{}
+		return cached.Tokens{}
 	}
 	return p.hits.HeldAt(s.ID(), &at.spot)
 }

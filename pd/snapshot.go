@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -187,7 +187,7 @@ func (ch *Chooser) snapshotFor(r *bindRequest, refused map[string]bool, now time
 	}
 	from := ch.candidateOf(v.handoff.From, now)
 	from.Queue = 0 // the work is done
-	from.Cached = kvstate.Held{GPU: r.req.PromptTokens}
+	from.Cached = cached.Tokens{GPU: r.req.PromptTokens}
 	with := v
 	with.prefill = []*pools.Server{v.handoff.From}
 	with.field = cost.Candidates{Prefill: []cost.Candidate{from}, Decode: slices.Clone(v.field.Decode)}

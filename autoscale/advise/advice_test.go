@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // h100 is the server of loadtest/scaling's study.
 func h100() mix.Variant {
-	return mix.Variant{Name: "h100", Cost: 3, GPUs: 1, Capacity: autoscale.Capacity{
+	return mix.Variant{Name: "h100", Cost: 3, GPUs: 1, Capacity: sizing.Capacity{
 		Schema: 1, Prefill: curve.Curve{0.01, 0.0628, 0}, Step: curve.Curve{0.010, 50e-6, 0.03}, KVTokens: 350_000,
 	}}
 }

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // WriteSVG draws the curves of a capacity and what they were fitted to.
-func WriteSVG(out io.Writer, c *autoscale.Capacity) error {
+func WriteSVG(out io.Writer, c *sizing.Capacity) error {
 	d := &strings.Builder{}
 	d.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 360" width="860" height="360">
 <style>text{font:12px system-ui,sans-serif;fill:#444}.t{font-size:13px;fill:#111}.g{stroke:#ddd}.l{fill:none;stroke:#d9541e;stroke-width:1.6}.p{fill:#2f6fb7}</style>

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -61,12 +61,12 @@ type run struct {
 	client *client
 	show   Progress
 	spent  int
-	found  autoscale.Capacity
+	found  sizing.Capacity
 	most   int // tokens of one sequence
 }
 
 // Run measures a server. It must be otherwise idle.
-func Run(ctx context.Context, cfg Config, show Progress) (*autoscale.Capacity, error) {
+func Run(ctx context.Context, cfg Config, show Progress) (*sizing.Capacity, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (r *run) describe(ctx context.Context) error {
 	if longest > 0 {
 		r.most = min(r.most, longest)
 	}
-	r.found = autoscale.Capacity{Schema: 1, Server: r.cfg.Server, Model: r.client.model, KVTokens: kv}
+	r.found = sizing.Capacity{Schema: 1, Server: r.cfg.Server, Model: r.client.model, KVTokens: kv}
 	_, _, err = r.client.stream(ctx, 64, 4) // opens the connection, warms what is cold
 	return err
 }
@@ -132,7 +132,7 @@ func (r *run) prefill(ctx context.Context) error {
 			times = append(times, came[0].Sub(sent).Seconds())
 		}
 		y := median(times)
-		r.found.PrefillPoints = append(r.found.PrefillPoints, autoscale.PrefillPoint{Tokens: n, Seconds: y})
+		r.found.PrefillPoints = append(r.found.PrefillPoints, sizing.PrefillPoint{Tokens: n, Seconds: y})
 		xs, ys = append(xs, curve.PrefillFeatures(n, 0)), append(ys, y)
 	}
 	r.found.Prefill = fit(xs, ys)
@@ -211,7 +211,7 @@ func (r *run) step(ctx context.Context, sequences, prompt, most int) error {
 	if len(gaps) == 0 {
 		return nil // the first had ended before the last began: no batch of this size
 	}
-	r.found.StepPoints = append(r.found.StepPoints, autoscale.StepPoint{
+	r.found.StepPoints = append(r.found.StepPoints, sizing.StepPoint{
 		Sequences: sequences, KVTokens: sequences * (prompt + output/2), Seconds: median(gaps),
 	})
 	return nil
@@ -293,7 +293,7 @@ func (r *run) largest(ctx context.Context) error {
 	}
 	r.fitSteps()
 	if n := int(below.between(above, limit)); below.sequences > 0 {
-		r.found.Largest = &autoscale.Concurrency{ITL: limit, Context: r.cfg.Context, Sequences: n}
+		r.found.Largest = &sizing.Concurrency{ITL: limit, Context: r.cfg.Context, Sequences: n}
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -87,7 +87,7 @@ func TestRun_SimulatedEngine(t *testing.T) {
 }
 
 // deviations are the figures that are more than a tenth off.
-func deviations(t *testing.T, c *autoscale.Capacity, cfg Config, block int) (off []string) {
+func deviations(t *testing.T, c *sizing.Capacity, cfg Config, block int) (off []string) {
 	near := func(what string, got, want float64) {
 		text := fmt.Sprintf("%s %.4f, truth %.4f (%+.1f %%)", what, got, want, 100*(got/want-1))
 		t.Log(text)
@@ -117,7 +117,7 @@ func deviations(t *testing.T, c *autoscale.Capacity, cfg Config, block int) (off
 }
 
 // readsBack writes a capacity and its picture, and reads them.
-func readsBack(t *testing.T, c *autoscale.Capacity) {
+func readsBack(t *testing.T, c *sizing.Capacity) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "capacity.json")
 	f, err := os.Create(path)
@@ -127,7 +127,7 @@ func readsBack(t *testing.T, c *autoscale.Capacity) {
 	if err := errors.Join(c.Write(f), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	again, err := autoscale.ReadCapacity(path)
+	again, err := sizing.ReadCapacity(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,9 +5,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/tandem-gateway/tandem/autoscale"
-	"github.com/tandem-gateway/tandem/pools"
 )
 
 // Inventory is the hardware that a gateway may want servers of.
@@ -26,24 +23,24 @@ const (
 // Allocate chooses units for the work: the cheapest that do it, those that run counted for
 // less than those that must start. What stands stays while it does the work. Which lengths
 // are to go where of what runs is said beside it.
-func (inv *Inventory) Allocate(a autoscale.AllocationRequest) (autoscale.HardwareAllocation, error) {
+func (inv *Inventory) Allocate(a AllocationRequest) (HardwareAllocation, error) {
 	variants, err := inv.shown(a.Shown)
 	if err != nil {
-		return autoscale.HardwareAllocation{}, err
+		return HardwareAllocation{}, err
 	}
 	if a.PrefillRate <= 0 && a.DecodeRate <= 0 {
 		return allocationOf(variants, &Mix{Prefill: make([]int, len(variants)), Decode: make([]int, len(variants))}), nil
 	}
 	found, err := inv.find(variants, a)
 	if err != nil {
-		return autoscale.HardwareAllocation{}, err
+		return HardwareAllocation{}, err
 	}
 	found.Shares = Shares(variants, &a.Traffic, a.TTFT)
 	return found, nil
 }
 
 // find is the hardware for the work.
-func (inv *Inventory) find(variants []Variant, a autoscale.AllocationRequest) (autoscale.HardwareAllocation, error) {
+func (inv *Inventory) find(variants []Variant, a AllocationRequest) (HardwareAllocation, error) {
 	p := Problem{Variants: variants, Classes: workOf(variants, a), Use: 1, Switch: math.Inf(1)}
 	for i := range variants {
 		p.Switch = min(p.Switch, startHours*variants[i].Cost)
@@ -53,7 +50,7 @@ func (inv *Inventory) find(variants []Variant, a autoscale.AllocationRequest) (a
 	}
 	m, err := p.Solve(solveTime)
 	if err != nil {
-		return autoscale.HardwareAllocation{}, err
+		return HardwareAllocation{}, err
 	}
 	return allocationOf(variants, m), nil
 }
@@ -61,7 +58,7 @@ func (inv *Inventory) find(variants []Variant, a autoscale.AllocationRequest) (a
 // workOf is what the work consists of: where there is hardware to choose from, the
 // classes of what was asked for lately, else mean requests. It is a hair less, or what
 // rounding of figures added would be a server.
-func workOf(variants []Variant, a autoscale.AllocationRequest) []Class {
+func workOf(variants []Variant, a AllocationRequest) []Class {
 	mean := Class{Name: "mean", Rate: 1, Uncached: a.Computed, Prompt: a.Prompt, Output: a.Output, Context: a.Context, TTFT: a.TTFT}
 	mean.relax(variants)
 	classes, _ := classesOf(variants, &a.Traffic, a.TTFT)
@@ -83,7 +80,7 @@ func workOf(variants []Variant, a autoscale.AllocationRequest) []Class {
 }
 
 // shown returns the variants with what runs of them, and what that has shown.
-func (inv *Inventory) shown(all []autoscale.Hardware) ([]Variant, error) {
+func (inv *Inventory) shown(all []Shown) ([]Variant, error) {
 	variants := append([]Variant(nil), inv.Variants...)
 	byName := make(map[string]*Variant, len(variants))
 	for i := range variants {
@@ -96,10 +93,10 @@ func (inv *Inventory) shown(all []autoscale.Hardware) ([]Variant, error) {
 			return nil, fmt.Errorf("servers are of the variant %q, which is not among the hardware", k.Variant)
 		}
 		k.Teach(&v.Capacity)
-		if k.Prefills() {
-			v.Prefill = k.Ready
+		if k.Prefills {
+			v.Prefill = k.Units
 		} else {
-			v.Decode = k.Ready
+			v.Decode = k.Units
 		}
 	}
 	return variants, nil
@@ -107,7 +104,7 @@ func (inv *Inventory) shown(all []autoscale.Hardware) ([]Variant, error) {
 
 // doneBy reports whether what stands does the work, whatever the objective of the first
 // token: speeds that waver about it are no reason for other hardware.
-func (p *Problem) doneBy(standing *autoscale.HardwareAllocation) bool {
+func (p *Problem) doneBy(standing *HardwareAllocation) bool {
 	with := Problem{Use: p.Use, Classes: slices.Clone(p.Classes), Variants: slices.Clone(p.Variants)}
 	for i := range with.Classes {
 		with.Classes[i].TTFT = noObjective
@@ -116,13 +113,13 @@ func (p *Problem) doneBy(standing *autoscale.HardwareAllocation) bool {
 		v := &with.Variants[i]
 		v.Prefill, v.Decode = standing.Prefill[v.Name], standing.Decode[v.Name]
 	}
-	_, prefill := with.balance(pools.Prefill)
-	_, decode := with.balance(pools.Decode)
+	_, prefill := with.balance(prefilling)
+	_, decode := with.balance(decoding)
 	return max(prefill, decode) <= 1/enough
 }
 
-func allocationOf(variants []Variant, m *Mix) autoscale.HardwareAllocation {
-	s := autoscale.HardwareAllocation{Prefill: make(map[string]int), Decode: make(map[string]int), Prices: m.Prices}
+func allocationOf(variants []Variant, m *Mix) HardwareAllocation {
+	s := HardwareAllocation{Prefill: make(map[string]int), Decode: make(map[string]int), Prices: m.Prices}
 	for i := range variants {
 		s.Prefill[variants[i].Name], s.Decode[variants[i].Name] = m.Prefill[i], m.Decode[i]
 	}

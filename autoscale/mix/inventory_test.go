@@ -5,22 +5,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // kind is hardware of a speed: 10,000 prompt tokens and 500 output tokens a second of 1.
 func kind(name string, speed, cost float64) Variant {
-	return Variant{Name: name, Cost: cost, GPUs: 1, Capacity: autoscale.Capacity{
+	return Variant{Name: name, Cost: cost, GPUs: 1, Capacity: sizing.Capacity{
 		Schema: 1, Prefill: curve.Curve{0, 0.1 / speed, 0}, Step: curve.Curve{0.030, 0.002 / speed, 0}, KVTokens: 1 << 30,
 	}}
 }
 
 // asked is the work of so many servers of speed 1, whose steps are full at 50 ms.
-func asked(prefill, decode float64) autoscale.AllocationRequest {
+func asked(prefill, decode float64) AllocationRequest {
 	v := kind("", 1, 1)
-	return autoscale.AllocationRequest{
+	return AllocationRequest{
 		Prompt: 4000, Computed: 2000, Output: 200, Context: 4100, ITL: 50 * time.Millisecond,
 		PrefillRate: prefill * v.Capacity.PrefillSpeed(2000, 2000), DecodeRate: decode * v.Capacity.DecodeSpeed(50*time.Millisecond, 4100),
 	}
@@ -34,7 +33,7 @@ func TestInventory_SpreadsTheWork(t *testing.T) {
 	for _, of := range []struct {
 		name            string
 		variants        []Variant
-		asked           autoscale.AllocationRequest
+		asked           AllocationRequest
 		prefill, decode units
 	}{
 		{"one kind: the servers that were planned", []Variant{slow}, asked(3, 2), units{"slow": 3}, units{"slow": 2}},
@@ -59,7 +58,7 @@ func TestInventory_SpreadsTheWork(t *testing.T) {
 func TestInventory_WhatStandsStays(t *testing.T) {
 	s := Inventory{Variants: []Variant{kind("slow", 1, 1), kind("fast", 3, 2)}}
 	a := asked(3, 2)
-	a.Standing = &autoscale.HardwareAllocation{Prefill: map[string]int{"slow": 3}, Decode: map[string]int{"slow": 2}}
+	a.Standing = &HardwareAllocation{Prefill: map[string]int{"slow": 3}, Decode: map[string]int{"slow": 2}}
 	got, err := s.Allocate(a)
 	if err != nil || got.Prefill["slow"] != 3 || got.Decode["slow"] != 2 {
 		t.Errorf("%+v, %v: what stood did the work", got, err)
@@ -113,7 +112,7 @@ func TestInventory_PricesSayWhatIsShort(t *testing.T) {
 
 func TestInventory_ServersOfUnknownHardwareAreAnError(t *testing.T) {
 	a := asked(1, 1)
-	a.Shown = []autoscale.Hardware{{Variant: "other", Role: pools.Decode, Ready: 1}}
+	a.Shown = []Shown{{Variant: "other", Units: 1}}
 	s := Inventory{Variants: []Variant{kind("slow", 1, 1)}}
 	if got, err := s.Allocate(a); err == nil {
 		t.Errorf("%+v", got)

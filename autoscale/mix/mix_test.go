@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -50,7 +49,7 @@ func randomProblem(rng *rand.Rand, classes, variants int) *Problem {
 		speed := math.Exp2(2 * rng.Float64())
 		v := Variant{
 			Name: fmt.Sprint(g), Cost: speed * (0.6 + 0.8*rng.Float64()), GPUs: 1 + rng.IntN(4),
-			Capacity: autoscale.Capacity{
+			Capacity: sizing.Capacity{
 				Schema: 1, Prefill: curve.Curve{0.005, 0.08 / speed, 0.0004 / speed},
 				Step: curve.Curve{0.012 / speed, 8e-5 / speed, 0.03 / speed}, KVTokens: int(2e5 * speed * (0.5 + rng.Float64())), MaxSequences: 64 << rng.IntN(3),
 			},
@@ -118,7 +117,7 @@ func oneKind() *Problem {
 	paid.Name, paid.Weight = "paid", 5
 	return &Problem{
 		Use: 0.8, Classes: []Class{chat, paid},
-		Variants: []Variant{{Name: "h100", Cost: 3, GPUs: 1, Capacity: autoscale.Capacity{
+		Variants: []Variant{{Name: "h100", Cost: 3, GPUs: 1, Capacity: sizing.Capacity{
 			Schema: 1, Prefill: curve.Curve{0.01, 0.06, 0}, Step: curve.Curve{0.01, 5e-5, 0.03}, KVTokens: 350_000,
 		}}},
 	}
@@ -153,7 +152,7 @@ func TestSolve_AStepThatIsAlwaysAsLong(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	p.Variants[0].Decode = 1
-	if _, busy := p.balance(pools.Decode); !(math.Abs(busy-0.96) < 0.01) {
+	if _, busy := p.balance(decoding); !(math.Abs(busy-0.96) < 0.01) {
 		t.Errorf("busy %g, want 0.96", busy)
 	}
 }
@@ -169,7 +168,7 @@ func TestSolve_ShedsTheLighterClass(t *testing.T) {
 		t.Errorf("unmet %.3f, want some of chat and none of paid", m.Unmet)
 	}
 	checkMix(t, p, m)
-	if i := slices.IndexFunc(m.Prices, func(x autoscale.Price) bool { return x.What == "gpus" }); i < 0 {
+	if i := slices.IndexFunc(m.Prices, func(x Price) bool { return x.What == "gpus" }); i < 0 {
 		t.Errorf("GPUs are short, and have no price: %+v", m.Prices)
 	}
 }

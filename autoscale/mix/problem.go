@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 )
 
 // Class is requests of like lengths and objectives.
@@ -35,7 +35,7 @@ func (c *Class) context() float64 {
 // Variant is a kind of hardware.
 type Variant struct {
 	Name     string
-	Capacity autoscale.Capacity
+	Capacity sizing.Capacity
 	Cost     float64 // of a server for an hour
 	GPUs     int     // of a server
 	Have     int     // GPUs there are; 0: any number
@@ -63,7 +63,7 @@ type Mix struct {
 	PrefillShare, DecodeShare [][]float64
 	// Prices say where capacity is short: what an hour would cost less with one more
 	// server's worth of it.
-	Prices []autoscale.Price
+	Prices []Price
 	// Bound is the least that any solution costs, what is not served included; Proven
 	// that this one is the cheapest, within gap.
 	Bound, Objective float64
@@ -370,7 +370,7 @@ func (p *Problem) read(l layout, q *programme, x []float64, objective float64, r
 			price *= p.Use
 		}
 		if price > tolerance {
-			m.Prices = append(m.Prices, autoscale.Price{Variant: p.Variants[i/len(perVariant)].Name, What: what, PerHour: price})
+			m.Prices = append(m.Prices, Price{Variant: p.Variants[i/len(perVariant)].Name, What: what, PerHour: price})
 		}
 	}
 	return m

@@ -4,22 +4,21 @@ import (
 	"math"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // Shares says which part of each class of the traffic is to be prefilled by which of the
 // servers that run, so that all kinds of hardware are equally busy. It is nil where there
 // is nothing to share: one kind, or no requests.
-func Shares(variants []Variant, traffic *autoscale.Traffic, ttft time.Duration) *share.Table {
+func Shares(variants []Variant, traffic *demand.Traffic, ttft time.Duration) *share.Table {
 	if len(variants) < 2 {
 		return nil
 	}
 	p := Problem{Variants: variants, Use: 1}
 	var which []share.Class
 	p.Classes, which = classesOf(variants, traffic, ttft)
-	parts, _ := p.balance(pools.Prefill)
+	parts, _ := p.balance(prefilling)
 	t := &share.Table{Prefill: make(map[share.Class][]float64), Tokens: make([]float64, len(variants))}
 	for i := range variants {
 		t.Variants = append(t.Variants, variants[i].Name)
@@ -47,7 +46,7 @@ func Shares(variants []Variant, traffic *autoscale.Traffic, ttft time.Duration) 
 
 // classesOf are the classes of the traffic, and which they are. A prompt that no hardware
 // computes within the objective is planned for without it.
-func classesOf(variants []Variant, traffic *autoscale.Traffic, ttft time.Duration) (all []Class, which []share.Class) {
+func classesOf(variants []Variant, traffic *demand.Traffic, ttft time.Duration) (all []Class, which []share.Class) {
 	for class := range traffic {
 		l := &traffic[class]
 		prompt, computed, output, ok := l.Mean()

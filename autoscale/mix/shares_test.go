@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
@@ -25,10 +24,10 @@ func unlike() []Variant {
 }
 
 // asks is traffic of so many requests of each prompt length, nothing of it cached.
-func asks(requests map[int]float64) (t autoscale.Traffic) {
+func asks(requests map[int]float64) (t demand.Traffic) {
 	for tokens, n := range requests {
 		all := n * float64(tokens)
-		t[share.ClassOf(tokens, 100)] = autoscale.Lengths{Requests: n, Prompt: all, Computed: all, Output: 100 * n}
+		t[share.ClassOf(tokens, 100)] = demand.Lengths{Requests: n, Prompt: all, Computed: all, Output: 100 * n}
 	}
 	return t
 }
@@ -53,7 +52,7 @@ func TestShares_EachToTheHardwareThatIsQuickerWithIt(t *testing.T) {
 }
 
 func TestShares_NothingToShare(t *testing.T) {
-	traffic, none := asks(map[int]float64{2000: 10}), autoscale.Traffic{}
+	traffic, none := asks(map[int]float64{2000: 10}), demand.Traffic{}
 	stopped := unlike()
 	stopped[0].Prefill, stopped[1].Prefill = 0, 0
 	for name, table := range map[string]*share.Table{
@@ -117,7 +116,7 @@ func TestBalance_AsGoodAsGlpsol(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for i := range *instances {
 		p := randomProblem(rng, 1+rng.IntN(16), 1+rng.IntN(3))
-		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+		for _, role := range []phase{prefilling, decoding} {
 			shares, busy := p.balance(role)
 			q, served := p.balanced(role)
 			if !slices.Contains(served, true) {

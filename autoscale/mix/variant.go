@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 )
 
 // ParseVariant reads a kind of hardware as NAME=FILE,cost=C,gpus=N,have=N: the file is what was
@@ -17,7 +17,7 @@ func ParseVariant(text string) (*Variant, error) {
 	if !found {
 		return nil, errors.New("want NAME=FILE")
 	}
-	measured, err := autoscale.ReadCapacity(file)
+	measured, err := sizing.ReadCapacity(file)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/cmd/internal/serving"
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
@@ -135,7 +136,7 @@ func metricsDoc() string {
 	queue := pd.NewQueue(pd.DefaultQueue())
 	var recorded recorder
 	recorded.MustRegister(version.Collector(), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
-		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, autoscale.NewMeter(time.Now), nil, nil))
+		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, demand.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
 	leader.NewMetrics(&recorded)
 	gateway.NewMetrics(&recorded)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/cmd/internal/output"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
 	"github.com/tandem-gateway/tandem/loadtest/progress"
@@ -109,7 +109,7 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 
 func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) error {
 	cfg := scaling.Config{
-		TracePath: routing.TracePath, Limit: routing.Limit, Seeds: routing.Seeds, Planner: autoscale.DefaultPlanner(),
+		TracePath: routing.TracePath, Limit: routing.Limit, Seeds: routing.Seeds, Planner: sizing.DefaultPlanner(),
 		Parallel: cmp.Or(routing.Parallel, runtime.GOMAXPROCS(0)),
 	}
 	var err error
@@ -120,7 +120,7 @@ func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) erro
 		return err
 	}
 	if opts.capacity != "" {
-		measured, err := autoscale.ReadCapacity(opts.capacity)
+		measured, err := sizing.ReadCapacity(opts.capacity)
 		if err != nil {
 			return err
 		}

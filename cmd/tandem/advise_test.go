@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -20,7 +20,7 @@ func TestAdvise_TableAndPictureOfATrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := autoscale.Capacity{Schema: 1, Prefill: curve.Curve{0.01, 0.0628, 0}, Step: curve.Curve{0.010, 50e-6, 0.03}, KVTokens: 350_000}
+	c := sizing.Capacity{Schema: 1, Prefill: curve.Curve{0.01, 0.0628, 0}, Step: curve.Curve{0.010, 50e-6, 0.03}, KVTokens: 350_000}
 	if err := c.Write(f); err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/calibrate"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/cmd/internal/output"
 )
 
@@ -70,7 +70,7 @@ func runCalibrate(cmd *cobra.Command, cfg calibrate.Config, out, svg string) err
 	return printCapacity(cmd.OutOrStdout(), c, cfg)
 }
 
-func printCapacity(out io.Writer, c *autoscale.Capacity, cfg calibrate.Config) error {
+func printCapacity(out io.Writer, c *sizing.Capacity, cfg calibrate.Config) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "model\t%s\n", c.Model)
 	for _, p := range c.PrefillPoints {

@@ -11,14 +11,14 @@ type blockCache struct {
 	private  int
 	pinned   int // hashed blocks with holders
 	slots    map[int32]int32
-	blocks   []cached
+	blocks   []cachedBlock
 	free     []int32 // unused entries of blocks
 	oldest   int32   // ends of the list of unpinned blocks; -1: empty
 	newest   int32
 	evicted  func(block int32) // told of each block that goes
 }
 
-type cached struct {
+type cachedBlock struct {
 	id         int32
 	holders    int32
 	prev, next int32 // in the list of unpinned blocks, towards older and newer
@@ -99,9 +99,9 @@ func (c *blockCache) publish(id int32) bool {
 	if n := len(c.free); n > 0 {
 		i, c.free = c.free[n-1], c.free[:n-1]
 	} else {
-		c.blocks = append(c.blocks, cached{})
+		c.blocks = append(c.blocks, cachedBlock{})
 	}
-	c.blocks[i] = cached{id: id, holders: 1, prev: -1, next: -1}
+	c.blocks[i] = cachedBlock{id: id, holders: 1, prev: -1, next: -1}
 	c.slots[id] = i
 	c.pinned++
 	return true

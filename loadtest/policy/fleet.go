@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools/curve"
@@ -85,10 +85,10 @@ func (f *fleet) look(v *View) {
 func (f *fleet) hold(v *View, j *job) {
 	v.gateway.look(j)
 	for p := range f.field.Prefill {
-		f.field.Prefill[p].Cached = kvstate.Held{GPU: v.PrefillHit(p)}
+		f.field.Prefill[p].Cached = cached.Tokens{GPU: v.PrefillHit(p)}
 	}
 	for d := range f.field.Decode {
-		f.field.Decode[d].Cached = kvstate.Held{GPU: v.DecodeHit(d)}
+		f.field.Decode[d].Cached = cached.Tokens{GPU: v.DecodeHit(d)}
 	}
 }
 

@@ -3,8 +3,9 @@ package policy
 import (
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -12,23 +13,23 @@ import (
 // sharer says which hardware prefills requests of which lengths, by the gateway's own
 // code: its meter of what is asked for, and the programme that shares it out.
 type sharer struct {
-	meter    *autoscale.Meter
+	meter    *demand.Meter
 	variants []mix.Variant
 	slo      SLO
-	records  map[*job]*autoscale.RequestRecord
+	records  map[*job]*demand.RequestRecord
 	now      float64
 	next     float64 // when it plans again
 }
 
 // shareEvery is the time between two plans, in seconds.
-var shareEvery = autoscale.DefaultConfig().Every.Seconds()
+const shareEvery = float64(sizing.DefaultInterval) / float64(time.Second)
 
 func newSharer(s *Scenario) *sharer {
-	r := &sharer{records: make(map[*job]*autoscale.RequestRecord), slo: s.SLO}
-	r.meter = autoscale.NewMeter(func() time.Time { return wall(r.now) })
+	r := &sharer{records: make(map[*job]*demand.RequestRecord), slo: s.SLO}
+	r.meter = demand.NewMeter(func() time.Time { return wall(r.now) })
 	for _, v := range s.Variants {
 		h := s.prefillHardware(v.Prefill[0])
-		r.variants = append(r.variants, mix.Variant{Name: v.Name, Cost: 1, GPUs: 1, Prefill: len(v.Prefill), Capacity: autoscale.Capacity{
+		r.variants = append(r.variants, mix.Variant{Name: v.Name, Cost: 1, GPUs: 1, Prefill: len(v.Prefill), Capacity: sizing.Capacity{
 			Schema: 1, Prefill: prefillCurve(h, 1), Step: curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext}, KVTokens: h.DecodeCapacity,
 		}})
 	}
@@ -37,7 +38,7 @@ func newSharer(s *Scenario) *sharer {
 
 func (r *sharer) arrived(v *View, j *job) {
 	r.now = v.now
-	r.records[j] = r.meter.Arrived(autoscale.Arrival{Fingerprint: uint64(j.id), PromptTokens: j.req.Prompt, OutputTokens: v.Output()})
+	r.records[j] = r.meter.Arrived(demand.Arrival{Fingerprint: uint64(j.id), PromptTokens: j.req.Prompt, OutputTokens: v.Output()})
 }
 
 func (r *sharer) prefilled(v *View, j *job) {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
 )
 
@@ -19,7 +19,7 @@ type Config struct {
 	Scenarios  []*Scenario
 	Policies   []Policy
 	ColdStarts []float64 // seconds
-	Planner    autoscale.Planner
+	Planner    sizing.Planner
 	Seeds      int
 	Parallel   int
 }

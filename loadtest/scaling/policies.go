@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
@@ -35,7 +35,7 @@ type plant struct {
 	coldStart float64
 	peak      [2]int // servers that serve the whole load well
 	work      work
-	planner   autoscale.Planner
+	planner   sizing.Planner
 }
 
 // Policies are all that are compared, in the order of the report.
@@ -109,9 +109,9 @@ func askTokenAware(*plant) asker {
 
 // askPlanner asks what the planner that the gateway runs wants.
 func askPlanner(p *plant) asker {
-	planner, memory := p.planner, autoscale.Memory{}
+	planner, memory := p.planner, sizing.Memory{}
 	return func(v *view) (float64, float64) {
-		var plan autoscale.Plan
+		var plan sizing.Plan
 		plan, memory = planner.Plan(v.signals(), memory, controlEvery)
 		if !plan.Known {
 			return float64(v.prefillReady + v.prefillPending), float64(v.decodeReady + v.decodePending)
@@ -121,17 +121,17 @@ func askPlanner(p *plant) asker {
 }
 
 // signals are the view in the planner's words.
-func (v *view) signals() autoscale.Signals {
+func (v *view) signals() sizing.Signals {
 	h := &v.scenario.Hardware
 	sequences := min(h.sequences(v.scenario.TPOT, v.context), h.KV/v.kvOfEach)
-	s := autoscale.Signals{
+	s := sizing.Signals{
 		Prompt: v.prompt, Output: v.output, KV: v.held,
 		PrefillBacklog: v.queuedTokens, DecodeBacklog: v.outputWaiting,
 		PrefillSpeed: h.PrefillSpeed,
 		DecodeSpeed:  sequences / h.step(sequences, sequences*v.context),
 		KVCapacity:   h.KV,
-		Prefill:      autoscale.Pool{Ready: v.prefillReady, Pending: v.prefillPending},
-		Decode:       autoscale.Pool{Ready: v.decodeReady, Pending: v.decodePending},
+		Prefill:      sizing.Pool{Ready: v.prefillReady, Pending: v.prefillPending},
+		Decode:       sizing.Pool{Ready: v.decodeReady, Pending: v.decodePending},
 		ColdStart:    time.Duration(v.coldStart * float64(time.Second)),
 	}
 	if v.full {

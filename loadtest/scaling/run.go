@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 )
 
 // controlEvery is the time between two decisions: the HPA's default.
@@ -79,7 +79,7 @@ func run(p *Policy, plant *plant, load []request) *Outcome {
 		if c.now > s.Seconds {
 			continue // the last requests end; nothing is scaled or paid for
 		}
-		if (step+1)%steps(autoscale.Bin.Seconds()) == 0 {
+		if (step+1)%steps(sizing.Bin.Seconds()) == 0 {
 			w.bin()
 		}
 		if (step+1)%steps(controlEvery.Seconds()) == 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
 )
 
@@ -21,7 +21,7 @@ func compareStudy(t *testing.T, policies ...string) *Report {
 	}
 	r, err := Compare(t.Context(), Config{
 		TracePath: traceFile, Scenarios: Scenarios()[:1], Policies: found, ColdStarts: []float64{judgedCold},
-		Planner: autoscale.DefaultPlanner(), Seeds: 1, Parallel: 1,
+		Planner: sizing.DefaultPlanner(), Seeds: 1, Parallel: 1,
 	}, func(int, int, *Outcome) {})
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestRun_EveryRequestEnds(t *testing.T) {
 	s := *Scenarios()[0]
 	s.Seconds, s.Bursts = 1500, []Burst{{From: 600, Seconds: 60, Factor: 4}}
 	load := buildLoad(trace, &s, 3)
-	plant := &plant{scenario: &s, coldStart: 60, work: measureWork(&s, load), planner: autoscale.DefaultPlanner()}
+	plant := &plant{scenario: &s, coldStart: 60, work: measureWork(&s, load), planner: sizing.DefaultPlanner()}
 	plant.peak = staticPeak(plant, load)
 	for _, p := range Policies() {
 		o := run(&p, plant, load)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 )
 
 // Hardware is the server that both roles are made of.
@@ -34,7 +34,7 @@ func (h *Hardware) sequences(itl, context float64) float64 {
 const usualPrompt = 7500
 
 // HardwareOf is the server that was measured.
-func HardwareOf(c *autoscale.Capacity) Hardware {
+func HardwareOf(c *sizing.Capacity) Hardware {
 	return Hardware{
 		PrefillSpeed: c.PrefillSpeed(usualPrompt, 0), KV: float64(c.KVTokens),
 		Base: c.Step[0], PerSequence: c.Step[1], PerContext: c.Step[2] / 1e6,

@@ -1,6 +1,8 @@
 package scaling
 
-import "github.com/tandem-gateway/tandem/autoscale"
+import (
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
+)
 
 // view is what a gateway and the engines' gauges show of a cluster at one moment.
 type view struct {
@@ -20,17 +22,17 @@ type view struct {
 	prefillPending    int
 	decodeReady       int
 	decodePending     int
-	prompt, output    autoscale.Series
-	held              autoscale.Series // tokens of KV on decode servers
+	prompt, output    sizing.Series
+	held              sizing.Series // tokens of KV on decode servers
 	meanOutput        float64
 	context, kvOfEach float64 // tokens of a sequence: mean of its life, and at its end
 }
 
 // watch keeps what a gateway measures of the requests that arrive and end.
 type watch struct {
-	prompt, output, kv              autoscale.Series // finished bins
-	promptNow, outputNow, kvNow     float64          // token-seconds of the bin that runs, for kv; tokens for the others
-	meanOutput, contextTime, kvTime float64          // of requests that ended lately
+	prompt, output, kv              sizing.Series // finished bins
+	promptNow, outputNow, kvNow     float64       // token-seconds of the bin that runs, for kv; tokens for the others
+	meanOutput, contextTime, kvTime float64       // of requests that ended lately
 }
 
 // watchBins is how many bins of demand are kept: ten minutes of them.
@@ -59,8 +61,8 @@ func (w *watch) ended(s *sequence) {
 
 // bin ends the bin that runs.
 func (w *watch) bin() {
-	seconds := autoscale.Bin.Seconds()
-	push := func(s *autoscale.Series, now *float64) {
+	seconds := sizing.Bin.Seconds()
+	push := func(s *sizing.Series, now *float64) {
 		*s = append(*s, *now/seconds)
 		if len(*s) > watchBins {
 			*s = (*s)[1:]

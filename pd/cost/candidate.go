@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/share"
@@ -24,7 +24,7 @@ type Candidate struct {
 	Ready   time.Duration // until it can take the request at all: an adapter to load, a sleep to end
 	Queue   time.Duration // predicted time until its outstanding prefill work is done
 	Queued  int           // requests of that work
-	Cached  kvstate.Held  // leading tokens of the request that it holds, by tier
+	Cached  cached.Tokens // leading tokens of the request that it holds, by tier
 	Remote  Remote        // that holds more of it, and can be pulled from
 	Prefill curve.Curve   // time of a prefill on it
 	Step    curve.Curve   // time of a decode step on it

@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"pgregory.net/rapid"
 
-	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
@@ -108,7 +108,7 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 	case "queued":
 		c.Queued = n
 	case "cached":
-		c.Cached = kvstate.Held{GPU: n, CPU: max(n, c.Cached.CPU), Disk: max(n, c.Cached.Disk)}
+		c.Cached = cached.Tokens{GPU: n, CPU: max(n, c.Cached.CPU), Disk: max(n, c.Cached.Disk)}
 	case "cpu":
 		c.Cached.CPU, c.Cached.Disk = n, max(n, c.Cached.Disk)
 	case "disk":

@@ -10,7 +10,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/cmd/internal/nearest"
 )
 
@@ -62,7 +62,7 @@ func (c *config) believe() error {
 	if c.scaling.capacity == "" {
 		return nil
 	}
-	measured, err := autoscale.ReadCapacity(c.scaling.capacity)
+	measured, err := sizing.ReadCapacity(c.scaling.capacity)
 	if err != nil {
 		return err
 	}

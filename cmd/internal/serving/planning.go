@@ -11,8 +11,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/autoscale/mix"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
@@ -32,7 +34,7 @@ type scalingConfig struct {
 // defaultScaling believes of servers what the fleet does.
 func defaultScaling() scalingConfig {
 	cfg, believed := autoscale.DefaultConfig(), pools.Default()
-	cfg.Prior = autoscale.Capacity{Schema: 1, Prefill: believed.Prefill, Step: believed.Step, KVTokens: int(autoscale.UnknownKV)}
+	cfg.Prior = sizing.Capacity{Schema: 1, Prefill: believed.Prefill, Step: believed.Step, KVTokens: int(autoscale.UnknownKV)}
 	return scalingConfig{Config: cfg}
 }
 
@@ -101,13 +103,13 @@ func (n *Node) plan(reg *prometheus.Registry) {
 		shared = autoscale.NewShared(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica)
 		now = shared.Now
 	}
-	meter := autoscale.NewMeter(now)
+	meter := demand.NewMeter(now)
 	meter.Queued, meter.CacheSavings = n.queued, n.orchestrator.Binder.Heat
 	n.server.SetObserver(func(a gateway.Arrival) gateway.Observation {
 		if a.ITL == 0 {
 			a.ITL = n.cfg.scaling.ITL.Of(a.Model, a.Model) // what decode servers are planned for
 		}
-		return meter.Arrived(autoscale.Arrival(a))
+		return meter.Arrived(demand.Arrival(a))
 	})
 	n.planner = autoscale.NewScaler(n.cfg.scaling.Config, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.OnDraining = n.publishTargets, n.markPods

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/autoscale"
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
@@ -86,7 +86,7 @@ func TestShares_MoveRequestsToThePlannedHardware(t *testing.T) {
 // writeCapacity is a file of what a server can do.
 func writeCapacity(t *testing.T) (path string) {
 	t.Helper()
-	measured := autoscale.Capacity{Schema: 1, Prefill: pools.Default().Prefill, Step: pools.Default().Step, KVTokens: 500_000}
+	measured := sizing.Capacity{Schema: 1, Prefill: pools.Default().Prefill, Step: pools.Default().Step, KVTokens: 500_000}
 	file, err := os.Create(filepath.Join(t.TempDir(), "capacity.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package autoscale
+package demand
 
 import (
 	"cmp"
@@ -28,19 +28,19 @@ type RequestRecord struct {
 	class   share.Class
 	compute float64 // prompt tokens that it was counted with
 	prompt  int     // tokens, as far as is known
-	retry   bool    // of a request that was counted, and judged, when it was refused
+	Retry   bool    // of a request that was counted, and judged, when it was refused
 	waits   bool    // for its first token
 }
 
 // Answered says that the first token is there, and how much of the prompt was computed
 // for it.
 func (r *RequestRecord) Answered(prompt, computed int) {
-	now := r.meter.now()
+	now := r.meter.Now()
 	r.meter.mu.Lock()
 	defer r.meter.mu.Unlock()
 	r.first = now
 	r.serveLocked()
-	r.demand.seen.prompt(r.arrival.PromptTokens, prompt, computed)
+	r.demand.Seen.prompt(r.arrival.PromptTokens, prompt, computed)
 	if prompt > 0 {
 		r.learnLocked(Lengths{Prompt: float64(prompt - r.prompt), Computed: float64(computed) - r.compute})
 	}
@@ -54,12 +54,12 @@ func (r *RequestRecord) Answered(prompt, computed int) {
 // the service is at fault. Of one that the client gave up only what had come is judged,
 // and that nothing had in time.
 func (r *RequestRecord) Ended(output int, failed bool) {
-	now := r.meter.now()
+	now := r.meter.Now()
 	r.meter.mu.Lock()
 	defer r.meter.mu.Unlock()
 	r.serveLocked()
 	if output > 0 {
-		r.demand.seen.ended(r.prompt, output)
+		r.demand.Seen.ended(r.prompt, output)
 		r.learnLocked(Lengths{Output: float64(output - r.arrival.OutputTokens)})
 	}
 	a := &r.arrival
@@ -82,7 +82,7 @@ func (r *RequestRecord) Ended(output int, failed bool) {
 
 // Refused says that it was refused for lack of capacity: both objectives are missed.
 func (r *RequestRecord) Refused() {
-	now := r.meter.now()
+	now := r.meter.Now()
 	r.meter.mu.Lock()
 	defer r.meter.mu.Unlock()
 	r.serveLocked()
@@ -93,7 +93,7 @@ func (r *RequestRecord) Refused() {
 // learnLocked corrects what its class was counted with on arrival, as far as that still
 // counts.
 func (r *RequestRecord) learnLocked(by Lengths) {
-	if !r.retry {
+	if !r.Retry {
 		r.demand.traffic[r.class].add(by.times(kept(r.demand.faded.Sub(r.at))))
 	}
 }
@@ -125,10 +125,10 @@ func (r *RequestRecord) missLocked(now time.Time) {
 // judgeLocked enters whether an objective was kept, where there is one. A retry is not judged:
 // its request was when it was refused.
 func (r *RequestRecord) judgeLocked(now time.Time, has, kept bool, of objective) {
-	if !has || r.retry {
+	if !has || r.Retry {
 		return
 	}
-	b := r.demand.bins[binOf(now)]
+	b := r.demand.Bins[BinOf(now)]
 	sum := &b.TTFT
 	if of == itl {
 		sum = &b.ITL
@@ -137,7 +137,7 @@ func (r *RequestRecord) judgeLocked(now time.Time, has, kept bool, of objective)
 	if kept {
 		sum.Kept++
 	}
-	r.demand.bins[binOf(now)] = b
+	r.demand.Bins[BinOf(now)] = b
 }
 
 // attainedSpan is the time over which attainment is published.
@@ -145,12 +145,12 @@ const attainedSpan = 5 * time.Minute
 
 // attained counts requests that were judged by an objective, and those that kept it.
 // What was refused or failed was judged, and did not.
-type attained struct {
+type Attained struct {
 	Judged int `json:"n"`
 	Kept   int `json:"k"`
 }
 
-func (a *attained) add(o attained) {
+func (a *Attained) add(o Attained) {
 	a.Judged += o.Judged
 	a.Kept += o.Kept
 }

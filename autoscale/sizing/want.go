@@ -1,10 +1,13 @@
-package autoscale
+package sizing
 
 import (
 	"errors"
 	"math"
 	"time"
 )
+
+// DefaultInterval is the time between two decisions: as often as an HPA asks.
+const DefaultInterval = 15 * time.Second
 
 // Bounds are the fewest and the most servers of a role.
 type Bounds struct{ Min, Max int }

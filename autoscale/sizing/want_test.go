@@ -1,4 +1,4 @@
-package autoscale
+package sizing
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 // The cases of the planner are text files that a person can dispute. "new" begins
 // with the usual signals and no memory; what a line says stays until a later one
 // changes it, and so does the memory of decisions. A series of 20000x54+60000x6 is 54 bins of 20,000 and then six of 60,000. The time
-// between two decisions is 15 s. Regenerate with: go test ./autoscale -run Golden -rewrite
+// between two decisions is 15 s. Regenerate with: go test ./autoscale/sizing -run Golden -rewrite
 func TestPlan_Golden(t *testing.T) {
 	datadriven.Walk(t, "testdata/want", func(t *testing.T, path string) {
 		p, s, m := DefaultPlanner(), usualSignals(), Memory{}
@@ -182,4 +182,18 @@ func TestPlan_Properties(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Nobody asks for anything, and some servers are wanted all the same: they are work for
+// the choice of hardware too, or it would want none.
+func TestPlan_FewestServersAreLoad(t *testing.T) {
+	p := DefaultPlanner()
+	p.Prefill.Min, p.Decode.Min = 3, 1
+	s := usualSignals()
+	s.Prompt, s.Output, s.KV = make(Series, 90), make(Series, 90), make(Series, 90)
+	s.Prefill.Ready, s.Decode.Ready = 3, 1
+	plan, _ := p.Plan(s, Memory{}, 0)
+	if plan.Prefill.Load != 3 || plan.Decode.Load != 1 {
+		t.Errorf("%+v: want the load of 3 and 1 servers", plan)
+	}
 }

@@ -1,15 +1,16 @@
-package autoscale
+package demand
 
 import (
 	"math"
 	"time"
 
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // lately is how fast the lengths of requests are forgotten: e-fold in the time for which
 // demand is remembered.
-const lately = keptBins * Bin
+const Lately = KeptBins * sizing.Bin
 
 // Traffic is what was asked of one model lately, by class. What is older counts for less,
 // so that the sums of several gateways can be added.
@@ -35,7 +36,7 @@ func (l Lengths) times(n float64) Lengths {
 
 // kept is what is left of a figure after a time.
 func kept(passed time.Duration) float64 {
-	return math.Exp(-max(0, passed).Seconds() / lately.Seconds())
+	return math.Exp(-max(0, passed).Seconds() / Lately.Seconds())
 }
 
 // fade makes it older.
@@ -53,14 +54,14 @@ func (t *Traffic) add(o *Traffic) {
 }
 
 // leastRequests is how few requests of a class are none.
-const leastRequests = 0.01
+const LeastRequests = 0.01
 
 // Rate is requests per second.
-func (l *Lengths) Rate() float64 { return l.Requests / lately.Seconds() }
+func (l *Lengths) Rate() float64 { return l.Requests / Lately.Seconds() }
 
 // Mean is a mean request of a class, in tokens, false where there was none lately.
 func (l *Lengths) Mean() (prompt, computed, output float64, ok bool) {
-	if l.Requests < leastRequests {
+	if l.Requests < LeastRequests {
 		return 0, 0, 0, false
 	}
 	prompt, output = max(1, l.Prompt/l.Requests), max(1, l.Output/l.Requests)

@@ -1,15 +1,16 @@
-package autoscale
+package demand
 
 import (
 	"cmp"
 	"sync"
 	"time"
 
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // keptBins is how many bins of demand are remembered: fifteen minutes of them.
-const keptBins = 90
+const KeptBins = 90
 
 // refusedFor is how long, at least, a refused request that comes again counts as a
 // retry, and mostRefused how many of them are remembered in such a time.
@@ -17,6 +18,9 @@ const (
 	refusedFor  = time.Minute
 	mostRefused = 8192
 )
+
+// forgottenAfter is how long a model is remembered that nobody asks for.
+const forgottenAfter = 24 * time.Hour
 
 // recently weighs one request in the means of those that ended.
 const recently = 1.0 / 300
@@ -26,7 +30,7 @@ const recently = 1.0 / 300
 // demand too, and a client's retries of what was refused are not more of it. Safe for
 // concurrent use.
 type Meter struct {
-	now func() time.Time
+	Now func() time.Time
 
 	// Queued returns how many requests of each model wait in this gateway's own queue. It
 	// is set before the first read.
@@ -36,7 +40,7 @@ type Meter struct {
 	CacheSavings func() map[string]float64
 
 	mu      sync.Mutex // guards the rest
-	models  map[string]*demand
+	Models  map[string]*demand
 	refused [2]map[uint64]bool // fingerprints: those of the running time, and of the one before
 	turned  time.Time          // when the running time began
 	unsent  []uint64           // fingerprints that other gateways do not know of yet
@@ -44,9 +48,9 @@ type Meter struct {
 
 // demand is what is asked of one model.
 type demand struct {
-	bins    map[int64]bin // by number: seconds since 1970 over Bin
-	waiting work          // requests that have no first token yet
-	seen    means
+	Bins    map[int64]bin // by number: seconds since 1970 over Bin
+	waiting Work          // requests that have no first token yet
+	Seen    means
 	last    time.Time // when one came
 	traffic Traffic
 	faded   time.Time // when traffic was made older last
@@ -56,11 +60,11 @@ type demand struct {
 type bin struct {
 	Prompt float64  `json:"p"` // tokens to compute
 	Output float64  `json:"o"` // tokens, as predicted
-	TTFT   attained `json:"t,omitzero"`
-	ITL    attained `json:"i,omitzero"`
+	TTFT   Attained `json:"t,omitzero"`
+	ITL    Attained `json:"i,omitzero"`
 }
 
-type work struct {
+type Work struct {
 	Requests int     `json:"n"`
 	Prompt   float64 `json:"p"` // tokens to compute
 }
@@ -76,7 +80,7 @@ type means struct {
 
 // context is the mean KV of a sequence at any moment: a long answer counts for as long as
 // it is there.
-func (s *means) context() float64 {
+func (s *means) Context() float64 {
 	if s.Held == 0 {
 		return s.Prompt + s.Output/2
 	}
@@ -88,27 +92,27 @@ const firstOutput = 256
 
 // NewMeter returns a meter that has seen nothing. now is the clock.
 func NewMeter(now func() time.Time) *Meter {
-	return &Meter{now: now, Queued: func() map[string]int { return nil }, CacheSavings: func() map[string]float64 { return nil }, models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
+	return &Meter{Now: now, Queued: func() map[string]int { return nil }, CacheSavings: func() map[string]float64 { return nil }, Models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
 }
 
 // Arrived counts a request and begins its record.
 func (m *Meter) Arrived(a Arrival) *RequestRecord {
-	now := m.now()
+	now := m.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := m.models[a.Model]
+	d := m.Models[a.Model]
 	if d == nil {
-		d = &demand{bins: make(map[int64]bin), seen: means{Computed: 1, Output: firstOutput}}
-		m.models[a.Model] = d
+		d = &demand{Bins: make(map[int64]bin), Seen: means{Computed: 1, Output: firstOutput}}
+		m.Models[a.Model] = d
 	}
-	if d.seen.Prompt == 0 {
-		d.seen.Prompt = float64(a.PromptTokens) // until one was answered
+	if d.Seen.Prompt == 0 {
+		d.Seen.Prompt = float64(a.PromptTokens) // until one was answered
 	}
-	r := &RequestRecord{meter: m, demand: d, arrival: a, at: now, waits: true, prompt: a.PromptTokens, compute: float64(a.PromptTokens) * d.seen.Computed}
-	if r.retry = m.retry(a.Fingerprint, now); !r.retry {
-		b := d.bins[binOf(now)]
-		b.Prompt, b.Output = b.Prompt+r.compute, b.Output+d.seen.Output
-		d.bins[binOf(now)] = b
+	r := &RequestRecord{meter: m, demand: d, arrival: a, at: now, waits: true, prompt: a.PromptTokens, compute: float64(a.PromptTokens) * d.Seen.Computed}
+	if r.Retry = m.retry(a.Fingerprint, now); !r.Retry {
+		b := d.Bins[BinOf(now)]
+		b.Prompt, b.Output = b.Prompt+r.compute, b.Output+d.Seen.Output
+		d.Bins[BinOf(now)] = b
 		r.class = share.ClassOf(a.PromptTokens, a.OutputTokens)
 		d.fade(now)
 		d.traffic[r.class].add(Lengths{1, float64(a.PromptTokens), r.compute, float64(a.OutputTokens)})
@@ -127,10 +131,10 @@ func (d *demand) fade(now time.Time) {
 
 // Traffic is what was asked of a model lately, by class.
 func (m *Meter) Traffic(model string) Traffic {
-	now := m.now()
+	now := m.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := m.models[model]
+	d := m.Models[model]
 	if d == nil {
 		return Traffic{}
 	}
@@ -138,7 +142,7 @@ func (m *Meter) Traffic(model string) Traffic {
 	return d.traffic
 }
 
-func binOf(t time.Time) int64 { return t.Unix() / int64(Bin/time.Second) }
+func BinOf(t time.Time) int64 { return t.Unix() / int64(sizing.Bin/time.Second) }
 
 // prompt learns from a request whose first token has come. What was predicted on
 // arrival is in the share: it corrects the next prediction.
@@ -153,7 +157,7 @@ func (s *means) prompt(predicted, prompt, computed int) {
 // ended learns from a request that has ended.
 func (s *means) ended(prompt, output int) {
 	if s.Held == 0 {
-		s.Held = s.Output * s.context()
+		s.Held = s.Output * s.Context()
 	}
 	s.Ended++
 	tokens := float64(output)
@@ -190,7 +194,7 @@ func (m *Meter) refuse(fingerprint uint64) {
 }
 
 // takeRefused returns those that were refused since the last call.
-func (m *Meter) takeRefused() []uint64 {
+func (m *Meter) TakeRefused() []uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	unsent := m.unsent
@@ -199,7 +203,7 @@ func (m *Meter) takeRefused() []uint64 {
 }
 
 // receiveRefused remembers a request that another gateway refused.
-func (m *Meter) receiveRefused(fingerprint uint64) {
+func (m *Meter) ReceiveRefused(fingerprint uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.refused[0]) < mostRefused {
@@ -208,15 +212,15 @@ func (m *Meter) receiveRefused(fingerprint uint64) {
 }
 
 // reading is what one gateway measured, as the others receive it.
-type reading struct {
+type Reading struct {
 	At      int64                    `json:"at"` // unix seconds
-	Models  map[string]*modelReading `json:"models"`
+	Models  map[string]*ModelReading `json:"models"`
 	Savings map[string]float64       `json:"hot,omitempty"` // tokens, by server
 }
 
-type modelReading struct {
+type ModelReading struct {
 	Bins    map[int64]bin `json:"bins"` // finished ones
-	Waiting work          `json:"waiting"`
+	Waiting Work          `json:"waiting"`
 	Queued  int           `json:"queued"` // of them, in the gateway's queue
 	Seen    means         `json:"seen"`
 	Traffic Traffic       `json:"traffic"`
@@ -224,34 +228,34 @@ type modelReading struct {
 
 // read returns what was measured, and forgets what is older than is kept, and models that
 // nobody asked for in a long time.
-func (m *Meter) read() reading {
-	now := m.now()
-	current := binOf(now)
+func (m *Meter) Read() Reading {
+	now := m.Now()
+	current := BinOf(now)
 	queued, savings := m.Queued(), m.CacheSavings()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := reading{At: now.Unix(), Models: make(map[string]*modelReading), Savings: savings}
-	for name, d := range m.models {
+	r := Reading{At: now.Unix(), Models: make(map[string]*ModelReading), Savings: savings}
+	for name, d := range m.Models {
 		d.fade(now)
-		own := &modelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.seen, Traffic: d.traffic}
-		for i, b := range d.bins {
+		own := &ModelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.Seen, Traffic: d.traffic}
+		for i, b := range d.Bins {
 			switch {
-			case i < current-keptBins, i > current+1: // of a clock that was ahead; the next may have begun
-				delete(d.bins, i)
+			case i < current-KeptBins, i > current+1: // of a clock that was ahead; the next may have begun
+				delete(d.Bins, i)
 			case i < current:
 				own.Bins[i] = b
 			}
 		}
 		r.Models[name] = own
-		if d.waiting.Requests == 0 && now.Sub(d.last) > forgetAfter {
-			delete(m.models, name)
+		if d.waiting.Requests == 0 && now.Sub(d.last) > forgottenAfter {
+			delete(m.Models, name)
 		}
 	}
 	return r
 }
 
 // sumSavings adds up the heat of servers over gateways.
-func sumSavings(readings []reading) map[string]float64 {
+func SumSavings(readings []Reading) map[string]float64 {
 	all := make(map[string]float64)
 	for _, r := range readings {
 		for server, tokens := range r.Savings {
@@ -262,20 +266,20 @@ func sumSavings(readings []reading) map[string]float64 {
 }
 
 // total is the demand for a model of all gateways.
-type total struct {
-	prompt, output Series
-	waiting        work
-	queued         int // of them, in the gateways' queues
-	seen           means
-	traffic        Traffic
-	ttft, itl      attained // lately
+type Total struct {
+	Prompt, Output sizing.Series
+	Waiting        Work
+	Queued         int // of them, in the gateways' queues
+	Seen           means
+	Traffic        Traffic
+	TTFT, ITL      Attained // lately
 }
 
 // sum adds up what gateways measured of a model. since is the bin from which on
 // demand was watched: bins without a request are zero from there, and unknown before.
-func sum(readings []reading, model string, since, now int64) total {
-	from := max(since, now-keptBins)
-	t := total{prompt: make(Series, max(0, now-from)), output: make(Series, max(0, now-from))}
+func Sum(readings []Reading, model string, since, now int64) Total {
+	from := max(since, now-KeptBins)
+	t := Total{Prompt: make(sizing.Series, max(0, now-from)), Output: make(sizing.Series, max(0, now-from))}
 	weight := 0.0
 	for _, r := range readings {
 		own := r.Models[model]
@@ -284,29 +288,47 @@ func sum(readings []reading, model string, since, now int64) total {
 		}
 		for i, b := range own.Bins {
 			if i >= from && i < now {
-				t.prompt[i-from] += b.Prompt / Bin.Seconds()
-				t.output[i-from] += b.Output / Bin.Seconds()
+				t.Prompt[i-from] += b.Prompt / sizing.Bin.Seconds()
+				t.Output[i-from] += b.Output / sizing.Bin.Seconds()
 			}
-			if i >= now-int64(attainedSpan/Bin) && i < now {
-				t.ttft.add(b.TTFT)
-				t.itl.add(b.ITL)
+			if i >= now-int64(attainedSpan/sizing.Bin) && i < now {
+				t.TTFT.add(b.TTFT)
+				t.ITL.add(b.ITL)
 			}
 		}
-		t.queued += own.Queued
-		t.traffic.add(&own.Traffic)
-		t.waiting.Requests += own.Waiting.Requests
-		t.waiting.Prompt += own.Waiting.Prompt
+		t.Queued += own.Queued
+		t.Traffic.add(&own.Traffic)
+		t.Waiting.Requests += own.Waiting.Requests
+		t.Waiting.Prompt += own.Waiting.Prompt
 		w := float64(min(own.Seen.Ended+1, int(1/recently))) // its first guess counts as one
 		weight += w
-		t.seen.Prompt += w * own.Seen.Prompt
-		t.seen.Output += w * own.Seen.Output
-		t.seen.Held += w * cmp.Or(own.Seen.Held, own.Seen.Output*own.Seen.context())
-		t.seen.Computed += w * own.Seen.Computed
-		t.seen.Ended += own.Seen.Ended
+		t.Seen.Prompt += w * own.Seen.Prompt
+		t.Seen.Output += w * own.Seen.Output
+		t.Seen.Held += w * cmp.Or(own.Seen.Held, own.Seen.Output*own.Seen.Context())
+		t.Seen.Computed += w * own.Seen.Computed
+		t.Seen.Ended += own.Seen.Ended
 	}
 	if weight > 0 { // nobody asked else
-		t.seen.Prompt, t.seen.Output, t.seen.Computed = t.seen.Prompt/weight, t.seen.Output/weight, t.seen.Computed/weight
-		t.seen.Held /= weight
+		t.Seen.Prompt, t.Seen.Output, t.Seen.Computed = t.Seen.Prompt/weight, t.Seen.Output/weight, t.Seen.Computed/weight
+		t.Seen.Held /= weight
 	}
 	return t
+}
+
+// asked reports whether anybody asked for the model lately.
+func (t *Total) Asked() bool { return t.Waiting.Requests > 0 || t.Output.Mean() > 0 }
+
+// silent is what counts of a replica that is gone: what was asked of it, but nobody
+// waits there any more.
+func (r *Reading) Silent() {
+	for _, m := range r.Models {
+		m.Waiting, m.Queued = Work{}, 0
+	}
+}
+
+// fade makes the traffic that a replica reported older, up to a time in unix seconds.
+func (r *Reading) Fade(to int64) {
+	for _, m := range r.Models {
+		m.Traffic.fade(time.Duration(to-r.At) * time.Second)
+	}
 }

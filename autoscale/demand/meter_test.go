@@ -1,6 +1,7 @@
-package autoscale
+package demand
 
 import (
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"math"
 	"testing"
 	"time"
@@ -9,57 +10,57 @@ import (
 // clock is a time that a test moves.
 type clock struct{ at time.Time }
 
-func (c *clock) now() time.Time { return c.at }
+func (c *clock) Now() time.Time { return c.at }
 
 func (c *clock) pass(d time.Duration) { c.at = c.at.Add(d) }
 
 func newClock() *clock { return &clock{time.Unix(1_700_000_000, 0)} }
 
 // demandOf is what one meter measured of model m over its last bins.
-func demandOf(m *Meter, c *clock, bins int) total {
-	return sum([]reading{m.read()}, "m", binOf(c.now())-int64(bins), binOf(c.now()))
+func demandOf(m *Meter, c *clock, bins int) Total {
+	return Sum([]Reading{m.Read()}, "m", BinOf(c.Now())-int64(bins), BinOf(c.Now()))
 }
 
 func TestMeter_RefusedIsDemandAndItsRetriesAreNot(t *testing.T) {
 	c := newClock()
-	m := NewMeter(c.now)
+	m := NewMeter(c.Now)
 	for range 5 { // one request, refused, and four retries
 		m.Arrived(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}).Refused()
 		c.pass(time.Second)
 	}
 	m.Arrived(Arrival{Model: "m", Fingerprint: 8, PromptTokens: 500}).Refused() // another one
-	c.pass(Bin)
-	if d := demandOf(m, c, 2); math.Abs(d.prompt.Mean()-1500/20.0) > 1e-9 || d.waiting.Requests != 0 {
+	c.pass(sizing.Bin)
+	if d := demandOf(m, c, 2); math.Abs(d.Prompt.Mean()-1500/20.0) > 1e-9 || d.Waiting.Requests != 0 {
 		t.Errorf("%+v, want 1500 tokens in two bins", d)
 	}
 	c.pass(3 * time.Minute) // nobody retries after so long: it is new
 	m.Arrived(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000})
-	c.pass(Bin)
-	if d := demandOf(m, c, 1); d.prompt.Mean() != 100 || d.waiting.Requests != 1 || d.waiting.Prompt != 1000 {
+	c.pass(sizing.Bin)
+	if d := demandOf(m, c, 1); d.Prompt.Mean() != 100 || d.Waiting.Requests != 1 || d.Waiting.Prompt != 1000 {
 		t.Errorf("%+v, want 1000 tokens in one bin, and waiting", d)
 	}
 }
 
 func TestMeter_LearnsWhatIsCachedAndHowLongAnswersAre(t *testing.T) {
 	c := newClock()
-	m := NewMeter(c.now)
+	m := NewMeter(c.Now)
 	for i := range 400 {
 		v := m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 1000})
 		v.Answered(1200, 300) // the prompt was longer than was thought, and mostly cached
 		v.Ended(64, false)
 	}
-	c.pass(Bin)
+	c.pass(sizing.Bin)
 	m.Arrived(Arrival{Model: "m", Fingerprint: 1000, PromptTokens: 1000})
-	c.pass(Bin)
+	c.pass(sizing.Bin)
 	d := demandOf(m, c, 1)
-	if got := d.prompt[0] * Bin.Seconds(); math.Abs(got-300) > 6 {
+	if got := d.Prompt[0] * sizing.Bin.Seconds(); math.Abs(got-300) > 6 {
 		t.Errorf("predicted %.1f tokens to compute, want 300", got)
 	}
-	if got := d.output[0] * Bin.Seconds(); math.Abs(got-64) > 2 {
+	if got := d.Output[0] * sizing.Bin.Seconds(); math.Abs(got-64) > 2 {
 		t.Errorf("predicted %.1f tokens of output, want 64", got)
 	}
-	if math.Abs(d.seen.Prompt-1200) > 5 {
-		t.Errorf("prompts of %.1f tokens, want 1200", d.seen.Prompt)
+	if math.Abs(d.Seen.Prompt-1200) > 5 {
+		t.Errorf("prompts of %.1f tokens, want 1200", d.Seen.Prompt)
 	}
 }
 
@@ -67,23 +68,23 @@ func TestMeter_LearnsWhatIsCachedAndHowLongAnswersAre(t *testing.T) {
 // can do follows from them.
 func TestMeter_ContextIsThatOfWhoIsThere(t *testing.T) {
 	c := newClock()
-	m := NewMeter(c.now)
+	m := NewMeter(c.Now)
 	for i := range 4000 {
 		v := m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 100})
 		v.Answered(100, 100)
 		v.Ended(10+990*(i%2), false)
 	}
 	const want = (10*(100+5) + 1000*(100+500)) / 1010.0
-	if d := demandOf(m, c, 1); math.Abs(d.seen.context()-want) > want/100 {
-		t.Errorf("a sequence holds %.0f tokens, want %.0f", d.seen.context(), want)
+	if d := demandOf(m, c, 1); math.Abs(d.Seen.Context()-want) > want/100 {
+		t.Errorf("a sequence holds %.0f tokens, want %.0f", d.Seen.Context(), want)
 	}
 }
 
 // A gateway that is gone is missed: what it measured stays, and others go on.
 func TestSum_KilledGatewayIsNoLessDemand(t *testing.T) {
 	c := newClock()
-	meters := [2]*Meter{NewMeter(c.now), NewMeter(c.now)}
-	single := NewMeter(c.now)
+	meters := [2]*Meter{NewMeter(c.Now), NewMeter(c.Now)}
+	single := NewMeter(c.Now)
 	ask := func(m *Meter, i int) {
 		a := Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 100}
 		m.Arrived(a)
@@ -93,30 +94,30 @@ func TestSum_KilledGatewayIsNoLessDemand(t *testing.T) {
 		ask(meters[i%2], i)
 		c.pass(time.Second)
 	}
-	last := meters[1].read() // it dies here
+	last := meters[1].Read() // it dies here
 	for i := 600; i < 900; i++ {
 		ask(meters[0], i)
 		c.pass(time.Second)
 	}
-	since, now := binOf(c.now())-keptBins, binOf(c.now())
-	both := sum([]reading{meters[0].read(), last}, "m", since, now)
-	one := sum([]reading{single.read()}, "m", since, now)
-	for i := range both.prompt {
-		if math.Abs(both.prompt[i]-one.prompt[i]) > 1e-9 || both.prompt[i] == 0 {
-			t.Fatalf("bin %d: %.1f of both, %.1f of a single one", i, both.prompt[i], one.prompt[i])
+	since, now := BinOf(c.Now())-KeptBins, BinOf(c.Now())
+	both := Sum([]Reading{meters[0].Read(), last}, "m", since, now)
+	one := Sum([]Reading{single.Read()}, "m", since, now)
+	for i := range both.Prompt {
+		if math.Abs(both.Prompt[i]-one.Prompt[i]) > 1e-9 || both.Prompt[i] == 0 {
+			t.Fatalf("bin %d: %.1f of both, %.1f of a single one", i, both.Prompt[i], one.Prompt[i])
 		}
 	}
 }
 
 func TestMeter_ForgetsOldBinsAndOldRefusals(t *testing.T) {
 	c := newClock()
-	m := NewMeter(c.now)
-	for i := range 3 * keptBins {
+	m := NewMeter(c.Now)
+	for i := range 3 * KeptBins {
 		m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 10}).Refused()
-		c.pass(Bin)
-		m.read()
+		c.pass(sizing.Bin)
+		m.Read()
 	}
-	if n := len(m.models["m"].bins); n > keptBins+1 {
+	if n := len(m.Models["m"].Bins); n > KeptBins+1 {
 		t.Errorf("%d bins are kept", n)
 	}
 	for i := range 3 * mostRefused {

@@ -1,4 +1,4 @@
-package autoscale
+package sizing
 
 import (
 	"encoding/json"

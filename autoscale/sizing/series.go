@@ -1,4 +1,4 @@
-package autoscale
+package sizing
 
 import (
 	"math"
@@ -69,7 +69,7 @@ func (s Series) slope(noise float64) float64 {
 // recentSpan is how far back a change of level is looked for, and surprise is how
 // many standard errors make one.
 const (
-	recentSpan = time.Minute
+	RecentSpan = time.Minute
 	surprise   = 3.5
 )
 
@@ -88,7 +88,7 @@ func (s Series) forecast(horizon time.Duration) expectation {
 	slope := s.slope(f.Noise)
 	now := s.Mean() + slope*float64(len(s)-1)/2
 	f.Level = max(0, now+slope*float64(horizon)/float64(Bin))
-	recent := s.Last(recentSpan)
+	recent := s.Last(RecentSpan)
 	if len(recent) == len(s) {
 		return f
 	}

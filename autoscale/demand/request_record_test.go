@@ -1,15 +1,16 @@
-package autoscale
+package demand
 
 import (
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"testing"
 	"time"
 )
 
 // attainedOf is what a meter's requests of model m kept of late.
-func attainedOf(m *Meter, c *clock) (ttft, itl attained) {
-	c.pass(Bin)
-	t := sum([]reading{m.read()}, "m", 0, binOf(c.now()))
-	return t.ttft, t.itl
+func attainedOf(m *Meter, c *clock) (ttft, itl Attained) {
+	c.pass(sizing.Bin)
+	t := Sum([]Reading{m.Read()}, "m", 0, BinOf(c.Now()))
+	return t.TTFT, t.ITL
 }
 
 // came is a request with objectives of 2 s and 50 ms.
@@ -20,11 +21,11 @@ func came(m *Meter, fingerprint uint64, stream bool) *RequestRecord {
 }
 
 func TestRequestRecord_WhatIsKeptOfTheObjectives(t *testing.T) {
-	kept, missed, unjudged := attained{1, 1}, attained{1, 0}, attained{}
+	kept, missed, unjudged := Attained{1, 1}, Attained{1, 0}, Attained{}
 	for _, of := range []struct {
 		name      string
 		does      func(*Meter, *clock)
-		ttft, itl attained
+		ttft, itl Attained
 	}{
 		{"in time", func(m *Meter, c *clock) {
 			v := came(m, 1, true)
@@ -84,7 +85,7 @@ func TestRequestRecord_WhatIsKeptOfTheObjectives(t *testing.T) {
 	} {
 		t.Run(of.name, func(t *testing.T) {
 			c := newClock()
-			m := NewMeter(c.now)
+			m := NewMeter(c.Now)
 			of.does(m, c)
 			if ttft, itl := attainedOf(m, c); ttft != of.ttft || itl != of.itl {
 				t.Errorf("ttft %+v, itl %+v; want %+v, %+v", ttft, itl, of.ttft, of.itl)
