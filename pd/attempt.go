@@ -193,7 +193,7 @@ func (b *binding) source() *pools.Server {
 func (b *binding) failedTransfer(failed *LegError) bool {
 	c := connector.Of(b.decode.Server())
 	switch {
-	case failed.Leg == AloneLeg:
+	case failed.Leg == AggregatedLeg:
 		return false
 	case c.DecodeDriven && failed.Status >= http.StatusInternalServerError && failed.Kind == Broken:
 		return true // prefill's answer as well as decode's

@@ -19,7 +19,7 @@ import (
 func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *binding) *LegError {
 	server := b.decode.Server()
 	st.given = b.handoff
-	leg, id, part := AloneLeg, "", connector.LegRequest{Body: st.req.Body}
+	leg, id, part := AggregatedLeg, "", connector.LegRequest{Body: st.req.Body}
 	if b.handoff != nil {
 		leg, id, part = DecodeLeg, b.handoff.Attempt, b.handoff.Leg
 		if c := connector.Of(server); !c.ConcurrentLegs && !c.DecodeDriven {

@@ -55,7 +55,7 @@ func (b *Binder) mayLive(r *bindRequest, role pools.Role) bool {
 	for _, s := range pools.Doubted(b.Fleet.Servers(), r.req.Model, role, time.Now()) {
 		failed := r.tried.has(PrefillLeg, s)
 		if role == pools.Decode {
-			failed = r.tried.has(DecodeLeg, s) || r.tried.has(AloneLeg, s)
+			failed = r.tried.has(DecodeLeg, s) || r.tried.has(AggregatedLeg, s)
 		}
 		if !failed {
 			return true

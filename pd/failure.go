@@ -20,9 +20,9 @@ import (
 type Leg string
 
 const (
-	PrefillLeg Leg = "prefill"
-	DecodeLeg  Leg = "decode"
-	AloneLeg   Leg = "alone"
+	PrefillLeg    Leg = "prefill"
+	DecodeLeg     Leg = "decode"
+	AggregatedLeg Leg = "alone" // as other replicas call it
 )
 
 // Kind is what a failed leg says, and so what is done about it.

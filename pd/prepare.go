@@ -23,7 +23,7 @@ func (o *Orchestrator) prepare(ctx context.Context, st *requestState, b *binding
 	if failed == nil {
 		leg := DecodeLeg
 		if b.prefill == nil && !b.handoff.HasKV() {
-			leg = AloneLeg
+			leg = AggregatedLeg
 		}
 		failed = unready(ctx, leg, b.decode, awaitDecode)
 	}

@@ -25,7 +25,7 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 		r.tried.alone, r.req.ITL = r.req.Aggregated || f.rng.IntN(4) == 0, time.Duration(f.rng.IntN(2))*time.Second
 		if f.rng.IntN(3) == 0 {
 			servers := f.Fleet.Servers()
-			leg := []Leg{PrefillLeg, DecodeLeg, AloneLeg}[f.rng.IntN(3)]
+			leg := []Leg{PrefillLeg, DecodeLeg, AggregatedLeg}[f.rng.IntN(3)]
 			r.tried.exclude(leg, servers[f.rng.IntN(len(servers))].ID())
 		}
 		requests[i] = r

@@ -109,7 +109,7 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 		own.req.Deadline = now.Add(us(r.LeftUs))
 	}
 	for _, id := range r.Excluded {
-		for _, leg := range []Leg{PrefillLeg, DecodeLeg, AloneLeg} {
+		for _, leg := range []Leg{PrefillLeg, DecodeLeg, AggregatedLeg} {
 			own.tried.exclude(leg, id)
 		}
 	}

@@ -82,7 +82,7 @@ func (st *requestState) death(failed *LegError) death {
 	d := death{server: failed.Server, cause: "it was prefilling"}
 	switch {
 	case failed.Leg == PrefillLeg:
-	case failed.Leg == AloneLeg || !st.given.HasKV():
+	case failed.Leg == AggregatedLeg || !st.given.HasKV():
 		d.cause = "it was computing the prompt and decoding"
 	case st.given.SharesIDs:
 		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", st.given.From.ID()), true

@@ -129,7 +129,7 @@ func (ch *Chooser) setEligibility(r *bindRequest, v *snapshot, now time.Time) {
 		c, at := &v.field.Decode[i], &v.decodeFacts[i]
 		understands, failed := ch.understands(r, v, s, at, c, now), r.tried.has(DecodeLeg, s)
 		c.NoPair = failed || !understands || !ch.mayPair(r, s, at) || r.tried.avoids(s)
-		c.NoAlone = r.tried.has(AloneLeg, s) || !understands || !ch.mayRunAlone(r, s, at) || r.tried.avoids(s)
+		c.NoAlone = r.tried.has(AggregatedLeg, s) || !understands || !ch.mayRunAlone(r, s, at) || r.tried.avoids(s)
 		spare = spare || !failed && !c.Out && !c.NoAlone
 	}
 	for i, s := range v.decode {
