@@ -10,6 +10,6 @@
 //	kv:{…}:receiver         2 s      0.5 s     lets go after 2 s, receives alone  order of the deltas
 //	kv:{…}:writer           22.5 s   not       nobody writes                      name of the snapshot
 //	decider                 2 s      0.5 s     the last known stays               epoch
-//	{demand}:decider        15 s     30 s      nothing is decided                 text of the last plans
+//	{demand}:decider        15 s     15 s      nothing is decided                 text of the last plans
 //	{gpus}                  5 s      0.2 s     the manager goes on                not
 package election
