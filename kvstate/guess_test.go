@@ -48,6 +48,44 @@ func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 	})
 }
 
+// Each guess lives for its own time: those that stand behind the first one go when theirs is
+// over, and one that comes when none is left goes too.
+func TestGuess_EachExpiresAtItsOwnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ix, _ := opened(t, Spec{BlockTokens: 16})
+		life := ix.cfg.GuessLife
+		start := time.Now()
+		guess := func(after time.Duration, from int) {
+			time.Sleep(time.Until(start.Add(after)))
+			p := Prompt{Model: "m", Tokens: count(from, 32)}
+			var h Hits
+			ix.Match(&p, &h)
+			ix.Guess("s", &h)
+		}
+		want := func(after time.Duration, blocks int) {
+			t.Helper()
+			time.Sleep(time.Until(start.Add(after)))
+			synctest.Wait()
+			if n := ix.Models()[0].Guesses.Blocks; n != blocks {
+				t.Errorf("after %v %d blocks are guessed, want %d", after, n, blocks)
+			}
+		}
+		second, third := life/4, life/2
+		guess(0, 0)
+		guess(second, 1000)
+		guess(third, 2000)
+		want(life-time.Millisecond, 6)
+		want(life+time.Millisecond, 4)
+		want(second+life-time.Millisecond, 4)
+		want(second+life+time.Millisecond, 2)
+		want(third+life-time.Millisecond, 2)
+		want(third+life+time.Millisecond, 0)
+		guess(3*life, 3000)
+		want(4*life-time.Millisecond, 2)
+		want(4*life+time.Millisecond, 0)
+	})
+}
+
 func TestGuess_Counted(t *testing.T) {
 	cfg := Default()
 	cfg.CountGuesses, cfg.MaxGuesses = true, 10
