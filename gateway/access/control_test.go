@@ -2,7 +2,9 @@ package access
 
 import (
 	"errors"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -59,6 +61,58 @@ func TestKeys_OnlyThoseInTheFileOpen(t *testing.T) {
 	reload(t, c, entry("sk-bob", "tenant: bob"))
 	if c.Find([]byte("sk-ada")) != nil || c.Find([]byte("sk-bob")) == nil {
 		t.Error("a reload did not replace the keys")
+	}
+}
+
+func TestControl_SaysHowManyKeysAndTenantsThereAre(t *testing.T) {
+	c := New(DefaultConfig(), nil)
+	if !c.Open() || c.Len() != 0 || c.quota(Hash("sk-ada")[:16]) != nil {
+		t.Errorf("without keys: open %v, %d keys", c.Open(), c.Len())
+	}
+	reload(t, c, entry("sk-ada", "tenant: ada"), entry("sk-ada-2", "tenant: ada"), entry("sk-bob", "tenant: bob"))
+	if c.Open() || c.Len() != 3 {
+		t.Errorf("with three keys: open %v, %d keys", c.Open(), c.Len())
+	}
+	if keys, tenants := c.keys.Load().Len(); keys != 3 || tenants != 2 {
+		t.Errorf("%d keys of %d tenants, want 3 of 2", keys, tenants)
+	}
+	ada := c.Find([]byte("sk-ada"))
+	if q := c.quota(ada.ID); q == nil || q != ada.quota || c.quota("nobody") != nil {
+		t.Error("a quota is not found by the ID of its key")
+	}
+	c.Apply(nil)
+	if !c.Open() || c.Len() != 0 {
+		t.Errorf("once the keys are gone: open %v, %d keys", c.Open(), c.Len())
+	}
+}
+
+// Two reloads at once give a key one quota: whoever holds the key of one reload and whoever
+// finds that of the other use up the same limits.
+func TestControl_ReloadsAtOnceKeepOneQuotaForEachKey(t *testing.T) {
+	for range 50 {
+		var files [2]*Keys
+		for i := range files {
+			files[i] = newKeys()
+			for n := range 1000 {
+				files[i].add(&Key{ID: strconv.Itoa(n)})
+			}
+		}
+		c := New(DefaultConfig(), nil)
+		begin := make(chan struct{})
+		var reloads sync.WaitGroup
+		for _, keys := range files {
+			reloads.Go(func() {
+				<-begin
+				c.Apply(keys)
+			})
+		}
+		close(begin)
+		reloads.Wait()
+		for id, key := range files[0].byID {
+			if key.quota != files[1].byID[id].quota {
+				t.Fatalf("key %s has two quotas", id)
+			}
+		}
 	}
 }
 

@@ -2,8 +2,15 @@ package access
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -122,5 +129,225 @@ func TestQuotaSync_GarbageInTheChannelHarmsNobody(t *testing.T) {
 	}
 	if s.ignored.Load() != 6 {
 		t.Errorf("%d messages ignored", s.ignored.Load())
+	}
+}
+
+// published is a Redis that keeps what is published, and can do nothing else.
+type published struct {
+	mu       sync.Mutex
+	messages []usedMessage
+	err      error // it says to all
+}
+
+func (p *published) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *published) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		var m usedMessage
+		if err := json.Unmarshal(cmd.Args()[2].([]byte), &m); err != nil {
+			return err
+		}
+		p.messages = append(p.messages, m)
+		return p.err
+	}
+}
+
+func (p *published) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// take returns how many keys the messages since the last call told of.
+func (p *published) take() (keys []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.messages {
+		keys = append(keys, len(m.Keys))
+	}
+	p.messages = nil
+	return keys
+}
+
+// publishing is a QuotaSync whose messages are kept.
+func publishing(t *testing.T) (*QuotaSync, *published) {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("no Redis")
+	}})
+	t.Cleanup(func() { _ = client.Close() })
+	p := &published{}
+	client.AddHook(p)
+	return NewQuotaSync(client, "", "me", slog.New(slog.DiscardHandler)), p
+}
+
+// A change is published once within 20 ms, together with others, and at three heartbeats
+// after it; a key with requests in flight at every one.
+func TestQuotaSync_WhenAChangeIsPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := publishing(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := false
+		go func() {
+			s.Run(ctx)
+			ended = true
+		}()
+		after := func(d time.Duration, what string, want ...int) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			// One of no keys says that the replica is there, as often as it likes.
+			got := slices.DeleteFunc(p.take(), func(keys int) bool { return keys == 0 })
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: messages of %v keys, want %v", what, got, want)
+			}
+		}
+		time.Sleep(heartbeat + heartbeat/2)
+		if got := p.take(); !slices.Equal(got, []int{0}) {
+			t.Errorf("nothing is used: messages of %v keys, want one of none", got)
+		}
+		one, two := newQuota(s, "one"), newQuota(s, "two")
+		s.report(one)
+		time.Sleep(batchDelay / 2)
+		s.report(two)
+		s.report(two)
+		after(batchDelay, "two keys are used", 2)
+		for range repeats {
+			after(heartbeat, "a heartbeat later", 2)
+		}
+		after(heartbeat, "when they were repeated")
+		one.running = 1
+		s.report(one)
+		after(batchDelay, "a request begins", 1)
+		for range 3 * repeats {
+			after(heartbeat, "it runs", 1)
+		}
+		one.running = 0
+		s.report(one)
+		after(batchDelay, "it ends", 1)
+		for range repeats {
+			after(heartbeat, "it has ended", 1)
+		}
+		after(2*heartbeat, "all is told")
+		if ended {
+			t.Error("Run returned by itself")
+		}
+		cancel()
+		synctest.Wait()
+		time.Sleep(heartbeat)
+		synctest.Wait()
+		if !ended {
+			t.Error("Run did not return")
+		}
+		p.take()
+		time.Sleep(3 * heartbeat)
+		if got := p.take(); len(got) > 0 {
+			t.Errorf("%d messages after the end", len(got))
+		}
+	})
+}
+
+// Run's parts end with it: what it was given may be closed then.
+func TestQuotaSync_RunReturnsWhenItsPartsHaveEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := publishing(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*heartbeat, cancel)
+		start := time.Now()
+		s.Run(ctx)
+		if took := time.Since(start); took < 10*heartbeat {
+			t.Errorf("it returned after %v", took)
+		}
+	})
+}
+
+func TestQuotaSync_ManyKeysTakeSeveralMessages(t *testing.T) {
+	s, p := publishing(t)
+	quotas := make([]*quota, 2*maxKeys+1)
+	for i := range quotas {
+		quotas[i] = newQuota(s, strconv.Itoa(i))
+	}
+	for _, x := range []struct {
+		n    int
+		want []int
+	}{{0, []int{0}}, {1, []int{1}}, {maxKeys, []int{maxKeys}}, {2 * maxKeys, []int{maxKeys, maxKeys}}, {2*maxKeys + 1, []int{maxKeys, maxKeys, 1}}} {
+		s.send(t.Context(), quotas[:x.n])
+		if got := p.take(); !slices.Equal(got, x.want) {
+			t.Errorf("%d keys: messages of %v keys, want %v", x.n, got, x.want)
+		}
+	}
+	p.err = errors.New("no Redis")
+	s.send(t.Context(), quotas)
+	if got := p.take(); len(got) != 1 {
+		t.Errorf("%d messages after the first was lost", len(got)-1)
+	}
+}
+
+// Changes are reported, taken and repeated by goroutines of their own: the race detector
+// looks on, and none is lost.
+func TestQuotaSync_LosesNoChangeOfManyAtOnce(t *testing.T) {
+	s, _ := publishing(t)
+	const rounds, each = 200, 2
+	var reporting, taking sync.WaitGroup
+	for range each {
+		reporting.Go(func() {
+			for range rounds {
+				q := newQuota(s, "q")
+				s.report(q)
+				s.repeat(q)
+			}
+		})
+	}
+	done := make(chan struct{})
+	var mu sync.Mutex // guards taken
+	taken := make(map[*quota]bool)
+	for range each {
+		taking.Go(func() {
+			for {
+				for _, q := range s.takeChanged() {
+					mu.Lock()
+					taken[q] = true
+					mu.Unlock()
+				}
+				s.takeRepeats()
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	reporting.Wait()
+	close(done)
+	taking.Wait()
+	for _, q := range s.takeChanged() {
+		taken[q] = true
+	}
+	if len(taken) != rounds*each {
+		t.Errorf("%d of %d changes were taken", len(taken), rounds*each)
+	}
+}
+
+// What is taken is not taken again before it changes again, and is repeated three times.
+func TestQuotaSync_AChangeIsTakenOnceAndRepeatedThreeTimes(t *testing.T) {
+	s, _ := publishing(t)
+	q := newQuota(s, "q")
+	s.report(q)
+	s.report(q)
+	if a, b := len(s.takeChanged()), len(s.takeChanged()); a != 1 || b != 0 {
+		t.Errorf("taken %d times, then %d", a, b)
+	}
+	s.repeat(q) // repeats less than the change does
+	times := 0
+	for len(s.takeRepeats()) > 0 && times < 10 {
+		times++
+	}
+	if times != repeats || len(s.recent) != 0 {
+		t.Errorf("repeated %d times, %d are kept", times, len(s.recent))
+	}
+	s.repeat(q)
+	if a, b := len(s.takeRepeats()), len(s.takeRepeats()); a != 1 || b != 0 {
+		t.Errorf("one that runs is repeated %d times, then %d", a, b)
 	}
 }
