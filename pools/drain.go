@@ -26,6 +26,8 @@ func (f *Fleet) SetLeaving(units map[string]bool) {
 // or this gateway ends; it outlives reloads. Servers of one group drain together.
 // What its source says stands beside it. false: there is no such server.
 func (f *Fleet) SetDrain(id string, drain bool) bool {
+	f.mu.Lock() // a group that is just being joined has it of all its members or of none
+	defer f.mu.Unlock()
 	for _, s := range f.Servers() {
 		if s.id != id {
 			continue

@@ -35,7 +35,7 @@ type Fleet struct {
 	states      changes // of servers' states
 	missing     missing
 
-	mu      sync.Mutex // guards the rest and orders calls of Apply
+	mu      sync.Mutex // guards the rest and orders calls of Apply and SetDrain
 	watches []Watch
 	watched map[string]watched // by scheme and ID: http and https are two servers
 }

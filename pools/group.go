@@ -20,10 +20,11 @@ func (g *group) state() State {
 	return state
 }
 
-// joinGroups joins the servers that name one group; where one drains, all do.
+// joinGroups joins the servers that name one group; where one drains, all do, also one that
+// comes to a group which an operator drains.
 func joinGroups(servers []*Server) {
 	groups := make(map[string]*group)
-	drains := make(map[string]bool)
+	drains, byOperator := make(map[string]bool), make(map[string]bool)
 	for _, s := range servers {
 		if s.Group == "" {
 			s.group.Store(nil)
@@ -36,11 +37,13 @@ func joinGroups(servers []*Server) {
 		}
 		g.members = append(g.members, s.serverState)
 		drains[s.Group] = drains[s.Group] || s.Drain
+		byOperator[s.Group] = byOperator[s.Group] || s.drains.byOperator.Load()
 	}
 	for _, s := range servers {
 		if g := groups[s.Group]; g != nil {
 			s.group.Store(g)
 			s.Drain = drains[s.Group]
+			s.drains.byOperator.Store(byOperator[s.Group])
 		}
 	}
 }
