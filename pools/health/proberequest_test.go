@@ -227,3 +227,41 @@ func TestProbeRequest_ThatWaitsWhileStreamsGoOnBlamesNobody(t *testing.T) {
 		}
 	})
 }
+
+// What waits on a server that lets a probe request wait is told so, each time, as long as it
+// waits: it may never be answered either.
+func TestProbeRequest_ThatHangsWarnsAllThatWait(t *testing.T) {
+	for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
+		synctest.Test(t, func(t *testing.T) {
+			e := &fakeEngine{generate: hangs}
+			s := watched(t, e, leg)
+			var hung, other atomic.Int32
+			stop := s.OnDown(func(why pools.DownCause) {
+				if why == pools.Hangs {
+					hung.Add(1)
+				} else {
+					other.Add(1)
+				}
+			})
+			s.Suspect(leg)
+			time.Sleep(breaker.Default().Probe - time.Second)
+			if n := hung.Load(); n != 0 {
+				t.Errorf("%s: warned %d times of one that may be answered yet", leg, n)
+			}
+			time.Sleep(2 * time.Second)
+			if n := hung.Load(); n != 1 {
+				t.Errorf("%s: warned %d times of the first that hangs", leg, n)
+			}
+			time.Sleep(10 * time.Second) // an ejection, and a second one
+			if n := hung.Load(); n < 2 || other.Load() > 0 {
+				t.Errorf("%s: warned %d times of two that hang, and %d times of something else", leg, n, other.Load())
+			}
+			stop()
+			before := hung.Load()
+			time.Sleep(time.Minute)
+			if n := hung.Load(); n != before {
+				t.Errorf("%s: %d warnings to what waits no more", leg, n-before)
+			}
+		})
+	}
+}

@@ -67,12 +67,12 @@ func (h *slowHealth) verdict(after, now time.Time) error {
 }
 
 // take takes in an answer. One that did not come says nothing: the probes find out whether
-// anybody answers at that address.
+// anybody answers at that address. Nor does a question that could not be put.
 func (h *slowHealth) take(asked time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asking = false
-	if !isTimeout(err) && !errors.Is(err, context.Canceled) {
+	if !isTimeout(err) && !errors.Is(err, context.Canceled) && !outOfDescriptors(err) {
 		h.asked, h.err = asked, err
 	}
 }
