@@ -59,3 +59,62 @@ func TestPrepare_FailsWhenTheServerLeaves(t *testing.T) {
 		}
 	})
 }
+
+// While a lease holds an adapter nobody may unload it: it counts as many as were prepared and
+// have not ended, however they end, and each once. Its time unused begins with the last end.
+func TestPrepare_AnAdapterIsHeldUntilTheLastLeaseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Default()
+		cfg.Adapters.Directory = []Adapter{{Name: "ada", Path: "/ada"}, {Name: "eve", Path: "/eve"}}
+		f := NewFleet(cfg, slog.New(slog.DiscardHandler))
+		defer f.Close()
+		if err := f.Apply([]Spec{spec("http://10.0.0.1:1", Both)}); err != nil {
+			t.Fatal(err)
+		}
+		s := f.Servers()[0]
+		s.ProbePassed(s.Health(), []Model{{ID: "m"}, {ID: "ada", Parent: "m"}}, time.Now())
+		s.LoadRequests().Open()
+		prepared := func(leg Role, model string) *Lease {
+			l, err := s.Claim(leg, curve.Work{}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Sent(0)
+			if ready := l.Prepare(model) == nil; ready != (model != "eve") {
+				t.Errorf("%s is ready: %v", model, ready)
+			}
+			return l
+		}
+		released, prefilled, base := prepared(Decode, "ada"), prepared(Prefill, "ada"), prepared(Decode, "m")
+		last, awaits := prepared(Decode, "ada"), prepared(Decode, "eve")
+		for _, step := range []struct {
+			what     string
+			do       func()
+			ada, eve int
+			used     bool // ada was, just now
+		}{
+			{"nothing", func() {}, 3, 1, false},
+			{"one for the base model ends", base.Release, 3, 1, false},
+			{"one is released", released.Release, 2, 1, true},
+			{"again", released.Release, 2, 1, false},
+			{"one has prefilled", func() { prefilled.Prefilled(10, 0, 0) }, 1, 1, true},
+			{"and is released", prefilled.Release, 1, 1, false},
+			{"one could not be loaded", func() { s.LoadRequests().Finish("eve", errEngine, time.Second, time.Now()) }, 1, 1, false},
+			{"the last one ends", last.Release, 0, 1, true},
+			{"so does that which waited in vain", awaits.Release, 0, 0, false},
+		} {
+			time.Sleep(time.Minute)
+			step.do()
+			used, ada := s.LoadRequests().LastUse("ada", time.Now())
+			_, eve := s.LoadRequests().LastUse("eve", time.Now())
+			if ada != step.ada || eve != step.eve || used.Equal(time.Now()) != step.used {
+				t.Errorf("%s: held %d and %d times, used %v ago", step.what, ada, eve, time.Since(used))
+			}
+		}
+		again := prepared(Decode, "ada")
+		if _, held := s.LoadRequests().LastUse("ada", time.Now()); held != 1 {
+			t.Errorf("the next one: held %d times", held)
+		}
+		again.Release()
+	})
+}

@@ -69,3 +69,26 @@ func TestTurn_NobodyCountsOnAServerThatRests(t *testing.T) {
 		t.Error("what rests no more was not entered")
 	}
 }
+
+// A server rests until it sleeps. When its engine wakes after that, whoever woke it, it does
+// not rest any more.
+func TestTurn_NobodyRestsBeyondItsSleep(t *testing.T) {
+	for name, wakes := range map[string]func(*GPUShare){
+		"we woke it":    func(l *GPUShare) { l.Woke(time.Second, time.Now()) },
+		"somebody else": func(l *GPUShare) { l.Observe(false, l.Mark(), time.Now()) },
+	} {
+		var l GPUShare
+		for round := range 2 {
+			l.Rest(true)
+			l.Slept()
+			if asleep, _ := l.Asleep(); !asleep || l.Enter() {
+				t.Errorf("%s, round %d: it does not sleep", name, round)
+			}
+			wakes(&l)
+			if asleep, _ := l.Asleep(); asleep || !l.Enter() {
+				t.Errorf("%s, round %d: it rests for ever", name, round)
+			}
+			l.Leave(time.Now())
+		}
+	}
+}

@@ -37,6 +37,35 @@ func TestServer_AnAnswersReportIsItsLoadAtOnce(t *testing.T) {
 	}
 }
 
+// vLLM reports its first rank, whichever of them answers: what another rank says is not its
+// load, and it is not asked.
+func TestServer_NoRankButTheFirstIsAskedForItsReport(t *testing.T) {
+	for format, asks := range map[string]bool{"TEXT": true, "JSON": true, "": false} {
+		cfg := Default()
+		cfg.ORCA = format
+		fleet := NewFleet(cfg, slog.New(slog.DiscardHandler))
+		t.Cleanup(fleet.Close)
+		specs := []Spec{spec("http://10.0.0.1:1", Both)}
+		for rank := range 3 {
+			ranked := spec("http://10.0.0.2:1", Both)
+			ranked.Rank = &rank
+			specs = append(specs, ranked)
+		}
+		if err := fleet.Apply(specs); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range fleet.Servers() {
+			want := ""
+			if asks && i < 2 { // the one without ranks, and the first rank of the other
+				want = format
+			}
+			if got := s.AsksORCA(); got != want {
+				t.Errorf("%s is asked for %q, want %q", s.ID(), got, want)
+			}
+		}
+	}
+}
+
 // reportServer streams one report to each who asks.
 type reportServer struct {
 	service.UnimplementedOpenRcaServiceServer

@@ -223,3 +223,42 @@ func TestBreaker_AFailedProbeIsToBlameSinceTheLastThatPassed(t *testing.T) {
 		t.Errorf("told %v, want %v", told, want)
 	}
 }
+
+// told reports whether who sends probes is told to look again.
+func told(b *Breaker) bool {
+	select {
+	case <-b.Changed():
+		return true
+	default:
+		return false
+	}
+}
+
+// The probe of an ejected server that is most likely another process is due at once, each
+// time. It is still a probe that proves it.
+func TestBreaker_AProbeMayBeDueBeforeTheEjectionEnds(t *testing.T) {
+	b := New(Default())
+	now := time.Now()
+	if b.ProbeNow(now); told(b) || b.Ejected() {
+		t.Fatal("a closed breaker has changed")
+	}
+	for round := range 2 {
+		for range 5 {
+			b.Judge(errFailed, now)
+		}
+		told(b)
+		now = now.Add(time.Second)
+		if b.ProbeNow(now); !told(b) {
+			t.Errorf("round %d: who sends probes is not told", round)
+		}
+		if at, due := b.ProbeDue(time.Minute); !due || !at.Equal(now) {
+			t.Errorf("round %d: due %v, in %v", round, due, at.Sub(now))
+		}
+		if state, open := b.State(now), request(b, nil); state != HalfOpen || open {
+			t.Errorf("round %d: %s, a request is let through: %v", round, state, open)
+		}
+		if b.ProbeNow(now.Add(time.Second)); told(b) {
+			t.Errorf("round %d: told again of what is due already", round)
+		}
+	}
+}
