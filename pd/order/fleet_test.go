@@ -46,14 +46,17 @@ func TestOrder_TheDecodeServerThatARequestWaitedForIsGone(t *testing.T) {
 	s.Prefill[0].Ahead = 2
 	s.Decode[0].Out = true // it waits for the second
 	o, ticket := New(DefaultConfig()), &Ticket{ID: 1}
-	ticket.price(s, math.Inf(1))
+	ticket.price(s, 10) // which could serve it at once, and dearer
 	o.Add(ticket, s.Links)
 	if turn, ok := o.Next(s); ok {
 		t.Fatalf("it goes to a server with work ahead: %+v", turn)
 	}
+	if ticket.awaits != (Pair{0, 1}) {
+		t.Fatalf("it waits for %+v", ticket.awaits)
+	}
 	s = fleetOf(1, 1)
 	s.Prefill[0].Ahead, s.Now = 2, time.Second
-	ticket.price(s, math.Inf(1))
+	ticket.price(s, 10)
 	o.Update(ticket, s.Links)
 	if turn, ok := o.Next(s); ok {
 		t.Fatalf("it goes to a server with work ahead: %+v", turn)

@@ -17,3 +17,11 @@ func TestObjective_AutoIsThroughputWhereAFirstTokenIsDue(t *testing.T) {
 		}
 	}
 }
+
+func TestObjective_Validate(t *testing.T) {
+	for objective, want := range map[Objective]bool{Auto: true, Latency: true, Throughput: true, "fast": false} {
+		if err := objective.Validate(); (err == nil) != want {
+			t.Errorf("%q: %v", objective, err)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package order
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestServers_Possible(t *testing.T) {
+	inf := math.Inf(1)
+	pair, alone := Pair{1, 1}, Pair{Alone, 1}
+	for _, of := range []struct {
+		name              string
+		change            func(*Servers, *Ticket)
+		pair, alone, some bool // possible; some: of all pairs
+	}{
+		{"nothing is wrong", func(*Servers, *Ticket) {}, true, true, true},
+		{"the decode server is out", func(s *Servers, _ *Ticket) { s.Decode[1].Out = true }, false, false, true},
+		{"all decode servers are", func(s *Servers, _ *Ticket) { s.Decode[0].Out, s.Decode[1].Out = true, true }, false, false, false},
+		{"the prefill server is out", func(s *Servers, _ *Ticket) { s.Prefill[1].Out = true }, false, true, true},
+		{"it must not have the prefill server", func(_ *Servers, t *Ticket) { t.Prefill[1] = inf }, false, true, true},
+		{"nor the decode server's KV", func(_ *Servers, t *Ticket) { t.Missing[1] = inf }, false, true, true},
+		{"no link", func(s *Servers, _ *Ticket) { s.Links.Latency[3] = inf }, false, true, true},
+		{"decode does not prefill", func(_ *Servers, t *Ticket) { t.Alone[1] = inf }, true, false, true},
+		{"both are one server", func(s *Servers, _ *Ticket) { s.Prefill[1].Self = 1 }, false, true, true},
+		{"no room, which is left apart", func(s *Servers, _ *Ticket) { s.Decode[1].Room = 0 }, true, true, true},
+		{"decode alone is left", func(s *Servers, _ *Ticket) { s.Prefill[0].Out, s.Prefill[1].Out = true, true }, false, true, true},
+		{"nothing is left", func(s *Servers, t *Ticket) {
+			s.Prefill[0].Out, s.Prefill[1].Out = true, true
+			t.Alone[0], t.Alone[1] = inf, inf
+		}, false, false, false},
+	} {
+		s, ticket := fleetOf(2, 2), &Ticket{}
+		ticket.price(s, 1)
+		of.change(s, ticket)
+		if s.Possible(ticket, pair) != of.pair || s.Possible(ticket, alone) != of.alone || s.Servable(ticket) != of.some {
+			t.Errorf("%s: the pair %v, alone %v, any %v", of.name, s.Possible(ticket, pair), s.Possible(ticket, alone), s.Servable(ticket))
+		}
+	}
+}
+
+// A pair takes 1 s of prefill and a step of 20 ms; nothing else takes time.
+func TestTerms_CountTheObjectivesMissed(t *testing.T) {
+	for _, of := range []struct {
+		ttft, itl float64
+		want      int
+	}{
+		{0, 0, 0}, // there are none
+		{2, 0.05, 0}, {2, 0.01, 1}, {1.01, 0.05, 1}, {1.01, 0.01, 2}, {0, 0.01, 1}, {1.01, 0, 1},
+	} {
+		s, ticket := fleetOf(1, 1), &Ticket{}
+		ticket.price(s, math.Inf(1))
+		ticket.TTFT, ticket.ITL = of.ttft, of.itl
+		if terms := s.Terms(ticket, Pair{0, 0}, 1); terms.Misses != of.want {
+			t.Errorf("within %v s, and %v s a token: %d missed, want %d of %+v", of.ttft, of.itl, terms.Misses, of.want, terms)
+		}
+	}
+}
+
+// The terms of every pair add up to its cost.
+func TestTerms_AddUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, tickets := randomFleet(t)
+		k, price := tickets[0], rapid.Float64Range(0, 5).Draw(t, "price")
+		for _, pair := range pairs(s) {
+			want := slowCost(s, k, pair, price)
+			if math.IsInf(want, 1) {
+				continue // not possible, or no room
+			}
+			terms := s.Terms(k, pair, price)
+			if math.Abs(terms.First()-s.due(k)) < 1e-6 {
+				continue // in time, or not, but for rounding
+			}
+			if !s.Possible(k, pair) || math.Abs(terms.Cost()-want) > 1e-6 {
+				t.Fatalf("%+v (possible: %v) costs %f by its terms %+v, want %f", pair, s.Possible(k, pair), terms.Cost(), terms, want)
+			}
+		}
+	})
+}
