@@ -157,6 +157,31 @@ func TestSolve_AStepThatIsAlwaysAsLong(t *testing.T) {
 	}
 }
 
+// Two servers of each role are enough for the load; a ratio may ask for more of one.
+func TestSolve_KeepsTheRatioOfTheRoles(t *testing.T) {
+	for _, of := range []struct {
+		min, max        float64
+		prefill, decode int
+	}{
+		{0, 0, 2, 2},
+		{1.5, 0, 3, 2},
+		{4, 5, 8, 2}, // beyond what all classes need together
+		{0, 0.5, 2, 4},
+		{0.5, 2, 2, 2},
+	} {
+		p := oneKind()
+		p.MinRatio, p.MaxRatio = of.min, of.max
+		m, err := p.Solve(time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Prefill[0] != of.prefill || m.Decode[0] != of.decode || sumUp(m.Unmet) > 1e-6 {
+			t.Errorf("ratio %g to %g: %d prefill and %d decode servers, unmet %v; want %d and %d", of.min, of.max, m.Prefill[0], m.Decode[0], m.Unmet, of.prefill, of.decode)
+		}
+		checkMix(t, p, m)
+	}
+}
+
 func TestSolve_ShedsTheLighterClass(t *testing.T) {
 	p := oneKind()
 	p.Variants[0].Have = 2
