@@ -38,6 +38,29 @@ func TestHoldBack_NobodyGoesBeforeTheOtherIsThere(t *testing.T) {
 	}
 }
 
+// What is wanted of a model whose hardware is replaced keeps the old servers as well.
+func TestPools_OldHardwareStaysUntilTheNewIsThere(t *testing.T) {
+	s := NewScaler(testConfig(), nil, demand.NewMeter(newClock().Now), nil, slog.New(slog.DiscardHandler))
+	s.Allocate = func(mix.AllocationRequest) (mix.HardwareAllocation, error) {
+		return mix.HardwareAllocation{Prefill: map[string]int{"old": 1}, Decode: map[string]int{"old": 0, "new": 2}}, nil
+	}
+	plan := sizing.Plan{Prefill: sizing.Want{Servers: 1, Reason: sizing.Demand}, Decode: sizing.Want{Servers: 2, Reason: sizing.Demand}, Known: true}
+	for there, want := range map[int]sizing.Want{
+		1: {Servers: 4, Reason: sizing.Pending},
+		2: {Servers: 0, Reason: sizing.Demand},
+	} {
+		state := State{Hardware: []Hardware{
+			{Role: pools.Prefill, Variant: "old", Ready: 1},
+			{Role: pools.Decode, Variant: "old", Ready: 4}, {Role: pools.Decode, Variant: "new", Ready: there},
+		}}
+		for _, w := range s.pools(&memory{}, plan, &sizing.Signals{}, &state) {
+			if w.Role == pools.Decode && w.Variant == "old" && w.Want != want {
+				t.Errorf("%d of 2 new ones are there: %+v of the old, want %+v", there, w.Want, want)
+			}
+		}
+	}
+}
+
 // The signals decide nothing, and no hardware was chosen before: the last numbers stand.
 func TestPools_StaleSignalsChooseNoHardware(t *testing.T) {
 	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler)), demand.NewMeter(newClock().Now), nil, slog.New(slog.DiscardHandler))

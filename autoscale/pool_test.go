@@ -66,6 +66,39 @@ func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 	}
 }
 
+// A server that discovery says drains is on its way out: it does none of the work that is
+// planned for, and scaling in must not choose it for another one. One that an operator lets
+// drain stays, but has nothing to do for another reason than that nothing waits.
+func TestLook_WhoDrainsIsNotReady(t *testing.T) {
+	fleet := newFleet(t, pools.Prefill, pools.Decode, pools.Decode)
+	see := func() (g gauge, mayGo int) {
+		g = sumUp(look(fleet.Servers(), model, workload{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now()))
+		return g, len(unitsOf(fleet.Servers(), &PoolWant{Role: pools.Decode, Any: true}, model, nil, time.Now()))
+	}
+	if g, mayGo := see(); g.prefill.Ready != 1 || g.decode.Ready != 2 || g.idlePrefill != 1 || mayGo != 2 {
+		t.Fatalf("%d (%d idle) and %d are ready, %d may go; want 1 (1), 2 and 2", g.prefill.Ready, g.idlePrefill, g.decode.Ready, mayGo)
+	}
+	var specs []pools.Spec
+	drains := make(map[pools.Role]bool)
+	for _, s := range fleet.Servers() {
+		if s.Role == pools.Prefill {
+			fleet.SetDrain(s.ID(), true)
+		}
+		spec := s.Spec
+		spec.Drain, drains[s.Role] = !drains[s.Role], true // the first of each role
+		specs = append(specs, spec)
+	}
+	if g, _ := see(); g.prefill.Ready != 1 || g.idlePrefill != 0 {
+		t.Errorf("an operator lets it drain: %d is ready, %d idle", g.prefill.Ready, g.idlePrefill)
+	}
+	if err := fleet.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
+	if g, mayGo := see(); g.prefill.Ready != 0 || g.decode.Ready != 1 || mayGo != 1 {
+		t.Errorf("%d and %d are ready, %d may go; one of each role drains", g.prefill.Ready, g.decode.Ready, mayGo)
+	}
+}
+
 // Engines that grow in place are counted by their ranks, and a size is wanted of each.
 func TestPools_ElasticEnginesHaveASize(t *testing.T) {
 	for _, of := range []struct {
