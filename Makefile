@@ -35,7 +35,7 @@ check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities,
 .PHONY: e2e
 e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that nobody here wrote (<= 25 min cold)
 	.ci/e2e-parts
-	cd loadtest/e2e && go test -v -count=1 -timeout 15m .
+	cd loadtest/e2e && go test -v -count=1 -timeout 20m .
 	cd loadtest/e2e/keda && CGO_ENABLED=0 go test -v -count=1 -timeout 10m ./...
 	@[ ! -x .cache/e2e/valkey-server ] || $(MAKE) valkey
 
