@@ -24,9 +24,11 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	goleak.VerifyTestMain(m,
-		// fasthttp keeps two kinds of sleepers that end late or never.
+		// fasthttp keeps two kinds of sleepers that end late or never, go-redis one that sees
+		// within a second that its pool is closed.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),
 		// toxiproxy may leave the pipe of a connection that it cut.
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),

@@ -36,10 +36,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, sleepers...)
 }
 
-// fasthttp keeps two kinds of sleepers that end late or never.
+// fasthttp keeps two kinds of sleepers that end late or never, go-redis one that sees within a
+// second that its pool is closed.
 var sleepers = []goleak.Option{
 	goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 	goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+	goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),
 	// toxiproxy may leave the pipe of a connection that it cut.
 	goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
 	goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
