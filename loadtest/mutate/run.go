@@ -154,7 +154,11 @@ func runPart(ctx context.Context, cfg Config, r *Result, kept *journal, name str
 	if err != nil {
 		return err
 	}
-	reached, took, err := baseline(ctx, cfg.Dir, b, work)
+	args, err := flags(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	reached, took, err := baseline(ctx, cfg.Dir, b, work, args)
 	if err != nil {
 		return fmt.Errorf("%s: without a fault: %w", cfg.Package, err)
 	}
@@ -173,7 +177,7 @@ func runPart(ctx context.Context, cfg Config, r *Result, kept *journal, name str
 				v := Verdict{Mutant: open[i].Mutant, Name: open[i].Name(), Reached: reached[i+1]}
 				var err error
 				if v.Reached {
-					v, err = judge(ctx, cfg.Dir, b, i+1, took, v)
+					v, err = judge(ctx, cfg.Dir, b, i+1, took, args, v)
 				}
 				mu.Lock()
 				if err == nil {
@@ -225,17 +229,13 @@ func (v Verdict) by() string {
 }
 
 // baseline runs the tests without a fault: which switches they come by, and how long they take.
-func baseline(ctx context.Context, dir string, b string, work string) (reached map[int]bool, took time.Duration, err error) {
+func baseline(ctx context.Context, dir string, b string, work string, args []string) (reached map[int]bool, took time.Duration, err error) {
 	log := filepath.Join(work, "reached")
 	if err := os.Remove(log); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, 0, err
 	}
-	args, err := flags(dir)
-	if err != nil {
-		return nil, 0, err
-	}
 	start := time.Now()
-	cmd := exec.CommandContext(ctx, b, append(args, "-test.timeout=10m")...)
+	cmd := exec.CommandContext(ctx, b, append(slices.Clone(args), "-test.timeout=10m")...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "MUTANT_REACHED="+log)
 	if said, err := cmd.CombinedOutput(); err != nil {
@@ -281,16 +281,12 @@ var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
 // judge runs the tests with one fault. A test that fails, a panic and a run that takes more
 // than three times as long as without it all tell of it.
-func judge(ctx context.Context, dir string, b string, id int, usual time.Duration, v Verdict) (Verdict, error) {
-	args, err := flags(dir)
-	if err != nil {
-		return v, err
-	}
+func judge(ctx context.Context, dir string, b string, id int, usual time.Duration, args []string, v Verdict) (Verdict, error) {
 	limit := 3*usual + 10*time.Second
 	bounded, cancel := context.WithTimeout(ctx, limit+10*time.Second)
 	defer cancel()
 	start := time.Now()
-	cmd := exec.CommandContext(bounded, b, append(args, "-test.failfast", "-test.timeout="+limit.String())...)
+	cmd := exec.CommandContext(bounded, b, append(slices.Clone(args), "-test.failfast", "-test.timeout="+limit.String())...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(id))
 	said, err := cmd.CombinedOutput()
