@@ -50,3 +50,14 @@ func (p Proof) End(err error, now time.Time) (away time.Duration, counted error)
 	}
 	return away, err
 }
+
+// RootCause is the innermost of the errors that err wraps: short, and without addresses.
+func RootCause(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}

@@ -189,7 +189,7 @@ func (d *DNS) tell() {
 func (d *DNS) note(name string, err error) {
 	text := ""
 	if err != nil {
-		text = rootCause(err).Error()
+		text = pools.RootCause(err).Error()
 	}
 	if text == d.failed[name] {
 		return

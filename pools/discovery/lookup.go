@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -74,16 +73,5 @@ func (t *target) resolve(ctx context.Context, resolver *net.Resolver) {
 	}
 	for _, ip := range found[:min(len(found), maxNamed)] {
 		t.addresses = append(t.addresses, netip.AddrPortFrom(ip.Unmap(), t.port))
-	}
-}
-
-// rootCause is the innermost of the errors that err wraps: short, and without addresses.
-func rootCause(err error) error {
-	for {
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err
-		}
-		err = next
 	}
 }

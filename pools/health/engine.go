@@ -98,15 +98,5 @@ func reason(err error) string {
 	if isLate(err) {
 		return "probe timed out"
 	}
-	return rootCause(err).Error()
-}
-
-func rootCause(err error) error {
-	for {
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err
-		}
-		err = next
-	}
+	return pools.RootCause(err).Error()
 }

@@ -1,11 +1,12 @@
 package kube
 
 import (
-	"errors"
 	"net/http"
 	"path"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // notingTransport notes whether the API server answers.
@@ -19,7 +20,7 @@ func (t notingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case req.Context().Err() != nil: // we hung up
 	case err != nil:
-		t.k.noteAnswer(path.Base(req.URL.Path), rootCause(err).Error())
+		t.k.noteAnswer(path.Base(req.URL.Path), pools.RootCause(err).Error())
 	case resp.StatusCode >= 400 && resp.StatusCode != http.StatusGone: // 410: the watch is too old, list anew
 		t.k.noteAnswer(path.Base(req.URL.Path), resp.Status)
 	default:
@@ -70,16 +71,5 @@ func (k *Cluster) Collect(ch chan<- prometheus.Metric) {
 			up = 0
 		}
 		ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up, resource)
-	}
-}
-
-// rootCause is the innermost of the errors that err wraps: short, and without addresses.
-func rootCause(err error) error {
-	for {
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err
-		}
-		err = next
 	}
 }
