@@ -30,3 +30,15 @@ func TestPairPaysFrom_IsWhereTheChoiceTurns(t *testing.T) {
 		t.Error("a model that nobody serves has a length from which a pair pays")
 	}
 }
+
+// Work that is under way moves where the choice turns, not what PairPaysFrom says: the demo says
+// it while its first requests run.
+func TestPairPaysFrom_IsTheSameUnderLoad(t *testing.T) {
+	f := newTestFleet(t, 4, testPrompt(64))
+	const answer = 300
+	want, _ := f.Binder.PairPaysFrom(testModel, answer)
+	f.occupy(t, testModel, time.Hour)
+	if got, ok := f.Binder.PairPaysFrom(testModel, answer); !ok || got != want {
+		t.Errorf("a pair pays from %d tokens on, %v; while servers are idle from %d on", got, ok, want)
+	}
+}

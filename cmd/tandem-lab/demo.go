@@ -120,25 +120,16 @@ func (d *demo) show(ctx context.Context, n *serving.Node, engines int) error {
 	}
 	base := "http://" + n.ClientAddr().String()
 	const outputTokens = 80
-	from, pays := n.PairPaysFrom(demoModel, outputTokens)
-	if !pays {
-		return errors.New("no prompt is long enough for a pair of these engines")
+	if from, pays := n.PairPaysFrom(demoModel, outputTokens); pays {
+		d.say("\nA prompt of fewer than %d tokens runs on decode alone here while servers are idle: a second\nleg and the transfer of its KV would cost more than the time that decode loses by computing it.", from)
 	}
-	d.say("\nA prompt of fewer than %d tokens runs on decode alone here: a second leg and the transfer\nof its KV would cost more than the time that decode loses by computing it.", from)
-	short, err := d.showOne(ctx, base, "a short prompt", "What is a tandem?", outputTokens)
-	if err != nil {
+	if _, err := d.showOne(ctx, base, "a short prompt", "What is a tandem?", outputTokens); err != nil {
 		return err
-	}
-	if prefill := short.header.Get("X-Tandem-Prefill"); prefill != "" {
-		return fmt.Errorf("a prompt of %d tokens was prefilled on %s", short.promptTokens, prefill)
 	}
 	story := "Here is a story. " + strings.Repeat("Two riders on one bicycle must pedal together or not at all. ", 180) + "What is it about?"
 	answer, err := d.showOne(ctx, base, "a long prompt", story, outputTokens)
 	if err != nil {
 		return err
-	}
-	if answer.header.Get("X-Tandem-Prefill") == "" {
-		return fmt.Errorf("a prompt of %d tokens had no prefill server of its own", answer.promptTokens)
 	}
 	d.say("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.AdminAddr())
 	d.say("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)
