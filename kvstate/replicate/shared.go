@@ -30,7 +30,7 @@ const (
 	pieceLife     = time.Minute      // of the pieces of one that breaks off, from the last on
 	snapshotPiece = 255 << 10        // bytes; with its header it fills an allocation of Redis
 	snapshotMax   = 1 << 30          // bytes that are read
-	restoreTries  = 3                // of a snapshot, before Redis is taken to be away
+	restoreTries  = 3                // of a snapshot, before it is done without
 	writerLease   = 45 * time.Second // one snapshot a source and lease
 )
 
@@ -84,9 +84,9 @@ func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 	if sh.down.Load() {
 		return false
 	}
-	snapshot, err := sh.read(ctx, s.ID())
-	for tries := 1; tries < restoreTries && unanswered(err); tries++ {
-		snapshot, err = sh.read(ctx, s.ID())
+	var err error
+	for try := 0; try < restoreTries && (try == 0 || mayComeRight(err)); try++ {
+		err = sh.restore(ctx, s)
 	}
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -94,8 +94,6 @@ func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 	case unanswered(err):
 		sh.note(err)
 		return false
-	case err == nil:
-		err = s.Apply(snapshot)
 	}
 	if err != nil {
 		sh.log.Warn("a KV snapshot cannot be used", "source", s.ID().String(), "error", err.Error())
@@ -105,7 +103,22 @@ func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 	return true
 }
 
-// unanswered reports whether Redis did not answer, which another time it may.
+// restore tries it once.
+func (sh *Shared) restore(ctx context.Context, s *kvstate.Source) error {
+	snapshot, err := sh.read(ctx, s.ID())
+	if err != nil {
+		return err
+	}
+	return s.Apply(snapshot)
+}
+
+// mayComeRight reports whether the same may be read another time: Redis did not answer, or a
+// newer snapshot took the place of the one that was being read, whose pieces then end early.
+func mayComeRight(err error) bool {
+	return unanswered(err) || errors.Is(err, kvstate.ErrDelta)
+}
+
+// unanswered reports whether Redis did not answer.
 func unanswered(err error) bool {
 	var reply redis.Error
 	return err != nil && !errors.As(err, &reply) && !errors.Is(err, kvstate.ErrDelta)
@@ -206,7 +219,7 @@ func (sh *Shared) Write(ctx context.Context, s *kvstate.Source) error {
 		p.Expire(ctx, pieces, snapshotLife)
 		p.Set(ctx, pointer, name, snapshotLife)
 		if before != "" && before != name {
-			// Who reads it at this moment has it broken off, and begins without.
+			// Whoever reads it at this moment has it broken off, and reads the new one.
 			p.Del(ctx, sh.key(id, "snapshot:"+before))
 		}
 		return nil

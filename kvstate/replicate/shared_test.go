@@ -179,6 +179,54 @@ func TestShared_ASnapshotMakesAnotherReplicaWarm(t *testing.T) {
 	}
 }
 
+// between runs something once, before the first command of a kind that it carries.
+type between struct {
+	redis.Hook
+	command string
+	do      func()
+}
+
+func (b *between) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (b *between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (b *between) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if do := b.do; cmd.Name() == b.command && do != nil {
+			b.do = nil
+			do()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A snapshot that is replaced while a replica reads it is read again: the one that took its place.
+func TestShared_ASnapshotThatIsReplacedWhileItIsReadIsReadAgain(t *testing.T) {
+	r := redisserver.Start(t)
+	writers := []*sharer{newSharer(t, r, "a", false), newSharer(t, r, "b", false)}
+	for _, w := range writers {
+		w.source.Connected()
+		for _, m := range engineMessages(0, 10) {
+			w.source.Live(m)
+		}
+	}
+	write := func(w *sharer) {
+		if err := w.shared.Write(t.Context(), w.source); err != nil {
+			t.Error(err)
+		}
+	}
+	write(writers[0])
+
+	client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(&between{command: "lrange", do: func() { write(writers[1]) }})
+	reader := newSharerWith(t, client, "c", false)
+	if !reader.shared.Restore(t.Context(), reader.source) || reader.holds() != 10 {
+		t.Errorf("it holds %d blocks of 10", reader.holds())
+	}
+}
+
 func TestShared_OneReplicaWritesForAll(t *testing.T) {
 	r := redisserver.Start(t)
 	a, b := newSharer(t, r, "a", false), newSharer(t, r, "b", false)
