@@ -267,7 +267,7 @@ func (s *Scaler) drain(draining []DrainingUnit) {
 	for _, d := range draining {
 		units[d.Unit] = true
 	}
-	s.fleet.SetLeaving(units)
+	s.fleet.SetDrainingUnits(units)
 	s.OnDraining(draining)
 }
 

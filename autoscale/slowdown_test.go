@@ -104,9 +104,9 @@ func (w *worked) quarter() {
 			w.t.Fatal(err)
 		}
 		x := curve.PrefillFeatures(slowPrompt, 0)
-		lease.Sent(prior.Time(x))
+		lease.MarkSent(prior.Time(x))
 		time.Sleep(time.Duration(w.slower * float64(prior.Time(x))))
-		lease.Prefilled(slowPrompt, 0, 0)
+		lease.ReleasePrefilled(slowPrompt, 0, 0)
 		servers[1].ObserveStep(time.Duration(w.slower*float64(believed.Time(curve.StepFeatures(8, 30_000)))), 8, 30_000, time.Now())
 		time.Sleep(time.Until(second.Add(time.Second)))
 	}

@@ -148,13 +148,13 @@ const defaultBusy = time.Second
 
 // blame tells the server's breaker and state what a failed leg says of it.
 func (o *Orchestrator) blame(lease *pools.Lease, st *requestState, b *binding, failed *LegError) {
-	if failed.Status == http.StatusNotFound && lease.Server().LostAdapter(st.req.Model) {
+	if failed.Status == http.StatusNotFound && lease.Server().ForgetAdapter(st.req.Model) {
 		failed.Kind = Unready // not the request's fault: another gateway unloaded it
 	}
 	switch failed.Kind {
 	case Unsent:
 		if isTimeout(failed.Err) {
-			lease.Unreached()
+			lease.RecordUnreachable()
 		} else {
 			lease.Server().MarkDown("no connection")
 		}
@@ -175,7 +175,7 @@ func (o *Orchestrator) blame(lease *pools.Lease, st *requestState, b *binding, f
 		lease.Server().Suspect(lease.Leg())
 		verdict = breaker.ErrNeutral
 	}
-	lease.Settle(verdict)
+	lease.RecordResult(verdict)
 }
 
 // source is the prefill server of the pair, nil where decode runs alone.

@@ -128,7 +128,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 	}
 	b.decode = lease
 	if chosen.Prefill == "" && r.req.Dialect.Split {
-		lease.Computes(curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill})
+		lease.BeginLocalPrefill(curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill})
 	}
 	return b, ""
 }

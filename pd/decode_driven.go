@@ -13,10 +13,10 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
 	defer b.prefill.Release()
 	b.handoff = st.transfer(b).Handoff()
-	b.prefill.Sent(b.chosen.Terms.TTFT())
+	b.prefill.MarkSent(b.chosen.Terms.TTFT())
 	failed := o.decodeLeg(ctx, st, b)
 	if failed == nil {
-		b.prefill.Settle(nil)
+		b.prefill.RecordResult(nil)
 		return nil
 	}
 	withdraw()

@@ -58,7 +58,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, st *requestState, b *bin
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errSilent)
 	defer cancel()
 
-	b.decode.Sent(b.chosen.Terms.TTFT() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
+	b.decode.MarkSent(b.chosen.Terms.TTFT() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
 	start := time.Now()
 	crossing := o.Binder.beginTransfer(st, b, start)
 	defer crossing.end()
@@ -73,7 +73,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, st *requestState, b *bin
 	if err != nil {
 		return nil, failedSend(ctx, leg, server.ID(), err)
 	}
-	b.decode.Settle(nil)
+	b.decode.RecordResult(nil)
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	now := time.Now()
 	crossing.whole(now.Sub(start), usage.Output, now)
@@ -125,7 +125,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 	if st.transcript != nil {
 		part.Body = st.transcript.StartLeg(streamEngine(server), part.Body)
 	}
-	b.decode.Sent(b.chosen.Terms.TTFT())
+	b.decode.MarkSent(b.chosen.Terms.TTFT())
 	crossing := o.Binder.beginTransfer(st, b, start)
 	defer crossing.end()
 	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part)
@@ -146,7 +146,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 		_ = resp.Body.Close()
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
-	b.decode.Settle(nil)
+	b.decode.RecordResult(nil)
 	if st.transcript != nil && st.transcript.WithoutIDs() {
 		server.NoteNoTokenIDs()
 	}
@@ -158,7 +158,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 	}
 	if b.handoff == nil {
 		held := min(b.cachedTokens, st.req.PromptTokens-1)
-		b.decode.Computed(st.req.PromptTokens-held, held)
+		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
 	}
 	crossing.first(now.Sub(start), now)
 	s.onEnd = func(r StreamResult) {

@@ -71,8 +71,8 @@ type experienceRecord struct {
 
 // serverRecord is the curves of one server.
 type serverRecord struct {
-	Prefill curve.Shown `json:"p"`
-	Step    curve.Shown `json:"d"`
+	Prefill curve.Report `json:"p"`
+	Step    curve.Report `json:"d"`
 }
 
 // heard is what one replica told, and what of it was taken in.
@@ -147,7 +147,7 @@ func (e *Experience) write(ctx context.Context, now time.Time) error {
 func (e *Experience) record(now time.Time) experienceRecord {
 	r := experienceRecord{Basis: e.basis, Servers: make(map[string]serverRecord), Links: e.links.Record(now), Outputs: e.outputs.record(now)}
 	for _, s := range e.fleet.Servers() {
-		prefill, step := s.Shown(now)
+		prefill, step := s.Report(now)
 		if prefill.Confidence+step.Confidence > 0 {
 			r.Servers[s.ID()] = serverRecord{prefill, step}
 		}

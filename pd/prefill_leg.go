@@ -27,7 +27,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
 	defer cancel()
 
-	b.prefill.Sent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
+	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
 	resp, body, failed := o.whole(ctx, PrefillLeg, server, st, t.ID, t.Connector().Prefill(t))
 	if failed == nil && !st.req.Dialect.IsAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
@@ -51,15 +51,15 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		if t.Connector().RespondsAfterTransfer {
 			beside = b.chosen.Terms.Transfer
 		}
-		b.prefill.Prefilled(told.Tokens-told.Cached.Tokens, told.Cached.Tokens, beside)
+		b.prefill.ReleasePrefilled(told.Tokens-told.Cached.Tokens, told.Cached.Tokens, beside)
 	}
-	b.prefill.Settle(nil)
+	b.prefill.RecordResult(nil)
 	if failed = o.withheld(st, t, h); failed != nil {
 		return failed
 	}
 	switch {
 	case h.Kept:
-		server.HandedOver()
+		server.RecordHandoff()
 	case h.WholeAnswer == nil:
 		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
 		if told.Tokens >= leastHandoff {
@@ -73,7 +73,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 
 // noteNoHandoff notes a prefill whose work is of no use to decode.
 func (o *Orchestrator) noteNoHandoff(server *pools.Server) {
-	if server.NoHandoff(time.Now()) {
+	if server.RecordMissingHandoff(time.Now()) {
 		o.Log.Error("prefill hands nothing over, its servers' work is left out for a while: is its KV connector set up?", "server", server.ID())
 	}
 }

@@ -24,7 +24,7 @@ func (ch *Chooser) facts(to []serverFacts, servers []*pools.Server, model string
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
 		at := ch.factsOf(s)
-		at.ready, at.keeps = ch.ready(s, model, now), s.HandsNothingOver(now)
+		at.ready, at.keeps = ch.ready(s, model, now), s.MissesHandoffs(now)
 		to = append(to, at)
 	}
 	return to

@@ -95,7 +95,7 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	server := b.decode.Server()
 	var broken *BrokenStreamError
 	if errors.As(r.Err, &broken) {
-		b.decode.Broke(broken)
+		b.decode.RecordBrokenStream(broken)
 		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
 		o.Log.Error("stream broke", "request_id", st.req.ID, "server", server.ID(), "error", broken.Err.Error())
 	}

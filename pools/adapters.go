@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Adapter is a LoRA adapter that servers may be told to load.
+// Adapter is a LoRA adapter that servers may load on request.
 type Adapter struct {
 	Name string
 	Base string // the model that it adapts; empty: whichever a server has
@@ -24,7 +24,7 @@ func ParseAdapter(text string) (Adapter, error) {
 	return Adapter{Name: name, Base: base, Path: path}, nil
 }
 
-// AdapterConfig says which adapters may be loaded on demand, and how many stay.
+// AdapterConfig lists the adapters that may be loaded on demand, and how many stay.
 type AdapterConfig struct {
 	Directory []Adapter     // the only ones; empty: what servers have by themselves is all
 	PerServer int           // of the directory that one server may have; 0 is any number
@@ -78,8 +78,8 @@ func (a Adapter) BaseIn(models []Model) (Model, bool) {
 	return Model{}, false
 }
 
-// as is the adapter as a server that has loaded it lists it.
-func (a Adapter) as(base Model) Model {
+// asModel is the adapter as a server that has loaded it lists it.
+func (a Adapter) asModel(base Model) Model {
 	return Model{ID: a.Name, Parent: base.ID, MaxModelLen: base.MaxModelLen, Created: base.Created}
 }
 
@@ -136,17 +136,17 @@ func (s *Server) Serves(model string, now time.Time) bool {
 	return fits && !s.loadRequests.refuses(model, now)
 }
 
-// AdapterLoaded takes in that the server has loaded an adapter of a model, and what it took.
-func (s *Server) AdapterLoaded(a Adapter, base Model, took time.Duration) {
+// RecordAdapterLoad records that the server has loaded an adapter of a model, and how long it took.
+func (s *Server) RecordAdapterLoad(a Adapter, base Model, took time.Duration) {
 	s.loadRequests.loaded.Add(1)
-	s.fleet.noteAdapterLoad(took)
-	s.changeModels(func(models []Model) []Model { return append(models, a.as(base)) })
+	s.fleet.recordAdapterLoadTime(took)
+	s.changeModels(func(models []Model) []Model { return append(models, a.asModel(base)) })
 }
 
-// AdapterNotLoaded counts an adapter that the server did not load, AdapterUnloaded one that
+// RecordFailedAdapterLoad counts an adapter that the server did not load, RecordAdapterUnload one that
 // it has unloaded.
-func (s *Server) AdapterNotLoaded() { s.loadRequests.failed.Add(1) }
-func (s *Server) AdapterUnloaded()  { s.loadRequests.unloaded.Add(1) }
+func (s *Server) RecordFailedAdapterLoad() { s.loadRequests.failed.Add(1) }
+func (s *Server) RecordAdapterUnload()     { s.loadRequests.unloaded.Add(1) }
 
 // ForgetModel takes a model from what the server is known to serve.
 func (s *Server) ForgetModel(id string) {
@@ -155,10 +155,10 @@ func (s *Server) ForgetModel(id string) {
 	})
 }
 
-// LostAdapter takes note that the server does not have a model that it listed, and
+// ForgetAdapter records that the server does not have a model that it listed, and
 // reports whether that is an adapter that can be loaded again: another gateway has
 // unloaded it.
-func (s *Server) LostAdapter(model string) bool {
+func (s *Server) ForgetAdapter(model string) bool {
 	if _, onDemand := s.fleet.cfg.Adapters.Find(model); !onDemand {
 		return false
 	}
@@ -166,8 +166,8 @@ func (s *Server) LostAdapter(model string) bool {
 	return true
 }
 
-// noteAdapterLoad keeps what loading an adapter takes: the mean of the last few.
-func (f *Fleet) noteAdapterLoad(took time.Duration) {
+// recordAdapterLoadTime keeps what loading an adapter takes: the mean of the last few.
+func (f *Fleet) recordAdapterLoadTime(took time.Duration) {
 	for {
 		old := f.adapterLoad.Load()
 		next := int64(took)

@@ -38,7 +38,7 @@ func TestPrepare_FailsWhenTheServerLeaves(t *testing.T) {
 		if err := f.Apply([]Spec{{URL: "http://10.0.0.1:1", Role: Decode, GPUs: "a"}, spec("http://10.0.0.2:1", Decode)}); err != nil {
 			t.Fatal(err)
 		}
-		f.Servers()[0].GPUShare().Slept()
+		f.Servers()[0].GPUShare().RecordSleep()
 		for _, s := range f.Servers() {
 			lease, err := s.Claim(Decode, curve.Work{}, false)
 			if err != nil {
@@ -53,7 +53,7 @@ func TestPrepare_FailsWhenTheServerLeaves(t *testing.T) {
 			synctest.Wait()
 			s.LoadRequests().Close()
 			s.WakeRequests().Close()
-			if err := <-failed; !errors.Is(err, errLeft) {
+			if err := <-failed; !errors.Is(err, errStopped) {
 				t.Errorf("%s: %v", s.ID(), err)
 			}
 		}
@@ -79,7 +79,7 @@ func TestPrepare_AnAdapterIsHeldUntilTheLastLeaseEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.Sent(0)
+			l.MarkSent(0)
 			if ready := l.Prepare(model) == nil; ready != (model != "eve") {
 				t.Errorf("%s is ready: %v", model, ready)
 			}
@@ -97,7 +97,7 @@ func TestPrepare_AnAdapterIsHeldUntilTheLastLeaseEnds(t *testing.T) {
 			{"one for the base model ends", base.Release, 3, 1, false},
 			{"one is released", released.Release, 2, 1, true},
 			{"again", released.Release, 2, 1, false},
-			{"one has prefilled", func() { prefilled.Prefilled(10, 0, 0) }, 1, 1, true},
+			{"one has prefilled", func() { prefilled.ReleasePrefilled(10, 0, 0) }, 1, 1, true},
 			{"and is released", prefilled.Release, 1, 1, false},
 			{"one could not be loaded", func() { s.LoadRequests().Finish("eve", errEngine, time.Second, time.Now()) }, 1, 1, false},
 			{"the last one ends", last.Release, 0, 1, true},

@@ -91,7 +91,7 @@ func TestCandidates_WhenMostAreInDoubtNobodyIsOut(t *testing.T) {
 
 func TestCandidates_AServerThatFailedItsCheckIsOutsideTheCap(t *testing.T) {
 	servers := fleetOf(4)
-	fail := func(s *Server) { s.breakers[1].Judge(breaker.ErrWrongAnswer, time.Now()) }
+	fail := func(s *Server) { s.breakers[1].RecordProbe(breaker.ErrWrongAnswer, time.Now()) }
 	for _, s := range servers[:3] {
 		fail(s)
 	}
@@ -105,13 +105,13 @@ func TestCandidates_AServerThatFailedItsCheckIsOutsideTheCap(t *testing.T) {
 	// That they did not answer says less, that they are busy says nothing.
 	other := fleetOf(4)
 	for _, s := range other[:3] {
-		s.breakers[1].Judge(breaker.ErrBusy, time.Now())
+		s.breakers[1].RecordProbe(breaker.ErrBusy, time.Now())
 	}
 	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || panicking {
 		t.Errorf("three busy: %d usable, panic %v", len(got), panicking)
 	}
 	for _, s := range other[:3] {
-		s.breakers[1].Judge(context.DeadlineExceeded, time.Now())
+		s.breakers[1].RecordProbe(context.DeadlineExceeded, time.Now())
 	}
 	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
 		t.Errorf("three silent: %d usable, panic %v", len(got), panicking)
@@ -126,15 +126,15 @@ func TestCandidates_AWrongAnswerIsForgottenOnlyWhenAProbePasses(t *testing.T) {
 	} {
 		servers := fleetOf(4)
 		b := servers[0].breakers[1]
-		b.Judge(breaker.ErrWrongAnswer, time.Now())
-		b.Judge(verdict, time.Now())
+		b.RecordProbe(breaker.ErrWrongAnswer, time.Now())
+		b.RecordProbe(verdict, time.Now())
 		for _, s := range servers[1:] { // beyond the cap on those that are only ejected
 			trip(t, s, Decode)
 		}
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); slices.Contains(got, servers[0]) {
 			t.Errorf("after a wrong answer and then %s it is used", name)
 		}
-		b.Judge(nil, time.Now())
+		b.RecordProbe(nil, time.Now())
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); !slices.Contains(got, servers[0]) {
 			t.Errorf("after a wrong answer, %s and a probe that passed it is not used", name)
 		}
@@ -154,7 +154,7 @@ func TestCandidates_PrefillIsLeftOutRatherThanTriedInVain(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, s := range prefill {
-			s.breakers[0].Judge(breaker.ErrWrongAnswer, time.Now())
+			s.breakers[0].RecordProbe(breaker.ErrWrongAnswer, time.Now())
 		}
 		if got, _ := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
 			t.Errorf("all failed their probes: %d usable", len(got))

@@ -3,20 +3,20 @@ package pools
 import "sync"
 
 // changes wakes those who wait for something about the fleet to change: work that
-// ended, a server that came or went, news of other replicas. A burst wakes them once.
+// ended, a server that came or went, a report of another replica. A burst wakes them once.
 type changes struct {
 	mu      sync.Mutex // guards waiting
 	waiting []chan struct{}
 }
 
-// Changes returns a channel that says when more may be possible than before: work has
+// Changes returns a channel that is notified when more may be possible than before: work has
 // ended, a server came up, other replicas' work is less. stop ends it.
 func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) { return f.changed.watch() }
 
-// NoteChange says that more may be possible than before.
+// NoteChange reports that more may be possible than before.
 func (f *Fleet) NoteChange() { f.changed.note() }
 
-// StateChanges returns a channel that says when the State of a server has changed, or what it
+// StateChanges returns a channel that is notified when the State of a server has changed, or what it
 // serves, or the fleet has. stop ends it.
 func (f *Fleet) StateChanges() (changed <-chan struct{}, stop func()) { return f.states.watch() }
 

@@ -18,7 +18,7 @@ type Config struct {
 	EjectShare    float64       // of a pool that may be ejected softly, 0..1
 	SlowStart     time.Duration // longest ramp of a server that returns; 0 is none
 	ORCA          string        // format in which prefill legs ask for the server's load: TEXT, JSON or BIN; empty: they do not
-	LoadTables    []load.Table  // how engines tell their load
+	LoadTables    []load.Table  // how engines report their load
 	Adapters      AdapterConfig
 	Sleep         SleepConfig
 	Breaker       breaker.Config

@@ -11,8 +11,8 @@ import (
 type State uint8
 
 const (
-	Down    State = iota // certainly: it refuses connections, says that it is ill, or never answered
-	InDoubt              // it was well and answers late: it gets nothing new while most others are alive, and keeps what it has
+	Down    State = iota // certainly: it refuses connections, reports a failure, or never answered
+	InDoubt              // it was up and answers late: it gets nothing new while most others are alive, and keeps what it has
 	Alive
 )
 
@@ -21,13 +21,13 @@ func (s State) String() string {
 }
 
 // How many late probes in a row, with no sign of life in between, are silence: what waits on
-// the server is then worth giving to another.
+// the server is then worth sending to another.
 const (
 	silentAfter     = 2
 	silentAfterMost = 5 // while most of the fleet is late: the fault is more likely the gateway's
 )
 
-// doubt is what late answers make of a server that was well. A late probe is no proof: the
+// doubt is what late answers make of a server that was up. A late probe is no proof: the
 // engine may be busy, the gateway or the network between them may be. It is a value, and
 // each piece of evidence makes another one of it. Its zero value is none.
 type doubt struct {
@@ -113,7 +113,7 @@ func (v *vitals) clear() {
 	v.doubted.Store(false)
 }
 
-// NoteAlive says that the server gave a sign of life: it answered, or a stream of its went on.
+// NoteAlive records that the server gave a sign of life: it answered, or a stream of its went on.
 func (l *serverState) NoteAlive(now time.Time) {
 	since, ended := l.vitals.sign(now)
 	if !ended || !l.health.Load().Up {
@@ -127,7 +127,7 @@ func (l *serverState) NoteAlive(now time.Time) {
 	l.states.note()
 }
 
-// NoteProgress says that work on the server went on: a token of a stream has come. It is a sign of
+// NoteProgress records that work on the server went on: a token of a stream has come. It is a sign of
 // life, and more: an engine that only answers its probes may be stuck.
 func (l *serverState) NoteProgress(now time.Time) {
 	if n := int64(now.Sub(l.vitals.born)); n-l.vitals.progressAt.Load() > int64(signStep) {
@@ -141,8 +141,8 @@ func (l *serverState) progressSince(t time.Time) bool {
 	return l.vitals.progressAt.Load() > int64(t.Sub(l.vitals.born))
 }
 
-// NoteLate says that the server did not answer in time what was sent at a time. It is asked at
-// once.
+// NoteLate records that the server did not answer in time what was sent at a time. It is probed
+// at once.
 func (l *serverState) NoteLate(sent time.Time) {
 	l.late(sent)
 	l.ProbeNow()
@@ -156,7 +156,7 @@ func (l *serverState) late(sent time.Time) doubt {
 	return d
 }
 
-// State says whether the server lives. One that steps with others does as far as they do.
+// State is the worst state of the server and of those that step with it.
 func (l *serverState) State() State { return min(l.ownState(), l.group.Load().state()) }
 
 // DownFor is how long the server, or one that steps with it, has been down for certain: 0

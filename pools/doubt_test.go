@@ -50,16 +50,16 @@ func TestLease_Unreached(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Release()
-		l.Sent(0)
+		l.MarkSent(0)
 		time.Sleep(time.Second)
 		s.NoteProgress(time.Now())
-		if l.Unreached(); s.State() != Alive {
+		if l.RecordUnreachable(); s.State() != Alive {
 			t.Errorf("a token came meanwhile: %v", s.State())
 		}
 		time.Sleep(time.Second)
-		l.Sent(0)
+		l.MarkSent(0)
 		time.Sleep(time.Second)
-		if l.Unreached(); s.State() != InDoubt {
+		if l.RecordUnreachable(); s.State() != InDoubt {
 			t.Errorf("nothing came: %v", s.State())
 		}
 	})

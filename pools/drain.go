@@ -5,26 +5,26 @@ import "sync/atomic"
 // drains are the reasons for which a server takes no new request, beside its spec.
 type drains struct {
 	byOperator atomic.Bool
-	byScaling  atomic.Bool // scaling in takes it next
+	byScaling  atomic.Bool // scaling in removes it next
 }
 
-// Drains reports whether the server takes no new request: its source says so (file,
-// label), or an operator does, or scaling in takes it next.
+// Drains reports whether the server takes no new request: its source (file, label),
+// an operator, or scaling in drains it.
 func (s *Server) Drains() bool {
 	return s.Drain || s.drains.byOperator.Load() || s.drains.byScaling.Load()
 }
 
-// SetLeaving lets the servers of some units drain, because scaling in takes them next,
-// and all others take requests again that drained for that.
-func (f *Fleet) SetLeaving(units map[string]bool) {
+// SetDrainingUnits drains the servers of some units, because scaling in removes them next,
+// and lets all others that drained for that take requests again.
+func (f *Fleet) SetDrainingUnits(units map[string]bool) {
 	for _, s := range f.Servers() {
 		s.drains.byScaling.Store(units[s.UnitName()])
 	}
 }
 
-// SetDrain lets a server drain, or take requests again, until it is said otherwise
+// SetDrain lets a server drain, or take requests again, until the next call
 // or this gateway ends; it outlives reloads. Servers of one group drain together.
-// What its source says stands beside it. false: there is no such server.
+// It does not change what its source says. false: there is no such server.
 func (f *Fleet) SetDrain(id string, drain bool) bool {
 	f.mu.Lock() // a group that is just being joined has it of all its members or of none
 	defer f.mu.Unlock()

@@ -123,7 +123,7 @@ func TestSetLeaving_TheUnitsThatAreNotNamedReturn(t *testing.T) {
 		{map[string]bool{"u1": true}, []string{"10.0.0.9:1", "10.0.0.3:1"}},
 		{nil, []string{"10.0.0.9:1"}},
 	} {
-		f.SetLeaving(c.leave)
+		f.SetDrainingUnits(c.leave)
 		if got := draining(t, f); !slices.Equal(got, c.want) {
 			t.Errorf("%v leave: %v drain, want %v", c.leave, got, c.want)
 		}

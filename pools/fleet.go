@@ -18,10 +18,10 @@ import (
 // Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
 // swaps it.
 type Fleet struct {
-	// Blamed is told of a server that failed a probe request: it was at fault since a time, and
-	// not what lies between it and others. It is set before the first Apply; nil: nobody
-	// is told.
-	Blamed func(server string, since time.Time)
+	// OnBlame is called with a server that failed a probe request: it was at fault since a time, and
+	// not what lies between it and others. It is set before the first Apply; nil: nothing
+	// is called.
+	OnBlame func(server string, since time.Time)
 
 	cfg   Config
 	log   *slog.Logger
@@ -30,7 +30,7 @@ type Fleet struct {
 	snapshot    atomic.Pointer[[]*Server]
 	replicas    atomic.Pointer[ReplicaWork] // nil while work is not shared
 	adapterLoad atomic.Int64                // ns that loading an adapter took lately; 0 is unknown
-	worked      chan struct{}               // says that own work has changed
+	worked      chan struct{}               // own work has changed
 	changed     changes
 	states      changes // of servers' states
 	missing     missing
@@ -45,7 +45,7 @@ type Fleet struct {
 // what it learns of the server between the two.
 type Watch func() (follow func(context.Context, *Server))
 
-// watched is a server with those who follow it.
+// watched is a server with what follows it.
 type watched struct {
 	*serverState
 	spec   Spec
@@ -54,7 +54,7 @@ type watched struct {
 	done   chan struct{}
 }
 
-// NewFleet returns an empty fleet, whose servers nobody follows: see Watch.
+// NewFleet returns an empty fleet, whose servers nothing follows: see Watch.
 func NewFleet(cfg Config, log *slog.Logger) *Fleet {
 	f := &Fleet{
 		cfg:     cfg,
@@ -119,9 +119,9 @@ func (f *Fleet) Apply(specs []Spec) error {
 	return nil
 }
 
-func (f *Fleet) blamed(server string, since time.Time) {
-	if f.Blamed != nil {
-		f.Blamed(server, since)
+func (f *Fleet) reportBlame(server string, since time.Time) {
+	if f.OnBlame != nil {
+		f.OnBlame(server, since)
 	}
 }
 
@@ -134,7 +134,7 @@ func (f *Fleet) newWatched(id string) watched {
 	w := watched{serverState: newServerState(f.cfg)}
 	w.changed, w.states = &f.changed, &f.states
 	for _, b := range w.breakers {
-		b.OnBlame(func(since time.Time) { f.blamed(id, since) })
+		b.OnBlame(func(since time.Time) { f.reportBlame(id, since) })
 	}
 	for _, watch := range f.watches {
 		w.follow = append(w.follow, watch())
@@ -142,7 +142,7 @@ func (f *Fleet) newWatched(id string) watched {
 	return w
 }
 
-// follow has a server followed by all who watch the fleet.
+// follow starts what all watches of the fleet do for a server.
 func (f *Fleet) follow(spec Spec, w watched) watched {
 	ctx, stop := context.WithCancel(context.Background())
 	w.spec, w.stop, w.done = spec, stop, make(chan struct{})
@@ -163,21 +163,21 @@ func (f *Fleet) follow(spec Spec, w watched) watched {
 	return w
 }
 
-// end lets nobody follow the server any more, and waits until nobody does.
+// end stops what follows the server, and waits for it.
 func (w *watched) end() {
 	w.stop()
 	<-w.done
 }
 
 // AwaitAddresses waits until the server's names were looked up, or could not be, where the
-// configuration says that it is not probed before.
+// it is configured not to be probed before.
 func (s *Server) AwaitAddresses(ctx context.Context) {
 	if s.fleet.cfg.AwaitAddresses {
 		s.addresses.AwaitFirst(ctx)
 	}
 }
 
-// Close lets nobody follow the servers any more, and waits until nobody does.
+// Close stops what follows the servers, and waits for it.
 func (f *Fleet) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

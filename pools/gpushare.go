@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// SleepConfig is how servers that share GPUs take turns. Only one of them is awake at
+// SleepConfig is how servers that share GPUs alternate. Only one of them is awake at
 // a time (vLLM's sleep mode: the weights leave the GPU, the process stays).
 type SleepConfig struct {
 	MinAwake time.Duration // a server stays awake at least this long: hysteresis
@@ -35,9 +35,9 @@ func (c SleepConfig) Validate() error {
 
 // Occupant is a server that is awake on GPUs which another one wants.
 type Occupant struct {
-	Awake time.Duration // since it woke, or was first seen awake
-	Quiet time.Duration // since it had its last request; 0 while it has one
-	Left  time.Duration // predicted time until its requests are done
+	Awake     time.Duration // since it woke, or was first seen awake
+	Idle      time.Duration // since it had its last request; 0 while it has one
+	Remaining time.Duration // predicted time until its requests are done
 }
 
 // WakeTime predicts how long a sleeping server needs to be awake: the occupants of its
@@ -50,35 +50,35 @@ func (c SleepConfig) WakeTime(wake time.Duration, occupants []Occupant) time.Dur
 	}
 	total := wake
 	for _, o := range occupants {
-		total += max(c.MinAwake-o.Awake, o.Left, 0)
-		if o.Quiet < c.MinAwake {
+		total += max(c.MinAwake-o.Awake, o.Remaining, 0)
+		if o.Idle < c.MinAwake {
 			total += wake
 		}
 	}
 	return total
 }
 
-// GPUShare is a server's part in sharing GPUs: asleep or awake, and who counts on it.
+// GPUShare is a server's share of GPUs that several servers use: asleep or awake, and which leases need it awake.
 type GPUShare struct {
-	mu      sync.Mutex // guards the rest
-	asleep  bool
-	resting bool      // about to sleep: nobody new may count on it
-	closed  bool      // another gateway, which manages it, says the same
-	working int       // leases that count on it
-	awake   time.Time // since when; zero before it was first seen
-	quiet   time.Time // since when nobody counts on it
-	took    time.Duration
-	changes int // of asleep, by us: what was asked of the engine before one is old news
+	mu         sync.Mutex // guards the rest
+	asleep     bool
+	draining   bool      // about to sleep: it takes no new lease
+	closed     bool      // the same, decided by another gateway, which manages it
+	leases     int       // that need it awake
+	awakeSince time.Time // since when; zero before it was first seen
+	idleSince  time.Time // since when no lease needs it
+	wakeTime   time.Duration
+	version    int // of asleep, by us: an answer of the engine from before a change is out of date
 }
 
-// Enter counts on the server from now on, false if it is not awake.
+// Enter makes the server stay awake for a lease, false if it is not awake.
 func (g *GPUShare) Enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.asleep || g.resting || g.closed {
+	if g.asleep || g.draining || g.closed {
 		return false
 	}
-	g.working++
+	g.leases++
 	return true
 }
 
@@ -86,18 +86,18 @@ func (g *GPUShare) Enter() bool {
 func (g *GPUShare) Leave(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.working--
-	g.quiet = now
+	g.leases--
+	g.idleSince = now
 }
 
-// Rest lets nobody new count on the server, or lets them again.
-func (g *GPUShare) Rest(resting bool) {
+// SetDraining refuses new leases, or allows them again.
+func (g *GPUShare) SetDraining(resting bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.resting = resting
+	g.draining = resting
 }
 
-// setClosed keeps everybody out, or no more, and reports whether that is a change.
+// setClosed refuses all new leases, or allows them again, and reports whether that is a change.
 func (g *GPUShare) setClosed(closed bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,55 +106,55 @@ func (g *GPUShare) setClosed(closed bool) bool {
 	return changed
 }
 
-// NoteUse takes note that another gateway uses the server.
+// NoteUse records that another gateway uses the server.
 func (g *GPUShare) NoteUse(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.quiet = now
+	g.idleSince = now
 }
 
-// Unused reports whether nobody counts on the server any more.
+// Unused reports whether no lease needs the server awake any more.
 func (g *GPUShare) Unused() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.working == 0
+	return g.leases == 0
 }
 
-// Slept and Woke say what we had the engine do.
-func (g *GPUShare) Slept() {
+// RecordSleep and RecordWake record what we had the engine do.
+func (g *GPUShare) RecordSleep() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.asleep, g.resting = true, false
-	g.changes++
+	g.asleep, g.draining = true, false
+	g.version++
 }
 
-func (g *GPUShare) Woke(took time.Duration, now time.Time) {
+func (g *GPUShare) RecordWake(took time.Duration, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.asleep, g.resting, g.awake, g.quiet = false, false, now, now
-	g.changes++
-	if g.took == 0 {
-		g.took = took
+	g.asleep, g.draining, g.awakeSince, g.idleSince = false, false, now, now
+	g.version++
+	if g.wakeTime == 0 {
+		g.wakeTime = took
 	}
-	g.took += (took - g.took) / 4
+	g.wakeTime += (took - g.wakeTime) / 4
 }
 
-// Mark is a mark of the state, before the engine is asked for it.
-func (g *GPUShare) Mark() int {
+// Version returns the version of the state, to be read before the engine is asked for it.
+func (g *GPUShare) Version() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.changes
+	return g.version
 }
 
-// Observe takes the engine's word, unless we changed the state since it was asked.
+// Observe records the state that the engine reports, unless we changed it since it was asked.
 func (g *GPUShare) Observe(asleep bool, mark int, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.changes != mark {
+	if g.version != mark {
 		return
 	}
-	if g.awake.IsZero() || g.asleep && !asleep {
-		g.awake, g.quiet = now, now
+	if g.awakeSince.IsZero() || g.asleep && !asleep {
+		g.awakeSince, g.idleSince = now, now
 	}
 	g.asleep = asleep
 }
@@ -163,11 +163,11 @@ func (g *GPUShare) Observe(asleep bool, mark int, now time.Time) {
 func (g *GPUShare) Occupant(now time.Time, left time.Duration) (Occupant, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	o := Occupant{Awake: now.Sub(g.awake), Left: left}
-	if g.working == 0 {
-		o.Quiet = now.Sub(g.quiet)
+	o := Occupant{Awake: now.Sub(g.awakeSince), Remaining: left}
+	if g.leases == 0 {
+		o.Idle = now.Sub(g.idleSince)
 	}
-	return o, !g.asleep && !g.awake.IsZero()
+	return o, !g.asleep && !g.awakeSince.IsZero()
 }
 
 // Asleep reports whether a request must wait for the server to wake, and what
@@ -175,7 +175,7 @@ func (g *GPUShare) Occupant(now time.Time, left time.Duration) (Occupant, bool) 
 func (g *GPUShare) Asleep() (asleep bool, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.asleep || g.resting || g.closed, g.took
+	return g.asleep || g.draining || g.closed, g.wakeTime
 }
 
 // Asleep reports whether the server sleeps, or is about to.
@@ -214,7 +214,7 @@ func (s *Server) SharingGPUs() (others []*Server) {
 	return others
 }
 
-// CloseGPUShare keeps requests from the server, or lets them to it as soon as a probe says
+// CloseGPUShare keeps requests from the server, or allows them as soon as a probe reports
 // that it is awake.
 func (s *Server) CloseGPUShare(closed bool) {
 	if s.gpus.setClosed(closed) && !closed {

@@ -21,19 +21,19 @@ const (
 // again by decode.
 type handoffs struct {
 	missed atomic.Int64              // in a row
-	until  atomic.Pointer[time.Time] // it is left out; nil: it is not
+	until  atomic.Pointer[time.Time] // it is left out until then; nil: it is not
 }
 
-// HandedOver notes a prefill with a hand-off.
-func (l *serverState) HandedOver() {
+// RecordHandoff notes a prefill with a hand-off.
+func (l *serverState) RecordHandoff() {
 	l.handoffs.missed.Store(0)
 	l.handoffs.until.Store(nil)
 }
 
-// NoHandoff notes a prefill without one, and reports whether the server is left out from
+// RecordMissingHandoff notes a prefill without one, and reports whether the server is left out from
 // now on because of it. After the pause each further one leaves it out again.
-func (l *serverState) NoHandoff(now time.Time) (out bool) {
-	if l.handoffs.missed.Add(1) < handoffsMissed || l.HandsNothingOver(now) {
+func (l *serverState) RecordMissingHandoff(now time.Time) (out bool) {
+	if l.handoffs.missed.Add(1) < handoffsMissed || l.MissesHandoffs(now) {
 		return false
 	}
 	until := now.Add(handoffPause)
@@ -41,8 +41,8 @@ func (l *serverState) NoHandoff(now time.Time) (out bool) {
 	return true
 }
 
-// HandsNothingOver reports whether the server is left out as the prefill of a pair.
-func (l *serverState) HandsNothingOver(now time.Time) bool {
+// MissesHandoffs reports whether the server is left out as the prefill of a pair.
+func (l *serverState) MissesHandoffs(now time.Time) bool {
 	until := l.handoffs.until.Load()
 	return until != nil && now.Before(*until)
 }
@@ -57,14 +57,14 @@ func (s Spec) KVHosts() []string {
 	return slices.Compact([]string{own, other})
 }
 
-// JudgeHost returns whose a host is that the server's hand-off names: the server's own, if it
+// JudgeHost returns the ownership of a host that the server's hand-off names: the server's own, if it
 // is its host or that of its kv-address.
 func (s *Server) JudgeHost(host string, reader *Server) address.Ownership {
 	return s.addresses.Judge(host, s.KVHosts(), reader.addresses)
 }
 
 // NoteForeign remembers that a hand-off named a foreign host, and reports whether that is
-// news in this incarnation of the server.
+// new in this incarnation of the server.
 func (l *serverState) NoteForeign(host string) bool {
 	return l.addresses.NoteForeign(host, l.Incarnation())
 }

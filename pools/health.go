@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// notProbed is the reason of a server that no probe has told of.
+// notProbed is the reason of a server that was not probed yet.
 const notProbed = "not probed yet"
 
 // Health is what the last probe that was answered found. A server that is not Up takes
@@ -13,7 +13,7 @@ const notProbed = "not probed yet"
 type Health struct {
 	Up     bool
 	Reason string  // why it is down
-	Models []Model // what it serves, or served when last up, as its /v1/models says
+	Models []Model // what it serves, or served when last up, as its /v1/models lists them
 
 	at map[string]int // where in Models a name stands; nil: where there are few
 }
@@ -36,7 +36,7 @@ func (h Health) serving(models []Model) Health {
 	return h
 }
 
-// model returns what the engine said of one that it serves, whatever the number of others.
+// model returns what the engine reported of one that it serves, whatever the number of others.
 func (h Health) model(id string) (Model, bool) {
 	if h.at != nil {
 		i, found := h.at[id]
@@ -53,7 +53,7 @@ func (h Health) model(id string) (Model, bool) {
 	return Model{}, false
 }
 
-// Serves reports whether the engine said that it serves the model.
+// Serves reports whether the engine lists the model.
 func (h Health) Serves(model string) bool {
 	_, yes := h.model(model)
 	return yes
@@ -65,7 +65,7 @@ type Model struct {
 	Parent      string // base model of an adapter, else empty
 	Owner       string // owned_by, which is the engine's name for itself
 	MaxModelLen int    // tokens; 0 is unknown
-	Created     int64  // unix seconds, as the engine says
+	Created     int64  // unix seconds, as the engine reports
 }
 
 // Model returns a model that some server serves, or served when last up, or can load.
@@ -78,18 +78,18 @@ func (f *Fleet) Model(id string) (Model, bool) {
 	a, onDemand := f.cfg.Adapters.Find(id)
 	for _, s := range f.Servers() {
 		if base, fits := a.BaseIn(s.Health().Models); onDemand && fits {
-			return a.as(base), true
+			return a.asModel(base), true
 		}
 	}
 	return Model{}, false
 }
 
-// KnowsModels reports whether any server has told of a model.
+// KnowsModels reports whether any server has listed a model.
 func (f *Fleet) KnowsModels() bool {
 	return slices.ContainsFunc(f.Servers(), func(s *Server) bool { return len(s.Health().Models) > 0 })
 }
 
-// Loads reports whether servers of a base model may be told to load an adapter.
+// Loads reports whether servers of a base model may load an adapter on request.
 func (f *Fleet) Loads(base, adapter string) bool {
 	a, onDemand := f.cfg.Adapters.Find(adapter)
 	return onDemand && (a.Base == "" || a.Base == base)

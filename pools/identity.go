@@ -47,7 +47,7 @@ func newIdentity(reported Identity, whole bool) *identity {
 }
 
 // defaultConnector is that of a server of which neither the configuration nor the
-// engine says.
+// engine reports.
 const defaultConnector = "nixl"
 
 // capabilities are what the engine reports of itself, and what its answers have shown.
@@ -55,7 +55,7 @@ type capabilities struct {
 	identity atomic.Pointer[identity]
 	// cachedTokens is set once the engine has reported cached tokens. vLLM leaves
 	// the number out when it is zero, and always without
-	// --enable-prompt-tokens-details; only this tells the two apart.
+	// --enable-prompt-tokens-details; only this distinguishes the two.
 	cachedTokens atomic.Bool
 	// retains is the incarnation in which the engine was first seen to keep the blocks of
 	// answers; 0: none.
@@ -95,7 +95,7 @@ func (l *serverState) NoteCachedTokens() { l.cachedTokens.Store(true) }
 func (l *serverState) NoteNoTokenIDs() { l.noTokenIDs.Store(l.Incarnation()) }
 
 // NoteRetains remembers that the engine keeps the blocks of its answers for a prefill to
-// fetch, and reports whether that is news in this incarnation.
+// fetch, and reports whether that is new in this incarnation.
 func (l *serverState) NoteRetains() bool { return l.retains.Swap(l.Incarnation()) != l.Incarnation() }
 
 // ReportsTokenIDs reports whether the engine may know return_token_ids.
@@ -117,7 +117,7 @@ func compatibilityKey(parts ...string) uint64 {
 }
 
 // CompatibilityKey returns what servers share with which this one may be paired. The layout is
-// what the configuration says of it; where that is silent, what the engine reports of its
+// what is configured; where that is empty, what the engine reports of its
 // version and its KV cache.
 func (s *Server) CompatibilityKey() uint64 {
 	reported, key := s.capabilities.identity.Load(), s.key
@@ -130,7 +130,7 @@ func (s *Server) CompatibilityKey() uint64 {
 	return key
 }
 
-// configuredKey is the part of the key that the configuration says.
+// configuredKey is the configured part of the key.
 func configuredKey(spec Spec) uint64 {
 	key := compatibilityKey(spec.Weights, spec.Layout)
 	if spec.Connector != "" {

@@ -57,13 +57,13 @@ func TestLease_APromptOfADecodeServerIsWorkAhead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.Sent(time.Second)
-			l.Computes(curve.Work{Tokens: 1000, Estimate: time.Second})
+			l.MarkSent(time.Second)
+			l.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second})
 			if got := s.InFlight(Prefill, time.Now()); got.Queue != time.Second || got.Requests != 1 {
 				t.Fatalf("ahead: %+v", got)
 			}
 			time.Sleep(time.Duration(3 * before * float64(time.Second)))
-			l.Computed(1000, 0)
+			l.EndLocalPrefill(1000, 0)
 			if got := s.InFlight(Prefill, time.Now()); got != (InFlight{}) {
 				t.Fatalf("after the first token: %+v", got)
 			}
@@ -76,7 +76,7 @@ func TestLease_APromptOfADecodeServerIsWorkAhead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Computes(curve.Work{Tokens: 1000, Estimate: time.Second})
+		l.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second})
 		l.Release() // it failed before its first token
 		if got := s.InFlight(Prefill, time.Now()); got != (InFlight{}) {
 			t.Errorf("after the end of the lease: %+v", got)

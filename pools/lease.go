@@ -15,37 +15,37 @@ var ErrRefused = errors.New("server refuses the claim")
 
 var leaseSeq atomic.Uint64
 
-// Lease is a place on a server. Settle says how the server did, Release that the
+// Lease is a place on a server. RecordResult reports how the server did, Release that the
 // request has left it; each counts once, in this order or Release alone.
 type Lease struct {
-	server   *Server
-	leg      Role
-	seq      uint64
-	verdict  func(error)
-	settled  atomic.Bool
-	released atomic.Bool
-	good     atomic.Bool // settled without an error, and not broken since
-	sent     time.Time
-	adapter  string                     // that Prepare took into use; empty: none
-	entered  bool                       // Prepare counts on the server to stay awake
-	overdue  atomic.Pointer[time.Timer] // nil before Sent
+	server    *Server
+	leg       Role
+	seq       uint64
+	onResult  func(error)
+	recorded  atomic.Bool
+	released  atomic.Bool
+	succeeded atomic.Bool // recorded without an error, and not broken since
+	sent      time.Time
+	adapter   string                     // that Prepare took into use; empty: none
+	entered   bool                       // Prepare counts on the server to stay awake
+	overdue   atomic.Pointer[time.Timer] // nil before MarkSent
 }
 
-// Claim takes a place for one leg. With anyway set the breaker is not asked and
-// hears no verdict: panic mode, in which a doubtful server is better than none.
-func (s *Server) Claim(leg Role, work curve.Work, anyway bool) (*Lease, error) {
+// Claim takes a place for one leg. With ignoreBreakers set the breaker is not asked and
+// receives no result: panic mode, in which a doubtful server is better than none.
+func (s *Server) Claim(leg Role, work curve.Work, ignoreBreakers bool) (*Lease, error) {
 	if s.Drains() || !s.Role.Serves(leg) {
 		return nil, fmt.Errorf("%s for %s: %w", s.id, leg, ErrRefused)
 	}
 	now := time.Now()
 	verdict := func(error) {}
-	if !anyway {
+	if !ignoreBreakers {
 		var err error
 		if verdict, err = s.breakers[LegIndex(leg)].Allow(); err != nil {
 			return nil, fmt.Errorf("%s for %s: %w: %w", s.id, leg, ErrRefused, err)
 		}
 	}
-	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), verdict: verdict}
+	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), onResult: verdict}
 	s.mu.Lock()
 	s.work[LegIndex(leg)].Begin(l.seq, work, now)
 	s.mu.Unlock()
@@ -66,51 +66,51 @@ const (
 	overdueFactor = 4
 )
 
-// Sent says that the request is on its way now and should show a verdict in about
+// MarkSent records that the request is on its way now; a result is expected in about
 // the expected time. A place may be held for a while before: decode's, while
 // prefill runs. A server that lets a request wait far longer is asked for a probe request.
-func (l *Lease) Sent(expected time.Duration) {
+func (l *Lease) MarkSent(expected time.Duration) {
 	l.sent = time.Now()
 	patience := max(overdueFloor, overdueFactor*expected)
 	l.overdue.Store(time.AfterFunc(patience, func() { l.server.Suspect(l.leg) }))
 }
 
-// Settle tells the breaker how the server did: nil at the first content event,
+// RecordResult reports to the breaker how the server did: nil at the first content event,
 // the error before it. Only the first call counts.
-func (l *Lease) Settle(err error) {
-	if !l.settled.CompareAndSwap(false, true) {
+func (l *Lease) RecordResult(err error) {
+	if !l.recorded.CompareAndSwap(false, true) {
 		return
 	}
 	if overdue := l.overdue.Load(); overdue != nil {
 		overdue.Stop()
 	}
-	l.good.Store(err == nil)
-	l.verdict(err)
+	l.succeeded.Store(err == nil)
+	l.onResult(err)
 }
 
-// Unreached says that no connection was made in time: that is doubt about the server, unless
-// it was heard since.
-func (l *Lease) Unreached() { l.server.NoteLate(l.sent) }
+// RecordUnreachable records that no connection was made in time: the server is in doubt, unless
+// it gave a sign of life since.
+func (l *Lease) RecordUnreachable() { l.server.NoteLate(l.sent) }
 
-// Broke counts a stream that broke after its first content event: a second
-// failure, apart from the settled success.
-func (l *Lease) Broke(err error) {
-	if !l.settled.Load() {
-		l.Settle(err)
+// RecordBrokenStream counts a stream that broke after its first content event: a second
+// failure, apart from the recorded success.
+func (l *Lease) RecordBrokenStream(err error) {
+	if !l.recorded.Load() {
+		l.RecordResult(err)
 		return
 	}
-	l.good.Store(false)
-	l.server.breakers[LegIndex(l.leg)].Broke(err, time.Now())
+	l.succeeded.Store(false)
+	l.server.breakers[LegIndex(l.leg)].RecordBrokenStream(err, time.Now())
 }
 
-// Release gives the place back. An unsettled lease is settled as neutral.
+// Release gives the place back. A lease without a result is recorded as neutral.
 func (l *Lease) Release() {
 	if !l.released.CompareAndSwap(false, true) {
 		return
 	}
-	l.Settle(breaker.ErrNeutral)
-	if l.good.Load() {
-		l.server.breakers[LegIndex(l.leg)].Ended()
+	l.RecordResult(breaker.ErrNeutral)
+	if l.succeeded.Load() {
+		l.server.breakers[LegIndex(l.leg)].RecordEndedStream()
 	}
 	l.end(time.Now())
 }
@@ -131,15 +131,15 @@ func (l *Lease) end(now time.Time) {
 	s.work[LegIndex(Prefill)].End(l.seq|promptBit, now)
 }
 
-// Prefilled releases the lease of a prefill that succeeded, and teaches the server's
-// curve what it took. What the server waited for beside its work, when that was done, is
-// none of it.
-func (l *Lease) Prefilled(newTokens, cached int, beside time.Duration) {
+// ReleasePrefilled releases the lease of a prefill that succeeded, and adds what it took to
+// the server's curve. beside is how long the server waited for something other than its work:
+// it does not count.
+func (l *Lease) ReleasePrefilled(newTokens, cached int, beside time.Duration) {
 	if !l.released.CompareAndSwap(false, true) {
 		return
 	}
-	l.Settle(nil)
+	l.RecordResult(nil)
 	now := time.Now()
-	l.server.teachPrefill(l.seq, l.sent.Add(beside), curve.PrefillFeatures(newTokens, cached), now)
+	l.server.learnPrefill(l.seq, l.sent.Add(beside), curve.PrefillFeatures(newTokens, cached), now)
 	l.end(now)
 }

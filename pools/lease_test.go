@@ -29,8 +29,8 @@ func use(t *testing.T, s *Server, leg Role, verdict error) bool {
 		}
 		return false
 	}
-	l.Sent(0)
-	l.Settle(verdict)
+	l.MarkSent(0)
+	l.RecordResult(verdict)
 	l.Release()
 	return true
 }
@@ -72,9 +72,9 @@ func TestLease_StreamsThatBreakInARowEject(t *testing.T) {
 		if claimed != nil {
 			t.Fatal(claimed)
 		}
-		l.Settle(nil)
+		l.RecordResult(nil)
 		if err != nil {
-			l.Broke(err)
+			l.RecordBrokenStream(err)
 		}
 		l.Release()
 	}
@@ -104,10 +104,10 @@ func TestLease_AnOverdueRequestAsksForAProbe(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.Sent(time.Second)
+			l.MarkSent(time.Second)
 			time.Sleep(3900 * time.Millisecond)
 			if settled {
-				l.Settle(nil)
+				l.RecordResult(nil)
 			}
 			time.Sleep(time.Second)
 			if suspected() == settled {
@@ -125,12 +125,12 @@ func TestLease_EndingsRunOnceAndABrokenStreamCountsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Settle(nil)
-	l.Settle(errEngine)
+	l.RecordResult(nil)
+	l.RecordResult(errEngine)
 	if suspected() {
 		t.Fatal("a second verdict counted")
 	}
-	l.Broke(errEngine)
+	l.RecordBrokenStream(errEngine)
 	if !suspected() {
 		t.Fatal("the broken stream did not count as a failure of its own")
 	}

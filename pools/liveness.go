@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/load"
 )
 
-// liveness is what is known of a server's life.
+// liveness is what is known of whether a server is up.
 type liveness struct {
 	health      atomic.Pointer[Health]
 	vitals      vitals
@@ -31,7 +31,7 @@ func (l *liveness) Incarnation() uint64 { return l.incarnation.Load() }
 // Health returns the state as of the last probe or failed connection. Nobody may change it.
 func (l *liveness) Health() *Health { return l.health.Load() }
 
-// DownSince is since when the server is down, zero while it is up: what it said of its
+// DownSince is since when the server is down, zero while it is up: what it reported of its
 // health before does not count.
 func (l *liveness) DownSince() time.Time {
 	if since := l.downSince.Load(); since != nil {
@@ -40,7 +40,7 @@ func (l *liveness) DownSince() time.Time {
 	return time.Time{}
 }
 
-// ProbeDue says that the next probe is due at once.
+// ProbeDue is notified when the next probe is due at once.
 func (l *liveness) ProbeDue() <-chan struct{} { return l.recheck }
 
 // ProbeNow makes the next probe due at once.
@@ -58,7 +58,7 @@ func (l *serverState) MarkDown(reason string) {
 	l.ProbeNow()
 }
 
-// setDown keeps the models, so that a request for one of them is told that no
+// setDown keeps the models, so that the error of a request for one of them is that no
 // server is there and not that there is no such model. They are asked for again
 // before the server takes anything.
 func (l *serverState) setDown(reason string) {
@@ -79,10 +79,10 @@ func (l *serverState) setDown(reason string) {
 // unloaded since may not be in them as it is, and the next probe asks again.
 func (l *serverState) setUp(asked *Health, models []Model, slowStart time.Duration, now time.Time) {
 	var was *Health
-	told := Health{Up: true}.serving(models)
+	reported := Health{Up: true}.serving(models)
 	for set := false; !set; {
 		was = l.health.Load()
-		next := told
+		next := reported
 		if was.Up && was != asked {
 			next.Models, next.at = was.Models, was.at
 		}
@@ -96,7 +96,7 @@ func (l *serverState) setUp(asked *Health, models []Model, slowStart time.Durati
 		return
 	}
 	defer l.downSince.Store(nil)
-	l.HandedOver()    // it may have been started anew with a connector
+	l.RecordHandoff() // it may have been started anew with a connector
 	away := slowStart // a server that is new is as cold as one that was long away
 	if since := l.downSince.Load(); since != nil {
 		away = now.Sub(*since)
@@ -109,7 +109,7 @@ func (l *serverState) setUp(asked *Health, models []Model, slowStart time.Durati
 	l.states.note()
 }
 
-// changeModels changes what the server is known to serve, until it says so itself.
+// changeModels changes what the server is known to serve, until it lists it itself.
 func (l *serverState) changeModels(change func([]Model) []Model) {
 	for {
 		was := l.health.Load()
@@ -126,7 +126,7 @@ type DownCause uint8
 
 const (
 	ProbesFailed DownCause = iota // two probes in a row failed: it is certain
-	Silent                        // probes are late and it gives no other sign of life: it is dead, or stands still
+	Silent                        // probes are late and it gives no other sign of life: it is down, or hangs
 	Hangs                         // a probe request was not answered: the engine is stuck, for good or for a while
 )
 
@@ -148,7 +148,7 @@ func (l *liveness) OnDown(down func(DownCause)) (stop func()) {
 	}
 }
 
-// reportDown tells all who wait on the server, or on one that steps with it.
+// reportDown calls all that wait on the server, or on one that steps with it.
 func (l *serverState) reportDown(why DownCause) {
 	l.reportDownAlone(why)
 	if g := l.group.Load(); g != nil {
@@ -182,7 +182,7 @@ func (s *Server) ProbePassed(before *Health, models []Model, now time.Time) {
 }
 
 // ProbeLate takes in that a probe of a server that was up has no answer yet, and reports
-// whether the server is in doubt now. What was sent to it may be worth giving to another.
+// whether the server is in doubt now. What was sent to it may be worth sending to another.
 func (s *Server) ProbeLate(sent time.Time) (inDoubt bool) {
 	d := s.late(sent)
 	if d.silent(s.fleet.mostLate()) {

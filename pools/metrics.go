@@ -49,7 +49,7 @@ var (
 		[]string{"server", "state"}, nil)
 	pairsDesc = prometheus.NewDesc("tandem_pool_pairs",
 		"Pairs of a prefill and a decode server of the model that are up and can use each other's KV. 0 with servers in both roles: "+
-			"their connector, weights, version or KV layout differ, as the log says.",
+			"their connector, weights, version or KV layout differ; the log names them.",
 		[]string{"model"}, nil)
 	panicDesc = prometheus.NewDesc("tandem_pool_panic",
 		"1 while more servers of the base model's pool are ejected than may be, so that all are used.", []string{"model", "role"}, nil)

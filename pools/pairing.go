@@ -25,15 +25,15 @@ func (d Difference) String() string {
 const aggregated = "aggregated"
 
 // Differences returns what keeps two servers from making a pair, nothing if they make one:
-// they do where their classes are the same and their connector hands KV over.
+// they do where their compatibility keys are the same and their connector hands KV over.
 func Differences(prefill, decode *Server) []Difference {
 	return differences(prefill.traits(), decode.traits())
 }
 
-// traits are what a server's class is made of.
+// traits are what a server's compatibility key is made of.
 type traits struct {
 	connector, weights, layout string
-	told                       Identity
+	reported                   Identity
 }
 
 func (s *Server) traits() traits {
@@ -52,11 +52,11 @@ func differences(p, d traits) (all []Difference) {
 	compare("connector", p.connector, d.connector)
 	compare("weights", p.weights, d.weights)
 	if compare("layout", p.layout, d.layout); p.layout+d.layout != "" {
-		return all // what the configuration says counts before what engines tell
+		return all // what is configured counts before what engines report
 	}
-	compare("version", p.told.Version, d.told.Version)
-	compare("block_tokens", p.told.BlockTokens, d.told.BlockTokens)
-	compare("kv_type", p.told.KVType, d.told.KVType)
+	compare("version", p.reported.Version, d.reported.Version)
+	compare("block_tokens", p.reported.BlockTokens, d.reported.BlockTokens)
+	compare("kv_type", p.reported.KVType, d.reported.KVType)
 	return all
 }
 
@@ -86,7 +86,7 @@ func (p *Pairing) Reason() string {
 // Pairings returns what the servers of each base model that are up and take requests can
 // do together.
 func Pairings(servers []*Server) map[string]Pairing {
-	models := make(map[string]*classCounts)
+	models := make(map[string]*keyCounts)
 	for _, s := range servers {
 		health := s.Health()
 		if !health.Up || s.Drains() {
@@ -97,37 +97,37 @@ func Pairings(servers []*Server) map[string]Pairing {
 				continue
 			}
 			if models[m.ID] == nil {
-				models[m.ID] = new(classCounts)
+				models[m.ID] = new(keyCounts)
 			}
 			models[m.ID].add(s)
 		}
 	}
 	pairings := make(map[string]Pairing, len(models))
-	for model, classes := range models {
-		pairings[model] = classes.pairing()
+	for model, counts := range models {
+		pairings[model] = counts.pairing()
 	}
 	return pairings
 }
 
-// classCounts counts the servers of a model by class: there are few classes, and many
+// keyCounts counts the servers of a model by compatibility key: there are few keys, and many
 // servers.
-type classCounts struct{ of []classCount }
+type keyCounts struct{ of []keyCount }
 
-type classCount struct {
-	class                 uint64
+type keyCount struct {
+	key                   uint64
 	first                 [2]*Server // of each role
 	prefill, decode, both int
 	handsOver             bool
 }
 
-func (c *classCounts) add(s *Server) {
-	class := s.CompatibilityKey()
+func (c *keyCounts) add(s *Server) {
+	key := s.CompatibilityKey()
 	at := 0
-	for at < len(c.of) && c.of[at].class != class {
+	for at < len(c.of) && c.of[at].key != key {
 		at++
 	}
 	if at == len(c.of) {
-		c.of = append(c.of, classCount{class: class, handsOver: s.Connector() != aggregated})
+		c.of = append(c.of, keyCount{key: key, handsOver: s.Connector() != aggregated})
 	}
 	count := &c.of[at]
 	for i, leg := range []Role{Prefill, Decode} {
@@ -146,7 +146,7 @@ func (c *classCounts) add(s *Server) {
 	}
 }
 
-func (c *classCounts) pairing() (p Pairing) {
+func (c *keyCounts) pairing() (p Pairing) {
 	for _, of := range c.of {
 		if of.handsOver {
 			p.Pairs += of.prefill*of.decode - of.both // a server is no pair with itself
@@ -172,24 +172,24 @@ func (c *classCounts) pairing() (p Pairing) {
 // WatchPairs logs when the servers of a model come to make no pair, or another reason for
 // it, and when they make pairs again, until the context ends.
 func (f *Fleet) WatchPairs(ctx context.Context) {
-	watch := pairWatch{log: f.log, seen: make(map[string]string), said: make(map[string]string)}
+	watch := pairWatch{log: f.log, seen: make(map[string]string), logged: make(map[string]string)}
 	for Pause(ctx, f.cfg.ProbeInterval) {
 		watch.look(Pairings(f.Servers()))
 	}
 }
 
-// pairWatch says a reason once, and only when two looks in a row have found it: while
+// pairWatch logs a reason once, and only when two looks in a row have found it: while
 // servers come up one after the other the first of them may not fit.
 type pairWatch struct {
-	log        *slog.Logger
-	seen, said map[string]string // by model, the reason of the last look, and as it was logged
+	log          *slog.Logger
+	seen, logged map[string]string // by model, the reason of the last look, and as it was logged
 }
 
 func (w *pairWatch) look(pairings map[string]Pairing) {
 	for model := range w.seen {
 		if _, there := pairings[model]; !there {
 			delete(w.seen, model)
-			delete(w.said, model)
+			delete(w.logged, model)
 		}
 	}
 	for model, p := range pairings {
@@ -197,7 +197,7 @@ func (w *pairWatch) look(pairings map[string]Pairing) {
 		steady := w.seen[model] == reason
 		w.seen[model] = reason
 		switch {
-		case !steady || w.said[model] == reason:
+		case !steady || w.logged[model] == reason:
 			continue
 		case reason == "":
 			w.log.Info("prefill and decode servers make pairs again", "model", model, "pairs", p.Pairs)
@@ -205,6 +205,6 @@ func (w *pairWatch) look(pairings map[string]Pairing) {
 			w.log.Warn("no prefill and decode server make a pair: requests run on decode servers alone, or are refused", "model", model,
 				"prefill", p.Prefill, "decode", p.Decode, "differ", reason)
 		}
-		w.said[model] = reason
+		w.logged[model] = reason
 	}
 }

@@ -12,13 +12,13 @@ import (
 func pairing(url string, role Role, t traits) *Server {
 	spec := Spec{URL: url, Role: role, Connector: t.connector, Weights: t.weights, Layout: t.layout}
 	l := newServerState(Default())
-	l.capabilities.identity.Store(newIdentity(t.told, true))
+	l.capabilities.identity.Store(newIdentity(t.reported, true))
 	l.health.Store(&Health{Up: true, Models: []Model{{ID: "m"}, {ID: "adapter", Parent: "m"}}})
 	return &Server{Spec: spec, id: spec.ID(), key: configuredKey(spec), serverState: l}
 }
 
 func TestPairings_SayHowManyThereAreOrWhatDiffers(t *testing.T) {
-	blocks := func(n string) traits { return traits{told: Identity{Version: "0.32.0", BlockTokens: n}} }
+	blocks := func(n string) traits { return traits{reported: Identity{Version: "0.32.0", BlockTokens: n}} }
 	whole := traits{connector: aggregated}
 	for _, x := range []struct {
 		name    string
@@ -30,12 +30,12 @@ func TestPairings_SayHowManyThereAreOrWhatDiffers(t *testing.T) {
 			pairing("http://d:1", Decode, blocks("16")), pairing("http://e:1", Decode, blocks("32"))}, 4, ""},
 		{"servers that do both pair with others", []*Server{pairing("http://a:1", Both, blocks("16")), pairing("http://b:1", Both, blocks("16"))}, 2, ""},
 		{"blocks", []*Server{pairing("http://a:1", Prefill, blocks("32")), pairing("http://b:1", Decode, blocks("16"))}, 0, "block_tokens: 32 (prefill), 16 (decode)"},
-		{"version and type", []*Server{pairing("http://a:1", Prefill, traits{told: Identity{Version: "0.32.0", KVType: "auto"}}), pairing("http://b:1", Decode, traits{told: Identity{Version: "0.31.1", KVType: "fp8"}})}, 0,
+		{"version and type", []*Server{pairing("http://a:1", Prefill, traits{reported: Identity{Version: "0.32.0", KVType: "auto"}}), pairing("http://b:1", Decode, traits{reported: Identity{Version: "0.31.1", KVType: "fp8"}})}, 0,
 			"version: 0.32.0 (prefill), 0.31.1 (decode); kv_type: auto (prefill), fp8 (decode)"},
 		{"one says nothing", []*Server{pairing("http://a:1", Prefill, blocks("16")), pairing("http://b:1", Decode, traits{})}, 0,
 			"version: 0.32.0 (prefill), not known (decode); block_tokens: 16 (prefill), not known (decode)"},
-		{"the closest pair counts", []*Server{pairing("http://a:1", Prefill, traits{weights: "1", told: Identity{Version: "1"}}), pairing("http://b:1", Prefill, traits{weights: "2", told: Identity{Version: "1"}}),
-			pairing("http://c:1", Decode, traits{weights: "2", told: Identity{Version: "2"}})}, 0, "version: 1 (prefill), 2 (decode)"},
+		{"the closest pair counts", []*Server{pairing("http://a:1", Prefill, traits{weights: "1", reported: Identity{Version: "1"}}), pairing("http://b:1", Prefill, traits{weights: "2", reported: Identity{Version: "1"}}),
+			pairing("http://c:1", Decode, traits{weights: "2", reported: Identity{Version: "2"}})}, 0, "version: 1 (prefill), 2 (decode)"},
 		{"connectors", []*Server{pairing("http://a:1", Prefill, traits{connector: "mooncake"}), pairing("http://b:1", Decode, traits{})}, 0, "connector: mooncake (prefill), nixl (decode)"},
 		{"prefill servers that hand nothing over", []*Server{pairing("http://a:1", Prefill, whole), pairing("http://b:1", Decode, whole)}, 0, "connector: aggregated makes no pairs"},
 		{"servers that serve whole requests on purpose", []*Server{pairing("http://a:1", Both, whole), pairing("http://b:1", Both, whole)}, 0, ""},
@@ -63,7 +63,7 @@ func TestDifferences_AreThoseOfTheClass(t *testing.T) {
 		one := func(label string) string { return rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, label) }
 		return traits{
 			connector: rapid.SampledFrom([]string{"", "nixl", "mooncake"}).Draw(t, "connector"), weights: one("weights"), layout: one("layout"),
-			told: Identity{Version: one("version"), BlockTokens: one("blocks"), KVType: one("type"), Connector: rapid.SampledFrom([]string{"", "nixl", "store"}).Draw(t, "told")},
+			reported: Identity{Version: one("version"), BlockTokens: one("blocks"), KVType: one("type"), Connector: rapid.SampledFrom([]string{"", "nixl", "store"}).Draw(t, "told")},
 		}
 	})
 	rapid.Check(t, func(t *rapid.T) {
@@ -76,7 +76,7 @@ func TestDifferences_AreThoseOfTheClass(t *testing.T) {
 
 func TestPairWatch_SaysEachChangeOnce(t *testing.T) {
 	var out strings.Builder
-	w := pairWatch{log: slog.New(slog.NewTextHandler(&out, nil)), seen: make(map[string]string), said: make(map[string]string)}
+	w := pairWatch{log: slog.New(slog.NewTextHandler(&out, nil)), seen: make(map[string]string), logged: make(map[string]string)}
 	look := func(of string, times int) {
 		for range times {
 			p := Pairing{Pairs: 1}

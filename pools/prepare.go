@@ -17,7 +17,7 @@ func (l *Lease) Prepare(model string) (await func(context.Context) error) {
 			if err := l.enter(ctx); err != nil {
 				return err
 			}
-			l.paused(time.Now())
+			l.pauseBacklog(time.Now())
 			if load := l.loadAdapter(model); load != nil {
 				return load(ctx)
 			}
@@ -66,7 +66,7 @@ func (l *Lease) loadAdapter(model string) (await func(context.Context) error) {
 		}
 		select {
 		case <-loaded.done:
-			l.paused(time.Now())
+			l.pauseBacklog(time.Now())
 			return loaded.err
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -74,9 +74,9 @@ func (l *Lease) loadAdapter(model string) (await func(context.Context) error) {
 	}
 }
 
-// paused tells the server's backlog that it was made ready until now.
-func (l *Lease) paused(now time.Time) {
+// pauseBacklog records in the server's backlog that it was made ready until now.
+func (l *Lease) pauseBacklog(now time.Time) {
 	l.server.mu.Lock()
 	defer l.server.mu.Unlock()
-	l.server.work[LegIndex(l.leg)].Paused(now)
+	l.server.work[LegIndex(l.leg)].Pause(now)
 }

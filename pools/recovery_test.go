@@ -58,7 +58,7 @@ func TestRecovery_AnEjectedServerIsProvedAtOnce(t *testing.T) {
 			for round := range 2 {
 				for _, b := range s.breakers {
 					for range 5 {
-						b.Judge(errEngine, time.Now())
+						b.RecordProbe(errEngine, time.Now())
 					}
 					due(b.Changed())
 				}
@@ -66,7 +66,7 @@ func TestRecovery_AnEjectedServerIsProvedAtOnce(t *testing.T) {
 				time.Sleep(time.Second)
 				c.back(s)
 				for _, leg := range []Role{Prefill, Decode} {
-					at, wanted, changed := s.ProofDue(leg)
+					at, wanted, changed := s.ProbeRequestDue(leg)
 					if !wanted || at.After(time.Now()) {
 						t.Errorf("%s, round %d: a probe request of %s is wanted %v, in %v", name, round, leg, wanted, time.Until(at))
 					}

@@ -19,7 +19,7 @@ type engineLoad struct {
 }
 
 // Load returns what the engine reported last; its zero value is all unknown. What an
-// answer or a stream of reports says counts before a scrape that is older, and a
+// answer or a stream reports counts before a scrape that is older, and a
 // scrape fills in what they lack.
 func (l *engineLoad) Load() load.Load {
 	scraped, reported := l.scraped.Load(), l.reported.Load()

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/load"
 )
 
-// Role says which legs a server takes. A breaker is kept per server and leg, so
+// Role is which legs a server takes. A breaker is kept per server and leg, so
 // Prefill and Decode also name the leg that a claim is for.
 type Role uint8
 
@@ -74,10 +74,10 @@ func (s *Server) needs(leg Role) bool { return leg == Decode || s.Connector() ==
 func (s *Server) ServesAlone() bool { return !s.needs(Prefill) }
 
 // KVHostPort is where other engines reach the server's KV: as configured, else at the
-// host of its URL and the port that the engine tells, or the usual one.
+// host of its URL and the port that the engine reports, or the usual one.
 func (s *Server) KVHostPort(usual int) (host string, port int) {
-	if told := s.Identity().KVPort; told != 0 {
-		usual = told
+	if reported := s.Identity().KVPort; reported != 0 {
+		usual = reported
 	}
 	host, port, _ = s.kvHostPort(usual) // the spec was validated
 	return host, port

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// Spec is what the configuration says of one server.
+// Spec is the configuration of one server.
 type Spec struct {
 	URL       string // scheme and authority of the engine's HTTP server
 	Rank      *int   // data-parallel rank behind URL; nil when the address is the server
 	Role      Role
-	Connector string // how decode obtains the KV; one of Connectors; empty: as the engine tells, nixl where it does not
+	Connector string // how decode obtains the KV; one of Connectors; empty: as the engine reports, nixl where it does not
 	KVAddress string // host:port where other engines reach its KV; empty: see Server.KVHostPort
 	Weights   string // version of the weights; servers of different ones are not paired
 	Layout    string // likewise whatever else the KV depends on: engine version, dtype
@@ -23,7 +23,7 @@ type Spec struct {
 	Unit      string // what is scaled: its servers come and go together; empty: the address
 	Elastic   bool   // the engine grows and shrinks in place, by data-parallel ranks
 	Ordinal   *int   // of the unit in a set that loses its highest first; nil: any may go
-	Variant   string // kind of hardware, as scaling tells it apart; empty: all are of one
+	Variant   string // kind of hardware, as scaling distinguishes it; empty: all are of one
 	GPUs      string // servers with the same share GPUs, and one of them is awake; empty: its own
 	Host      string // topology labels; empty is unknown
 	Rack      string

@@ -22,8 +22,8 @@ func (l *standbyState) WakeRequests() *WakeRequests { return l.wakeRequests }
 
 func (l *standbyState) GPUShare() *GPUShare { return &l.gpus }
 
-// errLeft: nobody makes the server ready any more.
-var errLeft = errors.New("the server has left the fleet")
+// errStopped: the server is not made ready any more.
+var errStopped = errors.New("the server has left the fleet")
 
 // readiness is what a server is to be made ready for. err may be read once done is closed.
 type readiness struct {
@@ -52,7 +52,7 @@ type LoadRequests struct {
 
 	due     chan struct{}
 	mu      sync.Mutex // guards the rest
-	open    bool       // somebody fulfils them
+	open    bool       // they are carried out
 	pending map[string]*readiness
 	inUse   map[string]int       // leases that hold it
 	used    map[string]time.Time // when it was last taken or given back
@@ -80,7 +80,7 @@ func (r *LoadRequests) take(name string, loaded bool, now time.Time) (*readiness
 	case loaded:
 		return nil, nil
 	case !r.open:
-		return nil, errLeft
+		return nil, errStopped
 	}
 	pending = &readiness{done: make(chan struct{})}
 	r.pending[name] = pending
@@ -102,7 +102,7 @@ func (r *LoadRequests) refuses(name string, now time.Time) bool {
 	return now.Before(r.refused[name])
 }
 
-// Due says that an adapter is asked for.
+// Due is notified when an adapter is requested.
 func (r *LoadRequests) Due() <-chan struct{} { return r.due }
 
 // Next returns the name of an adapter that is asked for, "" if there is none.
@@ -115,7 +115,7 @@ func (r *LoadRequests) Next() string {
 	return ""
 }
 
-// Finish says that an adapter was loaded, or why not; then it is not asked for again for a
+// Finish records that an adapter was loaded, or why not; then it is not requested again for a
 // time.
 func (r *LoadRequests) Finish(name string, err error, refusal time.Duration, now time.Time) {
 	r.mu.Lock()
@@ -132,21 +132,21 @@ func (r *LoadRequests) Finish(name string, err error, refusal time.Duration, now
 	pending.end(err)
 }
 
-// Open says that adapters are loaded from now on.
+// Open lets adapters be loaded from now on.
 func (r *LoadRequests) Open() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open = true
 }
 
-// Close says that they are not any more: what is asked for fails.
+// Close ends that: what is requested fails.
 func (r *LoadRequests) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open = false
 	for name, pending := range r.pending {
 		delete(r.pending, name)
-		pending.end(errLeft)
+		pending.end(errStopped)
 	}
 }
 
@@ -166,7 +166,7 @@ func (r *LoadRequests) LastUse(name string, now time.Time) (at time.Time, held i
 type WakeRequests struct {
 	due     chan struct{}
 	mu      sync.Mutex // guards the rest
-	open    bool       // somebody fulfils them
+	open    bool       // they are carried out
 	pending *readiness // nil: none
 	refused time.Time  // until when it is not asked again
 }
@@ -174,7 +174,7 @@ type WakeRequests struct {
 func newWakeRequests() *WakeRequests { return &WakeRequests{due: make(chan struct{}, 1)} }
 
 // Ask asks for the server to be woken, for whoever does not wait for it.
-func (r *WakeRequests) Ask() { _, _ = r.take() } // where nobody wakes it there is nothing to be said
+func (r *WakeRequests) Ask() { _, _ = r.take() } // where it is not woken the caller asks again anyway
 
 // take asks for the server to be woken and returns what to wait for.
 func (r *WakeRequests) take() (*readiness, error) {
@@ -184,7 +184,7 @@ func (r *WakeRequests) take() (*readiness, error) {
 	case r.pending != nil:
 		return r.pending, nil
 	case !r.open:
-		return nil, errLeft
+		return nil, errStopped
 	}
 	r.pending = &readiness{done: make(chan struct{})}
 	wake(r.due)
@@ -198,10 +198,10 @@ func (r *WakeRequests) Refuses(now time.Time) bool {
 	return now.Before(r.refused)
 }
 
-// Due says that the server is to be woken.
+// Due is notified when the server is to be woken.
 func (r *WakeRequests) Due() <-chan struct{} { return r.due }
 
-// Finish says that the server is awake, or why not; then it is not asked again for a time.
+// Finish records that the server is awake, or why not; then it is not asked again for a time.
 func (r *WakeRequests) Finish(err error, refusal time.Duration, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,20 +216,20 @@ func (r *WakeRequests) Finish(err error, refusal time.Duration, now time.Time) {
 	r.pending = nil
 }
 
-// Open says that the server is woken from now on.
+// Open lets the server be woken from now on.
 func (r *WakeRequests) Open() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open = true
 }
 
-// Close says that it is not any more: what waits for it fails.
+// Close ends that: what waits for it fails.
 func (r *WakeRequests) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open = false
 	if r.pending != nil {
-		r.pending.end(errLeft)
+		r.pending.end(errStopped)
 		r.pending = nil
 	}
 }

@@ -39,7 +39,7 @@ func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &l.work[LegIndex(leg)]
-	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Stays()}
+	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Floor()}
 }
 
 // InFlight returns the outstanding work of all gateways on the server, as far as
@@ -49,7 +49,7 @@ func (s *Server) InFlight(leg Role, now time.Time) InFlight {
 }
 
 // FallsTo returns in how long the prefill work ahead on the server will have fallen to
-// limit by the passing of time alone, false if it is there already or only news can
+// limit by the passing of time alone, false if it is there already or only a report can
 // bring it there.
 func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, ok bool) {
 	limit -= s.othersInFlight(Prefill, now).Queue
@@ -59,31 +59,31 @@ func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, 
 	return in, ok && in > 0
 }
 
-// promptBit tells the prompt that a decode lease computes from the lease itself.
+// promptBit distinguishes the prompt that a decode lease computes from the lease itself.
 const promptBit = 1 << 63
 
-// Computes says that the request's prompt is computed where it is decoded: the server has
+// BeginLocalPrefill records that the request's prompt is computed where it is decoded: the server has
 // that work ahead like a prefill, until Computed or the end of the lease.
-func (l *Lease) Computes(work curve.Work) {
+func (l *Lease) BeginLocalPrefill(work curve.Work) {
 	l.server.mu.Lock()
 	l.server.work[LegIndex(Prefill)].Begin(l.seq|promptBit, work, time.Now())
 	l.server.mu.Unlock()
 	l.server.fleet.NoteWork()
 }
 
-// Computed says that the prompt has been computed, and teaches the server's curve what it
-// took.
-func (l *Lease) Computed(newTokens, cached int) {
+// EndLocalPrefill records that the prompt has been computed, and adds to the server's curve what it
+// wakeTime.
+func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 	now := time.Now()
-	l.server.teachPrefill(l.seq|promptBit, l.sent, curve.PrefillFeatures(newTokens, cached), now)
+	l.server.learnPrefill(l.seq|promptBit, l.sent, curve.PrefillFeatures(newTokens, cached), now)
 	l.server.fleet.NoteWork()
 	l.server.fleet.changed.note()
 }
 
-// teachPrefill ends a prefill and teaches the server's curve what it took: exactly if
+// learnPrefill ends a prefill and teaches the server's curve what it took: exactly if
 // nothing else was on the server, else by the time since the answer before, of which other
 // replicas' requests had their share.
-func (s *Server) teachPrefill(id uint64, sent time.Time, x curve.Features, now time.Time) {
+func (s *Server) learnPrefill(id uint64, sent time.Time, x curve.Features, now time.Time) {
 	others := s.othersInFlight(Prefill, now).Requests
 	s.mu.Lock()
 	work := &s.work[LegIndex(Prefill)]
@@ -95,7 +95,7 @@ func (s *Server) teachPrefill(id uint64, sent time.Time, x curve.Features, now t
 	case ended.Alone && others == 0:
 		s.prefill.Observe(x, now.Sub(sent), now)
 	default:
-		s.prefill.Served(x, ended.Served*time.Duration(own)/time.Duration(own+others), now)
+		s.prefill.ObserveServed(x, ended.Served*time.Duration(own)/time.Duration(own+others), now)
 	}
 }
 
@@ -130,10 +130,10 @@ func (s *Server) othersInFlight(leg Role, now time.Time) InFlight {
 	return InFlight{}
 }
 
-// WorkChanges says that this gateway's own work has changed, to the one who reports it.
+// WorkChanges is notified when this gateway's own work has changed; replicas reports it.
 func (f *Fleet) WorkChanges() <-chan struct{} { return f.worked }
 
-// NoteWork says that this gateway's own work has changed.
+// NoteWork records that this gateway's own work has changed.
 func (f *Fleet) NoteWork() { wake(f.worked) }
 
 // speed is what the server has shown of how long work takes on it.
@@ -159,16 +159,16 @@ func (l *speed) ObserveStep(gap time.Duration, sequences, kvTokens int, now time
 	l.step.Observe(curve.StepFeatures(sequences, kvTokens), gap, now)
 }
 
-// Shown returns what this replica has seen of the server's two curves.
-func (l *speed) Shown(now time.Time) (prefill, step curve.Shown) {
-	return l.prefill.Shown(now), l.step.Shown(now)
+// Report returns what this replica has seen of the server's two curves.
+func (l *speed) Report(now time.Time) (prefill, step curve.Report) {
+	return l.prefill.Report(now), l.step.Report(now)
 }
 
-// ReceivePrefill and ReceiveStep take in what another replica tells of the curves.
-func (l *speed) ReceivePrefill(before *curve.Shown, s curve.Shown, age time.Duration, now time.Time) {
+// ReceivePrefill and ReceiveStep add what another replica reports of the curves.
+func (l *speed) ReceivePrefill(before *curve.Report, s curve.Report, age time.Duration, now time.Time) {
 	l.prefill.Receive(before, s, age, now)
 }
 
-func (l *speed) ReceiveStep(before *curve.Shown, s curve.Shown, age time.Duration, now time.Time) {
+func (l *speed) ReceiveStep(before *curve.Report, s curve.Report, age time.Duration, now time.Time) {
 	l.step.Receive(before, s, age, now)
 }

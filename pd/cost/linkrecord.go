@@ -11,10 +11,10 @@ import (
 // LinkRecord is what one replica has seen of the links, as others are told: sums, of
 // which differences are news, and beliefs for those who know nothing yet.
 type LinkRecord struct {
-	Classes [distances]curve.Shown `json:"classes"`
-	Pairs   []pairRecord           `json:"pairs,omitempty"`
-	Prefill map[string]blameRecord `json:"prefill,omitempty"` // by server, those that are known
-	Decode  map[string]blameRecord `json:"decode,omitempty"`
+	Classes [distances]curve.Report `json:"classes"`
+	Pairs   []pairRecord            `json:"pairs,omitempty"`
+	Prefill map[string]blameRecord  `json:"prefill,omitempty"` // by server, those that are known
+	Decode  map[string]blameRecord  `json:"decode,omitempty"`
 }
 
 // pairRecord is one pair.
@@ -46,7 +46,7 @@ func recordOf(s slowness, now time.Time) blameRecord {
 func (l *Links) Record(now time.Time) LinkRecord {
 	r := LinkRecord{Prefill: make(map[string]blameRecord), Decode: make(map[string]blameRecord)}
 	for i, c := range l.classes {
-		r.Classes[i] = c.Shown(now)
+		r.Classes[i] = c.Report(now)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

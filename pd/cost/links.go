@@ -122,7 +122,7 @@ func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duratio
 	beyond, meant := l.blameLocked(id, distance, residual, 1, now)
 	if meant {
 		l.pairs[id].count(residual)
-		class.Served(x, time.Duration(seconds*math.Exp(-beyond)*float64(time.Second)), now)
+		class.ObserveServed(x, time.Duration(seconds*math.Exp(-beyond)*float64(time.Second)), now)
 	}
 }
 

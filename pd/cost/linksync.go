@@ -10,7 +10,7 @@ import (
 // the difference is. The zero value is a replica that nothing was heard of.
 type LinkSync struct {
 	pairs   map[pairID]pairRecord
-	classes *[distances]curve.Shown // nil: nothing
+	classes *[distances]curve.Report // nil: nothing
 }
 
 // MarkNew is for a record that is not the replica's first: of pairs that it reports for the

@@ -22,7 +22,7 @@ const (
 // not answer the last known one stays: followers find out by themselves whether it
 // lives.
 type Election struct {
-	office  *election.Office
+	lease   *election.RecordLease
 	replica string
 	log     *slog.Logger
 
@@ -36,7 +36,7 @@ type Election struct {
 func NewElection(client redis.UniversalClient, prefix, replica, address string, log *slog.Logger) *Election {
 	own := election.Record{Replica: replica, Address: address, Token: rand.Text()}
 	return &Election{
-		office: election.NewOffice(client, prefix+"decider", own, recordLife), replica: replica,
+		lease: election.NewRecordLease(client, prefix+"decider", own, recordLife), replica: replica,
 		log: log, changed: make(chan struct{}),
 	}
 }
@@ -57,7 +57,7 @@ func (e *Election) Run(ctx context.Context) {
 }
 
 func (e *Election) ask(ctx context.Context) {
-	record, err := e.office.Hold(ctx)
+	record, err := e.lease.Hold(ctx)
 	if err != nil {
 		e.log.Debug("cannot ask who leads", "error", err.Error())
 		return
@@ -69,7 +69,7 @@ func (e *Election) ask(ctx context.Context) {
 func (e *Election) resign(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, recordRenew)
 	defer cancel()
-	if err := e.office.Release(ctx); err != nil {
+	if err := e.lease.Release(ctx); err != nil {
 		e.log.Debug("the leader's record was not given back", "error", err.Error())
 	}
 }

@@ -82,7 +82,7 @@ func (x *replica) Bind(ctx context.Context, t *leaderpb.RemoteRequest) (*leaderp
 	}
 }
 
-func (x *replica) Taken(name string) (uint64, <-chan struct{}) {
+func (x *replica) ReportedDecisions(name string) (uint64, <-chan struct{}) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.counts[name], x.more

@@ -35,9 +35,9 @@ type Order interface {
 
 // Reports are what other replicas report of what they have in flight.
 type Reports interface {
-	// Taken is how many turns a replica had taken when it last reported its work, and
+	// ReportedDecisions is how many turns a replica had taken when it last reported its work, and
 	// what is closed when anything new is received.
-	Taken(replica string) (count uint64, received <-chan struct{})
+	ReportedDecisions(replica string) (count uint64, received <-chan struct{})
 }
 
 // Server lets other replicas follow this one. It answers only while it leads, and those

@@ -103,7 +103,7 @@ func (f *session) serve(ctx context.Context, r *leaderpb.RemoteRequest, w *remot
 		return
 	}
 	for {
-		received, more := f.reports.Taken(f.replica)
+		received, more := f.reports.ReportedDecisions(f.replica)
 		if received >= count {
 			return
 		}

@@ -42,7 +42,7 @@ func NewBook() *Book {
 	return &Book{asks: make(chan struct{}, 1), first: make(chan struct{}), asked: make(map[string]time.Time), reported: make(map[string]uint64)}
 }
 
-// Judge returns whose a host is that a hand-off of the server names, which may be reached at
+// Judge returns the ownership of a host that a hand-off of the server names, which may be reached at
 // own: the server's, if it is one of those by name, or by all of its addresses. Loopback is
 // the server's where the reader runs on the same machine. An unknown host is looked up for
 // the next hand-off.
@@ -70,7 +70,7 @@ func (b *Book) Judge(host string, own []string, reader *Book) Ownership {
 }
 
 // NoteForeign remembers that a hand-off named a foreign host, and reports whether that is
-// news in this incarnation of the server.
+// new in this incarnation of the server.
 func (b *Book) NoteForeign(host string, incarnation uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

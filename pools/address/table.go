@@ -23,7 +23,7 @@ type table struct {
 	asked   map[string][]netip.Addr // by host of a hand-off, looked up after it was named; empty: not resolved
 }
 
-// judge returns whose the addresses are that a host has. What is not the server's is foreign
+// judge returns the ownership of a host by its addresses. What is not the server's is foreign
 // only if it was looked up, and all of the server's hosts are resolved.
 func (t *table) judge(named []netip.Addr, looked bool) Ownership {
 	switch {
@@ -37,7 +37,7 @@ func (t *table) judge(named []netip.Addr, looked bool) Ownership {
 	return Unknown
 }
 
-// judgeLoopback returns whose loopback is to a reader, of which theirs is known.
+// judgeLoopback returns the ownership of a loopback address to a reader, of which theirs is known.
 func (t *table) judgeLoopback(theirs *table) Ownership {
 	switch {
 	case t.has(loopback) || slices.ContainsFunc(theirs.all(), t.has):

@@ -12,12 +12,12 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// ErrNeutral marks outcomes that say nothing about a server: the client left, or
+// ErrNeutral marks outcomes that show nothing about a server: the client left, or
 // the request itself was refused. Breakers ignore what wraps it.
 var ErrNeutral = errors.New("no verdict on the server")
 
-// Breaker ejects one server for one leg. gobreaker counts the verdicts and says
-// when they are too bad; it is told never to let a request through again by
+// Breaker ejects one server for one leg. gobreaker counts the verdicts and trips
+// when they are too bad; it is configured never to let a request through again by
 // itself, since that request would be a client's. A probe proves the server, and
 // then a new gate, which has seen nothing, takes the old one's place.
 type Breaker struct {
@@ -29,7 +29,7 @@ type Breaker struct {
 	passed      atomic.Uint64 // probes
 	failed      atomic.Uint64
 	failedCheck atomic.Bool   // a probe got a wrong answer, and none has passed since
-	changed     chan struct{} // tells who sends probes to look at the breaker again
+	changed     chan struct{} // wakes what sends probes
 
 	mu            sync.Mutex // guards the rest; taken under gobreaker's own lock, never around it
 	ejectedInRow  int
@@ -37,13 +37,13 @@ type Breaker struct {
 	brokenStreams int // in a row, that broke after their first event
 	openedAt      time.Time
 	closedAt      time.Time
-	goodAt        time.Time // of the last good verdict
+	succeededAt   time.Time // of the last good verdict
 	suspected     bool
 	probedAt      time.Time // of the last probe
-	provedAt      time.Time // of the last that passed
+	probePassedAt time.Time // of the last that passed
 	atFault       bool      // the last one failed
 
-	blamed func(since time.Time) // see OnBlame
+	onBlame func(since time.Time) // see OnBlame
 }
 
 // New returns a closed breaker.
@@ -90,7 +90,7 @@ func (b *Breaker) eject(now time.Time) {
 	b.ejectedInRow++
 	b.mu.Unlock()
 	b.ejections.Add(1)
-	b.tell()
+	b.notify()
 }
 
 // openLocked keeps the server out until a time; a shorter time never replaces a longer one.
@@ -135,11 +135,11 @@ func (b *Breaker) Allow() (done func(error), err error) {
 	}, nil
 }
 
-// count keeps failures in a row; each is doubt, which a probe settles.
+// count keeps failures in a row; each is doubt, which a probe resolves.
 func (b *Breaker) count(err error, now time.Time) {
 	if err == nil {
 		b.mu.Lock()
-		b.failedInRow, b.goodAt = 0, now
+		b.failedInRow, b.succeededAt = 0, now
 		b.mu.Unlock()
 		return
 	}
@@ -160,10 +160,10 @@ func (b *Breaker) fail(err error) {
 	}
 }
 
-// Broke counts a stream that broke after its first event. gobreaker counts it as
+// RecordBrokenStream counts a stream that broke after its first event. gobreaker counts it as
 // a failure, but the good first events in between keep failures from being in a
 // row: as many streams that broke in a row eject as well.
-func (b *Breaker) Broke(err error, now time.Time) {
+func (b *Breaker) RecordBrokenStream(err error, now time.Time) {
 	b.fail(err)
 	b.mu.Lock()
 	b.brokenStreams++
@@ -174,8 +174,8 @@ func (b *Breaker) Broke(err error, now time.Time) {
 	}
 }
 
-// Ended counts a request that ended well, or was left by its client.
-func (b *Breaker) Ended() {
+// RecordEndedStream counts a request that ended well, or was left by its client.
+func (b *Breaker) RecordEndedStream() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.brokenStreams = 0

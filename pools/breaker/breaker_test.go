@@ -87,7 +87,7 @@ func TestBreaker_EjectionsDoubleUpToTheCap(t *testing.T) {
 				t.Errorf("ejection %d took %v, want %v +-20 %%", i+1, got, want)
 			}
 			want = min(2*want, time.Minute)
-			b.Judge(errFailed, time.Now())
+			b.RecordProbe(errFailed, time.Now())
 		}
 	})
 }
@@ -103,7 +103,7 @@ func TestBreaker_OnlyAProbeProvesAServer(t *testing.T) {
 		if request(b, nil) {
 			t.Fatal("a client's request was let through")
 		}
-		if away := b.Judge(nil, time.Now()); away != time.Hour {
+		if away := b.RecordProbe(nil, time.Now()); away != time.Hour {
 			t.Errorf("away for %v", away)
 		}
 		for range 4 { // what was counted before is forgotten
@@ -127,7 +127,7 @@ func TestBreaker_ASuspectIsEjectedByItsProbeAlone(t *testing.T) {
 	if at, due := b.ProbeDue(time.Second); !due || at.After(now) {
 		t.Fatalf("due %v, at %v", due, at)
 	}
-	b.Judge(nil, now)
+	b.RecordProbe(nil, now)
 	if _, due := b.ProbeDue(time.Second); due || b.Ejected() {
 		t.Fatal("a probe that passed left a trace")
 	}
@@ -135,7 +135,7 @@ func TestBreaker_ASuspectIsEjectedByItsProbeAlone(t *testing.T) {
 	if at, due := b.ProbeDue(time.Second); !due || !at.Equal(now.Add(time.Second)) {
 		t.Fatalf("the second within the pause: due %v, at %v", due, at)
 	}
-	b.Judge(errFailed, now)
+	b.RecordProbe(errFailed, now)
 	if b.State(now) != Open {
 		t.Fatal("a probe that failed did not eject")
 	}
@@ -147,10 +147,10 @@ func TestBreaker_StreamsThatBreakInARowEject(t *testing.T) {
 	stream := func(err error) {
 		request(b, nil)
 		if err != nil {
-			b.Broke(err, time.Now())
+			b.RecordBrokenStream(err, time.Now())
 			return
 		}
-		b.Ended()
+		b.RecordEndedStream()
 	}
 	for range 4 {
 		stream(errFailed)
@@ -194,7 +194,7 @@ func TestBreaker_ABusyProbeShortensNoEjection(t *testing.T) {
 			b.eject(time.Now())
 		}
 		until := *b.openUntil.Load()
-		b.Judge(ErrBusy, time.Now())
+		b.RecordProbe(ErrBusy, time.Now())
 		if got := *b.openUntil.Load(); got.Before(until) {
 			t.Errorf("out for %v, and for %v after a busy probe", time.Until(until), time.Until(got))
 		}
@@ -209,14 +209,14 @@ func TestBreaker_AFailedProbeIsToBlameSinceTheLastThatPassed(t *testing.T) {
 	b.OnBlame(func(since time.Time) { told = append(told, since) })
 	start := time.Now()
 	at := func(second int) time.Time { return start.Add(time.Duration(second) * time.Second) }
-	b.Judge(nil, at(1))
-	b.Judge(ErrBusy, at(2))
+	b.RecordProbe(nil, at(1))
+	b.RecordProbe(ErrBusy, at(2))
 	if len(told) != 0 {
 		t.Fatalf("blamed for nothing: %v", told)
 	}
 	for second, verdict := range []error{3: ErrWrongAnswer, 4: ErrWrongAnswer, 5: nil, 6: nil, 7: ErrWrongAnswer} {
 		if second >= 3 {
-			b.Judge(verdict, at(second))
+			b.RecordProbe(verdict, at(second))
 		}
 	}
 	if want := []time.Time{at(1), at(1), at(1), at(6)}; !slices.Equal(told, want) {
@@ -244,7 +244,7 @@ func TestBreaker_AProbeMayBeDueBeforeTheEjectionEnds(t *testing.T) {
 	}
 	for round := range 2 {
 		for range 5 {
-			b.Judge(errFailed, now)
+			b.RecordProbe(errFailed, now)
 		}
 		told(b)
 		now = now.Add(time.Second)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Config says when a server is ejected softly and for how long.
+// Config sets when a server is ejected and for how long.
 type Config struct {
 	Consecutive int           // failures in a row that eject
 	Ratio       float64       // share of failures that ejects, 0..1, over Window

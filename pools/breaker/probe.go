@@ -11,8 +11,8 @@ var (
 	ErrBusy        = errors.New("server too busy for a probe request")
 )
 
-// tell wakes who sends probes.
-func (b *Breaker) tell() {
+// notify wakes what sends probes.
+func (b *Breaker) notify() {
 	select {
 	case b.changed <- struct{}{}:
 	default:
@@ -25,14 +25,14 @@ func (b *Breaker) Suspect() {
 	b.mu.Lock()
 	b.suspected = true
 	b.mu.Unlock()
-	b.tell()
+	b.notify()
 }
 
 // ProbeNow makes the probe of an ejected server due at once: it was down and is
 // up again, so it is most likely another process.
 func (b *Breaker) ProbeNow(now time.Time) {
 	if until := b.openUntil.Load(); until != nil && now.Before(*until) && b.openUntil.CompareAndSwap(until, &now) {
-		b.tell()
+		b.notify()
 	}
 }
 
@@ -47,9 +47,9 @@ func (b *Breaker) ProbeDue(pause time.Duration) (time.Time, bool) {
 	return b.probedAt.Add(pause), b.suspected
 }
 
-// Judge takes the verdict of a probe: nil lets the server take requests again,
+// RecordProbe records the result of a probe: nil lets the server take requests again,
 // after the time that is returned; an error ejects it, or keeps it ejected.
-func (b *Breaker) Judge(verdict error, now time.Time) (away time.Duration) {
+func (b *Breaker) RecordProbe(verdict error, now time.Time) (away time.Duration) {
 	switch {
 	case verdict == nil:
 		b.failedCheck.Store(false)
@@ -63,7 +63,7 @@ func (b *Breaker) Judge(verdict error, now time.Time) (away time.Duration) {
 		b.busy(now)
 		return 0
 	}
-	b.blame(verdict != nil, now)
+	b.reportBlame(verdict != nil, now)
 	if verdict != nil {
 		b.failed.Add(1)
 		b.eject(now)
@@ -81,27 +81,27 @@ func (b *Breaker) Judge(verdict error, now time.Time) (away time.Duration) {
 	return now.Sub(b.openedAt)
 }
 
-// OnBlame has blamed told that a probe failed, or that one passed after such, and when one
-// passed before them: what was charged to others since was this server's fault. It is called
+// OnBlame sets what is called when a probe failed, or passed after such, with the time of the
+// last one that passed before: what was charged to others since was this server's fault. It is called
 // before the first probe.
-func (b *Breaker) OnBlame(blamed func(since time.Time)) { b.blamed = blamed }
+func (b *Breaker) OnBlame(blamed func(since time.Time)) { b.onBlame = blamed }
 
-// blame tells whose fault it was that transfers failed. It does so again when the server
-// is well again: legs that were under way may have failed since.
-func (b *Breaker) blame(failed bool, now time.Time) {
+// reportBlame reports that this server was at fault for transfers that failed. It does so
+// again when the server has recovered: legs that were under way may have failed since.
+func (b *Breaker) reportBlame(failed bool, now time.Time) {
 	b.mu.Lock()
-	was, since := b.atFault, b.provedAt
+	was, since := b.atFault, b.probePassedAt
 	b.atFault = failed
 	if !failed {
-		b.provedAt = now
+		b.probePassedAt = now
 	}
 	b.mu.Unlock()
-	if (failed || was) && b.blamed != nil {
-		b.blamed(since)
+	if (failed || was) && b.onBlame != nil {
+		b.onBlame(since)
 	}
 }
 
-// busy takes the word of a server that has no place for a probe: that is no fault,
+// busy records that a server has no place for a probe: that is no fault,
 // and no proof either. An ejected one is asked again soon.
 func (b *Breaker) busy(now time.Time) {
 	b.mu.Lock()
@@ -115,14 +115,14 @@ func (b *Breaker) busy(now time.Time) {
 func (b *Breaker) ServedSince(t time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.goodAt.After(t)
+	return b.succeededAt.After(t)
 }
 
 // FailedCheck reports whether a probe got a wrong answer and none has passed since: that the
 // server works wrongly is certain then.
 func (b *Breaker) FailedCheck() bool { return b.failedCheck.Load() }
 
-// Changed says that ProbeDue may answer otherwise than before.
+// Changed is notified when ProbeDue may answer otherwise than before.
 func (b *Breaker) Changed() <-chan struct{} { return b.changed }
 
 // Counts are totals since the breaker was made.

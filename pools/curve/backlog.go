@@ -45,8 +45,8 @@ func (b *Backlog) Begin(id uint64, w Work, now time.Time) {
 	b.total.Estimate += w.Estimate
 }
 
-// Ended is what a request's answer tells of its server.
-type Ended struct {
+// Completion is what a request's answer shows of its server.
+type Completion struct {
 	Work
 	// Served is how long the server worked on it by itself, since its own sending or
 	// the answer before: what the estimate is to be compared with.
@@ -55,26 +55,26 @@ type Ended struct {
 }
 
 // End removes a request whose answer has come, false if it is not known.
-func (b *Backlog) End(id uint64, now time.Time) (Ended, bool) {
+func (b *Backlog) End(id uint64, now time.Time) (Completion, bool) {
 	i := slices.IndexFunc(b.items, func(w workItem) bool { return w.id == id })
 	if i < 0 {
-		return Ended{}, false
+		return Completion{}, false
 	}
 	w := b.items[i]
-	served := now.Sub(b.begun(w))
+	served := now.Sub(b.startOf(w))
 	b.items = slices.Delete(b.items, i, i+1)
 	b.total.Tokens -= w.Tokens
 	b.total.Estimate -= w.Estimate
 	b.lastDone = now
-	return Ended{Work: w.Work, Served: max(0, served), Alone: !w.shared}, true
+	return Completion{Work: w.Work, Served: max(0, served), Alone: !w.shared}, true
 }
 
-// Paused says that the server did something else until now: no request that is
+// Pause records that the server did something else until now: no request that is
 // outstanding has been worked on yet.
-func (b *Backlog) Paused(now time.Time) { b.lastDone = now }
+func (b *Backlog) Pause(now time.Time) { b.lastDone = now }
 
-// begun is since when the server has worked on a request if it is the oldest.
-func (b *Backlog) begun(w workItem) time.Time {
+// startOf is since when the server has worked on a request if it is the oldest.
+func (b *Backlog) startOf(w workItem) time.Time {
 	if b.lastDone.After(w.sent) {
 		return b.lastDone
 	}
@@ -95,12 +95,12 @@ func (b *Backlog) Ahead(now time.Time) time.Duration {
 	if len(b.items) == 0 {
 		return 0
 	}
-	worked := now.Sub(b.begun(b.items[0]))
-	return max(b.total.Estimate-worked, b.Stays())
+	worked := now.Sub(b.startOf(b.items[0]))
+	return max(b.total.Estimate-worked, b.Floor())
 }
 
-// Stays is the part of Ahead that no passing of time takes away, only an answer.
-func (b *Backlog) Stays() time.Duration {
+// Floor is the part of Ahead that no passing of time takes away, only an answer.
+func (b *Backlog) Floor() time.Duration {
 	if len(b.items) == 0 {
 		return 0
 	}
@@ -113,7 +113,7 @@ func (b *Backlog) Progress(now time.Time) float64 {
 	if len(b.items) == 0 || b.items[0].Estimate <= 0 {
 		return 0
 	}
-	return min(1, now.Sub(b.begun(b.items[0])).Seconds()/b.items[0].Estimate.Seconds())
+	return min(1, now.Sub(b.startOf(b.items[0])).Seconds()/b.items[0].Estimate.Seconds())
 }
 
 // FallsTo returns in how long Ahead will have fallen to limit by the passing of time
@@ -123,7 +123,7 @@ func (b *Backlog) FallsTo(limit time.Duration, now time.Time) (in time.Duration,
 	if ahead <= limit {
 		return 0, true
 	}
-	if b.Stays() > limit { // it may be below nothing: what others sent is above it by itself
+	if b.Floor() > limit { // it may be below nothing: what others sent is above it by itself
 		return 0, false
 	}
 	return ahead - limit, true

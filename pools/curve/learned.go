@@ -9,22 +9,22 @@ import (
 // How a curve learns. A server that turns twice as slow is seen as such within some
 // thirty samples; one that is ten times off moves it by a tenth.
 const (
-	speedKeep   = 0.96 // weight of the past in the factor at each sample: a memory of 25
-	sameStep    = 0.1  // a work that took less of what was believed of it belongs to the step before
-	maxStep     = 64   // works of one step; more that took nothing are a server much faster than believed
-	outlier     = 3.0  // a sample counts as at most so many times what was believed of it, or of an average one
-	shapeKeep   = 0.95 // weight of the past in the shape at each sample: a memory of twenty
-	huberLimit  = 0.3  // relative residual from which a sample weighs less
-	anchorShare = 2.0  // weight of the anchors, in samples
-	knownAfter  = 8.0  // samples after which a server is judged by itself alone
-	goodNews    = 0.6  // a sample after a silence is, that took at most so much of what was believed: nearer it may be noise
+	speedKeep      = 0.96 // weight of the past in the factor at each sample: a memory of 25
+	sameStep       = 0.1  // a work that took less of what was believed of it belongs to the step before
+	maxStep        = 64   // samples of one step; more that took nothing are a server much faster than believed
+	outlier        = 3.0  // a sample counts as at most so many times what was believed of it, or of an average one
+	shapeKeep      = 0.95 // weight of the past in the shape at each sample: a memory of twenty
+	huberLimit     = 0.3  // relative residual from which a sample weighs less
+	anchorShare    = 2.0  // weight of the anchors, in samples
+	knownAfter     = 8.0  // samples after which a server is judged by itself alone
+	recoveredShare = 0.6  // a sample after a silence is, that took at most so much of what was believed: nearer it may be noise
 )
 
-// silence is how much a server has been forgotten before good news count for more, 0..1 (in
+// longSilence is how much a server has been forgotten before good news count for more, 0..1 (in
 // five seconds of a minute's half-life): one that is believed slow is avoided, or what it
 // would be late for is refused, and the few samples that it gives then are not to be
 // outweighed by those of its bad times.
-const silence = 0.056
+const longSilence = 0.056
 
 // Learned is a curve that follows what a server shows. It starts as the prior;
 // a single factor learns first how fast the server is on the whole, and the three
@@ -36,12 +36,12 @@ type Learned struct {
 	anchors    []Features
 	forgetting time.Duration // without a sample, in which it is known half as well
 
-	mu   sync.Mutex // guards the rest
-	seen time.Time  // of the last sample
+	mu        sync.Mutex // guards the rest
+	sampledAt time.Time  // of the last sample
 	// Their ratio is the factor: seconds that works took, and that the prior predicted.
 	observed, predicted float64
-	latest              step  // of the server, not in them yet: more works may belong to it
-	own                 Shown // sums of what was seen here, for other replicas
+	latest              step   // of the server, not in them yet: more works may belong to it
+	own                 Report // sums of what was seen here, for other replicas
 	a                   [3][3]float64
 	b                   [3]float64
 	samples             float64 // up to knownAfter, forgotten like what they showed
@@ -52,7 +52,7 @@ type Learned struct {
 // prior predicted.
 type step struct {
 	observed, predicted float64
-	works               int
+	samples             int
 	silent              bool // nothing was heard of the server for long before it
 }
 
@@ -87,30 +87,30 @@ func (l *Learned) Confidence(now time.Time) float64 {
 	if l.samples == 0 {
 		return 0
 	}
-	return l.samples / knownAfter * l.keeps(now.Sub(l.seen))
+	return l.samples / knownAfter * l.weightAfter(now.Sub(l.sampledAt))
 }
 
-// keeps is the share of its weight that what was shown has after a time.
-func (l *Learned) keeps(age time.Duration) float64 {
+// weightAfter is the share of its weight that what was shown has after a time.
+func (l *Learned) weightAfter(age time.Duration) float64 {
 	return math.Exp2(-max(0, float64(age)/float64(l.forgetting)))
 }
 
-// Served is for a sample that tells only how fast the server is on the whole: the time
+// ObserveServed is for a sample that tells only how fast the server is on the whole: the time
 // between two answers of a server that was never idle. Where one step of an engine
 // finishes several works, the first to be answered bears it all, so only their sum
 // says anything.
-func (l *Learned) Served(x Features, took time.Duration, now time.Time) {
+func (l *Learned) ObserveServed(x Features, took time.Duration, now time.Time) {
 	if took < 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	predicted := l.prior.Seconds(x)
-	if took.Seconds() > sameStep*l.factorLocked()*predicted || l.latest.works >= maxStep {
+	if took.Seconds() > sameStep*l.factorLocked()*predicted || l.latest.samples >= maxStep {
 		l.countLocked()
 	}
-	l.latest = step{l.latest.observed + took.Seconds(), l.latest.predicted + predicted, l.latest.works + 1, l.latest.silent || l.silentLocked(now)}
-	l.noteLocked(1, now)
+	l.latest = step{l.latest.observed + took.Seconds(), l.latest.predicted + predicted, l.latest.samples + 1, l.latest.silent || l.silentLocked(now)}
+	l.countSamplesLocked(1, now)
 }
 
 // Observe is for a sample of one work alone.
@@ -122,27 +122,27 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.countLocked()
-	l.ownLocked(l.followLocked(step{y, l.prior.Seconds(x), 1, l.silentLocked(now)}))
+	l.addOwnLocked(l.followLocked(step{y, l.prior.Seconds(x), 1, l.silentLocked(now)}))
 	believed := max(l.current.Seconds(x), y/100)
 	weight := 1.0
 	if residual := math.Abs(y/believed - 1); residual > huberLimit {
 		weight = huberLimit / residual
 	}
 	l.add(x, y, weight/(believed*believed))
-	l.noteLocked(1, now)
+	l.countSamplesLocked(1, now)
 }
 
 // countLocked enters the latest step of the server.
 func (l *Learned) countLocked() {
-	if l.latest.works == 0 {
+	if l.latest.samples == 0 {
 		return
 	}
-	l.ownLocked(l.followLocked(l.latest))
+	l.addOwnLocked(l.followLocked(l.latest))
 	l.latest = step{}
 }
 
-func (l *Learned) ownLocked(s step) {
-	l.own.Works += uint64(s.works)
+func (l *Learned) addOwnLocked(s step) {
+	l.own.Works += uint64(s.samples)
 	l.own.Observed += s.observed
 	l.own.Predicted += s.predicted
 }
@@ -152,7 +152,7 @@ func (l *Learned) ownLocked(s step) {
 // server was fast would hold it there.
 func (l *Learned) followLocked(s step) step {
 	before := l.factorLocked()
-	l.weighNewsLocked(s)
+	l.forgetIfRecoveredLocked(s)
 	s = l.enterLocked(s)
 	slower := l.factorLocked() / max(before, 1e-9)
 	if !(slower > 1e-3 && slower < 1e3) {
@@ -167,14 +167,16 @@ func (l *Learned) followLocked(s step) step {
 	return s
 }
 
-func (l *Learned) silentLocked(now time.Time) bool { return l.keeps(now.Sub(l.seen)) <= 1-silence }
+func (l *Learned) silentLocked(now time.Time) bool {
+	return l.weightAfter(now.Sub(l.sampledAt)) <= 1-longSilence
+}
 
-// weighNewsLocked lets good news count: all that the server showed before counts as one work.
-func (l *Learned) weighNewsLocked(s step) {
-	if !s.silent || l.predicted == 0 || s.predicted == 0 || s.observed > goodNews*l.factorLocked()*s.predicted {
+// forgetIfRecoveredLocked lets good news count: all that the server showed before counts as one work.
+func (l *Learned) forgetIfRecoveredLocked(s step) {
+	if !s.silent || l.predicted == 0 || s.predicted == 0 || s.observed > recoveredShare*l.factorLocked()*s.predicted {
 		return
 	}
-	predicted := s.predicted / float64(s.works)
+	predicted := s.predicted / float64(s.samples)
 	l.observed, l.predicted = l.factorLocked()*predicted, predicted
 }
 
@@ -184,21 +186,21 @@ func (l *Learned) weighNewsLocked(s step) {
 // cut would be deeper.
 func (l *Learned) enterLocked(s step) step {
 	if l.predicted == 0 {
-		l.observed, l.predicted = s.predicted/float64(s.works), s.predicted/float64(s.works)
+		l.observed, l.predicted = s.predicted/float64(s.samples), s.predicted/float64(s.samples)
 	}
 	usual := (1 - speedKeep) * l.predicted // an average work
 	s.observed = min(s.observed, outlier*l.factorLocked()*max(s.predicted, usual))
-	kept := math.Pow(speedKeep, float64(s.works))
+	kept := math.Pow(speedKeep, float64(s.samples))
 	l.observed = kept*l.observed + s.observed
 	l.predicted = kept*l.predicted + s.predicted
 	return s
 }
 
-// noteLocked counts samples that the server has shown, and believes them.
-func (l *Learned) noteLocked(samples uint64, seen time.Time) {
-	l.samples = min(knownAfter, l.keeps(seen.Sub(l.seen))*l.samples+float64(samples))
-	if seen.After(l.seen) {
-		l.seen = seen
+// countSamplesLocked counts samples that the server has shown, and believes them.
+func (l *Learned) countSamplesLocked(samples uint64, seen time.Time) {
+	l.samples = min(knownAfter, l.weightAfter(seen.Sub(l.sampledAt))*l.samples+float64(samples))
+	if seen.After(l.sampledAt) {
+		l.sampledAt = seen
 	}
 	l.solveLocked()
 }

@@ -134,8 +134,8 @@ func TestLearned_ServedFollowsABusyServer(t *testing.T) {
 	for range 40 {
 		a, b := prompt(r), prompt(r)
 		both := 2 * (testPrior.Seconds(a) + testPrior.Seconds(b))
-		l.Served(a, time.Duration(both*float64(time.Second)), testNow)
-		l.Served(b, 0, testNow)
+		l.ObserveServed(a, time.Duration(both*float64(time.Second)), testNow)
+		l.ObserveServed(b, 0, testNow)
 	}
 	slow := Curve{2 * testPrior[0], 2 * testPrior[1], 2 * testPrior[2]}
 	if e := off(l.Curve(), slow); e > 0.2 {
@@ -154,7 +154,7 @@ func TestLearned_AShapeFollowsTheSpeed(t *testing.T) {
 	}
 	for range 60 {
 		x := prompt(r)
-		l.Served(x, time.Duration(3*shape.Seconds(x)*float64(time.Second)), testNow)
+		l.ObserveServed(x, time.Duration(3*shape.Seconds(x)*float64(time.Second)), testNow)
 	}
 	slow := Curve{3 * shape[0], 3 * shape[1], 3 * shape[2]}
 	if e := off(l.Curve(), slow); e > 0.35 {
@@ -166,7 +166,7 @@ func TestLearned_NonsenseIsNoCurve(t *testing.T) {
 	l := NewLearned(testPrior, testAnchors, time.Minute)
 	l.Observe(Features{}, time.Second, testNow)
 	l.Observe(PrefillFeatures(0, 0), -time.Second, testNow)
-	l.Served(PrefillFeatures(10, 0), -time.Second, testNow)
+	l.ObserveServed(PrefillFeatures(10, 0), -time.Second, testNow)
 	for range 100 {
 		l.Observe(PrefillFeatures(math.MaxInt32, math.MaxInt32), time.Nanosecond, testNow)
 	}
@@ -209,7 +209,7 @@ func TestLearned_WorksThatAreAnsweredTogetherCountTogether(t *testing.T) {
 				took = each * time.Duration(batch)
 			}
 			now = now.Add(took)
-			l.Served(x, took, now)
+			l.ObserveServed(x, took, now)
 		}
 		if got := l.Curve().Seconds(x) / each.Seconds(); got < 0.85 || got > 1.3 {
 			t.Errorf("%d at once: believed %.2f of what they take", batch, got)
@@ -221,7 +221,7 @@ func TestLearned_AServerMuchFasterThanThePriorIsBelieved(t *testing.T) {
 	l := NewLearned(testPrior, testAnchors, time.Minute)
 	x := PrefillFeatures(2000, 0)
 	for range 200 {
-		l.Served(x, time.Duration(0.02*testPrior.Seconds(x)*float64(time.Second)), testNow)
+		l.ObserveServed(x, time.Duration(0.02*testPrior.Seconds(x)*float64(time.Second)), testNow)
 	}
 	if got := l.Curve().Seconds(x) / testPrior.Seconds(x); got > 0.05 {
 		t.Errorf("fifty times as fast, and believed to take %.2f of the prior", got)

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Shown is what one replica has seen of a curve, as others are told: the sums of its own
+// Report is what one replica has seen of a curve, as others are told: the sums of its own
 // samples since it started, of which differences are news, and what it believes, for
 // those who know nothing yet.
-type Shown struct {
+type Report struct {
 	Works      uint64  `json:"n,omitempty"`
 	Observed   float64 `json:"t,omitempty"` // seconds
 	Predicted  float64 `json:"s,omitempty"` // seconds that the prior predicted of them
@@ -18,7 +18,7 @@ type Shown struct {
 
 // Valid reports whether the numbers may be what some replica saw: others may write to
 // what they are read from.
-func (s *Shown) Valid() bool {
+func (s *Report) Valid() bool {
 	ok := true
 	for _, x := range []float64{s.Observed, s.Predicted, s.Curve[0], s.Curve[1], s.Curve[2]} {
 		ok = ok && x >= 0 && x < 1e12
@@ -26,8 +26,8 @@ func (s *Shown) Valid() bool {
 	return ok && s.Confidence >= 0 && s.Confidence <= 1
 }
 
-// Shown returns what others are to be told.
-func (l *Learned) Shown(now time.Time) Shown {
+// Report returns what others are to be told.
+func (l *Learned) Report(now time.Time) Report {
 	confidence := l.Confidence(now)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,13 +51,13 @@ func rounded(x float64) float64 {
 // Receive takes in what another replica tells. What it saw since it told of it before counts
 // as if it were seen here. Where it did not tell before, what it believes is adopted
 // unless more is known here; age is how long ago that was told.
-func (l *Learned) Receive(before *Shown, s Shown, age time.Duration, now time.Time) {
+func (l *Learned) Receive(before *Report, s Report, age time.Duration, now time.Time) {
 	if before == nil {
 		l.adopt(s, age, now)
 		return
 	}
 	if s.Works < before.Works {
-		before = &Shown{} // it has started anew
+		before = &Report{} // it has started anew
 	}
 	works := s.Works - before.Works
 	if works == 0 {
@@ -66,16 +66,16 @@ func (l *Learned) Receive(before *Shown, s Shown, age time.Duration, now time.Ti
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.countLocked()
-	l.followLocked(step{observed: max(0, s.Observed-before.Observed), predicted: max(0, s.Predicted-before.Predicted), works: int(min(works, maxReceived)), silent: l.silentLocked(now.Add(-age))})
-	l.noteLocked(works, now.Add(-age))
+	l.followLocked(step{observed: max(0, s.Observed-before.Observed), predicted: max(0, s.Predicted-before.Predicted), samples: int(min(works, maxReceived)), silent: l.silentLocked(now.Add(-age))})
+	l.countSamplesLocked(works, now.Add(-age))
 }
 
 // maxReceived bounds the works of which news comes at once: beyond it the past counts nothing.
 const maxReceived = 1 << 16
 
 // adopt believes a curve as if it had been shown here by typical works.
-func (l *Learned) adopt(s Shown, age time.Duration, now time.Time) {
-	confidence := s.Confidence * l.keeps(age)
+func (l *Learned) adopt(s Report, age time.Duration, now time.Time) {
+	confidence := s.Confidence * l.weightAfter(age)
 	if confidence < l.Confidence(now)+0.05 { // what was adopted there from here is no news
 		return
 	}
@@ -86,7 +86,7 @@ func (l *Learned) adopt(s Shown, age time.Duration, now time.Time) {
 	for _, x := range l.anchors {
 		all.observed += s.Curve.Seconds(x)
 		all.predicted += l.prior.Seconds(x)
-		all.works++
+		all.samples++
 	}
 	for range int(math.Ceil(confidence * knownAfter)) {
 		l.enterLocked(all)
@@ -97,5 +97,5 @@ func (l *Learned) adopt(s Shown, age time.Duration, now time.Time) {
 		}
 	}
 	// It is known here as well as there, and fades from then on.
-	l.noteLocked(knownAfter, now.Add(time.Duration(math.Log2(confidence)*float64(l.forgetting))))
+	l.countSamplesLocked(knownAfter, now.Add(time.Duration(math.Log2(confidence)*float64(l.forgetting))))
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// works lets a curve see n prompts that take so many times what the prior says.
+// samples lets a curve see n prompts that take so many times what the prior says.
 func works(l *Learned, factor float64, n int, r *rand.Rand, now time.Time) {
 	for range n {
 		x := prompt(r)
@@ -22,7 +22,7 @@ func slower(factor float64) Curve {
 }
 
 // travelled is what arrives of what was shown.
-func travelled(t *testing.T, s Shown) (got Shown) {
+func travelled(t *testing.T, s Report) (got Report) {
 	t.Helper()
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -42,14 +42,14 @@ func TestShown_NewsCountLikeOwnSamples(t *testing.T) {
 		a, b := NewLearned(testPrior, testAnchors, time.Minute), NewLearned(testPrior, testAnchors, time.Minute)
 		works(a, 1, 100, r, testNow)
 		works(b, 1, 100, r, testNow)
-		before := travelled(t, a.Shown(testNow))
+		before := travelled(t, a.Report(testNow))
 		b.Receive(nil, before, 0, testNow) // nothing new: it knows as much
 		if e := off(b.Curve(), testPrior); e > 0.15 {
 			t.Fatalf("after the first word: off by %.0f %%", 100*e)
 		}
 		for range 50 / at {
 			works(a, 2, at, r, testNow)
-			s := travelled(t, a.Shown(testNow))
+			s := travelled(t, a.Report(testNow))
 			b.Receive(&before, s, time.Second, testNow)
 			b.Receive(&s, s, time.Second, testNow) // said again it is no news
 			before = s
@@ -67,7 +67,7 @@ func TestShown_AReplicaThatKnowsNothingAdopts(t *testing.T) {
 		x := prompt(r)
 		a.Observe(x, time.Duration(Curve{0.1, 0.06, 0.0001}.Seconds(x)*float64(time.Second)), testNow)
 	}
-	s := travelled(t, a.Shown(testNow))
+	s := travelled(t, a.Report(testNow))
 	b := NewLearned(testPrior, testAnchors, time.Minute)
 	b.Receive(nil, s, time.Minute, testNow)
 	if e := off(b.Curve(), a.Curve()); e > 0.25 {
@@ -76,7 +76,7 @@ func TestShown_AReplicaThatKnowsNothingAdopts(t *testing.T) {
 	if confidence := b.Confidence(testNow); math.Abs(confidence-0.5) > 0.01 {
 		t.Errorf("a minute old, and %.2f of it counts", confidence)
 	}
-	back := b.Shown(testNow)
+	back := b.Report(testNow)
 	if back.Works != 0 {
 		t.Errorf("%d works of others told as own", back.Works)
 	}
@@ -93,10 +93,10 @@ func TestShown_CountsMayStartAnew(t *testing.T) {
 	works(b, 1, 100, r, testNow)
 	old := NewLearned(testPrior, testAnchors, time.Minute)
 	works(old, 1, 500, r, testNow)
-	before := old.Shown(testNow)
+	before := old.Report(testNow)
 	anew := NewLearned(testPrior, testAnchors, time.Minute)
 	works(anew, 2, 50, r, testNow)
-	b.Receive(&before, anew.Shown(testNow), 0, testNow)
+	b.Receive(&before, anew.Report(testNow), 0, testNow)
 	if e := off(b.Curve(), slower(2)); e > 0.4 {
 		t.Errorf("off by %.0f %%", 100*e)
 	}
@@ -104,7 +104,7 @@ func TestShown_CountsMayStartAnew(t *testing.T) {
 
 func TestShown_NonsenseIsNotValid(t *testing.T) {
 	for _, text := range []string{`{"c":[-1,0,0],"k":1}`, `{"t":-5,"k":0}`, `{"c":[1e300,0,0],"k":1}`, `{"k":2}`, `{"s":1e13}`} {
-		var s Shown
+		var s Report
 		if err := json.Unmarshal([]byte(text), &s); err == nil && s.Valid() {
 			t.Errorf("%s passes", text)
 		}
@@ -116,7 +116,7 @@ func TestShown_NonsenseIsNotValid(t *testing.T) {
 func TestShown_AWorkWithoutATimeSaysNothing(t *testing.T) {
 	l := NewLearned(testPrior, testAnchors, time.Minute)
 	works(l, 4, 100, rand.New(rand.NewPCG(6, 1)), testNow)
-	before := Shown{Works: 1e9, Observed: 4e8, Predicted: 1e8}
+	before := Report{Works: 1e9, Observed: 4e8, Predicted: 1e8}
 	after := before
 	after.Works++
 	l.Receive(&before, after, 0, testNow.Add(time.Minute))

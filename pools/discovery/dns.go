@@ -46,18 +46,18 @@ type DNS struct {
 	log      *slog.Logger
 	names    chan []pools.Spec // what to look up from now on
 
-	current []pools.Spec
-	answers chan lookup
-	busy    map[string]bool              // names whose lookup is under way
-	last    map[string]map[string]target // by URL, and what it stands for
-	failed  map[string]string            // by URL: what the log was told last
-	told    []pools.Spec
+	current  []pools.Spec
+	answers  chan lookup
+	busy     map[string]bool              // names whose lookup is under way
+	last     map[string]map[string]target // by URL, and what it stands for
+	failed   map[string]string            // by URL: what was logged last
+	reported []pools.Spec
 }
 
 // maxNamed bounds the servers that one name may stand for.
 const maxNamed = 1024
 
-// NewDNS returns a source of servers, found is told all of them whenever they change.
+// NewDNS returns a source of servers, found receives all of them whenever they change.
 func NewDNS(cfg DNSConfig, found func([]pools.Spec), log *slog.Logger) *DNS {
 	d := &DNS{
 		cfg: cfg, resolver: net.DefaultResolver, found: found, log: log, names: make(chan []pools.Spec, 1),
@@ -94,12 +94,12 @@ func (d *DNS) Run(ctx context.Context) {
 			return
 		case l := <-d.answers:
 			delete(d.busy, l.name)
-			d.take(l)
-			d.tell()
+			d.receive(l)
+			d.report()
 			continue
 		case d.current = <-d.names:
 			d.forgetOthers()
-			d.tell()
+			d.report()
 		case <-tick.C:
 		}
 		for _, name := range d.current {
@@ -107,7 +107,7 @@ func (d *DNS) Run(ctx context.Context) {
 				continue
 			}
 			d.busy[name.URL] = true
-			lookups.Go(func() { d.look(ctx, name.URL) })
+			lookups.Go(func() { d.lookUp(ctx, name.URL) })
 		}
 	}
 }
@@ -115,8 +115,8 @@ func (d *DNS) Run(ctx context.Context) {
 // lookupTime bounds the lookup of one name.
 const lookupTime = 2 * time.Second
 
-// look finds what a name stands for and says so.
-func (d *DNS) look(ctx context.Context, name string) {
+// lookUp resolves a name and sends the result.
+func (d *DNS) lookUp(ctx context.Context, name string) {
 	within, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	l := lookup{name: name}
@@ -127,9 +127,9 @@ func (d *DNS) look(ctx context.Context, name string) {
 	}
 }
 
-// take keeps what a name stands for. A name, or one of its targets, that cannot be resolved
+// receive keeps what a name stands for. A name, or one of its targets, that cannot be resolved
 // stands for what it last did.
-func (d *DNS) take(l lookup) {
+func (d *DNS) receive(l lookup) {
 	if !slices.ContainsFunc(d.current, func(n pools.Spec) bool { return n.URL == l.name }) {
 		return // it was taken back meanwhile
 	}
@@ -160,8 +160,8 @@ func (d *DNS) forgetOthers() {
 	maps.DeleteFunc(d.failed, func(url, _ string) bool { return gone(url) })
 }
 
-// tell says what all names stand for, if that changed.
-func (d *DNS) tell() {
+// report passes on what all names stand for, if that changed.
+func (d *DNS) report() {
 	var all []pools.Spec
 	seen := make(map[string]bool)
 	for _, name := range d.current {
@@ -179,8 +179,8 @@ func (d *DNS) tell() {
 			}
 		}
 	}
-	if !reflect.DeepEqual(all, d.told) {
-		d.told = all
+	if !reflect.DeepEqual(all, d.reported) {
+		d.reported = all
 		d.found(all)
 	}
 }

@@ -46,13 +46,13 @@ type Registry struct {
 	found  func([]pools.Spec)
 	log    *slog.Logger
 
-	told  []pools.Spec
-	known map[string]registration // by name, at the last look
-	bad   map[string]bool         // names whose records are unusable, and said to be
-	lost  bool                    // Redis is away, and said to be
-	asked bool                    // it has been read once
+	reported    []pools.Spec
+	known       map[string]registration // by name, at the last look
+	invalid     map[string]bool         // names whose records are unusable, as logged
+	unreachable bool                    // Redis does not answer, as logged
+	everRead    bool                    // it has been read once
 
-	tooMany bool // there are more names than are taken in, and it was said
+	tooMany bool // there are more names than are accepted, as logged
 }
 
 // registration is a record that was read.
@@ -62,26 +62,26 @@ type registration struct {
 	id     string
 }
 
-// NewRegistry returns a source of servers; found is told all of them whenever they
+// NewRegistry returns a source of servers; found receives all of them whenever they
 // change.
 func NewRegistry(client redis.UniversalClient, prefix string, found func([]pools.Spec), log *slog.Logger) *Registry {
-	return &Registry{client: client, prefix: prefix, found: found, log: log, bad: make(map[string]bool)}
+	return &Registry{client: client, prefix: prefix, found: found, log: log, invalid: make(map[string]bool)}
 }
 
 // Run looks until the context ends.
 func (r *Registry) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		specs, err := r.look(ctx)
+		specs, err := r.readAll(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && !r.lost:
-			r.lost = true
+		case err != nil && !r.unreachable:
+			r.unreachable = true
 			r.log.Warn("registry not readable, the servers known from it stay", "error", err.Error())
 		case err == nil:
-			r.lost = false
-			if !reflect.DeepEqual(specs, r.told) || !r.asked {
-				r.told, r.asked = specs, true
+			r.unreachable = false
+			if !reflect.DeepEqual(specs, r.reported) || !r.everRead {
+				r.reported, r.everRead = specs, true
 				r.found(specs)
 			}
 		}
@@ -89,10 +89,10 @@ func (r *Registry) Run(ctx context.Context) {
 	}
 }
 
-// look reads all records. Names whose record has expired are taken out of the set; one
+// readAll reads all records. Names whose record has expired are taken out of the set; one
 // that registers again just then is back with its next beat. A look of which anything stays
 // unanswered is of no use: the servers known so far stay.
-func (r *Registry) look(ctx context.Context) ([]pools.Spec, error) {
+func (r *Registry) readAll(ctx context.Context) ([]pools.Spec, error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
 	names, err := r.names(ctx)
@@ -100,7 +100,7 @@ func (r *Registry) look(ctx context.Context) ([]pools.Spec, error) {
 		return nil, err
 	}
 	records := make([]*redis.StringCmd, len(names))
-	// What fails says each command by itself.
+	// Each command has its own error.
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, name := range names {
 			records[i] = p.GetRange(ctx, r.prefix+registryKey+name, 0, maxRecord)
@@ -118,7 +118,7 @@ func (r *Registry) look(ctx context.Context) ([]pools.Spec, error) {
 			return nil, err
 		case err == nil && record == "":
 			expired = append(expired, name)
-			delete(r.bad, name)
+			delete(r.invalid, name)
 			continue
 		}
 		server, ok := r.read(name, record, err)
@@ -167,7 +167,7 @@ func (r *Registry) names(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// read turns a record into a server, false if it is of no use: said once. A record that is
+// read turns a record into a server, false if it is unusable, which is logged once. A record that is
 // as it was at the look before is not parsed again.
 func (r *Registry) read(name, record string, err error) (registration, bool) {
 	if was, known := r.known[name]; known && err == nil && was.record == record {
@@ -178,11 +178,11 @@ func (r *Registry) read(name, record string, err error) (registration, bool) {
 		spec, err = parseRecord([]byte(record))
 	}
 	if err == nil {
-		delete(r.bad, name)
+		delete(r.invalid, name)
 		return registration{record: record, spec: spec, id: spec.ID()}, true
 	}
-	if !r.bad[name] && len(r.bad) < maxRegistered {
-		r.bad[name] = true
+	if !r.invalid[name] && len(r.invalid) < maxRegistered {
+		r.invalid[name] = true
 		r.log.Error("a server registered itself in a way that is of no use", "name", name, "error", err.Error())
 	}
 	return registration{}, false
@@ -216,14 +216,14 @@ func Register(ctx context.Context, client redis.UniversalClient, prefix string, 
 		return err
 	}
 	key, name := prefix+registryKey+spec.ID(), spec.ID()
-	for registered, told := false, false; ctx.Err() == nil; pools.Pause(ctx, ttl/4) {
+	for registered, logged := false, false; ctx.Err() == nil; pools.Pause(ctx, ttl/4) {
 		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
 			p.Set(ctx, key, record, ttl)
 			p.SAdd(ctx, prefix+registrySet, name)
 			return nil
 		})
-		if ok := err == nil; (ok != registered || !told) && ctx.Err() == nil {
-			registered, told = ok, true
+		if ok := err == nil; (ok != registered || !logged) && ctx.Err() == nil {
+			registered, logged = ok, true
 			if ok {
 				log.Info("registered", "server", name, "role", spec.Role.String())
 			} else {

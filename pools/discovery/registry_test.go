@@ -158,11 +158,11 @@ func TestRegistry_AHalfAnsweredLookChangesNothing(t *testing.T) {
 		client.SAdd(ctx, "test:servers", name)
 	}
 	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
-	if specs, err := r.look(ctx); len(specs) != 2 || err != nil {
+	if specs, err := r.readAll(ctx); len(specs) != 2 || err != nil {
 		t.Fatalf("%v, %v", specs, err)
 	}
 	hook.answered.Store(1)
-	if specs, err := r.look(ctx); err == nil {
+	if specs, err := r.readAll(ctx); err == nil {
 		t.Errorf("half of it was answered, and the fleet is %v", specs)
 	}
 	hook.answered.Store(-1)
@@ -205,13 +205,13 @@ func TestRegistry_MoreNamesThanAreTakenInDoNotFlap(t *testing.T) {
 	_, client := newTestRedis(t)
 	manyRegistered(t, client, 500, 500+maxRegistered)
 	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
-	first, err := r.look(t.Context())
+	first, err := r.readAll(t.Context())
 	if err != nil || len(first) != maxRegistered {
 		t.Fatalf("%d servers, %v", len(first), err)
 	}
 	manyRegistered(t, client, 0, 500) // they sort first, and come too late
 	for range 3 {
-		again, err := r.look(t.Context())
+		again, err := r.readAll(t.Context())
 		if err != nil || !reflect.DeepEqual(again, first) {
 			t.Fatalf("%d servers, %v, and others than before", len(again), err)
 		}
@@ -222,7 +222,7 @@ func TestRegistry_MoreNamesThanAreTakenInDoNotFlap(t *testing.T) {
 }
 
 // BenchmarkRegistryLook1024: budget (2-core VM) 20 ms where nothing has changed, of which a
-// look is made every 300 ms.
+// A look is made every 300 ms.
 func BenchmarkRegistryLook1024(b *testing.B) {
 	server := redisserver.Start(b)
 	client := server.Client()
@@ -230,7 +230,7 @@ func BenchmarkRegistryLook1024(b *testing.B) {
 	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
 	b.ReportAllocs()
 	for b.Loop() {
-		if specs, err := r.look(b.Context()); err != nil || len(specs) != 1024 {
+		if specs, err := r.readAll(b.Context()); err != nil || len(specs) != 1024 {
 			b.Fatalf("%d servers, %v", len(specs), err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// SelfAnnounced finds servers that say again and again that they are there, as engines with
+// SelfAnnounced finds servers that announce themselves again and again, as engines with
 // the P2pNcclConnector do. One that falls silent is forgotten.
 type SelfAnnounced struct {
 	ttl   time.Duration // of one announcement
@@ -33,7 +33,7 @@ const (
 	maxAnnounced    = 1024
 )
 
-// NewSelfAnnounced returns a source of servers; found is told all of them whenever they
+// NewSelfAnnounced returns a source of servers; found receives all of them whenever they
 // change.
 func NewSelfAnnounced(found func([]pools.Spec)) *SelfAnnounced {
 	return &SelfAnnounced{ttl: announcementTTL, found: found, received: make(map[string]announcement)}

@@ -10,7 +10,7 @@ import (
 )
 
 // Sources makes one fleet of the servers that several sources know: the
-// configuration first, then what discovery finds. Each source says all of its
+// configuration first, then what discovery finds. Each source reports all of its
 // servers every time, and knows nothing of the others.
 type Sources struct {
 	fleet *pools.Fleet
@@ -33,7 +33,7 @@ func NewSources(fleet *pools.Fleet, log *slog.Logger) *Sources {
 }
 
 // Set makes specs all that a source knows. An error changes nothing. A server that
-// two sources know is as the one says that spoke first since the start.
+// two sources know is as reported by the source that reported first since the start.
 func (s *Sources) Set(source string, specs []pools.Spec) error {
 	if err := pools.ValidateSpecs(specs); err != nil {
 		return fmt.Errorf("servers from %s: %w", source, err)

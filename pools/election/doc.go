@@ -8,7 +8,7 @@
 //
 //	key                     lives    renewed   while Redis does not answer        fenced by
 //	kv:{…}:receiver         2 s      0.5 s     lets go after 2 s, receives alone  order of the deltas
-//	kv:{…}:writer           22.5 s   not       nobody writes                      name of the snapshot
+//	kv:{…}:writer           22.5 s   not       no replica writes                      name of the snapshot
 //	decider                 2 s      0.5 s     the last known stays               epoch
 //	{demand}:decider        15 s     15 s      nothing is decided                 text of the last plans
 //	{gpus}                  5 s      0.2 s     the manager goes on                not

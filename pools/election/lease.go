@@ -9,17 +9,17 @@ import (
 )
 
 // Lease is a key that one candidate at a time holds, and that expires unless it is renewed.
-// Its value is the holder, so everybody can read who it is.
+// Its value is the holder's ID, so that everybody can read it.
 type Lease struct {
 	client    redis.UniversalClient
 	key       string
 	candidate string
-	life      time.Duration
+	ttl       time.Duration
 }
 
 // NewLease returns a lease as one candidate sees it.
 func NewLease(client redis.UniversalClient, key, candidate string, life time.Duration) *Lease {
-	return &Lease{client: client, key: key, candidate: candidate, life: life}
+	return &Lease{client: client, key: key, candidate: candidate, ttl: life}
 }
 
 // What a candidate does about a lease.
@@ -47,7 +47,7 @@ var claim = redis.NewScript(claimLua + `return held`)
 
 // claim does something about the lease, and returns who holds it then, "" where nobody does.
 func (l *Lease) claim(ctx context.Context, what string) (holder string, err error) {
-	holder, err = claim.Run(ctx, l.client, []string{l.key}, l.candidate, l.life.Milliseconds(), what).Text()
+	holder, err = claim.Run(ctx, l.client, []string{l.key}, l.candidate, l.ttl.Milliseconds(), what).Text()
 	if errors.Is(err, redis.Nil) {
 		return "", nil
 	}
@@ -83,7 +83,7 @@ func (l *Lease) Holder(ctx context.Context) (holder string, err error) {
 func (l *Lease) Keep(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	defer l.giveBack(ctx, every)
+	defer l.releaseAfterRun(ctx, every)
 	for sure := time.Now(); ; {
 		select {
 		case <-ctx.Done():
@@ -95,15 +95,15 @@ func (l *Lease) Keep(ctx context.Context, every time.Duration) {
 		switch {
 		case err == nil && holder == l.candidate:
 			sure = asked
-		case err == nil, time.Since(sure) > l.life:
+		case err == nil, time.Since(sure) > l.ttl:
 			return
 		}
 	}
 }
 
-// giveBack releases the lease within a time, even if the context has ended. What fails
+// releaseAfterRun releases the lease within a time, even if the context has ended. What fails
 // expires.
-func (l *Lease) giveBack(ctx context.Context, within time.Duration) {
+func (l *Lease) releaseAfterRun(ctx context.Context, within time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
 	_ = l.Release(ctx)
@@ -131,6 +131,6 @@ func NewScript(lua string) *Script {
 
 // HoldAnd holds the lease and runs the rest of a script.
 func (l *Lease) HoldAnd(ctx context.Context, s *Script, keys []string, args ...any) *redis.Cmd {
-	all := append([]any{l.candidate, l.life.Milliseconds(), hold}, args...)
+	all := append([]any{l.candidate, l.ttl.Milliseconds(), hold}, args...)
 	return s.script.Run(ctx, l.client, append([]string{l.key}, keys...), all...)
 }

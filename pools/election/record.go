@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Record is who holds an office that others talk to.
+// Record describes the holder of a lease to which others connect.
 type Record struct {
 	Replica string
 	Address string // where it listens, host:port
@@ -17,22 +17,22 @@ type Record struct {
 	Epoch   int64  // of two records the higher is the newer
 }
 
-// Office is a lease that says of its holder more than a name: a hash of the record.
-type Office struct {
+// RecordLease is a lease whose key holds more than the holder's ID: a hash of its record.
+type RecordLease struct {
 	client redis.UniversalClient
 	key    string
 	own    Record // without an epoch
 	life   time.Duration
 }
 
-// NewOffice returns an office as one candidate sees it.
-func NewOffice(client redis.UniversalClient, key string, own Record, life time.Duration) *Office {
-	return &Office{client: client, key: key, own: own, life: life}
+// NewRecordLease returns a lease as one candidate sees it.
+func NewRecordLease(client redis.UniversalClient, key string, own Record, life time.Duration) *RecordLease {
+	return &RecordLease{client: client, key: key, own: own, life: life}
 }
 
-// holdRecord takes the office, renews it, or reads who has it:
+// holdRecord takes the lease, renews it, or reads its holder:
 //
-//	KEYS[1]  the office
+//	KEYS[1]  the lease
 //	ARGV     replica, address, token, life in ms
 //
 // The epoch is Redis's clock in microseconds: it grows even when Redis was emptied.
@@ -47,28 +47,28 @@ end
 if held == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[4]) end
 return redis.call('HMGET', KEYS[1], 'replica', 'address', 'token', 'epoch')`)
 
-// Hold takes the office if it is free, or renews it if it is the candidate's, and returns
-// who has it.
-func (o *Office) Hold(ctx context.Context) (Record, error) {
-	said, err := holdRecord.Run(ctx, o.client, []string{o.key}, o.own.Replica, o.own.Address, o.own.Token, o.life.Milliseconds()).StringSlice()
+// Hold takes the lease if it is free, or renews it if it is the candidate's, and returns
+// the holder's record.
+func (o *RecordLease) Hold(ctx context.Context) (Record, error) {
+	fields, err := holdRecord.Run(ctx, o.client, []string{o.key}, o.own.Replica, o.own.Address, o.own.Token, o.life.Milliseconds()).StringSlice()
 	if err != nil {
 		return Record{}, err
 	}
-	if len(said) != 4 {
-		return Record{}, fmt.Errorf("record of %d fields", len(said))
+	if len(fields) != 4 {
+		return Record{}, fmt.Errorf("record of %d fields", len(fields))
 	}
-	epoch, err := strconv.ParseInt(said[3], 10, 64)
+	epoch, err := strconv.ParseInt(fields[3], 10, 64)
 	if err != nil {
 		return Record{}, fmt.Errorf("epoch of the record: %w", err)
 	}
-	return Record{Replica: said[0], Address: said[1], Token: said[2], Epoch: epoch}, nil
+	return Record{Replica: fields[0], Address: fields[1], Token: fields[2], Epoch: epoch}, nil
 }
 
 var releaseRecord = redis.NewScript(`
 if redis.call('HGET', KEYS[1], 'replica') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0`)
 
-// Release lets another one have the office at once, if it is the candidate's.
-func (o *Office) Release(ctx context.Context) error {
+// Release frees the lease at once, if it is the candidate's.
+func (o *RecordLease) Release(ctx context.Context) error {
 	return releaseRecord.Run(ctx, o.client, []string{o.key}, o.own.Replica).Err()
 }

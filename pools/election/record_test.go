@@ -8,13 +8,13 @@ import (
 
 func TestOffice_OneHasItAndAnEmptiedRedisFindsOneOfAHigherEpoch(t *testing.T) {
 	r := redisserver.Start(t)
-	a := NewOffice(r.Client(), key, Record{Replica: "a", Address: "10.0.0.1:1", Token: "s1"}, life)
-	b := NewOffice(r.Client(), key, Record{Replica: "b", Address: "10.0.0.2:2", Token: "s2"}, life)
+	a := NewRecordLease(r.Client(), key, Record{Replica: "a", Address: "10.0.0.1:1", Token: "s1"}, life)
+	b := NewRecordLease(r.Client(), key, Record{Replica: "b", Address: "10.0.0.2:2", Token: "s2"}, life)
 	first, err := a.Hold(t.Context())
 	if err != nil || first.Replica != "a" || first.Address != "10.0.0.1:1" || first.Token != "s1" || first.Epoch == 0 {
 		t.Fatalf("%+v, %v", first, err)
 	}
-	for _, o := range []*Office{b, a, b} {
+	for _, o := range []*RecordLease{b, a, b} {
 		if now, err := o.Hold(t.Context()); err != nil || now != first {
 			t.Fatalf("%+v, %v, want %+v", now, err, first)
 		}
@@ -40,8 +40,8 @@ func TestOffice_OneHasItAndAnEmptiedRedisFindsOneOfAHigherEpoch(t *testing.T) {
 
 func TestOffice_OnlyTheOneThatHasItRenewsIt(t *testing.T) {
 	r := redisserver.Start(t)
-	a := NewOffice(r.Client(), key, Record{Replica: "a"}, life)
-	b := NewOffice(r.Client(), key, Record{Replica: "b"}, life)
+	a := NewRecordLease(r.Client(), key, Record{Replica: "a"}, life)
+	b := NewRecordLease(r.Client(), key, Record{Replica: "b"}, life)
 	if _, err := a.Hold(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestOffice_OnlyTheOneThatHasItRenewsIt(t *testing.T) {
 func TestOffice_ARecordThatCannotBeReadIsAnError(t *testing.T) {
 	r := redisserver.Start(t)
 	r.Client().HSet(t.Context(), key, "replica", "x", "address", "y", "token", "z", "epoch", "soon")
-	if record, err := NewOffice(r.Client(), key, Record{Replica: "a"}, life).Hold(t.Context()); err == nil {
+	if record, err := NewRecordLease(r.Client(), key, Record{Replica: "a"}, life).Hold(t.Context()); err == nil {
 		t.Errorf("%+v", record)
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// How it is found out that nobody listens any more.
+// How it is found out that nothing listens any more.
 const (
 	refusalWait  = 100 * time.Millisecond // for an answer to a connection attempt
 	refusalPause = 25 * time.Millisecond  // a process that is ending may still listen
 )
 
-// RefusesConnections reports whether nobody listens at the server's address any more: a
+// RefusesConnections reports whether nothing listens at the server's address any more: a
 // process that died refuses at once. It is asked after a connection was lost.
 func RefusesConnections(ctx context.Context, s *pools.Server) bool {
 	u, err := url.Parse(s.URL)

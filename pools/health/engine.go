@@ -75,14 +75,14 @@ type statusError struct {
 
 func (e statusError) Error() string { return fmt.Sprintf("%s answered %d", e.path, e.code) }
 
-// AsksForKey reports whether a probe failed because the engine lets nobody in without a key,
+// AsksForKey reports whether a probe failed because the engine refuses requests without a key,
 // or not with the key that it was shown.
 func AsksForKey(err error) bool {
 	var status statusError
 	return errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusForbidden)
 }
 
-// outOfDescriptors reports a shortage of our own, which says nothing of the server.
+// outOfDescriptors reports a shortage of our own, which shows nothing about the server.
 func outOfDescriptors(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }

@@ -29,7 +29,7 @@ func (e engine) identify(ctx context.Context, wasUp bool, models []pools.Model, 
 	}
 }
 
-// identity puts the questions that an engine of this kind answers. An error says that one
+// identity puts the questions that an engine of this kind answers. An error means that one
 // went unanswered and may be answered yet.
 func (e engine) identity(ctx context.Context, owner string) (pools.Identity, error) {
 	switch owner {

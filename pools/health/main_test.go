@@ -62,8 +62,8 @@ func use(t *testing.T, s *pools.Server, leg pools.Role, verdict error) bool {
 		}
 		return false
 	}
-	l.Sent(0)
-	l.Settle(verdict)
+	l.MarkSent(0)
+	l.RecordResult(verdict)
 	l.Release()
 	return true
 }

@@ -130,7 +130,7 @@ func (p *prober) failed(ctx context.Context, was *pools.Health, err error, sent 
 	}
 }
 
-// isLate reports whether an error only says that there was no answer yet: of the server, or
+// isLate reports whether an error only means that there was no answer yet: of the server, or
 // of the name service.
 func isLate(err error) bool {
 	var name *net.DNSError
@@ -166,7 +166,7 @@ func (e engine) sleeping(ctx context.Context) {
 		return
 	}
 	share := e.server.GPUShare()
-	mark := share.Mark()
+	mark := share.Version()
 	body, err := e.get(ctx, e.server.URL+"/is_sleeping")
 	if err != nil {
 		return

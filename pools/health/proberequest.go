@@ -33,7 +33,7 @@ type probeRequester struct {
 func (p *probeRequester) run(ctx context.Context) {
 	for {
 		var due <-chan time.Time // never, while no probe request is due
-		at, wanted, changed := p.server.ProofDue(p.leg)
+		at, wanted, changed := p.server.ProbeRequestDue(p.leg)
 		if wanted {
 			due = time.After(time.Until(at))
 		}
@@ -53,7 +53,7 @@ func (p *probeRequester) run(ctx context.Context) {
 }
 
 func (p *probeRequester) prove(ctx context.Context) {
-	proof := p.server.BeginProof(p.leg, time.Now())
+	proof := p.server.BeginProbeRequest(p.leg, time.Now())
 	err := p.generateInTime(ctx)
 	if ctx.Err() != nil {
 		return

@@ -171,13 +171,13 @@ func TestProbeRequest_LetsSleepingServersSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &fakeEngine{generate: sings}
 		s := watched(t, e, pools.Decode)
-		s.GPUShare().Slept()
+		s.GPUShare().RecordSleep()
 		trip(t, s, pools.Decode)
 		time.Sleep(time.Minute)
 		if n := e.sung(); n != 0 {
 			t.Errorf("%d requests while it slept", n)
 		}
-		s.GPUShare().Woke(0, time.Now())
+		s.GPUShare().RecordWake(0, time.Now())
 		time.Sleep(3 * time.Second)
 		if state := s.Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 			t.Errorf("awake again: %s", state)

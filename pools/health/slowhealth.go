@@ -14,7 +14,7 @@ const (
 	// slowHealthEvery is the time between two of its checks while it is well: each makes an
 	// idle engine generate.
 	slowHealthEvery = 30 * time.Second
-	// slowHealthTimeout is longer than the 20 s after which SGLang itself says that its
+	// slowHealthTimeout is longer than the 20 s after which SGLang itself reports that its
 	// scheduler gave no sign of life.
 	slowHealthTimeout = 25 * time.Second
 )
@@ -66,7 +66,7 @@ func (h *slowHealth) verdict(after, now time.Time) error {
 	return h.err
 }
 
-// take takes in an answer. One that did not come says nothing: the probes find out whether
+// take takes in an answer. One that did not come shows nothing: the probes find out whether
 // anybody answers at that address. Nor does a question that could not be put.
 func (h *slowHealth) take(asked time.Time, err error) {
 	h.mu.Lock()

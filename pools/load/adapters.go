@@ -16,7 +16,7 @@ type Adapters struct {
 	Running []string
 	Waiting []string
 	Known   bool
-	Asked   time.Time // when the engine was asked: what it told is no older
+	Asked   time.Time // when the engine was asked: its answer is no older
 }
 
 // adapterSeries is vLLM's: its labels hold the names, its value the time at which

@@ -8,7 +8,7 @@ const cacheSeries = "vllm:cache_config_info"
 func ParseKVCache(exposition []byte) (blockTokens, kvType string) {
 	families, err := parseExposition(exposition)
 	if err != nil {
-		return "", "" // the scrape tells that they cannot be read
+		return "", "" // the scrape reports that they cannot be read
 	}
 	for _, m := range family(families, cacheSeries).GetMetric() {
 		return label(m, "block_size"), label(m, "cache_dtype")

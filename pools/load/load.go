@@ -14,7 +14,7 @@ type Gauge struct {
 
 // Load is what an engine reports of itself.
 type Load struct {
-	Engine        string // whose names it was read by: vllm, sglang, trtllm, triton, or as configured
+	Engine        string // whose metric names it was read by: vllm, sglang, trtllm, triton, or as configured
 	Running       Gauge  // requests in the batch
 	Waiting       Gauge  // requests queued, or on a decode server waiting for remote KV
 	RunningTokens Gauge  // tokens of KV that the batch holds
@@ -35,12 +35,12 @@ func (l Load) FreshAt(now time.Time, interval time.Duration) bool {
 }
 
 // Known reports whether any reading of the engine's work was found. An engine whose
-// statistics are off answers without a word of them.
+// statistics are off answers without them.
 func (l Load) Known() bool {
 	return l.Running.Known || l.Waiting.Known || l.RunningTokens.Known || l.WaitingTokens.Known || l.KVUsed.Known
 }
 
-// Readings are what the load says, by name; what is unknown is not there.
+// Readings are the values of the load, by name; what is unknown is not there.
 func (l Load) Readings() map[Reading]float64 {
 	known := make(map[Reading]float64)
 	for name, g := range map[Reading]Gauge{
@@ -80,7 +80,7 @@ func (l Load) FilledFrom(older Load, keep time.Duration) Load {
 }
 
 // assumedPrompt is how long a waiting prompt is taken to be where the engine counts
-// requests only and none of our own tells, in tokens.
+// requests only and no request of our own shows it, in tokens.
 const assumedPrompt = 1024
 
 // Beside returns the prompt tokens that wait beyond what the gateways have on the server:

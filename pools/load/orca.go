@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ORCA is the Open Request Cost Aggregation of xDS: a server tells its load in a
+// ORCA is the Open Request Cost Aggregation of xDS: a server reports its load in a
 // header of an answer, if the request asks for it, or in a stream of reports.
 const (
 	ORCAFormatHeader = "Endpoint-Load-Metrics-Format" // of a request: TEXT, JSON or BIN
@@ -117,7 +117,7 @@ func readORCAText(report *orca.OrcaLoadReport, text string) error {
 	return nil
 }
 
-// FromORCA returns what a report says of an engine's load, false if nothing that we read.
+// FromORCA returns the load in a report, false if it has none that we read.
 func FromORCA(report *orca.OrcaLoadReport) (Load, bool) {
 	var l Load
 	gauges := map[Reading]*Gauge{

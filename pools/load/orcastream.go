@@ -52,7 +52,7 @@ type orcaStream struct {
 	log     *slog.Logger
 }
 
-// follow reads reports until the stream breaks, and tells whether any came.
+// follow reads reports until the stream breaks, and returns whether any came.
 func (s orcaStream) follow(ctx context.Context, client service.OpenRcaServiceClient) (received bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// loadPage is one place where an engine may tell its load.
+// loadPage is one place where an engine may report its load.
 type loadPage struct {
 	url   string
 	parse func(body []byte, rank *int) (Load, error)
@@ -42,17 +42,17 @@ const searchEvery = 60
 type Scraper struct {
 	pages []loadPage
 	rank  *int
-	found int // index of the page that told something last, -1 if none did
+	found int // index of the page that had readings last, -1 if none had
 	reads int // since all pages were looked at
 }
 
 // NewScraper returns a scraper of the engine at url, whose metrics are at another one if
-// that is not empty. With a rank only what is told of that rank counts.
+// that is not empty. With a rank only what is reported of that rank counts.
 func NewScraper(url, metrics string, rank *int, tables []Table) *Scraper {
 	return &Scraper{pages: loadPages(url, metrics, tables), rank: rank, found: -1}
 }
 
-// Scrape returns the load as the engine tells it now, false when it tells nothing:
+// Scrape returns the load as the engine reports it now, false when it reports none:
 // the last load grows old then, and old is unknown.
 func (s *Scraper) Scrape(ctx context.Context, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
 	if s.reads++; s.found >= 0 && s.reads < searchEvery {

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// sglangLoadsPath is where SGLang tells its load by rank, without any flag, and by
+// sglangLoadsPath is where SGLang reports its load by rank, without any flag, and by
 // tokens: what its Prometheus metrics do not have.
 const sglangLoadsPath = "/v1/loads"
 
@@ -24,10 +24,10 @@ type sglangRankLoad struct {
 	TokenUsage    *float64 `json:"token_usage"`
 }
 
-var errNoLoads = errors.New("/v1/loads tells of no rank that is ready")
+var errNoLoads = errors.New("/v1/loads reports no rank that is ready")
 
 // parseSGLangLoads reads it: one rank's, or the sum of all with the fullest one's KV
-// use. A rank without any KV is not ready; an empty list says that SGLang's own
+// use. A rank without any KV is not ready; an empty list means that SGLang's own
 // collection is broken.
 func parseSGLangLoads(body []byte, rank *int) (Load, error) {
 	var answer sglangLoads

@@ -23,12 +23,12 @@ const (
 	KVUsed        Reading = "kv_used"
 	KVTokens      Reading = "kv_tokens"
 	BlockTokens   Reading = "block_tokens"
-	Blocks        Reading = "blocks" // with block_tokens, another way to tell kv_tokens
+	Blocks        Reading = "blocks" // with block_tokens, another way to give kv_tokens
 )
 
 var readings = [...]Reading{Running, Waiting, RunningTokens, WaitingTokens, KVUsed, KVTokens, BlockTokens, Blocks}
 
-// Table says under which names one engine exposes its load: for each reading
+// Table lists under which names one engine exposes its load: for each reading
 // the series that may hold it, the first that is there counts.
 type Table struct {
 	Engine string
@@ -36,7 +36,7 @@ type Table struct {
 	Series map[Reading][]Series
 }
 
-// MetricsPath is where an engine has its metrics unless its configuration says otherwise.
+// MetricsPath is where an engine has its metrics unless it is configured otherwise.
 const MetricsPath = "/metrics"
 
 // DefaultTables are the names that engines use today, newest first
@@ -91,7 +91,7 @@ func DefaultTables() []Table {
 	}
 }
 
-// ParseTables returns the default tables with what a configuration says first:
+// ParseTables returns the default tables with those of a configuration first:
 // entries such as "vllm.waiting=my_queue_length", or of an engine of its own,
 // "mine.running=busy{kind=all}", which is looked for at /metrics.
 func ParseTables(entries []string) ([]Table, error) {

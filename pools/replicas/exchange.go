@@ -63,21 +63,21 @@ type Exchange struct {
 	received  atomic.Uint64
 	ignored   atomic.Uint64
 
-	turns atomic.Uint64 // that this replica has taken of one that decides for it
+	decisions atomic.Uint64 // of the leader that this replica has carried out
 
 	reported report // what the others know; belongs to publish
 
-	mu     sync.Mutex // guards the rest
-	others map[string]replicaWork
-	news   chan struct{} // closed and made anew at each message
+	mu      sync.Mutex // guards the rest
+	others  map[string]replicaWork
+	changed chan struct{} // closed and made anew at each message
 }
 
 // replicaWork is what one other replica reported last.
 type replicaWork struct {
-	at      time.Time // when it was received, by our clock
-	taken   uint64
-	servers map[string]serverWork
-	current bool // it speaks MessagePack: its JSON is for others
+	at        time.Time // when it was received, by our clock
+	decisions uint64
+	servers   map[string]serverWork
+	current   bool // it speaks MessagePack: its JSON is for others
 }
 
 // serverWork is its work on one server, prefill and decode, as of when that was received.
@@ -87,11 +87,11 @@ type serverWork struct {
 }
 
 // workMessage is one replica's work: by server ID, prefill and decode. Taken is how
-// many turns of the replica that decides for it are in this work, or were.
+// many decisions of the leader are in this work, or were.
 type workMessage struct {
-	Replica string                   `json:"r"`
-	Taken   uint64                   `json:"k,omitempty"`
-	Servers map[string][2]sharedWork `json:"s"`
+	Replica   string                   `json:"r"`
+	Decisions uint64                   `json:"k,omitempty"`
+	Servers   map[string][2]sharedWork `json:"s"`
 
 	partial bool // what is not named is as it was reported before
 	current bool // it came in MessagePack
@@ -108,25 +108,26 @@ type sharedWork struct {
 func NewExchange(fleet *pools.Fleet, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Exchange {
 	r := &Exchange{
 		id: id, prefix: prefix, client: client, fleet: fleet, log: log,
-		others: make(map[string]replicaWork), news: make(chan struct{}),
+		others: make(map[string]replicaWork), changed: make(chan struct{}),
 	}
 	fleet.SetReplicaWork(r)
 	return r
 }
 
-// TookTurn counts a turn of another replica, which decides for this one: its work has
-// been claimed, or was given up. The reports of the work that follow carry the count too.
-func (r *Exchange) TookTurn() (count uint64) {
+// CountDecision counts a decision of the leader for this replica whose work has been claimed,
+// or was given up. The reports of the work that follow carry the count too.
+func (r *Exchange) CountDecision() (count uint64) {
 	defer r.fleet.NoteWork()
-	return r.turns.Add(1)
+	return r.decisions.Add(1)
 }
 
-// Taken is how many turns a replica had taken when it last reported its work, 0 for one
-// that has none, and what is closed when the next report of any replica is received.
-func (r *Exchange) Taken(replica string) (count uint64, news <-chan struct{}) {
+// ReportedDecisions is how many decisions of the leader were in the work that a replica last
+// reported, 0 if it reported none, and a channel that is closed when the next report of any
+// replica is received.
+func (r *Exchange) ReportedDecisions(replica string) (count uint64, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.others[replica].taken, r.news
+	return r.others[replica].decisions, r.changed
 }
 
 // Run shares until the context ends.
@@ -146,13 +147,13 @@ func (r *Exchange) publish(ctx context.Context) {
 		whole := false
 		select {
 		case <-ctx.Done():
-			r.leave(context.WithoutCancel(ctx))
+			r.publishNothing(context.WithoutCancel(ctx))
 			return
 		case <-beat.C:
 			whole = true
 		case <-r.fleet.WorkChanges():
 			if !pools.Pause(ctx, r.reported.delay()) {
-				r.leave(context.WithoutCancel(ctx))
+				r.publishNothing(context.WithoutCancel(ctx))
 				return
 			}
 		}
@@ -164,8 +165,8 @@ func (r *Exchange) publish(ctx context.Context) {
 func (r *Exchange) send(ctx context.Context, whole bool) {
 	now := time.Now()
 	own := r.own(now)
-	m := r.reported.of(own, whole, now)
-	if m.partial && len(m.Servers) == 0 && m.Taken == r.reported.taken {
+	m := r.reported.changesOf(own, whole, now)
+	if m.partial && len(m.Servers) == 0 && m.Decisions == r.reported.decisions {
 		return
 	}
 	message := m.encode(nil)
@@ -173,7 +174,7 @@ func (r *Exchange) send(ctx context.Context, whole bool) {
 	if r.reported.mixed || !m.partial {
 		var err error
 		if old, err = json.Marshal(own); err != nil {
-			r.log.Error("own work is no JSON", "error", err.Error())
+			r.log.Error("cannot encode own work", "error", err.Error())
 			return
 		}
 	}
@@ -194,8 +195,8 @@ func (r *Exchange) send(ctx context.Context, whole bool) {
 		replicas = p.ZRangeWithScores(ctx, r.prefix+replicaSet, 0, -1)
 		return nil
 	})
-	r.note(err)
-	r.reported.published(m, len(message)+len(old), err == nil, now)
+	r.recordConnection(err)
+	r.reported.recordPublished(m, len(message)+len(old), err == nil, now)
 	if err == nil && replicas != nil {
 		all := replicas.Val()
 		r.reported.replicas = len(all)
@@ -203,8 +204,8 @@ func (r *Exchange) send(ctx context.Context, whole bool) {
 	}
 }
 
-// leave reports that nothing is in flight any more.
-func (r *Exchange) leave(ctx context.Context) {
+// publishNothing reports that nothing is in flight any more.
+func (r *Exchange) publishNothing(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, workBeat)
 	defer cancel()
 	nothing := workMessage{Replica: r.id}
@@ -220,8 +221,8 @@ func (r *Exchange) leave(ctx context.Context) {
 
 // own sums up this replica's work. Servers without any are left out.
 func (r *Exchange) own(now time.Time) workMessage {
-	// The count is read first: the work includes all of its turns.
-	m := workMessage{Replica: r.id, Taken: r.turns.Load(), Servers: make(map[string][2]sharedWork)}
+	// The count is read first: the work includes all of these decisions.
+	m := workMessage{Replica: r.id, Decisions: r.decisions.Load(), Servers: make(map[string][2]sharedWork)}
 	for _, s := range r.fleet.Servers() {
 		var both [2]sharedWork
 		for i, leg := range []pools.Role{pools.Prefill, pools.Decode} {
@@ -235,8 +236,8 @@ func (r *Exchange) own(now time.Time) workMessage {
 	return m
 }
 
-// note keeps whether Redis answers, and logs when that changes.
-func (r *Exchange) note(err error) {
+// recordConnection keeps whether Redis answers, and logs when that changes.
+func (r *Exchange) recordConnection(err error) {
 	ok := err == nil
 	if r.connected.Swap(ok) == ok && r.logged.Swap(true) {
 		return

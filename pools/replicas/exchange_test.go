@@ -109,19 +109,19 @@ func TestReplicas_SeeEachOthersWorkSoon(t *testing.T) {
 }
 
 // What one has sent the others know within 30 ms. A busy machine may need longer, so one
-// of many tries will do.
+// Of many tries will do.
 func TestReplicas_SeeEachOthersWorkWithinThirtyMilliseconds(t *testing.T) {
 	r := redisserver.Start(t)
 	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
 	eventually(t, "both are connected", func() bool { return a.shared.connected.Load() && b.shared.connected.Load() })
 	soonest := time.Minute
 	for deadline := time.Now().Add(30 * time.Second); soonest > 30*time.Millisecond && time.Now().Before(deadline); {
-		_, received := b.shared.Taken("a")
+		_, received := b.shared.ReportedDecisions("a")
 		start := time.Now()
 		lease := a.claim(t, 500)
 		for b.sees().Requests == 0 {
 			<-received
-			_, received = b.shared.Taken("a")
+			_, received = b.shared.ReportedDecisions("a")
 		}
 		soonest = min(soonest, time.Since(start))
 		lease.Release()
@@ -244,9 +244,9 @@ func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
 	r := redisserver.Start(t)
 	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
 	lease := a.claim(t, 500)
-	a.shared.TookTurn()
+	a.shared.CountDecision()
 	for {
-		count, received := b.shared.Taken("a")
+		count, received := b.shared.ReportedDecisions("a")
 		if count == 1 {
 			break
 		}
@@ -261,7 +261,7 @@ func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
 	}
 	lease.Release()
 	eventually(t, "the work is gone", func() bool { return b.sees().Requests == 0 })
-	if count, _ := b.shared.Taken("a"); count != 1 {
+	if count, _ := b.shared.ReportedDecisions("a"); count != 1 {
 		t.Errorf("%d turns after they ended, want 1", count)
 	}
 }
@@ -305,7 +305,7 @@ func believes(t *testing.T, seen, is []*pools.Server, now time.Time) {
 	for i := range is {
 		for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
 			got, want := seen[i].InFlight(leg, now), is[i].OwnInFlight(leg, now)
-			if !like(got, want) {
+			if !closeTo(got, want) {
 				t.Errorf("%s of %s is believed to be %+v, and is %+v", leg, is[i].ID(), got, want)
 			}
 		}
@@ -319,9 +319,9 @@ func TestReplicas_ChangesAddUpToTheWhole(t *testing.T) {
 	now := time.Now()
 	var leases []*pools.Lease
 	report := func(whole bool) int {
-		m := a.reported.of(a.own(now), whole, now)
+		m := a.reported.changesOf(a.own(now), whole, now)
 		b.take(m.encode(nil), now)
-		a.reported.published(m, 0, true, now)
+		a.reported.recordPublished(m, 0, true, now)
 		return len(m.Servers)
 	}
 	for i := range 200 {
@@ -361,11 +361,11 @@ func TestReplicas_WhatWasLostIsReportedAgain(t *testing.T) {
 		if _, err := on[i%3].Claim(pools.Decode, curve.Work{Tokens: 100}, true); err != nil {
 			t.Fatal(err)
 		}
-		m := a.reported.of(a.own(now), false, now)
+		m := a.reported.changesOf(a.own(now), false, now)
 		if fate == "arrives" {
 			b.take(m.encode(nil), now)
 		}
-		a.reported.published(m, 0, fate != "refused", now)
+		a.reported.recordPublished(m, 0, fate != "refused", now)
 	}
 	believes(t, seen, on, now) // the last one was whole, since the one before it was refused
 }
@@ -414,7 +414,7 @@ func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 }
 
 func FuzzDecodeWork(f *testing.F) {
-	m := workMessage{Replica: "a", Taken: 7, Servers: map[string][2]sharedWork{"s": {{1, 2, 3, 1}, {4, 5, 6, 2}}}}
+	m := workMessage{Replica: "a", Decisions: 7, Servers: map[string][2]sharedWork{"s": {{1, 2, 3, 1}, {4, 5, 6, 2}}}}
 	f.Add(m.encode(nil))
 	f.Add([]byte(`{"r":"a","k":7,"s":{"s":[{"n":1},{}]}}`))
 	f.Fuzz(func(t *testing.T, message []byte) {
@@ -424,7 +424,7 @@ func FuzzDecodeWork(f *testing.F) {
 		}
 		m.partial, m.current = false, true
 		again, err := decodeWork(m.encode(nil))
-		if err != nil || len(again.Servers) != len(m.Servers) || again.Taken != m.Taken || again.Replica != m.Replica {
+		if err != nil || len(again.Servers) != len(m.Servers) || again.Decisions != m.Decisions || again.Replica != m.Replica {
 			t.Errorf("%+v is read again as %+v, %v", m, again, err)
 		}
 	})
@@ -453,12 +453,12 @@ func BenchmarkReplicasNews512(b *testing.B) {
 			return m.encode(nil)
 		},
 		"what changed": func(i int) []byte {
-			sender.reported.published(whole, 0, true, now)
+			sender.reported.recordPublished(whole, 0, true, now)
 			for k := range 2 {
 				id := on[(2*i+k)%512].ID()
 				delete(sender.reported.servers, id)
 			}
-			m := sender.reported.of(sender.own(now), false, now)
+			m := sender.reported.changesOf(sender.own(now), false, now)
 			return m.encode(nil)
 		},
 	} {

@@ -93,8 +93,8 @@ func (r *Exchange) take(message []byte, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keepLocked(&m, servers, now)
-	close(r.news)
-	r.news = make(chan struct{})
+	close(r.changed)
+	r.changed = make(chan struct{})
 }
 
 // isForOthers reports JSON of a replica that speaks MessagePack to this one: it is meant
@@ -125,10 +125,10 @@ func (r *Exchange) keepLocked(m *workMessage, servers map[string]serverWork, now
 		servers = was.servers
 	}
 	maps.DeleteFunc(servers, func(_ string, w serverWork) bool { return w.both == [2]pools.InFlight{} })
-	if len(servers) == 0 && m.Taken == 0 {
+	if len(servers) == 0 && m.Decisions == 0 {
 		delete(r.others, m.Replica)
 	} else if known || len(r.others) < 256 {
-		r.others[m.Replica] = replicaWork{at: now, taken: m.Taken, servers: servers, current: m.current}
+		r.others[m.Replica] = replicaWork{at: now, decisions: m.Decisions, servers: servers, current: m.current}
 	}
 }
 

@@ -9,26 +9,26 @@ import (
 // report is what the other replicas know of this one's work, so that only changes are
 // reported.
 type report struct {
-	servers  map[string]serverWork
-	taken    uint64
-	unsure   bool // the last message may not have got through
-	size     int  // bytes of the last one
-	replicas int  // that read it
-	mixed    bool // some of them know only JSON
+	servers     map[string]serverWork
+	decisions   uint64
+	unconfirmed bool // the last message may not have got through
+	size        int  // bytes of the last one
+	replicas    int  // that read it
+	mixed       bool // some of them know only JSON
 }
 
-// of returns what is to be reported of a replica's own work: what the others would not believe
+// changesOf returns what is to be reported of a replica's own work: what the others would not believe
 // by themselves, or everything.
-func (r *report) of(own workMessage, whole bool, now time.Time) workMessage {
-	if whole || r.unsure || r.servers == nil {
+func (r *report) changesOf(own workMessage, whole bool, now time.Time) workMessage {
+	if whole || r.unconfirmed || r.servers == nil {
 		return own
 	}
-	changed := workMessage{Replica: own.Replica, Taken: own.Taken, Servers: make(map[string][2]sharedWork), partial: true}
+	changed := workMessage{Replica: own.Replica, Decisions: own.Decisions, Servers: make(map[string][2]sharedWork), partial: true}
 	for id, both := range own.Servers {
 		known := r.servers[id]
 		for i := range both {
 			is, _ := both[i].inFlight()
-			if !like(is, after(known.both[i], now.Sub(known.at))) {
+			if !closeTo(is, after(known.both[i], now.Sub(known.at))) {
 				changed.Servers[id] = both
 			}
 		}
@@ -41,22 +41,22 @@ func (r *report) of(own workMessage, whole bool, now time.Time) workMessage {
 	return changed
 }
 
-// like reports whether work is as it is believed to be, nearly.
-func like(w, believed pools.InFlight) bool {
+// closeTo reports whether work is as it is believed to be, nearly.
+func closeTo(w, believed pools.InFlight) bool {
 	return w.Requests == believed.Requests && w.Tokens == believed.Tokens &&
 		(w.Queue-believed.Queue).Abs() <= workDrift && (w.Stays-believed.Stays).Abs() <= workDrift
 }
 
-// published notes what was reported, and whether it got to Redis.
-func (r *report) published(m workMessage, bytes int, ok bool, now time.Time) {
-	r.unsure, r.size = !ok, bytes
+// recordPublished notes what was reported, and whether it got to Redis.
+func (r *report) recordPublished(m workMessage, bytes int, ok bool, now time.Time) {
+	r.unconfirmed, r.size = !ok, bytes
 	if !ok {
 		return
 	}
 	if !m.partial || r.servers == nil {
 		r.servers = make(map[string]serverWork, len(m.Servers))
 	}
-	r.taken = m.Taken
+	r.decisions = m.Decisions
 	for id, both := range m.Servers {
 		if both == [2]sharedWork{} {
 			delete(r.servers, id)

@@ -32,7 +32,7 @@ func (m *workMessage) encode(to []byte) []byte {
 	to = msgp.AppendInt(to, wireVersion)
 	to = msgp.AppendString(to, m.Replica)
 	to = msgp.AppendBool(to, !m.partial)
-	to = msgp.AppendUint64(to, m.Taken)
+	to = msgp.AppendUint64(to, m.Decisions)
 	to = msgp.AppendMapHeader(to, uint32(len(m.Servers))) //nolint:gosec // servers of a fleet
 	for id, both := range m.Servers {
 		to = msgp.AppendString(to, id)
@@ -77,7 +77,7 @@ func decodeWire(p []byte) (m workMessage, err error) {
 	if err != nil {
 		return m, err
 	}
-	if m.Taken, p, err = msgp.ReadUint64Bytes(p); err != nil {
+	if m.Decisions, p, err = msgp.ReadUint64Bytes(p); err != nil {
 		return m, err
 	}
 	m.partial, m.current = !whole, true

@@ -32,11 +32,11 @@ func (m *adapterManager) load(ctx context.Context, name string) error {
 	err := m.order(ctx, "load_lora_adapter", map[string]string{"lora_name": a.Name, "lora_path": a.Path})
 	took := time.Since(start)
 	if err != nil {
-		m.server.AdapterNotLoaded()
+		m.server.RecordFailedAdapterLoad()
 		m.log.Warn("adapter not loaded", "adapter", name, "error", err.Error())
 		return err
 	}
-	m.server.AdapterLoaded(a, base, took)
+	m.server.RecordAdapterLoad(a, base, took)
 	m.log.Info("adapter loaded", "adapter", name, "seconds", took.Seconds())
 	return nil
 }
@@ -111,7 +111,7 @@ func (m *adapterManager) unload(ctx context.Context, name string) error {
 		m.log.Warn("adapter not unloaded", "adapter", name, "error", err.Error())
 		return err
 	}
-	m.server.AdapterUnloaded()
+	m.server.RecordAdapterUnload()
 	m.log.Info("adapter unloaded", "adapter", name)
 	return nil
 }

@@ -67,10 +67,10 @@ func NewArbiter(fleet *pools.Fleet, client redis.UniversalClient, prefix, id str
 	return &Arbiter{prefix: prefix, lease: election.NewLease(client, prefix+managerKey, id, managerLease), fleet: fleet, log: log}
 }
 
-// standOrAsk is a round of one that holds the lease or asks who does. The manager sets
+// leadOrRequest is one round: of the manager, or of a gateway that asks it. The manager sets
 // which servers are closed, and gets how many others there are, what they use and what they
 // want; others report what they use and want, and get what is closed.
-var standOrAsk = election.NewScript(`
+var leadOrRequest = election.NewScript(`
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 if held ~= ARGV[1] then
@@ -84,11 +84,11 @@ if held ~= ARGV[1] then
 end
 redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[2])
 local others, used = 0, {}
-local said = redis.call('HGETALL', KEYS[4])
-for i = 1, #said, 2 do
-	local at, servers = string.match(said[i + 1], '^(%d+) (.*)$')
-	if said[i] == ARGV[1] or not at or now - at > tonumber(ARGV[2]) then
-		redis.call('HDEL', KEYS[4], said[i])
+local reports = redis.call('HGETALL', KEYS[4])
+for i = 1, #reports, 2 do
+	local at, servers = string.match(reports[i + 1], '^(%d+) (.*)$')
+	if reports[i] == ARGV[1] or not at or now - at > tonumber(ARGV[2]) then
+		redis.call('HDEL', KEYS[4], reports[i])
 	else
 		others = others + 1
 		table.insert(used, servers)
@@ -131,12 +131,12 @@ func (a *Arbiter) takeRound(ctx context.Context, shared []*pools.Server) {
 		args = append(args, id)
 	}
 	keys := []string{a.prefix + closedKey, a.prefix + wantedKey, a.prefix + usedKey}
-	answer, err := a.lease.HoldAnd(ctx, standOrAsk, keys, args...).StringSlice()
+	answer, err := a.lease.HoldAnd(ctx, leadOrRequest, keys, args...).StringSlice()
 	if err != nil {
-		a.note(err, a.Manages())
+		a.recordManager(err, a.Manages())
 		return
 	}
-	a.note(nil, answer[0] == "manages")
+	a.recordManager(nil, answer[0] == "manages")
 	if answer[0] != "manages" {
 		for _, s := range shared {
 			s.CloseGPUShare(slices.Contains(strings.Fields(answer[1]), s.ID()))
@@ -151,7 +151,7 @@ func (a *Arbiter) takeRound(ctx context.Context, shared []*pools.Server) {
 			s.GPUShare().NoteUse(began)
 		}
 		if slices.Contains(wanted, s.ID()) && s.Asleep() && !s.WakeRequests().Refuses(began) {
-			s.WakeRequests().Ask() // who waits for it asks again
+			s.WakeRequests().Ask() // what waits for it asks again
 		}
 	}
 }
@@ -176,11 +176,11 @@ func inUse(shared []*pools.Server) (ids []string) {
 	return ids
 }
 
-// note keeps who manages and logs what has changed.
+// recordManager keeps which gateway manages and logs what has changed.
 //
 // One round that is missed proves nothing: were it taken for the end, a manager would put to
 // sleep what others use, and others would refuse requests.
-func (a *Arbiter) note(err error, manages bool) {
+func (a *Arbiter) recordManager(err error, manages bool) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -189,7 +189,7 @@ func (a *Arbiter) note(err error, manages bool) {
 	}
 	if lost := now.Sub(a.answer) > redisPatience; lost != a.lost {
 		a.lost = lost
-		a.log.Info("who manages shared GPUs is agreed upon through Redis", "reachable", !lost)
+		a.log.Info("gateways agree through Redis which of them manages shared GPUs", "reachable", !lost)
 	}
 	if manages != a.manages {
 		a.manages = manages

@@ -13,7 +13,7 @@ import (
 const idleInterval = time.Second
 
 // Watch has the servers of a fleet made ready when requests ask for it, where the
-// configuration names adapters, and where servers share GPUs. The arbiter says which of
+// configuration names adapters, and where servers share GPUs. The arbiter decides which of
 // several gateways manages those; nil: this one alone.
 func Watch(fleet *pools.Fleet, arbiter *Arbiter, transport http.RoundTripper, log *slog.Logger) {
 	var held occupancy
@@ -33,8 +33,8 @@ func Watch(fleet *pools.Fleet, arbiter *Arbiter, transport http.RoundTripper, lo
 
 // run does what requests ask of one server until the context ends, one thing after the other:
 // an engine does not load an adapter while it falls asleep.
-func run(ctx context.Context, adapters *adapterManager, waker *wakeController) {
-	loads, wakes := adapters.server.LoadRequests(), waker.server.WakeRequests()
+func run(ctx context.Context, adapters *adapterManager, controller *wakeController) {
+	loads, wakes := adapters.server.LoadRequests(), controller.server.WakeRequests()
 	loads.Open()
 	defer loads.Close()
 	wakes.Open()
@@ -46,7 +46,7 @@ func run(ctx context.Context, adapters *adapterManager, waker *wakeController) {
 		case <-ctx.Done():
 			return
 		case <-wakes.Due():
-			err := waker.wake(ctx)
+			err := controller.wake(ctx)
 			wakes.Finish(err, refusal(err), time.Now())
 		case <-loads.Due():
 			for name := loads.Next(); name != "" && ctx.Err() == nil; name = loads.Next() {
@@ -55,7 +55,7 @@ func run(ctx context.Context, adapters *adapterManager, waker *wakeController) {
 			}
 		case <-tick.C:
 			adapters.unloadIdle(ctx, time.Now())
-			waker.sleepIdle(ctx, time.Now())
+			controller.sleepIdle(ctx, time.Now())
 		}
 	}
 }

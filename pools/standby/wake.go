@@ -54,7 +54,7 @@ func (c *wakeController) wake(ctx context.Context) error {
 			return err
 		}
 	}
-	c.server.GPUShare().Woke(time.Since(began), time.Now())
+	c.server.GPUShare().RecordWake(time.Since(began), time.Now())
 	c.log.Info("server woken", "seconds", time.Since(began).Seconds())
 	return nil
 }
@@ -102,11 +102,11 @@ func wakeSteps(level int) []wakeStep {
 // meanwhile; if it does not come to its end in time it stays awake.
 func (c *wakeController) putToSleep(ctx context.Context, s *pools.Server) error {
 	share := s.GPUShare()
-	share.Rest(true)
+	share.SetDraining(true)
 	began := time.Now()
 	for !share.Unused() || !c.othersDone(s, began) {
 		if !pools.Pause(ctx, watchTime) {
-			share.Rest(false)
+			share.SetDraining(false)
 			return errOccupied
 		}
 	}
@@ -114,10 +114,10 @@ func (c *wakeController) putToSleep(ctx context.Context, s *pools.Server) error 
 		pools.Pause(ctx, fetchTime)
 	}
 	if err := c.post(ctx, s.URL+"/sleep?level="+strconv.Itoa(c.cfg.Level), nil); err != nil {
-		share.Rest(false)
+		share.SetDraining(false)
 		return err
 	}
-	share.Slept()
+	share.RecordSleep()
 	c.log.Info("server put to sleep", "sleeper", s.ID())
 	return nil
 }
@@ -141,7 +141,7 @@ func (c *wakeController) sleepIdle(ctx context.Context, now time.Time) {
 		return
 	}
 	o, awake := c.server.GPUShare().Occupant(now, 0)
-	if !awake || o.Quiet < c.cfg.Idle || o.Awake < c.cfg.MinAwake {
+	if !awake || o.Idle < c.cfg.Idle || o.Awake < c.cfg.MinAwake {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
@@ -156,7 +156,7 @@ func (c *wakeController) sleepIdle(ctx context.Context, now time.Time) {
 	}
 }
 
-// occupancy is which GPUs somebody changes the occupant of. Its zero value: none.
+// occupancy is the GPUs whose occupant is being changed. Its zero value: none.
 type occupancy struct {
 	byGPUs sync.Map // by label, a chan that whoever changes the occupant there holds
 }

@@ -30,7 +30,7 @@ func TestWake_AnOccupantThatDidNotFallAsleepServesOn(t *testing.T) {
 		engines, held := new(obeying), new(occupancy)
 		for i, s := range f.Servers() {
 			s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
-			s.GPUShare().Observe(i > 0, s.GPUShare().Mark(), time.Now())
+			s.GPUShare().Observe(i > 0, s.GPUShare().Version(), time.Now())
 		}
 		occupant, sleeper := f.Servers()[0], f.Servers()[1]
 		wake := func(s *pools.Server) error {
@@ -90,7 +90,7 @@ func TestSleepIdle_AServerThatDidNotFallAsleepServesOn(t *testing.T) {
 		}
 		s, engines := f.Servers()[0], &obeying{refuses: "/sleep"}
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
-		s.GPUShare().Observe(false, s.GPUShare().Mark(), time.Now())
+		s.GPUShare().Observe(false, s.GPUShare().Version(), time.Now())
 		c := &wakeController{engine: engine{s, &http.Client{Transport: engines}}, cfg: cfg.Sleep, held: new(occupancy), log: log}
 		time.Sleep(2 * time.Minute)
 		for range 2 {

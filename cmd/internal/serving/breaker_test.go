@@ -186,7 +186,7 @@ func TestBreaker_PanicUsesAllAndCanariesEndIt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				lease.Settle(fmt.Errorf("a fault that was not the server's"))
+				lease.RecordResult(fmt.Errorf("a fault that was not the server's"))
 				lease.Release()
 			}
 		}

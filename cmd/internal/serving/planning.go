@@ -143,7 +143,7 @@ func (n *Node) markPods(draining []autoscale.DrainingUnit) {
 			costs[d.Unit] = -2
 		}
 	}
-	n.discovery.cluster.Weigh(costs)
+	n.discovery.cluster.SetPodCosts(costs)
 }
 
 // publishTargets makes decisions what KEDA reads.

@@ -39,7 +39,7 @@ func (k *Cluster) noteAnswer(resource, problem string) {
 	case problem == "" && was != "":
 		k.log.Info("Kubernetes answers again", "resource", resource)
 	case problem != "" && (!known || was == ""):
-		k.log.Warn("Kubernetes does not answer, what it said last stays", "resource", resource, "error", problem)
+		k.log.Warn("Kubernetes does not answer: the servers it reported last stay in use", "resource", resource, "error", problem)
 	}
 }
 

@@ -33,7 +33,7 @@ import (
 )
 
 // Config says which objects of a cluster are servers; its zero value is
-// none. What they are is told by labels and annotations: see readSign.
+// none. Their labels and annotations describe them: see readAnnotations.
 type Config struct {
 	Pods           string   // label selector of pods
 	Services       string   // label selector of Services, whose EndpointSlices are followed
@@ -66,7 +66,7 @@ func (c Config) Validate() error {
 // settleTime joins changes that come together, such as those of a rollout.
 const settleTime = 20 * time.Millisecond
 
-// namespaceFile is where Kubernetes tells a pod its namespace.
+// namespaceFile is where Kubernetes gives a pod its namespace.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // Cluster follows pods, EndpointSlices and InferencePools and says which servers
@@ -76,27 +76,27 @@ type Cluster struct {
 	cfg     Config
 	found   func([]pools.Spec)
 	log     *slog.Logger
-	changed chan struct{} // says that an informer has news
+	changed chan struct{} // an informer has a change
 
 	pods, slices, pools, nodes cache.SharedIndexInformer // nil where not asked for
 
-	marks marks
+	podCosts podCosts
 
 	mu       sync.Mutex        // guards problems
 	problems map[string]string // by resource; empty text: it answers
 }
 
-// New prepares to tell found of the servers, all of them each time.
+// New prepares to report the servers to found, all of them each time.
 func New(cfg Config, found func([]pools.Spec), log *slog.Logger) (*Cluster, error) {
 	k := &Cluster{
 		cfg: cfg, found: found, log: log, changed: make(chan struct{}, 1), problems: make(map[string]string),
-		marks: marks{changed: make(chan struct{}, 1)},
+		podCosts: podCosts{changed: make(chan struct{}, 1)},
 	}
 	access, err := k.access()
 	if err != nil {
 		return nil, fmt.Errorf("access to Kubernetes: %w", err)
 	}
-	if k.marks.client, err = dynamic.NewForConfig(rest.CopyConfig(access)); err != nil {
+	if k.podCosts.client, err = dynamic.NewForConfig(rest.CopyConfig(access)); err != nil {
 		return nil, fmt.Errorf("client of Kubernetes: %w", err)
 	}
 	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return notingTransport{k, next} })
@@ -173,7 +173,7 @@ func (k *Cluster) follow(from dynamic.ResourceInterface, selector string, trim c
 			w, err := from.Watch(ctx, o)
 			if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 				// Only the text: after a refused connection that it recognizes,
-				// client-go sleeps up to 30 s whatever the context says.
+				// client-go sleeps up to 30 s whatever the context's state.
 				err = errors.New(err.Error())
 			}
 			return w, err
@@ -196,11 +196,11 @@ func (k *Cluster) noteChange() {
 
 // Run follows the cluster until the context ends.
 func (k *Cluster) Run(ctx context.Context) {
-	// What client-go logs of its retries is for debugging; noteAnswer says the rest.
+	// What client-go logs of its retries is for debugging; noteAnswer logs the rest.
 	informed := klog.NewContext(ctx, logr.Discard())
 	var informers sync.WaitGroup
 	defer informers.Wait()
-	var awaited []cache.InformerSynced // not the nodes: they only tell places, and may be forbidden
+	var awaited []cache.InformerSynced // not the nodes: they only give the topology, and may be forbidden
 	for _, informer := range []cache.SharedIndexInformer{k.pods, k.slices, k.pools, k.nodes} {
 		if informer == nil {
 			continue
@@ -213,7 +213,7 @@ func (k *Cluster) Run(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), awaited...) {
 		return // the context has ended
 	}
-	informers.Go(func() { k.mark(ctx) })
+	informers.Go(func() { k.patchCosts(ctx) })
 	var last []pools.Spec
 	var wrong map[string]error
 	for first := true; ; first = false {
@@ -281,7 +281,7 @@ func listed[T any](informer cache.SharedIndexInformer) []T {
 func into[T any](object any) (any, error) {
 	raw, isRaw := object.(*unstructured.Unstructured)
 	if !isRaw {
-		return object, nil // transformed before, or the news that it is gone
+		return object, nil // transformed before, or a tombstone
 	}
 	typed := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(raw.Object, typed); err != nil {

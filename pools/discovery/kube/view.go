@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// view is what the API server said last.
+// view is what the API server returned last.
 type view struct {
 	pods      []*corev1.Pod
 	slices    []*discoveryv1.EndpointSlice
@@ -72,7 +72,7 @@ func (v view) specs() (specs []pools.Spec, problems map[string]error) {
 	return specs, problems
 }
 
-// selects says whether a pod is one that should be a server, and which ports a pool
+// selects reports whether a pod should be a server, and which ports a pool
 // gives it; none leaves that to the pod.
 func (v view) selects(pod *corev1.Pod) (ports []int, selected bool) {
 	has := labels.Set(pod.Labels)
@@ -96,7 +96,7 @@ func (v view) podSpecs(pod *corev1.Pod, poolPorts []int) ([]pools.Spec, error) {
 	if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil, nil
 	}
-	sign, err := readSign(pod)
+	sign, err := readAnnotations(pod)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func podReady(pod *corev1.Pod) bool {
 // whose name begins with "http", or all if none is called so. What is said of them
 // are the labels of the Service, which Kubernetes copies to its slices.
 func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]pools.Spec, error) {
-	sign, err := readSign(slice)
+	sign, err := readAnnotations(slice)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]pools.Spec, error)
 		if serving == nil {
 			serving = endpoint.Conditions.Ready
 		}
-		ready := serving == nil || *serving // unknown is ready, the API says
+		ready := serving == nil || *serving // the API defines unknown as ready
 		on.Drain = on.Drain || !ready || deref(endpoint.Conditions.Terminating)
 		for _, address := range endpoint.Addresses {
 			on.Unit = address

@@ -24,7 +24,7 @@ func TestProof_OneThatHangsIsReportedToAllThatWait(t *testing.T) {
 	hang := func() {
 		clear(reports)
 		sent = sent.Add(time.Minute)
-		if _, counted := servers[1].BeginProof(Decode, sent).End(context.DeadlineExceeded, sent.Add(5*time.Second)); !errors.Is(counted, context.DeadlineExceeded) {
+		if _, counted := servers[1].BeginProbeRequest(Decode, sent).End(context.DeadlineExceeded, sent.Add(5*time.Second)); !errors.Is(counted, context.DeadlineExceeded) {
 			t.Errorf("it counts as %v", counted)
 		}
 	}
@@ -61,7 +61,7 @@ func TestProof_WhatIsNoHangIsNotReported(t *testing.T) {
 			reported := 0
 			defer s.OnDown(func(DownCause) { reported++ })()
 			time.Sleep(time.Second)
-			proof := s.BeginProof(Decode, time.Now())
+			proof := s.BeginProbeRequest(Decode, time.Now())
 			time.Sleep(time.Second)
 			if c.meanwhile != nil {
 				c.meanwhile(s)

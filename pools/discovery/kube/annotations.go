@@ -15,9 +15,9 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// sign is what the labels and annotations of an object say of its servers; an
+// annotations is what the labels and annotations of an object say of its servers; an
 // annotation counts before a label of the same name.
-type sign struct {
+type annotations struct {
 	pools.Spec       // without address and rank
 	ports      []int // of which each is a server; none: unsaid
 	active     []int // of a pool's ports those in use; none: all
@@ -32,13 +32,13 @@ type sign struct {
 // groupKey is the label of pods that names their LeaderWorkerSet's group.
 const groupKey = "leaderworkerset.sigs.k8s.io/group-key"
 
-// defaultPort is where vLLM listens unless told otherwise.
+// defaultPort is where vLLM listens by default.
 const defaultPort = 8000
 
-// readSign reads
+// readAnnotations reads
 //
 //	tandem/role        prefill, decode or both; without it llm-d.ai/role; without both: both
-//	tandem/connector   how decode obtains the KV; as the engine tells
+//	tandem/connector   how decode obtains the KV; as the engine reports
 //	tandem/weights     version of the weights; tandem/layout likewise
 //	tandem/ports       8000, or 8000,8001 as an annotation: several servers
 //	tandem/dp-size     data-parallel ranks behind each port; 1
@@ -51,7 +51,7 @@ const defaultPort = 8000
 //	tandem/native      true: it speaks SGLang's own API
 //	tandem/lockstep    true: all servers of the pod, or of the pods of a LeaderWorkerSet's
 //	                   group, step together
-//	tandem/variant     kind of hardware, where scaling must tell it apart
+//	tandem/variant     kind of hardware, where scaling must distinguish it
 //	tandem/elastic     true: the engine grows in place (vLLM's elastic expert parallelism)
 //	tandem/host, tandem/rack, tandem/zone
 //	                   place; otherwise the node's
@@ -59,63 +59,63 @@ const defaultPort = 8000
 //
 // and llm-d.ai/active-ports, or inference.networking.k8s.io/active-ports, which
 // narrows the ports of an InferencePool.
-func readSign(object metav1.Object) (sign, error) {
-	said := func(keys ...string) string {
+func readAnnotations(object metav1.Object) (annotations, error) {
+	value := func(keys ...string) string {
 		for _, key := range keys {
-			if value := cmp.Or(object.GetAnnotations()[key], object.GetLabels()[key]); value != "" {
-				return value
+			if set := cmp.Or(object.GetAnnotations()[key], object.GetLabels()[key]); set != "" {
+				return set
 			}
 		}
 		return ""
 	}
-	s := sign{Spec: pools.Spec{
-		Connector: said("tandem/connector"),
-		Weights:   said("tandem/weights"),
-		Layout:    said("tandem/layout"),
-		Variant:   said("tandem/variant"),
-		Elastic:   said("tandem/elastic") == "true",
-		Host:      said("tandem/host"),
-		Rack:      said("tandem/rack"),
-		Zone:      said("tandem/zone", corev1.LabelTopologyZone),
-		Native:    said("tandem/native") == "true",
-		Drain:     said("tandem/drain") == "true",
+	s := annotations{Spec: pools.Spec{
+		Connector: value("tandem/connector"),
+		Weights:   value("tandem/weights"),
+		Layout:    value("tandem/layout"),
+		Variant:   value("tandem/variant"),
+		Elastic:   value("tandem/elastic") == "true",
+		Host:      value("tandem/host"),
+		Rack:      value("tandem/rack"),
+		Zone:      value("tandem/zone", corev1.LabelTopologyZone),
+		Native:    value("tandem/native") == "true",
+		Drain:     value("tandem/drain") == "true",
 	}}
-	s.Unit = cmp.Or(said(groupKey), object.GetName())
+	s.Unit = cmp.Or(value(groupKey), object.GetName())
 	// Sets that count their members lose the highest; others make keys of hashes.
-	if n, err := strconv.Atoi(said("leaderworkerset.sigs.k8s.io/group-index", "apps.kubernetes.io/pod-index")); err == nil {
+	if n, err := strconv.Atoi(value("leaderworkerset.sigs.k8s.io/group-index", "apps.kubernetes.io/pod-index")); err == nil {
 		s.Ordinal = &n
 	}
-	if said("tandem/lockstep") == "true" {
+	if value("tandem/lockstep") == "true" {
 		s.Group = s.Unit
 	}
-	switch role := cmp.Or(said("tandem/role", "llm-d.ai/role"), "both"); role {
+	switch role := cmp.Or(value("tandem/role", "llm-d.ai/role"), "both"); role {
 	case "prefill":
 		s.Role = pools.Prefill
 	case "decode":
 		s.Role = pools.Decode
-	case "both", "prefill-decode": // the latter is llm-d's newer word
+	case "both", "prefill-decode": // the latter is llm-d's newer name
 		s.Role = pools.Both
 	default:
-		return sign{}, fmt.Errorf("role %q: want prefill, decode or both", role)
+		return annotations{}, fmt.Errorf("role %q: want prefill, decode or both", role)
 	}
 	var err error
-	if s.ports, err = portList(said("tandem/ports")); err != nil {
-		return sign{}, fmt.Errorf("tandem/ports: %w", err)
+	if s.ports, err = portList(value("tandem/ports")); err != nil {
+		return annotations{}, fmt.Errorf("tandem/ports: %w", err)
 	}
-	if s.active, err = portList(said("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")); err != nil {
-		return sign{}, fmt.Errorf("active-ports: %w", err)
+	if s.active, err = portList(value("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")); err != nil {
+		return annotations{}, fmt.Errorf("active-ports: %w", err)
 	}
 	for key, into := range map[string]*int{
 		"tandem/dp-size": &s.ranks, "tandem/events": &s.eventsPort, "tandem/replay": &s.replayPort,
 		"tandem/kv": &s.kvPort, "tandem/orca": &s.orcaPort, "tandem/metrics": &s.metrics,
 		"tandem/event-ranks": &s.EventRanks,
 	} {
-		value := said(key)
-		if value == "" {
+		port := value(key)
+		if port == "" {
 			continue
 		}
-		if *into, err = strconv.Atoi(value); err != nil || *into < 1 || *into > 65535 {
-			return sign{}, fmt.Errorf("%s %q: want a number, 1 to 65535", key, value)
+		if *into, err = strconv.Atoi(port); err != nil || *into < 1 || *into > 65535 {
+			return annotations{}, fmt.Errorf("%s %q: want a number, 1 to 65535", key, port)
 		}
 	}
 	s.ranks = max(1, s.ranks)
@@ -138,7 +138,7 @@ func portList(text string) ([]int, error) {
 }
 
 // locate fills in the place that labels left open by that of the node.
-func (s *sign) locate(node string, is labels.Set, rackLabel string) {
+func (s *annotations) locate(node string, is labels.Set, rackLabel string) {
 	s.Host = cmp.Or(s.Host, node)
 	s.Rack = cmp.Or(s.Rack, is[rackLabel])
 	s.Zone = cmp.Or(s.Zone, is[corev1.LabelTopologyZone])
@@ -146,7 +146,7 @@ func (s *sign) locate(node string, is labels.Set, rackLabel string) {
 
 // portsAmong returns the ports that are servers: those that the sign names, else
 // those of the pool or Service that are in use, else vLLM's own.
-func (s sign) portsAmong(offered []int) []int {
+func (s annotations) portsAmong(offered []int) []int {
 	if len(s.ports) > 0 {
 		return s.ports
 	}
@@ -162,7 +162,7 @@ func (s sign) portsAmong(offered []int) []int {
 // specs returns the servers at an address, in the order of ports and ranks. The
 // n-th publishes its KV events n ports above the first, as vLLM's ranks do
 // (vllm/distributed/kv_events.py, offset_endpoint_port).
-func (s sign) specs(address string, ports []int) []pools.Spec {
+func (s annotations) specs(address string, ports []int) []pools.Spec {
 	at := func(prefix string, port, offset int) string {
 		if port == 0 {
 			return ""
