@@ -36,6 +36,9 @@ func TestChoose_Golden(t *testing.T) {
 			if d.HasArg("shares") {
 				f.Shares = parseShares(t, d, r)
 			}
+			if d.HasArg("rule") {
+				d.ScanArgs(t, "rule", (*string)(&m.Rule))
+			}
 			return pricedTable(&m, r, f)
 		})
 	})

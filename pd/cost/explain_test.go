@@ -63,3 +63,28 @@ func TestExplain_ChangesNothingOfTheDecision(t *testing.T) {
 		t.Errorf("%+v\nwas %+v", f.Decode, before)
 	}
 }
+
+// Alternatives that cost the same are shown in the order of the fleet, and no more of them
+// than asked for beside the chosen one and decode alone.
+func TestExplain_EqualAlternativesInTheOrderOfTheFleet(t *testing.T) {
+	f := Candidates{}
+	for _, id := range []string{"p0", "p1", "p2", "p3", "p4", "p5", "p6"} {
+		f.Prefill = append(f.Prefill, Candidate{ID: id, Prefill: pools.Default().Prefill})
+	}
+	for _, id := range []string{"d0", "d1", "d2"} {
+		f.Decode = append(f.Decode, Candidate{ID: id, NoAlone: true, Step: pools.Default().Step})
+	}
+	f = linked(f)
+	m, r := Default(), Demand{PromptTokens: 8000, OutputTokens: 100}
+	for limit, want := range map[int]int{1: 2, 3: 4, 20: 21, 100: 21} {
+		shown := m.Explain(r, f, Alternative{Prefill: "p6", Decode: "d2"}, limit)
+		if len(shown) != want {
+			t.Errorf("at most %d beside the chosen one: %d are shown", limit, len(shown))
+		}
+		for i, e := range shown[:len(shown)-1] {
+			if e.Prefill != f.Prefill[i/3].ID || e.Decode != f.Decode[i%3].ID {
+				t.Errorf("alternative %d is %s %s", i, e.Prefill, e.Decode)
+			}
+		}
+	}
+}

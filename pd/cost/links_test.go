@@ -1,0 +1,332 @@
+package cost
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
+)
+
+// How far two places are from each other is the closest label that both know and share.
+func TestDistanceOf_IsTheClosestLabelThatBothShare(t *testing.T) {
+	for name, c := range map[string]struct {
+		a, b Place
+		want Distance
+	}{
+		"one host":                        {Place{"h", "r", "z"}, Place{"h", "r", "z"}, SameHost},
+		"one host, whatever else is said": {Place{Host: "h", Zone: "z"}, Place{Host: "h", Zone: "y"}, SameHost},
+		"one rack":                        {Place{"h", "r", "z"}, Place{"i", "r", "z"}, SameRack},
+		"one rack, hosts unknown":         {Place{"", "r", "z"}, Place{"", "r", "z"}, SameRack},
+		"one zone":                        {Place{"h", "r", "z"}, Place{"i", "s", "z"}, SameZone},
+		"other zones":                     {Place{"h", "r", "z"}, Place{"i", "s", "y"}, Far},
+		"one of them says nothing":        {Place{"h", "r", "z"}, Place{}, SameZone},
+		"only one says its zone":          {Place{"h", "r", "z"}, Place{"i", "s", ""}, SameZone},
+		"neither says anything":           {Place{}, Place{}, SameZone},
+	} {
+		for way, got := range map[string]Distance{
+			"there": DistanceOf(&c.a, &c.b), "back": DistanceOf(&c.b, &c.a), "in a table": inTable(c.a, c.b),
+		} {
+			if got != c.want {
+				t.Errorf("%s, %s: class %d, want %d", name, way, got, c.want)
+			}
+		}
+	}
+}
+
+// inTable is the distance by what a table says of the link.
+func inTable(a, b Place) Distance {
+	prior := DefaultLinks()
+	links := NewLinks(prior).Table([]Candidate{{ID: "p", Place: a}}, []Candidate{{ID: "d", Place: b}}, linkTime)
+	for distance := range distances {
+		if math.Abs(links.SecondsPerByte[0]*prior[distance].BytesPerSecond-1) < 0.01 {
+			return distance
+		}
+	}
+	return distances
+}
+
+// Between places a transfer costs the latency and the bandwidth of their class.
+func TestLinks_BetweenPlacesIsTheirClass(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	latency, perByte := l.Between(&Place{Rack: "r1"}, &Place{Rack: "r1"}, linkTime)
+	if math.Abs(latency-200e-6) > 1e-9 || math.Abs(50e9*perByte-1) > 1e-6 {
+		t.Errorf("%v s and %v s a byte", latency, perByte)
+	}
+}
+
+// What most servers on both sides say is the class's: others of it, whom nobody met, are
+// believed as slow, and nothing is held against any of the servers that said so.
+func TestLinks_WhatAllSayIsTheClass(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	now := teach(l, evenly(4, 4), 10, linkTime)
+	all := evenly(4, 4)
+	for id := range all {
+		all[id] = 8
+	}
+	now = teach(l, all, 30, now)
+	latency, perByte := l.Between(&Place{Rack: "r1"}, &Place{Rack: "r1"}, now)
+	if got := (latency + 1e9*perByte) / 0.0202; got < 6 || got > 10 {
+		t.Errorf("the class is believed to take %.1f times as long as assumed, want 8", got)
+	}
+	for id, b := range l.prefill {
+		if b.differs(now) != 0 {
+			t.Errorf("%s is believed to be %v slower than the class", id, b.differs(now))
+		}
+	}
+}
+
+// A fleet of one pair has nobody to compare with: what the pair shows is its class.
+func TestLinks_OfOnePairTheClassIsLearned(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	now := teach(l, evenly(1, 1), 10, linkTime)
+	now = teach(l, map[pairID]float64{{"p1", "d1"}: 1.4}, 60, now)
+	latency, perByte := l.Between(&Place{Rack: "r1"}, &Place{Rack: "r1"}, now)
+	if got := (latency + 1e9*perByte) / 0.0202; got < 1.3 || got > 1.8 {
+		t.Errorf("the class is believed to take %.2f times as long as assumed, want 1.4 and noise", got)
+	}
+}
+
+// A transfer of which a bound says nothing new is not counted as seen: others would take it
+// for one that took as long as is believed.
+func TestLinks_WhatTeachesNothingIsNotTold(t *testing.T) {
+	p, d := at("p", "r1"), at("d", "r1")
+	for name, c := range map[string]struct {
+		took, slack time.Duration
+		told        uint64
+	}{
+		"known exactly":             {20200 * time.Microsecond, 0, 1},
+		"known exactly, and slower": {25 * time.Millisecond, 0, 1},
+		"it may be as believed":     {20 * time.Millisecond, 10 * time.Millisecond, 0},
+		"it was slower for certain": {30 * time.Millisecond, 5 * time.Millisecond, 1},
+		"it was faster for certain": {10 * time.Millisecond, 5 * time.Millisecond, 1},
+	} {
+		l := NewLinks(DefaultLinks())
+		l.Observe(p, d, 1e9, c.took, c.slack, linkTime)
+		if r := l.Record(linkTime); r.Samples() != c.told {
+			t.Errorf("%s: %d are told of, want %d", name, r.Samples(), c.told)
+		}
+	}
+	l := NewLinks(LinkPrior{{BytesPerSecond: 1e15}, {BytesPerSecond: 1e15}, {BytesPerSecond: 1e15}, {BytesPerSecond: 1e15}})
+	l.Observe(p, d, 1, 0, 0, linkTime) // as fast as any transfer may be believed to be
+	if r := l.Record(linkTime); r.Samples() != 1 {
+		t.Errorf("one that took just what is believed: %d are told of", r.Samples())
+	}
+}
+
+// Each choice looks at the pairs that are slow: only those are kept among them.
+func TestLinks_OnlySlowPairsAreKeptAsSuch(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	want := func(when string, n int) {
+		t.Helper()
+		if len(l.slow) != n {
+			t.Errorf("%s: %d pairs are kept as slow, want %d", when, len(l.slow), n)
+		}
+	}
+	now := teach(l, evenly(2, 2), 10, linkTime)
+	want("all are well", 0)
+	l.Fault("p1", "d1", now)
+	l.Fault("p2", "d1", now)
+	want("two failed", 2)
+	l.Acquit("d2", now)
+	want("a server of neither failed", 2)
+	l.Acquit("p1", now.Add(time.Second))
+	want("a server failed after that", 2)
+	l.Acquit("p1", now)
+	want("a server of one failed then", 1)
+	teach(l, map[pairID]float64{{"p2", "d1"}: 1}, 40, now)
+	want("the other has healed", 0)
+}
+
+// Of two faults soon after each other both are taken back, whatever came between; a fault
+// long after another one has its own before.
+func TestLinks_AcquitTakesBackAllFaultsOfOneFailure(t *testing.T) {
+	p, d := at("p", "r1"), at("d", "r1")
+	for name, c := range map[string]struct {
+		apart time.Duration
+		slow  bool // afterwards
+	}{
+		"at once":         {0, false},
+		"two minutes on":  {slowHalf, false},
+		"some time later": {slowHalf + 1, true},
+	} {
+		l := NewLinks(DefaultLinks())
+		l.Fault("p", "d", linkTime)
+		second := linkTime.Add(c.apart)
+		l.Fault("p", "d", second)
+		l.Acquit("d", second)
+		if got := seconds(l, p, d, second); (got > 2/50.0) != c.slow {
+			t.Errorf("%s: a gigabyte is believed to take %.3f s", name, got)
+		}
+	}
+}
+
+// What failed is seen by the next choice, not by one 50 ms later, and so is what is taken back.
+func TestLinks_AFaultIsSeenByTheNextChoice(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	prefill, decode := []Candidate{*at("p", "r1")}, []Candidate{*at("d", "r1"), *at("e", "r1")}
+	before := l.Table(prefill, decode, linkTime).Latency[0]
+	l.Fault("p", "d", linkTime)
+	if got := l.Table(prefill, decode, linkTime).Latency[0]; got < 5*before {
+		t.Errorf("after a fault: %v, before: %v", got, before)
+	}
+	l.Acquit("d", linkTime)
+	if got := l.Table(prefill, decode, linkTime).Latency[0]; got != before {
+		t.Errorf("taken back: %v, before: %v", got, before)
+	}
+}
+
+// Choices soon after each other share one table, as long as they are about the same servers.
+func TestLinks_ATableIsSharedByChoicesOfTheSameFleetForAMoment(t *testing.T) {
+	servers := func(ids ...string) (all []Candidate) {
+		for _, id := range ids {
+			all = append(all, *at(id, "r1"))
+		}
+		return all
+	}
+	classed := servers("d1", "d2")
+	classed[1].Class = 7
+	for name, c := range map[string]struct {
+		prefill, decode []Candidate
+		after           time.Duration
+		shared          bool
+	}{
+		"the same fleet":             {servers("p1", "p2"), servers("d1", "d2"), 0, true},
+		"just before it is old":      {servers("p1", "p2"), servers("d1", "d2"), tableLife - 1, true},
+		"old":                        {servers("p1", "p2"), servers("d1", "d2"), tableLife, false},
+		"another prefill server":     {servers("p1", "p3"), servers("d1", "d2"), 0, false},
+		"another decode server":      {servers("p1", "p2"), servers("d1", "d3"), 0, false},
+		"one prefill server more":    {servers("p1", "p2", "p3"), servers("d1", "d2"), 0, false},
+		"one decode server less":     {servers("p1", "p2"), servers("d1"), 0, false},
+		"the same in another order":  {servers("p2", "p1"), servers("d1", "d2"), 0, false},
+		"one runs other weights now": {servers("p1", "p2"), classed, 0, false},
+	} {
+		l := NewLinks(DefaultLinks())
+		first := l.Table(servers("p1", "p2"), servers("d1", "d2"), linkTime)
+		second := l.Table(c.prefill, c.decode, linkTime.Add(c.after))
+		if (first == second) != c.shared {
+			t.Errorf("%s: shared %v", name, first == second)
+		}
+		if len(second.Latency) != len(c.prefill)*len(c.decode) {
+			t.Errorf("%s: %d links", name, len(second.Latency))
+		}
+	}
+}
+
+// Sixteen models asked for in turn each keep their table; with one more all start anew.
+func TestLinks_TablesOfSomeFleetsAreKept(t *testing.T) {
+	fleet := func(n int) ([]Candidate, []Candidate) {
+		id := string(rune('a' + n))
+		return []Candidate{*at("p"+id, "r1")}, []Candidate{*at("d"+id, "r1")}
+	}
+	l := NewLinks(DefaultLinks())
+	var first [maxTables + 1]*order.LinkTable
+	for n := range maxTables {
+		prefill, decode := fleet(n)
+		first[n] = l.Table(prefill, decode, linkTime)
+	}
+	for n := range maxTables {
+		if prefill, decode := fleet(n); l.Table(prefill, decode, linkTime) != first[n] {
+			t.Errorf("the table of fleet %d is not kept", n)
+		}
+	}
+	prefill, decode := fleet(maxTables)
+	last := l.Table(prefill, decode, linkTime)
+	if len(l.tables) != 1 || l.Table(prefill, decode, linkTime) != last {
+		t.Errorf("with one more fleet %d tables are kept", len(l.tables))
+	}
+}
+
+// A table that is filled again says nothing of what was believed before.
+func TestLinks_FillForgetsWhatWasInTheTable(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	prefill, decode := []Candidate{*at("p", "r1")}, []Candidate{*at("d", "r1")}
+	var table order.LinkTable
+	l.Fill(&table, prefill, decode, linkTime)
+	latency, perByte := table.Latency[0], table.SecondsPerByte[0]
+	l.Fault("p", "d", linkTime)
+	l.Fill(&table, prefill, decode, linkTime)
+	l.Acquit("d", linkTime)
+	l.Fill(&table, prefill, decode, linkTime)
+	if table.Latency[0] != latency || table.SecondsPerByte[0] != perByte {
+		t.Errorf("%v s, %v s a byte, before %v, %v", table.Latency[0], table.SecondsPerByte[0], latency, perByte)
+	}
+}
+
+// Of the servers of overdue transfers the one with more of them is slow to all, the prefill
+// server where both have as many; one transfer alone says nothing of its servers.
+func TestLinks_OverdueTransfersSayWhichServerIsSlow(t *testing.T) {
+	prefill, decode := []Candidate{*at("p1", "r1"), *at("p2", "r1"), *at("p3", "r1")}, []Candidate{*at("d1", "r1"), *at("d2", "r1"), *at("d3", "r1")}
+	for name, c := range map[string]struct {
+		overdue []pairID
+		slow    string // rows of pairs
+	}{
+		"one":                               {[]pairID{{"p1", "d1"}}, "x.. ... ..."},
+		"two of other servers":              {[]pairID{{"p1", "d1"}, {"p2", "d2"}}, "x.. .x. ..."},
+		"two of one prefill server":         {[]pairID{{"p1", "d1"}, {"p1", "d2"}}, "xxx ... ..."},
+		"two of one decode server":          {[]pairID{{"p1", "d2"}, {"p3", "d2"}}, ".x. .x. .x."},
+		"as many of both":                   {[]pairID{{"p1", "d1"}, {"p1", "d2"}, {"p2", "d1"}, {"p2", "d2"}}, "xxx xxx ..."},
+		"of servers that are gone":          {[]pairID{{"p9", "d1"}, {"p1", "d9"}}, "... ... ..."},
+		"of none that is asked about":       {nil, "... ... ..."},
+		"three, of which two of decode":     {[]pairID{{"p1", "d1"}, {"p2", "d1"}, {"p3", "d3"}}, "x.. x.. x.x"},
+		"of two on decode one is elsewhere": {[]pairID{{"p1", "d1"}, {"p9", "d1"}}, "x.. ... ..."},
+	} {
+		l := NewLinks(DefaultLinks())
+		for _, id := range c.overdue {
+			l.Begin(at(id.prefill, "r1"), at(id.decode, "r1"), 1e9, linkTime)
+		}
+		var table order.LinkTable
+		l.Fill(&table, prefill, decode, linkTime.Add(10*time.Second))
+		got := ""
+		for i, perByte := range table.SecondsPerByte {
+			if i > 0 && i%3 == 0 {
+				got += " "
+			}
+			if 1e9*perByte > 1 {
+				got += "x"
+			} else {
+				got += "."
+			}
+		}
+		if got != c.slow {
+			t.Errorf("%s: %s, want %s", name, got, c.slow)
+		}
+	}
+}
+
+// Where there is no room for what is new, what was not heard of for ten minutes goes, and all
+// of it only where nothing is that old.
+func TestEntry_MakesRoomByWhatIsStale(t *testing.T) {
+	full := func(stale int) map[int]*blame {
+		kept := make(map[int]*blame, maxSlow)
+		for i := range maxSlow {
+			kept[i] = &blame{slowness: slowness{seen: linkTime}}
+			if i < stale {
+				kept[i].seen = linkTime.Add(-slowStale - 1)
+			} else if i == stale {
+				kept[i].seen = linkTime.Add(-slowStale) // just not
+			}
+		}
+		return kept
+	}
+	for _, c := range []struct{ stale, left int }{{10, maxSlow - 10 + 1}, {0, 1}} {
+		kept := full(c.stale)
+		if got := entry(kept, maxSlow-1, linkTime, (*blame).stale); got != kept[maxSlow-1] || len(kept) != maxSlow {
+			t.Errorf("what is known needs no room, and %d are kept", len(kept))
+		}
+		entry(kept, -1, linkTime, (*blame).stale)
+		if len(kept) != c.left || kept[-1] == nil {
+			t.Errorf("%d of %d are stale: %d are kept, want %d", c.stale, maxSlow, len(kept), c.left)
+		}
+		for i := range c.stale {
+			if kept[i] != nil {
+				t.Fatalf("%d is stale, and kept", i)
+			}
+		}
+	}
+	kept := full(10)
+	delete(kept, maxSlow-1)
+	if entry(kept, -1, linkTime, (*blame).stale); len(kept) != maxSlow || kept[0] == nil {
+		t.Errorf("there was room for one more, and %d are kept", len(kept))
+	}
+}
