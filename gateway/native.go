@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -105,7 +106,7 @@ func readSampling(req *pd.Request, prompts int) (each int, err error) {
 			each = max(each, n)
 		}
 		if n, ok := p.Get("max_new_tokens").Int(); ok {
-			req.OutputTokens = int(min(max(n, 0), pd.UnknownOutput))
+			req.OutputTokens = int(min(max(n, 0), predict.UnknownOutput))
 		}
 	}
 	return each, nil

@@ -46,7 +46,7 @@ func (unobserved) Refused()          {}
 func (x *exchange) observeStart(req *pd.Request) {
 	a := Arrival{
 		Model: x.server.pd.BaseOf(req.Model), Fingerprint: req.Fingerprint(),
-		PromptTokens: req.PromptTokens, OutputTokens: x.server.pd.Binder.Outputs.Expect(req), Stream: req.Stream,
+		PromptTokens: req.PromptTokens, OutputTokens: x.server.pd.Binder.Outputs.Expect(req.Expected()), Stream: req.Stream,
 	}
 	a.TTFT, a.ITL = x.server.pd.Binder.Config.SLO(req, a.Model)
 	x.observation = x.server.observe(a)

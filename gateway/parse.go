@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/predict"
 )
 
 // badRequest is a request that is refused before any engine sees it.
@@ -35,7 +36,7 @@ func parse(d *api.Dialect, raw []byte) (*pd.Request, error) {
 	if body, err = stripControl(body); err != nil {
 		return nil, invalid("", "%s", err)
 	}
-	req := &pd.Request{Dialect: d, Body: body, OutputTokens: pd.UnknownOutput}
+	req := &pd.Request{Dialect: d, Body: body, OutputTokens: predict.UnknownOutput}
 	var ok bool
 	req.Model, ok = body.Get("model").String()
 	if d.Native {
@@ -139,7 +140,7 @@ func readLimits(req *pd.Request) error {
 	if least, ok := req.Body.Get("min_tokens").Int(); ok && least > int64(req.MaxOutput) {
 		return invalid("min_tokens", "The field min_tokens must not exceed the bound on the answer.")
 	}
-	req.OutputTokens = min(req.MaxOutput, pd.UnknownOutput)
+	req.OutputTokens = min(req.MaxOutput, predict.UnknownOutput)
 	return nil
 }
 

@@ -93,13 +93,6 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 	return failed
 }
 
-// countStranded counts a hand-off that surely nobody reads any more.
-func (m *Metrics) countStranded(h *connector.Handoff) {
-	if h.HasKV() {
-		m.stranded.WithLabelValues(h.From.ID()).Inc()
-	}
-}
-
 // shouldAbandon reports whether a leg on a server that fell is taken from it. From one that is
 // silent or hangs it is only if somebody else can take it, whom it was not taken from
 // before: an engine at its first transfer or in the midst of compiling stands still for
@@ -176,33 +169,6 @@ func (o *Orchestrator) blame(lease *pools.Lease, st *requestState, b *binding, f
 		verdict = breaker.ErrNeutral
 	}
 	lease.RecordResult(verdict)
-}
-
-// source is the prefill server of the pair, nil where decode runs alone.
-func (b *binding) source() *pools.Server {
-	switch {
-	case b.handoff != nil:
-		return b.handoff.From
-	case b.prefill != nil:
-		return b.prefill.Server()
-	}
-	return nil
-}
-
-// failedTransfer reports whether a failed leg is what a failed transfer looks like.
-func (b *binding) failedTransfer(failed *LegError) bool {
-	c := connector.Of(b.decode.Server())
-	switch {
-	case failed.Leg == AggregatedLeg:
-		return false
-	case c.DecodeDriven && failed.Status >= http.StatusInternalServerError && failed.Kind == Broken:
-		return true // prefill's answer as well as decode's
-	case !failed.engineFault():
-		return false
-	case c.TransferFault != nil:
-		return c.TransferFault(failed.said())
-	}
-	return failed.Leg == DecodeLeg
 }
 
 func legSpan(ctx context.Context, tracer trace.Tracer, name string, server *pools.Server, id string) (context.Context, trace.Span) {

@@ -3,10 +3,12 @@ package pd
 import (
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/share"
@@ -20,30 +22,16 @@ type Chooser struct {
 	Cost     cost.Model
 	Links    *cost.Links
 	Fleet    *pools.Fleet
-	Locality *Locality // nil: nothing is known of who holds what
-	Outputs  *Outputs  // nil: nothing is learned of how long answers are
+	Locality *Locality        // nil: nothing is known of who holds what
+	Outputs  *predict.Outputs // nil: nothing is learned of how long answers are
 	// Shares returns which hardware is to serve which requests of a base model, nil where
 	// there is no plan. It must not wait. nil: there never is one.
 	Shares  func(base string) *share.Table
 	Metrics *Metrics
 
-	firsts firstTokens // as they were promised, and came
-	heat   heat        // of servers' caches
-}
-
-// binding is a chosen alternative with its servers claimed, and what its legs come to.
-// prefill is nil when decode runs alone or the hand-off is there already.
-type binding struct {
-	chosen       cost.Alternative
-	reason       string
-	prefill      *pools.Lease
-	decode       *pools.Lease
-	handoff      *connector.Handoff
-	pullFrom     *pools.Server // from which the prompt's beginning is pulled; nil: from none
-	cachedTokens int           // of the prompt, on decode beforehand
-	hits         hits          // of the prompt, on the server that computes it; none where a hand-off is there already
-	choice       Choice        // what it was chosen from
-	answer       *Answer       // nil until a leg has given it
+	ttftMargin     predict.TTFTMargin
+	deadlineProbes predict.DeadlineProbes
+	cacheSavings   predict.CacheSavings
 }
 
 // bindNow picks the cheapest alternative that is left and claims its servers. A
@@ -69,7 +57,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		if !ok {
 			return nil, view.missing()
 		}
-		if ch.late(r, ch.firsts.by(&chosen.Terms), now) {
+		if ch.late(r, ch.ttftMargin.Bound(&chosen.Terms), now) {
 			return nil, ErrDeadline
 		}
 		b, refusedBy := ch.claimFor(r, &view, chosen, now)
@@ -135,7 +123,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 
 // recordBinding notes why a request's servers were chosen, and counts it.
 func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
-	ch.firsts.trials.note(r.base, now)
+	ch.deadlineProbes.Observe(r.base, now)
 	ch.noteHits(b, v)
 	b.reason = r.aloneReason(v, b.chosen)
 	if b.chosen.Prefill == "" {
@@ -172,21 +160,8 @@ func (ch *Chooser) late(r *bindRequest, first time.Duration, now time.Time) bool
 
 // takeProbe reports whether the request is served though it is predicted to be late.
 func (ch *Chooser) takeProbe(r *bindRequest, now time.Time) bool {
-	r.probe = r.probe || ch.firsts.trials.due(r.base, now)
+	r.probe = r.probe || ch.deadlineProbes.Take(r.base, now)
 	return r.probe
-}
-
-// release gives the places back; twice is as good as once. A nil binding has none.
-func (b *binding) release() {
-	if b == nil {
-		return
-	}
-	if b.prefill != nil {
-		b.prefill.Release()
-	}
-	if b.decode != nil {
-		b.decode.Release()
-	}
 }
 
 // predictCached notes where the prompt's KV will be, and returns what takes it back.
@@ -196,3 +171,54 @@ func (ch *Chooser) predictCached(r *bindRequest, servers ...*pools.Server) (with
 	}
 	return ch.Locality.dispatched(r.prefix, servers...)
 }
+
+// noteHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
+// goes to another decode server was computed before, and keeps what was noted then.
+func (ch *Chooser) noteHits(b *binding, v *snapshot) {
+	list, id := v.field.Prefill, b.chosen.Prefill
+	switch {
+	case v.handoff != nil:
+		return
+	case id == "":
+		list, id = v.field.Decode, b.chosen.Decode
+	}
+	b.hits = hits{server: id, held: list[cost.IndexOf(list, id)].Cached}
+	if held := b.hits.held.Disk; held > 0 {
+		ch.cacheSavings.Observe(id, held, time.Now())
+	}
+}
+
+// longestPrompt is the most tokens that PairPaysFrom looks at.
+const longestPrompt = 1 << 17
+
+// PairPaysFrom returns from how many prompt tokens on a chat with so many output tokens goes
+// to a pair while the servers are idle and hold nothing of the prompt. Below that the second
+// leg costs more than decode would lose by computing the prompt itself.
+// false: no prompt of up to 131,072 tokens does, or nothing serves the model.
+func (ch *Chooser) PairPaysFrom(model string, outputTokens int) (tokens int, ok bool) {
+	now := time.Now()
+	first := func(int) int { return 0 }
+	goes := func(tokens int) bool {
+		r := &bindRequest{base: model, arrived: now, req: &Request{
+			Dialect: api.Chat, Model: model, Stream: true, PromptTokens: tokens, OutputTokens: outputTokens,
+		}}
+		view := ch.snapshotFor(r, nil, now)
+		idle(view.field.Prefill)
+		idle(view.field.Decode)
+		chosen, found := ch.Cost.Choose(ch.demand(r, now), &view.field, first)
+		return found && chosen.Prefill != ""
+	}
+	tokens = 1 + sort.Search(longestPrompt, func(n int) bool { return goes(n + 1) })
+	return tokens, tokens <= longestPrompt
+}
+
+// idle takes all load off servers.
+func idle(servers []cost.Candidate) {
+	for i := range servers {
+		servers[i].Loaded(cost.Candidate{})
+	}
+}
+
+// CacheSavings is how many tokens of prompts each server's cache has saved lately, those of ten
+// minutes ago counted by half, as far as this gateway sent them.
+func (ch *Chooser) CacheSavings() map[string]float64 { return ch.cacheSavings.Read(time.Now()) }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -43,7 +44,7 @@ type Decider struct {
 	departures []*waiter
 
 	queues map[string]*modelQueue // by base model; belongs to Run
-	waits  promises               // of when prefills begin, to those who are let in to wait
+	waits  predict.Margin         // of when prefills begin, to those who are let in to wait
 }
 
 // beat is how often waiting requests are looked at though nothing was heard.
@@ -69,7 +70,7 @@ func NewDecider(ch *Chooser, cfg order.Config, maxWait time.Duration, log *slog.
 	return &Decider{
 		ch: ch, cfg: cfg, maxWait: maxWait, log: log, origin: time.Now(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), queues: make(map[string]*modelQueue),
-		waits: promises{least: waitsLeast},
+		waits: predict.Margin{Least: waitsLeast},
 	}
 }
 
@@ -290,7 +291,7 @@ func (q *modelQueue) forget(w *waiter) {
 		return
 	}
 	if w.state.Load() == wasLate {
-		q.d.waits.broke(waitsKept)
+		q.d.waits.ObserveMiss(waitsKept)
 	}
 	q.order.Remove(&w.ticket)
 	delete(q.waiting, w.ticket.ID)
@@ -314,7 +315,7 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 	}
 	q.waiting[q.next] = w
 	for _, t := range gaveWay {
-		q.d.waits.broke(waitsKept)
+		q.d.waits.ObserveMiss(waitsKept)
 		q.waiting[t.ID].grant(granted{err: ErrDisplaced})
 		delete(q.waiting, t.ID)
 	}
@@ -324,10 +325,10 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 func (q *modelQueue) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err error) {
 	limit := q.latest(w)
 	w.ticket.Latest = limit.until.Sub(q.d.origin)
-	hold, gaveWay, ok := q.order.Admit(&w.ticket, &q.servers, q.d.waits.by)
+	hold, gaveWay, ok := q.order.Admit(&w.ticket, &q.servers, q.d.waits.Bound)
 	if !ok && errors.Is(limit.late, ErrDeadline) && q.d.ch.takeProbe(w.request, now) {
 		w.ticket.Latest = w.request.arrived.Add(q.d.maxWait).Sub(q.d.origin)
-		hold, gaveWay, ok = q.order.Admit(&w.ticket, &q.servers, q.d.waits.by)
+		hold, gaveWay, ok = q.order.Admit(&w.ticket, &q.servers, q.d.waits.Bound)
 	}
 	if !ok {
 		return nil, limit.late
@@ -341,7 +342,7 @@ func (q *modelQueue) latest(w *waiter) waitLimit {
 	begin := w.request.req.Deadline
 	if !begin.IsZero() {
 		rest := cost.Duration(q.servers.Quickest(&w.ticket))
-		begin = begin.Add(-q.d.ch.firsts.soon.by(rest))
+		begin = begin.Add(-q.d.ch.ttftMargin.Prompt.Bound(rest))
 	}
 	return limitedBy(begin, w.request.arrived.Add(q.d.maxWait), ErrQueueTimeout)
 }
@@ -400,11 +401,11 @@ func (q *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool)
 	}
 	defer func() { w.done <- granted{b: b} }() // also after a panic: it waits for nothing else
 	if w.request.remote {
-		q.d.ch.firsts.trials.note(q.base, now)
+		q.d.ch.deadlineProbes.Observe(q.base, now)
 	} else {
 		q.d.ch.recordBinding(w.request, &q.snapshot, b, now) // with the servers as they were before
 	}
-	q.d.waits.came(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
+	q.d.waits.Observe(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
 	q.updateLoad(turn.Pair, now)
 	return true
 }
@@ -414,12 +415,12 @@ func (q *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool)
 // where it is predicted to come too late.
 func (q *modelQueue) late(w *waiter, chosen *cost.Terms, now time.Time) bool {
 	if !now.After(w.entered) {
-		return q.d.ch.late(w.request, q.d.ch.firsts.by(chosen), now)
+		return q.d.ch.late(w.request, q.d.ch.ttftMargin.Bound(chosen), now)
 	}
 	if !q.d.ch.late(w.request, chosen.TTFT(), now) {
 		return false
 	}
-	q.d.waits.broke(waitsKept)
+	q.d.waits.ObserveMiss(waitsKept)
 	return true
 }
 

@@ -198,3 +198,22 @@ func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 		t.Errorf("%d wait, %d are in flight", waiting, inFlight)
 	}
 }
+
+// The requests that other replicas send are no idle time of the one that decides for them.
+func TestDeadlineProbes_NotWhileRemoteRequestsAreServed(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	d := newTestDecider(f)
+	w := f.waits(d, prompt, testModel)
+	w.request.remote = true
+	now := time.Now()
+	d.decide(now)
+	g := <-w.done
+	if g.err != nil {
+		t.Fatal(g.err)
+	}
+	g.b.release()
+	if f.Binder.deadlineProbes.Take(testModel, now) {
+		t.Error("a probe is due at the moment when a request goes")
+	}
+}

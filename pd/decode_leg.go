@@ -188,31 +188,24 @@ func (o *Orchestrator) noteRetained(server *pools.Server) {
 	}
 }
 
-// promptSide says whose prompt and cached tokens the client sees.
-func (b *binding) promptSide() api.PromptUsage {
-	if !b.handoff.HasKV() || connector.Of(b.decode.Server()).ReportsCachedTokens {
-		return api.PromptUsage{}
+// decodeDriven runs one leg on decode, which brings prefill with it. What fails there may be
+// either server's: only a probe request tells them apart.
+func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *binding) *LegError {
+	st.bind.tried.handoff = nil
+	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
+	defer b.prefill.Release()
+	b.handoff = st.transfer(b).Handoff()
+	b.prefill.MarkSent(b.chosen.Terms.TTFT())
+	failed := o.decodeLeg(ctx, st, b)
+	if failed == nil {
+		b.prefill.RecordResult(nil)
+		return nil
 	}
-	told := b.handoff.Coverage()
-	return api.PromptUsage{Override: true, Prefill: told.Usage, Handed: told.Tokens}
-}
-
-// prefillCached is the cached part of the prompt on the server that computed it.
-func (b *binding) prefillCached(decode api.Usage) api.Count {
-	if b.promptSide().Override {
-		return b.handoff.Coverage().Cached
+	withdraw()
+	b.decode.Release()
+	if b.failedTransfer(failed) || failed.Kind == Timeout {
+		st.bind.tried.exclude(PrefillLeg, b.prefill.Server().ID())
+		b.prefill.Server().Suspect(pools.Prefill)
 	}
-	return decode.Cached
-}
-
-func (m *Metrics) countTokens(st *requestState, u api.Usage, cached api.Count, events int) {
-	req := st.req
-	m.countHits(st, u.Prompt)
-	output := events
-	if u.Output.Known {
-		output = u.Output.Tokens
-	}
-	m.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
-	m.outputToks.WithLabelValues(req.Model).Add(float64(output))
-	m.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
+	return failed
 }

@@ -10,8 +10,10 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // maxAnswer bounds an answer that is read whole, in bytes.
@@ -71,4 +73,40 @@ func readAnswer(resp *http.Response) ([]byte, error) {
 		return nil, errAnswerTooLong
 	}
 	return body, err
+}
+
+// askLoad returns the headers of a leg, which ask the engine for its load where that
+// pays: on prefill legs, which are never streamed and come by the dozen, so that a
+// prefill server's load is as fresh as its last answer.
+func askLoad(header http.Header, leg Leg, server *pools.Server) http.Header {
+	format := server.AsksORCA()
+	if leg != PrefillLeg || format == "" {
+		return header
+	}
+	header = header.Clone()
+	header.Set(load.ORCAFormatHeader, format)
+	return header
+}
+
+// KeepsSalt reports whether an engine keeps the KV of an API's prompts apart by their
+// cache_salt. The Anthropic request classes had no such field, and what they do not know
+// they drop:
+//
+//   - vLLM 0.32.0 has it (vllm/entrypoints/anthropic/protocol.py, #49498); earlier
+//     versions and those that are not told count as dropping it.
+//   - SGLang drops it (sglang/srt/entrypoints/anthropic/protocol.py and
+//     request_conversion.py, main of September 2026); its other classes have it.
+//   - TensorRT-LLM has it in chat alone (tensorrt_llm/serve/openai_protocol.py and
+//     anthropic_protocol.py, 2026): it is dropped from Responses and messages, and
+//     refused in completions.
+//
+// What messages are sent as instead: package messages.
+func KeepsSalt(d *api.Dialect, engine pools.Identity) bool {
+	switch engine.Engine {
+	case "vllm":
+		return d != api.Messages || engine.IsSince(0, 32)
+	case "trtllm":
+		return d == api.Chat
+	}
+	return d != api.Messages
 }

@@ -5,6 +5,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 )
 
 // Metrics are what pd measures. Labels are bounded by the configuration:
@@ -152,4 +157,84 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 				"or their turn."},
 			func() float64 { return float64(queue.Displaced()) }))
 	return m
+}
+
+// serverLabel is the label of metrics that are kept by server.
+const serverLabel = "server"
+
+// Keep drops the series of servers that keep says no to. It is called before each
+// scrape: servers come and go, and their series would stay for ever. What still runs on
+// a server that is gone may bring its series back until the next call.
+func (m *Metrics) Keep(keep func(server string) bool) {
+	for _, v := range m.byServer {
+		for server := range serversOf(v) {
+			if !keep(server) {
+				v.DeletePartialMatch(prometheus.Labels{serverLabel: server})
+			}
+		}
+	}
+}
+
+// seriesByServer is a metric with a label for the server.
+type seriesByServer interface {
+	prometheus.Collector
+	DeletePartialMatch(prometheus.Labels) int
+}
+
+// serversOf are the servers that a metric has series of.
+func serversOf(v prometheus.Collector) map[string]bool {
+	series := make(chan prometheus.Metric)
+	go func() {
+		defer close(series)
+		v.Collect(series)
+	}()
+	servers := make(map[string]bool)
+	for s := range series {
+		var out dto.Metric
+		if s.Write(&out) != nil {
+			continue // a scrape reports it
+		}
+		for _, l := range out.GetLabel() {
+			if l.GetName() == serverLabel {
+				servers[l.GetValue()] = true
+			}
+		}
+	}
+	return servers
+}
+
+// countHits counts a prompt that was computed, and what was known to be held of it. Both are
+// counted here, when an engine has told how long it was: often only its beginning is known
+// before, which of all parts is the one that caches hold.
+func (m *Metrics) countHits(st *requestState, prompt api.Count) {
+	if st.bind.prefix == nil || !prompt.Known {
+		return
+	}
+	m.lookedUpToks.WithLabelValues(st.req.Model).Add(float64(prompt.Tokens))
+	counted := 0
+	for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
+		if held := min(tier.Of(st.hits.held), prompt.Tokens); held > counted {
+			m.heldToks.WithLabelValues(st.hits.server, tier.String()).Add(float64(held - counted))
+			counted = held
+		}
+	}
+}
+
+func (m *Metrics) countTokens(st *requestState, u api.Usage, cached api.Count, events int) {
+	req := st.req
+	m.countHits(st, u.Prompt)
+	output := events
+	if u.Output.Known {
+		output = u.Output.Tokens
+	}
+	m.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
+	m.outputToks.WithLabelValues(req.Model).Add(float64(output))
+	m.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
+}
+
+// countStranded counts a hand-off that surely nobody reads any more.
+func (m *Metrics) countStranded(h *connector.Handoff) {
+	if h.HasKV() {
+		m.stranded.WithLabelValues(h.From.ID()).Inc()
+	}
 }

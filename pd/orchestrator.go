@@ -85,7 +85,7 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 	if o.Suspects.Holds(req, arrived) {
 		return nil, ErrQuarantined
 	}
-	req.OutputTokens = o.Binder.Outputs.Expect(req)
+	req.OutputTokens = o.Binder.Outputs.Expect(req.Expected())
 	req.Aggregated = req.Aggregated || truncatesByAnswer(req)
 	entry, err := o.enterQueue(ctx, req)
 	queued := time.Since(arrived)
@@ -173,7 +173,7 @@ func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *L
 
 // relay gives the answer away. A stream keeps its servers and its place until it ends.
 func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) *Answer {
-	o.Binder.firsts.trials.note(st.bind.base, time.Now())
+	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
 	o.remember(st, nil)
 	answer := b.answer
 	answer.Computed = st.computed()
@@ -181,7 +181,7 @@ func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) 
 		return answer
 	}
 	if len(st.bind.tried.legs) == 0 && !st.bind.continues {
-		o.Binder.firsts.came(&b.chosen.Terms, time.Since(st.boundAt))
+		o.Binder.ttftMargin.Observe(&b.chosen.Terms, time.Since(st.boundAt))
 	}
 	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.leave(st.entry) }}
 	if st.transcript != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/predict"
 )
 
 // Request is one client request, parsed and cleaned by the gateway. Nothing in
@@ -51,6 +52,11 @@ type Request struct {
 
 	fingerprint   uint64 // see Fingerprint
 	fingerprinted bool
+}
+
+// Expected is what is known of the request's answer beforehand, in whole.
+func (r *Request) Expected() predict.Answer {
+	return predict.Answer{Model: r.Model, Tenant: r.Tenant, Class: r.Class, Tokens: r.OutputTokens, Max: r.MaxOutput}
 }
 
 // Answer is what goes to the client: a whole body, or a stream whose first

@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/discovery"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -164,7 +165,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	cfg, queue, suspects := &n.cfg, pd.NewQueue(n.cfg.pd.queue), pd.NewQuarantine()
 	metrics := pd.NewMetrics(reg, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
-		Config: cfg.pd.BindConfig, Cost: cfg.cost.Model, Links: cost.NewLinks(cfg.cost.links), Outputs: pd.NewOutputs(),
+		Config: cfg.pd.BindConfig, Cost: cfg.cost.Model, Links: cost.NewLinks(cfg.cost.links), Outputs: predict.NewOutputs(),
 		Fleet: n.fleet, Locality: n.locality, Metrics: metrics,
 	}}
 	n.orchestrator = &pd.Orchestrator{

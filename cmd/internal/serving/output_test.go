@@ -8,7 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/predict"
 )
 
 // What answers show of their length is predicted of the next ones, streamed or not, and
@@ -23,7 +23,7 @@ func TestOutput_LengthsAreLearned(t *testing.T) {
 		}
 		return gjson.Get(c.get("/debug/decisions/"+got.header.Get("X-Request-Id")).body, "attempts.0.output_tokens").Float()
 	}
-	if first := ask(0); first != pd.UnknownOutput {
+	if first := ask(0); first != predict.UnknownOutput {
 		t.Errorf("%v tokens expected of the first", first)
 	}
 	for i := range 60 {

@@ -104,7 +104,7 @@ func (n *Node) plan(reg *prometheus.Registry) {
 		now = shared.Now
 	}
 	meter := demand.NewMeter(now)
-	meter.Queued, meter.CacheSavings = n.queued, n.orchestrator.Binder.Heat
+	meter.Queued, meter.CacheSavings = n.queued, n.orchestrator.Binder.CacheSavings
 	n.server.SetObserver(func(a gateway.Arrival) gateway.Observation {
 		if a.ITL == 0 {
 			a.ITL = n.cfg.scaling.ITL.Of(a.Model, a.Model) // what decode servers are planned for

@@ -102,7 +102,7 @@ func (ch *Chooser) learnOutput(st *requestState, u api.Usage) {
 		return
 	}
 	ch.Metrics.outputRatio.WithLabelValues(st.req.Model).Observe(float64(st.req.OutputTokens) / float64(tokens))
-	ch.Outputs.Ended(st.req, tokens, time.Now())
+	ch.Outputs.Observe(st.req.Expected(), tokens, time.Now())
 }
 
 // paceGaps is how many gaps between tokens make one sample of a decode step:

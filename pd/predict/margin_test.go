@@ -1,59 +1,60 @@
-package pd
+package predict
 
 import (
-	"github.com/tandem-gateway/tandem/pd/cost"
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // Whatever the predictions are off by, most of what is promised is kept, and little is
 // promised late for nothing.
-func TestPromises_MostAreKept(t *testing.T) {
+func TestMargin_MostStayWithin(t *testing.T) {
 	for _, off := range []float64{0.7, 1, 2} {
 		r := rand.New(rand.NewPCG(7, 1))
-		var p promises
+		var p Margin
 		kept, sum := 0, 0.0
 		const n = 2000
 		for i := range 2 * n {
 			predicted := time.Duration(500+r.IntN(2000)) * time.Millisecond
 			took := time.Duration(float64(predicted) * off * math.Exp(0.3*r.NormFloat64()))
 			if i >= n {
-				if took <= p.by(predicted) {
+				if took <= p.Bound(predicted) {
 					kept++
 				}
-				sum += p.by(predicted).Seconds() / (predicted.Seconds() * off)
+				sum += p.Bound(predicted).Seconds() / (predicted.Seconds() * off)
 			}
-			p.came(predicted, took, soonKept)
+			p.Observe(predicted, took, promptShare)
 		}
 		if share, beyond := float64(kept)/n, sum/n; share < 0.83 || share > 0.96 || beyond > 1.8 {
 			t.Errorf("predictions off by %.1f: %.0f %% kept, promised %.2f of what they took", off, 100*share, beyond)
 		}
 	}
-	var fresh promises
-	if got := fresh.by(time.Second); got != time.Second {
+	var fresh Margin
+	if got := fresh.Bound(time.Second); got != time.Second {
 		t.Errorf("without samples %v", got)
 	}
 }
 
 // Behind a long queue nearly all is kept, whatever many that hardly wait prove to be.
-func TestFirstTokens_WhoWaitsLongestIsPromisedApart(t *testing.T) {
+func TestTTFTMargin_WhoWaitsLongestIsPromisedApart(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 2))
 	queued := &cost.Terms{Queue: 1400 * time.Millisecond, Prefill: 100 * time.Millisecond}
 	soon := &cost.Terms{Queue: 100 * time.Millisecond, Prefill: 100 * time.Millisecond}
-	var f firstTokens
+	var f TTFTMargin
 	kept := 0
 	const n = 5000
 	for i := range 2 * n {
-		f.came(soon, time.Duration(0.7*float64(soon.TTFT())))
+		f.Observe(soon, time.Duration(0.7*float64(soon.TTFT())))
 		took := time.Duration(float64(queued.TTFT()) * 1.05 * math.Exp(0.1*r.NormFloat64()))
-		if i >= n && took <= f.by(queued) {
+		if i >= n && took <= f.Bound(queued) {
 			kept++
 		}
-		f.came(queued, took)
+		f.Observe(queued, took)
 	}
-	if share := float64(kept) / n; share < 0.98 || f.by(soon) >= soon.TTFT() {
-		t.Errorf("%.1f %% kept behind a queue; %v promised at once of %v", 100*share, f.by(soon), soon.TTFT())
+	if share := float64(kept) / n; share < 0.98 || f.Bound(soon) >= soon.TTFT() {
+		t.Errorf("%.1f %% kept behind a queue; %v promised at once of %v", 100*share, f.Bound(soon), soon.TTFT())
 	}
 }

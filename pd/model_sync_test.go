@@ -6,7 +6,7 @@ import (
 )
 
 func newHeard() *heard {
-	return &heard{servers: make(map[string]serverRecord), outputs: make(map[outputKey]outputRecordOf)}
+	return &heard{servers: make(map[string]serverRecord)}
 }
 
 func TestExperience_WhatIsGoneIsForgotten(t *testing.T) {

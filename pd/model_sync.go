@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -46,7 +47,7 @@ const (
 // its own former one too. No request waits for Redis; without it each learns by itself.
 type Experience struct {
 	links   *cost.Links
-	outputs *Outputs
+	outputs *predict.Outputs
 	fleet   *pools.Fleet
 	client  redis.UniversalClient
 	prefix  string
@@ -66,7 +67,7 @@ type experienceRecord struct {
 	Basis   string                  `json:"basis"`
 	Servers map[string]serverRecord `json:"servers"` // by id
 	Links   cost.LinkRecord         `json:"links"`
-	Outputs []outputRecordOf        `json:"outputs,omitempty"`
+	Outputs []predict.OutputRecord  `json:"outputs,omitempty"`
 }
 
 // serverRecord is the curves of one server.
@@ -82,13 +83,13 @@ type heard struct {
 	news    bool // it has not been taken in yet
 	servers map[string]serverRecord
 	links   cost.LinkSync
-	outputs map[outputKey]outputRecordOf
+	outputs predict.OutputSync
 }
 
 // NewExperience returns the sharing of what is learned under a replica's own id. The
 // curves that servers and links are believed to have at first are those of cfg and prior.
 func NewExperience(
-	links *cost.Links, prior cost.LinkPrior, outputs *Outputs, fleet *pools.Fleet, cfg pools.Config,
+	links *cost.Links, prior cost.LinkPrior, outputs *predict.Outputs, fleet *pools.Fleet, cfg pools.Config,
 	client redis.UniversalClient, prefix, id string, log *slog.Logger,
 ) *Experience {
 	h := fnv.New64a()
@@ -145,7 +146,7 @@ func (e *Experience) write(ctx context.Context, now time.Time) error {
 }
 
 func (e *Experience) record(now time.Time) experienceRecord {
-	r := experienceRecord{Basis: e.basis, Servers: make(map[string]serverRecord), Links: e.links.Record(now), Outputs: e.outputs.record(now)}
+	r := experienceRecord{Basis: e.basis, Servers: make(map[string]serverRecord), Links: e.links.Record(now), Outputs: e.outputs.Records(now)}
 	for _, s := range e.fleet.Servers() {
 		prefill, step := s.Report(now)
 		if prefill.Confidence+step.Confidence > 0 {
@@ -220,7 +221,7 @@ func (e *Experience) fetch(ctx context.Context, id string, written time.Time) er
 	}
 	h := e.heard[id]
 	if h == nil {
-		h = &heard{servers: make(map[string]serverRecord), outputs: make(map[outputKey]outputRecordOf)}
+		h = &heard{servers: make(map[string]serverRecord)}
 		e.heard[id] = h
 	}
 	h.written = written
@@ -246,12 +247,7 @@ func (h *heard) hear(r experienceRecord) {
 			}
 		}
 		h.links.MarkNew(&r.Links)
-		for i := range r.Outputs {
-			key := r.Outputs[i].outputKey
-			if _, known := h.outputs[key]; !known {
-				h.outputs[key] = outputRecordOf{}
-			}
-		}
+		h.outputs.MarkNew(r.Outputs)
 	}
 	h.record, h.news = r, true
 }
@@ -272,7 +268,7 @@ func (e *Experience) takeIn(now time.Time) {
 		}
 		if h.news {
 			h.links.TakeIn(e.links, h.record.Links, age, now)
-			h.takeInOutputs(e.outputs, now)
+			h.outputs.TakeIn(e.outputs, h.record.Outputs, now)
 			h.news = false
 		}
 	}
@@ -292,23 +288,6 @@ func (h *heard) takeInServer(s *pools.Server, age time.Duration, now time.Time) 
 	}
 	s.ReceivePrefill(&before.Prefill, told.Prefill, age, now)
 	s.ReceiveStep(&before.Step, told.Step, age, now)
-}
-
-func (h *heard) takeInOutputs(o *Outputs, now time.Time) {
-	if len(h.outputs) > 8*outputRecord {
-		clear(h.outputs) // of tenants that are gone, most of them
-	}
-	for _, told := range h.record.Outputs[:min(len(h.record.Outputs), outputRecord)] {
-		if !told.valid() {
-			continue
-		}
-		if before, knew := h.outputs[told.outputKey]; knew {
-			o.hear(&before, told, now)
-		} else {
-			o.hear(nil, told, now)
-		}
-		h.outputs[told.outputKey] = told
-	}
 }
 
 var learnedDesc = prometheus.NewDesc("tandem_learned_records", "Records of what other replicas, or this one before it was started anew, have learned of servers and links, that are taken in.", nil, nil)

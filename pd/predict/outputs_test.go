@@ -1,28 +1,31 @@
-package pd
+package predict
 
 import (
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
-func answerOf(model, tenant string, class int) *Request {
-	return &Request{Model: model, Tenant: tenant, Class: class, OutputTokens: UnknownOutput}
+var testTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func answerOf(model, tenant string, class int) Answer {
+	return Answer{Model: model, Tenant: tenant, Class: class, Tokens: UnknownOutput}
 }
 
 // ends lets n answers of some length end.
-func ends(o *Outputs, req *Request, tokens, n int) {
+func ends(o *Outputs, a Answer, tokens, n int) {
 	for range n {
-		o.Ended(req, tokens, testTime)
+		o.Observe(a, tokens, testTime)
 	}
 }
 
 func TestOutputs_EachLevelCountsAsFarAsItHasShown(t *testing.T) {
 	o := NewOutputs()
-	expect := func(what string, req *Request, want int) {
+	expect := func(what string, a Answer, want int) {
 		t.Helper()
-		if got := o.Expect(req); math.Abs(float64(got)/float64(want)-1) > 0.06 {
+		if got := o.Expect(a); math.Abs(float64(got)/float64(want)-1) > 0.06 {
 			t.Errorf("%s: %d tokens expected, want about %d", what, got, want)
 		}
 	}
@@ -42,24 +45,24 @@ func TestOutputs_BoundsAreKept(t *testing.T) {
 	o := NewOutputs()
 	ends(o, answerOf("m", "", 0), 500, 100)
 	bounded := answerOf("m", "", 0)
-	bounded.MaxOutput, bounded.OutputTokens = 10, 10
+	bounded.Max, bounded.Tokens = 10, 10
 	elsewhere := answerOf("m", "", 0) // its bound stands in a field that only its API knows
-	elsewhere.OutputTokens = 20
+	elsewhere.Tokens = 20
 	none := answerOf("m", "", 0)
-	none.OutputTokens = 0
-	for want, req := range map[int]*Request{10: bounded, 20: elsewhere, 0: none} {
+	none.Tokens = 0
+	for want, req := range map[int]Answer{10: bounded, 20: elsewhere, 0: none} {
 		if got := o.Expect(req); got != want {
 			t.Errorf("%d tokens expected, want %d", got, want)
 		}
 	}
 	for range 200 { // cut off: they would have been longer
-		o.Ended(bounded, 10, testTime)
+		o.Observe(bounded, 10, testTime)
 	}
 	if got := o.Expect(answerOf("m", "", 0)); got < 450 {
 		t.Errorf("answers that were cut off at 10 tokens are taken for short: %d expected", got)
 	}
 	for range 200 { // these ended by themselves
-		o.Ended(bounded, 5, testTime)
+		o.Observe(bounded, 5, testTime)
 	}
 	if got := o.Expect(answerOf("m", "", 0)); got > 100 {
 		t.Errorf("%d tokens expected of answers of 5", got)
@@ -77,7 +80,7 @@ func TestOutputs_PredictionsBeatTheAssumption(t *testing.T) {
 		tokens := 1 + int(float64(20*int(math.Pow(3, float64(tenant))))*math.Exp(0.4*r.NormFloat64()))
 		learned += math.Abs(math.Log(float64(o.Expect(req)) / float64(tokens)))
 		assumed += math.Abs(math.Log(UnknownOutput / float64(tokens)))
-		o.Ended(req, tokens, testTime)
+		o.Observe(req, tokens, testTime)
 	}
 	t.Logf("off by a factor of %.2f, the assumption by %.2f", math.Exp(learned/3000), math.Exp(assumed/3000))
 	if learned > 0.4*assumed {
@@ -88,7 +91,7 @@ func TestOutputs_PredictionsBeatTheAssumption(t *testing.T) {
 func TestOutputs_TenantsAreBounded(t *testing.T) {
 	o := NewOutputs()
 	for i := range 2 * maxOutputs {
-		o.Ended(answerOf("m", fmt.Sprint("t", i), 0), 50, testTime)
+		o.Observe(answerOf("m", fmt.Sprint("t", i), 0), 50, testTime)
 	}
 	if len(o.means) != maxOutputs {
 		t.Errorf("%d means", len(o.means))
@@ -96,38 +99,41 @@ func TestOutputs_TenantsAreBounded(t *testing.T) {
 	if got := o.Expect(answerOf("m", "new", 0)); got > 60 {
 		t.Errorf("one without room is not like its class: %d tokens expected", got)
 	}
-	o.Ended(answerOf("m", "late", 0), 900, testTime.Add(2*outputStale))
+	o.Observe(answerOf("m", "late", 0), 900, testTime.Add(2*outputStale))
 	if o.means[outputKey{"m", 1, "late"}] == nil {
 		t.Error("the stale do not make room")
 	}
-	if n := len(o.record(testTime.Add(2 * outputStale))); n > outputRecord || n == 0 {
+	if n := len(o.Records(testTime.Add(2 * outputStale))); n > maxRecords || n == 0 {
 		t.Errorf("%d means are told", n)
 	}
 }
 
-func TestOutputs_ReplicasTellEachOther(t *testing.T) {
+func TestOutputs_ReplicasReportToEachOther(t *testing.T) {
 	a, b, fresh := NewOutputs(), NewOutputs(), NewOutputs()
 	req := answerOf("m", "a", 0)
 	ends(b, req, 300, 100)
-	h := newHeard()
+	var sync OutputSync
+	first := true
 	tell := func() {
-		h.hear(experienceRecord{Basis: "same", Outputs: a.record(testTime)})
-		h.takeInOutputs(b, testTime)
+		records := a.Records(testTime)
+		if !first {
+			sync.MarkNew(records)
+		}
+		first = false
+		sync.TakeIn(b, records, testTime)
 	}
 	tell()
 	ends(a, req, 50, 100)
 	tell()
 	tell() // said again it is no news
-	if got := b.Expect(req); got > 60 || b.means[levels(req)[2]].count != 100 {
+	if got := b.Expect(req); got > 60 || b.means[req.levels()[2]].count != 100 {
 		t.Errorf("%d tokens expected after a hundred of 50 elsewhere", got)
 	}
-	first := newHeard()
-	first.hear(experienceRecord{Basis: "same", Outputs: a.record(testTime)})
-	first.takeInOutputs(fresh, testTime)
+	new(OutputSync).TakeIn(fresh, a.Records(testTime), testTime)
 	if got := fresh.Expect(req); got > 70 {
 		t.Errorf("one that starts expects %d tokens", got)
 	}
-	for _, told := range []outputRecordOf{{Sum: -1}, {Tokens: math.NaN()}, {Known: 1e9}} {
+	for _, told := range []OutputRecord{{Sum: -1}, {Tokens: math.NaN()}, {Known: 1e9}} {
 		if told.valid() {
 			t.Errorf("%+v passes", told)
 		}
@@ -137,12 +143,12 @@ func TestOutputs_ReplicasTellEachOther(t *testing.T) {
 // A replica may tell of answers that neither it nor anybody else has seen.
 func TestOutputs_NothingIsLearnedFromNothing(t *testing.T) {
 	o, req := NewOutputs(), answerOf("m", "a", 0)
-	o.hear(nil, outputRecordOf{outputKey: outputKey{Model: "m"}}, testTime)
-	o.hear(&outputRecordOf{}, outputRecordOf{outputKey: outputKey{Model: "m", Class: 1}}, testTime)
+	o.receive(nil, OutputRecord{outputKey: outputKey{Model: "m"}}, testTime)
+	o.receive(&OutputRecord{}, OutputRecord{outputKey: outputKey{Model: "m", Class: 1}}, testTime)
 	if got := o.Expect(req); got != UnknownOutput {
 		t.Errorf("%d tokens expected", got)
 	}
-	if told := o.record(testTime); len(told) != 0 {
+	if told := o.Records(testTime); len(told) != 0 {
 		t.Errorf("it tells others %+v", told)
 	}
 	ends(o, req, 40, 100)

@@ -1,0 +1,90 @@
+package pd
+
+import (
+	"net/http"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// binding is a chosen alternative with its servers claimed, and what its legs come to.
+// prefill is nil when decode runs alone or the hand-off is there already.
+type binding struct {
+	chosen       cost.Alternative
+	reason       string
+	prefill      *pools.Lease
+	decode       *pools.Lease
+	handoff      *connector.Handoff
+	pullFrom     *pools.Server // from which the prompt's beginning is pulled; nil: from none
+	cachedTokens int           // of the prompt, on decode beforehand
+	hits         hits          // of the prompt, on the server that computes it; none where a hand-off is there already
+	choice       Choice        // what it was chosen from
+	answer       *Answer       // nil until a leg has given it
+}
+
+// release gives the places back; twice is as good as once. A nil binding has none.
+func (b *binding) release() {
+	if b == nil {
+		return
+	}
+	if b.prefill != nil {
+		b.prefill.Release()
+	}
+	if b.decode != nil {
+		b.decode.Release()
+	}
+}
+
+// source is the prefill server of the pair, nil where decode runs alone.
+func (b *binding) source() *pools.Server {
+	switch {
+	case b.handoff != nil:
+		return b.handoff.From
+	case b.prefill != nil:
+		return b.prefill.Server()
+	}
+	return nil
+}
+
+// failedTransfer reports whether a failed leg is what a failed transfer looks like.
+func (b *binding) failedTransfer(failed *LegError) bool {
+	c := connector.Of(b.decode.Server())
+	switch {
+	case failed.Leg == AggregatedLeg:
+		return false
+	case c.DecodeDriven && failed.Status >= http.StatusInternalServerError && failed.Kind == Broken:
+		return true // prefill's answer as well as decode's
+	case !failed.engineFault():
+		return false
+	case c.TransferFault != nil:
+		return c.TransferFault(failed.said())
+	}
+	return failed.Leg == DecodeLeg
+}
+
+// promptSide says whose prompt and cached tokens the client sees.
+func (b *binding) promptSide() api.PromptUsage {
+	if !b.handoff.HasKV() || connector.Of(b.decode.Server()).ReportsCachedTokens {
+		return api.PromptUsage{}
+	}
+	told := b.handoff.Coverage()
+	return api.PromptUsage{Override: true, Prefill: told.Usage, Handed: told.Tokens}
+}
+
+// prefillCached is the cached part of the prompt on the server that computed it.
+func (b *binding) prefillCached(decode api.Usage) api.Count {
+	if b.promptSide().Override {
+		return b.handoff.Coverage().Cached
+	}
+	return decode.Cached
+}
+
+// hits is what the server that computes a request's prompt was known to hold of it when it
+// was chosen.
+type hits struct {
+	server string
+	held   cached.Tokens
+}

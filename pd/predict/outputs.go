@@ -1,0 +1,142 @@
+package predict
+
+import (
+	"sync"
+	"time"
+)
+
+// UnknownOutput is the tokens of an answer that are expected while nothing is known.
+const UnknownOutput = 256
+
+// How lengths of answers are learned.
+const (
+	outputMemory = 100.0     // answers that a mean remembers
+	outputPrior  = 4.0       // answers after which a mean counts as much as what was believed without it
+	maxOutputs   = 4096      // means that are kept: beyond it new tenants go by their class
+	outputStale  = time.Hour // without answers for so long a mean may be forgotten
+	maxRecords   = 512       // means that are reported to other replicas
+)
+
+// Outputs learns how long answers are: by model, then by priority class, then by tenant,
+// each as far as it has shown. Safe for concurrent use; a nil one knows nothing.
+type Outputs struct {
+	mu    sync.Mutex // guards the rest
+	means map[outputKey]*outputMean
+	swept time.Time // when the stale last made room
+}
+
+// Answer is what is known of an answer before it is there.
+type Answer struct {
+	Model, Tenant string
+	Class         int // of priority
+	Tokens        int // that are expected while nothing is learned; 0: nothing is generated
+	Max           int // the client's or its key's bound, 0 without one
+}
+
+// outputKey is whose answers a mean is of. Without a tenant it is of all tenants, without
+// a class of all classes.
+type outputKey struct {
+	Model  string `json:"m"`
+	Class  int    `json:"c"` // one more than it is; 0: all
+	Tenant string `json:"t,omitempty"`
+}
+
+// outputMean is a mean with forgetting.
+type outputMean struct {
+	tokens  float64
+	answers float64 // that it remembers
+	seen    time.Time
+	// Of the answers that were seen here, for other replicas.
+	count uint64
+	sum   float64
+}
+
+// NewOutputs returns outputs that know nothing.
+func NewOutputs() *Outputs { return &Outputs{means: make(map[outputKey]*outputMean)} }
+
+// levels are the means that an answer belongs to, the widest first.
+func (a *Answer) levels() []outputKey {
+	all := []outputKey{{Model: a.Model}, {Model: a.Model, Class: a.Class + 1}}
+	if a.Tenant != "" {
+		all = append(all, outputKey{Model: a.Model, Class: a.Class + 1, Tenant: a.Tenant})
+	}
+	return all
+}
+
+// Expect returns the tokens that an answer is expected to have, 0 where nothing is generated.
+// No client's bound is exceeded.
+func (o *Outputs) Expect(a Answer) int {
+	if o == nil || a.Tokens <= 0 {
+		return a.Tokens
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	expected := o.believedLocked(&a)
+	if a.Max > 0 {
+		expected = min(expected, float64(a.Max))
+	} else if a.Tokens < UnknownOutput { // the bound stands elsewhere
+		expected = min(expected, float64(a.Tokens))
+	}
+	return max(1, int(expected+0.5))
+}
+
+// believedLocked is the length without a bound: of each mean as much as it has shown, of
+// the wider one the rest.
+func (o *Outputs) believedLocked(a *Answer) float64 {
+	believed := float64(UnknownOutput)
+	for _, key := range a.levels() {
+		if m := o.means[key]; m != nil {
+			believed = (m.answers*m.tokens + outputPrior*believed) / (m.answers + outputPrior)
+		}
+	}
+	return believed
+}
+
+// Observe learns from an answer that came to its end. One that reached its bound would have
+// been longer: it says no more than that, where shorter ones are believed.
+func (o *Outputs) Observe(a Answer, tokens int, now time.Time) {
+	if o == nil || tokens <= 0 {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	length := float64(tokens)
+	if a.Max > 0 && tokens >= a.Max {
+		length = max(length, o.believedLocked(&a))
+	}
+	for _, key := range a.levels() {
+		if m := o.entryLocked(key, now); m != nil {
+			m.learn(length, 1, now)
+			m.count++
+			m.sum += length
+		}
+	}
+}
+
+// learn takes in a number of answers of a mean length.
+func (m *outputMean) learn(tokens, answers float64, now time.Time) {
+	m.answers = min(m.answers+answers, outputMemory)
+	m.tokens += (tokens - m.tokens) * min(1, answers/m.answers)
+	m.seen = now
+}
+
+// entryLocked returns a mean, nil where there is no room for a new one.
+func (o *Outputs) entryLocked(key outputKey, now time.Time) *outputMean {
+	if m := o.means[key]; m != nil {
+		return m
+	}
+	if len(o.means) >= maxOutputs && now.Sub(o.swept) > time.Minute {
+		o.swept = now
+		for k, m := range o.means {
+			if now.Sub(m.seen) > outputStale {
+				delete(o.means, k)
+			}
+		}
+	}
+	if len(o.means) >= maxOutputs {
+		return nil
+	}
+	m := &outputMean{seen: now}
+	o.means[key] = m
+	return m
+}
