@@ -175,13 +175,17 @@ func TestCandidates_BusyServersRestWhileOthersRemain(t *testing.T) {
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[1] {
 			t.Errorf("one busy: %d usable", len(got))
 		}
-		servers[1].MarkBusy(time.Second)
+		servers[1].MarkBusy(3 * time.Second)
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
 			t.Errorf("all busy: %d usable", len(got))
 		}
 		time.Sleep(time.Second)
+		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[0] {
+			t.Errorf("after the pause of the one: %d usable", len(got))
+		}
+		time.Sleep(2 * time.Second)
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
-			t.Errorf("after the pause: %d usable", len(got))
+			t.Errorf("after the other's: %d usable", len(got))
 		}
 	})
 }

@@ -22,8 +22,10 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("net.(*Resolver).tryOneName"))
 }
 
-func newTestFleet(t *testing.T) *Fleet {
-	f := NewFleet(Default(), slog.New(slog.DiscardHandler))
+func newTestFleet(t *testing.T) *Fleet { return newFleetOf(t, Default()) }
+
+func newFleetOf(t *testing.T, cfg Config) *Fleet {
+	f := NewFleet(cfg, slog.New(slog.DiscardHandler))
 	t.Cleanup(f.Close)
 	return f
 }

@@ -2,7 +2,10 @@ package pools
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 func TestSleepConfig_WakeTime(t *testing.T) {
@@ -91,4 +94,128 @@ func TestTurn_NobodyRestsBeyondItsSleep(t *testing.T) {
 			l.Leave(time.Now())
 		}
 	}
+}
+
+// What an occupant of GPUs is described as: how long it is awake, and how long nobody has
+// counted on it, here or elsewhere.
+func TestGPUShare_AnOccupantIsDescribed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g GPUShare
+		expect := func(when string, want Occupant, awake bool) {
+			t.Helper()
+			got, is := g.Occupant(time.Now(), want.Remaining)
+			if is != awake || awake && got != want {
+				t.Errorf("%s: %+v, awake %v; want %+v, %v", when, got, is, want, awake)
+			}
+		}
+		expect("before it was seen", Occupant{}, false)
+		g.Observe(false, g.Version(), time.Now())
+		time.Sleep(time.Second)
+		expect("seen awake", Occupant{Awake: time.Second, Idle: time.Second}, true)
+		g.Observe(false, g.Version(), time.Now())
+		g.Enter()
+		time.Sleep(time.Second)
+		expect("at work", Occupant{Awake: 2 * time.Second, Remaining: time.Minute}, true)
+		g.Leave(time.Now())
+		time.Sleep(time.Second)
+		expect("its work is done", Occupant{Awake: 3 * time.Second, Idle: time.Second}, true)
+		g.NoteUse(time.Now())
+		time.Sleep(time.Second)
+		expect("another gateway used it", Occupant{Awake: 4 * time.Second, Idle: time.Second}, true)
+		g.RecordSleep()
+		expect("asleep", Occupant{}, false)
+		g.Observe(false, g.Version(), time.Now())
+		time.Sleep(time.Second)
+		expect("seen awake again", Occupant{Awake: time.Second, Idle: time.Second}, true)
+		g.RecordSleep()
+		g.RecordWake(time.Second, time.Now())
+		time.Sleep(2 * time.Second)
+		expect("woken", Occupant{Awake: 2 * time.Second, Idle: 2 * time.Second}, true)
+	})
+}
+
+// The time to wake is what it took lately: the first time as it was, then the mean of a few.
+func TestGPUShare_WakingTakesWhatItTook(t *testing.T) {
+	var g GPUShare
+	for i, c := range []struct{ took, believed time.Duration }{{8 * time.Second, 8 * time.Second}, {4 * time.Second, 7 * time.Second}, {11 * time.Second, 8 * time.Second}} {
+		g.RecordSleep()
+		g.RecordWake(c.took, time.Now())
+		if asleep, took := g.Asleep(); asleep || took != c.believed {
+			t.Errorf("waking %d: asleep %v, takes %v, want %v", i, asleep, took, c.believed)
+		}
+	}
+}
+
+// Another gateway that manages the GPUs closes a server to this one.
+func TestGPUShare_AClosedServerIsNotEntered(t *testing.T) {
+	s := upFleet(t, nil, Spec{URL: "http://10.0.0.1:1", Role: Both, GPUs: "a"}).Servers()[0]
+	for round := range 2 {
+		if s.Asleep() || !s.GPUShare().Enter() {
+			t.Errorf("round %d: an open one is not entered", round)
+		}
+		s.GPUShare().Leave(time.Now())
+		s.CloseGPUShare(true)
+		if !s.Asleep() || s.GPUShare().Enter() {
+			t.Errorf("round %d: a closed one is entered", round)
+		}
+		if due(s.ProbeDue()) {
+			t.Errorf("round %d: it is probed because it is closed", round)
+		}
+		s.CloseGPUShare(false)
+		if !due(s.ProbeDue()) {
+			t.Errorf("round %d: nobody looks whether it is awake", round)
+		}
+		if s.CloseGPUShare(false); due(s.ProbeDue()) {
+			t.Errorf("round %d: it is probed though nothing has changed", round)
+		}
+	}
+}
+
+// A server that sleeps is awake when those on its GPUs are done, and it has woken; servers
+// elsewhere do not count, nor do those that sleep.
+func TestServer_WakeTimeCountsThoseOnItsGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := upFleet(t, func(c *Config) { c.Sleep.Wake = 5 * time.Second },
+			Spec{URL: "http://10.0.0.1:1", Role: Both, GPUs: "a"}, Spec{URL: "http://10.0.0.2:1", Role: Both, GPUs: "a"},
+			Spec{URL: "http://10.0.0.3:1", Role: Both, GPUs: "b"}, spec("http://10.0.0.4:1", Both), spec("http://10.0.0.5:1", Both))
+		s := f.Servers()
+		ids := func(servers []*Server) (all string) {
+			for _, o := range servers {
+				all += o.ID() + " "
+			}
+			return all
+		}
+		if got := ids(s[0].SharingGPUs()) + "| " + ids(s[2].SharingGPUs()) + "| " + ids(s[3].SharingGPUs()); got != "10.0.0.2:1 | | " {
+			t.Errorf("on the GPUs of three servers: %s", got)
+		}
+		for _, o := range s {
+			o.GPUShare().Observe(false, o.GPUShare().Version(), time.Now())
+		}
+		if got := s[0].WakeTime(time.Now()); got != 0 {
+			t.Errorf("awake: %v", got)
+		}
+		s[0].GPUShare().RecordSleep()
+		time.Sleep(10 * time.Minute)
+		if got := s[0].WakeTime(time.Now()); got != 5*time.Second {
+			t.Errorf("its neighbour is quiet: %v", got)
+		}
+		claim(t, s[1], Prefill, curve.Work{Estimate: 7 * time.Second})
+		claim(t, s[1], Decode, curve.Work{Estimate: 4 * time.Second})
+		claim(t, s[2], Prefill, curve.Work{Estimate: time.Hour})
+		if got := s[0].WakeTime(time.Now()); got != 16*time.Second {
+			t.Errorf("its neighbour works for 11 s: %v", got)
+		}
+		s[1].GPUShare().RecordSleep()
+		if got := s[0].WakeTime(time.Now()); got != 5*time.Second {
+			t.Errorf("its neighbour sleeps: %v", got)
+		}
+		s[0].GPUShare().RecordWake(9*time.Second, time.Now())
+		s[0].GPUShare().RecordSleep()
+		if got := s[0].WakeTime(time.Now()); got != 9*time.Second {
+			t.Errorf("it took 9 s last time: %v", got)
+		}
+		if s[3].GPUShare().RecordSleep(); s[3].Asleep() || s[3].WakeTime(time.Now()) != 0 {
+			t.Error("a server with GPUs of its own sleeps")
+		}
+	})
 }

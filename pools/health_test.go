@@ -1,0 +1,145 @@
+package pools
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// modelFleet is a fleet in which the servers have the named models: "m", "ada<m" an adapter.
+func modelFleet(t *testing.T, directory []Adapter, served ...string) *Fleet {
+	t.Helper()
+	var specs []Spec
+	for i := range served {
+		specs = append(specs, spec(fmt.Sprintf("http://10.0.0.%d:1", i+1), Both))
+	}
+	f := upFleet(t, func(c *Config) { c.Adapters.Directory = directory }, specs...)
+	for i, s := range f.Servers() {
+		s.ProbePassed(s.Health(), models(served[i]), time.Now())
+	}
+	return f
+}
+
+func models(text string) (all []Model) {
+	for _, name := range strings.Fields(text) {
+		id, parent, _ := strings.Cut(name, "<")
+		all = append(all, Model{ID: id, Parent: parent, MaxModelLen: len(id)})
+	}
+	return all
+}
+
+// The models of a fleet are those of all servers, down ones too, each once, and the adapters
+// that one of them can load.
+func TestFleet_ModelsAreWhatItServesOrCanLoad(t *testing.T) {
+	f := modelFleet(t, []Adapter{{Name: "law", Base: "n"}, {Name: "sql", Base: "absent"}, {Name: "any"}, {Name: "ada", Base: "m"}},
+		"n m", "m ada<m eve<m")
+	f.Servers()[1].MarkDown("connection refused")
+	var ids []string
+	for _, m := range f.Models() {
+		ids = append(ids, m.ID)
+	}
+	if want := []string{"ada", "any", "eve", "law", "m", "n"}; !slices.Equal(ids, want) {
+		t.Errorf("models %v, want %v", ids, want)
+	}
+	for id, want := range map[string]string{"m": "", "ada": "m", "law": "n", "any": "n"} {
+		if m, known := f.Model(id); !known || m.Parent != want || m.ID != id {
+			t.Errorf("%s: %+v, known %v", id, m, known)
+		}
+	}
+	for _, id := range []string{"sql", "other", ""} {
+		if m, known := f.Model(id); known {
+			t.Errorf("%s: %+v is known", id, m)
+		}
+	}
+	if !f.KnowsModels() || modelFleet(t, nil, "", "").KnowsModels() {
+		t.Error("a fleet knows models if a server has told of one")
+	}
+}
+
+// An adapter may be loaded on servers of its base model, or on all if it names none.
+func TestFleet_Loads(t *testing.T) {
+	f := modelFleet(t, []Adapter{{Name: "law", Base: "n"}, {Name: "any"}}, "m")
+	for _, c := range []struct {
+		base, adapter string
+		want          bool
+	}{{"n", "law", true}, {"m", "law", false}, {"n", "any", true}, {"m", "any", true}, {"m", "sql", false}} {
+		if got := f.Loads(c.base, c.adapter); got != c.want {
+			t.Errorf("%s on %s: %v", c.adapter, c.base, got)
+		}
+	}
+}
+
+// A server may have hundreds of adapters: each is found, the first of a name counts, and what
+// is not there is not found, however many there are.
+func TestHealth_EachModelIsFoundAmongMany(t *testing.T) {
+	for _, n := range []int{0, 1, fewModels, fewModels + 1, 300} {
+		all := make([]Model, n)
+		for i := range all {
+			all[i] = Model{ID: fmt.Sprintf("m%d", i), Created: int64(i)}
+		}
+		twice := append(slices.Clone(all), all...)
+		for i := range all {
+			twice[n+i].Created = -1
+		}
+		for _, h := range []Health{Health{}.serving(all), Health{}.serving(twice)} {
+			for _, m := range all {
+				if got, found := h.model(m.ID); !found || got != m || !h.Serves(m.ID) {
+					t.Errorf("%s of %d: %+v, found %v", m.ID, len(h.Models), got, found)
+				}
+			}
+			if got, found := h.model("other"); found || got != (Model{}) || h.Serves("other") {
+				t.Errorf("one that is not among %d: %+v, found %v", len(h.Models), got, found)
+			}
+		}
+	}
+}
+
+// A role is missing when all of its servers are down, those that were not probed yet left
+// aside; that is said once, and once that it is back.
+func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
+	var out strings.Builder
+	f := NewFleet(Default(), slog.New(slog.NewTextHandler(&out, nil)))
+	t.Cleanup(f.Close)
+	if err := f.Apply([]Spec{spec("http://10.0.0.1:1", Prefill), spec("http://10.0.0.2:1", Prefill), spec("http://10.0.0.3:1", Decode)}); err != nil {
+		t.Fatal(err)
+	}
+	s := f.Servers()
+	pass := func(s *Server) { s.ProbePassed(s.Health(), nil, time.Now()) }
+	fail := func(s *Server) { s.ProbeFailed(s.Health(), "ill") }
+	for i, step := range []struct {
+		do      func()
+		missing []Role
+		said    string
+	}{
+		{func() {}, nil, ""},
+		{func() { fail(s[0]) }, nil, ""}, // the other one was not probed
+		{func() { fail(s[1]) }, []Role{Prefill}, "role without a server: all of its servers are down\" role=prefill"},
+		{func() { fail(s[1]) }, []Role{Prefill}, ""},
+		{func() { pass(s[0]) }, nil, "role has a server again\" role=prefill"},
+		{func() { s[0].late(time.Now()) }, nil, ""}, // in doubt is not down
+		{func() { pass(s[1]); pass(s[2]) }, nil, ""},
+		{func() { fail(s[2]) }, []Role{Decode}, "role without a server: all of its servers are down\" role=decode"},
+		{func() { fail(s[0]); fail(s[1]) }, []Role{Prefill, Decode}, "role without a server: all of its servers are down\" role=prefill"},
+		{func() { pass(s[2]) }, []Role{Prefill}, "role has a server again\" role=decode"},
+	} {
+		out.Reset()
+		step.do()
+		if got := f.Missing(); !slices.Equal(got, step.missing) {
+			t.Errorf("step %d: %v missing, want %v", i, got, step.missing)
+		}
+		if said := out.String(); !strings.Contains(said, step.said) || strings.Count(said, "\n") > 1 || (step.said == "") != (said == "") {
+			t.Errorf("step %d: said %q, want %q", i, said, step.said)
+		}
+	}
+}
+
+// No servers of a role is a deployment without it, and nothing that is missing.
+func TestFleet_ARoleThatNobodyHasIsNotMissing(t *testing.T) {
+	f := upFleet(t, nil, spec("http://10.0.0.1:1", Decode))
+	if missing := f.Missing(); len(missing) > 0 {
+		t.Errorf("%v missing", missing)
+	}
+}

@@ -1,0 +1,166 @@
+package pools
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
+
+// replicaWork is what others have on each server, and how many of them have anything.
+type replicaWork struct {
+	each InFlight
+	busy int
+}
+
+func (w replicaWork) InFlight(_ string, leg Role, _ time.Time) InFlight {
+	if leg == Decode {
+		return InFlight{}
+	}
+	return w.each
+}
+func (w replicaWork) Busy(time.Time) int { return w.busy }
+
+// The work on a server is this gateway's and that of others, until they are not known any more.
+func TestFleet_OthersWorkCountsToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := upFleet(t, nil, spec("http://10.0.0.1:1", Both))
+		s := f.Servers()[0]
+		claim(t, s, Prefill, curve.Work{Tokens: 10, Estimate: 4 * time.Second})
+		own := InFlight{Requests: 1, Tokens: 10, Queue: 4 * time.Second, Stays: 1200 * time.Millisecond}
+		if got := s.InFlight(Prefill, time.Now()); got != own || f.OthersBusy(time.Now()) {
+			t.Errorf("others are not known: %+v, busy %v", got, f.OthersBusy(time.Now()))
+		}
+		f.SetReplicaWork(replicaWork{InFlight{Requests: 2, Tokens: 300, Queue: 3 * time.Second, Stays: time.Second}, 1})
+		want := InFlight{Requests: 3, Tokens: 310, Queue: 7 * time.Second, Stays: 2200 * time.Millisecond}
+		if got := s.InFlight(Prefill, time.Now()); got != want || !f.OthersBusy(time.Now()) {
+			t.Errorf("with others: %+v, busy %v", got, f.OthersBusy(time.Now()))
+		}
+		if got := s.OwnInFlight(Prefill, time.Now()); got != own {
+			t.Errorf("its own: %+v", got)
+		}
+		if got := s.InFlight(Decode, time.Now()); got != (InFlight{}) {
+			t.Errorf("of decode: %+v", got)
+		}
+		f.SetReplicaWork(replicaWork{})
+		if f.OthersBusy(time.Now()) {
+			t.Error("none of the others is busy")
+		}
+		f.SetReplicaWork(nil)
+		if got := s.InFlight(Prefill, time.Now()); got != own || f.OthersBusy(time.Now()) {
+			t.Errorf("others are not known any more: %+v", got)
+		}
+	})
+}
+
+// The work ahead falls as time passes, but only this gateway's, and only so far.
+func TestServer_FallsTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := upFleet(t, nil, spec("http://10.0.0.1:1", Both))
+		s := f.Servers()[0]
+		claim(t, s, Prefill, curve.Work{Estimate: 10 * time.Second}) // of which 3 s stay
+		for _, c := range []struct {
+			limit, others time.Duration
+			in            time.Duration
+			ok            bool
+		}{
+			{6 * time.Second, 0, 4 * time.Second, true},
+			{3 * time.Second, 0, 7 * time.Second, true},
+			{3*time.Second - 1, 0, 0, false},
+			{10 * time.Second, 0, 0, false}, // it is there already
+			{6 * time.Second, time.Second, 5 * time.Second, true},
+			{6 * time.Second, 4 * time.Second, 0, false},
+			{6 * time.Second, time.Hour, 0, false},
+		} {
+			f.SetReplicaWork(replicaWork{each: InFlight{Queue: c.others}})
+			if in, ok := s.FallsTo(c.limit, time.Now()); in != c.in || ok != c.ok {
+				t.Errorf("to %v with %v of others: in %v, %v; want %v, %v", c.limit, c.others, in, ok, c.in, c.ok)
+			}
+		}
+	})
+}
+
+// A prefill alone on the server teaches what it took since it was sent, less what it waited
+// for beside its work; of one beside others' requests only a share is its own.
+func TestReleasePrefilled_TeachesWhatTheServerTook(t *testing.T) {
+	x := curve.PrefillFeatures(4096, 0)
+	for name, c := range map[string]struct {
+		others       int
+		took         float64 // times what was believed
+		held, beside time.Duration
+		want         float64
+	}{
+		"as believed":                  {0, 1, 0, 0, 1},
+		"twice as long":                {0, 2, 0, 0, 2},
+		"its place was held before":    {0, 2, time.Second, 0, 2},
+		"it waited for something else": {0, 2, 0, 5 * time.Second, 2},
+		"half as long":                 {0, 0.5, 0, 0, 0.5},
+		"beside three of others'":      {3, 4, 0, 0, 1},
+		"beside one of others'":        {1, 4, 0, 0, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := upFleet(t, nil, spec("http://10.0.0.1:1", Both))
+			s := f.Servers()[0]
+			f.SetReplicaWork(replicaWork{each: InFlight{Requests: c.others}})
+			before := s.PrefillCurve().Seconds(x)
+			for range 60 {
+				l := claim(t, s, Prefill, curve.Work{Tokens: 4096})
+				time.Sleep(c.held)
+				l.MarkSent(0)
+				time.Sleep(time.Duration(c.took*before*float64(time.Second)) + c.beside)
+				l.ReleasePrefilled(4096, 0, c.beside)
+				time.Sleep(time.Second)
+			}
+			if got := s.PrefillCurve().Seconds(x) / before; got < 0.9*c.want || got > 1.1*c.want {
+				t.Errorf("%s: believed %.2f times as long, want %.1f", name, got, c.want)
+			}
+		})
+	}
+}
+
+// The step curve and the confidence in both follow what the server shows; another replica is
+// told of it and believes it.
+func TestSpeed_IsShownToOtherReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := NewServer(spec("http://10.0.0.1:1", Both)), NewServer(spec("http://10.0.0.1:1", Both))
+		x := curve.StepFeatures(32, 100_000)
+		before := here.StepCurve().Seconds(x)
+		if p, s := here.Confidence(time.Now()); p != 0 || s != 0 {
+			t.Errorf("confident of nothing: %v, %v", p, s)
+		}
+		for range 60 {
+			time.Sleep(time.Second)
+			here.ObserveStep(time.Duration(3*before*float64(time.Second)), 32, 100_000, time.Now())
+		}
+		if p, s := here.Confidence(time.Now()); p != 0 || s != 1 {
+			t.Errorf("confident of decode alone: %v, %v", p, s)
+		}
+		p, s := here.Report(time.Now())
+		there.ReceivePrefill(nil, p, 0, time.Now())
+		there.ReceiveStep(nil, s, 0, time.Now())
+		for name, server := range map[string]*Server{"here": here, "there": there} {
+			if times := server.StepCurve().Seconds(x) / before; times < 2.6 || times > 3.2 {
+				t.Errorf("%s a step that takes three times as long is believed to take %.2f", name, times)
+			}
+			if server.PrefillCurve() != NewServer(spec("http://10.0.0.1:1", Both)).PrefillCurve() {
+				t.Errorf("%s prefill has changed", name)
+			}
+		}
+	})
+}
+
+// What is waiting at an engine beyond the gateways' own counts as others'.
+func TestReportLoad_CountsWhatOthersSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
+		claim(t, s, Prefill, curve.Work{Tokens: 100})
+		claim(t, s, Decode, curve.Work{Tokens: 20})
+		l := s.Load()
+		l.WaitingTokens, l.At = reading(700), time.Now()
+		s.ReportLoad(l)
+		if got := s.Load().External; got != reading(580) {
+			t.Errorf("of 700 tokens waiting 120 are ours: %+v", got)
+		}
+	})
+}
