@@ -140,7 +140,9 @@ func (s *Server) Serves(model string, now time.Time) bool {
 func (s *Server) RecordAdapterLoad(a Adapter, base Model, took time.Duration) {
 	s.loadRequests.loaded.Add(1)
 	s.fleet.recordAdapterLoadTime(took)
-	s.changeModels(func(models []Model) []Model { return append(models, a.asModel(base)) })
+	s.changeModels(func(models []Model) []Model { // a probe may have found it first
+		return append(slices.DeleteFunc(models, func(m Model) bool { return m.ID == a.Name }), a.asModel(base))
+	})
 }
 
 // RecordFailedAdapterLoad counts an adapter that the server did not load, RecordAdapterUnload one that

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // A probe asks what the server has; before the answer is taken in, one more adapter is
@@ -116,5 +117,148 @@ func TestPrepare_AnAdapterIsHeldUntilTheLastLeaseEnds(t *testing.T) {
 			t.Errorf("the next one: held %d times", held)
 		}
 		again.Release()
+	})
+}
+
+func TestParseAdapter(t *testing.T) {
+	for text, want := range map[string]Adapter{
+		"ada=/ada":     {Name: "ada", Path: "/ada"},
+		"ada@m=/ada":   {Name: "ada", Base: "m", Path: "/ada"},
+		"ada@m=/a=b@c": {Name: "ada", Base: "m", Path: "/a=b@c"},
+		"ada":          {}, "ada=": {}, "=/ada": {}, "@m=/ada": {}, "": {},
+	} {
+		got, err := ParseAdapter(text)
+		if got != want || (err == nil) != (want != Adapter{}) {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+}
+
+// What is known of an adapter on a server: whether it must be loaded first, at whose cost, and
+// whether the batch has a place for it. A base model is no adapter, nor is what nobody knows.
+func TestServer_WhatIsKnownOfAnAdapter(t *testing.T) {
+	f := modelFleet(t, []Adapter{{Name: "law", Base: "m"}, {Name: "ada"}, {Name: "tax"}}, "m ada<m eve<m")
+	s, now := f.Servers()[0], time.Now()
+	for _, c := range []struct {
+		name      string
+		model     string
+		perServer int
+		batch     load.Adapters
+		want      AdapterView
+		none      bool
+	}{
+		{name: "a base model", model: "m", none: true},
+		{name: "what nobody knows", model: "other", none: true},
+		{name: "the engine's own", model: "eve", want: AdapterView{Loaded: true}},
+		{name: "a loaded one of the directory", model: "ada", perServer: 1, want: AdapterView{Loaded: true}},
+		{name: "one to be loaded", model: "law"},
+		{name: "one for which there is room", model: "law", perServer: 2},
+		{name: "one in the place of another", model: "law", perServer: 1, want: AdapterView{Evicts: true}},
+		{name: "one that runs", model: "ada", batch: load.Adapters{Known: true, Running: []string{"ada", "eve"}, Max: 2}, want: AdapterView{Loaded: true, Running: true}},
+		{name: "a full batch", model: "ada", batch: load.Adapters{Known: true, Running: []string{"eve", "law"}, Waiting: []string{"x", "y", "z"}, Max: 2},
+			want: AdapterView{Loaded: true, Full: true, Waiting: 3}},
+		{name: "a batch with a place", model: "ada", batch: load.Adapters{Known: true, Running: []string{"eve"}, Max: 2}, want: AdapterView{Loaded: true}},
+		{name: "a batch of any size", model: "ada", batch: load.Adapters{Known: true, Running: []string{"eve"}}, want: AdapterView{Loaded: true}},
+	} {
+		f.cfg.Adapters.PerServer = c.perServer
+		s.ReportLoad(load.Load{Adapters: c.batch, At: now})
+		got, adapter := s.Adapter(c.model, now)
+		if adapter == c.none || got != c.want {
+			t.Errorf("%s: %+v, an adapter: %v; want %+v", c.name, got, adapter, c.want)
+		}
+	}
+}
+
+// Loading takes as long as it took lately: the first time as it was, then the mean of the last
+// few. What was loaded, unloaded or lost is known at once, before the next probe.
+func TestServer_AdaptersComeAndGo(t *testing.T) {
+	f := modelFleet(t, []Adapter{{Name: "ada", Base: "m", Path: "/ada"}}, "m eve<m")
+	s := f.Servers()[0]
+	view := func() AdapterView { v, _ := s.Adapter("ada", time.Now()); return v }
+	base, _ := s.Health().model("m")
+	for i, c := range []struct{ took, believed time.Duration }{{4 * time.Second, 4 * time.Second}, {8 * time.Second, 5 * time.Second}, {time.Second, 4 * time.Second}} {
+		s.RecordAdapterLoad(f.cfg.Adapters.Directory[0], base, c.took)
+		if v := view(); v.Load != c.believed || !v.Loaded {
+			t.Errorf("load %d took %v: %+v", i, c.took, v)
+		}
+		if m, _ := s.Health().model("ada"); m.Parent != "m" || m.MaxModelLen != base.MaxModelLen {
+			t.Errorf("it is listed as %+v", m)
+		}
+		if i == 1 {
+			if !s.ForgetAdapter("ada") {
+				t.Error("another gateway unloaded it, and it cannot be loaded again")
+			}
+		} else {
+			s.ForgetModel("ada")
+		}
+		if view().Loaded {
+			t.Errorf("load %d: it is there after it was unloaded", i)
+		}
+	}
+	if s.ForgetAdapter("eve") || !s.Health().Serves("eve") {
+		t.Error("what nobody can load again is forgotten")
+	}
+}
+
+// 1 an adapter is loaded; 2 a probe finds it; 3 the load is taken in: the server has it once,
+// and room for another one.
+func TestRecordAdapterLoad_OneThatAProbeFoundFirstCountsOnce(t *testing.T) {
+	f := modelFleet(t, []Adapter{{Name: "ada"}, {Name: "law"}}, "m ada<m")
+	f.cfg.Adapters.PerServer = 2
+	s := f.Servers()[0]
+	s.RecordAdapterLoad(Adapter{Name: "ada"}, Model{ID: "m"}, time.Second)
+	if v, _ := s.Adapter("law", time.Now()); v.Evicts || len(s.Health().Models) != 2 {
+		t.Errorf("another one evicts %v; it lists %v", v.Evicts, s.Health().Models)
+	}
+}
+
+// A server takes requests for what it has, and for what it can load unless it could not just
+// now; while it sleeps only if it can be woken.
+func TestServer_ServesWhatItHasOrCanLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := modelFleet(t, []Adapter{{Name: "law", Base: "n"}, {Name: "ada", Base: "m"}, {Name: "any"}}, "m eve<m")
+		s := f.Servers()[0]
+		s.GPUs = "a"
+		s.LoadRequests().Open()
+		s.WakeRequests().Open()
+		serves := func() (ids string) {
+			for _, id := range []string{"m", "eve", "ada", "any", "law", "other"} {
+				if s.Serves(id, time.Now()) {
+					ids += id + " "
+				}
+			}
+			return ids
+		}
+		expect := func(when, want string) {
+			t.Helper()
+			if got := serves(); got != want {
+				t.Errorf("%s: it serves %q, want %q", when, got, want)
+			}
+		}
+		expect("at first", "m eve ada any ")
+		asked := claim(t, s, Decode, curve.Work{})
+		await := asked.Prepare("ada")
+		s.LoadRequests().Finish("ada", errEngine, time.Minute, time.Now())
+		if err := await(t.Context()); !errors.Is(err, errEngine) {
+			t.Errorf("it could not be loaded: %v", err)
+		}
+		expect("one could not be loaded", "m eve any ")
+		time.Sleep(time.Minute)
+		expect("a minute later", "m eve ada any ")
+		asked.Release()
+		s.GPUShare().RecordSleep()
+		expect("asleep", "m eve ada any ")
+		s.WakeRequests().Ask()
+		s.WakeRequests().Finish(errEngine, time.Minute, time.Now())
+		expect("it could not be woken", "")
+		s.GPUShare().RecordWake(time.Second, time.Now())
+		expect("it woke all the same", "m eve ada any ")
+		s.GPUShare().RecordSleep()
+		time.Sleep(time.Minute)
+		expect("asleep a minute later", "m eve ada any ")
+		s.GPUs = ""
+		s.WakeRequests().Ask()
+		s.WakeRequests().Finish(errEngine, time.Minute, time.Now())
+		expect("of GPUs of its own", "m eve ada any ")
 	})
 }
