@@ -86,24 +86,18 @@ func (p *Pairing) Reason() string {
 // Pairings returns what the servers of each base model that are up and take requests can
 // do together.
 func Pairings(servers []*Server) map[string]Pairing {
-	models := make(map[string]*keyCounts)
+	usable := make([]*Server, 0, len(servers))
 	for _, s := range servers {
-		health := s.Health()
-		if !health.Up || s.Drains() {
-			continue
-		}
-		for _, m := range health.Models {
-			if m.Parent != "" {
-				continue
-			}
-			if models[m.ID] == nil {
-				models[m.ID] = new(keyCounts)
-			}
-			models[m.ID].add(s)
+		if s.Health().Up && !s.Drains() {
+			usable = append(usable, s)
 		}
 	}
-	pairings := make(map[string]Pairing, len(models))
-	for model, counts := range models {
+	pairings := make(map[string]Pairing)
+	for model, pool := range listing(usable) {
+		var counts keyCounts
+		for _, s := range pool {
+			counts.add(s)
+		}
 		pairings[model] = counts.pairing()
 	}
 	return pairings

@@ -1,9 +1,13 @@
 package pools
 
 import (
+	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -57,6 +61,33 @@ func TestPairings_SayHowManyThereAreOrWhatDiffers(t *testing.T) {
 	}
 }
 
+// An engine may list a model under one name twice: it makes no pair with itself.
+func TestPairings_AServerThatListsAModelTwiceIsOne(t *testing.T) {
+	server := pairing("http://a:1", Both, traits{})
+	server.health.Store(&Health{Up: true, Models: []Model{{ID: "m"}, {ID: "m"}}})
+	if got := Pairings([]*Server{server})["m"]; got.Pairs != 0 {
+		t.Errorf("%d pairs", got.Pairs)
+	}
+}
+
+// A server that drains, or is down, makes no pair; one of which nothing is known neither.
+func TestPairings_OnlyServersThatTakeRequestsCount(t *testing.T) {
+	f := upFleet(t, nil, spec("http://10.0.0.1:1", Prefill), spec("http://10.0.0.2:1", Decode), spec("http://10.0.0.3:1", Decode))
+	pairs := func() int { return Pairings(f.Servers())["m"].Pairs }
+	if got := pairs(); got != 2 {
+		t.Errorf("%d pairs of three servers", got)
+	}
+	f.SetDrain("10.0.0.3:1", true)
+	if got := pairs(); got != 1 {
+		t.Errorf("one drains: %d pairs", got)
+	}
+	f.SetDrain("10.0.0.3:1", false)
+	f.Servers()[0].MarkDown("connection refused")
+	if got := pairs(); got != 0 {
+		t.Errorf("the prefill server is down: %d pairs", got)
+	}
+}
+
 // What is said to differ is what the choice goes by.
 func TestDifferences_AreThoseOfTheClass(t *testing.T) {
 	draw := rapid.Custom(func(t *rapid.T) traits {
@@ -95,9 +126,69 @@ func TestPairWatch_SaysEachChangeOnce(t *testing.T) {
 	look("block_tokens", 4)
 	look("version", 4)
 	look("", 4)
-	for text, want := range map[string]int{"level=WARN": 2, `block_tokens: 1 (prefill), 2 (decode)`: 1, `version: 1 (prefill)`: 1, "make pairs again": 1} {
+	w.look(nil) // the model is gone, and comes back as it was before all this
+	look("version", 4)
+	for text, want := range map[string]int{"level=WARN": 3, `block_tokens: 1 (prefill), 2 (decode)`: 1, `version: 1 (prefill)`: 2, "make pairs again": 1} {
 		if got := strings.Count(out.String(), text); got != want {
 			t.Errorf("%q is there %d times, want %d:\n%s", text, got, want, out.String())
 		}
 	}
+}
+
+// said is what was logged since it was last taken.
+type said struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *said) take() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.text.Reset()
+	return s.text.String()
+}
+
+// The fleet is looked at with each probe, until it is watched no more.
+func TestWatchPairs_LooksAtTheFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out said
+		f := NewFleet(Default(), slog.New(slog.NewTextHandler(&out, nil)))
+		defer f.Close()
+		other := spec("http://10.0.0.2:1", Decode)
+		other.Connector = "mooncake"
+		if err := f.Apply([]Spec{spec("http://10.0.0.1:1", Prefill), other}); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range f.Servers() {
+			s.ProbePassed(s.Health(), []Model{{ID: "m"}}, time.Now())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go f.WatchPairs(ctx)
+		time.Sleep(f.ProbeInterval())
+		synctest.Wait()
+		if text := out.take(); text != "" {
+			t.Errorf("said after one look: %s", text)
+		}
+		time.Sleep(10 * f.ProbeInterval())
+		synctest.Wait()
+		if text := out.take(); strings.Count(text, `differ="connector: nixl (prefill), mooncake (decode)"`) != 1 {
+			t.Errorf("not said once: %s", text)
+		}
+		cancel()
+		other.Weights = "2"
+		if err := f.Apply([]Spec{spec("http://10.0.0.1:1", Prefill), other}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * f.ProbeInterval())
+		synctest.Wait()
+		if text := out.take(); text != "" {
+			t.Errorf("said though nobody watches: %s", text)
+		}
+	})
 }
