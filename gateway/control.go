@@ -14,8 +14,8 @@ import (
 // controlFields steer engines, and no client may set them: with a hand-off of
 // its own a client could make an engine connect anywhere, or read another
 // tenant's blocks. They are removed wherever an engine would look for them.
-// The last group names files, holds code, joins another's session or corpus, makes
-// labels of metrics or other keys of the KV, or is for the engines' own routers
+// The last two groups name files, hold code, join another's session or corpus, make
+// labels of metrics or other keys of the KV, or are for the engines' own routers
 // (sglang/srt/entrypoints/openai/protocol.py, tensorrt_llm/serve/openai_protocol.py).
 var controlFields = map[string]bool{
 	"kv_transfer_params":     true,
@@ -48,6 +48,10 @@ var controlFields = map[string]bool{
 	"extra_key":                     true,
 	"ngram_corpus_id":               true,
 	"injected_chat_template_kwargs": true,
+
+	"image_data": true,
+	"audio_data": true,
+	"video_data": true,
 }
 
 // promptFields are token ids that some engines read in place of the messages, which then

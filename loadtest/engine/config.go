@@ -124,7 +124,7 @@ type Config struct {
 
 	// CachedTokensInUsage reports usage.prompt_tokens_details.cached_tokens.
 	CachedTokensInUsage bool
-	// Embeddings serves /v1/embeddings.
+	// Embeddings serves what pooling models answer: /v1/embeddings, /rerank, /score, /classify, /pooling.
 	Embeddings bool
 	// NoReady has no /ready, as SGLang before it.
 	NoReady bool

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"math"
-	"net/http"
 )
 
 // embeddingSize is the length of a vector.
@@ -22,38 +21,19 @@ func (e *Engine) embeddings(x *exchange) error {
 	if err := x.decode(&in); err != nil {
 		return err
 	}
-	adapter, err := e.adapterOf(in.Model)
+	p, err := e.pool(in.Model, in.Input)
 	if err != nil {
 		return err
 	}
-	inputs, err := e.parsePrompts(in.Input, true)
-	if err != nil {
-		return err
-	}
-	type entry struct {
-		Index     int    `json:"index"`
-		Object    string `json:"object"`
-		Embedding any    `json:"embedding"`
-	}
-	entries := []entry{}
-	for i, ids := range inputs {
-		if err := e.checkLength(len(ids), &sampling{maxTokens: -1}); err != nil {
-			return err
+	e.list(x, in.Model, "embedding", p, func(i int) map[string]any {
+		if in.Format != "base64" {
+			return map[string]any{"embedding": p.vectors[i]}
 		}
-		vector := e.embed(ids, adapter)
-		var value any = vector
-		if in.Format == "base64" {
-			var b []byte
-			for _, f := range vector {
-				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
-			}
-			value = base64.StdEncoding.EncodeToString(b)
+		var b []byte
+		for _, f := range p.vectors[i] {
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
 		}
-		entries = append(entries, entry{i, "embedding", value})
-	}
-	writeJSON(x.w, http.StatusOK, map[string]any{
-		"id": "embd-" + x.id, "object": "list", "created": now(), "model": e.modelName(in.Model),
-		"data": entries, "usage": e.usageOf(inputs, 0, 0),
+		return map[string]any{"embedding": base64.StdEncoding.EncodeToString(b)}
 	})
 	return nil
 }

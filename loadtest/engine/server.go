@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -87,7 +88,7 @@ func (e *Engine) routes() map[string]route {
 		routes["POST /generate"] = route{pathModel, (*Engine).generate}
 	}
 	if e.cfg.Embeddings {
-		routes["POST /v1/embeddings"] = route{pathModel, (*Engine).embeddings}
+		maps.Copy(routes, poolingRoutes())
 	}
 	return routes
 }

@@ -74,11 +74,19 @@ var (
 	CountTokens = anthropic(single("count_tokens", "/v1/messages/count_tokens"))
 	Tokenize    = single("tokenize", "/tokenize")
 	Detokenize  = single("detokenize", "/detokenize")
+	// What pooling models answer, under each path that vLLM (entrypoints/pooling) or SGLang
+	// (entrypoints/http_server.py) has for it. Those of one name are one API.
+	pooling = []*Dialect{
+		single("rerank", "/v1/rerank"), single("rerank", "/rerank"), single("rerank", "/v2/rerank"),
+		single("score", "/v1/score"), single("score", "/score"),
+		single("classify", "/v1/classify"), single("classify", "/classify"),
+		single("pooling", "/pooling"),
+	}
 )
 
 // Dialects lists them all.
 func Dialects() []*Dialect {
-	return []*Dialect{Chat, Completions, Responses, Messages, Generate, Embeddings, CountTokens, Tokenize, Detokenize}
+	return append([]*Dialect{Chat, Completions, Responses, Messages, Generate, Embeddings, CountTokens, Tokenize, Detokenize}, pooling...)
 }
 
 func single(name, path string) *Dialect {

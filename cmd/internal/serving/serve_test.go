@@ -178,16 +178,48 @@ func TestServe_BodiesStayBytes(t *testing.T) {
 
 func TestServe_PassesOnWhatOneServerAnswers(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1})
-	for path, body := range map[string]string{
-		"/v1/embeddings": `{"model":"test-model","input":"hello"}`,
-		"/tokenize":      `{"model":"test-model","prompt":"hello"}`,
-		"/detokenize":    `{"model":"test-model","tokens":[1,2,3]}`,
+	const (
+		rerank = `{"model":"test-model","query":"a river","documents":["a stream","a bicycle","a river"],"top_n":2}`
+		score  = `{"model":"test-model","queries":"a river","documents":["a stream","a bicycle"]}`
+		input  = `{"model":"test-model","input":["hello","there"]}`
+	)
+	for _, x := range []struct{ path, body, says string }{
+		{"/v1/embeddings", input, "data.#.embedding"},
+		{"/tokenize", `{"model":"test-model","prompt":"hello"}`, "tokens"},
+		{"/detokenize", `{"model":"test-model","tokens":[1,2,3]}`, "prompt"},
+		{"/rerank", rerank, "results.#.relevance_score"}, {"/v1/rerank", rerank, "results.#.index"}, {"/v2/rerank", rerank, "results.#.index"},
+		{"/score", score, "data.#.score"}, {"/v1/score", score, "data.#.score"},
+		{"/classify", input, "data.#.probs"},
+		{"/pooling", input, "data.#.data"},
 	} {
-		got, want := c.post(path, body), reference(t, path, body)
-		if got.status != 200 || want.status != 200 || gjson.Get(got.body, "data.0.embedding").Raw != gjson.Get(want.body, "data.0.embedding").Raw ||
-			gjson.Get(got.body, "tokens").Raw != gjson.Get(want.body, "tokens").Raw || gjson.Get(got.body, "prompt").Raw != gjson.Get(want.body, "prompt").Raw {
-			t.Errorf("%s: %d %.200s\nan engine by itself: %d %.200s", path, got.status, got.body, want.status, want.body)
+		got, want := c.post(x.path, x.body), reference(t, x.path, x.body)
+		said := gjson.Get(got.body, x.says).Raw
+		if got.status != 200 || want.status != 200 || len(said) < 5 || said != gjson.Get(want.body, x.says).Raw {
+			t.Errorf("%s: %d %.200s\nan engine by itself: %d %.200s", x.path, got.status, got.body, want.status, want.body)
 		}
+	}
+}
+
+// What no engine here has is its answer: 404 in OpenAI's shape.
+func TestServe_PoolingWhereNoEngineHasItIs404(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Embeddings = false }})
+	got := c.post("/v1/rerank", `{"model":"test-model","query":"a river","documents":["a stream"]}`)
+	if got.status != 404 || gjson.Get(got.body, "error.message").String() == "" {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}
+
+// SGLang's /classify would read files by these names (managers/io_struct.py, EmbeddingReqInput).
+func TestServe_ClassifyNamesNoFiles(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	c.post("/classify", `{"model":"test-model","input":"hello","image_data":"/etc/passwd","audio_data":"/a","video_data":["/v"]}`)
+	for _, leg := range requests(c.decode, "/classify") {
+		if strings.Contains(leg.Body, "_data") {
+			t.Errorf("an engine got %s", leg.Body)
+		}
+	}
+	if len(requests(c.decode, "/classify")) == 0 {
+		t.Error("no engine got it")
 	}
 }
 
