@@ -30,8 +30,9 @@ type Config struct {
 	WriteTimeout time.Duration // for one piece of an answer to be taken by the client
 	ExposePair   bool          // tell clients which servers answered
 	Aliases      []Alias
-	TenantLabels int  // tenants that metrics name; others are one
-	SharedKV     bool // tenants may share KV on APIs whose engines drop the salt
+	TenantLabels int      // tenants that metrics name; others are one
+	SharedKV     bool     // tenants may share KV on APIs whose engines drop the salt
+	Origins      []string // whose pages browsers let ask and read answers: https://chat.example.com, or "*"
 }
 
 // DefaultConfig leaves room for long prompts and images.
@@ -58,7 +59,7 @@ func (c Config) Validate() error {
 	if c.TenantLabels < 0 {
 		return errors.New("tenant-labels must not be negative")
 	}
-	return nil
+	return checkOrigins(c.Origins)
 }
 
 // Server answers OpenAI clients.
@@ -112,6 +113,9 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 	})
 	s.app.Use(recover.New()) // for the small handlers; requests recover by themselves
 	s.app.Use(s.keepAligned)
+	if len(cfg.Origins) > 0 {
+		s.app.Use(crossOrigin(cfg.Origins))
+	}
 	for _, d := range api.Dialects() {
 		serve := s.handle
 		if d.Native {

@@ -26,6 +26,8 @@ func (c *gatewayConfig) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.SharedKV, "tenants-share-kv", c.SharedKV,
 		"serve tenants also where engines drop cache_salt, so that they share cached prompts and can tell by time what others asked: "+
 			"/v1/messages of vLLM before 0.32 and of SGLang where it cannot be sent as a chat, all but chat of TensorRT-LLM; else such requests are refused")
+	fs.StringSliceVar(&c.Origins, "cors-origin", c.Origins,
+		"`origins` whose pages may ask from a browser, such as https://chat.example.com, https://*.example.com or *; none: no page of another site")
 	fs.StringSliceVar(&c.aliases, "model-alias", c.aliases,
 		"names for clients beside those of the models, as `name=model`, or name=model=90|other=10 for a split by weight; requests of "+
 			"one user or prompt_cache_key stay with one model")

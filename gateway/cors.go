@@ -1,0 +1,54 @@
+package gateway
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/gofiber/fiber/v2/middleware/cors"
+)
+
+// anyOrigin lets pages of all sites ask.
+const anyOrigin = "*"
+
+// exposed are the headers of answers that pages of other sites may read: those that SDKs do.
+var exposed = []string{
+	requestIDHeader, "Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry",
+	"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests",
+	"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens",
+	"X-Tandem-Prefill", "X-Tandem-Decode",
+}
+
+// preflightLife is for how many seconds a browser may keep what a preflight said.
+const preflightLife = 600
+
+// crossOrigin answers the preflights of browsers, and lets pages of the origins read answers.
+// Keys come in a header that a page sets itself, never from what a browser has stored, so
+// credentials stay off.
+func crossOrigin(origins []string) fiber.Handler {
+	return cors.New(cors.Config{
+		AllowOrigins:  strings.Join(origins, ","),
+		AllowMethods:  "GET,POST",
+		ExposeHeaders: strings.Join(exposed, ","),
+		MaxAge:        preflightLife,
+	})
+}
+
+// checkOrigins reports the first that is not an origin: a scheme and a host, and perhaps a port.
+func checkOrigins(origins []string) error {
+	if len(origins) > 1 && slices.Contains(origins, anyOrigin) {
+		return fmt.Errorf("cors-origin %s already allows all origins: leave the others out", anyOrigin)
+	}
+	for _, o := range origins {
+		if o == anyOrigin {
+			continue
+		}
+		at, err := url.Parse(o)
+		if err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.Host != strings.TrimPrefix(o, at.Scheme+"://") || strings.Contains(o, ",") {
+			return fmt.Errorf("cors-origin %q is not an origin such as https://chat.example.com", o)
+		}
+	}
+	return nil
+}
