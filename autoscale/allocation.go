@@ -101,12 +101,12 @@ func (m *memory) allocate(find mix.Allocator, plan sizing.Plan, in *sizing.Signa
 	}
 	w := &state.workload
 	asked := mix.AllocationRequest{
-		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, TTFT: w.ttft, ITL: w.itl, Shown: shown(state.Hardware), Traffic: w.traffic,
+		Prompt: w.prompt, Computed: w.computed, Output: w.output, Context: w.context, TTFT: w.ttft, ITL: w.itl, Running: shown(state.Hardware), Traffic: w.traffic,
 		PrefillRate: plan.Prefill.Load * in.PrefillSpeed, DecodeRate: plan.Decode.Load * in.DecodeSpeed,
 	}
 	servers := [2]int{plan.Prefill.Servers, plan.Decode.Servers}
 	if servers == m.AllocatedFor {
-		asked.Standing = m.Allocation
+		asked.Current = m.Allocation
 	}
 	found, err := find(asked)
 	if err != nil {
@@ -119,8 +119,8 @@ func (m *memory) allocate(find mix.Allocator, plan sizing.Plan, in *sizing.Signa
 // wanted is what is published of a model: each role as a whole, and each kind of hardware
 // where it is chosen. A kind of which none is wanted is not woken by requests that wait.
 func (d *Decision) wanted(model string) []Wanted {
-	prefill := Wanted{Model: model, Role: pools.Prefill.String(), Want: d.Plan.Prefill, Held: d.Held, At: d.At}
-	decode := Wanted{Model: model, Role: pools.Decode.String(), Want: d.Plan.Decode, Held: d.Held, At: d.At}
+	prefill := Wanted{Model: model, Role: pools.Prefill.String(), Want: d.Plan.Prefill, WaitingForCapacity: d.WaitingForCapacity, At: d.At}
+	decode := Wanted{Model: model, Role: pools.Decode.String(), Want: d.Plan.Decode, WaitingForCapacity: d.WaitingForCapacity, At: d.At}
 	prefill.Servers, decode.Servers = 0, 0 // summed up below
 	var kinds []Wanted
 	for i := range d.Pools {
@@ -143,11 +143,11 @@ func (d *Decision) wanted(model string) []Wanted {
 }
 
 // shown describes hardware for the choice of it.
-func shown(all []Hardware) []mix.Shown {
-	var out []mix.Shown
+func shown(all []Hardware) []mix.RunningUnits {
+	var out []mix.RunningUnits
 	for i := range all {
 		k := &all[i]
-		out = append(out, mix.Shown{Variant: k.Variant, Prefills: k.Prefills(), Units: k.Ready, Teach: k.Teach})
+		out = append(out, mix.RunningUnits{Variant: k.Variant, Prefills: k.Prefills(), Units: k.Ready, Teach: k.Teach})
 	}
 	return out
 }

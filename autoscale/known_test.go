@@ -34,9 +34,9 @@ func TestScaler_ForgetsAModelThatIsGoneAndNoneAtZero(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			v := meter.Arrived(demand.Arrival{Model: model, PromptTokens: 1000})
-			v.Answered(1000, 1000)
-			v.Ended(100, false)
+			v := meter.RecordArrival(demand.Arrival{Model: model, PromptTokens: 1000})
+			v.RecordFirstToken(1000, 1000)
+			v.RecordEnd(100, false)
 			step(0)
 			step(3 * sizing.Bin)
 			if got := published["decode"].Servers; got != c.min {

@@ -29,7 +29,7 @@ type memory struct {
 }
 
 // remember keeps what servers can do for when none is there, and fills it in then.
-func (m *memory) remember(g *gauge, prior *sizing.Capacity, w workload) {
+func (m *memory) remember(g *poolState, prior *sizing.Capacity, w workload) {
 	if m.Prefill == 0 {
 		m.Prefill = prior.PrefillSpeed(w.computed, w.prompt-w.computed)
 		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.context), float64(prior.KVTokens)
@@ -96,9 +96,9 @@ func (m *memory) wanted() (prefill, decode int) {
 	return m.Memory.Prefill.Servers, m.Memory.Decode.Servers
 }
 
-// await notes when more servers are wanted than there are, and learns from when they
+// learnColdStart notes when more servers are wanted than there are, and learns from when they
 // are there how long a cold start takes.
-func (m *memory) await(s *sizing.Signals, now time.Time) {
+func (m *memory) learnColdStart(s *sizing.Signals, now time.Time) {
 	prefill, decode := m.wanted()
 	for role, missing := range [2]int{prefill - s.Prefill.Ready, decode - s.Decode.Ready} {
 		switch raised := &m.Raised[role]; {

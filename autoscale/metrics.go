@@ -18,7 +18,7 @@ var (
 	speedDesc = prometheus.NewDesc("tandem_server_speed_tokens_per_second",
 		"What one server of a pool does at the lengths of now, within the objective, as learned; by kind of hardware.", variantLabels, nil)
 	kvDesc = prometheus.NewDesc("tandem_pool_kv_tokens",
-		"KV of a pool's servers, by kind of hardware: used, and capacity where engines tell it.",
+		"KV of a pool's servers, by kind of hardware: used, and capacity where engines report it.",
 		[]string{"model", "role", "variant", "state"}, nil)
 	variantBacklogDesc = prometheus.NewDesc("tandem_variant_backlog_seconds",
 		"Time that servers of one kind of hardware need for what was sent to them: prefill servers for prompts that are not done, "+
@@ -26,7 +26,7 @@ var (
 		variantLabels, nil)
 	variantDemandDesc = prometheus.NewDesc("tandem_variant_demand_tokens_per_second",
 		"Part of tandem_demand_tokens_per_second that a kind of hardware is to prefill, by the lengths that are planned for it. "+
-			"Absent where hardware is not told apart.",
+			"Absent where hardware has no variants.",
 		variantLabels, nil)
 	kvQueuedDesc = prometheus.NewDesc("tandem_kv_queued_tokens",
 		"KV that requests without a first token will hold on decode servers.", []string{"model"}, nil)
@@ -66,7 +66,7 @@ func (g gauges) set(d *prometheus.Desc, v float64, labels ...string) {
 }
 
 // Collect is part of prometheus.Collector. Of a model whose signals are old nothing is
-// said: no figure is better than an old one.
+// reported: no figure is better than an old one.
 func (s *Scaler) Collect(ch chan<- prometheus.Metric) {
 	for model, d := range s.current.Load().Models {
 		if s.now().Sub(d.At) <= s.cfg.Planner.MaxAge {
@@ -122,7 +122,7 @@ func (d *Decision) collect(g gauges, model string) {
 	}
 	for slo, of := range map[string]demand.Attained{"ttft": state.TTFT, "itl": state.ITL} {
 		if of.Judged > 0 {
-			g.set(attainedDesc, float64(of.Kept)/float64(of.Judged), model, slo)
+			g.set(attainedDesc, float64(of.Met)/float64(of.Judged), model, slo)
 		}
 	}
 }

@@ -19,7 +19,7 @@ type workload struct {
 	traffic                  demand.Traffic
 }
 
-// UnknownKV stands for room that engines do not tell: then KV decides nothing.
+// UnknownKV stands for capacity that engines do not report: then KV decides nothing.
 const UnknownKV = 1e15
 
 // Hardware is the units of one role and variant, as they show themselves. A unit is what
@@ -33,7 +33,7 @@ type Hardware struct {
 	Convertible int        `json:"convertible"`
 	Speed       float64    `json:"speed"`     // tokens per second of all of them
 	KVUsed      float64    `json:"kv_used"`   // tokens that requests hold
-	KVTokens    float64    `json:"kv_tokens"` // room, 0 if none tells
+	KVTokens    float64    `json:"kv_tokens"` // capacity, 0 if none reports it
 	Waiting     float64    `json:"waiting"`   // requests in the engines' own queues
 	// Backlog is the seconds that they need for what waits there: of prefill servers the mean
 	// of what was sent to them and is not done, of others the answers in the engines' queues.
@@ -47,8 +47,8 @@ type Hardware struct {
 	elastic int            // servers of elastic engines
 }
 
-// look reads the fleet for a model, in the order of roles and variants.
-func look(servers []*pools.Server, model string, w workload, now time.Time) []Hardware {
+// hardwareOf reads the fleet for a model, in the order of roles and variants.
+func hardwareOf(servers []*pools.Server, model string, w workload, now time.Time) []Hardware {
 	kinds := make(map[pools.Role]map[string]*Hardware)
 	for _, s := range servers {
 		h := s.Health()
@@ -100,7 +100,7 @@ func (k *Hardware) add(s *pools.Server, w workload, now time.Time) {
 	if work.Requests > 0 || s.Drains() {
 		k.busy++
 	}
-	k.Waiting += load.Waiting.Value // 0 where the engine does not tell
+	k.Waiting += load.Waiting.Value // 0 where the engine does not report it
 	held := float64(work.Tokens)
 	if load.KVTokens.Known {
 		k.KVTokens += load.KVTokens.Value
@@ -162,10 +162,10 @@ func (k *Hardware) Teach(c *sizing.Capacity) {
 	}
 }
 
-// gauge is the state of a model's servers at one moment.
-type gauge struct {
+// poolState is the state of a model's servers at one moment.
+type poolState struct {
 	prefill, decode sizing.Pool
-	prefillSpeed    float64 // prompt tokens per second of a unit, 0 if no server tells
+	prefillSpeed    float64 // prompt tokens per second of a unit, 0 if no server shows it
 	decodeSpeed     float64 // output tokens per second of a unit
 	kvCapacity      float64 // tokens of a unit
 	kv              float64 // tokens that requests hold on decode servers
@@ -174,8 +174,8 @@ type gauge struct {
 }
 
 // sumUp joins what all hardware shows.
-func sumUp(all []Hardware) gauge {
-	var g gauge
+func sumUp(all []Hardware) poolState {
+	var g poolState
 	for i := range all {
 		k := &all[i]
 		if k.Role == pools.Prefill {

@@ -34,7 +34,7 @@ func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 		t.Cleanup(func() { _ = e.Close() })
 		specs = append(specs, pools.Spec{URL: e.URL(), Role: pools.Decode, Connector: "nixl"})
 	}
-	see := func() gauge {
+	see := func() poolState {
 		if err := f.Apply(specs); err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 			}
 			return up == 2
 		})
-		return sumUp(look(f.Servers(), model, workload{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now()))
+		return sumUp(hardwareOf(f.Servers(), model, workload{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now()))
 	}
 	alone := see()
 	specs[0].Unit, specs[1].Unit = "pod", "pod"
@@ -71,8 +71,8 @@ func TestLook_ServersOfAUnitAreOne(t *testing.T) {
 // drain stays, but has nothing to do for another reason than that nothing waits.
 func TestLook_WhoDrainsIsNotReady(t *testing.T) {
 	fleet := newFleet(t, pools.Prefill, pools.Decode, pools.Decode)
-	see := func() (g gauge, mayGo int) {
-		g = sumUp(look(fleet.Servers(), model, workload{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now()))
+	see := func() (g poolState, mayGo int) {
+		g = sumUp(hardwareOf(fleet.Servers(), model, workload{prompt: 1000, computed: 1000, output: 100, itl: 50 * time.Millisecond}, time.Now()))
 		return g, len(unitsOf(fleet.Servers(), &PoolWant{Role: pools.Decode, Any: true}, model, nil, time.Now()))
 	}
 	if g, mayGo := see(); g.prefill.Ready != 1 || g.decode.Ready != 2 || g.idlePrefill != 1 || mayGo != 2 {

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/permodel"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
@@ -24,12 +25,12 @@ type Config struct {
 	ScaleIn   bool            // say which servers go when fewer are wanted, and let them drain
 	// ITL is the objective that decode is planned for; TTFT the one that hardware is chosen
 	// by, 0 is none.
-	ITL, TTFT pools.PerModel[time.Duration]
+	ITL, TTFT permodel.Setting[time.Duration]
 }
 
 // DefaultConfig decides as often as an HPA asks.
 func DefaultConfig() Config {
-	return Config{Planner: sizing.DefaultPlanner(), Every: sizing.DefaultInterval, ColdStart: 2 * time.Minute, ITL: pools.PerModel[time.Duration]{All: 50 * time.Millisecond}}
+	return Config{Planner: sizing.DefaultPlanner(), Every: sizing.DefaultInterval, ColdStart: 2 * time.Minute, ITL: permodel.Setting[time.Duration]{All: 50 * time.Millisecond}}
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
@@ -54,13 +55,13 @@ type plans struct {
 
 // Decision is what is wanted for a model, and what it was decided from.
 type Decision struct {
-	At       time.Time      `json:"at"`   // of the signals: older where they could not be read again
-	Plan     sizing.Plan    `json:"plan"` // in servers as they are on the mean
-	Pools    []PoolWant     `json:"pools"`
-	Signals  sizing.Signals `json:"signals"`
-	Held     int            `json:"held"` // requests that wait because a role has no server
-	State    State          `json:"state"`
-	Draining []DrainingUnit `json:"leaving,omitempty"`
+	At                 time.Time      `json:"at"`   // of the signals: older where they could not be read again
+	Plan               sizing.Plan    `json:"plan"` // in servers as they are on the mean
+	Pools              []PoolWant     `json:"pools"`
+	Signals            sizing.Signals `json:"signals"`
+	WaitingForCapacity int            `json:"held"` // requests that wait because a role has no server
+	State              State          `json:"state"`
+	Draining           []DrainingUnit `json:"leaving,omitempty"`
 }
 
 // Wanted is what is published of a pool.
@@ -68,13 +69,13 @@ type Wanted struct {
 	Model, Role string
 	Variant     string // kind of hardware; empty: all of it together
 	sizing.Want
-	Size int // ranks that each engine should have, where they grow in place; 0: as it is
-	Held int
-	At   time.Time // of the signals, by the clock of this machine
+	Size               int // ranks that each engine should have, where they grow in place; 0: as it is
+	WaitingForCapacity int
+	At                 time.Time // of the signals, by the clock of this machine
 }
 
-// Scaler decides for every model, again and again. With others it meets in Redis,
-// and one decides for all.
+// Scaler decides for every model, again and again. It shares demand with others
+// through Redis, and one decides for all.
 type Scaler struct {
 	cfg    Config
 	fleet  *pools.Fleet
@@ -91,7 +92,7 @@ type Scaler struct {
 	Allocate mix.Allocator
 
 	current atomic.Pointer[plans]
-	hurry   chan struct{} // to decide
+	planNow chan struct{} // to decide
 	decided chan struct{} // that another replica decided
 }
 
@@ -100,7 +101,7 @@ func NewScaler(cfg Config, fleet *pools.Fleet, meter *demand.Meter, shared *Shar
 	s := &Scaler{
 		cfg: cfg, fleet: fleet, meter: meter, shared: shared, log: log, now: meter.Now,
 		Publish: func([]Wanted) {}, OnDraining: func([]DrainingUnit) {},
-		hurry: make(chan struct{}, 1), decided: make(chan struct{}, 1),
+		planNow: make(chan struct{}, 1), decided: make(chan struct{}, 1),
 	}
 	s.current.Store(&plans{})
 	return s
@@ -111,11 +112,11 @@ func (s *Scaler) Run(ctx context.Context) {
 	if s.shared != nil {
 		var beside sync.WaitGroup
 		defer beside.Wait()
-		beside.Go(func() { s.shared.passNews(ctx, s.meter, func() { signal(s.decided) }) })
+		beside.Go(func() { s.shared.exchangeRefusals(ctx, s.meter, func() { signal(s.decided) }) })
 	}
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
-	failing, next := false, s.inTurn
+	failing, next := false, s.planIfDecider
 	for {
 		err := next(ctx)
 		if ctx.Err() != nil {
@@ -136,17 +137,17 @@ func (s *Scaler) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			next = s.inTurn
-		case <-s.hurry:
-			next = s.atOnce
+			next = s.planIfDecider
+		case <-s.planNow:
+			next = s.planAtOnce
 		case <-s.decided:
 			next = s.follow
 		}
 	}
 }
 
-// Hurry lets it decide now: a request is held.
-func (s *Scaler) Hurry() { signal(s.hurry) }
+// PlanNow starts a decision now: a request waits for capacity.
+func (s *Scaler) PlanNow() { signal(s.planNow) }
 
 // signal makes sure that one signal is in the channel, which holds one.
 func signal(c chan struct{}) {
@@ -156,10 +157,10 @@ func signal(c chan struct{}) {
 	}
 }
 
-// inTurn decides where it is this replica's turn; atOnce decides whoever's turn it is.
-func (s *Scaler) inTurn(ctx context.Context) error { return s.step(ctx, false) }
+// planIfDecider decides if this replica is the decider; planAtOnce decides in any case.
+func (s *Scaler) planIfDecider(ctx context.Context) error { return s.step(ctx, false) }
 
-func (s *Scaler) atOnce(ctx context.Context) error { return s.step(ctx, true) }
+func (s *Scaler) planAtOnce(ctx context.Context) error { return s.step(ctx, true) }
 
 // follow takes over what another replica decided.
 func (s *Scaler) follow(ctx context.Context) error {
@@ -217,7 +218,7 @@ func (s *Scaler) attempt(ctx context.Context, mine, hurried bool) (done bool, er
 	if err != nil {
 		return false, err
 	}
-	readings, err := s.shared.meet(ctx, s.meter.Read())
+	readings, err := s.shared.exchangeDemand(ctx, s.meter.Read())
 	if err != nil {
 		return false, err
 	}
@@ -295,7 +296,7 @@ func (s *Scaler) decide(last plans, readings []demand.Reading) plans {
 		var plan sizing.Plan
 		plan, memory.Memory = s.cfg.Planner.Plan(signals, memory.Memory, elapsed)
 		wants := s.pools(&memory, plan, &signals, &state)
-		memory.await(&signals, now)
+		memory.learnColdStart(&signals, now)
 		adapters, there := served[model]
 		memory.Present.seen(there, adapters, asked.Asked(), plan, now)
 		if !s.cfg.ScaleIn {
@@ -303,7 +304,7 @@ func (s *Scaler) decide(last plans, readings []demand.Reading) plans {
 		} else if plan.Known {
 			memory.chooseDraining(wants, servers, model, savings, now)
 		}
-		d := &Decision{At: now, Plan: plan, Pools: wants, Signals: signals, Held: signals.Held, State: state, Draining: memory.Draining}
+		d := &Decision{At: now, Plan: plan, Pools: wants, Signals: signals, WaitingForCapacity: signals.WaitingForCapacity, State: state, Draining: memory.Draining}
 		if before := last.Models[model]; plan.Prefill.Reason == sizing.Stale && before != nil {
 			d.At = before.At
 		}
@@ -317,7 +318,7 @@ func (s *Scaler) decide(last plans, readings []demand.Reading) plans {
 func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t demand.Total, now time.Time) (sizing.Signals, State) {
 	w := workload{prompt: max(t.Seen.Prompt, 1), output: max(t.Seen.Output, 1), context: max(t.Seen.Context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model), traffic: t.Traffic}
 	w.computed = max(1, min(w.prompt, w.prompt*t.Seen.Computed))
-	hardware := look(servers, model, w, now)
+	hardware := hardwareOf(servers, model, w, now)
 	g := sumUp(hardware)
 	m.remember(&g, &s.cfg.Prior, w)
 	m.sample(g.kv, now)
@@ -332,7 +333,7 @@ func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t dem
 	signals.Prefill.Pending = m.pending(0, prefill-g.prefill.Ready, now)
 	signals.Decode.Pending = m.pending(1, decode-g.decode.Ready, now)
 	if g.prefill.Ready == 0 || g.decode.Ready == 0 {
-		signals.Held = t.Waiting.Requests
+		signals.WaitingForCapacity = t.Waiting.Requests
 	}
 	// One prompt on each server is being computed; the others wait, but for those that
 	// wait for decode.

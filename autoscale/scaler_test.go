@@ -85,9 +85,9 @@ func testConfig() Config {
 // ask lets a meter see so many prompt tokens a second for ten minutes.
 func ask(c *clock, tokens int, meters ...*demand.Meter) {
 	for i := range 600 {
-		v := meters[i%len(meters)].Arrived(demand.Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: tokens})
-		v.Answered(tokens, tokens)
-		v.Ended(100, false)
+		v := meters[i%len(meters)].RecordArrival(demand.Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: tokens})
+		v.RecordFirstToken(tokens, tokens)
+		v.RecordEnd(100, false)
 		c.pass(time.Second)
 	}
 }
@@ -118,9 +118,9 @@ func TestScaler_WantsWhatTheDemandNeeds(t *testing.T) {
 	// a second at most. Ten times 8,000 a second need two.
 	for i := range 600 {
 		for k := range 10 {
-			v := meter.Arrived(demand.Arrival{Model: model, Fingerprint: uint64(10*i + k), PromptTokens: 8000})
-			v.Answered(8000, 8000)
-			v.Ended(100, false)
+			v := meter.RecordArrival(demand.Arrival{Model: model, Fingerprint: uint64(10*i + k), PromptTokens: 8000})
+			v.RecordFirstToken(8000, 8000)
+			v.RecordEnd(100, false)
 		}
 		c.pass(time.Second)
 	}
@@ -261,19 +261,19 @@ func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
 		client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
 		t.Cleanup(func() { _ = client.Close() })
 		shared := NewShared(client, "test:", "")
-		passing.Go(func() { shared.passNews(ctx, m, func() {}) })
+		passing.Go(func() { shared.exchangeRefusals(ctx, m, func() {}) })
 	}
 	defer passing.Wait()
 	defer stop()
 	a := demand.Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}
 	eventually(t, "the second gateway knows whom the first refused", func() bool {
-		meters[0].Arrived(a).Refused() // again and again: a message before the subscription is lost
-		v := meters[1].Arrived(a)
-		v.Ended(-1, false)
+		meters[0].RecordArrival(a).RecordRefusal() // again and again: a message before the subscription is lost
+		v := meters[1].RecordArrival(a)
+		v.RecordEnd(-1, false)
 		return v.Retry
 	})
 	before := meters[1].Models["m"].Bins[demand.BinOf(c.Now())].Prompt
-	meters[1].Arrived(a).Refused()
+	meters[1].RecordArrival(a).RecordRefusal()
 	if after := meters[1].Models["m"].Bins[demand.BinOf(c.Now())].Prompt; after != before {
 		t.Errorf("a retry made demand of %.0f tokens %.0f", before, after)
 	}
@@ -301,7 +301,7 @@ func TestScaler_AnotherReplicasHurryIsHeard(t *testing.T) {
 	for range 2 {
 		before := scalers[1].current.Load().At
 		eventually(t, "the second one has newer plans", func() bool {
-			scalers[0].Hurry() // again and again: a message before the subscription is lost
+			scalers[0].PlanNow() // again and again: a message before the subscription is lost
 			return scalers[1].current.Load().At.After(before)
 		})
 	}
@@ -345,13 +345,13 @@ func TestScaler_ATurnDoesNotUndoAnotherReplicasHurry(t *testing.T) {
 	scalers[0].now = func() time.Time { // the demand was read, the plans are not made
 		if !amid {
 			amid = true
-			meters[1].Arrived(demand.Arrival{Model: model, PromptTokens: 1000})
+			meters[1].RecordArrival(demand.Arrival{Model: model, PromptTokens: 1000})
 			step(1, true)
 		}
 		return c.Now()
 	}
 	step(0, false)
-	if w := published["decode"]; !amid || w.Servers != 1 || w.Held != 1 {
+	if w := published["decode"]; !amid || w.Servers != 1 || w.WaitingForCapacity != 1 {
 		t.Errorf("%+v, want one for the request that the other holds", w)
 	}
 }
@@ -365,7 +365,7 @@ func TestShared_WhoListensAgainTakesOverWhatWasDecided(t *testing.T) {
 	shared, told := NewShared(client, "test:", "a"), make(chan struct{}, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	var passing sync.WaitGroup
-	passing.Go(func() { shared.passNews(ctx, demand.NewMeter(time.Now), func() { signal(told) }) })
+	passing.Go(func() { shared.exchangeRefusals(ctx, demand.NewMeter(time.Now), func() { signal(told) }) })
 	defer passing.Wait()
 	defer stop()
 	for range 2 {
@@ -391,7 +391,7 @@ func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
 		}
 		c.pass(sizing.Bin)
 	}
-	meter.Arrived(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 1000})
+	meter.RecordArrival(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 1000})
 	c.pass(sizing.Bin)
 	if err := s.step(t.Context(), true); err != nil {
 		t.Fatal(err)
@@ -501,7 +501,7 @@ func TestScaler_QueueBehindFullDecodeIsDecodesBacklog(t *testing.T) {
 	s := NewScaler(testConfig(), newFleet(t), meter, nil, slog.New(slog.DiscardHandler))
 	ask(c, 1000, meter)
 	for range 100 {
-		meter.Arrived(demand.Arrival{Model: model, PromptTokens: 1000})
+		meter.RecordArrival(demand.Arrival{Model: model, PromptTokens: 1000})
 	}
 	if err := s.step(t.Context(), true); err != nil {
 		t.Fatal(err)
@@ -514,9 +514,9 @@ func TestScaler_QueueBehindFullDecodeIsDecodesBacklog(t *testing.T) {
 func TestMemory_LearnsTheColdStart(t *testing.T) {
 	c := newClock()
 	m := &memory{ColdStart: 2 * time.Minute}
-	m.Memory = sizing.Memory{Known: true, Prefill: sizing.Kept{Servers: 3}, Decode: sizing.Kept{Servers: 1}}
+	m.Memory = sizing.Memory{Known: true, Prefill: sizing.StandingTarget{Servers: 3}, Decode: sizing.StandingTarget{Servers: 1}}
 	there := sizing.Signals{Prefill: sizing.Pool{Ready: 2}, Decode: sizing.Pool{Ready: 1}}
-	m.await(&there, c.Now())
+	m.learnColdStart(&there, c.Now())
 	if got := m.pending(0, 1, c.Now()); got != 1 {
 		t.Errorf("%d servers are starting, want 1", got)
 	}
@@ -525,7 +525,7 @@ func TestMemory_LearnsTheColdStart(t *testing.T) {
 	}
 	c.pass(time.Minute)
 	there.Prefill.Ready = 3
-	m.await(&there, c.Now())
+	m.learnColdStart(&there, c.Now())
 	if m.ColdStart != 105*time.Second || !m.Raised[0].IsZero() {
 		t.Errorf("cold start %v, want a quarter of the way to a minute", m.ColdStart)
 	}

@@ -52,9 +52,9 @@ func NewShared(client redis.UniversalClient, prefix, replica string) *Shared {
 // Now is the time of all replicas, whatever the clocks of their machines say.
 func (s *Shared) Now() time.Time { return s.clock.now() }
 
-// meet tells what this replica measured and returns what all did, this one included. A
+// exchangeDemand shares what this replica measured and returns what all did, this one included. A
 // replica that is gone stays in the sum for as long as its bins count.
-func (s *Shared) meet(ctx context.Context, own demand.Reading) ([]demand.Reading, error) {
+func (s *Shared) exchangeDemand(ctx context.Context, own demand.Reading) ([]demand.Reading, error) {
 	text, err := json.Marshal(own)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (s *Shared) meet(ctx context.Context, own demand.Reading) ([]demand.Reading
 		if own.At-r.At > int64(goneAfter/time.Second) {
 			r.Silent()
 		}
-		r.Fade(own.At)
+		r.Decay(own.At)
 		readings = append(readings, r)
 	}
 	if len(old) > 0 {
@@ -106,7 +106,7 @@ func (s *Shared) decides(ctx context.Context) (bool, error) {
 	return held, nil
 }
 
-// replacePlans makes plans those of all, and tells the others, if those that they follow
+// replacePlans makes plans those of all, and notifies the others, if those that they follow
 // from still stand.
 var replacePlans = redis.NewScript(`
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
@@ -114,7 +114,7 @@ redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 redis.call('PUBLISH', ARGV[4], ARGV[5])
 return 1`)
 
-// publish makes plans those of all, and tells the others; read returns them. It does
+// publish makes plans those of all, and notifies the others; read returns them. It does
 // nothing, and says so, if others were published since the text was read that they follow
 // from.
 func (s *Shared) publish(ctx context.Context, last string, p plans) (done bool, err error) {

@@ -19,9 +19,9 @@ func TestShared_ForgetsAReplicaThatIsGone(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	gone, left := demand.NewMeter(c.Now), demand.NewMeter(c.Now)
 	gone.Queued = func() map[string]int { return map[string]int{model: 1} }
-	gone.Arrived(demand.Arrival{Model: model, PromptTokens: 1000})
+	gone.RecordArrival(demand.Arrival{Model: model, PromptTokens: 1000})
 	c.pass(sizing.Bin)
-	if _, err := NewShared(client, "test:", "gone").meet(t.Context(), gone.Read()); err != nil {
+	if _, err := NewShared(client, "test:", "gone").exchangeDemand(t.Context(), gone.Read()); err != nil {
 		t.Fatal(err)
 	}
 	const counts = demand.KeptBins * sizing.Bin
@@ -38,7 +38,7 @@ func TestShared_ForgetsAReplicaThatIsGone(t *testing.T) {
 	} {
 		now := &clock{c.Now().Add(of.after)}
 		left.Now = now.Now
-		readings, err := NewShared(client, "test:", "left").meet(t.Context(), left.Read())
+		readings, err := NewShared(client, "test:", "left").exchangeDemand(t.Context(), left.Read())
 		if err != nil {
 			t.Fatal(err)
 		}

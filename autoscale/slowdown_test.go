@@ -95,9 +95,9 @@ func (w *worked) quarter() {
 	for range 15 {
 		second := time.Now()
 		for i := range 20 {
-			v := w.meter.Arrived(demand.Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: slowPrompt})
-			v.Answered(slowPrompt, slowPrompt)
-			v.Ended(slowOutput, false)
+			v := w.meter.RecordArrival(demand.Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: slowPrompt})
+			v.RecordFirstToken(slowPrompt, slowPrompt)
+			v.RecordEnd(slowOutput, false)
 		}
 		lease, err := servers[0].Claim(pools.Prefill, curve.Work{}, false)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 type State struct {
 	Hardware []Hardware `json:"hardware"`
 	// PrefillWaiting and DecodeWaiting are the requests that wait for a pool: in the queues
-	// of its engines, and in the gateways'. It is what the engines alone would have said
+	// of its engines, and in the gateways'. It is what the engines alone would have reported
 	// (vllm:num_requests_waiting) of requests that a gateway sends on at once.
 	PrefillWaiting float64 `json:"prefill_waiting"`
 	DecodeWaiting  float64 `json:"decode_waiting"`
@@ -29,7 +29,7 @@ type State struct {
 // queuedForDecode is how many of those in the gateways' queues wait for decode. They wait
 // for prefill, whose servers come first: unless one of these has nothing to do, or there
 // are none and decode servers compute the prompts.
-func queuedForDecode(g *gauge, t *demand.Total) float64 {
+func queuedForDecode(g *poolState, t *demand.Total) float64 {
 	if g.idlePrefill > 0 || g.prefill.Ready == 0 {
 		return float64(t.Queued)
 	}
@@ -37,7 +37,7 @@ func queuedForDecode(g *gauge, t *demand.Total) float64 {
 }
 
 // wait says for which pool requests wait. Where a pool has no server, all wait for it.
-func (s *State) wait(g *gauge, t *demand.Total) {
+func (s *State) wait(g *poolState, t *demand.Total) {
 	for i := range s.Hardware {
 		if s.Hardware[i].Role == pools.Prefill {
 			s.PrefillWaiting += s.Hardware[i].Waiting

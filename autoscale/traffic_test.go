@@ -26,23 +26,23 @@ func near(t *testing.T, what string, got, want float64) {
 func TestTraffic_ByClassAsItWas(t *testing.T) {
 	c := newClock()
 	m := demand.NewMeter(c.Now)
-	short := m.Arrived(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 1500, OutputTokens: 100})
-	m.Arrived(demand.Arrival{Model: model, Fingerprint: 2, PromptTokens: 30_000, OutputTokens: 700})
+	short := m.RecordArrival(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 1500, OutputTokens: 100})
+	m.RecordArrival(demand.Arrival{Model: model, Fingerprint: 2, PromptTokens: 30_000, OutputTokens: 700})
 	traffic := m.Traffic(model)
 	of := &traffic[share.ClassOf(1500, 100)]
 	if *of != (demand.Lengths{Requests: 1, Prompt: 1500, Computed: 1500, Output: 100}) || traffic[share.ClassOf(30_000, 700)] != (demand.Lengths{Requests: 1, Prompt: 30_000, Computed: 30_000, Output: 700}) {
 		t.Fatalf("%+v", traffic)
 	}
-	short.Answered(1600, 400)
-	short.Ended(40, false)
+	short.RecordFirstToken(1600, 400)
+	short.RecordEnd(40, false)
 	traffic = m.Traffic(model)
 	prompt, computed, output, ok := of.Mean()
 	if prompt != 1600 || computed != 400 || output != 40 || !ok {
 		t.Errorf("%g tokens, %g of them computed, and %g of the answer", prompt, computed, output)
 	}
 	// A retry of what was refused is not asked for twice.
-	m.Arrived(demand.Arrival{Model: model, Fingerprint: 3, PromptTokens: 1500}).Refused()
-	m.Arrived(demand.Arrival{Model: model, Fingerprint: 3, PromptTokens: 1500})
+	m.RecordArrival(demand.Arrival{Model: model, Fingerprint: 3, PromptTokens: 1500}).RecordRefusal()
+	m.RecordArrival(demand.Arrival{Model: model, Fingerprint: 3, PromptTokens: 1500})
 	if traffic = m.Traffic(model); of.Requests != 2 {
 		t.Errorf("%g requests, want 2", of.Requests)
 	}
@@ -55,9 +55,9 @@ func TestTraffic_ByClassAsItWas(t *testing.T) {
 func TestTraffic_Fades(t *testing.T) {
 	c := newClock()
 	m := demand.NewMeter(c.Now)
-	v := m.Arrived(demand.Arrival{Model: model, PromptTokens: 8000})
+	v := m.RecordArrival(demand.Arrival{Model: model, PromptTokens: 8000})
 	c.pass(demand.Lately)
-	v.Answered(8000, 4000)
+	v.RecordFirstToken(8000, 4000)
 	traffic := m.Traffic(model)
 	of := &traffic[share.ClassOf(8000, 0)]
 	near(t, "requests", of.Requests, math.Exp(-1))
@@ -71,7 +71,7 @@ func TestTraffic_Fades(t *testing.T) {
 		t.Error("what is left counts")
 	}
 	for range 3600 { // one each second, for an hour
-		m.Arrived(demand.Arrival{Model: model, PromptTokens: 8000})
+		m.RecordArrival(demand.Arrival{Model: model, PromptTokens: 8000})
 		c.pass(time.Second)
 	}
 	traffic = m.Traffic(model)
@@ -85,7 +85,7 @@ func TestTraffic_OfAllGateways(t *testing.T) {
 	for i := range 2 {
 		m := demand.NewMeter(c.Now)
 		for range 3 + i {
-			m.Arrived(demand.Arrival{Model: model, PromptTokens: 8000})
+			m.RecordArrival(demand.Arrival{Model: model, PromptTokens: 8000})
 		}
 		readings = append(readings, m.Read())
 	}
@@ -177,9 +177,9 @@ func TestTraffic_OfAGatewayThatIsGoneFades(t *testing.T) {
 	var readings []demand.Reading
 	for _, name := range []string{"gone", "left"} {
 		m := demand.NewMeter(c.Now)
-		m.Arrived(demand.Arrival{Model: model, PromptTokens: 8000})
+		m.RecordArrival(demand.Arrival{Model: model, PromptTokens: 8000})
 		var err error
-		if readings, err = NewShared(client, "test:", name).meet(t.Context(), m.Read()); err != nil {
+		if readings, err = NewShared(client, "test:", name).exchangeDemand(t.Context(), m.Read()); err != nil {
 			t.Fatal(err)
 		}
 		c.pass(demand.Lately / 2)

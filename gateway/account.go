@@ -2,10 +2,14 @@ package gateway
 
 import (
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
+
 	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // settle corrects what the request's key was charged by what the answer cost.
@@ -60,4 +64,30 @@ func (t *tenantLabels) label(tenant string) string {
 	}
 	t.named[tenant] = true
 	return tenant
+}
+
+// setRateLimitHeaders reports to the client what is left of its limits, in OpenAI's headers.
+// Tokens are those of prompts; those of answers have a limit of their own.
+func (x *exchange) setRateLimitHeaders(c *fiber.Ctx) {
+	if x.key == nil || !x.key.HasLimits() {
+		return
+	}
+	names := map[string]string{access.OfRequests: "Requests", access.OfPrompt: "Tokens", access.OfOutput: "Output-Tokens"}
+	for of, s := range x.key.LimitStatuses(time.Now()) {
+		c.Set("X-Ratelimit-Limit-"+names[of], strconv.Itoa(s.Limit))
+		c.Set("X-Ratelimit-Remaining-"+names[of], strconv.Itoa(s.Remaining))
+		c.Set("X-Ratelimit-Reset-"+names[of], s.Reset.Round(time.Millisecond).String())
+	}
+}
+
+// tokensOf is what an answer cost, as far as its engine reported it.
+func tokensOf(u api.Usage) access.Tokens {
+	c := access.Tokens{Prompt: -1, Output: -1}
+	if u.Prompt.Known {
+		c.Prompt = u.Prompt.Tokens
+	}
+	if u.Output.Known {
+		c.Output = u.Output.Tokens
+	}
+	return c
 }

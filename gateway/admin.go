@@ -59,14 +59,14 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 	return mux
 }
 
-// Guarded asks for a token, or where certificates are asked for for a client's that was
+// RequireToken asks for a token, or where certificates are asked for for a client's that was
 // verified, everywhere but where kubelets and load balancers look, who have neither. An
 // empty token without certificates asks for nothing. Where no token is shown, browsers that
 // are made to ask by a page of another site are refused; names are what the port is called
 // beside its addresses and private names.
-func Guarded(token string, certificates bool, names []string, admin http.Handler) http.Handler {
+func RequireToken(token string, certificates bool, names []string, admin http.Handler) http.Handler {
 	if token == "" && !certificates {
-		return withoutBrowsers(names, admin)
+		return refuseBrowsers(names, admin)
 	}
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -76,7 +76,7 @@ func Guarded(token string, certificates bool, names []string, admin http.Handler
 		switch {
 		case free(r.URL.Path), byToken:
 		case byCertificate && crossSite(r): // a browser shows its certificate whatever page asks
-			http.Error(w, notAcross, http.StatusForbidden)
+			http.Error(w, crossSiteMessage, http.StatusForbidden)
 			return
 		case !byCertificate:
 			w.Header().Set("WWW-Authenticate", "Bearer")

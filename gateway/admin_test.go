@@ -10,7 +10,7 @@ import (
 
 // A browser shows its certificate whatever page makes it ask; a token it does not know.
 func TestGuarded_ACertificateIsNotEnoughForAPageOfAnotherSite(t *testing.T) {
-	admin := Guarded("t0ken", true, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	admin := RequireToken("t0ken", true, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	verified := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
 	for _, x := range []struct {
 		name  string

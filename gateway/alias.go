@@ -53,9 +53,9 @@ func ParseAlias(text string) (Alias, error) {
 	return a, nil
 }
 
-// behind returns those targets of an alias that the fleet has, or can load; where it has
+// servedTargets returns those targets of an alias that the fleet has, or can load; where it has
 // none, those whose servers are started for a request.
-func (s *Server) behind(a Alias) (targets []Target) {
+func (s *Server) servedTargets(a Alias) (targets []Target) {
 	for _, t := range a.Targets {
 		if _, served := s.fleet.Model(t.Model); served {
 			targets = append(targets, t)
@@ -110,14 +110,14 @@ func (s *Server) alias(name string) (Alias, bool) {
 	return Alias{}, false
 }
 
-// unalias makes the request one for a model behind the alias that it names, if it does.
+// resolveAlias makes the request one for a model behind the alias that it names, if it does.
 // It reports false if nobody serves any of them, or will.
-func (s *Server) unalias(req *pd.Request) bool {
+func (s *Server) resolveAlias(req *pd.Request) bool {
 	a, is := s.alias(req.Model)
 	if !is {
 		return true
 	}
-	targets := s.behind(a)
+	targets := s.servedTargets(a)
 	if len(targets) == 0 {
 		return false
 	}
@@ -135,20 +135,20 @@ func (s *Server) unalias(req *pd.Request) bool {
 func (s *Server) modelOf(name string) (pools.Model, bool) {
 	a, is := s.alias(name)
 	if !is {
-		return s.offered(name)
+		return s.findModel(name)
 	}
 	var least pools.Model
-	for _, t := range s.behind(a) {
-		if m, offered := s.offered(t.Model); offered && (least.ID == "" || m.MaxModelLen < least.MaxModelLen) {
+	for _, t := range s.servedTargets(a) {
+		if m, offered := s.findModel(t.Model); offered && (least.ID == "" || m.MaxModelLen < least.MaxModelLen) {
 			least = m
 		}
 	}
 	return pools.Model{ID: name, MaxModelLen: least.MaxModelLen, Created: least.Created}, least.ID != ""
 }
 
-// offered describes a model that is served, or whose servers are started for a request: of
+// findModel describes a model that is served, or whose servers are started for a request: of
 // that only the names are known.
-func (s *Server) offered(model string) (pools.Model, bool) {
+func (s *Server) findModel(model string) (pools.Model, bool) {
 	if m, served := s.fleet.Model(model); served {
 		return m, true
 	}

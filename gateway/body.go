@@ -44,8 +44,8 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 		switch {
 		case len(body) > s.cfg.MaxBody:
 			return nil, s.tooLarge()
-		case err != nil && wasRefused(c) != nil: // fasthttp takes an error in trailers for their end
-			return nil, wasRefused(c).request()
+		case err != nil && badMessageOf(c) != nil: // fasthttp takes an error in trailers for their end
+			return nil, badMessageOf(c).request()
 		case errors.Is(err, io.EOF) && (len(body) < length || length < 0 && hasEnded(c)):
 			return nil, context.Canceled // the client left
 		case errors.Is(err, io.EOF) && length < 0:
@@ -73,15 +73,15 @@ func hasEnded(c *fiber.Ctx) bool {
 	return ok && conn.ended.Load()
 }
 
-// wasRefused is what is wrong with the message that was read last, nil if nothing.
-func wasRefused(c *fiber.Ctx) *badMessage {
+// badMessageOf is what is wrong with the message that was read last, nil if nothing.
+func badMessageOf(c *fiber.Ctx) *badMessage {
 	bad, _ := refusedMessage(c)
 	return bad
 }
 
-// keepAligned closes connections on which a part of a request's body was left unread: it
+// closeIfBodyUnread closes connections on which a part of a request's body was left unread: it
 // would be taken for the next request.
-func (s *Server) keepAligned(c *fiber.Ctx) error {
+func (s *Server) closeIfBodyUnread(c *fiber.Ctx) error {
 	defer func() {
 		length := c.Request().Header.ContentLength()
 		if c.Context().RequestBodyStream() == nil || length >= 0 && length <= min(prefetched, s.cfg.MaxBody) {

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-const notAcross = "the admin port answers no pages of other sites; set a token to ask it from them"
+const crossSiteMessage = "the admin port answers no pages of other sites; set a token to ask it from them"
 
-// withoutBrowsers refuses what a page of another site lets an operator's browser ask of an
+// refuseBrowsers refuses what a page of another site lets an operator's browser ask of an
 // admin port that asks for no token: requests across sites, and requests by a name that
 // whoever owns it may point at this port (DNS rebinding). Addresses, names that nobody can
 // register, and the operator's own names pass.
-func withoutBrowsers(names []string, admin http.Handler) http.Handler {
+func refuseBrowsers(names []string, admin http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case free(r.URL.Path):
@@ -22,7 +22,7 @@ func withoutBrowsers(names []string, admin http.Handler) http.Handler {
 			http.Error(w, "the admin port is not known by this Host; name it with --admin-name, or set a token", http.StatusForbidden)
 			return
 		case crossSite(r):
-			http.Error(w, notAcross, http.StatusForbidden)
+			http.Error(w, crossSiteMessage, http.StatusForbidden)
 			return
 		}
 		admin.ServeHTTP(w, r)

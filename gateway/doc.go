@@ -4,6 +4,6 @@
 //
 // Fiber is used as a server only, and with cmd this is the only package that
 // imports it. Two of its habits shape the code: it reuses its buffers, so all
-// that outlives the handler is copied out first, and it never tells a handler
+// that outlives the handler is copied out first, and it never notifies a handler
 // that the client has left, so every request watches its own connection.
 package gateway

@@ -32,7 +32,7 @@ type exchange struct {
 	id      string              // x-request-id: the client's if it sent one, else ours
 	model   string              // label: a model that is served, else "unknown"
 	key     *access.Key         // nil until it is known
-	class   int                 // of priority, as granted
+	class   int                 // of priority, as its key allows
 	charge  *access.QuotaCharge // nil until it is admitted
 	start   time.Time
 	conn    net.Conn
@@ -68,7 +68,7 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 	x.observeStart(req)
 	answer, err := s.pd.Run(x.ctx, req)
 	if err == nil {
-		x.observation.Answered(req.PromptTokens, answer.Computed)
+		x.observation.RecordFirstToken(req.PromptTokens, answer.Computed)
 	}
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
 
 const requestIDHeader = "X-Request-Id"
 
-// nameRequest tells the client the request's id, in the header that the API's SDKs read.
+// nameRequest sends the client the request's id, in the header that the API's SDKs read.
 func nameRequest(c *fiber.Ctx, d *api.Dialect, id string) {
 	c.Set(requestIDHeader, id)
 	if d.Anthropic {
@@ -144,7 +144,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if req.Model == "" {
 		req.Model = x.server.nativeModel()
 	}
-	req.ID, req.Header = x.id, engineHeader(c, x.server.access.Open())
+	req.ID, req.Header = x.id, engineHeader(c, x.server.access.AllowsAnonymous())
 	if err = x.applyPolicy(c, req); err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 // server of the model could hold.
 func (x *exchange) knownModel(req *pd.Request) error {
 	allowed := x.key.May(req.Model) // of an alias: that name, whatever is behind it
-	served := x.server.unalias(req)
+	served := x.server.resolveAlias(req)
 	m, known := x.server.fleet.Model(req.Model)
 	if served && known && allowed {
 		x.model = m.ID
@@ -236,7 +236,7 @@ func (x *exchange) setCommonHeaders(c *fiber.Ctx, answer *pd.Answer) {
 // the client's was right, and what the engine was sent or not is nothing of the client's.
 func (x *exchange) withoutEnginesKey(err error) error {
 	var leg *pd.LegError
-	if x.server.access.Open() || !errors.As(err, &leg) || leg.Kind != pd.Refused || leg.Status != fiber.StatusUnauthorized {
+	if x.server.access.AllowsAnonymous() || !errors.As(err, &leg) || leg.Kind != pd.Refused || leg.Status != fiber.StatusUnauthorized {
 		return err
 	}
 	return &pd.LegError{Leg: leg.Leg, Server: leg.Server, Kind: pd.Broken, Status: leg.Status, Err: leg.Err}

@@ -2,7 +2,7 @@ package gateway
 
 import "bytes"
 
-// head is what the lines of a request's head said so far, as far as it decides where the
+// head is what the lines of a request's head have so far, as far as it decides where the
 // message ends and whom it is for (RFC 9112 and 9110, without what they only tolerate).
 type head struct {
 	http10    bool

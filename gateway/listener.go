@@ -65,7 +65,7 @@ func (l *listener) closeSilent() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {
-		if !c.spoke.Load() {
+		if !c.receivedAny.Load() {
 			_ = c.Conn.Close() // its reader forgets it
 		}
 	}
@@ -76,14 +76,14 @@ func (l *listener) closeSilent() {
 // is read of it is well-formed HTTP, as far as framing judges.
 type clientConn struct {
 	net.Conn
-	listener *listener
-	spoke    atomic.Bool
-	linger   atomic.Bool
-	ended    atomic.Bool // the client sends nothing more, and more was to be read
-	once     sync.Once
+	listener    *listener
+	receivedAny atomic.Bool
+	linger      atomic.Bool
+	ended       atomic.Bool // the client sends nothing more, and more was to be read
+	once        sync.Once
 
 	framing framing
-	wrong   *badMessage // with the next byte of the connection; nil while all is well
+	fault   *badMessage // with the next byte of the connection; nil while all is well
 	refused *badMessage // wrong, once the message that it is wrong with was read so far
 	broken  bool        // the parser got a byte that it does not take
 }
@@ -92,12 +92,12 @@ type clientConn struct {
 func (c *clientConn) NetConn() net.Conn { return c.Conn }
 
 func (c *clientConn) Read(p []byte) (int, error) {
-	if c.wrong != nil {
+	if c.fault != nil {
 		return c.refuse(p)
 	}
 	n, err := c.Conn.Read(p)
 	if n > 0 {
-		c.spoke.Store(true)
+		c.receivedAny.Store(true)
 	} else if errors.Is(err, io.EOF) {
 		c.ended.Store(true)
 	}
@@ -105,7 +105,7 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	if wrong == nil {
 		return n, err
 	}
-	c.wrong = wrong
+	c.fault = wrong
 	c.linger.Store(true)
 	if passed > 0 {
 		return passed, nil // it may be the end of a message that is well
@@ -116,13 +116,13 @@ func (c *clientConn) Read(p []byte) (int, error) {
 // refuse ends what is read with an error. The parser closes a connection without an answer
 // if nothing of a second request came before the error: it gets a byte that begins none.
 func (c *clientConn) refuse(p []byte) (int, error) {
-	c.refused = c.wrong
+	c.refused = c.fault
 	if c.framing.at <= inFields && !c.broken && len(p) > 0 {
 		c.broken = true
 		p[0] = 0
 		return 1, nil
 	}
-	return 0, c.wrong
+	return 0, c.fault
 }
 
 func (c *clientConn) Write(p []byte) (int, error) {

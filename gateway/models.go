@@ -32,7 +32,7 @@ func describe(m pools.Model) modelObject {
 func (s *Server) models(c *fiber.Ctx) error {
 	key, err := s.authenticate(c)
 	if err != nil {
-		return s.decline(c, "models", err)
+		return s.replyError(c, "models", err)
 	}
 	list := struct {
 		Object string        `json:"object"`
@@ -55,7 +55,7 @@ func (s *Server) catalog() (all []pools.Model) {
 	}
 	for _, name := range s.pd.ScaleFromZero.WillServeModels() {
 		if _, served := byName[name]; !served {
-			byName[name], _ = s.offered(name)
+			byName[name], _ = s.findModel(name)
 		}
 	}
 	for _, a := range s.cfg.Aliases {
@@ -70,17 +70,17 @@ func (s *Server) catalog() (all []pools.Model) {
 func (s *Server) model(c *fiber.Ctx) error {
 	key, err := s.authenticate(c)
 	if err != nil {
-		return s.decline(c, "models", err)
+		return s.replyError(c, "models", err)
 	}
 	id, err := url.PathUnescape(c.Params("id"))
 	if m, served := s.modelOf(id); err == nil && served && key.May(m.ID) {
 		return c.JSON(describe(m))
 	}
-	return s.decline(c, "models", errUnknownModel)
+	return s.replyError(c, "models", errUnknownModel)
 }
 
-// decline answers an error of a small handler, which metrics count as the API's.
-func (s *Server) decline(c *fiber.Ctx, name string, err error) error {
+// replyError answers an error of a small handler, which metrics count as the API's.
+func (s *Server) replyError(c *fiber.Ctx, name string, err error) error {
 	f := explain(err)
 	s.metrics.requests.WithLabelValues(name, "none", f.outcome).Inc()
 	return f.send(c, api.Chat)

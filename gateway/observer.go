@@ -20,16 +20,16 @@ type Arrival struct {
 	TTFT, ITL    time.Duration // its objectives, 0 is none
 }
 
-// Observation follows one such request. Answered is called when its first token is there,
+// Observation follows one such request. RecordFirstToken is called when its first token is there,
 // with the tokens of the prompt and those that were computed for it; then, or without that,
 // one of the others.
 type Observation interface {
-	Answered(prompt, computed int)
-	// Ended says that it is over, with the tokens of the answer, -1 if unknown; failed
+	RecordFirstToken(prompt, computed int)
+	// RecordEnd is called when it is over, with the tokens of the answer, -1 if unknown; failed
 	// that the service is at fault.
-	Ended(output int, failed bool)
-	// Refused says that capacity was lacking.
-	Refused()
+	RecordEnd(output int, failed bool)
+	// RecordRefusal is called when capacity was lacking.
+	RecordRefusal()
 }
 
 // SetObserver lets an observer follow the requests from now on. It is for before Serve.
@@ -38,9 +38,9 @@ func (s *Server) SetObserver(observe Observer) { s.observe = observe }
 // unobserved is the observation of a server that nobody plans for.
 type unobserved struct{}
 
-func (unobserved) Answered(int, int) {}
-func (unobserved) Ended(int, bool)   {}
-func (unobserved) Refused()          {}
+func (unobserved) RecordFirstToken(int, int) {}
+func (unobserved) RecordEnd(int, bool)       {}
+func (unobserved) RecordRefusal()            {}
 
 // observeStart lets the observer follow the request.
 func (x *exchange) observeStart(req *pd.Request) {
@@ -52,13 +52,13 @@ func (x *exchange) observeStart(req *pd.Request) {
 	x.observation = x.server.observe(a)
 }
 
-// observeEnd tells the observation how the exchange ended.
+// observeEnd reports to the observation how the exchange ended.
 func (x *exchange) observeEnd(outcome string, status int) {
 	switch {
 	case x.observation == nil: // it was not admitted
 	case x.refused:
-		x.observation.Refused()
+		x.observation.RecordRefusal()
 	default:
-		x.observation.Ended(x.output, status >= 500 || outcome == "broken_stream")
+		x.observation.RecordEnd(x.output, status >= 500 || outcome == "broken_stream")
 	}
 }

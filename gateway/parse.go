@@ -23,7 +23,7 @@ func invalid(param, format string, args ...any) *badRequest {
 	return &badRequest{status: 400, param: param, message: fmt.Sprintf(format, args...)}
 }
 
-// errUnknownModel does not tell a model that is not there from one that is for others.
+// errUnknownModel is the same for a model that does not exist and for one that is for others.
 var errUnknownModel = &badRequest{status: 404, code: "model_not_found", param: "model", message: "The model does not exist or is not served here."}
 
 // parse reads a body into a request. What engines are certain to refuse is
@@ -176,7 +176,7 @@ func readStream(req *pd.Request) error {
 	include, _ := inner.Get("include_usage").Bool()
 	continuous, _ := inner.Get("continuous_usage_stats").Bool()
 	if include || continuous {
-		return nil // as the client has it; continuous statistics cannot be told apart
+		return nil // as the client has it; continuous statistics cannot be recognised
 	}
 	req.HideUsage = true
 	asked := inner.With(api.Edit{Key: "include_usage", Value: []byte("true")})

@@ -20,7 +20,7 @@ type rate struct {
 func (r *rate) add(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.turnLocked(now)
+	r.advanceLocked(now)
 	r.seconds[r.latest%int64(len(r.seconds))]++
 }
 
@@ -29,7 +29,7 @@ func (r *rate) add(now time.Time) {
 func (r *rate) perSecond(now time.Time) float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.turnLocked(now)
+	r.advanceLocked(now)
 	sum := 0
 	for i, n := range r.seconds {
 		if int64(i) != r.latest%int64(len(r.seconds)) {
@@ -39,8 +39,8 @@ func (r *rate) perSecond(now time.Time) float64 {
 	return float64(sum) / rateSeconds
 }
 
-// turnLocked forgets the seconds that are too long ago.
-func (r *rate) turnLocked(now time.Time) {
+// advanceLocked forgets the seconds that are too long ago.
+func (r *rate) advanceLocked(now time.Time) {
 	if r.began.IsZero() {
 		r.began = now
 	}

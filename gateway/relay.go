@@ -59,7 +59,7 @@ func (r *relay) Read(p []byte) (n int, err error) {
 	}()
 	if len(r.pending) == 0 {
 		if r.err == nil {
-			r.gather()
+			r.fill()
 		}
 		if len(r.pending) == 0 {
 			return 0, r.err
@@ -70,8 +70,8 @@ func (r *relay) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// gather waits for something to send and takes along what is there already.
-func (r *relay) gather() {
+// fill waits for something to send and takes along what is there already.
+func (r *relay) fill() {
 	r.pending = r.spare[:0]
 	for {
 		out, err := r.stream.Next()

@@ -28,7 +28,7 @@ type Config struct {
 	ReadTimeout  time.Duration // for a whole request to arrive
 	ConnIdle     time.Duration // keep-alive connections between requests
 	WriteTimeout time.Duration // for one piece of an answer to be taken by the client
-	ExposePair   bool          // tell clients which servers answered
+	ExposePair   bool          // name to clients the servers that answered
 	Aliases      []Alias
 	TenantLabels int      // tenants that metrics name; others are one
 	SharedKV     bool     // tenants may share KV on APIs whose engines drop the salt
@@ -112,7 +112,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 		ErrorHandler: s.refuse,
 	})
 	s.app.Use(recover.New()) // for the small handlers; requests recover by themselves
-	s.app.Use(s.keepAligned)
+	s.app.Use(s.closeIfBodyUnread)
 	if len(cfg.Origins) > 0 {
 		s.app.Use(crossOrigin(cfg.Origins))
 	}
@@ -123,10 +123,10 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 		}
 		s.app.Post(d.Path, func(c *fiber.Ctx) error { return serve(c, d) })
 	}
-	s.app.Get("/v1/responses/:id", s.notKept)
-	s.app.Delete("/v1/responses/:id", s.notKept)
-	s.app.Post("/v1/responses/:id/cancel", s.notKept)
-	s.app.Get("/v1/responses/:id/input_items", s.notKept)
+	s.app.Get("/v1/responses/:id", s.notStored)
+	s.app.Delete("/v1/responses/:id", s.notStored)
+	s.app.Post("/v1/responses/:id/cancel", s.notStored)
+	s.app.Get("/v1/responses/:id/input_items", s.notStored)
 	s.app.Get("/v1/models", s.models)
 	s.app.Get("/v1/models/:id", s.model)
 	s.app.Get("/health", s.health)
@@ -149,7 +149,7 @@ func (s *Server) Drain() { s.draining.Store(true) }
 // errStopping ends what has not ended when the gateway must.
 var errStopping = errors.New("the gateway is shutting down")
 
-// shutdownNotice is how long before the end of a shutdown clients are told that it will not
+// shutdownNotice is how long before the end of a shutdown clients get an error that it will not
 // wait for them.
 const shutdownNotice = time.Second
 
@@ -220,16 +220,16 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	return failure{text: text}.send(c, dialect)
 }
 
-// errNotKept answers what asks for a response of before.
-var errNotKept = &badRequest{status: fiber.StatusNotFound, code: "response_not_found",
+// errNotStored answers what asks for a response of before.
+var errNotStored = &badRequest{status: fiber.StatusNotFound, code: "response_not_found",
 	message: "Responses are not kept here, whatever their store said: each is gone when it has been answered."}
 
-// notKept answers requests for what the Responses API keeps elsewhere.
-func (s *Server) notKept(c *fiber.Ctx) error {
+// notStored answers requests for what the Responses API keeps elsewhere.
+func (s *Server) notStored(c *fiber.Ctx) error {
 	if _, err := s.authenticate(c); err != nil {
-		return s.decline(c, api.Responses.Name, err)
+		return s.replyError(c, api.Responses.Name, err)
 	}
-	return s.decline(c, api.Responses.Name, errNotKept)
+	return s.replyError(c, api.Responses.Name, errNotStored)
 }
 
 // refusedMessage is what is wrong with the message that the connection's parser got last,

@@ -33,7 +33,7 @@ func TestAllocations_OfAKVEvent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if f.sources[0].Live(m).Needed() {
+				if f.sources[0].ApplyLive(m).Needed() {
 					t.Fatal("a message was missed")
 				}
 			}

@@ -30,7 +30,7 @@ func (s *Source) apply(b *batch) {
 
 // reusable reports whether a block of the event's group means that a prefix can be
 // reused. Blocks of sliding windows and of state spaces do not. Where the engine does
-// not say, the first group is taken, and those of which it said so before.
+// not say, the first group is taken, and those that were of that group before.
 func (s *Source) reusable(e *event) bool {
 	switch string(e.spec) {
 	case "full_attention", "mla_attention":
@@ -107,8 +107,8 @@ func (s *Source) storeRun(e *event, h *holder, tier Tier, parent uint32, own Has
 	}
 }
 
-// applyOffload notes copies of blocks whose tokens were told before. Where several
-// blocks are offloaded as one, only the last is told, and nothing is noted.
+// applyOffload notes copies of blocks whose tokens were reported before. Where several
+// blocks are offloaded as one, only the last is reported, and nothing is noted.
 func (s *Source) applyOffload(e *event, tier Tier) {
 	for _, engine := range e.hashes {
 		h, i := s.holderOf(e, engine)
@@ -150,8 +150,8 @@ func (s *Source) hasGroup(group int) bool {
 	return slices.ContainsFunc(s.holders, func(h *holder) bool { return h.group == group })
 }
 
-// holderOf returns the holder of a block that is told without its tokens, nil if there
-// is none, and the block's node. Engines that tell no group mean the only one.
+// holderOf returns the holder of a block that is reported without its tokens, nil if there
+// is none, and the block's node. Engines that report no group mean the only one.
 func (s *Source) holderOf(e *event, engine uint64) (*holder, uint32) {
 	for _, h := range s.holders {
 		if h.group != e.group && (e.groupKnown || len(s.holders) > 1) || e.blockTokens != 0 && e.blockTokens != h.blockTokens {
@@ -165,7 +165,7 @@ func (s *Source) holderOf(e *event, engine uint64) (*holder, uint32) {
 }
 
 // holderFor returns the holder of a group with blocks of a size, a new one if need be;
-// nil if there are too many. A connector behind the engine may tell of larger blocks
+// nil if there are too many. A connector behind the engine may report larger blocks
 // than the engine itself.
 func (s *Source) holderFor(group, blockTokens int) *holder {
 	for _, h := range s.holders {

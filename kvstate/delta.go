@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A delta carries what a source learned to an index that does not hear the engine
+// A delta carries what a source learned to an index that does not receive from the engine
 // itself. A snapshot is a delta that begins with a reset. Both are made for a store
 // between replicas: about 16 bytes a block, no tokens.
 //

@@ -28,7 +28,7 @@ func TestDelta_AnotherIndexFollows(t *testing.T) {
 		}
 		ix, source := open()
 		s := &stream{cache: newCache(16, 1), source: source, keep: 3}
-		s.run(source.Connected())
+		s.run(source.RecordConnect())
 		source.Record(true)
 		var other *Index
 		var follower *Source
@@ -88,7 +88,7 @@ func TestDelta_AnotherIndexFollows(t *testing.T) {
 			s.cache.step(t, prompts)
 			m := s.publish()
 			s.live(m)
-			follower.Live(m)
+			follower.ApplyLive(m)
 			same()
 		}
 	})
@@ -97,9 +97,9 @@ func TestDelta_AnotherIndexFollows(t *testing.T) {
 func TestDelta_Refused(t *testing.T) {
 	ix, s, batch := lone(t, false)
 	s.Record(true)
-	s.Live(batch(0))
+	s.ApplyLive(batch(0))
 	first := s.TakeDelta()
-	s.Live(batch(1))
+	s.ApplyLive(batch(1))
 	second := s.TakeDelta()
 	if s.TakeDelta() != nil {
 		t.Error("a delta of nothing")
@@ -150,12 +150,12 @@ func TestDelta_Refused(t *testing.T) {
 func FuzzApply(f *testing.F) {
 	_, s := opened(f, Spec{})
 	s.Record(true)
-	s.Live(Message{Payload: good(wireForm{})})
+	s.ApplyLive(Message{Payload: good(wireForm{})})
 	f.Add(s.TakeDelta()[deltaHead:])
 	f.Add(s.Snapshot()[deltaHead:])
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		ix, s := opened(t, Spec{})
-		s.Live(Message{Payload: good(wireForm{})})
+		s.ApplyLive(Message{Payload: good(wireForm{})})
 		s.mu.Lock()
 		_ = s.applyOps(ops)
 		s.recount()

@@ -14,7 +14,7 @@ import (
 // A message is decoded as a whole before any of it is applied: one that breaks off in
 // the middle changes nothing.
 type batch struct {
-	seconds float64 // by the engine's clock; NaN: not told
+	seconds float64 // by the engine's clock; NaN: not reported
 	events  []event
 	odd     int // events left out: of a kind or form that is not known
 
@@ -41,13 +41,13 @@ type event struct {
 	tokens      []uint32
 	blockTokens int
 	adapter     []byte // name; empty: none
-	adapterID   int64  // of engines that tell no name; -1: none
-	salt        []byte // told beside the extra keys
-	medium      []byte // empty: not told
-	extra       []byte // one msgpack array, nil or a list of keys for each block; empty: not told
+	adapterID   int64  // of engines that report no name; -1: none
+	salt        []byte // beside the extra keys
+	medium      []byte // empty: not reported
+	extra       []byte // one msgpack array, nil or a list of keys for each block; empty: not reported
 	group       int
 	groupKnown  bool
-	spec        []byte // kind of the KV cache group; empty: not told
+	spec        []byte // kind of the KV cache group; empty: not reported
 }
 
 var (
@@ -146,7 +146,7 @@ func skip(p []byte, n uint32) (err error) {
 	return nil
 }
 
-// decodeTime takes any number. It is used only to tell how old a batch is.
+// decodeTime takes any number. It is used only for the age of a batch.
 func (b *batch) decodeTime(p []byte) ([]byte, error) {
 	if seconds, rest, err := msgp.ReadFloat64Bytes(p); err == nil {
 		b.seconds = seconds

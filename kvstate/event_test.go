@@ -127,7 +127,7 @@ func TestDecode_EveryVersion(t *testing.T) {
 	for name, payload := range cases {
 		t.Run(name, func(t *testing.T) {
 			ix, s := opened(t, Spec{})
-			s.Live(Message{Payload: payload})
+			s.ApplyLive(Message{Payload: payload})
 			if got := holds(ix, Prompt{Tokens: count(1000, 40)}); got != 32 {
 				t.Errorf("%d tokens held, want 32; %+v", got, s.State().Counts)
 			}
@@ -139,8 +139,8 @@ func TestDecode_EveryVersion(t *testing.T) {
 func TestApply_Removals(t *testing.T) {
 	for _, form := range []wireForm{{}, {hashes: "int"}, {hashes: "bin"}, {maps: true, short: true}} {
 		ix, s := opened(t, Spec{})
-		s.Live(Message{Seq: 0, Payload: wireBatch(form, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1<<63 | 5, 1<<63 | 6}, tokens: count(0, 32), size: 16, medium: "GPU"})})
-		s.Live(Message{Seq: 1, Payload: wireBatch(form, 1, wireEvent{kind: "BlockRemoved", hashes: []uint64{1<<63 | 6}, medium: "GPU"})})
+		s.ApplyLive(Message{Seq: 0, Payload: wireBatch(form, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1<<63 | 5, 1<<63 | 6}, tokens: count(0, 32), size: 16, medium: "GPU"})})
+		s.ApplyLive(Message{Seq: 1, Payload: wireBatch(form, 1, wireEvent{kind: "BlockRemoved", hashes: []uint64{1<<63 | 6}, medium: "GPU"})})
 		if got := holds(ix, Prompt{Tokens: count(0, 32)}); got != 16 {
 			t.Errorf("%+v: %d tokens held, want 16", form, got)
 		}
@@ -257,23 +257,23 @@ func TestApply_Groups(t *testing.T) {
 		return e
 	}
 	p := Prompt{Tokens: count(0, 64)}
-	s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, stored(1, "full_attention", 16, 4), stored(0, "sliding_window", 16, 4), stored(3, "mamba", 64, 1))})
+	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, stored(1, "full_attention", 16, 4), stored(0, "sliding_window", 16, 4), stored(3, "mamba", 64, 1))})
 	if got := holds(ix, p); got != 64 {
 		t.Errorf("%d tokens, want 64", got)
 	}
-	s.Live(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", group: 0, hashes: []uint64{100}, medium: "GPU"})})
+	s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", group: 0, hashes: []uint64{100}, medium: "GPU"})})
 	if got := holds(ix, p); got != 64 {
 		t.Errorf("%d tokens after a removal from a sliding window, want 64", got)
 	}
-	s.Live(Message{Seq: 2, Payload: wireBatch(wireForm{}, 1, stored(2, "mla_attention", 8, 3))})
+	s.ApplyLive(Message{Seq: 2, Payload: wireBatch(wireForm{}, 1, stored(2, "mla_attention", 8, 3))})
 	if got := holds(ix, p); got != 24 {
 		t.Errorf("%d tokens with a group that holds 24", got)
 	}
-	s.Live(Message{Seq: 3, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", group: 1, hashes: []uint64{101}, medium: "GPU"})})
+	s.ApplyLive(Message{Seq: 3, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", group: 1, hashes: []uint64{101}, medium: "GPU"})})
 	if got := holds(ix, p); got != 16 {
 		t.Errorf("%d tokens after the other group lost its second block", got)
 	}
-	s.Live(Message{Seq: 4, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "AllBlocksCleared"})})
+	s.ApplyLive(Message{Seq: 4, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "AllBlocksCleared"})})
 	if got := holds(ix, p); got != 0 {
 		t.Errorf("%d tokens after all were cleared", got)
 	}
@@ -295,17 +295,17 @@ func TestApply_LargerBlocksBehind(t *testing.T) {
 			t.Errorf("%+v held, want %+v", h.Held("s"), want)
 		}
 	}
-	s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1,
+	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1,
 		wireEvent{kind: "BlockStored", hashes: []uint64{1, 2, 3}, tokens: count(0, 48), size: 16, medium: "GPU"},
 		wireEvent{kind: "BlockStored", hashes: []uint64{77}, tokens: count(0, 64), size: 64, medium: "cpu"})})
 	want(cached.Tokens{GPU: 48, CPU: 64, Disk: 64, Guessed: 48})
-	s.Live(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1,
+	s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1,
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{3}, medium: "GPU"},
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{77}, medium: "cpu"})})
 	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32, Guessed: 32})
-	s.Restarted()
+	s.RecordRestart()
 	want(cached.Tokens{})
-	s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 32), size: 32})})
+	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 32), size: 32})})
 	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32, Guessed: 32})
 	if n := len(s.State().Holders); n != 1 {
 		t.Errorf("%d holders after the restart", n)
@@ -319,7 +319,7 @@ func TestApply_TwoHashesForTheSame(t *testing.T) {
 	seq := uint64(0)
 	tell := func(e wireEvent, want int) {
 		t.Helper()
-		s.Live(Message{Seq: seq, Payload: wireBatch(wireForm{}, 1, e)})
+		s.ApplyLive(Message{Seq: seq, Payload: wireBatch(wireForm{}, 1, e)})
 		seq++
 		s.checkTree(t)
 		if got := holds(ix, Prompt{Tokens: count(0, 64)}); got != want {
@@ -453,16 +453,16 @@ func poison() map[string][]byte {
 func TestPoison(t *testing.T) {
 	for name, payload := range poison() {
 		ix, s := opened(t, Spec{})
-		s.Live(Message{Seq: 0, Payload: good(wireForm{})})
+		s.ApplyLive(Message{Seq: 0, Payload: good(wireForm{})})
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		s.Live(Message{Seq: 1, Payload: payload})
+		s.ApplyLive(Message{Seq: 1, Payload: payload})
 		runtime.ReadMemStats(&after)
 		if grown, most := after.TotalAlloc-before.TotalAlloc, uint64(2<<20+300*len(payload)); grown > most {
 			t.Errorf("%s: %d bytes allocated for %d", name, grown, len(payload))
 		}
 		s.checkTree(t)
-		s.Live(Message{Seq: 2, Payload: wireBatch(wireForm{}, 17, wireEvent{kind: "BlockStored", hashes: []uint64{500}, tokens: count(5000, 16), size: 16, medium: "GPU"})})
+		s.ApplyLive(Message{Seq: 2, Payload: wireBatch(wireForm{}, 17, wireEvent{kind: "BlockStored", hashes: []uint64{500}, tokens: count(5000, 16), size: 16, medium: "GPU"})})
 		if got := holds(ix, Prompt{Tokens: count(5000, 16)}); got != 16 {
 			t.Errorf("%s: the next good message told nothing (%d tokens held)", name, got)
 		}
@@ -515,14 +515,14 @@ func FuzzSource(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, payload []byte, seq uint64) {
 		ix, s := opened(t, Spec{})
-		s.Live(Message{Seq: 0, Payload: good(wireForm{})})
-		s.Live(Message{Seq: seq % endOfReplay, Payload: payload})
+		s.ApplyLive(Message{Seq: 0, Payload: good(wireForm{})})
+		s.ApplyLive(Message{Seq: seq % endOfReplay, Payload: payload})
 		s.checkTree(t)
 		if _, other := opened(t, Spec{}); other.Apply(s.Snapshot()) != nil {
 			t.Error("its snapshot is refused")
 		}
-		s.Restarted()
-		s.Live(Message{Seq: 2, Payload: wireBatch(wireForm{}, 17, wireEvent{kind: "BlockStored", hashes: []uint64{500}, tokens: count(5000, 16), size: 16, medium: "GPU"})})
+		s.RecordRestart()
+		s.ApplyLive(Message{Seq: 2, Payload: wireBatch(wireForm{}, 17, wireEvent{kind: "BlockStored", hashes: []uint64{500}, tokens: count(5000, 16), size: 16, medium: "GPU"})})
 		if got := holds(ix, Prompt{Tokens: count(5000, 16)}); got != 16 {
 			t.Errorf("the next good message told nothing")
 		}

@@ -17,10 +17,10 @@ type extraKeys struct {
 	rest    []byte // entries of the blocks to come
 	left    uint32
 	adapter string // not counted once: it is in the root
-	salt    string // of the first block, told apart from its keys
+	salt    string // of the first block, separate from its keys
 }
 
-// extraKeys starts the walk. An event for first blocks may tell the salt beside them.
+// extraKeys starts the walk. An event for first blocks may have the salt beside them.
 func (e *event) extraKeys(seed *Seed, first bool) extraKeys {
 	k := extraKeys{seed: seed, adapter: string(e.adapter)}
 	if first {
@@ -70,7 +70,7 @@ func (k *extraKeys) next() (sum uint64, err error) {
 }
 
 // extraKey reads one key: a string, bytes, or a list that begins with one (a medium's
-// hash and its offset, as vLLM told it before 0.18). Others count by their bytes.
+// hash and its offset, as vLLM sent it before 0.18). Others count by their bytes.
 func extraKey(p []byte) (key string, rest []byte, err error) {
 	rest, err = msgp.Skip(p)
 	if err != nil {

@@ -3,7 +3,7 @@ package kvstate
 import "sync/atomic"
 
 // generation is the clock of confirmations: it advances when a 64th of what the index
-// may keep has been confirmed. Ages are told apart for 1,024 generations; what is older
+// may keep has been confirmed. Ages are distinguished for 1,024 generations; what is older
 // looks young again, which costs it only its turn.
 type generation struct {
 	confirmed atomic.Int64

@@ -12,7 +12,7 @@ import (
 func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix, s := opened(t, Spec{})
-		s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"})})
+		s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"})})
 		p := Prompt{Model: "m", Tokens: count(0, 100)}
 		var h Hits
 		match := func() cached.Tokens { ix.Match(&p, &h); return h.Held("s") }
@@ -35,9 +35,9 @@ func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 
 		match()
 		ix.Guess("s", &h)
-		s.Live(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{3}, parent: 2, tokens: count(32, 16), size: 16, medium: "GPU"})})
+		s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{3}, parent: 2, tokens: count(32, 16), size: 16, medium: "GPU"})})
 		want("partly confirmed", 48, 96)
-		s.Live(Message{Seq: 2, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", hashes: []uint64{2, 3}, medium: "GPU"})})
+		s.ApplyLive(Message{Seq: 2, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", hashes: []uint64{2, 3}, medium: "GPU"})})
 		want("some removed that was not guessed", 16, 16)
 		time.Sleep(ix.cfg.GuessLife + time.Millisecond)
 		synctest.Wait()

@@ -30,7 +30,7 @@ type Seed struct {
 	extra  uint64
 	text   uint64
 	place  uint64 // of engine hashes in a holder's map
-	mark   uint64 // tells seeds apart without telling the keys
+	mark   uint64 // distinguishes seeds without revealing the keys
 }
 
 const stripeTokens = 16

@@ -12,10 +12,10 @@ type hashTable struct {
 }
 
 const (
-	nodeBits = 26
-	tagMask  = ^uint32(1<<nodeBits - 1)
-	emptyAt  = 0
-	dropped  = 1<<nodeBits - 1 // a node number beyond maxNodes
+	nodeBits  = 26
+	tagMask   = ^uint32(1<<nodeBits - 1)
+	emptyAt   = 0
+	tombstone = 1<<nodeBits - 1 // a node number beyond maxNodes
 )
 
 // spread turns an engine hash into a place to start at and a tag.
@@ -36,7 +36,7 @@ func (p *hashTable) find(engine uint64, s *arena) uint32 {
 		if slot == emptyAt {
 			return 0
 		}
-		if i := slot &^ tagMask; slot&tagMask == tag && i != dropped && s.node(i).engine == engine {
+		if i := slot &^ tagMask; slot&tagMask == tag && i != tombstone && s.node(i).engine == engine {
 			return i
 		}
 		if at++; at == len(p.slots) {
@@ -65,8 +65,8 @@ func (p *hashTable) drop(engine uint64, s *arena) {
 	at, tag := p.spread(engine)
 	for {
 		slot := p.slots[at]
-		if i := slot &^ tagMask; slot&tagMask == tag && i != dropped && s.node(i).engine == engine {
-			p.slots[at] = dropped
+		if i := slot &^ tagMask; slot&tagMask == tag && i != tombstone && s.node(i).engine == engine {
+			p.slots[at] = tombstone
 			return
 		}
 		if at++; at == len(p.slots) {

@@ -12,7 +12,7 @@ type Hits struct {
 	tokens       int
 	countGuesses bool
 	model        *model
-	roster       *roster
+	members      *memberTable
 	prefixes     []prefixLengths // by holder
 	hashes       []Hash          // all chains, one after the other
 	chains       []chain         // one for each block size
@@ -26,27 +26,27 @@ type chain struct{ blockTokens, from, to int }
 // ranks of unknown choice share the server, it is what the best of them holds. Where a
 // rank has several KV groups, it is what all of them hold.
 func (h *Hits) Held(server string) cached.Tokens {
-	if h.roster == nil {
+	if h.members == nil {
 		return cached.Tokens{}
 	}
-	return h.held(h.roster.servers[server])
+	return h.held(h.members.servers[server])
 }
 
-// Spot remembers where a server stands among the holders of a model, so that asking for
+// HitPosition caches where a server is among the holders of a model, so that asking for
 // it again needs no look-up by its name. The zero value is ready.
-type Spot struct {
-	of    *roster
-	ranks []rank
-	only  *held // its one holder; nil where it has several, or none
+type HitPosition struct {
+	members *memberTable
+	ranks   []rank
+	only    *held // its one holder; nil where it has several, or none
 }
 
-// HeldAt is Held for a server that is asked for again and again, always with one spot.
-func (h *Hits) HeldAt(server string, at *Spot) cached.Tokens {
-	if h.roster == nil {
+// HeldAt is Held for a server that is asked for again and again, always with one position.
+func (h *Hits) HeldAt(server string, at *HitPosition) cached.Tokens {
+	if h.members == nil {
 		return cached.Tokens{}
 	}
-	if at.of != h.roster {
-		at.of, at.ranks = h.roster, h.roster.servers[server]
+	if at.members != h.members {
+		at.members, at.ranks = h.members, h.members.servers[server]
 		at.only = onlyHolder(at.ranks)
 	}
 	if at.only != nil {
@@ -70,10 +70,10 @@ func (h *Hits) Tokens(server string, tier Tier) int { return tier.Of(h.Held(serv
 // All returns every known server of the prompt's model, in no order.
 func (h *Hits) All() iter.Seq2[string, cached.Tokens] {
 	return func(yield func(string, cached.Tokens) bool) {
-		if h.roster == nil {
+		if h.members == nil {
 			return
 		}
-		for server, ranks := range h.roster.servers {
+		for server, ranks := range h.members.servers {
 			if !yield(server, h.held(ranks)) {
 				return
 			}

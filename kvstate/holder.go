@@ -18,12 +18,12 @@ type holder struct {
 	nodes        arena
 	byEngineHash hashTable
 	levels       [tiers + 1]int // blocks by level; the last are nowhere
-	twins        map[onTier]int
+	duplicates   map[onTier]int
 	walk         []uint32 // scratch of relevel
 }
 
 // onTier is a hash in the index of a level. Twins counts the blocks beyond the first
-// that are there under other engine hashes: an engine may tell the same tokens twice.
+// that are there under other engine hashes: an engine may report the same tokens twice.
 type onTier struct {
 	own   Hash
 	level Tier
@@ -153,10 +153,10 @@ func (h *holder) move(n *node, from, to Tier) {
 
 func (h *holder) put(own Hash, level Tier) {
 	if level < nowhere && h.tiers[level].put(own, h.number) {
-		if h.twins == nil {
-			h.twins = map[onTier]int{}
+		if h.duplicates == nil {
+			h.duplicates = map[onTier]int{}
 		}
-		h.twins[onTier{own, level}]++
+		h.duplicates[onTier{own, level}]++
 	}
 }
 
@@ -164,13 +164,13 @@ func (h *holder) take(own Hash, level Tier) {
 	if level == nowhere {
 		return
 	}
-	switch n := h.twins[onTier{own, level}]; n {
+	switch n := h.duplicates[onTier{own, level}]; n {
 	case 0:
 		h.tiers[level].take(own, h.number)
 	case 1:
-		delete(h.twins, onTier{own, level})
+		delete(h.duplicates, onTier{own, level})
 	default:
-		h.twins[onTier{own, level}] = n - 1
+		h.duplicates[onTier{own, level}] = n - 1
 	}
 }
 
@@ -216,7 +216,7 @@ func (h *holder) clear(tier Tier) {
 // clearAll forgets everything.
 func (h *holder) clearAll() {
 	h.each(func(_ uint32, n *node) { h.take(n.own, n.level()) })
-	h.nodes, h.byEngineHash.slots, h.byEngineHash.filled, h.levels, h.walk, h.twins = newArena(), nil, 0, [tiers + 1]int{}, nil, nil
+	h.nodes, h.byEngineHash.slots, h.byEngineHash.filled, h.levels, h.walk, h.duplicates = newArena(), nil, 0, [tiers + 1]int{}, nil, nil
 }
 
 // each visits all nodes in use, parents mostly before children. The visit may prune.

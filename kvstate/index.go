@@ -47,13 +47,13 @@ func (ix *Index) Match(p *Prompt, h *Hits) {
 	}
 	h.model = m
 	m.match(p, ix.seed, h)
-	m.counts.matched(h)
+	m.counts.recordMatch(h)
 }
 
-// Again makes the match of h once more, with the hashes that it has: what servers hold
+// Rematch repeats the match of h, with the hashes that it has: what servers hold
 // changes while a request waits, its prompt does not. It is false, and h as it was, where
 // h is no match or servers with other block sizes have come.
-func (ix *Index) Again(h *Hits) bool {
+func (ix *Index) Rematch(h *Hits) bool {
 	if h.model == nil {
 		return false
 	}
@@ -91,7 +91,7 @@ func (ix *Index) MatchChains(model string, promptTokens int, chains []Chain, h *
 		h.chains = append(h.chains, chain{view.sizes[i].tokens, from, len(h.hashes)})
 	}
 	m.matchChains(view, h)
-	m.counts.matched(h)
+	m.counts.recordMatch(h)
 }
 
 // Guess enters that a server will soon hold the prompt that h is the match of. It is
@@ -101,7 +101,7 @@ func (ix *Index) Guess(server string, h *Hits) Guess {
 		return Guess{}
 	}
 	g := Guess{of: h.model.guesses}
-	for _, rank := range h.roster.servers[server] {
+	for _, rank := range h.members.servers[server] {
 		for _, group := range rank.groups {
 			for _, holder := range group.holders {
 				if new := g.of.add(holder.number, h.missing(holder)); new != nil {

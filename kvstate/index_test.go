@@ -114,7 +114,7 @@ func TestIndex_Wide(t *testing.T) {
 		f.sources[i].Close()
 	}
 	f.ix.Match(&p, &h)
-	if n := len(h.roster.servers); n != 1 || h.Tokens("s0", GPU) != 320 {
+	if n := len(h.members.servers); n != 1 || h.Tokens("s0", GPU) != 320 {
 		t.Errorf("%d servers, the first holds %d", n, h.Tokens("s0", GPU))
 	}
 }
@@ -135,7 +135,7 @@ func TestMatch_AllocatesNothing(t *testing.T) {
 	payload := wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"},
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{2, 1}, medium: "GPU"})
 	seq := uint64(0)
-	if n := testing.AllocsPerRun(1000, func() { f.sources[0].Live(Message{Seq: seq, Payload: payload}); seq++ }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { f.sources[0].ApplyLive(Message{Seq: seq, Payload: payload}); seq++ }); n != 0 {
 		t.Errorf("%v allocations for a batch", n)
 	}
 }

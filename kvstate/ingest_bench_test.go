@@ -77,10 +77,10 @@ func BenchmarkIngest(b *testing.B) {
 					s := f.sources[n/messages%servers]
 					if n%messages == 0 && n >= messages*servers {
 						b.StopTimer()
-						s.Restarted()
+						s.RecordRestart()
 						b.StartTimer()
 					}
-					s.Live(Message{Seq: uint64(n % messages), Payload: p.payloads[n%messages]})
+					s.ApplyLive(Message{Seq: uint64(n % messages), Payload: p.payloads[n%messages]})
 					n++
 				}
 				perBlock := float64(b.Elapsed().Nanoseconds()) / float64(b.N*p.blocks)
@@ -182,9 +182,9 @@ func (f *fleet) ingest(b *testing.B, stored *atomic.Int64) (stop func()) {
 		defer s.Close()
 		for i := 0; !over.Load(); i++ {
 			if i%len(p.payloads) == 0 {
-				s.Restarted()
+				s.RecordRestart()
 			}
-			s.Live(Message{Seq: uint64(i % len(p.payloads)), Payload: p.payloads[i%len(p.payloads)]})
+			s.ApplyLive(Message{Seq: uint64(i % len(p.payloads)), Payload: p.payloads[i%len(p.payloads)]})
 			stored.Add(int64(p.blocks))
 		}
 	})

@@ -5,7 +5,7 @@ import "encoding/binary"
 // journal collects what a source changes, in a form that another index can carry out
 // without the tokens. It is off until Record.
 //
-// Operations, numbers as uvarint where nothing else is said, hashes in 8 bytes,
+// Operations, numbers as uvarint unless noted, hashes in 8 bytes,
 // little-endian:
 //
 //	store    group, tokens of a block, tier (1 byte), 1 and the parent's engine hash or 0,

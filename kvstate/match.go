@@ -118,8 +118,8 @@ func (m *model) match(p *Prompt, seed *Seed, h *Hits) {
 }
 
 // matchChains fills h from its chains, one for each block size of the view.
-func (m *model) matchChains(view *roster, h *Hits) {
-	h.roster = view
+func (m *model) matchChains(view *memberTable, h *Hits) {
+	h.members = view
 	h.prefixes = slices.Grow(h.prefixes[:0], view.words*64)[:view.words*64]
 	clear(h.prefixes)
 	s := search{tiers: [...]*tierIndex{

@@ -10,7 +10,7 @@ import (
 // Message is one batch as it comes from a socket.
 type Message struct {
 	Seq       uint64   // number of the batch; vLLM counts from 0, others from 1
-	Publisher [16]byte // identity of the publisher where it tells one, else zero
+	Publisher [16]byte // identity of the publisher where it sends one, else zero
 	Payload   []byte
 }
 

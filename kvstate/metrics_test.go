@@ -10,13 +10,13 @@ import (
 
 func TestCollector(t *testing.T) {
 	ix, s := opened(t, Spec{SourceID: SourceID{Server: "s", Rank: 1}})
-	s.Live(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1,
+	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1,
 		wireEvent{kind: "BlockStored", hashes: []uint64{1, 2, 3, 4}, tokens: count(0, 64), size: 16, medium: "GPU"},
 		wireEvent{kind: "BlockStored", hashes: []uint64{3}, size: 16, medium: "CPU"},
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{3, 99}, medium: "GPU"},
 		wireEvent{kind: "BlockEaten"})})
-	s.Live(Message{Seq: 5, Payload: []byte{0xc1}})
-	s.Live(Message{Seq: 6, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"})})
+	s.ApplyLive(Message{Seq: 5, Payload: []byte{0xc1}})
+	s.ApplyLive(Message{Seq: 6, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"})})
 	var h Hits
 	ix.Match(&Prompt{Model: "m", Tokens: count(0, 100)}, &h)
 	registry := prometheus.NewPedanticRegistry()

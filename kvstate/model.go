@@ -14,7 +14,7 @@ type model struct {
 	guesses *guesses
 	counts  modelCounts
 
-	view atomic.Pointer[roster]
+	view atomic.Pointer[memberTable]
 
 	mu      sync.Mutex // guards the members, and orders changes of view
 	members []*member  // by number; nil: free
@@ -33,7 +33,7 @@ func newModel(name string, cfg *Config) *model {
 	for t := range m.tiers {
 		m.tiers[t] = newTierIndex()
 	}
-	m.view.Store(&roster{})
+	m.view.Store(&memberTable{})
 	return m
 }
 
@@ -51,7 +51,7 @@ func (m *model) join(new member) int {
 		m.guesses.index.widen(len(m.members))
 	}
 	m.members[number] = &new
-	m.view.Store(newRoster(m.members))
+	m.view.Store(newMemberTable(m.members))
 	return number
 }
 
@@ -61,11 +61,11 @@ func (m *model) leave(number int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.members[number] = nil
-	m.view.Store(newRoster(m.members))
+	m.view.Store(newMemberTable(m.members))
 }
 
-// roster is an immutable view of the holders of a model.
-type roster struct {
+// memberTable is an immutable view of the holders of a model.
+type memberTable struct {
 	words   int // of 64 holders
 	sizes   []blockSize
 	servers map[string][]rank
@@ -95,8 +95,8 @@ type held struct {
 	blockTokens int
 }
 
-func newRoster(members []*member) *roster {
-	r := &roster{words: (len(members) + 63) / 64, servers: map[string][]rank{}}
+func newMemberTable(members []*member) *memberTable {
+	r := &memberTable{words: (len(members) + 63) / 64, servers: map[string][]rank{}}
 	for number, m := range members {
 		if m == nil {
 			continue

@@ -12,7 +12,7 @@ type sequence struct {
 
 	last     stamp // last batch applied
 	live     stamp // last live message seen
-	complete bool  // the source knows all that the publisher can still tell
+	complete bool  // the source knows all that the publisher can still replay
 	accept   bool  // no replay can help now: take the next live message as it is
 	requests int   // in a row for the same live message
 	pub      [16]byte
@@ -36,30 +36,30 @@ type replay struct {
 	request ReplayRequest
 	got     bool // an answer came
 	all     bool // it began with the first batch that the publisher has
-	again   bool // the publisher is another one: request from the start
+	repeat  bool // the publisher is another one: request from the start
 	useful  bool // a batch was applied
 }
 
-// Why says what a replay is needed for.
-type Why uint8
+// ReplayReason is what a replay is needed for.
+type ReplayReason uint8
 
 const (
-	Nothing          Why = iota
-	Start                // a source that knows nothing
-	Gap                  // messages are missing
-	Restart              // the publisher restarted
-	ConsistencyCheck     // is what the source knows still true?
-	Rebuild              // start again from what the publisher still has
+	Nothing          ReplayReason = iota
+	Start                         // a source that knows nothing
+	Gap                           // messages are missing
+	Restart                       // the publisher restarted
+	ConsistencyCheck              // is what the source knows still true?
+	Rebuild                       // start again from what the publisher still has
 )
 
 // ReplayRequest is what a source wants replayed. Why is Nothing when it wants nothing.
 type ReplayRequest struct {
-	Why  Why
-	From uint64
+	Reason ReplayReason
+	From   uint64
 }
 
 // Needed reports whether a replay is requested.
-func (a ReplayRequest) Needed() bool { return a.Why != Nothing }
+func (a ReplayRequest) Needed() bool { return a.Reason != Nothing }
 
 // verdict is what is to be done with a message.
 type verdict uint8
@@ -75,16 +75,16 @@ const (
 // maxRequests bounds the replays for one live message.
 const maxRequests = 3
 
-// offer decides about a live message. With a request, the message is to be offered again
+// classify decides about a live message. With a request, the message is to be offered again
 // after the replay.
-func (q *sequence) offer(s stamp, publisher [16]byte) (verdict, ReplayRequest) {
+func (q *sequence) classify(s stamp, publisher [16]byte) (verdict, ReplayRequest) {
 	changed := publisher != q.pub && q.pub != [16]byte{} && publisher != [16]byte{}
 	if publisher != [16]byte{} {
 		q.pub = publisher
 	}
 	switch {
 	case changed:
-		return q.restarted()
+		return q.recordRestart()
 	case !q.last.known:
 		if q.replays && !q.accept && (!q.complete || s.seq > 0) && q.countRequest() {
 			return wait, ReplayRequest{Start, 0}
@@ -103,12 +103,12 @@ func (q *sequence) offer(s stamp, publisher [16]byte) (verdict, ReplayRequest) {
 	case s == q.recent[s.seq%recent]:
 		return ignore, ReplayRequest{}
 	}
-	return q.restarted()
+	return q.recordRestart()
 }
 
-// saw notes a live message that was settled. An older one that comes again moves
+// recordSeen records a live message that was applied or ignored. An older one that comes again moves
 // nothing back.
-func (q *sequence) saw(s stamp) {
+func (q *sequence) recordSeen(s stamp) {
 	q.recent[s.seq%recent] = s
 	if !q.live.known || s.seq > q.live.seq {
 		q.live = s
@@ -121,15 +121,15 @@ func (q *sequence) countRequest() bool {
 	return q.requests <= maxRequests
 }
 
-func (q *sequence) restarted() (verdict, ReplayRequest) {
+func (q *sequence) recordRestart() (verdict, ReplayRequest) {
 	if q.replays && !q.accept {
 		return resetOnly, ReplayRequest{Restart, 0}
 	}
 	return reset, ReplayRequest{}
 }
 
-// took notes that a message was applied.
-func (q *sequence) took(s stamp) {
+// recordApplied records that a message was applied.
+func (q *sequence) recordApplied(s stamp) {
 	q.last = s
 	q.requests, q.accept = 0, false
 }
@@ -144,11 +144,11 @@ func (q *sequence) forget() {
 func (q *sequence) resume(s stamp) {
 	q.forget()
 	q.last = s
-	q.saw(s)
+	q.recordSeen(s)
 }
 
-// connected is the request when the feed has connected, for the first time or again.
-func (q *sequence) connected() ReplayRequest {
+// recordConnect is the request when the feed has connected, for the first time or again.
+func (q *sequence) recordConnect() ReplayRequest {
 	if !q.replays {
 		return ReplayRequest{}
 	}
@@ -176,15 +176,15 @@ func (q *sequence) consistencyCheck() ReplayRequest {
 // begin starts a replay.
 func (q *sequence) begin(a ReplayRequest) { q.replay = replay{request: a, all: a.From == 0} }
 
-// replayed decides about one message of the replay.
-func (q *sequence) replayed(s stamp) verdict {
+// offerReplayed decides about one message of the replay.
+func (q *sequence) offerReplayed(s stamp) verdict {
 	r := &q.replay
 	first := !r.got
 	r.all = r.all || first && s.seq > r.request.From
 	switch {
-	case s.seq < r.request.From, r.again:
+	case s.seq < r.request.From, r.repeat:
 		return ignore // some publishers send more than was requested
-	case first && r.request.Why == Rebuild:
+	case first && r.request.Reason == Rebuild:
 		r.got = true
 		return reset
 	case first && q.last.known:
@@ -193,7 +193,7 @@ func (q *sequence) replayed(s stamp) verdict {
 			return ignore // the publisher is the one it was
 		}
 		if s.seq == q.last.seq {
-			r.again = true
+			r.repeat = true
 			return resetOnly
 		}
 		return reset
@@ -216,12 +216,12 @@ func (q *sequence) finish(complete bool) (forget bool, next ReplayRequest) {
 	switch {
 	case !complete && r.useful:
 		return false, ReplayRequest{Gap, q.last.seq}
-	case !complete && r.request.Why == ConsistencyCheck, !complete && r.request.Why == Rebuild:
+	case !complete && r.request.Reason == ConsistencyCheck, !complete && r.request.Reason == Rebuild:
 		return false, ReplayRequest{} // nothing says that it changed
 	case !complete:
 		q.accept, q.complete = true, false
 		return q.last.known, ReplayRequest{Start, 0}
-	case r.again:
+	case r.repeat:
 		return false, ReplayRequest{Restart, 0}
 	case q.last.known && !r.got: // the publisher has not got that far
 		return true, ReplayRequest{Restart, 0}

@@ -38,7 +38,7 @@ func (s *stream) publish() Message {
 // live hands a message over as a feed does.
 func (s *stream) live(m Message) {
 	for {
-		request := s.source.Live(m)
+		request := s.source.ApplyLive(m)
 		if !request.Needed() {
 			return
 		}
@@ -57,7 +57,7 @@ func (s *stream) run(request ReplayRequest) {
 		first := s.next - uint64(len(s.kept))
 		for i, payload := range s.kept {
 			if n := first + uint64(i); n >= request.From {
-				s.source.Replayed(Message{Seq: n, Payload: payload})
+				s.source.ApplyReplayed(Message{Seq: n, Payload: payload})
 			}
 		}
 		request = s.source.EndReplay(true)
@@ -68,8 +68,8 @@ func (s *stream) run(request ReplayRequest) {
 func (s *stream) restart() {
 	s.cache = newCache(s.cache.size, s.cache.salt+1)
 	s.next, s.kept = 0, nil
-	s.source.Disconnected()
-	s.run(s.source.Connected())
+	s.source.RecordDisconnect()
+	s.run(s.source.RecordConnect())
 }
 
 // TestSource_NeverClaimsWhatIsNotHeld: however messages are lost, doubled and swapped,
@@ -92,7 +92,7 @@ func TestSource_NeverClaimsWhatIsNotHeld(t *testing.T) {
 			cache: newCache(rapid.SampledFrom([]int{4, 16}).Draw(t, "block size"), 1), source: source, keep: keep,
 			next: rapid.SampledFrom([]uint64{0, 1}).Draw(t, "first number"),
 		}
-		s.run(source.Connected())
+		s.run(source.RecordConnect())
 		var late []Message
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			kinds := []string{"deliver", "deliver", "deliver", "deliver", "lose", "twice", "restart", "reconnect", "check"}
@@ -105,8 +105,8 @@ func TestSource_NeverClaimsWhatIsNotHeld(t *testing.T) {
 				s.restart()
 				continue
 			case "reconnect":
-				source.Disconnected()
-				s.run(source.Connected())
+				source.RecordDisconnect()
+				s.run(source.RecordConnect())
 				continue
 			case "check":
 				s.run(source.Check())
@@ -236,22 +236,22 @@ func TestSource_AsksAndForgets(t *testing.T) {
 				m := batch(step.n)
 				switch step.do {
 				case "live":
-					request = s.Live(m)
+					request = s.ApplyLive(m)
 				case "far":
 					m.Seq += 1 << 63
-					request = s.Live(m)
+					request = s.ApplyLive(m)
 				case "other", "other got":
 					m.Payload = append(slices.Clone(m.Payload), 0xc0) // another checksum
 					if step.do == "other" {
-						request = s.Live(m)
+						request = s.ApplyLive(m)
 					} else {
-						s.Replayed(m)
+						s.ApplyReplayed(m)
 					}
 				case "connected", "reconnected":
 					if step.do == "reconnected" {
-						s.Disconnected()
+						s.RecordDisconnect()
 					}
-					request = s.Connected()
+					request = s.RecordConnect()
 					if step.do == "connected" && request.Needed() {
 						s.BeginReplay(request)
 					}
@@ -261,7 +261,7 @@ func TestSource_AsksAndForgets(t *testing.T) {
 					s.BeginReplay(step.request)
 					request = step.request
 				case "got":
-					s.Replayed(m)
+					s.ApplyReplayed(m)
 				case "end", "broke":
 					request = s.EndReplay(step.do == "end")
 				}
@@ -287,7 +287,7 @@ func TestSource_OpenTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Live(Message{}) // closed: nothing happens
+	s.ApplyLive(Message{}) // closed: nothing happens
 	if len(ix.Sources()) != 1 {
 		t.Errorf("%d sources", len(ix.Sources()))
 	}

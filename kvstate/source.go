@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Source takes in what one engine publishes: bytes in, changes of the index and wishes
+// Source takes in what one engine publishes: bytes in, changes of the index and replay requests
 // for replays out. It opens no sockets and waits for nothing, so that a feed (zmqsub)
 // or a test can drive it:
 //
@@ -54,16 +54,16 @@ func newSource(ix *Index, m *model, spec Spec) *Source {
 // ID names the source.
 func (s *Source) ID() SourceID { return s.spec.SourceID }
 
-// Connected says that the feed has connected, for the first time or again.
-func (s *Source) Connected() ReplayRequest {
+// RecordConnect records that the feed has connected, for the first time or again.
+func (s *Source) RecordConnect() ReplayRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seq.connected()
+	return s.seq.recordConnect()
 }
 
-// Disconnected says that the connection broke, so that something may be missed. A
+// RecordDisconnect records that the connection broke, so that something may be missed. A
 // source that cannot request a replay forgets everything.
-func (s *Source) Disconnected() {
+func (s *Source) RecordDisconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.seq.replays {
@@ -71,8 +71,8 @@ func (s *Source) Disconnected() {
 	}
 }
 
-// Misread counts a message whose frames are of no known form.
-func (s *Source) Misread() {
+// RecordMisread counts a message whose frames are of no known form.
+func (s *Source) RecordMisread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.Misread++
@@ -86,23 +86,23 @@ func (s *Source) Check() ReplayRequest {
 	return s.seq.consistencyCheck()
 }
 
-// Live takes a published message. With a request, it is to be offered again after the
+// ApplyLive applies a published message. With a request, it is to be offered again after the
 // replay.
-func (s *Source) Live(m Message) ReplayRequest {
+func (s *Source) ApplyLive(m Message) ReplayRequest {
 	s.mu.Lock()
-	request := s.liveLocked(m)
+	request := s.applyLiveLocked(m)
 	s.mu.Unlock()
 	s.index.trimWhenFull()
 	return request
 }
 
-func (s *Source) liveLocked(m Message) ReplayRequest {
+func (s *Source) applyLiveLocked(m Message) ReplayRequest {
 	if s.closed {
 		return ReplayRequest{}
 	}
 	this := stampOf(m)
 	known := s.seq.last
-	do, request := s.seq.offer(this, m.Publisher)
+	do, request := s.seq.classify(this, m.Publisher)
 	ahead := known.known && this.seq > known.seq+1
 	switch {
 	case do == ignore:
@@ -119,25 +119,25 @@ func (s *Source) liveLocked(m Message) ReplayRequest {
 	}
 	if !request.Needed() {
 		if do != ignore {
-			s.takeLocked(m, this)
+			s.applyLocked(m, this)
 		}
-		s.seq.saw(this)
+		s.seq.recordSeen(this)
 	}
 	return request
 }
 
-// takeLocked applies a message that is the next in order. One that cannot be read takes
-// all knowledge with it, since it may have told of removals.
-func (s *Source) takeLocked(m Message, this stamp) {
+// applyLocked applies a message that is the next in order. One that cannot be read takes
+// all knowledge with it, since it may have reported removals.
+func (s *Source) applyLocked(m Message, this stamp) {
 	s.counts.Bytes += uint64(len(m.Payload))
 	if err := s.batch.decode(m.Payload); err != nil {
 		s.counts.Unreadable++
 		s.resetLocked(ResetUnreadable)
 	} else {
 		s.apply(&s.batch)
-		s.counts.told(s.batch.seconds, time.Now())
+		s.counts.recordBatchTime(s.batch.seconds, time.Now())
 	}
-	s.seq.took(this)
+	s.seq.recordApplied(this)
 }
 
 // BeginReplay says that the answers to a request will follow.
@@ -148,20 +148,20 @@ func (s *Source) BeginReplay(request ReplayRequest) {
 	s.seq.begin(request)
 }
 
-// Replayed takes one answer.
-func (s *Source) Replayed(m Message) {
+// ApplyReplayed applies one answer of a replay.
+func (s *Source) ApplyReplayed(m Message) {
 	s.mu.Lock()
-	s.replayedLocked(m)
+	s.applyReplayedLocked(m)
 	s.mu.Unlock()
 	s.index.trimWhenFull()
 }
 
-func (s *Source) replayedLocked(m Message) {
+func (s *Source) applyReplayedLocked(m Message) {
 	if s.closed {
 		return
 	}
 	this := stampOf(m)
-	do := s.seq.replayed(this)
+	do := s.seq.offerReplayed(this)
 	switch do {
 	case ignore:
 		return
@@ -170,12 +170,12 @@ func (s *Source) replayedLocked(m Message) {
 		return
 	case reset:
 		why := ResetGap
-		if s.seq.replay.request.Why == Rebuild {
+		if s.seq.replay.request.Reason == Rebuild {
 			why = ResetRebuild
 		}
 		s.resetLocked(why)
 	}
-	s.takeLocked(m, this)
+	s.applyLocked(m, this)
 	s.seq.replay.useful = true
 	s.counts.Replayed++
 }
@@ -201,9 +201,9 @@ func (s *Source) EndReplay(complete bool) ReplayRequest {
 	return next
 }
 
-// Restarted says that the engine is known to be another process than before: all that
+// RecordRestart records that the engine is known to be another process than before: all that
 // it held is gone.
-func (s *Source) Restarted() {
+func (s *Source) RecordRestart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.restartLocked()
@@ -260,7 +260,7 @@ func (s *Source) dropHolders() {
 	s.holders = nil
 }
 
-// recount tells the index how many blocks there are now.
+// recount updates how many blocks the index has now.
 func (s *Source) recount() {
 	now := s.blocks()
 	s.index.blocks.Add(int64(now - s.counted))
@@ -290,7 +290,7 @@ func newEpoch(last uint64) uint64 { return max(last+1, uint64(time.Now().UnixMil
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// stampOf tells messages of equal number apart: their times differ, if nothing else.
+// stampOf distinguishes messages of equal number: their times differ, if nothing else.
 func stampOf(m Message) stamp {
 	sum := uint64(len(m.Payload))<<32 | uint64(crc32.Checksum(m.Payload, castagnoli))
 	return stamp{known: true, seq: m.Seq, sum: sum}

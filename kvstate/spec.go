@@ -29,7 +29,7 @@ type Spec struct {
 	// Replays says that missed batches can be asked for.
 	Replays bool
 	// BlockTokens gives the server a place in the index before its first event, with
-	// blocks of this size. 0: the first event tells.
+	// blocks of this size. 0: taken from the first event.
 	BlockTokens int
 }
 

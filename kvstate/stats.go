@@ -16,8 +16,8 @@ const (
 	DropMalformed             // its numbers do not fit together
 	DropTier                  // in a medium that is not known
 	DropGroup                 // of a KV cache group that does not count for prefixes
-	DropParent                // behind a block that was never told
-	DropOffload               // offload of a block that was never told
+	DropParent                // behind a block that was never reported
+	DropOffload               // offload of a block that was never reported
 	DropRemoval               // removal of a block that is not held
 	DropConflict              // its hash names other tokens already
 	DropFull                  // more blocks than a source may have
@@ -35,7 +35,7 @@ type Reset uint8
 const (
 	ResetGap        Reset = iota // batches are lost for good
 	ResetRestart                 // the engine restarted
-	ResetDisconnect              // batches may be lost, and nobody can tell
+	ResetDisconnect              // batches may be lost, which cannot be found out
 	ResetUnreadable              // a batch could not be read
 	ResetRebuild                 // to start again from what the engine can replay
 
@@ -62,13 +62,13 @@ type Counts struct {
 
 	// EngineLag is how old the last batch was when it came, in seconds, by the clocks of
 	// both sides; NaN: not known. LastBatch is when it came,
-	// from the engine or through the replica that hears it.
+	// from the engine or through the replica that receives from it.
 	EngineLag float64
 	LastBatch time.Time
 }
 
-// told notes the time of a batch by the engine's clock.
-func (c *Counts) told(seconds float64, now time.Time) {
+// recordBatchTime notes the time of a batch by the engine's clock.
+func (c *Counts) recordBatchTime(seconds float64, now time.Time) {
 	c.LastBatch = now
 	c.EngineLag = math.NaN()
 	if lag := float64(now.UnixMicro())/1e6 - seconds; math.Abs(lag) < 24*3600 { // NaN is not
@@ -87,7 +87,7 @@ type SourceState struct {
 	// Complete says that the source has requested all that its engine can replay.
 	Complete bool
 	// Receiver is the replica that receives the events of an engine in connect mode, and its address, as far as
-	// is known; "" where each replica hears the engine itself.
+	// is known; "" where each replica receives from the engine itself.
 	Receiver string
 	Holders  []HolderState
 	Counts   Counts
@@ -158,7 +158,7 @@ type modelCounts struct {
 	best    [tiers]atomic.Uint64
 }
 
-func (c *modelCounts) matched(h *Hits) {
+func (c *modelCounts) recordMatch(h *Hits) {
 	c.matches.Add(1)
 	c.tokens.Add(uint64(h.tokens))
 	best := h.best

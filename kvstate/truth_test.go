@@ -198,7 +198,7 @@ func drawPrompts(t *rapid.T) [][]uint32 {
 func (c *cache) publish(source *Source, form wireForm, seq *uint64) {
 	payload := wireBatch(form, float64(*seq), c.events...)
 	c.events = nil
-	source.Live(Message{Seq: *seq, Payload: payload})
+	source.ApplyLive(Message{Seq: *seq, Payload: payload})
 	*seq++
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/permodel"
 )
 
 // Config is what an operator sets of how requests are served.
@@ -39,7 +39,7 @@ type BindConfig struct {
 	DoubtWait time.Duration
 	Objective Objectives // what requests are served for
 	// TTFT and ITL are objectives for each request, 0 is none; SLO says whose count.
-	TTFT, ITL pools.PerModel[time.Duration]
+	TTFT, ITL permodel.Setting[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
 	EnforceDisaggregation bool
 }

@@ -88,7 +88,7 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 		if i%8 == 0 {
 			held = len(prompt) / (4 + i/8)
 		}
-		source.Live(kvstate.Message{Payload: stored(prompt[:held/16*16])})
+		source.ApplyLive(kvstate.Message{Payload: stored(prompt[:held/16*16])})
 	}
 	if err := fleet.Apply(specs); err != nil {
 		tb.Fatal(err)

@@ -161,7 +161,7 @@ func (p *prefix) beginning() *prefix {
 
 // match looks up what each server holds of the prompt now. The prompt is hashed once.
 func (l *Locality) match(p *prefix) {
-	if l.Index.Again(&p.hits) {
+	if l.Index.Rematch(&p.hits) {
 		return
 	}
 	if len(p.chains) > 0 {

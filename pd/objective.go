@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/order"
-	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/permodel"
 )
 
 // SLO is what a request's answer is judged by, 0 is none. The nearest counts:
@@ -33,8 +33,8 @@ func (c *BindConfig) SLO(req *Request, base string) (ttft, itl time.Duration) {
 }
 
 // ParseSLO reads the entries of a named SLO: a duration for all, or model=duration.
-func ParseSLO(name string, entries []string) (pools.PerModel[time.Duration], error) {
-	return pools.ParsePerModel(name, entries, 0, func(text string) (time.Duration, error) {
+func ParseSLO(name string, entries []string) (permodel.Setting[time.Duration], error) {
+	return permodel.Parse(name, entries, 0, func(text string) (time.Duration, error) {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 {
 			return 0, errors.New("want a duration such as 2s, or model=2s")
@@ -46,7 +46,7 @@ func ParseSLO(name string, entries []string) (pools.PerModel[time.Duration], err
 // Objectives are what requests are served for. That of a class goes before that of a
 // model; the zero value is order.Auto for all.
 type Objectives struct {
-	Models  pools.PerModel[order.Objective]
+	Models  permodel.Setting[order.Objective]
 	Classes map[int]order.Objective
 }
 
@@ -70,7 +70,7 @@ func ParseObjectives(entries, classes []string) (o Objectives, err error) {
 			return Objectives{}, fmt.Errorf("objective %q: %w", entry, err)
 		}
 	}
-	if o.Models, err = pools.ParsePerModel("objective", ofModels, order.Auto, readObjective); err != nil {
+	if o.Models, err = permodel.Parse("objective", ofModels, order.Auto, readObjective); err != nil {
 		return Objectives{}, err
 	}
 	return o, nil

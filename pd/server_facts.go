@@ -13,7 +13,7 @@ import (
 // serverFacts is what a snapshot keeps of a server beside its load, for one request after the other.
 type serverFacts struct {
 	by       *connector.Connector
-	spot     kvstate.Spot
+	spot     kvstate.HitPosition
 	replaced bool          // what the index heard of it was told by the engine that was there before
 	pulls    bool          // it pulls what a third server holds
 	keeps    bool          // as a prefill server it has handed nothing over lately

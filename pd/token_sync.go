@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/pools"
-	"github.com/tandem-gateway/tandem/pools/replicas"
+	"github.com/tandem-gateway/tandem/pools/pubsub"
 )
 
 // The keys of pd in Redis, behind the configured prefix; the braces keep them on one
@@ -105,7 +105,7 @@ func (s *Lessons) listen(ctx context.Context) {
 			s.take([]byte(kept[i]))
 		}
 	}
-	replicas.ListenQuietly(ctx, sub, func(m *redis.Message) { s.take([]byte(m.Payload)) })
+	pubsub.Receive(ctx, sub, func(m *redis.Message) { s.take([]byte(m.Payload)) })
 }
 
 // take reads one lesson. What it cannot read it ignores: others may write to this Redis.

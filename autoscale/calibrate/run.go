@@ -98,7 +98,7 @@ func (r *run) describe(ctx context.Context) error {
 		}
 	}
 	if kv == 0 {
-		return errors.New("its metrics do not tell the size of its KV cache: name it")
+		return errors.New("its metrics do not report the size of its KV cache: set --kv-tokens")
 	}
 	r.most = kv / 2
 	if longest > 0 {

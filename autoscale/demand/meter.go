@@ -19,8 +19,8 @@ const (
 	mostRefused = 8192
 )
 
-// forgottenAfter is how long a model is remembered that nobody asks for.
-const forgottenAfter = 24 * time.Hour
+// modelRetention is how long a model is remembered that nobody asks for.
+const modelRetention = 24 * time.Hour
 
 // recently weighs one request in the means of those that ended.
 const recently = 1.0 / 300
@@ -39,21 +39,21 @@ type Meter struct {
 	// server, as this gateway sent them; likewise.
 	CacheSavings func() map[string]float64
 
-	mu      sync.Mutex // guards the rest
-	Models  map[string]*demand
-	refused [2]map[uint64]bool // fingerprints: those of the running time, and of the one before
-	turned  time.Time          // when the running time began
-	unsent  []uint64           // fingerprints that other gateways do not know of yet
+	mu        sync.Mutex // guards the rest
+	Models    map[string]*demand
+	refused   [2]map[uint64]bool // fingerprints: those of the running time, and of the one before
+	rotatedAt time.Time          // when the running time began
+	unsent    []uint64           // fingerprints that other gateways do not know of yet
 }
 
 // demand is what is asked of one model.
 type demand struct {
-	Bins    map[int64]bin // by number: seconds since 1970 over Bin
-	waiting Work          // requests that have no first token yet
-	Seen    means
-	last    time.Time // when one came
-	traffic Traffic
-	faded   time.Time // when traffic was made older last
+	Bins      map[int64]bin // by number: seconds since 1970 over Bin
+	waiting   Work          // requests that have no first token yet
+	Seen      means
+	last      time.Time // when one came
+	traffic   Traffic
+	decayedAt time.Time // when traffic was made older last
 }
 
 // bin is the demand of one bin, and what came of requests in its time.
@@ -71,20 +71,20 @@ type Work struct {
 
 // means are of requests that ended lately.
 type means struct {
-	Computed float64 `json:"c"` // share of the prompt that was not found in a cache
-	Prompt   float64 `json:"p"` // tokens
-	Output   float64 `json:"o"` // tokens
-	Held     float64 `json:"h"` // tokens of KV, added up over the tokens of an answer
-	Ended    int     `json:"n"`
+	Computed   float64 `json:"c"` // share of the prompt that was not found in a cache
+	Prompt     float64 `json:"p"` // tokens
+	Output     float64 `json:"o"` // tokens
+	TokenSteps float64 `json:"h"` // tokens of KV, added up over the tokens of an answer
+	Ended      int     `json:"n"`
 }
 
 // context is the mean KV of a sequence at any moment: a long answer counts for as long as
 // it is there.
 func (s *means) Context() float64 {
-	if s.Held == 0 {
+	if s.TokenSteps == 0 {
 		return s.Prompt + s.Output/2
 	}
-	return s.Held / s.Output
+	return s.TokenSteps / s.Output
 }
 
 // firstOutput is predicted of the first answers, in tokens.
@@ -92,11 +92,11 @@ const firstOutput = 256
 
 // NewMeter returns a meter that has seen nothing. now is the clock.
 func NewMeter(now func() time.Time) *Meter {
-	return &Meter{Now: now, Queued: func() map[string]int { return nil }, CacheSavings: func() map[string]float64 { return nil }, Models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, turned: now()}
+	return &Meter{Now: now, Queued: func() map[string]int { return nil }, CacheSavings: func() map[string]float64 { return nil }, Models: make(map[string]*demand), refused: [2]map[uint64]bool{{}, {}}, rotatedAt: now()}
 }
 
-// Arrived counts a request and begins its record.
-func (m *Meter) Arrived(a Arrival) *RequestRecord {
+// RecordArrival counts a request and begins its record.
+func (m *Meter) RecordArrival(a Arrival) *RequestRecord {
 	now := m.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,7 +114,7 @@ func (m *Meter) Arrived(a Arrival) *RequestRecord {
 		b.Prompt, b.Output = b.Prompt+r.compute, b.Output+d.Seen.Output
 		d.Bins[BinOf(now)] = b
 		r.class = share.ClassOf(a.PromptTokens, a.OutputTokens)
-		d.fade(now)
+		d.decay(now)
 		d.traffic[r.class].add(Lengths{1, float64(a.PromptTokens), r.compute, float64(a.OutputTokens)})
 	}
 	d.last = now
@@ -123,10 +123,10 @@ func (m *Meter) Arrived(a Arrival) *RequestRecord {
 	return r
 }
 
-// fade makes the traffic that was older, up to now.
-func (d *demand) fade(now time.Time) {
-	d.traffic.fade(now.Sub(d.faded))
-	d.faded = now
+// decay makes the traffic that was older, up to now.
+func (d *demand) decay(now time.Time) {
+	d.traffic.decay(now.Sub(d.decayedAt))
+	d.decayedAt = now
 }
 
 // Traffic is what was asked of a model lately, by class.
@@ -138,7 +138,7 @@ func (m *Meter) Traffic(model string) Traffic {
 	if d == nil {
 		return Traffic{}
 	}
-	d.fade(now)
+	d.decay(now)
 	return d.traffic
 }
 
@@ -156,13 +156,13 @@ func (s *means) prompt(predicted, prompt, computed int) {
 
 // ended learns from a request that has ended.
 func (s *means) ended(prompt, output int) {
-	if s.Held == 0 {
-		s.Held = s.Output * s.Context()
+	if s.TokenSteps == 0 {
+		s.TokenSteps = s.Output * s.Context()
 	}
 	s.Ended++
 	tokens := float64(output)
 	learn(&s.Output, tokens, s.Ended)
-	learn(&s.Held, tokens*(float64(prompt)+tokens/2), s.Ended)
+	learn(&s.TokenSteps, tokens*(float64(prompt)+tokens/2), s.Ended)
 }
 
 // learn moves a mean towards a sample: fast while there are few.
@@ -173,12 +173,12 @@ func learn(mean *float64, sample float64, samples int) {
 // retry reports whether a request was refused lately. What was refused is forgotten by
 // halves, so that no refusal takes time for the others.
 func (m *Meter) retry(fingerprint uint64, now time.Time) bool {
-	if passed := now.Sub(m.turned); passed > refusedFor {
+	if passed := now.Sub(m.rotatedAt); passed > refusedFor {
 		m.refused[1] = m.refused[0]
 		if passed > 2*refusedFor {
 			m.refused[1] = map[uint64]bool{}
 		}
-		m.refused[0], m.turned = map[uint64]bool{}, now
+		m.refused[0], m.rotatedAt = map[uint64]bool{}, now
 	}
 	return m.refused[0][fingerprint] || m.refused[1][fingerprint]
 }
@@ -236,7 +236,7 @@ func (m *Meter) Read() Reading {
 	defer m.mu.Unlock()
 	r := Reading{At: now.Unix(), Models: make(map[string]*ModelReading), Savings: savings}
 	for name, d := range m.Models {
-		d.fade(now)
+		d.decay(now)
 		own := &ModelReading{Bins: make(map[int64]bin), Waiting: d.waiting, Queued: queued[name], Seen: d.Seen, Traffic: d.traffic}
 		for i, b := range d.Bins {
 			switch {
@@ -247,7 +247,7 @@ func (m *Meter) Read() Reading {
 			}
 		}
 		r.Models[name] = own
-		if d.waiting.Requests == 0 && now.Sub(d.last) > forgottenAfter {
+		if d.waiting.Requests == 0 && now.Sub(d.last) > modelRetention {
 			delete(m.Models, name)
 		}
 	}
@@ -304,13 +304,13 @@ func Sum(readings []Reading, model string, since, now int64) Total {
 		weight += w
 		t.Seen.Prompt += w * own.Seen.Prompt
 		t.Seen.Output += w * own.Seen.Output
-		t.Seen.Held += w * cmp.Or(own.Seen.Held, own.Seen.Output*own.Seen.Context())
+		t.Seen.TokenSteps += w * cmp.Or(own.Seen.TokenSteps, own.Seen.Output*own.Seen.Context())
 		t.Seen.Computed += w * own.Seen.Computed
 		t.Seen.Ended += own.Seen.Ended
 	}
 	if weight > 0 { // nobody asked else
 		t.Seen.Prompt, t.Seen.Output, t.Seen.Computed = t.Seen.Prompt/weight, t.Seen.Output/weight, t.Seen.Computed/weight
-		t.Seen.Held /= weight
+		t.Seen.TokenSteps /= weight
 	}
 	return t
 }
@@ -327,8 +327,8 @@ func (r *Reading) Silent() {
 }
 
 // fade makes the traffic that a replica reported older, up to a time in unix seconds.
-func (r *Reading) Fade(to int64) {
+func (r *Reading) Decay(to int64) {
 	for _, m := range r.Models {
-		m.Traffic.fade(time.Duration(to-r.At) * time.Second)
+		m.Traffic.decay(time.Duration(to-r.At) * time.Second)
 	}
 }

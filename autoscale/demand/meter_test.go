@@ -25,16 +25,16 @@ func TestMeter_RefusedIsDemandAndItsRetriesAreNot(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.Now)
 	for range 5 { // one request, refused, and four retries
-		m.Arrived(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}).Refused()
+		m.RecordArrival(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}).RecordRefusal()
 		c.pass(time.Second)
 	}
-	m.Arrived(Arrival{Model: "m", Fingerprint: 8, PromptTokens: 500}).Refused() // another one
+	m.RecordArrival(Arrival{Model: "m", Fingerprint: 8, PromptTokens: 500}).RecordRefusal() // another one
 	c.pass(sizing.Bin)
 	if d := demandOf(m, c, 2); math.Abs(d.Prompt.Mean()-1500/20.0) > 1e-9 || d.Waiting.Requests != 0 {
 		t.Errorf("%+v, want 1500 tokens in two bins", d)
 	}
 	c.pass(3 * time.Minute) // nobody retries after so long: it is new
-	m.Arrived(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000})
+	m.RecordArrival(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000})
 	c.pass(sizing.Bin)
 	if d := demandOf(m, c, 1); d.Prompt.Mean() != 100 || d.Waiting.Requests != 1 || d.Waiting.Prompt != 1000 {
 		t.Errorf("%+v, want 1000 tokens in one bin, and waiting", d)
@@ -45,12 +45,12 @@ func TestMeter_LearnsWhatIsCachedAndHowLongAnswersAre(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.Now)
 	for i := range 400 {
-		v := m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 1000})
-		v.Answered(1200, 300) // the prompt was longer than was thought, and mostly cached
-		v.Ended(64, false)
+		v := m.RecordArrival(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 1000})
+		v.RecordFirstToken(1200, 300) // the prompt was longer than was thought, and mostly cached
+		v.RecordEnd(64, false)
 	}
 	c.pass(sizing.Bin)
-	m.Arrived(Arrival{Model: "m", Fingerprint: 1000, PromptTokens: 1000})
+	m.RecordArrival(Arrival{Model: "m", Fingerprint: 1000, PromptTokens: 1000})
 	c.pass(sizing.Bin)
 	d := demandOf(m, c, 1)
 	if got := d.Prompt[0] * sizing.Bin.Seconds(); math.Abs(got-300) > 6 {
@@ -70,9 +70,9 @@ func TestMeter_ContextIsThatOfWhoIsThere(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.Now)
 	for i := range 4000 {
-		v := m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 100})
-		v.Answered(100, 100)
-		v.Ended(10+990*(i%2), false)
+		v := m.RecordArrival(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 100})
+		v.RecordFirstToken(100, 100)
+		v.RecordEnd(10+990*(i%2), false)
 	}
 	const want = (10*(100+5) + 1000*(100+500)) / 1010.0
 	if d := demandOf(m, c, 1); math.Abs(d.Seen.Context()-want) > want/100 {
@@ -87,8 +87,8 @@ func TestSum_KilledGatewayIsNoLessDemand(t *testing.T) {
 	single := NewMeter(c.Now)
 	ask := func(m *Meter, i int) {
 		a := Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 100}
-		m.Arrived(a)
-		single.Arrived(a)
+		m.RecordArrival(a)
+		single.RecordArrival(a)
 	}
 	for i := range 600 { // each second a request, to one and the other
 		ask(meters[i%2], i)
@@ -113,7 +113,7 @@ func TestMeter_ForgetsOldBinsAndOldRefusals(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.Now)
 	for i := range 3 * KeptBins {
-		m.Arrived(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 10}).Refused()
+		m.RecordArrival(Arrival{Model: "m", Fingerprint: uint64(i), PromptTokens: 10}).RecordRefusal()
 		c.pass(sizing.Bin)
 		m.Read()
 	}
@@ -121,7 +121,7 @@ func TestMeter_ForgetsOldBinsAndOldRefusals(t *testing.T) {
 		t.Errorf("%d bins are kept", n)
 	}
 	for i := range 3 * mostRefused {
-		m.Arrived(Arrival{Model: "m", Fingerprint: uint64(1e6 + i), PromptTokens: 10}).Refused()
+		m.RecordArrival(Arrival{Model: "m", Fingerprint: uint64(1e6 + i), PromptTokens: 10}).RecordRefusal()
 	}
 	if n := len(m.refused[0]) + len(m.refused[1]); n > 2*mostRefused {
 		t.Errorf("%d refused requests are remembered", n)

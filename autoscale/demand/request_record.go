@@ -17,8 +17,8 @@ type Arrival struct {
 	TTFT, ITL    time.Duration // its objectives, 0 is none
 }
 
-// RequestRecord is what is measured of a request from its arrival to its end: Answered, where that comes, and then
-// Ended or Refused, each once.
+// RequestRecord is what is measured of a request from its arrival to its end: RecordFirstToken, where that comes, and then
+// RecordEnd or RecordRefusal, each once.
 type RequestRecord struct {
 	meter   *Meter
 	demand  *demand
@@ -32,9 +32,9 @@ type RequestRecord struct {
 	waits   bool    // for its first token
 }
 
-// Answered says that the first token is there, and how much of the prompt was computed
+// RecordFirstToken records that the first token is there, and how much of the prompt was computed
 // for it.
-func (r *RequestRecord) Answered(prompt, computed int) {
+func (r *RequestRecord) RecordFirstToken(prompt, computed int) {
 	now := r.meter.Now()
 	r.meter.mu.Lock()
 	defer r.meter.mu.Unlock()
@@ -50,10 +50,10 @@ func (r *RequestRecord) Answered(prompt, computed int) {
 	}
 }
 
-// Ended says that it is over with so many tokens, -1 if that is not known; failed that
+// RecordEnd records that it is over with so many tokens, -1 if that is not known; failed that
 // the service is at fault. Of one that the client gave up only what had come is judged,
 // and that nothing had in time.
-func (r *RequestRecord) Ended(output int, failed bool) {
+func (r *RequestRecord) RecordEnd(output int, failed bool) {
 	now := r.meter.Now()
 	r.meter.mu.Lock()
 	defer r.meter.mu.Unlock()
@@ -80,8 +80,8 @@ func (r *RequestRecord) Ended(output int, failed bool) {
 	}
 }
 
-// Refused says that it was refused for lack of capacity: both objectives are missed.
-func (r *RequestRecord) Refused() {
+// RecordRefusal records that it was refused for lack of capacity: both objectives are missed.
+func (r *RequestRecord) RecordRefusal() {
 	now := r.meter.Now()
 	r.meter.mu.Lock()
 	defer r.meter.mu.Unlock()
@@ -94,7 +94,7 @@ func (r *RequestRecord) Refused() {
 // counts.
 func (r *RequestRecord) learnLocked(by Lengths) {
 	if !r.Retry {
-		r.demand.traffic[r.class].add(by.times(kept(r.demand.faded.Sub(r.at))))
+		r.demand.traffic[r.class].add(by.times(remaining(r.demand.decayedAt.Sub(r.at))))
 	}
 }
 
@@ -135,7 +135,7 @@ func (r *RequestRecord) judgeLocked(now time.Time, has, kept bool, of objective)
 	}
 	sum.Judged++
 	if kept {
-		sum.Kept++
+		sum.Met++
 	}
 	r.demand.Bins[BinOf(now)] = b
 }
@@ -147,10 +147,10 @@ const attainedSpan = 5 * time.Minute
 // What was refused or failed was judged, and did not.
 type Attained struct {
 	Judged int `json:"n"`
-	Kept   int `json:"k"`
+	Met    int `json:"k"`
 }
 
 func (a *Attained) add(o Attained) {
 	a.Judged += o.Judged
-	a.Kept += o.Kept
+	a.Met += o.Met
 }

@@ -34,14 +34,14 @@ func (l Lengths) times(n float64) Lengths {
 	return Lengths{n * l.Requests, n * l.Prompt, n * l.Computed, n * l.Output}
 }
 
-// kept is what is left of a figure after a time.
-func kept(passed time.Duration) float64 {
+// remaining is what is left of a figure after a time.
+func remaining(passed time.Duration) float64 {
 	return math.Exp(-max(0, passed).Seconds() / Lately.Seconds())
 }
 
-// fade makes it older.
-func (t *Traffic) fade(passed time.Duration) {
-	keep := kept(passed)
+// decay makes it older.
+func (t *Traffic) decay(passed time.Duration) {
+	keep := remaining(passed)
 	for class := range t {
 		t[class] = t[class].times(keep)
 	}

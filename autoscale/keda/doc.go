@@ -1,4 +1,4 @@
-// Package keda tells KEDA how many servers each pool should have, in three ways:
+// Package keda reports to KEDA how many servers each pool should have, in three ways:
 // gRPC (triggers external and external-push), JSON (trigger metrics-api) and
 // Prometheus gauges (trigger prometheus). All read the same PublishedTargets.
 //

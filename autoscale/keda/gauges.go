@@ -43,7 +43,7 @@ func (t *PublishedTargets) Collect(ch chan<- prometheus.Metric) {
 		if r.Size > 0 {
 			gauge(sizeDesc, float64(r.Size), p.Model, p.Role)
 		}
-		gauge(heldDesc, float64(r.Held), p.Model, p.Role)
+		gauge(heldDesc, float64(r.WaitingForCapacity), p.Model, p.Role)
 		gauge(decisionDesc, 1, p.Model, p.Role, r.Reason)
 		gauge(ageDesc, now.Sub(r.At).Seconds(), p.Model, p.Role)
 	}

@@ -9,14 +9,14 @@ import (
 // Answer is what the JSON way says of a pool; `replicas` is the trigger's
 // valueLocation.
 type Answer struct {
-	Model      string  `json:"model"`
-	Role       string  `json:"role"`
-	Variant    string  `json:"variant,omitempty"`
-	Replicas   int     `json:"replicas"`
-	Size       int     `json:"size,omitempty"` // of each engine, in ranks, where they grow in place
-	Held       int     `json:"held"`
-	Reason     string  `json:"reason"`
-	AgeSeconds float64 `json:"age_seconds"`
+	Model              string  `json:"model"`
+	Role               string  `json:"role"`
+	Variant            string  `json:"variant,omitempty"`
+	Replicas           int     `json:"replicas"`
+	Size               int     `json:"size,omitempty"` // of each engine, in ranks, where they grow in place
+	WaitingForCapacity int     `json:"held"`
+	Reason             string  `json:"reason"`
+	AgeSeconds         float64 `json:"age_seconds"`
 }
 
 // Handler answers GET ?model=M&role=R, and &variant=V for one kind of hardware, with an Answer, or 503 if nothing that counts
@@ -37,7 +37,7 @@ func (t *PublishedTargets) Handler() http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(Answer{ // who left needs no answer
-			p.Model, p.Role, p.Variant, reading.Replicas, reading.Size, reading.Held, reading.Reason, now.Sub(reading.At).Seconds(),
+			p.Model, p.Role, p.Variant, reading.Replicas, reading.Size, reading.WaitingForCapacity, reading.Reason, now.Sub(reading.At).Seconds(),
 		})
 	})
 }

@@ -12,15 +12,15 @@ type Pool struct{ Model, Role, Variant string }
 
 // Target is what is published of a pool.
 type Target struct {
-	Replicas int    // wanted, as KEDA counts them: pods or groups, not ranks
-	Size     int    // ranks that each engine should have, where they grow in place; 0: as it is
-	Held     int    // requests that wait because the pool has no server
-	Reason   string // of the number, in a word; a label of metrics
-	At       time.Time
+	Replicas           int    // wanted, as KEDA counts them: pods or groups, not ranks
+	Size               int    // ranks that each engine should have, where they grow in place; 0: as it is
+	WaitingForCapacity int    // requests that wait because the pool has no server
+	Reason             string // of the number, in a word; a label of metrics
+	At                 time.Time
 }
 
 // Active reports whether the pool must have a server.
-func (r Target) Active() bool { return r.Replicas > 0 || r.Held > 0 }
+func (r Target) Active() bool { return r.Replicas > 0 || r.WaitingForCapacity > 0 }
 
 // Why a pool has no reading.
 var (

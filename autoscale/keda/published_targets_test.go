@@ -44,13 +44,13 @@ func TestHandler_AnswersOnlyWhatCounts(t *testing.T) {
 	if code, text := ask(of); code != 503 || strings.Contains(text, "0") {
 		t.Errorf("nothing known: %d %s", code, text)
 	}
-	targets.Publish(map[Pool]Target{decode: {Replicas: 0, Held: 2, Reason: "idle", At: time.Now()}})
+	targets.Publish(map[Pool]Target{decode: {Replicas: 0, WaitingForCapacity: 2, Reason: "idle", At: time.Now()}})
 	code, text := ask(of)
 	var a Answer
 	if err := json.Unmarshal([]byte(text), &a); err != nil || code != 200 {
 		t.Fatalf("%d %s", code, text)
 	}
-	if a.Replicas != 0 || a.Held != 2 || a.Reason != "idle" || a.Model != "m" || a.Role != "decode" {
+	if a.Replicas != 0 || a.WaitingForCapacity != 2 || a.Reason != "idle" || a.Model != "m" || a.Role != "decode" {
 		t.Errorf("%+v", a)
 	}
 	if code, _ := ask("model=m"); code != 400 {
@@ -65,7 +65,7 @@ func TestHandler_AnswersOnlyWhatCounts(t *testing.T) {
 func TestCollect_LeavesOutWhatIsStale(t *testing.T) {
 	targets := NewPublishedTargets(time.Minute)
 	targets.Publish(map[Pool]Target{
-		decode:                        {Replicas: 7, Held: 1, Reason: "demand", At: time.Now()},
+		decode:                        {Replicas: 7, WaitingForCapacity: 1, Reason: "demand", At: time.Now()},
 		{Model: "m", Role: "prefill"}: {Replicas: 5, At: time.Now().Add(-time.Hour)},
 	})
 	err := testutil.CollectAndCompare(targets, strings.NewReader(`

@@ -24,8 +24,8 @@ type scaler struct {
 
 // poolOf reads the metadata of a trigger.
 func poolOf(ref *externalscaler.ScaledObjectRef) (Pool, error) {
-	said := ref.GetScalerMetadata()
-	p := Pool{said["model"], said["role"], said["variant"]}
+	metadata := ref.GetScalerMetadata()
+	p := Pool{metadata["model"], metadata["role"], metadata["variant"]}
 	if p.Model == "" || p.Role == "" {
 		return Pool{}, status.Error(codes.InvalidArgument, "the trigger's metadata must name model and role")
 	}
@@ -70,24 +70,24 @@ func (s *scaler) StreamIsActive(ref *externalscaler.ScaledObjectRef, stream exte
 	if err != nil {
 		return err
 	}
-	said, active := time.Time{}, false
+	sentAt, active := time.Time{}, false
 	pause := firstRepeat
 	for {
 		r, changed, err := s.targets.watch(p, time.Now())
-		news := err == nil && (said.IsZero() || r.Active() != active)
-		if news || r.Held > 0 && time.Since(said) >= pause {
+		differs := err == nil && (sentAt.IsZero() || r.Active() != active)
+		if differs || r.WaitingForCapacity > 0 && time.Since(sentAt) >= pause {
 			if err := stream.Send(&externalscaler.IsActiveResponse{Result: r.Active()}); err != nil {
 				return err
 			}
-			said, active = time.Now(), r.Active()
+			sentAt, active = time.Now(), r.Active()
 			pause = min(2*pause, lastRepeat)
 		}
-		if news || r.Held == 0 {
+		if differs || r.WaitingForCapacity == 0 {
 			pause = firstRepeat
 		}
 		var repeat <-chan time.Time
-		if r.Held > 0 {
-			repeat = time.After(time.Until(said.Add(pause)))
+		if r.WaitingForCapacity > 0 {
+			repeat = time.After(time.Until(sentAt.Add(pause)))
 		}
 		select {
 		case <-stream.Context().Done():

@@ -94,14 +94,14 @@ func TestStreamIsActive_PushesTheFirstHeldRequest(t *testing.T) {
 		want    bool
 	}{
 		{Target{Replicas: 0}, false}, // the first reading is said, whatever it is
-		{Target{Held: 1}, true},
+		{Target{WaitingForCapacity: 1}, true},
 		{Target{}, false},
 		{Target{Replicas: 2}, true},
 	} {
 		step.reading.At = time.Now()
 		targets.Publish(map[Pool]Target{decode: step.reading})
 		got, err := stream.Recv()
-		for err == nil && last.Held > 0 && got.Result { // what was held may have been said again before
+		for err == nil && last.WaitingForCapacity > 0 && got.Result { // what was held may have been said again before
 			got, err = stream.Recv()
 		}
 		if err != nil || got.Result != step.want {
@@ -120,7 +120,7 @@ func TestStreamIsActive_PushesAgainWhileRequestsAreHeld(t *testing.T) {
 	targets := NewPublishedTargets(time.Minute)
 	client, _ := newClient(t, targets)
 	stream := activity(t, client)
-	targets.Publish(map[Pool]Target{decode: {Replicas: 1, Held: 1, At: time.Now()}})
+	targets.Publish(map[Pool]Target{decode: {Replicas: 1, WaitingForCapacity: 1, At: time.Now()}})
 	for range 3 {
 		if got, err := stream.Recv(); err != nil || !got.Result {
 			t.Fatalf("while a request is held: %v, %v", got, err)

@@ -19,10 +19,10 @@ type AllocationRequest struct {
 	DecodeRate               float64        // output tokens per second
 	TTFT, ITL                time.Duration  // objectives; no TTFT is 0
 	Traffic                  demand.Traffic // what the requests consist of
-	Shown                    []Shown        // what there is
-	// Standing is the spread that holds: kept as long as it does. nil: the wanted numbers
+	Running                  []RunningUnits // what there is
+	// Current is the spread that holds: kept as long as it does. nil: the wanted numbers
 	// have changed.
-	Standing *HardwareAllocation
+	Current *HardwareAllocation
 }
 
 // HardwareAllocation is how many units of each variant are wanted.
@@ -42,8 +42,8 @@ type Price struct {
 	PerHour float64 `json:"per_hour"`
 }
 
-// Shown is the units of one role and variant that run.
-type Shown struct {
+// RunningUnits is the units of one role and variant that run.
+type RunningUnits struct {
 	Variant  string
 	Prefills bool // they prefill only
 	Units    int

@@ -41,7 +41,7 @@ func (p *programme) minimise(deadline time.Time, gap float64) (best []float64, c
 // that there always is a solution.
 func (s *search) none(t *tableau, b bounds) {
 	n := s.take(t)
-	defer s.giveBack(n)
+	defer s.release(n)
 	for k := range s.p.integers {
 		s.atMost(n, k, -b.high[k])
 	}
@@ -54,7 +54,7 @@ func (s *search) none(t *tableau, b bounds) {
 // serve, where there are as many.
 func (s *search) round(t *tableau, b bounds) {
 	n := s.take(t)
-	defer s.giveBack(n)
+	defer s.release(n)
 	for k, v := range t.values(s.p.integers) {
 		whole := min(int(math.Ceil(v-1e-6)), b.high[k])
 		s.atLeast(n, k, whole-b.low[k])
@@ -68,7 +68,7 @@ func (s *search) round(t *tableau, b bounds) {
 // branch looks for better solutions within bounds, given the relaxed one.
 func (s *search) branch(t *tableau, b bounds) {
 	s.nodes++
-	if s.late = s.late || time.Now().After(s.deadline); s.late || !s.promises(t) {
+	if s.late = s.late || time.Now().After(s.deadline); s.late || !s.mayImprove(t) {
 		return
 	}
 	k, value := s.fractional(t)
@@ -79,7 +79,7 @@ func (s *search) branch(t *tableau, b bounds) {
 	below := int(math.Floor(value))
 	up := func() {
 		n := s.take(t)
-		defer s.giveBack(n)
+		defer s.release(n)
 		s.atLeast(n, k, below+1-b.low[k])
 		if n.solve(s.bestCost) {
 			low := append([]int(nil), b.low...)
@@ -89,7 +89,7 @@ func (s *search) branch(t *tableau, b bounds) {
 	}
 	down := func() {
 		n := s.take(t)
-		defer s.giveBack(n)
+		defer s.release(n)
 		s.atMost(n, k, below-b.high[k])
 		if n.solve(s.bestCost) {
 			high := append([]int(nil), b.high...)
@@ -108,8 +108,8 @@ func (s *search) branch(t *tableau, b bounds) {
 	up()
 }
 
-// promises says whether a relaxed solution leaves room below the best.
-func (s *search) promises(t *tableau) bool {
+// mayImprove says whether a relaxed solution leaves room below the best.
+func (s *search) mayImprove(t *tableau) bool {
 	return s.best == nil || t.objective < s.bestCost*(1-s.tolerable)-1e-7
 }
 
@@ -174,4 +174,4 @@ func (s *search) take(from *tableau) *tableau {
 	return to
 }
 
-func (s *search) giveBack(t *tableau) { s.spare = append(s.spare, t) }
+func (s *search) release(t *tableau) { s.spare = append(s.spare, t) }

@@ -24,7 +24,7 @@ const (
 // less than those that must start. What stands stays while it does the work. Which lengths
 // are to go where of what runs is said beside it.
 func (inv *Inventory) Allocate(a AllocationRequest) (HardwareAllocation, error) {
-	variants, err := inv.shown(a.Shown)
+	variants, err := inv.shown(a.Running)
 	if err != nil {
 		return HardwareAllocation{}, err
 	}
@@ -45,8 +45,8 @@ func (inv *Inventory) find(variants []Variant, a AllocationRequest) (HardwareAll
 	for i := range variants {
 		p.Switch = min(p.Switch, startHours*variants[i].Cost)
 	}
-	if a.Standing != nil && p.doneBy(a.Standing) {
-		return *a.Standing, nil
+	if a.Current != nil && p.servedBy(a.Current) {
+		return *a.Current, nil
 	}
 	m, err := p.Solve(solveTime)
 	if err != nil {
@@ -80,7 +80,7 @@ func workOf(variants []Variant, a AllocationRequest) []Class {
 }
 
 // shown returns the variants with what runs of them, and what that has shown.
-func (inv *Inventory) shown(all []Shown) ([]Variant, error) {
+func (inv *Inventory) shown(all []RunningUnits) ([]Variant, error) {
 	variants := append([]Variant(nil), inv.Variants...)
 	byName := make(map[string]*Variant, len(variants))
 	for i := range variants {
@@ -102,9 +102,9 @@ func (inv *Inventory) shown(all []Shown) ([]Variant, error) {
 	return variants, nil
 }
 
-// doneBy reports whether what stands does the work, whatever the objective of the first
+// servedBy reports whether what stands does the work, whatever the objective of the first
 // token: speeds that waver about it are no reason for other hardware.
-func (p *Problem) doneBy(standing *HardwareAllocation) bool {
+func (p *Problem) servedBy(standing *HardwareAllocation) bool {
 	with := Problem{Use: p.Use, Classes: slices.Clone(p.Classes), Variants: slices.Clone(p.Variants)}
 	for i := range with.Classes {
 		with.Classes[i].TTFT = noObjective

@@ -58,7 +58,7 @@ func TestInventory_SpreadsTheWork(t *testing.T) {
 func TestInventory_WhatStandsStays(t *testing.T) {
 	s := Inventory{Variants: []Variant{kind("slow", 1, 1), kind("fast", 3, 2)}}
 	a := asked(3, 2)
-	a.Standing = &HardwareAllocation{Prefill: map[string]int{"slow": 3}, Decode: map[string]int{"slow": 2}}
+	a.Current = &HardwareAllocation{Prefill: map[string]int{"slow": 3}, Decode: map[string]int{"slow": 2}}
 	got, err := s.Allocate(a)
 	if err != nil || got.Prefill["slow"] != 3 || got.Decode["slow"] != 2 {
 		t.Errorf("%+v, %v: what stood did the work", got, err)
@@ -112,7 +112,7 @@ func TestInventory_PricesSayWhatIsShort(t *testing.T) {
 
 func TestInventory_ServersOfUnknownHardwareAreAnError(t *testing.T) {
 	a := asked(1, 1)
-	a.Shown = []Shown{{Variant: "other", Units: 1}}
+	a.Running = []RunningUnits{{Variant: "other", Units: 1}}
 	s := Inventory{Variants: []Variant{kind("slow", 1, 1)}}
 	if got, err := s.Allocate(a); err == nil {
 		t.Errorf("%+v", got)

@@ -231,10 +231,10 @@ func (p *Problem) prefillLoad(k, g int) float64 {
 	return c.Rate * p.Variants[g].Capacity.PrefillSeconds(c.Uncached, c.Prompt-c.Uncached)
 }
 
-// pace is the step time in seconds that a class is planned with on a variant: that of
+// plannedStep is the step time in seconds that a class is planned with on a variant: that of
 // a server which is full of the classes' mean, within the class's objective. Slower
 // steps would only keep requests, and their KV, for longer.
-func (p *Problem) pace(k, g int) float64 {
+func (p *Problem) plannedStep(k, g int) float64 {
 	v := &p.Variants[g]
 	tokens, contexts, itl := 0.0, 0.0, time.Duration(0)
 	for i := range p.Classes {
@@ -267,7 +267,7 @@ func (p *Problem) decoding(k, g int) float64 {
 	if c.DecodeRate > 0 {
 		rate = c.DecodeRate
 	}
-	return rate * c.Output * p.pace(k, g)
+	return rate * c.Output * p.plannedStep(k, g)
 }
 
 // decodeLoad is likewise of the time of decode steps: a step of the pace has time for
@@ -278,7 +278,7 @@ func (p *Problem) decodeLoad(k, g int) float64 {
 	if each == 0 {
 		return 0
 	}
-	return p.decoding(k, g) * each / (p.pace(k, g) - p.Variants[g].Capacity.Step[0])
+	return p.decoding(k, g) * each / (p.plannedStep(k, g) - p.Variants[g].Capacity.Step[0])
 }
 
 // kvLoad is how many servers' KV the class's requests hold.

@@ -101,7 +101,7 @@ func TestInventory_BuysForTheClasses(t *testing.T) {
 		t.Errorf("%+v: want each kind for what it is quicker with", got)
 	}
 	// It stands, though speeds waver by a hundredth.
-	a.Standing, a.PrefillRate = &got, a.PrefillRate*1.01
+	a.Current, a.PrefillRate = &got, a.PrefillRate*1.01
 	if again, err := s.Allocate(a); err != nil || again.Prefill["tokens"] != got.Prefill["tokens"] || again.Prefill["squares"] != got.Prefill["squares"] {
 		t.Errorf("%+v, %v after %+v", again, err, got)
 	}

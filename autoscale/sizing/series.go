@@ -69,8 +69,8 @@ func (s Series) slope(noise float64) float64 {
 // recentSpan is how far back a change of level is looked for, and surprise is how
 // many standard errors make one.
 const (
-	RecentSpan = time.Minute
-	surprise   = 3.5
+	RecentSpan  = time.Minute
+	significant = 3.5
 )
 
 // expectation is what a series leads to.
@@ -94,7 +94,7 @@ func (s Series) forecast(horizon time.Duration) expectation {
 	}
 	expected := max(0, now-slope*float64(len(recent)-1)/2)
 	off := recent.Mean() - expected
-	if math.Abs(off) > surprise*f.Noise/math.Sqrt(float64(len(recent))) {
+	if math.Abs(off) > significant*f.Noise/math.Sqrt(float64(len(recent))) {
 		f.Level, f.Burst = recent.Mean(), off > 0
 	}
 	return f

@@ -4,13 +4,13 @@ import "time"
 
 // Signals are what the gateways together know of one model at one moment. Tokens of
 // prompts count without those found in a cache. Offered is what clients asked for:
-// what is held, and what was refused for lack of capacity, included.
+// what waits for capacity, and what was refused for lack of capacity, included.
 type Signals struct {
-	Age    time.Duration // of the oldest figure below
-	Prompt Series        // offered prompt tokens per second
-	Output Series        // offered output tokens per second, as predicted on arrival
-	Held   int           // requests that wait because a role has no server
-	KV     Series        // tokens of KV that requests hold on decode servers
+	Age                time.Duration // of the oldest figure below
+	Prompt             Series        // offered prompt tokens per second
+	Output             Series        // offered output tokens per second, as predicted on arrival
+	WaitingForCapacity int           `json:"Held"` // requests that wait because a role has no server
+	KV                 Series        // tokens of KV that requests hold on decode servers
 
 	PrefillBacklog float64 // prompt tokens that wait for a prefill server
 	DecodeBacklog  float64 // predicted output tokens of requests that wait for room on a decode server

@@ -81,17 +81,17 @@ func (p *Planner) ToZero() bool { return p.Prefill.Min == 0 && p.Decode.Min == 0
 type Reason string
 
 const (
-	Stale         Reason = "stale"   // the signals are too old or a figure is missing: nothing changes
-	WarmUp        Reason = "young"   // too little was seen to take a server away
-	Idle          Reason = "idle"    // no demand for long
-	Held          Reason = "held"    // requests wait for a first server
-	Demand        Reason = "demand"  // the expected tokens per second
-	Burst         Reason = "burst"   // the last minute's, far above what was expected
-	Backlog       Reason = "backlog" // demand, and the prompts that wait already
-	KV            Reason = "kv"      // KV that requests hold and wait for
-	Stabilization Reason = "settle"  // fewer would do, but not for long enough yet
-	Pending       Reason = "pending" // fewer would do, but servers are still starting
-	Bound         Reason = "bound"   // the most that are allowed
+	Stale              Reason = "stale"   // the signals are too old or a figure is missing: nothing changes
+	WarmUp             Reason = "young"   // too little was seen to take a server away
+	Idle               Reason = "idle"    // no demand for long
+	WaitingForCapacity Reason = "held"    // requests wait for a first server
+	Demand             Reason = "demand"  // the expected tokens per second
+	Burst              Reason = "burst"   // the last minute's, far above what was expected
+	Backlog            Reason = "backlog" // demand, and the prompts that wait already
+	KV                 Reason = "kv"      // KV that requests hold and wait for
+	Stabilization      Reason = "settle"  // fewer would do, but not for long enough yet
+	Pending            Reason = "pending" // fewer would do, but servers are still starting
+	Bound              Reason = "bound"   // the most that are allowed
 
 	Draining Reason = "draining" // fewer will do as soon as those that go have nothing to do
 )
@@ -114,11 +114,11 @@ type Plan struct {
 // nothing.
 type Memory struct {
 	Known           bool
-	Prefill, Decode Kept
+	Prefill, Decode StandingTarget
 }
 
-// Kept is the standing decision for a role.
-type Kept struct {
+// StandingTarget is the standing decision for a role.
+type StandingTarget struct {
 	Servers int
 	// Fewer is how long fewer servers have been enough, 0 if they are not, and Most
 	// is the largest number of those fewer that was needed in that time.
@@ -170,7 +170,7 @@ func (p *Planner) hold(m Memory) Plan {
 
 // idle reports whether it is time for both roles to go to zero.
 func (p *Planner) idle(s *Signals) bool {
-	if !p.ToZero() || s.Held > 0 || s.PrefillBacklog > 0 || s.DecodeBacklog > 0 || s.KV.Last(Bin).Mean() > 0 {
+	if !p.ToZero() || s.WaitingForCapacity > 0 || s.PrefillBacklog > 0 || s.DecodeBacklog > 0 || s.KV.Last(Bin).Mean() > 0 {
 		return false
 	}
 	return s.Prompt.Covers() >= p.IdleAfter && s.Prompt.Last(p.IdleAfter).Mean() == 0
@@ -213,8 +213,8 @@ func (p *Planner) decode(s *Signals) need {
 func rate(s *Signals, burst bool, servers, late float64) need {
 	n := need{servers + late, Demand}
 	switch {
-	case s.Held > 0 && n.servers < 1:
-		return need{1, Held}
+	case s.WaitingForCapacity > 0 && n.servers < 1:
+		return need{1, WaitingForCapacity}
 	case late > 0.1*servers:
 		n.reason = Backlog
 	case burst:
@@ -225,7 +225,7 @@ func rate(s *Signals, burst bool, servers, late float64) need {
 
 // stabilize turns a need into a decision: more at once, fewer only when they have been
 // enough for long, with a margin, and nobody is still starting.
-func (p *Planner) stabilize(k *Kept, n need, b Bounds, pool Pool, warmingUp bool, elapsed time.Duration) Want {
+func (p *Planner) stabilize(k *StandingTarget, n need, b Bounds, pool Pool, warmingUp bool, elapsed time.Duration) Want {
 	least := max(b.Min, 1)
 	up := max(least, atLeast(n.servers))
 	down := max(least, atLeast(n.servers*(1+p.DownMargin)))

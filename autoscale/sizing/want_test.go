@@ -114,7 +114,7 @@ func setSignal(t *testing.T, d *datadriven.TestData, s *Signals, p *Planner, key
 	case "kv":
 		s.KV = parsed(value)
 	case "held":
-		s.Held = int(number())
+		s.WaitingForCapacity = int(number())
 	case "prefill-backlog":
 		s.PrefillBacklog = number()
 	case "decode-backlog":
@@ -162,7 +162,7 @@ func TestPlan_Properties(t *testing.T) {
 		for range rapid.IntRange(1, 20).Draw(t, "decisions") {
 			s := Signals{
 				Age: time.Duration(rapid.IntRange(0, 90).Draw(t, "age")) * time.Second, Prompt: rate.Draw(t, "prompt"), Output: rate.Draw(t, "output"),
-				KV: rate.Draw(t, "kv"), Held: rapid.IntRange(0, 3).Draw(t, "held"), PrefillBacklog: figure(t, "backlog"), DecodeBacklog: figure(t, "decode backlog"),
+				KV: rate.Draw(t, "kv"), WaitingForCapacity: rapid.IntRange(0, 3).Draw(t, "held"), PrefillBacklog: figure(t, "backlog"), DecodeBacklog: figure(t, "decode backlog"),
 				PrefillSpeed: figure(t, "prefill speed"), DecodeSpeed: figure(t, "decode speed"), KVCapacity: figure(t, "capacity"), ColdStart: time.Minute,
 				Prefill: Pool{Ready: rapid.IntRange(0, 9).Draw(t, "prefill"), Pending: rapid.IntRange(0, 2).Draw(t, "pending")}, Decode: Pool{Ready: rapid.IntRange(0, 9).Draw(t, "decode")},
 			}

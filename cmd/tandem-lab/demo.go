@@ -53,7 +53,7 @@ type demo struct {
 	out                 io.Writer
 }
 
-func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format+"\n", args...) }
+func (d *demo) print(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format+"\n", args...) }
 
 func (d *demo) run(ctx context.Context) (err error) {
 	engines, err := startEngines(d.engine, d.out)
@@ -75,7 +75,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	defer stop()
 	stopped := make(chan error, 1)
 	go func() { stopped <- n.Run(running) }()
-	d.say("gateway   http://%s   admin http://%s", n.ClientAddr(), n.AdminAddr())
+	d.print("gateway   http://%s   admin http://%s", n.ClientAddr(), n.AdminAddr())
 
 	if err := d.show(ctx, n, len(engines)); err != nil {
 		stop()
@@ -85,9 +85,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 		stop()
 		return <-stopped
 	}
-	d.say("\nCtrl-C stops everything.")
+	d.print("\nCtrl-C stops everything.")
 	err = <-stopped
-	d.say("\ndrained and stopped")
+	d.print("\ndrained and stopped")
 	return err
 }
 
@@ -101,10 +101,10 @@ func (d *demo) showOne(ctx context.Context, base, what, question string, outputT
 	if prefill == "" {
 		prefill = "none: decode computes the prompt"
 	}
-	d.say("\nasked     %s: one streamed chat completion, %d prompt tokens (%d characters)", what, answer.promptTokens, len(question))
-	d.say("answered  %q", answer.text)
-	d.say("prefill   %s\ndecode    %s", prefill, answer.header.Get("X-Tandem-Decode"))
-	d.say("timing    first token after %s, all %d after %s", answer.ttft.Round(time.Millisecond), answer.outputTokens, answer.took.Round(time.Millisecond))
+	d.print("\nasked     %s: one streamed chat completion, %d prompt tokens (%d characters)", what, answer.promptTokens, len(question))
+	d.print("answered  %q", answer.text)
+	d.print("prefill   %s\ndecode    %s", prefill, answer.header.Get("X-Tandem-Decode"))
+	d.print("timing    first token after %s, all %d after %s", answer.ttft.Round(time.Millisecond), answer.outputTokens, answer.took.Round(time.Millisecond))
 	return answer, nil
 }
 
@@ -121,7 +121,7 @@ func (d *demo) show(ctx context.Context, n *serving.Node, engines int) error {
 	base := "http://" + n.ClientAddr().String()
 	const outputTokens = 80
 	if from, pays := n.PairPaysFrom(demoModel, outputTokens); pays {
-		d.say("\nA prompt of fewer than %d tokens runs on decode alone here while servers are idle: a second\nleg and the transfer of its KV would cost more than the time that decode loses by computing it.", from)
+		d.print("\nA prompt of fewer than %d tokens runs on decode alone here while servers are idle: a second\nleg and the transfer of its KV would cost more than the time that decode loses by computing it.", from)
 	}
 	if _, err := d.showOne(ctx, base, "a short prompt", "What is a tandem?", outputTokens); err != nil {
 		return err
@@ -131,9 +131,9 @@ func (d *demo) show(ctx context.Context, n *serving.Node, engines int) error {
 	if err != nil {
 		return err
 	}
-	d.say("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.AdminAddr())
-	d.say("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)
-	d.say("put load on it:\n  bin/tandem-lab load --url %s --rps 20 --duration 30s", base)
-	d.say("or conversations, and see what their caches save:\n  bin/tandem-lab load --url %s --rps 10 --duration 40s --turns 6 --think-time 1s --shared-prefix-tokens 1000 --prompt-tokens 200 --output-tokens 40", base)
+	d.print("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.AdminAddr())
+	d.print("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)
+	d.print("put load on it:\n  bin/tandem-lab load --url %s --rps 20 --duration 30s", base)
+	d.print("or conversations, and see what their caches save:\n  bin/tandem-lab load --url %s --rps 10 --duration 40s --turns 6 --think-time 1s --shared-prefix-tokens 1000 --prompt-tokens 200 --output-tokens 40", base)
 	return nil
 }

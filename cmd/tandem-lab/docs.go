@@ -112,7 +112,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 | group | a name that servers share which step in lockstep (wide expert parallelism): they fail and drain together, and a step takes as long as on the slowest |
 | weights | version of the weights; servers of different ones are never paired |
 | layout | whatever else the KV depends on (engine version, block size, dtype, parallel layout); likewise |
-| variant | kind of hardware, such as h100, where scaling must tell it apart: see [autoscaling](autoscaling.md) |
+| variant | kind of hardware, such as h100, where scaling must distinguish it: see [autoscaling](autoscaling.md) |
 | elastic | true: the engine grows in place (elastic expert parallelism), so that a size is wanted of it and no count |
 | gpus | any text: servers with the same share GPUs, and one of them is awake (vLLM's sleep mode) |
 | metrics | URL of the engine's Prometheus metrics, where they are not at its own address: http://10.0.0.1:8002/metrics of Triton |

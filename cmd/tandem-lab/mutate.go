@@ -24,7 +24,7 @@ and the share that one does. It fails when that is less than 85 % in a package.
 What was found is kept in the work folder: a run that was interrupted goes on where
 it ended, until a file of the package changes.
 
-Faults that no test can tell apart stand in a list with a reason each; at most 5 %
+Faults that no test can detect stand in a list with a reason each; at most 5 %
 of the drawn ones may.`,
 		Example: "  tandem-lab mutate pd/order pools\n  tandem-lab mutate --mutants 0 pd/order",
 		Args:    cobra.MinimumNArgs(1),
@@ -72,7 +72,7 @@ of the drawn ones may.`,
 	cmd.Flags().Uint64Var(&cfg.Seed, "seed", cfg.Seed, "`number` that the draw begins with")
 	cmd.Flags().IntVar(&cfg.Jobs, "jobs", cfg.Jobs, "`number` of runs of the tests at once")
 	cmd.Flags().StringVar(&work, "work", filepath.Join("bin", "mutate"), "`folder` for test binaries and results")
-	cmd.Flags().StringVar(&list, "equivalent", filepath.Join("loadtest", "mutate", "equivalent.txt"), "`file` with the faults that no test can tell")
+	cmd.Flags().StringVar(&list, "equivalent", filepath.Join("loadtest", "mutate", "equivalent.txt"), "`file` with the faults that no test can detect")
 	cmd.Flags().StringVar(&to, "json", "", "`file` for the results")
 	return cmd
 }

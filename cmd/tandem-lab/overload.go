@@ -40,7 +40,7 @@ fairness is not measured.`,
 	return cmd
 }
 
-// errMissed says that a gate was, which the table tells.
+// errMissed: a gate was missed; the table says which.
 var errMissed = errors.New("a gate was missed")
 
 func runOverloads(cmd *cobra.Command, cfg overload.Config, bindings []string) error {

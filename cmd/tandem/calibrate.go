@@ -42,7 +42,7 @@ func calibrateCommand() *cobra.Command {
 	f.StringVar(&cfg.Server, "server", "", "`URL` of the engine; its key, if it asks for one, is read from TANDEM_ENGINE_KEY")
 	f.StringVar(&cfg.Model, "model", "", "model `name` (default: the first of /v1/models)")
 	f.IntVar(&cfg.Budget, "budget", cfg.Budget, "`tokens` to spend, of prompts and answers")
-	f.IntVar(&cfg.KVTokens, "kv-tokens", 0, "`tokens` of KV that the server holds; 0: its metrics tell")
+	f.IntVar(&cfg.KVTokens, "kv-tokens", 0, "`tokens` of KV that the server holds; 0: as its metrics report")
 	f.DurationVar(&cfg.ITL, "itl", cfg.ITL, "`time` between tokens within which the largest concurrency is looked for; 0: it is not")
 	f.IntVar(&cfg.Context, "context", cfg.Context, "`tokens` of each sequence there")
 	f.StringVar(&out, "out", out, "write the capacity to this `file`")

@@ -24,7 +24,7 @@ func registerCommand() *cobra.Command {
 		Short: "Register a server in Redis, where gateways with --registry find it",
 		Long: `Register a server in Redis, where gateways with --registry find it, until this
 command is stopped: then the server leaves the fleet, and what it has in flight runs
-out. If the command dies, the server leaves when the time to live ends.
+out. If the command fails, the server is removed when the time to live ends.
 
 The record is JSON under a key with that time to live, and its name is in a set. It can
 be written without this command:
@@ -56,7 +56,7 @@ Its fields are those of a server in the configuration file, and "role".`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.DurationVar(&ttl, "ttl", ttl, "time after which the server is forgotten if this command dies")
+	f.DurationVar(&ttl, "ttl", ttl, "time after which the server is forgotten if this command fails")
 	f.IntVar(&rank, "rank", rank, "data-parallel `rank` behind the URL; below 0: none")
 	bindEntry(f, &entry)
 	redis.Bind(f)
@@ -67,7 +67,7 @@ Its fields are those of a server in the configuration file, and "role".`,
 func bindEntry(f *pflag.FlagSet, e *discovery.Entry) {
 	f.StringVar(&e.URL, "url", "", "`URL` of the engine's HTTP server")
 	f.StringVar(&e.Role, "role", "", "prefill, decode or both")
-	f.StringVar(&e.Connector, "connector", "", "how decode obtains the KV; empty: as the engine tells")
+	f.StringVar(&e.Connector, "connector", "", "how decode obtains the KV; empty: as the engine reports")
 	f.StringVar(&e.KVAddress, "kv-address", "", "`host:port` where other engines reach its KV")
 	f.StringVar(&e.Weights, "weights", "", "version of the weights")
 	f.StringVar(&e.Group, "group", "", "servers of a group step in lockstep")

@@ -40,7 +40,7 @@ func scalerCommand() *cobra.Command {
 and external-push, JSON for metrics-api, gauges for prometheus. What is wanted comes
 from standard input, one line a pool:
 
-    MODEL ROLE REPLICAS [HELD]     all pools keep what was said last, for --max-age
+    MODEL ROLE REPLICAS [HELD]     all pools keep their last targets, for --max-age
     MODEL ROLE unknown             nothing is known of the pool any more`,
 		Example: `  (echo llama decode 10; sleep 60; echo llama decode 11; sleep 600) | tandem scaler`,
 		Args:    cobra.NoArgs,
@@ -94,7 +94,7 @@ func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in 
 	mux := http.NewServeMux()
 	mux.Handle(serving.ScalerRoute, targets.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	web := &http.Server{Handler: gateway.Guarded("", ports.adminTLS.ClientCA != "", nil, mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: idleTime}
+	web := &http.Server{Handler: gateway.RequireToken("", ports.adminTLS.ClientCA != "", nil, mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: idleTime}
 	server := keda.NewServer(targets)
 
 	failed := make(chan error, 3)
@@ -116,7 +116,7 @@ func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in 
 				server.Stop()
 				return errors.Join(err, web.Close())
 			}
-			// The input has ended; what it said last stays.
+			// The input has ended; the last targets stay.
 		}
 	}
 }
@@ -155,6 +155,6 @@ func readTarget(fields []string, wanted map[keda.Pool]keda.Target) error {
 		}
 		numbers[i] = n
 	}
-	wanted[pool] = keda.Target{Replicas: numbers[0], Held: numbers[1], Reason: "by-hand", At: time.Now()}
+	wanted[pool] = keda.Target{Replicas: numbers[0], WaitingForCapacity: numbers[1], Reason: "by-hand", At: time.Now()}
 	return nil
 }

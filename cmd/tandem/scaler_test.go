@@ -14,7 +14,7 @@ func TestReadTargets_PublishesLineByLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	if r, err := targets.Read(keda.Pool{Model: "m", Role: "decode"}, now); err != nil || r.Replicas != 0 || r.Held != 5 {
+	if r, err := targets.Read(keda.Pool{Model: "m", Role: "decode"}, now); err != nil || r.Replicas != 0 || r.WaitingForCapacity != 5 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if r, err := targets.Read(keda.Pool{Model: "m", Role: "prefill"}, now); err == nil {

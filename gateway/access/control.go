@@ -51,8 +51,8 @@ func (c *Control) Apply(keys *Keys) {
 	c.keys.Store(keys)
 }
 
-// Open reports whether no key is asked for.
-func (c *Control) Open() bool { return c.keys.Load() == nil }
+// AllowsAnonymous reports whether no key is asked for.
+func (c *Control) AllowsAnonymous() bool { return c.keys.Load() == nil }
 
 // Find returns the key that a client sent, nil for one that is not known or missing.
 // Where no keys are asked for everybody has the same.

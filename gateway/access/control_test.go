@@ -66,12 +66,12 @@ func TestKeys_OnlyThoseInTheFileOpen(t *testing.T) {
 
 func TestControl_SaysHowManyKeysAndTenantsThereAre(t *testing.T) {
 	c := New(DefaultConfig(), nil)
-	if !c.Open() || c.Len() != 0 || c.quota(Hash("sk-ada")[:16]) != nil {
-		t.Errorf("without keys: open %v, %d keys", c.Open(), c.Len())
+	if !c.AllowsAnonymous() || c.Len() != 0 || c.quota(Hash("sk-ada")[:16]) != nil {
+		t.Errorf("without keys: open %v, %d keys", c.AllowsAnonymous(), c.Len())
 	}
 	reload(t, c, entry("sk-ada", "tenant: ada"), entry("sk-ada-2", "tenant: ada"), entry("sk-bob", "tenant: bob"))
-	if c.Open() || c.Len() != 3 {
-		t.Errorf("with three keys: open %v, %d keys", c.Open(), c.Len())
+	if c.AllowsAnonymous() || c.Len() != 3 {
+		t.Errorf("with three keys: open %v, %d keys", c.AllowsAnonymous(), c.Len())
 	}
 	if keys, tenants := c.keys.Load().Len(); keys != 3 || tenants != 2 {
 		t.Errorf("%d keys of %d tenants, want 3 of 2", keys, tenants)
@@ -81,8 +81,8 @@ func TestControl_SaysHowManyKeysAndTenantsThereAre(t *testing.T) {
 		t.Error("a quota is not found by the ID of its key")
 	}
 	c.Apply(nil)
-	if !c.Open() || c.Len() != 0 {
-		t.Errorf("once the keys are gone: open %v, %d keys", c.Open(), c.Len())
+	if !c.AllowsAnonymous() || c.Len() != 0 {
+		t.Errorf("once the keys are gone: open %v, %d keys", c.AllowsAnonymous(), c.Len())
 	}
 }
 

@@ -15,7 +15,7 @@ type Key struct {
 	ID     string // the first bytes of its hash: names it to people and replicas, opens nothing
 	Tenant string // "" where there are no keys
 	// Salt is the tenant's cache_salt: tenants neither reuse each other's KV nor can
-	// tell by the time of an answer what others have asked. "" where there are no keys.
+	// find out from the time of an answer what others have asked. "" where there are no keys.
 	Salt  string
 	Class int // of priority: 0 is served first
 
@@ -62,20 +62,20 @@ func Hash(key string) string {
 // Keys finds a key by what a client sent. It does not change; a reload makes another.
 type Keys struct {
 	// A map's look-up takes a time that depends on what is looked up. Clients know the
-	// hash of what they send; blinded by random bytes it tells them nothing.
-	blind  [sha256.Size]byte
-	byHash map[[sha256.Size]byte]*Key
-	byID   map[string]*Key
+	// hash of what they send; blinded by random bytes it reveals nothing to them.
+	blindingKey [sha256.Size]byte
+	byHash      map[[sha256.Size]byte]*Key
+	byID        map[string]*Key
 }
 
 func newKeys() *Keys {
 	k := &Keys{byHash: make(map[[sha256.Size]byte]*Key), byID: make(map[string]*Key)}
-	_, _ = rand.Read(k.blind[:]) // never fails (crypto/rand)
+	_, _ = rand.Read(k.blindingKey[:]) // never fails (crypto/rand)
 	return k
 }
 
-func (k *Keys) blinded(digest [sha256.Size]byte) [sha256.Size]byte {
-	return sha256.Sum256(append(k.blind[:], digest[:]...))
+func (k *Keys) blindedHash(digest [sha256.Size]byte) [sha256.Size]byte {
+	return sha256.Sum256(append(k.blindingKey[:], digest[:]...))
 }
 
 // add reports false for a key that is there already.
@@ -83,7 +83,7 @@ func (k *Keys) add(key *Key) bool {
 	if k.byID[key.ID] != nil {
 		return false
 	}
-	k.byHash[k.blinded(key.digest)] = key
+	k.byHash[k.blindedHash(key.digest)] = key
 	k.byID[key.ID] = key
 	return true
 }
@@ -91,7 +91,7 @@ func (k *Keys) add(key *Key) bool {
 // find returns the key that a client sent, nil for one that is not known.
 func (k *Keys) find(sent []byte) *Key {
 	digest := sha256.Sum256(sent)
-	key := k.byHash[k.blinded(digest)]
+	key := k.byHash[k.blindedHash(digest)]
 	if key == nil || subtle.ConstantTimeCompare(key.digest[:], digest[:]) != 1 {
 		return nil
 	}

@@ -18,11 +18,11 @@ func TestReadKeys_DefaultsAndBounds(t *testing.T) {
 		return keys.find([]byte("k")), nil
 	}
 	plain, err := read("tenant: a")
-	if err != nil || plain.MaxSamples != cfg.MaxSamples || plain.MaxOutput != 0 || plain.Deadline != time.Minute || plain.MaySet != (MaySet{}) || plain.Limited() {
+	if err != nil || plain.MaxSamples != cfg.MaxSamples || plain.MaxOutput != 0 || plain.Deadline != time.Minute || plain.MaySet != (MaySet{}) || plain.HasLimits() {
 		t.Errorf("of defaults: %+v, %v", plain, err)
 	}
 	own, err := read("tenant: a", "max-samples: 1", "max-output-tokens: 7", "deadline: 1ns", "may-set: [objectives]", "output-tokens-per-minute: 1")
-	if err != nil || own.MaxSamples != 1 || own.MaxOutput != 7 || own.Deadline != 1 || own.MaySet != (MaySet{Objectives: true}) || !own.Limited() {
+	if err != nil || own.MaxSamples != 1 || own.MaxOutput != 7 || own.Deadline != 1 || own.MaySet != (MaySet{Objectives: true}) || !own.HasLimits() {
 		t.Errorf("of its own: %+v, %v", own, err)
 	}
 	for name, may := range map[string]bool{"two words": true, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false, `"a\tb"`: false} {

@@ -26,8 +26,8 @@ func (k *Key) Admit(promptTokens int, now time.Time) (*QuotaCharge, error) {
 	return &QuotaCharge{quota: k.quota, prompt: promptTokens}, nil
 }
 
-// Limited reports whether the key has a limit per minute.
-func (k *Key) Limited() bool { return k.limits.Requests+k.limits.Prompt+k.limits.Output > 0 }
+// HasLimits reports whether the key has a limit per minute.
+func (k *Key) HasLimits() bool { return k.limits.Requests+k.limits.Prompt+k.limits.Output > 0 }
 
 // LimitStatuses are what is left of the key's limits per minute, by what they are of.
 func (k *Key) LimitStatuses(now time.Time) map[string]LimitStatus { return k.quota.statuses(now) }

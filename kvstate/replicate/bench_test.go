@@ -48,7 +48,7 @@ func startSharing(b *testing.B, client *redis.Client, snapshots time.Duration) *
 		bound := make(chan struct{}, 1)
 		running.Go(func() {
 			r.shared.Follow(ctx, s, "tcp://here", func() (func(), error) {
-				s.Connected()
+				s.RecordConnect()
 				bound <- struct{}{}
 				return func() {}, nil
 			})
@@ -63,7 +63,7 @@ func startSharing(b *testing.B, client *redis.Client, snapshots time.Duration) *
 
 // publish lets the engine say a message; all waits until everybody knows.
 func (sh *sharing) publish(seq int, payload []byte) {
-	sh.replicas[0].source.Live(kvstate.Message{Seq: uint64(seq), Payload: payload})
+	sh.replicas[0].source.ApplyLive(kvstate.Message{Seq: uint64(seq), Payload: payload})
 }
 
 func (sh *sharing) all(b *testing.B, seq int) {

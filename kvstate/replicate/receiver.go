@@ -16,7 +16,7 @@ import (
 const (
 	receiverLease = 2 * time.Second
 	receiverRenew = 500 * time.Millisecond
-	deltaDelay    = 20 * time.Millisecond // what is heard is gathered for this long
+	deltaDelay    = 20 * time.Millisecond // events are gathered for this long
 	deltaKept     = 512                   // entries of the stream, ten seconds of a busy engine
 	deltaBatch    = 16                    // entries that are read at once: a read has a deadline
 )
@@ -27,9 +27,9 @@ type Feed func() (stop func(), err error)
 
 // Follow keeps the source of an engine in connect mode out true until the context ends. Such
 // an engine has one receiver: the replica that holds the lease binds the feed and passes
-// on what it hears as deltas through a stream, the others apply them. When the receiver
-// dies, another one takes over within three seconds: a snapshot first, since what was
-// said in between is lost, and the source forgets what it cannot prove.
+// on what it receives as deltas through a stream, the others apply them. When the receiver
+// fails, another one takes over within three seconds: a snapshot first, since what was
+// published in between is lost, and the source forgets what it cannot prove.
 //
 // The lease says who receives and at which address, which is this replica's: whatever
 // points the engine at its receiver (a name in DNS, a Service) can follow it.
@@ -38,15 +38,15 @@ func (sh *Shared) Follow(ctx context.Context, s *kvstate.Source, address string,
 	f := &follower{Shared: sh, s: s, lease: election.NewLease(sh.client, sh.key(s.ID(), "receiver"), claim, receiverLease), claim: claim, from: "$"}
 	for ctx.Err() == nil {
 		mine, err := f.lease.Hold(ctx)
-		sh.note(err)
+		sh.recordRedisState(err)
 		switch {
 		case mine:
 			f.receive(ctx, feed)
 		case err != nil:
-			// Without Redis nobody else can hear the engine: do it alone.
+			// Without Redis no other replica can receive for this one: do it alone.
 			f.receiveAlone(ctx, feed)
 		default:
-			f.listen(ctx)
+			f.applyDeltas(ctx)
 		}
 	}
 }
@@ -62,14 +62,14 @@ type follower struct {
 	restoreAt time.Time
 }
 
-// receive hears the engine for as long as the lease is renewed.
+// receive receives from the engine for as long as the lease is renewed.
 func (f *follower) receive(ctx context.Context, feed Feed) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f.s.Record(true)
 	defer f.s.Record(false)
 	// The others begin where this replica does.
-	f.pass(ctx, f.s.Snapshot())
+	f.publish(ctx, f.s.Snapshot())
 	stop, err := feed()
 	if err != nil {
 		f.log.Error("cannot receive KV events", "source", f.s.ID().String(), "error", err.Error())
@@ -87,14 +87,14 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 	})
 	for waitFor(ctx, deltaDelay) {
 		if delta := f.s.TakeDelta(); delta != nil {
-			f.pass(ctx, delta)
+			f.publish(ctx, delta)
 		}
 	}
 	renewing.Wait()
 	f.from = "$"
 }
 
-// receiveAlone hears the engine until Redis can be asked again who should. It asks for
+// receiveAlone receives from the engine until Redis answers again. It asks for
 // the lease, which in a cluster may be away while other nodes answer.
 func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
 	stop, err := feed()
@@ -111,24 +111,24 @@ func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
 	}
 }
 
-// pass puts a delta into the stream. One that does not get through is a gap to those
-// who read, who then take a snapshot; the journal is told to make the next one whole.
-func (f *follower) pass(ctx context.Context, delta []byte) {
+// publish puts a delta into the stream. One that does not get through is a gap to those
+// who read, who then take a snapshot; the journal then makes the next one whole.
+func (f *follower) publish(ctx context.Context, delta []byte) {
 	key := f.key(f.s.ID(), "deltas")
 	_, err := f.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.XAdd(ctx, &redis.XAddArgs{Stream: key, MaxLen: deltaKept, Approx: true, Values: []any{"d", delta}})
 		p.Expire(ctx, key, snapshotLife)
 		return nil
 	})
-	f.note(err)
+	f.recordRedisState(err)
 	if err != nil {
 		f.s.LoseDelta()
 	}
 }
 
-// listen applies what the receiver passes on, until the lease is free or the context
+// applyDeltas applies what the receiver passes on, until the lease is free or the context
 // ends.
-func (f *follower) listen(ctx context.Context) {
+func (f *follower) applyDeltas(ctx context.Context) {
 	key := f.key(f.s.ID(), "deltas")
 	if f.from == "$" {
 		f.begin(ctx)
@@ -136,7 +136,7 @@ func (f *follower) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		streams, err := f.client.XRead(ctx, &redis.XReadArgs{Streams: []string{key, f.from}, Count: deltaBatch, Block: receiverRenew / 4}).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			f.note(err)
+			f.recordRedisState(err)
 			return
 		}
 		for _, stream := range streams {
@@ -172,19 +172,19 @@ func (f *follower) take(ctx context.Context, entry redis.XMessage) {
 		return
 	}
 	delta := []byte(text)
-	if !errors.Is(f.s.Apply(delta), kvstate.ErrDeltaGap) || f.past(delta) || time.Now().Before(f.restoreAt) {
+	if !errors.Is(f.s.Apply(delta), kvstate.ErrDeltaGap) || f.isApplied(delta) || time.Now().Before(f.restoreAt) {
 		return
 	}
 	f.restoreAt = time.Now().Add(restorePause)
-	if f.Restore(ctx, f.s) && (f.past(delta) || f.s.Apply(delta) == nil) {
+	if f.Restore(ctx, f.s) && (f.isApplied(delta) || f.s.Apply(delta) == nil) {
 		f.restoreAt = time.Time{}
 		return
 	}
-	f.s.Restarted()
+	f.s.RecordRestart()
 }
 
-// past reports whether a delta tells of what the source knows already.
-func (f *follower) past(delta []byte) bool {
+// isApplied reports whether a delta has only what the source knows already.
+func (f *follower) isApplied(delta []byte) bool {
 	epoch, seq, err := kvstate.SnapshotOrder(delta)
 	now := f.s.State()
 	return err == nil && now.SeqKnown && (epoch < now.Epoch || epoch == now.Epoch && seq <= now.Seq)

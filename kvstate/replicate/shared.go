@@ -24,7 +24,7 @@ import (
 //	<prefix>kv:{server#rank}:writer         who writes the next one; expires
 //	<prefix>kv:{server#rank}:receiver       which replica receives, and at which
 //	                                        address; expires
-//	<prefix>kv:{server#rank}:deltas         stream of what the receiver hears
+//	<prefix>kv:{server#rank}:deltas         stream of what the receiver receives
 const (
 	snapshotLife  = time.Hour        // a snapshot that nobody renews
 	pieceLife     = time.Minute      // of the pieces of one that breaks off, from the last on
@@ -45,7 +45,7 @@ type Shared struct {
 	index   *kvstate.Index
 	log     *slog.Logger
 
-	receiving sync.Map // kvstate.SourceID of each engine that this replica hears for all
+	receiving sync.Map // kvstate.SourceID of each engine from which this replica receives for all
 
 	restored, written, failed atomic.Uint64
 	down                      atomic.Bool
@@ -60,8 +60,8 @@ func (sh *Shared) key(id kvstate.SourceID, name string) string {
 	return sh.prefix + "kv:{" + id.Server + "#" + strconv.Itoa(id.Rank) + "}:" + name
 }
 
-// note keeps whether Redis answers, and logs when that changes.
-func (sh *Shared) note(err error) {
+// recordRedisState keeps whether Redis answers, and logs when that changes.
+func (sh *Shared) recordRedisState(err error) {
 	down := err != nil && !errors.Is(err, context.Canceled)
 	if down {
 		sh.failed.Add(1)
@@ -92,7 +92,7 @@ func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 	case errors.Is(err, redis.Nil):
 		return false
 	case unanswered(err):
-		sh.note(err)
+		sh.recordRedisState(err)
 		return false
 	}
 	if err != nil {
@@ -161,9 +161,9 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 		case <-tick.C:
 		}
 		for _, s := range sh.index.List() {
-			if changes := s.Changes(); (changes != written[s.ID()] || sh.lost(ctx, s.ID())) && sh.turn(ctx, s.ID(), every) {
+			if changes := s.Changes(); (changes != written[s.ID()] || sh.snapshotGone(ctx, s.ID())) && sh.takeWriterLease(ctx, s.ID(), every) {
 				if err := sh.Write(ctx, s); err != nil {
-					sh.note(err)
+					sh.recordRedisState(err)
 					continue
 				}
 				written[s.ID()] = changes
@@ -172,19 +172,20 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// lost reports whether a snapshot that was written is gone: expired, or Redis was
+// snapshotGone reports whether a snapshot that was written is gone: expired, or Redis was
 // emptied.
-func (sh *Shared) lost(ctx context.Context, id kvstate.SourceID) bool {
+func (sh *Shared) snapshotGone(ctx context.Context, id kvstate.SourceID) bool {
 	n, err := sh.client.Exists(ctx, sh.key(id, "snapshot")).Result()
-	sh.note(err)
+	sh.recordRedisState(err)
 	return err == nil && n == 0
 }
 
-// turn reports whether this replica is to write a source's next snapshot.
-func (sh *Shared) turn(ctx context.Context, id kvstate.SourceID, every time.Duration) bool {
+// takeWriterLease takes the lease on a source's next snapshot, and reports whether this replica
+// is to write it.
+func (sh *Shared) takeWriterLease(ctx context.Context, id kvstate.SourceID, every time.Duration) bool {
 	lease := election.NewLease(sh.client, sh.key(id, "writer"), sh.replica, min(writerLease, 3*every/2))
 	held, err := lease.Take(ctx)
-	sh.note(err)
+	sh.recordRedisState(err)
 	return held
 }
 

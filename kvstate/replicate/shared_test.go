@@ -118,9 +118,9 @@ func TestShared_PiecesOfASnapshotThatBreaksOffExpire(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	client.AddHook(&breakOff{pieces: 2})
 	a := newSharerWith(t, client, "a", false)
-	a.source.Connected()
+	a.source.RecordConnect()
 	for _, m := range engineMessages(0, 40_000) {
-		a.source.Live(m)
+		a.source.ApplyLive(m)
 	}
 	if err := a.shared.Write(t.Context(), a.source); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("it did not break off: %v", err)
@@ -143,9 +143,9 @@ func TestShared_ASnapshotMakesAnotherReplicaWarm(t *testing.T) {
 	if b.shared.Restore(t.Context(), b.source) {
 		t.Error("restored from nothing")
 	}
-	a.source.Connected()
+	a.source.RecordConnect()
 	for _, m := range engineMessages(0, 20_000) { // several pieces
-		a.source.Live(m)
+		a.source.ApplyLive(m)
 	}
 	for range 2 { // the second replaces the first
 		if err := a.shared.Write(t.Context(), a.source); err != nil {
@@ -160,10 +160,10 @@ func TestShared_ASnapshotMakesAnotherReplicaWarm(t *testing.T) {
 	}
 	// Removals and parents still resolve, and the numbering goes on.
 	next := engineMessages(20_000, 20_001)[0]
-	if request := b.source.Live(next); request.Needed() {
+	if request := b.source.ApplyLive(next); request.Needed() {
 		b.source.BeginReplay(request)
 		b.source.EndReplay(true)
-		b.source.Live(next)
+		b.source.ApplyLive(next)
 	}
 	if b.holds() != 20_001 {
 		t.Errorf("%d blocks after the next batch", b.holds())
@@ -206,9 +206,9 @@ func TestShared_ASnapshotThatIsReplacedWhileItIsReadIsReadAgain(t *testing.T) {
 	r := redisserver.Start(t)
 	writers := []*sharer{newSharer(t, r, "a", false), newSharer(t, r, "b", false)}
 	for _, w := range writers {
-		w.source.Connected()
+		w.source.RecordConnect()
 		for _, m := range engineMessages(0, 10) {
-			w.source.Live(m)
+			w.source.ApplyLive(m)
 		}
 	}
 	write := func(w *sharer) {
@@ -233,9 +233,9 @@ func TestShared_OneReplicaWritesForAll(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, m := range []*sharer{a, b} {
-		m.source.Connected()
+		m.source.RecordConnect()
 		for _, msg := range engineMessages(0, 100) {
-			m.source.Live(msg)
+			m.source.ApplyLive(msg)
 		}
 		running.Go(func() { m.shared.Run(ctx, 50*time.Millisecond) })
 	}
@@ -281,7 +281,7 @@ func (d *dialer) feed(m *sharer, name string) Feed {
 			return nil, fmt.Errorf("%s has the address", d.who)
 		}
 		d.bound, d.who = m.source, name
-		m.source.Connected()
+		m.source.RecordConnect()
 		return func() {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -299,13 +299,13 @@ func (d *dialer) say(n int) {
 		if d.bound == nil {
 			continue
 		}
-		if request := d.bound.Live(m); request.Needed() { // this engine can replay all
+		if request := d.bound.ApplyLive(m); request.Needed() { // this engine can replay all
 			d.bound.BeginReplay(request)
 			for _, old := range engineMessages(0, d.next) {
-				d.bound.Replayed(old)
+				d.bound.ApplyReplayed(old)
 			}
 			if again := d.bound.EndReplay(true); !again.Needed() {
-				d.bound.Live(m)
+				d.bound.ApplyLive(m)
 			}
 		}
 	}

@@ -131,7 +131,7 @@ func (a *asker) start(p *Prompt, t *text) *flight {
 	own := t.clone()
 	a.wg.Go(func() {
 		defer close(f.done)
-		f.found, f.ok = a.fly(questions, &own)
+		f.found, f.ok = a.request(questions, &own)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		delete(a.flights, key)
@@ -139,9 +139,9 @@ func (a *asker) start(p *Prompt, t *text) *flight {
 	return f
 }
 
-// fly asks until a question is answered. One that a server does not serve, or refuses,
+// request asks until a question is answered. One that a server does not serve, or refuses,
 // leaves the next one to be tried.
-func (a *asker) fly(questions []question, t *text) (Tokens, bool) {
+func (a *asker) request(questions []question, t *text) (Tokens, bool) {
 	ctx, cancel := context.WithTimeout(a.life, a.cfg.AskTimeout)
 	defer cancel()
 	for _, q := range questions {
@@ -150,7 +150,7 @@ func (a *asker) fly(questions []question, t *text) (Tokens, bool) {
 		}
 		answer, err := a.ask(ctx, q.path, q.body)
 		if errors.Is(err, ErrNotServed) || errors.Is(err, ErrRefused) {
-			a.settle(true)
+			a.recordResult(true)
 			if q.render && errors.Is(err, ErrNotServed) {
 				a.stopRendering()
 			}
@@ -160,7 +160,7 @@ func (a *asker) fly(questions []question, t *text) (Tokens, bool) {
 		if err == nil {
 			found, ok = q.read(answer, t.partial)
 		}
-		a.settle(ok)
+		a.recordResult(ok)
 		if !ok {
 			break
 		}
@@ -174,8 +174,8 @@ func (a *asker) fly(questions []question, t *text) (Tokens, bool) {
 	return Tokens{}, false
 }
 
-// settle counts failures in a row.
-func (a *asker) settle(ok bool) {
+// recordResult counts failures in a row.
+func (a *asker) recordResult(ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ok {

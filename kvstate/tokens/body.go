@@ -143,14 +143,14 @@ func onlyElement(array []byte) (element []byte, ok bool) {
 	return element, element != nil
 }
 
-// endOfThought is in the tag that ends the reasoning in an answer that still holds it;
+// endOfReasoning is in the tag that ends the reasoning in an answer that still holds it;
 // the brackets may be escaped.
-var endOfThought = []byte("/think")
+var endOfReasoning = []byte("/think")
 
 // addContent adds a message that is only a content: a string or a list of parts.
 func (t *text) addContent(k kind, header string, content []byte) bool {
 	if inside, ok := inner(content); ok {
-		if k == assistant && bytes.Contains(inside, endOfThought) {
+		if k == assistant && bytes.Contains(inside, endOfReasoning) {
 			k = call
 		}
 		t.add(k, []byte(header), inside, inside)
@@ -234,8 +234,8 @@ func leadOf(parts []byte) []byte {
 	return parts
 }
 
-// texty are the types of parts that are text to a template.
-var texty = set("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "reasoning",
+// isTextPart are the types of parts that are text to a template.
+var isTextPart = set("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "reasoning",
 	"reasoning_text", "summary_text", "tool_use", "tool_result", "function", "function_call",
 	"function_call_output", "message")
 
@@ -254,7 +254,7 @@ func hasMedia(compact []byte) bool {
 			return true
 		}
 		name, isText := inner(compact[:end])
-		if !isText || !texty[string(name)] {
+		if !isText || !isTextPart[string(name)] {
 			return true
 		}
 	}

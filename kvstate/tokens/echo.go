@@ -2,7 +2,7 @@ package tokens
 
 import "slices"
 
-// echo tells which messages of a prompt begin like later ones: the last such one for
+// echo finds which messages of a prompt begin like later ones: the last such one for
 // all messages up to each. With a template that does not keep the order of messages, a
 // later message may then have made the tokens that seem to come from an earlier one.
 type echo []int

@@ -44,8 +44,8 @@ func (k *known) bytes() int64 {
 	return knownBytes + int64(len(k.cuts)*cutBytes+4*len(k.prints)+12*len(k.turns)+len(k.tails)+4*len(k.ids))
 }
 
-// prove adds a proof, or widens the one that says the same already.
-func (k *known) prove(p proof) {
+// addProof adds a proof, or widens the one that says the same already.
+func (k *known) addProof(p proof) {
 	i, found := slices.BinarySearchFunc(k.proofs, p, func(a, b proof) int { return int(a.cell - b.cell) })
 	for j := i; found && j < len(k.proofs) && k.proofs[j].cell == p.cell; j++ {
 		if k.proofs[j].n == p.n && k.proofs[j].full == p.full {

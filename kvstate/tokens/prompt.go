@@ -40,7 +40,7 @@ type Tokens struct {
 	// IDs are leading token ids of the prompt. They are shared: nobody may change
 	// them.
 	IDs []uint32
-	// Certain is how many of IDs are certain: what an engine or a tokenizer said of
+	// Certain is how many of IDs are certain: what an engine or a tokenizer returned for
 	// this very prompt, or what two prompts with this one's beginning showed. The
 	// others follow from how the model's template has treated prompts of this form
 	// so far.

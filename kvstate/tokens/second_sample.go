@@ -79,8 +79,8 @@ func (m *memory) compareLocked(k, old *known, cell int32) {
 	}
 	if n -= lookahead + cellSlack; n > 0 {
 		p := proof{cell: cell, n: int32(n), tails: tails(0).with(mine.tail).with(its.tail)}
-		k.prove(p)
-		old.prove(p)
+		k.addProof(p)
+		old.addProof(p)
 	}
 }
 
@@ -108,7 +108,7 @@ func (m *memory) inheritLocked(k, old *known, cell int32, n int, echo echo) {
 			p.tails = p.tails.with(at.tail)
 		}
 		if agrees {
-			k.prove(*p)
+			k.addProof(*p)
 		}
 	}
 }
@@ -129,10 +129,10 @@ func (m *memory) extendLocked(k, old *known, at place, n int, echo echo) {
 	}
 	if sure := n - lookahead - old.slack(); sure > 0 {
 		p := proof{at.cell, int32(sure), tails(0).with(0).with(at.tail), full}
-		k.prove(p)
-		old.prove(p)
+		k.addProof(p)
+		old.addProof(p)
 	}
 	if full {
-		m.dropLocked(old) // the new one says all that it said
+		m.dropLocked(old) // the new one covers all that it covered
 	}
 }

@@ -22,7 +22,7 @@ const (
 	listenPause     = 100 * time.Millisecond
 )
 
-// Announcements hears them at one address.
+// Announcements receives them at one address.
 type Announcements struct {
 	router *zmq.Socket
 }
@@ -52,17 +52,17 @@ func (h *Hub) ListenAnnouncements(address string) (*Announcements, error) {
 // Address is where the socket is bound.
 func (a *Announcements) Address() (string, error) { return a.router.GetLastEndpoint() }
 
-// Run tells each announcement to heard until the context ends, and closes the socket.
+// Run calls received with each announcement until the context ends, and closes the socket.
 // What cannot be read is passed over: anybody may connect.
-func (a *Announcements) Run(ctx context.Context, heard func(Announcement)) {
+func (a *Announcements) Run(ctx context.Context, received func(Announcement)) {
 	defer func() { _ = a.router.Close() }() // nothing is left to send
 	for ctx.Err() == nil {
 		frames, err := a.router.RecvMessageBytes(0)
 		if err != nil || len(frames) != 2 { // the sender's identity, and the map
 			continue
 		}
-		if said, err := parseAnnouncement(frames[1]); err == nil {
-			heard(said)
+		if announcement, err := parseAnnouncement(frames[1]); err == nil {
+			received(announcement)
 		}
 	}
 }

@@ -13,11 +13,11 @@ type Config struct {
 	QueueMessages int   // messages that wait in a socket (RCVHWM)
 	MaxMessage    int64 // bytes; a peer that sends more is disconnected
 
-	// Patience is how long a socket may take to be connected for the first time before that is
+	// ConnectWarning is how long a socket may take to be connected for the first time before that is
 	// warned of.
-	Patience     time.Duration
-	ReconnectMin time.Duration
-	ReconnectMax time.Duration
+	ConnectWarning time.Duration
+	ReconnectMin   time.Duration
+	ReconnectMax   time.Duration
 	// Heartbeat is the time between ZMTP pings. 0: none, and TCP's keepalive notices a
 	// silent death within a minute. Peers built on go-zeromq (llm-d's simulator) answer
 	// no pings and would be disconnected again and again.
@@ -29,10 +29,10 @@ type Config struct {
 	ReplayPause    time.Duration // after attempts that failed
 	Replays        int           // at once
 
-	// Settle after connecting, and then every CheckEvery, a source that can replay checks
+	// CheckAfter after connecting, and then every CheckEvery, a source that can replay checks
 	// that what it knows is still true. It bounds for how long a lost last batch or a
-	// restart without a word goes unnoticed.
-	Settle     time.Duration
+	// restart without a message goes unnoticed.
+	CheckAfter time.Duration
 	CheckEvery time.Duration
 }
 
@@ -41,7 +41,7 @@ func Default() Config {
 	return Config{
 		QueueMessages:  100_000,
 		MaxMessage:     64 << 20,
-		Patience:       10 * time.Second,
+		ConnectWarning: 10 * time.Second,
 		ReconnectMin:   100 * time.Millisecond,
 		ReconnectMax:   time.Second,
 		ReplayIdle:     2 * time.Second,
@@ -49,7 +49,7 @@ func Default() Config {
 		ReplayTime:     2 * time.Minute,
 		ReplayPause:    30 * time.Second,
 		Replays:        8,
-		Settle:         500 * time.Millisecond,
+		CheckAfter:     500 * time.Millisecond,
 		CheckEvery:     10 * time.Second,
 	}
 }
@@ -59,11 +59,11 @@ func (c Config) Validate() error {
 	switch {
 	case c.QueueMessages <= 0 || c.MaxMessage <= 0:
 		return errors.New("KV event queue and message size must be positive")
-	case c.Patience <= 0 || c.ReconnectMin <= 0 || c.ReconnectMax < c.ReconnectMin:
+	case c.ConnectWarning <= 0 || c.ReconnectMin <= 0 || c.ReconnectMax < c.ReconnectMin:
 		return errors.New("KV event reconnect times must be positive and in order")
 	case c.ReplayIdle <= 0 || c.ReplayAttempts <= 0 || c.ReplayTime <= 0 || c.ReplayPause < 0 || c.Replays <= 0:
 		return errors.New("KV event replay limits must be positive")
-	case c.Settle <= 0 || c.CheckEvery <= 0:
+	case c.CheckAfter <= 0 || c.CheckEvery <= 0:
 		return errors.New("KV event check times must be positive")
 	}
 	return nil

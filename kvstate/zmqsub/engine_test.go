@@ -29,7 +29,7 @@ func quick() Config {
 	cfg := Default()
 	cfg.ReconnectMin, cfg.ReconnectMax = 5*time.Millisecond, 20*time.Millisecond
 	cfg.ReplayPause = 300 * time.Millisecond
-	cfg.Settle, cfg.CheckEvery = 30*time.Millisecond, 200*time.Millisecond
+	cfg.CheckAfter, cfg.CheckEvery = 30*time.Millisecond, 200*time.Millisecond
 	return cfg
 }
 

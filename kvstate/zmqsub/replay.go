@@ -88,11 +88,11 @@ func (s *Subscriber) request(from uint64) (batches int, err error) {
 		message, end, err := kvstate.ParseReply(frames)
 		switch {
 		case err != nil:
-			s.source.Misread()
+			s.source.RecordMisread()
 		case end:
 			return batches, nil
 		default:
-			s.source.Replayed(message)
+			s.source.ApplyReplayed(message)
 			batches++
 		}
 	}

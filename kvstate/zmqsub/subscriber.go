@@ -22,12 +22,12 @@ type Subscriber struct {
 	log    *slog.Logger
 
 	sub     *zmq.Socket
-	monitor *zmq.Socket // tells of connections
+	monitor *zmq.Socket // reports connections
 	stopped *zmq.Socket // the other end of stop
 	address string
 
-	peers     atomic.Int32 // connected now; a bound socket may have several
-	strangers int          // connections that were no ZMQ, and have yet to close
+	peers      atomic.Int32 // connected now; a bound socket may have several
+	wrongPeers int          // connections that were no ZMQ, and have yet to close
 
 	warnAt   time.Time // if it was never connected by then; zero once that is settled
 	checkAt  time.Time // next consistency check
@@ -166,8 +166,8 @@ func (s *Subscriber) run() {
 		s.log.Error("KV event subscriber failed, opening its sockets again", "error", err)
 		// What the engine publishes until then is lost, as when the connection breaks.
 		s.peers.Store(0)
-		s.strangers = 0
-		s.source.Disconnected()
+		s.wrongPeers = 0
+		s.source.RecordDisconnect()
 		if !s.reopen() {
 			return
 		}
@@ -199,7 +199,7 @@ func (s *Subscriber) receive() error {
 	poller.Add(s.stopped, zmq.POLLIN)
 	poller.Add(s.monitor, zmq.POLLIN)
 	poller.Add(s.sub, zmq.POLLIN)
-	s.warnAt, s.checkAt = time.Now().Add(s.hub.cfg.Patience), time.Now().Add(s.hub.cfg.CheckEvery)
+	s.warnAt, s.checkAt = time.Now().Add(s.hub.cfg.ConnectWarning), time.Now().Add(s.hub.cfg.CheckEvery)
 	for {
 		ready, err := s.hub.poll(poller, max(time.Until(s.due()), 0)+time.Millisecond)
 		if err != nil {
@@ -218,7 +218,7 @@ func (s *Subscriber) receive() error {
 		if !s.warnAt.IsZero() && time.Now().After(s.warnAt) {
 			s.warnAt = time.Time{}
 			s.log.Warn("KV events never connected: is it the address at which the engine publishes them?", "address", s.address,
-				"bind", s.feed.Bind, "after", s.hub.cfg.Patience)
+				"bind", s.feed.Bind, "after", s.hub.cfg.ConnectWarning)
 		}
 		if time.Now().After(s.checkAt) {
 			s.check()
@@ -247,7 +247,7 @@ func (s *Subscriber) readMessages(most int) (empty bool) {
 		}
 		message, err := kvstate.ParseLive(frames)
 		if err != nil {
-			s.source.Misread()
+			s.source.RecordMisread()
 			continue
 		}
 		s.take(message)
@@ -259,7 +259,7 @@ func (s *Subscriber) readMessages(most int) (empty bool) {
 // source settles it after a few.
 func (s *Subscriber) take(m kvstate.Message) {
 	for !s.isClosing() {
-		request := s.source.Live(m)
+		request := s.source.ApplyLive(m)
 		if !request.Needed() {
 			return
 		}
@@ -276,21 +276,21 @@ func (s *Subscriber) readMonitor() {
 	}
 	switch {
 	case event&handshakeFailed != 0:
-		s.strangers++ // its disconnect comes next
-	case event == zmq.EVENT_DISCONNECTED && s.strangers > 0:
-		s.strangers--
+		s.wrongPeers++ // its disconnect comes next
+	case event == zmq.EVENT_DISCONNECTED && s.wrongPeers > 0:
+		s.wrongPeers--
 	case event == zmq.EVENT_DISCONNECTED:
 		for !s.isClosing() && !s.readMessages(burst) {
 		}
 		s.peers.Add(-1)
 		s.log.Warn("KV events disconnected", "address", s.address, "peer", peer)
-		s.source.Disconnected()
+		s.source.RecordDisconnect()
 	case event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
 		s.peers.Add(1)
 		s.warnAt = time.Time{}
 		s.log.Info("KV events connected", "address", s.address, "peer", peer)
-		s.replay(s.source.Connected())
-		s.checkAt = time.Now().Add(s.hub.cfg.Settle)
+		s.replay(s.source.RecordConnect())
+		s.checkAt = time.Now().Add(s.hub.cfg.CheckAfter)
 	}
 }
 

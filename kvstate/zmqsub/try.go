@@ -13,9 +13,9 @@ import (
 
 // Errors of Try.
 var (
-	errNobody     = errors.New("nothing answers there")
-	errStranger   = errors.New("what answers there is not the ZMQ socket that belongs there")
-	errNoReplayer = errors.New("it is connected, but does not answer")
+	errNoPeer    = errors.New("nothing answers there")
+	errWrongPeer = errors.New("what answers there is not the ZMQ socket that belongs there")
+	errNoReplay  = errors.New("it is connected, but does not answer")
 )
 
 // Try connects to both addresses of a feed once, for checking a configuration by hand: a
@@ -46,7 +46,7 @@ func tryEvents(context *zmq.Context, feed Feed, patience time.Duration) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, sub.Close()) }()
-	return shakeHands(context, sub, feed.Events, patience)
+	return handshake(context, sub, feed.Events, patience)
 }
 
 func tryReplay(context *zmq.Context, feed Feed, patience time.Duration) (err error) {
@@ -55,7 +55,7 @@ func tryReplay(context *zmq.Context, feed Feed, patience time.Duration) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, dealer.Close()) }()
-	if err = shakeHands(context, dealer, feed.Replay, patience); err != nil {
+	if err = handshake(context, dealer, feed.Replay, patience); err != nil {
 		return err
 	}
 	if err = dealer.SetRcvtimeo(patience); err != nil {
@@ -65,13 +65,13 @@ func tryReplay(context *zmq.Context, feed Feed, patience time.Duration) (err err
 		return err
 	}
 	if _, err = dealer.RecvMessageBytes(0); err != nil {
-		return fmt.Errorf("%w within %v", errNoReplayer, patience)
+		return fmt.Errorf("%w within %v", errNoReplay, patience)
 	}
 	return nil
 }
 
-// shakeHands connects a socket and waits until its peer proves to be of the right kind.
-func shakeHands(context *zmq.Context, socket *zmq.Socket, endpoint string, patience time.Duration) (err error) {
+// handshake connects a socket and waits until its peer proves to be of the right kind.
+func handshake(context *zmq.Context, socket *zmq.Socket, endpoint string, patience time.Duration) (err error) {
 	monitored := "inproc://try-" + endpoint
 	if err = errors.Join(socket.SetLinger(0), socket.SetIpv6(true), socket.Monitor(monitored, zmq.EVENT_CONNECTED|watched)); err != nil {
 		return err
@@ -84,7 +84,7 @@ func shakeHands(context *zmq.Context, socket *zmq.Socket, endpoint string, patie
 	if err = errors.Join(monitor.Connect(monitored), socket.Connect(endpoint)); err != nil {
 		return err
 	}
-	found := errNobody
+	found := errNoPeer
 	for until := time.Now().Add(patience); ; {
 		if err = monitor.SetRcvtimeo(max(time.Until(until), time.Millisecond)); err != nil {
 			return err
@@ -96,9 +96,9 @@ func shakeHands(context *zmq.Context, socket *zmq.Socket, endpoint string, patie
 		case event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
 			return nil
 		case event&handshakeFailed != 0:
-			return errStranger
+			return errWrongPeer
 		case event == zmq.EVENT_CONNECTED:
-			found = errStranger
+			found = errWrongPeer
 		}
 	}
 }

@@ -42,12 +42,12 @@ func TestTry_TellsWhatAnswers(t *testing.T) {
 	}{
 		{"all is there", Feed{Events: p.events, Replay: p.replay}, patient, nil},
 		{"no replay is wanted", Feed{Events: p.events}, patient, nil},
-		{"the ports are changed over", Feed{Events: p.replay, Replay: p.events}, time.Second, errStranger},
-		{"the engine's API", Feed{Events: http}, time.Second, errStranger},
-		{"it accepts and is silent", Feed{Events: accepting}, time.Second, errStranger},
-		{"nobody", Feed{Events: nobody}, time.Second, errNobody},
-		{"replay nobody", Feed{Events: p.events, Replay: nobody}, time.Second, errNobody},
-		{"replay does not answer", Feed{Events: silent.events, Replay: silent.replay}, time.Second, errNoReplayer},
+		{"the ports are changed over", Feed{Events: p.replay, Replay: p.events}, time.Second, errWrongPeer},
+		{"the engine's API", Feed{Events: http}, time.Second, errWrongPeer},
+		{"it accepts and is silent", Feed{Events: accepting}, time.Second, errWrongPeer},
+		{"nobody", Feed{Events: nobody}, time.Second, errNoPeer},
+		{"replay nobody", Feed{Events: p.events, Replay: nobody}, time.Second, errNoPeer},
+		{"replay does not answer", Feed{Events: silent.events, Replay: silent.replay}, time.Second, errNoReplay},
 	} {
 		if err := Try(x.feed, x.patience); !errors.Is(err, x.want) {
 			t.Errorf("%s: %v, want %v", x.name, err, x.want)
@@ -64,14 +64,14 @@ func TestSubscriber_WarnsIfItNeverConnects(t *testing.T) {
 	for _, connects := range []bool{true, false} {
 		var log lockedBuffer
 		cfg := quick()
-		cfg.Patience = 200 * time.Millisecond
+		cfg.ConnectWarning = 200 * time.Millisecond
 		hub, err := NewHub(cfg, slog.New(slog.NewTextHandler(&log, nil)))
 		must(t, err)
 		t.Cleanup(func() { must(t, hub.Close()) })
 		feed := Feed{Events: "tcp://127.0.0.1:1"}
 		if connects {
 			feed.Events = newPublisher(t, false).events
-			hub.cfg.Patience = 20 * time.Second
+			hub.cfg.ConnectWarning = 20 * time.Second
 		}
 		_, sub := subscribe(t, hub, newIndex(t), "s", feed)
 		const warning = "KV events never connected"

@@ -38,12 +38,12 @@ func newSharer(s *Scenario) *sharer {
 
 func (r *sharer) arrived(v *View, j *job) {
 	r.now = v.now
-	r.records[j] = r.meter.Arrived(demand.Arrival{Fingerprint: uint64(j.id), PromptTokens: j.req.Prompt, OutputTokens: v.Output()})
+	r.records[j] = r.meter.RecordArrival(demand.Arrival{Fingerprint: uint64(j.id), PromptTokens: j.req.Prompt, OutputTokens: v.Output()})
 }
 
 func (r *sharer) prefilled(v *View, j *job) {
 	r.now = v.now
-	r.records[j].Answered(j.req.Prompt, j.req.Prompt-j.estimate.cached)
+	r.records[j].RecordFirstToken(j.req.Prompt, j.req.Prompt-j.estimate.cached)
 	delete(r.records, j)
 }
 

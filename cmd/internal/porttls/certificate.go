@@ -20,7 +20,7 @@ type certificate struct {
 	read [2]fileStamp // of the files as they were read last
 }
 
-// fileStamp tells two versions of a file apart. Its zero value is that of no file.
+// fileStamp distinguishes two versions of a file. Its zero value is that of no file.
 type fileStamp struct {
 	modified time.Time
 	size     int64

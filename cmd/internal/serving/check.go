@@ -26,7 +26,7 @@ func Check(ctx context.Context, file string, flags *pflag.FlagSet, out io.Writer
 	return check(ctx, cfg, out)
 }
 
-// check asks all servers at once, prints what each said, and then what will not work: as
+// check asks all servers at once, prints what each answered, and then what will not work: as
 // errors what leaves requests or servers unserved, as warnings the rest.
 func check(ctx context.Context, cfg config, out io.Writer) error {
 	if err := checkFiles(cfg, out); err != nil {
@@ -98,14 +98,14 @@ func modelNames(models []pools.Model) string {
 	return strings.Join(names, ",")
 }
 
-// describeEngine is what an engine told of itself and its KV cache.
-func describeEngine(told pools.Identity) string {
-	parts := []string{told.Engine, told.Version}
-	if told.BlockTokens != "" {
-		parts = append(parts, "blocks of "+told.BlockTokens)
+// describeEngine is what an engine reported of itself and its KV cache.
+func describeEngine(reported pools.Identity) string {
+	parts := []string{reported.Engine, reported.Version}
+	if reported.BlockTokens != "" {
+		parts = append(parts, "blocks of "+reported.BlockTokens)
 	}
-	if told.KVType != "" {
-		parts = append(parts, "KV "+told.KVType)
+	if reported.KVType != "" {
+		parts = append(parts, "KV "+reported.KVType)
 	}
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), " ")
 }

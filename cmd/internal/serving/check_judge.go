@@ -18,7 +18,7 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 	for i := range answers {
 		a := &answers[i]
 		if a.events != nil {
-			faults = append(faults, fmt.Errorf("server %s: its KV events will not be heard: %w", a.spec.ID(), a.events))
+			faults = append(faults, fmt.Errorf("server %s: its KV events cannot be received: %w", a.spec.ID(), a.events))
 		}
 		if a.down != nil {
 			faults = append(faults, downFault(cfg, a))

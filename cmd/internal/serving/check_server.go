@@ -115,7 +115,7 @@ func (c *checkedServer) describeEvents() string {
 	case c.events != nil:
 		return "NOT HEARD"
 	case c.spec.Replay == "":
-		return "heard"
+		return "received"
 	}
-	return "heard, replayed"
+	return "received, replayed"
 }

@@ -54,11 +54,11 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 	if cfg.pd.hold.For == 0 && cfg.scaling.Planner.ToZero() {
 		cfg.pd.hold.For = 3 * cfg.scaling.ColdStart
 	}
-	return cfg, cfg.believe()
+	return cfg, cfg.readCapacity()
 }
 
-// believe takes over what was measured of a server.
-func (c *config) believe() error {
+// readCapacity uses what was measured of a server.
+func (c *config) readCapacity() error {
 	if c.scaling.capacity == "" {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (c *config) believe() error {
 // readFile reads settings from a file's text, and returns where they were. Errors name
 // the line.
 func readFile(content []byte, cfg *config, known *pflag.FlagSet) (fileLines, error) {
-	file, err := parser.ParseBytes(content, 0, parser.AllowDuplicateMapKey()) // what is there twice is said below
+	file, err := parser.ParseBytes(content, 0, parser.AllowDuplicateMapKey()) // duplicates are reported below
 	if err != nil {
 		return nil, yamlError(err)
 	}

@@ -24,7 +24,7 @@ func (c *gatewayConfig) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.TenantLabels, "tenant-labels", c.TenantLabels,
 		"tenants that metrics name, the first that come; others are one")
 	fs.BoolVar(&c.SharedKV, "tenants-share-kv", c.SharedKV,
-		"serve tenants also where engines drop cache_salt, so that they share cached prompts and can tell by time what others asked: "+
+		"serve tenants also where engines drop cache_salt, so that they share cached prompts and can find out by time what others asked: "+
 			"/v1/messages of vLLM before 0.32 and of SGLang where it cannot be sent as a chat, all but chat of TensorRT-LLM; else such requests are refused")
 	fs.StringSliceVar(&c.Origins, "cors-origin", c.Origins,
 		"`origins` whose pages may ask from a browser, such as https://chat.example.com, https://*.example.com or *; none: no page of another site")

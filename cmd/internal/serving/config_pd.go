@@ -75,9 +75,9 @@ func (c *pdConfig) bindObjectives(fs *pflag.FlagSet) {
 			"was not looked up yet, or cannot be, is not); the request is prefilled elsewhere or decoded alone; without it hand-offs with a host "+
 			"that is certainly another's are counted and warned of")
 	fs.BoolVar(&c.Migrate, "migrate", c.Migrate,
-		"continue streams that break on another pair, by token ids, where engines tell them (vLLM 0.10.2, SGLang's completions)")
+		"continue streams that break on another pair, by token ids, where engines report them (vLLM 0.10.2, SGLang's completions)")
 	fs.BoolVar(&c.MigrateByText, "migrate-by-text", c.MigrateByText,
-		"with migrate, continue chats by their text where engines tell no token ids (continue_final_message of vLLM and SGLang): "+
+		"with migrate, continue chats by their text where engines report no token ids (continue_final_message of vLLM and SGLang): "+
 			"not exact, the text may be tokenised another way and templates may trim white space")
 }
 

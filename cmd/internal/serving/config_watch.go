@@ -17,7 +17,7 @@ import (
 // settleTime lets an editor or a mounted ConfigMap finish writing.
 const settleTime = 200 * time.Millisecond
 
-// fileWatch tells when a file should be read again: its content differs from
+// fileWatch notifies when a file should be read again: its content differs from
 // what was read last, or SIGHUP came.
 type fileWatch struct {
 	file    string
@@ -60,15 +60,15 @@ func (w *fileWatch) run(ctx context.Context) {
 			}
 		case <-settle.C:
 			if !bytes.Equal(contentHash(w.file), w.last) {
-				w.tell(ctx)
+				w.notify(ctx)
 			}
 		case <-w.hangup:
-			w.tell(ctx)
+			w.notify(ctx)
 		}
 	}
 }
 
-func (w *fileWatch) tell(ctx context.Context) {
+func (w *fileWatch) notify(ctx context.Context) {
 	w.last = contentHash(w.file)
 	select {
 	case w.changes <- struct{}{}:

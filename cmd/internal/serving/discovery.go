@@ -55,7 +55,7 @@ func (d *serverSources) run(ctx context.Context, log *slog.Logger) {
 		parts.Go(func() { d.registry.Run(ctx) })
 	}
 	if d.announced != nil {
-		parts.Go(func() { d.hearAnnouncements(ctx, log) })
+		parts.Go(func() { d.receiveAnnouncements(ctx, log) })
 	}
 	if d.cluster != nil {
 		parts.Go(func() { d.cluster.Run(ctx) })
@@ -80,9 +80,9 @@ func (n *Node) discover() error {
 	return err
 }
 
-// hearAnnouncements makes servers of engines with the P2pNcclConnector, which announce
+// receiveAnnouncements makes servers of engines with the P2pNcclConnector, which announce
 // themselves, until the context ends.
-func (d *serverSources) hearAnnouncements(ctx context.Context, log *slog.Logger) {
+func (d *serverSources) receiveAnnouncements(ctx context.Context, log *slog.Logger) {
 	var parts sync.WaitGroup
 	parts.Go(func() { d.announced.Run(ctx) })
 	d.announcements.Run(ctx, func(a zmqsub.Announcement) {
@@ -98,7 +98,7 @@ func (d *serverSources) hearAnnouncements(ctx context.Context, log *slog.Logger)
 	parts.Wait()
 }
 
-// found returns what a source tells its servers to, all of them each time.
+// found returns the function to which a source reports its servers, all of them each time.
 func (n *Node) found(source string) func([]pools.Spec) {
 	return func(found []pools.Spec) {
 		var specs []pools.Spec

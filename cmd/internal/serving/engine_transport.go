@@ -22,7 +22,7 @@ import (
 func (c *enginesConfig) transport() (http.RoundTripper, error) {
 	transport := pd.NewTransport(c.connect)
 	if c.ca == "" {
-		return discreet{transport}, nil
+		return redactingTransport{transport}, nil
 	}
 	text, err := os.ReadFile(c.ca)
 	if err != nil {
@@ -36,17 +36,17 @@ func (c *enginesConfig) transport() (http.RoundTripper, error) {
 		return nil, errors.New("engine-ca: no certificate in it")
 	}
 	transport.TLSClientConfig = &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
-	return discreet{transport}, nil
+	return redactingTransport{transport}, nil
 }
 
-// discreet keeps what an engine answered that is no HTTP out of errors, which end in logs
+// redactingTransport keeps what an engine answered that is no HTTP out of errors, which end in logs
 // and traces: net/http quotes it, and it may be anything, as of another service that has
 // the address now.
-type discreet struct{ http.RoundTripper }
+type redactingTransport struct{ http.RoundTripper }
 
 var errNotHTTP = errors.New("the answer is not valid HTTP")
 
-func (d discreet) RoundTrip(req *http.Request) (*http.Response, error) {
+func (d redactingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := d.RoundTripper.RoundTrip(req)
 	if err != nil {
 		if ended := context.Cause(req.Context()); quotesAnswer(err) && (ended == nil || !errors.Is(err, ended)) {
@@ -54,7 +54,7 @@ func (d discreet) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	resp.Body = discreetBody{resp.Body}
+	resp.Body = redactingBody{resp.Body}
 	return resp, nil
 }
 
@@ -71,11 +71,11 @@ func quotesAnswer(err error) bool {
 	return errors.As(err, &line) || strings.Contains(text, "malformed") || strings.Contains(text, `"`) && !errors.As(err, &network)
 }
 
-// discreetBody is the same for what follows a head: of all that is read there net/http
+// redactingBody is the same for what follows a head: of all that is read there net/http
 // quotes trailers alone.
-type discreetBody struct{ io.ReadCloser }
+type redactingBody struct{ io.ReadCloser }
 
-func (b discreetBody) Read(p []byte) (int, error) {
+func (b redactingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	var line textproto.ProtocolError
 	if errors.As(err, &line) {

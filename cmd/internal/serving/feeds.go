@@ -24,15 +24,15 @@ const (
 type feeds struct {
 	fleet  *pools.Fleet
 	index  *kvstate.Index
-	heard  func(classes map[string]uint64) // says as what the servers are heard of
+	onKeys func(keys map[string]uint64) // receives the compatibility keys of the servers that are followed
 	hub    *zmqsub.Hub
 	shared *replicate.Shared // nil: this gateway is alone
 	redis  RedisConfig
 	log    *slog.Logger
 	open   map[kvstate.SourceID]*feed
-	// classes are those of the servers that were listened to, the last ones.
-	classes map[kvstate.SourceID]uint64
-	told    map[string]uint64 // by server
+	// lastKeys are those under which servers were followed last.
+	lastKeys     map[kvstate.SourceID]uint64
+	reportedKeys map[string]uint64 // by server
 }
 
 // feed is one source that is listened to.
@@ -47,12 +47,12 @@ type feedSpec struct {
 	id    kvstate.SourceID
 	model string
 	feed  zmqsub.Feed
-	class uint64 // what a server of other weights told is not true of this one
+	key   uint64 // compatibility key: what a server of other weights reported does not hold for this one
 }
 
 // run follows the fleet until the context ends.
 func (f *feeds) run(ctx context.Context) {
-	f.open, f.classes = make(map[kvstate.SourceID]*feed), make(map[kvstate.SourceID]uint64)
+	f.open, f.lastKeys = make(map[kvstate.SourceID]*feed), make(map[kvstate.SourceID]uint64)
 	tick := time.NewTicker(feedInterval)
 	defer tick.Stop()
 	for {
@@ -87,9 +87,9 @@ func (f *feeds) follow(ctx context.Context) {
 			f.close(id)
 		}
 	}
-	for id := range f.classes {
+	for id := range f.lastKeys {
 		if _, wanted := wanted[id]; !wanted {
-			delete(f.classes, id)
+			delete(f.lastKeys, id)
 		}
 	}
 	for id, want := range wanted {
@@ -97,18 +97,18 @@ func (f *feeds) follow(ctx context.Context) {
 			f.start(ctx, want)
 		}
 	}
-	f.tell()
+	f.reportKeys()
 }
 
-// tell says as what the servers are heard of, when that has changed.
-func (f *feeds) tell() {
+// reportKeys reports the compatibility keys of the servers that are followed, if they changed.
+func (f *feeds) reportKeys() {
 	now := make(map[string]uint64, len(f.open))
 	for id, have := range f.open {
-		now[id.Server] = have.want.class
+		now[id.Server] = have.want.key
 	}
-	if !maps.Equal(now, f.told) {
-		f.heard(now)
-		f.told = now
+	if !maps.Equal(now, f.reportedKeys) {
+		f.onKeys(now)
+		f.reportedKeys = now
 	}
 }
 
@@ -132,9 +132,9 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 		return
 	}
 	// A snapshot is of the server as it was when this gateway first saw it, or before.
-	known, again := f.classes[want.id]
-	f.classes[want.id] = want.class
-	if f.shared != nil && (!again || known == want.class) {
+	known, again := f.lastKeys[want.id]
+	f.lastKeys[want.id] = want.key
+	if f.shared != nil && (!again || known == want.key) {
 		restore, cancel := context.WithTimeout(ctx, restoreTime)
 		f.shared.Restore(restore, source)
 		cancel()
@@ -186,7 +186,7 @@ func (n *Node) newFeeds() (*feeds, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &feeds{fleet: n.fleet, index: n.locality.Index, heard: n.locality.HeardOf, hub: hub, redis: n.cfg.redis, log: n.log}
+	f := &feeds{fleet: n.fleet, index: n.locality.Index, onKeys: n.locality.HeardOf, hub: hub, redis: n.cfg.redis, log: n.log}
 	if n.sharing.redis != nil {
 		f.shared = replicate.New(n.locality.Index, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
 	}

@@ -93,7 +93,7 @@ func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
 	for _, role := range []string{"prefill", "decode"} {
 		eventually(t, role+" is wanted for held requests", func() bool {
 			r, err := c.node.targets.Read(keda.Pool{Model: testModel, Role: role}, time.Now())
-			return err == nil && r.Replicas == 1 && r.Held == 2
+			return err == nil && r.Replicas == 1 && r.WaitingForCapacity == 2
 		})
 	}
 	starting := []pools.Spec{servers[0], servers[1]}
@@ -165,7 +165,7 @@ func TestHold_AdapterBringsItsBaseModelBack(t *testing.T) {
 			held := c.later(`{"model":"ada","prompt":"of the sea","max_tokens":4}`)
 			eventually(t, "the base model's servers are wanted for it", func() bool {
 				r, err := c.node.targets.Read(keda.Pool{Model: testModel, Role: "decode"}, time.Now())
-				return err == nil && r.Replicas == 1 && r.Held == 1
+				return err == nil && r.Replicas == 1 && r.WaitingForCapacity == 1
 			})
 			c.sets(servers)
 			if a := <-held; a.status != http.StatusOK {

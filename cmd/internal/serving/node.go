@@ -99,7 +99,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 		return n, err
 	}
 	legs := http.RoundTripper(transport)
-	if !n.access.Open() {
+	if !n.access.AllowsAnonymous() {
 		legs = own // clients' keys are ours, and engines have theirs
 	}
 	if err = n.orchestrate(legs, reg); err != nil {
@@ -212,7 +212,7 @@ func (n *Node) serveOperators(reg *prometheus.Registry) error {
 	n.server = gateway.New(clients, n.access, o, gateway.NewMetrics(reg))
 	n.plan(reg)
 	n.ports.admin = &http.Server{
-		Handler:           gateway.Guarded(token, n.cfg.ports.adminTLS.ClientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.targets)),
+		Handler:           gateway.RequireToken(token, n.cfg.ports.adminTLS.ClientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.targets)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       adminIdle,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),

@@ -18,9 +18,10 @@ import (
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/permodel"
 )
 
-// scalingConfig is how many servers are wanted, of which hardware, and how KEDA is told.
+// scalingConfig is how many servers are wanted, of which hardware, and how KEDA gets them.
 type scalingConfig struct {
 	autoscale.Config
 
@@ -82,12 +83,12 @@ func (c *scalingConfig) validate() error { return errors.Join(c.Validate(), c.ke
 
 // plannedITL is the objective that decode servers are planned for: as set, else as requests
 // are judged, else the default.
-func plannedITL(set, judged pools.PerModel[time.Duration]) pools.PerModel[time.Duration] {
+func plannedITL(set, judged permodel.Setting[time.Duration]) permodel.Setting[time.Duration] {
 	if set.All > 0 {
 		return set
 	}
 	otherwise := autoscale.DefaultConfig().ITL.All
-	planned := pools.PerModel[time.Duration]{All: cmp.Or(judged.All, otherwise), Models: make(map[string]time.Duration)}
+	planned := permodel.Setting[time.Duration]{All: cmp.Or(judged.All, otherwise), Models: make(map[string]time.Duration)}
 	for model, itl := range judged.Models {
 		planned.Models[model] = cmp.Or(itl, otherwise)
 	}
@@ -109,11 +110,11 @@ func (n *Node) plan(reg *prometheus.Registry) {
 		if a.ITL == 0 {
 			a.ITL = n.cfg.scaling.ITL.Of(a.Model, a.Model) // what decode servers are planned for
 		}
-		return meter.Arrived(demand.Arrival(a))
+		return meter.RecordArrival(demand.Arrival(a))
 	})
 	n.planner = autoscale.NewScaler(n.cfg.scaling.Config, n.fleet, meter, shared, n.log)
-	n.planner.Publish, n.planner.OnDraining = n.publishTargets, n.markPods
-	n.orchestrator.ScaleFromZero = &pd.ScaleFromZero{Config: n.cfg.pd.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.Hurry}
+	n.planner.Publish, n.planner.OnDraining = n.publishTargets, n.setPodCosts
+	n.orchestrator.ScaleFromZero = &pd.ScaleFromZero{Config: n.cfg.pd.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.PlanNow}
 	if len(n.cfg.scaling.inventory.Variants) > 0 {
 		n.planner.Allocate = n.cfg.scaling.inventory.Allocate
 		n.orchestrator.Binder.Shares = n.planner.Shares
@@ -130,9 +131,9 @@ func (n *Node) queued() map[string]int {
 	return all
 }
 
-// markPods makes the pods of units that drain the first that their ReplicaSet deletes, those
+// setPodCosts makes the pods of units that drain the first that their ReplicaSet deletes, those
 // that have nothing to do before the others.
-func (n *Node) markPods(draining []autoscale.DrainingUnit) {
+func (n *Node) setPodCosts(draining []autoscale.DrainingUnit) {
 	if n.discovery.cluster == nil {
 		return
 	}
@@ -151,7 +152,7 @@ func (n *Node) publishTargets(all []autoscale.Wanted) {
 	targets := make(map[keda.Pool]keda.Target, len(all))
 	for _, w := range all {
 		targets[keda.Pool{Model: w.Model, Role: w.Role, Variant: w.Variant}] = keda.Target{
-			Replicas: w.Servers, Size: w.Size, Held: w.Held, Reason: string(w.Reason), At: w.At,
+			Replicas: w.Servers, Size: w.Size, WaitingForCapacity: w.WaitingForCapacity, Reason: string(w.Reason), At: w.At,
 		}
 	}
 	n.targets.Publish(targets)

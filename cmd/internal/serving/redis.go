@@ -93,7 +93,7 @@ func (c *RedisConfig) validate() error {
 	return nil
 }
 
-// clustered reports whether the addresses are nodes of a cluster: said so, or several
+// clustered reports whether the addresses are nodes of a cluster: configured so, or several
 // that are no Sentinels.
 func (c *RedisConfig) clustered() bool {
 	return c.cluster || len(c.addrs) > 1 && c.master == ""
@@ -127,13 +127,13 @@ const (
 	// redisPool is how many connections there may be: each engine in connect mode keeps one
 	// of its followers' in a waiting read.
 	redisPool = 512
-	// redisTopology is how old the list of a cluster's masters may be. A master that died
-	// tells nobody who follows it.
+	// redisTopology is how old the list of a cluster's masters may be. A master that failed
+	// does not report its successor.
 	redisTopology = time.Second
 )
 
 // Client returns a client that fails fast: nothing that a request waits for goes
-// through it, and what does not get through now is told again soon. Connecting is
+// through it, and what does not get through now is sent again soon. Connecting is
 // its own business; a Redis that is away at start is no error.
 func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 	o := &redis.UniversalOptions{
@@ -220,7 +220,7 @@ func readSecret(setting, file string) (string, error) {
 }
 
 // redisLog sends what go-redis writes to stderr into the log, as details: that
-// Redis is away is told once by those who use it.
+// That Redis is away is logged once by those who use it.
 type redisLog struct{ log *slog.Logger }
 
 func (l redisLog) Printf(_ context.Context, format string, v ...any) {

@@ -27,7 +27,7 @@ type scalerConfig struct {
 // ScalerRoute is where the JSON for KEDA's metrics-api is.
 const ScalerRoute = "GET /autoscale/v1/pool"
 
-// scalerMaxAge is how old a decision may be that KEDA is told of.
+// scalerMaxAge is how old a decision may be that KEDA receives.
 const scalerMaxAge = time.Minute
 
 func (c *scalerConfig) bind(fs *pflag.FlagSet) {

@@ -19,7 +19,7 @@ import (
 type serverList struct {
 	role  pools.Role
 	specs []pools.Spec
-	set   bool // a first Set replaces what the file said, further ones add
+	set   bool // a first Set replaces the file's value, further ones add
 }
 
 func (l *serverList) Type() string { return "URLs" }

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/autoscale/demand"
-	"github.com/tandem-gateway/tandem/pools/replicas"
+	"github.com/tandem-gateway/tandem/pools/pubsub"
 )
 
 // Gateways report to each other at once what cannot wait for the next decision. A client that
@@ -23,16 +23,16 @@ const (
 	decidedKey = "{demand}:decided"
 )
 
-// How news travel.
+// How refusals and decisions travel.
 const (
-	refusalDelay = 100 * time.Millisecond // refusals are gathered for this long
-	newsRetry    = time.Second            // until the next try, when Redis is away
+	refusalDelay  = 100 * time.Millisecond // refusals are gathered for this long
+	retryInterval = time.Second            // until the next try, when Redis is away
 )
 
-// passNews publishes which requests this gateway refuses, records in a meter which the others refuse, and
-// decided of plans of theirs, until the context ends. What is lost while Redis is away
+// exchangeRefusals publishes which requests this gateway refuses, records in a meter which the
+// others refuse, and calls decided when others publish plans, until the context ends. What is lost while Redis is away
 // makes retries count as demand, and plans come with the next decision.
-func (s *Shared) passNews(ctx context.Context, m *demand.Meter, decided func()) {
+func (s *Shared) exchangeRefusals(ctx context.Context, m *demand.Meter, decided func()) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.publishRefusals(ctx, m) })
 	parts.Go(func() {
@@ -40,7 +40,7 @@ func (s *Shared) passNews(ctx context.Context, m *demand.Meter, decided func()) 
 			s.receive(ctx, m, decided)
 			select {
 			case <-ctx.Done():
-			case <-time.After(newsRetry):
+			case <-time.After(retryInterval):
 			}
 		}
 	})
@@ -61,21 +61,21 @@ func (s *Shared) publishRefusals(ctx context.Context, m *demand.Meter) {
 			message = binary.LittleEndian.AppendUint64(message, fingerprint)
 		}
 		if len(message) > 0 {
-			_ = s.client.Publish(ctx, s.prefix+refusedKey, message).Err() // step says that Redis is away
+			_ = s.client.Publish(ctx, s.prefix+refusedKey, message).Err() // step reports that Redis is away
 		}
 	}
 }
 
-// receive listens until the connection fails. What was decided before it listens nobody says
-// again.
+// receive listens until the connection fails. What was decided before it listens is not
+// published again.
 func (s *Shared) receive(ctx context.Context, m *demand.Meter, decided func()) {
 	sub := s.client.Subscribe(ctx, s.prefix+refusedKey, s.prefix+decidedKey)
 	defer func() { _ = sub.Close() }()
-	if _, err := sub.ReceiveTimeout(ctx, newsRetry); err != nil { // that it listens
+	if _, err := sub.ReceiveTimeout(ctx, retryInterval); err != nil { // that it listens
 		return
 	}
 	decided()
-	replicas.ListenQuietly(ctx, sub, func(message *redis.Message) {
+	pubsub.Receive(ctx, sub, func(message *redis.Message) {
 		switch {
 		case message.Channel == s.prefix+refusedKey:
 			for text := []byte(message.Payload); len(text) >= 8; text = text[8:] {

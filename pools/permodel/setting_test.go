@@ -1,4 +1,4 @@
-package pools
+package permodel
 
 import (
 	"strings"
@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-func TestPerModel_TheNearestSettingCounts(t *testing.T) {
-	p, err := ParsePerModel("ttft-slo", []string{"big=5s", "sql=1s", "2s", "meta/a=b=9s", "free=0s"}, time.Minute, time.ParseDuration)
+func TestSetting_TheNearestSettingCounts(t *testing.T) {
+	p, err := Parse("ttft-slo", []string{"big=5s", "sql=1s", "2s", "meta/a=b=9s", "free=0s"}, time.Minute, time.ParseDuration)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,16 +26,16 @@ func TestPerModel_TheNearestSettingCounts(t *testing.T) {
 			t.Errorf("%s: %v, want %v", x.name, got, x.want)
 		}
 	}
-	if p, err = ParsePerModel("ttft-slo", []string{"big=5s"}, time.Minute, time.ParseDuration); err != nil || p.Of("small", "small") != time.Minute {
+	if p, err = Parse("ttft-slo", []string{"big=5s"}, time.Minute, time.ParseDuration); err != nil || p.Of("small", "small") != time.Minute {
 		t.Errorf("%+v, %v", p, err)
 	}
-	var zero PerModel[time.Duration]
+	var zero Setting[time.Duration]
 	if got := zero.Of("big", "big"); got != 0 {
 		t.Errorf("the zero value says %v", got)
 	}
 }
 
-func TestPerModel_Mistakes(t *testing.T) {
+func TestSetting_Mistakes(t *testing.T) {
 	for entries, want := range map[string]string{
 		"big=soon":      `ttft-slo "big=soon"`,
 		"":              "duration",
@@ -43,7 +43,7 @@ func TestPerModel_Mistakes(t *testing.T) {
 		"2s,3s":         "for all models already",
 		"big=2s,big=3s": "each model once",
 	} {
-		if _, err := ParsePerModel("ttft-slo", strings.Split(entries, ","), 0, time.ParseDuration); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Parse("ttft-slo", strings.Split(entries, ","), 0, time.ParseDuration); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", entries, err)
 		}
 	}

@@ -1,0 +1,36 @@
+// Package pubsub receives the messages of a Redis channel on which hours may pass without
+// one. It imports go-redis and nothing of ours; pd and autoscale import it.
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Receive calls take with each message of a subscription until the context ends or the
+// connection fails. After each second without a message it sends a ping; three pings
+// without an answer mean that the connection hangs. Channels with a heartbeat need no ping.
+func Receive(ctx context.Context, sub *redis.PubSub, take func(*redis.Message)) {
+	for silent := 0; ctx.Err() == nil && silent < 3; {
+		// Without a limit go-redis waits past the end of the context.
+		received, err := sub.ReceiveTimeout(ctx, time.Second)
+		var late net.Error
+		switch {
+		case errors.As(err, &late) && late.Timeout():
+			silent++
+			err = sub.Ping(ctx)
+		case err == nil:
+			silent = 0
+		}
+		if err != nil {
+			return
+		}
+		if message, ok := received.(*redis.Message); ok {
+			take(message)
+		}
+	}
+}
