@@ -113,7 +113,7 @@ func (c *checkedServer) describeEvents() string {
 	case c.spec.EventBind:
 		return "the engine is in connect mode, not tried"
 	case c.events != nil:
-		return "NOT HEARD"
+		return "NOT RECEIVED"
 	case c.spec.Replay == "":
 		return "received"
 	}

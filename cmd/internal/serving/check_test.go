@@ -104,9 +104,9 @@ func TestCheck_ConnectsToKVEvents(t *testing.T) {
 		name, events, replay string
 		fault, printed       string
 	}{
-		{"both answer", events, replay, "", "heard, replayed"},
-		{"nobody", "tcp://127.0.0.1:1", "", "its KV events will not be heard: events tcp://127.0.0.1:1: nothing answers there", "NOT HEARD"},
-		{"the API's port", strings.Replace(e.URL(), "http", "tcp", 1), "", "not the ZMQ socket that belongs there", "NOT HEARD"},
+		{"both answer", events, replay, "", "received, replayed"},
+		{"nobody", "tcp://127.0.0.1:1", "", "its KV events cannot be received: events tcp://127.0.0.1:1: nothing answers there", "NOT RECEIVED"},
+		{"the API's port", strings.Replace(e.URL(), "http", "tcp", 1), "", "not the ZMQ socket that belongs there", "NOT RECEIVED"},
 	} {
 		fault, printed := checked(t, func(cfg *config) {
 			if x.fault != "" {
