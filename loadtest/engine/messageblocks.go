@@ -12,6 +12,8 @@ import (
 type messageContent struct {
 	Type      string          `json:"type"`
 	Text      string          `json:"text"`
+	Thinking  string          `json:"thinking"`
+	Source    json.RawMessage `json:"source"`
 	ID        string          `json:"id"`
 	Name      string          `json:"name"`
 	Input     json.RawMessage `json:"input"`
@@ -19,10 +21,17 @@ type messageContent struct {
 	Content   json.RawMessage `json:"content"`
 }
 
+// attribution begins a text of some agents, other in each request, which vLLM leaves out of
+// system prompts.
+const attribution = "x-anthropic-billing-header"
+
 // systemOf joins the texts of a system prompt: SGLang by line ends, vLLM as they are.
-func (e *Engine) systemOf(raw json.RawMessage) (string, error) {
+func (e *Engine) systemOf(raw json.RawMessage, inline bool) (string, error) {
 	var text string
 	if !present(raw) || json.Unmarshal(raw, &text) == nil {
+		if inline && e.cfg.Connector != ConnectorSGLang && strings.HasPrefix(text, attribution) {
+			return "", nil
+		}
 		return text, nil
 	}
 	var blocks []messageContent
@@ -31,6 +40,9 @@ func (e *Engine) systemOf(raw json.RawMessage) (string, error) {
 	}
 	var texts []string
 	for _, b := range blocks {
+		if b.Type != "text" || b.Text == "" || e.cfg.Connector != ConnectorSGLang && strings.HasPrefix(b.Text, attribution) {
+			continue
+		}
 		texts = append(texts, b.Text)
 	}
 	if e.cfg.Connector == ConnectorSGLang {
@@ -39,74 +51,137 @@ func (e *Engine) systemOf(raw json.RawMessage) (string, error) {
 	return strings.Join(texts, ""), nil
 }
 
-// turns converts one message: a tool's results become messages of their own, its calls
-// those of the assistant's, and other blocks stay its content.
+// turns converts one message as vLLM 0.33 does (vllm/entrypoints/anthropic/serving.py): a
+// tool's results become messages of their own, before it, its calls those of the
+// assistant's, what it thought its reasoning, and other blocks stay its content.
 func (e *Engine) turns(m message) ([]message, error) {
+	if m.Role == "system" {
+		text, err := e.systemOf(m.Content, true)
+		if text == "" {
+			return nil, err
+		}
+		return []message{textMessage("system", text)}, err
+	}
 	var raw []json.RawMessage
 	if isList := json.Unmarshal(m.Content, &raw) == nil; !isList {
 		return []message{m}, nil // a text
 	}
-	var out []message
-	var parts []json.RawMessage
-	var calls []chatCall
+	c := messageTurn{e: e, role: m.Role}
 	for i := range raw {
 		var b messageContent
 		if err := json.Unmarshal(raw[i], &b); err != nil {
 			return nil, badRequest("messages", "content: %v", err)
 		}
-		switch b.Type {
-		case "tool_use":
-			calls = append(calls, chatCall{ID: b.ID, Type: "function", Function: calledByName{b.Name, pythonArguments(b.Input)}})
-		case "tool_result":
-			text, err := e.resultOf(b.Content)
-			if err != nil {
-				return nil, err
-			}
-			result := textMessage("tool", text)
-			result.ToolCallID = b.ToolUseID
-			out = append(out, result)
-		default:
-			parts = append(parts, raw[i])
+		if err := c.add(b, raw[i]); err != nil {
+			return nil, err
 		}
 	}
-	if len(parts)+len(calls) == 0 && len(out) > 0 {
-		return out, nil
+	return c.end()
+}
+
+// messageTurn collects what one message becomes.
+type messageTurn struct {
+	e        *Engine
+	role     string
+	before   []message // results of tools
+	parts    []json.RawMessage
+	calls    []chatCall
+	thoughts *string
+}
+
+func (c *messageTurn) add(b messageContent, raw json.RawMessage) error {
+	switch b.Type {
+	case "redacted_thinking", "tool_reference":
+	case "thinking":
+		if c.thoughts == nil {
+			c.thoughts = new(string)
+		}
+		*c.thoughts += b.Thinking
+	case "tool_use":
+		c.calls = append(c.calls, chatCall{ID: b.ID, Type: "function", Function: calledByName{b.Name, pythonArguments(b.Input)}})
+	case "tool_result":
+		return c.result(b)
+	case "text":
+		if b.Text != "" {
+			c.parts = append(c.parts, raw)
+		}
+	default:
+		c.parts = append(c.parts, raw)
 	}
-	turn := message{Role: m.Role}
+	return nil
+}
+
+// result adds what a tool answered, and the images in it as a message of the user's.
+func (c *messageTurn) result(b messageContent) error {
+	text, images, err := c.e.resultOf(b.Content)
+	if err != nil {
+		return err
+	}
+	if c.role != "user" {
+		raw, err := json.Marshal(contentPart{Type: "text", Text: "Tool result: " + text})
+		c.parts = append(c.parts, raw)
+		return err
+	}
+	result := textMessage("tool", text)
+	result.ToolCallID = b.ToolUseID
+	c.before = append(c.before, result)
+	if len(images) > 0 {
+		all, err := json.Marshal(images)
+		if err != nil {
+			return badRequest("messages", "tool_result: %v", err)
+		}
+		c.before = append(c.before, message{Role: "user", Content: all})
+	}
+	return nil
+}
+
+func (c *messageTurn) end() ([]message, error) {
+	if len(c.parts) == 0 && c.role == "user" {
+		return c.before, nil
+	}
+	turn := message{Role: c.role, Reasoning: c.thoughts}
 	var err error
-	if len(parts) > 0 {
-		if turn.Content, err = json.Marshal(parts); err != nil {
+	if len(c.parts) > 0 {
+		if turn.Content, err = json.Marshal(c.parts); err != nil {
 			return nil, badRequest("messages", "content: %v", err)
 		}
 	}
-	if len(calls) > 0 {
-		if turn.ToolCalls, err = json.Marshal(calls); err != nil {
+	if len(c.calls) > 0 {
+		if turn.ToolCalls, err = json.Marshal(c.calls); err != nil {
 			return nil, badRequest("messages", "tool_use: %v", err)
 		}
 	}
-	return append(out, turn), nil
+	return append(c.before, turn), nil
 }
 
-// resultOf is what a tool answered. SGLang gives a list to the template, which puts its
-// texts together; vLLM joins them by line ends.
-func (e *Engine) resultOf(raw json.RawMessage) (string, error) {
-	var text string
+// resultOf is what a tool answered: its texts, and its images. SGLang gives a list to the
+// template, which puts its texts together; vLLM joins them by line ends.
+func (e *Engine) resultOf(raw json.RawMessage) (text string, images []json.RawMessage, err error) {
 	if !present(raw) || json.Unmarshal(raw, &text) == nil {
-		return text, nil
+		return text, nil, nil
 	}
-	var blocks []messageContent
+	var blocks []json.RawMessage
 	if err := json.Unmarshal(raw, &blocks); err != nil {
-		return "", badRequest("messages", "tool_result: %v", err)
+		return "", nil, badRequest("messages", "tool_result: %v", err)
 	}
 	between := "\n"
 	if e.cfg.Connector == ConnectorSGLang {
 		between = ""
 	}
 	var texts []string
-	for _, b := range blocks {
-		texts = append(texts, b.Text)
+	for _, raw := range blocks {
+		var b messageContent
+		if err := json.Unmarshal(raw, &b); err != nil {
+			return "", nil, badRequest("messages", "tool_result: %v", err)
+		}
+		switch b.Type {
+		case "text":
+			texts = append(texts, b.Text)
+		case "image":
+			images = append(images, raw)
+		}
 	}
-	return strings.Join(texts, between), nil
+	return strings.Join(texts, between), images, nil
 }
 
 // pythonArguments is the input of a call as Python's json.dumps writes it.

@@ -26,7 +26,7 @@ func (e *Engine) chatOf(in *messagesRequest) (*chatRequest, error) {
 	}
 	out := &chatRequest{requestFields: in.requestFields}
 	out.Stop = append(out.Stop, in.StopSequences...)
-	system, err := e.systemOf(in.System)
+	system, err := e.systemOf(in.System, false)
 	if err != nil {
 		return nil, err
 	}

@@ -93,3 +93,53 @@ func TestMessages_UsageIsSubtracted(t *testing.T) {
 		}
 	}
 }
+
+// A conversation with tools has the same tokens on all three APIs where it means the same,
+// and the render paths say the tokens that the request itself has.
+func TestMessages_TheThreeAPIsMakeOnePrompt(t *testing.T) {
+	e := start(t, func(cfg *Config) { cfg.Version = "0.33.0" })
+	schema := fields{"type": "object", "properties": fields{"at": fields{"type": "string"}}}
+	bodies := map[string]fields{
+		"/v1/chat/completions": {"max_tokens": 2, "tools": []fields{{"type": "function", "function": fields{"name": "tide", "description": "tells it", "parameters": schema}}}, "messages": []fields{
+			{"role": "system", "content": "be brief"}, {"role": "user", "content": "when?"},
+			{"role": "assistant", "content": "wait", "reasoning": "hm", "tool_calls": []fields{{"id": "c1", "type": "function", "function": fields{"name": "tide", "arguments": `{"at":"Köln"}`}}}},
+			{"role": "tool", "tool_call_id": "c1", "content": "noon"}}},
+		"/v1/messages": {"max_tokens": 2, "tools": []fields{{"name": "tide", "description": "tells it", "input_schema": schema}},
+			"system": []fields{{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "be "}, {"type": "text", "text": "brief"}}, "messages": []fields{
+				{"role": "user", "content": "when?"},
+				{"role": "assistant", "content": []fields{{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "wait"}, {"type": "tool_use", "id": "c1", "name": "tide", "input": fields{"at": "Köln"}}}},
+				{"role": "user", "content": []fields{{"type": "tool_result", "tool_use_id": "c1", "content": []fields{{"type": "text", "text": "noon"}}}}}}},
+		"/v1/responses": {"max_output_tokens": 2, "instructions": "be brief", "tools": []fields{{"type": "function", "name": "tide", "description": "tells it", "parameters": schema}}, "input": []fields{
+			{"role": "user", "content": "when?"}, {"type": "reasoning", "summary": []fields{}, "content": []fields{{"type": "reasoning_text", "text": "hm"}}},
+			{"type": "message", "role": "assistant", "content": []fields{{"type": "output_text", "text": "wait"}}},
+			{"type": "function_call", "call_id": "c1", "name": "tide", "arguments": `{"at":"Köln"}`},
+			{"type": "function_call_output", "call_id": "c1", "output": "noon"}}},
+	}
+	var first []int32
+	for path, body := range bodies {
+		ids := ask[generateRequest](t, e, path+"/render", body).TokenIDs
+		if first == nil {
+			first = ids
+		}
+		if !slices.Equal(ids, first) {
+			t.Errorf("%s: %d tokens, another API %d", path, len(ids), len(first))
+		}
+		usage := ask[struct {
+			Usage struct {
+				Prompt  int  `json:"prompt_tokens"`
+				Input   int  `json:"input_tokens"`
+				Created *int `json:"cache_creation_input_tokens"`
+				Read    *int `json:"cache_read_input_tokens"`
+			}
+		}](t, e, path, body).Usage
+		total := usage.Prompt + usage.Input
+		for _, n := range []*int{usage.Created, usage.Read} {
+			if n != nil {
+				total += *n
+			}
+		}
+		if total != len(ids) {
+			t.Errorf("%s: %d tokens rendered, %d used", path, len(ids), total)
+		}
+	}
+}

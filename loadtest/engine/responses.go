@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -64,10 +65,12 @@ type inputItem struct {
 	Name      string          `json:"name"`
 	Arguments string          `json:"arguments"`
 	Output    json.RawMessage `json:"output"` // a string or a list of parts
+	Summary   []contentPart   `json:"summary"`
 }
 
-// messages returns the input as the messages of a chat. Reasoning of earlier turns is not
-// in them, as chat templates leave it out.
+// messages returns the input as the messages of a chat, as vLLM 0.33 does
+// (vllm/entrypoints/openai/responses/utils.py): reasoning, text and calls that follow each
+// other are one message of the assistant's.
 func (in *responsesRequest) messages() ([]message, error) {
 	var text string
 	if json.Unmarshal(in.Input, &text) == nil {
@@ -79,26 +82,88 @@ func (in *responsesRequest) messages() ([]message, error) {
 	}
 	var out []message
 	for _, item := range items {
-		switch item.Type {
-		case "", "message":
-			out = append(out, item.message)
-		case "reasoning":
-		case "function_call":
-			call, err := json.Marshal([]chatCall{{ID: item.CallID, Type: "function", Function: calledByName{item.Name, item.Arguments}}})
-			if err != nil {
-				return nil, badRequest("input", "function_call: %v", err)
-			}
-			out = append(out, message{Role: "assistant", ToolCalls: call})
-		case "function_call_output":
-			if !calledBefore(items, item.CallID) {
-				return nil, badRequest("input", "No call message found for %s", item.CallID)
-			}
-			out = append(out, message{Role: "tool", ToolCallID: item.CallID, Content: item.Output})
-		default:
-			return nil, badRequest("input", "Unknown input type: %s", item.Type)
+		next, err := item.turn(items)
+		if err != nil {
+			return nil, err
 		}
+		if n := len(out); n > 0 && item.kind() != "input" && out[n-1].Role == "assistant" && joins(&out[n-1], &next) {
+			continue
+		}
+		out = append(out, next)
 	}
 	return out, nil
+}
+
+// kind is what an item is: an input, or one of what an assistant makes.
+func (item *inputItem) kind() string {
+	switch {
+	case item.Type == "reasoning" || item.Type == "function_call":
+		return item.Type
+	case item.Role == "assistant" && (item.Type == "" || item.Type == "message"):
+		return "text"
+	}
+	return "input"
+}
+
+// turn is the item as a message of its own.
+func (item *inputItem) turn(items []inputItem) (message, error) {
+	switch {
+	case item.Type == "reasoning":
+		var parts []contentPart
+		_ = json.Unmarshal(item.Content, &parts) // none is none
+		var text string
+		if parts = append(parts, item.Summary...); len(parts) > 0 {
+			text = parts[0].Text
+		}
+		return message{Role: "assistant", Reasoning: &text}, nil
+	case item.Type == "function_call":
+		call, err := json.Marshal([]chatCall{{ID: item.CallID, Type: "function", Function: calledByName{item.Name, item.Arguments}}})
+		if err != nil {
+			return message{}, badRequest("input", "function_call: %v", err)
+		}
+		return message{Role: "assistant", ToolCalls: call}, nil
+	case item.Type == "function_call_output":
+		if !calledBefore(items, item.CallID) {
+			return message{}, badRequest("input", "No call message found for %s", item.CallID)
+		}
+		return message{Role: "tool", ToolCallID: item.CallID, Content: item.Output}, nil
+	case item.kind() == "text":
+		var parts []contentPart
+		if json.Unmarshal(item.Content, &parts) == nil && len(parts) > 0 { // of several the first
+			return textMessage("assistant", parts[0].Text), nil
+		}
+		return item.message, nil
+	case item.Type == "" || item.Type == "message":
+		return item.message, nil
+	}
+	return message{}, badRequest("input", "Unknown input type: %s", item.Type)
+}
+
+// joins puts what one item has into the assistant's message before it, where there is room.
+func joins(before, next *message) bool {
+	switch {
+	case next.Reasoning != nil:
+		if before.Reasoning != nil {
+			return false
+		}
+		before.Reasoning = next.Reasoning
+	case present(next.ToolCalls):
+		var all, more []json.RawMessage
+		if present(before.ToolCalls) && json.Unmarshal(before.ToolCalls, &all) != nil || json.Unmarshal(next.ToolCalls, &more) != nil {
+			return false
+		}
+		both, err := json.Marshal(append(all, more...))
+		if err != nil {
+			return false
+		}
+		before.ToolCalls = both
+	default:
+		if present(before.Content) {
+			return false
+		}
+		before.Content = next.Content
+	}
+	return true
 }
 
 // calledBefore reports whether there is a call with the id among the items.
@@ -121,6 +186,7 @@ type nestedTool struct {
 		Name        json.RawMessage `json:"name"`
 		Description json.RawMessage `json:"description,omitempty"`
 		Parameters  json.RawMessage `json:"parameters"`
+		Strict      json.RawMessage `json:"strict,omitempty"`
 	} `json:"function"`
 }
 
@@ -136,7 +202,10 @@ func nestFunctions(rawTools, rawChoice json.RawMessage, schemaKey string) (tools
 	var nested []nestedTool
 	for _, t := range flat {
 		n := nestedTool{Type: "function"}
-		n.Function.Name, n.Function.Description, n.Function.Parameters = t["name"], t["description"], t[schemaKey]
+		n.Function.Name, n.Function.Description, n.Function.Parameters, n.Function.Strict = t["name"], t["description"], t[schemaKey], t["strict"]
+		if schemaKey == "input_schema" {
+			n.Function.Parameters = ofObject(n.Function.Parameters)
+		}
 		nested = append(nested, n)
 	}
 	if nested != nil {
@@ -150,6 +219,20 @@ func nestFunctions(rawTools, rawChoice json.RawMessage, schemaKey string) (tools
 		return tools, choice, err
 	}
 	return tools, rawChoice, nil
+}
+
+// ofObject is the schema of a message's tool: one without a type is of an object.
+func ofObject(schema json.RawMessage) json.RawMessage {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(schema, &fields) != nil || fields["type"] != nil {
+		return schema
+	}
+	inner := bytes.TrimSpace(schema)
+	inner = bytes.TrimSpace(inner[1 : len(inner)-1])
+	if len(inner) > 0 {
+		inner = append(bytes.Clone(inner), ',')
+	}
+	return json.RawMessage("{" + string(inner) + `"type":"object"}`)
 }
 
 // responses serves /v1/responses.

@@ -74,7 +74,7 @@ func TestResponsesAndMessages_HandOver(t *testing.T) {
 }
 
 // A tool loop: a call, which the client answers with the call and its output, and the text
-// that follows. What was reasoned in between comes back too, and is no part of the prompt.
+// that follows. Reasoning without a text is no part of the prompt.
 func TestResponses_AToolLoop(t *testing.T) {
 	e := start(t, nil)
 	tools := []fields{{"type": "function", "name": "tide", "parameters": fields{"type": "object", "properties": fields{"at": fields{"type": "string"}}, "required": []string{"at"}}}}

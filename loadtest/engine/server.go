@@ -54,6 +54,8 @@ func (e *Engine) routes() map[string]route {
 		"POST /detokenize":                 {pathModel, (*Engine).detokenize},
 		"POST /v1/chat/completions/render": {pathModel, (*Engine).renderChat},
 		"POST /v1/completions/render":      {pathModel, (*Engine).renderCompletions},
+		"POST /v1/messages/render":         {pathModel, (*Engine).renderMessages},
+		"POST /v1/responses/render":        {pathModel, (*Engine).renderResponses},
 		"GET /v1/models":                   {pathOther, (*Engine).models},
 		"GET /health":                      {pathHealth, (*Engine).health},
 		"GET /ping":                        {pathHealth, (*Engine).health},

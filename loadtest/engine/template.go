@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"hash/fnv"
+	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine/bpe"
 )
@@ -13,6 +15,7 @@ import (
 type message struct {
 	Role       string          `json:"role"`
 	Content    json.RawMessage `json:"content"`
+	Reasoning  *string         `json:"reasoning,omitempty"`
 	ToolCalls  json.RawMessage `json:"tool_calls"`
 	ToolCallID string          `json:"tool_call_id"`
 }
@@ -27,9 +30,12 @@ type contentPart struct {
 //
 //	<|begin|> [<|tools|> tools <|end|>] (<|role|> content <|end|>)... <|assistant|>
 //
-// Tools and tool calls go in byte by byte as they came, so the order of their keys
-// matters, as it does with real templates. Special tokens' names in a message are
-// plain text.
+// Of a tool its fields go in in one order (vLLM 0.33, ChatCompletionToolsParam and its
+// model_dump), and the schema as it came, so that the order of its keys matters, as it does
+// with real templates; of a call its id, its name and its arguments, which real templates
+// get as a mapping (vllm/renderers/chat_utils/chat_message.py, _postprocess_messages). What
+// was reasoned since the last message of the user goes in, as with Qwen 3. Special tokens'
+// names in a message are plain text.
 type conversation struct {
 	tools         json.RawMessage
 	messages      []message
@@ -52,10 +58,21 @@ func (e *Engine) render(c conversation) ([]int32, error) {
 	t.special(bpe.Begin)
 	if present(c.tools) && string(c.tools) != "[]" {
 		t.special(bpe.Tools)
-		t.json(c.tools)
+		if err := t.tools(c.tools); err != nil {
+			return nil, err
+		}
 		t.special(bpe.EndOfTurn)
 	}
+	lastUser := 0
 	for i, m := range c.messages {
+		if m.Role == "user" {
+			lastUser = i
+		}
+	}
+	for i, m := range c.messages {
+		if i < lastUser {
+			m.Reasoning = nil
+		}
 		if err := t.message(m, i); err != nil {
 			return nil, err
 		}
@@ -104,14 +121,80 @@ func (t *templating) message(m message, index int) error {
 	if m.ToolCallID != "" {
 		t.text(m.ToolCallID + "\n")
 	}
+	if m.Reasoning != nil && *m.Reasoning != "" && m.Role == "assistant" {
+		t.text("<think>" + *m.Reasoning + "</think>")
+	}
 	if err := t.content(m.Content, index); err != nil {
 		return err
 	}
-	if present(m.ToolCalls) && string(m.ToolCalls) != "[]" {
-		t.special(bpe.Call)
-		t.json(m.ToolCalls)
+	return t.calls(m.ToolCalls, index)
+}
+
+// tools writes each tool with its fields in one order; what a description lacks is null.
+func (t *templating) tools(raw json.RawMessage) error {
+	var all []struct {
+		Function struct {
+			Name        string          `json:"name"`
+			Description *string         `json:"description"`
+			Parameters  json.RawMessage `json:"parameters"`
+			Strict      *bool           `json:"strict,omitempty"`
+		} `json:"function"`
+	}
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return badRequest("tools", "tools: %v", err)
+	}
+	for i := range all {
+		f := &all[i].Function
+		if len(f.Parameters) == 0 {
+			f.Parameters = json.RawMessage("null")
+		}
+		t.text(`{"type":"function","function":`)
+		one, err := json.Marshal(f)
+		if err != nil {
+			return badRequest("tools", "tools: %v", err)
+		}
+		t.json(one)
+		t.text("}\n")
 	}
 	return nil
+}
+
+// calls writes the assistant's calls. Arguments that are no object are an empty one.
+func (t *templating) calls(raw json.RawMessage, index int) error {
+	if !present(raw) || string(raw) == "[]" {
+		return nil
+	}
+	var all []chatCall
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return badRequest("messages", "messages[%d].tool_calls: %v", index, err)
+	}
+	for _, c := range all {
+		t.special(bpe.Call)
+		t.text(c.ID + " " + c.Function.Name + "\n")
+		var object map[string]json.RawMessage
+		if json.Unmarshal([]byte(c.Function.Arguments), &object) != nil || object == nil {
+			c.Function.Arguments = "{}"
+		}
+		t.json(json.RawMessage(jsonText.ReplaceAllStringFunc(c.Function.Arguments, unescaped)))
+	}
+	return nil
+}
+
+var jsonText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// unescaped is a JSON string with the escapes that it needs, whoever wrote it.
+func unescaped(text string) string {
+	var s string
+	if json.Unmarshal([]byte(text), &s) != nil {
+		return text
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if enc.Encode(s) != nil {
+		return text
+	}
+	return strings.TrimSpace(b.String())
 }
 
 // content is a string, a list of parts, or nothing.
@@ -136,7 +219,7 @@ func (t *templating) content(raw json.RawMessage, index int) error {
 		switch part.Type {
 		case "text", "input_text", "output_text":
 			t.text(part.Text)
-		case "thinking", "redacted_thinking": // templates leave out what was reasoned before
+		case "thinking", "redacted_thinking", "tool_reference": // templates leave out what was reasoned before
 		case "":
 			return badRequest("messages", "messages[%d].content has a part without a type", index)
 		default:

@@ -130,6 +130,41 @@ func (e *Engine) renderChat(x *exchange) error {
 	return nil
 }
 
+// renderMessages and renderResponses are vLLM's since 0.32 (vllm/entrypoints/scale_out
+// /render/api_router.py).
+func (e *Engine) renderMessages(x *exchange) error {
+	var in messagesRequest
+	return e.renderAs(x, &in, &in.requestFields, func() (*chatRequest, error) { return e.chatOf(&in) })
+}
+
+func (e *Engine) renderResponses(x *exchange) error {
+	var in responsesRequest
+	return e.renderAs(x, &in, &in.requestFields, in.chat)
+}
+
+func (e *Engine) renderAs(x *exchange, in any, f *requestFields, chatOf func() (*chatRequest, error)) error {
+	if !e.isVLLM(32) {
+		return notFound("", "Not Found")
+	}
+	if err := x.decode(in); err != nil {
+		return err
+	}
+	chat, err := chatOf()
+	if err != nil {
+		return err
+	}
+	work, err := e.prepare(x, chat)
+	if err != nil {
+		return err
+	}
+	rendered, err := e.rendered(x, f, work.generation)
+	if err != nil {
+		return err
+	}
+	writeJSON(x.w, http.StatusOK, rendered[0])
+	return nil
+}
+
 func (e *Engine) renderCompletions(x *exchange) error {
 	var in completionRequest
 	if err := x.decode(&in); err != nil {
