@@ -164,7 +164,7 @@ func (o *Orchestrator) blame(lease *pools.Lease, st *requestState, b *binding, f
 		verdict = breaker.ErrNeutral // vLLM #38911: the request, not the server
 	case b.failedTransfer(failed):
 		// The pair's fault as likely as the server's; a probe request alone tells them apart.
-		o.Binder.Links.Fault(b.source().ID(), b.decode.Server().ID(), time.Now())
+		o.Binder.Links.Blame(b.source().ID(), b.decode.Server().ID(), time.Now())
 		lease.Server().Suspect(lease.Leg())
 		verdict = breaker.ErrNeutral
 	}

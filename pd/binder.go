@@ -139,7 +139,7 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	defer taken() // once the work is claimed, or the turn given up
 	now := time.Now()
 	v := b.snapshotFor(r, nil, now)
-	chosen, ok := b.Cost.Between(b.demand(r, now), &v.field, turn.Prefill, turn.Decode)
+	chosen, ok := b.Cost.PricePair(b.demand(r, now), &v.field, turn.Prefill, turn.Decode)
 	if !ok {
 		return nil, errBindNow
 	}

@@ -215,7 +215,7 @@ func (ch *Chooser) PairPaysFrom(model string, outputTokens int) (tokens int, ok 
 // idle takes all load off servers.
 func idle(servers []cost.Candidate) {
 	for i := range servers {
-		servers[i].Loaded(cost.Candidate{})
+		servers[i].SetLoad(cost.Candidate{})
 	}
 }
 

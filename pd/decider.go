@@ -279,7 +279,7 @@ func (q *modelQueue) decide(now time.Time) {
 		if q.bind(w, turn, now) {
 			delete(q.waiting, turn.Ticket.ID)
 		} else {
-			q.order.PutBack(turn)
+			q.order.UndoTurn(turn)
 		}
 		q.weigh(now)
 	}
@@ -341,7 +341,7 @@ func (q *modelQueue) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, e
 func (q *modelQueue) latest(w *waiter) waitLimit {
 	begin := w.request.req.Deadline
 	if !begin.IsZero() {
-		rest := cost.Duration(q.servers.Quickest(&w.ticket))
+		rest := cost.Duration(q.servers.LeastTTFT(&w.ticket))
 		begin = begin.Add(-q.d.ch.ttftMargin.Prompt.Bound(rest))
 	}
 	return limitedBy(begin, w.request.arrived.Add(q.d.maxWait), ErrQueueTimeout)
@@ -360,14 +360,14 @@ func (q *modelQueue) refresh(now time.Time) {
 	}
 	for _, w := range q.waiting { // their slices are of other servers
 		q.d.ch.applyMatched(w.request, &q.snapshot, now)
-		q.d.ch.Cost.Price(q.d.ch.demand(w.request, now), &q.snapshot.field, &w.ticket)
+		q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.field, &w.ticket)
 		q.order.Update(&w.ticket, q.servers.Links)
 	}
 }
 
 // weigh takes over the state of the servers, after a look or a claim.
 func (q *modelQueue) weigh(now time.Time) {
-	q.d.ch.Cost.Weigh(&q.snapshot.field, &q.servers)
+	q.d.ch.Cost.PriceServers(&q.snapshot.field, &q.servers)
 	q.servers.Gate, q.servers.Now = true, now.Sub(q.d.origin)
 	q.servers.Start = order.Pair{
 		Prefill: rand.IntN(max(1, len(q.servers.Prefill))),
@@ -378,7 +378,7 @@ func (q *modelQueue) weigh(now time.Time) {
 // price writes what a request costs on each server now.
 func (q *modelQueue) price(w *waiter, now time.Time) {
 	q.d.ch.applyRequest(w.request, &q.snapshot, now)
-	q.d.ch.Cost.Price(q.d.ch.demand(w.request, now), &q.snapshot.field, &w.ticket)
+	q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.field, &w.ticket)
 }
 
 // bind claims the servers of a turn for its request and hands them over. It is false if a
@@ -427,9 +427,9 @@ func (q *modelQueue) late(w *waiter, chosen *cost.Terms, now time.Time) bool {
 // updateLoad takes over what two servers are like with one request more.
 func (q *modelQueue) updateLoad(pair order.Pair, now time.Time) {
 	if pair.Prefill != order.Alone {
-		q.snapshot.field.Prefill[pair.Prefill].Loaded(q.d.ch.candidateOf(q.snapshot.prefill[pair.Prefill], now))
+		q.snapshot.field.Prefill[pair.Prefill].SetLoad(q.d.ch.candidateOf(q.snapshot.prefill[pair.Prefill], now))
 	}
-	q.snapshot.field.Decode[pair.Decode].Loaded(q.d.ch.candidateOf(q.snapshot.decode[pair.Decode], now))
+	q.snapshot.field.Decode[pair.Decode].SetLoad(q.d.ch.candidateOf(q.snapshot.decode[pair.Decode], now))
 }
 
 // wakes is in how long the work ahead on a server will have worn off.

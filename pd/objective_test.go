@@ -87,7 +87,7 @@ func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	for class, want := range []order.Objective{order.Latency, order.Throughput, order.Throughput} { // 1 is auto
 		r := &bindRequest{req: &Request{Class: class}, arrived: now}
 		var ticket order.Ticket
-		o.Cost.Price(o.demand(r, now), &cost.Candidates{}, &ticket)
+		o.Cost.PriceRequest(o.demand(r, now), &cost.Candidates{}, &ticket)
 		if ticket.Weights != want.Weights() || ticket.TTFT != 5 {
 			t.Errorf("class %d: %+v, TTFT %v", class, ticket.Weights, ticket.TTFT)
 		}
@@ -96,7 +96,7 @@ func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	for class, want := range []order.Objective{order.Latency, order.Latency, order.Throughput} { // no first token is due
 		r := &bindRequest{req: &Request{Class: class}, arrived: now}
 		var ticket order.Ticket
-		o.Cost.Price(o.demand(r, now), &cost.Candidates{}, &ticket)
+		o.Cost.PriceRequest(o.demand(r, now), &cost.Candidates{}, &ticket)
 		if ticket.Weights != want.Weights() {
 			t.Errorf("class %d without an objective for the first token: %+v", class, ticket.Weights)
 		}

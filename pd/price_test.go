@@ -32,9 +32,9 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 	}
 	price := func(r *bindRequest, v *snapshot) (priced order.Ticket) {
 		var servers order.Servers
-		f.Binder.Cost.Weigh(&v.field, &servers)
+		f.Binder.Cost.PriceServers(&v.field, &servers)
 		f.Binder.applyRequest(r, v, now)
-		f.Binder.Cost.Price(f.Binder.demand(r, now), &v.field, &priced)
+		f.Binder.Cost.PriceRequest(f.Binder.demand(r, now), &v.field, &priced)
 		return priced
 	}
 	shared := f.Binder.takeSnapshot(testModel, testModel, now)

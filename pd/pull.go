@@ -14,7 +14,7 @@ func (ch *Chooser) offerRemotes(r *bindRequest, v *snapshot, all []*pools.Server
 		return
 	}
 	best := make(map[uint64]cost.Remote) // by class
-	places := make(map[string]cost.Place)
+	places := make(map[string]cost.Topology)
 	for _, s := range all {
 		at := ch.factsOf(s)
 		if !at.pulls || s.State() != pools.Alive {
@@ -23,7 +23,7 @@ func (ch *Chooser) offerRemotes(r *bindRequest, v *snapshot, all []*pools.Server
 		held := min(ch.Locality.held(r.prefix, s, &at).GPU, r.req.PromptTokens)
 		if held > best[s.CompatibilityKey()].Tokens {
 			best[s.CompatibilityKey()] = cost.Remote{Server: s.ID(), Tokens: held}
-			places[s.ID()] = placeOf(s)
+			places[s.ID()] = topologyOf(s)
 		}
 	}
 	offer := func(candidates []cost.Candidate, seats []serverFacts) {
@@ -35,7 +35,7 @@ func (ch *Chooser) offerRemotes(r *bindRequest, v *snapshot, all []*pools.Server
 				continue
 			}
 			place := places[from.Server]
-			from.Latency, from.PerByte = ch.Links.Between(&place, &c.Place, now)
+			from.Latency, from.PerByte = ch.Links.Estimate(&place, &c.Topology, now)
 			c.Remote = from
 		}
 	}

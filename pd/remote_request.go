@@ -31,7 +31,7 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 	v := ch.takeSnapshot(own.base, own.base, now)
 	for _, servers := range [][]cost.Candidate{v.field.Prefill, v.field.Decode} {
 		for i := range servers {
-			if c := &servers[i]; c.Out && !slices.Contains(r.Excluded, c.ID) {
+			if c := &servers[i]; c.Excluded && !slices.Contains(r.Excluded, c.ID) {
 				r.Excluded = append(r.Excluded, c.ID)
 			}
 		}

@@ -44,7 +44,7 @@ const (
 // computes prompts itself, its time says nothing of the link.
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *crossing {
 	c := &crossing{server: b.decode.Server(), step: b.chosen.Terms.Step, end: func() {}}
-	if !b.handoff.HasKV() || b.chosen.Terms.Room > 0 || computesPrompts(c.server, now) {
+	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 || computesPrompts(c.server, now) {
 		return c
 	}
 	c.own = ch.Cost.HandOff + c.step

@@ -71,7 +71,7 @@ func (ch *Chooser) candidates(to []cost.Candidate, servers, usable []*pools.Serv
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
 		c := ch.candidateOf(s, now)
-		if c.Out = len(usable) == 0 || usable[0] != s; !c.Out {
+		if c.Excluded = len(usable) == 0 || usable[0] != s; !c.Excluded {
 			usable = usable[1:]
 		}
 		to = append(to, c)
@@ -130,7 +130,7 @@ func (ch *Chooser) setEligibility(r *bindRequest, v *snapshot, now time.Time) {
 		understands, failed := ch.understands(r, v, s, at, c, now), r.tried.has(DecodeLeg, s)
 		c.NoPair = failed || !understands || !ch.mayPair(r, s, at) || r.tried.avoids(s)
 		c.NoAlone = r.tried.has(AggregatedLeg, s) || !understands || !ch.mayRunAlone(r, s, at) || r.tried.avoids(s)
-		spare = spare || !failed && !c.Out && !c.NoAlone
+		spare = spare || !failed && !c.Excluded && !c.NoAlone
 	}
 	for i, s := range v.decode {
 		c := &v.field.Decode[i]
@@ -207,26 +207,26 @@ func (ch *Chooser) snapshotFor(r *bindRequest, refused map[string]bool, now time
 func (v *snapshot) leaveOut(id string) {
 	for _, servers := range [][]cost.Candidate{v.field.Prefill, v.field.Decode} {
 		if i := cost.IndexOf(servers, id); i >= 0 {
-			servers[i].Out = true
+			servers[i].Excluded = true
 		}
 	}
 }
 
 // usable reports whether one of the servers may be chosen in some way.
 func (v *snapshot) usable(servers []cost.Candidate) bool {
-	return slices.ContainsFunc(servers, func(c cost.Candidate) bool { return !c.Out && !(c.NoPair && c.NoAlone) })
+	return slices.ContainsFunc(servers, func(c cost.Candidate) bool { return !c.Excluded && !(c.NoPair && c.NoAlone) })
 }
 
 // pairs reports whether a prefill and a decode server that may be chosen make a pair.
 func (v *snapshot) pairs() bool {
 	for p := range v.field.Prefill {
 		from := &v.field.Prefill[p]
-		if from.Out || from.NoPair {
+		if from.Excluded || from.NoPair {
 			continue
 		}
 		for d := range v.field.Decode {
 			to := &v.field.Decode[d]
-			if !to.Out && !to.NoPair && from.Class == to.Class && from.ID != to.ID {
+			if !to.Excluded && !to.NoPair && from.Class == to.Class && from.ID != to.ID {
 				return true
 			}
 		}
@@ -239,12 +239,12 @@ func (v *snapshot) pairs() bool {
 func (v *snapshot) differ(base string) string {
 	var servers []*pools.Server
 	for i, s := range v.prefill {
-		if !v.field.Prefill[i].Out {
+		if !v.field.Prefill[i].Excluded {
 			servers = append(servers, s)
 		}
 	}
 	for i, s := range v.decode {
-		if !v.field.Decode[i].Out && !slices.Contains(servers, s) {
+		if !v.field.Decode[i].Excluded && !slices.Contains(servers, s) {
 			servers = append(servers, s)
 		}
 	}
@@ -269,15 +269,15 @@ func (v *snapshot) missing() *NoServerError {
 func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := cost.Candidate{
-		ID:      s.ID(),
-		Class:   s.CompatibilityKey(),
-		Group:   s.GroupNumber(),
-		Place:   placeOf(s),
-		Both:    s.Role == pools.Both,
-		Queued:  prefill.Requests,
-		Running: sent.Requests,
-		Decodes: sent.Requests,
-		KVUsed:  sent.Tokens,
+		ID:       s.ID(),
+		Class:    s.CompatibilityKey(),
+		Group:    s.GroupNumber(),
+		Topology: topologyOf(s),
+		Both:     s.Role == pools.Both,
+		Queued:   prefill.Requests,
+		Running:  sent.Requests,
+		Decodes:  sent.Requests,
+		KVUsed:   sent.Tokens,
 	}
 	c.Prefill, c.Step = s.PrefillCurve(), s.StepCurve()
 	c.PrefillKnown, c.StepKnown = s.Confidence(now)
@@ -296,7 +296,9 @@ func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	return c
 }
 
-func placeOf(s *pools.Server) cost.Place { return cost.Place{Host: s.Host, Rack: s.Rack, Zone: s.Zone} }
+func topologyOf(s *pools.Server) cost.Topology {
+	return cost.Topology{Host: s.Host, Rack: s.Rack, Zone: s.Zone}
+}
 
 // share notes which hardware the plan of a model gives which requests, where there is one.
 func (ch *Chooser) share(v *snapshot) {

@@ -34,11 +34,11 @@ func newFleet(s *Scenario, alone bool) *fleet {
 		cost.Far:      {BytesPerSecond: s.across()},
 	})
 	for p := range s.Prefill {
-		f.field.Prefill = append(f.field.Prefill, cost.Candidate{ID: strconv.Itoa(p), Place: place(s.prefillRack(p))})
+		f.field.Prefill = append(f.field.Prefill, cost.Candidate{ID: strconv.Itoa(p), Topology: place(s.prefillRack(p))})
 	}
 	for d := range s.Decode {
 		c := cost.Candidate{
-			ID: strconv.Itoa(d), Place: place(s.decodeRack(d)), KVKnown: true, NoAlone: !alone,
+			ID: strconv.Itoa(d), Topology: place(s.decodeRack(d)), KVKnown: true, NoAlone: !alone,
 			Prefill: prefillCurve(h, 1),
 			Step:    curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
 		}
@@ -51,7 +51,7 @@ func newFleet(s *Scenario, alone bool) *fleet {
 	return f
 }
 
-func place(rack int) cost.Place { return cost.Place{Zone: "z", Rack: strconv.Itoa(rack)} }
+func place(rack int) cost.Topology { return cost.Topology{Zone: "z", Rack: strconv.Itoa(rack)} }
 
 // prefillCurve is the hardware's prefill in the features of curve.PrefillFeatures.
 func prefillCurve(h *Hardware, speed float64) curve.Curve {
@@ -77,7 +77,7 @@ func (f *fleet) look(v *View) {
 		c.KVFree = v.DecodeCapacity() - c.KVUsed
 	}
 	f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
-	f.model.Weigh(&f.field, &f.servers)
+	f.model.PriceServers(&f.field, &f.servers)
 	f.servers.Now = virtual(v.now)
 }
 
@@ -95,7 +95,7 @@ func (f *fleet) hold(v *View, j *job) {
 // price writes what a request costs on each server, as it is known now.
 func (f *fleet) price(v *View, j *job, t *order.Ticket) {
 	f.hold(v, j)
-	f.model.Price(f.demand(v), &f.field, t)
+	f.model.PriceRequest(f.demand(v), &f.field, t)
 	for p := range t.Prefill {
 		if v.gateway.cluster.exact {
 			t.Prefill[p] = v.PrefillSeconds(p)

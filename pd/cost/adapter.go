@@ -8,20 +8,20 @@ import (
 // AdapterCost is what a LoRA adapter costs a request on a server that is not at work
 // on it already.
 type AdapterCost struct {
-	Load  time.Duration // of one that the server lacks, until loads were seen
-	Swap  time.Duration // of one that it has, into the batch
-	Place time.Duration // until one of the adapters in a full batch makes way
+	Load time.Duration // of one that the server lacks, until loads were seen
+	Swap time.Duration // of one that it has, into the batch
+	Slot time.Duration // until one of the adapters in a full batch makes way
 }
 
 // DefaultAdapterCost is for adapters of some tens of megabytes from local disk, into
 // a batch whose answers take seconds.
 func DefaultAdapterCost() AdapterCost {
-	return AdapterCost{Load: time.Second, Swap: 10 * time.Millisecond, Place: 2 * time.Second}
+	return AdapterCost{Load: time.Second, Swap: 10 * time.Millisecond, Slot: 2 * time.Second}
 }
 
 // Validate reports what is wrong with the costs, nil if nothing.
 func (c AdapterCost) Validate() error {
-	if c.Load < 0 || c.Swap < 0 || c.Place < 0 {
+	if c.Load < 0 || c.Swap < 0 || c.Slot < 0 {
 		return errors.New("adapter-load, adapter-swap and adapter-place must not be negative")
 	}
 	return nil
@@ -37,7 +37,7 @@ type AdapterState struct {
 	Load    time.Duration // what loading one took lately; 0 is unknown
 }
 
-// wait is what an adapter costs on a server: nothing where it runs, the way into the
+// Wait is what an adapter costs on a server: nothing where it runs, the way into the
 // batch where it is loaded, the load where it is not. Where another adapter must make
 // way, somebody will have to load that one again. If the batch is full of others, a
 // place in it for each that waits already and for this one.
@@ -57,7 +57,7 @@ func (c AdapterCost) Wait(v AdapterState) time.Duration {
 		}
 	}
 	if v.Full {
-		wait += c.Place * time.Duration(1+v.Waiting)
+		wait += c.Slot * time.Duration(1+v.Waiting)
 	}
 	return wait
 }

@@ -12,7 +12,7 @@ import (
 // What an adapter costs on a server, for people to dispute: testdata/adapter.txt.
 func TestAdapterCost(t *testing.T) {
 	datadriven.RunTest(t, "testdata/adapter.txt", func(t *testing.T, d *datadriven.TestData) string {
-		cost := AdapterCost{Load: time.Second, Swap: 10 * time.Millisecond, Place: 2 * time.Second}
+		cost := AdapterCost{Load: time.Second, Swap: 10 * time.Millisecond, Slot: 2 * time.Second}
 		var out strings.Builder
 		for line := range strings.Lines(d.Input) {
 			var v AdapterState

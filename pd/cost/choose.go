@@ -33,39 +33,39 @@ func (a *Alternative) before(b *Alternative) bool {
 // Terms are the parts of an alternative's cost. Ready to Step are the time to the first
 // token.
 type Terms struct {
-	Ready    time.Duration // until both servers can take the request: adapters to load
-	Queue    time.Duration // work ahead on the server that prefills
-	Prefill  time.Duration
-	Transfer time.Duration // KV on the link, and the second leg
-	Room     time.Duration // until the decode server has KV room
-	Step     time.Duration // one decode step there
-	Pace     time.Duration // its own decoding, and the slower decoding of others, at what they are worth
-	Burden   time.Duration // those who wait for prefill wait longer; on a decode server its batch stalls
-	Misfit   time.Duration // the plan gives requests of its lengths to other hardware: see misfits
+	Ready            time.Duration // until both servers can take the request: adapters to load
+	Queue            time.Duration // work ahead on the server that prefills
+	Prefill          time.Duration
+	Transfer         time.Duration // KV on the link, and the second leg
+	KVRoom           time.Duration // until the decode server has KV room
+	Step             time.Duration // one decode step there
+	DecodeCost       time.Duration // its own decoding, and the slower decoding of others, at what they are worth
+	DelayToOthers    time.Duration // those who wait for prefill wait longer; on a decode server its batch stalls
+	HardwareMismatch time.Duration // the plan gives requests of its lengths to other hardware: see hardwareMismatches
 }
 
 // TTFT is the part of it that the request itself waits for.
 func (t *Terms) TTFT() time.Duration {
-	return t.Ready + t.Queue + t.Prefill + t.Transfer + t.Room + t.Step
+	return t.Ready + t.Queue + t.Prefill + t.Transfer + t.KVRoom + t.Step
 }
 
 // Total is what alternatives are compared by.
 func (t *Terms) Total() time.Duration {
-	return t.TTFT() + t.Pace + t.Burden + t.Misfit
+	return t.TTFT() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch
 }
 
-// weighing is what one choice works with; used again it allocates nothing.
-type weighing struct {
+// pricing is what one choice works with; used again it allocates nothing.
+type pricing struct {
 	servers order.Servers
 	ticket  order.Ticket
 }
 
-var weighings = sync.Pool{New: func() any { return new(weighing) }}
+var pricings = sync.Pool{New: func() any { return new(pricing) }}
 
 // put writes down a request that is bound now, and the servers that it may use.
-func (w *weighing) put(m *Model, r Demand, f *Candidates) {
-	m.Weigh(f, &w.servers)
-	m.Price(r, f, &w.ticket)
+func (w *pricing) put(m *Model, r Demand, f *Candidates) {
+	m.PriceServers(f, &w.servers)
+	m.PriceRequest(r, f, &w.ticket)
 	w.servers.Now, w.ticket.Arrived = r.Waited, 0
 }
 
@@ -73,8 +73,8 @@ func (w *weighing) put(m *Model, r Demand, f *Candidates) {
 // those that miss the fewest objectives, false if there is none. tie returns a number
 // below n and lets equal ones share.
 func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alternative, found bool) {
-	w := weighings.Get().(*weighing)
-	defer weighings.Put(w)
+	w := pricings.Get().(*pricing)
+	defer pricings.Put(w)
 	w.put(m, r, f)
 	w.servers.Start = order.Pair{Prefill: tie(max(len(f.Prefill), 1)), Decode: tie(max(len(f.Decode), 1))}
 	price := w.arrivalPrice()
@@ -92,12 +92,12 @@ func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alter
 	return f.Alternative(&w.servers, &w.ticket, pair, price), true
 }
 
-// alternative says a pair's cost as people read it.
+// Alternative says a pair's cost as people read it.
 func (f *Candidates) Alternative(s *order.Servers, t *order.Ticket, pair order.Pair, price float64) Alternative {
 	terms := s.Terms(t, pair, price)
 	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Price: price, Terms: Terms{
 		Ready: Duration(terms.Ready), Queue: Duration(terms.Ahead), Prefill: Duration(terms.Prefill), Transfer: Duration(terms.Transfer),
-		Room: Duration(terms.Room), Step: Duration(terms.Step), Pace: Duration(terms.Pace), Burden: Duration(terms.Burden), Misfit: Duration(terms.Misfit),
+		KVRoom: Duration(terms.KVRoom), Step: Duration(terms.Step), DecodeCost: Duration(terms.DecodeCost), DelayToOthers: Duration(terms.DelayToOthers), HardwareMismatch: Duration(terms.HardwareMismatch),
 	}}
 	if pair.Prefill != order.Alone {
 		a.Prefill = f.Prefill[pair.Prefill].ID
@@ -111,9 +111,9 @@ func Duration(seconds float64) time.Duration {
 
 const maxSeconds = 1e9 // beyond it a time.Duration overflows
 
-// Between prices one way to run the request, false if it is none: decode alone where
+// PricePair prices one way to run the request, false if it is none: decode alone where
 // prefill is "".
-func (m *Model) Between(r Demand, f *Candidates, prefill, decode string) (Alternative, bool) {
+func (m *Model) PricePair(r Demand, f *Candidates, prefill, decode string) (Alternative, bool) {
 	pair := order.Pair{Prefill: order.Alone, Decode: IndexOf(f.Decode, decode)}
 	if prefill != "" {
 		pair.Prefill = IndexOf(f.Prefill, prefill)
@@ -121,8 +121,8 @@ func (m *Model) Between(r Demand, f *Candidates, prefill, decode string) (Altern
 	if pair.Decode < 0 || prefill != "" && pair.Prefill < 0 {
 		return Alternative{}, false
 	}
-	w := weighings.Get().(*weighing)
-	defer weighings.Put(w)
+	w := pricings.Get().(*pricing)
+	defer pricings.Put(w)
 	w.put(m, r, f)
 	if !w.servers.Possible(&w.ticket, pair) {
 		return Alternative{}, false
@@ -130,10 +130,10 @@ func (m *Model) Between(r Demand, f *Candidates, prefill, decode string) (Altern
 	return f.Alternative(&w.servers, &w.ticket, pair, w.arrivalPrice()), true
 }
 
-// Alternatives prices every way to run the request, in the order of the field: all
+// Alternatives prices every way to run the request, in the order of the candidates: all
 // pairs, then all servers alone. It is for people; Choose does not use it.
 func (m *Model) Alternatives(r Demand, f *Candidates, price float64) []Alternative {
-	var w weighing
+	var w pricing
 	w.put(m, r, f)
 	s, t := &w.servers, &w.ticket
 	all := make([]Alternative, 0, (len(f.Prefill)+1)*len(f.Decode))

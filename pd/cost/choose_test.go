@@ -137,11 +137,11 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 	case "kvfree":
 		c.KVFree, c.KVKnown = n, true
 	case "host":
-		c.Place.Host, err = value, nil
+		c.Topology.Host, err = value, nil
 	case "rack":
-		c.Place.Rack, err = value, nil
+		c.Topology.Rack, err = value, nil
 	case "zone":
-		c.Place.Zone, err = value, nil
+		c.Topology.Zone, err = value, nil
 	default:
 		d.Fatalf(t, "unknown word %q", word)
 	}
@@ -157,15 +157,15 @@ func pricedTable(m *Model, r Demand, f Candidates) string {
 		return "no alternative\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "   %-8s %-8s %9s = %9s + %9s + %9s + %9s + %6s + %9s + %9s\n", "prefill", "decode", "total ms", "queue", "prefill", "transfer", "room", "step", "pace", "burden")
+	fmt.Fprintf(&b, "   %-8s %-8s %9s = %9s + %9s + %9s + %9s + %6s + %11s + %15s\n", "prefill", "decode", "total ms", "queue", "prefill", "transfer", "kv room", "step", "decode cost", "delay to others")
 	for _, e := range m.Explain(r, f, chosen, 1000) {
 		mark, prefill := "  ", e.Prefill
 		missed := ""
 		if e.Misses > 0 {
 			missed = fmt.Sprintf("   misses %d", e.Misses)
 		}
-		if e.Misfit > 0 {
-			missed += fmt.Sprintf("   misfit %.2f", e.Misfit)
+		if e.HardwareMismatch > 0 {
+			missed += fmt.Sprintf("   hardware mismatch %.2f", e.HardwareMismatch)
 		}
 		if e.Ready > 0 {
 			missed += fmt.Sprintf("   ready in %.2f", e.Ready)
@@ -176,8 +176,8 @@ func pricedTable(m *Model, r Demand, f Candidates) string {
 		if prefill == "" {
 			prefill = "-"
 		}
-		fmt.Fprintf(&b, "%s %-8s %-8s %9.2f = %9.2f + %9.2f + %9.2f + %9.2f + %6.2f + %9.2f + %9.2f%s\n", mark, prefill, e.Decode, e.Total,
-			e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, missed)
+		fmt.Fprintf(&b, "%s %-8s %-8s %9.2f = %9.2f + %9.2f + %9.2f + %9.2f + %6.2f + %11.2f + %15.2f%s\n", mark, prefill, e.Decode, e.Total,
+			e.Queue, e.Compute, e.Transfer, e.KVRoom, e.Step, e.DecodeCost, e.DelayToOthers, missed)
 	}
 	return b.String()
 }
@@ -198,7 +198,7 @@ func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 			if a.Misses < best.Misses || a.Misses == best.Misses && a.Terms.Total() < best.Terms.Total()-rounding {
 				t.Fatalf("%+v is cheaper than the chosen %+v", a, best)
 			}
-			if a.Terms.Queue < 0 || a.Terms.Prefill < 0 || a.Terms.Transfer < 0 || a.Terms.Room < 0 || a.Terms.Step <= 0 || a.Terms.Burden < 0 {
+			if a.Terms.Queue < 0 || a.Terms.Prefill < 0 || a.Terms.Transfer < 0 || a.Terms.KVRoom < 0 || a.Terms.Step <= 0 || a.Terms.DelayToOthers < 0 {
 				t.Fatalf("a term is negative: %+v", a)
 			}
 		}
@@ -209,10 +209,10 @@ func randomField(t *rapid.T) Candidates {
 	candidate := rapid.Custom(func(t *rapid.T) Candidate {
 		return Candidate{
 			Prefill: pools.Default().Prefill, Step: pools.Default().Step,
-			ID:    rapid.StringMatching(`[a-z]{3}`).Draw(t, "id"),
-			Place: Place{Rack: rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "rack"), Zone: rapid.SampledFrom([]string{"", "z1", "z2"}).Draw(t, "zone")},
-			Ready: time.Duration(rapid.IntRange(-2000, 2000).Draw(t, "ready")) * time.Millisecond, // at once, half of the time
-			Queue: time.Duration(rapid.IntRange(0, 5000).Draw(t, "queue")) * time.Millisecond, Running: rapid.IntRange(0, 300).Draw(t, "running"),
+			ID:       rapid.StringMatching(`[a-z]{3}`).Draw(t, "id"),
+			Topology: Topology{Rack: rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "rack"), Zone: rapid.SampledFrom([]string{"", "z1", "z2"}).Draw(t, "zone")},
+			Ready:    time.Duration(rapid.IntRange(-2000, 2000).Draw(t, "ready")) * time.Millisecond, // at once, half of the time
+			Queue:    time.Duration(rapid.IntRange(0, 5000).Draw(t, "queue")) * time.Millisecond, Running: rapid.IntRange(0, 300).Draw(t, "running"),
 			NoPair: rapid.IntRange(0, 9).Draw(t, "no pair") == 0, NoAlone: rapid.Bool().Draw(t, "not alone"), Group: rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "group"), KVFree: rapid.IntRange(0, 1_000_000).Draw(t, "free"), KVKnown: rapid.Bool().Draw(t, "known"),
 		}
 	})
@@ -240,7 +240,7 @@ func TestChoose_EqualAlternativesShare(t *testing.T) {
 func BenchmarkChoose64x64(b *testing.B) {
 	var f Candidates
 	for i := range 64 {
-		c := Candidate{Prefill: pools.Default().Prefill, Step: pools.Default().Step, ID: fmt.Sprintf("s%d", i), Place: Place{Rack: fmt.Sprintf("r%d", i%8)}, Queue: time.Duration(i) * time.Millisecond, Running: i, KVFree: 100_000, KVKnown: true}
+		c := Candidate{Prefill: pools.Default().Prefill, Step: pools.Default().Step, ID: fmt.Sprintf("s%d", i), Topology: Topology{Rack: fmt.Sprintf("r%d", i%8)}, Queue: time.Duration(i) * time.Millisecond, Running: i, KVFree: 100_000, KVKnown: true}
 		f.Prefill, f.Decode = append(f.Prefill, c), append(f.Decode, c)
 	}
 	f = linked(f)

@@ -21,8 +21,8 @@ func TestLinks_AreSafeForConcurrentUse(t *testing.T) {
 	for _, act := range []func(i int){
 		func(i int) { l.Observe(&prefill[i%2], &decode[i%2], 1e9, time.Second, 0, now) },
 		func(i int) { l.Begin(&prefill[i%2], &decode[i%2], 1e9, now)() },
-		func(i int) { l.Fault("p1", fmt.Sprint("d", i%4), now) },
-		func(int) { l.Acquit("d1", now) },
+		func(i int) { l.Blame("p1", fmt.Sprint("d", i%4), now) },
+		func(int) { l.Clear("d1", now) },
 		func(i int) { l.Table(prefill[:1+i%2], decode, now) },
 		func(int) { l.Fill(new(order.LinkTable), prefill, decode, now) },
 		func(int) { l.Record(now) },

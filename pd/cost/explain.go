@@ -7,21 +7,21 @@ import (
 
 // Explained is one alternative as people read it, costs in milliseconds.
 type Explained struct {
-	Prefill  string  `json:"prefill,omitempty"`
-	Decode   string  `json:"decode"`
-	Chosen   bool    `json:"chosen,omitempty"`
-	Total    float64 `json:"total_ms"`           // first token, pace, burden and misfit
-	First    float64 `json:"first_token_ms"`     // ready to step
-	Ready    float64 `json:"ready_ms,omitempty"` // adapters to load
-	Queue    float64 `json:"queue_ms"`
-	Compute  float64 `json:"prefill_ms"`
-	Transfer float64 `json:"transfer_ms"`
-	Room     float64 `json:"room_ms"`
-	Step     float64 `json:"step_ms"`
-	Pace     float64 `json:"pace_ms"`
-	Burden   float64 `json:"burden_ms"`
-	Misfit   float64 `json:"misfit_ms,omitempty"` // the plan gives such requests to other hardware
-	Misses   int     `json:"misses,omitempty"`    // objectives
+	Prefill          string  `json:"prefill,omitempty"`
+	Decode           string  `json:"decode"`
+	Chosen           bool    `json:"chosen,omitempty"`
+	Total            float64 `json:"total_ms"`           // first token, decode cost, delay to others and hardware mismatch
+	First            float64 `json:"first_token_ms"`     // ready to step
+	Ready            float64 `json:"ready_ms,omitempty"` // adapters to load
+	Queue            float64 `json:"queue_ms"`
+	Compute          float64 `json:"prefill_ms"`
+	Transfer         float64 `json:"transfer_ms"`
+	KVRoom           float64 `json:"room_ms"`
+	Step             float64 `json:"step_ms"`
+	DecodeCost       float64 `json:"pace_ms"`
+	DelayToOthers    float64 `json:"burden_ms"`
+	HardwareMismatch float64 `json:"misfit_ms,omitempty"` // the plan gives such requests to other hardware
+	Misses           int     `json:"misses,omitempty"`    // objectives
 	// Tokens of the prompt that the two hold already, on their GPUs; and what else of
 	// it the one that prefills has in CPU memory and on disk.
 	PrefillCached int `json:"prefill_cached,omitempty"`
@@ -82,6 +82,6 @@ func explained(a *Alternative) Explained {
 	return Explained{
 		Prefill: a.Prefill, Decode: a.Decode, Misses: a.Misses, Total: ms(t.Total()), First: ms(t.TTFT()),
 		Ready: ms(t.Ready), Queue: ms(t.Queue), Compute: ms(t.Prefill), Transfer: ms(t.Transfer),
-		Room: ms(t.Room), Step: ms(t.Step), Pace: ms(t.Pace), Burden: ms(t.Burden), Misfit: ms(t.Misfit),
+		KVRoom: ms(t.KVRoom), Step: ms(t.Step), DecodeCost: ms(t.DecodeCost), DelayToOthers: ms(t.DelayToOthers), HardwareMismatch: ms(t.HardwareMismatch),
 	}
 }

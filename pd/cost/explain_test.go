@@ -35,8 +35,8 @@ func TestExplain_ShowsTheChosenAndTheCheapestAlone(t *testing.T) {
 		if e.Prefill == "" {
 			alone += e.Decode
 		}
-		first := e.Ready + e.Queue + e.Compute + e.Transfer + e.Room + e.Step
-		if math.Abs(first-e.First) > 0.01 || math.Abs(first+e.Pace+e.Burden+e.Misfit-e.Total) > 0.01 {
+		first := e.Ready + e.Queue + e.Compute + e.Transfer + e.KVRoom + e.Step
+		if math.Abs(first-e.First) > 0.01 || math.Abs(first+e.DecodeCost+e.DelayToOthers+e.HardwareMismatch-e.Total) > 0.01 {
 			t.Errorf("the terms do not add up: %+v", e)
 		}
 		if want := float64(8000 * m.KVBytesPerToken); e.Prefill != "" && e.Moved != want || e.Prefill == "" && e.Moved != 0 {

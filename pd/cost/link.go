@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Place is where a server stands; empty labels are unknown.
-type Place struct {
+// Topology is where a server stands; empty labels are unknown.
+type Topology struct {
 	Host, Rack, Zone string
 }
 
@@ -32,7 +32,7 @@ const (
 // DistanceOf is the closest label that both places know and share. Places without
 // any common label are taken to be in one zone: a deployment that says nothing of
 // its topology usually has one.
-func DistanceOf(a, b *Place) Distance {
+func DistanceOf(a, b *Topology) Distance {
 	same := func(x, y string) bool { return x != "" && x == y }
 	switch {
 	case same(a.Host, b.Host):

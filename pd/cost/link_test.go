@@ -13,7 +13,7 @@ import (
 // linkTime is when links are first asked about.
 var linkTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func at(id, rack string) *Candidate { return &Candidate{ID: id, Place: Place{Rack: rack}} }
+func at(id, rack string) *Candidate { return &Candidate{ID: id, Topology: Topology{Rack: rack}} }
 
 // seconds is what a link is believed to take for a gigabyte.
 func seconds(l *Links, p, d *Candidate, now time.Time) float64 {
@@ -132,13 +132,13 @@ func TestLinks_AFailedTransferCountsAtOnceAndOnlyForItsPair(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	p, d, other := at("p", "r1"), at("d", "r1"), at("other", "r1")
 	before := seconds(l, p, d, linkTime)
-	l.Fault("p", "d", linkTime)
+	l.Blame("p", "d", linkTime)
 	if got := seconds(l, p, d, linkTime); got < 5*before {
 		t.Errorf("after a fault: %.3f s, before %.3f s", got, before)
 	}
 	within(t, "another pair", seconds(l, p, other, linkTime), before, 0.01)
 	for range 100 {
-		l.Fault("p", "d", linkTime)
+		l.Blame("p", "d", linkTime)
 	}
 	if got := seconds(l, p, d, linkTime); got > 100*before {
 		t.Errorf("many faults have no end: %.3f s", got)
@@ -150,13 +150,13 @@ func TestLinks_AcquittedOfWhatAServerDid(t *testing.T) {
 	p, d, e, other := at("p", "r1"), at("d", "r1"), at("e", "r1"), at("other", "r1")
 	transfers(l, p, d, 5e9, 30, linkTime.Add(-time.Minute)) // this link is slow by itself
 	before := seconds(l, p, d, linkTime)
-	l.Fault("p", "e", linkTime.Add(-time.Second))
+	l.Blame("p", "e", linkTime.Add(-time.Second))
 	for _, decode := range []string{"d", "other"} {
-		l.Fault("p", decode, linkTime)
+		l.Blame("p", decode, linkTime)
 	}
-	l.Acquit("d", linkTime)
-	l.Acquit("e", linkTime) // charged before that
-	within(t, "acquitted, it is as slow as before", seconds(l, p, d, linkTime), before, 0.01)
+	l.Clear("d", linkTime)
+	l.Clear("e", linkTime) // blamedAt before that
+	within(t, "cleared, it is as slow as before", seconds(l, p, d, linkTime), before, 0.01)
 	for _, decode := range []*Candidate{e, other} {
 		if got := seconds(l, p, decode, linkTime); got < 5/50.0 {
 			t.Errorf("%s: a gigabyte is believed to take %.3f s", decode.ID, got)

@@ -79,9 +79,9 @@ func table(l *Links, servers int, now time.Time) map[pairID]float64 {
 // Failures are each replica's own to see and to take back.
 func TestLinkRecord_ChargesAreNotTold(t *testing.T) {
 	a, b := NewLinks(DefaultLinks()), NewLinks(DefaultLinks())
-	a.Fault("p1", "d1", linkTime)
+	a.Blame("p1", "d1", linkTime)
 	tell(t, new(LinkSync), b, a, linkTime)
-	within(t, "charged elsewhere", seconds(b, at("p1", "r1"), at("d1", "r1"), linkTime), 0.0202, 0.1)
+	within(t, "blamedAt elsewhere", seconds(b, at("p1", "r1"), at("d1", "r1"), linkTime), 0.0202, 0.1)
 }
 
 func TestLinkRecord_IsBounded(t *testing.T) {

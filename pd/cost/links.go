@@ -12,7 +12,7 @@ import (
 // and only as far as transfers agree:
 //
 //   - a pair, after a few slow transfers (a sick link, a silent fallback to TCP)
-//   - one of its servers, when most of the partners that it was heard with lately say so
+//   - one of its servers, when most of the partners that it moved KV with lately agree
 //   - the class of distance, when most servers on both sides do
 //
 // What the larger explains is not held against the smaller. Last is what is under way: a
@@ -22,31 +22,31 @@ type Links struct {
 	classes [distances]*curve.Learned
 
 	mu              sync.Mutex // guards the rest
-	sides           [distances]sides
-	prefill, decode map[string]*blame
+	linkEnds        [distances]linkEnds
+	prefill, decode map[string]*serverSlowness
 	pairs           map[pairID]*pairSlowness
 	slow            map[pairID]*pairSlowness // those of the pairs that count
-	moving          map[uint64]movement
+	moving          map[uint64]transferInFlight
 	seq             uint64
 	tables          []linkTable // of the latest fleets
 }
 
 type pairID struct{ prefill, decode string }
 
-// sides are the servers at both ends of a class's links that were heard last, with how
+// linkEnds are the servers at both ends of a class's links that moved KV last, with how
 // much longer than the class is believed to take their transfers took.
-type sides struct{ prefill, decode witnesses }
+type linkEnds struct{ prefill, decode peerSamples }
 
-// agree is what most servers on both sides say at least, false while there are not
+// majority is what most servers on both sides say at least, false while there are not
 // several on both.
-func (s *sides) agree(now time.Time) (log float64, several bool) {
-	byPrefill, prefills := s.prefill.agree(now)
-	byDecode, decodes := s.decode.agree(now)
+func (s *linkEnds) majority(now time.Time) (log float64, several bool) {
+	byPrefill, prefills := s.prefill.majority(now)
+	byDecode, decodes := s.decode.majority(now)
 	return max(0, min(byPrefill, byDecode)), prefills && decodes
 }
 
-// movement is a transfer under way.
-type movement struct {
+// transferInFlight is a transfer under way.
+type transferInFlight struct {
 	pairID
 	expected float64 // seconds, by class
 	since    time.Time
@@ -62,8 +62,8 @@ const (
 // NewLinks returns links that believe the prior.
 func NewLinks(prior LinkPrior) *Links {
 	l := &Links{
-		prefill: make(map[string]*blame), decode: make(map[string]*blame),
-		pairs: make(map[pairID]*pairSlowness), slow: make(map[pairID]*pairSlowness), moving: make(map[uint64]movement),
+		prefill: make(map[string]*serverSlowness), decode: make(map[string]*serverSlowness),
+		pairs: make(map[pairID]*pairSlowness), slow: make(map[pairID]*pairSlowness), moving: make(map[uint64]transferInFlight),
 	}
 	anchors := []curve.Features{linkFeatures(0), linkFeatures(1e8), linkFeatures(4e9)}
 	for i, p := range prior {
@@ -79,21 +79,21 @@ const linkForgetting = time.Minute
 // linkFeatures are one and the gigabytes moved.
 func linkFeatures(bytes float64) curve.Features { return curve.Features{1, bytes / 1e9, 0} }
 
-// Between returns what a transfer between two places is believed to cost: seconds, and
+// Estimate returns what a transfer between two places is believed to cost: seconds, and
 // seconds per byte.
-func (l *Links) Between(a, b *Place, now time.Time) (latency, perByte float64) {
+func (l *Links) Estimate(a, b *Topology, now time.Time) (latency, perByte float64) {
 	curve := l.classes[DistanceOf(a, b)].Curve()
 	return curve[0], max(curve[1], 1e-6) / 1e9
 }
 
 // Begin notes a transfer that is under way from now on, and returns what ends it.
 func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) (end func()) {
-	expected := l.classes[DistanceOf(&p.Place, &d.Place)].Curve().Seconds(linkFeatures(bytes))
+	expected := l.classes[DistanceOf(&p.Topology, &d.Topology)].Curve().Seconds(linkFeatures(bytes))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seq++
 	id := l.seq
-	l.moving[id] = movement{pairID{p.ID, d.ID}, expected, now}
+	l.moving[id] = transferInFlight{pairID{p.ID, d.ID}, expected, now}
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -105,7 +105,7 @@ func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) (end func()
 // known within some slack: of all that it may have been it took what is nearest to what
 // is believed, and where that is the belief itself there is nothing to learn.
 func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duration, now time.Time) {
-	distance := DistanceOf(&p.Place, &d.Place)
+	distance := DistanceOf(&p.Topology, &d.Topology)
 	class, x := l.classes[distance], linkFeatures(bytes)
 	expected := max(class.Curve().Seconds(x), minLinkTime)
 	logOf := func(d time.Duration) float64 { return math.Log(max(d.Seconds(), minLinkTime) / expected) }
@@ -119,17 +119,17 @@ func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duratio
 	}
 	residual := min(max(believed, least), most)
 	seconds := expected * math.Exp(residual)
-	beyond, meant := l.blameLocked(id, distance, residual, 1, now)
+	beyond, meant := l.attributeLocked(id, distance, residual, 1, now)
 	if meant {
 		l.pairs[id].count(residual)
 		class.ObserveServed(x, time.Duration(seconds*math.Exp(-beyond)*float64(time.Second)), now)
 	}
 }
 
-// blameLocked finds out whose fault it is that transfers took longer than their class by
+// attributeLocked finds out whose fault it is that transfers took longer than their class by
 // a residual, a logarithm. It returns whether the class is meant at all, and the part that
 // says nothing of it.
-func (l *Links) blameLocked(id pairID, distance Distance, residual float64, transfers int, now time.Time) (beyond float64, meant bool) {
+func (l *Links) attributeLocked(id pairID, distance Distance, residual float64, transfers int, now time.Time) (beyond float64, meant bool) {
 	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
 	pair.distance = distance
 	defer l.noteLocked(id, pair, now)
@@ -137,19 +137,19 @@ func (l *Links) blameLocked(id pairID, distance Distance, residual float64, tran
 		pair.learn(residual, transfers, now)
 		return 0, false
 	}
-	ends := &l.sides[distance]
-	ends.prefill.hear(id.prefill, residual, now)
-	ends.decode.hear(id.decode, residual, now)
-	all, several := ends.agree(now)
+	ends := &l.linkEnds[distance]
+	ends.prefill.observe(id.prefill, residual, now)
+	ends.decode.observe(id.decode, residual, now)
+	all, several := ends.majority(now)
 	rest := residual
 	if several && all > slowDiffers {
 		rest -= all // the class is about to learn it
 	}
 
-	prefill, decode := entry(l.prefill, id.prefill, now, (*blame).stale), entry(l.decode, id.decode, now, (*blame).stale)
+	prefill, decode := entry(l.prefill, id.prefill, now, (*serverSlowness).stale), entry(l.decode, id.decode, now, (*serverSlowness).stale)
 	byPrefill, byDecode := prefill.differs(now), decode.differs(now)
-	prefill.hear(id.decode, rest-byDecode, transfers, now)
-	decode.hear(id.prefill, rest-byPrefill, transfers, now)
+	prefill.observe(id.decode, rest-byDecode, transfers, now)
+	decode.observe(id.prefill, rest-byPrefill, transfers, now)
 	pair.learn(rest-max(byPrefill, byDecode), transfers, now)
 	if rest < residual {
 		return max(0, rest), true
@@ -161,25 +161,25 @@ func (l *Links) blameLocked(id pairID, distance Distance, residual float64, tran
 	return beyond, true
 }
 
-// Fault charges a pair with a transfer that failed: what crosses a link is not held
+// Blame charges a pair with a transfer that failed: what crosses a link is not held
 // against either server. It counts at once.
-func (l *Links) Fault(prefill, decode string, now time.Time) {
+func (l *Links) Blame(prefill, decode string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id := pairID{prefill, decode}
 	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
-	pair.charge(now)
+	pair.blame(now)
 	l.noteLocked(id, pair, now)
 	l.forgetTablesLocked()
 }
 
-// Acquit takes the charges since a time off the links of a server: its own failure has
+// Clear takes the charges since a time off the links of a server: its own failure has
 // been proved, and explains them.
-func (l *Links) Acquit(server string, since time.Time) {
+func (l *Links) Clear(server string, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id, pair := range l.slow {
-		if (id.prefill == server || id.decode == server) && pair.acquit(since) {
+		if (id.prefill == server || id.decode == server) && pair.clear(since) {
 			l.noteLocked(id, pair, pair.seen)
 		}
 	}

@@ -11,18 +11,18 @@ import (
 // How far two places are from each other is the closest label that both know and share.
 func TestDistanceOf_IsTheClosestLabelThatBothShare(t *testing.T) {
 	for name, c := range map[string]struct {
-		a, b Place
+		a, b Topology
 		want Distance
 	}{
-		"one host":                        {Place{"h", "r", "z"}, Place{"h", "r", "z"}, SameHost},
-		"one host, whatever else is said": {Place{Host: "h", Zone: "z"}, Place{Host: "h", Zone: "y"}, SameHost},
-		"one rack":                        {Place{"h", "r", "z"}, Place{"i", "r", "z"}, SameRack},
-		"one rack, hosts unknown":         {Place{"", "r", "z"}, Place{"", "r", "z"}, SameRack},
-		"one zone":                        {Place{"h", "r", "z"}, Place{"i", "s", "z"}, SameZone},
-		"other zones":                     {Place{"h", "r", "z"}, Place{"i", "s", "y"}, Far},
-		"one of them says nothing":        {Place{"h", "r", "z"}, Place{}, SameZone},
-		"only one says its zone":          {Place{"h", "r", "z"}, Place{"i", "s", ""}, SameZone},
-		"neither says anything":           {Place{}, Place{}, SameZone},
+		"one host":                        {Topology{"h", "r", "z"}, Topology{"h", "r", "z"}, SameHost},
+		"one host, whatever else is said": {Topology{Host: "h", Zone: "z"}, Topology{Host: "h", Zone: "y"}, SameHost},
+		"one rack":                        {Topology{"h", "r", "z"}, Topology{"i", "r", "z"}, SameRack},
+		"one rack, hosts unknown":         {Topology{"", "r", "z"}, Topology{"", "r", "z"}, SameRack},
+		"one zone":                        {Topology{"h", "r", "z"}, Topology{"i", "s", "z"}, SameZone},
+		"other zones":                     {Topology{"h", "r", "z"}, Topology{"i", "s", "y"}, Far},
+		"one of them says nothing":        {Topology{"h", "r", "z"}, Topology{}, SameZone},
+		"only one says its zone":          {Topology{"h", "r", "z"}, Topology{"i", "s", ""}, SameZone},
+		"neither says anything":           {Topology{}, Topology{}, SameZone},
 	} {
 		for way, got := range map[string]Distance{
 			"there": DistanceOf(&c.a, &c.b), "back": DistanceOf(&c.b, &c.a), "in a table": inTable(c.a, c.b),
@@ -35,9 +35,9 @@ func TestDistanceOf_IsTheClosestLabelThatBothShare(t *testing.T) {
 }
 
 // inTable is the distance by what a table says of the link.
-func inTable(a, b Place) Distance {
+func inTable(a, b Topology) Distance {
 	prior := DefaultLinks()
-	links := NewLinks(prior).Table([]Candidate{{ID: "p", Place: a}}, []Candidate{{ID: "d", Place: b}}, linkTime)
+	links := NewLinks(prior).Table([]Candidate{{ID: "p", Topology: a}}, []Candidate{{ID: "d", Topology: b}}, linkTime)
 	for distance := range distances {
 		if math.Abs(links.SecondsPerByte[0]*prior[distance].BytesPerSecond-1) < 0.01 {
 			return distance
@@ -49,13 +49,13 @@ func inTable(a, b Place) Distance {
 // Between places a transfer costs the latency and the bandwidth of their class.
 func TestLinks_BetweenPlacesIsTheirClass(t *testing.T) {
 	l := NewLinks(DefaultLinks())
-	latency, perByte := l.Between(&Place{Rack: "r1"}, &Place{Rack: "r1"}, linkTime)
+	latency, perByte := l.Estimate(&Topology{Rack: "r1"}, &Topology{Rack: "r1"}, linkTime)
 	if math.Abs(latency-200e-6) > 1e-9 || math.Abs(50e9*perByte-1) > 1e-6 {
 		t.Errorf("%v s and %v s a byte", latency, perByte)
 	}
 }
 
-// What most servers on both sides say is the class's: others of it, whom nobody met, are
+// What most servers on both linkEnds say is the class's: others of it, whom nobody met, are
 // believed as slow, and nothing is held against any of the servers that said so.
 func TestLinks_WhatAllSayIsTheClass(t *testing.T) {
 	l := NewLinks(DefaultLinks())
@@ -65,7 +65,7 @@ func TestLinks_WhatAllSayIsTheClass(t *testing.T) {
 		all[id] = 8
 	}
 	now = teach(l, all, 30, now)
-	latency, perByte := l.Between(&Place{Rack: "r1"}, &Place{Rack: "r1"}, now)
+	latency, perByte := l.Estimate(&Topology{Rack: "r1"}, &Topology{Rack: "r1"}, now)
 	if got := (latency + 1e9*perByte) / 0.0202; got < 6 || got > 10 {
 		t.Errorf("the class is believed to take %.1f times as long as assumed, want 8", got)
 	}
@@ -81,7 +81,7 @@ func TestLinks_OfOnePairTheClassIsLearned(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	now := teach(l, evenly(1, 1), 10, linkTime)
 	now = teach(l, map[pairID]float64{{"p1", "d1"}: 1.4}, 60, now)
-	latency, perByte := l.Between(&Place{Rack: "r1"}, &Place{Rack: "r1"}, now)
+	latency, perByte := l.Estimate(&Topology{Rack: "r1"}, &Topology{Rack: "r1"}, now)
 	if got := (latency + 1e9*perByte) / 0.0202; got < 1.3 || got > 1.8 {
 		t.Errorf("the class is believed to take %.2f times as long as assumed, want 1.4 and noise", got)
 	}
@@ -125,14 +125,14 @@ func TestLinks_OnlySlowPairsAreKeptAsSuch(t *testing.T) {
 	}
 	now := teach(l, evenly(2, 2), 10, linkTime)
 	want("all are well", 0)
-	l.Fault("p1", "d1", now)
-	l.Fault("p2", "d1", now)
+	l.Blame("p1", "d1", now)
+	l.Blame("p2", "d1", now)
 	want("two failed", 2)
-	l.Acquit("d2", now)
+	l.Clear("d2", now)
 	want("a server of neither failed", 2)
-	l.Acquit("p1", now.Add(time.Second))
+	l.Clear("p1", now.Add(time.Second))
 	want("a server failed after that", 2)
-	l.Acquit("p1", now)
+	l.Clear("p1", now)
 	want("a server of one failed then", 1)
 	teach(l, map[pairID]float64{{"p2", "d1"}: 1}, 40, now)
 	want("the other has healed", 0)
@@ -151,10 +151,10 @@ func TestLinks_AcquitTakesBackAllFaultsOfOneFailure(t *testing.T) {
 		"some time later": {slowHalf + 1, true},
 	} {
 		l := NewLinks(DefaultLinks())
-		l.Fault("p", "d", linkTime)
+		l.Blame("p", "d", linkTime)
 		second := linkTime.Add(c.apart)
-		l.Fault("p", "d", second)
-		l.Acquit("d", second)
+		l.Blame("p", "d", second)
+		l.Clear("d", second)
 		if got := seconds(l, p, d, second); (got > 2/50.0) != c.slow {
 			t.Errorf("%s: a gigabyte is believed to take %.3f s", name, got)
 		}
@@ -166,11 +166,11 @@ func TestLinks_AFaultIsSeenByTheNextChoice(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	prefill, decode := []Candidate{*at("p", "r1")}, []Candidate{*at("d", "r1"), *at("e", "r1")}
 	before := l.Table(prefill, decode, linkTime).Latency[0]
-	l.Fault("p", "d", linkTime)
+	l.Blame("p", "d", linkTime)
 	if got := l.Table(prefill, decode, linkTime).Latency[0]; got < 5*before {
 		t.Errorf("after a fault: %v, before: %v", got, before)
 	}
-	l.Acquit("d", linkTime)
+	l.Clear("d", linkTime)
 	if got := l.Table(prefill, decode, linkTime).Latency[0]; got != before {
 		t.Errorf("taken back: %v, before: %v", got, before)
 	}
@@ -244,9 +244,9 @@ func TestLinks_FillForgetsWhatWasInTheTable(t *testing.T) {
 	var table order.LinkTable
 	l.Fill(&table, prefill, decode, linkTime)
 	latency, perByte := table.Latency[0], table.SecondsPerByte[0]
-	l.Fault("p", "d", linkTime)
+	l.Blame("p", "d", linkTime)
 	l.Fill(&table, prefill, decode, linkTime)
-	l.Acquit("d", linkTime)
+	l.Clear("d", linkTime)
 	l.Fill(&table, prefill, decode, linkTime)
 	if table.Latency[0] != latency || table.SecondsPerByte[0] != perByte {
 		t.Errorf("%v s, %v s a byte, before %v, %v", table.Latency[0], table.SecondsPerByte[0], latency, perByte)
@@ -297,10 +297,10 @@ func TestLinks_OverdueTransfersSayWhichServerIsSlow(t *testing.T) {
 // Where there is no room for what is new, what was not heard of for ten minutes goes, and all
 // of it only where nothing is that old.
 func TestEntry_MakesRoomByWhatIsStale(t *testing.T) {
-	full := func(stale int) map[int]*blame {
-		kept := make(map[int]*blame, maxSlow)
+	full := func(stale int) map[int]*serverSlowness {
+		kept := make(map[int]*serverSlowness, maxSlow)
 		for i := range maxSlow {
-			kept[i] = &blame{slowness: slowness{seen: linkTime}}
+			kept[i] = &serverSlowness{slowness: slowness{seen: linkTime}}
 			if i < stale {
 				kept[i].seen = linkTime.Add(-slowStale - 1)
 			} else if i == stale {
@@ -311,10 +311,10 @@ func TestEntry_MakesRoomByWhatIsStale(t *testing.T) {
 	}
 	for _, c := range []struct{ stale, left int }{{10, maxSlow - 10 + 1}, {0, 1}} {
 		kept := full(c.stale)
-		if got := entry(kept, maxSlow-1, linkTime, (*blame).stale); got != kept[maxSlow-1] || len(kept) != maxSlow {
+		if got := entry(kept, maxSlow-1, linkTime, (*serverSlowness).stale); got != kept[maxSlow-1] || len(kept) != maxSlow {
 			t.Errorf("what is known needs no room, and %d are kept", len(kept))
 		}
-		entry(kept, -1, linkTime, (*blame).stale)
+		entry(kept, -1, linkTime, (*serverSlowness).stale)
 		if len(kept) != c.left || kept[-1] == nil {
 			t.Errorf("%d of %d are stale: %d are kept, want %d", c.stale, maxSlow, len(kept), c.left)
 		}
@@ -326,7 +326,7 @@ func TestEntry_MakesRoomByWhatIsStale(t *testing.T) {
 	}
 	kept := full(10)
 	delete(kept, maxSlow-1)
-	if entry(kept, -1, linkTime, (*blame).stale); len(kept) != maxSlow || kept[0] == nil {
+	if entry(kept, -1, linkTime, (*serverSlowness).stale); len(kept) != maxSlow || kept[0] == nil {
 		t.Errorf("there was room for one more, and %d are kept", len(kept))
 	}
 }

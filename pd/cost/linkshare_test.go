@@ -90,7 +90,7 @@ func TestLinkSync_APairThatIsNamedLaterIsNewsInFull(t *testing.T) {
 // since count as those of any other.
 func TestLinkRecord_TransfersOfAPairThatFailedFirstCount(t *testing.T) {
 	a, b := NewLinks(DefaultLinks()), NewLinks(DefaultLinks())
-	a.Fault("p", "d", linkTime)
+	a.Blame("p", "d", linkTime)
 	var sync LinkSync
 	tell(t, &sync, b, a, linkTime)
 	for range 3 {
@@ -107,7 +107,7 @@ func TestLinkRecord_TransfersOfAPairThatFailedFirstCount(t *testing.T) {
 func TestLinkRecord_AFailureIsNotToldOfForTwoMinutes(t *testing.T) {
 	for after, want := range map[time.Duration]float64{0: 0, slowHalf - 1: 0, slowHalf: 1} {
 		l := NewLinks(DefaultLinks())
-		l.Fault("p", "d", linkTime)
+		l.Blame("p", "d", linkTime)
 		r := l.Record(linkTime.Add(after))
 		if len(r.Pairs) != 1 || r.Pairs[0].Log != want {
 			t.Errorf("%v after it: %+v, want %v", after, r.Pairs, want)
@@ -134,7 +134,7 @@ func TestLinkRecord_BeliefsOfServersAreAdoptedWhereNothingIsKnown(t *testing.T) 
 		for age, adopted := range map[time.Duration]bool{0: true, slowStale - 1: true, slowStale: false} {
 			b := NewLinks(DefaultLinks())
 			b.adopt(r, age, now)
-			of := map[string]*blame{"prefill": b.prefill["slow"], "decode": b.decode["slow"]}[name]
+			of := map[string]*serverSlowness{"prefill": b.prefill["slow"], "decode": b.decode["slow"]}[name]
 			if of == nil || (of.samples > 0 && of.log > 1) != adopted {
 				t.Errorf("%s, %v old: %+v is believed, adopted: want %v", name, age, of, adopted)
 			}
@@ -187,17 +187,17 @@ func TestLinkSync_MemoryIsBounded(t *testing.T) {
 // Numbers at the edge of what makes sense, and just beyond it.
 func TestLinkRecord_EdgesOfWhatIsTakenIn(t *testing.T) {
 	for name, c := range map[string]struct {
-		record blameRecord
+		record slownessRecord
 		valid  bool
 	}{
-		"nothing":             {blameRecord{}, true},
-		"slow":                {blameRecord{Log: 2, Samples: 8}, true},
-		"fast":                {blameRecord{Log: -2, Samples: 8}, true},
-		"many samples":        {blameRecord{Log: 2, Samples: 1<<20 - 1}, true},
-		"too many":            {blameRecord{Log: 2, Samples: 1 << 20}, false},
-		"less than none":      {blameRecord{Log: 2, Samples: -1}, false},
-		"slower than anybody": {blameRecord{Log: 100, Samples: 8}, false},
-		"faster than anybody": {blameRecord{Log: -100, Samples: 8}, false},
+		"nothing":             {slownessRecord{}, true},
+		"slow":                {slownessRecord{Log: 2, Samples: 8}, true},
+		"fast":                {slownessRecord{Log: -2, Samples: 8}, true},
+		"many samples":        {slownessRecord{Log: 2, Samples: 1<<20 - 1}, true},
+		"too many":            {slownessRecord{Log: 2, Samples: 1 << 20}, false},
+		"less than none":      {slownessRecord{Log: 2, Samples: -1}, false},
+		"slower than anybody": {slownessRecord{Log: 100, Samples: 8}, false},
+		"faster than anybody": {slownessRecord{Log: -100, Samples: 8}, false},
 	} {
 		if got := c.record.valid(); got != c.valid {
 			t.Errorf("%s: %v", name, got)
@@ -213,11 +213,11 @@ func TestLinkRecord_EdgesOfWhatIsTakenIn(t *testing.T) {
 // What partners said counts for ten minutes: a server of which only one was heard since is
 // not blamed by that one alone.
 func TestWitnesses_OnesLongSilentAreNotHeard(t *testing.T) {
-	var w witnesses
-	w.hear("d1", 2, linkTime)
-	w.hear("d2", 2, linkTime.Add(time.Second))
+	var w peerSamples
+	w.observe("d1", 2, linkTime)
+	w.observe("d2", 2, linkTime.Add(time.Second))
 	for after, several := range map[time.Duration]bool{time.Second: true, slowStale - 1: true, slowStale: false} {
-		if _, got := w.agree(linkTime.Add(after)); got != several {
+		if _, got := w.majority(linkTime.Add(after)); got != several {
 			t.Errorf("%v later: several %v", after, got)
 		}
 	}

@@ -83,7 +83,7 @@ func (l *Links) Fill(t *order.LinkTable, prefill, decode []Candidate, now time.T
 
 func (l *Links) fillLocked(t *order.LinkTable, prefill, decode []Candidate, now time.Time) {
 	places := make(map[string]int)
-	f := filling{table: t, from: spots(places, prefill), to: spots(places, decode)}
+	f := tableFill{table: t, from: numberedTopologies(places, prefill), to: numberedTopologies(places, decode)}
 	for i, c := range l.classes {
 		curve := c.Curve()
 		f.latency[i], f.perByte[i] = curve[0], max(curve[1], 1e-6)/1e9
@@ -108,7 +108,7 @@ func (l *Links) fillLocked(t *order.LinkTable, prefill, decode []Candidate, now 
 }
 
 // raiseLocked makes those pairs slow that are known to be, or whose transfers are overdue.
-func (l *Links) raiseLocked(f *filling, prefill, decode []Candidate, now time.Time) {
+func (l *Links) raiseLocked(f *tableFill, prefill, decode []Candidate, now time.Time) {
 	atPrefill, atDecode := numbers(prefill), numbers(decode)
 	for id, s := range l.slow {
 		p, known := atPrefill[id.prefill]
@@ -116,11 +116,11 @@ func (l *Links) raiseLocked(f *filling, prefill, decode []Candidate, now time.Ti
 			f.raise(p, d, math.Exp(s.differs(now)))
 		}
 	}
-	f.overdue(l.overdueLocked(atPrefill, atDecode, now))
+	f.overdue(l.overdueTransfersLocked(atPrefill, atDecode, now))
 }
 
 // factors are how much slower than their class servers have been, by their number.
-func factors(kept map[string]*blame, servers []Candidate, now time.Time) []float64 {
+func factors(kept map[string]*serverSlowness, servers []Candidate, now time.Time) []float64 {
 	out := make([]float64, len(servers))
 	for i := range servers {
 		out[i] = math.Exp(kept[servers[i].ID].differs(now))
@@ -136,9 +136,9 @@ func numbers(servers []Candidate) map[string]int {
 	return out
 }
 
-// overdueLocked is the pairs, by number, with transfers that should have ended long ago,
+// overdueTransfersLocked is the pairs, by number, with transfers that should have ended long ago,
 // and how many times their expected time has passed.
-func (l *Links) overdueLocked(prefill, decode map[string]int, now time.Time) map[[2]int]float64 {
+func (l *Links) overdueTransfersLocked(prefill, decode map[string]int, now time.Time) map[[2]int]float64 {
 	worst := make(map[[2]int]float64)
 	for _, m := range l.moving {
 		passed := now.Sub(m.since).Seconds()
@@ -153,16 +153,16 @@ func (l *Links) overdueLocked(prefill, decode map[string]int, now time.Time) map
 	return worst
 }
 
-// filling is a table that is being filled.
-type filling struct {
+// tableFill is a table that is being filled.
+type tableFill struct {
 	table            *order.LinkTable
 	latency, perByte [distances]float64 // by class
-	from, to         []spot
+	from, to         []numberedTopology
 }
 
 // raise makes a pair at least so many times slower than its class, and returns its
 // seconds per byte.
-func (f *filling) raise(p, d int, factor float64) float64 {
+func (f *tableFill) raise(p, d int, factor float64) float64 {
 	i, class := p*len(f.to)+d, f.from[p].distance(f.to[d])
 	f.table.Latency[i] = max(f.table.Latency[i], factor*f.latency[class])
 	f.table.SecondsPerByte[i] = max(f.table.SecondsPerByte[i], factor*f.perByte[class])
@@ -172,7 +172,7 @@ func (f *filling) raise(p, d int, factor float64) float64 {
 // overdue makes each pair with an overdue transfer slow, and all pairs of one of its
 // servers where that has overdue transfers to several others: of two such servers the one
 // with more.
-func (f *filling) overdue(worst map[[2]int]float64) {
+func (f *tableFill) overdue(worst map[[2]int]float64) {
 	ofPrefill, ofDecode := make([]int, len(f.from)), make([]int, len(f.to))
 	for pair := range worst {
 		ofPrefill[pair[0]]++
@@ -195,10 +195,10 @@ func (f *filling) overdue(worst map[[2]int]float64) {
 	}
 }
 
-// spot is a place with its labels as numbers, which compare fast; 0 is unknown.
-type spot struct{ host, rack, zone int }
+// numberedTopology is a place with its labels as numbers, which compare fast; 0 is unknown.
+type numberedTopology struct{ host, rack, zone int }
 
-func spots(known map[string]int, servers []Candidate) []spot {
+func numberedTopologies(known map[string]int, servers []Candidate) []numberedTopology {
 	number := func(label string) int {
 		if label == "" {
 			return 0
@@ -210,16 +210,16 @@ func spots(known map[string]int, servers []Candidate) []spot {
 		}
 		return n
 	}
-	out := make([]spot, len(servers))
+	out := make([]numberedTopology, len(servers))
 	for i := range servers {
-		at := &servers[i].Place
-		out[i] = spot{number(at.Host), number(at.Rack), number(at.Zone)}
+		at := &servers[i].Topology
+		out[i] = numberedTopology{number(at.Host), number(at.Rack), number(at.Zone)}
 	}
 	return out
 }
 
 // distance is DistanceOf for spots.
-func (a spot) distance(b spot) Distance {
+func (a numberedTopology) distance(b numberedTopology) Distance {
 	switch {
 	case a.host != 0 && a.host == b.host:
 		return SameHost

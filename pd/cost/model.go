@@ -55,15 +55,15 @@ func (m *Model) Validate() error {
 	return m.Adapter.Validate()
 }
 
-// Weigh writes what all requests wait for and cost on the servers of a field, and works out
+// PriceServers writes what all requests wait for and cost on the servers of a choice, and works out
 // what the prices of all have in common.
-func (m *Model) Weigh(f *Candidates, s *order.Servers) {
+func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 	s.Links, s.HandOff, f.reference = f.Links, m.HandOff.Seconds(), f.meanPrefill()
 	s.Prefill, s.Decode = s.Prefill[:0], s.Decode[:0]
 	self := -1
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
-		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1, Out: p.Out}
+		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1, Excluded: p.Excluded}
 		if p.Both {
 			self = f.decodeOf(p.ID, self+1)
 			state.Self = self
@@ -72,24 +72,24 @@ func (m *Model) Weigh(f *Candidates, s *order.Servers) {
 	}
 	for i := range f.Decode {
 		d := &f.Decode[i]
-		d.next = d.nextStep()
+		d.nextStep = d.stepWithOneMore()
 		state := order.DecodeState{
-			Step:  d.next,
-			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, Room: math.MaxInt, Out: d.Out,
+			Step:  d.nextStep,
+			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, KVRoom: math.MaxInt, Excluded: d.Excluded,
 		}
 		if d.KVKnown {
-			state.Room = d.KVFree
+			state.KVRoom = d.KVFree
 		}
 		if d.Group != 0 {
-			f.together(i, &state)
+			f.combineGroup(i, &state)
 		}
 		s.Decode = append(s.Decode, state)
 	}
 }
 
-// together makes a server's state that of its group: a step takes as long as on the
+// combineGroup makes a server's state that of its group: a step takes as long as on the
 // slowest, and all wait for each.
-func (f *Candidates) together(number int, state *order.DecodeState) {
+func (f *Candidates) combineGroup(number int, state *order.DecodeState) {
 	own := state.Step
 	for i := range f.Decode {
 		d := &f.Decode[i]
@@ -104,8 +104,8 @@ func (f *Candidates) together(number int, state *order.DecodeState) {
 	}
 }
 
-// Price writes what a request needs on each server of a field that was weighed.
-func (m *Model) Price(r Demand, f *Candidates, t *order.Ticket) {
+// PriceRequest writes what a request needs on each server of candidates that PriceServers has seen.
+func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
 	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Of(r.TTFT.Seconds()).Weights()
 	t.Resize(len(f.Prefill), len(f.Decode))
@@ -120,7 +120,7 @@ func (m *Model) Price(r Demand, f *Candidates, t *order.Ticket) {
 		}
 		t.PrefillReady = readyAt(t.PrefillReady, i, p.Ready)
 	}
-	t.Misfit = misfits(t.Misfit[:0], r, f, t.Prefill)
+	t.HardwareMismatch = hardwareMismatches(t.HardwareMismatch[:0], r, f, t.Prefill)
 	for i := range f.Decode {
 		d := &f.Decode[i]
 		t.Missing[i], t.Alone[i], t.Stall[i] = math.Inf(1), math.Inf(1), 0
@@ -193,7 +193,7 @@ func (m *Model) missing(d *Candidate, w *work) float64 {
 func (m *Model) alone(d *Candidate, w *work) float64 {
 	seconds := m.prefill(d, w)
 	if between := (w.lacking(d) - 1) / m.ChunkTokens; between > 0 && d.Running > 0 {
-		seconds += float64(between) * d.next
+		seconds += float64(between) * d.nextStep
 	}
 	return seconds
 }
@@ -202,17 +202,17 @@ func (m *Model) alone(d *Candidate, w *work) float64 {
 // chunk of the prompt, which attends to all before it.
 func (m *Model) stall(d *Candidate, w *work) float64 {
 	chunk := min(w.lacking(d), m.ChunkTokens)
-	return d.next + w.behind(w.prompt-chunk).On(&d.Prefill)
+	return d.nextStep + w.behind(w.prompt-chunk).On(&d.Prefill)
 }
 
-// nextStep is the seconds of its next step with one sequence more.
-func (c *Candidate) nextStep() float64 {
+// stepWithOneMore is the seconds of its next step with one sequence more.
+func (c *Candidate) stepWithOneMore() float64 {
 	return c.Step.Seconds(curve.StepFeatures(c.Running+1, c.KVUsed))
 }
 
 // arrivalPrice is what a second of prefill costs those who wait in the servers' own
 // queues, and one who is yet to come.
-func (w *weighing) arrivalPrice() float64 {
+func (w *pricing) arrivalPrice() float64 {
 	s := &w.servers
 	waiting := 0
 	for i := range s.Prefill {

@@ -14,7 +14,7 @@ import (
 func grid() Candidates {
 	server := func(id, rack string, queue time.Duration, running int) Candidate {
 		return Candidate{
-			ID: id, Place: Place{Rack: rack}, Queue: queue, Running: running,
+			ID: id, Topology: Topology{Rack: rack}, Queue: queue, Running: running,
 			Prefill: pools.Default().Prefill, Step: pools.Default().Step,
 		}
 	}
@@ -36,7 +36,7 @@ func TestBetween_IsTheSameAsAmongAllAlternatives(t *testing.T) {
 		t.Fatalf("%d alternatives", len(all))
 	}
 	for _, want := range all {
-		if got, ok := m.Between(r, &f, want.Prefill, want.Decode); !ok || got != want {
+		if got, ok := m.PricePair(r, &f, want.Prefill, want.Decode); !ok || got != want {
 			t.Errorf("%+v, %v\nwant %+v", got, ok, want)
 		}
 	}
@@ -45,7 +45,7 @@ func TestBetween_IsTheSameAsAmongAllAlternatives(t *testing.T) {
 // A pair of servers that are gone, or of which one may not be chosen, is none.
 func TestBetween_NoPairOfServersThatAreGoneOrOut(t *testing.T) {
 	m, f, r := Default(), grid(), Demand{PromptTokens: 4000, OutputTokens: 256}
-	f.Prefill[1].Out, f.Decode[1].NoAlone = true, true
+	f.Prefill[1].Excluded, f.Decode[1].NoAlone = true, true
 	for name, c := range map[string]struct {
 		prefill, decode string
 		possible        bool
@@ -58,7 +58,7 @@ func TestBetween_NoPairOfServersThatAreGoneOrOut(t *testing.T) {
 		"prefill is out":                   {"p1", "d0", false},
 		"decode must not run alone":        {"", "d1", false},
 	} {
-		a, ok := m.Between(r, &f, c.prefill, c.decode)
+		a, ok := m.PricePair(r, &f, c.prefill, c.decode)
 		if ok != c.possible || ok && (a.Prefill != c.prefill || a.Decode != c.decode) {
 			t.Errorf("%s: %+v, %v", name, a, ok)
 		}
@@ -76,7 +76,7 @@ func TestOnly_LeavesThePairAndItsLink(t *testing.T) {
 		for i := range f.Decode {
 			f.Decode[i].NoAlone = c.prefill != ""
 		}
-		want, _ := m.Between(r, &f, c.prefill, c.decode)
+		want, _ := m.PricePair(r, &f, c.prefill, c.decode)
 		one := f.Only(c.prefill, c.decode)
 		if len(one.Prefill) != c.prefills || len(one.Decode) != 1 {
 			t.Fatalf("%q %q: %d and %d servers are left", c.prefill, c.decode, len(one.Prefill), len(one.Decode))
@@ -159,7 +159,7 @@ func TestChoose_RandomPairsShare(t *testing.T) {
 func TestPrice_ReadyServersAreNotListed(t *testing.T) {
 	f, m := grid(), Default()
 	f.Decode[1].Ready = time.Second
-	var w weighing
+	var w pricing
 	w.put(&m, Demand{PromptTokens: 4000, OutputTokens: 256}, &f)
 	if len(w.ticket.PrefillReady) != 0 {
 		t.Errorf("all prefill servers are ready: %v", w.ticket.PrefillReady)

@@ -2,7 +2,7 @@ package cost
 
 import "github.com/tandem-gateway/tandem/pools/curve"
 
-// judgeByPeers lets servers that have shown little of their speed lately be believed as
+// JudgeByPeers lets servers that have shown little of their speed lately be believed as
 // fast as those that have: one that is new, or that is avoided because it was slow, is
 // tried again, and not for longer than it takes to know better. Decode servers that never
 // computed a prompt are taken to do it like prefill servers. Of two that are believed

@@ -1,6 +1,6 @@
 package cost
 
-// remote is a third server that holds more of a prompt than the one that is to compute
+// Remote is a third server that holds more of a prompt than the one that is to compute
 // it, and what the way between them costs: one more tier, beside the server's own CPU
 // memory and disk. Its zero value is none.
 type Remote struct {
@@ -29,7 +29,7 @@ func (m *Model) prefix(c *Candidate, w *work) int {
 	return c.Cached.GPU
 }
 
-// pullSource is the ID of the server from which the one that computes the prompt should pull
+// PullSource is the ID of the server from which the one that computes the prompt should pull
 // its prefix, "" when computing it is as fast.
 func (m *Model) PullSource(candidates []Candidate, id string, promptTokens int) string {
 	w := newWork(promptTokens)

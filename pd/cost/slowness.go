@@ -18,7 +18,7 @@ const (
 	slowGain    = 0.15            // share of a residual that it takes over
 	slowClip    = 1.0             // largest residual that counts, a logarithm
 	slowSamples = 4               // before it counts
-	mostSlow    = 4.0             // largest residual that others are told of: fifty times
+	mostSlow    = 4.0             // largest residual that is reported to others: fifty times
 	slowDiffers = 0.45            // logarithm below which it is chance and contention
 	slowHalf    = 2 * time.Minute // in which it fades by half without samples: what healed is tried again
 	slowStale   = 5 * slowHalf    // without samples for so long it may be forgotten
@@ -27,17 +27,17 @@ const (
 
 // learn takes in a number of transfers that took so much longer on the mean.
 func (s *slowness) learn(residual float64, transfers int, now time.Time) {
-	s.log = s.faded(now)
+	s.log = s.decayed(now)
 	gain := 1 - math.Pow(1-slowGain, float64(transfers))
 	s.log += gain * min(max(residual-s.log, -slowClip), slowClip)
 	s.samples += transfers
 	s.seen = now
 }
 
-// faded is the logarithm at a time.
-func (s *slowness) faded(now time.Time) float64 { return fade(s.log, now.Sub(s.seen)) }
+// decayed is the logarithm at a time.
+func (s *slowness) decayed(now time.Time) float64 { return decay(s.log, now.Sub(s.seen)) }
 
-func fade(log float64, age time.Duration) float64 {
+func decay(log float64, age time.Duration) float64 {
 	if log == 0 {
 		return 0
 	}
@@ -49,7 +49,7 @@ func (s *slowness) differs(now time.Time) float64 {
 	if s.samples < slowSamples {
 		return 0
 	}
-	if f := s.faded(now); f > slowDiffers {
+	if f := s.decayed(now); f > slowDiffers {
 		return f
 	}
 	return 0
@@ -64,8 +64,8 @@ type pairSlowness struct {
 	transfers uint64
 	slower    float64
 	// Of failed transfers: the last, and what was believed before the first of them.
-	charged time.Time
-	before  slowness
+	blamedAt time.Time
+	before   slowness
 }
 
 // count sums up one transfer for other replicas.
@@ -82,88 +82,88 @@ func (p *pairSlowness) differs(now time.Time) float64 {
 	return p.slowness.differs(now)
 }
 
-// charge counts a transfer that failed, at once.
-func (p *pairSlowness) charge(now time.Time) {
-	if now.Sub(p.charged) > slowHalf {
+// blame counts a transfer that failed, at once.
+func (p *pairSlowness) blame(now time.Time) {
+	if now.Sub(p.blamedAt) > slowHalf {
 		p.before = p.slowness
 	}
-	p.charged = now
-	p.log = min(p.faded(now)+slowFault, 2*slowFault)
+	p.blamedAt = now
+	p.log = min(p.decayed(now)+slowFault, 2*slowFault)
 	p.samples = max(p.samples, slowSamples)
 	p.seen = now
 }
 
-// acquit takes back the charges since a time, false if there are none.
-func (p *pairSlowness) acquit(since time.Time) bool {
-	if p.charged.IsZero() || p.charged.Before(since) {
+// clear takes back the charges since a time, false if there are none.
+func (p *pairSlowness) clear(since time.Time) bool {
+	if p.blamedAt.IsZero() || p.blamedAt.Before(since) {
 		return false
 	}
-	p.slowness, p.charged = p.before, time.Time{}
+	p.slowness, p.blamedAt = p.before, time.Time{}
 	return true
 }
 
-// blame is what is believed of one server: what its partners agree on. The zero value is
+// serverSlowness is what is believed of one server: what its partners agree on. The zero value is
 // one that nothing is held against.
-type blame struct {
+type serverSlowness struct {
 	slowness
-	partners witnesses
+	partners peerSamples
 }
 
 // differs is the logarithm if it counts, 0 if not: not for one that is not known.
-func (b *blame) differs(now time.Time) float64 {
+func (b *serverSlowness) differs(now time.Time) float64 {
 	if b == nil {
 		return 0
 	}
 	return b.slowness.differs(now)
 }
 
-// hear takes in how much longer than expected transfers with a partner took. What only
+// observe takes in how much longer than expected transfers with a partner took. What only
 // one partner says may be its own fault or that of what lies between: of that only good
 // news count.
-func (b *blame) hear(partner string, residual float64, transfers int, now time.Time) {
-	b.partners.hear(partner, residual, now)
-	agreed, several := b.partners.agree(now)
+func (b *serverSlowness) observe(partner string, residual float64, transfers int, now time.Time) {
+	b.partners.observe(partner, residual, now)
+	agreed, several := b.partners.majority(now)
 	if !several {
-		agreed = min(residual, b.faded(now))
+		agreed = min(residual, b.decayed(now))
 	}
 	b.learn(agreed, transfers, now)
 }
 
-// witnesses are the latest word of each of the servers that were heard last, the newest
+// peerSamples are the latest sample of each of the servers that moved KV last, the newest
 // at the end.
-type witnesses []witness
+type peerSamples []peerSample
 
-type witness struct {
+type peerSample struct {
 	server string
 	log    float64
 	at     time.Time
 }
 
-const maxWitnesses = 8
+const maxPeerSamples = 8
 
-// hear notes what a server says now.
-func (w *witnesses) hear(server string, log float64, now time.Time) {
-	all := slices.DeleteFunc(*w, func(s witness) bool { return s.server == server })
-	if len(all) == maxWitnesses {
+// observe keeps the sample of a server.
+func (p *peerSamples) observe(server string, log float64, now time.Time) {
+	all := slices.DeleteFunc(*p, func(s peerSample) bool { return s.server == server })
+	if len(all) == maxPeerSamples {
 		all = slices.Delete(all, 0, 1)
 	}
-	*w = append(all, witness{server, log, now})
+	*p = append(all, peerSample{server, log, now})
 }
 
-// agree is what more than half of them say at least, false while fewer than two are
-// known. What they said fades as they are silent.
-func (w witnesses) agree(now time.Time) (log float64, several bool) {
-	var said [maxWitnesses]float64
+// majority is what more than half of them say at least, false while fewer than two are
+// known. A sample decays with its age.
+func (p peerSamples) majority(now time.Time) (log float64, several bool) {
+	var logs [maxPeerSamples]float64
 	n := 0
-	for i := range w {
-		if age := now.Sub(w[i].at); age < slowStale {
-			said[n] = fade(w[i].log, age)
+	for i := range p {
+		if age := now.Sub(p[i].at); age < slowStale {
+			logs[n] = decay(p[i].log, age)
 			n++
 		}
 	}
 	if n < 2 {
 		return 0, false
 	}
-	slices.Sort(said[:n])
-	return said[(n-1)/2], true
+	slices.Sort(logs[:n])
+	return logs[(n-1)/2], true
 }

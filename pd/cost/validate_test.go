@@ -26,7 +26,7 @@ func TestModel_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 		"a rule that nobody knows":   {func(m *Model) { m.Rule = "cheapest" }, false},
 		"adapters that load in less": {func(m *Model) { m.Adapter.Load = -time.Nanosecond }, false},
 		"adapters that swap in less": {func(m *Model) { m.Adapter.Swap = -time.Nanosecond }, false},
-		"places freed before":        {func(m *Model) { m.Adapter.Place = -time.Nanosecond }, false},
+		"places freed before":        {func(m *Model) { m.Adapter.Slot = -time.Nanosecond }, false},
 	} {
 		m := Default()
 		c.change(&m)

@@ -18,27 +18,27 @@ import (
 // any case changes nothing.
 func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Duration) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
-	fleet := newBacklog(s, o.pace.share())
+	fleet := newBacklog(s, o.rate.ratio())
 	before, behind := 0.0, false
 	newcomer := newcomer{Ticket: t}
-	for l, w := range o.served {
+	for q, w := range o.served {
 		switch {
 		case w == t:
-			hold, behind = fleet.begins(before), true
+			hold, behind = fleet.startsIn(before), true
 			if s.Now+margin(hold) > t.latest() {
 				o.Remove(t)
 				return hold, nil, false
 			}
-			newcomer.work = l.work()
-		case behind && s.Now+fleet.begins(before) > w.latest() && s.Now+fleet.begins(before-t.shortest) <= w.latest():
-			if !newcomer.displaces(w, l) {
+			newcomer.work = q.work()
+		case behind && s.Now+fleet.startsIn(before) > w.latest() && s.Now+fleet.startsIn(before-t.leastPrefill) <= w.latest():
+			if !newcomer.tryDisplace(w, q) {
 				o.Remove(t)
 				return hold, nil, false
 			}
 			gaveWay = append(gaveWay, w)
 			continue
 		}
-		before += w.shortest
+		before += w.leastPrefill
 	}
 	for _, w := range gaveWay {
 		o.Remove(w)
@@ -49,13 +49,13 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 // newcomer is a request that others may have to give way to.
 type newcomer struct {
 	*Ticket
-	work float64           // seconds of prefill that wait in its line, with its own
-	left map[*line]float64 // of lines whose requests were to give way: the seconds that still wait
+	work float64                  // seconds of prefill that wait in its queue, with its own
+	left map[*tenantQueue]float64 // of queues whose requests were to give way: the seconds that still wait
 }
 
-// displaces says whether a request that waits in a line has less claim to a place. If so it
+// tryDisplace says whether a request that waits in a queue has less claim to a place. If so it
 // counts as gone from then on.
-func (n *newcomer) displaces(w *Ticket, l *line) bool {
+func (n *newcomer) tryDisplace(w *Ticket, q *tenantQueue) bool {
 	switch {
 	case w.Class != n.Class:
 		return w.Class > n.Class
@@ -65,42 +65,42 @@ func (n *newcomer) displaces(w *Ticket, l *line) bool {
 		return false
 	}
 	if n.left == nil {
-		n.left = make(map[*line]float64)
+		n.left = make(map[*tenantQueue]float64)
 	}
-	work, known := n.left[l]
+	work, known := n.left[q]
 	if !known {
-		work = l.work()
+		work = q.work()
 	}
-	n.left[l] = work - w.shortest
-	return n.left[l] >= n.work
+	n.left[q] = work - w.leastPrefill
+	return n.left[q] >= n.work
 }
 
-// served yields all that wait, with their lines, in the order in which they will go if no
+// served yields all that wait, with their queues, in the order in which they will go if no
 // other comes and each best server is as good as another: by class, those who are late
 // last, then of the tenant that was served least by then.
-func (o *Order) served(yield func(*line, *Ticket) bool) {
-	for rest := o.lines.sorted; len(rest) > 0; {
-		end := sort.Search(len(rest), func(i int) bool { return !rest[i].isBeside(rest[0]) })
-		if !inTurn(rest[:end], yield) {
+func (o *Order) served(yield func(*tenantQueue, *Ticket) bool) {
+	for rest := o.queues.sorted; len(rest) > 0; {
+		end := sort.Search(len(rest), func(i int) bool { return !rest[i].takesTurnsWith(rest[0]) })
+		if !serveInTurn(rest[:end], yield) {
 			return
 		}
 		rest = rest[end:]
 	}
 }
 
-// inTurn yields the requests of lines that are beside one another, false if it was stopped.
-// The first request of each line comes as the lines are sorted, so that many tenants with
+// serveInTurn yields the requests of queues that are beside one another, false if it was stopped.
+// The first request of each queue comes as the queues are sorted, so that many tenants with
 // one request cost no more than one with many.
-func inTurn(beside []*line, yield func(*line, *Ticket) bool) bool {
+func serveInTurn(beside []*tenantQueue, yield func(*tenantQueue, *Ticket) bool) bool {
 	var again furtherTurns
 	for first := 0; first < len(beside) || len(again) > 0; {
 		if first < len(beside) && (len(again) == 0 || beside[first].served < again[0].served) {
-			l := beside[first]
-			if !yield(l, l.waiting[0]) {
+			q := beside[first]
+			if !yield(q, q.waiting[0]) {
 				return false
 			}
-			if len(l.waiting) > 1 {
-				heap.Push(&again, &furtherTurn{line: l, place: first, next: 1, served: l.served + l.waiting[0].shortest})
+			if len(q.waiting) > 1 {
+				heap.Push(&again, &furtherTurn{line: q, place: first, next: 1, served: q.served + q.waiting[0].leastPrefill})
 			}
 			first++
 			continue
@@ -110,7 +110,7 @@ func inTurn(beside []*line, yield func(*line, *Ticket) bool) bool {
 		if !yield(turn.line, t) {
 			return false
 		}
-		turn.served += t.shortest
+		turn.served += t.leastPrefill
 		if turn.next++; turn.next < len(turn.line.waiting) {
 			heap.Fix(&again, 0)
 		} else {
@@ -120,11 +120,11 @@ func inTurn(beside []*line, yield func(*line, *Ticket) bool) bool {
 	return true
 }
 
-// furtherTurn is the next request of a line that had a turn.
+// furtherTurn is the next request of a queue that had a turn.
 type furtherTurn struct {
-	line   *line
-	place  int     // of the line among those beside it
-	next   int     // request of the line
+	line   *tenantQueue
+	place  int     // of the queue among those beside it
+	next   int     // request of the queue
 	served float64 // seconds of prefill that the tenant will have been given by then
 }
 
@@ -152,22 +152,22 @@ func (t *Ticket) latest() time.Duration {
 	return t.Latest
 }
 
-// Quickest is the least time, in seconds, from the beginning of a request's prefill to its
+// LeastTTFT is the least time, in seconds, from the beginning of a request's prefill to its
 // first token, wherever in the fleet: infinite if nowhere.
-func (s *Servers) Quickest(t *Ticket) float64 {
-	t.measure(s.Links)
+func (s *Servers) LeastTTFT(t *Ticket) float64 {
+	t.derive(s.Links)
 	least := math.Inf(1)
 	for p := range s.Prefill {
-		if !s.Prefill[p].Out {
-			least = min(least, at(t.PrefillReady, p)+s.HandOff+t.Prefill[p]+t.move[p])
+		if !s.Prefill[p].Excluded {
+			least = min(least, at(t.PrefillReady, p)+s.HandOff+t.Prefill[p]+t.leastTransfer[p])
 		}
 	}
 	for d := range s.Decode {
-		if !s.Decode[d].Out {
+		if !s.Decode[d].Excluded {
 			least = min(least, at(t.DecodeReady, d)+t.Alone[d])
 		}
 	}
-	return least + s.ideal().Step
+	return least + s.fastestDecode().Step
 }
 
 // backlog is the work ahead of the servers that prefill, as basins of which the lowest
@@ -179,7 +179,7 @@ type backlog struct {
 }
 
 func newBacklog(s *Servers, pace float64) *backlog {
-	b := &backlog{pace: pace, ahead: slices.Sorted(s.aheads)}
+	b := &backlog{pace: pace, ahead: slices.Sorted(s.eachWorkAhead)}
 	sum := 0.0
 	for i, ahead := range b.ahead {
 		b.filling = append(b.filling, float64(i)*ahead-sum)
@@ -188,12 +188,12 @@ func newBacklog(s *Servers, pace float64) *backlog {
 	return b
 }
 
-// aheads yields the work ahead of each prefill server that may be chosen, or where there
+// eachWorkAhead yields the work ahead of each prefill server that may be chosen, or where there
 // are none of each decode server.
-func (s *Servers) aheads(yield func(seconds float64) bool) {
+func (s *Servers) eachWorkAhead(yield func(seconds float64) bool) {
 	prefills := false
 	for i := range s.Prefill {
-		if p := &s.Prefill[i]; !p.Out {
+		if p := &s.Prefill[i]; !p.Excluded {
 			prefills = true
 			if !yield(p.Ahead) {
 				return
@@ -201,14 +201,14 @@ func (s *Servers) aheads(yield func(seconds float64) bool) {
 		}
 	}
 	for i := range s.Decode {
-		if d := &s.Decode[i]; !prefills && !d.Out && !yield(d.Ahead) {
+		if d := &s.Decode[i]; !prefills && !d.Excluded && !yield(d.Ahead) {
 			return
 		}
 	}
 }
 
-// begins is in how long the next begins after so many seconds of prefill that wait.
-func (b *backlog) begins(work float64) time.Duration {
+// startsIn is in how long the next begins after so many seconds of prefill that wait.
+func (b *backlog) startsIn(work float64) time.Duration {
 	if len(b.ahead) == 0 {
 		return 0 // nothing is known: all are out for the moment
 	}

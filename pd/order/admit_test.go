@@ -20,14 +20,14 @@ func TestServers_Quickest(t *testing.T) {
 		{"a second of prefill", func(*Servers, *Ticket) {}, 1.62},
 		{"work ahead does not count", func(s *Servers, _ *Ticket) { s.Prefill[0].Ahead, s.Prefill[1].Ahead = 9, 9 }, 1.62},
 		{"one is quicker", func(_ *Servers, t *Ticket) { t.Prefill[1] = 0.5 }, 1.12},
-		{"which is out", func(s *Servers, t *Ticket) { t.Prefill[1] = 0.5; out(&s.Prefill[1].Out) }, 1.62},
+		{"which is out", func(s *Servers, t *Ticket) { t.Prefill[1] = 0.5; out(&s.Prefill[1].Excluded) }, 1.62},
 		{"which is not ready", func(_ *Servers, t *Ticket) { t.Prefill[1], t.PrefillReady = 0.5, []float64{0, 0.3} }, 1.42},
 		{"decode is quicker", func(_ *Servers, t *Ticket) { t.Alone[1] = 0.25 }, 0.27},
-		{"which is out as well", func(s *Servers, t *Ticket) { t.Alone[1] = 0.25; out(&s.Decode[1].Out) }, 1.62},
+		{"which is out as well", func(s *Servers, t *Ticket) { t.Alone[1] = 0.25; out(&s.Decode[1].Excluded) }, 1.62},
 		{"which is not ready either", func(_ *Servers, t *Ticket) { t.Alone[1], t.DecodeReady = 0.25, []float64{0, 1} }, 1.27},
-		{"decode alone is left", func(s *Servers, _ *Ticket) { out(&s.Prefill[0].Out, &s.Prefill[1].Out) }, 3.02},
+		{"decode alone is left", func(s *Servers, _ *Ticket) { out(&s.Prefill[0].Excluded, &s.Prefill[1].Excluded) }, 3.02},
 		{"nothing is left", func(s *Servers, _ *Ticket) {
-			out(&s.Prefill[0].Out, &s.Prefill[1].Out, &s.Decode[0].Out, &s.Decode[1].Out)
+			out(&s.Prefill[0].Excluded, &s.Prefill[1].Excluded, &s.Decode[0].Excluded, &s.Decode[1].Excluded)
 		}, math.Inf(1)},
 	} {
 		s, ticket := fleetOf(2, 2), &Ticket{}
@@ -37,7 +37,7 @@ func TestServers_Quickest(t *testing.T) {
 		}
 		ticket.price(s, 3)
 		of.change(s, ticket)
-		if got := s.Quickest(ticket); got != of.want && !(math.Abs(got-of.want) < 1e-9) {
+		if got := s.LeastTTFT(ticket); got != of.want && !(math.Abs(got-of.want) < 1e-9) {
 			t.Errorf("%s: %v s, want %v", of.name, got, of.want)
 		}
 	}

@@ -13,7 +13,7 @@ func fleetOf(prefills, decodes int) *Servers {
 		s.Prefill[p].Self = -1
 	}
 	for d := range s.Decode {
-		s.Decode[d] = DecodeState{Step: 0.02, Room: 100_000, Running: 1}
+		s.Decode[d] = DecodeState{Step: 0.02, KVRoom: 100_000, Running: 1}
 	}
 	return s
 }
@@ -44,15 +44,15 @@ func TestOrder_WithoutPrefillServersDecodeServes(t *testing.T) {
 func TestOrder_TheDecodeServerThatARequestWaitedForIsGone(t *testing.T) {
 	s := fleetOf(1, 2)
 	s.Prefill[0].Ahead = 2
-	s.Decode[0].Out = true // it waits for the second
+	s.Decode[0].Excluded = true // it waits for the second
 	o, ticket := New(DefaultConfig()), &Ticket{ID: 1}
 	ticket.price(s, 10) // which could serve it at once, and dearer
 	o.Add(ticket, s.Links)
 	if turn, ok := o.Next(s); ok {
 		t.Fatalf("it goes to a server with work ahead: %+v", turn)
 	}
-	if ticket.awaits != (Pair{0, 1}) {
-		t.Fatalf("it waits for %+v", ticket.awaits)
+	if ticket.awaited != (Pair{0, 1}) {
+		t.Fatalf("it waits for %+v", ticket.awaited)
 	}
 	s = fleetOf(1, 1)
 	s.Prefill[0].Ahead, s.Now = 2, time.Second
@@ -97,9 +97,9 @@ func TestOrder_ATurnThatCameToNothingIsNotCharged(t *testing.T) {
 	if !ok || first.Ticket.Tenant != "a" {
 		t.Fatalf("%+v, %v", first, ok)
 	}
-	o.PutBack(first)
-	if o.Len() != 4 || o.credit != before.credit || o.pace != before.pace {
-		t.Errorf("%d wait, credit %v and pace %v, they were %v and %v", o.Len(), o.credit, o.pace, before.credit, before.pace)
+	o.UndoTurn(first)
+	if o.Len() != 4 || o.overdueCredit != before.overdueCredit || o.rate != before.rate {
+		t.Errorf("%d wait, credit %v and pace %v, they were %v and %v", o.Len(), o.overdueCredit, o.rate, before.overdueCredit, before.rate)
 	}
 	if again, ok := o.Next(s); !ok || again.Ticket != first.Ticket {
 		t.Errorf("%+v goes, %v", again.Ticket, ok)

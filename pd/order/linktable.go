@@ -9,7 +9,7 @@ type LinkTable struct {
 	// Fastest is at most the least of SecondsPerByte: it bounds searches.
 	Fastest float64
 
-	like []int // by prefill server the first with the same row; empty: each has its own
+	firstAlike []int // by prefill server the first with the same row; empty: each has its own
 }
 
 // NewLinkTable returns a table of zeros.
@@ -20,23 +20,23 @@ func NewLinkTable(prefills, decodes int) *LinkTable {
 // Resize makes the table as large as the fleet, whatever is in it.
 func (l *LinkTable) Resize(prefills, decodes int) {
 	l.Latency, l.SecondsPerByte = sized(l.Latency, prefills*decodes), sized(l.SecondsPerByte, prefills*decodes)
-	l.like = l.like[:0]
+	l.firstAlike = l.firstAlike[:0]
 }
 
 // Group finds the prefill servers whose links are alike, as those of one rack mostly are:
 // what follows from the links is worked out once for all of them. It comes after the last
 // change of the table.
 func (l *LinkTable) Group(decodes int) {
-	l.like = l.like[:0]
+	l.firstAlike = l.firstAlike[:0]
 	for p := range len(l.Latency) / max(1, decodes) {
 		latency, perByte := l.row(p, decodes)
-		l.like = append(l.like, p)
+		l.firstAlike = append(l.firstAlike, p)
 		for q := range p {
-			if l.like[q] != q {
+			if l.firstAlike[q] != q {
 				continue
 			}
 			if a, b := l.row(q, decodes); slices.Equal(a, latency) && slices.Equal(b, perByte) {
-				l.like[p] = q
+				l.firstAlike[p] = q
 				break
 			}
 		}
@@ -50,8 +50,8 @@ func (l *LinkTable) row(p, decodes int) (latency, perByte []float64) {
 
 // first is the first prefill server with the same links as p.
 func (l *LinkTable) first(p int) int {
-	if len(l.like) == 0 {
+	if len(l.firstAlike) == 0 {
 		return p
 	}
-	return l.like[p]
+	return l.firstAlike[p]
 }

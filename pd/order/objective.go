@@ -35,10 +35,10 @@ func (o Objective) Of(ttft float64) Objective {
 
 // Weights are what an objective makes of a request's cost and of its turn.
 type Weights struct {
-	// Pace is what a second of decoding is worth, of the request itself and of those in
+	// Decode is what a second of decoding is worth, of the request itself and of those in
 	// its batch, in seconds to the first token. Without it all go to the nearest decode
 	// server, however full.
-	Pace float64
+	Decode float64
 	// Congestion is what a second of prefill costs those who wait, for each of them per
 	// prefill server. It keeps short prompts off the few servers that hold long ones'
 	// prefixes when load is high; greedy minimisation of each request's own time loses
@@ -54,9 +54,9 @@ type Weights struct {
 // what it is, and counts as Latency.
 func (o Objective) Weights() Weights {
 	if o == Throughput {
-		return Weights{Pace: 0.05, Congestion: 4, LateLast: true}
+		return Weights{Decode: 0.05, Congestion: 4, LateLast: true}
 	}
-	return Weights{Pace: 0.1, Congestion: 4}
+	return Weights{Decode: 0.1, Congestion: 4}
 }
 
 // mostWaiting is how many waiting requests for each prefill server the price counts at most.

@@ -15,23 +15,23 @@ import (
 // rooms) and gives their state with each question. Not safe for concurrent use; it starts
 // nothing and reads no clock.
 type Order struct {
-	cfg    Config
-	lines  lines
-	size   int
-	credit float64 // overdue requests that may go
-	turn   int     // of the ticket to price again next
-	pace   pace    // of those who go
+	cfg           Config
+	queues        tenantQueues
+	size          int
+	overdueCredit float64     // overdue requests that may go
+	turn          int         // of the ticket to price again next
+	rate          serviceRate // of those who go
 
 	surveyed time.Duration // when Next or Serve last looked at all that wait
 
-	crowd   float64     // scratch of Next: other waiting requests for each prefill server
-	free    []int       // scratch of Next: prefill servers about to be free
-	busy    []int       // scratch of Next: those that are not
-	awaited []float64   // scratch of Next: by prefill server, the prefills of those who go first and wait for it
-	moved   []*Ticket   // scratch of Next: those who have become late
-	least   float64     // scratch of Next: the rank of the best so far
-	room    int         // scratch of Next: the most that any decode server has
-	ideal   DecodeState // scratch of Next: no decode server is faster
+	waitingPerServer float64     // scratch of Next: other waiting requests for each prefill server
+	free             []int       // scratch of Next: prefill servers about to be free
+	busy             []int       // scratch of Next: those that are not
+	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of those who go first and wait for it
+	moved            []*Ticket   // scratch of Next: those who have become late
+	least            float64     // scratch of Next: the rank of the best so far
+	mostKVRoom       int         // scratch of Next: the most that any decode server has
+	fastestDecode    DecodeState // scratch of Next: no decode server is faster
 }
 
 // Config is what Order weighs.
@@ -78,25 +78,25 @@ func (o *Order) Len() int { return o.size }
 
 // Add lets a request wait.
 func (o *Order) Add(t *Ticket, links *LinkTable) {
-	t.measure(links)
+	t.derive(links)
 	t.rank, t.late = o.rank(t), false
-	t.declined, t.declines = 0, false
-	o.lines.add(t)
+	t.declined, t.isDeclining = 0, false
+	o.queues.add(t)
 	o.size++
 }
 
 // Update takes over what a waiting request costs now: its slices, or the links, have
 // changed.
 func (o *Order) Update(t *Ticket, links *LinkTable) {
-	t.measure(links)
+	t.derive(links)
 	if rank := o.rank(t); rank != t.rank {
-		o.lines.move(t, rank)
+		o.queues.move(t, rank)
 	}
 }
 
 // Remove takes a request out, false if it does not wait.
 func (o *Order) Remove(t *Ticket) bool {
-	if !o.lines.remove(t) {
+	if !o.queues.remove(t) {
 		return false
 	}
 	o.size--
@@ -105,8 +105,8 @@ func (o *Order) Remove(t *Ticket) bool {
 
 // All appends all that wait, in their order.
 func (o *Order) All(to []*Ticket) []*Ticket {
-	for _, l := range o.lines.sorted {
-		to = append(to, l.waiting...)
+	for _, q := range o.queues.sorted {
+		to = append(to, q.waiting...)
 	}
 	return to
 }
@@ -130,15 +130,15 @@ func (o *Order) Stale(n int, to []*Ticket) []*Ticket {
 
 // from appends n tickets from a place on.
 func (o *Order) from(place, n int, to []*Ticket) []*Ticket {
-	for _, l := range o.lines.sorted {
+	for _, q := range o.queues.sorted {
 		if n == 0 {
 			break
 		}
-		if place >= len(l.waiting) {
-			place -= len(l.waiting)
+		if place >= len(q.waiting) {
+			place -= len(q.waiting)
 			continue
 		}
-		some := l.waiting[place:min(place+n, len(l.waiting))]
+		some := q.waiting[place:min(place+n, len(q.waiting))]
 		to = append(to, some...)
 		place, n = 0, n-len(some)
 	}
@@ -148,5 +148,5 @@ func (o *Order) from(place, n int, to []*Ticket) []*Ticket {
 // rank is the shortest prefill less Ageing x waited, but for what is the same for
 // all: so it does not change as time passes.
 func (o *Order) rank(t *Ticket) float64 {
-	return t.shortest + o.cfg.Ageing*t.Arrived.Seconds()
+	return t.leastPrefill + o.cfg.Ageing*t.Arrived.Seconds()
 }

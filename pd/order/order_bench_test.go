@@ -23,7 +23,7 @@ func benchOrder() (*Order, *Servers) {
 			s.Links.Latency = append(s.Links.Latency, 0.002)
 			s.Links.SecondsPerByte = append(s.Links.SecondsPerByte, perByte)
 		}
-		s.Decode[p] = DecodeState{Step: 0.02 + 0.01*rng.Float64(), PerToken: 1e-8, Used: 1 << 19, Room: rng.IntN(1 << 20), Running: 10}
+		s.Decode[p] = DecodeState{Step: 0.02 + 0.01*rng.Float64(), PerToken: 1e-8, Used: 1 << 19, KVRoom: rng.IntN(1 << 20), Running: 10}
 	}
 	s.Links.Fastest = 1 / 12.5e9
 	s.Prefill[7].Ahead = 0.05
@@ -81,7 +81,7 @@ func BenchmarkOrderScratch1000x32x32(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, t := range o.All(nil) {
-			t.measure(s.Links)
+			t.derive(s.Links)
 		}
 		o.Next(s)
 		if o.Len() < 900 {

@@ -43,7 +43,7 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 	}
 	o := New(cfg)
 	if d.HasArg("credit") {
-		o.credit = 1
+		o.overdueCredit = 1
 	}
 	s := &Servers{Gate: true}
 	type line struct {
@@ -67,9 +67,9 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 	for _, l := range lines {
 		switch l.kind {
 		case "prefill":
-			s.Prefill = append(s.Prefill, PrefillState{Self: -1, Ahead: l.values["ahead"], Out: l.values["unfit"] > 0})
+			s.Prefill = append(s.Prefill, PrefillState{Self: -1, Ahead: l.values["ahead"], Excluded: l.values["unfit"] > 0})
 		case "decode":
-			s.Decode = append(s.Decode, DecodeState{Step: 0.02, Ahead: l.values["ahead"], Room: int(l.values["room"]), Running: int(l.values["running"])})
+			s.Decode = append(s.Decode, DecodeState{Step: 0.02, Ahead: l.values["ahead"], KVRoom: int(l.values["room"]), Running: int(l.values["running"])})
 		}
 	}
 	s.Links = NewLinkTable(len(s.Prefill), len(s.Decode))
@@ -82,8 +82,8 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 	if d.Cmd == "admit" {
 		s.Now = virtual(now)
 		if d.HasArg("pace") {
-			o.pace.work = argument(t, d, "pace") * 1e6
-			o.pace.time = 1e6
+			o.rate.work = argument(t, d, "pace") * 1e6
+			o.rate.time = 1e6
 		}
 	}
 	var admitted strings.Builder
@@ -176,7 +176,7 @@ func playTurns(o *Order, s *Servers, now float64, all bool) string {
 				s.Prefill[turn.Prefill].Ahead += turn.Ticket.Prefill[turn.Prefill]
 			}
 		}
-		s.Decode[turn.Decode].Room -= turn.Ticket.Tokens
+		s.Decode[turn.Decode].KVRoom -= turn.Ticket.Tokens
 		s.Decode[turn.Decode].Running++
 	}
 	for _, t := range o.All(nil) {
@@ -195,13 +195,13 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	}
 	s.Links.Fastest = rapid.SampledFrom([]float64{0, 1e-11}).Draw(t, "fastest")
 	for p := range prefills {
-		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Out: rapid.IntRange(0, 9).Draw(t, "unfit") == 0})
+		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0})
 	}
 	for range decodes {
 		s.Decode = append(s.Decode, DecodeState{
 			Ahead: rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "prompts ahead"),
 			Step:  rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
-			Running: rapid.IntRange(0, 3).Draw(t, "running"), Room: rapid.IntRange(0, 30_000).Draw(t, "room"), Out: rapid.IntRange(0, 9).Draw(t, "unfit") == 0,
+			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0,
 		})
 	}
 	for i := range s.Links.Latency {
@@ -216,7 +216,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 			k.Prefill, k.Reference = append(k.Prefill, seconds.Draw(t, "prefill")), append(k.Reference, seconds.Draw(t, "reference"))
 		}
 		for range rapid.IntRange(0, prefills).Draw(t, "told") { // the rest fit
-			k.Misfit = append(k.Misfit, rapid.Float64Range(0, 2).Draw(t, "misfit"))
+			k.HardwareMismatch = append(k.HardwareMismatch, rapid.Float64Range(0, 2).Draw(t, "misfit"))
 		}
 		for range decodes {
 			k.Missing = append(k.Missing, rapid.Float64Range(0, 5e9).Draw(t, "missing"))
@@ -234,20 +234,20 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 // slowCost is what a pair costs, as Servers.Best says it, infinite where it may not be.
 func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 	d := &s.Decode[pair.Decode]
-	if d.Out || (s.Gate && d.Running > 0 && d.Room < t.Tokens) {
+	if d.Excluded || (s.Gate && d.Running > 0 && d.KVRoom < t.Tokens) {
 		return math.Inf(1)
 	}
 	there, misses := d.Step+d.PerToken*float64(t.Tokens), 0
 	if t.ITL > 0 && there > t.ITL {
 		misses++
 	}
-	cost := t.Weights.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens*d.Running))
-	if !s.Gate && d.Running > 0 && d.Room < t.Tokens {
-		there += float64(t.Tokens-d.Room) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
+	cost := t.Weights.Decode * t.Output * (d.Step + d.PerToken*float64(t.Tokens*d.Running))
+	if !s.Gate && d.Running > 0 && d.KVRoom < t.Tokens {
+		there += float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 	}
 	if pair.Prefill == Alone {
 		there += d.Ahead + t.Alone[pair.Decode]
-		cost += t.Alone[pair.Decode] * float64(d.Running+yetToCome)
+		cost += t.Alone[pair.Decode] * float64(d.Running+expectedArrivals)
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
 			misses += max(1, d.Running)
 		}
@@ -256,13 +256,13 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		}
 	} else {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
-		if p.Out || p.Self == pair.Decode || math.IsInf(t.Prefill[pair.Prefill]+t.Missing[pair.Decode], 1) {
+		if p.Excluded || p.Self == pair.Decode || math.IsInf(t.Prefill[pair.Prefill]+t.Missing[pair.Decode], 1) {
 			return math.Inf(1)
 		}
 		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i])
 		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*float64(p.Stalls)
-		if pair.Prefill < len(t.Misfit) {
-			cost += t.Misfit[pair.Prefill]
+		if pair.Prefill < len(t.HardwareMismatch) {
+			cost += t.HardwareMismatch[pair.Prefill]
 		}
 	}
 	if t.TTFT > 0 && there > t.TTFT-(s.Now-t.Arrived).Seconds() {
@@ -314,13 +314,13 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 				if c += hold[pair.Prefill]; c < busy {
 					busy, awaited = c, pair.Prefill
 				}
-				if pair == t.awaits {
+				if pair == t.awaited {
 					remembered = c
 				}
 			} else if c < free {
 				free, rank = c, t.rank
 				if pair.Prefill != Alone {
-					rank += t.Prefill[pair.Prefill] - t.shortest
+					rank += t.Prefill[pair.Prefill] - t.leastPrefill
 				}
 			}
 		}
@@ -330,7 +330,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 			best, cost, least = t, free, rank
 		case goes:
 		case remembered < free:
-			hold[t.awaits.Prefill] += t.Prefill[t.awaits.Prefill]
+			hold[t.awaited.Prefill] += t.Prefill[t.awaited.Prefill]
 		case free < math.Inf(1):
 			hold[awaited] += t.Prefill[awaited]
 		}
@@ -397,7 +397,7 @@ func TestOrder_NextIsTheBestOfAllAfterAnyHistory(t *testing.T) {
 				s.Prefill[p].Ahead = rapid.SampledFrom([]float64{0, 0.2, 4}).Draw(t, "ahead")
 			}
 			for d := range s.Decode { // prompts ahead there make pairs equal
-				s.Decode[d].Room, s.Decode[d].Ahead = rapid.IntRange(0, 30_000).Draw(t, "room"), 0
+				s.Decode[d].KVRoom, s.Decode[d].Ahead = rapid.IntRange(0, 30_000).Draw(t, "room"), 0
 			}
 			k := tickets[rapid.IntRange(0, len(tickets)-1).Draw(t, "which")]
 			k.Missing[0] = rapid.SampledFrom([]float64{0, 5e9}).Draw(t, "missing")
@@ -430,15 +430,15 @@ func slowBest(s *Servers, t *Ticket, price float64) (best Pair, least float64, e
 		return best, least, even
 	}
 	best, least, even = of(func(Pair) bool { return true })
-	if math.IsInf(least, 1) || s.ahead(best) <= idle {
+	if math.IsInf(least, 1) || s.workAhead(best) <= idleAhead {
 		return best, least, even
 	}
-	free, cost, likewise := of(func(pair Pair) bool { return pair.Prefill != Alone && s.Prefill[pair.Prefill].Ahead <= idle })
+	free, cost, likewise := of(func(pair Pair) bool { return pair.Prefill != Alone && s.Prefill[pair.Prefill].Ahead <= idleAhead })
 	if even = even || likewise; math.IsInf(cost, 1) {
 		return best, least, even
 	}
-	first := s.first(t, free)
-	if even = even || math.Abs(first-s.ahead(best)) < 1e-6; first < s.ahead(best) {
+	first := s.ttft(t, free)
+	if even = even || math.Abs(first-s.workAhead(best)) < 1e-6; first < s.workAhead(best) {
 		return free, cost, even
 	}
 	return best, least, even
@@ -483,7 +483,7 @@ func TestOrder_KeepsTicketsInOrder(t *testing.T) {
 				k.Prefill[0] = rapid.Float64Range(0, 5).Draw(t, "prefill")
 				o.Update(k, s.Links)
 			}
-			for _, l := range o.lines.sorted {
+			for _, l := range o.queues.sorted {
 				for i, w := range l.waiting {
 					if !inside[w] || w.Class != l.class || w.Tenant != l.tenant || (i > 0 && byRank(l.waiting[i-1], w) >= 0) {
 						t.Fatalf("ticket %d at %d is out of order", w.ID, i)

@@ -21,11 +21,11 @@ type Servers struct {
 
 // PrefillState is one prefill server.
 type PrefillState struct {
-	Ahead  float64 // seconds until it has done what was sent to it
-	Queued int     // requests sent to it and not answered
-	Stalls int     // sequences that decode there, and stand still while it prefills
-	Self   int     // the decode server that is the same one: not its pair; -1 is none
-	Out    bool    // it may not be chosen now
+	Ahead    float64 // seconds until it has done what was sent to it
+	Queued   int     // requests sent to it and not answered
+	Stalls   int     // sequences that decode there, and stand still while it prefills
+	Self     int     // the decode server that is the same one: not its pair; -1 is none
+	Excluded bool    // it may not be chosen now
 }
 
 // DecodeState is one decode server. Where servers step together, Step is that of the
@@ -36,110 +36,110 @@ type DecodeState struct {
 	PerToken float64 // seconds that each further token of KV adds to a step
 	Running  int     // sequences that each wait while a prompt is computed there
 	Used     int     // KV tokens in use or promised to requests on their way
-	// Room is the KV tokens that are neither. What running answers will still need is
+	// KVRoom is the KV tokens that are neither. What running answers will still need is
 	// left out: they end about as fast as they grow, and a gate on their whole length
 	// halves the batch.
-	Room int
-	Out  bool // it may not be chosen now
+	KVRoom   int
+	Excluded bool // it may not be chosen now
 }
 
 // Miss is what each objective that a choice is predicted to miss adds to its cost: more
 // than any time, so that one that misses fewer wins, whatever the times.
 const Miss = 1e6
 
-// yetToCome is how many requests beyond its batch a decode server is taken to keep
+// expectedArrivals is how many requests beyond its batch a decode server is taken to keep
 // waiting while it computes a prompt. With one more than a prefill server is charged on
 // arrival, an idle fleet still disaggregates unless the transfer outlasts the prefill;
 // the simulator's scenarios hardly tell numbers from 0 to 4 apart.
-const yetToCome = 2
+const expectedArrivals = 2
 
 // fits says whether a request may be sent there now. An empty server takes anything:
 // there is nothing to wait for.
 func (s *Servers) fits(t *Ticket, d *DecodeState) bool {
-	return !d.Out && (!s.Gate || d.Room >= t.Tokens || d.Running == 0)
+	return !d.Excluded && (!s.Gate || d.KVRoom >= t.Tokens || d.Running == 0)
 }
 
 // StepSeconds is the step that the request will know there.
 func (d *DecodeState) StepSeconds(t *Ticket) float64 { return d.Step + d.PerToken*float64(t.Tokens) }
 
-// RoomSeconds is how long the server needs to free the KV that it lacks for the
+// KVRoomSeconds is how long the server needs to free the KV that it lacks for the
 // request. Each sequence of its batch ends within the steps of an answer, so all that
 // is in use comes free about once in that time.
-func (d *DecodeState) RoomSeconds(t *Ticket) float64 {
-	if d.Room >= t.Tokens || d.Running == 0 {
+func (d *DecodeState) KVRoomSeconds(t *Ticket) float64 {
+	if d.KVRoom >= t.Tokens || d.Running == 0 {
 		return 0
 	}
-	return float64(t.Tokens-d.Room) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
+	return float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 }
 
-// PaceSeconds is the time of its decoding there, to itself and to the batch that its KV
+// DecodeCost is the time of its decoding there, to itself and to the batch that its KV
 // slows, at what a second of it is worth.
-func (d *DecodeState) PaceSeconds(t *Ticket) float64 {
-	return t.Weights.Pace * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
+func (d *DecodeState) DecodeCost(t *Ticket) float64 {
+	return t.Weights.Decode * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
 }
 
-// decoding is the least that the server adds to the cost of a request: a step, and the
-// pace of its answer.
-func (d *DecodeState) decoding(t *Ticket) float64 { return d.StepSeconds(t) + d.PaceSeconds(t) }
+// leastCost is the least that the server adds to the cost of a request: a step, and the
+// decoding of its answer.
+func (d *DecodeState) leastCost(t *Ticket) float64 { return d.StepSeconds(t) + d.DecodeCost(t) }
 
-// turnSeconds is how much longer than first, in seconds, a request waits there until the
+// promptWait is how much longer than first, in seconds, a request waits there until the
 // prompts that came before it are computed: engines take a KV that comes in its turn
 // (vLLM admits both from one queue).
-func (d *DecodeState) turnSeconds(first float64) float64 { return max(0, d.Ahead-first) }
+func (d *DecodeState) promptWait(first float64) float64 { return max(0, d.Ahead-first) }
 
-// behind is what a decode server adds to the cost of a request whose KV could be there in
+// decodeSide is what a decode server adds to the cost of a request whose KV could be there in
 // first seconds.
-func (s *Servers) behind(t *Ticket, d *DecodeState, first float64) float64 {
-	wait := d.turnSeconds(first)
-	return wait + s.after(t, d, first+wait)
+func (s *Servers) decodeSide(t *Ticket, d *DecodeState, first float64) float64 {
+	wait := d.promptWait(first)
+	return wait + s.decodeSideUnqueued(t, d, first+wait)
 }
 
-// after is the same where nothing is computed there before it.
-func (s *Servers) after(t *Ticket, d *DecodeState, first float64) float64 {
-	soon, cost := d.StepSeconds(t), d.decoding(t)
+// decodeSideUnqueued is the same where nothing is computed there before it.
+func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first float64) float64 {
+	soon, cost := d.StepSeconds(t), d.leastCost(t)
 	if t.ITL > 0 && soon > t.ITL {
 		cost += Miss
 	}
 	if !s.Gate {
-		room := d.RoomSeconds(t)
+		room := d.KVRoomSeconds(t)
 		soon += room
 		cost += room
 	}
-	if t.TTFT > 0 && first+soon > s.due(t) {
+	if t.TTFT > 0 && first+soon > s.ttftLeft(t) {
 		cost += Miss
 	}
 	return cost
 }
 
-// due is the time that is left for the first token.
-func (s *Servers) due(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arrived).Seconds() }
+// ttftLeft is the time that is left for the first token.
+func (s *Servers) ttftLeft(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arrived).Seconds() }
 
-// half is the time of a request on a prefill server until its transfer begins, and all
+// prefillSide is the time of a request on a prefill server until its transfer begins, and all
 // that this server adds to its cost: also what the prefill takes from those who wait
 // for one, at price, and from those who decode there, and that it fits others better.
-func (s *Servers) half(t *Ticket, p int, price float64) (first, half float64) {
+func (s *Servers) prefillSide(t *Ticket, p int, price float64) (first, half float64) {
 	state := &s.Prefill[p]
 	first = at(t.PrefillReady, p) + s.HandOff + state.Ahead + t.Prefill[p]
-	return first, first + price*t.Reference[p] + t.Prefill[p]*float64(state.Stalls) + at(t.Misfit, p)
+	return first, first + price*t.Reference[p] + t.Prefill[p]*float64(state.Stalls) + at(t.HardwareMismatch, p)
 }
 
-// paired is the cost of a request on a pair that it may have.
-func (s *Servers) paired(t *Ticket, pair Pair, price float64) float64 {
-	first, half := s.half(t, pair.Prefill, price)
+// pairCost is the cost of a request on a pair that it may have.
+func (s *Servers) pairCost(t *Ticket, pair Pair, price float64) float64 {
+	first, half := s.prefillSide(t, pair.Prefill, price)
 	i := pair.Prefill*len(s.Decode) + pair.Decode
 	move := s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i] +
 		max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
-	return half + move + s.behind(t, &s.Decode[pair.Decode], first+move)
+	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move)
 }
 
-// idle is the seconds of work ahead with which a prefill server counts as free for a request
+// idleAhead is the seconds of work ahead with which a prefill server counts as free for a request
 // that is bound on arrival.
-const idle = 0.1
+const idleAhead = 0.1
 
 // Best is the pair with the least cost over all servers, free or not, and the cost;
 // infinite if there is none:
 //
-//	ready + ahead + prefill + transfer + room + step + pace + burden + misfit, and Miss
+//	ready + ahead + prefill + transfer + KV room + step + decode cost + delay to others + hardware mismatch, and Miss
 //	for each objective missed
 //
 // See Terms. price is what a second of prefill costs those who wait for one. But where that
@@ -150,18 +150,18 @@ func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
 	if paired, least := s.bestPair(t, price, math.Inf(1), cost); least < cost {
 		pair, cost = paired, least
 	}
-	if math.IsInf(cost, 1) || s.ahead(pair) <= idle {
+	if math.IsInf(cost, 1) || s.workAhead(pair) <= idleAhead {
 		return pair, cost
 	}
-	free, least := s.bestPair(t, price, idle, math.Inf(1))
-	if math.IsInf(least, 1) || s.first(t, free) >= s.ahead(pair) {
+	free, least := s.bestPair(t, price, idleAhead, math.Inf(1))
+	if math.IsInf(least, 1) || s.ttft(t, free) >= s.workAhead(pair) {
 		return pair, cost
 	}
 	return free, least
 }
 
-// ahead is the seconds of work on the server of a pair that computes the prompt.
-func (s *Servers) ahead(pair Pair) float64 {
+// workAhead is the seconds of work on the server of a pair that computes the prompt.
+func (s *Servers) workAhead(pair Pair) float64 {
 	if pair.Prefill == Alone {
 		return s.Decode[pair.Decode].Ahead
 	}
@@ -172,10 +172,10 @@ func (s *Servers) ahead(pair Pair) float64 {
 // so many seconds of work ahead; infinite if there is none. The search begins with the
 // cheapest prefill server, and passes over what could not win even over the nearest link.
 func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, least float64) {
-	nearest, cheapest, lowest := s.nearest(t), -1, math.Inf(1)
+	nearest, cheapest, lowest := s.leastDecodeSide(t), -1, math.Inf(1)
 	for k := range s.Prefill {
-		p := turn(k+s.Start.Prefill, len(s.Prefill))
-		if _, half := s.half(t, p, price); half < lowest && !s.Prefill[p].Out && s.Prefill[p].Ahead <= ahead {
+		p := wrap(k+s.Start.Prefill, len(s.Prefill))
+		if _, half := s.prefillSide(t, p, price); half < lowest && !s.Prefill[p].Excluded && s.Prefill[p].Ahead <= ahead {
 			cheapest, lowest = p, half
 		}
 	}
@@ -187,8 +187,8 @@ func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, l
 		pair, least, limit = Pair{cheapest, d}, cost, cost
 	}
 	for k := range s.Prefill {
-		p := turn(k+s.Start.Prefill, len(s.Prefill))
-		if _, half := s.half(t, p, price); p == cheapest || s.Prefill[p].Out || s.Prefill[p].Ahead > ahead || half+nearest >= limit {
+		p := wrap(k+s.Start.Prefill, len(s.Prefill))
+		if _, half := s.prefillSide(t, p, price); p == cheapest || s.Prefill[p].Excluded || s.Prefill[p].Ahead > ahead || half+nearest >= limit {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {
@@ -198,20 +198,20 @@ func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, l
 	return pair, least
 }
 
-// turn is k, from 0 on again where it is beyond n.
-func turn(k, n int) int {
+// wrap is k, from 0 on again where it is beyond n.
+func wrap(k, n int) int {
 	if k >= n {
 		return k % n
 	}
 	return k
 }
 
-// nearest is the least that a pair can cost behind its prefill server.
-func (s *Servers) nearest(t *Ticket) float64 {
+// leastDecodeSide is the least that a pair can cost behind its prefill server.
+func (s *Servers) leastDecodeSide(t *Ticket) float64 {
 	least := math.Inf(1)
 	for d := range s.Decode {
 		if state := &s.Decode[d]; s.fits(t, state) {
-			least = min(least, t.Missing[d]*s.Links.Fastest+s.after(t, state, 0))
+			least = min(least, t.Missing[d]*s.Links.Fastest+s.decodeSideUnqueued(t, state, 0))
 		}
 	}
 	return least
@@ -220,18 +220,18 @@ func (s *Servers) nearest(t *Ticket) float64 {
 // bestFrom is the decode server with which a prefill server costs least, and the cost:
 // infinite if there is none, or none below limit.
 func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64) {
-	first, half := s.half(t, p, price)
+	first, half := s.prefillSide(t, p, price)
 	ready := at(t.PrefillReady, p) // in first already; both are made ready at once
 	latency, perByte := s.Links.row(p, len(s.Decode))
 	best, least := -1, math.Inf(1)
 	for k := range s.Decode {
-		d := turn(k+s.Start.Decode, len(s.Decode))
+		d := wrap(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
 		move := latency[d] + t.Missing[d]*perByte[d] + max(0, at(t.DecodeReady, d)-ready)
-		if half+move+state.decoding(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
+		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}
-		if cost := half + move + s.behind(t, state, first+move); cost < limit {
+		if cost := half + move + s.decodeSide(t, state, first+move); cost < limit {
 			best, least, limit = d, cost, cost
 		}
 	}
@@ -244,14 +244,14 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 func (s *Servers) bestAlone(t *Ticket, ahead float64) (Pair, float64) {
 	best, least := Pair{}, math.Inf(1)
 	for k := range t.Alone {
-		d := turn(k+s.Start.Decode, len(t.Alone))
+		d := wrap(k+s.Start.Decode, len(t.Alone))
 		state := &s.Decode[d]
 		if t.Alone[d] >= least || state.Ahead > ahead || !s.fits(t, state) {
 			continue
 		}
 		ready := at(t.DecodeReady, d)
 		first := ready + state.Ahead + t.Alone[d]
-		cost := first + t.Alone[d]*float64(yetToCome+state.Running) + s.behind(t, state, first) + Miss*float64(t.aloneMisses(d, state.Running))
+		cost := first + t.Alone[d]*float64(expectedArrivals+state.Running) + s.decodeSide(t, state, first) + Miss*float64(t.aloneMisses(d, state.Running))
 		if cost < least {
 			best, least = Pair{Alone, d}, cost
 		}
@@ -259,11 +259,11 @@ func (s *Servers) bestAlone(t *Ticket, ahead float64) (Pair, float64) {
 	return best, least
 }
 
-// ideal is as fast as the fastest decode server in each regard: it bounds searches.
-func (s *Servers) ideal() DecodeState {
+// fastestDecode is as fast as the fastest decode server in each regard: it bounds searches.
+func (s *Servers) fastestDecode() DecodeState {
 	best := DecodeState{Step: math.Inf(1), PerToken: math.Inf(1), Running: math.MaxInt32}
 	for d := range s.Decode {
-		if state := &s.Decode[d]; !state.Out {
+		if state := &s.Decode[d]; !state.Excluded {
 			best.Step, best.PerToken = min(best.Step, state.Step), min(best.PerToken, state.PerToken)
 			best.Running = min(best.Running, state.Running)
 		}
@@ -271,17 +271,17 @@ func (s *Servers) ideal() DecodeState {
 	return best
 }
 
-// mostRoom is the most room of any decode server; an empty one has room for anything,
+// mostKVRoom is the most room of any decode server; an empty one has room for anything,
 // and so has each where there is no gate.
-func (s *Servers) mostRoom() int {
+func (s *Servers) mostKVRoom() int {
 	most := -1
 	for d := range s.Decode {
 		switch state := &s.Decode[d]; {
-		case state.Out:
+		case state.Excluded:
 		case state.Running == 0 || !s.Gate:
 			return math.MaxInt
 		default:
-			most = max(most, state.Room)
+			most = max(most, state.KVRoom)
 		}
 	}
 	return most

@@ -15,8 +15,8 @@ func TestDecodeState_RoomSeconds(t *testing.T) {
 		{0, 1000, 1, 3000, 2}, // no more than the whole can be waited for
 		{0, 0, 1, 0, 0},       // nothing needs no room
 	} {
-		d := DecodeState{Room: of.room, Used: of.used, Running: of.running, Step: 0.02}
-		if got := d.RoomSeconds(&Ticket{Tokens: of.tokens, Output: 100}); got != of.want {
+		d := DecodeState{KVRoom: of.room, Used: of.used, Running: of.running, Step: 0.02}
+		if got := d.KVRoomSeconds(&Ticket{Tokens: of.tokens, Output: 100}); got != of.want {
 			t.Errorf("%+v: %v s, want %v", of, got, of.want)
 		}
 	}

@@ -24,7 +24,7 @@ func TestServed_TakesTurnsByWorkWhateverTheNumberOfTenants(t *testing.T) {
 			}
 			o.Add(k, links)
 			if rapid.Bool().Draw(t, "was served") {
-				o.lines.setServed(k, rapid.SampledFrom([]float64{0, 1, 1.5, 4}).Draw(t, "served"))
+				o.queues.setServed(k, rapid.SampledFrom([]float64{0, 1, 1.5, 4}).Draw(t, "served"))
 			}
 		}
 		var got []int64
@@ -38,20 +38,20 @@ func TestServed_TakesTurnsByWorkWhateverTheNumberOfTenants(t *testing.T) {
 }
 
 func slowlyServed(o *Order) (ids []int64) {
-	play := make([]line, len(o.lines.sorted))
-	for i, l := range o.lines.sorted {
+	play := make([]tenantQueue, len(o.queues.sorted))
+	for i, l := range o.queues.sorted {
 		play[i] = *l
 	}
 	for len(play) > 0 {
 		next := 0
 		for i := range play {
-			if play[i].isBeside(&play[0]) && play[i].served < play[next].served {
+			if play[i].takesTurnsWith(&play[0]) && play[i].served < play[next].served {
 				next = i
 			}
 		}
 		l := &play[next]
 		ids = append(ids, l.waiting[0].ID)
-		l.served += l.waiting[0].shortest
+		l.served += l.waiting[0].leastPrefill
 		if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
 			play = slices.Delete(play, next, next+1)
 		}
@@ -65,7 +65,7 @@ func TestAdmit_ManyTenantsCostLittleMoreThanOne(t *testing.T) {
 	best := func(tenants int) time.Duration {
 		o, s := benchTenants(4096, tenants)
 		newcomer := *o.All(nil)[0]
-		newcomer.ID, newcomer.Tenant, newcomer.move = -1, "newcomer", nil
+		newcomer.ID, newcomer.Tenant, newcomer.leastTransfer = -1, "newcomer", nil
 		least := time.Hour
 		for range 20 {
 			began := time.Now()

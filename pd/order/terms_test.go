@@ -16,18 +16,18 @@ func TestServers_Possible(t *testing.T) {
 		pair, alone, some bool // possible; some: of all pairs
 	}{
 		{"nothing is wrong", func(*Servers, *Ticket) {}, true, true, true},
-		{"the decode server is out", func(s *Servers, _ *Ticket) { s.Decode[1].Out = true }, false, false, true},
-		{"all decode servers are", func(s *Servers, _ *Ticket) { s.Decode[0].Out, s.Decode[1].Out = true, true }, false, false, false},
-		{"the prefill server is out", func(s *Servers, _ *Ticket) { s.Prefill[1].Out = true }, false, true, true},
+		{"the decode server is out", func(s *Servers, _ *Ticket) { s.Decode[1].Excluded = true }, false, false, true},
+		{"all decode servers are", func(s *Servers, _ *Ticket) { s.Decode[0].Excluded, s.Decode[1].Excluded = true, true }, false, false, false},
+		{"the prefill server is out", func(s *Servers, _ *Ticket) { s.Prefill[1].Excluded = true }, false, true, true},
 		{"it must not have the prefill server", func(_ *Servers, t *Ticket) { t.Prefill[1] = inf }, false, true, true},
 		{"nor the decode server's KV", func(_ *Servers, t *Ticket) { t.Missing[1] = inf }, false, true, true},
 		{"no link", func(s *Servers, _ *Ticket) { s.Links.Latency[3] = inf }, false, true, true},
 		{"decode does not prefill", func(_ *Servers, t *Ticket) { t.Alone[1] = inf }, true, false, true},
 		{"both are one server", func(s *Servers, _ *Ticket) { s.Prefill[1].Self = 1 }, false, true, true},
-		{"no room, which is left apart", func(s *Servers, _ *Ticket) { s.Decode[1].Room = 0 }, true, true, true},
-		{"decode alone is left", func(s *Servers, _ *Ticket) { s.Prefill[0].Out, s.Prefill[1].Out = true, true }, false, true, true},
+		{"no room, which is left apart", func(s *Servers, _ *Ticket) { s.Decode[1].KVRoom = 0 }, true, true, true},
+		{"decode alone is left", func(s *Servers, _ *Ticket) { s.Prefill[0].Excluded, s.Prefill[1].Excluded = true, true }, false, true, true},
 		{"nothing is left", func(s *Servers, t *Ticket) {
-			s.Prefill[0].Out, s.Prefill[1].Out = true, true
+			s.Prefill[0].Excluded, s.Prefill[1].Excluded = true, true
 			t.Alone[0], t.Alone[1] = inf, inf
 		}, false, false, false},
 	} {
@@ -69,7 +69,7 @@ func TestTerms_AddUp(t *testing.T) {
 				continue // not possible, or no room
 			}
 			terms := s.Terms(k, pair, price)
-			if math.Abs(terms.First()-s.due(k)) < 1e-6 {
+			if math.Abs(terms.TTFT()-s.ttftLeft(k)) < 1e-6 {
 				continue // in time, or not, but for rounding
 			}
 			if !s.Possible(k, pair) || math.Abs(terms.Cost()-want) > 1e-6 {

@@ -40,25 +40,25 @@ type Ticket struct {
 	// as one more objective missed.
 	PairsFirst bool
 
-	// Misfit is what each prefill server costs more, in seconds, since it is of hardware that
+	// HardwareMismatch is what each prefill server costs more, in seconds, since it is of hardware that
 	// the plan gives to requests of other lengths. A shorter slice says that the rest fit.
-	Misfit []float64
+	HardwareMismatch []float64
 
 	// PrefillReady and DecodeReady are the seconds until each server can take the request
 	// at all: an adapter is to be loaded there, or its sleep to be ended. Shorter slices
 	// say that the rest are ready.
 	PrefillReady, DecodeReady []float64
 
-	shortest float64   // of Prefill, or of Alone where it has no prefill server
-	fastest  float64   // seconds to its first token if all servers were free
-	rank     float64   // in Order: lower goes first
-	late     bool      // in Order: it misses its TTFT wherever it goes, and is served last
-	alone    float64   // the least that it can cost without a prefill server
-	computed float64   // of Alone, the least
-	awaits   Pair      // in Order: the pair, not free, that it was seen to wait for
-	declined float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
-	declines bool      // in Order: it did so at the last look
-	move     []float64 // seconds, by prefill server: the fastest transfer to any decode server
+	leastPrefill   float64   // of Prefill, or of Alone where it has no prefill server
+	leastTTFT      float64   // seconds to its first token if all servers were free
+	rank           float64   // in Order: lower goes first
+	late           bool      // in Order: it misses its TTFT wherever it goes, and is served last
+	leastAloneCost float64   // the least that it can cost without a prefill server
+	leastAlone     float64   // of Alone, the least
+	awaited        Pair      // in Order: the pair, not free, that it was seen to wait for
+	declined       float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
+	isDeclining    bool      // in Order: it did so at the last look
+	leastTransfer  []float64 // seconds, by prefill server: the fastest transfer to any decode server
 }
 
 // Resize makes the slices as long as the fleet, whatever is in them.
@@ -82,35 +82,35 @@ func sized(s []float64, n int) []float64 {
 	return s[:n]
 }
 
-// measure writes what follows from the costs alone.
-func (t *Ticket) measure(links *LinkTable) {
-	if t.awaits.Prefill >= len(t.Prefill) || t.awaits.Decode >= len(t.Missing) || len(t.move) != len(t.Prefill) {
-		t.awaits = Pair{Alone, Alone} // else what it waited for is as good a guess as any
+// derive writes what follows from the costs alone.
+func (t *Ticket) derive(links *LinkTable) {
+	if t.awaited.Prefill >= len(t.Prefill) || t.awaited.Decode >= len(t.Missing) || len(t.leastTransfer) != len(t.Prefill) {
+		t.awaited = Pair{Alone, Alone} // else what it waited for is as good a guess as any
 	}
-	t.move = sized(t.move, len(t.Prefill))
-	t.shortest, t.fastest = math.Inf(1), math.Inf(1)
+	t.leastTransfer = sized(t.leastTransfer, len(t.Prefill))
+	t.leastPrefill, t.leastTTFT = math.Inf(1), math.Inf(1)
 	for p, seconds := range t.Prefill {
 		if first := links.first(p); first < p {
-			t.move[p] = t.move[first]
+			t.leastTransfer[p] = t.leastTransfer[first]
 		} else {
-			t.move[p] = t.quickest(links, p)
+			t.leastTransfer[p] = t.leastTransferFrom(links, p)
 		}
-		t.shortest = min(t.shortest, seconds)
-		t.fastest = min(t.fastest, seconds+t.move[p])
+		t.leastPrefill = min(t.leastPrefill, seconds)
+		t.leastTTFT = min(t.leastTTFT, seconds+t.leastTransfer[p])
 	}
-	t.alone, t.computed = math.Inf(1), math.Inf(1)
+	t.leastAloneCost, t.leastAlone = math.Inf(1), math.Inf(1)
 	for d, seconds := range t.Alone {
-		t.computed = min(t.computed, seconds)
-		t.alone = min(t.alone, seconds+Miss*float64(t.aloneMisses(d, 0)))
+		t.leastAlone = min(t.leastAlone, seconds)
+		t.leastAloneCost = min(t.leastAloneCost, seconds+Miss*float64(t.aloneMisses(d, 0)))
 	}
-	if math.IsInf(t.shortest, 1) {
-		t.shortest = t.computed
+	if math.IsInf(t.leastPrefill, 1) {
+		t.leastPrefill = t.leastAlone
 	}
-	t.fastest = min(t.fastest, t.computed)
+	t.leastTTFT = min(t.leastTTFT, t.leastAlone)
 }
 
-// quickest is the seconds of its fastest transfer from a prefill server.
-func (t *Ticket) quickest(links *LinkTable, p int) float64 {
+// leastTransferFrom is the seconds of its fastest transfer from a prefill server.
+func (t *Ticket) leastTransferFrom(links *LinkTable, p int) float64 {
 	latency, perByte := links.row(p, len(t.Missing))
 	least := math.Inf(1)
 	for d, bytes := range t.Missing {
@@ -122,12 +122,12 @@ func (t *Ticket) quickest(links *LinkTable, p int) float64 {
 }
 
 // rankOn is its rank where it goes to a prefill server.
-func (t *Ticket) rankOn(p int) float64 { return t.rank + (t.Prefill[p] - t.shortest) }
+func (t *Ticket) rankOn(p int) float64 { return t.rank + (t.Prefill[p] - t.leastPrefill) }
 
 // isLate says whether a request that is to be served last when late cannot meet its
 // objective any more, whatever goes before it.
 func (t *Ticket) isLate(now time.Duration) bool {
-	return t.Weights.LateLast && t.TTFT > 0 && (now-t.Arrived).Seconds()+t.fastest > t.TTFT
+	return t.Weights.LateLast && t.TTFT > 0 && (now-t.Arrived).Seconds()+t.leastTTFT > t.TTFT
 }
 
 // aloneMisses is how many objectives a decode server with so many streams misses by

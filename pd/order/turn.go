@@ -12,7 +12,7 @@ type Turn struct {
 	Overdue bool
 	Price   float64 // what a second of prefill costs the others
 
-	served, credit float64 // before it: of its line, and of the order
+	served, credit float64 // before it: of its queue, and of the order
 }
 
 // Next returns the request that is to go now, false if none is. The caller sends
@@ -32,30 +32,30 @@ type Turn struct {
 // Ageing x waited does.
 func (o *Order) Next(s *Servers) (Turn, bool) {
 	if o.size == 0 {
-		o.pace.lull()
+		o.rate.reset()
 		return Turn{}, false
 	}
-	o.look(s)
+	o.prepare(s)
 	may := func(t *Ticket, _ float64) (Pair, bool) {
-		if t.Tokens > o.room {
+		if t.Tokens > o.mostKVRoom {
 			return Pair{}, false
 		}
 		return o.mayGo(t, s)
 	}
-	oldest := o.survey(s.Now)
+	oldest := o.scanWaiting(s.Now)
 	o.least = math.Inf(1)
 	turn, ok := o.overdue(oldest.overdue, may)
 	if !ok {
-		o.keepRoom(oldest.crowdedOut, s)
-		turn, ok = o.shortest(may)
+		o.reserveKVRoom(oldest.lacksKVRoom, s)
+		turn, ok = o.shortestFirst(may)
 	}
 	if !ok {
-		o.pace.look(s)
+		o.rate.sample(s)
 		return Turn{}, false
 	}
-	o.pace.went += turn.Ticket.shortest
+	o.rate.went += turn.Ticket.leastPrefill
 	turn.Price = o.price(turn.Ticket)
-	o.take(&turn)
+	o.recordTurn(&turn)
 	return turn, true
 }
 
@@ -63,62 +63,62 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 // which servers, while so many seconds of prefill go before it: the order of service
 // without the choice of a pair.
 func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
-	o.room = math.MaxInt
-	turn, ok := o.overdue(o.survey(now).overdue, may)
+	o.mostKVRoom = math.MaxInt
+	turn, ok := o.overdue(o.scanWaiting(now).overdue, may)
 	if !ok {
-		turn, ok = o.shortest(may)
+		turn, ok = o.shortestFirst(may)
 	}
 	if ok {
-		o.take(&turn)
+		o.recordTurn(&turn)
 	}
 	return turn, ok
 }
 
-// PutBack lets a request wait on whose turn, the last of Next, came to nothing: its servers
+// UndoTurn lets a request wait on whose turn, the last of Next, came to nothing: its servers
 // refused it. Nobody is charged for that.
-func (o *Order) PutBack(turn Turn) {
-	o.lines.add(turn.Ticket)
+func (o *Order) UndoTurn(turn Turn) {
+	o.queues.add(turn.Ticket)
 	o.size++
-	o.lines.setServed(turn.Ticket, turn.served)
-	o.credit = turn.credit
-	o.pace.went -= turn.Ticket.shortest
+	o.queues.setServed(turn.Ticket, turn.served)
+	o.overdueCredit = turn.credit
+	o.rate.went -= turn.Ticket.leastPrefill
 }
 
 // May says whether a request may go now, and with which pair, while so many seconds of
 // prefill go before it.
 type May func(t *Ticket, before float64) (Pair, bool)
 
-// take lets a request go.
-func (o *Order) take(turn *Turn) {
-	if l, _, _ := o.lines.find(turn.Ticket); l != nil {
-		turn.served = l.served
+// recordTurn lets a request go.
+func (o *Order) recordTurn(turn *Turn) {
+	if q, _, _ := o.queues.find(turn.Ticket); q != nil {
+		turn.served = q.served
 	}
-	turn.credit = o.credit
-	o.lines.setServed(turn.Ticket, turn.served+turn.Ticket.shortest)
+	turn.credit = o.overdueCredit
+	o.queues.setServed(turn.Ticket, turn.served+turn.Ticket.leastPrefill)
 	o.Remove(turn.Ticket)
-	o.credit = min(1, o.credit+o.cfg.OverdueShare)
+	o.overdueCredit = min(1, o.overdueCredit+o.cfg.OverdueShare)
 	if turn.Overdue {
-		o.credit--
+		o.overdueCredit--
 	}
 }
 
-// look fills the scratch.
-func (o *Order) look(s *Servers) {
-	o.crowd = float64(o.size-1) / float64(max(1, len(s.Prefill)))
+// prepare fills the scratch.
+func (o *Order) prepare(s *Servers) {
+	o.waitingPerServer = float64(o.size-1) / float64(max(1, len(s.Prefill)))
 	o.free, o.busy = o.free[:0], o.busy[:0]
-	o.awaited = sized(o.awaited, len(s.Prefill))
-	clear(o.awaited)
+	o.awaitedWork = sized(o.awaitedWork, len(s.Prefill))
+	clear(o.awaitedWork)
 	for p := range s.Prefill {
 		switch state := &s.Prefill[p]; {
-		case state.Out:
+		case state.Excluded:
 		case o.isFree(state):
 			o.free = append(o.free, p)
 		default:
 			o.busy = append(o.busy, p)
 		}
 	}
-	o.room = s.mostRoom()
-	o.ideal = s.ideal()
+	o.mostKVRoom = s.mostKVRoom()
+	o.fastestDecode = s.fastestDecode()
 }
 
 // isFree says whether a prefill server is about to be free.
@@ -126,26 +126,26 @@ func (o *Order) isFree(p *PrefillState) bool { return p.Ahead <= o.cfg.Ahead.Sec
 
 // leastAlone is less than any decode server costs a request that it computes the prompt of.
 func (o *Order) leastAlone(t *Ticket) float64 {
-	return t.alone + t.computed*float64(yetToCome+o.ideal.Running) + o.ideal.decoding(t)
+	return t.leastAloneCost + t.leastAlone*float64(expectedArrivals+o.fastestDecode.Running) + o.fastestDecode.leastCost(t)
 }
 
 // price is what a second of a request's prefill costs the others.
-func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.crowd) }
+func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.waitingPerServer) }
 
-// eldest is who came first of those that waited too long: of all, and of those that no
+// oldestOverdue is who came first of those that waited too long: of all, and of those that no
 // decode server has room for. Nil is nobody.
-type eldest struct{ overdue, crowdedOut *Ticket }
+type oldestOverdue struct{ overdue, lacksKVRoom *Ticket }
 
-// survey looks for them, moves those who have become late behind the others of their
+// scanWaiting looks for them, moves those who have become late behind the others of their
 // class, and counts for how long requests have left servers free.
-func (o *Order) survey(now time.Duration) (oldest eldest) {
+func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 	o.moved = o.moved[:0]
 	elapsed := (now - o.surveyed).Seconds()
 	o.surveyed = now
-	for _, l := range o.lines.sorted {
-		for _, t := range l.waiting {
-			if t.declines {
-				t.declined, t.declines = t.declined+elapsed, false
+	for _, q := range o.queues.sorted {
+		for _, t := range q.waiting {
+			if t.isDeclining {
+				t.declined, t.isDeclining = t.declined+elapsed, false
 			}
 			if !t.late && t.isLate(now) {
 				o.moved = append(o.moved, t)
@@ -156,22 +156,22 @@ func (o *Order) survey(now time.Duration) (oldest eldest) {
 			if oldest.overdue == nil || t.Arrived < oldest.overdue.Arrived {
 				oldest.overdue = t
 			}
-			if t.Tokens > o.room && (oldest.crowdedOut == nil || t.Arrived < oldest.crowdedOut.Arrived) {
-				oldest.crowdedOut = t
+			if t.Tokens > o.mostKVRoom && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
+				oldest.lacksKVRoom = t
 			}
 		}
 	}
 	for _, t := range o.moved {
-		o.lines.remove(t)
+		o.queues.remove(t)
 		t.late = true
-		o.lines.add(t)
+		o.queues.add(t)
 	}
 	return oldest
 }
 
 // overdueAfter is the wait in seconds after which a request has waited too long.
 func (o *Order) overdueAfter(t *Ticket) float64 {
-	after := o.cfg.OverdueAfter.Seconds() + o.cfg.OverdueFactor*t.shortest
+	after := o.cfg.OverdueAfter.Seconds() + o.cfg.OverdueFactor*t.leastPrefill
 	if o.cfg.Patience > 0 {
 		after = min(after, o.cfg.Patience.Seconds()/2)
 	}
@@ -182,20 +182,20 @@ func (o *Order) isOverdue(t *Ticket, now time.Duration) bool {
 	return (now - t.Arrived).Seconds() > o.overdueAfter(t)
 }
 
-// keepRoom closes the decode server with the most room to all but the oldest
+// reserveKVRoom closes the decode server with the most room to all but the oldest
 // overdue request that decode has no room for: smaller ones would take it as it
 // comes, for ever.
-func (o *Order) keepRoom(crowdedOut *Ticket, s *Servers) {
-	if crowdedOut == nil {
+func (o *Order) reserveKVRoom(lacksKVRoom *Ticket, s *Servers) {
+	if lacksKVRoom == nil {
 		return
 	}
 	for d := range s.Decode {
-		if !s.Decode[d].Out && s.Decode[d].Room == o.room {
-			s.Decode[d].Out = true
+		if !s.Decode[d].Excluded && s.Decode[d].KVRoom == o.mostKVRoom {
+			s.Decode[d].Excluded = true
 			break
 		}
 	}
-	o.room = s.mostRoom()
+	o.mostKVRoom = s.mostKVRoom()
 }
 
 // overdue is the request that came first of those that waited too long, if its best pair
@@ -204,19 +204,19 @@ func (o *Order) keepRoom(crowdedOut *Ticket, s *Servers) {
 // would take so much longer that everybody pays. Nor does a younger one that finds its pair
 // free take the turn: else the first could wait for ever.
 func (o *Order) overdue(oldest *Ticket, may May) (Turn, bool) {
-	if oldest == nil || o.credit < 1 {
+	if oldest == nil || o.overdueCredit < 1 {
 		return Turn{}, false
 	}
 	pair, free := may(oldest, 0)
 	return Turn{Ticket: oldest, Pair: pair, Overdue: true}, free
 }
 
-// shortest is the request of the first class and tenant with one whose best pair is
+// shortestFirst is the request of the first class and tenant with one whose best pair is
 // free, there the one with the least prefill less its age.
-func (o *Order) shortest(may May) (Turn, bool) {
+func (o *Order) shortestFirst(may May) (Turn, bool) {
 	before := 0.0
-	for _, l := range o.lines.sorted {
-		turn, seconds := o.shortestOf(l, may, before)
+	for _, q := range o.queues.sorted {
+		turn, seconds := o.shortestOfTenant(q, may, before)
 		if turn.Ticket != nil {
 			return turn, true
 		}
@@ -225,16 +225,16 @@ func (o *Order) shortest(may May) (Turn, bool) {
 	return Turn{}, false
 }
 
-// shortestOf is that of one line, behind others with so many seconds of prefill; and the
+// shortestOfTenant is that of one tenant, behind others with so many seconds of prefill; and the
 // seconds of its own.
-func (o *Order) shortestOf(l *line, may May, before float64) (best Turn, seconds float64) {
+func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best Turn, seconds float64) {
 	o.least = math.Inf(1) // rank of best, with the prefill time with its own pair
-	for _, t := range l.waiting {
+	for _, t := range q.waiting {
 		if t.rank >= o.least {
 			break // nobody from here on can be better
 		}
 		pair, ok := may(t, before+seconds)
-		seconds += t.shortest
+		seconds += t.leastPrefill
 		if !ok {
 			continue
 		}
@@ -252,83 +252,83 @@ func (o *Order) shortestOf(l *line, may May, before float64) (best Turn, seconds
 // mayGo returns the best pair of a request if it is free, and the best that is free if it has
 // left one free for long enough.
 func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
-	if o.waitsOn(t, s) {
-		o.await(t)
+	if o.prefersAwaited(t, s) {
+		o.recordAwaited(t)
 		return Pair{}, false
 	}
 	pair, cost := o.bestFree(t, s)
 	switch {
 	case math.IsInf(cost, 1):
-		if o.stillBusy(t, s) {
-			o.await(t)
+		if o.mayAwait(t, s) {
+			o.recordAwaited(t)
 		}
 		return Pair{}, false
-	case o.mayBeImpatient(t, s) && s.first(t, pair) <= t.declined:
+	case o.mayStopDeclining(t, s) && s.ttft(t, pair) <= t.declined:
 		return pair, true
-	case o.busyIsBetter(t, s, cost):
-		o.await(t)
+	case o.isBusyPairBetter(t, s, cost):
+		o.recordAwaited(t)
 		return Pair{}, false
 	}
 	return pair, true
 }
 
-// await notes that a request waits for the busy pair that it awaits: its prefill goes there
+// recordAwaited notes that a request waits for the busy pair that it awaits: its prefill goes there
 // before those of all behind it. And that it leaves a free server that it could have.
-func (o *Order) await(t *Ticket) {
-	o.awaited[t.awaits.Prefill] += t.Prefill[t.awaits.Prefill]
+func (o *Order) recordAwaited(t *Ticket) {
+	o.awaitedWork[t.awaited.Prefill] += t.Prefill[t.awaited.Prefill]
 	for _, p := range o.free {
-		t.declines = t.declines || !math.IsInf(t.Prefill[p], 1)
+		t.isDeclining = t.isDeclining || !math.IsInf(t.Prefill[p], 1)
 	}
 }
 
-// mayBeImpatient says whether a request has left a server free for as long as one that is
+// mayStopDeclining says whether a request has left a server free for as long as one that is
 // free now would need at least to give its first token.
-func (o *Order) mayBeImpatient(t *Ticket, s *Servers) bool {
+func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 	if t.declined == 0 {
 		return false
 	}
-	step := o.ideal.StepSeconds(t)
+	step := o.fastestDecode.StepSeconds(t)
 	for _, p := range o.free {
-		if first, _ := s.half(t, p, 0); first+t.move[p]+step <= t.declined {
+		if first, _ := s.prefillSide(t, p, 0); first+t.leastTransfer[p]+step <= t.declined {
 			return true
 		}
 	}
 	return false
 }
 
-// waitsOn says whether the pair that a request was last seen to wait for is better than
+// prefersAwaited says whether the pair that a request was last seen to wait for is better than
 // all that are free: most wait for the same one as before, and need no search.
-func (o *Order) waitsOn(t *Ticket, s *Servers) bool {
-	if !o.stillBusy(t, s) || o.mayBeImpatient(t, s) {
+func (o *Order) prefersAwaited(t *Ticket, s *Servers) bool {
+	if !o.mayAwait(t, s) || o.mayStopDeclining(t, s) {
 		return false
 	}
 	price := o.price(t)
-	cost := o.awaited[t.awaits.Prefill] + s.paired(t, t.awaits, price)
+	cost := o.awaitedWork[t.awaited.Prefill] + s.pairCost(t, t.awaited, price)
 	if !(cost < o.leastAlone(t)) {
 		return false
 	}
-	decoding := o.ideal.decoding(t)
+	decoding := o.fastestDecode.leastCost(t)
 	for _, p := range o.free {
-		if _, half := s.half(t, p, price); half+t.move[p]+decoding <= cost {
+		if _, half := s.prefillSide(t, p, price); half+t.leastTransfer[p]+decoding <= cost {
 			return false
 		}
 	}
 	return true
 }
 
-// stillBusy says whether a request may wait for the pair that it was last seen to wait for.
-func (o *Order) stillBusy(t *Ticket, s *Servers) bool {
-	p, d := t.awaits.Prefill, t.awaits.Decode
-	return p != Alone && s.Possible(t, t.awaits) && !o.isFree(&s.Prefill[p]) && s.fits(t, &s.Decode[d])
+// mayAwait says whether a request may wait for the pair that it was last seen to wait for.
+func (o *Order) mayAwait(t *Ticket, s *Servers) bool {
+	p, d := t.awaited.Prefill, t.awaited.Decode
+	return p != Alone && s.Possible(t, t.awaited) && !o.isFree(&s.Prefill[p]) && s.fits(t, &s.Decode[d])
 }
 
 // bestFree is the best of the pairs that a request could have now, and its cost:
 // infinite if there is none.
 func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	price, pair, least := o.price(t), Pair{}, math.Inf(1)
-	decoding := o.ideal.decoding(t)
+	decoding := o.fastestDecode.leastCost(t)
 	for _, p := range o.free {
-		if _, half := s.half(t, p, price); half+t.move[p]+decoding >= least {
+		if _, half := s.prefillSide(t, p, price); half+t.leastTransfer[p]+decoding >= least {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, least); cost < least {
@@ -344,22 +344,22 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	return pair, least
 }
 
-// busyIsBetter says whether a server that is not free costs less than limit, with what goes
+// isBusyPairBetter says whether a server that is not free costs less than limit, with what goes
 // first there. The pair that the request was last seen to wait for is looked at first:
 // mostly it still does.
-func (o *Order) busyIsBetter(t *Ticket, s *Servers, limit float64) bool {
+func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) bool {
 	price := o.price(t)
-	if o.stillBusy(t, s) && o.awaited[t.awaits.Prefill]+s.paired(t, t.awaits, price) < limit {
+	if o.mayAwait(t, s) && o.awaitedWork[t.awaited.Prefill]+s.pairCost(t, t.awaited, price) < limit {
 		return true
 	}
-	decoding, found := o.ideal.decoding(t), false
+	decoding, found := o.fastestDecode.leastCost(t), false
 	for _, p := range o.busy {
-		hold := o.awaited[p]
-		if _, half := s.half(t, p, price); hold+half+t.move[p]+decoding >= limit {
+		hold := o.awaitedWork[p]
+		if _, half := s.prefillSide(t, p, price); hold+half+t.leastTransfer[p]+decoding >= limit {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, price, limit-hold); hold+cost < limit {
-			t.awaits, limit, found = Pair{p, d}, hold+cost, true
+			t.awaited, limit, found = Pair{p, d}, hold+cost, true
 		}
 	}
 	return found

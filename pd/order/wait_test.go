@@ -127,7 +127,7 @@ func TestOrder_WaitIsBounded(t *testing.T) {
 			}
 			if bound := x.overdue + float64(older+1)*(period+c.longest); x.went > bound {
 				t.Fatalf("request %d of %.1f s waited %.0f s, at most %.0f: %d older, %.0f s for 50 turns, servers busy for %.0f s",
-					i, x.ticket.shortest, x.went-x.arrived, bound-x.arrived, older, period, c.longest)
+					i, x.ticket.leastPrefill, x.went-x.arrived, bound-x.arrived, older, period, c.longest)
 			}
 		}
 	})
@@ -190,7 +190,7 @@ func TestOrder_NobodyWaitsLongWhileAServerIsFree(t *testing.T) {
 	})
 }
 
-// look is the seconds between two looks of pass.
+// prepare is the seconds between two looks of pass.
 const look = 0.05
 
 // pass lets all of them have their turn.

@@ -53,7 +53,7 @@ func Print(out io.Writer, d gateway.DecisionStatus) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(table, format, args...) } // Flush reports
 	say("request %s, %s, model %s, %s: %s\n", d.RequestID, d.API, d.Model, d.At.Format(time.RFC3339), d.Outcome)
-	say("times in ms: first token = ready + queue + prefill + transfer + room + step; total = first token + pace + burden + misfit\n")
+	say("times in ms: first token = ready + queue + prefill + transfer + kv room + step; total = first token + decode cost + delay to others + hardware mismatch\n")
 	for i := range d.Attempts {
 		printAttempt(say, i+1, &d.Attempts[i])
 	}
@@ -78,7 +78,7 @@ func printAttempt(say func(format string, args ...any), number int, a *gateway.C
 	if a.Panic {
 		say("more servers are ejected than may be: breakers were ignored\n")
 	}
-	say("\tprefill\tdecode\ttotal\tfirst token\tready\tqueue\tprefill\ttransfer\troom\tstep\tpace\tburden\tmisfit\tprefill holds\tdecode holds\tmoved MB\t\n")
+	say("\tprefill\tdecode\ttotal\tfirst token\tready\tqueue\tprefill\ttransfer\tkv room\tstep\tdecode cost\tdelay to others\thardware mismatch\tprefill holds\tdecode holds\tmoved MB\t\n")
 	for _, e := range a.Alternatives {
 		mark, prefill, note := "", e.Prefill, ""
 		if e.Chosen {
@@ -91,7 +91,7 @@ func printAttempt(say func(format string, args ...any), number int, a *gateway.C
 			note = fmt.Sprintf(" misses %d objectives", e.Misses)
 		}
 		say("%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t%d\t%.1f\t%s\n", mark, prefill, e.Decode, e.Total, e.First,
-			e.Ready, e.Queue, e.Compute, e.Transfer, e.Room, e.Step, e.Pace, e.Burden, e.Misfit, heldText(e), e.DecodeCached, e.Moved/1e6, note)
+			e.Ready, e.Queue, e.Compute, e.Transfer, e.KVRoom, e.Step, e.DecodeCost, e.DelayToOthers, e.HardwareMismatch, heldText(e), e.DecodeCached, e.Moved/1e6, note)
 	}
 }
 

@@ -26,7 +26,7 @@ func (c *costConfig) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Adapter.Load, "adapter-load", c.Adapter.Load,
 		"assumed time to load an adapter, until loads were seen; 0: requests go anywhere, whatever must be loaded")
 	fs.DurationVar(&c.Adapter.Swap, "adapter-swap", c.Adapter.Swap, "assumed time for a loaded adapter to get into the batch")
-	fs.DurationVar(&c.Adapter.Place, "adapter-place", c.Adapter.Place,
+	fs.DurationVar(&c.Adapter.Slot, "adapter-place", c.Adapter.Slot,
 		"assumed time until one of the adapters in a full batch makes way")
 	fs.IntVar(&c.KVBytesPerToken, "kv-bytes-per-token", c.KVBytesPerToken, "KV cache of one token, `bytes`")
 	fs.IntVar(&c.BlockTokens, "block-tokens", c.BlockTokens, "tokens of one KV block")

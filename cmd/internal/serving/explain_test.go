@@ -19,7 +19,7 @@ func TestExplain_SaysWhyInOneTable(t *testing.T) {
 	}
 	_, table := c.explained(got.header.Get("X-Request-Id"))
 	for _, want := range []string{
-		"total", "first token", "ready", "queue", "prefill", "transfer", "room", "step", "pace", "burden", "prefill holds", "moved MB",
+		"total", "first token", "ready", "queue", "prefill", "transfer", "kv room", "step", "decode cost", "delay to others", "prefill holds", "moved MB",
 		"(alone)", "->", "served", got.header.Get("X-Tandem-Decode"),
 	} {
 		if !strings.Contains(table, want) {

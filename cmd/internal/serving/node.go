@@ -181,7 +181,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Tracer:    binder.Tracer,
 		Log:       n.log,
 	}
-	n.fleet.OnBlame = binder.Links.Acquit
+	n.fleet.OnBlame = binder.Links.Clear
 	if n.sharing.redis != nil {
 		n.sharing.experience = pd.NewExperience(binder.Links, cfg.cost.links, binder.Outputs, n.fleet, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
 		reg.MustRegister(n.sharing.experience)

@@ -73,9 +73,9 @@ func TestShares_MoveRequestsToThePlannedHardware(t *testing.T) {
 	d, _ := c.explained(last.header.Get("X-Request-Id"))
 	told := false
 	for _, e := range d.Attempts[0].Alternatives {
-		told = told || e.Misfit > 0
-		if e.Misfit < 0 || e.Misfit > 0.301*e.Compute {
-			t.Errorf("a misfit of %.2f ms where the prefill takes %.2f", e.Misfit, e.Compute)
+		told = told || e.HardwareMismatch > 0
+		if e.HardwareMismatch < 0 || e.HardwareMismatch > 0.301*e.Compute {
+			t.Errorf("a hardware mismatch of %.2f ms where the prefill takes %.2f", e.HardwareMismatch, e.Compute)
 		}
 	}
 	if !told {

@@ -2,28 +2,28 @@ package cost
 
 import "github.com/tandem-gateway/tandem/pools/share"
 
-// misfitCost is what it costs to be prefilled by hardware that the plan gives none of the
+// hardwareMismatchCost is what it costs to be prefilled by hardware that the plan gives none of the
 // requests of these lengths, in parts of the prefill there. It is small beside a queue: no
 // request waits for the right hardware longer than this part of its prefill, and what is
 // out, or misses an objective, is not made up for by any of it. See autoscale/DESIGN.md for
 // what others gave in the simulator.
-const misfitCost = 0.3
+const hardwareMismatchCost = 0.3
 
-// misfits appends what each prefill server costs a request more, in seconds, since the plan
+// hardwareMismatches appends what each prefill server costs a request more, in seconds, since the plan
 // of the hardware (share.Table) gives requests of its lengths to others:
 //
-//	misfitCost x prefill there x (1 - its kind's share / the largest share of a kind here)
+//	hardwareMismatchCost x prefill there x (1 - its kind's share / the largest share of a kind here)
 //
 // Nothing is appended where there is no plan for such requests, or only for hardware that
 // is not here. Servers of a kind that the plan does not know cost nothing more.
-func misfits(to []float64, r Demand, f *Candidates, prefill []float64) []float64 {
+func hardwareMismatches(to []float64, r Demand, f *Candidates, prefill []float64) []float64 {
 	if f.Shares == nil {
 		return to
 	}
 	parts := f.Shares.Prefill[share.ClassOf(r.PromptTokens, r.OutputTokens)]
 	largest := 0.0
 	for i := range f.Prefill {
-		if c := &f.Prefill[i]; c.Kind > 0 && c.Kind <= len(parts) && !c.Out && !c.NoPair {
+		if c := &f.Prefill[i]; c.Kind > 0 && c.Kind <= len(parts) && !c.Excluded && !c.NoPair {
 			largest = max(largest, parts[c.Kind-1])
 		}
 	}
@@ -31,11 +31,11 @@ func misfits(to []float64, r Demand, f *Candidates, prefill []float64) []float64
 		return to
 	}
 	for i := range f.Prefill {
-		misfit := 0.0
+		mismatch := 0.0
 		if kind := f.Prefill[i].Kind; kind > 0 && kind <= len(parts) && parts[kind-1] < largest {
-			misfit = misfitCost * prefill[i] * (1 - parts[kind-1]/largest)
+			mismatch = hardwareMismatchCost * prefill[i] * (1 - parts[kind-1]/largest)
 		}
-		to = append(to, misfit)
+		to = append(to, mismatch)
 	}
 	return to
 }

@@ -1,0 +1,44 @@
+package order
+
+import (
+	"math"
+	"time"
+)
+
+// serviceRate is how fast those who wait are served, as a share of what their servers would do by
+// prediction: below 1 where decode has no room for them, or predictions are too short. It
+// is measured while somebody waits and nobody may go, so that a lull says nothing.
+type serviceRate struct {
+	work, time float64       // seconds of prefill that went, and of servers meanwhile; both fade
+	went       float64       // seconds of prefill that went since the last sample
+	since      time.Duration // the last sample
+	waited     bool          // somebody waited at it
+}
+
+const (
+	rateMemory = 10.0 // seconds
+	ratePrior  = 1.0  // server seconds that count as served by prediction, before anything is known
+	leastRate  = 0.1  // it must let enough wait to be proved wrong; more than 1 is not promised
+)
+
+// sample notes that somebody waits and nobody may go.
+func (r *serviceRate) sample(s *Servers) {
+	if r.waited {
+		passed := (s.Now - r.since).Seconds()
+		keep := math.Exp(-passed / rateMemory)
+		r.work = keep*r.work + r.went
+		r.time *= keep
+		for range s.eachWorkAhead {
+			r.time += passed
+		}
+	}
+	r.went, r.since, r.waited = 0, s.Now, true
+}
+
+// reset notes that nobody waits.
+func (r *serviceRate) reset() { r.went, r.waited = 0, false }
+
+// ratio is the rate, between its bounds.
+func (r *serviceRate) ratio() float64 {
+	return min(max((r.work+ratePrior)/(r.time+ratePrior), leastRate), 1)
+}
