@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -260,5 +261,254 @@ func TestBreaker_AProbeMayBeDueBeforeTheEjectionEnds(t *testing.T) {
 		if b.ProbeNow(now.Add(time.Second)); told(b) {
 			t.Errorf("round %d: told again of what is due already", round)
 		}
+	}
+}
+
+func TestConfig_SettingsAreCheckedAtTheirEdges(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		ok     bool
+	}{
+		{func(*Config) {}, true},
+		{func(c *Config) { c.Consecutive = 0 }, false},
+		{func(c *Config) { c.Consecutive = 1 }, true},
+		{func(c *Config) { c.Ratio = 0 }, false},
+		{func(c *Config) { c.Ratio = 0.01 }, true},
+		{func(c *Config) { c.Ratio = 1 }, true},
+		{func(c *Config) { c.Ratio = 1.01 }, false},
+		{func(c *Config) { c.Ejection = 0 }, false},
+		{func(c *Config) { c.Ejection = 1 }, true},
+		{func(c *Config) { c.MaxEjection = c.Ejection }, true},
+		{func(c *Config) { c.MaxEjection = c.Ejection - 1 }, false},
+		{func(c *Config) { c.Probe = 0 }, false},
+		{func(c *Config) { c.Probe = 1 }, true},
+	} {
+		cfg := Default()
+		c.change(&cfg)
+		if err := cfg.Validate(); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+// Only a server that fails soon after it was let in again is ejected for longer than before:
+// once it has been well for as long as the longest ejection, it begins with the first again.
+func TestBreaker_AServerThatWasWellForLongIsEjectedShortly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Default())
+		out := func() time.Duration {
+			for range Default().Consecutive {
+				request(b, errFailed)
+			}
+			at, _ := b.ProbeDue(0)
+			defer b.RecordProbe(nil, time.Now())
+			return time.Until(at)
+		}
+		within := func(name string, got, want time.Duration) {
+			t.Helper()
+			if got < want*79/100 || got > want*121/100 {
+				t.Errorf("%s: out for %v, want %v +-20 %%", name, got, want)
+			}
+		}
+		within("first", out(), time.Second)
+		within("second, at once", out(), 2*time.Second)
+		time.Sleep(Default().MaxEjection)
+		within("third, a minute later", out(), 4*time.Second)
+		time.Sleep(Default().MaxEjection + 1)
+		within("the first in more than a minute", out(), time.Second)
+		within("at once", out(), 2*time.Second)
+	})
+}
+
+// Whoever sends probes is told of each ejection and suspicion, and finds out what is due.
+func TestBreaker_WhoSendsProbesIsToldWhatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Default())
+		for round := range 2 {
+			time.Sleep(time.Minute)
+			if told(b) {
+				t.Fatalf("round %d: told of nothing", round)
+			}
+			if b.Suspect(); !told(b) {
+				t.Errorf("round %d: not told of a suspicion", round)
+			}
+			b.RecordProbe(nil, time.Now())
+			request(b, errFailed)
+			if _, due := b.ProbeDue(time.Second); !due || !told(b) {
+				t.Errorf("round %d: not told of a failure, which is doubt", round)
+			}
+			b.RecordProbe(nil, time.Now())
+			for range Default().Consecutive {
+				b.RecordBrokenStream(errFailed, time.Now())
+				request(b, nil)
+			}
+			if !b.Ejected() || !told(b) {
+				t.Errorf("round %d: not told of an ejection", round)
+			}
+			b.RecordProbe(nil, time.Now())
+			if _, due := b.ProbeDue(time.Second); due {
+				t.Errorf("round %d: a probe is due after one that passed", round)
+			}
+		}
+	})
+}
+
+// Each ejection counts, and each probe by its outcome; one that found the server busy is
+// neither.
+func TestBreaker_Counts(t *testing.T) {
+	b := New(Default())
+	now := time.Now()
+	for i, c := range []struct {
+		verdict error
+		want    Counts
+	}{
+		{nil, Counts{0, 1, 0}},
+		{errFailed, Counts{1, 1, 1}},
+		{ErrBusy, Counts{1, 1, 1}},
+		{context.DeadlineExceeded, Counts{2, 1, 2}},
+		{nil, Counts{2, 2, 2}},
+		{ErrBusy, Counts{2, 2, 2}},
+		{ErrWrongAnswer, Counts{3, 2, 3}},
+		{nil, Counts{3, 3, 3}},
+	} {
+		b.RecordProbe(c.verdict, now)
+		if got := b.Counts(); got != c.want {
+			t.Errorf("probe %d, %v: %+v, want %+v", i, c.verdict, got, c.want)
+		}
+	}
+}
+
+// A wrong answer is certain until a probe passes, whatever else probes find in between.
+func TestBreaker_AFailedCheckLastsUntilAProbePasses(t *testing.T) {
+	b := New(Default())
+	for round := range 2 {
+		if b.RecordProbe(errFailed, time.Now()); b.FailedCheck() {
+			t.Errorf("round %d: a cut answer is a wrong one", round)
+		}
+		for _, verdict := range []error{fmt.Errorf("prefill: %w", ErrWrongAnswer), errFailed, ErrBusy, context.DeadlineExceeded} {
+			if b.RecordProbe(verdict, time.Now()); !b.FailedCheck() {
+				t.Errorf("round %d: forgotten after %v", round, verdict)
+			}
+		}
+		if b.RecordProbe(nil, time.Now()); b.FailedCheck() {
+			t.Errorf("round %d: it passed, and is wrong still", round)
+		}
+	}
+}
+
+// A server that was ejected and has no place for its probe is asked again soon, not at once;
+// one that is let in is not ejected for being busy.
+func TestBreaker_ABusyServerIsAskedAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Default())
+		if b.RecordProbe(ErrBusy, time.Now()); b.Ejected() {
+			t.Fatal("it is ejected because it is busy")
+		}
+		b = ejected()
+		for round := range 3 {
+			time.Sleep(time.Minute)
+			b.RecordProbe(fmt.Errorf("429: %w", ErrBusy), time.Now())
+			at, due := b.ProbeDue(0)
+			if in := time.Until(at); !due || in < 790*time.Millisecond || in > 1210*time.Millisecond {
+				t.Errorf("round %d: due %v, in %v, want in a second", round, due, in)
+			}
+			if b.State(time.Now()) != Open {
+				t.Errorf("round %d: it is %s", round, b.State(time.Now()))
+			}
+		}
+	})
+}
+
+// A good answer counts as one from when it came; that of a request from before the last probe
+// counts no more, nor does its failure.
+func TestBreaker_AnAnswerFromBeforeTheProbeIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Default())
+		start := time.Now()
+		time.Sleep(time.Second)
+		if b.ServedSince(start) {
+			t.Error("served before it was asked")
+		}
+		request(b, errFailed)
+		if b.ServedSince(start) {
+			t.Error("a failure is service")
+		}
+		request(b, nil)
+		at := time.Now()
+		if !b.ServedSince(start) || b.ServedSince(at) {
+			t.Errorf("served since the start %v, since now %v", b.ServedSince(start), b.ServedSince(at))
+		}
+		var old []func(error)
+		for range 2 * Default().Consecutive {
+			done, err := b.Allow()
+			if err != nil {
+				t.Fatal(err)
+			}
+			old = append(old, done)
+		}
+		b.RecordProbe(errFailed, time.Now())
+		time.Sleep(time.Second)
+		b.RecordProbe(nil, time.Now())
+		for _, done := range old[1:] {
+			done(errFailed)
+		}
+		if old[0](nil); b.Ejected() || b.ServedSince(at) {
+			t.Errorf("by answers from before its probe it is ejected %v, serves %v", b.Ejected(), b.ServedSince(at))
+		}
+	})
+}
+
+// Failures in a row eject however far apart; a good answer between them begins anew.
+func TestBreaker_FailuresInARowMayBeFarApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Default())
+		fail := func(n int) {
+			for range n {
+				request(b, errFailed)
+				time.Sleep(time.Hour)
+			}
+		}
+		fail(4)
+		request(b, nil)
+		if fail(4); b.Ejected() {
+			t.Error("four in a row, twice")
+		}
+		if fail(1); !b.Ejected() {
+			t.Error("five in a row")
+		}
+	})
+}
+
+// Requests, streams and probes end at once: each is counted, and the breaker is where the last
+// verdicts put it.
+func TestBreaker_IsSafeForConcurrentUse(t *testing.T) {
+	b := New(Default())
+	var wg sync.WaitGroup
+	for _, each := range []func(){
+		func() { request(b, nil); b.RecordEndedStream() },
+		func() { request(b, errFailed); b.RecordBrokenStream(errFailed, time.Now()) },
+		func() { b.RecordProbe(errFailed, time.Now()) },
+		func() { b.RecordProbe(nil, time.Now()); b.ServedSince(time.Now()) },
+		func() { b.RecordProbe(ErrBusy, time.Now()); b.ProbeNow(time.Now()) },
+		func() { b.Suspect(); b.ProbeDue(time.Second); b.State(time.Now()) },
+	} {
+		wg.Go(func() {
+			for range 200 {
+				each()
+			}
+		})
+	}
+	wg.Wait()
+	if c := b.Counts(); c.ProbesPassed != 200 || c.ProbesFailed != 200 || c.Ejections < 200 {
+		t.Errorf("of 200 probes each: %+v", c)
+	}
+	if b.RecordProbe(nil, time.Now()); b.State(time.Now()) != Closed || !request(b, nil) {
+		t.Errorf("proved, it is %s", b.State(time.Now()))
+	}
+	for range Default().Consecutive {
+		b.RecordBrokenStream(errFailed, time.Now())
+	}
+	if !b.Ejected() {
+		t.Error("it does not eject any more")
 	}
 }

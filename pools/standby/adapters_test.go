@@ -1,13 +1,18 @@
 package standby
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
@@ -98,5 +103,167 @@ func TestAdapterManager_WhatALeaseHoldsIsNotUnloaded(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		m.unloadIdle(t.Context(), time.Now())
 		engines.took(t, "the other one too", "10.0.0.1 /v1/unload_lora_adapter eve")
+	})
+}
+
+// managed is a server with adapters, whose engine does what it is told, and their manager.
+func managed(t *testing.T, change func(*pools.AdapterConfig), has ...string) (*pools.Fleet, *adapterManager, *obeying) {
+	t.Helper()
+	cfg := pools.Default()
+	cfg.Adapters.Directory = []pools.Adapter{{Name: "ada", Path: "/ada"}, {Name: "bob", Path: "/bob"}, {Name: "eve", Path: "/eve"}, {Name: "law", Base: "other", Path: "/law"}}
+	if change != nil {
+		change(&cfg.Adapters)
+	}
+	log := slog.New(slog.DiscardHandler)
+	f := pools.NewFleet(cfg, log)
+	t.Cleanup(f.Close)
+	if err := f.Apply([]pools.Spec{{URL: "http://10.0.0.1:8000", Role: pools.Decode}}); err != nil {
+		t.Fatal(err)
+	}
+	models := []pools.Model{{ID: "m"}}
+	for _, name := range has {
+		models = append(models, pools.Model{ID: name, Parent: "m"})
+	}
+	s, engines := f.Servers()[0], new(obeying)
+	s.ProbePassed(s.Health(), models, time.Now())
+	return f, &adapterManager{engine: engine{s, &http.Client{Transport: engines}}, cfg: cfg.Adapters, log: log}, engines
+}
+
+// outcomes are the counts of loads as operators see them: loaded, failed, unloaded.
+func outcomes(t *testing.T, f *pools.Fleet) (counts [3]float64) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(f.Collector())
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if i := slices.Index([]string{"loaded", "failed", "unloaded"}, label.GetValue()); i >= 0 && family.GetName() == "tandem_adapter_loads_total" {
+					counts[i] = m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return counts
+}
+
+// What is not in the directory, or is of another model, is not asked of the engine; what the
+// engine refuses is not served, and counts.
+func TestAdapterManager_Load(t *testing.T) {
+	f, m, engines := managed(t, nil)
+	for _, name := range []string{"law", "stranger"} {
+		if err := m.load(t.Context(), name); err == nil {
+			t.Errorf("%s is loaded", name)
+		}
+	}
+	engines.took(t, "what does not fit")
+	engines.refuses = "/v1/load_lora_adapter"
+	if err := m.load(t.Context(), "ada"); err == nil || m.server.Health().Serves("ada") {
+		t.Errorf("the engine refuses: %v, served %v", err, m.server.Health().Serves("ada"))
+	}
+	engines.refuses = ""
+	if err := m.load(t.Context(), "ada"); err != nil || !m.server.Health().Serves("ada") {
+		t.Errorf("%v, served %v", err, m.server.Health().Serves("ada"))
+	}
+	engines.overLast(t)
+	engines.took(t, "one that fits", "10.0.0.1 /v1/load_lora_adapter ada")
+	if got := outcomes(t, f); got != [3]float64{1, 1, 0} {
+		t.Errorf("loaded, failed, unloaded: %v", got)
+	}
+}
+
+// The engine has the configured time for an order.
+func TestAdapterManager_AnOrderEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, m, engines := managed(t, func(c *pools.AdapterConfig) { c.Timeout = 7 * time.Second })
+		engines.hangs = "/v1/load_lora_adapter"
+		start := time.Now()
+		if err := m.load(t.Context(), "ada"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 7*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+	})
+}
+
+// Room is made by unloading those that were not asked for for longest, as many as it takes, and
+// none where there is room or any number may stay. If one stays there is no room.
+func TestAdapterManager_RoomIsMadeByTheLongestUnused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for perServer, want := range map[int][]string{
+			0: {"load ada"}, 4: {"load ada"}, 3: {"load ada"}, 2: {"unload eve", "load ada"}, 1: {"unload eve", "unload bob", "load ada"},
+		} {
+			_, m, engines := managed(t, func(c *pools.AdapterConfig) { c.PerServer = perServer }, "bob", "eve", "own")
+			for _, name := range []string{"eve", "bob"} {
+				prepared(t, m.server, name).Release()
+				time.Sleep(time.Minute)
+			}
+			if err := m.load(t.Context(), "ada"); err != nil {
+				t.Error(err)
+			}
+			var orders []string
+			for _, o := range want {
+				action, name, _ := strings.Cut(o, " ")
+				orders = append(orders, "10.0.0.1 /v1/"+action+"_lora_adapter "+name)
+			}
+			engines.took(t, fmt.Sprintf("at most %d", perServer), orders...)
+		}
+		f, m, engines := managed(t, func(c *pools.AdapterConfig) { c.PerServer = 1 }, "bob")
+		engines.refuses = "/v1/unload_lora_adapter"
+		if err := m.load(t.Context(), "ada"); err == nil {
+			t.Error("there is room though the engine unloads nothing")
+		}
+		engines.took(t, "it unloads nothing")
+		if got := outcomes(t, f); got != [3]float64{} {
+			t.Errorf("loaded, failed, unloaded: %v", got)
+		}
+	})
+}
+
+// No new request counts on an adapter from when it is being unloaded, also where a probe finds
+// it meanwhile.
+func TestAdapterManager_WhatIsBeingUnloadedIsNotServed(t *testing.T) {
+	f, m, engines := managed(t, nil, "ada")
+	s := m.server
+	engines.during = func() {
+		if s.Health().Serves("ada") {
+			t.Error("it is served while it is unloaded")
+		}
+		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}, {ID: "ada", Parent: "m"}}, time.Now())
+	}
+	if err := m.unload(t.Context(), "ada"); err != nil || s.Health().Serves("ada") || !s.Health().Serves("m") {
+		t.Errorf("%v, it is served: %v", err, s.Health().Serves("ada"))
+	}
+	if got := outcomes(t, f); got != [3]float64{0, 0, 1} {
+		t.Errorf("loaded, failed, unloaded: %v", got)
+	}
+}
+
+// An adapter is unloaded when it was idle for longer than configured, while its server is up.
+func TestAdapterManager_UnloadIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			idle, unused time.Duration
+			down, want   bool
+		}{
+			{time.Minute, time.Minute, false, false},
+			{time.Minute, time.Minute + 1, false, true},
+			{time.Minute, time.Hour, true, false},
+			{0, time.Hour, false, false},
+		} {
+			_, m, engines := managed(t, func(cfg *pools.AdapterConfig) { cfg.Idle = c.idle }, "ada", "own")
+			prepared(t, m.server, "ada").Release()
+			time.Sleep(c.unused)
+			if c.down {
+				m.server.MarkDown("connection refused")
+			}
+			m.unloadIdle(t.Context(), time.Now())
+			var want []string
+			if c.want {
+				want = []string{"10.0.0.1 /v1/unload_lora_adapter ada"}
+			}
+			engines.took(t, fmt.Sprintf("%+v", c), want...)
+		}
 	})
 }

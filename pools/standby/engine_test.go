@@ -1,6 +1,7 @@
 package standby
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"slices"
@@ -19,6 +20,9 @@ type obeying struct {
 	mu      sync.Mutex // guards the rest
 	refuses string     // a path; empty: nothing
 	orders  []string   // "host path adapter", what was done only
+	hangs   string     // a path that is answered when its request is given up
+	during  func()     // while an order is carried out
+	last    context.Context
 }
 
 func (o *obeying) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -26,8 +30,16 @@ func (o *obeying) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if req.URL.Path == o.hangs {
+		<-req.Context().Done()
+		return nil, req.Context().Err()
+	}
+	if o.during != nil {
+		o.during()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.last = req.Context()
 	status := http.StatusOK
 	if req.URL.Path == o.refuses {
 		status = http.StatusInternalServerError
@@ -47,6 +59,16 @@ func (o *obeying) took(t *testing.T, when string, want ...string) {
 		t.Errorf("%s: the engines were told %q, want %q", when, o.orders, want)
 	}
 	o.orders = nil
+}
+
+// overLast fails the test where the last order could go on after it was answered.
+func (o *obeying) overLast(t *testing.T) {
+	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last.Err() == nil {
+		t.Error("the time of the last order runs on")
+	}
 }
 
 // prepared is a lease on a server that is ready for a model.
