@@ -20,6 +20,7 @@ type obeying struct {
 	mu      sync.Mutex // guards the rest
 	refuses string     // a path; empty: nothing
 	orders  []string   // "host path adapter", what was done only
+	hung    int        // times that it was asked at hangs
 	hangs   string     // a path that is answered when its request is given up
 	during  func()     // while an order is carried out
 	last    context.Context
@@ -31,6 +32,9 @@ func (o *obeying) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if req.URL.Path == o.hangs {
+		o.mu.Lock()
+		o.hung++
+		o.mu.Unlock()
 		<-req.Context().Done()
 		return nil, req.Context().Err()
 	}
