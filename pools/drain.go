@@ -15,10 +15,17 @@ func (s *Server) Drains() bool {
 }
 
 // SetDrainingUnits drains the servers of some units, because scaling in removes them next,
-// and lets all others that drained for that take requests again.
+// and lets all others that drained for that take requests again. Servers of one group drain
+// together, also where they are of several units: without the others none gets on.
 func (f *Fleet) SetDrainingUnits(units map[string]bool) {
+	groups := make(map[*group]bool)
 	for _, s := range f.Servers() {
-		s.drains.byScaling.Store(units[s.UnitName()])
+		if g := s.group.Load(); g != nil && units[s.UnitName()] {
+			groups[g] = true
+		}
+	}
+	for _, s := range f.Servers() {
+		s.drains.byScaling.Store(units[s.UnitName()] || groups[s.group.Load()])
 	}
 }
 

@@ -112,7 +112,7 @@ func TestGroup_OneThatDrainsByItsSpecDrainsAll(t *testing.T) {
 
 // Scaling in names all units that leave each time: the others, which left before, are back,
 // but for those that an operator drains.
-func TestSetLeaving_TheUnitsThatAreNotNamedReturn(t *testing.T) {
+func TestSetDrainingUnits_TheUnitsThatAreNotNamedReturn(t *testing.T) {
 	f := groupFleet(t, 3, func(i int, s *Spec) { s.Group, s.Unit = "", []string{"u0", "u0", "u1"}[i] })
 	f.SetDrain("10.0.0.9:1", true)
 	for _, c := range []struct {
@@ -126,6 +126,22 @@ func TestSetLeaving_TheUnitsThatAreNotNamedReturn(t *testing.T) {
 		f.SetDrainingUnits(c.leave)
 		if got := draining(t, f); !slices.Equal(got, c.want) {
 			t.Errorf("%v leave: %v drain, want %v", c.leave, got, c.want)
+		}
+	}
+}
+
+// The ranks of a group may be of several units: where one of these leaves, none of the group
+// gets on, so none takes a request any more.
+func TestSetDrainingUnits_AGroupOfSeveralUnitsDrainsTogether(t *testing.T) {
+	f := groupFleet(t, 3, func(i int, s *Spec) { s.Unit = []string{"u0", "u0", "u1"}[i] })
+	group := []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"}
+	for _, c := range []struct {
+		leave string
+		want  []string
+	}{{"u0", group}, {"u1", group}, {"http://10.0.0.9:1", []string{"10.0.0.9:1"}}, {"", nil}} {
+		f.SetDrainingUnits(map[string]bool{c.leave: true})
+		if got := draining(t, f); !slices.Equal(got, c.want) {
+			t.Errorf("%q leaves: %v drain, want %v", c.leave, got, c.want)
 		}
 	}
 }
