@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -84,6 +86,10 @@ func AsksForKey(err error) bool {
 
 // outOfDescriptors reports a shortage of our own, which shows nothing about the server.
 func outOfDescriptors(err error) bool {
+	var name *net.DNSError // it keeps only the text of what it was caused by
+	if errors.As(err, &name) {
+		return strings.HasSuffix(name.Err, syscall.EMFILE.Error()) || strings.HasSuffix(name.Err, syscall.ENFILE.Error())
+	}
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 

@@ -1,6 +1,8 @@
 package health
 
 import (
+	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -115,4 +117,25 @@ func TestShortage_IsNoAnswerOfOlderSGLang(t *testing.T) {
 			t.Errorf("the engine answers nothing any more: %v", s.State())
 		}
 	})
+}
+
+// A name that could not be looked up for want of a descriptor is such a shortage too: it is
+// neither doubt about a server that is up, nor the reason why one is down.
+func TestShortage_WhileANameIsLookedUp(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENETUNREACH} {
+		names := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("socket", errno)}
+		}}
+		transport := &http.Transport{DialContext: (&net.Dialer{Resolver: names}).DialContext}
+		s := pools.NewServer(spec("http://engine.test:1", pools.Decode))
+		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
+		p := newProber(s, newSlowHealth(), pools.Default(), transport, slog.New(slog.DiscardHandler))
+		want := pools.Alive
+		if errno == syscall.ENETUNREACH {
+			want = pools.InDoubt
+		}
+		if p.probe(t.Context()); s.State() != want {
+			t.Errorf("%v: %v, want %v", errno, s.State(), want)
+		}
+	}
 }
