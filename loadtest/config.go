@@ -82,7 +82,7 @@ type Config struct {
 	Timeout     time.Duration // of one request, from sending to its end
 	SLO         SLO
 
-	Ended func(Ended) // told how each request ended, from many goroutines; may be nil
+	OnEnd func(Ended) // called when a request has ended, from many goroutines; may be nil
 }
 
 // Ended is how one request ended.

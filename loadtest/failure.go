@@ -45,7 +45,7 @@ func failuref(kind Kind, format string, args ...any) error {
 	return &failure{kind: kind, detail: fmt.Sprintf(format, args...)}
 }
 
-// closedIdle is the text of the error by which net/http tells that the server cut a
+// closedIdle is the text of the error by which net/http reports that the server cut a
 // kept connection while a request was being written to it. It has no exported
 // value (net/http/transport.go: errServerClosedIdle).
 const closedIdle = "server closed idle connection"
@@ -73,7 +73,7 @@ func kindOf(ctx context.Context, err error) Kind {
 	return Transport
 }
 
-// detailOf tells what an error adds to its kind: method and URL are the same for
+// detailOf returns what an error adds to its kind: method and URL are the same for
 // all requests of a run.
 func detailOf(err error) string {
 	var known *failure

@@ -42,7 +42,7 @@ func (o *outcome) tpot() (time.Duration, bool) {
 	return (o.e2e - o.ttft) / time.Duration(o.outputTokens-1), true
 }
 
-// meets tells whether a whole answer met every limit of slo. A limit on a figure
+// meets reports whether a whole answer met every limit of slo. A limit on a figure
 // that the answer does not have (a gap when there is one token) is met. TTFT and
 // ITL are known only of streams; Config.Validate refuses them otherwise.
 func (o *outcome) meets(slo SLO) bool {
@@ -154,7 +154,7 @@ func (o *outcome) addUsage(usage gjson.Result) {
 	}
 }
 
-// endedAtOnce tells that the model chose to say nothing: its first token was the
+// endedAtOnce reports that the model chose an empty answer: its first token was the
 // end of the answer, which the server counts as one token or none.
 func (o *outcome) endedAtOnce() bool {
 	return o.finish == "stop" && o.counted && o.outputTokens <= 1

@@ -114,8 +114,8 @@ func (r *run) dispatch(ctx context.Context, asking *sync.WaitGroup) {
 		switch {
 		case r.tally.arrive(due):
 			asking.Go(func() { r.ask(ctx, due, t) })
-		case r.cfg.Ended != nil:
-			r.cfg.Ended(Ended{Due: due, Kind: ClientBound})
+		case r.cfg.OnEnd != nil:
+			r.cfg.OnEnd(Ended{Due: due, Kind: ClientBound})
 		}
 	}
 }
@@ -130,8 +130,8 @@ func (r *run) ask(ctx context.Context, due time.Duration, t turn) {
 	o := r.client.ask(ctx, body)
 	o.due, o.repeated = due, float64(t.repeated)/float64(t.promptTokens)
 	r.tally.end(o, o.sent.Sub(r.started)-due)
-	if r.cfg.Ended != nil {
-		r.cfg.Ended(Ended{Due: due, Kind: o.kind, Detail: o.detail, TTFT: o.ttft, E2E: o.e2e, Took: o.took})
+	if r.cfg.OnEnd != nil {
+		r.cfg.OnEnd(Ended{Due: due, Kind: o.kind, Detail: o.detail, TTFT: o.ttft, E2E: o.e2e, Took: o.took})
 	}
 	if o.kind == OK {
 		r.workload.answered(t, messages, o, time.Now())

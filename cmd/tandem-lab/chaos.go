@@ -52,7 +52,7 @@ func runChaos(cmd *cobra.Command, names []string, jsonPath, reportPath string) e
 	if err != nil {
 		return err
 	}
-	report, err := chaos.PlayAll(cmd.Context(), from, scenarios, chaos.Show(os.Stderr, len(scenarios)))
+	report, err := chaos.RunAll(cmd.Context(), from, scenarios, chaos.Show(os.Stderr, len(scenarios)))
 	if err != nil {
 		return errors.Join(err, files.Close())
 	}

@@ -33,7 +33,7 @@ func TestChaos_ShortForm(t *testing.T) {
 			// In three seconds there are few requests to have retries for. A server that
 			// answers late is busy: those that are dead refuse.
 			c.Fleet.Gateway = []string{"--retry-floor", "100", "--probe-timeout", "10s"}
-			o, err := chaos.Play(t.Context(), from, t.TempDir(), c)
+			o, err := chaos.Run(t.Context(), from, t.TempDir(), c)
 			if err != nil {
 				t.Fatal(err)
 			}

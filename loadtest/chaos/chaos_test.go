@@ -21,7 +21,7 @@ func TestScenarios_AreWellFormed(t *testing.T) {
 		seen[c.Name] = true
 		for i := range c.Events[1:] {
 			if c.Events[i].at > c.Events[i+1].at {
-				t.Errorf("%s: %q comes after %q", c.Name, c.Events[i].does, c.Events[i+1].does)
+				t.Errorf("%s: %q comes after %q", c.Name, c.Events[i].label, c.Events[i+1].label)
 			}
 		}
 	}
@@ -33,7 +33,7 @@ func TestScenario_MistakesAreFound(t *testing.T) {
 		"nobody is called decode-2":  {At(s, Kill("decode-2"))},
 		"nobody is called redis":     {At(s, Network(Refusing, "gateway-0>redis"))},
 		"after the load":             {At(time.Hour, Kill("decode-1"))},
-		"nobody is called prefill-9": {At(s, Mend("prefill-9"))},
+		"nobody is called prefill-9": {At(s, Restore("prefill-9"))},
 	} {
 		c := good
 		c.Events = events

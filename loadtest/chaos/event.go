@@ -15,11 +15,11 @@ type Events []Event
 
 // Event is one thing that happens to some of the actors.
 type Event struct {
-	at   time.Duration // since the first arrival
-	does string        // for people
-	who  []string      // whom it happens to
-	link string        // or which connection; see Network
-	act  func(ctx context.Context, st *stage) error
+	at    time.Duration // since the first arrival
+	label string        // for people
+	names []string      // whom it happens to
+	link  string        // or which connection; see Network
+	act   func(ctx context.Context, st *testbed) error
 }
 
 // At sets the time of an event.
@@ -31,9 +31,9 @@ func At(at time.Duration, e Event) Event {
 // targets are all that the event names.
 func (e Event) targets() []string {
 	if e.link == "" {
-		return e.who
+		return e.names
 	}
-	return append(strings.Split(e.link, between), e.who...)
+	return append(strings.Split(e.link, between), e.names...)
 }
 
 // busiest begins the name of whoever of a role has got the most requests.
@@ -44,9 +44,9 @@ const busiest = "busiest-"
 func Busiest(role string) string { return busiest + role }
 
 // each makes an event of something done to every one of the named.
-func each(does string, who []string, act func(ctx context.Context, st *stage, a *actor) error) Event {
-	e := Event{does: does + " " + strings.Join(who, ", "), who: who}
-	e.act = func(ctx context.Context, st *stage) error {
+func each(does string, who []string, act func(ctx context.Context, st *testbed, a *component) error) Event {
+	e := Event{label: does + " " + strings.Join(who, ", "), names: who}
+	e.act = func(ctx context.Context, st *testbed) error {
 		for _, name := range who {
 			a, err := st.find(ctx, name)
 			if err != nil {
@@ -63,7 +63,7 @@ func each(does string, who []string, act func(ctx context.Context, st *stage, a 
 
 // Kill ends processes as a crash does.
 func Kill(who ...string) Event {
-	return each("kill", who, func(_ context.Context, _ *stage, a *actor) error {
+	return each("kill", who, func(_ context.Context, _ *testbed, a *component) error {
 		a.process.Kill()
 		return nil
 	})
@@ -71,7 +71,7 @@ func Kill(who ...string) Event {
 
 // Restart starts processes again, at their old addresses, and waits until they answer.
 func Restart(who ...string) Event {
-	return each("restart", who, func(ctx context.Context, st *stage, a *actor) error {
+	return each("restart", who, func(ctx context.Context, st *testbed, a *component) error {
 		a.process.Kill()
 		return st.start(ctx, a)
 	})
@@ -79,7 +79,7 @@ func Restart(who ...string) Event {
 
 // Hang stops processes with their connections open; Continue ends that.
 func Hang(who ...string) Event {
-	return each("hang", who, func(_ context.Context, _ *stage, a *actor) error {
+	return each("hang", who, func(_ context.Context, _ *testbed, a *component) error {
 		a.process.Hang()
 		return nil
 	})
@@ -87,33 +87,33 @@ func Hang(who ...string) Event {
 
 // Continue ends Hang.
 func Continue(who ...string) Event {
-	return each("continue", who, func(_ context.Context, _ *stage, a *actor) error {
+	return each("continue", who, func(_ context.Context, _ *testbed, a *component) error {
 		a.process.Continue()
 		return nil
 	})
 }
 
-// Throttle leaves processes a share of a CPU's time, 0..1, as a CPU limit does; Relieve
+// Throttle leaves processes a share of a CPU's time, 0..1, as a CPU limit does; Unthrottle
 // ends that.
 func Throttle(share float64, who ...string) Event {
-	return each(fmt.Sprintf("leave %.0f %% of the CPU to", 100*share), who, func(_ context.Context, _ *stage, a *actor) error {
-		a.relieve()
+	return each(fmt.Sprintf("leave %.0f %% of the CPU to", 100*share), who, func(_ context.Context, _ *testbed, a *component) error {
+		a.unthrottle()
 		a.throttled = a.process.Throttle(share)
 		return nil
 	})
 }
 
-// Relieve ends Throttle.
-func Relieve(who ...string) Event {
-	return each("relieve", who, func(_ context.Context, _ *stage, a *actor) error {
-		a.relieve()
+// Unthrottle ends Throttle.
+func Unthrottle(who ...string) Event {
+	return each("relieve", who, func(_ context.Context, _ *testbed, a *component) error {
+		a.unthrottle()
 		return nil
 	})
 }
 
-// Terminate asks processes to end in order, and does not wait.
-func Terminate(who ...string) Event {
-	return each("terminate", who, func(_ context.Context, _ *stage, a *actor) error {
+// StopGracefully asks processes to end in order, and does not wait.
+func StopGracefully(who ...string) Event {
+	return each("terminate", who, func(_ context.Context, _ *testbed, a *component) error {
 		a.process.Signal(syscall.SIGTERM)
 		return nil
 	})
@@ -127,18 +127,18 @@ func Break(fault engine.Fault, who ...string) Event {
 	} else {
 		does += " (" + fault.Kind + ")"
 	}
-	return each(does, who, func(ctx context.Context, st *stage, a *actor) error { return st.setFault(ctx, a, &fault) })
+	return each(does, who, func(ctx context.Context, st *testbed, a *component) error { return st.setFault(ctx, a, &fault) })
 }
 
-// Heal ends Break.
-func Heal(who ...string) Event {
-	return each("heal", who, func(ctx context.Context, st *stage, a *actor) error { return st.setFault(ctx, a, nil) })
+// Repair ends Break.
+func Repair(who ...string) Event {
+	return each("heal", who, func(ctx context.Context, st *testbed, a *component) error { return st.setFault(ctx, a, nil) })
 }
 
 // Count notes how many of the clients' requests each engine has got by now, under a name;
 // see Share.
 func Count(name string) Event {
-	return Event{does: "count (" + name + ")", act: func(ctx context.Context, st *stage) error {
+	return Event{label: "count (" + name + ")", act: func(ctx context.Context, st *testbed) error {
 		counted, err := st.reached(ctx)
 		st.counts[name] = counted
 		return err
@@ -147,7 +147,7 @@ func Count(name string) Event {
 
 // Drain marks servers as draining in the gateways' file.
 func Drain(who ...string) Event {
-	return each("drain", who, func(_ context.Context, st *stage, a *actor) error {
+	return each("drain", who, func(_ context.Context, st *testbed, a *component) error {
 		a.draining = true
 		return st.writeConfig()
 	})
@@ -182,14 +182,14 @@ const between = ">"
 // Network lets a connection fail: "decode-0" is that of all gateways to decode-0,
 // "gateway-0>redis" that of one gateway to Redis.
 func Network(t Toxin, link string) Event {
-	return Event{does: "network to " + link + " " + t.name, link: link, act: func(_ context.Context, st *stage) error {
-		return st.links[link].poison(t)
+	return Event{label: "network to " + link + " " + t.name, link: link, act: func(_ context.Context, st *testbed) error {
+		return st.links[link].addToxic(t)
 	}}
 }
 
-// Mend ends Network.
-func Mend(link string) Event {
-	return Event{does: "mend the network to " + link, link: link, act: func(ctx context.Context, st *stage) error {
-		return st.links[link].mend(ctx)
+// Restore ends Network.
+func Restore(link string) Event {
+	return Event{label: "mend the network to " + link, link: link, act: func(ctx context.Context, st *testbed) error {
+		return st.links[link].removeToxics(ctx)
 	}}
 }

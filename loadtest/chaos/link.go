@@ -28,7 +28,7 @@ func newLink(name, to string) (*link, error) {
 // addr is where the connection is entered.
 func (l *link) addr() string { return l.proxy.Listen }
 
-func (l *link) poison(t Toxin) error {
+func (l *link) addToxic(t Toxin) error {
 	if t.json == "" {
 		l.refuses = true
 		l.proxy.Stop()
@@ -40,7 +40,7 @@ func (l *link) poison(t Toxin) error {
 	return nil
 }
 
-func (l *link) mend(ctx context.Context) error {
+func (l *link) removeToxics(ctx context.Context) error {
 	l.proxy.Toxics.ResetToxics(ctx)
 	if !l.refuses {
 		return nil

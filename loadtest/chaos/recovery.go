@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest"
 )
 
-// How a request is told from those of undisturbed times.
+// How a request is distinguished from those of undisturbed times.
 const (
 	slowFactor = 3                      // times the 95th percentile before the first event
 	slowFloor  = 100 * time.Millisecond // what a busy machine may add

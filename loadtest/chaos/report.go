@@ -52,7 +52,7 @@ func row(o *Outcome, dir string) Row {
 		r.Errors[string(kind)] = n
 	}
 	for _, e := range o.Events {
-		r.Events = append(r.Events, fmt.Sprintf("%v %s", e.at, e.does))
+		r.Events = append(r.Events, fmt.Sprintf("%v %s", e.at, e.label))
 	}
 	if len(o.Broken) > 0 {
 		r.Log = dir
@@ -60,7 +60,7 @@ func row(o *Outcome, dir string) Row {
 	return r
 }
 
-// Err tells of the scenarios that did not go as they should, nil if all did.
+// Err names the scenarios that missed a check, nil if none did.
 func (r *Report) Err() error {
 	var broken []string
 	for _, c := range r.Scenarios {

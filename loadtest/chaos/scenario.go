@@ -24,11 +24,11 @@ type Scenario struct {
 	Checks Checks
 }
 
-// Fleet is what a scenario is played on. Zero values are those of standard.
+// Fleet is what a scenario runs on. Zero values are those of standard.
 type Fleet struct {
 	Prefill, Decode, Gateways int
 	Redis                     bool     // gateways share one
-	Knowledge                 bool     // engines publish KV events
+	KVEvents                  bool     // engines publish KV events
 	Connector                 string   // how decode obtains the KV; empty: nixl
 	Gateway                   []string // further flags of tandem serve
 	Engine                    []string // further flags of tandem-lab engine
@@ -106,7 +106,7 @@ func (c Scenario) validate() error {
 			}
 		}
 		if e.at > c.standard().Load.For {
-			faults = append(faults, fmt.Errorf("%s: %s at %v, after the load", c.Name, e.does, e.at))
+			faults = append(faults, fmt.Errorf("%s: %s at %v, after the load", c.Name, e.label, e.at))
 		}
 	}
 	for _, g := range c.Load.Gateways {

@@ -11,7 +11,7 @@ var (
 	answers500 = engine.Fault{Kind: engine.FaultStatus, Status: 500}
 	answers503 = engine.Fault{Kind: engine.FaultStatus, Status: 503}
 	hangs      = engine.Fault{Kind: engine.FaultHangBeforeHeaders}
-	sickLink   = engine.Fault{Kind: engine.FaultSlowLink, Factor: 100}
+	faultyLink = engine.Fault{Kind: engine.FaultSlowLink, Factor: 100}
 )
 
 // waitingElsewhere keeps the prefill servers so busy that requests wait, at the gateways
@@ -20,8 +20,8 @@ var waitingElsewhere = Load{Gateways: []string{"gateway-1", "gateway-2"}, RPS: 6
 
 // Who scenarios name together.
 var (
-	engines  = []string{"prefill-0", "prefill-1", "decode-0", "decode-1"}
-	everyone = append([]string{"gateway-0"}, engines...)
+	engines       = []string{"prefill-0", "prefill-1", "decode-0", "decode-1"}
+	allComponents = append([]string{"gateway-0"}, engines...)
 )
 
 // stopsTwice stops processes dead for four seconds, twice.
@@ -66,14 +66,14 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "decode-answers-500", Title: "one of two decode servers answers 500 to everything, with a healthy /health",
-		Events: Events{At(2*s, Break(answers500, "decode-0")), At(6*s, Heal("decode-0"))},
+		Events: Events{At(2*s, Break(answers500, "decode-0")), At(6*s, Repair("decode-0"))},
 		Load:   Load{For: 12 * s},
 		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
 	},
 	{
 		Name: "prefix-on-the-bad-server", Title: "the prefill server that holds everybody's prefix answers 500",
 		Peer:   "AIBrix: 12 of 12 and 20 of 20 requests lost",
-		Fleet:  Fleet{Knowledge: true},
+		Fleet:  Fleet{KVEvents: true},
 		Load:   Load{SharedPrefix: 1500},
 		Events: Events{At(3*s, Break(answers500, Busiest("prefill")))},
 		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
@@ -107,7 +107,7 @@ var Scenarios = []Scenario{
 	{
 		Name: "prefill-zombie-hangs", Title: "a prefill server accepts work and never answers, with a healthy /health",
 		Load:   Load{For: 18 * s},
-		Events: Events{At(2*s, Break(hangs, "prefill-0")), At(12*s, Heal("prefill-0"))},
+		Events: Events{At(2*s, Break(hangs, "prefill-0")), At(12*s, Repair("prefill-0"))},
 		Checks: Checks{NoErrors, WorstTTFT(10 * s), RecoveredWithin(8 * s)},
 	},
 	{
@@ -126,14 +126,14 @@ var Scenarios = []Scenario{
 	{
 		Name: "all-starved", Title: "gateway and engines get half a hundredth of a CPU each",
 		Load:   Load{For: 15 * s, RPS: 4, Output: 16},
-		Events: Events{At(2*s, Throttle(0.005, everyone...)), At(12*s, Relieve(everyone...))},
+		Events: Events{At(2*s, Throttle(0.005, allComponents...)), At(12*s, Unthrottle(allComponents...))},
 		Checks: Checks{NoErrors},
 	},
 	{
 		Name: "lone-pair-slow", Title: "the only decode server takes 2.5 s to answer anything, its probes as well",
 		Fleet:  Fleet{Prefill: 1, Decode: 1},
 		Load:   Load{For: 15 * s, RPS: 10},
-		Events: Events{At(2*s, Network(Slow(2500*time.Millisecond), "decode-0")), At(12*s, Mend("decode-0"))},
+		Events: Events{At(2*s, Network(Slow(2500*time.Millisecond), "decode-0")), At(12*s, Restore("decode-0"))},
 		Checks: Checks{NoErrors},
 	},
 	{
@@ -144,13 +144,13 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "network-resets", Title: "the network to a decode server resets its connections",
-		Events: Events{At(2*s, Network(Resetting, "decode-0")), At(5*s, Mend("decode-0"))},
+		Events: Events{At(2*s, Network(Resetting, "decode-0")), At(5*s, Restore("decode-0"))},
 		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
 	},
 	{
 		Name: "network-blackholed", Title: "the network to a prefill server swallows all bytes",
 		Load:   Load{For: 15 * s},
-		Events: Events{At(2*s, Network(Blackholed, "prefill-0")), At(9*s, Mend("prefill-0"))},
+		Events: Events{At(2*s, Network(Blackholed, "prefill-0")), At(9*s, Restore("prefill-0"))},
 		Checks: Checks{NoErrors, WorstTTFT(8 * s), RecoveredWithin(6 * s)},
 	},
 	{
@@ -160,7 +160,7 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "network-cuts", Title: "the network to a decode server cuts each connection after 2,000 bytes",
-		Events: Events{At(2*s, Network(CutAfter(2000), "decode-0")), At(5*s, Mend("decode-0"))},
+		Events: Events{At(2*s, Network(CutAfter(2000), "decode-0")), At(5*s, Restore("decode-0"))},
 		Checks: Checks{NoErrors, Migrated(1)},
 	},
 	{
@@ -171,7 +171,7 @@ var Scenarios = []Scenario{
 	{
 		Name: "worst-minute", Title: "all prefill servers answer 503: retries stay within their budget",
 		Load:   Load{RPS: 50},
-		Events: Events{At(2*s, Break(answers503, "prefill-0", "prefill-1")), At(6*s, Heal("prefill-0", "prefill-1"))},
+		Events: Events{At(2*s, Break(answers503, "prefill-0", "prefill-1")), At(6*s, Repair("prefill-0", "prefill-1"))},
 		Checks: Checks{NoErrors, Metric(1, 0.2*400+10, "tandem_retries_total")},
 	},
 	{
@@ -184,8 +184,8 @@ var Scenarios = []Scenario{
 		Fleet: Fleet{Prefill: 1, Gateway: []string{"--enforce-disaggregation"}},
 		Load:  Load{RPS: 6, For: 110 * s, Prompt: 1024, Output: 8},
 		Events: Events{
-			At(5*s, Break(sickLink, "decode-0")), At(10*s, Count("left")),
-			At(25*s, Count("healed")), At(25*s, Heal("decode-0")),
+			At(5*s, Break(faultyLink, "decode-0")), At(10*s, Count("left")),
+			At(25*s, Count("healed")), At(25*s, Repair("decode-0")),
 			At(95*s, Count("back")), At(109*s, Count("end")),
 		},
 		Checks: Checks{NoErrors, Share("decode-0", "left", "healed", 0, 0.1), Share("decode-0", "back", "end", 0.2, 1)},
@@ -221,7 +221,7 @@ var Scenarios = []Scenario{
 		Name: "replica-cut-off", Title: "one of three gateways is cut off from Redis for a minute",
 		Fleet:  Fleet{Prefill: 4, Gateways: 3, Redis: true},
 		Load:   Load{RPS: 40, For: 70 * s},
-		Events: Events{At(5*s, Network(Blackholed, "gateway-0>redis")), At(65*s, Mend("gateway-0>redis"))},
+		Events: Events{At(5*s, Network(Blackholed, "gateway-0>redis")), At(65*s, Restore("gateway-0>redis"))},
 		// The load ends five seconds after the cut: by then they share again.
 		Checks: Checks{NoErrors, RecoveredWithin(s), Balanced("prefill", 1.3), Metric(3, 3, "tandem_replicas_connected")},
 	},

@@ -51,8 +51,8 @@ const soakRounds = 10
 
 // Soak sends load for a time and finds what grows. The first fifth is for warming up.
 func Soak(ctx context.Context, from process.Programs, dir string, d time.Duration, log io.Writer) (slopes []Slope, failed int, err error) {
-	c := Scenario{Name: "soak", Title: "nothing breaks", Fleet: Fleet{Knowledge: true}, Load: Load{RPS: 30, For: d / soakRounds}}.standard()
-	st, err := newStage(ctx, from, dir, c)
+	c := Scenario{Name: "soak", Title: "nothing breaks", Fleet: Fleet{KVEvents: true}, Load: Load{RPS: 30, For: d / soakRounds}}.standard()
+	st, err := newTestbed(ctx, from, dir, c)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -65,7 +65,7 @@ func Soak(ctx context.Context, from process.Programs, dir string, d time.Duratio
 		samples, err = st.watch(ctx, d, log)
 		done <- err
 	}()
-	cfg := c.Load.config("http://"+st.asked(Load{})[0].addr, 1, 1)
+	cfg := c.Load.config("http://"+st.targetGateways(Load{})[0].addr, 1, 1)
 	for range soakRounds {
 		report, runErr := loadtest.Run(ctx, cfg, nil)
 		if err = runErr; err != nil {
@@ -90,7 +90,7 @@ type sample struct {
 }
 
 // watch takes samples until the context ends.
-func (st *stage) watch(ctx context.Context, d time.Duration, log io.Writer) ([]sample, error) {
+func (st *testbed) watch(ctx context.Context, d time.Duration, log io.Writer) ([]sample, error) {
 	var samples []sample
 	began := time.Now()
 	tick := time.NewTicker(soakEvery)
@@ -101,7 +101,7 @@ func (st *stage) watch(ctx context.Context, d time.Duration, log io.Writer) ([]s
 			return samples, nil
 		case <-tick.C:
 		}
-		m, err := st.metrics(ctx, st.asked(Load{})[0])
+		m, err := st.metrics(ctx, st.targetGateways(Load{})[0])
 		if ctx.Err() != nil {
 			return samples, nil
 		}

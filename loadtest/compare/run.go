@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest"
 )
 
-// Run runs every way in every round on a cluster of its own. show is told what is
+// Run runs every way in every round on a cluster of its own. show is called with what is
 // begun.
 func Run(ctx context.Context, cfg Config, show func(done, all int, what string)) (*Report, error) {
 	if err := cfg.validate(); err != nil {

@@ -32,17 +32,17 @@ type chunkDelta struct {
 
 // chatStream writes the chunks of one request.
 type chatStream struct {
-	e      *Engine
-	x      *exchange
-	in     *chatRequest
-	work   *chatWork
-	job    *job
-	events *eventStream
-	said   int    // tokens of all answers
-	cached int    // prompt tokens
-	begun  []bool // by answer: its role was sent
-	called []bool // by answer: the head of its tool call was sent
-	start  chatChunk
+	e       *Engine
+	x       *exchange
+	in      *chatRequest
+	work    *chatWork
+	job     *job
+	events  *eventStream
+	emitted int    // tokens of all answers
+	cached  int    // prompt tokens
+	begun   []bool // by answer: its role was sent
+	called  []bool // by answer: the head of its tool call was sent
+	start   chatChunk
 }
 
 // streamChat sends a chunk for each token, the role before the first, then the usage
@@ -59,7 +59,7 @@ func (e *Engine) streamChat(x *exchange, in *chatRequest, work *chatWork, j *job
 	if in.StreamOptions != nil && in.StreamOptions.IncludeUsage {
 		last := s.start
 		last.Choices = []chunkChoice{}
-		total := e.usageOf(j.prompts, s.said, s.cached)
+		total := e.usageOf(j.prompts, s.emitted, s.cached)
 		last.Usage = &total
 		if err := s.events.data(last); err != nil {
 			return err
@@ -71,7 +71,7 @@ func (e *Engine) streamChat(x *exchange, in *chatRequest, work *chatWork, j *job
 // piece sends one token.
 func (s *chatStream) piece(p piece) error {
 	s.events.token()
-	s.said++
+	s.emitted++
 	s.cached = p.cached
 	if !s.begun[p.at] {
 		s.begun[p.at] = true
@@ -135,7 +135,7 @@ func (s *chatStream) send(choice chunkChoice, promptIDs []int32) error {
 	chunk.Choices = []chunkChoice{choice}
 	chunk.PromptTokenIDs = promptIDs
 	if o := s.in.StreamOptions; o != nil && o.ContinuousUsage {
-		soFar := s.e.usageOf(s.job.prompts, s.said, s.cached)
+		soFar := s.e.usageOf(s.job.prompts, s.emitted, s.cached)
 		chunk.Usage = &soFar
 	}
 	return s.events.data(chunk)

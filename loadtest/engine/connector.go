@@ -78,7 +78,7 @@ func pushParams(x *exchange, f *requestFields) (transferParams, error) {
 	}
 	p.handoff = nil
 	if in.EngineID != nil && in.Request != nil && in.Host != nil && in.Port != nil && len(in.Blocks) == 0 {
-		p.appointments = []*appointment{{room: x.id, host: *in.Host, port: *in.Port, engineID: *in.EngineID}}
+		p.bootstraps = []*bootstrapRoom{{id: x.id, host: *in.Host, port: *in.Port, engineID: *in.EngineID}}
 	}
 	return p, nil
 }
@@ -115,7 +115,7 @@ func mooncakeParams(f *requestFields) (p transferParams, err error) {
 		return p, err
 	}
 	at.engineID = in.EngineID
-	p.appointments = []*appointment{at}
+	p.bootstraps = []*bootstrapRoom{at}
 	return p, nil
 }
 
@@ -141,7 +141,7 @@ func offloadParams(f *requestFields) (p transferParams, err error) {
 		}
 	}
 	if in.Source != nil {
-		if p.source, err = in.Source.appointment(); err != nil {
+		if p.source, err = in.Source.bootstrapRoom(); err != nil {
 			return p, err
 		}
 	}
@@ -149,8 +149,8 @@ func offloadParams(f *requestFields) (p transferParams, err error) {
 		return p, nil
 	}
 	p.decodeLeg = true
-	at, err := in.Prefiller.appointment()
-	p.appointments = []*appointment{at}
+	at, err := in.Prefiller.bootstrapRoom()
+	p.bootstraps = []*bootstrapRoom{at}
 	return p, err
 }
 
@@ -161,7 +161,7 @@ type kvSource struct {
 	Port int    `json:"remote_port"`
 }
 
-func (s *kvSource) appointment() (*appointment, error) {
+func (s *kvSource) bootstrapRoom() (*bootstrapRoom, error) {
 	return appointmentAt(net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), s.ID)
 }
 
@@ -180,12 +180,12 @@ func ncclParams(x *exchange, role string) (p transferParams) {
 		if err != nil {
 			return transferParams{}
 		}
-		p.appointments = []*appointment{at}
+		p.bootstraps = []*bootstrapRoom{at}
 	}
 	return p
 }
 
-func appointmentAt(hostPort, name string) (*appointment, error) {
+func appointmentAt(hostPort, name string) (*bootstrapRoom, error) {
 	host, text, err := net.SplitHostPort(hostPort)
 	if err != nil {
 		return nil, err
@@ -194,5 +194,5 @@ func appointmentAt(hostPort, name string) (*appointment, error) {
 	if err != nil || host == "" || name == "" {
 		return nil, fmt.Errorf("%q at %q is no transfer", name, hostPort)
 	}
-	return &appointment{room: name, host: host, port: port}, nil
+	return &bootstrapRoom{id: name, host: host, port: port}, nil
 }

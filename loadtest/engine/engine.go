@@ -36,18 +36,18 @@ import (
 
 // Engine is a running simulated engine.
 type Engine struct {
-	cfg      Config
-	language *language
-	ranks    []*rank
-	registry *prometheus.Registry // of vLLM's metrics
-	others   *prometheus.Registry // of another engine's, where it is not vLLM
-	adapters *adapters
-	faults   faults
-	recorder *recorder
-	started  time.Time
-	load     atomic.Int64 // HTTP requests under way
-	turn     atomic.Uint64
-	slumber  slumber
+	cfg       Config
+	language  *language
+	ranks     []*rank
+	registry  *prometheus.Registry // of vLLM's metrics
+	others    *prometheus.Registry // of another engine's, where it is not vLLM
+	adapters  *adapters
+	faults    faults
+	recorder  *recorder
+	started   time.Time
+	load      atomic.Int64 // HTTP requests under way
+	turn      atomic.Uint64
+	sleepMode sleepState
 
 	api       *listener
 	listeners []*listener // of the ranks by their number, where each has its own; the first is api

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Expositions: the names under which an engine tells its load, and where.
+// Expositions: the names under which an engine reports its load, and where.
 const (
 	ExpositionVLLM      = "vllm"
 	ExpositionVLLMOld   = "vllm-old" // to 0.10: another name for the use of the KV cache

@@ -42,8 +42,8 @@ func (r *rank) fetch(life, ctx context.Context, s *sequence, h *handoff) {
 		r.pullPrefix(ctx, s)
 		return
 	}
-	if s.appointment != nil {
-		r.meet(ctx, s)
+	if s.bootstrap != nil {
+		r.joinSession(ctx, s)
 		return
 	}
 	name := kvPull{EngineID: h.EngineID, RequestID: h.RequestID}
@@ -60,7 +60,7 @@ func (r *rank) fetch(life, ctx context.Context, s *sequence, h *handoff) {
 		return
 	}
 	if failure == "" {
-		r.meters.transferred(time.Since(start), len(got.want)-got.have, r.blockBytes())
+		r.meters.recordTransfer(time.Since(start), len(got.want)-got.have, r.blockBytes())
 	} else {
 		r.meters.failedTransfers.Inc()
 		slog.Warn("hand-off not usable", "engine_id", r.id, "reason", failure,

@@ -78,12 +78,12 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 				salt:         g.salt,
 				priority:     g.priority,
 				tokens:       prompt,
-				handoffOut:   g.transfer.prefillLeg && len(g.transfer.appointments) == 0,
+				handoffOut:   g.transfer.prefillLeg && len(g.transfer.bootstraps) == 0,
 				holdName:     g.transfer.name,
 				reader:       g.transfer.reader,
-				appointment:  g.transfer.appointment(at),
+				bootstrap:    g.transfer.bootstrapOf(at),
 				source:       g.transfer.source,
-				fetches:      g.transfer.looksUp || g.transfer.source != nil || g.transfer.toFetch() != nil || g.transfer.decodeLeg && len(g.transfer.appointments) > 0,
+				fetches:      g.transfer.looksUp || g.transfer.source != nil || g.transfer.toFetch() != nil || g.transfer.decodeLeg && len(g.transfer.bootstraps) > 0,
 				decodeLeg:    g.transfer.decodeLeg,
 				handoffIn:    g.transfer.toFetch(),
 				slow:         x.effects.slow,
@@ -94,7 +94,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 			})
 		}
 	}
-	if !g.transfer.looksUp && g.transfer.decodeLeg && g.transfer.handoff == nil && len(g.transfer.appointments) == 0 {
+	if !g.transfer.looksUp && g.transfer.decodeLeg && g.transfer.handoff == nil && len(g.transfer.bootstraps) == 0 {
 		r.countRecomputed(recomputeMissing)
 	}
 	for _, s := range j.sequences {

@@ -31,12 +31,12 @@ type transferParams struct {
 	prefillLeg bool
 	decodeLeg  bool
 	handoff    *handoff // nil on a decode leg whose hand-off lacks a field
-	// appointments are where the legs meet, one for each answer, when both run at once;
+	// bootstraps are where the legs meet, one for each answer, when both run at once;
 	// rank is the one that the body names, nil without.
-	appointments []*appointment
-	rank         *int
+	bootstraps []*bootstrapRoom
+	rank       *int
 	// source is a third engine that may hold the beginning of the prompt; nil: none.
-	source *appointment
+	source *bootstrapRoom
 	// looksUp: the KV may lie in a store.
 	looksUp bool
 	// name is how decode asks for what a prefill leg holds, reader the only address that
@@ -44,12 +44,12 @@ type transferParams struct {
 	name, reader string
 }
 
-// appointment of one answer, nil without.
-func (t transferParams) appointment(answer int) *appointment {
-	if answer >= len(t.appointments) {
+// bootstrapOf of one answer, nil without.
+func (t transferParams) bootstrapOf(answer int) *bootstrapRoom {
+	if answer >= len(t.bootstraps) {
 		return nil
 	}
-	return t.appointments[answer]
+	return t.bootstraps[answer]
 }
 
 // parseTransferParams reads the kv_transfer_params of a request. A decode leg that
@@ -80,7 +80,7 @@ func parseTransferParams(raw json.RawMessage) (transferParams, error) {
 			return out, nil
 		}
 		var err error
-		out.source, err = p.Source.appointment()
+		out.source, err = p.Source.bootstrapRoom()
 		return out, err
 	}
 	out := transferParams{decodeLeg: true}
@@ -133,34 +133,34 @@ type heldKV struct {
 // it comes too late.
 const rememberedEndings = 4096
 
-// holdings are the hand-offs of one rank. Its rank's lock guards it.
-type holdings struct {
+// heldHandoffs are the hand-offs of one rank. Its rank's lock guards it.
+type heldHandoffs struct {
 	open   map[string]*heldKV // by request id
 	ended  map[string]string  // request id -> rejectedUsed, rejectedExpired or rejectedFreed
 	oldest []string           // of ended, in order
 	opened chan struct{}      // closed, and made anew, when one opens
 }
 
-func newHoldings() *holdings {
-	return &holdings{open: map[string]*heldKV{}, ended: map[string]string{}, opened: make(chan struct{})}
+func newHeldHandoffs() *heldHandoffs {
+	return &heldHandoffs{open: map[string]*heldKV{}, ended: map[string]string{}, opened: make(chan struct{})}
 }
 
 // hold opens a hand-off and wakes those who wait for one.
-func (h *holdings) hold(name string, held *heldKV) {
+func (h *heldHandoffs) hold(name string, held *heldKV) {
 	h.open[name] = held
 	close(h.opened)
 	h.opened = make(chan struct{})
 }
 
 // end forgets an open hand-off and remembers why; the caller releases its blocks.
-func (h *holdings) end(requestID, why string) {
+func (h *heldHandoffs) end(requestID, why string) {
 	h.open[requestID].timer.Stop()
 	delete(h.open, requestID)
 	h.remember(requestID, why)
 }
 
 // remember how a hand-off ended, so that nobody uses its name again.
-func (h *holdings) remember(requestID, why string) {
+func (h *heldHandoffs) remember(requestID, why string) {
 	h.ended[requestID] = why
 	h.oldest = append(h.oldest, requestID)
 	if len(h.oldest) > rememberedEndings {
@@ -170,7 +170,7 @@ func (h *holdings) remember(requestID, why string) {
 }
 
 // check says whether a pull that names these blocks may read: "" or a rejection.
-func (h *holdings) check(requestID string, blockIDs []int32) (*heldKV, string) {
+func (h *heldHandoffs) check(requestID string, blockIDs []int32) (*heldKV, string) {
 	held := h.open[requestID]
 	if held == nil {
 		if why := h.ended[requestID]; why != "" {

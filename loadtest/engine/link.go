@@ -57,7 +57,7 @@ func (l *link) transfer(ctx context.Context, bytes float64) error {
 	return ctx.Err()
 }
 
-// joinLocked changes the number of transfers and tells the others.
+// joinLocked changes the number of transfers and notifies the others.
 func (l *link) joinLocked(n int) {
 	l.advanceLocked()
 	l.active += n

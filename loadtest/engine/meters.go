@@ -96,8 +96,8 @@ func newRankMeters(registry *prometheus.Registry, r *rank) *rankMeters {
 	}
 }
 
-// said records one token of an answer.
-func (m *rankMeters) said(s *sequence, now time.Time) {
+// recordToken records one token of an answer.
+func (m *rankMeters) recordToken(s *sequence, now time.Time) {
 	m.outputTokens.Inc()
 	if s.times.first.IsZero() {
 		s.times.first = now
@@ -109,8 +109,8 @@ func (m *rankMeters) said(s *sequence, now time.Time) {
 	s.times.last = now
 }
 
-// finished records a sequence at its end; times it never reached are left out.
-func (m *rankMeters) finished(s *sequence, finish string) {
+// recordEnd records a sequence at its end; times it never reached are left out.
+func (m *rankMeters) recordEnd(s *sequence, finish string) {
 	m.success.WithLabelValues(finish).Inc()
 	t := s.times
 	if t.first.IsZero() || t.scheduled.IsZero() {
@@ -122,14 +122,14 @@ func (m *rankMeters) finished(s *sequence, finish string) {
 	m.inference.Observe(t.last.Sub(t.scheduled).Seconds())
 	m.e2e.Observe(t.last.Sub(t.arrived).Seconds())
 	m.promptLength.Observe(float64(s.prompt))
-	m.outputLength.Observe(float64(s.said()))
-	if gaps := s.said() - 1; gaps > 0 {
+	m.outputLength.Observe(float64(s.emitted()))
+	if gaps := s.emitted() - 1; gaps > 0 {
 		m.tpot.Observe(t.last.Sub(t.first).Seconds() / float64(gaps))
 	}
 }
 
-// transferred records a KV transfer that succeeded.
-func (m *rankMeters) transferred(took time.Duration, blocks int, blockBytes float64) {
+// recordTransfer records a KV transfer that succeeded.
+func (m *rankMeters) recordTransfer(took time.Duration, blocks int, blockBytes float64) {
 	m.transferTime.Observe(took.Seconds())
 	m.transferBytes.Observe(float64(blocks) * blockBytes)
 	m.transferBlocks.Observe(float64(blocks))

@@ -33,7 +33,7 @@ func (r *rank) pullPrefix(ctx context.Context, s *sequence) {
 	ask, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
 	out, err := call[prefixCall](ask, r.side.client, s.source.host, s.source.port, prefixPath, prefixCall{
-		Request: s.source.room, Tokens: s.tokens[:s.prompt], Adapter: s.adapter, Salt: s.salt,
+		Request: s.source.id, Tokens: s.tokens[:s.prompt], Adapter: s.adapter, Salt: s.salt,
 	})
 	if err != nil && ctx.Err() == nil {
 		slog.Warn("no prefix from a third engine", "engine_id", r.id, "error", err)

@@ -11,28 +11,28 @@ import (
 // rank is one data-parallel rank: a scheduler with its own KV cache, hand-offs and
 // event stream. An engine without data parallelism has one.
 type rank struct {
-	index    int
-	id       string // engine id, as hand-offs name it
-	cfg      *Config
-	language *language
-	side     *sideChannel
-	incoming *link // shared by the ranks of an engine
-	outgoing *link
-	uplink   *link // what leaves for another rack
-	faults   *faults
-	fatal    func(why string) // ends the engine
-	meters   *rankMeters
-	events   *publisher // nil: no events
-	wake     chan struct{}
-	fetches  sync.WaitGroup
-	steps    *lockstep    // of the ranks of the engine; nil: each steps by itself
-	saidAt   atomic.Int64 // nanoseconds since 1970 of its last token
+	index     int
+	id        string // engine id, as hand-offs name it
+	cfg       *Config
+	language  *language
+	side      *sideChannel
+	incoming  *link // shared by the ranks of an engine
+	outgoing  *link
+	uplink    *link // what leaves for another rack
+	faults    *faults
+	fatal     func(why string) // ends the engine
+	meters    *rankMeters
+	events    *publisher // nil: no events
+	wake      chan struct{}
+	fetches   sync.WaitGroup
+	steps     *lockstep    // of the ranks of the engine; nil: each steps by itself
+	emittedAt atomic.Int64 // nanoseconds since 1970 of its last token
 
 	mu       sync.Mutex // guards everything below, and the sequences
 	cache    *kvCache
-	held     *holdings
-	meetings map[string]*meeting // by room; this rank is prefill's
-	waiting  []*sequence         // next to be served first
+	held     *heldHandoffs
+	sessions map[string]*bootstrapSession // by room; this rank is prefill's
+	waiting  []*sequence                  // next to be served first
 	loading  map[*sequence]bool
 	running  []*sequence // longest running first
 	arrivals uint64
@@ -62,8 +62,8 @@ func newRank(index int, id string, cfg *Config, l *language) *rank {
 		language: l,
 		wake:     make(chan struct{}, 1),
 		cache:    newKVCache(cfg.Blocks, cfg.BlockSize, rootHash(cfg.HashSeed)),
-		held:     newHoldings(),
-		meetings: map[string]*meeting{},
+		held:     newHeldHandoffs(),
+		sessions: map[string]*bootstrapSession{},
 		loading:  map[*sequence]bool{},
 		counts: counts{
 			rejected: map[string]int{}, recomputed: map[string]int{}, loadFailures: map[string]int{},
@@ -141,8 +141,8 @@ func (r *rank) submit(life context.Context, s *sequence) bool {
 	r.arrivals++
 	s.order = r.arrivals
 	r.adaptersUsed = r.adaptersUsed || s.adapter != ""
-	if s.appointment != nil && !s.decodeLeg {
-		r.appearLocked(s)
+	if s.bootstrap != nil && !s.decodeLeg {
+		r.joinPrefillLocked(s)
 		return true
 	}
 	if s.fetches {
@@ -195,7 +195,7 @@ func (r *rank) endLocked(s *sequence, finish string) {
 		r.running = without(r.running, s)
 	}
 	s.state = ended
-	r.partLocked(s, finish)
+	r.leavePrefillLocked(s, finish)
 	if s.cancel != nil {
 		s.cancel()
 	}
@@ -205,7 +205,7 @@ func (r *rank) endLocked(s *sequence, finish string) {
 		r.cache.release(s.blocks)
 	}
 	s.blocks = nil
-	r.meters.finished(s, finish)
+	r.meters.recordEnd(s, finish)
 	if s.finish == "" {
 		s.finish = finish
 		s.out.put(piece{at: s.at, finish: finish})
@@ -296,7 +296,7 @@ func (r *rank) dropLocked() {
 	for id := range r.held.open {
 		r.freeHeldLocked(id, rejectedFreed)
 	}
-	for _, m := range r.meetings {
+	for _, m := range r.sessions {
 		if m.prefill != nil {
 			r.endLocked(m.prefill, finishAbort)
 		}

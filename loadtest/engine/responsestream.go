@@ -11,7 +11,7 @@ type responseStream struct {
 	kind      *itemKind    // of the item that is open; nil: none is
 	text      string       // of that item
 	finish    string
-	said      int
+	emitted   int
 	cached    int
 	reasoning int // tokens of it among those said
 }
@@ -62,7 +62,7 @@ func (s *responseStream) run() error {
 	if err != nil {
 		return s.events.fail(err)
 	}
-	if err := s.end(s.e.usageOf(s.job.prompts, s.said, s.cached)); err != nil {
+	if err := s.end(s.e.usageOf(s.job.prompts, s.emitted, s.cached)); err != nil {
 		return err
 	}
 	return s.send(responseEvent{Type: "response." + s.response.Status, Response: s.response})
@@ -80,7 +80,7 @@ func (s *responseStream) send(event responseEvent) error {
 // add takes one token. Its text goes to the item of its kind, which is opened before the
 // first; an answer without text is an item without text.
 func (s *responseStream) add(p piece) error {
-	s.said++
+	s.emitted++
 	s.cached, s.finish = p.cached, p.finish
 	if p.reasoning && p.token != s.e.language.endReasoning {
 		s.reasoning++

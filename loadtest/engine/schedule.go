@@ -134,7 +134,7 @@ func (r *rank) allocateLocked(s *sequence) bool {
 	var hits []*block
 	idle := 0 // hits that count as free until they are held
 	for _, h := range s.hashes[:(len(s.tokens)-1)/size] {
-		if s.appointment != nil && s.decodeLeg && !r.cfg.DecodeReuse {
+		if s.bootstrap != nil && s.decodeLeg && !r.cfg.DecodeReuse {
 			break // it takes all KV from prefill
 		}
 		b := r.cache.lookup(h)
@@ -173,7 +173,7 @@ func (r *rank) stepTime(batch []work) time.Duration {
 	prefill, decodes, slow := 0, 0, 1.0
 	for _, w := range batch {
 		slow = max(slow, w.s.slow)
-		if w.s.said() > 0 && w.n == 1 || w.s.pulled && w.n <= r.cfg.BlockSize {
+		if w.s.emitted() > 0 && w.n == 1 || w.s.pulled && w.n <= r.cfg.BlockSize {
 			decodes++
 		} else {
 			prefill += w.n
@@ -203,10 +203,10 @@ func (r *rank) finishStep(batch []work) {
 		if s.need() > 0 {
 			continue
 		}
-		p := s.say(r.language, r.cfg.BlockSize)
-		r.saidAt.Store(now.UnixNano())
-		r.meters.said(s, now)
-		if s.finish != "" && s.meeting != nil {
+		p := s.emit(r.language, r.cfg.BlockSize)
+		r.emittedAt.Store(now.UnixNano())
+		r.meters.recordToken(s, now)
+		if s.finish != "" && s.session != nil {
 			r.offerLocked(s, p)
 			continue
 		}
@@ -241,7 +241,7 @@ func (r *rank) storeLocked(s *sequence) {
 // countLocked counts an answer made to its end.
 func (r *rank) countLocked(s *sequence) {
 	switch {
-	case s.handoffOut || s.appointment != nil && !s.decodeLeg,
+	case s.handoffOut || s.bootstrap != nil && !s.decodeLeg,
 		r.cfg.Connector == ConnectorStore && r.cfg.Role == RolePrefill:
 		r.counts.prefills++
 	case s.decodeLeg:

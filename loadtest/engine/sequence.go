@@ -68,9 +68,9 @@ type sequence struct {
 	pulled     bool               // KV came from another engine
 	result     *handoff           // what a prefill leg hands over; nil: nothing
 
-	appointment *appointment // where its legs meet; nil: they do not
-	source      *appointment // a third engine that may hold its beginning; nil: none
-	meeting     *meeting     // of a prefill leg with an appointment, until it ends
+	bootstrap *bootstrapRoom    // where its legs meet; nil: they do not
+	source    *bootstrapRoom    // a third engine that may hold its beginning; nil: none
+	session   *bootstrapSession // of a prefill leg with a bootstrap room, until it ends
 
 	state  sequenceState
 	finish string
@@ -105,8 +105,8 @@ const (
 // need is the number of tokens to compute before the next one can be said.
 func (s *sequence) need() int { return len(s.tokens) - s.computed }
 
-// said is the number of tokens of the answer.
-func (s *sequence) said() int { return len(s.tokens) - s.prompt }
+// emitted is the number of tokens of the answer.
+func (s *sequence) emitted() int { return len(s.tokens) - s.prompt }
 
 // extend takes one more token at the end.
 func (s *sequence) extend(token int32, blockSize int) {
@@ -141,10 +141,10 @@ type piece struct {
 	result    *handoff // on the last piece of a prefill leg
 }
 
-// say makes the next token of the answer and returns it as its reader gets it.
-func (s *sequence) say(l *language, blockSize int) piece {
+// emit makes the next token of the answer and returns it as its reader gets it.
+func (s *sequence) emit(l *language, blockSize int) piece {
 	token, p := s.sample(l)
-	reasoning := s.said() < s.sampling.reasoning
+	reasoning := s.emitted() < s.sampling.reasoning
 	s.extend(token, blockSize)
 	out := piece{at: s.at, token: token, reasoning: reasoning, cached: s.cached}
 	if s.handoffIn != nil && s.handoffIn.Cached != nil {
@@ -167,7 +167,7 @@ func (s *sequence) sample(l *language) (token int32, p past) {
 	if s.sampling.variant > 0 {
 		p = past(mix(uint64(p) + uint64(s.sampling.variant)))
 	}
-	said := s.said() - s.sampling.reasoning
+	said := s.emitted() - s.sampling.reasoning
 	switch {
 	case said < -1:
 		return l.next(p, s.tokens[len(s.tokens)-1], false), p
@@ -183,7 +183,7 @@ func (s *sequence) sample(l *language) (token int32, p past) {
 	if allowed := s.sampling.allowed; len(allowed) > 0 {
 		return allowed[p.draw(0)%uint64(len(allowed))], p
 	}
-	mayEnd := !s.sampling.ignoreEOS && s.said() >= s.sampling.minTokens
+	mayEnd := !s.sampling.ignoreEOS && s.emitted() >= s.sampling.minTokens
 	return l.next(p, s.tokens[len(s.tokens)-1], mayEnd), p
 }
 
@@ -193,7 +193,7 @@ func (s *sequence) ending(token int32, before int, end int32) (finish string, by
 	if token == end {
 		return finishStop, nil
 	}
-	if s.said() >= s.sampling.minTokens {
+	if s.emitted() >= s.sampling.minTokens {
 		if slices.Contains(s.sampling.stopTokens, token) {
 			return finishStop, token
 		}
@@ -208,7 +208,7 @@ func (s *sequence) ending(token int32, before int, end int32) (finish string, by
 			}
 		}
 	}
-	if s.said() >= s.sampling.maxTokens {
+	if s.emitted() >= s.sampling.maxTokens {
 		return finishLength, nil
 	}
 	return "", nil
@@ -218,7 +218,7 @@ func (s *sequence) ending(token int32, before int, end int32) (finish string, by
 // back what may become part of a stop string, and the bytes of an unfinished character.
 func (s *sequence) release() string {
 	end := len(s.text)
-	if s.finish == "" && s.said() != s.sampling.reasoning {
+	if s.finish == "" && s.emitted() != s.sampling.reasoning {
 		if !s.sampling.includeStop {
 			end -= longest(s.sampling.stop) - 1
 		}

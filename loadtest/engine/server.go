@@ -162,7 +162,7 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request, rank int, route r
 	if e.listeners[max(rank, 0)].suspended() {
 		x.effects.reset = true // its connection outlived the closing of the listener
 	}
-	if e.suffer(x, shape.stream) {
+	if e.applyFaults(x, shape.stream) {
 		return
 	}
 	if done, err := e.besideSidecar(x); done || err != nil {
@@ -222,8 +222,8 @@ func (e *Engine) shapeOf(x *exchange) shape {
 	return shape{stream: fields.Stream, prefillLeg: prefillLeg, rank: rank}
 }
 
-// suffer lets those faults happen that leave nothing of an answer; true if one did.
-func (e *Engine) suffer(x *exchange, stream bool) bool {
+// applyFaults applies the faults that leave nothing of an answer; true if one did.
+func (e *Engine) applyFaults(x *exchange, stream bool) bool {
 	fx := x.effects
 	switch {
 	case fx.reset:

@@ -43,11 +43,11 @@ func (e *Engine) sglangParams(f *requestFields, answers int) (transferParams, er
 		if room < 0 || slices.Contains(rooms[:i], room) {
 			return p, badRequest("bootstrap_room", "bootstrap_room %d is negative or there twice", room)
 		}
-		at := &appointment{room: strconv.FormatInt(room, 10), host: hosts[i], port: ports[i], rank: -1, stalls: true}
+		at := &bootstrapRoom{id: strconv.FormatInt(room, 10), host: hosts[i], port: ports[i], rank: -1, stalls: true}
 		if f.PrefillDPRank != nil {
 			at.rank = *f.PrefillDPRank
 		}
-		p.appointments = append(p.appointments, at)
+		p.bootstraps = append(p.bootstraps, at)
 	}
 	if p.rank == nil && p.prefillLeg { // SGLang's convention of old
 		rank := int(rooms[0] % int64(len(e.ranks)))
@@ -108,7 +108,7 @@ func (e *Engine) healthGenerate(x *exchange) error {
 			return errClientGone
 		case <-look.C:
 		}
-		if j.rank.saidAt.Load() >= asked.UnixNano() {
+		if j.rank.emittedAt.Load() >= asked.UnixNano() {
 			x.w.WriteHeader(http.StatusOK)
 			return nil
 		}

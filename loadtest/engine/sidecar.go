@@ -8,7 +8,7 @@ import (
 	"net/http"
 )
 
-// prefillerHeader tells llm-d's sidecar in front of a decode engine which prefill
+// prefillerHeader names to llm-d's sidecar in front of a decode engine which prefill
 // server to call first.
 const prefillerHeader = "X-Prefiller-Host-Port"
 

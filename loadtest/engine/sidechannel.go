@@ -95,7 +95,7 @@ func sideChannelHandler(ranks []*rank) http.Handler {
 		},
 	}
 	kept := &store{held: map[past]bool{}}
-	meets := map[string]func(context.Context, *rank, kvPull) kvContent{meetPath: serveMeet, namedPath: serveNamed}
+	meets := map[string]func(context.Context, *rank, kvPull) kvContent{meetPath: serveBootstrap, namedPath: serveNamed}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch req.URL.Path {
 		case queryPath:

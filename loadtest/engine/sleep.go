@@ -6,23 +6,23 @@ import (
 	"sync"
 )
 
-// slumber is vLLM's sleep mode: what has left the GPU, and what came back as garbage.
-type slumber struct {
+// sleepState is vLLM's sleep mode: what has left the GPU, and what came back as garbage.
+type sleepState struct {
 	mu      sync.Mutex // guards the rest
 	weights bool       // have left
 	kv      bool       // has left
 	lost    bool       // the weights were dropped (level 2) and not read again since
 }
 
-func (s *slumber) asleep() bool { return s.weights || s.kv }
+func (s *sleepState) asleep() bool { return s.weights || s.kv }
 
 // sleepNow drops all work and all KV, and at level 2 the weights. While asleep the
 // engine answers 503.
 func (e *Engine) sleepNow(x *exchange) error {
-	e.slumber.mu.Lock()
-	defer e.slumber.mu.Unlock()
-	e.slumber.weights, e.slumber.kv = true, true
-	e.slumber.lost = e.slumber.lost || x.r.URL.Query().Get("level") == "2"
+	e.sleepMode.mu.Lock()
+	defer e.sleepMode.mu.Unlock()
+	e.sleepMode.weights, e.sleepMode.kv = true, true
+	e.sleepMode.lost = e.sleepMode.lost || x.r.URL.Query().Get("level") == "2"
 	for _, r := range e.ranks {
 		r.sleep()
 	}
@@ -34,14 +34,14 @@ func (e *Engine) sleepNow(x *exchange) error {
 // come back as room for them: what the engine says then is garbage, until it has read
 // them again.
 func (e *Engine) wakeUp(x *exchange) error {
-	e.slumber.mu.Lock()
-	defer e.slumber.mu.Unlock()
+	e.sleepMode.mu.Lock()
+	defer e.sleepMode.mu.Unlock()
 	tags := x.r.URL.Query()["tags"]
 	if len(tags) == 0 || slices.Contains(tags, "weights") {
-		e.slumber.weights = false
+		e.sleepMode.weights = false
 	}
 	if len(tags) == 0 || slices.Contains(tags, "kv_cache") {
-		e.slumber.kv = false
+		e.sleepMode.kv = false
 	}
 	e.wakeLocked()
 	x.w.WriteHeader(http.StatusOK)
@@ -56,12 +56,12 @@ func (e *Engine) collectiveRPC(x *exchange) error {
 	if err := x.decode(&call); err != nil {
 		return err
 	}
-	e.slumber.mu.Lock()
-	defer e.slumber.mu.Unlock()
-	if call.Method != "reload_weights" || e.slumber.weights {
+	e.sleepMode.mu.Lock()
+	defer e.sleepMode.mu.Unlock()
+	if call.Method != "reload_weights" || e.sleepMode.weights {
 		return &apiError{http.StatusInternalServerError, "InternalServerError", "EngineCore encountered an issue.", ""}
 	}
-	e.slumber.lost = false
+	e.sleepMode.lost = false
 	e.wakeLocked()
 	x.w.WriteHeader(http.StatusOK)
 	return nil
@@ -69,13 +69,13 @@ func (e *Engine) collectiveRPC(x *exchange) error {
 
 func (e *Engine) wakeLocked() {
 	for _, r := range e.ranks {
-		r.wakeUp(e.slumber.asleep(), e.slumber.lost)
+		r.wakeUp(e.sleepMode.asleep(), e.sleepMode.lost)
 	}
 }
 
 func (e *Engine) isSleeping(x *exchange) error {
-	e.slumber.mu.Lock()
-	defer e.slumber.mu.Unlock()
-	writeJSON(x.w, http.StatusOK, map[string]bool{"is_sleeping": e.slumber.asleep()})
+	e.sleepMode.mu.Lock()
+	defer e.sleepMode.mu.Unlock()
+	writeJSON(x.w, http.StatusOK, map[string]bool{"is_sleeping": e.sleepMode.asleep()})
 	return nil
 }

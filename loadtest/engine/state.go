@@ -107,7 +107,7 @@ func (s *State) add(r *rank) {
 	s.Waiting += len(r.waiting) + len(r.loading)
 	s.Sleeping = r.asleep
 	s.HandoffsOpen += len(r.held.open)
-	for _, m := range r.meetings {
+	for _, m := range r.sessions {
 		if m.prefill == nil {
 			continue
 		}

@@ -97,7 +97,7 @@ func (j *job) leave(ctx context.Context, p piece) {
 }
 
 // lookUp takes what the store has of a sequence's prompt, once it has room. What is
-// missing is computed here, and nobody is told.
+// missing is computed here, without an error.
 func (r *rank) lookUp(ctx context.Context, s *sequence) {
 	var got room
 	select {

@@ -57,7 +57,7 @@ func trtllmParams(raw json.RawMessage) (p transferParams, err error) {
 		return p, err
 	}
 	at.engineID = engineID
-	p.appointments = []*appointment{at}
+	p.bootstraps = []*bootstrapRoom{at}
 	return p, nil
 }
 

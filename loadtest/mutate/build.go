@@ -25,8 +25,8 @@ func build(ctx context.Context, dir, name, work string, race bool, places []plac
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
 	cmd.Dir = dir
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go test -c in %s: %w\n%s", dir, errors.Join(err, ctx.Err()), said)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go test -c in %s: %w\n%s", dir, errors.Join(err, ctx.Err()), out)
 	}
 	return out, nil
 }

@@ -11,7 +11,7 @@ import (
 // Goal is the score below which a package fails.
 const Goal = 0.85
 
-// ReadEquivalent reads a list of faults that no test can tell: a line each, "PACKAGE NAME #
+// ReadEquivalent reads a list of faults that no test can detect: a line each, "PACKAGE NAME #
 // reason", as they are printed; lines that begin with # are comments.
 func ReadEquivalent(path string) (map[string]string, error) {
 	f, err := os.Open(path)

@@ -25,7 +25,7 @@ type Config struct {
 	Mutants    int               // how many are drawn; 0 is all
 	Seed       uint64            // of the draw
 	Jobs       int               // runs of the tests at once
-	Equivalent map[string]string // by Package and Name of a mutant: why no test can tell it
+	Equivalent map[string]string // by Package and Name of a mutant: why no test can detect it
 	Package    string            // as it is written in reports and in Equivalent: pd/order
 	Out        io.Writer         // progress
 }
@@ -238,8 +238,8 @@ func baseline(ctx context.Context, dir string, b string, work string, args []str
 	cmd := exec.CommandContext(ctx, b, append(slices.Clone(args), "-test.timeout=10m")...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "MUTANT_REACHED="+log)
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return nil, 0, fmt.Errorf("%w\n%s", err, tail(said))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, 0, fmt.Errorf("%w\n%s", err, tail(out))
 	}
 	took = time.Since(start)
 	text, err := os.ReadFile(log)
@@ -280,7 +280,7 @@ func flags(dir string) ([]string, error) {
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
 // judge runs the tests with one fault. A test that fails, a panic and a run that takes more
-// than three times as long as without it all tell of it.
+// than three times as long as without it all detect it.
 func judge(ctx context.Context, dir string, b string, id int, usual time.Duration, args []string, v Verdict) (Verdict, error) {
 	limit := 3*usual + 10*time.Second
 	bounded, cancel := context.WithTimeout(ctx, limit+10*time.Second)
@@ -289,7 +289,7 @@ func judge(ctx context.Context, dir string, b string, id int, usual time.Duratio
 	cmd := exec.CommandContext(bounded, b, append(slices.Clone(args), "-test.failfast", "-test.timeout="+limit.String())...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(id))
-	said, err := cmd.CombinedOutput()
+	out, err := cmd.CombinedOutput()
 	v.Seconds = time.Since(start).Seconds()
 	var exit *exec.ExitError
 	switch {
@@ -301,13 +301,13 @@ func judge(ctx context.Context, dir string, b string, id int, usual time.Duratio
 		return v, err
 	}
 	v.Killed, v.By = true, "it ended"
-	if m := failed.FindSubmatch(said); m != nil {
+	if m := failed.FindSubmatch(out); m != nil {
 		v.By = string(m[1])
-	} else if bytes.Contains(said, []byte("panic: test timed out")) || bounded.Err() != nil {
+	} else if bytes.Contains(out, []byte("panic: test timed out")) || bounded.Err() != nil {
 		v.By = "it took too long"
-	} else if bytes.Contains(said, []byte("panic:")) {
+	} else if bytes.Contains(out, []byte("panic:")) {
 		v.By = "a panic"
-	} else if bytes.Contains(said, []byte("DATA RACE")) {
+	} else if bytes.Contains(out, []byte("DATA RACE")) {
 		v.By = "the race detector"
 	}
 	return v, nil

@@ -62,12 +62,12 @@ const (
 )
 
 // Measure starts everything, finds the peak, goes beyond it, and back. show, if not nil,
-// is told each phase when it is over.
+// is called with each phase when it is over.
 func Measure(ctx context.Context, cfg Config, show func(Phase)) (r *Report, err error) {
 	if min(cfg.Step, cfg.Over, cfg.After) <= cfg.SLO || cfg.Share > 0 && cfg.Share <= cfg.SLO {
 		return nil, fmt.Errorf("each phase must be longer than the SLO of %v, in which queues fill", cfg.SLO)
 	}
-	s := &stage{cfg: cfg, show: show}
+	s := &testbed{cfg: cfg, show: show}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	if err := s.start(ctx); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func Measure(ctx context.Context, cfg Config, show func(Phase)) (r *Report, err 
 }
 
 // share sends the load of two tenants and returns what the first one met.
-func (s *stage) share(ctx context.Context, name string, steady, greedy float64) (Phase, error) {
+func (s *testbed) share(ctx context.Context, name string, steady, greedy float64) (Phase, error) {
 	other := make(chan error, 1)
 	go func() {
 		_, err := s.loadAs(ctx, "greedy", name+", the other", greedy, s.cfg.Share)
@@ -107,7 +107,7 @@ func (s *stage) share(ctx context.Context, name string, steady, greedy float64) 
 }
 
 // peak is the rate at which most is answered in time: rates grow until some are not.
-func (s *stage) peak(ctx context.Context) (best Phase, err error) {
+func (s *testbed) peak(ctx context.Context) (best Phase, err error) {
 	if s.cfg.Peak > 0 {
 		return s.load(ctx, "peak", s.cfg.Peak, s.cfg.Step)
 	}
@@ -126,8 +126,8 @@ func (s *stage) peak(ctx context.Context) (best Phase, err error) {
 	}
 }
 
-// stage is the processes.
-type stage struct {
+// testbed is the processes.
+type testbed struct {
 	cfg     Config
 	show    func(Phase)
 	log     io.WriteCloser
@@ -136,7 +136,7 @@ type stage struct {
 	url     string
 }
 
-func (s *stage) start(ctx context.Context) error {
+func (s *testbed) start(ctx context.Context) error {
 	keys, err := writeKeys(s.cfg.Dir)
 	if err != nil {
 		return err
@@ -179,7 +179,7 @@ func (s *stage) start(ctx context.Context) error {
 	return nil
 }
 
-func (s *stage) stop() error {
+func (s *testbed) stop() error {
 	err := process.StopAll(s.all, stopTime)
 	if s.log != nil {
 		err = errors.Join(err, s.log.Close())
@@ -198,19 +198,19 @@ func writeKeys(dir string) (path string, err error) {
 }
 
 // load sends one rate for a time and waits until all is answered.
-func (s *stage) load(ctx context.Context, name string, rate float64, length time.Duration) (Phase, error) {
+func (s *testbed) load(ctx context.Context, name string, rate float64, length time.Duration) (Phase, error) {
 	return s.loadAs(ctx, "steady", name, rate, length)
 }
 
 // loadAs is load, of one of the tenants.
-func (s *stage) loadAs(ctx context.Context, tenant, name string, rate float64, length time.Duration) (Phase, error) {
+func (s *testbed) loadAs(ctx context.Context, tenant, name string, rate float64, length time.Duration) (Phase, error) {
 	cfg := loadtest.DefaultConfig()
 	cfg.Header = http.Header{"Authorization": {"Bearer " + tenant}}
 	cfg.URL, cfg.Model, cfg.WordsPerToken = s.url, model, 0.65
 	cfg.RPS, cfg.Duration, cfg.MaxInFlight = rate, length, 100_000
 	cfg.PromptTokens, cfg.OutputTokens, cfg.IgnoreEOS = loadtest.FixedLength(promptTokens), loadtest.FixedLength(outputTokens), true
 	p := newPhase(name, rate, length, s.cfg.SLO)
-	cfg.Ended = p.ended
+	cfg.OnEnd = p.ended
 	memory := watchMemory(s.gateway.PID())
 	report, err := loadtest.Run(ctx, cfg, nil)
 	samples := memory()

@@ -48,25 +48,25 @@ func newAccount(prefills, decodes int) *account {
 	return &account{prefill: make([]prefillAccount, prefills), decode: make([]decodeAccount, decodes)}
 }
 
-func (a *account) dispatched(j *job, now float64) {
+func (a *account) recordDispatch(j *job, now float64) {
 	if p := j.pair.Prefill; p != Alone {
-		a.prefill[p].work.Begin(uint64(j.id), curve.Work{Estimate: virtual(j.estimate.prefill)}, wall(now))
+		a.prefill[p].work.Begin(uint64(j.id), curve.Work{Estimate: runDuration(j.estimate.prefill)}, clockTime(now))
 		a.prefill[p].tokens += j.req.Prompt - j.estimate.cached
 		a.prefill[p].sent = append(a.prefill[p].sent, j)
 		a.prefill[p].prompts += j.req.Prompt
 	}
 	d := &a.decode[j.pair.Decode]
 	if j.pair.Prefill == Alone {
-		d.prompts.Begin(uint64(j.id), curve.Work{Estimate: virtual(j.estimate.prefill)}, wall(now))
+		d.prompts.Begin(uint64(j.id), curve.Work{Estimate: runDuration(j.estimate.prefill)}, clockTime(now))
 	}
 	d.requests++
 	d.context += j.req.Prompt
 }
 
-// prefilled returns how many seconds the server worked on the request by itself.
-func (a *account) prefilled(j *job, now float64) float64 {
+// recordPrefilled returns how many seconds the server worked on the request by itself.
+func (a *account) recordPrefilled(j *job, now float64) float64 {
 	p := &a.prefill[j.pair.Prefill]
-	ended, _ := p.work.End(uint64(j.id), wall(now))
+	ended, _ := p.work.End(uint64(j.id), clockTime(now))
 	p.tokens -= j.req.Prompt - j.estimate.cached
 	p.prompts -= j.req.Prompt
 	p.sent = slices.DeleteFunc(p.sent, func(o *job) bool { return o == j })
@@ -81,17 +81,17 @@ func (p *prefillAccount) oldestTokens() int {
 	return p.sent[0].req.Prompt - p.sent[0].estimate.cached
 }
 
-// virtual is a time of the run as pd takes times: since an origin.
-func virtual(seconds float64) time.Duration { return time.Duration(seconds * 1e9) }
+// runDuration is a time of the run as pd takes times: since an origin.
+func runDuration(seconds float64) time.Duration { return time.Duration(seconds * 1e9) }
 
-func (a *account) first(j *job) {
+func (a *account) recordFirstToken(j *job) {
 	d := &a.decode[j.pair.Decode]
-	d.prompts.End(uint64(j.id), wall(j.firstAt))
+	d.prompts.End(uint64(j.id), clockTime(j.firstAt))
 	d.streaming++
 	d.began += j.firstAt
 }
 
-func (a *account) ended(j *job) {
+func (a *account) recordEnd(j *job) {
 	d := &a.decode[j.pair.Decode]
 	d.requests--
 	d.streaming--

@@ -43,7 +43,7 @@ func TestAgents_TheTraceIsThatOfItsSeed(t *testing.T) {
 func TestRun_AgentsWaitForNoBusyServerWhileAnotherIsIdle(t *testing.T) {
 	s := scenario(t, "agents-06")
 	trace := s.Agents.trace(s.Name, 3000)
-	for _, p := range []*Policy{arrival, late, throughput} {
+	for _, p := range []*Policy{arrival, lateBinding, throughput} {
 		o, err := Run(trace, s, p, 1)
 		if err != nil {
 			t.Fatal(err)

@@ -41,15 +41,15 @@ type joint struct {
 // Choose is cost.Model.Choose: decode room is a cost here, not a condition, since there
 // is nowhere to wait.
 func (c *joint) Choose(v *View) Pair {
-	c.look(v)
-	c.hold(v, v.job)
+	c.refresh(v)
+	c.updateCached(v, v.job)
 	chosen, ok := c.model.Choose(c.demand(v), &c.field, c.rng.IntN)
 	if !ok {
 		panic("no alternative in a field that has servers")
 	}
-	pair := Pair{Prefill: Alone, Decode: number(chosen.Decode)}
+	pair := Pair{Prefill: Alone, Decode: serverNumber(chosen.Decode)}
 	if chosen.Prefill != "" {
-		pair.Prefill = number(chosen.Prefill)
+		pair.Prefill = serverNumber(chosen.Prefill)
 	}
 	return pair
 }

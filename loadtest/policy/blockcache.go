@@ -15,7 +15,7 @@ type blockCache struct {
 	free     []int32 // unused entries of blocks
 	oldest   int32   // ends of the list of unpinned blocks; -1: empty
 	newest   int32
-	evicted  func(block int32) // told of each block that goes
+	evicted  func(block int32) // called for each block that goes
 }
 
 type cachedBlock struct {

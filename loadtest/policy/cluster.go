@@ -115,13 +115,13 @@ func newCluster(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*cluste
 		trace = trace.withBursts(s.BurstEvery, s.BurstSize)
 	}
 	if policy.Exact {
-		s = s.told()
+		s = s.withoutDelays()
 	}
 	c := &cluster{scenario: s, exact: policy.Exact, oneDecider: policy.OneDecider, hw: &s.Hardware, cal: &calendar{}, longestRun: 1 << 20}
 	c.events = newEventStream(c, seed)
 	capacity := c.build()
 	c.net = newNetwork(c.cal, capacity)
-	c.makeSick()
+	c.scheduleSlowNICs()
 	for i := range s.Replicas {
 		c.gateways = append(c.gateways, newGateway(c, i, trace.Blocks, seed))
 	}
@@ -175,9 +175,9 @@ func (c *cluster) build() []float64 {
 	return capacity
 }
 
-// makeSick lets the scenario's sick NIC lose its speed for a while.
-func (c *cluster) makeSick() {
-	for _, sick := range c.scenario.Sick {
+// scheduleSlowNICs lets the scenario's sick NIC lose its speed for a while.
+func (c *cluster) scheduleSlowNICs() {
+	for _, sick := range c.scenario.SlowNICs {
 		c.cal.at(sick.From, func() { c.net.setCapacity(int32(sick.Prefill), c.hw.NIC*sick.Factor) })
 		c.cal.at(sick.Until, func() { c.net.setCapacity(int32(sick.Prefill), c.hw.NIC) })
 	}
@@ -220,7 +220,7 @@ func (c *cluster) dispatch(j *job) {
 	}
 }
 
-// chunkBegins is told when the prompt is about to be computed up to a token. With
+// chunkBegins is called when the prompt is about to be computed up to a token. With
 // overlap its KV leaves layer by layer meanwhile.
 func (c *cluster) chunkBegins(j *job, to int) {
 	if c.scenario.Overlap && j.hasRoom {
@@ -228,10 +228,10 @@ func (c *cluster) chunkBegins(j *job, to int) {
 	}
 }
 
-// prefilled is told when a prompt is computed.
-func (c *cluster) prefilled(j *job) {
+// finishPrefill is called when a prompt is computed.
+func (c *cluster) finishPrefill(j *job) {
 	j.prefilledAt = c.cal.now
-	c.tell(j, prefilled)
+	c.notifyGateways(j, prefilled)
 	if c.scenario.Overlap {
 		c.tryJoin(j)
 		return
@@ -239,8 +239,8 @@ func (c *cluster) prefilled(j *job) {
 	c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].submit(j) })
 }
 
-// admitted is told when a request has KV room on its decode server.
-func (c *cluster) admitted(j *job) {
+// recordRoom is called when a request has KV room on its decode server.
+func (c *cluster) recordRoom(j *job) {
 	if j.recompute || j.pair.Prefill == Alone {
 		j.recompute = false
 		j.compute = max(1, j.context()-j.decodeHit)
@@ -269,7 +269,7 @@ func (c *cluster) transfer(j *job, upTo int) {
 	began := c.cal.now
 	c.net.start(bytes, c.routes[j.pair.Prefill*len(c.decodes)+j.pair.Decode], func() {
 		j.flows--
-		c.tally.moved(c, j, bytes, c.cal.now-began)
+		c.tally.recordTransfer(c, j, bytes, c.cal.now-began)
 		c.tryJoin(j)
 	})
 }
@@ -289,22 +289,22 @@ func (c *cluster) tryJoin(j *job) {
 	decode.join(j)
 }
 
-// firstToken is told, before it happens, when the first token of a request that
+// firstToken is called, before it happens, when the first token of a request that
 // has joined comes.
 func (c *cluster) firstToken(j *job, at float64) {
 	if j.generated > 0 { // it was preempted
 		return
 	}
 	j.firstAt = at
-	c.cal.at(at, func() { c.tell(j, streaming) })
+	c.cal.at(at, func() { c.notifyGateways(j, streaming) })
 }
 
-// computedHere is told when decode has computed a prompt by itself.
-func (c *cluster) computedHere(j *job, now float64) { c.firstToken(j, now) }
+// finishLocalPrefill is called when decode has computed a prompt by itself.
+func (c *cluster) finishLocalPrefill(j *job, now float64) { c.firstToken(j, now) }
 
-// ended is told when a request has its last token.
-func (c *cluster) ended(j *job) {
+// finish is called when a request has its last token.
+func (c *cluster) finish(j *job) {
 	j.endedAt = c.cal.now
 	c.open--
-	c.tell(j, ended)
+	c.notifyGateways(j, ended)
 }

@@ -21,7 +21,7 @@ type Config struct {
 	Parallel  int // runs at one time
 }
 
-// Progress is told of each run that has ended: how many of all have.
+// Progress is called for each run that has ended: how many of all have.
 type Progress func(done, total int, last *Outcome)
 
 // Compare runs every policy in every scenario with every seed. A scenario whose

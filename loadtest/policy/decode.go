@@ -31,19 +31,19 @@ func (d *decodeServer) submit(j *job) {
 
 // admit gives room to those that wait, in order, while there is any.
 func (d *decodeServer) admit() {
-	for len(d.waiting) > 0 && d.held < d.cluster.hw.DecodeSequences && d.give(d.waiting[0]) {
+	for len(d.waiting) > 0 && d.held < d.cluster.hw.DecodeSequences && d.offerRoom(d.waiting[0]) {
 		j := d.waiting[0]
 		d.waiting = d.waiting[1:]
 		d.held++
-		d.cluster.admitted(j)
+		d.cluster.recordRoom(j)
 	}
 	d.observe()
 }
 
-// give reserves what a request needs beyond the blocks that are here: with
+// offerRoom reserves what a request needs beyond the blocks that are here: with
 // reserve_output room to its last token, otherwise for the tokens it has and the
 // next, as vLLM does.
-func (d *decodeServer) give(j *job) bool {
+func (d *decodeServer) offerRoom(j *job) bool {
 	blocks := j.req.whole()
 	hit := d.cache.match(blocks)
 	tokens := j.req.Prompt + j.generated + 1

@@ -167,7 +167,7 @@ func (g *decodeGroup) end() {
 					continue
 				}
 				d.publish(j)
-				g.cluster.computedHere(j, now)
+				g.cluster.finishLocalPrefill(j, now)
 			}
 			if !j.fresh || g.steps > 1 {
 				j.longestGap = max(j.longestGap, longest)
@@ -186,7 +186,7 @@ func (g *decodeGroup) end() {
 				return false
 			}
 			d.leave(j)
-			g.cluster.ended(j)
+			g.cluster.finish(j)
 			return true
 		})
 		d.admit()

@@ -9,7 +9,7 @@
 //
 // One run:
 //
-//	trace -> arrive (gateway.go) -> a Chooser binds, or a holder keeps (policy.go)
+//	trace -> arrive (gateway.go) -> a Chooser binds, or a queueingChooser keeps (policy.go)
 //	      -> prefillServer -> network -> decodeServer, decodeGroup -> Outcome
-//	      and back: eventStream, gauges, tell -> what a gateway knows (View)
+//	      and back: eventStream, gauges, notifyGateways -> what a gateway knows (View)
 package policy

@@ -66,7 +66,7 @@ type dynamoWaiting struct {
 }
 
 func (q *dynamoHeld) Add(v *View, j *job) {
-	v.gateway.look(j)
+	v.gateway.viewFor(j)
 	least := j.req.Prompt
 	for p := range v.Prefills() {
 		least = min(least, j.req.Prompt-v.PrefillHit(p))
@@ -93,7 +93,7 @@ func (q *dynamoHeld) Next(v *View) (*job, bool) {
 	}
 	j := q.waiting[first].job
 	q.waiting = slices.Delete(q.waiting, first, first+1)
-	v.gateway.look(j)
+	v.gateway.viewFor(j)
 	j.pair = dynamoPair(v, q.topology)
 	return j, true
 }

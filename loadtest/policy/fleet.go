@@ -18,14 +18,14 @@ type fleet struct {
 	field   cost.Candidates
 	servers order.Servers
 	alone   bool            // decode servers may compute prompts
-	serves  order.Objective // for throughput it is told the objective of the first token, too
+	serves  order.Objective // for throughput it has the objective of the first token, too
 	moving  map[*job]func() // ends a transfer under way
 }
 
 func newFleet(s *Scenario, alone bool) *fleet {
 	h := &s.Hardware
 	f := &fleet{alone: alone, moving: make(map[*job]func()), model: cost.Default()}
-	f.model.HandOff, f.model.KVBytesPerToken = virtual(h.HandOff), int(h.KVBytesPerToken)
+	f.model.HandOff, f.model.KVBytesPerToken = runDuration(h.HandOff), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens = blockTokens, h.DecodeTokens
 	f.links = cost.NewLinks(cost.LinkPrior{
 		cost.SameHost: {BytesPerSecond: h.NIC},
@@ -62,12 +62,12 @@ func prefillCurve(h *Hardware, speed float64) curve.Curve {
 	}
 }
 
-// look takes over the state of the servers.
-func (f *fleet) look(v *View) {
-	now := wall(v.now)
+// refresh takes over the state of the servers.
+func (f *fleet) refresh(v *View) {
+	now := clockTime(v.now)
 	for p := range f.field.Prefill {
 		c := &f.field.Prefill[p]
-		c.Queue, c.Queued = virtual(v.QueueSeconds(p)), v.PrefillRequests(p)
+		c.Queue, c.Queued = runDuration(v.QueueSeconds(p)), v.PrefillRequests(p)
 		c.Prefill = prefillCurve(v.prefillHardware(p), v.gateway.learned.speeds[p].mean())
 	}
 	for d := range f.field.Decode {
@@ -78,12 +78,12 @@ func (f *fleet) look(v *View) {
 	}
 	f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
 	f.model.PriceServers(&f.field, &f.servers)
-	f.servers.Now = virtual(v.now)
+	f.servers.Now = runDuration(v.now)
 }
 
-// hold notes what servers hold of a request now.
-func (f *fleet) hold(v *View, j *job) {
-	v.gateway.look(j)
+// updateCached notes what servers hold of a request now.
+func (f *fleet) updateCached(v *View, j *job) {
+	v.gateway.viewFor(j)
 	for p := range f.field.Prefill {
 		f.field.Prefill[p].Cached = cached.Tokens{GPU: v.PrefillHit(p)}
 	}
@@ -94,33 +94,33 @@ func (f *fleet) hold(v *View, j *job) {
 
 // price writes what a request costs on each server, as it is known now.
 func (f *fleet) price(v *View, j *job, t *order.Ticket) {
-	f.hold(v, j)
+	f.updateCached(v, j)
 	f.model.PriceRequest(f.demand(v), &f.field, t)
 	for p := range t.Prefill {
 		if v.gateway.cluster.exact {
 			t.Prefill[p] = v.PrefillSeconds(p)
 		}
 	}
-	t.ID, t.Arrived = int64(j.id), virtual(j.arrived)
+	t.ID, t.Arrived = int64(j.id), runDuration(j.arrived)
 }
 
 // demand is the request of the view. Its objective for gaps is the scenario's.
 func (f *fleet) demand(v *View) cost.Demand {
 	d := cost.Demand{
 		PromptTokens: v.Prompt(), OutputTokens: v.Output(), Objective: f.serves,
-		Waited: virtual(v.now - v.job.arrived), ITL: virtual(v.scenario().SLO.ITL),
+		Waited: runDuration(v.now - v.job.arrived), ITL: runDuration(v.scenario().SLO.ITL),
 	}
 	if f.serves == order.Throughput {
-		d.TTFT = virtual(v.scenario().SLO.TTFT)
+		d.TTFT = runDuration(v.scenario().SLO.TTFT)
 	}
 	return d
 }
 
-// Prefilled and Transferred tell the links. A transfer that had to wait for room, or while
-// decode computed prompts, says nothing of them.
+// Prefilled and Transferred teach the links. A transfer that had to wait for room, or while
+// decode computed prompts, shows nothing of them.
 func (f *fleet) Prefilled(v *View, j *job) {
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
-	f.moving[j] = f.links.Begin(p, d, j.estimate.bytes, wall(v.now))
+	f.moving[j] = f.links.Begin(p, d, j.estimate.bytes, clockTime(v.now))
 }
 
 func (f *fleet) Transferred(v *View, j *job, seconds float64) {
@@ -132,14 +132,14 @@ func (f *fleet) Transferred(v *View, j *job, seconds float64) {
 		return
 	}
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
-	f.links.Observe(p, d, j.estimate.bytes, virtual(seconds), 0, wall(v.now))
+	f.links.Observe(p, d, j.estimate.bytes, runDuration(seconds), 0, clockTime(v.now))
 }
 
-// wall is a time of the run as a clock would tell it.
-func wall(seconds float64) time.Time { return time.Unix(0, int64(virtual(seconds))) }
+// clockTime is a time of the run as a clock would show it.
+func clockTime(seconds float64) time.Time { return time.Unix(0, int64(runDuration(seconds))) }
 
-// number reads a server's ID, which this file wrote.
-func number(id string) int {
+// serverNumber reads a server's ID, which this file wrote.
+func serverNumber(id string) int {
 	n, err := strconv.Atoi(id)
 	if err != nil {
 		panic(err)

@@ -32,9 +32,9 @@ var agentsGoals = []struct {
 	limit    float64
 }{{"agents-035", 1.05}, {"agents-06", 0.95}, {"agents-10", 0.50}}
 
-// sturdyGoals are scenarios where ours may be worse than the best released policy
+// robustnessGoals are scenarios where ours may be worse than the best released policy
 // by 3 % in the mean and 10 % in the p99.
-var sturdyGoals = []string{"half-slow", "noise-03", "noise-06", "old-gauges", "lost-events", "decode-bound", "overload", "lockstep"}
+var robustnessGoals = []string{"half-slow", "noise-03", "noise-06", "old-gauges", "lost-events", "decode-bound", "overload", "lockstep"}
 
 // notReached are the goals that we miss, each with how far off it may be before --goals
 // takes it for an error: a little more than what was published last.
@@ -90,7 +90,7 @@ func judge(r *Report) []Gate {
 		gates = append(gates, s.against("ttft_mean", goal.limit),
 			Gate{Scenario: s.Name, Policy: judged, Measure: "idle_wait_share", Limit: 1, Value: share, Reached: share <= 1})
 	}
-	for _, name := range sturdyGoals {
+	for _, name := range robustnessGoals {
 		s := r.scenario(name)
 		if s == nil || s.policy(judged) == nil || s.BestReleased == "" {
 			continue

@@ -17,7 +17,7 @@ type gateway struct {
 	view    View
 
 	chooser Chooser // one of the two is nil
-	late    holder
+	late    queueingChooser
 	waking  float64 // when late is asked again; infinite: not by time alone
 }
 
@@ -38,7 +38,7 @@ func newGateway(c *cluster, id, blocks int, seed uint64) *gateway {
 func (c *cluster) bind(policy *Policy, seed uint64) {
 	for i, g := range c.gateways {
 		made := policy.New(c.scenario, rand.New(rand.NewPCG(seed, 200+uint64(i))))
-		if late, ok := made.(holder); ok {
+		if late, ok := made.(queueingChooser); ok {
 			g.late = late
 		} else {
 			g.chooser = made.(Chooser)
@@ -54,8 +54,8 @@ func (c *cluster) decider(j *job) *gateway {
 	return c.gateways[j.replica]
 }
 
-// hop is the time from a request's replica to its decider, one way.
-func (c *cluster) hop(j *job) float64 {
+// replicaDelay is the time from a request's replica to its decider, one way.
+func (c *cluster) replicaDelay(j *job) float64 {
 	if c.decider(j).id == j.replica {
 		return 0
 	}
@@ -68,18 +68,18 @@ func (c *cluster) arrive(j *job) {
 	g := c.decider(j)
 	c.idleWait.begin(j)
 	if g.late != nil {
-		c.cal.after(c.hop(j), func() {
+		c.cal.after(c.replicaDelay(j), func() {
 			g.decide(func(v *View) { g.late.Add(v, j) })
 		})
 		return
 	}
-	v := g.look(j)
+	v := g.viewFor(j)
 	began := time.Now()
 	j.pair = g.chooser.Choose(v)
 	if o, ok := g.chooser.(orderer); ok {
 		j.key = o.Key(v, j.pair)
 	}
-	c.tally.decided(time.Since(began))
+	c.tally.recordDecision(time.Since(began))
 	g.send(j)
 }
 
@@ -87,8 +87,8 @@ func (c *cluster) arrive(j *job) {
 func (g *gateway) send(j *job) {
 	g.cluster.bindIdle(j)
 	g.estimate(j)
-	g.cluster.tell(j, dispatched)
-	g.cluster.cal.after(g.cluster.hop(j), func() { g.cluster.dispatch(j) })
+	g.cluster.notifyGateways(j, dispatched)
+	g.cluster.cal.after(g.cluster.replicaDelay(j), func() { g.cluster.dispatch(j) })
 }
 
 // decide lets the queue change, sends what may go now, and sets the time of its
@@ -100,7 +100,7 @@ func (g *gateway) decide(change func(v *View)) {
 	change(v)
 	for {
 		j, ok := g.late.Next(v)
-		g.cluster.tally.decided(time.Since(began))
+		g.cluster.tally.recordDecision(time.Since(began))
 		if !ok {
 			break
 		}
@@ -130,9 +130,9 @@ const (
 	ended            // the last token is here
 )
 
-// tell lets the replicas know of a request's stage: the one where it happens at
+// notifyGateways reports a request's stage to the replicas: the one where it happens at
 // once, the others later. Where one decides for all, only it needs to know.
-func (c *cluster) tell(j *job, s stage) {
+func (c *cluster) notifyGateways(j *job, s stage) {
 	at := j.replica
 	if s == dispatched {
 		at = c.decider(j).id
@@ -142,32 +142,32 @@ func (c *cluster) tell(j *job, s stage) {
 			return
 		}
 		if g.id == at {
-			g.see(j, s)
+			g.observe(j, s)
 		} else {
-			c.cal.after(c.scenario.ReplicaDelay, func() { g.see(j, s) })
+			c.cal.after(c.scenario.ReplicaDelay, func() { g.observe(j, s) })
 		}
 	}
 }
 
-// see keeps the books, learns, and lets the queue look again.
-func (g *gateway) see(j *job, s stage) {
+// observe updates the account, learns, and lets the queue look again.
+func (g *gateway) observe(j *job, s stage) {
 	now := g.cluster.cal.now
 	switch s {
 	case dispatched:
-		g.account.dispatched(j, now)
+		g.account.recordDispatch(j, now)
 		return
 	case prefilled:
-		served := g.account.prefilled(j, now)
+		served := g.account.recordPrefilled(j, now)
 		g.learned.speed(j.pair.Prefill, served, j.estimate.nominal)
 		if learner := g.learner(); learner != nil {
 			g.view.now = now
 			learner.Prefilled(&g.view, j)
 		}
 	case streaming:
-		g.account.first(j)
+		g.account.recordFirstToken(j)
 		g.learnTransfer(j)
 	case ended:
-		g.account.ended(j)
+		g.account.recordEnd(j)
 		g.learned.output(j.req.Output)
 	}
 	if g.late != nil {
@@ -198,7 +198,7 @@ func (g *gateway) learnTransfer(j *job) {
 
 // estimate writes down what is believed of a request as it is sent.
 func (g *gateway) estimate(j *job) {
-	v := g.look(j)
+	v := g.viewFor(j)
 	e := &j.estimate
 	e.output = v.Output()
 	if p := j.pair.Prefill; p != Alone {
@@ -213,8 +213,8 @@ func (g *gateway) estimate(j *job) {
 	e.prefill = g.cluster.hw.prefill(j.req.Prompt, v.DecodeHit(j.pair.Decode))
 }
 
-// look turns the view to a request, now.
-func (g *gateway) look(j *job) *View {
+// viewFor returns the view for a request, now.
+func (g *gateway) viewFor(j *job) *View {
 	v := &g.view
 	v.now, v.job = g.cluster.cal.now, j
 	g.index.match(j.req.whole(), v.held)

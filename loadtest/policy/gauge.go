@@ -6,7 +6,7 @@ type Gauge struct {
 	KVUsed           float64 // fraction, 0..1
 }
 
-// history holds a server's gauges over time, so that one may read what they said
+// history holds a server's gauges over time, so that one may read what they were
 // some seconds ago. Reads come in order of time.
 type history struct {
 	entries []gaugeAt
@@ -25,7 +25,7 @@ func (h *history) record(now float64, g Gauge) {
 	h.entries = append(h.entries, gaugeAt{now, g})
 }
 
-// read returns what the gauges said at a time, and forgets what was before.
+// read returns what the gauges were at a time, and forgets what was before.
 func (h *history) read(at float64) Gauge {
 	for len(h.entries) > 1 && h.entries[1].at <= at {
 		h.entries = h.entries[1:]

@@ -108,7 +108,7 @@ func (c *cluster) idleAllowed(j *job) float64 {
 	for _, p := range c.prefills {
 		prefill = max(prefill, p.speed*p.hw.prefill(j.req.Prompt, 0))
 	}
-	for _, sick := range c.scenario.Sick {
+	for _, sick := range c.scenario.SlowNICs {
 		link = min(link, sick.Factor*c.hw.NIC)
 	}
 	return 2 + max(3, math.Exp(3*c.scenario.Noise))*(prefill+float64(j.req.Prompt)*c.hw.KVBytesPerToken/link)

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
-var late = &Policy{
+var lateBinding = &Policy{
 	Name: "tandem-late", Kind: Ours, OneDecider: true,
 	Source: "requests wait at the gateway (one decider) until their best prefill server is about to be free; shortest first, with ageing",
 	New:    func(s *Scenario, _ *rand.Rand) any { return newLateBinder(s, true) },
@@ -39,10 +39,10 @@ var throughput = &Policy{
 
 var shares = &Policy{
 	Name: "tandem-shares", Kind: Ours, OneDecider: true,
-	Source: "tandem-late, told which hardware is to prefill which lengths (serve --hardware)",
+	Source: "tandem-late, which knows which hardware is to prefill which lengths (serve --hardware)",
 	New: func(s *Scenario, _ *rand.Rand) any {
 		b := newLateBinder(s, true)
-		b.sharer = newSharer(s)
+		b.updater = newShareUpdater(s)
 		return b
 	},
 }
@@ -55,23 +55,23 @@ const refreshed = 8
 // lateBinder asks Order, and keeps its tickets true.
 type lateBinder struct {
 	*fleet
-	sharer *sharer // nil: hardware is not told apart
-	order  *order.Order
-	jobs   map[int64]*job
-	looked float64 // when tickets were looked up last
-	some   []*order.Ticket
+	updater     *shareUpdater // nil: hardware has no variants
+	order       *order.Order
+	jobs        map[int64]*job
+	refreshedAt float64 // when tickets were looked up last
+	stale       []*order.Ticket
 }
 
 func newLateBinder(s *Scenario, alone bool) *lateBinder {
 	f := newFleet(s, alone)
 	f.servers.Gate = true
-	return &lateBinder{fleet: f, order: order.New(order.DefaultConfig()), jobs: make(map[int64]*job), looked: -1}
+	return &lateBinder{fleet: f, order: order.New(order.DefaultConfig()), jobs: make(map[int64]*job), refreshedAt: -1}
 }
 
 func (b *lateBinder) Add(v *View, j *job) {
-	b.look(v)
-	if b.sharer != nil {
-		b.sharer.arrived(v, j)
+	b.refresh(v)
+	if b.updater != nil {
+		b.updater.recordArrival(v, j)
 	}
 	b.jobs[int64(j.id)] = j
 	t := new(order.Ticket)
@@ -83,13 +83,13 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	if b.order.Len() == 0 {
 		return nil, false
 	}
-	if b.sharer != nil {
-		b.sharer.plan(v, &b.field)
+	if b.updater != nil {
+		b.updater.plan(v, &b.field)
 	}
-	b.look(v)
-	if b.looked != v.now {
-		b.looked = v.now
-		b.refresh(v)
+	b.refresh(v)
+	if b.refreshedAt != v.now {
+		b.refreshedAt = v.now
+		b.refreshStale(v)
 	}
 	turn, ok := b.order.Next(&b.servers)
 	if !ok {
@@ -101,24 +101,24 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	return j, true
 }
 
-// refresh looks up some of those that wait.
-func (b *lateBinder) refresh(v *View) {
-	b.some = b.order.Stale(refreshed, b.some[:0])
-	for _, t := range b.some {
+// refreshStale looks up some of those that wait.
+func (b *lateBinder) refreshStale(v *View) {
+	b.stale = b.order.Stale(refreshed, b.stale[:0])
+	for _, t := range b.stale {
 		b.price(v, b.jobs[t.ID], t)
 		b.order.Update(t, b.servers.Links)
 	}
 }
 
-// Prefilled tells the sharer, too.
+// Prefilled reports to the share updater, too.
 func (b *lateBinder) Prefilled(v *View, j *job) {
 	b.fleet.Prefilled(v, j)
-	if b.sharer != nil {
-		b.sharer.prefilled(v, j)
+	if b.updater != nil {
+		b.updater.recordPrefilled(v, j)
 	}
 }
 
-// beat is how often waiting requests are looked at though nothing was heard, as pd.Decider
+// beat is how often waiting requests are looked at though nothing was received, as pd.Decider
 // does: one that left a server free may go by the passing of time alone.
 const beat = 0.25
 
@@ -133,7 +133,7 @@ func (b *lateBinder) Wake(v *View) (float64, bool) {
 		soonest = beat
 	}
 	falls := func(work *curve.Backlog) {
-		if in, ok := work.FallsTo(order.DefaultConfig().Ahead, wall(v.now)); ok && in > 0 {
+		if in, ok := work.FallsTo(order.DefaultConfig().Ahead, clockTime(v.now)); ok && in > 0 {
 			soonest = min(soonest, in.Seconds())
 		}
 	}

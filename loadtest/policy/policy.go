@@ -30,11 +30,11 @@ type Policy struct {
 	// Optional says that the rule needs options of its product that are off unless
 	// asked for.
 	Optional bool
-	Exact    bool // it is told what no gateway can know
+	Exact    bool // it has what no gateway can know
 	// OneDecider says that one replica decides for all: the others send it their
 	// requests, and wait for its answer.
 	OneDecider bool
-	// New makes one instance for each gateway replica: a Chooser, or a holder.
+	// New makes one instance for each gateway replica: a Chooser, or a queueingChooser.
 	New func(s *Scenario, rng *rand.Rand) any
 }
 
@@ -55,7 +55,7 @@ type orderer interface {
 	Key(v *View, chosen Pair) float64
 }
 
-// transferLearner is a Chooser or a holder that learns from transfers: it is told
+// transferLearner is a Chooser or a queueingChooser that learns from transfers: it is called
 // when one begins, with prefill's answer, and when the first token has come, with
 // the time from then, less the hand-off and the predicted step.
 type transferLearner interface {
@@ -63,8 +63,8 @@ type transferLearner interface {
 	Transferred(v *View, j *job, seconds float64)
 }
 
-// holder keeps arrived requests until it binds them.
-type holder interface {
+// queueingChooser keeps arrived requests until it binds them.
+type queueingChooser interface {
 	Add(v *View, j *job)
 	// Next returns a request that is to go now, with its pair set.
 	Next(v *View) (*job, bool)
@@ -80,7 +80,7 @@ func Policies() []*Policy {
 		randomPolicy, roundRobin, powerOfTwo, leastLoad,
 		cacheAware, aibrix, llmd, dynamo, dynamoTopology, dynamoQueue, dynamoAll, conductor,
 		networkAware, clairvoyant,
-		arrival, arrivalKey, latePairs, lateEach, throughput, late,
+		arrival, arrivalKey, latePairs, lateEach, throughput, lateBinding,
 	}
 }
 

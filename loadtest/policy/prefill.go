@@ -118,7 +118,7 @@ func (p *prefillServer) end() {
 		return false
 	})
 	for _, j := range done {
-		p.cluster.prefilled(j)
+		p.cluster.finishPrefill(j)
 	}
 	p.begin()
 }

@@ -15,7 +15,7 @@ import (
 
 func smallReport(t *testing.T, scenarios ...string) *Report {
 	t.Helper()
-	cfg := Config{TracePath: tracePath, Limit: 150, Policies: []*Policy{leastLoad, dynamo, arrival, late}, Seeds: 2, Parallel: 2}
+	cfg := Config{TracePath: tracePath, Limit: 150, Policies: []*Policy{leastLoad, dynamo, arrival, lateBinding}, Seeds: 2, Parallel: 2}
 	for _, name := range scenarios {
 		cfg.Scenarios = append(cfg.Scenarios, scenario(t, name))
 	}
@@ -165,7 +165,7 @@ func TestReport_TableAndPageShowAll(t *testing.T) {
 			t.Errorf("the table does not say %q", want)
 		}
 	}
-	for _, want := range []string{"tandem-late", "<svg", "Skipped F: no trace", `id="B"`, "best released", late.Source} {
+	for _, want := range []string{"tandem-late", "<svg", "Skipped F: no trace", `id="B"`, "best released", lateBinding.Source} {
 		if !strings.Contains(page.String(), want) {
 			t.Errorf("the page does not say %q", want)
 		}

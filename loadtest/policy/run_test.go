@@ -144,7 +144,7 @@ func TestRun_RunsOfStepsAreExact(t *testing.T) {
 
 func TestRun_IsRepeatableAndSeedsDiffer(t *testing.T) {
 	s, trace := scenario(t, "B3"), readShort(t)
-	for _, p := range []*Policy{randomPolicy, dynamo, late} {
+	for _, p := range []*Policy{randomPolicy, dynamo, lateBinding} {
 		var outcomes []*Outcome
 		for _, seed := range []uint64{1, 1, 2} {
 			o, err := Run(trace, s, p, seed)
@@ -167,7 +167,7 @@ func TestRun_IsRepeatableAndSeedsDiffer(t *testing.T) {
 func TestRun_PoliciesMeetTheSameRequests(t *testing.T) {
 	s, trace := scenario(t, "B"), readShort(t)
 	var first []job
-	for _, p := range []*Policy{randomPolicy, late} {
+	for _, p := range []*Policy{randomPolicy, lateBinding} {
 		c, err := newCluster(trace, s, p, 3)
 		if err != nil {
 			t.Fatal(err)
@@ -193,7 +193,7 @@ func TestRun_RefusesWhatNoServerHolds(t *testing.T) {
 }
 
 func TestCompare_ParallelIsSequential(t *testing.T) {
-	cfg := Config{TracePath: tracePath, Limit: 200, Scenarios: []*Scenario{scenario(t, "A"), scenario(t, "F"), scenario(t, "G")}, Policies: []*Policy{dynamo, late}, Seeds: 2}
+	cfg := Config{TracePath: tracePath, Limit: 200, Scenarios: []*Scenario{scenario(t, "A"), scenario(t, "F"), scenario(t, "G")}, Policies: []*Policy{dynamo, lateBinding}, Seeds: 2}
 	var reports []*Report
 	for _, parallel := range []int{1, 4} {
 		cfg.Parallel = parallel
@@ -239,7 +239,7 @@ func BenchmarkRun(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, p := range []*Policy{roundRobin, dynamo, arrival, late} {
+	for _, p := range []*Policy{roundRobin, dynamo, arrival, lateBinding} {
 		b.Run(p.Name, func(b *testing.B) {
 			s, err := LoadScenario("B")
 			if err != nil {

@@ -37,10 +37,10 @@ type Scenario struct {
 	Overlap       bool      `yaml:"overlap"`        // KV leaves layer by layer during prefill
 	Slow          []int     `yaml:"slow"`           // prefill servers with SlowFactor
 	SlowFactor    float64   `yaml:"slow_factor"`    // multiplies the time of their work
-	Variants      []Variant `yaml:"variants"`       // other hardware among the prefill servers, which gateways are told of
+	Variants      []Variant `yaml:"variants"`       // other hardware among the prefill servers, which gateways know of
 	LockstepRanks int       `yaml:"lockstep_ranks"` // decode servers that step together
 	ReserveOutput bool      `yaml:"reserve_output"` // decode admits what fits with its whole output
-	Sick          []Sick    `yaml:"sick"`
+	SlowNICs      []SlowNIC `yaml:"sick"`
 
 	Speedup      float64 `yaml:"speedup"`       // of the trace's arrivals
 	OutputFactor float64 `yaml:"output_factor"` // multiplies the trace's output lengths
@@ -57,8 +57,8 @@ type Scenario struct {
 	SLO SLO `yaml:"slo"`
 }
 
-// Sick is a prefill server whose NIC has only a part of its speed for a while.
-type Sick struct {
+// SlowNIC is a prefill server whose NIC has only a part of its speed for a while.
+type SlowNIC struct {
 	Prefill int     `yaml:"prefill"`
 	Factor  float64 `yaml:"factor"`
 	From    float64 `yaml:"from"` // seconds of the run
@@ -204,7 +204,7 @@ func (s *Scenario) check() error {
 			return fmt.Errorf("variant %s: want prefill servers and positive factors", v.Name)
 		}
 	}
-	for _, k := range s.Sick {
+	for _, k := range s.SlowNICs {
 		if k.Prefill < 0 || k.Prefill >= s.Prefill || k.Factor <= 0 || k.Until < k.From {
 			return errors.New("sick: want a prefill server, a positive factor, from before until")
 		}
@@ -217,11 +217,11 @@ func (s *Scenario) check() error {
 	return s.Hardware.check()
 }
 
-// told is the scenario for one who hears of everything at once.
-func (s *Scenario) told() *Scenario {
-	told := *s
-	told.ReplicaDelay, told.EventDelay, told.EventLoss, told.GaugeAge = 0, 0, 0, 0
-	return &told
+// withoutDelays is the scenario for a policy that knows of everything at once.
+func (s *Scenario) withoutDelays() *Scenario {
+	exact := *s
+	exact.ReplicaDelay, exact.EventDelay, exact.EventLoss, exact.GaugeAge = 0, 0, 0, 0
+	return &exact
 }
 
 func (s *Scenario) racks() int            { return len(s.PrefillRacks) }
@@ -246,7 +246,7 @@ func (s *Scenario) uplink() float64 {
 }
 
 // bandwidth is the most that a transfer from p to d can get, in bytes per second:
-// what the labels tell of the narrowest link between them.
+// what the labels give of the narrowest link between them.
 func (s *Scenario) bandwidth(p, d int) float64 {
 	if s.prefillRack(p) == s.decodeRack(d) {
 		return s.Hardware.NIC

@@ -73,7 +73,7 @@ func TestFindPolicies_SaysWhichThereAre(t *testing.T) {
 		t.Errorf("all: %d, %v", len(all), err)
 	}
 	some, err := FindPolicies([]string{"dynamo", "tandem-late"})
-	if err != nil || len(some) != 2 || some[1] != late {
+	if err != nil || len(some) != 2 || some[1] != lateBinding {
 		t.Errorf("some: %v, %v", some, err)
 	}
 	if _, err := FindPolicies([]string{"nobody"}); err == nil || !strings.Contains(err.Error(), "tandem-late") {

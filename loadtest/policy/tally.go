@@ -12,12 +12,12 @@ type tally struct {
 	gaps      [10]gapHistogram
 }
 
-func (t *tally) decided(took time.Duration) {
+func (t *tally) recordDecision(took time.Duration) {
 	t.decisions++
 	t.deciding += took
 }
 
-func (t *tally) moved(c *cluster, j *job, bytes, seconds float64) {
+func (t *tally) recordTransfer(c *cluster, j *job, bytes, seconds float64) {
 	if c.prefills[j.pair.Prefill].rack == c.decodes[j.pair.Decode].rack {
 		t.sameRack += bytes
 	} else {

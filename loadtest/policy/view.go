@@ -14,7 +14,7 @@ type View struct {
 func (v *View) scenario() *Scenario { return v.gateway.cluster.scenario }
 func (v *View) hardware() *Hardware { return v.gateway.cluster.hw }
 
-// prefillHardware is that of a prefill server, as gateways are told or learn.
+// prefillHardware is that of a prefill server, as gateways know or learn it.
 func (v *View) prefillHardware(p int) *Hardware { return v.gateway.cluster.prefills[p].hw }
 
 // Prompt is the request's length in tokens.
@@ -54,7 +54,7 @@ func (v *View) NominalSeconds(p int) float64 {
 
 // QueueSeconds is the predicted time until p has done all that was sent to it.
 func (v *View) QueueSeconds(p int) float64 {
-	return v.gateway.account.prefill[p].work.Ahead(wall(v.now)).Seconds()
+	return v.gateway.account.prefill[p].work.Ahead(clockTime(v.now)).Seconds()
 }
 
 // PrefillRequests, PrefillTokens and PrefillPrompts count what was sent to p and
@@ -67,7 +67,7 @@ func (v *View) PrefillPrompts(p int) int  { return v.gateway.account.prefill[p].
 // the oldest request.
 func (v *View) PrefillProgress(p int) float64 {
 	a := &v.gateway.account.prefill[p]
-	return a.work.Progress(wall(v.now)) * float64(a.oldestTokens())
+	return a.work.Progress(clockTime(v.now)) * float64(a.oldestTokens())
 }
 
 // DecodeRequests and DecodeContext count what was sent to pairs of d and has not
@@ -75,7 +75,7 @@ func (v *View) PrefillProgress(p int) float64 {
 func (v *View) DecodeRequests(d int) int { return v.gateway.account.decode[d].requests }
 func (v *View) DecodeContext(d int) int  { return v.gateway.account.decode[d].context }
 
-// DecodeUsed is the KV tokens on d that are in use, as the streams tell by their
+// DecodeUsed is the KV tokens on d that are in use, as the streams show by their
 // age, or promised to requests on their way.
 func (v *View) DecodeUsed(d int) int {
 	a := &v.gateway.account.decode[d]
@@ -105,7 +105,7 @@ func (v *View) RoomSeconds(d int) float64 {
 	return endings * v.StepSeconds(d) * float64(v.Output()) / requests
 }
 
-// PrefillGauge and DecodeGauge are what a server's gauges said when they were
+// PrefillGauge and DecodeGauge are what a server's gauges were when they were
 // last read.
 func (v *View) PrefillGauge(p int) Gauge {
 	return v.gateway.cluster.prefills[p].gauge.read(v.now - v.scenario().GaugeAge)

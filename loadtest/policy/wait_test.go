@@ -12,7 +12,7 @@ func TestRun_WaitIsBoundedInEveryDecile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*Policy{late, throughput} {
+	for _, p := range []*Policy{lateBinding, throughput} {
 		s := *scenario(t, "B")
 		s.Speedup = 1.5
 		c, err := newCluster(trace, &s, p, 1)

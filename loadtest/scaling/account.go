@@ -18,12 +18,12 @@ type account struct {
 	watch           *watch
 }
 
-// ended settles a request whose last token came at the time.
-func (a *account) ended(s *sequence, at float64) {
+// recordEnd settles a request whose last token came at the time.
+func (a *account) recordEnd(s *sequence, at float64) {
 	inTime := s.first-s.at <= a.scenario.Wait+a.own(s.request)+tick
 	smooth := s.output < 2 || (at-s.first)/float64(s.output-1) <= a.scenario.TPOT
 	a.all++
-	a.watch.ended(s)
+	a.watch.recordEnd(s)
 	a.longestWait = max(a.longestWait, s.first-s.at)
 	if !inTime {
 		a.late++

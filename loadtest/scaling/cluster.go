@@ -54,7 +54,7 @@ func (c *cluster) pass() {
 	}
 	c.join(end)
 	for _, d := range c.decode.all {
-		d.pass(&c.scenario.Hardware, c.now, tick, c.account.ended)
+		d.pass(&c.scenario.Hardware, c.now, tick, c.account.recordEnd)
 	}
 	c.prefill.pass(tick)
 	c.decode.pass(tick)

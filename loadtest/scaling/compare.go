@@ -24,7 +24,7 @@ type Config struct {
 	Parallel   int
 }
 
-// Progress is told of each run that ends.
+// Progress is called for each run that ends.
 type Progress func(done, total int, last *Outcome)
 
 // Compare runs every policy on every load with every cold start. show is called
@@ -64,7 +64,7 @@ func runAll(ctx context.Context, t *policy.Trace, s *Scenario, seed uint64, cfg 
 	if len(load) == 0 {
 		return fmt.Errorf("scenario %s: no requests", s.Name)
 	}
-	base := plant{scenario: s, work: measureWork(s, load), planner: cfg.Planner}
+	base := runFacts{scenario: s, work: measureWork(s, load), planner: cfg.Planner}
 	if slices.ContainsFunc(cfg.Policies, func(p Policy) bool { return p.Name == staticName }) {
 		base.peak = staticPeak(&base, load)
 	}
@@ -116,7 +116,7 @@ const wellServed = 0.995
 
 // staticPeak is the fewest servers of each role that serve the load well, while the
 // other role has plenty.
-func staticPeak(base *plant, load []request) [2]int {
+func staticPeak(base *runFacts, load []request) [2]int {
 	most := [2]int{
 		2 + 2*int(math.Ceil(slices.Max(base.work.prefill))),
 		2 + 2*int(math.Ceil(slices.Max(base.work.decode))),

@@ -20,13 +20,13 @@ type behaviour struct {
 // pkg/apis/autoscaling/v2/defaults.go).
 var hpaDefault = behaviour{tolerance: 0.1, upPods: 4, upShare: 1, upPeriod: 15, downWindow: 300}
 
-// obey does what is asked, at once and exactly: the asker has settled it.
-var obey = behaviour{upPods: 1000, upPeriod: 15}
+// exactBehaviour does what is asked, at once and exactly: the size function has smoothed it.
+var exactBehaviour = behaviour{upPods: 1000, upPeriod: 15}
 
 // hpa is one HorizontalPodAutoscaler.
 type hpa struct {
 	behaviour
-	asks, changes []stamped
+	requests, changes []stamped
 }
 
 type stamped struct {
@@ -63,10 +63,10 @@ const maxReplicas = 40
 
 // stable returns the ask within the least and the greatest of the windows.
 func (h *hpa) stable(now float64, replicas, want int) int {
-	h.asks = append(h.asks, stamped{now, want})
-	h.asks = slices.DeleteFunc(h.asks, func(a stamped) bool { return a.at <= now-max(h.upWindow, h.downWindow) && a.at != now })
+	h.requests = append(h.requests, stamped{now, want})
+	h.requests = slices.DeleteFunc(h.requests, func(a stamped) bool { return a.at <= now-max(h.upWindow, h.downWindow) && a.at != now })
 	up, down := want, want
-	for _, a := range h.asks {
+	for _, a := range h.requests {
 		if a.at > now-h.upWindow {
 			up = min(up, a.value)
 		}

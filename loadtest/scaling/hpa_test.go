@@ -20,7 +20,7 @@ func TestHPA_DefaultBehaviour(t *testing.T) {
 }
 
 func TestHPA_ExactWithoutTolerance(t *testing.T) {
-	h := &hpa{behaviour: obey}
+	h := &hpa{behaviour: exactBehaviour}
 	replicas := 10
 	for i, ask := range []float64{11, 10, 25, 1} {
 		if replicas = h.decide(float64(15*i), replicas, ask); replicas != int(ask) {

@@ -12,11 +12,11 @@ import (
 
 // request is one request of a load. Times are in seconds of the run, sizes in tokens.
 type request struct {
-	at       float64
-	prompt   int
-	uncached int // of the prompt: what prefill computes
-	output   int
-	ticket   order.Ticket // while it waits for prefill
+	at         float64
+	prompt     int
+	uncached   int // of the prompt: what prefill computes
+	output     int
+	queueEntry order.Ticket // while it waits for prefill
 }
 
 // traceBlock is the size in tokens of a block in Mooncake's traces.

@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
-// asker turns a view into wanted servers, fractions of which an HPA rounds.
-type asker func(v *view) (prefill, decode float64)
+// sizeFunc turns a view into wanted servers, fractions of which an HPA rounds.
+type sizeFunc func(v *view) (prefill, decode float64)
 
 // Policy is a way to scale both pools.
 type Policy struct {
@@ -25,12 +25,12 @@ type Policy struct {
 	Convert   bool // the gateway lets decode servers compute prompts when the others are busy
 
 	prefill, decode behaviour
-	ask             func(p *plant) asker
+	size            func(p *runFacts) sizeFunc
 }
 
-// plant is what a policy may know before a run: the static one and the oracle more
+// runFacts is what a policy may know before a run: the static one and the oracle more
 // than a policy could.
-type plant struct {
+type runFacts struct {
 	scenario  *Scenario
 	coldStart float64
 	peak      [2]int // servers that serve the whole load well
@@ -43,56 +43,56 @@ func Policies() []Policy {
 	return []Policy{
 		{
 			Name: staticName, Source: "the fewest servers that keep 99.5 % of the requests good all the time",
-			prefill: obey, decode: obey,
-			ask: func(p *plant) asker {
+			prefill: exactBehaviour, decode: exactBehaviour,
+			size: func(p *runFacts) sizeFunc {
 				return func(*view) (float64, float64) { return float64(p.peak[0]), float64(p.peak[1]) }
 			},
 		},
 		{
 			Name: "hpa-waiting", Source: "waiting requests, 5 a server (vllm-project/production-stack, tutorials/assets/keda-scaled-object.yaml)",
 			prefill: hpaDefault, decode: hpaDefault,
-			ask: func(*plant) asker {
+			size: func(*runFacts) sizeFunc {
 				return func(v *view) (float64, float64) { return float64(v.queued) / 5, float64(v.decodeWaiting) / 5 }
 			},
 		},
 		{
 			Name: "hpa-in-flight", Source: "requests in flight, 2 a prefill and 16 a decode server",
 			prefill: hpaDefault, decode: hpaDefault,
-			ask: func(*plant) asker {
+			size: func(*runFacts) sizeFunc {
 				return func(v *view) (float64, float64) { return float64(v.inPrefill) / 2, float64(v.inDecode) / 16 }
 			},
 		},
 		{
 			Name: "token-aware", Source: "in-flight prompt tokens over speed, 1.5 s a server; sum of KV use, 0.8 a server; as shipped (llm-d/llm-d, keda-epp-token-aware)",
-			prefill: tokenAware, decode: tokenAware, ask: askTokenAware,
+			prefill: tokenAware, decode: tokenAware, size: askTokenAware,
 		},
 		{
 			Name: "token-aware-hpa", Source: "the same signal with the HPA's default behaviour",
-			prefill: hpaDefault, decode: hpaDefault, ask: askTokenAware,
+			prefill: hpaDefault, decode: hpaDefault, size: askTokenAware,
 		},
 		{
 			Name: "token-aware-throughput", Source: "token-aware as shipped, behind a gateway whose order is for throughput", Objective: order.Throughput,
-			prefill: tokenAware, decode: tokenAware, ask: askTokenAware,
+			prefill: tokenAware, decode: tokenAware, size: askTokenAware,
 		},
 		{
 			Name: "tandem-arrival", Source: "autoscale.Planner, first come first served", Ours: true,
-			prefill: obey, decode: obey, ask: askPlanner,
+			prefill: exactBehaviour, decode: exactBehaviour, size: askPlanner,
 		},
 		{
 			Name: "tandem-latency", Source: "with the gateway's order, for latency", Ours: true, Objective: order.Latency,
-			prefill: obey, decode: obey, ask: askPlanner,
+			prefill: exactBehaviour, decode: exactBehaviour, size: askPlanner,
 		},
 		{
 			Name: "tandem-auto", Source: "with the gateway's order as by default: all have an objective for the first token, and who cannot meet it any more goes last", Ours: true, Objective: order.Auto,
-			prefill: obey, decode: obey, ask: askPlanner,
+			prefill: exactBehaviour, decode: exactBehaviour, size: askPlanner,
 		},
 		{
 			Name: "tandem", Source: "and with decode servers that may compute prompts", Ours: true, Objective: order.Auto, Convert: true,
-			prefill: obey, decode: obey, ask: askPlanner,
+			prefill: exactBehaviour, decode: exactBehaviour, size: askPlanner,
 		},
 		{
 			Name: "oracle", Source: "the load of the next cold start, known in advance",
-			prefill: obey, decode: obey, ask: askOracle,
+			prefill: exactBehaviour, decode: exactBehaviour, size: askOracle,
 		},
 	}
 }
@@ -101,14 +101,14 @@ func Policies() []Policy {
 // minutes, one down in five.
 var tokenAware = behaviour{tolerance: 0.1, upPods: 1, upPeriod: 180, downPods: 1, downPeriod: 300, downWindow: 300}
 
-func askTokenAware(*plant) asker {
+func askTokenAware(*runFacts) sizeFunc {
 	return func(v *view) (float64, float64) {
 		return v.prefillTokens / v.scenario.Hardware.PrefillSpeed / 1.5, v.kvShare / 0.8
 	}
 }
 
 // askPlanner asks what the planner that the gateway runs wants.
-func askPlanner(p *plant) asker {
+func askPlanner(p *runFacts) sizeFunc {
 	planner, memory := p.planner, sizing.Memory{}
 	return func(v *view) (float64, float64) {
 		var plan sizing.Plan
@@ -144,7 +144,7 @@ func (v *view) signals() sizing.Signals {
 }
 
 // askOracle wants what the load needs from now until servers that start now help.
-func askOracle(p *plant) asker {
+func askOracle(p *runFacts) sizeFunc {
 	return func(v *view) (float64, float64) {
 		until := v.now + p.coldStart + 2*controlEvery.Seconds()
 		return p.work.most(p.work.prefill, v.now, until) / 0.95, p.work.most(p.work.decode, v.now, until) / 0.95

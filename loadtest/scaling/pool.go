@@ -12,14 +12,14 @@ type pod struct {
 }
 
 // pods of one role: those that are paid for.
-type pods[P podded] struct {
+type pods[P podServer] struct {
 	all   []P
 	make  func(readyAt float64) P
 	hours float64 // of all pods since the start
 }
 
-// podded is a pod with work on it.
-type podded interface {
+// podServer is a pod with work on it.
+type podServer interface {
 	base() *pod
 	busy() float64 // what would be waited for if it went: 0 when it can go at once
 }

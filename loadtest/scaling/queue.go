@@ -40,13 +40,13 @@ func (q *queue) add(r *request, prefill float64) {
 		return
 	}
 	q.next++
-	r.ticket = order.Ticket{
+	r.queueEntry = order.Ticket{
 		ID: q.next, Arrived: duration(r.at), Tokens: r.prompt, Output: float64(r.output),
 		TTFT: q.wait + prefill, Weights: q.objective.Of(q.wait + prefill).Weights(),
 		Prefill: []float64{prefill}, Missing: []float64{0}, PairsFirst: true,
 	}
 	q.waiting[q.next] = r
-	q.order.Add(&r.ticket, links)
+	q.order.Add(&r.queueEntry, links)
 }
 
 // serve takes the request that goes next out of the queue, nil if none may.

@@ -54,7 +54,7 @@ type Lines struct {
 }
 
 // run lets a policy scale for a load.
-func run(p *Policy, plant *plant, load []request) *Outcome {
+func run(p *Policy, plant *runFacts, load []request) *Outcome {
 	s := plant.scenario
 	c := newCluster(s, p)
 	bins := int(math.Ceil(s.Seconds / binSeconds))
@@ -63,16 +63,16 @@ func run(p *Policy, plant *plant, load []request) *Outcome {
 	c.account.watch = w
 	c.prefill.scale(max(1, int(math.Ceil(plant.work.prefill[0]))+1), 0, 0)
 	c.decode.scale(max(1, int(math.Ceil(plant.work.decode[0]))+1), 0, 0)
-	ask := p.ask(plant)
+	ask := p.size(plant)
 	prefill, decode := &hpa{behaviour: p.prefill}, &hpa{behaviour: p.decode}
 	o := &Outcome{Policy: p.Name, Scenario: s.Name, ColdStart: plant.coldStart, Requests: len(load)}
-	turns := [2]turning{}
+	turns := [2]reversalCounter{}
 	steps := func(every float64) int { return int(every / tick) }
 	next := 0
 	for step := 0; c.now < s.Seconds || c.account.all < len(load) && c.now < s.Seconds+longestTail; step++ {
 		for ; next < len(load) && load[next].at < c.now+tick; next++ {
 			c.arrive(&load[next])
-			w.arrived(&load[next])
+			w.recordArrival(&load[next])
 		}
 		c.pass()
 		w.kvNow += c.kv() * tick
@@ -83,12 +83,12 @@ func run(p *Policy, plant *plant, load []request) *Outcome {
 			w.bin()
 		}
 		if (step+1)%steps(controlEvery.Seconds()) == 0 {
-			v := c.look(w, plant.coldStart)
+			v := c.view(w, plant.coldStart)
 			askP, askD := ask(v)
 			wantP := prefill.decide(c.now, v.prefillReady+v.prefillPending, askP)
 			wantD := decode.decide(c.now, v.decodeReady+v.decodePending, askD)
-			turns[0].to(wantP)
-			turns[1].to(wantD)
+			turns[0].record(wantP)
+			turns[1].record(wantD)
 			c.prefill.scale(wantP, c.now, plant.coldStart)
 			c.decode.scale(wantD, c.now, plant.coldStart)
 		}
@@ -117,7 +117,7 @@ func (l *Lines) add(c *cluster) {
 }
 
 // conclude draws the figures of the outcome from its parts.
-func (o *Outcome) conclude(a *account, plant *plant, turns [2]turning) {
+func (o *Outcome) conclude(a *account, plant *runFacts, turns [2]reversalCounter) {
 	s := plant.scenario
 	o.Good, o.Calm = part(a.good, o.Requests), part(a.calmGood, a.calm)
 	o.Late, o.Slow, o.LongestWait = a.late, a.slow, a.longestWait
@@ -141,13 +141,13 @@ func (o *Outcome) conclude(a *account, plant *plant, turns [2]turning) {
 	}
 }
 
-// turning counts how often a number changes direction.
-type turning struct {
+// reversalCounter counts how often a number changes direction.
+type reversalCounter struct {
 	last, direction int
 	reversals       float64
 }
 
-func (t *turning) to(value int) {
+func (t *reversalCounter) record(value int) {
 	direction := t.direction
 	if value != t.last && t.last != 0 {
 		direction = 1

@@ -67,7 +67,7 @@ func TestRun_EveryRequestEnds(t *testing.T) {
 	s := *Scenarios()[0]
 	s.Seconds, s.Bursts = 1500, []Burst{{From: 600, Seconds: 60, Factor: 4}}
 	load := buildLoad(trace, &s, 3)
-	plant := &plant{scenario: &s, coldStart: 60, work: measureWork(&s, load), planner: sizing.DefaultPlanner()}
+	plant := &runFacts{scenario: &s, coldStart: 60, work: measureWork(&s, load), planner: sizing.DefaultPlanner()}
 	plant.peak = staticPeak(plant, load)
 	for _, p := range Policies() {
 		o := run(&p, plant, load)

@@ -41,12 +41,12 @@ const watchBins = 90
 // recently weighs one request in the means of those that ended.
 const recently = 1.0 / 300
 
-func (w *watch) arrived(r *request) {
+func (w *watch) recordArrival(r *request) {
 	w.promptNow += float64(r.uncached)
 	w.outputNow += w.meanOutput
 }
 
-func (w *watch) ended(s *sequence) {
+func (w *watch) recordEnd(s *sequence) {
 	learn := func(mean *float64, sample float64) {
 		if *mean == 0 {
 			*mean = sample
@@ -74,8 +74,8 @@ func (w *watch) bin() {
 	push(&w.kv, &w.kvNow)
 }
 
-// look fills a view.
-func (c *cluster) look(w *watch, coldStart float64) *view {
+// view fills a view.
+func (c *cluster) view(w *watch, coldStart float64) *view {
 	v := &view{
 		now: c.now, coldStart: coldStart, scenario: c.scenario, convert: c.convert,
 		queued: c.queue.len(), queuedTokens: c.queue.tokens, prefillTokens: c.queue.tokens, inPrefill: c.queue.len(),

@@ -31,18 +31,18 @@ type Outcome struct {
 	Took      time.Duration
 }
 
-// Play plays one scenario with the programs and judges it. dir is for its files.
-func Play(ctx context.Context, from process.Programs, dir string, c Scenario) (*Outcome, error) {
+// Run runs one scenario with the programs and judges it. dir is for its files.
+func Run(ctx context.Context, from process.Programs, dir string, c Scenario) (*Outcome, error) {
 	c = c.standard()
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	st, err := newStage(ctx, from, dir, c)
+	st, err := newTestbed(ctx, from, dir, c)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	ended, err := st.play(ctx, c)
+	ended, err := st.run(ctx, c)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", c.Name, err), st.close())
 	}
@@ -65,18 +65,18 @@ func Play(ctx context.Context, from process.Programs, dir string, c Scenario) (*
 	return o, nil
 }
 
-// play sends the load and lets the events happen, and returns how each request
-// ended. A scenario ends early when an event cannot happen.
-func (st *stage) play(ctx context.Context, c Scenario) ([]loadtest.Ended, error) {
+// run sends the load and applies the events, and returns how each request
+// ended. A scenario ends early when an event cannot be applied.
+func (st *testbed) run(ctx context.Context, c Scenario) ([]loadtest.Ended, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var mu sync.Mutex // guards ended
 	var ended []loadtest.Ended
 	var parts sync.WaitGroup
-	gateways := st.asked(c.Load)
+	gateways := st.targetGateways(c.Load)
 	for i, g := range gateways {
 		cfg := c.Load.config("http://"+g.addr, len(gateways), uint64(i+1))
-		cfg.Ended = func(e loadtest.Ended) {
+		cfg.OnEnd = func(e loadtest.Ended) {
 			mu.Lock()
 			defer mu.Unlock()
 			ended = append(ended, e)
@@ -88,7 +88,7 @@ func (st *stage) play(ctx context.Context, c Scenario) ([]loadtest.Ended, error)
 		})
 	}
 	parts.Go(func() {
-		if err := st.happen(ctx, c.Events); err != nil {
+		if err := st.apply(ctx, c.Events); err != nil {
 			cancel(err)
 		}
 	})
@@ -96,8 +96,8 @@ func (st *stage) play(ctx context.Context, c Scenario) ([]loadtest.Ended, error)
 	return ended, context.Cause(ctx)
 }
 
-// happen lets the events happen at their times.
-func (st *stage) happen(ctx context.Context, events Events) error {
+// apply applies the events at their times.
+func (st *testbed) apply(ctx context.Context, events Events) error {
 	began := time.Now()
 	for _, e := range events {
 		select {
@@ -105,9 +105,9 @@ func (st *stage) happen(ctx context.Context, events Events) error {
 			return nil
 		case <-time.After(time.Until(began.Add(e.at))):
 		}
-		fmt.Fprintf(st.log, "--- %v: %s\n", e.at, e.does)
+		fmt.Fprintf(st.log, "--- %v: %s\n", e.at, e.label)
 		if err := e.act(ctx, st); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("at %v, %s: %w", e.at, e.does, err)
+			return fmt.Errorf("at %v, %s: %w", e.at, e.label, err)
 		}
 	}
 	return nil
@@ -130,10 +130,10 @@ func (o *Outcome) tally(ended []loadtest.Ended) {
 	o.Recovery = recovery(ended, o.Events)
 }
 
-// inspect reads what gateways and engines have counted. Those that are dead or
-// hang in the end have nothing to say.
-func (st *stage) inspect(ctx context.Context, o *Outcome) {
-	for _, a := range st.actors {
+// inspect reads what gateways and engines have counted. Those that are down or
+// hang in the end are left out.
+func (st *testbed) inspect(ctx context.Context, o *Outcome) {
+	for _, a := range st.components {
 		switch a.role {
 		case "gateway":
 			if m, err := st.metrics(ctx, a); err == nil {
@@ -148,9 +148,9 @@ func (st *stage) inspect(ctx context.Context, o *Outcome) {
 	}
 }
 
-// PlayAll plays scenarios one after the other. show is told of each when it
+// RunAll runs scenarios one after the other. show is called for each when it
 // begins, with nil, and when it has ended.
-func PlayAll(ctx context.Context, from process.Programs, all []Scenario, show func(n int, c Scenario, o *Outcome)) (*Report, error) {
+func RunAll(ctx context.Context, from process.Programs, all []Scenario, show func(n int, c Scenario, o *Outcome)) (*Report, error) {
 	r := &Report{}
 	for n, c := range all {
 		show(n, c, nil)
@@ -158,7 +158,7 @@ func PlayAll(ctx context.Context, from process.Programs, all []Scenario, show fu
 		if err != nil {
 			return nil, err
 		}
-		o, err := Play(ctx, from, dir, c)
+		o, err := Run(ctx, from, dir, c)
 		if err != nil {
 			return nil, fmt.Errorf("%w (log: %s/log)", err, dir)
 		}

@@ -23,7 +23,7 @@ func TestShares_ShortenTheWaitOnUnlikeHardware(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := c.outcome(shares, 1)
-	untold, err := Run(trace, s, late, 1)
+	untold, err := Run(trace, s, lateBinding, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

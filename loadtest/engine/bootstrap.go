@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// appointment is what a request says of where its two legs meet, for engines that get
+// bootstrapRoom is what a request carries of where its two legs meet, for engines that get
 // both at once.
-type appointment struct {
-	room string
+type bootstrapRoom struct {
+	id string
 	// host and port are those of the prefill engine's side channel, rank its rank; -1
 	// leaves that to the number of the room.
 	host string
@@ -25,10 +25,10 @@ type appointment struct {
 	stalls bool
 }
 
-// meeting is an appointment at the prefill engine. It happens once. A leg whose peer
-// does not come, or leaves, is told nothing: it waits until its own time is up, as real
+// bootstrapSession is a bootstrap room at the prefill engine, used once. A leg whose peer
+// does not come, or leaves, gets no error: it waits until its own time is up, as real
 // engines do. The rank's lock guards it.
-type meeting struct {
+type bootstrapSession struct {
 	prefill *sequence     // nil: decode came first
 	joined  bool          // decode has come
 	ready   chan struct{} // closed when the KV is computed
@@ -36,18 +36,18 @@ type meeting struct {
 	timer   *time.Timer   // ends prefill's wait
 }
 
-func newMeeting() *meeting { return &meeting{ready: make(chan struct{})} }
+func newBootstrapSession() *bootstrapSession { return &bootstrapSession{ready: make(chan struct{})} }
 
 // recomputeTimeout is a decode's reason when the KV did not come in time.
 const recomputeTimeout = "timeout"
 
 // Prefill's side.
 
-// appearLocked takes in a prefill leg with an appointment. It waits for its decode when
+// joinPrefillLocked takes in a prefill leg with a bootstrap room. It waits for its decode when
 // the connector stalls, else it begins to compute.
-func (r *rank) appearLocked(s *sequence) {
-	room := s.appointment.room
-	m := r.meetings[room]
+func (r *rank) joinPrefillLocked(s *sequence) {
+	room := s.bootstrap.id
+	m := r.sessions[room]
 	if r.held.ended[room] != "" || m != nil && m.prefill != nil {
 		r.rejectLocked(rejectedUsed)
 		s.state = expecting
@@ -55,12 +55,12 @@ func (r *rank) appearLocked(s *sequence) {
 		return
 	}
 	if m == nil {
-		m = newMeeting()
-		r.meetings[room] = m
+		m = newBootstrapSession()
+		r.sessions[room] = m
 	}
-	m.prefill, s.meeting = s, m
-	m.timer = time.AfterFunc(r.cfg.MeetTimeout, func() { r.giveUp(s) })
-	if s.state = expecting; m.joined || !s.appointment.stalls {
+	m.prefill, s.session = s, m
+	m.timer = time.AfterFunc(r.cfg.MeetTimeout, func() { r.abandonSession(s) })
+	if s.state = expecting; m.joined || !s.bootstrap.stalls {
 		r.enqueueLocked(s)
 	}
 }
@@ -69,12 +69,12 @@ func (r *rank) appearLocked(s *sequence) {
 func (r *rank) offerLocked(s *sequence, final piece) {
 	r.running = without(r.running, s)
 	s.state = offering
-	s.meeting.final = final
-	close(s.meeting.ready)
+	s.session.final = final
+	close(s.session.ready)
 }
 
-// giveUp ends a prefill leg whose decode has not come, or not read, in time.
-func (r *rank) giveUp(s *sequence) {
+// abandonSession ends a prefill leg whose decode has not come, or not read, in time.
+func (r *rank) abandonSession(s *sequence) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.state == ended {
@@ -86,20 +86,20 @@ func (r *rank) giveUp(s *sequence) {
 	r.endLocked(s, finishTransfer)
 }
 
-// partLocked closes the room of a prefill leg that ends.
-func (r *rank) partLocked(s *sequence, why string) {
-	if s.meeting == nil {
+// leavePrefillLocked closes the room of a prefill leg that ends.
+func (r *rank) leavePrefillLocked(s *sequence, why string) {
+	if s.session == nil {
 		return
 	}
-	s.meeting.timer.Stop()
-	delete(r.meetings, s.appointment.room)
-	r.held.remember(s.appointment.room, why)
-	s.meeting = nil
+	s.session.timer.Stop()
+	delete(r.sessions, s.bootstrap.id)
+	r.held.remember(s.bootstrap.id, why)
+	s.session = nil
 }
 
-// serveMeet waits with a decode for the KV of its room, and lets it flow over this
+// serveBootstrap waits with a decode for the KV of its room, and lets it flow over this
 // engine's link.
-func serveMeet(ctx context.Context, r *rank, in kvPull) kvContent {
+func serveBootstrap(ctx context.Context, r *rank, in kvPull) kvContent {
 	m, rejection := r.join(in.Room)
 	if rejection != "" {
 		return kvContent{Rejected: rejection}
@@ -110,28 +110,28 @@ func serveMeet(ctx context.Context, r *rank, in kvPull) kvContent {
 		r.leave(in.Room, m)
 		return kvContent{}
 	}
-	content, ok := r.beginMeetRead(m)
+	content, ok := r.beginBootstrapRead(m)
 	if !ok { // prefill ended at the same moment
 		<-ctx.Done()
 		return kvContent{}
 	}
 	err := r.outgoing.transfer(ctx, float64(max(0, len(content.Digests)-in.Skip))*r.blockBytes())
-	r.endMeetRead(m, err == nil)
+	r.endBootstrapRead(m, err == nil)
 	return content
 }
 
 // join lets a decode into a room, once; prefill may begin then.
-func (r *rank) join(room string) (m *meeting, rejection string) {
+func (r *rank) join(room string) (m *bootstrapSession, rejection string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m = r.meetings[room]
+	m = r.sessions[room]
 	switch {
 	case r.held.ended[room] != "" || m != nil && m.joined:
 		r.rejectLocked(rejectedUsed)
 		return nil, rejectedUsed
 	case m == nil:
-		m = newMeeting()
-		r.meetings[room] = m
+		m = newBootstrapSession()
+		r.sessions[room] = m
 	}
 	m.joined = true
 	if m.prefill != nil && m.prefill.state == expecting {
@@ -141,17 +141,17 @@ func (r *rank) join(room string) (m *meeting, rejection string) {
 }
 
 // leave takes out a decode that has gone before the KV was there. A prefill that is in
-// the room hears nothing of it.
-func (r *rank) leave(room string, m *meeting) {
+// the room is not notified.
+func (r *rank) leave(room string, m *bootstrapSession) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.meetings[room] == m && m.prefill == nil {
-		delete(r.meetings, room)
+	if r.sessions[room] == m && m.prefill == nil {
+		delete(r.sessions, room)
 		r.held.remember(room, rejectedFreed)
 	}
 }
 
-func (r *rank) beginMeetRead(m *meeting) (content kvContent, ok bool) {
+func (r *rank) beginBootstrapRead(m *bootstrapSession) (content kvContent, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := m.prefill
@@ -165,9 +165,9 @@ func (r *rank) beginMeetRead(m *meeting) (content kvContent, ok bool) {
 	return content, true
 }
 
-// endMeetRead ends the prefill leg: with its answer when the KV was read, else with an
+// endBootstrapRead ends the prefill leg: with its answer when the KV was read, else with an
 // error, since the room cannot be used again.
-func (r *rank) endMeetRead(m *meeting, complete bool) {
+func (r *rank) endBootstrapRead(m *bootstrapSession, complete bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := m.prefill
@@ -186,24 +186,24 @@ func (r *rank) endMeetRead(m *meeting, complete bool) {
 
 // Decode's side.
 
-// meet brings the KV of a decode leg over: once the sequence has room it joins the
+// joinSession brings the KV of a decode leg over: once the sequence has room it joins the
 // prefill's room and waits there for what prefill computes. Only prefill's link is
 // reckoned with.
-func (r *rank) meet(ctx context.Context, s *sequence) {
+func (r *rank) joinSession(ctx context.Context, s *sequence) {
 	var got room
 	select {
 	case <-ctx.Done():
 		return
 	case got = <-s.admitted:
 	}
-	start, at, path := time.Now(), s.appointment, namedPath
+	start, at, path := time.Now(), s.bootstrap, namedPath
 	if r.cfg.Connector == ConnectorSGLang {
 		path = meetPath
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.MeetTimeout)
 	defer cancel()
 	content, err := r.side.call(ctx, at.host, at.port, path, kvPull{
-		Room: at.room, Rank: at.rank, EngineID: at.engineID, Skip: got.have,
+		Room: at.id, Rank: at.rank, EngineID: at.engineID, Skip: got.have,
 		Reader: net.JoinHostPort(r.side.host, strconv.Itoa(r.side.port)),
 	})
 	failure := content.Rejected
@@ -219,10 +219,10 @@ func (r *rank) meet(ctx context.Context, s *sequence) {
 		failure = recomputeForeign
 	}
 	if failure == "" {
-		r.meters.transferred(time.Since(start), len(got.want)-got.have, r.blockBytes())
+		r.meters.recordTransfer(time.Since(start), len(got.want)-got.have, r.blockBytes())
 	} else {
 		r.meters.failedTransfers.Inc()
-		slog.Warn("no KV from the meeting", "engine_id", r.id, "reason", failure, "room", at.room)
+		slog.Warn("no KV from the meeting", "engine_id", r.id, "reason", failure, "room", at.id)
 	}
 	cached := -1
 	if r.cfg.Connector == ConnectorSGLang {

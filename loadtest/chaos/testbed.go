@@ -30,44 +30,44 @@ const (
 	askTime       = 5 * time.Second // for an engine's control port or a gateway's metrics
 )
 
-// actor is one process of a scenario.
-type actor struct {
-	name  string // "decode-0"
-	role  string // "decode"
-	addr  string // of the API
-	admin string // gateway: the admin port; engine: the control port
-	event string // engine: where it publishes KV
-	again string // engine: where it replays
-	kv    string // engine: where others reach its KV
+// component is one process of a scenario.
+type component struct {
+	name   string // "decode-0"
+	role   string // "decode"
+	addr   string // of the API
+	admin  string // gateway: the admin port; engine: the control port
+	event  string // engine: where it publishes KV
+	replay string // engine: where it replays
+	kv     string // engine: where others reach its KV
 
 	draining  bool
 	process   *process.Process
 	throttled func() // ends that; nil: it is not
 }
 
-// relieve ends Throttle.
-func (a *actor) relieve() {
+// unthrottle ends Throttle.
+func (a *component) unthrottle() {
 	if a.throttled != nil {
 		a.throttled()
 		a.throttled = nil
 	}
 }
 
-// stage is the processes of a scenario and the connections between them.
-type stage struct {
-	fleet  Fleet
-	from   process.Programs
-	dir    string // configuration and logs
-	actors []*actor
-	links  map[string]*link
-	log    *os.File
+// testbed is the processes of a scenario and the connections between them.
+type testbed struct {
+	fleet      Fleet
+	from       process.Programs
+	dir        string // configuration and logs
+	components []*component
+	links      map[string]*link
+	log        *os.File
 
 	counts map[string]map[string]int // by Count: the clients' requests of each engine
 }
 
-// newStage starts all that a scenario needs and waits until it serves.
-func newStage(ctx context.Context, from process.Programs, dir string, c Scenario) (_ *stage, err error) {
-	st := &stage{fleet: c.Fleet, from: from, dir: dir, links: make(map[string]*link), counts: make(map[string]map[string]int)}
+// newTestbed starts all that a scenario needs and waits until it serves.
+func newTestbed(ctx context.Context, from process.Programs, dir string, c Scenario) (_ *testbed, err error) {
+	st := &testbed{fleet: c.Fleet, from: from, dir: dir, links: make(map[string]*link), counts: make(map[string]map[string]int)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, st.close())
@@ -76,7 +76,7 @@ func newStage(ctx context.Context, from process.Programs, dir string, c Scenario
 	if st.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		return nil, fmt.Errorf("scenario's log: %w", err)
 	}
-	if err := st.cast(); err != nil {
+	if err := st.addComponents(); err != nil {
 		return nil, err
 	}
 	for _, e := range c.Events {
@@ -94,8 +94,8 @@ func newStage(ctx context.Context, from process.Programs, dir string, c Scenario
 	return st, st.startAll(ctx)
 }
 
-// cast names the actors and finds them addresses.
-func (st *stage) cast() error {
+// addComponents names the components and finds them addresses.
+func (st *testbed) addComponents() error {
 	names := st.fleet.names()
 	free, err := process.FreeAddresses(5 * len(names))
 	if err != nil {
@@ -103,18 +103,18 @@ func (st *stage) cast() error {
 	}
 	for i, name := range names {
 		role, _, _ := strings.Cut(name, "-")
-		a := &actor{name: name, role: role, addr: free[5*i], admin: free[5*i+1], event: free[5*i+2], again: free[5*i+3], kv: free[5*i+4]}
-		st.actors = append(st.actors, a)
+		a := &component{name: name, role: role, addr: free[5*i], admin: free[5*i+1], event: free[5*i+2], replay: free[5*i+3], kv: free[5*i+4]}
+		st.components = append(st.components, a)
 	}
 	return nil
 }
 
 // startAll starts the engines and Redis, and then the gateways in front of them, one
 // after the other: where they share a Redis the first one decides for all.
-func (st *stage) startAll(ctx context.Context) error {
-	failed := make([]error, len(st.actors))
+func (st *testbed) startAll(ctx context.Context) error {
+	failed := make([]error, len(st.components))
 	var starting sync.WaitGroup
-	for i, a := range st.actors {
+	for i, a := range st.components {
 		if a.role != "gateway" {
 			starting.Go(func() { failed[i] = st.start(ctx, a) })
 		}
@@ -123,7 +123,7 @@ func (st *stage) startAll(ctx context.Context) error {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
-	for _, a := range st.asked(Load{}) {
+	for _, a := range st.targetGateways(Load{}) {
 		if err := st.start(ctx, a); err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (st *stage) startAll(ctx context.Context) error {
 }
 
 // start starts one of them and waits until it answers.
-func (st *stage) start(ctx context.Context, a *actor) error {
+func (st *testbed) start(ctx context.Context, a *component) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	binary, args := st.command(a)
@@ -153,8 +153,8 @@ func (st *stage) start(ctx context.Context, a *actor) error {
 	return p.Answers(ctx, "http://"+a.addr+"/health")
 }
 
-// command is how an actor is started.
-func (st *stage) command(a *actor) (binary string, args []string) {
+// command is how a component is started.
+func (st *testbed) command(a *component) (binary string, args []string) {
 	anywhere := func(addr string) string { return "tcp://*:" + port(addr) }
 	switch a.role {
 	case "redis":
@@ -170,14 +170,14 @@ func (st *stage) command(a *actor) (binary string, args []string) {
 	if st.fleet.Connector != "" {
 		args = append(args, "--connector", st.fleet.Connector)
 	}
-	if st.fleet.Knowledge {
-		args = append(args, "--events", anywhere(a.event), "--replay", anywhere(a.again))
+	if st.fleet.KVEvents {
+		args = append(args, "--events", anywhere(a.event), "--replay", anywhere(a.replay))
 	}
 	return st.from.Engine, append(args, st.fleet.Engine...)
 }
 
 // redisOf is where a gateway finds Redis.
-func (st *stage) redisOf(gateway *actor) string {
+func (st *testbed) redisOf(gateway *component) string {
 	for _, name := range []string{gateway.name + between + "redis", "redis"} {
 		if l := st.links[name]; l != nil {
 			return l.addr()
@@ -186,14 +186,14 @@ func (st *stage) redisOf(gateway *actor) string {
 	return st.named("redis").addr
 }
 
-func (st *stage) configFile() string { return filepath.Join(st.dir, "tandem.yaml") }
+func (st *testbed) configFile() string { return filepath.Join(st.dir, "tandem.yaml") }
 
 // writeConfig writes the file that gateways read, and read again when it changes.
-func (st *stage) writeConfig() error {
+func (st *testbed) writeConfig() error {
 	var text strings.Builder
 	for _, role := range []string{"prefill", "decode"} {
 		fmt.Fprintf(&text, "%s:\n", role)
-		for _, a := range st.actors {
+		for _, a := range st.components {
 			if a.role != role {
 				continue
 			}
@@ -202,8 +202,8 @@ func (st *stage) writeConfig() error {
 				addr = l.addr()
 			}
 			fmt.Fprintf(&text, "  - {url: http://%s, drain: %v", addr, a.draining)
-			if st.fleet.Knowledge {
-				fmt.Fprintf(&text, ", events: tcp://%s, replay: tcp://%s", a.event, a.again)
+			if st.fleet.KVEvents {
+				fmt.Fprintf(&text, ", events: tcp://%s, replay: tcp://%s", a.event, a.replay)
 			}
 			if st.fleet.Connector != "" {
 				fmt.Fprintf(&text, ", connector: %s, kv-address: %s", st.fleet.Connector, a.kv)
@@ -218,7 +218,7 @@ func (st *stage) writeConfig() error {
 }
 
 // allUp waits until a gateway has all its servers.
-func (st *stage) allUp(ctx context.Context, gateway *actor) error {
+func (st *testbed) allUp(ctx context.Context, gateway *component) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -234,15 +234,15 @@ func (st *stage) allUp(ctx context.Context, gateway *actor) error {
 	}
 }
 
-// find returns the actor of a name, or the one that the name stands for now.
-func (st *stage) find(ctx context.Context, name string) (*actor, error) {
+// find returns the component of a name, or the one that the name stands for now.
+func (st *testbed) find(ctx context.Context, name string) (*component, error) {
 	role, dynamic := strings.CutPrefix(name, busiest)
 	if !dynamic {
 		return st.named(name), nil
 	}
-	var found *actor
+	var found *component
 	most := -1
-	for _, a := range st.actors {
+	for _, a := range st.components {
 		if a.role != role {
 			continue
 		}
@@ -257,14 +257,14 @@ func (st *stage) find(ctx context.Context, name string) (*actor, error) {
 	return found, nil
 }
 
-func (st *stage) named(name string) *actor {
-	i := slices.IndexFunc(st.actors, func(a *actor) bool { return a.name == name })
-	return st.actors[i] // scenarios are validated
+func (st *testbed) named(name string) *component {
+	i := slices.IndexFunc(st.components, func(a *component) bool { return a.name == name })
+	return st.components[i] // scenarios are validated
 }
 
-// asked are the gateways that clients ask.
-func (st *stage) asked(l Load) (all []*actor) {
-	for _, a := range st.actors {
+// targetGateways are the gateways to which clients send.
+func (st *testbed) targetGateways(l Load) (all []*component) {
+	for _, a := range st.components {
 		if a.role == "gateway" && (len(l.Gateways) == 0 || slices.Contains(l.Gateways, a.name)) {
 			all = append(all, a)
 		}
@@ -273,7 +273,7 @@ func (st *stage) asked(l Load) (all []*actor) {
 }
 
 // requests is how many of the clients' requests an engine has got.
-func (st *stage) requests(ctx context.Context, a *actor) (int, error) {
+func (st *testbed) requests(ctx context.Context, a *component) (int, error) {
 	var state engine.State
 	body, err := ask(ctx, http.MethodGet, "http://"+a.admin+"/sim/state?requests=0", nil)
 	if err == nil {
@@ -286,9 +286,9 @@ func (st *stage) requests(ctx context.Context, a *actor) (int, error) {
 }
 
 // reached is how many of the clients' requests each engine has got.
-func (st *stage) reached(ctx context.Context) (map[string]int, error) {
+func (st *testbed) reached(ctx context.Context) (map[string]int, error) {
 	all := make(map[string]int)
-	for _, a := range st.actors {
+	for _, a := range st.components {
 		if a.role != "prefill" && a.role != "decode" {
 			continue
 		}
@@ -302,7 +302,7 @@ func (st *stage) reached(ctx context.Context) (map[string]int, error) {
 }
 
 // setFault adds a fault to an engine; nil removes all.
-func (st *stage) setFault(ctx context.Context, a *actor, fault *engine.Fault) error {
+func (st *testbed) setFault(ctx context.Context, a *component, fault *engine.Fault) error {
 	url := "http://" + a.admin + "/sim/faults"
 	if fault == nil {
 		_, err := ask(ctx, http.MethodDelete, url, nil)
@@ -317,17 +317,17 @@ func (st *stage) setFault(ctx context.Context, a *actor, fault *engine.Fault) er
 }
 
 // metrics reads those of a gateway.
-func (st *stage) metrics(ctx context.Context, gateway *actor) (Metrics, error) {
+func (st *testbed) metrics(ctx context.Context, gateway *component) (Metrics, error) {
 	body, err := ask(ctx, http.MethodGet, "http://"+gateway.admin+"/metrics", nil)
 	return Metrics(body), err
 }
 
 // close stops all processes and proxies.
-func (st *stage) close() error {
+func (st *testbed) close() error {
 	var running []*process.Process
-	for _, a := range st.actors {
+	for _, a := range st.components {
 		if a.process != nil {
-			a.relieve()
+			a.unthrottle()
 			a.process.Continue()
 			running = append(running, a.process)
 		}
