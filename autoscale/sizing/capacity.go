@@ -74,15 +74,18 @@ func (c *Capacity) MinimumStep() time.Duration {
 // together with steps within itl, and with room for their KV. 0 if not even one does.
 func (c *Capacity) Sequences(itl time.Duration, context float64) float64 {
 	perSequence := c.Step[1] + c.Step[2]*context/1e6
-	within := math.Inf(1)
-	if perSequence > 0 {
-		within = (itl.Seconds() - c.Step[0]) / perSequence
+	left := itl.Seconds() - c.Step[0]
+	if left < 0 {
+		return 0
 	}
-	within = min(within, float64(c.KVTokens)/max(context, 1))
+	within := float64(c.KVTokens) / max(context, 1)
+	if perSequence > 0 {
+		within = min(within, left/perSequence)
+	}
 	if c.MaxSequences > 0 {
 		within = min(within, float64(c.MaxSequences))
 	}
-	if within < 1 || math.IsInf(within, 1) {
+	if within < 1 {
 		return 0
 	}
 	return within

@@ -30,6 +30,8 @@ func TestCapacity_SequencesByHand(t *testing.T) {
 		{"a step alone takes as long", usual, 10 * time.Millisecond, 0, 0},
 		{"not even one", usual, 11 * time.Millisecond, 0, 0},
 		{"steps as long whatever is in them: room alone counts", with(func(c *Capacity) { c.Step = curve.Curve{0.020, 0, 0} }), 50 * time.Millisecond, 250, 250 / 0.020},
+		{"such a step within just the time that there is", with(func(c *Capacity) { c.Step = curve.Curve{0.0625, 0, 0} }), 62500 * time.Microsecond, 250, 250 / 0.0625},
+		{"such a step that is too long", with(func(c *Capacity) { c.Step = curve.Curve{0.051, 0, 0} }), 50 * time.Millisecond, 0, 0},
 	} {
 		if got := of.c.Sequences(of.itl, 4000); math.Abs(got-of.want) > 1e-6 {
 			t.Errorf("%s: %g sequences, want %g", of.name, got, of.want)
