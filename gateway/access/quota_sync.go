@@ -133,7 +133,10 @@ func (s *QuotaSync) publish(ctx context.Context) {
 			s.send(ctx, s.takeRepeats())
 		case <-s.changes:
 			pause(ctx, batchDelay)
-			s.send(ctx, s.takeChanged())
+			// What changed during the pause is taken too, and signals once more.
+			if changed := s.takeChanged(); len(changed) > 0 {
+				s.send(ctx, changed)
+			}
 		}
 	}
 }

@@ -247,6 +247,27 @@ func TestQuotaSync_WhenAChangeIsPublished(t *testing.T) {
 	})
 }
 
+// A key that is used while others are gathered goes out with them; no message of nothing
+// follows.
+func TestQuotaSync_ChangesThatAreGatheredAreOneMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p := publishing(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { s.Run(ctx) })
+		synctest.Wait()
+		s.report(newQuota(s, "one"))
+		time.Sleep(batchDelay / 2)
+		s.report(newQuota(s, "two"))
+		time.Sleep(heartbeat / 2)
+		if got := p.take(); !slices.Equal(got, []int{2}) {
+			t.Errorf("messages of %v keys, want one of both", got)
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
 // Run's parts end with it: what it was given may be closed then.
 func TestQuotaSync_RunReturnsWhenItsPartsHaveEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
