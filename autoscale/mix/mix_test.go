@@ -34,9 +34,6 @@ func randomProblem(rng *rand.Rand, classes, variants int) *Problem {
 	if rng.IntN(2) == 0 {
 		p.Switch = rng.Float64()
 	}
-	if rng.IntN(4) == 0 {
-		p.MinRatio, p.MaxRatio = 0.2, 3
-	}
 	for k := range classes {
 		prompt := math.Exp2(7 + 8*rng.Float64())
 		p.Classes = append(p.Classes, Class{
@@ -154,31 +151,6 @@ func TestSolve_AStepThatIsAlwaysAsLong(t *testing.T) {
 	p.Variants[0].Decode = 1
 	if _, busy := p.balance(decoding); !(math.Abs(busy-0.96) < 0.01) {
 		t.Errorf("busy %g, want 0.96", busy)
-	}
-}
-
-// Two servers of each role are enough for the load; a ratio may ask for more of one.
-func TestSolve_KeepsTheRatioOfTheRoles(t *testing.T) {
-	for _, of := range []struct {
-		min, max        float64
-		prefill, decode int
-	}{
-		{0, 0, 2, 2},
-		{1.5, 0, 3, 2},
-		{4, 5, 8, 2}, // beyond what all classes need together
-		{0, 0.5, 2, 4},
-		{0.5, 2, 2, 2},
-	} {
-		p := oneKind()
-		p.MinRatio, p.MaxRatio = of.min, of.max
-		m, err := p.Solve(time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Prefill[0] != of.prefill || m.Decode[0] != of.decode || sumUp(m.Unmet) > 1e-6 {
-			t.Errorf("ratio %g to %g: %d prefill and %d decode servers, unmet %v; want %d and %d", of.min, of.max, m.Prefill[0], m.Decode[0], m.Unmet, of.prefill, of.decode)
-		}
-		checkMix(t, p, m)
 	}
 }
 

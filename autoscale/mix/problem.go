@@ -49,8 +49,6 @@ type Problem struct {
 	Variants []Variant
 	Use      float64 // share of a server's capacity that is planned with, 0..1
 	Switch   float64 // cost of starting a server
-	// MinRatio and MaxRatio bound prefill servers for each decode server; 0: not at all.
-	MinRatio, MaxRatio float64
 }
 
 // Mix is a solution.
@@ -78,8 +76,8 @@ func (p *Problem) Validate() error {
 	if len(p.Classes) == 0 || len(p.Variants) == 0 {
 		return errors.New("mix: want at least one class and one variant")
 	}
-	if !(p.Use > 0 && p.Use <= 1) || p.Switch < 0 || p.MinRatio < 0 || p.MaxRatio < 0 {
-		return errors.New("mix: use is a share in 0..1, switch and ratios are not negative")
+	if !(p.Use > 0 && p.Use <= 1) || p.Switch < 0 {
+		return errors.New("mix: use is a share in 0..1, switch is not negative")
 	}
 	for i := range p.Classes {
 		c := &p.Classes[i]
@@ -171,7 +169,6 @@ func (p *Problem) programme(l layout) *programme {
 		}
 		q.cost[l.unmet(k)] = p.penalty(k)
 	}
-	p.ratioRows(l, row)
 	q.most = p.most()
 	return q
 }
@@ -199,18 +196,6 @@ func (p *Problem) capacityRows(l layout, g int, row func(limit float64) []float6
 	gpus := row(float64(v.Have))
 	if v.Have > 0 {
 		gpus[l.prefill(g)], gpus[l.decode(g)] = float64(v.GPUs), float64(v.GPUs)
-	}
-}
-
-func (p *Problem) ratioRows(l layout, row func(limit float64) []float64) {
-	least, most := row(0), row(0)
-	for g := range p.Variants {
-		if p.MinRatio > 0 {
-			least[l.decode(g)], least[l.prefill(g)] = p.MinRatio, -1
-		}
-		if p.MaxRatio > 0 {
-			most[l.prefill(g)], most[l.decode(g)] = 1, -p.MaxRatio
-		}
 	}
 }
 
@@ -337,10 +322,6 @@ func (p *Problem) most() []int {
 		}
 		all[g] = int(math.Ceil(prefill/p.Use)) + 1
 		all[n+g] = int(math.Ceil(max(time, kv, sequences)/p.Use)) + 1
-		if p.MinRatio > 0 || p.MaxRatio > 0 { // a role may need more than its load
-			both := int(math.Ceil(float64(all[g]+all[n+g]) * max(1, p.MinRatio, 1/max(p.MaxRatio, 1e-3))))
-			all[g], all[n+g] = both, both
-		}
 		if v.Have > 0 {
 			all[g], all[n+g] = min(all[g], v.Have/v.GPUs), min(all[n+g], v.Have/v.GPUs)
 		}
