@@ -1,109 +1,16 @@
 package gateway
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace/noop"
-
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
-	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
-	"github.com/tandem-gateway/tandem/pools/health"
 )
-
-// roundTripper is an engine's side that a test invents.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// healthy is the address of a server that answers probes.
-func healthy(t *testing.T) string {
-	probes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/models" {
-			_, _ = fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
-		}
-	}))
-	t.Cleanup(probes.Close)
-	return probes.URL
-}
-
-// serveWith runs a gateway whose engine legs go to the round tripper, in front of these
-// servers, of which it returns the first.
-func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
-	t.Helper()
-	return serveBehind(t, access.New(access.DefaultConfig(), nil), legs, specs...)
-}
-
-// serveBehind is serveWith behind an access control.
-func serveBehind(t *testing.T, a *access.Control, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
-	t.Helper()
-	return serveAs(t, shape{access: a, pools: pools.Default(), cost: cost.Default()}, legs, specs...)
-}
-
-// shape is what tests change of a gateway.
-type shape struct {
-	access *access.Control
-	pools  pools.Config
-	cost   cost.Model
-}
-
-// serveAs is serveWith by a gateway of a shape.
-func serveAs(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
-	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	transport := &http.Transport{}
-	fleet := pools.NewFleet(of.pools, log)
-	health.Watch(fleet, transport, log)
-	t.Cleanup(transport.CloseIdleConnections)
-	t.Cleanup(fleet.Close)
-	if err := fleet.Apply(specs); err != nil {
-		t.Fatal(err)
-	}
-	server = fleet.Servers()[0]
-	down := func(s *pools.Server) bool { return !s.Health().Up }
-	for deadline := time.Now().Add(30 * time.Second); slices.ContainsFunc(fleet.Servers(), down); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not all servers are up")
-		}
-	}
-	queue = pd.NewQueue(pd.DefaultQueue())
-	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
-	metrics, tracer := pd.NewMetrics(reg, queue, suspects), noop.NewTracerProvider().Tracer("")
-	binder := &pd.Binder{Queue: queue, Tracer: tracer, Chooser: &pd.Chooser{
-		Config: pd.DefaultConfig().BindConfig, Cost: of.cost, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Metrics: metrics,
-	}}
-	s := New(DefaultConfig(), of.access, &pd.Orchestrator{
-		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, Budget: pd.NewBudget(0.2, 10),
-		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: metrics, Tracer: tracer, Log: log,
-	}, NewMetrics(reg))
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ln) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
-		defer cancel()
-		if err := errors.Join(s.Shutdown(ctx), <-served); err != nil {
-			t.Error(err)
-		}
-	})
-	return "http://" + ln.Addr().String(), queue, server
-}
 
 func post(t *testing.T, base, body string) (int, string, error) {
 	t.Helper()
