@@ -139,11 +139,11 @@ func (f *framing) hold(piece []byte) *badMessage {
 func (f *framing) fits(length int) *badMessage {
 	switch f.at {
 	case inRequestLine:
-		if length > min(maxTarget+32, f.maxHead) {
+		if length > maxTarget+32 || length >= f.maxHead { // the parser's buffer would be full
 			return errTarget
 		}
 	case inFields:
-		if f.size+length >= f.maxHead { // the parser's buffer would be full
+		if f.size+length >= f.maxHead { // likewise
 			return errHeadSize
 		}
 	case inTrailers:

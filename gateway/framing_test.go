@@ -256,3 +256,24 @@ func TestClientConn_ARefusalIsReadAsAByteAndAnError(t *testing.T) {
 		t.Error("the answer may be lost to a client that still writes")
 	}
 }
+
+// A head is refused before it fills the parser's buffer: then that would refuse it, and the
+// answer be lost to a client that still writes.
+func TestFraming_HeadsFillNoBuffer(t *testing.T) {
+	for _, x := range []struct {
+		name string
+		text func(n int) string // of n bytes
+		most int
+		want *badMessage
+	}{
+		{"a request line", func(n int) string { return strings.Repeat("x", n) }, 1023, errTarget},
+		{"a header", func(n int) string { return "GET / HTTP/1.1\r\n" + strings.Repeat("x", n-16) }, 1023, errHeadSize},
+	} {
+		for size, want := range map[int]*badMessage{x.most: nil, x.most + 1: x.want} {
+			f := framing{maxHead: 1024, maxBody: 1024}
+			if _, wrong := f.follow([]byte(x.text(size))); wrong != want {
+				t.Errorf("%s of %d bytes: %v, want %v", x.name, size, wrong, want)
+			}
+		}
+	}
+}
