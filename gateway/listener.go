@@ -18,8 +18,9 @@ type listener struct {
 	cfg Config
 	log *slog.Logger
 
-	mu    sync.Mutex // guards conns
-	conns map[*clientConn]struct{}
+	mu      sync.Mutex // guards what follows
+	conns   map[*clientConn]struct{}
+	closing bool
 }
 
 func newListener(ln net.Listener, cfg Config, log *slog.Logger) *listener {
@@ -57,13 +58,18 @@ func (l *listener) track(conn net.Conn) *clientConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
+	if l.closing {
+		_ = conn.Close() // its reader forgets it
+	}
 	return c
 }
 
-// closeSilent closes connections that never sent anything: a drain would wait for them.
+// closeSilent closes connections that never sent anything, and those that are still
+// accepted: a drain would wait for them.
 func (l *listener) closeSilent() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closing = true
 	for c := range l.conns {
 		if !c.receivedAny.Load() {
 			_ = c.Conn.Close() // its reader forgets it

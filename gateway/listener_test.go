@@ -1,0 +1,250 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// scripted is a listener whose errors a test invents.
+type scripted struct {
+	net.Listener
+	errs []error
+}
+
+func (s *scripted) Accept() (net.Conn, error) {
+	if len(s.errs) == 0 {
+		ours, theirs := net.Pipe()
+		_ = theirs.Close()
+		return ours, nil
+	}
+	err := s.errs[0]
+	s.errs = s.errs[1:]
+	return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", err)}
+}
+
+// Descriptors that are used up come back, and a client that left was one: neither ends the
+// server. It waits longer each time, a second at most.
+func TestListener_OutlivesWhatPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log said
+		l := newListener(&scripted{errs: []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED}}, DefaultConfig(), slog.New(slog.NewTextHandler(&log, nil)))
+		began := time.Now()
+		conn, err := l.Accept()
+		if err != nil || time.Since(began) != 70*time.Millisecond {
+			t.Errorf("%v after %v, want a connection after 10, 20 and 40 ms", err, time.Since(began))
+		}
+		if n := strings.Count(log.String(), "cannot accept"); n != 3 {
+			t.Errorf("said %d times: %s", n, &log)
+		}
+		_ = conn.Close()
+		many := make([]error, 20)
+		for i := range many {
+			many[i] = syscall.EMFILE
+		}
+		l.Listener = &scripted{errs: many}
+		began = time.Now()
+		if conn, err = l.Accept(); err != nil || time.Since(began) != 1270*time.Millisecond+13*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		_ = conn.Close()
+		l.Listener = &scripted{errs: []error{syscall.EBADF}}
+		if _, err := l.Accept(); !errors.Is(err, syscall.EBADF) {
+			t.Errorf("its end: %v", err)
+		}
+		if len(l.conns) != 0 {
+			t.Errorf("%d connections are kept", len(l.conns))
+		}
+	})
+}
+
+// pair is a connection as the server has it and its client's end.
+func pair(t *testing.T, cfg Config) (*listener, *clientConn, *net.TCPConn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	client, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(ln, cfg, slog.New(slog.DiscardHandler))
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = client.Close(), conn.Close() })
+	return l, conn.(*clientConn), client.(*net.TCPConn)
+}
+
+// A drain closes the connections on which nothing was ever sent, also those that are accepted
+// while it begins, and no others.
+func TestListener_ClosesTheSilent(t *testing.T) {
+	l, spoke, client := pair(t, DefaultConfig())
+	if _, err := io.WriteString(client, "GET"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := spoke.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	if _, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	l.closeSilent()
+	late, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = late.Close() }()
+	if _, err := l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	_ = late.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if _, err := late.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("one that was accepted while the drain began: %v", err)
+	}
+	_ = silent.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if _, err := silent.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the silent one: %v", err)
+	}
+	if _, err := io.WriteString(client, " /"); err != nil {
+		t.Error(err)
+	}
+	if n, err := spoke.Read(make([]byte, 10)); n != 2 || err != nil {
+		t.Errorf("the other: %d bytes, %v", n, err)
+	}
+	_ = spoke.Close()
+	if len(l.conns) != 2 { // the readers of the others forget them
+		t.Errorf("%d are kept", len(l.conns))
+	}
+}
+
+// A client that takes nothing is waited for as long as is configured, for each piece anew.
+func TestClientConn_EachWriteHasItsTime(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.WriteTimeout = 200 * time.Millisecond
+	_, conn, client := pair(t, cfg)
+	_ = client.SetReadBuffer(4096)
+	began := time.Now()
+	for time.Since(began) < 400*time.Millisecond { // longer than one deadline
+		if _, err := io.WriteString(conn, "x"); err != nil {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+		if _, err := client.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := conn.Write(make([]byte, 64<<20))
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("nobody reads: %v", err)
+	}
+}
+
+// Malformed bytes behind a good message are refused once that message was read; nothing of
+// them comes to the parser.
+func TestClientConn_RefusesBehindAGoodMessage(t *testing.T) {
+	_, conn, client := pair(t, DefaultConfig())
+	const good = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	if _, err := io.WriteString(client, good+"BAD\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 100)
+	n, err := conn.Read(buffer)
+	if err != nil || string(buffer[:n]) != good || conn.refused != nil || !conn.linger.Load() {
+		t.Fatalf("%q, %v", buffer[:n], err)
+	}
+	if n, err := conn.Read(nil); n != 0 || err == nil {
+		t.Errorf("into no buffer: %d, %v", n, err)
+	}
+	if n, err := conn.Read(buffer); n != 1 || buffer[0] != 0 || err != nil || conn.refused == nil {
+		t.Errorf("%d, %v: want a byte that begins no request", n, err)
+	}
+	if n, err := conn.Read(buffer); n != 0 || err == nil {
+		t.Errorf("then an error: %d, %v", n, err)
+	}
+}
+
+// Who was refused unread still writes: what it sends is taken until it has its answer.
+func TestClientConn_LingersForWhoStillWrites(t *testing.T) {
+	_, conn, client := pair(t, DefaultConfig())
+	if _, err := io.WriteString(client, "BAD\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = conn.Read(make([]byte, 100))
+	closed := make(chan error, 1)
+	go func() {
+		_, _ = io.WriteString(conn, "no")
+		closed <- conn.Close()
+	}()
+	_ = client.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := client.Write(make([]byte, 8<<20)); err != nil {
+		t.Errorf("it cannot write: %v", err)
+	}
+	if back, err := io.ReadAll(client); string(back) != "no" || err != nil {
+		t.Errorf("%q, %v", back, err)
+	}
+	_ = client.Close()
+	<-closed
+	if !conn.receivedAny.Load() || conn.ended.Load() {
+		t.Error("it spoke, and its end was not read")
+	}
+}
+
+// The end of a client's side is seen where more was to be read.
+func TestClientConn_SeesTheEnd(t *testing.T) {
+	_, conn, client := pair(t, DefaultConfig())
+	_ = client.CloseWrite()
+	if _, err := conn.Read(make([]byte, 1)); err != io.EOF || !conn.ended.Load() || conn.receivedAny.Load() {
+		t.Errorf("%v, ended %v, spoke %v", err, conn.ended.Load(), conn.receivedAny.Load())
+	}
+}
+
+// A watch tells of a client that leaves, once, though it sent more before; stopping it says
+// whether it did, and leaves the connection as it was.
+func TestWatchClient(t *testing.T) {
+	_, conn, client := pair(t, DefaultConfig())
+	gone := make(chan struct{})
+	stop := watchClient(conn, func() { close(gone) })
+	if _, err := io.WriteString(client, "GET"); err != nil {
+		t.Fatal(err)
+	}
+	if stop() {
+		t.Error("it sent something, and that was taken for its end")
+	}
+	buffer := make([]byte, 10)
+	if n, err := conn.Read(buffer); string(buffer[:n]) != "GET" || err != nil {
+		t.Errorf("%q, %v: a watch must take nothing", buffer[:n], err)
+	}
+	stop = watchClient(conn, func() { close(gone) })
+	if _, err := io.WriteString(client, "GET"); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.CloseWrite()
+	select {
+	case <-gone:
+	case <-time.After(30 * time.Second):
+		t.Error("nobody says that it left")
+	}
+	if !stop() {
+		t.Error("it left")
+	}
+	ours, theirs := net.Pipe()
+	defer func() { _, _ = ours.Close(), theirs.Close() }()
+	if watchClient(ours, func() { t.Error("what has no descriptor is not watched") })() {
+		t.Error("it has no descriptor")
+	}
+}
