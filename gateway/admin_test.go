@@ -3,10 +3,160 @@ package gateway
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
+
+// adminOf is the admin port of a gateway.
+func adminOf(t *testing.T, g *running, draining func() bool) (ask func(method, path string) (status int, body string)) {
+	t.Helper()
+	admin := httptest.NewServer(Admin(g.fleet, g.pd, g.registry, draining))
+	t.Cleanup(admin.Close)
+	return func(method, path string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, admin.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+}
+
+// A kubelet learns that the process lives, and a load balancer whether it should send
+// requests, and why not.
+func TestAdmin_Ready(t *testing.T) {
+	var draining atomic.Bool
+	ask := adminOf(t, run(t, usual(t), complete().roundTrip, alone(t)), draining.Load)
+	if status, _ := ask("GET", "/readyz"); status != 200 {
+		t.Errorf("with a server: %d", status)
+	}
+	draining.Store(true)
+	if status, why := ask("GET", "/readyz"); status != 503 || why != "draining\n" {
+		t.Errorf("draining: %d %s", status, why)
+	}
+	if status, _ := ask("GET", "/livez"); status != 200 {
+		t.Errorf("it lives: %d", status)
+	}
+	none := adminOf(t, run(t, usual(t), complete().roundTrip), func() bool { return false })
+	if status, why := none("GET", "/readyz"); status != 503 || !strings.Contains(why, "no decode server") {
+		t.Errorf("without a server: %d %s", status, why)
+	}
+}
+
+// What operators see of servers: what they are, what runs on them, whether they drain.
+func TestAdmin_Servers(t *testing.T) {
+	both, prefill := alone(t), alone(t)
+	both.Host, both.Rack, both.Zone = "h", "r", "z"
+	prefill.Role, prefill.Connector = pools.Prefill, "sglang"
+	g := run(t, usual(t), endless, both, prefill)
+	ask := adminOf(t, g, func() bool { return false })
+	server := func(id string) gjson.Result {
+		t.Helper()
+		status, body := ask("GET", "/debug/servers")
+		if n := gjson.Get(body, "#").Int(); status != 200 || n != 2 {
+			t.Fatalf("%d %s", status, body)
+		}
+		return gjson.Get(body, `#(id=="`+id+`")`)
+	}
+	id := strings.TrimPrefix(both.URL, "http://")
+	idle := server(id)
+	for field, want := range map[string]string{
+		"role": "both", "connector": "nixl", "host": "h", "rack": "r", "zone": "z", "up": "true", "draining": "false", "in_doubt": "false", "models.0": "m",
+		"breakers.prefill": "closed", "breakers.decode": "closed", "in_flight.decode.requests": "0", "in_flight.prefill.requests": "0", "kv.#": "0",
+	} {
+		if got := idle.Get(field).String(); got != want {
+			t.Errorf("%s is %q, want %q", field, got, want)
+		}
+	}
+	other := server(strings.TrimPrefix(prefill.URL, "http://"))
+	if other.Get("role").String() != "prefill" || other.Get("connector").String() != "sglang" || other.Get("in_flight.decode").Exists() || other.Get("breakers.decode").Exists() {
+		t.Errorf("one that prefills only: %s", other)
+	}
+	g.openStream()
+	if n := server(id).Get("in_flight.decode.requests").Int(); n != 1 {
+		t.Errorf("%d requests in flight, want one", n)
+	}
+	for _, x := range []struct {
+		method, id string
+		status     int
+		drains     bool
+	}{{"POST", id, 204, true}, {"DELETE", id, 204, false}, {"POST", "nobody:1", 404, false}, {"DELETE", "nobody:1", 404, false}} {
+		if status, body := ask(x.method, "/drain/"+x.id); status != x.status {
+			t.Errorf("%s %s: %d %s", x.method, x.id, status, body)
+		}
+		if got := server(id).Get("draining").Bool(); got != x.drains {
+			t.Errorf("after %s %s it drains: %v", x.method, x.id, got)
+		}
+	}
+}
+
+// Why a request went where it did is told by its id, as long as it is remembered.
+func TestAdmin_Decisions(t *testing.T) {
+	of := usual(t, "ada may-set=[objectives]")
+	e := complete()
+	g := run(t, of, e.roundTrip, alone(t))
+	ask := adminOf(t, g, func() bool { return false })
+	g.post(`{"model":"m","prompt":"hi there","max_tokens":9}`, append(as("ada"), "X-Request-Id", "mine", "X-Tandem-Ttft-Slo-Ms", "700", "X-Tandem-Itl-Slo-Ms", "30")...)
+	e.answer = response(500, "text/plain", "no")
+	g.post(`{"model":"m","prompt":"hi there"}`, append(as("ada"), "X-Request-Id", "failed")...)
+	status, body := ask("GET", "/debug/decisions/mine")
+	for field, want := range map[string]string{
+		"request_id": "mine", "model": "m", "api": "completions", "attempts.#": "1", "attempts.0.outcome": "served", "attempts.0.prompt_tokens": "3",
+		"attempts.0.ttft_slo_ms": "700", "attempts.0.itl_slo_ms": "30", "attempts.0.panic": "",
+	} {
+		if got := gjson.Get(body, field).String(); status != 200 || got != want {
+			t.Errorf("%s is %q, want %q: %d %s", field, got, want, status, body)
+		}
+	}
+	if n := gjson.Get(body, "attempts.0.alternatives.#").Int(); n == 0 || n > explainLimit {
+		t.Errorf("%d alternatives", n)
+	}
+	if _, body := ask("GET", "/debug/decisions/failed"); gjson.Get(body, "attempts.0.outcome").String() == "served" || gjson.Get(body, "attempts.0.outcome").String() == "" {
+		t.Errorf("one that failed: %s", body)
+	}
+	if status, _ := ask("GET", "/debug/decisions/nobody"); status != 404 {
+		t.Errorf("one that is not remembered: %d", status)
+	}
+	if got := ms(1500 * time.Microsecond); got != 1.5 {
+		t.Errorf("%v ms", got)
+	}
+}
+
+// The other pages are there, as JSON or as metrics.
+func TestAdmin_Pages(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	g.post(`{"model":"m","prompt":"hi"}`)
+	ask := adminOf(t, g, func() bool { return false })
+	if status, body := ask("GET", "/metrics"); status != 200 || !strings.Contains(body, `tandem_requests_total{api="completions",model="m",outcome="ok"} 1`) {
+		t.Errorf("metrics: %d", status)
+	}
+	for _, path := range []string{"/debug/kv", "/debug/suspects"} {
+		if status, body := ask("GET", path); status != 200 || !gjson.Valid(body) || body == "" {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if status, _ := ask("GET", "/nothing"); status != 404 {
+		t.Errorf("nothing: %d", status)
+	}
+}
 
 // A browser shows its certificate whatever page makes it ask; a token it does not know.
 func TestGuarded_ACertificateIsNotEnoughForAPageOfAnotherSite(t *testing.T) {

@@ -50,6 +50,164 @@ func TestParse_ReadsWhatTheChoiceNeeds(t *testing.T) {
 	}
 }
 
+// What engines would refuse is refused before a prefill, by the field's name.
+func TestParse_Refuses(t *testing.T) {
+	for _, x := range []struct {
+		d     *api.Dialect
+		body  string
+		param string
+		good  bool
+	}{
+		{api.Chat, `{"messages":[{}]}`, "model", false},
+		{api.Chat, `{"model":"","messages":[{}]}`, "model", false},
+		{api.Chat, `{"model":7,"messages":[{}]}`, "model", false},
+		{api.Chat, `{"model":"m"}`, "messages", false},
+		{api.Chat, `{"model":"m","messages":null}`, "messages", false},
+		{api.Chat, `{"model":"m","messages":"hi"}`, "messages", false},
+		{api.Chat, `{"model":"m","messages":[]}`, "messages", false},
+		{api.Completions, `{"model":"m","prompt":[]}`, "prompt", false},
+		{api.Completions, `{"model":"m","prompt":7}`, "prompt", false},
+		{api.Completions, `{"model":"m","prompt":{}}`, "prompt", false},
+		{api.Responses, `{"model":"m"}`, "input", false},
+		{api.Chat, `{"model":"m","messages":[{}],"max_tokens":0}`, "", true},
+		{api.Chat, `{"model":"m","messages":[{}],"max_tokens":-1}`, "max_tokens", false},
+		{api.Chat, `{"model":"m","messages":[{}],"max_tokens":"5"}`, "max_tokens", false},
+		{api.Chat, `{"model":"m","messages":[{}],"max_tokens":2147483648}`, "", true},
+		{api.Chat, `{"model":"m","messages":[{}],"max_tokens":2147483649}`, "max_tokens", false},
+		{api.Chat, `{"model":"m","messages":[{}],"max_tokens":5,"min_tokens":5}`, "", true},
+		{api.Chat, `{"model":"m","messages":[{}],"max_tokens":5,"min_tokens":6}`, "min_tokens", false},
+		{api.Chat, `{"model":"m","messages":[{}],"min_tokens":6}`, "", true},
+		{api.Chat, `{"model":"m","messages":[{}],"stream":"yes"}`, "stream", false},
+		{api.Chat, `{"model":"m","messages":[{}],"stream":null}`, "", true},
+		{api.Chat, `{"model":"m","messages":[{}],"stream_options":{}}`, "stream_options", false},
+		{api.Chat, `{"model":"m","messages":[{}],"stream":true,"stream_options":[]}`, "stream_options", false},
+		{api.Chat, `{"model":"m","messages":[{}],"n":0}`, "n", false},
+		{api.Chat, `{"model":"m","messages":[{}],"n":1}`, "", true},
+		{api.Chat, `{"model":"m","messages":[{}],"n":null}`, "", true},
+		{api.Completions, `{"model":"m","prompt":"a","best_of":"2"}`, "best_of", false},
+		{api.Responses, `{"model":"m","input":"a","previous_response_id":"x"}`, "previous_response_id", false},
+		{api.Responses, `{"model":"m","input":"a","previous_response_id":null}`, "", true},
+		{api.Responses, `{"model":"m","input":"a","background":true}`, "background", false},
+		{api.Responses, `{"model":"m","input":"a","background":false}`, "", true},
+		{api.Responses, `{"model":"m","input":"a","background":null}`, "", true},
+		{api.Chat, `{"model":"m","messages":[{}],"background":true,"previous_response_id":"x"}`, "", true},
+		{api.Embeddings, `{"model":"m","input":"a","stream":7}`, "", true},
+		{api.Embeddings, `{"input":"a"}`, "model", false},
+		{api.Chat, `{"model":"m","messages":[{}]`, "", false},
+		{api.Chat, `[]`, "", false},
+	} {
+		_, err := parse(x.d, []byte(x.body))
+		var bad *badRequest
+		if (err == nil) != x.good || err != nil && (!errors.As(err, &bad) || bad.param != x.param || bad.status != 400) {
+			t.Errorf("%s: %+v, want %q", x.body, err, x.param)
+		}
+	}
+}
+
+// The bounds of an answer, how many are asked for, and what must be computed by one server.
+func TestParse_AnswersAndBounds(t *testing.T) {
+	stops := func(n int) string { return `["x"` + strings.Repeat(`,"x"`, n-1) + `]` }
+	for _, x := range []struct {
+		d          *api.Dialect
+		fields     string
+		most       int
+		field      string
+		answers    int
+		aggregated bool
+	}{
+		{api.Chat, `"messages":[{}],"max_tokens":1`, 1, "max_tokens", 1, false},
+		{api.Chat, `"messages":[{}],"max_tokens":5,"max_completion_tokens":7`, 7, "max_completion_tokens", 1, false},
+		{api.Chat, `"messages":[{}],"max_tokens":5,"max_completion_tokens":0`, 5, "max_tokens", 1, true},
+		{api.Chat, `"messages":[{}],"max_tokens":0`, 0, "", 1, true},
+		{api.Chat, `"messages":[{}],"max_output_tokens":5`, 0, "", 1, false},
+		{api.Responses, `"input":"a","max_output_tokens":5`, 5, "max_output_tokens", 1, false},
+		{api.Completions, `"prompt":"a","n":3`, 0, "", 3, true},
+		{api.Completions, `"prompt":"a","n":2,"best_of":4`, 0, "", 4, true},
+		{api.Completions, `"prompt":["a","b"],"n":2`, 0, "", 4, true},
+		{api.Completions, `"prompt":["a"]`, 0, "", 1, false},
+		{api.Completions, `"prompt":[[1,2],[3]]`, 0, "", 2, true},
+		{api.Completions, `"prompt":[1,2,3]`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","prompt_embeds":["x","y"]`, 0, "", 2, true},
+		{api.Completions, `"prompt":["a","b"],"prompt_embeds":["x"]`, 0, "", 3, true},
+		{api.Completions, `"prompt":"a","prompt_embeds":[]`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","prompt_logprobs":null`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","echo":false,"logprobs":1`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","use_beam_search":true`, 0, "", 1, true},
+		{api.Completions, `"prompt":"a","use_beam_search":false`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","n":1`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","stop":` + stops(manyStops), 0, "", 1, false},
+		{api.Completions, `"prompt":"a","stop":` + stops(manyStops+1), 0, "", 1, true},
+		{api.Completions, `"prompt":"a","stop":["a",1]`, 0, "", 1, true},
+		{api.Completions, `"prompt":"a","stop":"a"`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","stop":null`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","stop_token_ids":[0,1]`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","stop_token_ids":[-1]`, 0, "", 1, true},
+		{api.Completions, `"prompt":"a","logprobs":20`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","logprobs":21`, 0, "", 1, true},
+		{api.Completions, `"prompt":"a","logprobs":0`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","logprobs":-1`, 0, "", 1, true},
+		{api.Completions, `"prompt":"a","logprobs":false`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","ignore_eos":true`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","ignore_eos":1`, 0, "", 1, true},
+		{api.Completions, `"prompt":"a","min_tokens":0`, 0, "", 1, false},
+		{api.Completions, `"prompt":"a","min_tokens":-1`, 0, "", 1, true},
+		{api.Messages, `"messages":[{}],"max_tokens":5,"stop_sequences":["a"]`, 5, "max_tokens", 1, false},
+		{api.Messages, `"messages":[{}],"max_tokens":5,"stop_sequences":"a"`, 5, "max_tokens", 1, true},
+	} {
+		req, err := parse(x.d, []byte(`{"model":"m",`+x.fields+`}`))
+		if err != nil || req.MaxOutput != x.most || req.MaxField != x.field || req.Answers != x.answers || req.Aggregated != x.aggregated {
+			t.Errorf("%.80s: bound %d by %s, %d answers, aggregated %v, %v", x.fields, req.MaxOutput, req.MaxField, req.Answers, req.Aggregated, err)
+		}
+	}
+}
+
+// What is no prompt is not estimated as one: paths without a prefill go to one server whole.
+func TestParse_WhatIsNotSplit(t *testing.T) {
+	req, err := parse(api.Embeddings, []byte(`{"model":"m","input":"12345678"}`))
+	if err != nil || !req.Aggregated || req.PromptTokens != 8 || req.OutputTokens != 0 || req.Stream {
+		t.Errorf("%+v, %v", req, err)
+	}
+}
+
+// Token ids that engines would read in place of the messages are removed, with all that
+// steers them, wherever they would look.
+func TestParse_RemovesWhatSteersEngines(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"model":"m","messages":[{}],"input_ids":[1],"prompt_token_ids":[1],"prompt_token_ids_b64":"x"}`: `{"model":"m","messages":[{}]}`,
+		`{"model":"m","messages":[{"rid":1}],"RID":1,"Kv_Transfer_Params":{}}`:                            `{"model":"m","messages":[{"rid":1}]}`,
+		`{"model":"m","messages":[{}],"extra_body":{"rid":1,"a":{"rid":1}}}`:                              `{"model":"m","messages":[{}],"extra_body":{"a":{"rid":1}}}`,
+		`{"model":"m","messages":[{}],"Extra_Body":[{"rid":1,"b":2},7]}`:                                  `{"model":"m","messages":[{}],"Extra_Body":[{"b":2},7]}`,
+		`{"model":"m","messages":[{}],"extra_body":"rid"}`:                                                `{"model":"m","messages":[{}],"extra_body":"rid"}`,
+		`{"model":"m","messages":[{}],"tools":[{"rid":1}]}`:                                               `{"model":"m","messages":[{}],"tools":[{"rid":1}]}`,
+	} {
+		req, err := parse(api.Chat, []byte(body))
+		if err != nil || string(req.Body.Bytes()) != want {
+			t.Errorf("%s became %s, %v", body, req.Body.Bytes(), err)
+		}
+	}
+	nested := func(depth int) string {
+		return `{"model":"m","messages":[{}],` + strings.Repeat(`"extra_body":{`, depth) + `"rid":1` + strings.Repeat(`}`, depth) + `}`
+	}
+	if req, err := parse(api.Chat, []byte(nested(maxContainerDepth))); err != nil || strings.Contains(string(req.Body.Bytes()), "rid") {
+		t.Errorf("as deep as may be: %v", err)
+	}
+	if _, err := parse(api.Chat, []byte(nested(maxContainerDepth+1))); err == nil || !strings.Contains(err.Error(), "deeper than 4") {
+		t.Errorf("deeper: %v", err)
+	}
+	many := func(n int) string {
+		return `{"model":"m","messages":[{}],"extra_body":[1` + strings.Repeat(`,1`, n-1) + `]}`
+	}
+	if _, err := parse(api.Chat, []byte(many(maxContained))); err != nil {
+		t.Errorf("as many as may be: %v", err)
+	}
+	if _, err := parse(api.Chat, []byte(many(maxContained+1))); err == nil || !strings.Contains(err.Error(), "more than 1024 values") {
+		t.Errorf("more: %v", err)
+	}
+	if _, err := parse(api.Chat, []byte(`{"model":"m","messages":[{}],"extra_body":{"a":1,"a":2}}`)); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("a field twice: %v", err)
+	}
+}
+
 func TestParse_UsageIsAskedForOnlyWhereTheClientDidNot(t *testing.T) {
 	for body, want := range map[string]struct {
 		options string

@@ -1,0 +1,179 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// head is that of a completion, with these headers.
+func completionHead(headers string) string {
+	return "POST /v1/completions HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n"
+}
+
+// chunks are a text in chunks of so many bytes.
+func chunks(text string, size int) string {
+	var b strings.Builder
+	for len(text) > 0 {
+		n := min(size, len(text))
+		fmt.Fprintf(&b, "%x\r\n%s\r\n", n, text[:n])
+		text = text[n:]
+	}
+	return b.String() + "0\r\n\r\n"
+}
+
+// A prompt is as large as the limit allows and no larger, however it comes.
+func TestBody_AsLargeAsTheLimit(t *testing.T) {
+	const limit = 300 << 10
+	of := usual(t)
+	of.config = func(c *Config) { c.MaxBody = limit }
+	e := complete()
+	g := run(t, of, e.roundTrip, alone(t))
+	for _, size := range []int{100, prefetched - 1, prefetched, prefetched + 1, freeBytes - 1, freeBytes, freeBytes + 1, 4 * freeBytes, limit - 1, limit, limit + 1, 2 * limit} {
+		const head, tail = `{"model":"m","prompt":"`, `"}`
+		body := head + strings.Repeat("x", size-len(head)-len(tail)) + tail
+		want := "HTTP/1.1 200 OK"
+		if size > limit {
+			want = "HTTP/1.1 413 Request Entity Too Large"
+		}
+		for name, request := range map[string]string{
+			"sized":     completionHead(fmt.Sprintf("Connection: close\r\nContent-Length: %d\r\n", size)) + body,
+			"in chunks": completionHead("Connection: close\r\nTransfer-Encoding: chunked\r\n") + chunks(body, 50_000),
+		} {
+			got := g.say(request)
+			if !strings.HasPrefix(got, want+"\r\n") {
+				t.Errorf("%d bytes %s: %.300s", size, name, got)
+			}
+			if legs := e.take(); size <= limit && (len(legs) != 1 || len(legs[0].body) != size) {
+				t.Errorf("%d bytes %s: not all of it came to the engine", size, name)
+			}
+		}
+	}
+	if now := g.server.bodies.now.Load(); now != 0 {
+		t.Errorf("%d bytes are still counted", now)
+	}
+}
+
+// A client that leaves amid its body has asked for nothing.
+func TestBody_ThatEndsEarly(t *testing.T) {
+	e := complete()
+	g := run(t, usual(t), e.roundTrip, alone(t))
+	gone := func() float64 {
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "unknown", "client_gone"))
+	}
+	for i, text := range []string{
+		completionHead("Content-Length: 20000\r\n") + `{"model":"m","prompt":"hi"}` + strings.Repeat(" ", 10_000),
+		completionHead("Transfer-Encoding: chunked\r\n") + "1b\r\n" + `{"model":"m","prompt":"hi"}` + "\r\n",
+		completionHead("Transfer-Encoding: chunked\r\n") + "ff\r\n" + `{"model":"m","prompt":"hi"}`,
+	} {
+		conn := g.dial()
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if back, _ := io.ReadAll(conn); strings.Contains(string(back), " 200 ") {
+			t.Errorf("%d: it got %s", i, back)
+		}
+		eventually(t, "it is counted", func() bool { return gone() == float64(i+1) })
+	}
+	if legs := e.take(); len(legs) != 0 {
+		t.Errorf("engines got %+v", legs)
+	}
+}
+
+// A body that does not come in time is refused.
+func TestBody_ThatDoesNotCome(t *testing.T) {
+	of := usual(t)
+	of.config = func(c *Config) { c.ReadTimeout = 300 * time.Millisecond }
+	g := run(t, of, complete().roundTrip, alone(t))
+	for _, headers := range []string{"Content-Length: 20000\r\n", "Transfer-Encoding: chunked\r\n"} {
+		if got := g.say(completionHead(headers)); !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, "did not arrive in time") {
+			t.Errorf("%s: %s", headers, got)
+		}
+	}
+}
+
+// A malformed trailer is no end of a body.
+func TestBody_MalformedTrailers(t *testing.T) {
+	e := complete()
+	g := run(t, usual(t), e.roundTrip, alone(t))
+	got := g.say(completionHead("Transfer-Encoding: chunked\r\n") + "1b\r\n" + `{"model":"m","prompt":"hi"}` + "\r\n0\r\nContent-Length: 5\r\n\r\n")
+	if !strings.HasPrefix(got, "HTTP/1.1 400 ") || !strings.Contains(got, "trailers") || len(e.take()) != 0 {
+		t.Errorf("%s", got)
+	}
+	got = g.say(completionHead("Connection: close\r\nTransfer-Encoding: chunked\r\n") + "1b\r\n" + `{"model":"m","prompt":"hi"}` + "\r\n0\r\nX-Sum: 5\r\n\r\n")
+	if !strings.HasPrefix(got, "HTTP/1.1 200 ") {
+		t.Errorf("good trailers: %s", got)
+	}
+}
+
+// What is left of a body that was refused unread is not taken for the next request, and the
+// client that still writes it gets the answer.
+func TestBody_LeftUnreadClosesTheConnection(t *testing.T) {
+	g := run(t, usual(t, "ada"), complete().roundTrip, alone(t))
+	const smuggled = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+	for _, x := range []struct{ name, headers, body string }{
+		{"sized", "Content-Length: 100000\r\n", strings.Repeat(" ", 50_000) + strings.Repeat(smuggled, 1+50_000/len(smuggled))[:50_000]},
+		{"in chunks", "Transfer-Encoding: chunked\r\n", chunks(strings.Repeat(smuggled, 3000), 1000)},
+	} {
+		got := g.say(completionHead(x.headers) + x.body)
+		if strings.Count(got, "HTTP/1.1 ") != 1 || !strings.HasPrefix(got, "HTTP/1.1 401 ") || !strings.Contains(got, "Connection: close") {
+			t.Errorf("%s: %.500s", x.name, got)
+		}
+	}
+	// A short one was read already: the connection is of use.
+	got := g.say(completionHead("Content-Length: 8192\r\n") + strings.Repeat(" ", prefetched) + "GET /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+	if !strings.HasPrefix(got, "HTTP/1.1 401 ") || strings.Count(got, "HTTP/1.1 404 ") != 1 {
+		t.Errorf("a short one: %s", got)
+	}
+}
+
+// Long bodies that come at once share a budget; short ones are let in beside them.
+func TestBody_Budget(t *testing.T) {
+	of := usual(t)
+	const long = 1 << 20
+	of.config = func(c *Config) { c.MaxArriving = long - freeBytes }
+	g := run(t, of, complete().roundTrip, alone(t))
+	first := g.dial() // takes all
+	if _, err := io.WriteString(first, completionHead(fmt.Sprintf("Content-Length: %d\r\n", long))+strings.Repeat(" ", prefetched)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first is counted", func() bool { return g.server.bodies.now.Load() == long-freeBytes })
+	if got := g.say(completionHead(fmt.Sprintf("Connection: close\r\nContent-Length: %d\r\n", freeBytes+1)) + strings.Repeat(" ", freeBytes+1)); !strings.HasPrefix(got, "HTTP/1.1 503 ") || !strings.Contains(got, "overloaded") {
+		t.Errorf("beyond the budget: %.300s", got)
+	}
+	if got := g.say(completionHead("Connection: close\r\nTransfer-Encoding: chunked\r\n") + chunks(strings.Repeat(" ", 2*freeBytes), 10_000)); !strings.HasPrefix(got, "HTTP/1.1 503 ") {
+		t.Errorf("in chunks: %.300s", got)
+	}
+	if got := g.post(`{"model":"m","prompt":"hi"}`); got.status != 200 {
+		t.Errorf("a short one: %d %s", got.status, got.body)
+	}
+	_ = first.Close()
+	eventually(t, "it is given back", func() bool { return g.server.bodies.now.Load() == 0 })
+	if got := g.post(`{"model":"m","prompt":"` + strings.Repeat("x", 2*freeBytes) + `"}`); got.status != 200 {
+		t.Errorf("afterwards: %d %s", got.status, got.body)
+	}
+}
+
+// A body that a budget refuses leaves it as it was.
+func TestReservedBytes(t *testing.T) {
+	budget := bodyBudget{most: 100}
+	a, b := reservedBytes{&budget, 10}, reservedBytes{&budget, 10}
+	for i, x := range []struct {
+		of    *reservedBytes
+		bytes int
+		fits  bool
+		now   int64
+	}{{&a, 10, true, 0}, {&a, 5, true, 0}, {&a, 70, true, 60}, {&b, 51, false, 60}, {&b, 50, true, 100}, {&b, 51, false, 100}, {&a, 70, true, 100}, {&b, 9, true, 100}} {
+		if fits := x.of.grow(x.bytes); fits != x.fits || budget.now.Load() != x.now {
+			t.Errorf("%d: %v, %d counted", i, fits, budget.now.Load())
+		}
+	}
+}

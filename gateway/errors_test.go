@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// Each error has one status, one code and one outcome in metrics; those that pass by
+// themselves ask the client to come back within two seconds.
+func TestExplain(t *testing.T) {
+	legOf := func(kind pd.Kind, status int, body string) error {
+		return fmt.Errorf("request: %w", &pd.LegError{Leg: pd.DecodeLeg, Kind: kind, Status: status, Body: []byte(body)})
+	}
+	for _, x := range []struct {
+		name    string
+		err     error
+		status  int
+		code    string
+		outcome string
+		message string
+		retry   bool
+		lacks   bool // capacity
+	}{
+		{"no key", errNoKey, 401, "invalid_api_key", "unauthorized", "is needed", false, false},
+		{"unknown key", errUnknownKey, 401, "invalid_api_key", "unauthorized", "not known", false, false},
+		{"bad request", invalid("n", "no %d", 7), 400, "", "bad_request", "no 7", false, false},
+		{"unknown model", errUnknownModel, 404, "model_not_found", "bad_request", "not served", false, false},
+		{"unknown adapter", pd.ErrNoAdapter, 404, "model_not_found", "bad_request", "not served", false, false},
+		{"stopping", fmt.Errorf("x: %w", errStopping), 503, "stopping", "stopped", "shutting down", true, true},
+		{"gone", context.Canceled, 499, "", "client_gone", "left", false, false},
+		{"quarantined", pd.ErrQuarantined, 422, "request_quarantined", "quarantined", "two servers", false, false},
+		{"deadline", pd.ErrDeadline, 503, "deadline_unreachable", "deadline", "deadline", true, true},
+		{"displaced", pd.ErrDisplaced, 503, "overloaded", "displaced", "higher priority", true, true},
+		{"queue full", pd.ErrQueueFull, 503, "overloaded", "overloaded", "at capacity", true, true},
+		{"queue timeout", pd.ErrQueueTimeout, 503, "overloaded", "overloaded", "at capacity", true, true},
+		{"no pair", &pd.NoServerError{Role: pools.Decode, NoPair: true}, 503, "no_pair", "no_server", "work together", true, true},
+		{"no decode", &pd.NoServerError{Role: pools.Decode}, 503, "no_server", "no_server", "No decode server", true, true},
+		{"no prefill", &pd.NoServerError{Role: pools.Prefill}, 503, "no_server", "no_server", "No prefill server", true, true},
+		{"anything", errors.New("secret"), 500, "", "error", "failed to handle", false, false},
+		{"an engine's 401", legOf(pd.Refused, 401, `{"error":{"message":"sk-secret"}}`), 401, "invalid_api_key", "unauthorized", "does not accept", false, false},
+		{"an engine's refusal", legOf(pd.Refused, 422, `{"error":{"message":"odd"}}`), 422, "", "refused", "", false, false},
+		{"a flat refusal", legOf(pd.Refused, 400, `{"message":"too odd"}`), 400, "", "refused", "too odd", false, false},
+		{"a refusal without a word", legOf(pd.Refused, 400, `no`), 400, "", "refused", "The engine refused", false, false},
+		{"busy", legOf(pd.Busy, 503, ""), 503, "overloaded", "overloaded", "busy", true, true},
+		{"unsent", legOf(pd.Unsent, 0, ""), 503, "no_server", "no_server", "reached", true, true},
+		{"timeout", legOf(pd.Timeout, 0, ""), 504, "engine_timeout", "timeout", "in time", false, false},
+		{"unready", legOf(pd.Unready, 0, ""), 503, "no_server", "no_server", "ready", true, true},
+		{"our own", legOf(pd.Ours, 0, ""), 503, "overloaded", "overloaded", "at capacity", true, true},
+		{"client gone from a leg", legOf(pd.Gone, 0, ""), 499, "", "client_gone", "left", false, false},
+		{"broken", legOf(pd.Broken, 500, "secret"), 502, "engine_error", "error", "failed to answer", false, false},
+	} {
+		f := explain(x.err)
+		if f.text.Status != x.status || f.text.Code != x.code || f.outcome != x.outcome || !strings.Contains(f.text.Message, x.message) || strings.Contains(f.text.Message, "secret") || f.lacksCapacity() != x.lacks {
+			t.Errorf("%s: %+v, lacks capacity: %v", x.name, f, f.lacksCapacity())
+		}
+		if within := f.retryAfter >= time.Second && f.retryAfter < 2*time.Second; within != x.retry || !x.retry && f.retryAfter != 0 {
+			t.Errorf("%s: retry after %v", x.name, f.retryAfter)
+		}
+	}
+	if f := explain(&pd.LegError{Kind: pd.Busy, RetryAfter: time.Minute}); f.retryAfter != time.Minute {
+		t.Errorf("an engine asked to be left alone for a minute, the client is told %v", f.retryAfter)
+	}
+}
+
+// A limit says which it is, and when to come back: somewhat later each, so that those who wait
+// do not return together.
+func TestExplain_Quota(t *testing.T) {
+	for _, x := range []struct {
+		limit   access.LimitError
+		kind    string
+		message string
+	}{
+		{access.LimitError{Of: access.OfRequests, Limit: 5, Wait: time.Minute}, "requests", "limit of 5 requests per minute is used up"},
+		{access.LimitError{Of: access.OfPrompt, Limit: 5, Wait: time.Minute}, "tokens", "limit of 5 prompt tokens per minute is used up"},
+		{access.LimitError{Of: access.OfOutput, Limit: 5, Wait: time.Minute}, "tokens", "limit of 5 output tokens per minute is used up"},
+		{access.LimitError{Of: access.OfConcurrent, Limit: 5, Wait: time.Second}, "requests", "limit of 5 concurrent requests is reached"},
+	} {
+		f := explain(&x.limit)
+		if f.text.Status != 429 || f.text.Type != x.kind || !strings.Contains(f.text.Message, x.message) || f.final || f.limit != x.limit.Of || f.lacksCapacity() {
+			t.Errorf("%+v", f)
+		}
+		if f.retryAfter < x.limit.Wait || f.retryAfter > x.limit.Wait+x.limit.Wait/10+10*time.Millisecond {
+			t.Errorf("%s: %v for a wait of %v", x.limit.Of, f.retryAfter, x.limit.Wait)
+		}
+	}
+	f := explain(&access.LimitError{Of: access.OfPrompt, Limit: 5, Never: true})
+	if !f.final || f.retryAfter != 0 || !strings.Contains(f.text.Message, "larger than the API key's limit of 5 prompt tokens") {
+		t.Errorf("it can never be let in: %+v", f)
+	}
+}
+
+// An engine's error goes on as it is where clients can read it.
+func TestErrorBody(t *testing.T) {
+	long := strings.Repeat("x", maxErrorBody)
+	for body, passed := range map[string]bool{
+		`{"error":{"message":"a"}}`: true, `{"error":"a"}`: false, `{"message":"a"}`: false, `{"error":{}`: false, ``: false,
+		`{"error":{"m":"` + long[:maxErrorBody-18] + `"}}`: true, `{"error":{"m":"` + long[:maxErrorBody-17] + `"}}`: false,
+	} {
+		if got := errorBody([]byte(body)); (got != nil) != passed || passed && string(got) != body {
+			t.Errorf("%.40s of %d bytes: passed on %v", body, len(body), got != nil)
+		}
+	}
+	for body, want := range map[string]string{
+		`{"message":"a"}`: "a", `{"message":""}`: "The engine refused the request.",
+		`{"message":"` + long[:maxErrorBody-14] + `"}`: long[:maxErrorBody-14], `{"message":"` + long[:maxErrorBody-13] + `"}`: "The engine refused the request.",
+	} {
+		if got := flatMessage([]byte(body)); got != want {
+			t.Errorf("%.40s of %d bytes: %.40q", body, len(body), got)
+		}
+	}
+}
+
+// The same request would get the same answer: clients are told not to try again.
+func TestPermanent(t *testing.T) {
+	for status, want := range map[int]bool{200: false, 399: false, 400: true, 404: true, 408: false, 409: false, 413: true, 422: true, 429: false, 498: true, 499: false, 500: false, 503: false} {
+		if permanent(status) != want {
+			t.Errorf("%d: %v", status, permanent(status))
+		}
+	}
+}
+
+// An engine's error in the shape of the API that was called, and the times in both headers.
+func TestSend(t *testing.T) {
+	e := &engines{answer: response(422, "application/json", `{"error":{"message":"too odd","type":"x"}}`)}
+	g := run(t, usual(t), e.roundTrip, alone(t))
+	got := g.post(`{"model":"m","prompt":"hi"}`)
+	if got.status != 422 || got.body != `{"error":{"message":"too odd","type":"x"}}` || got.header.Get("Content-Type") != "application/json" || got.header.Get("Retry-After") != "" {
+		t.Errorf("as it is: %d %s %v", got.status, got.body, got.header)
+	}
+	got = g.ask("POST", "/v1/messages", hello, "X-Request-Id", "mine")
+	if got.status != 422 || gjson.Get(got.body, "type").String() != "error" || gjson.Get(got.body, "error.message").String() != "too odd" || gjson.Get(got.body, "request_id").String() != "mine" {
+		t.Errorf("Anthropic's: %d %s", got.status, got.body)
+	}
+	e.answer = func() *http.Response {
+		r := response(503, "application/json", `{}`)()
+		r.Header.Set("Retry-After", "7")
+		return r
+	}
+	got = g.post(`{"model":"m","prompt":"hi"}`)
+	if got.status != 503 || got.header.Get("Retry-After") != "7" || got.header.Get("Retry-After-Ms") != "7000" || got.header.Get("X-Should-Retry") != "" {
+		t.Errorf("busy for 7 s: %d %v", got.status, got.header)
+	}
+}

@@ -1,0 +1,153 @@
+package gateway
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd"
+)
+
+// fleetOfModels is a gateway with two served models, an adapter, one at zero, and aliases of
+// them.
+func fleetOfModels(t *testing.T) *running {
+	t.Helper()
+	one, other := alone(t), alone(t)
+	one.URL = listing(t, `{"data":[{"id":"big","max_model_len":1000,"created":5},{"id":"big-lora","parent":"big","max_model_len":1000}]}`)
+	other.URL = listing(t, `{"data":[{"id":"small","max_model_len":100,"created":6}]}`)
+	of := usual(t, "ada", "eve models=[small,chat]")
+	of.config = func(c *Config) {
+		c.Aliases = []Alias{
+			{Name: "chat", Targets: []Target{{"big", 1}, {"small", 1}, {"nobody", 1}}}, {Name: "small", Targets: []Target{{"big", 1}}},
+			{Name: "void", Targets: []Target{{"nobody", 1}}}, {Name: "later", Targets: []Target{{"cold", 1}, {"nobody", 1}}},
+		}
+	}
+	of.from0 = &pd.ScaleFromZero{
+		Config: pd.ScaleFromZeroConfig{For: time.Minute, Most: 10},
+		Base: func(model string) (string, bool) {
+			return map[string]string{"cold": "cold", "cold-lora": "cold", "big": "big"}[model], model == "cold" || model == "cold-lora" || model == "big"
+		},
+		Models: func() []string { return []string{"cold", "cold-lora", "big"} },
+		Begin:  func() {},
+	}
+	return run(t, of, complete().roundTrip, one, other)
+}
+
+// Clients see what they may ask for: what is served, what comes when it is asked for, and
+// aliases, which go before models of the name.
+func TestModels(t *testing.T) {
+	g := fleetOfModels(t)
+	got := g.ask("GET", "/v1/models", "", as("ada")...)
+	const want = `{"object":"list","data":[` +
+		`{"id":"big","object":"model","created":5,"owned_by":"tandem","max_model_len":1000},` +
+		`{"id":"big-lora","object":"model","created":0,"owned_by":"tandem","parent":"big","max_model_len":1000},` +
+		`{"id":"chat","object":"model","created":6,"owned_by":"tandem","max_model_len":100},` +
+		`{"id":"cold","object":"model","created":0,"owned_by":"tandem"},` +
+		`{"id":"cold-lora","object":"model","created":0,"owned_by":"tandem","parent":"cold"},` +
+		`{"id":"later","object":"model","created":0,"owned_by":"tandem"},` +
+		`{"id":"small","object":"model","created":5,"owned_by":"tandem","max_model_len":1000}]}`
+	if got.status != 200 || got.body != want {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	got = g.ask("GET", "/v1/models", "", as("eve")...)
+	if names := gjson.Get(got.body, "data.#.id").String(); names != `["chat","small"]` {
+		t.Errorf("eve sees %s", names)
+	}
+	if got := g.ask("GET", "/v1/models", ""); got.status != 401 {
+		t.Errorf("without a key: %d %s", got.status, got.body)
+	}
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("models", "none", "unauthorized")); n != 1 {
+		t.Errorf("%v are counted", n)
+	}
+}
+
+func TestModel(t *testing.T) {
+	g := fleetOfModels(t)
+	for _, x := range []struct {
+		key, id string
+		status  int
+		length  int64
+	}{
+		{"ada", "big", 200, 1000}, {"ada", "b%69g", 200, 1000}, {"ada", "chat", 200, 100}, {"ada", "cold", 200, 0}, {"ada", "later", 200, 0},
+		{"ada", "void", 404, 0}, {"ada", "nobody", 404, 0}, {"eve", "big", 404, 0}, {"eve", "chat", 200, 100}, {"nobody", "big", 401, 0},
+	} {
+		got := g.ask("GET", "/v1/models/"+x.id, "", as(x.key)...)
+		if got.status != x.status || gjson.Get(got.body, "max_model_len").Int() != x.length {
+			t.Errorf("%s asks %s: %d %s", x.key, x.id, got.status, got.body)
+		}
+		if code := gjson.Get(got.body, "error.code").String(); x.status == 404 && code != "model_not_found" {
+			t.Errorf("%s: %s", x.id, code)
+		}
+	}
+}
+
+// An alias is sent to engines by the name of a model that is served; requests that belong
+// together stay with one.
+func TestResolveAlias(t *testing.T) {
+	e := complete()
+	one, other := alone(t), alone(t)
+	one.URL, other.URL = listing(t, `{"data":[{"id":"a"}]}`), listing(t, `{"data":[{"id":"b"}]}`)
+	of := usual(t)
+	of.config = func(c *Config) {
+		c.Aliases = []Alias{{Name: "chat", Targets: []Target{{"a", 1}, {"b", 1}, {"nobody", 1000}}}}
+	}
+	g := run(t, of, e.roundTrip, one, other)
+	asked := func(fields string) string {
+		t.Helper()
+		if got := g.post(`{"model":"chat","prompt":"hi"` + fields + `}`); got.status != 200 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		return gjson.Get(e.body(t), "model").String()
+	}
+	seen := make(map[string]int)
+	for range 40 {
+		seen[asked("")]++
+	}
+	if seen["a"] == 0 || seen["b"] == 0 || len(seen) != 2 {
+		t.Errorf("requests that do not belong together went to %v", seen)
+	}
+	for _, field := range sharers {
+		both := make(map[string]bool)
+		for _, who := range []string{"x", "y", "z", "u", "v", "w", "r", "s"} {
+			first := asked(`,"` + field + `":"` + who + `"`)
+			both[first] = true
+			for range 3 {
+				if again := asked(`,"` + field + `":"` + who + `"`); again != first {
+					t.Errorf("%s %s went to %s and %s", field, who, first, again)
+				}
+			}
+		}
+		if len(both) != 2 {
+			t.Errorf("all went to %v", both)
+		}
+	}
+	seen = make(map[string]int)
+	for range 40 {
+		seen[asked(`,"user":""`)]++
+	}
+	if len(seen) != 2 {
+		t.Errorf("an empty name is none, and all went to %v", seen)
+	}
+}
+
+// Of an alias none of whose models is served one that is started for requests is taken.
+func TestServedTargets_WhatComesOnlyWhereNothingIsServed(t *testing.T) {
+	g := fleetOfModels(t)
+	for name, want := range map[string][]Target{
+		"chat": {{"big", 1}, {"small", 1}}, "later": {{"cold", 1}}, "void": {},
+	} {
+		a, is := g.server.alias(name)
+		got := g.server.servedTargets(a)
+		if !is || len(got) != len(want) {
+			t.Errorf("%s: %v", name, got)
+			continue
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				t.Errorf("%s: %v", name, got)
+			}
+		}
+	}
+}

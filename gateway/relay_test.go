@@ -1,0 +1,164 @@
+package gateway
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/tidwall/gjson"
+)
+
+const ask = `{"model":"m","prompt":"hi","stream":true}`
+
+// A stream comes as the engine sends it, without the usage that the client did not ask for,
+// and costs what the engine says.
+func TestRelay_AStream(t *testing.T) {
+	e := stream()
+	g := run(t, usual(t, "ada output-tokens-per-minute=10"), e.roundTrip, alone(t))
+	got := g.post(ask, as("ada")...)
+	if got.status != 200 || got.err != nil || got.header.Get("Content-Type") != "text/event-stream; charset=utf-8" || got.header.Get("Cache-Control") != "no-cache" || got.header.Get("X-Accel-Buffering") != "no" {
+		t.Errorf("%d %v, %v", got.status, got.header, got.err)
+	}
+	if strings.Contains(got.body, "usage") || !strings.HasSuffix(got.body, "data: [DONE]\n\n") || strings.Count(got.body, "data: {") != 2 {
+		t.Errorf("%q", got.body)
+	}
+	if sent := e.body(t); !gjson.Get(sent, "stream_options.include_usage").Bool() {
+		t.Errorf("the engine got %s", sent)
+	}
+	m := g.server.metrics
+	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "ok")) == 1 })
+	if p, o := testutil.ToFloat64(m.tenantTokens.WithLabelValues("ada", "prompt")), testutil.ToFloat64(m.tenantTokens.WithLabelValues("ada", "output")); p != 2 || o != 3 {
+		t.Errorf("%v and %v tokens, want 2 and 3", p, o)
+	}
+	if left := g.post(`{`, as("ada")...).header.Get("X-Ratelimit-Remaining-Output-Tokens"); left != "7" {
+		t.Errorf("%s output tokens are left, want 7", left)
+	}
+}
+
+// Where an engine does not say what a stream cost its events count.
+func TestRelay_EventsCountWhereTheEngineSaysNothing(t *testing.T) {
+	e := &engines{answer: response(200, "text/event-stream", strings.Replace(streamed, `data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}}`+"\n\n", "", 1))}
+	g := run(t, usual(t, "ada output-tokens-per-minute=10"), e.roundTrip, alone(t))
+	g.post(ask, as("ada")...)
+	m := g.server.metrics
+	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "ok")) == 1 })
+	if o := testutil.ToFloat64(m.tenantTokens.WithLabelValues("ada", "output")); o != 2 {
+		t.Errorf("%v output tokens, want 2", o)
+	}
+}
+
+// What an engine says that an answer of no tokens cost is nothing.
+func TestRelay_AnAnswerOfNoTokens(t *testing.T) {
+	e := &engines{answer: response(200, "text/event-stream", strings.Replace(streamed, `"completion_tokens":3`, `"completion_tokens":0`, 1))}
+	g := run(t, usual(t, "ada output-tokens-per-minute=10"), e.roundTrip, alone(t))
+	g.post(ask, as("ada")...)
+	eventually(t, "it is counted", func() bool {
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok")) == 1
+	})
+	if left := g.post(`{`, as("ada")...).header.Get("X-Ratelimit-Remaining-Output-Tokens"); left != "10" {
+		t.Errorf("%s output tokens are left of 10", left)
+	}
+}
+
+// A stream that breaks ends with an error event and a cut connection: a clean end would pass
+// for success.
+func TestRelay_ABrokenStream(t *testing.T) {
+	e := &engines{answer: response(200, "text/event-stream", `data: {"choices":[{"index":0,"text":"Hel","finish_reason":null}]}`+"\n\n")}
+	g := run(t, usual(t), e.roundTrip, alone(t))
+	got := g.post(ask, "X-Request-Id", "mine")
+	if got.err == nil || !strings.Contains(got.body, `"code":"stream_broken"`) || !strings.Contains(got.body, "Hel") {
+		t.Errorf("%q, %v", got.body, got.err)
+	}
+	eventually(t, "it is counted as broken", func() bool {
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "broken_stream")) == 1
+	})
+	nothingHeld(t, g.queue, g.fleet.Servers()[0])
+}
+
+// A client that leaves a stream is charged for what came, and takes no place any more.
+func TestRelay_AClientThatLeavesAStream(t *testing.T) {
+	g := run(t, usual(t, "ada output-tokens-per-minute=10"), endless, alone(t))
+	_, hangUp := g.openStream(as("ada")...)
+	hangUp()
+	m := g.server.metrics
+	eventually(t, "it is counted", func() bool {
+		return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "client_gone")) == 1
+	})
+	nothingHeld(t, g.queue, g.fleet.Servers()[0])
+	if left := g.post(`{`, as("ada")...).header.Get("X-Ratelimit-Remaining-Output-Tokens"); left != "9" {
+		t.Errorf("%s output tokens are left, want 9", left)
+	}
+}
+
+// While a stream runs its key is charged with what has come.
+func TestRelay_ChargesAsItGoes(t *testing.T) {
+	g := run(t, usual(t, "ada output-tokens-per-minute=10"), endless, alone(t))
+	g.openStream(as("ada")...)
+	if left := g.post(`{`, as("ada")...).header.Get("X-Ratelimit-Remaining-Output-Tokens"); left != "9" {
+		t.Errorf("%s output tokens are left, want 9", left)
+	}
+}
+
+// HTTP/1.0 knows no chunks: the answer ends with the connection, and the headers are those of
+// any stream.
+func TestRelay_ToHTTP10(t *testing.T) {
+	e := stream()
+	g := run(t, usual(t), e.roundTrip, alone(t))
+	const request = "POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 41\r\n\r\n" + ask
+	got := g.say(request)
+	head, body, found := strings.Cut(got, "\r\n\r\n")
+	if !found || !strings.HasPrefix(head, "HTTP/1.0 200 OK\r\nConnection: close\r\n") || strings.Contains(head, "chunked") || strings.Contains(head, "Content-Length") ||
+		!strings.Contains(head, "Content-Type: text/event-stream") || !strings.Contains(head, "X-Request-Id: req-") {
+		t.Errorf("%q", head)
+	}
+	if !strings.HasPrefix(body, "data: {") || !strings.HasSuffix(body, "data: [DONE]\n\n") || strings.Count(body, "data: ") != 3 {
+		t.Errorf("%q", body)
+	}
+	eventually(t, "it is counted", func() bool {
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok")) == 1
+	})
+	e.answer = response(200, "text/event-stream", `data: {"choices":[{"index":0,"text":"Hel","finish_reason":null}]}`+"\n\n")
+	if got := g.say(request); !strings.Contains(got, "stream_broken") {
+		t.Errorf("a stream that breaks: %q", got)
+	}
+	nothingHeld(t, g.queue, g.fleet.Servers()[0])
+}
+
+// A client of HTTP/1.0 that leaves ends its stream.
+func TestRelay_AClientOfHTTP10Leaves(t *testing.T) {
+	g := run(t, usual(t), endless, alone(t))
+	conn := g.dial()
+	if _, err := io.WriteString(conn, "POST /v1/completions HTTP/1.0\r\nContent-Length: 41\r\n\r\n"+ask); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	eventually(t, "it is counted", func() bool {
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "client_gone")) == 1
+	})
+	nothingHeld(t, g.queue, g.fleet.Servers()[0])
+}
+
+// A large stream arrives whole, whatever the size of the pieces that it is read in.
+func TestRelay_ALargeStream(t *testing.T) {
+	text := strings.Repeat("river ", 20_000)
+	events := `data: {"choices":[{"index":0,"text":"` + text + `","finish_reason":null}]}` + "\n\n" + strings.Repeat(`data: {"choices":[{"index":0,"text":"a","finish_reason":null}]}`+"\n\n", 2000) + streamed
+	e := &engines{answer: response(200, "text/event-stream", events)}
+	g := run(t, usual(t), e.roundTrip, alone(t))
+	got := g.post(`{"model":"m","prompt":"hi","stream":true,"stream_options":{"include_usage":true}}`)
+	if got.err != nil || got.body != events {
+		t.Errorf("%d bytes of %d, %v", len(got.body), len(events), got.err)
+	}
+}
+
+// An error before the first event is an answer with a status, as of a whole one.
+func TestRelay_AnErrorBeforeTheStream(t *testing.T) {
+	g := run(t, usual(t), (&engines{answer: response(422, "application/json", `{"error":{"message":"too odd"}}`)}).roundTrip, alone(t))
+	if got := g.post(ask); got.status != http.StatusUnprocessableEntity || gjson.Get(got.body, "error.message").String() != "too odd" || got.header.Get("X-Should-Retry") != "false" {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}

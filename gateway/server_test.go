@@ -1,0 +1,241 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/tidwall/gjson"
+)
+
+func TestConfig_Validate(t *testing.T) {
+	for _, x := range []struct {
+		name   string
+		change func(*Config)
+		valid  bool
+	}{
+		{"as it comes", func(*Config) {}, true},
+		{"the smallest bodies", func(c *Config) { c.MaxBody = 1024 }, true},
+		{"smaller bodies", func(c *Config) { c.MaxBody = 1023 }, false},
+		{"the smallest headers", func(c *Config) { c.MaxHeader = 1024 }, true},
+		{"smaller headers", func(c *Config) { c.MaxHeader = 1023 }, false},
+		{"no time to read", func(c *Config) { c.ReadTimeout = 0 }, false},
+		{"no time between requests", func(c *Config) { c.ConnIdle = 0 }, false},
+		{"no time to write", func(c *Config) { c.WriteTimeout = 0 }, false},
+		{"a nanosecond of each", func(c *Config) { c.ReadTimeout, c.ConnIdle, c.WriteTimeout = 1, 1, 1 }, true},
+		{"no tenant in metrics", func(c *Config) { c.TenantLabels = 0 }, true},
+		{"fewer than none", func(c *Config) { c.TenantLabels = -1 }, false},
+	} {
+		c := DefaultConfig()
+		x.change(&c)
+		if err := c.Validate(); (err == nil) != x.valid {
+			t.Errorf("%s: %v", x.name, err)
+		}
+	}
+}
+
+// What no handler takes is refused in the shape of the API that was meant, and counted.
+func TestServer_RefusesWhatIsNotThere(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	for _, x := range []struct {
+		method, path string
+		status       int
+		code, allow  string
+	}{
+		{"GET", "/nothing", 404, "not_found", ""},
+		{"GET", "/v1/completions", 405, "method_not_allowed", "POST"},
+		{"POST", "/v1/completions/", 404, "not_found", ""}, // strict
+		{"POST", "/V1/completions", 404, "not_found", ""},
+		{"GET", "/generate", 404, "not_found", ""}, // nobody speaks it
+		{"POST", "/generate", 404, "not_found", ""},
+	} {
+		got := g.ask(x.method, x.path, "")
+		if got.status != x.status || gjson.Get(got.body, "error.code").String() != x.code || got.header.Get("Allow") != x.allow || got.header.Get("X-Request-Id") == "" {
+			t.Errorf("%s %s: %d %s, allow %q", x.method, x.path, got.status, got.body, got.header.Get("Allow"))
+		}
+	}
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request")); n != 6 {
+		t.Errorf("%v are counted, want 6", n)
+	}
+	for _, path := range []string{"/v1/messages", "/v1/messages/batches"} {
+		got := g.ask("GET", path, "", "X-Request-Id", "mine")
+		if gjson.Get(got.body, "type").String() != "error" || gjson.Get(got.body, "request_id").String() != "mine" || got.header.Get("Request-Id") != "mine" {
+			t.Errorf("%s: %s by %v, want Anthropic's shape", path, got.body, got.header)
+		}
+	}
+	if got := g.ask("GET", "/v1/messagesx", ""); gjson.Get(got.body, "type").Exists() || got.header.Get("Request-Id") != "" {
+		t.Errorf("no path of Anthropic's: %s", got.body)
+	}
+}
+
+// A path that some server speaks is there: only the method is wrong.
+func TestServer_TheNativePathIsThereWhereAServerSpeaksIt(t *testing.T) {
+	native := alone(t)
+	native.Native = true
+	g := run(t, usual(t), complete().roundTrip, native)
+	if got := g.ask("GET", "/generate", ""); got.status != 405 || got.header.Get("Allow") != "POST" {
+		t.Errorf("%d %s, allow %q", got.status, got.body, got.header.Get("Allow"))
+	}
+}
+
+// Bytes that are no HTTP get an answer that says why and repeats nothing of them.
+func TestServer_RefusesMalformedHTTP(t *testing.T) {
+	of := usual(t)
+	of.config = func(c *Config) { c.MaxHeader = 2048 }
+	g := run(t, of, complete().roundTrip, alone(t))
+	for _, x := range []struct{ name, text, status, body string }{
+		{"a control byte", "GET / HTTP/1.1\r\nHost: a\r\nX: sk-\x01\r\n\r\n", "400", "control character"},
+		{"no host", "GET / HTTP/1.1\r\n\r\n", "400", "Host is missing"},
+		{"large headers", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 4096) + "\r\n\r\n", "431", "header block"},
+		{"a target that fills the buffer", "GET /" + strings.Repeat("x", 9000) + " HTTP/1.1\r\nHost: a\r\n\r\n", "414", "target is longer"},
+		{"another version", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", "505", "HTTP/1.1"},
+		{"two slashes", "GET //x HTTP/1.1\r\nHost: a\r\n\r\n", "404", "There is nothing at this path and method"},
+		{"a body beyond the limit", "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n", "413", "request_too_large"},
+	} {
+		got := g.say(x.text)
+		if !strings.HasPrefix(got, "HTTP/1.1 "+x.status+" ") || !strings.Contains(got, x.body) || strings.Contains(got, "sk-") {
+			t.Errorf("%s: %s", x.name, got)
+		}
+	}
+	if got := g.say("POST /v1/messages HTTP/1.1\r\nHost: a\r\nX: \x01\r\n\r\n"); !strings.Contains(got, `"type":"error"`) || !strings.Contains(got, "Request-Id: req-") {
+		t.Errorf("for Anthropic's API: %s", got)
+	}
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request")); n != 8 {
+		t.Errorf("%v are counted, want 8", n)
+	}
+}
+
+// A second request that is malformed is refused like a first one, after the first's answer.
+func TestServer_RefusesTheSecondRequestOfAConnection(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	got := g.say("GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET /health HTTP/1.1\r\nHost a\r\n\r\n")
+	if !strings.HasPrefix(got, "HTTP/1.1 200 ") || strings.Count(got, "HTTP/1.1 400 ") != 1 || !strings.Contains(got, "no valid name") {
+		t.Errorf("%s", got)
+	}
+}
+
+// Responses are not kept: whoever asks for one of before gets a 404 that says so, if its key
+// is known.
+func TestServer_KeepsNoResponses(t *testing.T) {
+	g := run(t, usual(t, "ada"), complete().roundTrip, alone(t))
+	for _, x := range []struct{ method, path string }{
+		{"GET", "/v1/responses/resp_1"}, {"DELETE", "/v1/responses/resp_1"}, {"POST", "/v1/responses/resp_1/cancel"}, {"GET", "/v1/responses/resp_1/input_items"},
+	} {
+		if got := g.ask(x.method, x.path, "", as("ada")...); got.status != 404 || gjson.Get(got.body, "error.code").String() != "response_not_found" {
+			t.Errorf("%s %s: %d %s", x.method, x.path, got.status, got.body)
+		}
+		if got := g.ask(x.method, x.path, ""); got.status != 401 {
+			t.Errorf("%s %s without a key: %d", x.method, x.path, got.status)
+		}
+	}
+	for outcome, want := range map[string]float64{"bad_request": 4, "unauthorized": 4} {
+		if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("responses", "none", outcome)); n != want {
+			t.Errorf("%v %s are counted, want %v", n, outcome, want)
+		}
+	}
+}
+
+// Load balancers send requests as long as some server could serve them, until a drain.
+func TestServer_Health(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	if got := g.ask("GET", "/health", ""); got.status != 200 {
+		t.Errorf("%d with a server", got.status)
+	}
+	g.server.Drain()
+	if got := g.ask("GET", "/health", ""); got.status != 503 {
+		t.Errorf("%d while it drains", got.status)
+	}
+	none := run(t, usual(t), complete().roundTrip)
+	if got := none.ask("GET", "/health", ""); got.status != 503 {
+		t.Errorf("%d without a server", got.status)
+	}
+}
+
+// never is a body of one event that does not end before its request.
+type never struct {
+	event io.Reader
+	ended <-chan struct{}
+}
+
+func (n never) Read(p []byte) (int, error) {
+	if k, err := n.event.Read(p); err == nil {
+		return k, nil
+	}
+	<-n.ended
+	return 0, context.Canceled
+}
+
+func (never) Close() error { return nil }
+
+// endless is an engine whose streams begin and do not end.
+func endless(r *http.Request) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}},
+		Body: never{strings.NewReader(`data: {"choices":[{"index":0,"text":"Hi","finish_reason":null}]}` + "\n\n"), r.Context().Done()},
+	}, nil
+}
+
+// openStream begins a stream and returns the rest of it, once its first event has come.
+func (g *running) openStream(headers ...string) (rest *bufio.Reader, hangUp func()) {
+	g.t.Helper()
+	ctx, cancel := context.WithCancel(g.t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.base+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"hi","stream":true}`))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() {
+		cancel()
+		_ = resp.Body.Close()
+	})
+	rest = bufio.NewReader(resp.Body)
+	if line, err := rest.ReadString('\n'); err != nil || !strings.Contains(line, "Hi") {
+		g.t.Fatalf("%d %s, %v", resp.StatusCode, line, err)
+	}
+	return rest, cancel
+}
+
+// A stream that has not ended shortly before the end of a shutdown is told so, and cut.
+func TestShutdown_TellsStreamsThatItWillNotWait(t *testing.T) {
+	g := run(t, usual(t), endless, alone(t))
+	rest, _ := g.openStream()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := g.stop(ctx); err != nil {
+		t.Errorf("the stream had a quarter of the time to end, and %v", err)
+	}
+	text, err := io.ReadAll(rest)
+	if err == nil || !strings.Contains(string(text), "shutting down") {
+		t.Errorf("%q, %v: want an error event and a cut", text, err)
+	}
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("cut after %v of 2 s", took)
+	}
+}
+
+// Who connected and sent nothing holds no shutdown up.
+func TestShutdown_WaitsForNoSilentConnection(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	silent := g.dial() // accepted before the drain begins, or amid it
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	began := time.Now()
+	if err := g.stop(ctx); err != nil || time.Since(began) > 15*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+	if _, err := silent.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%v, want the connection closed", err)
+	}
+}
