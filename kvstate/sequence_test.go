@@ -276,6 +276,58 @@ func TestSource_AsksAndForgets(t *testing.T) {
 	}
 }
 
+// What a check asks for depends on what is known, and on whether that is all that there is.
+func TestSequence_ConsistencyCheck(t *testing.T) {
+	last := stamp{known: true, seq: 7}
+	for _, x := range []struct {
+		replays, complete bool
+		last              stamp
+		want              ReplayRequest
+	}{
+		{false, false, stamp{}, ReplayRequest{}}, {false, true, last, ReplayRequest{}},
+		{true, false, stamp{}, ReplayRequest{Start, 0}}, {true, true, stamp{}, ReplayRequest{ConsistencyCheck, 0}},
+		{true, false, last, ReplayRequest{Rebuild, 0}}, {true, true, last, ReplayRequest{ConsistencyCheck, 7}},
+	} {
+		q := sequence{replays: x.replays, complete: x.complete, last: x.last}
+		if got := q.consistencyCheck(); got != x.want {
+			t.Errorf("%+v: %+v", x, got)
+		}
+	}
+}
+
+// Of a replay from batch 5 on: what comes before, again or after a hole.
+func TestSequence_OfferReplayed(t *testing.T) {
+	at := func(seq uint64) stamp { return stamp{known: true, seq: seq, sum: seq} }
+	type answer struct {
+		s    stamp
+		want verdict
+	}
+	other := stamp{known: true, seq: 5, sum: 99}
+	for name, x := range map[string]struct {
+		request ReplayRequest
+		last    stamp
+		answers []answer
+	}{
+		"as it was":                   {ReplayRequest{Gap, 5}, at(5), []answer{{at(4), ignore}, {at(5), ignore}, {at(6), apply}, {at(6), ignore}, {at(3), ignore}, {at(7), apply}, {at(9), reset}}},
+		"another publisher":           {ReplayRequest{Gap, 5}, at(5), []answer{{other, resetOnly}, {at(6), ignore}}},
+		"it no longer has that batch": {ReplayRequest{Gap, 5}, at(5), []answer{{at(8), reset}, {at(9), apply}}},
+		"nothing was known":           {ReplayRequest{Start, 0}, stamp{}, []answer{{at(3), apply}, {at(4), apply}, {at(4), ignore}}},
+		"from the start again":        {ReplayRequest{Rebuild, 0}, at(5), []answer{{at(2), reset}, {at(3), apply}}},
+	} {
+		q := sequence{replays: true, last: x.last}
+		q.begin(x.request)
+		for i, a := range x.answers {
+			got := q.offerReplayed(a.s)
+			if got != a.want {
+				t.Errorf("%s: answer %d, batch %d: %v, want %v", name, i, a.s.seq, got, a.want)
+			}
+			if got == apply || got == reset {
+				q.recordApplied(a.s)
+			}
+		}
+	}
+}
+
 func TestSource_OpenTwice(t *testing.T) {
 	ix, s, _ := lone(t, false)
 	if _, err := ix.Open(Spec{SourceID: s.ID(), Model: "m"}); err == nil {
