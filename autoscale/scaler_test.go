@@ -509,6 +509,9 @@ func TestScaler_QueueBehindFullDecodeIsDecodesBacklog(t *testing.T) {
 	if got := s.current.Load().Models[model].Signals; got.PrefillBacklog != 0 || math.Abs(got.DecodeBacklog-100*100) > 100 {
 		t.Errorf("backlogs of %.0f prompt and %.0f output tokens, want 0 and 100 answers of 100", got.PrefillBacklog, got.DecodeBacklog)
 	}
+	if got := s.current.Load().Models[model].State; got.PrefillWaiting != 0 || got.DecodeWaiting != 100 || got.KVQueued != 100*1000 {
+		t.Errorf("%g wait for prefill, %g for decode, with %g tokens of KV; want 0 and 100 of 1000", got.PrefillWaiting, got.DecodeWaiting, got.KVQueued)
+	}
 }
 
 func TestMemory_LearnsTheColdStart(t *testing.T) {
