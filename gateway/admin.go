@@ -186,9 +186,9 @@ func describeDecision(cost *cost.Model, d pd.Decision) DecisionStatus {
 	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
 	for _, c := range d.Choices {
 		status := ChoiceStatus{
-			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AloneBecause: c.Reason, Differ: c.Differ,
+			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AloneBecause: c.Reason, Differ: c.Mismatch,
 			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
-			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c.Demand, c.Field, c.Chosen, explainLimit),
+			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c.Demand, c.Candidates, c.Chosen, explainLimit),
 		}
 		if status.Outcome == "" {
 			status.Outcome = "served"

@@ -22,7 +22,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return failed
 	}
 	if o.Config.EnginePriority {
-		st.rank(b)
+		st.setPriority(b)
 	}
 	if by := connector.Of(b.decode.Server()); b.prefill == nil || by.ConcurrentLegs || by.DecodeDriven {
 		return nil
@@ -37,9 +37,9 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	}
 	b.handoff = h
 	if h.WholeAnswer != nil {
-		return o.final(ctx, st, b, h.WholeAnswer)
+		return o.answerFromPrefill(ctx, st, b, h.WholeAnswer)
 	}
-	if failed := o.outgrown(st, b, t); failed != nil {
+	if failed := o.checkLength(st, b, t); failed != nil {
 		withdraw()
 		return failed
 	}
@@ -111,8 +111,8 @@ func (ch *Chooser) shouldAbandon(model string, leg Leg, server *pools.Server, be
 	})
 }
 
-// whole sends a leg and reads its whole answer.
-func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
+// sendWhole sends a leg and reads its whole answer.
+func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	before := st.bind.tried.servers(leg)
@@ -139,8 +139,8 @@ func (o *Orchestrator) whole(ctx context.Context, leg Leg, server *pools.Server,
 // defaultBusy is how long a busy server is left alone when it does not say.
 const defaultBusy = time.Second
 
-// blame tells the server's breaker and state what a failed leg says of it.
-func (o *Orchestrator) blame(lease *pools.Lease, st *requestState, b *binding, failed *LegError) {
+// reportFailure reports to the server's breaker and state what a failed leg says of it.
+func (o *Orchestrator) reportFailure(lease *pools.Lease, st *requestState, b *binding, failed *LegError) {
 	if failed.Status == http.StatusNotFound && lease.Server().ForgetAdapter(st.req.Model) {
 		failed.Kind = Unready // not the request's fault: another gateway unloaded it
 	}
@@ -158,7 +158,7 @@ func (o *Orchestrator) blame(lease *pools.Lease, st *requestState, b *binding, f
 		}
 		lease.Server().MarkBusy(pause)
 	}
-	verdict := failed.verdict()
+	verdict := failed.breakerResult()
 	switch {
 	case failed.Leg == PrefillLeg && st.req.ForcedTool && failed.Status == http.StatusInternalServerError:
 		verdict = breaker.ErrNeutral // vLLM #38911: the request, not the server

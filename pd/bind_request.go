@@ -41,9 +41,9 @@ func (r *bindRequest) aloneReason(v *snapshot, chosen cost.Alternative) string {
 		return "aggregated"
 	case r.tried.retries > 0 || r.tried.alone:
 		return "fallback"
-	case !v.usable(v.field.Prefill):
+	case !v.usable(v.candidates.Prefill):
 		return "no_prefill"
-	case !pairable(r.req, v.decodeFacts[cost.IndexOf(v.field.Decode, chosen.Decode)].by):
+	case !pairable(r.req, v.decodeFacts[cost.IndexOf(v.candidates.Decode, chosen.Decode)].by):
 		return "aggregated"
 	case !v.pairs():
 		return NoPair

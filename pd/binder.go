@@ -42,7 +42,7 @@ func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 	defer stop()
 	doubted := b.mayLive(r, none.Role)
 	for waits := false; ; {
-		// Whatever changes from here on is told. What changed before is seen.
+		// Whatever changes from here on is signalled. What changed before is seen.
 		bound, err = b.takeTurn(ctx, r)
 		if !errors.As(err, &none) {
 			return bound, err
@@ -104,7 +104,7 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 		}
 		return nil, ErrDisplaced
 	case errors.Is(err, ErrDisplaced):
-		b.Queue.gaveWay()
+		b.Queue.countDisplaced()
 	}
 	return bound, err
 }
@@ -139,7 +139,7 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	defer taken() // once the work is claimed, or the turn given up
 	now := time.Now()
 	v := b.snapshotFor(r, nil, now)
-	chosen, ok := b.Cost.PricePair(b.demand(r, now), &v.field, turn.Prefill, turn.Decode)
+	chosen, ok := b.Cost.PricePair(b.demand(r, now), &v.candidates, turn.Prefill, turn.Decode)
 	if !ok {
 		return nil, errBindNow
 	}

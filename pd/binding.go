@@ -60,7 +60,7 @@ func (b *binding) failedTransfer(failed *LegError) bool {
 	case !failed.engineFault():
 		return false
 	case c.TransferFault != nil:
-		return c.TransferFault(failed.said())
+		return c.TransferFault(failed.engineMessage())
 	}
 	return failed.Leg == DecodeLeg
 }
@@ -70,8 +70,8 @@ func (b *binding) promptSide() api.PromptUsage {
 	if !b.handoff.HasKV() || connector.Of(b.decode.Server()).ReportsCachedTokens {
 		return api.PromptUsage{}
 	}
-	told := b.handoff.Coverage()
-	return api.PromptUsage{Override: true, Prefill: told.Usage, Handed: told.Tokens}
+	coverage := b.handoff.Coverage()
+	return api.PromptUsage{Override: true, Prefill: coverage.Usage, Handed: coverage.Tokens}
 }
 
 // prefillCached is the cached part of the prompt on the server that computed it.

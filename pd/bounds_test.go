@@ -17,7 +17,7 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 	b := NewBudget(0.2, 10)
 	now := testTime
 	take := func() (n int) {
-		for b.Retry(now) {
+		for b.TakeRetry(now) {
 			n++
 		}
 		return n
@@ -26,7 +26,7 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 		t.Errorf("without traffic: %d retries", got)
 	}
 	for range 1000 {
-		b.Request(now)
+		b.CountRequest(now)
 	}
 	if got := take(); got != 200 {
 		t.Errorf("after 1,000 requests: %d more", got)

@@ -23,15 +23,15 @@ func NewBudget(ratio float64, floor int) *Budget {
 	return &Budget{ratio: ratio, floor: floor}
 }
 
-// Request counts a request.
-func (b *Budget) Request(now time.Time) {
+// CountRequest counts a request.
+func (b *Budget) CountRequest(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.slot(now).requests++
 }
 
-// Retry takes one retry, false if there is none left.
-func (b *Budget) Retry(now time.Time) bool {
+// TakeRetry takes one retry, false if there is none left.
+func (b *Budget) TakeRetry(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	head := b.slot(now)

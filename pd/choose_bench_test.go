@@ -21,7 +21,7 @@ func BenchmarkChoice(b *testing.B) {
 			for b.Loop() {
 				view.kindIsSet = false // another request was looked at before
 				f.Binder.applyRequest(r, &view, now)
-				if _, ok := f.Binder.Cost.Choose(f.Binder.demand(r, now), &view.field, rand.IntN); !ok {
+				if _, ok := f.Binder.Cost.Choose(f.Binder.demand(r, now), &view.candidates, rand.IntN); !ok {
 					b.Fatal("no choice")
 				}
 			}

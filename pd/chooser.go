@@ -38,19 +38,19 @@ type Chooser struct {
 // server that refuses the claim is left out and the choice made again.
 func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 	refused := make(map[string]bool)
-	anyway := false
+	ignoreBreakers := false
 	for {
 		now := time.Now()
 		view := ch.snapshotFor(r, refused, now)
-		view.ignoreBreakers = anyway
-		chosen, ok := ch.Cost.Choose(ch.demand(r, now), &view.field, rand.IntN)
+		view.ignoreBreakers = ignoreBreakers
+		chosen, ok := ch.Cost.Choose(ch.demand(r, now), &view.candidates, rand.IntN)
 		if !ok && len(r.tried.broke) > 0 && !r.tried.mayReturn {
 			r.tried.mayReturn = true // no other can take it, and whom it broke on may be well again
 			continue
 		}
-		if !ok && len(refused) > 0 && !anyway {
+		if !ok && len(refused) > 0 && !ignoreBreakers {
 			// Only servers under proof are left: one of them is better than none.
-			anyway = true
+			ignoreBreakers = true
 			clear(refused)
 			continue
 		}
@@ -91,15 +91,15 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (b *binding, refusedBy string) {
 	b = &binding{chosen: chosen, handoff: v.handoff}
 	if chosen.Prefill != "" {
-		b.pullFrom = ch.pullSource(v.field.Prefill, chosen.Prefill, r.req.PromptTokens)
+		b.pullFrom = ch.pullSource(v.candidates.Prefill, chosen.Prefill, r.req.PromptTokens)
 	} else {
-		b.pullFrom = ch.pullSource(v.field.Decode, chosen.Decode, r.req.PromptTokens)
+		b.pullFrom = ch.pullSource(v.candidates.Decode, chosen.Decode, r.req.PromptTokens)
 	}
-	number := cost.IndexOf(v.field.Decode, chosen.Decode)
-	b.cachedTokens = v.field.Decode[number].Cached.GPU
+	number := cost.IndexOf(v.candidates.Decode, chosen.Decode)
+	b.cachedTokens = v.candidates.Decode[number].Cached.GPU
 	if chosen.Prefill != "" && v.handoff == nil {
 		work := curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill}
-		lease, err := v.prefill[cost.IndexOf(v.field.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
+		lease, err := v.prefill[cost.IndexOf(v.candidates.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 		if err != nil {
 			return nil, chosen.Prefill
 		}
@@ -124,19 +124,19 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 // recordBinding notes why a request's servers were chosen, and counts it.
 func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
 	ch.deadlineProbes.Observe(r.base, now)
-	ch.noteHits(b, v)
+	ch.recordHits(b, v)
 	b.reason = r.aloneReason(v, b.chosen)
 	if b.chosen.Prefill == "" {
 		ch.Metrics.alone.WithLabelValues(b.reason).Inc()
 	}
-	differ := ""
+	mismatch := ""
 	if b.reason == NoPair {
-		differ = v.differ(r.base)
+		mismatch = v.pairMismatch(r.base)
 	}
-	field := v.field
-	field.Prefill, field.Decode = slices.Clone(field.Prefill), slices.Clone(field.Decode)
+	candidates := v.candidates
+	candidates.Prefill, candidates.Decode = slices.Clone(candidates.Prefill), slices.Clone(candidates.Decode)
 	b.choice = Choice{
-		Demand: ch.demand(r, now), Field: field, Chosen: b.chosen, Reason: b.reason, Differ: differ,
+		Demand: ch.demand(r, now), Candidates: candidates, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
 		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
 	}
 }
@@ -169,18 +169,18 @@ func (ch *Chooser) predictCached(r *bindRequest, servers ...*pools.Server) (with
 	if ch.Locality == nil || r.prefix == nil {
 		return func() {}
 	}
-	return ch.Locality.dispatched(r.prefix, servers...)
+	return ch.Locality.predictCached(r.prefix, servers...)
 }
 
-// noteHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
+// recordHits keeps what the server that was chosen for the prompt holds of it. A hand-off that
 // goes to another decode server was computed before, and keeps what was noted then.
-func (ch *Chooser) noteHits(b *binding, v *snapshot) {
-	list, id := v.field.Prefill, b.chosen.Prefill
+func (ch *Chooser) recordHits(b *binding, v *snapshot) {
+	list, id := v.candidates.Prefill, b.chosen.Prefill
 	switch {
 	case v.handoff != nil:
 		return
 	case id == "":
-		list, id = v.field.Decode, b.chosen.Decode
+		list, id = v.candidates.Decode, b.chosen.Decode
 	}
 	b.hits = hits{server: id, held: list[cost.IndexOf(list, id)].Cached}
 	if held := b.hits.held.Disk; held > 0 {
@@ -203,9 +203,9 @@ func (ch *Chooser) PairPaysFrom(model string, outputTokens int) (tokens int, ok 
 			Dialect: api.Chat, Model: model, Stream: true, PromptTokens: tokens, OutputTokens: outputTokens,
 		}}
 		view := ch.snapshotFor(r, nil, now)
-		idle(view.field.Prefill)
-		idle(view.field.Decode)
-		chosen, found := ch.Cost.Choose(ch.demand(r, now), &view.field, first)
+		idle(view.candidates.Prefill)
+		idle(view.candidates.Decode)
+		chosen, found := ch.Cost.Choose(ch.demand(r, now), &view.candidates, first)
 		return found && chosen.Prefill != ""
 	}
 	tokens = 1 + sort.Search(longestPrompt, func(n int) bool { return goes(n + 1) })

@@ -29,7 +29,7 @@ func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *
 	t := st.transfer(b)
 	if err := o.findEngine(ctx, t); err != nil {
 		withdraw()
-		return o.notFound(ctx, st, b, err)
+		return o.engineNotFound(ctx, st, b, err)
 	}
 	b.handoff = t.Handoff()
 
@@ -41,7 +41,7 @@ func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *
 	o.legs.Go(func() {
 		failed := o.prefillAside(prefillCtx, st, b, t)
 		if failed != nil && settled.CompareAndSwap(false, true) {
-			endDecode(whyPeer(failed))
+			endDecode(causeForPeer(failed))
 		}
 		endPrefill(nil)
 		prefilled <- failed
@@ -57,12 +57,12 @@ func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *
 		b.answer.leg.Close()
 		b.answer = nil
 	}
-	endPrefill(whyPeer(failed))
+	endPrefill(causeForPeer(failed))
 	endDecode(errPeer)
 	withdraw()
 	b.decode.Release()
 	o.engines.forget(t.From.ID())
-	return o.atFault(st, b, <-prefilled, failed)
+	return o.primaryFailure(st, b, <-prefilled, failed)
 }
 
 // prefillAside is prefill in a goroutine of its own, where a panic would end the process: it
@@ -78,33 +78,33 @@ func (o *Orchestrator) prefillAside(ctx context.Context, st *requestState, b *bi
 	return o.prefillLeg(ctx, st, b, t, b.handoff)
 }
 
-// notFound gives the places back when prefill's side could not be asked.
-func (o *Orchestrator) notFound(ctx context.Context, st *requestState, b *binding, err error) *LegError {
+// engineNotFound gives the places back when prefill's side could not be asked.
+func (o *Orchestrator) engineNotFound(ctx context.Context, st *requestState, b *binding, err error) *LegError {
 	failed := failedSend(ctx, PrefillLeg, b.prefill.Server().ID(), err)
 	if failed.Kind == Unsent {
 		failed.Kind = Broken // another port than the one that a probe would find open
 	}
-	o.blame(b.prefill, st, b, failed)
+	o.reportFailure(b.prefill, st, b, failed)
 	b.prefill.Release()
 	b.decode.Release()
 	return failed
 }
 
-// whyPeer is why a leg ends when its peer has failed. When one was silent for too long
+// causeForPeer is why a leg ends when its peer has failed. When one was silent for too long
 // and the other one still is, nobody can tell which of them the other waits for: both
 // have failed. The healthy one will do better with others.
-func whyPeer(failed *LegError) error {
+func causeForPeer(failed *LegError) error {
 	if failed != nil && failed.Kind == Timeout {
 		return errSilent
 	}
 	return errPeer
 }
 
-// atFault returns the failure of the leg that failed by itself, and keeps the other
+// primaryFailure returns the failure of the leg that failed by itself, and keeps the other
 // one in mind if that did too. Where one leg only says that the transfer broke, the
 // other knows why. Where both say so it was the link: a pair with another server of either
 // role has another one, so only one of the two is left out.
-func (o *Orchestrator) atFault(st *requestState, b *binding, prefill, decode *LegError) *LegError {
+func (o *Orchestrator) primaryFailure(st *requestState, b *binding, prefill, decode *LegError) *LegError {
 	byItself := func(e *LegError) bool { return e != nil && !errors.Is(e.Err, errPeer) }
 	switch {
 	case !byItself(decode):
@@ -112,7 +112,7 @@ func (o *Orchestrator) atFault(st *requestState, b *binding, prefill, decode *Le
 	case !byItself(prefill):
 		return decode
 	case b.failedTransfer(decode) && b.failedTransfer(prefill):
-		if o.Binder.untried(&st.bind, b.prefill.Server()) {
+		if o.Binder.hasUntriedPrefill(&st.bind, b.prefill.Server()) {
 			return prefill
 		}
 		return decode
@@ -124,8 +124,8 @@ func (o *Orchestrator) atFault(st *requestState, b *binding, prefill, decode *Le
 	return decode
 }
 
-// untried reports whether another prefill server than that one is left to the request.
-func (ch *Chooser) untried(r *bindRequest, than *pools.Server) bool {
+// hasUntriedPrefill reports whether another prefill server than that one is left to the request.
+func (ch *Chooser) hasUntriedPrefill(r *bindRequest, than *pools.Server) bool {
 	now := time.Now()
 	return slices.ContainsFunc(ch.Fleet.Servers(), func(s *pools.Server) bool {
 		return s.ID() != than.ID() && s.Role.Serves(pools.Prefill) && s.State() == pools.Alive && !r.tried.has(PrefillLeg, s) && s.Serves(r.req.Model, now)

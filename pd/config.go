@@ -23,8 +23,8 @@ type LegConfig struct {
 	MaxRetries        int           // legs tried again for one request
 	RetryRatio        float64       // retries per request over ten seconds, 0..1
 	RetryFloor        int           // retries per ten seconds whatever the traffic
-	Migrate           bool          // continue streams that break on another pair, where engines tell token ids
-	MigrateByText     bool          // and chats by their text where they tell none, which is not exact
+	Migrate           bool          // continue streams that break on another pair, where engines report token ids
+	MigrateByText     bool          // and chats by their text where they report none, which is not exact
 	EnginePriority    bool          // engines schedule by priority, and are told which
 	// StrictHandoffs: a hand-off that names a host which is not known to be the prefill
 	// server's is withheld from decode.

@@ -26,7 +26,7 @@ import (
 // on the servers for it, and hands them over.
 //
 // One goroutine decides, woken by requests that come or leave, by work that ends, by
-// servers that come up, by what other replicas tell, and by one timer: for the moment when
+// servers that come up, by what other replicas report, and by one timer: for the moment when
 // the work ahead on a server will have worn off, and now and then while anybody waits,
 // since some things change by time alone (a pause that an engine asked for, a ramp).
 type Decider struct {
@@ -39,65 +39,65 @@ type Decider struct {
 	closed chan struct{}
 	origin time.Time // of the order's times
 
-	mu         sync.Mutex // guards came and left
+	mu         sync.Mutex // guards arrivals and departures
 	arrivals   []*waiter
 	departures []*waiter
 
-	queues map[string]*modelQueue // by base model; belongs to Run
-	waits  predict.Margin         // of when prefills begin, to those who are let in to wait
+	queues     map[string]*modelQueue // by base model; belongs to Run
+	waitMargin predict.Margin         // of when prefills begin, to those who are let in to wait
 }
 
-// beat is how often waiting requests are looked at though nothing was heard.
-const beat = 250 * time.Millisecond
+// lookInterval is how often waiting requests are looked at though nothing was signalled.
+const lookInterval = 250 * time.Millisecond
 
-// Who is let in to wait is to have its turn in time: one that is told later that it does
+// Who is let in to wait is to have its turn in time: one that learns later that it does
 // not come has waited in vain.
 const (
-	// waitsKept is the share of those who wait that are to have it.
-	waitsKept = 0.99
-	// waitsLeast is how many times as long as predicted a wait is reckoned with at least.
+	// waitShare is the share of those who wait that are to have it.
+	waitShare = 0.99
+	// leastWaitMargin is how many times as long as predicted a wait is reckoned with at least.
 	// What delays one delays all who wait, and to keep servers busy few have to.
-	waitsLeast = 1.5
+	leastWaitMargin = 1.5
 )
 
-// refreshed is how many of the first in order, and how many of the others by turns, are
+// repricedPerLook is how many of the first in order, and how many of the others by turns, are
 // priced again at each look. Twice as many cost a look a third more, and in the simulator
 // make no mean time to the first token better.
-const refreshed = 8
+const repricedPerLook = 8
 
 // NewDecider returns a decider over the servers that a chooser sees.
 func NewDecider(ch *Chooser, cfg order.Config, maxWait time.Duration, log *slog.Logger) *Decider {
 	return &Decider{
 		ch: ch, cfg: cfg, maxWait: maxWait, log: log, origin: time.Now(),
 		wake: make(chan struct{}, 1), closed: make(chan struct{}), queues: make(map[string]*modelQueue),
-		waits: predict.Margin{Least: waitsLeast},
+		waitMargin: predict.Margin{Least: leastWaitMargin},
 	}
 }
 
-// waiter is a request that waits. Until it is granted or has left, the request belongs
+// waiter is a request that waits. Until it is bound or has left, the request belongs
 // to the decider.
 type waiter struct {
 	request *bindRequest
 	ticket  order.Ticket
 	state   atomic.Int32
-	done    chan granted // written once, by the decider
+	done    chan bindResult // written once, by the decider
 
-	entered time.Time
-	hold    time.Duration // from then, as predicted, until its prefill begins
+	entered       time.Time
+	predictedWait time.Duration // from then, as predicted, until its prefill begins
 }
 
-// granted is what a wait ends with.
-type granted struct {
+// bindResult is what a wait ends with.
+type bindResult struct {
 	b   *binding
 	err error
 }
 
 // The states of a waiter: it leaves the first for one of the others, once.
 const (
-	waits int32 = iota
-	isGranted
+	stillWaits int32 = iota
+	isBound
 	hasLeft
-	wasLate // it has left because its turn did not come in time
+	leftLate // it has left because its turn did not come in time
 )
 
 // limit is until when a request waits for its turn.
@@ -108,7 +108,7 @@ func (d *Decider) limit(r *bindRequest) waitLimit {
 // await lets a request wait here until it is its turn, and returns its servers, claimed, or
 // until the context ends.
 func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
-	w := &waiter{request: r, done: make(chan granted, 1)}
+	w := &waiter{request: r, done: make(chan bindResult, 1)}
 	d.mu.Lock()
 	d.arrivals = append(d.arrivals, w)
 	d.mu.Unlock()
@@ -123,10 +123,10 @@ func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
 	}
 	left := hasLeft
 	if errors.Is(why, ErrQueueTimeout) || errors.Is(why, ErrDeadline) {
-		left = wasLate
+		left = leftLate
 	}
-	if !w.state.CompareAndSwap(waits, left) {
-		g := <-w.done // granted at this very moment
+	if !w.state.CompareAndSwap(stillWaits, left) {
+		g := <-w.done // bound at this very moment
 		g.b.release()
 		return nil, errors.Join(g.err, why)
 	}
@@ -177,7 +177,7 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 		}
 	}
 	for _, w := range came {
-		if w.state.Load() != waits { // it has left already
+		if w.state.Load() != stillWaits { // it has left already
 			continue
 		}
 		l := d.queues[w.request.base]
@@ -192,16 +192,16 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 			delete(d.queues, base)
 			continue
 		}
-		if in := min(beat, l.wakes(now)); again == 0 || in < again {
+		if in := min(lookInterval, l.nextLook(now)); again == 0 || in < again {
 			again = in
 		}
 	}
 	return again
 }
 
-// grant ends a wait, false if the request has left.
-func (w *waiter) grant(g granted) bool {
-	if !w.state.CompareAndSwap(waits, isGranted) {
+// complete ends a wait, false if the request has left.
+func (w *waiter) complete(g bindResult) bool {
+	if !w.state.CompareAndSwap(stillWaits, isBound) {
 		return false
 	}
 	w.done <- g
@@ -238,7 +238,7 @@ func (q *modelQueue) decideOrGiveUp(now time.Time) (ok bool) {
 		if p := recover(); p != nil {
 			q.d.log.Error("the decider panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			for _, w := range append(slices.Collect(maps.Values(q.waiting)), q.arrivals...) {
-				w.grant(granted{err: errUndecided})
+				w.complete(bindResult{err: errUndecided})
 			}
 		}
 	}()
@@ -258,14 +258,14 @@ func (q *modelQueue) decide(now time.Time) {
 		q.enter(w, now)
 	}
 	q.arrivals = nil
-	q.stale = q.order.Stale(refreshed, q.stale[:0])
+	q.stale = q.order.Stale(repricedPerLook, q.stale[:0])
 	for _, t := range q.stale {
 		w := q.waiting[t.ID]
-		q.price(w, now)
+		q.priceRequest(w, now)
 		if !q.servers.Servable(t) {
 			q.order.Remove(t)
 			delete(q.waiting, t.ID)
-			w.grant(granted{err: q.snapshot.missing()})
+			w.complete(bindResult{err: q.snapshot.missing()})
 			continue
 		}
 		q.order.Update(t, q.servers.Links)
@@ -276,12 +276,12 @@ func (q *modelQueue) decide(now time.Time) {
 			return
 		}
 		w := q.waiting[turn.Ticket.ID]
-		if q.bind(w, turn, now) {
+		if q.claimTurn(w, turn, now) {
 			delete(q.waiting, turn.Ticket.ID)
 		} else {
 			q.order.UndoTurn(turn)
 		}
-		q.weigh(now)
+		q.priceServers(now)
 	}
 }
 
@@ -290,51 +290,51 @@ func (q *modelQueue) forget(w *waiter) {
 	if q.waiting[w.ticket.ID] != w {
 		return
 	}
-	if w.state.Load() == wasLate {
-		q.d.waits.ObserveMiss(waitsKept)
+	if w.state.Load() == leftLate {
+		q.d.waitMargin.ObserveMiss(waitShare)
 	}
 	q.order.Remove(&w.ticket)
 	delete(q.waiting, w.ticket.ID)
 }
 
-// enter lets a request wait, or tells it at once that no server can serve it or that its
+// enter lets a request wait, or refuses it at once where no server can serve it or its
 // turn will not come in time.
 func (q *modelQueue) enter(w *waiter, now time.Time) {
 	q.next++
 	w.ticket.ID, w.ticket.Arrived = q.next, w.request.arrived.Sub(q.d.origin)
 	w.ticket.Class, w.ticket.Tenant = w.request.req.Class, w.request.req.Tenant
-	q.price(w, now)
+	q.priceRequest(w, now)
 	if !q.servers.Servable(&w.ticket) {
-		w.grant(granted{err: q.snapshot.missing()})
+		w.complete(bindResult{err: q.snapshot.missing()})
 		return
 	}
-	gaveWay, err := q.admit(w, now)
+	displaced, err := q.admit(w, now)
 	if err != nil {
-		w.grant(granted{err: err})
+		w.complete(bindResult{err: err})
 		return
 	}
 	q.waiting[q.next] = w
-	for _, t := range gaveWay {
-		q.d.waits.ObserveMiss(waitsKept)
-		q.waiting[t.ID].grant(granted{err: ErrDisplaced})
+	for _, t := range displaced {
+		q.d.waitMargin.ObserveMiss(waitShare)
+		q.waiting[t.ID].complete(bindResult{err: ErrDisplaced})
 		delete(q.waiting, t.ID)
 	}
 }
 
 // admit says who gives way to a request, or why it is not let in.
-func (q *modelQueue) admit(w *waiter, now time.Time) (gaveWay []*order.Ticket, err error) {
+func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
 	limit := q.latest(w)
 	w.ticket.Latest = limit.until.Sub(q.d.origin)
-	hold, gaveWay, ok := q.order.Admit(&w.ticket, &q.servers, q.d.waits.Bound)
+	wait, displaced, ok := q.order.Admit(&w.ticket, &q.servers, q.d.waitMargin.Bound)
 	if !ok && errors.Is(limit.late, ErrDeadline) && q.d.ch.takeProbe(w.request, now) {
 		w.ticket.Latest = w.request.arrived.Add(q.d.maxWait).Sub(q.d.origin)
-		hold, gaveWay, ok = q.order.Admit(&w.ticket, &q.servers, q.d.waits.Bound)
+		wait, displaced, ok = q.order.Admit(&w.ticket, &q.servers, q.d.waitMargin.Bound)
 	}
 	if !ok {
 		return nil, limit.late
 	}
-	w.entered, w.hold = now, hold
-	return gaveWay, nil
+	w.entered, w.predictedWait = now, wait
+	return displaced, nil
 }
 
 // latest is until when a request's prefill must begin.
@@ -351,7 +351,7 @@ func (q *modelQueue) latest(w *waiter) waitLimit {
 func (q *modelQueue) refresh(now time.Time) {
 	prefill, decode := q.snapshot.prefill, q.snapshot.decode
 	q.d.ch.retakeSnapshot(&q.snapshot, q.base, q.base, now)
-	q.weigh(now)
+	q.priceServers(now)
 	same := func(a, b []*pools.Server) bool {
 		return slices.EqualFunc(a, b, func(a, b *pools.Server) bool { return a.ID() == b.ID() })
 	}
@@ -360,14 +360,14 @@ func (q *modelQueue) refresh(now time.Time) {
 	}
 	for _, w := range q.waiting { // their slices are of other servers
 		q.d.ch.applyMatched(w.request, &q.snapshot, now)
-		q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.field, &w.ticket)
+		q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.candidates, &w.ticket)
 		q.order.Update(&w.ticket, q.servers.Links)
 	}
 }
 
-// weigh takes over the state of the servers, after a look or a claim.
-func (q *modelQueue) weigh(now time.Time) {
-	q.d.ch.Cost.PriceServers(&q.snapshot.field, &q.servers)
+// priceServers takes over the state of the servers, after a look or a claim.
+func (q *modelQueue) priceServers(now time.Time) {
+	q.d.ch.Cost.PriceServers(&q.snapshot.candidates, &q.servers)
 	q.servers.Gate, q.servers.Now = true, now.Sub(q.d.origin)
 	q.servers.Start = order.Pair{
 		Prefill: rand.IntN(max(1, len(q.servers.Prefill))),
@@ -375,19 +375,19 @@ func (q *modelQueue) weigh(now time.Time) {
 	}
 }
 
-// price writes what a request costs on each server now.
-func (q *modelQueue) price(w *waiter, now time.Time) {
+// priceRequest writes what a request costs on each server now.
+func (q *modelQueue) priceRequest(w *waiter, now time.Time) {
 	q.d.ch.applyRequest(w.request, &q.snapshot, now)
-	q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.field, &w.ticket)
+	q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.candidates, &w.ticket)
 }
 
-// bind claims the servers of a turn for its request and hands them over. It is false if a
+// claimTurn claims the servers of a turn for its request and hands them over. It is false if a
 // server refused; then the request waits on.
-func (q *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool) {
+func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 	q.d.ch.applyRequest(w.request, &q.snapshot, now)
-	chosen := q.snapshot.field.Alternative(&q.servers, &w.ticket, turn.Pair, turn.Price)
+	chosen := q.snapshot.candidates.Alternative(&q.servers, &w.ticket, turn.Pair, turn.Price)
 	if q.late(w, &chosen.Terms, now) {
-		w.grant(granted{err: ErrDeadline})
+		w.complete(bindResult{err: ErrDeadline})
 		return true
 	}
 	b, refusedBy := q.d.ch.claim(w.request, &q.snapshot, chosen)
@@ -395,17 +395,17 @@ func (q *modelQueue) bind(w *waiter, turn order.Turn, now time.Time) (gone bool)
 		q.snapshot.leaveOut(refusedBy)
 		return false
 	}
-	if !w.state.CompareAndSwap(waits, isGranted) {
+	if !w.state.CompareAndSwap(stillWaits, isBound) {
 		b.release()
 		return true
 	}
-	defer func() { w.done <- granted{b: b} }() // also after a panic: it waits for nothing else
+	defer func() { w.done <- bindResult{b: b} }() // also after a panic: it waits for nothing else
 	if w.request.remote {
 		q.d.ch.deadlineProbes.Observe(q.base, now)
 	} else {
 		q.d.ch.recordBinding(w.request, &q.snapshot, b, now) // with the servers as they were before
 	}
-	q.d.waits.Observe(w.hold, now.Sub(w.entered)+chosen.Terms.Queue, waitsKept)
+	q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
 	q.updateLoad(turn.Pair, now)
 	return true
 }
@@ -420,20 +420,20 @@ func (q *modelQueue) late(w *waiter, chosen *cost.Terms, now time.Time) bool {
 	if !q.d.ch.late(w.request, chosen.TTFT(), now) {
 		return false
 	}
-	q.d.waits.ObserveMiss(waitsKept)
+	q.d.waitMargin.ObserveMiss(waitShare)
 	return true
 }
 
 // updateLoad takes over what two servers are like with one request more.
 func (q *modelQueue) updateLoad(pair order.Pair, now time.Time) {
 	if pair.Prefill != order.Alone {
-		q.snapshot.field.Prefill[pair.Prefill].SetLoad(q.d.ch.candidateOf(q.snapshot.prefill[pair.Prefill], now))
+		q.snapshot.candidates.Prefill[pair.Prefill].SetLoad(q.d.ch.candidateOf(q.snapshot.prefill[pair.Prefill], now))
 	}
-	q.snapshot.field.Decode[pair.Decode].SetLoad(q.d.ch.candidateOf(q.snapshot.decode[pair.Decode], now))
+	q.snapshot.candidates.Decode[pair.Decode].SetLoad(q.d.ch.candidateOf(q.snapshot.decode[pair.Decode], now))
 }
 
-// wakes is in how long the work ahead on a server will have worn off.
-func (q *modelQueue) wakes(now time.Time) time.Duration {
+// nextLook is in how long the work ahead on a server will have worn off.
+func (q *modelQueue) nextLook(now time.Time) time.Duration {
 	soonest := time.Duration(math.MaxInt64)
 	for _, servers := range [][]*pools.Server{q.snapshot.prefill, q.snapshot.decode} {
 		for _, s := range servers {

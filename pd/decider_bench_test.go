@@ -16,14 +16,14 @@ type benchLobby struct {
 	*testFleet
 	*Decider
 	prompt  []uint32
-	tenants int          // that the requests are of
-	granted chan granted // of all that wait
+	tenants int             // that the requests are of
+	granted chan bindResult // of all that wait
 	busy    []*pools.Lease
 }
 
 func newBenchLobby(b *testing.B, tenants int) *benchLobby {
 	prompt := testPrompt(14_000)
-	l := &benchLobby{testFleet: newTestFleet(b, 32, prompt), prompt: prompt, tenants: tenants, granted: make(chan granted, 1000)}
+	l := &benchLobby{testFleet: newTestFleet(b, 32, prompt), prompt: prompt, tenants: tenants, granted: make(chan bindResult, 1000)}
 	l.Decider = newTestDecider(l.testFleet)
 	for _, s := range l.Fleet.Servers() {
 		if s.Role == pools.Prefill {

@@ -23,7 +23,7 @@ func newTestDecider(f *testFleet) *Decider {
 func (f *testFleet) waits(d *Decider, prompt []uint32, model string) *waiter {
 	r := &f.arrives(prompt, time.Now()).bind
 	r.req.Model, r.base, r.prefix.model = model, model, model
-	w := &waiter{request: r, done: make(chan granted, 1)}
+	w := &waiter{request: r, done: make(chan bindResult, 1)}
 	d.arrivals = append(d.arrivals, w)
 	return w
 }
@@ -64,19 +64,19 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 		d.decide(now)
 		soon := now.Add(190 * time.Millisecond) // 10 ms before the first may go
 		for range 20 {                          // in whatever order the models are looked at
-			if in := d.decide(soon); in >= beat || len(d.queues) != 2 {
+			if in := d.decide(soon); in >= lookInterval || len(d.queues) != 2 {
 				t.Fatalf("the next look is in %v, %d models", in, len(d.queues))
 			}
 		}
 	})
 }
 
-// Servers are probed, and nothing happens: ten who wait are looked at at each beat, and
+// Servers are probed, and nothing happens: ten who wait are looked at at each lookInterval, and
 // not once more.
 func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompt := testPrompt(14_000)
-		f := newProbedFleet(t, 1, prompt, beat/10)
+		f := newProbedFleet(t, 1, prompt, lookInterval/10)
 		f.occupy(t, testModel, 10*time.Minute)
 		f.Binder.Cost.PairsFirst = true
 		d := newTestDecider(f)
@@ -99,7 +99,7 @@ func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 			t.Fatalf("%d wait", waiting)
 		}
 		before := testutil.ToFloat64(f.Metrics.looks)
-		time.Sleep(20 * beat)
+		time.Sleep(20 * lookInterval)
 		synctest.Wait()
 		if looks := testutil.ToFloat64(f.Metrics.looks) - before; looks != 20 {
 			t.Errorf("%v looks in 20 beats", looks)
@@ -186,7 +186,7 @@ func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 		return w != nil
 	})
 	f.Queue.mu.Lock() // it cannot give up being held
-	w.grant(granted{err: &NoServerError{Role: pools.Decode}})
+	w.complete(bindResult{err: &NoServerError{Role: pools.Decode}})
 	room := f.Queue.makeRoomLocked(&queueEntry{bytes: 1})
 	f.Queue.mu.Unlock()
 	var none *NoServerError

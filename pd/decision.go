@@ -19,13 +19,13 @@ type Decision struct {
 
 // Choice is what one attempt chose from, and how it ended.
 type Choice struct {
-	Demand  cost.Demand
-	Field   cost.Candidates
-	Chosen  cost.Alternative
-	Reason  string // why decode runs alone, empty for a pair
-	Differ  string // what keeps servers from making a pair, where that is why
-	Panic   bool   // breakers were ignored
-	Outcome string // empty when it served
+	Demand     cost.Demand
+	Candidates cost.Candidates
+	Chosen     cost.Alternative
+	Reason     string // why decode runs alone, empty for a pair
+	Mismatch   string // what keeps servers from making a pair, where that is why
+	Panic      bool   // breakers were ignored
+	Outcome    string // empty when it served
 }
 
 // NoPair is the Reason where prefill servers are there and make no pair with decode servers.
@@ -72,7 +72,7 @@ func (d *Decisions) Add(decision Decision) {
 // candidates is how many servers it remembers.
 func (d *Decision) candidates() (n int) {
 	for i := range d.Choices {
-		n += len(d.Choices[i].Field.Prefill) + len(d.Choices[i].Field.Decode)
+		n += len(d.Choices[i].Candidates.Prefill) + len(d.Choices[i].Candidates.Decode)
 	}
 	return n
 }
@@ -83,7 +83,7 @@ func onlyChosen(choices []Choice) []Choice {
 	kept := slices.Clone(choices)
 	for i := range kept {
 		c := &kept[i]
-		c.Field = c.Field.Only(c.Chosen.Prefill, c.Chosen.Decode)
+		c.Candidates = c.Candidates.Only(c.Chosen.Prefill, c.Chosen.Decode)
 	}
 	return kept
 }

@@ -26,7 +26,7 @@ func TestDecisions_AreBoundedInServers(t *testing.T) {
 	}
 	d := NewDecisions(1024)
 	for i := range 1500 {
-		d.Add(Decision{RequestID: fmt.Sprint(i), Choices: []Choice{{Demand: r, Field: f, Chosen: chosen}}})
+		d.Add(Decision{RequestID: fmt.Sprint(i), Choices: []Choice{{Demand: r, Candidates: f, Chosen: chosen}}})
 	}
 	remembered := 0
 	for i := range d.ring {
@@ -37,10 +37,10 @@ func TestDecisions_AreBoundedInServers(t *testing.T) {
 	}
 	newest, _ := d.Find("1499")
 	oldest, found := d.Find("476")
-	if !found || len(newest.Choices[0].Field.Decode) != 256 {
-		t.Fatalf("found %v, %d decode servers of the newest", found, len(newest.Choices[0].Field.Decode))
+	if !found || len(newest.Choices[0].Candidates.Decode) != 256 {
+		t.Fatalf("found %v, %d decode servers of the newest", found, len(newest.Choices[0].Candidates.Decode))
 	}
-	explain := func(c Choice) []cost.Explained { return m.Explain(c.Demand, c.Field, c.Chosen, 1) }
+	explain := func(c Choice) []cost.Explained { return m.Explain(c.Demand, c.Candidates, c.Chosen, 1) }
 	want, got := explain(newest.Choices[0]), explain(oldest.Choices[0])
 	if len(got) == 0 || got[0] != want[0] {
 		t.Errorf("explained %+v\n     want %+v", got, want)

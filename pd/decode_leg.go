@@ -18,7 +18,7 @@ import (
 // of a stream. On success the lease ends with the answer.
 func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *binding) *LegError {
 	server := b.decode.Server()
-	st.given = b.handoff
+	st.lastHandoff = b.handoff
 	leg, id, part := AggregatedLeg, "", connector.LegRequest{Body: st.req.Body}
 	if b.handoff != nil {
 		leg, id, part = DecodeLeg, b.handoff.Attempt, b.handoff.Leg
@@ -42,7 +42,7 @@ func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *bindi
 	}
 	endLegSpan(span, failed)
 	if failed != nil {
-		o.blame(b.decode, st, b, failed)
+		o.reportFailure(b.decode, st, b, failed)
 		return failed
 	}
 	answer.Decode, st.servedBy = server.ID(), server.ID()
@@ -60,9 +60,9 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, st *requestState, b *bin
 
 	b.decode.MarkSent(b.chosen.Terms.TTFT() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
 	start := time.Now()
-	crossing := o.Binder.beginTransfer(st, b, start)
-	defer crossing.end()
-	resp, data, failed := o.whole(ctx, leg, server, st, id, part)
+	sample := o.Binder.beginTransfer(st, b, start)
+	defer sample.end()
+	resp, data, failed := o.sendWhole(ctx, leg, server, st, id, part)
 	if failed != nil {
 		return nil, failed
 	}
@@ -76,7 +76,7 @@ func (o *Orchestrator) decodeWhole(ctx context.Context, st *requestState, b *bin
 	b.decode.RecordResult(nil)
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	now := time.Now()
-	crossing.whole(now.Sub(start), usage.Output, now)
+	sample.whole(now.Sub(start), usage.Output, now)
 	if usage.Cached.Known {
 		server.NoteCachedTokens()
 	}
@@ -126,8 +126,8 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 		part.Body = st.transcript.StartLeg(streamEngine(server), part.Body)
 	}
 	b.decode.MarkSent(b.chosen.Terms.TTFT())
-	crossing := o.Binder.beginTransfer(st, b, start)
-	defer crossing.end()
+	sample := o.Binder.beginTransfer(st, b, start)
+	defer sample.end()
 	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part)
 	if err != nil {
 		return nil, failedSend(legCtx, leg, server.ID(), err)
@@ -135,12 +135,12 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
 		return nil, notAStream(legCtx, leg, server, resp)
 	}
-	pace := &pace{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
+	steps := &stepSampler{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, side: b.promptSide, hideUsage: st.req.HideUsage,
-		onGap: pace.gap, transcript: st.transcript, handoff: b.handoff, answers: max(1, st.req.Answers),
+		onGap: steps.observeGap, transcript: st.transcript, handoff: b.handoff, answers: max(1, st.req.Answers),
 	}
 	if err := s.open(); err != nil {
 		_ = resp.Body.Close()
@@ -160,7 +160,7 @@ func (o *Orchestrator) decodeStream(ctx context.Context, st *requestState, b *bi
 		held := min(b.cachedTokens, st.req.PromptTokens-1)
 		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
 	}
-	crossing.first(now.Sub(start), now)
+	sample.first(now.Sub(start), now)
 	s.onEnd = func(r StreamResult) {
 		noFall()
 		o.endLeg(st, b, r)

@@ -4,7 +4,7 @@
 // everything may be retried elsewhere; after it the stream is relayed and its
 // end is judged.
 //
-// Orchestrator.Run is the straight line. Choose and the cost terms are pure.
-// Bodies stay bytes: Body finds the fields that are read and splices those that
+// Orchestrator.Run is the straight line. What a pair costs and whose turn it is are pure (cost, order).
+// Bodies stay bytes: api.Body finds the fields that are read and splices those that
 // must change, and everything else reaches the engine as the client wrote it.
 package pd

@@ -93,7 +93,7 @@ func askLoad(header http.Header, leg Leg, server *pools.Server) http.Header {
 // they drop:
 //
 //   - vLLM 0.32.0 has it (vllm/entrypoints/anthropic/protocol.py, #49498); earlier
-//     versions and those that are not told count as dropping it.
+//     versions and those that are not known count as dropping it.
 //   - SGLang drops it (sglang/srt/entrypoints/anthropic/protocol.py and
 //     request_conversion.py, main of September 2026); its other classes have it.
 //   - TensorRT-LLM has it in chat alone (tensorrt_llm/serve/openai_protocol.py and

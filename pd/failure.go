@@ -150,8 +150,8 @@ func (e *LegError) engineFault() bool {
 	return e.Status == http.StatusInternalServerError || errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
 }
 
-// said is what the engine said of its failure: a body or an event.
-func (e *LegError) said() []byte {
+// engineMessage is what the engine said of its failure: a body or an event.
+func (e *LegError) engineMessage() []byte {
 	var event *BrokenStreamError
 	if errors.As(e.Err, &event) {
 		return event.Event
@@ -164,13 +164,13 @@ func (e *LegError) said() []byte {
 func (e *LegError) lostConnection() bool {
 	var event *BrokenStreamError
 	inEvent := errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
-	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errServerDown) && !errors.Is(e.Err, errOutgrown) && !errors.Is(e.Err, errForeignHost)
+	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errServerDown) && !errors.Is(e.Err, errPromptMismatch) && !errors.Is(e.Err, errForeignHost)
 }
 
 // engineDied reports whether the engine said that it is dead: vLLM's API server answers
 // with EngineDeadError whatever its EngineCore was serving, and then ends
 // (vllm/v1/engine/exceptions.py).
-func (e *LegError) engineDied() bool { return saysEngineDied(e.said()) }
+func (e *LegError) engineDied() bool { return saysEngineDied(e.engineMessage()) }
 
 func (e *BrokenStreamError) engineDied() bool { return saysEngineDied(e.Event) }
 
@@ -184,8 +184,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &late) && late.Timeout()
 }
 
-// verdict is what the server's breaker is told.
-func (e *LegError) verdict() error {
+// breakerResult is what the breaker of the server counts.
+func (e *LegError) breakerResult() error {
 	switch e.Kind {
 	case Refused, Busy, Gone, Ours, Unready:
 		return fmt.Errorf("%w: %s", breaker.ErrNeutral, e.Kind)

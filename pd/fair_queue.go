@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// waiting is the order of those who wait: by class, then by tenant in turn, then by
+// fairQueue is the order of those who wait: by class, then by tenant in turn, then by
 // arrival. It is a value of its own so that the order can be read, and tested, apart
 // from the waiting.
 type fairQueue struct {
@@ -105,11 +105,11 @@ func (l *fairQueue) all(yield func(*queueEntry) bool) {
 	}
 }
 
-// victim is who makes room for a newcomer to a line that is full, nil if nobody has
+// displaceable is what makes room for a newcomer to a queue that is full, nil if nothing has
 // to: the newest of the last class behind the newcomer's, there of the tenant who
 // waits most. Within its own class a newcomer takes a place only of a tenant who
 // would still have no less than the newcomer's.
-func (l *fairQueue) victim(class int, tenant string) *queueEntry {
+func (l *fairQueue) displaceable(class int, tenant string) *queueEntry {
 	if l.size == 0 {
 		return nil
 	}

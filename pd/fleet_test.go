@@ -155,7 +155,7 @@ func testPrompt(n int) []uint32 {
 func (f *testFleet) arrives(prompt []uint32, now time.Time) *requestState {
 	req := &Request{ID: "r", Model: testModel, Dialect: api.Chat, PromptTokens: len(prompt), OutputTokens: 300, Header: http.Header{}}
 	st := &requestState{client: req, arrived: now, entry: &queueEntry{}}
-	f.begin(st)
+	f.reset(st)
 	st.bind.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: prompt, Complete: true}}
 	return st
 }

@@ -12,11 +12,11 @@ import (
 
 var errForeignHost = errors.New("the hand-off names a host that is not known to be the server's")
 
-// withheld counts a hand-off that would have decode fetch KV from a host that is not the
+// checkHost counts a hand-off that would have decode fetch KV from a host that is not the
 // prefill server's, and warns of each such host once. Where hand-offs are strict decode is
 // not given it, nor one with a host of which that is not known: the prefill has failed, for
 // the request and not for the server's breaker.
-func (o *Orchestrator) withheld(st *requestState, t *connector.Transfer, h *connector.Handoff) *LegError {
+func (o *Orchestrator) checkHost(st *requestState, t *connector.Transfer, h *connector.Handoff) *LegError {
 	if h.WholeAnswer != nil {
 		return nil // decode is not asked
 	}
@@ -59,12 +59,12 @@ func (o *Orchestrator) warnOfHost(server *pools.Server, host string, is address.
 // side does that. So decode is given prefill's own tokens where its API has a place for
 // them, and else the two counts are compared where they are known.
 
-// errOutgrown keeps a hand-off from a decode server whose engine it would end.
-var errOutgrown = errors.New("its prompt has more KV blocks than prefill handed over: do both servers have the same chat template and tokenizer?")
+// errPromptMismatch keeps a hand-off from a decode server whose engine it would end.
+var errPromptMismatch = errors.New("its prompt has more KV blocks than prefill handed over: do both servers have the same chat template and tokenizer?")
 
-// outgrows reports whether a prompt of so many tokens on decode has more KV blocks than one
+// hasMoreBlocks reports whether a prompt of so many tokens on decode has more KV blocks than one
 // of so many on prefill, full ones or all, whichever the engines hand over. 0 is unknown.
-func outgrows(decode, prefill, blockTokens int) bool {
+func hasMoreBlocks(decode, prefill, blockTokens int) bool {
 	if decode == 0 || prefill == 0 || blockTokens == 0 {
 		return false
 	}
@@ -72,7 +72,7 @@ func outgrows(decode, prefill, blockTokens int) bool {
 }
 
 // blockTokens is the size of a KV block on both servers of a pair, 0 where they differ or
-// do not tell.
+// do not report it.
 func blockTokens(from, to *pools.Server) int {
 	told := to.Identity().BlockTokens
 	if n, err := strconv.Atoi(told); err == nil && told == from.Identity().BlockTokens {
@@ -92,12 +92,12 @@ func truncatesByAnswer(req *Request) bool {
 	return req.Dialect == api.Responses && how != "" && how != "disabled"
 }
 
-// outgrown keeps a hand-off from decode where the prompt is known to be too long for it
+// checkLength keeps a hand-off from decode where the prompt is known to be too long for it
 // there. The request runs alone then, on whichever server is best for that, and nobody is
 // to blame.
-func (o *Orchestrator) outgrown(st *requestState, b *binding, t *connector.Transfer) *LegError {
+func (o *Orchestrator) checkLength(st *requestState, b *binding, t *connector.Transfer) *LegError {
 	prefill, tokens := b.handoff.Coverage().Prompt, st.bind.prefix.promptTokens()
-	if !b.handoff.HasKV() || b.handoff.SharesIDs || !outgrows(tokens, prefill, blockTokens(t.From, t.To)) {
+	if !b.handoff.HasKV() || b.handoff.SharesIDs || !hasMoreBlocks(tokens, prefill, blockTokens(t.From, t.To)) {
 		return nil
 	}
 	o.Metrics.mismatches.WithLabelValues(t.To.ID()).Inc()
@@ -106,10 +106,10 @@ func (o *Orchestrator) outgrown(st *requestState, b *binding, t *connector.Trans
 	o.Metrics.countStranded(b.handoff)
 	b.decode.Release()
 	st.retryWithoutBudget = true
-	return &LegError{Leg: DecodeLeg, Server: t.To.ID(), Kind: Broken, Err: errOutgrown}
+	return &LegError{Leg: DecodeLeg, Server: t.To.ID(), Kind: Broken, Err: errPromptMismatch}
 }
 
-// compareCounts tells that decode counted other tokens in a prompt than prefill: the KV
+// compareCounts warns where decode counted other tokens in a prompt than prefill: the KV
 // that it was given is not its prompt's, though its blocks sufficed.
 func (o *Orchestrator) compareCounts(st *requestState, b *binding, decode api.Usage) {
 	if b.handoff == nil || !decode.Prompt.Known {

@@ -20,17 +20,17 @@ type history struct {
 
 type chunkOn struct {
 	of     saltedModel
-	server keptBy
+	server serverVersion
 	chunk  tokens.Chunk
 }
 
-// keptBy is a server as it was: what one of other weights was sent is not its.
-type keptBy struct {
+// serverVersion is a server as it was: what one of other weights was sent is not its.
+type serverVersion struct {
 	id    string
 	class uint64
 }
 
-func keeper(s *pools.Server) keptBy { return keptBy{s.ID(), s.CompatibilityKey()} }
+func versionOf(s *pools.Server) serverVersion { return serverVersion{s.ID(), s.CompatibilityKey()} }
 
 // saltedModel is what makes the KV of equal text differ: a base model and a cache_salt.
 type saltedModel struct{ model, salt string }
@@ -45,7 +45,7 @@ const (
 func newHistory() *history { return &history{seen: make(map[chunkOn]time.Time)} }
 
 // note remembers that a server was sent the chunks.
-func (h *history) note(of saltedModel, server keptBy, chunks []tokens.Chunk) {
+func (h *history) note(of saltedModel, server serverVersion, chunks []tokens.Chunk) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +70,7 @@ func (h *history) remember(key chunkOn) {
 }
 
 // cachedTokens returns how many leading tokens of the chunks a server is believed to hold.
-func (h *history) held(of saltedModel, server keptBy, chunks []tokens.Chunk) int {
+func (h *history) cachedTokens(of saltedModel, server serverVersion, chunks []tokens.Chunk) int {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()

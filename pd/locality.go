@@ -18,10 +18,10 @@ import (
 // model, and the index of who holds which blocks. It is read without a network
 // call, save where tokens are asked of an engine, and that never for long.
 type Locality struct {
-	Index   *kvstate.Index
-	history *history
-	lessons atomic.Pointer[Lessons] // nil while they are not passed on
-	heardOf atomic.Pointer[map[string]uint64]
+	Index         *kvstate.Index
+	history       *history
+	tokenSync     atomic.Pointer[TokenSync] // nil while nothing is passed on
+	sourceClasses atomic.Pointer[map[string]uint64]
 
 	open func(model string) (*tokens.Source, error)
 
@@ -121,12 +121,12 @@ type prefix struct {
 	length int // tokens of that prompt
 }
 
-// text is whose chunks of text the prompt's are.
-func (p *prefix) text() saltedModel { return saltedModel{p.model, p.tokens.Salt} }
+// saltedModel is whose chunks of text the prompt's are.
+func (p *prefix) saltedModel() saltedModel { return saltedModel{p.model, p.tokens.Salt} }
 
-// know finds the tokens of a request's prompt. base is the model that the request's
+// findTokens finds the tokens of a request's prompt. base is the model that the request's
 // model is an adapter of, or the model itself.
-func (l *Locality) know(ctx context.Context, req *Request, base string) *prefix {
+func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *prefix {
 	p := &prefix{model: base}
 	spoken, ok := map[*api.Dialect]tokens.API{api.Chat: tokens.Chat, api.Completions: tokens.Completions, api.Responses: tokens.Responses, api.Messages: tokens.Messages}[req.Dialect]
 	if !ok || req.Aggregated {
@@ -178,10 +178,10 @@ func (l *Locality) match(p *prefix) {
 	l.Index.Match(&prompt, &p.hits)
 }
 
-// forServers returns what a server holds of the prompt, as match found.
-func (l *Locality) held(p *prefix, s *pools.Server, at *serverFacts) cached.Tokens {
+// cachedTokens returns what a server holds of the prompt, as match found.
+func (l *Locality) cachedTokens(p *prefix, s *pools.Server, at *serverFacts) cached.Tokens {
 	if len(p.tokens.Chunks) > 0 {
-		n := l.history.held(p.text(), keeper(s), p.tokens.Chunks)
+		n := l.history.cachedTokens(p.saltedModel(), versionOf(s), p.tokens.Chunks)
 		return cached.Tokens{GPU: n, CPU: n, Disk: n}
 	}
 	if !p.known || at.replaced {
@@ -190,17 +190,17 @@ func (l *Locality) held(p *prefix, s *pools.Server, at *serverFacts) cached.Toke
 	return p.hits.HeldAt(s.ID(), &at.spot)
 }
 
-// holds writes what each of some servers holds of the prompt, as match found.
-func (l *Locality) holds(p *prefix, servers []*pools.Server, seats []serverFacts, candidates []cost.Candidate) {
+// setCachedTokens writes what each of some servers holds of the prompt, as match found.
+func (l *Locality) setCachedTokens(p *prefix, servers []*pools.Server, facts []serverFacts, candidates []cost.Candidate) {
 	for i, s := range servers {
-		candidates[i].Cached = l.held(p, s, &seats[i])
+		candidates[i].Cached = l.cachedTokens(p, s, &facts[i])
 	}
 }
 
-// replaced reports whether what was heard of a server was told by another engine, which
+// replaced reports whether what was received of a server came from another engine, which
 // was there before.
 func (l *Locality) replaced(s *pools.Server) bool {
-	heard := l.heardOf.Load()
+	heard := l.sourceClasses.Load()
 	if heard == nil {
 		return false
 	}
@@ -208,14 +208,14 @@ func (l *Locality) replaced(s *pools.Server) bool {
 	return known && class != s.CompatibilityKey()
 }
 
-// HeardOf sets the classes of servers as they were when the index began to hear of
-// them: what was heard of a server is not believed of one with other weights. Nobody
+// SetSourceClasses sets the classes of servers as they were when the index began to receive
+// their events: what was received of a server is not believed of one with other weights. Nobody
 // may change the map afterwards.
-func (l *Locality) HeardOf(classes map[string]uint64) { l.heardOf.Store(&classes) }
+func (l *Locality) SetSourceClasses(classes map[string]uint64) { l.sourceClasses.Store(&classes) }
 
-// dispatched notes that servers are about to hold the prompt, and returns what
+// predictCached notes that servers are about to hold the prompt, and returns what
 // takes it back when they do not.
-func (l *Locality) dispatched(p *prefix, servers ...*pools.Server) (withdraw func()) {
+func (l *Locality) predictCached(p *prefix, servers ...*pools.Server) (withdraw func()) {
 	if !p.known {
 		return func() {}
 	}
@@ -225,7 +225,7 @@ func (l *Locality) dispatched(p *prefix, servers ...*pools.Server) (withdraw fun
 			continue
 		}
 		if len(p.tokens.Chunks) > 0 {
-			l.history.note(p.text(), keeper(s), p.tokens.Chunks)
+			l.history.note(p.saltedModel(), versionOf(s), p.tokens.Chunks)
 			continue
 		}
 		guesses = append(guesses, l.Index.Guess(s.ID(), &p.hits))
@@ -248,8 +248,8 @@ func (l *Locality) learn(p *prefix, answer []byte) {
 		return
 	}
 	p.source.Learn(p.prompt, ids)
-	if lessons := l.lessons.Load(); lessons != nil {
-		lessons.offer(p.model, p.source.LearnedPrefix(p.prompt, ids))
+	if sync := l.tokenSync.Load(); sync != nil {
+		sync.offer(p.model, p.source.LearnedPrefix(p.prompt, ids))
 	}
 }
 
@@ -261,7 +261,7 @@ type LocalityStatus struct {
 	Models  []kvstate.ModelState `json:"models"`
 }
 
-// SourceStatus is one server's KV as it was heard.
+// SourceStatus is one server's KV as it was received.
 type SourceStatus struct {
 	Server     string  `json:"server"`
 	Rank       int     `json:"rank,omitempty"`

@@ -145,7 +145,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 	reg.MustRegister(m.gap, m.exhausted, m.looks,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_quarantined_requests",
 			Help: "Requests that are refused because they were in flight on two servers when they died."},
-			func() float64 { return float64(suspects.held(time.Now())) }),
+			func() float64 { return float64(suspects.quarantined(time.Now())) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_waiting_requests",
 			Help: "Requests in the gateway's queue, for a place or for their servers."},
 			func() float64 { waiting, _ := queue.Len(); return float64(waiting) }),
@@ -204,7 +204,7 @@ func serversOf(v prometheus.Collector) map[string]bool {
 }
 
 // countHits counts a prompt that was computed, and what was known to be held of it. Both are
-// counted here, when an engine has told how long it was: often only its beginning is known
+// counted here, when an engine has reported how long it was: often only its beginning is known
 // before, which of all parts is the one that caches hold.
 func (m *Metrics) countHits(st *requestState, prompt api.Count) {
 	if st.bind.prefix == nil || !prompt.Known {

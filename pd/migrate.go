@@ -15,16 +15,16 @@ import (
 const maxContinuations = 2
 
 var (
-	errOften    = errors.New("it was continued too often")
-	errNoBudget = errors.New("the budget of retries is spent")
+	errContinuedTooOften = errors.New("it was continued too often")
+	errNoBudget          = errors.New("the budget of retries is spent")
 )
 
-// resume continues a stream that broke after its first content event: the prompt
-// and what was told go to another pair as token ids, and its first content event
+// continueStream continues a stream that broke after its first content event: the prompt
+// and what was sent go to another pair as token ids, and its first content event
 // comes back. It draws on the budget of retries, so that a pool that dies does not
 // bury the rest under its streams. Where only the end of the stream is missing, that is
 // what comes back.
-func (o *Orchestrator) resume(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
+func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
 	certain := broken.engineDied()
 	if (certain || !errors.Is(broken.Err, errErrorEvent)) && o.quarantineIfServerDied(ctx, st, st.servedBy, death{server: st.servedBy, cause: "it was decoding"}, certain) {
 		o.Metrics.migrations.WithLabelValues("refused").Inc()
@@ -36,14 +36,14 @@ func (o *Orchestrator) resume(ctx context.Context, st *requestState, broken *Bro
 	}
 	rest, err := st.transcript.Continue()
 	if err == nil && st.continuations >= maxContinuations {
-		err = errOften
+		err = errContinuedTooOften
 	}
 	if err != nil {
 		o.Metrics.migrations.WithLabelValues("refused").Inc()
 		o.Log.Warn("stream broke, it cannot be continued", "request_id", st.client.ID, "server", st.servedBy, "reason", err.Error())
 		return nil, nil, err
 	}
-	if !o.Budget.Retry(time.Now()) {
+	if !o.Budget.TakeRetry(time.Now()) {
 		o.Metrics.exhausted.Inc()
 		o.Metrics.migrations.WithLabelValues("no_budget").Inc()
 		return nil, nil, errNoBudget

@@ -5,29 +5,29 @@ import (
 	"testing"
 )
 
-func newHeard() *heard {
-	return &heard{servers: make(map[string]serverRecord)}
+func newReceivedModel() *receivedModel {
+	return &receivedModel{servers: make(map[string]serverRecord)}
 }
 
-func TestExperience_WhatIsGoneIsForgotten(t *testing.T) {
-	h := newHeard()
+func TestModelSync_WhatIsGoneIsForgotten(t *testing.T) {
+	h := newReceivedModel()
 	tell := func(servers ...string) {
-		r := experienceRecord{Basis: "same", Servers: make(map[string]serverRecord)}
+		r := modelRecord{Basis: "same", Servers: make(map[string]serverRecord)}
 		for _, id := range servers {
 			r.Servers[id] = serverRecord{}
 			h.servers[id] = serverRecord{} // taken in
 		}
-		h.hear(r)
+		h.receive(r)
 	}
 	tell("a", "b")
 	tell("b", "c")
 	if _, kept := h.servers["a"]; kept || len(h.servers) != 2 {
 		t.Errorf("of a server that is gone: %v", h.servers)
 	}
-	e := Experience{heard: map[string]*heard{"lives": h, "gone": newHeard()}}
-	e.forgetBut([]string{"new", "lives"})
+	e := ModelSync{received: map[string]*receivedModel{"lives": h, "gone": newReceivedModel()}}
+	e.forgetAllBut([]string{"new", "lives"})
 	var left []string
-	for id := range e.heard {
+	for id := range e.received {
 		left = append(left, id)
 	}
 	if !slices.Equal(left, []string{"lives"}) {

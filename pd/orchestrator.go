@@ -54,7 +54,7 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	for {
 		b, err := o.choose(ctx, st)
 		if err != nil {
-			o.remember(st, err)
+			o.recordDecision(st, err)
 			if err := o.awaitServers(ctx, st, err); err != nil {
 				return nil, err
 			}
@@ -69,7 +69,7 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 			return o.relay(ctx, st, b), nil
 		}
 		if err := o.tryAgain(ctx, st, failed); err != nil {
-			o.remember(st, err)
+			o.recordDecision(st, err)
 			return nil, err
 		}
 	}
@@ -82,7 +82,7 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 		return req.continues.continuation(req), nil
 	}
 	arrived := time.Now()
-	if o.Suspects.Holds(req, arrived) {
+	if o.Suspects.IsQuarantined(req, arrived) {
 		return nil, ErrQuarantined
 	}
 	req.OutputTokens = o.Binder.Outputs.Expect(req.Expected())
@@ -93,7 +93,7 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 		o.Metrics.wait.WithLabelValues(req.Model).Observe(queued.Seconds())
 		return nil, err
 	}
-	o.Budget.Request(arrived)
+	o.Budget.CountRequest(arrived)
 	entry.queued = queued
 	return &requestState{client: req, entry: entry, arrived: arrived}, nil
 }
@@ -111,12 +111,12 @@ func (o *Orchestrator) locate(ctx context.Context, st *requestState) {
 		o.locateRest(ctx, st)
 		return
 	}
-	o.begin(st)
+	o.reset(st)
 	o.locatePrompt(ctx, st)
 }
 
-// begin is a request before its first attempt.
-func (o *Orchestrator) begin(st *requestState) {
+// reset is a request before its first attempt.
+func (o *Orchestrator) reset(st *requestState) {
 	st.release()
 	*st = requestState{client: st.client, req: st.client, entry: st.entry, arrived: st.arrived, capacity: st.capacity}
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.queued}
@@ -137,7 +137,7 @@ func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
 	_, span := o.Tracer.Start(ctx, "locate")
 	defer span.End()
 	r := &st.bind
-	r.prefix = o.Binder.Locality.know(ctx, r.req, r.base)
+	r.prefix = o.Binder.Locality.findTokens(ctx, r.req, r.base)
 	if t := r.prefix.tokens; t.Complete {
 		r.req.PromptTokens = len(t.IDs)
 	}
@@ -161,7 +161,7 @@ func (o *Orchestrator) choose(ctx context.Context, st *requestState) (*binding, 
 // tryAgain returns nil if a failed leg is followed by another attempt, and else the error
 // for the client.
 func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *LegError) error {
-	if (failed.lostConnection() || failed.engineDied()) && o.quarantineIfServerDied(ctx, st, failed.Server, st.death(failed), failed.engineDied()) {
+	if (failed.lostConnection() || failed.engineDied()) && o.quarantineIfServerDied(ctx, st, failed.Server, st.causeOfDeath(failed), failed.engineDied()) {
 		return ErrQuarantined
 	}
 	st.recordFailure(failed)
@@ -174,7 +174,7 @@ func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *L
 // relay gives the answer away. A stream keeps its servers and its place until it ends.
 func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) *Answer {
 	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
-	o.remember(st, nil)
+	o.recordDecision(st, nil)
 	answer := b.answer
 	answer.Computed = st.computed()
 	if answer.leg == nil {
@@ -185,7 +185,7 @@ func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) 
 	}
 	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.leave(st.entry) }}
 	if st.transcript != nil {
-		answer.Stream.resume = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.resume(ctx, st, broken) }
+		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
 	}
 	st.streams = true
 	return answer
@@ -227,7 +227,7 @@ func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, st *requestSt
 			reason = "its engine says that it is dead"
 		}
 		s.MarkDown(reason)
-		quarantined = o.Suspects.Died(st.client.Fingerprint(), how, time.Now())
+		quarantined = o.Suspects.RecordDeath(st.client.Fingerprint(), how, time.Now())
 		o.Log.Error("a server died with a request in flight", "request_id", st.req.ID, "server", id,
 			"fingerprint", fmt.Sprintf("%016x", st.client.Fingerprint()), "cause", how.cause, "quarantined", quarantined)
 	}
@@ -250,7 +250,7 @@ func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 		st.retryWithoutBudget = false
 		return true
 	}
-	if !o.Budget.Retry(time.Now()) {
+	if !o.Budget.TakeRetry(time.Now()) {
 		o.Metrics.exhausted.Inc()
 		return false
 	}
@@ -261,8 +261,8 @@ func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 	return true
 }
 
-// remember keeps the decision for those who ask why.
-func (o *Orchestrator) remember(st *requestState, err error) {
+// recordDecision keeps the decision for those who ask why.
+func (o *Orchestrator) recordDecision(st *requestState, err error) {
 	outcome := "served"
 	if err != nil {
 		outcome = err.Error()

@@ -32,7 +32,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	defer cancel()
 
 	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
-	resp, body, failed := o.whole(ctx, PrefillLeg, server, st, t.ID, t.Connector().Prefill(t))
+	resp, body, failed := o.sendWhole(ctx, PrefillLeg, server, st, t.ID, t.Connector().Prefill(t))
 	if failed == nil && !st.req.Dialect.IsAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
@@ -42,23 +42,23 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		}
 	}
 	if failed != nil {
-		o.blame(b.prefill, st, b, failed)
+		o.reportFailure(b.prefill, st, b, failed)
 		return failed
 	}
 	h.RecordPrefill(t, body, time.Now())
-	told := h.Coverage()
+	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {
 		o.Binder.Locality.learn(st.bind.prefix, body)
 	}
-	if told.Tokens > 0 {
+	if coverage.Tokens > 0 {
 		var beside time.Duration
 		if t.Connector().RespondsAfterTransfer {
 			beside = b.chosen.Terms.Transfer
 		}
-		b.prefill.ReleasePrefilled(told.Tokens-told.Cached.Tokens, told.Cached.Tokens, beside)
+		b.prefill.ReleasePrefilled(coverage.Tokens-coverage.Cached.Tokens, coverage.Cached.Tokens, beside)
 	}
 	b.prefill.RecordResult(nil)
-	if failed = o.withheld(st, t, h); failed != nil {
+	if failed = o.checkHost(st, t, h); failed != nil {
 		return failed
 	}
 	switch {
@@ -66,12 +66,12 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		server.RecordHandoff()
 	case h.WholeAnswer == nil:
 		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
-		if told.Tokens >= leastHandoff {
+		if coverage.Tokens >= leastHandoff {
 			o.noteNoHandoff(server)
 		}
 	}
 	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(time.Since(start).Seconds())
-	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", told.Tokens))
+	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", coverage.Tokens))
 	return nil
 }
 
@@ -82,9 +82,9 @@ func (o *Orchestrator) noteNoHandoff(server *pools.Server) {
 	}
 }
 
-// final is the answer of what prefill said, which was all there is to say. Decode's place
+// answerFromPrefill is the answer of what prefill said, which was all there is to say. Decode's place
 // is given back unused.
-func (o *Orchestrator) final(ctx context.Context, st *requestState, b *binding, data []byte) *LegError {
+func (o *Orchestrator) answerFromPrefill(ctx context.Context, st *requestState, b *binding, data []byte) *LegError {
 	b.decode.Release()
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	from := b.handoff.From.ID()

@@ -32,9 +32,9 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 	}
 	price := func(r *bindRequest, v *snapshot) (priced order.Ticket) {
 		var servers order.Servers
-		f.Binder.Cost.PriceServers(&v.field, &servers)
+		f.Binder.Cost.PriceServers(&v.candidates, &servers)
 		f.Binder.applyRequest(r, v, now)
-		f.Binder.Cost.PriceRequest(f.Binder.demand(r, now), &v.field, &priced)
+		f.Binder.Cost.PriceRequest(f.Binder.demand(r, now), &v.candidates, &priced)
 		return priced
 	}
 	shared := f.Binder.takeSnapshot(testModel, testModel, now)

@@ -25,7 +25,7 @@ func TestOutgrows(t *testing.T) {
 		{0, 100, 16, false},
 		{112, 100, 0, false},
 	} {
-		if got := outgrows(c.decode, c.prefill, c.block); got != c.want {
+		if got := hasMoreBlocks(c.decode, c.prefill, c.block); got != c.want {
 			t.Errorf("%d tokens against %d in blocks of %d: %v", c.decode, c.prefill, c.block, got)
 		}
 	}
@@ -48,7 +48,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 		b.handoff = tr.Handoff()
 		answer := fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, prefill)
 		b.handoff.RecordPrefill(tr, []byte(answer), now)
-		failed := f.outgrown(st, b, tr)
+		failed := f.checkLength(st, b, tr)
 		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !st.retryWithoutBudget) {
 			t.Errorf("%d tokens on prefill, 160 on decode: %v", prefill, failed)
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// offerRemotes tells each server that can pull from a third one which holds most of the
+// setRemotes writes for each server that can pull from a third one which holds most of the
 // prompt: any that is alive, also one that takes no request now.
-func (ch *Chooser) offerRemotes(r *bindRequest, v *snapshot, all []*pools.Server, now time.Time) {
+func (ch *Chooser) setRemotes(r *bindRequest, v *snapshot, all []*pools.Server, now time.Time) {
 	if ch.Locality == nil || r.prefix == nil {
 		return
 	}
@@ -20,18 +20,18 @@ func (ch *Chooser) offerRemotes(r *bindRequest, v *snapshot, all []*pools.Server
 		if !at.pulls || s.State() != pools.Alive {
 			continue
 		}
-		held := min(ch.Locality.held(r.prefix, s, &at).GPU, r.req.PromptTokens)
+		held := min(ch.Locality.cachedTokens(r.prefix, s, &at).GPU, r.req.PromptTokens)
 		if held > best[s.CompatibilityKey()].Tokens {
 			best[s.CompatibilityKey()] = cost.Remote{Server: s.ID(), Tokens: held}
 			places[s.ID()] = topologyOf(s)
 		}
 	}
-	offer := func(candidates []cost.Candidate, seats []serverFacts) {
+	offer := func(candidates []cost.Candidate, facts []serverFacts) {
 		for i := range candidates {
 			c := &candidates[i]
 			c.Remote = cost.Remote{}
 			from, known := best[c.Class]
-			if !known || !seats[i].pulls || from.Tokens <= c.Cached.GPU {
+			if !known || !facts[i].pulls || from.Tokens <= c.Cached.GPU {
 				continue
 			}
 			place := places[from.Server]
@@ -39,8 +39,8 @@ func (ch *Chooser) offerRemotes(r *bindRequest, v *snapshot, all []*pools.Server
 			c.Remote = from
 		}
 	}
-	offer(v.field.Prefill, v.prefillFacts)
-	offer(v.field.Decode, v.decodeFacts)
+	offer(v.candidates.Prefill, v.prefillFacts)
+	offer(v.candidates.Decode, v.decodeFacts)
 }
 
 // pullSource is the server from which the one that computes the prompt should pull its

@@ -56,9 +56,9 @@ func (r *Request) Fingerprint() uint64 {
 	return r.fingerprint
 }
 
-// Died notes that a server died with the request in flight on it, and reports
+// RecordDeath notes that a server died with the request in flight on it, and reports
 // whether the request is in quarantine now.
-func (q *Quarantine) Died(fingerprint uint64, how death, now time.Time) bool {
+func (q *Quarantine) RecordDeath(fingerprint uint64, how death, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.suspects[fingerprint]
@@ -74,8 +74,8 @@ func (q *Quarantine) Died(fingerprint uint64, how death, now time.Time) bool {
 	return len(s.deaths) >= deathsToQuarantine
 }
 
-// Holds reports whether a request is in quarantine.
-func (q *Quarantine) Holds(r *Request, now time.Time) bool {
+// IsQuarantined reports whether a request is in quarantine.
+func (q *Quarantine) IsQuarantined(r *Request, now time.Time) bool {
 	return len(q.deathsOf(r, now)) >= deathsToQuarantine
 }
 
@@ -131,7 +131,7 @@ type Suspect struct {
 	Servers     []string  `json:"servers"`
 	Causes      []string  `json:"causes"` // of each server's death, as far as it is known
 	Last        time.Time `json:"last"`
-	Held        bool      `json:"quarantined"`
+	Quarantined bool      `json:"quarantined"`
 }
 
 // List returns all suspects, latest first.
@@ -141,7 +141,7 @@ func (q *Quarantine) List(now time.Time) []Suspect {
 	all := []Suspect{}
 	for f, s := range q.suspects {
 		if now.Sub(s.last) <= quarantineTime {
-			of := Suspect{Fingerprint: fmt.Sprintf("%016x", f), Last: s.last, Held: len(s.deaths) >= deathsToQuarantine}
+			of := Suspect{Fingerprint: fmt.Sprintf("%016x", f), Last: s.last, Quarantined: len(s.deaths) >= deathsToQuarantine}
 			for _, d := range s.deaths {
 				of.Servers, of.Causes = append(of.Servers, d.server), append(of.Causes, d.cause)
 			}
@@ -152,10 +152,10 @@ func (q *Quarantine) List(now time.Time) []Suspect {
 	return all
 }
 
-// forServers counts those in quarantine.
-func (q *Quarantine) held(now time.Time) (n int) {
+// quarantined counts those in quarantine.
+func (q *Quarantine) quarantined(now time.Time) (n int) {
 	for _, s := range q.List(now) {
-		if s.Held {
+		if s.Quarantined {
 			n++
 		}
 	}

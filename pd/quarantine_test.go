@@ -20,21 +20,21 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 	q, now := NewQuarantine(), time.Now()
 	req := newRequest()
 	st := &requestState{client: req, req: req}
-	if q.Holds(req, now) || req.fingerprinted {
+	if q.IsQuarantined(req, now) || req.fingerprinted {
 		t.Error("nobody is suspected, and it was hashed")
 	}
 	ranked := *st.req // as both legs carry it
 	ranked.Body = ranked.Body.With(api.Set("priority", []byte("7")))
 	st.req = &ranked
 	for _, server := range []string{"a", "b"} {
-		q.Died(st.client.Fingerprint(), death{server: server}, now)
+		q.RecordDeath(st.client.Fingerprint(), death{server: server}, now)
 	}
 	again := newRequest()
-	if !q.Holds(again, now) || !again.fingerprinted {
+	if !q.IsQuarantined(again, now) || !again.fingerprinted {
 		t.Error("it killed two servers as it came, and comes again unhindered")
 	}
 	again.Body = api.Body{} // a second hash would differ
-	if !q.Holds(again, now) {
+	if !q.IsQuarantined(again, now) {
 		t.Error("it was hashed twice")
 	}
 }
@@ -48,15 +48,15 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	if err != nil || b.prefill == nil {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	st.given = st.transfer(b).Handoff()
-	st.given.Kept = true
+	st.lastHandoff = st.transfer(b).Handoff()
+	st.lastHandoff.Kept = true
 	failed := &LegError{Leg: DecodeLeg, Server: b.decode.Server().ID(), Kind: Broken, Status: http.StatusInternalServerError,
 		Body: []byte(`{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`)}
-	if !failed.engineDied() || f.Suspects.Died(st.client.Fingerprint(), st.death(failed), now) {
+	if !failed.engineDied() || f.Suspects.RecordDeath(st.client.Fingerprint(), st.causeOfDeath(failed), now) {
 		t.Errorf("%+v", failed)
 	}
 	again, other := f.arrives(testPrompt(160), now), &requestState{client: &Request{Dialect: api.Completions}, entry: &queueEntry{}, arrived: now}
-	f.begin(other)
+	f.reset(other)
 	if !again.bind.tried.alone || other.bind.tried.alone {
 		t.Errorf("the request again: %v, another: %v", again.bind.tried.alone, other.bind.tried.alone)
 	}

@@ -30,22 +30,22 @@ func DefaultQueue() QueueConfig {
 }
 
 // Queue is the waiting place, in the order of a fairQueue. A request that leaves it is
-// recordBinding to its servers at once, or waits for them past it, and then still counts as one
+// bound to its servers at once, or waits for them past it, and then still counts as one
 // that waits.
 type Queue struct {
 	cfg QueueConfig
 
-	mu         sync.Mutex // guards the rest
-	waiting    fairQueue
-	forServers fairQueue // of those in flight, who waits for servers
-	inFlight   int
-	bytes      int64
-	interval   time.Duration // mean time between two who went on while others waited; 0 is unknown
-	lastGo     time.Time     // when the last went on; zero if nobody has waited all the time since
-	displaced  uint64
+	mu                sync.Mutex // guards the rest
+	waiting           fairQueue
+	waitingForServers fairQueue // of those in flight, who waits for servers
+	inFlight          int
+	bytes             int64
+	interval          time.Duration // mean time between two who went on while others waited; 0 is unknown
+	lastAdmitted      time.Time     // when the last went on; zero if nobody has waited all the time since
+	displaced         uint64
 }
 
-// entry is one request's in the queue, from its coming to its leaving. The fields
+// queueEntry is one request's in the queue, from its coming to its leaving. The fields
 // below gone belong to the queue's lock until it is closed.
 type queueEntry struct {
 	model  string
@@ -65,7 +65,7 @@ func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg} }
 
 // Enter waits for the request's turn and returns its place, which it is to leave. The
 // error is ErrQueueFull, ErrDisplaced, ErrQueueTimeout, ErrDeadline, or the context's.
-// What is predicted to wait too long is told so at once.
+// What is predicted to wait too long is refused at once.
 func (q *Queue) Enter(ctx context.Context, req *Request) (*queueEntry, error) {
 	now := time.Now()
 	limit := limitedBy(req.Deadline, now.Add(q.cfg.MaxWait), ErrQueueTimeout)
@@ -105,26 +105,26 @@ func (q *Queue) join(p *queueEntry, patience time.Duration, now time.Time) (wait
 	}
 	q.bytes += p.bytes
 	q.waiting.push(p)
-	q.goOnLocked(now)
+	q.admitNextLocked(now)
 	return 0, true
 }
 
 // makeRoomLocked reports whether there is room for a place, if need be after
 // displacing those that have less claim to it.
 func (q *Queue) makeRoomLocked(p *queueEntry) bool {
-	var victims []*queueEntry
+	var displaced []*queueEntry
 	for q.fullLocked(p) {
-		v := q.victimLocked(p)
+		v := q.displaceableLocked(p)
 		if v == nil {
-			for _, v := range slices.Backward(victims) {
-				q.takeBackLocked(v)
+			for _, v := range slices.Backward(displaced) {
+				q.restoreLocked(v)
 			}
 			return false
 		}
-		q.takeOutLocked(v)
-		victims = append(victims, v)
+		q.removeLocked(v)
+		displaced = append(displaced, v)
 	}
-	for _, v := range victims {
+	for _, v := range displaced {
 		q.displaced++
 		v.displaced = true
 		if v.inFlight {
@@ -139,68 +139,68 @@ func (q *Queue) makeRoomLocked(p *queueEntry) bool {
 // fullLocked reports whether there is no room for a place: it would have to wait, and as
 // many do as may, or the bodies are too long together.
 func (q *Queue) fullLocked(p *queueEntry) bool {
-	waits := q.inFlight >= q.cfg.MaxInFlight || q.forServers.size > 0
-	return waits && q.waiting.size+q.forServers.size >= q.cfg.MaxWaiting || q.bytes+p.bytes > q.cfg.MaxBytes
+	waits := q.inFlight >= q.cfg.MaxInFlight || q.waitingForServers.size > 0
+	return waits && q.waiting.size+q.waitingForServers.size >= q.cfg.MaxWaiting || q.bytes+p.bytes > q.cfg.MaxBytes
 }
 
-// victimLocked is who has least claim to a place of those who wait, nil if none has less
+// displaceableLocked is who has least claim to a place of those who wait, nil if none has less
 // than a newcomer: of the later class, there of those who are not even past the queue.
-func (q *Queue) victimLocked(p *queueEntry) *queueEntry {
-	v, held := q.waiting.victim(p.class, p.tenant), q.forServers.victim(p.class, p.tenant)
+func (q *Queue) displaceableLocked(p *queueEntry) *queueEntry {
+	v, held := q.waiting.displaceable(p.class, p.tenant), q.waitingForServers.displaceable(p.class, p.tenant)
 	if v == nil || held != nil && held.class > v.class {
 		return held
 	}
 	return v
 }
 
-func (q *Queue) takeOutLocked(p *queueEntry) {
+func (q *Queue) removeLocked(p *queueEntry) {
 	q.bytes -= p.bytes
 	if p.inFlight {
-		q.forServers.remove(p)
+		q.waitingForServers.remove(p)
 		q.inFlight--
 	} else {
 		q.waiting.remove(p)
 	}
 }
 
-func (q *Queue) takeBackLocked(p *queueEntry) {
+func (q *Queue) restoreLocked(p *queueEntry) {
 	q.bytes += p.bytes
 	if p.inFlight {
-		q.forServers.push(p)
+		q.waitingForServers.push(p)
 		q.inFlight++
 	} else {
 		q.waiting.push(p)
 	}
 }
 
-// goOnLocked lets those go on whose turn it is.
-func (q *Queue) goOnLocked(now time.Time) {
+// admitNextLocked lets those go on whose turn it is.
+func (q *Queue) admitNextLocked(now time.Time) {
 	for q.inFlight < q.cfg.MaxInFlight && q.waiting.size > 0 {
 		p := q.waiting.pop()
 		q.inFlight++
 		p.inFlight = true
 		close(p.gone)
-		q.noteLocked(now)
+		q.learnIntervalLocked(now)
 	}
 	if q.waiting.size == 0 {
-		q.lastGo = time.Time{} // a lull says nothing of how fast the queue moves
+		q.lastAdmitted = time.Time{} // a lull says nothing of how fast the queue moves
 	}
 }
 
 // intervalGain is the share of a new interval that the mean takes over.
 const intervalGain = 0.1
 
-// noteLocked learns how fast the queue moves.
-func (q *Queue) noteLocked(now time.Time) {
-	took := now.Sub(q.lastGo)
+// learnIntervalLocked learns how fast the queue moves.
+func (q *Queue) learnIntervalLocked(now time.Time) {
+	took := now.Sub(q.lastAdmitted)
 	switch {
-	case q.lastGo.IsZero():
+	case q.lastAdmitted.IsZero():
 	case q.interval == 0:
 		q.interval = took
 	default:
 		q.interval += time.Duration(intervalGain * float64(took-q.interval))
 	}
-	q.lastGo = now
+	q.lastAdmitted = now
 }
 
 // leave ends an entry, waiting or past the queue; once is as good as twice.
@@ -214,7 +214,7 @@ func (q *Queue) leave(p *queueEntry) {
 		p.inFlight = false
 		q.inFlight--
 		q.bytes -= p.bytes
-		q.goOnLocked(time.Now())
+		q.admitNextLocked(time.Now())
 	case q.waiting.remove(p):
 		q.bytes -= p.bytes
 	}
@@ -225,18 +225,18 @@ func (q *Queue) MaxInFlight() int { return q.cfg.MaxInFlight }
 
 // countWaiting counts a place that is past the queue as one that waits still, for its servers,
 // until release. The context ends with ErrDisplaced if it is displaced meanwhile; release
-// tells so too.
+// reports it too.
 func (q *Queue) countWaiting(ctx context.Context, p *queueEntry) (held context.Context, release func() (displaced bool)) {
 	held, end := context.WithCancelCause(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p.giveUp = func() { end(ErrDisplaced) }
-	q.forServers.push(p)
+	q.waitingForServers.push(p)
 	return held, func() bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		end(nil)
-		q.forServers.remove(p)
+		q.waitingForServers.remove(p)
 		return p.displaced
 	}
 }
@@ -246,7 +246,7 @@ func (q *Queue) Waiting() map[string]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	waiting := make(map[string]int)
-	for _, l := range []*fairQueue{&q.waiting, &q.forServers} {
+	for _, l := range []*fairQueue{&q.waiting, &q.waitingForServers} {
 		for p := range l.all {
 			waiting[p.model]++
 		}
@@ -254,8 +254,8 @@ func (q *Queue) Waiting() map[string]int {
 	return waiting
 }
 
-// gaveWay counts one that waited for its servers and gave up its turn to others.
-func (q *Queue) gaveWay() {
+// countDisplaced counts one that waited for its servers and gave up its turn to others.
+func (q *Queue) countDisplaced() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.displaced++
@@ -265,7 +265,7 @@ func (q *Queue) gaveWay() {
 func (q *Queue) Len() (waiting, inFlight int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.waiting.size + q.forServers.size, q.inFlight - q.forServers.size
+	return q.waiting.size + q.waitingForServers.size, q.inFlight - q.waitingForServers.size
 }
 
 // Displaced returns how many requests gave up their place, or their turn, to others.

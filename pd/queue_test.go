@@ -41,7 +41,7 @@ func TestLine_TheVictimIsTheNewestOfTheLastClassAndLongestTenant(t *testing.T) {
 		{2, "a", -1}, {2, "z", -1}, // a lower class
 	} {
 		got := int64(-1)
-		if v := l.victim(c.class, c.tenant); v != nil {
+		if v := l.displaceable(c.class, c.tenant); v != nil {
 			got = v.bytes
 		}
 		if got != c.want {

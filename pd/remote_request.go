@@ -29,7 +29,7 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 		r.LeftUs = uint64(max(1, own.req.Deadline.Sub(now).Microseconds()))
 	}
 	v := ch.takeSnapshot(own.base, own.base, now)
-	for _, servers := range [][]cost.Candidate{v.field.Prefill, v.field.Decode} {
+	for _, servers := range [][]cost.Candidate{v.candidates.Prefill, v.candidates.Decode} {
 		for i := range servers {
 			if c := &servers[i]; c.Excluded && !slices.Contains(r.Excluded, c.ID) {
 				r.Excluded = append(r.Excluded, c.ID)

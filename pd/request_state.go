@@ -21,13 +21,13 @@ type requestState struct {
 	arrived time.Time
 	bind    bindRequest
 
-	bindings []*binding // one for each attempt
-	earlier  []Choice   // of the legs that a stream had before
-	boundAt  time.Time
-	hits     hits // of the prompt, on the server that was chosen to compute it
-	last     *LegError
-	given    *connector.Handoff // of the last decode leg, nil without one
-	servedBy string             // the decode server of the last answer
+	bindings    []*binding // one for each attempt
+	earlier     []Choice   // of the legs that a stream had before
+	boundAt     time.Time
+	hits        hits // of the prompt, on the server that was chosen to compute it
+	last        *LegError
+	lastHandoff *connector.Handoff // of the last decode leg, nil without one
+	servedBy    string             // the decode server of the last answer
 	// retryWithoutBudget is set when the failure was expected and is not the server's.
 	retryWithoutBudget bool
 
@@ -79,18 +79,18 @@ func (st *requestState) recordFailure(e *LegError) {
 	}
 }
 
-// death says how a server died of the request, as far as that is known.
-func (st *requestState) death(failed *LegError) death {
+// causeOfDeath says how a server died of the request, as far as that is known.
+func (st *requestState) causeOfDeath(failed *LegError) death {
 	d := death{server: failed.Server, cause: "it was prefilling"}
 	switch {
 	case failed.Leg == PrefillLeg:
-	case failed.Leg == AggregatedLeg || !st.given.HasKV():
+	case failed.Leg == AggregatedLeg || !st.lastHandoff.HasKV():
 		d.cause = "it was computing the prompt and decoding"
-	case st.given.SharesIDs:
-		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", st.given.From.ID()), true
+	case st.lastHandoff.SharesIDs:
+		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", st.lastHandoff.From.ID()), true
 	default:
 		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, of %d tokens: a prompt that has more KV blocks on decode ends vLLM's engine. "+
-			"Do both servers have the same chat template and tokenizer?", st.given.From.ID(), st.given.Coverage().Prompt), true
+			"Do both servers have the same chat template and tokenizer?", st.lastHandoff.From.ID(), st.lastHandoff.Coverage().Prompt), true
 	}
 	return d
 }
@@ -118,9 +118,9 @@ func (st *requestState) computed() int {
 		return st.req.PromptTokens
 	}
 	c := &st.bindings[len(st.bindings)-1].choice
-	server, candidates := c.Chosen.Prefill, c.Field.Prefill
+	server, candidates := c.Chosen.Prefill, c.Candidates.Prefill
 	if server == "" {
-		server, candidates = c.Chosen.Decode, c.Field.Decode
+		server, candidates = c.Chosen.Decode, c.Candidates.Decode
 	}
 	for i := range candidates {
 		if candidates[i].ID == server {
@@ -142,8 +142,8 @@ func priority(arrived time.Time, prefill time.Duration) int64 {
 	return arrived.Add(time.Duration(float64(prefill) / keyAgeing)).UnixMilli()
 }
 
-// rank writes the key into the request, for both legs. Clients' own never come here.
-func (st *requestState) rank(b *binding) {
+// setPriority writes the key into the request, for both legs. Clients' own never come here.
+func (st *requestState) setPriority(b *binding) {
 	key := priority(st.bind.arrived, b.chosen.Terms.Prefill)
 	if connector.Of(b.decode.Server()).HigherPriorityFirst {
 		key = -key

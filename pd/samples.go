@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// crossing is the transfer that a decode leg begins with.
-type crossing struct {
+// transferSample is the transfer that a decode leg begins with.
+type transferSample struct {
 	links    *cost.Links
 	server   *pools.Server // that decodes
 	from, to cost.Candidate
@@ -42,8 +42,8 @@ const (
 // Such a sample only teaches where the belief is outside of them: a fallback to TCP, and
 // not what twice the bandwidth would change. Where decode has to wait for room, or
 // computes prompts itself, its time says nothing of the link.
-func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *crossing {
-	c := &crossing{server: b.decode.Server(), step: b.chosen.Terms.Step, end: func() {}}
+func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
+	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step, end: func() {}}
 	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 || computesPrompts(c.server, now) {
 		return c
 	}
@@ -70,19 +70,19 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *c
 }
 
 // first teaches the link the time between decode's dispatch and its first event.
-func (c *crossing) first(took time.Duration, now time.Time) {
+func (c *transferSample) first(took time.Duration, now time.Time) {
 	c.learn(took-c.own, c.slack, now)
 }
 
 // whole teaches the link the time between decode's dispatch and its whole answer.
-func (c *crossing) whole(took time.Duration, output api.Count, now time.Time) {
+func (c *transferSample) whole(took time.Duration, output api.Count, now time.Time) {
 	if output.Known && output.Tokens > 0 {
 		decoding := time.Duration(output.Tokens-1) * c.step
 		c.learn(took-c.own-decoding, c.slack+time.Duration(decodeSlack*float64(decoding)), now)
 	}
 }
 
-func (c *crossing) learn(took, slack time.Duration, now time.Time) {
+func (c *transferSample) learn(took, slack time.Duration, now time.Time) {
 	if c.links != nil && !computesPrompts(c.server, now) {
 		c.links.Observe(&c.from, &c.to, c.bytes, took, slack, now)
 	}
@@ -105,12 +105,12 @@ func (ch *Chooser) learnOutput(st *requestState, u api.Usage) {
 	ch.Outputs.Observe(st.req.Expected(), tokens, time.Now())
 }
 
-// paceGaps is how many gaps between tokens make one sample of a decode step:
+// gapsPerSample is how many gaps between tokens make one sample of a decode step:
 // events that travel together have gaps of nothing and of twice the step.
-const paceGaps = 16
+const gapsPerSample = 16
 
-// pace measures the gaps between the tokens of one stream.
-type pace struct {
+// stepSampler measures the gaps between the tokens of one stream.
+type stepSampler struct {
 	o      *Orchestrator
 	server *pools.Server
 	itl    prometheus.Observer
@@ -118,14 +118,14 @@ type pace struct {
 	gaps   int
 }
 
-func (p *pace) gap(gap time.Duration) {
+func (p *stepSampler) observeGap(gap time.Duration) {
 	p.itl.Observe(gap.Seconds())
 	p.sum += gap
-	if p.gaps++; p.gaps < paceGaps {
+	if p.gaps++; p.gaps < gapsPerSample {
 		return
 	}
 	now := time.Now()
 	c := p.o.Binder.candidateOf(p.server, now)
-	p.server.ObserveStep(p.sum/paceGaps, max(c.Running, 1), c.KVUsed, now)
+	p.server.ObserveStep(p.sum/gapsPerSample, max(c.Running, 1), c.KVUsed, now)
 	p.sum, p.gaps = 0, 0
 }

@@ -12,19 +12,19 @@ import (
 
 // serverFacts is what a snapshot keeps of a server beside its load, for one request after the other.
 type serverFacts struct {
-	by       *connector.Connector
-	spot     kvstate.HitPosition
-	replaced bool          // what the index heard of it was told by the engine that was there before
-	pulls    bool          // it pulls what a third server holds
-	keeps    bool          // as a prefill server it has handed nothing over lately
-	ready    time.Duration // until it can take requests for the snapshot's model
+	by             *connector.Connector
+	spot           kvstate.HitPosition
+	replaced       bool          // what the index received of it came from the engine that was there before
+	pulls          bool          // it pulls what a third server holds
+	missesHandoffs bool          // as a prefill server it has handed nothing over lately
+	ready          time.Duration // until it can take requests for the snapshot's model
 }
 
 func (ch *Chooser) facts(to []serverFacts, servers []*pools.Server, model string, now time.Time) []serverFacts {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
 		at := ch.factsOf(s)
-		at.ready, at.keeps = ch.ready(s, model, now), s.MissesHandoffs(now)
+		at.ready, at.missesHandoffs = ch.ready(s, model, now), s.MissesHandoffs(now)
 		to = append(to, at)
 	}
 	return to

@@ -14,15 +14,15 @@ import (
 // snapshot is what a choice is made from: the servers of a model and what is known of them.
 type snapshot struct {
 	model, base               string          // the base model is the model itself, or what it is an adapter of
-	prefill, decode           []*pools.Server // by their numbers in the field
+	prefill, decode           []*pools.Server // by their numbers among the candidates
 	prefillFacts, decodeFacts []serverFacts   // likewise
 	pulls                     bool            // some of them pull what a third server holds
-	field                     cost.Candidates
+	candidates                cost.Candidates
 	prefillPanic, decodePanic bool
 	ignoreBreakers            bool               // claim without asking breakers
 	handoff                   *connector.Handoff // decode only: prefill is done
 
-	kind      requestKind // of request that the field says how its servers may serve
+	kind      requestKind // of request that the candidates say how servers may serve
 	kindIsSet bool        // it does
 }
 
@@ -42,16 +42,16 @@ func (ch *Chooser) retakeSnapshot(v *snapshot, model, base string, now time.Time
 		model: model, base: base, prefill: serving(all, model, pools.Prefill, now), decode: serving(all, model, pools.Decode, now),
 		prefillPanic: panicking, decodePanic: panicked,
 		prefillFacts: v.prefillFacts[:0], decodeFacts: v.decodeFacts[:0],
-		field: cost.Candidates{Prefill: v.field.Prefill[:0], Decode: v.field.Decode[:0]},
+		candidates: cost.Candidates{Prefill: v.candidates.Prefill[:0], Decode: v.candidates.Decode[:0]},
 	}
 	v.prefillFacts, v.decodeFacts = ch.facts(v.prefillFacts, v.prefill, model, now), ch.facts(v.decodeFacts, v.decode, model, now)
 	pulls := func(at serverFacts) bool { return at.pulls }
 	v.pulls = slices.ContainsFunc(v.prefillFacts, pulls) || slices.ContainsFunc(v.decodeFacts, pulls)
-	v.field.Prefill = ch.candidates(v.field.Prefill, v.prefill, prefill, now)
-	v.field.Decode = ch.candidates(v.field.Decode, v.decode, decode, now)
-	cost.JudgeByPeers(&v.field)
-	ch.share(v)
-	v.field.Links = ch.Links.Table(v.field.Prefill, v.field.Decode, now)
+	v.candidates.Prefill = ch.candidates(v.candidates.Prefill, v.prefill, prefill, now)
+	v.candidates.Decode = ch.candidates(v.candidates.Decode, v.decode, decode, now)
+	cost.JudgeByPeers(&v.candidates)
+	ch.setShares(v)
+	v.candidates.Links = ch.Links.Table(v.candidates.Prefill, v.candidates.Decode, now)
 }
 
 // serving is the servers of a role that serve a model, or served it when last up.
@@ -95,11 +95,11 @@ func (ch *Chooser) applyMatched(r *bindRequest, v *snapshot, now time.Time) {
 		v.kind, v.kindIsSet = kind, len(r.tried.legs) == 0
 	}
 	if ch.Locality != nil && r.prefix != nil {
-		ch.Locality.holds(r.prefix, v.prefill, v.prefillFacts, v.field.Prefill)
-		ch.Locality.holds(r.prefix, v.decode, v.decodeFacts, v.field.Decode)
+		ch.Locality.setCachedTokens(r.prefix, v.prefill, v.prefillFacts, v.candidates.Prefill)
+		ch.Locality.setCachedTokens(r.prefix, v.decode, v.decodeFacts, v.candidates.Decode)
 	}
 	if v.pulls {
-		ch.offerRemotes(r, v, ch.Fleet.Servers(), now)
+		ch.setRemotes(r, v, ch.Fleet.Servers(), now)
 	}
 }
 
@@ -119,35 +119,35 @@ func requestKindOf(r *bindRequest) requestKind {
 // setEligibility writes how each server may serve the request.
 func (ch *Chooser) setEligibility(r *bindRequest, v *snapshot, now time.Time) {
 	for i, s := range v.prefill {
-		c, at := &v.field.Prefill[i], &v.prefillFacts[i]
-		understands := ch.understands(r, v, s, at, c, now)
-		c.NoPair = r.tried.has(PrefillLeg, s) || !understands || !ch.mayPair(r, s, at) || at.keeps
+		c, at := &v.candidates.Prefill[i], &v.prefillFacts[i]
+		supported := ch.supports(r, v, s, at, c, now)
+		c.NoPair = r.tried.has(PrefillLeg, s) || !supported || !ch.mayPair(r, s, at) || at.missesHandoffs
 	}
 	// Where the request has failed to decode it would most often fail again.
 	spare := false
 	for i, s := range v.decode {
-		c, at := &v.field.Decode[i], &v.decodeFacts[i]
-		understands, failed := ch.understands(r, v, s, at, c, now), r.tried.has(DecodeLeg, s)
-		c.NoPair = failed || !understands || !ch.mayPair(r, s, at) || r.tried.avoids(s)
-		c.NoAlone = r.tried.has(AggregatedLeg, s) || !understands || !ch.mayRunAlone(r, s, at) || r.tried.avoids(s)
+		c, at := &v.candidates.Decode[i], &v.decodeFacts[i]
+		supported, failed := ch.supports(r, v, s, at, c, now), r.tried.has(DecodeLeg, s)
+		c.NoPair = failed || !supported || !ch.mayPair(r, s, at) || r.tried.avoids(s)
+		c.NoAlone = r.tried.has(AggregatedLeg, s) || !supported || !ch.mayRunAlone(r, s, at) || r.tried.avoids(s)
 		spare = spare || !failed && !c.Excluded && !c.NoAlone
 	}
 	for i, s := range v.decode {
-		c := &v.field.Decode[i]
+		c := &v.candidates.Decode[i]
 		c.NoAlone = c.NoAlone || spare && r.tried.has(DecodeLeg, s)
 	}
 }
 
-// understands reports whether a server understands the request: serves its model, and its
+// supports reports whether a server supported the request: serves its model, and its
 // API where that is an engine's own. It writes when the server is ready for it.
-func (ch *Chooser) understands(r *bindRequest, v *snapshot, s *pools.Server, at *serverFacts, c *cost.Candidate, now time.Time) bool {
+func (ch *Chooser) supports(r *bindRequest, v *snapshot, s *pools.Server, at *serverFacts, c *cost.Candidate, now time.Time) bool {
 	c.Ready = at.ready
-	understands := s.Native || !r.req.Dialect.Native
+	supported := s.Native || !r.req.Dialect.Native
 	if r.req.Model != v.model { // an adapter, whose base is the snapshot's
 		c.Ready = ch.ready(s, r.req.Model, now)
-		understands = understands && s.Serves(r.req.Model, now)
+		supported = supported && s.Serves(r.req.Model, now)
 	}
-	return understands
+	return supported
 }
 
 // mayPair reports whether the request may run on a pair with the server. Engines that
@@ -190,22 +190,22 @@ func (ch *Chooser) snapshotFor(r *bindRequest, refused map[string]bool, now time
 	from.Cached = cached.Tokens{GPU: r.req.PromptTokens}
 	with := v
 	with.prefill = []*pools.Server{v.handoff.From}
-	with.field = cost.Candidates{Prefill: []cost.Candidate{from}, Decode: slices.Clone(v.field.Decode)}
-	for i := range with.field.Decode {
-		with.field.Decode[i].NoPair = r.tried.has(DecodeLeg, with.decode[i]) || r.tried.avoids(with.decode[i])
-		with.field.Decode[i].NoAlone = true
+	with.candidates = cost.Candidates{Prefill: []cost.Candidate{from}, Decode: slices.Clone(v.candidates.Decode)}
+	for i := range with.candidates.Decode {
+		with.candidates.Decode[i].NoPair = r.tried.has(DecodeLeg, with.decode[i]) || r.tried.avoids(with.decode[i])
+		with.candidates.Decode[i].NoAlone = true
 	}
-	if !with.usable(with.field.Decode) {
+	if !with.usable(with.candidates.Decode) {
 		v.handoff = nil // nobody else can take it
 		return v
 	}
-	with.field.Links = ch.Links.Table(with.field.Prefill, with.field.Decode, now)
+	with.candidates.Links = ch.Links.Table(with.candidates.Prefill, with.candidates.Decode, now)
 	return with
 }
 
 // leaveOut lets a server be chosen no more.
 func (v *snapshot) leaveOut(id string) {
-	for _, servers := range [][]cost.Candidate{v.field.Prefill, v.field.Decode} {
+	for _, servers := range [][]cost.Candidate{v.candidates.Prefill, v.candidates.Decode} {
 		if i := cost.IndexOf(servers, id); i >= 0 {
 			servers[i].Excluded = true
 		}
@@ -219,13 +219,13 @@ func (v *snapshot) usable(servers []cost.Candidate) bool {
 
 // pairs reports whether a prefill and a decode server that may be chosen make a pair.
 func (v *snapshot) pairs() bool {
-	for p := range v.field.Prefill {
-		from := &v.field.Prefill[p]
+	for p := range v.candidates.Prefill {
+		from := &v.candidates.Prefill[p]
 		if from.Excluded || from.NoPair {
 			continue
 		}
-		for d := range v.field.Decode {
-			to := &v.field.Decode[d]
+		for d := range v.candidates.Decode {
+			to := &v.candidates.Decode[d]
 			if !to.Excluded && !to.NoPair && from.Class == to.Class && from.ID != to.ID {
 				return true
 			}
@@ -234,17 +234,17 @@ func (v *snapshot) pairs() bool {
 	return false
 }
 
-// differ is what keeps the servers of a base model that may be chosen from making a pair, ""
+// pairMismatch is what keeps the servers of a base model that may be chosen from making a pair, ""
 // if they differ in nothing: those that prefill have handed nothing over lately.
-func (v *snapshot) differ(base string) string {
+func (v *snapshot) pairMismatch(base string) string {
 	var servers []*pools.Server
 	for i, s := range v.prefill {
-		if !v.field.Prefill[i].Excluded {
+		if !v.candidates.Prefill[i].Excluded {
 			servers = append(servers, s)
 		}
 	}
 	for i, s := range v.decode {
-		if !v.field.Decode[i].Excluded && !slices.Contains(servers, s) {
+		if !v.candidates.Decode[i].Excluded && !slices.Contains(servers, s) {
 			servers = append(servers, s)
 		}
 	}
@@ -255,9 +255,9 @@ func (v *snapshot) differ(base string) string {
 // missing says what is not there for the request: a role's server, or a pair.
 func (v *snapshot) missing() *NoServerError {
 	switch {
-	case !v.usable(v.field.Decode):
+	case !v.usable(v.candidates.Decode):
 		return &NoServerError{Role: pools.Decode}
-	case v.usable(v.field.Prefill) && !v.pairs():
+	case v.usable(v.candidates.Prefill) && !v.pairs():
 		return &NoServerError{Role: pools.Prefill, NoPair: true}
 	}
 	return &NoServerError{Role: pools.Prefill}
@@ -300,15 +300,15 @@ func topologyOf(s *pools.Server) cost.Topology {
 	return cost.Topology{Host: s.Host, Rack: s.Rack, Zone: s.Zone}
 }
 
-// share notes which hardware the plan of a model gives which requests, where there is one.
-func (ch *Chooser) share(v *snapshot) {
+// setShares writes which hardware the plan of a model gives which requests, where there is one.
+func (ch *Chooser) setShares(v *snapshot) {
 	if ch.Shares == nil {
 		return
 	}
-	if v.field.Shares = ch.Shares(v.base); v.field.Shares == nil {
+	if v.candidates.Shares = ch.Shares(v.base); v.candidates.Shares == nil {
 		return
 	}
 	for i, s := range v.prefill {
-		v.field.Prefill[i].Kind = v.field.Shares.Column(s.Variant) + 1
+		v.candidates.Prefill[i].Kind = v.candidates.Shares.Column(s.Variant) + 1
 	}
 }

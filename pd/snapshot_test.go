@@ -26,7 +26,7 @@ func TestFit_ASleepingServerCostsItsWaking(t *testing.T) {
 	now := time.Now()
 	r := &f.arrives(testPrompt(1000), now).bind
 	v := f.Binder.snapshotFor(r, nil, now)
-	for _, c := range v.field.Decode {
+	for _, c := range v.candidates.Decode {
 		want := time.Duration(0)
 		if c.ID == sleepy.ID() {
 			want = pools.DefaultSleep().Wake

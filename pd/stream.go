@@ -13,12 +13,12 @@ import (
 // breaks and the request allows it, it goes on with another. One goroutine reads
 // it with Next until an error, then or earlier calls Close.
 type Stream struct {
-	leg    *legStream
-	resume func(*BrokenStreamError) (*Stream, []byte, error) // nil where nothing can be continued
-	events int                                               // content events of the legs before
-	ended  bool                                              // by us: its last leg broke behind the answer
-	once   sync.Once
-	leave  func() // the queue
+	leg        *legStream
+	continueOn func(*BrokenStreamError) (*Stream, []byte, error) // nil where nothing can be continued
+	events     int                                               // content events of the legs before
+	ended      bool                                              // by us: its last leg broke behind the answer
+	once       sync.Once
+	leave      func() // the queue
 }
 
 // Next returns the next bytes for the client: one event or several that came
@@ -30,20 +30,20 @@ func (s *Stream) Next() ([]byte, error) {
 	}
 	for {
 		out, err := s.leg.Next()
-		if err == nil || s.resume == nil {
+		if err == nil || s.continueOn == nil {
 			return out, err
 		}
 		var broken *BrokenStreamError // on the heap: not once for each event
 		if !errors.As(err, &broken) {
 			return out, err
 		}
-		next, ending, cannot := s.resume(broken)
+		next, ending, cannot := s.continueOn(broken)
 		if ending != nil {
 			s.ended = true
 			return ending, nil
 		}
 		if cannot != nil {
-			s.resume = nil
+			s.continueOn = nil
 			if errors.Is(cannot, context.Canceled) {
 				return nil, cannot
 			}
@@ -51,15 +51,15 @@ func (s *Stream) Next() ([]byte, error) {
 		}
 		s.events += s.leg.result.Events
 		s.leg.Close()
-		s.leg, s.resume = next.leg, next.resume
+		s.leg, s.continueOn = next.leg, next.continueOn
 	}
 }
 
 // Events returns the number of content events so far.
 func (s *Stream) Events() int { return s.events + s.leg.result.Events }
 
-// Usage is what the engine has told so far. Of a stream that was continued it is not
-// known how much each leg told.
+// Usage is what the engine has reported so far. Of a stream that was continued it is not
+// known how much each leg reported.
 func (s *Stream) Usage() api.Usage {
 	if s.events > 0 {
 		return api.Usage{}

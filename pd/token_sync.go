@@ -18,18 +18,18 @@ import (
 //	<prefix>{lessons}       channel: what a replica learned of prompts' tokens
 //	<prefix>{lessons}:kept  list of the latest of them, for replicas that start; expires
 const (
-	lessonChannel = "{lessons}"
-	lessonList    = "{lessons}:kept"
-	lessonsKept   = 512
-	lessonLife    = time.Hour
-	maxLesson     = 1 << 20 // bytes of one that is passed on or taken in
-	lessonQueue   = 256     // lessons that wait to be told; beyond it they are not
+	tokenSyncChannel = "{lessons}"
+	tokenSyncList    = "{lessons}:kept"
+	maxKeptPrefixes  = 512
+	keptPrefixLife   = time.Hour
+	maxLearnedPrefix = 1 << 20 // bytes of one that is passed on or taken in
+	tokenSyncQueue   = 256     // learned prefixes that wait to be published; beyond it they are dropped
 )
 
-// Lessons passes what learned mode finds out of prompts' tokens to other replicas, and
-// takes in what they found. Lessons hold token ids, from which prompts can be told:
-// they belong only in a Redis where prompts may be.
-type Lessons struct {
+// TokenSync passes what learned mode finds out of prompts' tokens to other replicas, and
+// takes in what they found. What they find holds token ids, from which prompts can be read:
+// it belongs only in a Redis where prompts may be.
+type TokenSync struct {
 	locality *Locality
 	client   redis.UniversalClient
 	prefix   string
@@ -37,26 +37,26 @@ type Lessons struct {
 	queue    chan []byte
 }
 
-// NewLessons returns the passing on of a locality's lessons.
-func NewLessons(l *Locality, client redis.UniversalClient, prefix string, log *slog.Logger) *Lessons {
-	s := &Lessons{locality: l, client: client, prefix: prefix, log: log, queue: make(chan []byte, lessonQueue)}
-	l.lessons.Store(s)
+// NewTokenSync returns the passing on of a locality's learned prefixes.
+func NewTokenSync(l *Locality, client redis.UniversalClient, prefix string, log *slog.Logger) *TokenSync {
+	s := &TokenSync{locality: l, client: client, prefix: prefix, log: log, queue: make(chan []byte, tokenSyncQueue)}
+	l.tokenSync.Store(s)
 	return s
 }
 
-// offer queues a lesson. A request never waits for it.
-func (s *Lessons) offer(model string, lesson []byte) {
-	if len(lesson) == 0 || len(lesson) > maxLesson || len(model) > 255 {
+// offer queues a learned prefix. A request never waits for it.
+func (s *TokenSync) offer(model string, prefix []byte) {
+	if len(prefix) == 0 || len(prefix) > maxLearnedPrefix || len(model) > 255 {
 		return
 	}
 	select {
-	case s.queue <- append(append(binary.AppendUvarint(nil, uint64(len(model))), model...), lesson...):
+	case s.queue <- append(append(binary.AppendUvarint(nil, uint64(len(model))), model...), prefix...):
 	default:
 	}
 }
 
-// Run passes lessons on and takes them in until the context ends.
-func (s *Lessons) Run(ctx context.Context) {
+// Run passes learned prefixes on and takes them in until the context ends.
+func (s *TokenSync) Run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -70,34 +70,34 @@ func (s *Lessons) Run(ctx context.Context) {
 		case <-ctx.Done():
 			<-done
 			return
-		case lesson := <-s.queue:
-			s.tell(ctx, lesson)
+		case prefix := <-s.queue:
+			s.publish(ctx, prefix)
 		}
 	}
 }
 
-func (s *Lessons) tell(ctx context.Context, lesson []byte) {
+func (s *TokenSync) publish(ctx context.Context, prefix []byte) {
 	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Publish(ctx, s.prefix+lessonChannel, lesson)
-		p.LPush(ctx, s.prefix+lessonList, lesson)
-		p.LTrim(ctx, s.prefix+lessonList, 0, lessonsKept-1)
-		p.Expire(ctx, s.prefix+lessonList, lessonLife)
+		p.Publish(ctx, s.prefix+tokenSyncChannel, prefix)
+		p.LPush(ctx, s.prefix+tokenSyncList, prefix)
+		p.LTrim(ctx, s.prefix+tokenSyncList, 0, maxKeptPrefixes-1)
+		p.Expire(ctx, s.prefix+tokenSyncList, keptPrefixLife)
 		return nil
 	})
 	if err != nil {
-		s.log.Debug("a lesson was not passed on", "error", err.Error())
+		s.log.Debug("a learned prefix was not passed on", "error", err.Error())
 	}
 }
 
-// listen takes in what was kept, then what is told, until the connection fails.
-func (s *Lessons) listen(ctx context.Context) {
-	sub := s.client.Subscribe(ctx, s.prefix+lessonChannel)
+// listen takes in what was kept, then what is published, until the connection fails.
+func (s *TokenSync) listen(ctx context.Context) {
+	sub := s.client.Subscribe(ctx, s.prefix+tokenSyncChannel)
 	defer func() { _ = sub.Close() }()
 	if _, err := sub.ReceiveTimeout(ctx, time.Second); err != nil {
 		return
 	}
-	for from := int64(lessonsKept); from > 0; from -= 16 { // oldest first
-		kept, err := s.client.LRange(ctx, s.prefix+lessonList, from-16, from-1).Result()
+	for from := int64(maxKeptPrefixes); from > 0; from -= 16 { // oldest first
+		kept, err := s.client.LRange(ctx, s.prefix+tokenSyncList, from-16, from-1).Result()
 		if err != nil {
 			return
 		}
@@ -108,18 +108,18 @@ func (s *Lessons) listen(ctx context.Context) {
 	pubsub.Receive(ctx, sub, func(m *redis.Message) { s.take([]byte(m.Payload)) })
 }
 
-// take reads one lesson. What it cannot read it ignores: others may write to this Redis.
-func (s *Lessons) take(message []byte) {
+// take reads one prefix. What it cannot read it ignores: others may write to this Redis.
+func (s *TokenSync) take(message []byte) {
 	n, at := binary.Uvarint(message)
-	if len(message) > maxLesson+300 || at <= 0 || n == 0 || n > 255 || uint64(len(message)-at) < n {
+	if len(message) > maxLearnedPrefix+300 || at <= 0 || n == 0 || n > 255 || uint64(len(message)-at) < n {
 		return
 	}
-	model, lesson := string(message[at:at+int(n)]), message[at+int(n):]
+	model, prefix := string(message[at:at+int(n)]), message[at+int(n):]
 	source := s.locality.source(model)
 	if source == nil {
 		return
 	}
-	if err := source.Import(lesson); err != nil {
-		s.log.Debug("a lesson cannot be read", "model", model, "error", err.Error())
+	if err := source.Import(prefix); err != nil {
+		s.log.Debug("a learned prefix cannot be read", "model", model, "error", err.Error())
 	}
 }

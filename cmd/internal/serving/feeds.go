@@ -186,7 +186,7 @@ func (n *Node) newFeeds() (*feeds, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &feeds{fleet: n.fleet, index: n.locality.Index, onKeys: n.locality.HeardOf, hub: hub, redis: n.cfg.redis, log: n.log}
+	f := &feeds{fleet: n.fleet, index: n.locality.Index, onKeys: n.locality.SetSourceClasses, hub: hub, redis: n.cfg.redis, log: n.log}
 	if n.sharing.redis != nil {
 		f.shared = replicate.New(n.locality.Index, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
 	}

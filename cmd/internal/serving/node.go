@@ -155,7 +155,7 @@ func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 	reg.MustRegister(n.locality.Index.Collector(), n.feeds.hub.Collector())
 	if n.sharing.redis != nil {
 		reg.MustRegister(n.feeds.shared)
-		n.sharing.lessons = pd.NewLessons(n.locality, n.sharing.redis, n.cfg.redis.Prefix, n.log)
+		n.sharing.tokenSync = pd.NewTokenSync(n.locality, n.sharing.redis, n.cfg.redis.Prefix, n.log)
 	}
 	return nil
 }
@@ -183,8 +183,8 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	}
 	n.fleet.OnBlame = binder.Links.Clear
 	if n.sharing.redis != nil {
-		n.sharing.experience = pd.NewExperience(binder.Links, cfg.cost.links, binder.Outputs, n.fleet, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
-		reg.MustRegister(n.sharing.experience)
+		n.sharing.modelSync = pd.NewModelSync(binder.Links, cfg.cost.links, binder.Outputs, n.fleet, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
+		reg.MustRegister(n.sharing.modelSync)
 	}
 	if cfg.pd.binding != pd.Late {
 		return nil

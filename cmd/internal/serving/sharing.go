@@ -21,8 +21,8 @@ type sharing struct {
 	replicas   *replicas.Exchange
 	gpuArbiter *standby.Arbiter
 	quotas     *access.QuotaSync
-	lessons    *pd.Lessons
-	experience *pd.Experience
+	tokenSync  *pd.TokenSync
+	modelSync  *pd.ModelSync
 	decider    *decider // nil also where requests are bound on arrival
 }
 
@@ -51,8 +51,8 @@ func (s *sharing) run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.replicas.Run(ctx) })
 	parts.Go(func() { s.gpuArbiter.Run(ctx) })
-	parts.Go(func() { s.lessons.Run(ctx) })
-	parts.Go(func() { s.experience.Run(ctx) })
+	parts.Go(func() { s.tokenSync.Run(ctx) })
+	parts.Go(func() { s.modelSync.Run(ctx) })
 	parts.Go(func() { s.quotas.Run(ctx) })
 	if s.decider != nil {
 		parts.Go(func() { s.decider.run(ctx) })
