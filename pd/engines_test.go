@@ -1,0 +1,356 @@
+package pd
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/tidwall/gjson"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/predict"
+	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/health"
+)
+
+// engineFleet is an orchestrator before simulated engines, over real sockets.
+type engineFleet struct {
+	*Orchestrator
+	t       *testing.T
+	prefill []*engine.Engine
+	decode  []*engine.Engine
+	spans   *tracetest.SpanRecorder
+	scraped *prometheus.Registry
+}
+
+// fleetShape is what a test wants of its engines.
+type fleetShape struct {
+	prefill, decode int
+	engine          func(*engine.Config)
+	orchestrator    func(*Orchestrator)
+}
+
+func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
+	t.Helper()
+	f := &engineFleet{t: t, spans: tracetest.NewSpanRecorder(), scraped: prometheus.NewRegistry()}
+	var specs []pools.Spec
+	start := func(role string, of pools.Role) *engine.Engine {
+		e := startEngine(t, role, shape.engine)
+		state := e.State()
+		spec := pools.Spec{URL: e.URL(), Role: of, Connector: strings.TrimSuffix(state.Connector, "-push"), KVAddress: state.KVAddress}
+		if spec.Connector == engine.ConnectorNIXL {
+			spec.KVAddress = "" // it is in the hand-off
+		}
+		specs = append(specs, spec)
+		return e
+	}
+	for range shape.prefill {
+		f.prefill = append(f.prefill, start(engine.RolePrefill, pools.Prefill))
+	}
+	for range shape.decode {
+		f.decode = append(f.decode, start(engine.RoleDecode, pools.Decode))
+	}
+	log := slog.New(slog.DiscardHandler)
+	transport := NewTransport(5 * time.Second)
+	t.Cleanup(transport.CloseIdleConnections)
+	cfg := pools.Default()
+	cfg.ProbeInterval = time.Hour // no probe comes to a request's help
+	fleet := pools.NewFleet(cfg, log)
+	health.Watch(fleet, transport, log)
+	t.Cleanup(func() { _ = fleet.Apply(nil) })
+	index, err := kvstate.New(kvstate.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, suspects := NewQueue(DefaultQueue()), NewQuarantine()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(f.spans)).Tracer("")
+	f.Orchestrator = &Orchestrator{
+		Config: DefaultConfig().LegConfig, Fleet: fleet, Transport: transport, Queue: queue,
+		Budget: NewBudget(0, 1000), Decisions: NewDecisions(16), Suspects: suspects,
+		Metrics: NewMetrics(f.scraped, queue, suspects), Tracer: tracer, Log: log,
+	}
+	f.Config.MigrateByText = true
+	model := cost.Default()
+	model.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
+	f.Binder = &Binder{Queue: queue, Tracer: tracer, Chooser: &Chooser{
+		Config: DefaultConfig().BindConfig, Cost: model, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet,
+		Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }), Outputs: predict.NewOutputs(),
+		Metrics: f.Metrics,
+	}}
+	fleet.OnBlame = f.Binder.Links.Clear
+	if shape.orchestrator != nil {
+		shape.orchestrator(f.Orchestrator)
+	}
+	if err := fleet.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("all servers are up", func() bool {
+		return !slices.ContainsFunc(fleet.Servers(), func(s *pools.Server) bool { return !s.Health().Up || !s.Serves(testModel, time.Now()) })
+	})
+	return f
+}
+
+func startEngine(t *testing.T, role string, change func(*engine.Config)) *engine.Engine {
+	t.Helper()
+	cfg := engine.Default()
+	cfg.Role, cfg.Model, cfg.TimeScale = role, testModel, 0
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := engine.Start(context.WithoutCancel(t.Context()), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
+// eventually waits until something has come true.
+func (f *engineFleet) eventually(what string, is func() bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("it never came true: %s", what)
+		}
+	}
+}
+
+// server is the one of an engine.
+func (f *engineFleet) server(e *engine.Engine) *pools.Server {
+	f.t.Helper()
+	for _, s := range f.Fleet.Servers() {
+		if s.URL == e.URL() {
+			return s
+		}
+	}
+	f.t.Fatalf("no server %s", e.URL())
+	return nil
+}
+
+const longPrompt = "the history of the river and of the bridge across it, as it was told by those who built it and by those who crossed it"
+
+// promptOf is the field of a prompt in a body of an API.
+func promptOf(d *api.Dialect) string {
+	switch d {
+	case api.Completions:
+		return `"prompt":"` + longPrompt + `"`
+	case api.Responses:
+		return `"input":"` + longPrompt + `"`
+	}
+	return `"messages":[{"role":"user","content":"` + longPrompt + `"}]`
+}
+
+// asks is a request as the gateway hands it over; more is what its body has besides the prompt.
+func (f *engineFleet) asks(d *api.Dialect, more string) *Request {
+	f.t.Helper()
+	return requestOf(f.t, d, `{"model":"m",`+promptOf(d)+more+`}`)
+}
+
+func requestOf(t *testing.T, d *api.Dialect, text string) *Request {
+	t.Helper()
+	body, err := api.ParseBody([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Request{ID: "r", Dialect: d, Model: gjson.Get(text, "model").Str, Body: body, Header: http.Header{}, PromptTokens: 40, OutputTokens: predict.UnknownOutput}
+	r.Stream = gjson.Get(text, "stream").Bool()
+	for _, field := range d.Limits() {
+		if most := gjson.Get(text, field); most.Exists() {
+			r.MaxOutput, r.MaxField = int(most.Int()), field
+		}
+	}
+	return r
+}
+
+// reply is what a client got: a body, or the events of a stream.
+type reply struct {
+	*Answer
+	text   string
+	events []string // data of each
+	err    error    // that ended the stream, if not its end
+}
+
+// run serves a request and reads its answer to the end.
+func (f *engineFleet) run(ctx context.Context, req *Request) (reply, error) {
+	answer, err := f.Run(ctx, req)
+	if err != nil {
+		return reply{}, err
+	}
+	r := reply{Answer: answer}
+	if answer.Stream == nil {
+		r.text = textOf(string(answer.Body))
+		return r, nil
+	}
+	defer answer.Stream.Close()
+	var all strings.Builder
+	for {
+		out, err := answer.Stream.Next()
+		if err != nil {
+			if err != io.EOF { //nolint:errorlint // Next returns it bare
+				r.err = err
+			}
+			break
+		}
+		all.Write(out)
+	}
+	for line := range strings.Lines(all.String()) {
+		if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok {
+			r.events = append(r.events, data)
+			r.text += textOf(data)
+		}
+	}
+	return r, nil
+}
+
+// served is run for a request that is to be answered.
+func (f *engineFleet) served(req *Request) reply {
+	f.t.Helper()
+	r, err := f.run(f.t.Context(), req)
+	if err != nil || r.err != nil || r.Status != http.StatusOK {
+		f.t.Fatalf("%v, %v, status %d", err, r.err, r.Answer.status())
+	}
+	return r
+}
+
+func (a *Answer) status() int {
+	if a == nil {
+		return 0
+	}
+	return a.Status
+}
+
+// textOf is what an answer, or an event of one, says.
+func textOf(data string) (text string) {
+	for _, path := range []string{"choices.#.message.content", "choices.#.delta.content", "choices.#.text", "content.#.text"} {
+		for _, part := range gjson.Get(data, path).Array() {
+			text += part.Str
+		}
+	}
+	switch gjson.Get(data, "type").Str {
+	case "content_block_delta":
+		text += gjson.Get(data, "delta.text").Str
+	case "response.output_text.delta":
+		text += gjson.Get(data, "delta").Str
+	}
+	for _, item := range gjson.Get(data, "output").Array() {
+		for _, part := range item.Get("content.#.text").Array() {
+			text += part.Str
+		}
+	}
+	return text
+}
+
+// reference is what one engine alone says to a request.
+func reference(t *testing.T, req *Request) string {
+	t.Helper()
+	e := startEngine(t, engine.RoleBoth, nil)
+	body := req.Body.With(api.Remove("stream"), api.Remove("stream_options"))
+	resp, err := http.Post(e.URL()+req.Dialect.Path, "application/json", body.Reader())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%d, %v: %s", resp.StatusCode, err, raw)
+	}
+	return textOf(string(raw))
+}
+
+// metric is the sum of the series of a metric with the labels ("name", "value", ...); of a
+// histogram how often it was observed.
+func (f *engineFleet) metric(name string, labels ...string) (sum float64) {
+	f.t.Helper()
+	families, err := f.scraped.Gather()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			if has(m, labels) {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return sum
+}
+
+func has(m *dto.Metric, labels []string) bool {
+	for i := 0; i < len(labels); i += 2 {
+		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == labels[i] && l.GetValue() == labels[i+1] }) {
+			return false
+		}
+	}
+	return true
+}
+
+// wantMetrics checks sums of metrics: names, with labels as in {leg=prefill}, and values.
+func (f *engineFleet) wantMetrics(want map[string]float64) {
+	f.t.Helper()
+	for name, value := range want {
+		bare, rest, _ := strings.Cut(strings.TrimSuffix(name, "}"), "{")
+		var labels []string
+		if rest != "" {
+			for pair := range strings.SplitSeq(rest, ",") {
+				label, is, _ := strings.Cut(pair, "=")
+				labels = append(labels, label, is)
+			}
+		}
+		if got := f.metric(bare, labels...); math.Abs(got-value) > 1e-9 {
+			f.t.Errorf("%s is %v, want %v", name, got, value)
+		}
+	}
+}
+
+// nothingIsLeft checks that requests that have ended hold nothing: no place in the queue, no
+// lease, no transfer, no leg on an engine, and no span.
+func (f *engineFleet) nothingIsLeft() {
+	f.t.Helper()
+	f.Wait()
+	if waiting, inFlight := f.Queue.Len(); waiting != 0 || inFlight != 0 || f.Queue.bytes != 0 {
+		f.t.Errorf("%d wait, %d are in flight, %d bytes are held", waiting, inFlight, f.Queue.bytes)
+	}
+	for _, s := range f.Fleet.Servers() {
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			if in := s.InFlight(role, time.Now()); in.Requests != 0 || in.Tokens != 0 {
+				f.t.Errorf("%s %s: %d requests, %d tokens are held", role, s.ID(), in.Requests, in.Tokens)
+			}
+		}
+	}
+	f.eventually("no engine has work", func() bool {
+		for _, e := range slices.Concat(f.prefill, f.decode) {
+			if s := e.State(); s.ServerLoad+s.Running+s.Waiting > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	if begun, ended := len(f.spans.Started()), len(f.spans.Ended()); begun != ended {
+		f.t.Errorf("%d spans began, %d ended", begun, ended)
+	}
+}
+
+// steps are the spans that have ended, in order.
+func (f *engineFleet) steps() (names []string) {
+	for _, s := range f.spans.Ended() {
+		names = append(names, s.Name())
+	}
+	return names
+}

@@ -1,0 +1,251 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// quickly makes hanging legs end within a test.
+func quickly(o *Orchestrator) {
+	o.Config.PrefillTimeout, o.Config.FirstEventTimeout = 300*time.Millisecond, 300*time.Millisecond
+	o.Config.IdleTimeout, o.Config.AnswerTimeout = 300*time.Millisecond, 300*time.Millisecond
+}
+
+// With another server of its role, no fault of one before the first content costs the client
+// anything: the answer is the right one, the failure is counted as what it was, and nothing
+// is held afterwards.
+func TestRun_AnotherServerTakesOver(t *testing.T) {
+	for i, c := range []struct {
+		fault  engine.Fault
+		reason Kind
+		up     bool // the server is, afterwards
+	}{
+		{engine.Fault{Kind: engine.FaultRefuse}, Unsent, false},
+		{engine.Fault{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, Broken, true}, // reads, then resets
+		{engine.Fault{Kind: engine.FaultStatus, Status: 500}, Broken, true},
+		{engine.Fault{Kind: engine.FaultStatus, Status: 502}, Broken, true},
+		{engine.Fault{Kind: engine.FaultStatus, Status: 503}, Busy, true},
+		{engine.Fault{Kind: engine.FaultStatus, Status: 429}, Busy, true},
+		{engine.Fault{Kind: engine.FaultStatus, Status: 408}, Busy, true},
+		{engine.Fault{Kind: engine.FaultHangBeforeHeaders, Count: 1}, Timeout, true},
+		{engine.Fault{Kind: engine.FaultHangAfterHeaders, Count: 1}, Timeout, true},
+		{engine.Fault{Kind: engine.FaultEmptyStream}, Broken, true},
+		{engine.Fault{Kind: engine.FaultGarbageSSE}, Broken, true},
+		{engine.Fault{Kind: engine.FaultDieAfterTokens}, Broken, true},
+		{engine.Fault{Kind: engine.FaultErrorAfterTokens}, Broken, true},
+	} {
+		for k, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			stream := (i+k)%2 == 0
+			t.Run(fmt.Sprintf("%s/%s%d%s/stream=%v", role, c.fault.Kind, c.fault.Status, c.fault.Path, stream), func(t *testing.T) {
+				t.Parallel()
+				limits := quickly
+				if c.reason != Timeout { // on a busy machine all are slow
+					limits = nil
+				}
+				f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2, orchestrator: limits})
+				engines, leg := f.prefill, PrefillLeg
+				if role == pools.Decode {
+					engines, leg = f.decode, DecodeLeg
+				}
+				req := f.asks(api.Chat, more(api.Chat, stream))
+				want := reference(t, req)
+				bad := engines[0]
+				bad.SetFault(c.fault)
+				for range 40 { // until the bad one is asked
+					f.Transport.(*http.Transport).CloseIdleConnections() // those of probes
+					if got := f.served(req); got.text != want {
+						t.Fatalf("%q, want %q", got.text, want)
+					}
+					if f.metric("tandem_retries_total") > 0 {
+						break
+					}
+				}
+				bad.ClearFaults()
+				f.nothingIsLeft()
+				f.wantMetrics(map[string]float64{
+					"tandem_retries_total": 1, fmt.Sprintf("tandem_retries_total{leg=%s,reason=%s}", leg, c.reason): 1,
+					"tandem_retry_budget_exhausted_total": 0, "tandem_streams_broken_total": 0, "tandem_migrations_total": 0,
+				})
+				if up := f.server(bad).Health().Up; up != c.up {
+					t.Errorf("the server is up: %v, want %v", up, c.up)
+				}
+				decision, _ := f.Decisions.Find("r")
+				if n := len(decision.Choices); n != 2 || decision.Choices[0].Outcome == "" || decision.Choices[1].Outcome != "" || decision.Outcome != "served" {
+					t.Errorf("%d choices: %+v", n, decision)
+				}
+			})
+		}
+	}
+}
+
+// A server that says that it is busy gets no more requests while it asked for that, at most
+// ten seconds; one that does not say, for a second.
+func TestRun_ABusyServerIsLeftAlone(t *testing.T) {
+	for after, want := range map[string]time.Duration{"": time.Second, "3": 3 * time.Second, "600": 10 * time.Second, "-1": time.Second, "soon": time.Second} {
+		f := newEngineFleet(t, fleetShape{decode: 2})
+		through, bad := f.Transport, ""
+		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+			if bad != "" {
+				return through.RoundTrip(r)
+			}
+			bad = r.URL.Host
+			return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {after}}, Body: http.NoBody, Request: r}, nil
+		})
+		before := time.Now()
+		f.served(f.asks(api.Chat, more(api.Chat, false)))
+		for at, busy := range map[time.Time]bool{before.Add(want - time.Millisecond): true, time.Now().Add(want): false} {
+			for _, c := range f.Binder.takeSnapshot(testModel, testModel, at).candidates.Decode {
+				if c.Excluded != (busy && c.ID == bad) {
+					t.Errorf("Retry-After %q: %v later %s is left alone: %v", after, at.Sub(before), c.ID, c.Excluded)
+				}
+			}
+		}
+		f.nothingIsLeft()
+	}
+}
+
+// What an engine says of the request is the client's to hear: as the engine said it, from the
+// first that was asked, with no server held guilty.
+func TestRun_TheRequestsFaultIsTheEnginesAnswer(t *testing.T) {
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+		for _, status := range []int{400, 401, 403, 404, 413, 422} {
+			for _, stream := range []bool{false, true} {
+				f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
+				engines := f.prefill
+				if role == pools.Decode {
+					engines = f.decode
+				}
+				for _, e := range engines {
+					e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: status})
+				}
+				_, err := f.run(t.Context(), f.asks(api.Chat, more(api.Chat, stream)))
+				var failed *LegError
+				if !errors.As(err, &failed) || failed.Kind != Refused || failed.Status != status || !strings.Contains(string(failed.Body), "error") {
+					t.Errorf("%s, %d: %v", role, status, err)
+				}
+				f.nothingIsLeft()
+				f.wantMetrics(map[string]float64{"tandem_retries_total": 0})
+				asked := 0
+				for _, e := range engines {
+					asked += len(e.State().Requests)
+					if s := f.server(e); !s.Health().Up || s.State() != pools.Alive {
+						t.Errorf("%s, %d: %s is %v", role, status, s.ID(), s.State())
+					}
+				}
+				if asked != 1 {
+					t.Errorf("%s, %d: %d servers were asked", role, status, asked)
+				}
+				if d, _ := f.Decisions.Find("r"); d.Outcome != failed.Error() {
+					t.Errorf("remembered is %q", d.Outcome)
+				}
+			}
+		}
+	}
+}
+
+// Where all servers of a role fail, the client is told of the last failure, after as many
+// tries as are allowed, and nothing is held.
+func TestRun_WhereAllFailTheLastFailureIsTold(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 2})
+		for _, e := range f.decode {
+			e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502})
+		}
+		_, err := f.run(t.Context(), f.asks(api.Chat, more(api.Chat, stream)))
+		var failed *LegError
+		if !errors.As(err, &failed) || failed.Status != 502 || failed.Kind != Broken {
+			t.Errorf("%v", err)
+		}
+		f.nothingIsLeft()
+		for _, e := range f.decode {
+			legs := map[string]int{} // with a hand-off, and alone
+			for _, r := range e.State().Requests {
+				if !strings.Contains(r.RequestID, "canary") {
+					legs[r.RequestID]++
+				}
+			}
+			if n := len(legs); n == 0 || n > 2 {
+				t.Errorf("one server was asked for %d legs: %v", n, legs)
+			}
+		}
+	}
+}
+
+// A hand-off that its decode server surely never saw is used by the next one, and prefill is
+// not asked again. One that it saw and refused is not: it is counted, since prefill holds its
+// blocks until their lease ends.
+func TestRun_AHandoffThatNobodySawGoesToTheNextDecode(t *testing.T) {
+	for _, c := range []struct {
+		fault    engine.Fault
+		stranded int
+	}{{engine.Fault{Kind: engine.FaultRefuse}, 0}, {engine.Fault{Kind: engine.FaultStatus, Status: 503}, 1}, {engine.Fault{Kind: engine.FaultStatus, Status: 429}, 1}} {
+		for _, stream := range []bool{false, true} {
+			f := newEngineFleet(t, fleetShape{prefill: 1, decode: 2})
+			req := f.asks(api.Chat, more(api.Chat, stream))
+			want := reference(t, req)
+			f.decode[0].SetFault(c.fault)
+			tries := 0
+			for f.metric("tandem_retries_total") == 0 && tries < 40 {
+				tries++
+				if got := f.served(req); got.text != want || got.Prefill == "" {
+					t.Fatalf("%q by %q and %q, want %q", got.text, got.Prefill, got.Decode, want)
+				}
+			}
+			f.decode[0].ClearFaults()
+			f.nothingIsLeft()
+			p := f.prefill[0].State()
+			if p.PrefillsDone != tries+c.stranded || p.HandoffsPulled != tries || p.HandoffsOpen != c.stranded {
+				t.Errorf("%s: of %d requests %d prefills were done, %d pulled, %d are open", c.fault.Kind, tries, p.PrefillsDone, p.HandoffsPulled, p.HandoffsOpen)
+			}
+			f.wantMetrics(map[string]float64{"tandem_handoffs_stranded_total": float64(c.stranded), "tandem_retries_total{leg=decode}": 1})
+		}
+	}
+}
+
+// A client that leaves ends what is under way for it, whichever leg that is: the engines are
+// free, and nobody is held guilty.
+func TestRun_AClientThatLeavesEndsItsLegs(t *testing.T) {
+	for _, connector := range []string{engine.ConnectorNIXL, engine.ConnectorSGLang} {
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			for _, fault := range []string{engine.FaultHangBeforeHeaders, engine.FaultHangAfterHeaders} {
+				for _, stream := range []bool{false, true} {
+					f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Connector = connector }})
+					hangs := f.prefill[0]
+					if role == pools.Decode {
+						hangs = f.decode[0]
+					}
+					hangs.SetFault(engine.Fault{Kind: fault})
+					ctx, leave := context.WithCancel(t.Context())
+					ended := make(chan error, 1)
+					req := f.asks(api.Chat, more(api.Chat, stream))
+					go func() {
+						_, err := f.run(ctx, req)
+						ended <- err
+					}()
+					f.eventually("the leg hangs", func() bool { return hangs.State().ServerLoad > 0 })
+					leave()
+					var failed *LegError
+					if err := <-ended; !errors.As(err, &failed) || failed.Kind != Gone || !errors.Is(err, context.Canceled) {
+						t.Errorf("%s, %s, %s: %v", connector, role, fault, err)
+					}
+					f.nothingIsLeft()
+					f.wantMetrics(map[string]float64{"tandem_retries_total": 0, "tandem_handoffs_stranded_total": 0})
+					for _, s := range f.Fleet.Servers() {
+						if !s.Health().Up || s.State() != pools.Alive {
+							t.Errorf("%s is held guilty: %v", s.ID(), s.State())
+						}
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package pd
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+var dialects = []*api.Dialect{api.Chat, api.Completions, api.Responses, api.Messages}
+
+// more is what a body needs besides its prompt, in each API.
+func more(d *api.Dialect, stream bool) string {
+	limit := map[*api.Dialect]string{api.Chat: "max_tokens", api.Completions: "max_tokens", api.Responses: "max_output_tokens", api.Messages: "max_tokens"}[d]
+	return fmt.Sprintf(`,"%s":12,"stream":%v`, limit, stream)
+}
+
+// A pair answers as one engine alone would; who served it, what it took and why it went there
+// is known afterwards, and nothing is held any more.
+func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
+	for _, d := range dialects {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/stream=%v", d.Name, stream), func(t *testing.T) {
+				f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+				req := f.asks(d, more(d, stream))
+				got := f.served(req)
+				if want := reference(t, req); got.text != want || want == "" {
+					t.Errorf("%q, want %q", got.text, want)
+				}
+				prefill, decode := f.server(f.prefill[0]), f.server(f.decode[0])
+				if got.Prefill != prefill.ID() || got.Decode != decode.ID() || got.Computed != req.PromptTokens {
+					t.Errorf("served by %q and %q, %d of %d tokens computed", got.Prefill, got.Decode, got.Computed, req.PromptTokens)
+				}
+				p, s := f.prefill[0].State(), f.decode[0].State()
+				if p.PrefillsDone != 1 || p.HandoffsPulled != 1 || s.DecodesDone != 1 || s.Recomputed != 0 || s.AggregatedDone != 0 {
+					t.Errorf("prefill %+v\ndecode %+v", p, s)
+				}
+				if want := []string{"wait", "locate", "choose", "prefill", "decode"}; !slices.Equal(f.steps(), want) {
+					t.Errorf("its steps are %v, want %v", f.steps(), want)
+				}
+				f.nothingIsLeft()
+				f.wantMetrics(countsOf(stream, got))
+				decision, found := f.Decisions.Find("r")
+				if !found || decision.Outcome != "served" || decision.API != d.Name || len(decision.Choices) != 1 || decision.Choices[0].Chosen.Prefill != prefill.ID() {
+					t.Errorf("%v %+v", found, decision)
+				}
+			})
+		}
+	}
+}
+
+// countsOf is what one request that a pair has served leaves in the metrics.
+func countsOf(stream bool, got reply) map[string]float64 {
+	usage := got.Usage
+	want := map[string]float64{
+		"tandem_wait_seconds{model=m}": 1, "tandem_prefill_seconds": 1, "tandem_handoff_gap_seconds": 1,
+		"tandem_alone_total": 0, "tandem_retries_total": 0, "tandem_handoff_missing_total": 0, "tandem_silent_recomputes_total": 0,
+		"tandem_prompt_mismatches_total": 0, "tandem_handoffs_stranded_total": 0, "tandem_foreign_handoffs_total": 0,
+		"tandem_decode_handoffs_total": 0, "tandem_streams_broken_total": 0, "tandem_migrations_total": 0,
+		"tandem_retry_budget_exhausted_total": 0, "tandem_order_looks_total": 0,
+	}
+	if stream {
+		usage = got.Stream.Usage()
+		want["tandem_ttft_seconds{model=m}"] = 1
+		want["tandem_decode_first_event_seconds"] = 1
+		want["tandem_itl_seconds"] = float64(got.Stream.Events() - 1)
+	}
+	want["tandem_output_prediction_ratio{model=m}"] = 0 // where the engine was not asked how many it were
+	if usage.Output.Known {
+		want["tandem_output_prediction_ratio{model=m}"] = 1
+	}
+	want["tandem_prompt_tokens_total{model=m}"] = float64(usage.Prompt.Tokens)
+	want["tandem_output_tokens_total{model=m}"] = 12
+	return want
+}
+
+// A prompt of which one token is asked for needs no decode server: prefill's answer is all.
+func TestRun_OneTokenIsPrefillsAnswer(t *testing.T) {
+	for _, d := range dialects {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/stream=%v", d.Name, stream), func(t *testing.T) {
+				f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+				req := f.asks(d, strings.Replace(more(d, stream), ":12", ":1", 1))
+				got := f.served(req)
+				if want := reference(t, req); got.text != want {
+					t.Errorf("%q, want %q", got.text, want)
+				}
+				f.nothingIsLeft()
+				s, p := f.decode[0].State(), f.prefill[0].State()
+				whole := s.DecodesDone == 0 && s.AggregatedDone == 0
+				if whole && (got.Prefill != f.server(f.prefill[0]).ID() || got.Decode != "") {
+					t.Errorf("decode did nothing, and it was served by %q and %q", got.Prefill, got.Decode)
+				}
+				if !whole && got.Decode != f.server(f.decode[0]).ID() || p.HandoffsOpen != 0 {
+					t.Errorf("served by %q and %q; %d hand-offs are open", got.Prefill, got.Decode, p.HandoffsOpen)
+				}
+				f.wantMetrics(map[string]float64{"tandem_prompt_tokens_total": float64(promptTokensOf(got)), "tandem_output_tokens_total": 1, "tandem_handoffs_stranded_total": 0})
+			})
+		}
+	}
+}
+
+func promptTokensOf(r reply) int {
+	if r.Stream != nil {
+		return r.Stream.Usage().Prompt.Tokens
+	}
+	return r.Usage.Prompt.Tokens
+}
+
+// What cannot be handed over runs on one decode server whole: several samples of a prompt, an
+// API without a prefill phase, and everything where there is no prefill server.
+func TestRun_DecodeAloneForWhatCannotBeHandedOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		prefills int
+		change   func(*Request)
+		reason   string
+	}{
+		"several samples":   {1, func(r *Request) { r.Aggregated, r.Answers = true, 2 }, "aggregated"},
+		"no prefill server": {0, func(*Request) {}, "no_prefill"},
+	} {
+		for _, stream := range []bool{false, true} {
+			f := newEngineFleet(t, fleetShape{prefill: c.prefills, decode: 1})
+			req := f.asks(api.Chat, more(api.Chat, stream))
+			c.change(req)
+			if req.Answers > 1 {
+				req.Body = req.Body.With(api.Set("n", []byte("2")))
+			}
+			got := f.served(req)
+			if got.Prefill != "" || got.Decode != f.server(f.decode[0]).ID() || f.decode[0].State().AggregatedDone != max(1, req.Answers) {
+				t.Errorf("%s: served by %q and %q", name, got.Prefill, got.Decode)
+			}
+			f.nothingIsLeft()
+			f.wantMetrics(map[string]float64{"tandem_alone_total{reason=" + c.reason + "}": 1, "tandem_alone_total": 1, "tandem_prefill_seconds": 0, "tandem_handoff_gap_seconds": 0})
+		}
+	}
+}
+
+// A prefill that says nothing of a hand-off has worked for nothing: decode computes the prompt,
+// the answer is the same, and a server that always does so is left out for a while.
+func TestRun_AMissingHandoffIsNoError(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+		f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultDropHandoff})
+		req := f.asks(api.Chat, more(api.Chat, stream))
+		if got, want := f.served(req), reference(t, req); got.text != want {
+			t.Errorf("%q, want %q", got.text, want)
+		}
+		f.nothingIsLeft()
+		f.wantMetrics(map[string]float64{"tandem_handoff_missing_total": 1, "tandem_retries_total": 0, "tandem_handoffs_stranded_total": 0, "tandem_prefill_seconds": 1})
+	}
+}
+
+// Prefill's work of which decode never hears, prompt after prompt, is no use: after some long
+// prompts the server is left out. Short ones prove nothing.
+func TestRun_APrefillThatNeverHandsOverIsLeftOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		words string
+		out   bool
+	}{"long prompts": {strings.Repeat("river bridge ", 200), true}, "short prompts": {longPrompt, false}} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+		f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultDropHandoff})
+		for range 8 {
+			f.served(requestOf(t, api.Completions, `{"model":"m","max_tokens":2,"prompt":"`+c.words+`"}`))
+		}
+		done := f.prefill[0].State().PrefillsDone
+		if out := done < 8; out != c.out || done < 3 {
+			t.Errorf("%s: %d of 8 prompts were computed on a server that hands nothing over", name, done)
+		}
+	}
+}
+
+// A hand-off that decode cannot use costs no answer: decode computes the prompt, and that is
+// counted.
+func TestRun_AHandoffThatIsWrongIsRecomputedAndCounted(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+		f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultWrongHandoff})
+		for _, e := range f.decode {
+			f.server(e).NoteCachedTokens() // as after the first answers
+		}
+		req := f.asks(api.Chat, more(api.Chat, stream)+`,"stream_options":{"include_usage":true}`)
+		if !stream {
+			req = f.asks(api.Chat, more(api.Chat, stream))
+		}
+		if got, want := f.served(req), reference(t, req); got.text != want {
+			t.Errorf("%q, want %q", got.text, want)
+		}
+		f.nothingIsLeft()
+		if n := f.decode[0].State().Recomputed; n != 1 {
+			t.Fatalf("decode computed %d prompts again", n)
+		}
+		f.wantMetrics(map[string]float64{"tandem_silent_recomputes_total": 1, "tandem_retries_total": 0})
+	}
+}
+
+// Legs go to the engine with what is the gateway's to say, and nothing of the client's twice.
+func TestRun_LegsCarryTheRequestsHeaders(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+	req := f.asks(api.Chat, more(api.Chat, false))
+	var legs []*http.Request
+	through := f.Transport
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		legs = append(legs, r.Clone(r.Context()))
+		return through.RoundTrip(r)
+	})
+	req.Header.Set("Authorization", "Bearer k")
+	f.served(req)
+	if len(legs) != 2 {
+		t.Fatalf("%d legs", len(legs))
+	}
+	for _, leg := range legs {
+		h := leg.Header
+		if h.Get("Authorization") != "Bearer k" || h.Get("Content-Type") != "application/json" || h.Get("User-Agent") != "tandem" || h.Get("X-Request-Id") == "" || h.Get("Traceparent") == "" {
+			t.Errorf("%v", h)
+		}
+		if leg.GetBody != nil || leg.ContentLength <= 0 {
+			t.Error("net/http might send it again by itself")
+		}
+	}
+	if a, b := legs[0].Header.Get("X-Request-Id"), legs[1].Header.Get("X-Request-Id"); a == "r" || b == "r" {
+		t.Errorf("the client's id went to the engines: %q, %q", a, b)
+	}
+	if len(req.Header) != 1 {
+		t.Errorf("the request's own headers have changed: %v", req.Header)
+	}
+}
+
+// The usage that a client sees is that of one engine that did all, whichever leg counted it.
+func TestRun_UsageIsThatOfOneEngine(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+	one := f.served(f.asks(api.Chat, more(api.Chat, false)))
+	two := f.served(f.asks(api.Chat, more(api.Chat, true)+`,"stream_options":{"include_usage":true}`))
+	usage := gjson.GetBytes(one.Body, "usage")
+	last := gjson.Get(two.events[len(two.events)-2], "usage")
+	if usage.Get("prompt_tokens").Int() == 0 || usage.Get("completion_tokens").Int() != 12 || last.Get("prompt_tokens").Int() != usage.Get("prompt_tokens").Int() || last.Get("completion_tokens").Int() != 12 {
+		t.Errorf("%s\n%s", usage, last)
+	}
+	if gjson.Get(string(one.Body), "kv_transfer_params").Exists() {
+		t.Errorf("the client sees the engines' hand-off: %s", one.Body)
+	}
+	// The second prompt was in prefill's cache, which is what is counted and shown.
+	cachedTokens := last.Get("prompt_tokens_details.cached_tokens").Int()
+	if cachedTokens == 0 || f.metric("tandem_cached_prompt_tokens_total") != float64(cachedTokens) {
+		t.Errorf("%d tokens were cached, counted are %v", cachedTokens, f.metric("tandem_cached_prompt_tokens_total"))
+	}
+}
+
+// hidden usage was asked for by the gateway: the client does not see the event, and the
+// gateway counts by it.
+func TestRun_HiddenUsageIsCountedAndNotShown(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+	req := f.asks(api.Chat, more(api.Chat, true)+`,"stream_options":{"include_usage":true}`)
+	req.HideUsage = true
+	got := f.served(req)
+	for _, event := range got.events {
+		if choices := gjson.Get(event, "choices"); choices.IsArray() && len(choices.Array()) == 0 {
+			t.Errorf("the client sees %s", event)
+		}
+	}
+	if u := got.Stream.Usage(); !u.Prompt.Known || u.Output.Tokens != 12 || got.events[len(got.events)-1] != "[DONE]" {
+		t.Errorf("%+v is known, the last event is %s", u, got.events[len(got.events)-1])
+	}
+}
+
+// An engine's predicted work is on its server while the leg is under way, by role.
+func TestRun_ServersCarryWhatIsUnderWay(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+	prefill, decode := f.server(f.prefill[0]), f.server(f.decode[0])
+	answer, err := f.Run(t.Context(), f.asks(api.Chat, more(api.Chat, true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, d := prefill.InFlight(pools.Prefill, time.Now()), decode.InFlight(pools.Decode, time.Now()); p.Requests != 0 || d.Requests != 1 || d.Tokens == 0 {
+		t.Errorf("the stream has begun: %+v on prefill, %+v on decode", p, d)
+	}
+	if _, inFlight := f.Queue.Len(); inFlight != 1 {
+		t.Errorf("%d are in flight", inFlight)
+	}
+	answer.Stream.Close()
+	f.nothingIsLeft()
+}
