@@ -36,8 +36,11 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return failed
 	}
 	b.handoff = h
-	if h.WholeAnswer != nil {
-		return o.answerFromPrefill(ctx, st, b, h.WholeAnswer)
+	if h.WholeAnswer != nil { // decode's place is given back unused
+		b.decode.Release()
+		answer, failed := st.form.fromPrefill(ctx, st, b, h.WholeAnswer)
+		b.answer = answer
+		return failed
 	}
 	if failed := o.checkLength(st, b, t); failed != nil {
 		withdraw()
@@ -97,7 +100,7 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 // silent or hangs it is only if somebody else can take it, whom it was not taken from
 // before: an engine at its first transfer or in the midst of compiling stands still for
 // seconds and then answers. Those that step with it stand still too.
-func (ch *Chooser) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.DownCause) bool {
+func (sn *Snapshotter) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.DownCause) bool {
 	if why == pools.ProbesFailed || leg == PrefillLeg && connector.Of(server).Aggregated && why == pools.Hangs {
 		return true
 	}
@@ -105,35 +108,10 @@ func (ch *Chooser) shouldAbandon(model string, leg Leg, server *pools.Server, be
 	if leg == PrefillLeg && !connector.Of(server).Aggregated { // else a decode server can do it
 		role = pools.Prefill
 	}
-	usable, _ := pools.Candidates(ch.Fleet.Servers(), model, role, ch.Fleet.EjectShare(), time.Now())
+	usable, _ := pools.Candidates(sn.Fleet.Servers(), model, role, sn.Fleet.EjectShare(), time.Now())
 	return slices.ContainsFunc(usable, func(s *pools.Server) bool {
 		return s.ID() != server.ID() && (server.Group == "" || s.Group != server.Group) && !slices.Contains(before, s.ID())
 	})
-}
-
-// sendWhole sends a leg and reads its whole answer.
-func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	before := st.bind.tried.servers(leg)
-	defer server.OnDown(func(why pools.DownCause) {
-		if o.Binder.shouldAbandon(st.req.Model, leg, server, before, why) {
-			cancel(errServerDown)
-		}
-	})()
-	resp, err := send(ctx, o.Transport, server, st.req.Dialect.Path, id, askLoad(st.req.Header, leg, server), part)
-	if err != nil {
-		return nil, nil, failedSend(ctx, leg, server.ID(), err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	data, err := readAnswer(resp)
-	if err != nil {
-		return nil, nil, failedSend(ctx, leg, server.ID(), err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, nil, failedStatus(leg, server.ID(), resp, data)
-	}
-	return resp, data, nil
 }
 
 // defaultBusy is how long a busy server is left alone when it does not say.
@@ -183,4 +161,29 @@ func endLegSpan(span trace.Span, failed *LegError) {
 		return
 	}
 	endSpan(span, nil)
+}
+
+// sendWhole sends a leg and reads its whole answer.
+func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	before := st.bind.tried.servers(leg)
+	defer server.OnDown(func(why pools.DownCause) {
+		if o.Binder.shouldAbandon(st.req.Model, leg, server, before, why) {
+			cancel(errServerDown)
+		}
+	})()
+	resp, err := send(ctx, o.Transport, server, st.req.Dialect.Path, id, askLoad(st.req.Header, leg, server), part)
+	if err != nil {
+		return nil, nil, failedSend(ctx, leg, server.ID(), err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	data, err := readAnswer(resp)
+	if err != nil {
+		return nil, nil, failedSend(ctx, leg, server.ID(), err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, nil, failedStatus(leg, server.ID(), resp, data)
+	}
+	return resp, data, nil
 }

@@ -11,22 +11,14 @@ import (
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
-	"github.com/tandem-gateway/tandem/pools/share"
 )
 
-// Chooser sees the servers as a choice does: it takes snapshots of them, prices a request
-// on them, and claims those that are chosen. It knows nothing of waiting. Its fields are
-// set once, before the first request.
+// Chooser prices a request on the servers of a snapshot, and claims those that are chosen. It
+// knows nothing of waiting. Its fields are set once, before the first request.
 type Chooser struct {
-	Config   BindConfig
-	Cost     cost.Model
-	Links    *cost.Links
-	Fleet    *pools.Fleet
-	Locality *Locality        // nil: nothing is known of who holds what
-	Outputs  *predict.Outputs // nil: nothing is learned of how long answers are
-	// Shares returns which hardware is to serve which requests of a base model, nil where
-	// there is no plan. It must not wait. nil: there never is one.
-	Shares  func(base string) *share.Table
+	Snapshotter
+	Cost    cost.Model
+	Outputs *predict.Outputs // nil: nothing is learned of how long answers are
 	Metrics *Metrics
 
 	ttftMargin     predict.TTFTMargin

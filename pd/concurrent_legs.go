@@ -48,7 +48,7 @@ func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *
 	})
 
 	failed := o.decodeLeg(decodeCtx, st, b)
-	if failed == nil && (settled.CompareAndSwap(false, true) || b.answer.leg == nil) {
+	if failed == nil && (settled.CompareAndSwap(false, true) || b.answer.isComplete()) {
 		clientLeaves()
 		time.AfterFunc(afterDecode, func() { endPrefill(errSilent) })
 		return nil
@@ -125,9 +125,9 @@ func (o *Orchestrator) primaryFailure(st *requestState, b *binding, prefill, dec
 }
 
 // hasUntriedPrefill reports whether another prefill server than that one is left to the request.
-func (ch *Chooser) hasUntriedPrefill(r *bindRequest, than *pools.Server) bool {
+func (sn *Snapshotter) hasUntriedPrefill(r *bindRequest, than *pools.Server) bool {
 	now := time.Now()
-	return slices.ContainsFunc(ch.Fleet.Servers(), func(s *pools.Server) bool {
+	return slices.ContainsFunc(sn.Fleet.Servers(), func(s *pools.Server) bool {
 		return s.ID() != than.ID() && s.Role.Serves(pools.Prefill) && s.State() == pools.Alive && !r.tried.has(PrefillLeg, s) && s.Serves(r.req.Model, now)
 	})
 }

@@ -87,9 +87,11 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	model := cost.Default()
 	model.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	f.Binder = &Binder{Queue: queue, Tracer: tracer, Chooser: &Chooser{
-		Config: DefaultConfig().BindConfig, Cost: model, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet,
-		Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }), Outputs: predict.NewOutputs(),
-		Metrics: f.Metrics,
+		Snapshotter: Snapshotter{
+			Config: DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Adapter: model.Adapter,
+			Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }),
+		},
+		Cost: model, Outputs: predict.NewOutputs(), Metrics: f.Metrics,
 	}}
 	fleet.OnBlame = f.Binder.Links.Clear
 	if shape.orchestrator != nil {

@@ -100,8 +100,11 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 		Metrics: NewMetrics(prometheus.NewRegistry(), queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
 	}}
 	f.Binder = &Binder{Queue: queue, Tracer: f.Tracer, Chooser: &Chooser{
-		Config: DefaultConfig().BindConfig, Cost: cost.Default(), Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet,
-		Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }), Metrics: f.Metrics,
+		Snapshotter: Snapshotter{
+			Config: DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Adapter: cost.DefaultAdapterCost(),
+			Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }),
+		},
+		Cost: cost.Default(), Metrics: f.Metrics,
 	}}
 	f.await(tb, f.up)
 	return f

@@ -70,7 +70,7 @@ func TestSLO_TravelsToTheReplicaThatDecides(t *testing.T) {
 	f := newTestFleet(t, 1, nil)
 	f.Binder.Config.TTFT.Models = map[string]time.Duration{testModel: 5 * time.Second}
 	f.Binder.Config.ITL.All = 40 * time.Millisecond
-	elsewhere := &Chooser{Config: DefaultConfig().BindConfig}
+	elsewhere := &Chooser{Snapshotter: Snapshotter{Config: DefaultConfig().BindConfig}}
 	elsewhere.Config.TTFT.All = time.Second // one that does not know the model's yet
 	now := time.Now()
 	remote := newRemoteRequest(f.Binder.remoteRequest(&f.arrives(testPrompt(100), now).bind), now)

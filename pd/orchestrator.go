@@ -118,7 +118,7 @@ func (o *Orchestrator) locate(ctx context.Context, st *requestState) {
 // reset is a request before its first attempt.
 func (o *Orchestrator) reset(st *requestState) {
 	st.release()
-	*st = requestState{client: st.client, req: st.client, entry: st.entry, arrived: st.arrived, capacity: st.capacity}
+	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, capacity: st.capacity}
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.queued}
 	st.bind.tried.alone = st.client.Aggregated || o.Suspects.DiedOfHandoff(st.client, st.arrived)
 	if o.Config.Migrate && st.client.Stream && !st.client.Aggregated {
@@ -171,24 +171,13 @@ func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *L
 	return nil
 }
 
-// relay gives the answer away. A stream keeps its servers and its place until it ends.
+// relay gives the answer away.
 func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) *Answer {
 	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
 	o.recordDecision(st, nil)
-	answer := b.answer
-	answer.Computed = st.computed()
-	if answer.leg == nil {
-		return answer
-	}
-	if len(st.bind.tried.legs) == 0 && !st.bind.continues {
-		o.Binder.ttftMargin.Observe(&b.chosen.Terms, time.Since(st.boundAt))
-	}
-	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.leave(st.entry) }}
-	if st.transcript != nil {
-		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
-	}
-	st.streams = true
-	return answer
+	b.answer.Computed = st.computed()
+	st.form.relay(ctx, st, b)
+	return b.answer
 }
 
 // end gives back what a request holds, save what its stream does until that ends.

@@ -9,18 +9,18 @@ import (
 
 // setRemotes writes for each server that can pull from a third one which holds most of the
 // prompt: any that is alive, also one that takes no request now.
-func (ch *Chooser) setRemotes(r *bindRequest, v *snapshot, all []*pools.Server, now time.Time) {
-	if ch.Locality == nil || r.prefix == nil {
+func (sn *Snapshotter) setRemotes(r *bindRequest, v *snapshot, all []*pools.Server, now time.Time) {
+	if sn.Locality == nil || r.prefix == nil {
 		return
 	}
 	best := make(map[uint64]cost.Remote) // by class
 	places := make(map[string]cost.Topology)
 	for _, s := range all {
-		at := ch.factsOf(s)
+		at := sn.factsOf(s)
 		if !at.pulls || s.State() != pools.Alive {
 			continue
 		}
-		held := min(ch.Locality.cachedTokens(r.prefix, s, &at).GPU, r.req.PromptTokens)
+		held := min(sn.Locality.cachedTokens(r.prefix, s, &at).GPU, r.req.PromptTokens)
 		if held > best[s.CompatibilityKey()].Tokens {
 			best[s.CompatibilityKey()] = cost.Remote{Server: s.ID(), Tokens: held}
 			places[s.ID()] = topologyOf(s)
@@ -35,7 +35,7 @@ func (ch *Chooser) setRemotes(r *bindRequest, v *snapshot, all []*pools.Server, 
 				continue
 			}
 			place := places[from.Server]
-			from.Latency, from.PerByte = ch.Links.Estimate(&place, &c.Topology, now)
+			from.Latency, from.PerByte = sn.Links.Estimate(&place, &c.Topology, now)
 			c.Remote = from
 		}
 	}

@@ -34,7 +34,7 @@ func (o *Orchestrator) Ready() (bool, string) {
 }
 
 // servesAlone reports whether a decode server may compute prompts.
-func (ch *Chooser) servesAlone(s *pools.Server) bool {
+func (sn *Snapshotter) servesAlone(s *pools.Server) bool {
 	by := connector.Of(s)
-	return by.Aggregated && !(ch.Config.EnforceDisaggregation && s.Role == pools.Decode && by.Pairs)
+	return by.Aggregated && !(sn.Config.EnforceDisaggregation && s.Role == pools.Decode && by.Pairs)
 }

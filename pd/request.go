@@ -72,3 +72,6 @@ type Answer struct {
 	Usage       api.Usage // of a whole body
 	Computed    int       // prompt tokens that no cache had, as predicted when the pair was chosen
 }
+
+// isComplete reports whether all of the answer is here.
+func (a *Answer) isComplete() bool { return a.leg == nil }

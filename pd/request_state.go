@@ -17,6 +17,7 @@ import (
 type requestState struct {
 	client  *Request    // as it came: what the quarantine knows it by, and what is remembered of it
 	req     *Request    // what the legs are sent
+	form    answerForm  // how the answer is read and relayed
 	entry   *queueEntry // nil: it continues a stream
 	arrived time.Time
 	bind    bindRequest
@@ -42,7 +43,7 @@ type requestState struct {
 // which that broke come last.
 func (st *requestState) continuation(rest *Request) *requestState {
 	next := &requestState{
-		client: st.client, req: rest, arrived: st.arrived, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1,
+		client: st.client, req: rest, form: st.form, arrived: st.arrived, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1,
 		bind: bindRequest{req: rest, base: st.bind.base, arrived: st.arrived, continues: true},
 	}
 	next.bind.tried.alone = rest.Aggregated

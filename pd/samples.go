@@ -62,7 +62,7 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 		moved -= min(moved, b.cachedTokens)
 	}
 	c.links, c.bytes = ch.Links, float64(moved)*float64(ch.Cost.KVBytesPerToken)
-	c.from, c.to = ch.candidateOf(b.handoff.From, now), ch.candidateOf(c.server, now)
+	c.from, c.to = candidateOf(b.handoff.From, now), candidateOf(c.server, now)
 	if !beside { // else it has not begun yet
 		c.end = ch.Links.Begin(&c.from, &c.to, c.bytes, now)
 	}
@@ -125,7 +125,7 @@ func (p *stepSampler) observeGap(gap time.Duration) {
 		return
 	}
 	now := time.Now()
-	c := p.o.Binder.candidateOf(p.server, now)
+	c := candidateOf(p.server, now)
 	p.server.ObserveStep(p.sum/gapsPerSample, max(c.Running, 1), c.KVUsed, now)
 	p.sum, p.gaps = 0, 0
 }

@@ -20,27 +20,27 @@ type serverFacts struct {
 	ready          time.Duration // until it can take requests for the snapshot's model
 }
 
-func (ch *Chooser) facts(to []serverFacts, servers []*pools.Server, model string, now time.Time) []serverFacts {
+func (sn *Snapshotter) facts(to []serverFacts, servers []*pools.Server, model string, now time.Time) []serverFacts {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
-		at := ch.factsOf(s)
-		at.ready, at.missesHandoffs = ch.ready(s, model, now), s.MissesHandoffs(now)
+		at := sn.factsOf(s)
+		at.ready, at.missesHandoffs = sn.ready(s, model, now), s.MissesHandoffs(now)
 		to = append(to, at)
 	}
 	return to
 }
 
-func (ch *Chooser) factsOf(s *pools.Server) serverFacts {
+func (sn *Snapshotter) factsOf(s *pools.Server) serverFacts {
 	c := connector.Of(s)
-	return serverFacts{by: c, pulls: c.CanPull != nil && c.CanPull(s), replaced: ch.Locality != nil && ch.Locality.replaced(s)}
+	return serverFacts{by: c, pulls: c.CanPull != nil && c.CanPull(s), replaced: sn.Locality != nil && sn.Locality.replaced(s)}
 }
 
 // ready is how long a server needs until it can take requests for a model at all: an
 // adapter to load, a sleep to end.
-func (ch *Chooser) ready(s *pools.Server, model string, now time.Time) time.Duration {
+func (sn *Snapshotter) ready(s *pools.Server, model string, now time.Time) time.Duration {
 	wake := s.WakeTime(now)
 	if view, adapter := s.Adapter(model, now); adapter {
-		wake += ch.Cost.Adapter.Wait(cost.AdapterState(view))
+		wake += sn.Adapter.Wait(cost.AdapterState(view))
 	}
 	return wake
 }

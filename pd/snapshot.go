@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 // snapshot is what a choice is made from: the servers of a model and what is known of them.
@@ -26,16 +27,29 @@ type snapshot struct {
 	kindIsSet bool        // it does
 }
 
+// Snapshotter sees the servers as a choice does: what is known of them, and how they may serve a
+// request. It claims nothing. Its fields are set once, before the first request.
+type Snapshotter struct {
+	Config   BindConfig
+	Fleet    *pools.Fleet
+	Links    *cost.Links
+	Locality *Locality        // nil: nothing is known of who holds what
+	Adapter  cost.AdapterCost // what an adapter costs that a server does not run
+	// Shares returns which hardware is to serve which requests of a base model, nil where
+	// there is no plan. It must not wait. nil: there never is one.
+	Shares func(base string) *share.Table
+}
+
 // takeSnapshot looks at all servers of a model. Those that may take nothing now are out.
-func (ch *Chooser) takeSnapshot(model, base string, now time.Time) snapshot {
+func (sn *Snapshotter) takeSnapshot(model, base string, now time.Time) snapshot {
 	var v snapshot
-	ch.retakeSnapshot(&v, model, base, now)
+	sn.retakeSnapshot(&v, model, base, now)
 	return v
 }
 
 // retakeSnapshot is takeSnapshot into the memory of one that is not needed any more.
-func (ch *Chooser) retakeSnapshot(v *snapshot, model, base string, now time.Time) {
-	all, share := ch.Fleet.Servers(), ch.Fleet.EjectShare()
+func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.Time) {
+	all, share := sn.Fleet.Servers(), sn.Fleet.EjectShare()
 	prefill, panicking := pools.Candidates(all, model, pools.Prefill, share, now)
 	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
 	*v = snapshot{
@@ -44,14 +58,14 @@ func (ch *Chooser) retakeSnapshot(v *snapshot, model, base string, now time.Time
 		prefillFacts: v.prefillFacts[:0], decodeFacts: v.decodeFacts[:0],
 		candidates: cost.Candidates{Prefill: v.candidates.Prefill[:0], Decode: v.candidates.Decode[:0]},
 	}
-	v.prefillFacts, v.decodeFacts = ch.facts(v.prefillFacts, v.prefill, model, now), ch.facts(v.decodeFacts, v.decode, model, now)
+	v.prefillFacts, v.decodeFacts = sn.facts(v.prefillFacts, v.prefill, model, now), sn.facts(v.decodeFacts, v.decode, model, now)
 	pulls := func(at serverFacts) bool { return at.pulls }
 	v.pulls = slices.ContainsFunc(v.prefillFacts, pulls) || slices.ContainsFunc(v.decodeFacts, pulls)
-	v.candidates.Prefill = ch.candidates(v.candidates.Prefill, v.prefill, prefill, now)
-	v.candidates.Decode = ch.candidates(v.candidates.Decode, v.decode, decode, now)
+	v.candidates.Prefill = sn.candidates(v.candidates.Prefill, v.prefill, prefill, now)
+	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, now)
 	cost.JudgeByPeers(&v.candidates)
-	ch.setShares(v)
-	v.candidates.Links = ch.Links.Table(v.candidates.Prefill, v.candidates.Decode, now)
+	sn.setShares(v)
+	v.candidates.Links = sn.Links.Table(v.candidates.Prefill, v.candidates.Decode, now)
 }
 
 // serving is the servers of a role that serve a model, or served it when last up.
@@ -67,10 +81,10 @@ func serving(all []*pools.Server, model string, role pools.Role, now time.Time) 
 
 // candidates appends what is known of servers, of which only the usable may be chosen; they
 // are in the same order.
-func (ch *Chooser) candidates(to []cost.Candidate, servers, usable []*pools.Server, now time.Time) []cost.Candidate {
+func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.Server, now time.Time) []cost.Candidate {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
-		c := ch.candidateOf(s, now)
+		c := candidateOf(s, now)
 		if c.Excluded = len(usable) == 0 || usable[0] != s; !c.Excluded {
 			usable = usable[1:]
 		}
@@ -81,25 +95,25 @@ func (ch *Chooser) candidates(to []cost.Candidate, servers, usable []*pools.Serv
 
 // applyRequest turns the snapshot to a request: what servers hold of its prompt now, and how they may
 // serve it.
-func (ch *Chooser) applyRequest(r *bindRequest, v *snapshot, now time.Time) {
-	if ch.Locality != nil && r.prefix != nil {
-		ch.Locality.match(r.prefix)
+func (sn *Snapshotter) applyRequest(r *bindRequest, v *snapshot, now time.Time) {
+	if sn.Locality != nil && r.prefix != nil {
+		sn.Locality.match(r.prefix)
 	}
-	ch.applyMatched(r, v, now)
+	sn.applyMatched(r, v, now)
 }
 
 // applyMatched is applyRequest with what servers held when that was last looked up.
-func (ch *Chooser) applyMatched(r *bindRequest, v *snapshot, now time.Time) {
+func (sn *Snapshotter) applyMatched(r *bindRequest, v *snapshot, now time.Time) {
 	if kind := requestKindOf(r); len(r.tried.legs) > 0 || !v.kindIsSet || kind != v.kind {
-		ch.setEligibility(r, v, now)
+		sn.setEligibility(r, v, now)
 		v.kind, v.kindIsSet = kind, len(r.tried.legs) == 0
 	}
-	if ch.Locality != nil && r.prefix != nil {
-		ch.Locality.setCachedTokens(r.prefix, v.prefill, v.prefillFacts, v.candidates.Prefill)
-		ch.Locality.setCachedTokens(r.prefix, v.decode, v.decodeFacts, v.candidates.Decode)
+	if sn.Locality != nil && r.prefix != nil {
+		sn.Locality.setCachedTokens(r.prefix, v.prefill, v.prefillFacts, v.candidates.Prefill)
+		sn.Locality.setCachedTokens(r.prefix, v.decode, v.decodeFacts, v.candidates.Decode)
 	}
 	if v.pulls {
-		ch.setRemotes(r, v, ch.Fleet.Servers(), now)
+		sn.setRemotes(r, v, sn.Fleet.Servers(), now)
 	}
 }
 
@@ -117,19 +131,20 @@ func requestKindOf(r *bindRequest) requestKind {
 }
 
 // setEligibility writes how each server may serve the request.
-func (ch *Chooser) setEligibility(r *bindRequest, v *snapshot, now time.Time) {
+func (sn *Snapshotter) setEligibility(r *bindRequest, v *snapshot, now time.Time) {
 	for i, s := range v.prefill {
 		c, at := &v.candidates.Prefill[i], &v.prefillFacts[i]
-		supported := ch.supports(r, v, s, at, c, now)
-		c.NoPair = r.tried.has(PrefillLeg, s) || !supported || !ch.mayPair(r, s, at) || at.missesHandoffs
+		c.Ready = sn.readyFor(r, v, s, at, now)
+		c.NoPair = r.tried.has(PrefillLeg, s) || !supports(r, v, s, now) || !sn.mayPair(r, s, at) || at.missesHandoffs
 	}
 	// Where the request has failed to decode it would most often fail again.
 	spare := false
 	for i, s := range v.decode {
 		c, at := &v.candidates.Decode[i], &v.decodeFacts[i]
-		supported, failed := ch.supports(r, v, s, at, c, now), r.tried.has(DecodeLeg, s)
-		c.NoPair = failed || !supported || !ch.mayPair(r, s, at) || r.tried.avoids(s)
-		c.NoAlone = r.tried.has(AggregatedLeg, s) || !supported || !ch.mayRunAlone(r, s, at) || r.tried.avoids(s)
+		c.Ready = sn.readyFor(r, v, s, at, now)
+		supported, failed := supports(r, v, s, now), r.tried.has(DecodeLeg, s)
+		c.NoPair = failed || !supported || !sn.mayPair(r, s, at) || r.tried.avoids(s)
+		c.NoAlone = r.tried.has(AggregatedLeg, s) || !supported || !sn.mayRunAlone(r, s, at) || r.tried.avoids(s)
 		spare = spare || !failed && !c.Excluded && !c.NoAlone
 	}
 	for i, s := range v.decode {
@@ -138,35 +153,40 @@ func (ch *Chooser) setEligibility(r *bindRequest, v *snapshot, now time.Time) {
 	}
 }
 
-// supports reports whether a server supported the request: serves its model, and its
-// API where that is an engine's own. It writes when the server is ready for it.
-func (ch *Chooser) supports(r *bindRequest, v *snapshot, s *pools.Server, at *serverFacts, c *cost.Candidate, now time.Time) bool {
-	c.Ready = at.ready
-	supported := s.Native || !r.req.Dialect.Native
-	if r.req.Model != v.model { // an adapter, whose base is the snapshot's
-		c.Ready = ch.ready(s, r.req.Model, now)
-		supported = supported && s.Serves(r.req.Model, now)
+// supports reports whether a server supports the request: serves its model, and its API where
+// that is an engine's own.
+func supports(r *bindRequest, v *snapshot, s *pools.Server, now time.Time) bool {
+	if r.req.Dialect.Native && !s.Native {
+		return false
 	}
-	return supported
+	return r.req.Model == v.model || s.Serves(r.req.Model, now) // else an adapter, whose base is the snapshot's
+}
+
+// readyFor is how long until a server is ready for the request.
+func (sn *Snapshotter) readyFor(r *bindRequest, v *snapshot, s *pools.Server, at *serverFacts, now time.Time) time.Duration {
+	if r.req.Model == v.model {
+		return at.ready
+	}
+	return sn.ready(s, r.req.Model, now)
 }
 
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
-func (ch *Chooser) mayPair(r *bindRequest, s *pools.Server, at *serverFacts) bool {
-	givenUp := r.tried.alone && at.by.Aggregated && !ch.enforced(r.req, s, at.by)
+func (sn *Snapshotter) mayPair(r *bindRequest, s *pools.Server, at *serverFacts) bool {
+	givenUp := r.tried.alone && at.by.Aggregated && !sn.enforced(r.req, s, at.by)
 	return pairable(r.req, at.by) && !givenUp
 }
 
 // mayRunAlone reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
-func (ch *Chooser) mayRunAlone(r *bindRequest, s *pools.Server, at *serverFacts) bool {
-	return (at.by.Aggregated || !r.req.Dialect.Split) && !ch.enforced(r.req, s, at.by)
+func (sn *Snapshotter) mayRunAlone(r *bindRequest, s *pools.Server, at *serverFacts) bool {
+	return (at.by.Aggregated || !r.req.Dialect.Split) && !sn.enforced(r.req, s, at.by)
 }
 
 // enforced reports whether the server must leave the request's prompt to a prefill
 // server. Several samples of a prompt cannot share a hand-off and run whole all the same.
-func (ch *Chooser) enforced(req *Request, s *pools.Server, by *connector.Connector) bool {
-	return ch.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
+func (sn *Snapshotter) enforced(req *Request, s *pools.Server, by *connector.Connector) bool {
+	return sn.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
 }
 
 // pairable reports whether a connector has pairs for the request's API.
@@ -176,16 +196,16 @@ func pairable(req *Request, by *connector.Connector) bool {
 
 // snapshotFor is the snapshot of one request that is bound at once. Servers that refused the claim
 // of this choice are out.
-func (ch *Chooser) snapshotFor(r *bindRequest, refused map[string]bool, now time.Time) snapshot {
-	v := ch.takeSnapshot(r.req.Model, r.base, now)
+func (sn *Snapshotter) snapshotFor(r *bindRequest, refused map[string]bool, now time.Time) snapshot {
+	v := sn.takeSnapshot(r.req.Model, r.base, now)
 	for id := range refused {
 		v.leaveOut(id)
 	}
-	ch.applyRequest(r, &v, now)
-	if v.handoff = r.tried.usableHandoff(now, ch.Config.HandoffAge); v.handoff == nil {
+	sn.applyRequest(r, &v, now)
+	if v.handoff = r.tried.usableHandoff(now, sn.Config.HandoffAge); v.handoff == nil {
 		return v
 	}
-	from := ch.candidateOf(v.handoff.From, now)
+	from := candidateOf(v.handoff.From, now)
 	from.Queue = 0 // the work is done
 	from.Cached = cached.Tokens{GPU: r.req.PromptTokens}
 	with := v
@@ -199,7 +219,7 @@ func (ch *Chooser) snapshotFor(r *bindRequest, refused map[string]bool, now time
 		v.handoff = nil // nobody else can take it
 		return v
 	}
-	with.candidates.Links = ch.Links.Table(with.candidates.Prefill, with.candidates.Decode, now)
+	with.candidates.Links = sn.Links.Table(with.candidates.Prefill, with.candidates.Decode, now)
 	return with
 }
 
@@ -266,7 +286,7 @@ func (v *snapshot) missing() *NoServerError {
 // candidateOf is what is known of a server that is the same for all requests. What this
 // gateway and the other replicas sent counts at once; what the engine says of itself is a
 // scrape old, and counts where it says more: others may use the server too.
-func (ch *Chooser) candidateOf(s *pools.Server, now time.Time) cost.Candidate {
+func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := cost.Candidate{
 		ID:       s.ID(),
@@ -301,11 +321,11 @@ func topologyOf(s *pools.Server) cost.Topology {
 }
 
 // setShares writes which hardware the plan of a model gives which requests, where there is one.
-func (ch *Chooser) setShares(v *snapshot) {
-	if ch.Shares == nil {
+func (sn *Snapshotter) setShares(v *snapshot) {
+	if sn.Shares == nil {
 		return
 	}
-	if v.candidates.Shares = ch.Shares(v.base); v.candidates.Shares == nil {
+	if v.candidates.Shares = sn.Shares(v.base); v.candidates.Shares == nil {
 		return
 	}
 	for i, s := range v.prefill {

@@ -165,8 +165,10 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	cfg, queue, suspects := &n.cfg, pd.NewQueue(n.cfg.pd.queue), pd.NewQuarantine()
 	metrics := pd.NewMetrics(reg, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
-		Config: cfg.pd.BindConfig, Cost: cfg.cost.Model, Links: cost.NewLinks(cfg.cost.links), Outputs: predict.NewOutputs(),
-		Fleet: n.fleet, Locality: n.locality, Metrics: metrics,
+		Snapshotter: pd.Snapshotter{
+			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Adapter: cfg.cost.Adapter,
+		},
+		Cost: cfg.cost.Model, Outputs: predict.NewOutputs(), Metrics: metrics,
 	}}
 	n.orchestrator = &pd.Orchestrator{
 		Config:    cfg.pd.LegConfig,

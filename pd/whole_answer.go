@@ -1,0 +1,89 @@
+package pd
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
+)
+
+// answerForm is how a request's answer is read and relayed: whole, or as a stream. It is chosen
+// once for each request.
+type answerForm interface {
+	// decode sends a decode leg and reads its answer: all of it, or up to its first content event.
+	decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError)
+	// fromPrefill is the answer of what prefill said, which was all there is to say.
+	fromPrefill(ctx context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError)
+	// relay hands the answer over to who reads it.
+	relay(ctx context.Context, st *requestState, b *binding)
+}
+
+func (o *Orchestrator) formOf(req *Request) answerForm {
+	if req.Stream {
+		return streamedAnswer{o}
+	}
+	return wholeAnswer{o}
+}
+
+// wholeAnswer is an answer in one body.
+type wholeAnswer struct{ o *Orchestrator }
+
+func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
+	o := a.o
+	server := b.decode.Server()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errSilent)
+	defer cancel()
+
+	b.decode.MarkSent(b.chosen.Terms.TTFT() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
+	start := time.Now()
+	sample := o.Binder.beginTransfer(st, b, start)
+	defer sample.end()
+	resp, data, failed := o.sendWhole(ctx, leg, server, st, id, part)
+	if failed != nil {
+		return nil, failed
+	}
+	if jsonscan.Check(data) != nil {
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
+	}
+	data, err := b.handoff.Complete(ctx, data)
+	if err != nil {
+		return nil, failedSend(ctx, leg, server.ID(), err)
+	}
+	b.decode.RecordResult(nil)
+	usage, _ := st.req.Dialect.ReadUsage(data)
+	now := time.Now()
+	sample.whole(now.Sub(start), usage.Output, now)
+	if usage.Cached.Known {
+		server.NoteCachedTokens()
+	}
+	o.compareCounts(st, b, usage)
+	side := b.promptSide()
+	if side.Override && api.Recomputed(usage, side.Handed, server.ReportsCachedTokens()) {
+		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
+		side = api.PromptUsage{}
+	}
+	if api.KeepsAnswerBlocks(data) {
+		o.noteRetained(server)
+	}
+	clean, err := st.req.Dialect.CleanAnswer(data, side)
+	if err != nil {
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
+	}
+	o.Metrics.countTokens(st, usage, b.prefillCached(usage), 0)
+	o.Binder.learnOutput(st, usage)
+	b.decode.Release()
+	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
+}
+
+func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError) {
+	o := a.o
+	usage, _ := st.req.Dialect.ReadUsage(data)
+	o.Metrics.countTokens(st, usage, usage.Cached, 0)
+	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil
+}
+
+// relay has nothing left to do: the answer is complete.
+func (a wholeAnswer) relay(context.Context, *requestState, *binding) {}
