@@ -26,12 +26,12 @@ import (
 // not in the numbers. They are exact: one more is a change that somebody should have meant,
 // one fewer is a number to write here.
 const (
-	// wholeAllocations: some 60 to admit (the request's fields, contexts and spans), 25 to
-	// choose and claim a pair, 80 for the two legs with the hand-off between them.
-	wholeAllocations = 166
-	// streamAllocations of an answer of four events: beside those of each event a reader, a
-	// timer and a transcript to be continued from.
-	streamAllocations = 221
+	// wholeAllocations: where a decode server answers alone they are 166, some 60 of them to
+	// admit (the request's fields, contexts and spans). The prefill leg and the hand-off take
+	// the others.
+	wholeAllocations = 340
+	// streamAllocations of an answer of four events.
+	streamAllocations = 340
 	// eventAllocations of each further event, all of gjson: the fields that are looked at, the
 	// list of choices, its element.
 	eventAllocations = 3
@@ -72,6 +72,9 @@ func allocationsOf(t *testing.T, stream bool, events int) int {
 	for range 200 { // pools, rings and learned figures have their size
 		client.ask(t)
 	}
+	if engines.prefills < 200 {
+		t.Fatalf("%d of 200 requests had a prefill leg", engines.prefills)
+	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would empty pools
 	return int(testing.AllocsPerRun(200, func() { client.ask(t) }))
 }
@@ -79,6 +82,7 @@ func allocationsOf(t *testing.T, stream bool, events int) int {
 // memoryEngines answer one leg at a time, always the same, without an allocation.
 type memoryEngines struct {
 	prefillHost string
+	prefills    int // one after the other
 	prefill     memoryAnswer
 	decode      memoryAnswer
 }
@@ -118,6 +122,7 @@ func (e *memoryEngines) roundTrip(r *http.Request) (*http.Response, error) {
 	a := &e.decode
 	if r.URL.Host == e.prefillHost {
 		a = &e.prefill
+		e.prefills++
 	}
 	a.body.Reset(a.text)
 	return &a.Response, nil
@@ -139,9 +144,10 @@ func newRawClient(t *testing.T, base, key string, stream bool) *rawClient {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	body, end := `{"model":"m","prompt":"hi","max_tokens":16}`, `"total_tokens":3}}`
+	prompt := strings.Repeat("river ", 40) // of several blocks: a shorter one takes no pair
+	body, end := `{"model":"m","prompt":"`+prompt+`","max_tokens":16}`, `"total_tokens":3}}`
 	if stream {
-		body, end = `{"model":"m","prompt":"hi","max_tokens":512,"stream":true}`, "\r\n0\r\n\r\n"
+		body, end = `{"model":"m","prompt":"`+prompt+`","max_tokens":512,"stream":true}`, "\r\n0\r\n\r\n"
 	}
 	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nX-Request-Id: counted\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 		host, key, len(body), body)
