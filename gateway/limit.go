@@ -34,12 +34,12 @@ func (x *exchange) limitOutput(req *pd.Request) error {
 	}
 	limits := req.Dialect.Limits()
 	var edits []api.Edit
-	for i, field := range limits {
+	for _, field := range limits {
 		value := req.Body.Get(field)
 		if n, ok := value.Int(); ok && n > int64(most) {
 			return invalid(field, "The field %s must not exceed %d with this API key.", field, most)
 		}
-		if i > 0 && value != nil && value.Null() {
+		if value != nil && value.Null() {
 			edits = append(edits, api.Edit{Key: field})
 		}
 	}
