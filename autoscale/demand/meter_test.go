@@ -127,3 +127,65 @@ func TestMeter_ForgetsOldBinsAndOldRefusals(t *testing.T) {
 		t.Errorf("%d refused requests are remembered", n)
 	}
 }
+
+// Other gateways are told once of what was refused, and what they refused is no new demand here
+// either; so many are remembered.
+func TestMeter_RefusalsOfOthers(t *testing.T) {
+	c := newClock()
+	here, there := NewMeter(c.Now), NewMeter(c.Now)
+	here.RecordArrival(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}).RecordRefusal()
+	told := here.TakeRefused()
+	if len(told) != 1 || told[0] != 7 || here.TakeRefused() != nil {
+		t.Errorf("told %v, and again", told)
+	}
+	there.ReceiveRefused(told[0])
+	if r := there.RecordArrival(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}); !r.Retry {
+		t.Error("a retry of what another refused is new demand")
+	}
+	if r := there.RecordArrival(Arrival{Model: "m", Fingerprint: 8, PromptTokens: 1000}); r.Retry {
+		t.Error("another request is a retry")
+	}
+	for i := range uint64(2 * mostRefused) {
+		there.ReceiveRefused(100 + i)
+		here.RecordArrival(Arrival{Model: "m", Fingerprint: 100 + i}).RecordRefusal()
+	}
+	if n, m := len(there.refused[0]), len(here.TakeRefused()); n != mostRefused || m != mostRefused {
+		t.Errorf("%d are remembered and %d are told, want %d", n, m, mostRefused)
+	}
+}
+
+// What the caches of servers saved is that of all gateways.
+func TestSumSavings(t *testing.T) {
+	got := SumSavings([]Reading{{Savings: map[string]float64{"a": 1, "b": 2}}, {}, {Savings: map[string]float64{"b": 3}}})
+	if len(got) != 2 || got["a"] != 1 || got["b"] != 5 {
+		t.Errorf("%v", got)
+	}
+}
+
+// What a gateway that is gone was asked counts on, older; nobody waits there any more.
+func TestReading_OfAGatewayThatIsGone(t *testing.T) {
+	c := newClock()
+	m := NewMeter(c.Now)
+	m.Queued = func() map[string]int { return map[string]int{"m": 1} }
+	m.RecordArrival(Arrival{Model: "m", PromptTokens: 1000})
+	r := m.Read()
+	before := r.Models["m"].Traffic
+	r.Silent()
+	r.Decay(r.At + int64(Lately/time.Second))
+	own := r.Models["m"]
+	if own.Waiting != (Work{}) || own.Queued != 0 {
+		t.Errorf("%+v waits", own)
+	}
+	for class := range before {
+		if got, want := own.Traffic[class].Requests, before[class].Requests/math.E; math.Abs(got-want) > 1e-9 {
+			t.Errorf("%g requests of class %d, want %g", got, class, want)
+		}
+	}
+	all := Sum([]Reading{r, r}, "m", BinOf(c.Now())-2, BinOf(c.Now()))
+	if all.Asked() {
+		t.Error("nobody asks")
+	}
+	if none := Sum([]Reading{{}}, "m", 0, 1); none.Asked() || none.Seen.Prompt != 0 {
+		t.Errorf("of nobody: %+v", none)
+	}
+}

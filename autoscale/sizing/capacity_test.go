@@ -1,7 +1,12 @@
 package sizing
 
 import (
+	"errors"
 	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,5 +44,65 @@ func TestCapacity_SequencesByHand(t *testing.T) {
 		if got := of.c.DecodeSpeed(of.itl, 4000); math.Abs(got-of.speed) > 1e-6*of.speed {
 			t.Errorf("%s: %g tokens a second, want %g", of.name, got, of.speed)
 		}
+	}
+}
+
+// What is written is what is read, and what cannot be a server is refused.
+func TestCapacity_ReadsWhatItWrites(t *testing.T) {
+	good := Capacity{Schema: 1, Server: "s", Model: "m", Prefill: curve.Curve{0.01, 0.06, 0.001}, Step: curve.Curve{0.01, 5e-5, 0.03}, KVTokens: 1000, MaxSequences: 8, PrefillPoints: []PrefillPoint{{100, 0.1}}}
+	for _, of := range []struct {
+		name   string
+		change func(*Capacity)
+		valid  bool
+	}{
+		{"good", func(*Capacity) {}, true}, {"no bound of sequences", func(c *Capacity) { c.MaxSequences = 0 }, true}, {"a constant step", func(c *Capacity) { c.Step = curve.Curve{1, 0, 0} }, true}, {"one token of KV", func(c *Capacity) { c.KVTokens = 1 }, true},
+		{"another schema", func(c *Capacity) { c.Schema = 2 }, false}, {"no schema", func(c *Capacity) { c.Schema = 0 }, false},
+		{"a prefill that takes no time", func(c *Capacity) { c.Prefill = curve.Curve{} }, false}, {"a step that takes no time", func(c *Capacity) { c.Step = curve.Curve{} }, false},
+		{"a prefill back in time", func(c *Capacity) { c.Prefill[1] = -1 }, false}, {"no KV", func(c *Capacity) { c.KVTokens = 0 }, false}, {"fewer sequences than none", func(c *Capacity) { c.MaxSequences = -1 }, false},
+	} {
+		c := good
+		of.change(&c)
+		path := filepath.Join(t.TempDir(), "capacity.json")
+		file, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.Write(file), file.Close()); err != nil {
+			t.Fatal(err)
+		}
+		read, err := ReadCapacity(path)
+		if (err == nil) != of.valid || err == nil && !reflect.DeepEqual(*read, c) || err != nil && !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %+v, %v", of.name, read, err)
+		}
+	}
+	infinite := good
+	infinite.Step[0] = math.Inf(1)
+	if infinite.Validate() == nil {
+		t.Error("a step without an end")
+	}
+	if _, err := ReadCapacity(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("no file")
+	}
+	path := filepath.Join(t.TempDir(), "broken")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadCapacity(path); err == nil {
+		t.Error("no JSON")
+	}
+}
+
+// 1,000 new tokens after 2,000: 10 ms + 60 ms; a step of one short sequence
+// takes the constant and its own part.
+func TestCapacity_Times(t *testing.T) {
+	c := Capacity{Prefill: curve.Curve{0.01, 0.06, 0}, Step: curve.Curve{0.01, 0.002, 0.03}}
+	if got := c.PrefillSeconds(1000, 2000); math.Abs(got-0.07) > 1e-9 {
+		t.Errorf("%g s", got)
+	}
+	if got := c.PrefillSpeed(1000, 2000); math.Abs(got-1000/0.07) > 1e-6 {
+		t.Errorf("%g tokens a second", got)
+	}
+	if got := c.MinimumStep(); got != 12*time.Millisecond {
+		t.Errorf("a step of one sequence takes %v", got)
 	}
 }
