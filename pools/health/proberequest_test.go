@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // fakeEngine answers probes and requests without a socket, so that time can be
@@ -263,5 +265,87 @@ func TestProbeRequest_ThatHangsWarnsAllThatWait(t *testing.T) {
 				t.Errorf("%s: %d warnings to what waits no more", leg, n-before)
 			}
 		})
+	}
+}
+
+// What engines see of a probe request, for each way of asking.
+func TestProbeRequest_HowItAsks(t *testing.T) {
+	rank := 3
+	for _, c := range []struct {
+		connector string
+		leg       pools.Role
+		rank      *int
+		want      string // method, path, content type, rank
+	}{
+		{"nixl", pools.Prefill, nil, "POST /v1/completions application/json "},
+		{"nixl", pools.Decode, &rank, "POST /v1/completions application/json 3"},
+		{"sglang", pools.Decode, nil, "GET /health_generate  "},
+		{"p2p-nccl", pools.Prefill, nil, "GET /health  "},
+		{"p2p-nccl", pools.Decode, nil, "POST /v1/completions application/json "},
+	} {
+		var asked, agent, id string
+		body := &answer{status: 200, ends: io.EOF}
+		transport := roundTripper(func(req *http.Request) (*http.Response, error) {
+			asked = strings.Join([]string{req.Method, req.URL.Path, req.Header.Get("Content-Type"), req.Header.Get("X-Data-Parallel-Rank")}, " ")
+			agent, id = req.Header.Get("User-Agent"), req.Header.Get("X-Request-Id")
+			return body.RoundTrip(req)
+		})
+		s := pools.NewServer(pools.Spec{URL: "http://10.0.0.1:1", Role: pools.Both, Connector: c.connector, Rank: c.rank})
+		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
+		s.NoteLate(time.Now().Add(time.Hour))
+		p := probeRequester{engine: engine{s, &http.Client{Transport: transport}}, leg: c.leg, cfg: pools.Default(), log: slog.New(slog.DiscardHandler)}
+		err := p.generate(t.Context())
+		if strings.TrimRight(asked, " ") != strings.TrimRight(c.want, " ") || agent != "tandem" || !strings.HasPrefix(id, "tandem-canary-") {
+			t.Errorf("%s, %s: asked %q by %q as %q", c.connector, c.leg, asked, agent, id)
+		}
+		if get := strings.HasPrefix(c.want, "GET"); (err == nil) != get {
+			t.Errorf("%s, %s: an empty answer: %v", c.connector, c.leg, err)
+		}
+		if !body.closed || s.State() != pools.Alive {
+			t.Errorf("%s, %s: its answer is closed %v, the server %v", c.connector, c.leg, body.closed, s.State())
+		}
+	}
+}
+
+// On the prefill leg a probe request waits behind what was sent there before, up to a bound.
+func TestProbeRequest_PatienceGrowsWithThePromptsAhead(t *testing.T) {
+	usual := pools.Default().Breaker.Probe
+	for _, c := range []struct{ ahead, prefill time.Duration }{{0, usual}, {time.Second, usual + 3*time.Second}, {usual, 4 * usual}, {time.Hour, 4 * usual}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := pools.NewServer(spec("http://10.0.0.1:1", pools.Both))
+			l, err := s.Claim(pools.Prefill, curve.Work{Estimate: c.ahead}, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Release()
+			for leg, want := range map[pools.Role]time.Duration{pools.Prefill: c.prefill, pools.Decode: usual} {
+				if got := (&probeRequester{engine: engine{server: s}, leg: leg, cfg: pools.Default()}).patience(time.Now()); got != want {
+					t.Errorf("%v ahead: %s waits for %v, want %v", c.ahead, leg, got, want)
+				}
+			}
+		})
+	}
+}
+
+// That a server was proved, or was not, is said; that one which was not ejected answered well
+// is no news.
+func TestProbeRequest_SaysWhatItFound(t *testing.T) {
+	for _, c := range []struct {
+		ejected bool
+		status  int
+		want    string
+	}{{false, 200, ""}, {true, 200, "server proved by a probe request"}, {false, 500, "probe request failed"}, {true, 500, "probe request failed"}} {
+		var log text
+		s := pools.NewServer(spec("http://10.0.0.1:1", pools.Both))
+		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
+		if c.ejected {
+			trip(t, s, pools.Decode)
+		}
+		e := &fakeEngine{generate: func(context.Context) (int, string, error) { return c.status, `{"choices":[{}]}`, nil }}
+		p := probeRequester{engine: engine{s, &http.Client{Transport: e}}, leg: pools.Decode, cfg: pools.Default(), log: slog.New(slog.NewTextHandler(&log, nil))}
+		p.prove(t.Context())
+		if said := log.take(); (said == "") != (c.want == "") || !strings.Contains(said, c.want) {
+			t.Errorf("%+v: said %q", c, said)
+		}
 	}
 }

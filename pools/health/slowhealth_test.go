@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -177,5 +178,110 @@ func TestParseModels_ATimeMayHaveAFraction(t *testing.T) {
 	models, _, err := parseModels([]byte(`{"data":[{"id":"m","created":1755000000.123,"owned_by":"hf"}]}`))
 	if err != nil || len(models) != 1 || models[0].Created != 1755000000 {
 		t.Errorf("%+v %v", models, err)
+	}
+}
+
+// An older SGLang that is down is probed as soon as it has said that it is well, and not when
+// it is up or said something else. The question is over with its answer.
+func TestSlowHealth_AGoodAnswerOfAServerThatIsDownIsProbedAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		up     bool
+		status int
+		due    bool
+	}{{false, 200, true}, {true, 200, false}, {false, 503, false}} {
+		s := pools.NewServer(spec("http://10.0.0.1:1", pools.Prefill))
+		if c.up {
+			s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
+		}
+		var asked context.Context
+		transport := roundTripper(func(req *http.Request) (*http.Response, error) {
+			asked = req.Context()
+			return (&answer{status: c.status, ends: io.EOF}).RoundTrip(req)
+		})
+		h := newSlowHealth()
+		h.ask(t.Context(), engine{s, &http.Client{Transport: transport}})
+		due := false
+		select {
+		case <-s.ProbeDue():
+			due = true
+		default:
+		}
+		if due != c.due {
+			t.Errorf("%+v: probed at once %v", c, due)
+		}
+		if asked.Err() == nil {
+			t.Errorf("%+v: the time of the question runs on", c)
+		}
+	}
+}
+
+// A good answer is kept for its time, a bad one is asked anew at each look, and an answer from
+// before the server was down is none. There is one question at a time.
+func TestSlowHealth_WhenItIsAskedAnew(t *testing.T) {
+	start := time.Now()
+	at := func(d time.Duration) time.Time { return start.Add(d) }
+	bad := statusError{"/health", 503}
+	for _, c := range []struct {
+		name       string
+		asked      time.Duration // 0: never
+		err        error
+		after, now time.Duration
+		want       error
+		due        bool
+	}{
+		{"never asked", 0, nil, 0, time.Second, errSlowHealth, true},
+		{"a good answer", time.Second, nil, 0, time.Second + slowHealthEvery - 1, nil, false},
+		{"an old one", time.Second, nil, 0, time.Second + slowHealthEvery, nil, true},
+		{"a bad one", time.Second, bad, 0, 2 * time.Second, bad, true},
+		{"a good one from before it was down", time.Second, nil, 2 * time.Second, 3 * time.Second, errSlowHealth, true},
+		{"a bad one from before it was down", time.Second, bad, 2 * time.Second, 3 * time.Second, bad, true},
+	} {
+		h := newSlowHealth()
+		if c.asked > 0 {
+			h.take(at(c.asked), c.err)
+		}
+		for look := range 3 {
+			if err := h.verdict(at(c.after), at(c.now)); !errors.Is(err, c.want) {
+				t.Errorf("%s, look %d: %v", c.name, look, err)
+			}
+		}
+		if got := len(h.due) == 1; got != c.due {
+			t.Errorf("%s: due %v", c.name, got)
+		}
+	}
+	for name, err := range map[string]error{"no answer": context.DeadlineExceeded, "the end of the fleet": context.Canceled} {
+		h := newSlowHealth()
+		h.take(at(time.Second), bad)
+		if h.take(at(2*time.Second), err); !errors.Is(h.verdict(at(0), at(3*time.Second)), bad) {
+			t.Errorf("%s is taken for an answer", name)
+		}
+	}
+}
+
+// Probes and the question beside them go on at once.
+func TestSlowHealth_IsSafeForConcurrentUse(t *testing.T) {
+	h := newSlowHealth()
+	var wg sync.WaitGroup
+	for _, each := range []func(){
+		func() {
+			_ = h.verdict(time.Now(), time.Now())
+			select {
+			case <-h.due:
+				h.take(time.Now(), statusError{"/health", 503})
+			default:
+			}
+		},
+		func() { h.noteNoReady(3) },
+		func() { h.lacksReady(3) },
+	} {
+		wg.Go(func() {
+			for range 300 {
+				each()
+			}
+		})
+	}
+	wg.Wait()
+	if !h.lacksReady(3) || h.lacksReady(4) {
+		t.Error("in which life it has no /ready is not known")
 	}
 }
