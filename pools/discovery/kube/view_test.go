@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
@@ -130,5 +131,36 @@ func TestNewKubernetes_SaysWhatIsMissingOutsideOfACluster(t *testing.T) {
 	_, err := New(Config{Pods: "a"}, nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "namespace of the gateway") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Numbers of ports and ranks are taken to their last value, in each annotation that has one.
+func TestReadAnnotations_NumbersAreCheckedAtTheirEdges(t *testing.T) {
+	for _, key := range []string{"tandem/dp-size", "tandem/events", "tandem/replay", "tandem/kv", "tandem/orca", "tandem/metrics", "tandem/event-ranks", "tandem/ports", "llm-d.ai/active-ports"} {
+		for value, ok := range map[string]bool{"": true, "1": true, "65535": true, "0": false, "65536": false, "-1": false, "x": false} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{key: value}}}
+			if _, err := readAnnotations(pod); (err == nil) != ok {
+				t.Errorf("%s %q: %v", key, value, err)
+			}
+		}
+	}
+	if ports, err := portList(" 8000, 8001,"); err != nil || !slices.Equal(ports, []int{8000, 8001}) {
+		t.Errorf("%v, %v", ports, err)
+	}
+}
+
+// Servers come in one order, whatever that of the objects, and each once.
+func TestView_ServersComeInOneOrder(t *testing.T) {
+	all := view{selector: labels.Everything()}
+	for _, ip := range []string{"10.0.0.3", "10.0.0.1", "10.0.0.2", "10.0.0.1"} {
+		all.pods = append(all.pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p" + ip}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip}})
+	}
+	specs, problems := all.specs()
+	var ids []string
+	for _, s := range specs {
+		ids = append(ids, s.ID())
+	}
+	if want := []string{"10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"}; !slices.Equal(ids, want) || len(problems) > 0 {
+		t.Errorf("%v, %v", ids, problems)
 	}
 }
