@@ -2,9 +2,14 @@ package election
 
 import (
 	"context"
+	"net"
+	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 )
 
@@ -171,4 +176,81 @@ return 'mine'`)
 			t.Fatalf("done %q", by)
 		}
 	}
+}
+
+// Without an answer of Redis nobody holds anything, and it is said why.
+func TestElection_WithoutRedisNobodyHoldsAnything(t *testing.T) {
+	r := redisserver.Start(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	a, record := NewLease(r.Client(), key, "a", life), NewRecordLease(r.Client(), "test:record", Record{Replica: "a"}, life)
+	held, err := a.Hold(t.Context())
+	must(t, "a holds it", held, err, true)
+	for name, ask := range map[string]func() (held bool, err error){
+		"take":           func() (bool, error) { return a.Take(gone) },
+		"hold":           func() (bool, error) { return a.Hold(gone) },
+		"holder":         func() (bool, error) { holder, err := a.Holder(gone); return holder != "", err },
+		"release":        func() (bool, error) { return false, a.Release(gone) },
+		"hold a record":  func() (bool, error) { now, err := record.Hold(gone); return now != Record{}, err },
+		"leave a record": func() (bool, error) { return false, record.Release(gone) },
+	} {
+		if held, err := ask(); held || err == nil {
+			t.Errorf("%s: %v, %v", name, held, err)
+		}
+	}
+}
+
+// watching keeps the context of the last command.
+type watching struct {
+	mu   sync.Mutex // guards last
+	last context.Context
+}
+
+func (w *watching) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (w *watching) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (w *watching) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		w.mu.Lock()
+		w.last = ctx
+		w.mu.Unlock()
+		return next(ctx, cmd)
+	}
+}
+
+// Giving back has a time of its own, which is over with it.
+func TestKeep_TheTimeToGiveBackEndsWithIt(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: redisserver.Start(t).Addr()})
+	defer func() { _ = client.Close() }()
+	w := new(watching)
+	client.AddHook(w)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	a := NewLease(client, key, "a", life)
+	held, err := a.Hold(t.Context())
+	must(t, "a holds it", held, err, true)
+	a.Keep(ended, life)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last.Err() == nil {
+		t.Error("it goes on")
+	}
+	if _, bounded := w.last.Deadline(); !bounded {
+		t.Error("it has no end of its own")
+	}
+}
+
+// While Redis does not answer a lease is kept to the last moment of its life.
+func TestKeep_ToTheLastMomentOfItsLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := redis.NewClient(&redis.Options{Addr: "10.0.0.9:6379", MaxRetries: -1, DialerRetries: 1, PoolSize: 10_000,
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }})
+		defer func() { _ = client.Close() }()
+		start := time.Now()
+		NewLease(client, key, "a", time.Second).Keep(t.Context(), 250*time.Millisecond)
+		if kept := time.Since(start); kept != 1250*time.Millisecond {
+			t.Errorf("kept for %v of a second, looking every quarter of it", kept)
+		}
+	})
 }
