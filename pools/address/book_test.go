@@ -2,9 +2,12 @@ package address
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/nameserver"
@@ -186,5 +189,89 @@ func TestBook_AHostIsOwnOnlyOnceItWasLookedUp(t *testing.T) {
 	await(t, "the others are looked up", func() bool { return s.table().knows("worse-0.test") })
 	if is := s.judge("alias.test", reader); is != Own {
 		t.Errorf("invented names took its place: %v", is)
+	}
+}
+
+// A name that is longer than any can be is not looked up.
+func TestBook_ANameThatIsTooLongIsNotLookedUp(t *testing.T) {
+	b := NewBook()
+	for length, asked := range map[int]bool{1: true, maxHostName: true, maxHostName + 1: false} {
+		host := strings.Repeat("a", length)
+		if is := b.Judge(host, []string{"prefill.test"}, NewBook()); is != Unknown || b.waits(host) != asked {
+			t.Errorf("of %d bytes: %v, it is looked up %v", length, is, b.waits(host))
+		}
+	}
+}
+
+// Of the hosts that are not the server's the one that was named longest ago makes room; what
+// was not looked up yet, and what is the server's, stays.
+func TestBook_TheLongestUnnamedMakesRoom(t *testing.T) {
+	own, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("203.0.113.1")
+	b := NewBook()
+	known := &table{own: map[string][]netip.Addr{"prefill.test": {own}}, asked: make(map[string][]netip.Addr)}
+	start := time.Now()
+	for i := range maxAsked {
+		host := fmt.Sprintf("h%d", i)
+		b.asked[host] = start.Add(time.Duration((i+5)%maxAsked) * time.Second) // h3 is the oldest, then h4
+		known.asked[host] = []netip.Addr{other}
+	}
+	known.asked["h3"] = []netip.Addr{own}
+	delete(known.asked, "h4")
+	b.known.Store(known)
+	for i, gone := range []string{"h5", "h6"} {
+		b.ask(fmt.Sprintf("new%d", i))
+		if b.waits(gone) || !b.waits(fmt.Sprintf("new%d", i)) || len(b.asked) != maxAsked {
+			t.Errorf("%s stays, or what was named is not asked for: %v", gone, b.asked)
+		}
+	}
+	if !b.waits("h3") || !b.waits("h4") {
+		t.Errorf("its own, or one that was not looked up, made room: %v", b.asked)
+	}
+}
+
+// A host that no hand-off names any more is looked up for ten minutes.
+func TestBook_WhatIsNamedNoMoreIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, names := NewBook(), NewResolver(nil) // addresses are not asked for
+		b.ask("192.0.2.7")
+		time.Sleep(time.Minute)
+		b.ask("192.0.2.8")
+		time.Sleep(keepAsked - time.Minute)
+		b.refresh(t.Context(), []string{"192.0.2.1"}, names)
+		if !b.waits("192.0.2.7") || !b.table().knows("192.0.2.7") {
+			t.Error("it is forgotten too early")
+		}
+		time.Sleep(1)
+		b.refresh(t.Context(), []string{"192.0.2.1"}, names)
+		if b.waits("192.0.2.7") || b.table().knows("192.0.2.7") || !b.waits("192.0.2.8") {
+			t.Errorf("looked up are %v", b.asked)
+		}
+	})
+}
+
+// Nothing is known of a server before its names were looked up.
+func TestTable_OfNothingIsNotComplete(t *testing.T) {
+	if new(table).complete() || (&table{own: map[string][]netip.Addr{"a": nil}}).complete() {
+		t.Error("nothing is all that there is to know")
+	}
+	if !(&table{own: map[string][]netip.Addr{"a": {loopback}}}).complete() {
+		t.Error("all is known, and something is missing")
+	}
+}
+
+// Loopback is all addresses of this machine.
+func TestResolver_LoopbackIsThisMachine(t *testing.T) {
+	interfaces, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := NewResolver(nil).resolve(t.Context(), "localhost", nil); len(found) != 1+len(interfaces) {
+		t.Errorf("%v, of interfaces %v", found, interfaces)
+	}
+}
+
+func TestDescribe_AddressesAreNotLookedUp(t *testing.T) {
+	if got := Describe(t.Context(), []string{"10.0.0.1", "localhost", "[2001:db8::1]"}); got != "10.0.0.1, localhost, [2001:db8::1]" {
+		t.Error(got)
 	}
 }

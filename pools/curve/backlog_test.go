@@ -74,3 +74,31 @@ func TestBacklog_FallsToIsWhenAheadGetsThere(t *testing.T) {
 		}
 	})
 }
+
+// The oldest request is done by the part of its estimate that has passed since it was sent, or
+// since the answer before it.
+func TestBacklog_ProgressIsOfTheOldest(t *testing.T) {
+	var b Backlog
+	start := time.Now()
+	at := func(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
+	expect := func(when, want float64) {
+		t.Helper()
+		if got := b.Progress(at(when)); got != want {
+			t.Errorf("after %v s: %v, want %v", when, got, want)
+		}
+	}
+	expect(0, 0)
+	b.Begin(1, Work{Estimate: 4 * time.Second}, at(0))
+	b.Begin(2, Work{Estimate: 2 * time.Second}, at(0))
+	b.Begin(3, Work{}, at(0))
+	expect(0, 0)
+	expect(1, 0.25)
+	expect(9, 1)
+	b.End(1, at(9))
+	expect(9, 0)
+	expect(10, 0.5)
+	b.Pause(at(10))
+	expect(11, 0.5)
+	b.End(2, at(12))
+	expect(13, 0)
+}

@@ -3,6 +3,7 @@ package curve
 import (
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 )
@@ -259,5 +260,36 @@ func TestLearned_AfterASilenceGoodNewsCountForMore(t *testing.T) {
 	_, observe = shown(1, 100)
 	if got := observe(3, 6*time.Minute); got > 1.15 {
 		t.Errorf("a stall after a silence: believed %.2f times as slow", got)
+	}
+}
+
+// Requests teach a curve, replicas report to it and choices read it at once: nothing that was
+// shown is lost.
+func TestLearned_IsSafeForConcurrentUse(t *testing.T) {
+	anchors := []Features{PrefillFeatures(256, 0), PrefillFeatures(4096, 0)}
+	l, now := NewLearned(Curve{0.0165, 0.015184, 0.00042099}, anchors, time.Minute), time.Now()
+	x := PrefillFeatures(1000, 0)
+	var wg sync.WaitGroup
+	for _, each := range []func(){
+		func() { l.Observe(x, 50*time.Millisecond, now) },
+		func() { l.Observe(x, 40*time.Millisecond, now) },
+		func() { l.ObserveServed(x, 60*time.Millisecond, now) },
+		func() { l.Receive(&Report{}, Report{Works: 1, Observed: .05, Predicted: .03}, 0, now) },
+		func() { l.Receive(nil, Report{Curve: Curve{0.02, 0.02, 0.0005}, Confidence: 1}, 0, now) },
+		func() { l.Curve(); l.Confidence(now); l.Report(now) },
+	} {
+		wg.Go(func() {
+			for range 200 {
+				each()
+			}
+		})
+	}
+	wg.Wait()
+	l.Observe(x, 50*time.Millisecond, now) // counts the last step served
+	if got := l.Report(now).Works; got != 601 {
+		t.Errorf("%d works are shown, want 601", got)
+	}
+	if got := l.Confidence(now); got != 1 {
+		t.Errorf("confidence %v", got)
 	}
 }

@@ -290,3 +290,58 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// An older load fills in what a newer one lacks, each figure by itself, if it is not too old.
+func TestLoad_FilledFromWhatIsNotTooOld(t *testing.T) {
+	now := time.Now()
+	ada, eve := Adapters{Known: true, Running: []string{"ada"}}, Adapters{Known: true, Running: []string{"eve"}}
+	older := Load{Engine: "vllm", Running: known(1), Waiting: known(2), RunningTokens: known(3), WaitingTokens: known(4), KVUsed: known(.5), KVTokens: known(6), BlockTokens: known(7), External: known(8), Adapters: ada, At: now}
+	for name, c := range map[string]struct {
+		newer, want Load
+		older       Load
+	}{
+		"nothing known": {Load{At: now.Add(time.Second)}, func() Load { l := older; l.At = now.Add(time.Second); return l }(), older},
+		"all known": {Load{Engine: "mine", Running: known(9), Waiting: known(9), RunningTokens: known(9), WaitingTokens: known(9), KVUsed: known(.9), KVTokens: known(9), BlockTokens: known(9), External: known(9), Adapters: eve, At: now},
+			Load{Engine: "mine", Running: known(9), Waiting: known(9), RunningTokens: known(9), WaitingTokens: known(9), KVUsed: known(.9), KVTokens: known(9), BlockTokens: known(9), External: known(9), Adapters: eve, At: now}, older},
+		"just not too old": {Load{At: now.Add(time.Minute)}, func() Load { l := older; l.At = now.Add(time.Minute); return l }(), older},
+		"too old":          {Load{At: now.Add(time.Minute + 1)}, Load{At: now.Add(time.Minute + 1)}, older},
+		"never read":       {Load{At: now}, Load{At: now}, Load{Running: known(1)}},
+	} {
+		if got := c.newer.FilledFrom(c.older, time.Minute); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// The configuration of the KV cache is in labels; what cannot be read says nothing.
+func TestParseKVCache(t *testing.T) {
+	for text, want := range map[string][2]string{
+		`vllm:cache_config_info{block_size="32",cache_dtype="fp8"} 1` + "\n": {"32", "fp8"},
+		`vllm_cache_config_info{block_size="16"} 1` + "\n":                   {"16", ""},
+		"vllm:num_requests_running 7\n":                                      {}, "": {},
+		`vllm:cache_config_info{block_size="32"} 1` + "\n" + `broken{` + "\n": {},
+	} {
+		if block, kind := ParseKVCache([]byte(text)); block != want[0] || kind != want[1] {
+			t.Errorf("%q: %q, %q", text, block, kind)
+		}
+	}
+}
+
+// A reading that a label holds is unknown where the label has no number.
+func TestSeries_AValueInALabel(t *testing.T) {
+	series, err := ParseSeries("info[slots]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]Gauge{
+		`info{slots="12"} 1`: known(12), `info{slots="many"} 1`: {}, `info{slots="-1"} 1`: {}, `info{slots="Inf"} 1`: {}, `info{other="12"} 1`: {},
+	} {
+		families, err := parseExposition([]byte(text + "\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := series.read(families, nil, math.Max); got != want {
+			t.Errorf("%s: %+v, want %+v", text, got, want)
+		}
+	}
+}

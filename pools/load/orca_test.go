@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"maps"
 	"math"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -75,4 +76,30 @@ func FuzzParseORCA(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A report comes in one of two headers, of which the plain one counts first.
+func TestORCAOf_WhereAnAnswerCarriesIt(t *testing.T) {
+	text, bin := "TEXT num_requests_waiting=7", orcaBinary(t)
+	for name, c := range map[string]struct {
+		header  http.Header
+		waiting float64 // negative: none
+		fails   bool
+	}{
+		"none":       {http.Header{}, -1, false},
+		"text":       {http.Header{ORCAHeader: {text}}, 7, false},
+		"binary":     {http.Header{ORCAHeader + "-Bin": {bin}}, 3, false},
+		"both":       {http.Header{ORCAHeader: {text}, ORCAHeader + "-Bin": {bin}}, 7, false},
+		"unreadable": {http.Header{ORCAHeader: {"TEXT =7"}}, -1, true},
+		"no name":    {http.Header{ORCAHeader: {":7"}}, -1, true},
+	} {
+		report, err := ORCAOf(c.header)
+		if (err != nil) != c.fails || (report == nil) != (c.waiting < 0) {
+			t.Errorf("%s: %v, %v", name, report, err)
+			continue
+		}
+		if l, _ := FromORCA(report); report != nil && l.Waiting != known(c.waiting) {
+			t.Errorf("%s: %+v", name, l)
+		}
+	}
 }
