@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -135,4 +136,79 @@ func TestValidateName(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
+}
+
+// A name that is taken back stands for nothing at once, and when it is named again, for what it
+// stands for then, not for what it did before.
+func TestDNS_ANameThatIsTakenBackIsForgotten(t *testing.T) {
+	n := nameserver.Start(t)
+	n.Set("a.test.", "A", "a.test. 0 IN A 127.0.0.2")
+	n.Set("b.test.", "A", "b.test. 0 IN A 127.0.0.3")
+	a, b := Entry{URL: "dns+http://a.test:1"}.Spec(pools.Both), Entry{URL: "dns+http://b.test:1"}.Spec(pools.Both)
+	reports := make(chan []string, 100)
+	d := NewDNS(DNSConfig{Interval: time.Hour, Server: n.Addr()}, func(specs []pools.Spec) {
+		var ids []string
+		for _, s := range specs {
+			ids = append(ids, s.ID())
+		}
+		reports <- ids
+	}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { d.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	until := func(want ...string) {
+		t.Helper()
+		for {
+			select {
+			case got := <-reports:
+				if slices.Equal(got, want) {
+					return
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatalf("%v is not reported", want)
+			}
+		}
+	}
+	d.SetNames([]pools.Spec{a, b})
+	until("127.0.0.2:1", "127.0.0.3:1")
+	d.SetNames(nil)
+	until()
+	n.Set("a.test.", "A", "a.test. 0 IN A 127.0.0.9")
+	n.Set("b.test.", "A", "b.test. 0 IN A 127.0.0.3")
+	d.SetNames([]pools.Spec{a})
+	if got := <-reports; !slices.Equal(got, []string{"127.0.0.9:1"}) {
+		t.Errorf("named again it stands for %v", got)
+	}
+}
+
+// That a name fails is said once, and again after it was taken back and named anew.
+func TestDNS_AFailureIsSaidOnce(t *testing.T) {
+	var log safeBuffer
+	d := NewDNS(DefaultDNS(), func([]pools.Spec) {}, slog.New(slog.NewTextHandler(&log, nil)))
+	a := Entry{URL: "dns+http://a.test:1"}.Spec(pools.Both)
+	d.current = []pools.Spec{a}
+	fail := func() { d.receive(lookup{name: a.URL, err: fmt.Errorf("lookup: %w", context.DeadlineExceeded)}) }
+	said := func(when, text string, times int) {
+		t.Helper()
+		if got := strings.Count(log.String(), text); got != times {
+			t.Errorf("%s: %q was said %d times, want %d", when, text, got, times)
+		}
+	}
+	fail()
+	fail()
+	said("it fails", "not found, or a part of it", 1)
+	d.receive(lookup{name: a.URL})
+	d.receive(lookup{name: a.URL})
+	said("it is found", "found by name again", 1)
+	fail()
+	said("it fails again", "not found, or a part of it", 2)
+	d.current = nil
+	d.forgetOthers()
+	d.receive(lookup{name: a.URL})
+	said("an answer that is late", "found by name again", 1)
+	d.current = []pools.Spec{a}
+	fail()
+	said("it is named anew", "not found, or a part of it", 3)
 }

@@ -235,3 +235,55 @@ func BenchmarkRegistryLook1024(b *testing.B) {
 		}
 	}
 }
+
+// Servers come in the order of their names, whichever was known first; what is of no use any
+// more is no server.
+func TestRegistry_ServersComeInOneOrder(t *testing.T) {
+	_, client := newTestRedis(t)
+	ctx := t.Context()
+	r := NewRegistry(client, "test:", nil, slog.New(slog.DiscardHandler))
+	look := func() (ids string) {
+		t.Helper()
+		specs, err := r.readAll(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range specs {
+			ids += s.ID() + " "
+		}
+		return ids
+	}
+	for _, name := range []string{"b", "d", "a", "c"} {
+		client.Set(ctx, "test:server:"+name, fmt.Sprintf(`{"url":"http://%s:1","role":"both"}`, name), time.Hour)
+		client.SAdd(ctx, "test:servers", name)
+		look()
+	}
+	if got := look(); got != "a:1 b:1 c:1 d:1 " {
+		t.Error(got)
+	}
+	client.Del(ctx, "test:server:b")
+	client.LPush(ctx, "test:server:b", "no text")
+	client.Set(ctx, "test:server:c", `{"url":"http://e:1","role":"both"}`, time.Hour)
+	if got := look(); got != "a:1 e:1 d:1 " {
+		t.Error(got)
+	}
+}
+
+// What is no server is not registered; that Redis was away at the end is said.
+func TestRegister_SaysWhatFailed(t *testing.T) {
+	server, client := newTestRedis(t)
+	log := slog.New(slog.DiscardHandler)
+	for _, e := range []Entry{{URL: "http://127.0.0.1:2"}, {URL: "127.0.0.1:2", Role: "both"}} {
+		ended, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := Register(ended, client, "test:", e, time.Second, log); err == nil || ended.Err() != nil {
+			t.Errorf("%+v is registered: %v", e, err)
+		}
+		cancel()
+	}
+	server.Kill()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Register(ended, client, "test:", Entry{URL: "http://127.0.0.1:2", Role: "both"}, time.Second, log); err == nil {
+		t.Error("it was taken out of a Redis that is away")
+	}
+}

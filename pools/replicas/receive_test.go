@@ -2,7 +2,10 @@ package replicas
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // busyWith is what a replica reports that has one request on each of some servers.
@@ -115,4 +119,151 @@ func TestReplicas_NothingIsLeftOfOneThatIsGone(t *testing.T) {
 		defer b.shared.mu.Unlock()
 		return len(b.shared.others) == 0
 	})
+}
+
+// A message that was cut anywhere is none; so is one of a replica without a name.
+func TestDecodeWork_ACutMessageIsNone(t *testing.T) {
+	m := workMessage{Replica: "a", Decisions: 1 << 40, Servers: map[string][2]sharedWork{"10.0.0.1:8000": {{1, 2, 3, 1}, {4, 5, 6, 2}}}}
+	whole := m.encode(nil)
+	if got, err := decodeWork(whole); err != nil || got.Replica != "a" || got.Decisions != 1<<40 || got.Servers["10.0.0.1:8000"] != m.Servers["10.0.0.1:8000"] || got.partial || !got.current {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for n := range whole {
+		if _, err := decodeWire(whole[:n]); err == nil {
+			t.Errorf("%d of %d bytes are a message", n, len(whole))
+		}
+	}
+	for replica, ok := range map[string]bool{"": false, "a": true, strings.Repeat("a", 128): true, strings.Repeat("a", 129): false} {
+		if _, err := decodeWork((&workMessage{Replica: replica}).encode(nil)); (err == nil) != ok {
+			t.Errorf("a replica of %d letters: %v", len(replica), err)
+		}
+		if _, err := decodeWork([]byte(`{"r":"` + replica + `"}`)); (err == nil) != ok {
+			t.Errorf("in JSON, a replica of %d letters: %v", len(replica), err)
+		}
+	}
+}
+
+// What is too long, cannot be read or cannot be is counted, and changes nothing; a message of
+// the longest size counts.
+func TestReplicas_WhatIsOfNoUseIsCounted(t *testing.T) {
+	r, servers := quietReplica(t, "me", 1)
+	now, id := time.Now(), servers[0].ID()
+	work := func(size int) []byte {
+		text := `{"r":"a","s":{"` + id + `":[{"n":1},{}]}}`
+		return []byte(text + strings.Repeat(" ", size-len(text)))
+	}
+	for i, c := range []struct {
+		message  []byte
+		received uint64
+		ignored  uint64
+	}{
+		{work(maxWorkMsg), 1, 0},
+		{work(maxWorkMsg + 1), 1, 1},
+		{[]byte(`{"r":`), 1, 2},
+		{[]byte("nonsense"), 1, 3},
+		{nil, 1, 4},
+		{[]byte(`{"r":"a","s":{"` + id + `":[{"n":-1},{}]}}`), 1, 5},
+		{[]byte(`{"r":"a","s":{"` + id + `":[{},{"t":-1}]}}`), 1, 6},
+		{[]byte(`{"r":"a","s":{"` + id + `":[{"q":1,"l":2},{}]}}`), 1, 7},
+		{[]byte(`{"r":"a","s":{"` + id + `":[{"q":1e6},{}]}}`), 1, 8},
+		{[]byte(`{"r":"a","s":{"` + id + `":[{"q":1,"l":-1},{}]}}`), 1, 9},
+		{[]byte(`{"r":"me","s":{}}`), 1, 9}, // its own comes back
+		{busyWith("me", false, servers...), 1, 9},
+		{busyWith("b", false, servers...), 2, 9},
+	} {
+		r.take(c.message, now)
+		if r.received.Load() != c.received || r.ignored.Load() != c.ignored {
+			t.Errorf("message %d: %d received and %d ignored, want %d and %d", i, r.received.Load(), r.ignored.Load(), c.received, c.ignored)
+		}
+	}
+	if got := servers[0].InFlight(pools.Prefill, now).Requests; got != 2 {
+		t.Errorf("%d requests of a and b", got)
+	}
+}
+
+// While a replica of an earlier version takes part, JSON is sent too, and no longer. The set of
+// replicas expires if none is left to renew it.
+func TestSend_JSONIsForEarlierVersions(t *testing.T) {
+	server := redisserver.Start(t)
+	c, ctx := server.Client(), t.Context()
+	f := fleetOf(t, 1)
+	r := NewExchange(f, c, "test:", "me", slog.New(slog.DiscardHandler))
+	sub := c.Subscribe(ctx, "test:"+jsonChannel)
+	defer func() { _ = sub.Close() }()
+	if _, err := sub.Receive(ctx); err != nil {
+		t.Fatal(err)
+	}
+	sent := func() (messages int) {
+		t.Helper()
+		c.Publish(ctx, "test:"+jsonChannel, "end")
+		for {
+			m, err := sub.ReceiveMessage(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Payload == "end" {
+				return messages
+			}
+			messages++
+		}
+	}
+	key := func() string { return c.Get(ctx, "test:"+workKey+"me").Val() }
+	claim := func() {
+		t.Helper()
+		l, err := f.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 10}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.Release)
+	}
+	for i, step := range []struct {
+		do    func()
+		whole bool
+		json  int
+		kept  bool // the key says it
+	}{
+		{claim, true, 0, true},
+		{claim, false, 0, false},
+		{func() { c.ZAdd(ctx, "test:"+replicaSet, redis.Z{Member: "old", Score: wireVersion - 1}) }, true, 0, true},
+		{claim, false, 1, true},
+		{func() { c.ZRem(ctx, "test:"+replicaSet, "old") }, true, 1, true},
+		{claim, false, 0, false},
+		{func() { c.ZAdd(ctx, "test:"+replicaSet, redis.Z{Member: "equal", Score: wireVersion}) }, true, 0, true},
+		{claim, false, 0, false},
+	} {
+		step.do()
+		c.Del(ctx, "test:"+workKey+"me")
+		r.send(ctx, step.whole)
+		if n := sent(); n != step.json || (key() != "") != step.kept {
+			t.Errorf("step %d: %d messages in JSON, the key says %q", i, n, key())
+		}
+		if life := c.PTTL(ctx, "test:"+replicaSet).Val(); life <= 0 || life > setExpiry {
+			t.Errorf("step %d: the set lives for %v", i, life)
+		}
+	}
+}
+
+// Messages come while work is looked at.
+func TestReplicas_AreSafeForConcurrentUse(t *testing.T) {
+	r, servers := quietReplica(t, "me", 1)
+	now := time.Now()
+	var wg sync.WaitGroup
+	for _, each := range []func(){
+		func() { r.take(busyWith("a", false, servers...), now) },
+		func() { r.take(busyWith("b", true, servers...), now) },
+		func() { r.take([]byte(`{"r":"c","s":{"x":[{"n":1},{}]}}`), now) },
+		func() { r.Busy(now) },
+		func() { servers[0].InFlight(pools.Prefill, now) },
+		func() { r.ReportedDecisions("a") },
+	} {
+		wg.Go(func() {
+			for range 200 {
+				each()
+			}
+		})
+	}
+	wg.Wait()
+	if got := servers[0].InFlight(pools.Prefill, now).Requests; got != 2 || r.Busy(now) != 3 {
+		t.Errorf("%d requests there, %d replicas busy", got, r.Busy(now))
+	}
 }
