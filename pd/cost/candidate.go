@@ -87,9 +87,7 @@ func (f *Candidates) Only(prefill, decode string) Candidates {
 	}
 	one.Links = order.NewLinkTable(len(one.Prefill), len(one.Decode))
 	if p >= 0 && d >= 0 {
-		at := p*len(f.Decode) + d
-		one.Links.Latency[0], one.Links.SecondsPerByte[0] = f.Links.Latency[at], f.Links.SecondsPerByte[at]
-		one.Links.Fastest = f.Links.SecondsPerByte[at]
+		one.Links.CopyPair(f.Links, p*len(f.Decode)+d)
 	}
 	return one
 }

@@ -1,6 +1,9 @@
 package order
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // LinkTable is what moving KV costs for each pair, by prefill*decodes+decode.
 type LinkTable struct {
@@ -29,13 +32,13 @@ func (l *LinkTable) Resize(prefills, decodes int) {
 func (l *LinkTable) Group(decodes int) {
 	l.firstAlike = l.firstAlike[:0]
 	for p := range len(l.Latency) / max(1, decodes) {
-		latency, perByte := l.row(p, decodes)
+		own := l.row(p, decodes)
 		l.firstAlike = append(l.firstAlike, p)
 		for q := range p {
 			if l.firstAlike[q] != q {
 				continue
 			}
-			if a, b := l.row(q, decodes); slices.Equal(a, latency) && slices.Equal(b, perByte) {
+			if own.equal(l.row(q, decodes)) {
 				l.firstAlike[p] = q
 				break
 			}
@@ -43,9 +46,45 @@ func (l *LinkTable) Group(decodes int) {
 	}
 }
 
+// After is the time at which so many bytes that leave at a start have reached the decode server
+// of a pair.
+func (l *LinkTable) After(start float64, pair int, bytes float64) float64 {
+	return pairLinks{l.Latency, l.SecondsPerByte}.after(start, pair, bytes)
+}
+
+// CopyPair makes the table that of one pair of another table.
+func (l *LinkTable) CopyPair(from *LinkTable, pair int) {
+	l.Latency[0], l.SecondsPerByte[0] = from.Latency[pair], from.SecondsPerByte[pair]
+	l.Fastest = from.SecondsPerByte[pair]
+}
+
+// pairLinks are a run of pairs of the table: all of them, or those of one prefill server.
+type pairLinks struct{ latency, perByte []float64 }
+
+// after adds up a pair's figures, for Terms and for the searches; least does it in a loop.
+func (l pairLinks) after(start float64, i int, bytes float64) float64 {
+	return start + l.latency[i] + bytes*l.perByte[i]
+}
+
+// least is the least of after(0, i, bytes[i]). It is the innermost loop of a new ticket.
+func (l pairLinks) least(bytes []float64) float64 {
+	latency, perByte, least := l.latency[:len(bytes)], l.perByte[:len(bytes)], math.Inf(1)
+	for i, n := range bytes {
+		if move := latency[i] + n*perByte[i]; move < least { // min takes twice as long
+			least = move
+		}
+	}
+	return least
+}
+
+func (l pairLinks) equal(o pairLinks) bool {
+	return slices.Equal(l.latency, o.latency) && slices.Equal(l.perByte, o.perByte)
+}
+
 // row is the links of a prefill server, by decode server.
-func (l *LinkTable) row(p, decodes int) (latency, perByte []float64) {
-	return l.Latency[p*decodes : (p+1)*decodes], l.SecondsPerByte[p*decodes : (p+1)*decodes]
+func (l *LinkTable) row(p, decodes int) pairLinks {
+	from, to := p*decodes, (p+1)*decodes
+	return pairLinks{l.Latency[from:to], l.SecondsPerByte[from:to]}
 }
 
 // first is the first prefill server with the same links as p.

@@ -12,7 +12,7 @@ import (
 func benchOrder() (*Order, *Servers) {
 	const servers, requests, racks = 32, 1000, 8
 	rng := rand.New(rand.NewPCG(1, 1))
-	s := &Servers{Now: 20 * time.Second, Gate: true, Prefill: make([]PrefillState, servers), Decode: make([]DecodeState, servers), Links: &LinkTable{}}
+	s := &Servers{Now: 20 * time.Second, Gate: true, Prefill: make([]PrefillState, servers), Decode: make([]DecodeState, servers), Links: NewLinkTable(servers, servers)}
 	for p := range servers {
 		s.Prefill[p] = PrefillState{Ahead: 0.2 + 5*rng.Float64(), Self: -1}
 		for d := range servers {
@@ -20,8 +20,7 @@ func benchOrder() (*Order, *Servers) {
 			if p%racks != d%racks {
 				perByte *= 2
 			}
-			s.Links.Latency = append(s.Links.Latency, 0.002)
-			s.Links.SecondsPerByte = append(s.Links.SecondsPerByte, perByte)
+			s.Links.Latency[p*servers+d], s.Links.SecondsPerByte[p*servers+d] = 0.002, perByte
 		}
 		s.Decode[p] = DecodeState{Step: 0.02 + 0.01*rng.Float64(), PerToken: 1e-8, Used: 1 << 19, KVRoom: rng.IntN(1 << 20), Running: 10}
 	}

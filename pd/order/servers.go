@@ -127,7 +127,7 @@ func (s *Servers) prefillSide(t *Ticket, p int, price float64) (first, half floa
 func (s *Servers) pairCost(t *Ticket, pair Pair, price float64) float64 {
 	first, half := s.prefillSide(t, pair.Prefill, price)
 	i := pair.Prefill*len(s.Decode) + pair.Decode
-	move := s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i] +
+	move := s.Links.After(0, i, t.Missing[pair.Decode]) +
 		max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
 	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move)
 }
@@ -222,12 +222,12 @@ func (s *Servers) leastDecodeSide(t *Ticket) float64 {
 func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64) {
 	first, half := s.prefillSide(t, p, price)
 	ready := at(t.PrefillReady, p) // in first already; both are made ready at once
-	latency, perByte := s.Links.row(p, len(s.Decode))
+	row := s.Links.row(p, len(s.Decode))
 	best, least := -1, math.Inf(1)
 	for k := range s.Decode {
 		d := wrap(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
-		move := latency[d] + t.Missing[d]*perByte[d] + max(0, at(t.DecodeReady, d)-ready)
+		move := row.after(0, d, t.Missing[d]) + max(0, at(t.DecodeReady, d)-ready)
 		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}

@@ -69,7 +69,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
-		terms.Transfer = s.HandOff + s.Links.Latency[i] + t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]
+		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode])
 		terms.DelayToOthers = price*t.Reference[pair.Prefill] + terms.Prefill*float64(p.Stalls)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
 		terms.KVRoom += d.promptWait(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)

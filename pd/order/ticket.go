@@ -111,14 +111,7 @@ func (t *Ticket) derive(links *LinkTable) {
 
 // leastTransferFrom is the seconds of its fastest transfer from a prefill server.
 func (t *Ticket) leastTransferFrom(links *LinkTable, p int) float64 {
-	latency, perByte := links.row(p, len(t.Missing))
-	least := math.Inf(1)
-	for d, bytes := range t.Missing {
-		if move := latency[d] + bytes*perByte[d]; move < least { // min takes twice as long
-			least = move
-		}
-	}
-	return least
+	return links.row(p, len(t.Missing)).least(t.Missing)
 }
 
 // rankOn is its rank where it goes to a prefill server.
