@@ -97,6 +97,9 @@ func truncatesByAnswer(req *Request) bool {
 // to blame.
 func (o *Orchestrator) checkLength(st *requestState, b *binding, t *connector.Transfer) *LegError {
 	prefill, tokens := b.handoff.Coverage().Prompt, st.bind.prefix.promptTokens()
+	if st.bind.prefix.isClaimed() {
+		return nil // where it differs the gateway is wrong, and not decode
+	}
 	if !b.handoff.HasKV() || b.handoff.SharesIDs || !hasMoreBlocks(tokens, prefill, blockTokens(t.From, t.To)) {
 		return nil
 	}

@@ -152,6 +152,19 @@ func (p *prefix) promptTokens() int {
 	return len(p.tokens.IDs)
 }
 
+// isClaimed reports whether the tokens are what the gateway says that an engine makes of the
+// prompt, and not what one said of it.
+func (p *prefix) isClaimed() bool {
+	return p != nil && (p.tokens.By == tokens.ByTranslation || p.tokens.By == tokens.ByTokenizer)
+}
+
+// counted holds what was known of a prompt against the tokens that an engine counted in it.
+func (p *prefix) counted(count int) {
+	if p != nil && p.source != nil && p.known {
+		p.source.Counted(p.prompt, &p.tokens, count)
+	}
+}
+
 // beginning is what is known of a longer prompt that begins with this one.
 func (p *prefix) beginning() *prefix {
 	known := p.tokens

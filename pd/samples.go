@@ -94,6 +94,22 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 	return s.InFlight(pools.Prefill, now).Requests > 0
 }
 
+// countAnswer counts the tokens of an answer, and learns from its usage how long the prompt
+// was.
+func (o *Orchestrator) countAnswer(st *requestState, u api.Usage, cached api.Count, events int) {
+	o.Metrics.countTokens(st, u, cached, events)
+	o.Binder.learnPrompt(st, u.Prompt)
+}
+
+// learnPrompt learns from an answer how long its prompt was. One that continues a stream has
+// another prompt than the request, and several samples may each count theirs.
+func (ch *Chooser) learnPrompt(st *requestState, prompt api.Count) {
+	if st.bind.continues || !prompt.Known || st.req.Answers > 1 || !st.req.Body.Get("truncate_prompt_tokens").Null() {
+		return
+	}
+	st.bind.prefix.counted(prompt.Tokens)
+}
+
 // learnOutput learns from an answer that came to its end how long answers are, and keeps
 // how far off the prediction was. One that another stream began is not a whole answer.
 func (ch *Chooser) learnOutput(st *requestState, u api.Usage) {

@@ -105,7 +105,7 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	if r.Retained {
 		o.noteRetained(server)
 	}
-	o.Metrics.countTokens(st, r.Usage, b.prefillCached(r.Usage), r.Events)
+	o.countAnswer(st, r.Usage, b.prefillCached(r.Usage), r.Events)
 	if r.Err == nil {
 		o.compareCounts(st, b, r.Usage)
 		o.Binder.learnOutput(st, r.Usage)

@@ -101,7 +101,7 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
 		server: b.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, hideUsage: st.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: st.transcript,
-		onEnd: func(r StreamResult) { o.Metrics.countTokens(st, r.Usage, r.Usage.Cached, r.Events) },
+		onEnd: func(r StreamResult) { o.countAnswer(st, r.Usage, r.Usage.Cached, r.Events) },
 	}
 	if err := s.open(); err != nil {
 		cancel(nil)

@@ -72,7 +72,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
-	o.Metrics.countTokens(st, usage, b.prefillCached(usage), 0)
+	o.countAnswer(st, usage, b.prefillCached(usage), 0)
 	o.Binder.learnOutput(st, usage)
 	b.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
@@ -81,7 +81,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError) {
 	o := a.o
 	usage, _ := st.req.Dialect.ReadUsage(data)
-	o.Metrics.countTokens(st, usage, usage.Cached, 0)
+	o.countAnswer(st, usage, usage.Cached, 0)
 	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil
 }
 

@@ -22,7 +22,7 @@ var (
 )
 
 const (
-	// noRender is how long the render paths are left alone once a server had none.
+	// noRender is how long a render path is left alone once a server had none.
 	noRender = 10 * time.Minute
 	// After so many failures in a row requests are spared the wait for pause; one ask
 	// then shows whether engines answer again.
@@ -35,6 +35,7 @@ type asker struct {
 	cfg     Config
 	ask     Ask
 	memory  *memory
+	claims  *claims
 	metrics *Metrics
 
 	life context.Context // of the asks
@@ -46,7 +47,7 @@ type asker struct {
 	flights    map[uint64]*flight // by text
 	failures   int                // in a row
 	pausedTill time.Time
-	renderFrom time.Time // render paths are tried from here on
+	absent     map[string]time.Time // render paths, and when they are tried again
 }
 
 // flight is one ask under way. What it found is there when done is closed.
@@ -56,8 +57,8 @@ type flight struct {
 	ok    bool
 }
 
-func newAsker(cfg Config, ask Ask, memory *memory, metrics *Metrics) *asker {
-	a := &asker{cfg: cfg, ask: ask, memory: memory, metrics: metrics, flights: map[uint64]*flight{}}
+func newAsker(cfg Config, ask Ask, memory *memory, claims *claims, metrics *Metrics) *asker {
+	a := &asker{cfg: cfg, ask: ask, memory: memory, claims: claims, metrics: metrics, flights: map[uint64]*flight{}, absent: map[string]time.Time{}}
 	a.life, a.end = context.WithCancel(context.Background())
 	return a
 }
@@ -81,17 +82,27 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	}
 	defer t.free()
 	c := a.memory.recall(t)
-	if c.complete {
-		return c.tokens(), true
-	}
-	f := a.start(p, t)
-	unknown := t.size - int(c.cell)*cellBytes
-	if f != nil && (len(c.ids) == 0 || unknown > a.cfg.AskOver || t.partial) {
+	known := c.tokens()
+	if f := a.flightFor(p, t, &c); f != nil {
 		if found, ok := f.wait(ctx, a.cfg.AskWait); ok {
-			return found, true
+			known = found
 		}
 	}
-	return c.tokens(), len(c.ids) > 0
+	known.context, known.root = t.context, t.root
+	return known, len(known.IDs) > 0
+}
+
+// flightFor begins to ask where the prompt is not known completely, and returns the ask if
+// the request should wait for it.
+func (a *asker) flightFor(p *Prompt, t *text, c *claim) *flight {
+	if c.complete {
+		return nil
+	}
+	f := a.start(p, t)
+	if unknown := t.size - int(c.cell)*cellBytes; len(c.ids) > 0 && unknown <= a.cfg.AskOver && !t.partial {
+		return nil
+	}
+	return f
 }
 
 func (f *flight) wait(ctx context.Context, most time.Duration) (Tokens, bool) {
@@ -113,6 +124,7 @@ func (a *asker) start(p *Prompt, t *text) *flight {
 	if t.partial {
 		key = xxhash.Sum64(p.Body)
 	}
+	believed := func(by Method) bool { return a.claims.believes(t.context, by) }
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if f := a.flights[key]; f != nil {
@@ -122,7 +134,7 @@ func (a *asker) start(p *Prompt, t *text) *flight {
 		a.metrics.engineAsked(a.cfg.Model, "refused")
 		return nil
 	}
-	questions := p.questions(t)
+	questions := p.questions(t, believed)
 	if len(questions) == 0 {
 		return nil
 	}
@@ -145,14 +157,14 @@ func (a *asker) request(questions []question, t *text) (Tokens, bool) {
 	ctx, cancel := context.WithTimeout(a.life, a.cfg.AskTimeout)
 	defer cancel()
 	for _, q := range questions {
-		if q.render && !a.rendering() {
+		if q.render && a.isAbsent(q.path) {
 			continue
 		}
 		answer, err := a.ask(ctx, q.path, q.body)
 		if errors.Is(err, ErrNotServed) || errors.Is(err, ErrRefused) {
 			a.recordResult(true)
 			if q.render && errors.Is(err, ErrNotServed) {
-				a.stopRendering()
+				a.noteAbsent(q.path)
 			}
 			continue
 		}
@@ -165,8 +177,9 @@ func (a *asker) request(questions []question, t *text) (Tokens, bool) {
 			break
 		}
 		a.metrics.engineAsked(a.cfg.Model, "ok")
+		found.By = q.by
 		if len(found.Media) == 0 {
-			a.metrics.learned(a.cfg.Model, a.memory, a.memory.learn(t, found.IDs))
+			a.metrics.learned(a.cfg.Model, a.memory, a.memory.learn(t, found.IDs, q.by))
 		}
 		return found, true
 	}
@@ -187,14 +200,14 @@ func (a *asker) recordResult(ok bool) {
 	}
 }
 
-func (a *asker) rendering() bool {
+func (a *asker) isAbsent(path string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return !time.Now().Before(a.renderFrom)
+	return time.Now().Before(a.absent[path])
 }
 
-func (a *asker) stopRendering() {
+func (a *asker) noteAbsent(path string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.renderFrom = time.Now().Add(noRender)
+	a.absent[path] = time.Now().Add(noRender)
 }

@@ -254,17 +254,20 @@ func TestQuestions_AskOnlyWhatIsExact(t *testing.T) {
 	}{
 		{Chat, plainChat, []string{pathRenderChat, pathTokenize}},
 		{Chat, `{"tools":[{"x":1}],"tool_choice":"auto","response_format":{"type":"text"},` + plainChat[1:], []string{pathRenderChat, pathTokenize}},
-		{Chat, `{"reasoning_effort":"high",` + plainChat[1:], []string{pathRenderChat}},
+		{Chat, `{"reasoning_effort":"high",` + plainChat[1:], []string{pathRenderChat, pathTokenize}},
 		{Chat, `{"tool_choice":"none",` + plainChat[1:], []string{pathRenderChat}},
 		{Chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, []string{pathRenderChat}},
 		{Completions, `{"prompt":"a"}`, []string{pathRenderCompletions, pathTokenize}},
 		{Completions, `{"prompt":"a","truncate_prompt_tokens":4}`, []string{pathRenderCompletions}},
-		{Messages, `{"system":"s","messages":[{"role":"user","content":"a"}]}`, []string{pathRenderChat, pathTokenize}},
-		{Messages, `{"tools":[{"name":"f"}],"messages":[{"role":"user","content":"a"}]}`, nil},
-		{Messages, `{"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"a"}]}`, nil},
-		{Messages, `{"messages":[{"role":"user","content":[{"type":"tool_result","content":"a"}]}]}`, nil},
-		{Responses, `{"instructions":"s","input":"a"}`, []string{pathRenderChat, pathTokenize}},
-		{Responses, `{"input":[{"type":"function_call_output","output":"1"}]}`, nil},
+		{Messages, `{"system":"s","messages":[{"role":"user","content":"a"}]}`, translated(pathRenderMessages)},
+		{Messages, `{"tools":[{"name":"f","input_schema":{}}],"messages":[{"role":"user","content":"a"}]}`, translated(pathRenderMessages)},
+		{Messages, `{"tools":[{"name":"f","type":"web_search"}],"messages":[{"role":"user","content":"a"}]}`, []string{pathRenderMessages}},
+		{Messages, `{"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"a"}}]}]}`, []string{pathRenderMessages, pathRenderChat}},
+		{Messages, `{"messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}]}`, append(translated(pathRenderMessages), pathRenderChat, pathTokenize)},
+		{Responses, `{"instructions":"s","input":"a"}`, translated(pathRenderResponses)},
+		{Responses, `{"input":[{"type":"function_call_output","call_id":"a","output":"1"}]}`, translated(pathRenderResponses)},
+		{Responses, `{"input":[{"type":"item_reference","id":"a"}]}`, []string{pathRenderResponses}},
+		{Responses, `{"input":"a","a_field_to_come":1}`, []string{pathRenderResponses}},
 	} {
 		p := Prompt{API: c.api, Body: []byte(c.body), Model: "m"}
 		text, ok := p.read()
@@ -272,7 +275,7 @@ func TestQuestions_AskOnlyWhatIsExact(t *testing.T) {
 			t.Fatalf("not read: %s", c.body)
 		}
 		var got []string
-		for _, q := range p.questions(text) {
+		for _, q := range p.questions(text, func(Method) bool { return true }) {
 			got = append(got, q.path)
 			if !json.Valid(q.body) {
 				t.Errorf("no JSON: %s", q.body)
@@ -284,3 +287,6 @@ func TestQuestions_AskOnlyWhatIsExact(t *testing.T) {
 		text.free()
 	}
 }
+
+// translated are the paths of a request that has an exact form as a chat.
+func translated(own string) []string { return []string{own, pathRenderChat, pathTokenize} }

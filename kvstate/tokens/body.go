@@ -87,9 +87,10 @@ func (p *Prompt) read() (*text, bool) {
 	}
 	t := texts.Get().(*text)
 	t.reset(p.root(b.rest), p.root(b.family))
+	t.context = p.contextOf(&b)
 	ok = true
 	if present(b.system) {
-		ok = t.addContent(system, "system", b.system)
+		ok = t.addContent(system, "system", p.withoutAttribution(b.system))
 	}
 	switch {
 	case !ok:
@@ -108,6 +109,35 @@ func (p *Prompt) read() (*text, bool) {
 	}
 	t.finish()
 	return t, true
+}
+
+// withoutAttribution is a system prompt without what vLLM leaves out of it.
+func (p *Prompt) withoutAttribution(system []byte) []byte {
+	if p.API != Messages || p.engine == engineSGLang || system[0] != '[' || !bytes.Contains(system, []byte(attribution)) {
+		return system
+	}
+	var kept []byte
+	for block, err := range jsonscan.Elements(system) {
+		if err == nil && !isAttribution(memberOf(block, "text")) {
+			kept = append(append(kept, block...), ',')
+		}
+	}
+	return array(kept)
+}
+
+// contextOf is a hash of what prompts of one agent share: API, adapter, tools, other fields
+// that may matter, and the system prompt.
+func (p *Prompt) contextOf(b *body) uint64 {
+	system := b.system
+	if present(system) {
+		system = p.withoutAttribution(system)
+	} else if p.API == Chat {
+		if first := firstOf(b.turns); textIn(memberOf(first, "role")) == "system" {
+			system = memberOf(first, "content")
+		}
+	}
+	key := appendCompact(binary.LittleEndian.AppendUint64(nil, p.root(b.rest)), system)
+	return xxhash.Sum64(key)
 }
 
 // root mixes a context's hash with what is outside of the body.
@@ -236,28 +266,42 @@ func leadOf(parts []byte) []byte {
 
 // isTextPart are the types of parts that are text to a template.
 var isTextPart = set("text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "reasoning",
-	"reasoning_text", "summary_text", "tool_use", "tool_result", "function", "function_call",
+	"reasoning_text", "summary_text", "tool_use", "tool_result", "tool_reference", "function", "function_call",
 	"function_call_output", "message")
 
-// hasMedia reports whether a message may hold an image, a sound or the like. Doubt
-// counts as yes, such as a tool argument that is called type.
-func hasMedia(compact []byte) bool {
-	mark := []byte(`"type":`)
-	for {
-		i := bytes.Index(compact, mark)
-		if i < 0 {
-			return false
+// hasMedia reports whether a message, or a list of parts, may hold an image, a sound or the
+// like: a part of a type that is not known counts as one. What is in a tool's arguments is
+// text, whatever it is called.
+func hasMedia(value []byte) bool {
+	if len(value) == 0 || value[0] != '[' && value[0] != '{' {
+		return false
+	}
+	if value[0] == '[' {
+		for part, err := range jsonscan.Elements(value) {
+			if err != nil || hasMedia(part) {
+				return true
+			}
 		}
-		compact = compact[i+len(mark):]
-		end, err := jsonscan.ValueEnd(compact, 0)
+		return false
+	}
+	for m, err := range jsonscan.Members(value) {
 		if err != nil {
 			return true
 		}
-		name, isText := inner(compact[:end])
-		if !isText || !isTextPart[string(name)] {
+		switch string(m.Key) {
+		case "type":
+			if name, isName := inner(m.Value); !isName || !isTextPart[string(name)] {
+				return true
+			}
+		case "content", "output", "reasoning":
+			if hasMedia(m.Value) {
+				return true
+			}
+		case "image_url", "audio_url", "video_url", "input_audio", "source":
 			return true
 		}
 	}
+	return false
 }
 
 // promptIDs are the token ids of a prompt that is given as such.

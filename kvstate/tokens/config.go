@@ -28,6 +28,10 @@ type Config struct {
 	// MaxAsks bounds the asks under way; above it, what the memory says must do.
 	MaxAsks int
 
+	// Engine names the engine of the model's servers, as they report it: "vllm", "sglang".
+	// Each has its own way to make chats of other APIs. nil is vLLM.
+	Engine func() string
+
 	// TokenizerFile is a Hugging Face tokenizer.json (tokenizer). TemplateFile is the
 	// Jinja chat template, as text or as a tokenizer_config.json with a chat_template;
 	// without it only completions have tokens.

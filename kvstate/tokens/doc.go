@@ -6,7 +6,8 @@
 // of tokens. DESIGN.md says when each is right, and why what is remembered is true.
 //
 // A request takes this way: source.go (the mode) -> body.go, text.go (the prompt as
-// hashes) -> memory.go (what is known of it) -> ask.go, question.go (engine mode only).
+// hashes) -> memory.go (what is known of it) -> ask.go, question.go (engine mode
+// only), chat_form.go (messages and responses as chats) -> claims.go (was it true?).
 // second_sample.go is how the memory learns. Tokenizers: encoder.go -> conversation.go,
 // jinja.go (the text) -> encode.go, bpe.go (its tokens).
 //

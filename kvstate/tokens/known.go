@@ -6,6 +6,7 @@ import "slices"
 type known struct {
 	text // its own copy
 	ids  []uint32
+	by   Method
 
 	proofs []proof // in order of cells
 
@@ -24,8 +25,8 @@ type proof struct {
 }
 
 // newKnown copies what it is given.
-func newKnown(t *text, ids []uint32) *known {
-	return &known{text: t.clone(), ids: slices.Clone(ids)}
+func newKnown(t *text, ids []uint32, by Method) *known {
+	return &known{text: t.clone(), ids: slices.Clone(ids), by: by}
 }
 
 // maxProofs bounds the proofs of one prompt. A long conversation has one for each turn,

@@ -193,7 +193,7 @@ func (d *decoder) count(size int) int { return d.number(len(d.rest) / size) }
 
 // known reads a prompt and checks that its parts fit each other.
 func (d *decoder) known() *known {
-	k := &known{}
+	k := &known{by: ByPrefill}
 	k.root, k.family, k.sum = d.uint64(), d.uint64(), d.uint64()
 	k.open = d.byte() != 0
 	k.size = d.number(math.MaxInt32)

@@ -22,7 +22,7 @@ func textOfTalk(t testing.TB, talk []message) *text {
 func TestMemory_KnowsTheSamePromptWhole(t *testing.T) {
 	m := newMemory(1 << 20)
 	text := textOfTalk(t, helloTalk)
-	m.learn(text, []uint32{1, 2, 3})
+	m.learn(text, []uint32{1, 2, 3}, ByPrefill)
 	if c := m.recall(text); !c.complete || c.certain != 3 || !slices.Equal(c.ids, []uint32{1, 2, 3}) {
 		t.Fatalf("%+v", c)
 	}
@@ -31,7 +31,7 @@ func TestMemory_KnowsTheSamePromptWhole(t *testing.T) {
 // One known prompt proves nothing about others: the template may do anything with it.
 func TestMemory_OneSampleClaimsNothing(t *testing.T) {
 	m := newMemory(1 << 20)
-	m.learn(textOfTalk(t, helloTalk), encode(appends(helloTalk, 0)))
+	m.learn(textOfTalk(t, helloTalk), encode(appends(helloTalk, 0)), ByPrefill)
 	for _, talk := range [][]message{
 		{helloTalk[0], {"user", "Something else."}},
 		append(helloTalk[:2:2], message{"assistant", "Hi."}, message{"user", "More."}),
@@ -53,7 +53,7 @@ func TestMemory_TwoSamplesProveWhatTheyShare(t *testing.T) {
 		m := newMemory(1 << 20)
 		for _, question := range []string{"Why is the sky blue?", "How far is the moon?"} {
 			talk := []message{system, {"user", question}}
-			m.learn(textOfTalk(t, talk), encode(c.render(talk, 0)))
+			m.learn(textOfTalk(t, talk), encode(c.render(talk, 0)), ByPrefill)
 		}
 		third := []message{system, {"user", "Who wrote Faust?"}}
 		truth := encode(c.render(third, 0))
@@ -76,7 +76,7 @@ func TestMemory_NextTurnsAreKnown(t *testing.T) {
 	for i := range 6 {
 		talk := []message{{"system", words(rng, 100)}, {"user", words(rng, 40)}}
 		before := encode(appends(talk, 0))
-		m.learn(textOfTalk(t, talk), before)
+		m.learn(textOfTalk(t, talk), before, ByPrefill)
 		talk = append(talk, message{"assistant", words(rng, 40)}, message{"user", words(rng, 40)})
 		truth := encode(appends(talk, 0))
 		got := m.recall(textOfTalk(t, talk))
@@ -86,7 +86,7 @@ func TestMemory_NextTurnsAreKnown(t *testing.T) {
 		if least := len(before) - lookahead - 4; i >= firstNeeded && len(got.ids) < least {
 			t.Errorf("conversation %d: %d tokens claimed, want %d", i, len(got.ids), least)
 		}
-		m.learn(textOfTalk(t, talk), truth)
+		m.learn(textOfTalk(t, talk), truth, ByPrefill)
 	}
 }
 
@@ -94,13 +94,13 @@ func TestMemory_ForgetsAContextThatContradicts(t *testing.T) {
 	m, w := newMemory(1<<20), newTraffic(5)
 	for range 50 {
 		talk := w.next()
-		m.learn(textOfTalk(t, talk), encode(appends(talk, 0)))
+		m.learn(textOfTalk(t, talk), encode(appends(talk, 0)), ByPrefill)
 	}
 	talk := w.next()
 	for len(m.recall(textOfTalk(t, talk)).ids) == 0 {
 		talk = w.next()
 	}
-	if m.learn(textOfTalk(t, talk), encode(dated(talk, 7))) {
+	if m.learn(textOfTalk(t, talk), encode(dated(talk, 7)), ByPrefill) {
 		t.Fatal("the contradiction was not seen")
 	}
 	if m.count != 1 {
@@ -113,7 +113,7 @@ func TestMemory_StaysWithinItsBytes(t *testing.T) {
 	m, w := newMemory(limit), newTraffic(9)
 	for range 2000 {
 		talk := w.next()
-		m.learn(textOfTalk(t, talk), encode(appends(talk, 0)))
+		m.learn(textOfTalk(t, talk), encode(appends(talk, 0)), ByPrefill)
 		if m.bytes > limit {
 			t.Fatalf("%d bytes", m.bytes)
 		}
@@ -144,7 +144,7 @@ func TestMemory_BytesAreAsCounted(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for _, talk := range prompts {
-		m.learn(textOfTalk(t, talk), encode(appends(talk, 0)))
+		m.learn(textOfTalk(t, talk), encode(appends(talk, 0)), ByPrefill)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -229,7 +229,7 @@ func TestMemory_ManyMessagesTakeNoLongTime(t *testing.T) {
 			t.Fatal("not read")
 		}
 		m.recall(text)
-		m.learn(text, []uint32{1, 2, 3, i})
+		m.learn(text, []uint32{1, 2, 3, i}, ByPrefill)
 		text.free()
 	}
 }

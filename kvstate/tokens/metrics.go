@@ -15,6 +15,7 @@ type Metrics struct {
 	prefixes *prometheus.CounterVec   // model, outcome
 	known    *prometheus.GaugeVec     // model
 	bytes    *prometheus.GaugeVec     // model
+	checks   *prometheus.CounterVec   // model, api, by, outcome
 }
 
 // What became of a prompt.
@@ -47,6 +48,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		prefixes: counter("tandem_tokens_learned_total",
 			"Prompts whose tokens were learned, by whether they were as they would have been claimed: confirmed, contradicted.",
 			"model", "outcome"),
+		checks: counter("tandem_tokens_checked_total",
+			"Prompts whose tokens were known, by how (engine, translation, tokenizer, prefill, request) and whether the engine's usage counted as many: right, wrong. A translation or a tokenizer that was wrong is left alone for prompts with the same system prompt and tools.",
+			"model", "api", "by", "outcome"),
 		known: gauge("tandem_tokens_known_prompts", "Prompts whose tokens are remembered."),
 		bytes: gauge("tandem_tokens_memory_bytes", "Memory that remembered prompts take, about."),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -96,4 +100,11 @@ func (m *Metrics) learned(model string, from *memory, asClaimed bool) {
 	prompts, bytes := from.size()
 	m.known.WithLabelValues(model).Set(float64(prompts))
 	m.bytes.WithLabelValues(model).Set(float64(bytes))
+}
+
+// checked counts a prompt whose tokens an engine has counted.
+func (m *Metrics) checked(model string, api API, by Method, right bool) {
+	if m != nil {
+		m.checks.WithLabelValues(model, string(api), string(by), map[bool]string{true: "right", false: "wrong"}[right]).Inc()
+	}
 }

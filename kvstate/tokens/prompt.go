@@ -31,7 +31,21 @@ type Prompt struct {
 	Model   string // as the client named it
 	Adapter string // LoRA name, "" for none
 	Salt    string // cache_salt, "" for none
+
+	engine string // whose conversions count, see chatForm; "" is vLLM
 }
+
+// Method is how tokens were found.
+type Method string
+
+// The methods.
+const (
+	ByRequest     Method = "request"     // the prompt is token ids
+	ByEngine      Method = "engine"      // an engine was asked for this very request
+	ByTranslation Method = "translation" // one was asked for the chat that engines make of it
+	ByTokenizer   Method = "tokenizer"   // the gateway's own tokenizer and template
+	ByPrefill     Method = "prefill"     // prefill answered with them
+)
 
 // Tokens is what is known of a prompt's tokens. Token ids and chunks are different
 // types so that no index can mix them: a result has one or the other.
@@ -47,6 +61,8 @@ type Tokens struct {
 	Certain int
 	// Complete says that IDs are all of the prompt's tokens.
 	Complete bool
+	// By is how they were found.
+	By Method
 	// Teaches says that the prompt's token ids would be news: its prefill should be asked
 	// for them (return_token_ids: true) and Learn be given them.
 	Teaches bool
@@ -59,6 +75,8 @@ type Tokens struct {
 	// they belong into every key made from IDs or Chunks.
 	Adapter string
 	Salt    string
+
+	context, root uint64 // of the prompt
 }
 
 // Medium is one image or the like: Length place-holder tokens from Offset on.

@@ -13,13 +13,17 @@ type question struct {
 	path   string
 	body   []byte
 	render bool // the answer is a GenerateRequest, or a list of one
+	by     Method
 }
 
-// Paths of vLLM. SGLang serves /tokenize too.
+// Paths of vLLM; those of messages and responses are there since 0.32
+// (vllm/entrypoints/scale_out/render/api_router.py). SGLang serves /tokenize too.
 const (
 	pathTokenize          = "/tokenize"
 	pathRenderChat        = "/v1/chat/completions/render"
 	pathRenderCompletions = "/v1/completions/render"
+	pathRenderMessages    = "/v1/messages/render"
+	pathRenderResponses   = "/v1/responses/render"
 )
 
 // unrendered are fields that have no place in a question to a render path.
@@ -35,23 +39,50 @@ var (
 		"guided_choice", "guided_grammar")
 )
 
-// questions are the ways to ask for a prompt, best first: the render paths do what the
-// engine does with the request itself.
-func (p *Prompt) questions(t *text) []question {
+// questions are the ways to ask for a prompt, best first: the render path of an API does
+// what the engine does with the request itself. A translation to chat does what the engine
+// is known to do, and is only asked where believed allows it.
+func (p *Prompt) questions(t *text, believed func(Method) bool) (all []question) {
+	ways := func(render, path string, body []byte, by Method) {
+		if render != "" {
+			all = append(all, question{render, p.rendered(body), true, by})
+		}
+		if path != "" && !t.partial { // /tokenize does not say where media are
+			all = append(all, p.tokenized(body, by)...)
+		}
+	}
 	switch p.API {
 	case Completions:
-		return append([]question{{pathRenderCompletions, p.rendered(), true}}, p.tokenized(p.Body)...)
+		ways(pathRenderCompletions, pathTokenize, p.Body, ByEngine)
 	case Chat:
-		all := []question{{pathRenderChat, p.rendered(), true}}
-		if !t.partial { // /tokenize does not say where media are
-			all = append(all, p.tokenized(p.Body)...)
-		}
+		ways(pathRenderChat, pathTokenize, p.Body, ByEngine)
+	case Messages:
+		ways(pathRenderMessages, "", p.Body, ByEngine)
+	case Responses:
+		ways(pathRenderResponses, "", p.Body, ByEngine)
+	}
+	if p.API != Messages && p.API != Responses || !believed(ByTranslation) {
 		return all
 	}
-	if chat, ok := p.asChat(t); ok {
-		return append([]question{{pathRenderChat, chat, true}}, p.tokenized(chat)...)
+	if chat, ok := p.asChat(true); ok {
+		ways(pathRenderChat, pathTokenize, chat, ByTranslation)
 	}
-	return nil
+	if p.API == Messages && t.inlineSystem() { // a template that refuses those gets them at the beginning
+		if chat, ok := p.asChat(false); ok {
+			ways(pathRenderChat, pathTokenize, chat, ByTranslation)
+		}
+	}
+	return all
+}
+
+// inlineSystem reports whether a system message stands within the conversation.
+func (t *text) inlineSystem() bool {
+	for _, turn := range t.turns[1:] {
+		if turn.kind == system {
+			return true
+		}
+	}
+	return false
 }
 
 // object writes a JSON object member by member.
@@ -74,10 +105,10 @@ func (o *object) end() []byte {
 	return append(o.raw, '}')
 }
 
-// rendered is the request as the render paths take it.
-func (p *Prompt) rendered() []byte {
+// rendered is a request as the render paths take it.
+func (p *Prompt) rendered(body []byte) []byte {
 	var o object
-	for m, err := range jsonscan.Members(p.Body) {
+	for m, err := range jsonscan.Members(body) {
 		if err == nil && !unrendered[string(m.Key)] {
 			o.add(string(m.Key), m.Value)
 		}
@@ -86,14 +117,21 @@ func (p *Prompt) rendered() []byte {
 	return o.end()
 }
 
-// tokenized is a request as /tokenize takes it; none where it could be wrong.
-func (p *Prompt) tokenized(body []byte) []question {
+// tokenized is a request as /tokenize takes it; none where it could be wrong. How much the
+// model is to reason has no place of its own in vLLM's: chat makes two variables of the
+// template of it (vLLM 0.33, chat_completion/protocol.py, build_chat_params).
+func (p *Prompt) tokenized(body []byte, by Method) []question {
 	var o object
+	var effort, variables []byte
 	for m, err := range jsonscan.Members(body) {
 		switch name := string(m.Key); {
 		case err != nil:
 			return nil
-		case carried[name]:
+		case name == "chat_template_kwargs" && present(m.Value):
+			variables = m.Value
+		case name == "reasoning_effort" && p.engine != engineSGLang && present(m.Value):
+			effort = m.Value
+		case carried[name], name == "reasoning_effort" && p.engine == engineSGLang:
 			o.add(name, m.Value)
 		case silent[name], harmless[name], !present(m.Value):
 		case name == "tool_choice" && string(m.Value) != `"none"`:
@@ -101,49 +139,36 @@ func (p *Prompt) tokenized(body []byte) []question {
 			return nil
 		}
 	}
-	return []question{{pathTokenize, o.end(), false}}
+	if effort != nil {
+		var merged bool
+		if variables, merged = withEffort(variables, effort); !merged {
+			return nil
+		}
+	}
+	if variables != nil {
+		o.add("chat_template_kwargs", variables)
+	}
+	return []question{{pathTokenize, o.end(), false, by}}
 }
 
-// asChat is the chat request that engines make of a request to /v1/responses or
-// /v1/messages. What they translate further than text (tools, calls, results, media,
-// reasoning) is refused.
-func (p *Prompt) asChat(t *text) ([]byte, bool) {
-	for _, turn := range t.turns {
-		if turn.kind > assistant {
-			return nil, false
-		}
-	}
-	for m, err := range jsonscan.Members(p.Body) {
-		name := string(m.Key)
-		if err != nil || !silent[name] && present(m.Value) && name != turnField[p.API] && name != systemField[p.API] {
-			return nil, false
-		}
-	}
-	b, ok := takeApart(p)
-	if !ok || t.partial {
-		return nil, false
-	}
-	messages := []byte{'['}
-	if present(b.system) {
-		if b.system[0] != '"' { // engines join the parts in different ways
-			return nil, false
-		}
-		messages = append(append(messages, `{"role":"system","content":`...), b.system...)
-		messages = append(messages, '}', ',')
-	}
-	if b.turns[0] == '"' {
-		messages = append(append(messages, `{"role":"user","content":`...), b.turns...)
-		messages = append(messages, '}', ']')
-	} else {
-		messages = appendCompact(messages, b.turns[1:])
-	}
-	model, err := json.Marshal(p.Model)
-	if err != nil {
-		return nil, false
-	}
+// withEffort adds the variables of reasoning to those of the request, which keep theirs.
+func withEffort(variables, effort []byte) (merged []byte, ok bool) {
 	var o object
-	o.add("model", model)
-	o.add("messages", messages)
+	thinks := false
+	for m, err := range jsonscan.Members(variables) {
+		if variables == nil {
+			break
+		}
+		if err != nil || string(m.Key) == "reasoning_effort" {
+			return nil, false
+		}
+		thinks = thinks || string(m.Key) == "enable_thinking"
+		o.add(string(m.Key), m.Value)
+	}
+	o.add("reasoning_effort", effort)
+	if !thinks {
+		o.add("enable_thinking", []byte(map[bool]string{true: "false", false: "true"}[string(effort) == `"none"`]))
+	}
 	return o.end(), true
 }
 

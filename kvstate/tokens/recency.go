@@ -67,3 +67,20 @@ func (m *memory) unlinkLocked(k *known) {
 	}
 	k.older, k.newer = nil, nil
 }
+
+// forget drops all prompts of a context.
+func (m *memory) forget(root uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgetLocked(root)
+}
+
+func (m *memory) forgetLocked(root uint64) {
+	for old := m.oldest; old != nil; {
+		next := old.newer
+		if old.root == root {
+			m.dropLocked(old)
+		}
+		old = next
+	}
+}

@@ -4,11 +4,11 @@ import "math/bits"
 
 // learn takes in a prompt's tokens. It reports whether they are as the memory would
 // have claimed.
-func (m *memory) learn(t *text, ids []uint32) (asClaimed bool) {
+func (m *memory) learn(t *text, ids []uint32, by Method) (asClaimed bool) {
 	if t.partial || len(ids) == 0 {
 		return true
 	}
-	return m.take(newKnown(t, ids))
+	return m.take(newKnown(t, ids, by))
 }
 
 // take is learn for a prompt that may bring proofs along.
@@ -35,13 +35,7 @@ func (m *memory) checkLocked(k *known) bool {
 			return false
 		}
 	}
-	for old := m.oldest; old != nil; {
-		next := old.newer
-		if old.root == k.root {
-			m.dropLocked(old)
-		}
-		old = next
-	}
+	m.forgetLocked(k.root)
 	return false
 }
 

@@ -11,7 +11,8 @@ import (
 type Source struct {
 	cfg     Config
 	metrics *Metrics
-	memory  *memory  // engine, learned
+	memory  *memory // engine, learned
+	claims  *claims
 	asker   *asker   // engine
 	encoder *encoder // tokenizer
 }
@@ -22,14 +23,14 @@ func New(cfg Config, ask Ask, metrics *Metrics) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, metrics: metrics}
+	s := &Source{cfg: cfg, metrics: metrics, claims: newClaims()}
 	switch cfg.Mode {
 	case Engine:
 		if ask == nil {
 			return nil, fmt.Errorf("tokens of %s: mode engine has nobody to ask", cfg.Model)
 		}
 		s.memory = newMemory(cfg.MemoryBytes)
-		s.asker = newAsker(cfg, ask, s.memory, metrics)
+		s.asker = newAsker(cfg, ask, s.memory, s.claims, metrics)
 	case Learned:
 		s.memory = newMemory(cfg.MemoryBytes)
 	case Tokenizer:
@@ -49,10 +50,19 @@ func (s *Source) Close() {
 	}
 }
 
+// engine is whose conversions count for the model.
+func (s *Source) engine() string {
+	if s.cfg.Engine == nil {
+		return engineVLLM
+	}
+	return s.cfg.Engine()
+}
+
 // Tokens says what is known of a prompt's tokens; false is nothing, and the caller
 // routes by load. Only engine mode may wait, and never longer than AskWait.
 func (s *Source) Tokens(ctx context.Context, p Prompt) (Tokens, bool) {
 	start := time.Now()
+	p.engine = s.engine()
 	t, ok := s.tokens(ctx, &p)
 	t.Mode, t.Adapter, t.Salt = s.cfg.Mode, p.Adapter, p.Salt
 	s.metrics.asked(s.cfg.Model, outcomeOf(&t, ok), time.Since(start))
@@ -65,7 +75,7 @@ func (s *Source) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 		return Tokens{Chunks: chunks}, len(chunks) > 0
 	}
 	if ids, ok := p.promptIDs(); ok {
-		return Tokens{IDs: ids, Certain: len(ids), Complete: true}, true
+		return Tokens{IDs: ids, Certain: len(ids), Complete: true, By: ByRequest}, true
 	}
 	switch s.cfg.Mode {
 	case Engine:
@@ -73,10 +83,24 @@ func (s *Source) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	case Learned:
 		return s.remembered(p)
 	case Tokenizer:
-		ids, ok := s.encoder.tokens(p)
-		return Tokens{IDs: ids, Certain: len(ids), Complete: true}, ok
+		return s.encoded(p)
 	}
 	return Tokens{}, false
+}
+
+// encoded is what the gateway's own tokenizer says, where it was not wrong yet.
+func (s *Source) encoded(p *Prompt) (t Tokens, ok bool) {
+	b, ok := takeApart(p)
+	if !ok {
+		return Tokens{}, false
+	}
+	t.context = p.contextOf(&b)
+	if !s.claims.believes(t.context, ByTokenizer) {
+		return Tokens{}, false
+	}
+	t.IDs, ok = s.encoder.tokens(p)
+	t.Certain, t.Complete, t.By = len(t.IDs), true, ByTokenizer
+	return t, ok
 }
 
 // remembered is what the memory says.
@@ -88,12 +112,17 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	defer t.free()
 	c := s.memory.recall(t)
 	known := c.tokens()
+	known.context, known.root = t.context, t.root
 	known.Teaches = !c.complete && !t.partial && (p.API == Chat || p.API == Completions) // others have no such field
 	return known, len(c.ids) > 0
 }
 
 func (c claim) tokens() Tokens {
-	return Tokens{IDs: c.ids, Certain: c.certain, Complete: c.complete}
+	t := Tokens{IDs: c.ids, Certain: c.certain, Complete: c.complete}
+	if c.by != nil {
+		t.By = c.by.by
+	}
+	return t
 }
 
 // Learn takes in the token ids of a prompt, as its prefill answered them (AnswerIDs).
@@ -108,5 +137,5 @@ func (s *Source) Learn(p Prompt, ids []uint32) {
 		return
 	}
 	defer t.free()
-	s.metrics.learned(s.cfg.Model, s.memory, s.memory.learn(t, ids))
+	s.metrics.learned(s.cfg.Model, s.memory, s.memory.learn(t, ids, ByPrefill))
 }

@@ -208,7 +208,7 @@ func replay(t testing.TB, m *memory, w *traffic, render template, n int) (o outc
 		}
 		truth := encode(render(talk, i*3/n))
 		o.add(m.recall(text), truth)
-		m.learn(text, truth)
+		m.learn(text, truth, ByPrefill)
 		text.free()
 	}
 	return o

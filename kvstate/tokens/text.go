@@ -23,10 +23,11 @@ const (
 // covers all cells before it, so two prompts share a text prefix exactly as far as
 // they share prints.
 type text struct {
-	root   uint64 // of the context
-	family uint64 // of the context without the tools' text: what rules are kept by
-	sum    uint64 // of the whole text
-	size   int    // bytes of the text, about
+	root    uint64 // of the context
+	family  uint64 // of the context without the tools' text: what rules are kept by
+	sum     uint64 // of the whole text
+	context uint64 // of the context with the system prompt
+	size    int    // bytes of the text, about
 
 	prints []uint32 // of each cell; the upper half of its hash
 	cuts   []cut    // in order of cells

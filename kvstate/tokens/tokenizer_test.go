@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -102,7 +103,7 @@ func TestTokenizer_SaysWhatTheEngineSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	sim := startSim(t, nil)
+	sim := startSim(t, func(cfg *engine.Config) { cfg.Version = "0.33.0" })
 	rng := rand.New(rand.NewPCG(3, 4))
 	for i := range 40 {
 		chat := []message{{"system", words(rng, 30)}, {"user", words(rng, 1+rng.IntN(50)) + hardTexts[1+rng.IntN(len(hardTexts)-1)]}, {"assistant", words(rng, 9)}, {"user", words(rng, 9)}}
@@ -208,7 +209,7 @@ func askedOf(t testing.TB, sim *sim, p Prompt) []uint32 {
 		t.Fatalf("not read: %s", p.Body)
 	}
 	defer text.free()
-	questions := p.questions(text)
+	questions := p.questions(text, func(Method) bool { return true })
 	if len(questions) == 0 {
 		t.Fatalf("nothing to ask for %s", p.Body)
 	}

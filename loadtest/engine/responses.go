@@ -201,6 +201,9 @@ func nestFunctions(rawTools, rawChoice json.RawMessage, schemaKey string) (tools
 	}
 	var nested []nestedTool
 	for _, t := range flat {
+		if schemaKey == "parameters" && string(t["type"]) != `"function"` { // the model is shown no others
+			continue
+		}
 		n := nestedTool{Type: "function"}
 		n.Function.Name, n.Function.Description, n.Function.Parameters, n.Function.Strict = t["name"], t["description"], t[schemaKey], t["strict"]
 		if schemaKey == "input_schema" {

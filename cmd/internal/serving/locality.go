@@ -174,6 +174,7 @@ func (t *tokenSources) open(model string) (s *tokens.Source, err error) {
 	}
 	cfg := t.cfg.asking
 	cfg.Model, cfg.Mode = model, mode
+	cfg.Engine = func() string { return t.engine(model) }
 	cfg.TokenizerFile = fileOf(t.cfg.tokenizers, model)
 	cfg.TemplateFile = fileOf(t.cfg.templates, model)
 	s, err = tokens.New(cfg, t.ask(model), t.metrics)
@@ -183,6 +184,16 @@ func (t *tokenSources) open(model string) (s *tokens.Source, err error) {
 	}
 	t.log.Info("prompts are known", "model", model, "tokens", string(mode))
 	return s, nil
+}
+
+// engine is the name of the engine that serves a model, "" while none has told it.
+func (t *tokenSources) engine(model string) string {
+	for _, s := range t.fleet.Servers() {
+		if h := s.Health(); h.Up && h.Serves(model) {
+			return s.Identity().Engine
+		}
+	}
+	return ""
 }
 
 // publishes reports whether any server of the model publishes KV events: else the

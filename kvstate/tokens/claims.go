@@ -1,0 +1,96 @@
+package tokens
+
+import (
+	"sync"
+	"time"
+)
+
+// claims are what was believed of other programs and did not hold: in these contexts a
+// method found other tokens than the engine counted.
+type claims struct {
+	mu   sync.Mutex
+	lost map[claimKey]lostClaim
+}
+
+type claimKey struct {
+	context uint64
+	by      Method
+}
+
+// lostClaim is a method that was wrong in a context, so often, and is left alone until then:
+// an engine may have been updated.
+type lostClaim struct {
+	until time.Time
+	times int
+}
+
+const (
+	distrust     = 10 * time.Minute // after the first time; twice as long after each other
+	mostDistrust = 24 * time.Hour
+	maxLost      = 4096
+)
+
+func newClaims() *claims { return &claims{lost: make(map[claimKey]lostClaim)} }
+
+// believes reports whether a method may be used in a context.
+func (c *claims) believes(context uint64, by Method) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !time.Now().Before(c.lost[claimKey{context, by}].until)
+}
+
+// disprove notes that a method was wrong in a context.
+func (c *claims) disprove(context uint64, by Method) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := claimKey{context, by}
+	if _, known := c.lost[key]; !known && len(c.lost) >= maxLost {
+		for old := range c.lost {
+			delete(c.lost, old)
+			break
+		}
+	}
+	l := c.lost[key]
+	l.until = time.Now().Add(min(distrust<<min(l.times, 10), mostDistrust))
+	l.times++
+	c.lost[key] = l
+}
+
+// Counted holds what was said of a prompt against the tokens that an engine counted in it.
+// A translation, or a tokenizer of the gateway's own, that was wrong is not used any more
+// for what shares the prompt's API, system prompt and tools. It is true where nothing was
+// said that is wrong.
+func (s *Source) Counted(p Prompt, said *Tokens, count int) (right bool) {
+	if said.Chunks != nil || count <= 0 {
+		return true
+	}
+	whole, n, by := said.Complete, len(said.IDs), said.By
+	if !whole && s.memory != nil {
+		if c := s.recall(&p); c.complete { // its ask has been answered meanwhile
+			whole, n, by = true, len(c.ids), c.by.by
+		}
+	}
+	if n == 0 {
+		return true
+	}
+	right = n == count || !whole && n < count
+	s.metrics.checked(s.cfg.Model, p.API, by, right)
+	if !right && (by == ByTranslation || by == ByTokenizer) {
+		s.claims.disprove(said.context, by)
+		if s.memory != nil {
+			s.memory.forget(said.root)
+		}
+	}
+	return right
+}
+
+// recall is what the memory says of a prompt.
+func (s *Source) recall(p *Prompt) claim {
+	p.engine = s.engine()
+	t, ok := p.read()
+	if !ok {
+		return claim{}
+	}
+	defer t.free()
+	return s.memory.recall(t)
+}

@@ -1,0 +1,133 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// asks records the paths that are asked, of an engine with no render path but that of chat.
+type asks struct {
+	mu    sync.Mutex
+	paths []string
+}
+
+func (a *asks) post(_ context.Context, path string, _ []byte) ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.paths = append(a.paths, path)
+	if path == pathRenderChat {
+		return []byte(`{"token_ids":[1,2,3]}`), nil
+	}
+	return nil, fmt.Errorf("%s: %w", path, ErrNotServed)
+}
+
+func (a *asks) count(path string) (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.paths {
+		if p == path {
+			n++
+		}
+	}
+	return n
+}
+
+// messageWith is a request with tools and a system prompt.
+func messageWith(tool, system, text string) Prompt {
+	return Prompt{API: Messages, Model: "m", Body: []byte(fmt.Sprintf(
+		`{"tools":[{"name":%q,"input_schema":{"type":"object"}}],"system":%q,"messages":[{"role":"user","content":%q}]}`, tool, system, text))}
+}
+
+// A translation that found other tokens than the engine counted is not used any more for
+// prompts with that system prompt and those tools, nor is what was learned by it; others keep
+// it, and after a while it is tried again.
+func TestClaims_AWrongTranslationIsNotUsedThereAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := &asks{}
+		reg := prometheus.NewRegistry()
+		cfg := Default()
+		cfg.Model, cfg.Mode, cfg.AskOver = "m", Engine, 0
+		s, err := New(cfg, engine.post, NewMetrics(reg))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		said, ok := s.Tokens(t.Context(), messageWith("a", "s", "one"))
+		if !ok || said.By != ByTranslation || !said.Complete {
+			t.Fatalf("%v %+v", ok, said)
+		}
+		if !s.Counted(messageWith("a", "s", "one"), &said, 3) {
+			t.Error("3 tokens are not 3")
+		}
+		if s.Counted(messageWith("a", "s", "one"), &said, 4) {
+			t.Error("3 tokens are 4")
+		}
+		for _, text := range []string{"one", "two"} {
+			if said, ok := s.Tokens(t.Context(), messageWith("a", "s", text)); ok {
+				t.Errorf("%s: still known: %+v", text, said)
+			}
+		}
+		for _, other := range []Prompt{messageWith("b", "s", "one"), messageWith("a", "other", "one")} {
+			if _, ok := s.Tokens(t.Context(), other); !ok {
+				t.Errorf("not known: %s", other.Body)
+			}
+		}
+		want := `# HELP tandem_tokens_checked_total Prompts whose tokens were known, by how (engine, translation, tokenizer, prefill, request) and whether the engine's usage counted as many: right, wrong. A translation or a tokenizer that was wrong is left alone for prompts with the same system prompt and tools.
+# TYPE tandem_tokens_checked_total counter
+tandem_tokens_checked_total{api="messages",by="translation",model="m",outcome="right"} 1
+tandem_tokens_checked_total{api="messages",by="translation",model="m",outcome="wrong"} 1
+`
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "tandem_tokens_checked_total"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(distrust)
+		if _, ok := s.Tokens(t.Context(), messageWith("a", "s", "two")); !ok {
+			t.Error("never tried again")
+		}
+	})
+}
+
+// What an engine said of the request itself stays, whatever is counted: servers may differ.
+func TestClaims_WhatAnEngineSaidIsNotGivenUp(t *testing.T) {
+	engine := func(_ context.Context, _ string, _ []byte) ([]byte, error) {
+		return []byte(`{"token_ids":[1,2,3]}`), nil
+	}
+	cfg := Default()
+	cfg.Model, cfg.Mode, cfg.AskOver = "m", Engine, 0
+	s, err := New(cfg, engine, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	said, _ := s.Tokens(t.Context(), messageWith("a", "s", "one"))
+	if said.By != ByEngine || s.Counted(messageWith("a", "s", "one"), &said, 4) {
+		t.Errorf("%+v", said)
+	}
+	if _, ok := s.Tokens(t.Context(), messageWith("a", "s", "one")); !ok {
+		t.Error("given up")
+	}
+}
+
+// An attribution that differs in each request is no part of the prompt, nor of its context.
+func TestClaims_AttributionsDoNotMatter(t *testing.T) {
+	known := func(mark string) Tokens {
+		p := Prompt{API: Messages, Body: []byte(`{"system":[{"type":"text","text":"x-anthropic-billing-header: ` + mark + `"},{"type":"text","text":"s"}],"messages":[{"role":"user","content":"a"}]}`)}
+		t1, ok := p.read()
+		if !ok {
+			t.Fatal("not read")
+		}
+		defer t1.free()
+		return Tokens{context: t1.context, root: t1.sum}
+	}
+	if a, b := known("1"), known("2"); a.context != b.context || a.root != b.root {
+		t.Errorf("%+v and %+v", a, b)
+	}
+}
