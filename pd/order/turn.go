@@ -2,6 +2,7 @@ package order
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -44,6 +45,10 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	}
 	oldest := o.scanWaiting(s.Now)
 	o.least = math.Inf(1)
+	if !o.mayAnyGo(s) {
+		o.rate.sample(s)
+		return Turn{}, false
+	}
 	turn, ok := o.overdue(oldest.overdue, may)
 	if !ok {
 		o.reserveKVRoom(oldest.lacksKVRoom, s)
@@ -121,6 +126,14 @@ func (o *Order) prepare(s *Servers) {
 	o.fastestDecode = s.fastestDecode()
 }
 
+// mayAnyGo says whether any request could go: a prefill server is about to be free, or a decode
+// server that has hardly any prompts ahead may compute another one.
+func (o *Order) mayAnyGo(s *Servers) bool {
+	return len(o.free) > 0 || slices.ContainsFunc(s.Decode, func(d DecodeState) bool {
+		return !d.Excluded && d.Ahead <= o.cfg.Ahead.Seconds()
+	})
+}
+
 // isFree says whether a prefill server is about to be free.
 func (o *Order) isFree(p *PrefillState) bool { return p.Ahead <= o.cfg.Ahead.Seconds() }
 
@@ -140,7 +153,7 @@ type oldestOverdue struct{ overdue, lacksKVRoom *Ticket }
 // class, and counts for how long requests have left servers free.
 func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 	o.moved = o.moved[:0]
-	elapsed := (now - o.surveyed).Seconds()
+	elapsed, limits := (now - o.surveyed).Seconds(), o.overdueLimits()
 	o.surveyed = now
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
@@ -150,7 +163,7 @@ func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 			if !t.late && t.isLate(now) {
 				o.moved = append(o.moved, t)
 			}
-			if !o.isOverdue(t, now) {
+			if (now - t.Arrived).Seconds() <= limits.of(t) {
 				continue
 			}
 			if oldest.overdue == nil || t.Arrived < oldest.overdue.Arrived {
@@ -169,18 +182,22 @@ func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 	return oldest
 }
 
-// overdueAfter is the wait in seconds after which a request has waited too long.
-func (o *Order) overdueAfter(t *Ticket) float64 {
-	after := o.cfg.OverdueAfter.Seconds() + o.cfg.OverdueFactor*t.leastPrefill
-	if o.cfg.Patience > 0 {
-		after = min(after, o.cfg.Patience.Seconds()/2)
-	}
-	return after
+// overdueLimits are the limits, in seconds, beyond which a request has waited too long.
+type overdueLimits struct {
+	after, factor float64 // that, and so many times its prefill
+	most          float64 // and at most that
 }
 
-func (o *Order) isOverdue(t *Ticket, now time.Duration) bool {
-	return (now - t.Arrived).Seconds() > o.overdueAfter(t)
+func (o *Order) overdueLimits() overdueLimits {
+	l := overdueLimits{o.cfg.OverdueAfter.Seconds(), o.cfg.OverdueFactor, math.Inf(1)}
+	if o.cfg.Patience > 0 {
+		l.most = o.cfg.Patience.Seconds() / 2
+	}
+	return l
 }
+
+// of is the wait in seconds after which a request has waited too long.
+func (l *overdueLimits) of(t *Ticket) float64 { return min(l.after+l.factor*t.leastPrefill, l.most) }
 
 // reserveKVRoom closes the decode server with the most room to all but the oldest
 // overdue request that decode has no room for: smaller ones would take it as it
@@ -252,20 +269,21 @@ func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best 
 // mayGo returns the best pair of a request if it is free, and the best that is free if it has
 // left one free for long enough.
 func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
-	if o.prefersAwaited(t, s) {
+	awaited := o.awaitedCost(t, s)
+	if o.prefersAwaited(t, s, awaited) {
 		o.recordAwaited(t)
 		return Pair{}, false
 	}
 	pair, cost := o.bestFree(t, s)
 	switch {
 	case math.IsInf(cost, 1):
-		if o.mayAwait(t, s) {
+		if !math.IsInf(awaited, 1) {
 			o.recordAwaited(t)
 		}
 		return Pair{}, false
 	case o.mayStopDeclining(t, s) && s.ttft(t, pair) <= t.declined:
 		return pair, true
-	case o.isBusyPairBetter(t, s, cost):
+	case awaited < cost || o.isBusyPairBetter(t, s, cost):
 		o.recordAwaited(t)
 		return Pair{}, false
 	}
@@ -276,9 +294,7 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 // before those of all behind it. And that it leaves a free server that it could have.
 func (o *Order) recordAwaited(t *Ticket) {
 	o.awaitedWork[t.awaited.Prefill] += t.Prefill[t.awaited.Prefill]
-	for _, p := range o.free {
-		t.isDeclining = t.isDeclining || !math.IsInf(t.Prefill[p], 1)
-	}
+	t.isDeclining = t.isDeclining || slices.ContainsFunc(o.free, func(p int) bool { return !math.IsInf(t.Prefill[p], 1) })
 }
 
 // mayStopDeclining says whether a request has left a server free for as long as one that is
@@ -296,18 +312,13 @@ func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 	return false
 }
 
-// prefersAwaited says whether the pair that a request was last seen to wait for is better than
-// all that are free: most wait for the same one as before, and need no search.
-func (o *Order) prefersAwaited(t *Ticket, s *Servers) bool {
-	if !o.mayAwait(t, s) || o.mayStopDeclining(t, s) {
+// prefersAwaited says whether the pair that a request was last seen to wait for, at a cost, is
+// better than all that are free: most wait for the same one as before, and need no search.
+func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
+	if !(cost < o.leastAlone(t)) || o.mayStopDeclining(t, s) {
 		return false
 	}
-	price := o.price(t)
-	cost := o.awaitedWork[t.awaited.Prefill] + s.pairCost(t, t.awaited, price)
-	if !(cost < o.leastAlone(t)) {
-		return false
-	}
-	decoding := o.fastestDecode.leastCost(t)
+	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
 	for _, p := range o.free {
 		if _, half := s.prefillSide(t, p, price); half+t.leastTransfer[p]+decoding <= cost {
 			return false
@@ -316,10 +327,14 @@ func (o *Order) prefersAwaited(t *Ticket, s *Servers) bool {
 	return true
 }
 
-// mayAwait says whether a request may wait for the pair that it was last seen to wait for.
-func (o *Order) mayAwait(t *Ticket, s *Servers) bool {
+// awaitedCost is what the pair that a request was last seen to wait for costs it, with what goes
+// first there: infinite where it may not wait for that any more.
+func (o *Order) awaitedCost(t *Ticket, s *Servers) float64 {
 	p, d := t.awaited.Prefill, t.awaited.Decode
-	return p != Alone && s.Possible(t, t.awaited) && !o.isFree(&s.Prefill[p]) && s.fits(t, &s.Decode[d])
+	if p == Alone || o.isFree(&s.Prefill[p]) || !s.fits(t, &s.Decode[d]) || !s.Possible(t, t.awaited) {
+		return math.Inf(1)
+	}
+	return o.awaitedWork[p] + s.pairCost(t, t.awaited, o.price(t))
 }
 
 // bestFree is the best of the pairs that a request could have now, and its cost:
@@ -344,17 +359,19 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	return pair, least
 }
 
+// rounding is more than sums of the parts of a cost, in seconds, differ by their order.
+const rounding = 1e-6
+
 // isBusyPairBetter says whether a server that is not free costs less than limit, with what goes
-// first there. The pair that the request was last seen to wait for is looked at first:
-// mostly it still does.
-func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) bool {
-	price := o.price(t)
-	if o.mayAwait(t, s) && o.awaitedWork[t.awaited.Prefill]+s.pairCost(t, t.awaited, price) < limit {
-		return true
-	}
-	decoding, found := o.fastestDecode.leastCost(t), false
+// first there. The request awaits it then.
+func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bool) {
+	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
+	least := s.HandOff + t.leastPrefill + decoding - rounding // of any server, behind the work ahead of it
 	for _, p := range o.busy {
 		hold := o.awaitedWork[p]
+		if hold+s.Prefill[p].Ahead+least >= limit {
+			continue // it need not be priced
+		}
 		if _, half := s.prefillSide(t, p, price); hold+half+t.leastTransfer[p]+decoding >= limit {
 			continue
 		}

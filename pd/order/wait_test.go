@@ -81,8 +81,9 @@ func (c *crossing) pass() {
 		}
 		now = max(soonest, math.Nextafter(now, math.Inf(1))) + 1e-9
 	}
+	limits := o.overdueLimits()
 	for i := range c.trips {
-		c.trips[i].overdue = c.trips[i].arrived + o.overdueAfter(c.trips[i].ticket)
+		c.trips[i].overdue = c.trips[i].arrived + limits.of(c.trips[i].ticket)
 	}
 }
 
