@@ -14,21 +14,24 @@ type Config struct {
 	// Beyond it those confirmed longest ago are forgotten. A block takes about 64 bytes
 	// on up to 64 servers and 100 on 256.
 	MaxBlocks int
-	// GuessLife is how long a guess is believed; MaxGuesses bounds them, in blocks for
+	// GuessLife is how long a guess is believed after it was to come true; MaxGuesses bounds them, in blocks for
 	// each model.
 	GuessLife  time.Duration
 	MaxGuesses int
-	// CountGuesses makes matches count guesses as blocks on the GPU.
+	// CountGuesses makes matches count guesses as blocks on the GPU: what a server is still
+	// computing, or was sent to compute.
 	CountGuesses bool
 }
 
 // Default returns the configuration that a deployment should start from: up to about
-// 1 GiB, guesses kept and not counted.
+// 1 GiB.
 func Default() Config {
 	return Config{
 		MaxBlocks:  16 << 20,
 		GuessLife:  5 * time.Second,
 		MaxGuesses: 1 << 20,
+
+		CountGuesses: true,
 	}
 }
 

@@ -1,22 +1,25 @@
 package kvstate
 
 import (
+	"container/heap"
 	"sync"
 	"time"
 )
 
+// longestGuess bounds how long ahead a guess may be.
+const longestGuess = time.Minute
+
 // guesses are blocks that servers were sent work for and have not confirmed: a layer of
-// its own beside the tier indexes, which it never touches. A guess lives for a short time or
-// until it is withdrawn.
+// its own beside the tier indexes, which it never touches. A guess lives until the server must
+// have confirmed it, or until it is withdrawn.
 type guesses struct {
 	index *tierIndex
-	life  time.Duration
 	max   int // blocks
 
 	mu     sync.Mutex // guards what follows
 	copies map[guessedBlock]uint32
-	queue  []*guess // oldest first; withdrawn ones stay until their time
-	blocks int      // of the queue
+	queue  guessQueue // withdrawn ones stay until their time
+	blocks int        // of the queue
 	timer  *time.Timer
 }
 
@@ -34,17 +37,32 @@ type guess struct {
 
 func newGuesses(cfg *Config) *guesses {
 	return &guesses{
-		index: newTierIndex(), life: cfg.GuessLife, max: cfg.MaxGuesses,
+		index: newTierIndex(), max: cfg.MaxGuesses,
 		copies: map[guessedBlock]uint32{},
 	}
 }
 
-// add enters a guess, pushing the oldest out where there are too many.
-func (g *guesses) add(holder int, chain []Hash) *guess {
+// guessQueue is a heap of guesses, that which ends soonest first.
+type guessQueue []*guess
+
+func (q guessQueue) Len() int           { return len(q) }
+func (q guessQueue) Less(i, k int) bool { return q[i].until.Before(q[k].until) }
+func (q guessQueue) Swap(i, k int)      { q[i], q[k] = q[k], q[i] }
+func (q *guessQueue) Push(x any)        { *q = append(*q, x.(*guess)) } // it holds nothing else
+func (q *guessQueue) Pop() any {
+	last := len(*q) - 1
+	x := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	return x
+}
+
+// add enters a guess, pushing those that end soonest out where there are too many.
+func (g *guesses) add(holder int, chain []Hash, until time.Time) *guess {
 	if len(chain) == 0 || len(chain) > g.max {
 		return nil
 	}
-	new := &guess{holder: holder, chain: append([]Hash(nil), chain...), until: time.Now().Add(g.life)}
+	new := &guess{holder: holder, chain: append([]Hash(nil), chain...), until: until}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for g.blocks+len(chain) > g.max {
@@ -57,9 +75,13 @@ func (g *guesses) add(holder int, chain []Hash) *guess {
 		}
 	}
 	g.blocks += len(chain)
-	g.queue = append(g.queue, new)
-	if len(g.queue) == 1 {
-		g.timer = time.AfterFunc(g.life, g.expire)
+	heap.Push(&g.queue, new)
+	switch {
+	case g.queue[0] != new:
+	case g.timer == nil:
+		g.timer = time.AfterFunc(time.Until(until), g.expire)
+	default:
+		g.timer.Reset(time.Until(until))
 	}
 	return new
 }
@@ -84,9 +106,7 @@ func (g *guesses) withdrawLocked(old *guess) {
 }
 
 func (g *guesses) popLocked() {
-	g.withdrawLocked(g.queue[0])
-	g.queue[0] = nil
-	g.queue = g.queue[1:]
+	g.withdrawLocked(heap.Pop(&g.queue).(*guess)) // it holds nothing else
 }
 
 // expire drops the guesses whose time is over and sets the timer for the next.

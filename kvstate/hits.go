@@ -96,7 +96,8 @@ func (h *Hits) held(ranks []rank) cached.Tokens {
 // counted is what is held with the guesses, if those count.
 func (h *Hits) counted(best cached.Tokens) cached.Tokens {
 	if h.countGuesses {
-		best.GPU = max(best.GPU, best.Guessed)
+		best.Pending = max(0, best.Guessed-best.GPU)
+		best.GPU += best.Pending
 		best.CPU, best.Disk = max(best.CPU, best.GPU), max(best.Disk, best.GPU)
 	}
 	return best
@@ -142,4 +143,42 @@ func (h *Hits) Chains() []Chain {
 // reset forgets the last match and keeps the memory.
 func (h *Hits) reset(tokens int, countGuesses bool) {
 	*h = Hits{tokens: tokens, countGuesses: countGuesses, prefixes: h.prefixes[:0], hashes: h.hashes[:0], chains: h.chains[:0]}
+}
+
+// Extends reports whether another prompt, of which that server holds or will hold all, has
+// more of h's beginning than h was found to have there.
+func (h *Hits) Extends(server string, by *Hits) bool {
+	if h.model == nil || h.model != by.model || h.members == nil {
+		return false
+	}
+	for _, rank := range h.members.servers[server] {
+		for _, group := range rank.groups {
+			for i := range group.holders {
+				if h.extends(&group.holders[i], by) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func (h *Hits) extends(at *held, by *Hits) bool {
+	has := int(h.prefixes[at.number][GPU])
+	if h.countGuesses {
+		has = max(has, int(h.prefixes[at.number][guessed]))
+	}
+	mine, theirs := h.chainOf(at.blockTokens), by.chainOf(at.blockTokens)
+	// A block's hash is that of all the tokens up to its end.
+	return has < len(mine) && has < len(theirs) && mine[has] == theirs[has]
+}
+
+// chainOf is the hashes for one block size, nil if there is none.
+func (h *Hits) chainOf(blockTokens int) []Hash {
+	for _, c := range h.chains {
+		if c.blockTokens == blockTokens {
+			return h.hashes[c.from:c.to]
+		}
+	}
+	return nil
 }

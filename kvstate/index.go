@@ -5,6 +5,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Index knows which server holds which blocks. Its methods may be called from any
@@ -94,17 +95,18 @@ func (ix *Index) MatchChains(model string, promptTokens int, chains []Chain, h *
 	m.counts.recordMatch(h)
 }
 
-// Guess enters that a server will soon hold the prompt that h is the match of. It is
-// believed for a short time, or until withdrawn.
-func (ix *Index) Guess(server string, h *Hits) Guess {
+// Guess enters that a server will hold the prompt that h is the match of, in so long. It is
+// believed for that and a short time more, or until withdrawn.
+func (ix *Index) Guess(server string, h *Hits, in time.Duration) Guess {
 	if h.model == nil {
 		return Guess{}
 	}
 	g := Guess{of: h.model.guesses}
+	until := time.Now().Add(min(in, longestGuess) + ix.cfg.GuessLife)
 	for _, rank := range h.members.servers[server] {
 		for _, group := range rank.groups {
 			for _, holder := range group.holders {
-				if new := g.of.add(holder.number, h.missing(holder)); new != nil {
+				if new := g.of.add(holder.number, h.missing(holder), until); new != nil {
 					g.all = append(g.all, new)
 				}
 			}
@@ -115,12 +117,8 @@ func (ix *Index) Guess(server string, h *Hits) Guess {
 
 // missing is the blocks of the prompt that a holder does not have on its GPU.
 func (h *Hits) missing(of held) []Hash {
-	for _, c := range h.chains {
-		if c.blockTokens == of.blockTokens {
-			return h.hashes[c.from:c.to][h.prefixes[of.number][GPU]:]
-		}
-	}
-	return nil
+	chain := h.chainOf(of.blockTokens)
+	return chain[min(len(chain), int(h.prefixes[of.number][GPU])):]
 }
 
 // Open adds a source. The caller closes it.

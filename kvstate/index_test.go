@@ -64,7 +64,7 @@ func TestIndex_ReadersAndWriters(t *testing.T) {
 			var h Hits
 			for !stop.Load() {
 				ix.Match(&prompt, &h)
-				ix.Guess("w1", &h).Withdraw()
+				ix.Guess("w1", &h, 0).Withdraw()
 				for server, held := range h.All() {
 					if held.GPU > 1600 || held.CPU < held.GPU {
 						t.Errorf("%s: %+v", server, held)

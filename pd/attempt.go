@@ -27,11 +27,9 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	if by := connector.Of(b.decode.Server()); b.prefill == nil || by.ConcurrentLegs || by.DecodeDriven {
 		return nil
 	}
-	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
 	t := st.transfer(b)
 	h := t.Handoff()
 	if failed := o.prefillLeg(ctx, st, b, t, h); failed != nil {
-		withdraw()
 		b.decode.Release()
 		return failed
 	}
@@ -43,7 +41,6 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return failed
 	}
 	if failed := o.checkLength(st, b, t); failed != nil {
-		withdraw()
 		return failed
 	}
 	return nil

@@ -100,7 +100,7 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 	switch displaced := release(); {
 	case displaced: // if need be at the very moment of its turn
 		if err == nil {
-			bound.release()
+			bound.undo()
 		}
 		return nil, ErrDisplaced
 	case errors.Is(err, ErrDisplaced):

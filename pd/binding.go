@@ -23,6 +23,23 @@ type binding struct {
 	hits         hits          // of the prompt, on the server that computes it; none where a hand-off is there already
 	choice       Choice        // what it was chosen from
 	answer       *Answer       // nil until a leg has given it
+	withdraw     func()        // takes back what was predicted of the servers' caches; nil: nothing was
+}
+
+// withdrawPrediction takes back that the servers will hold the prompt.
+func (b *binding) withdrawPrediction() {
+	if b.withdraw != nil {
+		b.withdraw()
+	}
+}
+
+// undo releases a binding that nothing was done with.
+func (b *binding) undo() {
+	if b == nil {
+		return
+	}
+	b.withdrawPrediction()
+	b.release()
 }
 
 // release gives the places back; twice is as good as once. A nil binding has none.

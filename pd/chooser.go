@@ -70,7 +70,7 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 	recorded := false
 	defer func() { // a panic holds no servers
 		if !recorded {
-			b.release()
+			b.undo()
 		}
 	}()
 	ch.recordBinding(r, v, b, now)
@@ -88,7 +88,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 		b.pullFrom = ch.pullSource(v.candidates.Decode, chosen.Decode, r.req.PromptTokens)
 	}
 	number := cost.IndexOf(v.candidates.Decode, chosen.Decode)
-	b.cachedTokens = v.candidates.Decode[number].Cached.GPU
+	b.cachedTokens = v.candidates.Decode[number].Cached.Confirmed()
 	if chosen.Prefill != "" && v.handoff == nil {
 		work := curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill}
 		lease, err := v.prefill[cost.IndexOf(v.candidates.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
@@ -110,6 +110,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 	if chosen.Prefill == "" && r.req.Dialect.Split {
 		lease.BeginLocalPrefill(curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill})
 	}
+	ch.predictCached(r, b)
 	return b, ""
 }
 
@@ -156,12 +157,18 @@ func (ch *Chooser) takeProbe(r *bindRequest, now time.Time) bool {
 	return r.probe
 }
 
-// predictCached notes where the prompt's KV will be, and returns what takes it back.
-func (ch *Chooser) predictCached(r *bindRequest, servers ...*pools.Server) (withdraw func()) {
-	if ch.Locality == nil || r.prefix == nil {
-		return func() {}
+// predictCached notes which server computes the prompt, so that those with the same beginning
+// go there too rather than compute it elsewhere: they stand behind it in that server's queue,
+// so it is there when their turn comes. On decode nothing makes them wait for the transfer.
+func (ch *Chooser) predictCached(r *bindRequest, b *binding) {
+	if ch.Locality == nil || r.prefix == nil || b.handoff != nil {
+		return
 	}
-	return ch.Locality.predictCached(r.prefix, servers...)
+	computes := b.decode.Server()
+	if b.prefill != nil {
+		computes = b.prefill.Server()
+	}
+	b.withdraw = ch.Locality.predict(r.prefix, b.chosen.Terms.TTFT(), computes, b.decode.Server())
 }
 
 // recordHits keeps what the server that was chosen for the prompt holds of it. A hand-off that

@@ -25,10 +25,8 @@ var errPeer = errors.New("the other leg failed")
 // on prefill has only its answer left to send, and does so in its own time.
 func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *binding) *LegError {
 	st.bind.tried.handoff = nil
-	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
 	t := st.transfer(b)
 	if err := o.findEngine(ctx, t); err != nil {
-		withdraw()
 		return o.engineNotFound(ctx, st, b, err)
 	}
 	b.handoff = t.Handoff()
@@ -59,7 +57,6 @@ func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *
 	}
 	endPrefill(causeForPeer(failed))
 	endDecode(errPeer)
-	withdraw()
 	b.decode.Release()
 	o.engines.forget(t.From.ID())
 	return o.primaryFailure(st, b, <-prefilled, failed)

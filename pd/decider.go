@@ -127,7 +127,7 @@ func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
 	}
 	if !w.state.CompareAndSwap(stillWaits, left) {
 		g := <-w.done // bound at this very moment
-		g.b.release()
+		g.b.undo()
 		return nil, errors.Join(g.err, why)
 	}
 	d.mu.Lock()
@@ -396,7 +396,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		return false
 	}
 	if !w.state.CompareAndSwap(stillWaits, isBound) {
-		b.release()
+		b.undo()
 		return true
 	}
 	defer func() { w.done <- bindResult{b: b} }() // also after a panic: it waits for nothing else
@@ -407,7 +407,23 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	}
 	q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
 	q.updateLoad(turn.Pair, now)
+	q.priceSharers(w.request, b, now)
 	return true
+}
+
+// priceSharers prices those who wait anew that begin like a request which was bound just now,
+// as far as its servers are to hold more of them than they were known to: they would else go
+// to other servers in the same look, and compute there what they may have here.
+func (q *modelQueue) priceSharers(bound *bindRequest, b *binding, now time.Time) {
+	if b.withdraw == nil || b.prefill == nil {
+		return
+	}
+	for _, w := range q.waiting {
+		if w.request != bound && w.request.prefix != nil && w.request.prefix.hits.Extends(b.chosen.Prefill, &bound.prefix.hits) {
+			q.priceRequest(w, now)
+			q.order.Update(&w.ticket, q.servers.Links)
+		}
+	}
 }
 
 // late reports whether it is too late for a request whose turn it is. One that comes in

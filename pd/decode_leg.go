@@ -56,7 +56,6 @@ func (o *Orchestrator) noteRetained(server *pools.Server) {
 // either server's: only a probe request tells them apart.
 func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *binding) *LegError {
 	st.bind.tried.handoff = nil
-	withdraw := o.Binder.predictCached(&st.bind, b.prefill.Server(), b.decode.Server())
 	defer b.prefill.Release()
 	b.handoff = st.transfer(b).Handoff()
 	b.prefill.MarkSent(b.chosen.Terms.TTFT())
@@ -65,7 +64,6 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 		b.prefill.RecordResult(nil)
 		return nil
 	}
-	withdraw()
 	b.decode.Release()
 	if b.failedTransfer(failed) || failed.Kind == Timeout {
 		st.bind.tried.exclude(PrefillLeg, b.prefill.Server().ID())

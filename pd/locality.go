@@ -226,28 +226,19 @@ func (l *Locality) replaced(s *pools.Server) bool {
 // may change the map afterwards.
 func (l *Locality) SetSourceClasses(classes map[string]uint64) { l.sourceClasses.Store(&classes) }
 
-// predictCached notes that servers are about to hold the prompt, and returns what
-// takes it back when they do not.
-func (l *Locality) predictCached(p *prefix, servers ...*pools.Server) (withdraw func()) {
-	if !p.known {
-		return func() {}
-	}
-	var guesses []kvstate.Guess
-	for _, s := range servers {
-		if s == nil {
-			continue
-		}
-		if len(p.tokens.Chunks) > 0 {
+// predict notes that a server computes the prompt and holds it in so long, and returns what
+// takes it back when it will not. What is known by text alone is never confirmed, so it is
+// noted of decode, which gets it then, as well.
+func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.Server) (withdraw func()) {
+	switch {
+	case len(p.tokens.Chunks) > 0:
+		for _, s := range []*pools.Server{computes, decode} {
 			l.history.note(p.saltedModel(), versionOf(s), p.tokens.Chunks)
-			continue
 		}
-		guesses = append(guesses, l.Index.Guess(s.ID(), &p.hits))
+	case p.known || len(p.chains) > 0:
+		return l.Index.Guess(computes.ID(), &p.hits, in).Withdraw
 	}
-	return func() {
-		for _, g := range guesses {
-			g.Withdraw()
-		}
-	}
+	return nil
 }
 
 // teaches reports whether prefill should be asked for the prompt's token ids.

@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
-	"github.com/tandem-gateway/tandem/pools"
 )
 
 // remoteRequest is what the leader must know of a request.
@@ -76,11 +75,6 @@ func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*l
 	if err != nil {
 		return nil, nil, err
 	}
-	servers := []*pools.Server{b.decode.Server()}
-	if b.prefill != nil {
-		servers = append(servers, b.prefill.Server())
-	}
-	o.d.ch.predictCached(own, servers...)
 	return &leaderpb.Turn{Id: r.Id, Prefill: b.chosen.Prefill, Decode: b.chosen.Decode}, b.release, nil
 }
 

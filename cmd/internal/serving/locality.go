@@ -54,8 +54,8 @@ func (c *localityConfig) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.templates, "chat-template", c.templates, "Jinja chat template of a model, `model=file`")
 	fs.IntVar(&c.index.MaxBlocks, "kv-max-blocks", c.index.MaxBlocks,
 		"KV blocks that are remembered, each once for each server that holds it; about 64 bytes a block")
-	fs.BoolVar(&c.index.CountGuesses, "kv-count-guesses", c.index.CountGuesses, "count blocks that a server is still computing as held")
-	fs.DurationVar(&c.index.GuessLife, "kv-guess-life", c.index.GuessLife, "time that such a guess is believed")
+	fs.BoolVar(&c.index.CountGuesses, "kv-count-guesses", c.index.CountGuesses, "count blocks that a server was sent to compute as held there: requests that begin alike go where the first one is computed")
+	fs.DurationVar(&c.index.GuessLife, "kv-guess-life", c.index.GuessLife, "time that such a guess is believed after the predicted end of the computation")
 	fs.DurationVar(&c.snapshots, "kv-snapshot", c.snapshots,
 		"time between two snapshots of what is known, kept in Redis for replicas that start")
 	fs.StringVar(&c.secretFile, "kv-secret-file", c.secretFile, "`file` with a secret that keys the block hashes; the same for all replicas")

@@ -1,0 +1,98 @@
+package pd
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// siblings are prompts with a long beginning in common that no server holds.
+func siblings(n int) (prompts [][]uint32) {
+	shared := testPrompt(20_000)
+	for i := range n {
+		prompts = append(prompts, slices.Concat(shared, testPrompt(300+i)))
+	}
+	return prompts
+}
+
+// distinct is on how many servers the beginning is computed.
+func distinct(servers []string) int {
+	return len(slices.Compact(slices.Sorted(slices.Values(servers))))
+}
+
+// Requests that come at once with one long beginning go where the first of them computes it.
+func TestBindNow_SiblingsGoWhereTheirPrefixIsBeingComputed(t *testing.T) {
+	f := newTestFleet(t, 4, testPrompt(64))
+	var servers []string
+	for _, prompt := range siblings(16) {
+		b, err := f.Binder.bindNow(&f.arrives(prompt, time.Now()).bind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.release)
+		servers = append(servers, b.chosen.Prefill)
+	}
+	if n := distinct(servers); n > 2 {
+		t.Errorf("16 siblings compute their beginning on %d servers: %v", n, servers)
+	}
+}
+
+// What was predicted of a server that failed is withdrawn: nobody waits for it there.
+func TestBindNow_AFailedPrefillIsNotWaitedFor(t *testing.T) {
+	f := newTestFleet(t, 4, testPrompt(64))
+	prompts := siblings(2)
+	first, err := f.Binder.bindNow(&f.arrives(prompts[0], time.Now()).bind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := func() int {
+		r := &f.arrives(prompts[1], time.Now()).bind
+		v := f.Binder.snapshotFor(r, nil, time.Now())
+		for _, c := range v.candidates.Prefill {
+			if c.ID == first.chosen.Prefill {
+				return c.Cached.GPU
+			}
+		}
+		return -1
+	}
+	if n := held(); n != 20_000 {
+		t.Errorf("while it is computed %d tokens of the beginning count", n)
+	}
+	first.undo()
+	if n := held(); n != 0 {
+		t.Errorf("when it has failed %d tokens count", n)
+	}
+}
+
+// Those that wait together are bound in one look: each after the first is to see what that
+// one's server will hold.
+func TestDecider_SiblingsGoWhereTheirPrefixIsBeingComputed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, 4, testPrompt(64))
+		d := newTestDecider(f)
+		var waiting []*waiter
+		for _, prompt := range siblings(16) {
+			waiting = append(waiting, f.waits(d, prompt, testModel))
+		}
+		var servers []string
+		for deadline := time.Now().Add(time.Minute); len(servers) < len(waiting) && time.Now().Before(deadline); {
+			again := d.decide(time.Now())
+			for _, w := range waiting {
+				select {
+				case g := <-w.done:
+					if g.err != nil {
+						t.Fatal(g.err)
+					}
+					servers = append(servers, g.b.chosen.Prefill)
+					time.AfterFunc(g.b.chosen.Terms.Queue+g.b.chosen.Terms.Prefill, g.b.release)
+				default:
+				}
+			}
+			time.Sleep(max(again, time.Millisecond))
+		}
+		if n := distinct(servers); n > 2 {
+			t.Errorf("16 siblings compute their beginning on %d servers: %v", n, servers)
+		}
+	})
+}
