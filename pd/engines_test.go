@@ -329,6 +329,9 @@ func (f *engineFleet) nothingIsLeft() {
 	if waiting, inFlight := f.Queue.Len(); waiting != 0 || inFlight != 0 || f.Queue.bytes != 0 {
 		f.t.Errorf("%d wait, %d are in flight, %d bytes are held", waiting, inFlight, f.Queue.bytes)
 	}
+	if models := f.Queue.Waiting(); len(models) != 0 {
+		f.t.Errorf("%v are counted as waiting", models)
+	}
 	for _, s := range f.Fleet.Servers() {
 		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
 			if in := s.InFlight(role, time.Now()); in.Requests != 0 || in.Tokens != 0 {

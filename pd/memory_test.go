@@ -1,0 +1,194 @@
+package pd
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/api"
+)
+
+// chunksOf are n chunks of one text.
+func chunksOf(text string, n int) (all []tokens.Chunk) {
+	var c tokens.Chunk
+	for i := range n {
+		c = tokens.Chunk(uint64(len(text))<<32 | uint64(i+1))
+		all = append(all, c)
+	}
+	return all
+}
+
+// A server is believed to hold the beginning of what it was sent lately, and only it, of the
+// same weights, model and salt.
+func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, of, on := newHistory(), saltedModel{"m", ""}, serverVersion{"s:1", 7}
+		chunks := chunksOf("a", 4)
+		h.note(of, on, chunks[:2])
+		h.note(of, on, chunks[3:]) // there is a gap before it
+		for name, c := range map[string]struct {
+			of   saltedModel
+			on   serverVersion
+			ask  []tokens.Chunk
+			want int
+		}{
+			"what it was sent":     {of, on, chunks[:2], 2},
+			"its beginning":        {of, on, chunks[:1], 1},
+			"up to the gap":        {of, on, chunks, 2},
+			"behind the gap":       {of, on, chunks[3:], 1},
+			"nothing":              {of, on, nil, 0},
+			"another text":         {of, on, chunksOf("bb", 4), 0},
+			"another server":       {of, serverVersion{"s:2", 7}, chunks, 0},
+			"it, with new weights": {of, serverVersion{"s:1", 8}, chunks, 0},
+			"another model":        {saltedModel{"n", ""}, on, chunks, 0},
+			"under another's salt": {saltedModel{"m", "x"}, on, chunks, 0},
+		} {
+			if got := h.cachedTokens(c.of, c.on, c.ask); got != c.want*chunkTokens {
+				t.Errorf("%s: %d tokens, want %d chunks", name, got, c.want)
+			}
+		}
+		time.Sleep(historyLife)
+		if got := h.cachedTokens(of, on, chunks); got != 2*chunkTokens {
+			t.Errorf("two minutes later: %d tokens", got)
+		}
+		time.Sleep(1)
+		if got := h.cachedTokens(of, on, chunks); got != 0 {
+			t.Errorf("longer than that: %d tokens", got)
+		}
+		h.note(of, on, chunks[:1]) // it is sent that again
+		if got := h.cachedTokens(of, on, chunks); got != chunkTokens {
+			t.Errorf("sent again: %d tokens", got)
+		}
+	})
+}
+
+// So many chunks are remembered: the oldest make room, one for one.
+func TestHistory_TheOldestMakeRoom(t *testing.T) {
+	h, of, on := newHistory(), saltedModel{"m", ""}, serverVersion{"s:1", 7}
+	all := chunksOf("a", historySize+3)
+	h.note(of, on, all[:historySize])
+	h.note(of, on, all[:historySize]) // known already
+	if len(h.seen) != historySize || len(h.oldest) != historySize {
+		t.Fatalf("%d chunks are remembered, %d in the ring", len(h.seen), len(h.oldest))
+	}
+	for i := range 3 {
+		h.note(of, on, all[historySize+i:historySize+i+1])
+		if h.cachedTokens(of, on, all[i:i+1]) != 0 || h.cachedTokens(of, on, all[i+1:i+2]) == 0 || len(h.seen) != historySize {
+			t.Errorf("with %d more the oldest %d are not forgotten, or one more is; %d are remembered", i+1, i+1, len(h.seen))
+		}
+	}
+}
+
+// Of those that are suspected the oldest make room, and all whose time is over.
+func TestQuarantine_TheOldestMakeRoom(t *testing.T) {
+	q, now := NewQuarantine(), testTime
+	for i := range uint64(maxSuspects) {
+		q.RecordDeath(i+1, death{server: "s"}, now.Add(time.Duration(i)*time.Second/maxSuspects))
+	}
+	now = now.Add(time.Second)
+	q.RecordDeath(1, death{server: "t"}, now) // the oldest, again: it is the latest now
+	q.RecordDeath(maxSuspects+1, death{server: "s"}, now)
+	if _, kept := q.suspects[2]; kept || len(q.suspects) != maxSuspects || q.suspects[1] == nil || q.suspects[3] == nil {
+		t.Errorf("%d are suspected, the oldest is kept: %v", len(q.suspects), kept)
+	}
+	now = now.Add(quarantineTime)
+	q.RecordDeath(9999, death{server: "s"}, now.Add(1))
+	if len(q.suspects) != 1 {
+		t.Errorf("when the time of all is over %d are suspected", len(q.suspects))
+	}
+}
+
+// The death of one server twice is one death; a request is held back from the second server's
+// on, until its time is over.
+func TestQuarantine_HoldsBackAfterTwoServers(t *testing.T) {
+	q, r, other, now := NewQuarantine(), bodyOf(10), bodyOf(11), testTime
+	r.Dialect, other.Dialect = api.Chat, api.Chat
+	is := func(when string, at time.Time, held, alone bool) {
+		t.Helper()
+		if got := q.IsQuarantined(r, at); got != held {
+			t.Errorf("%s: held back %v", when, got)
+		}
+		if got := q.DiedOfHandoff(r, at); got != alone {
+			t.Errorf("%s: without a hand-off %v", when, got)
+		}
+		if q.IsQuarantined(other, at) {
+			t.Errorf("%s: another request is held back", when)
+		}
+	}
+	is("at first", now, false, false)
+	for range 3 {
+		if q.RecordDeath(r.Fingerprint(), death{server: "s", cause: "why", handoff: true}, now) {
+			t.Error("one server died")
+		}
+	}
+	is("one server died", now, false, true)
+	if !q.RecordDeath(r.Fingerprint(), death{server: "t", cause: "so"}, now) {
+		t.Error("two servers died, and it is not said")
+	}
+	is("two servers died", now, true, true)
+	list := q.List(now)
+	if len(list) != 1 || !list[0].Quarantined || fmt.Sprint(list[0].Servers, list[0].Causes) != "[s t] [why so]" || list[0].Fingerprint != fmt.Sprintf("%016x", r.Fingerprint()) {
+		t.Errorf("people see %+v", list)
+	}
+	if n := q.quarantined(now); n != 1 {
+		t.Errorf("%d are in quarantine", n)
+	}
+	is("at the end of its time", now.Add(quarantineTime), true, true)
+	is("after it", now.Add(quarantineTime+1), false, false)
+	if n := len(q.List(now.Add(quarantineTime + 1))); n != 0 {
+		t.Errorf("people see %d", n)
+	}
+	same := bodyOf(10)
+	if same.Dialect = api.Completions; same.Fingerprint() == r.Fingerprint() {
+		t.Error("requests of two APIs are taken for one")
+	}
+}
+
+func TestQueueConfig_ValidateRefusesWhatMakesNoSense(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*QueueConfig)
+		valid  bool
+	}{
+		"the default":   {func(*QueueConfig) {}, true},
+		"nobody waits":  {func(c *QueueConfig) { c.MaxWaiting = 0 }, true},
+		"one at a time": {func(c *QueueConfig) { c.MaxInFlight, c.MaxBytes, c.MaxWait = 1, 1, 1 }, true},
+		"none at all":   {func(c *QueueConfig) { c.MaxInFlight = 0 }, false},
+		"fewer":         {func(c *QueueConfig) { c.MaxWaiting = -1 }, false},
+		"no bytes":      {func(c *QueueConfig) { c.MaxBytes = 0 }, false},
+		"no time":       {func(c *QueueConfig) { c.MaxWait = 0 }, false},
+	} {
+		cfg := DefaultQueue()
+		c.change(&cfg)
+		if err := cfg.Validate(); (err == nil) != c.valid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What others write into the channel and cannot be read asks for nothing.
+func TestTokenSync_WhatCannotBeReadIsIgnored(t *testing.T) {
+	var asked []string
+	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
+		asked = append(asked, model)
+		return nil, fmt.Errorf("none")
+	})
+	defer l.Close()
+	s := NewTokenSync(l, nil, "test:", nil)
+	name := strings.Repeat("m", 256)
+	for _, message := range []string{
+		"", "\x00prefix", "\x05four", "\xff", "\x80\x02" + name, "\x01" + "m" + strings.Repeat("x", maxLearnedPrefix+300),
+	} {
+		s.take([]byte(message))
+	}
+	if l.openings.Wait(); len(asked) != 0 {
+		t.Errorf("asked for the tokens of %.40q", asked)
+	}
+	s.take([]byte("\x01mprefix"))
+	s.take(append([]byte{0xff, 0x01}, name[:255]...))
+	if l.openings.Wait(); len(asked) != 2 || asked[0] != "m" || asked[1] != name[:255] {
+		t.Errorf("asked for the tokens of %.40q", asked)
+	}
+}

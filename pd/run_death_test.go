@@ -1,0 +1,178 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// diesOf lets every server die that gets a leg on which the predicate holds: its connection
+// breaks, and it takes no new ones.
+func (f *engineFleet) diesOf(kills func(*http.Request) bool) {
+	through := f.Transport
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		if !kills(r) {
+			return through.RoundTrip(r)
+		}
+		for _, e := range append(f.prefill[:len(f.prefill):len(f.prefill)], f.decode...) {
+			if e.URL() == "http://"+r.URL.Host {
+				e.SetFault(engine.Fault{Kind: engine.FaultRefuse})
+			}
+		}
+		return nil, io.ErrUnexpectedEOF
+	})
+}
+
+// A request of which two servers have died is refused, then and when it comes again: the other
+// servers live, and other requests are served.
+func TestRun_AQueryOfDeathIsHeldBack(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		f := newEngineFleet(t, fleetShape{decode: 4})
+		f.diesOf(func(r *http.Request) bool { return r.Header.Get("X-Kills") != "" })
+		deadly := f.asks(api.Chat, more(api.Chat, stream))
+		deadly.Header.Set("X-Kills", "yes")
+		for range 2 {
+			if _, err := f.run(t.Context(), deadly); !errors.Is(err, ErrQuarantined) {
+				t.Errorf("%v", err)
+			}
+		}
+		down := 0
+		for _, s := range f.Fleet.Servers() {
+			if !s.Health().Up {
+				down++
+			}
+		}
+		if list := f.Suspects.List(time.Now()); down != 2 || len(list) != 1 || len(list[0].Servers) != 2 || list[0].Causes[0] != "it was computing the prompt and decoding" {
+			t.Errorf("%d servers are down, suspected are %+v", down, list)
+		}
+		f.served(f.asks(api.Chat, `,"max_tokens":9`))
+		f.nothingIsLeft()
+		f.wantMetrics(map[string]float64{"tandem_quarantined_requests": 1, "tandem_retries_total": 1})
+	}
+}
+
+// A connection that breaks while its server lives is no death of the server's.
+func TestRun_ALostConnectionToALivingServerIsNoDeath(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 3})
+	through, broken := f.Transport, 0
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		if broken++; broken <= 2 {
+			return nil, io.ErrUnexpectedEOF
+		}
+		return through.RoundTrip(r)
+	})
+	f.served(f.asks(api.Chat, more(api.Chat, false)))
+	if list := f.Suspects.List(time.Now()); len(list) != 0 {
+		t.Errorf("suspected are %+v", list)
+	}
+	for _, s := range f.Fleet.Servers() {
+		if !s.Health().Up {
+			t.Errorf("%s is down", s.ID())
+		}
+	}
+	f.nothingIsLeft()
+}
+
+// An engine that says that it is dead is: it is taken out at once, without asking it.
+func TestRun_AnEngineThatSaysThatItIsDeadIsOut(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 2})
+	through, dead := f.Transport, ""
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		if dead != "" {
+			return through.RoundTrip(r)
+		}
+		dead = r.URL.Host
+		return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Request: r,
+			Body: io.NopCloser(strings.NewReader(`{"error":{"message":"EngineCore encountered an issue."}}`))}, nil
+	})
+	f.served(f.asks(api.Chat, more(api.Chat, false)))
+	for _, s := range f.Fleet.Servers() {
+		if up := s.Health().Up; up == (s.ID() == dead) {
+			t.Errorf("%s is up: %v", s.ID(), up)
+		}
+	}
+	if list := f.Suspects.List(time.Now()); len(list) != 1 || list[0].Quarantined {
+		t.Errorf("suspected are %+v", list)
+	}
+	f.nothingIsLeft()
+}
+
+// While the only servers that could take a request are in doubt it waits for them, within a
+// bound and its deadline, and is served when one shows that it lives.
+func TestRun_WaitsForServersInDoubt(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Config.DoubtWait = time.Minute }})
+	s := f.server(f.decode[0])
+	doubt := func() {
+		t.Helper()
+		if s.ProbeLate(time.Now()); s.State() != pools.InDoubt {
+			t.Fatalf("it is %v", s.State())
+		}
+	}
+	ask := func(ctx context.Context, deadline time.Time) <-chan error {
+		ended := make(chan error, 1)
+		req := f.asks(api.Chat, more(api.Chat, false))
+		req.Deadline = deadline
+		go func() {
+			_, err := f.run(ctx, req)
+			ended <- err
+		}()
+		return ended
+	}
+	waits := func() {
+		t.Helper()
+		f.eventually("it waits", func() bool { waiting, _ := f.Queue.Len(); return waiting == 1 })
+	}
+
+	doubt()
+	ended := ask(t.Context(), time.Time{})
+	waits()
+	s.NoteAlive(time.Now())
+	if err := <-ended; err != nil {
+		t.Errorf("it lives: %v", err)
+	}
+
+	doubt()
+	ctx, leave := context.WithCancel(t.Context())
+	ended = ask(ctx, time.Time{})
+	waits()
+	leave()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the client left: %v", err)
+	}
+
+	ended = ask(t.Context(), time.Time{})
+	waits()
+	s.MarkDown("for the test")
+	var none *NoServerError
+	if err := <-ended; !errors.As(err, &none) || none.Role != pools.Decode {
+		t.Errorf("it is dead: %v", err)
+	}
+	f.wantMetrics(map[string]float64{"tandem_doubt_waits_total{role=decode}": 3, "tandem_doubt_waits_total": 3})
+	f.nothingIsLeft()
+}
+
+// The longest wait for servers in doubt, and the request's deadline, end it.
+func TestRun_WaitsForServersInDoubtNoLongerThanAllowed(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Config.DoubtWait = 60 * time.Millisecond }})
+	f.server(f.decode[0]).ProbeLate(time.Now())
+	start := time.Now()
+	var none *NoServerError
+	if _, err := f.run(t.Context(), f.asks(api.Chat, more(api.Chat, false))); !errors.As(err, &none) || time.Since(start) < 60*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+	f.Binder.Config.DoubtWait = time.Minute
+	req := f.asks(api.Chat, more(api.Chat, false))
+	req.Deadline = time.Now().Add(60 * time.Millisecond)
+	if _, err := f.run(t.Context(), req); !errors.Is(err, ErrDeadline) {
+		t.Errorf("%v", err)
+	}
+	f.nothingIsLeft()
+}
