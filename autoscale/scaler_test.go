@@ -281,7 +281,7 @@ func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
 
 // A request is held by one gateway, and KEDA follows another: that one says at once what
 // the first decided.
-func TestScaler_AnotherReplicasHurryIsHeard(t *testing.T) {
+func TestScaler_FollowsAPlanOfAnotherReplicaAtOnce(t *testing.T) {
 	r := redisserver.Start(t)
 	cfg := testConfig()
 	cfg.Every = time.Hour

@@ -116,7 +116,7 @@ const handOff = `{"choices":[{"text":"a"}],"kv_transfer_params":{"do_remote_pref
 	`"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}`
 
 // Which servers answered is for those clients who may know.
-func TestExchange_TellsThePairWhereConfigured(t *testing.T) {
+func TestExchange_NamesThePairWhereConfigured(t *testing.T) {
 	of := usual(t)
 	of.cost.PairsFirst = true
 	prefill, decode := healthy(t), healthy(t)

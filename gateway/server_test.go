@@ -207,7 +207,7 @@ func (g *running) openStream(headers ...string) (rest *bufio.Reader, hangUp func
 }
 
 // A stream that has not ended shortly before the end of a shutdown is told so, and cut.
-func TestShutdown_TellsStreamsThatItWillNotWait(t *testing.T) {
+func TestShutdown_EndsStreamsThatItWillNotWaitForWithAnError(t *testing.T) {
 	g := run(t, usual(t), endless, alone(t))
 	rest, _ := g.openStream()
 	began := time.Now()

@@ -266,7 +266,7 @@ func TestAsk_ReusesConnections(t *testing.T) {
 	}
 }
 
-func TestAsk_SendsTheHeadersAndTellsTheRequestID(t *testing.T) {
+func TestAsk_SendsTheHeadersAndReportsTheRequestID(t *testing.T) {
 	cfg := testConfig()
 	cfg.Header = http.Header{"Authorization": {"Bearer k"}}
 	o := askOnce(t, cfg, func(w http.ResponseWriter, r *http.Request) {

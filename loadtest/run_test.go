@@ -124,7 +124,7 @@ func TestRun_MeasuresExactly(t *testing.T) {
 
 func near(a, b float64) bool { return a-b < 1e-6 && b-a < 1e-6 }
 
-func TestRun_InterruptedTellsWhatWasDone(t *testing.T) {
+func TestRun_InterruptedReportsWhatWasDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig()
 		cfg.Arrivals, cfg.RPS, cfg.Duration = Constant, 10, time.Hour

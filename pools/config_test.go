@@ -65,7 +65,7 @@ func TestConfig_SettingsAreCheckedAtTheirEdges(t *testing.T) {
 }
 
 // What a fleet was made with is what those who work on it are told.
-func TestFleet_TellsItsConfiguration(t *testing.T) {
+func TestFleet_ReturnsItsConfiguration(t *testing.T) {
 	cfg := Default()
 	cfg.ProbeInterval, cfg.EjectShare = 3*time.Second, 0.25
 	f := NewFleet(cfg, nil)

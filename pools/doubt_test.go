@@ -42,7 +42,7 @@ func TestDoubt_EvidenceMovesIt(t *testing.T) {
 }
 
 // A connection that was not made in time is doubt, but not where a leg goes on.
-func TestLease_Unreached(t *testing.T) {
+func TestLease_RecordUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(Decode)
 		l, err := s.Claim(Decode, curve.Work{}, false)

@@ -12,7 +12,7 @@ import (
 
 // Whoever waits for more to be possible, or for a server's state, is told of each change of
 // it, and of nothing else.
-func TestChanges_WhatTellsOfThem(t *testing.T) {
+func TestChanges_WhatNotifiesOfThem(t *testing.T) {
 	m := []Model{{ID: "m"}}
 	for _, c := range []struct {
 		name          string
@@ -54,7 +54,7 @@ func TestChanges_WhatTellsOfThem(t *testing.T) {
 }
 
 // Each of many who wait is told, and none any more who has stopped.
-func TestChanges_AllWhoWaitAreTold(t *testing.T) {
+func TestChanges_AllThatWaitAreNotified(t *testing.T) {
 	f := newTestFleet(t)
 	var channels []<-chan struct{}
 	var stops []func()
@@ -80,7 +80,7 @@ func TestChanges_AllWhoWaitAreTold(t *testing.T) {
 
 // Work that ends makes room, however it ends, and is news for other replicas, as is work that
 // begins.
-func TestLease_WhatChangesWorkIsTold(t *testing.T) {
+func TestLease_WhatChangesWorkIsReported(t *testing.T) {
 	f := upFleet(t, nil, spec("http://10.0.0.1:1", Both))
 	s := f.Servers()[0]
 	more, stop := f.Changes()
@@ -206,7 +206,7 @@ func TestLiveness_DoubtEndsWithCertainty(t *testing.T) {
 // What waits on a server is told when it may not be answered: at the second late probe in a
 // row, and at the second probe that fails, each time. While most servers are late it is told
 // later, since then the fault is more likely the gateway's.
-func TestOnDown_WhatItIsToldOf(t *testing.T) {
+func TestOnDown_WhatItIsCalledFor(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	late := func(s *Server) { s.ProbeLate(later) }
 	fail := func(s *Server) { s.ProbeFailed(s.Health(), "ill") }
@@ -269,7 +269,7 @@ func TestMostLate_IsOfThoseThatAreUp(t *testing.T) {
 }
 
 // A failed probe blames the server to whoever charged others with its failures.
-func TestFleet_OnBlameIsToldWhichServer(t *testing.T) {
+func TestFleet_OnBlameGetsTheServer(t *testing.T) {
 	f := newTestFleet(t)
 	told := map[string]int{}
 	f.OnBlame = func(server string, _ time.Time) { told[server]++ }

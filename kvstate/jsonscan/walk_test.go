@@ -69,7 +69,7 @@ func TestMembers_SharesTheBytesAsTheyCame(t *testing.T) {
 	}
 }
 
-func TestMembers_StopWhereTheyAreToldTo(t *testing.T) {
+func TestMembers_StopWhereTheCallerDoes(t *testing.T) {
 	seen := 0
 	for _, err := range Members([]byte(`{"a":1,"b":2,"c":tru}`)) {
 		if err != nil {

@@ -75,7 +75,7 @@ func TestAsk_WhatWasAskedIsRemembered(t *testing.T) {
 	})
 }
 
-func TestAsk_WaitsNoLongerThanToldAndLearnsAllTheSame(t *testing.T) {
+func TestAsk_WaitsNoLongerThanConfiguredAndLearnsAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := asking(t, func(ctx context.Context, path string, body []byte) ([]byte, error) {
 			time.Sleep(300 * time.Millisecond)

@@ -19,7 +19,7 @@ func announcement(pairs ...string) []byte {
 	return b
 }
 
-func TestAnnouncements_AreHeard(t *testing.T) {
+func TestAnnouncements_AreReceived(t *testing.T) {
 	hub, err := NewHub(Default(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

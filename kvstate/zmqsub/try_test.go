@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestTry_TellsWhatAnswers(t *testing.T) {
+func TestTry_ReportsWhatAnswers(t *testing.T) {
 	t.Parallel()
 	p, silent := newPublisher(t, false), newPublisher(t, false)
 	silent.silent.Store(true)

@@ -33,7 +33,7 @@ func TestOffload_NamesThePortOfTheRank(t *testing.T) {
 
 // With both connectors in the engine prefill keeps its blocks for decode over NIXL, and
 // pulls the prompt's beginning through the other one.
-func TestNIXL_PrefillIsToldOfAThirdServer(t *testing.T) {
+func TestNIXL_PrefillGetsTheAddressOfAThirdServer(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	third := &pools.Server{Spec: pools.Spec{URL: "http://10.0.0.3:8000", KVAddress: "10.0.0.3:7777"}}
 	for _, source := range []*pools.Server{nil, third} {

@@ -321,7 +321,7 @@ func TestBreaker_AServerThatWasWellForLongIsEjectedShortly(t *testing.T) {
 }
 
 // Whoever sends probes is told of each ejection and suspicion, and finds out what is due.
-func TestBreaker_WhoSendsProbesIsToldWhatIsDue(t *testing.T) {
+func TestBreaker_NotifiesWhatSendsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Default())
 		for round := range 2 {

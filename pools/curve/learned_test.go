@@ -100,7 +100,7 @@ func TestLearned_AServerThatTurnsSlowIsSeenAtOneSampleSizeToo(t *testing.T) {
 	}
 }
 
-func TestLearned_OneSampleSizeTellsOfAllSizes(t *testing.T) {
+func TestLearned_OneSampleSizeTeachesAllSizes(t *testing.T) {
 	l := NewLearned(testPrior, testAnchors, time.Minute)
 	x := PrefillFeatures(1000, 0)
 	for range 60 {

@@ -93,7 +93,7 @@ func TestDoubt_AServerThatStops(t *testing.T) {
 
 // When most are late at once nobody's work is taken for ten seconds, and all get new work: it
 // is the gateway's fault as likely as theirs.
-func TestDoubt_WhenMostAreLateAtOnceNobodyFalls(t *testing.T) {
+func TestDoubt_WhenMostAreLateAtOnceNoneIsTakenOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engines, f := fleetBefore(t, 4)
 		var fell atomic.Int32

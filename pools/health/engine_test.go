@@ -120,7 +120,7 @@ func TestEngine_Get(t *testing.T) {
 }
 
 // What probes end with is told apart by its cause, however it is wrapped.
-func TestErrors_AreToldApartByTheirCause(t *testing.T) {
+func TestErrors_AreDistinguishedByTheirCause(t *testing.T) {
 	status := func(code int) error { return fmt.Errorf("probe: %w", statusError{"/health", code}) }
 	lost := &net.DNSError{Err: "server misbehaving", Name: "a"}
 	for _, c := range []struct {

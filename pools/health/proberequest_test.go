@@ -213,7 +213,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // A probe request that waits while streams of the server go on says that it is busy.
-func TestProbeRequest_ThatWaitsWhileStreamsGoOnBlamesNobody(t *testing.T) {
+func TestProbeRequest_ThatWaitsWhileStreamsGoOnBlamesNoServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &fakeEngine{generate: func(ctx context.Context) (int, string, error) { return hangs(ctx) }}
 		s := watched(t, e, pools.Decode)

@@ -199,7 +199,7 @@ func TestReplicas_GarbageIsIgnored(t *testing.T) {
 }
 
 // Wall clocks do not matter: only when a message was received counts.
-func TestReplicas_QueuesDrainFromWhenTheyWereHeard(t *testing.T) {
+func TestReplicas_QueuesDrainFromWhenTheyWereReceived(t *testing.T) {
 	f := fleetOf(t, 1)
 	s, r := f.Servers()[0], NewExchange(f, nil, "", "b", slog.New(slog.DiscardHandler))
 	now := time.Now()

@@ -153,7 +153,7 @@ func TestAdmission_AFollowersRequestsAreDisplacedToo(t *testing.T) {
 }
 
 // A higher class that takes the time which one of a lower class was promised.
-func TestAdmission_WhoWouldBeLateForAHigherClassIsToldAtOnce(t *testing.T) {
+func TestAdmission_WhatWouldBeLateForAHigherClassIsRefusedAtOnce(t *testing.T) {
 	c, _ := admission(t, 100, nil)
 	low := c.askAndWait(1, "sk-low", 30, "X-Tandem-Deadline-Ms", "48000")
 	start := time.Now()

@@ -18,7 +18,7 @@ import (
 // Linkerd's experiment (linkerd.io, tasks/circuit-breakers: 51 % success without a
 // breaker, 99.83 % with): one of two servers fails every request, ten requests a
 // second for a minute. Here ten times faster, times of the breaker included, save that
-// of a canary, which a busy machine needs; one after the other, as they are when they
+// of a probe request, which a busy machine needs; one after the other, as they are when they
 // come every 100 ms.
 func TestBreaker_TheLinkerdExperiment(t *testing.T) {
 	t.Parallel()
@@ -52,7 +52,7 @@ func TestBreaker_TheLinkerdExperiment(t *testing.T) {
 				}
 			}
 			reached := len(ofClients(c.decode[0]))
-			t.Logf("success %.2f %%; after the first ejection %.2f %% of %d; %d reached the failing server, canaries failed %v times",
+			t.Logf("success %.2f %%; after the first ejection %.2f %% of %d; %d reached the failing server, probe requests failed %v times",
 				100*float64(requests-failed)/requests, 100*float64(after-failedAfter)/float64(after), after,
 				reached, c.metric("tandem_canaries_total", `outcome="failed"`))
 			allowed := 6 // 99 %
@@ -76,7 +76,7 @@ func ofClients(e *engine.Engine) []engine.Request {
 
 // A zombie answers health checks and does no work. It is out within five requests,
 // and back when its work is good again, without a client's request to prove it.
-func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
+func TestBreaker_AServerThatOnlyLooksHealthyIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"prefill", "decode"} {
 		for _, fault := range []engine.Fault{
@@ -110,7 +110,7 @@ func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
 					}
 				}
 				if fault.Path == "*" {
-					fault.Path = "/v1/chat/completions" // and only that: its canaries pass
+					fault.Path = "/v1/chat/completions" // and only that: its probe requests pass
 				}
 				zombie.SetFault(fault)
 				story := 0
@@ -131,7 +131,7 @@ func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
 				}
 				zombie.ClearFaults()
 				before := len(ofClients(zombie))
-				eventually(t, "a canary proves it", func() bool { return server.Breaker(leg, time.Now()) == breaker.Closed })
+				eventually(t, "a probe request proves it", func() bool { return server.Breaker(leg, time.Now()) == breaker.Closed })
 				if n := len(ofClients(zombie)) - before; n != 0 {
 					t.Errorf("%d clients' requests reached it before", n)
 				}
@@ -144,7 +144,7 @@ func TestBreaker_AZombieIsEjectedWithinFiveRequestsAndReturns(t *testing.T) {
 	}
 }
 
-// A lone server is used although its canaries fail: nothing else is there.
+// A lone server is used although its probe requests fail: nothing else is there.
 func TestBreaker_ALoneServerUnderProofTakesAll(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
 		cfg.pools.Breaker.Ejection, cfg.pools.Breaker.MaxEjection = 10*time.Millisecond, 20*time.Millisecond
@@ -155,7 +155,7 @@ func TestBreaker_ALoneServerUnderProofTakesAll(t *testing.T) {
 	for range 3 {
 		c.post("/v1/completions", `{"model":"test-model","max_tokens":1,"prompt":"hi"}`)
 	}
-	eventually(t, "canaries fail", func() bool { return c.metric("tandem_canaries_total", `outcome="failed"`) > 2 })
+	eventually(t, "probe requests fail", func() bool { return c.metric("tandem_canaries_total", `outcome="failed"`) > 2 })
 	if n := c.metric("tandem_pool_panic", `role="decode"`); n != 1 {
 		t.Errorf("panic is %v", n)
 	}
@@ -171,11 +171,11 @@ func TestBreaker_ALoneServerUnderProofTakesAll(t *testing.T) {
 }
 
 // Breakers that are wrong about most of a pool must not bring the rest down.
-func TestBreaker_PanicUsesAllAndCanariesEndIt(t *testing.T) {
+func TestBreaker_PanicUsesAllAndProbeRequestsEndIt(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 4, config: func(cfg *config) {
 		cfg.pd.MaxRetries = 0
-		cfg.pools.Breaker.Ejection = 4 * time.Second // no canary ends it while it is looked at
+		cfg.pools.Breaker.Ejection = 4 * time.Second // no probe request ends it while it is looked at
 	}})
 	var forced []*pools.Server
 	for _, s := range c.node.fleet.Servers() {
@@ -218,7 +218,7 @@ func TestBreaker_PanicUsesAllAndCanariesEndIt(t *testing.T) {
 	})
 }
 
-// An engine that wants a key gets it from probes and canaries, and a client
+// An engine that wants a key gets it from probes and probe requests, and a client
 // without one stays outside.
 func TestBreaker_EnginesWithAKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
@@ -238,18 +238,18 @@ func TestBreaker_EnginesWithAKey(t *testing.T) {
 	for _, s := range c.node.fleet.Servers() {
 		s.Suspect(s.Role)
 	}
-	eventually(t, "canaries of both roles generate", func() bool {
+	eventually(t, "probe requests of both roles generate", func() bool {
 		return c.metric("tandem_canaries_total", `outcome="passed"`) == 2 &&
 			c.prefill[0].State().RequestsByPath["/v1/completions"] == 1 && c.decode[0].State().AggregatedDone >= 1
 	})
 	if s := c.prefill[0].State(); s.HandoffsOpen != 0 || s.KVBlocksUsed != 0 {
-		t.Errorf("the canary stranded %d hand-offs and %d blocks", s.HandoffsOpen, s.KVBlocksUsed)
+		t.Errorf("the probe request stranded %d hand-offs and %d blocks", s.HandoffsOpen, s.KVBlocksUsed)
 	}
 }
 
 // SGLang's servers take no request without a partner: their own health check is
-// the canary.
-func TestBreaker_CanariesOfSGLang(t *testing.T) {
+// the probe request.
+func TestBreaker_ProbeRequestsOfSGLang(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
 		cfg.pools.Breaker.Ejection, cfg.pools.Breaker.MaxEjection = 10*time.Millisecond, 20*time.Millisecond
@@ -260,20 +260,20 @@ func TestBreaker_CanariesOfSGLang(t *testing.T) {
 	for _, s := range c.node.fleet.Servers() {
 		s.Suspect(s.Role)
 	}
-	eventually(t, "canaries of both fail", func() bool {
+	eventually(t, "probe requests of both fail", func() bool {
 		return c.metric("tandem_breaker_state", `leg="prefill"`, `state="closed"`) == 0 && c.metric("tandem_breaker_state", `leg="decode"`, `state="closed"`) == 0
 	})
 	for _, e := range []*engine.Engine{c.prefill[0], c.decode[0]} {
 		e.ClearFaults()
 	}
-	eventually(t, "canaries prove both", func() bool { return c.metric("tandem_breaker_state", `state="closed"`) == 2 })
+	eventually(t, "probe requests prove both", func() bool { return c.metric("tandem_breaker_state", `state="closed"`) == 2 })
 	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 }
 
-// Whatever the connector, a canary passes on a healthy server and strands nothing.
-func TestBreaker_CanariesOfEachConnector(t *testing.T) {
+// Whatever the connector, a probe request passes on a healthy server and strands nothing.
+func TestBreaker_ProbeRequestsOfEachConnector(t *testing.T) {
 	t.Parallel()
 	for _, connector := range engine.Connectors() {
 		t.Run(connector, func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestBreaker_CanariesOfEachConnector(t *testing.T) {
 			for _, s := range c.node.fleet.Servers() {
 				s.Suspect(s.Role)
 			}
-			eventually(t, "canaries pass", func() bool { return c.metric("tandem_canaries_total", `outcome="passed"`) == 2 })
+			eventually(t, "probe requests pass", func() bool { return c.metric("tandem_canaries_total", `outcome="passed"`) == 2 })
 			if s := c.prefill[0].State(); s.HandoffsOpen != 0 || s.KVBlocksUsed != 0 {
 				t.Errorf("stranded %d hand-offs and %d blocks", s.HandoffsOpen, s.KVBlocksUsed)
 			}

@@ -293,7 +293,7 @@ func TestFailure_AKVLoadThatFailsIsDecodedAlone(t *testing.T) {
 	if s := c.decode[0].State(); s.LoadFailures < 1 || s.AggregatedDone < 2 {
 		t.Errorf("%d load failures, %d decoded alone", s.LoadFailures, s.AggregatedDone)
 	}
-	eventually(t, "a canary clears decode", func() bool { return c.metric("tandem_canaries_total", `leg="decode"`, `outcome="passed"`) > 0 })
+	eventually(t, "a probe request clears decode", func() bool { return c.metric("tandem_canaries_total", `leg="decode"`, `outcome="passed"`) > 0 })
 	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 		t.Errorf("decode's breaker is %s for what the pair did", state)
 	}
@@ -471,7 +471,7 @@ func TestFailure_ARequestThatKillsTwoServersIsQuarantined(t *testing.T) {
 
 // A process that is stopped keeps its connections: only probes tell. What it has not
 // answered by then goes elsewhere, long before any timeout.
-func TestFailure_AServerThatFallsSilentGivesUpItsRequests(t *testing.T) {
+func TestFailure_AServerThatIsSilentGivesUpItsRequests(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) {
 		cfg.pools.ProbeInterval = 50 * time.Millisecond
@@ -576,7 +576,7 @@ func TestFailure_RanksBehindOneAddressAreServersOfTheirOwn(t *testing.T) {
 	}
 }
 
-// An engine stands still at its first transfer, or while it compiles, and a canary does not
+// An engine stands still at its first transfer, or while it compiles, and a probe request does not
 // come back. With nobody else to ask, its requests wait for it: seen with vLLM on two CPUs,
 // whose first hand-off over NIXL took eleven seconds and was given up after six.
 func TestFailure_TheOnlyServerThatStandsStillIsWaitedFor(t *testing.T) {
@@ -590,6 +590,6 @@ func TestFailure_TheOnlyServerThatStandsStillIsWaitedFor(t *testing.T) {
 		t.Errorf("%d, %v: %s", got.status, got.err, got.body)
 	}
 	if failed := c.metric("tandem_canaries_total", `leg="decode"`, `outcome="failed"`); failed == 0 {
-		t.Error("no canary failed meanwhile")
+		t.Error("no probe request failed meanwhile")
 	}
 }

@@ -21,7 +21,7 @@ func unsaid(cfg *config) {
 	}
 }
 
-func TestIdentity_TheConnectorIsWhatTheEngineTells(t *testing.T) {
+func TestIdentity_TheConnectorIsWhatTheEngineReports(t *testing.T) {
 	t.Parallel()
 	for engines, want := range map[string]string{
 		engine.ConnectorNIXL: "nixl", engine.ConnectorNIXLPush: "nixl", engine.ConnectorMooncake: "mooncake",
@@ -83,7 +83,7 @@ func TestIdentity_AnEngineThatContradictsTheConfigurationIsLogged(t *testing.T) 
 }
 
 // Where no label tells, what the engines say of themselves keeps apart what does not fit.
-func TestIdentity_WhatTheKVDependsOnIsTold(t *testing.T) {
+func TestIdentity_WhatTheKVDependsOnIsReported(t *testing.T) {
 	t.Parallel()
 	for _, engines := range []string{engine.ConnectorNIXL, engine.ConnectorSGLang} {
 		for name, change := range map[string]func(*engine.Config){

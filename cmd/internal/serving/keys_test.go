@@ -96,7 +96,7 @@ func TestKeys_EveryPathOfTheAPIAsksForOne(t *testing.T) {
 	}
 }
 
-func TestKeys_AreTakenOverWhileServingAndNeverTold(t *testing.T) {
+func TestKeys_AreTakenOverWhileServingAndNeverShown(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	keysFile(t, path, "sk-ada-canary tenant=ada")

@@ -86,7 +86,7 @@ func TestLinks_WholeAnswersAndLegsTogetherTeachToo(t *testing.T) {
 }
 
 // A decode server that fails all it is given looks at first like one with failing links.
-// Once a canary has proved that it is the server, its links are as they were, and it is
+// Once a probe request has proved that it is the server, its links are as they were, and it is
 // used again as soon as it is well.
 func TestLinks_AServerProvedSickTakesTheBlameOffItsLinks(t *testing.T) {
 	t.Parallel()
@@ -118,7 +118,7 @@ func TestLinks_AServerProvedSickTakesTheBlameOffItsLinks(t *testing.T) {
 	}
 	eventuallyIn(t, time.Minute, "it is ejected", func() bool { ask(); return ejected() })
 	sick.ClearFaults()
-	eventually(t, "a canary proves it", func() bool { return !ejected() })
+	eventually(t, "a probe request proves it", func() bool { return !ejected() })
 	used := 0 // were its links still charged it would be tried every few minutes
 	eventuallyIn(t, time.Minute, "it is used again", func() bool {
 		if ask() == id {

@@ -245,7 +245,7 @@ func TestMigrate_AnAnswerThatIsWholeGetsItsEnd(t *testing.T) {
 			"/v1/completions":      `{"model":"test-model","max_tokens":12,"ignore_eos":true,"prompt":"` + longPrompt + `","stream":true` + usage + `}`,
 		} {
 			want := reference(t, path, body)
-			c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 12}) // a count might be a canary's
+			c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 12}) // a count might be a probe request's
 			got := c.post(path, body)
 			c.decode[0].ClearFaults()
 			if usage != "" {

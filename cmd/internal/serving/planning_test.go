@@ -78,7 +78,7 @@ func TestPlan_AdminPortSaysWhatIsWanted(t *testing.T) {
 
 // What waits in the gateway's queue is told as an engine would have told it, for scalers
 // that go by that; and objectives that nobody can keep are told as missed.
-func TestPlan_TellsWhatWaitsInTheGateway(t *testing.T) {
+func TestPlan_ReportsWhatWaitsInTheGateway(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1,
 		engine: func(e *engine.Config) { e.TimeScale = 4 }, // a prompt of 3,500 tokens takes a quarter of a second

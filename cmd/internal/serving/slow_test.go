@@ -59,7 +59,7 @@ func TestLearned_ASlowDecodeServerIsAvoided(t *testing.T) {
 
 // While it is slow it costs a request now and then to know that it still is; once it has
 // healed it has its share again.
-func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasHealed(t *testing.T) {
+func TestLearned_ASlowServerIsTriedNowAndThenAndUsedWhenItHasRecovered(t *testing.T) {
 	for _, x := range []struct {
 		role            string
 		prefill, decode int

@@ -199,7 +199,7 @@ spec: {nodeName: n1}, status: {phase: Running, podIP: 10.0.0.1, conditions: [{ty
 	}
 }
 
-func TestCluster_TellsWhetherTheAPIServerAnswers(t *testing.T) {
+func TestCluster_ReportsWhetherTheAPIServerAnswers(t *testing.T) {
 	status := http.StatusOK
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 	k := &Cluster{log: slog.New(slog.DiscardHandler), problems: map[string]string{}}
