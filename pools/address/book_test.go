@@ -1,6 +1,7 @@
 package address
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -274,4 +275,27 @@ func TestDescribe_AddressesAreNotLookedUp(t *testing.T) {
 	if got := Describe(t.Context(), []string{"10.0.0.1", "localhost", "[2001:db8::1]"}); got != "10.0.0.1, localhost, [2001:db8::1]" {
 		t.Error(got)
 	}
+}
+
+// Whoever waits for the first lookup waits for the time of one at most.
+func TestBook_AwaitFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBook()
+		waits := func(ctx context.Context) time.Duration {
+			start := time.Now()
+			b.AwaitFirst(ctx)
+			return time.Since(start)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if never, left := waits(t.Context()), waits(gone); never != lookupLimit || left != 0 {
+			t.Errorf("before it: %v, and %v for one who has left", never, left)
+		}
+		for round := range 2 {
+			b.refresh(t.Context(), []string{"192.0.2.1"}, NewResolver(nil))
+			if took := waits(t.Context()); took != 0 {
+				t.Errorf("after lookup %d: %v", round, took)
+			}
+		}
+	})
 }
