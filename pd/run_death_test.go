@@ -105,17 +105,22 @@ func TestRun_AnEngineThatSaysThatItIsDeadIsOut(t *testing.T) {
 	f.nothingIsLeft()
 }
 
+// doubts makes a server one that is in doubt, once its first probe has ended: what that hears
+// is a sign of life.
+func (f *engineFleet) doubts(s *pools.Server) {
+	f.t.Helper()
+	f.eventually("its load was heard of", func() bool { return s.Load().KVTokens.Known })
+	if s.ProbeLate(time.Now()); s.State() != pools.InDoubt {
+		f.t.Fatalf("it is %v", s.State())
+	}
+}
+
 // While the only servers that could take a request are in doubt it waits for them, within a
 // bound and its deadline, and is served when one shows that it lives.
 func TestRun_WaitsForServersInDoubt(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Config.DoubtWait = time.Minute }})
 	s := f.server(f.decode[0])
-	doubt := func() {
-		t.Helper()
-		if s.ProbeLate(time.Now()); s.State() != pools.InDoubt {
-			t.Fatalf("it is %v", s.State())
-		}
-	}
+	doubt := func() { f.doubts(s) }
 	ask := func(ctx context.Context, deadline time.Time) <-chan error {
 		ended := make(chan error, 1)
 		req := f.asks(api.Chat, more(api.Chat, false))
@@ -162,7 +167,7 @@ func TestRun_WaitsForServersInDoubt(t *testing.T) {
 // The longest wait for servers in doubt, and the request's deadline, end it.
 func TestRun_WaitsForServersInDoubtNoLongerThanAllowed(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Config.DoubtWait = 60 * time.Millisecond }})
-	f.server(f.decode[0]).ProbeLate(time.Now())
+	f.doubts(f.server(f.decode[0]))
 	start := time.Now()
 	var none *NoServerError
 	if _, err := f.run(t.Context(), f.asks(api.Chat, more(api.Chat, false))); !errors.As(err, &none) || time.Since(start) < 60*time.Millisecond {
