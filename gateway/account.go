@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
-// settle corrects what the request's key was charged by what the answer cost.
-func (x *exchange) settle(cost access.Tokens) {
+// correctCharge corrects what the request's key was charged by what the answer cost.
+func (x *exchange) correctCharge(cost access.Tokens) {
 	x.output = cost.Output
 	if x.charge == nil {
 		return

@@ -192,7 +192,7 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 			return
 		}
 	}
-	x.settle(tokensOf(answer.Usage))
+	x.correctCharge(tokensOf(answer.Usage))
 	x.setCommonHeaders(c, answer)
 	c.Set(fiber.HeaderContentType, answer.ContentType)
 	_ = c.Status(answer.Status).Send(body) // Send only fills the response

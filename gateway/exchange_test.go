@@ -173,7 +173,7 @@ func TestExchange_AnEnginesKey(t *testing.T) {
 
 // Each request is counted once: by API, model and outcome, and its tenant's by class.
 func TestExchange_IsCounted(t *testing.T) {
-	var log said
+	var log logText
 	of := usual(t, "ada class=batch")
 	of.log = slog.NewTextHandler(&log, nil)
 	e := complete()

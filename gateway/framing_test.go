@@ -59,8 +59,8 @@ func BenchmarkFraming_Body(b *testing.B) {
 	}
 }
 
-// heard is a message as one of the parsers read it.
-type heard struct {
+// parsedRequest is a message as one of the parsers read it.
+type parsedRequest struct {
 	method, target, host, body string
 }
 
@@ -105,7 +105,7 @@ func (p *pieces) SetReadDeadline(time.Time) error  { return nil }
 func (p *pieces) SetWriteDeadline(time.Time) error { return nil }
 
 // readByFasthttp is what handlers get of a client's connection.
-func readByFasthttp(input []byte, size int) (all []heard) {
+func readByFasthttp(input []byte, size int) (all []parsedRequest) {
 	ln := newListener(nil, Config{MaxHeader: fuzzLimit, MaxBody: fuzzLimit, WriteTimeout: time.Second}, slog.New(slog.DiscardHandler))
 	server := fasthttp.Server{
 		StreamRequestBody: true, DisablePreParseMultipartForm: true, ReadBufferSize: fuzzLimit, MaxRequestBodySize: fuzzLimit,
@@ -124,7 +124,7 @@ func readByFasthttp(input []byte, size int) (all []heard) {
 				}
 				_ = ctx.Request.CloseBodyStream()
 			}
-			all = append(all, heard{string(ctx.Method()), string(ctx.Request.Header.RequestURI()), string(ctx.Request.Header.Host()), string(body)})
+			all = append(all, parsedRequest{string(ctx.Method()), string(ctx.Request.Header.RequestURI()), string(ctx.Request.Header.Host()), string(body)})
 		},
 	}
 	_ = server.ServeConn(ln.track(&pieces{input: input, size: size}))
@@ -136,7 +136,7 @@ type quiet struct{}
 func (quiet) Printf(string, ...any) {}
 
 // readByNetHTTP is what Go's own server, a parser of another making, reads of bytes.
-func readByNetHTTP(input []byte, most int) (all []heard, err error) {
+func readByNetHTTP(input []byte, most int) (all []parsedRequest, err error) {
 	in := bufio.NewReaderSize(bytes.NewReader(input), fuzzLimit)
 	for range most {
 		if empty, _ := in.Peek(2); string(empty) == "\r\n" {
@@ -150,7 +150,7 @@ func readByNetHTTP(input []byte, most int) (all []heard, err error) {
 		if err != nil {
 			return all, err
 		}
-		all = append(all, heard{r.Method, r.RequestURI, r.Host, string(body)})
+		all = append(all, parsedRequest{r.Method, r.RequestURI, r.Host, string(body)})
 	}
 	return all, nil
 }

@@ -34,7 +34,7 @@ func (s *scripted) Accept() (net.Conn, error) {
 // server. It waits longer each time, a second at most.
 func TestListener_OutlivesWhatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log said
+		var log logText
 		l := newListener(&scripted{errs: []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED}}, DefaultConfig(), slog.New(slog.NewTextHandler(&log, nil)))
 		began := time.Now()
 		conn, err := l.Accept()

@@ -10,9 +10,9 @@ import (
 
 // observed keeps what an observer is told.
 type observed struct {
-	mu   sync.Mutex // guards what follows
-	seen []Arrival
-	told []string
+	mu    sync.Mutex // guards what follows
+	seen  []Arrival
+	calls []string
 }
 
 func (o *observed) observe(a Arrival) Observation {
@@ -25,7 +25,7 @@ func (o *observed) observe(a Arrival) Observation {
 func (o *observed) say(format string, args ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.told = append(o.told, fmt.Sprintf(format, args...))
+	o.calls = append(o.calls, fmt.Sprintf(format, args...))
 }
 
 func (o *observed) RecordFirstToken(prompt, computed int) { o.say("answered %d %d", prompt, computed) }
@@ -35,8 +35,8 @@ func (o *observed) RecordRefusal()                        { o.say("refused") }
 func (o *observed) take() (string, []Arrival) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	told, seen := strings.Join(o.told, ", "), o.seen
-	o.told, o.seen = nil, nil
+	told, seen := strings.Join(o.calls, ", "), o.seen
+	o.calls, o.seen = nil, nil
 	return told, seen
 }
 

@@ -151,7 +151,7 @@ func (r *relay) account() {
 	if spent.Output < 0 {
 		spent.Output = r.charged
 	}
-	r.x.settle(spent)
+	r.x.correctCharge(spent)
 	outcome := "ok"
 	switch {
 	case r.err == nil, errors.Is(r.err, context.Canceled):

@@ -326,19 +326,19 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// said is a log that a test reads.
-type said struct {
+// logText is a log that a test reads.
+type logText struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
 }
 
-func (s *said) Write(p []byte) (int, error) {
+func (s *logText) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.Write(p)
 }
 
-func (s *said) String() string {
+func (s *logText) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()

@@ -18,8 +18,8 @@ const (
 	tombstone = 1<<nodeBits - 1 // a node number beyond maxNodes
 )
 
-// spread turns an engine hash into a place to start at and a tag.
-func (p *hashTable) spread(engine uint64) (start int, tag uint32) {
+// slotOf turns an engine hash into a place to start at and a tag.
+func (p *hashTable) slotOf(engine uint64) (start int, tag uint32) {
 	h := fold(engine^p.key, p.key|1)
 	slot, _ := bits.Mul64(h, uint64(len(p.slots)))
 	return int(slot), uint32(h) & tagMask
@@ -30,7 +30,7 @@ func (p *hashTable) find(engine uint64, s *arena) uint32 {
 	if len(p.slots) == 0 {
 		return 0
 	}
-	at, tag := p.spread(engine)
+	at, tag := p.slotOf(engine)
 	for {
 		slot := p.slots[at]
 		if slot == emptyAt {
@@ -50,7 +50,7 @@ func (p *hashTable) add(engine uint64, i uint32, s *arena) {
 	if (p.filled+1)*5 > len(p.slots)*4 {
 		p.rebuild(s)
 	}
-	at, tag := p.spread(engine)
+	at, tag := p.slotOf(engine)
 	for p.slots[at] != emptyAt {
 		if at++; at == len(p.slots) {
 			at = 0
@@ -62,7 +62,7 @@ func (p *hashTable) add(engine uint64, i uint32, s *arena) {
 
 // drop forgets an engine hash that is there.
 func (p *hashTable) drop(engine uint64, s *arena) {
-	at, tag := p.spread(engine)
+	at, tag := p.slotOf(engine)
 	for {
 		slot := p.slots[at]
 		if i := slot &^ tagMask; slot&tagMask == tag && i != tombstone && s.node(i).engine == engine {
@@ -93,7 +93,7 @@ func (p *hashTable) warm(engine uint64) uint64 {
 	if len(p.slots) == 0 {
 		return 0
 	}
-	at, _ := p.spread(engine)
+	at, _ := p.slotOf(engine)
 	return uint64(p.slots[at])
 }
 

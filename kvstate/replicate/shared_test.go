@@ -324,8 +324,8 @@ func (d *dialer) talking(holds func() bool) func() bool {
 	}
 }
 
-// said is how many batches the engine has published.
-func (d *dialer) said() int {
+// received is how many batches the engine has published.
+func (d *dialer) received() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.next
@@ -358,7 +358,7 @@ func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
 	}()
 	allKnow := engine.talking(func() bool {
 		for name := range stops {
-			if sharers[name].holds() != engine.said() {
+			if sharers[name].holds() != engine.received() {
 				return false
 			}
 		}
@@ -421,7 +421,7 @@ func TestFollow_AClusterNodeFailsOver(t *testing.T) {
 		}()
 	}
 	allKnow := engine.talking(func() bool {
-		n := engine.said()
+		n := engine.received()
 		return n > 0 && sharers["a"].holds() == n && sharers["b"].holds() == n
 	})
 	waitUntil(t, "all know", allKnow)

@@ -25,7 +25,7 @@ const model = "live"
 // start brings a cluster up. What it started is returned with the error too, so that
 // it can be stopped.
 func start(ctx context.Context, cfg *Config, way *Way, log io.Writer, dir string) (c *cluster, err error) {
-	ctx, cancel := context.WithTimeout(ctx, settle)
+	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	c = &cluster{}
 	shape := &cfg.Shape

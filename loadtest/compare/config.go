@@ -77,5 +77,5 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// settle is how long servers may take to come up.
-const settle = 30 * time.Second
+// startTime is how long servers may take to come up.
+const startTime = 30 * time.Second

@@ -4,12 +4,12 @@ package policy
 // transfers over RDMA or TCP about do: no flow can get more without taking from
 // one that has no more than it.
 type network struct {
-	cal      *calendar
-	capacity []float64 // bytes per second of each link
-	flows    []*flow
-	settled  float64 // until when the flows' remaining bytes are true
-	version  int     // of the rates; an older completion is void
-	dirty    bool    // rates are to be computed at the end of this instant
+	cal        *calendar
+	capacity   []float64 // bytes per second of each link
+	flows      []*flow
+	advancedAt float64 // until when the flows' remaining bytes are true
+	version    int     // of the rates; an older completion is void
+	dirty      bool    // rates are to be computed at the end of this instant
 
 	left  []float64 // scratch of share: capacity left and unfixed flows, by link
 	count []int
@@ -31,14 +31,14 @@ func newNetwork(cal *calendar, capacity []float64) *network {
 
 // start begins a transfer over links; done is called when its last byte is there.
 func (n *network) start(bytes float64, links []int32, done func()) {
-	n.settle()
+	n.advance()
 	n.flows = append(n.flows, &flow{links: links, left: bytes, done: done})
 	n.change()
 }
 
 // setCapacity changes a link.
 func (n *network) setCapacity(link int32, bytesPerSecond float64) {
-	n.settle()
+	n.advance()
 	n.capacity[link] = bytesPerSecond
 	n.change()
 }
@@ -56,10 +56,10 @@ func (n *network) change() {
 	})
 }
 
-// settle moves the bytes that have passed since it was last called.
-func (n *network) settle() {
-	passed := n.cal.now - n.settled
-	n.settled = n.cal.now
+// advance moves the bytes that have passed since it was last called.
+func (n *network) advance() {
+	passed := n.cal.now - n.advancedAt
+	n.advancedAt = n.cal.now
 	if passed <= 0 {
 		return
 	}
@@ -138,7 +138,7 @@ func (n *network) plan() {
 // complete ends the flows without bytes; a millionth of a second's worth of bytes
 // is no bytes, since the times are rounded.
 func (n *network) complete() {
-	n.settle()
+	n.advance()
 	var done []*flow
 	kept := n.flows[:0]
 	for _, f := range n.flows {

@@ -12,8 +12,8 @@ type Outcome struct {
 	Scenario string
 	Seed     uint64
 
-	TTFT    Spread
-	ITL     Spread
+	TTFT    Distribution
+	ITL     Distribution
 	Deciles [10]DecileOutcome
 	Wait    float64 // longest from arrival to the first step of prefill
 	// IdleWait is the longest for which a request waited though a prefill server that could
@@ -39,21 +39,21 @@ type Outcome struct {
 	Span             float64 // from the first arrival to the last token
 }
 
-// Spread is a distribution in short.
-type Spread struct{ Mean, P50, P90, P99, P999, Max float64 }
+// Distribution is a distribution in short.
+type Distribution struct{ Mean, P50, P90, P99, P999, Max float64 }
 
 // DecileOutcome is a tenth of the requests, by prompt length.
 type DecileOutcome struct {
 	Requests          int
 	Shortest, Longest int // prompt tokens
-	TTFT, ITL         Spread
+	TTFT, ITL         Distribution
 	Wait              float64 // longest
 }
 
-// spread sorts values and sums them up.
-func spread(values []float64) Spread {
+// distributionOf sorts values and sums them up.
+func distributionOf(values []float64) Distribution {
 	if len(values) == 0 {
-		return Spread{}
+		return Distribution{}
 	}
 	slices.Sort(values)
 	sum := 0.0
@@ -61,11 +61,11 @@ func spread(values []float64) Spread {
 		sum += v
 	}
 	at := func(q float64) float64 { return values[max(0, int(math.Ceil(q*float64(len(values))))-1)] }
-	return Spread{Mean: sum / float64(len(values)), P50: at(0.5), P90: at(0.9), P99: at(0.99), P999: at(0.999), Max: values[len(values)-1]}
+	return Distribution{Mean: sum / float64(len(values)), P50: at(0.5), P90: at(0.9), P99: at(0.99), P999: at(0.999), Max: values[len(values)-1]}
 }
 
-func (h *gapHistogram) spread() Spread {
-	return Spread{Mean: h.mean(), P50: h.quantile(0.5), P90: h.quantile(0.9), P99: h.quantile(0.99), P999: h.quantile(0.999), Max: h.quantile(1)}
+func (h *gapHistogram) distribution() Distribution {
+	return Distribution{Mean: h.mean(), P50: h.quantile(0.5), P90: h.quantile(0.9), P99: h.quantile(0.99), P999: h.quantile(0.999), Max: h.quantile(1)}
 }
 
 func (c *cluster) outcome(policy *Policy, seed uint64) *Outcome {
@@ -104,14 +104,14 @@ func (c *cluster) times(o *Outcome) {
 		}
 	}
 	o.Goodput = float64(good) / float64(len(c.jobs))
-	o.TTFT = spread(all)
+	o.TTFT = distributionOf(all)
 	var gaps gapHistogram
 	for k := range byDecile {
-		o.Deciles[k].TTFT = spread(byDecile[k])
-		o.Deciles[k].ITL = c.tally.gaps[k].spread()
+		o.Deciles[k].TTFT = distributionOf(byDecile[k])
+		o.Deciles[k].ITL = c.tally.gaps[k].distribution()
 		gaps.merge(&c.tally.gaps[k])
 	}
-	o.ITL = gaps.spread()
+	o.ITL = gaps.distribution()
 }
 
 // moved fills what went over the network and was saved by caches.
@@ -130,7 +130,7 @@ func (c *cluster) moved(o *Outcome) {
 	}
 	o.HitRate, o.OutputError = hits/prompts, missed/outputs
 	o.SameRack, o.Cross = c.tally.sameRack, c.tally.crossRack
-	o.Transfer = spread(c.tally.transfers).P99
+	o.Transfer = distributionOf(c.tally.transfers).P99
 }
 
 // shares fills how evenly the servers worked.
@@ -144,7 +144,7 @@ func (c *cluster) shares(o *Outcome) {
 	for i := range c.jobs {
 		made[c.jobs[i].pair.Decode] += float64(c.jobs[i].req.Output)
 	}
-	w, m := spread(worked), spread(made)
+	w, m := distributionOf(worked), distributionOf(made)
 	o.PrefillBusy = w.Mean / o.Span
 	o.PrefillImbalance, o.DecodeImbalance = w.Max/max(w.Mean, 1e-9), m.Max/max(m.Mean, 1e-9)
 }

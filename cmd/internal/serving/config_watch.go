@@ -14,8 +14,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// settleTime lets an editor or a mounted ConfigMap finish writing.
-const settleTime = 200 * time.Millisecond
+// quietTime lets an editor or a mounted ConfigMap finish writing.
+const quietTime = 200 * time.Millisecond
 
 // fileWatch notifies when a file should be read again: its content differs from
 // what was read last, or SIGHUP came.
@@ -53,10 +53,10 @@ func (w *fileWatch) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.dir.Events:
-			settle.Reset(settleTime)
+			settle.Reset(quietTime)
 		case err := <-w.dir.Errors:
 			if err != nil { // events were lost, most likely: look at the file
-				settle.Reset(settleTime)
+				settle.Reset(quietTime)
 			}
 		case <-settle.C:
 			if !bytes.Equal(contentHash(w.file), w.last) {
