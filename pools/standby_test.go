@@ -64,7 +64,11 @@ func TestPrepare_AClientThatLeavesWaitsNoLonger(t *testing.T) {
 			s.WakeRequests().Open()
 			s.GPUShare().RecordSleep()
 			l := claim(t, s, Decode, curve.Work{})
-			await := l.Prepare("ada")
+			model := "ada"
+			if s.GPUs != "" {
+				model = "m" // it waits for nothing but the server
+			}
+			await := l.Prepare(model)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cancel(left)
 			if err := await(ctx); !errors.Is(err, left) {
