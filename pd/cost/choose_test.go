@@ -185,6 +185,10 @@ func pricedTable(m *Model, r Demand, f Candidates) string {
 // rounding of the parts of a cost to nanoseconds.
 const rounding = 10 * time.Nanosecond
 
+// idle is the most work ahead of a server that is about to be free.
+const idle = 100 * time.Millisecond
+
+// The choice is the cheapest, but for servers that are busy for too long.
 func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, r := randomField(t), Demand{PromptTokens: rapid.IntRange(0, 100_000).Draw(t, "prompt"), OutputTokens: rapid.IntRange(1, 2000).Draw(t, "output")}
@@ -195,6 +199,9 @@ func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 			t.Fatalf("%d alternatives, chosen: %v", len(all), ok)
 		}
 		for _, a := range all {
+			if best.Terms.Queue <= idle && a.Terms.Queue > idle && a.Terms.Queue >= best.Terms.TTFT()-rounding {
+				continue // it begins when the chosen one, which is free, has given the first token
+			}
 			if a.Misses < best.Misses || a.Misses == best.Misses && a.Terms.Total() < best.Terms.Total()-rounding {
 				t.Fatalf("%+v is cheaper than the chosen %+v", a, best)
 			}
