@@ -127,7 +127,12 @@ func TestListener_ClosesTheSilent(t *testing.T) {
 	if n, err := spoke.Read(make([]byte, 10)); n != 2 || err != nil {
 		t.Errorf("the other: %d bytes, %v", n, err)
 	}
-	_ = spoke.Close()
+	if err := spoke.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := spoke.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed again: %v", err)
+	}
 	if len(l.conns) != 2 { // the readers of the others forget them
 		t.Errorf("%d are kept", len(l.conns))
 	}

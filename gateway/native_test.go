@@ -3,6 +3,7 @@ package gateway
 import (
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -72,6 +73,13 @@ func TestNative_AnswersWhereAServerSpeaksIt(t *testing.T) {
 		if gjson.Get(sent, field).Exists() != there {
 			t.Errorf("%s: %s", field, sent)
 		}
+	}
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("generate", "big", "ok")); n != 1 {
+		t.Errorf("%v are counted of the model, which no adapter is", n)
+	}
+	g.ask("POST", "/generate", `{"text":"hi"}`, as("bob")...)
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("generate", "big", "ok")); n != 2 {
+		t.Errorf("%v, with one that names no model", n)
 	}
 	for _, x := range []struct {
 		key, params string
