@@ -160,7 +160,7 @@ func TestAdmin_Pages(t *testing.T) {
 
 // A browser shows its certificate whatever page makes it ask; a token it does not know.
 func TestGuarded_ACertificateIsNotEnoughForAPageOfAnotherSite(t *testing.T) {
-	admin := RequireToken("t0ken", true, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	admin := RequireToken("t0ken", true, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
 	verified := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
 	for _, x := range []struct {
 		name  string
@@ -169,11 +169,11 @@ func TestGuarded_ACertificateIsNotEnoughForAPageOfAnotherSite(t *testing.T) {
 		site  string
 		want  int
 	}{
-		{"certificate", verified, "", "", 200},
-		{"certificate, own page", verified, "", "same-origin", 200},
+		{"certificate", verified, "", "", 202},
+		{"certificate, own page", verified, "", "same-origin", 202},
 		{"certificate, other page", verified, "", "cross-site", 403},
 		{"certificate that was not verified", &tls.ConnectionState{}, "", "", 401},
-		{"token, other page", verified, "Bearer t0ken", "cross-site", 200},
+		{"token, other page", verified, "Bearer t0ken", "cross-site", 202},
 		{"wrong token", nil, "Bearer token", "", 401},
 		{"nothing", nil, "", "", 401},
 	} {

@@ -45,17 +45,17 @@ func TestCrossSite(t *testing.T) {
 // An admin port without a token refuses browsers that a page of another site sends; kubelets
 // and load balancers are always let in.
 func TestGuarded_WithoutATokenBrowsersAreRefused(t *testing.T) {
-	admin := RequireToken("", false, []string{"tandem.example.com"}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	admin := RequireToken("", false, []string{"tandem.example.com"}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
 	for _, x := range []struct {
 		name, host, path, site string
 		want                   int
 	}{
-		{"an address", "10.0.0.1", "/metrics", "", 200},
-		{"its name", "tandem.example.com", "/metrics", "", 200},
+		{"an address", "10.0.0.1", "/metrics", "", 202},
+		{"its name", "tandem.example.com", "/metrics", "", 202},
 		{"another name", "evil.com", "/metrics", "", 403},
 		{"another site", "10.0.0.1", "/metrics", "cross-site", 403},
-		{"a kubelet", "evil.com", "/livez", "cross-site", 200},
-		{"a load balancer", "evil.com", "/readyz", "", 200},
+		{"a kubelet", "evil.com", "/livez", "cross-site", 202},
+		{"a load balancer", "evil.com", "/readyz", "", 202},
 		{"neither", "evil.com", "/readyz/x", "", 403},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "http://"+x.host+x.path, nil)
@@ -71,12 +71,12 @@ func TestGuarded_WithoutATokenBrowsersAreRefused(t *testing.T) {
 // Where a token is asked for, whoever shows it is let in by any name, and nobody else but
 // kubelets and load balancers.
 func TestGuarded_AToken(t *testing.T) {
-	admin := RequireToken("t0ken", false, nil, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	admin := RequireToken("t0ken", false, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
 	for _, x := range []struct {
 		path, token string
 		want        int
 	}{
-		{"/metrics", "Bearer t0ken", 200}, {"/metrics", "Bearer ", 401}, {"/metrics", "", 401}, {"/metrics", "t0ken", 401}, {"/livez", "", 200}, {"/readyz", "", 200},
+		{"/metrics", "Bearer t0ken", 202}, {"/metrics", "Bearer ", 401}, {"/metrics", "", 401}, {"/metrics", "t0ken", 401}, {"/livez", "", 202}, {"/readyz", "", 202},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "http://any.name.com"+x.path, nil)
 		r.Header.Set("Authorization", x.token)

@@ -217,6 +217,27 @@ func TestExchange_IsCounted(t *testing.T) {
 	}
 }
 
+// A request that panics is one that failed: it is answered by its id, counted and in the log,
+// and its key has its slot again.
+func TestExchange_APanicIsAFailure(t *testing.T) {
+	var log logText
+	of := usual(t, "ada concurrent-requests=1")
+	of.log = slog.NewTextHandler(&log, nil)
+	g := run(t, of, func(*http.Request) (*http.Response, error) { panic("in a leg") }, alone(t))
+	for i := range 2 {
+		got := g.post(`{"model":"m","prompt":"hi"}`, append(as("ada"), "X-Request-Id", "mine")...)
+		if got.status != 500 || got.header.Get("X-Request-Id") != "mine" || gjson.Get(got.body, "error.type").String() != "api_error" {
+			t.Errorf("%d: %d %s %v", i, got.status, got.body, got.header)
+		}
+	}
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "error")); n != 2 {
+		t.Errorf("%v are counted, want 2", n)
+	}
+	if n := strings.Count(log.String(), `msg="panic in a request" request_id=mine panic="in a leg"`); n != 2 {
+		t.Errorf("%d in the log: %s", n, &log)
+	}
+}
+
 // Where there are no keys there are no tenants.
 func TestExchange_NoTenantIsNotCounted(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, alone(t))

@@ -22,6 +22,7 @@ func fleetOfModels(t *testing.T) *running {
 		c.Aliases = []Alias{
 			{Name: "chat", Targets: []Target{{"big", 1}, {"small", 1}, {"nobody", 1}}}, {Name: "small", Targets: []Target{{"big", 1}}},
 			{Name: "void", Targets: []Target{{"nobody", 1}}}, {Name: "later", Targets: []Target{{"cold", 1}, {"nobody", 1}}},
+			{Name: "equal", Targets: []Target{{"big", 1}, {"big-lora", 1}}},
 		}
 	}
 	of.from0 = &pd.ScaleFromZero{
@@ -46,6 +47,7 @@ func TestModels(t *testing.T) {
 		`{"id":"chat","object":"model","created":6,"owned_by":"tandem","max_model_len":100},` +
 		`{"id":"cold","object":"model","created":0,"owned_by":"tandem"},` +
 		`{"id":"cold-lora","object":"model","created":0,"owned_by":"tandem","parent":"cold"},` +
+		`{"id":"equal","object":"model","created":5,"owned_by":"tandem","max_model_len":1000},` + // as old as the first
 		`{"id":"later","object":"model","created":0,"owned_by":"tandem"},` +
 		`{"id":"small","object":"model","created":5,"owned_by":"tandem","max_model_len":1000}]}`
 	if got.status != 200 || got.body != want {

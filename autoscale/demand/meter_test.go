@@ -189,3 +189,138 @@ func TestReading_OfAGatewayThatIsGone(t *testing.T) {
 		t.Errorf("of nobody: %+v", none)
 	}
 }
+
+// The traffic of a class is as it was predicted, then as it was, and older at each look.
+func TestMeter_Traffic(t *testing.T) {
+	c := newClock()
+	m := NewMeter(c.Now)
+	if got := m.Traffic("m"); got != (Traffic{}) {
+		t.Errorf("nobody asked: %+v", got)
+	}
+	first := m.RecordArrival(Arrival{Model: "m", Fingerprint: 1, PromptTokens: 1000, OutputTokens: 100})
+	class := first.class
+	c.pass(Lately)
+	second := m.RecordArrival(Arrival{Model: "m", Fingerprint: 2, PromptTokens: 1000, OutputTokens: 100})
+	got := m.Traffic("m")[class]
+	if want := 1 + 1/math.E; math.Abs(got.Requests-want) > 1e-9 || math.Abs(got.Prompt-1000*want) > 1e-6 {
+		t.Errorf("%+v, want %g requests of 1000", got, want)
+	}
+	if waiting := m.Read().Models["m"].Waiting; waiting != (Work{Requests: 2, Prompt: 2000}) {
+		t.Errorf("%+v waits", waiting)
+	}
+	second.RecordFirstToken(1200, 300)
+	if waiting := m.Read().Models["m"].Waiting; waiting != (Work{Requests: 1, Prompt: 1000}) {
+		t.Errorf("%+v waits when one has its first token", waiting)
+	}
+	second.RecordEnd(40, false)
+	of := m.Traffic("m")[class]
+	if math.Abs(of.Prompt-got.Prompt-200) > 1e-6 || math.Abs(of.Computed-got.Computed+700) > 1e-6 || math.Abs(of.Output-got.Output+60) > 1e-6 || of.Requests != got.Requests {
+		t.Errorf("%+v became %+v", got, of)
+	}
+	prompt, computed, output, ok := of.Mean()
+	if !ok || prompt != of.Prompt/of.Requests || computed != of.Computed/of.Requests || output != of.Output/of.Requests {
+		t.Errorf("on the mean %g, %g and %g", prompt, computed, output)
+	}
+	if rate := of.Rate(); rate != of.Requests/Lately.Seconds() {
+		t.Errorf("%g a second", rate)
+	}
+	least := Lengths{Requests: LeastRequests}
+	if p, n, o, ok := least.Mean(); !ok || p != 1 || n != 1 || o != 1 {
+		t.Errorf("the fewest: %g, %g, %g, %v", p, n, o, ok)
+	}
+	none := Lengths{Requests: LeastRequests / 2, Prompt: 5}
+	if p, n, o, ok := none.Mean(); ok || p+n+o != 0 {
+		t.Errorf("fewer: %g, %g, %g, %v", p, n, o, ok)
+	}
+}
+
+// The first answers teach fast: one is worth as much as the guess before it.
+func TestMeter_LearnsFromTheFirst(t *testing.T) {
+	c := newClock()
+	m := NewMeter(c.Now)
+	v := m.RecordArrival(Arrival{Model: "m", Fingerprint: 1, PromptTokens: 1000})
+	v.RecordFirstToken(1600, 500)
+	if s := m.Models["m"].Seen; s.Prompt != 1300 || s.Computed != 0.75 {
+		t.Errorf("%+v: want half of the way to 1600 tokens, and to half of those predicted", s)
+	}
+	before := m.Models["m"].Seen
+	m.RecordArrival(Arrival{Model: "m", Fingerprint: 2}).RecordFirstToken(100, 0)
+	m.RecordArrival(Arrival{Model: "m", Fingerprint: 3, PromptTokens: 10}).RecordFirstToken(0, 0)
+	if s := m.Models["m"].Seen; s != before {
+		t.Errorf("of prompts whose length is not known nothing is learned: %+v", s)
+	}
+}
+
+// A refusal is remembered for a minute at least, and for two at most.
+func TestMeter_ForHowLongARetryIsOne(t *testing.T) {
+	for _, of := range []struct {
+		asked []time.Duration // after the refusal
+		retry bool            // the last of them
+	}{
+		{[]time.Duration{refusedFor}, true}, {[]time.Duration{2 * refusedFor}, true}, {[]time.Duration{2*refusedFor + 1}, false},
+		{[]time.Duration{refusedFor, refusedFor + 1, 2*refusedFor + 1}, true}, {[]time.Duration{refusedFor + 1, 2*refusedFor + 2}, false},
+	} {
+		c := newClock()
+		m := NewMeter(c.Now)
+		began := c.Now()
+		m.RecordArrival(Arrival{Model: "m", Fingerprint: 7}).RecordRefusal()
+		var last *RequestRecord
+		for _, after := range of.asked {
+			c.at = began.Add(after)
+			last = m.RecordArrival(Arrival{Model: "m", Fingerprint: 7})
+		}
+		if last.Retry != of.retry {
+			t.Errorf("after %v it is a retry: %v", of.asked, last.Retry)
+		}
+	}
+}
+
+// A bin is told when it is over; those of a clock that was ahead are forgotten, but for the
+// next, which may have begun.
+func TestMeter_BinsOfAClock(t *testing.T) {
+	c := newClock()
+	m := NewMeter(c.Now)
+	now := BinOf(c.Now())
+	for i := int64(-1); i <= 3; i++ {
+		c.at = time.Unix((now+i)*int64(sizing.Bin/time.Second), 0)
+		m.RecordArrival(Arrival{Model: "m", Fingerprint: uint64(10 + i), PromptTokens: 100})
+	}
+	c.at = time.Unix(now*int64(sizing.Bin/time.Second), 0)
+	if told := m.Read().Models["m"].Bins; len(told) != 1 || told[now-1].Prompt != 100 {
+		t.Errorf("%+v, want the one that is over", told)
+	}
+	if kept := m.Models["m"].Bins; len(kept) != 3 || kept[now+1].Prompt != 100 {
+		t.Errorf("%+v are kept", kept)
+	}
+}
+
+// A model is remembered for a day after its last request, and for as long as one waits.
+func TestMeter_ForgetsAModel(t *testing.T) {
+	for _, of := range []struct {
+		after time.Duration
+		waits bool
+		known bool
+	}{{modelRetention, false, true}, {modelRetention + 1, false, false}, {modelRetention + 1, true, true}} {
+		c := newClock()
+		m := NewMeter(c.Now)
+		if r := m.RecordArrival(Arrival{Model: "m"}); !of.waits {
+			r.RecordEnd(1, false)
+		}
+		c.pass(of.after)
+		m.Read()
+		if known := m.Models["m"] != nil; known != of.known {
+			t.Errorf("%+v: known %v", of, known)
+		}
+	}
+}
+
+// What another gateway measured by a clock that is ahead is not of the past: it counts when
+// its time has come.
+func TestSum_ABinThatIsNotOver(t *testing.T) {
+	const now = 1000
+	bins := map[int64]bin{now - 1: {Prompt: 10, TTFT: Attained{1, 1}}, now: {Prompt: 50, TTFT: Attained{1, 0}}}
+	got := Sum([]Reading{{Models: map[string]*ModelReading{"m": {Bins: bins}}}}, "m", now-2, now)
+	if len(got.Prompt) != 2 || got.Prompt[0] != 0 || got.Prompt[1] != 1 || got.TTFT != (Attained{1, 1}) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -65,6 +65,33 @@ func TestRequestRecord_WhatIsKeptOfTheObjectives(t *testing.T) {
 			c.pass(3 * time.Second)
 			v.RecordEnd(-1, false)
 		}, missed, unjudged},
+		{"the client left when its first token was due", func(m *Meter, c *clock) {
+			v := came(m, 1, true)
+			c.pass(2 * time.Second)
+			v.RecordEnd(-1, false)
+		}, unjudged, unjudged},
+		{"without objectives the client left late", func(m *Meter, c *clock) {
+			v := m.RecordArrival(Arrival{Model: "m", Stream: true})
+			c.pass(time.Hour)
+			v.RecordEnd(-1, false)
+		}, unjudged, unjudged},
+		{"served without objectives", func(m *Meter, c *clock) {
+			v := m.RecordArrival(Arrival{Model: "m", Stream: true})
+			c.pass(time.Hour)
+			v.RecordFirstToken(100, 100)
+			v.RecordEnd(10, false)
+		}, unjudged, unjudged},
+		{"refused with an objective of its first token alone", func(m *Meter, _ *clock) {
+			m.RecordArrival(Arrival{Model: "m", Stream: true, TTFT: time.Second}).RecordRefusal()
+		}, missed, unjudged},
+		{"refused with one of its tokens alone", func(m *Meter, _ *clock) {
+			m.RecordArrival(Arrival{Model: "m", Stream: true, ITL: time.Second}).RecordRefusal()
+		}, unjudged, missed},
+		{"a whole answer with one alone is not judged", func(m *Meter, _ *clock) {
+			m.RecordArrival(Arrival{Model: "m", TTFT: time.Second}).RecordRefusal()
+			m.RecordArrival(Arrival{Model: "m", Fingerprint: 2, ITL: time.Second}).RecordRefusal()
+		}, unjudged, unjudged},
+		{"a whole answer with both is", func(m *Meter, _ *clock) { came(m, 1, false).RecordRefusal() }, missed, missed},
 		{"a whole answer when its last token is due", func(m *Meter, c *clock) {
 			v := came(m, 1, false)
 			c.pass(2450 * time.Millisecond)
