@@ -128,6 +128,9 @@ func TestLegError_VerdictIsForTheServersFaults(t *testing.T) {
 		"no answer to the SYN": {Unsent, fmt.Errorf("dial: %w", late{}), true},
 	} {
 		e := &LegError{Leg: DecodeLeg, Server: "d", Kind: c.kind, Err: c.err}
+		if e.breakerResult() == nil {
+			t.Errorf("%s: the breaker is told that it went well", name)
+		}
 		if got := errors.Is(e.breakerResult(), breaker.ErrNeutral); got != c.neutral {
 			t.Errorf("%s: neutral %v", name, got)
 		}

@@ -253,7 +253,26 @@ func TestRun_UsageIsThatOfOneEngine(t *testing.T) {
 	}
 }
 
-// hidden usage was asked for by the gateway: the client does not see the event, and the
+// An engine that reports cached tokens is known to do so from its first answer on: only then
+// does their absence say that a hand-off was not used.
+func TestRun_AnEngineThatReportsCachedTokensIsKnownTo(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+		body := more(api.Chat, stream)
+		if stream {
+			body += `,"stream_options":{"include_usage":true}`
+		}
+		decode := f.server(f.decode[0])
+		if decode.ReportsCachedTokens() {
+			t.Error("known before its first answer")
+		}
+		if f.served(f.asks(api.Chat, body)); !decode.ReportsCachedTokens() {
+			t.Errorf("stream %v: not known after an answer that does", stream)
+		}
+	}
+}
+
+// Hidden usage was asked for by the gateway: the client does not see the event, and the
 // gateway counts by it.
 func TestRun_HiddenUsageIsCountedAndNotShown(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
