@@ -253,13 +253,12 @@ func TestRegistry_ServersComeInOneOrder(t *testing.T) {
 		}
 		return ids
 	}
-	for _, name := range []string{"b", "d", "a", "c"} {
-		client.Set(ctx, "test:server:"+name, fmt.Sprintf(`{"url":"http://%s:1","role":"both"}`, name), time.Hour)
-		client.SAdd(ctx, "test:servers", name)
-		look()
-	}
-	if got := look(); got != "a:1 b:1 c:1 d:1 " {
-		t.Error(got)
+	for _, one := range []struct{ name, want string }{{"b", "b:1 "}, {"d", "b:1 d:1 "}, {"a", "a:1 b:1 d:1 "}, {"c", "a:1 b:1 c:1 d:1 "}} {
+		client.Set(ctx, "test:server:"+one.name, fmt.Sprintf(`{"url":"http://%s:1","role":"both"}`, one.name), time.Hour)
+		client.SAdd(ctx, "test:servers", one.name)
+		if got := look(); got != one.want {
+			t.Errorf("%s is new: %s", one.name, got)
+		}
 	}
 	client.Del(ctx, "test:server:b")
 	client.LPush(ctx, "test:server:b", "no text")
