@@ -119,7 +119,7 @@ func TestAdmin_Decisions(t *testing.T) {
 	g.post(`{"model":"m","prompt":"hi there"}`, append(as("ada"), "X-Request-Id", "failed")...)
 	status, body := ask("GET", "/debug/decisions/mine")
 	for field, want := range map[string]string{
-		"request_id": "mine", "model": "m", "api": "completions", "attempts.#": "1", "attempts.0.outcome": "served", "attempts.0.prompt_tokens": "3",
+		"request_id": "mine", "model": "m", "api": "completions", "attempts.#": "1", "attempts.0.outcome": "served", "attempts.0.prompt_tokens": "2",
 		"attempts.0.ttft_slo_ms": "700", "attempts.0.itl_slo_ms": "30", "attempts.0.panic": "",
 	} {
 		if got := gjson.Get(body, field).String(); status != 200 || got != want {

@@ -152,6 +152,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err = x.knownModel(req); err != nil {
 		return nil, err
 	}
+	x.predictPrompt(req)
 	if req, err = x.salt(req); err != nil {
 		return nil, err
 	}

@@ -55,10 +55,10 @@ func TestObserver(t *testing.T) {
 		kind, answer    string
 		told            string
 	}{
-		{"whole", whole, "ada", 200, "application/json", completion, "answered 3 3, ended 3 false"},
-		{"streamed", streaming, "ada", 200, "text/event-stream", streamed, "answered 3 3, ended 3 false"},
-		{"without usage", whole, "ada", 200, "application/json", `{"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}`, "answered 3 3, ended -1 false"},
-		{"a stream that breaks", streaming, "ada", 200, "text/event-stream", `data: {"choices":[{"index":0,"text":"Hel","finish_reason":null}]}` + "\n\n", "answered 3 3, ended 1 true"},
+		{"whole", whole, "ada", 200, "application/json", completion, "answered 2 2, ended 3 false"},
+		{"streamed", streaming, "ada", 200, "text/event-stream", streamed, "answered 2 2, ended 3 false"},
+		{"without usage", whole, "ada", 200, "application/json", `{"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}`, "answered 2 2, ended -1 false"},
+		{"a stream that breaks", streaming, "ada", 200, "text/event-stream", `data: {"choices":[{"index":0,"text":"Hel","finish_reason":null}]}` + "\n\n", "answered 2 2, ended 1 true"},
 		{"refused by the engine", whole, "ada", 422, "application/json", `{"error":{"message":"no"}}`, "ended -1 false"},
 		{"an engine's failure", whole, "ada", 500, "application/json", `no`, "ended -1 true"},
 		{"busy", whole, "ada", 503, "application/json", `no`, "refused"},
@@ -86,7 +86,7 @@ func TestObserver(t *testing.T) {
 		t.Fatalf("%+v", seen)
 	}
 	first := seen[0]
-	if first.Model != "m" || first.PromptTokens != 3 || first.OutputTokens <= 0 || first.OutputTokens > 9 || !first.Stream || first.TTFT != 700*time.Millisecond || first.ITL != 30*time.Millisecond || first.Fingerprint == 0 {
+	if first.Model != "m" || first.PromptTokens != 2 || first.OutputTokens <= 0 || first.OutputTokens > 9 || !first.Stream || first.TTFT != 700*time.Millisecond || first.ITL != 30*time.Millisecond || first.Fingerprint == 0 {
 		t.Errorf("%+v", first)
 	}
 	g.post(whole, as("one")...)

@@ -77,10 +77,11 @@ func readPrompt(req *pd.Request) error {
 		return invalid(field, "The field %s must be a string or an array.", field)
 	}
 	req.PromptTokens = approximateTokens(len(value))
+	exact := false
 	if req.Dialect == api.Completions && value.IsArray() {
 		elements, ids := countElements(value)
 		if ids {
-			req.PromptTokens = elements
+			req.PromptTokens, exact = elements, true
 		} else {
 			req.Aggregated, req.Answers = elements > 1, elements // a list of prompts
 		}
@@ -90,6 +91,9 @@ func readPrompt(req *pd.Request) error {
 	}
 	for _, more := range []string{"tools", "system", "instructions"} {
 		req.PromptTokens += approximateTokens(len(req.Body.Get(more)))
+	}
+	if !exact {
+		req.Size = sizeOf(req, value)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ type Chooser struct {
 	Snapshotter
 	Cost    cost.Model
 	Outputs *predict.Outputs // nil: nothing is learned of how long answers are
+	Prompts *predict.Prompts // nil: nothing is learned of how long prompts are
 	Metrics *Metrics
 
 	ttftMargin     predict.TTFTMargin

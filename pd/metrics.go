@@ -18,6 +18,7 @@ type Metrics struct {
 	wait        *prometheus.HistogramVec // model
 	ttft        *prometheus.HistogramVec // model
 	outputRatio *prometheus.HistogramVec // model
+	promptRatio *prometheus.HistogramVec // model
 	prefill     *prometheus.HistogramVec // server
 	gap         prometheus.Histogram
 	firstEvent  *prometheus.HistogramVec // server
@@ -78,6 +79,9 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 		ttft: histogram("tandem_ttft_seconds",
 			"Time from the request's arrival to its first content event; streams only.",
 			phaseBuckets, "model"),
+		promptRatio: histogram("tandem_prompt_prediction_ratio",
+			"Tokens of a prompt as they were known or predicted when its servers were chosen, for each that the engine counted.",
+			[]float64{.5, .7, .8, .9, .95, .98, 1, 1.02, 1.05, 1.1, 1.25, 1.5, 2}, "model"),
 		outputRatio: histogram("tandem_output_prediction_ratio",
 			"Output tokens that were predicted of a whole answer, over those that it had.",
 			ratioBuckets, "model"),

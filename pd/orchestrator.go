@@ -141,6 +141,8 @@ func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
 	r.prefix = o.Binder.Locality.findTokens(ctx, r.req, r.base)
 	if t := r.prefix.tokens; t.Complete {
 		r.req.PromptTokens = len(t.IDs)
+	} else {
+		r.req.PromptTokens = max(r.req.PromptTokens, len(t.IDs))
 	}
 	span.SetAttributes(attribute.Bool("tandem.tokens_known", r.prefix.known), attribute.Int("tandem.prompt_tokens", r.req.PromptTokens))
 }

@@ -32,6 +32,8 @@ type Request struct {
 	// PromptTokens and OutputTokens are predictions, for the choice only.
 	PromptTokens int
 	OutputTokens int
+	// Size is what PromptTokens is predicted by, and what the engine's count teaches of.
+	Size predict.Prompt
 	// MaxOutput is the bound on the answer in tokens, the client's or its key's, 0
 	// without one, and MaxField the field that it stands in.
 	MaxOutput int

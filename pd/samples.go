@@ -107,6 +107,8 @@ func (ch *Chooser) learnPrompt(st *requestState, prompt api.Count) {
 	if st.bind.continues || !prompt.Known || st.req.Answers > 1 || !st.req.Body.Get("truncate_prompt_tokens").Null() {
 		return
 	}
+	ch.Metrics.promptRatio.WithLabelValues(st.req.Model).Observe(float64(st.req.PromptTokens) / float64(max(1, prompt.Tokens)))
+	ch.Prompts.Observe(st.client.Size, prompt.Tokens, time.Now())
 	st.bind.prefix.counted(prompt.Tokens)
 }
 

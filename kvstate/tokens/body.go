@@ -272,13 +272,21 @@ var isTextPart = set("text", "input_text", "output_text", "refusal", "thinking",
 // hasMedia reports whether a message, or a list of parts, may hold an image, a sound or the
 // like: a part of a type that is not known counts as one. What is in a tool's arguments is
 // text, whatever it is called.
-func hasMedia(value []byte) bool {
+func hasMedia(value []byte) bool { return mediaWithin(value, 0) }
+
+// deepestPart bounds how often a byte is looked at; parts of messages are no deeper.
+const deepestPart = 8
+
+func mediaWithin(value []byte, depth int) bool {
+	if depth > deepestPart {
+		return true
+	}
 	if len(value) == 0 || value[0] != '[' && value[0] != '{' {
 		return false
 	}
 	if value[0] == '[' {
 		for part, err := range jsonscan.Elements(value) {
-			if err != nil || hasMedia(part) {
+			if err != nil || mediaWithin(part, depth+1) {
 				return true
 			}
 		}
@@ -294,7 +302,7 @@ func hasMedia(value []byte) bool {
 				return true
 			}
 		case "content", "output", "reasoning":
-			if hasMedia(m.Value) {
+			if mediaWithin(m.Value, depth+1) {
 				return true
 			}
 		case "image_url", "audio_url", "video_url", "input_audio", "source":

@@ -1,5 +1,5 @@
 // Package predict learns from what was observed what is to be expected: how long answers are
-// (Outputs), how far predicted times are off (Margin, TTFTMargin), when a request that is
+// (Outputs) and prompts whose tokens are not known (Prompts), how far predicted times are off (Margin, TTFTMargin), when a request that is
 // predicted to be late is sent all the same, so that a wrong prediction is corrected
 // (DeadlineProbes), and what the caches of servers save (CacheSavings).
 //

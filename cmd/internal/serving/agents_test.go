@@ -3,6 +3,7 @@ package serving
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -21,11 +22,20 @@ type agentAPI struct {
 	usage func(body string) (prompt, cached int)
 }
 
-// words are some of them, others for each seed.
+// vocabulary is what agents' texts are made of here: prose, code and what tools print.
+var vocabulary = strings.Fields(`the file that holds a list of names was read before and after each change, so the result must
+	be written again when it fails func (s *Server) Start(ctx context.Context) error { return nil } if err != nil { "path": "/src/main.go",
+	"line": 12, total 48 drwxr-xr-x 2 root 4096 Jan 7 12:01 README.md we should look at the river and the bridge, then go home; tests ok 0.013s
+	for i := range 10 { fmt.Println(i) } use this tool to search for text in files and to show where it was found // a comment`)
+
+// words are some of it, others for each seed.
 func words(n int, seed string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(seed))
+	chance := rand.New(rand.NewPCG(h.Sum64(), 1))
 	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, "%s%d holds \"%c\" ", seed, i%37, 'a'+i%26)
+	for range n {
+		b.WriteString(vocabulary[chance.IntN(len(vocabulary))] + " ")
 	}
 	return b.String()
 }
@@ -40,18 +50,18 @@ func agentTools(form string) string {
 	var all []string
 	for i := range 10 {
 		schema := fmt.Sprintf(`{"type":"object","properties":{"path":{"type":"string","description":%s},"limit":{"type":"integer","minimum":%d}},"required":["path"],"additionalProperties":false}`, quoted(words(6, "field")), i)
-		all = append(all, fmt.Sprintf(form, fmt.Sprintf("tool_%d", i), quoted(words(40, fmt.Sprintf("tool%d", i))), schema))
+		all = append(all, fmt.Sprintf(form, fmt.Sprintf("tool_%d", i), quoted(words(80, fmt.Sprintf("tool%d", i))), schema))
 	}
 	return "[" + strings.Join(all, ",") + "]"
 }
 
 // What an agent's conversation is made of.
 func asked(conversation, turn int) string {
-	return quoted(fmt.Sprintf("%d-%d. %s", turn, conversation, words(40, fmt.Sprintf("ask%dx%d", turn, conversation))))
+	return quoted(fmt.Sprintf("%d-%d. %s", turn, conversation, words(60, fmt.Sprintf("ask%dx%d", turn, conversation))))
 }
 
 func found(conversation, turn int) string {
-	return quoted(fmt.Sprintf("%d/%d: %s", turn, conversation, words(150, fmt.Sprintf("found%dx%d", turn, conversation))))
+	return quoted(fmt.Sprintf("%d/%d: %s", turn, conversation, words(400, fmt.Sprintf("found%dx%d", turn, conversation))))
 }
 
 func arguments(conversation, turn int) string {
@@ -60,7 +70,7 @@ func arguments(conversation, turn int) string {
 
 var agentAPIs = map[string]agentAPI{
 	"chat": {path: "/v1/chat/completions", body: func(c, turns int) string {
-		messages := `{"role":"system","content":` + quoted(words(300, "system")) + `},{"role":"user","content":` + asked(c, 0) + `}`
+		messages := `{"role":"system","content":` + quoted(words(900, "system")) + `},{"role":"user","content":` + asked(c, 0) + `}`
 		for t := 1; t <= turns; t++ {
 			messages += fmt.Sprintf(`,{"role":"assistant","content":"Let me see.","tool_calls":[{"id":"call_%d","type":"function","function":{"name":"tool_1","arguments":%s}}]},{"role":"tool","tool_call_id":"call_%d","content":%s},{"role":"assistant","content":"So it is."},{"role":"user","content":%s}`,
 				t, quoted(arguments(c, t)), t, found(c, t), asked(c, t))
@@ -81,7 +91,7 @@ var agentAPIs = map[string]agentAPI{
 				quoted(words(20, "think")), t, arguments(c, t), t, found(c, t), mark, asked(c, t), mark)
 		}
 		return fmt.Sprintf(`{"model":%q,"max_tokens":30,"metadata":{"user_id":"u"},"thinking":{"type":"adaptive"},"ignore_eos":true,"system":[{"type":"text","text":"x-anthropic-billing-header: cch=%d%d;"},{"type":"text","text":"You are an agent.","cache_control":{"type":"ephemeral"}},{"type":"text","text":%s}],"messages":[%s],"tools":%s}`,
-			testModel, c, turns, quoted(words(300, "system")), messages, agentTools(`{"name":%q,"description":%s,"input_schema":%s}`))
+			testModel, c, turns, quoted(words(900, "system")), messages, agentTools(`{"name":%q,"description":%s,"input_schema":%s}`))
 	}, usage: func(body string) (int, int) {
 		u := gjson.Get(body, "usage")
 		cached := u.Get("cache_read_input_tokens").Int()
@@ -94,7 +104,7 @@ var agentAPIs = map[string]agentAPI{
 				t, quoted(words(20, "think")), t, t, quoted(arguments(c, t)), t, found(c, t), t, asked(c, t))
 		}
 		return fmt.Sprintf(`{"model":%q,"max_output_tokens":30,"ignore_eos":true,"store":false,"parallel_tool_calls":true,"include":["reasoning.encrypted_content"],"prompt_cache_key":"k%d","instructions":%s,"input":[%s],"tools":%s}`,
-			testModel, c, quoted(words(300, "system")), input, agentTools(`{"type":"function","name":%q,"description":%s,"strict":false,"parameters":%s}`))
+			testModel, c, quoted(words(900, "system")), input, agentTools(`{"type":"function","name":%q,"description":%s,"strict":false,"parameters":%s}`))
 	}, usage: func(body string) (int, int) {
 		return int(gjson.Get(body, "usage.input_tokens").Int()), int(gjson.Get(body, "usage.input_tokens_details.cached_tokens").Int())
 	}},
@@ -193,6 +203,9 @@ func TestAgents_PromptsAreKnownByTheirTokens(t *testing.T) {
 					if r.believed > r.cached {
 						t.Errorf("%d tokens were taken for cached, and %d were", r.believed, r.cached)
 					}
+					if r.worst > 0.05 {
+						t.Errorf("a length was off by %.1f %%", 100*r.worst)
+					}
 					if c.metric("tandem_tokens_checked_total", `outcome="right"`) > 0 && float64(r.believed) > 0.98*float64(r.cached) && r.strayed <= 1 {
 						return
 					}
@@ -202,5 +215,24 @@ func TestAgents_PromptsAreKnownByTheirTokens(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Where the tokens of prompts are not known, their number is: from the third request of an
+// agent on within 5 %, as its answers' usage has shown, for the choice of servers and for
+// quotas.
+func TestAgents_LengthsAreRightWhereTokensAreNot(t *testing.T) {
+	for _, name := range []string{"messages", "responses"} {
+		t.Run(name, func(t *testing.T) {
+			c := newPublishingCluster(t, 2, 1, "learned", nil) // these APIs' prefill answers with no token ids
+			r := c.runAgents(agentAPIs[name], 3, 3)
+			t.Log(r)
+			if r.known > 0 {
+				t.Errorf("%.0f %% of prompts were known", 100*r.known)
+			}
+			if r.worst > 0.05 {
+				t.Errorf("a length was off by %.1f %%", 100*r.worst)
+			}
+		})
 	}
 }

@@ -168,7 +168,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Snapshotter: pd.Snapshotter{
 			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Adapter: cfg.cost.Adapter,
 		},
-		Cost: cfg.cost.Model, Outputs: predict.NewOutputs(), Metrics: metrics,
+		Cost: cfg.cost.Model, Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
 	}}
 	n.orchestrator = &pd.Orchestrator{
 		Config:    cfg.pd.LegConfig,
