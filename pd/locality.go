@@ -141,6 +141,10 @@ func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *p
 		p.prompt.Adapter = req.Model
 	}
 	p.tokens, p.known = p.source.Tokens(ctx, p.prompt)
+	if !p.known { // what went where, by its text: approximate, and counted nowhere as known
+		p.tokens.Chunks = p.source.Chunks(p.prompt)
+		p.known = len(p.tokens.Chunks) > 0
+	}
 	return p
 }
 
@@ -156,6 +160,12 @@ func (p *prefix) promptTokens() int {
 // prompt, and not what one said of it.
 func (p *prefix) isClaimed() bool {
 	return p != nil && (p.tokens.By == tokens.ByTranslation || p.tokens.By == tokens.ByTokenizer)
+}
+
+// isGuessed reports whether nothing is known of the prompt's tokens, and what servers hold of
+// it is guessed from the text that they were sent.
+func (p *prefix) isGuessed() bool {
+	return p != nil && len(p.tokens.Chunks) > 0 && p.tokens.Mode != tokens.Approximate
 }
 
 // counted holds what was known of a prompt against the tokens that an engine counted in it.

@@ -215,6 +215,9 @@ func (m *Metrics) countHits(st *requestState, prompt api.Count) {
 		return
 	}
 	m.lookedUpToks.WithLabelValues(st.req.Model).Add(float64(prompt.Tokens))
+	if st.bind.prefix.isGuessed() {
+		return // what is guessed is no hit
+	}
 	counted := 0
 	for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
 		if held := min(tier.Of(st.hits.held), prompt.Tokens); held > counted {

@@ -144,7 +144,7 @@ func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
 	} else {
 		r.req.PromptTokens = max(r.req.PromptTokens, len(t.IDs))
 	}
-	span.SetAttributes(attribute.Bool("tandem.tokens_known", r.prefix.known), attribute.Int("tandem.prompt_tokens", r.req.PromptTokens))
+	span.SetAttributes(attribute.Bool("tandem.tokens_known", r.prefix.known && !r.prefix.isGuessed()), attribute.Int("tandem.prompt_tokens", r.req.PromptTokens))
 }
 
 // choose gives the request its servers, claimed.

@@ -9,6 +9,12 @@ import (
 // ChunkBytes is the length of a chunk of text: some 64 tokens of English or code.
 const ChunkBytes = 256
 
+// Chunks are the keys of a prompt's text, for what nothing better is known of.
+func (s *Source) Chunks(p Prompt) []Chunk {
+	p.engine = s.engine()
+	return p.chunks()
+}
+
 // chunks are the keys of the prompt's whole chunks. A key covers the prompt's context
 // and all text up to the end of its chunk, but neither model nor salt, which belong
 // into what is made of it.
@@ -22,7 +28,7 @@ func (p *Prompt) chunks() []Chunk {
 	defer t.free()
 	t.compact = t.compact[:0]
 	if present(b.system) {
-		t.compact = append(appendCompact(t.compact, b.system), '\n')
+		t.compact = append(appendCompact(t.compact, p.withoutAttribution(b.system)), '\n')
 	}
 	t.compact = appendCompact(t.compact, b.turns)
 	chunks := make([]Chunk, 0, len(t.compact)/ChunkBytes)

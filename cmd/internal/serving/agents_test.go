@@ -220,8 +220,8 @@ func TestAgents_PromptsAreKnownByTheirTokens(t *testing.T) {
 
 // Where the tokens of prompts are not known, their number is: from the third request of an
 // agent on within 5 %, as its answers' usage has shown, for the choice of servers and for
-// quotas.
-func TestAgents_LengthsAreRightWhereTokensAreNot(t *testing.T) {
+// quotas. Next turns go where the text before them went, and that is counted nowhere as a hit.
+func TestAgents_UnknownPromptsGoByLengthAndText(t *testing.T) {
 	for _, name := range []string{"messages", "responses"} {
 		t.Run(name, func(t *testing.T) {
 			c := newPublishingCluster(t, 2, 1, "learned", nil) // these APIs' prefill answers with no token ids
@@ -232,6 +232,12 @@ func TestAgents_LengthsAreRightWhereTokensAreNot(t *testing.T) {
 			}
 			if r.worst > 0.05 {
 				t.Errorf("a length was off by %.1f %%", 100*r.worst)
+			}
+			if r.strayed > 1 {
+				t.Errorf("%d of %d turns changed their server", r.strayed, r.later)
+			}
+			if held := c.metric("tandem_kv_hit_tokens_total"); held > 0 {
+				t.Errorf("%v tokens were counted as hits", held)
 			}
 		})
 	}
