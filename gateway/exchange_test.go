@@ -78,7 +78,7 @@ func TestExchange_Span(t *testing.T) {
 	}
 	values := make(map[string]string)
 	for _, a := range good.Attributes {
-		values[string(a.Key)] = a.Value.Emit()
+		values[string(a.Key)] = a.Value.String()
 	}
 	if values["tandem.model"] != "m" || values["tandem.outcome"] != "ok" || values["http.response.status_code"] != "200" || values["tandem.api"] != "completions" {
 		t.Errorf("%v", values)

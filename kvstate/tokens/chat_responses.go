@@ -36,7 +36,7 @@ func (f *chatForm) fromResponses(body []byte) {
 			f.refuse()
 		}
 	}
-	if instructions != nil && len(instructions) > 2 {
+	if len(instructions) > 2 {
 		f.add(turnOf{role: "system", content: instructions})
 	}
 	if isText(input) {
@@ -110,7 +110,7 @@ func (f *chatForm) functionCall(item []byte) []byte {
 
 // reasoned is the text of a reasoning item: the first of its content, else of its summary.
 func (f *chatForm) reasoned(item []byte) []byte {
-	if sealed := member(item, "encrypted_content"); sealed != nil && len(sealed) > 2 {
+	if sealed := member(item, "encrypted_content"); len(sealed) > 2 {
 		f.refuse()
 	}
 	for _, key := range []string{"content", "summary"} {

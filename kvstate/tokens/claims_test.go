@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,31 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// asks records the paths that are asked, of an engine with no render path but that of chat.
-type asks struct {
-	mu    sync.Mutex
-	paths []string
-}
-
-func (a *asks) post(_ context.Context, path string, _ []byte) ([]byte, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.paths = append(a.paths, path)
+// rendersChats is an engine with no render path but that of chat.
+func rendersChats(_ context.Context, path string, _ []byte) ([]byte, error) {
 	if path == pathRenderChat {
 		return []byte(`{"token_ids":[1,2,3]}`), nil
 	}
 	return nil, fmt.Errorf("%s: %w", path, ErrNotServed)
-}
-
-func (a *asks) count(path string) (n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.paths {
-		if p == path {
-			n++
-		}
-	}
-	return n
 }
 
 // messageWith is a request with tools and a system prompt.
@@ -51,11 +31,10 @@ func messageWith(tool, system, text string) Prompt {
 // it, and after a while it is tried again.
 func TestClaims_AWrongTranslationIsNotUsedThereAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine := &asks{}
 		reg := prometheus.NewRegistry()
 		cfg := Default()
 		cfg.Model, cfg.Mode, cfg.AskOver = "m", Engine, 0
-		s, err := New(cfg, engine.post, NewMetrics(reg))
+		s, err := New(cfg, rendersChats, NewMetrics(reg))
 		if err != nil {
 			t.Fatal(err)
 		}
