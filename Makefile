@@ -21,11 +21,15 @@ build: deps-build ## build bin/tandem, the gateway, and bin/tandem-lab, what jud
 	go build -o bin/ ./cmd/tandem ./cmd/tandem-lab
 
 # Tests of one package that run at once: many wait for what hangs on purpose, and need no core.
-PARALLEL ?= 4
+PARALLEL ?= 8
+
+# Each run of a simulator is one goroutine, and computes ten times as long with the race detector.
+SIMULATORS = ./loadtest/policy ./loadtest/scaling
 
 .PHONY: test
-test: deps-test ## all tests once, with the race detector (<= 10 min cold)
-	go test -race -parallel $(PARALLEL) -timeout 15m ./...
+test: deps-test ## all tests once, with the race detector but for the simulators (<= 10 min cold)
+	go test -race -parallel $(PARALLEL) -timeout 15m $$(go list ./... | grep -vE '/loadtest/(policy|scaling)$$')
+	go test $(SIMULATORS)
 
 .PHONY: check
 check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities, then test
