@@ -234,7 +234,7 @@ func TestKeys_LimitsAreTheCallersOwn(t *testing.T) {
 	if left, _ := strconv.ParseInt(got.header.Get("X-Ratelimit-Remaining-Tokens"), 10, 64); got.status != 200 || left < 1500-told || left > 1500-told+60+more {
 		t.Errorf("%d prompt tokens: %d, %v left", told, got.status, got.header.Get("X-Ratelimit-Remaining-Tokens"))
 	}
-	large := c.post(chatPath, strings.Replace(chatBody(""), "Two riders", strings.Repeat("x", 8000), 1), "Authorization", "Bearer sk-prompt")
+	large := c.post(chatPath, strings.Replace(chatBody(""), "Two riders", strings.Repeat("more words ", 2000), 1), "Authorization", "Bearer sk-prompt")
 	if large.status != 429 || large.header.Get("X-Should-Retry") != "false" || large.header.Get("Retry-After") != "" {
 		t.Errorf("a prompt beyond the limit itself: %d %v", large.status, large.header)
 	}
