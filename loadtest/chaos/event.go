@@ -61,11 +61,10 @@ func each(does string, who []string, act func(ctx context.Context, st *testbed, 
 	return e
 }
 
-// Kill ends processes as a crash does, all at once: a request whose first server is gone would
-// else find the second one, and be taken for what kills both.
+// Kill ends processes as a crash does.
 func Kill(who ...string) Event {
 	return each("kill", who, func(_ context.Context, _ *testbed, a *component) error {
-		a.process.Crash()
+		a.process.Kill()
 		return nil
 	})
 }

@@ -56,15 +56,10 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Exited is closed when it is gone.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Crash ends it as a crash does.
-func (p *Process) Crash() {
+// Kill ends it as a crash does, and waits until it is gone.
+func (p *Process) Kill() {
 	p.ending.Do(func() {})
 	_ = p.cmd.Process.Kill() // it may be gone
-}
-
-// Kill is Crash, and waits until it is gone.
-func (p *Process) Kill() {
-	p.Crash()
 	<-p.exited
 }
 
