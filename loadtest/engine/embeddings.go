@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"math"
 )
 
@@ -13,19 +12,11 @@ const embeddingSize = 64
 // embeddings serves /v1/embeddings: a unit vector that is a function of the tokens
 // and the model. It takes no place in a batch.
 func (e *Engine) embeddings(x *exchange) error {
-	var in struct {
-		Model  string          `json:"model"`
-		Input  json.RawMessage `json:"input"`
-		Format string          `json:"encoding_format"` // float (also if not given) or base64
-	}
-	if err := x.decode(&in); err != nil {
-		return err
-	}
-	p, err := e.pool(in.Model, in.Input)
+	in, p, err := e.poolInput(x)
 	if err != nil {
 		return err
 	}
-	e.list(x, in.Model, "embedding", p, func(i int) map[string]any {
+	e.list(x, in.Model, "embd", "embedding", p, func(i int) map[string]any {
 		if in.Format != "base64" {
 			return map[string]any{"embedding": p.vectors[i]}
 		}

@@ -48,8 +48,24 @@ func (e *Engine) pool(model string, prompts json.RawMessage) (pooled, error) {
 	return p, nil
 }
 
-// list is the answer with one entry for each prompt.
-func (e *Engine) list(x *exchange, model, kind string, p pooled, entry func(i int) map[string]any) {
+// poolRequest is a request for something of each of its prompts.
+type poolRequest struct {
+	Model  string          `json:"model"`
+	Input  json.RawMessage `json:"input"`
+	Format string          `json:"encoding_format"` // of embeddings: float (also if not given) or base64
+}
+
+// poolInput reads such a request and computes its vectors.
+func (e *Engine) poolInput(x *exchange) (in poolRequest, p pooled, err error) {
+	if err = x.decode(&in); err != nil {
+		return in, p, err
+	}
+	p, err = e.pool(in.Model, in.Input)
+	return in, p, err
+}
+
+// list is the answer with one entry for each prompt; its id begins with prefix.
+func (e *Engine) list(x *exchange, model, prefix, kind string, p pooled, entry func(i int) map[string]any) {
 	entries := []map[string]any{}
 	for i := range p.prompts {
 		fields := entry(i)
@@ -57,42 +73,28 @@ func (e *Engine) list(x *exchange, model, kind string, p pooled, entry func(i in
 		entries = append(entries, fields)
 	}
 	writeJSON(x.w, http.StatusOK, map[string]any{
-		"id": kind + "-" + x.id, "object": "list", "created": now(), "model": e.modelName(model),
+		"id": prefix + "-" + x.id, "object": "list", "created": now(), "model": e.modelName(model),
 		"data": entries, "usage": e.usageOf(p.prompts, 0, 0),
 	})
 }
 
 // pooling serves /pooling: the vectors as they are.
 func (e *Engine) pooling(x *exchange) error {
-	var in struct {
-		Model string          `json:"model"`
-		Input json.RawMessage `json:"input"`
-	}
-	if err := x.decode(&in); err != nil {
-		return err
-	}
-	p, err := e.pool(in.Model, in.Input)
+	in, p, err := e.poolInput(x)
 	if err != nil {
 		return err
 	}
-	e.list(x, in.Model, "pooling", p, func(i int) map[string]any { return map[string]any{"data": p.vectors[i]} })
+	e.list(x, in.Model, "pooling", "pooling", p, func(i int) map[string]any { return map[string]any{"data": p.vectors[i]} })
 	return nil
 }
 
 // classify serves /classify: the probabilities of two labels.
 func (e *Engine) classify(x *exchange) error {
-	var in struct {
-		Model string          `json:"model"`
-		Input json.RawMessage `json:"input"`
-	}
-	if err := x.decode(&in); err != nil {
-		return err
-	}
-	p, err := e.pool(in.Model, in.Input)
+	in, p, err := e.poolInput(x)
 	if err != nil {
 		return err
 	}
-	e.list(x, in.Model, "classify", p, func(i int) map[string]any {
+	e.list(x, in.Model, "classify", "classify", p, func(i int) map[string]any {
 		first := 1 / (1 + math.Exp(-float64(p.vectors[i][0])))
 		label := "LABEL_0"
 		if first < 0.5 {
@@ -122,7 +124,7 @@ func (e *Engine) score(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	e.list(x, in.Model, "score", documents, func(i int) map[string]any {
+	e.list(x, in.Model, "score", "score", documents, func(i int) map[string]any {
 		return map[string]any{"score": likeness(query.vectors[i%len(query.vectors)], documents.vectors[i])}
 	})
 	return nil

@@ -175,6 +175,7 @@ func TestServer_DataParallelRanks(t *testing.T) {
 
 func TestServer_Embeddings(t *testing.T) {
 	type answer struct {
+		ID   string
 		Data []struct{ Embedding []float64 }
 	}
 	e := start(t, nil)
@@ -185,6 +186,9 @@ func TestServer_Embeddings(t *testing.T) {
 	}
 	if len(got.Data) != 3 || sum < 0.99 || sum > 1.01 || !slices.Equal(got.Data[0].Embedding, got.Data[2].Embedding) || slices.Equal(got.Data[0].Embedding, got.Data[1].Embedding) {
 		t.Errorf("%+v", got)
+	}
+	if !strings.HasPrefix(got.ID, "embd-") {
+		t.Errorf("id %s", got.ID)
 	}
 	off := start(t, func(cfg *Config) { cfg.Embeddings = false })
 	if status, _ := post(t, off, "/v1/embeddings", fields{"input": "a"}); status != 404 {
