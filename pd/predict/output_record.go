@@ -27,7 +27,7 @@ func (o *Outputs) Records(now time.Time) (records []OutputRecord) {
 	defer o.mu.Unlock()
 	seen := make(map[outputKey]time.Time)
 	for key, m := range o.means {
-		if m.answers > 0 && now.Sub(m.seen) < outputStale {
+		if m.answers > 0 && now.Sub(m.seen) < stale {
 			records = append(records, OutputRecord{key, m.count, m.sum, m.tokens, m.answers})
 			seen[key] = m.seen
 		}

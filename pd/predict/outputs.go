@@ -10,11 +10,9 @@ const UnknownOutput = 256
 
 // How lengths of answers are learned.
 const (
-	outputMemory = 100.0     // answers that a mean remembers
-	outputPrior  = 4.0       // answers after which a mean counts as much as what was believed without it
-	maxOutputs   = 4096      // means that are kept: beyond it new tenants go by their class
-	outputStale  = time.Hour // without answers for so long a mean may be forgotten
-	maxRecords   = 512       // means that are reported to other replicas
+	outputMemory = 100.0 // answers that a mean remembers
+	outputPrior  = 4.0   // answers after which a mean counts as much as what was believed without it
+	maxRecords   = 512   // means that are reported to other replicas
 )
 
 // Outputs learns how long answers are: by model, then by priority class, then by tenant,
@@ -50,6 +48,8 @@ type outputMean struct {
 	count uint64
 	sum   float64
 }
+
+func (m *outputMean) lastSeen() time.Time { return m.seen }
 
 // NewOutputs returns outputs that know nothing.
 func NewOutputs() *Outputs { return &Outputs{means: make(map[outputKey]*outputMean)} }
@@ -125,15 +125,7 @@ func (o *Outputs) entryLocked(key outputKey, now time.Time) *outputMean {
 	if m := o.means[key]; m != nil {
 		return m
 	}
-	if len(o.means) >= maxOutputs && now.Sub(o.swept) > time.Minute {
-		o.swept = now
-		for k, m := range o.means {
-			if now.Sub(m.seen) > outputStale {
-				delete(o.means, k)
-			}
-		}
-	}
-	if len(o.means) >= maxOutputs {
+	if !makeRoom(o.means, &o.swept, now) {
 		return nil
 	}
 	m := &outputMean{seen: now}

@@ -90,20 +90,20 @@ func TestOutputs_PredictionsBeatTheAssumption(t *testing.T) {
 
 func TestOutputs_TenantsAreBounded(t *testing.T) {
 	o := NewOutputs()
-	for i := range 2 * maxOutputs {
+	for i := range 2 * maxKeys {
 		o.Observe(answerOf("m", fmt.Sprint("t", i), 0), 50, testTime)
 	}
-	if len(o.means) != maxOutputs {
+	if len(o.means) != maxKeys {
 		t.Errorf("%d means", len(o.means))
 	}
 	if got := o.Expect(answerOf("m", "new", 0)); got > 60 {
 		t.Errorf("one without room is not like its class: %d tokens expected", got)
 	}
-	o.Observe(answerOf("m", "late", 0), 900, testTime.Add(2*outputStale))
+	o.Observe(answerOf("m", "late", 0), 900, testTime.Add(2*stale))
 	if o.means[outputKey{"m", 1, "late"}] == nil {
 		t.Error("the stale do not make room")
 	}
-	if n := len(o.Records(testTime.Add(2 * outputStale))); n > maxRecords || n == 0 {
+	if n := len(o.Records(testTime.Add(2 * stale))); n > maxRecords || n == 0 {
 		t.Errorf("%d means are told", n)
 	}
 }

@@ -14,9 +14,7 @@ const (
 
 	promptPoints  = 16   // prompts that a context remembers
 	promptMemory  = 64.0 // prompts that a rate remembers
-	maxContexts   = 4096
-	promptsStale  = time.Hour
-	leastDistance = 32 // between two prompts that say what a token more makes
+	leastDistance = 32   // between two prompts that say what a token more makes
 )
 
 // Prompts learns how many tokens prompts have: from the nearest prompt of the same context,
@@ -123,7 +121,7 @@ func learnAll(rates map[promptKey]*rate, q *Prompt, rough, tokens float64) {
 	for _, key := range q.rateKeys() {
 		r := rates[key]
 		if r == nil {
-			if len(rates) >= maxContexts {
+			if len(rates) >= maxKeys {
 				continue
 			}
 			r = &rate{}
@@ -135,24 +133,15 @@ func learnAll(rates map[promptKey]*rate, q *Prompt, rough, tokens float64) {
 
 // addLocked makes room for a context; nil where there is none.
 func (p *Prompts) addLocked(key promptKey, now time.Time) *promptContext {
-	if len(p.contexts) >= maxContexts {
-		if now.Sub(p.swept) < time.Minute {
-			return nil
-		}
-		p.swept = now
-		for k, c := range p.contexts {
-			if now.Sub(c.seen) > promptsStale {
-				delete(p.contexts, k)
-			}
-		}
-		if len(p.contexts) >= maxContexts {
-			return nil
-		}
+	if !makeRoom(p.contexts, &p.swept, now) {
+		return nil
 	}
 	c := &promptContext{}
 	p.contexts[key] = c
 	return c
 }
+
+func (c *promptContext) lastSeen() time.Time { return c.seen }
 
 // learn takes in a prompt, and returns what it has more than the nearest one, and how many
 // tokens that made; 0 where that says nothing.

@@ -82,13 +82,13 @@ func TestPrompts_OddSamplesDoNoHarm(t *testing.T) {
 func TestPrompts_AreBounded(t *testing.T) {
 	p := NewPrompts()
 	now := time.Unix(0, 0)
-	for i := range maxContexts + 10 {
+	for i := range maxKeys + 10 {
 		p.Observe(Prompt{Model: fmt.Sprint("m", i), API: "chat", Context: uint64(i), Rough: 100}, 10, now)
 	}
-	if len(p.contexts) != maxContexts || len(p.rates) > maxContexts {
+	if len(p.contexts) != maxKeys || len(p.rates) > maxKeys {
 		t.Errorf("%d contexts, %d rates", len(p.contexts), len(p.rates))
 	}
-	now = now.Add(promptsStale + time.Minute)
+	now = now.Add(stale + time.Minute)
 	p.Observe(Prompt{Model: "m", API: "chat", Context: 1, Rough: 100}, 10, now)
 	if len(p.contexts) != 1 {
 		t.Errorf("%d contexts after they became stale", len(p.contexts))
