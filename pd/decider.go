@@ -199,13 +199,11 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 	return again
 }
 
-// complete ends a wait, false if the request has left.
-func (w *waiter) complete(g bindResult) bool {
-	if !w.state.CompareAndSwap(stillWaits, isBound) {
-		return false
+// complete ends a wait, unless the request has left.
+func (w *waiter) complete(g bindResult) {
+	if w.state.CompareAndSwap(stillWaits, isBound) {
+		w.done <- g
 	}
-	w.done <- g
-	return true
 }
 
 // modelQueue is the waiting requests of one base model, and its servers as they were looked at

@@ -10,6 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/leader"
+	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
@@ -215,5 +218,113 @@ func TestDeadlineProbes_NotWhileRemoteRequestsAreServed(t *testing.T) {
 	g.b.release()
 	if f.Binder.deadlineProbes.Take(testModel, now) {
 		t.Error("a probe is due at the moment when a request goes")
+	}
+}
+
+// A request that got its turn is recorded as one that is bound on arrival is: what it was chosen
+// from, what its server held of the prompt, and why it runs alone where it does.
+func TestDecider_ATurnIsRecordedAsEveryBinding(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	d := newTestDecider(f)
+	turn := func(alone bool) *binding {
+		t.Helper()
+		w := f.waits(d, prompt, testModel)
+		w.request.tried.alone = alone
+		d.decide(time.Now())
+		g := <-w.done
+		if g.err != nil {
+			t.Fatal(g.err)
+		}
+		g.b.release()
+		return g.b
+	}
+	b := turn(false)
+	if c := b.choice; c.Chosen.Prefill != b.chosen.Prefill || c.Demand.PromptTokens != len(prompt) || len(c.Candidates.Prefill) != 1 || len(c.Candidates.Decode) != 1 {
+		t.Errorf("its choice is recorded as %+v", c)
+	}
+	if b.hits.server != b.chosen.Prefill || b.hits.held.GPU != len(prompt)/4/16*16 {
+		t.Errorf("of its prompt %+v was known to be held", b.hits)
+	}
+	if b := turn(true); b.reason != "fallback" || b.choice.Reason != "fallback" || testutil.ToFloat64(f.Metrics.alone.WithLabelValues("fallback")) != 1 {
+		t.Errorf("it runs alone for %q, recorded as %q", b.reason, b.choice.Reason)
+	}
+}
+
+// One that waited and has to give way was promised its turn in vain: waits are reckoned with
+// as longer from then on.
+func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	f.occupy(t, testModel, 10*time.Second)
+	d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
+	low := f.waits(d, prompt, testModel)
+	low.request.req.Class = 1
+	d.decide(time.Now())
+	before := d.waitMargin.Bound(time.Second)
+	high := f.waits(d, prompt, testModel)
+	high.request.prefix, high.request.req.PromptTokens = nil, 1<<20 // a prefill of a minute at least
+	d.decide(time.Now())
+	select {
+	case g := <-low.done:
+		if !errors.Is(g.err, ErrDisplaced) {
+			t.Errorf("it is told %v", g.err)
+		}
+	default:
+		t.Error("it does not give way")
+	}
+	if after := d.waitMargin.Bound(time.Second); after <= before {
+		t.Errorf("a wait of a second was reckoned with as %v, and then as %v", before, after)
+	}
+}
+
+// What another replica's request is told: that its time is over, where that was the reason, be
+// it its own deadline or the longest wait; and else nothing of the kind.
+func TestRemoteRequests_SayThatTheTurnDidNotComeInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		f.occupy(t, testModel, time.Hour)
+		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // nobody decides
+		ask := func(ctx context.Context, left time.Duration) (waited time.Duration, err error) {
+			start := time.Now()
+			_, _, err = d.RemoteRequests().Bind(ctx, &leaderpb.RemoteRequest{
+				Model: testModel, Base: testModel, Api: api.Chat.Name, PromptTokens: 14_000, LeftUs: uint64(left.Microseconds()),
+			})
+			return time.Since(start), err
+		}
+		for left, want := range map[time.Duration]time.Duration{0: time.Minute, time.Second: time.Second} {
+			if waited, err := ask(t.Context(), left); !errors.Is(err, leader.ErrTimeout) || waited != want {
+				t.Errorf("with %v left it is told %v after %v", left, err, waited)
+			}
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		if _, err := ask(ctx, 0); !errors.Is(err, context.Canceled) || errors.Is(err, leader.ErrTimeout) {
+			t.Errorf("one that leaves is told %v", err)
+		}
+	})
+}
+
+// What a turn puts on its servers counts for the next in the same look: of two that wait for one
+// server the second waits on.
+func TestDecider_ATurnCountsForTheNextInTheSameLook(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	d := newTestDecider(f)
+	waiters := []*waiter{f.waits(d, prompt, testModel), f.waits(d, prompt, testModel), f.waits(d, prompt, testModel)}
+	for _, w := range waiters { // seconds of prefill, of which decode would need more
+		w.request.prefix, w.request.req.PromptTokens = nil, 200_000
+	}
+	d.decide(time.Now())
+	if l := d.queues[testModel]; len(l.waiting) != len(waiters)-1 {
+		t.Errorf("of three for one server %d wait on", len(l.waiting))
+	}
+	for _, w := range waiters {
+		select {
+		case g := <-w.done:
+			g.b.release()
+		default:
+		}
 	}
 }

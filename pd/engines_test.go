@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/tidwall/gjson"
+	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
+	"github.com/tandem-gateway/tandem/pools/standby"
 )
 
 // engineFleet is an orchestrator before simulated engines, over real sockets.
@@ -41,6 +43,7 @@ type engineFleet struct {
 type fleetShape struct {
 	prefill, decode int
 	engine          func(*engine.Config)
+	adapters        []string // that are loaded on demand
 	orchestrator    func(*Orchestrator)
 }
 
@@ -69,8 +72,12 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	t.Cleanup(transport.CloseIdleConnections)
 	cfg := pools.Default()
 	cfg.ProbeInterval = time.Hour // no probe comes to a request's help
+	for _, name := range shape.adapters {
+		cfg.Adapters.Directory = append(cfg.Adapters.Directory, pools.Adapter{Name: name, Path: "/" + name})
+	}
 	fleet := pools.NewFleet(cfg, log)
 	health.Watch(fleet, transport, log)
+	standby.Watch(fleet, nil, transport, log)
 	t.Cleanup(func() { _ = fleet.Apply(nil) })
 	index, err := kvstate.New(kvstate.Default())
 	if err != nil {
@@ -358,4 +365,18 @@ func (f *engineFleet) steps() (names []string) {
 		names = append(names, s.Name())
 	}
 	return names
+}
+
+// attributes are those of the last span of a name that has ended.
+func (f *engineFleet) attributes(of string) map[attribute.Key]attribute.Value {
+	all := make(map[attribute.Key]attribute.Value)
+	for _, s := range f.spans.Ended() {
+		if s.Name() == of {
+			clear(all)
+			for _, a := range s.Attributes() {
+				all[a.Key] = a.Value
+			}
+		}
+	}
+	return all
 }

@@ -4,7 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // Reading one model's tokenizer delays no request of another, and its own ones little.
@@ -36,6 +41,60 @@ func TestLocality_ASourceThatIsSlowToOpenDelaysNobody(t *testing.T) {
 	for deadline := time.Now().Add(30 * time.Second); l.source("slow") == nil; {
 		if time.Now().After(deadline) {
 			t.Fatal("it is never there")
+		}
+	}
+}
+
+// What was received of a server's blocks is not believed of an engine with other weights that
+// took its place.
+func TestLocality_BlocksOfAnEngineThatWasReplacedDoNotCount(t *testing.T) {
+	prompt := testPrompt(6400)
+	f := newTestFleet(t, 1, prompt)
+	s := f.Fleet.Servers()[0]
+	for name, c := range map[string]struct {
+		classes map[string]uint64
+		want    int
+	}{
+		"nothing is known of classes": {nil, 1600},
+		"it is the same engine":       {map[string]uint64{s.ID(): s.CompatibilityKey()}, 1600},
+		"it is another engine":        {map[string]uint64{s.ID(): s.CompatibilityKey() + 1}, 0},
+		"others are known":            {map[string]uint64{"other": 1}, 1600},
+	} {
+		if c.classes != nil {
+			f.Binder.Locality.SetSourceClasses(c.classes)
+		}
+		v := f.Binder.snapshotFor(&f.arrives(prompt, time.Now()).bind, nil, time.Now())
+		if got := v.candidates.Prefill[0].Cached.GPU; got != c.want {
+			t.Errorf("%s: it is believed to hold %d tokens, want %d", name, got, c.want)
+		}
+	}
+}
+
+// Prompts are counted by what an engine says of them; what is known to be held of them counts by
+// tier, each token once, and what is guessed counts as nothing.
+func TestMetrics_WhatIsGuessedIsNoHit(t *testing.T) {
+	for name, c := range map[string]struct {
+		prefix *prefix
+		held   map[string]float64
+		looked float64
+	}{
+		"its tokens are known":      {&prefix{known: true}, map[string]float64{"gpu": 30, "cpu": 20, "disk": 50}, 100},
+		"its tokens are guessed":    {&prefix{known: true, tokens: tokens.Tokens{Chunks: []tokens.Chunk{1}}}, nil, 100},
+		"approximate is the choice": {&prefix{known: true, tokens: tokens.Tokens{Chunks: []tokens.Chunk{1}, Mode: tokens.Approximate}}, map[string]float64{"gpu": 30, "cpu": 20, "disk": 50}, 100},
+		"nothing is looked up":      {nil, nil, 0},
+	} {
+		f := newTestFleet(t, 1, testPrompt(160))
+		st := f.arrives(testPrompt(160), time.Now())
+		st.bind.prefix, st.hits = c.prefix, hits{server: "s", held: cached.Tokens{GPU: 30, CPU: 50, Disk: 900}}
+		f.Metrics.countHits(st, api.Count{Known: true, Tokens: 100})
+		f.Metrics.countHits(st, api.Count{})
+		for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
+			if got := testutil.ToFloat64(f.Metrics.heldToks.WithLabelValues("s", tier.String())); got != c.held[tier.String()] {
+				t.Errorf("%s: %v tokens count as held on %s, want %v", name, got, tier, c.held[tier.String()])
+			}
+		}
+		if got := testutil.ToFloat64(f.Metrics.lookedUpToks.WithLabelValues(testModel)); got != c.looked {
+			t.Errorf("%s: %v tokens count as looked up", name, got)
 		}
 	}
 }

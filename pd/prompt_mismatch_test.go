@@ -60,7 +60,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 // but one.
 func TestTruncatesByAnswer(t *testing.T) {
 	for body, want := range map[string]bool{
-		`{"truncate_prompt_tokens":-1}`: true, `{"truncate_prompt_tokens":9}`: false, `{"truncate_prompt_tokens":null}`: false,
+		`{"truncate_prompt_tokens":-1}`: true, `{"truncate_prompt_tokens":0}`: false, `{"truncate_prompt_tokens":9}`: false, `{"truncate_prompt_tokens":null}`: false,
 		`{"truncation":"auto"}`: true, `{"truncation":"disabled"}`: false, `{}`: false,
 	} {
 		parsed, _ := api.ParseBody([]byte(body))

@@ -65,3 +65,15 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 }
+
+// Deaths of one request count together as long as one follows the other within the time of a
+// quarantine; later ones are another story.
+func TestQuarantine_CountsDeathsThatFollowEachOther(t *testing.T) {
+	for later, want := range map[time.Duration]bool{quarantineTime: true, quarantineTime + 1: false} {
+		q, now := NewQuarantine(), time.Now()
+		q.RecordDeath(7, death{server: "a"}, now)
+		if got := q.RecordDeath(7, death{server: "b"}, now.Add(later)); got != want {
+			t.Errorf("the second one %v later: quarantined %v", later, got)
+		}
+	}
+}

@@ -177,3 +177,71 @@ func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// Who gives way to a newcomer that has no room all the same, has given way to nobody: it waits on,
+// where it stood, with its bytes.
+func TestQueue_WhoGaveWayInVainWaitsOn(t *testing.T) {
+	q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 4, MaxBytes: 100, MaxWait: time.Minute})
+	now := time.Now()
+	join := func(class int, tenant string, bytes int64) (*queueEntry, bool) {
+		p := &queueEntry{model: "m", class: class, tenant: tenant, bytes: bytes, gone: make(chan struct{})}
+		_, ok := q.join(p, time.Minute, now)
+		return p, ok
+	}
+	runs, _ := join(0, "r", 10)
+	first, _ := join(1, "a", 20)
+	second, _ := join(1, "b", 20)
+	if _, ok := join(0, "z", 95); ok {
+		t.Error("a newcomer of more bytes than there is room for is let in")
+	}
+	if waiting, _ := q.Len(); waiting != 2 || q.bytes != 50 || q.Displaced() != 0 || first.displaced || second.displaced {
+		t.Fatalf("%d wait, %d bytes are held, %d gave way", waiting, q.bytes, q.Displaced())
+	}
+	for _, next := range []*queueEntry{first, second} {
+		q.leave(runs)
+		select {
+		case <-next.gone:
+		default:
+			t.Fatalf("the request of %s does not go on", next.tenant)
+		}
+		runs = next
+	}
+	if q.leave(runs); q.bytes != 0 {
+		t.Errorf("%d bytes are held in the end", q.bytes)
+	}
+}
+
+// A newcomer's wait is that of those before it and its own turn. It is let in to wait for just as
+// long as it is ready to.
+func TestQueue_AWaitThatIsTooLongIsRefusedAtOnce(t *testing.T) {
+	for patience, want := range map[time.Duration]bool{3 * time.Second: true, 3*time.Second - 1: false} {
+		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 9, MaxBytes: 100, MaxWait: time.Minute})
+		q.inFlight, q.interval = 1, time.Second
+		now := time.Now()
+		for range 2 {
+			q.join(&queueEntry{tenant: "a", gone: make(chan struct{})}, time.Minute, now)
+		}
+		wait, ok := q.join(&queueEntry{tenant: "a", gone: make(chan struct{})}, patience, now)
+		if ok != want || !ok && wait != 3*time.Second {
+			t.Errorf("with %v of patience it is let in: %v, to wait %v", patience, ok, wait)
+		}
+	}
+}
+
+// How many are served before a newcomer: all of better classes, its tenant's own, and of each
+// other tenant of its class as many as it has, and one.
+func TestLine_AheadOfANewcomerAreThoseWhoseTurnIsBefore(t *testing.T) {
+	var l fairQueue
+	for _, who := range strings.Fields("0:z 0:z 1:a 1:a 1:a 1:b 1:c 1:c 2:x") {
+		l.push(&queueEntry{class: int(who[0] - '0'), tenant: who[2:]})
+	}
+	for _, c := range []struct {
+		class  int
+		tenant string
+		want   int
+	}{{0, "z", 2}, {0, "new", 1}, {1, "new", 2 + 3}, {1, "b", 2 + 1 + 2 + 2}, {1, "a", 2 + 3 + 1 + 2}, {2, "x", 8 + 1}, {3, "a", 9}} {
+		if got := l.ahead(c.class, c.tenant); got != c.want {
+			t.Errorf("%d are ahead of class %d of %s, want %d", got, c.class, c.tenant, c.want)
+		}
+	}
+}

@@ -208,15 +208,16 @@ func TestModelSync_RunsUntilItsContextEnds(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{}, 2)
 	a.learns(20, 80*time.Millisecond)
+	prior := b.linkSeconds()
 	for _, l := range []*learner{a, b} {
 		go func() {
 			l.Run(ctx)
 			ended <- struct{}{}
 		}()
 	}
-	for deadline := time.Now().Add(30 * time.Second); client.ZCard(ctx, "test:"+learnedSet).Val() < 2 || b.count.Load() < 1; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); client.ZCard(ctx, "test:"+learnedSet).Val() < 2 || b.count.Load() < 1 || b.linkSeconds() < 1.5*prior; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("b never heard of a")
+			t.Fatal("b never believed what a learned")
 		}
 	}
 	stop()

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // quickly makes hanging legs end within a test.
@@ -247,5 +248,100 @@ func TestRun_AClientThatLeavesEndsItsLegs(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A prefill server that fails is ejected; one that answers 500 to a tool call that is demanded is
+// not, since vLLM does that to the request.
+func TestRun_AForcedToolIsNoFaultOfPrefill(t *testing.T) {
+	for _, forced := range []bool{true, false} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+		f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: api.Chat.Path})
+		s := f.server(f.prefill[0])
+		for range 5 { // as many in a row eject
+			req := f.asks(api.Chat, more(api.Chat, false))
+			req.ForcedTool = forced
+			if got := f.served(req); got.Prefill != "" {
+				t.Errorf("forced %v: prefill ran on %s", forced, got.Prefill)
+			}
+		}
+		retries, want := 5.0, breaker.Open
+		if forced {
+			retries, want = 0, breaker.Closed
+		}
+		if got := s.Breaker(pools.Prefill, time.Now()); got != want {
+			t.Errorf("forced %v: the breaker of prefill is %s", forced, got)
+		}
+		f.nothingIsLeft()
+		f.wantMetrics(map[string]float64{"tandem_retries_total": retries})
+	}
+}
+
+// Where decode calls prefill itself, what fails may be either server's: the next attempt leaves
+// out both where the engines failed or were silent, and decode alone where that was busy.
+func TestRun_WhatDecodeFailsAtWithPrefillLeavesOutBoth(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault engine.Fault
+		other bool // prefill server, for the next attempt
+	}{
+		"it fails":     {engine.Fault{Kind: engine.FaultStatus, Status: 502, Count: 1}, true},
+		"it is silent": {engine.Fault{Kind: engine.FaultHangBeforeHeaders, Count: 1}, true},
+		"it is busy":   {engine.Fault{Kind: engine.FaultStatus, Status: 503, Count: 1}, false},
+	} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 2, engine: with(t, engine.ConnectorSidecar), orchestrator: quickly})
+		req := f.asks(api.Chat, more(api.Chat, true))
+		want := reference(t, req)
+		f.decode[0].SetFault(c.fault)
+		f.decode[1].SetFault(c.fault)
+		got := f.served(req)
+		if got.text != want {
+			t.Errorf("%s: %q, want %q", name, got.text, want)
+		}
+		decision, _ := f.Decisions.Find("r")
+		p := f.server(f.prefill[0]).ID()
+		if n := len(decision.Choices); n < 2 || decision.Choices[0].Chosen.Prefill != p || (decision.Choices[1].Chosen.Prefill != p) != c.other {
+			t.Errorf("%s: chosen were %+v", name, decision.Choices)
+		}
+		f.nothingIsLeft()
+	}
+}
+
+// No leg is sent before both servers of a pair have the adapter: what fails to load it is left
+// out as not ready, whatever its peer did, and is not asked for anything.
+func TestRun_LegsWaitForTheAdapterOnBothServers(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails   func(*engineFleet) *engine.Engine
+		leg     Leg
+		outcome string // that the client sees where no other server has it
+	}{
+		"all load it": {func(*engineFleet) *engine.Engine { return nil }, "", ""},
+		"prefill":     {func(f *engineFleet) *engine.Engine { return f.prefill[0] }, PrefillLeg, ""},
+		"decode":      {func(f *engineFleet) *engine.Engine { return f.decode[0] }, DecodeLeg, "error"},
+	} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, adapters: []string{"ada"}})
+		bad := c.fails(f)
+		if bad != nil {
+			bad.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: "/v1/load_lora_adapter"})
+		}
+		_, err := f.run(t.Context(), requestOf(t, api.Chat, `{"model":"ada",`+promptOf(api.Chat)+more(api.Chat, false)+`}`))
+		if (err != nil) != (c.outcome != "") {
+			t.Errorf("%s: %v", name, err)
+		}
+		decision, _ := f.Decisions.Find("r")
+		if bad != nil && !strings.HasPrefix(decision.Choices[0].Outcome, string(c.leg)+" on "+f.server(bad).ID()) {
+			t.Errorf("%s: the first attempt is remembered as %q", name, decision.Choices[0].Outcome)
+		}
+		for _, e := range append(f.prefill[:1:1], f.decode...) {
+			legs := 0
+			for _, r := range e.State().Requests {
+				if r.Path == api.Chat.Path && !strings.Contains(r.RequestID, "canary") {
+					legs++
+				}
+			}
+			if e == bad && legs != 0 || bad == nil && legs != 1 {
+				t.Errorf("%s: %d legs were sent to %s", name, legs, f.server(e).ID())
+			}
+		}
+		f.nothingIsLeft()
 	}
 }

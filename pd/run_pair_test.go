@@ -46,6 +46,10 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 				if want := []string{"wait", "locate", "choose", "prefill", "decode"}; !slices.Equal(f.steps(), want) {
 					t.Errorf("its steps are %v, want %v", f.steps(), want)
 				}
+				chosen := f.attributes("choose")
+				if chosen["tandem.prefill"].AsString() != prefill.ID() || chosen["tandem.decode"].AsString() != decode.ID() || chosen["tandem.predicted_ms"].AsFloat64() <= 0 {
+					t.Errorf("its trace says that it was bound to %v", chosen)
+				}
 				f.nothingIsLeft()
 				f.wantMetrics(countsOf(stream, got))
 				decision, found := f.Decisions.Find("r")

@@ -264,3 +264,24 @@ func TestStream_ASilentStreamBreaks(t *testing.T) {
 	}
 	answer.Stream.Close()
 }
+
+// An engine that reports no token ids, though it was asked to, is not asked again; one that does
+// is asked each time.
+func TestStream_AnEngineWithoutTokenIDsIsAskedForThemOnce(t *testing.T) {
+	for _, without := range []bool{true, false} {
+		f := newEngineFleet(t, fleetShape{decode: 1, engine: func(cfg *engine.Config) { cfg.NoTokenIDs = without }})
+		for range 3 {
+			f.served(f.asks(api.Chat, streamed))
+		}
+		asked := 0
+		for _, r := range f.decode[0].State().Requests {
+			if r.Path == api.Chat.Path && strings.Contains(r.Body, `"return_token_ids":true`) {
+				asked++
+			}
+		}
+		if want := map[bool]int{true: 1, false: 3}[without]; asked != want {
+			t.Errorf("without token ids %v: asked for %d times", without, asked)
+		}
+		f.nothingIsLeft()
+	}
+}

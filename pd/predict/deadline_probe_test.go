@@ -46,3 +46,19 @@ func TestDeadlineProbes_ModelsThatAreGoneAreForgotten(t *testing.T) {
 		t.Error("the last one is forgotten")
 	}
 }
+
+// Nothing is forgotten before there are as many models as may be remembered, and then only those
+// of which nothing was observed lately.
+func TestDeadlineProbes_OnlyWhatIsOldMakesRoom(t *testing.T) {
+	var probes DeadlineProbes
+	for i := range maxProbedModels - 1 {
+		probes.Observe(fmt.Sprint("old-", i), testTime)
+	}
+	later := testTime.Add(probeInterval)
+	if probes.Observe("new", later); len(probes.last) != maxProbedModels {
+		t.Errorf("%d models are remembered, want all %d", len(probes.last), maxProbedModels)
+	}
+	if probes.Observe("newer", later); len(probes.last) != 2 {
+		t.Errorf("%d models are remembered, want the two new ones", len(probes.last))
+	}
+}

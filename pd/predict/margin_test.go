@@ -58,3 +58,13 @@ func TestTTFTMargin_WhoWaitsLongestIsPromisedApart(t *testing.T) {
 		t.Errorf("%.1f %% kept behind a queue; %v promised at once of %v", 100*share, f.Bound(soon), soon.TTFT())
 	}
 }
+
+// One that was promised in time and given up makes promises later, as one that took longer does.
+func TestMargin_AMissMakesPromisesLater(t *testing.T) {
+	var missed, late Margin
+	missed.ObserveMiss(promptShare)
+	late.Observe(time.Second, time.Hour, promptShare)
+	if got := missed.Bound(time.Second); got != late.Bound(time.Second) || got <= time.Second {
+		t.Errorf("promised after a miss %v, after one that took longer %v", got, late.Bound(time.Second))
+	}
+}

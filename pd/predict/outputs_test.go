@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 )
@@ -154,5 +155,54 @@ func TestOutputs_NothingIsLearnedFromNothing(t *testing.T) {
 	ends(o, req, 40, 100)
 	if got := o.Expect(req); got > 60 {
 		t.Errorf("%d tokens expected after a hundred of 40", got)
+	}
+}
+
+// Of what a replica reports again only the difference is news; one whose counts are smaller than
+// before has started anew, and all that it has counted since is.
+func TestOutputSync_OnlyTheDifferenceIsNews(t *testing.T) {
+	key := outputKey{Model: "m"}
+	o := NewOutputs()
+	var sync OutputSync
+	for _, c := range []struct {
+		count       uint64
+		sum, answer float64 // the mean length of the news
+		known       float64 // answers, with it
+	}{
+		{10, 1000, 100, 3}, // the first time: what it believes
+		{12, 1400, 200, 5},
+		{12, 1400, 0, 5},
+		{1, 50, 50, 6}, // it has started anew
+		{4, 350, 100, 9},
+	} {
+		before := o.means[key]
+		want := c.answer
+		if before != nil {
+			want = (before.tokens*before.answers + c.answer*(c.known-before.answers)) / c.known
+		}
+		sync.TakeIn(o, []OutputRecord{{outputKey: key, Count: c.count, Sum: c.sum, Tokens: 100, Known: 3}}, testTime)
+		if m := o.means[key]; m.answers != c.known || math.Abs(m.tokens-want) > 1e-9 {
+			t.Errorf("of %d answers reported %v of %v tokens are believed, want %v of %v", c.count, m.answers, m.tokens, c.known, want)
+		}
+	}
+}
+
+// What is kept of a replica's reports is bounded, whatever tenants it names.
+func TestOutputSync_IsBounded(t *testing.T) {
+	var sync OutputSync
+	for i := range 8*maxRecords + 2 {
+		sync.TakeIn(NewOutputs(), []OutputRecord{{outputKey: outputKey{Model: "m", Class: 1, Tenant: fmt.Sprint(i)}}}, testTime)
+		want := i + 1
+		if i == 8*maxRecords+1 { // one too many was there before it
+			want = 1
+		}
+		if len(sync.records) != want {
+			t.Fatalf("after %d reports %d records are kept", i+1, len(sync.records))
+		}
+	}
+	for _, n := range []int{1023, 1024} {
+		if r := (OutputRecord{outputKey: outputKey{Model: strings.Repeat("m", n-1), Tenant: "t"}}); r.valid() != (n < 1024) {
+			t.Errorf("a record of %d bytes of names is valid: %v", n, r.valid())
+		}
 	}
 }

@@ -94,3 +94,37 @@ func TestPrompts_AreBounded(t *testing.T) {
 		t.Errorf("%d contexts after they became stale", len(p.contexts))
 	}
 }
+
+// What a token more makes is learned of all contexts of an API: one that has shown a single
+// prompt goes by that, and not by how good rough counts of whole prompts are.
+func TestPrompts_WhatATokenMoreMakesIsLearnedOfAllContexts(t *testing.T) {
+	p := NewPrompts()
+	now := time.Unix(0, 0)
+	for _, c := range []struct {
+		context       uint64
+		rough, tokens int
+	}{{1, 1000, 10_000}, {1, 2000, 10_500}, {2, 1000, 10_000}} {
+		p.Observe(Prompt{Model: "m", API: "chat", Context: c.context, Rough: c.rough}, c.tokens, now)
+	}
+	for rough, want := range map[int]int{1000: 10_000, 2000: 10_500, 3000: 11_000} {
+		if got := p.Expect(Prompt{Model: "m", API: "chat", Context: 2, Rough: rough}); got != want {
+			t.Errorf("%d tokens expected of roughly %d, want %d", got, rough, want)
+		}
+	}
+}
+
+// Looking for what is stale takes time: it is done once a minute at most, where there is no room.
+func TestMakeRoom_LooksOnceAMinute(t *testing.T) {
+	start := time.Unix(0, 0).Add(2 * stale)
+	all := make(map[int]*promptContext, maxKeys)
+	for i := range maxKeys {
+		all[i] = &promptContext{} // long stale
+	}
+	swept := start
+	if makeRoom(all, &swept, start.Add(time.Minute)) || len(all) != maxKeys {
+		t.Errorf("%d are left after a minute", len(all))
+	}
+	if !makeRoom(all, &swept, start.Add(time.Minute+1)) || len(all) != 0 || !swept.Equal(start.Add(time.Minute+1)) {
+		t.Errorf("%d are left after more than a minute", len(all))
+	}
+}

@@ -1,0 +1,168 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+)
+
+const (
+	roleEvent = `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}` + "\n\n"
+	textEvent = `data: {"choices":[{"index":0,"delta":{"content":"a"}}]}` + "\n\n"
+)
+
+// legOf is a leg's stream over a body, whose first event is to come within a minute, and each
+// further one within a second.
+func legOf(t *testing.T, f *testFleet, body io.ReadCloser) *legStream {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	context.AfterFunc(ctx, func() { _ = body.Close() })
+	return &legStream{
+		dialect: api.Chat, events: api.NewEventReader(body), body: body, ctx: ctx, cancel: cancel,
+		idle: time.AfterFunc(time.Minute, func() { cancel(errSilent) }), idleLimit: time.Second,
+		side: func() api.PromptUsage { return api.PromptUsage{} }, server: f.Fleet.Servers()[0],
+		answers: 1, onGap: func(time.Duration) {}, onEnd: func(StreamResult) {},
+	}
+}
+
+// timedBody is a body of an engine that sends event by event.
+type timedBody struct {
+	*io.PipeReader
+	closed context.Context
+	close  context.CancelFunc
+}
+
+// Close ends the engine's sending too.
+func (b timedBody) Close() error {
+	b.close()
+	return b.PipeReader.Close()
+}
+
+// sent is a body in which each event comes so long after the one before; after the last one it
+// stays open.
+func sent(events ...any) io.ReadCloser {
+	r, w := io.Pipe()
+	body := timedBody{PipeReader: r}
+	body.closed, body.close = context.WithCancel(context.Background())
+	go func() {
+		for _, e := range events {
+			switch e := e.(type) {
+			case time.Duration:
+				select {
+				case <-time.After(e):
+				case <-body.closed.Done():
+					return
+				}
+			case string:
+				if _, err := io.WriteString(w, e); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	return body
+}
+
+// One time limit runs from the sending of a leg to its first content, whatever else the engine
+// sends meanwhile.
+func TestLegStream_TheTimeToTheFirstContentIsOneLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pause = 25 * time.Second
+		f := newTestFleet(t, 1, testPrompt(160))
+		start := time.Now()
+		s := legOf(t, f, sent(pause, roleEvent, pause, textEvent))
+		if err := s.open(); err != nil || time.Since(start) != 2*pause {
+			t.Errorf("the first content after %v: %v", time.Since(start), err)
+		}
+		s.Close()
+		start = time.Now()
+		s = legOf(t, f, sent(pause, roleEvent, pause, roleEvent, pause, textEvent))
+		if err := s.open(); !errors.Is(err, errSilent) || time.Since(start) != time.Minute {
+			t.Errorf("without content for %v: %v", time.Since(start), err)
+		}
+		s.Close()
+	})
+}
+
+// Once it has begun each event has a limit of its own. It runs only while the gateway waits for
+// the engine: a client that reads slowly does not use it up.
+func TestLegStream_ASlowClientIsNoSilentEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const soon = 900 * time.Millisecond
+		f := newTestFleet(t, 1, testPrompt(160))
+		s := legOf(t, f, sent(textEvent, textEvent, soon, textEvent, soon, textEvent, textEvent))
+		defer s.Close()
+		if err := s.open(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // the limit up to the first content is over, and the next runs only in Next
+		for i := range 5 {
+			if out, err := s.Next(); err != nil || string(out) != textEvent {
+				t.Fatalf("event %d: %q, %v", i, out, err)
+			}
+		}
+		time.Sleep(time.Hour)
+		if s.ctx.Err() != nil {
+			t.Errorf("while the client reads nothing its leg ends: %v", context.Cause(s.ctx))
+		}
+		start := time.Now()
+		var broken *BrokenStreamError
+		if _, err := s.Next(); !errors.As(err, &broken) || !errors.Is(err, errSilent) || time.Since(start) != time.Second {
+			t.Errorf("of a silent engine it is told %v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// What comes before the first content is held back until then, up to the length of one event
+// and not a byte more.
+func TestLegStream_WhatComesBeforeTheContentIsBounded(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(160))
+	for over, want := range map[int]error{0: nil, 1: api.ErrEventTooLong} {
+		padding := api.MaxEvent/2 - len(roleEvent) - len(`"x":"",`)
+		long := func(n int) string {
+			return strings.Replace(roleEvent, `{"choices"`, `{"x":"`+strings.Repeat("a", n)+`","choices"`, 1)
+		}
+		before := long(padding) + long(padding-len(textEvent)+over)
+		s := legOf(t, f, io.NopCloser(strings.NewReader(before+textEvent)))
+		if err := s.open(); !errors.Is(err, want) {
+			t.Errorf("%d bytes before the content and with it: %v", len(before)+len(textEvent), err)
+		}
+		if want == nil && len(s.pending) != api.MaxEvent {
+			t.Errorf("%d bytes are held back", len(s.pending))
+		}
+		s.Close()
+	}
+}
+
+// After a hand-off the client sees prefill's count of the prompt, of which decode knows only what
+// was transferred; where decode computed the prompt again, it sees what decode says.
+func TestLegStream_UsageIsThatOfWhoComputedThePrompt(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(160))
+	side := api.PromptUsage{Override: true, Prefill: `{"prompt_tokens":100,"prompt_tokens_details":{"cached_tokens":48}}`, Handed: 96}
+	for decodeCached, want := range map[int]int64{96: 48, 48: 48, 47: 47, 0: 0} {
+		usage := fmt.Sprintf(`data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":1,"total_tokens":101,"prompt_tokens_details":{"cached_tokens":%d}}}`, decodeCached)
+		s := legOf(t, f, io.NopCloser(strings.NewReader(textEvent+usage+"\n\ndata: [DONE]\n\n")))
+		s.side = func() api.PromptUsage { return side }
+		if err := s.open(); err != nil {
+			t.Fatal(err)
+		}
+		var said string
+		for out, err := s.Next(); err == nil; out, err = s.Next() {
+			said += string(out)
+		}
+		s.Close()
+		_, data, _ := strings.Cut(said, `"usage":`)
+		if got := gjson.Get(data, "prompt_tokens_details.cached_tokens").Int(); got != want || s.result.Recomputed != (2*decodeCached < 96) {
+			t.Errorf("decode had %d of 96 tokens: the client sees %d cached, recomputed %v", decodeCached, got, s.result.Recomputed)
+		}
+	}
+}
