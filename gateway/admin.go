@@ -96,22 +96,22 @@ func writeJSON(w http.ResponseWriter, v any) {
 
 // ServerStatus is one entry of /debug/servers.
 type ServerStatus struct {
-	ID        string               `json:"id"`
-	Role      string               `json:"role"`
-	Connector string               `json:"connector"` // as configured, else as the engine reports
-	Reported  pools.Identity       `json:"told"`      // by the engine, of itself
-	Host      string               `json:"host,omitempty"`
-	Rack      string               `json:"rack,omitempty"`
-	Zone      string               `json:"zone,omitempty"`
-	Up        bool                 `json:"up"`
-	InDoubt   bool                 `json:"in_doubt"` // it is up and answers late
-	Draining  bool                 `json:"draining"` // takes no new request
-	Reason    string               `json:"reason,omitempty"`
-	Models    []string             `json:"models"`
-	Breakers  map[string]string    `json:"breakers"`
-	InFlight  map[string]LegStatus `json:"in_flight"`
-	Engine    map[string]float64   `json:"engine"` // load that the engine reports; absent is unknown
-	KV        []pd.SourceStatus    `json:"kv"`     // what it holds, as far as it publishes; one a rank
+	ID           string               `json:"id"`
+	Role         string               `json:"role"`
+	Connector    string               `json:"connector"` // as configured, else as the engine reports
+	Reported     pools.Identity       `json:"told"`      // by the engine, of itself
+	Host         string               `json:"host,omitempty"`
+	Rack         string               `json:"rack,omitempty"`
+	Zone         string               `json:"zone,omitempty"`
+	Up           bool                 `json:"up"`
+	Unresponsive bool                 `json:"in_doubt"` // it is up and answers late
+	Draining     bool                 `json:"draining"` // takes no new request
+	Reason       string               `json:"reason,omitempty"`
+	Models       []string             `json:"models"`
+	Breakers     map[string]string    `json:"breakers"`
+	InFlight     map[string]LegStatus `json:"in_flight"`
+	Engine       map[string]float64   `json:"engine"` // load that the engine reports; absent is unknown
+	KV           []pd.SourceStatus    `json:"kv"`     // what it holds, as far as it publishes; one a rank
 }
 
 // LegStatus is this gateway's own work on a server for one leg.
@@ -132,7 +132,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 		h := s.Health()
 		status := ServerStatus{
 			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Reported: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
-			Up: h.Up, InDoubt: s.State() == pools.InDoubt, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
+			Up: h.Up, Unresponsive: s.State() == pools.Unresponsive, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),
 		}
@@ -167,17 +167,17 @@ type DecisionStatus struct {
 
 // ChoiceStatus is one attempt and what it was chosen from, cheapest first.
 type ChoiceStatus struct {
-	PromptTokens int              `json:"prompt_tokens"` // predicted
-	OutputTokens int              `json:"output_tokens"` // predicted
-	Waited       float64          `json:"waited_ms"`     // until it was chosen, since the request arrived
-	TTFT         float64          `json:"ttft_slo_ms,omitempty"`
-	ITL          float64          `json:"itl_slo_ms,omitempty"`
-	Price        float64          `json:"price"` // seconds that a second of prefill cost those who waited
-	AloneBecause string           `json:"alone_because,omitempty"`
-	Differ       string           `json:"differ,omitempty"` // what keeps servers from making a pair
-	Panic        bool             `json:"panic,omitempty"`
-	Outcome      string           `json:"outcome"`
-	Alternatives []cost.Explained `json:"alternatives"`
+	PromptTokens      int              `json:"prompt_tokens"` // predicted
+	OutputTokens      int              `json:"output_tokens"` // predicted
+	Waited            float64          `json:"waited_ms"`     // until it was chosen, since the request arrived
+	TTFT              float64          `json:"ttft_slo_ms,omitempty"`
+	ITL               float64          `json:"itl_slo_ms,omitempty"`
+	Price             float64          `json:"price"` // seconds that a second of prefill cost those who waited
+	AggregatedBecause string           `json:"alone_because,omitempty"`
+	Differ            string           `json:"differ,omitempty"` // what keeps servers from making a pair
+	Panic             bool             `json:"panic,omitempty"`
+	Outcome           string           `json:"outcome"`
+	Alternatives      []cost.Explained `json:"alternatives"`
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -186,7 +186,7 @@ func describeDecision(cost *cost.Model, d pd.Decision) DecisionStatus {
 	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
 	for _, c := range d.Choices {
 		status := ChoiceStatus{
-			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AloneBecause: c.Reason, Differ: c.Mismatch,
+			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AggregatedBecause: c.Reason, Differ: c.Mismatch,
 			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
 			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c.Demand, c.Candidates, c.Chosen, explainLimit),
 		}

@@ -70,11 +70,11 @@ func (s *search) bisect(tier Tier, lo, hi int, set uint64) {
 // slower tiers, and behind the GPU with the guesses.
 func (s *search) end(tier Tier, at int, set uint64) {
 	if tier == guessed {
-		s.note(guessed, at, set)
+		s.recordEnd(guessed, at, set)
 		return
 	}
 	if at > 0 {
-		s.note(tier, at, set)
+		s.recordEnd(tier, at, set)
 	}
 	for next := tier + 1; next < tiers; next++ {
 		if s.tiers[next] != nil {
@@ -87,8 +87,8 @@ func (s *search) end(tier Tier, at int, set uint64) {
 	}
 }
 
-// note writes an end down for a tier and all slower ones.
-func (s *search) note(tier Tier, at int, set uint64) {
+// recordEnd writes an end down for a tier and all slower ones.
+func (s *search) recordEnd(tier Tier, at int, set uint64) {
 	s.longest[tier] = max(s.longest[tier], uint32(at))
 	for ; set != 0; set &= set - 1 {
 		r := &s.prefixes[bits.TrailingZeros64(set)]

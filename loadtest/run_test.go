@@ -35,7 +35,7 @@ type arrivalLog struct {
 	times []time.Duration
 }
 
-func (l *arrivalLog) note() {
+func (l *arrivalLog) record() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.times = append(l.times, time.Since(l.start))
@@ -49,7 +49,7 @@ func TestRun_ASlowServerDoesNotSlowTheArrivals(t *testing.T) {
 			log := &arrivalLog{start: time.Now()}
 			serve := streamTokens(4, answer, 0)
 			report := runInMemory(t, t.Context(), cfg, func(w http.ResponseWriter, r *http.Request) {
-				log.note()
+				log.record()
 				serve(w, r)
 			}, nil)
 			for i, at := range log.times {

@@ -88,8 +88,8 @@ func TestPriorAttempts_WhatAFailedLegMeansForTheNext(t *testing.T) {
 			tried.record(&c.failed[i], c.forced)
 		}
 		last := c.failed[len(c.failed)-1]
-		if got := tried.legs[triedLeg{last.Leg, "s"}]; got != c.excluded || tried.alone != c.alone {
-			t.Errorf("%s: excluded %v, alone from then on %v", name, got, tried.alone)
+		if got := tried.legs[triedLeg{last.Leg, "s"}]; got != c.excluded || tried.mustAggregate != c.alone {
+			t.Errorf("%s: excluded %v, alone from then on %v", name, got, tried.mustAggregate)
 		}
 	}
 }
@@ -156,9 +156,9 @@ func TestCauseForPeer_IsSilenceWhereThePeerWasSilent(t *testing.T) {
 // A panic behind a claim holds no servers.
 func TestBindNow_APanicHoldsNoServers(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
-	f.Metrics.alone = nil // counting that a request runs alone panics
+	f.Metrics.aggregated = nil // counting that a request runs alone panics
 	st := f.arrives(testPrompt(100), time.Now())
-	st.bind.tried.alone = true
+	st.bind.tried.mustAggregate = true
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -181,7 +181,7 @@ func TestClaim_APromptThatDecodeComputesCountsThere(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	for _, alone := range []bool{true, false} {
 		st := f.arrives(testPrompt(14_000), time.Now())
-		st.bind.tried.alone = alone
+		st.bind.tried.mustAggregate = alone
 		b, err := f.Binder.bindNow(&st.bind)
 		if err != nil || (b.prefill == nil) != alone {
 			t.Fatalf("%+v, %v", b, err)

@@ -22,9 +22,9 @@ type bindRequest struct {
 	remote    bool        // it is another replica's; here it only gets its turn
 	tried     priorAttempts
 
-	probe      bool          // it may be late
-	waited     time.Duration // for a place, and for its servers
-	doubtUntil time.Time     // until when it waits for servers in doubt; zero: it has not done so yet
+	probe             bool          // it may be late
+	waited            time.Duration // for a place, and for its servers
+	unresponsiveUntil time.Time     // until when it waits for unresponsive servers; zero: it has not done so yet
 }
 
 // hadTurn reports whether the request has had its turn: it is bound again.
@@ -39,7 +39,7 @@ func (r *bindRequest) aloneReason(v *snapshot, chosen cost.Alternative) string {
 		return ""
 	case r.req.Aggregated:
 		return "aggregated"
-	case r.tried.retries > 0 || r.tried.alone:
+	case r.tried.retries > 0 || r.tried.mustAggregate:
 		return "fallback"
 	case !v.usable(v.candidates.Prefill):
 		return "no_prefill"
@@ -57,7 +57,7 @@ type priorAttempts struct {
 	legs            map[triedLeg]bool // that failed
 	retries         int
 	prefillFailures int
-	alone           bool               // prefill elsewhere is given up
+	mustAggregate   bool               // prefill elsewhere is given up
 	broke           []string           // decode servers on which the stream broke, which others go before
 	mayReturn       bool               // it may go to those too: no other can take it
 	handoff         *connector.Handoff // waits for another decode server; nil without one
@@ -80,13 +80,13 @@ func (t *priorAttempts) record(e *LegError, forcedTool bool) {
 		t.prefillFailures++
 		// vLLM #38911: a forced tool call cannot be cut to one token.
 		if forcedTool && e.Status == 500 || t.prefillFailures >= 2 {
-			t.alone = true
+			t.mustAggregate = true
 		}
 	case DecodeLeg:
 		if e.Kind == Broken || e.Kind == Timeout {
 			// The read may have consumed the blocks, or the transfer is what
 			// failed: nothing that crosses a link is tried again.
-			t.alone = true
+			t.mustAggregate = true
 		}
 	}
 }

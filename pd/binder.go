@@ -22,8 +22,8 @@ type Binder struct {
 	Tracer trace.Tracer
 }
 
-// Bind binds a request. While the servers that could take it are in doubt it waits
-// for one of them to show that it lives, within Config.DoubtWait and its deadline, rather
+// Bind binds a request. While the servers that could take it are unresponsive it waits
+// for one of them to show that it lives, within Config.UnresponsiveWait and its deadline, rather
 // than be refused: what looks like the death of a whole role mostly passes, or is the
 // gateway's own fault. Errors: ErrQueueTimeout, ErrDeadline,
 // ErrDisplaced, *NoServerError, or the context's.
@@ -33,30 +33,30 @@ func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 	if !errors.As(err, &none) {
 		return bound, err
 	}
-	if r.doubtUntil.IsZero() {
-		r.doubtUntil = time.Now().Add(b.Config.DoubtWait)
+	if r.unresponsiveUntil.IsZero() {
+		r.unresponsiveUntil = time.Now().Add(b.Config.UnresponsiveWait)
 	}
-	patience, cancel := limitedBy(r.req.Deadline, r.doubtUntil, err).context(ctx)
+	patience, cancel := limitedBy(r.req.Deadline, r.unresponsiveUntil, err).context(ctx)
 	defer cancel()
 	changed, stop := b.Fleet.StateChanges()
 	defer stop()
-	doubted := b.mayLive(r, none.Role)
+	unresponsive := b.mayLive(r, none.Role)
 	for waits := false; ; {
 		// Whatever changes from here on is signalled. What changed before is seen.
 		bound, err = b.takeTurn(ctx, r)
 		if !errors.As(err, &none) {
 			return bound, err
 		}
-		was := doubted
-		doubted = b.mayLive(r, none.Role)
+		was := unresponsive
+		unresponsive = b.mayLive(r, none.Role)
 		switch {
-		case !doubted && was:
+		case !unresponsive && was:
 			continue // it may be alive since the last look; if it is not, it is down for certain
-		case !doubted:
+		case !unresponsive:
 			return bound, err
 		case !waits:
 			waits = true
-			b.Metrics.doubted.WithLabelValues(none.Role.String()).Inc()
+			b.Metrics.unresponsiveWaits.WithLabelValues(none.Role.String()).Inc()
 		}
 		if err := b.awaitChange(patience, r, changed); err != nil {
 			return nil, err
@@ -153,9 +153,9 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	return bound, nil
 }
 
-// mayLive reports whether a server of a role is in doubt that a request has not failed on.
+// mayLive reports whether a server of a role is unresponsive that a request has not failed on.
 func (b *Binder) mayLive(r *bindRequest, role pools.Role) bool {
-	for _, s := range pools.Doubted(b.Fleet.Servers(), r.req.Model, role, time.Now()) {
+	for _, s := range pools.UnresponsiveServers(b.Fleet.Servers(), r.req.Model, role, time.Now()) {
 		failed := r.tried.has(PrefillLeg, s)
 		if role == pools.Decode {
 			failed = r.tried.has(DecodeLeg, s) || r.tried.has(AggregatedLeg, s)

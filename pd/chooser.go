@@ -121,7 +121,7 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 	ch.recordHits(b, v)
 	b.reason = r.aloneReason(v, b.chosen)
 	if b.chosen.Prefill == "" {
-		ch.Metrics.alone.WithLabelValues(b.reason).Inc()
+		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()
 	}
 	mismatch := ""
 	if b.reason == NoPair {

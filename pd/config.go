@@ -23,8 +23,8 @@ type LegConfig struct {
 	MaxRetries        int           // legs tried again for one request
 	RetryRatio        float64       // retries per request over ten seconds, 0..1
 	RetryFloor        int           // retries per ten seconds whatever the traffic
-	Migrate           bool          // continue streams that break on another pair, where engines report token ids
-	MigrateByText     bool          // and chats by their text where they report none, which is not exact
+	ContinueStreams   bool          // continue streams that break on another pair, where engines report token ids
+	ContinueByText    bool          // and chats by their text where they report none, which is not exact
 	EnginePriority    bool          // engines schedule by priority, and are told which
 	// StrictHandoffs: a hand-off that names a host which is not known to be the prefill
 	// server's is withheld from decode.
@@ -34,10 +34,10 @@ type LegConfig struct {
 // BindConfig is what bounds the choice of servers.
 type BindConfig struct {
 	HandoffAge time.Duration // a hand-off older than this is not used
-	// DoubtWait is how long a request waits at most for servers that are in doubt, when no
+	// UnresponsiveWait is how long a request waits at most for servers that are unresponsive, when no
 	// other can take it, and how long a role may be down before the gateway is not ready.
-	DoubtWait time.Duration
-	Objective Objectives // what requests are served for
+	UnresponsiveWait time.Duration
+	Objective        Objectives // what requests are served for
 	// TTFT and ITL are objectives for each request, 0 is none; SLO says whose count.
 	TTFT, ITL permodel.Setting[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
@@ -47,7 +47,7 @@ type BindConfig struct {
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
 func DefaultConfig() Config {
 	return Config{
-		BindConfig: BindConfig{HandoffAge: 10 * time.Second, DoubtWait: 10 * time.Second},
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second},
 		LegConfig: LegConfig{
 			PrefillTimeout:    120 * time.Second,
 			FirstEventTimeout: 60 * time.Second,
@@ -56,7 +56,7 @@ func DefaultConfig() Config {
 			MaxRetries:        3,
 			RetryRatio:        0.2,
 			RetryFloor:        10,
-			Migrate:           true,
+			ContinueStreams:   true,
 		},
 	}
 }
@@ -71,7 +71,7 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s must be positive", name)
 		}
 	}
-	if c.DoubtWait < 0 {
+	if c.UnresponsiveWait < 0 {
 		return errors.New("doubt-wait must not be negative")
 	}
 	if c.MaxRetries < 0 || c.RetryRatio < 0 || c.RetryRatio > 1 || c.RetryFloor < 0 {

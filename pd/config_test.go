@@ -11,20 +11,20 @@ func TestConfig_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 		change func(*Config)
 		valid  bool
 	}{
-		"the default":                  {func(*Config) {}, true},
-		"no wait for servers in doubt": {func(c *Config) { c.DoubtWait = 0 }, true},
-		"no retries":                   {func(c *Config) { c.MaxRetries, c.RetryRatio, c.RetryFloor = 0, 0, 0 }, true},
-		"a retry for each request":     {func(c *Config) { c.RetryRatio = 1 }, true},
-		"no time for prefill":          {func(c *Config) { c.PrefillTimeout = 0 }, false},
-		"no time for the first event":  {func(c *Config) { c.FirstEventTimeout = 0 }, false},
-		"no time for the next":         {func(c *Config) { c.IdleTimeout = 0 }, false},
-		"no time for an answer":        {func(c *Config) { c.AnswerTimeout = -time.Second }, false},
-		"no age of a hand-off":         {func(c *Config) { c.HandoffAge = 0 }, false},
-		"a negative wait":              {func(c *Config) { c.DoubtWait = -1 }, false},
-		"negative retries":             {func(c *Config) { c.MaxRetries = -1 }, false},
-		"a negative ratio":             {func(c *Config) { c.RetryRatio = -0.1 }, false},
-		"more retries than requests":   {func(c *Config) { c.RetryRatio = 1.1 }, false},
-		"a negative floor":             {func(c *Config) { c.RetryFloor = -1 }, false},
+		"the default":                      {func(*Config) {}, true},
+		"no wait for unresponsive servers": {func(c *Config) { c.UnresponsiveWait = 0 }, true},
+		"no retries":                       {func(c *Config) { c.MaxRetries, c.RetryRatio, c.RetryFloor = 0, 0, 0 }, true},
+		"a retry for each request":         {func(c *Config) { c.RetryRatio = 1 }, true},
+		"no time for prefill":              {func(c *Config) { c.PrefillTimeout = 0 }, false},
+		"no time for the first event":      {func(c *Config) { c.FirstEventTimeout = 0 }, false},
+		"no time for the next":             {func(c *Config) { c.IdleTimeout = 0 }, false},
+		"no time for an answer":            {func(c *Config) { c.AnswerTimeout = -time.Second }, false},
+		"no age of a hand-off":             {func(c *Config) { c.HandoffAge = 0 }, false},
+		"a negative wait":                  {func(c *Config) { c.UnresponsiveWait = -1 }, false},
+		"negative retries":                 {func(c *Config) { c.MaxRetries = -1 }, false},
+		"a negative ratio":                 {func(c *Config) { c.RetryRatio = -0.1 }, false},
+		"more retries than requests":       {func(c *Config) { c.RetryRatio = 1.1 }, false},
+		"a negative floor":                 {func(c *Config) { c.RetryFloor = -1 }, false},
 	} {
 		cfg := DefaultConfig()
 		c.change(&cfg)

@@ -440,7 +440,7 @@ func (q *modelQueue) late(w *waiter, chosen *cost.Terms, now time.Time) bool {
 
 // updateLoad takes over what two servers are like with one request more.
 func (q *modelQueue) updateLoad(pair order.Pair, now time.Time) {
-	if pair.Prefill != order.Alone {
+	if pair.Prefill != order.Aggregated {
 		q.snapshot.candidates.Prefill[pair.Prefill].SetLoad(candidateOf(q.snapshot.prefill[pair.Prefill], now))
 	}
 	q.snapshot.candidates.Decode[pair.Decode].SetLoad(candidateOf(q.snapshot.decode[pair.Decode], now))

@@ -147,7 +147,7 @@ func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
 	f := newTestFleet(t, 1, prompt)
 	d := newTestDecider(f)
 	w := f.waits(d, prompt, testModel)
-	w.request.tried.alone, f.Metrics.alone = true, nil // counting that it runs alone panics
+	w.request.tried.mustAggregate, f.Metrics.aggregated = true, nil // counting that it runs alone panics
 	d.decide(time.Now())
 	select {
 	case g := <-w.done:
@@ -230,7 +230,7 @@ func TestDecider_ATurnIsRecordedAsEveryBinding(t *testing.T) {
 	turn := func(alone bool) *binding {
 		t.Helper()
 		w := f.waits(d, prompt, testModel)
-		w.request.tried.alone = alone
+		w.request.tried.mustAggregate = alone
 		d.decide(time.Now())
 		g := <-w.done
 		if g.err != nil {
@@ -246,7 +246,7 @@ func TestDecider_ATurnIsRecordedAsEveryBinding(t *testing.T) {
 	if b.hits.server != b.chosen.Prefill || b.hits.held.GPU != len(prompt)/4/16*16 {
 		t.Errorf("of its prompt %+v was known to be held", b.hits)
 	}
-	if b := turn(true); b.reason != "fallback" || b.choice.Reason != "fallback" || testutil.ToFloat64(f.Metrics.alone.WithLabelValues("fallback")) != 1 {
+	if b := turn(true); b.reason != "fallback" || b.choice.Reason != "fallback" || testutil.ToFloat64(f.Metrics.aggregated.WithLabelValues("fallback")) != 1 {
 		t.Errorf("it runs alone for %q, recorded as %q", b.reason, b.choice.Reason)
 	}
 }

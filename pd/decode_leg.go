@@ -43,11 +43,11 @@ func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *bindi
 	return nil
 }
 
-// noteRetained counts an answer whose blocks the engine keeps for nobody, and warns of the
+// recordRetained counts an answer whose blocks the engine keeps for nobody, and warns of the
 // first in each life of the server.
-func (o *Orchestrator) noteRetained(server *pools.Server) {
+func (o *Orchestrator) recordRetained(server *pools.Server) {
 	o.Metrics.retained.WithLabelValues(server.ID()).Inc()
-	if server.NoteRetains() {
+	if server.RecordRetains() {
 		o.Log.Warn("decode answers with a hand-off: it pins the blocks of each answer for 480 s, and nobody fetches them; set bidirectional_kv_xfer to false in its kv_connector_extra_config", "server", server.ID())
 	}
 }

@@ -60,8 +60,8 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 	resp, err := transport.RoundTrip(req)
 	if err == nil {
 		now := time.Now()
-		server.NoteAlive(now)
-		server.NoteORCA(resp.Header, now)
+		server.RecordAlive(now)
+		server.RecordORCA(resp.Header, now)
 	}
 	return resp, err
 }

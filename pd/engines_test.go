@@ -90,7 +90,7 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 		Budget: NewBudget(0, 1000), Decisions: NewDecisions(16), Suspects: suspects,
 		Metrics: NewMetrics(f.scraped, queue, suspects), Tracer: tracer, Log: log,
 	}
-	f.Config.MigrateByText = true
+	f.Config.ContinueByText = true
 	model := cost.Default()
 	model.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	f.Binder = &Binder{Queue: queue, Tracer: tracer, Chooser: &Chooser{

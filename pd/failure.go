@@ -190,7 +190,7 @@ func (e *LegError) breakerResult() error {
 	case Refused, Busy, Gone, Ours, Unready:
 		return fmt.Errorf("%w: %s", breaker.ErrNeutral, e.Kind)
 	case Unsent:
-		if isTimeout(e.Err) { // doubt, which probes settle
+		if isTimeout(e.Err) { // uncertain: probes settle it
 			return fmt.Errorf("%w: %s", breaker.ErrNeutral, e.Kind)
 		}
 	}

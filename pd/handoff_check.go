@@ -31,14 +31,14 @@ func (o *Orchestrator) checkHost(st *requestState, t *connector.Transfer, h *con
 		return nil
 	}
 	o.Metrics.foreign.WithLabelValues(server.ID()).Inc()
-	if server.NoteForeign(host) {
+	if server.RecordForeign(host) {
 		o.warnOfHost(server, host, worst)
 	}
 	if !strict {
 		return nil
 	}
 	o.Metrics.countStranded(h)
-	o.noteNoHandoff(server)
+	o.recordNoHandoff(server)
 	st.retryWithoutBudget = true
 	return &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: errForeignHost}
 }

@@ -44,8 +44,8 @@ const (
 
 func newHistory() *history { return &history{seen: make(map[chunkOn]time.Time)} }
 
-// note remembers that a server was sent the chunks.
-func (h *history) note(of saltedModel, server serverVersion, chunks []tokens.Chunk) {
+// record remembers that a server was sent the chunks.
+func (h *history) record(of saltedModel, server serverVersion, chunks []tokens.Chunk) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()

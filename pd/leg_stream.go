@@ -117,7 +117,7 @@ func (s *legStream) event() ([]byte, error) {
 	s.ended = g.End
 	s.finish(g.Finished)
 	if g.Content {
-		s.server.NoteProgress(now)
+		s.server.RecordProgress(now)
 		s.count(now)
 	}
 	return s.transform(ev)
@@ -167,7 +167,7 @@ func (s *legStream) silentFor(d time.Duration) bool {
 // if it may not. The result aliases the reader's buffer.
 func (s *legStream) transform(ev api.Event) ([]byte, error) {
 	if usage, ok := s.dialect.ReadUsage(ev.Data); ok {
-		s.note(usage, s.dialect.LastUsage(ev.Data))
+		s.recordUsage(usage, s.dialect.LastUsage(ev.Data))
 		if choices := gjson.GetBytes(ev.Data, "choices"); s.hideUsage && choices.IsArray() && len(choices.Array()) == 0 {
 			return nil, nil
 		}
@@ -192,9 +192,9 @@ func (s *legStream) transform(ev api.Event) ([]byte, error) {
 	return ev.WithData(data), nil
 }
 
-// note merges a usage report: the Messages API spreads it over two events. Only the last
+// recordUsage merges a usage report: the Messages API spreads it over two events. Only the last
 // one tells whether a prompt that was handed over was computed again.
-func (s *legStream) note(u api.Usage, last bool) {
+func (s *legStream) recordUsage(u api.Usage, last bool) {
 	keep := func(into *api.Count, c api.Count) {
 		if c.Known {
 			*into = c
@@ -204,7 +204,7 @@ func (s *legStream) note(u api.Usage, last bool) {
 	keep(&s.result.Usage.Output, u.Output)
 	keep(&s.result.Usage.Cached, u.Cached)
 	if u.Cached.Known {
-		s.server.NoteCachedTokens()
+		s.server.RecordCachedTokens()
 	}
 	if last {
 		s.judge()

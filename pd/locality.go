@@ -243,7 +243,7 @@ func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.
 	switch {
 	case len(p.tokens.Chunks) > 0:
 		for _, s := range []*pools.Server{computes, decode} {
-			l.history.note(p.saltedModel(), versionOf(s), p.tokens.Chunks)
+			l.history.record(p.saltedModel(), versionOf(s), p.tokens.Chunks)
 		}
 	case p.known || len(p.chains) > 0:
 		return l.Index.Guess(computes.ID(), &p.hits, in).Withdraw

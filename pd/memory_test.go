@@ -27,8 +27,8 @@ func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, of, on := newHistory(), saltedModel{"m", ""}, serverVersion{"s:1", 7}
 		chunks := chunksOf("a", 4)
-		h.note(of, on, chunks[:2])
-		h.note(of, on, chunks[3:]) // there is a gap before it
+		h.record(of, on, chunks[:2])
+		h.record(of, on, chunks[3:]) // there is a gap before it
 		for name, c := range map[string]struct {
 			of   saltedModel
 			on   serverVersion
@@ -58,7 +58,7 @@ func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 		if got := h.cachedTokens(of, on, chunks); got != 0 {
 			t.Errorf("longer than that: %d tokens", got)
 		}
-		h.note(of, on, chunks[:1]) // it is sent that again
+		h.record(of, on, chunks[:1]) // it is sent that again
 		if got := h.cachedTokens(of, on, chunks); got != chunkTokens {
 			t.Errorf("sent again: %d tokens", got)
 		}
@@ -69,13 +69,13 @@ func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 func TestHistory_TheOldestMakeRoom(t *testing.T) {
 	h, of, on := newHistory(), saltedModel{"m", ""}, serverVersion{"s:1", 7}
 	all := chunksOf("a", historySize+3)
-	h.note(of, on, all[:historySize])
-	h.note(of, on, all[:historySize]) // known already
+	h.record(of, on, all[:historySize])
+	h.record(of, on, all[:historySize]) // known already
 	if len(h.seen) != historySize || len(h.oldest) != historySize {
 		t.Fatalf("%d chunks are remembered, %d in the ring", len(h.seen), len(h.oldest))
 	}
 	for i := range 3 {
-		h.note(of, on, all[historySize+i:historySize+i+1])
+		h.record(of, on, all[historySize+i:historySize+i+1])
 		if h.cachedTokens(of, on, all[i:i+1]) != 0 || h.cachedTokens(of, on, all[i+1:i+2]) == 0 || len(h.seen) != historySize {
 			t.Errorf("with %d more the oldest %d are not forgotten, or one more is; %d are remembered", i+1, i+1, len(h.seen))
 		}

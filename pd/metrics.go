@@ -15,33 +15,33 @@ import (
 // Metrics are what pd measures. Labels are bounded by the configuration:
 // servers, models that a server serves, and fixed words.
 type Metrics struct {
-	wait        *prometheus.HistogramVec // model
-	ttft        *prometheus.HistogramVec // model
-	outputRatio *prometheus.HistogramVec // model
-	promptRatio *prometheus.HistogramVec // model
-	prefill     *prometheus.HistogramVec // server
-	gap         prometheus.Histogram
-	firstEvent  *prometheus.HistogramVec // server
-	itl         *prometheus.HistogramVec // server
-	retries     *prometheus.CounterVec   // leg, reason
-	alone       *prometheus.CounterVec   // reason
-	missing     *prometheus.CounterVec   // server
-	foreign     *prometheus.CounterVec   // server
-	recomputes  *prometheus.CounterVec   // server
-	mismatches  *prometheus.CounterVec   // server
-	stranded    *prometheus.CounterVec   // server
-	retained    *prometheus.CounterVec   // server
-	exhausted   prometheus.Counter
-	doubted     *prometheus.CounterVec // role
-	looks       prometheus.Counter
-	promptToks  *prometheus.CounterVec // model
-	outputToks  *prometheus.CounterVec // model
-	cachedToks  *prometheus.CounterVec // model
-	heldToks    *prometheus.CounterVec // server, tier
+	wait              *prometheus.HistogramVec // model
+	ttft              *prometheus.HistogramVec // model
+	outputRatio       *prometheus.HistogramVec // model
+	promptRatio       *prometheus.HistogramVec // model
+	prefill           *prometheus.HistogramVec // server
+	gap               prometheus.Histogram
+	firstEvent        *prometheus.HistogramVec // server
+	itl               *prometheus.HistogramVec // server
+	retries           *prometheus.CounterVec   // leg, reason
+	aggregated        *prometheus.CounterVec   // reason
+	missing           *prometheus.CounterVec   // server
+	foreign           *prometheus.CounterVec   // server
+	recomputes        *prometheus.CounterVec   // server
+	mismatches        *prometheus.CounterVec   // server
+	stranded          *prometheus.CounterVec   // server
+	retained          *prometheus.CounterVec   // server
+	exhausted         prometheus.Counter
+	unresponsiveWaits *prometheus.CounterVec // role
+	looks             prometheus.Counter
+	promptToks        *prometheus.CounterVec // model
+	outputToks        *prometheus.CounterVec // model
+	cachedToks        *prometheus.CounterVec // model
+	heldToks          *prometheus.CounterVec // server, tier
 	// lookedUpToks are those that heldToks are a part of.
-	lookedUpToks *prometheus.CounterVec // model
-	brokenAfter  *prometheus.CounterVec // server
-	migrations   *prometheus.CounterVec // outcome
+	lookedUpToks  *prometheus.CounterVec // model
+	brokenAfter   *prometheus.CounterVec // server
+	continuations *prometheus.CounterVec // outcome
 
 	byServer []seriesByServer // those above with a label for the server
 }
@@ -91,7 +91,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			phaseBuckets, "server"),
 		itl:     histogram("tandem_itl_seconds", "Gaps between content events of a stream.", itlBuckets, "server"),
 		retries: counter("tandem_retries_total", "Legs tried again elsewhere, by the leg that failed and why.", "leg", "reason"),
-		alone: counter("tandem_alone_total",
+		aggregated: counter("tandem_alone_total",
 			"Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill, no_pair (prefill servers that make no pair with "+
 				"a decode server), fallback.",
 			"reason"),
@@ -127,10 +127,10 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"server", "tier"),
 		lookedUpToks: counter("tandem_kv_prompt_tokens_total",
 			"Tokens of the prompts that were computed and whose caches were looked for, as engines report them.", "model"),
-		doubted: counter("tandem_doubt_waits_total",
-			"Requests that waited because all servers of a role were in doubt, by role.", "role"),
+		unresponsiveWaits: counter("tandem_doubt_waits_total",
+			"Requests that waited because all servers of a role were unresponsive, by role.", "role"),
 		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
-		migrations: counter("tandem_migrations_total",
+		continuations: counter("tandem_migrations_total",
 			"Streams that broke, by what became of them: continued, ended (the answer was whole, only the end marker was missing), "+
 				"failed, refused (the request or the engine does not allow it), no_budget.",
 			"outcome"),

@@ -121,12 +121,12 @@ func (o *Orchestrator) reset(st *requestState) {
 	st.release()
 	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, capacity: st.capacity}
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.queued}
-	st.bind.tried.alone = st.client.Aggregated || o.Suspects.DiedOfHandoff(st.client, st.arrived)
-	if o.Config.Migrate && st.client.Stream && !st.client.Aggregated {
+	st.bind.tried.mustAggregate = st.client.Aggregated || o.Suspects.DiedOfHandoff(st.client, st.arrived)
+	if o.Config.ContinueStreams && st.client.Stream && !st.client.Aggregated {
 		m, _ := o.Fleet.Model(st.client.Model) // its zero value is a length that is not known
 		st.transcript = transcript.New(transcript.Request{
 			Dialect: st.client.Dialect, Body: st.client.Body, MaxOutput: st.client.MaxOutput, MaxField: st.client.MaxField, HideUsage: st.client.HideUsage,
-		}, m.MaxModelLen, o.Config.MigrateByText)
+		}, m.MaxModelLen, o.Config.ContinueByText)
 	}
 }
 

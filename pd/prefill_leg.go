@@ -63,7 +63,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	case h.WholeAnswer == nil:
 		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
 		if coverage.Tokens >= leastHandoff {
-			o.noteNoHandoff(server)
+			o.recordNoHandoff(server)
 		}
 	}
 	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(time.Since(start).Seconds())
@@ -71,8 +71,8 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	return nil
 }
 
-// noteNoHandoff notes a prefill whose work is of no use to decode.
-func (o *Orchestrator) noteNoHandoff(server *pools.Server) {
+// recordNoHandoff notes a prefill whose work is of no use to decode.
+func (o *Orchestrator) recordNoHandoff(server *pools.Server) {
 	if server.RecordMissingHandoff(time.Now()) {
 		o.Log.Error("prefill hands nothing over, its servers' work is left out for a while: is its KV connector set up?", "server", server.ID())
 	}

@@ -22,7 +22,7 @@ func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 	for i := range requests {
 		r := &f.arrives(prompt[:f.rng.IntN(len(prompt))], now).bind
 		r.req.Dialect, r.req.Aggregated = api.Dialects()[f.rng.IntN(len(api.Dialects()))], f.rng.IntN(4) == 0
-		r.tried.alone, r.req.ITL = r.req.Aggregated || f.rng.IntN(4) == 0, time.Duration(f.rng.IntN(2))*time.Second
+		r.tried.mustAggregate, r.req.ITL = r.req.Aggregated || f.rng.IntN(4) == 0, time.Duration(f.rng.IntN(2))*time.Second
 		if f.rng.IntN(3) == 0 {
 			servers := f.Fleet.Servers()
 			leg := []Leg{PrefillLeg, DecodeLeg, AggregatedLeg}[f.rng.IntN(3)]

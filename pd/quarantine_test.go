@@ -57,8 +57,8 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	}
 	again, other := f.arrives(testPrompt(160), now), &requestState{client: &Request{Dialect: api.Completions}, entry: &queueEntry{}, arrived: now}
 	f.reset(other)
-	if !again.bind.tried.alone || other.bind.tried.alone {
-		t.Errorf("the request again: %v, another: %v", again.bind.tried.alone, other.bind.tried.alone)
+	if !again.bind.tried.mustAggregate || other.bind.tried.mustAggregate {
+		t.Errorf("the request again: %v, another: %v", again.bind.tried.mustAggregate, other.bind.tried.mustAggregate)
 	}
 	b.release()
 	if list := f.Suspects.List(now); len(list) != 1 || !strings.Contains(list[0].Causes[0], "chat template") {

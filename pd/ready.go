@@ -8,7 +8,7 @@ import (
 )
 
 // Ready reports whether requests are of use here: one could be served, or they are held
-// until it can. Else it says what is missing. A server in doubt counts as able, and one that
+// until it can. Else it says what is missing. an unresponsive server counts as able, and one that
 // is down until it has been for as long as a request waits at most.
 func (o *Orchestrator) Ready() (bool, string) {
 	if len(o.ScaleFromZero.WillServeModels()) > 0 {
@@ -17,7 +17,7 @@ func (o *Orchestrator) Ready() (bool, string) {
 	prefill, decode, alone := false, false, false
 	now := time.Now()
 	for _, s := range o.Fleet.Servers() {
-		if down := s.DownFor(now); down > 0 && down >= o.Binder.Config.DoubtWait {
+		if down := s.DownFor(now); down > 0 && down >= o.Binder.Config.UnresponsiveWait {
 			continue
 		}
 		decodes := s.Role.Serves(pools.Decode)

@@ -19,7 +19,7 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 	now := time.Now()
 	demand := ch.demand(own, now)
 	r := &leaderpb.RemoteRequest{
-		Model: own.req.Model, Base: own.base, Api: own.req.Dialect.Name, Alone: own.tried.alone,
+		Model: own.req.Model, Base: own.base, Api: own.req.Dialect.Name, Alone: own.tried.mustAggregate,
 		PromptTokens: uint32(demand.PromptTokens), OutputTokens: uint32(demand.OutputTokens),
 		Class: int32(own.req.Class), Tenant: own.req.Tenant,
 		WaitedUs: uint64(demand.Waited.Microseconds()), TtftUs: uint64(demand.TTFT.Microseconds()), ItlUs: uint64(demand.ITL.Microseconds()),
@@ -92,7 +92,7 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 	}
 	us := func(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Microsecond }
 	own := &bindRequest{
-		remote: true, base: r.Base, tried: priorAttempts{alone: r.Alone}, arrived: now.Add(-us(r.WaitedUs)),
+		remote: true, base: r.Base, tried: priorAttempts{mustAggregate: r.Alone}, arrived: now.Add(-us(r.WaitedUs)),
 		req: &Request{
 			Dialect: dialect, Model: r.Model, Class: int(r.Class), Tenant: r.Tenant, TTFT: us(r.TtftUs), ITL: us(r.ItlUs),
 			PromptTokens: int(r.PromptTokens), OutputTokens: int(r.OutputTokens), Aggregated: r.Alone,

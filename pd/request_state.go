@@ -46,7 +46,7 @@ func (st *requestState) continuation(rest *Request) *requestState {
 		client: st.client, req: rest, form: st.form, arrived: st.arrived, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1,
 		bind: bindRequest{req: rest, base: st.bind.base, arrived: st.arrived, continues: true},
 	}
-	next.bind.tried.alone = rest.Aggregated
+	next.bind.tried.mustAggregate = rest.Aggregated
 	next.bind.tried.broke = append(slices.Clone(st.bind.tried.broke), st.servedBy)
 	return next
 }

@@ -105,22 +105,22 @@ func TestRun_AnEngineThatSaysThatItIsDeadIsOut(t *testing.T) {
 	f.nothingIsLeft()
 }
 
-// doubts makes a server one that is in doubt, once its first probe has ended: what that hears
+// makeUnresponsive makes a server unresponsive, once its first probe has ended: what that hears
 // is a sign of life.
-func (f *engineFleet) doubts(s *pools.Server) {
+func (f *engineFleet) makeUnresponsive(s *pools.Server) {
 	f.t.Helper()
 	f.eventually("its load was heard of", func() bool { return s.Load().KVTokens.Known })
-	if s.ProbeLate(time.Now()); s.State() != pools.InDoubt {
+	if s.ProbeLate(time.Now()); s.State() != pools.Unresponsive {
 		f.t.Fatalf("it is %v", s.State())
 	}
 }
 
-// While the only servers that could take a request are in doubt it waits for them, within a
+// While the only servers that could take a request are unresponsive it waits for them, within a
 // bound and its deadline, and is served when one shows that it lives.
-func TestRun_WaitsForServersInDoubt(t *testing.T) {
-	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Config.DoubtWait = time.Minute }})
+func TestRun_WaitsForUnresponsiveServers(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Config.UnresponsiveWait = time.Minute }})
 	s := f.server(f.decode[0])
-	doubt := func() { f.doubts(s) }
+	stall := func() { f.makeUnresponsive(s) }
 	ask := func(ctx context.Context, deadline time.Time) <-chan error {
 		ended := make(chan error, 1)
 		req := f.asks(api.Chat, more(api.Chat, false))
@@ -136,15 +136,15 @@ func TestRun_WaitsForServersInDoubt(t *testing.T) {
 		f.eventually("it waits", func() bool { waiting, _ := f.Queue.Len(); return waiting == 1 })
 	}
 
-	doubt()
+	stall()
 	ended := ask(t.Context(), time.Time{})
 	waits()
-	s.NoteAlive(time.Now())
+	s.RecordAlive(time.Now())
 	if err := <-ended; err != nil {
 		t.Errorf("it lives: %v", err)
 	}
 
-	doubt()
+	stall()
 	ctx, leave := context.WithCancel(t.Context())
 	ended = ask(ctx, time.Time{})
 	waits()
@@ -164,16 +164,16 @@ func TestRun_WaitsForServersInDoubt(t *testing.T) {
 	f.nothingIsLeft()
 }
 
-// The longest wait for servers in doubt, and the request's deadline, end it.
-func TestRun_WaitsForServersInDoubtNoLongerThanAllowed(t *testing.T) {
-	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Config.DoubtWait = 60 * time.Millisecond }})
-	f.doubts(f.server(f.decode[0]))
+// The longest wait for unresponsive servers, and the request's deadline, end it.
+func TestRun_WaitsForUnresponsiveServersNoLongerThanAllowed(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Config.UnresponsiveWait = 60 * time.Millisecond }})
+	f.makeUnresponsive(f.server(f.decode[0]))
 	start := time.Now()
 	var none *NoServerError
 	if _, err := f.run(t.Context(), f.asks(api.Chat, more(api.Chat, false))); !errors.As(err, &none) || time.Since(start) < 60*time.Millisecond {
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}
-	f.Binder.Config.DoubtWait = time.Minute
+	f.Binder.Config.UnresponsiveWait = time.Minute
 	req := f.asks(api.Chat, more(api.Chat, false))
 	req.Deadline = time.Now().Add(60 * time.Millisecond)
 	if _, err := f.run(t.Context(), req); !errors.Is(err, ErrDeadline) {

@@ -188,7 +188,7 @@ func TestRun_AHandoffThatIsWrongIsRecomputedAndCounted(t *testing.T) {
 		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
 		f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultWrongHandoff})
 		for _, e := range f.decode {
-			f.server(e).NoteCachedTokens() // as after the first answers
+			f.server(e).RecordCachedTokens() // as after the first answers
 		}
 		req := f.asks(api.Chat, more(api.Chat, stream)+`,"stream_options":{"include_usage":true}`)
 		if !stream {

@@ -76,7 +76,7 @@ func TestStream_WhatCannotBeContinuedBreaks(t *testing.T) {
 		"it breaks again and again": {nil, nil, maxContinuations, "refused"},
 		"the budget is spent":       {func(o *Orchestrator) { o.Budget = NewBudget(0, 1) }, nil, 1, "no_budget"},
 		"there is no budget":        {func(o *Orchestrator) { o.Budget = NewBudget(0, 0) }, nil, 0, "no_budget"},
-		"streams are not continued": {func(o *Orchestrator) { o.Config.Migrate = false }, nil, 0, ""},
+		"streams are not continued": {func(o *Orchestrator) { o.Config.ContinueStreams = false }, nil, 0, ""},
 		"several samples":           {nil, func(r *Request) { r.Aggregated = true }, 0, ""},
 	} {
 		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 4, orchestrator: c.orchestrator})

@@ -242,9 +242,9 @@ func TestReady_WhereARequestCouldBeServed(t *testing.T) {
 	ready("decode only, which must not work alone", false, noPrefill)
 	apply(specs)
 	ready("both", true, "")
-	f.Binder.Config.DoubtWait = 0
+	f.Binder.Config.UnresponsiveWait = 0
 	f.server(f.decode[0]).MarkDown("for the test")
 	ready("decode has just gone down", false, noDecode)
-	f.Binder.Config.DoubtWait = time.Minute
+	f.Binder.Config.UnresponsiveWait = time.Minute
 	ready("decode has just gone down, and requests wait for it", true, "")
 }

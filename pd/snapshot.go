@@ -120,14 +120,14 @@ func (sn *Snapshotter) applyMatched(r *bindRequest, v *snapshot, now time.Time) 
 // requestKind is what says how servers may serve a request that has not failed yet. Most that wait
 // are of one kind, and it is worked out once for all of them.
 type requestKind struct {
-	model      string
-	dialect    *api.Dialect
-	aggregated bool
-	alone      bool
+	model         string
+	dialect       *api.Dialect
+	aggregated    bool
+	mustAggregate bool
 }
 
 func requestKindOf(r *bindRequest) requestKind {
-	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, alone: r.tried.alone}
+	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, mustAggregate: r.tried.mustAggregate}
 }
 
 // setEligibility writes how each server may serve the request.
@@ -144,12 +144,12 @@ func (sn *Snapshotter) setEligibility(r *bindRequest, v *snapshot, now time.Time
 		c.Ready = sn.readyFor(r, v, s, at, now)
 		supported, failed := supports(r, v, s, now), r.tried.has(DecodeLeg, s)
 		c.NoPair = failed || !supported || !sn.mayPair(r, s, at) || r.tried.avoids(s)
-		c.NoAlone = r.tried.has(AggregatedLeg, s) || !supported || !sn.mayRunAlone(r, s, at) || r.tried.avoids(s)
-		spare = spare || !failed && !c.Excluded && !c.NoAlone
+		c.NoAggregated = r.tried.has(AggregatedLeg, s) || !supported || !sn.mayAggregate(r, s, at) || r.tried.avoids(s)
+		spare = spare || !failed && !c.Excluded && !c.NoAggregated
 	}
 	for i, s := range v.decode {
 		c := &v.candidates.Decode[i]
-		c.NoAlone = c.NoAlone || spare && r.tried.has(DecodeLeg, s)
+		c.NoAggregated = c.NoAggregated || spare && r.tried.has(DecodeLeg, s)
 	}
 }
 
@@ -173,13 +173,13 @@ func (sn *Snapshotter) readyFor(r *bindRequest, v *snapshot, s *pools.Server, at
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
 func (sn *Snapshotter) mayPair(r *bindRequest, s *pools.Server, at *serverFacts) bool {
-	givenUp := r.tried.alone && at.by.Aggregated && !sn.enforced(r.req, s, at.by)
+	givenUp := r.tried.mustAggregate && at.by.Aggregated && !sn.enforced(r.req, s, at.by)
 	return pairable(r.req, at.by) && !givenUp
 }
 
-// mayRunAlone reports whether the decode server may serve the request by itself: what
+// mayAggregate reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
-func (sn *Snapshotter) mayRunAlone(r *bindRequest, s *pools.Server, at *serverFacts) bool {
+func (sn *Snapshotter) mayAggregate(r *bindRequest, s *pools.Server, at *serverFacts) bool {
 	return (at.by.Aggregated || !r.req.Dialect.Split) && !sn.enforced(r.req, s, at.by)
 }
 
@@ -213,7 +213,7 @@ func (sn *Snapshotter) snapshotFor(r *bindRequest, refused map[string]bool, now 
 	with.candidates = cost.Candidates{Prefill: []cost.Candidate{from}, Decode: slices.Clone(v.candidates.Decode)}
 	for i := range with.candidates.Decode {
 		with.candidates.Decode[i].NoPair = r.tried.has(DecodeLeg, with.decode[i]) || r.tried.avoids(with.decode[i])
-		with.candidates.Decode[i].NoAlone = true
+		with.candidates.Decode[i].NoAggregated = true
 	}
 	if !with.usable(with.candidates.Decode) {
 		v.handoff = nil // nobody else can take it
@@ -234,7 +234,7 @@ func (v *snapshot) leaveOut(id string) {
 
 // usable reports whether one of the servers may be chosen in some way.
 func (v *snapshot) usable(servers []cost.Candidate) bool {
-	return slices.ContainsFunc(servers, func(c cost.Candidate) bool { return !c.Excluded && !(c.NoPair && c.NoAlone) })
+	return slices.ContainsFunc(servers, func(c cost.Candidate) bool { return !c.Excluded && !(c.NoPair && c.NoAggregated) })
 }
 
 // pairs reports whether a prefill and a decode server that may be chosen make a pair.

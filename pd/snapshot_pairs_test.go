@@ -12,8 +12,8 @@ func TestSnapshot_SaysWhatIsMissing(t *testing.T) {
 	server := func(id string) cost.Candidate { return cost.Candidate{ID: id} }
 	excluded := func(id string) cost.Candidate { return cost.Candidate{ID: id, Excluded: true} }
 	noPair := func(id string) cost.Candidate { return cost.Candidate{ID: id, NoPair: true} }
-	noAlone := func(id string) cost.Candidate { return cost.Candidate{ID: id, NoAlone: true} }
-	useless := func(id string) cost.Candidate { return cost.Candidate{ID: id, NoPair: true, NoAlone: true} }
+	noAlone := func(id string) cost.Candidate { return cost.Candidate{ID: id, NoAggregated: true} }
+	useless := func(id string) cost.Candidate { return cost.Candidate{ID: id, NoPair: true, NoAggregated: true} }
 	for name, c := range map[string]struct {
 		prefill, decode []cost.Candidate
 		pairs           bool

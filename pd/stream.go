@@ -103,7 +103,7 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 	}
 	if r.Retained {
-		o.noteRetained(server)
+		o.recordRetained(server)
 	}
 	o.countAnswer(st, r.Usage, b.prefillCached(r.Usage), r.Events)
 	if r.Err == nil {

@@ -66,7 +66,7 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 	}
 	b.decode.RecordResult(nil)
 	if st.transcript != nil && st.transcript.WithoutIDs() {
-		server.NoteNoTokenIDs()
+		server.RecordNoTokenIDs()
 	}
 	open.Store(s)
 	now := time.Now()

@@ -57,7 +57,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	now := time.Now()
 	sample.whole(now.Sub(start), usage.Output, now)
 	if usage.Cached.Known {
-		server.NoteCachedTokens()
+		server.RecordCachedTokens()
 	}
 	o.compareCounts(st, b, usage)
 	side := b.promptSide()
@@ -66,7 +66,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		side = api.PromptUsage{}
 	}
 	if api.KeepsAnswerBlocks(data) {
-		o.noteRetained(server)
+		o.recordRetained(server)
 	}
 	clean, err := st.req.Dialect.CleanAnswer(data, side)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 // Candidates returns the servers of one pool that may take a leg now, and
 // whether the pool is in panic mode.
 //
-// Out at once, whatever their share: servers that are down or in doubt, or step with one
+// Out at once, whatever their share: servers that are down or unresponsive, or step with one
 // that is, are draining, do not serve the model, or have just answered a probe request wrongly.
-// But where more are in doubt than alive the fault is more likely the gateway's, and those
+// But where more are unresponsive than alive the fault is more likely the gateway's, and those
 // that are late and not silent are as good as the others: few servers do not get the work of
-// all. Where all are in doubt there is none, and whoever asks may wait: see Doubted.
+// all. Where all are unresponsive there is none, and whoever asks may wait: see UnresponsiveServers.
 // Out softly: servers that were ejected and that no probe request has proved since. Soft
 // ejection may take at most share of the servers that remain (but one of two,
 // always); beyond that the breakers are more likely wrong than the servers, and all
@@ -53,7 +53,7 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 
 // aliveFor returns the servers that could take a leg for all that is known of their lives:
 // those that are alive, as are all that step with them, and where they are fewer than those
-// in doubt, the latter as well that are not silent.
+// unresponsive, the latter as well that are not silent.
 func aliveFor(servers []*Server, model string, leg Role, now time.Time) []*Server {
 	alive := make([]*Server, 0, len(servers))
 	var late []*Server
@@ -70,7 +70,7 @@ func aliveFor(servers []*Server, model string, leg Role, now time.Time) []*Serve
 		switch min(state, lastState) {
 		case Alive:
 			alive = append(alive, s)
-		case InDoubt:
+		case Unresponsive:
 			late = append(late, s)
 		}
 	}
@@ -85,14 +85,14 @@ func aliveFor(servers []*Server, model string, leg Role, now time.Time) []*Serve
 	return alive
 }
 
-// Doubted returns the servers of a pool that would take a leg if they were not in doubt.
-func Doubted(servers []*Server, model string, leg Role, now time.Time) (doubted []*Server) {
+// UnresponsiveServers returns the servers of a pool that would take a leg if they were not unresponsive.
+func UnresponsiveServers(servers []*Server, model string, leg Role, now time.Time) (unresponsive []*Server) {
 	for _, s := range servers {
-		if s.Role.Serves(leg) && !s.Drains() && s.State() == InDoubt && s.Serves(model, now) {
-			doubted = append(doubted, s)
+		if s.Role.Serves(leg) && !s.Drains() && s.State() == Unresponsive && s.Serves(model, now) {
+			unresponsive = append(unresponsive, s)
 		}
 	}
-	return doubted
+	return unresponsive
 }
 
 // mayEject is how many of n servers may be out softly at once.

@@ -66,8 +66,8 @@ func TestCandidates_HardDownIsOutsideTheCap(t *testing.T) {
 // A wrong answer to a probe request is certain, so it is outside the cap too.
 // When most are late at once, those few that are not do not get the work of all: not until
 // the others are silent.
-func TestCandidates_WhenMostAreInDoubtNobodyIsOut(t *testing.T) {
-	for _, c := range []struct{ servers, doubted, late, want int }{
+func TestCandidates_WhenMostAreUnresponsiveNoneIsOut(t *testing.T) {
+	for _, c := range []struct{ servers, unresponsive, late, want int }{
 		{4, 1, 1, 3},
 		{4, 2, 1, 2},
 		{4, 3, 1, 4},
@@ -78,13 +78,13 @@ func TestCandidates_WhenMostAreInDoubtNobodyIsOut(t *testing.T) {
 		{1, 1, 1, 0},
 	} {
 		servers := fleetOf(c.servers)
-		for _, s := range servers[:c.doubted] {
+		for _, s := range servers[:c.unresponsive] {
 			for range c.late {
 				s.late(time.Now())
 			}
 		}
 		if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != c.want || panicking {
-			t.Errorf("%d of %d in doubt by %d late probes: %d usable, panic %v; want %d", c.doubted, c.servers, c.late, len(got), panicking, c.want)
+			t.Errorf("%d of %d unresponsive by %d late probes: %d usable, panic %v; want %d", c.unresponsive, c.servers, c.late, len(got), panicking, c.want)
 		}
 	}
 }

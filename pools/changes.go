@@ -13,8 +13,8 @@ type changes struct {
 // ended, a server came up, other replicas' work is less. stop ends it.
 func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) { return f.changed.watch() }
 
-// NoteChange reports that more may be possible than before.
-func (f *Fleet) NoteChange() { f.changed.note() }
+// NotifyChange reports that more may be possible than before.
+func (f *Fleet) NotifyChange() { f.changed.notify() }
 
 // StateChanges returns a channel that is notified when the State of a server has changed, or what it
 // serves, or the fleet has. stop ends it.
@@ -36,7 +36,7 @@ func (c *changes) watch() (changed <-chan struct{}, stop func()) {
 	}
 }
 
-func (c *changes) note() {
+func (c *changes) notify() {
 	if c == nil {
 		return
 	}

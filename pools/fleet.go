@@ -114,8 +114,8 @@ func (f *Fleet) Apply(specs []Spec) error {
 	}
 	joinGroups(next)
 	f.snapshot.Store(&next)
-	f.changed.note()
-	f.states.note()
+	f.changed.notify()
+	f.states.notify()
 	return nil
 }
 
@@ -153,7 +153,7 @@ func (f *Fleet) follow(spec Spec, w watched) watched {
 	}
 	parts.Go(func() { w.addresses.Run(ctx, spec.KVHosts(), f.names) })
 	if spec.ORCA != "" {
-		take := func(report *orca.OrcaLoadReport) { s.noteReport(report, time.Now()) }
+		take := func(report *orca.OrcaLoadReport) { s.recordReport(report, time.Now()) }
 		parts.Go(func() { load.FollowORCA(ctx, spec.ORCA, take, f.log.With("server", s.id)) })
 	}
 	go func() {

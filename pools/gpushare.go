@@ -106,8 +106,8 @@ func (g *GPUShare) setClosed(closed bool) bool {
 	return changed
 }
 
-// NoteUse records that another gateway uses the server.
-func (g *GPUShare) NoteUse(now time.Time) {
+// RecordUse records that another gateway uses the server.
+func (g *GPUShare) RecordUse(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.idleSince = now

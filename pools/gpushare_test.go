@@ -119,7 +119,7 @@ func TestGPUShare_AnOccupantIsDescribed(t *testing.T) {
 		g.Leave(time.Now())
 		time.Sleep(time.Second)
 		expect("its work is done", Occupant{Awake: 3 * time.Second, Idle: time.Second}, true)
-		g.NoteUse(time.Now())
+		g.RecordUse(time.Now())
 		time.Sleep(time.Second)
 		expect("another gateway used it", Occupant{Awake: 4 * time.Second, Idle: time.Second}, true)
 		g.RecordSleep()

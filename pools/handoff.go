@@ -63,8 +63,8 @@ func (s *Server) JudgeHost(host string, reader *Server) address.Ownership {
 	return s.addresses.Judge(host, s.KVHosts(), reader.addresses)
 }
 
-// NoteForeign remembers that a hand-off named a foreign host, and reports whether that is
+// RecordForeign remembers that a hand-off named a foreign host, and reports whether that is
 // new in this incarnation of the server.
-func (l *serverState) NoteForeign(host string) bool {
-	return l.addresses.NoteForeign(host, l.Incarnation())
+func (l *serverState) RecordForeign(host string) bool {
+	return l.addresses.RecordForeign(host, l.Incarnation())
 }

@@ -60,7 +60,7 @@ func TestHandoffs_AServerThatHandsNothingOverIsLeftOut(t *testing.T) {
 func TestNoteForeign_IsNewsOncePerIncarnation(t *testing.T) {
 	s := upFleet(t, nil, spec("http://10.0.0.1:1", Prefill)).Servers()[0]
 	for round := range 2 {
-		if !s.NoteForeign("192.0.2.1") || s.NoteForeign("192.0.2.1") {
+		if !s.RecordForeign("192.0.2.1") || s.RecordForeign("192.0.2.1") {
 			t.Errorf("round %d: not news once", round)
 		}
 		s.MarkDown("connection refused")

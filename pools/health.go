@@ -148,8 +148,8 @@ func (f *Fleet) Missing() (roles []Role) {
 	return roles
 }
 
-// noteMissing logs which roles have lost their last server, or have one again.
-func (f *Fleet) noteMissing() {
+// updateMissing logs which roles have lost their last server, or have one again.
+func (f *Fleet) updateMissing() {
 	f.missing.mu.Lock()
 	defer f.missing.mu.Unlock()
 	var now [2]bool

@@ -119,7 +119,7 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 		{func() { fail(s[1]) }, []Role{Prefill}, "role without a server: all of its servers are down\" role=prefill"},
 		{func() { fail(s[1]) }, []Role{Prefill}, ""},
 		{func() { pass(s[0]) }, nil, "role has a server again\" role=prefill"},
-		{func() { s[0].late(time.Now()) }, nil, ""}, // in doubt is not down
+		{func() { s[0].late(time.Now()) }, nil, ""}, // unresponsive is not down
 		{func() { pass(s[1]); pass(s[2]) }, nil, ""},
 		{func() { fail(s[2]) }, []Role{Decode}, "role without a server: all of its servers are down\" role=decode"},
 		{func() { fail(s[0]); fail(s[1]) }, []Role{Prefill, Decode}, "role without a server: all of its servers are down\" role=prefill"},

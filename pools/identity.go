@@ -87,16 +87,16 @@ func (s *Server) Connector() string {
 	return cmp.Or(s.Spec.Connector, s.Identity().Connector, defaultConnector)
 }
 
-// NoteCachedTokens remembers that the engine reports cached tokens.
-func (l *serverState) NoteCachedTokens() { l.cachedTokens.Store(true) }
+// RecordCachedTokens remembers that the engine reports cached tokens.
+func (l *serverState) RecordCachedTokens() { l.cachedTokens.Store(true) }
 
-// NoteNoTokenIDs remembers that the engine does not know return_token_ids, until it is
+// RecordNoTokenIDs remembers that the engine does not know return_token_ids, until it is
 // started anew.
-func (l *serverState) NoteNoTokenIDs() { l.noTokenIDs.Store(l.Incarnation()) }
+func (l *serverState) RecordNoTokenIDs() { l.noTokenIDs.Store(l.Incarnation()) }
 
-// NoteRetains remembers that the engine keeps the blocks of its answers for a prefill to
+// RecordRetains remembers that the engine keeps the blocks of its answers for a prefill to
 // fetch, and reports whether that is new in this incarnation.
-func (l *serverState) NoteRetains() bool { return l.retains.Swap(l.Incarnation()) != l.Incarnation() }
+func (l *serverState) RecordRetains() bool { return l.retains.Swap(l.Incarnation()) != l.Incarnation() }
 
 // ReportsTokenIDs reports whether the engine may know return_token_ids.
 func (l *serverState) ReportsTokenIDs() bool { return l.noTokenIDs.Load() != l.Incarnation() }

@@ -35,16 +35,16 @@ func TestCapabilities_AreOfOneIncarnation(t *testing.T) {
 			t.Errorf("up again it is incarnation %d after %d", s.Incarnation(), before)
 		}
 	}
-	s.NoteCachedTokens()
+	s.RecordCachedTokens()
 	for round := range 2 {
 		restart()
 		if !s.ReportsTokenIDs() {
 			t.Errorf("round %d: it is taken not to know token ids", round)
 		}
-		if s.NoteNoTokenIDs(); s.ReportsTokenIDs() {
+		if s.RecordNoTokenIDs(); s.ReportsTokenIDs() {
 			t.Errorf("round %d: it is taken to know token ids", round)
 		}
-		if !s.NoteRetains() || s.NoteRetains() {
+		if !s.RecordRetains() || s.RecordRetains() {
 			t.Errorf("round %d: that it keeps blocks is not news once", round)
 		}
 		if !s.ReportsCachedTokens() {

@@ -32,7 +32,7 @@ type Lease struct {
 }
 
 // Claim takes a place for one leg. With ignoreBreakers set the breaker is not asked and
-// receives no result: panic mode, in which a doubtful server is better than none.
+// receives no result: panic mode, in which an unresponsive server is better than none.
 func (s *Server) Claim(leg Role, work curve.Work, ignoreBreakers bool) (*Lease, error) {
 	if s.Drains() || !s.Role.Serves(leg) {
 		return nil, fmt.Errorf("%s for %s: %w", s.id, leg, ErrRefused)
@@ -49,7 +49,7 @@ func (s *Server) Claim(leg Role, work curve.Work, ignoreBreakers bool) (*Lease, 
 	s.mu.Lock()
 	s.work[LegIndex(leg)].Begin(l.seq, work, now)
 	s.mu.Unlock()
-	s.fleet.NoteWork()
+	s.fleet.NotifyWork()
 	return l, nil
 }
 
@@ -88,9 +88,9 @@ func (l *Lease) RecordResult(err error) {
 	l.onResult(err)
 }
 
-// RecordUnreachable records that no connection was made in time: the server is in doubt, unless
+// RecordUnreachable records that no connection was made in time: the server is unresponsive, unless
 // it gave a sign of life since.
-func (l *Lease) RecordUnreachable() { l.server.NoteLate(l.sent) }
+func (l *Lease) RecordUnreachable() { l.server.RecordLate(l.sent) }
 
 // RecordBrokenStream counts a stream that broke after its first content event: a second
 // failure, apart from the recorded success.
@@ -123,8 +123,8 @@ func (l *Lease) end(now time.Time) {
 	if l.adapter != "" {
 		s.loadRequests.release(l.adapter, time.Now())
 	}
-	defer s.fleet.changed.note()
-	defer s.fleet.NoteWork()
+	defer s.fleet.changed.notify()
+	defer s.fleet.NotifyWork()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.work[LegIndex(l.leg)].End(l.seq, now)

@@ -68,8 +68,8 @@ func (l *serverState) setDown(reason string) {
 	if was.Up {
 		now := time.Now()
 		l.downSince.Store(&now)
-		l.changed.note()
-		l.states.note()
+		l.changed.notify()
+		l.states.notify()
 	}
 }
 
@@ -88,10 +88,10 @@ func (l *serverState) setUp(asked *Health, models []Model, slowStart time.Durati
 		}
 		set = l.health.CompareAndSwap(was, &next)
 	}
-	l.NoteAlive(now)
+	l.RecordAlive(now)
 	if was.Up {
 		if !slices.Equal(was.Models, l.health.Load().Models) {
-			l.states.note()
+			l.states.notify()
 		}
 		return
 	}
@@ -105,8 +105,8 @@ func (l *serverState) setUp(asked *Health, models []Model, slowStart time.Durati
 		l.beginSlowStart(leg, away, slowStart, now)
 		l.breakers[i].ProbeNow(now)
 	}
-	l.changed.note()
-	l.states.note()
+	l.changed.notify()
+	l.states.notify()
 }
 
 // changeModels changes what the server is known to serve, until it lists it itself.
@@ -115,7 +115,7 @@ func (l *serverState) changeModels(change func([]Model) []Model) {
 		was := l.health.Load()
 		next := was.serving(change(slices.Clone(was.Models)))
 		if l.health.CompareAndSwap(was, &next) {
-			l.states.note()
+			l.states.notify()
 			return
 		}
 	}
@@ -177,13 +177,13 @@ func (s *Server) ProbePassed(before *Health, models []Model, now time.Time) {
 	s.setUp(before, models, s.fleet.cfg.SlowStart, now)
 	if !before.Up {
 		s.incarnation.Add(1)
-		s.fleet.noteMissing()
+		s.fleet.updateMissing()
 	}
 }
 
 // ProbeLate takes in that a probe of a server that was up has no answer yet, and reports
-// whether the server is in doubt now. What was sent to it may be worth sending to another.
-func (s *Server) ProbeLate(sent time.Time) (inDoubt bool) {
+// whether the server is unresponsive now. What was sent to it may be worth sending to another.
+func (s *Server) ProbeLate(sent time.Time) (unresponsive bool) {
 	d := s.late(sent)
 	if d.silent(s.fleet.mostLate()) {
 		s.reportDown(Silent)
@@ -198,7 +198,7 @@ func (s *Server) ProbeFailed(before *Health, reason string) {
 	if !before.Up {
 		s.reportDown(ProbesFailed)
 	}
-	s.fleet.noteMissing()
+	s.fleet.updateMissing()
 }
 
 // ReportLoad keeps the load that was read from the engine, with what others than the

@@ -23,15 +23,15 @@ func TestChanges_WhatNotifiesOfThem(t *testing.T) {
 		{"it is down already", func(_ *Fleet, s *Server) { s.MarkDown("refused") }, func(_ *Fleet, s *Server) { s.MarkDown("refused") }, false, false},
 		{"it comes up", func(_ *Fleet, s *Server) { s.MarkDown("refused") }, func(_ *Fleet, s *Server) { s.ProbePassed(s.Health(), m, time.Now()) }, true, true},
 		{"it is up already", nil, func(_ *Fleet, s *Server) { s.ProbePassed(s.Health(), m, time.Now()) }, false, false},
-		{"it is late", nil, func(_ *Fleet, s *Server) { s.NoteLate(time.Now()) }, false, true},
-		{"it is late again", func(_ *Fleet, s *Server) { s.NoteLate(time.Now()) }, func(_ *Fleet, s *Server) { s.NoteLate(time.Now()) }, false, false},
-		{"it answers after all", func(_ *Fleet, s *Server) { s.NoteLate(time.Now()) }, func(_ *Fleet, s *Server) { s.NoteAlive(time.Now()) }, true, true},
-		{"a probe is answered after all", func(_ *Fleet, s *Server) { s.NoteLate(time.Now()) }, func(_ *Fleet, s *Server) { s.ProbePassed(s.Health(), m, time.Now()) }, true, true},
-		{"it answers as ever", nil, func(_ *Fleet, s *Server) { s.NoteAlive(time.Now()) }, false, false},
-		{"a sign of one that is down", func(_ *Fleet, s *Server) { s.MarkDown("refused") }, func(_ *Fleet, s *Server) { s.NoteAlive(time.Now()) }, false, false},
+		{"it is late", nil, func(_ *Fleet, s *Server) { s.RecordLate(time.Now()) }, false, true},
+		{"it is late again", func(_ *Fleet, s *Server) { s.RecordLate(time.Now()) }, func(_ *Fleet, s *Server) { s.RecordLate(time.Now()) }, false, false},
+		{"it answers after all", func(_ *Fleet, s *Server) { s.RecordLate(time.Now()) }, func(_ *Fleet, s *Server) { s.RecordAlive(time.Now()) }, true, true},
+		{"a probe is answered after all", func(_ *Fleet, s *Server) { s.RecordLate(time.Now()) }, func(_ *Fleet, s *Server) { s.ProbePassed(s.Health(), m, time.Now()) }, true, true},
+		{"it answers as ever", nil, func(_ *Fleet, s *Server) { s.RecordAlive(time.Now()) }, false, false},
+		{"a sign of one that is down", func(_ *Fleet, s *Server) { s.MarkDown("refused") }, func(_ *Fleet, s *Server) { s.RecordAlive(time.Now()) }, false, false},
 		{"it has another model", nil, func(_ *Fleet, s *Server) { s.ProbePassed(s.Health(), append(m, Model{ID: "n"}), time.Now()) }, false, true},
 		{"servers are read again", nil, func(f *Fleet, s *Server) { _ = f.Apply([]Spec{s.Spec}) }, true, true},
-		{"other replicas' work is less", nil, func(f *Fleet, _ *Server) { f.NoteChange() }, true, false},
+		{"other replicas' work is less", nil, func(f *Fleet, _ *Server) { f.NotifyChange() }, true, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := upFleet(t, nil, spec("http://10.0.0.1:1", Both))
@@ -62,15 +62,15 @@ func TestChanges_AllThatWaitAreNotified(t *testing.T) {
 		c, stop := f.Changes()
 		channels, stops = append(channels, c), append(stops, stop)
 	}
-	f.NoteChange()
-	f.NoteChange() // a burst wakes them once
+	f.NotifyChange()
+	f.NotifyChange() // a burst wakes them once
 	for i, c := range channels {
 		if !due(c) || due(c) {
 			t.Errorf("%d of three is not told once", i)
 		}
 	}
 	stops[1]()
-	f.NoteChange()
+	f.NotifyChange()
 	for i, c := range channels {
 		if told := due(c); told != (i != 1) {
 			t.Errorf("the second one has stopped: %d is told: %v", i, told)
@@ -111,7 +111,7 @@ func TestLease_WhatChangesWorkIsReported(t *testing.T) {
 }
 
 // A server that was away returns gradually for as long as it was away, and one that is new
-// like one that was long away. So does one that was in doubt.
+// like one that was long away. So does one that was unresponsive.
 func TestLiveness_AServerThatReturnsStartsSlowly(t *testing.T) {
 	models := []Model{{ID: "m"}}
 	for name, c := range map[string]struct {
@@ -123,10 +123,10 @@ func TestLiveness_AServerThatReturnsStartsSlowly(t *testing.T) {
 			s.MarkDown("refused")
 			s.ProbeFailed(s.Health(), "ill")
 		}, func(s *Server) { s.ProbePassed(s.Health(), models, time.Now()) }, 4 * time.Second, 4 * time.Second},
-		"down for a minute":   {func(s *Server) { s.MarkDown("refused") }, func(s *Server) { s.ProbePassed(s.Health(), models, time.Now()) }, time.Minute, 10 * time.Second},
-		"in doubt for 4 s":    {func(s *Server) { s.NoteLate(time.Now()) }, func(s *Server) { s.NoteAlive(time.Now()) }, 4 * time.Second, 4 * time.Second},
-		"in doubt for a week": {func(s *Server) { s.NoteLate(time.Now()) }, func(s *Server) { s.NoteProgress(time.Now()) }, 7 * 24 * time.Hour, 10 * time.Second},
-		"in doubt and probed": {func(s *Server) { s.ProbeLate(time.Now()) }, func(s *Server) { s.ProbePassed(s.Health(), models, time.Now()) }, 4 * time.Second, 4 * time.Second},
+		"down for a minute":       {func(s *Server) { s.MarkDown("refused") }, func(s *Server) { s.ProbePassed(s.Health(), models, time.Now()) }, time.Minute, 10 * time.Second},
+		"unresponsive for 4 s":    {func(s *Server) { s.RecordLate(time.Now()) }, func(s *Server) { s.RecordAlive(time.Now()) }, 4 * time.Second, 4 * time.Second},
+		"unresponsive for a week": {func(s *Server) { s.RecordLate(time.Now()) }, func(s *Server) { s.RecordProgress(time.Now()) }, 7 * 24 * time.Hour, 10 * time.Second},
+		"unresponsive and probed": {func(s *Server) { s.ProbeLate(time.Now()) }, func(s *Server) { s.ProbePassed(s.Health(), models, time.Now()) }, 4 * time.Second, 4 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
@@ -184,18 +184,18 @@ func TestLiveness_DownSinceItWasFoundSo(t *testing.T) {
 	})
 }
 
-// Doubt ends with certainty: a server that is down is not in doubt too, and comes back without.
-func TestLiveness_DoubtEndsWithCertainty(t *testing.T) {
+// A server that is down is not unresponsive too, and comes back without late probes.
+func TestLiveness_WhatIsDownIsNotUnresponsiveToo(t *testing.T) {
 	s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
-	if inDoubt := s.ProbeLate(time.Now().Add(time.Second)); !inDoubt || s.State() != InDoubt {
-		t.Errorf("a late probe: %v, %v", inDoubt, s.State())
+	if unresponsive := s.ProbeLate(time.Now().Add(time.Second)); !unresponsive || s.State() != Unresponsive {
+		t.Errorf("a late probe: %v, %v", unresponsive, s.State())
 	}
 	s.MarkDown("connection refused")
 	if s.State() != Down {
 		t.Errorf("a refused connection: %v", s.State())
 	}
-	if s.ProbeLate(time.Now().Add(2 * time.Second)); len(Doubted([]*Server{s}, "m", Decode, time.Now())) > 0 {
-		t.Error("one that is down is in doubt")
+	if s.ProbeLate(time.Now().Add(2 * time.Second)); len(UnresponsiveServers([]*Server{s}, "m", Decode, time.Now())) > 0 {
+		t.Error("one that is down is unresponsive")
 	}
 	s.MarkDown("connection refused")
 	if s.ProbePassed(s.Health(), []Model{{ID: "m"}}, time.Now()); s.State() != Alive {

@@ -12,7 +12,7 @@ import (
 var (
 	upDesc = prometheus.NewDesc("tandem_server_up",
 		"1 if the last probe of the server succeeded, else 0.", []string{"server", "role"}, nil)
-	inDoubtDesc = prometheus.NewDesc("tandem_server_in_doubt",
+	unresponsiveDesc = prometheus.NewDesc("tandem_server_in_doubt",
 		"1 while the server was up and answers late: it gets nothing new while others are alive, and keeps what it has.",
 		[]string{"server", "role"}, nil)
 	missingDesc = prometheus.NewDesc("tandem_role_missing",
@@ -61,7 +61,7 @@ func (f *Fleet) Collector() prometheus.Collector { return collector{f} }
 type collector struct{ fleet *Fleet }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, inDoubtDesc, missingDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, probeRequestsDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, unresponsiveDesc, missingDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, probeRequestsDesc, inFlightDesc, inFlightTokensDesc, engineDesc, tokensDesc, reportsDesc, adaptersDesc, adapterLoadsDesc, panicDesc, pairsDesc} {
 		ch <- d
 	}
 }
@@ -95,7 +95,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, s := range servers {
 		gauge(upDesc, oneIf(s.ownState() == Alive), s.id, s.Role.String())
-		gauge(inDoubtDesc, oneIf(s.ownState() == InDoubt), s.id, s.Role.String())
+		gauge(unresponsiveDesc, oneIf(s.ownState() == Unresponsive), s.id, s.Role.String())
 		for _, leg := range []Role{Prefill, Decode} {
 			if !s.Role.Serves(leg) {
 				continue

@@ -53,7 +53,7 @@ func TestProof_WhatIsNoHangIsNotReported(t *testing.T) {
 		"wrong":           {nil, breaker.ErrWrongAnswer, breaker.ErrWrongAnswer},
 		"cut":             {nil, errEngine, errEngine},
 		"others served":   {func(s *Server) { use(t, s, Decode, nil) }, context.DeadlineExceeded, breaker.ErrBusy},
-		"others' streams": {func(s *Server) { s.NoteProgress(time.Now()) }, context.DeadlineExceeded, breaker.ErrBusy},
+		"others' streams": {func(s *Server) { s.RecordProgress(time.Now()) }, context.DeadlineExceeded, breaker.ErrBusy},
 		"others failed":   {func(s *Server) { use(t, s, Decode, errEngine) }, context.DeadlineExceeded, context.DeadlineExceeded},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ func due(c <-chan struct{}) bool {
 func TestProbeDue_AtOnce(t *testing.T) {
 	for name, event := range map[string]func(*Server){
 		"a refused connection":             func(s *Server) { s.MarkDown("connection refused") },
-		"one that was not made in time":    func(s *Server) { s.NoteLate(time.Now()) },
+		"one that was not made in time":    func(s *Server) { s.RecordLate(time.Now()) },
 		"shared GPUs that are free to use": func(s *Server) { s.CloseGPUShare(false) },
 	} {
 		s := testServer(Both)
@@ -47,9 +47,9 @@ func TestRecovery_AnEjectedServerIsProvedAtOnce(t *testing.T) {
 			func(s *Server) { s.MarkDown("connection refused") },
 			func(s *Server) { s.ProbePassed(s.Health(), models, time.Now()) },
 		},
-		"it was in doubt": {
-			func(s *Server) { s.NoteLate(time.Now()) },
-			func(s *Server) { s.NoteAlive(time.Now()) },
+		"it was unresponsive": {
+			func(s *Server) { s.RecordLate(time.Now()) },
+			func(s *Server) { s.RecordAlive(time.Now()) },
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {

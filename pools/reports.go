@@ -38,19 +38,19 @@ func (s *Server) AsksORCA() string {
 	return s.fleet.cfg.ORCA
 }
 
-// NoteORCA takes the load out of an answer's headers. What cannot be read is
+// RecordORCA takes the load out of an answer's headers. What cannot be read is
 // counted, and the load stays as it was.
-func (s *Server) NoteORCA(header http.Header, now time.Time) {
+func (s *Server) RecordORCA(header http.Header, now time.Time) {
 	switch report, err := load.ORCAOf(header); {
 	case err != nil:
 		s.reports.unreadable.Add(1)
 	case report != nil:
-		s.noteReport(report, now)
+		s.recordReport(report, now)
 	}
 }
 
-// noteReport makes a report the load of the server.
-func (s *Server) noteReport(report *orca.OrcaLoadReport, now time.Time) {
+// recordReport makes a report the load of the server.
+func (s *Server) recordReport(report *orca.OrcaLoadReport, now time.Time) {
 	load, ok := load.FromORCA(report)
 	if !ok {
 		s.reports.unreadable.Add(1)

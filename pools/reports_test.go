@@ -24,8 +24,8 @@ func TestServer_AnAnswersReportIsItsLoadAtOnce(t *testing.T) {
 	}
 	s, now := fleet.Servers()[0], time.Now()
 	s.scraped.Store(&load.Load{Running: reading(2), Waiting: reading(0), At: now.Add(-time.Second)})
-	s.NoteORCA(http.Header{load.ORCAHeader: {"TEXT num_requests_waiting=7"}}, now)
-	s.NoteORCA(http.Header{load.ORCAHeader: {"TEXT nonsense"}}, now)
+	s.RecordORCA(http.Header{load.ORCAHeader: {"TEXT num_requests_waiting=7"}}, now)
+	s.RecordORCA(http.Header{load.ORCAHeader: {"TEXT nonsense"}}, now)
 	if l := s.FreshLoad(now); l.Waiting != reading(7) || l.Running != reading(2) || l.External != reading(7*1024) {
 		t.Errorf("the load is %+v", l)
 	}

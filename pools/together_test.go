@@ -56,7 +56,7 @@ func TestServer_WhatManyRequestsDoAtOnceAddsUp(t *testing.T) {
 		s.FallsTo(time.Second, time.Now())
 		s.WakeTime(time.Now())
 		s.GPUShare().Occupant(time.Now(), 0)
-		s.GPUShare().NoteUse(time.Now())
+		s.GPUShare().RecordUse(time.Now())
 		s.Serves("ada", time.Now())
 		Candidates(f.Servers(), "m", Decode, 0.5, time.Now())
 	}
@@ -83,7 +83,7 @@ func TestGPUShare_IsSafeForConcurrentUse(t *testing.T) {
 		},
 		func() { g.SetDraining(true); g.RecordSleep(); g.RecordWake(time.Second, time.Now()) },
 		func() { g.Observe(true, g.Version(), time.Now()); g.Observe(false, g.Version(), time.Now()) },
-		func() { g.setClosed(true); g.setClosed(false); g.NoteUse(time.Now()) },
+		func() { g.setClosed(true); g.setClosed(false); g.RecordUse(time.Now()) },
 		func() { g.Asleep(); g.Unused(); g.Occupant(time.Now(), 0) },
 	)
 	g.SetDraining(false)
@@ -138,7 +138,7 @@ func TestLiveness_IsSafeForConcurrentUse(t *testing.T) {
 	var told atomic.Int64
 	together(300,
 		func() { s.ProbeLate(later) },
-		func() { s.NoteAlive(later); s.NoteProgress(time.Now()) },
+		func() { s.RecordAlive(later); s.RecordProgress(time.Now()) },
 		func() { s.MarkDown("connection refused") },
 		func() { s.ProbePassed(s.Health(), []Model{{ID: "m"}}, time.Now()) },
 		func() { defer s.OnDown(func(DownCause) { told.Add(1) })(); s.reportDown(Silent) },

@@ -68,7 +68,7 @@ func (l *Lease) BeginLocalPrefill(work curve.Work) {
 	l.server.mu.Lock()
 	l.server.work[LegIndex(Prefill)].Begin(l.seq|promptBit, work, time.Now())
 	l.server.mu.Unlock()
-	l.server.fleet.NoteWork()
+	l.server.fleet.NotifyWork()
 }
 
 // EndLocalPrefill records that the prompt has been computed, and adds to the server's curve what it
@@ -76,8 +76,8 @@ func (l *Lease) BeginLocalPrefill(work curve.Work) {
 func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 	now := time.Now()
 	l.server.learnPrefill(l.seq|promptBit, l.sent, curve.PrefillFeatures(newTokens, cached), now)
-	l.server.fleet.NoteWork()
-	l.server.fleet.changed.note()
+	l.server.fleet.NotifyWork()
+	l.server.fleet.changed.notify()
 }
 
 // learnPrefill ends a prefill and teaches the server's curve what it took: exactly if
@@ -133,8 +133,8 @@ func (s *Server) othersInFlight(leg Role, now time.Time) InFlight {
 // WorkChanges is notified when this gateway's own work has changed; replicas reports it.
 func (f *Fleet) WorkChanges() <-chan struct{} { return f.worked }
 
-// NoteWork records that this gateway's own work has changed.
-func (f *Fleet) NoteWork() { wake(f.worked) }
+// NotifyWork records that this gateway's own work has changed.
+func (f *Fleet) NotifyWork() { wake(f.worked) }
 
 // speed is what the server has shown of how long work takes on it.
 type speed struct {

@@ -26,7 +26,7 @@ func TestChaos_ShortForm(t *testing.T) {
 		{
 			Name: "cut", Title: "the network cuts each connection after 2,000 bytes",
 			Events: chaos.Events{chaos.At(200*time.Millisecond, chaos.Network(chaos.CutAfter(2000), "decode-0"))},
-			Checks: chaos.Checks{chaos.NoErrors, chaos.Migrated(1)},
+			Checks: chaos.Checks{chaos.NoErrors, chaos.Continued(1)},
 		},
 	} {
 		t.Run(c.Name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestChaos_ShortForm(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%d requests, %d failed, %d migrated, worst TTFT %v", o.Requests, o.Failed, o.Migrated, o.WorstTTFT)
+			t.Logf("%d requests, %d failed, %d continued, worst TTFT %v", o.Requests, o.Failed, o.Continued, o.WorstTTFT)
 			for _, broken := range o.Broken {
 				t.Error(broken)
 			}

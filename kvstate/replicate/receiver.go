@@ -44,7 +44,7 @@ func (sh *Shared) Follow(ctx context.Context, s *kvstate.Source, address string,
 			f.receive(ctx, feed)
 		case err != nil:
 			// Without Redis no other replica can receive for this one: do it alone.
-			f.receiveAlone(ctx, feed)
+			f.receiveWithoutRedis(ctx, feed)
 		default:
 			f.applyDeltas(ctx)
 		}
@@ -94,9 +94,9 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 	f.from = "$"
 }
 
-// receiveAlone receives from the engine until Redis answers again. It asks for
+// receiveWithoutRedis receives from the engine until Redis answers again. It asks for
 // the lease, which in a cluster may be away while other nodes answer.
-func (f *follower) receiveAlone(ctx context.Context, feed Feed) {
+func (f *follower) receiveWithoutRedis(ctx context.Context, feed Feed) {
 	stop, err := feed()
 	if err != nil { // another replica on this machine has the address
 		waitFor(ctx, receiverRenew)

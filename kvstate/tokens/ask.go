@@ -164,7 +164,7 @@ func (a *asker) request(questions []question, t *text) (Tokens, bool) {
 		if errors.Is(err, ErrNotServed) || errors.Is(err, ErrRefused) {
 			a.recordResult(true)
 			if q.render && errors.Is(err, ErrNotServed) {
-				a.noteAbsent(q.path)
+				a.recordAbsent(q.path)
 			}
 			continue
 		}
@@ -206,7 +206,7 @@ func (a *asker) isAbsent(path string) bool {
 	return time.Now().Before(a.absent[path])
 }
 
-func (a *asker) noteAbsent(path string) {
+func (a *asker) recordAbsent(path string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.absent[path] = time.Now().Add(noRender)

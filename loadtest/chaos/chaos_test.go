@@ -85,7 +85,7 @@ func TestRecovery(t *testing.T) {
 
 func TestChecks_SayWhatDoesNotHold(t *testing.T) {
 	o := &Outcome{
-		Requests: 100, Failed: 2, Migrated: 1, WorstTTFT: 3 * s, WorstE2E: 4 * s, Recovery: 2 * s,
+		Requests: 100, Failed: 2, Continued: 1, WorstTTFT: 3 * s, WorstE2E: 4 * s, Recovery: 2 * s,
 		Reached: map[string]int{"decode-0": 30, "prefill-0": 30, "prefill-1": 10}, Metrics: []Metrics{"m{a=\"x\"} 3\nm{a=\"y\"} 4\nmm 9\n", "m{a=\"x\"} 2\n"},
 	}
 	for name, check := range map[string][2]Check{ // one that holds, one that does not
@@ -93,7 +93,7 @@ func TestChecks_SayWhatDoesNotHold(t *testing.T) {
 		"recovery":  {RecoveredWithin(2 * s), RecoveredWithin(s)},
 		"ttft":      {WorstTTFT(3 * s), WorstTTFT(2 * s)},
 		"answer":    {WorstAnswer(4 * s), WorstAnswer(3 * s)},
-		"migrated":  {Migrated(1), Migrated(2)},
+		"continued": {Continued(1), Continued(2)},
 		"share":     {MaxShare("decode-0", 0.3), MaxShare("decode-0", 0.29)},
 		"balanced":  {Balanced("prefill", 1.5), Balanced("prefill", 1.49)},
 		"metric":    {Metric(9, 9, "m"), Metric(10, 99, "m")},
@@ -110,7 +110,7 @@ func TestChecks_SayWhatDoesNotHold(t *testing.T) {
 
 func TestReport_TableAndPage(t *testing.T) {
 	r := &Report{Scenarios: []Row{
-		{Name: "one", Title: "a <thing> breaks", Peer: "other: 7 of 20", Events: []string{"2s kill decode-0"}, Requests: 160, Migrated: 3, WorstTTFT: 0.061, Recovery: 0},
+		{Name: "one", Title: "a <thing> breaks", Peer: "other: 7 of 20", Events: []string{"2s kill decode-0"}, Requests: 160, Continued: 3, WorstTTFT: 0.061, Recovery: 0},
 		{Name: "another", Requests: 80, Failed: 2, WorstTTFT: 5.44, Recovery: 1.25, Broken: []string{"2 of 80 requests failed"}, Log: "/tmp/x"},
 	}}
 	var table strings.Builder
@@ -118,9 +118,9 @@ func TestReport_TableAndPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{
-		"  scenario  requests  failed  migrated  worst TTFT  recovery",
-		"       one       160       0         3       61 ms      0 ms",
-		"   another        80       2         0       5.4 s     1.2 s",
+		"  scenario  requests  failed  continued  worst TTFT  recovery",
+		"       one       160       0          3       61 ms      0 ms",
+		"   another        80       2          0       5.4 s     1.2 s",
 		"another: 2 of 80 requests failed (log: /tmp/x)",
 		"",
 	}, "\n")

@@ -56,11 +56,11 @@ func WorstAnswer(d time.Duration) Check {
 	}
 }
 
-// Migrated wants at least so many streams continued elsewhere.
-func Migrated(n int) Check {
+// Continued wants at least so many streams continued elsewhere.
+func Continued(n int) Check {
 	return func(o *Outcome) string {
-		if o.Migrated < n {
-			return fmt.Sprintf("%d streams were continued, fewer than %d", o.Migrated, n)
+		if o.Continued < n {
+			return fmt.Sprintf("%d streams were continued, fewer than %d", o.Continued, n)
 		}
 		return ""
 	}

@@ -31,7 +31,7 @@ type Row struct {
 	Failed    int            `json:"failed"`
 	Errors    map[string]int `json:"errors,omitempty"`
 	Samples   []string       `json:"error_samples,omitempty"`
-	Migrated  int            `json:"migrated"`
+	Continued int            `json:"migrated"`
 	WorstTTFT float64        `json:"worst_ttft_seconds"`
 	Recovery  float64        `json:"recovery_seconds"`
 	Reached   map[string]int `json:"reached"` // clients' requests by engine that still answered
@@ -43,7 +43,7 @@ type Row struct {
 func row(o *Outcome, dir string) Row {
 	r := Row{
 		Name: o.Name, Title: o.Title, Peer: o.Peer, RPS: o.Load.RPS,
-		Requests: o.Requests, Failed: o.Failed, Samples: o.Samples, Migrated: o.Migrated,
+		Requests: o.Requests, Failed: o.Failed, Samples: o.Samples, Continued: o.Continued,
 		WorstTTFT: o.WorstTTFT.Seconds(), Recovery: o.Recovery.Seconds(),
 		Reached: o.Reached, Broken: o.Broken, Took: o.Took.Seconds(),
 		Errors: make(map[string]int),
@@ -77,9 +77,9 @@ func (r *Report) Err() error {
 // WriteTable writes the report for a reader.
 func (r *Report) WriteTable(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "scenario\trequests\tfailed\tmigrated\tworst TTFT\trecovery\t")
+	fmt.Fprintln(table, "scenario\trequests\tfailed\tcontinued\tworst TTFT\trecovery\t")
 	for _, c := range r.Scenarios {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\t%s\t\n", c.Name, c.Requests, c.Failed, c.Migrated, seconds(c.WorstTTFT), seconds(c.Recovery))
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\t%s\t\n", c.Name, c.Requests, c.Failed, c.Continued, seconds(c.WorstTTFT), seconds(c.Recovery))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -135,7 +135,7 @@ func Show(w io.Writer, total int) func(n int, c Scenario, o *Outcome) {
 		if len(o.Broken) > 0 {
 			verdict = "NOT as it should: " + strings.Join(o.Broken, "; ")
 		}
-		fmt.Fprintf(w, "%16s%d requests, %d failed, %d migrated, worst TTFT %s, recovery %s: %s\n", "",
-			o.Requests, o.Failed, o.Migrated, seconds(o.WorstTTFT.Seconds()), seconds(o.Recovery.Seconds()), verdict)
+		fmt.Fprintf(w, "%16s%d requests, %d failed, %d continued, worst TTFT %s, recovery %s: %s\n", "",
+			o.Requests, o.Failed, o.Continued, seconds(o.WorstTTFT.Seconds()), seconds(o.Recovery.Seconds()), verdict)
 	}
 }

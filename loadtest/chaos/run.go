@@ -20,7 +20,7 @@ type Outcome struct {
 	Failed    int
 	Errors    map[loadtest.Kind]int
 	Samples   []string // of failures
-	Migrated  int      // streams continued elsewhere
+	Continued int      // streams continued elsewhere
 	WorstTTFT time.Duration
 	WorstE2E  time.Duration // of whole answers
 	Recovery  time.Duration
@@ -138,7 +138,7 @@ func (st *testbed) inspect(ctx context.Context, o *Outcome) {
 		case "gateway":
 			if m, err := st.metrics(ctx, a); err == nil {
 				o.Metrics = append(o.Metrics, m)
-				o.Migrated += int(m.Sum("tandem_migrations_total", `outcome="continued"`))
+				o.Continued += int(m.Sum("tandem_migrations_total", `outcome="continued"`))
 			}
 		case "prefill", "decode":
 			if n, err := st.requests(ctx, a); err == nil {

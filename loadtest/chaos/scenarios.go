@@ -43,7 +43,7 @@ var Scenarios = []Scenario{
 		Name: "decode-killed", Title: "one of two decode servers is killed, and comes back",
 		Load:   Load{Output: 128},
 		Events: Events{At(2*s, Kill("decode-0")), At(5*s, Restart("decode-0"))},
-		Checks: Checks{NoErrors, Migrated(1), RecoveredWithin(2 * s)},
+		Checks: Checks{NoErrors, Continued(1), RecoveredWithin(2 * s)},
 	},
 	{
 		Name: "prefill-answers-500", Title: "one of two prefill servers answers 500 to everything",
@@ -102,7 +102,7 @@ var Scenarios = []Scenario{
 		Name: "decode-hangs", Title: "one of two decode servers stops dead in the middle of its streams",
 		Load:   Load{For: 15 * s, Output: 128},
 		Events: Events{At(2*s, Hang("decode-0")), At(10*s, Continue("decode-0"))},
-		Checks: Checks{NoErrors, Migrated(1), RecoveredWithin(6 * s), WorstAnswer(8 * s)},
+		Checks: Checks{NoErrors, Continued(1), RecoveredWithin(6 * s), WorstAnswer(8 * s)},
 	},
 	{
 		Name: "prefill-zombie-hangs", Title: "a prefill server accepts work and never answers, with a healthy /health",
@@ -161,7 +161,7 @@ var Scenarios = []Scenario{
 	{
 		Name: "network-cuts", Title: "the network to a decode server cuts each connection after 2,000 bytes",
 		Events: Events{At(2*s, Network(CutAfter(2000), "decode-0")), At(5*s, Restore("decode-0"))},
-		Checks: Checks{NoErrors, Migrated(1)},
+		Checks: Checks{NoErrors, Continued(1)},
 	},
 	{
 		Name: "all-prefill-gone", Title: "all prefill servers are killed, and come back",

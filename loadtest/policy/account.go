@@ -49,14 +49,14 @@ func newAccount(prefills, decodes int) *account {
 }
 
 func (a *account) recordDispatch(j *job, now float64) {
-	if p := j.pair.Prefill; p != Alone {
+	if p := j.pair.Prefill; p != Aggregated {
 		a.prefill[p].work.Begin(uint64(j.id), curve.Work{Estimate: runDuration(j.estimate.prefill)}, clockTime(now))
 		a.prefill[p].tokens += j.req.Prompt - j.estimate.cached
 		a.prefill[p].sent = append(a.prefill[p].sent, j)
 		a.prefill[p].prompts += j.req.Prompt
 	}
 	d := &a.decode[j.pair.Decode]
-	if j.pair.Prefill == Alone {
+	if j.pair.Prefill == Aggregated {
 		d.prompts.Begin(uint64(j.id), curve.Work{Estimate: runDuration(j.estimate.prefill)}, clockTime(now))
 	}
 	d.requests++

@@ -47,7 +47,7 @@ func (c *joint) Choose(v *View) Pair {
 	if !ok {
 		panic("no alternative in a field that has servers")
 	}
-	pair := Pair{Prefill: Alone, Decode: serverNumber(chosen.Decode)}
+	pair := Pair{Prefill: Aggregated, Decode: serverNumber(chosen.Decode)}
 	if chosen.Prefill != "" {
 		pair.Prefill = serverNumber(chosen.Prefill)
 	}
@@ -59,7 +59,7 @@ type keyed struct{ joint }
 
 // Key ages linearly, which makes it static.
 func (k *keyed) Key(v *View, chosen Pair) float64 {
-	if chosen.Prefill == Alone {
+	if chosen.Prefill == Aggregated {
 		return 0
 	}
 	return v.job.arrived + v.PrefillSeconds(chosen.Prefill)/order.DefaultConfig().Ageing

@@ -55,7 +55,7 @@ func (j *job) context() int { return j.req.Prompt + j.generated }
 
 // prefillEnd is when the prompt was computed.
 func (j *job) prefillEnd() float64 {
-	if j.pair.Prefill == Alone {
+	if j.pair.Prefill == Aggregated {
 		return j.firstAt
 	}
 	return j.prefilledAt
@@ -212,10 +212,10 @@ func (c *cluster) load(trace *Trace, seed uint64) error {
 // dispatch sends a request to its servers.
 func (c *cluster) dispatch(j *job) {
 	prefill, decode := j.pair.Prefill, c.decodes[j.pair.Decode]
-	if prefill == Alone || c.scenario.Overlap {
+	if prefill == Aggregated || c.scenario.Overlap {
 		decode.submit(j)
 	}
-	if prefill != Alone {
+	if prefill != Aggregated {
 		c.prefills[prefill].submit(j)
 	}
 }
@@ -241,7 +241,7 @@ func (c *cluster) finishPrefill(j *job) {
 
 // recordRoom is called when a request has KV room on its decode server.
 func (c *cluster) recordRoom(j *job) {
-	if j.recompute || j.pair.Prefill == Alone {
+	if j.recompute || j.pair.Prefill == Aggregated {
 		j.recompute = false
 		j.compute = max(1, j.context()-j.decodeHit)
 		if j.generated == 0 {

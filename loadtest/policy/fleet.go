@@ -13,18 +13,18 @@ import (
 // fleet is how the gateway's own code sees the servers and a request: the adapter
 // between View and pd. It is the only file that fills what pd chooses from.
 type fleet struct {
-	model   cost.Model
-	links   *cost.Links
-	field   cost.Candidates
-	servers order.Servers
-	alone   bool            // decode servers may compute prompts
-	serves  order.Objective // for throughput it has the objective of the first token, too
-	moving  map[*job]func() // ends a transfer under way
+	model      cost.Model
+	links      *cost.Links
+	field      cost.Candidates
+	servers    order.Servers
+	aggregated bool            // decode servers may compute prompts
+	serves     order.Objective // for throughput it has the objective of the first token, too
+	moving     map[*job]func() // ends a transfer under way
 }
 
-func newFleet(s *Scenario, alone bool) *fleet {
+func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
-	f := &fleet{alone: alone, moving: make(map[*job]func()), model: cost.Default()}
+	f := &fleet{aggregated: aggregated, moving: make(map[*job]func()), model: cost.Default()}
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(h.HandOff), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens = blockTokens, h.DecodeTokens
 	f.links = cost.NewLinks(cost.LinkPrior{
@@ -38,7 +38,7 @@ func newFleet(s *Scenario, alone bool) *fleet {
 	}
 	for d := range s.Decode {
 		c := cost.Candidate{
-			ID: strconv.Itoa(d), Topology: place(s.decodeRack(d)), KVKnown: true, NoAlone: !alone,
+			ID: strconv.Itoa(d), Topology: place(s.decodeRack(d)), KVKnown: true, NoAggregated: !aggregated,
 			Prefill: prefillCurve(h, 1),
 			Step:    curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
 		}

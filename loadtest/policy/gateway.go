@@ -188,7 +188,7 @@ func (g *gateway) learner() transferLearner {
 // learnTransfer lets the policy learn from a transfer.
 func (g *gateway) learnTransfer(j *job) {
 	learner := g.learner()
-	if learner == nil || j.pair.Prefill == Alone {
+	if learner == nil || j.pair.Prefill == Aggregated {
 		return
 	}
 	g.view.now = g.cluster.cal.now
@@ -201,7 +201,7 @@ func (g *gateway) estimate(j *job) {
 	v := g.viewFor(j)
 	e := &j.estimate
 	e.output = v.Output()
-	if p := j.pair.Prefill; p != Alone {
+	if p := j.pair.Prefill; p != Aggregated {
 		e.cached = v.PrefillHit(p)
 		e.nominal = v.prefillHardware(p).prefill(j.req.Prompt, e.cached)
 		e.prefill = v.PrefillSeconds(p)

@@ -50,7 +50,7 @@ func (j *job) keepIdle(idle []bool) {
 // bindIdle notes which servers are idle as a request is bound.
 func (c *cluster) bindIdle(j *job) {
 	j.isBound = true
-	if j.pair.Prefill != Alone && c.decider(j).account.prefill[j.pair.Prefill].work.Len() == 0 {
+	if j.pair.Prefill != Aggregated && c.decider(j).account.prefill[j.pair.Prefill].work.Len() == 0 {
 		return
 	}
 	for _, p := range c.prefills {

@@ -62,8 +62,8 @@ type lateBinder struct {
 	stale       []*order.Ticket
 }
 
-func newLateBinder(s *Scenario, alone bool) *lateBinder {
-	f := newFleet(s, alone)
+func newLateBinder(s *Scenario, aggregated bool) *lateBinder {
+	f := newFleet(s, aggregated)
 	f.servers.Gate = true
 	return &lateBinder{fleet: f, order: order.New(order.DefaultConfig()), jobs: make(map[int64]*job), refreshedAt: -1}
 }

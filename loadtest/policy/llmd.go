@@ -6,7 +6,7 @@ var llmd = &Policy{
 	New: stateless(func(v *View) Pair {
 		d := llmdPick(v, v.Decodes(), v.DecodeHit, v.DecodeGauge)
 		if v.Prompt()-v.DecodeHit(d) < 16 {
-			return Pair{Prefill: Alone, Decode: d}
+			return Pair{Prefill: Aggregated, Decode: d}
 		}
 		return Pair{Prefill: llmdPick(v, v.Prefills(), v.PrefillHit, v.PrefillGauge), Decode: d}
 	}),

@@ -36,7 +36,7 @@ var metrics = []metric{
 	{"prefill_imbalance", "busiest prefill server over the mean", func(o *Outcome) float64 { return o.PrefillImbalance }},
 	{"decode_imbalance", "tokens of the decode server that made most over the mean", func(o *Outcome) float64 { return o.DecodeImbalance }},
 	{"preemptions", "sequences that lost their KV on a decode server", func(o *Outcome) float64 { return float64(o.Preemptions) }},
-	{"alone", "requests without a prefill server", func(o *Outcome) float64 { return float64(o.Alone) }},
+	{"alone", "requests without a prefill server", func(o *Outcome) float64 { return float64(o.Aggregated) }},
 	{"output_error", "mean |expected - true| output length over the mean", func(o *Outcome) float64 { return o.OutputError }},
 	{"decision_ns", "wall time of one decision on this machine", func(o *Outcome) float64 { return o.DecisionNS }},
 	{"run_s", "wall time of one run on this machine, beside the other runs", func(o *Outcome) float64 { return o.RunSeconds }},

@@ -32,7 +32,7 @@ type Outcome struct {
 	PrefillImbalance float64 // busiest server over the mean
 	DecodeImbalance  float64 // tokens of the server that made most over the mean
 	Preemptions      int
-	Alone            int     // requests that decode served without a prefill server
+	Aggregated       int     // requests that decode served without a prefill server
 	OutputError      float64 // mean |expected - true| output tokens over the mean output
 	DecisionNS       float64 // wall time of one decision
 	RunSeconds       float64 // wall time of the run
@@ -124,8 +124,8 @@ func (c *cluster) moved(o *Outcome) {
 		outputs += float64(j.req.Output)
 		missed += math.Abs(float64(j.estimate.output - j.req.Output))
 		o.Preemptions += j.preempted
-		if j.pair.Prefill == Alone {
-			o.Alone++
+		if j.pair.Prefill == Aggregated {
+			o.Aggregated++
 		}
 	}
 	o.HitRate, o.OutputError = hits/prompts, missed/outputs

@@ -38,8 +38,8 @@ type Policy struct {
 	New func(s *Scenario, rng *rand.Rand) any
 }
 
-// Alone in pair of a prefill server: the decode server computes the prompt itself.
-const Alone = order.Alone
+// Aggregated in pair of a prefill server: the decode server computes the prompt itself.
+const Aggregated = order.Aggregated
 
 // Pair is the servers of a request.
 type Pair = order.Pair

@@ -65,7 +65,7 @@ func checkOrder(t *testing.T, c *cluster, p *Policy) {
 	for i := range c.jobs {
 		j := &c.jobs[i]
 		times := []float64{j.arrived, j.began, j.prefilledAt, j.firstAt, j.endedAt}
-		if j.pair.Prefill == Alone {
+		if j.pair.Prefill == Aggregated {
 			times = []float64{j.arrived, j.began, j.firstAt, j.endedAt}
 		}
 		for k := range times[1:] {
@@ -77,7 +77,7 @@ func checkOrder(t *testing.T, c *cluster, p *Policy) {
 			t.Fatalf("%s: request %d has %d of %d tokens", p.Name, i, j.generated, j.req.Output)
 		}
 		whole := float64(j.req.Prompt-j.decodeHit) * c.hw.KVBytesPerToken
-		if j.pair.Prefill == Alone {
+		if j.pair.Prefill == Aggregated {
 			whole = 0
 		}
 		if j.preempted == 0 && math.Abs(j.bytes-whole) > 1 {

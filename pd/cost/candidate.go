@@ -12,22 +12,22 @@ import (
 
 // Candidate is what the choice knows of one server for one leg.
 type Candidate struct {
-	ID       string
-	Class    uint64 // only servers of one class make a pair
-	Topology Topology
-	Both     bool          // it may be among the prefill and among the decode servers
-	Kind     int           // of hardware: one more than its column in Candidates.Shares; 0: it has none
-	Group    int           // servers that step together; 0: it steps by itself
-	Excluded bool          // it may not be chosen now
-	NoPair   bool          // the request must not have it in a pair
-	NoAlone  bool          // it must not compute the request's prompt as a decode server
-	Ready    time.Duration // until it can take the request at all: an adapter to load, a sleep to end
-	Queue    time.Duration // predicted time until its outstanding prefill work is done
-	Queued   int           // requests of that work
-	Cached   cached.Tokens // leading tokens of the request that it holds, by tier
-	Remote   Remote        // that holds more of it, and can be pulled from
-	Prefill  curve.Curve   // time of a prefill on it
-	Step     curve.Curve   // time of a decode step on it
+	ID           string
+	Class        uint64 // only servers of one class make a pair
+	Topology     Topology
+	Both         bool          // it may be among the prefill and among the decode servers
+	Kind         int           // of hardware: one more than its column in Candidates.Shares; 0: it has none
+	Group        int           // servers that step together; 0: it steps by itself
+	Excluded     bool          // it may not be chosen now
+	NoPair       bool          // the request must not have it in a pair
+	NoAggregated bool          // it must not compute the request's prompt as a decode server
+	Ready        time.Duration // until it can take the request at all: an adapter to load, a sleep to end
+	Queue        time.Duration // predicted time until its outstanding prefill work is done
+	Queued       int           // requests of that work
+	Cached       cached.Tokens // leading tokens of the request that it holds, by tier
+	Remote       Remote        // that holds more of it, and can be pulled from
+	Prefill      curve.Curve   // time of a prefill on it
+	Step         curve.Curve   // time of a decode step on it
 	// How much of the two curves it has shown lately, 0..1.
 	PrefillKnown, StepKnown float64
 

@@ -99,7 +99,7 @@ func (f *Candidates) Alternative(s *order.Servers, t *order.Ticket, pair order.P
 		Ready: Duration(terms.Ready), Queue: Duration(terms.Ahead), Prefill: Duration(terms.Prefill), Transfer: Duration(terms.Transfer),
 		KVRoom: Duration(terms.KVRoom), Step: Duration(terms.Step), DecodeCost: Duration(terms.DecodeCost), DelayToOthers: Duration(terms.DelayToOthers), HardwareMismatch: Duration(terms.HardwareMismatch),
 	}}
-	if pair.Prefill != order.Alone {
+	if pair.Prefill != order.Aggregated {
 		a.Prefill = f.Prefill[pair.Prefill].ID
 	}
 	return a
@@ -114,7 +114,7 @@ const maxSeconds = 1e9 // beyond it a time.Duration overflows
 // PricePair prices one way to run the request, false if it is none: decode alone where
 // prefill is "".
 func (m *Model) PricePair(r Demand, f *Candidates, prefill, decode string) (Alternative, bool) {
-	pair := order.Pair{Prefill: order.Alone, Decode: IndexOf(f.Decode, decode)}
+	pair := order.Pair{Prefill: order.Aggregated, Decode: IndexOf(f.Decode, decode)}
 	if prefill != "" {
 		pair.Prefill = IndexOf(f.Prefill, prefill)
 	}
@@ -145,7 +145,7 @@ func (m *Model) Alternatives(r Demand, f *Candidates, price float64) []Alternati
 		}
 	}
 	for d := range f.Decode {
-		if pair := (order.Pair{Prefill: order.Alone, Decode: d}); s.Possible(t, pair) {
+		if pair := (order.Pair{Prefill: order.Aggregated, Decode: d}); s.Possible(t, pair) {
 			all = append(all, f.Alternative(s, t, pair, price))
 		}
 	}

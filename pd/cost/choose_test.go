@@ -79,7 +79,7 @@ func parseField(t *testing.T, d *datadriven.TestData) Candidates {
 		case "decode":
 			f.Decode = append(f.Decode, c)
 		case "pair": // decodes only what is handed to it
-			c.NoAlone = true
+			c.NoAggregated = true
 			f.Decode = append(f.Decode, c)
 		case "alone":
 			c.NoPair = true
@@ -220,7 +220,7 @@ func randomField(t *rapid.T) Candidates {
 			Topology: Topology{Rack: rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "rack"), Zone: rapid.SampledFrom([]string{"", "z1", "z2"}).Draw(t, "zone")},
 			Ready:    time.Duration(rapid.IntRange(-2000, 2000).Draw(t, "ready")) * time.Millisecond, // at once, half of the time
 			Queue:    time.Duration(rapid.IntRange(0, 5000).Draw(t, "queue")) * time.Millisecond, Running: rapid.IntRange(0, 300).Draw(t, "running"),
-			NoPair: rapid.IntRange(0, 9).Draw(t, "no pair") == 0, NoAlone: rapid.Bool().Draw(t, "not alone"), Group: rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "group"), KVFree: rapid.IntRange(0, 1_000_000).Draw(t, "free"), KVKnown: rapid.Bool().Draw(t, "known"),
+			NoPair: rapid.IntRange(0, 9).Draw(t, "no pair") == 0, NoAggregated: rapid.Bool().Draw(t, "not alone"), Group: rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "group"), KVFree: rapid.IntRange(0, 1_000_000).Draw(t, "free"), KVKnown: rapid.Bool().Draw(t, "known"),
 		}
 	})
 	list := func(name string) []Candidate { return rapid.SliceOfN(candidate, 0, 5).Draw(t, name) }
@@ -228,7 +228,7 @@ func randomField(t *rapid.T) Candidates {
 }
 
 func TestChoose_EqualAlternativesShare(t *testing.T) {
-	f := Candidates{Prefill: []Candidate{{ID: "p0"}, {ID: "p1"}}, Decode: []Candidate{{ID: "d0", NoAlone: true}, {ID: "d1", NoAlone: true}}}
+	f := Candidates{Prefill: []Candidate{{ID: "p0"}, {ID: "p1"}}, Decode: []Candidate{{ID: "d0", NoAggregated: true}, {ID: "d1", NoAggregated: true}}}
 	f.Links = NewLinks(DefaultLinks()).Table(f.Prefill, f.Decode, linkTime)
 	tie := rand.New(rand.NewPCG(1, 2)).IntN
 	counts, m := make(map[string]int), Default()

@@ -72,7 +72,7 @@ func TestExplain_EqualAlternativesInTheOrderOfTheFleet(t *testing.T) {
 		f.Prefill = append(f.Prefill, Candidate{ID: id, Prefill: pools.Default().Prefill})
 	}
 	for _, id := range []string{"d0", "d1", "d2"} {
-		f.Decode = append(f.Decode, Candidate{ID: id, NoAlone: true, Step: pools.Default().Step})
+		f.Decode = append(f.Decode, Candidate{ID: id, NoAggregated: true, Step: pools.Default().Step})
 	}
 	f = linked(f)
 	m, r := Default(), Demand{PromptTokens: 8000, OutputTokens: 100}

@@ -97,7 +97,7 @@ func (l *Links) receivePair(before *pairRecord, r pairRecord, age time.Duration,
 		pair := entry(l.pairs, r.id(), now, (*pairSlowness).stale)
 		pair.distance = r.Distance
 		pair.adopt(r.slownessRecord, age, now)
-		l.noteLocked(r.id(), pair, now)
+		l.updateSlowLocked(r.id(), pair, now)
 		return
 	}
 	if r.Transfers < before.Transfers {

@@ -132,7 +132,7 @@ func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duratio
 func (l *Links) attributeLocked(id pairID, distance Distance, residual float64, transfers int, now time.Time) (beyond float64, meant bool) {
 	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
 	pair.distance = distance
-	defer l.noteLocked(id, pair, now)
+	defer l.updateSlowLocked(id, pair, now)
 	if pair.samples == 0 && transfers == 1 && residual > slowDiffers { // the engines meet for the first time
 		pair.learn(residual, transfers, now)
 		return 0, false
@@ -169,7 +169,7 @@ func (l *Links) Blame(prefill, decode string, now time.Time) {
 	id := pairID{prefill, decode}
 	pair := entry(l.pairs, id, now, (*pairSlowness).stale)
 	pair.blame(now)
-	l.noteLocked(id, pair, now)
+	l.updateSlowLocked(id, pair, now)
 	l.forgetTablesLocked()
 }
 
@@ -180,7 +180,7 @@ func (l *Links) Clear(server string, since time.Time) {
 	defer l.mu.Unlock()
 	for id, pair := range l.slow {
 		if (id.prefill == server || id.decode == server) && pair.clear(since) {
-			l.noteLocked(id, pair, pair.seen)
+			l.updateSlowLocked(id, pair, pair.seen)
 		}
 	}
 	l.forgetTablesLocked()
@@ -191,8 +191,8 @@ func (l *Links) forgetTablesLocked() {
 	l.tables = l.tables[:0]
 }
 
-// noteLocked keeps a pair among those that count, or not.
-func (l *Links) noteLocked(id pairID, pair *pairSlowness, now time.Time) {
+// updateSlowLocked keeps a pair among those that count, or not.
+func (l *Links) updateSlowLocked(id pairID, pair *pairSlowness, now time.Time) {
 	if pair.differs(now) > 0 {
 		l.slow[id] = pair
 		return

@@ -123,12 +123,12 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	t.HardwareMismatch = hardwareMismatches(t.HardwareMismatch[:0], r, f, t.Prefill)
 	for i := range f.Decode {
 		d := &f.Decode[i]
-		t.Missing[i], t.Alone[i], t.Stall[i] = math.Inf(1), math.Inf(1), 0
+		t.Missing[i], t.Aggregated[i], t.Stall[i] = math.Inf(1), math.Inf(1), 0
 		if !d.NoPair {
 			t.Missing[i] = m.missing(d, &work)
 		}
-		if !d.NoAlone {
-			t.Alone[i] = m.alone(d, &work)
+		if !d.NoAggregated {
+			t.Aggregated[i] = m.alone(d, &work)
 			if t.ITL > 0 {
 				t.Stall[i] = m.stall(d, &work)
 			}
@@ -157,7 +157,7 @@ func (f *Candidates) handsOver(r Demand, blockTokens int) bool {
 		return true
 	}
 	for i := range f.Decode {
-		if !f.Decode[i].NoAlone {
+		if !f.Decode[i].NoAggregated {
 			return false
 		}
 	}

@@ -45,7 +45,7 @@ func TestBetween_IsTheSameAsAmongAllAlternatives(t *testing.T) {
 // A pair of servers that are gone, or of which one may not be chosen, is none.
 func TestBetween_NoPairOfServersThatAreGoneOrOut(t *testing.T) {
 	m, f, r := Default(), grid(), Demand{PromptTokens: 4000, OutputTokens: 256}
-	f.Prefill[1].Excluded, f.Decode[1].NoAlone = true, true
+	f.Prefill[1].Excluded, f.Decode[1].NoAggregated = true, true
 	for name, c := range map[string]struct {
 		prefill, decode string
 		possible        bool
@@ -74,7 +74,7 @@ func TestOnly_LeavesThePairAndItsLink(t *testing.T) {
 	}{{"p0", "d0", 1}, {"p0", "d1", 1}, {"p1", "d0", 1}, {"p1", "d1", 1}, {"", "d0", 0}, {"", "d1", 0}} {
 		f := grid()
 		for i := range f.Decode {
-			f.Decode[i].NoAlone = c.prefill != ""
+			f.Decode[i].NoAggregated = c.prefill != ""
 		}
 		want, _ := m.PricePair(r, &f, c.prefill, c.decode)
 		one := f.Only(c.prefill, c.decode)

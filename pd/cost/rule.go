@@ -49,7 +49,7 @@ func (r Rule) pick(s *order.Servers, t *order.Ticket, draw func() float64) (orde
 		return best, true
 	}
 	for d := range s.Decode {
-		pair := order.Pair{Prefill: order.Alone, Decode: d}
+		pair := order.Pair{Prefill: order.Aggregated, Decode: d}
 		if load := float64(s.Decode[d].Running) + draw(); s.Possible(t, pair) && load < least[0] {
 			best, least[0] = pair, load
 		}

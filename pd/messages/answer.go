@@ -57,7 +57,7 @@ func FromChat(answer []byte) ([]byte, error) {
 		m.Content = append(m.Content, textBlock(text))
 	}
 	end := ending{whole: true}
-	end.note(choice)
+	end.read(choice)
 	for _, call := range said.Get("tool_calls").Array() {
 		end.call = true
 		m.Content = append(m.Content, toolBlock(call.Get("id").String(), call.Get("function.name").String(), inputOf(call.Get("function.arguments").String())))

@@ -67,7 +67,7 @@ func (s *Stream) Append(dst, data []byte) ([]byte, error) {
 	if !choice.Exists() {
 		return dst, nil
 	}
-	s.end.note(choice)
+	s.end.read(choice)
 	said := choice.Get("delta")
 	if thought := reasoning(said); thought != "" {
 		dst = s.ensure(dst, thinkingBlock(""))

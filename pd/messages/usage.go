@@ -41,8 +41,8 @@ type ending struct {
 	whole   bool    // and the call's arguments are complete
 }
 
-// note takes what a choice says of its end.
-func (e *ending) note(choice gjson.Result) {
+// read takes what a choice says of its end.
+func (e *ending) read(choice gjson.Result) {
 	e.finish = cmp.Or(choice.Get("finish_reason").String(), e.finish)
 	if stop := choice.Get("stop_reason"); stop.Type == gjson.String {
 		matched := stop.String()

@@ -164,7 +164,7 @@ func (s *Servers) LeastTTFT(t *Ticket) float64 {
 	}
 	for d := range s.Decode {
 		if !s.Decode[d].Excluded {
-			least = min(least, at(t.DecodeReady, d)+t.Alone[d])
+			least = min(least, at(t.DecodeReady, d)+t.Aggregated[d])
 		}
 	}
 	return least + s.fastestDecode().Step

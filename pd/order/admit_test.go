@@ -22,9 +22,9 @@ func TestServers_Quickest(t *testing.T) {
 		{"one is quicker", func(_ *Servers, t *Ticket) { t.Prefill[1] = 0.5 }, 1.12},
 		{"which is out", func(s *Servers, t *Ticket) { t.Prefill[1] = 0.5; out(&s.Prefill[1].Excluded) }, 1.62},
 		{"which is not ready", func(_ *Servers, t *Ticket) { t.Prefill[1], t.PrefillReady = 0.5, []float64{0, 0.3} }, 1.42},
-		{"decode is quicker", func(_ *Servers, t *Ticket) { t.Alone[1] = 0.25 }, 0.27},
-		{"which is out as well", func(s *Servers, t *Ticket) { t.Alone[1] = 0.25; out(&s.Decode[1].Excluded) }, 1.62},
-		{"which is not ready either", func(_ *Servers, t *Ticket) { t.Alone[1], t.DecodeReady = 0.25, []float64{0, 1} }, 1.27},
+		{"decode is quicker", func(_ *Servers, t *Ticket) { t.Aggregated[1] = 0.25 }, 0.27},
+		{"which is out as well", func(s *Servers, t *Ticket) { t.Aggregated[1] = 0.25; out(&s.Decode[1].Excluded) }, 1.62},
+		{"which is not ready either", func(_ *Servers, t *Ticket) { t.Aggregated[1], t.DecodeReady = 0.25, []float64{0, 1} }, 1.27},
 		{"decode alone is left", func(s *Servers, _ *Ticket) { out(&s.Prefill[0].Excluded, &s.Prefill[1].Excluded) }, 3.02},
 		{"nothing is left", func(s *Servers, _ *Ticket) {
 			out(&s.Prefill[0].Excluded, &s.Prefill[1].Excluded, &s.Decode[0].Excluded, &s.Decode[1].Excluded)

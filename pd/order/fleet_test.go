@@ -26,8 +26,8 @@ func (t *Ticket) price(s *Servers, alone float64) {
 	for p := range t.Prefill {
 		t.Prefill[p], t.Reference[p] = 1, 1
 	}
-	for d := range t.Alone {
-		t.Missing[d], t.Alone[d], t.Stall[d] = 1e9, alone, 0
+	for d := range t.Aggregated {
+		t.Missing[d], t.Aggregated[d], t.Stall[d] = 1e9, alone, 0
 	}
 }
 
@@ -36,7 +36,7 @@ func TestOrder_WithoutPrefillServersDecodeServes(t *testing.T) {
 	o, ticket := New(DefaultConfig()), &Ticket{ID: 1}
 	ticket.price(s, 1)
 	o.Add(ticket, s.Links)
-	if turn, ok := o.Next(s); !ok || turn.Prefill != Alone {
+	if turn, ok := o.Next(s); !ok || turn.Prefill != Aggregated {
 		t.Errorf("%+v, %v", turn, ok)
 	}
 }

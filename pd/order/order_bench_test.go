@@ -33,7 +33,7 @@ func benchOrder() (*Order, *Servers) {
 			Prefill: make([]float64, servers), Reference: make([]float64, servers), Missing: make([]float64, servers)}
 		for p := range servers {
 			t.Prefill[p], t.Reference[p], t.Missing[p] = whole, whole, 4e9
-			t.Alone, t.Stall = append(t.Alone, whole), append(t.Stall, 0.2)
+			t.Aggregated, t.Stall = append(t.Aggregated, whole), append(t.Stall, 0.2)
 		}
 		if i%2 == 0 {
 			p := rng.IntN(servers)

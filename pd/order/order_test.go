@@ -132,9 +132,9 @@ func ticketOf(values map[string]float64, s *Servers) *Ticket {
 		t.Prefill, t.Reference = append(t.Prefill, seconds), append(t.Reference, seconds)
 	}
 	for range s.Decode {
-		t.Missing, t.Alone, t.Stall = append(t.Missing, values["gb"]*1e9), append(t.Alone, math.Inf(1)), append(t.Stall, 0)
+		t.Missing, t.Aggregated, t.Stall = append(t.Missing, values["gb"]*1e9), append(t.Aggregated, math.Inf(1)), append(t.Stall, 0)
 		if alone, set := values["alone"]; set {
-			t.Alone[len(t.Alone)-1] = alone
+			t.Aggregated[len(t.Aggregated)-1] = alone
 		}
 	}
 	return t
@@ -168,7 +168,7 @@ func playTurns(o *Order, s *Servers, now float64, all bool) string {
 		if turn.Overdue {
 			note = " overdue"
 		}
-		if turn.Prefill == Alone {
+		if turn.Prefill == Aggregated {
 			fmt.Fprintf(&b, "request %d alone on decode %d%s\n", turn.Ticket.ID, turn.Decode, note)
 		} else {
 			fmt.Fprintf(&b, "request %d to prefill %d, decode %d%s\n", turn.Ticket.ID, turn.Prefill, turn.Decode, note)
@@ -222,7 +222,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 			k.Missing = append(k.Missing, rapid.Float64Range(0, 5e9).Draw(t, "missing"))
 		}
 		for range decodes {
-			k.Alone = append(k.Alone, rapid.OneOf(seconds, rapid.Just(math.Inf(1))).Draw(t, "alone"))
+			k.Aggregated = append(k.Aggregated, rapid.OneOf(seconds, rapid.Just(math.Inf(1))).Draw(t, "alone"))
 			k.Stall = append(k.Stall, rapid.Float64Range(0, 0.1).Draw(t, "stall"))
 		}
 		k.Class, k.Tenant = rapid.IntRange(0, 1).Draw(t, "class"), rapid.SampledFrom([]string{"", "a"}).Draw(t, "tenant")
@@ -245,9 +245,9 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 	if !s.Gate && d.Running > 0 && d.KVRoom < t.Tokens {
 		there += float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 	}
-	if pair.Prefill == Alone {
-		there += d.Ahead + t.Alone[pair.Decode]
-		cost += t.Alone[pair.Decode] * float64(d.Running+expectedArrivals)
+	if pair.Prefill == Aggregated {
+		there += d.Ahead + t.Aggregated[pair.Decode]
+		cost += t.Aggregated[pair.Decode] * float64(d.Running+expectedArrivals)
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
 			misses += max(1, d.Running)
 		}
@@ -274,7 +274,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 // pairs yields every pair, and every decode server alone.
 func pairs(s *Servers) (all []Pair) {
 	for d := range s.Decode {
-		all = append(all, Pair{Alone, d})
+		all = append(all, Pair{Aggregated, d})
 		for p := range s.Prefill {
 			all = append(all, Pair{p, d})
 		}
@@ -304,13 +304,13 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 			break
 		}
 		price, remembered := slowPrice(o, s, t), math.Inf(1) // the cost of what it was last seen to wait for
-		busy, free, rank, awaited := math.Inf(1), math.Inf(1), 0.0, Alone
+		busy, free, rank, awaited := math.Inf(1), math.Inf(1), 0.0, Aggregated
 		for _, pair := range pairs(s) {
 			c := slowCost(s, t, pair, price)
-			if pair.Prefill == Alone && s.Decode[pair.Decode].Ahead > o.cfg.Ahead.Seconds() {
+			if pair.Prefill == Aggregated && s.Decode[pair.Decode].Ahead > o.cfg.Ahead.Seconds() {
 				continue
 			}
-			if pair.Prefill != Alone && s.Prefill[pair.Prefill].Ahead > o.cfg.Ahead.Seconds() {
+			if pair.Prefill != Aggregated && s.Prefill[pair.Prefill].Ahead > o.cfg.Ahead.Seconds() {
 				if c += hold[pair.Prefill]; c < busy {
 					busy, awaited = c, pair.Prefill
 				}
@@ -319,7 +319,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 				}
 			} else if c < free {
 				free, rank = c, t.rank
-				if pair.Prefill != Alone {
+				if pair.Prefill != Aggregated {
 					rank += t.Prefill[pair.Prefill] - t.leastPrefill
 				}
 			}
@@ -433,7 +433,7 @@ func slowBest(s *Servers, t *Ticket, price float64) (best Pair, least float64, e
 	if math.IsInf(least, 1) || s.workAhead(best) <= idleAhead {
 		return best, least, even
 	}
-	free, cost, likewise := of(func(pair Pair) bool { return pair.Prefill != Alone && s.Prefill[pair.Prefill].Ahead <= idleAhead })
+	free, cost, likewise := of(func(pair Pair) bool { return pair.Prefill != Aggregated && s.Prefill[pair.Prefill].Ahead <= idleAhead })
 	if even = even || likewise; math.IsInf(cost, 1) {
 		return best, least, even
 	}

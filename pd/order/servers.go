@@ -146,7 +146,7 @@ const idleAhead = 0.1
 // pair begins only when the best one with a free prefill server has given the first token,
 // it is the latter: nobody waits long for a busy server while another is free.
 func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
-	pair, cost := s.bestAlone(t, math.Inf(1))
+	pair, cost := s.bestAggregated(t, math.Inf(1))
 	if paired, least := s.bestPair(t, price, math.Inf(1), cost); least < cost {
 		pair, cost = paired, least
 	}
@@ -162,7 +162,7 @@ func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
 
 // workAhead is the seconds of work on the server of a pair that computes the prompt.
 func (s *Servers) workAhead(pair Pair) float64 {
-	if pair.Prefill == Alone {
+	if pair.Prefill == Aggregated {
 		return s.Decode[pair.Decode].Ahead
 	}
 	return s.Prefill[pair.Prefill].Ahead
@@ -238,22 +238,22 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 	return best, least
 }
 
-// bestAlone is the decode server that computes the prompt at least cost, to the request
+// bestAggregated is the decode server that computes the prompt at least cost, to the request
 // and to the batch that waits meanwhile, of those with at most so many seconds of prompts
 // ahead: infinite if there is none.
-func (s *Servers) bestAlone(t *Ticket, ahead float64) (Pair, float64) {
+func (s *Servers) bestAggregated(t *Ticket, ahead float64) (Pair, float64) {
 	best, least := Pair{}, math.Inf(1)
-	for k := range t.Alone {
-		d := wrap(k+s.Start.Decode, len(t.Alone))
+	for k := range t.Aggregated {
+		d := wrap(k+s.Start.Decode, len(t.Aggregated))
 		state := &s.Decode[d]
-		if t.Alone[d] >= least || state.Ahead > ahead || !s.fits(t, state) {
+		if t.Aggregated[d] >= least || state.Ahead > ahead || !s.fits(t, state) {
 			continue
 		}
 		ready := at(t.DecodeReady, d)
-		first := ready + state.Ahead + t.Alone[d]
-		cost := first + t.Alone[d]*float64(expectedArrivals+state.Running) + s.decodeSide(t, state, first) + Miss*float64(t.aloneMisses(d, state.Running))
+		first := ready + state.Ahead + t.Aggregated[d]
+		cost := first + t.Aggregated[d]*float64(expectedArrivals+state.Running) + s.decodeSide(t, state, first) + Miss*float64(t.aggregatedMisses(d, state.Running))
 		if cost < least {
-			best, least = Pair{Alone, d}, cost
+			best, least = Pair{Aggregated, d}, cost
 		}
 	}
 	return best, least

@@ -66,7 +66,7 @@ func BenchmarkOrderDisplace4096(b *testing.B) {
 	newcomer := *o.All(nil)[0]
 	newcomer.ID, newcomer.Class, newcomer.leastTransfer = -1, -1, nil
 	newcomer.Prefill = slices.Repeat([]float64{1e9}, len(newcomer.Prefill))
-	newcomer.Alone = newcomer.Prefill
+	newcomer.Aggregated = newcomer.Prefill
 	for b.Loop() {
 		_, gaveWay, ok := o.Admit(&newcomer, s, func(d time.Duration) time.Duration { return d })
 		if !ok || len(gaveWay) < 4000 {

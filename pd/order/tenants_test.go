@@ -20,7 +20,7 @@ func TestServed_TakesTurnsByWorkWhateverTheNumberOfTenants(t *testing.T) {
 			seconds := rapid.SampledFrom([]float64{0, 0.5, 1, 2, 2.5}).Draw(t, "prefill")
 			k := &Ticket{
 				ID: int64(id), Class: rapid.IntRange(0, 1).Draw(t, "class"), Tenant: fmt.Sprint(rapid.IntRange(0, 9).Draw(t, "tenant")),
-				Prefill: []float64{seconds}, Reference: []float64{seconds}, Missing: []float64{0}, Alone: []float64{math.Inf(1)}, Stall: []float64{0},
+				Prefill: []float64{seconds}, Reference: []float64{seconds}, Missing: []float64{0}, Aggregated: []float64{math.Inf(1)}, Stall: []float64{0},
 			}
 			o.Add(k, links)
 			if rapid.Bool().Draw(t, "was served") {

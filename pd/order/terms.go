@@ -30,8 +30,8 @@ func (s *Servers) Possible(t *Ticket, pair Pair) bool {
 	if s.Decode[pair.Decode].Excluded {
 		return false
 	}
-	if pair.Prefill == Alone {
-		return !math.IsInf(t.Alone[pair.Decode], 1)
+	if pair.Prefill == Aggregated {
+		return !math.IsInf(t.Aggregated[pair.Decode], 1)
 	}
 	if s.Prefill[pair.Prefill].Excluded {
 		return false
@@ -44,7 +44,7 @@ func (s *Servers) Possible(t *Ticket, pair Pair) bool {
 // Servable reports whether any pair is possible.
 func (s *Servers) Servable(t *Ticket) bool {
 	for d := range s.Decode {
-		for p := Alone; p < len(s.Prefill); p++ {
+		for p := Aggregated; p < len(s.Prefill); p++ {
 			if s.Possible(t, Pair{p, d}) {
 				return true
 			}
@@ -61,10 +61,10 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	if !s.Gate {
 		terms.KVRoom = d.KVRoomSeconds(t)
 	}
-	if pair.Prefill == Alone {
-		terms.Ahead, terms.Prefill = d.Ahead, t.Alone[pair.Decode]
+	if pair.Prefill == Aggregated {
+		terms.Ahead, terms.Prefill = d.Ahead, t.Aggregated[pair.Decode]
 		terms.DelayToOthers = terms.Prefill * float64(expectedArrivals+d.Running)
-		terms.Misses = t.aloneMisses(pair.Decode, d.Running)
+		terms.Misses = t.aggregatedMisses(pair.Decode, d.Running)
 	} else {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))

@@ -9,7 +9,7 @@ import (
 
 func TestServers_Possible(t *testing.T) {
 	inf := math.Inf(1)
-	pair, alone := Pair{1, 1}, Pair{Alone, 1}
+	pair, alone := Pair{1, 1}, Pair{Aggregated, 1}
 	for _, of := range []struct {
 		name              string
 		change            func(*Servers, *Ticket)
@@ -22,13 +22,13 @@ func TestServers_Possible(t *testing.T) {
 		{"it must not have the prefill server", func(_ *Servers, t *Ticket) { t.Prefill[1] = inf }, false, true, true},
 		{"nor the decode server's KV", func(_ *Servers, t *Ticket) { t.Missing[1] = inf }, false, true, true},
 		{"no link", func(s *Servers, _ *Ticket) { s.Links.Latency[3] = inf }, false, true, true},
-		{"decode does not prefill", func(_ *Servers, t *Ticket) { t.Alone[1] = inf }, true, false, true},
+		{"decode does not prefill", func(_ *Servers, t *Ticket) { t.Aggregated[1] = inf }, true, false, true},
 		{"both are one server", func(s *Servers, _ *Ticket) { s.Prefill[1].Self = 1 }, false, true, true},
 		{"no room, which is left apart", func(s *Servers, _ *Ticket) { s.Decode[1].KVRoom = 0 }, true, true, true},
 		{"decode alone is left", func(s *Servers, _ *Ticket) { s.Prefill[0].Excluded, s.Prefill[1].Excluded = true, true }, false, true, true},
 		{"nothing is left", func(s *Servers, t *Ticket) {
 			s.Prefill[0].Excluded, s.Prefill[1].Excluded = true, true
-			t.Alone[0], t.Alone[1] = inf, inf
+			t.Aggregated[0], t.Aggregated[1] = inf, inf
 		}, false, false, false},
 	} {
 		s, ticket := fleetOf(2, 2), &Ticket{}

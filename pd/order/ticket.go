@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Alone in pair of a prefill server: the decode server computes the prompt itself.
-const Alone = -1
+// Aggregated in pair of a prefill server: the decode server computes the prompt itself.
+const Aggregated = -1
 
 // Pair is the servers of a request.
 type Pair struct {
@@ -33,9 +33,9 @@ type Ticket struct {
 	Prefill   []float64 // seconds of its prefill on each prefill server
 	Reference []float64 // the same at the speed of an average server
 	Missing   []float64 // bytes that each decode server lacks
-	// Alone is the seconds of its prefill on each decode server, and Stall the longest
+	// Aggregated is the seconds of its prefill on each decode server, and Stall the longest
 	// gap that it makes there in the streams of others, which counts where ITL is set.
-	Alone, Stall []float64
+	Aggregated, Stall []float64
 	// PairsFirst lets a decode server compute the prompt only where no pair can: it counts
 	// as one more objective missed.
 	PairsFirst bool
@@ -49,22 +49,22 @@ type Ticket struct {
 	// say that the rest are ready.
 	PrefillReady, DecodeReady []float64
 
-	leastPrefill   float64   // of Prefill, or of Alone where it has no prefill server
-	leastTTFT      float64   // seconds to its first token if all servers were free
-	rank           float64   // in Order: lower goes first
-	late           bool      // in Order: it misses its TTFT wherever it goes, and is served last
-	leastAloneCost float64   // the least that it can cost without a prefill server
-	leastAlone     float64   // of Alone, the least
-	awaited        Pair      // in Order: the pair, not free, that it was seen to wait for
-	declined       float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
-	isDeclining    bool      // in Order: it did so at the last look
-	leastTransfer  []float64 // seconds, by prefill server: the fastest transfer to any decode server
+	leastPrefill        float64   // of Prefill, or of Alone where it has no prefill server
+	leastTTFT           float64   // seconds to its first token if all servers were free
+	rank                float64   // in Order: lower goes first
+	late                bool      // in Order: it misses its TTFT wherever it goes, and is served last
+	leastAggregatedCost float64   // the least that it can cost without a prefill server
+	leastAggregated     float64   // of Alone, the least
+	awaited             Pair      // in Order: the pair, not free, that it was seen to wait for
+	declined            float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
+	isDeclining         bool      // in Order: it did so at the last look
+	leastTransfer       []float64 // seconds, by prefill server: the fastest transfer to any decode server
 }
 
 // Resize makes the slices as long as the fleet, whatever is in them.
 func (t *Ticket) Resize(prefills, decodes int) {
 	t.Prefill, t.Reference = sized(t.Prefill, prefills), sized(t.Reference, prefills)
-	t.Missing, t.Alone, t.Stall = sized(t.Missing, decodes), sized(t.Alone, decodes), sized(t.Stall, decodes)
+	t.Missing, t.Aggregated, t.Stall = sized(t.Missing, decodes), sized(t.Aggregated, decodes), sized(t.Stall, decodes)
 }
 
 // at is the number of a server, 0 where there is none.
@@ -85,7 +85,7 @@ func sized(s []float64, n int) []float64 {
 // derive writes what follows from the costs alone.
 func (t *Ticket) derive(links *LinkTable) {
 	if t.awaited.Prefill >= len(t.Prefill) || t.awaited.Decode >= len(t.Missing) || len(t.leastTransfer) != len(t.Prefill) {
-		t.awaited = Pair{Alone, Alone} // else what it waited for is as good a guess as any
+		t.awaited = Pair{Aggregated, Aggregated} // else what it waited for is as good a guess as any
 	}
 	t.leastTransfer = sized(t.leastTransfer, len(t.Prefill))
 	t.leastPrefill, t.leastTTFT = math.Inf(1), math.Inf(1)
@@ -98,15 +98,15 @@ func (t *Ticket) derive(links *LinkTable) {
 		t.leastPrefill = min(t.leastPrefill, seconds)
 		t.leastTTFT = min(t.leastTTFT, seconds+t.leastTransfer[p])
 	}
-	t.leastAloneCost, t.leastAlone = math.Inf(1), math.Inf(1)
-	for d, seconds := range t.Alone {
-		t.leastAlone = min(t.leastAlone, seconds)
-		t.leastAloneCost = min(t.leastAloneCost, seconds+Miss*float64(t.aloneMisses(d, 0)))
+	t.leastAggregatedCost, t.leastAggregated = math.Inf(1), math.Inf(1)
+	for d, seconds := range t.Aggregated {
+		t.leastAggregated = min(t.leastAggregated, seconds)
+		t.leastAggregatedCost = min(t.leastAggregatedCost, seconds+Miss*float64(t.aggregatedMisses(d, 0)))
 	}
 	if math.IsInf(t.leastPrefill, 1) {
-		t.leastPrefill = t.leastAlone
+		t.leastPrefill = t.leastAggregated
 	}
-	t.leastTTFT = min(t.leastTTFT, t.leastAlone)
+	t.leastTTFT = min(t.leastTTFT, t.leastAggregated)
 }
 
 // leastTransferFrom is the seconds of its fastest transfer from a prefill server.
@@ -123,10 +123,10 @@ func (t *Ticket) isLate(now time.Duration) bool {
 	return t.Weights.LateLast && t.TTFT > 0 && (now-t.Arrived).Seconds()+t.leastTTFT > t.TTFT
 }
 
-// aloneMisses is how many objectives a decode server with so many streams misses by
+// aggregatedMisses is how many objectives a decode server with so many streams misses by
 // computing the prompt, whatever else its state is: each of the streams stands still for a
 // chunk. Counted as one, prompts would go there to be just in time, at the cost of all.
-func (t *Ticket) aloneMisses(d, running int) (n int) {
+func (t *Ticket) aggregatedMisses(d, running int) (n int) {
 	if t.PairsFirst {
 		n++
 	}

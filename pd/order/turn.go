@@ -137,9 +137,9 @@ func (o *Order) mayAnyGo(s *Servers) bool {
 // isFree says whether a prefill server is about to be free.
 func (o *Order) isFree(p *PrefillState) bool { return p.Ahead <= o.cfg.Ahead.Seconds() }
 
-// leastAlone is less than any decode server costs a request that it computes the prompt of.
-func (o *Order) leastAlone(t *Ticket) float64 {
-	return t.leastAloneCost + t.leastAlone*float64(expectedArrivals+o.fastestDecode.Running) + o.fastestDecode.leastCost(t)
+// leastAggregated is less than any decode server costs a request that it computes the prompt of.
+func (o *Order) leastAggregated(t *Ticket) float64 {
+	return t.leastAggregatedCost + t.leastAggregated*float64(expectedArrivals+o.fastestDecode.Running) + o.fastestDecode.leastCost(t)
 }
 
 // price is what a second of a request's prefill costs the others.
@@ -256,7 +256,7 @@ func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best 
 			continue
 		}
 		rank := t.rank
-		if pair.Prefill != Alone {
+		if pair.Prefill != Aggregated {
 			rank = t.rankOn(pair.Prefill)
 		}
 		if rank < o.least {
@@ -315,7 +315,7 @@ func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 // prefersAwaited says whether the pair that a request was last seen to wait for, at a cost, is
 // better than all that are free: most wait for the same one as before, and need no search.
 func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
-	if !(cost < o.leastAlone(t)) || o.mayStopDeclining(t, s) {
+	if !(cost < o.leastAggregated(t)) || o.mayStopDeclining(t, s) {
 		return false
 	}
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
@@ -331,7 +331,7 @@ func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
 // first there: infinite where it may not wait for that any more.
 func (o *Order) awaitedCost(t *Ticket, s *Servers) float64 {
 	p, d := t.awaited.Prefill, t.awaited.Decode
-	if p == Alone || o.isFree(&s.Prefill[p]) || !s.fits(t, &s.Decode[d]) || !s.Possible(t, t.awaited) {
+	if p == Aggregated || o.isFree(&s.Prefill[p]) || !s.fits(t, &s.Decode[d]) || !s.Possible(t, t.awaited) {
 		return math.Inf(1)
 	}
 	return o.awaitedWork[p] + s.pairCost(t, t.awaited, o.price(t))
@@ -350,10 +350,10 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 			pair, least = Pair{p, d}, cost
 		}
 	}
-	if o.leastAlone(t) >= least {
+	if o.leastAggregated(t) >= least {
 		return pair, least
 	}
-	if alone, cost := s.bestAlone(t, o.cfg.Ahead.Seconds()); cost < least {
+	if alone, cost := s.bestAggregated(t, o.cfg.Ahead.Seconds()); cost < least {
 		return alone, cost
 	}
 	return pair, least

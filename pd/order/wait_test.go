@@ -167,7 +167,7 @@ func (c *sharing) arrive(rng *rand.Rand, n int, s *Servers) (all []*shared) {
 	for id := range n {
 		t := &Ticket{ID: int64(id), Arrived: virtual(at), Weights: Latency.Weights()}
 		t.Resize(len(s.Prefill), len(s.Decode))
-		t.Alone[0] = math.Inf(1)
+		t.Aggregated[0] = math.Inf(1)
 		all = append(all, &shared{ticket: t, product: rng.IntN(c.products), own: 0.1 + 0.4*rng.Float64()})
 		at += rng.ExpFloat64() * 0.3 / (c.load * float64(c.servers))
 	}

@@ -69,9 +69,9 @@ func (b *Book) Judge(host string, own []string, reader *Book) Ownership {
 	return is
 }
 
-// NoteForeign remembers that a hand-off named a foreign host, and reports whether that is
+// RecordForeign remembers that a hand-off named a foreign host, and reports whether that is
 // new in this incarnation of the server.
-func (b *Book) NoteForeign(host string, incarnation uint64) bool {
+func (b *Book) RecordForeign(host string, incarnation uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.DeleteFunc(b.reported, func(_ string, in uint64) bool { return in != incarnation })

@@ -147,14 +147,14 @@ func TestBook_WhatHandoffsNameIsBounded(t *testing.T) {
 	for i := range 100 {
 		host := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}).String()
 		s.judge(host, s)
-		if s.NoteForeign(host, 1) {
+		if s.RecordForeign(host, 1) {
 			reported++
 		}
-		if s.NoteForeign(host, 1) {
+		if s.RecordForeign(host, 1) {
 			t.Fatalf("%s is reported twice", host)
 		}
 	}
-	if !s.NoteForeign("203.0.113.1", 2) {
+	if !s.RecordForeign("203.0.113.1", 2) {
 		t.Error("in its next incarnation it is no news")
 	}
 	s.mu.Lock()

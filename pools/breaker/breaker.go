@@ -135,7 +135,7 @@ func (b *Breaker) Allow() (done func(error), err error) {
 	}, nil
 }
 
-// count keeps failures in a row; each is doubt, which a probe resolves.
+// count keeps failures in a row; each is uncertain until a probe request resolves it.
 func (b *Breaker) count(err error, now time.Time) {
 	if err == nil {
 		b.mu.Lock()

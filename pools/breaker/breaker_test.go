@@ -335,7 +335,7 @@ func TestBreaker_NotifiesWhatSendsProbes(t *testing.T) {
 			b.RecordProbe(nil, time.Now())
 			request(b, errFailed)
 			if _, due := b.ProbeDue(time.Second); !due || !told(b) {
-				t.Errorf("round %d: not told of a failure, which is doubt", round)
+				t.Errorf("round %d: not told of a failure, which is uncertain", round)
 			}
 			b.RecordProbe(nil, time.Now())
 			for range Default().Consecutive {

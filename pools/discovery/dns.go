@@ -148,7 +148,7 @@ func (d *DNS) receive(l lookup) {
 		}
 		d.last[l.name] = targets
 	}
-	d.note(l.name, err)
+	d.logFailure(l.name, err)
 }
 
 // forgetOthers drops what is known of names that are not looked up any more.
@@ -185,8 +185,8 @@ func (d *DNS) report() {
 	}
 }
 
-// note logs when a name begins or ceases to fail.
-func (d *DNS) note(name string, err error) {
+// logFailure logs when a name begins or ceases to fail.
+func (d *DNS) logFailure(name string, err error) {
 	text := ""
 	if err != nil {
 		text = pools.RootCause(err).Error()

@@ -35,7 +35,7 @@ func (e engine) get(ctx context.Context, url string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.server.NoteAlive(time.Now())
+	e.server.RecordAlive(time.Now())
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
 	if err != nil {

@@ -104,7 +104,7 @@ func TestEngine_Get(t *testing.T) {
 	} {
 		s, a := pools.NewServer(spec("http://10.0.0.1:1", pools.Decode)), &answer{status: c.status, ends: c.ends}
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
-		s.NoteLate(time.Now().Add(time.Hour))
+		s.RecordLate(time.Now().Add(time.Hour))
 		e := engine{s, &http.Client{Transport: a, CheckRedirect: noRedirect}}
 		_, err := e.get(t.Context(), "http://10.0.0.1:1/health")
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -331,10 +331,10 @@ func TestProber_SaysEachChangeOnce(t *testing.T) {
 			{answers(503), `level=INFO msg="server not up" role=decode reason="/health answered 503"`},
 			{answers(401), `level=WARN msg="server down: the engine wants a key`},
 			{answers(200), `level=INFO msg="server up" role=decode models=[m]`},
-			{silent, `level=WARN msg="server in doubt: a probe is late" role=decode`},
+			{silent, `level=WARN msg="server unresponsive: a probe is late" role=decode`},
 			{answers(500), `level=WARN msg="server down" role=decode reason="/health answered 500"`},
 			{answers(200), `level=INFO msg="server up"`},
-			{silent, `level=WARN msg="server in doubt`},
+			{silent, `level=WARN msg="server unresponsive`},
 			{answers(403), `level=WARN msg="server down: the engine wants a key`},
 		} {
 			step.do()

@@ -26,8 +26,8 @@ type prober struct {
 	load    *load.Scraper
 	log     *slog.Logger
 
-	asking  sync.WaitGroup // probes that are not answered
-	doubted bool           // and that was logged
+	asking       sync.WaitGroup // probes that are not answered
+	unresponsive bool           // and that was logged
 }
 
 // lateAnswer is how long the answer to a probe that is late is a sign of life yet.
@@ -88,8 +88,8 @@ func (p *prober) probe(ctx context.Context) {
 	p.identify(ctx, was.Up, models, p.log)
 	p.sleeping(ctx)
 	p.server.ProbePassed(was, models, time.Now())
-	if p.doubted {
-		p.doubted = false
+	if p.unresponsive {
+		p.unresponsive = false
 		p.log.Info("server answers again", "role", p.server.Role.String())
 	}
 	if !was.Up {
@@ -138,16 +138,16 @@ func isLate(err error) bool {
 }
 
 func (p *prober) late(sent time.Time) {
-	if p.server.ProbeLate(sent) && !p.doubted {
-		p.doubted = true
-		p.log.Warn("server in doubt: a probe is late", "role", p.server.Role.String())
+	if p.server.ProbeLate(sent) && !p.unresponsive {
+		p.unresponsive = true
+		p.log.Warn("server unresponsive: a probe is late", "role", p.server.Role.String())
 	}
 }
 
 func (p *prober) down(was *pools.Health, err error) {
 	why := reason(err)
 	p.server.ProbeFailed(was, why)
-	p.doubted = false
+	p.unresponsive = false
 	switch {
 	case AsksForKey(err) && (was.Up || was.Reason != why):
 		p.log.Warn("server down: the engine wants a key, or another one than it was shown; engine-key-file names the file that holds it",

@@ -20,7 +20,7 @@ import (
 
 // probeRequester proves a server for one leg with probe requests, tiny generations of the gateway's
 // own, so that no client's request has to: when its ejection is over, or when a failure
-// left it in doubt. It has a goroutine of its own: a generation that hangs must
+// left it unresponsive. It has a goroutine of its own: a generation that hangs must
 // not keep health from being asked.
 type probeRequester struct {
 	engine // without a time limit
@@ -98,7 +98,7 @@ func (p *probeRequester) generate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.server.NoteAlive(time.Now())
+	p.server.RecordAlive(time.Now())
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
 	if err != nil {

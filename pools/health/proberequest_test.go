@@ -222,7 +222,7 @@ func TestProbeRequest_ThatWaitsWhileStreamsGoOnBlamesNoServer(t *testing.T) {
 		s.Suspect(pools.Decode)
 		for range 100 {
 			time.Sleep(100 * time.Millisecond)
-			s.NoteProgress(time.Now())
+			s.RecordProgress(time.Now())
 		}
 		if state := s.Breaker(pools.Decode, time.Now()); state != breaker.Closed || fell.Load() {
 			t.Errorf("%s, fell %v", state, fell.Load())
@@ -292,7 +292,7 @@ func TestProbeRequest_HowItAsks(t *testing.T) {
 		})
 		s := pools.NewServer(pools.Spec{URL: "http://10.0.0.1:1", Role: pools.Both, Connector: c.connector, Rank: c.rank})
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
-		s.NoteLate(time.Now().Add(time.Hour))
+		s.RecordLate(time.Now().Add(time.Hour))
 		p := probeRequester{engine: engine{s, &http.Client{Transport: transport}}, leg: c.leg, cfg: pools.Default(), log: slog.New(slog.DiscardHandler)}
 		err := p.generate(t.Context())
 		if strings.TrimRight(asked, " ") != strings.TrimRight(c.want, " ") || agent != "tandem" || !strings.HasPrefix(id, "tandem-canary-") {

@@ -30,7 +30,7 @@ func (s *short) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(req)
 }
 
-// That we have no descriptors left says nothing of any server: none is down for it, in doubt
+// That we have no descriptors left says nothing of any server: none is down for it, unresponsive
 // or ejected, nobody's work is taken from it, and what was to be asked is asked afterwards.
 func TestShortage_OfOurDescriptorsBlamesNoServer(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE} {
@@ -113,14 +113,14 @@ func TestShortage_IsNoAnswerOfOlderSGLang(t *testing.T) {
 		stopped.Store(true)
 		transport.errno.Store(nil)
 		time.Sleep(5 * time.Second)
-		if s.State() != pools.InDoubt {
+		if s.State() != pools.Unresponsive {
 			t.Errorf("the engine answers nothing any more: %v", s.State())
 		}
 	})
 }
 
-// A name that could not be looked up for want of a descriptor is such a shortage too: it is
-// neither doubt about a server that is up, nor the reason why one is down.
+// A name that could not be looked up for want of a descriptor is such a shortage too: it
+// makes no server unresponsive that is up, and is not the reason why one is down.
 func TestShortage_WhileANameIsLookedUp(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENETUNREACH} {
 		names := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
@@ -132,7 +132,7 @@ func TestShortage_WhileANameIsLookedUp(t *testing.T) {
 		p := newProber(s, newSlowHealth(), pools.Default(), transport, slog.New(slog.DiscardHandler))
 		want := pools.Alive
 		if errno == syscall.ENETUNREACH {
-			want = pools.InDoubt
+			want = pools.Unresponsive
 		}
 		if p.probe(t.Context()); s.State() != want {
 			t.Errorf("%v: %v, want %v", errno, s.State(), want)

@@ -44,7 +44,7 @@ func (h *slowHealth) lacksReady(life uint64) bool {
 	return h.life == life+1
 }
 
-func (h *slowHealth) noteNoReady(life uint64) {
+func (h *slowHealth) recordNoReady(life uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.life = life + 1
@@ -95,7 +95,7 @@ func (h *slowHealth) healthy(ctx context.Context, e engine, log *slog.Logger) er
 		if !errors.As(err, &status) || status.code != http.StatusNotFound {
 			return err
 		}
-		h.noteNoReady(life)
+		h.recordNoReady(life)
 	}
 	return h.verdict(e.server.DownSince(), time.Now())
 }

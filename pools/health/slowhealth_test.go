@@ -271,7 +271,7 @@ func TestSlowHealth_IsSafeForConcurrentUse(t *testing.T) {
 			default:
 			}
 		},
-		func() { h.noteNoReady(3) },
+		func() { h.recordNoReady(3) },
 		func() { h.lacksReady(3) },
 	} {
 		wg.Go(func() {

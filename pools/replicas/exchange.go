@@ -117,7 +117,7 @@ func NewExchange(fleet *pools.Fleet, client redis.UniversalClient, prefix, id st
 // CountDecision counts a decision of the leader for this replica whose work has been claimed,
 // or was given up. The reports of the work that follow carry the count too.
 func (r *Exchange) CountDecision() (count uint64) {
-	defer r.fleet.NoteWork()
+	defer r.fleet.NotifyWork()
 	return r.decisions.Add(1)
 }
 

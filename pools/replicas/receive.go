@@ -89,7 +89,7 @@ func (r *Exchange) take(message []byte, now time.Time) {
 		servers[id] = w
 	}
 	r.received.Add(1)
-	defer r.fleet.NoteChange()
+	defer r.fleet.NotifyChange()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keepLocked(&m, servers, now)

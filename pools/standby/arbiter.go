@@ -148,7 +148,7 @@ func (a *Arbiter) takeRound(ctx context.Context, shared []*pools.Server) {
 	for _, s := range shared {
 		s.CloseGPUShare(false)
 		if slices.Contains(used, s.ID()) {
-			s.GPUShare().NoteUse(began)
+			s.GPUShare().RecordUse(began)
 		}
 		if slices.Contains(wanted, s.ID()) && s.Asleep() && !s.WakeRequests().Refuses(began) {
 			s.WakeRequests().Ask() // what waits for it asks again

@@ -69,8 +69,8 @@ func printAttempt(say func(format string, args ...any), number int, a *gateway.C
 		say("; gaps of at most %.0f ms", a.ITL)
 	}
 	say("; a second of prefill costs those who wait %.2f s; %s\n", a.Price, a.Outcome)
-	if a.AloneBecause != "" {
-		say("decode ran alone: %s\n", a.AloneBecause)
+	if a.AggregatedBecause != "" {
+		say("decode ran alone: %s\n", a.AggregatedBecause)
 	}
 	if a.Differ != "" {
 		say("no prefill and decode server make a pair: %s\n", a.Differ)

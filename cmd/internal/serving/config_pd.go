@@ -48,8 +48,8 @@ func (c *pdConfig) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.AnswerTimeout, "answer-timeout", c.AnswerTimeout, "time for an answer that is not streamed")
 	fs.DurationVar(&c.HandoffAge, "handoff-age", c.HandoffAge,
 		"age at which a hand-off is not used any more; keep it to a third of the engine's KV lease")
-	fs.DurationVar(&c.DoubtWait, "doubt-wait", c.DoubtWait,
-		"longest time that a request waits while all servers of a role are in doubt (they answer late), before it is refused; a role that is "+
+	fs.DurationVar(&c.UnresponsiveWait, "doubt-wait", c.UnresponsiveWait,
+		"longest time that a request waits while all servers of a role are unresponsive (they answer late), before it is refused; a role that is "+
 			"down for certain for as long makes the gateway unready if nothing can be served without it")
 	fs.IntVar(&c.MaxRetries, "max-retries", c.MaxRetries, "legs tried again for one request")
 	fs.Float64Var(&c.RetryRatio, "retry-ratio", c.RetryRatio, "retries per request over ten seconds, `0..1`")
@@ -74,9 +74,9 @@ func (c *pdConfig) bindObjectives(fs *pflag.FlagSet) {
 		"withhold a hand-off from decode that names a host which is not known to be the prefill server's or that of its kv-address (one that "+
 			"was not looked up yet, or cannot be, is not); the request is prefilled elsewhere or decoded alone; without it hand-offs with a host "+
 			"that is certainly another's are counted and warned of")
-	fs.BoolVar(&c.Migrate, "migrate", c.Migrate,
+	fs.BoolVar(&c.ContinueStreams, "migrate", c.ContinueStreams,
 		"continue streams that break on another pair, by token ids, where engines report them (vLLM 0.10.2, SGLang's completions)")
-	fs.BoolVar(&c.MigrateByText, "migrate-by-text", c.MigrateByText,
+	fs.BoolVar(&c.ContinueByText, "migrate-by-text", c.ContinueByText,
 		"with migrate, continue chats by their text where engines report no token ids (continue_final_message of vLLM and SGLang): "+
 			"not exact, the text may be tokenised another way and templates may trim white space")
 }

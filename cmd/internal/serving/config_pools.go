@@ -18,7 +18,7 @@ type poolsConfig struct {
 func (c *poolsConfig) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ProbeInterval, "probe-interval", c.ProbeInterval,
 		"time between two probes of a server, and between two scrapes of its load")
-	fs.DurationVar(&c.ProbeTimeout, "probe-timeout", c.ProbeTimeout, "time for a probe; a later answer leaves the server in doubt")
+	fs.DurationVar(&c.ProbeTimeout, "probe-timeout", c.ProbeTimeout, "time for a probe; a later answer leaves the server unresponsive")
 	fs.StringSliceVar(&c.loadMetrics, "load-metric", c.loadMetrics,
 		"other names of an engine's load, as `engine.reading=series`: vllm.waiting=my_queue, triton.running=busy{kind=all}, "+
 			"mine.blocks=info[num_blocks]; an engine that is not known is read at /metrics")

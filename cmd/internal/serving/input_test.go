@@ -111,7 +111,7 @@ func TestInput_TheConnectionStaysUsable(t *testing.T) {
 }
 
 func TestInput_NoServerIs503WithRetryAfter(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.pd.DoubtWait = 100 * time.Millisecond }})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.pd.UnresponsiveWait = 100 * time.Millisecond }})
 	for _, e := range c.decode {
 		e.SetFault(engine.Fault{Kind: engine.FaultUnhealthy})
 	}

@@ -47,7 +47,7 @@ func TestNetwork_OneBadWayCostsNoRequest(t *testing.T) {
 				var proxy *toxiproxy.Proxy
 				c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) {
 					faultTimeouts(cfg)
-					cfg.pd.Migrate = true
+					cfg.pd.ContinueStreams = true
 					cfg.pd.RetryFloor = 100 // budgets have tests of their own
 					list := &cfg.servers[0]
 					if role == "decode" {

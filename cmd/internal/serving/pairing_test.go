@@ -24,7 +24,7 @@ func TestPairing_PoolsThatMakeNoPairAreNotSilent(t *testing.T) {
 		t.Fatalf("%d by %v: %s", got.status, got.header, got.body)
 	}
 	d, table := c.explained(got.header.Get("X-Request-Id"))
-	if d.Attempts[0].AloneBecause != "no_pair" || d.Attempts[0].Differ != reason || !strings.Contains(table, reason) {
+	if d.Attempts[0].AggregatedBecause != "no_pair" || d.Attempts[0].Differ != reason || !strings.Contains(table, reason) {
 		t.Errorf("%+v\n%s", d.Attempts[0], table)
 	}
 	eventually(t, "the log says what differs", func() bool {

@@ -22,7 +22,7 @@ func newPod(t *testing.T, group string, change func(*config)) (*cluster, *engine
 		for rank := range 4 {
 			cfg.servers[1].add(serverEntry{URL: pod.RankURL(rank), Group: group})
 		}
-		cfg.pd.MaxRetries, cfg.pd.Migrate = 2, false // what a rank takes with it is to be seen
+		cfg.pd.MaxRetries, cfg.pd.ContinueStreams = 2, false // what a rank takes with it is to be seen
 		if change != nil {
 			change(cfg)
 		}

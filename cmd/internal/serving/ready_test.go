@@ -17,7 +17,7 @@ func TestReady_WhileARequestCanBeServed(t *testing.T) {
 	t.Parallel()
 	for _, enforced := range []bool{false, true} {
 		c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
-			cfg.pd.EnforceDisaggregation, cfg.pd.DoubtWait = enforced, 300*time.Millisecond
+			cfg.pd.EnforceDisaggregation, cfg.pd.UnresponsiveWait = enforced, 300*time.Millisecond
 		}})
 		c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultUnhealthy})
 		eventually(t, "prefill is missing", func() bool { return c.metric("tandem_role_missing", `role="prefill"`) == 1 })

@@ -62,7 +62,7 @@ func (l *serverList) read(node ast.Node, lines map[string]int) error {
 			return err
 		}
 		for _, spec := range l.specs {
-			if err := atLine(node.GetToken().Position.Line, note(spec, node, lines)); err != nil {
+			if err := atLine(node.GetToken().Position.Line, checkServer(spec, node, lines)); err != nil {
 				return err
 			}
 		}
@@ -77,15 +77,15 @@ func (l *serverList) read(node ast.Node, lines map[string]int) error {
 			return err
 		}
 		l.add(e)
-		if err := atLine(item.GetToken().Position.Line, note(l.specs[len(l.specs)-1], item, lines)); err != nil {
+		if err := atLine(item.GetToken().Position.Line, checkServer(l.specs[len(l.specs)-1], item, lines)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// note keeps the line of a server, and reports what is wrong with it.
-func note(spec pools.Spec, node ast.Node, lines map[string]int) error {
+// checkServer keeps the line of a server, and reports what is wrong with it.
+func checkServer(spec pools.Spec, node ast.Node, lines map[string]int) error {
 	if discovery.IsName(spec) {
 		return discovery.ValidateName(spec)
 	}

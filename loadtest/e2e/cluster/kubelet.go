@@ -93,7 +93,7 @@ func (k *kubelet) loop(ctx context.Context) {
 		case <-ctx.Done():
 			for _, p := range k.pods {
 				if !p.ending {
-					k.stops.Go(func() { k.note(p.running.Stop()) })
+					k.stops.Go(func() { k.record(p.running.Stop()) })
 				}
 			}
 			return
@@ -104,14 +104,14 @@ func (k *kubelet) loop(ctx context.Context) {
 			continue // the API server is away: pods go on as they are
 		}
 		for _, pod := range pods {
-			k.note(k.care(pod))
+			k.record(k.care(pod))
 		}
 	}
 }
 
-// note keeps an error for the end of the test. That a pod is gone or has changed
+// record keeps an error for the end of the test. That a pod is gone or has changed
 // since it was listed is none, nor that it must wait.
-func (k *kubelet) note(err error) {
+func (k *kubelet) record(err error) {
 	if err == nil || isStale(err) || errors.Is(err, ErrLater) {
 		return
 	}
@@ -133,7 +133,7 @@ func (k *kubelet) care(pod Pod) error {
 		return k.start(pod)
 	case leaving && !p.ending:
 		p.ending = true
-		k.stops.Go(func() { k.note(errors.Join(p.running.Stop(), k.remove(pod))) })
+		k.stops.Go(func() { k.record(errors.Join(p.running.Stop(), k.remove(pod))) })
 	case !leaving && !p.ready && p.running.Ready() == nil:
 		p.ready = true
 		return k.say(pod, pod.Status.PodIP, "True")

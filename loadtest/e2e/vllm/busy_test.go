@@ -37,15 +37,15 @@ func (e *engine) signal(t *testing.T, s syscall.Signal) {
 
 // state is what the gateway thinks of one server.
 type state struct {
-	ID      string
-	Up      bool
-	InDoubt bool `json:"in_doubt"`
+	ID           string
+	Up           bool
+	Unresponsive bool `json:"in_doubt"`
 }
 
-// watch notes until it is stopped whether a server was in doubt or taken out.
-func watch(t *testing.T, g gateway, host string) (stop func() (doubted, down bool)) {
+// watch notes until it is stopped whether a server was unresponsive or taken out.
+func watch(t *testing.T, g gateway, host string) (stop func() (unresponsive, down bool)) {
 	done, ended := make(chan struct{}), make(chan struct{})
-	var doubted, down bool
+	var unresponsive, down bool
 	go func() {
 		defer close(ended)
 		for tick := time.NewTicker(50 * time.Millisecond); ; {
@@ -61,7 +61,7 @@ func watch(t *testing.T, g gateway, host string) (stop func() (doubted, down boo
 			}
 			for _, s := range servers {
 				if s.ID == host {
-					doubted, down = doubted || s.InDoubt, down || !s.Up
+					unresponsive, down = unresponsive || s.Unresponsive, down || !s.Up
 				}
 			}
 		}
@@ -69,7 +69,7 @@ func watch(t *testing.T, g gateway, host string) (stop func() (doubted, down boo
 	return func() (bool, bool) {
 		close(done)
 		<-ended
-		return doubted, down
+		return unresponsive, down
 	}
 }
 
@@ -144,10 +144,10 @@ func busyIsNotDead(t *testing.T, prefill, decode *engine) {
 	}
 	all.Wait()
 	relieve()
-	doubted, down := stop()
+	unresponsive, down := stop()
 	late, asked := pings()
-	t.Logf("12 streams on one pair in %.1f s, %d of %d looks at decode's health took longer than a probe: %d failed; in doubt %v, down %v",
-		time.Since(began).Seconds(), late, asked, failed.Load(), doubted, down)
+	t.Logf("12 streams on one pair in %.1f s, %d of %d looks at decode's health took longer than a probe: %d failed; unresponsive %v, down %v",
+		time.Since(began).Seconds(), late, asked, failed.Load(), unresponsive, down)
 	if down {
 		t.Error("a busy server was declared down")
 	}
@@ -179,12 +179,12 @@ func stoppedIsNotDead(t *testing.T, prefill, decode *engine) {
 		decode.signal(t, syscall.SIGCONT)
 	})
 	late := <-second
-	doubted, down := stop()
-	t.Logf("decode stood still for 7 s: its stream ended with %d tokens, %v; a request meanwhile: %v; in doubt %v, down %v", got.output, err, late, doubted, down)
+	unresponsive, down := stop()
+	t.Logf("decode stood still for 7 s: its stream ended with %d tokens, %v; a request meanwhile: %v; unresponsive %v, down %v", got.output, err, late, unresponsive, down)
 	if err != nil || got.output != 300 || late != nil || down {
 		t.Error("a server that stood still was taken for dead")
 	}
-	if !doubted {
+	if !unresponsive {
 		t.Error("nobody noticed")
 	}
 }

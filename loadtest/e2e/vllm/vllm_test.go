@@ -230,8 +230,8 @@ func streamsGoOn(t *testing.T, g gateway, witness *engine, decode []*engine) {
 	if got.text != alone.text || got.output != alone.output || !got.done {
 		t.Errorf("%d tokens, done %v:\n%q\nundisturbed, %d tokens:\n%q", got.output, got.done, got.text, alone.output, alone.text)
 	}
-	migrated := metric(t, g.admin, "tandem_migrations_total", `outcome="continued"`)
-	t.Logf("%s was killed after 40 events: %d tokens, all as undisturbed; %v migrated", serving.host(), got.output, migrated)
+	continued := metric(t, g.admin, "tandem_migrations_total", `outcome="continued"`)
+	t.Logf("%s was killed after 40 events: %d tokens, all as undisturbed; %v continued", serving.host(), got.output, continued)
 }
 
 // prefillDies: while requests come one after the other a prefill server is killed, and

@@ -20,17 +20,17 @@ func (t notingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case req.Context().Err() != nil: // we hung up
 	case err != nil:
-		t.k.noteAnswer(path.Base(req.URL.Path), pools.RootCause(err).Error())
+		t.k.recordAnswer(path.Base(req.URL.Path), pools.RootCause(err).Error())
 	case resp.StatusCode >= 400 && resp.StatusCode != http.StatusGone: // 410: the watch is too old, list anew
-		t.k.noteAnswer(path.Base(req.URL.Path), resp.Status)
+		t.k.recordAnswer(path.Base(req.URL.Path), resp.Status)
 	default:
-		t.k.noteAnswer(path.Base(req.URL.Path), "")
+		t.k.recordAnswer(path.Base(req.URL.Path), "")
 	}
 	return resp, err
 }
 
-// noteAnswer logs when a resource stops or starts to be answered.
-func (k *Cluster) noteAnswer(resource, problem string) {
+// recordAnswer logs when a resource stops or starts to be answered.
+func (k *Cluster) recordAnswer(resource, problem string) {
 	k.mu.Lock()
 	was, known := k.problems[resource]
 	k.problems[resource] = problem

@@ -180,14 +180,14 @@ func (k *Cluster) follow(from dynamic.ResourceInterface, selector string, trim c
 		},
 	}, &unstructured.Unstructured{}, 0, cache.Indexers{})
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { k.noteChange() },
-		UpdateFunc: func(any, any) { k.noteChange() },
-		DeleteFunc: func(any) { k.noteChange() },
+		AddFunc:    func(any) { k.notifyChange() },
+		UpdateFunc: func(any, any) { k.notifyChange() },
+		DeleteFunc: func(any) { k.notifyChange() },
 	})
 	return informer, errors.Join(err, informer.SetTransform(trim))
 }
 
-func (k *Cluster) noteChange() {
+func (k *Cluster) notifyChange() {
 	select {
 	case k.changed <- struct{}{}:
 	default:
@@ -196,7 +196,7 @@ func (k *Cluster) noteChange() {
 
 // Run follows the cluster until the context ends.
 func (k *Cluster) Run(ctx context.Context) {
-	// What client-go logs of its retries is for debugging; noteAnswer logs the rest.
+	// What client-go logs of its retries is for debugging; recordAnswer logs the rest.
 	informed := klog.NewContext(ctx, logr.Discard())
 	var informers sync.WaitGroup
 	defer informers.Wait()

@@ -468,7 +468,7 @@ func TestCluster_LogsWhenAResourceIsNotAnswered(t *testing.T) {
 		{"nodes", "", "answers again"}, {"nodes", "", ""}, {"nodes", "500", "does not answer"}, {"nodes", "", "answers again"}, {"pods", "", "answers again"},
 	} {
 		before := log.get()
-		k.noteAnswer(c.resource, c.problem)
+		k.recordAnswer(c.resource, c.problem)
 		said := strings.TrimPrefix(log.get(), before)
 		if (said == "") != (c.said == "") || !strings.Contains(said, c.said) {
 			t.Errorf("answer %d: said %q, want %q", i, said, c.said)
@@ -486,7 +486,7 @@ func TestCluster_IsSafeForConcurrentUse(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { k.patchCosts(ctx) })
 	for _, each := range []func(){
-		func() { k.noteAnswer("pods", "500"); k.noteAnswer("pods", "") },
+		func() { k.recordAnswer("pods", "500"); k.recordAnswer("pods", "") },
 		func() { testutil.CollectAndCount(k) },
 		func() { k.Problem() },
 		func() { k.SetPodCosts(map[string]int{"a": -1}) },

@@ -60,9 +60,9 @@ func usableOf(f *pools.Fleet) int {
 	return len(usable)
 }
 
-// One of several that stops is in doubt after one late probe, gets nothing new, and its
+// One of several that stops is unresponsive after one late probe, gets nothing new, and its
 // legs are told after two. It is alive again as soon as it answers, and never was down.
-func TestDoubt_AServerThatStops(t *testing.T) {
+func TestUnresponsive_AServerThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engines, f := fleetBefore(t, 4)
 		s := f.Servers()[0]
@@ -76,11 +76,11 @@ func TestDoubt_AServerThatStops(t *testing.T) {
 		})()
 		engines[0].stopped.Store(true)
 		time.Sleep(3500 * time.Millisecond) // a pause and a probe's time
-		if s.State() != pools.InDoubt || !s.Health().Up || usableOf(f) != 3 || silent.Load() > 0 {
+		if s.State() != pools.Unresponsive || !s.Health().Up || usableOf(f) != 3 || silent.Load() > 0 {
 			t.Errorf("after one late probe: %v, %d usable, silent %d times", states(f), usableOf(f), silent.Load())
 		}
 		time.Sleep(3200 * time.Millisecond)
-		if s.State() != pools.InDoubt || silent.Load() == 0 || other.Load() > 0 {
+		if s.State() != pools.Unresponsive || silent.Load() == 0 || other.Load() > 0 {
 			t.Errorf("after two: %v, silent %d times, else %d", states(f), silent.Load(), other.Load())
 		}
 		engines[0].stopped.Store(false)
@@ -93,7 +93,7 @@ func TestDoubt_AServerThatStops(t *testing.T) {
 
 // When most are late at once nobody's work is taken for ten seconds, and all get new work: it
 // is the gateway's fault as likely as theirs.
-func TestDoubt_WhenMostAreLateAtOnceNoneIsTakenOut(t *testing.T) {
+func TestUnresponsive_WhenMostAreLateAtOnceNoneIsTakenOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engines, f := fleetBefore(t, 4)
 		var fell atomic.Int32
@@ -116,7 +116,7 @@ func TestDoubt_WhenMostAreLateAtOnceNoneIsTakenOut(t *testing.T) {
 
 // An engine that takes longer than a probe's time to answer is never silent: its answers
 // come, late.
-func TestDoubt_AnEngineThatAnswersLateIsNotSilent(t *testing.T) {
+func TestUnresponsive_AnEngineThatAnswersLateIsNotSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engines, f := fleetBefore(t, 2)
 		s := f.Servers()[0]
@@ -137,33 +137,33 @@ func TestDoubt_AnEngineThatAnswersLateIsNotSilent(t *testing.T) {
 }
 
 // Streams that go on prove a server that starves its probes.
-func TestDoubt_ProgressOfLegsIsProofOfLife(t *testing.T) {
+func TestUnresponsive_ProgressOfLegsIsProofOfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engines, f := fleetBefore(t, 1)
 		s := f.Servers()[0]
 		engines[0].stopped.Store(true)
 		for range 100 {
 			time.Sleep(100 * time.Millisecond)
-			s.NoteProgress(time.Now())
+			s.RecordProgress(time.Now())
 			if s.State() != pools.Alive {
 				t.Fatal(s.State())
 			}
 		}
 		time.Sleep(5 * time.Second)
-		if s.State() != pools.InDoubt || len(pools.Doubted(f.Servers(), "m", pools.Decode, time.Now())) != 1 {
+		if s.State() != pools.Unresponsive || len(pools.UnresponsiveServers(f.Servers(), "m", pools.Decode, time.Now())) != 1 {
 			t.Errorf("no token for five seconds: %v", s.State())
 		}
 	})
 }
 
 // What a server says of itself, and a connection that it refuses, is certain.
-func TestDoubt_IsOverWhenThereIsCertainty(t *testing.T) {
+func TestUnresponsive_IsOverWhenThereIsCertainty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engines, f := fleetBefore(t, 1)
 		s := f.Servers()[0]
 		engines[0].stopped.Store(true)
 		time.Sleep(4 * time.Second)
-		if s.State() != pools.InDoubt {
+		if s.State() != pools.Unresponsive {
 			t.Fatal(s.State())
 		}
 		engines[0].refuses.Store(true)

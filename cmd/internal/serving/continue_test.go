@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
-func migrating(cfg *config) { cfg.pd.RetryFloor = 1000 }
+func continuing(cfg *config) { cfg.pd.RetryFloor = 1000 }
 
 // oneAnswer checks that a stream is whole: the right text, one end, usage as if
 // nothing had happened, one id throughout, and no token ids.
@@ -50,9 +50,9 @@ func oneAnswer(t *testing.T, got, want answer) {
 	}
 }
 
-func TestMigrate_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
+func TestContinue_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, shape{prefill: 2, decode: 3, config: migrating})
+	c := newCluster(t, shape{prefill: 2, decode: 3, config: continuing})
 	truth := startTestEngine(t, engine.RoleBoth, nil)
 	usage := `,"stream":true,"stream_options":{"include_usage":true}`
 	for i := range 100 {
@@ -84,9 +84,9 @@ func TestMigrate_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
 	c.checkIdle(0)
 }
 
-func TestMigrate_AnAnswerThatEndsByItselfAndAServerThatIsGone(t *testing.T) {
+func TestContinue_AnAnswerThatEndsByItselfAndAServerThatIsGone(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, shape{prefill: 1, decode: 2, config: migrating,
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: continuing,
 		engine: func(cfg *engine.Config) { cfg.TimeScale = 2 }, // so that a busy machine sees it under way
 	})
 	body := strings.Replace(chatBody(`,"stream":true,"stream_options":{"include_usage":true}`), `"max_tokens":24,`, "", 1)
@@ -107,9 +107,9 @@ func TestMigrate_AnAnswerThatEndsByItselfAndAServerThatIsGone(t *testing.T) {
 	oneAnswer(t, <-got, reference(t, "/v1/chat/completions", body))
 }
 
-func TestMigrate_WhatCannotBeContinuedEndsHonestly(t *testing.T) {
+func TestContinue_WhatCannotBeContinuedEndsHonestly(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) {
-		migrating(cfg)
+		continuing(cfg)
 		cfg.pools.Breaker.Consecutive = 1 << 20 // all streams break here
 	}})
 	for _, e := range c.decode {
@@ -136,8 +136,8 @@ func TestMigrate_WhatCannotBeContinuedEndsHonestly(t *testing.T) {
 	c.checkIdle(0)
 }
 
-func TestMigrate_TokenIDsStayForThoseWhoAskedForThem(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 2, config: migrating})
+func TestContinue_TokenIDsStayForThoseWhoAskedForThem(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: continuing})
 	body := chatBody(`,"stream":true,"return_token_ids":true`)
 	want := reference(t, "/v1/chat/completions", body)
 	ids := func(a answer) (all string) {
@@ -154,7 +154,7 @@ func TestMigrate_TokenIDsStayForThoseWhoAskedForThem(t *testing.T) {
 	}
 }
 
-func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
+func TestContinue_ABudgetBoundsTheStorm(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pd.RetryFloor = 3 }})
 	for _, e := range c.decode {
@@ -180,7 +180,7 @@ func TestMigrate_ABudgetBoundsTheStorm(t *testing.T) {
 
 // Token ids are asked for where they are told, and nowhere else: an engine that does not
 // know the wish may refuse it.
-func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
+func TestContinue_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
 	t.Parallel()
 	completions := `{"model":"test-model","max_tokens":30,"stream":true,"prompt":"` + longPrompt + `"}`
 	whole := func(connector string) func(*engine.Config) {
@@ -202,7 +202,7 @@ func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			cl := newCluster(t, shape{prefill: 1, decode: 2, engine: c.engine, config: migrating})
+			cl := newCluster(t, shape{prefill: 1, decode: 2, engine: c.engine, config: continuing})
 			first, second := strings.TrimPrefix(cl.decode[0].URL(), "http://"), strings.TrimPrefix(cl.decode[1].URL(), "http://")
 			cl.node.fleet.SetDrain(second, true)
 			want := reference(t, c.path, c.body)
@@ -237,8 +237,8 @@ func TestMigrate_IsOnWhereEnginesTellTokenIDs(t *testing.T) {
 
 // A stream that breaks when the answer is whole lacks only its end: no other server is
 // asked.
-func TestMigrate_AnAnswerThatIsWholeGetsItsEnd(t *testing.T) {
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: migrating})
+func TestContinue_AnAnswerThatIsWholeGetsItsEnd(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: continuing})
 	for _, usage := range []string{`,"stream_options":{"include_usage":true}`, ""} {
 		for path, body := range map[string]string{
 			"/v1/chat/completions": chatBodyOf(12, `,"stream":true,"ignore_eos":true`+usage),
@@ -278,7 +278,7 @@ func (w whenAsked) RoundTrip(req *http.Request) (*http.Response, error) {
 // By text a chat goes on where engines tell no token ids, if the operator says so. The
 // simulated template trims nothing and its text is tokenised as it was said, so here even
 // that is exact.
-func TestMigrate_ByTextIsOptIn(t *testing.T) {
+func TestContinue_ByTextIsOptIn(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*engine.Config){
 		"vllm before 0.10.2": func(cfg *engine.Config) { cfg.NoTokenIDs = true },
@@ -288,8 +288,8 @@ func TestMigrate_ByTextIsOptIn(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %v", name, allowed), func(t *testing.T) {
 				t.Parallel()
 				c := newCluster(t, shape{prefill: 1, decode: 2, engine: change, config: func(cfg *config) {
-					migrating(cfg)
-					cfg.pd.MigrateByText = allowed
+					continuing(cfg)
+					cfg.pd.ContinueByText = allowed
 					cfg.pools.Breaker.Consecutive = 1 << 20 // all streams break here
 				}})
 				ask := func(i int, extra string) (got, want answer) {
@@ -341,10 +341,10 @@ func (c *cluster) attempts(request string) []gjson.Result {
 
 // A stream that breaks again and again does not go back to a server that broke it while
 // there is another.
-func TestMigrate_OthersGoBeforeThoseOnWhichItBroke(t *testing.T) {
+func TestContinue_OthersGoBeforeThoseOnWhichItBroke(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 3, config: func(cfg *config) {
-		migrating(cfg)
+		continuing(cfg)
 		cfg.pools.Breaker.Consecutive = 1 << 20 // all streams break here
 	}})
 	for _, e := range c.decode {
@@ -364,9 +364,9 @@ func TestMigrate_OthersGoBeforeThoseOnWhichItBroke(t *testing.T) {
 }
 
 // Where no other server can take it, it goes back to the one that broke it.
-func TestMigrate_BackWhereNoOtherCan(t *testing.T) {
+func TestContinue_BackWhereNoOtherCan(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, shape{prefill: 1, decode: 1, config: migrating})
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: continuing})
 	body := chatBodyOf(60, `,"stream":true,"ignore_eos":true,"stream_options":{"include_usage":true}`)
 	want := reference(t, "/v1/chat/completions", body)
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 5, Path: "/v1/chat/completions"})
@@ -375,11 +375,11 @@ func TestMigrate_BackWhereNoOtherCan(t *testing.T) {
 
 // A continuation goes where its prompt is: what servers hold of the prompt, and of the
 // answer so far, is known by its token ids, or of the prompt by its text.
-func TestMigrate_IsPricedByWhatServersHold(t *testing.T) {
+func TestContinue_IsPricedByWhatServersHold(t *testing.T) {
 	for _, tokens := range []string{"engine", "learned", "approximate"} {
 		t.Run(tokens, func(t *testing.T) {
 			t.Parallel()
-			c := newPublishingCluster(t, 2, 2, tokens, migrating)
+			c := newPublishingCluster(t, 2, 2, tokens, continuing)
 			body := chatBodyOf(100, `,"ignore_eos":true`)
 			warm := c.post("/v1/chat/completions", body)
 			prompt := gjson.Get(warm.body, "usage.prompt_tokens").Int()

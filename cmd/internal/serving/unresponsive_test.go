@@ -11,13 +11,13 @@ import (
 
 // An engine on a busy CPU answers no probe in time while it works. In front of the only pair
 // that must not cut the request under way, and the next one waits and is served.
-func TestDoubt_TheOnlyPairThatAnswersNoProbe(t *testing.T) {
+func TestUnresponsive_TheOnlyPairThatAnswersNoProbe(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1,
 		engine: func(cfg *engine.Config) { cfg.TimeScale = 1 },
 		config: func(cfg *config) {
 			cfg.pools.ProbeInterval, cfg.pools.ProbeTimeout = 50*time.Millisecond, 200*time.Millisecond
-			cfg.pd.DoubtWait = time.Minute
+			cfg.pd.UnresponsiveWait = time.Minute
 		}})
 	// It works, a token in a second or more, and answers nothing else.
 	slow := engine.Fault{Kind: engine.FaultSlow, Factor: 150}
@@ -32,11 +32,11 @@ func TestDoubt_TheOnlyPairThatAnswersNoProbe(t *testing.T) {
 		return got
 	}
 	underWay := []<-chan answer{ask(""), ask(`,"stream":true`)}
-	eventually(t, "both are in doubt", func() bool { return c.metric("tandem_server_in_doubt") == 2 })
+	eventually(t, "both are unresponsive", func() bool { return c.metric("tandem_server_in_doubt") == 2 })
 	next := []<-chan answer{ask(""), ask(`,"stream":true`)}
 	eventually(t, "requests wait", func() bool { return c.metric("tandem_doubt_waits_total", `role="decode"`) > 0 })
 	if got := c.get("/readyz"); got.status != 200 {
-		t.Errorf("in doubt: %d %s", got.status, got.body)
+		t.Errorf("unresponsive: %d %s", got.status, got.body)
 	}
 	eventually(t, "what is under way ends, though nobody answers probes", func() bool {
 		return len(underWay[0]) == 1 && len(underWay[1]) == 1
@@ -55,16 +55,16 @@ func TestDoubt_TheOnlyPairThatAnswersNoProbe(t *testing.T) {
 }
 
 // Nobody waits for longer than the bound, or beyond the request's deadline.
-func TestDoubt_WaitsAreBounded(t *testing.T) {
+func TestUnresponsive_WaitsAreBounded(t *testing.T) {
 	t.Parallel()
 	keys := withKeys(t, "sk-key tenant=t may-set=[deadline]")
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
 		keys(cfg)
 		cfg.pools.ProbeInterval, cfg.pools.ProbeTimeout = 50*time.Millisecond, 200*time.Millisecond
-		cfg.pd.DoubtWait = 2 * time.Second
+		cfg.pd.UnresponsiveWait = 2 * time.Second
 	}})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/health"})
-	eventually(t, "it is in doubt", func() bool { return c.metric("tandem_server_in_doubt") == 1 })
+	eventually(t, "it is unresponsive", func() bool { return c.metric("tandem_server_in_doubt") == 1 })
 	for _, each := range []struct {
 		headers []string
 		code    string
@@ -82,16 +82,16 @@ func TestDoubt_WaitsAreBounded(t *testing.T) {
 	}
 }
 
-// While a request waits for a server in doubt the server turns out to be down: it waits no
+// While a request waits for an unresponsive server the server turns out to be down: it waits no
 // longer, and counts once in the time in the queue.
-func TestDoubt_IsNotWaitedOutWhereAServerIsDownForCertain(t *testing.T) {
+func TestUnresponsive_IsNotWaitedOutWhereAServerIsDownForCertain(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
 		cfg.pools.ProbeInterval, cfg.pools.ProbeTimeout = 50*time.Millisecond, 200*time.Millisecond
-		cfg.pd.DoubtWait = 10 * time.Minute
+		cfg.pd.UnresponsiveWait = 10 * time.Minute
 	}})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/health"})
-	eventually(t, "it is in doubt", func() bool { return c.metric("tandem_server_in_doubt") == 1 })
+	eventually(t, "it is unresponsive", func() bool { return c.metric("tandem_server_in_doubt") == 1 })
 	before := c.metric("tandem_wait_seconds_count")
 	got := make(chan answer, 1)
 	go func() { got <- c.post("/v1/chat/completions", chatBody("")) }()

@@ -27,11 +27,11 @@ var (
 func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
 	certain := broken.engineDied()
 	if (certain || !errors.Is(broken.Err, errErrorEvent)) && o.quarantineIfServerDied(ctx, st, st.servedBy, death{server: st.servedBy, cause: "it was decoding"}, certain) {
-		o.Metrics.migrations.WithLabelValues("refused").Inc()
+		o.Metrics.continuations.WithLabelValues("refused").Inc()
 		return nil, nil, ErrQuarantined
 	}
 	if ending := st.transcript.Ending(); ending != nil {
-		o.Metrics.migrations.WithLabelValues("ended").Inc()
+		o.Metrics.continuations.WithLabelValues("ended").Inc()
 		return nil, ending, nil
 	}
 	rest, err := st.transcript.Continue()
@@ -39,13 +39,13 @@ func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, bro
 		err = errContinuedTooOften
 	}
 	if err != nil {
-		o.Metrics.migrations.WithLabelValues("refused").Inc()
+		o.Metrics.continuations.WithLabelValues("refused").Inc()
 		o.Log.Warn("stream broke, it cannot be continued", "request_id", st.client.ID, "server", st.servedBy, "reason", err.Error())
 		return nil, nil, err
 	}
 	if !o.Budget.TakeRetry(time.Now()) {
 		o.Metrics.exhausted.Inc()
-		o.Metrics.migrations.WithLabelValues("no_budget").Inc()
+		o.Metrics.continuations.WithLabelValues("no_budget").Inc()
 		return nil, nil, errNoBudget
 	}
 	next, err = o.continueOnAnotherPair(ctx, st, st.client.continued(rest), broken)
@@ -76,10 +76,10 @@ func (o *Orchestrator) continueOnAnotherPair(ctx context.Context, st *requestSta
 	rest.continues = st
 	answer, err := o.Run(ctx, rest)
 	if err != nil {
-		o.Metrics.migrations.WithLabelValues("failed").Inc()
+		o.Metrics.continuations.WithLabelValues("failed").Inc()
 		return nil, err
 	}
-	o.Metrics.migrations.WithLabelValues("continued").Inc()
+	o.Metrics.continuations.WithLabelValues("continued").Inc()
 	return answer.Stream, nil
 }
 

@@ -8,30 +8,34 @@ import (
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
-// What each piece of evidence makes of the doubt about a server, in the order that it comes.
-func TestDoubt_EvidenceMovesIt(t *testing.T) {
+// What each piece of evidence makes of the late probes of a server, in the order that it comes.
+func TestUnresponsive_EvidenceMovesIt(t *testing.T) {
 	at := func(s int) time.Time { return time.Time{}.Add(time.Duration(s) * time.Second) }
-	late := func(sent int) func(doubt) doubt { return func(d doubt) doubt { return d.afterLate(at(sent)) } }
-	sign := func(s int) func(doubt) doubt { return func(d doubt) doubt { return d.afterSign(at(s)) } }
+	late := func(sent int) func(lateProbes) lateProbes {
+		return func(d lateProbes) lateProbes { return d.afterLate(at(sent)) }
+	}
+	sign := func(s int) func(lateProbes) lateProbes {
+		return func(d lateProbes) lateProbes { return d.afterSign(at(s)) }
+	}
 	for _, c := range []struct {
 		name     string
-		evidence []func(doubt) doubt
+		evidence []func(lateProbes) lateProbes
 		late     int
 		since    time.Time
 		silent   bool
 		most     bool // silent while most of the fleet is late
 	}{
 		{name: "none"},
-		{name: "one late probe", evidence: []func(doubt) doubt{late(1)}, late: 1, since: at(1)},
-		{name: "two", evidence: []func(doubt) doubt{late(1), late(4)}, late: 2, since: at(1), silent: true},
-		{name: "a token since the probe was sent", evidence: []func(doubt) doubt{sign(2), late(1)}},
-		{name: "a token before it was sent", evidence: []func(doubt) doubt{sign(1), late(2)}, late: 1, since: at(2)},
-		{name: "a late answer", evidence: []func(doubt) doubt{late(1), sign(4)}},
-		{name: "a late answer, and then none", evidence: []func(doubt) doubt{late(1), late(4), sign(5), late(7)}, late: 1, since: at(7)},
-		{name: "four", evidence: []func(doubt) doubt{late(1), late(4), late(7), late(10)}, late: 4, since: at(1), silent: true},
-		{name: "five", evidence: []func(doubt) doubt{late(1), late(4), late(7), late(10), late(13)}, late: 5, since: at(1), silent: true, most: true},
+		{name: "one late probe", evidence: []func(lateProbes) lateProbes{late(1)}, late: 1, since: at(1)},
+		{name: "two", evidence: []func(lateProbes) lateProbes{late(1), late(4)}, late: 2, since: at(1), silent: true},
+		{name: "a token since the probe was sent", evidence: []func(lateProbes) lateProbes{sign(2), late(1)}},
+		{name: "a token before it was sent", evidence: []func(lateProbes) lateProbes{sign(1), late(2)}, late: 1, since: at(2)},
+		{name: "a late answer", evidence: []func(lateProbes) lateProbes{late(1), sign(4)}},
+		{name: "a late answer, and then none", evidence: []func(lateProbes) lateProbes{late(1), late(4), sign(5), late(7)}, late: 1, since: at(7)},
+		{name: "four", evidence: []func(lateProbes) lateProbes{late(1), late(4), late(7), late(10)}, late: 4, since: at(1), silent: true},
+		{name: "five", evidence: []func(lateProbes) lateProbes{late(1), late(4), late(7), late(10), late(13)}, late: 5, since: at(1), silent: true, most: true},
 	} {
-		var d doubt
+		var d lateProbes
 		for _, then := range c.evidence {
 			d = then(d)
 		}
@@ -41,7 +45,7 @@ func TestDoubt_EvidenceMovesIt(t *testing.T) {
 	}
 }
 
-// A connection that was not made in time is doubt, but not where a leg goes on.
+// A connection that was not made in time makes a server unresponsive, but not where a leg goes on.
 func TestLease_RecordUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(Decode)
@@ -52,14 +56,14 @@ func TestLease_RecordUnreachable(t *testing.T) {
 		defer l.Release()
 		l.MarkSent(0)
 		time.Sleep(time.Second)
-		s.NoteProgress(time.Now())
+		s.RecordProgress(time.Now())
 		if l.RecordUnreachable(); s.State() != Alive {
 			t.Errorf("a token came meanwhile: %v", s.State())
 		}
 		time.Sleep(time.Second)
 		l.MarkSent(0)
 		time.Sleep(time.Second)
-		if l.RecordUnreachable(); s.State() != InDoubt {
+		if l.RecordUnreachable(); s.State() != Unresponsive {
 			t.Errorf("nothing came: %v", s.State())
 		}
 	})
