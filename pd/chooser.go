@@ -130,7 +130,7 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 	candidates := v.candidates
 	candidates.Prefill, candidates.Decode = slices.Clone(candidates.Prefill), slices.Clone(candidates.Decode)
 	b.choice = Choice{
-		Demand: ch.demand(r, now), Candidates: candidates, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
+		Demand: ch.demand(r, now), Prompt: r.prefix.knowledge(), Candidates: candidates, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
 		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
 	}
 }

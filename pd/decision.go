@@ -20,12 +20,14 @@ type Decision struct {
 // Choice is what one attempt chose from, and how it ended.
 type Choice struct {
 	Demand     cost.Demand
+	Prompt     PromptKnowledge
 	Candidates cost.Candidates
 	Chosen     cost.Alternative
 	Reason     string // why decode runs alone, empty for a pair
 	Mismatch   string // what keeps servers from making a pair, where that is why
 	Panic      bool   // breakers were ignored
 	Outcome    string // empty when it served
+	Measured   Measured
 }
 
 // NoPair is the Reason where prefill servers are there and make no pair with decode servers.
@@ -64,9 +66,21 @@ func (d *Decisions) Add(decision Decision) {
 	for ; d.candidates > maxCandidates && d.cut < len(d.ring)-1; d.cut++ {
 		oldest := &d.ring[(d.next+d.cut)%len(d.ring)]
 		d.candidates -= oldest.candidates()
-		oldest.Choices = onlyChosen(oldest.Choices)
+		keepOnlyChosen(oldest.Choices)
 		d.candidates += oldest.candidates()
 	}
+}
+
+// Complete writes down what an attempt, counted from 0, of a request that arrived then took, and
+// how it ended. It does nothing where the request is forgotten.
+func (d *Decisions) Complete(requestID string, arrived time.Time, attempt int, m Measured, outcome string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	found := d.find(requestID)
+	if found == nil || !found.At.Equal(arrived) || attempt >= len(found.Choices) {
+		return
+	}
+	found.Choices[attempt].Measured, found.Choices[attempt].Outcome = m, outcome
 }
 
 // candidates is how many servers it remembers.
@@ -77,26 +91,33 @@ func (d *Decision) candidates() (n int) {
 	return n
 }
 
-// onlyChosen are choices without the servers that were not chosen: copies, since others may
-// read them.
-func onlyChosen(choices []Choice) []Choice {
-	kept := slices.Clone(choices)
-	for i := range kept {
-		c := &kept[i]
+// keepOnlyChosen forgets the servers that were not chosen.
+func keepOnlyChosen(choices []Choice) {
+	for i := range choices {
+		c := &choices[i]
 		c.Candidates = c.Candidates.Only(c.Chosen.Prefill, c.Chosen.Decode)
 	}
-	return kept
 }
 
-// Find returns the newest decision on a request, false if it is not remembered.
+// Find returns the newest decision on a request as it is now, false if it is not remembered.
 func (d *Decisions) Find(requestID string) (Decision, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if found := d.find(requestID); found != nil {
+		now := *found
+		now.Choices = slices.Clone(now.Choices) // the request may end meanwhile
+		return now, true
+	}
+	return Decision{}, false
+}
+
+// find is the newest decision on a request, nil if it is not remembered. The mutex is held.
+func (d *Decisions) find(requestID string) *Decision {
 	for i := range d.ring {
 		at := (d.next - 1 - i + 2*len(d.ring)) % len(d.ring)
 		if d.ring[at].RequestID == requestID {
-			return d.ring[at], true
+			return &d.ring[at]
 		}
 	}
-	return Decision{}, false
+	return nil
 }

@@ -46,3 +46,23 @@ func TestDecisions_AreBoundedInServers(t *testing.T) {
 		t.Errorf("explained %+v\n     want %+v", got, want)
 	}
 }
+
+// What an attempt took is written down when its stream has ended, beside what others have read
+// already; it never reaches a request of the same name that came at another time.
+func TestDecisions_AreCompletedWhenAStreamEnds(t *testing.T) {
+	d := NewDecisions(8)
+	d.Add(Decision{RequestID: "r", At: testTime, Choices: []Choice{{}, {}}})
+	before, _ := d.Find("r")
+	m := Measured{FirstToken: 5}
+	d.Complete("r", testTime, 1, m, "broken")
+	after, _ := d.Find("r")
+	if before.Choices[1].Measured != (Measured{}) || after.Choices[1].Measured != m || after.Choices[1].Outcome != "broken" || after.Choices[0].Measured != (Measured{}) {
+		t.Errorf("before %+v\nafter %+v", before.Choices, after.Choices)
+	}
+	d.Complete("r", testTime.Add(1), 0, m, "another's")
+	d.Complete("r", testTime, 2, m, "of no attempt")
+	d.Complete("unknown", testTime, 0, m, "nobody's")
+	if last, _ := d.Find("r"); last.Choices[0].Measured != (Measured{}) || last.Choices[0].Outcome != "" || len(last.Choices) != 2 {
+		t.Errorf("%+v", last.Choices)
+	}
+}

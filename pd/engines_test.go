@@ -96,7 +96,7 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	f.Binder = &Binder{Queue: queue, Tracer: tracer, Chooser: &Chooser{
 		Snapshotter: Snapshotter{
 			Config: DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Adapter: model.Adapter,
-			Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }),
+			Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, tokens.Off }),
 		},
 		Cost: model, Outputs: predict.NewOutputs(), Metrics: f.Metrics,
 	}}

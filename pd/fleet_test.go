@@ -102,7 +102,7 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 	f.Binder = &Binder{Queue: queue, Tracer: f.Tracer, Chooser: &Chooser{
 		Snapshotter: Snapshotter{
 			Config: DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Adapter: cost.DefaultAdapterCost(),
-			Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, nil }),
+			Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, tokens.Off }),
 		},
 		Cost: cost.Default(), Metrics: f.Metrics,
 	}}

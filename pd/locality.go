@@ -2,6 +2,7 @@ package pd
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type Locality struct {
 type openedSource struct {
 	done   chan struct{}
 	source *tokens.Source // nil: an error was said once, by open
+	why    tokens.Reason  // why it is nil
 }
 
 // openPatience is how long a request waits for its model's token source. Reading a large
@@ -42,8 +44,8 @@ type openedSource struct {
 const openPatience = 50 * time.Millisecond
 
 // NewLocality returns a locality over an index. open gives the token source of a
-// base model, nil while its prompts stay unknown; after an error it is not called
-// again.
+// base model. While its prompts stay unknown it gives none, with the tokens.Reason as the
+// error, and is asked again; after any other error it is not.
 func NewLocality(index *kvstate.Index, open func(model string) (*tokens.Source, error)) *Locality {
 	return &Locality{Index: index, history: newHistory(), sources: make(map[string]*openedSource), open: open}
 }
@@ -62,25 +64,25 @@ func (l *Locality) Close() {
 	}
 }
 
-// source returns the token source of a base model, nil where there is none, or none yet.
+// source returns the token source of a base model, or why there is none, or none yet.
 // Models are those that servers serve, so there are few.
-func (l *Locality) source(model string) *tokens.Source {
+func (l *Locality) source(model string) (*tokens.Source, tokens.Reason) {
 	s := l.opened(model)
 	if s == nil {
-		return nil
+		return nil, tokens.Off
 	}
 	select {
 	case <-s.done:
-		return s.source
+		return s.source, s.why
 	default:
 	}
 	patience := time.NewTimer(openPatience)
 	defer patience.Stop()
 	select {
 	case <-s.done:
-		return s.source
+		return s.source, s.why
 	case <-patience.C:
-		return nil
+		return nil, tokens.Loading
 	}
 }
 
@@ -99,10 +101,12 @@ func (l *Locality) opened(model string) *openedSource {
 		defer close(s.done)
 		opened, err := l.open(model)
 		s.source = opened
-		if opened == nil && err == nil { // not yet: its servers may come to publish
+		if errors.As(err, &s.why) { // not yet: its servers may come to publish
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			delete(l.sources, model)
+		} else if err != nil {
+			s.why = tokens.Unusable
 		}
 	})
 	return s
@@ -114,8 +118,10 @@ type prefix struct {
 	prompt tokens.Prompt
 	tokens tokens.Tokens
 	known  bool
-	model  string // base model
-	hits   kvstate.Hits
+	// unknown is why the tokens are not known; "" where they are.
+	unknown tokens.Reason
+	model   string // base model
+	hits    kvstate.Hits
 	// chains are all that is known of the prompt of another replica's request.
 	chains []kvstate.Chain
 	length int // tokens of that prompt
@@ -129,10 +135,15 @@ func (p *prefix) saltedModel() saltedModel { return saltedModel{p.model, p.token
 func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *prefix {
 	p := &prefix{model: base}
 	spoken, ok := map[*api.Dialect]tokens.API{api.Chat: tokens.Chat, api.Completions: tokens.Completions, api.Responses: tokens.Responses, api.Messages: tokens.Messages}[req.Dialect]
-	if !ok || req.Aggregated {
-		return p
+	switch {
+	case !ok:
+		p.unknown = tokens.NotGenerated
+	case req.Aggregated:
+		p.unknown = tokens.Aggregated
+	default:
+		p.source, p.unknown = l.source(base)
 	}
-	if p.source = l.source(base); p.source == nil {
+	if p.source == nil {
 		return p
 	}
 	// Nothing that the gateway edits is part of the prompt, so what was sent will do.
@@ -141,6 +152,7 @@ func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *p
 		p.prompt.Adapter = req.Model
 	}
 	p.tokens, p.known = p.source.Tokens(ctx, p.prompt)
+	p.unknown = p.tokens.Unknown
 	if !p.known { // what went where, by its text: approximate, and counted nowhere as known
 		p.tokens.Chunks = p.source.Chunks(p.prompt)
 		p.known = len(p.tokens.Chunks) > 0

@@ -16,15 +16,16 @@ func TestLocality_OpensASourceOnce(t *testing.T) {
 		source *tokens.Source
 		err    error
 		takes  time.Duration
-		first  bool // the first request has it
-		opened int  // times, by three requests
+		first  bool             // the first request has it
+		opened int              // times, by three requests
+		why    [2]tokens.Reason // the first has none, and the later ones
 	}{
-		"at once":        {new(tokens.Source), nil, 0, true, 1},
-		"in a moment":    {new(tokens.Source), nil, openPatience - 1, true, 1},
-		"later":          {new(tokens.Source), nil, openPatience + 1, false, 1},
-		"not there yet":  {nil, nil, 0, false, 3},
-		"it cannot be":   {nil, errors.New("no tokenizer"), 0, false, 1},
-		"it never opens": {nil, errors.New("no tokenizer"), time.Minute, false, 1},
+		"at once":        {new(tokens.Source), nil, 0, true, 1, [2]tokens.Reason{}},
+		"in a moment":    {new(tokens.Source), nil, openPatience - 1, true, 1, [2]tokens.Reason{}},
+		"later":          {new(tokens.Source), nil, openPatience + 1, false, 1, [2]tokens.Reason{tokens.Loading, ""}},
+		"not there yet":  {nil, tokens.NoEvents, 0, false, 3, [2]tokens.Reason{tokens.NoEvents, tokens.NoEvents}},
+		"it cannot be":   {nil, errors.New("no tokenizer"), 0, false, 1, [2]tokens.Reason{tokens.Unusable, tokens.Unusable}},
+		"it never opens": {nil, errors.New("no tokenizer"), time.Minute, false, 1, [2]tokens.Reason{tokens.Loading, tokens.Unusable}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opened := 0
@@ -37,16 +38,16 @@ func TestLocality_OpensASourceOnce(t *testing.T) {
 				return c.source, c.err
 			})
 			start := time.Now()
-			if got := l.source("m"); (got != nil) != c.first || got != nil && got != c.source {
-				t.Errorf("%s: the first request has %v", name, got)
+			if got, why := l.source("m"); (got != nil) != c.first || got != nil && got != c.source || why != c.why[0] {
+				t.Errorf("%s: the first request has %v, because %q", name, got, why)
 			}
 			if waited := time.Since(start); waited != min(c.takes, openPatience) {
 				t.Errorf("%s: the first request waited %v", name, waited)
 			}
 			time.Sleep(2 * time.Minute)
 			for range 2 {
-				if got := l.source("m"); got != c.source {
-					t.Errorf("%s: a later request has %v", name, got)
+				if got, why := l.source("m"); got != c.source || why != c.why[1] {
+					t.Errorf("%s: a later request has %v, because %q", name, got, why)
 				}
 				synctest.Wait()
 			}
@@ -64,7 +65,7 @@ func TestLocality_CloseWaitsForWhatIsBeingOpened(t *testing.T) {
 		l := NewLocality(nil, func(string) (*tokens.Source, error) {
 			time.Sleep(time.Second)
 			opened++
-			return nil, nil
+			return nil, tokens.Off
 		})
 		go l.source("m")
 		synctest.Wait()
@@ -73,7 +74,7 @@ func TestLocality_CloseWaitsForWhatIsBeingOpened(t *testing.T) {
 		if opened != 1 || time.Since(start) != time.Second {
 			t.Errorf("closed after %v, %d were opened", time.Since(start), opened)
 		}
-		if got := l.source("n"); got != nil || opened != 1 {
+		if got, _ := l.source("n"); got != nil || opened != 1 {
 			t.Errorf("closed, it has %v; %d were opened", got, opened)
 		}
 	})

@@ -24,11 +24,14 @@ func TestLocality_ASourceThatIsSlowToOpenDelaysNobody(t *testing.T) {
 		return tokens.New(cfg, nil, nil)
 	})
 	defer l.Close()
-	if l.source("slow") != nil {
+	if s, _ := l.source("slow"); s != nil {
 		t.Error("it is there before it was opened")
 	}
 	quick := make(chan *tokens.Source)
-	go func() { quick <- l.source("quick") }()
+	go func() {
+		s, _ := l.source("quick")
+		quick <- s
+	}()
 	select {
 	case s := <-quick:
 		if s == nil {
@@ -38,7 +41,10 @@ func TestLocality_ASourceThatIsSlowToOpenDelaysNobody(t *testing.T) {
 		t.Error("another model's request waits for it")
 	}
 	close(release)
-	for deadline := time.Now().Add(30 * time.Second); l.source("slow") == nil; {
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		if s, _ := l.source("slow"); s != nil {
+			break
+		}
 		if time.Now().After(deadline) {
 			t.Fatal("it is never there")
 		}

@@ -2,12 +2,14 @@ package pd
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 )
@@ -25,6 +27,7 @@ type Metrics struct {
 	itl               *prometheus.HistogramVec // server
 	retries           *prometheus.CounterVec   // leg, reason
 	aggregated        *prometheus.CounterVec   // reason
+	unknown           *prometheus.CounterVec   // model, reason
 	missing           *prometheus.CounterVec   // server
 	foreign           *prometheus.CounterVec   // server
 	recomputes        *prometheus.CounterVec   // server
@@ -95,6 +98,7 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill, no_pair (prefill servers that make no pair with "+
 				"a decode server), fallback.",
 			"reason"),
+		unknown: counter("tandem_tokens_unknown_total", unknownHelp(), "model", "reason"),
 		missing: counter("tandem_handoff_missing_total",
 			"Prefills that answered without a hand-off; decode then computes the prompt.",
 			"server"),
@@ -237,6 +241,23 @@ func (m *Metrics) countTokens(st *requestState, u api.Usage, cached api.Count, e
 	m.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
 	m.outputToks.WithLabelValues(req.Model).Add(float64(output))
 	m.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
+}
+
+// unknownHelp names the reasons.
+func unknownHelp() string {
+	var names []string
+	for _, r := range tokens.Reasons() {
+		names = append(names, string(r))
+	}
+	return "Requests of whose prompts no tokens were known, so that what servers hold of them was not looked up, by reason: " +
+		strings.Join(names, ", ") + ". docs/explain.md says what each means."
+}
+
+// countUnknown counts a request of whose prompt no tokens are known, for a reason; "" is none.
+func (m *Metrics) countUnknown(model string, why tokens.Reason) {
+	if why != "" {
+		m.unknown.WithLabelValues(model, string(why)).Inc()
+	}
 }
 
 // countStranded counts a hand-off that surely nobody reads any more.

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -133,6 +134,7 @@ func (o *Orchestrator) reset(st *requestState) {
 // locatePrompt finds the tokens of the prompt, and with them what servers hold of it.
 func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
 	if o.Binder.Locality == nil {
+		o.Metrics.countUnknown(st.req.Model, tokens.Off)
 		return
 	}
 	_, span := o.Tracer.Start(ctx, "locate")
@@ -144,6 +146,7 @@ func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
 	} else {
 		r.req.PromptTokens = max(r.req.PromptTokens, len(t.IDs))
 	}
+	o.Metrics.countUnknown(st.req.Model, r.prefix.unknown)
 	span.SetAttributes(attribute.Bool("tandem.tokens_known", r.prefix.known && !r.prefix.isGuessed()), attribute.Int("tandem.prompt_tokens", r.req.PromptTokens))
 }
 

@@ -66,7 +66,11 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 			o.recordNoHandoff(server)
 		}
 	}
-	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(time.Since(start).Seconds())
+	took := time.Since(start)
+	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(took.Seconds())
+	if !t.Connector().ConcurrentLegs { // else it runs beside the goroutine that the binding belongs to
+		b.choice.Measured.Prefill = took
+	}
 	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", coverage.Tokens))
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
@@ -56,8 +57,29 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 				if !found || decision.Outcome != "served" || decision.API != d.Name || len(decision.Choices) != 1 || decision.Choices[0].Chosen.Prefill != prefill.ID() {
 					t.Errorf("%v %+v", found, decision)
 				}
+				usage := got.Usage
+				if stream {
+					usage = got.Stream.Usage()
+				}
+				wantMeasured(t, &decision.Choices[0], stream, usage)
 			})
 		}
+	}
+}
+
+// wantMeasured looks at what is remembered of a request of which no tokens were known and which
+// a pair has served.
+func wantMeasured(t *testing.T, c *Choice, stream bool, usage api.Usage) {
+	t.Helper()
+	m := c.Measured
+	if m.Prefill <= 0 || m.Whole < m.Prefill || m.Usage.Prompt != usage.Prompt || m.Usage.Output != usage.Output {
+		t.Errorf("measured %+v", m)
+	}
+	if (m.FirstToken > 0) != stream || (m.Transfer > 0) != stream || stream && m.FirstToken < m.Prefill+m.Transfer {
+		t.Errorf("measured %+v, streamed: %v", m, stream)
+	}
+	if want := (PromptKnowledge{Unknown: tokens.Off}); c.Prompt != want {
+		t.Errorf("known is %+v", c.Prompt)
 	}
 }
 
@@ -70,6 +92,7 @@ func countsOf(stream bool, got reply) map[string]float64 {
 		"tandem_prompt_mismatches_total": 0, "tandem_handoffs_stranded_total": 0, "tandem_foreign_handoffs_total": 0,
 		"tandem_decode_handoffs_total": 0, "tandem_streams_broken_total": 0, "tandem_migrations_total": 0,
 		"tandem_retry_budget_exhausted_total": 0, "tandem_order_looks_total": 0,
+		"tandem_tokens_unknown_total{model=m,reason=off}": 1,
 	}
 	if stream {
 		usage = got.Stream.Usage()

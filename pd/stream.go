@@ -106,6 +106,8 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 		o.recordRetained(server)
 	}
 	o.countAnswer(st, r.Usage, b.prefillCached(r.Usage), r.Events)
+	st.measureUsage(b, r.Usage, b.prefillCached(r.Usage))
+	o.recordEnd(st, b, broken)
 	if r.Err == nil {
 		o.compareCounts(st, b, r.Usage)
 		o.Binder.learnOutput(st, r.Usage)

@@ -79,6 +79,10 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
 	}
 	sample.first(now.Sub(start), now)
+	b.choice.Measured.FirstToken = now.Sub(st.boundAt)
+	if b.choice.Measured.Prefill > 0 {
+		b.choice.Measured.Transfer = now.Sub(start)
+	}
 	s.onEnd = func(r StreamResult) {
 		stopWatch()
 		o.endLeg(st, b, r)
@@ -101,8 +105,13 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
 		server: b.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, hideUsage: st.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: st.transcript,
-		onEnd: func(r StreamResult) { o.countAnswer(st, r.Usage, r.Usage.Cached, r.Events) },
+		onEnd: func(r StreamResult) {
+			o.countAnswer(st, r.Usage, r.Usage.Cached, r.Events)
+			st.measureUsage(b, r.Usage, r.Usage.Cached)
+			o.recordEnd(st, b, nil)
+		},
 	}
+	b.choice.Measured.FirstToken = time.Since(st.boundAt)
 	if err := s.open(); err != nil {
 		cancel(nil)
 		return nil, &LegError{Leg: PrefillLeg, Server: from, Kind: Broken, Err: err}

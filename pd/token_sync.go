@@ -115,7 +115,7 @@ func (s *TokenSync) take(message []byte) {
 		return
 	}
 	model, prefix := string(message[at:at+int(n)]), message[at+int(n):]
-	source := s.locality.source(model)
+	source, _ := s.locality.source(model)
 	if source == nil {
 		return
 	}

@@ -73,6 +73,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
 	o.countAnswer(st, usage, b.prefillCached(usage), 0)
+	st.measureUsage(b, usage, b.prefillCached(usage))
 	o.Binder.learnOutput(st, usage)
 	b.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
@@ -82,6 +83,7 @@ func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding
 	o := a.o
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	o.countAnswer(st, usage, usage.Cached, 0)
+	st.measureUsage(b, usage, usage.Cached)
 	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil
 }
 

@@ -50,7 +50,8 @@ type asker struct {
 	absent     map[string]time.Time // render paths, and when they are tried again
 }
 
-// flight is one ask under way. What it found is there when done is closed.
+// flight is one ask under way. What it found, or why it found nothing, is there when done is
+// closed.
 type flight struct {
 	done  chan struct{}
 	found Tokens
@@ -78,31 +79,36 @@ func (a *asker) close() {
 func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	t, ok := p.read()
 	if !ok {
-		return Tokens{}, false
+		return unknown(BadForm)
 	}
 	defer t.free()
 	c := a.memory.recall(t)
 	known := c.tokens()
-	if f := a.flightFor(p, t, &c); f != nil {
-		if found, ok := f.wait(ctx, a.cfg.AskWait); ok {
+	f, why := a.flightFor(p, t, &c)
+	if f != nil {
+		found, ok := f.wait(ctx, a.cfg.AskWait)
+		if why = found.Unknown; ok {
 			known = found
 		}
+	}
+	if len(known.IDs) == 0 {
+		known.Unknown = why
 	}
 	known.context, known.root = t.context, t.root
 	return known, len(known.IDs) > 0
 }
 
 // flightFor begins to ask where the prompt is not known completely, and returns the ask if
-// the request should wait for it.
-func (a *asker) flightFor(p *Prompt, t *text, c *claim) *flight {
+// the request should wait for it, or why nobody is asked.
+func (a *asker) flightFor(p *Prompt, t *text, c *claim) (*flight, Reason) {
 	if c.complete {
-		return nil
+		return nil, ""
 	}
-	f := a.start(p, t)
+	f, why := a.start(p, t)
 	if unknown := t.size - int(c.cell)*cellBytes; len(c.ids) > 0 && unknown <= a.cfg.AskOver && !t.partial {
-		return nil
+		return nil, ""
 	}
-	return f
+	return f, why
 }
 
 func (f *flight) wait(ctx context.Context, most time.Duration) (Tokens, bool) {
@@ -114,12 +120,12 @@ func (f *flight) wait(ctx context.Context, most time.Duration) (Tokens, bool) {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-	return Tokens{}, false
+	return unknown(Late)
 }
 
 // start asks for a prompt, or joins those who have asked. It is nil when nobody is
 // asked: too much is under way, engines do not answer, or no path takes this prompt.
-func (a *asker) start(p *Prompt, t *text) *flight {
+func (a *asker) start(p *Prompt, t *text) (*flight, Reason) {
 	key := t.sum
 	if t.partial {
 		key = xxhash.Sum64(p.Body)
@@ -128,32 +134,43 @@ func (a *asker) start(p *Prompt, t *text) *flight {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if f := a.flights[key]; f != nil {
-		return f
+		return f, ""
 	}
 	if a.closed || len(a.flights) >= a.cfg.MaxAsks || time.Now().Before(a.pausedTill) {
 		a.metrics.engineAsked(a.cfg.Model, "refused")
-		return nil
+		return nil, Busy
 	}
-	questions := p.questions(t, believed)
+	questions, why := p.questions(t, believed), p.noAnswer(t, believed)
 	if len(questions) == 0 {
-		return nil
+		return nil, why
 	}
 	f := &flight{done: make(chan struct{})}
 	a.flights[key] = f
 	own := t.clone()
 	a.wg.Go(func() {
 		defer close(f.done)
-		f.found, f.ok = a.request(questions, &own)
+		f.found, f.ok = a.request(questions, &own, why)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		delete(a.flights, key)
 	})
-	return f
+	return f, ""
+}
+
+// noAnswer is why nothing is known of a prompt where no path takes it.
+func (p *Prompt) noAnswer(t *text, believed func(Method) bool) Reason {
+	switch {
+	case t.partial:
+		return Media
+	case (p.API == Messages || p.API == Responses) && !believed(ByTranslation):
+		return Wrong
+	}
+	return NoPath
 }
 
 // request asks until a question is answered. One that a server does not serve, or refuses,
-// leaves the next one to be tried.
-func (a *asker) request(questions []question, t *text) (Tokens, bool) {
+// leaves the next one to be tried; why is the reason where no server has a path.
+func (a *asker) request(questions []question, t *text, why Reason) (Tokens, bool) {
 	ctx, cancel := context.WithTimeout(a.life, a.cfg.AskTimeout)
 	defer cancel()
 	for _, q := range questions {
@@ -166,6 +183,9 @@ func (a *asker) request(questions []question, t *text) (Tokens, bool) {
 			if q.render && errors.Is(err, ErrNotServed) {
 				a.recordAbsent(q.path)
 			}
+			if errors.Is(err, ErrRefused) {
+				why = Refused
+			}
 			continue
 		}
 		found, ok := Tokens{}, false
@@ -174,6 +194,7 @@ func (a *asker) request(questions []question, t *text) (Tokens, bool) {
 		}
 		a.recordResult(ok)
 		if !ok {
+			why = Failed
 			break
 		}
 		a.metrics.engineAsked(a.cfg.Model, "ok")
@@ -184,7 +205,7 @@ func (a *asker) request(questions []question, t *text) (Tokens, bool) {
 		return found, true
 	}
 	a.metrics.engineAsked(a.cfg.Model, "failed")
-	return Tokens{}, false
+	return unknown(why)
 }
 
 // recordResult counts failures in a row.

@@ -28,25 +28,30 @@ func loadEncoder(cfg Config) (*encoder, error) {
 	return e, nil
 }
 
-// tokens are all of a prompt's tokens. It is false for what cannot be known exactly:
-// tools, media, and fields that it does not know.
-func (e *encoder) tokens(p *Prompt) ([]uint32, bool) {
+// tokens are all of a prompt's tokens, or the reason why it has none: what cannot be known
+// exactly is tools, media, and fields that it does not know.
+func (e *encoder) tokens(p *Prompt) (ids []uint32, why Reason) {
 	if p.API == Completions {
-		return e.completion(p)
+		if ids, ok := e.completion(p); ok {
+			return ids, ""
+		}
+		return nil, NotRendered
 	}
 	if e.template == nil {
-		return nil, false
+		return nil, NoTemplate
 	}
 	chat, ok := p.conversation()
 	if !ok {
-		return nil, false
+		return nil, NotRendered
 	}
 	text, err := e.template.render(chat)
 	if err != nil {
-		return nil, false
+		return nil, BadTemplate
 	}
-	ids, err := e.vocabulary.appendText(nil, text, e.cache)
-	return ids, err == nil && len(ids) > 0
+	if ids, err = e.vocabulary.appendText(nil, text, e.cache); err != nil || len(ids) == 0 {
+		return nil, BadTemplate
+	}
+	return ids, ""
 }
 
 // completion encodes the prompt of /v1/completions.

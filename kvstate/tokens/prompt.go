@@ -63,6 +63,8 @@ type Tokens struct {
 	Complete bool
 	// By is how they were found.
 	By Method
+	// Unknown is why there are neither IDs nor Chunks; "" where there are.
+	Unknown Reason
 	// Teaches says that the prompt's token ids would be news: its prefill should be asked
 	// for them (return_token_ids: true) and Learn be given them.
 	Teaches bool

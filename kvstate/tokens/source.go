@@ -58,8 +58,8 @@ func (s *Source) engine() string {
 	return s.cfg.Engine()
 }
 
-// Tokens says what is known of a prompt's tokens; false is nothing, and the caller
-// routes by load. Only engine mode may wait, and never longer than AskWait.
+// Tokens says what is known of a prompt's tokens; false is nothing, for the reason in
+// Tokens.Unknown, and the caller routes by load. Only engine mode may wait, and never longer than AskWait.
 func (s *Source) Tokens(ctx context.Context, p Prompt) (Tokens, bool) {
 	start := time.Now()
 	p.engine = s.engine()
@@ -71,8 +71,10 @@ func (s *Source) Tokens(ctx context.Context, p Prompt) (Tokens, bool) {
 
 func (s *Source) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	if s.cfg.Mode == Approximate {
-		chunks := p.chunks()
-		return Tokens{Chunks: chunks}, len(chunks) > 0
+		if chunks := p.chunks(); len(chunks) > 0 {
+			return Tokens{Chunks: chunks}, true
+		}
+		return unknown(TooShort)
 	}
 	if ids, ok := p.promptIDs(); ok {
 		return Tokens{IDs: ids, Certain: len(ids), Complete: true, By: ByRequest}, true
@@ -85,36 +87,52 @@ func (s *Source) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	case Tokenizer:
 		return s.encoded(p)
 	}
-	return Tokens{}, false
+	return unknown(Off)
 }
 
+// unknown is what is known of a prompt's tokens where that is nothing.
+func unknown(why Reason) (Tokens, bool) { return Tokens{Unknown: why}, false }
+
 // encoded is what the gateway's own tokenizer says, where it was not wrong yet.
-func (s *Source) encoded(p *Prompt) (t Tokens, ok bool) {
+func (s *Source) encoded(p *Prompt) (Tokens, bool) {
 	b, ok := takeApart(p)
 	if !ok {
-		return Tokens{}, false
+		return unknown(BadForm)
 	}
-	t.context = p.contextOf(&b)
-	if !s.claims.believes(t.context, ByTokenizer) {
-		return Tokens{}, false
+	context := p.contextOf(&b)
+	if !s.claims.believes(context, ByTokenizer) {
+		return unknown(Wrong)
 	}
-	t.IDs, ok = s.encoder.tokens(p)
-	t.Certain, t.Complete, t.By = len(t.IDs), true, ByTokenizer
-	return t, ok
+	ids, why := s.encoder.tokens(p)
+	if why != "" {
+		return unknown(why)
+	}
+	return Tokens{IDs: ids, Certain: len(ids), Complete: true, By: ByTokenizer, context: context}, true
 }
 
 // remembered is what the memory says.
 func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	t, ok := p.read()
 	if !ok {
-		return Tokens{}, false
+		return unknown(BadForm)
 	}
 	defer t.free()
 	c := s.memory.recall(t)
 	known := c.tokens()
 	known.context, known.root = t.context, t.root
-	known.Teaches = !c.complete && !t.partial && (p.API == Chat || p.API == Completions) // others have no such field
-	return known, len(c.ids) > 0
+	reported := p.API == Chat || p.API == Completions // others have no such field
+	known.Teaches = !c.complete && !t.partial && reported
+	switch {
+	case len(c.ids) > 0:
+		return known, true
+	case t.partial:
+		known.Unknown = Media
+	case !reported:
+		known.Unknown = NotReported
+	default:
+		known.Unknown = NotLearned
+	}
+	return known, false
 }
 
 func (c claim) tokens() Tokens {

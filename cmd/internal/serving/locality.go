@@ -160,7 +160,7 @@ type tokenSources struct {
 	log       *slog.Logger
 }
 
-// open returns the source of a base model, nil where its mode is off.
+// open returns the source of a base model, or the tokens.Reason why it has none for now.
 func (t *tokenSources) open(model string) (s *tokens.Source, err error) {
 	defer func() { // no request stands behind this call
 		if p := recover(); p != nil {
@@ -169,8 +169,11 @@ func (t *tokenSources) open(model string) (s *tokens.Source, err error) {
 		}
 	}()
 	mode := t.cfg.mode(model)
-	if mode == modeOff || mode != tokens.Approximate && !t.publishes(model) {
-		return nil, nil
+	if mode == modeOff {
+		return nil, tokens.Off
+	}
+	if mode != tokens.Approximate && !t.publishes(model) {
+		return nil, tokens.NoEvents
 	}
 	cfg := t.cfg.asking
 	cfg.Model, cfg.Mode = model, mode
