@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -177,18 +178,67 @@ type ChoiceStatus struct {
 	Differ            string           `json:"differ,omitempty"` // what keeps servers from making a pair
 	Panic             bool             `json:"panic,omitempty"`
 	Outcome           string           `json:"outcome"`
+	Tokens            TokensStatus     `json:"tokens"`
+	Measured          MeasuredStatus   `json:"measured"`
 	Alternatives      []cost.Explained `json:"alternatives"`
+}
+
+// TokensStatus is what was known of the prompt's tokens when the servers were chosen.
+type TokensStatus struct {
+	Known   int    `json:"known"` // leading ones
+	Whole   bool   `json:"whole,omitempty"`
+	By      string `json:"by,omitempty"` // engine, translation, tokenizer, prefill, request
+	Unknown string `json:"unknown,omitempty"`
+	Because string `json:"because,omitempty"` // Unknown in words
+	Guessed bool   `json:"guessed,omitempty"` // none are known, and what servers hold is guessed by the text
+}
+
+// MeasuredStatus is what was measured of an attempt; what is absent was not, or has not ended.
+type MeasuredStatus struct {
+	Prefill      *float64 `json:"prefill_ms,omitempty"`     // queue and prefill
+	Transfer     *float64 `json:"transfer_ms,omitempty"`    // transfer, KV room and a step
+	FirstToken   *float64 `json:"first_token_ms,omitempty"` // since the choice; streams only
+	Whole        *float64 `json:"whole_ms,omitempty"`       // since the choice
+	PromptTokens *int     `json:"prompt_tokens,omitempty"`
+	CachedTokens *int     `json:"cached_tokens,omitempty"` // of the prompt, where it was computed
+	OutputTokens *int     `json:"output_tokens,omitempty"`
+}
+
+func describeMeasured(m *pd.Measured) MeasuredStatus {
+	span := func(d time.Duration) *float64 {
+		if d <= 0 {
+			return nil
+		}
+		in := ms(d)
+		return &in
+	}
+	count := func(c api.Count) *int {
+		if !c.Known {
+			return nil
+		}
+		return &c.Tokens
+	}
+	return MeasuredStatus{
+		Prefill: span(m.Prefill), Transfer: span(m.Transfer), FirstToken: span(m.FirstToken), Whole: span(m.Whole),
+		PromptTokens: count(m.Usage.Prompt), CachedTokens: count(m.Usage.Cached), OutputTokens: count(m.Usage.Output),
+	}
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func describeDecision(cost *cost.Model, d pd.Decision) DecisionStatus {
 	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
-	for _, c := range d.Choices {
+	for i := range d.Choices {
+		c := &d.Choices[i]
 		status := ChoiceStatus{
 			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AggregatedBecause: c.Reason, Differ: c.Mismatch,
 			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
-			Panic: c.Panic, Outcome: c.Outcome, Alternatives: cost.Explain(c.Demand, c.Candidates, c.Chosen, explainLimit),
+			Panic: c.Panic, Outcome: c.Outcome,
+			Tokens: TokensStatus{
+				Known: c.Prompt.Tokens, Whole: c.Prompt.Whole, By: string(c.Prompt.By),
+				Unknown: string(c.Prompt.Unknown), Because: c.Prompt.Unknown.Text(), Guessed: c.Prompt.Guessed,
+			},
+			Measured: describeMeasured(&c.Measured), Alternatives: cost.Explain(c.Demand, c.Candidates, c.Chosen, explainLimit),
 		}
 		if status.Outcome == "" {
 			status.Outcome = "served"

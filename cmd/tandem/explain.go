@@ -9,13 +9,15 @@ import (
 
 func explainCommand() *cobra.Command {
 	var admin, tokenFile string
+	var wide, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "explain REQUEST-ID",
 		Short: "Say why a request went to the servers it went to",
 		Long: `Say why a request went to the servers it went to: every alternative of each
-attempt with the parts of its predicted cost, in milliseconds, cheapest first.
+attempt with the parts of its predicted cost, in milliseconds, cheapest first,
+and what was measured beside what was predicted.
 The request id is what the answer carried in x-request-id.`,
-		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081",
+		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081\n  tandem explain req-0b9c... --json | jq .attempts[0].measured",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			token, err := serving.ReadAdminToken(tokenFile)
@@ -26,10 +28,15 @@ The request id is what the answer carried in x-request-id.`,
 			if err != nil {
 				return err
 			}
-			return explain.Print(cmd.OutOrStdout(), d)
+			if asJSON {
+				return explain.PrintJSON(cmd.OutOrStdout(), d)
+			}
+			return explain.Print(cmd.OutOrStdout(), d, wide)
 		},
 	}
 	cmd.Flags().StringVar(&admin, "admin", "http://127.0.0.1:8081", "`address` of the gateway's admin port")
+	cmd.Flags().BoolVar(&wide, "wide", false, "print every column, and names of servers in full, however wide that is")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print all that is known, as the admin port has it")
 	cmd.Flags().StringVar(&tokenFile, "admin-token-file", "", "`file` with the token that the admin port asks for")
 	return cmd
 }

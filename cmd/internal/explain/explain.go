@@ -8,13 +8,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tandem-gateway/tandem/gateway"
-	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 )
 
 // Fetch asks a gateway's admin port for the decision of a request.
@@ -48,62 +47,111 @@ func Fetch(admin, token, id string) (gateway.DecisionStatus, error) {
 	return d, nil
 }
 
-// Print prints a decision as a table of alternatives for each attempt.
-func Print(out io.Writer, d gateway.DecisionStatus) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(table, format, args...) } // Flush reports
-	say("request %s, %s, model %s, %s: %s\n", d.RequestID, d.API, d.Model, d.At.Format(time.RFC3339), d.Outcome)
-	say("times in ms: first token = ready + queue + prefill + transfer + kv room + step; total = first token + decode cost + delay to others + hardware mismatch\n")
-	for i := range d.Attempts {
-		printAttempt(say, i+1, &d.Attempts[i])
+// PrintJSON prints a decision as the admin port has it.
+func PrintJSON(out io.Writer, d gateway.DecisionStatus) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(d); err != nil {
+		return fmt.Errorf("print the decision: %w", err)
 	}
-	return table.Flush()
+	return nil
 }
 
-func printAttempt(say func(format string, args ...any), number int, a *gateway.ChoiceStatus) {
-	say("\nattempt %d, %.0f ms after it came: about %d prompt and %d output tokens", number, a.Waited, a.PromptTokens, a.OutputTokens)
-	if a.TTFT > 0 {
-		say("; first token wanted within %.0f ms", a.TTFT)
+// Print prints a decision: for each attempt what was known, what was measured beside what was
+// predicted, and a table of the alternatives. No line is longer than Width, unless wide.
+func Print(out io.Writer, d gateway.DecisionStatus, wide bool) error {
+	p := printer{wide: wide}
+	p.say("request %s, %s, model %s, %s: %s", d.RequestID, d.API, d.Model, d.At.Format(time.RFC3339), d.Outcome)
+	for i := range d.Attempts {
+		p.attempt(i+1, &d.Attempts[i])
 	}
-	if a.ITL > 0 {
-		say("; gaps of at most %.0f ms", a.ITL)
+	if _, err := io.WriteString(out, p.text.String()); err != nil {
+		return fmt.Errorf("print the decision: %w", err)
 	}
-	say("; a second of prefill costs those who wait %.2f s; %s\n", a.Price, a.Outcome)
+	return nil
+}
+
+// Width is how many characters a line has at most.
+const Width = 100
+
+type printer struct {
+	text strings.Builder
+	wide bool
+}
+
+// say prints a line, broken between words where it is too long, and within those that are too
+// long themselves.
+func (p *printer) say(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	for !p.wide && utf8.RuneCountInString(line) > Width {
+		cut := string([]rune(line)[:Width])
+		if space := strings.LastIndexByte(cut, ' '); space > 4 {
+			cut = cut[:space]
+		}
+		p.text.WriteString(cut + "\n")
+		line = "    " + strings.TrimPrefix(line[len(cut):], " ")
+	}
+	p.text.WriteString(line + "\n")
+}
+
+func (p *printer) attempt(number int, a *gateway.ChoiceStatus) {
+	p.say("")
+	p.say("attempt %d, %.0f ms after it came: %s", number, a.Waited, a.Outcome)
+	p.say("about %d prompt and %d output tokens; a second of prefill costs those who wait %.2f s", a.PromptTokens, a.OutputTokens, a.Price)
+	if wanted := objectives(a); wanted != "" {
+		p.say("%s", wanted)
+	}
+	p.say("%s", knownText(&a.Tokens))
 	if a.AggregatedBecause != "" {
-		say("decode ran alone: %s\n", a.AggregatedBecause)
+		p.say("decode ran alone: %s", a.AggregatedBecause)
 	}
 	if a.Differ != "" {
-		say("no prefill and decode server make a pair: %s\n", a.Differ)
+		p.say("no prefill and decode server make a pair: %s", a.Differ)
 	}
 	if a.Panic {
-		say("more servers are ejected than may be: breakers were ignored\n")
+		p.say("more servers are ejected than may be: breakers were ignored")
 	}
-	say("\tprefill\tdecode\ttotal\tfirst token\tready\tqueue\tprefill\ttransfer\tkv room\tstep\tdecode cost\tdelay to others\thardware mismatch\tprefill holds\tdecode holds\tmoved MB\t\n")
-	for _, e := range a.Alternatives {
-		mark, prefill, note := "", e.Prefill, ""
-		if e.Chosen {
-			mark = "->"
-		}
-		if prefill == "" {
-			prefill = "(alone)"
-		}
-		if e.Misses > 0 {
-			note = fmt.Sprintf(" misses %d objectives", e.Misses)
-		}
-		say("%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%s\t%d\t%.1f\t%s\n", mark, prefill, e.Decode, e.Total, e.First,
-			e.Ready, e.Queue, e.Compute, e.Transfer, e.KVRoom, e.Step, e.DecodeCost, e.DelayToOthers, e.HardwareMismatch, heldText(e), e.DecodeCached, e.Moved/1e6, note)
-	}
+	p.measured(a)
+	p.alternatives(a)
 }
 
-// heldText is what the server that prefills holds of the prompt, in tokens: on its GPU,
-// and what else it has in slower memory.
-func heldText(e cost.Explained) string {
-	text := strconv.Itoa(e.PrefillCached)
-	if e.PrefillCPU > 0 {
-		text += fmt.Sprintf("+%d cpu", e.PrefillCPU)
+// objectives are those that the request has.
+func objectives(a *gateway.ChoiceStatus) string {
+	var wanted []string
+	if a.TTFT > 0 {
+		wanted = append(wanted, fmt.Sprintf("first token wanted within %.0f ms", a.TTFT))
 	}
-	if e.PrefillDisk > 0 {
-		text += fmt.Sprintf("+%d disk", e.PrefillDisk)
+	if a.ITL > 0 {
+		wanted = append(wanted, fmt.Sprintf("gaps of at most %.0f ms", a.ITL))
 	}
-	return text
+	return strings.Join(wanted, "; ")
+}
+
+// ways are how tokens are known.
+var ways = map[string]string{
+	string(tokens.ByRequest):     "the request has them",
+	string(tokens.ByEngine):      "an engine was asked",
+	string(tokens.ByTranslation): "an engine was asked for the chat that it makes of the request",
+	string(tokens.ByTokenizer):   "the gateway's own tokenizer",
+	string(tokens.ByPrefill):     "learned from prefills",
+}
+
+// knownText is what was known of the prompt's tokens.
+func knownText(t *gateway.TokensStatus) string {
+	because, way := "", ""
+	if t.Because != "" {
+		because = ", because " + t.Because
+	}
+	if how := ways[t.By]; how != "" {
+		way = ": " + how
+	}
+	switch {
+	case t.Guessed:
+		return "tokens not known" + because + "; what servers hold is guessed by its text"
+	case t.Known == 0:
+		return "tokens not known" + because + "; nor what servers hold of them"
+	case t.Whole:
+		return fmt.Sprintf("all %d tokens known%s", t.Known, way)
+	}
+	return fmt.Sprintf("the first %d tokens known%s", t.Known, way)
 }
