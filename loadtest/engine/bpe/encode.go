@@ -1,5 +1,14 @@
 package bpe
 
+import (
+	"math/bits"
+	"sync"
+)
+
+// What encodes is not watched by the race detector (go:norace): it reads the tokenizer, which
+// never changes, and writes only what the call itself owns. Watched, it would take most of the
+// time of all tests that have simulated engines.
+
 // shortText is the length in bytes below which scanning for the best merge beats
 // setting up the queues of encodeLong.
 const shortText = 48
@@ -15,6 +24,8 @@ func (t *Tokenizer) Encode(text string) []int32 {
 
 // encodeShort looks for the lowest rank, merges it, and looks again: quadratic,
 // but with nothing to set up.
+//
+//go:norace
 func (t *Tokenizer) encodeShort(text string) []int32 {
 	ids := make([]int32, len(text))
 	for i := range len(text) {
@@ -48,27 +59,39 @@ type piece struct {
 	prev, next  int32 // neighbours in the queue of that rank
 }
 
-// encoding is the state of encodeLong: the pieces, and one queue for each rank.
+// encoding is the state of encodeLong: the pieces, and one queue for each rank. All queues
+// are empty between two uses.
 type encoding struct {
 	t      *Tokenizer
 	pieces []piece
-	head   []int32 // by rank
-	tail   []int32 // by rank
+	head   []int32  // by rank; only of ranks that wait
+	tail   []int32  // by rank
+	waits  []uint64 // a bit for each rank: its queue is not empty
+}
+
+// encodings are kept for the next text: most texts are shorter than the list of ranks.
+type encodings struct{ sync.Pool }
+
+func (p *encodings) get(t *Tokenizer) *encoding {
+	if e, ok := p.Get().(*encoding); ok {
+		return e
+	}
+	n := len(t.merges)
+	return &encoding{t: t, head: make([]int32, n), tail: make([]int32, n), waits: make([]uint64, (n+63)/64)}
 }
 
 // encodeLong serves one queue of waiting pieces for each rank, lowest rank first.
 // A merge makes a token newer than itself, so every pair it opens has a higher rank
 // and one pass over the queues suffices: time is linear in len(text).
+//
+//go:norace
 func (t *Tokenizer) encodeLong(text string) []int32 {
-	e := &encoding{
-		t:      t,
-		pieces: make([]piece, len(text)),
-		head:   make([]int32, len(t.merges)),
-		tail:   make([]int32, len(t.merges)),
+	e := t.encodings.get(t)
+	defer t.encodings.Put(e)
+	if cap(e.pieces) < len(text) {
+		e.pieces = make([]piece, len(text))
 	}
-	for rank := range e.head {
-		e.head[rank], e.tail[rank] = none, none
-	}
+	e.pieces = e.pieces[:len(text)]
 	last := int32(len(text) - 1)
 	for i := range e.pieces {
 		e.pieces[i] = piece{id: int32(text[i]), left: int32(i) - 1, right: int32(i) + 1, rank: none}
@@ -77,12 +100,15 @@ func (t *Tokenizer) encodeLong(text string) []int32 {
 	for i := range last {
 		e.enqueue(i)
 	}
-	for rank := range t.merges {
-		for e.head[rank] != none {
+	count := len(text)
+	for word := range e.waits {
+		for e.waits[word] != 0 {
+			rank := word*64 + bits.TrailingZeros64(e.waits[word])
 			e.merge(e.firstOfRun(e.head[rank]))
+			count--
 		}
 	}
-	var ids []int32
+	ids := make([]int32, 0, count)
 	for i := int32(0); i != none; i = e.pieces[i].right {
 		ids = append(ids, e.pieces[i].id)
 	}
@@ -91,6 +117,8 @@ func (t *Tokenizer) encodeLong(text string) []int32 {
 
 // firstOfRun walks back over a run of equal tokens ("aaaa"), whose merges overlap,
 // so that they are made from left to right. Elsewhere it returns i.
+//
+//go:norace
 func (e *encoding) firstOfRun(i int32) int32 {
 	p := e.pieces[i]
 	if e.pieces[p.right].id != p.id {
@@ -103,6 +131,8 @@ func (e *encoding) firstOfRun(i int32) int32 {
 }
 
 // merge joins the piece at i with its right neighbour and queues the two new pairs.
+//
+//go:norace
 func (e *encoding) merge(i int32) {
 	p := &e.pieces[i]
 	rank, right := p.rank, p.right
@@ -121,36 +151,42 @@ func (e *encoding) merge(i int32) {
 }
 
 // enqueue puts the piece at i into the queue of its merge with the piece after it.
+//
+//go:norace
 func (e *encoding) enqueue(i int32) {
 	p := &e.pieces[i]
 	rank, ok := e.t.ranks.get(p.id, e.pieces[p.right].id)
 	if !ok {
 		return
 	}
-	p.rank, p.prev, p.next = rank, e.tail[rank], none
-	if p.prev == none {
+	p.rank, p.prev, p.next = rank, none, none
+	if bit := uint64(1) << (rank % 64); e.waits[rank/64]&bit == 0 {
+		e.waits[rank/64] |= bit
 		e.head[rank] = i
 	} else {
+		p.prev = e.tail[rank]
 		e.pieces[p.prev].next = i
 	}
 	e.tail[rank] = i
 }
 
 // dequeue takes the piece at i out of its queue, if it is in one.
+//
+//go:norace
 func (e *encoding) dequeue(i int32) {
 	p := &e.pieces[i]
 	if p.rank == none {
 		return
 	}
-	if p.prev == none {
-		e.head[p.rank] = p.next
-	} else {
-		e.pieces[p.prev].next = p.next
-	}
-	if p.next == none {
-		e.tail[p.rank] = p.prev
-	} else {
-		e.pieces[p.next].prev = p.prev
+	switch {
+	case p.prev == none && p.next == none:
+		e.waits[p.rank/64] &^= 1 << (p.rank % 64)
+	case p.prev == none:
+		e.head[p.rank], e.pieces[p.next].prev = p.next, none
+	case p.next == none:
+		e.tail[p.rank], e.pieces[p.prev].next = p.prev, none
+	default:
+		e.pieces[p.prev].next, e.pieces[p.next].prev = p.next, p.prev
 	}
 	p.rank = none
 }

@@ -19,14 +19,16 @@ const byteTokens = 256
 // Merge joins two tokens into the next free token.
 type Merge struct{ Left, Right int32 }
 
-// Tokenizer turns text into tokens and back. It is immutable and safe for use by
-// several goroutines.
+// Tokenizer turns text into tokens and back. It never changes, and several goroutines may
+// use it at once.
 type Tokenizer struct {
 	text     []string // bytes of each token; empty for a special one
 	special  map[string]int32
 	specials []string // names, the first has id firstSpecial
 	merges   []Merge  // merges[r] makes token byteTokens+r
 	ranks    pairTable
+
+	encodings encodings
 }
 
 // New makes a tokenizer of the single bytes, the merges in their order, and the
