@@ -336,7 +336,7 @@ func TestSeries_AValueInALabel(t *testing.T) {
 	for text, want := range map[string]Gauge{
 		`info{slots="12"} 1`: known(12), `info{slots="many"} 1`: {}, `info{slots="-1"} 1`: {}, `info{slots="Inf"} 1`: {}, `info{other="12"} 1`: {},
 	} {
-		families, err := parseExposition([]byte(text + "\n"))
+		families, err := parseExposition([]byte(text+"\n"), "info")
 		if err != nil {
 			t.Fatal(err)
 		}

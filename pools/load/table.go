@@ -116,8 +116,9 @@ func ParseTables(entries []string) ([]Table, error) {
 	return tables, nil
 }
 
-// parseExposition reads a Prometheus text.
-func parseExposition(text []byte) (families map[string]*dto.MetricFamily, err error) {
+// parseExposition reads the named families of a Prometheus text; Ray's names are the same
+// without colons.
+func parseExposition(text []byte, names ...string) (families map[string]*dto.MetricFamily, err error) {
 	defer func() {
 		// expfmt v0.70.1 dereferences nil on some malformed texts.
 		if p := recover(); p != nil {
@@ -125,7 +126,7 @@ func parseExposition(text []byte) (families map[string]*dto.MetricFamily, err er
 		}
 	}()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	if families, err = parser.TextToMetricFamilies(bytes.NewReader(text)); err != nil {
+	if families, err = parser.TextToMetricFamilies(bytes.NewReader(selectFamilies(text, names))); err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	return families, nil
@@ -136,7 +137,7 @@ func parseExposition(text []byte) (families map[string]*dto.MetricFamily, err er
 // over the ranks and KV use is the fullest rank's. A load of which nothing is known
 // is no error: statistics may be off.
 func parseMetrics(exposition []byte, tables []Table, rank *int) (Load, error) {
-	families, err := parseExposition(exposition)
+	families, err := parseExposition(exposition, namesIn(tables)...)
 	if err != nil {
 		return Load{}, err
 	}
@@ -146,6 +147,19 @@ func parseMetrics(exposition []byte, tables []Table, rank *int) (Load, error) {
 		}
 	}
 	return Load{}, nil
+}
+
+// namesIn lists the families that a load is read from.
+func namesIn(tables []Table) []string {
+	names := []string{adapterSeries}
+	for _, t := range tables {
+		for _, all := range t.Series {
+			for _, s := range all {
+				names = append(names, s.Name)
+			}
+		}
+	}
+	return names
 }
 
 func (t Table) read(families map[string]*dto.MetricFamily, rank *int) Load {
