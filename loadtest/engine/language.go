@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine/bpe"
@@ -17,24 +18,35 @@ import (
 // lost token changes everything after it. The tokens it speaks re-encode to
 // themselves, so a continuation by text equals one by tokens.
 type language struct {
+	*speech
+	name string
+	mean uint64 // length of an answer, in tokens
+}
+
+func newLanguage(name string, meanTokens int) *language {
+	return &language{speech: defaultSpeech(), name: name, mean: uint64(meanTokens)}
+}
+
+// speech is what all models speak: the vocabulary, and which of its tokens make sentences.
+type speech struct {
 	tok   *bpe.Tokenizer
-	name  string
 	words []int32 // tokens it may speak: one or more words and a space
 	lasts []int32 // words without a space, to be followed by a break
 	after []int32 // breaks: punctuation and a space, perhaps with a word
 	end   int32   // ends an answer
 	begin int32   // begins a prompt
-	mean  uint64  // length of an answer, in tokens
 
 	endReasoning int32 // the answer follows
 }
 
-func newLanguage(name string, meanTokens int) *language {
+// defaultSpeech is made once: to sort the vocabulary takes longer than all else that an
+// engine does to start.
+var defaultSpeech = sync.OnceValue(func() *speech {
 	tok := bpe.Default()
-	l := &language{tok: tok, name: name, mean: uint64(meanTokens)}
-	l.end, _ = tok.Special(bpe.EndOfTurn)
-	l.begin, _ = tok.Special(bpe.Begin)
-	l.endReasoning, _ = tok.Special(bpe.EndOfReasoning)
+	s := &speech{tok: tok}
+	s.end, _ = tok.Special(bpe.EndOfTurn)
+	s.begin, _ = tok.Special(bpe.Begin)
+	s.endReasoning, _ = tok.Special(bpe.EndOfReasoning)
 	known := map[string]bool{}
 	for _, w := range bpe.Words() {
 		known[w] = true
@@ -47,15 +59,15 @@ func newLanguage(name string, meanTokens int) *language {
 		}
 		switch spaced := strings.HasSuffix(text, " "); {
 		case spaced && strings.IndexAny(text, ".,?!") == 0:
-			l.after = append(l.after, id)
+			s.after = append(s.after, id)
 		case spaced && len(words) > 0 && text[0] != ' ':
-			l.words = append(l.words, id)
+			s.words = append(s.words, id)
 		case len(words) == 1 && words[0] == text:
-			l.lasts = append(l.lasts, id)
+			s.lasts = append(s.lasts, id)
 		}
 	}
-	return l
-}
+	return s
+})
 
 // past is everything before a token, folded into 64 bits.
 type past uint64
