@@ -323,11 +323,20 @@ func comesTrue(patience time.Duration, holds func() bool) bool {
 }
 
 // reference is what one engine that does everything answers: the truth that an
-// answer through prefill and decode must equal.
+// answer through prefill and decode must equal. Each new engine gives the same, so one is
+// asked for all tests that want the same answer.
 func reference(t *testing.T, path, body string) answer {
 	t.Helper()
-	return askEngine(t, startTestEngine(t, engine.RoleBoth, nil), path, body)
+	if known, ok := references.Load(path + body); ok {
+		return known.(answer)
+	}
+	a := askEngine(t, startTestEngine(t, engine.RoleBoth, nil), path, body)
+	references.Store(path+body, a)
+	return a
 }
+
+// references are answers by path and body of the request.
+var references sync.Map
 
 // chatBody is a chat request with a prompt of some hundred tokens.
 func chatBody(extra string) string {
