@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -111,7 +112,7 @@ func TestScaler_AStepThatFailsSaysSo(t *testing.T) {
 // requests again when what was decided is too old.
 func TestScaler_RunWithoutItsRedis(t *testing.T) {
 	r, fleet := redisserver.Start(t), newFleet(t)
-	var log lines
+	var log testlog.Buffer
 	s := sharing(t, r, "a", fleet, slog.New(slog.NewTextHandler(&log, nil)))
 	s.cfg.Every, s.cfg.ScaleIn, s.cfg.Planner.MaxAge = 50*time.Millisecond, true, 200*time.Millisecond
 	var mu sync.Mutex // guards drained
@@ -128,7 +129,7 @@ func TestScaler_RunWithoutItsRedis(t *testing.T) {
 	defer stop()
 	eventually(t, "it decides", func() bool { return !s.current.Load().At.IsZero() })
 	r.Kill()
-	eventually(t, "it says that it stands still", func() bool { return log.count("stand still") == 1 })
+	eventually(t, "it says that it stands still", func() bool { return strings.Count(log.String(), "stand still") == 1 })
 	last := s.current.Load().At
 	eventually(t, "what was decided is undone, again and again", func() bool {
 		mu.Lock()
@@ -138,27 +139,9 @@ func TestScaler_RunWithoutItsRedis(t *testing.T) {
 		}
 		return drained > 2
 	})
-	if n := log.count("stand still"); n != 1 || s.current.Load().At != last {
+	if n := strings.Count(log.String(), "stand still"); n != 1 || s.current.Load().At != last {
 		t.Errorf("said %d times, decided anew: %v", n, s.current.Load().At != last)
 	}
 	r.Restart()
-	eventually(t, "it goes on", func() bool { return log.count("go on") == 1 && s.current.Load().At.After(last) })
-}
-
-// lines is a log that a test counts.
-type lines struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) count(of string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), of)
+	eventually(t, "it goes on", func() bool { return strings.Count(log.String(), "go on") == 1 && s.current.Load().At.After(last) })
 }

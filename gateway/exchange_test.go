@@ -15,6 +15,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -173,7 +174,7 @@ func TestExchange_AnEnginesKey(t *testing.T) {
 
 // Each request is counted once: by API, model and outcome, and its tenant's by class.
 func TestExchange_IsCounted(t *testing.T) {
-	var log logText
+	var log testlog.Buffer
 	of := usual(t, "ada class=batch")
 	of.log = slog.NewTextHandler(&log, nil)
 	e := complete()
@@ -220,7 +221,7 @@ func TestExchange_IsCounted(t *testing.T) {
 // A request that panics is one that failed: it is answered by its id, counted and in the log,
 // and its key has its slot again.
 func TestExchange_APanicIsAFailure(t *testing.T) {
-	var log logText
+	var log testlog.Buffer
 	of := usual(t, "ada concurrent-requests=1")
 	of.log = slog.NewTextHandler(&log, nil)
 	g := run(t, of, func(*http.Request) (*http.Response, error) { panic("in a leg") }, alone(t))
@@ -330,7 +331,7 @@ func TestKnownModel_ThatComes(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	of := usual(t)
 	of.from0 = &pd.ScaleFromZero{
-		Config: pd.ScaleFromZeroConfig{For: time.Minute, Most: 10},
+		Config: pd.ScaleFromZeroConfig{MaxWait: time.Minute, MaxWaiting: 10},
 		Base:   func(model string) (string, bool) { return "m", model == "m" || model == "m-lora" },
 		Models: func() []string { return []string{"m", "m-lora"} },
 		Begin:  func() { begun <- struct{}{} },

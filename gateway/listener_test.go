@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // scripted is a listener whose errors a test invents.
@@ -34,7 +36,7 @@ func (s *scripted) Accept() (net.Conn, error) {
 // server. It waits longer each time, a second at most.
 func TestListener_OutlivesWhatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logText
+		var log testlog.Buffer
 		l := newListener(&scripted{errs: []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED}}, DefaultConfig(), slog.New(slog.NewTextHandler(&log, nil)))
 		began := time.Now()
 		conn, err := l.Accept()

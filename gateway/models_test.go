@@ -26,7 +26,7 @@ func fleetOfModels(t *testing.T) *running {
 		}
 	}
 	of.from0 = &pd.ScaleFromZero{
-		Config: pd.ScaleFromZeroConfig{For: time.Minute, Most: 10},
+		Config: pd.ScaleFromZeroConfig{MaxWait: time.Minute, MaxWaiting: 10},
 		Base: func(model string) (string, bool) {
 			return map[string]string{"cold": "cold", "cold-lora": "cold", "big": "big"}[model], model == "cold" || model == "cold-lora" || model == "big"
 		},

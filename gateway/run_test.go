@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -324,22 +323,4 @@ func eventually(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("never: %s", what)
 		}
 	}
-}
-
-// logText is a log that a test reads.
-type logText struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (s *logText) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *logText) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
 }

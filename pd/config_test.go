@@ -38,7 +38,7 @@ func TestConfig_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 		}
 	}
 	for hold, valid := range map[ScaleFromZeroConfig]bool{
-		{}: true, DefaultScaleFromZero(): true, {For: time.Minute, Most: 1}: true, {For: -1}: false, {Most: -1}: false,
+		{}: true, DefaultScaleFromZero(): true, {MaxWait: time.Minute, MaxWaiting: 1}: true, {MaxWait: -1}: false, {MaxWaiting: -1}: false,
 	} {
 		if err := hold.Validate(); (err == nil) != valid {
 			t.Errorf("%+v: %v", hold, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/enginetest"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
@@ -115,17 +116,7 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 
 func startEngine(t *testing.T, role string, change func(*engine.Config)) *engine.Engine {
 	t.Helper()
-	cfg := engine.Default()
-	cfg.Role, cfg.Model, cfg.TimeScale = role, testModel, 0
-	if change != nil {
-		change(&cfg)
-	}
-	e, err := engine.Start(context.WithoutCancel(t.Context()), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = e.Close() })
-	return e
+	return enginetest.Start(t, role, testModel, change)
 }
 
 // eventually waits until something has come true.

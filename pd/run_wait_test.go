@@ -135,7 +135,7 @@ func heldFleet(t *testing.T, hold ScaleFromZeroConfig) (f *engineFleet, specs []
 // Requests of a model without servers are held until these are there: the first of them has
 // servers started, and all are answered as any other.
 func TestRun_HeldUntilServersCome(t *testing.T) {
-	f, specs, begun := heldFleet(t, ScaleFromZeroConfig{For: time.Minute, Most: 4})
+	f, specs, begun := heldFleet(t, ScaleFromZeroConfig{MaxWait: time.Minute, MaxWaiting: 4})
 	var all sync.WaitGroup
 	for i := range 3 {
 		req := f.asks(api.Chat, more(api.Chat, i%2 == 0))
@@ -159,7 +159,7 @@ func TestRun_HeldUntilServersCome(t *testing.T) {
 // Nobody is held where it is of no use: for models that nobody serves, beyond the bound, for
 // longer than allowed, or behind the request's deadline or its client's patience.
 func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
-	f, _, begun := heldFleet(t, ScaleFromZeroConfig{For: 150 * time.Millisecond, Most: 1})
+	f, _, begun := heldFleet(t, ScaleFromZeroConfig{MaxWait: 150 * time.Millisecond, MaxWaiting: 1})
 	var none *NoServerError
 	ask := func(change func(*Request)) error {
 		req := f.asks(api.Chat, more(api.Chat, false))
@@ -179,7 +179,7 @@ func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
 	if err := ask(func(r *Request) { r.Deadline = time.Now().Add(50 * time.Millisecond) }); !errors.Is(err, ErrDeadline) {
 		t.Errorf("behind its deadline: %v", err)
 	}
-	f.ScaleFromZero.Config.For = time.Minute
+	f.ScaleFromZero.Config.MaxWait = time.Minute
 	ctx, leave := context.WithCancel(t.Context())
 	first := make(chan error, 1)
 	req := f.asks(api.Chat, more(api.Chat, false))
@@ -195,7 +195,7 @@ func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Errorf("its client left: %v", err)
 	}
-	f.ScaleFromZero.Config.For = 0
+	f.ScaleFromZero.Config.MaxWait = 0
 	if err := ask(nil); !errors.As(err, &none) {
 		t.Errorf("nobody is to be held: %v", err)
 	}
@@ -207,7 +207,7 @@ func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
 
 // A gateway is ready where a request could be served, or would be held until it can.
 func TestReady_WhereARequestCouldBeServed(t *testing.T) {
-	f, specs, _ := heldFleet(t, ScaleFromZeroConfig{For: time.Minute, Most: 1})
+	f, specs, _ := heldFleet(t, ScaleFromZeroConfig{MaxWait: time.Minute, MaxWaiting: 1})
 	ready := func(when string, want bool, why string) {
 		t.Helper()
 		if got, text := f.Ready(); got != want || text != why {
@@ -219,7 +219,7 @@ func TestReady_WhereARequestCouldBeServed(t *testing.T) {
 	if models := f.ScaleFromZero.WillServeModels(); !slices.Equal(models, []string{testModel}) {
 		t.Errorf("held are requests for %v", models)
 	}
-	f.ScaleFromZero.Config.For = 0
+	f.ScaleFromZero.Config.MaxWait = 0
 	if models := f.ScaleFromZero.WillServeModels(); models != nil {
 		t.Errorf("held are requests for %v", models)
 	}

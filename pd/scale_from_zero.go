@@ -11,16 +11,16 @@ import (
 
 // ScaleFromZeroConfig bounds the wait for servers that are started for requests.
 type ScaleFromZeroConfig struct {
-	For  time.Duration // longest time that a request is held; 0: it is refused at once
-	Most int           // requests held at once
+	MaxWait    time.Duration // longest time that a request waits; 0: it is refused at once
+	MaxWaiting int           // requests that wait at once
 }
 
-// DefaultScaleFromZero holds nothing.
-func DefaultScaleFromZero() ScaleFromZeroConfig { return ScaleFromZeroConfig{Most: 1024} }
+// DefaultScaleFromZero refuses at once.
+func DefaultScaleFromZero() ScaleFromZeroConfig { return ScaleFromZeroConfig{MaxWaiting: 1024} }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
 func (c ScaleFromZeroConfig) Validate() error {
-	if c.For < 0 || c.Most < 0 {
+	if c.MaxWait < 0 || c.MaxWaiting < 0 {
 		return errors.New("hold and max-held-requests must not be negative")
 	}
 	return nil
@@ -28,30 +28,30 @@ func (c ScaleFromZeroConfig) Validate() error {
 
 // ScaleFromZero keeps requests whose model has no server in a role: those that were scaled to
 // zero are started for them. They keep their places past the queue, and so count in its
-// bounds, but their time here is no part of what they may wait there. A nil Hold keeps
-// none. Its fields are set once, before the first request.
+// bounds, but their time here is no part of what they may wait there. A nil ScaleFromZero
+// keeps none. Its fields are set once, before the first request.
 type ScaleFromZero struct {
 	Config ScaleFromZeroConfig
 	Base   func(model string) (base string, known bool) // whose servers serve it; known if they were there, and may be again
 	Models func() []string                              // those that Base knows
-	Begin  func()                                       // a base model's first request is held: somebody should start servers
+	Begin  func()                                       // a base model's first request waits: its servers should be started
 
 	mu      sync.Mutex     // guards held
 	waiting map[string]int // by base model
 }
 
-// WillServe reports whether a request for a model would be held rather than refused, until
-// which base model has servers.
+// WillServe reports whether a request for a model would wait rather than be refused, and for
+// which base model's servers.
 func (h *ScaleFromZero) WillServe(model string) (base string, yes bool) {
-	if h == nil || h.Config.For <= 0 {
+	if h == nil || h.Config.MaxWait <= 0 {
 		return "", false
 	}
 	return h.Base(model)
 }
 
-// WillServeModels are the models that it covers.
+// WillServeModels are the models whose requests wait.
 func (h *ScaleFromZero) WillServeModels() []string {
-	if h == nil || h.Config.For <= 0 {
+	if h == nil || h.Config.MaxWait <= 0 {
 		return nil
 	}
 	return h.Models()
@@ -65,7 +65,7 @@ func (h *ScaleFromZero) enter(base string) (leave func(), ok bool) {
 	for _, n := range h.waiting {
 		all += n
 	}
-	if all >= h.Config.Most {
+	if all >= h.Config.MaxWaiting {
 		return nil, false
 	}
 	if h.waiting == nil {
@@ -120,7 +120,7 @@ func (o *Orchestrator) awaitServers(ctx context.Context, st *requestState, err e
 		if !ok {
 			return err
 		}
-		limit := limitedBy(st.client.Deadline, time.Now().Add(o.ScaleFromZero.Config.For), err)
+		limit := limitedBy(st.client.Deadline, time.Now().Add(o.ScaleFromZero.Config.MaxWait), err)
 		st.capacity = capacityWait{base: base, limit: limit, leave: leave}
 	}
 	ctx, cancel := st.capacity.limit.context(ctx)

@@ -4,12 +4,13 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // pairing is a server that is up, as its engine and the configuration describe it.
@@ -135,29 +136,10 @@ func TestPairWatch_SaysEachChangeOnce(t *testing.T) {
 	}
 }
 
-// said is what was logged since it was last taken.
-type said struct {
-	mu   sync.Mutex // guards text
-	text strings.Builder
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *said) take() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer s.text.Reset()
-	return s.text.String()
-}
-
 // The fleet is looked at with each probe, until it is watched no more.
 func TestWatchPairs_LooksAtTheFleet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out said
+		var out testlog.Buffer
 		f := NewFleet(Default(), slog.New(slog.NewTextHandler(&out, nil)))
 		defer f.Close()
 		other := spec("http://10.0.0.2:1", Decode)
@@ -172,12 +154,12 @@ func TestWatchPairs_LooksAtTheFleet(t *testing.T) {
 		go f.WatchPairs(ctx)
 		time.Sleep(f.ProbeInterval())
 		synctest.Wait()
-		if text := out.take(); text != "" {
+		if text := out.Take(); text != "" {
 			t.Errorf("said after one look: %s", text)
 		}
 		time.Sleep(10 * f.ProbeInterval())
 		synctest.Wait()
-		if text := out.take(); strings.Count(text, `differ="connector: nixl (prefill), mooncake (decode)"`) != 1 {
+		if text := out.Take(); strings.Count(text, `differ="connector: nixl (prefill), mooncake (decode)"`) != 1 {
 			t.Errorf("not said once: %s", text)
 		}
 		cancel()
@@ -187,7 +169,7 @@ func TestWatchPairs_LooksAtTheFleet(t *testing.T) {
 		}
 		time.Sleep(10 * f.ProbeInterval())
 		synctest.Wait()
-		if text := out.take(); text != "" {
+		if text := out.Take(); text != "" {
 			t.Errorf("said though nobody watches: %s", text)
 		}
 	})

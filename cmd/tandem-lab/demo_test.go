@@ -1,17 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"strings"
-	"sync"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // The demo shows a short prompt that runs on decode alone, a long one that has a pair, and from
 // which length on a pair pays.
 func TestDemo_ShowsAShortPromptAndAPair(t *testing.T) {
 	t.Parallel()
-	var out lockedBuffer
+	var out testlog.Buffer
 	d := demo{listen: "127.0.0.1:0", admin: "127.0.0.1:0", once: true, out: &out, engine: testPrograms(t).Engine}
 	if err := d.run(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
@@ -37,22 +37,4 @@ func TestDemo_ShowsAShortPromptAndAPair(t *testing.T) {
 	if t.Failed() {
 		t.Log(out.String())
 	}
-}
-
-// lockedBuffer takes what the demo and the ends of its engines print.
-type lockedBuffer struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

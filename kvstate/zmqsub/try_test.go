@@ -8,9 +8,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 func TestTry_ReportsWhatAnswers(t *testing.T) {
@@ -62,7 +63,7 @@ func TestTry_ReportsWhatAnswers(t *testing.T) {
 func TestSubscriber_WarnsIfItNeverConnects(t *testing.T) {
 	t.Parallel()
 	for _, connects := range []bool{true, false} {
-		var log lockedBuffer
+		var log testlog.Buffer
 		cfg := quick()
 		cfg.ConnectWarning = 200 * time.Millisecond
 		hub, err := NewHub(cfg, slog.New(slog.NewTextHandler(&log, nil)))
@@ -89,22 +90,4 @@ func TestSubscriber_WarnsIfItNeverConnects(t *testing.T) {
 			t.Errorf("connects %v: warned %d times, want %d: %s", connects, n, want, log.String())
 		}
 	}
-}
-
-// lockedBuffer is a log that is read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex // guards b
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

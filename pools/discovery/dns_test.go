@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/tandem-gateway/tandem/loadtest/nameserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -185,7 +186,7 @@ func TestDNS_ANameThatIsTakenBackIsForgotten(t *testing.T) {
 
 // That a name fails is said once, and again after it was taken back and named anew.
 func TestDNS_AFailureIsSaidOnce(t *testing.T) {
-	var log safeBuffer
+	var log testlog.Buffer
 	d := NewDNS(DefaultDNS(), func([]pools.Spec) {}, slog.New(slog.NewTextHandler(&log, nil)))
 	a := Entry{URL: "dns+http://a.test:1"}.Spec(pools.Both)
 	d.current = []pools.Spec{a}

@@ -16,29 +16,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// safeBuffer is a log that is read while it is written.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // registered follows the registry until the test ends and returns what it found last.
-func registered(t *testing.T, client redis.UniversalClient, log *safeBuffer) (found func() string) {
+func registered(t *testing.T, client redis.UniversalClient, log *testlog.Buffer) (found func() string) {
 	t.Helper()
 	var mu sync.Mutex
 	ids := "nothing yet"
@@ -79,7 +62,7 @@ func newTestRedis(t *testing.T) (*redisserver.Server, redis.UniversalClient) {
 func TestRegistry_ServersComeAndGo(t *testing.T) {
 	server, client := newTestRedis(t)
 	ctx := t.Context()
-	var log safeBuffer
+	var log testlog.Buffer
 	found := registered(t, client, &log)
 	eventually(t, "nobody is there", func() bool { return found() == "" })
 
@@ -177,7 +160,7 @@ func TestRegistry_AForeignKeyKeepsNobodyOut(t *testing.T) {
 	client.Set(ctx, "test:server:a", `{"url":"http://127.0.0.1:1","role":"both"}`, time.Hour)
 	client.LPush(ctx, "test:server:b", "no text")
 	client.SAdd(ctx, "test:servers", "a", "b")
-	var log safeBuffer
+	var log testlog.Buffer
 	found := registered(t, client, &log)
 	eventually(t, "the other one is found", func() bool { return found() == "127.0.0.1:1 both" })
 	if text := log.String(); !strings.Contains(text, "name=b") {

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
@@ -217,25 +218,6 @@ func TestProbe_SaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// text is what was logged, each line once it is complete.
-type text struct {
-	mu  sync.Mutex // guards all
-	all strings.Builder
-}
-
-func (l *text) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(p)
-}
-
-func (l *text) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.all.Reset()
-	return l.all.String()
-}
-
 // Where an engine reports another connector or role than is configured, that is said once, when
 // it is asked, and not where there is nothing to compare.
 func TestIdentify_WarnsOfWhatDiffersFromTheConfiguration(t *testing.T) {
@@ -260,14 +242,14 @@ func TestIdentify_WarnsOfWhatDiffersFromTheConfiguration(t *testing.T) {
 			}
 			_, _ = fmt.Fprintf(w, `{"version":"0.5","disaggregation_mode":%q,"page_size":0}`, c.mode)
 		}))
-		var log text
+		var log testlog.Buffer
 		s := pools.NewServer(pools.Spec{URL: server.URL, Role: c.role, Connector: c.configured})
 		e := engine{s, server.Client()}
 		for _, wasUp := range []bool{false, true, true} {
 			e.identify(t.Context(), wasUp, []pools.Model{{ID: "m", Owner: "sglang"}}, slog.New(slog.NewTextHandler(&log, nil)))
 		}
 		server.Close()
-		said := log.take()
+		said := log.Take()
 		if strings.Count(said, "\n") != min(1, len(c.want)) {
 			t.Errorf("%+v: %s", c, said)
 		}
@@ -306,7 +288,7 @@ func TestIdentify_AskedAgainWhileAnAnswerIsMissing(t *testing.T) {
 // Each change of a server's life is said once, as what it is.
 func TestProber_SaysEachChangeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log text
+		var log testlog.Buffer
 		var status atomic.Int64
 		var hangs atomic.Bool
 		answers := func(code int64) func() { return func() { hangs.Store(false); status.Store(code) } }
@@ -341,7 +323,7 @@ func TestProber_SaysEachChangeOnce(t *testing.T) {
 			for range 3 {
 				p.probe(t.Context())
 			}
-			if said := log.take(); !strings.Contains(said, step.want) || strings.Count(said, "\n") != 1 {
+			if said := log.Take(); !strings.Contains(said, step.want) || strings.Count(said, "\n") != 1 {
 				t.Errorf("step %d: want %s once, got %s", i, step.want, said)
 			}
 		}

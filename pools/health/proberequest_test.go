@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 	"github.com/tandem-gateway/tandem/pools/curve"
@@ -335,7 +336,7 @@ func TestProbeRequest_SaysWhatItFound(t *testing.T) {
 		status  int
 		want    string
 	}{{false, 200, ""}, {true, 200, "server proved by a probe request"}, {false, 500, "probe request failed"}, {true, 500, "probe request failed"}} {
-		var log text
+		var log testlog.Buffer
 		s := pools.NewServer(spec("http://10.0.0.1:1", pools.Both))
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
 		if c.ejected {
@@ -344,7 +345,7 @@ func TestProbeRequest_SaysWhatItFound(t *testing.T) {
 		e := &fakeEngine{generate: func(context.Context) (int, string, error) { return c.status, `{"choices":[{}]}`, nil }}
 		p := probeRequester{engine: engine{s, &http.Client{Transport: e}}, leg: pools.Decode, cfg: pools.Default(), log: slog.New(slog.NewTextHandler(&log, nil))}
 		p.prove(t.Context())
-		if said := log.take(); (said == "") != (c.want == "") || !strings.Contains(said, c.want) {
+		if said := log.Take(); (said == "") != (c.want == "") || !strings.Contains(said, c.want) {
 			t.Errorf("%+v: said %q", c, said)
 		}
 	}

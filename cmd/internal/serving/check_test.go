@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 func TestCheck_ProbesTheServers(t *testing.T) {
@@ -128,7 +129,7 @@ func TestServe_WarnsOfAnEngineThatWantsAKey(t *testing.T) {
 		}
 	}))
 	defer locked.Close()
-	var log syncBuffer
+	var log testlog.Buffer
 	newCluster(t, shape{log: &log, config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: locked.URL}) }})
 	warned := func() int { return strings.Count(log.String(), "engine-key-file") }
 	eventually(t, "the setting is named", func() bool { return warned() > 0 && strings.Contains(log.String(), `"level":"WARN"`) })

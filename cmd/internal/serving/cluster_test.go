@@ -21,6 +21,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/cmd/internal/program"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/enginetest"
 )
 
 func TestMain(m *testing.M) {
@@ -126,17 +127,7 @@ func testConfig() config {
 
 func startTestEngine(t *testing.T, role string, change func(*engine.Config)) *engine.Engine {
 	t.Helper()
-	cfg := engine.Default()
-	cfg.Role, cfg.Model, cfg.TimeScale = role, testModel, 0
-	if change != nil {
-		change(&cfg)
-	}
-	e, err := engine.Start(context.WithoutCancel(t.Context()), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = e.Close() })
-	return e
+	return enginetest.Start(t, role, testModel, change)
 }
 
 // run starts the gateway; its end is part of the test's.

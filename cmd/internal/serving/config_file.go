@@ -51,8 +51,8 @@ func loadConfig(file string, given *pflag.FlagSet) (config, error) {
 	if err := cfg.validate(); err != nil {
 		return config{}, lines.place(file, err)
 	}
-	if cfg.pd.hold.For == 0 && cfg.scaling.Planner.ToZero() {
-		cfg.pd.hold.For = 3 * cfg.scaling.ColdStart
+	if cfg.pd.hold.MaxWait == 0 && cfg.scaling.Planner.ToZero() {
+		cfg.pd.hold.MaxWait = 3 * cfg.scaling.ColdStart
 	}
 	return cfg, cfg.readCapacity()
 }

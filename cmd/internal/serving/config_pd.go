@@ -34,10 +34,10 @@ func (c *pdConfig) bind(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes,
 		"request bodies held at once, `bytes`, and as much again while they arrive; memory is up to three times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
-	fs.DurationVar(&c.hold.For, "hold", c.hold.For,
+	fs.DurationVar(&c.hold.MaxWait, "hold", c.hold.MaxWait,
 		"time for which requests are held while a role has no server; 0: three cold starts where both roles may go to zero, "+
 			"elsewhere they are refused")
-	fs.IntVar(&c.hold.Most, "max-held-requests", c.hold.Most, "requests held at once for want of a server")
+	fs.IntVar(&c.hold.MaxWaiting, "max-held-requests", c.hold.MaxWaiting, "requests held at once for want of a server")
 	fs.BoolVar(&c.EnginePriority, "engine-priority", c.EnginePriority,
 		"send engines the order of service in the priority field; they must schedule by priority, or they refuse it")
 	fs.StringVar((*string)(&c.binding), "binding", string(c.binding),

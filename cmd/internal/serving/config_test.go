@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -185,7 +186,7 @@ func FuzzConfigFile(f *testing.F) {
 
 func TestConfig_ReloadTakesServersOverAndABrokenFileChangesNothing(t *testing.T) {
 	a, b := startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil)
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{log: &log, config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: a.URL()}) }})
 	path := filepath.Join(t.TempDir(), "tandem.yaml")
 	file := func(urls ...string) string { return "both:\n- " + strings.Join(urls, "\n- ") + "\nmax-retries: 7\n" }

@@ -16,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // What an engine answers that is no HTTP, and its 401, reach neither client, log nor trace:
@@ -43,7 +44,7 @@ func TestDiscreet_AnEnginesOddAnswersAreNotRepeated(t *testing.T) {
 		_ = conn.Close()
 	}))
 	t.Cleanup(front.Close)
-	var log, traces syncBuffer
+	var log, traces testlog.Buffer
 	cfg := testConfig()
 	cfg.telemetry.otlp = newCollector(t, func(body []byte) { _, _ = traces.Write(body) })
 	cfg.servers[2].add(serverEntry{URL: front.URL, Connector: "nixl"})
@@ -107,7 +108,7 @@ func TestDiscreet_WhatFollowsAnAnswerIsNotLogged(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	var text syncBuffer
+	var text testlog.Buffer
 	flags := log.Flags()
 	log.SetFlags(0)
 	log.SetOutput(libraryLog{newTestLog(&text)})

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // elsewhere is a host that no engine has: multicast, to which connections fail at once (RFC
@@ -15,7 +16,7 @@ const elsewhere = "233.252.0.77"
 
 func TestForeign_AHandoffThatNamesAnotherHostIsCountedAndWarnedOf(t *testing.T) {
 	t.Parallel()
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, engine: naming(elsewhere)})
 	const asked = 3
 	for range asked {

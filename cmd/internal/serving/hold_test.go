@@ -27,7 +27,7 @@ func toZero(t *testing.T, change func(*config), engines ...func(*engine.Config))
 		}
 	}
 	c = newCluster(t, shape{prefill: 1, decode: 1, engine: setUp, config: func(cfg *config) {
-		cfg.pd.hold.For = time.Minute
+		cfg.pd.hold.MaxWait = time.Minute
 		cfg.scaling.Planner.Prefill.Min, cfg.scaling.Planner.Decode.Min = 0, 0
 		cfg.scaling.Every = 200 * time.Millisecond
 		if change != nil {
@@ -225,7 +225,7 @@ func TestHold_EndsWithTheDeadlineAndTheClient(t *testing.T) {
 func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
 	t.Parallel()
 	c, _ := toZero(t, func(cfg *config) {
-		cfg.pd.hold.Most, cfg.pd.queue.MaxBytes = 2, 8192
+		cfg.pd.hold.MaxWaiting, cfg.pd.queue.MaxBytes = 2, 8192
 	})
 	if got := c.post("/v1/completions", `{"model":"never-heard-of","prompt":"of the sea","max_tokens":4}`); got.status != http.StatusNotFound {
 		t.Errorf("never heard of: %d %s", got.status, got.body)
@@ -262,7 +262,7 @@ func TestHold_IsTheDefaultWhereServersMayGoToZero(t *testing.T) {
 		{zero + "hold: 7s\n", 7 * time.Second},
 	} {
 		cfg, err := configOf(t, c.file)
-		if err != nil || cfg.pd.hold != (pd.ScaleFromZeroConfig{For: c.want, Most: 1024}) {
+		if err != nil || cfg.pd.hold != (pd.ScaleFromZeroConfig{MaxWait: c.want, MaxWaiting: 1024}) {
 			t.Errorf("%s: %+v, %v", c.file, cfg.pd.hold, err)
 		}
 	}

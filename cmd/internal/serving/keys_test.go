@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/explain"
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
@@ -100,7 +101,7 @@ func TestKeys_AreTakenOverWhileServingAndNeverShown(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	keysFile(t, path, "sk-ada-canary tenant=ada")
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.access.keysFile = path }})
 	stop, err := c.node.follow(t.Context(), "keys", path, contentHash(path), c.node.reloadKeys)
 	if err != nil {

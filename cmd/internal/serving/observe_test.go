@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -227,28 +228,10 @@ func TestObserve_MetricsCoverTheRequest(t *testing.T) {
 	}
 }
 
-// syncBuffer is a log that is read while it is written.
-type syncBuffer struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 // No prompt, key or topology leaks: not in logs at debug level, not in errors to
 // clients, not in metrics.
 func TestObserve_NothingLeaks(t *testing.T) {
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{prefill: 2, decode: 1, log: &log, config: func(cfg *config) {
 		faultTimeouts(cfg)
 		cfg.gateway.ExposePair = false

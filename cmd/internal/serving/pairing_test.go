@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // unlike starts prefill with KV blocks of 32 tokens before decode with 16.
@@ -16,7 +17,7 @@ func unlike(cfg *engine.Config) {
 
 func TestPairing_PoolsThatMakeNoPairAreNotSilent(t *testing.T) {
 	t.Parallel()
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{prefill: 2, decode: 1, engine: unlike, log: &log})
 	const reason = "block_tokens: 32 (prefill), 16 (decode)"
 	got := c.post(chatPath, chatBody(""))

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/process"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools/discovery"
 )
 
@@ -310,7 +311,7 @@ func mayOnlyTandem(t *testing.T, admin *redis.Client) {
 func TestReplicas_AClusterFailoverCostsNoRequest(t *testing.T) {
 	t.Parallel()
 	cluster := redisserver.StartCluster(t)
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.redis.addrs = cluster.Addrs() }})
 	master := cluster.Master(t, "tandem:{work}")
 	underFailure(t, c, &log, "failed over", master.Kill, func() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pd"
 )
 
@@ -115,7 +116,7 @@ func TestReplicas_ABurstOfSiblingsIsSpread(t *testing.T) {
 // underFailure sends requests while Redis fails: none may fail or take long, the
 // failure must be visible, and all must be well again soon after it ended. The log is the
 // gateway's.
-func underFailure(t *testing.T, c *cluster, log *syncBuffer, name string, fail, heal func()) {
+func underFailure(t *testing.T, c *cluster, log *testlog.Buffer, name string, fail, heal func()) {
 	t.Helper()
 	twenty := func() (fastest, slowest time.Duration) {
 		fastest = time.Hour
@@ -151,7 +152,7 @@ func underFailure(t *testing.T, c *cluster, log *syncBuffer, name string, fail, 
 func TestReplicas_ARedisThatFailsCostsNoRequest(t *testing.T) {
 	t.Parallel()
 	r := redisserver.Start(t)
-	var log syncBuffer
+	var log testlog.Buffer
 	a, _ := twoReplicas(t, r, &log)
 	underFailure(t, a, &log, "hanging", r.Hang, r.Continue)
 	underFailure(t, a, &log, "killed", r.Kill, r.Restart)
@@ -173,7 +174,7 @@ func TestReplicas_ASlowRedisCostsNoTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer proxy.Stop()
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.redis.addrs = []string{proxy.Listen} }})
 	underFailure(t, c, &log, "slow", func() {
 		if _, err := proxy.Toxics.AddToxicJson(strings.NewReader(`{"type":"latency","attributes":{"latency":1000}}`)); err != nil {
@@ -185,7 +186,7 @@ func TestReplicas_ASlowRedisCostsNoTime(t *testing.T) {
 func TestReplicas_ASentinelFailoverCostsNoRequest(t *testing.T) {
 	t.Parallel()
 	trio := redisserver.StartTrio(t)
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) {
 		cfg.redis.addrs, cfg.redis.master = trio.Addrs(), redisserver.MasterName
 	}})

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // retainingServer is a vLLM with bidirectional_kv_xfer: its answers say where their blocks
@@ -38,7 +40,7 @@ func retainingServer(t *testing.T) string {
 // counted, the first is warned of, and no client sees where they are.
 func TestRetained_DecodesOwnHandoffIsWarnedOf(t *testing.T) {
 	t.Parallel()
-	var log syncBuffer
+	var log testlog.Buffer
 	c := newCluster(t, shape{log: &log, config: func(cfg *config) {
 		cfg.servers[1].add(serverEntry{URL: retainingServer(t), Connector: "aggregated"})
 	}})

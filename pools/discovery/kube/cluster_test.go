@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -365,7 +366,7 @@ func TestCluster_AsksForWhatIsConfigured(t *testing.T) {
 func TestCluster_SetPodCosts(t *testing.T) {
 	api := newAPIServer(t)
 	var f found
-	var log text
+	var log testlog.Buffer
 	k, err := New(Config{Pods: "app=x", Kubeconfig: api.kubeconfig(t)}, f.set, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -415,30 +416,12 @@ status: {phase: Running, podIP: 10.0.0.1%s, conditions: [{type: Ready, status: "
 	k.SetPodCosts(map[string]int{"p1": -1}) // which it has: nothing is to be done
 	k.SetPodCosts(nil)
 	patched("it stays after all", taken)
-	eventually(t, "each refusal is logged once", func() bool { return strings.Count(log.get(), "cannot set or remove the deletion cost") == warnings })
-}
-
-// text is what was logged.
-type text struct {
-	mu  sync.Mutex // guards all
-	all strings.Builder
-}
-
-func (l *text) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(p)
-}
-
-func (l *text) get() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
+	eventually(t, "each refusal is logged once", func() bool { return strings.Count(log.String(), "cannot set or remove the deletion cost") == warnings })
 }
 
 // What is wrong with an object is logged when it comes up, and when it changes.
 func TestCluster_LogsAProblemOfAnObjectOnce(t *testing.T) {
-	var log text
+	var log testlog.Buffer
 	k := &Cluster{log: slog.New(slog.NewTextHandler(&log, nil))}
 	one, other := errors.New("role x"), errors.New("port y")
 	var before map[string]error
@@ -451,7 +434,7 @@ func TestCluster_LogsAProblemOfAnObjectOnce(t *testing.T) {
 	} {
 		k.logProblems(before, c.now)
 		before = c.now
-		if got := strings.Count(log.get(), "not a server because of its labels"); got != c.want {
+		if got := strings.Count(log.String(), "not a server because of its labels"); got != c.want {
 			t.Errorf("look %d: logged %d times, want %d", i, got, c.want)
 		}
 	}
@@ -459,7 +442,7 @@ func TestCluster_LogsAProblemOfAnObjectOnce(t *testing.T) {
 
 // That a resource is not answered is logged when it begins and when it ends, of each by itself.
 func TestCluster_LogsWhenAResourceIsNotAnswered(t *testing.T) {
-	var log text
+	var log testlog.Buffer
 	k := &Cluster{log: slog.New(slog.NewTextHandler(&log, nil)), problems: make(map[string]string)}
 	for i, c := range []struct {
 		resource, problem, said string
@@ -467,9 +450,9 @@ func TestCluster_LogsWhenAResourceIsNotAnswered(t *testing.T) {
 		{"pods", "", ""}, {"nodes", "403 Forbidden", "does not answer"}, {"nodes", "500", ""}, {"pods", "403 Forbidden", "does not answer"},
 		{"nodes", "", "answers again"}, {"nodes", "", ""}, {"nodes", "500", "does not answer"}, {"nodes", "", "answers again"}, {"pods", "", "answers again"},
 	} {
-		before := log.get()
+		before := log.String()
 		k.recordAnswer(c.resource, c.problem)
-		said := strings.TrimPrefix(log.get(), before)
+		said := strings.TrimPrefix(log.String(), before)
 		if (said == "") != (c.said == "") || !strings.Contains(said, c.said) {
 			t.Errorf("answer %d: said %q, want %q", i, said, c.said)
 		}

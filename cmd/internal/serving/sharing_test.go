@@ -86,7 +86,7 @@ func (l *learners) ask(c *cluster, n int, server *engine.Engine) (by int) {
 // A server that one replica has seen become slow is avoided by the other, which saw it
 // fast, within two seconds; one that starts knows of it before its first request, and so
 // does the first, started anew.
-func TestExperience_WhatOneReplicaSawAllKnow(t *testing.T) {
+func TestSharing_WhatOneReplicaLearnsAllLearn(t *testing.T) {
 	l := newLearners(t)
 	slow := l.first.prefill[0] // and the better one at first
 	l.first.prefill[1].SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 1.7})
@@ -148,7 +148,7 @@ func TestExperience_WhatOneReplicaSawAllKnow(t *testing.T) {
 }
 
 // Without Redis each learns by itself.
-func TestExperience_WithoutRedisEachLearnsByItself(t *testing.T) {
+func TestSharing_WithoutRedisEachLearnsByItself(t *testing.T) {
 	l := newLearners(t)
 	slow := l.first.prefill[0]
 	second := l.replica("second")
