@@ -26,7 +26,8 @@ var (
 // what comes back.
 func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
 	certain := broken.engineDied()
-	if (certain || !errors.Is(broken.Err, errErrorEvent)) && o.quarantineIfServerDied(ctx, st, st.servedBy, death{server: st.servedBy, cause: "it was decoding"}, certain) {
+	died := (certain || !errors.Is(broken.Err, errErrorEvent)) && o.markDownIfDead(ctx, st.servedBy, certain)
+	if died && o.recordDeath(st, death{server: st.servedBy, cause: "it was decoding"}) {
 		o.Metrics.continuations.WithLabelValues("refused").Inc()
 		return nil, nil, ErrQuarantined
 	}

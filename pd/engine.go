@@ -3,7 +3,6 @@ package pd
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -18,24 +17,6 @@ import (
 
 // maxAnswer bounds an answer that is read whole, in bytes.
 const maxAnswer = 64 << 20
-
-// NewTransport returns the HTTP/1.1 client side of all engine legs and probes.
-// It never follows a proxy of the environment, and drops idle connections before
-// uvicorn does (5 s), since a POST on a connection that the engine is closing
-// cannot be repeated safely.
-func NewTransport(connect time.Duration) *http.Transport {
-	return &http.Transport{
-		Proxy:               nil,
-		DialContext:         (&net.Dialer{Timeout: connect, KeepAlive: 15 * time.Second}).DialContext,
-		MaxIdleConns:        4096,
-		MaxIdleConnsPerHost: 512,
-		IdleConnTimeout:     4 * time.Second,
-		DisableCompression:  true,
-		ForceAttemptHTTP2:   false,
-		WriteBufferSize:     32 << 10,
-		ReadBufferSize:      16 << 10,
-	}
-}
 
 // send posts one leg and returns when the engine's headers are there. The
 // transport is used bare: no redirect is followed, nothing is sent twice.

@@ -167,6 +167,10 @@ func (e *LegError) lostConnection() bool {
 	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errServerDown) && !errors.Is(e.Err, errPromptMismatch) && !errors.Is(e.Err, errForeignHost)
 }
 
+// mayBeRead reports whether an engine that lived may have read the request of a leg that failed:
+// only then can the engine have died of it.
+func (e *LegError) mayBeRead() bool { return !errors.Is(e.Err, errUnread) }
+
 // engineDied reports whether the engine said that it is dead: vLLM's API server answers
 // with EngineDeadError whatever its EngineCore was serving, and then ends
 // (vllm/v1/engine/exceptions.py).

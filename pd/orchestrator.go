@@ -167,8 +167,11 @@ func (o *Orchestrator) choose(ctx context.Context, st *requestState) (*binding, 
 // tryAgain returns nil if a failed leg is followed by another attempt, and else the error
 // for the client.
 func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *LegError) error {
-	if (failed.lostConnection() || failed.engineDied()) && o.quarantineIfServerDied(ctx, st, failed.Server, st.causeOfDeath(failed), failed.engineDied()) {
-		return ErrQuarantined
+	if failed.lostConnection() || failed.engineDied() {
+		died := o.markDownIfDead(ctx, failed.Server, failed.engineDied())
+		if died && failed.mayBeRead() && o.recordDeath(st, st.causeOfDeath(failed)) {
+			return ErrQuarantined
+		}
 	}
 	st.recordFailure(failed)
 	if !st.shouldRetry(failed, o.Config.MaxRetries) || !o.takeRetry(st, failed) {
@@ -209,10 +212,9 @@ func (o *Orchestrator) BaseOf(model string) string {
 	return cmp.Or(base, model)
 }
 
-// quarantineIfServerDied looks whether a server that lost its connection is dead, unless its engine has said
-// so; takes it out if it is, and reports whether the request has thereby killed one too
-// many.
-func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, st *requestState, id string, how death, certain bool) (quarantined bool) {
+// markDownIfDead looks whether a server that lost its connection is dead, unless its engine has
+// said so, and takes it out if it is.
+func (o *Orchestrator) markDownIfDead(ctx context.Context, id string, certain bool) (died bool) {
 	for _, s := range o.Fleet.Servers() {
 		if s.ID() != id || !certain && !health.RefusesConnections(ctx, s) {
 			continue
@@ -222,10 +224,17 @@ func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, st *requestSt
 			reason = "its engine says that it is dead"
 		}
 		s.MarkDown(reason)
-		quarantined = o.Suspects.RecordDeath(st.client.Fingerprint(), how, time.Now())
-		o.Log.Error("a server died with a request in flight", "request_id", st.req.ID, "server", id,
-			"fingerprint", fmt.Sprintf("%016x", st.client.Fingerprint()), "cause", how.cause, "quarantined", quarantined)
+		died = true
 	}
+	return died
+}
+
+// recordDeath keeps that a server died with a request in flight on it, and reports whether the
+// request has thereby killed one too many.
+func (o *Orchestrator) recordDeath(st *requestState, how death) (quarantined bool) {
+	quarantined = o.Suspects.RecordDeath(st.client.Fingerprint(), how, time.Now())
+	o.Log.Error("a server died with a request in flight", "request_id", st.req.ID, "server", how.server,
+		"fingerprint", fmt.Sprintf("%016x", st.client.Fingerprint()), "cause", how.cause, "quarantined", quarantined)
 	return quarantined
 }
 

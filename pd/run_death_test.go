@@ -3,9 +3,11 @@ package pd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,8 +17,8 @@ import (
 )
 
 // diesOf lets every server die that gets a leg on which the predicate holds: its connection
-// breaks, and it takes no new ones.
-func (f *engineFleet) diesOf(kills func(*http.Request) bool) {
+// breaks with an error, and it takes no new ones.
+func (f *engineFleet) diesOf(broken error, kills func(*http.Request) bool) {
 	through := f.Transport
 	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
 		if !kills(r) {
@@ -27,7 +29,7 @@ func (f *engineFleet) diesOf(kills func(*http.Request) bool) {
 				e.SetFault(engine.Fault{Kind: engine.FaultRefuse})
 			}
 		}
-		return nil, io.ErrUnexpectedEOF
+		return nil, broken
 	})
 }
 
@@ -36,7 +38,7 @@ func (f *engineFleet) diesOf(kills func(*http.Request) bool) {
 func TestRun_AQueryOfDeathIsHeldBack(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		f := newEngineFleet(t, fleetShape{decode: 4})
-		f.diesOf(func(r *http.Request) bool { return r.Header.Get("X-Kills") != "" })
+		f.diesOf(io.ErrUnexpectedEOF, func(r *http.Request) bool { return r.Header.Get("X-Kills") != "" })
 		deadly := f.asks(api.Chat, more(api.Chat, stream))
 		deadly.Header.Set("X-Kills", "yes")
 		for range 2 {
@@ -57,6 +59,29 @@ func TestRun_AQueryOfDeathIsHeldBack(t *testing.T) {
 		f.nothingIsLeft()
 		f.wantMetrics(map[string]float64{"tandem_quarantined_requests": 1, "tandem_retries_total": 1})
 	}
+}
+
+// A request that goes to servers which have died before they read it has killed none, however
+// many: they are taken out, and another one serves it.
+func TestRun_ServersThatDiedBeforeTheyReadARequestDidNotDieOfIt(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 3})
+	died := 0
+	f.diesOf(fmt.Errorf("%w: %w", errUnread, syscall.ECONNRESET), func(*http.Request) bool { died++; return died <= 2 })
+	f.served(f.asks(api.Chat, more(api.Chat, false)))
+	if list := f.Suspects.List(time.Now()); len(list) != 0 {
+		t.Errorf("suspected are %+v", list)
+	}
+	down := 0
+	for _, s := range f.Fleet.Servers() {
+		if !s.Health().Up {
+			down++
+		}
+	}
+	if down != 2 {
+		t.Errorf("%d servers are known to be down", down)
+	}
+	f.nothingIsLeft()
+	f.wantMetrics(map[string]float64{"tandem_retries_total": 2, "tandem_quarantined_requests": 0})
 }
 
 // A connection that breaks while its server lives is no death of the server's.

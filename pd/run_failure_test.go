@@ -62,7 +62,7 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 				bad := engines[0]
 				bad.SetFault(c.fault)
 				for range 40 { // until the bad one is asked
-					f.Transport.(*http.Transport).CloseIdleConnections() // those of probes
+					f.Transport.(*Transport).CloseIdleConnections() // those of probes
 					if got := f.served(req); got.text != want {
 						t.Fatalf("%q, want %q", got.text, want)
 					}

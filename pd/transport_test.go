@@ -1,0 +1,153 @@
+package pd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serveOnce accepts connections and gives each to a server that dies at the end of it.
+func serveOnce(t *testing.T, serve func(*net.TCPConn, *bufio.Reader)) (url string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				serve(conn.(*net.TCPConn), bufio.NewReaderSize(conn, 16))
+			}()
+		}
+	}()
+	return "http://" + listener.Addr().String()
+}
+
+// posts sends a request with a body, as a leg is.
+func posts(ctx context.Context, t *testing.T, transport *Transport, url string) error {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(strings.Repeat("a", 4096)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.GetBody = nil
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return err
+}
+
+func readRequest(r *bufio.Reader) {
+	req, err := http.ReadRequest(r)
+	if err == nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+}
+
+// Of a server that ends without an answer it is known whether it had read the request: a process
+// that had closes its connections in order, and a kernel resets those with something unread.
+func TestTransport_ARequestIsUnreadWhereTheConnectionWasReset(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve  func(*net.TCPConn, *bufio.Reader)
+		unread bool
+	}{
+		"it read all and ended":       {func(_ *net.TCPConn, r *bufio.Reader) { readRequest(r) }, false},
+		"it read a part and ended":    {func(_ *net.TCPConn, r *bufio.Reader) { _, _ = r.ReadByte() }, true},
+		"it answers what is not HTTP": {func(c *net.TCPConn, r *bufio.Reader) { readRequest(r); _, _ = io.WriteString(c, "no\r\n\r\n") }, false},
+	} {
+		transport := NewTransport(time.Second)
+		err := posts(t.Context(), t, transport, serveOnce(t, c.serve))
+		if err == nil || errors.Is(err, errUnread) != c.unread {
+			t.Errorf("%s: unread %v: %v", name, !c.unread, err)
+		}
+		transport.CloseIdleConnections()
+	}
+}
+
+// Once an answer has begun its engine has read something of the request, and may die of it.
+func TestTransport_WhatWasAnsweredWasRead(t *testing.T) {
+	began := make(chan struct{})
+	url := serveOnce(t, func(c *net.TCPConn, r *bufio.Reader) {
+		_, _ = r.ReadByte()
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n")
+		<-began // the client has it, and a reset does not overtake it
+	})
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotFirstResponseByte: func() { close(began) }})
+	if err := posts(ctx, t, NewTransport(time.Second), url); err == nil || errors.Is(err, errUnread) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A client that leaves says nothing of the engine.
+func TestTransport_AClientThatLeftSaysNothing(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	url := serveOnce(t, func(_ *net.TCPConn, r *bufio.Reader) {
+		_, _ = r.ReadByte()
+		leave()
+	})
+	if err := posts(ctx, t, NewTransport(time.Second), url); !errors.Is(err, context.Canceled) || errors.Is(err, errUnread) {
+		t.Errorf("%v", err)
+	}
+}
+
+// lateToNotice is a connection whose end net/http hears of only once it has written to it.
+type lateToNotice struct {
+	*net.TCPConn
+	written chan struct{} // gets one for each write
+}
+
+func (c lateToNotice) Write(p []byte) (int, error) {
+	n, err := c.TCPConn.Write(p)
+	c.written <- struct{}{}
+	return n, err
+}
+
+func (c lateToNotice) Read(p []byte) (int, error) {
+	<-c.written
+	return c.TCPConn.Read(p)
+}
+
+// A kept connection that its engine closed before the next request was written to it has taken
+// that to nobody, whatever is read of it then.
+func TestTransport_ARequestOnAConnectionThatWasDeadIsUnread(t *testing.T) {
+	closed := make(chan struct{})
+	url := serveOnce(t, func(c *net.TCPConn, r *bufio.Reader) {
+		readRequest(r)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		_ = c.Close()
+		close(closed)
+	})
+	transport := NewTransport(time.Second)
+	dialed := 0
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialed++
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return lateToNotice{conn.(*net.TCPConn), make(chan struct{}, 8)}, nil
+	}
+	if err := posts(t.Context(), t, transport, url); err != nil {
+		t.Fatal(err)
+	}
+	<-closed
+	if err := posts(t.Context(), t, transport, url); !errors.Is(err, errUnread) || dialed != 1 {
+		t.Errorf("on a connection that its engine had closed, of %d: %v", dialed, err)
+	}
+}
