@@ -2,6 +2,7 @@ package pd
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -22,13 +23,25 @@ import (
 type turns struct {
 	mu              sync.Mutex // guards the rest
 	prefill, decode string
+	refusal         error // of every request, instead of a turn
+	never           bool  // does it come
 	given           int
 }
 
-func (o *turns) Bind(_ context.Context, r *leaderpb.RemoteRequest) (*leaderpb.Turn, func(), error) {
+func (o *turns) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leaderpb.Turn, func(), error) {
+	o.mu.Lock()
+	o.given++
+	never := o.never
+	o.mu.Unlock()
+	if never {
+		<-ctx.Done()
+		return nil, nil, ctx.Err()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.given++
+	if o.refusal != nil {
+		return nil, nil, o.refusal
+	}
 	return &leaderpb.Turn{Id: r.Id, Prefill: o.prefill, Decode: o.decode}, func() {}, nil
 }
 
@@ -39,6 +52,12 @@ func (o *turns) give(prefill, decode string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.prefill, o.decode, o.given = prefill, decode, 0
+}
+
+func (o *turns) refuse(with error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refusal, o.never = with, with == nil
 }
 
 // follow returns a follower of another replica, which decides by an order.
@@ -107,4 +126,43 @@ func TestBinder_TakesTheServersOfItsTurnOrItsOwn(t *testing.T) {
 		}
 	}
 	f.nothingIsLeft()
+}
+
+// Why a request gets no turn is its client's to know: its own limit, where the leader says that
+// it cannot be kept or does not say in time; and where the client left, nothing else.
+func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
+	by := &turns{}
+	f := newEngineFleet(t, fleetShape{decode: 1})
+	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
+	f.Binder.Leader = follow(t, by)
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for name, c := range map[string]struct {
+		refusal error
+		ctx     context.Context
+		left    time.Duration // until its deadline; 0: it has none
+		want    error
+	}{
+		"the longest wait would be exceeded": {leader.ErrTimeout, t.Context(), time.Hour, ErrQueueTimeout},
+		"it will miss its deadline":          {leader.ErrTimeout, t.Context(), 30 * time.Second, ErrDeadline},
+		"its deadline is over":               {nil, t.Context(), 100 * time.Millisecond, ErrDeadline},
+		"its client leaves":                  {nil, left, 0, context.Canceled},
+		"the leader fails":                   {errUnknownAPI, t.Context(), 0, nil},
+	} {
+		by.refuse(c.refusal)
+		st := &requestState{client: f.asks(api.Chat, more(api.Chat, false)), entry: &queueEntry{gone: make(chan struct{})}, arrived: time.Now()}
+		f.reset(st)
+		if c.left > 0 {
+			st.client.Deadline = st.arrived.Add(c.left)
+		}
+		ctx, cancel := f.Binder.Late.limit(&st.bind).context(c.ctx)
+		b, err := f.Binder.follow(ctx, &st.bind)
+		cancel()
+		if c.want == nil {
+			c.want = errBindNow
+		}
+		if !errors.Is(err, c.want) || b != nil {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
 }

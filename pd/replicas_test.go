@@ -3,17 +3,21 @@ package pd
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
@@ -288,5 +292,73 @@ func TestTokenSync_OffersAreBounded(t *testing.T) {
 	}
 	if len(s.queue) != tokenSyncQueue {
 		t.Errorf("%d are queued", len(s.queue))
+	}
+}
+
+// What one replica learned of a prompt's tokens the others know: those that run, and one that
+// starts when it was published long ago.
+func TestTokenSync_ReplicasKnowWhatOneLearned(t *testing.T) {
+	client := newRedis(t)
+	newLocality := func() *Locality {
+		l := NewLocality(nil, func(model string) (*tokens.Source, error) {
+			cfg := tokens.Default()
+			cfg.Model, cfg.Mode = model, tokens.Learned
+			return tokens.New(cfg, nil, nil)
+		})
+		t.Cleanup(l.Close)
+		return l
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	t.Cleanup(stop)
+	run := func(l *Locality) {
+		s := NewTokenSync(l, client, "test:", slog.New(slog.DiscardHandler))
+		running.Go(func() { s.Run(ctx) })
+	}
+	req := requestOf(t, api.Completions, `{"model":"m","prompt":"`+strings.Repeat("the river and the bridge ", 40)+`"}`)
+	ids := make([]string, 240)
+	for i := range ids {
+		ids[i] = fmt.Sprint(i)
+	}
+	knows := func(l *Locality) bool { return len(l.findTokens(t.Context(), req, testModel).tokens.IDs) > 0 }
+	await := func(who string, l *Locality) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !knows(l); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal(who + " never knew the prompt")
+			}
+		}
+	}
+	learns, hears, starts := newLocality(), newLocality(), newLocality()
+	run(learns)
+	run(hears)
+	if knows(hears) {
+		t.Fatal("it knows the prompt from nowhere")
+	}
+	p := learns.findTokens(t.Context(), req, testModel)
+	learns.learn(p, []byte(`{"prompt_token_ids":[`+strings.Join(ids, ",")+`]}`))
+	await("the one that learned it", learns)
+	await("the one that runs", hears)
+	run(starts)
+	await("the one that starts", starts)
+}
+
+// A prompt of whose tokens nothing is known goes by its text, and that counts as known: what was
+// sent where is known of text as well.
+func TestLocality_APromptThatIsNotKnownGoesByItsText(t *testing.T) {
+	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
+		cfg := tokens.Default()
+		cfg.Model, cfg.Mode = model, tokens.Learned
+		return tokens.New(cfg, nil, nil)
+	})
+	defer l.Close()
+	long := requestOf(t, api.Completions, `{"model":"m","prompt":"`+strings.Repeat("the river and the bridge ", 400)+`"}`)
+	if p := l.findTokens(t.Context(), long, testModel); !p.known || len(p.tokens.Chunks) == 0 || !p.isGuessed() {
+		t.Errorf("known %v, %d chunks, guessed %v", p.known, len(p.tokens.Chunks), p.isGuessed())
+	}
+	long.Aggregated = true
+	if p := l.findTokens(t.Context(), long, testModel); p.known || p.source != nil {
+		t.Error("a request that shares nothing is looked up")
 	}
 }

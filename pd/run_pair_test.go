@@ -13,7 +13,10 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 var dialects = []*api.Dialect{api.Chat, api.Completions, api.Responses, api.Messages}
@@ -332,4 +335,81 @@ func TestRun_ServersCarryWhatIsUnderWay(t *testing.T) {
 	}
 	answer.Stream.Close()
 	f.nothingIsLeft()
+}
+
+// What an engine counts in a prompt, and in an answer that came to its end, is what the next of
+// the kind are expected to have. Where it does not count, or several samples count theirs,
+// nothing is learned.
+func TestRun_LengthsAreLearnedOfWhatEnginesCount(t *testing.T) {
+	for name, c := range map[string]struct {
+		more            string
+		samples         int
+		prompts, output float64
+	}{
+		"a whole answer":          {more(api.Chat, false), 0, 1, 1},
+		"a stream with its usage": {more(api.Chat, true) + `,"stream_options":{"include_usage":true}`, 0, 1, 1},
+		"a stream without":        {more(api.Chat, true), 0, 0, 0},
+		"two samples":             {more(api.Chat, false) + `,"n":2`, 2, 0, 1},
+	} {
+		f := newEngineFleet(t, fleetShape{decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Prompts = predict.NewPrompts() }})
+		req := f.asks(api.Chat, c.more)
+		req.Answers, req.Aggregated = c.samples, c.samples > 0
+		req.Size = predict.Prompt{Model: testModel, API: api.Chat.Name, Rough: 1000}
+		req.MaxOutput, req.MaxField = 0, "" // the bound of its body is not known to the gateway
+		f.served(req)
+		f.nothingIsLeft()
+		f.wantMetrics(map[string]float64{"tandem_prompt_prediction_ratio": c.prompts, "tandem_output_prediction_ratio": c.output})
+		if got := f.Binder.Prompts.Expect(req.Size); (got != 1000) != (c.prompts > 0) {
+			t.Errorf("%s: a prompt of roughly 1000 tokens is expected to have %d", name, got)
+		}
+		expected := f.Binder.Outputs.Expect(predict.Answer{Model: testModel, Tokens: predict.UnknownOutput})
+		if (expected < predict.UnknownOutput) != (c.output > 0) {
+			t.Errorf("%s: the next answer is expected to have %d tokens", name, expected)
+		}
+	}
+}
+
+// The time from decode's dispatch to its first event, or to its whole answer, teaches the link
+// between the two servers; not while decode computes prompts as well.
+func TestTransferSample_TeachesTheLink(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		for _, whole := range []bool{false, true} {
+			f := newTestFleet(t, 1, testPrompt(160))
+			now := time.Now()
+			st := f.arrives(testPrompt(6400), now)
+			b, err := f.Binder.bindNow(&st.bind)
+			if err != nil || b.prefill == nil {
+				t.Fatalf("%+v, %v", b, err)
+			}
+			tr := st.transfer(b)
+			b.handoff = tr.Handoff()
+			b.handoff.RecordPrefill(tr, []byte(`{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), now)
+			sample := f.Binder.beginTransfer(st, b, now)
+			if busy {
+				lease, err := b.decode.Server().Claim(pools.Decode, curve.Work{}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lease.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second})
+				t.Cleanup(lease.Release)
+			}
+			believed := func() float64 {
+				return f.Binder.Links.Table([]cost.Candidate{sample.from}, []cost.Candidate{sample.to}, now).After(0, 0, sample.bytes)
+			}
+			before := believed()
+			for range 10 {
+				if whole {
+					sample.whole(5*time.Second, api.Count{Known: true, Tokens: 2}, now)
+				} else {
+					sample.first(5*time.Second, now)
+				}
+			}
+			sample.end()
+			after := believed()
+			if (after > before) == busy {
+				t.Errorf("whole %v, decode busy %v: the link was believed to take %v s, and after 5 s %v s", whole, busy, before, after)
+			}
+			b.release()
+		}
+	}
 }

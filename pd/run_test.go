@@ -1,13 +1,20 @@
 package pd
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // aggregatedRequest is one that decode answers alone.
@@ -45,4 +52,98 @@ func TestRun_TriesAgainMaxRetriesTimesWithinTheBudget(t *testing.T) {
 			t.Errorf("%d retries, a budget of %d: after the failure %d wait and %d are in flight", c.retries, c.budget, waiting, inFlight)
 		}
 	}
+}
+
+// slowly is a transport whose engines answer decode legs after so long with one token; the first
+// of them fail at once.
+func slowly(took time.Duration, failing int) sends {
+	return func(r *http.Request) (*http.Response, error) {
+		if failing--; failing >= 0 {
+			return &http.Response{StatusCode: http.StatusBadGateway, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		}
+		time.Sleep(took)
+		body := io.NopCloser(strings.NewReader(textEvent + "data: [DONE]\n\n"))
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: body, Request: r}, nil
+	}
+}
+
+// What a first token took corrects what is promised of the next, unless it came from a second
+// attempt; and whoever was answered just now is no sign that nobody is.
+func TestRun_AFirstTokenTeachesWhatIsPromised(t *testing.T) {
+	for failing, teaches := range map[int]bool{0: true, 1: false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newTestFleet(t, 2, testPrompt(100))
+			f.Transport = slowly(15*time.Second, failing)
+			req := aggregatedRequest(t, true)
+			req.Dialect = api.Chat
+			answer, err := f.Run(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer.Stream.Close()
+			promised := cost.Terms{Prefill: time.Second}
+			if got := f.Binder.ttftMargin.Bound(&promised); (got > time.Second) != teaches {
+				t.Errorf("after %d failed attempts and 15 s to the first token, one in a second is promised in %v", failing, got)
+			}
+			if f.Binder.deadlineProbes.Take(testModel, time.Now()) {
+				t.Error("a probe is due at the moment of an answer")
+			}
+		})
+	}
+}
+
+// Legs that run together end together, but for prefill's answer, which may come some time after
+// decode's: then it is not waited for any more.
+func TestRun_PrefillIsNotAwaitedForEverAfterDecode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, 1, testPrompt(100))
+		f.Config.PrefillTimeout = time.Hour
+		if err := f.Fleet.Apply([]pools.Spec{
+			{URL: "http://p:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://d:8000", Role: pools.Decode, Connector: "sglang"},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		f.await(t, f.up)
+		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Host == "d:8000" {
+				return slowly(time.Second, 0)(r)
+			}
+			<-r.Context().Done()
+			return nil, context.Cause(r.Context())
+		})
+		st := f.arrives(testPrompt(100), time.Now())
+		st.client.Body, st.client.Stream = aggregatedRequest(t, true).Body, true
+		answer, err := f.Run(t.Context(), st.client)
+		if err != nil || answer.Prefill == "" {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+		start := time.Now()
+		answer.Stream.Close()
+		f.Wait()
+		if took := time.Since(start); took != afterDecode {
+			t.Errorf("prefill was awaited for %v after decode", took)
+		}
+	})
+}
+
+// A stream that has ended is forgotten: what its server would call when it falls would hold the
+// request for as long as the server lives.
+func TestRun_AServerHoldsNothingOfAStreamThatEnded(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	f.Transport = slowly(0, 0)
+	serve := func() weak.Pointer[Request] { // in a frame of its own, which keeps nothing
+		req := aggregatedRequest(t, true)
+		req.Dialect = api.Chat
+		answer, err := f.Run(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Stream.Close()
+		return weak.Make(req)
+	}
+	req := serve()
+	f.await(t, func() bool {
+		runtime.GC()
+		return req.Value() == nil
+	})
 }

@@ -36,3 +36,14 @@ func TestFit_ASleepingServerCostsItsWaking(t *testing.T) {
 		}
 	}
 }
+
+// Servers that refused a claim are left out of the next choice, and no others.
+func TestSnapshotFor_LeavesOutThoseThatRefused(t *testing.T) {
+	f := newTestFleet(t, 2, testPrompt(100))
+	servers := f.Fleet.Servers()
+	r := &f.arrives(testPrompt(100), time.Now()).bind
+	v := f.Binder.snapshotFor(r, map[string]bool{servers[0].ID(): true, servers[3].ID(): true}, time.Now())
+	if p, d := v.candidates.Prefill, v.candidates.Decode; !p[0].Excluded || p[1].Excluded || d[0].Excluded || !d[1].Excluded {
+		t.Errorf("prefill %v %v, decode %v %v", p[0].Excluded, p[1].Excluded, d[0].Excluded, d[1].Excluded)
+	}
+}
