@@ -155,3 +155,84 @@ func BenchmarkParseBody512KB(b *testing.B) {
 		}
 	}
 }
+
+// A value is read as what it is, and as nothing else.
+func TestValue_IsReadAsWhatItIs(t *testing.T) {
+	type reading struct {
+		text   string
+		isText bool
+		number int64
+		isInt  bool
+		truth  bool
+		isBool bool
+		null   bool
+		list   bool
+	}
+	for raw, want := range map[string]reading{
+		``:            {null: true},
+		`null`:        {null: true},
+		`"hi"`:        {text: "hi", isText: true},
+		`"\n"`:        {text: "\n", isText: true},
+		`"`:           {},
+		`0`:           {isInt: true},
+		`9`:           {number: 9, isInt: true},
+		`-3`:          {number: -3, isInt: true},
+		`1.5`:         {},
+		`1e2`:         {},
+		`-`:           {},
+		`+3`:          {},
+		`:`:           {},
+		`"7"`:         {text: "7", isText: true},
+		`true`:        {truth: true, isBool: true},
+		`false`:       {isBool: true},
+		`[`:           {list: true},
+		`[1,2]`:       {list: true},
+		`{"a":[1,2]}`: {},
+	} {
+		v := Value(raw)
+		var got reading
+		got.text, got.isText = v.String()
+		got.number, got.isInt = v.Int()
+		got.truth, got.isBool = v.Bool()
+		got.null, got.list = v.Null(), v.IsArray()
+		if got.isText != want.isText {
+			got.text = ""
+		}
+		if got != want {
+			t.Errorf("%s is read as %+v, want %+v", raw, got, want)
+		}
+	}
+	if _, ok := Value(`[1,`).Array(); ok {
+		t.Error("a list that is cut off is read")
+	}
+	for raw, want := range map[string]bool{`{"a":1}`: true, `[1]`: false, ``: false, `{"a":1`: false} {
+		if _, ok := Value(raw).Object(); ok != want {
+			t.Errorf("%s is an object: %v", raw, ok)
+		}
+	}
+}
+
+// Each field is kept, changed or removed as it is said of it, and nothing else is touched.
+func TestBodyRewrite_ChangesWhatItIsTold(t *testing.T) {
+	const text = `{ "keep" : 1 , "change" : 2, "drop":3 }`
+	body, err := ParseBody([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := body.Rewrite(func(_ string, v Value) Value { return v })
+	if string(same.Bytes()) != text || same.Edited() {
+		t.Errorf("kept as it is it becomes %s, edited %v", same.Bytes(), same.Edited())
+	}
+	changed := body.Rewrite(func(key string, v Value) Value {
+		switch key {
+		case "change":
+			return Value(`"x"`)
+		case "drop":
+			return nil
+		}
+		return v
+	})
+	if !changed.Edited() || string(changed.Get("keep")) != "1" || string(changed.Get("change")) != `"x"` || changed.Get("drop") != nil || len(changed.Keys()) != 2 {
+		t.Errorf("it becomes %s", changed.Bytes())
+	}
+}

@@ -26,3 +26,87 @@ func TestChunk_IDsAreTakenOutWhereverTheyStand(t *testing.T) {
 		}
 	}
 }
+
+// What an event of a stream says of the answer: text, an end, or something that ids do not say.
+func TestChunk_WhatItSaysOfTheAnswer(t *testing.T) {
+	for event, want := range map[string]struct {
+		text, finish    string
+		notText, silent bool
+	}{
+		`{"choices":[{"delta":{"role":"assistant","content":""}}]}`:         {silent: true},
+		`{"choices":[{"delta":{"content":"a"}}]}`:                           {text: "a"},
+		`{"choices":[{"text":"a","finish_reason":"stop"}]}`:                 {text: "a", finish: "stop"},
+		`{"choices":[{"delta":{},"finish_reason":"length"}]}`:               {finish: "length"},
+		`{"choices":[{"delta":{"content":null,"tool_calls":[{}]}}]}`:        {notText: true},
+		`{"choices":[{"delta":{"content":null,"tool_calls":null}}]}`:        {silent: true},
+		`{"choices":[{"delta":{"tool_calls":[],"reasoning":""}}]}`:          {notText: true},
+		`{"choices":[{"delta":{"reasoning":"hm","reasoning_content":""}}]}`: {notText: true},
+		`{"choices":[{"delta":{"reasoning_content":"hm"}}]}`:                {notText: true},
+		`{"choices":[{"delta":{"reasoning":""}}]}`:                          {silent: true},
+		`{"choices":[{"delta":{"content":"a"}},{"delta":{"content":"b"}}]}`: {text: "a"},
+		`{"choices":[]}`: {silent: true},
+	} {
+		c := ReadChunk([]byte(event))
+		if c.Text.String() != want.text || c.Finish.String() != want.finish || c.NotText != want.notText || c.Silent() != want.silent {
+			t.Errorf("%s: text %q, finish %q, not text %v, silent %v", event, c.Text.String(), c.Finish.String(), c.NotText, c.Silent())
+		}
+	}
+}
+
+// A whole answer as a stream has all of it in one event, then the usage where it was asked for.
+func TestAsStream_SaysWhatTheAnswerDid(t *testing.T) {
+	const chat, text = `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"content":"hi"}},7],"usage":{"prompt_tokens":3}}`,
+		`{"id":"x","object":"text_completion","choices":[{"index":0,"text":"hi"}],"usage":{"prompt_tokens":3}}`
+	const end = "data: [DONE]\n\n"
+	for name, c := range map[string]struct {
+		dialect *Dialect
+		answer  string
+		usage   bool
+		want    string
+	}{
+		"a chat": {Chat, chat, true, `data: {"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"}},7]}` + "\n\n" +
+			`data: {"id":"x","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":3}}` + "\n\n" + end},
+		"a completion without its usage": {Completions, text, false, `data: {"id":"x","object":"text_completion","choices":[{"index":0,"text":"hi"}]}` + "\n\n" + end},
+	} {
+		body, err := ParseBody([]byte(c.answer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(AsStream(c.dialect, body, c.usage)); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, c.want)
+		}
+	}
+}
+
+// Where only prefill knows the prompt's logprobs they are put before decode's own: in a body, in
+// each element of a batch, and in an event by what it says of which element it is.
+func TestWithInputLogprobs_PutsPrefillsBeforeDecodes(t *testing.T) {
+	one := func(own string) string { return `{"meta_info":{"input_token_logprobs":[` + own + `]}}` }
+	at := func(index, own string) string {
+		return `{"index":` + index + `,"meta_info":{"input_token_logprobs":[` + own + `]}}`
+	}
+	batch := `[` + one("1,2") + `,` + one("3") + `]`
+	for name, c := range map[string]struct{ decode, prefill, want string }{
+		"a body":                       {one("9"), one("1,2"), one("1,2,9")},
+		"prefill has none":             {one("9"), `{"meta_info":{}}`, one("9")},
+		"decode has none":              {`{"meta_info":{}}`, one("1"), one("1")},
+		"a batch":                      {`[` + one("8") + `,` + one("9") + `]`, batch, `[` + one("1,2,8") + `,` + one("3,9") + `]`},
+		"a batch that is longer":       {`[` + one("7") + `,` + one("8") + `,` + one("9") + `]`, batch, `[` + one("1,2,7") + `,` + one("3,8") + `,` + one("9") + `]`},
+		"the first of a batch":         {at("0", "9"), batch, at("0", "1,2,9")},
+		"the last of a batch":          {at("1", "9"), batch, at("1", "3,9")},
+		"an event behind the batch":    {at("2", "9"), batch, at("2", "9")},
+		"an event before the batch":    {at("-1", "9"), batch, at("-1", "9")},
+		"the end of a stream":          {`[DONE]`, one("1"), `[DONE]`},
+		"all that prefill alone knows": {`{"meta_info":{}}`, `{"meta_info":{"input_top_logprobs":[1],"input_token_ids_logprobs":[2],"other":[3]}}`, `{"meta_info":{"input_top_logprobs":[1],"input_token_ids_logprobs":[2]}}`},
+	} {
+		if got := string(WithInputLogprobs([]byte(c.decode), []byte(c.prefill))); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, c.want)
+		}
+	}
+	for body, want := range map[string]bool{`{"return_logprob":true}`: true, `{"return_logprob":false}`: false, `{}`: false} {
+		parsed, _ := ParseBody([]byte(body))
+		if Generate.WantsInputLogprobs(parsed) != want || Chat.WantsInputLogprobs(parsed) {
+			t.Errorf("%s: %v, of a chat %v", body, Generate.WantsInputLogprobs(parsed), Chat.WantsInputLogprobs(parsed))
+		}
+	}
+}

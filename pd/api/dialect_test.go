@@ -202,3 +202,40 @@ func FuzzCleanAnswer(f *testing.F) {
 		}
 	})
 }
+
+// What an event of SGLang's own API means.
+func TestInspect_OfSGLangsOwnAPI(t *testing.T) {
+	for data, want := range map[string]Meaning{
+		`[DONE]`:                          {End: true},
+		`{"text":"a","meta_info":{}}`:     {Content: true},
+		`{"output_ids":[1]}`:              {Content: true},
+		`{"meta_info":{"id":"x"}}`:        {},
+		`{"error":{"message":"no room"}}`: {Failure: "no room"},
+		`{"text":"","meta_info":{"finish_reason":{"type":"abort","message":"too long"}}}`: {Failure: "too long"},
+		`{"text":"","meta_info":{"finish_reason":{"type":"abort"}}}`:                      {Failure: "the engine reported an error"},
+		`{"text":"a","meta_info":{"finish_reason":{"type":"stop"}}}`:                      {Content: true},
+	} {
+		got := Generate.Inspect([]byte(data))
+		if got.Content != want.Content || got.End != want.End || got.Failure != want.Failure {
+			t.Errorf("%s: %+v, want %+v", data, got, want)
+		}
+	}
+}
+
+// Decode has computed a prompt again where it had less than half of what was handed over.
+func TestRecomputed_BeginsBelowHalf(t *testing.T) {
+	for cached, want := range map[int]bool{47: true, 48: false, 49: false} {
+		if got := Recomputed(Usage{Cached: Count{cached, true}}, 96, false); got != want {
+			t.Errorf("%d of 96 tokens were there: computed again %v", cached, got)
+		}
+	}
+}
+
+// The status of an error event is one of HTTP's errors, or not known.
+func TestErrorStatus_IsOneOfAnError(t *testing.T) {
+	for code, want := range map[string]int{"399": 0, "400": 400, "599": 599, "600": 0, "null": 0, `"429"`: 429} {
+		if got := ErrorStatus([]byte(`{"error":{"code":` + code + `}}`)); got != want {
+			t.Errorf("%s: %d", code, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -119,5 +120,26 @@ func TestSSE_OnlyAWholeEventCountsAsBuffered(t *testing.T) {
 		if got := s.Buffered(); got != want {
 			t.Errorf("%q: %v", rest, got)
 		}
+	}
+}
+
+// A piece of a stream is taken apart into its events, as many as the caller wants.
+func TestEvents_AreThoseOfThePiece(t *testing.T) {
+	piece := []byte(": ping\n\ndata: a\n\nevent: x\ndata: b\n\ndata: c\n\n")
+	var all []string
+	for data := range Events(piece) {
+		all = append(all, string(data))
+	}
+	if !slices.Equal(all, []string{"a", "b", "c"}) {
+		t.Errorf("they are %q", all)
+	}
+	n := 0
+	for range Events(piece) {
+		if n++; n == 2 {
+			break
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d were yielded", n)
 	}
 }

@@ -1,0 +1,261 @@
+package transcript
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+)
+
+var vllm = Engine{Name: "vllm", MayReportIDs: true}
+
+const (
+	chatBegins = `{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2,3]}`
+	chatSays   = `{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" a"},"token_ids":[7,8]}]}`
+	chatHolds  = `{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":""},"token_ids":[9]}]}` // half a character
+	chatText   = `{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`
+	chatEnds   = `{"id":"x","choices":[{"index":0,"delta":{"content":"b"},"finish_reason":"stop"}]}`
+)
+
+// asked is the transcript of a stream whose engine was asked for ids, after some events.
+func asked(t *testing.T, d *api.Dialect, request string, byText bool, modelLen int, events ...string) *Transcript {
+	t.Helper()
+	body, err := api.ParseBody([]byte(request))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := Request{Dialect: d, Body: body}
+	if most := gjson.Get(request, "max_tokens"); most.Exists() {
+		req.MaxOutput, req.MaxField = int(most.Int()), "max_tokens"
+	}
+	s := New(req, modelLen, byText)
+	if s == nil {
+		t.Fatalf("%s has no transcript", request)
+	}
+	s.StartLeg(vllm, body)
+	for _, e := range events {
+		s.Record([]byte(e))
+	}
+	return s
+}
+
+// A transcript is kept where the answer's end is known beforehand: by the request, or by the model.
+func TestNew_WhereTheAnswersBoundIsKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		dialect   *api.Dialect
+		model     int
+		maxOutput int
+		want      bool
+	}{
+		"a chat of a known model": {api.Chat, 100, 0, true}, "one with a bound": {api.Chat, 0, 9, true}, "a completion": {api.Completions, 100, 9, true},
+		"nothing is known": {api.Chat, 0, 0, false}, "another API": {api.Messages, 100, 9, false},
+	} {
+		body, _ := api.ParseBody([]byte(`{"model":"m"}`))
+		if got := New(Request{Dialect: c.dialect, Body: body, MaxOutput: c.maxOutput}, c.model, false); (got != nil) != c.want {
+			t.Errorf("%s: kept %v", name, got != nil)
+		}
+	}
+}
+
+// The rest is asked for by the ids of the prompt and of what the client has, no further; it may be
+// as long as the whole had left.
+func TestContinue_AsksForTheRestByIDs(t *testing.T) {
+	const chat = `{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":0.5,"min_tokens":%,"max_tokens":9}`
+	for name, c := range map[string]struct {
+		request  string
+		modelLen int
+		events   []string
+		prompt   string // of the continuation; "": it is refused
+		left     string
+		least    string
+	}{
+		"after two tokens":          {strings.Replace(chat, "%", "5", 1), 0, []string{chatBegins, chatSays}, "[1,2,3,7,8]", "7", "3"},
+		"text that is held back":    {strings.Replace(chat, "%", "2", 1), 0, []string{chatBegins, chatSays, chatHolds}, "[1,2,3,7,8]", "7", ""},
+		"one token at least":        {strings.Replace(chat, "%", "3", 1), 0, []string{chatBegins, chatSays}, "[1,2,3,7,8]", "7", "1"},
+		"more, in pieces":           {`{"model":"m","messages":[]}`, 100, []string{chatBegins, chatSays, chatHolds, chatSays}, "[1,2,3,7,8,9,7,8]", "92", ""},
+		"the model's length counts": {`{"model":"m","messages":[]}`, 6, []string{chatBegins, chatSays}, "[1,2,3,7,8]", "1", ""},
+		"none is left":              {`{"model":"m","messages":[]}`, 5, []string{chatBegins, chatSays}, "", "", ""},
+		"the bound is reached":      {`{"model":"m","messages":[],"max_tokens":2}`, 100, []string{chatBegins, chatSays}, "", "", ""},
+		"nothing was said":          {`{"model":"m","messages":[]}`, 100, []string{chatBegins}, "", "", ""},
+		"the prompt is not known":   {`{"model":"m","messages":[]}`, 100, []string{chatSays}, "", "", ""},
+		"a tool was called": {`{"model":"m","messages":[]}`, 100, []string{chatBegins, chatSays,
+			`{"choices":[{"index":0,"delta":{"tool_calls":[{}]},"token_ids":[9]}]}`}, "", "", ""},
+		"an image was shown": {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 100, []string{chatBegins, chatSays}, "", "", ""},
+	} {
+		s := asked(t, api.Chat, c.request, false, c.modelLen, c.events...)
+		rest, err := s.Continue()
+		if c.prompt == "" {
+			if !errors.Is(err, errMoreThanIDs) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		body := string(rest.Body.Bytes())
+		for field, want := range map[string]string{"prompt": c.prompt, "max_tokens": c.left, "min_tokens": c.least, "model": `"m"`, "stream": "true"} {
+			if got := gjson.Get(body, field).Raw; got != want {
+				t.Errorf("%s: %s is %s, want %s", name, field, got, want)
+			}
+		}
+		if gjson.Get(body, "temperature").Raw != gjson.Get(c.request, "temperature").Raw || gjson.Get(body, "messages").Exists() {
+			t.Errorf("%s: %s", name, body)
+		}
+		ids := int(gjson.Get(body, "prompt.#").Int())
+		if rest.Dialect != api.Completions || rest.PromptTokens != ids || rest.Delivered != ids-3 || s.TokensBefore() != ids-3 || s.IsByText() {
+			t.Errorf("%s: %d tokens of prompt, %d delivered, %d before, by text %v", name, rest.PromptTokens, rest.Delivered, s.TokensBefore(), s.IsByText())
+		}
+	}
+}
+
+// The chunks of a continuation look to the client like those before: of its API, with its stream's
+// id, its own ids only where it asked for them, and one usage for the whole.
+func TestRecord_AContinuationLooksLikeTheStream(t *testing.T) {
+	const says, usage = `{"id":"y","object":"text_completion","choices":[{"index":0,"text":" c","token_ids":[5],"finish_reason":"stop","stop_reason":7}]}`,
+		`{"id":"y","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6,"prompt_tokens_details":{"cached_tokens":4}}}`
+	for name, c := range map[string]struct {
+		dialect *api.Dialect
+		request string
+		first   string
+		want    map[string]string
+	}{
+		"a chat": {api.Chat, `{"model":"m","messages":[]}`, chatSays, map[string]string{
+			"id": `"x"`, "object": `"chat.completion.chunk"`, "choices.0.delta": `{"content":" c"}`, "choices.0.text": "", "choices.0.token_ids": "",
+			"choices.0.finish_reason": `"stop"`, "choices.0.stop_reason": "7",
+		}},
+		"a chat with ids": {api.Chat, `{"model":"m","messages":[],"return_token_ids":true}`, chatSays, map[string]string{
+			"choices.0.delta": `{"content":" c"}`, "choices.0.token_ids": "[5]",
+		}},
+		"a completion": {api.Completions, `{"model":"m","prompt":"hi"}`, `{"id":"x","object":"text_completion","choices":[{"index":0,"text":" a","token_ids":[7,8]}]}`, map[string]string{
+			"id": `"x"`, "choices.0.text": `" c"`, "choices.0.delta": "", "choices.0.token_ids": "",
+		}},
+	} {
+		first := strings.Replace(c.first, `"choices"`, `"prompt_token_ids":[1,2,3],"choices"`, 1)
+		s := asked(t, c.dialect, c.request, false, 100, first)
+		rest, err := s.Continue()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		s.StartLeg(vllm, rest.Body)
+		got := string(s.Record([]byte(says)))
+		for path, want := range c.want {
+			if is := gjson.Get(got, path).Raw; is != want {
+				t.Errorf("%s: %s is %s, want %s", name, path, is, want)
+			}
+		}
+		counted := string(s.Record([]byte(usage)))
+		if u := gjson.Get(counted, "usage").Raw; gjson.Get(counted, "id").Str != "x" || gjson.Get(u, "prompt_tokens").Int() != 3 || gjson.Get(u, "completion_tokens").Int() != 3 ||
+			gjson.Get(u, "total_tokens").Int() != 6 || gjson.Get(u, "prompt_tokens_details").Exists() {
+			t.Errorf("%s: the usage is %s", name, counted)
+		}
+		if got := string(s.Record([]byte(`[DONE]`))); got != "[DONE]" {
+			t.Errorf("%s: the end marker becomes %q", name, got)
+		}
+	}
+}
+
+// Before a continuation nothing of a stream is changed but ids that the client did not ask for; its
+// usage is the engine's own.
+func TestRecord_AStreamIsAsItsEngineSentIt(t *testing.T) {
+	const usage = `{"id":"x","choices":[],"usage":{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":1}}}`
+	for ids, want := range map[string]string{
+		`,"return_token_ids":true`: chatSays, ``: strings.Replace(chatSays, `,"token_ids":[7,8]`, "", 1),
+	} {
+		s := asked(t, api.Chat, `{"model":"m","messages":[]`+ids+`}`, false, 100, chatBegins)
+		if got := string(s.Record([]byte(chatSays))); got != want {
+			t.Errorf("with%s: %s", ids, got)
+		}
+		if got := string(s.Record([]byte(usage))); got != usage {
+			t.Errorf("the usage becomes %s", got)
+		}
+	}
+}
+
+// Where engines report no ids a chat goes on by its text: as its last message, with what is left of
+// its bounds in every field that an engine may read.
+func TestContinue_GoesOnByText(t *testing.T) {
+	const chat = `{"model":"m","messages":[{"role":"user","content":"hi"}]`
+	for name, c := range map[string]struct {
+		request string
+		events  []string
+		content string // of the last message; "": it is refused
+		limits  map[string]string
+	}{
+		"without bounds":       {chat + `}`, []string{chatText, chatText}, "aa", map[string]string{"max_tokens": "", "min_tokens": ""}},
+		"with a bound":         {chat + `,"max_tokens":9,"min_tokens":4}`, []string{chatText, chatText}, "aa", map[string]string{"max_tokens": "7", "max_completion_tokens": "", "min_tokens": "2"}},
+		"with two":             {chat + `,"max_tokens":9,"max_completion_tokens":9,"min_tokens":1}`, []string{chatText, chatText}, "aa", map[string]string{"max_tokens": "7", "max_completion_tokens": "7", "min_tokens": "0"}},
+		"the bound is reached": {chat + `,"max_tokens":2}`, []string{chatText, chatText}, "", nil},
+		"one is left":          {chat + `,"max_tokens":3}`, []string{chatText, chatText}, "aa", map[string]string{"max_tokens": "1"}},
+		"nothing was said":     {chat + `}`, []string{`{"choices":[{"index":0,"delta":{"role":"assistant"}}]}`}, "", nil},
+		"it is over":           {chat + `}`, []string{chatText, chatEnds}, "", nil},
+		"a tool was called":    {chat + `}`, []string{chatText, `{"choices":[{"index":0,"delta":{"tool_calls":[{}]}}]}`}, "", nil},
+	} {
+		s := asked(t, api.Chat, c.request, true, 100, c.events...)
+		rest, err := s.Continue()
+		if (err == nil) != (c.content != "") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil || c.content == "" {
+			continue
+		}
+		body := string(rest.Body.Bytes())
+		if got := gjson.Get(body, "messages.1").Raw; got != `{"role":"assistant","content":"`+c.content+`"}` || gjson.Get(body, "messages.0.content").Str != "hi" {
+			t.Errorf("%s: the last message is %s", name, got)
+		}
+		if !gjson.Get(body, "continue_final_message").Bool() || gjson.Get(body, "add_generation_prompt").Raw != "false" || !s.IsByText() || rest.Delivered != 2 {
+			t.Errorf("%s: by text %v, %d delivered, %s", name, s.IsByText(), rest.Delivered, body)
+		}
+		for field, want := range c.limits {
+			if got := gjson.Get(body, field).Raw; got != want {
+				t.Errorf("%s: %s is %s, want %s", name, field, got, want)
+			}
+		}
+	}
+}
+
+// A continuation by text says nothing that the client has: its role is left out, its text follows,
+// and its usage is of one prompt and one answer.
+func TestRecord_AContinuationByTextGoesOnWithTheText(t *testing.T) {
+	s := asked(t, api.Chat, `{"model":"m","messages":[]}`, true, 100, chatText, chatText)
+	rest, err := s.Continue()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.StartLeg(vllm, rest.Body)
+	if got := s.Record([]byte(`{"id":"y","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`)); got != nil {
+		t.Errorf("the role comes again: %s", got)
+	}
+	got := string(s.Record([]byte(`{"id":"y","choices":[{"index":0,"delta":{"content":"b"}}],"usage":{"prompt_tokens":7,"completion_tokens":1,"total_tokens":8}}`)))
+	if gjson.Get(got, "choices.0.delta").Raw != `{"content":"b"}` || gjson.Get(got, "id").Str != "x" {
+		t.Errorf("the client sees %s", got)
+	}
+	if u := gjson.Get(got, "usage"); u.Get("prompt_tokens").Int() != 5 || u.Get("completion_tokens").Int() != 3 || u.Get("total_tokens").Int() != 8 {
+		t.Errorf("the usage is %s", u.Raw)
+	}
+	again, err := s.Continue()
+	if err != nil || gjson.Get(string(again.Body.Bytes()), "messages.0.content").Str != "aab" {
+		t.Errorf("continued again: %s, %v", again.Body.Bytes(), err)
+	}
+}
+
+// Without ids, and where text may not go on either, an answer is not continued, nor is its end known.
+func TestContinue_NotWithoutIDs(t *testing.T) {
+	s := asked(t, api.Chat, `{"model":"m","messages":[]}`, false, 100, chatText, chatEnds)
+	if _, err := s.Continue(); !errors.Is(err, errNoIDs) || !s.WithoutIDs() || s.IsByText() {
+		t.Errorf("%v, without ids %v", err, s.WithoutIDs())
+	}
+	if ending := s.Ending(); ending != nil {
+		t.Errorf("its end is %s", ending)
+	}
+	body, _ := api.ParseBody([]byte(`{"model":"m","messages":[]}`))
+	unasked := New(Request{Dialect: api.Chat, Body: body, HideUsage: true}, 100, true)
+	unasked.StartLeg(Engine{}, body) // one of which nothing is known
+	if got := string(unasked.Record([]byte(chatText))); got != chatText {
+		t.Errorf("what nothing is noted of becomes %s", got)
+	}
+}
