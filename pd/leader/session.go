@@ -54,7 +54,7 @@ func (f *session) receive(ctx context.Context, m *leaderpb.ToLeader) {
 
 // accept lets a request wait for its turn.
 func (f *session) accept(ctx context.Context, r *leaderpb.RemoteRequest) {
-	ctx, cancel := context.WithCancel(ctx)
+	waits, cancel := context.WithCancel(ctx)
 	w := &remoteRequest{cancel: cancel, taken: make(chan uint64, 1)}
 	f.mu.Lock()
 	_, twice := f.waiting[r.Id]
@@ -70,7 +70,7 @@ func (f *session) accept(ctx context.Context, r *leaderpb.RemoteRequest) {
 	}
 	f.parts.Go(func() {
 		defer cancel()
-		f.serve(ctx, r, w)
+		f.serve(waits, r, w)
 		f.mu.Lock()
 		delete(f.waiting, r.Id)
 		f.mu.Unlock()
