@@ -30,6 +30,7 @@ func identified(t *testing.T, connector string, told ...pools.Identity) []*pools
 		t.Fatal(err)
 	}
 	for i, s := range fleet.Servers() {
+		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
 		s.SetIdentity(told[i], true)
 	}
 	return fleet.Servers()

@@ -12,7 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
@@ -27,7 +29,10 @@ type replica struct {
 	follower *Follower
 	grpc     *grpc.Server
 	grant    chan string // decode server of the next turn
+	refuse   chan error  // why the next gets none
+	left     atomic.Int64
 	taken    atomic.Uint64
+	scraped  *prometheus.Registry
 
 	mu       sync.Mutex // guards the rest
 	reported int        // turns whose work the followers' reports include
@@ -47,8 +52,9 @@ func startReplica(t *testing.T, r *redisserver.Server, name string, patience tim
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	m := NewMetrics(prometheus.NewRegistry())
-	x := &replica{t: t, name: name, grant: make(chan string), counts: map[string]uint64{}, more: make(chan struct{})}
+	scraped := prometheus.NewRegistry()
+	m := NewMetrics(scraped)
+	x := &replica{t: t, name: name, grant: make(chan string), refuse: make(chan error), scraped: scraped, counts: map[string]uint64{}, more: make(chan struct{})}
 	x.election = NewElection(r.Client(), "test:", name, listener.Addr().String(), log)
 	x.follower = NewFollower(x.election, name, func() uint64 { return x.taken.Add(1) }, insecure.NewCredentials(), m, log)
 	x.follower.Patience = patience
@@ -77,7 +83,10 @@ func (x *replica) Bind(ctx context.Context, t *leaderpb.RemoteRequest) (*leaderp
 			defer x.mu.Unlock()
 			x.reported++
 		}, nil
+	case err := <-x.refuse:
+		return nil, nil, err
 	case <-ctx.Done():
+		x.left.Add(1)
 		return nil, nil, ctx.Err()
 	}
 }
@@ -95,6 +104,21 @@ func (x *replica) receive(name string, taken uint64) {
 	x.counts[name] = taken
 	close(x.more)
 	x.more = make(chan struct{})
+}
+
+// metric is what is scraped of a gauge or a counter; -1: nothing.
+func (x *replica) metric(name string) float64 {
+	families, err := x.scraped.Gather()
+	if err != nil {
+		x.t.Error(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			m := f.GetMetric()[0]
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return -1
 }
 
 func (x *replica) reportedTurns() int {
@@ -271,7 +295,9 @@ func TestServer_RefusesWhoDoesNotKnowTheToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	for _, hello := range []*leaderpb.Hello{nil, {Token: "guess", Epoch: who.Epoch}, {Token: who.Token, Epoch: who.Epoch - 1}} {
+	for code, hello := range map[codes.Code]*leaderpb.Hello{
+		codes.InvalidArgument: nil, codes.Unauthenticated: {Token: "guess", Epoch: who.Epoch}, codes.FailedPrecondition: {Token: who.Token, Epoch: who.Epoch - 1},
+	} {
 		stream, err := leaderpb.NewDeciderClient(conn).Decide(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -283,8 +309,8 @@ func TestServer_RefusesWhoDoesNotKnowTheToken(t *testing.T) {
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := stream.Recv(); err == nil {
-			t.Fatalf("%v was answered %v", hello, got)
+		if got, err := stream.Recv(); status.Code(err) != code {
+			t.Errorf("%v was answered %v, %v; want %s", hello, got, err, code)
 		}
 	}
 }
@@ -311,5 +337,147 @@ func TestElection_AnEmptiedRedisFindsOneLeaderOfAHigherEpoch(t *testing.T) {
 	a.ask(t.Context())
 	if _, own, _ := a.Current(); !own {
 		t.Fatal("nobody took over from one that resigned")
+	}
+}
+
+// A request that the leader cannot serve in time is given up; any other that it refuses may be
+// bound by its own replica.
+func TestFollower_LearnsWhyItsRequestGotNoTurn(t *testing.T) {
+	leader, follower := pair(t)
+	for refusal, want := range map[error]error{ErrTimeout: ErrTimeout, errors.New("no server"): ErrNoLeader} {
+		go func() { leader.refuse <- refusal }()
+		turn, taken, err := follower.follower.Bind(t.Context(), &leaderpb.RemoteRequest{Model: "m"})
+		if !errors.Is(err, want) || turn != nil || taken != nil {
+			t.Errorf("refused with %v it is told %v", refusal, err)
+		}
+	}
+}
+
+// Requests whose clients leave wait no more at the leader, however many leave at once.
+func TestFollower_WhoLeavesWaitsNoMoreAtTheLeader(t *testing.T) {
+	leader, follower := pair(t)
+	ctx, leave := context.WithCancel(t.Context())
+	const n = 20
+	var bound sync.WaitGroup
+	for range n {
+		bound.Go(func() { _, _, _ = follower.follower.Bind(ctx, &leaderpb.RemoteRequest{Model: "m"}) })
+	}
+	eventually(t, "all wait", func() bool {
+		follower.follower.mu.Lock()
+		defer follower.follower.mu.Unlock()
+		return len(follower.follower.waiting) == n
+	})
+	leave()
+	bound.Wait()
+	eventually(t, "the leader forgets them", func() bool { return leader.left.Load() == n })
+	follower.follower.mu.Lock()
+	defer follower.follower.mu.Unlock()
+	if len(follower.follower.waiting) != 0 {
+		t.Errorf("%d still wait", len(follower.follower.waiting))
+	}
+}
+
+// A turn that comes for a request that has left is reported as taken at once: its work is not there.
+func TestFollower_ATurnOfOneThatLeftIsTakenAtOnce(t *testing.T) {
+	_, follower := pair(t)
+	follower.follower.deliver(&leaderpb.ToFollower{What: &leaderpb.ToFollower_Turn{Turn: &leaderpb.Turn{Id: 77}}})
+	if n := follower.taken.Load(); n != 1 {
+		t.Errorf("%d turns are counted as taken", n)
+	}
+	follower.follower.deliver(&leaderpb.ToFollower{}) // a beat
+	if n := follower.taken.Load(); n != 1 {
+		t.Errorf("after a beat %d turns are counted as taken", n)
+	}
+}
+
+// A follower sends no more requests than a leader takes.
+func TestFollower_SendsNoMoreThanMayWait(t *testing.T) {
+	f := NewFollower(nil, "follower", nil, insecure.NewCredentials(), NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	f.begin()
+	for range maxRequests {
+		if _, ok := f.enqueue(&leaderpb.RemoteRequest{}, nil); !ok {
+			t.Fatalf("%d wait, and no more may", len(f.waiting))
+		}
+		<-f.send
+	}
+	if _, ok := f.enqueue(&leaderpb.RemoteRequest{}, nil); ok || len(f.waiting) != maxRequests {
+		t.Errorf("%d wait", len(f.waiting))
+	}
+}
+
+// Who leads and who follows is scraped, and how many turns were given.
+func TestMetrics_WhoFollowsAndHowManyTurnsThereWere(t *testing.T) {
+	leader, follower := pair(t)
+	go func() { leader.grant <- "d1" }()
+	if _, _, err := follower.follower.Bind(t.Context(), &leaderpb.RemoteRequest{Model: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][2]float64{
+		"tandem_decider_followed": {0, 1}, "tandem_decider_followers": {1, 0}, "tandem_decider_turns_total": {1, 0}, "tandem_decider_fallbacks_total": {0, 0},
+	} {
+		if got := [2]float64{leader.metric(name), follower.metric(name)}; got != want {
+			t.Errorf("%s is %v at the leader and its follower, want %v", name, got, want)
+		}
+	}
+	leader.grpc.Stop()
+	eventually(t, "nobody is followed", func() bool {
+		return follower.metric("tandem_decider_followed") == 0 && leader.metric("tandem_decider_followers") == 0
+	})
+}
+
+// A request's id may come again once the first of it is over, and no sooner: then it is refused,
+// each time it comes.
+func TestServer_AnIDWaitsOnce(t *testing.T) {
+	leader, _ := pair(t)
+	who, _, _ := leader.election.Current()
+	conn, err := grpc.NewClient(who.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	stream, err := leaderpb.NewDeciderClient(conn).Decide(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(m *leaderpb.ToLeader) {
+		t.Helper()
+		if err := stream.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(&leaderpb.ToLeader{What: &leaderpb.ToLeader_Hello{Hello: &leaderpb.Hello{Replica: "raw", Token: who.Token, Epoch: who.Epoch}}})
+	ask := func() {
+		send(&leaderpb.ToLeader{What: &leaderpb.ToLeader_Request{Request: &leaderpb.RemoteRequest{Id: 5, Model: "m"}}})
+	}
+	refused := func() leaderpb.Refused_Reason {
+		t.Helper()
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := m.GetRefused(); r != nil {
+				return r.Reason
+			}
+		}
+	}
+	ask()
+	for range 20 {
+		if ask(); refused() != leaderpb.Refused_UNABLE {
+			t.Fatal("an id that waits is taken again")
+		}
+	}
+	leader.refuse <- ErrTimeout
+	if got := refused(); got != leaderpb.Refused_TIMEOUT {
+		t.Fatalf("it is refused for %v", got)
+	}
+	go func() { leader.refuse <- ErrTimeout }()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		if ask(); refused() == leaderpb.Refused_TIMEOUT {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("an id that is over is never taken again")
+		}
 	}
 }
