@@ -79,7 +79,7 @@ func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alter
 	w.servers.Start = order.Pair{Prefill: tie(max(len(f.Prefill), 1)), Decode: tie(max(len(f.Decode), 1))}
 	price := w.arrivalPrice()
 	if m.Rule != "" && m.Rule != Joint {
-		pair, ok := m.Rule.pick(&w.servers, &w.ticket, func() float64 { return float64(tie(1<<20)) / (1 << 20) })
+		pair, ok := m.Rule.pick(&w.servers, &w.ticket, m.nextTurn(), func() float64 { return float64(tie(1<<20)) / (1 << 20) })
 		if !ok {
 			return Alternative{}, false
 		}
@@ -90,6 +90,14 @@ func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alter
 		return Alternative{}, false
 	}
 	return f.Alternative(&w.servers, &w.ticket, pair, price), true
+}
+
+// nextTurn counts the choices of a rule that takes servers by turns.
+func (m *Model) nextTurn() uint64 {
+	if m.Rule != RoundRobin || m.turns == nil {
+		return 0
+	}
+	return m.turns.Add(1)
 }
 
 // Alternative says a pair's cost as people read it.

@@ -3,6 +3,7 @@ package cost
 import (
 	"errors"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/order"
@@ -24,6 +25,7 @@ type Model struct {
 	PairsFirst bool
 	Adapter    AdapterCost
 	Rule       Rule // of choices on arrival; "" is Joint
+	turns      *atomic.Uint64
 }
 
 // Default assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
@@ -39,6 +41,7 @@ func Default() Model {
 		ChunkTokens:     8192, // max_num_batched_tokens
 		Adapter:         DefaultAdapterCost(),
 		Rule:            Joint,
+		turns:           new(atomic.Uint64),
 	}
 }
 

@@ -35,7 +35,7 @@ func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
 
 func TestPolicy_EachServes(t *testing.T) {
 	t.Parallel()
-	for _, rule := range []cost.Rule{cost.Joint, cost.PrefillFirst, cost.LeastLoad, cost.Random} {
+	for _, rule := range []cost.Rule{cost.Joint, cost.PrefillFirst, cost.LeastLoad, cost.RoundRobin, cost.Random} {
 		t.Run(string(rule), func(t *testing.T) {
 			c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) {
 				cfg.pd.binding, cfg.cost.Rule, cfg.cost.PairsFirst = pd.OnArrival, rule, true
