@@ -97,7 +97,7 @@ func (t *templating) special(name string) {
 	t.ids = append(t.ids, id)
 }
 
-func (t *templating) text(s string) { t.ids = append(t.ids, t.tok.Encode(s)...) }
+func (t *templating) text(s string) { t.ids = t.tok.Append(t.ids, s) }
 
 // json adds a value without the white space between its parts.
 func (t *templating) json(raw json.RawMessage) {

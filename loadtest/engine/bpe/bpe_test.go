@@ -124,6 +124,32 @@ func TestEncode_MergesCrossWords(t *testing.T) {
 	}
 }
 
+// Texts that are remembered have the tokens that they have without memory, and the memory is
+// bounded.
+func TestAppend_GivesWhatEncodeGives(t *testing.T) {
+	tok, err := New(Default().merges, Default().specials)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range uint64(3) {
+		text := Corpus(seed, 3000)
+		want := append([]int32{7}, tok.Encode(text)...)
+		for range 3 {
+			got := tok.Append([]int32{7}, text)
+			if !slices.Equal(got, want) {
+				t.Fatalf("text of seed %d: %d tokens, want %d", seed, len(got), len(want))
+			}
+			got[1] = -1 // it is the caller's
+		}
+	}
+	for i := range 10 {
+		tok.memory.keep(strings.Repeat(string(rune('a'+i)), mostKept/3), nil)
+	}
+	if kept := len(tok.memory.young) + len(tok.memory.old); kept > 8 {
+		t.Errorf("%d texts are kept", kept)
+	}
+}
+
 func TestEncodeMarked_SpecialTokensStandAlone(t *testing.T) {
 	tok := Default()
 	user, _ := tok.Special(User)

@@ -19,8 +19,8 @@ const byteTokens = 256
 // Merge joins two tokens into the next free token.
 type Merge struct{ Left, Right int32 }
 
-// Tokenizer turns text into tokens and back. It never changes, and several goroutines may
-// use it at once.
+// Tokenizer turns text into tokens and back. What it makes never changes, and several
+// goroutines may use it at once.
 type Tokenizer struct {
 	text     []string // bytes of each token; empty for a special one
 	special  map[string]int32
@@ -29,6 +29,7 @@ type Tokenizer struct {
 	ranks    pairTable
 
 	encodings encodings
+	memory    memory // of long texts
 }
 
 // New makes a tokenizer of the single bytes, the merges in their order, and the
