@@ -17,7 +17,7 @@ func rootCommand() *cobra.Command {
 		engineCommand(),
 		loadCommand(),
 		simCommand(),
-		liveCommand(),
+		liveCommand(), agentsCommand(),
 		chaosCommand(),
 		overloadCommand(),
 		soakCommand(),

@@ -1,0 +1,172 @@
+package agents
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/process"
+)
+
+// cluster is engines in this process and a gateway, which is one of its own.
+type cluster struct {
+	engines []*engine.Engine
+	gateway *process.Process
+	clients string // address of the gateway
+	admin   string
+	dir     string
+}
+
+// startTime is how long it may take until the gateway is ready.
+const startTime = 30 * time.Second
+
+// decodeServers are so many for each cluster: decoding is not what is measured.
+func decodeServers(prefill int) int { return max(2, prefill/2) }
+
+// startCluster brings a cluster up. What it started is returned with the error too, so that it
+// can be stopped.
+func startCluster(ctx context.Context, cfg *Config, r *run, blocks int, log io.Writer) (c *cluster, err error) {
+	c = &cluster{}
+	if c.dir, err = os.MkdirTemp("", "tandem-agents-"); err != nil {
+		return c, fmt.Errorf("make a directory: %w", err)
+	}
+	var file strings.Builder
+	for _, role := range []struct {
+		name            string
+		servers, blocks int
+	}{{engine.RolePrefill, r.Servers, blocks}, {engine.RoleDecode, decodeServers(r.Servers), decodeBlocks}} {
+		fmt.Fprintf(&file, "%s:\n", role.name)
+		for range role.servers {
+			e, err := engine.Start(ctx, engineConfig(cfg, role.name, role.blocks))
+			if err != nil {
+				return c, err
+			}
+			c.engines = append(c.engines, e)
+			state := e.State()
+			fmt.Fprintf(&file, "  - {url: %q, events: %q, replay: %q}\n", e.URL(), local(state.EventsEndpoints[0]), local(state.ReplayEndpoints[0]))
+		}
+	}
+	return c, c.startGateway(ctx, cfg, r, file.String(), log)
+}
+
+// decodeBlocks hold all that is decoded.
+const decodeBlocks = 1 << 17
+
+func engineConfig(cfg *Config, role string, blocks int) engine.Config {
+	e := engine.Default()
+	e.Model, e.Version, e.Role = modelName, rendersAll, role
+	e.TimeScale = 1 / cfg.Speed
+	e.BlockSize, e.Blocks = blockTokens, blocks
+	e.MaxModelLen = min(e.MaxModelLen, blocks*blockTokens)
+	e.EventsEndpoint, e.ReplayEndpoint = "tcp://*:*", "tcp://*:*"
+	return e
+}
+
+// local is an address that can be connected to.
+func local(endpoint string) string {
+	return strings.NewReplacer("*", "127.0.0.1", "0.0.0.0", "127.0.0.1").Replace(endpoint)
+}
+
+// startGateway starts it with servers that it knows as after a calibration.
+func (c *cluster) startGateway(ctx context.Context, cfg *Config, r *run, servers string, log io.Writer) error {
+	path, capacity := filepath.Join(c.dir, "tandem.yaml"), filepath.Join(c.dir, "capacity.json")
+	if err := errors.Join(os.WriteFile(path, []byte(servers), 0o600), writeCapacity(capacity, 1/cfg.Speed)); err != nil {
+		return fmt.Errorf("write the gateway's configuration: %w", err)
+	}
+	free, err := process.FreeAddresses(2)
+	if err != nil {
+		return err
+	}
+	c.clients, c.admin = free[0], free[1]
+	args := append([]string{
+		"serve", "-c", path, "--listen", c.clients, "--admin", c.admin, "--log-level", "warn", "--capacity", capacity,
+		"--expose-pair", "--block-tokens", fmt.Sprint(blockTokens),
+		"--max-wait", "10m", "--prefill-timeout", "10m", "--first-event-timeout", "10m",
+	}, r.policy.flags...)
+	if c.gateway, err = process.Start("gateway", log, nil, cfg.From.Gateway, args...); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if err := c.gateway.Answers(ctx, "http://"+c.admin+"/readyz"); err != nil {
+		return err
+	}
+	return c.awaitServers(ctx)
+}
+
+// awaitServers waits until all servers are up, not only some.
+func (c *cluster) awaitServers(ctx context.Context) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, err := get(ctx, "http://"+c.admin+"/metrics")
+		if err != nil {
+			return err
+		}
+		if upServers(text) == len(c.engines) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("of %d servers %d are up: %w", len(c.engines), upServers(text), ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func upServers(metrics string) (n int) {
+	for line := range strings.Lines(metrics) {
+		if strings.HasPrefix(line, "tandem_server_up{") && strings.HasSuffix(line, "} 1\n") {
+			n++
+		}
+	}
+	return n
+}
+
+// writeCapacity writes what the simulated engines do (loadtest/engine/timing.go), as tandem
+// calibrate would.
+func writeCapacity(path string, scale float64) error {
+	raw, err := json.Marshal(map[string]any{
+		"schema": 1, "server": "simulated engine", "model": modelName, "kv_tokens": decodeBlocks * blockTokens,
+		"prefill": []float64{0.0165 * scale, 0.015184 * scale, 0.00042099 * scale},
+		"step":    []float64{0.006 * scale, 0.00001 * scale, 0.01 * scale},
+	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, raw, 0o600)
+}
+
+// explain writes why turns changed their server, as the gateway remembers.
+func (c *cluster) explain(ctx context.Context, what *run, changed []*turn, log io.Writer) {
+	for _, t := range changed {
+		decision, err := get(ctx, "http://"+c.admin+"/debug/decisions/"+t.id)
+		if err != nil {
+			decision = err.Error()
+		}
+		_, _ = fmt.Fprintf(log, "%s: turn %d of session %d (sub-agent: %t) went from %s, which held %d of %d tokens, to %s, which held %d; %d were cached: %s\n", what,
+			t.request.turn, t.request.conversation.session, t.request.conversation.parent != nil, t.before, t.heldBefore, t.usage.prompt, t.prefill, t.held, t.usage.cached, decision)
+	}
+}
+
+// stop ends the gateway, then the engines.
+func (c *cluster) stop() error {
+	var failed []error
+	if c.gateway != nil {
+		failed = append(failed, c.gateway.Stop(10*time.Second))
+	}
+	for _, e := range c.engines {
+		failed = append(failed, e.Close())
+	}
+	if c.dir != "" {
+		failed = append(failed, os.RemoveAll(c.dir))
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,53 @@
+package agents
+
+import "fmt"
+
+// Goal is what all runs of the gateway's own policy are to reach.
+type Goal struct {
+	Text    string
+	Met, Of int // runs
+}
+
+// Reached reports whether all of them did.
+func (g *Goal) Reached() bool { return g.Met == g.Of }
+
+const (
+	leastOfOracle = 0.97
+	mostChanged   = 0.05
+)
+
+// Goals are counted over the runs of the gateway's own policy.
+func (r *Report) Goals() []*Goal {
+	cached := &Goal{Text: fmt.Sprintf("%.0f%% of what the oracle has cached", 100*leastOfOracle)}
+	stays := &Goal{Text: fmt.Sprintf("at most %.0f%% of turns that need not change their server do", 100*mostChanged)}
+	asChat := &Goal{Text: "p99 of later turns' TTFT not above chat's"}
+	for i := range r.Results {
+		x := &r.Results[i]
+		if x.Policy != policies[0].name {
+			continue
+		}
+		cached.count(x.OfOracle >= leastOfOracle)
+		stays.count(float64(x.Changed) <= mostChanged*float64(x.NeedNot))
+		if of := r.chatOf(x); of != nil && of != x {
+			asChat.count(x.TTFT99 <= of.TTFT99)
+		}
+	}
+	return []*Goal{cached, stays, asChat}
+}
+
+func (g *Goal) count(met bool) {
+	g.Of++
+	if met {
+		g.Met++
+	}
+}
+
+// chatOf is the run of chat with the same servers, caches and policy; nil if there is none.
+func (r *Report) chatOf(x *Result) *Result {
+	for i := range r.Results {
+		if y := &r.Results[i]; y.API == chat.name && y.Servers == x.Servers && y.Cache == x.Cache && y.Policy == x.Policy {
+			return y
+		}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package agents
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// run is one load on one cluster.
+type run struct {
+	API     string `json:"api"`
+	Servers int    `json:"prefill_servers"`
+	Cache   string `json:"cache"`
+	Policy  string `json:"policy"`
+	policy  *policy
+}
+
+func (r *run) String() string {
+	return fmt.Sprintf("%s, %d servers, %s, %s", r.API, r.Servers, r.Cache, r.Policy)
+}
+
+// turn is what became of a request.
+type turn struct {
+	request *request
+	usage   usage
+	prefill string // the server that computed the prompt; "": a decode server did
+	sent    time.Time
+	ttft    time.Duration // as measured, not scaled back
+	id      string        // of the request
+	err     error
+
+	// Of a turn that changed its server: the one of the turn before, and how many tokens of
+	// the prompt this one and that one held.
+	before           string
+	held, heldBefore int
+}
+
+// Run makes every run, one after the other. show is called with what has ended and what is
+// begun.
+func Run(ctx context.Context, cfg Config, show func(ended, total int, last fmt.Stringer)) (*Report, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	log := io.Discard
+	if cfg.LogPath != "" {
+		f, err := os.Create(cfg.LogPath)
+		if err != nil {
+			return nil, fmt.Errorf("log: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		log = f
+	}
+	report := &Report{Schema: 1, Speed: cfg.Speed, Load: cfg.Load}
+	total, ended := len(cfg.APIs)*len(cfg.Servers)*len(cfg.Caches)*len(cfg.Policies), 0
+	for _, servers := range cfg.Servers {
+		w := newWorkload(&cfg.Load, servers)
+		for _, name := range cfg.APIs {
+			all, err := newRequests(ctx, findAPI(name), w)
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range runsOf(&cfg, name, servers) {
+				if ended == 0 {
+					show(0, total, r)
+				}
+				if err := report.measure(ctx, &cfg, r, all, log); err != nil {
+					return nil, fmt.Errorf("%s: %w", r, err)
+				}
+				ended++
+				show(ended, total, r)
+			}
+		}
+	}
+	return report, nil
+}
+
+// runsOf are those of an API with so many servers.
+func runsOf(cfg *Config, api string, servers int) (all []*run) {
+	for _, cache := range cfg.Caches {
+		for _, name := range cfg.Policies {
+			for i := range policies {
+				if policies[i].name == name {
+					all = append(all, &run{API: api, Servers: servers, Cache: cache, Policy: name, policy: &policies[i]})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// measure makes one run and adds its result.
+func (r *Report) measure(ctx context.Context, cfg *Config, what *run, all *requests, log io.Writer) (err error) {
+	blocks := all.blocksPerServer(what.Cache, what.Servers)
+	c, err := startCluster(ctx, cfg, what, blocks, log)
+	defer func() { err = errors.Join(err, c.stop()) }()
+	if err != nil {
+		return err
+	}
+	d := &driver{cfg: cfg, requests: all, url: "http://" + c.clients + all.api.path, client: newClient()}
+	defer d.client.CloseIdleConnections()
+	began := time.Now()
+	turns := d.drive(ctx)
+	result, err := newResult(what, turns, blocks, cfg.Speed)
+	if err != nil {
+		return err
+	}
+	result.Seconds = time.Since(began).Seconds()
+	c.explain(ctx, what, result.changed, log)
+	r.Results = append(r.Results, *result)
+	return ctx.Err()
+}
+
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}
+}
+
+// driver lets the sessions take their turns.
+type driver struct {
+	cfg      *Config
+	requests *requests
+	url      string
+	client   *http.Client
+
+	mu  sync.Mutex
+	log []*turn // in the order in which they were sent
+}
+
+// drive runs all sessions to their ends.
+func (d *driver) drive(ctx context.Context) []*turn {
+	var sessions sync.WaitGroup
+	for _, c := range d.requests.workload.sessions {
+		sessions.Go(func() {
+			d.pause(ctx, c.start)
+			d.converse(ctx, c)
+		})
+	}
+	sessions.Wait()
+	return d.log
+}
+
+// converse takes the turns of a conversation, and waits for its sub-agents where they begin.
+func (d *driver) converse(ctx context.Context, c *conversation) {
+	for i := range c.steps {
+		if i > 0 {
+			d.pause(ctx, c.steps[i].think)
+		}
+		if i == c.branchAt && len(c.branches) > 0 {
+			var branches sync.WaitGroup
+			for _, b := range c.branches {
+				branches.Go(func() { d.converse(ctx, b) })
+			}
+			branches.Wait()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		t := &turn{request: d.requests.byTurn[turnKey{c, i}]}
+		d.mu.Lock()
+		d.log = append(d.log, t)
+		d.mu.Unlock()
+		if t.err = d.send(ctx, t); t.err != nil {
+			return
+		}
+	}
+}
+
+// pause lets so much of the engines' time pass.
+func (d *driver) pause(ctx context.Context, duration time.Duration) {
+	timer := time.NewTimer(time.Duration(float64(duration) / d.cfg.Speed))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// send takes one turn.
+func (d *driver) send(ctx context.Context, t *turn) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, bytes.NewReader(t.request.body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	t.sent = time.Now()
+	resp, err := d.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	t.prefill, t.id = resp.Header.Get("X-Tandem-Prefill"), resp.Header.Get("X-Request-Id")
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300)) // what there is of it
+		return fmt.Errorf("status %d: %s", resp.StatusCode, text)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(make([]byte, 0, 64<<10), 16<<20)
+	counted := false
+	for lines.Scan() {
+		data, isData := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !isData {
+			continue
+		}
+		if t.ttft == 0 && d.requests.api.content(data) {
+			t.ttft = time.Since(t.sent)
+		}
+		if u, ok := d.requests.api.usage(data); ok {
+			t.usage, counted = u, true
+		}
+	}
+	switch {
+	case lines.Err() != nil:
+		return lines.Err()
+	case !counted || t.ttft == 0:
+		return errors.New("the stream ended without content or usage")
+	case t.usage.prompt != t.request.tokens:
+		return fmt.Errorf("the engine counted %d tokens of a prompt, %d were rendered", t.usage.prompt, t.request.tokens)
+	}
+	return nil
+}
+
+func get(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
+}
