@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -90,5 +92,44 @@ func TestTruncate_DependsOnWhetherTheAnswerIsBounded(t *testing.T) {
 	}
 	if got := ask[chatAnswer](t, e, "/v1/completions", body.with(fields{"max_tokens": 1, "truncate_prompt_tokens": 20})).Usage.PromptTokens; got != 20 {
 		t.Errorf("%d tokens", got)
+	}
+}
+
+// A decode that is asked for the rest behind prefill's token gets the same tokens as an
+// undivided run from a hand-off of the prompt alone; where that token begins a block it dies,
+// as vLLM does.
+func TestHandoff_GoesOnBehindPrefillsToken(t *testing.T) {
+	p := start(t, nil)
+	ids := ask[tokenizeAnswer](t, p, "/tokenize", fields{"prompt": strings.Repeat("the river and the bridge across it ", 9)}).Tokens
+	type answer struct {
+		Choices []struct {
+			TokenIDs []int32 `json:"token_ids"`
+		}
+		Params fields `json:"kv_transfer_params"`
+	}
+	for n := 15; n < 50; n++ {
+		body := fields{"prompt": ids[:n], "max_tokens": 8, "ignore_eos": true, "return_token_ids": true}
+		want := ask[answer](t, p, "/v1/completions", body).Choices[0].TokenIDs
+		first := ask[answer](t, p, "/v1/completions", body.with(fields{"max_tokens": 1, "kv_transfer_params": fields{"do_remote_decode": true}}))
+		d := start(t, nil)
+		status, raw := post(t, d, "/v1/completions", body.with(fields{
+			"prompt": append(slices.Clone(ids[:n]), first.Choices[0].TokenIDs...), "max_tokens": 7, "kv_transfer_params": first.Params,
+		}))
+		if n%16 == 0 {
+			if status != http.StatusInternalServerError || d.State().EngineDeaths != 1 {
+				t.Errorf("%d tokens: status %d, the engine lives: %s", n, status, raw)
+			}
+			continue
+		}
+		var rest answer
+		if err := json.Unmarshal(raw, &rest); status != http.StatusOK || err != nil {
+			t.Fatalf("%d tokens: status %d, %v: %s", n, status, err, raw)
+		}
+		if got := append(first.Choices[0].TokenIDs, rest.Choices[0].TokenIDs...); !slices.Equal(got, want) || len(want) != 8 {
+			t.Errorf("%d tokens: said %v, undivided %v", n, got, want)
+		}
+		if s := d.State(); s.Recomputed != 0 || s.DecodesDone != 1 {
+			t.Errorf("%d tokens: the hand-off was not used: %v", n, s.RecomputedByReason)
+		}
 	}
 }

@@ -52,6 +52,7 @@ func (r *rank) fetch(life, ctx context.Context, s *sequence, h *handoff) {
 		r.abandon(life, h, name)
 		return
 	}
+	got.want = r.handedOver(s, h)
 	start := time.Now()
 	name.BlockIDs, name.Skip, name.Rack = h.BlockIDs[0], got.have, r.cfg.Rack
 	failure := r.pull(ctx, got, h, name)
@@ -126,6 +127,25 @@ func (r *rank) pull(ctx context.Context, got room, h *handoff, name kvPull) (fai
 	return ""
 }
 
+// handedOver is what each block of a decode's prompt must hold. The last token of the prompt is
+// computed here in any case, and may be missing from the hand-off: so it is with a prompt that
+// goes on with the token that prefill said.
+func (r *rank) handedOver(s *sequence, h *handoff) []past {
+	size := r.cfg.BlockSize
+	if !r.handsPartOver() {
+		return s.pasts[:s.prompt/size]
+	}
+	tokens := s.prompt
+	if h.Tokens == s.prompt-1 {
+		tokens = h.Tokens
+	}
+	want := slices.Clone(s.pasts[:tokens/size])
+	if len(want) < (s.prompt+size-1)/size {
+		want = append(want, r.pastAt(s, tokens))
+	}
+	return want
+}
+
 // abandon frees the KV of a sequence that ended before reading it, as vLLM does.
 func (r *rank) abandon(life context.Context, h *handoff, name kvPull) {
 	ctx, cancel := context.WithTimeout(life, releaseTimeout)
@@ -153,6 +173,9 @@ func (r *rank) loaded(s *sequence, failure string, cached int) {
 	case failure == "":
 		before := s.computed
 		full := s.prompt / r.cfg.BlockSize * r.cfg.BlockSize
+		if s.handoffIn != nil && r.handsPartOver() {
+			full = min(s.prompt, s.handoffIn.Tokens) / r.cfg.BlockSize * r.cfg.BlockSize
+		}
 		r.meters.externalQueries.Add(float64(s.prompt - before))
 		r.meters.externalHits.Add(float64(full - before))
 		s.pulled, s.cached = true, full
@@ -160,6 +183,9 @@ func (r *rank) loaded(s *sequence, failure string, cached int) {
 			s.cached = cached
 		}
 		s.computed = min(full, s.prompt-1) // the last token is computed again to say the next
+		if r.handsPartOver() && s.handoffIn != nil {
+			s.computed = s.prompt - 1
+		}
 		r.storeLocked(s)
 	case r.cfg.Connector == ConnectorSGLang:
 		r.counts.loadFailures[failure]++

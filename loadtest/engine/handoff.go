@@ -194,13 +194,19 @@ func (h *heldHandoffs) check(requestID string, blockIDs []int32) (*heldKV, strin
 // The rank's side of hand-offs: a prefill leg opens one, a pull reads it, and it
 // ends by the read, by a release or by its lease.
 
-// holdLocked keeps the prompt's full blocks of a finished prefill and describes
-// them. A prompt shorter than a block hands over nothing, which is legal.
+// holdLocked keeps the prompt's blocks of a finished prefill and describes them. NIXL hands
+// over the last one too where the prompt fills only a part of it (vllm nixl/pull_scheduler.py,
+// request_finished); of the others a prompt shorter than a block hands over nothing, which is
+// legal.
 func (r *rank) holdLocked(s *sequence) *handoff {
-	full := s.prompt / r.cfg.BlockSize
-	r.cache.release(s.blocks[full:])
-	ids := make([]int32, full)
-	for i, b := range s.blocks[:full] {
+	blocks, tokens := s.prompt/r.cfg.BlockSize, s.prompt/r.cfg.BlockSize*r.cfg.BlockSize
+	if part := s.prompt - tokens; part > 0 && r.handsPartOver() {
+		blocks, tokens = blocks+1, s.prompt
+		s.blocks[blocks-1].digest = r.pastAt(s, s.prompt)
+	}
+	r.cache.release(s.blocks[blocks:])
+	ids := make([]int32, blocks)
+	for i, b := range s.blocks[:blocks] {
 		ids[i] = b.id
 	}
 	name := s.id
@@ -209,11 +215,11 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 	}
 	if s.holdName != "" && (r.held.open[name] != nil || r.held.ended[name] != "") {
 		r.rejectLocked(rejectedUsed) // a name is good for one hand-off
-		r.cache.release(s.blocks[:full])
+		r.cache.release(s.blocks[:blocks])
 		return nil
 	}
-	if full > 0 || s.holdName != "" {
-		held := &heldKV{blocks: s.blocks[:full], reader: s.reader}
+	if blocks > 0 || s.holdName != "" {
+		held := &heldKV{blocks: s.blocks[:blocks], reader: s.reader}
 		held.timer = time.AfterFunc(r.cfg.Lease, func() { r.expire(name, held) })
 		r.held.hold(name, held)
 	}
@@ -226,7 +232,7 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 		Host:            r.side.host,
 		Port:            r.side.port,
 		TPSize:          1,
-		Tokens:          full * r.cfg.BlockSize,
+		Tokens:          tokens,
 		ExpiryTime:      float64(time.Now().Add(r.cfg.Lease).UnixMicro()) / 1e6,
 		TransferMode:    "pull",
 		Cached:          &cached,
@@ -245,6 +251,27 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 		}
 	}
 	return h
+}
+
+// handsPartOver reports whether hand-offs have a block that the prompt does not fill.
+func (r *rank) handsPartOver() bool {
+	switch r.cfg.Connector {
+	case ConnectorNIXL, ConnectorNIXLPush, ConnectorSidecar:
+		return true
+	}
+	return false
+}
+
+// pastAt is the past of a sequence's first n tokens.
+func (r *rank) pastAt(s *sequence, n int) past {
+	p, full := r.language.start(s.adapter), n/r.cfg.BlockSize
+	if full > 0 {
+		p = s.pasts[full-1]
+	}
+	for _, token := range s.tokens[full*r.cfg.BlockSize : n] {
+		p = p.after(token)
+	}
+	return p
 }
 
 // expire ends a lease, unless it was extended or ended meanwhile, or is being read.
