@@ -175,7 +175,8 @@ type ChoiceStatus struct {
 	ITL               float64          `json:"itl_slo_ms,omitempty"`
 	Price             float64          `json:"price"` // seconds that a second of prefill cost those who waited
 	AggregatedBecause string           `json:"alone_because,omitempty"`
-	Differ            string           `json:"differ,omitempty"` // what keeps servers from making a pair
+	Differ            string           `json:"differ,omitempty"`      // what keeps servers from making a pair
+	FirstToken        string           `json:"first_token,omitempty"` // what became of prefill's, and why
 	Panic             bool             `json:"panic,omitempty"`
 	Outcome           string           `json:"outcome"`
 	Tokens            TokensStatus     `json:"tokens"`
@@ -233,7 +234,7 @@ func describeDecision(cost *cost.Model, d pd.Decision) DecisionStatus {
 		status := ChoiceStatus{
 			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AggregatedBecause: c.Reason, Differ: c.Mismatch,
 			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
-			Panic: c.Panic, Outcome: c.Outcome,
+			FirstToken: c.FirstToken.String(), Panic: c.Panic, Outcome: c.Outcome,
 			Tokens: TokensStatus{
 				Known: c.Prompt.Tokens, Whole: c.Prompt.Whole, By: string(c.Prompt.By),
 				Unknown: string(c.Prompt.Unknown), Because: c.Prompt.Unknown.Text(), Guessed: c.Prompt.Guessed,

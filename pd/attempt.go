@@ -15,7 +15,8 @@ import (
 )
 
 // prefill makes the servers ready and runs the prefill leg of a pair. Then the binding has its
-// hand-off, or the whole answer where one token was all. Nothing is run here where decode
+// hand-off; or the whole answer where one token was all; or the beginning of a stream, behind
+// which decode goes on. Nothing is run here where decode
 // runs alone, has its hand-off already, or runs both legs.
 func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding) *LegError {
 	if failed := o.prepare(ctx, st, b); failed != nil {
@@ -28,17 +29,22 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return nil
 	}
 	t := st.transfer(b)
+	t.First = o.planFirst(st, b)
 	h := t.Handoff()
 	if failed := o.prefillLeg(ctx, st, b, t, h); failed != nil {
 		b.decode.Release()
 		return failed
 	}
 	b.handoff = h
-	if h.WholeAnswer != nil { // decode's place is given back unused
+	switch {
+	case h.WholeAnswer != nil: // decode's place is given back unused
 		b.decode.Release()
 		answer, failed := st.form.fromPrefill(ctx, st, b, h.WholeAnswer)
 		b.answer = answer
 		return failed
+	case h.GoesOn():
+		b.answer = st.form.begin(ctx, st, b)
+		return nil
 	}
 	if failed := o.checkLength(st, b, t); failed != nil {
 		return failed
@@ -51,7 +57,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 func (o *Orchestrator) decode(ctx context.Context, st *requestState, b *binding) *LegError {
 	by := connector.Of(b.decode.Server())
 	switch {
-	case b.answer != nil: // prefill gave it
+	case b.answer != nil: // prefill gave it, or began it
 		return nil
 	case b.prefill != nil && by.ConcurrentLegs:
 		return o.concurrentLegs(ctx, st, b)
@@ -85,7 +91,7 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 	b.decode.Release()
 	switch {
 	case !b.handoff.HasKV():
-	case failed.Kind == Unsent && !connector.Of(b.decode.Server()).DecodeBound:
+	case failed.Kind == Unsent && !connector.Of(b.decode.Server()).DecodeBound && !b.handoff.GoesOn():
 		st.bind.tried.handoff = b.handoff // surely unread
 	case failed.Kind == Refused || failed.Kind == Busy || failed.Kind == Unsent:
 		o.Metrics.countStranded(b.handoff)

@@ -22,8 +22,10 @@ type binding struct {
 	cachedTokens int           // of the prompt, on decode beforehand
 	hits         hits          // of the prompt, on the server that computes it; none where a hand-off is there already
 	choice       Choice        // what it was chosen from
-	answer       *Answer       // nil until a leg has given it
-	withdraw     func()        // takes back what was predicted of the servers' caches; nil: nothing was
+	answer       *Answer       // nil until a leg has given it, or begun it
+	first        firstTokenCase
+	behindSent   bool   // decode was sent the rest behind prefill's token
+	withdraw     func() // takes back what was predicted of the servers' caches; nil: nothing was
 }
 
 // withdrawPrediction takes back that the servers will hold the prompt.
@@ -53,6 +55,23 @@ func (b *binding) release() {
 	if b.decode != nil {
 		b.decode.Release()
 	}
+}
+
+// releaseUnlessAnswered gives decode's place back where decode says nothing.
+func (b *binding) releaseUnlessAnswered() {
+	if b.answer == nil {
+		b.decode.Release()
+	}
+}
+
+// untilFirst are the terms of what the client waits for up to the first token.
+func (b *binding) untilFirst() *cost.Terms {
+	if !b.handoff.GoesOn() {
+		return &b.chosen.Terms
+	}
+	terms := b.chosen.Terms
+	terms.Transfer, terms.KVRoom, terms.Step = 0, 0, 0
+	return &terms
 }
 
 // source is the prefill server of the pair, nil where decode runs alone.

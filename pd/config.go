@@ -16,16 +16,17 @@ type Config struct {
 
 // LegConfig is how long legs may take and how often they are tried.
 type LegConfig struct {
-	PrefillTimeout    time.Duration // the whole prefill leg
-	FirstEventTimeout time.Duration // decode, until the first content event of a stream
-	IdleTimeout       time.Duration // between two events of a stream
-	AnswerTimeout     time.Duration // decode of an answer that is not streamed
-	MaxRetries        int           // legs tried again for one request
-	RetryRatio        float64       // retries per request over ten seconds, 0..1
-	RetryFloor        int           // retries per ten seconds whatever the traffic
-	ContinueStreams   bool          // continue streams that break on another pair, where engines report token ids
-	ContinueByText    bool          // and chats by their text where they report none, which is not exact
-	EnginePriority    bool          // engines schedule by priority, and are told which
+	PrefillTimeout    time.Duration  // the whole prefill leg
+	FirstEventTimeout time.Duration  // decode, until the first content event of a stream
+	IdleTimeout       time.Duration  // between two events of a stream
+	AnswerTimeout     time.Duration  // decode of an answer that is not streamed
+	MaxRetries        int            // legs tried again for one request
+	RetryRatio        float64        // retries per request over ten seconds, 0..1
+	RetryFloor        int            // retries per ten seconds whatever the traffic
+	ContinueStreams   bool           // continue streams that break on another pair, where engines report token ids
+	ContinueByText    bool           // and chats by their text where they report none, which is not exact
+	FirstToken        FirstTokenFrom // which leg says the first token of an answer
+	EnginePriority    bool           // engines schedule by priority, and are told which
 	// StrictHandoffs: a hand-off that names a host which is not known to be the prefill
 	// server's is withheld from decode.
 	StrictHandoffs bool
@@ -57,6 +58,7 @@ func DefaultConfig() Config {
 			RetryRatio:        0.2,
 			RetryFloor:        10,
 			ContinueStreams:   true,
+			FirstToken:        FirstFromPrefill,
 		},
 	}
 }
@@ -77,7 +79,7 @@ func (c Config) Validate() error {
 	if c.MaxRetries < 0 || c.RetryRatio < 0 || c.RetryRatio > 1 || c.RetryFloor < 0 {
 		return errors.New("max-retries and retry-floor must not be negative, retry-ratio is 0 to 1")
 	}
-	return nil
+	return c.FirstToken.Validate()
 }
 
 // BindMode says when a request gets its servers.

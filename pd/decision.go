@@ -23,10 +23,11 @@ type Choice struct {
 	Prompt     PromptKnowledge
 	Candidates cost.Candidates
 	Chosen     cost.Alternative
-	Reason     string // why decode runs alone, empty for a pair
-	Mismatch   string // what keeps servers from making a pair, where that is why
-	Panic      bool   // breakers were ignored
-	Outcome    string // empty when it served
+	Reason     string        // why decode runs alone, empty for a pair
+	Mismatch   string        // what keeps servers from making a pair, where that is why
+	FirstToken FirstTokenUse // its zero value: no prefill answered
+	Panic      bool          // breakers were ignored
+	Outcome    string        // empty when it served
 	Measured   Measured
 }
 

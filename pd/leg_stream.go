@@ -167,7 +167,7 @@ func (s *legStream) silentFor(d time.Duration) bool {
 // if it may not. The result aliases the reader's buffer.
 func (s *legStream) transform(ev api.Event) ([]byte, error) {
 	if usage, ok := s.dialect.ReadUsage(ev.Data); ok {
-		s.recordUsage(usage, s.dialect.LastUsage(ev.Data))
+		s.recordUsage(s.handoff.Usage(usage), s.dialect.LastUsage(ev.Data))
 		if choices := gjson.GetBytes(ev.Data, "choices"); s.hideUsage && choices.IsArray() && len(choices.Array()) == 0 {
 			return nil, nil
 		}

@@ -45,6 +45,7 @@ type Metrics struct {
 	lookedUpToks  *prometheus.CounterVec // model
 	brokenAfter   *prometheus.CounterVec // server
 	continuations *prometheus.CounterVec // outcome
+	firstTokens   *prometheus.CounterVec // use, reason
 
 	byServer []seriesByServer // those above with a label for the server
 }
@@ -138,6 +139,10 @@ func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *
 			"Streams that broke, by what became of them: continued, ended (the answer was whole, only the end marker was missing), "+
 				"failed, refused (the request or the engine does not allow it), no_budget.",
 			"outcome"),
+		firstTokens: counter("tandem_first_tokens_total",
+			"Prefill legs by what became of their token (use): first (the client got it, and decode went on behind it), all (it was the whole "+
+				"answer), redrawn (decode said the same one), unused; and why (reason, docs/engines.md).",
+			"use", "reason"),
 		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tandem_handoff_gap_seconds", Help: "Time from the end of prefill to the dispatch of decode.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10},

@@ -42,6 +42,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		return failed
 	}
 	h.RecordPrefill(t, body, time.Now())
+	o.useFirst(st, b, t, h)
 	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {
 		o.Binder.Locality.learn(st.bind.prefix, body)
@@ -60,7 +61,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	switch {
 	case h.Kept:
 		server.RecordHandoff()
-	case h.WholeAnswer == nil:
+	case h.WholeAnswer == nil && !t.First.All:
 		o.Metrics.missing.WithLabelValues(server.ID()).Inc()
 		if coverage.Tokens >= leastHandoff {
 			o.recordNoHandoff(server)

@@ -34,6 +34,7 @@ type requestState struct {
 
 	transcript    *transcript.Transcript // nil where a stream cannot be continued
 	continuations int                    // how often its stream was continued
+	begun         []byte                 // the events of its stream that prefill's token makes
 
 	capacity capacityWait // for servers that are started for it
 	streams  bool         // its stream gives its servers and its place back

@@ -14,8 +14,10 @@ import (
 // it with Next until an error, then or earlier calls Close.
 type Stream struct {
 	leg        *legStream
+	behind     func() (*legStream, error)                        // the leg behind one that only begins the answer; nil: none
 	continueOn func(*BrokenStreamError) (*Stream, []byte, error) // nil where nothing can be continued
 	events     int                                               // content events of the legs before
+	broke      bool                                              // one of them did
 	ended      bool                                              // by us: its last leg broke behind the answer
 	once       sync.Once
 	leave      func() // the queue
@@ -29,7 +31,7 @@ func (s *Stream) Next() ([]byte, error) {
 		return nil, io.EOF
 	}
 	for {
-		out, err := s.leg.Next()
+		out, err := s.next()
 		if err == nil || s.continueOn == nil {
 			return out, err
 		}
@@ -49,10 +51,33 @@ func (s *Stream) Next() ([]byte, error) {
 			}
 			return nil, err
 		}
-		s.events += s.leg.result.Events
-		s.leg.Close()
-		s.leg, s.continueOn = next.leg, next.continueOn
+		s.broke = true
+		s.follow(next.leg)
+		s.behind, s.continueOn = next.behind, next.continueOn
 	}
+}
+
+// next reads the leg, and the one behind it.
+func (s *Stream) next() ([]byte, error) {
+	out, err := s.leg.Next()
+	if !errors.Is(err, io.EOF) || s.behind == nil {
+		return out, err
+	}
+	behind := s.behind
+	s.behind = nil
+	leg, err := behind()
+	if err != nil {
+		return nil, err
+	}
+	s.follow(leg)
+	return s.leg.Next()
+}
+
+// follow goes on with another leg.
+func (s *Stream) follow(leg *legStream) {
+	s.events += s.leg.result.Events
+	s.leg.Close()
+	s.leg = leg
 }
 
 // Events returns the number of content events so far.
@@ -61,7 +86,7 @@ func (s *Stream) Events() int { return s.events + s.leg.result.Events }
 // Usage is what the engine has reported so far. Of a stream that was continued it is not
 // known how much each leg reported.
 func (s *Stream) Usage() api.Usage {
-	if s.events > 0 {
+	if s.broke {
 		return api.Usage{}
 	}
 	return s.leg.result.Usage
@@ -105,7 +130,11 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	if r.Retained {
 		o.recordRetained(server)
 	}
-	o.countAnswer(st, r.Usage, b.prefillCached(r.Usage), r.Events)
+	events := r.Events
+	if b.handoff.GoesOn() {
+		events++ // prefill's
+	}
+	o.countAnswer(st, r.Usage, b.prefillCached(r.Usage), events)
 	st.measureUsage(b, r.Usage, b.prefillCached(r.Usage))
 	o.recordEnd(st, b, broken)
 	if r.Err == nil {

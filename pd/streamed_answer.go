@@ -71,15 +71,14 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 	open.Store(s)
 	now := time.Now()
 	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
-	if !st.bind.continues {
-		o.Metrics.ttft.WithLabelValues(st.req.Model).Observe(now.Sub(st.bind.arrived).Seconds())
+	if !b.handoff.GoesOn() {
+		a.measureFirst(st, b, now)
 	}
 	if b.handoff == nil {
 		held := min(b.cachedTokens, st.req.PromptTokens-1)
 		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
 	}
 	sample.first(now.Sub(start), now)
-	b.choice.Measured.FirstToken = now.Sub(st.boundAt)
 	if b.choice.Measured.Prefill > 0 {
 		b.choice.Measured.Transfer = now.Sub(start)
 	}
@@ -98,7 +97,7 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 	if err != nil {
 		return nil, &LegError{Leg: PrefillLeg, Server: from, Kind: Broken, Err: err}
 	}
-	events := bytes.NewReader(api.AsStream(st.req.Dialect, body, true))
+	events := bytes.NewReader(api.AsStream(st.req.Dialect, body, wantsEachUsage(st.req.Body)))
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(events), body: io.NopCloser(events),
@@ -111,12 +110,64 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 			o.recordEnd(st, b, nil)
 		},
 	}
-	b.choice.Measured.FirstToken = time.Since(st.boundAt)
 	if err := s.open(); err != nil {
 		cancel(nil)
 		return nil, &LegError{Leg: PrefillLeg, Server: from, Kind: Broken, Err: err}
 	}
+	a.measureFirst(st, b, time.Now())
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: from}, nil
+}
+
+// measureFirst measures when the first token of an answer was there.
+func (a streamedAnswer) measureFirst(st *requestState, b *binding, now time.Time) {
+	b.choice.Measured.FirstToken = now.Sub(st.boundAt)
+	if !st.bind.continues {
+		a.o.Metrics.ttft.WithLabelValues(st.req.Model).Observe(now.Sub(st.bind.arrived).Seconds())
+	}
+}
+
+// begin is a stream of prefill's token alone. The leg of decode is sent when that has been
+// taken, which the relay does at once (Stream.behind).
+func (a streamedAnswer) begin(_ context.Context, st *requestState, b *binding) *Answer {
+	o := a.o
+	a.measureFirst(st, b, time.Now())
+	st.servedBy = b.decode.Server().ID()
+	s := &legStream{
+		events: api.NewEventReader(http.NoBody), body: http.NoBody, cancel: func(error) {}, idle: time.AfterFunc(time.Hour, func() {}),
+		server: b.handoff.From, pending: st.begun, opened: true, ended: true, result: StreamResult{Events: 1},
+	}
+	s.onEnd = func(StreamResult) {
+		if b.behindSent {
+			return // what decode says is counted with it
+		}
+		b.decode.Release()
+		o.Metrics.countStranded(b.handoff)
+		prefill, _ := st.req.Dialect.ReadUsage(b.handoff.First)
+		o.countAnswer(st, prefill, prefill.Cached, 1)
+		o.recordEnd(st, b, nil)
+	}
+	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: b.handoff.From.ID(), Decode: st.servedBy}
+}
+
+// behind sends decode's leg behind prefill's token. The client has that token: a leg that
+// fails is a stream that broke.
+func (o *Orchestrator) behind(ctx context.Context, st *requestState, b *binding) (*legStream, error) {
+	b.behindSent = true
+	defer b.releaseUnlessAnswered()
+	b.answer = nil
+	failed := o.decodeWith(ctx, st, b)
+	switch {
+	case failed == nil:
+		return b.answer.leg, nil
+	case failed.Kind == Gone:
+		return nil, context.Cause(ctx)
+	}
+	st.last = failed
+	o.Metrics.brokenAfter.WithLabelValues(failed.Server).Inc()
+	o.Log.Error("decode failed behind prefill's token", "request_id", st.req.ID, "server", failed.Server, "error", failed.Error())
+	broken := &BrokenStreamError{Message: "decode failed behind the first token", Err: failed, Status: failed.Status, Event: failed.engineMessage()}
+	o.recordEnd(st, b, broken)
+	return nil, broken
 }
 
 // relay lets the stream keep its servers and its place until it ends.
@@ -124,10 +175,13 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	o := a.o
 	answer := b.answer
 	if len(st.bind.tried.legs) == 0 && !st.bind.continues {
-		o.Binder.ttftMargin.Observe(&b.chosen.Terms, time.Since(st.boundAt))
+		o.Binder.ttftMargin.Observe(b.untilFirst(), time.Since(st.boundAt))
 	}
 	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.leave(st.entry) }}
-	if st.transcript != nil {
+	if b.handoff.GoesOn() {
+		answer.Stream.behind = func() (*legStream, error) { return o.behind(ctx, st, b) }
+	}
+	if st.transcript != nil && o.Config.ContinueStreams {
 		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
 	}
 	st.streams = true

@@ -17,6 +17,9 @@ type answerForm interface {
 	decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError)
 	// fromPrefill is the answer of what prefill said, which was all there is to say.
 	fromPrefill(ctx context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError)
+	// begin is the answer as far as prefill's token, behind which decode goes on; nil: it is not
+	// relayed before it is whole.
+	begin(ctx context.Context, st *requestState, b *binding) *Answer
 	// relay hands the answer over to who reads it.
 	relay(ctx context.Context, st *requestState, b *binding)
 }
@@ -56,6 +59,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	now := time.Now()
 	sample.whole(now.Sub(start), usage.Output, now)
+	usage = b.handoff.Usage(usage)
 	if usage.Cached.Known {
 		server.RecordCachedTokens()
 	}
@@ -69,6 +73,10 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		o.recordRetained(server)
 	}
 	clean, err := st.req.Dialect.CleanAnswer(data, side)
+	if err == nil {
+		showIDs, _ := st.req.Body.Get("return_token_ids").Bool()
+		clean, err = b.handoff.Whole(st.req.Dialect, clean, showIDs)
+	}
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
@@ -86,6 +94,8 @@ func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding
 	st.measureUsage(b, usage, usage.Cached)
 	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil
 }
+
+func (a wholeAnswer) begin(context.Context, *requestState, *binding) *Answer { return nil }
 
 // relay has nothing left to do: the answer is complete.
 func (a wholeAnswer) relay(context.Context, *requestState, *binding) {}

@@ -135,7 +135,11 @@ func (s *chatStream) send(choice chunkChoice, promptIDs []int32) error {
 	chunk.Choices = []chunkChoice{choice}
 	chunk.PromptTokenIDs = promptIDs
 	if o := s.in.StreamOptions; o != nil && o.ContinuousUsage {
-		soFar := s.e.usageOf(s.job.prompts, s.emitted, s.cached)
+		emitted := s.emitted
+		if choice.Delta.Role != "" {
+			emitted-- // it comes before the token (vllm chat_completion/serving.py)
+		}
+		soFar := s.e.usageOf(s.job.prompts, emitted, s.cached)
 		chunk.Usage = &soFar
 	}
 	return s.events.data(chunk)

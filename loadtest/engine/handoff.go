@@ -194,8 +194,8 @@ func (h *heldHandoffs) check(requestID string, blockIDs []int32) (*heldKV, strin
 // The rank's side of hand-offs: a prefill leg opens one, a pull reads it, and it
 // ends by the read, by a release or by its lease.
 
-// holdLocked keeps the prompt's blocks of a finished prefill and describes them. NIXL hands
-// over the last one too where the prompt fills only a part of it (vllm nixl/pull_scheduler.py,
+// holdLocked keeps the prompt's blocks of a finished prefill and describes them. Where decode
+// reads them by NIXL it is handed the last one too where the prompt fills only a part of it (vllm nixl/pull_scheduler.py,
 // request_finished); of the others a prompt shorter than a block hands over nothing, which is
 // legal.
 func (r *rank) holdLocked(s *sequence) *handoff {
@@ -255,11 +255,7 @@ func (r *rank) holdLocked(s *sequence) *handoff {
 
 // handsPartOver reports whether hand-offs have a block that the prompt does not fill.
 func (r *rank) handsPartOver() bool {
-	switch r.cfg.Connector {
-	case ConnectorNIXL, ConnectorNIXLPush, ConnectorSidecar:
-		return true
-	}
-	return false
+	return r.cfg.Connector == ConnectorNIXL || r.cfg.Connector == ConnectorSidecar
 }
 
 // pastAt is the past of a sequence's first n tokens.

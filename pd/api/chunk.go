@@ -118,25 +118,45 @@ func IDList(list gjson.Result) (numbers string, n int) {
 	return numbers, 1 + strings.Count(numbers, ",")
 }
 
-// AsStream turns a whole answer into the events of a stream: the choices, the usage if
-// it was asked for, and the end.
-func AsStream(d *Dialect, answer Body, usage bool) []byte {
+// AsStream turns a whole answer into the events of a stream: the choices, in a chat behind the
+// role of each, the usage, and the end. With each all events have the usage.
+func AsStream(d *Dialect, answer Body, each bool) []byte {
 	object := `"text_completion"`
 	choices, _ := answer.Get("choices").Array()
+	chunk := answer.With(Remove("usage"))
+	if each {
+		chunk = answer
+	}
+	var out strings.Builder
+	say := func(of Body, choices []Value) {
+		fmt.Fprintf(&out, "data: %s\n\n", of.With(Set("object", []byte(object)), Set("choices", List(choices))).Bytes())
+	}
 	if d == Chat {
 		object = `"chat.completion.chunk"`
 		for i, choice := range choices {
-			if c, ok := choice.Object(); ok {
-				choices[i] = c.With(Set("delta", c.Get("message")), Remove("message")).Bytes()
+			c, ok := choice.Object()
+			if !ok {
+				continue
 			}
+			message, _ := c.Get("message").Object()
+			delta := Body{}
+			for _, field := range message.Keys() {
+				if v := message.Get(field); field != "role" && !v.Null() && string(v) != "[]" {
+					delta = delta.With(Set(field, v))
+				}
+			}
+			role := fmt.Sprintf(`{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`, i)
+			before := chunk
+			if each {
+				before = chunk.With(Set("usage", []byte(withOutput(string(answer.Get("usage")), 0))))
+			}
+			say(before, []Value{Value(role)})
+			chunk = chunk.With(Remove("prompt_token_ids")) // the first event has them
+			choices[i] = c.With(Set("delta", delta.Bytes()), Remove("message")).Bytes()
 		}
 	}
-	chunk := answer.With(Set("object", []byte(object)), Set("choices", List(choices)), Remove("usage"))
-	var out strings.Builder
-	fmt.Fprintf(&out, "data: %s\n\n", chunk.Bytes())
-	if usage {
-		fmt.Fprintf(&out, "data: %s\n\n", chunk.With(Set("choices", []byte("[]")), Set("usage", answer.Get("usage"))).Bytes())
-	}
+	say(chunk, choices)
+	say(chunk.With(Set("usage", answer.Get("usage"))), nil)
 	out.WriteString("data: [DONE]\n\n")
 	return []byte(out.String())
 }

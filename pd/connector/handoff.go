@@ -23,6 +23,9 @@ type Handoff struct {
 
 	Leg           LegRequest               // decode's
 	WholeAnswer   []byte                   // when prefill gave it; nil: decode has to
+	Blocks        HandedBlocks             // that decode fetches
+	First         []byte                   // prefill's answer, where its token is wanted; else nil
+	goesOn        bool                     // Leg is the rest of the answer behind prefill's token
 	prefillAnswer chan []byte              // prefill's, where decode's is not whole without it; nil: it is
 	coverage      atomic.Pointer[Coverage] // nil until prefill has answered
 }
@@ -74,12 +77,16 @@ func (h *Handoff) RecordPrefill(t *Transfer, answer []byte, now time.Time) {
 	if !c.ConcurrentLegs {
 		leg := c.decode(t, answer)
 		h.Leg, h.Kept, h.SharesIDs, h.Hosts, h.Created = leg.request, leg.hasKV, leg.sharesIDs, leg.hosts, now
+		h.Blocks = leg.blocks
 		if c.wholeAnswer != nil {
 			h.WholeAnswer = c.wholeAnswer(t, answer)
 		}
 		if leg.tokens > 0 {
 			covers.Tokens = leg.tokens
 		}
+	}
+	if t.First.Wanted {
+		h.First = answer
 	}
 	h.coverage.Store(&covers)
 	if h.prefillAnswer != nil {

@@ -14,6 +14,7 @@ import (
 type LegRequest struct {
 	Body   api.Body
 	Header http.Header // besides the client's; nil: none
+	Path   string      // of the engine; "": that of the request's API
 }
 
 // decodeLeg is what prefill's answer means for decode.
@@ -24,6 +25,7 @@ type decodeLeg struct {
 	tokens int // of the prompt that the KV covers; 0: as many as prefill reports
 	// sharesIDs: the leg has prefill's token ids.
 	sharesIDs bool
+	blocks    HandedBlocks
 	// hosts are those from which decode fetches the KV, where prefill's answer names them.
 	// nil: the leg names the server's own.
 	hosts []string
@@ -66,6 +68,9 @@ func oneToken(t *Transfer, more ...api.Edit) api.Body {
 		if t.body.Get(samples) != nil {
 			edits = append(edits, api.Set(samples, []byte("1")))
 		}
+	}
+	if t.First.Wanted {
+		edits = append(edits, t.First.edits(t)...)
 	}
 	return t.body.With(edits...)
 }

@@ -27,6 +27,9 @@ const prefillParams = `"do_remote_decode":true,"do_remote_prefill":false,"remote
 // engine's connectors can load takes its part of the fields (llm-d-router
 // pkg/sidecar/proxy, --enable-p2p-pull).
 func nixlPrefill(t *Transfer) LegRequest {
+	if t.First.All && t.Source == nil { // nothing is handed over
+		return LegRequest{Body: oneToken(t)}
+	}
 	params := prefillParams
 	if t.Source != nil {
 		params += "," + kvSource(t.Source)
@@ -66,6 +69,7 @@ func nixlDecode(t *Transfer, answer []byte) decodeLeg {
 		hasKV:     true,
 		tokens:    int(params.Get("remote_num_tokens").Int()),
 		sharesIDs: ids != nil,
+		blocks:    wholeBlocks(params),
 		hosts:     hostsIn(object.Get("remote_host")),
 	}
 }

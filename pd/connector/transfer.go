@@ -19,6 +19,7 @@ type Transfer struct {
 	ID       string        // the request id of both legs: vLLM matches them by it
 	Source   *pools.Server // from which prefill pulls the prompt's beginning; nil: from none
 	TokenIDs bool          // prefill is asked for the prompt's token ids
+	First    First         // what prefill's token is for; the zero value: nothing
 
 	sharesIDs bool // decode is given those ids
 	// bootstrapRooms are random numbers, one for each answer, where engines meet.

@@ -30,6 +30,46 @@ var neutralValues = map[string][]string{
 	"top_logprobs": {"0"}, "tool_choice": {`"none"`, `"auto"`}, "response_format": {`{"type":"text"}`, `{"type": "text"}`},
 }
 
+// provedFields are those of copiedFields with which an answer that prefill begins was seen to
+// be equal on vLLM 0.32 to one that it does not (loadtest/e2e/vllm, first_token_test.go).
+var provedFields = []string{
+	"temperature", "top_p", "top_k", "min_p", "logit_bias", "allowed_token_ids", "ignore_eos", "stop_token_ids", "cache_salt", "priority", "return_token_ids",
+}
+
+// NotFromPrefill returns the field for which decode has to say the first token of an answer
+// too, "" where there is none: one that is not known to work across the seam behind that
+// token, or that says something else of it.
+func NotFromPrefill(body api.Body) string {
+	for _, key := range body.Keys() {
+		v := body.Get(key)
+		switch {
+		case v.Null() || slices.Contains(neutralValues[key], string(v)) || slices.Contains(provedFields, key):
+		case key == "stream_options":
+			if !onlyUsage(v) {
+				return key
+			}
+		case key == "min_tokens" || key == "n" || key == "best_of" || key == "truncate_prompt_tokens" || string(v) == "false" && slices.Contains(copiedFields, key):
+			if n, ok := v.Int(); !ok || n > 1 || key == "min_tokens" && n > 0 || key == "truncate_prompt_tokens" {
+				return key
+			}
+		case slices.Contains([]string{"false", "[]", "{}", `""`}, string(v)):
+		case key == "skip_special_tokens" || key == "spaces_between_special_tokens": // which are true by default
+		case !slices.Contains(spentFields, key):
+			return key
+		}
+	}
+	if !onlyText(body) {
+		return "messages"
+	}
+	return ""
+}
+
+// onlyUsage reports whether a stream is asked for nothing else than usage.
+func onlyUsage(options api.Value) bool {
+	object, ok := options.Object()
+	return ok && !slices.ContainsFunc(object.Keys(), func(key string) bool { return key != "include_usage" && key != "continuous_usage_stats" })
+}
+
 // continuable reports whether the tokens so far are all that the rest of the answer
 // depends on. Not so are what keeps a state outside of them (guided decoding, tool
 // calls, seeds, penalties), what looks back across the seam (stop strings, bad words),

@@ -39,7 +39,7 @@ func (t *Transcript) Continue() (Continuation, error) {
 		return Continuation{}, errMoreThanIDs
 	}
 	t.answer, t.answerTokens = t.answer[:t.deliveredBytes], t.deliveredTokens
-	t.tokensBefore, t.continued = t.deliveredTokens, true
+	t.tokensBefore, t.continued, t.keepsCache = t.deliveredTokens, true, false
 
 	ids := append(append(append([]byte("["), t.prompt...), ','), t.answer...)
 	body := api.Body{}.With(
@@ -47,7 +47,7 @@ func (t *Transcript) Continue() (Continuation, error) {
 		api.Set("prompt", append(ids, ']')),
 		api.Set("max_tokens", strconv.AppendInt(nil, int64(left), 10)),
 		api.Set("stream", []byte("true")),
-		api.Set("stream_options", []byte(`{"include_usage":true}`)),
+		api.Set("stream_options", t.usageOptions()),
 	)
 	if least, ok := t.req.Body.Get("min_tokens").Int(); ok && int(least) > t.deliveredTokens {
 		body = body.With(api.Set("min_tokens", strconv.AppendInt(nil, least-int64(t.deliveredTokens), 10)))
@@ -61,4 +61,21 @@ func (t *Transcript) Continue() (Continuation, error) {
 		Dialect: api.Completions, Body: body,
 		PromptTokens: t.promptTokens + t.deliveredTokens, Delivered: t.deliveredTokens, Left: left,
 	}, nil
+}
+
+// BehindFirst is Continue where nothing broke: decode goes on behind prefill's token, and of its
+// prompt is cached what prefill's was.
+func (t *Transcript) BehindFirst() (Continuation, error) {
+	rest, err := t.Continue()
+	t.keepsCache = err == nil
+	return rest, err
+}
+
+// usageOptions asks for the usage at the end, and with each event where the client wants that.
+func (t *Transcript) usageOptions() []byte {
+	options, _ := t.req.Body.Get("stream_options").Object()
+	if each, _ := options.Get("continuous_usage_stats").Bool(); each {
+		return []byte(`{"include_usage":true,"continuous_usage_stats":true}`)
+	}
+	return []byte(`{"include_usage":true}`)
 }

@@ -51,6 +51,9 @@ func (t *Transcript) usageOf(usage gjson.Result) string {
 	for field, n := range map[string]int{"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output} {
 		out = set(out, field, strconv.Itoa(n))
 	}
+	if t.keepsCache {
+		return string(out)
+	}
 	// What the continuation found cached is mostly what the answer left behind.
 	if cut, err := sjson.DeleteBytes(out, "prompt_tokens_details"); err == nil {
 		out = cut

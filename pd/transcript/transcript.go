@@ -28,6 +28,7 @@ type Transcript struct {
 	shown        []byte         // the last one as the client sees it
 	continued    bool           // the chunks are those of a continuation
 	tokensBefore int            // of the answer, from earlier legs
+	keepsCache   bool           // the usage of the leg under way says what was cached of the prompt
 	withoutIDs   bool           // the engine was asked for ids and reported none
 	beyondIDs    bool           // something was said that ids do not continue
 	beyondText   bool           // nor does text

@@ -108,6 +108,9 @@ func (p *printer) attempt(number int, a *gateway.ChoiceStatus) {
 	if a.Differ != "" {
 		p.say("no prefill and decode server make a pair: %s", a.Differ)
 	}
+	if a.FirstToken != "" {
+		say("prefill's token: %s\n", a.FirstToken)
+	}
 	if a.Panic {
 		p.say("more servers are ejected than may be: breakers were ignored")
 	}

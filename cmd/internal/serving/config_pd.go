@@ -74,6 +74,10 @@ func (c *pdConfig) bindObjectives(fs *pflag.FlagSet) {
 		"withhold a hand-off from decode that names a host which is not known to be the prefill server's or that of its kv-address (one that "+
 			"was not looked up yet, or cannot be, is not); the request is prefilled elsewhere or decoded alone; without it hand-offs with a host "+
 			"that is certainly another's are counted and warned of")
+	fs.StringVar((*string)(&c.FirstToken), "first-token", string(c.FirstToken),
+		"which leg says the first token of an answer, prefill or decode, `leg`: prefill's goes to the client while the KV travels, and decode "+
+			"goes on behind it, where that is known to give the answer of one engine (vLLM since 0.32 with NIXL; chat and completions); "+
+			"with decode it is computed again there")
 	fs.BoolVar(&c.ContinueStreams, "migrate", c.ContinueStreams,
 		"continue streams that break on another pair, by token ids, where engines report them (vLLM 0.10.2, SGLang's completions)")
 	fs.BoolVar(&c.ContinueByText, "migrate-by-text", c.ContinueByText,

@@ -1,0 +1,112 @@
+package connector
+
+import (
+	"strconv"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// First says what the token that prefill computes is for. The zero value: decode computes it
+// again, and prefill's is thrown away.
+type First struct {
+	Wanted bool // it is the first token of the answer
+	All    bool // it is all of the answer, and decode is not asked
+	// Seed makes prefill and decode draw the same token, so that it does not depend on the
+	// token which of them says it; 0: the token is not drawn, or the client's seed says how.
+	Seed int64
+}
+
+// edits are what a prefill leg has in place of what makes its token of no use: it ends where
+// the answer would.
+func (f First) edits(t *Transfer) []api.Edit {
+	edits := []api.Edit{
+		api.Set("ignore_eos", t.body.Get("ignore_eos")), api.Set("stop_token_ids", t.body.Get("stop_token_ids")),
+		api.Set("return_token_ids", []byte("true")),
+	}
+	if f.Seed != 0 {
+		edits = append(edits, f.seed())
+	}
+	return edits
+}
+
+func (f First) seed() api.Edit { return api.Set("seed", strconv.AppendInt(nil, f.Seed, 10)) }
+
+// SaysFirst reports whether decode can go on behind a token that prefill said. Proved is vLLM
+// 0.32 with NIXL (loadtest/e2e/vllm).
+func SaysFirst(from, to *pools.Server) bool {
+	return Of(from) == nixl && Of(to) == nixl && isVLLM(from, 32) && isVLLM(to, 32) && from.ReportsTokenIDs()
+}
+
+// wholeBlocks are the KV blocks that a hand-off names, none where they are not those of one
+// group that decode reads itself. With several groups, or where prefill
+// writes, it is not known what decode makes of a longer prompt; and prefill of a model that
+// keeps a state computes one token less than the prompt has (vllm nixl/base_scheduler.py,
+// _truncate_request_for_prefill), so that its token is none of the answer.
+func wholeBlocks(params gjson.Result) HandedBlocks {
+	groups := params.Get("remote_block_ids").Array()
+	if len(groups) != 1 || !groups[0].IsArray() || params.Get("transfer_mode").String() == "push" {
+		return HandedBlocks{}
+	}
+	_, blocks := api.IDList(groups[0])
+	return HandedBlocks{Blocks: blocks, Tokens: int(params.Get("remote_num_tokens").Int())}
+}
+
+// HandedBlocks are the KV blocks of a hand-off and the tokens in them. The zero value: not
+// known, or not such that decode may go on behind them.
+type HandedBlocks struct{ Blocks, Tokens int }
+
+// GoOnBehind makes decode's leg the rest of the answer behind prefill's token: a completion
+// of the prompt's ids and that token's.
+func (h *Handoff) GoOnBehind(rest api.Body) {
+	params, _ := h.Leg.Body.Get(api.HandoffField).Object()
+	params = params.With(api.Remove("prompt_token_ids"))
+	h.Leg.Body, h.Leg.Path = rest.With(api.Set(api.HandoffField, params.Bytes())), api.Completions.Path
+	h.SharesIDs, h.goesOn = true, true
+}
+
+// GoesOn reports whether decode's leg is the rest of the answer behind prefill's token; with a
+// nil hand-off it is not.
+func (h *Handoff) GoesOn() bool { return h != nil && h.goesOn }
+
+// RedrawFirst has decode say the first token after all: the one that prefill drew.
+func (h *Handoff) RedrawFirst(f First) {
+	if f.Seed != 0 {
+		h.Leg.Body = h.Leg.Body.With(f.seed())
+	}
+}
+
+// Usage is that of the whole answer where decode's leg is the rest of it: to decode the first
+// token is one of the prompt.
+func (h *Handoff) Usage(u api.Usage) api.Usage {
+	if h.GoesOn() {
+		u.Prompt.Tokens, u.Output.Tokens = max(0, u.Prompt.Tokens-1), u.Output.Tokens+1
+	}
+	return u
+}
+
+// Whole is the whole answer, of which data is what decode said; token ids are shown to a client
+// that asked for them.
+func (h *Handoff) Whole(d *api.Dialect, data []byte, showIDs bool) ([]byte, error) {
+	if !h.GoesOn() {
+		return data, nil
+	}
+	said, err := api.ParseBody(h.First)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := api.ParseBody(data)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := api.WithFirst(d, said, rest)
+	if err != nil {
+		return nil, err
+	}
+	if !showIDs {
+		whole = api.WithoutIDs(whole, false)
+	}
+	return whole.Bytes(), nil
+}
