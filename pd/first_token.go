@@ -124,7 +124,11 @@ type FirstTokenUse struct {
 	Field       string // of the request, where that is why
 }
 
+// String is empty where the servers or the API of the request are all that is why.
 func (u FirstTokenUse) String() string {
+	if u.Reason == "off" || u.Reason == "engine" || u.Reason == "api" {
+		return ""
+	}
 	text := u.Use
 	if u.Reason != "" {
 		text += ": " + u.Reason

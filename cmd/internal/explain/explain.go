@@ -109,7 +109,7 @@ func (p *printer) attempt(number int, a *gateway.ChoiceStatus) {
 		p.say("no prefill and decode server make a pair: %s", a.Differ)
 	}
 	if a.FirstToken != "" {
-		say("prefill's token: %s\n", a.FirstToken)
+		p.say("prefill's token: %s", a.FirstToken)
 	}
 	if a.Panic {
 		p.say("more servers are ejected than may be: breakers were ignored")
