@@ -23,7 +23,7 @@ type chatRequest struct {
 // chatWork is a chat request made ready for a rank.
 type chatWork struct {
 	generation *generation
-	call       *toolCall // forced by tool_choice; nil: free text
+	call       *toolCall // nil: free text
 }
 
 // prepare checks a chat request and turns it into work.
@@ -70,7 +70,7 @@ func (e *Engine) prepare(x *exchange, in *chatRequest) (*chatWork, error) {
 	if g.transfer, err = e.transferOf(x, &in.requestFields, g.n); err != nil {
 		return nil, err
 	}
-	call, err := e.forcedCall(in.Tools, in.ToolChoice)
+	call, err := e.callOf(in.Tools, in.ToolChoice, in.Messages)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (e *Engine) prepare(x *exchange, in *chatRequest) (*chatWork, error) {
 	}
 	if call != nil {
 		format = call.format
-		if e.cfg.ForcedToolPrefillFails && g.transfer.prefillLeg && g.sampling.maxTokens == 1 {
+		if e.cfg.ForcedToolPrefillFails && call.choice != "auto" && g.transfer.prefillLeg && g.sampling.maxTokens == 1 {
 			e.releaseUnread(e.ranks[0], g)
 			return nil, errInternal
 		}

@@ -73,8 +73,10 @@ type Config struct {
 	MaxBatchedTokens int
 	// PriorityScheduling serves requests by their priority field, lowest first.
 	PriorityScheduling bool
-	// MeanOutputTokens is the mean length of an answer that ends by itself.
+	// MeanOutputTokens is the mean length of an answer that ends by itself, beyond the
+	// MinOutputTokens that every answer of free text has.
 	MeanOutputTokens int
+	MinOutputTokens  int
 
 	// EventsEndpoint is where KV events are published: bound if it names a wildcard,
 	// else connected to. ReplayEndpoint serves missed batches. Rank r of a tcp
@@ -195,6 +197,7 @@ func (c Config) Validate() error {
 	check(c.MaxAdapters > 0, "max adapters is %d", c.MaxAdapters)
 	check(c.DataParallel > 0, "data parallel size is %d", c.DataParallel)
 	check(c.MeanOutputTokens > 0, "mean output is %d tokens", c.MeanOutputTokens)
+	check(c.MinOutputTokens >= 0, "min output is %d tokens", c.MinOutputTokens)
 	check(c.ReasoningTokens >= 0, "%d tokens of reasoning", c.ReasoningTokens)
 	check(c.UplinkBytesPerSecond >= 0, "an uplink of %v bytes/s", c.UplinkBytesPerSecond)
 	check(c.LinkBytesPerSecond > 0 && c.KVBytesPerToken > 0, "a link of %v bytes/s for %d bytes per token", c.LinkBytesPerSecond, c.KVBytesPerToken)

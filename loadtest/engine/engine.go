@@ -71,7 +71,7 @@ func Start(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg:      cfg,
-		language: newLanguage(cfg.Model+cfg.Weights, cfg.MeanOutputTokens),
+		language: newLanguage(cfg.Model+cfg.Weights, cfg.MinOutputTokens, cfg.MeanOutputTokens),
 		registry: prometheus.NewRegistry(),
 		others:   prometheus.NewRegistry(),
 		adapters: newAdapters(cfg.Adapters),

@@ -19,12 +19,13 @@ import (
 // themselves, so a continuation by text equals one by tokens.
 type language struct {
 	*speech
-	name string
-	mean uint64 // length of an answer, in tokens
+	name  string
+	least int    // length of an answer, in tokens
+	mean  uint64 // length beyond that
 }
 
-func newLanguage(name string, meanTokens int) *language {
-	return &language{speech: defaultSpeech(), name: name, mean: uint64(meanTokens)}
+func newLanguage(name string, leastTokens, meanTokens int) *language {
+	return &language{speech: defaultSpeech(), name: name, least: leastTokens, mean: uint64(meanTokens)}
 }
 
 // speech is what all models speak: the vocabulary, and which of its tokens make sentences.

@@ -17,6 +17,11 @@ type messagesRequest struct {
 		Type string `json:"type"`
 		Name string `json:"name"`
 	} `json:"tool_choice"`
+	OutputConfig *struct {
+		Format *struct {
+			Schema json.RawMessage `json:"schema"`
+		} `json:"format"`
+	} `json:"output_config"`
 }
 
 // chatOf is the chat request that the engine makes of a message.
@@ -26,6 +31,10 @@ func (e *Engine) chatOf(in *messagesRequest) (*chatRequest, error) {
 	}
 	out := &chatRequest{requestFields: in.requestFields}
 	out.Stop = append(out.Stop, in.StopSequences...)
+	if in.OutputConfig != nil && in.OutputConfig.Format != nil && present(in.OutputConfig.Format.Schema) {
+		// vllm/entrypoints/anthropic/serving.py 0.32, _handle_output_config
+		out.StructuredOutputs = &structured{JSON: in.OutputConfig.Format.Schema}
+	}
 	system, err := e.systemOf(in.System, false)
 	if err != nil {
 		return nil, err

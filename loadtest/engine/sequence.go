@@ -183,7 +183,7 @@ func (s *sequence) sample(l *language) (token int32, p past) {
 	if allowed := s.sampling.allowed; len(allowed) > 0 {
 		return allowed[p.draw(0)%uint64(len(allowed))], p
 	}
-	mayEnd := !s.sampling.ignoreEOS && s.emitted() >= s.sampling.minTokens
+	mayEnd := !s.sampling.ignoreEOS && s.emitted() >= s.sampling.minTokens && said >= l.least
 	return l.next(p, s.tokens[len(s.tokens)-1], mayEnd), p
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine/bpe"
 )
@@ -16,16 +17,16 @@ type tool struct {
 	} `json:"function"`
 }
 
-// toolCall is the call that a request forces. Left to itself (tool_choice auto) the
-// simulated model calls nothing.
+// toolCall is the call that an answer is.
 type toolCall struct {
-	name     string
-	required bool // tool_choice "required", else a named function
-	format   *jsonFormat
+	name   string
+	choice string // "auto", "required", or "named"
+	format *jsonFormat
 }
 
-// forcedCall reads tools and tool_choice. With "required" the first tool is called.
-func (e *Engine) forcedCall(rawTools, rawChoice json.RawMessage) (*toolCall, error) {
+// callOf reads tools and tool_choice. With "required" the first tool is called; left to
+// itself (auto) the simulated model calls the one that the user's last words ask for.
+func (e *Engine) callOf(rawTools, rawChoice json.RawMessage, messages []message) (*toolCall, error) {
 	var tools []tool
 	if present(rawTools) {
 		if err := json.Unmarshal(rawTools, &tools); err != nil {
@@ -33,19 +34,21 @@ func (e *Engine) forcedCall(rawTools, rawChoice json.RawMessage) (*toolCall, err
 		}
 	}
 	if !present(rawChoice) {
-		return nil, nil
+		return requestedCall(tools, messages), nil
 	}
 	var word string
 	if json.Unmarshal(rawChoice, &word) == nil {
 		switch {
-		case word == "none" || word == "auto":
+		case word == "auto":
+			return requestedCall(tools, messages), nil
+		case word == "none":
 			return nil, nil
 		case word != "required":
 			return nil, badRequest("tool_choice", "Invalid value for `tool_choice`: %q", word)
 		case len(tools) == 0:
 			return nil, badRequest("tool_choice", "When using `tool_choice`, `tools` must be set.")
 		}
-		return newToolCall(tools[0], true)
+		return newToolCall(tools[0], "required")
 	}
 	var named tool
 	if err := json.Unmarshal(rawChoice, &named); err != nil || named.Function.Name == "" {
@@ -56,13 +59,13 @@ func (e *Engine) forcedCall(rawTools, rawChoice json.RawMessage) (*toolCall, err
 	}
 	for _, t := range tools {
 		if t.Function.Name == named.Function.Name {
-			return newToolCall(t, false)
+			return newToolCall(t, "named")
 		}
 	}
 	return nil, badRequest("tool_choice", "The tool specified in `tool_choice` does not match any of the specified `tools`")
 }
 
-func newToolCall(t tool, required bool) (*toolCall, error) {
+func newToolCall(t tool, choice string) (*toolCall, error) {
 	parameters := t.Function.Parameters
 	if !present(parameters) {
 		parameters = json.RawMessage(`{"type":"object"}`)
@@ -71,13 +74,51 @@ func newToolCall(t tool, required bool) (*toolCall, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &toolCall{name: t.Function.Name, required: required, format: format}, nil
+	return &toolCall{name: t.Function.Name, choice: choice, format: format}, nil
+}
+
+// requestedCall is the call that the last message asks for, if it is of the user's: its text
+// has the name of a tool and, in parentheses, its arguments as a JSON object, as in
+// read_file({"path": "a.txt"}). Of several it is the last. nil: it asks for none.
+func requestedCall(tools []tool, messages []message) *toolCall {
+	if len(tools) == 0 || len(messages) == 0 || messages[len(messages)-1].Role != "user" {
+		return nil
+	}
+	text := textOf(messages[len(messages)-1].Content)
+	var call *toolCall
+	last := -1
+	for _, t := range tools {
+		at := strings.LastIndex(text, t.Function.Name+"({")
+		if t.Function.Name == "" || at <= last {
+			continue
+		}
+		var arguments json.RawMessage
+		after := json.NewDecoder(strings.NewReader(text[at+len(t.Function.Name)+1:]))
+		if after.Decode(&arguments) == nil {
+			last, call = at, &toolCall{name: t.Function.Name, choice: "auto", format: &jsonFormat{&schema{Const: arguments}}}
+		}
+	}
+	return call
+}
+
+// textOf is the text of a message's content, a string or a list of parts.
+func textOf(content json.RawMessage) string {
+	var text string
+	if json.Unmarshal(content, &text) == nil {
+		return text
+	}
+	var parts []contentPart
+	_ = json.Unmarshal(content, &parts) // what is no list has no text
+	for _, part := range parts {
+		text += part.Text + "\n"
+	}
+	return text
 }
 
 // finish is the finish_reason of an answer that is this call: as vLLM, a named
 // function leaves "stop".
 func (c *toolCall) finish(reason string) string {
-	if reason == finishStop && c.required {
+	if reason == finishStop && c.choice != "named" {
 		return "tool_calls"
 	}
 	return reason
