@@ -40,8 +40,14 @@ check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities,
 e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that nobody here wrote (<= 25 min cold)
 	.ci/e2e-parts
 	cd loadtest/e2e && go test -v -count=1 -timeout 20m .
+	cd loadtest/e2e && go test -v -short -count=1 -timeout 5m ./clients
 	cd loadtest/e2e/keda && CGO_ENABLED=0 go test -v -count=1 -timeout 10m ./...
 	@[ ! -x .cache/e2e/valkey-server ] || $(MAKE) valkey
+
+.PHONY: e2e-clients
+e2e-clients: deps-e2e build ## what SDKs, a proxy and a coding agent do through the gateway, as a table of clients and APIs (<= 5 min)
+	.ci/e2e-parts clients
+	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./clients
 
 .PHONY: valkey
 valkey: # the tests that use Redis, on Valkey
