@@ -144,6 +144,9 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if req.Model == "" {
 		req.Model = x.server.nativeModel()
 	}
+	if x.server.cfg.SessionHints {
+		req.Session = sessionOf(c, x.dialect, req.Body)
+	}
 	req.ID, req.Header = x.id, engineHeader(c, x.server.access.AllowsAnonymous())
 	if err = x.applyPolicy(c, req); err != nil {
 		return nil, err
@@ -224,6 +227,9 @@ func (x *exchange) setCommonHeaders(c *fiber.Ctx, answer *pd.Answer) {
 		if report := orcaHeader(x.server.LoadReport(time.Now()), format); report != "" {
 			c.Set(load.ORCAHeader, report)
 		}
+	}
+	if x.server.cfg.Timing && answer != nil {
+		c.Set(timingHeader, timingText(answer.Timing, time.Since(x.start)))
 	}
 	if x.server.cfg.ExposePair && answer != nil {
 		if answer.Prefill != "" {

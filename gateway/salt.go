@@ -87,7 +87,7 @@ func asChat(req *pd.Request, engines []pools.Identity) (*pd.Request, error) {
 	}
 	chat.ID, chat.Header, chat.Model = req.ID, req.Header, req.Model
 	chat.Class, chat.Tenant, chat.Deadline = req.Class, req.Tenant, req.Deadline
-	chat.TTFT, chat.ITL = req.TTFT, req.ITL
+	chat.TTFT, chat.ITL, chat.Session = req.TTFT, req.ITL, req.Session
 	return chat, nil
 }
 

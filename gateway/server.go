@@ -31,6 +31,8 @@ type Config struct {
 	ExposePair   bool          // name to clients the servers that answered
 	Aliases      []Alias
 	TenantLabels int      // tenants that metrics name; others are one
+	SessionHints bool     // what clients call a session breaks ties between servers
+	Timing       bool     // tell clients in Server-Timing what their request's time went to
 	SharedKV     bool     // tenants may share KV on APIs whose engines drop the salt
 	Origins      []string // whose pages browsers let ask and read answers: https://chat.example.com, or "*"
 }
@@ -45,6 +47,7 @@ func DefaultConfig() Config {
 		ConnIdle:     120 * time.Second,
 		WriteTimeout: 30 * time.Second,
 		TenantLabels: 100,
+		SessionHints: true,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -25,6 +26,11 @@ type bindRequest struct {
 	probe             bool          // it may be late
 	waited            time.Duration // for a place, and for its servers
 	unresponsiveUntil time.Time     // until when it waits for unresponsive servers; zero: it has not done so yet
+}
+
+// session is what the client says that the request belongs to.
+func (r *bindRequest) session() predict.Session {
+	return predict.Session{Tenant: r.req.Tenant, Model: r.req.Model, Hash: r.req.Session}
 }
 
 // hadTurn reports whether the request has had its turn: it is bound again.

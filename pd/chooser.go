@@ -25,6 +25,7 @@ type Chooser struct {
 	ttftMargin     predict.TTFTMargin
 	deadlineProbes predict.DeadlineProbes
 	cacheSavings   predict.CacheSavings
+	sessions       predict.Sessions
 }
 
 // bindNow picks the cheapest alternative that is left and claims its servers. A
@@ -36,7 +37,9 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		now := time.Now()
 		view := ch.snapshotFor(r, refused, now)
 		view.ignoreBreakers = ignoreBreakers
-		chosen, ok := ch.Cost.Choose(ch.demand(r, now), &view.candidates, rand.IntN)
+		demand := ch.demand(r, now)
+		demand.Home = ch.sessions.Home(r.session(), now)
+		chosen, ok := ch.Cost.Choose(demand, &view.candidates, rand.IntN)
 		if !ok && len(r.tried.broke) > 0 && !r.tried.mayReturn {
 			r.tried.mayReturn = true // no other can take it, and whom it broke on may be well again
 			continue
@@ -119,6 +122,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
 	ch.deadlineProbes.Observe(r.base, now)
 	ch.recordHits(b, v)
+	ch.sessions.Observe(r.session(), cost.Home{Prefill: b.chosen.Prefill, Decode: b.chosen.Decode}, now)
 	b.reason = r.aloneReason(v, b.chosen)
 	if b.chosen.Prefill == "" {
 		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()

@@ -190,7 +190,7 @@ func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *L
 func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) *Answer {
 	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
 	o.recordDecision(st, nil)
-	b.answer.Computed = st.computed()
+	b.answer.Computed, b.answer.Timing = st.computed(), st.timing(b)
 	st.form.relay(ctx, st, b)
 	return b.answer
 }

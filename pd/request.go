@@ -21,6 +21,9 @@ type Request struct {
 	// take turns; Tenant is "" where there are none.
 	Class  int
 	Tenant string
+	// Session is a hash of what the client calls the session that the request belongs to, 0
+	// where it does not say. It breaks ties between servers, among the tenant's own requests.
+	Session uint64
 	// Salt is the cache_salt in Body, "" without: the KV of equal prompts differs by it.
 	Salt string
 	// Deadline is when the first content must be there; the zero time is none.
@@ -72,7 +75,8 @@ type Answer struct {
 	Prefill     string // server IDs; Prefill is empty when decode ran alone
 	Decode      string
 	Usage       api.Usage // of a whole body
-	Computed    int       // prompt tokens that no cache had, as predicted when the pair was chosen
+	Timing      Timing
+	Computed    int // prompt tokens that no cache had, as predicted when the pair was chosen
 }
 
 // isComplete reports whether all of the answer is here.

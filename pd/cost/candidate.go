@@ -48,6 +48,7 @@ type Demand struct {
 	TTFT         time.Duration // objectives; 0 is none
 	ITL          time.Duration
 	Objective    order.Objective // what it is served for
+	Home         Home            // breaks ties; no part of the cost
 }
 
 // Candidates is the servers that a request may still use, by role.

@@ -70,8 +70,8 @@ func (w *pricing) put(m *Model, r Demand, f *Candidates) {
 }
 
 // Choose binds a request at once: to the alternative with the least predicted cost among
-// those that miss the fewest objectives, false if there is none. tie returns a number
-// below n and lets equal ones share.
+// those that miss the fewest objectives, false if there is none. Of those that cost about the
+// same it is the request's Home; tie returns a number below n and lets the others share.
 func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alternative, found bool) {
 	w := pricings.Get().(*pricing)
 	defer pricings.Put(w)
@@ -89,6 +89,7 @@ func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alter
 	if math.IsInf(cost, 1) {
 		return Alternative{}, false
 	}
+	pair = f.Settle(&w.servers, &w.ticket, r.Home, pair, price)
 	return f.Alternative(&w.servers, &w.ticket, pair, price), true
 }
 

@@ -36,6 +36,11 @@ func TestChoose_Golden(t *testing.T) {
 			if d.HasArg("shares") {
 				f.Shares = parseShares(t, d, r)
 			}
+			if d.HasArg("home") {
+				var home string
+				d.ScanArgs(t, "home", &home)
+				r.Home.Prefill, r.Home.Decode, _ = strings.Cut(home, "/")
+			}
 			if d.HasArg("rule") {
 				d.ScanArgs(t, "rule", (*string)(&m.Rule))
 			}

@@ -41,6 +41,9 @@ func (s *Servers) Possible(t *Ticket, pair Pair) bool {
 	return !math.IsInf(finite, 1) && s.Prefill[pair.Prefill].Self != pair.Decode
 }
 
+// HasRoom reports whether the decode server of a pair may take a request now.
+func (s *Servers) HasRoom(t *Ticket, pair Pair) bool { return s.fits(t, &s.Decode[pair.Decode]) }
+
 // Servable reports whether any pair is possible.
 func (s *Servers) Servable(t *Ticket) bool {
 	for d := range s.Decode {

@@ -16,6 +16,11 @@ type gatewayConfig struct {
 func (c *gatewayConfig) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.ExposePair, "expose-pair", c.ExposePair,
 		"name the servers that answered in x-tandem-prefill and x-tandem-decode")
+	fs.BoolVar(&c.Timing, "server-timing", c.Timing,
+		"tell clients in a Server-Timing header what the time of their request went to: wait, choose, prefill, transfer, total")
+	fs.BoolVar(&c.SessionHints, "session-hints", c.SessionHints,
+		"where servers are predicted to be equally fast, choose those that served the tenant's session last, by x-session-id and such headers, "+
+			"prompt_cache_key, user or metadata.user_id")
 	fs.IntVar(&c.MaxBody, "max-body", c.MaxBody, "largest request body, `bytes`")
 	fs.IntVar(&c.MaxHeader, "max-header", c.MaxHeader, "largest request header block, `bytes`")
 	fs.DurationVar(&c.ReadTimeout, "read-timeout", c.ReadTimeout, "time for a whole request to arrive")

@@ -1,0 +1,58 @@
+package pd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/predict"
+)
+
+// A session's requests stay with its servers where all are equally fast, and what another
+// tenant calls by the same name goes where that tenant's own was; where each was is known
+// afterwards.
+func TestSession_OfATenantStaysWithItsServers(t *testing.T) {
+	for p := range 2 {
+		for d := range 2 {
+			t.Run(fmt.Sprintf("p%d/d%d", p, d), func(t *testing.T) {
+				f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
+				if p == d { // and where requests are bound late
+					decider := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
+					f.Binder.Late = decider
+					ctx, stop := context.WithCancel(t.Context())
+					var running sync.WaitGroup
+					defer running.Wait()
+					defer stop()
+					running.Go(func() { decider.Run(ctx) })
+				}
+				at := func(p, d int) cost.Home {
+					return cost.Home{Prefill: f.server(f.prefill[p]).ID(), Decode: f.server(f.decode[d]).ID()}
+				}
+				sessions, now := &f.Binder.sessions, time.Now()
+				mine, others := predict.Session{Tenant: "a", Model: testModel, Hash: 7}, predict.Session{Tenant: "b", Model: testModel, Hash: 7}
+				sessions.Observe(mine, at(p, d), now)
+				sessions.Observe(others, at(1-p, 1-d), now)
+				req := f.asks(api.Completions, more(api.Completions, false))
+				req.Tenant, req.Session = "a", 7
+				got := f.served(req)
+				if is := (cost.Home{Prefill: got.Prefill, Decode: got.Decode}); is != at(p, d) || sessions.Home(mine, time.Now()) != is {
+					t.Errorf("served at %+v, want %+v", is, at(p, d))
+				}
+				if is := sessions.Home(others, time.Now()); is != at(1-p, 1-d) {
+					t.Errorf("another tenant's is at %+v", is)
+				}
+				first := f.asks(api.Completions, more(api.Completions, false))
+				first.Tenant, first.Session = "c", 9
+				got = f.served(first)
+				if is := sessions.Home(predict.Session{Tenant: "c", Model: testModel, Hash: 9}, time.Now()); is != (cost.Home{Prefill: got.Prefill, Decode: got.Decode}) {
+					t.Errorf("a new session is at %+v, served by %+v", is, got.Answer)
+				}
+			})
+		}
+	}
+}
