@@ -414,7 +414,7 @@ func poison() map[string][]byte {
 		"12 token beyond 32 bits":    field(3, msgp.AppendUint64([]byte{0x91}, 1<<40)),
 		"12 pair as a token":         field(3, []byte{0x91, 0x92, 1, 2}),
 		"13 no hashes":               stored(func(e *wireEvent) { e.hashes = nil }),
-		"13 a million hashes":        long(1_000_000),
+		"13 100,000 hashes":          long(100_000), // more than what is kept from event to event
 		"13 mixed hashes":            field(1, []byte{0x95, 1, 0xff, 0xc4, 1, 7, 0xa1, 'x', 0xcb, 0, 0, 0, 0, 0, 0, 0, 0}),
 		"14 block size 0":            stored(func(e *wireEvent) { e.size = 0 }),
 		"14 block size negative":     stored(func(e *wireEvent) { e.size = -16 }),
