@@ -94,10 +94,9 @@ func expose(registry *prometheus.Registry, exposition string, r *rank) {
 	case ExpositionVLLMOld:
 		labels["engine"] = strconv.Itoa(r.index)
 	}
-	to := prometheus.WrapRegistererWith(labels, registry)
 	for _, s := range gaugesOf(exposition) {
-		to.MustRegister(prometheus.NewGaugeFunc( // the registry is new
-			prometheus.GaugeOpts{Name: s.name, Help: "As the engine of this name has it.", ConstLabels: s.labels},
+		registry.MustRegister(prometheus.NewGaugeFunc( // the registry is new
+			prometheus.GaugeOpts{Name: s.name, Help: "As the engine of this name has it.", ConstLabels: withLabels(labels, s.labels)},
 			func() float64 { return s.read(r.load()) }))
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,15 +40,15 @@ var (
 // newRankMeters registers the metrics of a rank; its gauges read the rank's state.
 func newRankMeters(registry *prometheus.Registry, r *rank) *rankMeters {
 	labels := prometheus.Labels{"model_name": r.cfg.Model, "engine": strconv.Itoa(r.index)}
-	reg := promauto.With(prometheus.WrapRegistererWith(labels, registry))
+	reg := promauto.With(registry) // WrapRegistererWith describes each metric anew for each page
 	counter := func(name, help string) prometheus.Counter {
-		return reg.NewCounter(prometheus.CounterOpts{Name: "vllm:" + name, Help: help})
+		return reg.NewCounter(prometheus.CounterOpts{Name: "vllm:" + name, Help: help, ConstLabels: labels})
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Observer {
-		return reg.NewHistogram(prometheus.HistogramOpts{Name: "vllm:" + name, Help: help, Buckets: buckets})
+		return reg.NewHistogram(prometheus.HistogramOpts{Name: "vllm:" + name, Help: help, ConstLabels: labels, Buckets: buckets})
 	}
-	gauge := func(name, help string, labels prometheus.Labels, read func(rankLoad) float64) {
-		reg.NewGaugeFunc(prometheus.GaugeOpts{Name: "vllm:" + name, Help: help, ConstLabels: labels},
+	gauge := func(name, help string, more prometheus.Labels, read func(rankLoad) float64) {
+		reg.NewGaugeFunc(prometheus.GaugeOpts{Name: "vllm:" + name, Help: help, ConstLabels: withLabels(labels, more)},
 			func() float64 { return read(r.load()) })
 	}
 	gauge("num_requests_running", "Requests in the batch.", nil, func(l rankLoad) float64 { return float64(l.running) })
@@ -62,10 +63,9 @@ func newRankMeters(registry *prometheus.Registry, r *rank) *rankMeters {
 		func(l rankLoad) float64 { return oneIf(!l.asleep) })
 	gauge("engine_sleep_state", "1 for the state the engine is in.", prometheus.Labels{"sleep_state": "discard_all"},
 		func(l rankLoad) float64 { return oneIf(l.asleep) })
-	config := promauto.With(prometheus.WrapRegistererWith(prometheus.Labels{"engine": labels["engine"]}, registry))
-	config.NewGauge(prometheus.GaugeOpts{
+	reg.NewGauge(prometheus.GaugeOpts{
 		Name: "vllm:cache_config_info", Help: "The KV cache's configuration, as labels.",
-		ConstLabels: prometheus.Labels{"block_size": fmt.Sprint(r.cfg.BlockSize), "num_gpu_blocks": fmt.Sprint(r.cfg.Blocks), "cache_dtype": r.cfg.KVType},
+		ConstLabels: prometheus.Labels{"engine": labels["engine"], "block_size": fmt.Sprint(r.cfg.BlockSize), "num_gpu_blocks": fmt.Sprint(r.cfg.Blocks), "cache_dtype": r.cfg.KVType},
 	}).Set(1)
 	return &rankMeters{
 		prefixQueries:       counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
@@ -79,7 +79,7 @@ func newRankMeters(registry *prometheus.Registry, r *rank) *rankMeters {
 		failedTransfers:     counter("nixl_num_failed_transfers_total", "KV transfers that failed."),
 		failedNotifications: counter("nixl_num_failed_notifications_total", "Messages about hand-offs that failed."),
 		success: reg.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total",
-			Help: "Requests ended, by reason."}, []string{"finished_reason"}),
+			Help: "Requests ended, by reason.", ConstLabels: labels}, []string{"finished_reason"}),
 		ttft:           histogram("time_to_first_token_seconds", "Arrival to first token.", secondsBuckets),
 		itl:            histogram("inter_token_latency_seconds", "Gap between tokens.", secondsBuckets),
 		tpot:           histogram("request_time_per_output_token_seconds", "Mean gap between the tokens of a request.", secondsBuckets),
@@ -94,6 +94,13 @@ func newRankMeters(registry *prometheus.Registry, r *rank) *rankMeters {
 		transferBytes:  histogram("nixl_bytes_transferred", "Bytes of a KV transfer.", bytesBuckets),
 		transferBlocks: histogram("nixl_num_descriptors", "Blocks of a KV transfer.", tokensBuckets),
 	}
+}
+
+// withLabels joins labels.
+func withLabels(labels, more prometheus.Labels) prometheus.Labels {
+	all := maps.Clone(labels)
+	maps.Copy(all, more)
+	return all
 }
 
 // recordToken records one token of an answer.
