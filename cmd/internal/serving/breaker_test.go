@@ -34,13 +34,14 @@ func TestBreaker_TheLinkerdExperiment(t *testing.T) {
 			bad := c.node.fleet.Servers()[1]
 
 			const requests = 600
+			body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":"Are you there?"}]}`, testModel)
 			failed, after, failedAfter := 0, 0, 0
 			pace := time.NewTicker(10 * time.Millisecond)
 			defer pace.Stop()
 			for range requests {
 				<-pace.C
 				ejected := bad.Breaker(pools.Decode, time.Now()) != breaker.Closed
-				ok := c.post("/v1/chat/completions", chatBody("")).status == 200
+				ok := c.post("/v1/chat/completions", body).status == 200
 				if ejected {
 					after++
 				}
