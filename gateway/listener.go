@@ -18,6 +18,9 @@ type listener struct {
 	cfg Config
 	log *slog.Logger
 
+	once     sync.Once // of Close
+	closeErr error     // of Close
+
 	mu      sync.Mutex // guards what follows
 	conns   map[*clientConn]struct{}
 	closing bool
@@ -25,6 +28,13 @@ type listener struct {
 
 func newListener(ln net.Listener, cfg Config, log *slog.Logger) *listener {
 	return &listener{Listener: ln, cfg: cfg, log: log, conns: make(map[*clientConn]struct{})}
+}
+
+// Close ends Accept. fasthttp closes the listeners that it serves, and Shutdown all: the
+// second of them gets no error.
+func (l *listener) Close() error {
+	l.once.Do(func() { l.closeErr = l.Listener.Close() })
+	return l.closeErr
 }
 
 const (

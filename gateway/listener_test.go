@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -253,5 +254,49 @@ func TestWatchClient(t *testing.T) {
 	defer func() { _, _ = ours.Close(), theirs.Close() }()
 	if watchClient(ours, func() { t.Error("what has no descriptor is not watched") })() {
 		t.Error("it has no descriptor")
+	}
+}
+
+// A Shutdown that comes before the server listens ends it all the same, whether its listener
+// is known by then or not: Serve returns, and nothing is accepted any more.
+func TestServe_AfterShutdown(t *testing.T) {
+	for name, known := range map[string]bool{"the listener is not known": false, "it is known": true} {
+		g := run(t, usual(t), complete().roundTrip)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := g.stop(ctx); err != nil {
+			t.Fatal(err)
+		}
+		s := New(DefaultConfig(), nil, g.pd, g.server.metrics)
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients := newListener(ln, s.cfg, s.log)
+		if known {
+			s.clients.Store(clients)
+		}
+		if err := s.Shutdown(ctx); err != nil {
+			t.Errorf("%s: Shutdown: %v", name, err)
+		}
+		served := make(chan error, 1)
+		go func() {
+			if known { // as Serve does once it has stored the listener
+				served <- s.app.Listener(clients)
+				return
+			}
+			served <- s.Serve(ln)
+		}()
+		select {
+		case err := <-served:
+			if err != nil {
+				t.Errorf("%s: Serve: %v", name, err)
+			}
+		case <-ctx.Done():
+			t.Fatalf("%s: it serves on", name)
+		}
+		if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s: the listener is open: %v", name, err)
+		}
 	}
 }

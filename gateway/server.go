@@ -84,6 +84,7 @@ type Server struct {
 
 	clients  atomic.Pointer[listener]
 	draining atomic.Bool
+	stopped  atomic.Bool     // Shutdown was called
 	life     context.Context // of all exchanges
 	endLife  context.CancelCauseFunc
 }
@@ -136,10 +137,13 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 	return s
 }
 
-// Serve answers on the listener until Shutdown.
+// Serve answers on the listener until Shutdown, also where that comes first.
 func (s *Server) Serve(ln net.Listener) error {
 	clients := newListener(ln, s.cfg, s.log)
 	s.clients.Store(clients)
+	if s.stopped.Load() { // Shutdown may have looked for the listener before it was stored
+		return clients.Close()
+	}
 	if err := s.app.Listener(clients); err != nil {
 		return fmt.Errorf("serve clients: %w", err)
 	}
@@ -160,6 +164,7 @@ const shutdownNotice = time.Second
 // context ends. Those that are left shortly before its deadline end with an error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
+	s.stopped.Store(true)
 	if deadline, limited := ctx.Deadline(); limited {
 		left := time.Until(deadline)
 		last := time.AfterFunc(left-min(shutdownNotice, left/4), func() { s.endLife(errStopping) })
@@ -167,6 +172,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	if clients := s.clients.Load(); clients != nil {
 		clients.closeSilent()
+		if err := clients.Close(); err != nil { // fasthttp closes only what it serves already
+			return fmt.Errorf("close the listener: %w", err)
+		}
 	}
 	if err := s.app.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("drain: %w", err)
