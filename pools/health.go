@@ -3,6 +3,7 @@ package pools
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // notProbed is the reason of a server that was not probed yet.
@@ -131,14 +132,25 @@ type missing struct {
 	roles [2]bool    // prefill, decode
 }
 
-// Missing returns the roles that servers are there for, all of which are down as far as
-// they were probed.
+// startingProbes is for how many intervals of probes a server that was found may not have
+// been up yet: gateway and engines often start at the same time.
+const startingProbes = 2
+
+// isStarting reports whether the server was never up, and was found so lately that it may be
+// starting.
+func (s *Server) isStarting(now time.Time) bool {
+	return s.Incarnation() == 0 && now.Sub(s.vitals.born) < startingProbes*s.fleet.cfg.ProbeInterval
+}
+
+// Missing returns the roles that have servers, all of which are down. A server that was not
+// probed yet, or may be starting, does not count as down.
 func (f *Fleet) Missing() (roles []Role) {
+	now := time.Now()
 	for _, role := range []Role{Prefill, Decode} {
 		there, able := false, false
 		for _, s := range f.Servers() {
 			if s.Role.Serves(role) {
-				there, able = true, able || s.ownState() != Down || s.Health().Reason == notProbed
+				there, able = true, able || s.ownState() != Down || s.Health().Reason == notProbed || s.isStarting(now)
 			}
 		}
 		if there && !able {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -107,6 +108,9 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := f.Servers()
+	for _, s := range s {
+		s.vitals.born = time.Now().Add(-time.Hour) // none may be starting
+	}
 	pass := func(s *Server) { s.ProbePassed(s.Health(), nil, time.Now()) }
 	fail := func(s *Server) { s.ProbeFailed(s.Health(), "ill") }
 	for i, step := range []struct {
@@ -134,6 +138,39 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 			t.Errorf("step %d: said %q, want %q", i, said, step.said)
 		}
 	}
+}
+
+// Servers that were found just now may be starting: their role is missing only once two
+// intervals of probes have passed without any of them up. One that was up gets no such time.
+func TestFleet_ARoleIsNotMissingWhileItsServersMayStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		f := NewFleet(Default(), slog.New(slog.NewTextHandler(&out, nil)))
+		defer f.Close()
+		if err := f.Apply([]Spec{spec("http://10.0.0.1:1", Prefill), spec("http://10.0.0.2:1", Decode)}); err != nil {
+			t.Fatal(err)
+		}
+		prefill, decode := f.Servers()[0], f.Servers()[1]
+		fail := func(s *Server) { s.ProbeFailed(s.Health(), "connection refused") }
+		check := func(when string, want ...Role) {
+			t.Helper()
+			if got := f.Missing(); !slices.Equal(got, want) || strings.Count(out.String(), "role without a server") != len(want) {
+				t.Errorf("%s: %v missing, want %v; said %q", when, got, want, out.String())
+			}
+		}
+		fail(prefill)
+		fail(decode)
+		check("at once")
+		decode.ProbePassed(decode.Health(), nil, time.Now())
+		fail(decode)
+		check("one was up, and is not any more", Decode)
+		time.Sleep(2*f.cfg.ProbeInterval - 1)
+		fail(prefill)
+		check("just before two intervals", Decode)
+		time.Sleep(1)
+		fail(prefill)
+		check("after two intervals", Prefill, Decode)
+	})
 }
 
 // No servers of a role is a deployment without it, and nothing that is missing.
