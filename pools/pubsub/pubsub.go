@@ -12,16 +12,18 @@ import (
 )
 
 // Receive calls take with each message of a subscription until the context ends or the
-// connection fails. After each second without a message it sends a ping; three pings
-// without an answer mean that the connection hangs. Channels with a heartbeat need no ping.
+// connection fails. After a second without a message, and after the next one, it sends a
+// ping; three seconds without a message or an answer mean that the connection hangs.
 func Receive(ctx context.Context, sub *redis.PubSub, take func(*redis.Message)) {
-	for silent := 0; ctx.Err() == nil && silent < 3; {
+	for silent := 0; ctx.Err() == nil; {
 		// Without a limit go-redis waits past the end of the context.
 		received, err := sub.ReceiveTimeout(ctx, time.Second)
 		var late net.Error
 		switch {
 		case errors.As(err, &late) && late.Timeout():
-			silent++
+			if silent++; silent == 3 {
+				return
+			}
 			err = sub.Ping(ctx)
 		case err == nil:
 			silent = 0
