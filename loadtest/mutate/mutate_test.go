@@ -111,3 +111,32 @@ func TestReadEquivalent(t *testing.T) {
 		t.Errorf("without a reason: %v", err)
 	}
 }
+
+// A file that is written between the search for places and the build is an error that names
+// it, whether it became shorter or only different.
+func TestChanged_RefusesAFileThatWasWrittenMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.go")
+	const source = "package a\n\nfunc f(x int) bool { return x < 10 }\n"
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module a\n\ngo 1.26\n")
+	write("a.go", source)
+	name, places, err := find(dir)
+	if err != nil || len(places) == 0 {
+		t.Fatalf("%d places, %v", len(places), err)
+	}
+	if _, err := changed(name, dir, places); err != nil {
+		t.Errorf("nothing was written: %v", err)
+	}
+	for _, text := range []string{"package a\n", strings.Replace(source, "10", "11", 1)} {
+		write("a.go", text)
+		if _, err := changed(name, dir, places); err == nil || !strings.Contains(err.Error(), path+" was changed") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -53,6 +53,7 @@ type insertion struct {
 type place struct {
 	Mutant
 	path       string
+	source     []byte // of the whole file, as the insertions count in it
 	insertions []insertion
 }
 
@@ -81,7 +82,7 @@ func (f *finder) add(op Operator, n ast.Node, before, after string, more ...inse
 			Operator: op, File: base(f.path), Line: f.fset.Position(n.Pos()).Line, Func: f.fn,
 			Source: oneLine(f.text(n)),
 		},
-		path: f.path,
+		path: f.path, source: f.source,
 		insertions: append([]insertion{
 			{at: from, other: to, text: before},
 			{at: to, other: from, closes: true, text: after},

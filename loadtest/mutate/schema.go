@@ -1,6 +1,7 @@
 package mutate
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -36,6 +37,9 @@ func find(dir string) (name string, places []place, err error) {
 		if filepath.Dir(path) != dir || strings.Contains(string(source), "// Code generated ") {
 			continue
 		}
+		if p.Fset.File(file.Pos()).Size() != len(source) {
+			return "", nil, errSourceChanged(path)
+		}
 		f := finder{fset: p.Fset, info: p.TypesInfo, path: path, source: source}
 		f.file(file)
 		places = append(places, f.places...)
@@ -56,6 +60,12 @@ func find(dir string) (name string, places []place, err error) {
 		seen[name]++
 	}
 	return p.Name, places, nil
+}
+
+// errSourceChanged says that a file was written while faults were put into it: their places
+// in it are not known any more.
+func errSourceChanged(path string) error {
+	return fmt.Errorf("%s was changed while faults were put into it: run mutate again while nothing writes to the module", path)
 }
 
 // compilable leaves out the places on lines that do not compile with all switches in.
@@ -212,6 +222,12 @@ func changed(name, dir string, places []place) (map[string][]byte, error) {
 		source, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
+		}
+		for _, p := range of {
+			if !bytes.Equal(source, p.source) {
+				return nil, errSourceChanged(path)
+			}
+			break // all places of a file have the same
 		}
 		files[path] = apply(source, of)
 	}
