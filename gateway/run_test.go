@@ -146,8 +146,8 @@ func run(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) *runnin
 	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
 	metrics := pd.NewMetrics(reg, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: of.tracer, Chooser: &pd.Chooser{
-		Snapshotter: pd.Snapshotter{Config: pd.DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Adapter: of.cost.Adapter},
-		Cost:        of.cost, Metrics: metrics,
+		Snapshotter: pd.Snapshotter{Config: pd.DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Cost: of.cost},
+		Metrics:     metrics,
 	}}
 	o := &pd.Orchestrator{
 		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, ScaleFromZero: of.from0, Budget: pd.NewBudget(0.2, 10),

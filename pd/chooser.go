@@ -17,7 +17,6 @@ import (
 // knows nothing of waiting. Its fields are set once, before the first request.
 type Chooser struct {
 	Snapshotter
-	Cost    cost.Model
 	Outputs *predict.Outputs // nil: nothing is learned of how long answers are
 	Prompts *predict.Prompts // nil: nothing is learned of how long prompts are
 	Metrics *Metrics

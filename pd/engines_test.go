@@ -96,10 +96,10 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	model.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	f.Binder = &Binder{Queue: queue, Tracer: tracer, Chooser: &Chooser{
 		Snapshotter: Snapshotter{
-			Config: DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Adapter: model.Adapter,
+			Config: DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Cost: model,
 			Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, tokens.Off }),
 		},
-		Cost: model, Outputs: predict.NewOutputs(), Metrics: f.Metrics,
+		Outputs: predict.NewOutputs(), Metrics: f.Metrics,
 	}}
 	fleet.OnBlame = f.Binder.Links.Clear
 	if shape.orchestrator != nil {

@@ -101,10 +101,10 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 	}}
 	f.Binder = &Binder{Queue: queue, Tracer: f.Tracer, Chooser: &Chooser{
 		Snapshotter: Snapshotter{
-			Config: DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Adapter: cost.DefaultAdapterCost(),
+			Config: DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Cost: cost.Default(),
 			Locality: NewLocality(index, func(string) (*tokens.Source, error) { return nil, tokens.Off }),
 		},
-		Cost: cost.Default(), Metrics: f.Metrics,
+		Metrics: f.Metrics,
 	}}
 	f.await(tb, f.up)
 	return f

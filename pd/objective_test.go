@@ -81,7 +81,7 @@ func TestSLO_TravelsToTheReplicaThatDecides(t *testing.T) {
 
 func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	now := time.Now()
-	o := &Chooser{Cost: cost.Default()}
+	o := &Chooser{Snapshotter: Snapshotter{Cost: cost.Default()}}
 	o.Config.TTFT.All = 5 * time.Second
 	o.Config.Objective.Classes = map[int]order.Objective{0: order.Latency, 2: order.Throughput}
 	for class, want := range []order.Objective{order.Latency, order.Throughput, order.Throughput} { // 1 is auto

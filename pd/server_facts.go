@@ -40,7 +40,7 @@ func (sn *Snapshotter) factsOf(s *pools.Server) serverFacts {
 func (sn *Snapshotter) ready(s *pools.Server, model string, now time.Time) time.Duration {
 	wake := s.WakeTime(now)
 	if view, adapter := s.Adapter(model, now); adapter {
-		wake += sn.Adapter.Wait(cost.AdapterState(view))
+		wake += sn.Cost.Adapter.Wait(cost.AdapterState(view))
 	}
 	return wake
 }

@@ -33,8 +33,8 @@ type Snapshotter struct {
 	Config   BindConfig
 	Fleet    *pools.Fleet
 	Links    *cost.Links
-	Locality *Locality        // nil: nothing is known of who holds what
-	Adapter  cost.AdapterCost // what an adapter costs that a server does not run
+	Locality *Locality  // nil: nothing is known of what servers hold
+	Cost     cost.Model // what is known in seconds: here of adapters, in Chooser of all
 	// Shares returns which hardware is to serve which requests of a base model, nil where
 	// there is no plan. It must not wait. nil: there never is one.
 	Shares func(base string) *share.Table

@@ -166,9 +166,9 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	metrics := pd.NewMetrics(reg, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{
-			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Adapter: cfg.cost.Adapter,
+			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Cost: cfg.cost.Model,
 		},
-		Cost: cfg.cost.Model, Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
+		Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
 	}}
 	n.orchestrator = &pd.Orchestrator{
 		Config:    cfg.pd.LegConfig,
