@@ -328,3 +328,25 @@ func TestDecider_ATurnCountsForTheNextInTheSameLook(t *testing.T) {
 		}
 	}
 }
+
+// One that leaves at the very moment of its turn gets no servers, and they are free for the next.
+func TestDecider_WhoLeavesAtItsTurnHoldsNothing(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	d := newTestDecider(f)
+	q := newModelQueue(d, testModel)
+	w := f.waits(d, prompt, testModel)
+	d.arrivals = nil
+	now := time.Now()
+	q.refresh(now)
+	q.enter(w, now)
+	w.state.Store(hasLeft)
+	if q.decide(now); len(q.waiting) != 0 || len(w.done) != 0 {
+		t.Errorf("%d wait on, and it is told %d things", len(q.waiting), len(w.done))
+	}
+	for _, s := range f.Fleet.Servers() {
+		if n := s.InFlight(s.Role, now).Requests; n != 0 {
+			t.Errorf("%d requests are held on %s", n, s.ID())
+		}
+	}
+}

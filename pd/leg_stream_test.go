@@ -166,3 +166,30 @@ func TestLegStream_UsageIsThatOfWhoComputedThePrompt(t *testing.T) {
 		}
 	}
 }
+
+// Another event is ready where it is here: held back from before the first content, or read from
+// the connection already. A part of one is not, nor is anything after the end.
+func TestLegStream_IsReadyWhileAnEventIsHere(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(160))
+	s := legOf(t, f, io.NopCloser(strings.NewReader(roleEvent+textEvent+textEvent+"data: [DONE]\n\n"+textEvent)))
+	if err := s.open(); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, true, true, false} { // what was held back, a text, the end, nothing
+		if got := s.Ready(); got != want {
+			t.Errorf("after %d reads ready %v", i, got)
+		}
+		if _, err := s.Next(); (err == nil) != want {
+			t.Errorf("read %d: %v", i, err)
+		}
+	}
+	s.Close()
+	cut := legOf(t, f, io.NopCloser(strings.NewReader(textEvent+textEvent[:9])))
+	if err := cut.open(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cut.Next(); err != nil || cut.Ready() {
+		t.Errorf("a part of an event is ready: %v, %v", cut.Ready(), err)
+	}
+	cut.Close()
+}

@@ -2,6 +2,7 @@ package pd
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -32,5 +33,24 @@ func TestModelSync_WhatIsGoneIsForgotten(t *testing.T) {
 	}
 	if !slices.Equal(left, []string{"lives"}) {
 		t.Errorf("records of %v are kept", left)
+	}
+}
+
+// A record is read up to its bound, and where it starts from the same priors.
+func TestModelSync_ReadsRecordsUpToTheirBound(t *testing.T) {
+	m := ModelSync{basis: "7"}
+	for name, c := range map[string]struct {
+		text string
+		want bool
+	}{
+		"a record":          {`{"basis":"7"}`, true},
+		"the longest":       {`{"basis":"7"}` + strings.Repeat(" ", maxLearned-len(`{"basis":"7"}`)), true},
+		"longer":            {`{"basis":"7"}` + strings.Repeat(" ", maxLearned+1-len(`{"basis":"7"}`)), false},
+		"of another basis":  {`{"basis":"8"}`, false},
+		"what is no record": {`basis 7`, false},
+	} {
+		if _, got := m.parse([]byte(c.text)); got != c.want {
+			t.Errorf("%s: read %v", name, got)
+		}
 	}
 }

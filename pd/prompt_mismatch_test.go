@@ -37,6 +37,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 	f.await(t, func() bool {
 		return !slices.ContainsFunc(f.Fleet.Servers(), func(s *pools.Server) bool { return s.Identity().BlockTokens != "16" })
 	})
+	withheld := 0.0
 	for prefill, want := range map[int]bool{160: false, 159: true, 150: true} {
 		now := time.Now()
 		st := f.arrives(testPrompt(160), now)
@@ -51,6 +52,12 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 		failed := f.checkLength(st, b, tr)
 		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !st.retryWithoutBudget) {
 			t.Errorf("%d tokens on prefill, 160 on decode: %v", prefill, failed)
+		}
+		if want {
+			withheld++
+		}
+		if got := f.strandedOn(b.handoff.From); got != withheld {
+			t.Errorf("%d tokens on prefill: %v hand-offs count as stranded, want %v", prefill, got, withheld)
 		}
 		b.release()
 	}

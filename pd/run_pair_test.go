@@ -413,3 +413,22 @@ func TestTransferSample_TeachesTheLink(t *testing.T) {
 		}
 	}
 }
+
+// Where engines schedule by priority both legs carry the same key, and else none.
+func TestRun_BothLegsCarryTheirPriority(t *testing.T) {
+	for _, by := range []bool{false, true} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) { o.Config.EnginePriority = by }})
+		f.served(f.asks(api.Chat, more(api.Chat, false)))
+		var keys []string
+		for _, e := range []*engine.Engine{f.prefill[0], f.decode[0]} {
+			for _, r := range e.State().Requests {
+				if r.Path == api.Chat.Path {
+					keys = append(keys, gjson.Get(r.Body, "priority").Raw)
+				}
+			}
+		}
+		if len(keys) != 2 || keys[0] != keys[1] || (keys[0] != "") != by {
+			t.Errorf("by priority %v: the legs carry %q", by, keys)
+		}
+	}
+}

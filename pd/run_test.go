@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 	"weak"
@@ -99,13 +100,13 @@ func TestRun_PrefillIsNotAwaitedForEverAfterDecode(t *testing.T) {
 		f := newTestFleet(t, 1, testPrompt(100))
 		f.Config.PrefillTimeout = time.Hour
 		if err := f.Fleet.Apply([]pools.Spec{
-			{URL: "http://p:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://d:8000", Role: pools.Decode, Connector: "sglang"},
+			{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: "sglang"},
 		}); err != nil {
 			t.Fatal(err)
 		}
 		f.await(t, f.up)
 		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
-			if r.URL.Host == "d:8000" {
+			if r.URL.Host == "10.8.0.2:8000" {
 				return slowly(time.Second, 0)(r)
 			}
 			<-r.Context().Done()
@@ -146,4 +147,64 @@ func TestRun_AServerHoldsNothingOfAStreamThatEnded(t *testing.T) {
 		runtime.GC()
 		return req.Value() == nil
 	})
+}
+
+// nothing is a body of so many spaces.
+type nothing struct{}
+
+func (nothing) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// A whole answer has a bound; one of just that length is read, and one that breaks is an error.
+func TestReadAnswer_IsBounded(t *testing.T) {
+	for name, c := range map[string]struct {
+		body io.Reader
+		err  error
+	}{
+		"the longest": {io.LimitReader(nothing{}, maxAnswer), nil},
+		"longer":      {nothing{}, errAnswerTooLong},
+		"cut off":     {io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
+	} {
+		if body, err := readAnswer(&http.Response{Body: io.NopCloser(c.body)}); !errors.Is(err, c.err) || err == nil && len(body) != maxAnswer {
+			t.Errorf("%s: %d bytes, %v", name, len(body), err)
+		}
+	}
+}
+
+// Of legs that run together decode's whole answer counts, though prefill failed before it came: the
+// client has all of it. A stream whose prefill failed is begun anew.
+func TestRun_AWholeAnswerCountsThoughPrefillFailed(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newTestFleet(t, 1, testPrompt(100))
+			if err := f.Fleet.Apply([]pools.Spec{
+				{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: "sglang"},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			f.await(t, f.up)
+			f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+				switch {
+				case r.URL.Host == "10.8.0.1:8000":
+					return &http.Response{StatusCode: http.StatusBadGateway, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+				case stream:
+					return slowly(time.Second, 0)(r)
+				}
+				time.Sleep(time.Second) // and it does not hear that its peer failed
+				body := io.NopCloser(strings.NewReader(`{"choices":[{"index":0,"message":{"content":"hi"}}]}`))
+				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: body, Request: r}, nil
+			})
+			st := f.arrives(testPrompt(100), time.Now())
+			st.client.Body, st.client.Stream = aggregatedRequest(t, stream).Body, stream
+			answer, err := f.Run(t.Context(), st.client)
+			f.Wait()
+			if (err == nil) == stream {
+				t.Errorf("stream %v: %+v, %v", stream, answer, err)
+			}
+		})
+	}
 }

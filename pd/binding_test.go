@@ -1,0 +1,162 @@
+package pd
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// bound is a request that was bound just now, on a pair or on decode alone.
+func (f *testFleet) bound(t *testing.T, alone bool) (*requestState, *binding) {
+	t.Helper()
+	st := f.arrives(testPrompt(14_000), time.Now())
+	st.bind.tried.mustAggregate = alone
+	b, err := f.Binder.bindNow(&st.bind)
+	if err != nil || (b.prefill == nil) != alone {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	t.Cleanup(b.release)
+	return st, b
+}
+
+// The source of a binding's KV is the server that prefilled, or is to; decode alone has none.
+func TestBinding_TheSourceIsTheServerThatPrefills(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	if _, b := f.bound(t, true); b.source() != nil {
+		t.Errorf("decode alone has the source %s", b.source().ID())
+	}
+	st, b := f.bound(t, false)
+	if b.source() != b.prefill.Server() {
+		t.Error("the source is not the server that is to prefill")
+	}
+	b.handoff = st.transfer(b).Handoff()
+	if b.prefill = nil; b.source() != b.handoff.From {
+		t.Error("the source is not the server that prefilled")
+	}
+}
+
+// What a failed transfer looks like depends on who brings the KV.
+func TestBinding_WhatAFailedTransferLooksLike(t *testing.T) {
+	failing := func(leg Leg, kind Kind, status int) *LegError {
+		return &LegError{Leg: leg, Kind: kind, Status: status, Err: errEmpty}
+	}
+	for connector, cases := range map[string]map[*LegError]bool{
+		"nixl": {
+			failing(DecodeLeg, Broken, 500): true, failing(DecodeLeg, Broken, 502): false, failing(PrefillLeg, Broken, 500): false,
+			failing(AggregatedLeg, Broken, 500): false, failing(DecodeLeg, Broken, 0): false,
+		},
+		"llmd-sidecar": {
+			failing(DecodeLeg, Broken, 500): true, failing(DecodeLeg, Broken, 502): true, failing(DecodeLeg, Busy, 503): false, failing(DecodeLeg, Refused, 400): false,
+			failing(DecodeLeg, Broken, 499): false, failing(DecodeLeg, Broken, 0): false, failing(AggregatedLeg, Broken, 502): false,
+		},
+	} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		var specs []pools.Spec
+		for _, s := range f.Fleet.Servers() {
+			spec := s.Spec
+			spec.Connector = connector
+			specs = append(specs, spec)
+		}
+		if err := f.Fleet.Apply(specs); err != nil {
+			t.Fatal(err)
+		}
+		f.await(t, f.up)
+		_, b := f.bound(t, false)
+		for failed, want := range cases {
+			if got := b.failedTransfer(failed); got != want {
+				t.Errorf("%s: %s with status %d, %s: a failed transfer %v", connector, failed.Leg, failed.Status, failed.Kind, got)
+			}
+		}
+	}
+}
+
+// A request that is bound is a sign that its model is served: no probe of its deadlines is due.
+func TestBindNow_NoDeadlineProbeIsDueThen(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	f.bound(t, false)
+	if f.Binder.deadlineProbes.Take(testModel, time.Now()) {
+		t.Error("a probe is due at the moment of a binding")
+	}
+}
+
+// A prompt of which nothing is known is predicted to be nowhere.
+func TestLocality_OfAnUnknownPromptNothingIsPredicted(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	s := f.Fleet.Servers()
+	if f.Binder.Locality.predict(&prefix{model: testModel}, time.Second, s[0], s[1]) != nil {
+		t.Error("there is something to withdraw")
+	}
+}
+
+// Where hand-offs are strict decode is given none that names a host which is not known to be the
+// server's, be it one of several.
+func TestCheckHost_StrictHandoffsNameTheServersOwnHosts(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		f.Config.StrictHandoffs = strict
+		st, b := f.bound(t, false)
+		tr := st.transfer(b)
+		own := "10.0.0.0"
+		for _, hosts := range [][]string{{}, {own}, {"10.77.7.7"}, {"10.77.7.7", own}, {own, "10.77.7.7"}} {
+			h := tr.Handoff()
+			h.Kept, h.Hosts = true, hosts
+			failed := f.checkHost(st, tr, h)
+			if want := strict && len(hosts) > 0 && fmt.Sprint(hosts) != "["+own+"]"; (failed != nil) != want || want && !errors.Is(failed, errForeignHost) {
+				t.Errorf("strict %v, hosts %v: %v", strict, hosts, failed)
+			}
+		}
+		h := tr.Handoff()
+		h.Hosts, h.WholeAnswer = []string{"10.77.7.7"}, []byte("{}")
+		if failed := f.checkHost(st, tr, h); failed != nil {
+			t.Errorf("strict %v, a whole answer, of which nothing is fetched: %v", strict, failed)
+		}
+	}
+}
+
+// The gaps between tokens teach the step of the server, so many together.
+func TestStepSampler_TeachesTheStepOfTheServer(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	s := f.Fleet.Servers()[1]
+	steps := &stepSampler{o: f.Orchestrator, server: s, itl: f.Metrics.itl.WithLabelValues(s.ID())}
+	before := s.StepCurve()
+	for range gapsPerSample - 1 {
+		steps.observeGap(2 * time.Second)
+	}
+	if s.StepCurve() != before {
+		t.Error("fewer gaps than make a sample teach")
+	}
+	if steps.observeGap(2 * time.Second); s.StepCurve() == before || steps.gaps != 0 || steps.sum != 0 {
+		t.Errorf("the step is believed to be %v, before %v", s.StepCurve(), before)
+	}
+}
+
+// An answer of prefill that cannot be read is prefill's failure, and none for the client.
+func TestFromPrefill_AnAnswerThatCannotBeReadIsAFailure(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	for text, want := range map[string]bool{
+		`{"choices":[{"index":0,"message":{"content":"hi"},"finish_reason":"stop"}]}`: true, `{`: false, `{"choices":[]}`: false,
+	} {
+		st, b := f.bound(t, false)
+		b.handoff = st.transfer(b).Handoff()
+		answer, failed := streamedAnswer{f.Orchestrator}.fromPrefill(t.Context(), st, b, []byte(text))
+		if (failed == nil) != want || (answer != nil) != want {
+			t.Errorf("%s: %+v, %v", text, answer, failed)
+		}
+		if failed != nil && (failed.Leg != PrefillLeg || failed.Kind != Broken || failed.Server != b.prefill.Server().ID()) {
+			t.Errorf("%s: %+v", text, failed)
+		}
+		if answer != nil {
+			answer.leg.Close()
+		}
+	}
+}
+
+// strandedOn is how many hand-offs of a server surely nobody reads.
+func (f *testFleet) strandedOn(s *pools.Server) float64 {
+	return testutil.ToFloat64(f.Metrics.stranded.WithLabelValues(s.ID()))
+}
