@@ -139,6 +139,10 @@ type Guess struct {
 	all []*guess
 }
 
+// Entered reports whether anything was entered: of a server that has published nothing yet the
+// index has no place for it.
+func (g Guess) Entered() bool { return len(g.all) > 0 }
+
 // Withdraw takes the guess back, since the request failed or went elsewhere. Only the
 // first call counts.
 func (g Guess) Withdraw() {

@@ -115,6 +115,9 @@ func (ix *Index) Guess(server string, h *Hits, in time.Duration) Guess {
 	return g
 }
 
+// CountsGuesses reports whether guesses count as held.
+func (ix *Index) CountsGuesses() bool { return ix.cfg.CountGuesses }
+
 // missing is the blocks of the prompt that a holder does not have on its GPU.
 func (h *Hits) missing(of held) []Hash {
 	chain := h.chainOf(of.blockTokens)

@@ -8,14 +8,16 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// history is what is believed of a server whose engine publishes nothing: that it
-// holds the text which was sent to it lately. It knows chunks of text and never
-// token ids, so the two cannot mix.
+// history is what is believed of servers by the text that they were sent lately: that they
+// hold it, for prompts of which nothing better is known, and that they are computing it. It
+// knows chunks of text and never token ids, so the two cannot mix.
 type history struct {
 	mu     sync.Mutex // guards the rest
-	seen   map[chunkOn]time.Time
+	seen   map[chunkOn]sighting
 	oldest []chunkOn // in the order of their first note; a ring
 	next   int
+	// computes is the latest of all sightings.
+	computes time.Time
 }
 
 type chunkOn struct {
@@ -32,8 +34,9 @@ type serverVersion struct {
 
 func versionOf(s *pools.Server) serverVersion { return serverVersion{s.ID(), s.CompatibilityKey()} }
 
-// saltedModel is what makes the KV of equal text differ: a base model and a cache_salt.
-type saltedModel struct{ model, salt string }
+// saltedModel is what makes the KV of equal text differ: a base model, an adapter and a
+// cache_salt.
+type saltedModel struct{ model, adapter, salt string }
 
 const (
 	historyLife = 2 * time.Minute // what is believed without a confirmation
@@ -42,19 +45,36 @@ const (
 	chunkTokens = tokens.ChunkBytes / 4
 )
 
-func newHistory() *history { return &history{seen: make(map[chunkOn]time.Time)} }
+func newHistory() *history { return &history{seen: make(map[chunkOn]sighting)} }
 
-// record remembers that a server was sent the chunks.
-func (h *history) record(of saltedModel, server serverVersion, chunks []tokens.Chunk) {
+// sighting is from when on a server is believed to hold a chunk, and until when to compute it.
+type sighting struct{ held, computes time.Time }
+
+// isHeld reports whether the server is believed to hold it now.
+func (s sighting) isHeld(now time.Time) bool {
+	age := now.Sub(s.held)
+	return age >= 0 && age <= historyLife
+}
+
+// record remembers what becomes of the chunks on a server. What it holds it goes on to hold.
+func (h *history) record(of saltedModel, server serverVersion, chunks []tokens.Chunk, s sighting) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if s.computes.After(h.computes) {
+		h.computes = s.computes
+	}
 	for _, c := range chunks {
 		key := chunkOn{of, server, c}
-		if _, known := h.seen[key]; !known {
+		at, known := h.seen[key]
+		if !known {
 			h.remember(key)
 		}
-		h.seen[key] = now
+		next := s
+		if at.isHeld(now) && s.held.After(now) {
+			next.held = now
+		}
+		h.seen[key] = next
 	}
 }
 
@@ -75,9 +95,36 @@ func (h *history) cachedTokens(of saltedModel, server serverVersion, chunks []to
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, c := range chunks {
-		if at, known := h.seen[chunkOn{of, server, c}]; !known || now.Sub(at) > historyLife {
+		if !h.seen[chunkOn{of, server, c}].isHeld(now) {
 			return i * chunkTokens
 		}
 	}
 	return len(chunks) * chunkTokens
+}
+
+// computing returns how many leading chunks a server is believed to compute.
+func (h *history) computing(of saltedModel, server serverVersion, chunks []tokens.Chunk) int {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !now.Before(h.computes) {
+		return 0
+	}
+	for i, c := range chunks {
+		if !now.Before(h.seen[chunkOn{of, server, c}].computes) {
+			return i
+		}
+	}
+	return len(chunks)
+}
+
+// withdraw takes back that a server holds chunks which it computes until a time.
+func (h *history) withdraw(of saltedModel, server serverVersion, chunks []tokens.Chunk, computes time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range chunks {
+		if key := (chunkOn{of, server, c}); h.seen[key].computes.Equal(computes) {
+			h.seen[key] = sighting{} // it keeps its place among the oldest
+		}
+	}
 }

@@ -122,13 +122,18 @@ type prefix struct {
 	unknown tokens.Reason
 	model   string // base model
 	hits    kvstate.Hits
+	// text is the chunks of a prompt whose tokens are known: equal text may come of which they
+	// are not, or not in time.
+	text []tokens.Chunk
 	// chains are all that is known of the prompt of another replica's request.
 	chains []kvstate.Chain
 	length int // tokens of that prompt
 }
 
 // saltedModel is whose chunks of text the prompt's are.
-func (p *prefix) saltedModel() saltedModel { return saltedModel{p.model, p.tokens.Salt} }
+func (p *prefix) saltedModel() saltedModel {
+	return saltedModel{p.model, p.tokens.Adapter, p.tokens.Salt}
+}
 
 // findTokens finds the tokens of a request's prompt. base is the model that the request's
 // model is an adapter of, or the model itself.
@@ -156,6 +161,8 @@ func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *p
 	if !p.known { // what went where, by its text: approximate, and counted nowhere as known
 		p.tokens.Chunks = p.source.Chunks(p.prompt)
 		p.known = len(p.tokens.Chunks) > 0
+	} else if p.tokens.Mode == tokens.Engine {
+		p.text = p.source.Chunks(p.prompt)
 	}
 	return p
 }
@@ -222,7 +229,20 @@ func (l *Locality) cachedTokens(p *prefix, s *pools.Server, at *serverFacts) cac
 	if !p.known || at.replaced {
 		return cached.Tokens{}
 	}
-	return p.hits.HeldAt(s.ID(), &at.spot)
+	held := p.hits.HeldAt(s.ID(), &at.spot)
+	if n := l.computing(p, s); n > held.GPU {
+		held.Pending += n - held.GPU
+		held.GPU, held.CPU, held.Disk = n, max(n, held.CPU), max(n, held.Disk)
+	}
+	return held
+}
+
+// computing is how many leading tokens of a prompt a server is believed to compute, by its text.
+func (l *Locality) computing(p *prefix, s *pools.Server) int {
+	if len(p.text) == 0 {
+		return 0
+	}
+	return l.history.computing(p.saltedModel(), versionOf(s), p.text) * len(p.tokens.IDs) / len(p.text)
 }
 
 // setCachedTokens writes what each of some servers holds of the prompt, as match found.
@@ -248,19 +268,39 @@ func (l *Locality) replaced(s *pools.Server) bool {
 // may change the map afterwards.
 func (l *Locality) SetSourceClasses(classes map[string]uint64) { l.sourceClasses.Store(&classes) }
 
+// computesLonger is how long after its predicted end a computation is believed to go on that is
+// known by text alone.
+const computesLonger = time.Second
+
 // predict notes that a server computes the prompt and holds it in so long, and returns what
 // takes it back when it will not. What is known by text alone is never confirmed, so it is
-// noted of decode, which gets it then, as well.
+// noted of decode as well, which gets it then. The text of other prompts is noted too: of the
+// next turn or a sibling the tokens may not be known in time, and the index has no place for a
+// server that has published nothing yet.
 func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.Server) (withdraw func()) {
-	switch {
-	case len(p.tokens.Chunks) > 0:
-		for _, s := range []*pools.Server{computes, decode} {
-			l.history.record(p.saltedModel(), versionOf(s), p.tokens.Chunks)
+	now, of, on := time.Now(), p.saltedModel(), versionOf(computes)
+	text, until := p.tokens.Chunks, now.Add(in+computesLonger)
+	if len(text) == 0 {
+		guess := l.Index.Guess(computes.ID(), &p.hits, in)
+		withdraw, text = guess.Withdraw, p.text
+		if guess.Entered() || !l.Index.CountsGuesses() {
+			until = time.Time{}
 		}
-	case p.known || len(p.chains) > 0:
-		return l.Index.Guess(computes.ID(), &p.hits, in).Withdraw
 	}
-	return nil
+	if len(text) == 0 {
+		return withdraw
+	}
+	l.history.record(of, versionOf(decode), text, sighting{held: now.Add(in)})
+	l.history.record(of, on, text, sighting{held: now, computes: until})
+	if until.IsZero() {
+		return withdraw
+	}
+	return func() {
+		l.history.withdraw(of, on, text, until)
+		if withdraw != nil {
+			withdraw()
+		}
+	}
 }
 
 // teaches reports whether prefill should be asked for the prompt's token ids.

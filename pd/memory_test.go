@@ -25,10 +25,10 @@ func chunksOf(text string, n int) (all []tokens.Chunk) {
 // same weights, model and salt.
 func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, of, on := newHistory(), saltedModel{"m", ""}, serverVersion{"s:1", 7}
+		h, of, on := newHistory(), saltedModel{model: "m"}, serverVersion{"s:1", 7}
 		chunks := chunksOf("a", 4)
-		h.record(of, on, chunks[:2])
-		h.record(of, on, chunks[3:]) // there is a gap before it
+		h.record(of, on, chunks[:2], sighting{held: time.Now()})
+		h.record(of, on, chunks[3:], sighting{held: time.Now()}) // there is a gap before it
 		for name, c := range map[string]struct {
 			of   saltedModel
 			on   serverVersion
@@ -43,13 +43,19 @@ func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 			"another text":         {of, on, chunksOf("bb", 4), 0},
 			"another server":       {of, serverVersion{"s:2", 7}, chunks, 0},
 			"it, with new weights": {of, serverVersion{"s:1", 8}, chunks, 0},
-			"another model":        {saltedModel{"n", ""}, on, chunks, 0},
-			"under another's salt": {saltedModel{"m", "x"}, on, chunks, 0},
+			"another model":        {saltedModel{model: "n"}, on, chunks, 0},
+			"of an adapter":        {saltedModel{model: "m", adapter: "a"}, on, chunks, 0},
+			"under another's salt": {saltedModel{model: "m", salt: "x"}, on, chunks, 0},
 		} {
 			if got := h.cachedTokens(c.of, c.on, c.ask); got != c.want*chunkTokens {
 				t.Errorf("%s: %d tokens, want %d chunks", name, got, c.want)
 			}
 		}
+		h.record(of, on, chunks, sighting{held: time.Now().Add(time.Second)})
+		if got := h.cachedTokens(of, on, chunks); got != 2*chunkTokens {
+			t.Errorf("%d tokens before the others come", got)
+		}
+		h.seen[chunkOn{of, on, chunks[2]}] = sighting{}
 		time.Sleep(historyLife)
 		if got := h.cachedTokens(of, on, chunks); got != 2*chunkTokens {
 			t.Errorf("two minutes later: %d tokens", got)
@@ -58,24 +64,50 @@ func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 		if got := h.cachedTokens(of, on, chunks); got != 0 {
 			t.Errorf("longer than that: %d tokens", got)
 		}
-		h.record(of, on, chunks[:1]) // it is sent that again
+		h.record(of, on, chunks[:1], sighting{held: time.Now()}) // it is sent that again
 		if got := h.cachedTokens(of, on, chunks); got != chunkTokens {
 			t.Errorf("sent again: %d tokens", got)
 		}
 	})
 }
 
+// A server computes what it was sent until a time, or until that is taken back.
+func TestHistory_AServerComputesUntilATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, of, on, chunks := newHistory(), saltedModel{model: "m"}, serverVersion{"s:1", 7}, chunksOf("a", 4)
+		until := time.Now().Add(time.Second)
+		h.record(of, on, chunks[:2], sighting{time.Now(), until})
+		h.record(of, on, chunks[2:], sighting{held: time.Now()})
+		if n := h.computing(of, on, chunks); n != 2 {
+			t.Errorf("it computes %d chunks", n)
+		}
+		time.Sleep(time.Second)
+		if n := h.computing(of, on, chunks); n != 0 {
+			t.Errorf("it computes %d chunks after the time", n)
+		}
+		until = time.Now().Add(time.Second)
+		h.record(of, on, chunks[:2], sighting{time.Now(), until})
+		h.withdraw(of, on, chunks, until)
+		if n, held := h.computing(of, on, chunks), h.cachedTokens(of, on, chunks); n != 0 || held != 0 {
+			t.Errorf("it computes %d chunks and holds %d tokens that were taken back", n, held)
+		}
+		if held := h.cachedTokens(of, on, chunks[2:]); held != 2*chunkTokens {
+			t.Errorf("it holds %d tokens of what was not", held)
+		}
+	})
+}
+
 // So many chunks are remembered: the oldest make room, one for one.
 func TestHistory_TheOldestMakeRoom(t *testing.T) {
-	h, of, on := newHistory(), saltedModel{"m", ""}, serverVersion{"s:1", 7}
+	h, of, on := newHistory(), saltedModel{model: "m"}, serverVersion{"s:1", 7}
 	all := chunksOf("a", historySize+3)
-	h.record(of, on, all[:historySize])
-	h.record(of, on, all[:historySize]) // known already
+	h.record(of, on, all[:historySize], sighting{held: time.Now()})
+	h.record(of, on, all[:historySize], sighting{held: time.Now()}) // known already
 	if len(h.seen) != historySize || len(h.oldest) != historySize {
 		t.Fatalf("%d chunks are remembered, %d in the ring", len(h.seen), len(h.oldest))
 	}
 	for i := range 3 {
-		h.record(of, on, all[historySize+i:historySize+i+1])
+		h.record(of, on, all[historySize+i:historySize+i+1], sighting{held: time.Now()})
 		if h.cachedTokens(of, on, all[i:i+1]) != 0 || h.cachedTokens(of, on, all[i+1:i+2]) == 0 || len(h.seen) != historySize {
 			t.Errorf("with %d more the oldest %d are not forgotten, or one more is; %d are remembered", i+1, i+1, len(h.seen))
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 )
 
 // siblings are prompts with a long beginning in common that no server holds.
@@ -35,6 +37,33 @@ func TestBindNow_SiblingsGoWhereTheirPrefixIsBeingComputed(t *testing.T) {
 	}
 	if n := distinct(servers); n > 2 {
 		t.Errorf("16 siblings compute their beginning on %d servers: %v", n, servers)
+	}
+}
+
+// The tokens of some of them are not known in time. They go by their text to where the others
+// are computed, and the others to where they are.
+func TestBindNow_SiblingsKnownByTextGoWhereOthersAreComputed(t *testing.T) {
+	for _, textFirst := range []bool{true, false} {
+		f := newTestFleet(t, 4, testPrompt(64))
+		text := chunksOf("shared", 20_000/chunkTokens)
+		var servers []string
+		for i, prompt := range siblings(16) {
+			st := f.arrives(prompt, time.Now())
+			if (i%2 == 0) == textFirst {
+				st.bind.prefix.tokens = tokens.Tokens{Chunks: text, Mode: tokens.Engine}
+			} else {
+				st.bind.prefix.text = text
+			}
+			b, err := f.Binder.bindNow(&st.bind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(b.release)
+			servers = append(servers, b.chosen.Prefill)
+		}
+		if n := distinct(servers); n > 2 {
+			t.Errorf("text first %t: 16 siblings compute their beginning on %d servers: %v", textFirst, n, servers)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -241,4 +242,51 @@ func TestAgents_UnknownPromptsGoByLengthAndText(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Sixteen sub-agents that begin at once from one long conversation compute it at most twice
+// all together, also where the tokens of some of them are not known in time.
+func TestAgents_SiblingsComputeTheirBeginningAtMostTwice(t *testing.T) {
+	for name, unanswered := range map[string]int{"all tokens are known": 0, "half of the servers render nothing": 2} {
+		t.Run(name, func(t *testing.T) {
+			for try := 1; ; try++ {
+				c := newPublishingCluster(t, 4, 1, "engine", nil)
+				for _, e := range c.prefill[:unanswered] {
+					e.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/v1/chat/completions/render"})
+				}
+				times := c.runSiblings(16)
+				t.Logf("computed %.1f times", times)
+				if times <= 2 {
+					return
+				}
+				if try == 3 { // on a busy machine waiting may look longer than computing it elsewhere
+					t.Fatal("three times")
+				}
+			}
+		})
+	}
+}
+
+// runSiblings has so many requests with one long beginning sent at once, and returns how many
+// times they computed it all together.
+func (c *cluster) runSiblings(n int) (times float64) {
+	c.t.Helper()
+	api := agentAPIs["chat"]
+	shared := `{"role":"system","content":` + quoted(words(15_000, "shared")) + `}`
+	answers := make([]answer, n)
+	var all sync.WaitGroup
+	for i := range answers {
+		all.Go(func() {
+			answers[i] = c.post(api.path, fmt.Sprintf(`{"model":%q,"max_tokens":4,"ignore_eos":true,"messages":[%s,{"role":"user","content":%s}]}`, testModel, shared, asked(i, 0)))
+		})
+	}
+	all.Wait()
+	for _, got := range answers {
+		if got.status != 200 {
+			c.t.Fatalf("%d %s", got.status, got.body)
+		}
+		prompt, cached := api.usage(got.body)
+		times += max(0, 1-float64(cached)/float64(prompt-300)) // what a sibling asks has some 200 tokens
+	}
+	return times
 }
