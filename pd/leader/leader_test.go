@@ -481,3 +481,30 @@ func TestServer_AnIDWaitsOnce(t *testing.T) {
 		}
 	}
 }
+
+// A turn that comes at the moment when its client leaves is reported as taken: nothing of it is in
+// flight.
+func TestFollower_ATurnThatCameAsItsClientLeftIsTaken(t *testing.T) {
+	taken := 0
+	count := func() uint64 { taken++; return uint64(taken) }
+	f := NewFollower(nil, "follower", count, insecure.NewCredentials(), NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	f.begin()
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, _, err := f.Bind(ctx, &leaderpb.RemoteRequest{Model: "m"})
+		left <- err
+	}()
+	eventually(t, "it waits", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.waiting) == 1
+	})
+	f.mu.Lock()
+	clear(f.waiting) // as where its turn is delivered
+	f.mu.Unlock()
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) || taken != 1 {
+		t.Errorf("%v, %d turns are reported as taken", err, taken)
+	}
+}
