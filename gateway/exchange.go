@@ -128,14 +128,18 @@ func requestID(c *fiber.Ctx) string {
 func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	_, span := x.server.tracer.Start(x.ctx, "admit")
 	defer func() { endSpan(span, err) }()
-	if encoding := c.Get(fiber.HeaderContentEncoding); encoding != "" && encoding != "identity" {
-		return nil, &badRequest{status: fiber.StatusUnsupportedMediaType, message: "Compressed request bodies are not supported."}
+	coding, err := contentCoding(c)
+	if err != nil {
+		return nil, err
 	}
 	if x.key, err = x.server.authenticate(c); err != nil {
 		return nil, err
 	}
 	body, err := x.server.readBody(c)
 	if err != nil {
+		return nil, err
+	}
+	if body, err = x.server.decode(body, coding); err != nil {
 		return nil, err
 	}
 	if req, err = parse(x.dialect, body); err != nil {

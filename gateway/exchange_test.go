@@ -103,15 +103,6 @@ func TestExchange_Span(t *testing.T) {
 	}
 }
 
-func TestAdmit_TakesNoCompressedBodies(t *testing.T) {
-	g := run(t, usual(t), complete().roundTrip, alone(t))
-	for encoding, want := range map[string]int{"gzip": 415, "identity": 200, "": 200} {
-		if got := g.post(`{"model":"m","prompt":"hi"}`, "Content-Encoding", encoding); got.status != want {
-			t.Errorf("%q: %d %s", encoding, got.status, got.body)
-		}
-	}
-}
-
 // handOff is a prefill server's answer.
 const handOff = `{"choices":[{"text":"a"}],"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_block_ids":[[1,2]],"remote_host":"127.0.0.1","remote_port":1},` +
 	`"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}`
