@@ -279,7 +279,7 @@ func TestTierIndex_IsNeverTooFull(t *testing.T) {
 		}
 	}
 	if !ix.put(1, 0) || ix.put(1, 1) || !ix.put(1, 1) {
-		t.Error("who has a hash is not told from who has it not")
+		t.Error("servers that have a hash and those that lack it are not told apart")
 	}
 	for i := range n {
 		ix.take(Hash(i+1), i%3)

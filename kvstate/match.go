@@ -10,8 +10,8 @@ import (
 //
 // A holder's blocks of a chain are a run in the index of the GPU, then one in that of the
 // CPU, then one in that of the disk, each perhaps empty (see tierIndex). So it is enough
-// to look where a run may end: ahead in steps that double while nobody falls out, then by
-// halves between the last two looks for those who did. Holders that end together cost
+// to look where a run may end: ahead in steps that double while no run ends, then by
+// halves between the last two looks for those that did. Holders that end together cost
 // as much as one.
 type search struct {
 	tiers    [tiers + 1]*tierIndex // by tier, then the guesses; nil: nothing was ever put there

@@ -48,7 +48,7 @@ func untilBench(b *testing.B, what string, holds func() bool) {
 	}
 }
 
-// redisBlocks is the other way to share an index: who holds a block is kept in Redis
+// redisBlocks is the other way to share an index: the holders of a block are kept in Redis
 // alone, as one string for each block with a bit for each server, 8 bytes for 64 of
 // them. A lookup reads all blocks of the prompt at once: by one MGET, which needs them
 // on one node of a cluster, or by a pipeline of GETs. The keys are made beforehand.
@@ -88,7 +88,7 @@ func (rb *redisBlocks) mget(ctx context.Context) error {
 	}
 	rb.begin()
 	for i, v := range values {
-		holders, _ := v.(string) // of a block that nobody holds: empty
+		holders, _ := v.(string) // of a block without holders: empty
 		if !rb.next(i, holders) {
 			return nil
 		}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// SourceID names who publishes: a server, and the data-parallel rank behind its
+// SourceID names what publishes: a server, and the data-parallel rank behind its
 // address. A server that is one rank of an address ("host:port/dp1") has rank 0.
 type SourceID struct {
 	Server string

@@ -180,7 +180,7 @@ type ModelState struct {
 	Best    [tiers]uint64 `json:"best_match_tokens"`
 }
 
-// TierState is the size of one tier: blocks that somebody holds, memory in bytes.
+// TierState is the size of one tier: blocks that are held, memory in bytes.
 type TierState struct {
 	Blocks int `json:"blocks"`
 	Bytes  int `json:"bytes"`

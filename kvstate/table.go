@@ -9,8 +9,8 @@ import (
 // changes it; readers take no lock.
 //
 // A slot is a hash and then width words with one bit for each holder. A slot's hash is
-// written once, after its bits, and never changes as long as the table lives: whoever
-// finds a hash reads bits that belong to it. A hash that nobody holds any more keeps
+// written once, after its bits, and never changes as long as the table lives: a reader
+// that finds a hash reads bits that belong to it. A hash that is not held any more keeps
 // its slot, with no bit set, until the shard builds a new table.
 type table struct {
 	words  []uint64
@@ -70,8 +70,8 @@ func (t *table) held(holders uint64) bool {
 	return false
 }
 
-// copyTo puts all that is held into a table of at least the same width that nobody
-// reads yet.
+// copyTo puts all that is held into a table of at least the same width that is not
+// read yet.
 func (t *table) copyTo(to *table) {
 	for at := uint64(0); at < uint64(len(t.words)); at += t.stride {
 		if t.words[at] != 0 && t.held(at+1) {

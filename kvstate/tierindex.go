@@ -27,7 +27,7 @@ type shard struct {
 
 	mu     sync.Mutex // guards changes of the table, and the counts
 	filled int        // slots with a hash
-	live   int        // slots that somebody holds
+	live   int        // slots that are held
 	_      [24]byte   // a cache line for each shard
 }
 
@@ -56,7 +56,7 @@ func (s *tierIndex) ifUsed() *tierIndex {
 	return s
 }
 
-// find returns where the holders of a hash are, nil if nobody has it.
+// find returns where the holders of a hash are, nil if there are none.
 func (s *tierIndex) find(h Hash) (t *table, holders uint64) {
 	t = s.shards[h>>(64-shardBits)].table.Load()
 	if t == nil {
@@ -160,7 +160,7 @@ func (sh *shard) rebuild(width int) *table {
 	return t
 }
 
-// size is the number of blocks that somebody holds, and the memory of the tables.
+// size is the number of blocks that are held, and the memory of the tables.
 func (s *tierIndex) size() (blocks, bytes int) {
 	for i := range s.shards {
 		sh := &s.shards[i]

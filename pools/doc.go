@@ -1,4 +1,4 @@
-// Package pools knows which servers exist, how they are, and whether they may
+// Package pools knows which servers exist, what state they are in, and whether they may
 // take one more request.
 //
 // A server is one addressable engine or one data-parallel rank of it; a pool is

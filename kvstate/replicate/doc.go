@@ -3,6 +3,6 @@
 // deltas of engines in connect mode, which one elected replica receives for all (receiver.go).
 //
 // kvstate writes deltas and snapshots and applies them, under its own lock; this package
-// carries them, and decides who writes and who receives (pools/election). Without Redis
+// carries them, and decides which replica writes and which receives (pools/election). Without Redis
 // routing goes on from memory. cmd imports it.
 package replicate

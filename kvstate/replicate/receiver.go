@@ -31,7 +31,7 @@ type Feed func() (stop func(), err error)
 // fails, another one takes over within three seconds: a snapshot first, since what was
 // published in between is lost, and the source forgets what it cannot prove.
 //
-// The lease says who receives and at which address, which is this replica's: whatever
+// The lease says which replica receives and at which address, which is this replica's: whatever
 // points the engine at its receiver (a name in DNS, a Service) can follow it.
 func (sh *Shared) Follow(ctx context.Context, s *kvstate.Source, address string, feed Feed) {
 	claim := sh.replica + " " + address
@@ -111,8 +111,8 @@ func (f *follower) receiveWithoutRedis(ctx context.Context, feed Feed) {
 	}
 }
 
-// publish puts a delta into the stream. One that does not get through is a gap to those
-// who read, who then take a snapshot; the journal then makes the next one whole.
+// publish puts a delta into the stream. One that does not get through is a gap to the
+// replicas that read it: they take a snapshot, and the journal makes the next one complete.
 func (f *follower) publish(ctx context.Context, delta []byte) {
 	key := f.key(f.s.ID(), "deltas")
 	_, err := f.client.Pipelined(ctx, func(p redis.Pipeliner) error {

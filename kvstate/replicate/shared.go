@@ -21,12 +21,12 @@ import (
 //
 //	<prefix>kv:{server#rank}:snapshot       name of the newest snapshot
 //	<prefix>kv:{server#rank}:snapshot:NAME  list of its pieces
-//	<prefix>kv:{server#rank}:writer         who writes the next one; expires
+//	<prefix>kv:{server#rank}:writer         which replica writes the next one; expires
 //	<prefix>kv:{server#rank}:receiver       which replica receives, and at which
 //	                                        address; expires
 //	<prefix>kv:{server#rank}:deltas         stream of what the receiver receives
 const (
-	snapshotLife  = time.Hour        // a snapshot that nobody renews
+	snapshotLife  = time.Hour        // of a snapshot that is not renewed
 	pieceLife     = time.Minute      // of the pieces of one that breaks off, from the last on
 	snapshotPiece = 255 << 10        // bytes; with its header it fills an allocation of Redis
 	snapshotMax   = 1 << 30          // bytes that are read

@@ -99,7 +99,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 }
 
 // flightFor begins to ask where the prompt is not known completely, and returns the ask if
-// the request should wait for it, or why nobody is asked.
+// the request should wait for it, or why no engine is asked.
 func (a *asker) flightFor(p *Prompt, t *text, c *claim) (*flight, Reason) {
 	if c.complete {
 		return nil, ""
@@ -123,7 +123,7 @@ func (f *flight) wait(ctx context.Context, most time.Duration) (Tokens, bool) {
 	return unknown(Late)
 }
 
-// start asks for a prompt, or joins those who have asked. It is nil when nobody is
+// start asks for a prompt, or joins an ask that is under way. It is nil when no engine is
 // asked: too much is under way, engines do not answer, or no path takes this prompt.
 func (a *asker) start(p *Prompt, t *text) (*flight, Reason) {
 	key := t.sum

@@ -18,7 +18,7 @@ type Config struct {
 
 	// AskWait is how long a request waits for an engine's answer (engine).
 	AskWait time.Duration
-	// AskTimeout bounds an ask that nobody waits for any more; its answer serves the
+	// AskTimeout bounds an ask that no request waits for any more; its answer serves the
 	// conversation's next turn.
 	AskTimeout time.Duration
 	// AskOver is how much of a prompt may be unknown, in bytes of text, for a request

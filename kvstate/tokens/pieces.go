@@ -42,7 +42,7 @@ func (p *pieces) key(text string) pieceKey {
 	return pieceKey{maphash.String(p.seed, text), len(text)}
 }
 
-// get returns tokens that nobody may change.
+// get returns tokens that must not be changed.
 func (p *pieces) get(text string) ([]uint32, bool) {
 	if p == nil || len(text) < leastPiece {
 		return nil, false

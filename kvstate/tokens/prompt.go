@@ -51,7 +51,7 @@ const (
 // types so that no index can mix them: a result has one or the other.
 type Tokens struct {
 	Mode Mode
-	// IDs are leading token ids of the prompt. They are shared: nobody may change
+	// IDs are leading token ids of the prompt. They are shared: do not change
 	// them.
 	IDs []uint32
 	// Certain is how many of IDs are certain: what an engine or a tokenizer returned for

@@ -201,7 +201,7 @@ func common(a, b []uint32) int32 {
 	return int32(sort.Search(n, func(i int) bool { return a[i] != b[i] }))
 }
 
-// clone is a copy that nobody else frees.
+// clone is a copy that its caller frees.
 func (t *text) clone() text {
 	c := *t
 	c.prints, c.cuts = slices.Clone(t.prints), slices.Clone(t.cuts)

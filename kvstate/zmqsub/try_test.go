@@ -59,7 +59,7 @@ func TestTry_ReportsWhatAnswers(t *testing.T) {
 	}
 }
 
-// An address at which nobody publishes is warned of once; one that is connected is not.
+// An address at which no engine publishes is warned of once; one that is connected is not.
 func TestSubscriber_WarnsIfItNeverConnects(t *testing.T) {
 	t.Parallel()
 	for _, connects := range []bool{true, false} {

@@ -44,7 +44,7 @@ func (a *adapters) unload(name string) error {
 	return nil
 }
 
-// UnloadAdapter unloads an adapter, as if somebody else had asked for it.
+// UnloadAdapter unloads an adapter, as if another client had asked for it.
 func (e *Engine) UnloadAdapter(name string) error { return e.adapters.unload(name) }
 
 func (a *adapters) has(name string) bool {

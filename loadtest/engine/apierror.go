@@ -29,7 +29,7 @@ func notFound(param, format string, args ...any) *apiError {
 // errInternal is what vLLM says of any failure inside the engine.
 var errInternal = &apiError{http.StatusInternalServerError, "InternalServerError", "Internal server error", ""}
 
-// errClientGone ends a request whose client has hung up; nobody reads an answer.
+// errClientGone ends a request whose client has hung up; its answer is not read.
 var errClientGone = errors.New("client has gone")
 
 // errorBody is OpenAI's error shape: {"error": {message, type, param, code}}.

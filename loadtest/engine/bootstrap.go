@@ -82,7 +82,7 @@ func (r *rank) abandonSession(s *sequence) {
 	}
 	r.counts.handoffsExpired++
 	r.meters.kvExpired.Inc()
-	s.finish = "" // of the answer that nobody got
+	s.finish = "" // of the answer that was not sent
 	r.endLocked(s, finishTransfer)
 }
 

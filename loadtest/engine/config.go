@@ -145,7 +145,7 @@ type Config struct {
 
 // Default is an engine like vLLM with Llama 3.1 8B on one H200: the KV bytes per
 // token and the link speed are taken from there. The timing coefficients are those
-// of NVIDIA's Dynamo mocker; nobody here measured them.
+// of NVIDIA's Dynamo mocker; they were not measured here.
 func Default() Config {
 	return Config{
 		Listen:              "127.0.0.1:0",

@@ -330,7 +330,7 @@ func (g *handlerGate) enter() bool {
 	return true
 }
 
-// close lets nobody in and waits until all have left.
+// close refuses new requests and waits until all have ended.
 func (g *handlerGate) close() {
 	g.mu.Lock()
 	g.closed = true

@@ -19,7 +19,7 @@ const (
 // heartbeatsPerLease is vLLM's: a decode that waits for room renews every lease/6.
 const heartbeatsPerLease = 6
 
-// releaseTimeout bounds the message that frees a hand-off nobody will read.
+// releaseTimeout bounds the message that frees a hand-off that will not be read.
 const releaseTimeout = 2 * time.Second
 
 // room is what a sequence gets when it has blocks for its prompt.

@@ -145,7 +145,7 @@ func newHeldHandoffs() *heldHandoffs {
 	return &heldHandoffs{open: map[string]*heldKV{}, ended: map[string]string{}, opened: make(chan struct{})}
 }
 
-// hold opens a hand-off and wakes those who wait for one.
+// hold opens a hand-off and wakes the requests that wait for one.
 func (h *heldHandoffs) hold(name string, held *heldKV) {
 	h.open[name] = held
 	close(h.opened)
@@ -159,7 +159,7 @@ func (h *heldHandoffs) end(requestID, why string) {
 	h.remember(requestID, why)
 }
 
-// remember how a hand-off ended, so that nobody uses its name again.
+// remember how a hand-off ended, so that its name is not used again.
 func (h *heldHandoffs) remember(requestID, why string) {
 	h.ended[requestID] = why
 	h.oldest = append(h.oldest, requestID)

@@ -19,7 +19,7 @@ type block struct {
 	prev, next *block // neighbours in the free list while refs is 0
 }
 
-// kvCache is the paged KV cache of one rank. Blocks nobody uses keep their content
+// kvCache is the paged KV cache of one rank. Blocks that are not in use keep their content
 // and stay reusable until they are needed again, least recently used first; of one
 // sequence the tail goes before the head. The owner of the cache holds its lock.
 type kvCache struct {

@@ -5,7 +5,7 @@ import "context"
 // Connectors of vLLM whose decode does not name blocks but the transfer: by an id that
 // the gateway minted for both legs, or by the request id of both. Prefill holds the
 // blocks under that name from its last step on; a decode that comes earlier, or with a
-// name that nobody will hold, waits, and gets no error.
+// name that will not be held, waits, and gets no error.
 
 // serveNamed waits for the hold that a decode names and lets it flow over this engine's
 // link.

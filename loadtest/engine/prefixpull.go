@@ -9,7 +9,7 @@ import (
 
 // prefixPath is where an engine gives away the beginning of a prompt that it has in its
 // cache (the offloading connector's remote_kv_source). Nothing is promised: what is not
-// there is computed by the one who asked.
+// there is computed by the engine that asked.
 const prefixPath = "/sim/kv/prefix"
 
 // prefixCall names the prompt, since engines hash blocks each in its own way; Have is

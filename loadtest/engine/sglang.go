@@ -19,7 +19,7 @@ type sglangFields struct {
 	PrefillDPRank *int            `json:"disagg_prefill_dp_rank"`
 }
 
-// sglangParams refuses what would leave an engine waiting for nobody. An engine of no
+// sglangParams refuses what would let an engine wait for a peer that does not come. An engine of no
 // disaggregation mode (both) does not read the fields.
 func (e *Engine) sglangParams(f *requestFields, answers int) (transferParams, error) {
 	p := transferParams{rank: f.RoutedDPRank}

@@ -17,7 +17,7 @@ import (
 const (
 	pullPath      = "/sim/kv/pull"      // answers kvContent
 	heartbeatPath = "/sim/kv/heartbeat" // extends the lease
-	releasePath   = "/sim/kv/release"   // nobody will read this hand-off
+	releasePath   = "/sim/kv/release"   // this hand-off will not be read
 	meetPath      = "/sim/kv/meet"      // joins a room, answers kvContent
 	namedPath     = "/sim/kv/named"     // waits for a hold by its name, answers kvContent
 )

@@ -94,7 +94,7 @@ func (e *Engine) models(x *exchange) error {
 	return nil
 }
 
-// owner is what the connector's engine says of whom its models are.
+// owner is the owner of its models as the connector's engine reports it.
 func (e *Engine) owner() string {
 	switch e.cfg.Connector {
 	case ConnectorSGLang:

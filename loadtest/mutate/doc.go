@@ -1,4 +1,4 @@
-// Package mutate asks whether a package's tests have teeth: it plants deliberate faults in
+// Package mutate measures whether a package's tests notice faults: it plants deliberate faults in
 // the package, one at a time, runs the package's own tests with each, and counts the faults
 // that no test notices.
 //

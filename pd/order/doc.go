@@ -11,7 +11,7 @@
 //
 // Of every 1/OverdueShare turns (50) one goes to the request that came first of those that
 // are overdue, in any class and for any objective, and it keeps that turn while the server
-// that is best for it is busy: nobody else has it. While another server is free that lasts no
+// that is best for it is busy: no other request gets it. While another server is free that lasts no
 // longer than for any other request, see above. So a request whose prefill takes T seconds on the server that
 // is best for it goes, whatever else comes, after at most
 //

@@ -74,7 +74,7 @@ func TestORCAStream_IsGivenUpInSilence(t *testing.T) {
 	}
 }
 
-// once streams one report to the first who asks, and none to others.
+// once streams one report to the first caller, and none to others.
 type once struct {
 	service.UnimplementedOpenRcaServiceServer
 	asked atomic.Int64
