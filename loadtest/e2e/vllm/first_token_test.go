@@ -186,7 +186,8 @@ func goesOn(t *testing.T, p, d *engine) {
 }
 
 // fieldsAcross says which fields give the same answer across the seam as without it. Those that
-// the gateway lets through have to.
+// the gateway lets through have to, where one engine says the same twice: with top_k 1 it draws
+// among tokens that are equally likely.
 func fieldsAcross(t *testing.T, p, d *engine) {
 	through := []string{"temperature", "top_k", "min_p", "logit_bias", "allowed_token_ids", "stop_token_ids"}
 	for name, fields := range map[string]map[string]any{
@@ -205,7 +206,7 @@ func fieldsAcross(t *testing.T, p, d *engine) {
 		"structured_outputs": {"structured_outputs": map[string]any{"regex": "[ab]{5}c{5}"}},
 		"bad_words":          {"bad_words": []string{"pair prefill", "pool"}},
 	} {
-		equal, tried := 0, 0
+		equal, twice, tried := 0, 0, 0
 		var failed error
 		for i := range 6 {
 			body := map[string]any{"prompt": promptOf(uint64(100+i), 200+i), "max_tokens": 24, "temperature": 0, "ignore_eos": true}
@@ -220,12 +221,20 @@ func fieldsAcross(t *testing.T, p, d *engine) {
 				failed = err
 				break
 			}
+			again, err := tell(d.url, body)
+			if err != nil {
+				failed = err
+				break
+			}
+			if slices.Equal(again.IDs, want.IDs) {
+				twice++
+			}
 			if tried++; slices.Equal(got.IDs, want.IDs) && got.Text == want.Text && got.Finish == want.Finish {
 				equal++
 			}
 		}
-		t.Logf("%-19s equal %d of %d %v", name, equal, tried, failed)
-		if slices.Contains(through, name) && (equal != 6 || failed != nil) {
+		t.Logf("%-19s equal %d of %d, one engine to itself %d %v", name, equal, tried, twice, failed)
+		if slices.Contains(through, name) && (equal != 6 && twice == 6 || failed != nil) {
 			t.Errorf("%s goes through the gateway and is not equal", name)
 		}
 	}
@@ -291,7 +300,7 @@ func beginsAsOne(t *testing.T, g gateway, d *engine) {
 	use := func(labels ...string) float64 { return metric(t, g.admin, "tandem_first_tokens_total", labels...) }
 	first, all, boundary := use(`use="first"`), use(`use="all"`), use(`reason="block_boundary"`)
 	t.Logf("%d answers: prefill began %v, gave %v whole, %v prompts end with a block", asked, first, all, boundary)
-	if first < 50 || all < 8 || boundary < 8 {
+	if first < 50 || all < 8 || boundary < 6 { // the six are prompts of 32, 64 and 1,024 tokens
 		t.Error("too few of one kind")
 	}
 	if n := metric(t, g.admin, "tandem_prompt_mismatches_total") + metric(t, g.admin, "tandem_retries_total"); n != 0 {
@@ -312,6 +321,7 @@ func partOfACharacter(t *testing.T, g gateway, d *engine) {
 	if err := json.NewDecoder(resp.Body).Decode(&emoji); err != nil || len(emoji.Tokens) < 2 {
 		t.Fatalf("%v %v", emoji, err)
 	}
+	before := metric(t, g.admin, "tandem_first_tokens_total", `reason="no_text"`)
 	for _, stream := range []bool{false, true} {
 		body := map[string]any{"prompt": promptOf(31, 70), "max_tokens": 4, "temperature": 0, "allowed_token_ids": emoji.Tokens[:1], "stream": stream}
 		want, err := tell(d.url, body)
@@ -323,7 +333,7 @@ func partOfACharacter(t *testing.T, g gateway, d *engine) {
 			t.Errorf("%v %q %v, one engine %q %v", err, got.Text, got.IDs, want.Text, want.IDs)
 		}
 	}
-	if n := metric(t, g.admin, "tandem_first_tokens_total", `reason="no_text"`); n != 2 {
+	if n := metric(t, g.admin, "tandem_first_tokens_total", `reason="no_text"`) - before; n != 2 {
 		t.Errorf("%v tokens without text", n)
 	}
 }
