@@ -61,7 +61,7 @@ keda: deps-e2e build ## scale a deployment by KEDA's operator and adapter on a r
 .PHONY: vllm
 vllm: deps-vllm build ## drive the gateway with four servers of vLLM itself on CPUs (some 7 GB, once)
 	.ci/vllm
-	cd loadtest/e2e && go test -v -count=1 -timeout 20m ./vllm
+	cd loadtest/e2e && go test -v -count=1 -timeout 40m ./vllm
 
 .PHONY: bench
 bench: deps-build ## the Go benchmarks, one second each, with allocations
