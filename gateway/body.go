@@ -10,7 +10,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // prefetched is how much of a body of known length fasthttp has read before it calls a
@@ -35,7 +35,7 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 	counted := reservedBytes{budget: &s.bodies, bytes: freeBytes}
 	defer counted.release()
 	if !counted.grow(length) {
-		return nil, pd.ErrQueueFull
+		return nil, queue.ErrFull
 	}
 	body = make([]byte, 0, min(most, freeBytes))
 	for {
@@ -60,7 +60,7 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 		}
 		size := min(most, 4*cap(body))
 		if !counted.grow(size) {
-			return nil, pd.ErrQueueFull
+			return nil, queue.ErrFull
 		}
 		body = append(make([]byte, 0, size), body...)
 	}

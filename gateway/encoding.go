@@ -10,7 +10,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // decoders are the codings of request bodies that are taken, one at a time (RFC 9110, 8.4.1).
@@ -68,7 +68,7 @@ func (s *Server) decode(body []byte, coding string) (decoded []byte, err error) 
 		}
 		size := min(most, 4*cap(decoded))
 		if !counted.grow(size) {
-			return nil, pd.ErrQueueFull
+			return nil, queue.ErrFull
 		}
 		decoded = append(make([]byte, 0, size), decoded...)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // statusClientGone is nginx's number for a client that left; nobody receives it.
@@ -65,11 +66,11 @@ func explain(err error) failure {
 			text:    api.ErrorText{Status: http.StatusUnprocessableEntity, Type: "invalid_request_error", Code: "request_quarantined", Message: "This request was in flight on two servers when they failed. It is not tried again for ten minutes."},
 			outcome: "quarantined",
 		}
-	case errors.Is(err, pd.ErrDeadline):
+	case errors.Is(err, queue.ErrDeadline):
 		return unavailable("deadline_unreachable", "The service cannot answer by the request's deadline now. Try again shortly.", "deadline")
-	case errors.Is(err, pd.ErrDisplaced):
+	case errors.Is(err, queue.ErrDisplaced):
 		return unavailable("overloaded", "The service is at capacity and serves requests of higher priority, or of clients with fewer, first. Try again shortly.", "displaced")
-	case errors.Is(err, pd.ErrQueueFull), errors.Is(err, pd.ErrQueueTimeout):
+	case errors.Is(err, queue.ErrFull), errors.Is(err, queue.ErrTimeout):
 		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
 	case errors.Is(err, pd.ErrNoAdapter):
 		return explain(errUnknownModel)

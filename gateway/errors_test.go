@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -40,10 +41,10 @@ func TestExplain(t *testing.T) {
 		{"stopping", fmt.Errorf("x: %w", errStopping), 503, "stopping", "stopped", "shutting down", true, true},
 		{"gone", context.Canceled, 499, "", "client_gone", "left", false, false},
 		{"quarantined", pd.ErrQuarantined, 422, "request_quarantined", "quarantined", "two servers", false, false},
-		{"deadline", pd.ErrDeadline, 503, "deadline_unreachable", "deadline", "deadline", true, true},
-		{"displaced", pd.ErrDisplaced, 503, "overloaded", "displaced", "higher priority", true, true},
-		{"queue full", pd.ErrQueueFull, 503, "overloaded", "overloaded", "at capacity", true, true},
-		{"queue timeout", pd.ErrQueueTimeout, 503, "overloaded", "overloaded", "at capacity", true, true},
+		{"deadline", queue.ErrDeadline, 503, "deadline_unreachable", "deadline", "deadline", true, true},
+		{"displaced", queue.ErrDisplaced, 503, "overloaded", "displaced", "higher priority", true, true},
+		{"queue full", queue.ErrFull, 503, "overloaded", "overloaded", "at capacity", true, true},
+		{"queue timeout", queue.ErrTimeout, 503, "overloaded", "overloaded", "at capacity", true, true},
 		{"no pair", &pd.NoServerError{Role: pools.Decode, NoPair: true}, 503, "no_pair", "no_server", "work together", true, true},
 		{"no decode", &pd.NoServerError{Role: pools.Decode}, 503, "no_server", "no_server", "No decode server", true, true},
 		{"no prefill", &pd.NoServerError{Role: pools.Prefill}, 503, "no_server", "no_server", "No prefill server", true, true},

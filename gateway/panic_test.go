@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/gateway/access"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -39,7 +39,7 @@ func postAs(t *testing.T, key, base, body string) (int, string, error) {
 }
 
 // nothingHeld checks that a request left no place taken.
-func nothingHeld(t *testing.T, queue *pd.Queue, server *pools.Server) {
+func nothingHeld(t *testing.T, queue *queue.Queue, server *pools.Server) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		_, inFlight := queue.Len()

@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -49,19 +50,19 @@ func listing(t *testing.T, models string) string {
 
 // serveWith runs a gateway whose engine legs go to the round tripper, in front of these
 // servers, of which it returns the first.
-func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
+func serveWith(t *testing.T, legs roundTripper, specs ...pools.Spec) (base string, queue *queue.Queue, server *pools.Server) {
 	t.Helper()
 	return serveBehind(t, access.New(access.DefaultConfig(), nil), legs, specs...)
 }
 
 // serveBehind is serveWith behind an access control.
-func serveBehind(t *testing.T, a *access.Control, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
+func serveBehind(t *testing.T, a *access.Control, legs roundTripper, specs ...pools.Spec) (base string, queue *queue.Queue, server *pools.Server) {
 	t.Helper()
 	return serveAs(t, shape{access: a, pools: pools.Default(), cost: cost.Default()}, legs, specs...)
 }
 
 // serveAs is serveWith by a gateway of a shape.
-func serveAs(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) (base string, queue *pd.Queue, server *pools.Server) {
+func serveAs(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) (base string, queue *queue.Queue, server *pools.Server) {
 	t.Helper()
 	g := run(t, of, legs, specs...)
 	return g.base, g.queue, g.fleet.Servers()[0]
@@ -112,7 +113,7 @@ type running struct {
 	server   *Server
 	pd       *pd.Orchestrator
 	fleet    *pools.Fleet
-	queue    *pd.Queue
+	queue    *queue.Queue
 	registry *prometheus.Registry
 	stop     func(context.Context) error // shuts it down; the first call counts
 }
@@ -142,7 +143,7 @@ func run(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) *runnin
 			t.Fatal("not all servers are up")
 		}
 	}
-	queue := pd.NewQueue(pd.DefaultQueue())
+	queue := queue.New(queue.Default())
 	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
 	metrics := pd.NewMetrics(reg, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: of.tracer, Chooser: &pd.Chooser{

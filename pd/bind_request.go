@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -17,10 +18,10 @@ type bindRequest struct {
 	req       *Request
 	base      string // the model whose servers serve it: of an adapter the one that it adapts
 	arrived   time.Time
-	entry     *queueEntry // nil: it continues a stream, or is another replica's
-	prefix    *prefix     // nil while nothing is asked
-	continues bool        // it continues a stream that broke
-	remote    bool        // it is another replica's; here it only gets its turn
+	entry     *queue.Entry // nil: it continues a stream, or is another replica's
+	prefix    *prefix      // nil while nothing is asked
+	continues bool         // it continues a stream that broke
+	remote    bool         // it is another replica's; here it only gets its turn
 	tried     priorAttempts
 
 	probe             bool          // it may be late

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pd/leader"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -16,7 +17,7 @@ import (
 // about to be free, or at once. Its fields are set once, before the first request.
 type Binder struct {
 	*Chooser
-	Queue  *Queue
+	Queue  *queue.Queue
 	Late   *Decider         // nil: requests are bound as they arrive
 	Leader *leader.Follower // the replica that decides for several; nil: there is none
 	Tracer trace.Tracer
@@ -36,7 +37,7 @@ func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 	if r.unresponsiveUntil.IsZero() {
 		r.unresponsiveUntil = time.Now().Add(b.Config.UnresponsiveWait)
 	}
-	patience, cancel := limitedBy(r.req.Deadline, r.unresponsiveUntil, err).context(ctx)
+	patience, cancel := queue.LimitedBy(r.req.Deadline, r.unresponsiveUntil, err).Context(ctx)
 	defer cancel()
 	changed, stop := b.Fleet.StateChanges()
 	defer stop()
@@ -95,16 +96,16 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 	}
 	start := time.Now()
 	defer func() { r.waited += time.Since(start) }()
-	held, release := b.Queue.countWaiting(ctx, r.entry)
+	held, release := b.Queue.CountWaiting(ctx, r.entry)
 	bound, err := b.bindLate(held, r)
 	switch displaced := release(); {
 	case displaced: // if need be at the very moment of its turn
 		if err == nil {
 			bound.undo()
 		}
-		return nil, ErrDisplaced
-	case errors.Is(err, ErrDisplaced):
-		b.Queue.countDisplaced()
+		return nil, queue.ErrDisplaced
+	case errors.Is(err, queue.ErrDisplaced):
+		b.Queue.CountDisplaced()
 	}
 	return bound, err
 }
@@ -112,7 +113,7 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 // bindLate lets the replica that decides for several say whose turn it is, or our own decider. Where
 // several decide apart, each would think that it alone keeps the servers busy.
 func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error) {
-	ctx, cancel := b.Late.limit(r).context(ctx)
+	ctx, cancel := b.Late.limit(r).Context(ctx)
 	defer cancel()
 	if b.Leader.Follows() {
 		return b.follow(ctx, r)
@@ -132,7 +133,7 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	case errors.Is(err, leader.ErrNoLeader):
 		return nil, errBindNow
 	case errors.Is(err, leader.ErrTimeout):
-		return nil, b.Late.limit(r).late
+		return nil, b.Late.limit(r).Late
 	case err != nil:
 		return nil, err
 	}
@@ -144,7 +145,7 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 		return nil, errBindNow
 	}
 	if b.late(r, chosen.Terms.TTFT(), now) {
-		return nil, ErrDeadline
+		return nil, queue.ErrDeadline
 	}
 	bound, refusedBy := b.claimFor(r, &v, chosen, now)
 	if refusedBy != "" {
@@ -170,11 +171,11 @@ func (b *Binder) mayLive(r *bindRequest, role pools.Role) bool {
 // awaitChange counts a request as one that waits until something has changed.
 func (b *Binder) awaitChange(ctx context.Context, r *bindRequest, changed <-chan struct{}) (err error) {
 	if r.entry != nil { // else it continues a stream
-		held, release := b.Queue.countWaiting(ctx, r.entry)
+		held, release := b.Queue.CountWaiting(ctx, r.entry)
 		ctx = held
 		defer func() {
 			if release() {
-				err = ErrDisplaced
+				err = queue.ErrDisplaced
 			}
 		}()
 	}

@@ -2,10 +2,7 @@ package pd
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -52,70 +49,6 @@ func bodyOf(n int) *Request {
 		panic(err)
 	}
 	return &Request{Body: body}
-}
-
-func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 2, MaxBytes: 100, MaxWait: time.Minute})
-		p, err := q.Enter(t.Context(), bodyOf(10))
-		if err != nil {
-			t.Fatal(err)
-		}
-		order := make(chan string, 2)
-		for _, name := range []string{"first", "second"} {
-			go func() {
-				p, err := q.Enter(t.Context(), bodyOf(10))
-				if err != nil {
-					t.Errorf("%s: %v", name, err)
-					return
-				}
-				order <- name
-				q.leave(p)
-			}()
-			synctest.Wait()
-		}
-		if waiting, inFlight := q.Len(); waiting != 2 || inFlight != 1 {
-			t.Errorf("%d waiting, %d in flight", waiting, inFlight)
-		}
-		if _, err := q.Enter(t.Context(), bodyOf(10)); !errors.Is(err, ErrQueueFull) {
-			t.Errorf("a third waiting request: %v", err)
-		}
-		q.leave(p)
-		q.leave(p) // counts once
-		if a, b := <-order, <-order; a != "first" || b != "second" {
-			t.Errorf("order: %s, %s", a, b)
-		}
-		synctest.Wait()
-		if waiting, inFlight := q.Len(); waiting != 0 || inFlight != 0 || q.bytes != 0 {
-			t.Errorf("at the end: %d waiting, %d in flight, %d bytes", waiting, inFlight, q.bytes)
-		}
-	})
-}
-
-func TestQueue_BytesTimeAndLeavingEndTheWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 10, MaxBytes: 100, MaxWait: time.Minute})
-		p, err := q.Enter(t.Context(), bodyOf(60))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer q.leave(p)
-		if _, err := q.Enter(t.Context(), bodyOf(60)); !errors.Is(err, ErrQueueFull) {
-			t.Errorf("too many bytes: %v", err)
-		}
-		start := time.Now()
-		if _, err := q.Enter(t.Context(), bodyOf(10)); !errors.Is(err, ErrQueueTimeout) || time.Since(start) != time.Minute {
-			t.Errorf("after %v: %v", time.Since(start), err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := q.Enter(ctx, bodyOf(10)); !errors.Is(err, context.Canceled) {
-			t.Errorf("a client that left: %v", err)
-		}
-		if waiting, _ := q.Len(); waiting != 0 || q.bytes != 60 {
-			t.Errorf("%d waiting, %d bytes", waiting, q.bytes)
-		}
-	})
 }
 
 func TestDecisions_RememberTheLast(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -53,7 +54,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 			return nil, view.missing()
 		}
 		if ch.late(r, ch.ttftMargin.Bound(&chosen.Terms), now) {
-			return nil, ErrDeadline
+			return nil, queue.ErrDeadline
 		}
 		b, refusedBy := ch.claimFor(r, &view, chosen, now)
 		if b == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -101,8 +102,8 @@ const (
 )
 
 // limit is until when a request waits for its turn.
-func (d *Decider) limit(r *bindRequest) waitLimit {
-	return limitedBy(r.req.Deadline, r.arrived.Add(d.maxWait), ErrQueueTimeout)
+func (d *Decider) limit(r *bindRequest) queue.Limit {
+	return queue.LimitedBy(r.req.Deadline, r.arrived.Add(d.maxWait), queue.ErrTimeout)
 }
 
 // await lets a request wait here until it is its turn, and returns its servers, claimed, or
@@ -122,7 +123,7 @@ func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
 	case <-d.closed:
 	}
 	left := hasLeft
-	if errors.Is(why, ErrQueueTimeout) || errors.Is(why, ErrDeadline) {
+	if errors.Is(why, queue.ErrTimeout) || errors.Is(why, queue.ErrDeadline) {
 		left = leftLate
 	}
 	if !w.state.CompareAndSwap(stillWaits, left) {
@@ -314,7 +315,7 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 	q.waiting[q.next] = w
 	for _, t := range displaced {
 		q.d.waitMargin.ObserveMiss(waitShare)
-		q.waiting[t.ID].complete(bindResult{err: ErrDisplaced})
+		q.waiting[t.ID].complete(bindResult{err: queue.ErrDisplaced})
 		delete(q.waiting, t.ID)
 	}
 }
@@ -322,27 +323,27 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 // admit says who gives way to a request, or why it is not let in.
 func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
 	limit := q.latest(w)
-	w.ticket.Latest = limit.until.Sub(q.d.origin)
+	w.ticket.Latest = limit.Until.Sub(q.d.origin)
 	wait, displaced, ok := q.order.Admit(&w.ticket, &q.servers, q.d.waitMargin.Bound)
-	if !ok && errors.Is(limit.late, ErrDeadline) && q.d.ch.takeProbe(w.request, now) {
+	if !ok && errors.Is(limit.Late, queue.ErrDeadline) && q.d.ch.takeProbe(w.request, now) {
 		w.ticket.Latest = w.request.arrived.Add(q.d.maxWait).Sub(q.d.origin)
 		wait, displaced, ok = q.order.Admit(&w.ticket, &q.servers, q.d.waitMargin.Bound)
 	}
 	if !ok {
-		return nil, limit.late
+		return nil, limit.Late
 	}
 	w.entered, w.predictedWait = now, wait
 	return displaced, nil
 }
 
 // latest is until when a request's prefill must begin.
-func (q *modelQueue) latest(w *waiter) waitLimit {
+func (q *modelQueue) latest(w *waiter) queue.Limit {
 	begin := w.request.req.Deadline
 	if !begin.IsZero() {
 		rest := cost.Duration(q.servers.LeastTTFT(&w.ticket))
 		begin = begin.Add(-q.d.ch.ttftMargin.Prompt.Bound(rest))
 	}
-	return limitedBy(begin, w.request.arrived.Add(q.d.maxWait), ErrQueueTimeout)
+	return queue.LimitedBy(begin, w.request.arrived.Add(q.d.maxWait), queue.ErrTimeout)
 }
 
 // snapshotFor gathers the servers.
@@ -386,7 +387,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	turn.Pair = q.snapshot.candidates.Settle(&q.servers, &w.ticket, q.d.ch.sessions.Home(w.request.session(), now), turn.Pair, turn.Price)
 	chosen := q.snapshot.candidates.Alternative(&q.servers, &w.ticket, turn.Pair, turn.Price)
 	if q.late(w, &chosen.Terms, now) {
-		w.complete(bindResult{err: ErrDeadline})
+		w.complete(bindResult{err: queue.ErrDeadline})
 		return true
 	}
 	b, refusedBy := q.d.ch.claim(w.request, &q.snapshot, chosen)

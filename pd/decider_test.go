@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -162,11 +163,9 @@ func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
 
 func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(160))
-	f.Queue = NewQueue(QueueConfig{MaxInFlight: 2, MaxWaiting: 1, MaxBytes: 100, MaxWait: time.Minute})
+	f.Queue = queue.New(queue.Config{MaxInFlight: 2, MaxWaiting: 1, MaxBytes: 100, MaxWait: time.Minute})
 	f.Binder.Queue = f.Queue
-	low := bodyOf(1)
-	low.Class = 1
-	p, err := f.Queue.Enter(t.Context(), low)
+	p, err := f.Queue.Enter(t.Context(), queue.Request{Class: 1, Bytes: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,15 +187,19 @@ func TestDecider_WhoIsDisplacedWhenNoServerIsLeftIsToldSoOnce(t *testing.T) {
 		}
 		return w != nil
 	})
-	f.Queue.mu.Lock() // it cannot give up being held
-	w.complete(bindResult{err: &NoServerError{Role: pools.Decode}})
-	room := f.Queue.makeRoomLocked(&queueEntry{bytes: 1})
-	f.Queue.mu.Unlock()
-	var none *NoServerError
-	if err := <-ended; !room || !errors.Is(err, ErrDisplaced) || errors.As(err, &none) {
-		t.Errorf("room %v, it is told %v", room, err)
+	d.mu.Lock() // it is told of both at once
+	better, err := f.Queue.Enter(t.Context(), queue.Request{Bytes: 1})
+	if err != nil {
+		t.Fatal(err)
 	}
-	f.Queue.leave(p)
+	w.complete(bindResult{err: &NoServerError{Role: pools.Decode}})
+	d.mu.Unlock()
+	var none *NoServerError
+	if err := <-ended; !errors.Is(err, queue.ErrDisplaced) || errors.As(err, &none) {
+		t.Errorf("it is told %v", err)
+	}
+	f.Queue.Leave(better)
+	f.Queue.Leave(p)
 	if waiting, inFlight := f.Queue.Len(); waiting != 0 || inFlight != 0 {
 		t.Errorf("%d wait, %d are in flight", waiting, inFlight)
 	}
@@ -267,7 +270,7 @@ func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
 	d.decide(time.Now())
 	select {
 	case g := <-low.done:
-		if !errors.Is(g.err, ErrDisplaced) {
+		if !errors.Is(g.err, queue.ErrDisplaced) {
 			t.Errorf("it is told %v", g.err)
 		}
 	default:

@@ -25,6 +25,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 	"github.com/tandem-gateway/tandem/pools/standby"
@@ -84,7 +85,7 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, suspects := NewQueue(DefaultQueue()), NewQuarantine()
+	queue, suspects := queue.New(queue.Default()), NewQuarantine()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(f.spans)).Tracer("")
 	f.Orchestrator = &Orchestrator{
 		Config: DefaultConfig().LegConfig, Fleet: fleet, Transport: transport, Queue: queue,
@@ -324,8 +325,8 @@ func (f *engineFleet) wantMetrics(want map[string]float64) {
 func (f *engineFleet) nothingIsLeft() {
 	f.t.Helper()
 	f.Wait()
-	if waiting, inFlight := f.Queue.Len(); waiting != 0 || inFlight != 0 || f.Queue.bytes != 0 {
-		f.t.Errorf("%d wait, %d are in flight, %d bytes are held", waiting, inFlight, f.Queue.bytes)
+	if waiting, inFlight := f.Queue.Len(); waiting != 0 || inFlight != 0 || f.Queue.Bytes() != 0 {
+		f.t.Errorf("%d wait, %d are in flight, %d bytes are held", waiting, inFlight, f.Queue.Bytes())
 	}
 	if models := f.Queue.Waiting(); len(models) != 0 {
 		f.t.Errorf("%v are counted as waiting", models)

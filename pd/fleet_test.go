@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -93,7 +94,7 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 	if err := fleet.Apply(specs); err != nil {
 		tb.Fatal(err)
 	}
-	queue, suspects := NewQueue(DefaultQueue()), NewQuarantine()
+	queue, suspects := queue.New(queue.Default()), NewQuarantine()
 	f := &testFleet{rng: rand.New(rand.NewPCG(1, 1)), Orchestrator: &Orchestrator{
 		Config: DefaultConfig().LegConfig, Fleet: fleet,
 		Queue: queue, Budget: NewBudget(0.2, 10), Decisions: NewDecisions(16), Suspects: suspects,
@@ -157,8 +158,18 @@ func testPrompt(n int) []uint32 {
 // arrives is a request whose tokens are known.
 func (f *testFleet) arrives(prompt []uint32, now time.Time) *requestState {
 	req := &Request{ID: "r", Model: testModel, Dialect: api.Chat, PromptTokens: len(prompt), OutputTokens: 300, Header: http.Header{}}
-	st := &requestState{client: req, arrived: now, entry: &queueEntry{}}
+	st := &requestState{client: req, arrived: now, entry: &queue.Entry{}}
 	f.reset(st)
 	st.bind.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: prompt, Complete: true}}
 	return st
+}
+
+// enter is a request's place in a queue that is empty.
+func enter(t *testing.T, q *queue.Queue) *queue.Entry {
+	t.Helper()
+	p, err := q.Enter(t.Context(), queue.Request{Model: testModel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // turns is a leader whose order gives every request the servers that stand here.
@@ -143,19 +144,19 @@ func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
 		left    time.Duration // until its deadline; 0: it has none
 		want    error
 	}{
-		"the longest wait would be exceeded": {leader.ErrTimeout, t.Context(), time.Hour, ErrQueueTimeout},
-		"it will miss its deadline":          {leader.ErrTimeout, t.Context(), 30 * time.Second, ErrDeadline},
-		"its deadline is over":               {nil, t.Context(), 100 * time.Millisecond, ErrDeadline},
+		"the longest wait would be exceeded": {leader.ErrTimeout, t.Context(), time.Hour, queue.ErrTimeout},
+		"it will miss its deadline":          {leader.ErrTimeout, t.Context(), 30 * time.Second, queue.ErrDeadline},
+		"its deadline is over":               {nil, t.Context(), 100 * time.Millisecond, queue.ErrDeadline},
 		"its client leaves":                  {nil, left, 0, context.Canceled},
 		"the leader fails":                   {errUnknownAPI, t.Context(), 0, nil},
 	} {
 		by.refuse(c.refusal)
-		st := &requestState{client: f.asks(api.Chat, more(api.Chat, false)), entry: &queueEntry{gone: make(chan struct{})}, arrived: time.Now()}
+		st := &requestState{client: f.asks(api.Chat, more(api.Chat, false)), entry: enter(t, f.Queue), arrived: time.Now()}
 		f.reset(st)
 		if c.left > 0 {
 			st.client.Deadline = st.arrived.Add(c.left)
 		}
-		ctx, cancel := f.Binder.Late.limit(&st.bind).context(c.ctx)
+		ctx, cancel := f.Binder.Late.limit(&st.bind).Context(c.ctx)
 		b, err := f.Binder.follow(ctx, &st.bind)
 		cancel()
 		if c.want == nil {

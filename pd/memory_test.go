@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // chunksOf are n chunks of one text.
@@ -181,18 +182,18 @@ func TestQuarantine_HoldsBackAfterTwoServers(t *testing.T) {
 
 func TestQueueConfig_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*QueueConfig)
+		change func(*queue.Config)
 		valid  bool
 	}{
-		"the default":   {func(*QueueConfig) {}, true},
-		"nobody waits":  {func(c *QueueConfig) { c.MaxWaiting = 0 }, true},
-		"one at a time": {func(c *QueueConfig) { c.MaxInFlight, c.MaxBytes, c.MaxWait = 1, 1, 1 }, true},
-		"none at all":   {func(c *QueueConfig) { c.MaxInFlight = 0 }, false},
-		"fewer":         {func(c *QueueConfig) { c.MaxWaiting = -1 }, false},
-		"no bytes":      {func(c *QueueConfig) { c.MaxBytes = 0 }, false},
-		"no time":       {func(c *QueueConfig) { c.MaxWait = 0 }, false},
+		"the default":   {func(*queue.Config) {}, true},
+		"nobody waits":  {func(c *queue.Config) { c.MaxWaiting = 0 }, true},
+		"one at a time": {func(c *queue.Config) { c.MaxInFlight, c.MaxBytes, c.MaxWait = 1, 1, 1 }, true},
+		"none at all":   {func(c *queue.Config) { c.MaxInFlight = 0 }, false},
+		"fewer":         {func(c *queue.Config) { c.MaxWaiting = -1 }, false},
+		"no bytes":      {func(c *queue.Config) { c.MaxBytes = 0 }, false},
+		"no time":       {func(c *queue.Config) { c.MaxWait = 0 }, false},
 	} {
-		cfg := DefaultQueue()
+		cfg := queue.Default()
 		c.change(&cfg)
 		if err := cfg.Validate(); (err == nil) != c.valid {
 			t.Errorf("%s: %v", name, err)

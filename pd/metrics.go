@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // Metrics are what pd measures. Labels are bounded by the configuration:
@@ -58,7 +59,7 @@ var (
 )
 
 // NewMetrics registers the metrics of pd, its queue and its quarantine.
-func NewMetrics(reg prometheus.Registerer, queue *Queue, suspects *Quarantine) *Metrics {
+func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *Quarantine) *Metrics {
 	var byServer []seriesByServer
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -25,7 +26,7 @@ type Orchestrator struct {
 	Binder        *Binder
 	Fleet         *pools.Fleet
 	Transport     http.RoundTripper
-	Queue         *Queue
+	Queue         *queue.Queue
 	ScaleFromZero *ScaleFromZero // nil: a role without a server is an error at once
 	Budget        *Budget
 	Decisions     *Decisions
@@ -90,20 +91,20 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 	req.OutputTokens = o.Binder.Outputs.Expect(req.Expected())
 	req.Aggregated = req.Aggregated || truncatesByAnswer(req)
 	entry, err := o.enterQueue(ctx, req)
-	queued := time.Since(arrived)
 	if err != nil {
-		o.Metrics.wait.WithLabelValues(req.Model).Observe(queued.Seconds())
+		o.Metrics.wait.WithLabelValues(req.Model).Observe(time.Since(arrived).Seconds())
 		return nil, err
 	}
 	o.Budget.CountRequest(arrived)
-	entry.queued = queued
 	return &requestState{client: req, entry: entry, arrived: arrived}, nil
 }
 
-func (o *Orchestrator) enterQueue(ctx context.Context, req *Request) (entry *queueEntry, err error) {
+func (o *Orchestrator) enterQueue(ctx context.Context, req *Request) (entry *queue.Entry, err error) {
 	_, span := o.Tracer.Start(ctx, "wait")
 	defer func() { endSpan(span, err) }()
-	return o.Queue.Enter(ctx, req)
+	return o.Queue.Enter(ctx, queue.Request{
+		Model: req.Model, Class: req.Class, Tenant: req.Tenant, Bytes: req.Body.Len(), Deadline: req.Deadline,
+	})
 }
 
 // locate finds what is known of a request before it is bound: whose servers serve it, what
@@ -121,7 +122,7 @@ func (o *Orchestrator) locate(ctx context.Context, st *requestState) {
 func (o *Orchestrator) reset(st *requestState) {
 	st.release()
 	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, capacity: st.capacity}
-	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.queued}
+	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited}
 	st.bind.tried.mustAggregate = st.client.Aggregated || o.Suspects.DiedOfHandoff(st.client, st.arrived)
 	if o.Config.ContinueStreams && st.client.Stream && !st.client.Aggregated {
 		st.transcript = o.newTranscript(st.client)
@@ -204,7 +205,7 @@ func (o *Orchestrator) end(st *requestState) {
 		st.capacity.leave()
 	}
 	if !st.streams && st.entry != nil {
-		o.Queue.leave(st.entry)
+		o.Queue.Leave(st.entry)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // A body may have megabytes: it is hashed for a request that is in flight on a server that
@@ -55,7 +56,7 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	if !failed.engineDied() || f.Suspects.RecordDeath(st.client.Fingerprint(), st.causeOfDeath(failed), now) {
 		t.Errorf("%+v", failed)
 	}
-	again, other := f.arrives(testPrompt(160), now), &requestState{client: &Request{Dialect: api.Completions}, entry: &queueEntry{}, arrived: now}
+	again, other := f.arrives(testPrompt(160), now), &requestState{client: &Request{Dialect: api.Completions}, entry: &queue.Entry{}, arrived: now}
 	f.reset(other)
 	if !again.bind.tried.mustAggregate || other.bind.tried.mustAggregate {
 		t.Errorf("the request again: %v, another: %v", again.bind.tried.mustAggregate, other.bind.tried.mustAggregate)

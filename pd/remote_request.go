@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // remoteRequest is what the leader must know of a request.
@@ -66,10 +67,10 @@ func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*l
 	if own == nil {
 		return nil, nil, errUnknownAPI
 	}
-	patience, cancel := o.d.limit(own).context(ctx)
+	patience, cancel := o.d.limit(own).Context(ctx)
 	defer cancel()
 	b, err := o.d.await(patience, own)
-	if errors.Is(err, ErrQueueTimeout) || errors.Is(err, ErrDeadline) {
+	if errors.Is(err, queue.ErrTimeout) || errors.Is(err, queue.ErrDeadline) {
 		return nil, nil, leader.ErrTimeout
 	}
 	if err != nil {

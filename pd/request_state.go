@@ -9,16 +9,17 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 )
 
 // requestState is what the attempts at one request have come to. It belongs to the goroutine
 // that serves the request, and then to the one that reads its stream.
 type requestState struct {
-	client  *Request    // as it came: what the quarantine knows it by, and what is remembered of it
-	req     *Request    // what the legs are sent
-	form    answerForm  // how the answer is read and relayed
-	entry   *queueEntry // nil: it continues a stream
+	client  *Request     // as it came: what the quarantine knows it by, and what is remembered of it
+	req     *Request     // what the legs are sent
+	form    answerForm   // how the answer is read and relayed
+	entry   *queue.Entry // nil: it continues a stream
 	arrived time.Time
 	bind    bindRequest
 

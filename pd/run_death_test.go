@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -201,7 +202,7 @@ func TestRun_WaitsForUnresponsiveServersNoLongerThanAllowed(t *testing.T) {
 	f.Binder.Config.UnresponsiveWait = time.Minute
 	req := f.asks(api.Chat, more(api.Chat, false))
 	req.Deadline = time.Now().Add(60 * time.Millisecond)
-	if _, err := f.run(t.Context(), req); !errors.Is(err, ErrDeadline) {
+	if _, err := f.run(t.Context(), req); !errors.Is(err, queue.ErrDeadline) {
 		t.Errorf("%v", err)
 	}
 	f.nothingIsLeft()

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -69,7 +70,7 @@ func TestRun_BoundLateAClientThatLeavesWaitsNoMore(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) {
 		o.Binder.Late = NewDecider(o.Binder.Chooser, order.DefaultConfig(), time.Minute, o.Log) // nobody decides
 	}})
-	for cause, want := range map[string]error{"it leaves": context.Canceled, "its deadline": ErrDeadline, "the longest wait": ErrQueueTimeout} {
+	for cause, want := range map[string]error{"it leaves": context.Canceled, "its deadline": queue.ErrDeadline, "the longest wait": queue.ErrTimeout} {
 		ctx, leave := context.WithCancel(t.Context())
 		req := f.asks(api.Chat, more(api.Chat, false))
 		switch cause {
@@ -105,7 +106,7 @@ func TestRun_ADeadlineThatCannotBeKeptIsToldAtOnce(t *testing.T) {
 	f.served(f.asks(api.Chat, more(api.Chat, false))) // one that was in time is there lately
 	req := f.asks(api.Chat, more(api.Chat, true))
 	req.Deadline = time.Now().Add(-time.Second)
-	if _, err := f.run(t.Context(), req); !errors.Is(err, ErrDeadline) {
+	if _, err := f.run(t.Context(), req); !errors.Is(err, queue.ErrDeadline) {
 		t.Errorf("%v", err)
 	}
 	f.nothingIsLeft()
@@ -176,7 +177,7 @@ func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
 	if err := ask(nil); !errors.As(err, &none) || time.Since(start) < 150*time.Millisecond || *begun != 1 {
 		t.Errorf("held for %v: %v", time.Since(start), err)
 	}
-	if err := ask(func(r *Request) { r.Deadline = time.Now().Add(50 * time.Millisecond) }); !errors.Is(err, ErrDeadline) {
+	if err := ask(func(r *Request) { r.Deadline = time.Now().Add(50 * time.Millisecond) }); !errors.Is(err, queue.ErrDeadline) {
 		t.Errorf("behind its deadline: %v", err)
 	}
 	f.ScaleFromZero.Config.MaxWait = time.Minute

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -98,7 +99,7 @@ const (
 // not begun.
 type capacityWait struct {
 	base  string
-	limit waitLimit
+	limit queue.Limit
 	leave func() // nil: it has not begun
 }
 
@@ -120,10 +121,10 @@ func (o *Orchestrator) awaitServers(ctx context.Context, st *requestState, err e
 		if !ok {
 			return err
 		}
-		limit := limitedBy(st.client.Deadline, time.Now().Add(o.ScaleFromZero.Config.MaxWait), err)
+		limit := queue.LimitedBy(st.client.Deadline, time.Now().Add(o.ScaleFromZero.Config.MaxWait), err)
 		st.capacity = capacityWait{base: base, limit: limit, leave: leave}
 	}
-	ctx, cancel := st.capacity.limit.context(ctx)
+	ctx, cancel := st.capacity.limit.Context(ctx)
 	defer cancel()
 	if err := o.awaitCapacity(ctx, st.entry, st.capacity.base); err != nil {
 		return err
@@ -142,20 +143,20 @@ const adapterGrace = 15 * time.Second
 
 // awaitCapacity returns nil once each role has a server for the model of a request,
 // ErrNoAdapter, or why the context ended.
-func (o *Orchestrator) awaitCapacity(ctx context.Context, p *queueEntry, base string) (err error) {
-	ctx, release := o.Queue.countWaiting(ctx, p)
+func (o *Orchestrator) awaitCapacity(ctx context.Context, p *queue.Entry, base string) (err error) {
+	ctx, release := o.Queue.CountWaiting(ctx, p)
 	defer func() {
 		if release() {
-			err = ErrDisplaced
+			err = queue.ErrDisplaced
 		}
 	}()
 	changed, stop := o.Fleet.StateChanges()
 	defer stop()
 	var without time.Time // since when the base model has servers
 	return lookUntil(ctx, changed, func() (bool, error) {
-		_, known := o.Fleet.Model(p.model)
+		_, known := o.Fleet.Model(p.Model)
 		switch {
-		case serves(o.Fleet, p.model):
+		case serves(o.Fleet, p.Model):
 			return true, nil
 		case known || !serves(o.Fleet, base):
 			without = time.Time{}

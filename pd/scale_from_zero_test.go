@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -68,10 +69,10 @@ func TestHold_ServersThatComeWakeARequest(t *testing.T) {
 		fleet := pools.NewFleet(pools.Default(), log)
 		health.Watch(fleet, answers{}, log)
 		defer fleet.Close()
-		o := &Orchestrator{Fleet: fleet, Queue: NewQueue(DefaultQueue())}
+		o := &Orchestrator{Fleet: fleet, Queue: queue.New(queue.Default())}
 		woken := make(chan time.Time, 1)
 		go func() {
-			if err := o.awaitCapacity(t.Context(), &queueEntry{model: testModel, gone: make(chan struct{})}, testModel); err != nil {
+			if err := o.awaitCapacity(t.Context(), enter(t, o.Queue), testModel); err != nil {
 				t.Error(err)
 			}
 			woken <- time.Now()

@@ -50,7 +50,7 @@ func TestStream_CloseLeavesTheQueueHoweverItEnded(t *testing.T) {
 			if waiting, inFlight := f.Queue.Len(); waiting != 0 || inFlight != requests || leases != requests {
 				t.Errorf("%s, %s: %d wait, %d are in flight, on %d leases; want %d", name, when, waiting, inFlight, leases, requests)
 			}
-			if bytes := f.Queue.bytes; (bytes > 0) != (requests > 0) {
+			if bytes := f.Queue.Bytes(); (bytes > 0) != (requests > 0) {
 				t.Errorf("%s, %s: %d bytes are held", name, when, bytes)
 			}
 		}

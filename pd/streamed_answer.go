@@ -177,7 +177,7 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	if len(st.bind.tried.legs) == 0 && !st.bind.continues {
 		o.Binder.ttftMargin.Observe(b.untilFirst(), time.Since(st.boundAt))
 	}
-	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.leave(st.entry) }}
+	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.Leave(st.entry) }}
 	if b.handoff.GoesOn() {
 		answer.Stream.behind = func() (*legStream, error) { return o.behind(ctx, st, b) }
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/leader"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/discovery/kube"
 	"github.com/tandem-gateway/tandem/pools/replicas"
@@ -133,7 +134,7 @@ var described = regexp.MustCompile(`fqName: "([^"]*)", help: "((?:[^"\\]|\\.)*)"
 
 func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
-	queue := pd.NewQueue(pd.DefaultQueue())
+	queue := queue.New(queue.Default())
 	var recorded recorder
 	recorded.MustRegister(version.Collector(), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, demand.NewMeter(time.Now), nil, nil))

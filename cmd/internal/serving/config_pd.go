@@ -7,13 +7,14 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
 // pdConfig is how requests wait, are bound and run, and what they are served for.
 type pdConfig struct {
 	pd.Config
 
-	queue   pd.QueueConfig
+	queue   queue.Config
 	hold    pd.ScaleFromZeroConfig
 	binding pd.BindMode
 
@@ -23,7 +24,7 @@ type pdConfig struct {
 
 func defaultPD() pdConfig {
 	return pdConfig{
-		Config: pd.DefaultConfig(), queue: pd.DefaultQueue(), hold: pd.DefaultScaleFromZero(), binding: pd.Late,
+		Config: pd.DefaultConfig(), queue: queue.Default(), hold: pd.DefaultScaleFromZero(), binding: pd.Late,
 		objectives: []string{string(order.Auto)},
 	}
 }

@@ -1,4 +1,4 @@
-package pd
+package queue
 
 import (
 	"cmp"
@@ -22,11 +22,11 @@ type classQueue struct {
 
 type tenantQueue struct {
 	tenant  string
-	entries []*queueEntry // oldest first
+	entries []*Entry // oldest first
 }
 
 // push lets an entry wait behind those of its tenant.
-func (l *fairQueue) push(p *queueEntry) {
+func (l *fairQueue) push(p *Entry) {
 	at, found := slices.BinarySearchFunc(l.classes, p.class, func(c classQueue, class int) int { return cmp.Compare(c.class, class) })
 	if !found {
 		l.classes = slices.Insert(l.classes, at, classQueue{class: p.class})
@@ -51,7 +51,7 @@ func (c *classQueue) tenant(name string) *tenantQueue {
 }
 
 // pop takes the next out of the queue, nil if nobody waits.
-func (l *fairQueue) pop() *queueEntry {
+func (l *fairQueue) pop() *Entry {
 	if l.size == 0 {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (l *fairQueue) pop() *queueEntry {
 }
 
 // remove takes an entry out of the queue, and reports whether it stood there.
-func (l *fairQueue) remove(p *queueEntry) bool {
+func (l *fairQueue) remove(p *Entry) bool {
 	for i := range l.classes {
 		c := &l.classes[i]
 		if c.class != p.class {
@@ -93,7 +93,7 @@ func (l *fairQueue) remove(p *queueEntry) bool {
 }
 
 // all yields the entries of the queue.
-func (l *fairQueue) all(yield func(*queueEntry) bool) {
+func (l *fairQueue) all(yield func(*Entry) bool) {
 	for _, c := range l.classes {
 		for _, t := range c.tenants {
 			for _, p := range t.entries {
@@ -109,7 +109,7 @@ func (l *fairQueue) all(yield func(*queueEntry) bool) {
 // to: the newest of the last class behind the newcomer's, there of the tenant who
 // waits most. Within its own class a newcomer takes a place only of a tenant who
 // would still have no less than the newcomer's.
-func (l *fairQueue) displaceable(class int, tenant string) *queueEntry {
+func (l *fairQueue) displaceable(class int, tenant string) *Entry {
 	if l.size == 0 {
 		return nil
 	}

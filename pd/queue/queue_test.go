@@ -1,6 +1,7 @@
-package pd
+package queue
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,7 +15,7 @@ import (
 func TestLine_ByClassThenByTenantInTurnThenByArrival(t *testing.T) {
 	var l fairQueue
 	for _, who := range strings.Fields("1:a1 1:a2 1:a3 1:b1 0:z1 1:c1 2:x1 1:b2 0:y1 0:z2") {
-		l.push(&queueEntry{class: int(who[0] - '0'), tenant: who[2:3], bytes: int64(who[3])})
+		l.push(&Entry{class: int(who[0] - '0'), tenant: who[2:3], bytes: int64(who[3])})
 	}
 	var got []string
 	for p := l.pop(); p != nil; p = l.pop() {
@@ -28,7 +29,7 @@ func TestLine_ByClassThenByTenantInTurnThenByArrival(t *testing.T) {
 func TestLine_TheVictimIsTheNewestOfTheLastClassAndLongestTenant(t *testing.T) {
 	var l fairQueue
 	for i, who := range strings.Fields("1:a 1:a 1:a 1:b 0:z") {
-		l.push(&queueEntry{class: int(who[0] - '0'), tenant: who[2:], bytes: int64(i)})
+		l.push(&Entry{class: int(who[0] - '0'), tenant: who[2:], bytes: int64(i)})
 	}
 	for _, c := range []struct {
 		class  int
@@ -55,12 +56,12 @@ func TestLine_TheVictimIsTheNewestOfTheLastClassAndLongestTenant(t *testing.T) {
 func TestLine_KeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l fairQueue
-		waiting := make(map[*queueEntry]bool)
+		waiting := make(map[*Entry]bool)
 		passed := make(map[string]int) // by tenant: how often others of its class were served before it
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 3).Draw(t, "do") {
 			case 0, 1:
-				p := &queueEntry{class: rapid.IntRange(0, 2).Draw(t, "class"), tenant: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "tenant")}
+				p := &Entry{class: rapid.IntRange(0, 2).Draw(t, "class"), tenant: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "tenant")}
 				l.push(p)
 				waiting[p] = true
 			case 2:
@@ -106,19 +107,18 @@ func TestLine_KeepsItsPromises(t *testing.T) {
 
 func TestQueue_AHigherClassTakesThePlaceOfTheNewestOfTheLowest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 2, MaxBytes: 100, MaxWait: time.Minute})
-		p, err := q.Enter(t.Context(), bodyOf(1))
+		q := New(Config{MaxInFlight: 1, MaxWaiting: 2, MaxBytes: 100, MaxWait: time.Minute})
+		p, err := q.Enter(t.Context(), Request{Bytes: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		enter := func(class int, tenant string) <-chan error {
-			r := bodyOf(1)
-			r.Class, r.Tenant = class, tenant
+			r := Request{Class: class, Tenant: tenant, Bytes: 1}
 			ended := make(chan error, 1)
 			go func() {
 				p, err := q.Enter(t.Context(), r)
 				if err == nil {
-					q.leave(p)
+					q.Leave(p)
 				}
 				ended <- err
 			}()
@@ -126,14 +126,14 @@ func TestQueue_AHigherClassTakesThePlaceOfTheNewestOfTheLowest(t *testing.T) {
 			return ended
 		}
 		old, young := enter(2, "a"), enter(2, "a")
-		if err := <-enter(2, "a"); !errors.Is(err, ErrQueueFull) {
+		if err := <-enter(2, "a"); !errors.Is(err, ErrFull) {
 			t.Errorf("one of the same class and tenant: %v", err)
 		}
 		high := enter(0, "b")
 		if err := <-young; !errors.Is(err, ErrDisplaced) {
 			t.Errorf("the newest of the lowest class: %v", err)
 		}
-		q.leave(p)
+		q.Leave(p)
 		if a, b := <-high, <-old; a != nil || b != nil {
 			t.Errorf("the higher class: %v, the older: %v", a, b)
 		}
@@ -145,24 +145,24 @@ func TestQueue_AHigherClassTakesThePlaceOfTheNewestOfTheLowest(t *testing.T) {
 
 func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 100, MaxBytes: 1000, MaxWait: time.Minute})
+		q := New(Config{MaxInFlight: 1, MaxWaiting: 100, MaxBytes: 1000, MaxWait: time.Minute})
 		for range 20 { // each holds its place for a second
 			go func() {
-				p, err := q.Enter(t.Context(), bodyOf(1))
+				p, err := q.Enter(t.Context(), Request{Bytes: 1})
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				time.Sleep(time.Second)
-				q.leave(p)
+				q.Leave(p)
 			}()
 		}
 		time.Sleep(5*time.Second + time.Millisecond) // 14 wait, one more is being served
 		if n := q.Waiting()[""]; n != 14 {
 			t.Errorf("%d wait, want 14", n)
 		}
-		tight, loose := bodyOf(1), bodyOf(1)
-		tight.Deadline, loose.Deadline = time.Now().Add(10*time.Second), time.Now().Add(20*time.Second)
+		tight := Request{Bytes: 1, Deadline: time.Now().Add(10 * time.Second)}
+		loose := Request{Bytes: 1, Deadline: time.Now().Add(20 * time.Second)}
 		start := time.Now()
 		if _, err := q.Enter(t.Context(), tight); !errors.Is(err, ErrDeadline) || time.Since(start) != 0 {
 			t.Errorf("15 s of work ahead and 10 s of time: %v after %v", err, time.Since(start))
@@ -171,7 +171,7 @@ func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatalf("15 s of work ahead and 20 s of time: %v", err)
 		}
-		q.leave(p)
+		q.Leave(p)
 		if waiting, inFlight := q.Len(); waiting != 0 || inFlight != 0 {
 			t.Errorf("%d waiting, %d in flight", waiting, inFlight)
 		}
@@ -181,10 +181,10 @@ func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 // Who gives way to a newcomer that has no room all the same, has given way to nobody: it waits on,
 // where it stood, with its bytes.
 func TestQueue_WhoGaveWayInVainWaitsOn(t *testing.T) {
-	q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 4, MaxBytes: 100, MaxWait: time.Minute})
+	q := New(Config{MaxInFlight: 1, MaxWaiting: 4, MaxBytes: 100, MaxWait: time.Minute})
 	now := time.Now()
-	join := func(class int, tenant string, bytes int64) (*queueEntry, bool) {
-		p := &queueEntry{model: "m", class: class, tenant: tenant, bytes: bytes, gone: make(chan struct{})}
+	join := func(class int, tenant string, bytes int64) (*Entry, bool) {
+		p := &Entry{Model: "m", class: class, tenant: tenant, bytes: bytes, gone: make(chan struct{})}
 		_, ok := q.join(p, time.Minute, now)
 		return p, ok
 	}
@@ -197,8 +197,8 @@ func TestQueue_WhoGaveWayInVainWaitsOn(t *testing.T) {
 	if waiting, _ := q.Len(); waiting != 2 || q.bytes != 50 || q.Displaced() != 0 || first.displaced || second.displaced {
 		t.Fatalf("%d wait, %d bytes are held, %d gave way", waiting, q.bytes, q.Displaced())
 	}
-	for _, next := range []*queueEntry{first, second} {
-		q.leave(runs)
+	for _, next := range []*Entry{first, second} {
+		q.Leave(runs)
 		select {
 		case <-next.gone:
 		default:
@@ -206,7 +206,7 @@ func TestQueue_WhoGaveWayInVainWaitsOn(t *testing.T) {
 		}
 		runs = next
 	}
-	if q.leave(runs); q.bytes != 0 {
+	if q.Leave(runs); q.bytes != 0 {
 		t.Errorf("%d bytes are held in the end", q.bytes)
 	}
 }
@@ -215,13 +215,13 @@ func TestQueue_WhoGaveWayInVainWaitsOn(t *testing.T) {
 // long as it is ready to.
 func TestQueue_AWaitThatIsTooLongIsRefusedAtOnce(t *testing.T) {
 	for patience, want := range map[time.Duration]bool{3 * time.Second: true, 3*time.Second - 1: false} {
-		q := NewQueue(QueueConfig{MaxInFlight: 1, MaxWaiting: 9, MaxBytes: 100, MaxWait: time.Minute})
+		q := New(Config{MaxInFlight: 1, MaxWaiting: 9, MaxBytes: 100, MaxWait: time.Minute})
 		q.inFlight, q.interval = 1, time.Second
 		now := time.Now()
 		for range 2 {
-			q.join(&queueEntry{tenant: "a", gone: make(chan struct{})}, time.Minute, now)
+			q.join(&Entry{tenant: "a", gone: make(chan struct{})}, time.Minute, now)
 		}
-		wait, ok := q.join(&queueEntry{tenant: "a", gone: make(chan struct{})}, patience, now)
+		wait, ok := q.join(&Entry{tenant: "a", gone: make(chan struct{})}, patience, now)
 		if ok != want || !ok && wait != 3*time.Second {
 			t.Errorf("with %v of patience it is let in: %v, to wait %v", patience, ok, wait)
 		}
@@ -233,7 +233,7 @@ func TestQueue_AWaitThatIsTooLongIsRefusedAtOnce(t *testing.T) {
 func TestLine_AheadOfANewcomerAreThoseWhoseTurnIsBefore(t *testing.T) {
 	var l fairQueue
 	for _, who := range strings.Fields("0:z 0:z 1:a 1:a 1:a 1:b 1:c 1:c 2:x") {
-		l.push(&queueEntry{class: int(who[0] - '0'), tenant: who[2:]})
+		l.push(&Entry{class: int(who[0] - '0'), tenant: who[2:]})
 	}
 	for _, c := range []struct {
 		class  int
@@ -244,4 +244,68 @@ func TestLine_AheadOfANewcomerAreThoseWhoseTurnIsBefore(t *testing.T) {
 			t.Errorf("%d are ahead of class %d of %s, want %d", got, c.class, c.tenant, c.want)
 		}
 	}
+}
+
+func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(Config{MaxInFlight: 1, MaxWaiting: 2, MaxBytes: 100, MaxWait: time.Minute})
+		p, err := q.Enter(t.Context(), Request{Bytes: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		order := make(chan string, 2)
+		for _, name := range []string{"first", "second"} {
+			go func() {
+				p, err := q.Enter(t.Context(), Request{Bytes: 10})
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+					return
+				}
+				order <- name
+				q.Leave(p)
+			}()
+			synctest.Wait()
+		}
+		if waiting, inFlight := q.Len(); waiting != 2 || inFlight != 1 {
+			t.Errorf("%d waiting, %d in flight", waiting, inFlight)
+		}
+		if _, err := q.Enter(t.Context(), Request{Bytes: 10}); !errors.Is(err, ErrFull) {
+			t.Errorf("a third waiting request: %v", err)
+		}
+		q.Leave(p)
+		q.Leave(p) // counts once
+		if a, b := <-order, <-order; a != "first" || b != "second" {
+			t.Errorf("order: %s, %s", a, b)
+		}
+		synctest.Wait()
+		if waiting, inFlight := q.Len(); waiting != 0 || inFlight != 0 || q.bytes != 0 {
+			t.Errorf("at the end: %d waiting, %d in flight, %d bytes", waiting, inFlight, q.bytes)
+		}
+	})
+}
+
+func TestQueue_BytesTimeAndLeavingEndTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(Config{MaxInFlight: 1, MaxWaiting: 10, MaxBytes: 100, MaxWait: time.Minute})
+		p, err := q.Enter(t.Context(), Request{Bytes: 60})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Leave(p)
+		if _, err := q.Enter(t.Context(), Request{Bytes: 60}); !errors.Is(err, ErrFull) {
+			t.Errorf("too many bytes: %v", err)
+		}
+		start := time.Now()
+		if _, err := q.Enter(t.Context(), Request{Bytes: 10}); !errors.Is(err, ErrTimeout) || time.Since(start) != time.Minute {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := q.Enter(ctx, Request{Bytes: 10}); !errors.Is(err, context.Canceled) {
+			t.Errorf("a client that left: %v", err)
+		}
+		if waiting, _ := q.Len(); waiting != 0 || q.bytes != 60 {
+			t.Errorf("%d waiting, %d bytes", waiting, q.bytes)
+		}
+	})
 }

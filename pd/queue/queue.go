@@ -1,4 +1,4 @@
-package pd
+package queue
 
 import (
 	"context"
@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// Errors of the waiting place.
+// Errors of waiting.
 var (
-	ErrQueueFull    = errors.New("the gateway's queue is full")
-	ErrQueueTimeout = errors.New("the request waited too long in the gateway's queue, or would have")
-	ErrDisplaced    = errors.New("the request gave up its place in the gateway's queue to one of a higher class, or of a tenant with fewer")
-	ErrDeadline     = errors.New("the request cannot be answered by its deadline")
+	ErrFull      = errors.New("the gateway's queue is full")
+	ErrTimeout   = errors.New("the request waited too long in the gateway's queue, or would have")
+	ErrDisplaced = errors.New("the request gave up its place in the gateway's queue to one of a higher class, or of a tenant with fewer")
+	ErrDeadline  = errors.New("the request cannot be answered by its deadline")
 )
 
-// QueueConfig bounds what the gateway holds.
-type QueueConfig struct {
+// Config bounds what the gateway holds.
+type Config struct {
 	MaxInFlight int           // requests past the queue, to the end of their streams
 	MaxWaiting  int           // requests in the queue
 	MaxBytes    int64         // request bodies in the queue and in flight
 	MaxWait     time.Duration // in the queue
 }
 
-// DefaultQueue holds what one process can: each stream takes two descriptors.
-func DefaultQueue() QueueConfig {
-	return QueueConfig{MaxInFlight: 4096, MaxWaiting: 4096, MaxBytes: 2 << 30, MaxWait: 30 * time.Second}
+// Default holds what one process can: each stream takes two descriptors.
+func Default() Config {
+	return Config{MaxInFlight: 4096, MaxWaiting: 4096, MaxBytes: 2 << 30, MaxWait: 30 * time.Second}
 }
 
-// Queue is the waiting place, in the order of a fairQueue. A request that leaves it is
+// Queue is where requests wait, in the order of a fairQueue. A request that leaves it is
 // bound to its servers at once, or waits for them past it, and then still counts as one
 // that waits.
 type Queue struct {
-	cfg QueueConfig
+	cfg Config
 
 	mu                sync.Mutex // guards the rest
 	waiting           fairQueue
@@ -45,14 +45,23 @@ type Queue struct {
 	displaced         uint64
 }
 
+// Request is a request as the queue knows it.
+type Request struct {
+	Model    string
+	Class    int // served in this order, 0 first
+	Tenant   string
+	Bytes    int       // of its body
+	Deadline time.Time // zero: none
+}
+
 // queueEntry is one request's in the queue, from its coming to its leaving. The fields
 // below gone belong to the queue's lock until it is closed.
-type queueEntry struct {
-	model  string
+type Entry struct {
+	Model  string
 	class  int
 	tenant string
 	bytes  int64
-	queued time.Duration // it waited for it
+	Waited time.Duration // in the queue, once it is past it
 
 	gone      chan struct{} // closed once it waits no more, by whatever way
 	displaced bool
@@ -60,39 +69,40 @@ type queueEntry struct {
 	giveUp    func() // while it is held: ends its wait for servers, when it is displaced
 }
 
-// NewQueue returns an empty queue.
-func NewQueue(cfg QueueConfig) *Queue { return &Queue{cfg: cfg} }
+// New returns an empty queue.
+func New(cfg Config) *Queue { return &Queue{cfg: cfg} }
 
 // Enter waits for the request's turn and returns its place, which it is to leave. The
-// error is ErrQueueFull, ErrDisplaced, ErrQueueTimeout, ErrDeadline, or the context's.
+// error is ErrFull, ErrDisplaced, ErrTimeout, ErrDeadline, or the context's.
 // What is predicted to wait too long is refused at once.
-func (q *Queue) Enter(ctx context.Context, req *Request) (*queueEntry, error) {
+func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
 	now := time.Now()
-	limit := limitedBy(req.Deadline, now.Add(q.cfg.MaxWait), ErrQueueTimeout)
-	p := &queueEntry{model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Body.Len()), gone: make(chan struct{})}
-	if wait, ok := q.join(p, limit.until.Sub(now), now); !ok {
+	limit := LimitedBy(req.Deadline, now.Add(q.cfg.MaxWait), ErrTimeout)
+	p := &Entry{Model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Bytes), gone: make(chan struct{})}
+	if wait, ok := q.join(p, limit.Until.Sub(now), now); !ok {
 		if wait > 0 {
-			return nil, limit.late
+			return nil, limit.Late
 		}
-		return nil, ErrQueueFull
+		return nil, ErrFull
 	}
-	patience, cancel := limit.context(ctx)
+	patience, cancel := limit.Context(ctx)
 	defer cancel()
 	select {
 	case <-p.gone:
 	case <-patience.Done():
-		q.leave(p)
+		q.Leave(p)
 		return nil, context.Cause(patience)
 	}
 	if p.displaced {
 		return nil, ErrDisplaced
 	}
+	p.Waited = time.Since(now)
 	return p, nil
 }
 
 // join lets an entry wait. Refused, it returns the wait that is predicted and
 // longer than its patience, or 0 where there is no room for it.
-func (q *Queue) join(p *queueEntry, patience time.Duration, now time.Time) (wait time.Duration, ok bool) {
+func (q *Queue) join(p *Entry, patience time.Duration, now time.Time) (wait time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.inFlight >= q.cfg.MaxInFlight {
@@ -111,8 +121,8 @@ func (q *Queue) join(p *queueEntry, patience time.Duration, now time.Time) (wait
 
 // makeRoomLocked reports whether there is room for a place, if need be after
 // displacing those that have less claim to it.
-func (q *Queue) makeRoomLocked(p *queueEntry) bool {
-	var displaced []*queueEntry
+func (q *Queue) makeRoomLocked(p *Entry) bool {
+	var displaced []*Entry
 	for q.fullLocked(p) {
 		v := q.displaceableLocked(p)
 		if v == nil {
@@ -138,14 +148,14 @@ func (q *Queue) makeRoomLocked(p *queueEntry) bool {
 
 // fullLocked reports whether there is no room for a place: it would have to wait, and as
 // many do as may, or the bodies are too long together.
-func (q *Queue) fullLocked(p *queueEntry) bool {
+func (q *Queue) fullLocked(p *Entry) bool {
 	waits := q.inFlight >= q.cfg.MaxInFlight || q.waitingForServers.size > 0
 	return waits && q.waiting.size+q.waitingForServers.size >= q.cfg.MaxWaiting || q.bytes+p.bytes > q.cfg.MaxBytes
 }
 
 // displaceableLocked is who has least claim to a place of those who wait, nil if none has less
 // than a newcomer: of the later class, there of those who are not even past the queue.
-func (q *Queue) displaceableLocked(p *queueEntry) *queueEntry {
+func (q *Queue) displaceableLocked(p *Entry) *Entry {
 	v, held := q.waiting.displaceable(p.class, p.tenant), q.waitingForServers.displaceable(p.class, p.tenant)
 	if v == nil || held != nil && held.class > v.class {
 		return held
@@ -153,7 +163,7 @@ func (q *Queue) displaceableLocked(p *queueEntry) *queueEntry {
 	return v
 }
 
-func (q *Queue) removeLocked(p *queueEntry) {
+func (q *Queue) removeLocked(p *Entry) {
 	q.bytes -= p.bytes
 	if p.inFlight {
 		q.waitingForServers.remove(p)
@@ -163,7 +173,7 @@ func (q *Queue) removeLocked(p *queueEntry) {
 	}
 }
 
-func (q *Queue) restoreLocked(p *queueEntry) {
+func (q *Queue) restoreLocked(p *Entry) {
 	q.bytes += p.bytes
 	if p.inFlight {
 		q.waitingForServers.push(p)
@@ -204,7 +214,7 @@ func (q *Queue) learnIntervalLocked(now time.Time) {
 }
 
 // leave ends an entry, waiting or past the queue; once is as good as twice.
-func (q *Queue) leave(p *queueEntry) {
+func (q *Queue) Leave(p *Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -226,7 +236,7 @@ func (q *Queue) MaxInFlight() int { return q.cfg.MaxInFlight }
 // countWaiting counts a place that is past the queue as one that waits still, for its servers,
 // until release. The context ends with ErrDisplaced if it is displaced meanwhile; release
 // reports it too.
-func (q *Queue) countWaiting(ctx context.Context, p *queueEntry) (held context.Context, release func() (displaced bool)) {
+func (q *Queue) CountWaiting(ctx context.Context, p *Entry) (held context.Context, release func() (displaced bool)) {
 	held, end := context.WithCancelCause(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -248,14 +258,14 @@ func (q *Queue) Waiting() map[string]int {
 	waiting := make(map[string]int)
 	for _, l := range []*fairQueue{&q.waiting, &q.waitingForServers} {
 		for p := range l.all {
-			waiting[p.model]++
+			waiting[p.Model]++
 		}
 	}
 	return waiting
 }
 
 // countDisplaced counts one that waited for its servers and gave up its turn to others.
-func (q *Queue) countDisplaced() {
+func (q *Queue) CountDisplaced() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.displaced++
@@ -268,6 +278,13 @@ func (q *Queue) Len() (waiting, inFlight int) {
 	return q.waiting.size + q.waitingForServers.size, q.inFlight - q.waitingForServers.size
 }
 
+// Bytes returns how long the bodies of those in the queue and in flight are together.
+func (q *Queue) Bytes() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.bytes
+}
+
 // Displaced returns how many requests gave up their place, or their turn, to others.
 func (q *Queue) Displaced() uint64 {
 	q.mu.Lock()
@@ -276,7 +293,7 @@ func (q *Queue) Displaced() uint64 {
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
-func (c QueueConfig) Validate() error {
+func (c Config) Validate() error {
 	if c.MaxInFlight < 1 || c.MaxWaiting < 0 || c.MaxBytes < 1 || c.MaxWait <= 0 {
 		return errors.New("max-in-flight, max-held and max-wait must be positive, max-waiting not negative")
 	}
