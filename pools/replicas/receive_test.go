@@ -267,3 +267,66 @@ func TestReplicas_AreSafeForConcurrentUse(t *testing.T) {
 		t.Errorf("%d requests there, %d replicas busy", got, r.Busy(now))
 	}
 }
+
+// What the others last left is read when a replica connects, from those too that say nothing now.
+func TestReplicas_WhatOthersLeftIsReadAtOnce(t *testing.T) {
+	client := redisserver.Start(t).Client()
+	fleet := fleetOf(t, 1)
+	r := NewExchange(fleet, client, "test:", "b", slog.New(slog.DiscardHandler))
+	changed, stop := fleet.Changes()
+	defer stop()
+	client.Set(t.Context(), "test:"+workKey+"a", busyWith("a", false, fleet.Servers()...), time.Minute)
+	client.ZAdd(t.Context(), "test:"+replicaSet, redis.Z{Member: "a"}, redis.Z{Member: "gone"})
+	r.catchUp(t.Context())
+	if in := fleet.Servers()[0].InFlight(pools.Prefill, time.Now()); in.Requests != 1 || in.Tokens != 10 {
+		t.Errorf("it knows of %d requests of %d tokens", in.Requests, in.Tokens)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("whoever waits for servers is not told")
+	}
+	if set := client.ZRange(t.Context(), "test:"+replicaSet, 0, -1).Val(); !slices.Equal(set, []string{"a"}) {
+		t.Errorf("in the set are %v", set)
+	}
+}
+
+// Whether Redis answers is logged when that is known first, and whenever it changes.
+func TestReplicas_LogWhenRedisComesAndGoes(t *testing.T) {
+	var text strings.Builder
+	r := NewExchange(fleetOf(t, 1), nil, "test:", "a", slog.New(slog.NewTextHandler(&text, nil)))
+	down := redis.ErrClosed
+	for i, c := range []struct {
+		err  error
+		want string // that is logged; "": nothing
+	}{{down, "cannot share work"}, {down, ""}, {nil, "sharing work with"}, {nil, ""}, {nil, ""}, {down, "cannot share work"}, {down, ""}} {
+		text.Reset()
+		r.recordConnection(c.err)
+		if got := text.String(); !strings.Contains(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("look %d, %v: logged is %q", i, c.err, got)
+		}
+	}
+}
+
+// Work that differs by no more than the drift is not reported again; in each of its parts.
+func TestCloseTo_WithinTheDrift(t *testing.T) {
+	is := pools.InFlight{Requests: 2, Tokens: 100, Queue: time.Second, Stays: time.Second}
+	for name, c := range map[string]struct {
+		change func(*pools.InFlight)
+		want   bool
+	}{
+		"the same":         {func(*pools.InFlight) {}, true},
+		"a request more":   {func(w *pools.InFlight) { w.Requests++ }, false},
+		"a token fewer":    {func(w *pools.InFlight) { w.Tokens-- }, false},
+		"a queue by drift": {func(w *pools.InFlight) { w.Queue += workDrift }, true},
+		"a queue by more":  {func(w *pools.InFlight) { w.Queue += workDrift + 1 }, false},
+		"a queue by less":  {func(w *pools.InFlight) { w.Queue -= workDrift + 1 }, false},
+		"a stay by drift":  {func(w *pools.InFlight) { w.Stays -= workDrift }, true},
+		"a stay by more":   {func(w *pools.InFlight) { w.Stays += workDrift + 1 }, false},
+	} {
+		w := is
+		if c.change(&w); closeTo(w, is) != c.want {
+			t.Errorf("%s: close %v", name, !c.want)
+		}
+	}
+}
