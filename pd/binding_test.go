@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -90,6 +91,28 @@ func TestLocality_OfAnUnknownPromptNothingIsPredicted(t *testing.T) {
 	s := f.Fleet.Servers()
 	if f.Binder.Locality.predict(&prefix{model: testModel}, time.Second, s[0], s[1]) != nil {
 		t.Error("there is something to withdraw")
+	}
+}
+
+// What a server was predicted to compute is taken back when it will not: where the text alone is
+// known, and where the index has no place for the tokens.
+func TestLocality_WhatIsPredictedByTextIsWithdrawn(t *testing.T) {
+	chunks := []tokens.Chunk{1, 2}
+	for name, p := range map[string]*prefix{
+		"only the text is known":           {model: testModel, known: true, tokens: tokens.Tokens{Chunks: chunks}},
+		"the server has published nothing": {model: testModel, known: true, text: chunks},
+	} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		l, s := f.Binder.Locality, f.Fleet.Servers()
+		computing := func() int { return l.history.computing(p.saltedModel(), versionOf(s[0]), chunks) }
+		withdraw := l.predict(p, time.Second, s[0], s[1])
+		if n := computing(); n != len(chunks) || withdraw == nil {
+			t.Fatalf("%s: %d chunks are being computed", name, n)
+		}
+		withdraw()
+		if n := computing(); n != 0 {
+			t.Errorf("%s: withdrawn, %d chunks are being computed", name, n)
+		}
 	}
 }
 

@@ -280,25 +280,25 @@ const computesLonger = time.Second
 func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.Server) (withdraw func()) {
 	now, of, on := time.Now(), p.saltedModel(), versionOf(computes)
 	text, until := p.tokens.Chunks, now.Add(in+computesLonger)
+	var guess kvstate.Guess
 	if len(text) == 0 {
-		guess := l.Index.Guess(computes.ID(), &p.hits, in)
-		withdraw, text = guess.Withdraw, p.text
+		guess, text = l.Index.Guess(computes.ID(), &p.hits, in), p.text
 		if guess.Entered() || !l.Index.CountsGuesses() {
 			until = time.Time{}
 		}
 	}
-	if len(text) == 0 {
-		return withdraw
+	if len(text) > 0 {
+		l.history.record(of, versionOf(decode), text, sighting{held: now.Add(in)})
+		l.history.record(of, on, text, sighting{held: now, computes: until})
 	}
-	l.history.record(of, versionOf(decode), text, sighting{held: now.Add(in)})
-	l.history.record(of, on, text, sighting{held: now, computes: until})
-	if until.IsZero() {
-		return withdraw
+	byText := len(text) > 0 && !until.IsZero()
+	if !byText && !guess.Entered() {
+		return nil
 	}
 	return func() {
-		l.history.withdraw(of, on, text, until)
-		if withdraw != nil {
-			withdraw()
+		guess.Withdraw()
+		if byText {
+			l.history.withdraw(of, on, text, until)
 		}
 	}
 }
