@@ -1,6 +1,9 @@
 package api
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestChunk_IDsAreTakenOutWhereverTheyStand(t *testing.T) {
 	for event, want := range map[string]string{
@@ -53,27 +56,39 @@ func TestChunk_WhatItSaysOfTheAnswer(t *testing.T) {
 	}
 }
 
-// A whole answer as a stream has all of it in one event, then the usage where it was asked for.
+// A whole answer as a stream has the role of a chat, all that was said in one event, then the
+// usage, which all events have where the client wants it with each.
 func TestAsStream_SaysWhatTheAnswerDid(t *testing.T) {
-	const chat, text = `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"content":"hi"}},7],"usage":{"prompt_tokens":3}}`,
+	const chat, text = `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi","tool_calls":[]}}],"usage":{"prompt_tokens":3,"completion_tokens":1}}`,
 		`{"id":"x","object":"text_completion","choices":[{"index":0,"text":"hi"}],"usage":{"prompt_tokens":3}}`
-	const end = "data: [DONE]\n\n"
 	for name, c := range map[string]struct {
 		dialect *Dialect
 		answer  string
-		usage   bool
-		want    string
+		each    bool
+		want    []string
 	}{
-		"a chat": {Chat, chat, true, `data: {"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"}},7]}` + "\n\n" +
-			`data: {"id":"x","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":3}}` + "\n\n" + end},
-		"a completion without its usage": {Completions, text, false, `data: {"id":"x","object":"text_completion","choices":[{"index":0,"text":"hi"}]}` + "\n\n" + end},
+		"a chat": {Chat, chat, false, []string{
+			`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`,
+			`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"}}]}`,
+			`{"id":"x","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}`,
+		}},
+		"a chat with the usage in each event": {Chat, chat, true, []string{
+			`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":3,"completion_tokens":0}}`,
+			`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":1}}`,
+			`{"id":"x","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}`,
+		}},
+		"a completion": {Completions, text, false, []string{
+			`{"id":"x","object":"text_completion","choices":[{"index":0,"text":"hi"}]}`,
+			`{"id":"x","object":"text_completion","choices":[],"usage":{"prompt_tokens":3}}`,
+		}},
 	} {
 		body, err := ParseBody([]byte(c.answer))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(AsStream(c.dialect, body, c.usage)); got != c.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", name, got, c.want)
+		want := "data: " + strings.Join(append(c.want, "[DONE]"), "\n\ndata: ") + "\n\n"
+		if got := string(AsStream(c.dialect, body, c.each)); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
 		}
 	}
 }
