@@ -66,8 +66,10 @@ func TestInput_BadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
 	if n := len(requests(c.prefill, chat)) + len(requests(c.decode, chat)); n != 0 {
 		t.Errorf("%d of them reached an engine", n)
 	}
-	if got := c.post(chat, chatBody(""), "Content-Encoding", "gzip"); got.status != 415 {
-		t.Errorf("a compressed body: %d %s", got.status, got.body)
+	for coding, want := range map[string]int{"gzip": 400, "br": 415} {
+		if got := c.post(chat, chatBody(""), "Content-Encoding", coding); got.status != want {
+			t.Errorf("a body that is not compressed as %s: %d %s", coding, got.status, got.body)
+		}
 	}
 	if got := c.post(chat, `{"model":"test-model","messages":[{"role":"user","content":"`+strings.Repeat("x", 1<<20)+`"}]}`); got.status != 413 || gjson.Get(got.body, "error.message").String() == "" {
 		t.Errorf("a body over the limit: %d %s", got.status, got.body)
