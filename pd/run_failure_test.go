@@ -48,11 +48,12 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 			stream := (i+k)%2 == 0
 			t.Run(fmt.Sprintf("%s/%s%d%s/stream=%v", role, c.fault.Kind, c.fault.Status, c.fault.Path, stream), func(t *testing.T) {
 				t.Parallel()
-				limits := quickly
-				if c.reason != Timeout { // on a busy machine all are slow
-					limits = nil
-				}
-				f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2, orchestrator: limits})
+				f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2, orchestrator: func(o *Orchestrator) {
+					o.Transport.(*Transport).DisableKeepAlives = true // no leg goes out on a connection of a probe
+					if c.reason == Timeout {                          // else no limit, since on a busy machine all are slow
+						quickly(o)
+					}
+				}})
 				engines, leg := f.prefill, PrefillLeg
 				if role == pools.Decode {
 					engines, leg = f.decode, DecodeLeg
@@ -62,7 +63,6 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 				bad := engines[0]
 				bad.SetFault(c.fault)
 				for range 40 { // until the bad one is asked
-					f.Transport.(*Transport).CloseIdleConnections() // those of probes
 					if got := f.served(req); got.text != want {
 						t.Fatalf("%q, want %q", got.text, want)
 					}
