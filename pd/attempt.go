@@ -29,7 +29,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return nil
 	}
 	t := st.transfer(b)
-	t.First = o.planFirst(st, b)
+	t.First = firstTokens{o}.plan(st, b)
 	h := t.Handoff()
 	if failed := o.prefillLeg(ctx, st, b, t, h); failed != nil {
 		b.decode.Release()

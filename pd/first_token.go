@@ -142,21 +142,24 @@ func (u FirstTokenUse) String() string {
 // endsInHalf reports whether a text ends in what stands for a part of a character.
 func endsInHalf(text string) bool { return strings.HasSuffix(text, "\uFFFD") }
 
-// planFirst says what prefill's token is asked for.
-func (o *Orchestrator) planFirst(st *requestState, b *binding) connector.First {
+// firstTokens are the first tokens of the answers that an orchestrator gives.
+type firstTokens struct{ o *Orchestrator }
+
+// plan says what prefill's token is asked for.
+func (f firstTokens) plan(st *requestState, b *binding) connector.First {
 	from, to := b.prefill.Server(), b.decode.Server()
 	b.first = firstTokenCase{
-		Setting: o.Config.FirstToken, Dialect: st.req.Dialect, Continues: st.bind.continues,
+		Setting: f.o.Config.FirstToken, Dialect: st.req.Dialect, Continues: st.bind.continues,
 		Proved: connector.SaysFirst(from, to), OneToken: st.req.MaxOutput == 1,
 	}
 	if b.first.Proved { // else the rest does not matter
-		m, _ := o.Fleet.Model(st.req.Model)
+		m, _ := f.o.Fleet.Model(st.req.Model)
 		b.first.BlockTokens, b.first.Bounded = blockTokens(from, to), st.req.MaxOutput > 0 || m.MaxModelLen > 0
 		b.first.Field = transcript.NotFromPrefill(st.req.Body)
 	}
 	use, reason := firstTokenFrom(b.first)
 	if use == tokenUnused {
-		o.noteFirst(b, use, reason)
+		f.record(b, use, reason)
 		return connector.First{}
 	}
 	plan := connector.First{Wanted: true, All: use == tokenIsAll}
@@ -172,8 +175,8 @@ func isGreedy(body api.Body) bool {
 	return err == nil && temperature == 0
 }
 
-// useFirst makes of prefill's token what it is good for.
-func (o *Orchestrator) useFirst(st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff) {
+// use makes of prefill's token what it is good for.
+func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff) {
 	if !t.First.Wanted {
 		return
 	}
@@ -182,7 +185,7 @@ func (o *Orchestrator) useFirst(st *requestState, b *binding, t *connector.Trans
 	use, reason := firstTokenFrom(b.first)
 	switch use {
 	case tokenFirst:
-		if err := o.beginWith(st, h); err != nil {
+		if err := f.beginWith(st, h); err != nil {
 			use, reason = tokenRedrawn, "length"
 			h.RedrawFirst(t.First)
 		}
@@ -190,20 +193,20 @@ func (o *Orchestrator) useFirst(st *requestState, b *binding, t *connector.Trans
 		h.RedrawFirst(t.First)
 	case tokenIsAll:
 		h.WholeAnswer = wholeFromPrefill(st.req, h.First)
-		o.Metrics.countStranded(h)
+		f.o.Metrics.countStranded(h)
 	case tokenUnused:
 	}
-	o.noteFirst(b, use, reason)
+	f.record(b, use, reason)
 }
 
 // beginWith begins the answer with prefill's token, and makes decode's leg the rest of it.
-func (o *Orchestrator) beginWith(st *requestState, h *connector.Handoff) error {
+func (f firstTokens) beginWith(st *requestState, h *connector.Handoff) error {
 	answer, err := api.ParseBody(h.First)
 	if err != nil {
 		return err
 	}
 	// An answer that is not streamed is begun anew by each attempt.
-	said := o.newTranscript(st.client)
+	said := newTranscript(f.o.Fleet, st.client, f.o.Config.ContinueByText)
 	if said == nil {
 		return errNoTranscript
 	}
@@ -251,8 +254,8 @@ func wantsEachUsage(request api.Body) bool {
 	return each
 }
 
-// noteFirst counts what became of prefill's token, and keeps it with the decision.
-func (o *Orchestrator) noteFirst(b *binding, use firstTokenUse, reason string) {
-	o.Metrics.firstTokens.WithLabelValues(string(use), reason).Inc()
+// record counts what became of prefill's token, and keeps it with the decision.
+func (f firstTokens) record(b *binding, use firstTokenUse, reason string) {
+	f.o.Metrics.firstTokens.WithLabelValues(string(use), reason).Inc()
 	b.choice.FirstToken = FirstTokenUse{string(use), reason, b.first.Field}
 }

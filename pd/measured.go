@@ -49,9 +49,9 @@ func (st *requestState) measureUsage(b *binding, u api.Usage, cached api.Count) 
 }
 
 // recordEnd completes what is remembered of the last attempt when its stream has ended.
-func (o *Orchestrator) recordEnd(st *requestState, b *binding, broken *BrokenStreamError) {
+func (d *Decisions) recordEnd(st *requestState, b *binding, broken *BrokenStreamError) {
 	if broken != nil {
 		b.choice.Outcome = broken.Error()
 	}
-	o.Decisions.Complete(st.client.ID, st.arrived, len(st.earlier)+len(st.bindings)-1, b.choice.Measured, b.choice.Outcome)
+	d.Complete(st.client.ID, st.arrived, len(st.earlier)+len(st.bindings)-1, b.choice.Measured, b.choice.Outcome)
 }

@@ -125,17 +125,17 @@ func (o *Orchestrator) reset(st *requestState) {
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited}
 	st.bind.tried.mustAggregate = st.client.Aggregated || o.Suspects.DiedOfHandoff(st.client, st.arrived)
 	if o.Config.ContinueStreams && st.client.Stream && !st.client.Aggregated {
-		st.transcript = o.newTranscript(st.client)
+		st.transcript = newTranscript(o.Fleet, st.client, o.Config.ContinueByText)
 	}
 }
 
 // newTranscript is a transcript of what is said to a request, nil where it could not be
 // continued.
-func (o *Orchestrator) newTranscript(req *Request) *transcript.Transcript {
-	m, _ := o.Fleet.Model(req.Model) // its zero value is a length that is not known
+func newTranscript(fleet *pools.Fleet, req *Request, byText bool) *transcript.Transcript {
+	m, _ := fleet.Model(req.Model) // its zero value is a length that is not known
 	return transcript.New(transcript.Request{
 		Dialect: req.Dialect, Body: req.Body, MaxOutput: req.MaxOutput, MaxField: req.MaxField, HideUsage: req.HideUsage,
-	}, m.MaxModelLen, o.Config.ContinueByText)
+	}, m.MaxModelLen, byText)
 }
 
 // locatePrompt finds the tokens of the prompt, and with them what servers hold of it.

@@ -42,7 +42,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		return failed
 	}
 	h.RecordPrefill(t, body, time.Now())
-	o.useFirst(st, b, t, h)
+	firstTokens{o}.use(st, b, t, h)
 	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {
 		o.Binder.Locality.learn(st.bind.prefix, body)

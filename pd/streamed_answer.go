@@ -107,7 +107,7 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 		onEnd: func(r StreamResult) {
 			o.countAnswer(st, r.Usage, r.Usage.Cached, r.Events)
 			st.measureUsage(b, r.Usage, r.Usage.Cached)
-			o.recordEnd(st, b, nil)
+			o.Decisions.recordEnd(st, b, nil)
 		},
 	}
 	if err := s.open(); err != nil {
@@ -144,14 +144,15 @@ func (a streamedAnswer) begin(_ context.Context, st *requestState, b *binding) *
 		o.Metrics.countStranded(b.handoff)
 		prefill, _ := st.req.Dialect.ReadUsage(b.handoff.First)
 		o.countAnswer(st, prefill, prefill.Cached, 1)
-		o.recordEnd(st, b, nil)
+		o.Decisions.recordEnd(st, b, nil)
 	}
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: b.handoff.From.ID(), Decode: st.servedBy}
 }
 
 // behind sends decode's leg behind prefill's token. The client has that token: a leg that
 // fails is a stream that broke.
-func (o *Orchestrator) behind(ctx context.Context, st *requestState, b *binding) (*legStream, error) {
+func (a streamedAnswer) behind(ctx context.Context, st *requestState, b *binding) (*legStream, error) {
+	o := a.o
 	b.behindSent = true
 	defer b.releaseUnlessAnswered()
 	b.answer = nil
@@ -166,7 +167,7 @@ func (o *Orchestrator) behind(ctx context.Context, st *requestState, b *binding)
 	o.Metrics.brokenAfter.WithLabelValues(failed.Server).Inc()
 	o.Log.Error("decode failed behind prefill's token", "request_id", st.req.ID, "server", failed.Server, "error", failed.Error())
 	broken := &BrokenStreamError{Message: "decode failed behind the first token", Err: failed, Status: failed.Status, Event: failed.engineMessage()}
-	o.recordEnd(st, b, broken)
+	o.Decisions.recordEnd(st, b, broken)
 	return nil, broken
 }
 
@@ -179,7 +180,7 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	}
 	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.Leave(st.entry) }}
 	if b.handoff.GoesOn() {
-		answer.Stream.behind = func() (*legStream, error) { return o.behind(ctx, st, b) }
+		answer.Stream.behind = func() (*legStream, error) { return a.behind(ctx, st, b) }
 	}
 	if st.transcript != nil && o.Config.ContinueStreams {
 		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
