@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 )
 
 // statusClientGone is nginx's number for a client that left; nobody receives it.
@@ -61,7 +62,7 @@ func explain(err error) failure {
 		return unavailable("stopping", "The service is shutting down here. Try again.", "stopped")
 	case errors.Is(err, context.Canceled):
 		return failure{text: api.ErrorText{Status: statusClientGone, Type: "api_error", Message: "The client left."}, outcome: "client_gone"}
-	case errors.Is(err, pd.ErrQuarantined):
+	case errors.Is(err, retry.ErrQuarantined):
 		return failure{
 			text:    api.ErrorText{Status: http.StatusUnprocessableEntity, Type: "invalid_request_error", Code: "request_quarantined", Message: "This request was in flight on two servers when they failed. It is not tried again for ten minutes."},
 			outcome: "quarantined",

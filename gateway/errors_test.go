@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -40,7 +41,7 @@ func TestExplain(t *testing.T) {
 		{"unknown adapter", pd.ErrNoAdapter, 404, "model_not_found", "bad_request", "not served", false, false},
 		{"stopping", fmt.Errorf("x: %w", errStopping), 503, "stopping", "stopped", "shutting down", true, true},
 		{"gone", context.Canceled, 499, "", "client_gone", "left", false, false},
-		{"quarantined", pd.ErrQuarantined, 422, "request_quarantined", "quarantined", "two servers", false, false},
+		{"quarantined", retry.ErrQuarantined, 422, "request_quarantined", "quarantined", "two servers", false, false},
 		{"deadline", queue.ErrDeadline, 503, "deadline_unreachable", "deadline", "deadline", true, true},
 		{"displaced", queue.ErrDisplaced, 503, "overloaded", "displaced", "higher priority", true, true},
 		{"queue full", queue.ErrFull, 503, "overloaded", "overloaded", "at capacity", true, true},

@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -144,14 +145,14 @@ func run(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) *runnin
 		}
 	}
 	queue := queue.New(queue.Default())
-	reg, suspects := prometheus.NewRegistry(), pd.NewQuarantine()
+	reg, suspects := prometheus.NewRegistry(), retry.NewQuarantine()
 	metrics := pd.NewMetrics(reg, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: of.tracer, Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{Config: pd.DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Cost: of.cost},
 		Metrics:     metrics,
 	}}
 	o := &pd.Orchestrator{
-		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, ScaleFromZero: of.from0, Budget: pd.NewBudget(0.2, 10),
+		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, ScaleFromZero: of.from0, Budget: retry.NewBudget(0.2, 10),
 		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: metrics, Tracer: of.tracer, Log: log,
 	}
 	cfg := DefaultConfig()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -27,9 +28,9 @@ var (
 func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
 	certain := broken.engineDied()
 	died := (certain || !errors.Is(broken.Err, errErrorEvent)) && o.markDownIfDead(ctx, st.servedBy, certain)
-	if died && o.recordDeath(st, death{server: st.servedBy, cause: "it was decoding"}) {
+	if died && o.recordDeath(st, retry.Death{Server: st.servedBy, Cause: "it was decoding"}) {
 		o.Metrics.continuations.WithLabelValues("refused").Inc()
-		return nil, nil, ErrQuarantined
+		return nil, nil, retry.ErrQuarantined
 	}
 	if ending := st.transcript.Ending(); ending != nil {
 		o.Metrics.continuations.WithLabelValues("ended").Inc()

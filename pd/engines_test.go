@@ -26,6 +26,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 	"github.com/tandem-gateway/tandem/pools/standby"
@@ -85,11 +86,11 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue, suspects := queue.New(queue.Default()), NewQuarantine()
+	queue, suspects := queue.New(queue.Default()), retry.NewQuarantine()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(f.spans)).Tracer("")
 	f.Orchestrator = &Orchestrator{
 		Config: DefaultConfig().LegConfig, Fleet: fleet, Transport: transport, Queue: queue,
-		Budget: NewBudget(0, 1000), Decisions: NewDecisions(16), Suspects: suspects,
+		Budget: retry.NewBudget(0, 1000), Decisions: NewDecisions(16), Suspects: suspects,
 		Metrics: NewMetrics(f.scraped, queue, suspects), Tracer: tracer, Log: log,
 	}
 	f.Config.ContinueByText = true

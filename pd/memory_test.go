@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
 )
 
@@ -112,71 +111,6 @@ func TestHistory_TheOldestMakeRoom(t *testing.T) {
 		if h.cachedTokens(of, on, all[i:i+1]) != 0 || h.cachedTokens(of, on, all[i+1:i+2]) == 0 || len(h.seen) != historySize {
 			t.Errorf("with %d more the oldest %d are not forgotten, or one more is; %d are remembered", i+1, i+1, len(h.seen))
 		}
-	}
-}
-
-// Of those that are suspected the oldest make room, and all whose time is over.
-func TestQuarantine_TheOldestMakeRoom(t *testing.T) {
-	q, now := NewQuarantine(), testTime
-	for i := range uint64(maxSuspects) {
-		q.RecordDeath(i+1, death{server: "s"}, now.Add(time.Duration(i)*time.Second/maxSuspects))
-	}
-	now = now.Add(time.Second)
-	q.RecordDeath(1, death{server: "t"}, now) // the oldest, again: it is the latest now
-	q.RecordDeath(maxSuspects+1, death{server: "s"}, now)
-	if _, kept := q.suspects[2]; kept || len(q.suspects) != maxSuspects || q.suspects[1] == nil || q.suspects[3] == nil {
-		t.Errorf("%d are suspected, the oldest is kept: %v", len(q.suspects), kept)
-	}
-	now = now.Add(quarantineTime)
-	q.RecordDeath(9999, death{server: "s"}, now.Add(1))
-	if len(q.suspects) != 1 {
-		t.Errorf("when the time of all is over %d are suspected", len(q.suspects))
-	}
-}
-
-// The death of one server twice is one death; a request is held back from the second server's
-// on, until its time is over.
-func TestQuarantine_HoldsBackAfterTwoServers(t *testing.T) {
-	q, r, other, now := NewQuarantine(), bodyOf(10), bodyOf(11), testTime
-	r.Dialect, other.Dialect = api.Chat, api.Chat
-	is := func(when string, at time.Time, held, alone bool) {
-		t.Helper()
-		if got := q.IsQuarantined(r, at); got != held {
-			t.Errorf("%s: held back %v", when, got)
-		}
-		if got := q.DiedOfHandoff(r, at); got != alone {
-			t.Errorf("%s: without a hand-off %v", when, got)
-		}
-		if q.IsQuarantined(other, at) {
-			t.Errorf("%s: another request is held back", when)
-		}
-	}
-	is("at first", now, false, false)
-	for range 3 {
-		if q.RecordDeath(r.Fingerprint(), death{server: "s", cause: "why", handoff: true}, now) {
-			t.Error("one server died")
-		}
-	}
-	is("one server died", now, false, true)
-	if !q.RecordDeath(r.Fingerprint(), death{server: "t", cause: "so"}, now) {
-		t.Error("two servers died, and it is not said")
-	}
-	is("two servers died", now, true, true)
-	list := q.List(now)
-	if len(list) != 1 || !list[0].Quarantined || fmt.Sprint(list[0].Servers, list[0].Causes) != "[s t] [why so]" || list[0].Fingerprint != fmt.Sprintf("%016x", r.Fingerprint()) {
-		t.Errorf("people see %+v", list)
-	}
-	if n := q.quarantined(now); n != 1 {
-		t.Errorf("%d are in quarantine", n)
-	}
-	is("at the end of its time", now.Add(quarantineTime), true, true)
-	is("after it", now.Add(quarantineTime+1), false, false)
-	if n := len(q.List(now.Add(quarantineTime + 1))); n != 0 {
-		t.Errorf("people see %d", n)
-	}
-	same := bodyOf(10)
-	if same.Dialect = api.Completions; same.Fingerprint() == r.Fingerprint() {
-		t.Error("requests of two APIs are taken for one")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 )
 
 // Metrics are what pd measures. Labels are bounded by the configuration:
@@ -59,7 +60,7 @@ var (
 )
 
 // NewMetrics registers the metrics of pd, its queue and its quarantine.
-func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *Quarantine) *Metrics {
+func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Quarantine) *Metrics {
 	var byServer []seriesByServer
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
@@ -159,7 +160,7 @@ func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *Quarant
 	reg.MustRegister(m.gap, m.exhausted, m.looks,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_quarantined_requests",
 			Help: "Requests that are refused because they were in flight on two servers when they died."},
-			func() float64 { return float64(suspects.quarantined(time.Now())) }),
+			func() float64 { return float64(suspects.Quarantined(time.Now())) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_waiting_requests",
 			Help: "Requests in the gateway's queue, for a place or for their servers."},
 			func() float64 { waiting, _ := queue.Len(); return float64(waiting) }),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -28,9 +29,9 @@ type Orchestrator struct {
 	Transport     http.RoundTripper
 	Queue         *queue.Queue
 	ScaleFromZero *ScaleFromZero // nil: a role without a server is an error at once
-	Budget        *Budget
+	Budget        *retry.Budget
 	Decisions     *Decisions
-	Suspects      *Quarantine
+	Suspects      *retry.Quarantine
 	Metrics       *Metrics
 	Tracer        trace.Tracer
 	Log           *slog.Logger
@@ -86,7 +87,7 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 	}
 	arrived := time.Now()
 	if o.Suspects.IsQuarantined(req, arrived) {
-		return nil, ErrQuarantined
+		return nil, retry.ErrQuarantined
 	}
 	req.OutputTokens = o.Binder.Outputs.Expect(req.Expected())
 	req.Aggregated = req.Aggregated || truncatesByAnswer(req)
@@ -177,7 +178,7 @@ func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *L
 	if failed.lostConnection() || failed.engineDied() {
 		died := o.markDownIfDead(ctx, failed.Server, failed.engineDied())
 		if died && failed.mayBeRead() && o.recordDeath(st, st.causeOfDeath(failed)) {
-			return ErrQuarantined
+			return retry.ErrQuarantined
 		}
 	}
 	st.recordFailure(failed)
@@ -238,10 +239,10 @@ func (o *Orchestrator) markDownIfDead(ctx context.Context, id string, certain bo
 
 // recordDeath keeps that a server died with a request in flight on it, and reports whether the
 // request has thereby killed one too many.
-func (o *Orchestrator) recordDeath(st *requestState, how death) (quarantined bool) {
+func (o *Orchestrator) recordDeath(st *requestState, how retry.Death) (quarantined bool) {
 	quarantined = o.Suspects.RecordDeath(st.client.Fingerprint(), how, time.Now())
-	o.Log.Error("a server died with a request in flight", "request_id", st.req.ID, "server", how.server,
-		"fingerprint", fmt.Sprintf("%016x", st.client.Fingerprint()), "cause", how.cause, "quarantined", quarantined)
+	o.Log.Error("a server died with a request in flight", "request_id", st.req.ID, "server", how.Server,
+		"fingerprint", fmt.Sprintf("%016x", st.client.Fingerprint()), "cause", how.Cause, "quarantined", quarantined)
 	return quarantined
 }
 

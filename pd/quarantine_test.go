@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 )
 
 // A body may have megabytes: it is hashed for a request that is in flight on a server that
@@ -18,7 +19,7 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 		t.Fatal(err)
 	}
 	newRequest := func() *Request { return &Request{Dialect: api.Completions, Body: body} }
-	q, now := NewQuarantine(), time.Now()
+	q, now := retry.NewQuarantine(), time.Now()
 	req := newRequest()
 	st := &requestState{client: req, req: req}
 	if q.IsQuarantined(req, now) || req.fingerprinted {
@@ -28,7 +29,7 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 	ranked.Body = ranked.Body.With(api.Set("priority", []byte("7")))
 	st.req = &ranked
 	for _, server := range []string{"a", "b"} {
-		q.RecordDeath(st.client.Fingerprint(), death{server: server}, now)
+		q.RecordDeath(st.client.Fingerprint(), retry.Death{Server: server}, now)
 	}
 	again := newRequest()
 	if !q.IsQuarantined(again, now) || !again.fingerprinted {
@@ -67,14 +68,11 @@ func TestDeath_OfAHandOffMakesTheRequestRunWhole(t *testing.T) {
 	}
 }
 
-// Deaths of one request count together as long as one follows the other within the time of a
-// quarantine; later ones are another story.
-func TestQuarantine_CountsDeathsThatFollowEachOther(t *testing.T) {
-	for later, want := range map[time.Duration]bool{quarantineTime: true, quarantineTime + 1: false} {
-		q, now := NewQuarantine(), time.Now()
-		q.RecordDeath(7, death{server: "a"}, now)
-		if got := q.RecordDeath(7, death{server: "b"}, now.Add(later)); got != want {
-			t.Errorf("the second one %v later: quarantined %v", later, got)
-		}
+// Equal bodies of two APIs are two requests.
+func TestFingerprint_TellsTheAPIsOfARequestApart(t *testing.T) {
+	chat, completion := bodyOf(10), bodyOf(10)
+	chat.Dialect, completion.Dialect = api.Chat, api.Completions
+	if chat.Fingerprint() == completion.Fingerprint() {
+		t.Error("requests of two APIs are taken for one")
 	}
 }

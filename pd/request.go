@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/predict"
 )
@@ -81,3 +83,18 @@ type Answer struct {
 
 // isComplete reports whether all of the answer is here.
 func (a *Answer) isComplete() bool { return a.leg == nil }
+
+// Fingerprint tells requests apart without keeping their text. It is made when it is first
+// asked for: of most requests never.
+func (r *Request) Fingerprint() uint64 {
+	if r.fingerprinted {
+		return r.fingerprint
+	}
+	h := xxhash.New()
+	_, _ = h.WriteString(r.Dialect.Name) // a hash takes everything
+	for part := range r.Body.Parts() {
+		_, _ = h.Write(part)
+	}
+	r.fingerprint, r.fingerprinted = h.Sum64(), true
+	return r.fingerprint
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 )
 
@@ -83,16 +84,16 @@ func (st *requestState) recordFailure(e *LegError) {
 }
 
 // causeOfDeath says how a server died of the request, as far as that is known.
-func (st *requestState) causeOfDeath(failed *LegError) death {
-	d := death{server: failed.Server, cause: "it was prefilling"}
+func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
+	d := retry.Death{Server: failed.Server, Cause: "it was prefilling"}
 	switch {
 	case failed.Leg == PrefillLeg:
 	case failed.Leg == AggregatedLeg || !st.lastHandoff.HasKV():
-		d.cause = "it was computing the prompt and decoding"
+		d.Cause = "it was computing the prompt and decoding"
 	case st.lastHandoff.SharesIDs:
-		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", st.lastHandoff.From.ID()), true
+		d.Cause, d.Handoff = fmt.Sprintf("it was loading a hand-off of %s, with the token ids of it", st.lastHandoff.From.ID()), true
 	default:
-		d.cause, d.handoff = fmt.Sprintf("it was loading a hand-off of %s, of %d tokens: a prompt that has more KV blocks on decode ends vLLM's engine. "+
+		d.Cause, d.Handoff = fmt.Sprintf("it was loading a hand-off of %s, of %d tokens: a prompt that has more KV blocks on decode ends vLLM's engine. "+
 			"Do both servers have the same chat template and tokenizer?", st.lastHandoff.From.ID(), st.lastHandoff.Coverage().Prompt), true
 	}
 	return d

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -43,7 +44,7 @@ func TestRun_AQueryOfDeathIsHeldBack(t *testing.T) {
 		deadly := f.asks(api.Chat, more(api.Chat, stream))
 		deadly.Header.Set("X-Kills", "yes")
 		for range 2 {
-			if _, err := f.run(t.Context(), deadly); !errors.Is(err, ErrQuarantined) {
+			if _, err := f.run(t.Context(), deadly); !errors.Is(err, retry.ErrQuarantined) {
 				t.Errorf("%v", err)
 			}
 		}

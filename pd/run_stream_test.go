@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -74,8 +75,8 @@ func TestStream_WhatCannotBeContinuedBreaks(t *testing.T) {
 		outcome      string
 	}{
 		"it breaks again and again": {nil, nil, maxContinuations, "refused"},
-		"the budget is spent":       {func(o *Orchestrator) { o.Budget = NewBudget(0, 1) }, nil, 1, "no_budget"},
-		"there is no budget":        {func(o *Orchestrator) { o.Budget = NewBudget(0, 0) }, nil, 0, "no_budget"},
+		"the budget is spent":       {func(o *Orchestrator) { o.Budget = retry.NewBudget(0, 1) }, nil, 1, "no_budget"},
+		"there is no budget":        {func(o *Orchestrator) { o.Budget = retry.NewBudget(0, 0) }, nil, 0, "no_budget"},
 		"streams are not continued": {func(o *Orchestrator) { o.Config.ContinueStreams = false }, nil, 0, ""},
 		"several samples":           {nil, func(r *Request) { r.Aggregated = true }, 0, ""},
 	} {

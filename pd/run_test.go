@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -35,7 +36,7 @@ func TestRun_TriesAgainMaxRetriesTimesWithinTheBudget(t *testing.T) {
 		{0, 10, 1}, {1, 10, 2}, {3, 10, 4}, {3, 1, 2}, {3, 0, 1},
 	} {
 		f := newTestFleet(t, c.retries+2, testPrompt(100)) // so that a server is left to be tried
-		f.Config.MaxRetries, f.Budget = c.retries, NewBudget(0, c.budget)
+		f.Config.MaxRetries, f.Budget = c.retries, retry.NewBudget(0, c.budget)
 		legs := 0
 		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
 			legs++

@@ -29,6 +29,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/discovery/kube"
 	"github.com/tandem-gateway/tandem/pools/replicas"
@@ -138,7 +139,7 @@ func metricsDoc() string {
 	var recorded recorder
 	recorded.MustRegister(version.Collector(), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, demand.NewMeter(time.Now), nil, nil))
-	pd.NewMetrics(&recorded, queue, pd.NewQuarantine())
+	pd.NewMetrics(&recorded, queue, retry.NewQuarantine())
 	leader.NewMetrics(&recorded)
 	gateway.NewMetrics(&recorded)
 	tokens.NewMetrics(&recorded)

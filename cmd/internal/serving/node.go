@@ -25,6 +25,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/discovery"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -163,7 +164,7 @@ func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 
 // orchestrate wires what runs requests.
 func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) error {
-	cfg, queue, suspects := &n.cfg, queue.New(n.cfg.pd.queue), pd.NewQuarantine()
+	cfg, queue, suspects := &n.cfg, queue.New(n.cfg.pd.queue), retry.NewQuarantine()
 	metrics := pd.NewMetrics(reg, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{
@@ -177,7 +178,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Fleet:     n.fleet,
 		Transport: legs,
 		Queue:     queue,
-		Budget:    pd.NewBudget(cfg.pd.RetryRatio, cfg.pd.RetryFloor),
+		Budget:    retry.NewBudget(cfg.pd.RetryRatio, cfg.pd.RetryFloor),
 		Decisions: pd.NewDecisions(1024),
 		Suspects:  suspects,
 		Metrics:   metrics,

@@ -1,4 +1,4 @@
-package pd
+package retry
 
 import (
 	"errors"
@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // ErrQuarantined is returned for a request that is held to have killed servers.
@@ -26,39 +24,28 @@ type Quarantine struct {
 	suspects map[uint64]*suspect
 }
 
+// Fingerprinter is a request that can be told apart from others without its text. It is asked
+// only where there are suspects: a body may have megabytes.
+type Fingerprinter interface{ Fingerprint() uint64 }
+
 type suspect struct {
-	deaths []death // of different servers
+	deaths []Death // of different servers
 	last   time.Time
 }
 
-// death is that of one server.
-type death struct {
-	server  string
-	cause   string // what it was doing with the request, for people
-	handoff bool   // it was loading KV that prefill had handed over
+// Death is that of one server.
+type Death struct {
+	Server  string
+	Cause   string // what it was doing with the request, for people
+	Handoff bool   // it was loading KV that prefill had handed over
 }
 
 // NewQuarantine returns an empty one.
 func NewQuarantine() *Quarantine { return &Quarantine{suspects: make(map[uint64]*suspect)} }
 
-// Fingerprint tells requests apart without keeping their text. It is made when it is first
-// asked for: of most requests never.
-func (r *Request) Fingerprint() uint64 {
-	if r.fingerprinted {
-		return r.fingerprint
-	}
-	h := xxhash.New()
-	_, _ = h.WriteString(r.Dialect.Name) // a hash takes everything
-	for part := range r.Body.Parts() {
-		_, _ = h.Write(part)
-	}
-	r.fingerprint, r.fingerprinted = h.Sum64(), true
-	return r.fingerprint
-}
-
 // RecordDeath notes that a server died with the request in flight on it, and reports
 // whether the request is in quarantine now.
-func (q *Quarantine) RecordDeath(fingerprint uint64, how death, now time.Time) bool {
+func (q *Quarantine) RecordDeath(fingerprint uint64, how Death, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.suspects[fingerprint]
@@ -68,26 +55,26 @@ func (q *Quarantine) RecordDeath(fingerprint uint64, how death, now time.Time) b
 		q.suspects[fingerprint] = s
 	}
 	s.last = now
-	if !slices.ContainsFunc(s.deaths, func(d death) bool { return d.server == how.server }) {
+	if !slices.ContainsFunc(s.deaths, func(d Death) bool { return d.Server == how.Server }) {
 		s.deaths = append(s.deaths, how)
 	}
 	return len(s.deaths) >= deathsToQuarantine
 }
 
 // IsQuarantined reports whether a request is in quarantine.
-func (q *Quarantine) IsQuarantined(r *Request, now time.Time) bool {
+func (q *Quarantine) IsQuarantined(r Fingerprinter, now time.Time) bool {
 	return len(q.deathsOf(r, now)) >= deathsToQuarantine
 }
 
 // DiedOfHandoff reports whether a server died lately while it loaded a hand-off of the
 // request, which had better run alone then: the next decode server may well die of it too.
-func (q *Quarantine) DiedOfHandoff(r *Request, now time.Time) bool {
-	return slices.ContainsFunc(q.deathsOf(r, now), func(d death) bool { return d.handoff })
+func (q *Quarantine) DiedOfHandoff(r Fingerprinter, now time.Time) bool {
+	return slices.ContainsFunc(q.deathsOf(r, now), func(d Death) bool { return d.Handoff })
 }
 
-// deathsOf are the deaths that a request is suspected of. The fingerprint is only made when
-// there are suspects, and not under the lock: a body may have megabytes.
-func (q *Quarantine) deathsOf(r *Request, now time.Time) []death {
+// deathsOf are the deaths that a request is suspected of. The fingerprint is not made under the
+// lock.
+func (q *Quarantine) deathsOf(r Fingerprinter, now time.Time) []Death {
 	if q.isEmpty() {
 		return nil
 	}
@@ -143,7 +130,7 @@ func (q *Quarantine) List(now time.Time) []Suspect {
 		if now.Sub(s.last) <= quarantineTime {
 			of := Suspect{Fingerprint: fmt.Sprintf("%016x", f), Last: s.last, Quarantined: len(s.deaths) >= deathsToQuarantine}
 			for _, d := range s.deaths {
-				of.Servers, of.Causes = append(of.Servers, d.server), append(of.Causes, d.cause)
+				of.Servers, of.Causes = append(of.Servers, d.Server), append(of.Causes, d.Cause)
 			}
 			all = append(all, of)
 		}
@@ -153,7 +140,7 @@ func (q *Quarantine) List(now time.Time) []Suspect {
 }
 
 // quarantined counts those in quarantine.
-func (q *Quarantine) quarantined(now time.Time) (n int) {
+func (q *Quarantine) Quarantined(now time.Time) (n int) {
 	for _, s := range q.List(now) {
 		if s.Quarantined {
 			n++

@@ -1,0 +1,118 @@
+package retry
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+var testTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// request is one by its fingerprint.
+type request uint64
+
+func (r request) Fingerprint() uint64 { return uint64(r) }
+
+func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
+	b := NewBudget(0.2, 10)
+	now := testTime
+	take := func() (n int) {
+		for b.TakeRetry(now) {
+			n++
+		}
+		return n
+	}
+	if got := take(); got != 10 {
+		t.Errorf("without traffic: %d retries", got)
+	}
+	for range 1000 {
+		b.CountRequest(now)
+	}
+	if got := take(); got != 200 {
+		t.Errorf("after 1,000 requests: %d more", got)
+	}
+	now = now.Add(9 * time.Second)
+	if got := take(); got != 0 {
+		t.Errorf("9 s later: %d more", got)
+	}
+	now = now.Add(time.Second)
+	if got := take(); got != 10 {
+		t.Errorf("10 s later: %d more", got)
+	}
+	now = now.Add(-time.Hour) // a clock that is set back
+	if got := take(); got != 0 {
+		t.Errorf("an hour earlier: %d more", got)
+	}
+}
+
+// Of those that are suspected the oldest make room, and all whose time is over.
+func TestQuarantine_TheOldestMakeRoom(t *testing.T) {
+	q, now := NewQuarantine(), testTime
+	for i := range uint64(maxSuspects) {
+		q.RecordDeath(i+1, Death{Server: "s"}, now.Add(time.Duration(i)*time.Second/maxSuspects))
+	}
+	now = now.Add(time.Second)
+	q.RecordDeath(1, Death{Server: "t"}, now) // the oldest, again: it is the latest now
+	q.RecordDeath(maxSuspects+1, Death{Server: "s"}, now)
+	if _, kept := q.suspects[2]; kept || len(q.suspects) != maxSuspects || q.suspects[1] == nil || q.suspects[3] == nil {
+		t.Errorf("%d are suspected, the oldest is kept: %v", len(q.suspects), kept)
+	}
+	now = now.Add(quarantineTime)
+	q.RecordDeath(9999, Death{Server: "s"}, now.Add(1))
+	if len(q.suspects) != 1 {
+		t.Errorf("when the time of all is over %d are suspected", len(q.suspects))
+	}
+}
+
+// The death of one server twice is one death; a request is held back from the second server's
+// on, until its time is over.
+func TestQuarantine_HoldsBackAfterTwoServers(t *testing.T) {
+	q, r, other, now := NewQuarantine(), request(10), request(11), testTime
+	is := func(when string, at time.Time, held, alone bool) {
+		t.Helper()
+		if got := q.IsQuarantined(r, at); got != held {
+			t.Errorf("%s: held back %v", when, got)
+		}
+		if got := q.DiedOfHandoff(r, at); got != alone {
+			t.Errorf("%s: without a hand-off %v", when, got)
+		}
+		if q.IsQuarantined(other, at) {
+			t.Errorf("%s: another request is held back", when)
+		}
+	}
+	is("at first", now, false, false)
+	for range 3 {
+		if q.RecordDeath(r.Fingerprint(), Death{Server: "s", Cause: "why", Handoff: true}, now) {
+			t.Error("one server died")
+		}
+	}
+	is("one server died", now, false, true)
+	if !q.RecordDeath(r.Fingerprint(), Death{Server: "t", Cause: "so"}, now) {
+		t.Error("two servers died, and it is not said")
+	}
+	is("two servers died", now, true, true)
+	list := q.List(now)
+	if len(list) != 1 || !list[0].Quarantined || fmt.Sprint(list[0].Servers, list[0].Causes) != "[s t] [why so]" || list[0].Fingerprint != fmt.Sprintf("%016x", r.Fingerprint()) {
+		t.Errorf("people see %+v", list)
+	}
+	if n := q.Quarantined(now); n != 1 {
+		t.Errorf("%d are in quarantine", n)
+	}
+	is("at the end of its time", now.Add(quarantineTime), true, true)
+	is("after it", now.Add(quarantineTime+1), false, false)
+	if n := len(q.List(now.Add(quarantineTime + 1))); n != 0 {
+		t.Errorf("people see %d", n)
+	}
+}
+
+// Deaths of one request count together as long as one follows the other within the time of a
+// quarantine; later ones are another story.
+func TestQuarantine_CountsDeathsThatFollowEachOther(t *testing.T) {
+	for later, want := range map[time.Duration]bool{quarantineTime: true, quarantineTime + 1: false} {
+		q, now := NewQuarantine(), time.Now()
+		q.RecordDeath(7, Death{Server: "a"}, now)
+		if got := q.RecordDeath(7, Death{Server: "b"}, now.Add(later)); got != want {
+			t.Errorf("the second one %v later: quarantined %v", later, got)
+		}
+	}
+}
