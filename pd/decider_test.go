@@ -281,6 +281,25 @@ func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
 	}
 }
 
+// One that leaves because its turn did not come in time makes promises longer too; one whose
+// client leaves does not.
+func TestDecider_WhoLeavesLateMakesPromisesLonger(t *testing.T) {
+	for left, longer := range map[int32]bool{leftLate: true, hasLeft: false} {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		f.occupy(t, testModel, 10*time.Second)
+		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
+		w := f.waits(d, prompt, testModel)
+		d.decide(time.Now())
+		before := d.waitMargin.Bound(time.Second)
+		w.state.Store(left)
+		d.queues[testModel].forget(w)
+		if after := d.waitMargin.Bound(time.Second); (after > before) != longer {
+			t.Errorf("left late %v: a wait of a second was reckoned with as %v, and then as %v", longer, before, after)
+		}
+	}
+}
+
 // What another replica's request is told: that its time is over, where that was the reason, be
 // it its own deadline or the longest wait; and else nothing of the kind.
 func TestRemoteRequests_SayThatTheTurnDidNotComeInTime(t *testing.T) {

@@ -54,10 +54,13 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 				if chosen["tandem.prefill"].AsString() != prefill.ID() || chosen["tandem.decode"].AsString() != decode.ID() || chosen["tandem.predicted_ms"].AsFloat64() <= 0 {
 					t.Errorf("its trace says that it was bound to %v", chosen)
 				}
+				if located := f.attributes("locate"); located["tandem.prompt_tokens"].AsInt64() != int64(req.PromptTokens) {
+					t.Errorf("its trace says of its prompt %v", located)
+				}
 				f.nothingIsLeft()
 				f.wantMetrics(countsOf(stream, got))
 				decision, found := f.Decisions.Find("r")
-				if !found || decision.Outcome != "served" || decision.API != d.Name || len(decision.Choices) != 1 || decision.Choices[0].Chosen.Prefill != prefill.ID() {
+				if !found || decision.Outcome != "served" || decision.API != d.Name || len(decision.Choices) != 1 || decision.Choices[0].Chosen.Prefill != prefill.ID() || decision.Choices[0].Panic {
 					t.Errorf("%v %+v", found, decision)
 				}
 				usage := got.Usage

@@ -1,0 +1,53 @@
+package pd
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
+)
+
+// A leg says which rank it is for and which attempt it is, and what its answer reports of the
+// engine's load is the server's.
+func TestSend_NamesTheRankAndReadsTheLoad(t *testing.T) {
+	var got http.Header
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header
+		w.Header().Set(load.ORCAHeader, "TEXT num_requests_waiting=7")
+	}))
+	t.Cleanup(engine.Close)
+	for _, ranked := range []bool{false, true} {
+		fleet := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
+		t.Cleanup(fleet.Close)
+		spec, want := pools.Spec{URL: engine.URL, Role: pools.Both, Connector: "nixl"}, ""
+		if ranked {
+			rank := 0
+			spec.Rank, want = &rank, "0"
+		}
+		if err := fleet.Apply([]pools.Spec{spec}); err != nil {
+			t.Fatal(err)
+		}
+		s := fleet.Servers()[0]
+		body, err := api.ParseBody([]byte(`{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := send(t.Context(), http.DefaultTransport, s, "/v1/completions", "attempt-1", http.Header{"Authorization": {"Bearer x"}}, connector.LegRequest{Body: body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if got.Get("X-Data-Parallel-Rank") != want || got.Get("X-Request-Id") != "attempt-1" || got.Get("Authorization") != "Bearer x" {
+			t.Errorf("ranked %v: the engine gets %v", ranked, got)
+		}
+		if l := s.FreshLoad(time.Now()); l.Waiting.Value != 7 {
+			t.Errorf("ranked %v: the load is %+v", ranked, l)
+		}
+	}
+}
