@@ -310,7 +310,7 @@ func TestRemoteRequests_SayThatTheTurnDidNotComeInTime(t *testing.T) {
 		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // nobody decides
 		ask := func(ctx context.Context, left time.Duration) (waited time.Duration, err error) {
 			start := time.Now()
-			_, _, err = d.RemoteRequests().Bind(ctx, &leaderpb.RemoteRequest{
+			_, err = d.RemoteRequests().Bind(ctx, &leaderpb.RemoteRequest{
 				Model: testModel, Base: testModel, Api: api.Chat.Name, PromptTokens: 14_000, LeftUs: uint64(left.Microseconds()),
 			})
 			return time.Since(start), err

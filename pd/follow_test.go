@@ -29,21 +29,21 @@ type turns struct {
 	given           int
 }
 
-func (o *turns) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leaderpb.Turn, func(), error) {
+func (o *turns) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leader.Bound, error) {
 	o.mu.Lock()
 	o.given++
 	never := o.never
 	o.mu.Unlock()
 	if never {
 		<-ctx.Done()
-		return nil, nil, ctx.Err()
+		return nil, ctx.Err()
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.refusal != nil {
-		return nil, nil, o.refusal
+		return nil, o.refusal
 	}
-	return &leaderpb.Turn{Id: r.Id, Prefill: o.prefill, Decode: o.decode}, func() {}, nil
+	return &leader.Bound{Turn: &leaderpb.Turn{Id: r.Id, Prefill: o.prefill, Decode: o.decode}, Release: func() {}}, nil
 }
 
 // ReportedDecisions is leader.Reports'.

@@ -62,21 +62,24 @@ type remoteRequests struct{ d *Decider }
 var errUnknownAPI = errors.New("a request for an API that this replica does not know")
 
 // Bind is leader.Order's.
-func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leaderpb.Turn, func(), error) {
+func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leader.Bound, error) {
 	own := newRemoteRequest(r, time.Now())
 	if own == nil {
-		return nil, nil, errUnknownAPI
+		return nil, errUnknownAPI
 	}
 	patience, cancel := o.d.limit(own).Context(ctx)
 	defer cancel()
 	b, err := o.d.await(patience, own)
 	if errors.Is(err, queue.ErrTimeout) || errors.Is(err, queue.ErrDeadline) {
-		return nil, nil, leader.ErrTimeout
+		return nil, leader.ErrTimeout
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return &leaderpb.Turn{Id: r.Id, Prefill: b.chosen.Prefill, Decode: b.chosen.Decode}, b.release, nil
+	return &leader.Bound{
+		Turn: &leaderpb.Turn{Id: r.Id, Prefill: b.chosen.Prefill, Decode: b.chosen.Decode},
+		TTFT: b.chosen.Terms.TTFT(), Release: b.release,
+	}, nil
 }
 
 // newRemoteRequest is another replica's request, as far as it is gone here. It is

@@ -198,8 +198,10 @@ var Scenarios = []Scenario{
 	},
 	{
 		Name: "redis-hangs", Title: "Redis stops dead under three gateways",
-		Fleet:  Fleet{Gateways: 3, Redis: true},
-		Events: Events{At(2*s, Hang("redis")), At(5*s, Continue("redis"))},
+		Fleet: Fleet{Gateways: 3, Redis: true},
+		Load:  Load{For: 10 * s},
+		// Longer than what replicas reported before it counts, so that they know nothing of each other.
+		Events: Events{At(2*s, Hang("redis")), At(8*s, Continue("redis"))},
 		Checks: Checks{NoErrors, RecoveredWithin(s)},
 	},
 	{

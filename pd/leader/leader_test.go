@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,7 +36,7 @@ type replica struct {
 	scraped  *prometheus.Registry
 
 	mu       sync.Mutex // guards the rest
-	reported int        // turns whose work the followers' reports include
+	released int        // turns whose work is off the books
 	counts   map[string]uint64
 	more     chan struct{}
 	stop     context.CancelFunc
@@ -75,19 +76,19 @@ func (x *replica) end() {
 	x.done.Wait()
 }
 
-func (x *replica) Bind(ctx context.Context, t *leaderpb.RemoteRequest) (*leaderpb.Turn, func(), error) {
+func (x *replica) Bind(ctx context.Context, t *leaderpb.RemoteRequest) (*Bound, error) {
 	select {
 	case decode := <-x.grant:
-		return &leaderpb.Turn{Id: t.Id, Decode: decode}, func() {
+		return &Bound{Turn: &leaderpb.Turn{Id: t.Id, Decode: decode}, TTFT: time.Minute, Release: func() {
 			x.mu.Lock()
 			defer x.mu.Unlock()
-			x.reported++
-		}, nil
+			x.released++
+		}}, nil
 	case err := <-x.refuse:
-		return nil, nil, err
+		return nil, err
 	case <-ctx.Done():
 		x.left.Add(1)
-		return nil, nil, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
@@ -121,10 +122,10 @@ func (x *replica) metric(name string) float64 {
 	return -1
 }
 
-func (x *replica) reportedTurns() int {
+func (x *replica) releasedTurns() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.reported
+	return x.released
 }
 
 func (x *replica) decides() bool {
@@ -172,18 +173,61 @@ func TestFollower_GetsItsTurnAndTheWorkIsCountedUntilItReports(t *testing.T) {
 	}
 	taken()
 	leader.receive("second", 0) // a report from before the turn was taken
-	if n := leader.reportedTurns(); n != 0 {
+	if n := leader.releasedTurns(); n != 0 {
 		t.Fatal("the work was given up before the follower's reports include it")
 	}
 	leader.receive("second", follower.taken.Load())
-	eventually(t, "the work is left to the reports", func() bool { return leader.reportedTurns() == 1 })
+	eventually(t, "the work is left to the reports", func() bool { return leader.releasedTurns() == 1 })
 }
 
 func TestFollower_ATurnThatNobodyTakesIsVoid(t *testing.T) {
 	leader, follower := pair(t)
 	go func() { _, _, _ = follower.follower.Bind(t.Context(), &leaderpb.RemoteRequest{Model: "m"}) }()
 	leader.grant <- "d1"
-	eventually(t, "the work is given up", func() bool { return leader.reportedTurns() == 1 })
+	eventually(t, "the work is given up", func() bool { return leader.releasedTurns() == 1 })
+}
+
+// oneTurn is an order that gives each request a turn, and reports that say nothing.
+type oneTurn struct {
+	ttft  time.Duration
+	asked time.Time
+	held  time.Duration
+}
+
+func (o *oneTurn) Bind(context.Context, *leaderpb.RemoteRequest) (*Bound, error) {
+	o.asked = time.Now()
+	return &Bound{Turn: &leaderpb.Turn{}, TTFT: o.ttft, Release: func() { o.held = time.Since(o.asked) }}, nil
+}
+
+func (o *oneTurn) ReportedDecisions(string) (uint64, <-chan struct{}) { return 0, nil }
+
+// While Redis does not answer, no report says that a follower's prefill is over. Its work is
+// counted for as long as it is predicted to take: a second for each would make idle servers
+// look busy, and prompts would be computed where they stall streams.
+func TestSession_WorkThatIsNeverReportedEndsWithItsPrefill(t *testing.T) {
+	for _, c := range []struct {
+		ttft, held time.Duration
+		taken      bool
+	}{
+		{300 * time.Millisecond, 300 * time.Millisecond, true},
+		{3 * time.Second, 3 * time.Second, true},
+		{time.Millisecond, reportWithin, true}, // a report may still be on its way
+		{300 * time.Millisecond, takeWithin, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := &oneTurn{ttft: c.ttft}
+			s := NewServer(nil, o, o, NewMetrics(prometheus.NewRegistry()), nil)
+			f := &session{Server: s, queued: make(chan *leaderpb.ToFollower, 1)}
+			r := &remoteRequest{taken: make(chan uint64, 1)}
+			if c.taken {
+				r.taken <- 1
+			}
+			f.serve(t.Context(), &leaderpb.RemoteRequest{}, r)
+			if o.held != c.held {
+				t.Errorf("taken %v, first token predicted after %v: counted for %v, want %v", c.taken, c.ttft, o.held, c.held)
+			}
+		})
+	}
 }
 
 func TestFollower_AClientThatLeavesTakesItsRequestBack(t *testing.T) {

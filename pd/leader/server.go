@@ -20,17 +20,24 @@ const (
 	followerPing = time.Second           // of gRPC, to a follower that says nothing
 	followerLost = time.Second           // without an answer to it
 	takeWithin   = time.Second           // a turn that is not taken is void
+	reportWithin = 50 * time.Millisecond // what a follower's report takes at most while Redis is well
 	maxRequests  = 8192                  // of one follower that wait
 	maxMessage   = 1 << 20               // bytes: a prompt of a million tokens has 500 KB of hashes
 )
 
 // Order is what decides: it lets requests of other replicas wait beside its own.
 type Order interface {
-	// Bind waits for a request's turn. The work that it puts on the turn's servers is
-	// counted there until reported is called: from then on the follower's own reports
-	// include it. The error is ErrTimeout, or any other after which the follower may bind
-	// the request itself.
-	Bind(ctx context.Context, r *leaderpb.RemoteRequest) (turn *leaderpb.Turn, reported func(), err error)
+	// Bind waits for a request's turn. The error is ErrTimeout, or any other after which the
+	// follower may bind the request itself.
+	Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*Bound, error)
+}
+
+// Bound is a request whose turn has come. Its work is counted on the turn's servers until it is
+// released.
+type Bound struct {
+	Turn    *leaderpb.Turn
+	TTFT    time.Duration // predicted: its prefill is over by then
+	Release func()
 }
 
 // Reports are what other replicas report of what they have in flight.

@@ -78,9 +78,10 @@ func (f *session) accept(ctx context.Context, r *leaderpb.RemoteRequest) {
 }
 
 // serve waits for a request's turn, sends it, and keeps its work on the books until the
-// follower's reports include it.
+// follower's reports include it. Where no reports come, since Redis does not answer, it is
+// kept until its prefill should be over: for longer, servers that are idle would look busy.
 func (f *session) serve(ctx context.Context, r *leaderpb.RemoteRequest, w *remoteRequest) {
-	turn, reported, err := f.order.Bind(ctx, r)
+	bound, err := f.order.Bind(ctx, r)
 	if err != nil {
 		reason := leaderpb.Refused_UNABLE
 		if errors.Is(err, ErrTimeout) {
@@ -89,11 +90,13 @@ func (f *session) serve(ctx context.Context, r *leaderpb.RemoteRequest, w *remot
 		f.refuse(ctx, r.Id, reason)
 		return
 	}
-	defer reported()
+	defer bound.Release()
 	f.metrics.turns.Inc()
-	f.send(ctx, &leaderpb.ToFollower{What: &leaderpb.ToFollower_Turn{Turn: turn}})
+	f.send(ctx, &leaderpb.ToFollower{What: &leaderpb.ToFollower_Turn{Turn: bound.Turn}})
 	void := time.NewTimer(takeWithin)
 	defer void.Stop()
+	over := time.NewTimer(max(bound.TTFT, reportWithin))
+	defer over.Stop()
 	var count uint64
 	select {
 	case count = <-w.taken:
@@ -109,7 +112,7 @@ func (f *session) serve(ctx context.Context, r *leaderpb.RemoteRequest, w *remot
 		}
 		select {
 		case <-more:
-		case <-void.C:
+		case <-over.C:
 			return
 		case <-ctx.Done():
 			return
