@@ -17,8 +17,7 @@ import (
 // handler (readBodyWithStreaming in its http.go), in bytes.
 const prefetched = 8 << 10
 
-// readBody reads a request's body to its end. An announced length is counted at once, so
-// that some come in whole where not all can; the buffer grows with what has come.
+// readBody reads a request's body to its end.
 func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 	length := c.Request().Header.ContentLength() // negative: it comes in chunks
 	if length > s.cfg.MaxBody {
@@ -28,41 +27,70 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 	if stream == nil {
 		return nil, nil
 	}
-	most := s.cfg.MaxBody + 1 // one more byte shows that a body in chunks is too large
-	if length >= 0 {
-		most = length
+	buffer := s.newBodyBuffer(length)
+	defer buffer.counted.release()
+	body, err = buffer.readAll(stream)
+	switch {
+	case errors.Is(err, errBodyTooLarge):
+		return nil, s.tooLarge()
+	case errors.Is(err, queue.ErrFull):
+		return nil, err
+	case badMessageOf(c) != nil: // fasthttp takes an error in trailers for their end
+		return nil, badMessageOf(c).request()
+	case err != nil:
+		return nil, unreadable(err)
+	case len(body) < length || length < 0 && hasEnded(c):
+		return nil, context.Canceled // the client left
 	}
-	counted := reservedBytes{budget: &s.bodies, bytes: freeBytes}
-	defer counted.release()
-	if !counted.grow(length) {
+	return body, c.Request().CloseBodyStream()
+}
+
+// bodyBuffer is a body while it is read. It grows with what has come, and is counted.
+type bodyBuffer struct {
+	data    []byte
+	length  int // in bytes, as announced; negative: it is not known
+	most    int // bytes that a body may have
+	counted reservedBytes
+}
+
+var errBodyTooLarge = errors.New("the body is larger than the limit")
+
+func (s *Server) newBodyBuffer(length int) *bodyBuffer {
+	return &bodyBuffer{length: length, most: s.cfg.MaxBody, counted: reservedBytes{budget: &s.bodies, bytes: freeBytes}}
+}
+
+// readAll reads to the end of the body. An announced length is counted at once, so that some
+// come in whole where not all can. Errors: errBodyTooLarge, queue.ErrFull, or the reader's.
+func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
+	largest := b.most + 1 // the one byte more shows that it is too large
+	if b.length >= 0 {
+		largest = b.length
+	}
+	if !b.counted.grow(b.length) {
 		return nil, queue.ErrFull
 	}
-	body = make([]byte, 0, min(most, freeBytes))
+	b.data = make([]byte, 0, min(largest, freeBytes))
 	for {
-		n, err := stream.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
+		n, err := r.Read(b.data[len(b.data):cap(b.data)])
+		b.data = b.data[:len(b.data)+n]
 		switch {
-		case len(body) > s.cfg.MaxBody:
-			return nil, s.tooLarge()
-		case err != nil && badMessageOf(c) != nil: // fasthttp takes an error in trailers for their end
-			return nil, badMessageOf(c).request()
-		case errors.Is(err, io.EOF) && (len(body) < length || length < 0 && hasEnded(c)):
-			return nil, context.Canceled // the client left
-		case errors.Is(err, io.EOF) && length < 0:
-			return bytes.Clone(body), c.Request().CloseBodyStream() // the buffer may be four times as long
+		case len(b.data) > b.most:
+			return nil, errBodyTooLarge
+		case errors.Is(err, io.EOF) && b.length < 0:
+			return bytes.Clone(b.data), nil // the buffer may be four times as long
 		case errors.Is(err, io.EOF):
-			return body, c.Request().CloseBodyStream()
+			return b.data, nil
 		case err != nil:
-			return nil, unreadable(err)
+			return nil, err
 		}
-		if len(body) < cap(body) {
+		if len(b.data) < cap(b.data) {
 			continue
 		}
-		size := min(most, 4*cap(body))
-		if !counted.grow(size) {
+		size := min(largest, 4*cap(b.data))
+		if !b.counted.grow(size) {
 			return nil, queue.ErrFull
 		}
-		body = append(make([]byte, 0, size), body...)
+		b.data = append(make([]byte, 0, size), b.data...)
 	}
 }
 

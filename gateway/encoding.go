@@ -48,28 +48,16 @@ func (s *Server) decode(body []byte, coding string) (decoded []byte, err error) 
 	if err != nil {
 		return nil, wrong
 	}
-	counted := reservedBytes{budget: &s.bodies, bytes: freeBytes}
-	defer counted.release()
-	most := s.cfg.MaxBody + 1 // one more byte shows that it is too large
-	decoded = make([]byte, 0, min(most, freeBytes))
-	for {
-		n, err := r.Read(decoded[len(decoded):cap(decoded)])
-		decoded = decoded[:len(decoded)+n]
-		switch {
-		case len(decoded) > s.cfg.MaxBody:
-			return nil, s.tooLarge()
-		case errors.Is(err, io.EOF):
-			return bytes.Clone(decoded), nil // the buffer may be four times as long
-		case err != nil:
-			return nil, wrong
-		}
-		if len(decoded) < cap(decoded) {
-			continue
-		}
-		size := min(most, 4*cap(decoded))
-		if !counted.grow(size) {
-			return nil, queue.ErrFull
-		}
-		decoded = append(make([]byte, 0, size), decoded...)
+	buffer := s.newBodyBuffer(-1)
+	defer buffer.counted.release()
+	decoded, err = buffer.readAll(r)
+	switch {
+	case errors.Is(err, errBodyTooLarge):
+		return nil, s.tooLarge()
+	case errors.Is(err, queue.ErrFull):
+		return nil, err
+	case err != nil:
+		return nil, wrong
 	}
+	return decoded, nil
 }
