@@ -48,7 +48,10 @@ const (
 func newHistory() *history { return &history{seen: make(map[chunkOn]sighting)} }
 
 // sighting is from when on a server is believed to hold a chunk, and until when to compute it.
-type sighting struct{ held, computes time.Time }
+type sighting struct {
+	held, computes time.Time
+	heldBefore     bool // it was, when it was sent to be computed
+}
 
 // isHeld reports whether the server is believed to hold it now.
 func (s sighting) isHeld(now time.Time) bool {
@@ -71,7 +74,8 @@ func (h *history) record(of saltedModel, server serverVersion, chunks []tokens.C
 			h.remember(key)
 		}
 		next := s
-		if at.isHeld(now) && s.held.After(now) {
+		next.heldBefore = at.isHeld(now)
+		if next.heldBefore && s.held.After(now) {
 			next.held = now
 		}
 		h.seen[key] = next
@@ -118,12 +122,19 @@ func (h *history) computing(of saltedModel, server serverVersion, chunks []token
 	return len(chunks)
 }
 
-// withdraw takes back that a server holds chunks which it computes until a time.
+// withdraw takes back that a server holds chunks which it computes until a time, unless it held
+// them before.
 func (h *history) withdraw(of saltedModel, server serverVersion, chunks []tokens.Chunk, computes time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range chunks {
-		if key := (chunkOn{of, server, c}); h.seen[key].computes.Equal(computes) {
+		key := chunkOn{of, server, c}
+		at := h.seen[key]
+		switch {
+		case !at.computes.Equal(computes):
+		case at.heldBefore:
+			h.seen[key] = sighting{held: at.held, heldBefore: true}
+		default:
 			h.seen[key] = sighting{} // it keeps its place among the oldest
 		}
 	}

@@ -76,7 +76,7 @@ func TestHistory_AServerComputesUntilATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, of, on, chunks := newHistory(), saltedModel{model: "m"}, serverVersion{"s:1", 7}, chunksOf("a", 4)
 		until := time.Now().Add(time.Second)
-		h.record(of, on, chunks[:2], sighting{time.Now(), until})
+		h.record(of, on, chunks[:2], sighting{held: time.Now(), computes: until})
 		h.record(of, on, chunks[2:], sighting{held: time.Now()})
 		if n := h.computing(of, on, chunks); n != 2 {
 			t.Errorf("it computes %d chunks", n)
@@ -85,16 +85,25 @@ func TestHistory_AServerComputesUntilATime(t *testing.T) {
 		if n := h.computing(of, on, chunks); n != 0 {
 			t.Errorf("it computes %d chunks after the time", n)
 		}
-		until = time.Now().Add(time.Second)
-		h.record(of, on, chunks[:2], sighting{time.Now(), until})
-		h.withdraw(of, on, chunks, until)
-		if n, held := h.computing(of, on, chunks), h.cachedTokens(of, on, chunks); n != 0 || held != 0 {
-			t.Errorf("it computes %d chunks and holds %d tokens that were taken back", n, held)
-		}
-		if held := h.cachedTokens(of, on, chunks[2:]); held != 2*chunkTokens {
-			t.Errorf("it holds %d tokens of what was not", held)
-		}
 	})
+}
+
+// What was believed of a request that failed is taken back, and nothing else: what the server
+// held before it, it still holds.
+func TestHistory_ForgetsOnlyWhatWasPredicted(t *testing.T) {
+	h, of, on, chunks := newHistory(), saltedModel{model: "m"}, serverVersion{"s:1", 7}, chunksOf("a", 4)
+	until := time.Now().Add(time.Minute)
+	h.record(of, on, chunks[:2], sighting{held: time.Now()})
+	for range 2 { // it is tried there again
+		h.record(of, on, chunks, sighting{held: time.Now(), computes: until})
+		if n, held := h.computing(of, on, chunks), h.cachedTokens(of, on, chunks); n != 4 || held != 4*chunkTokens {
+			t.Errorf("it computes %d chunks and holds %d tokens", n, held)
+		}
+		h.withdraw(of, on, chunks, until)
+		if n, held := h.computing(of, on, chunks), h.cachedTokens(of, on, chunks); n != 0 || held != 2*chunkTokens {
+			t.Errorf("it computes %d chunks and holds %d tokens after that was taken back", n, held)
+		}
+	}
 }
 
 // So many chunks are remembered: the oldest make room, one for one.
