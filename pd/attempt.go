@@ -43,7 +43,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		b.answer = answer
 		return failed
 	case h.GoesOn():
-		b.answer = st.form.begin(ctx, st, b)
+		b.answer = st.form.begin(st, b)
 		return nil
 	}
 	if failed := o.checkLength(st, b, t); failed != nil {

@@ -26,8 +26,8 @@ type Binder struct {
 // Bind binds a request. While the servers that could take it are unresponsive it waits
 // for one of them to show that it lives, within Config.UnresponsiveWait and its deadline, rather
 // than be refused: what looks like the death of a whole role mostly passes, or is the
-// gateway's own fault. Errors: ErrQueueTimeout, ErrDeadline,
-// ErrDisplaced, *NoServerError, or the context's.
+// gateway's own fault. Errors: those of pd/queue (ErrTimeout, ErrDeadline, ErrDisplaced),
+// *NoServerError, or the context's.
 func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 	bound, err := b.takeTurn(ctx, r)
 	var none *NoServerError
@@ -70,8 +70,7 @@ func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 var errBindNow = errors.New("the request is to be bound at once")
 
 // takeTurn gives a request its servers, claimed: when it is its turn, or at once where that
-// comes to nothing. Errors: ErrQueueTimeout, ErrDeadline, ErrDisplaced, *NoServerError, or
-// the context's.
+// comes to nothing. Errors: Bind's.
 func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, err error) {
 	ctx, span := b.Tracer.Start(ctx, "choose")
 	defer func() { endSpan(span, err) }()

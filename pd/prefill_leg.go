@@ -18,7 +18,7 @@ var errNoAnswer = errors.New("prefill's answer is not JSON")
 const leastHandoff = 256
 
 // prefillLeg sends the prefill leg, completes the hand-off from its answer, and gives its
-// queueEntry back.
+// place in the queue back.
 func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff) (failed *LegError) {
 	server, start := t.From, time.Now()
 	ctx, span := legSpan(ctx, o.Tracer, "prefill", server, t.ID)

@@ -128,7 +128,7 @@ func (a streamedAnswer) measureFirst(st *requestState, b *binding, now time.Time
 
 // begin is a stream of prefill's token alone. The leg of decode is sent when that has been
 // taken, which the relay does at once (Stream.behind).
-func (a streamedAnswer) begin(_ context.Context, st *requestState, b *binding) *Answer {
+func (a streamedAnswer) begin(st *requestState, b *binding) *Answer {
 	o := a.o
 	a.measureFirst(st, b, time.Now())
 	st.servedBy = b.decode.Server().ID()

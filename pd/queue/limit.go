@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// waitLimit is until when something is waited for, and the error of a wait that was in vain.
+// Limit is until when something is waited for, and the error of a wait that was in vain.
 type Limit struct {
 	Until time.Time
 	Late  error
 }
 
-// limitedBy is the nearer of two limits: one of the gateway's, with the error that says so,
+// LimitedBy is the nearer of two limits: one of the gateway's, with the error that says so,
 // and the request's deadline. The zero time is no deadline.
 func LimitedBy(deadline, until time.Time, late error) Limit {
 	if !deadline.IsZero() && deadline.Before(until) {

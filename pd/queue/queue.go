@@ -54,7 +54,7 @@ type Request struct {
 	Deadline time.Time // zero: none
 }
 
-// queueEntry is one request's in the queue, from its coming to its leaving. The fields
+// Entry is one request's in the queue, from its coming to its leaving. The fields
 // below gone belong to the queue's lock until it is closed.
 type Entry struct {
 	Model  string
@@ -233,7 +233,7 @@ func (q *Queue) Leave(p *Entry) {
 // MaxInFlight is how many requests may be past the queue at once.
 func (q *Queue) MaxInFlight() int { return q.cfg.MaxInFlight }
 
-// countWaiting counts a place that is past the queue as one that waits still, for its servers,
+// CountWaiting counts a place that is past the queue as one that waits still, for its servers,
 // until release. The context ends with ErrDisplaced if it is displaced meanwhile; release
 // reports it too.
 func (q *Queue) CountWaiting(ctx context.Context, p *Entry) (held context.Context, release func() (displaced bool)) {
@@ -264,7 +264,7 @@ func (q *Queue) Waiting() map[string]int {
 	return waiting
 }
 
-// countDisplaced counts one that waited for its servers and gave up its turn to others.
+// CountDisplaced counts one that waited for its servers and gave up its turn to others.
 func (q *Queue) CountDisplaced() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
