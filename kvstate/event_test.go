@@ -298,15 +298,15 @@ func TestApply_LargerBlocksBehind(t *testing.T) {
 	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1,
 		wireEvent{kind: "BlockStored", hashes: []uint64{1, 2, 3}, tokens: count(0, 48), size: 16, medium: "GPU"},
 		wireEvent{kind: "BlockStored", hashes: []uint64{77}, tokens: count(0, 64), size: 64, medium: "cpu"})})
-	want(cached.Tokens{GPU: 48, CPU: 64, Disk: 64, Guessed: 48})
+	want(cached.Tokens{GPU: 48, CPU: 64, Disk: 64})
 	s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1,
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{3}, medium: "GPU"},
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{77}, medium: "cpu"})})
-	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32, Guessed: 32})
+	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32})
 	s.RecordRestart()
 	want(cached.Tokens{})
 	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 32), size: 32})})
-	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32, Guessed: 32})
+	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32})
 	if n := len(s.State().Holders); n != 1 {
 		t.Errorf("%d holders after the restart", n)
 	}

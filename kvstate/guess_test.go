@@ -12,15 +12,14 @@ import (
 func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix, s := opened(t, Spec{})
-		ix.cfg.CountGuesses = false
 		s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"})})
 		p := Prompt{Model: "m", Tokens: count(0, 100)}
 		var h Hits
 		match := func() cached.Tokens { ix.Match(&p, &h); return h.Held("s") }
 		want := func(when string, gpu, guessed int) {
 			t.Helper()
-			if got := match(); got.GPU != gpu || got.Guessed != guessed {
-				t.Errorf("%s: %+v, want %d held and %d guessed", when, got, gpu, guessed)
+			if got := match(); got.Confirmed() != gpu || got.GPU != guessed {
+				t.Errorf("%s: %+v, want %d confirmed and %d with guesses", when, got, gpu, guessed)
 			}
 		}
 		want("before", 32, 32)
@@ -104,7 +103,7 @@ func TestGuess_Counted(t *testing.T) {
 	ix.Match(&p, &h)
 	ix.Guess("s0", &h, 0)
 	ix.Guess("nobody", &h, 0).Withdraw()
-	if ix.Match(&p, &h); h.Held("s0") != (cached.Tokens{GPU: 128, CPU: 128, Disk: 128, Guessed: 128, Pending: 128}) || h.Held("s1") != (cached.Tokens{}) {
+	if ix.Match(&p, &h); h.Held("s0") != (cached.Tokens{GPU: 128, CPU: 128, Disk: 128, Pending: 128}) || h.Held("s1") != (cached.Tokens{}) {
 		t.Errorf("%+v and %+v", h.Held("s0"), h.Held("s1"))
 	}
 	// There is room for ten blocks: the older guess goes.

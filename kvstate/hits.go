@@ -82,45 +82,55 @@ func (h *Hits) All() iter.Seq2[string, cached.Tokens] {
 }
 
 func (h *Hits) held(ranks []rank) cached.Tokens {
-	var best cached.Tokens
+	var best found
 	for i := range ranks {
-		all := cached.Tokens{GPU: h.tokens, CPU: h.tokens, Disk: h.tokens, Guessed: h.tokens}
+		all := found{h.tokens, h.tokens, h.tokens, h.tokens}
 		for j := range ranks[i].groups {
-			all = all.Least(h.heldBy(ranks[i].groups[j].holders))
+			all = all.least(h.heldBy(ranks[i].groups[j].holders))
 		}
-		best = best.Most(all)
+		best = best.most(all)
 	}
 	return h.counted(best)
 }
 
-// counted is what is held with the guesses, if those count.
-func (h *Hits) counted(best cached.Tokens) cached.Tokens {
-	if h.countGuesses {
-		best.Pending = max(0, best.Guessed-best.GPU)
-		best.GPU += best.Pending
-		best.CPU, best.Disk = max(best.CPU, best.GPU), max(best.Disk, best.GPU)
+// found is how many leading tokens are on the GPU, there or in CPU memory, in any tier, and on
+// the GPU if what was guessed is true.
+type found struct{ gpu, cpu, disk, guessed int }
+
+func (f found) most(o found) found {
+	return found{max(f.gpu, o.gpu), max(f.cpu, o.cpu), max(f.disk, o.disk), max(f.guessed, o.guessed)}
+}
+
+func (f found) least(o found) found {
+	return found{min(f.gpu, o.gpu), min(f.cpu, o.cpu), min(f.disk, o.disk), min(f.guessed, o.guessed)}
+}
+
+// counted is what was found with the guesses, if those count.
+func (h *Hits) counted(best found) cached.Tokens {
+	if !h.countGuesses || best.guessed <= best.gpu {
+		return cached.Tokens{GPU: best.gpu, CPU: best.cpu, Disk: best.disk}
 	}
-	return best
+	n := best.guessed
+	return cached.Tokens{GPU: n, CPU: max(best.cpu, n), Disk: max(best.disk, n), Pending: n - best.gpu}
 }
 
 // heldBy is the most that one of some holders has.
-func (h *Hits) heldBy(holders []held) (best cached.Tokens) {
+func (h *Hits) heldBy(holders []held) (best found) {
 	for i := range holders {
-		best = best.Most(h.prefix(&holders[i]))
+		best = best.most(h.prefix(&holders[i]))
 	}
 	return best
 }
 
 // heldByOne is held for the ranks of one holder.
 func (h *Hits) heldByOne(holder *held) cached.Tokens {
-	has, all := h.prefix(holder), h.tokens
-	return h.counted(cached.Tokens{GPU: min(has.GPU, all), CPU: min(has.CPU, all), Disk: min(has.Disk, all), Guessed: min(has.Guessed, all)})
+	return h.counted(h.prefix(holder).least(found{h.tokens, h.tokens, h.tokens, h.tokens}))
 }
 
 // prefix is what a holder has, in tokens.
-func (h *Hits) prefix(holder *held) cached.Tokens {
+func (h *Hits) prefix(holder *held) found {
 	r, n := &h.prefixes[holder.number], holder.blockTokens
-	return cached.Tokens{GPU: int(r[GPU]) * n, CPU: int(r[CPU]) * n, Disk: int(r[Disk]) * n, Guessed: int(r[guessed]) * n}
+	return found{gpu: int(r[GPU]) * n, cpu: int(r[CPU]) * n, disk: int(r[Disk]) * n, guessed: int(r[guessed]) * n}
 }
 
 // Chain is the hashes of a prompt's whole blocks, for servers with one block size.

@@ -135,7 +135,7 @@ func (c *cache) truth(prompt []uint32) (h cached.Tokens) {
 			ends[t] = len(chain)
 		}
 	}
-	h = cached.Tokens{GPU: ends[GPU] * c.size, CPU: ends[CPU] * c.size, Disk: ends[Disk] * c.size, Guessed: ends[GPU] * c.size}
+	h = cached.Tokens{GPU: ends[GPU] * c.size, CPU: ends[CPU] * c.size, Disk: ends[Disk] * c.size}
 	return h
 }
 
