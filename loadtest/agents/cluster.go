@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,36 +99,7 @@ func (c *cluster) startGateway(ctx context.Context, cfg *Config, r *run, servers
 	if err := c.gateway.Answers(ctx, "http://"+c.admin+"/readyz"); err != nil {
 		return err
 	}
-	return c.awaitServers(ctx)
-}
-
-// awaitServers waits until all servers are up, not only some.
-func (c *cluster) awaitServers(ctx context.Context) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		text, err := get(ctx, "http://"+c.admin+"/metrics")
-		if err != nil {
-			return err
-		}
-		if upServers(text) == len(c.engines) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("of %d servers %d are up: %w", len(c.engines), upServers(text), ctx.Err())
-		case <-tick.C:
-		}
-	}
-}
-
-func upServers(metrics string) (n int) {
-	for line := range strings.Lines(metrics) {
-		if strings.HasPrefix(line, "tandem_server_up{") && strings.HasSuffix(line, "} 1\n") {
-			n++
-		}
-	}
-	return n
+	return process.AwaitServers(ctx, c.admin, len(c.engines))
 }
 
 // writeCapacity writes what the simulated engines do (loadtest/engine/timing.go), as tandem
@@ -147,9 +119,9 @@ func writeCapacity(path string, scale float64) error {
 // explain writes why turns changed their server, as the gateway remembers.
 func (c *cluster) explain(ctx context.Context, what *run, changed []*turn, log io.Writer) {
 	for _, t := range changed {
-		decision, err := get(ctx, "http://"+c.admin+"/debug/decisions/"+t.id)
+		decision, err := process.Ask(ctx, http.MethodGet, "http://"+c.admin+"/debug/decisions/"+t.id, nil)
 		if err != nil {
-			decision = err.Error()
+			decision = []byte(err.Error())
 		}
 		_, _ = fmt.Fprintf(log, "%s: turn %d of session %d (sub-agent: %t) went from %s, which held %d of %d tokens, to %s, which held %d; %d were cached: %s\n", what,
 			t.request.turn, t.request.conversation.session, t.request.conversation.parent != nil, t.before, t.heldBefore, t.usage.prompt, t.prefill, t.held, t.usage.cached, decision)

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"sync"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
 // run is one load on one cluster.
@@ -48,15 +49,11 @@ func Run(ctx context.Context, cfg Config, show func(ended, total int, last fmt.S
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	log := io.Discard
-	if cfg.LogPath != "" {
-		f, err := os.Create(cfg.LogPath)
-		if err != nil {
-			return nil, fmt.Errorf("log: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-		log = f
+	log, err := process.CreateLog(cfg.LogPath)
+	if err != nil {
+		return nil, err
 	}
+	defer func() { _ = log.Close() }()
 	report := &Report{Schema: 1, Speed: cfg.Speed, Load: cfg.Load}
 	total, ended := len(cfg.APIs)*len(cfg.Servers)*len(cfg.Caches)*len(cfg.Policies), 0
 	for _, servers := range cfg.Servers {
@@ -223,18 +220,4 @@ func (d *driver) send(ctx context.Context, t *turn) error {
 		return fmt.Errorf("the engine counted %d tokens of a prompt, %d were rendered", t.usage.prompt, t.request.tokens)
 	}
 	return nil
-}
-
-func get(ctx context.Context, url string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	return string(text), err
 }

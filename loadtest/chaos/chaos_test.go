@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest"
+	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
 func TestScenarios_AreWellFormed(t *testing.T) {
@@ -86,7 +87,7 @@ func TestRecovery(t *testing.T) {
 func TestChecks_SayWhatDoesNotHold(t *testing.T) {
 	o := &Outcome{
 		Requests: 100, Failed: 2, Continued: 1, WorstTTFT: 3 * s, WorstE2E: 4 * s, Recovery: 2 * s,
-		Reached: map[string]int{"decode-0": 30, "prefill-0": 30, "prefill-1": 10}, Metrics: []Metrics{"m{a=\"x\"} 3\nm{a=\"y\"} 4\nmm 9\n", "m{a=\"x\"} 2\n"},
+		Reached: map[string]int{"decode-0": 30, "prefill-0": 30, "prefill-1": 10}, Metrics: []process.Metrics{"m{a=\"x\"} 3\nm{a=\"y\"} 4\nmm 9\n", "m{a=\"x\"} 2\n"},
 	}
 	for name, check := range map[string][2]Check{ // one that holds, one that does not
 		"errors":    {MaxErrors(2), NoErrors},

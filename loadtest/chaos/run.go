@@ -26,7 +26,7 @@ type Outcome struct {
 	Recovery  time.Duration
 	Reached   map[string]int            // clients' requests by engine
 	Counts    map[string]map[string]int // the same when a Count of that name happened
-	Metrics   []Metrics                 // of each gateway that answers
+	Metrics   []process.Metrics         // of each gateway that answers
 	Broken    []string                  // checks that do not hold; empty: all is well
 	Took      time.Duration
 }
@@ -136,7 +136,7 @@ func (st *testbed) inspect(ctx context.Context, o *Outcome) {
 	for _, a := range st.components {
 		switch a.role {
 		case "gateway":
-			if m, err := st.metrics(ctx, a); err == nil {
+			if m, err := process.ReadMetrics(ctx, a.admin); err == nil {
 				o.Metrics = append(o.Metrics, m)
 				o.Continued += int(m.Sum("tandem_migrations_total", `outcome="continued"`))
 			}

@@ -101,7 +101,7 @@ func (st *testbed) watch(ctx context.Context, d time.Duration, log io.Writer) ([
 			return samples, nil
 		case <-tick.C:
 		}
-		m, err := st.metrics(ctx, st.targetGateways(Load{})[0])
+		m, err := process.ReadMetrics(ctx, st.targetGateways(Load{})[0].admin)
 		if ctx.Err() != nil {
 			return samples, nil
 		}

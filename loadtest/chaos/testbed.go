@@ -1,12 +1,10 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -27,7 +25,6 @@ const (
 	wordsPerToken = 0.65
 	startTime     = time.Minute // for a process to answer, on a busy machine
 	stopTime      = 10 * time.Second
-	askTime       = 5 * time.Second // for an engine's control port or a gateway's metrics
 )
 
 // component is one process of a scenario.
@@ -73,8 +70,8 @@ func newTestbed(ctx context.Context, from process.Programs, dir string, c Scenar
 			err = errors.Join(err, st.close())
 		}
 	}()
-	if st.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
-		return nil, fmt.Errorf("scenario's log: %w", err)
+	if st.log, err = process.CreateLog(filepath.Join(dir, "log")); err != nil {
+		return nil, err
 	}
 	if err := st.addComponents(); err != nil {
 		return nil, err
@@ -148,7 +145,10 @@ func (st *testbed) start(ctx context.Context, a *component) error {
 		if err := p.Answers(ctx, "http://"+a.admin+"/readyz"); err != nil {
 			return err
 		}
-		return st.allUp(ctx, a)
+		if err := process.AwaitServers(ctx, a.admin, st.fleet.Prefill+st.fleet.Decode); err != nil {
+			return fmt.Errorf("%s: %w", a.name, err)
+		}
+		return nil
 	}
 	return p.Answers(ctx, "http://"+a.addr+"/health")
 }
@@ -217,23 +217,6 @@ func (st *testbed) writeConfig() error {
 	return nil
 }
 
-// allUp waits until a gateway has all its servers.
-func (st *testbed) allUp(ctx context.Context, gateway *component) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		m, err := st.metrics(ctx, gateway)
-		if err == nil && m.Sum("tandem_server_up") == float64(st.fleet.Prefill+st.fleet.Decode) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s has not all its servers: %w", gateway.name, ctx.Err())
-		case <-tick.C:
-		}
-	}
-}
-
 // find returns the component of a name, or the one that the name stands for now.
 func (st *testbed) find(ctx context.Context, name string) (*component, error) {
 	role, dynamic := strings.CutPrefix(name, busiest)
@@ -275,7 +258,7 @@ func (st *testbed) targetGateways(l Load) (all []*component) {
 // requests is how many of the clients' requests an engine has got.
 func (st *testbed) requests(ctx context.Context, a *component) (int, error) {
 	var state engine.State
-	body, err := ask(ctx, http.MethodGet, "http://"+a.admin+"/sim/state?requests=0", nil)
+	body, err := process.Ask(ctx, http.MethodGet, "http://"+a.admin+"/sim/state?requests=0", nil)
 	if err == nil {
 		err = json.Unmarshal(body, &state)
 	}
@@ -305,21 +288,15 @@ func (st *testbed) reached(ctx context.Context) (map[string]int, error) {
 func (st *testbed) setFault(ctx context.Context, a *component, fault *engine.Fault) error {
 	url := "http://" + a.admin + "/sim/faults"
 	if fault == nil {
-		_, err := ask(ctx, http.MethodDelete, url, nil)
+		_, err := process.Ask(ctx, http.MethodDelete, url, nil)
 		return err
 	}
 	body, err := json.Marshal(fault)
 	if err != nil {
 		return err
 	}
-	_, err = ask(ctx, http.MethodPost, url, body)
+	_, err = process.Ask(ctx, http.MethodPost, url, body)
 	return err
-}
-
-// metrics reads those of a gateway.
-func (st *testbed) metrics(ctx context.Context, gateway *component) (Metrics, error) {
-	body, err := ask(ctx, http.MethodGet, "http://"+gateway.admin+"/metrics", nil)
-	return Metrics(body), err
 }
 
 // close stops all processes and proxies.
@@ -342,26 +319,6 @@ func (st *testbed) close() error {
 		err = errors.Join(err, st.log.Close())
 	}
 	return err
-}
-
-// ask does one request to a control or admin port.
-func ask(ctx context.Context, method, url string, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s %s: %s: %.200s", method, url, resp.Status, answer)
-	}
-	return answer, err
 }
 
 // listens waits until somebody accepts connections.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest"
+	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
 // Run runs every way in every round on a cluster of its own. show is called with what is
@@ -17,15 +18,11 @@ func Run(ctx context.Context, cfg Config, show func(done, all int, what string))
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	log := io.Discard
-	if cfg.LogPath != "" {
-		f, err := os.Create(cfg.LogPath)
-		if err != nil {
-			return nil, fmt.Errorf("log: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-		log = f
+	log, err := process.CreateLog(cfg.LogPath)
+	if err != nil {
+		return nil, err
 	}
+	defer func() { _ = log.Close() }()
 	r := newReport(&cfg)
 	all := cfg.Rounds * len(cfg.Ways)
 	for round := range cfg.Rounds {

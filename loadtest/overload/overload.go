@@ -11,7 +11,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -130,7 +129,7 @@ func (s *testbed) peak(ctx context.Context) (best Phase, err error) {
 type testbed struct {
 	cfg     Config
 	show    func(Phase)
-	log     io.WriteCloser
+	log     *os.File
 	all     []*process.Process
 	gateway *process.Process
 	url     string
@@ -141,11 +140,9 @@ func (s *testbed) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(s.cfg.Dir, "log"))
-	if err != nil {
-		return fmt.Errorf("log of the processes: %w", err)
+	if s.log, err = process.CreateLog(filepath.Join(s.cfg.Dir, "log")); err != nil {
+		return err
 	}
-	s.log = log
 	addrs, err := process.FreeAddresses(4)
 	if err != nil {
 		return err

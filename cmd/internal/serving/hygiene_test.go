@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/loadtest/chaos"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/process"
 )
@@ -118,7 +117,7 @@ func TestHygiene_DescriptorsThatAreUsedUpComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := chaos.Metrics(readResponse(metrics).body).Sum("tandem_breaker_ejections_total"); n != 0 {
+	if n := process.Metrics(readResponse(metrics).body).Sum("tandem_breaker_ejections_total"); n != 0 {
 		t.Errorf("servers were held guilty %v times", n)
 	}
 }
