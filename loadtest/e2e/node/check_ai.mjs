@@ -5,7 +5,7 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, generateText, stepCountIs, streamText, tool } from "ai";
 import { readFileSync } from "node:fs";
 import { z } from "zod";
-import { CALL, FOLLOW_UP, QUESTION, RESULT, Steps, check, finish, gateway, model, report, system } from "./steps.mjs";
+import { CALL, QUESTION, RESULT, Steps, check, finish, gateway, model, report, system } from "./steps.mjs";
 
 const Place = z.object({ name: z.string(), depth: z.int() });
 const openai = createOpenAI({ baseURL: gateway + "/v1", apiKey: "none" });
@@ -43,18 +43,13 @@ async function drive(api, provider, providerOptions) {
     messages.push(...result.steps.flatMap((step) => step.response.messages).filter((m, i, all) => all.indexOf(m) === i));
     return result.steps.map((step) => step.usage);
   };
-  const later = (usages) => usages.forEach((u) => steps.cached(u.inputTokens, u.inputTokenDetails?.cacheReadTokens ?? u.cachedInputTokens));
+  const count = (usages) => usages.forEach((u) => steps.cached(u.inputTokens, u.inputTokenDetails?.cacheReadTokens ?? u.cachedInputTokens));
   await steps.run("tools", async () => {
     const usages = await loop();
     check(seen.join() === "noon" && usages.length === 2, seen, usages);
-    later(usages.slice(1));
+    count(usages.slice(1));
   });
-  await steps.run("turns", async () => {
-    for (let i = 0; i < 2; i++) {
-      messages.push({ role: "user", content: FOLLOW_UP });
-      later(await loop());
-    }
-  });
+  await steps.turns(messages, async () => count(await loop()));
   await steps.run("structured", async () => {
     const { output } = await generateText({ ...asked, maxOutputTokens: 1500, output: Output.object({ schema: Place }) });
     check(Place.safeParse(output).success, output);

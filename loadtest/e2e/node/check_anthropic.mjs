@@ -4,7 +4,7 @@ import { betaZodTool } from "@anthropic-ai/sdk/helpers/beta/zod";
 import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
 import { VERSION } from "@anthropic-ai/sdk/version";
 import { z } from "zod";
-import { CALL, FOLLOW_UP, QUESTION, RESULT, Steps, check, consume, finish, gateway, model, report, system, timeout } from "./steps.mjs";
+import { CALL, QUESTION, RESULT, Steps, check, consume, finish, gateway, model, report, system, timeout } from "./steps.mjs";
 
 const client = new Anthropic({ baseURL: gateway, apiKey: "none", maxRetries: 0, timeout });
 const steps = new Steps("messages");
@@ -52,12 +52,7 @@ await steps.run("tools", async () => {
   const counted = await client.messages.countTokens({ model, system: rules, messages, tools });
   counts = [counted.input_tokens, await later()];
 });
-await steps.run("turns", async () => {
-  for (let i = 0; i < 2; i++) {
-    messages.push({ role: "user", content: FOLLOW_UP });
-    await later();
-  }
-});
+await steps.turns(messages, later);
 await steps.run("agent", async () => {
   const seen = [];
   const tide = betaZodTool({ name: "tide", description: "The tide.", inputSchema: z.object({ at: z.string() }), run: ({ at }) => (seen.push(at), RESULT) });

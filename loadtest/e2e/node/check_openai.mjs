@@ -3,7 +3,7 @@ import OpenAI from "openai";
 import { zodFunction, zodResponsesFunction, zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { VERSION } from "openai/version";
 import { z } from "zod";
-import { CALL, FOLLOW_UP, QUESTION, RESULT, Steps, check, config, consume, finish, gateway, model, report, system, timeout } from "./steps.mjs";
+import { CALL, QUESTION, RESULT, Steps, check, config, consume, finish, gateway, model, report, system, timeout } from "./steps.mjs";
 
 const client = new OpenAI({ baseURL: gateway + "/v1", apiKey: "none", maxRetries: 0, timeout });
 const Place = z.object({ name: z.string(), depth: z.int(), tags: z.array(z.string()) });
@@ -49,12 +49,7 @@ async function chat() {
     messages.push({ role: "tool", tool_call_id: call.id, content: RESULT });
     await later();
   });
-  await steps.run("turns", async () => {
-    for (let i = 0; i < 2; i++) {
-      messages.push({ role: "user", content: FOLLOW_UP });
-      await later();
-    }
-  });
+  await steps.turns(messages, later);
   await steps.run("agent", async () => {
     const seen = [];
     const tide = zodFunction({ name: "tide", parameters: Tide, function: ({ at }) => (seen.push(at), RESULT) });
@@ -130,12 +125,7 @@ async function responses() {
     input.push({ type: "function_call_output", call_id: call.call_id, output: RESULT });
     await later();
   });
-  await steps.run("turns", async () => {
-    for (let i = 0; i < 2; i++) {
-      input.push({ role: "user", content: FOLLOW_UP });
-      await later();
-    }
-  });
+  await steps.turns(input, later);
   await steps.run("structured", async () => {
     const answer = await client.responses.parse({ ...asked, max_output_tokens: 1500, text: { format: zodTextFormat(Place, "place") } });
     check(Place.safeParse(answer.output_parsed).success, answer);

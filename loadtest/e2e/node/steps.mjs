@@ -7,7 +7,7 @@ export const timeout = 60_000;
 
 export const QUESTION = "Tell me of the sea.";
 export const CALL = 'Ask tide({"at": "noon"}) and say what it answers.';
-export const FOLLOW_UP = "And in the evening?";
+const FOLLOW_UP = "And in the evening?";
 export const RESULT = "high water at noon";
 
 // Long enough for prefilling on another server to be worth it, and other for each client and
@@ -43,6 +43,17 @@ export class Steps {
 
   cached(prompt, cached) {
     report({ api: this.api, prompt, cached: cached ?? 0 });
+  }
+
+  // Two more turns of a conversation, whose messages are said: later() sends them, adds what was
+  // answered, and prints by cached() what was found in a cache.
+  async turns(said, later) {
+    await this.run("turns", async () => {
+      for (let i = 0; i < 2; i++) {
+        said.push({ role: "user", content: FOLLOW_UP });
+        await later();
+      }
+    });
   }
 
   async raises(step, kind, act) {

@@ -6,7 +6,7 @@ import importlib.metadata
 import agents
 import openai
 import pydantic
-from steps import CALL, FOLLOW_UP, QUESTION, RESULT, TIMEOUT, Steps, check, finish, gateway, model, report, system
+from steps import CALL, QUESTION, RESULT, TIMEOUT, Steps, check, finish, gateway, model, report, system
 
 agents.set_tracing_disabled(True)
 client = openai.AsyncOpenAI(base_url=gateway + "/v1", api_key="none", max_retries=0, timeout=TIMEOUT)
@@ -55,9 +55,9 @@ def drive(api, kind):
         check(result.final_output == deltas == whole, "streamed", deltas, "created", whole)
 
     steps.run("stream", streamed)
-    said = {}
+    said = []
 
-    def later(responses):
+    def count(responses):
         for response in responses:
             steps.cached(response.usage.input_tokens, response.usage.input_tokens_details.cached_tokens)
 
@@ -65,20 +65,18 @@ def drive(api, kind):
         seen.clear()
         result = run(agent(tools=[tide]), CALL)
         check(seen == ["noon"] and result.final_output, seen, result)
-        later(result.raw_responses[1:])
-        said["items"] = result.to_input_list()
+        count(result.raw_responses[1:])
+        said[:] = result.to_input_list()
 
     steps.run("tools", called)
 
-    def turns():
-        for _ in range(2):
-            items = said["items"] + [{"role": "user", "content": FOLLOW_UP}]
-            result, _ = loop.run_until_complete(streaming(agent(tools=[tide]), items))
-            check(result.final_output, result)
-            later(result.raw_responses)
-            said["items"] = result.to_input_list()
+    def later():
+        result, _ = loop.run_until_complete(streaming(agent(tools=[tide]), list(said)))
+        check(result.final_output, result)
+        count(result.raw_responses)
+        said[:] = result.to_input_list()
 
-    steps.run("turns", turns)
+    steps.turns(said, later)
     steps.run("agent", lambda: (seen.clear(), loop.run_until_complete(streaming(agent(tools=[tide]), CALL)), check(seen == ["noon"], seen)))
     steps.run("structured", lambda: check(isinstance(run(agent(output_type=Place), QUESTION).final_output, Place)))
 

@@ -2,7 +2,7 @@
 
 import anthropic
 import pydantic
-from steps import CALL, FOLLOW_UP, QUESTION, RESULT, TIMEOUT, Steps, check, config, finish, gateway, model, report, system
+from steps import CALL, QUESTION, RESULT, TIMEOUT, Steps, check, config, finish, gateway, model, report, system
 
 client = anthropic.Anthropic(base_url=gateway, api_key="none", max_retries=0, timeout=TIMEOUT)
 steps = Steps("messages")
@@ -62,29 +62,23 @@ def turn():
     return final
 
 
+def later():
+    final = turn()
+    check(final.content[-1].text and final.stop_reason == "end_turn", final)
+    steps.cached(prompt_of(final.usage), final.usage.cache_read_input_tokens)
+    return prompt_of(final.usage)
+
+
 def called():
     call = turn().content[-1]
     check(call.type == "tool_use" and call.name == "tide" and call.input == {"at": "noon"}, call)
     messages.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": RESULT}]})
     counted = client.messages.count_tokens(model=model, system=rules, messages=messages, tools=tools).input_tokens
-    final = turn()
-    check(final.content[-1].text and final.stop_reason == "end_turn", final)
-    steps.cached(prompt_of(final.usage), final.usage.cache_read_input_tokens)
-    return counted, prompt_of(final.usage)
+    return counted, later()
 
 
 counts = steps.run("tools", called)
-
-
-def turns():
-    for _ in range(2):
-        messages.append({"role": "user", "content": FOLLOW_UP})
-        final = turn()
-        check(final.content[-1].text, final)
-        steps.cached(prompt_of(final.usage), final.usage.cache_read_input_tokens)
-
-
-steps.run("turns", turns)
+steps.turns(messages, later)
 
 
 def ran():

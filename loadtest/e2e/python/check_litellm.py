@@ -6,7 +6,7 @@ import json
 
 import litellm
 import pydantic
-from steps import CALL, FOLLOW_UP, QUESTION, RESULT, TIMEOUT, Steps, check, finish, gateway, model, report, system
+from steps import CALL, QUESTION, RESULT, TIMEOUT, Steps, check, finish, gateway, model, report, system
 
 litellm.num_retries = 0
 litellm.suppress_debug_info = True
@@ -53,7 +53,8 @@ def chat(api, provider, base):
         messages.append(answer.choices[0].message.model_dump(exclude_none=True))
         return answer
 
-    def later(answer):
+    def later():
+        answer = turn()
         text(answer)
         details = answer.usage.prompt_tokens_details
         steps.cached(answer.usage.prompt_tokens, details.cached_tokens if details else 0)
@@ -63,16 +64,10 @@ def chat(api, provider, base):
         call = answer.choices[0].message.tool_calls[0]
         check(call.function.name == "tide" and json.loads(call.function.arguments) == {"at": "noon"}, answer)
         messages.append({"role": "tool", "tool_call_id": call.id, "content": RESULT})
-        later(turn())
+        later()
 
     steps.run("tools", called)
-
-    def turns():
-        for _ in range(2):
-            messages.append({"role": "user", "content": FOLLOW_UP})
-            later(turn())
-
-    steps.run("turns", turns)
+    steps.turns(messages, later)
 
     def parsed():
         Place.model_validate_json(text(create(response_format=Place, max_tokens=1500)))
@@ -109,7 +104,8 @@ def responses():
         items.extend(item if isinstance(item, dict) else item.model_dump(exclude_none=True) for item in answer.output)
         return answer
 
-    def later(answer):
+    def later():
+        answer = turn()
         text(answer)
         steps.cached(answer.usage.input_tokens, answer.usage.input_tokens_details.cached_tokens)
 
@@ -117,16 +113,10 @@ def responses():
         call = turn().output[-1]
         check(call.type == "function_call" and json.loads(call.arguments) == {"at": "noon"}, call)
         items.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
-        later(turn())
+        later()
 
     steps.run("tools", called)
-
-    def turns():
-        for _ in range(2):
-            items.append({"role": "user", "content": FOLLOW_UP})
-            later(turn())
-
-    steps.run("turns", turns)
+    steps.turns(items, later)
 
     def parsed():
         Place.model_validate_json(text(create(text_format=Place, max_output_tokens=1500)))
@@ -174,13 +164,7 @@ def messages():
         later()
 
     steps.run("tools", called)
-
-    def turns():
-        for _ in range(2):
-            said.append({"role": "user", "content": FOLLOW_UP})
-            later()
-
-    steps.run("turns", turns)
+    steps.turns(said, later)
     steps.run("unknown model", lambda: steps.raises(litellm.NotFoundError, lambda: create(model="no-such-model")))
     steps.run("bad request", lambda: steps.raises(litellm.BadRequestError, lambda: create(temperature=-1)))
     steps.run("over limit", lambda: steps.raises(litellm.BadRequestError, lambda: create(max_tokens=10_000_000)))

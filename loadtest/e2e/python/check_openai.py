@@ -2,7 +2,7 @@
 
 import openai
 import pydantic
-from steps import CALL, FOLLOW_UP, QUESTION, RESULT, TIMEOUT, Steps, check, config, finish, gateway, model, report, system
+from steps import CALL, QUESTION, RESULT, TIMEOUT, Steps, check, config, finish, gateway, model, report, system
 
 class Failed(Exception):
     """A Response that ended by response.failed, which the SDK takes for an event like others."""
@@ -63,25 +63,20 @@ def chat():
         messages.append(final.choices[0].message.to_dict())
         return final
 
+    def later():
+        final = turn()
+        check(final.choices[0].message.content and final.choices[0].finish_reason == "stop", final)
+        steps.cached(final.usage.prompt_tokens, final.usage.prompt_tokens_details.cached_tokens)
+
     def called():
         message = turn().choices[0].message
         call = message.tool_calls[0]
         check(call.function.name == "tide" and call.function.parsed_arguments == tide(at="noon"), call)
         messages.append({"role": "tool", "tool_call_id": call.id, "content": RESULT})
-        final = turn()
-        check(final.choices[0].message.content and final.choices[0].finish_reason == "stop", final)
-        steps.cached(final.usage.prompt_tokens, final.usage.prompt_tokens_details.cached_tokens)
+        later()
 
     steps.run("tools", called)
-
-    def turns():
-        for _ in range(2):
-            messages.append({"role": "user", "content": FOLLOW_UP})
-            final = turn()
-            check(final.choices[0].message.content, final)
-            steps.cached(final.usage.prompt_tokens, final.usage.prompt_tokens_details.cached_tokens)
-
-    steps.run("turns", turns)
+    steps.turns(messages, later)
 
     def parsed():
         answer = client.chat.completions.parse(model=model, messages=asked, response_format=Place, max_tokens=1500)
@@ -158,24 +153,19 @@ def responses():
         items.extend(item.to_dict() for item in final.output)
         return final
 
-    def called():
-        call = turn().output[-1]
-        check(call.type == "function_call" and call.name == "tide" and call.arguments == '{"at":"noon"}', call)
-        items.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
+    def later():
         final = turn()
         check(final.output_text and final.status == "completed", final)
         steps.cached(final.usage.input_tokens, final.usage.input_tokens_details.cached_tokens)
 
+    def called():
+        call = turn().output[-1]
+        check(call.type == "function_call" and call.name == "tide" and call.arguments == '{"at":"noon"}', call)
+        items.append({"type": "function_call_output", "call_id": call.call_id, "output": RESULT})
+        later()
+
     steps.run("tools", called)
-
-    def turns():
-        for _ in range(2):
-            items.append({"role": "user", "content": FOLLOW_UP})
-            final = turn()
-            check(final.output_text, final)
-            steps.cached(final.usage.input_tokens, final.usage.input_tokens_details.cached_tokens)
-
-    steps.run("turns", turns)
+    steps.turns(items, later)
 
     def parsed():
         answer = client.responses.parse(model=model, text_format=Place, max_output_tokens=1500, **asked)

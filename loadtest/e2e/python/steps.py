@@ -57,6 +57,17 @@ class Steps:
     def cached(self, prompt, cached):
         report(api=self.api, prompt=prompt, cached=cached or 0)
 
+    def turns(self, said, later):
+        """Two more turns of a conversation, whose messages are said: later() sends them, adds
+        what was answered, and prints by cached() what was found in a cache."""
+
+        def follow():
+            for _ in range(2):
+                said.append({"role": "user", "content": FOLLOW_UP})
+                later()
+
+        self.run("turns", follow)
+
     def refused(self, create, not_found, bad_request, broken, **bad):
         """The errors: create(**more) must raise the client's class for each."""
         self.run("unknown model", lambda: self.raises(not_found, lambda: create(model="no-such-model")))
