@@ -69,6 +69,19 @@ func slowly(took time.Duration, failing int) sends {
 	}
 }
 
+// streamAggregated runs a streamed chat on one server and reads none of its answer.
+func (f *testFleet) streamAggregated(t *testing.T) *Request {
+	t.Helper()
+	req := aggregatedRequest(t, true)
+	req.Dialect = api.Chat
+	answer, err := f.Run(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Stream.Close()
+	return req
+}
+
 // What a first token took corrects what is promised of the next, unless it came from a second
 // attempt; and whoever was answered just now is no sign that nobody is.
 func TestRun_AFirstTokenTeachesWhatIsPromised(t *testing.T) {
@@ -76,13 +89,7 @@ func TestRun_AFirstTokenTeachesWhatIsPromised(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newTestFleet(t, 2, testPrompt(100))
 			f.Transport = slowly(15*time.Second, failing)
-			req := aggregatedRequest(t, true)
-			req.Dialect = api.Chat
-			answer, err := f.Run(t.Context(), req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer.Stream.Close()
+			f.streamAggregated(t)
 			promised := cost.Terms{Prefill: time.Second}
 			if got := f.Binder.ttftMargin.Bound(&promised); (got > time.Second) != teaches {
 				t.Errorf("after %d failed attempts and 15 s to the first token, one in a second is promised in %v", failing, got)
@@ -134,14 +141,7 @@ func TestRun_AServerHoldsNothingOfAStreamThatEnded(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	f.Transport = slowly(0, 0)
 	serve := func() weak.Pointer[Request] { // in a frame of its own, which keeps nothing
-		req := aggregatedRequest(t, true)
-		req.Dialect = api.Chat
-		answer, err := f.Run(t.Context(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer.Stream.Close()
-		return weak.Make(req)
+		return weak.Make(f.streamAggregated(t))
 	}
 	req := serve()
 	f.await(t, func() bool {

@@ -39,13 +39,8 @@ func entry(delta []byte) redis.XMessage {
 func TestFollower_AGapIsClosedByTheSnapshotOrNothingIsBelieved(t *testing.T) {
 	r := redisserver.Start(t)
 	first := newSharer(t, r, "first", false)
-	first.source.RecordConnect()
-	for _, m := range engineMessages(0, 10) {
-		first.source.ApplyLive(m)
-	}
-	if err := first.shared.Write(t.Context(), first.source); err != nil {
-		t.Fatal(err)
-	}
+	first.connect(10)
+	first.write(t)
 	deltas := first.deltas(10, 2, 2, 2) // up to 12, 14, 16
 	begins := func() *follower {
 		m := newSharer(t, r, "second", false)
@@ -66,9 +61,7 @@ func TestFollower_AGapIsClosedByTheSnapshotOrNothingIsBelieved(t *testing.T) {
 	}
 
 	f = begins() // and misses the first two
-	if err := first.shared.Write(t.Context(), first.source); err != nil {
-		t.Fatal(err)
-	}
+	first.write(t)
 	if f.take(t.Context(), entry(deltas[2])); holds(f) != 16 || !f.restoreAt.IsZero() {
 		t.Errorf("after a snapshot that closes the gap: %d blocks", holds(f))
 	}
@@ -79,9 +72,7 @@ func TestFollower_AGapIsClosedByTheSnapshotOrNothingIsBelieved(t *testing.T) {
 	if f.take(t.Context(), entry(later[1])); holds(f) != 0 || f.s.State().Counts.Restarts != before+1 || f.restoreAt.IsZero() {
 		t.Errorf("a gap that no snapshot closes: %d blocks, %d restarts", holds(f), f.s.State().Counts.Restarts-before)
 	}
-	if err := first.shared.Write(t.Context(), first.source); err != nil {
-		t.Fatal(err)
-	}
+	first.write(t)
 	if f.take(t.Context(), entry(later[1])); holds(f) != 0 {
 		t.Errorf("a snapshot was asked for again at once: %d blocks", holds(f))
 	}
@@ -168,13 +159,8 @@ func TestRestore_IsTriedAgainWhereItMayComeRight(t *testing.T) {
 	} {
 		r := redisserver.Start(t)
 		writer := newSharer(t, r, "a", false)
-		writer.source.RecordConnect()
-		for _, m := range engineMessages(0, 5) {
-			writer.source.ApplyLive(m)
-		}
-		if err := writer.shared.Write(t.Context(), writer.source); err != nil {
-			t.Fatal(err)
-		}
+		writer.connect(5)
+		writer.write(t)
 		client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
 		t.Cleanup(func() { _ = client.Close() })
 		hook := &breaks{err: c.err, left: c.left}

@@ -45,6 +45,22 @@ func newSharerWith(t *testing.T, client redis.UniversalClient, name string, repl
 	return &sharer{ix, s, New(ix, client, "test:", name, slog.New(slog.DiscardHandler))}
 }
 
+// connect connects the source to its engine and applies its first messages, of one block each.
+func (m *sharer) connect(blocks int) {
+	m.source.RecordConnect()
+	for _, msg := range engineMessages(0, blocks) {
+		m.source.ApplyLive(msg)
+	}
+}
+
+// write writes the source's snapshot.
+func (m *sharer) write(t *testing.T) {
+	t.Helper()
+	if err := m.shared.Write(t.Context(), m.source); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // holds is what the source has on the GPU, in blocks.
 func (m *sharer) holds() (n int) {
 	for _, h := range m.source.State().Holders {
@@ -118,10 +134,7 @@ func TestShared_PiecesOfASnapshotThatBreaksOffExpire(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	client.AddHook(&breakOff{pieces: 2})
 	a := newSharerWith(t, client, "a", false)
-	a.source.RecordConnect()
-	for _, m := range engineMessages(0, 40_000) {
-		a.source.ApplyLive(m)
-	}
+	a.connect(40_000)
 	if err := a.shared.Write(t.Context(), a.source); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("it did not break off: %v", err)
 	}
@@ -143,14 +156,9 @@ func TestShared_ASnapshotMakesAnotherReplicaWarm(t *testing.T) {
 	if b.shared.Restore(t.Context(), b.source) {
 		t.Error("restored from nothing")
 	}
-	a.source.RecordConnect()
-	for _, m := range engineMessages(0, 20_000) { // several pieces
-		a.source.ApplyLive(m)
-	}
-	for range 2 { // the second replaces the first
-		if err := a.shared.Write(t.Context(), a.source); err != nil {
-			t.Fatal(err)
-		}
+	a.connect(20_000) // several pieces
+	for range 2 {     // the second replaces the first
+		a.write(t)
 	}
 	if !b.shared.Restore(t.Context(), b.source) || b.holds() != 20_000 || a.holds() != 20_000 {
 		t.Fatalf("%d blocks of %d", b.holds(), a.holds())
@@ -206,21 +214,13 @@ func TestShared_ASnapshotThatIsReplacedWhileItIsReadIsReadAgain(t *testing.T) {
 	r := redisserver.Start(t)
 	writers := []*sharer{newSharer(t, r, "a", false), newSharer(t, r, "b", false)}
 	for _, w := range writers {
-		w.source.RecordConnect()
-		for _, m := range engineMessages(0, 10) {
-			w.source.ApplyLive(m)
-		}
+		w.connect(10)
 	}
-	write := func(w *sharer) {
-		if err := w.shared.Write(t.Context(), w.source); err != nil {
-			t.Error(err)
-		}
-	}
-	write(writers[0])
+	writers[0].write(t)
 
 	client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { _ = client.Close() })
-	client.AddHook(&between{command: "lrange", do: func() { write(writers[1]) }})
+	client.AddHook(&between{command: "lrange", do: func() { writers[1].write(t) }})
 	reader := newSharerWith(t, client, "c", false)
 	if !reader.shared.Restore(t.Context(), reader.source) || reader.holds() != 10 {
 		t.Errorf("it holds %d blocks of 10", reader.holds())
@@ -233,10 +233,7 @@ func TestShared_OneReplicaWritesForAll(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, m := range []*sharer{a, b} {
-		m.source.RecordConnect()
-		for _, msg := range engineMessages(0, 100) {
-			m.source.ApplyLive(msg)
-		}
+		m.connect(100)
 		running.Go(func() { m.shared.Run(ctx, 50*time.Millisecond) })
 	}
 	waitUntil(t, "somebody wrote", func() bool { return a.shared.written.Load()+b.shared.written.Load() > 0 })

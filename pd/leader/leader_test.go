@@ -331,21 +331,28 @@ func (muteServer) Decide(stream grpc.BidiStreamingServer[leaderpb.ToLeader, lead
 	return nil
 }
 
-func TestServer_RefusesWhoDoesNotKnowTheToken(t *testing.T) {
-	leader, _ := pair(t)
-	who, _, _ := leader.election.Current()
-	conn, err := grpc.NewClient(who.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+// openStream opens a stream to a leader's server, on a connection of its own.
+func openStream(t *testing.T, address string) grpc.BidiStreamingClient[leaderpb.ToLeader, leaderpb.ToFollower] {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }()
+	t.Cleanup(func() { _ = conn.Close() })
+	stream, err := leaderpb.NewDeciderClient(conn).Decide(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+func TestServer_RefusesWhoDoesNotKnowTheToken(t *testing.T) {
+	leader, _ := pair(t)
+	who, _, _ := leader.election.Current()
 	for code, hello := range map[codes.Code]*leaderpb.Hello{
 		codes.InvalidArgument: nil, codes.Unauthenticated: {Token: "guess", Epoch: who.Epoch}, codes.FailedPrecondition: {Token: who.Token, Epoch: who.Epoch - 1},
 	} {
-		stream, err := leaderpb.NewDeciderClient(conn).Decide(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := openStream(t, who.Address)
 		m := &leaderpb.ToLeader{}
 		if hello != nil {
 			m.What = &leaderpb.ToLeader_Hello{Hello: hello}
@@ -474,15 +481,7 @@ func TestMetrics_WhoFollowsAndHowManyTurnsThereWere(t *testing.T) {
 func TestServer_AnIDWaitsOnce(t *testing.T) {
 	leader, _ := pair(t)
 	who, _, _ := leader.election.Current()
-	conn, err := grpc.NewClient(who.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	stream, err := leaderpb.NewDeciderClient(conn).Decide(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := openStream(t, who.Address)
 	send := func(m *leaderpb.ToLeader) {
 		t.Helper()
 		if err := stream.Send(m); err != nil {
