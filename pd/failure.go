@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -88,6 +89,17 @@ type BrokenStreamError struct {
 	Err     error
 	Status  int    // that the engine's error event carries, 0 if none
 	Event   []byte // the event's data
+}
+
+// failedByEngine is a stream that ended with an engine's error event. The client gets the
+// engine's words where they are about the request, as with an answer of that status; others may
+// name servers, or repeat what is not the client's.
+func failedByEngine(words string, event []byte) *BrokenStreamError {
+	e := &BrokenStreamError{Message: "the engine failed", Err: errErrorEvent, Status: api.ErrorStatus(event), Event: bytes.Clone(event)}
+	if e.Status >= 400 && e.Status < 500 {
+		e.Message = words
+	}
+	return e
 }
 
 func (e *BrokenStreamError) Error() string { return fmt.Sprintf("stream broke: %v", e.Err) }

@@ -112,7 +112,7 @@ func (s *legStream) event() ([]byte, error) {
 	now := time.Now()
 	g := s.dialect.Inspect(ev.Data)
 	if g.Failure != "" {
-		return nil, &BrokenStreamError{Message: g.Failure, Err: errErrorEvent, Status: api.ErrorStatus(ev.Data), Event: bytes.Clone(ev.Data)}
+		return nil, failedByEngine(g.Failure, ev.Data)
 	}
 	s.ended = g.End
 	s.finish(g.Finished)
