@@ -21,6 +21,9 @@ var decoders = map[string]func(io.Reader) (io.ReadCloser, error){
 	"deflate": zlib.NewReader,
 }
 
+// acceptedCodings are the decoders' names, as a header has them.
+const acceptedCodings = "gzip, deflate"
+
 // contentCoding is the coding of a request's body, "" for none. One that is not taken is an
 // error before anything of the body is read.
 func contentCoding(c *fiber.Ctx) (string, error) {

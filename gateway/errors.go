@@ -36,8 +36,20 @@ type failure struct {
 // lacksCapacity reports whether more servers would have answered. A key's limit is no
 // lack of servers.
 func (f *failure) lacksCapacity() bool {
-	busy := f.text.Status == http.StatusServiceUnavailable || f.text.Status == http.StatusTooManyRequests
-	return busy && f.limit == ""
+	switch f.text.Status {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests, api.StatusOverloaded:
+		return f.limit == ""
+	}
+	return false
+}
+
+// in is the failure with the status that the API has for it: Anthropic's SDKs have an error of
+// its own for a service that is at capacity, which they know by its number.
+func (f failure) in(d *api.Dialect) failure {
+	if d.Anthropic && f.text.Status == http.StatusServiceUnavailable && f.text.Code == "overloaded" {
+		f.text.Status = api.StatusOverloaded
+	}
+	return f
 }
 
 // explain is the one place that turns errors into HTTP.
@@ -164,9 +176,9 @@ func unavailable(code, message, outcome string) failure {
 const maxErrorBody = 64 << 10
 
 // errorBody returns an engine's error if clients can read it: an object with an
-// error object in it, as OpenAI and Anthropic shape it.
+// error object in it, as OpenAI and Anthropic shape it, that says something.
 func errorBody(body []byte) []byte {
-	if len(body) <= maxErrorBody && gjson.ValidBytes(body) && gjson.GetBytes(body, "error").IsObject() {
+	if len(body) <= maxErrorBody && gjson.ValidBytes(body) && gjson.GetBytes(body, "error").IsObject() && gjson.GetBytes(body, "error.message").String() != "" {
 		return body
 	}
 	return nil
@@ -182,6 +194,7 @@ func flatMessage(body []byte) string {
 
 // send answers the failure in the shape of the API that was called.
 func (f failure) send(c *fiber.Ctx, d *api.Dialect) error {
+	f = f.in(d)
 	f.text.Request = c.GetRespHeader(requestIDHeader)
 	body := f.body
 	switch {
@@ -199,8 +212,11 @@ func (f failure) send(c *fiber.Ctx, d *api.Dialect) error {
 	if f.final || permanent(f.text.Status) {
 		c.Set("X-Should-Retry", "false")
 	}
-	if f.text.Status == http.StatusUnauthorized {
+	switch f.text.Status {
+	case http.StatusUnauthorized:
 		c.Set(fiber.HeaderWWWAuthenticate, "Bearer")
+	case http.StatusUnsupportedMediaType: // RFC 9110, 15.5.16
+		c.Set(fiber.HeaderAcceptEncoding, acceptedCodings)
 	}
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 	return c.Status(f.text.Status).Send(body)
@@ -212,6 +228,8 @@ func permanent(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests, statusClientGone:
 		return false
+	case http.StatusHTTPVersionNotSupported:
+		return true
 	}
 	return status >= 400 && status < 500
 }

@@ -107,7 +107,8 @@ func TestErrorBody(t *testing.T) {
 	long := strings.Repeat("x", maxErrorBody)
 	for body, passed := range map[string]bool{
 		`{"error":{"message":"a"}}`: true, `{"error":"a"}`: false, `{"message":"a"}`: false, `{"error":{}`: false, ``: false,
-		`{"error":{"m":"` + long[:maxErrorBody-18] + `"}}`: true, `{"error":{"m":"` + long[:maxErrorBody-17] + `"}}`: false,
+		`{"error":{}}`: false, `{"error":{"message":""}}`: false, // nothing to say
+		`{"error":{"message":"` + long[:maxErrorBody-24] + `"}}`: true, `{"error":{"message":"` + long[:maxErrorBody-23] + `"}}`: false,
 	} {
 		if got := errorBody([]byte(body)); (got != nil) != passed || passed && string(got) != body {
 			t.Errorf("%.40s of %d bytes: passed on %v", body, len(body), got != nil)

@@ -258,7 +258,7 @@ func (x *exchange) fail(c *fiber.Ctx, err error) {
 	if errors.Is(context.Cause(x.ctx), errStopping) {
 		err = errStopping
 	}
-	f := explain(x.withoutEnginesKey(err))
+	f := explain(x.withoutEnginesKey(err)).in(x.dialect)
 	x.refused = f.lacksCapacity()
 	x.refund(f)
 	x.setCommonHeaders(c, nil)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -83,5 +82,7 @@ func (s *Server) model(c *fiber.Ctx) error {
 func (s *Server) replyError(c *fiber.Ctx, name string, err error) error {
 	f := explain(err)
 	s.metrics.requests.WithLabelValues(name, "none", f.outcome).Inc()
-	return f.send(c, api.Chat)
+	d := shapeOf(c)
+	nameRequest(c, d, requestID(c))
+	return f.send(c, d)
 }

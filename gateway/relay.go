@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"runtime/debug"
 	"time"
 
@@ -54,7 +55,9 @@ func (r *relay) Read(p []byte) (n int, err error) {
 		if caught := recover(); caught != nil {
 			r.x.server.log.Error("panic in a stream", "request_id", r.x.id, "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
 			r.err = fmt.Errorf("panic: %v", caught)
-			n, err = 0, r.err
+			r.pending = append(r.pending, r.errorEvent(explain(r.err).text)...)
+			n, err = copy(p, r.pending), nil
+			r.pending = r.pending[n:]
 		}
 	}()
 	if len(r.pending) == 0 {
@@ -115,16 +118,22 @@ func (r *relay) charge() {
 func (r *relay) end(err error) {
 	r.err = err
 	var broken *pd.BrokenStreamError
-	text := api.ErrorText{Status: 502, Type: "api_error", Code: "stream_broken", Request: r.x.id}
 	switch {
 	case errors.As(err, &broken):
-		text.Message = broken.Message
+		text := api.ErrorText{Status: http.StatusBadGateway, Type: "api_error", Code: "stream_broken", Message: broken.Message}
+		r.pending = append(r.pending, r.errorEvent(text)...)
 	case errors.Is(err, errStopping):
-		text.Message = err.Error()
-	default:
-		return // complete, or the client has left
+		r.pending = append(r.pending, r.errorEvent(explain(err).text)...)
+	} // else it is complete, or the client has left
+}
+
+// errorEvent is the event that says why the stream ends, behind all that was sent.
+func (r *relay) errorEvent(text api.ErrorText) []byte {
+	text.Request = r.x.id
+	if r.x.dialect == api.Responses {
+		text.Sequence = max(api.NextSequence(r.spare), api.NextSequence(r.pending))
 	}
-	r.pending = append(r.pending, r.x.dialect.ErrorEvent(text)...)
+	return r.x.dialect.ErrorEvent(text)
 }
 
 // Close is called by the server in every case, once the answer is written or

@@ -223,12 +223,23 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 		text.Message = "The HTTP request is malformed."
 	}
 	s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
-	dialect := api.Chat
-	if strings.HasPrefix(c.Path(), api.Messages.Path+"/") || c.Path() == api.Messages.Path {
-		dialect = api.Messages
-	}
+	dialect := shapeOf(c)
 	nameRequest(c, dialect, requestID(c))
 	return failure{text: text}.send(c, dialect)
+}
+
+// shapeOf is the API in whose shape errors go out where the path has none of its own:
+// Anthropic's below its path, and for its clients, which name its version (anthropic 2.12
+// _client.py), wherever else they ask. Of a request that stopped coming fasthttp knows no path.
+func shapeOf(c *fiber.Ctx) *api.Dialect {
+	below := strings.HasPrefix(c.Path(), api.Messages.Path+"/") || c.Path() == api.Messages.Path
+	if conn, ok := c.Context().Conn().(*clientConn); ok && c.Path() == "/" {
+		below = conn.framing.head.messages
+	}
+	if below || c.Get("Anthropic-Version") != "" {
+		return api.Messages
+	}
+	return api.Chat
 }
 
 // errNotStored answers what asks for a response of before.

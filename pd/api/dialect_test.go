@@ -66,7 +66,7 @@ func TestErrors_AreInTheShapeOfEachAPI(t *testing.T) {
 		{string(Messages.ErrorBody(e)), `{"error":{"message":"no <such> model","type":"not_found_error"},"type":"error"}`},
 		{string(Chat.ErrorEvent(e)), "data: " + string(Chat.ErrorBody(e)) + "\n\n"},
 		{string(Messages.ErrorEvent(e)), "event: error\ndata: " + string(Messages.ErrorBody(e)) + "\n\n"},
-		{string(Responses.ErrorEvent(e)), "event: error\ndata: {\"code\":\"model_not_found\",\"message\":\"no <such> model\",\"param\":\"model\",\"type\":\"error\"}\n\n"},
+		{string(Responses.ErrorEvent(e)), "event: error\ndata: {\"code\":\"model_not_found\",\"error\":{\"code\":\"model_not_found\",\"message\":\"no <such> model\",\"param\":\"model\",\"type\":\"invalid_request_error\"},\"message\":\"no <such> model\",\"param\":\"model\",\"sequence_number\":0,\"type\":\"error\"}\n\n"},
 	} {
 		if c.got != c.want {
 			t.Errorf("got  %s\nwant %s", c.got, c.want)

@@ -3,6 +3,8 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/tidwall/gjson"
 )
 
 // ErrorText is what an error answer says to the client.
@@ -13,6 +15,8 @@ type ErrorText struct {
 	Param   string // empty is null
 	Message string
 	Request string // its id, which Anthropic's errors repeat; empty is unknown
+	// Sequence is the number of an event of the Responses API, which counts them from 0.
+	Sequence int
 }
 
 // ErrorBody returns the whole body of an error answer.
@@ -34,11 +38,26 @@ func openAIErrorEvent(e ErrorText) []byte {
 	return dataEvent("", encode(map[string]any{"error": openAIErrorObject(e)}))
 }
 
-// responsesErrorEvent is the Responses API's own error event.
+// responsesErrorEvent is the Responses API's own error event, as its schema has it (openai
+// 3.54 types/responses/response_error_event.py), and with the error object that OpenAI sends
+// in it: without that the SDK for Python takes the event for one of the answer and raises
+// nothing (openai/_streaming.py).
 func responsesErrorEvent(e ErrorText) []byte {
 	return dataEvent("error", encode(map[string]any{
-		"type": "error", "code": orNull(e.Code), "message": e.Message, "param": orNull(e.Param),
+		"type": "error", "sequence_number": e.Sequence, "code": orNull(e.Code), "message": e.Message, "param": orNull(e.Param),
+		"error": openAIErrorObject(e),
 	}))
+}
+
+// NextSequence is the number of the event behind these of the Responses API, 0 where none of
+// them has one.
+func NextSequence(events []byte) int {
+	name := []byte(`"sequence_number":`)
+	at := bytes.LastIndex(events, name) // in a text its quotes would be escaped
+	if at < 0 {
+		return 0
+	}
+	return int(gjson.ParseBytes(events[at+len(name):]).Int()) + 1
 }
 
 func anthropicError(e ErrorText) []byte {
@@ -51,23 +70,35 @@ func anthropicError(e ErrorText) []byte {
 
 func anthropicErrorEvent(e ErrorText) []byte { return dataEvent("error", anthropicError(e)) }
 
-// anthropicType is the type that the Messages API gives to a status.
+// StatusOverloaded is Anthropic's for a service that is at capacity.
+const StatusOverloaded = 529
+
+// anthropicType is the type that the Messages API gives to a status: one of the SDK's
+// (anthropic 2.12 types/shared/error_type.py), and the one that only its documentation has, of
+// 413.
 func anthropicType(status int) string {
 	switch status {
-	case 400, 405, 415, 422:
-		return "invalid_request_error"
 	case 401:
 		return "authentication_error"
+	case 402:
+		return "billing_error"
 	case 403:
 		return "permission_error"
 	case 404:
 		return "not_found_error"
+	case 409:
+		return "conflict_error"
+	case 408, 504:
+		return "timeout_error"
 	case 413:
 		return "request_too_large"
 	case 429:
 		return "rate_limit_error"
-	case 503, 529:
+	case 503, StatusOverloaded:
 		return "overloaded_error"
+	}
+	if status >= 400 && status < 500 {
+		return "invalid_request_error"
 	}
 	return "api_error"
 }
