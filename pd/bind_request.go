@@ -23,6 +23,8 @@ type bindRequest struct {
 	continues bool         // it continues a stream that broke
 	remote    bool         // it is another replica's; here it only gets its turn
 	tried     priorAttempts
+	// firstFromPrefill: where both servers of a pair can, the client gets prefill's token.
+	firstFromPrefill bool
 
 	probe             bool          // it may be late
 	waited            time.Duration // for a place, and for its servers

@@ -64,16 +64,6 @@ func (b *binding) releaseUnlessAnswered() {
 	}
 }
 
-// untilFirst are the terms of what the client waits for up to the first token.
-func (b *binding) untilFirst() *cost.Terms {
-	if !b.handoff.GoesOn() {
-		return &b.chosen.Terms
-	}
-	terms := b.chosen.Terms
-	terms.Transfer, terms.KVRoom, terms.Step = 0, 0, 0
-	return &terms
-}
-
 // source is the prefill server of the pair, nil where decode runs alone.
 func (b *binding) source() *pools.Server {
 	switch {

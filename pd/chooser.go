@@ -142,6 +142,7 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 // demand is what the choice knows of a request.
 func (ch *Chooser) demand(r *bindRequest, now time.Time) cost.Demand {
 	d := cost.Demand{PromptTokens: r.req.PromptTokens, OutputTokens: r.req.OutputTokens, Waited: now.Sub(r.arrived)}
+	d.FirstFromPrefill, d.Exact = r.firstFromPrefill, r.prefix != nil && r.prefix.tokens.Complete
 	d.TTFT, d.ITL = ch.Config.SLO(r.req, r.base)
 	d.Objective = ch.Config.Objective.of(r.req, r.base)
 	return d
@@ -173,7 +174,7 @@ func (ch *Chooser) predictCached(r *bindRequest, b *binding) {
 	if b.prefill != nil {
 		computes = b.prefill.Server()
 	}
-	b.withdraw = ch.Locality.predict(r.prefix, b.chosen.Terms.TTFT(), computes, b.decode.Server())
+	b.withdraw = ch.Locality.predict(r.prefix, b.chosen.Terms.FirstStep(), computes, b.decode.Server())
 }
 
 // recordHits keeps what the server that was chosen for the prompt holds of it. A hand-off that

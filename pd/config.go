@@ -16,17 +16,16 @@ type Config struct {
 
 // LegConfig is how long legs may take and how often they are tried.
 type LegConfig struct {
-	PrefillTimeout    time.Duration  // the whole prefill leg
-	FirstEventTimeout time.Duration  // decode, until the first content event of a stream
-	IdleTimeout       time.Duration  // between two events of a stream
-	AnswerTimeout     time.Duration  // decode of an answer that is not streamed
-	MaxRetries        int            // legs tried again for one request
-	RetryRatio        float64        // retries per request over ten seconds, 0..1
-	RetryFloor        int            // retries per ten seconds whatever the traffic
-	ContinueStreams   bool           // continue streams that break on another pair, where engines report token ids
-	ContinueByText    bool           // and chats by their text where they report none, which is not exact
-	FirstToken        FirstTokenFrom // which leg says the first token of an answer
-	EnginePriority    bool           // engines schedule by priority, and are told which
+	PrefillTimeout    time.Duration // the whole prefill leg
+	FirstEventTimeout time.Duration // decode, until the first content event of a stream
+	IdleTimeout       time.Duration // between two events of a stream
+	AnswerTimeout     time.Duration // decode of an answer that is not streamed
+	MaxRetries        int           // legs tried again for one request
+	RetryRatio        float64       // retries per request over ten seconds, 0..1
+	RetryFloor        int           // retries per ten seconds whatever the traffic
+	ContinueStreams   bool          // continue streams that break on another pair, where engines report token ids
+	ContinueByText    bool          // and chats by their text where they report none, which is not exact
+	EnginePriority    bool          // engines schedule by priority, and are told which
 	// StrictHandoffs: a hand-off that names a host which is not known to be the prefill
 	// server's is withheld from decode.
 	StrictHandoffs bool
@@ -43,12 +42,13 @@ type BindConfig struct {
 	TTFT, ITL permodel.Setting[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
 	EnforceDisaggregation bool
+	FirstToken            FirstTokenFrom // which leg says the first token of an answer
 }
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
 func DefaultConfig() Config {
 	return Config{
-		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second},
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: FirstFromPrefill},
 		LegConfig: LegConfig{
 			PrefillTimeout:    120 * time.Second,
 			FirstEventTimeout: 60 * time.Second,
@@ -58,7 +58,6 @@ func DefaultConfig() Config {
 			RetryRatio:        0.2,
 			RetryFloor:        10,
 			ContinueStreams:   true,
-			FirstToken:        FirstFromPrefill,
 		},
 	}
 }

@@ -58,7 +58,7 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 	st.bind.tried.handoff = nil
 	defer b.prefill.Release()
 	b.handoff = st.transfer(b).Handoff()
-	b.prefill.MarkSent(b.chosen.Terms.TTFT())
+	b.prefill.MarkSent(b.chosen.Terms.FirstStep())
 	failed := o.decodeLeg(ctx, st, b)
 	if failed == nil {
 		b.prefill.RecordResult(nil)

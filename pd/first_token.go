@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -145,17 +146,41 @@ func endsInHalf(text string) bool { return strings.HasSuffix(text, "\uFFFD") }
 // firstTokens are the first tokens of the answers that an orchestrator gives.
 type firstTokens struct{ o *Orchestrator }
 
+// mayBeFromPrefill reports whether the client of a stream will get prefill's token, as far as the
+// request goes: what is predicted of its first token depends on it. Who reads a whole answer sees
+// no token before the last.
+func (f firstTokens) mayBeFromPrefill(req *Request) bool {
+	servers := f.o.Fleet.Servers()
+	if !req.Stream || f.o.Binder.Config.FirstToken != FirstFromPrefill || !slices.ContainsFunc(servers, connector.MaySayFirst) {
+		return false // in which case its body need not be looked at
+	}
+	c := f.caseOf(req)
+	c.Proved, c.BlockTokens = true, 1
+	f.judgeBody(&c, req)
+	use, _ := firstTokenFrom(c)
+	return use != tokenUnused
+}
+
+// caseOf is what decides about a request's first token before its servers and its body are
+// looked at.
+func (f firstTokens) caseOf(req *Request) firstTokenCase {
+	return firstTokenCase{Setting: f.o.Binder.Config.FirstToken, Dialect: req.Dialect, OneToken: req.MaxOutput == 1}
+}
+
+// judgeBody adds what the body of a request decides.
+func (f firstTokens) judgeBody(c *firstTokenCase, req *Request) {
+	m, _ := f.o.Fleet.Model(req.Model)
+	c.Bounded, c.Field = req.MaxOutput > 0 || m.MaxModelLen > 0, transcript.NotFromPrefill(req.Body)
+}
+
 // plan says what prefill's token is asked for.
 func (f firstTokens) plan(st *requestState, b *binding) connector.First {
 	from, to := b.prefill.Server(), b.decode.Server()
-	b.first = firstTokenCase{
-		Setting: f.o.Config.FirstToken, Dialect: st.req.Dialect, Continues: st.bind.continues,
-		Proved: connector.SaysFirst(from, to), OneToken: st.req.MaxOutput == 1,
-	}
+	b.first = f.caseOf(st.req)
+	b.first.Continues, b.first.Proved = st.bind.continues, connector.SaysFirst(from, to)
 	if b.first.Proved { // else the rest does not matter
-		m, _ := f.o.Fleet.Model(st.req.Model)
-		b.first.BlockTokens, b.first.Bounded = blockTokens(from, to), st.req.MaxOutput > 0 || m.MaxModelLen > 0
-		b.first.Field = transcript.NotFromPrefill(st.req.Body)
+		b.first.BlockTokens = blockTokens(from, to)
+		f.judgeBody(&b.first, st.req)
 	}
 	use, reason := firstTokenFrom(b.first)
 	if use == tokenUnused {

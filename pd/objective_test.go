@@ -79,6 +79,22 @@ func TestSLO_TravelsToTheReplicaThatDecides(t *testing.T) {
 	}
 }
 
+// It prices another's request with the first token from where that replica will take it.
+func TestDemand_FirstTokensTravelToTheReplicaThatDecides(t *testing.T) {
+	f := newTestFleet(t, 1, nil)
+	now := time.Now()
+	for _, own := range []struct{ first, exact bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+		r := f.arrives(testPrompt(100), now).bind
+		r.firstFromPrefill = own.first
+		r.prefix = &prefix{}
+		r.prefix.tokens.Complete = own.exact
+		d := f.Binder.demand(newRemoteRequest(f.Binder.remoteRequest(&r), now), now)
+		if d.FirstFromPrefill != own.first || d.Exact != own.exact {
+			t.Errorf("%+v: it is priced as %v, %v", own, d.FirstFromPrefill, d.Exact)
+		}
+	}
+}
+
 func TestObjectives_AreInTheTicketOfARequest(t *testing.T) {
 	now := time.Now()
 	o := &Chooser{Snapshotter: Snapshotter{Cost: cost.Default()}}

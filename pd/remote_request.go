@@ -24,6 +24,7 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 		PromptTokens: uint32(demand.PromptTokens), OutputTokens: uint32(demand.OutputTokens),
 		Class: int32(own.req.Class), Tenant: own.req.Tenant,
 		WaitedUs: uint64(demand.Waited.Microseconds()), TtftUs: uint64(demand.TTFT.Microseconds()), ItlUs: uint64(demand.ITL.Microseconds()),
+		FirstFromPrefill: demand.FirstFromPrefill, Exact: demand.Exact,
 	}
 	if !own.req.Deadline.IsZero() {
 		r.LeftUs = uint64(max(1, own.req.Deadline.Sub(now).Microseconds()))
@@ -77,8 +78,8 @@ func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*l
 		return nil, err
 	}
 	return &leader.Bound{
-		Turn: &leaderpb.Turn{Id: r.Id, Prefill: b.chosen.Prefill, Decode: b.chosen.Decode},
-		TTFT: b.chosen.Terms.TTFT(), Release: b.release,
+		Turn:      &leaderpb.Turn{Id: r.Id, Prefill: b.chosen.Prefill, Decode: b.chosen.Decode},
+		FirstStep: b.chosen.Terms.FirstStep(), Release: b.release,
 	}, nil
 }
 
@@ -96,7 +97,7 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 	}
 	us := func(n uint64) time.Duration { return time.Duration(min(n, 1<<40)) * time.Microsecond }
 	own := &bindRequest{
-		remote: true, base: r.Base, tried: priorAttempts{mustAggregate: r.Alone}, arrived: now.Add(-us(r.WaitedUs)),
+		remote: true, firstFromPrefill: r.FirstFromPrefill, base: r.Base, tried: priorAttempts{mustAggregate: r.Alone}, arrived: now.Add(-us(r.WaitedUs)),
 		req: &Request{
 			Dialect: dialect, Model: r.Model, Class: int(r.Class), Tenant: r.Tenant, TTFT: us(r.TtftUs), ITL: us(r.ItlUs),
 			PromptTokens: int(r.PromptTokens), OutputTokens: int(r.OutputTokens), Aggregated: r.Alone,
@@ -111,7 +112,7 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 			own.tried.exclude(leg, id)
 		}
 	}
-	own.prefix.tokens.Salt = r.Salt
+	own.prefix.tokens.Salt, own.prefix.tokens.Complete = r.Salt, r.Exact
 	for _, c := range r.Chunks {
 		own.prefix.tokens.Chunks = append(own.prefix.tokens.Chunks, tokens.Chunk(c))
 	}

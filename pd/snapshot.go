@@ -299,6 +299,9 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 		Decodes:  sent.Requests,
 		KVUsed:   sent.Tokens,
 	}
+	if connector.MaySayFirst(s) {
+		c.FirstBlock = blockTokensOf(s)
+	}
 	c.Prefill, c.Step = s.PrefillCurve(), s.StepCurve()
 	c.PrefillKnown, c.StepKnown = s.Confidence(now)
 	load := s.FreshLoad(now)

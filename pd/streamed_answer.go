@@ -43,7 +43,7 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 	if st.transcript != nil {
 		part.Body = st.transcript.StartLeg(streamEngine(server), part.Body)
 	}
-	b.decode.MarkSent(b.chosen.Terms.TTFT())
+	b.decode.MarkSent(b.chosen.Terms.FirstStep())
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
 	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part)
@@ -176,7 +176,7 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	o := a.o
 	answer := b.answer
 	if len(st.bind.tried.legs) == 0 && !st.bind.continues {
-		o.Binder.ttftMargin.Observe(b.untilFirst(), time.Since(st.boundAt))
+		o.Binder.ttftMargin.Observe(&b.chosen.Terms, time.Since(st.boundAt))
 	}
 	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.Leave(st.entry) }}
 	if b.handoff.GoesOn() {

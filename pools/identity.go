@@ -21,12 +21,13 @@ type Identity struct {
 
 // IsSince reports whether the version, such as 0.32.1rc1+cu130, is of a release or later.
 func (i Identity) IsSince(major, minor int) bool {
-	parts := strings.SplitN(strings.TrimPrefix(i.Version, "v"), ".", 3)
-	if len(parts) < 2 {
+	first, rest, dotted := strings.Cut(strings.TrimPrefix(i.Version, "v"), ".")
+	if !dotted {
 		return false
 	}
-	a, errA := strconv.Atoi(parts[0])
-	b, errB := strconv.Atoi(parts[1])
+	second, _, _ := strings.Cut(rest, ".")
+	a, errA := strconv.Atoi(first)
+	b, errB := strconv.Atoi(second)
 	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
 }
 

@@ -36,8 +36,12 @@ func (f First) seed() api.Edit { return api.Set("seed", strconv.AppendInt(nil, f
 
 // SaysFirst reports whether decode can go on behind a token that prefill said. Proved is vLLM
 // 0.32 with NIXL (loadtest/e2e/vllm).
-func SaysFirst(from, to *pools.Server) bool {
-	return Of(from) == nixl && Of(to) == nixl && isVLLM(from, 32) && isVLLM(to, 32) && from.ReportsTokenIDs()
+func SaysFirst(from, to *pools.Server) bool { return MaySayFirst(from) && MaySayFirst(to) }
+
+// MaySayFirst reports whether a server can do its part in that: as a prefill server it says the
+// token, as a decode server it goes on behind it.
+func MaySayFirst(s *pools.Server) bool {
+	return Of(s) == nixl && isVLLM(s, 32) && s.ReportsTokenIDs()
 }
 
 // wholeBlocks are the KV blocks that a hand-off names, none where they are not those of one

@@ -26,6 +26,7 @@ type Candidate struct {
 	Queued       int           // requests of that work
 	Cached       cached.Tokens // leading tokens of the request that it holds, by tier
 	Remote       Remote        // that holds more of it, and can be pulled from
+	FirstBlock   int           // tokens of a KV block where it can say the first token, or go on behind it; 0: it cannot
 	Prefill      curve.Curve   // time of a prefill on it
 	Step         curve.Curve   // time of a decode step on it
 	// How much of the two curves it has shown lately, 0..1.
@@ -49,6 +50,10 @@ type Demand struct {
 	ITL          time.Duration
 	Objective    order.Objective // what it is served for
 	Home         Home            // breaks ties; no part of the cost
+	// FirstFromPrefill: where both servers can, prefill says the first token that the client
+	// sees. Not so where a prompt whose length is known ends with a KV block: Exact.
+	FirstFromPrefill bool
+	Exact            bool // PromptTokens is no estimate
 }
 
 // Candidates is the servers that a request may still use, by role.

@@ -30,8 +30,8 @@ func (a *Alternative) before(b *Alternative) bool {
 	return a.Terms.Total() < b.Terms.Total()
 }
 
-// Terms are the parts of an alternative's cost. Ready to Step are the time to the first
-// token.
+// Terms are the parts of an alternative's cost. Ready to Step are the time until decode has done
+// its first step.
 type Terms struct {
 	Ready            time.Duration // until both servers can take the request: adapters to load
 	Queue            time.Duration // work ahead on the server that prefills
@@ -42,16 +42,29 @@ type Terms struct {
 	DecodeCost       time.Duration // its own decoding, and the slower decoding of others, at what they are worth
 	DelayToOthers    time.Duration // those who wait for prefill wait longer; on a decode server its batch stalls
 	HardwareMismatch time.Duration // the plan gives requests of its lengths to other hardware: see hardwareMismatches
+	FirstFromPrefill bool          // prefill says the first token: Transfer to Step come behind it
 }
 
-// TTFT is the part of it that the request itself waits for.
-func (t *Terms) TTFT() time.Duration {
+// TTFT is the part of it that the client waits for before the first token.
+func (t *Terms) TTFT() time.Duration { return t.FirstStep() - t.FirstGap() }
+
+// FirstStep is the time until decode has done its first step.
+func (t *Terms) FirstStep() time.Duration {
 	return t.Ready + t.Queue + t.Prefill + t.Transfer + t.KVRoom + t.Step
+}
+
+// FirstGap is the part of it that lies between the first and the second token, 0 where decode
+// says the first one.
+func (t *Terms) FirstGap() time.Duration {
+	if !t.FirstFromPrefill {
+		return 0
+	}
+	return t.Transfer + t.KVRoom + t.Step
 }
 
 // Total is what alternatives are compared by.
 func (t *Terms) Total() time.Duration {
-	return t.TTFT() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch
+	return t.FirstStep() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch
 }
 
 // pricing is what one choice works with; used again it allocates nothing.
@@ -107,6 +120,7 @@ func (f *Candidates) Alternative(s *order.Servers, t *order.Ticket, pair order.P
 	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Price: price, Terms: Terms{
 		Ready: Duration(terms.Ready), Queue: Duration(terms.Ahead), Prefill: Duration(terms.Prefill), Transfer: Duration(terms.Transfer),
 		KVRoom: Duration(terms.KVRoom), Step: Duration(terms.Step), DecodeCost: Duration(terms.DecodeCost), DelayToOthers: Duration(terms.DelayToOthers), HardwareMismatch: Duration(terms.HardwareMismatch),
+		FirstFromPrefill: terms.FirstFromPrefill,
 	}}
 	if pair.Prefill != order.Aggregated {
 		a.Prefill = f.Prefill[pair.Prefill].ID

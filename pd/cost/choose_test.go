@@ -41,6 +41,7 @@ func TestChoose_Golden(t *testing.T) {
 				d.ScanArgs(t, "home", &home)
 				r.Home.Prefill, r.Home.Decode, _ = strings.Cut(home, "/")
 			}
+			r.FirstFromPrefill, r.Exact = d.HasArg("first-from-prefill"), d.HasArg("exact")
 			if d.HasArg("rule") {
 				d.ScanArgs(t, "rule", (*string)(&m.Rule))
 			}
@@ -131,6 +132,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Class = uint64(n)
 	case "kind": // of hardware: 1 is the first of shares
 		c.Kind = n
+	case "first": // tokens of a KV block
+		c.FirstBlock = n
 	case "group":
 		c.Group = n
 	case "kvused":
@@ -175,6 +178,9 @@ func pricedTable(m *Model, r Demand, f Candidates) string {
 		if e.Ready > 0 {
 			missed += fmt.Sprintf("   ready in %.2f", e.Ready)
 		}
+		if e.FirstGap > 0 {
+			missed += fmt.Sprintf("   first token %.2f", e.First)
+		}
 		if e.Chosen {
 			mark = "->"
 		}
@@ -205,7 +211,7 @@ func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 		}
 		for _, a := range all {
 			if best.Terms.Queue <= idle && a.Terms.Queue > idle && a.Terms.Queue >= best.Terms.TTFT()-rounding {
-				continue // it begins when the chosen one, which is free, has given the first token
+				continue // it begins when the chosen one, which is free, has done its first decode step
 			}
 			if a.Misses < best.Misses || a.Misses == best.Misses && a.Terms.Total() < best.Terms.Total()-rounding {
 				t.Fatalf("%+v is cheaper than the chosen %+v", a, best)

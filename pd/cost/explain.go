@@ -10,9 +10,10 @@ type Explained struct {
 	Prefill          string  `json:"prefill,omitempty"`
 	Decode           string  `json:"decode"`
 	Chosen           bool    `json:"chosen,omitempty"`
-	Total            float64 `json:"total_ms"`           // first token, decode cost, delay to others and hardware mismatch
-	First            float64 `json:"first_token_ms"`     // ready to step
-	Ready            float64 `json:"ready_ms,omitempty"` // adapters to load
+	Total            float64 `json:"total_ms"`               // first token and gap, decode cost, delay to others and hardware mismatch
+	First            float64 `json:"first_token_ms"`         // ready to step, or to prefill where that says it
+	FirstGap         float64 `json:"first_gap_ms,omitempty"` // transfer to step, where prefill says the first token
+	Ready            float64 `json:"ready_ms,omitempty"`     // adapters to load
 	Queue            float64 `json:"queue_ms"`
 	Compute          float64 `json:"prefill_ms"`
 	Transfer         float64 `json:"transfer_ms"`
@@ -80,7 +81,7 @@ func explained(a *Alternative) Explained {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	t := &a.Terms
 	return Explained{
-		Prefill: a.Prefill, Decode: a.Decode, Misses: a.Misses, Total: ms(t.Total()), First: ms(t.TTFT()),
+		Prefill: a.Prefill, Decode: a.Decode, Misses: a.Misses, Total: ms(t.Total()), First: ms(t.TTFT()), FirstGap: ms(t.FirstGap()),
 		Ready: ms(t.Ready), Queue: ms(t.Queue), Compute: ms(t.Prefill), Transfer: ms(t.Transfer),
 		KVRoom: ms(t.KVRoom), Step: ms(t.Step), DecodeCost: ms(t.DecodeCost), DelayToOthers: ms(t.DelayToOthers), HardwareMismatch: ms(t.HardwareMismatch),
 	}

@@ -3,6 +3,7 @@ package cost
 import (
 	"errors"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -66,7 +67,7 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 	self := -1
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
-		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1, Excluded: p.Excluded}
+		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1, Excluded: p.Excluded, SaysFirst: p.FirstBlock > 0}
 		if p.Both {
 			self = f.decodeOf(p.ID, self+1)
 			state.Self = self
@@ -78,7 +79,7 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 		d.nextStep = d.stepWithOneMore()
 		state := order.DecodeState{
 			Step:  d.nextStep,
-			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, KVRoom: math.MaxInt, Excluded: d.Excluded,
+			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, KVRoom: math.MaxInt, Excluded: d.Excluded, GoesOn: d.FirstBlock > 0,
 		}
 		if d.KVKnown {
 			state.KVRoom = d.KVFree
@@ -111,6 +112,7 @@ func (f *Candidates) combineGroup(number int, state *order.DecodeState) {
 func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
 	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Of(r.TTFT.Seconds()).Weights()
+	t.FirstFromPrefill = r.FirstFromPrefill && !f.endsWithBlock(r)
 	t.Resize(len(f.Prefill), len(f.Decode))
 	t.PrefillReady, t.DecodeReady = t.PrefillReady[:0], t.DecodeReady[:0]
 	handsOver, work := f.handsOver(r, m.BlockTokens), newWork(r.PromptTokens)
@@ -165,6 +167,14 @@ func (f *Candidates) handsOver(r Demand, blockTokens int) bool {
 		}
 	}
 	return true
+}
+
+// endsWithBlock reports whether a prompt is known to end with a KV block of the servers that
+// could say its first token: decode says that one then.
+func (f *Candidates) endsWithBlock(r Demand) bool {
+	return r.Exact && slices.ContainsFunc(f.Prefill, func(c Candidate) bool {
+		return c.FirstBlock > 0 && r.PromptTokens%c.FirstBlock == 0
+	})
 }
 
 // meanPrefill is the mean of the prefill servers' curves.

@@ -79,7 +79,7 @@ func (x *replica) end() {
 func (x *replica) Bind(ctx context.Context, t *leaderpb.RemoteRequest) (*Bound, error) {
 	select {
 	case decode := <-x.grant:
-		return &Bound{Turn: &leaderpb.Turn{Id: t.Id, Decode: decode}, TTFT: time.Minute, Release: func() {
+		return &Bound{Turn: &leaderpb.Turn{Id: t.Id, Decode: decode}, FirstStep: time.Minute, Release: func() {
 			x.mu.Lock()
 			defer x.mu.Unlock()
 			x.released++
@@ -196,7 +196,7 @@ type oneTurn struct {
 
 func (o *oneTurn) Bind(context.Context, *leaderpb.RemoteRequest) (*Bound, error) {
 	o.asked = time.Now()
-	return &Bound{Turn: &leaderpb.Turn{}, TTFT: o.ttft, Release: func() { o.held = time.Since(o.asked) }}, nil
+	return &Bound{Turn: &leaderpb.Turn{}, FirstStep: o.ttft, Release: func() { o.held = time.Since(o.asked) }}, nil
 }
 
 func (o *oneTurn) ReportedDecisions(string) (uint64, <-chan struct{}) { return 0, nil }

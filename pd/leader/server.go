@@ -35,9 +35,9 @@ type Order interface {
 // Bound is a request whose turn has come. Its work is counted on the turn's servers until it is
 // released.
 type Bound struct {
-	Turn    *leaderpb.Turn
-	TTFT    time.Duration // predicted: its prefill is over by then
-	Release func()
+	Turn      *leaderpb.Turn
+	FirstStep time.Duration // predicted: its prefill is over by then
+	Release   func()
 }
 
 // Reports are what other replicas report of what they have in flight.

@@ -95,7 +95,7 @@ func (f *session) serve(ctx context.Context, r *leaderpb.RemoteRequest, w *remot
 	f.send(ctx, &leaderpb.ToFollower{What: &leaderpb.ToFollower_Turn{Turn: bound.Turn}})
 	void := time.NewTimer(takeWithin)
 	defer void.Stop()
-	over := time.NewTimer(max(bound.TTFT, reportWithin))
+	over := time.NewTimer(max(bound.FirstStep, reportWithin))
 	defer over.Stop()
 	var count uint64
 	select {

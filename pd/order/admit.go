@@ -156,18 +156,23 @@ func (t *Ticket) latest() time.Duration {
 // first token, wherever in the fleet: infinite if nowhere.
 func (s *Servers) LeastTTFT(t *Ticket) float64 {
 	t.derive(s.Links)
-	least := math.Inf(1)
+	least, step := math.Inf(1), s.fastestDecode().Step
+	goesOn := slices.ContainsFunc(s.Decode, func(d DecodeState) bool { return d.GoesOn && !d.Excluded })
 	for p := range s.Prefill {
-		if !s.Prefill[p].Excluded {
-			least = min(least, at(t.PrefillReady, p)+s.HandOff+t.Prefill[p]+t.leastTransfer[p])
+		state, behind := &s.Prefill[p], s.HandOff+t.leastTransfer[p]+step
+		if t.FirstFromPrefill && goesOn && state.SaysFirst {
+			behind = 0
+		}
+		if !state.Excluded {
+			least = min(least, at(t.PrefillReady, p)+t.Prefill[p]+behind)
 		}
 	}
 	for d := range s.Decode {
 		if !s.Decode[d].Excluded {
-			least = min(least, at(t.DecodeReady, d)+t.Aggregated[d])
+			least = min(least, at(t.DecodeReady, d)+t.Aggregated[d]+step)
 		}
 	}
-	return least + s.fastestDecode().Step
+	return least
 }
 
 // backlog is the work ahead of the servers that prefill, as basins of which the lowest

@@ -26,6 +26,23 @@ func TestServers_Quickest(t *testing.T) {
 		{"which is out as well", func(s *Servers, t *Ticket) { t.Aggregated[1] = 0.25; out(&s.Decode[1].Excluded) }, 1.62},
 		{"which is not ready either", func(_ *Servers, t *Ticket) { t.Aggregated[1], t.DecodeReady = 0.25, []float64{0, 1} }, 1.27},
 		{"decode alone is left", func(s *Servers, _ *Ticket) { out(&s.Prefill[0].Excluded, &s.Prefill[1].Excluded) }, 3.02},
+		{"prefill says the first token", firstFromPrefill, 1},
+		{"only where both servers can", func(s *Servers, t *Ticket) {
+			firstFromPrefill(s, t)
+			s.Prefill[0].SaysFirst, s.Decode[1].GoesOn = false, false
+		}, 1},
+		{"no prefill server says it", func(s *Servers, t *Ticket) {
+			firstFromPrefill(s, t)
+			s.Prefill[0].SaysFirst, s.Prefill[1].SaysFirst = false, false
+		}, 1.62},
+		{"no decode server goes on", func(s *Servers, t *Ticket) {
+			firstFromPrefill(s, t)
+			s.Decode[0].GoesOn, s.Decode[1].GoesOn = false, false
+		}, 1.62},
+		{"which goes on is out", func(s *Servers, t *Ticket) {
+			firstFromPrefill(s, t)
+			s.Decode[0].GoesOn, s.Decode[1].Excluded = false, true
+		}, 1.62},
 		{"nothing is left", func(s *Servers, _ *Ticket) {
 			out(&s.Prefill[0].Excluded, &s.Prefill[1].Excluded, &s.Decode[0].Excluded, &s.Decode[1].Excluded)
 		}, math.Inf(1)},
@@ -40,5 +57,16 @@ func TestServers_Quickest(t *testing.T) {
 		if got := s.LeastTTFT(ticket); got != of.want && !(math.Abs(got-of.want) < 1e-9) {
 			t.Errorf("%s: %v s, want %v", of.name, got, of.want)
 		}
+	}
+}
+
+// firstFromPrefill lets all servers and a request take the first token from prefill.
+func firstFromPrefill(s *Servers, t *Ticket) {
+	t.FirstFromPrefill = true
+	for p := range s.Prefill {
+		s.Prefill[p].SaysFirst = true
+	}
+	for d := range s.Decode {
+		s.Decode[d].GoesOn = true
 	}
 }

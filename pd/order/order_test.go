@@ -195,13 +195,13 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	}
 	s.Links.Fastest = rapid.SampledFrom([]float64{0, 1e-11}).Draw(t, "fastest")
 	for p := range prefills {
-		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0})
+		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, SaysFirst: rapid.Bool().Draw(t, "says first")})
 	}
 	for range decodes {
 		s.Decode = append(s.Decode, DecodeState{
 			Ahead: rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "prompts ahead"),
 			Step:  rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
-			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0,
+			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"),
 		})
 	}
 	for i := range s.Links.Latency {
@@ -211,7 +211,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	var tickets []*Ticket
 	for id := range rapid.IntRange(1, 12).Draw(t, "tickets") {
 		k := &Ticket{ID: int64(id), Arrived: virtual(seconds.Draw(t, "arrived")), Tokens: rapid.IntRange(100, 20_000).Draw(t, "tokens"),
-			Output: 300, Weights: rapid.SampledFrom([]Objective{Latency, Throughput}).Draw(t, "objective").Weights(), PairsFirst: rapid.Bool().Draw(t, "pairs first"), TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl")}
+			Output: 300, Weights: rapid.SampledFrom([]Objective{Latency, Throughput}).Draw(t, "objective").Weights(), PairsFirst: rapid.Bool().Draw(t, "pairs first"), TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl"), FirstFromPrefill: rapid.Bool().Draw(t, "first from prefill")}
 		for range prefills {
 			k.Prefill, k.Reference = append(k.Prefill, seconds.Draw(t, "prefill")), append(k.Reference, seconds.Draw(t, "reference"))
 		}
@@ -265,7 +265,11 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 			cost += t.HardwareMismatch[pair.Prefill]
 		}
 	}
-	if t.TTFT > 0 && there > t.TTFT-(s.Now-t.Arrived).Seconds() {
+	token := there
+	if pair.Prefill != Aggregated && t.FirstFromPrefill && s.Prefill[pair.Prefill].SaysFirst && d.GoesOn {
+		token = s.Prefill[pair.Prefill].Ahead + t.Prefill[pair.Prefill]
+	}
+	if t.TTFT > 0 && token > t.TTFT-(s.Now-t.Arrived).Seconds() {
 		misses++
 	}
 	return there + cost + Miss*float64(misses)
@@ -437,7 +441,7 @@ func slowBest(s *Servers, t *Ticket, price float64) (best Pair, least float64, e
 	if even = even || likewise; math.IsInf(cost, 1) {
 		return best, least, even
 	}
-	first := s.ttft(t, free)
+	first := s.firstStep(t, free)
 	if even = even || math.Abs(first-s.workAhead(best)) < 1e-6; first < s.workAhead(best) {
 		return free, cost, even
 	}

@@ -26,6 +26,8 @@ type PrefillState struct {
 	Stalls   int     // sequences that decode there, and stand still while it prefills
 	Self     int     // the decode server that is the same one: not its pair; -1 is none
 	Excluded bool    // it may not be chosen now
+	// SaysFirst: where decode GoesOn, its token may be the first one of the answer.
+	SaysFirst bool
 }
 
 // DecodeState is one decode server. Where servers step together, Step is that of the
@@ -41,6 +43,7 @@ type DecodeState struct {
 	// halves the batch.
 	KVRoom   int
 	Excluded bool // it may not be chosen now
+	GoesOn   bool // behind a token that prefill said
 }
 
 // Miss is what each objective that a choice is predicted to miss adds to its cost: more
@@ -87,15 +90,19 @@ func (d *DecodeState) leastCost(t *Ticket) float64 { return d.StepSeconds(t) + d
 // (vLLM admits both from one queue).
 func (d *DecodeState) promptWait(first float64) float64 { return max(0, d.Ahead-first) }
 
+// fromDecode is what decodeSide takes in place of the time of prefill's token where decode says
+// the first one.
+const fromDecode = -1
+
 // decodeSide is what a decode server adds to the cost of a request whose KV could be there in
-// first seconds.
-func (s *Servers) decodeSide(t *Ticket, d *DecodeState, first float64) float64 {
+// first seconds. token is when prefill's token is there, in seconds, or fromDecode.
+func (s *Servers) decodeSide(t *Ticket, d *DecodeState, first, token float64) float64 {
 	wait := d.promptWait(first)
-	return wait + s.decodeSideUnqueued(t, d, first+wait)
+	return wait + s.decodeSideUnqueued(t, d, first+wait, token)
 }
 
 // decodeSideUnqueued is the same where nothing is computed there before it.
-func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first float64) float64 {
+func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first, token float64) float64 {
 	soon, cost := d.StepSeconds(t), d.leastCost(t)
 	if t.ITL > 0 && soon > t.ITL {
 		cost += Miss
@@ -105,7 +112,10 @@ func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first float64) f
 		soon += room
 		cost += room
 	}
-	if t.TTFT > 0 && first+soon > s.ttftLeft(t) {
+	if token == fromDecode {
+		token = first + soon
+	}
+	if t.TTFT > 0 && token > s.ttftLeft(t) {
 		cost += Miss
 	}
 	return cost
@@ -127,9 +137,18 @@ func (s *Servers) prefillSide(t *Ticket, p int, price float64) (first, half floa
 func (s *Servers) pairCost(t *Ticket, pair Pair, price float64) float64 {
 	first, half := s.prefillSide(t, pair.Prefill, price)
 	i := pair.Prefill*len(s.Decode) + pair.Decode
-	move := s.Links.After(0, i, t.Missing[pair.Decode]) +
-		max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
-	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move)
+	later := max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
+	move := s.Links.After(0, i, t.Missing[pair.Decode]) + later
+	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair, first+later))
+}
+
+// tokenAt is when prefill's token is there, where it is the first one and the transfer begins in
+// so many seconds; else fromDecode.
+func (s *Servers) tokenAt(t *Ticket, pair Pair, transfer float64) float64 {
+	if !s.saysFirst(t, pair) {
+		return fromDecode
+	}
+	return transfer - s.HandOff
 }
 
 // idleAhead is the seconds of work ahead with which a prefill server counts as free for a request
@@ -143,7 +162,7 @@ const idleAhead = 0.1
 //	for each objective missed
 //
 // See Terms. price is what a second of prefill costs those who wait for one. But where that
-// pair begins only when the best one with a free prefill server has given the first token,
+// pair begins only when the best one with a free prefill server has done its first decode step,
 // it is the latter: nobody waits long for a busy server while another is free.
 func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
 	pair, cost := s.bestAggregated(t, math.Inf(1))
@@ -154,7 +173,7 @@ func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
 		return pair, cost
 	}
 	free, least := s.bestPair(t, price, idleAhead, math.Inf(1))
-	if math.IsInf(least, 1) || s.ttft(t, free) >= s.workAhead(pair) {
+	if math.IsInf(least, 1) || s.firstStep(t, free) >= s.workAhead(pair) {
 		return pair, cost
 	}
 	return free, least
@@ -208,10 +227,13 @@ func wrap(k, n int) int {
 
 // leastDecodeSide is the least that a pair can cost behind its prefill server.
 func (s *Servers) leastDecodeSide(t *Ticket) float64 {
-	least := math.Inf(1)
+	least, token := math.Inf(1), float64(fromDecode)
+	if t.FirstFromPrefill {
+		token = 0
+	}
 	for d := range s.Decode {
 		if state := &s.Decode[d]; s.fits(t, state) {
-			least = min(least, t.Missing[d]*s.Links.Fastest+s.decodeSideUnqueued(t, state, 0))
+			least = min(least, t.Missing[d]*s.Links.Fastest+s.decodeSideUnqueued(t, state, 0, token))
 		}
 	}
 	return least
@@ -227,11 +249,12 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 	for k := range s.Decode {
 		d := wrap(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
-		move := row.after(0, d, t.Missing[d]) + max(0, at(t.DecodeReady, d)-ready)
+		later := max(0, at(t.DecodeReady, d)-ready)
+		move := row.after(0, d, t.Missing[d]) + later
 		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}
-		if cost := half + move + s.decodeSide(t, state, first+move); cost < limit {
+		if cost := half + move + s.decodeSide(t, state, first+move, s.tokenAt(t, Pair{p, d}, first+later)); cost < limit {
 			best, least, limit = d, cost, cost
 		}
 	}
@@ -251,7 +274,7 @@ func (s *Servers) bestAggregated(t *Ticket, ahead float64) (Pair, float64) {
 		}
 		ready := at(t.DecodeReady, d)
 		first := ready + state.Ahead + t.Aggregated[d]
-		cost := first + t.Aggregated[d]*float64(expectedArrivals+state.Running) + s.decodeSide(t, state, first) + Miss*float64(t.aggregatedMisses(d, state.Running))
+		cost := first + t.Aggregated[d]*float64(expectedArrivals+state.Running) + s.decodeSide(t, state, first, fromDecode) + Miss*float64(t.aggregatedMisses(d, state.Running))
 		if cost < least {
 			best, least = Pair{Aggregated, d}, cost
 		}

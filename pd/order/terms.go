@@ -2,8 +2,8 @@ package order
 
 import "math"
 
-// Terms are the parts of a pair's cost in seconds. Those up to Step make the time to the
-// first token.
+// Terms are the parts of a pair's cost in seconds. Those up to Step make the time until decode
+// has done its first step.
 type Terms struct {
 	Ready            float64 // until the servers can take the request: adapters to load, sleep to end
 	Ahead            float64 // work on the server that prefills
@@ -15,14 +15,26 @@ type Terms struct {
 	DelayToOthers    float64 // those who wait for prefill wait longer; on a decode server its batch stands still
 	HardwareMismatch float64 // the plan gives requests of its lengths to other hardware
 	Misses           int     // objectives that it is predicted to miss: its own, and those of streams that stand still for it
+	FirstFromPrefill bool    // the client gets prefill's token: Transfer to Step come behind it
 }
 
-// TTFT is the time to the first token.
-func (t *Terms) TTFT() float64 { return t.Ready + t.Ahead + t.Prefill + t.Transfer + t.KVRoom + t.Step }
+// TTFT is the time to the client's first token.
+func (t *Terms) TTFT() float64 {
+	if t.FirstFromPrefill {
+		return t.Ready + t.Ahead + t.Prefill
+	}
+	return t.FirstStep()
+}
+
+// FirstStep is the time until decode has done its first step. Pairs are compared by it also where
+// the first token is there before: somebody waits for the second one.
+func (t *Terms) FirstStep() float64 {
+	return t.Ready + t.Ahead + t.Prefill + t.Transfer + t.KVRoom + t.Step
+}
 
 // Cost is what pairs are compared by.
 func (t *Terms) Cost() float64 {
-	return t.TTFT() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch + Miss*float64(t.Misses)
+	return t.FirstStep() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch + Miss*float64(t.Misses)
 }
 
 // Possible reports whether a request may have a pair, leaving room apart.
@@ -75,6 +87,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode])
 		terms.DelayToOthers = price*t.Reference[pair.Prefill] + terms.Prefill*float64(p.Stalls)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
+		terms.FirstFromPrefill = s.saysFirst(t, pair)
 		terms.KVRoom += d.promptWait(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)
 	}
 	if t.ITL > 0 && terms.Step > t.ITL {
@@ -86,8 +99,13 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	return terms
 }
 
-// ttft is the time to the first token of a request on a possible pair.
-func (s *Servers) ttft(t *Ticket, pair Pair) float64 {
+// firstStep is the time until the first decode step of a request on a possible pair.
+func (s *Servers) firstStep(t *Ticket, pair Pair) float64 {
 	terms := s.Terms(t, pair, 0)
-	return terms.TTFT()
+	return terms.FirstStep()
+}
+
+// saysFirst reports whether prefill says the first token of a request on a pair.
+func (s *Servers) saysFirst(t *Ticket, pair Pair) bool {
+	return t.FirstFromPrefill && s.Prefill[pair.Prefill].SaysFirst && s.Decode[pair.Decode].GoesOn
 }

@@ -58,6 +58,28 @@ func TestTerms_CountTheObjectivesMissed(t *testing.T) {
 	}
 }
 
+// Where prefill says the first token the client has it before the transfer of half a second, and
+// the pair costs what it cost: the second token waits for the transfer.
+func TestTerms_TheFirstTokenFromPrefill(t *testing.T) {
+	s, ticket := fleetOf(1, 1), &Ticket{}
+	s.Links.Latency[0] = 0.5
+	ticket.price(s, math.Inf(1))
+	ticket.TTFT = 1.2
+	fromDecode := s.Terms(ticket, Pair{0, 0}, 1)
+	firstFromPrefill(s, ticket)
+	fromPrefill := s.Terms(ticket, Pair{0, 0}, 1)
+	if fromDecode.TTFT() != 1.52 || fromDecode.Misses != 1 || fromPrefill.TTFT() != 1 || fromPrefill.Misses != 0 || fromPrefill.FirstStep() != 1.52 {
+		t.Errorf("from decode %v s, %d missed; from prefill %v s, %d missed, %v s to a step",
+			fromDecode.TTFT(), fromDecode.Misses, fromPrefill.TTFT(), fromPrefill.Misses, fromPrefill.FirstStep())
+	}
+	if ticket.derive(s.Links); ticket.leastTTFT != 1 {
+		t.Errorf("it is late only when %v s are left", ticket.leastTTFT)
+	}
+	if got, want := fromPrefill.Cost(), fromDecode.Cost()-Miss; math.Abs(got-want) > 1e-6 {
+		t.Errorf("it costs %v, want %v", got, want)
+	}
+}
+
 // The terms of every pair add up to its cost.
 func TestTerms_AddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -26,6 +26,9 @@ type Ticket struct {
 	Output    float64 // tokens that the answer is expected to have
 	TTFT, ITL float64 // objectives in seconds, 0 is none; TTFT is from Arrived
 	Weights   Weights
+	// FirstFromPrefill lets prefill say the first token where the servers of a pair can:
+	// PrefillState.SaysFirst, DecodeState.GoesOn.
+	FirstFromPrefill bool
 	// Latest is the moment by which its prefill must begin, else it is not worth it; 0 is
 	// none. See Order.Admit.
 	Latest time.Duration
@@ -90,13 +93,17 @@ func (t *Ticket) derive(links *LinkTable) {
 	t.leastTransfer = sized(t.leastTransfer, len(t.Prefill))
 	t.leastPrefill, t.leastTTFT = math.Inf(1), math.Inf(1)
 	for p, seconds := range t.Prefill {
-		if first := links.first(p); first < p {
-			t.leastTransfer[p] = t.leastTransfer[first]
+		if alike := links.first(p); alike < p {
+			t.leastTransfer[p] = t.leastTransfer[alike]
 		} else {
 			t.leastTransfer[p] = t.leastTransferFrom(links, p)
 		}
 		t.leastPrefill = min(t.leastPrefill, seconds)
-		t.leastTTFT = min(t.leastTTFT, seconds+t.leastTransfer[p])
+		first := seconds
+		if !t.FirstFromPrefill {
+			first += t.leastTransfer[p]
+		}
+		t.leastTTFT = min(t.leastTTFT, first)
 	}
 	t.leastAggregatedCost, t.leastAggregated = math.Inf(1), math.Inf(1)
 	for d, seconds := range t.Aggregated {

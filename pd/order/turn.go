@@ -281,7 +281,7 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 			o.recordAwaited(t)
 		}
 		return Pair{}, false
-	case o.mayStopDeclining(t, s) && s.ttft(t, pair) <= t.declined:
+	case o.mayStopDeclining(t, s) && s.firstStep(t, pair) <= t.declined:
 		return pair, true
 	case awaited < cost || o.isBusyPairBetter(t, s, cost):
 		o.recordAwaited(t)
@@ -298,7 +298,7 @@ func (o *Order) recordAwaited(t *Ticket) {
 }
 
 // mayStopDeclining says whether a request has left a server free for as long as one that is
-// free now would need at least to give its first token.
+// free now would need at least until its first decode step.
 func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 	if t.declined == 0 {
 		return false

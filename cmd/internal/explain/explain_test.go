@@ -50,7 +50,7 @@ func largeDecision() gateway.DecisionStatus {
 	for p := range 6 {
 		for d := range 6 {
 			a.Alternatives = append(a.Alternatives, cost.Explained{
-				Prefill: name("prefill", p), Decode: name("decode", d), Chosen: p+d == 0, Total: 123456.7, First: 123456.7, Ready: 4321.1, Queue: 12345.6, Compute: 12345.6,
+				Prefill: name("prefill", p), Decode: name("decode", d), Chosen: p+d == 0, Total: 123456.7, First: 123456.7, FirstGap: 123456.7, Ready: 4321.1, Queue: 12345.6, Compute: 12345.6,
 				Transfer: 12345.6, KVRoom: 12345.6, Step: 123.4, DecodeCost: 12345.6, DelayToOthers: 12345.6, HardwareMismatch: 12.3, Misses: 2,
 				PrefillCached: 123456, PrefillCPU: 123456, PrefillDisk: 12345, DecodeCached: 123456, Moved: 12e9,
 			})

@@ -26,8 +26,9 @@ func number(of func(cost.Explained) float64) func(cost.Explained) string {
 
 var columns = []column{
 	{"total", number(func(e cost.Explained) float64 { return e.Total }), 0},
-	{"misses", func(e cost.Explained) string { return strconv.Itoa(e.Misses) }, 14},
-	{"first|token", number(func(e cost.Explained) float64 { return e.First }), 13},
+	{"misses", func(e cost.Explained) string { return strconv.Itoa(e.Misses) }, 15},
+	{"first|token", number(func(e cost.Explained) float64 { return e.First }), 14},
+	{"first|gap", number(func(e cost.Explained) float64 { return e.FirstGap }), 13},
 	{"ready", number(func(e cost.Explained) float64 { return e.Ready }), 5},
 	{"queue", number(func(e cost.Explained) float64 { return e.Queue }), 12},
 	{"prefill", number(func(e cost.Explained) float64 { return e.Compute }), 11},
@@ -77,8 +78,12 @@ func (p *printer) alternatives(a *gateway.ChoiceStatus) {
 		return
 	}
 	p.say("")
-	p.say("times in ms: first token = ready + queue + prefill + transfer + kv room + step;")
-	p.say("total = first token + decode cost + delay to others + hardware mismatch")
+	gap := ""
+	if slices.ContainsFunc(a.Alternatives, func(e cost.Explained) bool { return e.FirstGap > 0 }) {
+		gap = " + first gap"
+	}
+	p.say("times in ms: first token%s = ready + queue + prefill + transfer + kv room + step;", gap)
+	p.say("total = first token%s + decode cost + delay to others + hardware mismatch", gap)
 	if p.wide {
 		for _, line := range table(a.Alternatives, columns, named) {
 			p.say("%s", line)

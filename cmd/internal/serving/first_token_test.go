@@ -320,3 +320,47 @@ func TestFirstToken_ThatIsPartOfACharacter(t *testing.T) {
 		}
 	}
 }
+
+// What is predicted is what the client waits for: before a first token that prefill says no
+// transfer, and behind it all of what decode takes. An answer whose client sees no token before
+// the last, and a first token of decode, are predicted as before.
+func TestFirstToken_IsPredictedWithoutTheTransfer(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: takesFirst})
+	early := 0
+	for _, extra := range []string{`,"max_tokens":3,"stream":true`, `,"max_tokens":3`, `,"max_tokens":3,"stream":true,"seed":7`} {
+		for words := 40; words < 76; words++ {
+			got := c.post("/v1/completions", askFor("/v1/completions", words, extra))
+			var attempt gjson.Result
+			eventually(t, "the answer is measured", func() bool {
+				attempt = gjson.Get(c.get("/debug/decisions/"+got.header.Get("X-Request-Id")).body, "attempts.0")
+				return attempt.Get("measured.whole_ms").Exists()
+			})
+			chosen := attempt.Get("alternatives.#(chosen==true)")
+			before := chosen.Get("ready_ms").Num + chosen.Get("queue_ms").Num + chosen.Get("prefill_ms").Num
+			behind := chosen.Get("transfer_ms").Num + chosen.Get("room_ms").Num + chosen.Get("step_ms").Num
+			first, gap := chosen.Get("first_token_ms").Num, chosen.Get("first_gap_ms").Num
+			is := strings.HasPrefix(attempt.Get("first_token").String(), "first")
+			isPredicted := gap > 0 // and not so of a prompt that is known to end with a block
+			if strings.HasSuffix(extra, `"stream":true`) {
+				if is && !isPredicted {
+					t.Errorf("%d words: no gap behind prefill's token is predicted: %s", words, chosen.Raw)
+				}
+			} else if isPredicted {
+				t.Errorf("%s: a gap behind prefill's token is predicted: %s", extra, chosen.Raw)
+			}
+			if isPredicted {
+				early++
+				before, behind = first-before, gap-behind
+			} else {
+				before, behind = first-before-behind, 0
+			}
+			if before > 0.01 || before < -0.01 || behind > 0.01 || behind < -0.01 {
+				t.Errorf("%s: the parts of the first token do not add up: %s", extra, chosen.Raw)
+			}
+		}
+	}
+	if early < 30 {
+		t.Errorf("%d first tokens were predicted from prefill", early)
+	}
+}

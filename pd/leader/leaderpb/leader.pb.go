@@ -250,26 +250,28 @@ func (x *Hello) GetEpoch() int64 {
 
 // RemoteRequest is a request that waits at its own replica.
 type RemoteRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // of this stream
-	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Base          string                 `protobuf:"bytes,3,opt,name=base,proto3" json:"base,omitempty"`    // the model that it is an adapter of, or itself
-	Api           string                 `protobuf:"bytes,4,opt,name=api,proto3" json:"api,omitempty"`      // name of its OpenAI API, as in pd.Dialect
-	Alone         bool                   `protobuf:"varint,5,opt,name=alone,proto3" json:"alone,omitempty"` // it must not run as a pair where a server can serve it whole
-	PromptTokens  uint32                 `protobuf:"varint,6,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
-	OutputTokens  uint32                 `protobuf:"varint,7,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"` // expected
-	Class         int32                  `protobuf:"varint,8,opt,name=class,proto3" json:"class,omitempty"`
-	Tenant        string                 `protobuf:"bytes,9,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	WaitedUs      uint64                 `protobuf:"varint,10,opt,name=waited_us,json=waitedUs,proto3" json:"waited_us,omitempty"`
-	TtftUs        uint64                 `protobuf:"varint,11,opt,name=ttft_us,json=ttftUs,proto3" json:"ttft_us,omitempty"` // objectives, 0 is none
-	ItlUs         uint64                 `protobuf:"varint,12,opt,name=itl_us,json=itlUs,proto3" json:"itl_us,omitempty"`
-	Excluded      []string               `protobuf:"bytes,13,rep,name=excluded,proto3" json:"excluded,omitempty"` // servers that its replica would not use
-	Chains        []*Chain               `protobuf:"bytes,14,rep,name=chains,proto3" json:"chains,omitempty"`
-	Chunks        []uint64               `protobuf:"fixed64,15,rep,packed,name=chunks,proto3" json:"chunks,omitempty"`       // in approximate mode instead of chains: keys of its text
-	Salt          string                 `protobuf:"bytes,16,opt,name=salt,proto3" json:"salt,omitempty"`                    // that these belong to
-	LeftUs        uint64                 `protobuf:"varint,17,opt,name=left_us,json=leftUs,proto3" json:"left_us,omitempty"` // until its first token must be there, 0 without a deadline
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Id               uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // of this stream
+	Model            string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	Base             string                 `protobuf:"bytes,3,opt,name=base,proto3" json:"base,omitempty"`    // the model that it is an adapter of, or itself
+	Api              string                 `protobuf:"bytes,4,opt,name=api,proto3" json:"api,omitempty"`      // name of its OpenAI API, as in pd.Dialect
+	Alone            bool                   `protobuf:"varint,5,opt,name=alone,proto3" json:"alone,omitempty"` // it must not run as a pair where a server can serve it whole
+	PromptTokens     uint32                 `protobuf:"varint,6,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	OutputTokens     uint32                 `protobuf:"varint,7,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"` // expected
+	Class            int32                  `protobuf:"varint,8,opt,name=class,proto3" json:"class,omitempty"`
+	Tenant           string                 `protobuf:"bytes,9,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	WaitedUs         uint64                 `protobuf:"varint,10,opt,name=waited_us,json=waitedUs,proto3" json:"waited_us,omitempty"`
+	TtftUs           uint64                 `protobuf:"varint,11,opt,name=ttft_us,json=ttftUs,proto3" json:"ttft_us,omitempty"` // objectives, 0 is none
+	ItlUs            uint64                 `protobuf:"varint,12,opt,name=itl_us,json=itlUs,proto3" json:"itl_us,omitempty"`
+	Excluded         []string               `protobuf:"bytes,13,rep,name=excluded,proto3" json:"excluded,omitempty"` // servers that its replica would not use
+	Chains           []*Chain               `protobuf:"bytes,14,rep,name=chains,proto3" json:"chains,omitempty"`
+	Chunks           []uint64               `protobuf:"fixed64,15,rep,packed,name=chunks,proto3" json:"chunks,omitempty"`                                       // in approximate mode instead of chains: keys of its text
+	Salt             string                 `protobuf:"bytes,16,opt,name=salt,proto3" json:"salt,omitempty"`                                                    // that these belong to
+	LeftUs           uint64                 `protobuf:"varint,17,opt,name=left_us,json=leftUs,proto3" json:"left_us,omitempty"`                                 // until its first token must be there, 0 without a deadline
+	FirstFromPrefill bool                   `protobuf:"varint,18,opt,name=first_from_prefill,json=firstFromPrefill,proto3" json:"first_from_prefill,omitempty"` // its client gets prefill's token where both servers can
+	Exact            bool                   `protobuf:"varint,19,opt,name=exact,proto3" json:"exact,omitempty"`                                                 // prompt_tokens is no estimate
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RemoteRequest) Reset() {
@@ -419,6 +421,20 @@ func (x *RemoteRequest) GetLeftUs() uint64 {
 		return x.LeftUs
 	}
 	return 0
+}
+
+func (x *RemoteRequest) GetFirstFromPrefill() bool {
+	if x != nil {
+		return x.FirstFromPrefill
+	}
+	return false
+}
+
+func (x *RemoteRequest) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
 }
 
 // Chain is the hashes of the prompt's whole blocks, for servers with one block size.
@@ -780,7 +796,7 @@ const file_leader_proto_rawDesc = "" +
 	"\x05Hello\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\xc9\x03\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\x8d\x04\n" +
 	"\rRemoteRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -799,7 +815,9 @@ const file_leader_proto_rawDesc = "" +
 	"\x06chains\x18\x0e \x03(\v2\x18.tandem.council.v1.ChainR\x06chains\x12\x16\n" +
 	"\x06chunks\x18\x0f \x03(\x06R\x06chunks\x12\x12\n" +
 	"\x04salt\x18\x10 \x01(\tR\x04salt\x12\x17\n" +
-	"\aleft_us\x18\x11 \x01(\x04R\x06leftUs\"B\n" +
+	"\aleft_us\x18\x11 \x01(\x04R\x06leftUs\x12,\n" +
+	"\x12first_from_prefill\x18\x12 \x01(\bR\x10firstFromPrefill\x12\x14\n" +
+	"\x05exact\x18\x13 \x01(\bR\x05exact\"B\n" +
 	"\x05Chain\x12!\n" +
 	"\fblock_tokens\x18\x01 \x01(\rR\vblockTokens\x12\x16\n" +
 	"\x06hashes\x18\x02 \x03(\x06R\x06hashes\"\x18\n" +
