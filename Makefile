@@ -37,7 +37,7 @@ check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities,
 	$(MAKE) test
 
 .PHONY: e2e
-e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger that nobody here wrote (<= 25 min cold)
+e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger of other projects (<= 25 min cold)
 	.ci/e2e-parts
 	cd loadtest/e2e && go test -v -count=1 -timeout 20m .
 	cd loadtest/e2e && go test -v -short -count=1 -timeout 5m ./clients

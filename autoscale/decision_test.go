@@ -87,11 +87,11 @@ func TestScaler_AStepThatFailsSaysSo(t *testing.T) {
 		name, says string
 		hinder     func(*redisserver.Server)
 	}{
-		{"who decides cannot be read", "who decides", func(r *redisserver.Server) { r.Do("HSET", "test:"+deciderKey, "a", "b") }},
+		{"which replica decides cannot be read", "which replica decides", func(r *redisserver.Server) { r.Do("HSET", "test:"+deciderKey, "a", "b") }},
 		{"the plans cannot be read", "read plans", func(r *redisserver.Server) { r.Do("HSET", "test:"+plansKey, "a", "b") }},
 		{"demand cannot be told", "share demand", func(r *redisserver.Server) { r.Do("SET", "test:"+demandKey, "a") }},
 		{"plans cannot be told", "publish plans", func(r *redisserver.Server) { r.Do("ACL", "SETUSER", "default", "-publish") }},
-		{"nobody tells the time", "time of replicas", func(r *redisserver.Server) { r.Do("ACL", "SETUSER", "default", "-time") }},
+		{"the time cannot be read", "time of replicas", func(r *redisserver.Server) { r.Do("ACL", "SETUSER", "default", "-time") }},
 	} {
 		r := redisserver.Start(t)
 		s := sharing(t, r, "a", fleet, slog.New(slog.DiscardHandler))
@@ -104,7 +104,7 @@ func TestScaler_AStepThatFailsSaysSo(t *testing.T) {
 	s := sharing(t, r, "a", fleet, slog.New(slog.DiscardHandler))
 	r.Kill()
 	if err := s.follow(t.Context()); err == nil {
-		t.Error("it follows nobody, and does not say so")
+		t.Error("it follows no replica, and does not say so")
 	}
 }
 

@@ -16,12 +16,12 @@ const (
 
 // presence is when a model was last seen, and what it was like when it last had a server.
 type presence struct {
-	At       time.Time `json:"at"`                 // a server had it, or somebody asked for it
+	At       time.Time `json:"at"`                 // a server had it, or a request asked for it
 	Zero     bool      `json:"zero"`               // none was wanted: a request brings it back
 	Adapters []string  `json:"adapters,omitempty"` // that its servers had or could load
 }
 
-// seen notes whether servers have the model, with which adapters, whether somebody asks for
+// seen notes whether servers have the model, with which adapters, whether requests ask for
 // it, and what is wanted of it.
 func (p *presence) seen(served bool, adapters []string, asked bool, plan sizing.Plan, now time.Time) {
 	if served || p.At.IsZero() {

@@ -123,7 +123,7 @@ func (s *Scaler) Run(ctx context.Context) {
 			return
 		}
 		if err != nil && s.now().Sub(s.current.Load().At) > s.cfg.Planner.MaxAge {
-			s.drain(nil) // nobody goes by what is that old
+			s.drain(nil) // nothing goes by what is that old
 		}
 		if (err != nil) != failing {
 			failing = err != nil
@@ -185,7 +185,7 @@ func (s *Scaler) Shares(model string) *share.Table {
 
 // step decides, or takes over what another replica decided. Without the others'
 // demand nothing is decided: less demand is what it would look like. One that is in a
-// hurry decides whoever's turn it is.
+// hurry decides even if it is not this replica's turn.
 func (s *Scaler) step(ctx context.Context, hurried bool) error {
 	if s.shared == nil {
 		s.adopt(s.decide(*s.current.Load(), []demand.Reading{s.meter.Read()}))
@@ -204,12 +204,12 @@ func (s *Scaler) step(ctx context.Context, hurried bool) error {
 }
 
 // attempt is a step of one of several replicas, false where another one published while it
-// decided. The plans are read before the demand, so that who published with what this one
-// has not seen is noticed:
+// decided. The plans are read before the demand, so that a replica that published with what
+// this one has not seen is noticed:
 //
-//  1. it reads the demand; nobody waits
+//  1. it reads the demand; no request waits
 //  2. another replica holds a first request, decides at once, and publishes
-//  3. it publishes that nobody waits, and the request waits for its next turn
+//  3. it publishes that no request waits, and the request waits for its next turn
 func (s *Scaler) attempt(ctx context.Context, mine, hurried bool) (done bool, err error) {
 	last, text, err := s.shared.read(ctx)
 	if errors.Is(err, errForeign) && mine {

@@ -101,7 +101,7 @@ const goneAfter = 15 * time.Second
 func (s *Shared) decides(ctx context.Context) (bool, error) {
 	held, err := s.decider.Hold(ctx)
 	if err != nil {
-		return false, fmt.Errorf("who decides: %w", err)
+		return false, fmt.Errorf("which replica decides: %w", err)
 	}
 	return held, nil
 }

@@ -61,7 +61,7 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 }
 
 // RequireToken asks for a token, or where certificates are asked for for a client's that was
-// verified, everywhere but where kubelets and load balancers look, who have neither. An
+// verified, everywhere but where kubelets and load balancers look, which have neither. An
 // empty token without certificates asks for nothing. Where no token is shown, browsers that
 // are made to ask by a page of another site are refused; names are what the port is called
 // beside its addresses and private names.
@@ -92,7 +92,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(v) // an admin who left needs no answer
+	_ = enc.Encode(v) // a client that left needs no answer
 }
 
 // ServerStatus is one entry of /debug/servers.
@@ -173,7 +173,7 @@ type ChoiceStatus struct {
 	Waited            float64          `json:"waited_ms"`     // until it was chosen, since the request arrived
 	TTFT              float64          `json:"ttft_slo_ms,omitempty"`
 	ITL               float64          `json:"itl_slo_ms,omitempty"`
-	Price             float64          `json:"price"` // seconds that a second of prefill cost those who waited
+	Price             float64          `json:"price"` // seconds that a second of prefill cost waiting requests
 	AggregatedBecause string           `json:"alone_because,omitempty"`
 	Differ            string           `json:"differ,omitempty"`      // what keeps servers from making a pair
 	FirstToken        string           `json:"first_token,omitempty"` // what became of prefill's, and why

@@ -111,7 +111,7 @@ func (s *Server) alias(name string) (Alias, bool) {
 }
 
 // resolveAlias makes the request one for a model behind the alias that it names, if it does.
-// It reports false if nobody serves any of them, or will.
+// It reports false if no server serves any of them, or will.
 func (s *Server) resolveAlias(req *pd.Request) bool {
 	a, is := s.alias(req.Model)
 	if !is {
@@ -131,7 +131,7 @@ func (s *Server) resolveAlias(req *pd.Request) bool {
 }
 
 // modelOf describes a name that clients may ask for: an alias as the target with the
-// shortest context, or a model; false if nobody serves it, or will.
+// shortest context, or a model; false if no server serves it, or will.
 func (s *Server) modelOf(name string) (pools.Model, bool) {
 	a, is := s.alias(name)
 	if !is {

@@ -29,7 +29,7 @@ func refuseBrowsers(names []string, admin http.Handler) http.Handler {
 	})
 }
 
-// free reports a path for kubelets and load balancers, who have neither token nor name.
+// free reports a path for kubelets and load balancers, which have neither token nor name.
 func free(path string) bool { return path == "/livez" || path == "/readyz" }
 
 // crossSite reports a request that a browser sends for a page that is not this port's own.

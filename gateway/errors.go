@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/retry"
 )
 
-// statusClientGone is nginx's number for a client that left; nobody receives it.
+// statusClientGone is nginx's number for a client that left; no client receives it.
 const statusClientGone = 499
 
 // failure is an error as the client gets it, and as metrics count it.
@@ -107,7 +107,7 @@ func unauthorized(message string) failure {
 	}
 }
 
-// explainQuota is a caller's own quota. Those who wait for it are spread over a tenth
+// explainQuota is a caller's own quota. Clients that wait for it are spread over a tenth
 // of the time, so that they do not return together.
 func explainQuota(limit *access.LimitError) failure {
 	kind := "tokens"

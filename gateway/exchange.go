@@ -44,7 +44,7 @@ type exchange struct {
 
 	translated bool // a message that engines see as a chat
 
-	observation Observation // by who plans ahead; nil until it is admitted
+	observation Observation // by the planner; nil until it is admitted
 	output      int         // tokens of the answer; -1 is unknown
 	refused     bool        // for lack of capacity
 }
@@ -167,7 +167,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	return req, err
 }
 
-// knownModel refuses models that nobody serves or will serve, and answers that no
+// knownModel refuses models that no server serves or will serve, and answers that no
 // server of the model could hold.
 func (x *exchange) knownModel(req *pd.Request) error {
 	allowed := x.key.May(req.Model) // of an alias: that name, whatever is behind it

@@ -229,7 +229,7 @@ func (f *framing) endHead() *badMessage {
 	return nil
 }
 
-// chunk takes the line before a chunk: its size, and extensions that nobody reads.
+// chunk takes the line before a chunk: its size, and extensions that are not read.
 func (f *framing) chunk(text []byte) *badMessage {
 	digits, extensions, _ := bytes.Cut(text, []byte{';'})
 	size := uint64(0)

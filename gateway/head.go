@@ -3,7 +3,7 @@ package gateway
 import "bytes"
 
 // head is what the lines of a request's head have so far, as far as it decides where the
-// message ends and whom it is for (RFC 9112 and 9110, without what they only tolerate).
+// message ends and which host it is for (RFC 9112 and 9110, without what they only tolerate).
 type head struct {
 	http10    bool
 	authority []byte // of a target in absolute form; Host must say the same
@@ -127,7 +127,7 @@ func (h *head) field(line []byte) *badMessage {
 	return nil
 }
 
-// trailer takes a line after the last chunk. What says how long a message is, or whom it is
+// trailer takes a line after the last chunk. What says how long a message is, or which host it is
 // for, came too late.
 func (h *head) trailer(line []byte) *badMessage {
 	name, _, wrong := h.split(line)

@@ -104,7 +104,7 @@ type clientConn struct {
 	broken  bool        // the parser got a byte that it does not take
 }
 
-// NetConn is the connection below, for those who need its descriptor.
+// NetConn is the connection below, for code that needs its descriptor.
 func (c *clientConn) NetConn() net.Conn { return c.Conn }
 
 func (c *clientConn) Read(p []byte) (int, error) {

@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 )
 
-// Observer follows the requests that are admitted, for those who plan how many servers are
+// Observer follows the requests that are admitted, for the planner of how many servers are
 // needed. It is called with each of them.
 type Observer func(Arrival) Observation
 
@@ -35,7 +35,7 @@ type Observation interface {
 // SetObserver lets an observer follow the requests from now on. It is for before Serve.
 func (s *Server) SetObserver(observe Observer) { s.observe = observe }
 
-// unobserved is the observation of a server that nobody plans for.
+// unobserved is the observation of a server for which no planner runs.
 type unobserved struct{}
 
 func (unobserved) RecordFirstToken(int, int) {}

@@ -14,7 +14,7 @@ const (
 	defaultReportInterval = 10 * time.Second
 )
 
-// loadReports streams the gateway's load to those who ask for it (OpenRcaService).
+// loadReports streams the gateway's load to clients that ask for it (OpenRcaService).
 type loadReports struct {
 	service.UnimplementedOpenRcaServiceServer
 	server *Server

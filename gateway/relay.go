@@ -49,7 +49,7 @@ func newRelay(x *exchange, stream *pd.Stream) *relay {
 
 // Read gives the server the next piece. After a stream that broke comes an error
 // event and then an error, so that the connection is cut: a clean end would pass
-// for success. A panic here would end the process, since nobody above recovers.
+// for success. A panic here would end the process, since nothing above recovers.
 func (r *relay) Read(p []byte) (n int, err error) {
 	defer func() {
 		if caught := recover(); caught != nil {

@@ -8,14 +8,14 @@ import (
 // Config is how much an Index keeps and what it believes.
 type Config struct {
 	// Secret keys the block hashes. Replicas that share what they know need the same
-	// one. Empty: keys that everybody can know.
+	// one. Empty: keys that anyone can compute.
 	Secret string
 	// MaxBlocks bounds the index: blocks counted once for each server that holds them.
 	// Beyond it those confirmed longest ago are forgotten. A block takes about 64 bytes
 	// on up to 64 servers and 100 on 256.
 	MaxBlocks int
-	// GuessLife is how long a guess is believed after it was to come true; MaxGuesses bounds them, in blocks for
-	// each model.
+	// GuessLife is how long a guess is believed after it was to come true; MaxGuesses bounds
+	// them, in blocks for each model.
 	GuessLife  time.Duration
 	MaxGuesses int
 	// CountGuesses makes matches count guesses as blocks on the GPU: what a server is still

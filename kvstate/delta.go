@@ -57,7 +57,7 @@ func (s *Source) TakeDelta() []byte {
 	return delta
 }
 
-// LoseDelta makes the next delta a snapshot: one did not reach those who apply them.
+// LoseDelta makes the next delta a snapshot: one did not reach the replicas that apply them.
 func (s *Source) LoseDelta() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -60,7 +60,7 @@ func (t *table) place(h Hash) (holders uint64, found bool) {
 	}
 }
 
-// held reports whether anybody holds what is at holders. For the writer.
+// held reports whether a server holds what is at holders. For the writer.
 func (t *table) held(holders uint64) bool {
 	for _, word := range t.words[holders : holders+t.stride-1] {
 		if word != 0 {

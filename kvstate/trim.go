@@ -1,7 +1,7 @@
 package kvstate
 
 // trimWhenFull forgets what was confirmed longest ago while there are more blocks than
-// configured, down to 15/16 of that. Whoever brought the last block does it, without
+// configured, down to 15/16 of that. The goroutine that brought the last block does it, without
 // holding a source's lock; a second one goes on.
 func (ix *Index) trimWhenFull() {
 	for ix.blocks.Load() > int64(ix.cfg.MaxBlocks) && ix.trim.TryLock() {

@@ -100,7 +100,7 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 }
 
 // shouldAbandon reports whether a leg on a server that fell is taken from it. From one that is
-// silent or hangs it is only if somebody else can take it, whom it was not taken from
+// silent or hangs it is only if another server can take it, one that it was not taken from
 // before: an engine at its first transfer or in the midst of compiling stands still for
 // seconds and then answers. Those that step with it stand still too.
 func (sn *Snapshotter) shouldAbandon(model string, leg Leg, server *pools.Server, before []string, why pools.DownCause) bool {

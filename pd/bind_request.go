@@ -119,7 +119,7 @@ func (t *priorAttempts) avoids(s *pools.Server) bool {
 	return !t.mayReturn && slices.Contains(t.broke, s.ID())
 }
 
-// servers are those that a leg has failed on, or its stream broke on: a copy, for those who
+// servers are those that a leg has failed on, or its stream broke on: a copy, for functions that
 // are called while the request goes on.
 func (t *priorAttempts) servers(leg Leg) (servers []string) {
 	if leg != PrefillLeg {

@@ -65,7 +65,7 @@ func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 	}
 }
 
-// errBindNow says that a request is to be bound at once: nobody decides whose turn it is, it
+// errBindNow says that a request is to be bound at once: no decider says whose turn it is, it
 // has had its turn, or what was decided holds no more.
 var errBindNow = errors.New("the request is to be bound at once")
 
@@ -109,8 +109,8 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 	return bound, err
 }
 
-// bindLate lets the replica that decides for several say whose turn it is, or our own decider. Where
-// several decide apart, each would think that it alone keeps the servers busy.
+// bindLate lets the replica that decides for several say whose turn it is, or our own decider.
+// Where several decide apart, each would think that it alone keeps the servers busy.
 func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error) {
 	ctx, cancel := b.Late.limit(r).Context(ctx)
 	defer cancel()

@@ -41,7 +41,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		demand.Home = ch.sessions.Home(r.session(), now)
 		chosen, ok := ch.Cost.Choose(demand, &view.candidates, rand.IntN)
 		if !ok && len(r.tried.broke) > 0 && !r.tried.mayReturn {
-			r.tried.mayReturn = true // no other can take it, and whom it broke on may be well again
+			r.tried.mayReturn = true // no other can take it, and the server it broke on may have recovered
 			continue
 		}
 		if !ok && len(refused) > 0 && !ignoreBreakers {

@@ -88,7 +88,7 @@ func (o *Orchestrator) engineNotFound(ctx context.Context, st *requestState, b *
 }
 
 // causeForPeer is why a leg ends when its peer has failed. When one was silent for too long
-// and the other one still is, nobody can tell which of them the other waits for: both
+// and the other one still is, it is unknown which of them waits for the other: both
 // have failed. The healthy one will do better with others.
 func causeForPeer(failed *LegError) error {
 	if failed != nil && failed.Kind == Timeout {

@@ -28,7 +28,7 @@ import (
 //
 // One goroutine decides, woken by requests that come or leave, by work that ends, by
 // servers that come up, by what other replicas report, and by one timer: for the moment when
-// the work ahead on a server will have worn off, and now and then while anybody waits,
+// the work ahead on a server will have worn off, and now and then while requests wait,
 // since some things change by time alone (a pause that an engine asked for, a ramp).
 type Decider struct {
 	ch      *Chooser
@@ -45,19 +45,19 @@ type Decider struct {
 	departures []*waiter
 
 	queues     map[string]*modelQueue // by base model; belongs to Run
-	waitMargin predict.Margin         // of when prefills begin, to those who are let in to wait
+	waitMargin predict.Margin         // of when prefills begin, for the requests that are let in to wait
 }
 
 // lookInterval is how often waiting requests are looked at though nothing was signalled.
 const lookInterval = 250 * time.Millisecond
 
-// Who is let in to wait is to have its turn in time: one that learns later that it does
+// A request that is let in to wait is to have its turn in time: one that learns later that it does
 // not come has waited in vain.
 const (
-	// waitShare is the share of those who wait that are to have it.
+	// waitShare is the share of waiting requests that are to have it.
 	waitShare = 0.99
 	// leastWaitMargin is how many times as long as predicted a wait is reckoned with at least.
-	// What delays one delays all who wait, and to keep servers busy few have to.
+	// What delays one delays all that wait, and to keep servers busy few have to.
 	leastWaitMargin = 1.5
 )
 
@@ -145,7 +145,7 @@ func (d *Decider) wakeUp() {
 	}
 }
 
-// Run decides until the context ends; whoever waits then gives up.
+// Run decides until the context ends; requests that wait then give up.
 func (d *Decider) Run(ctx context.Context) {
 	changed, stop := d.ch.Fleet.Changes()
 	defer stop()
@@ -166,7 +166,7 @@ func (d *Decider) Run(ctx context.Context) {
 	}
 }
 
-// decide lets those go who may, and returns when to look again: 0 if nobody waits.
+// decide lets requests go that may, and returns when to look again: 0 if none waits.
 func (d *Decider) decide(now time.Time) (again time.Duration) {
 	d.mu.Lock()
 	came, left := d.arrivals, d.departures
@@ -230,7 +230,7 @@ func newModelQueue(d *Decider, base string) *modelQueue {
 // errUndecided ends a wait that came to nothing by a fault of this program.
 var errUndecided = fmt.Errorf("the decider failed: %w", errBindNow)
 
-// decideOrGiveUp is decide; a panic in it costs those who wait their turn, and no more: it
+// decideOrGiveUp is decide; a panic in it costs waiting requests their turn, and no more: it
 // is false then, and they are bound at once.
 func (q *modelQueue) decideOrGiveUp(now time.Time) (ok bool) {
 	defer func() {
@@ -245,7 +245,7 @@ func (q *modelQueue) decideOrGiveUp(now time.Time) (ok bool) {
 	return true
 }
 
-// decide takes in who came, lets go who left, and binds whose turn it is.
+// decide takes in arrivals, lets departures go, and binds the request whose turn it is.
 func (q *modelQueue) decide(now time.Time) {
 	for _, w := range q.departures {
 		q.forget(w)
@@ -320,7 +320,7 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 	}
 }
 
-// admit says who gives way to a request, or why it is not let in.
+// admit says which requests give way to a new one, or why it is not let in.
 func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
 	limit := q.latest(w)
 	w.ticket.Latest = limit.Until.Sub(q.d.origin)
@@ -411,7 +411,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	return true
 }
 
-// priceSharers prices those who wait anew that begin like a request which was bound just now,
+// priceSharers prices anew waiting requests that begin like one which was bound just now,
 // as far as its servers are to hold more of them than they were known to: they would else go
 // to other servers in the same look, and compute there what they may have here.
 func (q *modelQueue) priceSharers(bound *bindRequest, b *binding, now time.Time) {

@@ -102,7 +102,7 @@ func truncatesByAnswer(req *Request) bool {
 }
 
 // checkLength keeps a hand-off from decode where the prompt is known to be too long for it
-// there. The request runs alone then, on whichever server is best for that, and nobody is
+// there. Decode runs alone then, on whichever server is best for that, and no server is
 // to blame.
 func (o *Orchestrator) checkLength(st *requestState, b *binding, t *connector.Transfer) *LegError {
 	prefill, tokens := b.handoff.Coverage().Prompt, st.bind.prefix.promptTokens()

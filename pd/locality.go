@@ -16,7 +16,7 @@ import (
 )
 
 // Locality knows how much of a prompt each server holds: the tokens of prompts by
-// model, and the index of who holds which blocks. It is read without a network
+// model, and the index of which server holds which blocks. It is read without a network
 // call, save where tokens are asked of an engine, and that never for long.
 type Locality struct {
 	Index         *kvstate.Index
@@ -86,7 +86,7 @@ func (l *Locality) source(model string) (*tokens.Source, tokens.Reason) {
 	}
 }
 
-// opened returns the source of a model and begins to open it where nobody has; nil once the
+// opened returns the source of a model and begins to open it where that was not begun; nil once the
 // locality is closed.
 func (l *Locality) opened(model string) *openedSource {
 	l.mu.Lock()
@@ -264,8 +264,8 @@ func (l *Locality) replaced(s *pools.Server) bool {
 }
 
 // SetSourceClasses sets the classes of servers as they were when the index began to receive
-// their events: what was received of a server is not believed of one with other weights. Nobody
-// may change the map afterwards.
+// their events: what was received of a server is not believed of one with other weights. The
+// caller must not change the map afterwards.
 func (l *Locality) SetSourceClasses(classes map[string]uint64) { l.sourceClasses.Store(&classes) }
 
 // computesLonger is how long after its predicted end a computation is believed to go on that is

@@ -30,7 +30,7 @@ func (p *prefix) knowledge() PromptKnowledge {
 // Measured is what one attempt took, as the gateway saw it. A time of zero was not measured.
 type Measured struct {
 	// Prefill is from sending the prefill leg to its answer: the server's queue and the
-	// computation. Where both legs run at once nobody sees when it is done.
+	// computation. Where both legs run at once it is not seen when it is done.
 	Prefill time.Duration
 	// Transfer is from sending decode after prefill to its first content event: the KV on
 	// the link, the wait for room, and a step. No engine tells them apart.

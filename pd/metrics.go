@@ -111,7 +111,7 @@ func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Q
 				"are withheld from decode.",
 			"server"),
 		retained: counter("tandem_decode_handoffs_total",
-			"Answers of decode with a hand-off of its own, whose blocks the engine pins for 480 s for nobody.",
+			"Answers of decode with a hand-off of its own, whose blocks the engine pins for 480 s although no server fetches them.",
 			"server"),
 		recomputes: counter("tandem_silent_recomputes_total",
 			"Decodes that were given a hand-off and computed the prompt all the same.",
@@ -153,7 +153,7 @@ func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Q
 			Name: "tandem_retry_budget_exhausted_total", Help: "Retries not made because the budget was spent.",
 		}),
 		looks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_order_looks_total", Help: "How often those who wait for their servers were looked at, to see whose turn it is.",
+			Name: "tandem_order_looks_total", Help: "How often the requests that wait for their servers were looked at, to see which has its turn.",
 		}),
 	}
 	m.byServer = byServer
@@ -267,7 +267,7 @@ func (m *Metrics) countUnknown(model string, why tokens.Reason) {
 	}
 }
 
-// countStranded counts a hand-off that surely nobody reads any more.
+// countStranded counts a hand-off that surely no server reads any more.
 func (m *Metrics) countStranded(h *connector.Handoff) {
 	if h.HasKV() {
 		m.stranded.WithLabelValues(h.From.ID()).Inc()

@@ -206,8 +206,8 @@ func (m *ModelSync) read(ctx context.Context) error {
 	return nil
 }
 
-// forgetAllBut forgets what replicas reported that have no record any more: whoever sees first
-// that one has expired takes it from the set, and the others never see it.
+// forgetAllBut forgets what replicas reported that have no record any more: the replica that
+// sees first that one has expired takes it from the set, and the others never see it.
 func (m *ModelSync) forgetAllBut(ids []string) {
 	maps.DeleteFunc(m.received, func(id string, _ *receivedModel) bool { return !slices.Contains(ids, id) })
 }

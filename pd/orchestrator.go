@@ -274,7 +274,7 @@ func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 	return true
 }
 
-// recordDecision keeps the decision for those who ask why.
+// recordDecision keeps the decision for /debug/decisions.
 func (o *Orchestrator) recordDecision(st *requestState, err error) {
 	outcome := "served"
 	if err != nil {

@@ -140,7 +140,7 @@ const keyAgeing = 0.05
 
 // priority is the order of service as an engine's static key, lower first: when the
 // request arrived, and its predicted prefill, of which a second weighs as much as 20 of
-// waiting. So a short prompt passes long ones that came before, and nobody for ever. It is
+// waiting. So a short prompt passes long ones that came before, but none for ever. It is
 // the wall clock's milliseconds, so that replicas agree as far as their clocks do.
 func priority(arrived time.Time, prefill time.Duration) int64 {
 	return arrived.Add(time.Duration(float64(prefill) / keyAgeing)).UnixMilli()

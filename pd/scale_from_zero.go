@@ -138,7 +138,7 @@ func (o *Orchestrator) awaitServers(ctx context.Context, st *requestState, err e
 var ErrNoAdapter = errors.New("the base model's servers are back, without the adapter")
 
 // adapterGrace is how long after the servers of the base model are up an adapter is waited
-// for that nobody here may load: something beside the engine may do so.
+// for that the gateway may not load: something beside the engine may do so.
 const adapterGrace = 15 * time.Second
 
 // awaitCapacity returns nil once each role has a server for the model of a request,

@@ -93,8 +93,8 @@ func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.
 	return to
 }
 
-// applyRequest turns the snapshot to a request: what servers hold of its prompt now, and how they may
-// serve it.
+// applyRequest turns the snapshot to a request: what servers hold of its prompt now, and how
+// they may serve it.
 func (sn *Snapshotter) applyRequest(r *bindRequest, v *snapshot, now time.Time) {
 	if sn.Locality != nil && r.prefix != nil {
 		sn.Locality.match(r.prefix)
@@ -216,7 +216,7 @@ func (sn *Snapshotter) snapshotFor(r *bindRequest, refused map[string]bool, now 
 		with.candidates.Decode[i].NoAggregated = true
 	}
 	if !with.usable(with.candidates.Decode) {
-		v.handoff = nil // nobody else can take it
+		v.handoff = nil // no other server can take it
 		return v
 	}
 	with.candidates.Links = sn.Links.Table(with.candidates.Prefill, with.candidates.Decode, now)

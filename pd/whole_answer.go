@@ -20,7 +20,7 @@ type answerForm interface {
 	// begin is the answer as far as prefill's token, behind which decode goes on; nil: it is not
 	// relayed before it is whole.
 	begin(st *requestState, b *binding) *Answer
-	// relay hands the answer over to who reads it.
+	// relay hands the answer over to its reader.
 	relay(ctx context.Context, st *requestState, b *binding)
 }
 

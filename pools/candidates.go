@@ -12,7 +12,7 @@ import (
 // that is, are draining, do not serve the model, or have just answered a probe request wrongly.
 // But where more are unresponsive than alive the fault is more likely the gateway's, and those
 // that are late and not silent are as good as the others: few servers do not get the work of
-// all. Where all are unresponsive there is none, and whoever asks may wait: see UnresponsiveServers.
+// all. Where all are unresponsive there is none, and the request may wait: see UnresponsiveServers.
 // Out softly: servers that were ejected and that no probe request has proved since. Soft
 // ejection may take at most share of the servers that remain (but one of two,
 // always); beyond that the breakers are more likely wrong than the servers, and all
@@ -85,7 +85,8 @@ func aliveFor(servers []*Server, model string, leg Role, now time.Time) []*Serve
 	return alive
 }
 
-// UnresponsiveServers returns the servers of a pool that would take a leg if they were not unresponsive.
+// UnresponsiveServers returns the servers of a pool that would take a leg if they were not
+// unresponsive.
 func UnresponsiveServers(servers []*Server, model string, leg Role, now time.Time) (unresponsive []*Server) {
 	for _, s := range servers {
 		if s.Role.Serves(leg) && !s.Drains() && s.State() == Unresponsive && s.Serves(model, now) {

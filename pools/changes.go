@@ -2,7 +2,7 @@ package pools
 
 import "sync"
 
-// changes wakes those who wait for something about the fleet to change: work that
+// changes wakes the goroutines that wait for something about the fleet to change: work that
 // ended, a server that came or went, a report of another replica. A burst wakes them once.
 type changes struct {
 	mu      sync.Mutex // guards waiting
@@ -16,8 +16,8 @@ func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) { return f.chan
 // NotifyChange reports that more may be possible than before.
 func (f *Fleet) NotifyChange() { f.changed.notify() }
 
-// StateChanges returns a channel that is notified when the State of a server has changed, or what it
-// serves, or the fleet has. stop ends it.
+// StateChanges returns a channel that is notified when the State of a server has changed, or
+// what it serves, or the fleet has. stop ends it.
 func (f *Fleet) StateChanges() (changed <-chan struct{}, stop func()) { return f.states.watch() }
 
 func (c *changes) watch() (changed <-chan struct{}, stop func()) {

@@ -18,9 +18,9 @@ import (
 // Fleet is all servers. Readers take Servers(), an immutable snapshot; Apply
 // swaps it.
 type Fleet struct {
-	// OnBlame is called with a server that failed a probe request: it was at fault since a time, and
-	// not what lies between it and others. It is set before the first Apply; nil: nothing
-	// is called.
+	// OnBlame is called with a server that failed a probe request: it was at fault since a
+	// time, and not what lies between it and others. It is set before the first Apply; nil:
+	// nothing is called.
 	OnBlame func(server string, since time.Time)
 
 	cfg   Config
@@ -77,7 +77,7 @@ func (f *Fleet) Watch(w Watch) {
 // Config is what the fleet was made with.
 func (f *Fleet) Config() Config { return f.cfg }
 
-// Servers returns the current snapshot; nobody may change it.
+// Servers returns the current snapshot; callers must not change it.
 func (f *Fleet) Servers() []*Server { return *f.snapshot.Load() }
 
 // Apply makes specs the fleet. Servers that stay keep their state, new ones are

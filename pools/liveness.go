@@ -28,7 +28,7 @@ type liveness struct {
 // engine reported before may not hold.
 func (l *liveness) Incarnation() uint64 { return l.incarnation.Load() }
 
-// Health returns the state as of the last probe or failed connection. Nobody may change it.
+// Health returns the state as of the last probe or failed connection. Callers must not change it.
 func (l *liveness) Health() *Health { return l.health.Load() }
 
 // DownSince is since when the server is down, zero while it is up: what it reported of its
@@ -130,8 +130,8 @@ const (
 	Hangs                         // a probe request was not answered: the engine is stuck, for good or for a while
 )
 
-// OnDown calls down when the server, or one that steps with it, has failed two probes
-// in a row, is silent, or let a probe request wait, and at each further probe or probe request, until
+// OnDown calls down when the server, or one that steps with it, has failed two probes in a row,
+// is silent, or let a probe request wait, and at each further probe or probe request, until
 // stop is called.
 func (l *liveness) OnDown(down func(DownCause)) (stop func()) {
 	id := leaseSeq.Add(1)
@@ -209,7 +209,7 @@ func (s *Server) ReportLoad(load load.Load) {
 	s.scraped.Store(&load)
 }
 
-// NewServer returns a server that no fleet has, for whoever asks it once.
+// NewServer returns a server that no fleet has, to be asked once.
 func NewServer(spec Spec) *Server {
 	f := NewFleet(Default(), slog.New(slog.DiscardHandler))
 	s := f.server(spec, newServerState(f.cfg))

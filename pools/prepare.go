@@ -12,7 +12,7 @@ import (
 func (l *Lease) Prepare(model string) (await func(context.Context) error) {
 	s := l.server
 	if s.GPUs != "" && !s.gpus.Enter() {
-		s.wakeRequests.Ask() // whoever waits asks again
+		s.wakeRequests.Ask() // requests that wait ask again
 		return func(ctx context.Context) error {
 			if err := l.enter(ctx); err != nil {
 				return err

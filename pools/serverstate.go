@@ -25,8 +25,8 @@ type serverState struct {
 	handoffs  handoffs // of prefill
 	addresses *address.Book
 	group     atomic.Pointer[group] // nil: it steps by itself
-	changed   *changes              // of the fleet; nil: nobody is notified
-	states    *changes              // of servers' states; nil: nobody is notified
+	changed   *changes              // of the fleet; nil: nothing is notified
+	states    *changes              // of servers' states; nil: nothing is notified
 }
 
 func newServerState(cfg Config) *serverState {

@@ -173,7 +173,7 @@ type WakeRequests struct {
 
 func newWakeRequests() *WakeRequests { return &WakeRequests{due: make(chan struct{}, 1)} }
 
-// Ask asks for the server to be woken, for whoever does not wait for it.
+// Ask asks for the server to be woken, and does not wait for it.
 func (r *WakeRequests) Ask() { _, _ = r.take() } // where it is not woken the caller asks again anyway
 
 // take asks for the server to be woken and returns what to wait for.

@@ -41,7 +41,7 @@ type Aggregated struct {
 	Meets   bool    // it meets the objectives at all
 }
 
-// solveWithin is time enough for an answer that nobody waits for.
+// solveWithin is time enough for an answer that no request waits for.
 const solveWithin = 5 * time.Second
 
 // Ask plans for the traffic's busiest window.

@@ -19,7 +19,7 @@ const (
 	mostRefused = 8192
 )
 
-// modelRetention is how long a model is remembered that nobody asks for.
+// modelRetention is how long a model is remembered that no request asks for.
 const modelRetention = 24 * time.Hour
 
 // recently weighs one request in the means of those that ended.
@@ -227,7 +227,7 @@ type ModelReading struct {
 }
 
 // read returns what was measured, and forgets what is older than is kept, and models that
-// nobody asked for in a long time.
+// no request asked for in a long time.
 func (m *Meter) Read() Reading {
 	now := m.Now()
 	current := BinOf(now)
@@ -308,17 +308,17 @@ func Sum(readings []Reading, model string, since, now int64) Total {
 		t.Seen.Computed += w * own.Seen.Computed
 		t.Seen.Ended += own.Seen.Ended
 	}
-	if weight > 0 { // nobody asked else
+	if weight > 0 { // no request asked otherwise
 		t.Seen.Prompt, t.Seen.Output, t.Seen.Computed = t.Seen.Prompt/weight, t.Seen.Output/weight, t.Seen.Computed/weight
 		t.Seen.TokenSteps /= weight
 	}
 	return t
 }
 
-// asked reports whether anybody asked for the model lately.
+// asked reports whether a request asked for the model lately.
 func (t *Total) Asked() bool { return t.Waiting.Requests > 0 || t.Output.Mean() > 0 }
 
-// silent is what counts of a replica that is gone: what was asked of it, but nobody
+// silent is what counts of a replica that is gone: what was asked of it, but no request
 // waits there any more.
 func (r *Reading) Silent() {
 	for _, m := range r.Models {

@@ -19,8 +19,8 @@ type Answer struct {
 	AgeSeconds         float64 `json:"age_seconds"`
 }
 
-// Handler answers GET ?model=M&role=R, and &variant=V for one kind of hardware, with an Answer, or 503 if nothing that counts
-// is known.
+// Handler answers GET ?model=M&role=R, and &variant=V for one kind of hardware, with an Answer,
+// or 503 if nothing that counts is known.
 func (t *PublishedTargets) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
@@ -36,7 +36,7 @@ func (t *PublishedTargets) Handler() http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(Answer{ // who left needs no answer
+		_ = json.NewEncoder(w).Encode(Answer{ // a client that left needs no answer
 			p.Model, p.Role, p.Variant, reading.Replicas, reading.Size, reading.WaitingForCapacity, reading.Reason, now.Sub(reading.At).Seconds(),
 		})
 	})

@@ -27,7 +27,7 @@ type Capacity struct {
 	KVTokens     int `json:"kv_tokens"`
 	MaxSequences int `json:"max_sequences"` // in one batch; 0: not known
 
-	// What the curves were fitted to; nobody but people needs them.
+	// What the curves were fitted to; only people need them.
 	PrefillPoints []PrefillPoint `json:"prefill_points,omitempty"`
 	StepPoints    []StepPoint    `json:"step_points,omitempty"`
 	Largest       *Concurrency   `json:"largest_concurrency,omitempty"`

@@ -224,7 +224,7 @@ func rate(s *Signals, burst bool, servers, late float64) need {
 }
 
 // stabilize turns a need into a decision: more at once, fewer only when they have been
-// enough for long, with a margin, and nobody is still starting.
+// enough for long, with a margin, and no server is still starting.
 func (p *Planner) stabilize(k *StandingTarget, n need, b Bounds, pool Pool, warmingUp bool, elapsed time.Duration) Want {
 	least := max(b.Min, 1)
 	up := max(least, atLeast(n.servers))

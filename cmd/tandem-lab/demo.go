@@ -91,7 +91,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return err
 }
 
-// showOne sends one streamed chat completion, and prints the answer and who gave it.
+// showOne sends one streamed chat completion, and prints the answer and the servers that gave it.
 func (d *demo) showOne(ctx context.Context, base, what, question string, outputTokens int) (reply, error) {
 	answer, err := ask(ctx, base, demoModel, question, outputTokens)
 	if err != nil {

@@ -23,7 +23,7 @@ type childEngine struct {
 
 type childEngines []*childEngine
 
-// startEngines starts two engines a role and prints who they are. What it
+// startEngines starts two engines a role and prints their addresses. What it
 // started is returned with the error, so that it can be stopped.
 func startEngines(binary string, out io.Writer) (childEngines, error) {
 	var all childEngines

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Config is what holds for everybody, keys or none.
+// Config is what holds for all clients, keys or none.
 type Config struct {
 	Classes      []string      // of priority, the first is served first
-	Class        string        // of keys that name none, and of everybody where there are no keys
+	Class        string        // of keys that name none, and of all clients where there are no keys
 	Deadline     time.Duration // for the first content of requests that name none; 0: none
 	MaxSamples   int           // answers that one request may ask for: prompts times n, or best_of
-	TrustHeaders bool          // where there are no keys: everybody may set priority, objectives and deadline
+	TrustHeaders bool          // where there are no keys: all clients may set priority, objectives and deadline
 }
 
 // DefaultConfig has one class above the ordinary and one below it.

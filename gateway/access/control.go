@@ -11,7 +11,7 @@ import (
 type Control struct {
 	cfg       Config
 	shared    *QuotaSync // nil: there are no other replicas
-	anonymous *Key       // everybody, where there are no keys
+	anonymous *Key       // all clients, where there are no keys
 
 	mu   sync.Mutex           // orders calls of Apply
 	keys atomic.Pointer[Keys] // nil: no key is asked for
@@ -55,7 +55,7 @@ func (c *Control) Apply(keys *Keys) {
 func (c *Control) AllowsAnonymous() bool { return c.keys.Load() == nil }
 
 // Find returns the key that a client sent, nil for one that is not known or missing.
-// Where no keys are asked for everybody has the same.
+// Where no keys are asked for all clients have the same.
 func (c *Control) Find(sent []byte) *Key {
 	keys := c.keys.Load()
 	if keys == nil {

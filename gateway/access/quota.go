@@ -38,7 +38,7 @@ func (e *LimitError) Error() string {
 
 // quota is what one key has used. It outlives reloads of the file.
 type quota struct {
-	shared *QuotaSync // nil: with nobody
+	shared *QuotaSync // nil: with no replica
 	id     string
 
 	mu                       sync.Mutex // guards the rest
@@ -98,7 +98,7 @@ func (q *quota) admit(prompt int, now time.Time) *LimitError {
 }
 
 // concurrentWait is what a caller at its limit of requests at once waits:
-// nobody knows when one of its own ends.
+// it is not known when one of its own ends.
 const concurrentWait = time.Second
 
 func (q *quota) exceededLocked(prompt float64, now time.Time) *LimitError {

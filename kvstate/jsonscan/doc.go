@@ -1,5 +1,5 @@
 // Package jsonscan finds where the values of a JSON text begin and end. It decodes
-// nothing and copies nothing: whoever edits, compares or forwards a part of a body does so
+// nothing and copies nothing: code that edits, compares or forwards a part of a body does so
 // with the bytes as they came. Where a value has to be decoded, encoding/json does it;
 // where one field of a small answer is wanted, gjson.
 //

@@ -220,7 +220,7 @@ func (sh *Shared) Write(ctx context.Context, s *kvstate.Source) error {
 		p.Expire(ctx, pieces, snapshotLife)
 		p.Set(ctx, pointer, name, snapshotLife)
 		if before != "" && before != name {
-			// Whoever reads it at this moment has it broken off, and reads the new one.
+			// A replica that reads it at this moment has it broken off, and reads the new one.
 			p.Del(ctx, sh.key(id, "snapshot:"+before))
 		}
 		return nil

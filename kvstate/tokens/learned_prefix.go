@@ -9,7 +9,7 @@ import (
 
 // A learned prefix is a known prompt in compact form, or a rule: what one replica learned and
 // others may take over. It holds hashes instead of text, but also token ids, which are
-// text to those who have the tokenizer: it belongs where prompts may be.
+// text to people who have the tokenizer: it belongs where prompts may be.
 //
 // The form is private to this package and may change with its version byte; one
 // of another version is refused. Some 3.5 bytes a token.

@@ -1,7 +1,7 @@
 package tokens
 
 // Reason is why nothing is known of a prompt's tokens. The list is closed: metrics have it as a
-// label, and people read its Text. It is an error too, for who cannot open a Source.
+// label, and people read its Text. It is an error too, for a Source that cannot be opened.
 type Reason string
 
 // The reasons, in the order in which they are met.

@@ -27,7 +27,7 @@ func New(cfg Config, ask Ask, metrics *Metrics) (*Source, error) {
 	switch cfg.Mode {
 	case Engine:
 		if ask == nil {
-			return nil, fmt.Errorf("tokens of %s: mode engine has nobody to ask", cfg.Model)
+			return nil, fmt.Errorf("tokens of %s: mode engine has no server to ask", cfg.Model)
 		}
 		s.memory = newMemory(cfg.MemoryBytes)
 		s.asker = newAsker(cfg, ask, s.memory, s.claims, metrics)
@@ -59,7 +59,8 @@ func (s *Source) engine() string {
 }
 
 // Tokens says what is known of a prompt's tokens; false is nothing, for the reason in
-// Tokens.Unknown, and the caller routes by load. Only engine mode may wait, and never longer than AskWait.
+// Tokens.Unknown, and the caller routes by load. Only engine mode may wait, and never longer
+// than AskWait.
 func (s *Source) Tokens(ctx context.Context, p Prompt) (Tokens, bool) {
 	start := time.Now()
 	p.engine = s.engine()

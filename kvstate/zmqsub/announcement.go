@@ -53,7 +53,7 @@ func (h *Hub) ListenAnnouncements(address string) (*Announcements, error) {
 func (a *Announcements) Address() (string, error) { return a.router.GetLastEndpoint() }
 
 // Run calls received with each announcement until the context ends, and closes the socket.
-// What cannot be read is passed over: anybody may connect.
+// What cannot be read is passed over: any client may connect.
 func (a *Announcements) Run(ctx context.Context, received func(Announcement)) {
 	defer func() { _ = a.router.Close() }() // nothing is left to send
 	for ctx.Err() == nil {

@@ -31,10 +31,10 @@ func TestScenarios_AreWellFormed(t *testing.T) {
 func TestScenario_MistakesAreFound(t *testing.T) {
 	good := Scenario{Name: "n", Title: "t", Checks: Checks{NoErrors}}
 	for mistake, events := range map[string]Events{
-		"nobody is called decode-2":  {At(s, Kill("decode-2"))},
-		"nobody is called redis":     {At(s, Network(Refusing, "gateway-0>redis"))},
-		"after the load":             {At(time.Hour, Kill("decode-1"))},
-		"nobody is called prefill-9": {At(s, Restore("prefill-9"))},
+		"there is no component decode-2":  {At(s, Kill("decode-2"))},
+		"there is no component redis":     {At(s, Network(Refusing, "gateway-0>redis"))},
+		"after the load":                  {At(time.Hour, Kill("decode-1"))},
+		"there is no component prefill-9": {At(s, Restore("prefill-9"))},
 	} {
 		c := good
 		c.Events = events

@@ -137,9 +137,9 @@ func FellBackWithin(d time.Duration) Check {
 		}
 		switch {
 		case lost == 0:
-			return "nobody waited for the decider when it was lost"
+			return "no request waited for the decider when it was lost"
 		case soon < lost:
-			return fmt.Sprintf("%v of %v times those who waited for a lost decider did so for longer than %v", lost-soon, lost, d)
+			return fmt.Sprintf("%v of %v waits for a lost decider were longer than %v", lost-soon, lost, d)
 		}
 		return ""
 	}

@@ -11,7 +11,7 @@
 //		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
 //	},
 //
-// Whoever is named is started: prefill-0, prefill-1 ..., decode-0 ..., gateway-0
+// Each component that is named is started: prefill-0, prefill-1 ..., decode-0 ..., gateway-0
 // ..., redis. A server that a network event names is reached through a proxy.
 //
 // Like the load generator the package imports none of the serving packages: it

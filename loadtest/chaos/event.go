@@ -17,7 +17,7 @@ type Events []Event
 type Event struct {
 	at    time.Duration // since the first arrival
 	label string        // for people
-	names []string      // whom it happens to
+	names []string      // of the components that it happens to
 	link  string        // or which connection; see Network
 	act   func(ctx context.Context, st *testbed) error
 }
@@ -36,7 +36,7 @@ func (e Event) targets() []string {
 	return append(strings.Split(e.link, between), e.names...)
 }
 
-// busiest begins the name of whoever of a role has got the most requests.
+// busiest begins the name of the server of a role that has got the most requests.
 const busiest = "busiest-"
 
 // Busiest stands for the server of a role ("prefill", "decode") that has got the
@@ -44,10 +44,10 @@ const busiest = "busiest-"
 func Busiest(role string) string { return busiest + role }
 
 // each makes an event of something done to every one of the named.
-func each(does string, who []string, act func(ctx context.Context, st *testbed, a *component) error) Event {
-	e := Event{label: does + " " + strings.Join(who, ", "), names: who}
+func each(does string, names []string, act func(ctx context.Context, st *testbed, a *component) error) Event {
+	e := Event{label: does + " " + strings.Join(names, ", "), names: names}
 	e.act = func(ctx context.Context, st *testbed) error {
-		for _, name := range who {
+		for _, name := range names {
 			a, err := st.find(ctx, name)
 			if err != nil {
 				return err
@@ -62,32 +62,32 @@ func each(does string, who []string, act func(ctx context.Context, st *testbed, 
 }
 
 // Kill ends processes as a crash does.
-func Kill(who ...string) Event {
-	return each("kill", who, func(_ context.Context, _ *testbed, a *component) error {
+func Kill(names ...string) Event {
+	return each("kill", names, func(_ context.Context, _ *testbed, a *component) error {
 		a.process.Kill()
 		return nil
 	})
 }
 
 // Restart starts processes again, at their old addresses, and waits until they answer.
-func Restart(who ...string) Event {
-	return each("restart", who, func(ctx context.Context, st *testbed, a *component) error {
+func Restart(names ...string) Event {
+	return each("restart", names, func(ctx context.Context, st *testbed, a *component) error {
 		a.process.Kill()
 		return st.start(ctx, a)
 	})
 }
 
 // Hang stops processes with their connections open; Continue ends that.
-func Hang(who ...string) Event {
-	return each("hang", who, func(_ context.Context, _ *testbed, a *component) error {
+func Hang(names ...string) Event {
+	return each("hang", names, func(_ context.Context, _ *testbed, a *component) error {
 		a.process.Hang()
 		return nil
 	})
 }
 
 // Continue ends Hang.
-func Continue(who ...string) Event {
-	return each("continue", who, func(_ context.Context, _ *testbed, a *component) error {
+func Continue(names ...string) Event {
+	return each("continue", names, func(_ context.Context, _ *testbed, a *component) error {
 		a.process.Continue()
 		return nil
 	})
@@ -95,8 +95,8 @@ func Continue(who ...string) Event {
 
 // Throttle leaves processes a share of a CPU's time, 0..1, as a CPU limit does; Unthrottle
 // ends that.
-func Throttle(share float64, who ...string) Event {
-	return each(fmt.Sprintf("leave %.0f %% of the CPU to", 100*share), who, func(_ context.Context, _ *testbed, a *component) error {
+func Throttle(share float64, names ...string) Event {
+	return each(fmt.Sprintf("leave %.0f %% of the CPU to", 100*share), names, func(_ context.Context, _ *testbed, a *component) error {
 		a.unthrottle()
 		a.throttled = a.process.Throttle(share)
 		return nil
@@ -104,35 +104,35 @@ func Throttle(share float64, who ...string) Event {
 }
 
 // Unthrottle ends Throttle.
-func Unthrottle(who ...string) Event {
-	return each("relieve", who, func(_ context.Context, _ *testbed, a *component) error {
+func Unthrottle(names ...string) Event {
+	return each("relieve", names, func(_ context.Context, _ *testbed, a *component) error {
 		a.unthrottle()
 		return nil
 	})
 }
 
 // StopGracefully asks processes to end in order, and does not wait.
-func StopGracefully(who ...string) Event {
-	return each("terminate", who, func(_ context.Context, _ *testbed, a *component) error {
+func StopGracefully(names ...string) Event {
+	return each("terminate", names, func(_ context.Context, _ *testbed, a *component) error {
 		a.process.Signal(syscall.SIGTERM)
 		return nil
 	})
 }
 
 // Break lets engines misbehave; see engine.Fault.
-func Break(fault engine.Fault, who ...string) Event {
+func Break(fault engine.Fault, names ...string) Event {
 	does := "break"
 	if fault.Kind == engine.FaultStatus {
 		does = fmt.Sprintf("answer %d from", fault.Status)
 	} else {
 		does += " (" + fault.Kind + ")"
 	}
-	return each(does, who, func(ctx context.Context, st *testbed, a *component) error { return st.setFault(ctx, a, &fault) })
+	return each(does, names, func(ctx context.Context, st *testbed, a *component) error { return st.setFault(ctx, a, &fault) })
 }
 
 // Repair ends Break.
-func Repair(who ...string) Event {
-	return each("heal", who, func(ctx context.Context, st *testbed, a *component) error { return st.setFault(ctx, a, nil) })
+func Repair(names ...string) Event {
+	return each("heal", names, func(ctx context.Context, st *testbed, a *component) error { return st.setFault(ctx, a, nil) })
 }
 
 // Count notes how many of the clients' requests each engine has got by now, under a name;
@@ -146,8 +146,8 @@ func Count(name string) Event {
 }
 
 // Drain marks servers as draining in the gateways' file.
-func Drain(who ...string) Event {
-	return each("drain", who, func(_ context.Context, st *testbed, a *component) error {
+func Drain(names ...string) Event {
+	return each("drain", names, func(_ context.Context, st *testbed, a *component) error {
 		a.draining = true
 		return st.writeConfig()
 	})
@@ -156,7 +156,7 @@ func Drain(who ...string) Event {
 // Toxin is what the network does to a connection.
 type Toxin struct {
 	name string
-	json string // as toxiproxy reads it; empty: nobody listens
+	json string // as toxiproxy reads it; empty: nothing listens
 }
 
 // What a network does.

@@ -100,9 +100,9 @@ func (c Scenario) validate() error {
 	var faults []error
 	names := c.standard().Fleet.names()
 	for _, e := range c.Events {
-		for _, who := range e.targets() {
-			if !slices.Contains(names, who) && !strings.HasPrefix(who, busiest) {
-				faults = append(faults, fmt.Errorf("%s: nobody is called %s", c.Name, who))
+		for _, name := range e.targets() {
+			if !slices.Contains(names, name) && !strings.HasPrefix(name, busiest) {
+				faults = append(faults, fmt.Errorf("%s: there is no component %s", c.Name, name))
 			}
 		}
 		if e.at > c.standard().Load.For {

@@ -15,18 +15,18 @@ var (
 )
 
 // waitingElsewhere keeps the prefill servers so busy that requests wait, at the gateways
-// that do not decide: clients of one that is killed lose their connections whoever decides.
+// that do not decide: clients of one that is killed lose their connections whichever decides.
 var waitingElsewhere = Load{Gateways: []string{"gateway-1", "gateway-2"}, RPS: 60, Prompt: 2048, Output: 16, For: 10 * s}
 
-// Who scenarios name together.
+// Components that scenarios name together.
 var (
 	engines       = []string{"prefill-0", "prefill-1", "decode-0", "decode-1"}
 	allComponents = append([]string{"gateway-0"}, engines...)
 )
 
 // stopsTwice stops processes dead for four seconds, twice.
-func stopsTwice(who ...string) Events {
-	return Events{At(2*s, Hang(who...)), At(6*s, Continue(who...)), At(8*s, Hang(who...)), At(12*s, Continue(who...))}
+func stopsTwice(names ...string) Events {
+	return Events{At(2*s, Hang(names...)), At(6*s, Continue(names...)), At(8*s, Hang(names...)), At(12*s, Continue(names...))}
 }
 
 // Scenarios are all of them.
@@ -71,7 +71,7 @@ var Scenarios = []Scenario{
 		Checks: Checks{NoErrors, RecoveredWithin(2 * s)},
 	},
 	{
-		Name: "prefix-on-the-bad-server", Title: "the prefill server that holds everybody's prefix answers 500",
+		Name: "prefix-on-the-bad-server", Title: "the prefill server that holds the prefix of all requests answers 500",
 		Peer:   "AIBrix: 12 of 12 and 20 of 20 requests lost",
 		Fleet:  Fleet{KVEvents: true},
 		Load:   Load{SharedPrefix: 1500},
@@ -200,7 +200,8 @@ var Scenarios = []Scenario{
 		Name: "redis-hangs", Title: "Redis stops dead under three gateways",
 		Fleet: Fleet{Gateways: 3, Redis: true},
 		Load:  Load{For: 10 * s},
-		// Longer than what replicas reported before it counts, so that they know nothing of each other.
+		// Longer than what replicas reported before it counts, so that they know nothing of
+		// each other.
 		Events: Events{At(2*s, Hang("redis")), At(8*s, Continue("redis"))},
 		Checks: Checks{NoErrors, RecoveredWithin(s)},
 	},

@@ -321,7 +321,7 @@ func (st *testbed) close() error {
 	return err
 }
 
-// listens waits until somebody accepts connections.
+// listens waits until connections are accepted.
 func listens(ctx context.Context, addr string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -332,7 +332,7 @@ func listens(ctx context.Context, addr string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("nobody listens at %s: %w", addr, err)
+			return fmt.Errorf("nothing listens at %s: %w", addr, err)
 		case <-tick.C:
 		}
 	}

@@ -82,7 +82,7 @@ func Start(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := e.open(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
-	context.AfterFunc(ctx, func() { _ = e.Close() }) // its error is for those who call Close
+	context.AfterFunc(ctx, func() { _ = e.Close() }) // its error is for the caller of Close
 	return e, nil
 }
 

@@ -40,7 +40,7 @@ type transferParams struct {
 	// looksUp: the KV may lie in a store.
 	looksUp bool
 	// name is how decode asks for what a prefill leg holds, reader the only address that
-	// may; empty: by the internal request id, and anyone.
+	// may; empty: by the internal request id, and any engine.
 	name, reader string
 }
 
@@ -195,9 +195,9 @@ func (h *heldHandoffs) check(requestID string, blockIDs []int32) (*heldKV, strin
 // ends by the read, by a release or by its lease.
 
 // holdLocked keeps the prompt's blocks of a finished prefill and describes them. Where decode
-// reads them by NIXL it is handed the last one too where the prompt fills only a part of it (vllm nixl/pull_scheduler.py,
-// request_finished); of the others a prompt shorter than a block hands over nothing, which is
-// legal.
+// reads them by NIXL it is handed the last one too where the prompt fills only a part of it
+// (vllm nixl/pull_scheduler.py, request_finished); of the others a prompt shorter than a block
+// hands over nothing, which is legal.
 func (r *rank) holdLocked(s *sequence) *handoff {
 	blocks, tokens := s.prompt/r.cfg.BlockSize, s.prompt/r.cfg.BlockSize*r.cfg.BlockSize
 	if part := s.prompt - tokens; part > 0 && r.handsPartOver() {

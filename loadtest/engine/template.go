@@ -182,7 +182,7 @@ func (t *templating) calls(raw json.RawMessage, index int) error {
 
 var jsonText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
-// unescaped is a JSON string with the escapes that it needs, whoever wrote it.
+// unescaped is a JSON string with the escapes that it needs, whichever program wrote it.
 func unescaped(text string) string {
 	var s string
 	if json.Unmarshal([]byte(text), &s) != nil {

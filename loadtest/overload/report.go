@@ -110,7 +110,7 @@ func (p Phase) row() string {
 		tenths(p.Refusal99), p.Failed, p.TTFT99.Round(time.Millisecond), p.MB)
 }
 
-// String is a phase in a line, for those who wait.
+// String is a phase in a line, printed while the run goes on.
 func (p Phase) String() string {
 	return fmt.Sprintf("%s: %.1f requests/s for %v, %.1f/s in time, %d refused (p99 %v), %d failed, p99 TTFT %v, %.0f MB", p.Name, p.Rate, p.Length,
 		p.Good, p.Refused, tenths(p.Refusal99), p.Failed, p.TTFT99.Round(time.Millisecond), p.MB)

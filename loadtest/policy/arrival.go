@@ -9,7 +9,7 @@ import (
 
 var arrival = &Policy{
 	Name: "tandem-arrival", Kind: Ours,
-	Source: "the pair with the least predicted time to the first token, and to those who wait behind, chosen on arrival",
+	Source: "the pair with the least predicted time to the first token, and to the requests that wait behind, chosen on arrival",
 	New:    func(s *Scenario, rng *rand.Rand) any { return &joint{fleet: newFleet(s, true), rng: rng} },
 }
 

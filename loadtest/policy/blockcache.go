@@ -43,7 +43,7 @@ func (c *blockCache) match(ids []int32) int {
 	return len(ids)
 }
 
-// room is how many blocks could be taken, by evicting all that nobody holds.
+// room is how many blocks could be taken, by evicting all that no request holds.
 func (c *blockCache) room() int { return c.capacity - c.pinned - c.private }
 
 // used is how many blocks requests hold.

@@ -85,8 +85,8 @@ func (d *decodeServer) leave(j *job) {
 	d.context -= j.context()
 }
 
-// grow, where room is not reserved, takes the blocks for one more run of steps, and preempts the last that
-// joined while there are none: its KV is lost and computed again.
+// grow, where room is not reserved, takes the blocks for one more run of steps, and preempts
+// the last that joined while there are none: its KV is lost and computed again.
 func (d *decodeServer) grow() {
 	for i := 0; i < len(d.batch); i++ {
 		j := d.batch[i]
@@ -110,7 +110,7 @@ func (d *decodeServer) preempt(j *job) {
 	d.waiting = append([]*job{j}, d.waiting...)
 }
 
-// growth is how many steps the batch may run before somebody needs a new block
+// growth is how many steps the batch may run before a request needs a new block
 // that is not sure to be there.
 func (d *decodeServer) growth() int {
 	if d.cluster.scenario.ReserveOutput || len(d.batch) == 0 {

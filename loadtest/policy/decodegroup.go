@@ -28,7 +28,7 @@ func (g *decodeGroup) elapsed(k int) float64 {
 	return n*g.first + g.slope*n*(n-1)/2
 }
 
-// interrupt makes the run end with the step under way, for who waits to join.
+// interrupt makes the run end with the step under way, for requests that wait to join.
 func (g *decodeGroup) interrupt() {
 	if !g.running {
 		g.begin()

@@ -29,7 +29,7 @@ var lateEach = &Policy{
 
 var throughput = &Policy{
 	Name: "tandem-throughput", Kind: Ours, OneDecider: true,
-	Source: "tandem-late with the objective of throughput: it knows the objective of the first token, and serves last who cannot meet it any more",
+	Source: "tandem-late with the objective of throughput: it knows the objective of the first token, and serves last the requests that cannot meet it any more",
 	New: func(s *Scenario, _ *rand.Rand) any {
 		b := newLateBinder(s, true)
 		b.serves = order.Throughput

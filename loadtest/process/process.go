@@ -27,7 +27,7 @@ type Process struct {
 }
 
 // Start runs a binary with arguments and returns at once. What it says on stderr goes to log.
-// gone is called when it ends without having been told to; nil: nobody wants to know.
+// gone is called when it ends without having been told to; nil: nothing is called.
 func Start(name string, log io.Writer, gone func(*Process), binary string, args ...string) (*Process, error) {
 	cmd := exec.Command(binary, args...)
 	cmd.Stderr = log
@@ -156,7 +156,7 @@ func (p *Process) Answers(ctx context.Context, url string) error {
 	}
 }
 
-// FreeAddresses returns loopback addresses that nobody listens on now, all different. Their
+// FreeAddresses returns loopback addresses on which no process listens now, all different. Their
 // ports are below those that the system gives to outgoing connections, one of which could
 // take a port before it is listened on.
 func FreeAddresses(n int) (addrs []string, err error) {

@@ -73,7 +73,7 @@ func (s *Server) arguments() []string {
 	return slices.Concat(port, []string{"--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir()}, s.args)
 }
 
-// freePort returns a TCP port that nobody listens on.
+// freePort returns a TCP port on which no process listens.
 func freePort(t testing.TB) int {
 	t.Helper()
 	addrs, err := process.FreeAddresses(1)

@@ -83,7 +83,7 @@ func Policies() []Policy {
 			prefill: exactBehaviour, decode: exactBehaviour, size: askPlanner,
 		},
 		{
-			Name: "tandem-auto", Source: "with the gateway's order as by default: all have an objective for the first token, and who cannot meet it any more goes last", Ours: true, Objective: order.Auto,
+			Name: "tandem-auto", Source: "with the gateway's order as by default: all have an objective for the first token, and requests that cannot meet it any more go last", Ours: true, Objective: order.Auto,
 			prefill: exactBehaviour, decode: exactBehaviour, size: askPlanner,
 		},
 		{

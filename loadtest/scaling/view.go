@@ -16,7 +16,7 @@ type view struct {
 	inDecode          int     // requests decoding or waiting to
 	decodeWaiting     int
 	outputWaiting     float64 // tokens predicted of requests that wait for decode
-	full              bool    // decode has no room for those who wait for prefill
+	full              bool    // decode has no room for requests that wait for prefill
 	kvShare           float64 // sum over decode servers, of 1 each
 	prefillReady      int
 	prefillPending    int

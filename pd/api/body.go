@@ -97,7 +97,7 @@ func unique(fields []field) error {
 var errTwice = errors.New("a field appears twice in the same object")
 
 // Source returns the bytes that the body was parsed from, without the edits since;
-// nobody may change them.
+// callers must not change them.
 func (b Body) Source() []byte {
 	if b.source == nil {
 		return b.Bytes()
@@ -117,7 +117,7 @@ func (b Body) Len() int {
 	return n
 }
 
-// Bytes returns the body as it stands, put together anew if it was edited; nobody may
+// Bytes returns the body as it stands, put together anew if it was edited; callers must not
 // change them.
 func (b Body) Bytes() []byte {
 	if !b.edited {

@@ -16,7 +16,7 @@ const (
 
 // hostsIn are the hosts that a field of a hand-off names: a host, host:port, a URL
 // such as tcp://10.0.0.1:5000, or a list of them. What cannot be read as one, and what is
-// beyond the first maxHosts, is an empty host, which is nobody's.
+// beyond the first maxHosts, is an empty host, which is no server's.
 func hostsIn(field api.Value) []string {
 	if len(field) == 0 || field[0] == 'n' { // null
 		return nil

@@ -13,7 +13,7 @@ const offloadPort = 5710
 
 // offload is vLLM's OffloadingConnector with its P2P tier: both engines get the request
 // at once with an id of ours, nested under the name of the other party (key names since
-// 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go). Whoever computes the
+// 2026-07-24; llm-d-router pkg/sidecar/proxy/connector_p2p.go). The server that computes the
 // prompt may be told of a third server that holds its beginning.
 var offload = &Connector{
 	Engine: "vllm", ConcurrentLegs: true, Pairs: true, Aggregated: true,

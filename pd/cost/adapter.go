@@ -39,7 +39,7 @@ type AdapterState struct {
 
 // Wait is what an adapter costs on a server: nothing where it runs, the way into the
 // batch where it is loaded, the load where it is not. Where another adapter must make
-// way, somebody will have to load that one again. If the batch is full of others, a
+// way, a later request will have to load that one again. If the batch is full of others, a
 // place in it for each that waits already and for this one.
 func (c AdapterCost) Wait(v AdapterState) time.Duration {
 	if v.Running {

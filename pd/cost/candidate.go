@@ -64,8 +64,8 @@ type Candidates struct {
 	Shares  *share.Table // nil: requests of all lengths go to all hardware alike
 
 	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
-	// priced at. At each server's own, the fastest would look cheapest to everyone, and
-	// everyone would wait for it.
+	// priced at. At each server's own, the fastest would look cheapest to all requests, and
+	// all would wait for it.
 	reference curve.Curve
 }
 

@@ -18,7 +18,7 @@ type Alternative struct {
 	// of streams that stand still while decode computes the prompt. One that misses fewer
 	// wins, whatever the times.
 	Misses int
-	// Price is what a second of prefill cost those who waited, when it was chosen.
+	// Price is what a second of prefill cost waiting requests, when it was chosen.
 	Price float64
 }
 
@@ -40,7 +40,7 @@ type Terms struct {
 	KVRoom           time.Duration // until the decode server has KV room
 	Step             time.Duration // one decode step there
 	DecodeCost       time.Duration // its own decoding, and the slower decoding of others, at what they are worth
-	DelayToOthers    time.Duration // those who wait for prefill wait longer; on a decode server its batch stalls
+	DelayToOthers    time.Duration // requests that wait for prefill wait longer; on a decode server its batch stalls
 	HardwareMismatch time.Duration // the plan gives requests of its lengths to other hardware: see hardwareMismatches
 	FirstFromPrefill bool          // prefill says the first token: Transfer to Step come behind it
 }

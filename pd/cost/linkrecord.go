@@ -9,7 +9,7 @@ import (
 )
 
 // LinkRecord is what one replica has seen of the links, as it is reported to others: sums, of
-// which differences are news, and beliefs for those who know nothing yet.
+// which differences are news, and beliefs for replicas that know nothing yet.
 type LinkRecord struct {
 	Classes [distances]curve.Report   `json:"classes"`
 	Pairs   []pairRecord              `json:"pairs,omitempty"`

@@ -19,8 +19,8 @@ const (
 	maxTables = 16                    // of different fleets: one for each model that is asked for
 )
 
-// Table returns what is believed of the links of some servers, or was lately. Nobody
-// may change it.
+// Table returns what is believed of the links of some servers, or was lately. Callers
+// must not change it.
 func (l *Links) Table(prefill, decode []Candidate, now time.Time) *order.LinkTable {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -223,8 +223,8 @@ func (c *Candidate) stepWithOneMore() float64 {
 	return c.Step.Seconds(curve.StepFeatures(c.Running+1, c.KVUsed))
 }
 
-// arrivalPrice is what a second of prefill costs those who wait in the servers' own
-// queues, and one who is yet to come.
+// arrivalPrice is what a second of prefill costs requests that wait in the servers' own
+// queues, and one that is yet to come.
 func (w *pricing) arrivalPrice() float64 {
 	s := &w.servers
 	waiting := 0

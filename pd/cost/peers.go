@@ -43,7 +43,7 @@ func (p *peers) add(c curve.Curve, known float64) {
 }
 
 // judge is what to believe of a server: its own curve as far as that is known, its peers'
-// for the rest. Where nobody has shown anything it is the prior.
+// for the rest. Where no server has shown anything it is the prior.
 func (p *peers) judge(own curve.Curve, known float64) curve.Curve {
 	if p.known == 0 {
 		return own

@@ -27,7 +27,7 @@ type Election struct {
 	log     *slog.Logger
 
 	mu      sync.Mutex      // guards the rest
-	current election.Record // zero: nobody is known
+	current election.Record // zero: no leader is known
 	changed chan struct{}
 }
 
@@ -59,7 +59,7 @@ func (e *Election) Run(ctx context.Context) {
 func (e *Election) ask(ctx context.Context) {
 	record, err := e.lease.Hold(ctx)
 	if err != nil {
-		e.log.Debug("cannot ask who leads", "error", err.Error())
+		e.log.Debug("cannot ask which replica leads", "error", err.Error())
 		return
 	}
 	e.set(record)
@@ -86,9 +86,9 @@ func (e *Election) set(r election.Record) {
 	e.log.Info("leader elected", "replica", r.Replica, "address", r.Address, "epoch", r.Epoch, "own", r.Replica == e.replica)
 }
 
-// Current returns who leads, a zero record while nobody is known, whether that is
+// Current returns the leader, a zero record while none is known, whether that is
 // this replica itself, and what is closed when it changes.
-func (e *Election) Current() (who election.Record, own bool, changed <-chan struct{}) {
+func (e *Election) Current() (leader election.Record, own bool, changed <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.current, e.current.Replica == e.replica, e.changed

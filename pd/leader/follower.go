@@ -16,7 +16,7 @@ import (
 
 // Errors of requests that follow.
 var (
-	// ErrNoLeader: nobody decides for them, they are to be bound at once.
+	// ErrNoLeader: no replica decides for them, they are to be bound at once.
 	ErrNoLeader = errors.New("no leader")
 	// ErrTimeout: their turn does not come in time.
 	ErrTimeout = errors.New("the leader cannot serve the request in time")
@@ -40,7 +40,7 @@ type Follower struct {
 
 	mu      sync.Mutex // guards the rest
 	send    chan *leaderpb.ToLeader
-	waiting map[uint64]chan<- *leaderpb.ToFollower // by request; nil while nobody is followed
+	waiting map[uint64]chan<- *leaderpb.ToFollower // by request; nil while no leader is followed
 	next    uint64
 }
 
@@ -102,7 +102,7 @@ func (f *Follower) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (turn *l
 	return nil, nil, context.Cause(ctx)
 }
 
-// enqueue sends a request to the leader, false while nobody is followed.
+// enqueue sends a request to the leader, false while no leader is followed.
 func (f *Follower) enqueue(r *leaderpb.RemoteRequest, answer chan<- *leaderpb.ToFollower) (send chan *leaderpb.ToLeader, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,19 +133,19 @@ func (f *Follower) offer(send chan *leaderpb.ToLeader, message *leaderpb.ToLeade
 	}
 }
 
-// Run follows whoever leads until the context ends.
+// Run follows the leader of the moment until the context ends.
 func (f *Follower) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		who, own, changed := f.election.Current()
-		if own || who.Replica == "" {
+		leader, own, changed := f.election.Current()
+		if own || leader.Replica == "" {
 			select {
 			case <-changed:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		err := f.follow(ctx, who, changed)
-		f.log.Debug("the leader is not followed any more", "replica", who.Replica, "error", err)
+		err := f.follow(ctx, leader, changed)
+		f.log.Debug("the leader is not followed any more", "replica", leader.Replica, "error", err)
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -155,10 +155,10 @@ func (f *Follower) Run(ctx context.Context) {
 }
 
 // follow sends requests to one leader until it is lost, or another one is elected.
-func (f *Follower) follow(ctx context.Context, who election.Record, changed <-chan struct{}) (err error) {
+func (f *Follower) follow(ctx context.Context, leader election.Record, changed <-chan struct{}) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	conn, err := grpc.NewClient(who.Address, grpc.WithTransportCredentials(f.creds), grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage)))
+	conn, err := grpc.NewClient(leader.Address, grpc.WithTransportCredentials(f.creds), grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		return err
 	}
@@ -169,14 +169,14 @@ func (f *Follower) follow(ctx context.Context, who election.Record, changed <-ch
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&leaderpb.ToLeader{What: &leaderpb.ToLeader_Hello{Hello: &leaderpb.Hello{Replica: f.replica, Token: who.Token, Epoch: who.Epoch}}}); err != nil {
+	if err := stream.Send(&leaderpb.ToLeader{What: &leaderpb.ToLeader_Hello{Hello: &leaderpb.Hello{Replica: f.replica, Token: leader.Token, Epoch: leader.Epoch}}}); err != nil {
 		return err
 	}
 	if _, err := stream.Recv(); err != nil {
 		return err
 	}
 	send := f.begin()
-	f.log.Info("following the leader", "replica", who.Replica, "epoch", who.Epoch)
+	f.log.Info("following the leader", "replica", leader.Replica, "epoch", leader.Epoch)
 	received := time.Now()
 	defer func() { f.end(time.Since(received)) }()
 	var parts sync.WaitGroup
@@ -223,7 +223,7 @@ func (f *Follower) begin() chan *leaderpb.ToLeader {
 	return f.send
 }
 
-// end tells all requests that wait that nobody leads, after a silence of the leader.
+// end tells all requests that wait that there is no leader, after a silence of it.
 func (f *Follower) end(silence time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -348,11 +348,11 @@ func openStream(t *testing.T, address string) grpc.BidiStreamingClient[leaderpb.
 
 func TestServer_RefusesWhoDoesNotKnowTheToken(t *testing.T) {
 	leader, _ := pair(t)
-	who, _, _ := leader.election.Current()
+	record, _, _ := leader.election.Current()
 	for code, hello := range map[codes.Code]*leaderpb.Hello{
-		codes.InvalidArgument: nil, codes.Unauthenticated: {Token: "guess", Epoch: who.Epoch}, codes.FailedPrecondition: {Token: who.Token, Epoch: who.Epoch - 1},
+		codes.InvalidArgument: nil, codes.Unauthenticated: {Token: "guess", Epoch: record.Epoch}, codes.FailedPrecondition: {Token: record.Token, Epoch: record.Epoch - 1},
 	} {
-		stream := openStream(t, who.Address)
+		stream := openStream(t, record.Address)
 		m := &leaderpb.ToLeader{}
 		if hello != nil {
 			m.What = &leaderpb.ToLeader_Hello{Hello: hello}
@@ -387,7 +387,7 @@ func TestElection_AnEmptiedRedisFindsOneLeaderOfAHigherEpoch(t *testing.T) {
 	b.resign(t.Context())
 	a.ask(t.Context())
 	if _, own, _ := a.Current(); !own {
-		t.Fatal("nobody took over from one that resigned")
+		t.Fatal("no replica took over from one that resigned")
 	}
 }
 
@@ -428,7 +428,8 @@ func TestFollower_WhoLeavesWaitsNoMoreAtTheLeader(t *testing.T) {
 	}
 }
 
-// A turn that comes for a request that has left is reported as taken at once: its work is not there.
+// A turn that comes for a request that has left is reported as taken at once: its work is not
+// there.
 func TestFollower_ATurnOfOneThatLeftIsTakenAtOnce(t *testing.T) {
 	_, follower := pair(t)
 	follower.follower.deliver(&leaderpb.ToFollower{What: &leaderpb.ToFollower_Turn{Turn: &leaderpb.Turn{Id: 77}}})
@@ -456,7 +457,7 @@ func TestFollower_SendsNoMoreThanMayWait(t *testing.T) {
 	}
 }
 
-// Who leads and who follows is scraped, and how many turns were given.
+// Which replica leads and which follow is scraped, and how many turns were given.
 func TestMetrics_WhoFollowsAndHowManyTurnsThereWere(t *testing.T) {
 	leader, follower := pair(t)
 	go func() { leader.grant <- "d1" }()
@@ -471,7 +472,7 @@ func TestMetrics_WhoFollowsAndHowManyTurnsThereWere(t *testing.T) {
 		}
 	}
 	leader.grpc.Stop()
-	eventually(t, "nobody is followed", func() bool {
+	eventually(t, "no leader is followed", func() bool {
 		return follower.metric("tandem_decider_followed") == 0 && leader.metric("tandem_decider_followers") == 0
 	})
 }
@@ -480,15 +481,15 @@ func TestMetrics_WhoFollowsAndHowManyTurnsThereWere(t *testing.T) {
 // each time it comes.
 func TestServer_AnIDWaitsOnce(t *testing.T) {
 	leader, _ := pair(t)
-	who, _, _ := leader.election.Current()
-	stream := openStream(t, who.Address)
+	record, _, _ := leader.election.Current()
+	stream := openStream(t, record.Address)
 	send := func(m *leaderpb.ToLeader) {
 		t.Helper()
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	send(&leaderpb.ToLeader{What: &leaderpb.ToLeader_Hello{Hello: &leaderpb.Hello{Replica: "raw", Token: who.Token, Epoch: who.Epoch}}})
+	send(&leaderpb.ToLeader{What: &leaderpb.ToLeader_Hello{Hello: &leaderpb.Hello{Replica: "raw", Token: record.Token, Epoch: record.Epoch}}})
 	ask := func() {
 		send(&leaderpb.ToLeader{What: &leaderpb.ToLeader_Request{Request: &leaderpb.RemoteRequest{Id: 5, Model: "m"}}})
 	}

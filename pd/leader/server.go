@@ -47,8 +47,8 @@ type Reports interface {
 	ReportedDecisions(replica string) (count uint64, received <-chan struct{})
 }
 
-// Server lets other replicas follow this one. It answers only while it leads, and those
-// who know its token.
+// Server lets other replicas follow this one. It answers only while it leads, and only followers
+// that know its token.
 type Server struct {
 	leaderpb.UnimplementedDeciderServer
 	election *Election
@@ -73,20 +73,20 @@ func (s *Server) GRPC(options ...grpc.ServerOption) *grpc.Server {
 }
 
 // Decide serves one follower until its stream ends. A leader that has lost its
-// election goes on for those who do not know the new one yet.
+// election goes on for those that do not know the new one yet.
 func (s *Server) Decide(stream grpc.BidiStreamingServer[leaderpb.ToLeader, leaderpb.ToFollower]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
 	}
-	who, own, _ := s.election.Current()
+	leader, own, _ := s.election.Current()
 	hello := first.GetHello()
 	switch {
 	case hello == nil:
 		return status.Error(codes.InvalidArgument, "the first message is a hello")
-	case !own || hello.Epoch != who.Epoch:
+	case !own || hello.Epoch != leader.Epoch:
 		return status.Error(codes.FailedPrecondition, "this replica does not lead")
-	case subtle.ConstantTimeCompare([]byte(hello.Token), []byte(who.Token)) != 1:
+	case subtle.ConstantTimeCompare([]byte(hello.Token), []byte(leader.Token)) != 1:
 		return status.Error(codes.Unauthenticated, "unknown token")
 	}
 	s.log.Info("follower joined", "replica", hello.Replica)

@@ -9,12 +9,12 @@ import (
 )
 
 // Admit lets a request wait if its prefill will begin by t.Latest, and says in how long.
-// margin is how long a wait that is predicted is to be reckoned with: who waits must be
+// margin is how long a wait that is predicted is to be reckoned with: a request that waits must be
 // able to count on it.
 //
-// It keeps nobody else waiting beyond his own latest, but those who have less claim to a
-// place: of a lower class, late for their objective, or of a tenant who has more work
-// waiting than the newcomer's. They give way, and wait no more. Who would be too late in
+// It keeps no other request waiting beyond its own latest, but those that have less claim to a
+// place: of a lower class, late for their objective, or of a tenant that has more work
+// waiting than the newcomer's. They give way, and wait no more. One that would be too late in
 // any case changes nothing.
 func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Duration) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
@@ -76,7 +76,7 @@ func (n *newcomer) tryDisplace(w *Ticket, q *tenantQueue) bool {
 }
 
 // served yields all that wait, with their queues, in the order in which they will go if no
-// other comes and each best server is as good as another: by class, those who are late
+// other comes and each best server is as good as another: by class, those that are late
 // last, then of the tenant that was served least by then.
 func (o *Order) served(yield func(*tenantQueue, *Ticket) bool) {
 	for rest := o.queues.sorted; len(rest) > 0; {

@@ -39,7 +39,7 @@ type Weights struct {
 	// its batch, in seconds to the first token. Without it all go to the nearest decode
 	// server, however full.
 	Decode float64
-	// Congestion is what a second of prefill costs those who wait, for each of them per
+	// Congestion is what a second of prefill costs waiting requests, for each of them per
 	// prefill server. It keeps short prompts off the few servers that hold long ones'
 	// prefixes when load is high; greedy minimisation of each request's own time loses
 	// near saturation.
@@ -61,12 +61,12 @@ func (o Objective) Weights() Weights {
 
 // mostWaiting is how many waiting requests for each prefill server the price counts at most.
 // Fewer cost the mean under overload, where the servers that hold a prefix must be kept for
-// those who need it: with 1 it is 10 % longer, and 89 % where requests are bound on arrival.
+// those that need it: with 1 it is 10 % longer, and 89 % where requests are bound on arrival.
 // Above 24 nothing changes.
 const mostWaiting = 24
 
-// Price is what a second of a request's prefill costs others, in seconds: one who is yet to
-// come, and those who wait, of whom there are so many for each prefill server.
+// Price is what a second of a request's prefill costs others, in seconds: one that is yet to
+// come, and those that wait, of which there are so many for each prefill server.
 func (w Weights) Price(waiting float64) float64 {
 	return 1 + w.Congestion*min(waiting, mostWaiting)
 }

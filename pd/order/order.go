@@ -8,7 +8,7 @@ import (
 // Order holds the requests that wait for their servers and says which goes next, and
 // where. It binds as late as it can: a request goes when the prefill server that is best
 // for it, counting the wait, is about to be free; whose turn it is, is decided then, over
-// all that wait: by class, then who can still meet the objective of the first token, then
+// all that wait: by class, then those that can still meet the objective of the first token, then
 // by tenant in turn, then the shortest first, with ageing.
 //
 // Times are since any fixed origin. The caller keeps the books of the servers (backlogs,
@@ -20,15 +20,15 @@ type Order struct {
 	size          int
 	overdueCredit float64     // overdue requests that may go
 	turn          int         // of the ticket to price again next
-	rate          serviceRate // of those who go
+	rate          serviceRate // of the requests that go
 
 	surveyed time.Duration // when Next or Serve last looked at all that wait
 
 	waitingPerServer float64     // scratch of Next: other waiting requests for each prefill server
 	free             []int       // scratch of Next: prefill servers about to be free
 	busy             []int       // scratch of Next: those that are not
-	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of those who go first and wait for it
-	moved            []*Ticket   // scratch of Next: those who have become late
+	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of the requests that go first and wait for it
+	moved            []*Ticket   // scratch of Next: the requests that have become late
 	least            float64     // scratch of Next: the rank of the best so far
 	mostKVRoom       int         // scratch of Next: the most that any decode server has
 	fastestDecode    DecodeState // scratch of Next: no decode server is faster
@@ -43,12 +43,12 @@ type Config struct {
 	// seconds of prefill.
 	Ageing float64
 	// OverdueAfter + OverdueFactor x its prefill is the wait after which a request
-	// goes before shorter ones, OverdueShare of all at most: in overload everybody
+	// goes before shorter ones, OverdueShare of all at most: in overload each request
 	// is overdue, and first come first served would be back.
 	OverdueAfter  time.Duration
 	OverdueFactor float64
 	OverdueShare  float64
-	// Patience is the longest that anybody waits; 0 is for ever. A request is overdue
+	// Patience is the longest that a request waits; 0 is for ever. A request is overdue
 	// after half of it at the latest: what is given up meanwhile would never have its turn.
 	Patience time.Duration
 }

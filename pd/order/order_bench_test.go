@@ -45,17 +45,17 @@ func benchOrder() (*Order, *Servers) {
 }
 
 // Budget (2-core VM): <= 200 us for one wake-up with 1,000 waiting and 32 + 32
-// servers where nobody may go, which looks at everything.
+// servers where no request may go, which looks at everything.
 func BenchmarkOrderNext1000x32x32(b *testing.B) {
 	o, s := benchOrder()
-	// Nobody wants the free server.
+	// No request wants the free server.
 	for _, t := range o.All(nil) {
 		t.Prefill[7], t.Reference[7] = 1000, 1000
 	}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, ok := o.Next(s); ok {
-			b.Fatal("somebody went")
+			b.Fatal("a request went")
 		}
 	}
 }
@@ -68,7 +68,7 @@ func BenchmarkOrderTurn1000x32x32(b *testing.B) {
 	for b.Loop() {
 		turn, ok := o.Next(s)
 		if !ok {
-			b.Fatal("nobody went")
+			b.Fatal("no request went")
 		}
 		o.Add(turn.Ticket, s.Links)
 	}

@@ -154,7 +154,7 @@ func playAdmit(o *Order, t *Ticket, s *Servers) string {
 	return text
 }
 
-// playTurns asks until nobody may go; where all are to have their turn, servers are done
+// playTurns asks until no request may go; where all are to have their turn, servers are done
 // with each request at once.
 func playTurns(o *Order, s *Servers, now float64, all bool) string {
 	var b strings.Builder
@@ -286,7 +286,7 @@ func pairs(s *Servers) (all []Pair) {
 	return all
 }
 
-// slowPrice is what a second of a request's prefill costs those who wait.
+// slowPrice is what a second of a request's prefill costs waiting requests.
 func slowPrice(o *Order, s *Servers, t *Ticket) float64 {
 	return 1 + t.Weights.Congestion*min(mostWaiting, float64(o.Len()-1)/float64(len(s.Prefill)))
 }
@@ -393,7 +393,7 @@ func TestOrder_NextIsTheBestOfAllAfterAnyHistory(t *testing.T) {
 		}
 		s.Links = &links
 		for _, k := range tickets {
-			k.Weights = Latency.Weights() // who becomes late stands elsewhere, also when asked again
+			k.Weights = Latency.Weights() // a late one stands elsewhere, also when asked again
 			o.Add(k, s.Links)
 		}
 		for range 12 {
@@ -547,8 +547,8 @@ func TestOrder_NobodyStarves(t *testing.T) {
 	}
 }
 
-// A caller that knows by itself who may go gets the same order: who can still be in time
-// first, the shortest of them first, and who may not go waits.
+// A caller that knows by itself which request may go gets the same order: those that can still
+// be in time first, the shortest of them first, and those that may not go wait.
 func TestOrder_ServeAsksWhoMayGo(t *testing.T) {
 	links := NewLinkTable(1, 1)
 	o := New(DefaultConfig())

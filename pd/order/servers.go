@@ -125,8 +125,8 @@ func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first, token flo
 func (s *Servers) ttftLeft(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arrived).Seconds() }
 
 // prefillSide is the time of a request on a prefill server until its transfer begins, and all
-// that this server adds to its cost: also what the prefill takes from those who wait
-// for one, at price, and from those who decode there, and that it fits others better.
+// that this server adds to its cost: also what the prefill takes from requests that wait
+// for one, at price, and from those that decode there, and that it fits others better.
 func (s *Servers) prefillSide(t *Ticket, p int, price float64) (first, half float64) {
 	state := &s.Prefill[p]
 	first = at(t.PrefillReady, p) + s.HandOff + state.Ahead + t.Prefill[p]
@@ -161,9 +161,9 @@ const idleAhead = 0.1
 //	ready + ahead + prefill + transfer + KV room + step + decode cost + delay to others + hardware mismatch, and Miss
 //	for each objective missed
 //
-// See Terms. price is what a second of prefill costs those who wait for one. But where that
+// See Terms. price is what a second of prefill costs requests that wait for one. But where that
 // pair begins only when the best one with a free prefill server has done its first decode step,
-// it is the latter: nobody waits long for a busy server while another is free.
+// it is the latter: no request waits long for a busy server while another is free.
 func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
 	pair, cost := s.bestAggregated(t, math.Inf(1))
 	if paired, least := s.bestPair(t, price, math.Inf(1), cost); least < cost {

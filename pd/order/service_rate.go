@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// serviceRate is how fast those who wait are served, as a share of what their servers would do by
+// serviceRate is how fast waiting requests are served, as a share of what their servers would do by
 // prediction: below 1 where decode has no room for them, or predictions are too short. It
-// is measured while somebody waits and nobody may go, so that a lull says nothing.
+// is measured while requests wait and none may go, so that a lull says nothing.
 type serviceRate struct {
 	work, time float64       // seconds of prefill that went, and of servers meanwhile; both fade
 	went       float64       // seconds of prefill that went since the last sample
 	since      time.Duration // the last sample
-	waited     bool          // somebody waited at it
+	waited     bool          // requests waited at it
 }
 
 const (
@@ -21,7 +21,7 @@ const (
 	leastRate  = 0.1  // it must let enough wait to be proved wrong; more than 1 is not promised
 )
 
-// sample notes that somebody waits and nobody may go.
+// sample notes that requests wait and none may go.
 func (r *serviceRate) sample(s *Servers) {
 	if r.waited {
 		passed := (s.Now - r.since).Seconds()
@@ -35,7 +35,7 @@ func (r *serviceRate) sample(s *Servers) {
 	r.went, r.since, r.waited = 0, s.Now, true
 }
 
-// reset notes that nobody waits.
+// reset notes that no request waits.
 func (r *serviceRate) reset() { r.went, r.waited = 0, false }
 
 // ratio is the rate, between its bounds.

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// tenantQueue is the waiting requests of one tenant in one class, those who are late apart.
+// tenantQueue is the waiting requests of one tenant in one class, those that are late apart.
 type tenantQueue struct {
 	queueKey
 	served  float64   // seconds of prefill that it was given while it waited
 	waiting []*Ticket // in order of rank
 }
 
-// queueKey says whose a queue is.
+// queueKey says which requests a queue holds.
 type queueKey struct {
 	class  int
 	late   bool
@@ -25,7 +25,7 @@ func (t *Ticket) queueKey() queueKey { return queueKey{t.Class, t.late, t.Tenant
 // requests and not by their number. There may be as many queues as requests, so that no
 // change of one looks at the others.
 type tenantQueues struct {
-	// sorted is the order of service: class, in a class those who are late last, and then
+	// sorted is the order of service: class, in a class those that are late last, and then
 	// the tenant that was served least.
 	sorted []*tenantQueue
 	of     map[queueKey]*tenantQueue
@@ -42,7 +42,7 @@ func (qs *tenantQueues) find(t *Ticket) (q *tenantQueue, at int, waits bool) {
 }
 
 // add lets a ticket wait. A tenant that comes anew is not owed what it did not ask for:
-// it begins with as much as the one beside it who was served least.
+// it begins with as much as the one beside it that was served least.
 func (qs *tenantQueues) add(t *Ticket) {
 	q, at, _ := qs.find(t)
 	if q == nil {

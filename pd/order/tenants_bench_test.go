@@ -49,7 +49,7 @@ func BenchmarkOrderTurnTenants1000x32x32(b *testing.B) {
 	for b.Loop() {
 		turn, ok := o.Next(s)
 		if !ok {
-			b.Fatal("nobody went")
+			b.Fatal("no request went")
 		}
 		o.Stale(8, nil)
 		o.Add(turn.Ticket, s.Links)

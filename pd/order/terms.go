@@ -12,7 +12,7 @@ type Terms struct {
 	KVRoom           float64 // until the decode server has KV room, and has computed the prompts before it
 	Step             float64 // one decode step there
 	DecodeCost       float64 // its own decoding, and the slower decoding of others, at what they are worth
-	DelayToOthers    float64 // those who wait for prefill wait longer; on a decode server its batch stands still
+	DelayToOthers    float64 // requests that wait for prefill wait longer; on a decode server its batch stands still
 	HardwareMismatch float64 // the plan gives requests of its lengths to other hardware
 	Misses           int     // objectives that it is predicted to miss: its own, and those of streams that stand still for it
 	FirstFromPrefill bool    // the client gets prefill's token: Transfer to Step come behind it

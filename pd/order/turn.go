@@ -28,7 +28,7 @@ type Turn struct {
 // server that is not free: the prefills of the requests before it that wait for that server.
 // A decode server that has prompts ahead gets no further ones to compute. Only a request
 // whose best pair is free may go, and one that has left a server free for long enough: see
-// the package comment. In the first class, of those who are not late (Weights.LateLast),
+// the package comment. In the first class, of the requests that are not late (Weights.LateLast),
 // and of the tenant that was served least, the one with the shortest prefill less
 // Ageing x waited does.
 func (o *Order) Next(s *Servers) (Turn, bool) {
@@ -80,7 +80,7 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 }
 
 // UndoTurn lets a request wait on whose turn, the last of Next, came to nothing: its servers
-// refused it. Nobody is charged for that.
+// refused it. No tenant is charged for that.
 func (o *Order) UndoTurn(turn Turn) {
 	o.queues.add(turn.Ticket)
 	o.size++
@@ -145,11 +145,11 @@ func (o *Order) leastAggregated(t *Ticket) float64 {
 // price is what a second of a request's prefill costs the others.
 func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.waitingPerServer) }
 
-// oldestOverdue is who came first of those that waited too long: of all, and of those that no
-// decode server has room for. Nil is nobody.
+// oldestOverdue is the first to arrive of the requests that waited too long: of all, and of
+// those that no decode server has room for. Nil: there is none.
 type oldestOverdue struct{ overdue, lacksKVRoom *Ticket }
 
-// scanWaiting looks for them, moves those who have become late behind the others of their
+// scanWaiting looks for them, moves requests that have become late behind the others of their
 // class, and counts for how long requests have left servers free.
 func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 	o.moved = o.moved[:0]
@@ -218,7 +218,7 @@ func (o *Order) reserveKVRoom(lacksKVRoom *Ticket, s *Servers) {
 // overdue is the request that came first of those that waited too long, if its best pair
 // is free, or it has left others free for long enough. It goes before shorter ones, but
 // where servers are busy not elsewhere: what it has waited for is there, and without it it
-// would take so much longer that everybody pays. Nor does a younger one that finds its pair
+// would take so much longer that all requests pay. Nor does a younger one that finds its pair
 // free take the turn: else the first could wait for ever.
 func (o *Order) overdue(oldest *Ticket, may May) (Turn, bool) {
 	if oldest == nil || o.overdueCredit < 1 {
@@ -248,7 +248,7 @@ func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best 
 	o.least = math.Inf(1) // rank of best, with the prefill time with its own pair
 	for _, t := range q.waiting {
 		if t.rank >= o.least {
-			break // nobody from here on can be better
+			break // no ticket from here on can be better
 		}
 		pair, ok := may(t, before+seconds)
 		seconds += t.leastPrefill

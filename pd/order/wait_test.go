@@ -174,7 +174,7 @@ func (c *sharing) arrive(rng *rand.Rand, n int, s *Servers) (all []*shared) {
 	return all
 }
 
-// The servers that hold a product's instructions are busy and others are free: nobody waits
+// The servers that hold a product's instructions are busy and others are free: no request waits
 // for the former longer than one of the latter needs to compute it all, however many wait.
 func TestOrder_NobodyWaitsLongWhileAServerIsFree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// fairQueue is the order of those who wait: by class, then by tenant in turn, then by
+// fairQueue is the order of the waiting requests: by class, then by tenant in turn, then by
 // arrival. It is a value of its own so that the order can be read, and tested, apart
 // from the waiting.
 type fairQueue struct {
-	classes []classQueue // first served first; only classes in which somebody waits
+	classes []classQueue // first served first; only classes in which a request waits
 	size    int
 }
 
@@ -17,7 +17,7 @@ type fairQueue struct {
 // and goes to the end then.
 type classQueue struct {
 	class   int
-	tenants []tenantQueue // only those who wait
+	tenants []tenantQueue // only those with waiting requests
 }
 
 type tenantQueue struct {
@@ -50,7 +50,7 @@ func (c *classQueue) tenant(name string) *tenantQueue {
 	return nil
 }
 
-// pop takes the next out of the queue, nil if nobody waits.
+// pop takes the next out of the queue, nil if none waits.
 func (l *fairQueue) pop() *Entry {
 	if l.size == 0 {
 		return nil
@@ -106,8 +106,8 @@ func (l *fairQueue) all(yield func(*Entry) bool) {
 }
 
 // displaceable is what makes room for a newcomer to a queue that is full, nil if nothing has
-// to: the newest of the last class behind the newcomer's, there of the tenant who
-// waits most. Within its own class a newcomer takes a place only of a tenant who
+// to: the newest of the last class behind the newcomer's, there of the tenant that
+// waits most. Within its own class a newcomer takes a place only of a tenant that
 // would still have no less than the newcomer's.
 func (l *fairQueue) displaceable(class int, tenant string) *Entry {
 	if l.size == 0 {
@@ -135,7 +135,7 @@ func (l *fairQueue) displaceable(class int, tenant string) *Entry {
 	return most.entries[len(most.entries)-1]
 }
 
-// ahead is how many would be served before a newcomer, if nobody else came.
+// ahead is how many would be served before a newcomer, if no other came.
 func (l *fairQueue) ahead(class int, tenant string) (n int) {
 	for i := range l.classes {
 		c := &l.classes[i]

@@ -37,11 +37,11 @@ type Queue struct {
 
 	mu                sync.Mutex // guards the rest
 	waiting           fairQueue
-	waitingForServers fairQueue // of those in flight, who waits for servers
+	waitingForServers fairQueue // of those in flight, the requests that wait for servers
 	inFlight          int
 	bytes             int64
-	interval          time.Duration // mean time between two who went on while others waited; 0 is unknown
-	lastAdmitted      time.Time     // when the last went on; zero if nobody has waited all the time since
+	interval          time.Duration // mean time between two that went on while others waited; 0 is unknown
+	lastAdmitted      time.Time     // when the last went on; zero unless requests have waited all the time since
 	displaced         uint64
 }
 
@@ -153,8 +153,8 @@ func (q *Queue) fullLocked(p *Entry) bool {
 	return waits && q.waiting.size+q.waitingForServers.size >= q.cfg.MaxWaiting || q.bytes+p.bytes > q.cfg.MaxBytes
 }
 
-// displaceableLocked is who has least claim to a place of those who wait, nil if none has less
-// than a newcomer: of the later class, there of those who are not even past the queue.
+// displaceableLocked is the waiting request with the least claim to a place, nil if none has less
+// than a newcomer: of the later class, there of those that are not even past the queue.
 func (q *Queue) displaceableLocked(p *Entry) *Entry {
 	v, held := q.waiting.displaceable(p.class, p.tenant), q.waitingForServers.displaceable(p.class, p.tenant)
 	if v == nil || held != nil && held.class > v.class {

@@ -14,8 +14,8 @@ import (
 
 func TestLine_ByClassThenByTenantInTurnThenByArrival(t *testing.T) {
 	var l fairQueue
-	for _, who := range strings.Fields("1:a1 1:a2 1:a3 1:b1 0:z1 1:c1 2:x1 1:b2 0:y1 0:z2") {
-		l.push(&Entry{class: int(who[0] - '0'), tenant: who[2:3], bytes: int64(who[3])})
+	for _, entry := range strings.Fields("1:a1 1:a2 1:a3 1:b1 0:z1 1:c1 2:x1 1:b2 0:y1 0:z2") {
+		l.push(&Entry{class: int(entry[0] - '0'), tenant: entry[2:3], bytes: int64(entry[3])})
 	}
 	var got []string
 	for p := l.pop(); p != nil; p = l.pop() {
@@ -28,13 +28,13 @@ func TestLine_ByClassThenByTenantInTurnThenByArrival(t *testing.T) {
 
 func TestLine_TheVictimIsTheNewestOfTheLastClassAndLongestTenant(t *testing.T) {
 	var l fairQueue
-	for i, who := range strings.Fields("1:a 1:a 1:a 1:b 0:z") {
-		l.push(&Entry{class: int(who[0] - '0'), tenant: who[2:], bytes: int64(i)})
+	for i, entry := range strings.Fields("1:a 1:a 1:a 1:b 0:z") {
+		l.push(&Entry{class: int(entry[0] - '0'), tenant: entry[2:], bytes: int64(i)})
 	}
 	for _, c := range []struct {
 		class  int
 		tenant string
-		want   int64 // which of those above, -1 nobody
+		want   int64 // which of those above, -1 none
 	}{
 		{0, "z", 2}, {0, "new", 2}, // a higher class
 		{1, "b", 2}, {1, "new", 2}, // the same class, a tenant with fewer
@@ -178,8 +178,8 @@ func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 	})
 }
 
-// Who gives way to a newcomer that has no room all the same, has given way to nobody: it waits on,
-// where it stood, with its bytes.
+// A request that gave way to a newcomer which has no room all the same has not given way: it
+// waits on, where it stood, with its bytes.
 func TestQueue_WhoGaveWayInVainWaitsOn(t *testing.T) {
 	q := New(Config{MaxInFlight: 1, MaxWaiting: 4, MaxBytes: 100, MaxWait: time.Minute})
 	now := time.Now()
@@ -232,8 +232,8 @@ func TestQueue_AWaitThatIsTooLongIsRefusedAtOnce(t *testing.T) {
 // other tenant of its class as many as it has, and one.
 func TestLine_AheadOfANewcomerAreThoseWhoseTurnIsBefore(t *testing.T) {
 	var l fairQueue
-	for _, who := range strings.Fields("0:z 0:z 1:a 1:a 1:a 1:b 1:c 1:c 2:x") {
-		l.push(&Entry{class: int(who[0] - '0'), tenant: who[2:]})
+	for _, entry := range strings.Fields("0:z 0:z 1:a 1:a 1:a 1:b 1:c 1:c 2:x") {
+		l.push(&Entry{class: int(entry[0] - '0'), tenant: entry[2:]})
 	}
 	for _, c := range []struct {
 		class  int

@@ -26,7 +26,7 @@ func literalAddress(host string) (netip.Addr, bool) {
 }
 
 // plainAddress is the one form in which addresses are compared. What is not specified is
-// the machine itself to those who connect to it.
+// the machine itself to clients that connect to it.
 func plainAddress(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	if ip.IsLoopback() || ip.IsUnspecified() {

@@ -7,7 +7,7 @@ import (
 
 // Report is what one replica has seen of a curve, as others are told: the sums of its own
 // samples since it started, of which differences are news, and what it believes, for
-// those who know nothing yet.
+// replicas that know nothing yet.
 type Report struct {
 	Works      uint64  `json:"n,omitempty"`
 	Observed   float64 `json:"t,omitempty"` // seconds

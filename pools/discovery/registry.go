@@ -20,7 +20,7 @@ import (
 //	<prefix>servers       set of names
 //	<prefix>server:<name> the server as JSON (Entry), with a TTL
 //
-// A name is anything unique, such as host:port. Whoever starts an engine can write
+// A name is anything unique, such as host:port. The program that starts an engine can write
 // them, again and again before the TTL ends:
 //
 //	redis-cli SET tandem:server:10.0.0.1:8000 '{"url":"http://10.0.0.1:8000","role":"prefill"}' EX 10
@@ -167,8 +167,8 @@ func (r *Registry) names(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// read turns a record into a server, false if it is unusable, which is logged once. A record that is
-// as it was at the look before is not parsed again.
+// read turns a record into a server, false if it is unusable, which is logged once. A record
+// that is as it was at the look before is not parsed again.
 func (r *Registry) read(name, record string, err error) (registration, bool) {
 	if was, known := r.known[name]; known && err == nil && was.record == record {
 		return was, true
@@ -205,7 +205,7 @@ func parseRecord(record []byte) (pools.Spec, error) {
 }
 
 // Register keeps a server registered until the context ends, and then takes it out.
-// It is for those who start engines; see tandem register.
+// It is for programs that start engines; see tandem register.
 func Register(ctx context.Context, client redis.UniversalClient, prefix string, e Entry, ttl time.Duration, log *slog.Logger) error {
 	record, err := json.Marshal(e)
 	if err != nil {

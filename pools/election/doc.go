@@ -1,6 +1,6 @@
 // Package election finds one among the replicas that share a Redis: a key that one of them
 // holds for as long as it renews it. It knows go-redis and nothing of ours; kvstate/replicate,
-// pd/leader, autoscale and pools/standby ask it who is to act.
+// pd/leader, autoscale and pools/standby ask it which replica is to act.
 //
 // Two may believe for a moment that they hold the same lease: while Redis fails over, when it
 // was emptied, or when the holder was stopped for longer than the lease lives. None of the

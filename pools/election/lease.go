@@ -9,7 +9,7 @@ import (
 )
 
 // Lease is a key that one candidate at a time holds, and that expires unless it is renewed.
-// Its value is the holder's ID, so that everybody can read it.
+// Its value is the holder's ID, so that every candidate can read it.
 type Lease struct {
 	client    redis.UniversalClient
 	key       string
@@ -24,12 +24,12 @@ func NewLease(client redis.UniversalClient, key, candidate string, life time.Dur
 
 // What a candidate does about a lease.
 const (
-	take  = "take"  // takes it if nobody holds it
+	take  = "take"  // takes it if it is free
 	hold  = "hold"  // takes it, or renews its own
 	renew = "renew" // renews its own
 )
 
-// claimLua leaves in "held" who holds the lease, false where nobody does:
+// claimLua leaves in "held" the holder of the lease, false where it is free:
 //
 //	KEYS[1]  the lease
 //	ARGV     candidate, life in ms, what it does
@@ -45,7 +45,7 @@ end
 
 var claim = redis.NewScript(claimLua + `return held`)
 
-// claim does something about the lease, and returns who holds it then, "" where nobody does.
+// claim does something about the lease, and returns the holder then, "" where it is free.
 func (l *Lease) claim(ctx context.Context, what string) (holder string, err error) {
 	holder, err = claim.Run(ctx, l.client, []string{l.key}, l.candidate, l.ttl.Milliseconds(), what).Text()
 	if errors.Is(err, redis.Nil) {
@@ -68,7 +68,7 @@ func (l *Lease) Hold(ctx context.Context) (held bool, err error) {
 	return err == nil && holder == l.candidate, err
 }
 
-// Holder is who holds the lease, "" where nobody does.
+// Holder returns the candidate that holds the lease, "" where it is free.
 func (l *Lease) Holder(ctx context.Context) (holder string, err error) {
 	holder, err = l.client.Get(ctx, l.key).Result()
 	if errors.Is(err, redis.Nil) {
@@ -78,7 +78,7 @@ func (l *Lease) Holder(ctx context.Context) (holder string, err error) {
 }
 
 // Keep renews the lease at an interval until the context ends or the lease is lost, and then
-// gives it back, so that another one need not wait. One that somebody else holds, or nobody,
+// gives it back, so that another one need not wait. One that another candidate holds, or none,
 // is lost at once; one that Redis cannot be asked about, when it must have expired.
 func (l *Lease) Keep(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
@@ -122,7 +122,7 @@ func (l *Lease) Release(ctx context.Context) error {
 // does is done by the holder or not at all.
 type Script struct{ script *redis.Script }
 
-// NewScript makes one of Lua that goes on where the lease was held: "held" is who holds it.
+// NewScript makes one of Lua that goes on where the lease was held: "held" is the holder.
 // Its own keys begin with KEYS[2], its own arguments with ARGV[4]; ARGV[1] is the candidate
 // and ARGV[2] the life of the lease in milliseconds.
 func NewScript(lua string) *Script {

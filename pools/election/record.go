@@ -13,7 +13,7 @@ import (
 type Record struct {
 	Replica string
 	Address string // where it listens, host:port
-	Token   string // what others show there; whoever reads the Redis may do so
+	Token   string // what others show there; any client that reads the Redis may do so
 	Epoch   int64  // of two records the higher is the newer
 }
 

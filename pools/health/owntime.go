@@ -23,7 +23,7 @@ func (o *ownTime) look(now time.Time) {
 
 // withOwnTimeout returns a context that ends, with context.DeadlineExceeded as its cause,
 // once this process has run for d. Time in which it did not run does not count: answers that
-// were there in time wait unread then, and whoever counted it would take the gateway's fault
+// were there in time wait unread then, and counting it would take the gateway's fault
 // for the servers'.
 func withOwnTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)

@@ -150,7 +150,7 @@ func (p *probeRequester) patience(now time.Time) time.Duration {
 	return patience
 }
 
-// probeBody asks for one token, on either leg, and for no hand-off: nobody would fetch it,
+// probeBody asks for one token, on either leg, and for no hand-off: no server would fetch it,
 // and vLLM keeps its blocks for the whole lease, whether a prefill ends by length or by a
 // stop (vllm nixl/pull_scheduler.py, request_finished).
 func probeBody(model string) []byte {

@@ -26,7 +26,7 @@ var errSlowHealth = errors.New("waiting for /health, which generates a token")
 // since it generates a token (sglang srt/entrypoints/http_server.py, health_generate). It
 // is asked beside the probes.
 type slowHealth struct {
-	due chan struct{} // wakes who asks
+	due chan struct{} // wakes the goroutine that asks
 
 	mu     sync.Mutex // guards the rest
 	life   uint64     // one more than that in which the server was found to have no /ready; 0: never
@@ -58,7 +58,7 @@ func (h *slowHealth) verdict(after, now time.Time) error {
 	known := h.asked.After(after)
 	if due := !known || h.err != nil || now.Sub(h.asked) >= slowHealthEvery; due && !h.asking {
 		h.asking = true
-		h.due <- struct{}{} // nobody asks, so there is room
+		h.due <- struct{}{} // no question is under way, so there is room
 	}
 	if h.err == nil && !known {
 		return errSlowHealth
@@ -67,7 +67,7 @@ func (h *slowHealth) verdict(after, now time.Time) error {
 }
 
 // take takes in an answer. One that did not come shows nothing: the probes find out whether
-// anybody answers at that address. Nor does a question that could not be put.
+// a server answers at that address. Nor does a question that could not be put.
 func (h *slowHealth) take(asked time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

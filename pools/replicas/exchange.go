@@ -170,7 +170,7 @@ func (r *Exchange) send(ctx context.Context, whole bool) {
 		return
 	}
 	message := m.encode(nil)
-	var old []byte // for those who know nothing else, and on each beat for those who start
+	var old []byte // for replicas that know nothing else, and on each beat for those that start
 	if r.reported.mixed || !m.partial {
 		var err error
 		if old, err = json.Marshal(own); err != nil {

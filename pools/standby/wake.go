@@ -67,7 +67,7 @@ func (c *wakeController) askManager(ctx context.Context) error {
 			return nil
 		}
 		if c.arbiter.Manages() {
-			return errOccupied // no other does any more: whoever waits asks us again
+			return errOccupied // no other does any more: requests that wait ask us again
 		}
 		if err := c.arbiter.request(c.server.ID()); err != nil {
 			return err
@@ -158,7 +158,7 @@ func (c *wakeController) sleepIdle(ctx context.Context, now time.Time) {
 
 // occupancy is the GPUs whose occupant is being changed. Its zero value: none.
 type occupancy struct {
-	byGPUs sync.Map // by label, a chan that whoever changes the occupant there holds
+	byGPUs sync.Map // by label, a chan that is held while the occupant there changes
 }
 
 // take makes the caller the only one that lets servers on these GPUs sleep or wake,

@@ -97,7 +97,7 @@ func (p *printer) say(format string, args ...any) {
 func (p *printer) attempt(number int, a *gateway.ChoiceStatus) {
 	p.say("")
 	p.say("attempt %d, %.0f ms after it came: %s", number, a.Waited, a.Outcome)
-	p.say("about %d prompt and %d output tokens; a second of prefill costs those who wait %.2f s", a.PromptTokens, a.OutputTokens, a.Price)
+	p.say("about %d prompt and %d output tokens; a second of prefill costs waiting requests %.2f s", a.PromptTokens, a.OutputTokens, a.Price)
 	if wanted := objectives(a); wanted != "" {
 		p.say("%s", wanted)
 	}

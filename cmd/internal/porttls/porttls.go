@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config is the certificate of a port, and whose certificates it accepts. Its zero value is plain text.
+// Config is the certificate of a port, and whose certificates it accepts. Its zero value is
+// plain text.
 type Config struct {
 	Port     string // as flags name it
 	Cert     string // file; empty: plain text
@@ -21,13 +22,13 @@ type Config struct {
 	ClientCA string // file; empty: no certificate is asked for
 }
 
-// Bind names the settings of a port that is for somebody.
+// Bind names the settings of a port that certain clients may use.
 func (c *Config) Bind(fs *pflag.FlagSet, port, whose string) {
 	c.BindOwn(fs, port)
 	fs.StringVar(&c.ClientCA, port+"-client-ca", c.ClientCA, "`file` with the authority of the certificate of "+whose)
 }
 
-// BindOwn names the settings of a port that asks nobody for a certificate.
+// BindOwn names the settings of a port that asks no client for a certificate.
 func (c *Config) BindOwn(fs *pflag.FlagSet, port string) {
 	c.Port = port
 	fs.StringVar(&c.Cert, port+"-cert", c.Cert, "`file` with its certificate, read again when it has changed; empty: plain text")

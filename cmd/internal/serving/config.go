@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/discovery/kube"
 )
 
-// config is all that can be set, by flag or by file, one part for each of those who use it:
+// config is all that can be set, by flag or by file, one part for each package that uses it:
 // bind names it once for both.
 type config struct {
 	ports     portsConfig

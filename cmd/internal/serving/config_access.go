@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 )
 
-// accessConfig is who may come in.
+// accessConfig is which clients may come in.
 type accessConfig struct {
 	access.Config
 
@@ -28,12 +28,12 @@ func (c *accessConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.adminTokenFile, "admin-token-file", c.adminTokenFile,
 		"`file` with the token that the admin port asks for, save at /livez and /readyz; empty: none")
 	fs.StringSliceVar(&c.Classes, "classes", c.Classes, "`names` of the priority classes, the first is served first")
-	fs.StringVar(&c.Class, "default-class", c.Class, "`class` of keys that name none, and of everybody without keys")
+	fs.StringVar(&c.Class, "default-class", c.Class, "`class` of keys that name none, and of all clients without keys")
 	fs.DurationVar(&c.Deadline, "deadline", c.Deadline,
 		"time for the first content of requests that name none; one that is predicted to take longer is refused at once; 0: none")
 	fs.IntVar(&c.MaxSamples, "max-samples", c.MaxSamples, "answers that one request may ask for: its prompts times n, or best_of")
 	fs.BoolVar(&c.TrustHeaders, "trust-headers", c.TrustHeaders,
-		"without keys: everybody may raise priority, set objectives and extend the deadline by x-tandem- headers")
+		"without keys: all clients may raise priority, set objectives and extend the deadline by x-tandem- headers")
 }
 
 // keys reads the file of keys, nil where there is none.

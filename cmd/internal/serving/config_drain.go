@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// drainConfig is how long a gateway that ends waits: for those who send it requests to see
+// drainConfig is how long a gateway that ends waits: for proxies and clients to see
 // that it does, and for the requests that it has.
 type drainConfig struct {
 	delay   time.Duration

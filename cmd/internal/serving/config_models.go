@@ -57,7 +57,7 @@ func (c *config) namedModels() map[string]string {
 	return named
 }
 
-// knowsModels reports settings for a model that nobody has, of those that servers have and
+// knowsModels reports settings for a model that no server has, of those that servers have and
 // adapters that may be loaded. Where servers are found as they come, any may.
 func (c *config) knowsModels(served []pools.Model) error {
 	if c.findsServers() || c.discovery.kube.Enabled() {

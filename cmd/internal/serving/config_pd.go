@@ -66,7 +66,7 @@ func (c *pdConfig) bindObjectives(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.itl, "itl-slo", c.itl, "objective for the time between tokens, `duration`, likewise")
 	fs.StringSliceVar(&c.objectives, "objective", c.objectives,
 		"what requests are served for: latency (the time to the first token), throughput (requests per server that meet their "+
-			"objectives: with a ttft-slo, who cannot meet it any more is served last), or auto (throughput for a request that has a "+
+			"objectives: with a ttft-slo, requests that cannot meet it any more are served last), or auto (throughput for a request that has a "+
 			"ttft-slo, latency for one that has none); `objectives`, for single models as "+
 			"model=throughput, for a class as class:batch=throughput")
 	fs.BoolVar(&c.EnforceDisaggregation, "enforce-disaggregation", c.EnforceDisaggregation,

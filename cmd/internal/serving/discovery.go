@@ -34,12 +34,12 @@ func (c *discoveryConfig) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.registry, "registry", c.registry, "servers may register themselves in the Redis: see tandem register")
 	fs.StringVar(&c.nccl, "nccl-listen", c.nccl,
 		"ZMQ `address`, such as tcp://*:30001, at which vLLM engines with the P2pNcclConnector announce themselves (proxy_ip, "+
-			"proxy_port); whoever reaches it can announce servers; empty: none")
+			"proxy_port); any process that reaches it can announce servers; empty: none")
 }
 
 // serverSources are where the servers of the fleet come from.
 type serverSources struct {
-	sources       *discovery.Sources // say who is in the fleet
+	sources       *discovery.Sources // say which servers are in the fleet
 	dns           *discovery.DNS
 	announced     *discovery.SelfAnnounced // nil: no engine announces itself
 	announcements *zmqsub.Announcements

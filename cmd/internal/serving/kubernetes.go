@@ -35,7 +35,7 @@ func (n *Node) findInKubernetes(reg prometheus.Registerer) error {
 	return reg.Register(n.discovery.cluster)
 }
 
-// clusterTime bounds the wait for the cluster when somebody asks by hand.
+// clusterTime bounds the wait for the cluster when an operator asks by hand.
 const clusterTime = 10 * time.Second
 
 // askKubernetes returns the servers of the cluster at this moment; none if it is not
@@ -68,6 +68,6 @@ func askKubernetes(ctx context.Context, cfg kube.Config) ([]pools.Spec, error) {
 	case specs := <-found:
 		return specs, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("Kubernetes does not say who is there: %s", k.Problem())
+		return nil, fmt.Errorf("Kubernetes does not say which servers there are: %s", k.Problem())
 	}
 }

@@ -134,7 +134,7 @@ func (c *localityConfig) withEvents(s pools.Spec) pools.Spec {
 	return s
 }
 
-// locate makes what knows who holds which KV.
+// locate makes what knows which server holds which KV.
 func (n *Node) locate(transport http.RoundTripper, reg prometheus.Registerer) error {
 	secret, err := readSecret("kv-secret-file", n.cfg.kv.secretFile)
 	if err != nil {

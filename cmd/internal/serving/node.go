@@ -146,7 +146,7 @@ func (n *Node) AwaitServers(ctx context.Context, want int) error {
 	}
 }
 
-// learnKV wires what finds the tokens of prompts, and who holds their KV.
+// learnKV wires what finds the tokens of prompts, and the servers that hold their KV.
 func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err error) {
 	if err = n.locate(own, reg); err != nil {
 		return err
@@ -280,7 +280,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.draining.Store(true)
 	n.sharing.decider.Retire()
 	n.server.Drain()
-	n.ports.admin.SetKeepAlivesEnabled(false) // who asks again finds another gateway by its address
+	n.ports.admin.SetKeepAlivesEnabled(false) // clients that ask again find another gateway by its address
 	n.log.Info("draining", "delay", n.cfg.drain.delay.String(), "timeout", n.cfg.drain.timeout.String())
 	time.Sleep(n.cfg.drain.delay)
 

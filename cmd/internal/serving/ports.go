@@ -16,7 +16,7 @@ type ports struct {
 	clients  net.Listener
 	operator net.Listener
 	admin    *http.Server  // on the operators' port
-	orca     *orcaServer   // nil: nobody follows this gateway's load
+	orca     *orcaServer   // nil: no proxy follows this gateway's load
 	scaler   *scalerServer // nil: KEDA does not ask by gRPC
 }
 

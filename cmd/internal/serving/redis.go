@@ -220,7 +220,7 @@ func readSecret(setting, file string) (string, error) {
 }
 
 // redisLog sends what go-redis writes to stderr into the log, as details: that
-// That Redis is away is logged once by those who use it.
+// That Redis is away is logged once by its users.
 type redisLog struct{ log *slog.Logger }
 
 func (l redisLog) Printf(_ context.Context, format string, v ...any) {

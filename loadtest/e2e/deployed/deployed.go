@@ -191,7 +191,7 @@ func Get(url string) (string, error) {
 	return string(text), err
 }
 
-// connects is a condition for waitFor: somebody listens at the address.
+// connects is a condition for waitFor: a process listens at the address.
 func connects(addr string) func() error {
 	return func() error {
 		conn, err := net.DialTimeout("tcp", addr, time.Second)

@@ -75,7 +75,7 @@ func Start(t testing.TB, env []string, name, bin string, args ...string) *Proces
 	return p
 }
 
-// Launch is Start for those who stop the process themselves; bin is absolute.
+// Launch is Start for callers that stop the process themselves; bin is absolute.
 func Launch(env []string, name, bin string, args ...string) (*Process, error) {
 	p := &Process{name: name, Cmd: exec.Command(bin, args...), output: &tail{}, Exited: make(chan struct{})}
 	p.Cmd.Env = append(os.Environ(), env...)
@@ -84,7 +84,7 @@ func Launch(env []string, name, bin string, args ...string) (*Process, error) {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	go func() {
-		// The exit status is read from Cmd.ProcessState by those who care.
+		// Callers that need the exit status read Cmd.ProcessState.
 		_ = p.Cmd.Wait()
 		close(p.Exited)
 	}()
@@ -196,7 +196,7 @@ func Port(t testing.TB, address string) string {
 	return port
 }
 
-// FreeAddress returns a loopback host:port that nobody listens on at the moment. Its port
+// FreeAddress returns a loopback host:port on which no process listens at the moment. Its port
 // is below those that the system gives to outgoing connections, one of which could take it
 // before it is listened on.
 func FreeAddress(t testing.TB) string {
