@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"compress/zlib"
+	"context"
 	"errors"
 	"io"
 	"strings"
 
+	"github.com/andybalholm/brotli"
 	"github.com/gofiber/fiber/v2"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/tandem-gateway/tandem/pd/queue"
 )
@@ -19,10 +22,25 @@ var decoders = map[string]func(io.Reader) (io.ReadCloser, error){
 	"gzip":    func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) },
 	"x-gzip":  func(r io.Reader) (io.ReadCloser, error) { return gzip.NewReader(r) },
 	"deflate": zlib.NewReader,
+	"br":      func(r io.Reader) (io.ReadCloser, error) { return io.NopCloser(brotli.NewReader(r)), nil },
+	"zstd":    newZstdReader,
 }
 
 // acceptedCodings are the decoders' names, as a header has them.
-const acceptedCodings = "gzip, deflate"
+const acceptedCodings = "gzip, deflate, br, zstd"
+
+// zstdWindow is the longest window of zstd, in bytes: RFC 9659 allows content codings no longer
+// one. Brotli's has 16 MiB at most (RFC 7932, 9.1), gzip's and deflate's 32 KiB.
+const zstdWindow = 8 << 20
+
+// newZstdReader decodes in the goroutine that reads.
+func newZstdReader(r io.Reader) (io.ReadCloser, error) {
+	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindow))
+	if err != nil {
+		return nil, err
+	}
+	return d.IOReadCloser(), nil
+}
 
 // contentCoding is the coding of a request's body, "" for none. One that is not taken is an
 // error before anything of the body is read.
@@ -34,33 +52,56 @@ func contentCoding(c *fiber.Ctx) (string, error) {
 	if decoders[coding] == nil {
 		return "", &badRequest{
 			status:  fiber.StatusUnsupportedMediaType,
-			message: "This Content-Encoding is not supported. Send the body as it is, or with gzip or deflate.",
+			message: "This Content-Encoding is not supported. Send the body as it is, or with one of " + acceptedCodings + ".",
 		}
 	}
 	return coding, nil
 }
 
 // decode takes the coding from a body. What comes out may not be longer than a body without a
-// coding, however little there was of it, and is counted like one that arrives.
-func (s *Server) decode(body []byte, coding string) (decoded []byte, err error) {
+// coding, however little there was of it, and is counted like one that arrives. What a decoder
+// needs beside that is not: as many run at once as there are processors, which is as fast as
+// more would be.
+func (s *Server) decode(ctx context.Context, body []byte, coding string) (decoded []byte, err error) {
 	if coding == "" {
 		return body, nil
+	}
+	select {
+	case s.decoding <- struct{}{}:
+		defer func() { <-s.decoding }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 	wrong := invalid("", "The request body is not valid %s.", strings.TrimPrefix(coding, "x-"))
 	r, err := decoders[coding](bytes.NewReader(body))
 	if err != nil {
 		return nil, wrong
 	}
-	buffer := s.newBodyBuffer(-1)
-	defer buffer.counted.release()
-	decoded, err = buffer.readAll(r)
-	switch {
-	case errors.Is(err, errBodyTooLarge):
-		return nil, s.tooLarge()
-	case errors.Is(err, queue.ErrFull):
-		return nil, err
-	case err != nil:
-		return nil, wrong
+	defer func() { _ = r.Close() }() // it holds nothing but memory
+	counted := reservedBytes{budget: &s.bodies, bytes: freeBytes}
+	defer counted.release()
+	most := s.cfg.MaxBody + 1 // one more byte shows that it is too large
+	decoded = make([]byte, 0, min(most, freeBytes))
+	for {
+		n, err := r.Read(decoded[len(decoded):cap(decoded)])
+		decoded = decoded[:len(decoded)+n]
+		switch {
+		case len(decoded) > s.cfg.MaxBody:
+			return nil, s.tooLarge()
+		case errors.Is(err, io.EOF):
+			return bytes.Clone(decoded), nil // the buffer may be four times as long
+		case errors.Is(err, zstd.ErrWindowSizeExceeded):
+			return nil, invalid("", "The request body has a window of more than %d bytes, which RFC 9659 does not allow.", zstdWindow)
+		case err != nil:
+			return nil, wrong
+		}
+		if len(decoded) < cap(decoded) {
+			continue
+		}
+		size := min(most, 4*cap(decoded))
+		if !counted.grow(size) {
+			return nil, queue.ErrFull
+		}
+		decoded = append(make([]byte, 0, size), decoded...)
 	}
-	return decoded, nil
 }

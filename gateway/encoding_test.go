@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"compress/gzip"
 	"compress/zlib"
+	"context"
+	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/andybalholm/brotli"
+	"github.com/klauspost/compress/zstd"
 	"github.com/tidwall/gjson"
 )
 
@@ -28,6 +33,19 @@ func encoded(t *testing.T, body string, by func(io.Writer) io.WriteCloser) strin
 
 func gzipped(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }
 
+func brotlied(w io.Writer) io.WriteCloser { return brotli.NewWriter(w) }
+
+// zstded compresses with a window of some bytes at most.
+func zstded(window int) func(io.Writer) io.WriteCloser {
+	return func(w io.Writer) io.WriteCloser {
+		z, err := zstd.NewWriter(w, zstd.WithWindowSize(window), zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			panic(err) // a window that it does not have
+		}
+		return z
+	}
+}
+
 func deflated(w io.Writer) io.WriteCloser { return zlib.NewWriter(w) }
 
 // Bodies with a coding that is known are what they are without; what is broken, or has
@@ -35,6 +53,8 @@ func deflated(w io.Writer) io.WriteCloser { return zlib.NewWriter(w) }
 func TestEncoding_OfRequestBodies(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, alone(t))
 	whole := encoded(t, uncoded, gzipped)
+	zstdOf := zstded(1 << 20)
+	brotlied, zstded := encoded(t, uncoded, brotlied), encoded(t, uncoded, zstdOf)
 	for _, x := range []struct {
 		name, coding, body string
 		status             int
@@ -51,15 +71,26 @@ func TestEncoding_OfRequestBodies(t *testing.T) {
 		{"a wrong sum", "gzip", whole[:len(whole)-8] + "12345678", 400, "not valid gzip"},
 		{"another behind it", "gzip", whole + "x", 400, "not valid gzip"},
 		{"no deflate", "deflate", whole, 400, "not valid deflate"},
-		{"two", "gzip, gzip", encoded(t, whole, gzipped), 415, "gzip or deflate"},
-		{"unknown", "br", uncoded, 415, "gzip or deflate"},
+		{"two", "gzip, gzip", encoded(t, whole, gzipped), 415, "gzip, deflate, br, zstd"},
+		{"br", "br", brotlied, 200, ""},
+		{"no br", "br", whole, 400, "not valid br"},
+		{"br cut short", "br", brotlied[:len(brotlied)-1], 400, "not valid br"},
+		{"something behind br", "br", brotlied + "x", 400, "not valid br"},
+		{"zstd", "ZStd", zstded, 200, ""},
+		{"zstd in two frames", "zstd", encoded(t, uncoded[:9], zstdOf) + encoded(t, uncoded[9:], zstdOf), 200, ""},
+		{"no zstd", "zstd", whole, 400, "not valid zstd"},
+		{"zstd cut short", "zstd", zstded[:len(zstded)-1], 400, "not valid zstd"},
+		{"a wrong sum of zstd", "zstd", zstded[:len(zstded)-4] + "1234", 400, "not valid zstd"},
+		{"something behind zstd", "zstd", zstded + "xxxxx", 400, "not valid zstd"},
+		{"zstd of nothing", "zstd", "", 400, "empty"},
+		{"unknown", "lzma", uncoded, 415, "gzip, deflate, br, zstd"},
 	} {
 		got := g.post(x.body, "Content-Encoding", x.coding)
 		if got.status != x.status || !strings.Contains(got.body, x.says) {
 			t.Errorf("%s: %d %s", x.name, got.status, got.body)
 		}
 	}
-	got := g.ask("POST", "/v1/messages", uncoded, "Content-Encoding", "zstd")
+	got := g.ask("POST", "/v1/messages", uncoded, "Content-Encoding", "lzma")
 	if got.status != 415 || gjson.Get(got.body, "error.type").String() != "invalid_request_error" || gjson.Get(got.body, "type").String() != "error" {
 		t.Errorf("of a message: %d %s", got.status, got.body)
 	}
@@ -72,22 +103,96 @@ func TestEncoding_Bombs(t *testing.T) {
 	const most = 1 << 20
 	of.config = func(c *Config) { c.MaxBody, c.MaxArriving = most, most-freeBytes+1 }
 	g := run(t, of, complete().roundTrip, alone(t))
-	padded := func(length int) string {
-		return encoded(t, uncoded+strings.Repeat(" ", length-len(uncoded)), gzipped)
-	}
-	if got := g.post(padded(most), "Content-Encoding", "gzip"); got.status != 200 {
-		t.Errorf("the longest: %d %s", got.status, got.body)
-	}
-	for _, length := range []int{most + 1, 50 * most} {
-		if got := g.post(padded(length), "Content-Encoding", "gzip"); got.status != 413 || gjson.Get(got.body, "error.code").String() != "request_too_large" {
-			t.Errorf("%d bytes: %d %s", length, got.status, got.body)
+	for coding, by := range map[string]func(io.Writer) io.WriteCloser{"gzip": gzipped, "deflate": deflated, "br": brotlied, "zstd": zstded(8 << 20)} {
+		padded := func(length int) string {
+			return encoded(t, uncoded+strings.Repeat(" ", length-len(uncoded)), by)
+		}
+		if got := g.post(padded(most), "Content-Encoding", coding); got.status != 200 {
+			t.Errorf("the longest of %s: %d %s", coding, got.status, got.body)
+		}
+		for _, length := range []int{most + 1, 50 * most} {
+			if got := g.post(padded(length), "Content-Encoding", coding); got.status != 413 || gjson.Get(got.body, "error.code").String() != "request_too_large" {
+				t.Errorf("%d bytes of %s: %d %s", length, coding, got.status, got.body)
+			}
+		}
+		g.server.bodies.now.Add(1)
+		if got := g.post(padded(most), "Content-Encoding", coding); got.status != 503 {
+			t.Errorf("%s without room: %d %s", coding, got.status, got.body)
+		}
+		if now := g.server.bodies.now.Add(-1); now != 0 {
+			t.Errorf("%d bytes of %s stay counted", now, coding)
 		}
 	}
-	g.server.bodies.now.Add(1)
-	if got := g.post(padded(most), "Content-Encoding", "gzip"); got.status != 503 {
-		t.Errorf("without room: %d %s", got.status, got.body)
+}
+
+// decoder decodes without a network, bodies of this length at most.
+func decoder(most int) *Server {
+	return &Server{cfg: Config{MaxBody: most}, bodies: bodyBudget{most: 1 << 30}, decoding: make(chan struct{}, 1)}
+}
+
+// A window that RFC 9659 does not allow is refused before there is memory for it; the longest
+// that it allows is taken, and costs that once.
+func TestEncoding_WindowsOfZstd(t *testing.T) {
+	s := decoder(64 << 20)
+	text := uncoded + strings.Repeat(" ", 9<<20)
+	for window, status := range map[int]int{8 << 20: 0, 16 << 20: 400} {
+		body := []byte(encoded(t, text, zstded(window)))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := s.decode(t.Context(), body, "zstd")
+		runtime.ReadMemStats(&after)
+		var bad *badRequest
+		if errors.As(err, &bad) != (status != 0) || status != 0 && (bad.status != status || !strings.Contains(bad.message, "8388608 bytes")) {
+			t.Errorf("a window of %d MiB: %v", window>>20, err)
+		}
+		if took := (after.TotalAlloc - before.TotalAlloc) >> 20; status != 0 && took > 2 || took > 64 {
+			t.Errorf("a window of %d MiB took %d MiB", window>>20, took)
+		}
 	}
-	if now := g.server.bodies.now.Add(-1); now != 0 {
-		t.Errorf("%d bytes stay counted", now)
+}
+
+// No more decode at once than there are processors, whatever the codings; a client that leaves
+// waits no longer.
+func TestEncoding_DecodersTakeTurns(t *testing.T) {
+	s := decoder(1 << 20)
+	s.decoding <- struct{}{}
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := s.decode(ctx, []byte(encoded(t, uncoded, gzipped)), "gzip"); !errors.Is(err, context.Canceled) {
+		t.Errorf("beside another: %v", err)
 	}
+	<-s.decoding
+	if body, err := s.decode(t.Context(), []byte(encoded(t, uncoded, gzipped)), "gzip"); string(body) != uncoded || err != nil || len(s.decoding) != 0 {
+		t.Errorf("%s, %v, %d still decode", body, err, len(s.decoding))
+	}
+}
+
+// Whatever a client sends, decoding it ends with a body within the limit or with a refusal, and
+// what was encoded comes back.
+func FuzzDecode(f *testing.F) {
+	codings := []string{"gzip", "deflate", "br", "zstd"}
+	encoders := []func(io.Writer) io.WriteCloser{gzipped, deflated, brotlied, zstded(1 << 20)}
+	for i := range codings {
+		var out bytes.Buffer
+		w := encoders[i](&out)
+		_, _ = io.WriteString(w, uncoded+strings.Repeat(uncoded, 99))
+		_ = w.Close()
+		f.Add(i, out.Bytes())
+	}
+	s := decoder(1 << 16)
+	f.Fuzz(func(t *testing.T, i int, body []byte) {
+		coding := codings[uint(i)%uint(len(codings))]
+		decoded, err := s.decode(t.Context(), body, coding)
+		var bad *badRequest
+		if err != nil && !errors.As(err, &bad) || len(decoded) > s.cfg.MaxBody || s.bodies.now.Load() != 0 || len(s.decoding) != 0 {
+			t.Fatalf("%s: %d bytes, %v, %d counted", coding, len(decoded), err, s.bodies.now.Load())
+		}
+		if len(body) > s.cfg.MaxBody {
+			return
+		}
+		back, err := s.decode(t.Context(), []byte(encoded(t, string(body), encoders[uint(i)%uint(len(codings))])), coding)
+		if err != nil || !bytes.Equal(back, body) {
+			t.Fatalf("%s: %d bytes come back as %d, %v", coding, len(body), len(back), err)
+		}
+	})
 }

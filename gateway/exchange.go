@@ -139,7 +139,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if body, err = x.server.decode(body, coding); err != nil {
+	if body, err = x.server.decode(x.ctx, body, coding); err != nil {
 		return nil, err
 	}
 	if req, err = parse(x.dialect, body); err != nil {

@@ -307,6 +307,7 @@ func (r *refusals) whole(d *api.Dialect) {
 		{"nothing", "POST", "", nil, wanted{status: 400, final: true}},
 		{"too large", "POST", good + strings.Repeat(" ", most), nil, wanted{status: 413, final: true, unread: true}},
 		{"too large once decoded", "POST", encoded(r.t, good+strings.Repeat(" ", most), gzipped), []string{"Content-Encoding", "gzip"}, wanted{status: 413, final: true}},
+		{"a long window", "POST", encoded(r.t, strings.Repeat(good, 9<<20/len(good)), zstded(16<<20)), []string{"Content-Encoding", "zstd"}, wanted{status: 400, final: true}},
 		{"an unknown coding", "POST", good, []string{"Content-Encoding", "lzma"}, wanted{status: 415, final: true}},
 		{"another coding", "POST", good, []string{"Content-Encoding", "gzip"}, wanted{status: 400, final: true}},
 		{"an unknown model", "POST", strings.Replace(good, `"m"`, `"nope"`, 1), nil, wanted{status: 404, final: true}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -78,6 +79,7 @@ type Server struct {
 	app     *fiber.App
 
 	bodies   bodyBudget
+	decoding chan struct{} // as many as may decode bodies at once
 	observe  Observer
 	requests rate // answered
 	errors   rate // of them, failed by our fault or an engine's
@@ -93,7 +95,7 @@ type Server struct {
 func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, access: a, metrics: metrics, tracer: o.Tracer, log: o.Log, observe: func(Arrival) Observation { return unobserved{} },
-		bodies:  bodyBudget{most: cfg.MaxArriving},
+		bodies: bodyBudget{most: cfg.MaxArriving}, decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life, s.endLife = context.WithCancelCause(context.Background())
