@@ -67,9 +67,9 @@ func (m *memory) pending(role, missing int, now time.Time) int {
 	return missing
 }
 
-// chooseDraining chooses which units of each pool drain, and holds the wanted numbers up while they drain.
-// Of a role of which none is wanted all are idle, and none drains: the next request may
-// come any time. Engines that grow in place shrink.
+// chooseDraining chooses which units of each pool drain, and keeps the wanted numbers up while
+// they do. Of a role of which none is wanted all are idle, and none drains: the next request
+// may come any time. Engines that grow in place shrink.
 func (m *memory) chooseDraining(wants []PoolWant, servers []*pools.Server, model string, savings map[string]float64, now time.Time) {
 	var all []DrainingUnit
 	whole := make(map[pools.Role]int)

@@ -30,8 +30,9 @@ const (
 )
 
 // exchangeRefusals publishes which requests this gateway refuses, records in a meter which the
-// others refuse, and calls decided when others publish plans, until the context ends. What is lost while Redis is away
-// makes retries count as demand, and plans come with the next decision.
+// others refuse, and calls decided when others publish plans, until the context ends. What is
+// lost while Redis is away makes retries count as demand, and plans come with the next
+// decision.
 func (s *Shared) exchangeRefusals(ctx context.Context, m *demand.Meter, decided func()) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.publishRefusals(ctx, m) })

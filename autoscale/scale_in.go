@@ -19,9 +19,9 @@ type Unit struct {
 	Draining     bool    // it was chosen before, and drains
 }
 
-// ScaleInCandidates are the n units that are cheapest to lose, the cheapest first. Where a set loses
-// its highest, that is the one, cheap or not. A unit that was chosen before stays chosen: it drains
-// already. Of the others those go whose requests and caches are the fewest tokens.
+// ScaleInCandidates are the n units that are cheapest to lose, the cheapest first. Where a set
+// loses its highest, that is the one, cheap or not. A unit that was chosen before stays chosen:
+// it drains already. Of the others those go whose requests and caches are the fewest tokens.
 func ScaleInCandidates(units []Unit, n int) []Unit {
 	order := slices.Clone(units)
 	slices.SortFunc(order, func(a, b Unit) int {

@@ -134,6 +134,7 @@ func cpuTime(t *testing.T) time.Duration {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		t.Fatal(err)
 	}
-	// Only their sum is exact: the kernel shares it out between the two by what it met at its ticks.
+	// Only their sum is exact: the kernel shares it out between the two by what it met at its
+	// ticks.
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -5,8 +5,8 @@ import "sync/atomic"
 // bodyBudget bounds the memory of request bodies that are still arriving. Those that have
 // arrived are counted by the queue.
 //
-// The server reads bodies itself, and only those of clients that may come in: fasthttp would read the
-// whole of any body first, into as much memory as the client announces.
+// The server reads bodies itself, and only those of clients that may come in: fasthttp would
+// read the whole of any body first, into as much memory as the client announces.
 type bodyBudget struct {
 	most int64 // bytes
 	now  atomic.Int64

@@ -106,8 +106,8 @@ func (q *sequence) classify(s stamp, publisher [16]byte) (verdict, ReplayRequest
 	return q.recordRestart()
 }
 
-// recordSeen records a live message that was applied or ignored. An older one that comes again moves
-// nothing back.
+// recordSeen records a live message that was applied or ignored. An older one that comes again
+// moves nothing back.
 func (q *sequence) recordSeen(s stamp) {
 	q.recent[s.seq%recent] = s
 	if !q.live.known || s.seq > q.live.seq {

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Source takes in what one engine publishes: bytes in, changes of the index and replay requests
+// Source takes in what one engine publishes: bytes in, changes of the index and requests
 // for replays out. It opens no sockets and waits for nothing, so that a feed (zmqsub)
 // or a test can drive it:
 //
-//	request := source.Connected()               // each time
-//	request = source.Live(message)              // with a request: offer it again afterwards
+//	request := source.RecordConnect()           // each time
+//	request = source.ApplyLive(message)         // with a request: offer it again afterwards
 //	request = source.Check()                    // now and then
-//	source.Disconnected()                   // after what came before is taken
+//	source.RecordDisconnect()                   // after what came before is taken
 //
 //	source.BeginReplay(request)                 // whenever request.Needed()
-//	source.Replayed(message)                // for each answer
+//	source.ApplyReplayed(message)               // for each answer
 //	request = source.EndReplay(complete)
 type Source struct {
 	index *Index

@@ -86,8 +86,8 @@ type SourceState struct {
 	SeqKnown bool
 	// Complete says that the source has requested all that its engine can replay.
 	Complete bool
-	// Receiver is the replica that receives the events of an engine in connect mode, and its address, as far as
-	// is known; "" where each replica receives from the engine itself.
+	// Receiver is the replica that receives the events of an engine in connect mode, and its
+	// address, as far as is known; "" where each replica receives from the engine itself.
 	Receiver string
 	Holders  []HolderState
 	Counts   Counts

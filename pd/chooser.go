@@ -66,7 +66,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 }
 
 // claimFor claims the servers of an alternative and records why they were chosen, or says
-// who refused.
+// which refused.
 func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
 	if b, refusedBy = ch.claim(r, v, chosen); b == nil {
 		return nil, refusedBy
@@ -82,7 +82,7 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 	return b, ""
 }
 
-// claim takes a place on the servers of the alternative, on all or on none: then it says who
+// claim takes a place on the servers of the alternative, on all or on none: then it says which
 // refused.
 func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (b *binding, refusedBy string) {
 	b = &binding{chosen: chosen, handoff: v.handoff}

@@ -34,8 +34,9 @@ type LegConfig struct {
 // BindConfig is what bounds the choice of servers.
 type BindConfig struct {
 	HandoffAge time.Duration // a hand-off older than this is not used
-	// UnresponsiveWait is how long a request waits at most for servers that are unresponsive, when no
-	// other can take it, and how long a role may be down before the gateway is not ready.
+	// UnresponsiveWait is how long a request waits at most for servers that are unresponsive,
+	// when no other can take it, and how long a role may be down before the gateway is not
+	// ready.
 	UnresponsiveWait time.Duration
 	Objective        Objectives // what requests are served for
 	// TTFT and ITL are objectives for each request, 0 is none; SLO says whose count.

@@ -346,7 +346,7 @@ func (q *modelQueue) latest(w *waiter) queue.Limit {
 	return queue.LimitedBy(begin, w.request.arrived.Add(q.d.maxWait), queue.ErrTimeout)
 }
 
-// snapshotFor gathers the servers.
+// refresh takes a new snapshot of the servers.
 func (q *modelQueue) refresh(now time.Time) {
 	prefill, decode := q.snapshot.prefill, q.snapshot.decode
 	q.d.ch.retakeSnapshot(&q.snapshot, q.base, q.base, now)

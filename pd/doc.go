@@ -4,7 +4,8 @@
 // everything may be retried elsewhere; after it the stream is relayed and its
 // end is judged.
 //
-// Orchestrator.Run takes these steps in order. What a pair costs (cost) and which request is next
-// (order) are computed without I/O. Bodies stay bytes: api.Body finds the fields that are read and splices those that
-// must change, and everything else reaches the engine as the client wrote it.
+// Orchestrator.Run takes these steps in order. What a pair costs (pd/cost) and which request is
+// next (pd/order) are computed without I/O. Bodies stay bytes: api.Body finds the fields that
+// are read and replaces those that must change; everything else reaches the engine as the
+// client wrote it.
 package pd

@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// engineIDs remembers which engines compute on prefill servers, as those said, by server and rank. Its zero value
-// knows nothing.
+// engineIDs remembers which engines compute on prefill servers, as those said, by server and
+// rank. Its zero value knows nothing.
 type engineIDs struct {
 	mu      sync.Mutex // guards servers
 	servers map[string]knownEngines

@@ -147,8 +147,8 @@ func endsInHalf(text string) bool { return strings.HasSuffix(text, "\uFFFD") }
 type firstTokens struct{ o *Orchestrator }
 
 // mayBeFromPrefill reports whether the client of a stream will get prefill's token, as far as the
-// request goes: what is predicted of its first token depends on it. Who reads a whole answer sees
-// no token before the last.
+// request goes: what is predicted of its first token depends on it. The client of a whole answer
+// sees no token before the last.
 func (f firstTokens) mayBeFromPrefill(req *Request) bool {
 	servers := f.o.Fleet.Servers()
 	if !req.Stream || f.o.Binder.Config.FirstToken != FirstFromPrefill || !slices.ContainsFunc(servers, connector.MaySayFirst) {

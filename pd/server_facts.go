@@ -10,7 +10,8 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// serverFacts is what a snapshot keeps of a server beside its load, for one request after the other.
+// serverFacts is what a snapshot keeps of a server beside its load, for one request after the
+// other.
 type serverFacts struct {
 	by             *connector.Connector
 	spot           kvstate.HitPosition

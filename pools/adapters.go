@@ -145,8 +145,8 @@ func (s *Server) RecordAdapterLoad(a Adapter, base Model, took time.Duration) {
 	})
 }
 
-// RecordFailedAdapterLoad counts an adapter that the server did not load, RecordAdapterUnload one that
-// it has unloaded.
+// RecordFailedAdapterLoad counts an adapter that the server did not load, RecordAdapterUnload
+// one that it has unloaded.
 func (s *Server) RecordFailedAdapterLoad() { s.loadRequests.failed.Add(1) }
 func (s *Server) RecordAdapterUnload()     { s.loadRequests.unloaded.Add(1) }
 

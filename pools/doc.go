@@ -8,6 +8,6 @@
 // survives it.
 //
 // A caller picks a server from Candidates, takes a place on it with Claim, and
-// ends the Lease in two once-only steps: RecordResult at the first
+// ends the Lease in two steps, each of which counts once: RecordResult at the first
 // content event, Release when the request has left the server.
 package pools

@@ -58,7 +58,8 @@ func (c SleepConfig) WakeTime(wake time.Duration, occupants []Occupant) time.Dur
 	return total
 }
 
-// GPUShare is a server's share of GPUs that several servers use: asleep or awake, and which leases need it awake.
+// GPUShare is a server's share of GPUs that several servers use: asleep or awake, and which
+// leases need it awake.
 type GPUShare struct {
 	mu         sync.Mutex // guards the rest
 	asleep     bool

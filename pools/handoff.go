@@ -57,8 +57,8 @@ func (s Spec) KVHosts() []string {
 	return slices.Compact([]string{own, other})
 }
 
-// JudgeHost returns the ownership of a host that the server's hand-off names: the server's own, if it
-// is its host or that of its kv-address.
+// JudgeHost returns the ownership of a host that the server's hand-off names: the server's own,
+// if it is its host or that of its kv-address.
 func (s *Server) JudgeHost(host string, reader *Server) address.Ownership {
 	return s.addresses.Judge(host, s.KVHosts(), reader.addresses)
 }

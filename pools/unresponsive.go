@@ -127,8 +127,8 @@ func (l *serverState) RecordAlive(now time.Time) {
 	l.states.notify()
 }
 
-// RecordProgress records that work on the server went on: a token of a stream has come. It is a sign of
-// life, and more: an engine that only answers its probes may be stuck.
+// RecordProgress records that work on the server went on: a token of a stream has come. It is a
+// sign of life, and more: an engine that only answers its probes may be stuck.
 func (l *serverState) RecordProgress(now time.Time) {
 	if n := int64(now.Sub(l.vitals.born)); n-l.vitals.progressAt.Load() > int64(signStep) {
 		l.vitals.progressAt.Store(n)

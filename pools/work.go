@@ -62,8 +62,8 @@ func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, 
 // promptBit distinguishes the prompt that a decode lease computes from the lease itself.
 const promptBit = 1 << 63
 
-// BeginLocalPrefill records that the request's prompt is computed where it is decoded: the server has
-// that work ahead like a prefill, until Computed or the end of the lease.
+// BeginLocalPrefill records that the request's prompt is computed where it is decoded: the
+// server has that work ahead like a prefill, until Computed or the end of the lease.
 func (l *Lease) BeginLocalPrefill(work curve.Work) {
 	l.server.mu.Lock()
 	l.server.work[LegIndex(Prefill)].Begin(l.seq|promptBit, work, time.Now())

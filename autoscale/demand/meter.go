@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
-// keptBins is how many bins of demand are remembered: fifteen minutes of them.
+// KeptBins is how many bins of demand are remembered: fifteen minutes of them.
 const KeptBins = 90
 
 // refusedFor is how long, at least, a refused request that comes again counts as a
@@ -78,7 +78,7 @@ type means struct {
 	Ended      int     `json:"n"`
 }
 
-// context is the mean KV of a sequence at any moment: a long answer counts for as long as
+// Context is the mean KV of a sequence at any moment: a long answer counts for as long as
 // it is there.
 func (s *means) Context() float64 {
 	if s.TokenSteps == 0 {
@@ -193,7 +193,7 @@ func (m *Meter) refuse(fingerprint uint64) {
 	}
 }
 
-// takeRefused returns those that were refused since the last call.
+// TakeRefused returns the requests that were refused since the last call.
 func (m *Meter) TakeRefused() []uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +202,7 @@ func (m *Meter) TakeRefused() []uint64 {
 	return unsent
 }
 
-// receiveRefused remembers a request that another gateway refused.
+// ReceiveRefused remembers a request that another gateway refused.
 func (m *Meter) ReceiveRefused(fingerprint uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -211,7 +211,7 @@ func (m *Meter) ReceiveRefused(fingerprint uint64) {
 	}
 }
 
-// reading is what one gateway measured, as the others receive it.
+// Reading is what one gateway measured, as the others receive it.
 type Reading struct {
 	At      int64                    `json:"at"` // unix seconds
 	Models  map[string]*ModelReading `json:"models"`
@@ -226,7 +226,7 @@ type ModelReading struct {
 	Traffic Traffic       `json:"traffic"`
 }
 
-// read returns what was measured, and forgets what is older than is kept, and models that
+// Read returns what was measured, and forgets what is older than is kept, and models that
 // no request asked for in a long time.
 func (m *Meter) Read() Reading {
 	now := m.Now()
@@ -254,7 +254,7 @@ func (m *Meter) Read() Reading {
 	return r
 }
 
-// sumSavings adds up the heat of servers over gateways.
+// SumSavings adds up over gateways what the caches of servers save, in tokens.
 func SumSavings(readings []Reading) map[string]float64 {
 	all := make(map[string]float64)
 	for _, r := range readings {
@@ -265,7 +265,7 @@ func SumSavings(readings []Reading) map[string]float64 {
 	return all
 }
 
-// total is the demand for a model of all gateways.
+// Total is the demand for a model of all gateways.
 type Total struct {
 	Prompt, Output sizing.Series
 	Waiting        Work
@@ -275,7 +275,7 @@ type Total struct {
 	TTFT, ITL      Attained // lately
 }
 
-// sum adds up what gateways measured of a model. since is the bin from which on
+// Sum adds up what gateways measured of a model. since is the bin from which on
 // demand was watched: bins without a request are zero from there, and unknown before.
 func Sum(readings []Reading, model string, since, now int64) Total {
 	from := max(since, now-KeptBins)
@@ -315,10 +315,10 @@ func Sum(readings []Reading, model string, since, now int64) Total {
 	return t
 }
 
-// asked reports whether a request asked for the model lately.
+// Asked reports whether a request asked for the model lately.
 func (t *Total) Asked() bool { return t.Waiting.Requests > 0 || t.Output.Mean() > 0 }
 
-// silent is what counts of a replica that is gone: what was asked of it, but no request
+// Silent keeps of a replica that is gone what counts on: what was asked of it, but no request
 // waits there any more.
 func (r *Reading) Silent() {
 	for _, m := range r.Models {

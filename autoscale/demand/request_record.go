@@ -17,8 +17,8 @@ type Arrival struct {
 	TTFT, ITL    time.Duration // its objectives, 0 is none
 }
 
-// RequestRecord is what is measured of a request from its arrival to its end: RecordFirstToken, where that comes, and then
-// RecordEnd or RecordRefusal, each once.
+// RequestRecord is what is measured of a request from its arrival to its end: RecordFirstToken,
+// where that comes, and then RecordEnd or RecordRefusal, each once.
 type RequestRecord struct {
 	meter   *Meter
 	demand  *demand

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
-// lately is how fast the lengths of requests are forgotten: e-fold in the time for which
+// Lately is how fast the lengths of requests are forgotten: e-fold in the time for which
 // demand is remembered.
 const Lately = KeptBins * sizing.Bin
 
@@ -53,7 +53,7 @@ func (t *Traffic) add(o *Traffic) {
 	}
 }
 
-// leastRequests is how few requests of a class are none.
+// LeastRequests is how few requests of a class count as none.
 const LeastRequests = 0.01
 
 // Rate is requests per second.

@@ -66,7 +66,7 @@ func (s Series) slope(noise float64) float64 {
 	return slope * max(0, 1-err*err/(slope*slope))
 }
 
-// recentSpan is how far back a change of level is looked for, and surprise is how
+// RecentSpan is how far back a change of level is looked for, and surprise is how
 // many standard errors make one.
 const (
 	RecentSpan  = time.Minute

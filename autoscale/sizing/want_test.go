@@ -12,10 +12,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The cases of the planner are text files that a person can dispute. "new" begins
-// with the usual signals and no memory; what a line says stays until a later one
-// changes it, and so does the memory of decisions. A series of 20000x54+60000x6 is 54 bins of 20,000 and then six of 60,000. The time
-// between two decisions is 15 s. Regenerate with: go test ./autoscale/sizing -run Golden -rewrite
+// The cases of the planner are text files that a person can dispute. "new" begins with the
+// usual signals and no memory; what a line says stays until a later one changes it, and so does
+// the memory of decisions. A series of 20000x54+60000x6 is 54 bins of 20,000 and then six of
+// 60,000. The time between two decisions is 15 s. Regenerate with:
+// go test ./autoscale/sizing -run Golden -rewrite
 func TestPlan_Golden(t *testing.T) {
 	datadriven.Walk(t, "testdata/want", func(t *testing.T, path string) {
 		p, s, m := DefaultPlanner(), usualSignals(), Memory{}

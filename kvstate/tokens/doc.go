@@ -1,8 +1,8 @@
 // Package tokens knows the token ids of a prompt, or of its beginning, before any engine
 // has seen it: the gateway needs them to look up which blocks of KV servers hold.
 //
-// A Source serves one model in one of four modes: it asks an engine, remembers what
-// prefills answered, runs a tokenizer of its own, or gives keys of text chunks instead
+// A Source serves one model in one of four modes: it asks an engine, remembers the tokens that
+// prefills reported, runs a tokenizer of its own, or gives keys of text chunks instead
 // of tokens. DESIGN.md says when each is right, and why what is remembered is true.
 //
 // A request takes this way: source.go (the mode) -> body.go, text.go (the prompt as

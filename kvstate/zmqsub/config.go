@@ -13,8 +13,8 @@ type Config struct {
 	QueueMessages int   // messages that wait in a socket (RCVHWM)
 	MaxMessage    int64 // bytes; a peer that sends more is disconnected
 
-	// ConnectWarning is how long a socket may take to be connected for the first time before that is
-	// warned of.
+	// ConnectWarning is how long a socket may take to be connected for the first time before
+	// that is warned of.
 	ConnectWarning time.Duration
 	ReconnectMin   time.Duration
 	ReconnectMax   time.Duration

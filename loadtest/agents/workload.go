@@ -163,7 +163,7 @@ func (w *workload) all() (found []*conversation) {
 	return found
 }
 
-// before are the steps of a turn's request.
+// upTo returns the steps of a turn's request.
 func (c *conversation) upTo(turn int) []*step {
 	var steps []*step
 	if c.parent != nil {

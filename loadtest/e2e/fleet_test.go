@@ -13,8 +13,7 @@ type fleet struct {
 	prefill, decode []string
 }
 
-// maxModelLen is the context window of the engines in tokens; longPrompt is within
-// it, tooLongPrompt beyond.
+// maxModelLen is the context window of the engines in tokens.
 const maxModelLen = 8192
 
 // startSims starts the fleet as llm-d-inference-sim, in the mode that answers with

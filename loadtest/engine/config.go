@@ -126,7 +126,8 @@ type Config struct {
 
 	// CachedTokensInUsage reports usage.prompt_tokens_details.cached_tokens.
 	CachedTokensInUsage bool
-	// Embeddings serves what pooling models answer: /v1/embeddings, /rerank, /score, /classify, /pooling.
+	// Embeddings serves the paths of pooling models: /v1/embeddings, /rerank, /score, /classify,
+	// /pooling.
 	Embeddings bool
 	// NoReady has no /ready, as SGLang before it.
 	NoReady bool

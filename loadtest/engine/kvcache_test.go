@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// cacheWith stores one sequence of n blocks and frees it again.
+// storeSequence stores one sequence of n blocks and frees it again.
 func storeSequence(c *kvCache, n int, salt string) *sequence {
 	s := &sequence{tokens: make([]int32, n*c.blockSize), salt: salt}
 	s.hashTo(n, c.blockSize, c.root)

@@ -174,8 +174,8 @@ func (e *Engine) adapterOf(model string) (string, error) {
 	return "", notFound("model", "The model `%s` does not exist.", model)
 }
 
-// parsePrompts reads the prompts of /v1/completions: a string, a list of strings, token ids, or a list of
-// lists of token ids.
+// parsePrompts reads the prompts of /v1/completions: a string, a list of strings, token ids, or
+// a list of lists of token ids.
 func (e *Engine) parsePrompts(raw json.RawMessage, addSpecial bool) ([][]int32, error) {
 	encode := func(text string) []int32 {
 		ids := e.language.tok.EncodeMarked(text)

@@ -108,7 +108,7 @@ func (c *Chunk) Without(out, data []byte) []byte {
 	return append(out, data[at:]...)
 }
 
-// idList returns what stands between the brackets of a list of numbers, and how many
+// IDList returns what stands between the brackets of a list of numbers, and how many
 // they are.
 func IDList(list gjson.Result) (numbers string, n int) {
 	numbers = strings.Trim(list.Raw, "[] \t\r\n")

@@ -5,9 +5,9 @@ import (
 	"strconv"
 )
 
-// PromptUsage is what a client sees of its prompt in the usage: how long it is, what of it was cached,
-// what was written to a cache. After a hand-off decode reports the transferred tokens as
-// cached, which says nothing about the cache: the whole of it is prefill's, and where
+// PromptUsage is what a client sees of its prompt in the usage: how long it is, what of it was
+// cached, what was written to a cache. After a hand-off decode reports the transferred tokens
+// as cached, which says nothing about the cache: the whole of it is prefill's, and where
 // prefill reported nothing there is nothing of caches. The zero value leaves decode's.
 type PromptUsage struct {
 	Override bool

@@ -65,7 +65,8 @@ func (t *Transfer) ChooseEngine(ids map[int]string) error {
 	return nil
 }
 
-// queryBootstrap asks a prefill server's bootstrap server, which answers {"0":{"engine_id":"..."},...}.
+// queryBootstrap asks a prefill server's bootstrap server, which answers
+// {"0":{"engine_id":"..."},...}.
 func queryBootstrap(ctx context.Context, transport http.RoundTripper, s *pools.Server) (map[int]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

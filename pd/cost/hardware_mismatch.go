@@ -9,8 +9,8 @@ import "github.com/tandem-gateway/tandem/pools/share"
 // what others gave in the simulator.
 const hardwareMismatchCost = 0.3
 
-// hardwareMismatches appends what each prefill server costs a request more, in seconds, since the plan
-// of the hardware (share.Table) gives requests of its lengths to others:
+// hardwareMismatches appends what each prefill server costs a request more, in seconds, since
+// the plan of the hardware (share.Table) gives requests of its lengths to others:
 //
 //	hardwareMismatchCost x prefill there x (1 - its kind's share / the largest share of a kind here)
 //

@@ -19,7 +19,7 @@
 // All of it is pure: bytes in, bytes out.
 package messages
 
-// Engine is whose conversion is followed.
+// Engine is the engine whose conversion is followed.
 type Engine string
 
 // The engines whose conversions are known, by the names that pools.Identity has.

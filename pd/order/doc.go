@@ -9,11 +9,11 @@
 //
 // # How long a request waits
 //
-// Of every 1/OverdueShare turns (50) one goes to the request that came first of those that
-// are overdue, in any class and for any objective, and it keeps that turn while the server
-// that is best for it is busy: no other request gets it. While another server is free that lasts no
-// longer than for any other request, see above. So a request whose prefill takes T seconds on the server that
-// is best for it goes, whatever else comes, after at most
+// Of every 1/OverdueShare turns (50) one goes to the request that came first of those that are
+// overdue, in any class and for any objective. It keeps that turn while the server that is best
+// for it is busy: no other request gets it. While another server is free, it waits for the busy
+// one no longer than any other request would (Servers.Best). So a request whose prefill takes
+// T seconds on the server that is best for it goes, whatever else comes, after at most
 //
 //	overdue + (k+1) (50 tau + B)    seconds
 //

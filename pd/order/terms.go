@@ -27,7 +27,7 @@ func (t *Terms) TTFT() float64 {
 }
 
 // FirstStep is the time until decode has done its first step. Pairs are compared by it also where
-// the first token is there before: somebody waits for the second one.
+// the first token is there before: the client waits for the second one.
 func (t *Terms) FirstStep() float64 {
 	return t.Ready + t.Ahead + t.Prefill + t.Transfer + t.KVRoom + t.Step
 }

@@ -43,8 +43,9 @@ type Ticket struct {
 	// as one more objective missed.
 	PairsFirst bool
 
-	// HardwareMismatch is what each prefill server costs more, in seconds, since it is of hardware that
-	// the plan gives to requests of other lengths. A shorter slice says that the rest fit.
+	// HardwareMismatch is what each prefill server costs more, in seconds, since it is of
+	// hardware that the plan gives to requests of other lengths. A shorter slice says that the
+	// rest fit.
 	HardwareMismatch []float64
 
 	// PrefillReady and DecodeReady are the seconds until each server can take the request

@@ -19,8 +19,8 @@ const (
 
 // Prompts learns how many tokens prompts have: from the nearest prompt of the same context,
 // which is the tools and the system prompt that an agent's prompts share, and from what a
-// roughly counted token more has made there, on its API and with its model. Safe for concurrent use; a nil one
-// knows nothing.
+// roughly counted token more has made there, on its API and with its model. Safe for concurrent
+// use; a nil one knows nothing.
 type Prompts struct {
 	mu       sync.Mutex // guards the rest
 	contexts map[promptKey]*promptContext

@@ -243,7 +243,8 @@ func TestRecord_AContinuationByTextGoesOnWithTheText(t *testing.T) {
 	}
 }
 
-// Without ids, and where text may not go on either, an answer is not continued, nor is its end known.
+// Without ids, and where text may not go on either, an answer is not continued, nor is its end
+// known.
 func TestContinue_NotWithoutIDs(t *testing.T) {
 	s := asked(t, api.Chat, `{"model":"m","messages":[]}`, false, 100, chatText, chatEnds)
 	if _, err := s.Continue(); !errors.Is(err, errNoIDs) || !s.WithoutIDs() || s.IsByText() {

@@ -36,7 +36,7 @@ type Transcript struct {
 	usageSeen    bool
 }
 
-// streamRequest is what a transcript needs of the request whose stream it follows.
+// Request is what a transcript needs of the request whose stream it follows.
 type Request struct {
 	Dialect   *api.Dialect
 	Body      api.Body // as the client sent it
@@ -45,7 +45,7 @@ type Request struct {
 	HideUsage bool     // the client did not ask for the usage chunk
 }
 
-// newTranscript returns the transcript of a stream with one answer, nil where it cannot be
+// New returns the transcript of a stream with one answer, nil where it cannot be
 // continued. modelLen is how many tokens prompt and answer may have together, 0 if unknown.
 // With byText a chat may be continued by its text where the engine reports no ids.
 func New(req Request, modelLen int, byText bool) *Transcript {

@@ -42,10 +42,10 @@ func NewBook() *Book {
 	return &Book{asks: make(chan struct{}, 1), first: make(chan struct{}), asked: make(map[string]time.Time), reported: make(map[string]uint64)}
 }
 
-// Judge returns the ownership of a host that a hand-off of the server names, which may be reached at
-// own: the server's, if it is one of those by name, or by all of its addresses. Loopback is
-// the server's where the reader runs on the same machine. An unknown host is looked up for
-// the next hand-off.
+// Judge returns the ownership of a host that a hand-off of the server names, which may be
+// reached at own: the server's, if it is one of those by name, or by all of its addresses.
+// Loopback is the server's where the reader runs on the same machine. An unknown host is looked
+// up for the next hand-off.
 func (b *Book) Judge(host string, own []string, reader *Book) Ownership {
 	if slices.ContainsFunc(own, func(own string) bool { return sameName(own, host) }) {
 		return Own

@@ -82,8 +82,8 @@ func (b *Breaker) RecordProbe(verdict error, now time.Time) (away time.Duration)
 }
 
 // OnBlame sets what is called when a probe failed, or passed after such, with the time of the
-// last one that passed before: what was charged to others since was this server's fault. It is called
-// before the first probe.
+// last one that passed before: what was charged to others since was this server's fault. It is
+// called before the first probe.
 func (b *Breaker) OnBlame(blamed func(since time.Time)) { b.onBlame = blamed }
 
 // reportBlame reports that this server was at fault for transfers that failed. It does so

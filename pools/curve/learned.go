@@ -171,7 +171,8 @@ func (l *Learned) silentLocked(now time.Time) bool {
 	return l.weightAfter(now.Sub(l.sampledAt)) <= 1-longSilence
 }
 
-// forgetIfRecoveredLocked lets good news count: all that the server showed before counts as one work.
+// forgetIfRecoveredLocked lets good news count: all that the server showed before counts as one
+// work.
 func (l *Learned) forgetIfRecoveredLocked(s step) {
 	if !s.silent || l.predicted == 0 || s.predicted == 0 || s.observed > recoveredShare*l.factorLocked()*s.predicted {
 		return

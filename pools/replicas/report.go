@@ -17,8 +17,8 @@ type report struct {
 	mixed       bool // some of them know only JSON
 }
 
-// changesOf returns what is to be reported of a replica's own work: what the others would not believe
-// by themselves, or everything.
+// changesOf returns what is to be reported of a replica's own work: what the others would not
+// believe by themselves, or everything.
 func (r *report) changesOf(own workMessage, whole bool, now time.Time) workMessage {
 	if whole || r.unconfirmed || r.servers == nil {
 		return own

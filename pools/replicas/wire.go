@@ -15,8 +15,8 @@ import (
 //	[1, replica, whole, taken, {server: [n, t, q, l, n, t, q, l]}]
 //
 // for prefill and decode, n requests of t tokens, a queue of q microseconds of which l stay.
-// whole says that servers that are not named have nothing; else they are as they were
-// last reported. Sums are reported and never differences, so that a lost message is made good by the
+// whole says that servers that are not named have nothing; else they are as they were last
+// reported. Sums are reported and never differences, so that a lost message is made good by the
 // next whole one. Earlier versions know only the JSON of workMessage, which is always whole.
 const (
 	wireVersion = 1
