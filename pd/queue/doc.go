@@ -4,5 +4,5 @@
 // request that is past the queue and waits for servers (Queue.CountWaiting) still counts.
 //
 // It knows a request by its class, tenant, size and deadline, and no servers. Limit is until
-// when anything is waited for. pd imports it.
+// when anything is waited for. pd and gateway import it.
 package queue

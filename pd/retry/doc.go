@@ -2,5 +2,5 @@
 // again, so that a failing pool is not buried under them, and Quarantine holds back a request
 // that was in flight on two servers when they died, so that it does not kill server by server.
 //
-// It knows a request by its fingerprint, and servers by name. pd imports it.
+// It knows a request by its fingerprint, and servers by name. pd and gateway import it.
 package retry
