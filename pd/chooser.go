@@ -94,8 +94,9 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 	number := cost.IndexOf(v.candidates.Decode, chosen.Decode)
 	b.cachedTokens = v.candidates.Decode[number].Cached.Confirmed()
 	if chosen.Prefill != "" && v.handoff == nil {
-		work := curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill}
-		lease, err := v.prefill[cost.IndexOf(v.candidates.Prefill, chosen.Prefill)].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
+		number := cost.IndexOf(v.candidates.Prefill, chosen.Prefill)
+		work := prefillWork(r, &v.candidates.Prefill[number], chosen.Terms.Prefill)
+		lease, err := v.prefill[number].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 		if err != nil {
 			return nil, chosen.Prefill
 		}
@@ -112,10 +113,18 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 	}
 	b.decode = lease
 	if chosen.Prefill == "" && r.req.Dialect.Split {
-		lease.BeginLocalPrefill(curve.Work{Tokens: r.req.PromptTokens, Estimate: chosen.Terms.Prefill})
+		lease.BeginLocalPrefill(prefillWork(r, &v.candidates.Decode[number], chosen.Terms.Prefill))
 	}
 	ch.predictCached(r, b)
 	return b, ""
+}
+
+// prefillWork is what the prompt of a request is to the server that computes it.
+func prefillWork(r *bindRequest, c *cost.Candidate, estimate time.Duration) curve.Work {
+	return curve.Work{
+		Tokens: r.req.PromptTokens, Computed: max(1, r.req.PromptTokens-c.Cached.GPU),
+		Estimate: estimate, Shared: cost.Duration(c.Prefill.Fixed()),
+	}
 }
 
 // recordBinding notes why a request's servers were chosen, and counts it.

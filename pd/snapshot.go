@@ -206,7 +206,7 @@ func (sn *Snapshotter) snapshotFor(r *bindRequest, refused map[string]bool, now 
 		return v
 	}
 	from := candidateOf(v.handoff.From, now)
-	from.Queue = 0 // the work is done
+	from.Queue, from.Forming = 0, 0 // the work is done
 	from.Cached = cached.Tokens{GPU: r.req.PromptTokens}
 	with := v
 	with.prefill = []*pools.Server{v.handoff.From}
@@ -305,6 +305,7 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	c.Prefill, c.Step = s.PrefillCurve(), s.StepCurve()
 	c.PrefillKnown, c.StepKnown = s.Confidence(now)
 	load := s.FreshLoad(now)
+	c.Forming = prefill.Forming
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
 	if load.Running.Known {
 		c.Running = max(c.Running, int(load.Running.Value))

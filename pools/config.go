@@ -24,6 +24,9 @@ type Config struct {
 	Breaker       breaker.Config
 	Prefill       curve.Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          curve.Curve // likewise, by StepFeatures
+	// StepTokens is how many prompt tokens a server computes in one step at most: the engine's
+	// max_num_batched_tokens. Prompts that fit into one step take its fixed part once.
+	StepTokens int
 	// Forgetting is the time without a sample in which what a server has shown of its speed
 	// loses half its weight to what its peers have.
 	Forgetting time.Duration
@@ -49,6 +52,7 @@ func Default() Config {
 		Breaker:       breaker.Default(),
 		Prefill:       curve.Curve{0.0165, 0.015184, 0.00042099},
 		Step:          curve.Curve{0.006, 0.00035, 0.01},
+		StepTokens:    8192, // vLLM's and SGLang's usual budget on large GPUs
 		Forgetting:    time.Minute,
 	}
 }

@@ -19,11 +19,12 @@ type InFlight struct {
 	Tokens   int
 	Queue    time.Duration // predicted time until the outstanding work is done
 	Stays    time.Duration // of it, what does not wear off while nothing is answered
+	Forming  time.Duration // of it, what is done in the same step as what is sent now; this gateway's
 }
 
 // Plus returns the sum of two.
 func (w InFlight) Plus(o InFlight) InFlight {
-	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue, Stays: w.Stays + o.Stays}
+	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue, Stays: w.Stays + o.Stays, Forming: w.Forming + o.Forming}
 }
 
 // LegIndex is where a leg stands in what is kept for both: prefill first.
@@ -39,7 +40,7 @@ func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &l.work[LegIndex(leg)]
-	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Floor()}
+	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming()}
 }
 
 // InFlight returns the outstanding work of all gateways on the server, as far as
@@ -48,9 +49,9 @@ func (s *Server) InFlight(leg Role, now time.Time) InFlight {
 	return s.OwnInFlight(leg, now).Plus(s.othersInFlight(leg, now))
 }
 
-// FallsTo returns in how long the prefill work ahead on the server will have fallen to
-// limit by the passing of time alone, false if it is there already or only a report can
-// bring it there.
+// FallsTo returns in how long the prefill work ahead on the server, or what is ahead of its
+// next step, will have fallen to limit by the passing of time alone, false if it is there
+// already or only a report can bring it there.
 func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, ok bool) {
 	limit -= s.othersInFlight(Prefill, now).Queue
 	s.mu.Lock()

@@ -83,6 +83,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 
 	f.Float64Var(&cfg.TimeScale, "time-scale", cfg.TimeScale,
 		"factor on all simulated time: 1 real, 0.01 a hundred times faster, 0 no waiting")
+	f.DurationVar(&cfg.StepBase, "step-base", cfg.StepBase,
+		"what every step takes whatever is in it, beside the formulas: 300ms as on a CPU, 50ms to 100ms as with experts over many hosts")
 	f.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "tokens in a KV block")
 	f.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "KV blocks of each rank")
 	f.StringVar(&cfg.KVType, "kv-cache-dtype", cfg.KVType, "type of the KV's numbers that it reports")

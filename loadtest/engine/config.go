@@ -61,6 +61,11 @@ type Config struct {
 	// TimeScale multiplies every simulated duration: 1 is real time, 0.01 is a
 	// hundred times faster, 0 waits for nothing.
 	TimeScale float64
+	// StepBase is what every step takes beside what the formulas say of the work in it, in simulated
+	// time: some 300 ms on a CPU (measured with vLLM 0.32 on two cores), 50 ms and more with
+	// experts spread over many hosts (DeepSeek-V3/R1 Inference System Overview, 2025: 20 to 22
+	// tokens a second for each stream). The 16 ms of a dense model are in the formulas.
+	StepBase time.Duration
 	// BlockSize is in tokens, Blocks is the size of each rank's KV cache in blocks,
 	// MaxModelLen is the longest prompt plus answer in tokens.
 	BlockSize   int
@@ -191,6 +196,7 @@ func (c Config) Validate() error {
 	check(c.MeetTimeout > 0, "meet timeout is %v", c.MeetTimeout)
 	check(c.Model != "", "model has no name")
 	check(c.TimeScale >= 0, "time scale %v is negative", c.TimeScale)
+	check(c.StepBase >= 0, "a step takes %v", c.StepBase)
 	check(c.BlockSize > 0 && c.Blocks > 0, "KV cache of %d blocks of %d tokens", c.Blocks, c.BlockSize)
 	check(c.MaxModelLen > 1 && c.MaxModelLen <= c.Blocks*c.BlockSize,
 		"max model length %d does not fit the KV cache of %d tokens", c.MaxModelLen, c.Blocks*c.BlockSize)

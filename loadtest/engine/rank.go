@@ -50,7 +50,7 @@ type counts struct {
 	prefills, decodes, aggregated, aborted                       int
 	prefixPulled                                                 int // blocks
 	handoffsPulled, handoffsExpired, handoffsReleased, preempted int
-	deaths                                                       int
+	deaths, steps                                                int
 	rejected, recomputed, loadFailures                           map[string]int // by reason
 }
 

@@ -166,8 +166,8 @@ func (r *rank) allocateLocked(s *sequence) bool {
 	return true
 }
 
-// stepTime of a batch: one prefill pass over all new prompt tokens plus one decode
-// step. What is left to compute after KV came from another engine is as short as a
+// stepTime of a batch: what any step takes, one prefill pass over all new prompt tokens, and one
+// decode step. What is left to compute after KV came from another engine is as short as a
 // decode and counts as one.
 func (r *rank) stepTime(batch []work) time.Duration {
 	prefill, decodes, slow := 0, 0, 1.0
@@ -179,7 +179,7 @@ func (r *rank) stepTime(batch []work) time.Duration {
 			prefill += w.n
 		}
 	}
-	took := prefillTime(prefill)
+	took := r.cfg.StepBase + prefillTime(prefill)
 	if decodes > 0 {
 		took += decodeTime(r.cache.share())
 	}
@@ -192,6 +192,7 @@ func (r *rank) stepTime(batch []work) time.Duration {
 func (r *rank) finishStep(batch []work) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.counts.steps++
 	now := time.Now()
 	for _, w := range batch {
 		s := w.s

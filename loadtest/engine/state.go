@@ -61,6 +61,7 @@ type State struct {
 	Aborted        int `json:"aborted"`
 	EngineDeaths   int `json:"engine_deaths"` // by faults, and by hand-offs that are too short
 	Preempted      int `json:"preempted"`
+	Steps          int `json:"steps"` // of the scheduler
 
 	RequestsByPath map[string]int `json:"requests_by_path"`
 	Adapters       []string       `json:"adapters"`
@@ -128,6 +129,7 @@ func (s *State) add(r *rank) {
 	s.AggregatedDone += c.aggregated
 	s.Aborted += c.aborted
 	s.Preempted += c.preempted
+	s.Steps += c.steps
 	s.EngineDeaths += c.deaths
 	s.HandoffsRejected += addTo(s.HandoffsRejectedByReason, c.rejected)
 	s.Recomputed += addTo(s.RecomputedByReason, c.recomputed)

@@ -33,9 +33,15 @@ type decodeAccount struct {
 	context   int           // prompt tokens of all requests
 }
 
+// prefillWork is what the request was believed to be to its prefill server.
+func (j *job) prefillWork() curve.Work {
+	return curve.Work{Computed: j.req.Prompt - j.estimate.cached, Estimate: runDuration(j.estimate.prefill), Shared: runDuration(j.estimate.shared)}
+}
+
 // estimate is what was believed of a request when it was sent.
 type estimate struct {
 	prefill float64 // seconds on its prefill server
+	shared  float64 // of them, what a step there takes whatever is in it
 	nominal float64 // seconds on a server of nominal speed
 	cached  int     // tokens there
 	output  int     // expected tokens
@@ -44,13 +50,18 @@ type estimate struct {
 	room    bool    // it was to wait for KV room
 }
 
-func newAccount(prefills, decodes int) *account {
-	return &account{prefill: make([]prefillAccount, prefills), decode: make([]decodeAccount, decodes)}
+// newAccount returns one of idle servers, of which prefill computes so many tokens in a step.
+func newAccount(prefills, decodes, stepTokens int) *account {
+	a := &account{prefill: make([]prefillAccount, prefills), decode: make([]decodeAccount, decodes)}
+	for p := range a.prefill {
+		a.prefill[p].work.StepTokens = stepTokens
+	}
+	return a
 }
 
 func (a *account) recordDispatch(j *job, now float64) {
 	if p := j.pair.Prefill; p != Aggregated {
-		a.prefill[p].work.Begin(uint64(j.id), curve.Work{Estimate: runDuration(j.estimate.prefill)}, clockTime(now))
+		a.prefill[p].work.Begin(uint64(j.id), j.prefillWork(), clockTime(now))
 		a.prefill[p].tokens += j.req.Prompt - j.estimate.cached
 		a.prefill[p].sent = append(a.prefill[p].sent, j)
 		a.prefill[p].prompts += j.req.Prompt

@@ -26,7 +26,7 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
 	f := &fleet{aggregated: aggregated, moving: make(map[*job]func()), model: cost.Default()}
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(h.HandOff), int(h.KVBytesPerToken)
-	f.model.BlockTokens, f.model.ChunkTokens = blockTokens, h.DecodeTokens
+	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
 	f.links = cost.NewLinks(cost.LinkPrior{
 		cost.SameHost: {BytesPerSecond: h.NIC},
 		cost.SameRack: {BytesPerSecond: h.NIC},
@@ -67,7 +67,7 @@ func (f *fleet) refresh(v *View) {
 	now := clockTime(v.now)
 	for p := range f.field.Prefill {
 		c := &f.field.Prefill[p]
-		c.Queue, c.Queued = runDuration(v.QueueSeconds(p)), v.PrefillRequests(p)
+		c.Queue, c.Forming, c.Queued = runDuration(v.QueueSeconds(p)), v.gateway.account.prefill[p].work.Forming(), v.PrefillRequests(p)
 		c.Prefill = prefillCurve(v.prefillHardware(p), v.gateway.learned.speeds[p].mean())
 	}
 	for d := range f.field.Decode {

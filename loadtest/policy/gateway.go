@@ -21,12 +21,16 @@ type gateway struct {
 	waking  float64 // when late is asked again; infinite: not by time alone
 }
 
+// sameStep is the part of what was believed of a prefill below which it was done in the same
+// step as the one before it.
+const sameStep = 0.1
+
 func newGateway(c *cluster, id, blocks int, seed uint64) *gateway {
 	g := &gateway{
 		cluster: c, id: id,
 		rng:     rand.New(rand.NewPCG(seed, 100+uint64(id))),
 		index:   newIndex(c.scenario.Prefill+c.scenario.Decode, blocks),
-		account: newAccount(c.scenario.Prefill, c.scenario.Decode),
+		account: newAccount(c.scenario.Prefill, c.scenario.Decode, c.scenario.Hardware.PrefillTokens),
 		learned: newLearned(c.scenario),
 		waking:  math.Inf(1),
 	}
@@ -158,7 +162,11 @@ func (g *gateway) observe(j *job, s stage) {
 		return
 	case prefilled:
 		served := g.account.recordPrefilled(j, now)
-		g.learned.speed(j.pair.Prefill, served, j.estimate.nominal)
+		nominal := j.estimate.nominal
+		if served < sameStep*nominal { // the work of a step whose fixed part another one bore
+			nominal -= g.cluster.hw.PrefillStep
+		}
+		g.learned.speed(j.pair.Prefill, served, nominal)
 		if learner := g.learner(); learner != nil {
 			g.view.now = now
 			learner.Prefilled(&g.view, j)
@@ -204,7 +212,7 @@ func (g *gateway) estimate(j *job) {
 	if p := j.pair.Prefill; p != Aggregated {
 		e.cached = v.PrefillHit(p)
 		e.nominal = v.prefillHardware(p).prefill(j.req.Prompt, e.cached)
-		e.prefill = v.PrefillSeconds(p)
+		e.prefill, e.shared = v.PrefillSeconds(p), v.prefillHardware(p).PrefillStep
 		e.bytes = v.MissingBytes(j.pair.Decode)
 		e.step = v.StepSeconds(j.pair.Decode)
 		e.room = v.RoomSeconds(j.pair.Decode) > 0

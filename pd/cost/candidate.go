@@ -23,6 +23,7 @@ type Candidate struct {
 	NoAggregated bool          // it must not compute the request's prompt as a decode server
 	Ready        time.Duration // until it can take the request at all: an adapter to load, a sleep to end
 	Queue        time.Duration // predicted time until its outstanding prefill work is done
+	Forming      time.Duration // of it, what is done in the same step of the engine as a prompt that is sent now
 	Queued       int           // requests of that work
 	Cached       cached.Tokens // leading tokens of the request that it holds, by tier
 	Remote       Remote        // that holds more of it, and can be pulled from
@@ -71,7 +72,8 @@ type Candidates struct {
 
 // SetLoad takes over how loaded a server is.
 func (c *Candidate) SetLoad(now Candidate) {
-	c.Queue, c.Queued, c.Running, c.Decodes = now.Queue, now.Queued, now.Running, now.Decodes
+	c.Queue, c.Forming, c.Queued = now.Queue, now.Forming, now.Queued
+	c.Running, c.Decodes = now.Running, now.Decodes
 	c.KVUsed, c.KVFree, c.KVKnown = now.KVUsed, now.KVFree, now.KVKnown
 }
 

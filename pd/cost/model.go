@@ -21,6 +21,7 @@ type Model struct {
 	DiskLoad        float64 // likewise from its disk
 	DecodeReuse     bool    // decode takes over only the blocks that it lacks
 	ChunkTokens     int     // prompt tokens that a decode server computes between two steps of its batch
+	StepTokens      int     // prompt tokens that a prefill server computes in one step at most
 	// PairsFirst lets decode servers compute prompts only where no pair can, and not where
 	// that is cheaper.
 	PairsFirst bool
@@ -40,6 +41,7 @@ func Default() Model {
 		DiskLoad:        3e9,  // one NVMe drive
 		DecodeReuse:     true,
 		ChunkTokens:     8192, // max_num_batched_tokens
+		StepTokens:      8192, // likewise
 		Adapter:         DefaultAdapterCost(),
 		Rule:            Joint,
 		turns:           new(atomic.Uint64),
@@ -48,8 +50,8 @@ func Default() Model {
 
 // Validate reports what is wrong with the model, nil if nothing.
 func (m *Model) Validate() error {
-	if m.KVBytesPerToken <= 0 || m.BlockTokens <= 0 || m.ChunkTokens <= 0 || m.HandOff < 0 {
-		return errors.New("kv-bytes-per-token, block-tokens and decode-chunk must be positive")
+	if m.KVBytesPerToken <= 0 || m.BlockTokens <= 0 || m.ChunkTokens <= 0 || m.StepTokens <= 0 || m.HandOff < 0 {
+		return errors.New("kv-bytes-per-token, block-tokens, decode-chunk and prefill-step must be positive")
 	}
 	if m.Rule != "" {
 		if err := m.Rule.Validate(); err != nil {
@@ -67,7 +69,10 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 	self := -1
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
-		state := order.PrefillState{Ahead: p.Queue.Seconds(), Queued: p.Queued, Stalls: p.Decodes, Self: -1, Excluded: p.Excluded, SaysFirst: p.FirstBlock > 0}
+		state := order.PrefillState{
+			Ahead: p.Queue.Seconds(), Forming: p.Forming.Seconds(), StepWork: m.stepWork(&p.Prefill),
+			Queued: p.Queued, Stalls: p.Decodes, Self: -1, Excluded: p.Excluded, SaysFirst: p.FirstBlock > 0,
+		}
 		if p.Both {
 			self = f.decodeOf(p.ID, self+1)
 			state.Self = self
@@ -89,6 +94,17 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 		}
 		s.Decode = append(s.Decode, state)
 	}
+}
+
+// worthOfStep is how many times the time that a step takes whatever is in it the prompts in it
+// are to take: with eight, no more than a ninth of a server's time is spent on the former.
+const worthOfStep = 8
+
+// stepWork is the seconds of prompts that make a step of a prefill server worth while: so many
+// that its fixed part hardly counts, or all that its budget of tokens lets in.
+func (m *Model) stepWork(c *curve.Curve) float64 {
+	full := curve.PrefillFeatures(m.StepTokens, 0)
+	return min(worthOfStep*c.Fixed(), max(0, full.On(c)-c.Fixed()))
 }
 
 // combineGroup makes a server's state that of its group: a step takes as long as on the
@@ -113,6 +129,7 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
 	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Of(r.TTFT.Seconds()).Weights()
 	t.FirstFromPrefill = r.FirstFromPrefill && !f.endsWithBlock(r)
+	t.PerStep, t.StepWork = f.reference.Fixed(), m.stepWork(&f.reference)
 	t.Resize(len(f.Prefill), len(f.Decode))
 	t.PrefillReady, t.DecodeReady = t.PrefillReady[:0], t.DecodeReady[:0]
 	handsOver, work := f.handsOver(r, m.BlockTokens), newWork(r.PromptTokens)

@@ -30,7 +30,7 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 				return hold, nil, false
 			}
 			newcomer.work = q.work()
-		case behind && s.Now+fleet.startsIn(before) > w.latest() && s.Now+fleet.startsIn(before-t.leastPrefill) <= w.latest():
+		case behind && s.Now+fleet.startsIn(before) > w.latest() && s.Now+fleet.startsIn(before-t.leastWork) <= w.latest():
 			if !newcomer.tryDisplace(w, q) {
 				o.Remove(t)
 				return hold, nil, false
@@ -38,7 +38,7 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 			gaveWay = append(gaveWay, w)
 			continue
 		}
-		before += w.leastPrefill
+		before += w.leastWork
 	}
 	for _, w := range gaveWay {
 		o.Remove(w)
@@ -71,7 +71,7 @@ func (n *newcomer) tryDisplace(w *Ticket, q *tenantQueue) bool {
 	if !known {
 		work = q.work()
 	}
-	n.left[q] = work - w.leastPrefill
+	n.left[q] = work - w.leastWork
 	return n.left[q] >= n.work
 }
 
@@ -100,7 +100,7 @@ func serveInTurn(beside []*tenantQueue, yield func(*tenantQueue, *Ticket) bool) 
 				return false
 			}
 			if len(q.waiting) > 1 {
-				heap.Push(&again, &furtherTurn{line: q, place: first, next: 1, served: q.served + q.waiting[0].leastPrefill})
+				heap.Push(&again, &furtherTurn{line: q, place: first, next: 1, served: q.served + q.waiting[0].leastWork})
 			}
 			first++
 			continue
@@ -110,7 +110,7 @@ func serveInTurn(beside []*tenantQueue, yield func(*tenantQueue, *Ticket) bool) 
 		if !yield(turn.line, t) {
 			return false
 		}
-		turn.served += t.leastPrefill
+		turn.served += t.leastWork
 		if turn.next++; turn.next < len(turn.line.waiting) {
 			heap.Fix(&again, 0)
 		} else {

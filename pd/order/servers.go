@@ -21,11 +21,15 @@ type Servers struct {
 
 // PrefillState is one prefill server.
 type PrefillState struct {
-	Ahead    float64 // seconds until it has done what was sent to it
-	Queued   int     // requests sent to it and not answered
-	Stalls   int     // sequences that decode there, and stand still while it prefills
-	Self     int     // the decode server that is the same one: not its pair; -1 is none
-	Excluded bool    // it may not be chosen now
+	Ahead float64 // seconds until it can begin with another prompt, and of what is done with that in one step
+	// Forming is the part of Ahead that is done in the same step of the engine as a prompt that
+	// is sent now, and StepWork how much of it makes a step worth while, in seconds.
+	Forming, StepWork float64
+
+	Queued   int  // requests sent to it and not answered
+	Stalls   int  // sequences that decode there, and stand still while it prefills
+	Self     int  // the decode server that is the same one: not its pair; -1 is none
+	Excluded bool // it may not be chosen now
 	// SaysFirst: where decode GoesOn, its token may be the first one of the answer.
 	SaysFirst bool
 }
@@ -130,7 +134,7 @@ func (s *Servers) ttftLeft(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arriv
 func (s *Servers) prefillSide(t *Ticket, p int, price float64) (first, half float64) {
 	state := &s.Prefill[p]
 	first = at(t.PrefillReady, p) + s.HandOff + state.Ahead + t.Prefill[p]
-	return first, first + price*t.Reference[p] + t.Prefill[p]*float64(state.Stalls) + at(t.HardwareMismatch, p)
+	return first, first + t.delayToOthers(p, price) + t.Prefill[p]*float64(state.Stalls) + at(t.HardwareMismatch, p)
 }
 
 // pairCost is the cost of a request on a pair that it may have.

@@ -129,7 +129,7 @@ func byTurn(a, b *tenantQueue) int {
 // work is the seconds of prefill that wait in a queue.
 func (q *tenantQueue) work() (seconds float64) {
 	for _, w := range q.waiting {
-		seconds += w.leastPrefill
+		seconds += w.leastWork
 	}
 	return seconds
 }

@@ -51,7 +51,7 @@ func slowlyServed(o *Order) (ids []int64) {
 		}
 		l := &play[next]
 		ids = append(ids, l.waiting[0].ID)
-		l.served += l.waiting[0].leastPrefill
+		l.served += l.waiting[0].leastWork
 		if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
 			play = slices.Delete(play, next, next+1)
 		}

@@ -85,7 +85,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
 		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode])
-		terms.DelayToOthers = price*t.Reference[pair.Prefill] + terms.Prefill*float64(p.Stalls)
+		terms.DelayToOthers = t.delayToOthers(pair.Prefill, price) + terms.Prefill*float64(p.Stalls)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
 		terms.FirstFromPrefill = s.saysFirst(t, pair)
 		terms.KVRoom += d.promptWait(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)

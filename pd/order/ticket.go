@@ -10,7 +10,7 @@ const Aggregated = -1
 
 // Pair is the servers of a request.
 type Pair struct {
-	Prefill, Decode int // Prefill is Alone where decode computes the prompt
+	Prefill, Decode int // Prefill is Aggregated where decode computes the prompt
 }
 
 // Ticket is a request that is to be bound: sizes, and what it would cost on each
@@ -35,7 +35,12 @@ type Ticket struct {
 
 	Prefill   []float64 // seconds of its prefill on each prefill server
 	Reference []float64 // the same at the speed of an average server
-	Missing   []float64 // bytes that each decode server lacks
+	// PerStep is the seconds that a step of a prefill server takes whatever is in it: prompts that
+	// are computed in one step take them once. StepWork is the seconds of prompts that make a
+	// step worth while.
+	PerStep, StepWork float64
+
+	Missing []float64 // bytes that each decode server lacks
 	// Aggregated is the seconds of its prefill on each decode server, and Stall the longest
 	// gap that it makes there in the streams of others, which counts where ITL is set.
 	Aggregated, Stall []float64
@@ -53,12 +58,13 @@ type Ticket struct {
 	// say that the rest are ready.
 	PrefillReady, DecodeReady []float64
 
-	leastPrefill        float64   // of Prefill, or of Alone where it has no prefill server
+	leastPrefill        float64   // of Prefill, or of Aggregated where it has no prefill server
+	leastWork           float64   // of it, what it takes from a server that has others to compute with it
 	leastTTFT           float64   // seconds to its first token if all servers were free
 	rank                float64   // in Order: lower goes first
 	late                bool      // in Order: it misses its TTFT wherever it goes, and is served last
 	leastAggregatedCost float64   // the least that it can cost without a prefill server
-	leastAggregated     float64   // of Alone, the least
+	leastAggregated     float64   // of Aggregated, the least
 	awaited             Pair      // in Order: the pair, not free, that it was seen to wait for
 	declined            float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
 	isDeclining         bool      // in Order: it did so at the last look
@@ -114,7 +120,28 @@ func (t *Ticket) derive(links *LinkTable) {
 	if math.IsInf(t.leastPrefill, 1) {
 		t.leastPrefill = t.leastAggregated
 	}
+	t.leastWork = t.Batched(t.leastPrefill)
 	t.leastTTFT = min(t.leastTTFT, t.leastAggregated)
+}
+
+// Batched is what a prefill of so many seconds takes from a server on which others wait: of what a
+// step takes whatever is in it only its share.
+func (t *Ticket) Batched(seconds float64) float64 {
+	if t.StepWork <= 0 {
+		return seconds
+	}
+	own := max(0, seconds-t.PerStep)
+	return own + min(seconds, t.PerStep)*min(1, own/t.StepWork)
+}
+
+// delayToOthers is what its prefill on a server costs others at a price (Weights.Price): one who is
+// yet to come the whole, and those who wait what it takes of a step that is done in any case.
+func (t *Ticket) delayToOthers(p int, price float64) float64 {
+	whole := t.Reference[p]
+	if price == 1 {
+		return whole
+	}
+	return whole + (price-1)*t.Batched(whole)
 }
 
 // leastTransferFrom is the seconds of its fastest transfer from a prefill server.

@@ -58,7 +58,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		o.rate.sample(s)
 		return Turn{}, false
 	}
-	o.rate.went += turn.Ticket.leastPrefill
+	o.rate.went += turn.Ticket.leastWork
 	turn.Price = o.price(turn.Ticket)
 	o.recordTurn(&turn)
 	return turn, true
@@ -86,7 +86,7 @@ func (o *Order) UndoTurn(turn Turn) {
 	o.size++
 	o.queues.setServed(turn.Ticket, turn.served)
 	o.overdueCredit = turn.credit
-	o.rate.went -= turn.Ticket.leastPrefill
+	o.rate.went -= turn.Ticket.leastWork
 }
 
 // May says whether a request may go now, and with which pair, while so many seconds of
@@ -99,7 +99,7 @@ func (o *Order) recordTurn(turn *Turn) {
 		turn.served = q.served
 	}
 	turn.credit = o.overdueCredit
-	o.queues.setServed(turn.Ticket, turn.served+turn.Ticket.leastPrefill)
+	o.queues.setServed(turn.Ticket, turn.served+turn.Ticket.leastWork)
 	o.Remove(turn.Ticket)
 	o.overdueCredit = min(1, o.overdueCredit+o.cfg.OverdueShare)
 	if turn.Overdue {
@@ -134,8 +134,12 @@ func (o *Order) mayAnyGo(s *Servers) bool {
 	})
 }
 
-// isFree says whether a prefill server is about to be free.
-func (o *Order) isFree(p *PrefillState) bool { return p.Ahead <= o.cfg.Ahead.Seconds() }
+// isFree says whether a prefill server is about to be free, or to begin a step that another prompt
+// is welcome in: all in it share what a step takes whatever is in it.
+func (o *Order) isFree(p *PrefillState) bool {
+	ahead := o.cfg.Ahead.Seconds()
+	return p.Ahead <= ahead || p.Ahead-p.Forming <= ahead && p.Forming < p.StepWork
+}
 
 // leastAggregated is less than any decode server costs a request that it computes the prompt of.
 func (o *Order) leastAggregated(t *Ticket) float64 {
@@ -251,7 +255,7 @@ func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best 
 			break // no ticket from here on can be better
 		}
 		pair, ok := may(t, before+seconds)
-		seconds += t.leastPrefill
+		seconds += t.leastWork
 		if !ok {
 			continue
 		}
@@ -293,7 +297,7 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 // recordAwaited notes that a request waits for the busy pair that it awaits: its prefill goes there
 // before those of all behind it. And that it leaves a free server that it could have.
 func (o *Order) recordAwaited(t *Ticket) {
-	o.awaitedWork[t.awaited.Prefill] += t.Prefill[t.awaited.Prefill]
+	o.awaitedWork[t.awaited.Prefill] += t.Batched(t.Prefill[t.awaited.Prefill])
 	t.isDeclining = t.isDeclining || slices.ContainsFunc(o.free, func(p int) bool { return !math.IsInf(t.Prefill[p], 1) })
 }
 

@@ -8,20 +8,38 @@ import (
 // Work is what one request will cost a server, as predicted when it is claimed.
 type Work struct {
 	Tokens   int           // prompt tokens for prefill, context tokens for decode
+	Computed int           // of a prompt's tokens, those that are not cached
 	Estimate time.Duration // engine time, alone on the server
+	// Shared is the part of Estimate that a step of the engine takes whatever is in it: works
+	// that are done in one step take it once.
+	Shared time.Duration
 }
 
+// own is what a work adds to the time of a step that is done in any case.
+func (w Work) own() time.Duration { return max(0, w.Estimate-w.Shared) }
+
 // Backlog estimates how much work a server still has, from what was sent to it and
-// what came back. The zero value is an idle server.
+// what came back. The zero value is an idle server that does one work in each step.
 //
-// The server is taken to work on its requests in the order of sending, so only the
-// oldest wears off as time passes, and never below a part of its estimate: one that
-// runs over says nothing of the others, and must not pay for them either (letting it
-// hid whole queues, and made waits of 80 s under noisy predictions).
+// The server is taken to work in the order of sending, in steps: what waits when a step ends
+// is done in the next one, as far as the step's budget of tokens goes. Only the step that
+// runs wears off as time passes, and never below a part of its estimate: one that runs over
+// says nothing of the others, and must not pay for them either (letting it hid whole
+// queues, and made waits of 80 s under noisy predictions). Source of the steps: vLLM
+// v1/core/sched/scheduler.py, schedule: those that run first, then those that wait, within
+// max_num_batched_tokens.
 type Backlog struct {
+	// StepTokens is how many tokens are computed in one step at most; 0: each work is a step.
+	StepTokens int
+
 	items    []workItem // oldest first
-	total    Work
+	tokens   int        // of all
 	lastDone time.Time
+
+	// What follows from the items: how long the step that runs takes, those after it that are
+	// full, and what is in the one that is not full yet.
+	running, full time.Duration
+	forming       forming
 }
 
 type workItem struct {
@@ -31,8 +49,30 @@ type workItem struct {
 	shared bool // other work was there at the same time
 }
 
-// overrun is the least part of its estimate that the oldest request is taken to need
-// still, however long it has run.
+// forming is a step that has not begun.
+type forming struct {
+	works    int
+	computed int           // tokens
+	shared   time.Duration // what it takes whatever is in it
+	own      time.Duration // what the works in it add to that
+}
+
+// takes says whether a work is still done in the step.
+func (f *forming) takes(w Work, budget int) bool {
+	return f.works == 0 || budget > 0 && f.computed+w.Computed <= budget
+}
+
+func (f *forming) add(w Work) {
+	f.works++
+	f.computed += w.Computed
+	f.shared = max(f.shared, w.Estimate-w.own())
+	f.own += w.own()
+}
+
+func (f *forming) time() time.Duration { return f.shared + f.own }
+
+// overrun is the least part of its estimate that the step that runs is taken to need still,
+// however long it has run.
 const overrun = 0.3
 
 // Begin adds a request that is sent now.
@@ -41,8 +81,39 @@ func (b *Backlog) Begin(id uint64, w Work, now time.Time) {
 		b.items[i].shared = true
 	}
 	b.items = append(b.items, workItem{Work: w, id: id, sent: now, shared: len(b.items) > 0})
-	b.total.Tokens += w.Tokens
-	b.total.Estimate += w.Estimate
+	b.tokens += w.Tokens
+	b.arrange()
+}
+
+// arrange puts the items into steps.
+func (b *Backlog) arrange() {
+	b.running, b.full, b.forming = 0, 0, forming{}
+	if len(b.items) == 0 {
+		return
+	}
+	began, runs := b.startOf(b.items[0]), true
+	var step forming
+	for _, w := range b.items {
+		if step.takes(w.Work, b.StepTokens) && !(runs && w.sent.After(began)) {
+			step.add(w.Work)
+			continue
+		}
+		if runs {
+			b.running, runs = step.time(), false
+		} else {
+			b.full += step.time()
+		}
+		step = forming{}
+		step.add(w.Work)
+	}
+	switch {
+	case runs:
+		b.running = step.time()
+	case b.StepTokens > 0 && step.computed < b.StepTokens:
+		b.forming = step
+	default:
+		b.full += step.time()
+	}
 }
 
 // Completion is what a request's answer shows of its server.
@@ -63,15 +134,18 @@ func (b *Backlog) End(id uint64, now time.Time) (Completion, bool) {
 	w := b.items[i]
 	served := now.Sub(b.startOf(w))
 	b.items = slices.Delete(b.items, i, i+1)
-	b.total.Tokens -= w.Tokens
-	b.total.Estimate -= w.Estimate
+	b.tokens -= w.Tokens
 	b.lastDone = now
+	b.arrange()
 	return Completion{Work: w.Work, Served: max(0, served), Alone: !w.shared}, true
 }
 
 // Pause records that the server did something else until now: no request that is
 // outstanding has been worked on yet.
-func (b *Backlog) Pause(now time.Time) { b.lastDone = now }
+func (b *Backlog) Pause(now time.Time) {
+	b.lastDone = now
+	b.arrange()
+}
 
 // startOf is since when the server has worked on a request if it is the oldest.
 func (b *Backlog) startOf(w workItem) time.Time {
@@ -83,48 +157,56 @@ func (b *Backlog) startOf(w workItem) time.Time {
 
 // Len is how many requests are outstanding, Tokens their tokens.
 func (b *Backlog) Len() int    { return len(b.items) }
-func (b *Backlog) Tokens() int { return b.total.Tokens }
+func (b *Backlog) Tokens() int { return b.tokens }
 
-// Ahead is the estimated time until all outstanding work is done:
+// Ahead is the estimated time until a work that were sent now would begin, and what those that
+// are done in one step with it add to it:
 //
-//	sum of the estimates but the oldest's + max(oldest - e, 0.3 oldest)
+//	max(step that runs - e, 0.3 of it) + full steps + what the works of the next step add to it
 //
-// e is the time since the last answer, or since the oldest was sent if that was
-// later.
-func (b *Backlog) Ahead(now time.Time) time.Duration {
+// e is the time since the last answer, or since the oldest work was sent if that was
+// later. The shared part of the next step is not in it: the new work's own estimate has it.
+func (b *Backlog) Ahead(now time.Time) time.Duration { return b.untilNextStep(now) + b.forming.own }
+
+// Forming is the part of Ahead that is done in the same step as what is sent now.
+func (b *Backlog) Forming() time.Duration { return b.forming.own }
+
+// untilNextStep is the estimated time until the step begins in which new work is done.
+func (b *Backlog) untilNextStep(now time.Time) time.Duration {
 	if len(b.items) == 0 {
 		return 0
 	}
-	worked := now.Sub(b.startOf(b.items[0]))
-	return max(b.total.Estimate-worked, b.Floor())
+	return max(b.running-now.Sub(b.startOf(b.items[0])), b.leastOfRunning()) + b.full
+}
+
+func (b *Backlog) leastOfRunning() time.Duration {
+	return time.Duration(overrun * float64(b.running))
 }
 
 // Floor is the part of Ahead that no passing of time takes away, only an answer.
-func (b *Backlog) Floor() time.Duration {
-	if len(b.items) == 0 {
-		return 0
-	}
-	oldest := b.items[0].Estimate
-	return b.total.Estimate - oldest + time.Duration(overrun*float64(oldest))
-}
+func (b *Backlog) Floor() time.Duration { return b.leastOfRunning() + b.full + b.forming.own }
 
-// Progress is the part, 0..1, of the oldest request that its estimate says is done.
+// Progress is the part, 0..1, of the step that runs that its estimate says is done.
 func (b *Backlog) Progress(now time.Time) float64 {
-	if len(b.items) == 0 || b.items[0].Estimate <= 0 {
+	if len(b.items) == 0 || b.running <= 0 {
 		return 0
 	}
-	return min(1, now.Sub(b.startOf(b.items[0])).Seconds()/b.items[0].Estimate.Seconds())
+	return min(1, now.Sub(b.startOf(b.items[0])).Seconds()/b.running.Seconds())
 }
 
-// FallsTo returns in how long Ahead will have fallen to limit by the passing of time
-// alone, false if only an answer can bring it there.
+// FallsTo returns in how long Ahead, or the time until the next step, will have fallen to
+// limit by the passing of time alone, false if only an answer can bring them there.
 func (b *Backlog) FallsTo(limit time.Duration, now time.Time) (in time.Duration, ok bool) {
-	ahead := b.Ahead(now)
-	if ahead <= limit {
-		return 0, true
+	for _, limit := range [...]time.Duration{limit, limit - b.forming.own} { // the next step comes first
+		step := b.untilNextStep(now)
+		if step <= limit {
+			in, ok = 0, true
+			continue
+		}
+		if b.leastOfRunning()+b.full > limit { // it may be below nothing: what others sent is above it by itself
+			return in, ok
+		}
+		return step - limit, true
 	}
-	if b.Floor() > limit { // it may be below nothing: what others sent is above it by itself
-		return 0, false
-	}
-	return ahead - limit, true
+	return in, ok
 }

@@ -33,6 +33,10 @@ func StepFeatures(sequences, kvTokens int) Features {
 // PerToken is the seconds that one token of KV adds to a decode step.
 func (c Curve) PerToken() float64 { return c[2] / 1e6 }
 
+// Fixed is the seconds that the work takes however small it is: of a prefill what a step of the
+// engine takes whatever is in it.
+func (c Curve) Fixed() float64 { return max(0, c[0]) }
+
 // Seconds is the time of work with the given features.
 func (c Curve) Seconds(x Features) float64 { return x.On(&c) }
 

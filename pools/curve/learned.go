@@ -98,7 +98,8 @@ func (l *Learned) weightAfter(age time.Duration) float64 {
 // ObserveServed is for a sample that tells only how fast the server is on the whole: the time
 // between two answers of a server that was never idle. Where one step of an engine
 // finishes several works, the first to be answered bears it all, so only their sum
-// says anything.
+// says anything; and what a step takes whatever is in it was predicted of each, and is
+// counted once.
 func (l *Learned) ObserveServed(x Features, took time.Duration, now time.Time) {
 	if took < 0 {
 		return
@@ -108,6 +109,9 @@ func (l *Learned) ObserveServed(x Features, took time.Duration, now time.Time) {
 	predicted := l.prior.Seconds(x)
 	if took.Seconds() > sameStep*l.factorLocked()*predicted || l.latest.samples >= maxStep {
 		l.countLocked()
+	}
+	if l.latest.samples > 0 {
+		predicted = max(0, predicted-l.prior.Fixed())
 	}
 	l.latest = step{l.latest.observed + took.Seconds(), l.latest.predicted + predicted, l.latest.samples + 1, l.latest.silent || l.silentLocked(now)}
 	l.countSamplesLocked(1, now)

@@ -128,13 +128,14 @@ func TestLearned_OutliersMoveItLittle(t *testing.T) {
 	}
 }
 
-// Of works that end together the first took all the time, the others none.
+// Of works that end together the first took all the time, the others none, and what a step takes
+// whatever is in it they took once.
 func TestLearned_ServedFollowsABusyServer(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 1))
 	l := NewLearned(testPrior, testAnchors, time.Minute)
 	for range 40 {
 		a, b := prompt(r), prompt(r)
-		both := 2 * (testPrior.Seconds(a) + testPrior.Seconds(b))
+		both := 2 * (testPrior.Seconds(a) + testPrior.Seconds(b) - testPrior.Fixed())
 		l.ObserveServed(a, time.Duration(both*float64(time.Second)), testNow)
 		l.ObserveServed(b, 0, testNow)
 	}
@@ -197,22 +198,24 @@ func TestLearned_WhatAServerShowedLosesWeightWithoutSamples(t *testing.T) {
 }
 
 // An engine that finishes many works in one step answers them together: the first took
-// all the time, the others none. That must not make it look ever faster.
+// all the time, the others none, and what the step takes whatever is in it they took once. That
+// must not make it look ever faster.
 func TestLearned_WorksThatAreAnsweredTogetherCountTogether(t *testing.T) {
 	for _, batch := range []int{1, 4, 16, 64} {
 		l := NewLearned(testPrior, testAnchors, time.Minute)
 		x := PrefillFeatures(2000, 0)
-		each := time.Duration(0.8 * testPrior.Seconds(x) * float64(time.Second))
+		all := 0.8 * (testPrior.Fixed() + float64(batch)*(testPrior.Seconds(x)-testPrior.Fixed()))
+		each := 0.8 * testPrior.Seconds(x)
 		now := testNow
 		for i := range 640 {
 			took := time.Duration(0)
 			if i%batch == 0 {
-				took = each * time.Duration(batch)
+				took = time.Duration(all * float64(time.Second))
 			}
 			now = now.Add(took)
 			l.ObserveServed(x, took, now)
 		}
-		if got := l.Curve().Seconds(x) / each.Seconds(); got < 0.85 || got > 1.3 {
+		if got := l.Curve().Seconds(x) / each; got < 0.85 || got > 1.3 {
 			t.Errorf("%d at once: believed %.2f of what they take", batch, got)
 		}
 	}

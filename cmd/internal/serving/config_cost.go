@@ -38,6 +38,8 @@ func (c *costConfig) bind(fs *pflag.FlagSet) {
 		"decode servers compute prompts only where no pair can serve a request, and not where that is cheaper")
 	fs.IntVar(&c.ChunkTokens, "decode-chunk", c.ChunkTokens,
 		"prompt `tokens` that a decode server computes between two steps of its batch: the engine's max_num_batched_tokens")
+	fs.IntVar(&c.StepTokens, "prefill-step", c.StepTokens,
+		"prompt `tokens` that a prefill server computes in one step at most: the engine's max_num_batched_tokens")
 	fs.BoolVar(&c.DecodeReuse, "decode-reuse", c.DecodeReuse, "decode takes over only the KV blocks that it lacks")
 	fs.Float64Var(&c.CPULoad, "cpu-load", c.CPULoad,
 		"KV from a server's CPU memory to its GPU, `bytes per second`; 0: it is not used")
