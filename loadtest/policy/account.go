@@ -50,7 +50,8 @@ type estimate struct {
 	room    bool    // it was to wait for KV room
 }
 
-// newAccount returns one of idle servers, of which prefill computes so many tokens in a step.
+// newAccount returns one of idle servers, of which prefill computes so many tokens in a step; 0:
+// each prompt counts as a step.
 func newAccount(prefills, decodes, stepTokens int) *account {
 	a := &account{prefill: make([]prefillAccount, prefills), decode: make([]decodeAccount, decodes)}
 	for p := range a.prefill {

@@ -66,6 +66,7 @@ func (j *job) prefillEnd() float64 {
 type cluster struct {
 	scenario   *Scenario
 	exact      bool // gateways know what they cannot
+	ours       bool // they keep their books as ours does: work ahead counts steps
 	hw         *Hardware
 	cal        *calendar
 	net        *network
@@ -117,7 +118,7 @@ func newCluster(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*cluste
 	if policy.Exact {
 		s = s.withoutDelays()
 	}
-	c := &cluster{scenario: s, exact: policy.Exact, oneDecider: policy.OneDecider, hw: &s.Hardware, cal: &calendar{}, longestRun: 1 << 20}
+	c := &cluster{scenario: s, exact: policy.Exact, oneDecider: policy.OneDecider, ours: policy.Kind == Ours, hw: &s.Hardware, cal: &calendar{}, longestRun: 1 << 20}
 	c.events = newEventStream(c, seed)
 	capacity := c.build()
 	c.net = newNetwork(c.cal, capacity)

@@ -26,11 +26,15 @@ type gateway struct {
 const sameStep = 0.1
 
 func newGateway(c *cluster, id, blocks int, seed uint64) *gateway {
+	steps := 0
+	if c.ours {
+		steps = c.scenario.Hardware.PrefillTokens
+	}
 	g := &gateway{
 		cluster: c, id: id,
 		rng:     rand.New(rand.NewPCG(seed, 100+uint64(id))),
 		index:   newIndex(c.scenario.Prefill+c.scenario.Decode, blocks),
-		account: newAccount(c.scenario.Prefill, c.scenario.Decode, c.scenario.Hardware.PrefillTokens),
+		account: newAccount(c.scenario.Prefill, c.scenario.Decode, steps),
 		learned: newLearned(c.scenario),
 		waking:  math.Inf(1),
 	}
@@ -163,7 +167,7 @@ func (g *gateway) observe(j *job, s stage) {
 	case prefilled:
 		served := g.account.recordPrefilled(j, now)
 		nominal := j.estimate.nominal
-		if served < sameStep*nominal { // the work of a step whose fixed part another one bore
+		if g.cluster.ours && served < sameStep*nominal { // the work of a step whose fixed part another one bore
 			nominal -= g.cluster.hw.PrefillStep
 		}
 		g.learned.speed(j.pair.Prefill, served, nominal)
