@@ -40,6 +40,7 @@ type Engine struct {
 	language  *language
 	ranks     []*rank
 	registry  *prometheus.Registry // of vLLM's metrics
+	pages     metricsPages
 	others    *prometheus.Registry // of another engine's, where it is not vLLM
 	adapters  *adapters
 	faults    faults
@@ -110,7 +111,7 @@ func (e *Engine) open() (err error) {
 		r := newRank(i, rankID, &e.cfg, e.language)
 		r.incoming, r.outgoing, r.uplink, r.side = incoming, outgoing, uplink, side
 		r.faults, r.fatal = &e.faults, e.die
-		r.meters = newRankMeters(e.registry, r)
+		r.meters = newRankMeters(e.registry, r, &e.pages.changes)
 		expose(e.others, e.cfg.exposition(), r)
 		if r.events, err = newPublisher(&e.cfg, i); err != nil {
 			return err

@@ -97,7 +97,7 @@ func expose(registry *prometheus.Registry, exposition string, r *rank) {
 	for _, s := range gaugesOf(exposition) {
 		registry.MustRegister(prometheus.NewGaugeFunc( // the registry is new
 			prometheus.GaugeOpts{Name: s.name, Help: "As the engine of this name has it.", ConstLabels: withLabels(labels, s.labels)},
-			func() float64 { return s.read(r.load()) }))
+			func() float64 { return s.read(r.shown) }))
 	}
 }
 

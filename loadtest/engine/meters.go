@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,7 @@ type rankMeters struct {
 	kvExpired, failedTransfers    prometheus.Counter
 	failedNotifications           prometheus.Counter     // heartbeats and releases
 	success                       *prometheus.CounterVec // by finished_reason
+	changes                       *atomic.Uint64
 
 	ttft, itl, tpot, e2e              prometheus.Observer // seconds, as are the next
 	queue, prefill, decode, inference prometheus.Observer
@@ -37,19 +39,20 @@ var (
 	bytesBuckets   = prometheus.ExponentialBuckets(1<<16, 4, 10)
 )
 
-// newRankMeters registers the metrics of a rank; its gauges read the rank's state.
-func newRankMeters(registry *prometheus.Registry, r *rank) *rankMeters {
+// newRankMeters registers the metrics of a rank; its gauges show the load that was read for the page.
+// Its changes are counted.
+func newRankMeters(registry *prometheus.Registry, r *rank, changes *atomic.Uint64) *rankMeters {
 	labels := prometheus.Labels{"model_name": r.cfg.Model, "engine": strconv.Itoa(r.index)}
 	reg := promauto.With(registry) // WrapRegistererWith describes each metric anew for each page
 	counter := func(name, help string) prometheus.Counter {
-		return reg.NewCounter(prometheus.CounterOpts{Name: "vllm:" + name, Help: help, ConstLabels: labels})
+		return countedCounter{reg.NewCounter(prometheus.CounterOpts{Name: "vllm:" + name, Help: help, ConstLabels: labels}), changes}
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Observer {
-		return reg.NewHistogram(prometheus.HistogramOpts{Name: "vllm:" + name, Help: help, ConstLabels: labels, Buckets: buckets})
+		return countedObserver{reg.NewHistogram(prometheus.HistogramOpts{Name: "vllm:" + name, Help: help, ConstLabels: labels, Buckets: buckets}), changes}
 	}
 	gauge := func(name, help string, more prometheus.Labels, read func(rankLoad) float64) {
 		reg.NewGaugeFunc(prometheus.GaugeOpts{Name: "vllm:" + name, Help: help, ConstLabels: withLabels(labels, more)},
-			func() float64 { return read(r.load()) })
+			func() float64 { return read(r.shown) })
 	}
 	gauge("num_requests_running", "Requests in the batch.", nil, func(l rankLoad) float64 { return float64(l.running) })
 	gauge("num_requests_waiting", "Requests waiting, those for remote KV included.", nil,
@@ -68,6 +71,7 @@ func newRankMeters(registry *prometheus.Registry, r *rank) *rankMeters {
 		ConstLabels: prometheus.Labels{"engine": labels["engine"], "block_size": fmt.Sprint(r.cfg.BlockSize), "num_gpu_blocks": fmt.Sprint(r.cfg.Blocks), "cache_dtype": r.cfg.KVType},
 	}).Set(1)
 	return &rankMeters{
+		changes:             changes,
 		prefixQueries:       counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."),
 		prefixHits:          counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache."),
 		externalQueries:     counter("external_prefix_cache_queries_total", "Prompt tokens asked of another engine."),
@@ -118,7 +122,7 @@ func (m *rankMeters) recordToken(s *sequence, now time.Time) {
 
 // recordEnd records a sequence at its end; times it never reached are left out.
 func (m *rankMeters) recordEnd(s *sequence, finish string) {
-	m.success.WithLabelValues(finish).Inc()
+	countedCounter{m.success.WithLabelValues(finish), m.changes}.Inc()
 	t := s.times
 	if t.first.IsZero() || t.scheduled.IsZero() {
 		return
@@ -161,7 +165,7 @@ func (c *adapterCollector) Collect(out chan<- prometheus.Metric) {
 	used := false
 	var running, waiting []string
 	for _, r := range c.ranks {
-		l := r.load()
+		l := r.shown
 		used = used || l.adaptersUsed
 		running = append(running, l.runningAdapters...)
 		waiting = append(waiting, l.waitingAdapters...)

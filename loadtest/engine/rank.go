@@ -27,6 +27,7 @@ type rank struct {
 	fetches   sync.WaitGroup
 	steps     *lockstep    // of the ranks of the engine; nil: each steps by itself
 	emittedAt atomic.Int64 // nanoseconds since 1970 of its last token
+	shown     rankLoad     // in the metrics; metricsPages.mu guards it
 
 	mu       sync.Mutex // guards everything below, and the sequences
 	cache    *kvCache

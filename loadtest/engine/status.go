@@ -2,13 +2,7 @@ package engine
 
 import (
 	"net/http"
-	"slices"
-	"strconv"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	dto "github.com/prometheus/client_model/go"
 )
 
 // The endpoints that say how the engine is and change what it holds, rather than do a
@@ -43,34 +37,6 @@ func (e *Engine) version(x *exchange) error {
 func (e *Engine) serverLoad(x *exchange) error {
 	writeJSON(x.w, http.StatusOK, map[string]int64{"server_load": e.load.Load()})
 	return nil
-}
-
-func (e *Engine) metrics(x *exchange) error {
-	from := e.others
-	if e.cfg.exposition() == ExpositionVLLM {
-		from = e.registry
-	}
-	all := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		families, err := from.Gather()
-		return ofRank(families, x.rank), err
-	})
-	promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(x.w, x.r)
-	return nil
-}
-
-// ofRank leaves out the series of other ranks; -1 is all.
-func ofRank(families []*dto.MetricFamily, rank int) []*dto.MetricFamily {
-	if rank < 0 {
-		return families
-	}
-	for _, f := range families {
-		f.Metric = slices.DeleteFunc(f.Metric, func(m *dto.Metric) bool {
-			return slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool {
-				return (l.GetName() == "engine" || l.GetName() == "dp_rank") && l.GetValue() != strconv.Itoa(rank)
-			})
-		})
-	}
-	return families
 }
 
 // modelCard is one entry of /v1/models.
