@@ -9,7 +9,7 @@
 // hashes) -> memory.go (what is known of it) -> ask.go, question.go (engine mode
 // only), chat_form.go (messages and responses as chats) -> claims.go (was it true?).
 // second_sample.go is how the memory learns. Tokenizers: encoder.go -> conversation.go,
-// jinja.go (the text) -> encode.go, bpe.go (its tokens).
+// template.go (the text) -> encode.go, bpe.go (its tokens).
 //
 // Token ids that an engine was asked for on the gateway's own account (prompt_token_ids,
 // token_ids) must never reach a client that did not ask for them. This package reads

@@ -167,7 +167,7 @@ func simTokens(talk []message) []uint32 {
 }
 
 func TestTemplate_IsExactOrNothing(t *testing.T) {
-	chat := conversation{messages: []map[string]any{{"role": "user", "content": "Hi"}}, addGeneration: true}
+	chat := &conversation{messages: []chatMessage{{role: "user", texts: []string{"Hi"}}}, addGeneration: true}
 	for source, want := range map[string]string{
 		"{% for m in messages %}\n    {%- if true %}\n  {{ m.role }}:{{ m['content'] }}\n    {% endif %}\n{% endfor %}": "  user:Hi\n",
 		"{{ raise_exception('no') }}": "",
