@@ -70,7 +70,7 @@ func TestMemory_StartsOfServers(t *testing.T) {
 			t.Errorf("after %v a cold start is %v, want %v", of.took, m.ColdStart, of.learned)
 		}
 		if got := m.pending(1, 2, c.Now()); got != 0 {
-			t.Errorf("nobody was asked for, and %d are starting", got)
+			t.Errorf("no server was asked for, and %d are starting", got)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func TestSumUp(t *testing.T) {
 		t.Errorf("of decode servers: %+v", g)
 	}
 	if g := sumUp([]Hardware{{Role: pools.Decode, Ready: 1}}); g.kvCapacity != UnknownKV {
-		t.Errorf("who tells no room has any: %+v", g)
+		t.Errorf("a server that reports no room has some: %+v", g)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestHardware_Teach(t *testing.T) {
 	k.KVTokens = 0
 	c = sizing.Capacity{KVTokens: 7}
 	if k.Teach(&c); c.KVTokens != 7 {
-		t.Errorf("who tells no room teaches none: %+v", c)
+		t.Errorf("a server that reports no room teaches some: %+v", c)
 	}
 }
 

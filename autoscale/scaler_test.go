@@ -195,8 +195,8 @@ func TestScaler_ReplicasAnswerAlike(t *testing.T) {
 	}
 }
 
-// Another version's records are of no use, and stop nobody: what they lack is left out,
-// and who decides puts plans of its own in their place.
+// Another version's records are of no use, and stop no replica: what they lack is left out,
+// and the one that decides puts plans of its own in their place.
 func TestShared_ForeignRecordsStopNobody(t *testing.T) {
 	r := redisserver.Start(t)
 	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}})
@@ -213,7 +213,7 @@ func TestShared_ForeignRecordsStopNobody(t *testing.T) {
 		}
 		_ = s.follow(t.Context()) // what it cannot read is an error
 		if base, known := s.Base("another"); known || len(s.Models()) > 1 {
-			t.Errorf("%s: of %v one has an adapter that nobody had, %s", foreign.plans, s.Models(), base)
+			t.Errorf("%s: of %v one has an adapter that no server had, %s", foreign.plans, s.Models(), base)
 		}
 		if err := s.step(t.Context(), false); err != nil {
 			t.Errorf("%s: %v", foreign.plans, err)
@@ -250,7 +250,7 @@ func TestScaler_AgreedTimeGoesBack(t *testing.T) {
 	}
 }
 
-// Who is refused by one gateway and comes again to another has asked once.
+// A request that is refused by one gateway and comes again to another counts once.
 func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
 	r := redisserver.Start(t)
 	c := newClock()
@@ -266,7 +266,7 @@ func TestShared_ARetryElsewhereIsNoMoreDemand(t *testing.T) {
 	defer passing.Wait()
 	defer stop()
 	a := demand.Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000}
-	eventually(t, "the second gateway knows whom the first refused", func() bool {
+	eventually(t, "the second gateway knows what the first refused", func() bool {
 		meters[0].RecordArrival(a).RecordRefusal() // again and again: a message before the subscription is lost
 		v := meters[1].RecordArrival(a)
 		v.RecordEnd(-1, false)
@@ -356,7 +356,7 @@ func TestScaler_ATurnDoesNotUndoAnotherReplicasHurry(t *testing.T) {
 	}
 }
 
-// Plans were published while nobody listened: who listens again takes them over, and does
+// Plans were published while no replica listened: one that listens again takes them over, and does
 // not wait for its turn.
 func TestShared_WhoListensAgainTakesOverWhatWasDecided(t *testing.T) {
 	r := redisserver.Start(t)

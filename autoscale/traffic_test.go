@@ -47,7 +47,7 @@ func TestTraffic_ByClassAsItWas(t *testing.T) {
 		t.Errorf("%g requests, want 2", of.Requests)
 	}
 	if none := m.Traffic("other"); none != (demand.Traffic{}) {
-		t.Errorf("of a model that nobody asks for: %+v", none)
+		t.Errorf("of a model that no request asks for: %+v", none)
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// A client reads in OpenAI's headers what is left of its key's limits; who has none reads none.
+// A client reads in OpenAI's headers what is left of its key's limits; a key without limits
+// gets no headers.
 func TestRateLimitHeaders(t *testing.T) {
 	g := run(t, usual(t, "ada requests-per-minute=10 prompt-tokens-per-minute=10 output-tokens-per-minute=10", "bob"), complete().roundTrip, alone(t))
 	got := g.post(`{"model":"m","prompt":"hi"}`, as("ada")...)

@@ -20,7 +20,7 @@ func TestIsOwnName(t *testing.T) {
 		}
 	}
 	if isOwnName("tandem.example.com", nil) {
-		t.Error("a name that nobody gave it")
+		t.Error("a name that it was not given")
 	}
 }
 
@@ -68,7 +68,7 @@ func TestGuarded_WithoutATokenBrowsersAreRefused(t *testing.T) {
 	}
 }
 
-// Where a token is asked for, whoever shows it is let in by any name, and nobody else but
+// Where a token is asked for, a client that shows it is let in by any name, and no other but
 // kubelets and load balancers.
 func TestGuarded_AToken(t *testing.T) {
 	admin := RequireToken("t0ken", false, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))

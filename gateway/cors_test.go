@@ -20,7 +20,7 @@ func TestCheckOrigins(t *testing.T) {
 }
 
 // Pages of the origins that are named may ask and read what SDKs read of an answer; those of
-// others may not, and where none is named nobody is told anything.
+// others may not, and where none is named no page is told anything.
 func TestCrossOrigin(t *testing.T) {
 	for _, x := range []struct {
 		origins []string

@@ -75,7 +75,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A limit says which it is, and when to come back: somewhat later each, so that those who wait
+// A limit says which it is, and when to come back: somewhat later each, so that clients that wait
 // do not return together.
 func TestExplain_Quota(t *testing.T) {
 	for _, x := range []struct {

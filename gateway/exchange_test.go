@@ -107,7 +107,7 @@ func TestExchange_Span(t *testing.T) {
 const handOff = `{"choices":[{"text":"a"}],"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_block_ids":[[1,2]],"remote_host":"127.0.0.1","remote_port":1},` +
 	`"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}`
 
-// Which servers answered is for those clients who may know.
+// Which servers answered is shown to those clients that may know.
 func TestExchange_NamesThePairWhereConfigured(t *testing.T) {
 	of := usual(t)
 	of.cost.PairsFirst = true
@@ -137,7 +137,7 @@ func TestExchange_NamesThePairWhereConfigured(t *testing.T) {
 		t.Errorf("one server answered alone: %v", got.header)
 	}
 	if got := g.post(`{`); got.header.Get("X-Tandem-Decode") != "" {
-		t.Errorf("nobody answered: %v", got.header)
+		t.Errorf("no server answered: %v", got.header)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestExchange_NoTenantIsNotCounted(t *testing.T) {
 	}
 }
 
-// A client that leaves ends its request, which is nobody's failure.
+// A client that leaves ends its request, which is no server's failure.
 func TestExchange_AClientThatLeaves(t *testing.T) {
 	begun := make(chan struct{})
 	g := run(t, usual(t), func(r *http.Request) (*http.Response, error) {
@@ -329,7 +329,7 @@ func TestKnownModel_ThatComes(t *testing.T) {
 	}
 	g := run(t, of, complete().roundTrip)
 	if got := g.post(`{"model":"other","prompt":"hi"}`); got.status != 404 {
-		t.Errorf("nobody will serve it: %d %s", got.status, got.body)
+		t.Errorf("no server will serve it: %d %s", got.status, got.body)
 	}
 	answer := make(chan reply)
 	go func() { answer <- g.post(`{"model":"m","prompt":"hi"}`) }()

@@ -172,7 +172,7 @@ func FuzzFraming(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, input []byte, piece uint8) {
 		if bytes.Contains(bytes.ToLower(input), []byte("100-continue")) || bytes.Contains(bytes.ToLower(input), []byte("connection")) {
-			return // who ends a connection is not the question
+			return // which side ends a connection is not the question
 		}
 		size := int(piece) + 1
 		passed, messages, wrong := readByFraming(input)

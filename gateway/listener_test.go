@@ -158,7 +158,7 @@ func TestClientConn_EachWriteHasItsTime(t *testing.T) {
 	}
 	_, err := conn.Write(make([]byte, 64<<20))
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("nobody reads: %v", err)
+		t.Errorf("nothing reads: %v", err)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestClientConn_RefusesBehindAGoodMessage(t *testing.T) {
 	}
 }
 
-// Who was refused unread still writes: what it sends is taken until it has its answer.
+// A client that was refused unread still writes: what it sends is read until it has its answer.
 func TestClientConn_LingersForWhoStillWrites(t *testing.T) {
 	_, conn, client := pair(t, DefaultConfig())
 	if _, err := io.WriteString(client, "BAD\r\n"); err != nil {
@@ -245,7 +245,7 @@ func TestWatchClient(t *testing.T) {
 	select {
 	case <-gone:
 	case <-time.After(30 * time.Second):
-		t.Error("nobody says that it left")
+		t.Error("it is not reported that it left")
 	}
 	if !stop() {
 		t.Error("it left")

@@ -112,12 +112,12 @@ func TestResolveAlias(t *testing.T) {
 	}
 	for _, field := range sharers {
 		both := make(map[string]bool)
-		for _, who := range []string{"x", "y", "z", "u", "v", "w", "r", "s"} {
-			first := asked(`,"` + field + `":"` + who + `"`)
+		for _, name := range []string{"x", "y", "z", "u", "v", "w", "r", "s"} {
+			first := asked(`,"` + field + `":"` + name + `"`)
 			both[first] = true
 			for range 3 {
-				if again := asked(`,"` + field + `":"` + who + `"`); again != first {
-					t.Errorf("%s %s went to %s and %s", field, who, first, again)
+				if again := asked(`,"` + field + `":"` + name + `"`); again != first {
+					t.Errorf("%s %s went to %s and %s", field, name, first, again)
 				}
 			}
 		}

@@ -40,7 +40,7 @@ func (o *observed) take() (string, []Arrival) {
 	return told, seen
 }
 
-// Who plans ahead learns of each request that is let in: how it comes, when it has its first
+// The planner learns of each request that is let in: how it comes, when it has its first
 // token, and how it ended.
 func TestObserver(t *testing.T) {
 	var o observed

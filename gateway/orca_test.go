@@ -55,11 +55,11 @@ func TestLoadReport(t *testing.T) {
 	}
 	silent := run(t, usual(t), endless, alone(t))
 	if m := silent.server.LoadReport(time.Now()).GetNamedMetrics(); len(m) != 3 {
-		t.Errorf("nobody tells its KV: %v", m)
+		t.Errorf("no server reports its KV: %v", m)
 	}
 }
 
-// Who asks for the load with a request gets it in the format that it asks for.
+// A client that asks for the load with a request gets it in the format that it asks for.
 func TestORCAHeader(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, alone(t))
 	for _, format := range []string{"TEXT", "text", "JSON", "BIN"} {

@@ -65,7 +65,7 @@ func TestPanic_InARequestKillsOnlyThatRequest(t *testing.T) {
 	}
 }
 
-// A prefill leg that runs beside its decode leg has a goroutine of its own, where nobody
+// A prefill leg that runs beside its decode leg has a goroutine of its own, where nothing
 // above recovers either.
 func TestPanic_InALegBesideAnotherKillsOnlyThatRequest(t *testing.T) {
 	prefill, decode := healthy(t), healthy(t)
@@ -98,7 +98,7 @@ func (p panicking) Read(b []byte) (int, error) {
 
 func (panicking) Close() error { return nil }
 
-// A panic where the HTTP server reads a stream would end the process: nobody
+// A panic where the HTTP server reads a stream would end the process: nothing
 // above recovers there.
 func TestPanic_InAStreamCutsOnlyThatStream(t *testing.T) {
 	base, queue, server := serveWith(t, func(*http.Request) (*http.Response, error) {

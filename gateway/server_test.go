@@ -51,7 +51,7 @@ func TestServer_RefusesWhatIsNotThere(t *testing.T) {
 		{"GET", "/v1/completions", 405, "method_not_allowed", "POST"},
 		{"POST", "/v1/completions/", 404, "not_found", ""}, // strict
 		{"POST", "/V1/completions", 404, "not_found", ""},
-		{"GET", "/generate", 404, "not_found", ""}, // nobody speaks it
+		{"GET", "/generate", 404, "not_found", ""}, // no server speaks it
 		{"POST", "/generate", 404, "not_found", ""},
 	} {
 		got := g.ask(x.method, x.path, "")
@@ -119,7 +119,7 @@ func TestServer_RefusesTheSecondRequestOfAConnection(t *testing.T) {
 	}
 }
 
-// Responses are not kept: whoever asks for one of before gets a 404 that says so, if its key
+// Responses are not kept: a client that asks for an earlier one gets a 404 that says so, if its key
 // is known.
 func TestServer_KeepsNoResponses(t *testing.T) {
 	g := run(t, usual(t, "ada"), complete().roundTrip, alone(t))
@@ -225,7 +225,7 @@ func TestShutdown_EndsStreamsThatItWillNotWaitForWithAnError(t *testing.T) {
 	}
 }
 
-// Who connected and sent nothing holds no shutdown up.
+// A client that connected and sent nothing does not delay a shutdown.
 func TestShutdown_WaitsForNoSilentConnection(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, alone(t))
 	silent := g.dial() // accepted before the drain begins, or amid it

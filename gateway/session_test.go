@@ -56,7 +56,7 @@ func TestSession_IsWhatClientsCallIt(t *testing.T) {
 	}
 }
 
-// Clients who are told where the time went learn of phases and of no server; nobody is unless it
+// Clients that are told where the time went learn of phases and of no server; none is unless it
 // is configured.
 func TestTiming_TellsPhasesAndNoServers(t *testing.T) {
 	of := usual(t)
@@ -88,7 +88,7 @@ func TestTiming_TellsPhasesAndNoServers(t *testing.T) {
 			t.Errorf("%v %s: %d, told %q", c.on, c.more, got.status, told)
 		}
 		if got := g.post(`{`); got.header.Get("Server-Timing") != "" {
-			t.Errorf("of a request that nobody served: %v", got.header)
+			t.Errorf("of a request that no server served: %v", got.header)
 		}
 	}
 }

@@ -177,7 +177,7 @@ func TestApplyOps_Copies(t *testing.T) {
 }
 
 // Asked for at its position, a server holds what it holds: of one holder, of several ranks and
-// groups, of none, and after who holds has changed.
+// groups, of none, and after the holders have changed.
 func TestHits_HeldAt(t *testing.T) {
 	ix, err := New(Default())
 	if err != nil {

@@ -22,8 +22,8 @@ func TestDecode_ABatchThatBreaksOffIsUnreadable(t *testing.T) {
 	seconds := func(b []byte) []byte { return msgp.AppendInt64(msgp.AppendString(b, "ts"), 1<<40) }
 	whole := map[string][]byte{
 		"a map, its time first": asMap(seconds, events), "a map, its events first": asMap(events, seconds),
-		"a field nobody knows": asMap(events, func(b []byte) []byte { return msgp.AppendString(msgp.AppendString(b, "more"), "text") }),
-		"an array of five":     append(append(bytes.Clone([]byte{0x95}), good(wireForm{})[1:]...), 0x01, 0xa1, 'x'),
+		"an unknown field": asMap(events, func(b []byte) []byte { return msgp.AppendString(msgp.AppendString(b, "more"), "text") }),
+		"an array of five": append(append(bytes.Clone([]byte{0x95}), good(wireForm{})[1:]...), 0x01, 0xa1, 'x'),
 	}
 	for _, form := range []wireForm{{}, {short: true}, {maps: true}, {hashes: "bin"}, {hashes: "int"}} {
 		whole[fmt.Sprintf("%+v", form)] = good(form)

@@ -90,7 +90,7 @@ func TestDecode_EveryVersion(t *testing.T) {
 		b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 2), 17)
 		return stored.append(msgp.AppendArrayHeader(b, 1), wireForm{short: true})
 	}
-	// More fields than anybody knows, and a tag.
+	// More fields than are known, and a tag.
 	later := func() []byte {
 		b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 5), 17)
 		b = msgp.AppendArrayHeader(b, 2)

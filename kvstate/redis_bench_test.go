@@ -121,7 +121,7 @@ func (rb *redisBlocks) begin() {
 	}
 }
 
-// next takes the holders of the i-th block; false when nobody holds all up to it.
+// next takes the holders of the i-th block; false when no server holds all up to it.
 func (rb *redisBlocks) next(i int, holders string) bool {
 	left := uint64(0)
 	for w := range rb.alive {

@@ -401,6 +401,6 @@ func TestIndex_Trim(t *testing.T) {
 		s.Close()
 	}
 	if blocks := ix.blocks.Load(); blocks != 0 {
-		t.Errorf("%d blocks of nobody", blocks)
+		t.Errorf("%d blocks of no server", blocks)
 	}
 }

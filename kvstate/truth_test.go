@@ -246,12 +246,12 @@ func TestMatch_IsExact(t *testing.T) {
 		for _, m := range ix.Models() {
 			for tier, index := range m.Tiers {
 				if index.Blocks != 0 {
-					t.Errorf("%d blocks left in tier %d of nobody", index.Blocks, tier)
+					t.Errorf("%d blocks left in tier %d of no server", index.Blocks, tier)
 				}
 			}
 		}
 		if left := ix.blocks.Load(); left != 0 {
-			t.Errorf("%d blocks counted of nobody", left)
+			t.Errorf("%d blocks counted of no server", left)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// Whoever steps with a server that stands still stands still too, and from whom the leg was
-// taken before never gets it again: two that stand still must not pass it to and fro.
+// A server that steps with one that stands still stands still too, and a server from which the
+// leg was taken before never gets it again: two that stand still must not pass it to and fro.
 func TestGivesUp_AServerThatHangsOnlyForOneThatDoesNot(t *testing.T) {
 	for _, c := range []struct {
 		groups []string // of the decode servers, of which the first hangs
@@ -138,7 +138,7 @@ func TestPrimaryFailure_IsThatOfTheLegThatFailedByItself(t *testing.T) {
 	}
 }
 
-// A leg ends with its peer. Where that was silent for too long nobody knows which of the two the
+// A leg ends with its peer. Where that was silent for too long it is unknown which of the two the
 // other waited for, and both count as silent.
 func TestCauseForPeer_IsSilenceWhereThePeerWasSilent(t *testing.T) {
 	for want, failed := range map[error][]*LegError{

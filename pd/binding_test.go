@@ -41,7 +41,7 @@ func TestBinding_TheSourceIsTheServerThatPrefills(t *testing.T) {
 	}
 }
 
-// What a failed transfer looks like depends on who brings the KV.
+// What a failed transfer looks like depends on which leg brings the KV.
 func TestBinding_WhatAFailedTransferLooksLike(t *testing.T) {
 	failing := func(leg Leg, kind Kind, status int) *LegError {
 		return &LegError{Leg: leg, Kind: kind, Status: status, Err: errEmpty}
@@ -179,7 +179,7 @@ func TestFromPrefill_AnAnswerThatCannotBeReadIsAFailure(t *testing.T) {
 	}
 }
 
-// strandedOn is how many hand-offs of a server surely nobody reads.
+// strandedOn is how many hand-offs of a server surely no other reads.
 func (f *testFleet) strandedOn(s *pools.Server) float64 {
 	return testutil.ToFloat64(f.Metrics.stranded.WithLabelValues(s.ID()))
 }

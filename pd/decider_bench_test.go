@@ -55,20 +55,20 @@ func (l *benchLobby) comes(i int) {
 }
 
 // BenchmarkDecider: one wake-up of the decider, all of it: looking at the servers, pricing
-// those whose turn that is, whose turn it is to go, and claiming the servers for who goes.
+// those whose turn that is, whose turn it is to go, and claiming the servers for the one that goes.
 // Budget (2-core VM, one core): <= 200 us, and <= 3 ms from scratch, where other servers are
 // there than at the look before and all that wait are priced anew. Single wake-ups on a busy
-// machine, with requests of one tenant, lower twentieth and median: 75 and 81 us where nobody
+// machine, with requests of one tenant, lower twentieth and median: 75 and 81 us where none
 // goes, 120 and 140 where one comes and one goes, 1.3 ms (the twentieth) from scratch. Of 75 us
 // 16 are looking at the servers, 33 the 16 prices, and 21 whose turn it is.
 func BenchmarkDecider(b *testing.B) {
-	b.Run("nobody goes", func(b *testing.B) {
+	b.Run("no request goes", func(b *testing.B) {
 		l := newBenchLobby(b, 1)
 		b.ReportAllocs()
 		for b.Loop() {
 			l.decide(time.Now())
 			if len(l.granted) > 0 {
-				b.Fatal("somebody went")
+				b.Fatal("a request went")
 			}
 		}
 	})

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A decider before which nobody waits sleeps until somebody comes: here time passes only while
+// A decider before which no request waits sleeps until one comes: here time passes only while
 // all sleep.
 func TestDecider_SleepsWhileNobodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -75,7 +75,7 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 	})
 }
 
-// Servers are probed, and nothing happens: ten who wait are looked at at each lookInterval, and
+// Servers are probed, and nothing happens: ten that wait are looked at at each lookInterval, and
 // not once more.
 func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestRemoteRequests_SayThatTheTurnDidNotComeInTime(t *testing.T) {
 		prompt := testPrompt(14_000)
 		f := newTestFleet(t, 1, prompt)
 		f.occupy(t, testModel, time.Hour)
-		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // nobody decides
+		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // no decider runs
 		ask := func(ctx context.Context, left time.Duration) (waited time.Duration, err error) {
 			start := time.Now()
 			_, err = d.RemoteRequests().Bind(ctx, &leaderpb.RemoteRequest{

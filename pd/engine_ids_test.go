@@ -51,7 +51,7 @@ func TestEngineIDs_AServerIsAskedOnceInItsLife(t *testing.T) {
 	f.nothingIsLeft()
 }
 
-// Where a prefill server does not say which engines compute on it, it has failed: nobody can
+// Where a prefill server does not say which engines compute on it, it has failed: no server can
 // meet them. The request is served by decode alone.
 func TestEngineIDs_AServerThatDoesNotSayHasFailed(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: with(t, engine.ConnectorMooncake)})

@@ -124,7 +124,7 @@ func TestLegError_VerdictIsForTheServersFaults(t *testing.T) {
 		"unready":              {Unready, errEmpty, true},
 		"broken":               {Broken, errEmpty, false},
 		"silent":               {Timeout, errSilent, false},
-		"nobody listens":       {Unsent, refused, false},
+		"nothing listens":      {Unsent, refused, false},
 		"no answer to the SYN": {Unsent, fmt.Errorf("dial: %w", late{}), true},
 	} {
 		e := &LegError{Leg: DecodeLeg, Server: "d", Kind: c.kind, Err: c.err}

@@ -80,7 +80,7 @@ func TestFirstTokenFrom_EachConditionHasItsReason(t *testing.T) {
 }
 
 // Fields that say nothing, shape the prompt alone, or were seen to work let prefill begin the
-// answer; every other one, also one that nobody knows yet, does not.
+// answer; every other one, also one that is not known yet, does not.
 func TestNotFromPrefill_FieldsThatAreNotProved(t *testing.T) {
 	for fields, want := range map[string]string{
 		``: "", `,"temperature":0.7,"top_p":0.9,"top_k":5`: "", `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`: "",

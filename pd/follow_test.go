@@ -104,7 +104,7 @@ func follow(t *testing.T, by *turns) *leader.Follower {
 func TestBinder_TakesTheServersOfItsTurnOrItsOwn(t *testing.T) {
 	by := &turns{}
 	f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
-	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // whose turns nobody waits for
+	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // no request waits for its turns
 	f.Binder.Leader = follow(t, by)
 	req := f.asks(api.Chat, more(api.Chat, false))
 	for i := range 12 {

@@ -129,7 +129,7 @@ func TestQueueConfig_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 		valid  bool
 	}{
 		"the default":   {func(*queue.Config) {}, true},
-		"nobody waits":  {func(c *queue.Config) { c.MaxWaiting = 0 }, true},
+		"none may wait": {func(c *queue.Config) { c.MaxWaiting = 0 }, true},
 		"one at a time": {func(c *queue.Config) { c.MaxInFlight, c.MaxBytes, c.MaxWait = 1, 1, 1 }, true},
 		"none at all":   {func(c *queue.Config) { c.MaxInFlight = 0 }, false},
 		"fewer":         {func(c *queue.Config) { c.MaxWaiting = -1 }, false},

@@ -27,7 +27,7 @@ func TestPairPaysFrom_IsWhereTheChoiceTurns(t *testing.T) {
 		bound.release()
 	}
 	if _, ok := f.Binder.PairPaysFrom("nobody", answer); ok {
-		t.Error("a model that nobody serves has a length from which a pair pays")
+		t.Error("a model that no server serves has a length from which a pair pays")
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
-// What those who wait have in common is worked out once: each is still priced as if it had
-// come alone, whoever was looked at before it.
+// What waiting requests have in common is worked out once: each is still priced as if it had
+// come alone, whichever was looked at before it.
 func TestPrice_IsTheSameWhoeverWasLookedAtBefore(t *testing.T) {
 	prompt := testPrompt(14_000)
 	f := newTestFleet(t, 9, prompt)

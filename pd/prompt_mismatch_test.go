@@ -20,7 +20,7 @@ func TestOutgrows(t *testing.T) {
 		{113, 112, 16, true}, // one more, if the last one counts too
 		{97, 96, 16, true},
 		{111, 110, 16, false},
-		{90, 200, 16, false}, // shorter is wrong too, but ends nobody
+		{90, 200, 16, false}, // shorter is wrong too, but ends no engine
 		{112, 0, 16, false},
 		{0, 100, 16, false},
 		{112, 100, 0, false},

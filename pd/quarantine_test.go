@@ -23,7 +23,7 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 	req := newRequest()
 	st := &requestState{client: req, req: req}
 	if q.IsQuarantined(req, now) || req.fingerprinted {
-		t.Error("nobody is suspected, and it was hashed")
+		t.Error("no request is suspected, and it was hashed")
 	}
 	ranked := *st.req // as both legs carry it
 	ranked.Body = ranked.Body.With(api.Set("priority", []byte("7")))

@@ -213,7 +213,7 @@ func TestRun_AHandoffThatNobodySawGoesToTheNextDecode(t *testing.T) {
 }
 
 // A client that leaves ends what is under way for it, whichever leg that is: the engines are
-// free, and nobody is held guilty.
+// free, and no server is blamed.
 func TestRun_AClientThatLeavesEndsItsLegs(t *testing.T) {
 	for _, connector := range []string{engine.ConnectorNIXL, engine.ConnectorSGLang} {
 		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {

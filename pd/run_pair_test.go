@@ -27,8 +27,8 @@ func more(d *api.Dialect, stream bool) string {
 	return fmt.Sprintf(`,"%s":12,"stream":%v`, limit, stream)
 }
 
-// A pair answers as one engine alone would; who served it, what it took and why it went there
-// is known afterwards, and nothing is held any more.
+// A pair answers as one engine alone would; which servers served it, what it took and why it
+// went there is known afterwards, and nothing is held any more.
 func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 	for _, d := range dialects {
 		for _, stream := range []bool{false, true} {

@@ -117,7 +117,7 @@ func TestStream_WhatCannotBeContinuedBreaks(t *testing.T) {
 	}
 }
 
-// A stream that breaks where nobody else can take it goes back to the server on which it
+// A stream that breaks where no other server can take it goes back to the server on which it
 // broke; where that is down, it breaks.
 func TestStream_ContinuedOnTheOnlyServerThereIs(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})

@@ -83,7 +83,7 @@ func (f *testFleet) streamAggregated(t *testing.T) *Request {
 }
 
 // What a first token took corrects what is promised of the next, unless it came from a second
-// attempt; and whoever was answered just now is no sign that nobody is.
+// attempt; and a request that was answered just now is no sign that none is.
 func TestRun_AFirstTokenTeachesWhatIsPromised(t *testing.T) {
 	for failing, teaches := range map[int]bool{0: true, 1: false} {
 		synctest.Test(t, func(t *testing.T) {

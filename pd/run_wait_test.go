@@ -30,7 +30,7 @@ func bindsLate(t *testing.T) func(*Orchestrator) {
 	}
 }
 
-// Requests that wait for their turn are answered as those that do not, all of them, and nobody
+// Requests that wait for their turn are answered as those that do not, all of them, and none
 // waits any more afterwards.
 func TestRun_BoundLateAllAreAnswered(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 2, orchestrator: bindsLate(t)})
@@ -48,7 +48,7 @@ func TestRun_BoundLateAllAreAnswered(t *testing.T) {
 	f.nothingIsLeft()
 	f.wantMetrics(map[string]float64{"tandem_wait_seconds": 24, "tandem_retries_total": 0, "tandem_waiting_requests": 0, "tandem_in_flight_requests": 0})
 	if f.metric("tandem_order_looks_total") == 0 {
-		t.Error("nobody decided")
+		t.Error("nothing was decided")
 	}
 }
 
@@ -68,7 +68,7 @@ func TestRun_BoundLateARetryDoesNotWaitAgain(t *testing.T) {
 // A client that leaves while its request waits for its turn leaves nothing there.
 func TestRun_BoundLateAClientThatLeavesWaitsNoMore(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, orchestrator: func(o *Orchestrator) {
-		o.Binder.Late = NewDecider(o.Binder.Chooser, order.DefaultConfig(), time.Minute, o.Log) // nobody decides
+		o.Binder.Late = NewDecider(o.Binder.Chooser, order.DefaultConfig(), time.Minute, o.Log) // no decider runs
 	}})
 	for cause, want := range map[string]error{"it leaves": context.Canceled, "its deadline": queue.ErrDeadline, "the longest wait": queue.ErrTimeout} {
 		ctx, leave := context.WithCancel(t.Context())
@@ -157,7 +157,7 @@ func TestRun_HeldUntilServersCome(t *testing.T) {
 	f.nothingIsLeft()
 }
 
-// Nobody is held where it is of no use: for models that nobody serves, beyond the bound, for
+// No request is held where it is of no use: for models that no server serves, beyond the bound, for
 // longer than allowed, or behind the request's deadline or its client's patience.
 func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
 	f, _, begun := heldFleet(t, ScaleFromZeroConfig{MaxWait: 150 * time.Millisecond, MaxWaiting: 1})
@@ -171,7 +171,7 @@ func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
 		return err
 	}
 	if err := ask(func(r *Request) { r.Model = "unknown" }); !errors.As(err, &none) || *begun != 0 {
-		t.Errorf("a model that nobody serves: %v", err)
+		t.Errorf("a model that no server serves: %v", err)
 	}
 	start := time.Now()
 	if err := ask(nil); !errors.As(err, &none) || time.Since(start) < 150*time.Millisecond || *begun != 1 {
@@ -198,7 +198,7 @@ func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
 	}
 	f.ScaleFromZero.Config.MaxWait = 0
 	if err := ask(nil); !errors.As(err, &none) {
-		t.Errorf("nobody is to be held: %v", err)
+		t.Errorf("no request is to be held: %v", err)
 	}
 	f.nothingIsLeft()
 	if len(f.ScaleFromZero.waiting) != 0 {

@@ -67,7 +67,7 @@ func TestBindNow_SiblingsKnownByTextGoWhereOthersAreComputed(t *testing.T) {
 	}
 }
 
-// What was predicted of a server that failed is withdrawn: nobody waits for it there.
+// What was predicted of a server that failed is withdrawn: no request waits for it there.
 func TestBindNow_AFailedPrefillIsNotWaitedFor(t *testing.T) {
 	f := newTestFleet(t, 4, testPrompt(64))
 	prompts := siblings(2)

@@ -124,7 +124,7 @@ func (c lateToNotice) Read(p []byte) (int, error) {
 }
 
 // A kept connection that its engine closed before the next request was written to it has taken
-// that to nobody, whatever is read of it then.
+// that request to no server, whatever is read of it then.
 func TestTransport_ARequestOnAConnectionThatWasDeadIsUnread(t *testing.T) {
 	closed := make(chan struct{})
 	url := serveOnce(t, func(c *net.TCPConn, r *bufio.Reader) {

@@ -29,7 +29,7 @@ func TestSetUp_AListThatIsOlderThanALoadDoesNotCount(t *testing.T) {
 	}
 }
 
-// What requests wait for fails once nobody makes the server ready any more.
+// What requests wait for fails once nothing makes the server ready any more.
 func TestPrepare_FailsWhenTheServerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Default()
@@ -61,7 +61,7 @@ func TestPrepare_FailsWhenTheServerLeaves(t *testing.T) {
 	})
 }
 
-// While a lease holds an adapter nobody may unload it: it counts as many as were prepared and
+// While a lease holds an adapter it must not be unloaded: it counts as many as were prepared and
 // have not ended, however they end, and each once. Its time unused begins with the last end.
 func TestPrepare_AnAdapterIsHeldUntilTheLastLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestParseAdapter(t *testing.T) {
 }
 
 // What is known of an adapter on a server: whether it must be loaded first, at whose cost, and
-// whether the batch has a place for it. A base model is no adapter, nor is what nobody knows.
+// whether the batch has a place for it. A base model is no adapter, nor is an unknown name.
 func TestServer_WhatIsKnownOfAnAdapter(t *testing.T) {
 	f := modelFleet(t, []Adapter{{Name: "law", Base: "m"}, {Name: "ada"}, {Name: "tax"}}, "m ada<m eve<m")
 	s, now := f.Servers()[0], time.Now()
@@ -148,7 +148,7 @@ func TestServer_WhatIsKnownOfAnAdapter(t *testing.T) {
 		none      bool
 	}{
 		{name: "a base model", model: "m", none: true},
-		{name: "what nobody knows", model: "other", none: true},
+		{name: "an unknown name", model: "other", none: true},
 		{name: "the engine's own", model: "eve", want: AdapterView{Loaded: true}},
 		{name: "a loaded one of the directory", model: "ada", perServer: 1, want: AdapterView{Loaded: true}},
 		{name: "one to be loaded", model: "law"},
@@ -196,7 +196,7 @@ func TestServer_AdaptersComeAndGo(t *testing.T) {
 		}
 	}
 	if s.ForgetAdapter("eve") || !s.Health().Serves("eve") {
-		t.Error("what nobody can load again is forgotten")
+		t.Error("what cannot be loaded again is forgotten")
 	}
 }
 

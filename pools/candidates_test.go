@@ -74,7 +74,7 @@ func TestCandidates_WhenMostAreUnresponsiveNoneIsOut(t *testing.T) {
 		{4, 3, silentAfterMost - 1, 4},
 		{4, 3, silentAfterMost, 1},
 		{10, 9, 2, 10},
-		{4, 4, 1, 0}, // whoever asks may wait
+		{4, 4, 1, 0}, // the request may wait
 		{1, 1, 1, 0},
 	} {
 		servers := fleetOf(c.servers)

@@ -64,7 +64,7 @@ func TestConfig_SettingsAreCheckedAtTheirEdges(t *testing.T) {
 	}
 }
 
-// What a fleet was made with is what those who work on it are told.
+// What a fleet was made with is what its users are told.
 func TestFleet_ReturnsItsConfiguration(t *testing.T) {
 	cfg := Default()
 	cfg.ProbeInterval, cfg.EjectShare = 3*time.Second, 0.25

@@ -91,7 +91,7 @@ func (w *follower) follows(racks map[string]string) bool {
 	return maps.Equal(w.racks, racks)
 }
 
-// A server that stays keeps its state, its leases, and those who follow it, who see its new
+// A server that stays keeps its state, its leases, and its followers, which see its new
 // spec; one that is gone is followed no more.
 func TestFleet_ApplyKeepsWhatStays(t *testing.T) {
 	f, w := newTestFleet(t), &follower{racks: make(map[string]string)}

@@ -50,7 +50,7 @@ func TestTurn_OldNewsIsNotBelieved(t *testing.T) {
 }
 
 // 1 a request is about to count on the server; 2 the server is to rest; 3 it is done
-// when the request has left, and not before; 4 nobody enters any more.
+// when the request has left, and not before; 4 no request enters any more.
 func TestTurn_NobodyCountsOnAServerThatRests(t *testing.T) {
 	var l GPUShare
 	if !l.Enter() {
@@ -65,7 +65,7 @@ func TestTurn_NobodyCountsOnAServerThatRests(t *testing.T) {
 	}
 	l.Leave(time.Now())
 	if !l.Unused() {
-		t.Error("not done, with nobody there")
+		t.Error("not done, with no request there")
 	}
 	l.SetDraining(false)
 	if !l.Enter() {
@@ -73,12 +73,12 @@ func TestTurn_NobodyCountsOnAServerThatRests(t *testing.T) {
 	}
 }
 
-// A server rests until it sleeps. When its engine wakes after that, whoever woke it, it does
+// A server rests until it sleeps. When its engine wakes after that, whatever woke it, it does
 // not rest any more.
 func TestTurn_NobodyRestsBeyondItsSleep(t *testing.T) {
 	for name, wakes := range map[string]func(*GPUShare){
-		"we woke it":    func(l *GPUShare) { l.RecordWake(time.Second, time.Now()) },
-		"somebody else": func(l *GPUShare) { l.Observe(false, l.Version(), time.Now()) },
+		"we woke it":      func(l *GPUShare) { l.RecordWake(time.Second, time.Now()) },
+		"another program": func(l *GPUShare) { l.Observe(false, l.Version(), time.Now()) },
 	} {
 		var l GPUShare
 		for round := range 2 {
@@ -96,7 +96,7 @@ func TestTurn_NobodyRestsBeyondItsSleep(t *testing.T) {
 	}
 }
 
-// What an occupant of GPUs is described as: how long it is awake, and how long nobody has
+// What an occupant of GPUs is described as: how long it is awake, and how long no request has
 // counted on it, here or elsewhere.
 func TestGPUShare_AnOccupantIsDescribed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestGPUShare_AClosedServerIsNotEntered(t *testing.T) {
 		}
 		s.CloseGPUShare(false)
 		if !due(s.ProbeDue()) {
-			t.Errorf("round %d: nobody looks whether it is awake", round)
+			t.Errorf("round %d: it is not looked whether it is awake", round)
 		}
 		if s.CloseGPUShare(false); due(s.ProbeDue()) {
 			t.Errorf("round %d: it is probed though nothing has changed", round)

@@ -12,7 +12,8 @@ import (
 	"github.com/tandem-gateway/tandem/pools/address"
 )
 
-// A hand-off of a server that has just joined is not withheld because nobody has looked yet.
+// A hand-off of a server that has just joined is not withheld because its names were not looked
+// up yet.
 func TestFleet_AServerJoinsOnceItsNamesWereLookedUp(t *testing.T) {
 	names := nameserver.Start(t)
 	names.Set("prefill.test.", "A", "prefill.test. 0 IN A 192.0.2.1")

@@ -10,14 +10,14 @@ import (
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
-// Whoever waits for more to be possible, or for a server's state, is told of each change of
-// it, and of nothing else.
+// A request that waits for more to be possible, or for a server's state, is notified of each
+// change of it, and of nothing else.
 func TestChanges_WhatNotifiesOfThem(t *testing.T) {
 	m := []Model{{ID: "m"}}
 	for _, c := range []struct {
 		name          string
 		before, event func(*Fleet, *Server)
-		more, state   bool // who waits for more, for the state of a server, is told
+		more, state   bool // those that wait for more, for the state of a server, are notified
 	}{
 		{"a server goes down", nil, func(_ *Fleet, s *Server) { s.MarkDown("refused") }, true, true},
 		{"it is down already", func(_ *Fleet, s *Server) { s.MarkDown("refused") }, func(_ *Fleet, s *Server) { s.MarkDown("refused") }, false, false},
@@ -53,7 +53,7 @@ func TestChanges_WhatNotifiesOfThem(t *testing.T) {
 	}
 }
 
-// Each of many who wait is told, and none any more who has stopped.
+// Each of many that wait is notified, and none any more that has stopped.
 func TestChanges_AllThatWaitAreNotified(t *testing.T) {
 	f := newTestFleet(t)
 	var channels []<-chan struct{}
@@ -268,7 +268,7 @@ func TestMostLate_IsOfThoseThatAreUp(t *testing.T) {
 	}
 }
 
-// A failed probe blames the server to whoever charged others with its failures.
+// A failed probe blames the server at those that charged others with its failures.
 func TestFleet_OnBlameGetsTheServer(t *testing.T) {
 	f := newTestFleet(t)
 	told := map[string]int{}

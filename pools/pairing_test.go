@@ -170,7 +170,7 @@ func TestWatchPairs_LooksAtTheFleet(t *testing.T) {
 		time.Sleep(10 * f.ProbeInterval())
 		synctest.Wait()
 		if text := out.Take(); text != "" {
-			t.Errorf("said though nobody watches: %s", text)
+			t.Errorf("said though nothing watches: %s", text)
 		}
 	})
 }

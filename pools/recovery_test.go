@@ -71,7 +71,7 @@ func TestRecovery_AnEjectedServerIsProvedAtOnce(t *testing.T) {
 						t.Errorf("%s, round %d: a probe request of %s is wanted %v, in %v", name, round, leg, wanted, time.Until(at))
 					}
 					if !due(changed) {
-						t.Errorf("%s, round %d: whoever sends those of %s waits on", name, round, leg)
+						t.Errorf("%s, round %d: the prober that sends those of %s waits on", name, round, leg)
 					}
 				}
 			}

@@ -66,7 +66,7 @@ func TestServer_NoRankButTheFirstIsAskedForItsReport(t *testing.T) {
 	}
 }
 
-// reportServer streams one report to each who asks.
+// reportServer streams one report to each client that asks.
 type reportServer struct {
 	service.UnimplementedOpenRcaServiceServer
 	report *orca.OrcaLoadReport

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
-// Requests for one adapter wait for one load of it; whoever loads is told once that there is
-// something, and when it is loaded, or not, all who wait go on.
+// Requests for one adapter wait for one load of it; the one that loads is told once that there is
+// something, and when it is loaded, or not, all that wait go on.
 func TestLoadRequests_AllWhoWaitForAnAdapterWaitForOneLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := upFleet(t, func(c *Config) { c.Adapters.Directory = []Adapter{{Name: "ada"}, {Name: "eve"}} }, spec("http://10.0.0.1:1", Both)).Servers()[0]
@@ -35,7 +35,7 @@ func TestLoadRequests_AllWhoWaitForAnAdapterWaitForOneLoad(t *testing.T) {
 					t.Errorf("round %d: %d waits no more", round, i)
 				}
 			}
-			r.Finish("eve", nil, 0, time.Now()) // which nobody asked for
+			r.Finish("eve", nil, 0, time.Now()) // which no request asked for
 			r.Finish("ada", verdict, time.Minute, time.Now())
 			r.Finish("ada", errors.New("later"), time.Hour, time.Now())
 			for i, result := range results {
@@ -95,7 +95,7 @@ func TestPrepare_ASleepingServerIsWokenAndHeldAwake(t *testing.T) {
 			l := claim(t, s, Prefill, curve.Work{Estimate: 10 * time.Second})
 			await := l.Prepare("ada")
 			if await == nil || !due(s.WakeRequests().Due()) {
-				t.Fatalf("round %d: nobody is asked to wake it", round)
+				t.Fatalf("round %d: no manager is asked to wake it", round)
 			}
 			result := make(chan error, 1)
 			go func() { result <- await(t.Context()) }()
@@ -105,7 +105,7 @@ func TestPrepare_ASleepingServerIsWokenAndHeldAwake(t *testing.T) {
 			}
 			s.WakeRequests().Finish(nil, time.Minute, time.Now())
 			synctest.Wait()
-			if len(result) > 0 || !due(s.WakeRequests().Due()) { // it sleeps again: somebody else was faster
+			if len(result) > 0 || !due(s.WakeRequests().Due()) { // it sleeps again: another program was faster
 				t.Fatalf("round %d: a server that sleeps still is taken to be awake", round)
 			}
 			s.GPUShare().RecordWake(time.Second, time.Now())
@@ -133,7 +133,7 @@ func TestPrepare_ASleepingServerIsWokenAndHeldAwake(t *testing.T) {
 	})
 }
 
-// A server that is awake is counted on at once; one with GPUs of its own is nobody's concern.
+// A server that is awake is counted on at once; one with GPUs of its own never sleeps.
 func TestPrepare_AnAwakeServerIsReady(t *testing.T) {
 	f := upFleet(t, nil, Spec{URL: "http://10.0.0.1:1", Role: Both, GPUs: "a"}, spec("http://10.0.0.2:1", Both))
 	for i, s := range f.Servers() {
@@ -154,16 +154,16 @@ func TestPrepare_AnAwakeServerIsReady(t *testing.T) {
 	}
 }
 
-// What could not be woken fails for all who wait, and is not asked again for a time.
+// What could not be woken fails for all that wait, and is not asked again for a time.
 func TestWakeRequests_ARefusalLastsForATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newWakeRequests()
 		if _, err := r.take(); !errors.Is(err, errStopped) || due(r.Due()) {
-			t.Errorf("nobody wakes it: %v", err)
+			t.Errorf("it is not woken: %v", err)
 		}
-		r.Finish(errEngine, time.Minute, time.Now()) // for nobody
+		r.Finish(errEngine, time.Minute, time.Now()) // for no request
 		if r.Refuses(time.Now()) {
-			t.Error("it refuses what nobody asked for")
+			t.Error("it refuses what no request asked for")
 		}
 		r.Open()
 		for round := range 2 {
@@ -190,17 +190,17 @@ func TestWakeRequests_ARefusalLastsForATime(t *testing.T) {
 		waits, _ := r.take()
 		r.Close()
 		if <-waits.done; !errors.Is(waits.err, errStopped) {
-			t.Errorf("nobody wakes it any more: %v", waits.err)
+			t.Errorf("it is not woken any more: %v", waits.err)
 		}
 		if _, err := r.take(); !errors.Is(err, errStopped) {
-			t.Errorf("nobody wakes it any more, to one who comes now: %v", err)
+			t.Errorf("it is not woken any more, for one that comes now: %v", err)
 		}
 		r.Close()
 	})
 }
 
 // An adapter is in use while leases hold it; what was never seen counts as used when it is
-// first looked at, since another gateway may use it. Once nobody loads, only what a server has
+// first looked at, since another gateway may use it. Once nothing loads, only what a server has
 // can be had.
 func TestLoadRequests_UseIsCountedFromTheFirstLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestLoadRequests_UseIsCountedFromTheFirstLook(t *testing.T) {
 			t.Errorf("one that is there: %v", err)
 		}
 		if _, err := r.take("eve", false, time.Now()); !errors.Is(err, errStopped) || r.Next() != "" || due(r.Due()) {
-			t.Errorf("nobody loads: %v", err)
+			t.Errorf("nothing loads: %v", err)
 		}
 		r.Open()
 		waits, err := r.take("eve", false, time.Now())
@@ -225,10 +225,10 @@ func TestLoadRequests_UseIsCountedFromTheFirstLook(t *testing.T) {
 		}
 		r.Close()
 		if <-waits.done; !errors.Is(waits.err, errStopped) || r.Next() != "" {
-			t.Errorf("nobody loads any more: %v, next %q", waits.err, r.Next())
+			t.Errorf("nothing loads any more: %v, next %q", waits.err, r.Next())
 		}
 		if _, err := r.take("eve", false, time.Now()); !errors.Is(err, errStopped) {
-			t.Errorf("to one who comes then: %v", err)
+			t.Errorf("for one that comes then: %v", err)
 		}
 	})
 }

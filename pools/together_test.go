@@ -93,7 +93,7 @@ func TestGPUShare_IsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-// Each request for an adapter, or for a server to be awake, gets its answer, whoever asks,
+// Each request for an adapter, or for a server to be awake, gets its answer, whichever asks,
 // answers and stops answering at the same time.
 func TestStandby_EachWhoWaitsIsAnswered(t *testing.T) {
 	loads, wakes := newLoadRequests(), newWakeRequests()
@@ -130,7 +130,7 @@ func TestStandby_EachWhoWaitsIsAnswered(t *testing.T) {
 	}
 }
 
-// Signs of life, late probes and certainty come at once, and those who wait hear of them.
+// Signs of life, late probes and certainty come at once, and requests that wait are notified.
 func TestLiveness_IsSafeForConcurrentUse(t *testing.T) {
 	f := upFleet(t, nil, spec("http://10.0.0.1:1", Both), spec("http://10.0.0.2:1", Both))
 	s := f.Servers()[0]

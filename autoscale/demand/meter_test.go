@@ -33,7 +33,7 @@ func TestMeter_RefusedIsDemandAndItsRetriesAreNot(t *testing.T) {
 	if d := demandOf(m, c, 2); math.Abs(d.Prompt.Mean()-1500/20.0) > 1e-9 || d.Waiting.Requests != 0 {
 		t.Errorf("%+v, want 1500 tokens in two bins", d)
 	}
-	c.pass(3 * time.Minute) // nobody retries after so long: it is new
+	c.pass(3 * time.Minute) // no client retries after so long: it is new
 	m.RecordArrival(Arrival{Model: "m", Fingerprint: 7, PromptTokens: 1000})
 	c.pass(sizing.Bin)
 	if d := demandOf(m, c, 1); d.Prompt.Mean() != 100 || d.Waiting.Requests != 1 || d.Waiting.Prompt != 1000 {
@@ -162,7 +162,7 @@ func TestSumSavings(t *testing.T) {
 	}
 }
 
-// What a gateway that is gone was asked counts on, older; nobody waits there any more.
+// What a gateway that is gone was asked counts on, older; no request waits there any more.
 func TestReading_OfAGatewayThatIsGone(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.Now)
@@ -183,10 +183,10 @@ func TestReading_OfAGatewayThatIsGone(t *testing.T) {
 	}
 	all := Sum([]Reading{r, r}, "m", BinOf(c.Now())-2, BinOf(c.Now()))
 	if all.Asked() {
-		t.Error("nobody asks")
+		t.Error("no request asks")
 	}
 	if none := Sum([]Reading{{}}, "m", 0, 1); none.Asked() || none.Seen.Prompt != 0 {
-		t.Errorf("of nobody: %+v", none)
+		t.Errorf("of no gateway: %+v", none)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestMeter_Traffic(t *testing.T) {
 	c := newClock()
 	m := NewMeter(c.Now)
 	if got := m.Traffic("m"); got != (Traffic{}) {
-		t.Errorf("nobody asked: %+v", got)
+		t.Errorf("no request asked: %+v", got)
 	}
 	first := m.RecordArrival(Arrival{Model: "m", Fingerprint: 1, PromptTokens: 1000, OutputTokens: 100})
 	class := first.class

@@ -185,7 +185,7 @@ func TestPlan_Properties(t *testing.T) {
 	})
 }
 
-// Nobody asks for anything, and some servers are wanted all the same: they are work for
+// No request comes, and some servers are wanted all the same: they are work for
 // the choice of hardware too, or it would want none.
 func TestPlan_FewestServersAreLoad(t *testing.T) {
 	p := DefaultPlanner()
@@ -210,7 +210,7 @@ func TestPlanner_Validate(t *testing.T) {
 		{"fewer than none", func(p *Planner) { p.Prefill.Min, p.Decode.Min = -1, -1 }, false}, {"none at most", func(p *Planner) { p.Prefill, p.Decode = Bounds{0, 0}, Bounds{0, 0} }, false}, {"more than the most", func(p *Planner) { p.Decode = Bounds{3, 2} }, false},
 		{"no use", func(p *Planner) { p.Use = 0 }, false}, {"more than all", func(p *Planner) { p.Use = 1.01 }, false}, {"no use of KV", func(p *Planner) { p.KVUse = 0 }, false}, {"all KV", func(p *Planner) { p.KVUse = 1 }, true},
 		{"no spare", func(p *Planner) { p.Spare = 0 }, true}, {"less than none", func(p *Planner) { p.Spare = -0.1 }, false},
-		{"nobody converts", func(p *Planner) { p.Convert = 0 }, true}, {"all convert", func(p *Planner) { p.Convert = 1 }, true}, {"more than all convert", func(p *Planner) { p.Convert = 1.1 }, false}, {"fewer than none", func(p *Planner) { p.Convert = -0.1 }, false},
+		{"none converts", func(p *Planner) { p.Convert = 0 }, true}, {"all convert", func(p *Planner) { p.Convert = 1 }, true}, {"more than all convert", func(p *Planner) { p.Convert = 1.1 }, false}, {"fewer than none", func(p *Planner) { p.Convert = -0.1 }, false},
 		{"no margin", func(p *Planner) { p.DownMargin = 0 }, true}, {"less than none", func(p *Planner) { p.DownMargin = -0.1 }, false},
 		{"no time to work off", func(p *Planner) { p.Drain = 0 }, false}, {"nor of decode", func(p *Planner) { p.DecodeDrain = 0 }, false}, {"at once down", func(p *Planner) { p.DownAfter = 0 }, true}, {"before", func(p *Planner) { p.DownAfter = -1 }, false},
 		{"no age", func(p *Planner) { p.MaxAge = 0 }, false}, {"nothing watched", func(p *Planner) { p.Watched = 0 }, true}, {"less", func(p *Planner) { p.Watched = -1 }, false}, {"idle at once", func(p *Planner) { p.IdleAfter = 0 }, true}, {"idle before", func(p *Planner) { p.IdleAfter = -1 }, false},

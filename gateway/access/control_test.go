@@ -86,7 +86,7 @@ func TestControl_SaysHowManyKeysAndTenantsThereAre(t *testing.T) {
 	}
 }
 
-// Two reloads at once give a key one quota: whoever holds the key of one reload and whoever
+// Two reloads at once give a key one quota: a request with the key of one reload and one that
 // finds that of the other use up the same limits.
 func TestControl_ReloadsAtOnceKeepOneQuotaForEachKey(t *testing.T) {
 	for range 50 {

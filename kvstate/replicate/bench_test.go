@@ -61,7 +61,7 @@ func startSharing(b *testing.B, client *redis.Client, snapshots time.Duration) *
 	return sh
 }
 
-// publish lets the engine say a message; all waits until everybody knows.
+// publish lets the engine say a message; all waits until every replica knows.
 func (sh *sharing) publish(seq int, payload []byte) {
 	sh.replicas[0].source.ApplyLive(kvstate.Message{Seq: uint64(seq), Payload: payload})
 }

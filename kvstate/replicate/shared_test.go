@@ -236,7 +236,7 @@ func TestShared_OneReplicaWritesForAll(t *testing.T) {
 		m.connect(100)
 		running.Go(func() { m.shared.Run(ctx, 50*time.Millisecond) })
 	}
-	waitUntil(t, "somebody wrote", func() bool { return a.shared.written.Load()+b.shared.written.Load() > 0 })
+	waitUntil(t, "a replica wrote", func() bool { return a.shared.written.Load()+b.shared.written.Load() > 0 })
 	cancel()
 	running.Wait()
 	if n := a.shared.written.Load() + b.shared.written.Load(); n > 3 {
@@ -266,7 +266,7 @@ func TestShared_GarbageInRedisHarmsNothing(t *testing.T) {
 type dialer struct {
 	mu    sync.Mutex // guards the rest
 	bound *kvstate.Source
-	who   string
+	name  string
 	next  int
 }
 
@@ -275,19 +275,19 @@ func (d *dialer) feed(m *sharer, name string) Feed {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.bound != nil {
-			return nil, fmt.Errorf("%s has the address", d.who)
+			return nil, fmt.Errorf("%s has the address", d.name)
 		}
-		d.bound, d.who = m.source, name
+		d.bound, d.name = m.source, name
 		m.source.RecordConnect()
 		return func() {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			d.bound, d.who = nil, ""
+			d.bound, d.name = nil, ""
 		}, nil
 	}
 }
 
-// say publishes the next n batches to whoever is bound; nobody hears them otherwise.
+// say publishes the next n batches to the replica that is bound; else they are lost.
 func (d *dialer) say(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -331,7 +331,7 @@ func (d *dialer) received() int {
 func (d *dialer) receiver() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.who
+	return d.name
 }
 
 func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
@@ -361,14 +361,14 @@ func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
 		}
 		return true
 	})
-	waitUntil(t, "somebody receives", func() bool { return engine.receiver() != "" })
+	waitUntil(t, "a replica receives", func() bool { return engine.receiver() != "" })
 	engine.say(50)
 	waitUntil(t, "all know", allKnow)
 	engine.say(50)
 	waitUntil(t, "all know more", allKnow)
 
 	first := engine.receiver()
-	waitUntil(t, "all know who receives, and where", func() bool {
+	waitUntil(t, "all know which replica receives, and where", func() bool {
 		for _, m := range sharers {
 			if m.source.State().Receiver != first+" tcp://"+first {
 				return false
@@ -390,12 +390,12 @@ func TestFollow_OneReceivesAllKnowAndAnotherTakesOver(t *testing.T) {
 	r.Kill()
 	engine.say(10)
 	r.Restart()
-	waitUntil(t, "somebody receives again", func() bool { return engine.receiver() != "" })
+	waitUntil(t, "a replica receives again", func() bool { return engine.receiver() != "" })
 	waitUntil(t, "the others know all again", allKnow)
 }
 
-// The node of a cluster that has an engine's keys dies: whoever can hear the engine goes
-// on hearing it, and when another node has taken over all know all again.
+// The node of a cluster that has an engine's keys dies: the replica that receives from the
+// engine goes on, and when another node has taken over all know all again.
 func TestFollow_AClusterNodeFailsOver(t *testing.T) {
 	cluster := redisserver.StartCluster(t)
 	engine := &dialer{}
@@ -425,7 +425,7 @@ func TestFollow_AClusterNodeFailsOver(t *testing.T) {
 	key := sharers["a"].shared.key(sharers["a"].source.ID(), "receiver")
 	master := cluster.Master(t, key)
 	master.Kill()
-	waitUntil(t, "somebody hears while no node has the keys", func() bool { return engine.receiver() != "" })
+	waitUntil(t, "a replica receives while no node has the keys", func() bool { return engine.receiver() != "" })
 	waitUntil(t, "another node has the keys", func() bool { now := cluster.Master(t, key); return now != nil && now != master })
 	back := time.Now()
 	waitUntil(t, "all know again", allKnow)

@@ -83,7 +83,7 @@ func TestTokens_CarryAdapterAndSalt(t *testing.T) {
 	}
 }
 
-// A prompt of token ids needs nobody.
+// A prompt of token ids needs no server.
 func TestTokens_IDsAreTakenAsTheyAre(t *testing.T) {
 	s := learnedSource(t, 1<<20)
 	for body, want := range map[string][]uint32{

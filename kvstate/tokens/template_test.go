@@ -109,7 +109,7 @@ func counts(messages []message, day int) string {
 
 // traffic makes prompts as clients do: shared and dated system prompts, next turns,
 // answers made again, earlier turns edited, tool loops, documents with different
-// questions, and short messages that everybody sends.
+// questions, and short messages that all clients send.
 type traffic struct {
 	rng       *rand.Rand
 	systems   []string

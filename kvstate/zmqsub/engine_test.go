@@ -171,7 +171,7 @@ func difference(ix *kvstate.Index, source *kvstate.Source, e *engine.Engine, ran
 			}
 		}
 		if held == 0 {
-			continue // its head is gone: nobody can use it
+			continue // its head is gone: no request can use it
 		}
 		reachable++
 		ix.Match(&kvstate.Prompt{Model: model, Tokens: tokens, Adapter: b.Adapter, Salt: b.Salt}, &hits)

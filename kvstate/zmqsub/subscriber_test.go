@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
-// TestSubscriber_FollowsAnEngine: in both encodings, whoever binds, with and without
+// TestSubscriber_FollowsAnEngine: in both encodings, in bind and connect mode, with and without
 // replay, the index says what the engine holds, through evictions, salts, adapters and a
 // reset.
 func TestSubscriber_FollowsAnEngine(t *testing.T) {
@@ -45,7 +45,7 @@ func TestSubscriber_FollowsAnEngine(t *testing.T) {
 					}
 				})
 				if replays {
-					complete(t, e, prompt(0, 0, 400), "", "") // before anybody listens
+					complete(t, e, prompt(0, 0, 400), "", "") // before a subscriber listens
 				}
 				if !binds {
 					source, sub = subscribe(t, hub, ix, "s", feed)

@@ -71,7 +71,7 @@ func checkAnswer(t *testing.T, got, alone outcome, stream bool) {
 			got.PromptTokens, got.CompletionTokens, alone.PromptTokens, alone.CompletionTokens)
 	}
 	if got.CachedTokens != 0 {
-		t.Errorf("%d cached tokens for a prompt nobody had seen: those of the transfer shine through", got.CachedTokens)
+		t.Errorf("%d cached tokens for a prompt that no server had seen: they are those of the transfer", got.CachedTokens)
 	}
 	if stream && got.Chunks < 2 {
 		t.Errorf("a streamed answer came in %d chunks", got.Chunks)

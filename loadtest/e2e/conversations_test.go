@@ -104,7 +104,7 @@ func (c *conversations) fail(err error) {
 }
 
 // systemPrompt is one that all share, or one of the conversation's own: what is behind
-// a block that an engine told when nobody listened stays unknown until it is evicted,
+// a block that an engine told when no gateway listened stays unknown until it is evicted,
 // so that an engine that cannot replay needs conversations without such a block.
 func systemPrompt(r *rand.Rand) string {
 	const shared = "You are a patient assistant who answers in full sentences. "

@@ -1,4 +1,4 @@
-// Package e2e proves the gateway with parts that nobody here wrote: it starts real
+// Package e2e proves the gateway with parts of other projects: it starts real
 // processes (llm-d-inference-sim as the engines, a Jaeger for the traces, bin/tandem
 // in front) and drives them with the official OpenAI SDKs for Go, for Node.js and for Python,
 // and Anthropic's for Python.

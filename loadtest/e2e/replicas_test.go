@@ -10,8 +10,8 @@ const (
 	ownModel   = "own-model"   // served by tandem's engines, in bind mode
 	dialsModel = "dials-model" // served by llm-d-inference-sim, in connect mode
 
-	// takeover bounds how long nobody hears an engine in connect mode when its receiver died:
-	// three seconds, and more on a busy machine.
+	// takeover bounds how long no replica receives from an engine in connect mode when its
+	// receiver died: three seconds, and more on a busy machine.
 	takeover = 20 * time.Second
 	// settled bounds how long the replicas take to agree after the last request: the
 	// check that nothing was missed, every 10 s, is the longest part of it.

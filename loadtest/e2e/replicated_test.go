@@ -28,7 +28,7 @@ type replica struct {
 	name          string
 	listen, admin string
 	process       *process.Process
-	talk          *conversations // nil: nobody talks to it
+	talk          *conversations // nil: no client talks to it
 }
 
 func startReplicated(t *testing.T) *replicated {

@@ -94,7 +94,7 @@ func startBalancer(t *testing.T, gateways []*rolled) string {
 	t.Helper()
 	bin, err := exec.LookPath("haproxy")
 	if err != nil {
-		bin = "/usr/sbin/haproxy" // not in everybody's PATH
+		bin = "/usr/sbin/haproxy" // not in every PATH
 	}
 	listen := freeAddress(t)
 	text := fmt.Sprintf(balancer, listen)

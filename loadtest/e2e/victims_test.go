@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// TestVictims: who goes is drained, and goes.
+// TestVictims: the servers that are to go are drained, and go.
 func TestVictims(t *testing.T) {
 	d := kustomized{deployed.Start(t)}
 	d.Kubectl(t, "-n", "tandem", "scale", "deployment/vllm-decode", "--replicas=3")
@@ -29,7 +29,7 @@ func TestVictims(t *testing.T) {
 }
 
 // takeBack leaves a mark of a gateway that is gone, and one of the pod's owner, to gateways
-// that choose nobody.
+// that choose no server.
 func (d kustomized) takeBack(t *testing.T) {
 	d.Kubectl(t, "-n", "tandem", "patch", "deployment", "tandem", "--type=json",
 		"-p", `[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--scale-victims=false"}]`)

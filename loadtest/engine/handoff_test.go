@@ -95,7 +95,7 @@ func TestHandoff_UselessOnesAreNoticed(t *testing.T) {
 			delete(params, "remote_port")
 			return params
 		}, recomputeMissing, false},
-		{"nobody there", func(_ *testing.T, _, _ *Engine, _, params fields) fields {
+		{"no engine there", func(_ *testing.T, _, _ *Engine, _, params fields) fields {
 			return params.with(fields{"remote_port": 1})
 		}, recomputeUnreachable, false},
 		{"older list of blocks is fine", func(_ *testing.T, _, _ *Engine, _, params fields) fields {
@@ -289,7 +289,7 @@ func TestHandoff_TransferTakesLongerFromAnotherRackAndOverASickLink(t *testing.T
 		}
 	}
 	quick("within the rack", near, "one")
-	quick("from a rack that nobody knows", nowhere, "two")
+	quick("from a rack that is not known", nowhere, "two")
 	slow("from another rack", far, "three")
 	if err := d.AddFault(Fault{Kind: FaultSlowLink, Factor: 5e5, Peer: near.State().EngineID}); err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func TestReport_EachGateCanBeMissed(t *testing.T) {
 	}
 }
 
-// Who is refused counts against a tenant's first tokens, who is answered late does too.
+// A refused request counts against a tenant's first tokens, and so does one answered late.
 func TestPhase_TheP99OfAllKnowsWhoWasNotAnswered(t *testing.T) {
 	p := newPhase("", 1, time.Second, time.Second)
 	for i := range 1000 {

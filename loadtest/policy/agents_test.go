@@ -39,7 +39,7 @@ func TestAgents_TheTraceIsThatOfItsSeed(t *testing.T) {
 }
 
 // The queue before the servers that hold the shared prefix grows, and others are free: the
-// prefix is computed there too, and nobody waits long.
+// prefix is computed there too, and no request waits long.
 func TestRun_AgentsWaitForNoBusyServerWhileAnotherIsIdle(t *testing.T) {
 	s := scenario(t, "agents-06")
 	trace := s.Agents.trace(s.Name, 3000)

@@ -8,7 +8,7 @@ import (
 )
 
 // Max-min fair means: no link carries more than it can, and every flow crosses a
-// full link on which nobody has more than it.
+// full link on which no other has more than it.
 func TestNetwork_RatesAreMaxMinFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		links := rapid.IntRange(1, 8).Draw(t, "links")

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
-// The cases of who is blamed for slow transfers. Each names pairs and how many times
+// The cases of which server is blamed for slow transfers. Each names pairs and how many times
 // longer than the others they take; every pair that is not named takes as long as
 // assumed. In each round all of them move a gigabyte, with noise, or only the named ones.
 // Printed is how many times longer than assumed each pair is believed to take; "new" is a

@@ -56,10 +56,10 @@ func TestLinkRecord_OneBelievesWhatTheOtherSaw(t *testing.T) {
 			}
 			tell(t, new(LinkSync), fresh, a, now)
 			own := table(a, servers, now)
-			for who, l := range map[string]*Links{"the other": b, "one that starts": fresh} {
+			for name, l := range map[string]*Links{"the other": b, "one that starts": fresh} {
 				for id, want := range own {
 					if got := table(l, servers, now)[id]; got < 0.6*want || got > 1.6*want {
-						t.Errorf("%s: %v is believed to take %.1f times as long, where it was seen %.1f", who, id, got, want)
+						t.Errorf("%s: %v is believed to take %.1f times as long, where it was seen %.1f", name, id, got, want)
 					}
 				}
 			}

@@ -55,7 +55,7 @@ func TestLinks_BetweenPlacesIsTheirClass(t *testing.T) {
 	}
 }
 
-// What most servers on both linkEnds say is the class's: others of it, whom nobody met, are
+// What most servers on both linkEnds say is the class's: others of it, which no transfer met, are
 // believed as slow, and nothing is held against any of the servers that said so.
 func TestLinks_WhatAllSayIsTheClass(t *testing.T) {
 	l := NewLinks(DefaultLinks())
@@ -76,7 +76,7 @@ func TestLinks_WhatAllSayIsTheClass(t *testing.T) {
 	}
 }
 
-// A fleet of one pair has nobody to compare with: what the pair shows is its class.
+// A fleet of one pair has no other to compare with: what the pair shows is its class.
 func TestLinks_OfOnePairTheClassIsLearned(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	now := teach(l, evenly(1, 1), 10, linkTime)

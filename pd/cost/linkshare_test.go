@@ -146,7 +146,7 @@ func TestLinkRecord_BeliefsOfServersAreAdoptedWhereNothingIsKnown(t *testing.T) 
 			p, d = d, p
 		}
 		if got := seconds(b, p, d, now); got < 4/50.0 {
-			t.Errorf("%s: with a server that nobody met a gigabyte is believed to take %.3f s", name, got)
+			t.Errorf("%s: with a server that none has met a gigabyte is believed to take %.3f s", name, got)
 		}
 	}
 }
@@ -190,14 +190,14 @@ func TestLinkRecord_EdgesOfWhatIsTakenIn(t *testing.T) {
 		record slownessRecord
 		valid  bool
 	}{
-		"nothing":             {slownessRecord{}, true},
-		"slow":                {slownessRecord{Log: 2, Samples: 8}, true},
-		"fast":                {slownessRecord{Log: -2, Samples: 8}, true},
-		"many samples":        {slownessRecord{Log: 2, Samples: 1<<20 - 1}, true},
-		"too many":            {slownessRecord{Log: 2, Samples: 1 << 20}, false},
-		"less than none":      {slownessRecord{Log: 2, Samples: -1}, false},
-		"slower than anybody": {slownessRecord{Log: 100, Samples: 8}, false},
-		"faster than anybody": {slownessRecord{Log: -100, Samples: 8}, false},
+		"nothing":         {slownessRecord{}, true},
+		"slow":            {slownessRecord{Log: 2, Samples: 8}, true},
+		"fast":            {slownessRecord{Log: -2, Samples: 8}, true},
+		"many samples":    {slownessRecord{Log: 2, Samples: 1<<20 - 1}, true},
+		"too many":        {slownessRecord{Log: 2, Samples: 1 << 20}, false},
+		"less than none":  {slownessRecord{Log: 2, Samples: -1}, false},
+		"slower than any": {slownessRecord{Log: 100, Samples: 8}, false},
+		"faster than any": {slownessRecord{Log: -100, Samples: 8}, false},
 	} {
 		if got := c.record.valid(); got != c.valid {
 			t.Errorf("%s: %v", name, got)

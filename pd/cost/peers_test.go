@@ -37,7 +37,7 @@ func TestJudgeByPeers(t *testing.T) {
 			[]Candidate{server("p0", fast, 1)}, []Candidate{server("d0", 99, 0)},
 			[]float64{fast, untried * fast},
 		},
-		"nobody has shown anything: each is believed what is assumed of it": {
+		"no server has shown anything: each is believed what is assumed of it": {
 			[]Candidate{server("p0", fast, 0), server("p1", slow, 0)}, []Candidate{server("d0", 2, 0)},
 			[]float64{fast, slow, 2},
 		},

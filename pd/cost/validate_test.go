@@ -23,7 +23,7 @@ func TestModel_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 		"blocks without tokens":      {func(m *Model) { m.BlockTokens = 0 }, false},
 		"chunks without tokens":      {func(m *Model) { m.ChunkTokens = 0 }, false},
 		"a second leg back in time":  {func(m *Model) { m.HandOff = -time.Nanosecond }, false},
-		"a rule that nobody knows":   {func(m *Model) { m.Rule = "cheapest" }, false},
+		"a rule that is not known":   {func(m *Model) { m.Rule = "cheapest" }, false},
 		"adapters that load in less": {func(m *Model) { m.Adapter.Load = -time.Nanosecond }, false},
 		"adapters that swap in less": {func(m *Model) { m.Adapter.Swap = -time.Nanosecond }, false},
 		"places freed before":        {func(m *Model) { m.Adapter.Slot = -time.Nanosecond }, false},

@@ -141,7 +141,7 @@ func TestOutputs_ReplicasReportToEachOther(t *testing.T) {
 	}
 }
 
-// A replica may tell of answers that neither it nor anybody else has seen.
+// A replica may tell of answers that neither it nor any other has seen.
 func TestOutputs_NothingIsLearnedFromNothing(t *testing.T) {
 	o, req := NewOutputs(), answerOf("m", "a", 0)
 	o.receive(nil, OutputRecord{outputKey: outputKey{Model: "m"}}, testTime)

@@ -101,7 +101,7 @@ func TestBook_OnlyWhatIsKnownIsOwnOrForeign(t *testing.T) {
 		{"nothing", named, decode, "", Unknown},
 		{"loopback, and decode is elsewhere", named, decode, "localhost", Foreign},
 		{"loopback, and decode is on that machine", named, beside, "127.0.0.1", Own},
-		{"loopback, and nobody knows where decode is", named, lost, "localhost", Unknown},
+		{"loopback, and it is not known where decode is", named, lost, "localhost", Unknown},
 		{"a server whose name does not resolve", lost, decode, "203.0.113.1", Unknown},
 		{"the name of a server that does not resolve", lost, decode, "unknown.test", Own},
 		{"this machine", here, decode, "localhost", Own},
@@ -277,7 +277,7 @@ func TestDescribe_AddressesAreNotLookedUp(t *testing.T) {
 	}
 }
 
-// Whoever waits for the first lookup waits for the time of one at most.
+// A caller that waits for the first lookup waits for the time of one at most.
 func TestBook_AwaitFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBook()
@@ -289,7 +289,7 @@ func TestBook_AwaitFirst(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		if never, left := waits(t.Context()), waits(gone); never != lookupLimit || left != 0 {
-			t.Errorf("before it: %v, and %v for one who has left", never, left)
+			t.Errorf("before it: %v, and %v for one that has left", never, left)
 		}
 		for round := range 2 {
 			b.refresh(t.Context(), []string{"192.0.2.1"}, NewResolver(nil))

@@ -202,7 +202,7 @@ func TestBreaker_ABusyProbeShortensNoEjection(t *testing.T) {
 	})
 }
 
-// Who charged others with what was this server's fault is told since when, and once more
+// A caller that charged others with what was this server's fault is told since when, and once more
 // when it is well again.
 func TestBreaker_AFailedProbeIsToBlameSinceTheLastThatPassed(t *testing.T) {
 	b := New(Default())
@@ -225,7 +225,7 @@ func TestBreaker_AFailedProbeIsToBlameSinceTheLastThatPassed(t *testing.T) {
 	}
 }
 
-// told reports whether who sends probes is told to look again.
+// told reports whether the prober is told to look again.
 func told(b *Breaker) bool {
 	select {
 	case <-b.Changed():
@@ -250,7 +250,7 @@ func TestBreaker_AProbeMayBeDueBeforeTheEjectionEnds(t *testing.T) {
 		told(b)
 		now = now.Add(time.Second)
 		if b.ProbeNow(now); !told(b) {
-			t.Errorf("round %d: who sends probes is not told", round)
+			t.Errorf("round %d: the prober is not told", round)
 		}
 		if at, due := b.ProbeDue(time.Minute); !due || !at.Equal(now) {
 			t.Errorf("round %d: due %v, in %v", round, due, at.Sub(now))
@@ -320,7 +320,7 @@ func TestBreaker_AServerThatWasWellForLongIsEjectedShortly(t *testing.T) {
 	})
 }
 
-// Whoever sends probes is told of each ejection and suspicion, and finds out what is due.
+// The prober is told of each ejection and suspicion, and finds out what is due.
 func TestBreaker_NotifiesWhatSendsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Default())

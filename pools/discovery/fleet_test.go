@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// newFleet returns a fleet whose servers nobody probes.
+// newFleet returns a fleet whose servers are not probed.
 func newFleet(t *testing.T) *pools.Fleet {
 	t.Helper()
 	f := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))

@@ -64,7 +64,7 @@ func TestRegistry_ServersComeAndGo(t *testing.T) {
 	ctx := t.Context()
 	var log testlog.Buffer
 	found := registered(t, client, &log)
-	eventually(t, "nobody is there", func() bool { return found() == "" })
+	eventually(t, "no server is there", func() bool { return found() == "" })
 
 	// As a start script would, with redis-cli.
 	client.Set(ctx, "test:server:a", `{"url":"http://127.0.0.1:1","role":"prefill","rack":"r1"}`, time.Minute)

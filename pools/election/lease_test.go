@@ -141,7 +141,7 @@ func TestKeep_ALeaseOfAnotherOrOfNobodyIsLostAndLeftAlone(t *testing.T) {
 }
 
 // While Redis does not answer a lease is kept for as long as it lives there, and no longer:
-// somebody else may hold it by then.
+// another candidate may hold it by then.
 func TestKeep_WithoutRedisItIsLostWhenItMustHaveExpired(t *testing.T) {
 	r := redisserver.Start(t)
 	const short = 2 * time.Second
@@ -178,7 +178,7 @@ return 'mine'`)
 	}
 }
 
-// Without an answer of Redis nobody holds anything, and it is said why.
+// Without an answer of Redis no candidate holds anything, and the error says why.
 func TestElection_WithoutRedisNobodyHoldsAnything(t *testing.T) {
 	r := redisserver.Start(t)
 	gone, cancel := context.WithCancel(t.Context())

@@ -39,7 +39,7 @@ func TestRefusesConnections(t *testing.T) {
 	}{
 		{"it listens", listens.URL, t.Context(), false},
 		{"it has ended", ended.URL, t.Context(), true},
-		{"whoever asks has left", ended.URL, gone, false},
+		{"the caller has left", ended.URL, gone, false},
 		{"its name is not known", "http://nowhere.invalid:1", t.Context(), false},
 		{"no address", "http://10.0.0.1:x", t.Context(), false},
 	} {

@@ -188,7 +188,7 @@ func TestProbeRequest_LetsSleepingServersSleep(t *testing.T) {
 	})
 }
 
-// Under overload a probe request waits as everybody does. While others are served, that is
+// Under overload a probe request waits as all requests do. While others are served, that is
 // no fault.
 func TestProbeRequest_ThatWaitsWhileOthersAreServedBlamesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestProbeRequest_ThatWaitsWhileOthersAreServedBlamesNobody(t *testing.T) {
 		s.Suspect(pools.Decode)
 		time.Sleep(breaker.Default().Probe + 2*time.Second)
 		if state := s.Breaker(pools.Decode, time.Now()); state == breaker.Closed {
-			t.Error("nobody was served, and it was not ejected")
+			t.Error("no request was served, and it was not ejected")
 		}
 	})
 }

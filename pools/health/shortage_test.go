@@ -31,7 +31,7 @@ func (s *short) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // That we have no descriptors left says nothing of any server: none is down for it, unresponsive
-// or ejected, nobody's work is taken from it, and what was to be asked is asked afterwards.
+// or ejected, no work is taken from it, and what was to be asked is asked afterwards.
 func TestShortage_OfOurDescriptorsBlamesNoServer(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE} {
 		synctest.Test(t, func(t *testing.T) {

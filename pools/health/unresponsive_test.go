@@ -91,7 +91,7 @@ func TestUnresponsive_AServerThatStops(t *testing.T) {
 	})
 }
 
-// When most are late at once nobody's work is taken for ten seconds, and all get new work: it
+// When most are late at once no server's work is taken for ten seconds, and all get new work: it
 // is the gateway's fault as likely as theirs.
 func TestUnresponsive_WhenMostAreLateAtOnceNoneIsTakenOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
-// fleetOf is a fleet of servers that nobody probes.
+// fleetOf is a fleet of servers that are not probed.
 func fleetOf(t testing.TB, servers int) *pools.Fleet {
 	t.Helper()
 	f := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
@@ -213,7 +213,7 @@ func TestReplicas_QueuesDrainFromWhenTheyWereReceived(t *testing.T) {
 }
 
 // Clocks of gateways may be an hour apart: nothing that one reports is a time. What it
-// has is dated by who hears it.
+// has is dated by its receiver.
 func TestReplicas_NoTimeCrosses(t *testing.T) {
 	r := newReplica(t, redisserver.Start(t), "a")
 	defer r.claim(t, 1000).Release()
@@ -238,7 +238,7 @@ func TestReplicas_NoTimeCrosses(t *testing.T) {
 	}
 }
 
-// A decider keeps the work of a turn on its books until the news of whoever took it
+// A decider keeps the work of a turn on its books until the report of the replica that took it
 // include it: the count comes with the work, never before it.
 func TestReplicas_TellHowManyTurnsTheirWorkIncludes(t *testing.T) {
 	r := redisserver.Start(t)

@@ -95,7 +95,7 @@ func TestReplicas_AnEarlierVersionMayTakeThePlace(t *testing.T) {
 	}
 }
 
-// A replica that ends takes back all that it left in Redis and tells the others, who need not
+// A replica that ends takes back all that it left in Redis and tells the others, which need not
 // wait until it expires; what one left that was killed is struck out by the next that starts.
 func TestReplicas_NothingIsLeftOfOneThatIsGone(t *testing.T) {
 	server := redisserver.Start(t)
@@ -114,7 +114,7 @@ func TestReplicas_NothingIsLeftOfOneThatIsGone(t *testing.T) {
 	if set := c.ZRange(t.Context(), "test:"+replicaSet, 0, -1).Val(); !slices.Equal(set, []string{"b"}) {
 		t.Errorf("in the set are %v", set)
 	}
-	eventually(t, "b remembers nobody", func() bool { // who expires is struck out by what others report, and there are none
+	eventually(t, "b remembers no replica", func() bool { // one that expires is struck out by what others report, and there are none
 		b.shared.mu.Lock()
 		defer b.shared.mu.Unlock()
 		return len(b.shared.others) == 0
@@ -284,7 +284,7 @@ func TestReplicas_WhatOthersLeftIsReadAtOnce(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("whoever waits for servers is not told")
+		t.Error("requests that wait for servers are not notified")
 	}
 	if set := client.ZRange(t.Context(), "test:"+replicaSet, 0, -1).Val(); !slices.Equal(set, []string{"a"}) {
 		t.Errorf("in the set are %v", set)

@@ -50,7 +50,7 @@ func TestAdapterManager_ItsOwnWorkThatTheEngineReportsIsNotAnothers(t *testing.T
 		for asked, idle := range map[int]bool{5: true, 15: false} {
 			s.ReportLoad(load.Load{At: at(20), Adapters: load.Adapters{Running: []string{"ada"}, Known: true, Asked: at(asked)}})
 			if got := slices.Contains(m.idle([]string{"ada"}, at(30)), "ada"); got != idle {
-				t.Errorf("used until 10 ms, seen at work by who asked at %d ms: idle is %v", asked, got)
+				t.Errorf("used until 10 ms, seen at work by a question at %d ms: idle is %v", asked, got)
 			}
 		}
 	})

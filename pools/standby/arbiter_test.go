@@ -38,7 +38,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// What a gateway of another version, or an operator by hand, left in the hash of those who
+// What a gateway of another version, or an operator by hand, left in the hash of the gateways that
 // use servers must not end every round of the manager's.
 func TestArbiter_AMalformedReportOfUseIsDropped(t *testing.T) {
 	client := newTestRedis(t)
@@ -62,7 +62,7 @@ func TestArbiter_AMalformedReportOfUseIsDropped(t *testing.T) {
 }
 
 // A round that a busy machine or Redis does not answer in time costs nothing. Once Redis has
-// been silent for long, who does not manage knows that there is nobody to ask.
+// been silent for long, a gateway that does not manage knows that there is none to ask.
 func TestArbiter_OneMissedRoundIsNoLossOfRedis(t *testing.T) {
 	client := newTestRedis(t)
 	client.Set(t.Context(), "test:"+managerKey, "another", 0)
@@ -179,7 +179,7 @@ func TestArbiter_TheManagerAndTheOther(t *testing.T) {
 		t.Error("it is tried again though it could not be woken just now")
 	}
 	if idle, awake := manager.servers[0].GPUShare().Occupant(time.Now(), 0); !awake || idle.Idle < time.Hour {
-		t.Errorf("nobody uses it, and it was idle for %v", idle.Idle)
+		t.Errorf("no request uses it, and it was idle for %v", idle.Idle)
 	}
 
 	if !other.servers[0].GPUShare().Enter() {

@@ -54,7 +54,7 @@ func TestPost_WhatAnEngineAnswers(t *testing.T) {
 			t.Errorf("%d: asked %q", c.status, asked)
 		}
 		if err := e.post(t.Context(), server.URL+"/v1/load", nil); err == nil {
-			t.Error("nobody is there, and that is no error")
+			t.Error("no server is there, and that is no error")
 		}
 	}
 	if err := (engine{client: http.DefaultClient}).post(t.Context(), "http://10.0.0.1:x", nil); err == nil {

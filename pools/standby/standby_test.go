@@ -99,7 +99,7 @@ func TestWatch_AServerOfItsOwnIsNotFollowed(t *testing.T) {
 		s.GPUs = "a" // as a later configuration would
 		s.GPUShare().RecordSleep()
 		if _, err := await(t, s, "m"); err == nil {
-			t.Error("somebody woke it")
+			t.Error("it was woken")
 		}
 	})
 }
@@ -137,7 +137,7 @@ func TestWatch_WhatWaitsFailsWhenTheServerLeaves(t *testing.T) {
 				}
 			}
 			if _, err := await(t, s, c.models[0]); err == nil {
-				t.Errorf("%s: it is ready for one who comes later", name)
+				t.Errorf("%s: it is ready for one that comes later", name)
 			}
 			if engines.hung != 1 {
 				t.Errorf("%s: asked of it %d times, want once", name, engines.hung)

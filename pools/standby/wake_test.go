@@ -211,7 +211,7 @@ func TestSleepIdle_WhichServerSleeps(t *testing.T) {
 }
 
 // A gateway that does not manage the GPUs asks the one that does, until the server is awake;
-// it gives up when there is nobody to ask, or when it manages itself, since then it is asked
+// it gives up when there is no gateway to ask, or when it manages itself, since then it is asked
 // again.
 func TestWake_AnotherGatewayManages(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -221,7 +221,7 @@ func TestWake_AnotherGatewayManages(t *testing.T) {
 		"the manager wakes it": {func(_ *Arbiter, s *pools.Server) { s.GPUShare().RecordWake(time.Second, time.Now()) }, nil},
 		"Redis is away":        {func(a *Arbiter, _ *pools.Server) { a.mu.Lock(); defer a.mu.Unlock(); a.lost = true }, errNotManager},
 		"it manages now":       {func(a *Arbiter, _ *pools.Server) { a.mu.Lock(); defer a.mu.Unlock(); a.manages = true }, errOccupied},
-		"nobody wakes it":      {func(*Arbiter, *pools.Server) {}, errOccupied},
+		"it is not woken":      {func(*Arbiter, *pools.Server) {}, errOccupied},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			engines := new(obeying)

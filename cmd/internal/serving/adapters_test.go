@@ -62,7 +62,7 @@ func TestAdapters_AreLoadedOnDemandWhereTheRequestGoes(t *testing.T) {
 		t.Errorf("%d prefill and %d decode servers have it", p, d)
 	}
 	if n := having(c.prefill, "law") + having(c.decode, "law"); n != 0 {
-		t.Errorf("%d servers have what nobody asked for", n)
+		t.Errorf("%d servers have what no request asked for", n)
 	}
 	if got := c.askFor("unlisted"); got.status != 404 {
 		t.Errorf("an adapter that is not in the directory: %d %s", got.status, got.body)
@@ -132,13 +132,13 @@ func TestAdapters_AServerThatCannotLoadIsPassedOver(t *testing.T) {
 	c.prefill[1].SetFault(engine.Fault{Kind: engine.FaultRefuse})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: loadPath})
 	_ = c.decode[0].UnloadAdapter("a")
-	eventually(t, "nobody can serve it, and the client may come back", func() bool {
+	eventually(t, "no server can serve it, and the client may come back", func() bool {
 		got := c.askFor("a")
 		return got.status == 503 && got.header.Get("Retry-After") != ""
 	})
 }
 
-// Many requests for an adapter that nobody has wait for one load of it.
+// Many requests for an adapter that no server has wait for one load of it.
 func TestAdapters_ABurstLoadsOnce(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: withAdapters("a"), engine: func(cfg *engine.Config) {
 		cfg.TimeScale, cfg.AdapterLoad = 0.01, 5*time.Second

@@ -79,11 +79,11 @@ func (c *cluster) askAndWait(n float64, key string, thousands int, headers ...st
 }
 
 // refusedForCapacity checks what a client gets that is refused for lack of capacity.
-func refusedForCapacity(t *testing.T, who string, got answer, code string) {
+func refusedForCapacity(t *testing.T, name string, got answer, code string) {
 	t.Helper()
 	if got.status != 503 || gjson.Get(got.body, "error.code").String() != code || got.header.Get("Retry-After") == "" ||
 		got.header.Get("Retry-After-Ms") == "" || got.header.Get("X-Should-Retry") != "" {
-		t.Errorf("%s: %d %v %s", who, got.status, got.header, got.body)
+		t.Errorf("%s: %d %v %s", name, got.status, got.header, got.body)
 	}
 }
 
@@ -139,7 +139,7 @@ func displaceNewest(t *testing.T, c *cluster) {
 }
 
 // With several replicas each bounds what it holds itself; the one that decides forgets
-// whom another displaces.
+// that another displaces.
 func TestAdmission_AFollowersRequestsAreDisplacedToo(t *testing.T) {
 	keys := withKeys(t, "sk-low tenant=low class=batch", "sk-high tenant=high class=interactive")
 	a, b, first := deciders(t, func(cfg *config) {
@@ -170,7 +170,7 @@ func TestAdmission_WhatWouldBeLateForAHigherClassIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// One tenant cannot keep another out: who has more waiting gives a place to who has less.
+// One tenant cannot keep another out: the one with more waiting gives a place to the one with less.
 func TestAdmission_ATenantOverItsShareGivesWay(t *testing.T) {
 	c, _ := admission(t, 60, func(cfg *config) { cfg.pd.queue.MaxWaiting = 4 })
 	var ada []<-chan answer
@@ -178,10 +178,10 @@ func TestAdmission_ATenantOverItsShareGivesWay(t *testing.T) {
 		ada = append(ada, c.askAndWait(float64(i+1), "sk-ada", 6))
 	}
 	bob := make([]<-chan answer, 2)
-	for i, who := range []string{"ada's newest", "ada's next"} {
+	for i, name := range []string{"ada's newest", "ada's next"} {
 		bob[i] = c.ask("sk-bob", 6)
-		refusedForCapacity(t, who, <-ada[3-i], "overloaded")
-		// Past the queue and not yet at the servers, it takes nobody's place.
+		refusedForCapacity(t, name, <-ada[3-i], "overloaded")
+		// Past the queue and not yet at the servers, it takes no other's place.
 		eventually(t, "it waits in that place", func() bool { return c.metric("tandem_waiting_requests") == 4 })
 	}
 	refusedForCapacity(t, "bob's third", <-c.ask("sk-bob", 6), "overloaded")

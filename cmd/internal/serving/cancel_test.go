@@ -169,7 +169,7 @@ func TestCancel_BetweenPrefillAndDecode(t *testing.T) {
 			if n := c.metric("tandem_handoffs_stranded_total"); n != 2 {
 				t.Errorf("%v stranded hand-offs", n)
 			}
-			eventually(t, "prefill frees what nobody fetches", func() bool { return c.prefill[0].State().HandoffsOpen == 0 })
+			eventually(t, "prefill frees what decode does not fetch", func() bool { return c.prefill[0].State().HandoffsOpen == 0 })
 		})
 	}
 }
@@ -183,7 +183,7 @@ func TestCancel_WhileItWaitsInTheQueue(t *testing.T) {
 	second := c.dialRequest(chatBody(""))
 	eventually(t, "the second waits", func() bool { return c.metric("tandem_waiting_requests") == 1 })
 	_ = second.Close()
-	eventually(t, "nobody waits", func() bool { return c.metric("tandem_waiting_requests") == 0 })
+	eventually(t, "no request waits", func() bool { return c.metric("tandem_waiting_requests") == 0 })
 	if n := c.prefill[0].State().ServerLoad; n != 1 {
 		t.Errorf("%d prefills", n)
 	}

@@ -106,7 +106,7 @@ func TestCheck_ConnectsToKVEvents(t *testing.T) {
 		fault, printed       string
 	}{
 		{"both answer", events, replay, "", "received, replayed"},
-		{"nobody", "tcp://127.0.0.1:1", "", "its KV events cannot be received: events tcp://127.0.0.1:1: nothing answers there", "NOT RECEIVED"},
+		{"no engine", "tcp://127.0.0.1:1", "", "its KV events cannot be received: events tcp://127.0.0.1:1: nothing answers there", "NOT RECEIVED"},
 		{"the API's port", strings.Replace(e.URL(), "http", "tcp", 1), "", "not the ZMQ socket that belongs there", "NOT RECEIVED"},
 	} {
 		fault, printed := checked(t, func(cfg *config) {

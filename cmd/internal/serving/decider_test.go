@@ -89,7 +89,7 @@ func TestDecider_OneThatDiesLosesNoWaitingRequest(t *testing.T) {
 	eventually(t, "they wait", func() bool { return b.metric("tandem_waiting_requests") == waiting })
 	began := time.Now()
 	a.node.sharing.decider.grpc.Stop()
-	eventually(t, "nobody waits for it", func() bool { return b.metric("tandem_decider_fallbacks_total") == waiting })
+	eventually(t, "no request waits for it", func() bool { return b.metric("tandem_decider_fallbacks_total") == waiting })
 	t.Logf("all were bound %v after the decider was gone", time.Since(began))
 	_ = first.Close()
 	for range waiting {

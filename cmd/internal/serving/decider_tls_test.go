@@ -118,9 +118,9 @@ func meetByTLS(t *testing.T, name string) {
 
 	strangers := []*cluster{replica(foreign.port), replica(porttls.Config{Port: "decider"})}
 	for _, c := range strangers {
-		eventually(t, "a stranger has its servers and knows who decides", func() bool {
-			who, _, _ := c.node.sharing.decider.election.Current()
-			return c.metric("tandem_server_up") == 2 && who.Replica != ""
+		eventually(t, "a stranger has its servers and knows which replica decides", func() bool {
+			leader, _, _ := c.node.sharing.decider.election.Current()
+			return c.metric("tandem_server_up") == 2 && leader.Replica != ""
 		})
 		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || follows(c) {
 			t.Errorf("a stranger: %d, follows %v", got.status, follows(c))

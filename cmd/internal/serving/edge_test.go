@@ -428,7 +428,7 @@ func trickle(address, text string) string {
 	return "no answer"
 }
 
-// Idle connections keep nobody out, and are closed in time.
+// Idle connections keep no client out, and are closed in time.
 func TestEdge_IdleConnections(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.gateway.ConnIdle = 5 * time.Second }})

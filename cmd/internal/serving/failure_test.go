@@ -217,7 +217,7 @@ func TestFailure_EnforcedDisaggregationRefusesWhatNoPairCanServe(t *testing.T) {
 			t.Errorf("%d %v %s", got.status, got.header, got.body)
 		}
 	}
-	if fastest > 500*time.Millisecond { // nobody waits for servers
+	if fastest > 500*time.Millisecond { // no request waits for servers
 		t.Errorf("a refusal took %v", fastest)
 	}
 	if n := c.decode[0].State().AggregatedDone - alone; n != 0 {
@@ -577,7 +577,7 @@ func TestFailure_RanksBehindOneAddressAreServersOfTheirOwn(t *testing.T) {
 }
 
 // An engine stands still at its first transfer, or while it compiles, and a probe request does not
-// come back. With nobody else to ask, its requests wait for it: seen with vLLM on two CPUs,
+// come back. With no other server to ask, its requests wait for it: seen with vLLM on two CPUs,
 // whose first hand-off over NIXL took eleven seconds and was given up after six.
 func TestFailure_TheOnlyServerThatStandsStillIsWaitedFor(t *testing.T) {
 	t.Parallel()

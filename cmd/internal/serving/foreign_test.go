@@ -41,7 +41,7 @@ func TestForeign_AHandoffThatNamesAnotherHostIsCountedAndWarnedOf(t *testing.T) 
 func TestForeign_StrictHandoffsAreWithheld(t *testing.T) {
 	t.Parallel()
 	for what, host := range map[string]string{
-		"another host": elsewhere, "a name that nobody can look up": "nowhere.invalid", "two hosts for ZMQ": "127.0.0.1:1;" + elsewhere,
+		"another host": elsewhere, "a name that cannot be looked up": "nowhere.invalid", "two hosts for ZMQ": "127.0.0.1:1;" + elsewhere,
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

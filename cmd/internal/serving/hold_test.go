@@ -97,7 +97,7 @@ func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
 		})
 	}
 	starting := []pools.Spec{servers[0], servers[1]}
-	starting[1].URL = "http://127.0.0.1:9" // nobody listens there yet
+	starting[1].URL = "http://127.0.0.1:9" // nothing listens there yet
 	c.sets(starting)
 	eventually(t, "one of two servers is up, for longer than a request may wait in the queue", func() bool {
 		up := 0
@@ -220,7 +220,7 @@ func TestHold_EndsWithTheDeadlineAndTheClient(t *testing.T) {
 	eventually(t, "none is", func() bool { return c.metric("tandem_waiting_requests") == 0 })
 }
 
-// What nobody has ever served is not held, nor more than there is room for, in number
+// What no server has ever served is not held, nor more than there is room for, in number
 // and in bytes: those that are held count in the queue's bounds.
 func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
 	t.Parallel()
@@ -248,7 +248,7 @@ func TestHold_OnlyWhatMayBeServedAgain(t *testing.T) {
 	}
 }
 
-// Where both roles may go to zero, holding is the default: nobody else would answer the
+// Where both roles may go to zero, holding is the default: no server would answer the
 // request that brings the servers back.
 func TestHold_IsTheDefaultWhereServersMayGoToZero(t *testing.T) {
 	const servers = "prefill: http://a:1\ndecode: http://b:1\ncold-start: 100s\n"

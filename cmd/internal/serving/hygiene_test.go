@@ -74,8 +74,8 @@ func (s *served) ask(t *testing.T) int {
 	return readResponse(resp).status
 }
 
-// Clients that hold connections use up the descriptors. Nothing breaks: who has a
-// connection is told to come again, nobody's server is held guilty, and when the
+// Clients that hold connections use up the descriptors. Nothing breaks: a client that has a
+// connection is told to come again, no server is blamed, and when the
 // clients have gone all is as before.
 func TestHygiene_DescriptorsThatAreUsedUpComeBack(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,7 @@ func TestHygiene_ALogThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Traces that nobody takes are dropped. No request waits for them.
+// Traces that no collector takes are dropped. No request waits for them.
 func TestHygiene_ACollectorThatIsAwayOrHangs(t *testing.T) {
 	release := make(chan struct{})
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -49,7 +49,7 @@ func TestIdentity_TheConnectorIsWhatTheEngineReports(t *testing.T) {
 	}
 }
 
-// An SGLang server without disaggregation takes requests whole, and nobody hands KV to it.
+// An SGLang server without disaggregation takes requests whole, and no server hands KV to it.
 func TestIdentity_AnEngineWithoutConnectorTakesRequestsWhole(t *testing.T) {
 	whole := startTestEngine(t, engine.RoleBoth, sglangEngine)
 	c := newCluster(t, shape{config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: whole.URL()}) }})

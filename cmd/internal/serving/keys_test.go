@@ -62,7 +62,7 @@ func TestKeys_EveryPathOfTheAPIAsksForOne(t *testing.T) {
 	}
 	var paths []string
 	for _, d := range api.Dialects() {
-		if !d.Native { // closed here, whoever asks
+		if !d.Native { // closed here to every client
 			paths = append(paths, d.Path)
 		}
 	}
@@ -270,7 +270,7 @@ func TestKeys_LimitsAreTheCallersOwn(t *testing.T) {
 func TestKeys_CapacityIsNotTheCallersQuota(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, config: withKeys(t, "sk-free tenant=free",
 		"sk-few tenant=few requests-per-minute=2 prompt-tokens-per-minute=100000 may-set=[deadline]")})
-	// While nobody is served a late one is let through now and then.
+	// While no request is served a late one is let through now and then.
 	if got := c.post(chatPath, chatBody(""), "Authorization", "Bearer sk-free"); got.status != 200 {
 		t.Fatalf("%d %s", got.status, got.body)
 	}

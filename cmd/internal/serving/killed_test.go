@@ -20,7 +20,7 @@ import (
 
 // One of three replicas behind a plain proxy is killed when a prefill has ended and decode
 // has not been asked. Its client's connection breaks, and what it sends next is served; the
-// other replicas forget what the dead one had on the servers, and the hand-off that nobody
+// other replicas forget what the dead one had on the servers, and the hand-off that no server
 // will fetch is freed by the engine's own lease.
 func TestReplicas_OneKilledBetweenTheLegsIsForgotten(t *testing.T) {
 	t.Parallel()

@@ -63,7 +63,7 @@ func TestLate_AClientThatLeavesIsNotServed(t *testing.T) {
 	second := c.dialRequest(promptOf(5, ""))
 	eventually(t, "the second waits", func() bool { return c.metric("tandem_waiting_requests") == 1 })
 	_ = second.Close()
-	eventually(t, "nobody waits", func() bool { return c.metric("tandem_waiting_requests") == 0 })
+	eventually(t, "no request waits", func() bool { return c.metric("tandem_waiting_requests") == 0 })
 	_ = first.Close()
 	c.checkIdle(2)
 	if n := len(requests(c.prefill, "/v1/chat/completions")); n != 1 {

@@ -296,7 +296,7 @@ func TestLocality_RanksBehindOneAddress(t *testing.T) {
 	eventually(t, "all is known", func() bool { return held(0)+held(1) == int64(len(prefill.Blocks())) })
 }
 
-// portsInARow returns the first of n ports that nobody listens on. They are below those that
+// portsInARow returns the first of n ports on which nothing listens. They are below those that
 // the system gives to outgoing connections: one of other tests could take them meanwhile.
 func portsInARow(t *testing.T, n int) int {
 	t.Helper()

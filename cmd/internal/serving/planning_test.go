@@ -77,7 +77,7 @@ func TestPlan_AdminPortSaysWhatIsWanted(t *testing.T) {
 }
 
 // What waits in the gateway's queue is told as an engine would have told it, for scalers
-// that go by that; and objectives that nobody can keep are told as missed.
+// that go by that; and objectives that no server can keep are reported as missed.
 func TestPlan_ReportsWhatWaitsInTheGateway(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 1, decode: 1,
@@ -148,7 +148,7 @@ func TestPlan_ChoosesTheHardware(t *testing.T) {
 		}
 		return gjson.Get(a.body, "replicas").Int()
 	}
-	// A third of the cost is a reason to change, but nobody goes before the other is there.
+	// A third of the cost is a reason to change, but no server goes before the other is there.
 	eventuallyIn(t, 40*time.Second, "a bin of demand is over and something is wanted", func() bool { return wanted("&role=decode") == 2 })
 	for query, want := range map[string]int64{
 		"&role=decode&variant=small": 1, "&role=decode&variant=big": 1, "&role=decode&variant=other": -1,

@@ -132,7 +132,7 @@ func TestGroup_RequestsThatWaitGoElsewhere(t *testing.T) {
 			t.Errorf("%d %s", got.status, got.body)
 		}
 	}
-	// What nobody fetches is freed by the engine's lease of half a minute.
+	// What decode does not fetch is freed by the engine's lease of half a minute.
 	eventuallyIn(t, time.Minute, "prefill holds nothing", func() bool { return c.prefill[0].State().HandoffsOpen == 0 })
 }
 

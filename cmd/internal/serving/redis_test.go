@@ -112,9 +112,9 @@ func sharesAll(t *testing.T, redis func(*RedisConfig)) {
 		return a.known(dials) > 0 && a.known(dials) == b.known(dials)
 	})
 
-	eventually(t, "both say who hears it, and where", func() bool {
-		who := gjson.Get(a.get("/debug/servers").body, "0.kv.0.receiver").String()
-		return (who == "a "+f.dialsTo || who == "b "+f.dialsTo) && who == gjson.Get(b.get("/debug/servers").body, "0.kv.0.receiver").String()
+	eventually(t, "both say which replica receives it, and where", func() bool {
+		receiver := gjson.Get(a.get("/debug/servers").body, "0.kv.0.receiver").String()
+		return (receiver == "a "+f.dialsTo || receiver == "b "+f.dialsTo) && receiver == gjson.Get(b.get("/debug/servers").body, "0.kv.0.receiver").String()
 	})
 
 	ask(a) // a second prompt with the same beginning proves its tokens

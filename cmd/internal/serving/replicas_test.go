@@ -69,9 +69,9 @@ func TestReplicas_OneAvoidsTheServerThatTheOtherKeepsBusy(t *testing.T) {
 	}
 }
 
-// A burst of requests with one prefix that nobody holds yet, half of them at each of two
+// A burst of requests with one prefix that no server holds yet, half of them at each of two
 // gateways: each counts what it has sent before it is there, and hears of the other's, so
-// that no server gets them all. Blocks that are only being computed draw nobody.
+// that no server gets them all. Blocks that are only being computed draw no request.
 func TestReplicas_ABurstOfSiblingsIsSpread(t *testing.T) {
 	const siblings, servers = 64, 4
 	for _, binding := range []pd.BindMode{pd.OnArrival, pd.Late} {

@@ -36,7 +36,7 @@ func retainingServer(t *testing.T) string {
 	return s.URL
 }
 
-// An engine that keeps the blocks of its answers keeps them for nobody here: each is
+// An engine that keeps the blocks of its answers keeps them for no server here: each is
 // counted, the first is warned of, and no client sees where they are.
 func TestRetained_DecodesOwnHandoffIsWarnedOf(t *testing.T) {
 	t.Parallel()

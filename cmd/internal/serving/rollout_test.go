@@ -153,7 +153,7 @@ func TestRollout_BlocksOfOldWeightsAreNoHits(t *testing.T) {
 }
 
 // startWithPorts starts an engine that publishes, at ports which are its own even while it is
-// down: the system gives them to nobody.
+// down: the system gives them to no process.
 func startWithPorts(t *testing.T, role string) *engine.Engine {
 	t.Helper()
 	free, err := process.FreeAddresses(3)

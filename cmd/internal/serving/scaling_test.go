@@ -143,7 +143,7 @@ func TestAdmin_AsksForACertificateOrTheToken(t *testing.T) {
 		{"the token", "/metrics", "Bearer secret", nil, http.StatusOK},
 		{"another token", pool, "Bearer Secret", nil, http.StatusUnauthorized},
 		{"an empty token", pool, "Bearer ", nil, http.StatusUnauthorized},
-		{"a certificate of nobody known", "/livez", "", []tls.Certificate{other}, 0},
+		{"a certificate of an unknown authority", "/livez", "", []tls.Certificate{other}, 0},
 		{"a kubelet", "/readyz", "", nil, http.StatusOK},
 		{"metrics", "/metrics", "", nil, http.StatusUnauthorized},
 	} {

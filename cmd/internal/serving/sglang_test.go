@@ -261,7 +261,7 @@ func (b brokenRoom) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 500, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: req}, nil
 }
 
-// Both legs say that the transfer failed: their link is charged, nobody is held guilty,
+// Both legs say that the transfer failed: their link is charged, no server is blamed,
 // and the request goes to another pair.
 func TestSGLang_AFailedTransferIsChargedToItsLink(t *testing.T) {
 	c := newCluster(t, shape{prefill: 2, decode: 1, engine: sglangEngine})

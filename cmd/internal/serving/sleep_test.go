@@ -29,7 +29,7 @@ func turns(t *testing.T, minAwake time.Duration, change func(*config)) (c *clust
 		}
 		(&cluster{t: t, client: newTestClient(t)}).mustPost(fmt.Sprintf("%s/sleep?level=%d", engines[1].URL(), cfg.pools.Sleep.Level))
 	}})
-	eventually(t, "both models are known, and who sleeps", func() bool {
+	eventually(t, "both models are known, and which server sleeps", func() bool {
 		servers := c.node.fleet.Servers()
 		awake := c.node.cfg.pools.Sleep.Idle > 0 || !servers[0].Asleep() // an idle one may be asleep again
 		return len(c.node.fleet.Models()) == 2 && awake && servers[1].Asleep()
@@ -149,7 +149,7 @@ func looks(ctx context.Context) iter.Seq[time.Time] {
 func TestSleep_AnIdleServerGoesToSleep(t *testing.T) {
 	t.Parallel()
 	c, engines := turns(t, 0, func(cfg *config) { cfg.pools.Sleep.Idle = 50 * time.Millisecond })
-	eventually(t, "nobody is awake", func() bool { return engines[0].State().Sleeping && engines[1].State().Sleeping })
+	eventually(t, "no server is awake", func() bool { return engines[0].State().Sleeping && engines[1].State().Sleeping })
 	if got := c.chatWith("day"); got.status != 200 {
 		t.Errorf("woken again: %d %s", got.status, got.body)
 	}
@@ -188,7 +188,7 @@ func twoTurns(t *testing.T, minAwake time.Duration) (redis *redisserver.Server, 
 			cfg.servers[2].add(serverEntry{URL: e.URL(), GPUs: "node-1"})
 		}
 	}})
-	eventually(t, "the second one knows who sleeps, and shares its work", func() bool {
+	eventually(t, "the second one knows which server sleeps, and shares its work", func() bool {
 		servers := b.node.fleet.Servers()
 		return len(b.node.fleet.Models()) == 2 && servers[1].Asleep() && b.metric("tandem_replicas_connected") == 1
 	})
@@ -220,7 +220,8 @@ func TestSleep_TwoGatewaysAgree(t *testing.T) {
 	}
 	clients.Go(func() {
 		for range looks(ctx) {
-			// The first was awake when the second was looked at if nobody put it to sleep meanwhile.
+			// The first was awake when the second was looked at, unless it was put to sleep
+			// meanwhile.
 			first, second, later := engines[0].State(), engines[1].State(), engines[0].State()
 			if !first.Sleeping && !second.Sleeping && first.RequestsByPath["/sleep"] == later.RequestsByPath["/sleep"] {
 				t.Error("both are awake")
@@ -262,7 +263,7 @@ func TestSleep_AnotherGatewayTakesOver(t *testing.T) {
 	}
 }
 
-// Without Redis nobody can be asked: the manager goes on, and the other gateway has what
+// Without Redis no gateway can be asked: the manager goes on, and the other gateway has what
 // is awake.
 func TestSleep_WithoutRedisOnlyTheManagerActs(t *testing.T) {
 	t.Parallel()

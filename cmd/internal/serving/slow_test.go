@@ -125,7 +125,7 @@ func slowThenWell(t *testing.T, slow *engine.Engine, forgetting time.Duration, a
 	}
 }
 
-// Who is refused teaches nothing: a fleet that was too slow for every deadline would never be
+// A refused request teaches nothing: a fleet that was too slow for every deadline would never be
 // known to be well again.
 func TestLearned_AFleetThatRefusedAllForATimeServesAgain(t *testing.T) {
 	t.Parallel()
@@ -149,7 +149,7 @@ func TestLearned_AFleetThatRefusedAllForATimeServesAgain(t *testing.T) {
 	}
 	served(10)
 	c.prefill[0].SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 8})
-	eventuallyIn(t, 90*time.Second, "nobody is let in", func() bool { return served(3) == 0 })
+	eventuallyIn(t, 90*time.Second, "no request is let in", func() bool { return served(3) == 0 })
 	c.prefill[0].ClearFaults()
 	healed := time.Now()
 	eventuallyIn(t, 3*time.Minute, "all are served again", func() bool { return served(3) == 3 })

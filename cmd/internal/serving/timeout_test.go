@@ -114,7 +114,7 @@ func TestTimeout_ToConnect(t *testing.T) {
 	resp, err := transport.RoundTrip(req)
 	if err == nil {
 		_ = resp.Body.Close()
-		t.Fatal("somebody answered")
+		t.Fatal("it was answered")
 	}
 	if took := time.Since(start); took < limit*9/10 || took > limit+10*time.Second { // the system alone takes minutes
 		t.Errorf("%v after %v, the limit is %v", err, took, limit)
@@ -122,7 +122,7 @@ func TestTimeout_ToConnect(t *testing.T) {
 }
 
 // deafAddress is one where connections are neither made nor refused: its queue of
-// connections is full and nobody accepts them.
+// connections is full and none is accepted.
 func deafAddress(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

@@ -213,7 +213,7 @@ func TestTLS_EnginesOfAnOwnAuthority(t *testing.T) {
 	cfg.engines.ca = cert
 	cfg.servers[0].add(serverEntry{URL: encrypt(prefill), Connector: "nixl"})
 	cfg.servers[1].add(serverEntry{URL: encrypt(decode), Connector: "nixl"})
-	for i, e := range []*engine.Engine{prefill, decode} { // who holds what is known only of those that publish
+	for i, e := range []*engine.Engine{prefill, decode} { // what a server holds is known only of those that publish
 		state, spec := e.State(), &cfg.servers[i].specs[0]
 		spec.Events, spec.Replay = local(state.EventsEndpoints[0]), local(state.ReplayEndpoints[0])
 	}

@@ -38,7 +38,7 @@ func TestTokenise_DecodeTakesPrefillsTokens(t *testing.T) {
 				t.Errorf("%s: %d by prefill %q: %s", path, got.status, got.header.Get("X-Tandem-Prefill"), got.body)
 			}
 			if strings.Contains(got.body, "token_ids") && !strings.Contains(want.body, `"prompt_token_ids":[`) && strings.Contains(got.body, `"prompt_token_ids":[`) {
-				t.Errorf("ids that nobody asked for: %s", got.body)
+				t.Errorf("ids that the client did not ask for: %s", got.body)
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func TestUnresponsive_TheOnlyPairThatAnswersNoProbe(t *testing.T) {
 	if got := c.get("/readyz"); got.status != 200 {
 		t.Errorf("unresponsive: %d %s", got.status, got.body)
 	}
-	eventually(t, "what is under way ends, though nobody answers probes", func() bool {
+	eventually(t, "what is under way ends, though no server answers probes", func() bool {
 		return len(underWay[0]) == 1 && len(underWay[1]) == 1
 	})
 	for _, e := range []*engine.Engine{c.prefill[0], c.decode[0]} {
@@ -54,7 +54,7 @@ func TestUnresponsive_TheOnlyPairThatAnswersNoProbe(t *testing.T) {
 	}
 }
 
-// Nobody waits for longer than the bound, or beyond the request's deadline.
+// No request waits for longer than the bound, or beyond the request's deadline.
 func TestUnresponsive_WaitsAreBounded(t *testing.T) {
 	t.Parallel()
 	keys := withKeys(t, "sk-key tenant=t may-set=[deadline]")

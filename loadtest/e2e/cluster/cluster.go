@@ -76,7 +76,7 @@ func (c *Cluster) StartAPIServer(t testing.TB) {
 		"--requestheader-username-headers", "X-Remote-User",
 		"--proxy-client-cert-file", in("aggregator.crt"), "--proxy-client-key-file", in("aggregator.key"),
 		"--service-cluster-ip-range", "10.96.0.0/16", "--endpoint-reconciler-type", "none")
-	t.Cleanup(func() { c.api.Kill(t) }) // it would wait for whoever watches it
+	t.Cleanup(func() { c.api.Kill(t) }) // it would wait for the clients that watch it
 	process.WaitFor(t, c.api, "the API server", process.ReadyWithin, func() error {
 		return c.Do("GET", "/readyz", nil, nil)
 	})

@@ -59,7 +59,7 @@ func TestClientCertificate(t *testing.T) {
 		return err
 	})
 	if value, _, err := read(t, open(foreign)); err == nil {
-		t.Errorf("a certificate of nobody known read %v", value)
+		t.Errorf("a certificate of an unknown authority read %v", value)
 	}
 	bare := triggers(t, "metrics-api.yaml", "http://tandem-admin.tandem.svc:8081", "https://"+tandem.admin)["decode"]
 	bare.TriggerMetadata["unsafeSsl"] = "true"

@@ -138,7 +138,7 @@ func TestPush(t *testing.T) {
 
 	next := follow(t, s)
 	if next() {
-		t.Error("active while nothing is wanted and nobody waits")
+		t.Error("active while nothing is wanted and no request waits")
 	}
 	// A busy machine may need longer than a second, so one of some tries will do.
 	soonest := time.Minute

@@ -185,6 +185,6 @@ func stoppedIsNotDead(t *testing.T, prefill, decode *engine) {
 		t.Error("a server that stood still was taken for dead")
 	}
 	if !unresponsive {
-		t.Error("nobody noticed")
+		t.Error("it was not noticed")
 	}
 }

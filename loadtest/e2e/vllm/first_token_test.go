@@ -241,7 +241,7 @@ func fieldsAcross(t *testing.T, p, d *engine) {
 }
 
 // drawsTheSame: with one seed both engines draw the same first token, so that it does not
-// depend on the token who says it.
+// depend on the token which leg says it.
 func drawsTheSame(t *testing.T, p, d *engine) {
 	same, tokens := 0, map[int]bool{}
 	for i := range 16 {

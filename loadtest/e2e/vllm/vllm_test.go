@@ -40,8 +40,8 @@ func TestVLLM(t *testing.T) {
 	t.Run("a prefill server that dies costs nothing", func(t *testing.T) { prefillDies(t, g, prefill) })
 }
 
-// tellThemselves: connector, version and KV settings are asked of the engines; nobody
-// configured them.
+// tellThemselves: connector, version and KV settings are asked of the engines; no file
+// configures them.
 func tellThemselves(t *testing.T, g gateway) {
 	var servers []struct {
 		ID, Connector string
@@ -201,7 +201,7 @@ func nothingStays(t *testing.T, g gateway, engines []*engine) {
 }
 
 // streamsGoOn: the decode server of a stream is killed in its midst; the other goes on by
-// token ids, and the answer is that of an engine that nobody disturbed.
+// token ids, and the answer is that of an undisturbed engine.
 func streamsGoOn(t *testing.T, g gateway, witness *engine, decode []*engine) {
 	body := func() map[string]any {
 		return map[string]any{"prompt": text(900, 300), "max_tokens": 400, "ignore_eos": true, "stream": true}
@@ -235,7 +235,7 @@ func streamsGoOn(t *testing.T, g gateway, witness *engine, decode []*engine) {
 }
 
 // prefillDies: while requests come one after the other a prefill server is killed, and
-// nobody notices.
+// no client notices.
 func prefillDies(t *testing.T, g gateway, prefill []*engine) {
 	var failed []error
 	by := map[string]int{}
