@@ -2,6 +2,8 @@ package retry
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -114,5 +116,56 @@ func TestQuarantine_CountsDeathsThatFollowEachOther(t *testing.T) {
 		if got := q.RecordDeath(7, Death{Server: "b"}, now.Add(later)); got != want {
 			t.Errorf("the second one %v later: quarantined %v", later, got)
 		}
+	}
+}
+
+// People see suspects latest first, each to the end of its time and no longer; one whose time is
+// not over is remembered when another is added.
+func TestQuarantine_ListsTheLatestFirst(t *testing.T) {
+	q := NewQuarantine()
+	for i, f := range []uint64{3, 1, 2} {
+		q.RecordDeath(f, Death{Server: "s"}, testTime.Add(time.Duration(i)*time.Second))
+	}
+	seen := func(now time.Time) (all string) {
+		for _, s := range q.List(now) {
+			all += s.Fingerprint[15:]
+		}
+		return all
+	}
+	end := testTime.Add(quarantineTime)
+	if got := seen(end); got != "213" {
+		t.Errorf("at the end of the first one's time people see %s", got)
+	}
+	q.RecordDeath(4, Death{Server: "s"}, end)
+	if q.suspects[3] == nil {
+		t.Error("one is forgotten at the end of its time")
+	}
+	if got := seen(end.Add(1)); got != "421" {
+		t.Errorf("after it people see %s", got)
+	}
+}
+
+// Requests that come and fail at once take no more retries than there are, and lose no death.
+func TestBudgetAndQuarantine_ManyAtOnce(t *testing.T) {
+	const each = 200
+	b, q := NewBudget(0, each), NewQuarantine()
+	var taken atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for i := range uint64(each) {
+				b.CountRequest(testTime)
+				if b.TakeRetry(testTime) {
+					taken.Add(1)
+				}
+				q.RecordDeath(i, Death{Server: "s"}, testTime)
+				q.IsQuarantined(request(i), testTime)
+				q.Quarantined(testTime)
+			}
+		})
+	}
+	all.Wait()
+	if taken.Load() != each || len(q.List(testTime)) != each {
+		t.Errorf("%d retries taken, %d suspects, want %d of each", taken.Load(), len(q.List(testTime)), each)
 	}
 }
