@@ -22,6 +22,7 @@ type bindRequest struct {
 	prefix    *prefix      // nil while nothing is asked
 	continues bool         // it continues a stream that broke
 	remote    bool         // it is another replica's; here it only gets its turn
+	home      cost.Home    // of another replica's request, where its session was served last
 	tried     priorAttempts
 	// firstFromPrefill: where both servers of a pair can, the client gets prefill's token.
 	firstFromPrefill bool

@@ -38,7 +38,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		view := ch.snapshotFor(r, refused, now)
 		view.ignoreBreakers = ignoreBreakers
 		demand := ch.demand(r, now)
-		demand.Home = ch.sessions.Home(r.session(), now)
+		demand.Home = ch.home(r, now)
 		chosen, ok := ch.Cost.Choose(demand, &view.candidates, rand.IntN)
 		if !ok && len(r.tried.broke) > 0 && !r.tried.mayReturn {
 			r.tried.mayReturn = true // no other can take it, and the server it broke on may have recovered
@@ -125,6 +125,15 @@ func prefillWork(r *bindRequest, c *cost.Candidate, estimate time.Duration) curv
 		Tokens: r.req.PromptTokens, Computed: max(1, r.req.PromptTokens-c.Cached.GPU),
 		Estimate: estimate, Shared: cost.Duration(c.Prefill.Fixed()),
 	}
+}
+
+// home is where the request's session was served last, nowhere if that is not known: another
+// replica's request comes with what its replica knows.
+func (ch *Chooser) home(r *bindRequest, now time.Time) cost.Home {
+	if r.remote {
+		return r.home
+	}
+	return ch.sessions.Home(r.session(), now)
 }
 
 // recordBinding notes why a request's servers were chosen, and counts it.

@@ -384,7 +384,7 @@ func (q *modelQueue) priceRequest(w *waiter, now time.Time) {
 // server refused; then the request waits on.
 func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone bool) {
 	q.d.ch.applyRequest(w.request, &q.snapshot, now)
-	turn.Pair = q.snapshot.candidates.Settle(&q.servers, &w.ticket, q.d.ch.sessions.Home(w.request.session(), now), turn.Pair, turn.Price)
+	turn.Pair = q.snapshot.candidates.Settle(&q.servers, &w.ticket, q.d.ch.home(w.request, now), turn.Pair, turn.Price)
 	chosen := q.snapshot.candidates.Alternative(&q.servers, &w.ticket, turn.Pair, turn.Price)
 	if q.late(w, &chosen.Terms, now) {
 		w.complete(bindResult{err: queue.ErrDeadline})

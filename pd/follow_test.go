@@ -62,7 +62,10 @@ func (o *turns) refuse(with error) {
 }
 
 // follow returns a follower of another replica, which decides by an order.
-func follow(t *testing.T, by *turns) *leader.Follower {
+func follow(t *testing.T, by interface {
+	leader.Order
+	leader.Reports
+}) *leader.Follower {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

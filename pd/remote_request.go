@@ -29,6 +29,9 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 	if !own.req.Deadline.IsZero() {
 		r.LeftUs = uint64(max(1, own.req.Deadline.Sub(now).Microseconds()))
 	}
+	if home := ch.home(own, now); home != (cost.Home{}) {
+		r.Home = &leaderpb.Home{Prefill: home.Prefill, Decode: home.Decode}
+	}
 	v := ch.takeSnapshot(own.base, own.base, now)
 	for _, servers := range [][]cost.Candidate{v.candidates.Prefill, v.candidates.Decode} {
 		for i := range servers {
@@ -103,6 +106,9 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 			PromptTokens: int(r.PromptTokens), OutputTokens: int(r.OutputTokens), Aggregated: r.Alone,
 		},
 		prefix: &prefix{model: r.Base, known: len(r.Chains)+len(r.Chunks) > 0, length: int(r.PromptTokens)},
+	}
+	if r.Home != nil {
+		own.home = cost.Home{Prefill: r.Home.Prefill, Decode: r.Home.Decode}
 	}
 	if r.LeftUs > 0 {
 		own.req.Deadline = now.Add(us(r.LeftUs))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
 )
@@ -54,5 +55,47 @@ func TestSession_OfATenantStaysWithItsServers(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// leading is the order of a replica that leads.
+type leading struct{ leader.Order }
+
+// ReportedDecisions is leader.Reports'.
+func (leading) ReportedDecisions(string) (uint64, <-chan struct{}) { return 0, nil }
+
+// Where another replica leads, a session's requests stay with its servers too: that replica never
+// served the session, and gets to know where it was. Of a home that is gone nothing comes.
+func TestSession_StaysWithItsServersWhereAnotherReplicaLeads(t *testing.T) {
+	for i := range 4 {
+		f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2}) // each anew: servers that have shown their speed seldom tie
+		leads := &Chooser{Snapshotter: f.Binder.Snapshotter, Outputs: predict.NewOutputs(), Metrics: f.Metrics}
+		decider := NewDecider(leads, order.DefaultConfig(), time.Minute, f.Log)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { decider.Run(ctx) })
+		f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // whose turns nobody waits for
+		f.Binder.Leader = follow(t, leading{decider.RemoteRequests()})
+		mine := predict.Session{Tenant: "a", Model: testModel, Hash: 7}
+		home := cost.Home{Prefill: f.server(f.prefill[i/2]).ID(), Decode: f.server(f.decode[i%2]).ID()}
+		f.Binder.sessions.Observe(mine, home, time.Now())
+		ask := func() cost.Home {
+			req := f.asks(api.Completions, more(api.Completions, false))
+			req.Tenant, req.Session = "a", 7
+			got := f.served(req)
+			return cost.Home{Prefill: got.Prefill, Decode: got.Decode}
+		}
+		if got := ask(); got != home {
+			t.Errorf("served at %+v, want %+v", got, home)
+		}
+		if is := leads.sessions.Home(mine, time.Now()); is != (cost.Home{}) {
+			t.Errorf("the leader keeps another replica's session: %+v", is)
+		}
+		f.Binder.sessions.Observe(mine, cost.Home{Prefill: "gone:1", Decode: "gone:2"}, time.Now())
+		if got := ask(); got.Decode == "" || f.Binder.sessions.Home(mine, time.Now()) != got {
+			t.Errorf("behind a home that is gone: served at %+v", got)
+		}
+		stop()
+		running.Wait()
 	}
 }

@@ -23,6 +23,9 @@ func TestWire_StaysAsItIs(t *testing.T) {
 	for want, m := range map[string]proto.Message{
 		"0a0b0a02723112034b45591805": &leaderpb.ToLeader{What: &leaderpb.ToLeader_Hello{Hello: &leaderpb.Hello{Replica: "r1", Token: "KEY", Epoch: 5}}},
 		"1244080712016d1a0162220463686174280130e80738c80140014a01745003580460056a026431720c0810120806000000000000007a08080000000000000082010173880109": &leaderpb.ToLeader{What: &leaderpb.ToLeader_Request{Request: request}},
+		"120d0807a201080a02703012026430": &leaderpb.ToLeader{What: &leaderpb.ToLeader_Request{Request: &leaderpb.RemoteRequest{
+			Id: 7, Home: &leaderpb.Home{Prefill: "p0", Decode: "d0"},
+		}}},
 		"1a020807":                 &leaderpb.ToLeader{What: &leaderpb.ToLeader_Cancel{Cancel: &leaderpb.Cancel{Id: 7}}},
 		"220408071003":             &leaderpb.ToLeader{What: &leaderpb.ToLeader_Taken{Taken: &leaderpb.Taken{Id: 7, Count: 3}}},
 		"0a0a0807120270301a026430": &leaderpb.ToFollower{What: &leaderpb.ToFollower_Turn{Turn: &leaderpb.Turn{Id: 7, Prefill: "p0", Decode: "d0"}}},
