@@ -200,6 +200,7 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 			return
 		}
 	}
+	body = x.usageExtension(answer).inBody(body)
 	x.correctCharge(tokensOf(answer.Usage))
 	x.setCommonHeaders(c, answer)
 	c.Set(fiber.HeaderContentType, answer.ContentType)
@@ -217,10 +218,10 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 	c.Set(fiber.HeaderCacheControl, "no-cache")
 	c.Set("X-Accel-Buffering", "no")
 	if !c.Request().Header.IsHTTP11() {
-		x.relayPlain(c, newRelay(x, answer.Stream))
+		x.relayPlain(c, newRelay(x, answer))
 		return
 	}
-	c.Context().SetBodyStream(newRelay(x, answer.Stream), -1)
+	c.Context().SetBodyStream(newRelay(x, answer), -1)
 }
 
 // setCommonHeaders sets what every answer carries.

@@ -31,16 +31,17 @@ type relay struct {
 	stream  *pd.Stream
 	span    trace.Span
 	message *messages.Stream // of a message that engines see as a chat; else nil
-	charged int              // content events that the key was charged for
+	extends usageExtension
+	charged int // content events that the key was charged for
 	pending []byte
 	spare   []byte
 	err     error
 	closed  bool
 }
 
-func newRelay(x *exchange, stream *pd.Stream) *relay {
+func newRelay(x *exchange, answer *pd.Answer) *relay {
 	_, span := x.server.tracer.Start(x.ctx, "stream")
-	r := &relay{x: x, stream: stream, span: span}
+	r := &relay{x: x, stream: answer.Stream, span: span, extends: x.usageExtension(answer)}
 	if x.translated {
 		r.message = &messages.Stream{}
 	}
@@ -95,6 +96,8 @@ func (r *relay) fill() {
 
 // add takes a piece of the stream as it is, or the events of a message that it becomes.
 func (r *relay) add(piece []byte) (err error) {
+	from := len(r.pending)
+	defer func() { r.pending = r.extends.inEvents(r.pending, from) }()
 	if r.message == nil {
 		r.pending = append(r.pending, piece...)
 		return nil

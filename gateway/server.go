@@ -31,11 +31,13 @@ type Config struct {
 	WriteTimeout time.Duration // for one piece of an answer to be taken by the client
 	ExposePair   bool          // name to clients the servers that answered
 	Aliases      []Alias
-	TenantLabels int      // tenants that metrics name; others are one
-	SessionHints bool     // what clients call a session breaks ties between servers
-	Timing       bool     // tell clients in Server-Timing what their request's time went to
-	SharedKV     bool     // tenants may share KV on APIs whose engines drop the salt
-	Origins      []string // whose pages browsers let ask and read answers: https://chat.example.com, or "*"
+	TenantLabels int  // tenants that metrics name; others are one
+	SessionHints bool // what clients call a session breaks ties between servers
+	Timing       bool // tell clients in Server-Timing what their request's time went to
+	// UsageExtension adds what the gateway knows of a request to the usage in its answer.
+	UsageExtension bool
+	SharedKV       bool     // tenants may share KV on APIs whose engines drop the salt
+	Origins        []string // whose pages browsers let ask and read answers: https://chat.example.com, or "*"
 }
 
 // DefaultConfig leaves room for long prompts and images.

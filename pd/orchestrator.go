@@ -193,7 +193,8 @@ func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *L
 func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) *Answer {
 	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
 	o.recordDecision(st, nil)
-	b.answer.Computed, b.answer.Timing = st.computed(), st.timing(b)
+	b.answer.Timing = st.timing(b)
+	b.answer.Held, b.answer.Computed = st.predictedCache()
 	st.form.relay(ctx, st, b)
 	return b.answer
 }

@@ -78,7 +78,9 @@ type Answer struct {
 	Decode      string
 	Usage       api.Usage // of a whole body
 	Timing      Timing
-	Computed    int // prompt tokens that no cache had, as predicted when the pair was chosen
+	// Held and Computed are the prompt's tokens that the server which prefilled had in its cache,
+	// and the rest, as predicted when the pair was chosen.
+	Held, Computed int
 }
 
 // isComplete reports whether all of the answer is here.

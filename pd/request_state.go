@@ -115,11 +115,11 @@ func (st *requestState) lastErrorOr(err error) error {
 	return err
 }
 
-// computed is how much of the prompt the server that was chosen for it had to compute,
-// as far as is known.
-func (st *requestState) computed() int {
+// predictedCache is how many of the prompt's tokens the server that prefilled held, and how many
+// were computed, one at least, as predicted when the last pair was chosen.
+func (st *requestState) predictedCache() (held, computed int) {
 	if len(st.bindings) == 0 {
-		return st.req.PromptTokens
+		return 0, st.req.PromptTokens
 	}
 	c := &st.bindings[len(st.bindings)-1].choice
 	server, candidates := c.Chosen.Prefill, c.Candidates.Prefill
@@ -128,10 +128,11 @@ func (st *requestState) computed() int {
 	}
 	for i := range candidates {
 		if candidates[i].ID == server {
-			return max(1, c.Demand.PromptTokens-candidates[i].Cached.GPU)
+			held = min(candidates[i].Cached.GPU, max(0, c.Demand.PromptTokens-1))
+			return held, max(1, c.Demand.PromptTokens-held)
 		}
 	}
-	return c.Demand.PromptTokens
+	return 0, c.Demand.PromptTokens
 }
 
 // keyAgeing is how much shorter a second of waiting makes a prompt look to an engine that

@@ -47,6 +47,26 @@ func (d *Dialect) FindUsage(data []byte) gjson.Result {
 	return gjson.Result{}
 }
 
+// AddToUsage returns a body or an event's data with one more member in its usage, which is made
+// of what the usage says. All other bytes stay as they are, and so does what has no usage, or one
+// that has the member already.
+func (d *Dialect) AddToUsage(data []byte, name string, value func(Usage) []byte) []byte {
+	u := d.FindUsage(data)
+	end := u.Index + len(u.Raw) - 1 // of its last bracket
+	if !u.IsObject() || u.Index == 0 || end >= len(data) || data[end] != '}' || u.Get(name).Exists() {
+		return data
+	}
+	usage, _ := d.ReadUsage(data)
+	members := bytes.TrimRight(data[:end], " \t\r\n")
+	added := make([]byte, 0, len(data)+len(name)+128)
+	added = append(added, members...)
+	if members[len(members)-1] != '{' {
+		added = append(added, ',')
+	}
+	added = append(append(append(added, '"'), name...), `":`...)
+	return append(append(added, value(usage)...), data[len(members):]...)
+}
+
 // LastUsage reports whether the usage in an event of a stream counts the whole answer:
 // others may leave out what is known at its end, such as cached tokens.
 func (d *Dialect) LastUsage(event []byte) bool {

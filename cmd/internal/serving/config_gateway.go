@@ -18,6 +18,8 @@ func (c *gatewayConfig) bind(fs *pflag.FlagSet) {
 		"name the servers that answered in x-tandem-prefill and x-tandem-decode")
 	fs.BoolVar(&c.Timing, "server-timing", c.Timing,
 		"tell clients in a Server-Timing header what the time of their request went to: wait, choose, prefill, transfer, total")
+	fs.BoolVar(&c.UsageExtension, "usage-extension", c.UsageExtension,
+		"add to the usage in answers, as usage.tandem, the tokens that caches had of the prompt and the share of the time that the request waited")
 	fs.BoolVar(&c.SessionHints, "session-hints", c.SessionHints,
 		"where servers are predicted to be equally fast, choose those that served the tenant's session last, by x-session-id and such headers, "+
 			"prompt_cache_key, user or metadata.user_id")
