@@ -1,7 +1,6 @@
 package pd
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -22,7 +21,7 @@ const maxAnswer = 64 << 20
 // send posts one leg and returns when the engine's headers are there. The
 // transport is used bare: no redirect is followed, nothing is sent twice.
 func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part connector.LegRequest) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+cmp.Or(part.Path, path), part.Body.Reader())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, part.Body.Reader())
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/transcript"
@@ -40,12 +42,13 @@ func (f FirstTokenFrom) Validate() error {
 type firstTokenCase struct {
 	Setting     FirstTokenFrom
 	Dialect     *api.Dialect
-	Proved      bool   // both servers' engines are known to take it
-	BlockTokens int    // of a KV block on both; 0: not known, or not the same
-	Field       string // of the request, for which decode has to say it
-	Bounded     bool   // it is known how long the answer may be
-	OneToken    bool   // the answer is one token long
-	Continues   bool   // a stream that broke: it has its first token
+	Proved      bool     // both servers' engines are known to take it
+	BlockTokens int      // of a KV block on both; 0: not known, or not the same
+	Field       string   // of the request, for which decode has to say it
+	Stops       []string // that end the answer
+	Bounded     bool     // it is known how long the answer may be
+	OneToken    bool     // the answer is one token long
+	Continues   bool     // a stream that broke: it has its first token
 
 	Said   *api.FirstToken        // by prefill; nil: it was not asked yet
 	Handed connector.HandedBlocks // with it
@@ -115,6 +118,8 @@ func (c *firstTokenCase) judge() (use firstTokenUse, reason string) {
 		return tokenRedrawn, "not_text"
 	case said.Text == "" || endsInHalf(said.Text):
 		return tokenRedrawn, "no_text"
+	case mayBeginStop(said.Text, c.Stops):
+		return tokenRedrawn, "stop_string" // of which decode would see the end alone
 	}
 	return tokenFirst, "continues"
 }
@@ -142,6 +147,31 @@ func (u FirstTokenUse) String() string {
 
 // endsInHalf reports whether a text ends in what stands for a part of a character.
 func endsInHalf(text string) bool { return strings.HasSuffix(text, "\uFFFD") }
+
+// mayBeginStop reports whether a text ends with the beginning of a stop string.
+func mayBeginStop(text string, stops []string) bool {
+	return slices.ContainsFunc(stops, func(stop string) bool {
+		for n := 1; n < len(stop); n++ {
+			if strings.HasSuffix(text, stop[:n]) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// stopsOf are the stop strings of a request.
+func stopsOf(body api.Body) (stops []string) {
+	if one, ok := body.Get("stop").String(); ok {
+		return []string{one}
+	}
+	list, _ := body.Get("stop").Array()
+	for _, v := range list {
+		stop, _ := v.String()
+		stops = append(stops, stop)
+	}
+	return stops
+}
 
 // firstTokens are the first tokens of the answers that an orchestrator gives.
 type firstTokens struct{ o *Orchestrator }
@@ -171,6 +201,7 @@ func (f firstTokens) caseOf(req *Request) firstTokenCase {
 func (f firstTokens) judgeBody(c *firstTokenCase, req *Request) {
 	m, _ := f.o.Fleet.Model(req.Model)
 	c.Bounded, c.Field = req.MaxOutput > 0 || m.MaxModelLen > 0, transcript.NotFromPrefill(req.Body)
+	c.Stops = stopsOf(req.Body)
 }
 
 // plan says what prefill's token is asked for.
@@ -210,7 +241,7 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 	use, reason := firstTokenFrom(b.first)
 	switch use {
 	case tokenFirst:
-		if err := f.beginWith(st, h); err != nil {
+		if err := f.beginWith(st, h, &said); err != nil {
 			use, reason = tokenRedrawn, "length"
 			h.RedrawFirst(t.First)
 		}
@@ -225,13 +256,14 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 }
 
 // beginWith begins the answer with prefill's token, and makes decode's leg the rest of it.
-func (f firstTokens) beginWith(st *requestState, h *connector.Handoff) error {
+func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *api.FirstToken) error {
 	answer, err := api.ParseBody(h.First)
 	if err != nil {
 		return err
 	}
 	// An answer that is not streamed is begun anew by each attempt.
-	said := newTranscript(f.o.Fleet, st.client, f.o.Config.ContinueByText)
+	m, _ := f.o.Fleet.Model(st.client.Model)
+	said := transcript.ForFirst(st.client.forTranscript(), m.MaxModelLen, f.o.Config.ContinueByText)
 	if said == nil {
 		return errNoTranscript
 	}
@@ -240,20 +272,13 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff) error {
 	for data := range api.Events(api.FirstEvents(st.req.Dialect, answer, wantsEachUsage(st.req.Body))) {
 		begun = fmt.Appendf(begun, "data: %s\n\n", said.Record(data))
 	}
-	rest, err := said.BehindFirst()
-	if err != nil {
+	if err := said.BehindFirst(api.TextLength(gjson.GetBytes(h.First, "choices.0.logprobs"))); err != nil {
 		return err
 	}
-	body := rest.Body
-	if key := st.req.Body.Get("priority"); key != nil { // which may be the gateway's
-		body = body.With(api.Set("priority", key))
-	}
-	if !st.req.Stream {
-		body = body.With(api.Remove("stream"), api.Remove("stream_options"))
-	} else {
+	if st.req.Stream {
 		st.transcript, st.begun = said, begun
 	}
-	h.GoOnBehind(body)
+	h.GoOnBehind(st.req.Dialect, token, said.Limits())
 	return nil
 }
 

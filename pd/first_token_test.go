@@ -62,6 +62,9 @@ func TestFirstTokenFrom_EachConditionHasItsReason(t *testing.T) {
 	row("it ended with a tool call", func(c *firstTokenCase) { c.Said.Finish = "tool_calls" })
 	row("reasoning", func(c *firstTokenCase) { c.Said.NotText = true })
 	row("a token without text", func(c *firstTokenCase) { c.Said.Text = "" })
+	row("a token that may begin a stop string", func(c *firstTokenCase) { c.Stops = []string{"zz", "ell"} })
+	row("a token that begins none", func(c *firstTokenCase) { c.Stops = []string{"xe", "lo", "Hi"} })
+	row("a token that ends with one, which stays", func(c *firstTokenCase) { c.Stops, c.Said.Finish = []string{"He"}, "stop" })
 	row("a part of a character", func(c *firstTokenCase) { c.Said.Text = "a\uFFFD" })
 
 	file := filepath.Join("testdata", "first_token")
@@ -86,11 +89,14 @@ func TestNotFromPrefill_FieldsThatAreNotProved(t *testing.T) {
 		``: "", `,"temperature":0.7,"top_p":0.9,"top_k":5`: "", `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`: "",
 		`,"n":1,"seed":null,"stop":[],"logprobs":false,"tools":null,"frequency_penalty":0,"min_tokens":0`:             "",
 		`,"chat_template_kwargs":{"enable_thinking":false},"user":"ada","ignore_eos":true,"skip_special_tokens":true`: "",
-		`,"seed":7`: "seed", `,"stop":"x"`: "stop", `,"logprobs":true`: "logprobs", `,"min_tokens":1`: "min_tokens", `,"n":2`: "n",
+		`,"stop":"x","include_stop_str_in_output":true`:                                                               "", `,"stop":["x","y"]`: "", `,"logprobs":true,"top_logprobs":2`: "", `,"repetition_penalty":1.1`: "",
+		`,"tools":[{}],"tool_choice":"none"`: "", `,"tools":[{}],"tool_choice":"auto"`: "tools", `,"tools":[{}],"tool_choice":"required"`: "tools",
+		`,"tool_choice":{"type":"function"}`: "tool_choice", `,"tools":[{}],"tool_choice":"none","seed":1`: "seed",
+		`,"seed":7`: "seed", `,"min_tokens":1`: "min_tokens", `,"n":2`: "n",
 		`,"skip_special_tokens":false`: "skip_special_tokens", `,"truncate_prompt_tokens":8`: "truncate_prompt_tokens",
 		`,"stream_options":{"some_day":true}`: "stream_options", `,"tools":[{}]`: "tools", `,"echo":true`: "echo", `,"new":1`: "new",
 		`,"presence_penalty":0.1`: "presence_penalty", `,"response_format":{"type":"json_object"}`: "response_format",
-		`,"continue_final_message":true`: "continue_final_message", `,"include_stop_str_in_output":true`: "include_stop_str_in_output",
+		`,"continue_final_message":true`: "continue_final_message", `,"bad_words":["x"]`: "bad_words",
 	} {
 		body, err := api.ParseBody([]byte(`{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}]` + fields + `}`))
 		if err != nil {

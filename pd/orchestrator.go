@@ -135,9 +135,12 @@ func (o *Orchestrator) reset(st *requestState) {
 // continued.
 func newTranscript(fleet *pools.Fleet, req *Request, byText bool) *transcript.Transcript {
 	m, _ := fleet.Model(req.Model) // its zero value is a length that is not known
-	return transcript.New(transcript.Request{
-		Dialect: req.Dialect, Body: req.Body, MaxOutput: req.MaxOutput, MaxField: req.MaxField, HideUsage: req.HideUsage,
-	}, m.MaxModelLen, byText)
+	return transcript.New(req.forTranscript(), m.MaxModelLen, byText)
+}
+
+// forTranscript is what a transcript needs to know of the request.
+func (r *Request) forTranscript() transcript.Request {
+	return transcript.Request{Dialect: r.Dialect, Body: r.Body, MaxOutput: r.MaxOutput, MaxField: r.MaxField, HideUsage: r.HideUsage}
 }
 
 // locatePrompt finds the tokens of the prompt, and with them what servers hold of it.

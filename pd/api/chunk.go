@@ -13,6 +13,7 @@ import (
 type Chunk struct {
 	Choices int  // -1: it is no chunk
 	NotText bool // it says something that ids do not: a tool call, reasoning
+	Role    bool // it says whose turn it is, as the first one of a chat does
 
 	Prompt gjson.Result // ids of the prompt, in the first one
 	IDs    gjson.Result // of the answer, since the last one
@@ -69,6 +70,8 @@ func (c *Chunk) readChoice(choice gjson.Result) {
 func (c *Chunk) readDelta(delta gjson.Result) {
 	delta.ForEach(func(key, value gjson.Result) bool {
 		switch key.Str {
+		case "role":
+			c.Role = true
 		case "content":
 			c.Text = value
 		case "tool_calls":

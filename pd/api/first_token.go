@@ -2,11 +2,15 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
 )
 
 // FirstToken is what a prefill leg, which is asked for one token, said of an answer.
@@ -17,7 +21,12 @@ type FirstToken struct {
 	Text    string // "" also where the token is a part of a character
 	NotText bool   // it is reasoning, or of a tool call
 	Finish  string // finish_reason
+
+	prompt, answer string // their ids, "1,2,3"
 }
+
+// Sequence is the ids of the prompt and of the answer, as a JSON list.
+func (f *FirstToken) Sequence() []byte { return []byte("[" + f.prompt + "," + f.answer + "]") }
 
 // ReadFirstToken reads the whole answer of a prefill leg of chat or completions.
 func ReadFirstToken(answer []byte) FirstToken {
@@ -34,8 +43,8 @@ func ReadFirstToken(answer []byte) FirstToken {
 		NotText: len(message.Get("tool_calls").Array()) > 0 || message.Get("reasoning").String() != "" || message.Get("reasoning_content").String() != "",
 		Finish:  choice.Get("finish_reason").String(),
 	}
-	_, first.Prompt = IDList(prompt)
-	_, first.IDs = IDList(choice.Get("token_ids"))
+	first.prompt, first.Prompt = IDList(prompt)
+	first.answer, first.IDs = IDList(choice.Get("token_ids"))
 	return first
 }
 
@@ -45,6 +54,7 @@ func ReadFirstToken(answer []byte) FirstToken {
 func FirstEvents(d *Dialect, answer Body, usage bool) []byte {
 	found := gjson.GetManyBytes(answer.Bytes(), "choices.0", "prompt_token_ids", "usage")
 	choice, prompt := found[0], found[1].Raw
+	logprobs := cmp.Or(choice.Get("logprobs").Raw, "null")
 	counts := func(output int) string {
 		if !usage || !found[2].IsObject() {
 			return ""
@@ -52,15 +62,15 @@ func FirstEvents(d *Dialect, answer Body, usage bool) []byte {
 		return withOutput(found[2].Raw, output)
 	}
 	if d != Chat {
-		text := fmt.Sprintf(`{"index":0,"text":%s,"logprobs":null,"finish_reason":null,"stop_reason":null%s%s}`,
-			choice.Get("text").Raw, member("prompt_token_ids", choice.Get("prompt_token_ids").Raw), member("token_ids", choice.Get("token_ids").Raw))
+		text := fmt.Sprintf(`{"index":0,"text":%s,"logprobs":%s,"finish_reason":null,"stop_reason":null%s%s}`,
+			choice.Get("text").Raw, logprobs, member("prompt_token_ids", choice.Get("prompt_token_ids").Raw), member("token_ids", choice.Get("token_ids").Raw))
 		return event(answer, "text_completion", text, "usage", counts(1))
 	}
 	const object = "chat.completion.chunk"
 	role := event(answer, object, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`,
 		"prompt_token_ids", prompt, "usage", counts(0))
-	text := fmt.Sprintf(`{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":null%s}`,
-		choice.Get("message.content").Raw, member("token_ids", choice.Get("token_ids").Raw))
+	text := fmt.Sprintf(`{"index":0,"delta":{"content":%s},"logprobs":%s,"finish_reason":null%s}`,
+		choice.Get("message.content").Raw, logprobs, member("token_ids", choice.Get("token_ids").Raw))
 	return append(role, event(answer, object, text, "usage", counts(1))...)
 }
 
@@ -127,12 +137,12 @@ func WithoutIDs(answer Body, stream bool) Body {
 }
 
 // WithFirst returns a whole answer of chat or completions that begins with prefill's token and
-// goes on with what decode said behind it, which is a completion. The usage is decode's, with
-// the prompt as prefill counted it and the token with the answer.
+// goes on with what decode said behind it. The usage is decode's, with the prompt as prefill
+// counted it and the token with the answer.
 func WithFirst(d *Dialect, first, rest Body) (Body, error) {
 	behind := gjson.GetBytes(rest.Bytes(), "choices.0")
 	choices, ok := first.Get("choices").Array()
-	if !ok || len(choices) != 1 || !behind.Get("text").Exists() {
+	if !ok || len(choices) != 1 || !behind.IsObject() {
 		return Body{}, errors.New("an answer without a choice")
 	}
 	choice, ok := choices[0].Object()
@@ -141,9 +151,16 @@ func WithFirst(d *Dialect, first, rest Body) (Body, error) {
 	}
 	if d == Chat {
 		message, _ := choice.Get("message").Object()
-		choice = choice.With(Set("message", message.With(Set("content", joined(message.Get("content"), behind.Get("text").Raw))).Bytes()))
+		choice = choice.With(Set("message", message.With(Set("content", joined(message.Get("content"), behind.Get("message.content")))).Bytes()))
 	} else {
-		choice = choice.With(Set("text", joined(choice.Get("text"), behind.Get("text").Raw)))
+		choice = choice.With(Set("text", joined(choice.Get("text"), behind.Get("text"))))
+	}
+	if own, more := choice.Get("logprobs"), behind.Get("logprobs"); own != nil && more.IsObject() {
+		logprobs, err := withFirstLogprobs(own, more)
+		if err != nil {
+			return Body{}, err
+		}
+		choice = choice.With(Set("logprobs", logprobs))
 	}
 	for _, field := range []string{"finish_reason", "stop_reason"} {
 		if v := behind.Get(field); v.Exists() {
@@ -164,7 +181,58 @@ func WithFirst(d *Dialect, first, rest Body) (Body, error) {
 	return first.With(Set("choices", List([]Value{choice.Bytes()})), Set("usage", usage.Bytes()), Remove(HandoffField)), nil
 }
 
-// joined is the JSON string of two of them.
-func joined(first Value, rest string) []byte {
-	return []byte(strings.TrimSuffix(string(first), `"`) + strings.TrimPrefix(rest, `"`))
+// joined is the JSON string of two of them; the rest may be none.
+func joined(first Value, rest gjson.Result) []byte {
+	if rest.Type != gjson.String {
+		return first
+	}
+	return []byte(strings.TrimSuffix(string(first), `"`) + strings.TrimPrefix(rest.Raw, `"`))
+}
+
+// withFirstLogprobs is the log-probabilities of a whole answer, of its first token and of the
+// rest: lists, one entry for each token.
+func withFirstLogprobs(first Value, rest gjson.Result) ([]byte, error) {
+	whole, ok := first.Object()
+	if !ok {
+		return nil, ErrNotObject
+	}
+	rest = gjson.Parse(ShiftOffsets(rest, TextLength(gjson.ParseBytes(first))))
+	for _, field := range whole.Keys() {
+		own, _ := whole.Get(field).Array()
+		if more := rest.Get(field); len(own) > 0 && more.IsArray() {
+			for _, entry := range more.Array() {
+				own = append(own, Value(entry.Raw))
+			}
+			whole = whole.With(Set(field, List(own)))
+		}
+	}
+	return whole.Bytes(), nil
+}
+
+// TextLength is the characters of the tokens that the log-probabilities of a completion are of, 0
+// for those of a chat. Completions count by them where each token begins (vllm
+// entrypoints/openai/completion/serving.py, _create_completion_logprobs).
+func TextLength(logprobs gjson.Result) (n int) {
+	for _, token := range logprobs.Get("tokens").Array() {
+		n += utf8.RuneCountInString(token.String())
+	}
+	return n
+}
+
+// ShiftOffsets returns the log-probabilities of a completion as they are behind so many
+// characters; those of a chat as they are.
+func ShiftOffsets(logprobs gjson.Result, by int) string {
+	offsets := logprobs.Get("text_offset")
+	if by == 0 || !offsets.IsArray() {
+		return logprobs.Raw
+	}
+	var shifted []Value
+	for _, offset := range offsets.Array() {
+		shifted = append(shifted, strconv.AppendInt(nil, offset.Int()+int64(by), 10))
+	}
+	out, err := sjson.SetRaw(logprobs.Raw, "text_offset", string(List(shifted)))
+	if err != nil {
+		return logprobs.Raw
+	}
+	return out
 }

@@ -22,9 +22,9 @@ type First struct {
 // edits are what a prefill leg has in place of what makes its token of no use: it ends where
 // the answer would.
 func (f First) edits(t *Transfer) []api.Edit {
-	edits := []api.Edit{
-		api.Set("ignore_eos", t.body.Get("ignore_eos")), api.Set("stop_token_ids", t.body.Get("stop_token_ids")),
-		api.Set("return_token_ids", []byte("true")),
+	edits := []api.Edit{api.Set("return_token_ids", []byte("true"))}
+	for _, field := range []string{"ignore_eos", "stop_token_ids", "stop", "logprobs", "top_logprobs"} {
+		edits = append(edits, api.Set(field, t.body.Get(field)))
 	}
 	if f.Seed != 0 {
 		edits = append(edits, f.seed())
@@ -62,12 +62,21 @@ func wholeBlocks(params gjson.Result) HandedBlocks {
 // known, or not such that decode may go on behind them.
 type HandedBlocks struct{ Blocks, Tokens int }
 
-// GoOnBehind makes decode's leg the rest of the answer behind prefill's token: a completion
-// of the prompt's ids and that token's.
-func (h *Handoff) GoOnBehind(rest api.Body) {
-	params, _ := h.Leg.Body.Get(api.HandoffField).Object()
-	params = params.With(api.Remove("prompt_token_ids"))
-	h.Leg.Body, h.Leg.Path = rest.With(api.Set(api.HandoffField, params.Bytes())), api.Completions.Path
+// GoOnBehind makes decode's leg the rest of the answer behind prefill's token: a request like the
+// client's, whose prompt is the ids of the prompt and of that token. A chat has them in the
+// transfer parameters, where vLLM reads them since 0.32 (vllm/renderers/online_renderer.py,
+// _reused_prompt_token_ids), and stays a chat: its log-probabilities are a chat's, and what the
+// engine's parsers do with text they do. limits are the fields that bound the answer, less the
+// token.
+func (h *Handoff) GoOnBehind(d *api.Dialect, said *api.FirstToken, limits []api.Edit) {
+	if d == api.Chat {
+		params, _ := h.Leg.Body.Get(api.HandoffField).Object()
+		params = params.With(api.Set("prompt_token_ids", said.Sequence()))
+		h.Leg.Body = h.Leg.Body.With(api.Set(api.HandoffField, params.Bytes()))
+	} else {
+		h.Leg.Body = h.Leg.Body.With(api.Set("prompt", said.Sequence()))
+	}
+	h.Leg.Body = h.Leg.Body.With(limits...)
 	h.SharesIDs, h.goesOn = true, true
 }
 

@@ -14,7 +14,6 @@ import (
 type LegRequest struct {
 	Body   api.Body
 	Header http.Header // besides the client's; nil: none
-	Path   string      // of the engine; "": that of the request's API
 }
 
 // decodeLeg is what prefill's answer means for decode.

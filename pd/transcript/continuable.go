@@ -30,10 +30,11 @@ var neutralValues = map[string][]string{
 	"top_logprobs": {"0"}, "tool_choice": {`"none"`, `"auto"`}, "response_format": {`{"type":"text"}`, `{"type": "text"}`},
 }
 
-// provedFields are those of copiedFields with which an answer that prefill begins was seen to
+// provedFields are those with which an answer that prefill begins was seen to
 // be equal on vLLM 0.32 to one that it does not (loadtest/e2e/vllm, first_token_test.go).
 var provedFields = []string{
 	"temperature", "top_p", "top_k", "min_p", "logit_bias", "allowed_token_ids", "ignore_eos", "stop_token_ids", "cache_salt", "priority", "return_token_ids",
+	"stop", "include_stop_str_in_output", "logprobs", "top_logprobs", "repetition_penalty",
 }
 
 // NotFromPrefill returns the field for which decode has to say the first token of an answer
@@ -53,6 +54,7 @@ func NotFromPrefill(body api.Body) string {
 				return key
 			}
 		case slices.Contains([]string{"false", "[]", "{}", `""`}, string(v)):
+		case key == "tools" && string(body.Get("tool_choice")) == `"none"`: // they shape the prompt alone
 		case key == "skip_special_tokens" || key == "spaces_between_special_tokens": // which are true by default
 		case !slices.Contains(spentFields, key):
 			return key

@@ -31,6 +31,8 @@ func (t *Transcript) Continue() (Continuation, error) {
 		left = t.req.MaxOutput - t.deliveredTokens
 	}
 	switch {
+	case t.seamOnly:
+		return Continuation{}, errMoreThanIDs
 	case (!t.asked || t.withoutIDs) && t.text.supported:
 		return t.continueAsChat()
 	case !t.asked || t.withoutIDs:
@@ -39,7 +41,7 @@ func (t *Transcript) Continue() (Continuation, error) {
 		return Continuation{}, errMoreThanIDs
 	}
 	t.answer, t.answerTokens = t.answer[:t.deliveredBytes], t.deliveredTokens
-	t.tokensBefore, t.continued, t.keepsCache = t.deliveredTokens, true, false
+	t.tokensBefore, t.continued, t.behindFirst, t.keepsCache = t.deliveredTokens, true, false, false
 
 	ids := append(append(append([]byte("["), t.prompt...), ','), t.answer...)
 	body := api.Body{}.With(
@@ -63,12 +65,32 @@ func (t *Transcript) Continue() (Continuation, error) {
 	}, nil
 }
 
-// BehindFirst is Continue where nothing broke: decode goes on behind prefill's token, and of its
-// prompt is cached what prefill's was.
-func (t *Transcript) BehindFirst() (Continuation, error) {
-	rest, err := t.Continue()
-	t.keepsCache = err == nil
-	return rest, err
+// BehindFirst says that the next leg goes on behind prefill's token, which is all that was said:
+// nothing broke, the leg is one of the client's own API, and of its prompt is cached what
+// prefill's was. characters are those of the token, where log-probabilities count them.
+func (t *Transcript) BehindFirst(characters int) error {
+	left := t.modelLen - t.promptTokens - t.deliveredTokens
+	if t.req.MaxOutput > 0 {
+		left = t.req.MaxOutput - t.deliveredTokens
+	}
+	if t.beyondIDs || t.promptTokens == 0 || t.deliveredTokens != 1 || left <= 0 {
+		return errMoreThanIDs
+	}
+	t.tokensBefore, t.continued, t.behindFirst, t.keepsCache, t.textBefore = 1, true, true, true, characters
+	return nil
+}
+
+// Limits are the fields that bound the answer, less what was said of it.
+func (t *Transcript) Limits() (edits []api.Edit) {
+	if t.req.MaxOutput == 0 {
+		return nil // the model's length does, which counts prompt and answer together
+	}
+	for i, field := range t.req.Dialect.Limits() {
+		if field == t.req.MaxField || i == 0 && t.req.MaxField == "" || !t.req.Body.Get(field).Null() {
+			edits = append(edits, api.Set(field, strconv.AppendInt(nil, int64(t.req.MaxOutput-t.tokensBefore), 10)))
+		}
+	}
+	return edits
 }
 
 // usageOptions asks for the usage at the end, and with each event where the client wants that.

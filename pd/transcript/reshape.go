@@ -32,6 +32,27 @@ func (t *Transcript) reshape(c *api.Chunk, data []byte) []byte {
 	return out
 }
 
+// behind turns a chunk of a leg behind prefill's token into one of the stream that the client
+// reads. It is the engine's own, but for what is of the whole stream.
+func (t *Transcript) behind(c *api.Chunk, data []byte) []byte {
+	out := bytes.Clone(data)
+	for _, field := range []string{"id", "created"} {
+		out = set(out, field, gjson.GetBytes(t.template, field).Raw)
+	}
+	// Of the prompt the client has the ids, if it asked for them.
+	out = remove(remove(out, "prompt_token_ids"), "choices.0.prompt_token_ids")
+	if !t.showIDs {
+		out = remove(out, "choices.0.token_ids")
+	}
+	if logprobs := gjson.GetBytes(out, "choices.0.logprobs"); t.textBefore > 0 && logprobs.IsObject() {
+		out = set(out, "choices.0.logprobs", api.ShiftOffsets(logprobs, t.textBefore))
+	}
+	if c.Usage.IsObject() {
+		out = set(out, "usage", t.usageOf(c.Usage))
+	}
+	return out
+}
+
 // recordUsage corrects the usage chunk of a continuation: to the client there was one
 // prompt and one answer.
 func (t *Transcript) recordUsage(data []byte, usage gjson.Result) []byte {
@@ -77,6 +98,17 @@ func (t *Transcript) Ending() []byte {
 		out = fmt.Appendf(nil, "data: %s\n\n", set(set(bytes.Clone(t.template), "choices", "[]"), "usage", usage))
 	}
 	return append(out, "data: [DONE]\n\n"...)
+}
+
+// remove leaves out a path, if it is there.
+func remove(data []byte, path string) []byte {
+	if !gjson.GetBytes(data, path).Exists() {
+		return data
+	}
+	if out, err := sjson.DeleteBytes(data, path); err == nil {
+		return out
+	}
+	return data
 }
 
 // set replaces a path by raw JSON; an empty one changes nothing.

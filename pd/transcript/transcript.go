@@ -27,6 +27,9 @@ type Transcript struct {
 	template     []byte         // a chunk of the first leg, for what must stay the same
 	shown        []byte         // the last one as the client sees it
 	continued    bool           // the chunks are those of a continuation
+	behindFirst  bool           // of a leg that goes on behind prefill's token, of the client's own API
+	textBefore   int            // characters before it, where log-probabilities count them
+	seamOnly     bool           // prefill's token may be gone on behind; the answer is not continued otherwise
 	tokensBefore int            // of the answer, from earlier legs
 	keepsCache   bool           // the usage of the leg under way says what was cached of the prompt
 	withoutIDs   bool           // the engine was asked for ids and reported none
@@ -49,7 +52,14 @@ type Request struct {
 // continued. modelLen is how many tokens prompt and answer may have together, 0 if unknown.
 // With byText a chat may be continued by its text where the engine reports no ids.
 func New(req Request, modelLen int, byText bool) *Transcript {
-	if (req.Dialect != api.Chat && req.Dialect != api.Completions) || (modelLen == 0 && req.MaxOutput == 0) || !continuable(req.Body) {
+	if !continuable(req.Body) {
+		return nil
+	}
+	return newTranscript(req, modelLen, byText)
+}
+
+func newTranscript(req Request, modelLen int, byText bool) *Transcript {
+	if (req.Dialect != api.Chat && req.Dialect != api.Completions) || (modelLen == 0 && req.MaxOutput == 0) {
 		return nil
 	}
 	t := &Transcript{req: req, modelLen: modelLen}
@@ -58,12 +68,23 @@ func New(req Request, modelLen int, byText bool) *Transcript {
 	return t
 }
 
+// ForFirst is New for an answer that prefill's token may begin: also of one that could not be
+// continued if it broke later on.
+func ForFirst(req Request, modelLen int, byText bool) *Transcript {
+	isContinuable := continuable(req.Body)
+	t := newTranscript(req, modelLen, byText && isContinuable)
+	if t != nil {
+		t.seamOnly = !isContinuable
+	}
+	return t
+}
+
 // StartLeg forgets what a leg said that failed before its first content event, of which
 // the client has seen nothing. It returns the body of the next leg with the wish for token
 // ids, where the engine is known to understand that.
 func (t *Transcript) StartLeg(e Engine, body api.Body) api.Body {
 	if !t.continued {
-		*t = Transcript{req: t.req, showIDs: t.showIDs, modelLen: t.modelLen, text: textTranscript{allowed: t.text.allowed}}
+		*t = Transcript{req: t.req, showIDs: t.showIDs, modelLen: t.modelLen, seamOnly: t.seamOnly, text: textTranscript{allowed: t.text.allowed}}
 	}
 	t.text.supported = t.text.allowed && e.continuesText()
 	if t.text.used {
@@ -94,8 +115,10 @@ func (t *Transcript) Record(data []byte) []byte {
 	}
 	t.recordChunk(&c)
 	switch {
-	case t.text.used && c.Silent():
+	case t.text.used && c.Silent(), t.behindFirst && c.Role:
 		return nil // the role, which the client has
+	case t.behindFirst:
+		return t.behind(&c, data)
 	case t.continued:
 		return t.reshape(&c, data)
 	case t.template == nil:

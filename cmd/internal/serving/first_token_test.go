@@ -85,6 +85,9 @@ func (c *cluster) firstTokens(use, reason string) float64 {
 	return c.metric("tandem_first_tokens_total", `use="`+use+`"`, `reason="`+reason)
 }
 
+// askLogprobs asks for log-probabilities.
+var askLogprobs = map[string]string{"/v1/chat/completions": `,"logprobs":true,"top_logprobs":3`, "/v1/completions": `,"logprobs":3`}
+
 // An answer that prefill begins is, event for event, that of one engine; and where its token
 // would begin a KV block, where decode's engine would die, decode computes it.
 func TestFirstToken_AnswersAreThoseOfOneEngine(t *testing.T) {
@@ -101,8 +104,14 @@ func TestFirstToken_AnswersAreThoseOfOneEngine(t *testing.T) {
 			`,"max_tokens":7,"stream":true,"ignore_eos":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`,
 			`,"max_tokens":7,"stream":true,"return_token_ids":true`, `,"max_tokens":7,"return_token_ids":true`,
 			`,"max_tokens":1,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`,
+			`,"max_tokens":9` + askLogprobs[path], `,"max_tokens":9,"stream":true,"stream_options":{"include_usage":true}` + askLogprobs[path],
+			`,"max_tokens":9,"stream":true,"return_token_ids":true,"repetition_penalty":1.2` + askLogprobs[path], `,"max_tokens":1` + askLogprobs[path],
+			`,"max_tokens":30,"stop":["e a",". "]`, `,"max_tokens":30,"stream":true,"stop":"s","stream_options":{"include_usage":true}`,
+			`,"max_tokens":30,"stream":true,"stop":["on","th"],"include_stop_str_in_output":true`,
+			`,"max_tokens":9,"stream":true,"tool_choice":"none","tools":[{"type":"function","function":{"name":"look","parameters":{}}}]`,
+			`,"max_tokens":9,"tool_choice":"none","tools":[{"type":"function","function":{"name":"look","parameters":{}}}]`,
 		} {
-			for words := 20 + 40*i; words < 56+40*i; words++ {
+			for words := 20 + 20*i; words < 56+20*i; words++ {
 				body := askFor(path, words, extra)
 				sameAnswer(t, path+" "+extra, c.post(path, body), askEngine(t, truth, path, body))
 				asked++
@@ -110,8 +119,9 @@ func TestFirstToken_AnswersAreThoseOfOneEngine(t *testing.T) {
 		}
 	}
 	first, all, boundary := c.firstTokens("first", "continues"), c.firstTokens("all", "one_token"), c.firstTokens("unused", "block_boundary")
-	t.Logf("%d requests: prefill began %v answers, gave %v whole, and %v times its token would have begun a block", asked, first, all, boundary)
-	if first < 300 || all < 144 || boundary < 20 || first+all+boundary+c.firstTokens("all", "stop") != float64(asked) {
+	redrawn, stop := c.firstTokens("redrawn", "stop_string"), c.firstTokens("all", "stop") // decode says what may begin one
+	t.Logf("%d requests: prefill began %v answers, gave %v whole and %v that its token ended, left %v to decode that may begin a stop string, and %v times its token would have begun a block", asked, first, all, stop, redrawn, boundary)
+	if first < 800 || all < 180 || boundary < 50 || redrawn < 5 || first+all+boundary+redrawn+stop != float64(asked) {
 		t.Error("too few of one kind")
 	}
 	if s := c.decode[0].State(); s.EngineDeaths != 0 || s.Recomputed != 0 {
@@ -183,10 +193,10 @@ func TestFirstToken_DecodeFailsBehindIt(t *testing.T) {
 	truth := startTestEngine(t, engine.RoleBoth, takesFirst)
 	usage := `,"max_tokens":12,"stream":true,"stream_options":{"include_usage":true}`
 	faults := []engine.Fault{
-		{Kind: engine.FaultRefuse, Leg: "decode", Path: "/v1/completions", Count: 1},
-		{Kind: engine.FaultStatus, Status: 500, Leg: "decode", Path: "/v1/completions", Count: 1},
-		{Kind: engine.FaultStatus, Status: 503, Leg: "decode", Path: "/v1/completions", Count: 1},
-		{Kind: engine.FaultDieAfterTokens, Tokens: 4, Leg: "decode", Path: "/v1/completions", Count: 1},
+		{Kind: engine.FaultRefuse, Leg: "decode", Count: 1},
+		{Kind: engine.FaultStatus, Status: 500, Leg: "decode", Count: 1},
+		{Kind: engine.FaultStatus, Status: 503, Leg: "decode", Count: 1},
+		{Kind: engine.FaultDieAfterTokens, Tokens: 4, Leg: "decode", Count: 1},
 	}
 	for i := range 40 {
 		path := []string{"/v1/chat/completions", "/v1/completions"}[i%2]
@@ -194,7 +204,9 @@ func TestFirstToken_DecodeFailsBehindIt(t *testing.T) {
 		for k, d := range c.decode {
 			d.ClearFaults()
 			if k == i/2%2 {
-				d.SetFault(faults[i/4%len(faults)])
+				fault := faults[i/4%len(faults)]
+				fault.Path = path
+				d.SetFault(fault)
 			}
 		}
 		oneAnswer(t, c.post(path, body), askEngine(t, truth, path, body))
@@ -216,7 +228,7 @@ func TestFirstToken_WholeAnswersAreTriedAgain(t *testing.T) {
 	truth := startTestEngine(t, engine.RoleBoth, takesFirst)
 	for i := range 12 {
 		c.decode[i%2].ClearFaults()
-		c.decode[i%2].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "decode", Path: "/v1/completions", Count: 1})
+		c.decode[i%2].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "decode", Path: "/v1/chat/completions", Count: 1})
 		body := askFor("/v1/chat/completions", 60+i, `,"max_tokens":12`)
 		sameAnswer(t, body, c.post("/v1/chat/completions", body), askEngine(t, truth, "/v1/chat/completions", body))
 	}
@@ -237,12 +249,30 @@ func TestFirstToken_BreaksHonestlyWithoutMigration(t *testing.T) {
 	sameAnswer(t, "the next", c.post("/v1/chat/completions", body), reference(t, "/v1/chat/completions", body))
 }
 
+// Nor is one continued of which the tokens so far are not all: log-probabilities, stop strings.
+func TestFirstToken_BreaksHonestlyWhereNothingContinues(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 2, engine: takesFirst, config: continuing})
+	for i, extra := range []string{`,"logprobs":true`, `,"stop":"never said"`} {
+		body := askFor("/v1/chat/completions", 60+i, `,"max_tokens":12,"stream":true`+extra)
+		for _, d := range c.decode {
+			d.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "decode", Count: 1})
+		}
+		got := c.post("/v1/chat/completions", body)
+		if got.status != 200 || got.err == nil || strings.Contains(got.body, "[DONE]") || !gjson.Get(got.events[len(got.events)-1], "error.message").Exists() {
+			t.Errorf("%s: %d, %v: %s", extra, got.status, got.err, got.body)
+		}
+	}
+	if n := c.firstTokens("first", "continues"); n != 2 {
+		t.Errorf("prefill began %v", n)
+	}
+}
+
 // What is not known to work across the seam is said by decode from its first token on.
 func TestFirstToken_DecodeSaysItWhereNothingElseIsProved(t *testing.T) {
 	t.Parallel()
 	for reason, extras := range map[string][]string{
 		"request": {
-			`,"seed":7`, `,"stop":["x"]`, `,"logprobs":true`, `,"frequency_penalty":0.5`, `,"repetition_penalty":1.2`, `,"min_tokens":3`,
+			`,"seed":7`, `,"bad_words":["x"]`, `,"frequency_penalty":0.5`, `,"presence_penalty":0.5`, `,"min_tokens":3`,
 			`,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}]`,
 			`,"response_format":{"type":"json_object"}`, `,"skip_special_tokens":false`, `,"a_field_of_tomorrow":3`,
 		},

@@ -23,8 +23,8 @@ type engine struct {
 	events, replay string // addresses of its KV events
 }
 
-// launch starts an engine without waiting for it.
-func launch(t *testing.T, name string) *engine {
+// launch starts an engine without waiting for it, with more arguments if need be.
+func launch(t *testing.T, name string, more ...string) *engine {
 	t.Helper()
 	vllm := filepath.Join(process.Root(t), ".cache", "vllm")
 	serve, side := process.FreeAddress(t), process.FreeAddress(t)
@@ -35,14 +35,15 @@ func launch(t *testing.T, name string) *engine {
 		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + process.Port(t, side),
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
 	}
-	p := process.Start(t, env, name, filepath.Join(vllm, "bin", "python"), "-m", "vllm.entrypoints.openai.api_server",
+	args := append([]string{"-m", "vllm.entrypoints.openai.api_server",
 		"--model", filepath.Join(vllm, "model"), "--served-model-name", model,
 		"--host", "127.0.0.1", "--port", process.Port(t, serve),
 		"--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "16", "--block-size", "32",
 		"--enable-prompt-tokens-details",
 		"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu"}`,
 		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`,
-			process.Port(t, events), process.Port(t, replay)))
+			process.Port(t, events), process.Port(t, replay))}, more...)
+	p := process.Start(t, env, name, filepath.Join(vllm, "bin", "python"), args...)
 	return &engine{process: p, url: "http://" + serve, events: "tcp://" + events, replay: "tcp://" + replay}
 }
 
