@@ -200,8 +200,14 @@ func (f firstTokens) caseOf(req *Request) firstTokenCase {
 // judgeBody adds what the body of a request decides.
 func (f firstTokens) judgeBody(c *firstTokenCase, req *Request) {
 	m, _ := f.o.Fleet.Model(req.Model)
-	c.Bounded, c.Field = req.MaxOutput > 0 || m.MaxModelLen > 0, transcript.NotFromPrefill(req.Body)
+	most, _ := req.bound()
+	c.Bounded, c.Field = !asksForNothing(req) && (most > 0 || m.MaxModelLen > 0), transcript.NotFromPrefill(req.Body)
 	c.Stops = stopsOf(req.Body)
+}
+
+// asksForNothing reports whether a bound on the answer is 0, which engines refuse.
+func asksForNothing(req *Request) bool {
+	return slices.ContainsFunc(req.Dialect.Limits(), func(field string) bool { return req.MaxOutput == 0 && !req.Body.Get(field).Null() })
 }
 
 // plan says what prefill's token is asked for.

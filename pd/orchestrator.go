@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/transcript"
@@ -140,7 +141,21 @@ func newTranscript(fleet *pools.Fleet, req *Request, byText bool) *transcript.Tr
 
 // forTranscript is what a transcript needs to know of the request.
 func (r *Request) forTranscript() transcript.Request {
-	return transcript.Request{Dialect: r.Dialect, Body: r.Body, MaxOutput: r.MaxOutput, MaxField: r.MaxField, HideUsage: r.HideUsage}
+	most, field := r.bound()
+	return transcript.Request{Dialect: r.Dialect, Body: r.Body, MaxOutput: most, MaxField: field, HideUsage: r.HideUsage}
+}
+
+// defaultCompletionTokens bound a completion that does not say how long it may be (vllm 0.32
+// entrypoints/openai/completion/protocol.py; the same in OpenAI's API).
+const defaultCompletionTokens = 16
+
+// bound is how many tokens the answer may have, 0 for as many as there is room for, and the field
+// that says so.
+func (r *Request) bound() (tokens int, field string) {
+	if r.MaxOutput == 0 && r.Dialect == api.Completions {
+		return defaultCompletionTokens, "max_tokens"
+	}
+	return r.MaxOutput, r.MaxField
 }
 
 // locatePrompt finds the tokens of the prompt, and with them what servers hold of it.

@@ -85,6 +85,9 @@ func (c *cluster) firstTokens(use, reason string) float64 {
 	return c.metric("tandem_first_tokens_total", `use="`+use+`"`, `reason="`+reason)
 }
 
+// unbounded leaves it to the engine how long the answer may be: 16 tokens of a completion.
+var unbounded = map[string]string{"/v1/chat/completions": `,"max_completion_tokens":5`, "/v1/completions": ``}
+
 // askLogprobs asks for log-probabilities.
 var askLogprobs = map[string]string{"/v1/chat/completions": `,"logprobs":true,"top_logprobs":3`, "/v1/completions": `,"logprobs":3`}
 
@@ -110,6 +113,7 @@ func TestFirstToken_AnswersAreThoseOfOneEngine(t *testing.T) {
 			`,"max_tokens":30,"stream":true,"stop":["on","th"],"include_stop_str_in_output":true`,
 			`,"max_tokens":9,"stream":true,"tool_choice":"none","tools":[{"type":"function","function":{"name":"look","parameters":{}}}]`,
 			`,"max_tokens":9,"tool_choice":"none","tools":[{"type":"function","function":{"name":"look","parameters":{}}}]`,
+			`,"max_tokens":4,"max_completion_tokens":7`, unbounded[path] + `,"stream":true,"stream_options":{"include_usage":true}`, unbounded[path],
 		} {
 			for words := 20 + 20*i; words < 56+20*i; words++ {
 				body := askFor(path, words, extra)
