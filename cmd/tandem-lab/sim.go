@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/policy"
 	"github.com/tandem-gateway/tandem/loadtest/progress"
 	"github.com/tandem-gateway/tandem/loadtest/scaling"
+	"github.com/tandem-gateway/tandem/pd"
 )
 
 const simHelp = `Replay a trace against a model of a prefill/decode cluster and compare policies.
@@ -43,6 +44,7 @@ type simOptions struct {
 	scenarios, policies  []string
 	jsonPath, reportPath string
 	autoscale, goals     bool
+	firstToken           string
 	coldStarts           []time.Duration
 	capacity             string
 }
@@ -74,6 +76,7 @@ func simCommand() *cobra.Command {
 		"with --autoscale: `times` from wanting a server to its first request")
 	f.IntVar(&cfg.Seeds, "seeds", 5, "runs of each, that differ in arrival times, noise and ties")
 	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
+	f.StringVar(&opts.firstToken, "first-token", string(pd.FirstFromDecode), "which `leg` says the first token, whatever the policy: prefill, so that it comes before the transfer, or decode; not with --autoscale")
 	f.BoolVar(&opts.goals, "goals", false, "fail where a goal is missed, too; without it only where a request waited beside an idle server")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
 	f.StringVar(&opts.reportPath, "report", "", "write a report as one HTML `file`")
@@ -88,6 +91,13 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	}
 	if cfg.Policies, err = policy.FindPolicies(opts.policies); err != nil {
 		return err
+	}
+	first := pd.FirstTokenFrom(opts.firstToken)
+	if err := first.Validate(); err != nil {
+		return err
+	}
+	for _, s := range cfg.Scenarios {
+		s.FirstFromPrefill = s.FirstFromPrefill || first == pd.FirstFromPrefill
 	}
 	if cfg.Parallel == 0 {
 		cfg.Parallel = runtime.GOMAXPROCS(0)

@@ -98,15 +98,15 @@ func runDuration(seconds float64) time.Duration { return time.Duration(seconds *
 
 func (a *account) recordFirstToken(j *job) {
 	d := &a.decode[j.pair.Decode]
-	d.prompts.End(uint64(j.id), clockTime(j.firstAt))
+	d.prompts.End(uint64(j.id), clockTime(j.decodedAt))
 	d.streaming++
-	d.began += j.firstAt
+	d.began += j.decodedAt
 }
 
 func (a *account) recordEnd(j *job) {
 	d := &a.decode[j.pair.Decode]
 	d.requests--
 	d.streaming--
-	d.began -= j.firstAt
+	d.began -= j.decodedAt
 	d.context -= j.req.Prompt
 }

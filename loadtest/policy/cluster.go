@@ -45,6 +45,8 @@ type job struct {
 	chunk      int  // of them in the step under way
 	generated  int
 	firstAt    float64
+	decodedAt  float64 // the first token that decode says: the first one, or that behind prefill's
+	behind     bool    // decode has not gone on behind prefill's token yet
 	lastToken  float64
 	longestGap float64
 	preempted  int
@@ -232,6 +234,9 @@ func (c *cluster) chunkBegins(j *job, to int) {
 // finishPrefill is called when a prompt is computed.
 func (c *cluster) finishPrefill(j *job) {
 	j.prefilledAt = c.cal.now
+	if c.scenario.saysFirst(j.req) {
+		j.firstAt, j.lastToken, j.generated, j.behind = c.cal.now, c.cal.now, 1, true
+	}
 	c.notifyGateways(j, prefilled)
 	if c.scenario.Overlap {
 		c.tryJoin(j)
@@ -290,13 +295,18 @@ func (c *cluster) tryJoin(j *job) {
 	decode.join(j)
 }
 
-// firstToken is called, before it happens, when the first token of a request that
-// has joined comes.
+// firstToken is called, before it happens, when the first token that decode says of a request
+// comes.
 func (c *cluster) firstToken(j *job, at float64) {
-	if j.generated > 0 { // it was preempted
+	switch {
+	case j.behind:
+		j.behind = false
+	case j.generated > 0: // it was preempted
 		return
+	default:
+		j.firstAt = at
 	}
-	j.firstAt = at
+	j.decodedAt = at
 	c.cal.at(at, func() { c.notifyGateways(j, streaming) })
 }
 

@@ -33,12 +33,16 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 		cost.SameZone: {BytesPerSecond: s.across()},
 		cost.Far:      {BytesPerSecond: s.across()},
 	})
+	firstBlock := 0
+	if s.FirstFromPrefill {
+		firstBlock = blockTokens
+	}
 	for p := range s.Prefill {
-		f.field.Prefill = append(f.field.Prefill, cost.Candidate{ID: strconv.Itoa(p), Topology: place(s.prefillRack(p))})
+		f.field.Prefill = append(f.field.Prefill, cost.Candidate{ID: strconv.Itoa(p), Topology: place(s.prefillRack(p)), FirstBlock: firstBlock})
 	}
 	for d := range s.Decode {
 		c := cost.Candidate{
-			ID: strconv.Itoa(d), Topology: place(s.decodeRack(d)), KVKnown: true, NoAggregated: !aggregated,
+			ID: strconv.Itoa(d), Topology: place(s.decodeRack(d)), KVKnown: true, NoAggregated: !aggregated, FirstBlock: firstBlock,
 			Prefill: prefillCurve(h, 1),
 			Step:    curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
 		}
@@ -108,6 +112,7 @@ func (f *fleet) price(v *View, j *job, t *order.Ticket) {
 func (f *fleet) demand(v *View) cost.Demand {
 	d := cost.Demand{
 		PromptTokens: v.Prompt(), OutputTokens: v.Output(), Objective: f.serves,
+		FirstFromPrefill: v.scenario().FirstFromPrefill, Exact: true,
 		Waited: runDuration(v.now - v.job.arrived), ITL: runDuration(v.scenario().SLO.ITL),
 	}
 	if f.serves == order.Throughput {

@@ -204,7 +204,7 @@ func (g *gateway) learnTransfer(j *job) {
 		return
 	}
 	g.view.now = g.cluster.cal.now
-	took := j.firstAt - j.prefilledAt - g.cluster.hw.HandOff - j.estimate.step
+	took := j.decodedAt - j.prefilledAt - g.cluster.hw.HandOff - j.estimate.step
 	learner.Transferred(&g.view, j, max(took, 0))
 }
 

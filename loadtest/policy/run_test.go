@@ -60,6 +60,53 @@ func TestRun_KeepsItsBooks(t *testing.T) {
 	}
 }
 
+// Where prefill says the first token it comes before the transfer, which is then the gap before
+// the second one; the same requests are served, and no token is said twice.
+func TestRun_FirstTokenFromPrefill(t *testing.T) {
+	p, err := FindPolicies([]string{"tandem-late"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace, err := ReadTraceFile(tracePath, 3000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(first bool) (*cluster, *Outcome) {
+		s := scenario(t, "G")
+		s.FirstFromPrefill = first
+		c, err := newCluster(trace, s, p[0], 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.run(); err != nil {
+			t.Fatal(err)
+		}
+		checkOrder(t, c, p[0])
+		return c, c.outcome(p[0], 1)
+	}
+	_, fromDecode := run(false)
+	c, fromPrefill := run(true)
+	early := 0
+	for i := range c.jobs {
+		j := &c.jobs[i]
+		is := j.pair.Prefill != Aggregated && j.req.Prompt%blockTokens != 0 && j.req.Output > 1
+		if is != (j.firstAt == j.prefilledAt) {
+			t.Fatalf("request %d of %d and %d tokens by %+v: prefilled at %v, its first token came at %v", i, j.req.Prompt, j.req.Output, j.pair, j.prefilledAt, j.firstAt)
+		}
+		if is {
+			early++
+		}
+	}
+	t.Logf("%d of %d first tokens from prefill: mean TTFT %.3f s, before %.3f s; p99 of gaps %.3f s, before %.3f s",
+		early, len(c.jobs), fromPrefill.TTFT.Mean, fromDecode.TTFT.Mean, fromPrefill.ITL.P99, fromDecode.ITL.P99)
+	if cross, before := fromPrefill.Cross/(fromPrefill.Cross+fromPrefill.SameRack), fromDecode.Cross/(fromDecode.Cross+fromDecode.SameRack); cross > before+0.05 {
+		t.Errorf("%.0f%% of the KV crosses racks, before %.0f%%: what a transfer takes is not learned", 100*cross, 100*before)
+	}
+	if early < len(c.jobs)/2 || fromPrefill.TTFT.Mean >= fromDecode.TTFT.Mean || fromPrefill.ITL.Mean <= fromDecode.ITL.Mean {
+		t.Error("the transfer is where it was")
+	}
+}
+
 func checkOrder(t *testing.T, c *cluster, p *Policy) {
 	t.Helper()
 	for i := range c.jobs {

@@ -39,8 +39,11 @@ type Scenario struct {
 	SlowFactor    float64   `yaml:"slow_factor"`    // multiplies the time of their work
 	Variants      []Variant `yaml:"variants"`       // other hardware among the prefill servers, which gateways know of
 	LockstepRanks int       `yaml:"lockstep_ranks"` // decode servers that step together
-	ReserveOutput bool      `yaml:"reserve_output"` // decode admits what fits with its whole output
-	SlowNICs      []SlowNIC `yaml:"sick"`
+	// FirstFromPrefill: prefill says the first token, and decode the others behind it, save of a
+	// prompt that ends with a block, or an answer of one token.
+	FirstFromPrefill bool      `yaml:"first_from_prefill"`
+	ReserveOutput    bool      `yaml:"reserve_output"` // decode admits what fits with its whole output
+	SlowNICs         []SlowNIC `yaml:"sick"`
 
 	Speedup      float64 `yaml:"speedup"`       // of the trace's arrivals
 	OutputFactor float64 `yaml:"output_factor"` // multiplies the trace's output lengths
@@ -285,4 +288,9 @@ func (s *Scenario) prefillSpeed(p int) float64 {
 		return s.SlowFactor
 	}
 	return 1
+}
+
+// saysFirst reports whether prefill says the first token of a request.
+func (s *Scenario) saysFirst(r *Request) bool {
+	return s.FirstFromPrefill && r.Prompt%blockTokens != 0 && r.Output > 1
 }
