@@ -190,8 +190,11 @@ func (p *jsonParser) escaped(start int) (string, error) {
 		case c < 0x20:
 			return "", errJSON
 		case c != '\\':
-			b = append(b, c)
-			p.at++
+			from := p.at
+			for p.at < len(p.text) && p.text[p.at] >= 0x20 && p.text[p.at] != '"' && p.text[p.at] != '\\' {
+				p.at++
+			}
+			b = append(b, p.text[from:p.at]...)
 		default:
 			r, err := p.escape()
 			if err != nil {
