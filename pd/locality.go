@@ -159,10 +159,12 @@ func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *p
 	p.tokens, p.known = p.source.Tokens(ctx, p.prompt)
 	p.unknown = p.tokens.Unknown
 	if !p.known { // what went where, by its text: approximate, and counted nowhere as known
-		p.tokens.Chunks = p.source.Chunks(p.prompt)
+		if p.tokens.Chunks = p.tokens.Text; p.tokens.Chunks == nil {
+			p.tokens.Chunks = p.source.Chunks(p.prompt)
+		}
 		p.known = len(p.tokens.Chunks) > 0
-	} else if p.tokens.Mode == tokens.Engine {
-		p.text = p.source.Chunks(p.prompt)
+	} else {
+		p.text = p.tokens.Text
 	}
 	return p
 }

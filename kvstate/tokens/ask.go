@@ -77,7 +77,11 @@ func (a *asker) close() {
 // waits for the answer unless the memory knows nearly all of the prompt: then the ask
 // is for the conversation's next turn, which begins with this prompt.
 func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
-	t, ok := p.read()
+	b, ok := takeApart(p)
+	if !ok {
+		return unknown(BadForm)
+	}
+	t, ok := p.readBody(&b)
 	if !ok {
 		return unknown(BadForm)
 	}
@@ -95,6 +99,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 		known.Unknown = why
 	}
 	known.context, known.root = t.context, t.root
+	known.Text = p.chunksOf(&b)
 	return known, len(known.IDs) > 0
 }
 

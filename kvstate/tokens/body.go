@@ -85,10 +85,15 @@ func (p *Prompt) read() (*text, bool) {
 	if !ok {
 		return nil, false
 	}
+	return p.readBody(&b)
+}
+
+// readBody is read of a request that was taken apart.
+func (p *Prompt) readBody(b *body) (*text, bool) {
 	t := texts.Get().(*text)
 	t.reset(p.root(b.rest), p.root(b.family))
-	t.context = p.contextOf(&b)
-	ok = true
+	t.context = p.contextOf(b)
+	ok := true
 	if present(b.system) {
 		ok = t.addContent(system, "system", p.withoutAttribution(b.system))
 	}

@@ -23,6 +23,11 @@ func (p *Prompt) chunks() []Chunk {
 	if !ok {
 		return nil
 	}
+	return p.chunksOf(&b)
+}
+
+// chunksOf is chunks of a request that was taken apart.
+func (p *Prompt) chunksOf(b *body) []Chunk {
 	h := p.root(b.rest)
 	t := texts.Get().(*text)
 	defer t.free()

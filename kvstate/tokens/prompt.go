@@ -73,6 +73,9 @@ type Tokens struct {
 	// Chunks are the keys of the prompt's leading chunks of ChunkBytes bytes of text,
 	// in approximate mode.
 	Chunks []Chunk
+	// Text are the keys of the same chunks beside IDs, in engine mode: equal text may come of
+	// which the tokens are not known, or not in time.
+	Text []Chunk
 	// Adapter and Salt are the prompt's. The KV of equal tokens differs by them, so
 	// they belong into every key made from IDs or Chunks.
 	Adapter string
