@@ -147,7 +147,7 @@ func TestQuarantine_ListsTheLatestFirst(t *testing.T) {
 
 // Requests that come and fail at once take no more retries than there are, and lose no death.
 func TestBudgetAndQuarantine_ManyAtOnce(t *testing.T) {
-	const each = 200
+	const each = 50
 	b, q := NewBudget(0, each), NewQuarantine()
 	var taken atomic.Int64
 	var all sync.WaitGroup
