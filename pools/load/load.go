@@ -1,6 +1,7 @@
 package load
 
 import (
+	"math"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools/curve"
@@ -83,6 +84,9 @@ func (l Load) FilledFrom(older Load, keep time.Duration) Load {
 // requests only and no request of our own shows it, in tokens.
 const assumedPrompt = 1024
 
+// assumedStep is how many tokens an engine is taken to compute in one step.
+const assumedStep = 8192
+
 // Beside returns the prompt tokens that wait beyond what the gateways have on the server:
 // so many requests of so many tokens. Where the engine counts tokens they are compared,
 // else requests.
@@ -101,12 +105,16 @@ func (l Load) Beside(requests, tokens int) Gauge {
 }
 
 // ExternalQueue predicts how long the prompts that others sent still wait: their
-// tokens by the server's curve, less the time since they were counted.
+// tokens by the server's curve, in as few steps as hold them, less the time since they were
+// counted.
 func (l Load) ExternalQueue(prefill curve.Curve, now time.Time) time.Duration {
 	if !l.External.Known || l.External.Value == 0 {
 		return 0
 	}
 	prompts := max(1, l.External.Value/assumedPrompt)
-	each := prefill.Time(curve.PrefillFeatures(int(l.External.Value/prompts), 0))
-	return max(0, time.Duration(prompts*float64(each))-now.Sub(l.At))
+	each := prefill.Seconds(curve.PrefillFeatures(int(l.External.Value/prompts), 0))
+	fixed := min(each, prefill.Fixed())
+	steps := math.Ceil(l.External.Value / assumedStep)
+	seconds := prompts*(each-fixed) + min(prompts, steps)*fixed
+	return max(0, time.Duration(seconds*float64(time.Second))-now.Sub(l.At))
 }

@@ -222,6 +222,17 @@ func TestLoad_ExternalQueueDrains(t *testing.T) {
 	}
 }
 
+// Prompts that are computed in one step take what it costs whatever is in it once.
+func TestLoad_ExternalPromptsShareSteps(t *testing.T) {
+	now := time.Now()
+	perStep := curve.Curve{1, 0, 0}
+	for tokens, want := range map[float64]time.Duration{1: time.Second, 1024: time.Second, 8192: time.Second, 8193: 2 * time.Second} {
+		if got := (Load{External: known(tokens), At: now}).ExternalQueue(perStep, now); got != want {
+			t.Errorf("%v tokens wait for %v, want %v", tokens, got, want)
+		}
+	}
+}
+
 // pagesOf stands for an engine's HTTP server: the body of each URL.
 func pagesOf(pages map[string]string, asked *[]string) func(context.Context, string) ([]byte, error) {
 	return func(_ context.Context, url string) ([]byte, error) {
