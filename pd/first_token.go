@@ -49,6 +49,7 @@ type firstTokenCase struct {
 	Bounded     bool     // it is known how long the answer may be
 	OneToken    bool     // the answer is one token long
 	Continues   bool     // a stream that broke: it has its first token
+	LateNext    bool     // the second token is predicted to come later than the request's objective between tokens
 
 	Said   *api.FirstToken        // by prefill; nil: it was not asked yet
 	Handed connector.HandedBlocks // with it
@@ -80,6 +81,8 @@ func firstTokenFrom(c firstTokenCase) (use firstTokenUse, reason string) {
 		return tokenUnused, "request"
 	case c.Said == nil && c.OneToken:
 		return tokenIsAll, "one_token"
+	case c.LateNext && !c.OneToken:
+		return tokenUnused, "itl"
 	case c.BlockTokens == 0 && !c.OneToken:
 		return tokenUnused, "block_size"
 	case !c.Bounded:
@@ -215,6 +218,10 @@ func (f firstTokens) plan(st *requestState, b *binding) connector.First {
 	from, to := b.prefill.Server(), b.decode.Server()
 	b.first = f.caseOf(st.req)
 	b.first.Continues, b.first.Proved = st.bind.continues, connector.SaysFirst(from, to)
+	_, itl := f.o.Binder.Config.SLO(st.req, st.bind.base)
+	if terms := &b.chosen.Terms; itl > 0 && terms.FirstGap() > itl {
+		b.first.LateNext, terms.FirstFromPrefill = true, false
+	}
 	if b.first.Proved { // else the rest does not matter
 		b.first.BlockTokens = blockTokens(from, to)
 		f.judgeBody(&b.first, st.req)

@@ -40,6 +40,8 @@ func TestFirstTokenFrom_EachConditionHasItsReason(t *testing.T) {
 	row("a field that is not known to work", func(c *firstTokenCase) { c.Field = "seed" })
 	row("no bound on the answer, nor the model's length", func(c *firstTokenCase) { c.Bounded = false })
 	row("the rest of a stream that broke", func(c *firstTokenCase) { c.Continues = true })
+	row("the second token would miss the objective", func(c *firstTokenCase) { c.LateNext = true })
+	row("max_tokens 1 with such an objective", func(c *firstTokenCase) { c.OneToken, c.LateNext = true, true })
 	row("max_tokens 1, not asked yet", func(c *firstTokenCase) { c.OneToken, c.Said = true, nil })
 	row("max_tokens 1", func(c *firstTokenCase) { c.OneToken = true })
 	row("max_tokens 1, blocks of unknown size", func(c *firstTokenCase) { c.OneToken, c.BlockTokens = true, 0 })

@@ -398,3 +398,24 @@ func TestFirstToken_IsPredictedWithoutTheTransfer(t *testing.T) {
 		t.Errorf("%d first tokens were predicted from prefill", early)
 	}
 }
+
+// Who has an objective for the time between tokens does not get a first token behind which the
+// transfer takes longer: there the answer begins with decode's, as without the setting.
+func TestFirstToken_LeavesNoGapBeyondTheObjective(t *testing.T) {
+	t.Parallel()
+	for itl, reason := range map[time.Duration]string{time.Nanosecond: "itl", time.Hour: "continues"} {
+		c := newCluster(t, shape{prefill: 1, decode: 1, engine: takesFirst, config: func(cfg *config) { cfg.pd.ITL.All, cfg.cost.PairsFirst = itl, true }})
+		for words := 40; words < 44; words++ {
+			if got := c.post("/v1/completions", askFor("/v1/completions", words, `,"max_tokens":3,"stream":true`)); got.status != 200 {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		use := "first"
+		if reason == "itl" {
+			use = "unused"
+		}
+		if n := c.firstTokens(use, reason+`"`); n < 3 {
+			t.Errorf("with an objective of %v %v of 4 first tokens are %s, %s", itl, n, use, reason)
+		}
+	}
+}
