@@ -189,8 +189,14 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 		l.arrivals = append(l.arrivals, w)
 	}
 	for base, l := range d.queues {
-		if !l.decideOrGiveUp(now) || len(l.waiting) == 0 {
+		if !l.hasWork() {
+			continue
+		}
+		switch {
+		case !l.decideOrGiveUp(now), len(l.snapshot.prefill)+len(l.snapshot.decode) == 0:
 			delete(d.queues, base)
+			continue
+		case len(l.waiting) == 0: // what its order remembers of servers stays
 			continue
 		}
 		if in := min(lookInterval, l.nextLook(now)); again == 0 || in < again {
@@ -229,6 +235,9 @@ func newModelQueue(d *Decider, base string) *modelQueue {
 
 // errUndecided ends a wait that came to nothing by a fault of this program.
 var errUndecided = fmt.Errorf("the decider failed: %w", errBindNow)
+
+// hasWork reports whether a look can change anything.
+func (q *modelQueue) hasWork() bool { return len(q.waiting)+len(q.arrivals)+len(q.departures) > 0 }
 
 // decideOrGiveUp is decide; a panic in it costs waiting requests their turn, and no more: it
 // is false then, and they are bound at once.
@@ -357,6 +366,7 @@ func (q *modelQueue) refresh(now time.Time) {
 	if same(prefill, q.snapshot.prefill) && same(decode, q.snapshot.decode) {
 		return
 	}
+	q.order.ForgetServers()
 	for _, w := range q.waiting { // their slices are of other servers
 		q.d.ch.applyMatched(w.request, &q.snapshot, now)
 		q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.candidates, &w.ticket)

@@ -75,6 +75,32 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 	})
 }
 
+// What an order remembers of servers outlives a moment in which nobody waits, or a server that
+// holds what many share would never be found to be too few for them. A model without servers is
+// forgotten: names are the clients'.
+func TestDecider_KeepsTheOrderOfAModelWhileItHasServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		f.await(t, f.up)
+		d := newTestDecider(f)
+		f.waits(d, prompt, testModel)
+		if in := d.decide(time.Now()); in != 0 || len(d.queues[testModel].waiting) != 0 {
+			t.Fatalf("the next look is in %v, it waits", in)
+		}
+		kept := d.queues[testModel].order
+		f.waits(d, prompt, testModel)
+		f.waits(d, prompt, "gone")
+		d.decide(time.Now())
+		if l := d.queues[testModel]; l == nil || l.order != kept {
+			t.Fatal("the order was forgotten with its last request")
+		}
+		if d.queues["gone"] != nil {
+			t.Fatal("a model without servers is remembered")
+		}
+	})
+}
+
 // Servers are probed, and nothing happens: ten that wait are looked at at each lookInterval, and
 // not once more.
 func TestDecider_WaitingTurnsNoWheels(t *testing.T) {

@@ -22,6 +22,12 @@ type Order struct {
 	turn          int         // of the ticket to price again next
 	rate          serviceRate // of the requests that go
 
+	// declinedFor is, by prefill server, the seconds for which requests have waited for it and
+	// left a free one, since one of them went elsewhere, however many they were; isDeclinedFor
+	// says that one did so at the last look.
+	declinedFor   []float64
+	isDeclinedFor []bool
+
 	surveyed time.Duration // when Next or Serve last looked at all that wait
 
 	waitingPerServer float64     // scratch of Next: other waiting requests for each prefill server
@@ -101,6 +107,12 @@ func (o *Order) Remove(t *Ticket) bool {
 	}
 	o.size--
 	return true
+}
+
+// ForgetServers forgets what is remembered of servers by their numbers, which are others' now.
+func (o *Order) ForgetServers() {
+	clear(o.declinedFor)
+	clear(o.isDeclinedFor)
 }
 
 // All appends all that wait, in their order.

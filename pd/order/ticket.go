@@ -68,6 +68,7 @@ type Ticket struct {
 	awaited             Pair      // in Order: the pair, not free, that it was seen to wait for
 	declined            float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
 	isDeclining         bool      // in Order: it did so at the last look
+	leaves              bool      // in Order: its pair is free, and another that it awaits would cost it less
 	leastTransfer       []float64 // seconds, by prefill server: the fastest transfer to any decode server
 }
 

@@ -14,6 +14,7 @@ type Turn struct {
 	Price   float64 // what a second of prefill costs the others
 
 	served, credit float64 // before it: of its queue, and of the order
+	declinedFor    float64 // before it: of the server that it leaves
 }
 
 // Next returns the request that is to go now, false if none is. The caller sends
@@ -86,6 +87,9 @@ func (o *Order) UndoTurn(turn Turn) {
 	o.size++
 	o.queues.setServed(turn.Ticket, turn.served)
 	o.overdueCredit = turn.credit
+	if turn.Ticket.leaves {
+		o.declinedFor[turn.Ticket.awaited.Prefill] += turn.declinedFor
+	}
 	o.rate.went -= turn.Ticket.leastWork
 }
 
@@ -99,6 +103,10 @@ func (o *Order) recordTurn(turn *Turn) {
 		turn.served = q.served
 	}
 	turn.credit = o.overdueCredit
+	if turn.Ticket.leaves {
+		turn.declinedFor = o.declinedFor[turn.Ticket.awaited.Prefill]
+		o.declinedFor[turn.Ticket.awaited.Prefill] = 0
+	}
 	o.queues.setServed(turn.Ticket, turn.served+turn.Ticket.leastWork)
 	o.Remove(turn.Ticket)
 	o.overdueCredit = min(1, o.overdueCredit+o.cfg.OverdueShare)
@@ -113,6 +121,9 @@ func (o *Order) prepare(s *Servers) {
 	o.free, o.busy = o.free[:0], o.busy[:0]
 	o.awaitedWork = sized(o.awaitedWork, len(s.Prefill))
 	clear(o.awaitedWork)
+	if len(o.declinedFor) != len(s.Prefill) {
+		o.declinedFor, o.isDeclinedFor = make([]float64, len(s.Prefill)), make([]bool, len(s.Prefill))
+	}
 	for p := range s.Prefill {
 		switch state := &s.Prefill[p]; {
 		case state.Excluded:
@@ -159,6 +170,11 @@ func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 	o.moved = o.moved[:0]
 	elapsed, limits := (now - o.surveyed).Seconds(), o.overdueLimits()
 	o.surveyed = now
+	for p, isDeclined := range o.isDeclinedFor {
+		if isDeclined {
+			o.declinedFor[p], o.isDeclinedFor[p] = o.declinedFor[p]+elapsed, false
+		}
+	}
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
 			if t.isDeclining {
@@ -270,10 +286,11 @@ func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best 
 	return best, seconds
 }
 
-// mayGo returns the best pair of a request if it is free, and the best that is free if it has
-// left one free for long enough.
+// mayGo returns the best pair of a request if it is free, and the best that is free if one has
+// been left free for long enough.
 func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 	awaited := o.awaitedCost(t, s)
+	t.leaves = false
 	if o.prefersAwaited(t, s, awaited) {
 		o.recordAwaited(t)
 		return Pair{}, false
@@ -285,31 +302,48 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 			o.recordAwaited(t)
 		}
 		return Pair{}, false
-	case o.mayStopDeclining(t, s) && s.firstStep(t, pair) <= t.declined:
+	case !(awaited < cost) && !o.isBusyPairBetter(t, s, cost):
 		return pair, true
-	case awaited < cost || o.isBusyPairBetter(t, s, cost):
-		o.recordAwaited(t)
-		return Pair{}, false
+	case s.firstStep(t, pair) <= t.declined:
+		t.leaves = true
+		return pair, true
 	}
-	return pair, true
+	if pair, cost = o.bestFreePair(t, s); !math.IsInf(cost, 1) && s.firstStep(t, pair)+o.delayToWaiting(t, pair.Prefill) <= o.patience(t) {
+		t.leaves = true
+		return pair, true
+	}
+	o.recordAwaited(t)
+	return Pair{}, false
+}
+
+// patience is how long the first decode step may be away on a free prefill server that a request goes
+// to, though waiting for a busy one costs it less: as long as it has left a free one, or as others
+// have for that busy server since one of them went elsewhere. The latter makes another server
+// hold what they share, at no more than the want of it has cost.
+func (o *Order) patience(t *Ticket) float64 { return max(t.declined, o.declinedFor[t.awaited.Prefill]) }
+
+// delayToWaiting is what a request's prefill on a server costs those who wait, without the one
+// who is yet to come: where many wait, a server that is free now is not spare.
+func (o *Order) delayToWaiting(t *Ticket, p int) float64 {
+	waiting := o.waitingPerServer - float64(len(o.free)-1)/float64(len(t.Prefill))
+	return (t.Weights.Price(max(0, waiting)) - t.Weights.Price(0)) * t.Reference[p]
 }
 
 // recordAwaited notes that a request waits for the busy pair that it awaits: its prefill goes there
 // before those of all behind it. And that it leaves a free server that it could have.
 func (o *Order) recordAwaited(t *Ticket) {
 	o.awaitedWork[t.awaited.Prefill] += t.Batched(t.Prefill[t.awaited.Prefill])
-	t.isDeclining = t.isDeclining || slices.ContainsFunc(o.free, func(p int) bool { return !math.IsInf(t.Prefill[p], 1) })
+	if slices.ContainsFunc(o.free, func(p int) bool { return !math.IsInf(t.Prefill[p], 1) }) {
+		t.isDeclining, o.isDeclinedFor[t.awaited.Prefill] = true, true
+	}
 }
 
-// mayStopDeclining says whether a request has left a server free for as long as one that is
-// free now would need at least until its first decode step.
+// mayStopDeclining says whether a free prefill server could give a request its first decode step within
+// its patience.
 func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
-	if t.declined == 0 {
-		return false
-	}
-	step := o.fastestDecode.StepSeconds(t)
+	limit, step := o.patience(t), o.fastestDecode.StepSeconds(t)
 	for _, p := range o.free {
-		if first, _ := s.prefillSide(t, p, 0); first+t.leastTransfer[p]+step <= t.declined {
+		if first, _ := s.prefillSide(t, p, 0); first+t.leastTransfer[p]+step <= limit {
 			return true
 		}
 	}
@@ -344,8 +378,20 @@ func (o *Order) awaitedCost(t *Ticket, s *Servers) float64 {
 // bestFree is the best of the pairs that a request could have now, and its cost:
 // infinite if there is none.
 func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
-	price, pair, least := o.price(t), Pair{}, math.Inf(1)
-	decoding := o.fastestDecode.leastCost(t)
+	pair, least := o.bestFreePair(t, s)
+	if o.leastAggregated(t) >= least {
+		return pair, least
+	}
+	if alone, cost := s.bestAggregated(t, o.cfg.Ahead.Seconds()); cost < least {
+		return alone, cost
+	}
+	return pair, least
+}
+
+// bestFreePair is bestFree of those with a prefill server.
+func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
+	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
+	least = math.Inf(1)
 	for _, p := range o.free {
 		if _, half := s.prefillSide(t, p, price); half+t.leastTransfer[p]+decoding >= least {
 			continue
@@ -353,12 +399,6 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 		if d, cost := s.bestFrom(t, p, price, least); cost < least {
 			pair, least = Pair{p, d}, cost
 		}
-	}
-	if o.leastAggregated(t) >= least {
-		return pair, least
-	}
-	if alone, cost := s.bestAggregated(t, o.cfg.Ahead.Seconds()); cost < least {
-		return alone, cost
 	}
 	return pair, least
 }

@@ -242,3 +242,51 @@ func (c *sharing) pass(rng *rand.Rand) []*shared {
 	}
 	return all
 }
+
+// Requests that share a long beginning come one after the other, and each waits a little for the
+// one server that holds it, beside a free one. Once they have waited for as long as the other
+// would need, one goes there, and then it is so long again until the next does: what they share is
+// computed no oftener than the want of it has cost.
+func TestOrder_AFreeServerGetsWhatManyHaveWaitedFor(t *testing.T) {
+	const wait, own, elsewhere = 0.3, 0.2, 1.0
+	o, s := New(DefaultConfig()), fleetOf(2, 1)
+	var went []int
+	for id := range 16 {
+		at := wait * float64(id)
+		k := &Ticket{ID: int64(id), Arrived: virtual(at), Weights: Latency.Weights()}
+		k.Resize(2, 1)
+		k.Aggregated[0], k.Missing[0] = math.Inf(1), 0
+		k.Prefill[0], k.Prefill[1] = own, elsewhere
+		copy(k.Reference, k.Prefill)
+		o.Add(k, s.Links)
+		for _, ahead := range []float64{wait, 0} { // as it comes, and just before the next one
+			s.Now, s.Prefill = virtual(at+(wait-ahead)*0.99), []PrefillState{{Ahead: ahead, Self: -1}, {Self: -1}}
+			if turn, ok := o.Next(s); ok {
+				went = append(went, turn.Prefill)
+			}
+		}
+	}
+	if want := []int{0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0}; !slices.Equal(went, want) {
+		t.Fatalf("requests went to servers %v, want %v", went, want)
+	}
+}
+
+// So many requests wait that all servers will soon be needed for them: a free one is not given
+// away for what a busy one holds.
+func TestOrder_AFreeServerIsKeptWhereManyWait(t *testing.T) {
+	o, s := New(DefaultConfig()), fleetOf(2, 1)
+	for id := range 40 {
+		k := &Ticket{ID: int64(id), Weights: Latency.Weights()}
+		k.Resize(2, 1)
+		k.Aggregated[0], k.Missing[0] = math.Inf(1), 0
+		k.Prefill[0], k.Prefill[1] = 0.2, 1
+		copy(k.Reference, k.Prefill)
+		o.Add(k, s.Links)
+	}
+	o.declinedFor = []float64{1.5, 0}
+	o.isDeclinedFor = make([]bool, 2)
+	s.Prefill = []PrefillState{{Ahead: 0.2, Self: -1}, {Self: -1}}
+	if turn, ok := o.Next(s); ok {
+		t.Fatalf("request %d went to server %d", turn.Ticket.ID, turn.Prefill)
+	}
+}
