@@ -26,7 +26,7 @@ hold together half of what all sessions need.`
 
 func agentsCommand() *cobra.Command {
 	cfg := agents.Default()
-	var jsonPath, pagePath string
+	var jsonPath, pagePath, turnsPath string
 	cmd := &cobra.Command{
 		Use:   "agents",
 		Short: "Measure how much of agents' prompts is cached, beside an oracle and rivals",
@@ -38,7 +38,7 @@ func agentsCommand() *cobra.Command {
 			if cfg.From, err = process.Find(); err != nil {
 				return err
 			}
-			return runAgents(cmd, cfg, jsonPath, pagePath)
+			return runAgents(cmd, cfg, jsonPath, pagePath, turnsPath)
 		},
 	}
 	f, l := cmd.Flags(), &cfg.Load
@@ -57,14 +57,18 @@ func agentsCommand() *cobra.Command {
 	f.Float64Var(&cfg.Speed, "speed", cfg.Speed, "how many times as fast as in life engines compute and agents think")
 	f.StringVar(&jsonPath, "json", "", "write the figures as JSON to this `file`")
 	f.StringVar(&pagePath, "report", "", "write the figures as a page to this `file` (HTML)")
+	f.StringVar(&turnsPath, "turn-log", "", "write where the time of each turn went, and what was predicted of it, to this `file` (CSV)")
 	f.StringVar(&cfg.LogPath, "log", "", "write what the gateway says, and its reasons for each change of server, to this `file`")
 	return cmd
 }
 
-func runAgents(cmd *cobra.Command, cfg agents.Config, jsonPath, pagePath string) error {
-	files, err := output.Create(jsonPath, pagePath)
+func runAgents(cmd *cobra.Command, cfg agents.Config, jsonPath, pagePath, turnsPath string) error {
+	files, err := output.Create(jsonPath, pagePath, turnsPath)
 	if err != nil {
 		return err
+	}
+	if turnsPath != "" {
+		cfg.Turns = files[2]
 	}
 	show, done := progress.Runs(os.Stderr)
 	report, err := agents.Run(cmd.Context(), cfg, show)

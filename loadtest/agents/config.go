@@ -1,8 +1,10 @@
 package agents
 
 import (
+	"encoding/csv"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +23,9 @@ type Config struct {
 	// Speed is how many times as fast as in life the engines compute and agents think.
 	Speed   float64
 	LogPath string // of what the gateway says; "" drops it
+	// Turns receives a line for each turn, as CSV (turnlog.go); nil: none.
+	Turns   io.Writer
+	turnLog *csv.Writer
 }
 
 // Load describes the sessions of agents. Lengths are in tokens if they do not say otherwise.

@@ -54,6 +54,12 @@ func Run(ctx context.Context, cfg Config, show func(ended, total int, last fmt.S
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
+	if cfg.Turns != nil {
+		var err error
+		if cfg.turnLog, err = newTurnLog(cfg.Turns); err != nil {
+			return nil, fmt.Errorf("log of turns: %w", err)
+		}
+	}
 	report := &Report{Schema: 1, Speed: cfg.Speed, Load: cfg.Load}
 	total, ended := len(cfg.APIs)*len(cfg.Servers)*len(cfg.Caches)*len(cfg.Policies), 0
 	for _, servers := range cfg.Servers {
@@ -110,6 +116,11 @@ func (r *Report) measure(ctx context.Context, cfg *Config, what *run, all *reque
 	}
 	result.Seconds = time.Since(began).Seconds()
 	c.explain(ctx, what, result.changed, log)
+	if cfg.Turns != nil {
+		if err := c.logTurns(ctx, what, turns, cfg.Speed, cfg.turnLog); err != nil {
+			return err
+		}
+	}
 	r.Results = append(r.Results, *result)
 	return ctx.Err()
 }
