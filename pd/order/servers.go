@@ -143,16 +143,17 @@ func (s *Servers) pairCost(t *Ticket, pair Pair, price float64) float64 {
 	i := pair.Prefill*len(s.Decode) + pair.Decode
 	later := max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
 	move := s.Links.After(0, i, t.Missing[pair.Decode]) + later
-	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair, first+later))
+	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair, later))
 }
 
-// tokenAt is when prefill's token is there, where it is the first one and the transfer begins in
-// so many seconds; else fromDecode.
-func (s *Servers) tokenAt(t *Ticket, pair Pair, transfer float64) float64 {
+// tokenAt is when prefill's token is there, where it is the first one and decode is ready so much
+// later than prefill; else fromDecode. It adds up what Terms.TTFT does, so that rounding makes no
+// objective missed in the one and met in the other.
+func (s *Servers) tokenAt(t *Ticket, pair Pair, later float64) float64 {
 	if !s.saysFirst(t, pair) {
 		return fromDecode
 	}
-	return transfer - s.HandOff
+	return at(t.PrefillReady, pair.Prefill) + later + s.Prefill[pair.Prefill].Ahead + t.Prefill[pair.Prefill]
 }
 
 // idleAhead is the seconds of work ahead with which a prefill server counts as free for a request
@@ -258,7 +259,7 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}
-		if cost := half + move + s.decodeSide(t, state, first+move, s.tokenAt(t, Pair{p, d}, first+later)); cost < limit {
+		if cost := half + move + s.decodeSide(t, state, first+move, s.tokenAt(t, Pair{p, d}, later)); cost < limit {
 			best, least, limit = d, cost, cost
 		}
 	}

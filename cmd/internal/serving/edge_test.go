@@ -277,8 +277,8 @@ func edgeCases() (all []edgeCase) {
 	add("other paths", 404, 400, false, targets("/v1/../admin", "/v1/chat/../chat/completions", "/v1/chat/%2e%2e/chat/completions", "/%2e%2e/v1/chat/completions", "/v1/chat/completions;x",
 		"/v1/chat/completions%00", "/v1/chat/completions%20", "/v1/chat%2fcompletions", "/V1/Chat/Completions", "/v1/chat/completions/", "/./v1/chat/completions", "/v1//chat/completions", `/v1\chat\completions`, "/%76%31/chat/completions")...)
 	add("paths that look like hosts", 404, 400, true, targets("//v1//chat/completions", "//x/v1/chat/completions", "//evil/v1/chat/completions", "///v1/chat/completions")...)
-	add("coding of a body that is not decoded", 415, 0, false, sized("Content-Encoding: br\r\n"), sized("Content-Encoding: zstd\r\n"), sized("Content-Encoding: gzip, gzip\r\n"))
-	add("body that is not compressed as it says", 400, 0, false, sized("Content-Encoding: gzip\r\n"), sized("Content-Encoding: deflate\r\n"))
+	add("coding of a body that is not decoded", 415, 0, false, sized("Content-Encoding: compress\r\n"), sized("Content-Encoding: lz4\r\n"), sized("Content-Encoding: gzip, gzip\r\n"))
+	add("body that is not compressed as it says", 400, 0, false, sized("Content-Encoding: gzip\r\n"), sized("Content-Encoding: deflate\r\n"), sized("Content-Encoding: br\r\n"), sized("Content-Encoding: zstd\r\n"))
 	return all
 }
 

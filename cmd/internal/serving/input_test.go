@@ -66,7 +66,7 @@ func TestInput_BadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
 	if n := len(requests(c.prefill, chat)) + len(requests(c.decode, chat)); n != 0 {
 		t.Errorf("%d of them reached an engine", n)
 	}
-	for coding, want := range map[string]int{"gzip": 400, "br": 415} {
+	for coding, want := range map[string]int{"gzip": 400, "br": 400, "zstd": 400, "compress": 415} {
 		if got := c.post(chat, chatBody(""), "Content-Encoding", coding); got.status != want {
 			t.Errorf("a body that is not compressed as %s: %d %s", coding, got.status, got.body)
 		}
