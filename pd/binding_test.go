@@ -104,7 +104,7 @@ func TestLocality_WhatIsPredictedByTextIsWithdrawn(t *testing.T) {
 	} {
 		f := newTestFleet(t, 1, testPrompt(100))
 		l, s := f.Binder.Locality, f.Fleet.Servers()
-		computing := func() int { return l.history.computing(p.saltedModel(), versionOf(s[0]), chunks) }
+		computing := func() int { return l.history.Computing(p.saltedModel(), versionOf(s[0]), chunks) }
 		withdraw := l.predict(p, time.Second, s[0], s[1])
 		if n := computing(); n != len(chunks) || withdraw == nil {
 			t.Fatalf("%s: %d chunks are being computed", name, n)

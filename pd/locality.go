@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/senttext"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -20,7 +21,7 @@ import (
 // call, save where tokens are asked of an engine, and that never for long.
 type Locality struct {
 	Index         *kvstate.Index
-	history       *history
+	history       *senttext.History
 	tokenSync     atomic.Pointer[TokenSync] // nil while nothing is passed on
 	sourceClasses atomic.Pointer[map[string]uint64]
 
@@ -47,7 +48,7 @@ const openPatience = 50 * time.Millisecond
 // base model. While its prompts stay unknown it gives none, with the tokens.Reason as the
 // error, and is asked again; after any other error it is not.
 func NewLocality(index *kvstate.Index, open func(model string) (*tokens.Source, error)) *Locality {
-	return &Locality{Index: index, history: newHistory(), sources: make(map[string]*openedSource), open: open}
+	return &Locality{Index: index, history: senttext.New(), sources: make(map[string]*openedSource), open: open}
 }
 
 // Close ends the token sources.
@@ -130,9 +131,14 @@ type prefix struct {
 	length int // tokens of that prompt
 }
 
+// versionOf is a server as it is now.
+func versionOf(s *pools.Server) senttext.Server {
+	return senttext.Server{ID: s.ID(), Class: s.CompatibilityKey()}
+}
+
 // saltedModel is whose chunks of text the prompt's are.
-func (p *prefix) saltedModel() saltedModel {
-	return saltedModel{p.model, p.tokens.Adapter, p.tokens.Salt}
+func (p *prefix) saltedModel() senttext.Salted {
+	return senttext.Salted{Model: p.model, Adapter: p.tokens.Adapter, Salt: p.tokens.Salt}
 }
 
 // findTokens finds the tokens of a request's prompt. base is the model that the request's
@@ -225,7 +231,7 @@ func (l *Locality) match(p *prefix) {
 // cachedTokens returns what a server holds of the prompt, as match found.
 func (l *Locality) cachedTokens(p *prefix, s *pools.Server, at *serverFacts) cached.Tokens {
 	if len(p.tokens.Chunks) > 0 {
-		n := l.history.cachedTokens(p.saltedModel(), versionOf(s), p.tokens.Chunks)
+		n := l.history.CachedTokens(p.saltedModel(), versionOf(s), p.tokens.Chunks)
 		return cached.Tokens{GPU: n, CPU: n, Disk: n}
 	}
 	if !p.known || at.replaced {
@@ -244,7 +250,7 @@ func (l *Locality) computing(p *prefix, s *pools.Server) int {
 	if len(p.text) == 0 {
 		return 0
 	}
-	return l.history.computing(p.saltedModel(), versionOf(s), p.text) * len(p.tokens.IDs) / len(p.text)
+	return l.history.Computing(p.saltedModel(), versionOf(s), p.text) * len(p.tokens.IDs) / len(p.text)
 }
 
 // setCachedTokens writes what each of some servers holds of the prompt, as match found.
@@ -290,8 +296,8 @@ func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.
 		}
 	}
 	if len(text) > 0 {
-		l.history.record(of, versionOf(decode), text, sighting{held: now.Add(in)})
-		l.history.record(of, on, text, sighting{held: now, computes: until})
+		l.history.Record(of, versionOf(decode), text, senttext.Sighting{Held: now.Add(in)})
+		l.history.Record(of, on, text, senttext.Sighting{Held: now, Computes: until})
 	}
 	byText := len(text) > 0 && !until.IsZero()
 	if !byText && !guess.Entered() {
@@ -300,7 +306,7 @@ func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.
 	return func() {
 		guess.Withdraw()
 		if byText {
-			l.history.withdraw(of, on, text, until)
+			l.history.Withdraw(of, on, text, until)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/senttext"
 )
 
 // siblings are prompts with a long beginning in common that no server holds.
@@ -45,7 +46,7 @@ func TestBindNow_SiblingsGoWhereTheirPrefixIsBeingComputed(t *testing.T) {
 func TestBindNow_SiblingsKnownByTextGoWhereOthersAreComputed(t *testing.T) {
 	for _, textFirst := range []bool{true, false} {
 		f := newTestFleet(t, 4, testPrompt(64))
-		text := chunksOf("shared", 20_000/chunkTokens)
+		text := chunksOf("shared", 20_000/senttext.ChunkTokens)
 		var servers []string
 		for i, prompt := range siblings(16) {
 			st := f.arrives(prompt, time.Now())
@@ -124,4 +125,14 @@ func TestDecider_SiblingsGoWhereTheirPrefixIsBeingComputed(t *testing.T) {
 			t.Errorf("16 siblings compute their beginning on %d servers: %v", n, servers)
 		}
 	})
+}
+
+// chunksOf are n chunks of one text.
+func chunksOf(text string, n int) (all []tokens.Chunk) {
+	var c tokens.Chunk
+	for i := range n {
+		c = tokens.Chunk(uint64(len(text))<<32 | uint64(i+1))
+		all = append(all, c)
+	}
+	return all
 }
