@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
+	"syscall"
 )
 
 // listener serves one address by HTTP. A fault can suspend it and open it again: while it
@@ -21,6 +23,7 @@ type listener struct {
 	ln   net.Listener // nil: closed
 	idle map[net.Conn]bool
 	shut bool // for good
+	kept int  // socket that keeps the address while suspended; 0: none
 }
 
 // newListener makes a listener that is not open yet.
@@ -42,6 +45,7 @@ func (l *listener) open() error {
 		return fmt.Errorf("listen on %s: %w", l.addr, err)
 	}
 	l.ln = ln
+	l.letGoLocked()
 	if !l.bound {
 		l.addr, l.bound = ln.Addr().String(), true
 	}
@@ -63,8 +67,35 @@ func (l *listener) suspend() {
 	}
 	_ = l.ln.Close() // no longer wanted, whatever it says
 	l.ln = nil
+	l.keepLocked()
 	for conn := range l.idle {
 		_ = conn.Close()
+	}
+}
+
+// keepLocked binds the address without listening on it: connections are refused, and no other
+// program gets the port before the listener is open again. Where that is not possible, one may.
+func (l *listener) keepLocked() {
+	at, err := netip.ParseAddrPort(l.addr)
+	if err != nil || !at.Addr().Is4() {
+		return
+	}
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	if syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) != nil ||
+		syscall.Bind(fd, &syscall.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}) != nil {
+		_ = syscall.Close(fd)
+		return
+	}
+	l.kept = fd
+}
+
+func (l *listener) letGoLocked() {
+	if l.kept != 0 {
+		_ = syscall.Close(l.kept)
+		l.kept = 0
 	}
 }
 
@@ -95,6 +126,7 @@ func (l *listener) close() error {
 	l.mu.Lock()
 	l.shut = true
 	l.ln = nil
+	l.letGoLocked()
 	l.mu.Unlock()
 	err := l.server.Close()
 	l.serves.Wait()
