@@ -42,7 +42,7 @@ func TestSteps(t *testing.T) {
 		t.Logf("%-18s last first token after %.2f s, mean %.2f s (each round)", w.name, w.last, w.mean)
 	}
 	// One prompt a step would take four times as long. This machine has two cores for two engines,
-	// so the bound is wide; what it measured is in docs/comparison.md.
+	// so the bound is wide; what it measured is in docs/engines.md.
 	if median := slices.Sorted(slices.Values(ways[2].last))[1]; median > 2.5*alone {
 		t.Errorf("a burst took %.2f s behind the gateway, %.2f s alone", median, alone)
 	}
