@@ -189,20 +189,28 @@ func (m *chatMessage) readCalls(raw *jinja.Dict) bool {
 	if !is {
 		return false
 	}
-	calls := jinja.NewList()
-	for _, v := range l.Items {
-		call, is := v.(*jinja.Dict)
-		if !is {
-			return false
-		}
-		read, ok := readCall(call)
-		if !ok {
-			return false
-		}
-		calls.Items = append(calls.Items, read)
+	calls, ok := readEach(l, readCall)
+	if ok {
+		m.fields.Set("tool_calls", calls)
 	}
-	m.fields.Set("tool_calls", calls)
-	return true
+	return ok
+}
+
+// readEach reads the objects of a list, false if one of them is none or cannot be read.
+func readEach(l *jinja.List, read func(*jinja.Dict) (*jinja.Dict, bool)) (*jinja.List, bool) {
+	all := jinja.NewList()
+	for _, v := range l.Items {
+		raw, is := v.(*jinja.Dict)
+		if !is {
+			return nil, false
+		}
+		one, ok := read(raw)
+		if !ok {
+			return nil, false
+		}
+		all.Items = append(all.Items, one)
+	}
+	return all, true
 }
 
 // readCall is a call in the order of vLLM's validated form.
@@ -273,20 +281,11 @@ func (c *conversation) readTools(raw []byte) bool {
 	if len(l.Items) == 0 {
 		return true // new versions refuse it, and older ones have no tools then
 	}
-	tools := jinja.NewList()
-	for _, v := range l.Items {
-		tool, is := v.(*jinja.Dict)
-		if !is {
-			return false
-		}
-		read, ok := readTool(tool)
-		if !ok {
-			return false
-		}
-		tools.Items = append(tools.Items, read)
+	tools, ok := readEach(l, readTool)
+	if ok {
+		c.tools = tools
 	}
-	c.tools = tools
-	return true
+	return ok
 }
 
 func readTool(raw *jinja.Dict) (*jinja.Dict, bool) {

@@ -21,8 +21,8 @@ var errJSON = errors.New("not JSON that is read here")
 
 // ParseJSON reads a JSON text as Python's json.loads does, keys in their order; of a key that is
 // there twice the last value counts, in the place of the first. What Python reads beyond
-// JSON (NaN, Infinity), half surrogates, what is no UTF-8, and texts that are too deep or have too many values, are
-// errors.
+// JSON (NaN, Infinity), half surrogates, what is no UTF-8, and texts that are too deep or have
+// too many values, are errors.
 func ParseJSON(text []byte) (Value, error) {
 	if !utf8.Valid(text) {
 		return nil, errJSON
