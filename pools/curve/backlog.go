@@ -15,8 +15,10 @@ type Work struct {
 	Shared time.Duration
 }
 
-// own is what a work adds to the time of a step that is done in any case.
-func (w Work) own() time.Duration { return max(0, w.Estimate-w.Shared) }
+// shared is Shared, where that is not more than all of it; own is what the work adds to the time
+// of a step that is done in any case.
+func (w Work) shared() time.Duration { return min(w.Shared, w.Estimate) }
+func (w Work) own() time.Duration    { return w.Estimate - w.shared() }
 
 // Backlog estimates how much work a server still has, from what was sent to it and
 // what came back. The zero value is an idle server that does one work in each step.
@@ -46,7 +48,7 @@ type workItem struct {
 	Work
 	id     uint64
 	sent   time.Time
-	shared bool // other work was there at the same time
+	beside bool // other work was there at the same time
 }
 
 // forming is a step that has not begun.
@@ -65,7 +67,7 @@ func (f *forming) takes(w Work, budget int) bool {
 func (f *forming) add(w Work) {
 	f.works++
 	f.computed += w.Computed
-	f.shared = max(f.shared, w.Estimate-w.own())
+	f.shared = max(f.shared, w.shared())
 	f.own += w.own()
 }
 
@@ -78,9 +80,9 @@ const overrun = 0.3
 // Begin adds a request that is sent now.
 func (b *Backlog) Begin(id uint64, w Work, now time.Time) {
 	for i := range b.items {
-		b.items[i].shared = true
+		b.items[i].beside = true
 	}
-	b.items = append(b.items, workItem{Work: w, id: id, sent: now, shared: len(b.items) > 0})
+	b.items = append(b.items, workItem{Work: w, id: id, sent: now, beside: len(b.items) > 0})
 	b.tokens += w.Tokens
 	b.arrange()
 }
@@ -137,7 +139,7 @@ func (b *Backlog) End(id uint64, now time.Time) (Completion, bool) {
 	b.tokens -= w.Tokens
 	b.lastDone = now
 	b.arrange()
-	return Completion{Work: w.Work, Served: max(0, served), Alone: !w.shared}, true
+	return Completion{Work: w.Work, Served: max(0, served), Alone: !w.beside}, true
 }
 
 // Pause records that the server did something else until now: no request that is
