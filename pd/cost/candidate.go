@@ -66,8 +66,10 @@ type Candidates struct {
 
 	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
 	// priced at. At each server's own, the fastest would look cheapest to all requests, and
-	// all would wait for it.
-	reference curve.Curve
+	// all would wait for it. referenceStep is the seconds of prompts that make a step at that
+	// speed worth while. PriceServers writes both.
+	reference     curve.Curve
+	referenceStep float64
 }
 
 // SetLoad takes over how loaded a server is.

@@ -65,12 +65,14 @@ func (m *Model) Validate() error {
 // what the prices of all have in common.
 func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 	s.Links, s.HandOff, f.reference = f.Links, m.HandOff.Seconds(), f.meanPrefill()
+	fullStep := curve.PrefillFeatures(m.StepTokens, 0)
+	f.referenceStep = stepWork(&f.reference, &fullStep)
 	s.Prefill, s.Decode = s.Prefill[:0], s.Decode[:0]
 	self := -1
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
 		state := order.PrefillState{
-			Ahead: p.Queue.Seconds(), Forming: p.Forming.Seconds(), StepWork: m.stepWork(&p.Prefill),
+			Ahead: p.Queue.Seconds(), Forming: p.Forming.Seconds(), StepWork: stepWork(&p.Prefill, &fullStep),
 			Queued: p.Queued, Stalls: p.Decodes, Self: -1, Excluded: p.Excluded, SaysFirst: p.FirstBlock > 0,
 		}
 		if p.Both {
@@ -101,10 +103,10 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 const worthOfStep = 8
 
 // stepWork is the seconds of prompts that make a step of a prefill server worth while: so many
-// that its fixed part hardly counts, or all that its budget of tokens lets in.
-func (m *Model) stepWork(c *curve.Curve) float64 {
-	full := curve.PrefillFeatures(m.StepTokens, 0)
-	return min(worthOfStep*c.Fixed(), max(0, full.On(c)-c.Fixed()))
+// that its fixed part hardly counts, or all that its budget of tokens, fullStep, lets in.
+func stepWork(c *curve.Curve, fullStep *curve.Features) float64 {
+	fixed := c.Fixed()
+	return min(worthOfStep*fixed, max(0, fullStep.On(c)-fixed))
 }
 
 // combineGroup makes a server's state that of its group: a step takes as long as on the
@@ -129,7 +131,7 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
 	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Of(r.TTFT.Seconds()).Weights()
 	t.FirstFromPrefill = r.FirstFromPrefill && !f.endsWithBlock(r)
-	t.PerStep, t.StepWork = f.reference.Fixed(), m.stepWork(&f.reference)
+	t.PerStep, t.StepWork = f.reference.Fixed(), f.referenceStep
 	t.Resize(len(f.Prefill), len(f.Decode))
 	t.PrefillReady, t.DecodeReady = t.PrefillReady[:0], t.DecodeReady[:0]
 	handsOver, work := f.handsOver(r, m.BlockTokens), newWork(r.PromptTokens)
