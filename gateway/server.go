@@ -32,7 +32,7 @@ type Config struct {
 	ExposePair   bool          // name to clients the servers that answered
 	Aliases      []Alias
 	TenantLabels int  // tenants that metrics name; others are one
-	SessionHints bool // what clients call a session breaks ties between servers
+	SessionHints bool // what clients call a session breaks ties between servers, and predicts lengths of answers
 	Timing       bool // tell clients in Server-Timing what their request's time went to
 	// UsageExtension adds what the gateway knows of a request to the usage in its answer.
 	UsageExtension bool

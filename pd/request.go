@@ -24,7 +24,8 @@ type Request struct {
 	Class  int
 	Tenant string
 	// Session is a hash of what the client calls the session that the request belongs to, 0
-	// where it does not say. It breaks ties between servers, among the tenant's own requests.
+	// where it does not say. It breaks ties between servers, and says how long the answer may
+	// be, among the tenant's own requests.
 	Session uint64
 	// Salt is the cache_salt in Body, "" without: the KV of equal prompts differs by it.
 	Salt string
@@ -63,7 +64,7 @@ type Request struct {
 
 // Expected is what is known of the request's answer beforehand, in whole.
 func (r *Request) Expected() predict.Answer {
-	return predict.Answer{Model: r.Model, Tenant: r.Tenant, Class: r.Class, Tokens: r.OutputTokens, Max: r.MaxOutput}
+	return predict.Answer{Model: r.Model, Tenant: r.Tenant, Class: r.Class, Session: r.Session, Tokens: r.OutputTokens, Max: r.MaxOutput}
 }
 
 // Answer is what goes to the client: a whole body, or a stream whose first

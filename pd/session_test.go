@@ -58,6 +58,35 @@ func TestSession_OfATenantStaysWithItsServers(t *testing.T) {
 	}
 }
 
+// The length of a session's next answer is predicted by its earlier ones, where the tenant names
+// the session; another tenant's session of the same name is predicted as before.
+func TestSession_ItsAnswersPredictTheNext(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+	ask := func(tenant string, session uint64) int {
+		req := f.asks(api.Completions, more(api.Completions, false))
+		req.Tenant, req.Session, req.OutputTokens = tenant, session, predict.UnknownOutput
+		req.MaxOutput, req.MaxField = 0, "" // the bound of its body is not known to the gateway
+		f.served(req)
+		return req.OutputTokens
+	}
+	for range 200 { // of all, longer than the engine's
+		f.Binder.Outputs.Observe(predict.Answer{Model: testModel, Tenant: "a"}, 400, time.Now())
+		f.Binder.Outputs.Observe(predict.Answer{Model: testModel, Tenant: "b"}, 400, time.Now())
+	}
+	if first := ask("a", 7); first < 300 {
+		t.Fatalf("the first is predicted to have %d tokens", first)
+	}
+	ask("a", 7)
+	if got := ask("a", 7); got > 200 {
+		t.Errorf("the third of a session whose answers are short is predicted to have %d tokens", got)
+	}
+	for what, got := range map[string]int{"another tenant's": ask("b", 7), "another session's": ask("a", 8), "one without a session": ask("a", 0)} {
+		if got < 300 {
+			t.Errorf("%s is predicted to have %d tokens", what, got)
+		}
+	}
+}
+
 // leading is the order of a replica that leads.
 type leading struct{ leader.Order }
 

@@ -1,9 +1,12 @@
 package predict
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -205,4 +208,111 @@ func TestOutputSync_IsBounded(t *testing.T) {
 			t.Errorf("a record of %d bytes of names is valid: %v", n, r.valid())
 		}
 	}
+}
+
+// What a session's answers have shown counts for that session alone: not for another tenant's of
+// the same name, another model's, or requests without a session.
+func TestOutputs_ASessionIsItsTenantsOwn(t *testing.T) {
+	o := NewOutputs()
+	in := func(model, tenant string, session uint64) Answer {
+		a := answerOf(model, tenant, 0)
+		a.Session = session
+		return a
+	}
+	ends(o, in("m", "a", 0), 400, 100)
+	ends(o, in("m", "b", 0), 400, 100)
+	ends(o, in("m", "a", 7), 40, 2)
+	if got := o.Expect(in("m", "a", 7)); got < 40 || got > 180 {
+		t.Errorf("%d tokens expected after two answers of 40", got)
+	}
+	ends(o, in("m", "a", 7), 40, 8)
+	if got := o.Expect(in("m", "a", 7)); got < 40 || got > 85 {
+		t.Errorf("%d tokens expected after ten answers of 40", got)
+	}
+	for what, other := range map[string]Answer{
+		"another tenant's": in("m", "b", 7), "another session": in("m", "a", 8), "no session": in("m", "a", 0),
+	} {
+		if got := o.Expect(other); got < 350 {
+			t.Errorf("%s: %d tokens expected of 400", what, got)
+		}
+	}
+	if got := o.Expect(in("other", "a", 7)); got != UnknownOutput {
+		t.Errorf("another model's: %d tokens expected", got)
+	}
+	for i := range 2 * tenantSessionsMost {
+		ends(o, in("m", "liar", uint64(i+1)), 40, 1)
+	}
+	if got := len(o.sessions.tenants["liar"].entries); got != tenantSessionsMost || o.Expect(in("m", "a", 7)) > 85 {
+		t.Errorf("%d sessions of one tenant are kept, or another's are forgotten", got)
+	}
+	if n := len(o.Records(testTime)); n > 6 {
+		t.Errorf("%d means are reported: those of models, classes and tenants are 2 and 3", n)
+	}
+}
+
+// What earlier answers of a session say is worth it: over the later turns of a real trace they
+// take a quarter or more off the error.
+func TestOutputs_TraceSessionsArePredictedBetter(t *testing.T) {
+	with, without := NewOutputs(), NewOutputs()
+	last := make(map[uint64]uint64) // last whole block of a prompt -> its session
+	var errWith, errWithout float64
+	later := 0
+	for _, row := range conversationTrace(t) {
+		session, known := uint64(0), false
+		whole := row.HashIDs[1 : len(row.HashIDs)-1] // all prompts begin with the first block
+		for i := len(whole) - 1; i >= 0 && !known; i-- {
+			session, known = last[whole[i]]
+		}
+		if !known {
+			session = row.HashIDs[len(row.HashIDs)-1] + 1 // a block of its own
+		}
+		if len(whole) > 0 {
+			last[whole[len(whole)-1]] = session
+		}
+		a := answerOf("m", "", 0)
+		b := a
+		b.Session = session
+		if known {
+			later++
+			errWithout += math.Abs(float64(without.Expect(a) - row.Output))
+			errWith += math.Abs(float64(with.Expect(b) - row.Output))
+		}
+		without.Observe(a, row.Output, testTime)
+		with.Observe(b, row.Output, testTime)
+	}
+	n := float64(later)
+	t.Logf("%d later turns: predicted wrong by %.0f tokens without sessions, by %.0f with them", later, errWithout/n, errWith/n)
+	if later < 3000 || errWith > 0.75*errWithout {
+		t.Errorf("%d later turns, wrong by %.0f tokens without sessions and %.0f with them", later, errWithout/n, errWith/n)
+	}
+}
+
+type traceRow struct {
+	Output  int      `json:"output_length"`
+	HashIDs []uint64 `json:"hash_ids"`
+}
+
+// conversationTrace are the requests of the trace that have two blocks or more.
+func conversationTrace(t *testing.T) (rows []traceRow) {
+	t.Helper()
+	f, err := os.Open("../../loadtest/traces/mooncake_conversation.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var row traceRow
+		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+			t.Fatal(err)
+		}
+		if len(row.HashIDs) > 1 {
+			rows = append(rows, row)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return rows
 }

@@ -67,13 +67,30 @@ func TestSessions_ALiarPushesOutItsOwn(t *testing.T) {
 			}
 		}
 	}
-	if kept != tenantSessionsMost || len(s.tenants["liar"].homes) != tenantSessionsMost || len(s.tenants["liar"].ring) != tenantSessionsMost {
+	if kept != tenantSessionsMost || len(s.homes.tenants["liar"].entries) != tenantSessionsMost || s.homes.tenants["liar"].order.Len() != tenantSessionsMost {
 		t.Errorf("%d sessions are kept", kept)
 	}
 	for i := range 2 * maxKeys {
 		s.Observe(Session{fmt.Sprint(i), "m", 1}, at, sessionsBegin)
 	}
-	if len(s.tenants) > maxKeys || s.Home(honest, sessionsBegin) != at {
-		t.Errorf("%d tenants are remembered", len(s.tenants))
+	if len(s.homes.tenants) > maxKeys || s.Home(honest, sessionsBegin) != at {
+		t.Errorf("%d tenants are remembered", len(s.homes.tenants))
+	}
+}
+
+// Where a tenant has no more room, the session that was longest without a request goes, though
+// others were named after it.
+func TestSessions_TheLongestIdleMakesRoom(t *testing.T) {
+	var s Sessions
+	at := cost.Home{Decode: "d"}
+	for i := range tenantSessionsMost {
+		s.Observe(Session{"a", "m", uint64(i + 1)}, at, sessionsBegin)
+	}
+	s.Observe(Session{"a", "m", 1}, at, sessionsBegin) // the first is used again
+	s.Observe(Session{"a", "m", tenantSessionsMost + 1}, at, sessionsBegin)
+	for hash, want := range map[uint64]cost.Home{1: at, 2: {}, 3: at, tenantSessionsMost + 1: at} {
+		if got := s.Home(Session{"a", "m", hash}, sessionsBegin); got != want {
+			t.Errorf("session %d is at %+v, want %+v", hash, got, want)
+		}
 	}
 }

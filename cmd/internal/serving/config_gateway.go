@@ -21,8 +21,8 @@ func (c *gatewayConfig) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.UsageExtension, "usage-extension", c.UsageExtension,
 		"add to the usage in answers, as usage.tandem, the tokens that caches had of the prompt and the share of the time that the request waited")
 	fs.BoolVar(&c.SessionHints, "session-hints", c.SessionHints,
-		"where servers are predicted to be equally fast, choose those that served the tenant's session last, by x-session-id and such headers, "+
-			"prompt_cache_key, user or metadata.user_id")
+		"take sessions as the tenant names them by x-session-id and such headers, prompt_cache_key, user or metadata.user_id: to predict how long "+
+			"their answers are, and to choose the servers that served them last where servers are predicted to be equally fast")
 	fs.IntVar(&c.MaxBody, "max-body", c.MaxBody, "largest request body, `bytes`")
 	fs.IntVar(&c.MaxHeader, "max-header", c.MaxHeader, "largest request header block, `bytes`")
 	fs.DurationVar(&c.ReadTimeout, "read-timeout", c.ReadTimeout, "time for a whole request to arrive")
