@@ -34,8 +34,7 @@ type Feed func() (stop func(), err error)
 // The lease says which replica receives and at which address, which is this replica's: whatever
 // points the engine at its receiver (a name in DNS, a Service) can follow it.
 func (sh *Shared) Follow(ctx context.Context, s *kvstate.Source, address string, feed Feed) {
-	claim := sh.replica + " " + address
-	f := &follower{Shared: sh, s: s, lease: election.NewLease(sh.client, sh.key(s.ID(), "receiver"), claim, receiverLease), claim: claim, from: "$"}
+	f := sh.newFollower(s, address)
 	for ctx.Err() == nil {
 		mine, err := f.lease.Hold(ctx)
 		sh.recordRedisState(err)
@@ -60,6 +59,12 @@ type follower struct {
 	from  string // last entry of the stream that was read
 	// restoreAt is when a snapshot may be asked for again.
 	restoreAt time.Time
+}
+
+// newFollower returns what has read nothing yet.
+func (sh *Shared) newFollower(s *kvstate.Source, address string) *follower {
+	claim := sh.replica + " " + address
+	return &follower{Shared: sh, s: s, lease: election.NewLease(sh.client, sh.key(s.ID(), "receiver"), claim, receiverLease), claim: claim, from: "$"}
 }
 
 // receive receives from the engine for as long as the lease is renewed.

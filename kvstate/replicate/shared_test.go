@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -244,6 +246,113 @@ func TestShared_OneReplicaWritesForAll(t *testing.T) {
 	}
 }
 
+// A snapshot is written when the source has changed or the kept one is gone, and not at other
+// times; one that could not be written is tried again.
+func TestRun_WritesWhatHasChangedOrIsGone(t *testing.T) {
+	r := redisserver.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	looks := &counter{command: "exists"}
+	client.AddHook(looks)
+	m := newSharerWith(t, client, "a", false)
+	m.connect(10)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { m.shared.Run(ctx, 10*time.Millisecond) })
+	defer running.Wait()
+	defer cancel()
+	expect := func(what string, n uint64) {
+		t.Helper()
+		waitUntil(t, what, func() bool { return m.shared.written.Load() >= n })
+		from := looks.n.Load()
+		waitUntil(t, "looks that find nothing to do", func() bool { return looks.n.Load() >= from+3 })
+		if got := m.shared.written.Load(); got != n {
+			t.Errorf("%s: written %d times, want %d", what, got, n)
+		}
+	}
+	expect("the first is written", 1)
+	m.source.ApplyLive(engineMessages(10, 11)[0])
+	expect("a change is written", 2)
+	r.Client().FlushAll(t.Context())
+	expect("what is gone is written again", 3)
+	m.source.ApplyLive(engineMessages(11, 12)[0])
+	looks.fail("rpush")
+	waitUntil(t, "it fails", m.shared.down.Load)
+	looks.fail("")
+	waitUntil(t, "what failed is written", func() bool { return m.shared.written.Load() == 4 && !m.shared.down.Load() })
+	b := newSharer(t, r, "b", false)
+	if !b.shared.Restore(t.Context(), b.source) || b.holds() != 12 {
+		t.Errorf("what was written last has %d blocks of 12", b.holds())
+	}
+}
+
+// counter counts commands of one name, and lets those of another fail.
+type counter struct {
+	redis.Hook
+	command string
+	n       atomic.Int64
+	failing atomic.Value
+}
+
+func (c *counter) fail(command string) { c.failing.Store(command) }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == c.command {
+			c.n.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		failing, _ := c.failing.Load().(string)
+		if slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Name() == failing }) {
+			return io.ErrUnexpectedEOF
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// The turn to write a source's next snapshot is one replica's for one and a half intervals, and
+// for 45 s at most.
+func TestRun_TheTurnToWriteExpires(t *testing.T) {
+	r := redisserver.Start(t)
+	a, b := newSharer(t, r, "a", false), newSharer(t, r, "b", false)
+	for _, c := range []struct{ every, want time.Duration }{{10 * time.Second, 15 * time.Second}, {30 * time.Second, 45 * time.Second}, {time.Hour, 45 * time.Second}} {
+		r.Client().FlushAll(t.Context())
+		if !a.shared.takeWriterLease(t.Context(), a.source.ID(), c.every) || b.shared.takeWriterLease(t.Context(), b.source.ID(), c.every) {
+			t.Error("both write, or none")
+		}
+		ttl := r.Client().PTTL(t.Context(), a.shared.key(a.source.ID(), "writer")).Val()
+		if ttl > c.want || ttl < c.want-5*time.Second {
+			t.Errorf("every %v: the turn lasts %v, want %v", c.every, ttl, c.want)
+		}
+	}
+}
+
+// A snapshot may be in any number of pieces, and is read 16 at a time.
+func TestRestore_ReadsAllPieces(t *testing.T) {
+	r := redisserver.Start(t)
+	a := newSharer(t, r, "a", false)
+	a.connect(50)
+	snapshot := a.source.Snapshot()
+	for _, pieces := range []int{1, 15, 16, 17, 32, 40} {
+		m := newSharer(t, r, "b", false)
+		name := m.shared.key(m.source.ID(), "snapshot")
+		r.Client().Set(t.Context(), name, "x", 0)
+		r.Client().Del(t.Context(), name+":x")
+		for i := range pieces {
+			r.Client().RPush(t.Context(), name+":x", snapshot[i*len(snapshot)/pieces:(i+1)*len(snapshot)/pieces])
+		}
+		if !m.shared.Restore(t.Context(), m.source) || m.holds() != 50 {
+			t.Errorf("%d pieces: %d blocks of 50", pieces, m.holds())
+		}
+	}
+}
+
 func TestShared_GarbageInRedisHarmsNothing(t *testing.T) {
 	r := redisserver.Start(t)
 	m := newSharer(t, r, "a", false)
@@ -253,6 +362,9 @@ func TestShared_GarbageInRedisHarmsNothing(t *testing.T) {
 		c.RPush(t.Context(), m.shared.key(id, "snapshot:"+name), piece)
 		if m.shared.Restore(t.Context(), m.source) {
 			t.Errorf("%s passed for a snapshot", name)
+		}
+		if m.shared.down.Load() || m.shared.restored.Load() != 0 {
+			t.Errorf("%s: Redis is taken to be away: %v; %d snapshots count as restored", name, m.shared.down.Load(), m.shared.restored.Load())
 		}
 	}
 	c.Set(t.Context(), m.shared.key(id, "snapshot:wrong"), "a string", 0)
