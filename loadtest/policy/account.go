@@ -27,6 +27,7 @@ type prefillAccount struct {
 // decodeAccount is the outstanding work of one decode server.
 type decodeAccount struct {
 	prompts   curve.Backlog // that it computes itself
+	tokens    int           // of them, less those believed cached
 	requests  int           // sent to the pair and not ended
 	streaming int           // of them, past the first token
 	began     float64       // sum of the times of the first tokens of those that stream
@@ -43,7 +44,7 @@ type estimate struct {
 	prefill float64 // seconds on its prefill server
 	shared  float64 // of them, what a step there takes whatever is in it
 	nominal float64 // seconds on a server of nominal speed
-	cached  int     // tokens there
+	cached  int     // tokens there, or on decode if that computes the prompt
 	output  int     // expected tokens
 	bytes   float64 // to move
 	step    float64 // seconds of a decode step
@@ -70,6 +71,7 @@ func (a *account) recordDispatch(j *job, now float64) {
 	d := &a.decode[j.pair.Decode]
 	if j.pair.Prefill == Aggregated {
 		d.prompts.Begin(uint64(j.id), curve.Work{Estimate: runDuration(j.estimate.prefill)}, clockTime(now))
+		d.tokens += j.req.Prompt - j.estimate.cached
 	}
 	d.requests++
 	d.context += j.req.Prompt
@@ -99,6 +101,9 @@ func runDuration(seconds float64) time.Duration { return time.Duration(seconds *
 func (a *account) recordFirstToken(j *job) {
 	d := &a.decode[j.pair.Decode]
 	d.prompts.End(uint64(j.id), clockTime(j.decodedAt))
+	if j.pair.Prefill == Aggregated {
+		d.tokens -= j.req.Prompt - j.estimate.cached
+	}
 	d.streaming++
 	d.began += j.decodedAt
 }

@@ -9,29 +9,110 @@ import (
 var dynamo = &Policy{
 	Name: "dynamo", Kind: Released,
 	Source: "ai-dynamo/dynamo docs/components/router/router-concepts.md: active + incoming uncached prefill blocks, then active + incoming decode blocks; decode without overlap credit; queueing off, its default",
-	New:    stateless(func(v *View) Pair { return dynamoPair(v, 0) }),
+	New:    newDynamo(dynamoRouter{}),
+}
+
+var dynamoTopology = &Policy{
+	Name: "dynamo-topology", Kind: Released, Optional: true,
+	Source: "the same with docs/components/router/topology-aware-kv-transfer.md: domain rack, preferred, weight 0.85: costs in the rack times exp(-tanh(0.85)) (lib/kv-router/src/protocols.rs)",
+	New:    newDynamo(dynamoRouter{topology: topologyWeight}),
+}
+
+var dynamoQueue = &Policy{
+	Name: "dynamo-wspt", Kind: Released, Optional: true,
+	Source: "dynamo with --router-queue-threshold 2 (a former default) --router-queue-policy wspt (lib/kv-router/src/scheduling/policy.rs): requests wait while all prefill servers have more than 2 x 8,192 active prefill tokens, fewest new tokens first",
+	New:    newDynamo(dynamoRouter{queues: true, threshold: 2}),
+}
+
+var dynamoAll = &Policy{
+	Name: "dynamo-topology-wspt", Kind: Released, Optional: true,
+	Source: "dynamo-topology and dynamo-wspt together",
+	New:    newDynamo(dynamoRouter{topology: topologyWeight, queues: true, threshold: 2}),
+}
+
+// dynamoFull are dynamo-topology-wspt with its further options, alone and together: lower
+// queue thresholds, and conditional disaggregation by both readings of it.
+var dynamoFull = []*Policy{
+	dynamoWith("dynamo-queue-0.5", 0.5, remoteOnly),
+	dynamoWith("dynamo-queue-0.1", 0.1, remoteOnly),
+	dynamoWith("dynamo-conditional-hot", 2, conditionalHot),
+	dynamoWith("dynamo-conditional-kv", 2, conditionalCost),
+	dynamoWith("dynamo-conditional-hot-0.5", 0.5, conditionalHot),
+	dynamoWith("dynamo-conditional-kv-0.5", 0.5, conditionalCost),
+	dynamoWith("dynamo-conditional-hot-0.1", 0.1, conditionalHot),
+	dynamoWith("dynamo-conditional-kv-0.1", 0.1, conditionalCost),
 }
 
 // topologyWeight is the weight in the example of Dynamo's topology page.
 const topologyWeight = 0.85
 
-var dynamoTopology = &Policy{
-	Name: "dynamo-topology", Kind: Released, Optional: true,
-	Source: "the same with docs/components/router/topology-aware-kv-transfer.md: domain rack, preferred, weight 0.85: costs in the rack times exp(-tanh(0.85)) (lib/kv-router/src/protocols.rs)",
-	New:    stateless(func(v *View) Pair { return dynamoPair(v, topologyWeight) }),
+// dynamoLocal says which decode server is looked at for whether it computes a prompt itself.
+type dynamoLocal int
+
+const (
+	remoteOnly      dynamoLocal = iota // none: every prompt goes to a prefill server
+	conditionalHot                     // the one that holds most of the prompt
+	conditionalCost                    // the one that the decode router's KV cost chooses
+)
+
+func dynamoWith(name string, threshold float64, local dynamoLocal) *Policy {
+	source := "dynamo-topology-wspt"
+	if threshold != 2 {
+		source += ", --router-queue-threshold lowered (docs/components/router/router-configuration.md: any value from 0, the most sensitive)"
+	}
+	switch local {
+	case conditionalHot:
+		source += ", --router-conditional-disagg, isl_bounding: the decode server that holds most of the prompt is looked at, as the field's comment says (lib/kv-router/src/conditional_disagg.rs)"
+	case conditionalCost:
+		source += ", --router-conditional-disagg, isl_bounding: the decode server that the decode router would choose is looked at (lib/llm/src/kv_router/prefill_router/conditional_bypass.rs of 1.5.1)"
+	}
+	return &Policy{
+		Name: name, Kind: Released, Optional: true, Source: source,
+		New: newDynamo(dynamoRouter{topology: topologyWeight, queues: true, threshold: threshold, local: local}),
+	}
 }
 
-// dynamoActive is the tokens that p is taken to have still to compute: of the
-// oldest request only the part that its predicted time leaves.
-func dynamoActive(v *View, p int) float64 {
-	return float64(v.PrefillTokens(p)) - v.PrefillProgress(p)
+// dynamoRouter is Dynamo's KV router of 1.5.1 with its options.
+type dynamoRouter struct {
+	topology  float64 // weight of the prefill server's rack; 0: racks are alike
+	queues    bool
+	threshold float64 // of active prefill tokens, times the engine's token budget
+	local     dynamoLocal
+
+	waiting []dynamoWaiting
+	bound   []*job // for their decode server alone: they wait for no prefill server
 }
 
-func dynamoPair(v *View, weight float64) Pair {
+type dynamoWaiting struct {
+	job *job
+	key int // new tokens with the best overlap, as it was on arrival
+}
+
+func newDynamo(router dynamoRouter) func(*Scenario, *rand.Rand) any {
+	return func(*Scenario, *rand.Rand) any {
+		own := router
+		if own.queues {
+			return &own
+		}
+		return chooserFunc(own.choose)
+	}
+}
+
+// choose binds a request on arrival.
+func (r *dynamoRouter) choose(v *View) Pair {
+	if d, ok := r.bypass(v); ok {
+		return Pair{Prefill: Aggregated, Decode: d}
+	}
+	return r.pair(v)
+}
+
+// pair is the prefill server with the fewest active and new tokens, and then the decode
+// server with the least active context.
+func (r *dynamoRouter) pair(v *View) Pair {
 	p := v.bestPrefill(func(p int) float64 {
 		return dynamoActive(v, p) + float64(v.Prompt()-v.PrefillHit(p))
 	})
-	preferred := math.Exp(-math.Tanh(weight))
+	preferred := math.Exp(-math.Tanh(r.topology))
 	return Pair{Prefill: p, Decode: v.bestDecode(func(d int) float64 {
 		cost := float64(v.DecodeContext(d) + v.Prompt())
 		if v.DecodeRack(d) == v.PrefillRack(p) {
@@ -41,61 +122,83 @@ func dynamoPair(v *View, weight float64) Pair {
 	})}
 }
 
-var dynamoQueue = &Policy{
-	Name: "dynamo-wspt", Kind: Released, Optional: true,
-	Source: "dynamo with --router-queue-threshold 2 (a former default) --router-queue-policy wspt (lib/kv-router/src/scheduling/policy.rs): requests wait while all prefill servers have more than 2 x 8,192 active prefill tokens, fewest new tokens first",
-	New:    func(*Scenario, *rand.Rand) any { return &dynamoHeld{threshold: 2} },
+// dynamoActive is the tokens that p is taken to have still to compute: of the
+// oldest request only the part that its predicted time leaves.
+func dynamoActive(v *View, p int) float64 {
+	return float64(v.PrefillTokens(p)) - v.PrefillProgress(p)
 }
 
-var dynamoAll = &Policy{
-	Name: "dynamo-topology-wspt", Kind: Released, Optional: true,
-	Source: "dynamo-topology and dynamo-wspt together",
-	New:    func(*Scenario, *rand.Rand) any { return &dynamoHeld{threshold: 2, topology: topologyWeight} },
+// bypass is the decode server that computes the prompt itself, by the limits of isl_bounding:
+// if it lacks few tokens, and holds a part of the prompt worth having.
+func (r *dynamoRouter) bypass(v *View) (int, bool) {
+	const (
+		fewTokens = 2048
+		share     = 0.7 // of the prompt
+	)
+	if r.local == remoteOnly {
+		return 0, false
+	}
+	d := v.bestDecode(func(d int) float64 {
+		if r.local == conditionalHot {
+			return -float64(v.DecodeHit(d))
+		}
+		lacks := v.DecodePrompts(d) + v.Prompt() - v.DecodeHit(d)
+		return float64(lacks + v.DecodeContext(d) + v.Prompt())
+	})
+	lacks := v.Prompt() - v.DecodeHit(d)
+	return d, lacks < fewTokens && float64(lacks) < share*float64(v.Prompt())
 }
 
-// dynamoHeld is Dynamo's router queue.
-type dynamoHeld struct {
-	threshold float64 // times the engine's token budget
-	topology  float64 // weight of the prefill server's rack
-	waiting   []dynamoWaiting
-}
-
-type dynamoWaiting struct {
-	job *job
-	key int // new tokens with the best overlap, as it was on arrival
-}
-
-func (q *dynamoHeld) Add(v *View, j *job) {
+// Add queues a request, unless decode computes its prompt: that is decided before the
+// prefill router, and its queue, see the request.
+func (r *dynamoRouter) Add(v *View, j *job) {
 	v.gateway.viewFor(j)
+	if d, ok := r.bypass(v); ok {
+		j.pair = Pair{Prefill: Aggregated, Decode: d}
+		r.bound = append(r.bound, j)
+		return
+	}
 	least := j.req.Prompt
 	for p := range v.Prefills() {
 		least = min(least, j.req.Prompt-v.PrefillHit(p))
 	}
-	q.waiting = append(q.waiting, dynamoWaiting{j, least})
+	r.waiting = append(r.waiting, dynamoWaiting{j, least})
 }
 
-func (q *dynamoHeld) Next(v *View) (*job, bool) {
-	if len(q.waiting) == 0 {
-		return nil, false
+func (r *dynamoRouter) Next(v *View) (*job, bool) {
+	if len(r.bound) > 0 {
+		j := r.bound[0]
+		r.bound = r.bound[1:]
+		return j, true
 	}
-	free := false
-	for p := range v.Prefills() {
-		free = free || dynamoActive(v, p) <= q.threshold*float64(v.hardware().PrefillTokens)
-	}
-	if !free {
+	if len(r.waiting) == 0 || !r.free(v) {
 		return nil, false
 	}
 	first := 0
-	for i := range q.waiting {
-		if q.waiting[i].key < q.waiting[first].key {
+	for i := range r.waiting {
+		if r.waiting[i].key < r.waiting[first].key {
 			first = i
 		}
 	}
-	j := q.waiting[first].job
-	q.waiting = slices.Delete(q.waiting, first, first+1)
+	j := r.waiting[first].job
+	r.waiting = slices.Delete(r.waiting, first, first+1)
 	v.gateway.viewFor(j)
-	j.pair = dynamoPair(v, q.topology)
+	j.pair = r.pair(v)
 	return j, true
 }
 
-func (q *dynamoHeld) Wake(*View) (float64, bool) { return 0, false }
+// free reports whether a prefill server has few enough active tokens for another request.
+func (r *dynamoRouter) free(v *View) bool {
+	for p := range v.Prefills() {
+		if dynamoActive(v, p) <= r.threshold*float64(v.hardware().PrefillTokens) {
+			return true
+		}
+	}
+	return false
+}
+
+// recheck is how often the queue is looked at by time alone, seconds, where active prefill
+// wears off (router_queue_recheck_interval in lib/kv-router/src/scheduling/config.rs).
+const recheck = 0.1
+
+func (r *dynamoRouter) Wake(v *View) (float64, bool) { return v.now + recheck, len(r.waiting) > 0 }

@@ -222,7 +222,8 @@ func (g *gateway) estimate(j *job) {
 		e.room = v.RoomSeconds(j.pair.Decode) > 0
 		return
 	}
-	e.prefill = g.cluster.hw.prefill(j.req.Prompt, v.DecodeHit(j.pair.Decode))
+	e.cached = v.DecodeHit(j.pair.Decode)
+	e.prefill = g.cluster.hw.prefill(j.req.Prompt, e.cached)
 }
 
 // viewFor returns the view for a request, now.

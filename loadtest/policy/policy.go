@@ -76,12 +76,14 @@ type queueingChooser interface {
 // Policies returns all policies but tandem-shares, in the order of reports: it is
 // tandem-late but where a scenario has variants.
 func Policies() []*Policy {
-	return []*Policy{
+	return slices.Concat([]*Policy{
 		randomPolicy, roundRobin, powerOfTwo, leastLoad,
-		cacheAware, aibrix, llmd, dynamo, dynamoTopology, dynamoQueue, dynamoAll, conductor,
+		cacheAware, aibrix, llmd, dynamo, dynamoTopology, dynamoQueue, dynamoAll,
+	}, dynamoFull, []*Policy{
+		conductor,
 		networkAware, clairvoyant,
 		arrival, arrivalKey, latePairs, lateEach, throughput, lateBinding,
-	}
+	})
 }
 
 // Names returns the names of all policies.

@@ -36,7 +36,7 @@ func TestRun_Golden(t *testing.T) {
 		s := scenario(t, name)
 		s.Speedup *= 1.5 // so that something waits
 		var b strings.Builder
-		fmt.Fprintf(&b, "%-22s %8s %8s %8s %8s %9s %7s %7s\n", "policy", "mean", "p50", "p99", "wait", "ITL p99", "hits", "cross")
+		fmt.Fprintf(&b, "%-27s %8s %8s %8s %8s %9s %7s %7s\n", "policy", "mean", "p50", "p99", "wait", "ITL p99", "hits", "cross")
 		for _, p := range Policies() {
 			if p.Kind == Ours || p.Kind == Reference { // the gateway's code has golden texts of its own
 				continue
@@ -45,7 +45,7 @@ func TestRun_Golden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(&b, "%-22s %8.3f %8.3f %8.3f %8.3f %9.5f %7.4f %7.4f\n", p.Name, o.TTFT.Mean, o.TTFT.P50, o.TTFT.P99, o.Wait, o.ITL.P99, o.HitRate, crossShare(o))
+			fmt.Fprintf(&b, "%-27s %8.3f %8.3f %8.3f %8.3f %9.5f %7.4f %7.4f\n", p.Name, o.TTFT.Mean, o.TTFT.P50, o.TTFT.P99, o.Wait, o.ITL.P99, o.HitRate, crossShare(o))
 		}
 		return b.String()
 	})

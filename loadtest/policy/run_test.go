@@ -157,7 +157,7 @@ func checkNothingHeld(t *testing.T, c *cluster, p *Policy) {
 			}
 		}
 		for i, a := range g.account.decode {
-			if a.requests != 0 || a.streaming != 0 || a.context != 0 {
+			if a.requests != 0 || a.streaming != 0 || a.context != 0 || a.tokens != 0 {
 				t.Fatalf("%s: gateway %d believes that decode server %d has work", p.Name, g.id, i)
 			}
 		}

@@ -75,6 +75,10 @@ func (v *View) PrefillProgress(p int) float64 {
 func (v *View) DecodeRequests(d int) int { return v.gateway.account.decode[d].requests }
 func (v *View) DecodeContext(d int) int  { return v.gateway.account.decode[d].context }
 
+// DecodePrompts is how many prompt tokens d has still to compute itself, of requests
+// without a prefill server.
+func (v *View) DecodePrompts(d int) int { return v.gateway.account.decode[d].tokens }
+
 // DecodeUsed is the KV tokens on d that are in use, as the streams show by their
 // age, or promised to requests on their way.
 func (v *View) DecodeUsed(d int) int {
