@@ -55,6 +55,12 @@ type job struct {
 
 func (j *job) context() int { return j.req.Prompt + j.generated }
 
+// meanGap is the mean of the gaps between the answer's tokens, seconds; 0 where it has one
+// token.
+func (j *job) meanGap() float64 {
+	return (j.lastToken - j.firstAt) / float64(max(1, j.req.Output-1))
+}
+
 // prefillEnd is when the prompt was computed.
 func (j *job) prefillEnd() float64 {
 	if j.pair.Prefill == Aggregated {

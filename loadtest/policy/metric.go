@@ -27,6 +27,7 @@ var metrics = []metric{
 	{"idle_wait_max_s", "longest wait while a prefill server that could have begun the request was idle", func(o *Outcome) float64 { return o.IdleWait }},
 	{"idle_wait_share", "the longest of it as a share of what the request may wait so; above 1 the run fails for ours", func(o *Outcome) float64 { return o.IdleShare }},
 	{"goodput_share", "requests that met the SLOs of TTFT and of every gap between tokens, 0..1", func(o *Outcome) float64 { return o.Goodput }},
+	{"goodput_mean_itl_share", "the same with the mean of a request's gaps instead of every gap, 0..1", func(o *Outcome) float64 { return o.MeanGoodput }},
 	{"hit_share", "prompt tokens found on the prefill server, 0..1", func(o *Outcome) float64 { return o.HitRate }},
 	{"moved_in_rack_bytes", "KV moved within racks", func(o *Outcome) float64 { return o.SameRack }},
 	{"moved_cross_rack_bytes", "KV moved between racks", func(o *Outcome) float64 { return o.Cross }},

@@ -22,7 +22,8 @@ type Outcome struct {
 	// MeanWait and MeanPrefill are parts of the mean TTFT: until the first step of the
 	// prefill, and from then to its end. The rest is transfer and decode's step.
 	MeanWait, MeanPrefill float64
-	Goodput               float64 // part of the requests that met their SLOs
+	Goodput               float64 // part of the requests that met their SLOs, ITL with every gap
+	MeanGoodput           float64 // part that met them, ITL with the mean of its gaps
 	HitRate               float64 // part of the prompt tokens found on the prefill server
 	SameRack              float64 // bytes moved
 	Cross                 float64 // bytes moved between racks
@@ -83,7 +84,7 @@ func (c *cluster) outcome(policy *Policy, seed uint64) *Outcome {
 func (c *cluster) times(o *Outcome) {
 	var byDecile [10][]float64
 	var all []float64
-	good := 0
+	good, goodInMean := 0, 0
 	for i := range c.jobs {
 		j := &c.jobs[i]
 		ttft, wait := j.firstAt-j.arrived, j.began-j.arrived
@@ -99,11 +100,17 @@ func (c *cluster) times(o *Outcome) {
 		}
 		d.Longest = max(d.Longest, j.req.Prompt)
 		d.Requests++
-		if ttft <= c.scenario.SLO.TTFT && j.longestGap <= c.scenario.SLO.ITL {
+		if ttft > c.scenario.SLO.TTFT {
+			continue
+		}
+		if j.longestGap <= c.scenario.SLO.ITL {
 			good++
 		}
+		if j.meanGap() <= c.scenario.SLO.ITL {
+			goodInMean++
+		}
 	}
-	o.Goodput = float64(good) / float64(len(c.jobs))
+	o.Goodput, o.MeanGoodput = float64(good)/float64(len(c.jobs)), float64(goodInMean)/float64(len(c.jobs))
 	o.TTFT = distributionOf(all)
 	var gaps gapHistogram
 	for k := range byDecile {

@@ -158,7 +158,8 @@ func ratios(runs, with []*Outcome) map[string]Range {
 			}
 			return worst
 		},
-		"goodput_gain": func(a, b *Outcome) float64 { return a.Goodput - b.Goodput },
+		"goodput_gain":          func(a, b *Outcome) float64 { return a.Goodput - b.Goodput },
+		"goodput_mean_itl_gain": func(a, b *Outcome) float64 { return a.MeanGoodput - b.MeanGoodput },
 	}
 	all := make(map[string]Range)
 	values := make([]float64, len(runs))

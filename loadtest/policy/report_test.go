@@ -68,7 +68,7 @@ func TestReport_JSONHasItsFields(t *testing.T) {
 		keys(r):                       "gates metrics scenarios schema seeds skipped trace",
 		keys(s):                       "best_default best_released decode_servers gateway_replicas name policies prefill_servers racks requests slo title",
 		keys(p):                       "deciles kind metrics name options ratios source",
-		keys(p["ratios"]):             "bytes_moved goodput_gain ttft_mean ttft_p99 ttft_p99_worst_decile wait_max",
+		keys(p["ratios"]):             "bytes_moved goodput_gain goodput_mean_itl_gain ttft_mean ttft_p99 ttft_p99_worst_decile wait_max",
 		keys(r["gates"].([]any)[0]):   "against limit measure policy reached scenario value",
 		keys(p["deciles"].([]any)[0]): "longest_prompt_tokens metrics shortest_prompt_tokens",
 		keys(p["metrics"].(map[string]any)["ttft_mean_s"]): "max mean min",

@@ -300,3 +300,35 @@ func BenchmarkRun(b *testing.B) {
 		})
 	}
 }
+
+// A decode server that computes a prompt stops its batch: some gaps of the answers there are
+// long, and their means are not. So requests are good by the mean of their gaps that are not by
+// every gap, and none the other way round.
+func TestRun_AStallCountsAgainstEveryGapAndNotTheirMean(t *testing.T) {
+	found, err := FindPolicies([]string{"dynamo-conditional-hot"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := scenario(t, "B")
+	c, err := newCluster(readShort(t), s, found[0], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.run(); err != nil {
+		t.Fatal(err)
+	}
+	stalled := 0
+	for i := range c.jobs {
+		j := &c.jobs[i]
+		if gap := j.meanGap(); gap > j.longestGap+1e-9 || j.req.Output > 1 && gap <= 0 {
+			t.Fatalf("request %d of %d tokens: mean gap %v s, longest %v s", i, j.req.Output, gap, j.longestGap)
+		}
+		if j.firstAt-j.arrived <= s.SLO.TTFT && j.longestGap > s.SLO.ITL && j.meanGap() <= s.SLO.ITL {
+			stalled++
+		}
+	}
+	o := c.outcome(found[0], 1)
+	if got := math.Round((o.MeanGoodput - o.Goodput) * float64(len(c.jobs))); stalled == 0 || got != float64(stalled) {
+		t.Errorf("%v more requests are good by the mean gap, %d had a stall and a mean that is in time", got, stalled)
+	}
+}

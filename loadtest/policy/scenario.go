@@ -79,7 +79,7 @@ type Variant struct {
 // SLO is what a request must meet to count as good.
 type SLO struct {
 	TTFT float64 `yaml:"ttft" json:"ttft_s"` // seconds
-	ITL  float64 `yaml:"itl" json:"itl_s"`   // seconds, every gap of the answer
+	ITL  float64 `yaml:"itl" json:"itl_s"`   // seconds, of the answer's gaps: every one, or their mean
 }
 
 // Shipped returns the names of the scenarios that come with the program.

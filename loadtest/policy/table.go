@@ -31,7 +31,7 @@ func (s *ScenarioReport) writeTable(w io.Writer, seeds int) error {
 		s.Name, s.Title, s.Prefill, s.Decode, s.Racks, s.Replicas, s.Requests, seeds)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(table, format, args...) } // Flush reports
-	say("policy\tTTFT mean\trange\tp50\tp90\tp99\tto best\tmean wait, longest\tgood\tITL mean ms\tp99\thits\tcross-rack\tTB\timbalance P D\tdecision, run\t\n")
+	say("policy\tTTFT mean\trange\tp50\tp90\tp99\tto best\tmean wait, longest\tgood: mean gap, every gap\tITL mean ms\tp99\thits\tcross-rack\tTB\timbalance P D\tdecision, run\t\n")
 	for i := range s.Policies {
 		p := &s.Policies[i]
 		m := func(name string) float64 { return p.Metrics[name].Mean }
@@ -44,9 +44,9 @@ func (s *ScenarioReport) writeTable(w io.Writer, seeds int) error {
 		if p.Ratios != nil {
 			ratio = fmt.Sprintf("%.2f", p.Ratios["ttft_mean"].Mean)
 		}
-		say("%s%s\t%.2f\t%.2f-%.2f\t%.2f\t%.2f\t%.1f\t%s\t%.2f, %.0f s\t%.0f%%\t%.1f\t%.1f\t%.0f%%\t%.0f%%\t%.1f\t%.2f %.2f\t%.1f us, %.1f s\t\n",
+		say("%s%s\t%.2f\t%.2f-%.2f\t%.2f\t%.2f\t%.1f\t%s\t%.2f, %.0f s\t%.0f%% %.0f%%\t%.1f\t%.1f\t%.0f%%\t%.0f%%\t%.1f\t%.2f %.2f\t%.1f us, %.1f s\t\n",
 			mark, p.Name, mean.Mean, mean.Min, mean.Max, m("ttft_p50_s"), m("ttft_p90_s"), m("ttft_p99_s"), ratio,
-			m("wait_mean_s"), m("wait_max_s"), 100*m("goodput_share"), 1000*m("itl_mean_s"), 1000*m("itl_p99_s"), 100*m("hit_share"),
+			m("wait_mean_s"), m("wait_max_s"), 100*m("goodput_mean_itl_share"), 100*m("goodput_share"), 1000*m("itl_mean_s"), 1000*m("itl_p99_s"), 100*m("hit_share"),
 			100*m("cross_rack_share"), (m("moved_in_rack_bytes")+m("moved_cross_rack_bytes"))/1e12,
 			m("prefill_imbalance"), m("decode_imbalance"), m("decision_ns")/1000, m("run_s"))
 	}
