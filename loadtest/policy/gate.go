@@ -1,6 +1,11 @@
 package policy
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Gate is a goal that we set ourselves, and where we stand.
 type Gate struct {
@@ -17,34 +22,74 @@ type Gate struct {
 // judged is the policy that the goals are for.
 const judged = "tandem-late"
 
-// meanGoals are the mean TTFT, at most so many times the best released policy's.
-var meanGoals = []struct {
-	scenario string
-	limit    float64
-}{
-	{"A", 0.92}, {"B", 0.75}, {"C", 0.60}, {"D", 0.80}, {"E", 0.88}, {"G", 0.45},
-	{"A3", 1.0}, {"B3", 0.80}, {"C3", 0.65}, {"D3", 0.90}, {"E3", 0.95}, {"G3", 0.50},
+// What a goal is held against; any other name is that of a policy.
+const (
+	bestReleased = "best released" // the least mean TTFT of the released policies, with all options
+	bestDefault  = "best default"  // the same of those without options that are off by default
+	oneGateway   = "one gateway"   // itself in the scenario without the 3 at the end of its name
+	itself       = ""              // nothing: the value is absolute
+)
+
+// goal is one of ours: a measure of a scenario, as a share of something's, is at most so much.
+type goal struct {
+	scenario, against, measure string
+	limit                      float64
 }
 
-// agentsGoals are the mean TTFT of agents with shared prompts, likewise.
-var agentsGoals = []struct {
-	scenario string
-	limit    float64
-}{{"agents-035", 1.05}, {"agents-06", 0.95}, {"agents-10", 0.50}}
+// goals are those for the order of service on the conversation trace, those for agents, and
+// where it may not be worse.
+func goals() []goal {
+	var all []goal
+	add := func(against, measure string, limits map[string]float64) {
+		for _, scenario := range slices.Sorted(maps.Keys(limits)) {
+			all = append(all, goal{scenario, against, measure, limits[scenario]})
+		}
+	}
+	study := []string{"A", "B", "C", "D", "E", "G"}
+	add(bestReleased, "ttft_mean", map[string]float64{
+		"A": 0.95, "B": 0.92, "C": 0.85, "D": 0.85, "E": 0.85, "G": 0.90, "overload": 1,
+		"agents-035": 1.05, "agents-06": 0.90, "agents-10": 1, "bimodal": 0.76, "flash": 0.92,
+	})
+	add(bestReleased, "ttft_p99", alike(1.05, study...))
+	add(bestReleased, "wait_max", alike(1.05, study...))
+	add(bestReleased, "goodput_loss", alike(0, study...))
+	add(dynamo.Name, "ttft_mean", map[string]float64{"A": 0.85, "B": 0.60, "C": 0.46, "G": 0.33})
+	add(bestDefault, "ttft_mean", map[string]float64{
+		"D": 0.80, "E": 0.88, "A3": 1, "B3": 0.80, "C3": 0.65, "D3": 0.90, "E3": 0.95, "G3": 0.50,
+	})
+	add(bestDefault, "ttft_p99_worst_decile", alike(1.10, study...))
+	add(oneGateway, "ttft_mean", alike(1.05, "A3", "B3", "C3", "D3", "E3", "G3"))
+	add(leastLoad.Name, "itl_p99", alike(1.05, "A", "B", "D", "E", "G", "A3", "B3", "D3", "E3", "G3"))
+	add(leastLoad.Name, "itl_p99", alike(1.15, "C", "C3"))
+	add(itself, "cross_rack_share", map[string]float64{"B": 0.10})
+	add(itself, "wait_max_s", map[string]float64{"agents-06": 25})
+	add(itself, "idle_wait_share", alike(1, "agents-035", "agents-06", "agents-10"))
+	robust := []string{"half-slow", "noise-03", "noise-06", "old-gauges", "lost-events", "decode-bound", "lockstep"}
+	add(bestReleased, "ttft_mean", alike(1.03, robust...))
+	add(bestReleased, "ttft_p99", alike(1.10, append(robust, "overload")...))
+	return all
+}
 
-// robustnessGoals are scenarios where ours may be worse than the best released policy
-// by 3 % in the mean and 10 % in the p99.
-var robustnessGoals = []string{"half-slow", "noise-03", "noise-06", "old-gauges", "lost-events", "decode-bound", "overload", "lockstep"}
+func alike(limit float64, scenarios ...string) map[string]float64 {
+	limits := make(map[string]float64)
+	for _, s := range scenarios {
+		limits[s] = limit
+	}
+	return limits
+}
 
 // notReached are the goals that we miss, each with how far off it may be before --goals
 // takes it for an error: a little more than what was published last.
-var notReached = map[goal]float64{
-	{"B", "ttft_mean", true}: 0.86,
+var notReached = map[missedGoal]float64{
+	{"B", "ttft_mean", true}:        1.08,
+	{"B", "ttft_mean", false}:       0.67, // of Dynamo at its defaults
+	{"B", "wait_max", true}:         2,
+	{"lockstep", "ttft_mean", true}: 1.14,
 }
 
-// goal names what a gate is for; options says that it is held against a policy that needs
+// missedGoal names what a gate is for; options says that it is held against a policy that needs
 // options which are off by default.
-type goal struct {
+type missedGoal struct {
 	scenario, measure string
 	options           bool
 }
@@ -52,75 +97,70 @@ type goal struct {
 // missed reports whether the value is beyond the limit, or beyond what is known of a goal
 // that is not reached.
 func (g *Gate) missed() bool {
-	return g.Value > max(g.Limit, notReached[goal{g.Scenario, g.Measure, g.Options}])
+	return g.Value > max(g.Limit, notReached[missedGoal{g.Scenario, g.Measure, g.Options}])
 }
 
-// judge compares the report with the goals; those whose scenario or policy did
-// not run are left out.
+// judge compares the report with the goals, scenario by scenario; those whose policies did not
+// run are left out.
 func judge(r *Report) []Gate {
 	gates := []Gate{}
-	for _, goal := range meanGoals {
-		s := r.scenario(goal.scenario)
-		if s == nil || s.policy(judged) == nil || s.BestReleased == "" {
-			continue
+	for i := range r.Scenarios {
+		for _, goal := range goals() {
+			if goal.scenario != r.Scenarios[i].Name {
+				continue
+			}
+			if gate, ok := r.gate(goal, &r.Scenarios[i]); ok {
+				gates = append(gates, gate)
+			}
 		}
-		gates = append(gates, s.against("ttft_mean", goal.limit))
-		if s.BestDefault != "" && s.BestDefault != s.BestReleased {
-			gates = append(gates, s.againstDefault(goal.limit))
-		}
-		gates = append(gates, s.against("ttft_p99", 1.05), s.against("ttft_p99_worst_decile", 1.10))
-		itl := 1.05
-		if goal.scenario == "C" || goal.scenario == "C3" {
-			itl = 1.15
-		}
-		if gate, ok := s.itl(itl); ok {
-			gates = append(gates, gate)
-		}
-		if goal.scenario == "B" {
-			share := s.policy(judged).Metrics["cross_rack_share"].Mean
-			gates = append(gates, Gate{Scenario: s.Name, Policy: judged, Measure: "cross-rack share", Limit: 0.10, Value: share, Reached: share <= 0.10})
-		}
-	}
-	for _, goal := range agentsGoals {
-		s := r.scenario(goal.scenario)
-		if s == nil || s.policy(judged) == nil || s.BestReleased == "" {
-			continue
-		}
-		share := s.policy(judged).Metrics["idle_wait_share"].Max
-		gates = append(gates, s.against("ttft_mean", goal.limit),
-			Gate{Scenario: s.Name, Policy: judged, Measure: "idle_wait_share", Limit: 1, Value: share, Reached: share <= 1})
-	}
-	for _, name := range robustnessGoals {
-		s := r.scenario(name)
-		if s == nil || s.policy(judged) == nil || s.BestReleased == "" {
-			continue
-		}
-		gates = append(gates, s.against("ttft_mean", 1.03), s.against("ttft_p99", 1.10))
 	}
 	return gates
 }
 
-func (s *ScenarioReport) against(ratio string, limit float64) Gate {
-	value := s.policy(judged).Ratios[ratio].Mean
-	return Gate{Scenario: s.Name, Policy: judged, Against: s.BestReleased, Options: s.policy(s.BestReleased).Options, Measure: ratio, Limit: limit, Value: value, Reached: value <= limit}
-}
-
-// againstDefault compares the mean TTFT with the best policy that needs no
-// options.
-func (s *ScenarioReport) againstDefault(limit float64) Gate {
-	value := s.policy(judged).Metrics["ttft_mean_s"].Mean / s.policy(s.BestDefault).Metrics["ttft_mean_s"].Mean
-	return Gate{Scenario: s.Name, Policy: judged, Against: s.BestDefault, Measure: "ttft_mean", Limit: limit, Value: value, Reached: value <= limit}
-}
-
-// itl compares the p99 of the gaps with least load, which does nothing but
-// balance.
-func (s *ScenarioReport) itl(limit float64) (Gate, bool) {
-	balanced := s.policy(leastLoad.Name)
-	if balanced == nil {
+// gate judges one goal, false where what it needs did not run.
+func (r *Report) gate(goal goal, s *ScenarioReport) (Gate, bool) {
+	ours := s.policy(judged)
+	if ours == nil {
 		return Gate{}, false
 	}
-	value := s.policy(judged).Metrics["itl_p99_s"].Mean / balanced.Metrics["itl_p99_s"].Mean
-	return Gate{Scenario: s.Name, Policy: judged, Against: leastLoad.Name, Measure: "itl_p99", Limit: limit, Value: value, Reached: value <= limit}, true
+	gate := Gate{Scenario: s.Name, Policy: judged, Measure: goal.measure, Limit: goal.limit, Against: goal.against}
+	ok := true
+	switch goal.against {
+	case itself: // the worst of the seeds, which a mean would hide
+		gate.Value = ours.Metrics[goal.measure].Max
+	case oneGateway:
+		one := r.scenario(strings.TrimSuffix(s.Name, "3"))
+		ok = one != nil && gate.compareMeans(ours, one.policy(judged))
+	case bestReleased:
+		ok = gate.compareSeeds(ours.Ratios, s.policy(s.BestReleased))
+	case bestDefault:
+		ok = gate.compareSeeds(ours.DefaultRatios, s.policy(s.BestDefault))
+	default:
+		ok = gate.compareMeans(ours, s.policy(goal.against))
+	}
+	gate.Reached = gate.Value <= gate.Limit
+	return gate, ok
+}
+
+// compareSeeds takes the ratio to a rival that was worked out seed by seed; false without one.
+func (g *Gate) compareSeeds(ratios map[string]Range, rival *PolicyReport) bool {
+	if rival == nil {
+		return false
+	}
+	g.Against, g.Options, g.Value = rival.Name, rival.Options, ratios[g.Measure].Mean
+	if g.Measure == "goodput_loss" {
+		g.Value = -ratios["goodput_gain"].Mean
+	}
+	return true
+}
+
+// compareMeans compares a time in seconds, mean over the seeds with mean; false without a rival.
+func (g *Gate) compareMeans(ours, rival *PolicyReport) bool {
+	if rival == nil {
+		return false
+	}
+	g.Value = ours.Metrics[g.Measure+"_s"].Mean / rival.Metrics[g.Measure+"_s"].Mean
+	return true
 }
 
 // String says the gate in one line.

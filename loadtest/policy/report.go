@@ -40,7 +40,7 @@ type ScenarioReport struct {
 	Racks    int    `json:"racks"`
 	Replicas int    `json:"gateway_replicas"`
 	SLO      SLO    `json:"slo"`
-	// BestReleased is the released policy with the least mean TTFT.
+	// BestReleased is the released policy with the least mean TTFT, whatever options it needs.
 	BestReleased string `json:"best_released,omitempty"`
 	// BestDefault is the one of them that needs no options that are off by default.
 	BestDefault string         `json:"best_default,omitempty"`
@@ -57,6 +57,8 @@ type PolicyReport struct {
 	Deciles []DecileReport   `json:"deciles"` // tenths of the requests, shortest prompts first
 	// Ratios to the best released policy, seed by seed; nil without one.
 	Ratios map[string]Range `json:"ratios,omitempty"`
+	// DefaultRatios are those to the best one that needs no options.
+	DefaultRatios map[string]Range `json:"default_ratios,omitempty"`
 }
 
 // DecileReport is a tenth of the requests.
@@ -96,11 +98,13 @@ func (g *grid) scenarioReport(cfg Config, i int, s *Scenario) ScenarioReport {
 	sr.BestReleased = sr.best(func(p *PolicyReport) bool { return p.Kind == Released })
 	sr.BestDefault = sr.best(func(p *PolicyReport) bool { return p.Kind == Released && !p.Options })
 	for best, p := range cfg.Policies {
-		if p.Name != sr.BestReleased {
-			continue
-		}
 		for k := range sr.Policies {
-			sr.Policies[k].Ratios = ratios(g.outcomes[i][k], g.outcomes[i][best])
+			if p.Name == sr.BestReleased {
+				sr.Policies[k].Ratios = ratios(g.outcomes[i][k], g.outcomes[i][best])
+			}
+			if p.Name == sr.BestDefault {
+				sr.Policies[k].DefaultRatios = ratios(g.outcomes[i][k], g.outcomes[i][best])
+			}
 		}
 	}
 	return sr

@@ -67,7 +67,7 @@ func TestReport_JSONHasItsFields(t *testing.T) {
 	for got, want := range map[string]string{
 		keys(r):                       "gates metrics scenarios schema seeds skipped trace",
 		keys(s):                       "best_default best_released decode_servers gateway_replicas name policies prefill_servers racks requests slo title",
-		keys(p):                       "deciles kind metrics name options ratios source",
+		keys(p):                       "deciles default_ratios kind metrics name options ratios source",
 		keys(p["ratios"]):             "bytes_moved goodput_gain goodput_mean_itl_gain ttft_mean ttft_p99 ttft_p99_worst_decile wait_max",
 		keys(r["gates"].([]any)[0]):   "against limit measure policy reached scenario value",
 		keys(p["deciles"].([]any)[0]): "longest_prompt_tokens metrics shortest_prompt_tokens",
@@ -99,7 +99,7 @@ func TestReport_BestReleasedIsTheLeastMeanOfTheReleased(t *testing.T) {
 }
 
 func TestReport_GatesSayWhereWeStand(t *testing.T) {
-	r := smallReport(t, "B", "overload", "sick-link")
+	r := smallReport(t, "B", "B3", "overload", "sick-link")
 	count := make(map[string]int)
 	for _, g := range r.Gates {
 		count[g.Scenario]++
@@ -107,8 +107,48 @@ func TestReport_GatesSayWhereWeStand(t *testing.T) {
 			t.Errorf("gate %+v", g)
 		}
 	}
-	if count["B"] != 5 || count["overload"] != 2 || count["sick-link"] != 0 {
-		t.Errorf("gates %v: want mean, p99, deciles, ITL and cross-rack share of B, mean and p99 of overload", count)
+	if count["B"] != 8 || count["B3"] != 3 || count["overload"] != 2 || count["sick-link"] != 0 {
+		t.Errorf("gates %v: want means against two, p99, longest wait, goodput, deciles, ITL and cross-rack share of B, "+
+			"means against two and ITL of B3, mean and p99 of overload", count)
+	}
+}
+
+// Each goal is held against what it names: the released policy with the least mean whatever
+// options it needs, the best without options, a policy, or one gateway instead of three.
+func TestReport_GatesHoldAgainstWhatTheyName(t *testing.T) {
+	means := func(seconds float64) map[string]Range {
+		return map[string]Range{"ttft_mean_s": {Mean: seconds}, "itl_p99_s": {Mean: seconds}, "cross_rack_share": {Mean: 0.05, Max: 0.2}}
+	}
+	ratio := func(r float64) map[string]Range {
+		return map[string]Range{"ttft_mean": {Mean: r}, "ttft_p99_worst_decile": {Mean: r}, "goodput_gain": {Mean: 0.1}}
+	}
+	scenario := func(name string, ours float64) ScenarioReport {
+		return ScenarioReport{Name: name, BestReleased: "strong", BestDefault: "dynamo", Policies: []PolicyReport{
+			{Name: "strong", Options: true, Metrics: means(1)}, {Name: "dynamo", Metrics: means(4)}, {Name: "least-load", Metrics: means(8)},
+			{Name: judged, Metrics: means(ours), Ratios: ratio(0.9), DefaultRatios: ratio(0.5)},
+		}}
+	}
+	r := &Report{Scenarios: []ScenarioReport{scenario("B", 2), scenario("B3", 2.5)}}
+	for want, goal := range map[Gate]goal{
+		{Against: "strong", Options: true, Value: 0.9, Reached: true}:  {"B", bestReleased, "ttft_mean", 0.92},
+		{Against: "strong", Options: true, Value: -0.1, Reached: true}: {"B", bestReleased, "goodput_loss", 0},
+		{Against: "dynamo", Value: 0.5, Reached: true}:                 {"B", bestDefault, "ttft_p99_worst_decile", 1.1},
+		{Against: "dynamo", Value: 0.5}:                                {"B", "dynamo", "ttft_mean", 0.33},
+		{Against: "least-load", Value: 0.25, Reached: true}:            {"B", "least-load", "itl_p99", 1.05},
+		{Against: oneGateway, Value: 1.25}:                             {"B3", oneGateway, "ttft_mean", 1.05},
+		{Value: 0.2}:                                                   {"B", itself, "cross_rack_share", 0.1},
+	} {
+		want.Scenario, want.Policy, want.Measure, want.Limit = goal.scenario, judged, goal.measure, goal.limit
+		if got, ok := r.gate(goal, r.scenario(goal.scenario)); !ok || got != want {
+			t.Errorf("goal %+v: %+v, %v\nwant %+v", goal, got, ok, want)
+		}
+	}
+	alone := &Report{Scenarios: r.Scenarios[1:]}
+	if got, ok := alone.gate(goal{"B3", oneGateway, "ttft_mean", 1.05}, &alone.Scenarios[0]); ok {
+		t.Errorf("one gateway did not run, and the goal has %+v", got)
+	}
+	if got, ok := r.gate(goal{"B", "mooncake", "ttft_mean", 1}, &r.Scenarios[0]); ok {
+		t.Errorf("mooncake did not run, and the goal has %+v", got)
 	}
 }
 
@@ -136,7 +176,7 @@ func TestReport_AMissedGoalIsAnError(t *testing.T) {
 	if err := r.Missed(); err != nil {
 		t.Error(err)
 	}
-	r.Gates = append(r.Gates, Gate{Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 0.83})
+	r.Gates = append(r.Gates, Gate{Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 1})
 	if err := r.Missed(); err != nil {
 		t.Errorf("a goal that was never reached: %v", err)
 	}
@@ -144,7 +184,7 @@ func TestReport_AMissedGoalIsAnError(t *testing.T) {
 	if err := r.Missed(); err == nil || !strings.Contains(err.Error(), "ttft_p99") || strings.Contains(err.Error(), "ttft_mean") {
 		t.Errorf("error %v", err)
 	}
-	r.Gates = []Gate{{Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 0.9}}
+	r.Gates = []Gate{{Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 1.2}}
 	if r.Missed() == nil {
 		t.Error("a goal that was never reached is missed by more than before, and that is no error")
 	}
