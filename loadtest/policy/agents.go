@@ -1,11 +1,6 @@
 package policy
 
-import (
-	"errors"
-	"math"
-	"math/rand/v2"
-	"slices"
-)
+import "errors"
 
 // Agents describes sessions of agents, from which a trace is generated: the same one for
 // the same values. Each session belongs to one of a few products, and its prompts begin
@@ -30,14 +25,8 @@ type Bounds struct {
 	Most  float64 `yaml:"most"`
 }
 
-func (b Bounds) valid() bool { return b.Least > 0 && b.Most >= b.Least }
-
-func (b Bounds) uniform(rng *rand.Rand) float64 { return b.Least + (b.Most-b.Least)*rng.Float64() }
-
-// logUniform draws so that halving and doubling are as likely: most are small.
-func (b Bounds) logUniform(rng *rand.Rand) float64 {
-	return b.Least * math.Pow(b.Most/b.Least, rng.Float64())
-}
+func (b Bounds) valid() bool           { return b.Least > 0 && b.Most >= b.Least }
+func (b Bounds) draw(shape Shape) Draw { return Draw{Shape: shape, Least: b.Least, Most: b.Most} }
 
 func (a *Agents) check() error {
 	switch {
@@ -49,53 +38,19 @@ func (a *Agents) check() error {
 	return nil
 }
 
-// trace generates the first requests of the sessions, at most limit (0: all).
-func (a *Agents) trace(name string, limit int) *Trace {
-	rng := rand.New(rand.NewPCG(a.Seed, 0))
-	t := &Trace{Name: name}
-	shared := make([][]int32, a.Products)
-	for i := range shared {
-		shared[i] = t.newBlocks(nil, a.SharedTokens)
+// workload is the load of the agents' sessions. Its stamps are spread by each run, so that
+// runs differ though the trace is one.
+func (a *Agents) workload() *Workload {
+	shared, turns := float64(a.SharedTokens), float64(a.Turns/2)
+	return &Workload{
+		Seed: a.Seed, Sessions: a.Sessions, Rate: a.Rate, spread: true,
+		Kinds: []SessionKind{{
+			Share: 1, Heads: a.Products, HeadTokens: Draw{Least: shared, Most: shared},
+			Turns:        Draw{Least: turns, Most: turns + float64(a.Turns)},
+			FirstTokens:  a.TurnTokens.draw(logUniform),
+			TurnTokens:   a.TurnTokens.draw(logUniform),
+			AnswerTokens: a.AnswerTokens.draw(uniform),
+			TurnSeconds:  a.TurnSeconds.draw(uniform),
+		}},
 	}
-	start := 0.0
-	for range a.Sessions {
-		a.session(t, rng, shared[rng.IntN(a.Products)], start)
-		start += rng.ExpFloat64() / a.Rate
-	}
-	slices.SortStableFunc(t.Requests, func(x, y Request) int {
-		switch {
-		case x.Stamp < y.Stamp:
-			return -1
-		case x.Stamp > y.Stamp:
-			return 1
-		}
-		return 0
-	})
-	if limit > 0 && limit < len(t.Requests) {
-		t.Requests = t.Requests[:limit]
-	}
-	return t
-}
-
-// session adds the turns of one session to a trace.
-func (a *Agents) session(t *Trace, rng *rand.Rand, shared []int32, start float64) {
-	turns := a.Turns/2 + rng.IntN(a.Turns+1)
-	prompt, blocks, at := a.SharedTokens, slices.Clone(shared), start
-	for range turns {
-		prompt += int(a.TurnTokens.logUniform(rng))
-		blocks = t.newBlocks(blocks, prompt)
-		answer := int(a.AnswerTokens.uniform(rng))
-		t.Requests = append(t.Requests, Request{Stamp: at, Prompt: prompt, Output: max(1, answer), Blocks: slices.Clip(blocks)})
-		prompt += answer
-		at += a.TurnSeconds.uniform(rng)
-	}
-}
-
-// newBlocks appends new blocks until so many tokens are in them.
-func (t *Trace) newBlocks(blocks []int32, tokens int) []int32 {
-	for len(blocks) < blocksOf(tokens) {
-		blocks = append(blocks, int32(t.Blocks))
-		t.Blocks++
-	}
-	return blocks
 }

@@ -9,16 +9,16 @@ import (
 func TestAgents_TheTraceIsThatOfItsSeed(t *testing.T) {
 	for _, name := range []string{"agents-035", "agents-06", "agents-10"} {
 		a := scenario(t, name).Agents
-		trace := a.trace(name, 0)
+		trace := a.workload().trace(name, a.Seed, 0)
 		if len(trace.Requests) < 12_000 {
 			t.Errorf("%s: %d requests, want 12,000 at least", name, len(trace.Requests))
 		}
-		if !reflect.DeepEqual(trace, a.trace(name, 0)) {
+		if !reflect.DeepEqual(trace, a.workload().trace(name, a.Seed, 0)) {
 			t.Errorf("%s: the same seed gives another trace", name)
 		}
 		other := *a
 		other.Seed++
-		if reflect.DeepEqual(trace, other.trace(name, 0)) {
+		if reflect.DeepEqual(trace, other.workload().trace(name, other.Seed, 0)) {
 			t.Errorf("%s: another seed gives the same trace", name)
 		}
 		products := map[int32]bool{}
@@ -42,7 +42,7 @@ func TestAgents_TheTraceIsThatOfItsSeed(t *testing.T) {
 // prefix is computed there too, and no request waits long.
 func TestRun_AgentsWaitForNoBusyServerWhileAnotherIsIdle(t *testing.T) {
 	s := scenario(t, "agents-06")
-	trace := s.Agents.trace(s.Name, 3000)
+	trace := s.workload().trace(s.Name, s.Agents.Seed, 3000)
 	for _, p := range []*Policy{arrival, lateBinding, throughput} {
 		o, err := Run(trace, s, p, 1)
 		if err != nil {
@@ -58,7 +58,7 @@ func TestRun_AgentsWaitForNoBusyServerWhileAnotherIsIdle(t *testing.T) {
 func TestRun_WaitingBesideAnIdleServerIsMeasured(t *testing.T) {
 	s := scenario(t, "agents-06")
 	first := &Policy{Name: "first", Kind: Ours, New: stateless(func(*View) Pair { return Pair{} })}
-	o, err := Run(s.Agents.trace(s.Name, 300), s, first, 1)
+	o, err := Run(s.workload().trace(s.Name, s.Agents.Seed, 300), s, first, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -197,16 +197,15 @@ func (c *cluster) scheduleSlowNICs() {
 func (c *cluster) load(trace *Trace, seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	at := trace.arrivals(c.scenario.Speedup, rng)
+	if c.scenario.Surge != nil {
+		c.scenario.Surge.shift(at)
+	}
+	outputs := rand.New(rand.NewPCG(seed, 3))
 	deciles := trace.lengthDeciles()
 	c.jobs = make([]job, len(at))
 	for i := range c.jobs {
 		j := &c.jobs[i]
-		req := &trace.Requests[i]
-		if c.scenario.OutputFactor != 1 {
-			longer := *req
-			longer.Output = int(math.Ceil(float64(req.Output) * c.scenario.OutputFactor))
-			req = &longer
-		}
+		req := c.scenario.withOutput(&trace.Requests[i], outputs)
 		if most := min(c.prefills[0].cache.capacity, c.decodes[0].cache.capacity); blocksOf(req.Prompt+req.Output) > most {
 			return fmt.Errorf("request %d needs %d KV tokens: more than a server of scenario %s has", i, req.Prompt+req.Output, c.scenario.Name)
 		}
@@ -216,6 +215,19 @@ func (c *cluster) load(trace *Trace, seed uint64) error {
 	}
 	c.open = len(c.jobs)
 	return nil
+}
+
+// withOutput is a request of the trace with the scenario's answer.
+func (s *Scenario) withOutput(r *Request, rng *rand.Rand) *Request {
+	if s.Outputs == nil && s.OutputFactor == 1 {
+		return r
+	}
+	other := *r
+	if s.Outputs != nil {
+		other.Output = s.Outputs.count(rng)
+	}
+	other.Output = int(math.Ceil(float64(other.Output) * s.OutputFactor))
+	return &other
 }
 
 // dispatch sends a request to its servers.

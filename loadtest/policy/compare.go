@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,10 +41,40 @@ func Compare(ctx context.Context, cfg Config, show Progress) (*Report, error) {
 	return grid.report(cfg, skipped), nil
 }
 
+// load is the requests of a scenario: one trace, or one that is generated for each seed.
+type load struct {
+	fixed    *Trace // nil: generated
+	name     string
+	workload *Workload
+	limit    int
+
+	mu        sync.Mutex        // guards generated
+	generated map[uint64]*Trace // by seed
+}
+
+// trace is what runs of a seed replay.
+func (l *load) trace(seed uint64) *Trace {
+	if l.fixed != nil {
+		return l.fixed
+	}
+	seed = cmp.Or(l.workload.Seed, seed)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.generated[seed]
+	if t == nil {
+		if l.generated == nil {
+			l.generated = make(map[uint64]*Trace)
+		}
+		t = l.workload.trace(l.name, seed, l.limit)
+		l.generated[seed] = t
+	}
+	return t
+}
+
 // grid is all runs: scenario, policy, seed.
 type grid struct {
 	scenarios []*Scenario
-	traces    []*Trace // of each scenario
+	loads     []*load // of each scenario
 	outcomes  [][][]*Outcome
 }
 
@@ -55,12 +86,12 @@ func newGrid(cfg Config) (*grid, []string, error) {
 	g := &grid{}
 	var skipped []string
 	for _, s := range cfg.Scenarios {
-		own := trace
-		switch {
-		case s.Agents != nil:
-			own = s.Agents.trace(s.Name, cfg.Limit)
+		own := &load{fixed: trace}
+		switch w := s.workload(); {
+		case w != nil:
+			own = &load{name: s.Name, workload: w, limit: cfg.Limit}
 		case s.Trace != "":
-			own, err = ReadTraceFile(filepath.Join(filepath.Dir(cfg.TracePath), s.Trace), cfg.Limit)
+			own.fixed, err = ReadTraceFile(filepath.Join(filepath.Dir(cfg.TracePath), s.Trace), cfg.Limit)
 			if errors.Is(err, fs.ErrNotExist) {
 				skipped = append(skipped, fmt.Sprintf("%s: no %s beside the trace", s.Name, s.Trace))
 				continue
@@ -74,7 +105,7 @@ func newGrid(cfg Config) (*grid, []string, error) {
 			byPolicy[i] = make([]*Outcome, cfg.Seeds)
 		}
 		g.scenarios = append(g.scenarios, s)
-		g.traces = append(g.traces, own)
+		g.loads = append(g.loads, own)
 		g.outcomes = append(g.outcomes, byPolicy)
 	}
 	return g, skipped, nil
@@ -93,7 +124,7 @@ func (g *grid) run(ctx context.Context, cfg Config, show Progress) error {
 					if ctx.Err() != nil {
 						return ctx.Err()
 					}
-					o, err := Run(g.traces[i], s, p, uint64(seed+1))
+					o, err := Run(g.loads[i].trace(uint64(seed+1)), s, p, uint64(seed+1))
 					if err != nil {
 						return err
 					}

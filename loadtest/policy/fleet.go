@@ -28,10 +28,10 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(h.HandOff), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
 	f.links = cost.NewLinks(cost.LinkPrior{
-		cost.SameHost: {BytesPerSecond: h.NIC},
-		cost.SameRack: {BytesPerSecond: h.NIC},
-		cost.SameZone: {BytesPerSecond: s.across()},
-		cost.Far:      {BytesPerSecond: s.across()},
+		cost.SameHost: {BytesPerSecond: h.NIC * s.LinksTold},
+		cost.SameRack: {BytesPerSecond: h.NIC * s.LinksTold},
+		cost.SameZone: {BytesPerSecond: s.across() * s.LinksTold},
+		cost.Far:      {BytesPerSecond: s.across() * s.LinksTold},
 	})
 	firstBlock := 0
 	if s.FirstFromPrefill {

@@ -89,7 +89,7 @@ func (g *grid) report(cfg Config, skipped []string) *Report {
 
 func (g *grid) scenarioReport(cfg Config, i int, s *Scenario) ScenarioReport {
 	sr := ScenarioReport{
-		Name: s.Name, Title: s.Title, Requests: len(g.traces[i].Requests), Prefill: s.Prefill, Decode: s.Decode,
+		Name: s.Name, Title: s.Title, Requests: len(g.loads[i].trace(1).Requests), Prefill: s.Prefill, Decode: s.Decode,
 		Racks: s.racks(), Replicas: s.Replicas, SLO: s.SLO,
 	}
 	for k, p := range cfg.Policies {

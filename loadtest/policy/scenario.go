@@ -26,6 +26,8 @@ type Scenario struct {
 	Like   string  `yaml:"like"`   // a shipped scenario that this one changes
 	Trace  string  `yaml:"trace"`  // another trace than the one given; the scenario is skipped where it is absent
 	Agents *Agents `yaml:"agents"` // a trace of agents' sessions instead
+	// Workload is a generated trace instead.
+	Workload *Workload `yaml:"workload"`
 
 	Hardware      Hardware  `yaml:"hardware"`
 	Prefill       int       `yaml:"prefill"`        // servers
@@ -47,6 +49,8 @@ type Scenario struct {
 
 	Speedup      float64 `yaml:"speedup"`       // of the trace's arrivals
 	OutputFactor float64 `yaml:"output_factor"` // multiplies the trace's output lengths
+	Outputs      *Draw   `yaml:"outputs"`       // lengths of answers instead of the trace's, drawn by each run
+	Surge        *Surge  `yaml:"surge"`         // how the rate of arrivals changes over the run
 	BurstEvery   float64 `yaml:"burst_every"`   // seconds of the trace between bursts of siblings; 0: none
 	BurstSize    int     `yaml:"burst_size"`    // requests of a burst
 	Noise        float64 `yaml:"noise"`         // sigma of the lognormal factor of each prefill's time
@@ -56,6 +60,7 @@ type Scenario struct {
 	EventDelay   float64 `yaml:"event_delay"`   // most seconds until KV events arrive
 	EventLoss    float64 `yaml:"event_loss"`    // part of the KV events that never do
 	GaugeAge     float64 `yaml:"gauge_age"`     // seconds since the gauges were read
+	LinksTold    float64 `yaml:"links_told"`    // gateways are told links so many times as fast as they are
 
 	SLO SLO `yaml:"slo"`
 }
@@ -158,7 +163,7 @@ func ParseScenario(text []byte) (*Scenario, error) {
 		return nil, err
 	}
 	s := &Scenario{
-		Speedup: 1, OutputFactor: 1, LockstepRanks: 1, SlowFactor: 1, Oversubscribe: 1, ReserveOutput: true,
+		Speedup: 1, OutputFactor: 1, LockstepRanks: 1, SlowFactor: 1, Oversubscribe: 1, LinksTold: 1, ReserveOutput: true,
 		Replicas: 1, ReplicaDelay: 0.03, EventDelay: 0.05, GaugeAge: 0.1,
 	}
 	if base.Like != "" {
@@ -190,8 +195,8 @@ func (s *Scenario) check() error {
 		return errors.New("lockstep_ranks must divide decode")
 	case s.OwnUplink < 0:
 		return errors.New("own_uplink must not be negative")
-	case s.Speedup <= 0 || s.OutputFactor <= 0 || s.Oversubscribe <= 0 || s.SlowFactor <= 0 || s.Replicas < 1:
-		return errors.New("speedup, output_factor, oversubscribe, slow_factor and replicas must be positive")
+	case s.Speedup <= 0 || s.OutputFactor <= 0 || s.Oversubscribe <= 0 || s.SlowFactor <= 0 || s.LinksTold <= 0 || s.Replicas < 1:
+		return errors.New("speedup, output_factor, oversubscribe, slow_factor, links_told and replicas must be positive")
 	case s.Noise < 0 || s.ReplicaDelay < 0 || s.EventDelay < 0 || s.EventLoss < 0 || s.EventLoss > 1 || s.GaugeAge < 0:
 		return errors.New("noise, delays and ages must not be negative, event_loss within 0 and 1")
 	case s.BurstEvery > 0 && s.BurstSize < 2:
@@ -212,12 +217,38 @@ func (s *Scenario) check() error {
 			return errors.New("sick: want a prefill server, a positive factor, from before until")
 		}
 	}
+	return errors.Join(s.checkLoad(), s.Hardware.check())
+}
+
+// checkLoad checks what requests are made of.
+func (s *Scenario) checkLoad() error {
 	if s.Agents != nil {
 		if err := s.Agents.check(); err != nil {
 			return err
 		}
 	}
-	return s.Hardware.check()
+	if s.Workload != nil {
+		if err := s.Workload.check(); err != nil {
+			return err
+		}
+	}
+	if s.Outputs != nil {
+		if err := s.Outputs.check(); err != nil {
+			return fmt.Errorf("outputs: %w", err)
+		}
+	}
+	if s.Surge != nil {
+		return s.Surge.check()
+	}
+	return nil
+}
+
+// workload is what the scenario's trace is generated from; nil: it has none of its own.
+func (s *Scenario) workload() *Workload {
+	if s.Agents != nil {
+		return s.Agents.workload()
+	}
+	return s.Workload
 }
 
 // withoutDelays is the scenario for a policy that knows of everything at once.
@@ -248,13 +279,13 @@ func (s *Scenario) uplink() float64 {
 	return s.Hardware.NIC * perRack / s.Oversubscribe
 }
 
-// bandwidth is the most that a transfer from p to d can get, in bytes per second:
-// what the labels give of the narrowest link between them.
+// bandwidth is the most that a transfer from p to d can get, in bytes per second, as the
+// gateway is told: what the labels give of the narrowest link between them.
 func (s *Scenario) bandwidth(p, d int) float64 {
 	if s.prefillRack(p) == s.decodeRack(d) {
-		return s.Hardware.NIC
+		return s.Hardware.NIC * s.LinksTold
 	}
-	return s.across()
+	return s.across() * s.LinksTold
 }
 
 // across is the most that a transfer between two racks can get.

@@ -37,7 +37,8 @@ func (r *Request) whole() []int32 { return r.Blocks[:r.Prompt/blockTokens] }
 type Trace struct {
 	Name     string
 	Requests []Request
-	Blocks   int // distinct block ids
+	Blocks   int  // distinct block ids
+	Exact    bool // stamps are when requests arrive, and not rounded
 }
 
 // ReadTraceFile reads the Mooncake JSONL file at path, at most limit rows (0: all).
@@ -117,9 +118,16 @@ func checkRow(r *Request, ids int, before []Request) error {
 }
 
 // arrivals returns when each request arrives, in seconds: requests of one stamp
-// are spread uniformly over the trace's step, and all times divided by speedup.
+// are spread uniformly over the trace's step unless stamps are exact, and all times divided
+// by speedup.
 func (t *Trace) arrivals(speedup float64, rng *rand.Rand) []float64 {
 	at := make([]float64, len(t.Requests))
+	if t.Exact {
+		for i := range at {
+			at[i] = t.Requests[i].Stamp / speedup
+		}
+		return at
+	}
 	for i := 0; i < len(at); {
 		end := i
 		for end < len(at) && t.Requests[end].Stamp == t.Requests[i].Stamp {
@@ -162,7 +170,7 @@ func (t *Trace) lengthDeciles() []int {
 // withBursts returns the trace with siblings: every seconds, the next request
 // comes size times at once, each with the same prompt up to a last block of its own.
 func (t *Trace) withBursts(every float64, size int) *Trace {
-	burst := &Trace{Name: t.Name, Blocks: t.Blocks, Requests: make([]Request, 0, len(t.Requests))}
+	burst := &Trace{Name: t.Name, Blocks: t.Blocks, Exact: t.Exact, Requests: make([]Request, 0, len(t.Requests))}
 	next := every
 	for _, r := range t.Requests {
 		burst.Requests = append(burst.Requests, r)
