@@ -113,6 +113,49 @@ func (l *Locality) opened(model string) *openedSource {
 	return s
 }
 
+// openSources returns the sources that are open, by base model; none of a nil locality.
+func (l *Locality) openSources() map[string]*tokens.Source {
+	open := make(map[string]*tokens.Source)
+	if l == nil {
+		return open
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for model, s := range l.sources {
+		select {
+		case <-s.done:
+			if s.source != nil {
+				open[model] = s.source
+			}
+		default:
+		}
+	}
+	return open
+}
+
+// disproved returns, by base model, the contexts in which this gateway found the translation of
+// prompts wrong.
+func (l *Locality) disproved(now time.Time) map[string][]tokens.Disproved {
+	all := make(map[string][]tokens.Disproved)
+	for model, source := range l.openSources() {
+		if contexts := source.Disproved(now); len(contexts) > 0 {
+			all[model] = contexts
+		}
+	}
+	return all
+}
+
+// receiveDisproved takes in what another gateway reported so long ago. Said again it changes
+// nothing, so that models whose source is opened later get it then.
+func (l *Locality) receiveDisproved(reported map[string][]tokens.Disproved, age time.Duration, now time.Time) {
+	if len(reported) == 0 {
+		return
+	}
+	for model, source := range l.openSources() {
+		source.ReceiveDisproved(reported[model], age, now)
+	}
+}
+
 // prefix is what is known of one request's prompt.
 type prefix struct {
 	source *tokens.Source

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
@@ -40,15 +41,14 @@ const (
 	maxRecorders = 256         // replicas whose records are read
 )
 
-// ModelSync shares what replicas learn of servers, links and lengths of answers. Each has
-// a record of its own and writes no other's: sums of what it saw, and what it believes. The
-// others take in by how much the sums have grown, so that each believes what one replica
-// would that had seen everything; a replica that starts adopts what the records believe,
-// its own former one too. No request waits for Redis; without it each learns by itself.
+// ModelSync shares what replicas learn of servers, links, lengths of answers and prompts, and of
+// contexts in which the translation of prompts was wrong. Each has a record of its own and
+// writes no other's: sums of what it saw, and what it believes. The others take in by how much
+// the sums have grown, so that each believes what one replica would that had seen everything; a
+// replica that starts adopts what the records believe, its own former one too. No request waits
+// for Redis; without it each learns by itself.
 type ModelSync struct {
-	links   *cost.Links
-	outputs *predict.Outputs
-	fleet   *pools.Fleet
+	learned *Chooser // whose fleet, links, lengths and locality are shared
 	client  redis.UniversalClient
 	prefix  string
 	id      string
@@ -68,6 +68,9 @@ type modelRecord struct {
 	Servers map[string]serverRecord `json:"servers"` // by id
 	Links   cost.LinkRecord         `json:"links"`
 	Outputs []predict.OutputRecord  `json:"outputs,omitempty"`
+	Prompts []predict.PromptRecord  `json:"prompts,omitempty"`
+
+	Disproved map[string][]tokens.Disproved `json:"disproved,omitempty"` // by base model
 }
 
 // serverRecord is the curves of one server.
@@ -84,18 +87,18 @@ type receivedModel struct {
 	servers map[string]serverRecord
 	links   cost.LinkSync
 	outputs predict.OutputSync
+	prompts predict.PromptSync
 }
 
-// NewModelSync returns the sharing of what is learned under a replica's own id. The
+// NewModelSync returns the sharing of what a chooser learns under a replica's own id. The
 // curves that servers and links are believed to have at first are those of cfg and prior.
 func NewModelSync(
-	links *cost.Links, prior cost.LinkPrior, outputs *predict.Outputs, fleet *pools.Fleet, cfg pools.Config,
-	client redis.UniversalClient, prefix, id string, log *slog.Logger,
+	learned *Chooser, prior cost.LinkPrior, cfg pools.Config, client redis.UniversalClient, prefix, id string, log *slog.Logger,
 ) *ModelSync {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, prior, cfg.Prefill, cfg.Step) // a hash takes everything
 	return &ModelSync{
-		links: links, outputs: outputs, fleet: fleet, client: client, prefix: prefix, id: id, log: log,
+		learned: learned, client: client, prefix: prefix, id: id, log: log,
 		basis: strconv.FormatUint(h.Sum64(), 16), received: make(map[string]*receivedModel),
 	}
 }
@@ -146,8 +149,11 @@ func (m *ModelSync) write(ctx context.Context, now time.Time) error {
 }
 
 func (m *ModelSync) record(now time.Time) modelRecord {
-	r := modelRecord{Basis: m.basis, Servers: make(map[string]serverRecord), Links: m.links.Record(now), Outputs: m.outputs.Records(now)}
-	for _, s := range m.fleet.Servers() {
+	r := modelRecord{
+		Basis: m.basis, Servers: make(map[string]serverRecord), Links: m.learned.Links.Record(now), Outputs: m.learned.Outputs.Records(now),
+		Prompts: m.learned.Prompts.Records(now), Disproved: m.learned.Locality.disproved(now),
+	}
+	for _, s := range m.learned.Fleet.Servers() {
 		prefill, step := s.Report(now)
 		if prefill.Confidence+step.Confidence > 0 {
 			r.Servers[s.ID()] = serverRecord{prefill, step}
@@ -165,6 +171,14 @@ func (r *modelRecord) samples() (n uint64) {
 	n += r.Links.Samples()
 	for i := range r.Outputs {
 		n += r.Outputs[i].Count
+	}
+	for i := range r.Prompts {
+		n += r.Prompts[i].Count
+	}
+	for _, contexts := range r.Disproved {
+		for i := range contexts {
+			n += uint64(contexts[i].Times)
+		}
 	}
 	return n
 }
@@ -248,6 +262,7 @@ func (h *receivedModel) receive(r modelRecord) {
 		}
 		h.links.MarkNew(&r.Links)
 		h.outputs.MarkNew(r.Outputs)
+		h.prompts.MarkNew(r.Prompts)
 	}
 	h.record, h.news = r, true
 }
@@ -260,15 +275,17 @@ func (m *ModelSync) parse(text []byte) (r modelRecord, ok bool) {
 // takeIn learns from the records. Servers that a record knows and this replica does not
 // yet are waited for.
 func (m *ModelSync) takeIn(now time.Time) {
-	servers := m.fleet.Servers()
+	servers := m.learned.Fleet.Servers()
 	for _, h := range m.received {
 		age := max(0, now.Sub(h.written))
+		m.learned.Locality.receiveDisproved(h.record.Disproved, age, now)
 		for _, s := range servers {
 			h.takeInServer(s, age, now)
 		}
 		if h.news {
-			h.links.TakeIn(m.links, h.record.Links, age, now)
-			h.outputs.TakeIn(m.outputs, h.record.Outputs, now)
+			h.links.TakeIn(m.learned.Links, h.record.Links, age, now)
+			h.outputs.TakeIn(m.learned.Outputs, h.record.Outputs, now)
+			h.prompts.TakeIn(m.learned.Prompts, h.record.Prompts, now)
 			h.news = false
 		}
 	}

@@ -41,7 +41,27 @@ func newLearner(t *testing.T, client redis.UniversalClient, id string, cfg pools
 		t.Fatal(err)
 	}
 	links := cost.NewLinks(cost.DefaultLinks())
-	return &learner{NewModelSync(links, cost.DefaultLinks(), predict.NewOutputs(), fleet, cfg, client, "test:", id, log), links, fleet}
+	learned := &Chooser{
+		Snapshotter: Snapshotter{Fleet: fleet, Links: links, Locality: newTestLocality(t)}, Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(),
+	}
+	return &learner{NewModelSync(learned, cost.DefaultLinks(), cfg, client, "test:", id, log), links, fleet}
+}
+
+// newTestLocality is one whose engines render chats, so that messages are translated.
+func newTestLocality(t *testing.T) *Locality {
+	t.Helper()
+	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
+		cfg := tokens.Default()
+		cfg.Model, cfg.Mode, cfg.AskOver = model, tokens.Engine, 0
+		return tokens.New(cfg, func(_ context.Context, path string, _ []byte) ([]byte, error) {
+			if path != "/v1/chat/completions/render" {
+				return nil, tokens.ErrNotServed
+			}
+			return []byte(`{"token_ids":[1,2,3]}`), nil
+		}, nil)
+	})
+	t.Cleanup(l.Close)
+	return l
 }
 
 // learns lets a replica see slow transfers, and decode steps of a length.
@@ -202,6 +222,45 @@ func TestModelSync_OthersMayWriteToThisRedis(t *testing.T) {
 	}
 	if _, ok := b.parse([]byte(`{"basis":"` + b.basis + `"}`)); !ok {
 		t.Error("a record of the same priors is not read")
+	}
+}
+
+// How long an agent's prompts are, and where the translation of prompts is wrong, one replica
+// knows from what another one's answers have counted: before its first request of that agent.
+func TestModelSync_ReplicasKnowWhatOthersCounted(t *testing.T) {
+	client := newRedis(t)
+	a, b := newLearner(t, client, "a", pools.Default()), newLearner(t, client, "b", pools.Default())
+	a.look(t)
+	b.look(t)
+	message := func(text string) *Request {
+		return requestOf(t, api.Messages, `{"model":"`+testModel+`","max_tokens":9,"system":"be brief","messages":[{"role":"user","content":"`+text+`"}]}`)
+	}
+	finds := func(l *learner, text string) *prefix {
+		return l.learned.Locality.findTokens(t.Context(), message(text), testModel)
+	}
+	if p := finds(b, "before"); !p.isClaimed() {
+		t.Fatalf("the translation is not used: %+v", p)
+	}
+	size := predict.Prompt{Model: testModel, API: api.Messages.Name, Context: 7, Rough: 20_000}
+	a.learned.Prompts.Observe(size, 34_000, time.Now())
+	finds(a, "one").counted(4)
+	a.look(t)
+	client.PExpire(t.Context(), "test:"+learnedKey+"a", learnedLife+learnedBeat) // it was written just now
+	b.look(t)
+	if got := b.learned.Prompts.Expect(size); got != 34_000 {
+		t.Errorf("b expects %d tokens of a prompt that had 34000 at a", got)
+	}
+	for _, text := range []string{"before", "another"} {
+		if p := finds(b, text); p.isClaimed() || p.unknown != tokens.Wrong {
+			t.Errorf("b uses the translation that a found wrong: %q, known %v, %q", text, p.known, p.unknown)
+		}
+	}
+	late := newLearner(t, client, "c", pools.Default()) // whose models' sources open after it has read
+	late.look(t)
+	finds(late, "opens it")
+	late.look(t)
+	if p := finds(late, "another"); p.isClaimed() || late.learned.Prompts.Expect(size) != 34_000 {
+		t.Errorf("one that starts: translated %v, %d tokens", p.isClaimed(), late.learned.Prompts.Expect(size))
 	}
 }
 

@@ -22,6 +22,8 @@ type claimKey struct {
 type lostClaim struct {
 	until time.Time
 	times int
+	root  uint64    // of what is remembered of the context
+	own   time.Time // until when it is left alone for what this gateway saw itself
 }
 
 const (
@@ -39,21 +41,29 @@ func (c *claims) believes(context uint64, by Method) bool {
 	return !time.Now().Before(c.lost[claimKey{context, by}].until)
 }
 
-// disprove notes that a method was wrong in a context.
-func (c *claims) disprove(context uint64, by Method) {
+// disprove notes that a method was wrong in a context, of which prompts are remembered under a
+// root.
+func (c *claims) disprove(context, root uint64, by Method) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := claimKey{context, by}
-	if _, known := c.lost[key]; !known && len(c.lost) >= maxLost {
+	l := c.lostLocked(key)
+	l.until = time.Now().Add(min(distrust<<min(l.times, 10), mostDistrust))
+	l.times++
+	l.root, l.own = root, l.until
+	c.lost[key] = l
+}
+
+// lostLocked is what is known of a claim, and makes room for it where that is nothing.
+func (c *claims) lostLocked(key claimKey) lostClaim {
+	l, known := c.lost[key]
+	if !known && len(c.lost) >= maxLost {
 		for old := range c.lost {
 			delete(c.lost, old)
 			break
 		}
 	}
-	l := c.lost[key]
-	l.until = time.Now().Add(min(distrust<<min(l.times, 10), mostDistrust))
-	l.times++
-	c.lost[key] = l
+	return l
 }
 
 // Counted holds what was said of a prompt against the tokens that an engine counted in it.
@@ -76,7 +86,7 @@ func (s *Source) Counted(p Prompt, said *Tokens, count int) (right bool) {
 	right = n == count || !whole && n < count
 	s.metrics.checked(s.cfg.Model, p.API, by, right)
 	if !right && (by == ByTranslation || by == ByTokenizer) {
-		s.claims.disprove(said.context, by)
+		s.claims.disprove(said.context, said.root, by)
 		if s.memory != nil {
 			s.memory.forget(said.root)
 		}

@@ -110,3 +110,87 @@ func TestClaims_AttributionsDoNotMatter(t *testing.T) {
 		t.Errorf("%+v and %+v", a, b)
 	}
 }
+
+// Where another gateway found the translation wrong it is not used here either, nor what was
+// learned by it, until that time is over; other contexts keep it. What was received is not
+// reported again.
+func TestClaims_WhatAnotherGatewayDisprovedIsNotUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Default()
+		cfg.Model, cfg.Mode, cfg.AskOver = "m", Engine, 0
+		open := func() *Source {
+			s, err := New(cfg, rendersChats, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		known := func(s *Source, p Prompt) bool {
+			_, ok := s.Tokens(t.Context(), p)
+			return ok
+		}
+		here, there := open(), open()
+		defer here.Close()
+		defer there.Close()
+		one, other := messageWith("a", "s", "one"), messageWith("b", "s", "one")
+		if !known(here, one) || !known(here, other) {
+			t.Fatal("not known before")
+		}
+		said, _ := there.Tokens(t.Context(), one)
+		there.Counted(one, &said, 4)
+		reported := there.Disproved(time.Now())
+		if len(reported) != 1 || reported[0].Seconds != distrust.Seconds() || reported[0].Times != 1 {
+			t.Fatalf("reported: %+v", reported)
+		}
+		time.Sleep(time.Minute) // until it is read
+		here.ReceiveDisproved(reported, time.Minute, time.Now())
+		if known(here, one) || known(here, messageWith("a", "s", "two")) || !known(here, other) {
+			t.Errorf("known in that context: %v, in another one: %v", known(here, one), known(here, other))
+		}
+		if again := here.Disproved(time.Now()); len(again) != 0 {
+			t.Errorf("what it received it reports as its own: %+v", again)
+		}
+		time.Sleep(distrust - 2*time.Minute)
+		here.ReceiveDisproved(reported, distrust-time.Minute, time.Now())
+		if known(here, one) {
+			t.Error("used too soon")
+		}
+		time.Sleep(time.Minute)
+		here.ReceiveDisproved(reported, distrust, time.Now())
+		if !known(here, one) || len(there.Disproved(time.Now())) != 0 {
+			t.Error("never used again")
+		}
+	})
+}
+
+// What a gateway cannot have found is not believed, and what is reported is bounded; of a
+// tokenizer nothing is.
+func TestClaims_ReportsAreBounded(t *testing.T) {
+	cfg := Default()
+	cfg.Model, cfg.Mode = "m", Engine
+	s, err := New(cfg, rendersChats, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	now := time.Now()
+	s.ReceiveDisproved([]Disproved{{Seconds: -1, Times: 1}, {Seconds: mostDistrust.Seconds() + 1, Times: 1}, {Seconds: 1}, {Seconds: 1, Times: 1 << 20}}, 0, now)
+	if len(s.claims.lost) != 0 {
+		t.Errorf("believed: %+v", s.claims.lost)
+	}
+	for i := range 2 * maxDisproved {
+		s.claims.disprove(uint64(i), 0, ByTranslation)
+		s.claims.disprove(uint64(i), 0, ByTokenizer)
+	}
+	if got := s.Disproved(now); len(got) != maxDisproved {
+		t.Errorf("%d contexts are reported", len(got))
+	}
+	before := len(s.claims.lost)
+	s.ReceiveDisproved(make([]Disproved, 3*maxLost), 0, now)
+	for i := range 2 * maxLost {
+		s.ReceiveDisproved([]Disproved{{Context: uint64(i), Seconds: 60, Times: 1}}, 0, now)
+	}
+	if len(s.claims.lost) > maxLost || len(s.claims.lost) < before {
+		t.Errorf("%d contexts are remembered", len(s.claims.lost))
+	}
+}

@@ -5,5 +5,6 @@
 // (CacheSavings).
 //
 // It knows no servers, no requests under way, no network and no Redis: it is given names,
-// sizes and times. pd, gateway and cmd import it; OutputRecord is what pd shares between replicas.
+// sizes and times. pd, gateway and cmd import it; OutputRecord and PromptRecord are what pd
+// shares between replicas.
 package predict

@@ -47,9 +47,13 @@ type promptContext struct {
 	count  int // ever seen
 	slope  rate
 	seen   time.Time
+	own    uint64 // prompts that were counted here, not reported by other replicas
 }
 
-type promptPoint struct{ rough, tokens int }
+type promptPoint struct {
+	rough, tokens int
+	own           bool
+}
 
 // rate is tokens for each that is roughly counted, with forgetting.
 type rate struct{ rough, tokens float64 }
@@ -104,15 +108,19 @@ func (p *Prompts) Observe(q Prompt, tokens int, now time.Time) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	learnAll(p.rates, &q, float64(q.Rough), float64(tokens))
+	p.learnLocked(&q, promptPoint{q.Rough, tokens, true}, now)
+}
+
+func (p *Prompts) learnLocked(q *Prompt, at promptPoint, now time.Time) {
+	learnAll(p.rates, q, float64(at.rough), float64(at.tokens))
 	c := p.contexts[q.key()]
 	if c == nil {
 		if c = p.addLocked(q.key(), now); c == nil {
 			return
 		}
 	}
-	if more, made := c.learn(promptPoint{q.Rough, tokens}, now); more > 0 {
-		learnAll(p.slopes, &q, more, made)
+	if more, made := c.learn(at, now); more > 0 {
+		learnAll(p.slopes, q, more, made)
 	}
 }
 
@@ -156,6 +164,9 @@ func (c *promptContext) learn(at promptPoint, now time.Time) (more, made float64
 	}
 	c.points[c.count%promptPoints] = at
 	c.count++
+	if at.own {
+		c.own++
+	}
 	return more, made
 }
 

@@ -187,7 +187,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	}
 	n.fleet.OnBlame = binder.Links.Clear
 	if n.sharing.redis != nil {
-		n.sharing.modelSync = pd.NewModelSync(binder.Links, cfg.cost.links, binder.Outputs, n.fleet, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
+		n.sharing.modelSync = pd.NewModelSync(binder.Chooser, cfg.cost.links, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
 		reg.MustRegister(n.sharing.modelSync)
 	}
 	if cfg.pd.binding != pd.Late {
