@@ -36,7 +36,7 @@ type decodeAccount struct {
 
 // prefillWork is what the request was believed to be to its prefill server.
 func (j *job) prefillWork() curve.Work {
-	return curve.Work{Computed: j.req.Prompt - j.estimate.cached, Estimate: runDuration(j.estimate.prefill), Shared: runDuration(j.estimate.shared)}
+	return curve.Work{Computed: j.upTo - j.estimate.cached, Estimate: runDuration(j.estimate.prefill), Shared: runDuration(j.estimate.shared)}
 }
 
 // estimate is what was believed of a request when it was sent.
@@ -64,9 +64,12 @@ func newAccount(prefills, decodes, stepTokens int) *account {
 func (a *account) recordDispatch(j *job, now float64) {
 	if p := j.pair.Prefill; p != Aggregated {
 		a.prefill[p].work.Begin(uint64(j.id), j.prefillWork(), clockTime(now))
-		a.prefill[p].tokens += j.req.Prompt - j.estimate.cached
+		a.prefill[p].tokens += j.upTo - j.estimate.cached
 		a.prefill[p].sent = append(a.prefill[p].sent, j)
-		a.prefill[p].prompts += j.req.Prompt
+		a.prefill[p].prompts += j.upTo
+	}
+	if j.pieces > 0 {
+		return // decode expects it since the first piece
 	}
 	d := &a.decode[j.pair.Decode]
 	if j.pair.Prefill == Aggregated {
@@ -81,8 +84,8 @@ func (a *account) recordDispatch(j *job, now float64) {
 func (a *account) recordPrefilled(j *job, now float64) float64 {
 	p := &a.prefill[j.pair.Prefill]
 	ended, _ := p.work.End(uint64(j.id), clockTime(now))
-	p.tokens -= j.req.Prompt - j.estimate.cached
-	p.prompts -= j.req.Prompt
+	p.tokens -= j.upTo - j.estimate.cached
+	p.prompts -= j.upTo
 	p.sent = slices.DeleteFunc(p.sent, func(o *job) bool { return o == j })
 	return ended.Served.Seconds()
 }
@@ -92,7 +95,7 @@ func (p *prefillAccount) oldestTokens() int {
 	if len(p.sent) == 0 {
 		return 0
 	}
-	return p.sent[0].req.Prompt - p.sent[0].estimate.cached
+	return p.sent[0].upTo - p.sent[0].estimate.cached
 }
 
 // runDuration is a time of the run as pd takes times: since an origin.

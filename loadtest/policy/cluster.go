@@ -29,6 +29,13 @@ type job struct {
 	prefillHit  int     // tokens
 	onPrefill   int     // leading blocks it holds, hashed, on the prefill server
 	computed    int     // tokens
+	upTo        int     // tokens that the prefill under way computes: the prompt, or a piece of it
+	pieces      int     // of the prompt that are computed
+	done        int     // tokens of them
+	staged      int     // tokens that decode pulled before the last piece
+	staging     []int   // ends of the pieces whose KV decode is to pull, the first of them now
+	waitFrom    float64 // since when it has waited
+	waited      float64 // seconds in all
 	prefilledAt float64
 
 	decodeHit    int // tokens
@@ -51,6 +58,12 @@ type job struct {
 	longestGap float64
 	preempted  int
 	endedAt    float64
+}
+
+// whole is the whole blocks of what the prefill under way computes.
+func (j *job) whole() []int32 {
+	blocks := j.req.whole()
+	return blocks[:min(len(blocks), j.upTo/blockTokens)]
 }
 
 func (j *job) context() int { return j.req.Prompt + j.generated }
@@ -209,7 +222,7 @@ func (c *cluster) load(trace *Trace, seed uint64) error {
 		if most := min(c.prefills[0].cache.capacity, c.decodes[0].cache.capacity); blocksOf(req.Prompt+req.Output) > most {
 			return fmt.Errorf("request %d needs %d KV tokens: more than a server of scenario %s has", i, req.Prompt+req.Output, c.scenario.Name)
 		}
-		*j = job{id: i, req: req, decile: deciles[i], arrived: at[i], replica: rng.IntN(len(c.gateways))}
+		*j = job{id: i, req: req, decile: deciles[i], arrived: at[i], waitFrom: at[i], upTo: req.Prompt, replica: rng.IntN(len(c.gateways))}
 		j.noise = math.Exp(c.scenario.Noise * rng.NormFloat64())
 		c.cal.at(at[i], func() { c.arrive(j) })
 	}
@@ -233,7 +246,7 @@ func (s *Scenario) withOutput(r *Request, rng *rand.Rand) *Request {
 // dispatch sends a request to its servers.
 func (c *cluster) dispatch(j *job) {
 	prefill, decode := j.pair.Prefill, c.decodes[j.pair.Decode]
-	if prefill == Aggregated || c.scenario.Overlap {
+	if prefill == Aggregated || c.scenario.Overlap && j.pieces == 0 {
 		decode.submit(j)
 	}
 	if prefill != Aggregated {
@@ -249,8 +262,24 @@ func (c *cluster) chunkBegins(j *job, to int) {
 	}
 }
 
-// finishPrefill is called when a prompt is computed.
+// beginPrefill is called when the prompt, or a piece of it, is about to be computed.
+func (c *cluster) beginPrefill(j *job) {
+	switch {
+	case j.pieces == 0:
+		j.began, j.prefillHit = c.cal.now, j.computed
+	case c.scenario.Overlap: // what it held is in what it holds now, until decode has all of it
+		c.prefills[j.pair.Prefill].cache.drop(j.req.whole()[:j.done/blockTokens])
+	}
+	j.waits = false
+	j.waited += c.cal.now - j.waitFrom
+}
+
+// finishPrefill is called when a prompt is computed, or a piece of it.
 func (c *cluster) finishPrefill(j *job) {
+	if j.upTo < j.req.Prompt {
+		c.finishPiece(j)
+		return
+	}
 	j.prefilledAt = c.cal.now
 	if c.scenario.saysFirst(j.req) {
 		j.firstAt, j.lastToken, j.generated, j.behind = c.cal.now, c.cal.now, 1, true
@@ -260,7 +289,42 @@ func (c *cluster) finishPrefill(j *job) {
 		c.tryJoin(j)
 		return
 	}
-	c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].submit(j) })
+	if len(j.staging) == 0 {
+		c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].submit(j) })
+	}
+}
+
+// finishPiece lets decode pull what it lacks of a piece, behind the pieces before it, and the rest
+// of the prompt wait for its turn. With overlap decode has it as it is computed.
+func (c *cluster) finishPiece(j *job) {
+	j.pieces, j.done = j.pieces+1, j.upTo
+	j.waitFrom = c.cal.now
+	if !c.scenario.Overlap {
+		j.staging = append(j.staging, j.upTo)
+		if len(j.staging) == 1 {
+			c.stage(j)
+		}
+	}
+	c.notifyGateways(j, pieceDone)
+}
+
+// stage pulls the KV of the first piece that waits for it: a request to decode of its own, that
+// leaves it in decode's cache.
+func (c *cluster) stage(j *job) {
+	c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].stage(j) })
+}
+
+// finishStaging is called when decode has a piece, or has no room for it now.
+func (c *cluster) finishStaging(j *job) {
+	blocks := j.req.whole()[:j.staging[0]/blockTokens]
+	j.staging = j.staging[1:]
+	c.prefills[j.pair.Prefill].release(blocks, 0)
+	switch {
+	case len(j.staging) > 0:
+		c.stage(j)
+	case j.upTo == j.req.Prompt && j.computed == j.upTo:
+		c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].submit(j) })
+	}
 }
 
 // recordRoom is called when a request has KV room on its decode server.
@@ -270,6 +334,7 @@ func (c *cluster) recordRoom(j *job) {
 		j.compute = max(1, j.context()-j.decodeHit)
 		if j.generated == 0 {
 			j.began, j.prefillHit, j.waits = c.cal.now, j.decodeHit, false
+			j.waited += c.cal.now - j.waitFrom
 		}
 		c.decodes[j.pair.Decode].join(j)
 		return
@@ -288,13 +353,20 @@ func (c *cluster) transfer(j *job, upTo int) {
 	}
 	j.sent = upTo
 	j.flows++
+	c.move(j, tokens, func() {
+		j.flows--
+		c.tryJoin(j)
+	})
+}
+
+// move sends the KV of so many tokens from prefill to decode.
+func (c *cluster) move(j *job, tokens int, done func()) {
 	bytes := float64(tokens) * c.hw.KVBytesPerToken
 	j.bytes += bytes
 	began := c.cal.now
 	c.net.start(bytes, c.routes[j.pair.Prefill*len(c.decodes)+j.pair.Decode], func() {
-		j.flows--
 		c.tally.recordTransfer(c, j, bytes, c.cal.now-began)
-		c.tryJoin(j)
+		done()
 	})
 }
 
@@ -307,7 +379,7 @@ func (c *cluster) tryJoin(j *job) {
 	if j.flows > 0 {
 		return
 	}
-	c.prefills[j.pair.Prefill].release(j)
+	c.prefills[j.pair.Prefill].release(j.req.whole()[:j.onPrefill], len(j.req.Blocks)-j.onPrefill)
 	decode := c.decodes[j.pair.Decode]
 	decode.publish(j)
 	decode.join(j)

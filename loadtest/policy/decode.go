@@ -61,6 +61,31 @@ func (d *decodeServer) offerRoom(j *job) bool {
 	return true
 }
 
+// stage takes the KV of a piece of a prompt into the cache, where later pieces and the whole find
+// it: as a request for one token does, which holds it no longer than it takes to come.
+func (d *decodeServer) stage(j *job) {
+	blocks := j.req.whole()[:j.staging[0]/blockTokens]
+	hit := d.cache.match(blocks)
+	missing := blocks[hit:]
+	d.cache.hold(blocks[:hit])
+	if len(missing) == 0 || !d.cache.reserve(len(missing)) {
+		d.cache.drop(blocks[:hit])
+		d.cluster.finishStaging(j)
+		return
+	}
+	j.staged += len(missing) * blockTokens
+	d.cluster.move(j, len(missing)*blockTokens, func() {
+		for _, block := range missing {
+			if d.cache.publish(block) {
+				d.cluster.events.stored(d.cluster.scenario.Prefill+d.id, block)
+			}
+		}
+		d.cache.drop(blocks)
+		d.cluster.finishStaging(j)
+		d.admit()
+	})
+}
+
 // join brings a request whose KV is there, or is computed here, to the batch.
 func (d *decodeServer) join(j *job) {
 	d.joining = append(d.joining, j)

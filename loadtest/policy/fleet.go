@@ -105,6 +105,9 @@ func (f *fleet) price(v *View, j *job, t *order.Ticket) {
 			t.Prefill[p] = v.PrefillSeconds(p)
 		}
 	}
+	if j.pieces > 0 {
+		t.KeepTo(j.pair)
+	}
 	t.ID, t.Arrived = int64(j.id), runDuration(j.arrived)
 }
 
@@ -133,7 +136,7 @@ func (f *fleet) Transferred(v *View, j *job, seconds float64) {
 		end()
 		delete(f.moving, j)
 	}
-	if j.estimate.room || v.gateway.account.decode[j.pair.Decode].prompts.Len() > 0 {
+	if j.estimate.room || j.pieces > 0 || v.gateway.account.decode[j.pair.Decode].prompts.Len() > 0 {
 		return
 	}
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]

@@ -133,6 +133,7 @@ type stage int
 
 const (
 	dispatched stage = iota
+	pieceDone        // prefill has answered, for a piece of the prompt
 	prefilled        // prefill has answered
 	streaming        // the first token is here
 	ended            // the last token is here
@@ -164,13 +165,17 @@ func (g *gateway) observe(j *job, s stage) {
 	case dispatched:
 		g.account.recordDispatch(j, now)
 		return
-	case prefilled:
+	case pieceDone, prefilled:
 		served := g.account.recordPrefilled(j, now)
 		nominal := j.estimate.nominal
 		if g.cluster.ours && served < sameStep*nominal { // the work of a step whose fixed part another one bore
 			nominal -= g.cluster.hw.PrefillStep
 		}
 		g.learned.speed(j.pair.Prefill, served, nominal)
+		if s == pieceDone {
+			g.decide(func(v *View) { g.late.Add(v, j) })
+			return
+		}
 		if learner := g.learner(); learner != nil {
 			g.view.now = now
 			learner.Prefilled(&g.view, j)
@@ -214,9 +219,9 @@ func (g *gateway) estimate(j *job) {
 	e := &j.estimate
 	e.output = v.Output()
 	if p := j.pair.Prefill; p != Aggregated {
-		e.cached = v.PrefillHit(p)
-		e.nominal = v.prefillHardware(p).prefill(j.req.Prompt, e.cached)
-		e.prefill, e.shared = v.PrefillSeconds(p), v.prefillHardware(p).PrefillStep
+		e.cached = min(v.PrefillHit(p), j.upTo-1)
+		e.nominal = v.prefillHardware(p).prefill(j.upTo, e.cached)
+		e.prefill, e.shared = e.nominal*v.speed(p), v.prefillHardware(p).PrefillStep
 		e.bytes = v.MissingBytes(j.pair.Decode)
 		e.step = v.StepSeconds(j.pair.Decode)
 		e.room = v.RoomSeconds(j.pair.Decode) > 0

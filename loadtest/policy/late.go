@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -19,6 +20,16 @@ var latePairs = &Policy{
 	Name: "tandem-late-pairs", Kind: Ours, OneDecider: true,
 	Source: "tandem-late where decode servers never compute prompts",
 	New:    func(s *Scenario, _ *rand.Rand) any { return newLateBinder(s, false) },
+}
+
+var pieces = &Policy{
+	Name: "tandem-pieces", Kind: Ours, OneDecider: true,
+	Source: "tandem-late which prefills long prompts in pieces; decode pulls one while the next is computed",
+	New: func(s *Scenario, _ *rand.Rand) any {
+		b := newLateBinder(s, true)
+		b.pieces = cost.DefaultPieces()
+		return b
+	},
 }
 
 var lateEach = &Policy{
@@ -55,6 +66,7 @@ const refreshed = 8
 // lateBinder asks Order, and keeps its tickets true.
 type lateBinder struct {
 	*fleet
+	pieces      cost.Pieces
 	updater     *shareUpdater // nil: hardware has no variants
 	order       *order.Order
 	jobs        map[int64]*job
@@ -98,6 +110,10 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	j := b.jobs[turn.Ticket.ID]
 	delete(b.jobs, turn.Ticket.ID)
 	j.pair = turn.Pair
+	if j.pair.Prefill != Aggregated {
+		v.gateway.viewFor(j)
+		j.upTo = b.pieces.End(j.req.Prompt, v.PrefillHit(j.pair.Prefill), blockTokens)
+	}
 	return j, true
 }
 

@@ -87,10 +87,10 @@ func (c *cluster) times(o *Outcome) {
 	good, goodInMean := 0, 0
 	for i := range c.jobs {
 		j := &c.jobs[i]
-		ttft, wait := j.firstAt-j.arrived, j.began-j.arrived
+		ttft, wait := j.firstAt-j.arrived, j.waited
 		all = append(all, ttft)
 		o.MeanWait += wait / float64(len(c.jobs))
-		o.MeanPrefill += (j.prefillEnd() - j.began) / float64(len(c.jobs))
+		o.MeanPrefill += (j.prefillEnd() - j.arrived - wait) / float64(len(c.jobs))
 		byDecile[j.decile] = append(byDecile[j.decile], ttft)
 		o.IdleWait, o.IdleShare = max(o.IdleWait, j.idleWait), max(o.IdleShare, j.idleWait/c.idleAllowed(j))
 		d := &o.Deciles[j.decile]

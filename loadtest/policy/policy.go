@@ -82,7 +82,7 @@ func Policies() []*Policy {
 	}, dynamoFull, []*Policy{
 		conductor,
 		networkAware, clairvoyant,
-		arrival, arrivalKey, latePairs, lateEach, throughput, lateBinding,
+		arrival, arrivalKey, latePairs, lateEach, throughput, lateBinding, pieces,
 	})
 }
 

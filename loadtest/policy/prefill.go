@@ -78,7 +78,7 @@ func (p *prefillServer) begin() {
 
 // take gives a job its part of the step and returns the time of it.
 func (p *prefillServer) take(j *job, budget *int) float64 {
-	to := min(j.req.Prompt, j.computed+*budget)
+	to := min(j.upTo, j.computed+*budget)
 	p.step = append(p.step, chunk{job: j, from: j.computed, to: to})
 	*budget -= to - j.computed
 	p.cluster.chunkBegins(j, to)
@@ -88,17 +88,16 @@ func (p *prefillServer) take(j *job, budget *int) float64 {
 // admit looks up the prefix and takes the KV that the prompt needs, false if what
 // is held for others leaves too little.
 func (p *prefillServer) admit(j *job) bool {
-	blocks := j.req.whole()
+	blocks := j.whole()
 	hit := p.cache.match(blocks)
 	p.cache.hold(blocks[:hit])
-	if !p.cache.reserve(len(j.req.Blocks) - hit) {
+	if !p.cache.reserve(blocksOf(j.upTo) - hit) {
 		p.cache.drop(blocks[:hit])
 		return false
 	}
 	j.onPrefill = hit
-	j.prefillHit = min(hit*blockTokens, j.req.Prompt-1)
-	j.computed = j.prefillHit
-	j.began, j.waits = p.cluster.cal.now, false
+	j.computed = min(hit*blockTokens, j.upTo-1)
+	p.cluster.beginPrefill(j)
 	return true
 }
 
@@ -111,7 +110,7 @@ func (p *prefillServer) end() {
 	}
 	done := p.begun[:0:0]
 	p.begun = slices.DeleteFunc(p.begun, func(j *job) bool {
-		if j.computed == j.req.Prompt {
+		if j.computed == j.upTo {
 			done = append(done, j)
 			return true
 		}
@@ -125,7 +124,7 @@ func (p *prefillServer) end() {
 
 // publish makes the whole blocks that a job has computed known.
 func (p *prefillServer) publish(j *job) {
-	whole := j.req.whole()
+	whole := j.whole()
 	upTo := min(j.computed/blockTokens, len(whole))
 	for ; j.onPrefill < upTo; j.onPrefill++ {
 		if p.cache.publish(whole[j.onPrefill]) {
@@ -134,10 +133,11 @@ func (p *prefillServer) publish(j *job) {
 	}
 }
 
-// release frees a job's KV once decode has it.
-func (p *prefillServer) release(j *job) {
-	p.cache.drop(j.req.whole()[:j.onPrefill])
-	p.cache.unreserve(len(j.req.Blocks) - j.onPrefill)
+// release frees the KV of a piece, or of the rest of a job, once decode has it: so many leading
+// blocks, and so many that have no hash.
+func (p *prefillServer) release(hashed []int32, private int) {
+	p.cache.drop(hashed)
+	p.cache.unreserve(private)
 	p.observe()
 	if !p.busy {
 		p.begin()

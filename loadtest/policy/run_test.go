@@ -124,6 +124,9 @@ func checkOrder(t *testing.T, c *cluster, p *Policy) {
 			t.Fatalf("%s: request %d has %d of %d tokens", p.Name, i, j.generated, j.req.Output)
 		}
 		whole := float64(j.req.Prompt-j.decodeHit) * c.hw.KVBytesPerToken
+		if j.pieces > 0 && !c.scenario.Overlap { // what came before is a hit of the whole prompt
+			whole += float64(j.staged) * c.hw.KVBytesPerToken
+		}
 		if j.pair.Prefill == Aggregated {
 			whole = 0
 		}

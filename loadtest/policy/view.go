@@ -33,18 +33,33 @@ func (v *View) DecodeRack(d int) int  { return v.scenario().decodeRack(d) }
 
 // PrefillHit and DecodeHit are the leading tokens that a server is believed to
 // hold. One token is always computed.
-func (v *View) PrefillHit(p int) int { return min(v.held[p]*blockTokens, v.job.req.Prompt-1) }
+func (v *View) PrefillHit(p int) int {
+	held := v.held[p] * blockTokens
+	if p == v.job.pair.Prefill {
+		held = max(held, v.job.done)
+	}
+	return min(held, v.job.req.Prompt-1)
+}
 func (v *View) DecodeHit(d int) int {
-	return min(v.held[v.Prefills()+d]*blockTokens, v.job.req.Prompt)
+	held := v.held[v.Prefills()+d] * blockTokens
+	if d == v.job.pair.Decode {
+		held = max(held, v.job.done)
+	}
+	return min(held, v.job.req.Prompt)
 }
 
 // PrefillSeconds is the predicted time of the prefill alone on p, at the speed
 // that p has shown.
 func (v *View) PrefillSeconds(p int) float64 {
+	return v.NominalSeconds(p) * v.speed(p)
+}
+
+// speed multiplies the time of the request on a server of nominal speed.
+func (v *View) speed(p int) float64 {
 	if v.gateway.cluster.exact {
-		return v.NominalSeconds(p) * v.job.noise * v.gateway.cluster.prefills[p].speed
+		return v.job.noise * v.gateway.cluster.prefills[p].speed
 	}
-	return v.prefillHardware(p).prefill(v.Prompt(), v.PrefillHit(p)) * v.gateway.learned.speeds[p].mean()
+	return v.gateway.learned.speeds[p].mean()
 }
 
 // NominalSeconds is PrefillSeconds on a server of nominal speed.

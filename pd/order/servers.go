@@ -63,6 +63,9 @@ const expectedArrivals = 2
 // fits says whether a request may be sent there now. An empty server takes anything:
 // there is nothing to wait for.
 func (s *Servers) fits(t *Ticket, d *DecodeState) bool {
+	if t.Begun {
+		return true
+	}
 	return !d.Excluded && (!s.Gate || d.KVRoom >= t.Tokens || d.Running == 0)
 }
 

@@ -39,7 +39,7 @@ func (t *Terms) Cost() float64 {
 
 // Possible reports whether a request may have a pair, leaving room apart.
 func (s *Servers) Possible(t *Ticket, pair Pair) bool {
-	if s.Decode[pair.Decode].Excluded {
+	if s.Decode[pair.Decode].Excluded && !t.Begun {
 		return false
 	}
 	if pair.Prefill == Aggregated {

@@ -48,6 +48,9 @@ type Ticket struct {
 	// as one more objective missed.
 	PairsFirst bool
 
+	// Begun: a piece of its prompt is prefilled, so that it has its pair (KeepTo), and its KV room.
+	Begun bool
+
 	// HardwareMismatch is what each prefill server costs more, in seconds, since it is of
 	// hardware that the plan gives to requests of other lengths. A shorter slice says that the
 	// rest fit.
@@ -92,6 +95,26 @@ func sized(s []float64, n int) []float64 {
 	}
 	return s[:n]
 }
+
+// KeepTo leaves a request no servers but those on which its prefill has begun. Decode has KV room
+// for all of it already. It follows what the request costs there.
+func (t *Ticket) KeepTo(pair Pair) {
+	t.Begun = true
+	for p := range t.Prefill {
+		if p != pair.Prefill {
+			t.Prefill[p] = math.Inf(1)
+		}
+	}
+	for d := range t.Missing {
+		t.Aggregated[d] = math.Inf(1)
+		if d != pair.Decode {
+			t.Missing[d] = math.Inf(1)
+		}
+	}
+}
+
+// exceeds reports whether a request needs more KV room on decode than there is.
+func (t *Ticket) exceeds(kvRoom int) bool { return !t.Begun && t.Tokens > kvRoom }
 
 // derive writes what follows from the costs alone.
 func (t *Ticket) derive(links *LinkTable) {

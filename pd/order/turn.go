@@ -39,7 +39,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	}
 	o.prepare(s)
 	may := func(t *Ticket, _ float64) (Pair, bool) {
-		if t.Tokens > o.mostKVRoom {
+		if t.exceeds(o.mostKVRoom) {
 			return Pair{}, false
 		}
 		return o.mayGo(t, s)
@@ -189,7 +189,7 @@ func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 			if oldest.overdue == nil || t.Arrived < oldest.overdue.Arrived {
 				oldest.overdue = t
 			}
-			if t.Tokens > o.mostKVRoom && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
+			if t.exceeds(o.mostKVRoom) && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
 				oldest.lacksKVRoom = t
 			}
 		}
