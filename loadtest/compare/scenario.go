@@ -42,7 +42,7 @@ decode: %d
 prefill_racks: %s
 decode_racks: %s
 own_uplink: %g
-reserve_output: false
+round_trip: 0  # loopback, and within the hand-off
 overlap: false
 noise: 0.02
 speedup: %g

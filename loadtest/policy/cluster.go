@@ -290,7 +290,7 @@ func (c *cluster) finishPrefill(j *job) {
 		return
 	}
 	if len(j.staging) == 0 {
-		c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].submit(j) })
+		c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].submit(j) })
 	}
 }
 
@@ -311,7 +311,7 @@ func (c *cluster) finishPiece(j *job) {
 // stage pulls the KV of the first piece that waits for it: a request to decode of its own, that
 // leaves it in decode's cache.
 func (c *cluster) stage(j *job) {
-	c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].stage(j) })
+	c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].stage(j) })
 }
 
 // finishStaging is called when decode has a piece, or has no room for it now.
@@ -323,7 +323,7 @@ func (c *cluster) finishStaging(j *job) {
 	case len(j.staging) > 0:
 		c.stage(j)
 	case j.upTo == j.req.Prompt && j.computed == j.upTo:
-		c.cal.after(c.hw.HandOff, func() { c.decodes[j.pair.Decode].submit(j) })
+		c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].submit(j) })
 	}
 }
 
@@ -332,7 +332,7 @@ func (c *cluster) recordRoom(j *job) {
 	if j.recompute || j.pair.Prefill == Aggregated {
 		j.recompute = false
 		j.compute = max(1, j.context()-j.decodeHit)
-		if j.generated == 0 {
+		if j.waits {
 			j.began, j.prefillHit, j.waits = c.cal.now, j.decodeHit, false
 			j.waited += c.cal.now - j.waitFrom
 		}

@@ -40,17 +40,12 @@ func (d *decodeServer) admit() {
 	d.observe()
 }
 
-// offerRoom reserves what a request needs beyond the blocks that are here: with
-// reserve_output room to its last token, otherwise for the tokens it has and the
-// next, as vLLM does.
+// offerRoom reserves what a request needs beyond the blocks that are here for the tokens it has
+// and the next, as vLLM does: an engine does not know how long the answer will be.
 func (d *decodeServer) offerRoom(j *job) bool {
 	blocks := j.req.whole()
 	hit := d.cache.match(blocks)
-	tokens := j.req.Prompt + j.generated + 1
-	if d.cluster.scenario.ReserveOutput {
-		tokens = j.req.Prompt + j.req.Output
-	}
-	need := blocksOf(tokens)
+	need := blocksOf(j.req.Prompt + j.generated + 1)
 	d.cache.hold(blocks[:hit])
 	if !d.cache.reserve(need - hit) {
 		d.cache.drop(blocks[:hit])
@@ -110,8 +105,8 @@ func (d *decodeServer) leave(j *job) {
 	d.context -= j.context()
 }
 
-// grow, where room is not reserved, takes the blocks for one more run of steps, and preempts
-// the last that joined while there are none: its KV is lost and computed again.
+// grow takes the blocks for one more run of steps, and preempts the last that joined while there
+// are none: its KV is lost and computed again.
 func (d *decodeServer) grow() {
 	for i := 0; i < len(d.batch); i++ {
 		j := d.batch[i]
@@ -138,7 +133,7 @@ func (d *decodeServer) preempt(j *job) {
 // growth is how many steps the batch may run before a request needs a new block
 // that is not sure to be there.
 func (d *decodeServer) growth() int {
-	if d.cluster.scenario.ReserveOutput || len(d.batch) == 0 {
+	if len(d.batch) == 0 {
 		return d.cluster.longestRun
 	}
 	// Each sequence takes at most one block more than its steps fill.

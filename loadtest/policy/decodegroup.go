@@ -78,10 +78,8 @@ func (g *decodeGroup) begin() {
 			d.context += j.context()
 		}
 		d.joining = d.joining[:0]
-		if !g.cluster.scenario.ReserveOutput {
-			d.grow()
-			d.observe()
-		}
+		d.grow()
+		d.observe()
 	}
 	g.started = g.cluster.cal.now
 	g.first, g.slope, g.steps = 0, 0, g.cluster.longestRun

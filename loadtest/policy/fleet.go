@@ -25,7 +25,7 @@ type fleet struct {
 func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
 	f := &fleet{aggregated: aggregated, moving: make(map[*job]func()), model: cost.Default()}
-	f.model.HandOff, f.model.KVBytesPerToken = runDuration(h.HandOff), int(h.KVBytesPerToken)
+	f.model.HandOff, f.model.KVBytesPerToken = runDuration(s.handOff()), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
 	f.links = cost.NewLinks(cost.LinkPrior{
 		cost.SameHost: {BytesPerSecond: h.NIC * s.LinksTold},

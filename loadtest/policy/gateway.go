@@ -96,7 +96,7 @@ func (g *gateway) send(j *job) {
 	g.cluster.bindIdle(j)
 	g.estimate(j)
 	g.cluster.notifyGateways(j, dispatched)
-	g.cluster.cal.after(g.cluster.replicaDelay(j), func() { g.cluster.dispatch(j) })
+	g.cluster.cal.after(g.cluster.replicaDelay(j)+g.cluster.scenario.trip(), func() { g.cluster.dispatch(j) })
 }
 
 // decide lets the queue change, sends what may go now, and sets the time of its
@@ -139,22 +139,27 @@ const (
 	ended            // the last token is here
 )
 
-// notifyGateways reports a request's stage to the replicas: the one where it happens at
-// once, the others later. Where one decides for all, only it needs to know.
+// notifyGateways reports a request's stage to the replicas: to the one where it happens at
+// once, or as soon as the engine's answer is there, to the others later. Where one decides for
+// all, only it needs to know.
 func (c *cluster) notifyGateways(j *job, s stage) {
-	at := j.replica
+	at, trip := j.replica, c.scenario.trip()
 	if s == dispatched {
-		at = c.decider(j).id
+		at, trip = c.decider(j).id, 0
 	}
 	for _, g := range c.gateways {
 		if c.oneDecider && g.id != 0 {
 			return
 		}
-		if g.id == at {
-			g.observe(j, s)
-		} else {
-			c.cal.after(c.scenario.ReplicaDelay, func() { g.observe(j, s) })
+		delay := trip
+		if g.id != at {
+			delay += c.scenario.ReplicaDelay
 		}
+		if delay == 0 {
+			g.observe(j, s)
+			continue
+		}
+		c.cal.after(delay, func() { g.observe(j, s) })
 	}
 }
 
@@ -209,7 +214,7 @@ func (g *gateway) learnTransfer(j *job) {
 		return
 	}
 	g.view.now = g.cluster.cal.now
-	took := j.decodedAt - j.prefilledAt - g.cluster.hw.HandOff - j.estimate.step
+	took := j.decodedAt - j.prefilledAt - g.cluster.scenario.handOff() - j.estimate.step
 	learner.Transferred(&g.view, j, max(took, 0))
 }
 

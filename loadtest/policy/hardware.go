@@ -22,7 +22,7 @@ type Hardware struct {
 	DecodeTokens      int     `yaml:"decode_tokens_per_step"`      // prompt tokens that a decode server computes in one step
 	DecodeSequences   int     `yaml:"decode_sequences"`            // largest batch of a server
 	NIC               float64 `yaml:"nic_bytes_per_second"`        // of each server, each way
-	HandOff           float64 `yaml:"handoff_seconds"`             // from prefill's answer to decode's engine
+	HandOff           float64 `yaml:"handoff_seconds"`             // from prefill's answer to decode's engine, beside the round trip
 }
 
 // work is the time of the forward pass over the tokens from cached to upTo.

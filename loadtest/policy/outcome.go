@@ -87,7 +87,7 @@ func (c *cluster) times(o *Outcome) {
 	good, goodInMean := 0, 0
 	for i := range c.jobs {
 		j := &c.jobs[i]
-		ttft, wait := j.firstAt-j.arrived, j.waited
+		ttft, wait := j.firstAt+c.scenario.trip()-j.arrived, j.waited
 		all = append(all, ttft)
 		o.MeanWait += wait / float64(len(c.jobs))
 		o.MeanPrefill += (j.prefillEnd() - j.arrived - wait) / float64(len(c.jobs))

@@ -335,3 +335,55 @@ func TestRun_AStallCountsAgainstEveryGapAndNotTheirMean(t *testing.T) {
 		t.Errorf("%v more requests are good by the mean gap, %d had a stall and a mean that is in time", got, stalled)
 	}
 }
+
+// Each call to an engine takes a round trip: one leg for a request that decode serves alone, and
+// two, one after the other, for a pair. It is in the time to the first token, whatever the policy.
+func TestRun_EachLegTakesARoundTrip(t *testing.T) {
+	trace := &Trace{Requests: []Request{{Prompt: 400, Output: 3, Blocks: []int32{0}}}, Blocks: 1}
+	for name, test := range map[string]struct {
+		pair Pair
+		legs float64
+	}{"a pair": {Pair{Prefill: 1, Decode: 1}, 2}, "decode alone": {Pair{Prefill: Aggregated, Decode: 1}, 1}} {
+		fixed := &Policy{Name: "fixed", New: stateless(func(*View) Pair { return test.pair })}
+		var ttft [2]float64
+		for i, trip := range []float64{0, 0.25} {
+			s := scenario(t, "B")
+			s.RoundTrip = trip
+			o, err := Run(trace, s, fixed, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ttft[i] = o.TTFT.Mean
+		}
+		if more := ttft[1] - ttft[0]; math.Abs(more-test.legs*0.25) > 1e-9 {
+			t.Errorf("%s: a round trip of 0.25 s adds %v s to the first token, want %v of them", name, more, test.legs)
+		}
+	}
+}
+
+// Decode takes requests whose prompts fit, however long their answers will be, and preempts the
+// last when they no longer do: the others go on.
+func TestRun_DecodeAdmitsWithoutKnowingTheAnswer(t *testing.T) {
+	s := scenario(t, "B")
+	s.Hardware.DecodeCapacity = 8 * blockTokens
+	request := func(block int32) Request {
+		return Request{Prompt: 1000, Output: 2000, Blocks: []int32{block, block + 1}}
+	}
+	trace := &Trace{Requests: []Request{request(0), request(2)}, Blocks: 4}
+	fixed := &Policy{Name: "fixed", New: stateless(func(*View) Pair { return Pair{} })}
+	c, err := newCluster(trace, s, fixed, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.run(); err != nil {
+		t.Fatal(err)
+	}
+	first, second := &c.jobs[0], &c.jobs[1]
+	if second.arrived < first.arrived {
+		first, second = second, first
+	}
+	if second.firstAt > first.endedAt || first.preempted != 0 || second.preempted != 1 {
+		t.Errorf("first token of the second at %v, end of the first at %v; preempted %d and %d times, want together, and the second once",
+			second.firstAt, first.endedAt, first.preempted, second.preempted)
+	}
+}

@@ -44,7 +44,6 @@ type Scenario struct {
 	// FirstFromPrefill: prefill says the first token, and decode the others behind it, save of a
 	// prompt that ends with a block, or an answer of one token.
 	FirstFromPrefill bool      `yaml:"first_from_prefill"`
-	ReserveOutput    bool      `yaml:"reserve_output"` // decode admits what fits with its whole output
 	SlowNICs         []SlowNIC `yaml:"sick"`
 
 	Speedup      float64 `yaml:"speedup"`       // of the trace's arrivals
@@ -55,6 +54,7 @@ type Scenario struct {
 	BurstSize    int     `yaml:"burst_size"`    // requests of a burst
 	Noise        float64 `yaml:"noise"`         // sigma of the lognormal factor of each prefill's time
 
+	RoundTrip    float64 `yaml:"round_trip"`    // seconds between a gateway and an engine, there and back
 	Replicas     int     `yaml:"replicas"`      // of the gateway
 	ReplicaDelay float64 `yaml:"replica_delay"` // seconds until a replica knows what another did
 	EventDelay   float64 `yaml:"event_delay"`   // most seconds until KV events arrive
@@ -163,8 +163,8 @@ func ParseScenario(text []byte) (*Scenario, error) {
 		return nil, err
 	}
 	s := &Scenario{
-		Speedup: 1, OutputFactor: 1, LockstepRanks: 1, SlowFactor: 1, Oversubscribe: 1, LinksTold: 1, ReserveOutput: true,
-		Replicas: 1, ReplicaDelay: 0.03, EventDelay: 0.05, GaugeAge: 0.1,
+		Speedup: 1, OutputFactor: 1, LockstepRanks: 1, SlowFactor: 1, Oversubscribe: 1, LinksTold: 1,
+		RoundTrip: 0.001, Replicas: 1, ReplicaDelay: 0.03, EventDelay: 0.05, GaugeAge: 0.1,
 	}
 	if base.Like != "" {
 		like, err := LoadScenario(base.Like)
@@ -197,7 +197,7 @@ func (s *Scenario) check() error {
 		return errors.New("own_uplink must not be negative")
 	case s.Speedup <= 0 || s.OutputFactor <= 0 || s.Oversubscribe <= 0 || s.SlowFactor <= 0 || s.LinksTold <= 0 || s.Replicas < 1:
 		return errors.New("speedup, output_factor, oversubscribe, slow_factor, links_told and replicas must be positive")
-	case s.Noise < 0 || s.ReplicaDelay < 0 || s.EventDelay < 0 || s.EventLoss < 0 || s.EventLoss > 1 || s.GaugeAge < 0:
+	case s.Noise < 0 || s.RoundTrip < 0 || s.ReplicaDelay < 0 || s.EventDelay < 0 || s.EventLoss < 0 || s.EventLoss > 1 || s.GaugeAge < 0:
 		return errors.New("noise, delays and ages must not be negative, event_loss within 0 and 1")
 	case s.BurstEvery > 0 && s.BurstSize < 2:
 		return errors.New("burst_size must be at least 2")
@@ -257,6 +257,13 @@ func (s *Scenario) withoutDelays() *Scenario {
 	exact.ReplicaDelay, exact.EventDelay, exact.EventLoss, exact.GaugeAge = 0, 0, 0, 0
 	return &exact
 }
+
+// trip is the time from a gateway to an engine, or back.
+func (s *Scenario) trip() float64 { return s.RoundTrip / 2 }
+
+// handOff is the time from the end of a prefill until decode's engine has the request, but for
+// transfers: prefill's answer, the gateway's call, and what decode's engine takes.
+func (s *Scenario) handOff() float64 { return s.RoundTrip + s.Hardware.HandOff }
 
 func (s *Scenario) racks() int            { return len(s.PrefillRacks) }
 func (s *Scenario) prefillRack(p int) int { return rackOf(s.PrefillRacks, p) }

@@ -141,7 +141,7 @@ func (v *View) MissingBytes(d int) float64 {
 // TransferSeconds is the predicted time to move what d lacks from p, with the
 // links to itself.
 func (v *View) TransferSeconds(p, d int) float64 {
-	return v.MissingBytes(d)/v.scenario().bandwidth(p, d) + v.hardware().HandOff
+	return v.MissingBytes(d)/v.scenario().bandwidth(p, d) + v.scenario().handOff()
 }
 
 // Tie draws a number below n.
