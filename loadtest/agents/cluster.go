@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,18 +113,6 @@ func writeCapacity(path string, scale float64) error {
 		return err
 	}
 	return os.WriteFile(path, raw, 0o600)
-}
-
-// explain writes why turns changed their server, as the gateway remembers.
-func (c *cluster) explain(ctx context.Context, what *run, changed []*turn, log io.Writer) {
-	for _, t := range changed {
-		decision, err := process.Ask(ctx, http.MethodGet, "http://"+c.admin+"/debug/decisions/"+t.id, nil)
-		if err != nil {
-			decision = []byte(err.Error())
-		}
-		_, _ = fmt.Fprintf(log, "%s: turn %d of session %d (sub-agent: %t) went from %s, which held %d of %d tokens, to %s, which held %d; %d were cached: %s\n", what,
-			t.request.turn, t.request.conversation.session, t.request.conversation.parent != nil, t.before, t.heldBefore, t.usage.prompt, t.prefill, t.held, t.usage.cached, decision)
-	}
 }
 
 // stop ends the gateway, then the engines.

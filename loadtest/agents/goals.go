@@ -20,6 +20,7 @@ const (
 func (r *Report) Goals() []*Goal {
 	cached := &Goal{Text: fmt.Sprintf("%.0f%% of what the oracle has cached", 100*leastOfOracle)}
 	stays := &Goal{Text: fmt.Sprintf("at most %.0f%% of turns that need not change their server do", 100*mostChanged)}
+	needed := &Goal{Text: fmt.Sprintf("needless changes of server at most %.0f%% of them", 100*mostChanged)}
 	asChat := &Goal{Text: "p99 of later turns' TTFT not above chat's"}
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -28,11 +29,12 @@ func (r *Report) Goals() []*Goal {
 		}
 		cached.count(x.OfOracle >= leastOfOracle)
 		stays.count(float64(x.Changed) <= mostChanged*float64(x.NeedNot))
+		needed.count(float64(x.Needless) <= mostChanged*float64(x.NeedNot))
 		if of := r.chatOf(x); of != nil && of != x {
 			asChat.count(x.TTFT99 <= of.TTFT99)
 		}
 	}
-	return []*Goal{cached, stays, asChat}
+	return []*Goal{cached, stays, needed, asChat}
 }
 
 func (g *Goal) count(met bool) {

@@ -1,10 +1,6 @@
 package agents
 
-import (
-	"container/list"
-	"slices"
-	"time"
-)
+import "container/list"
 
 // lru is one server's KV cache: blocks, the least recently used go first, of one prompt its
 // tail before its head, as in vLLM.
@@ -103,54 +99,4 @@ func leastComputed(caches []*lru) *lru {
 		}
 	}
 	return least
-}
-
-// changes replays where a log's requests really went, and counts the later turns that need
-// not change their server: that of the turn before held as much of the prompt as any, and
-// computed no other prompt when the turn was sent. It returns those of them that did. A
-// sub-agent's first turn follows its parent's last one. What decode servers computed alone
-// changes nothing.
-func changes(log []*turn, capacity int) (changed []*turn, needNot int) {
-	caches := make(map[string]*lru)
-	last := make(map[*conversation]string)
-	for i, t := range log {
-		if t.prefill == "" {
-			continue
-		}
-		at := caches[t.prefill]
-		if at == nil {
-			at = newLRUs(1, capacity)[0]
-			caches[t.prefill] = at
-		}
-		c := t.request.conversation
-		before, later := last[c]
-		if !later && c.parent != nil {
-			before, later = last[c.parent]
-		}
-		if later && holdsMost(caches, before, t.request) && !computes(log[:i], before, t.sent) {
-			needNot++
-			if t.prefill != before {
-				t.before, t.held, t.heldBefore = before, at.match(t.request), caches[before].match(t.request)
-				changed = append(changed, t)
-			}
-		}
-		last[c] = t.prefill
-		at.serve(t.request)
-	}
-	return changed, needNot
-}
-
-// computes reports whether a server has a prompt whose first token is not there at a time.
-func computes(log []*turn, server string, at time.Time) bool {
-	return slices.ContainsFunc(log, func(t *turn) bool { return t.prefill == server && t.sent.Add(t.ttft).After(at) })
-}
-
-func holdsMost(caches map[string]*lru, server string, r *request) bool {
-	own := caches[server].match(r)
-	for _, c := range caches {
-		if c.match(r) > own {
-			return false
-		}
-	}
-	return true
 }

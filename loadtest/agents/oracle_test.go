@@ -1,9 +1,6 @@
 package agents
 
-import (
-	"testing"
-	"time"
-)
+import "testing"
 
 // logged is a turn of a log whose prompt is full blocks, each told by a number.
 func logged(c *conversation, number int, server string, blocks ...uint64) *turn {
@@ -45,36 +42,6 @@ func TestOracle_IsTheBetterOfTwoRouters(t *testing.T) {
 	for _, c := range []struct{ capacity, blocks int }{{10, 1 + 4*4}, {4, 4 * 4}} {
 		if got := oracle(log, 2, c.capacity); got != c.blocks*blockTokens {
 			t.Errorf("%d blocks a server: %d blocks are cached, want %d", c.capacity, got/blockTokens, c.blocks)
-		}
-	}
-}
-
-// A turn has changed its server without need if that of the turn before held as much as any
-// and was idle.
-func TestChanges_CountsWhatNeedNotMove(t *testing.T) {
-	start := time.Unix(0, 0)
-	at := func(x *turn, seconds int) *turn {
-		x.sent, x.ttft = start.Add(time.Duration(seconds)*time.Second), 500*time.Millisecond
-		return x
-	}
-	a := &conversation{session: 1}
-	sub, other := &conversation{session: 1, parent: a}, &conversation{session: 2}
-	first := at(logged(a, 0, "p", 1, 2), 0)
-	for _, c := range []struct {
-		name             string
-		log              []*turn
-		changed, needNot int
-	}{
-		{"stays", []*turn{first, at(logged(a, 1, "p", 1, 2, 3), 1)}, 0, 1},
-		{"moves", []*turn{first, at(logged(a, 1, "q", 1, 2, 3), 1)}, 1, 1},
-		{"a sub-agent moves", []*turn{first, at(logged(sub, 0, "q", 1, 2, 3), 1)}, 1, 1},
-		{"decode computes it alone", []*turn{first, at(logged(a, 1, "", 1, 2, 3), 1)}, 0, 0},
-		{"another holds more", []*turn{first, at(logged(other, 0, "q", 1, 2, 3), 1), at(logged(a, 1, "q", 1, 2, 3), 2)}, 0, 0},
-		{"it is busy", []*turn{first, at(logged(other, 0, "p", 8, 9), 1), at(logged(a, 1, "q", 1, 2, 3), 1)}, 0, 0},
-	} {
-		changed, needNot := changes(c.log, 100)
-		if len(changed) != c.changed || needNot != c.needNot {
-			t.Errorf("%s: %d of %d changed, want %d of %d", c.name, len(changed), needNot, c.changed, c.needNot)
 		}
 	}
 }

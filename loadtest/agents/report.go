@@ -1,12 +1,12 @@
 package agents
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"text/tabwriter"
-	"time"
 )
 
 // Report is the comparison. Times are in the engines' time: what this machine took, times the
@@ -31,21 +31,28 @@ type Result struct {
 	OfOracle     float64 `json:"share_of_oracle"` // of its cached tokens, those that were cached
 	Changed      int     `json:"changed_server"`  // of later turns that need not
 	NeedNot      int     `json:"need_not_change_server"`
-	TTFT50       float64 `json:"later_turns_ttft_p50_s"`
-	TTFT99       float64 `json:"later_turns_ttft_p99_s"`
+	// Needless is how many later turns changed their server although that of the turn before held
+	// as much of the prompt as any and could have begun no later.
+	Needless int     `json:"needlessly_changed_server"`
+	TTFT50   float64 `json:"later_turns_ttft_p50_s"`
+	TTFT99   float64 `json:"later_turns_ttft_p99_s"`
 	// Repeated is how many times what sub-agents that begin at once share was computed by
 	// them all together, on average over their starts.
 	Repeated float64 `json:"shared_prefix_computed_by_sub_agents"`
 	Seconds  float64 `json:"run_s"` // of this machine's time
 
 	changed []*turn
+	slowest []*turn // of the later ones, one in slowestOf
 }
+
+// slowestOf is of how many later turns the slowest is explained.
+const slowestOf = 30
 
 // newResult holds the log of a run against the oracle.
 func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, error) {
 	r := &Result{run: *what, CacheTokens: blocks * blockTokens, Requests: len(log)}
 	var done []*turn
-	var later []time.Duration
+	var later []*turn
 	var first error
 	cached := 0
 	for _, t := range log {
@@ -62,7 +69,7 @@ func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, erro
 			r.Alone++
 		}
 		if t.request.turn > 0 || t.request.conversation.parent != nil {
-			later = append(later, t.ttft)
+			later = append(later, t)
 		}
 	}
 	if len(later) == 0 {
@@ -71,16 +78,17 @@ func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, erro
 	best := oracle(done, r.Servers, blocks)
 	r.Cached, r.Oracle = float64(cached)/float64(r.PromptTokens), float64(best)/float64(r.PromptTokens)
 	r.OfOracle = float64(cached) / float64(max(best, 1))
-	changed, needNot := changes(done, blocks)
-	r.Changed, r.NeedNot, r.changed = len(changed), needNot, changed
-	slices.Sort(later)
+	found := findChanges(done, blocks)
+	r.Changed, r.NeedNot, r.Needless, r.changed = len(found.changed), found.needNot, found.needless, found.changed
+	slices.SortFunc(later, func(a, b *turn) int { return cmp.Compare(a.ttft, b.ttft) })
+	r.slowest = later[len(later)-(len(later)+slowestOf-1)/slowestOf:]
 	r.TTFT50, r.TTFT99 = quantile(later, 0.5, speed), quantile(later, 0.99, speed)
 	r.Repeated = repeated(done)
 	return r, nil
 }
 
-func quantile(sorted []time.Duration, q, speed float64) float64 {
-	return speed * sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].Seconds()
+func quantile(sorted []*turn, q, speed float64) float64 {
+	return speed * sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].ttft.Seconds()
 }
 
 // repeated is how many times sub-agents that began at once computed what they share.
@@ -129,11 +137,11 @@ func (r *Report) WriteJSON(w io.Writer) error {
 func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintf(w, "seconds of the engines; %g of them pass here in one\n", r.Speed)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "API\tprefill\tcache\tpolicy\tcached\toracle\tof oracle\tchanged\tTTFT p50\tp99\trepeated\tdecode alone\tfailed\trun s\t\n")
+	fmt.Fprintf(table, "API\tprefill\tcache\tpolicy\tcached\toracle\tof oracle\tchanged\tneedless\tTTFT p50\tp99\trepeated\tdecode alone\tfailed\trun s\t\n")
 	for i := range r.Results {
 		x := &r.Results[i]
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%.1f%%\t%.1f%%\t%.1f%%\t%d of %d\t%.3f\t%.3f\t%.2f\t%d\t%d of %d\t%.1f\t\n", x.API, x.Servers, x.Cache, x.Policy,
-			100*x.Cached, 100*x.Oracle, 100*x.OfOracle, x.Changed, x.NeedNot, x.TTFT50, x.TTFT99, x.Repeated, x.Alone, x.Failed, x.Requests, x.Seconds)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%.1f%%\t%.1f%%\t%.1f%%\t%d of %d\t%d\t%.3f\t%.3f\t%.2f\t%d\t%d of %d\t%.1f\t\n", x.API, x.Servers, x.Cache, x.Policy,
+			100*x.Cached, 100*x.Oracle, 100*x.OfOracle, x.Changed, x.NeedNot, x.Needless, x.TTFT50, x.TTFT99, x.Repeated, x.Alone, x.Failed, x.Requests, x.Seconds)
 	}
 	if err := table.Flush(); err != nil {
 		return err

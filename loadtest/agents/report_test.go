@@ -7,14 +7,14 @@ import (
 
 // The goals are those of the gateway's own runs; rivals reach and miss none of them.
 func TestReport_CountsTheGoals(t *testing.T) {
-	result := func(api, policy string, ofOracle float64, changed int, p99 float64) Result {
-		return Result{run: run{API: api, Servers: 2, Cache: Ample, Policy: policy}, OfOracle: ofOracle, Changed: changed, NeedNot: 100, TTFT99: p99}
+	result := func(api, policy string, ofOracle float64, changed, needless int, p99 float64) Result {
+		return Result{run: run{API: api, Servers: 2, Cache: Ample, Policy: policy}, OfOracle: ofOracle, Changed: changed, Needless: needless, NeedNot: 100, TTFT99: p99}
 	}
 	r := &Report{Results: []Result{
-		result("chat", "tandem", 0.98, 5, 1), result("messages", "tandem", 0.96, 6, 1), result("responses", "tandem", 0.97, 0, 1.5),
-		result("chat", "least-load", 0.5, 50, 9),
+		result("chat", "tandem", 0.98, 5, 5, 1), result("messages", "tandem", 0.96, 6, 3, 1), result("responses", "tandem", 0.97, 0, 6, 1.5),
+		result("chat", "least-load", 0.5, 50, 50, 9),
 	}}
-	want := []Goal{{Met: 2, Of: 3}, {Met: 2, Of: 3}, {Met: 1, Of: 2}}
+	want := []Goal{{Met: 2, Of: 3}, {Met: 2, Of: 3}, {Met: 2, Of: 3}, {Met: 1, Of: 2}}
 	for i, g := range r.Goals() {
 		if g.Met != want[i].Met || g.Of != want[i].Of {
 			t.Errorf("%s: %d of %d, want %d of %d", g.Text, g.Met, g.Of, want[i].Met, want[i].Of)

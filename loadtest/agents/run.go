@@ -37,10 +37,20 @@ type turn struct {
 	id      string        // of the request
 	err     error
 
-	// Of a turn that changed its server: the one of the turn before, and how many tokens of
-	// the prompt this one and that one held.
+	// What the gateway remembers of it, and of that how long after it was sent its servers were
+	// chosen, and how long its prefill took from then on. Not scaled back.
+	decision            decision
+	waited, prefillTook time.Duration
+
+	// Of a turn whose server of the turn before held as much of its prompt as any: that one, and
+	// how many tokens of the prompt its own one and that one held.
 	before           string
 	held, heldBefore int
+}
+
+func (t *turn) String() string {
+	of := t.request.conversation
+	return fmt.Sprintf("turn %d of session %d (sub-agent: %t)", t.request.turn, of.session, of.parent != nil)
 }
 
 // Run makes every run, one after the other. show is called with what has ended and what is
@@ -110,14 +120,16 @@ func (r *Report) measure(ctx context.Context, cfg *Config, what *run, all *reque
 	defer d.client.CloseIdleConnections()
 	began := time.Now()
 	turns := d.drive(ctx)
+	seconds := time.Since(began).Seconds()
+	c.remember(ctx, turns)
 	result, err := newResult(what, turns, blocks, cfg.Speed)
 	if err != nil {
 		return err
 	}
-	result.Seconds = time.Since(began).Seconds()
-	c.explain(ctx, what, result.changed, log)
+	result.Seconds = seconds
+	explain(what, result, log)
 	if cfg.Turns != nil {
-		if err := c.logTurns(ctx, what, turns, cfg.Speed, cfg.turnLog); err != nil {
+		if err := logTurns(what, turns, cfg.Speed, cfg.turnLog); err != nil {
 			return err
 		}
 	}

@@ -1,16 +1,10 @@
 package agents
 
 import (
-	"context"
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"slices"
 	"time"
-
-	"github.com/tandem-gateway/tandem/loadtest/process"
 )
 
 // turnColumns are those of the turn log, one line a turn. Times are milliseconds of the engines.
@@ -23,55 +17,15 @@ var turnColumns = []string{
 	"prefill_ms", "transfer_ms", "first_ms", "ttft_ms",
 }
 
-// decision is what the gateway remembers of a request (gateway/admin.go), as far as the log says it.
-type decision struct {
-	Attempts []attempt `json:"attempts"`
-}
-
-type attempt struct {
-	Waited float64 `json:"waited_ms"`
-	Tokens struct {
-		Known   int    `json:"known"`
-		Unknown string `json:"unknown"`
-	} `json:"tokens"`
-	Measured struct {
-		Prefill  float64 `json:"prefill_ms"`
-		Transfer float64 `json:"transfer_ms"`
-		First    float64 `json:"first_token_ms"`
-	} `json:"measured"`
-	Alternatives []alternative `json:"alternatives"`
-}
-
-type alternative struct {
-	Prefill       string  `json:"prefill"`
-	Decode        string  `json:"decode"`
-	Chosen        bool    `json:"chosen"`
-	First         float64 `json:"first_token_ms"`
-	Queue         float64 `json:"queue_ms"`
-	Compute       float64 `json:"prefill_ms"`
-	Transfer      float64 `json:"transfer_ms"`
-	PrefillCached int     `json:"prefill_cached"`
-	DecodeCached  int     `json:"decode_cached"`
-}
-
-// chosen is the alternative that was taken; its zero value where that is not remembered.
-func (a *attempt) chosen() alternative {
-	if i := slices.IndexFunc(a.Alternatives, func(x alternative) bool { return x.Chosen }); i >= 0 {
-		return a.Alternatives[i]
-	}
-	return alternative{}
-}
-
 // logTurns writes a line for each turn that the gateway remembers: where its time went, and what
 // was predicted of it.
-func (c *cluster) logTurns(ctx context.Context, what *run, log []*turn, speed float64, to *csv.Writer) error {
+func logTurns(what *run, log []*turn, speed float64, to *csv.Writer) error {
 	for _, t := range log {
-		text, err := process.Ask(ctx, http.MethodGet, "http://"+c.admin+"/debug/decisions/"+t.id, nil)
-		var d decision
-		if err != nil || json.Unmarshal(text, &d) != nil || len(d.Attempts) == 0 {
+		a := t.decision.last()
+		if a == nil {
 			continue
 		}
-		if err := to.Write(t.columns(what, log[0].sent, &d.Attempts[len(d.Attempts)-1], speed)); err != nil {
+		if err := to.Write(t.columns(what, log[0].sent, a, speed)); err != nil {
 			return err
 		}
 	}
