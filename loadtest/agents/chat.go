@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// chat is /v1/chat/completions.
+// chat is /v1/chat/completions, with what was thought in between as vLLM takes it back
+// (renderers/chat_utils.py, 0.32: `reasoning` of an assistant's message).
 var chat = &api{
 	name: "chat", path: "/v1/chat/completions",
 	head: func(model string, w *workload) []byte {
@@ -22,11 +23,11 @@ var chat = &api{
 	step: func(b *bytes.Buffer, s *step, _ bool) {
 		switch {
 		case s.call != nil:
-			fmt.Fprintf(b, `,{"role":"assistant","content":%s,"tool_calls":[{"id":"call_%d","type":"function","function":{"name":%q,"arguments":%s}}]},{"role":"tool","tool_call_id":"call_%d","content":%s}`,
-				quoted(s.says), s.number, s.call.tool, quoted(s.call.arguments()), s.number, quoted(s.call.result))
+			fmt.Fprintf(b, `,{"role":"assistant",%s"content":%s,"tool_calls":[{"id":"call_%d","type":"function","function":{"name":%q,"arguments":%s}}]},{"role":"tool","tool_call_id":"call_%d","content":%s}`,
+				s.reasoning(), quoted(s.says), s.number, s.call.tool, quoted(s.call.arguments()), s.number, quoted(s.call.result))
 			return
 		case s.says != "":
-			fmt.Fprintf(b, `,{"role":"assistant","content":%s}`, quoted(s.says))
+			fmt.Fprintf(b, `,{"role":"assistant",%s"content":%s}`, s.reasoning(), quoted(s.says))
 		}
 		fmt.Fprintf(b, `,{"role":"user","content":%s}`, quoted(s.asks))
 	},
@@ -49,6 +50,14 @@ var chat = &api{
 		err := json.Unmarshal(data, &end)
 		return usage{end.Usage.Prompt, end.Usage.Details.Cached}, err == nil
 	},
+}
+
+// reasoning is the field of an assistant's message with what it thought, if anything.
+func (s *step) reasoning() string {
+	if s.thinking == "" {
+		return ""
+	}
+	return `"reasoning":` + quoted(s.thinking) + `,`
 }
 
 func comma(b *bytes.Buffer, i int) {
