@@ -101,12 +101,13 @@ func (c *cluster) startGateway(ctx context.Context, cfg *Config, r *run, servers
 	return process.AwaitServers(ctx, c.admin, len(c.engines))
 }
 
-// writeCapacity writes what the simulated engines do (loadtest/engine/timing.go), as tandem
-// calibrate would.
+// writeCapacity writes what the simulated engines do (loadtest/engine/timing.go) with prompts of up
+// to 30,000 new tokens in steps of 8,192, within a tenth. What of a prompt is cached takes none of their
+// time, attention to it neither, so that nothing counts in the square.
 func writeCapacity(path string, scale float64) error {
 	raw, err := json.Marshal(map[string]any{
 		"schema": 1, "server": "simulated engine", "model": modelName, "kv_tokens": decodeBlocks * blockTokens,
-		"prefill": []float64{0.0165 * scale, 0.015184 * scale, 0.00042099 * scale},
+		"prefill": []float64{0.0155 * scale, 0.0187 * scale, 0},
 		"step":    []float64{0.006 * scale, 0.00001 * scale, 0.01 * scale},
 	})
 	if err != nil {
