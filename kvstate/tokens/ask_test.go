@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidwall/gjson"
 )
 
 // asking is an engine source with an Ask of the test's.
@@ -290,3 +292,25 @@ func TestQuestions_AskOnlyWhatIsExact(t *testing.T) {
 
 // translated are the paths of a request that has an exact form as a chat.
 func translated(own string) []string { return []string{own, pathRenderChat, pathTokenize} }
+
+// A request's own template variables go along to /tokenize, beside those that chat makes of
+// reasoning_effort.
+func TestQuestions_TokenizeGetsTheTemplatesVariables(t *testing.T) {
+	for extra, want := range map[string]string{
+		``:                                ``,
+		`"chat_template_kwargs":{"a":1},`: `{"a":1}`,
+		`"reasoning_effort":"high",`:      `{"reasoning_effort":"high","enable_thinking":true}`,
+		`"chat_template_kwargs":{"a":1},"reasoning_effort":"none",`: `{"a":1,"reasoning_effort":"none","enable_thinking":false}`,
+		`"chat_template_kwargs":null,"reasoning_effort":null,`:      `null`,
+		`"chat_template_kwargs":{"enable_thinking":true},`:          `{"enable_thinking":true}`,
+	} {
+		p := Prompt{API: Chat, Body: []byte("{" + extra + plainChat[1:]), Model: "m"}
+		asked := p.tokenized(p.Body, ByEngine)
+		if len(asked) != 1 {
+			t.Fatalf("%s: %d questions", extra, len(asked))
+		}
+		if got := gjson.GetBytes(asked[0].body, "chat_template_kwargs").Raw; got != want {
+			t.Errorf("%s: asked with %s, want %s", extra, got, want)
+		}
+	}
+}

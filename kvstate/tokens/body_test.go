@@ -171,3 +171,14 @@ func FuzzRead_NeverPanicsAndAgreesWithJSON(f *testing.F) {
 		}
 	})
 }
+
+// Parts of a message are looked into up to a depth of 8: what is deeper counts as media, since it
+// may be.
+func TestHasMedia_WhatIsTooDeepCountsAsMedia(t *testing.T) {
+	for depth, want := range map[int]bool{1: false, deepestPart: false, deepestPart + 1: true, 100: true} {
+		value := strings.Repeat("[", depth) + `"text"` + strings.Repeat("]", depth)
+		if got := hasMedia([]byte(value)); got != want {
+			t.Errorf("a text %d lists deep: media is %v, want %v", depth, got, want)
+		}
+	}
+}

@@ -194,3 +194,25 @@ func TestClaims_ReportsAreBounded(t *testing.T) {
 		t.Errorf("%d contexts are remembered", len(s.claims.lost))
 	}
 }
+
+// What did not hold is remembered of up to 4,096 contexts; only beyond them an older one is
+// forgotten.
+func TestClaims_AreForgottenOnlyBeyondTheirBound(t *testing.T) {
+	c := newClaims()
+	for context := range uint64(maxLost) {
+		c.disprove(context, 0, ByTranslation)
+	}
+	for context := range uint64(maxLost) {
+		if c.believes(context, ByTranslation) {
+			t.Fatalf("context %d is forgotten, of %d", context, maxLost)
+		}
+	}
+	c.disprove(0, 0, ByTranslation) // it is known: nothing makes way
+	if len(c.lost) != maxLost {
+		t.Errorf("%d are remembered, want %d", len(c.lost), maxLost)
+	}
+	c.disprove(maxLost, 0, ByTranslation)
+	if len(c.lost) != maxLost || c.believes(maxLost, ByTranslation) {
+		t.Errorf("%d are remembered, want %d; the newest is believed: %v", len(c.lost), maxLost, c.believes(maxLost, ByTranslation))
+	}
+}

@@ -233,3 +233,75 @@ func TestMemory_ManyMessagesTakeNoLongTime(t *testing.T) {
 		text.free()
 	}
 }
+
+// A next turn whose tokens leave those of the whole prompt before it early breaks the rule that
+// it goes on there, and one that leaves them just before their end is an example of it. The same
+// prompt once more is neither.
+func TestMemory_NextTurnsShowWhetherTheTemplateGoesOn(t *testing.T) {
+	whole := make([]uint32, 100)
+	for i := range whole {
+		whole[i] = uint32(i + 1)
+	}
+	next := append(helloTalk[:len(helloTalk):len(helloTalk)], message{"assistant", "Hello yourself."}, message{"user", "Go on."})
+	for _, c := range []struct {
+		name   string
+		talk   []message
+		same   int // leading tokens that the second prompt has in common with the first
+		kept   int
+		needed int
+	}{
+		{"it goes on at the end", next, 100, 1, firstNeeded},
+		{"it lacks the opening of a turn", next, 100 - maxShort, 1, firstNeeded},
+		{"it lacks more", next, 99 - maxShort, 0, 8 * firstNeeded},
+	} {
+		m := newMemory(1 << 20)
+		m.learn(textOfTalk(t, helloTalk), whole, ByPrefill)
+		second := textOfTalk(t, c.talk)
+		m.learn(second, append(slices.Clone(whole[:c.same]), 1001, 1002, 1003), ByPrefill)
+		r := m.rules.of(second.family, second.at(int32(len(textOfTalk(t, helloTalk).prints))), 0)
+		if r == nil || r.kept != c.kept || r.needed != c.needed {
+			t.Errorf("%s: the rule is %+v, want %d examples of %d", c.name, r, c.kept, c.needed)
+		}
+	}
+	m := newMemory(1 << 20)
+	for range 3 {
+		m.learn(textOfTalk(t, helloTalk), whole, ByPrefill)
+	}
+	if len(m.rules) != 0 {
+		t.Errorf("the same prompt three times makes %d rules", len(m.rules))
+	}
+}
+
+// A prompt keeps 32 proofs. Of more the one goes that is nearest to the one before it, never the
+// first nor the last.
+func TestKnown_DropsTheProofNearestToTheOneBefore(t *testing.T) {
+	k := &known{}
+	var want []int32
+	for i := range int32(maxProofs) {
+		k.addProof(proof{cell: 10 * i, n: i})
+		want = append(want, 10*i)
+	}
+	cells := func() (all []int32) {
+		for _, p := range k.proofs {
+			all = append(all, p.cell)
+		}
+		return all
+	}
+	if got := cells(); !slices.Equal(got, want) {
+		t.Fatalf("kept are %v", got)
+	}
+	k.addProof(proof{cell: 153})
+	if got := cells(); !slices.Equal(got, want) {
+		t.Errorf("one at 153, 3 behind another: kept are %v", got)
+	}
+	k.addProof(proof{cell: 148})
+	want = slices.DeleteFunc(want, func(cell int32) bool { return cell == 150 })
+	want = slices.Insert(want, 15, 148)
+	if got := cells(); !slices.Equal(got, want) {
+		t.Errorf("one at 148, 2 before another: kept are %v, want %v", got, want)
+	}
+	k.addProof(proof{cell: 311}) // the last stays, however near it is
+	if got := cells(); got[len(got)-1] != 311 || got[0] != 0 || len(got) != maxProofs {
+		t.Errorf("one at the end: kept are %v", got)
+	}
+}

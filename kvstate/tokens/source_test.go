@@ -161,7 +161,7 @@ func TestMetrics_CountPromptsAndLearnedPrefixes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]float64{}
+	got, memory := map[string]float64{}, 0.0
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			labels := family.GetName()
@@ -169,6 +169,7 @@ func TestMetrics_CountPromptsAndLearnedPrefixes(t *testing.T) {
 				labels += " " + l.GetValue()
 			}
 			if family.GetName() == "tandem_tokens_memory_bytes" {
+				memory = m.GetGauge().GetValue()
 				continue
 			}
 			got[labels] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
@@ -181,6 +182,9 @@ func TestMetrics_CountPromptsAndLearnedPrefixes(t *testing.T) {
 	}
 	if !maps.Equal(got, want) {
 		t.Fatalf("got %v", got)
+	}
+	if _, bytes := s.memory.size(); bytes == 0 || memory != float64(bytes) {
+		t.Errorf("%v bytes of memory are said to be taken, want %d", memory, bytes)
 	}
 }
 
@@ -202,7 +206,10 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 	}
 	bad := good
 	bad.Mode, bad.TokenizerFile = Tokenizer, "testdata/none.json"
-	for _, cfg := range []Config{bad, func() Config { c := good; c.Mode = Engine; return c }()} {
+	noTemplate := good
+	noTemplate.Mode, noTemplate.TemplateFile = Tokenizer, "testdata/none.jinja"
+	noTemplate.TokenizerFile, _ = simTokenizer(t)
+	for _, cfg := range []Config{bad, noTemplate, func() Config { c := good; c.Mode = Engine; return c }()} {
 		if _, err := New(cfg, nil, nil); err == nil {
 			t.Errorf("%+v works", cfg)
 		} else if !strings.Contains(fmt.Sprint(err), "tokens of m") {

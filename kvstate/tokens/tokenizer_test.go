@@ -4,16 +4,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/engine/bpe"
 )
 
@@ -281,22 +282,28 @@ func TestVocabulary_LongPiecesTakeNoLongTime(t *testing.T) {
 
 func TestVocabulary_RefusesWhatItCannotDo(t *testing.T) {
 	for name, file := range map[string]string{
-		"unigram":          `{"model":{"type":"Unigram","vocab":{}}}`,
-		"byte fallback":    `{"model":{"type":"BPE","byte_fallback":true,"vocab":{}}}`,
-		"dropout":          `{"model":{"type":"BPE","dropout":0.1,"vocab":{}}}`,
-		"missing bytes":    `{"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`,
-		"stripping tokens": `{"added_tokens":[{"id":1,"content":"<x>","lstrip":true}],` + minimalModel() + `}`,
-		"lower case":       `{"normalizer":{"type":"Lowercase"},` + minimalModel() + `}`,
-		"metaspace":        `{"pre_tokenizer":{"type":"Metaspace"},` + minimalModel() + `}`,
-		"removed parts":    `{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"x"},"behavior":"Removed"},` + minimalModel() + `}`,
-		"roberta":          `{"post_processor":{"type":"RobertaProcessing"},` + minimalModel() + `}`,
+		"unigram":           `{"model":{"type":"Unigram","vocab":{}}}`,
+		"byte fallback":     `{"model":{"type":"BPE","byte_fallback":true,"vocab":{}}}`,
+		"dropout":           `{"model":{"type":"BPE","dropout":0.1,"vocab":{}}}`,
+		"missing bytes":     `{"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`,
+		"stripping tokens":  `{"added_tokens":[{"id":1,"content":"<x>","lstrip":true}],` + minimalModel() + `}`,
+		"lower case":        `{"normalizer":{"type":"Lowercase"},` + minimalModel() + `}`,
+		"metaspace":         `{"pre_tokenizer":{"type":"Metaspace"},` + minimalModel() + `}`,
+		"removed parts":     `{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"x"},"behavior":"Removed"},` + minimalModel() + `}`,
+		"space after split": `{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"x"},"behavior":"Isolated"},{"type":"ByteLevel","add_prefix_space":true}]},` + minimalModel() + `}`,
+		"roberta":           `{"post_processor":{"type":"RobertaProcessing"},` + minimalModel() + `}`,
 	} {
 		if _, err := parseVocabulary([]byte(file)); !errors.Is(err, errUnsupported) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := parseVocabulary([]byte("{" + minimalModel() + "}")); err != nil {
-		t.Errorf("a minimal tokenizer: %v", err)
+	for name, file := range map[string]string{
+		"minimal":                `{` + minimalModel() + `}`,
+		"a space before a split": `{"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true},` + minimalModel() + `}`,
+	} {
+		if _, err := parseVocabulary([]byte(file)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -322,4 +329,45 @@ func FuzzParseVocabulary_NeverPanics(f *testing.F) {
 			t.Log(err) // a pattern may be one that never ends
 		}
 	})
+}
+
+// Short pieces whose tokens were found are kept, until there are too many: then they are found
+// anew.
+func TestMerges_ShortPiecesAreKeptUpToABound(t *testing.T) {
+	m := merges{short: make(map[string][]uint32, cachedPieces+1)}
+	for i := range cachedPieces {
+		m.short[strconv.Itoa(i)] = nil
+	}
+	m.keep(map[string][]uint32{"one": {1}})
+	if len(m.short) != cachedPieces+1 || len(m.short["one"]) != 1 {
+		t.Errorf("%d are kept, want one more than %d", len(m.short), cachedPieces)
+	}
+	m.keep(map[string][]uint32{"two": {2}})
+	if len(m.short) != 1 || len(m.short["two"]) != 1 {
+		t.Errorf("%d are kept beyond the bound", len(m.short))
+	}
+}
+
+// The template of a tokenizer_config.json is a string, or the one called default of a list.
+func TestTemplate_OfATokenizerConfig(t *testing.T) {
+	for field, want := range map[string]string{
+		`"one"`: "one",
+		`[{"name":"tool_use","template":"two"},{"name":"default","template":"one"}]`: "one",
+		`[{"name":"tool_use","template":"two"}]`:                                     "",
+		`""`:                                                                         "", `null`: "", `7`: "",
+	} {
+		c := tokenizerConfig{Template: []byte(field)}
+		if got, err := c.source(); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v; want %q", field, got, err, want)
+		}
+	}
+}
+
+// A chat of no messages has no tokens: the engine refuses it.
+func TestConversation_OfNoMessagesIsNone(t *testing.T) {
+	for body, want := range map[string]bool{`{"messages":[]}`: false, `{}`: false, plainChat: true} {
+		if _, ok := (&Prompt{API: Chat, Body: []byte(body)}).conversation(); ok != want {
+			t.Errorf("%s: %v, want %v", body, ok, want)
+		}
+	}
 }
