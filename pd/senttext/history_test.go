@@ -1,6 +1,7 @@
 package senttext
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,5 +118,32 @@ func TestHistory_TheOldestMakeRoom(t *testing.T) {
 		if h.CachedTokens(of, on, all[i:i+1]) != 0 || h.CachedTokens(of, on, all[i+1:i+2]) == 0 || len(h.seen) != size {
 			t.Errorf("with %d more the oldest %d are not forgotten, or one more is; %d are remembered", i+1, i+1, len(h.seen))
 		}
+	}
+}
+
+// Requests record, ask and take back at once.
+func TestHistory_ManyAtOnce(t *testing.T) {
+	h, of, on, chunks := New(), Salted{Model: "m"}, Server{"s:1", 7}, chunksOf("a", 4)
+	until := time.Now().Add(time.Minute)
+	h.Record(of, on, chunks, Sighting{Held: time.Now(), Computes: until})
+	var all sync.WaitGroup
+	for _, do := range []func(){
+		func() { h.Record(of, on, chunks, Sighting{Held: time.Now(), Computes: until}) },
+		func() { h.Withdraw(of, on, chunks, until) },
+		func() { h.CachedTokens(of, on, chunks) },
+		func() { h.Computing(of, on, chunks) },
+	} {
+		for range 2 {
+			all.Go(func() {
+				for range 100 {
+					do()
+				}
+			})
+		}
+	}
+	all.Wait()
+	h.Record(of, on, chunks, Sighting{Held: time.Now(), Computes: until})
+	if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 4 || held != 4*ChunkTokens {
+		t.Errorf("it computes %d chunks and holds %d tokens", n, held)
 	}
 }
