@@ -19,6 +19,7 @@ type job struct {
 	pair     Pair
 	key      float64 // order in the prefill server's queue: lower goes first
 	estimate estimate
+	decider  *gateway // that counts what the request lets its prefill server compute
 
 	waits     bool    // its prefill has not begun
 	isBound   bool    // to its pair

@@ -14,7 +14,9 @@ type gateway struct {
 	index   *index
 	account *account
 	learned *learned
-	view    View
+	// computing is nil but of ours: peers do without it, or their rules count load for it.
+	computing *computing
+	view      View
 
 	chooser Chooser // one of the two is nil
 	late    queueingChooser
@@ -37,6 +39,9 @@ func newGateway(c *cluster, id, blocks int, seed uint64) *gateway {
 		account: newAccount(c.scenario.Prefill, c.scenario.Decode, steps),
 		learned: newLearned(c.scenario),
 		waking:  math.Inf(1),
+	}
+	if c.ours {
+		g.computing = newComputing()
 	}
 	g.view = View{gateway: g, held: make([]int, c.scenario.Prefill+c.scenario.Decode)}
 	return g
@@ -95,6 +100,10 @@ func (c *cluster) arrive(j *job) {
 func (g *gateway) send(j *job) {
 	g.cluster.bindIdle(j)
 	g.estimate(j)
+	if g.computing != nil && j.pair.Prefill != Aggregated {
+		g.computing.begin(j)
+		j.decider = g
+	}
 	g.cluster.notifyGateways(j, dispatched)
 	g.cluster.cal.after(g.cluster.replicaDelay(j)+g.cluster.scenario.trip(), func() { g.cluster.dispatch(j) })
 }
@@ -171,6 +180,9 @@ func (g *gateway) observe(j *job, s stage) {
 		g.account.recordDispatch(j, now)
 		return
 	case pieceDone, prefilled:
+		if j.decider == g {
+			g.computing.end(j, now+g.cluster.scenario.EventDelay)
+		}
 		served := g.account.recordPrefilled(j, now)
 		nominal := j.estimate.nominal
 		if g.cluster.ours && served < sameStep*nominal { // the work of a step whose fixed part another one bore
@@ -241,5 +253,8 @@ func (g *gateway) viewFor(j *job) *View {
 	v := &g.view
 	v.now, v.job = g.cluster.cal.now, j
 	g.index.match(j.req.whole(), v.held)
+	if g.computing != nil {
+		g.computing.extend(j.req.whole(), v.held[:g.cluster.scenario.Prefill], v.now)
+	}
 	return v
 }

@@ -1,0 +1,67 @@
+package policy
+
+import "testing"
+
+// Sixteen siblings at once from a conversation that no server holds: those that come later go
+// where the first one computes it, rather than each to a server of its own. Other servers that
+// are idle compute it too, up to one each.
+func TestRun_SiblingsWaitForWhatIsBeingComputed(t *testing.T) {
+	s := scenario(t, "siblings")
+	head := int(s.Workload.Kinds[0].HeadTokens.Least)
+	trace := s.workload().trace(s.Name, 1, 3000)
+	for _, p := range []*Policy{arrival, lateBinding} {
+		c, err := newCluster(trace, s, p, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.run(); err != nil {
+			t.Fatal(err)
+		}
+		computed, families := 0, make(map[int32]bool)
+		for i := range c.jobs {
+			j := &c.jobs[i]
+			computed += max(0, head-j.prefillHit)
+			families[j.req.Blocks[0]] = true
+		}
+		times := float64(computed) / float64(head) / float64(len(families))
+		t.Logf("%s: a conversation is computed %.2f times for sixteen siblings, mean TTFT %.2f s", p.Name, times, c.outcome(p, 1).TTFT.Mean)
+		if times > 4.8 {
+			t.Errorf("%s: a conversation is computed %.2f times for sixteen siblings", p.Name, times)
+		}
+	}
+}
+
+// What a server was sent counts from then on until its events have come, once for each request
+// that lets it compute it, and behind what it holds only.
+func TestComputing_CountsUntilTheEventsAreThere(t *testing.T) {
+	c := newComputing()
+	first := &job{req: &Request{Prompt: 3 * blockTokens, Blocks: []int32{1, 2, 3}}, upTo: 3 * blockTokens, pair: Pair{Prefill: 1}}
+	second := &job{req: &Request{Prompt: 2*blockTokens + 9, Blocks: []int32{1, 2, 4}}, upTo: 2*blockTokens + 9, pair: Pair{Prefill: 1}}
+	c.begin(first)
+	c.begin(second)
+	held := func(now float64, blocks ...int32) int {
+		h := []int{0, 0}
+		c.extend(blocks, h, now)
+		if h[0] != 0 {
+			t.Errorf("a server that was sent nothing holds %d blocks", h[0])
+		}
+		return h[1]
+	}
+	if got := held(0, 1, 2, 3); got != 3 {
+		t.Errorf("%d blocks while all are computed, want 3", got)
+	}
+	if got := held(0, 1, 2, 4); got != 2 {
+		t.Errorf("%d blocks of a prompt whose last is in part, want 2", got)
+	}
+	c.end(first, 5)
+	if got := held(4.9, 1, 2, 3); got != 3 {
+		t.Errorf("%d blocks before the events are there, want 3", got)
+	}
+	if got := held(5, 1, 2, 3); got != 2 {
+		t.Errorf("%d blocks while the second computes two, want 2", got)
+	}
+	c.end(second, 6)
+	if got := held(6, 1, 2, 3); got != 0 || len(c.copies) != 0 {
+		t.Errorf("%d blocks at the end, %d copies left", got, len(c.copies))
+	}
+}
