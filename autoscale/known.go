@@ -97,7 +97,7 @@ func (s *Scaler) Base(model string) (base string, known bool) {
 	return "", false
 }
 
-// Models are all of which Base knows, but for adapters that no server had.
+// Models returns the models that Base knows, without adapters that no server had.
 func (s *Scaler) Models() []string {
 	var all []string
 	for base, m := range s.current.Load().Memories {

@@ -68,7 +68,7 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 	x.observeStart(req)
 	answer, err := s.pd.Run(x.ctx, req)
 	if err == nil {
-		x.observation.RecordFirstToken(req.PromptTokens, answer.Computed)
+		x.observation.RecordFirstToken(req.PromptTokens, answer.ComputedTokens)
 	}
 	switch {
 	case err != nil:

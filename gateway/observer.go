@@ -20,13 +20,14 @@ type Arrival struct {
 	TTFT, ITL    time.Duration // its objectives, 0 is none
 }
 
-// Observation follows one such request. RecordFirstToken is called when its first token is there,
-// with the tokens of the prompt and those that were computed for it; then, or without that,
-// one of the others.
+// Observation follows one such request: RecordFirstToken is called at most once, then one of the
+// others.
 type Observation interface {
+	// RecordFirstToken is called when the first token is there, with the tokens of the prompt and
+	// those of them that were computed for it.
 	RecordFirstToken(prompt, computed int)
-	// RecordEnd is called when it is over, with the tokens of the answer, -1 if unknown; failed
-	// that the service is at fault.
+	// RecordEnd is called when the request is over, with the tokens of the answer, -1 if unknown;
+	// failed says that the service is at fault.
 	RecordEnd(output int, failed bool)
 	// RecordRefusal is called when capacity was lacking.
 	RecordRefusal()

@@ -25,7 +25,7 @@ func (x *exchange) usageExtension(answer *pd.Answer) usageExtension {
 	if !x.server.cfg.UsageExtension || !x.dialect.Split || x.dialect.Native {
 		return usageExtension{}
 	}
-	return usageExtension{dialect: x.dialect, start: x.start, wait: answer.Timing.Wait, expected: answer.Held}
+	return usageExtension{dialect: x.dialect, start: x.start, wait: answer.Timing.Wait, expected: answer.CachedTokens}
 }
 
 // inBody adds it to the usage of a whole answer.

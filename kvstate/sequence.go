@@ -52,7 +52,7 @@ const (
 	Rebuild                       // start again from what the publisher still has
 )
 
-// ReplayRequest is what a source wants replayed. Why is Nothing when it wants nothing.
+// ReplayRequest is what a source wants replayed. Reason is Nothing when it wants nothing.
 type ReplayRequest struct {
 	Reason ReplayReason
 	From   uint64

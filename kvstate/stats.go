@@ -132,7 +132,7 @@ func (s *Source) Changes() uint64 {
 	return n
 }
 
-// SetReceiver notes which replica receives what the engine says, and at which address.
+// SetReceiver notes which replica receives what the engine publishes, and at which address.
 func (s *Source) SetReceiver(receiver string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -212,7 +212,7 @@ func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) 
 	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
 	o.recordDecision(st, nil)
 	b.answer.Timing = st.timing(b)
-	b.answer.Held, b.answer.Computed = st.predictedCache()
+	b.answer.CachedTokens, b.answer.ComputedTokens = st.predictedCache()
 	st.form.relay(ctx, st, b)
 	return b.answer
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Ready reports whether requests are of use here: one could be served, or they are held
-// until it can. Else it says what is missing. an unresponsive server counts as able, and one that
+// until it can. Else it says what is missing. An unresponsive server counts as able, and one that
 // is down until it has been for as long as a request waits at most.
 func (o *Orchestrator) Ready() (bool, string) {
 	if len(o.ScaleFromZero.WillServeModels()) > 0 {

@@ -79,9 +79,9 @@ type Answer struct {
 	Decode      string
 	Usage       api.Usage // of a whole body
 	Timing      Timing
-	// Held and Computed are the prompt's tokens that the server which prefilled had in its cache,
-	// and the rest, as predicted when the pair was chosen.
-	Held, Computed int
+	// CachedTokens are the prompt's tokens that the server which prefilled had in its cache, and
+	// ComputedTokens the rest, as predicted when the pair was chosen.
+	CachedTokens, ComputedTokens int
 }
 
 // isComplete reports whether all of the answer is here.

@@ -40,8 +40,8 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 					t.Errorf("%q, want %q", got.text, want)
 				}
 				prefill, decode := f.server(f.prefill[0]), f.server(f.decode[0])
-				if got.Prefill != prefill.ID() || got.Decode != decode.ID() || got.Computed != req.PromptTokens {
-					t.Errorf("served by %q and %q, %d of %d tokens computed", got.Prefill, got.Decode, got.Computed, req.PromptTokens)
+				if got.Prefill != prefill.ID() || got.Decode != decode.ID() || got.ComputedTokens != req.PromptTokens {
+					t.Errorf("served by %q and %q, %d of %d tokens computed", got.Prefill, got.Decode, got.ComputedTokens, req.PromptTokens)
 				}
 				p, s := f.prefill[0].State(), f.decode[0].State()
 				if p.PrefillsDone != 1 || p.HandoffsPulled != 1 || s.DecodesDone != 1 || s.Recomputed != 0 || s.AggregatedDone != 0 {

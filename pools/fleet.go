@@ -54,7 +54,7 @@ type watched struct {
 	done   chan struct{}
 }
 
-// NewFleet returns an empty fleet, whose servers nothing follows: see Watch.
+// NewFleet returns an empty fleet. Nothing follows its servers until Watch is called.
 func NewFleet(cfg Config, log *slog.Logger) *Fleet {
 	f := &Fleet{
 		cfg:     cfg,
@@ -67,7 +67,7 @@ func NewFleet(cfg Config, log *slog.Logger) *Fleet {
 	return f
 }
 
-// Watch has the servers followed that the fleet comes to know from now on.
+// Watch sets what follows each server that the fleet gets to know from now on.
 func (f *Fleet) Watch(w Watch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -92,10 +92,10 @@ func (g *GPUShare) Leave(now time.Time) {
 }
 
 // SetDraining refuses new leases, or allows them again.
-func (g *GPUShare) SetDraining(resting bool) {
+func (g *GPUShare) SetDraining(draining bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.draining = resting
+	g.draining = draining
 }
 
 // setClosed refuses all new leases, or allows them again, and reports whether that is a change.

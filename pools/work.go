@@ -27,7 +27,7 @@ func (w InFlight) Plus(o InFlight) InFlight {
 	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue, Stays: w.Stays + o.Stays, Forming: w.Forming + o.Forming}
 }
 
-// LegIndex is where a leg stands in what is kept for both: prefill first.
+// LegIndex is the index of a leg in arrays with a value for each: 0 is prefill, 1 decode.
 func LegIndex(leg Role) int {
 	if leg == Prefill {
 		return 0

@@ -128,6 +128,7 @@ func (f *Candidates) Alternative(s *order.Servers, t *order.Ticket, pair order.P
 	return a
 }
 
+// Duration converts seconds; more than 1e9 of them are 1e9.
 func Duration(seconds float64) time.Duration {
 	return time.Duration(min(seconds, maxSeconds) * float64(time.Second))
 }

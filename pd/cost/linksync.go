@@ -7,7 +7,7 @@ import (
 )
 
 // LinkSync remembers what of one replica's records was taken in, so that of the next only
-// the difference is. The zero value is a replica that nothing was heard of.
+// the difference is. The zero value is a replica of which nothing was received.
 type LinkSync struct {
 	pairs   map[pairID]pairRecord
 	classes *[distances]curve.Report // nil: nothing

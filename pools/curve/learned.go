@@ -53,7 +53,7 @@ type Learned struct {
 type step struct {
 	observed, predicted float64
 	samples             int
-	silent              bool // nothing was heard of the server for long before it
+	silent              bool // nothing was learned of the server for long before it
 }
 
 // NewLearned returns a curve that believes the prior. What a server has shown loses half its
