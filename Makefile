@@ -83,9 +83,13 @@ SEEDS ?= 5
 # Scenarios that make sim runs and make chaos plays: name,name.
 SCENARIO ?= all
 
+# Traces and policies that make sim compares: all, or names with commas between them.
+TRACE ?= loadtest/traces/mooncake_conversation.jsonl
+POLICY ?= all
+
 .PHONY: sim
 sim: build ## compare policies on SCENARIO (all; 'agents*'), SEEDS=1 for a quick look; writes bin/sim.html
-	bin/tandem-lab sim --scenario '$(SCENARIO)' --policy all --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html $(ARGS)
+	bin/tandem-lab sim --trace '$(TRACE)' --scenario '$(SCENARIO)' --policy '$(POLICY)' --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html $(ARGS)
 
 .PHONY: sim-autoscale
 sim-autoscale: build ## compare ways of scaling both pools over two hours; writes bin/scaling.html

@@ -47,7 +47,7 @@ func liveCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&cfg.Trace, "trace", "loadtest/traces/mooncake_conversation.jsonl", "Mooncake JSONL `file` to replay")
+	f.StringVar(&cfg.Trace, "trace", conversationTrace, "Mooncake JSONL `file` to replay")
 	f.IntVar(&cfg.Limit, "limit", cfg.Limit, "requests of it")
 	f.IntVar(&cfg.Rounds, "rounds", cfg.Rounds, "runs of each way, by turns")
 	f.StringSliceVar(&ways, "way", []string{"all"}, "all, or parts of `names`")
@@ -108,7 +108,7 @@ func simulate(ctx context.Context, cfg compare.Config, report *compare.Report) e
 		return err
 	}
 	predicted, err := policy.Compare(ctx, policy.Config{
-		TracePath: cfg.Trace, Limit: cfg.Limit, Scenarios: []*policy.Scenario{scenario}, Policies: policies,
+		Traces: []string{cfg.Trace}, Limit: cfg.Limit, Scenarios: []*policy.Scenario{scenario}, Policies: policies,
 		Seeds: 5, Parallel: runtime.GOMAXPROCS(0),
 	}, func(int, int, *policy.Outcome) {})
 	if err != nil {

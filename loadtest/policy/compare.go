@@ -14,13 +14,19 @@ import (
 
 // Config is what to compare.
 type Config struct {
-	TracePath string
-	Limit     int // requests of the trace; 0: all
+	// Traces are files in Mooncake's format and names of GeneratedTraces. Scenarios that have
+	// no load of their own run on each.
+	Traces    []string
+	Limit     int // requests of a trace; 0: all
 	Scenarios []*Scenario
 	Policies  []*Policy
-	Seeds     int // runs of each policy in each scenario, seeds 1 and up
-	Parallel  int // runs at one time
+	Seeds     int    // runs of each policy in each scenario
+	FirstSeed uint64 // of these runs, the others have those that follow; 0: 1
+	Parallel  int    // runs at one time
 }
+
+// seed is that of a run, which are counted from 0.
+func (c *Config) seed(run int) uint64 { return max(1, c.FirstSeed) + uint64(run) }
 
 // Progress is called for each run that has ended: how many of all have.
 type Progress func(done, total int, last *Outcome)
@@ -28,8 +34,8 @@ type Progress func(done, total int, last *Outcome)
 // Compare runs every policy in every scenario with every seed. A scenario whose
 // own trace is absent is left out, and the report says so.
 func Compare(ctx context.Context, cfg Config, show Progress) (*Report, error) {
-	if cfg.Seeds < 1 || cfg.Parallel < 1 || len(cfg.Scenarios) == 0 || len(cfg.Policies) == 0 {
-		return nil, errors.New("sim: want scenarios, policies, seeds and at least one run at a time")
+	if cfg.Seeds < 1 || cfg.Parallel < 1 || len(cfg.Traces) == 0 || len(cfg.Scenarios) == 0 || len(cfg.Policies) == 0 {
+		return nil, errors.New("sim: want traces, scenarios, policies, seeds and at least one run at a time")
 	}
 	grid, skipped, err := newGrid(cfg)
 	if err != nil {
@@ -79,36 +85,54 @@ type grid struct {
 }
 
 func newGrid(cfg Config) (*grid, []string, error) {
-	trace, err := ReadTraceFile(cfg.TracePath, cfg.Limit)
-	if err != nil {
-		return nil, nil, err
-	}
 	g := &grid{}
 	var skipped []string
-	for _, s := range cfg.Scenarios {
-		own := &load{fixed: trace}
-		switch w := s.workload(); {
-		case w != nil:
-			own = &load{name: s.Name, workload: w, limit: cfg.Limit}
-		case s.Trace != "":
-			own.fixed, err = ReadTraceFile(filepath.Join(filepath.Dir(cfg.TracePath), s.Trace), cfg.Limit)
-			if errors.Is(err, fs.ErrNotExist) {
-				skipped = append(skipped, fmt.Sprintf("%s: no %s beside the trace", s.Name, s.Trace))
-				continue
-			}
-			if err != nil {
+	for i, name := range cfg.Traces {
+		trace, err := openTrace(name, cfg.Limit)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, s := range cfg.Scenarios {
+			own, err := ownLoad(s, cfg)
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				if i == 0 {
+					skipped = append(skipped, fmt.Sprintf("%s: no %s beside the trace", s.Name, s.Trace))
+				}
+			case err != nil:
 				return nil, nil, err
+			case own == nil && (i > 0 || trace.workload != nil):
+				g.add(s.on(name), trace, cfg)
+			case own == nil:
+				g.add(s, trace, cfg)
+			case i == 0: // whatever the traces are
+				g.add(s, own, cfg)
 			}
 		}
-		byPolicy := make([][]*Outcome, len(cfg.Policies))
-		for i := range byPolicy {
-			byPolicy[i] = make([]*Outcome, cfg.Seeds)
-		}
-		g.scenarios = append(g.scenarios, s)
-		g.loads = append(g.loads, own)
-		g.outcomes = append(g.outcomes, byPolicy)
 	}
 	return g, skipped, nil
+}
+
+// ownLoad is the load of a scenario that does not take any trace, nil of the others.
+func ownLoad(s *Scenario, cfg Config) (*load, error) {
+	if w := s.workload(); w != nil {
+		return &load{name: s.Name, workload: w, limit: cfg.Limit}, nil
+	}
+	if s.Trace == "" {
+		return nil, nil
+	}
+	t, err := ReadTraceFile(filepath.Join(filepath.Dir(cfg.Traces[0]), s.Trace), cfg.Limit)
+	return &load{fixed: t}, err
+}
+
+func (g *grid) add(s *Scenario, l *load, cfg Config) {
+	byPolicy := make([][]*Outcome, len(cfg.Policies))
+	for i := range byPolicy {
+		byPolicy[i] = make([]*Outcome, cfg.Seeds)
+	}
+	g.scenarios = append(g.scenarios, s)
+	g.loads = append(g.loads, l)
+	g.outcomes = append(g.outcomes, byPolicy)
 }
 
 func (g *grid) run(ctx context.Context, cfg Config, show Progress) error {
@@ -119,16 +143,16 @@ func (g *grid) run(ctx context.Context, cfg Config, show Progress) error {
 	runs.SetLimit(cfg.Parallel)
 	for i, s := range g.scenarios {
 		for k, p := range cfg.Policies {
-			for seed := range cfg.Seeds {
+			for run := range cfg.Seeds {
 				runs.Go(func() error {
 					if ctx.Err() != nil {
 						return ctx.Err()
 					}
-					o, err := Run(g.loads[i].trace(uint64(seed+1)), s, p, uint64(seed+1))
+					o, err := Run(g.loads[i].trace(cfg.seed(run)), s, p, cfg.seed(run))
 					if err != nil {
 						return err
 					}
-					g.outcomes[i][k][seed] = o
+					g.outcomes[i][k][run] = o
 					mu.Lock()
 					defer mu.Unlock()
 					done++

@@ -50,6 +50,10 @@ func goals() []goal {
 		"A": 0.95, "B": 0.92, "C": 0.85, "D": 0.85, "E": 0.85, "G": 0.90, "overload": 1,
 		"agents-035": 1.05, "agents-06": 0.90, "agents-10": 1, "bimodal": 0.76, "flash": 0.92,
 	})
+	for _, trace := range GeneratedTraces() {
+		add(bestReleased, "ttft_mean", alike(0.90, trace+"/B", trace+"/C", trace+"/G"))
+	}
+	add(dynamoAll.Name, "ttft_mean", map[string]float64{"bimodal": 0.70, "flash": 0.78})
 	add(bestReleased, "ttft_p99", alike(1.05, study...))
 	add(bestReleased, "wait_max", alike(1.05, study...))
 	add(bestReleased, "goodput_loss", alike(0, study...))

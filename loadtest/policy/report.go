@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 )
 
 // Schema is the version of the report's JSON. Fields may be added under one
@@ -17,6 +18,7 @@ type Report struct {
 	Schema    int              `json:"schema"`
 	Trace     string           `json:"trace"`
 	Seeds     int              `json:"seeds"`
+	FirstSeed uint64           `json:"first_seed"`
 	Metrics   []MetricAbout    `json:"metrics"` // what the names in it mean
 	Scenarios []ScenarioReport `json:"scenarios"`
 	Gates     []Gate           `json:"gates"`
@@ -68,6 +70,14 @@ type DecileReport struct {
 	Metrics  map[string]Range `json:"metrics"`
 }
 
+// SeedRange says which seeds ran.
+func (r *Report) SeedRange() string {
+	if r.Seeds == 1 {
+		return fmt.Sprintf("seed %d", r.FirstSeed)
+	}
+	return fmt.Sprintf("seeds %d to %d", r.FirstSeed, r.FirstSeed+uint64(r.Seeds)-1)
+}
+
 // WriteJSON writes the report, indented.
 func (r *Report) WriteJSON(w io.Writer) error {
 	enc := json.NewEncoder(w)
@@ -76,7 +86,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 }
 
 func (g *grid) report(cfg Config, skipped []string) *Report {
-	r := &Report{Schema: Schema, Trace: cfg.TracePath, Seeds: cfg.Seeds, Skipped: append([]string{}, skipped...)}
+	r := &Report{Schema: Schema, Trace: strings.Join(cfg.Traces, ","), Seeds: cfg.Seeds, FirstSeed: cfg.seed(0), Skipped: append([]string{}, skipped...)}
 	for _, m := range metrics {
 		r.Metrics = append(r.Metrics, MetricAbout{m.name, m.about})
 	}
@@ -89,7 +99,7 @@ func (g *grid) report(cfg Config, skipped []string) *Report {
 
 func (g *grid) scenarioReport(cfg Config, i int, s *Scenario) ScenarioReport {
 	sr := ScenarioReport{
-		Name: s.Name, Title: s.Title, Requests: len(g.loads[i].trace(1).Requests), Prefill: s.Prefill, Decode: s.Decode,
+		Name: s.Name, Title: s.Title, Requests: len(g.loads[i].trace(cfg.seed(0)).Requests), Prefill: s.Prefill, Decode: s.Decode,
 		Racks: s.racks(), Replicas: s.Replicas, SLO: s.SLO,
 	}
 	for k, p := range cfg.Policies {

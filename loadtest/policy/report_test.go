@@ -15,7 +15,7 @@ import (
 
 func smallReport(t *testing.T, scenarios ...string) *Report {
 	t.Helper()
-	cfg := Config{TracePath: tracePath, Limit: 150, Policies: []*Policy{leastLoad, dynamo, arrival, lateBinding}, Seeds: 2, Parallel: 2}
+	cfg := Config{Traces: []string{tracePath}, Limit: 150, Policies: []*Policy{leastLoad, dynamo, arrival, lateBinding}, Seeds: 2, Parallel: 2}
 	for _, name := range scenarios {
 		cfg.Scenarios = append(cfg.Scenarios, scenario(t, name))
 	}
@@ -65,7 +65,7 @@ func TestReport_JSONHasItsFields(t *testing.T) {
 	s := r["scenarios"].([]any)[0]
 	p := s.(map[string]any)["policies"].([]any)[3].(map[string]any)
 	for got, want := range map[string]string{
-		keys(r):                       "gates metrics scenarios schema seeds skipped trace",
+		keys(r):                       "first_seed gates metrics scenarios schema seeds skipped trace",
 		keys(s):                       "best_default best_released decode_servers gateway_replicas name policies prefill_servers racks requests slo title",
 		keys(p):                       "deciles default_ratios kind metrics name options ratios source",
 		keys(p["ratios"]):             "bytes_moved goodput_gain goodput_mean_itl_gain ttft_mean ttft_p99 ttft_p99_worst_decile wait_max",

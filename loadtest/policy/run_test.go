@@ -243,7 +243,7 @@ func TestRun_RefusesWhatNoServerHolds(t *testing.T) {
 }
 
 func TestCompare_ParallelIsSequential(t *testing.T) {
-	cfg := Config{TracePath: tracePath, Limit: 200, Scenarios: []*Scenario{scenario(t, "A"), scenario(t, "F"), scenario(t, "G")}, Policies: []*Policy{dynamo, lateBinding}, Seeds: 2}
+	cfg := Config{Traces: []string{tracePath}, Limit: 200, Scenarios: []*Scenario{scenario(t, "A"), scenario(t, "F"), scenario(t, "G")}, Policies: []*Policy{dynamo, lateBinding}, Seeds: 2}
 	var reports []*Report
 	for _, parallel := range []int{1, 4} {
 		cfg.Parallel = parallel
@@ -274,7 +274,7 @@ func TestCompare_ParallelIsSequential(t *testing.T) {
 
 func TestCompare_StopsWhenItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	cfg := Config{TracePath: tracePath, Limit: 50, Scenarios: []*Scenario{scenario(t, "A")}, Policies: Policies(), Seeds: 3, Parallel: 1}
+	cfg := Config{Traces: []string{tracePath}, Limit: 50, Scenarios: []*Scenario{scenario(t, "A")}, Policies: Policies(), Seeds: 3, Parallel: 1}
 	runs := 0
 	_, err := Compare(ctx, cfg, func(int, int, *Outcome) { runs++; cancel() })
 	if err == nil || runs > 2 {

@@ -88,17 +88,7 @@ type SLO struct {
 }
 
 // Shipped returns the names of the scenarios that come with the program.
-func Shipped() []string {
-	entries, err := shipped.ReadDir("scenarios")
-	if err != nil {
-		panic(err) // embedded: it is there
-	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
-	}
-	return names
-}
+func Shipped() []string { return namesIn(shipped, "scenarios") }
 
 // FindScenarios reads the scenarios named, all shipped ones for "all". A name may be a
 // pattern of shipped ones, as "agents*".

@@ -10,7 +10,7 @@ import (
 // the goals.
 func (r *Report) WriteTable(w io.Writer) error {
 	for i := range r.Scenarios {
-		if err := r.Scenarios[i].writeTable(w, r.Seeds); err != nil {
+		if err := r.Scenarios[i].writeTable(w, r.SeedRange()); err != nil {
 			return err
 		}
 	}
@@ -26,8 +26,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return nil
 }
 
-func (s *ScenarioReport) writeTable(w io.Writer, seeds int) error {
-	fmt.Fprintf(w, "\n%s: %s\n%d prefill and %d decode servers on %d racks, %d gateway replica(s), %d requests, %d seed(s)\n",
+func (s *ScenarioReport) writeTable(w io.Writer, seeds string) error {
+	fmt.Fprintf(w, "\n%s: %s\n%d prefill and %d decode servers on %d racks, %d gateway replica(s), %d requests, %s\n",
 		s.Name, s.Title, s.Prefill, s.Decode, s.Racks, s.Replicas, s.Requests, seeds)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(table, format, args...) } // Flush reports
