@@ -77,10 +77,13 @@ func TestRender_IsPythons(t *testing.T) {
 // A template or a client cannot make a render go on without end, or write without bound.
 func TestRender_WorkIsBounded(t *testing.T) {
 	variables := variablesOf(t, `{"s": "`+strings.Repeat("x", 1<<16)+`"}`)
+	variables["big"] = strings.Repeat("x", 20<<20)
 	for _, source := range []string{
 		"{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
 		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
 		"{% set ns = namespace(s=s) %}{% for a in range(90000) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+		"{% for a in range(3000) %}{% set t = s + s %}{% endfor %}",
+		"{{ 'x' | replace('', big) | length }}",
 		"{{ 'x' * 2147483000 }}",
 		"{{ s | replace('', s) }}",
 		"{% set l = range(90000) | list %}{% for a in l %}{% set b = l[1:] %}{% endfor %}",
@@ -96,10 +99,50 @@ func TestRender_WorkIsBounded(t *testing.T) {
 	}
 }
 
+// What fails in Python fails here, wherever in a template it stands, and so does what is not known
+// to be the same there.
+func TestRender_FailsWhereItIsNotPythons(t *testing.T) {
+	for _, source := range []string{
+		"{{ 'abc'[1 // 0:] }}", "{{ 'abc'[:1 // 0] }}", "{{ (1 // 0)[1:] }}", "{# no end", "{{ [1].index(1, x=2) }}", "{{ [1].index(value=1) }}",
+		"{{ 'a' | safe | upper }}", "{{ {'\u00e9': 1} | dictsort }}",
+	} {
+		if got, err := renderText(source, nil); err == nil {
+			t.Errorf("%s: rendered %q, and should fail", source, got)
+		}
+	}
+}
+
+// A loop over a message's content is found, also where a macro has it and is given the content.
+func TestTemplate_LoopsOverContent(t *testing.T) {
+	const macro = "{% macro m(first, parts) %}{% for p in parts %}{% endfor %}{% endmacro %}"
+	for source, want := range map[string]bool{
+		"{% for p in message.content %}{% endfor %}":                            true,
+		"{% for p in message['content'] | list %}{% endfor %}":                  true,
+		"{% set content = message.content %}{% for p in content %}{% endfor %}": true,
+		"{% for message in messages %}{{ message.content }}{% endfor %}":        false,
+		macro + "{{ m(1, message.content) }}":                                   true,
+		macro + "{{ m(1, parts=message.content) }}":                             true,
+		macro + "{{ m(message.content, 1) }}":                                   false,
+		macro + "{{ m(first=message.content, parts=1) }}":                       false,
+		macro + "{{ m(1, 2, message.content) }}":                                false,
+		macro + "{{ other(1, message.content) }}":                               false,
+		macro: false,
+	} {
+		template, err := Parse(source)
+		if err != nil {
+			t.Errorf("%s: %v", source, err)
+			continue
+		}
+		if got := template.LoopsOverContent(); got != want {
+			t.Errorf("%s: %v, want %v", source, got, want)
+		}
+	}
+}
+
 // JSON that Python reads otherwise, and JSON without bound, is not read.
 func TestParseJSON_Refuses(t *testing.T) {
 	for _, text := range []string{
-		"", "{", "[1,]", `{"a":1,}`, `{"a"}`, "NaN", "Infinity", "-", "01", "1.", ".5", "1e", "+1", `"\x"`, `"\ud800"`, `"\ud800\u0041"`, `"\udc00"`, "\"\n\"", `"a`, "tru", "1 2",
+		"", "{", "[1,]", `{"a":1,}`, `{"a"}`, "NaN", "Infinity", "-", "01", "1.", ".5", "1e", "+1", `"\x"`, `"\ud800"`, `"\ud800\u0041"`, `"\udc00"`, "\"\n\"", `"a`, `"\n`, `"\nab`, "tru", "1 2",
 		strings.Repeat("[", maxDepth+2) + strings.Repeat("]", maxDepth+2), strings.Repeat("9", maxDigits+1), `"\u12"`, "'a'", "{1:2}", `{"a" 1}`, "[1 2]", "nul",
 	} {
 		if v, err := ParseJSON([]byte(text)); err == nil {
