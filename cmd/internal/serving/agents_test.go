@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -127,36 +128,50 @@ func (c *cluster) runAgents(api agentAPI, conversations, turns int) (r agentRun)
 	chance := rand.New(rand.NewPCG(14, 1))
 	for turn := range turns {
 		for _, i := range chance.Perm(conversations) {
-			got := c.post(api.path, api.body(i, turn))
-			if got.status != 200 {
-				c.t.Fatalf("%d %s", got.status, got.body)
-			}
-			home := got.header.Get("X-Tandem-Prefill")
-			prompt, cached := api.usage(got.body)
+			seen := c.askTurn(api, api.body(i, turn))
 			if turn > 0 {
 				r.later++
-				if home != homes[i] {
+				if seen.home != homes[i] {
 					r.strayed++
 				}
-				r.prompt, r.cached = r.prompt+prompt, r.cached+cached
-				choice := gjson.Get(c.get("/debug/decisions/"+got.header.Get("X-Request-Id")).body, "attempts.0")
-				for _, a := range choice.Get("alternatives").Array() {
-					if a.Get("prefill").String() == home {
-						r.believed += int(a.Get("prefill_cached").Int())
-						break
-					}
-				}
-				off := choice.Get("prompt_tokens").Float()/float64(prompt) - 1
-				r.worst = max(r.worst, off, -off)
+				r.prompt, r.cached, r.believed = r.prompt+seen.prompt, r.cached+seen.cached, r.believed+seen.believed
+				r.worst = max(r.worst, seen.off)
 			}
-			homes[i] = home
-			if home != "" {
-				c.settle(home)
-			}
+			homes[i] = seen.home
 		}
 	}
 	r.known = c.metric("tandem_tokens_prompts_total", `outcome="whole"`) / c.metric("tandem_tokens_prompts_total")
 	return r
+}
+
+// turnSeen is what became of one request of an agent.
+type turnSeen struct {
+	home                     string  // its prefill server
+	prompt, cached, believed int     // tokens: of the prompt, cached by the engine's usage, taken for cached
+	off                      float64 // how far off the predicted length was, as a share
+}
+
+// askTurn sends a request and waits until what it left in caches is known.
+func (c *cluster) askTurn(api agentAPI, body string) (seen turnSeen) {
+	c.t.Helper()
+	got := c.post(api.path, body)
+	if got.status != 200 {
+		c.t.Fatalf("%d %s", got.status, got.body)
+	}
+	seen.home = got.header.Get("X-Tandem-Prefill")
+	seen.prompt, seen.cached = api.usage(got.body)
+	choice := gjson.Get(c.get("/debug/decisions/"+got.header.Get("X-Request-Id")).body, "attempts.0")
+	for _, a := range choice.Get("alternatives").Array() {
+		if a.Get("prefill").String() == seen.home {
+			seen.believed = int(a.Get("prefill_cached").Int())
+			break
+		}
+	}
+	seen.off = math.Abs(choice.Get("prompt_tokens").Float()/float64(seen.prompt) - 1)
+	if seen.home != "" {
+		c.settle(seen.home)
+	}
+	return seen
 }
 
 func (r agentRun) String() string {

@@ -29,8 +29,10 @@ func runAgent(t *testing.T, f fleet, r *results) {
 		if err := os.WriteFile(file, []byte("the mole is 200 m long\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r.report(by.api, "tools", a.turn(t, r.of(by.api), false, model, fmt.Sprintf(`Call read_file({"file_path": %q}) and say what is in it.`, file), "the mole is 200 m long"))
-		r.report(by.api, "turns", a.turn(t, r.of(by.api), true, model, `Now call run_shell_command({"command": "tr a-z A-Z <harbour.txt", "is_background": false}).`, "THE MOLE IS 200 M LONG"))
+		ask, says := readsFile(file)
+		r.report(by.api, "tools", a.turn(t, r.of(by.api), false, model, ask, says))
+		ask, says = runsCommand()
+		r.report(by.api, "turns", a.turn(t, r.of(by.api), true, model, ask, says))
 		err := a.turn(t, &apiResults{}, false, "no-such-model", "Say something.", "")
 		if err != nil && strings.Contains(err.Error(), "404") && strings.Contains(err.Error(), "The model does not exist") {
 			err = nil
@@ -40,6 +42,16 @@ func runAgent(t *testing.T, f fleet, r *results) {
 		r.report(by.api, "unknown model", err)
 	}
 	r.pairs = checkPairs(t, f)
+}
+
+// readsFile is what the first turn asks for, and what the tool says then.
+func readsFile(file string) (ask, toolSays string) {
+	return fmt.Sprintf(`Call read_file({"file_path": %q}) and say what is in it.`, file), "the mole is 200 m long"
+}
+
+// runsCommand is what the second turn asks for.
+func runsCommand() (ask, toolSays string) {
+	return `Now call run_shell_command({"command": "tr a-z A-Z <harbour.txt", "is_background": false}).`, "THE MOLE IS 200 M LONG"
 }
 
 func (r *results) report(api, step string, err error) {

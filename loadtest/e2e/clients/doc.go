@@ -4,4 +4,5 @@
 // its own class for each error. The engines behind the gateway prefill and decode in pairs and
 // check each hand-off. `make e2e-clients` prints the table of clients and APIs; with -short,
 // part of `make e2e`, LiteLLM and the agents' SDK are left out, which are large or slow.
+// TestRecord with -record writes down what the coding agent sends.
 package clients
