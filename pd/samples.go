@@ -17,10 +17,10 @@ type transferSample struct {
 	server   *pools.Server // that decodes
 	from, to cost.Candidate
 	bytes    float64
-	own      time.Duration // what the servers are predicted to need themselves until the first event
-	slack    time.Duration // by which that may be wrong
-	step     time.Duration // of decoding
-	end      func()        // says that it is no longer under way
+	own      time.Duration  // what the servers are predicted to need themselves until the first event
+	slack    time.Duration  // by which that may be wrong
+	step     time.Duration  // of decoding
+	transfer *cost.Transfer // nil: it is not known when it began
 }
 
 // How far predictions may be off before what remains is taken for the transfer.
@@ -43,7 +43,7 @@ const (
 // not what twice the bandwidth would change. Where decode has to wait for room, or
 // computes prompts itself, its time says nothing of the link.
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
-	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step, end: func() {}}
+	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
 	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 || computesPrompts(c.server, now) {
 		return c
 	}
@@ -64,7 +64,7 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 	c.links, c.bytes = ch.Links, float64(moved)*float64(ch.Cost.KVBytesPerToken)
 	c.from, c.to = candidateOf(b.handoff.From, now), candidateOf(c.server, now)
 	if !beside { // else it has not begun yet
-		c.end = ch.Links.Begin(&c.from, &c.to, c.bytes, now)
+		c.transfer = ch.Links.Begin(&c.from, &c.to, c.bytes, now)
 	}
 	return c
 }
@@ -83,10 +83,17 @@ func (c *transferSample) whole(took time.Duration, output api.Count, now time.Ti
 }
 
 func (c *transferSample) learn(took, slack time.Duration, now time.Time) {
-	if c.links != nil && !computesPrompts(c.server, now) {
+	switch {
+	case c.links == nil || computesPrompts(c.server, now):
+	case c.transfer != nil:
+		c.transfer.Observe(took, slack, now)
+	default:
 		c.links.Observe(&c.from, &c.to, c.bytes, took, slack, now)
 	}
 }
+
+// end says that the transfer is no longer under way.
+func (c *transferSample) end() { c.transfer.End(time.Now()) }
 
 // computesPrompts reports whether a server has prompts to compute, between the steps of
 // its batch.

@@ -19,12 +19,12 @@ type fleet struct {
 	servers    order.Servers
 	aggregated bool            // decode servers may compute prompts
 	serves     order.Objective // for throughput it has the objective of the first token, too
-	moving     map[*job]func() // ends a transfer under way
+	moving     map[*job]*cost.Transfer
 }
 
 func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
-	f := &fleet{aggregated: aggregated, moving: make(map[*job]func()), model: cost.Default()}
+	f := &fleet{aggregated: aggregated, moving: make(map[*job]*cost.Transfer), model: cost.Default()}
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(s.handOff()), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
 	f.links = cost.NewLinks(cost.LinkPrior{
@@ -132,15 +132,13 @@ func (f *fleet) Prefilled(v *View, j *job) {
 }
 
 func (f *fleet) Transferred(v *View, j *job, seconds float64) {
-	if end := f.moving[j]; end != nil {
-		end()
-		delete(f.moving, j)
-	}
-	if j.estimate.room || j.pieces > 0 || v.gateway.account.decode[j.pair.Decode].prompts.Len() > 0 {
+	transfer, now := f.moving[j], clockTime(v.now)
+	defer transfer.End(now)
+	delete(f.moving, j)
+	if transfer == nil || j.estimate.room || j.pieces > 0 || v.gateway.account.decode[j.pair.Decode].prompts.Len() > 0 {
 		return
 	}
-	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
-	f.links.Observe(p, d, j.estimate.bytes, runDuration(seconds), 0, clockTime(v.now))
+	transfer.Observe(runDuration(seconds), 0, now)
 }
 
 // clockTime is a time of the run as a clock would show it.

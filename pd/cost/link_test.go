@@ -105,7 +105,7 @@ func TestLinks_ASlowServerIsBlamedForAllItsPairs(t *testing.T) {
 func TestLinks_AnOverdueTransferSpeaksAtOnce(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	p, q, d, e := at("p", "r1"), at("q", "r1"), at("d", "r1"), at("e", "r1")
-	end := l.Begin(p, d, 1e9, linkTime)
+	first := l.Begin(p, d, 1e9, linkTime)
 	later := linkTime.Add(10 * time.Second)
 	if got := seconds(l, p, d, later); got < 5 {
 		t.Errorf("one is overdue, and its pair is believed to take %.3f s", got)
@@ -121,7 +121,7 @@ func TestLinks_AnOverdueTransferSpeaksAtOnce(t *testing.T) {
 			t.Errorf("pair %d: a gigabyte is believed to take %.3f s", i, got)
 		}
 	}
-	end()
+	first.End(later)
 	within(t, "it has ended", seconds(l, p, d, later), 1/50.0, 0.1)
 	if got := seconds(l, p, e, later); got < 5 {
 		t.Errorf("the other has not, and says %.3f s", got)

@@ -26,9 +26,10 @@ type Links struct {
 	prefill, decode map[string]*serverSlowness
 	pairs           map[pairID]*pairSlowness
 	slow            map[pairID]*pairSlowness // those of the pairs that count
-	moving          map[uint64]transferInFlight
-	seq             uint64
-	tables          []linkTable // of the latest fleets
+	moving          map[*Transfer]struct{}
+	sending         map[string]*linkUse // by prefill server; those that send nothing are not there
+	receiving       map[string]*linkUse // by decode server, likewise
+	tables          []linkTable         // of the latest fleets
 }
 
 type pairID struct{ prefill, decode string }
@@ -45,25 +46,20 @@ func (s *linkEnds) majority(now time.Time) (log float64, several bool) {
 	return max(0, min(byPrefill, byDecode)), prefills && decodes
 }
 
-// transferInFlight is a transfer under way.
-type transferInFlight struct {
-	pairID
-	expected float64 // seconds, by class
-	since    time.Time
-}
-
 const (
 	overdueLeast  = 1.0     // seconds, and
 	overdueFactor = 4.0     // times the expected time, before a transfer under way says anything
 	maxSlow       = 1 << 16 // pairs, and servers of each role, that are kept; beyond it the stale go
 	minLinkTime   = 1e-6    // seconds that a transfer takes at least
+	minShare      = 1e-3    // of its time that a transfer beside others would take alone, at least
 )
 
 // NewLinks returns links that believe the prior.
 func NewLinks(prior LinkPrior) *Links {
 	l := &Links{
 		prefill: make(map[string]*serverSlowness), decode: make(map[string]*serverSlowness),
-		pairs: make(map[pairID]*pairSlowness), slow: make(map[pairID]*pairSlowness), moving: make(map[uint64]transferInFlight),
+		pairs: make(map[pairID]*pairSlowness), slow: make(map[pairID]*pairSlowness), moving: make(map[*Transfer]struct{}),
+		sending: make(map[string]*linkUse), receiving: make(map[string]*linkUse),
 	}
 	anchors := []curve.Features{linkFeatures(0), linkFeatures(1e8), linkFeatures(4e9)}
 	for i, p := range prior {
@@ -86,25 +82,17 @@ func (l *Links) Estimate(a, b *Topology, now time.Time) (latency, perByte float6
 	return curve[0], max(curve[1], 1e-6) / 1e9
 }
 
-// Begin notes a transfer that is under way from now on, and returns what ends it.
-func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) (end func()) {
-	expected := l.classes[DistanceOf(&p.Topology, &d.Topology)].Curve().Seconds(linkFeatures(bytes))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.seq++
-	id := l.seq
-	l.moving[id] = transferInFlight{pairID{p.ID, d.ID}, expected, now}
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.moving, id)
-	}
-}
-
 // Observe teaches the links one transfer between two servers, which took a time that is
 // known within some slack: of all that it may have been it took what is nearest to what
 // is believed, and where that is the belief itself there is nothing to learn.
 func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duration, now time.Time) {
+	l.observe(p, d, bytes, took, slack, 1, now)
+}
+
+// observe is Observe of a transfer that would have taken alone no less than a share of its time,
+// 0..1. Its servers are blamed for no more than what others do not explain; but the class learns how
+// long transfers take, as they come.
+func (l *Links) observe(p, d *Candidate, bytes float64, took, slack time.Duration, share float64, now time.Time) {
 	distance := DistanceOf(&p.Topology, &d.Topology)
 	class, x := l.classes[distance], linkFeatures(bytes)
 	expected := max(class.Curve().Seconds(x), minLinkTime)
@@ -118,10 +106,11 @@ func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duratio
 		return
 	}
 	residual := min(max(believed, least), most)
-	seconds := expected * math.Exp(residual)
-	beyond, meant := l.attributeLocked(id, distance, residual, 1, now)
+	alone := min(max(believed, residual+math.Log(max(share, minShare))), residual)
+	beyond, meant := l.attributeLocked(id, distance, alone, 1, now)
 	if meant {
-		l.pairs[id].count(residual)
+		l.pairs[id].count(alone)
+		seconds := expected * math.Exp(residual)
 		class.ObserveServed(x, time.Duration(seconds*math.Exp(-beyond)*float64(time.Second)), now)
 	}
 }

@@ -140,13 +140,13 @@ func numbers(servers []Candidate) map[string]int {
 // and how many times their expected time has passed.
 func (l *Links) overdueTransfersLocked(prefill, decode map[string]int, now time.Time) map[[2]int]float64 {
 	worst := make(map[[2]int]float64)
-	for _, m := range l.moving {
+	for m := range l.moving {
 		passed := now.Sub(m.since).Seconds()
 		if passed <= overdueLeast+overdueFactor*m.expected {
 			continue
 		}
-		p, known := prefill[m.prefill]
-		if d, both := decode[m.decode]; known && both {
+		p, known := prefill[m.from.ID]
+		if d, both := decode[m.to.ID]; known && both {
 			worst[[2]int{p, d}] = max(worst[[2]int{p, d}], passed/max(m.expected, 1e-3))
 		}
 	}

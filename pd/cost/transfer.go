@@ -1,0 +1,103 @@
+package cost
+
+import "time"
+
+// Transfer is one under way.
+type Transfer struct {
+	links    *Links
+	from, to Candidate
+	bytes    float64
+	expected float64 // seconds, by class
+	since    time.Time
+	// What a transfer had got alone of the links of the two servers until then: see linkUse.
+	sent, received float64
+}
+
+// linkUse is the transfers under way at one end. All that are there share its link alike.
+type linkUse struct {
+	transfers int
+	// alone is the seconds in which a transfer alone would have got what one that was there all
+	// the time got until the moment at.
+	alone float64
+	at    time.Time
+}
+
+func (u *linkUse) advance(now time.Time) {
+	if u.transfers > 0 {
+		u.alone += max(0, now.Sub(u.at).Seconds()) / float64(u.transfers)
+	}
+	u.at = now
+}
+
+// Begin notes a transfer that is under way from now on, until it is ended.
+func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) *Transfer {
+	t := &Transfer{
+		links: l, from: *p, to: *d, bytes: bytes, since: now,
+		expected: l.classes[DistanceOf(&p.Topology, &d.Topology)].Curve().Seconds(linkFeatures(bytes)),
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.moving[t] = struct{}{}
+	t.sent, t.received = beginUse(l.sending, p.ID, now), beginUse(l.receiving, d.ID, now)
+	return t
+}
+
+func beginUse(uses map[string]*linkUse, server string, now time.Time) (alone float64) {
+	u := uses[server]
+	if u == nil {
+		u = new(linkUse)
+		uses[server] = u
+	}
+	u.advance(now)
+	u.transfers++
+	return u.alone
+}
+
+// End says that it is no longer under way; said again it does nothing. nil is none.
+func (t *Transfer) End(now time.Time) {
+	if t == nil {
+		return
+	}
+	l := t.links
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, moves := l.moving[t]; !moves {
+		return
+	}
+	delete(l.moving, t)
+	endUse(l.sending, t.from.ID, now)
+	endUse(l.receiving, t.to.ID, now)
+}
+
+func endUse(uses map[string]*linkUse, server string, now time.Time) {
+	u := uses[server]
+	u.advance(now)
+	if u.transfers--; u.transfers == 0 {
+		delete(uses, server)
+	}
+}
+
+// Observe ends it and teaches the links that it took a time, known within some slack. Where others
+// went over a link of its two servers meanwhile it shared that with them if the link was what held
+// it up: alone it would have taken no more than it did, and no less than its share of that.
+func (t *Transfer) Observe(took, slack time.Duration, now time.Time) {
+	share := t.share(now)
+	t.End(now)
+	t.links.observe(&t.from, &t.to, t.bytes, took, slack, share, now)
+}
+
+// share is the part of its time, 0..1, that it would have taken alone if the link of the end that was
+// more crowded was what held it up.
+func (t *Transfer) share(now time.Time) float64 {
+	l := t.links
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, moves := l.moving[t]; !moves || !now.After(t.since) {
+		return 1
+	}
+	sender, receiver := l.sending[t.from.ID], l.receiving[t.to.ID]
+	sender.advance(now)
+	receiver.advance(now)
+	alone := min(sender.alone-t.sent, receiver.alone-t.received)
+	return min(1, max(0, alone/now.Sub(t.since).Seconds()))
+}
