@@ -12,29 +12,35 @@ type changes struct {
 	// needNot are those for which that was so when they were sent, and that server computed no other
 	// prompt then; changed, of these, those that another server computed.
 	needNot int
-	changed []*turn
+	changed []change
 	// needless are those for which that was so when their servers were chosen, and that server
 	// could have begun no later than the other one that computed them.
-	needless int
+	needless []change
+}
+
+// change is a turn, the server of the turn before, and how many tokens of the prompt its own one and
+// that one held.
+type change struct {
+	*turn
+	before           string
+	held, heldBefore int
 }
 
 // findChanges replays where a log's requests really went.
 func findChanges(log []*turn, capacity int) (found changes) {
 	chosen := slices.SortedStableFunc(slices.Values(log), func(a, b *turn) int { return a.chosen().Compare(b.chosen()) })
-	replay(chosen, capacity, func(i int) {
-		t := chosen[i]
-		if t.prefill != t.before && freeAt(chosen[:i], t.before, t.chosen()) <= freeAt(chosen[:i], t.prefill, t.chosen()) {
-			found.needless++
+	replay(chosen, capacity, func(i int, c change) {
+		if c.prefill != c.before && freeAt(chosen[:i], c.before, c.chosen()) <= freeAt(chosen[:i], c.prefill, c.chosen()) {
+			found.needless = append(found.needless, c)
 		}
 	})
-	replay(log, capacity, func(i int) {
-		t := log[i]
-		if computes(log[:i], t.before, t.sent) {
+	replay(log, capacity, func(i int, c change) {
+		if computes(log[:i], c.before, c.sent) {
 			return
 		}
 		found.needNot++
-		if t.prefill != t.before {
-			found.changed = append(found.changed, t)
+		if c.prefill != c.before {
+			found.changed = append(found.changed, c)
 		}
 	})
 	return found
@@ -42,7 +48,7 @@ func findChanges(log []*turn, capacity int) (found changes) {
 
 // replay keeps each prompt where it was computed, and visits, before that, the later turns whose
 // server of the turn before holds as much as any.
-func replay(log []*turn, capacity int, visit func(i int)) {
+func replay(log []*turn, capacity int, visit func(i int, c change)) {
 	caches := make(map[string]*lru)
 	last := make(map[*conversation]string)
 	for i, t := range log {
@@ -55,8 +61,7 @@ func replay(log []*turn, capacity int, visit func(i int)) {
 			caches[t.prefill] = at
 		}
 		if before, later := serverBefore(last, t); later && holdsMost(caches, before, t.request) {
-			t.before, t.held, t.heldBefore = before, at.match(t.request), caches[before].match(t.request)
-			visit(i)
+			visit(i, change{t, before, at.match(t.request), caches[before].match(t.request)})
 		}
 		last[t.request.conversation] = t.prefill
 		at.serve(t.request)

@@ -39,8 +39,8 @@ func TestChanges_CountsWhatNeedNotMove(t *testing.T) {
 		{"the other is busy for less long", []*turn{first, at(logged(b, 0, "q", 8, 9), 1.8, 0), at(logged(b, 1, "p", 8, 9), 1.9, 0), moves}, 0, 0, 0},
 	} {
 		found := findChanges(c.log, 100)
-		if len(found.changed) != c.changed || found.needNot != c.needNot || found.needless != c.needless {
-			t.Errorf("%s: %d of %d changed, %d needlessly; want %d of %d, %d", c.name, len(found.changed), found.needNot, found.needless, c.changed, c.needNot, c.needless)
+		if len(found.changed) != c.changed || found.needNot != c.needNot || len(found.needless) != c.needless {
+			t.Errorf("%s: %d of %d changed, %d needlessly; want %d of %d, %d", c.name, len(found.changed), found.needNot, len(found.needless), c.changed, c.needNot, c.needless)
 		}
 	}
 }

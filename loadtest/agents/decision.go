@@ -88,11 +88,18 @@ func milliseconds(n float64) time.Duration { return time.Duration(n * float64(ti
 // explain writes why turns changed their server, and the slowest later ones took so long, as the
 // gateway remembers.
 func explain(what *run, r *Result, log io.Writer) {
-	for _, t := range r.changed {
-		_, _ = fmt.Fprintf(log, "%s: %s went from %s, which held %d of %d tokens, to %s, which held %d; %d were cached: %s\n", what,
-			t, t.before, t.heldBefore, t.usage.prompt, t.prefill, t.held, t.usage.cached, t.decision.text)
+	for _, c := range r.changes.changed {
+		writeChange(log, what, "went", &c)
+	}
+	for _, c := range r.changes.needless {
+		writeChange(log, what, "went needlessly", &c)
 	}
 	for _, t := range r.slowest {
 		_, _ = fmt.Fprintf(log, "%s: %s took %v to its first token: %s\n", what, t, t.ttft, t.decision.text)
 	}
+}
+
+func writeChange(log io.Writer, what *run, went string, c *change) {
+	_, _ = fmt.Fprintf(log, "%s: %s %s from %s, which held %d of %d tokens, to %s, which held %d; %d were cached: %s\n", what,
+		c, went, c.before, c.heldBefore, c.usage.prompt, c.prefill, c.held, c.usage.cached, c.decision.text)
 }

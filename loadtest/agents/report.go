@@ -41,7 +41,7 @@ type Result struct {
 	Repeated float64 `json:"shared_prefix_computed_by_sub_agents"`
 	Seconds  float64 `json:"run_s"` // of this machine's time
 
-	changed []*turn
+	changes changes
 	slowest []*turn // of the later ones, one in slowestOf
 }
 
@@ -78,8 +78,8 @@ func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, erro
 	best := oracle(done, r.Servers, blocks)
 	r.Cached, r.Oracle = float64(cached)/float64(r.PromptTokens), float64(best)/float64(r.PromptTokens)
 	r.OfOracle = float64(cached) / float64(max(best, 1))
-	found := findChanges(done, blocks)
-	r.Changed, r.NeedNot, r.Needless, r.changed = len(found.changed), found.needNot, found.needless, found.changed
+	r.changes = findChanges(done, blocks)
+	r.Changed, r.NeedNot, r.Needless = len(r.changes.changed), r.changes.needNot, len(r.changes.needless)
 	slices.SortFunc(later, func(a, b *turn) int { return cmp.Compare(a.ttft, b.ttft) })
 	r.slowest = later[len(later)-(len(later)+slowestOf-1)/slowestOf:]
 	r.TTFT50, r.TTFT99 = quantile(later, 0.5, speed), quantile(later, 0.99, speed)

@@ -41,11 +41,6 @@ type turn struct {
 	// chosen, and how long its prefill took from then on. Not scaled back.
 	decision            decision
 	waited, prefillTook time.Duration
-
-	// Of a turn whose server of the turn before held as much of its prompt as any: that one, and
-	// how many tokens of the prompt its own one and that one held.
-	before           string
-	held, heldBefore int
 }
 
 func (t *turn) String() string {
