@@ -172,6 +172,19 @@ func FuzzRead_NeverPanicsAndAgreesWithJSON(f *testing.F) {
 	})
 }
 
+// Text in all its forms is no medium; what is of another type, or cannot be read, counts as one.
+func TestHasMedia_IsAllThatIsNotText(t *testing.T) {
+	for value, want := range map[string]bool{
+		`"image_url"`: false, `[{"type":"text","text":"image_url"}]`: false, `{"content":[{"type":"input_text"}]}`: false, `[{"type":"tool_use","input":{"type":"image"}}]`: false,
+		`[{"type":"image"}]`: true, `[{"type":7}]`: true, `[{"image_url":"a"}]`: true, `{"output":[{"type":"input_audio"}]}`: true,
+		`[{"type":"text"`: true, `{"type":"text",`: true, `{"content":[`: true,
+	} {
+		if got := hasMedia([]byte(value)); got != want {
+			t.Errorf("%s: media is %v, want %v", value, got, want)
+		}
+	}
+}
+
 // Parts of a message are looked into up to a depth of 8: what is deeper counts as media, since it
 // may be.
 func TestHasMedia_WhatIsTooDeepCountsAsMedia(t *testing.T) {

@@ -148,3 +148,35 @@ func FuzzChatForm(f *testing.F) {
 		}
 	})
 }
+
+// What has no exact form as a chat has none: nothing is guessed of it.
+func TestChatForm_RefusesWhatItDoesNotFollow(t *testing.T) {
+	image := func(source string) string {
+		return `{"messages":[{"role":"user","content":[{"type":"image","source":` + source + `}]}]}`
+	}
+	input := func(item string) string { return `{"input":[{"role":"user","content":"a"},` + item + `]}` }
+	for _, c := range []struct {
+		api  API
+		body string
+		want bool
+	}{
+		{Messages, image(`{"type":"base64","media_type":"image/png","data":"AA=="}`), true},
+		{Messages, image(`{"type":"base64","data":"AA=="}`), true},
+		{Messages, image(`{"type":"url","url":"http://a/b.png"}`), true},
+		{Messages, image(`{"type":"base64","media_type":7,"data":"AA=="}`), false},
+		{Messages, image(`{"type":"base64","media_type":"image/png","data":7}`), false},
+		{Messages, image(`{"type":"base64","media_type":"image/png"}`), false},
+		{Messages, image(`{"type":"url","url":7}`), false},
+		{Responses, input(`{"role":"user","content":[{"type":"input_image","image_url":"http://a/b.png"}]}`), true},
+		{Responses, input(`{"role":"user","content":[{"type":"input_image","image_url":{"url":"http://a/b.png"}}]}`), false},
+		{Responses, input(`{"role":"user","content":[{"type":"input_image","file_id":"f"}]}`), false},
+		{Responses, input(`{"role":"user","content":[{"type":"input_text","text":7}]}`), false},
+		{Responses, input(`{"role":"user","content":[{"type":"input_file","file_id":"f"}]}`), false},
+		{Responses, input(`{"type":"item_reference","id":"a"}`), false},
+		{Responses, input(`{"type":"web_search_call","id":"a"}`), false},
+	} {
+		if _, ok := (&Prompt{API: c.api, Body: []byte(c.body), Model: "m"}).asChat(true); ok != c.want {
+			t.Errorf("%s: %s has a form: %v, want %v", c.api, c.body, ok, c.want)
+		}
+	}
+}

@@ -305,3 +305,38 @@ func TestKnown_DropsTheProofNearestToTheOneBefore(t *testing.T) {
 		t.Errorf("one at the end: kept are %v", got)
 	}
 }
+
+// Proofs that say the same of one place are one, with the tails of both.
+func TestKnown_ProofsThatSayTheSameAreOne(t *testing.T) {
+	k := &known{}
+	k.addProof(proof{cell: 5, n: 7, tails: tails(0).with(1)})
+	k.addProof(proof{cell: 5, n: 7, tails: tails(0).with(2)})
+	if len(k.proofs) != 1 || k.proofs[0].tails != tails(0).with(1).with(2) {
+		t.Errorf("two that say the same: %+v", k.proofs)
+	}
+	k.addProof(proof{cell: 5, n: 8, tails: tails(0).with(3)})
+	k.addProof(proof{cell: 5, n: 7, full: true})
+	k.addProof(proof{cell: 6, n: 7})
+	if len(k.proofs) != 4 {
+		t.Errorf("with three that say something else: %+v", k.proofs)
+	}
+}
+
+// A place is within a message of several fields up to the last cell of that message, and only in
+// messages of calls, or of kinds that are not known.
+func TestKnown_IsWithinAMessageOfFieldsUpToItsEnd(t *testing.T) {
+	k := &known{text: text{prints: make([]uint32, 30), turns: []turn{{first: 0, kind: user}, {first: 10, kind: call}, {first: 20, kind: other}}}}
+	for _, c := range []struct {
+		cell int32
+		turn int
+		want bool
+	}{{5, 0, false}, {15, 1, true}, {20, 1, false}, {25, 2, true}, {30, 2, false}} {
+		if got := k.fields(place{cell: c.cell, turn: c.turn}); got != c.want {
+			t.Errorf("cell %d of message %d: %v, want %v", c.cell, c.turn, got, c.want)
+		}
+	}
+	k.open = true
+	if k.fields(place{cell: 15, turn: 1}) {
+		t.Error("a prompt without messages has one of several fields")
+	}
+}

@@ -1,6 +1,8 @@
 package tokens
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // All full blocks of a prompt that an engine has just served are in its cache, and they
@@ -214,6 +217,45 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%+v works", cfg)
 		} else if !strings.Contains(fmt.Sprint(err), "tokens of m") {
 			t.Error(err)
+		}
+	}
+}
+
+// Questions to engines are counted by what became of them; a source without a memory judges what
+// it said by its own count.
+func TestMetrics_CountQuestions(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	cfg := Default()
+	cfg.Model, cfg.Mode, cfg.AskOver = "m", Engine, 0
+	s, err := New(cfg, func(_ context.Context, path string, body []byte) ([]byte, error) {
+		if path != pathRenderChat {
+			return nil, ErrNotServed
+		}
+		if strings.Contains(string(body), "broken") {
+			return nil, errors.New("it does not answer")
+		}
+		return []byte(`{"token_ids":[1,2,3]}`), nil
+	}, NewMetrics(reg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"one", "two", "broken"} {
+		s.Tokens(t.Context(), promptOf(t, []message{{"user", text}}))
+	}
+	s.Close()
+	want := `
+# HELP tandem_tokens_asks_total Prompts that an engine was asked to tokenise: ok, failed, refused (not asked: too many at once, or engines do not answer).
+# TYPE tandem_tokens_asks_total counter
+tandem_tokens_asks_total{model="m",outcome="failed"} 1
+tandem_tokens_asks_total{model="m",outcome="ok"} 2
+`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "tandem_tokens_asks_total"); err != nil {
+		t.Error(err)
+	}
+	alone := &Source{cfg: cfg, claims: newClaims()}
+	for count, right := range map[int]bool{2: false, 3: true, 4: true, 0: true} {
+		if got := alone.Counted(promptOf(t, helloTalk), &Tokens{IDs: []uint32{1, 2, 3}, By: ByRequest}, count); got != right {
+			t.Errorf("3 leading tokens of %d are right: %v", count, got)
 		}
 	}
 }

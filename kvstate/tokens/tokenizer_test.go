@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dlclark/regexp2/v2"
+
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/engine/bpe"
 )
@@ -368,6 +370,78 @@ func TestConversation_OfNoMessagesIsNone(t *testing.T) {
 	for body, want := range map[string]bool{`{"messages":[]}`: false, `{}`: false, plainChat: true} {
 		if _, ok := (&Prompt{API: Chat, Body: []byte(body)}).conversation(); ok != want {
 			t.Errorf("%s: %v, want %v", body, ok, want)
+		}
+	}
+}
+
+// Text is cut into a pattern's matches and what is between them, in characters of any length.
+func TestIsolate_CutsAtMatchesAndBetweenThem(t *testing.T) {
+	re := regexp2.MustCompile("b+")
+	for text, want := range map[string][]string{
+		"aabbcc": {"aa", "bb", "cc"}, "bbé世": {"bb", "é世"}, "é世bbx": {"é世", "bb", "x"}, "bab": {"b", "a", "b"}, "none": {"none"},
+	} {
+		if got, err := isolate(re, []string{text}); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
+		}
+	}
+}
+
+// With ignore_merges a word of the vocabulary is one token, whatever the merges say; without it,
+// only merges make one.
+func TestVocabulary_AWordIsOneTokenWhereMergesAreIgnored(t *testing.T) {
+	model := strings.Replace(minimalModel(), `"vocab":{`, `"vocab":{"ab":256,`, 1)
+	for extra, want := range map[string][]uint32{``: {'a', 'b'}, `"ignore_merges":true,`: {256}} {
+		v, err := parseVocabulary([]byte("{" + strings.Replace(model, `"type":"BPE",`, `"type":"BPE",`+extra, 1) + "}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := v.appendText(nil, "ab", nil); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v, %v; want %v", extra, got, err, want)
+		}
+	}
+}
+
+// The tokens of text between added tokens are kept, so that its next use needs no merging.
+func TestVocabulary_TextOnceSeenIsKept(t *testing.T) {
+	v, err := parseVocabulary([]byte("{" + minimalModel() + "}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, cache := strings.Repeat("some words ", 100), newPieces(1<<20)
+	ids, err := v.appendText([]uint32{7}, text, cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, ok := cache.get(text); !ok || !slices.Equal(kept, ids[1:]) {
+		t.Errorf("kept are %d tokens of %d", len(kept), len(ids)-1)
+	}
+}
+
+// A word that is not of GPT-2's alphabet of bytes is none; a file that is no tokenizer is named.
+func TestVocabulary_NamesWhatItCannotRead(t *testing.T) {
+	letters := byteLetters()
+	if text, ok := decodeLetters("a\u0120b", letters); !ok || text != "a b" {
+		t.Errorf("%q, %v", text, ok)
+	}
+	if text, ok := decodeLetters("世", letters); ok {
+		t.Errorf("%q is of the alphabet", text)
+	}
+	path := filepath.Join(t.TempDir(), "broken.json")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadVocabulary(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v does not name the file", err)
+	}
+}
+
+// Variables of a request reach the template, unless they are arguments of the function that
+// renders it.
+func TestConversation_VariablesAreNoArguments(t *testing.T) {
+	for variables, want := range map[string]bool{`{"a":1}`: true, `{}`: true, `null`: true, `{"tools":[]}`: false, `{"a":1,"chat_template":"x"}`: false, `[]`: false, `7`: false} {
+		body := `{"chat_template_kwargs":` + variables + `,` + plainChat[1:]
+		if _, ok := (&Prompt{API: Chat, Body: []byte(body)}).conversation(); ok != want {
+			t.Errorf("%s: %v, want %v", variables, ok, want)
 		}
 	}
 }
