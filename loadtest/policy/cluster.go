@@ -19,7 +19,8 @@ type job struct {
 	pair     Pair
 	key      float64 // order in the prefill server's queue: lower goes first
 	estimate estimate
-	decider  *gateway // that counts what the request lets its prefill server compute
+	decider  *gateway       // that counts what the request lets its prefill server compute
+	copyFrom *prefillServer // holds a part of the prompt that its own is to have first; nil: none
 
 	waits     bool    // its prefill has not begun
 	isBound   bool    // to its pair
@@ -251,7 +252,7 @@ func (c *cluster) dispatch(j *job) {
 		decode.submit(j)
 	}
 	if prefill != Aggregated {
-		c.prefills[prefill].submit(j)
+		c.copyPrefix(j, func() { c.prefills[prefill].submit(j) })
 	}
 }
 

@@ -92,6 +92,11 @@ func (c *cluster) arrive(j *job) {
 	if o, ok := g.chooser.(orderer); ok {
 		j.key = o.Key(v, j.pair)
 	}
+	if copier, ok := g.chooser.(prefixCopier); ok {
+		if from, ok := copier.CopyFrom(v, j.pair); ok {
+			j.copyFrom = c.prefills[from]
+		}
+	}
 	c.tally.recordDecision(time.Since(began))
 	g.send(j)
 }
@@ -203,6 +208,9 @@ func (g *gateway) observe(j *job, s stage) {
 	case ended:
 		g.account.recordEnd(j)
 		g.learned.output(j.req.Output)
+		if o, ok := g.policy().(endObserver); ok {
+			o.Ended(j)
+		}
 	}
 	if g.late != nil {
 		g.decide(func(*View) {})
@@ -211,12 +219,16 @@ func (g *gateway) observe(j *job, s stage) {
 
 // learner is the policy if it learns from transfers, nil otherwise.
 func (g *gateway) learner() transferLearner {
-	policy := any(g.chooser)
-	if g.late != nil {
-		policy = g.late
-	}
-	learner, _ := policy.(transferLearner)
+	learner, _ := g.policy().(transferLearner)
 	return learner
+}
+
+// policy is the replica's Chooser or queueingChooser.
+func (g *gateway) policy() any {
+	if g.late != nil {
+		return g.late
+	}
+	return g.chooser
 }
 
 // learnTransfer lets the policy learn from a transfer.
@@ -237,6 +249,9 @@ func (g *gateway) estimate(j *job) {
 	e.output = v.Output()
 	if p := j.pair.Prefill; p != Aggregated {
 		e.cached = min(v.PrefillHit(p), j.upTo-1)
+		if j.copyFrom != nil {
+			e.cached = min(max(e.cached, v.PrefillHit(j.copyFrom.id)), j.upTo-1)
+		}
 		e.nominal = v.prefillHardware(p).prefill(j.upTo, e.cached)
 		e.prefill, e.shared = e.nominal*v.speed(p), v.prefillHardware(p).PrefillStep
 		e.bytes = v.MissingBytes(j.pair.Decode)

@@ -63,6 +63,18 @@ type transferLearner interface {
 	Transferred(v *View, j *job, seconds float64)
 }
 
+// endObserver is a Chooser or a queueingChooser that is told of each request's end.
+type endObserver interface {
+	Ended(j *job)
+}
+
+// prefixCopier is a Chooser that may have the beginning of a prompt copied to the chosen prefill
+// server from another one.
+type prefixCopier interface {
+	// CopyFrom returns that other one, false without.
+	CopyFrom(v *View, chosen Pair) (int, bool)
+}
+
 // queueingChooser keeps arrived requests until it binds them.
 type queueingChooser interface {
 	Add(v *View, j *job)
@@ -78,9 +90,9 @@ type queueingChooser interface {
 func Policies() []*Policy {
 	return slices.Concat([]*Policy{
 		randomPolicy, roundRobin, powerOfTwo, leastLoad,
-		cacheAware, aibrix, llmd, dynamo, dynamoTopology, dynamoQueue, dynamoAll,
+		cacheAware, aibrix, aibrixConductor, aibrixHybrid, llmd, llmdDefault, llmdFlowControl, dynamo, dynamoTopology, dynamoQueue, dynamoAll,
 	}, dynamoFull, []*Policy{
-		conductor,
+		conductor, conductorCopying,
 		networkAware, clairvoyant,
 		arrival, arrivalKey, latePairs, lateEach, throughput, lateBinding, pieces,
 	})

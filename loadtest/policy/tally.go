@@ -18,12 +18,16 @@ func (t *tally) recordDecision(took time.Duration) {
 }
 
 func (t *tally) recordTransfer(c *cluster, j *job, bytes, seconds float64) {
-	if c.prefills[j.pair.Prefill].rack == c.decodes[j.pair.Decode].rack {
+	t.recordBytes(bytes, c.prefills[j.pair.Prefill].rack == c.decodes[j.pair.Decode].rack)
+	t.transfers = append(t.transfers, seconds)
+}
+
+func (t *tally) recordBytes(bytes float64, inRack bool) {
+	if inRack {
 		t.sameRack += bytes
 	} else {
 		t.crossRack += bytes
 	}
-	t.transfers = append(t.transfers, seconds)
 }
 
 // gaps records the gaps between tokens of the run that a group has finished.

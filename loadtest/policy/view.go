@@ -62,6 +62,21 @@ func (v *View) speed(p int) float64 {
 	return v.gateway.learned.speeds[p].mean()
 }
 
+// PrefillSecondsHolding is the same if p held so many tokens of the prompt.
+func (v *View) PrefillSecondsHolding(p, tokens int) float64 {
+	return v.prefillHardware(p).prefill(v.Prompt(), tokens) * v.gateway.learned.speeds[p].mean()
+}
+
+// CopySeconds is the predicted time to copy what one prefill server holds of the prompt to another
+// that lacks it, with the links to itself.
+func (v *View) CopySeconds(from, to int) float64 {
+	bytes := float64(v.PrefillHit(from)-v.PrefillHit(to)) * v.hardware().KVBytesPerToken
+	if v.PrefillRack(from) == v.PrefillRack(to) {
+		return bytes / v.hardware().NIC
+	}
+	return bytes / v.scenario().across()
+}
+
 // NominalSeconds is PrefillSeconds on a server of nominal speed.
 func (v *View) NominalSeconds(p int) float64 {
 	return v.prefillHardware(p).prefill(v.Prompt(), v.PrefillHit(p))
