@@ -184,7 +184,9 @@ func startProxy(t *testing.T, gateway string) (url string) {
 	}
 	listen := process.FreeAddress(t)
 	env := []string{"LITELLM_LOCAL_MODEL_COST_MAP=True", "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY=true"}
-	p := process.Start(t, env, "LiteLLM's proxy", ".cache/e2e/litellm/bin/litellm", "--config", file, "--host", "127.0.0.1", "--port", process.Port(t, listen))
+	// By the environment's Python, since the script names that of the folder it was installed in.
+	script := filepath.Join(process.Root(t), ".cache/e2e/litellm/bin/litellm")
+	p := process.Start(t, env, "LiteLLM's proxy", ".cache/e2e/litellm/bin/python", "-sE", script, "--config", file, "--host", "127.0.0.1", "--port", process.Port(t, listen))
 	process.WaitFor(t, p, "LiteLLM's proxy", 2*process.ReadyWithin, process.Answers(fmt.Sprintf("http://%s/health/readiness", listen)))
 	return "http://" + listen
 }
