@@ -2,6 +2,7 @@ package kvstate
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,10 +24,10 @@ func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 			}
 		}
 		want("before", 32, 32)
-		first := ix.Guess("s", &h, 0)
+		first := ix.Guess("s", &h, math.MaxInt, 0)
 		want("guessed", 32, 96)
 		match()
-		second := ix.Guess("s", &h, 0)
+		second := ix.Guess("s", &h, math.MaxInt, 0)
 		first.Withdraw()
 		first.Withdraw()
 		want("one of two withdrawn", 32, 96)
@@ -34,7 +35,7 @@ func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 		want("both withdrawn", 32, 32)
 
 		match()
-		ix.Guess("s", &h, 0)
+		ix.Guess("s", &h, math.MaxInt, 0)
 		s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{3}, parent: 2, tokens: count(32, 16), size: 16, medium: "GPU"})})
 		want("partly confirmed", 48, 96)
 		s.ApplyLive(Message{Seq: 2, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", hashes: []uint64{2, 3}, medium: "GPU"})})
@@ -60,7 +61,7 @@ func TestGuess_EachExpiresAtItsOwnTime(t *testing.T) {
 			p := Prompt{Model: "m", Tokens: count(from, 32)}
 			var h Hits
 			ix.Match(&p, &h)
-			ix.Guess("s", &h, 0)
+			ix.Guess("s", &h, math.MaxInt, 0)
 		}
 		want := func(after time.Duration, blocks int) {
 			t.Helper()
@@ -101,15 +102,15 @@ func TestGuess_Counted(t *testing.T) {
 	p := Prompt{Model: "m", Tokens: count(0, 128)}
 	var h Hits
 	ix.Match(&p, &h)
-	ix.Guess("s0", &h, 0)
-	ix.Guess("nobody", &h, 0).Withdraw()
+	ix.Guess("s0", &h, math.MaxInt, 0)
+	ix.Guess("nobody", &h, math.MaxInt, 0).Withdraw()
 	if ix.Match(&p, &h); h.Held("s0") != (cached.Tokens{GPU: 128, CPU: 128, Disk: 128, Pending: 128}) || h.Held("s1") != (cached.Tokens{}) {
 		t.Errorf("%+v and %+v", h.Held("s0"), h.Held("s1"))
 	}
 	// There is room for ten blocks: the older guess goes.
 	q := Prompt{Model: "m", Tokens: count(500, 64)}
 	ix.Match(&q, &h)
-	ix.Guess("s1", &h, 0)
+	ix.Guess("s1", &h, math.MaxInt, 0)
 	if ix.Match(&p, &h); h.Tokens("s0", GPU) != 0 {
 		t.Errorf("%d tokens", h.Tokens("s0", GPU))
 	}
@@ -127,6 +128,6 @@ func BenchmarkGuess(b *testing.B) {
 	ix.Match(&p, &h)
 	b.ReportAllocs()
 	for b.Loop() {
-		ix.Guess("s", &h, 0).Withdraw()
+		ix.Guess("s", &h, math.MaxInt, 0).Withdraw()
 	}
 }

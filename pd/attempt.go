@@ -28,6 +28,10 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	if by := connector.Of(b.decode.Server()); b.prefill == nil || by.ConcurrentLegs || by.DecodeDriven {
 		return nil
 	}
+	if failed := o.prefillPieces(ctx, st, b); failed != nil {
+		b.decode.Release()
+		return failed
+	}
 	t := st.transfer(b)
 	t.First = firstTokens{o}.plan(st, b)
 	h := t.Handoff()
@@ -79,6 +83,7 @@ func (st *requestState) transfer(b *binding) *connector.Transfer {
 // says what becomes of the hand-off when that fails.
 func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *binding) *LegError {
 	st.bind.tried.handoff = nil
+	b.awaitPulled(ctx)
 	if ctx.Err() != nil { // the client left during prefill
 		b.decode.Release()
 		o.Metrics.countStranded(b.handoff)
@@ -167,7 +172,7 @@ func endLegSpan(span trace.Span, failed *LegError) {
 }
 
 // sendWhole sends a leg and reads its whole answer.
-func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
+func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	before := st.bind.tried.servers(leg)
@@ -176,7 +181,7 @@ func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Ser
 			cancel(errServerDown)
 		}
 	})()
-	resp, err := send(ctx, o.Transport, server, st.req.Dialect.Path, id, askLoad(st.req.Header, leg, server), part)
+	resp, err := send(ctx, o.Transport, server, path, id, askLoad(st.req.Header, leg, server), part)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
@@ -75,6 +76,7 @@ func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, 
 	ctx, span := b.Tracer.Start(ctx, "choose")
 	defer func() { endSpan(span, err) }()
 	if bound, err = b.awaitTurn(ctx, r); errors.Is(err, errBindNow) {
+		r.pieces = cost.Pieces{}
 		bound, err = b.bindNow(r)
 	}
 	if err != nil {
@@ -93,6 +95,7 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 	if b.Late == nil || r.hadTurn() || !r.req.Dialect.Split {
 		return nil, errBindNow
 	}
+	r.pieces, r.certain = b.mayCut(r), r.prefix.certainTokens()
 	start := time.Now()
 	defer func() { r.waited += time.Since(start) }()
 	held, release := b.Queue.CountWaiting(ctx, r.entry)
@@ -137,6 +140,9 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 		return nil, err
 	}
 	defer taken() // once the work is claimed, or the turn given up
+	if begun := r.begun; begun != nil && (turn.Prefill != begun.prefill || turn.Decode != begun.decode) {
+		return nil, errBindNow // a leader of an older version knows nothing of pieces
+	}
 	now := time.Now()
 	v := b.snapshotFor(r, nil, now)
 	chosen, ok := b.Cost.PricePair(b.demand(r, now), &v.candidates, turn.Prefill, turn.Decode)
@@ -146,7 +152,11 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	if b.late(r, chosen.Terms.TTFT(), now) {
 		return nil, queue.ErrDeadline
 	}
-	bound, refusedBy := b.claimFor(r, &v, chosen, now)
+	claim := b.claimFor
+	if r.begun != nil {
+		claim = b.claimRest
+	}
+	bound, refusedBy := claim(r, &v, chosen, now)
 	if refusedBy != "" {
 		return nil, errBindNow
 	}

@@ -2,6 +2,7 @@ package pd
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -22,6 +23,9 @@ type binding struct {
 	cachedTokens int           // of the prompt, on decode beforehand
 	hits         hits          // of the prompt, on the server that computes it; none where a hand-off is there already
 	choice       Choice        // what it was chosen from
+	upTo         int           // token of the prompt that the next prefill leg goes to; 0: the whole prompt
+	pieceTime    time.Duration // that it takes; 0 where upTo is 0
+	cut          cutPrompt     // pieces so far
 	answer       *Answer       // nil until a leg has given it, or begun it
 	first        firstTokenCase
 	behindSent   bool   // decode was sent the rest behind prefill's token

@@ -3,6 +3,7 @@ package pd
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -89,7 +90,7 @@ func TestBindNow_NoDeadlineProbeIsDueThen(t *testing.T) {
 func TestLocality_OfAnUnknownPromptNothingIsPredicted(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()
-	if f.Binder.Locality.predict(&prefix{model: testModel}, time.Second, s[0], s[1]) != nil {
+	if f.Binder.Locality.predict(&prefix{model: testModel}, math.MaxInt, time.Second, s[0], s[1]) != nil {
 		t.Error("there is something to withdraw")
 	}
 }
@@ -105,7 +106,7 @@ func TestLocality_WhatIsPredictedByTextIsWithdrawn(t *testing.T) {
 		f := newTestFleet(t, 1, testPrompt(100))
 		l, s := f.Binder.Locality, f.Fleet.Servers()
 		computing := func() int { return l.history.Computing(p.saltedModel(), versionOf(s[0]), chunks) }
-		withdraw := l.predict(p, time.Second, s[0], s[1])
+		withdraw := l.predict(p, math.MaxInt, time.Second, s[0], s[1])
 		if n := computing(); n != len(chunks) || withdraw == nil {
 			t.Fatalf("%s: %d chunks are being computed", name, n)
 		}

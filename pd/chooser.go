@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -26,6 +27,7 @@ type Chooser struct {
 	deadlineProbes predict.DeadlineProbes
 	cacheSavings   predict.CacheSavings
 	sessions       predict.Sessions
+	pieceLosses    predict.PieceLosses
 }
 
 // bindNow picks the cheapest alternative that is left and claims its servers. A
@@ -68,7 +70,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 // claimFor claims the servers of an alternative and records why they were chosen, or says
 // which refused.
 func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
-	if b, refusedBy = ch.claim(r, v, chosen); b == nil {
+	if b, refusedBy = ch.claim(r, v, chosen, now); b == nil {
 		return nil, refusedBy
 	}
 	recorded := false
@@ -84,7 +86,7 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 
 // claim takes a place on the servers of the alternative, on all or on none: then it says which
 // refused.
-func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (b *binding, refusedBy string) {
+func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
 	b = &binding{chosen: chosen, handoff: v.handoff}
 	if chosen.Prefill != "" {
 		b.pullFrom = ch.pullSource(v.candidates.Prefill, chosen.Prefill, r.req.PromptTokens)
@@ -94,9 +96,13 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 	number := cost.IndexOf(v.candidates.Decode, chosen.Decode)
 	b.cachedTokens = v.candidates.Decode[number].Cached.Confirmed()
 	if chosen.Prefill != "" && v.handoff == nil {
-		number := cost.IndexOf(v.candidates.Prefill, chosen.Prefill)
-		work := prefillWork(r, &v.candidates.Prefill[number], chosen.Terms.Prefill)
-		lease, err := v.prefill[number].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
+		prefill := cost.IndexOf(v.candidates.Prefill, chosen.Prefill)
+		work := prefillWork(r, &v.candidates.Prefill[prefill], chosen.Terms.Prefill)
+		if b.upTo = ch.pieceEnd(r, v, prefill, number, now); b.upTo > 0 {
+			work = ch.pieceWork(&v.candidates.Prefill[prefill], b.upTo)
+			b.pieceTime = work.Estimate
+		}
+		lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 		if err != nil {
 			return nil, chosen.Prefill
 		}
@@ -115,7 +121,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative) (
 	if chosen.Prefill == "" && r.req.Dialect.Split {
 		lease.BeginLocalPrefill(prefillWork(r, &v.candidates.Decode[number], chosen.Terms.Prefill))
 	}
-	ch.predictCached(r, b)
+	ch.predictCached(r, b, v.decode[number])
 	return b, ""
 }
 
@@ -169,7 +175,7 @@ func (ch *Chooser) demand(r *bindRequest, now time.Time) cost.Demand {
 // late reports whether a first token that is there in so long misses the request's
 // deadline. What was tried already is not given up: its work would be lost.
 func (ch *Chooser) late(r *bindRequest, first time.Duration, now time.Time) bool {
-	if r.req.Deadline.IsZero() || len(r.tried.legs) > 0 || r.continues {
+	if r.req.Deadline.IsZero() || len(r.tried.legs) > 0 || r.continues || r.begun != nil {
 		return false
 	}
 	return now.Add(first).After(r.req.Deadline) && !ch.takeProbe(r, now)
@@ -184,15 +190,19 @@ func (ch *Chooser) takeProbe(r *bindRequest, now time.Time) bool {
 // predictCached notes which server computes the prompt, so that those with the same beginning
 // go there too rather than compute it elsewhere: they stand behind it in that server's queue,
 // so it is there when their turn comes. On decode nothing makes them wait for the transfer.
-func (ch *Chooser) predictCached(r *bindRequest, b *binding) {
+func (ch *Chooser) predictCached(r *bindRequest, b *binding, decode *pools.Server) {
 	if ch.Locality == nil || r.prefix == nil || b.handoff != nil {
 		return
 	}
-	computes := b.decode.Server()
+	computes := decode
 	if b.prefill != nil {
 		computes = b.prefill.Server()
 	}
-	b.withdraw = ch.Locality.predict(r.prefix, b.chosen.Terms.FirstStep(), computes, b.decode.Server())
+	upTo, in := math.MaxInt, b.chosen.Terms.FirstStep()
+	if b.upTo > 0 {
+		upTo, in = b.upTo, b.chosen.Terms.Queue+b.pieceTime
+	}
+	b.withdraw = ch.Locality.predict(r.prefix, upTo, in, computes, decode)
 }
 
 // recordHits keeps what the server that was chosen for the prompt holds of it. A hand-off that

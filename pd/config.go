@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools/permodel"
 )
 
@@ -44,12 +45,13 @@ type BindConfig struct {
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
 	EnforceDisaggregation bool
 	FirstToken            FirstTokenFrom // which leg says the first token of an answer
+	Pieces                cost.Pieces    // how long prompts are cut where requests wait for their turn
 }
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
 func DefaultConfig() Config {
 	return Config{
-		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: FirstFromPrefill},
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: FirstFromPrefill, Pieces: cost.DefaultPieces()},
 		LegConfig: LegConfig{
 			PrefillTimeout:    120 * time.Second,
 			FirstEventTimeout: 60 * time.Second,
@@ -72,6 +74,9 @@ func (c Config) Validate() error {
 		if d <= 0 {
 			return fmt.Errorf("%s must be positive", name)
 		}
+	}
+	if c.Pieces.Tokens < 0 {
+		return errors.New("prefill-pieces must not be negative")
 	}
 	if c.UnresponsiveWait < 0 {
 		return errors.New("doubt-wait must not be negative")

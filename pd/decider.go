@@ -103,6 +103,9 @@ const (
 
 // limit is until when a request waits for its turn.
 func (d *Decider) limit(r *bindRequest) queue.Limit {
+	if r.begun != nil { // what is prefilled of it would be lost
+		return queue.LimitedBy(time.Time{}, time.Now().Add(d.maxWait), queue.ErrTimeout)
+	}
 	return queue.LimitedBy(r.req.Deadline, r.arrived.Add(d.maxWait), queue.ErrTimeout)
 }
 
@@ -316,6 +319,11 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 		w.complete(bindResult{err: q.snapshot.missing()})
 		return
 	}
+	if w.request.begun != nil { // it was let in before
+		q.order.Add(&w.ticket, q.servers.Links)
+		q.waiting[q.next] = w
+		return
+	}
 	displaced, err := q.admit(w, now)
 	if err != nil {
 		w.complete(bindResult{err: err})
@@ -369,7 +377,7 @@ func (q *modelQueue) refresh(now time.Time) {
 	q.order.ForgetServers()
 	for _, w := range q.waiting { // their slices are of other servers
 		q.d.ch.applyMatched(w.request, &q.snapshot, now)
-		q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.candidates, &w.ticket)
+		q.priceMatched(w, now)
 		q.order.Update(&w.ticket, q.servers.Links)
 	}
 }
@@ -387,7 +395,18 @@ func (q *modelQueue) priceServers(now time.Time) {
 // priceRequest writes what a request costs on each server now.
 func (q *modelQueue) priceRequest(w *waiter, now time.Time) {
 	q.d.ch.applyRequest(w.request, &q.snapshot, now)
+	q.priceMatched(w, now)
+}
+
+// priceMatched is priceRequest for a request that the snapshot is turned to.
+func (q *modelQueue) priceMatched(w *waiter, now time.Time) {
 	q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.candidates, &w.ticket)
+	if begun := w.request.begun; begun != nil {
+		w.ticket.KeepTo(order.Pair{
+			Prefill: cost.IndexOf(q.snapshot.candidates.Prefill, begun.prefill),
+			Decode:  cost.IndexOf(q.snapshot.candidates.Decode, begun.decode),
+		})
+	}
 }
 
 // claimTurn claims the servers of a turn for its request and hands them over. It is false if a
@@ -400,7 +419,11 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		w.complete(bindResult{err: queue.ErrDeadline})
 		return true
 	}
-	b, refusedBy := q.d.ch.claim(w.request, &q.snapshot, chosen)
+	claim := q.d.ch.claim
+	if w.request.begun != nil {
+		claim = q.d.ch.claimRest
+	}
+	b, refusedBy := claim(w.request, &q.snapshot, chosen, now)
 	if b == nil {
 		q.snapshot.leaveOut(refusedBy)
 		return false
@@ -410,12 +433,16 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		return true
 	}
 	defer func() { w.done <- bindResult{b: b} }() // also after a panic: it waits for nothing else
-	if w.request.remote {
+	switch {
+	case w.request.begun != nil: // why it has these servers was noted when it began
+	case w.request.remote:
 		q.d.ch.deadlineProbes.Observe(q.base, now)
-	} else {
+	default:
 		q.d.ch.recordBinding(w.request, &q.snapshot, b, now) // with the servers as they were before
 	}
-	q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
+	if w.request.begun == nil {
+		q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
+	}
 	q.updateLoad(turn.Pair, now)
 	q.priceSharers(w.request, b, now)
 	return true

@@ -323,17 +323,17 @@ func (l *Locality) SetSourceClasses(classes map[string]uint64) { l.sourceClasses
 // known by text alone.
 const computesLonger = time.Second
 
-// predict notes that a server computes the prompt and holds it in so long, and returns what
+// predict notes that a server computes so many tokens of the prompt and holds them in so long, and returns what
 // takes it back when it will not. What is known by text alone is never confirmed, so it is
 // noted of decode as well, which gets it then. The text of other prompts is noted too: of the
 // next turn or a sibling the tokens may not be known in time, and the index has no place for a
 // server that has published nothing yet.
-func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.Server) (withdraw func()) {
+func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, decode *pools.Server) (withdraw func()) {
 	now, of, on := time.Now(), p.saltedModel(), versionOf(computes)
 	text, until := p.tokens.Chunks, now.Add(in+computesLonger)
 	var guess kvstate.Guess
 	if len(text) == 0 {
-		guess, text = l.Index.Guess(computes.ID(), &p.hits, in), p.text
+		guess, text = l.Index.Guess(computes.ID(), &p.hits, upTo, in), p.text
 		if guess.Entered() || !l.Index.CountsGuesses() {
 			until = time.Time{}
 		}

@@ -48,6 +48,7 @@ type Metrics struct {
 	brokenAfter   *prometheus.CounterVec // server
 	continuations *prometheus.CounterVec // outcome
 	firstTokens   *prometheus.CounterVec // use, reason
+	pieces        *prometheus.CounterVec // outcome
 
 	byServer []seriesByServer // those above with a label for the server
 }
@@ -145,6 +146,10 @@ func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Q
 			"Prefill legs by what became of their token (use): first (the client got it, and decode went on behind it), all (it was the whole "+
 				"answer), redrawn (decode said the same one), unused; and why (reason, docs/engines.md).",
 			"use", "reason"),
+		pieces: counter("tandem_prefill_pieces_total",
+			"Pieces of long prompts by outcome: pulled (decode has it), not_pulled (decode pulls it with the whole prompt), kept (prefill still had "+
+				"it when the next one came), lost (it was evicted, or the engine does not say what it had).",
+			"outcome"),
 		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tandem_handoff_gap_seconds", Help: "Time from the end of prefill to the dispatch of decode.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10},

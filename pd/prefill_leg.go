@@ -28,7 +28,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	defer cancel()
 
 	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
-	resp, body, failed := o.sendWhole(ctx, PrefillLeg, server, st, t.ID, t.Connector().Prefill(t))
+	resp, body, failed := o.sendWhole(ctx, PrefillLeg, server, st, st.req.Dialect.Path, t.ID, t.Connector().Prefill(t))
 	if failed == nil && !st.req.Dialect.IsAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
@@ -41,6 +41,8 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		o.reportFailure(b.prefill, st, b, failed)
 		return failed
 	}
+	usage, _ := st.req.Dialect.ReadUsage(body)
+	body = b.withoutPieces(st.req.Dialect, body)
 	h.RecordPrefill(t, body, time.Now())
 	firstTokens{o}.use(st, b, t, h)
 	coverage := h.Coverage()
@@ -52,9 +54,12 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		if t.Connector().RespondsAfterTransfer {
 			beside = b.chosen.Terms.Transfer
 		}
-		b.prefill.ReleasePrefilled(coverage.Tokens-coverage.Cached.Tokens, coverage.Cached.Tokens, beside)
+		b.prefill.ReleasePrefilled(coverage.Tokens-usage.Cached.Tokens, usage.Cached.Tokens, beside)
 	}
 	b.prefill.RecordResult(nil)
+	if b.cut.done > 0 {
+		o.judgePiece(b, server, usage.Cached)
+	}
 	if failed = o.checkHost(st, t, h); failed != nil {
 		return failed
 	}
@@ -70,7 +75,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	took := time.Since(start)
 	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(took.Seconds())
 	if !t.Connector().ConcurrentLegs { // else it runs beside the goroutine that the binding belongs to
-		b.choice.Measured.Prefill = took
+		b.choice.Measured.Prefill += took
 	}
 	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", coverage.Tokens))
 	return nil

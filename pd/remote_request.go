@@ -26,6 +26,12 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 		WaitedUs: uint64(demand.Waited.Microseconds()), TtftUs: uint64(demand.TTFT.Microseconds()), ItlUs: uint64(demand.ITL.Microseconds()),
 		FirstFromPrefill: demand.FirstFromPrefill, Exact: demand.Exact,
 	}
+	if own.pieces.Tokens > 0 {
+		r.CertainTokens = uint32(own.certain)
+	}
+	if begun := own.begun; begun != nil {
+		r.Begun = &leaderpb.Begun{Prefill: begun.prefill, Decode: begun.decode, Tokens: uint32(begun.tokens)}
+	}
 	if !own.req.Deadline.IsZero() {
 		r.LeftUs = uint64(max(1, own.req.Deadline.Sub(now).Microseconds()))
 	}
@@ -71,6 +77,9 @@ func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*l
 	if own == nil {
 		return nil, errUnknownAPI
 	}
+	if own.certain > 0 {
+		own.pieces = o.d.ch.Config.Pieces
+	}
 	patience, cancel := o.d.limit(own).Context(ctx)
 	defer cancel()
 	b, err := o.d.await(patience, own)
@@ -106,6 +115,10 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 			PromptTokens: int(r.PromptTokens), OutputTokens: int(r.OutputTokens), Aggregated: r.Alone,
 		},
 		prefix: &prefix{model: r.Base, known: len(r.Chains)+len(r.Chunks) > 0, length: int(r.PromptTokens)},
+	}
+	own.certain = int(r.CertainTokens)
+	if r.Begun != nil {
+		own.begun = &begunPrefill{prefill: r.Begun.Prefill, decode: r.Begun.Decode, tokens: int(r.Begun.Tokens)}
 	}
 	if r.Home != nil {
 		own.home = cost.Home{Prefill: r.Home.Prefill, Decode: r.Home.Decode}

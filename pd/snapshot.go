@@ -112,6 +112,9 @@ func (sn *Snapshotter) applyMatched(r *bindRequest, v *snapshot, now time.Time) 
 		sn.Locality.setCachedTokens(r.prefix, v.prefill, v.prefillFacts, v.candidates.Prefill)
 		sn.Locality.setCachedTokens(r.prefix, v.decode, v.decodeFacts, v.candidates.Decode)
 	}
+	if r.begun != nil {
+		v.keepBegun(r.begun)
+	}
 	if v.pulls {
 		sn.setRemotes(r, v, sn.Fleet.Servers(), now)
 	}

@@ -44,7 +44,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	start := time.Now()
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
-	resp, data, failed := o.sendWhole(ctx, leg, server, st, id, part)
+	resp, data, failed := o.sendWhole(ctx, leg, server, st, st.req.Dialect.Path, id, part)
 	if failed != nil {
 		return nil, failed
 	}

@@ -87,6 +87,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 		"what every step takes whatever is in it, beside the formulas: 300ms as on a CPU, 50ms to 100ms as with experts over many hosts")
 	f.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "tokens in a KV block")
 	f.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "KV blocks of each rank")
+	f.BoolVar(&cfg.NoPrefixCaching, "no-enable-prefix-caching", cfg.NoPrefixCaching, "find no prompt's beginning in the cache")
 	f.StringVar(&cfg.KVType, "kv-cache-dtype", cfg.KVType, "type of the KV's numbers that it reports")
 	f.IntVar(&cfg.MaxModelLen, "max-model-len", cfg.MaxModelLen, "longest prompt plus answer, in tokens")
 	f.IntVar(&cfg.MaxSeqs, "max-num-seqs", cfg.MaxSeqs, "sequences in one batch")

@@ -71,6 +71,8 @@ type Config struct {
 	BlockSize   int
 	Blocks      int
 	MaxModelLen int
+	// NoPrefixCaching finds no prompt's beginning in the cache (--no-enable-prefix-caching).
+	NoPrefixCaching bool
 	// KVType is that of the KV's numbers, as it is set (--kv-cache-dtype).
 	KVType string
 	// MaxSeqs and MaxBatchedTokens bound one step of the scheduler.

@@ -134,8 +134,8 @@ func (r *rank) allocateLocked(s *sequence) bool {
 	var hits []*block
 	idle := 0 // hits that count as free until they are held
 	for _, h := range s.hashes[:(len(s.tokens)-1)/size] {
-		if s.bootstrap != nil && s.decodeLeg && !r.cfg.DecodeReuse {
-			break // it takes all KV from prefill
+		if r.cfg.NoPrefixCaching || s.bootstrap != nil && s.decodeLeg && !r.cfg.DecodeReuse {
+			break // in the latter case it takes all KV from prefill
 		}
 		b := r.cache.lookup(h)
 		if b == nil {

@@ -1,5 +1,7 @@
 package cost
 
+import "time"
+
 // Pieces is how the prefill of a long prompt is cut: over growing beginnings of the prompt, each a
 // request of its own that finds what came before it in the engine's prefix cache. Between two of
 // them shorter requests have their turn, and decode pulls the KV of one while the next is computed.
@@ -28,4 +30,16 @@ func (p Pieces) End(prompt, held, block int) int {
 		return prompt
 	}
 	return end
+}
+
+// Larger is the same with pieces so many times as large.
+func (p Pieces) Larger(times int) Pieces {
+	p.Tokens *= times
+	return p
+}
+
+// PieceTime is what a server needs to prefill the tokens of a prompt that it lacks up to one.
+func (m *Model) PieceTime(c *Candidate, upTo int) time.Duration {
+	w := newWork(upTo)
+	return Duration(m.prefill(c, &w))
 }

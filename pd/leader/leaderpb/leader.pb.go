@@ -71,7 +71,7 @@ func (x Refused_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Refused_Reason.Descriptor instead.
 func (Refused_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_leader_proto_rawDescGZIP(), []int{9, 0}
+	return file_leader_proto_rawDescGZIP(), []int{10, 0}
 }
 
 type ToLeader struct {
@@ -271,6 +271,8 @@ type RemoteRequest struct {
 	FirstFromPrefill bool                   `protobuf:"varint,18,opt,name=first_from_prefill,json=firstFromPrefill,proto3" json:"first_from_prefill,omitempty"` // its client gets prefill's token where both servers can
 	Exact            bool                   `protobuf:"varint,19,opt,name=exact,proto3" json:"exact,omitempty"`                                                 // prompt_tokens is no estimate
 	Home             *Home                  `protobuf:"bytes,20,opt,name=home,proto3" json:"home,omitempty"`                                                    // absent where that is not known
+	CertainTokens    uint32                 `protobuf:"varint,21,opt,name=certain_tokens,json=certainTokens,proto3" json:"certain_tokens,omitempty"`            // leading ones that it may be prefilled in pieces of; 0: whole
+	Begun            *Begun                 `protobuf:"bytes,22,opt,name=begun,proto3" json:"begun,omitempty"`                                                  // absent where no piece is prefilled
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -445,6 +447,81 @@ func (x *RemoteRequest) GetHome() *Home {
 	return nil
 }
 
+func (x *RemoteRequest) GetCertainTokens() uint32 {
+	if x != nil {
+		return x.CertainTokens
+	}
+	return 0
+}
+
+func (x *RemoteRequest) GetBegun() *Begun {
+	if x != nil {
+		return x.Begun
+	}
+	return nil
+}
+
+// Begun is a request of which pieces are prefilled: it keeps the servers that it has.
+type Begun struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prefill       string                 `protobuf:"bytes,1,opt,name=prefill,proto3" json:"prefill,omitempty"`
+	Decode        string                 `protobuf:"bytes,2,opt,name=decode,proto3" json:"decode,omitempty"`
+	Tokens        uint32                 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // leading ones that are prefilled
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Begun) Reset() {
+	*x = Begun{}
+	mi := &file_leader_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Begun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Begun) ProtoMessage() {}
+
+func (x *Begun) ProtoReflect() protoreflect.Message {
+	mi := &file_leader_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Begun.ProtoReflect.Descriptor instead.
+func (*Begun) Descriptor() ([]byte, []int) {
+	return file_leader_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Begun) GetPrefill() string {
+	if x != nil {
+		return x.Prefill
+	}
+	return ""
+}
+
+func (x *Begun) GetDecode() string {
+	if x != nil {
+		return x.Decode
+	}
+	return ""
+}
+
+func (x *Begun) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
 // Home is where the session of a request was served last, as its replica knows it. It breaks
 // ties and does no more. No name of the session crosses the wire.
 type Home struct {
@@ -457,7 +534,7 @@ type Home struct {
 
 func (x *Home) Reset() {
 	*x = Home{}
-	mi := &file_leader_proto_msgTypes[3]
+	mi := &file_leader_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +546,7 @@ func (x *Home) String() string {
 func (*Home) ProtoMessage() {}
 
 func (x *Home) ProtoReflect() protoreflect.Message {
-	mi := &file_leader_proto_msgTypes[3]
+	mi := &file_leader_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +559,7 @@ func (x *Home) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Home.ProtoReflect.Descriptor instead.
 func (*Home) Descriptor() ([]byte, []int) {
-	return file_leader_proto_rawDescGZIP(), []int{3}
+	return file_leader_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Home) GetPrefill() string {
@@ -510,7 +587,7 @@ type Chain struct {
 
 func (x *Chain) Reset() {
 	*x = Chain{}
-	mi := &file_leader_proto_msgTypes[4]
+	mi := &file_leader_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +599,7 @@ func (x *Chain) String() string {
 func (*Chain) ProtoMessage() {}
 
 func (x *Chain) ProtoReflect() protoreflect.Message {
-	mi := &file_leader_proto_msgTypes[4]
+	mi := &file_leader_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +612,7 @@ func (x *Chain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chain.ProtoReflect.Descriptor instead.
 func (*Chain) Descriptor() ([]byte, []int) {
-	return file_leader_proto_rawDescGZIP(), []int{4}
+	return file_leader_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Chain) GetBlockTokens() uint32 {
@@ -561,7 +638,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_leader_proto_msgTypes[5]
+	mi := &file_leader_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -573,7 +650,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_leader_proto_msgTypes[5]
+	mi := &file_leader_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -586,7 +663,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_leader_proto_rawDescGZIP(), []int{5}
+	return file_leader_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Cancel) GetId() uint64 {
@@ -608,7 +685,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_leader_proto_msgTypes[6]
+	mi := &file_leader_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +697,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_leader_proto_msgTypes[6]
+	mi := &file_leader_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +710,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_leader_proto_rawDescGZIP(), []int{6}
+	return file_leader_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Taken) GetId() uint64 {
@@ -663,7 +740,7 @@ type ToFollower struct {
 
 func (x *ToFollower) Reset() {
 	*x = ToFollower{}
-	mi := &file_leader_proto_msgTypes[7]
+	mi := &file_leader_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +752,7 @@ func (x *ToFollower) String() string {
 func (*ToFollower) ProtoMessage() {}
 
 func (x *ToFollower) ProtoReflect() protoreflect.Message {
-	mi := &file_leader_proto_msgTypes[7]
+	mi := &file_leader_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +765,7 @@ func (x *ToFollower) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToFollower.ProtoReflect.Descriptor instead.
 func (*ToFollower) Descriptor() ([]byte, []int) {
-	return file_leader_proto_rawDescGZIP(), []int{7}
+	return file_leader_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ToFollower) GetWhat() isToFollower_What {
@@ -743,7 +820,7 @@ type Turn struct {
 
 func (x *Turn) Reset() {
 	*x = Turn{}
-	mi := &file_leader_proto_msgTypes[8]
+	mi := &file_leader_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +832,7 @@ func (x *Turn) String() string {
 func (*Turn) ProtoMessage() {}
 
 func (x *Turn) ProtoReflect() protoreflect.Message {
-	mi := &file_leader_proto_msgTypes[8]
+	mi := &file_leader_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +845,7 @@ func (x *Turn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Turn.ProtoReflect.Descriptor instead.
 func (*Turn) Descriptor() ([]byte, []int) {
-	return file_leader_proto_rawDescGZIP(), []int{8}
+	return file_leader_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Turn) GetId() uint64 {
@@ -802,7 +879,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_leader_proto_msgTypes[9]
+	mi := &file_leader_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +891,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_leader_proto_msgTypes[9]
+	mi := &file_leader_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +904,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_leader_proto_rawDescGZIP(), []int{9}
+	return file_leader_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Refused) GetId() uint64 {
@@ -858,7 +935,7 @@ const file_leader_proto_rawDesc = "" +
 	"\x05Hello\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\xba\x04\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\x91\x05\n" +
 	"\rRemoteRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -880,7 +957,13 @@ const file_leader_proto_rawDesc = "" +
 	"\aleft_us\x18\x11 \x01(\x04R\x06leftUs\x12,\n" +
 	"\x12first_from_prefill\x18\x12 \x01(\bR\x10firstFromPrefill\x12\x14\n" +
 	"\x05exact\x18\x13 \x01(\bR\x05exact\x12+\n" +
-	"\x04home\x18\x14 \x01(\v2\x17.tandem.council.v1.HomeR\x04home\"8\n" +
+	"\x04home\x18\x14 \x01(\v2\x17.tandem.council.v1.HomeR\x04home\x12%\n" +
+	"\x0ecertain_tokens\x18\x15 \x01(\rR\rcertainTokens\x12.\n" +
+	"\x05begun\x18\x16 \x01(\v2\x18.tandem.council.v1.BegunR\x05begun\"Q\n" +
+	"\x05Begun\x12\x18\n" +
+	"\aprefill\x18\x01 \x01(\tR\aprefill\x12\x16\n" +
+	"\x06decode\x18\x02 \x01(\tR\x06decode\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\rR\x06tokens\"8\n" +
 	"\x04Home\x12\x18\n" +
 	"\aprefill\x18\x01 \x01(\tR\aprefill\x12\x16\n" +
 	"\x06decode\x18\x02 \x01(\tR\x06decode\"B\n" +
@@ -924,37 +1007,39 @@ func file_leader_proto_rawDescGZIP() []byte {
 }
 
 var file_leader_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_leader_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_leader_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_leader_proto_goTypes = []any{
 	(Refused_Reason)(0),   // 0: tandem.council.v1.Refused.Reason
 	(*ToLeader)(nil),      // 1: tandem.council.v1.ToLeader
 	(*Hello)(nil),         // 2: tandem.council.v1.Hello
 	(*RemoteRequest)(nil), // 3: tandem.council.v1.RemoteRequest
-	(*Home)(nil),          // 4: tandem.council.v1.Home
-	(*Chain)(nil),         // 5: tandem.council.v1.Chain
-	(*Cancel)(nil),        // 6: tandem.council.v1.Cancel
-	(*Taken)(nil),         // 7: tandem.council.v1.Taken
-	(*ToFollower)(nil),    // 8: tandem.council.v1.ToFollower
-	(*Turn)(nil),          // 9: tandem.council.v1.Turn
-	(*Refused)(nil),       // 10: tandem.council.v1.Refused
+	(*Begun)(nil),         // 4: tandem.council.v1.Begun
+	(*Home)(nil),          // 5: tandem.council.v1.Home
+	(*Chain)(nil),         // 6: tandem.council.v1.Chain
+	(*Cancel)(nil),        // 7: tandem.council.v1.Cancel
+	(*Taken)(nil),         // 8: tandem.council.v1.Taken
+	(*ToFollower)(nil),    // 9: tandem.council.v1.ToFollower
+	(*Turn)(nil),          // 10: tandem.council.v1.Turn
+	(*Refused)(nil),       // 11: tandem.council.v1.Refused
 }
 var file_leader_proto_depIdxs = []int32{
 	2,  // 0: tandem.council.v1.ToLeader.hello:type_name -> tandem.council.v1.Hello
 	3,  // 1: tandem.council.v1.ToLeader.request:type_name -> tandem.council.v1.RemoteRequest
-	6,  // 2: tandem.council.v1.ToLeader.cancel:type_name -> tandem.council.v1.Cancel
-	7,  // 3: tandem.council.v1.ToLeader.taken:type_name -> tandem.council.v1.Taken
-	5,  // 4: tandem.council.v1.RemoteRequest.chains:type_name -> tandem.council.v1.Chain
-	4,  // 5: tandem.council.v1.RemoteRequest.home:type_name -> tandem.council.v1.Home
-	9,  // 6: tandem.council.v1.ToFollower.turn:type_name -> tandem.council.v1.Turn
-	10, // 7: tandem.council.v1.ToFollower.refused:type_name -> tandem.council.v1.Refused
-	0,  // 8: tandem.council.v1.Refused.reason:type_name -> tandem.council.v1.Refused.Reason
-	1,  // 9: tandem.council.v1.Decider.Decide:input_type -> tandem.council.v1.ToLeader
-	8,  // 10: tandem.council.v1.Decider.Decide:output_type -> tandem.council.v1.ToFollower
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	7,  // 2: tandem.council.v1.ToLeader.cancel:type_name -> tandem.council.v1.Cancel
+	8,  // 3: tandem.council.v1.ToLeader.taken:type_name -> tandem.council.v1.Taken
+	6,  // 4: tandem.council.v1.RemoteRequest.chains:type_name -> tandem.council.v1.Chain
+	5,  // 5: tandem.council.v1.RemoteRequest.home:type_name -> tandem.council.v1.Home
+	4,  // 6: tandem.council.v1.RemoteRequest.begun:type_name -> tandem.council.v1.Begun
+	10, // 7: tandem.council.v1.ToFollower.turn:type_name -> tandem.council.v1.Turn
+	11, // 8: tandem.council.v1.ToFollower.refused:type_name -> tandem.council.v1.Refused
+	0,  // 9: tandem.council.v1.Refused.reason:type_name -> tandem.council.v1.Refused.Reason
+	1,  // 10: tandem.council.v1.Decider.Decide:input_type -> tandem.council.v1.ToLeader
+	9,  // 11: tandem.council.v1.Decider.Decide:output_type -> tandem.council.v1.ToFollower
+	11, // [11:12] is the sub-list for method output_type
+	10, // [10:11] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_leader_proto_init() }
@@ -968,7 +1053,7 @@ func file_leader_proto_init() {
 		(*ToLeader_Cancel)(nil),
 		(*ToLeader_Taken)(nil),
 	}
-	file_leader_proto_msgTypes[7].OneofWrappers = []any{
+	file_leader_proto_msgTypes[8].OneofWrappers = []any{
 		(*ToFollower_Turn)(nil),
 		(*ToFollower_Refused)(nil),
 	}
@@ -978,7 +1063,7 @@ func file_leader_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leader_proto_rawDesc), len(file_leader_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

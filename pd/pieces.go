@@ -1,0 +1,277 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
+
+// A long prompt is prefilled in pieces (cost.Pieces): legs of one token over growing beginnings of
+// it, by token ids, that leave their KV in the engine's prefix cache. Between two of them the rest
+// waits for its turn again, by what is left of it; decode pulls one while the next is computed. The
+// last leg is that of any request, by the client's own body: what the pieces were wrong about is
+// computed there.
+
+// begunPrefill is a prompt of which pieces are prefilled, and where.
+type begunPrefill struct {
+	prefill, decode string
+	tokens          int // leading ones that are prefilled
+}
+
+// cutPrompt is what the goroutine of a request keeps of its pieces.
+type cutPrompt struct {
+	done   int           // pieces
+	tokens int           // of the prompt, in them
+	cached api.Count     // tokens of the prompt that prefill had before the first one
+	pulled chan struct{} // closed when decode has what it was to pull so far; nil: nothing
+}
+
+// certainTokens are the leading tokens of a prompt that are known for certain, and are text.
+func (p *prefix) certainTokens() int {
+	if p == nil || !p.known || p.isGuessed() {
+		return 0
+	}
+	certain := min(p.tokens.Certain, len(p.tokens.IDs))
+	if len(p.tokens.Media) > 0 {
+		certain = min(certain, slices.MinFunc(p.tokens.Media, func(a, b tokens.Medium) int { return a.Offset - b.Offset }).Offset)
+	}
+	return certain
+}
+
+// mayCut says how a request's prompt may be cut, where it waits for its turn. An answer of one
+// token is prefill's own.
+func (ch *Chooser) mayCut(r *bindRequest) cost.Pieces {
+	if r.continues || r.tried.mustAggregate || r.req.MaxOutput == 1 {
+		return cost.Pieces{}
+	}
+	return ch.Config.Pieces
+}
+
+// pieceEnd is up to which token of a request's prompt a pair is to prefill it at once, 0 where that
+// is the whole prompt.
+func (ch *Chooser) pieceEnd(r *bindRequest, v *snapshot, prefill, decode int, now time.Time) int {
+	if r.pieces.Tokens == 0 || r.certain == 0 {
+		return 0
+	}
+	from, to, c := v.prefill[prefill], v.decode[decode], &v.candidates.Prefill[prefill]
+	if !connector.TakesPieces(from, to) || c.Remote.Tokens > c.Cached.GPU {
+		return 0
+	}
+	pieces := r.pieces.Larger(ch.pieceLosses.Factor(from.ID(), now))
+	end := pieces.End(r.req.PromptTokens, c.Cached.GPU, blockTokens(from, to))
+	if end >= r.req.PromptTokens || end > r.certain {
+		return 0
+	}
+	return end
+}
+
+// pieceWork is what a piece of a prompt is to the server that computes it.
+func (ch *Chooser) pieceWork(c *cost.Candidate, end int) curve.Work {
+	return curve.Work{Tokens: end, Computed: max(1, end-c.Cached.GPU), Estimate: ch.Cost.PieceTime(c, end), Shared: cost.Duration(c.Prefill.Fixed())}
+}
+
+// keepBegun gives a snapshot what the servers of a request hold of it since its prefill began,
+// whether their events have come or not.
+func (v *snapshot) keepBegun(begun *begunPrefill) {
+	if p := cost.IndexOf(v.candidates.Prefill, begun.prefill); p >= 0 {
+		held := &v.candidates.Prefill[p].Cached
+		held.GPU = max(held.GPU, begun.tokens)
+	}
+	if d := cost.IndexOf(v.candidates.Decode, begun.decode); d >= 0 {
+		held := &v.candidates.Decode[d].Cached
+		held.GPU = max(held.GPU, begun.tokens)
+	}
+}
+
+// claimRest claims the prefill server of a request whose prefill has begun, for the next piece or
+// for all that is left. Decode's place it has.
+func (ch *Chooser) claimRest(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
+	p, d := cost.IndexOf(v.candidates.Prefill, chosen.Prefill), cost.IndexOf(v.candidates.Decode, chosen.Decode)
+	b = &binding{chosen: chosen, upTo: ch.pieceEnd(r, v, p, d, now)}
+	c := &v.candidates.Prefill[p]
+	work := prefillWork(r, c, chosen.Terms.Prefill)
+	if b.upTo > 0 {
+		work = ch.pieceWork(c, b.upTo)
+		b.pieceTime = work.Estimate
+	}
+	lease, err := v.prefill[p].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
+	if err != nil {
+		return nil, chosen.Prefill
+	}
+	b.prefill = lease
+	ch.predictCached(r, b, v.decode[d])
+	return b, ""
+}
+
+// errRestRefused says that the server on which a prefill began takes no more of it.
+var errRestRefused = errors.New("the server on which the prefill began takes no more of it")
+
+// BindRest waits for the turn of what is left of a prompt, and claims the prefill server on which
+// it began. Errors: Bind's.
+func (b *Binder) BindRest(ctx context.Context, r *bindRequest) (rest *binding, err error) {
+	ctx, span := b.Tracer.Start(ctx, "choose")
+	defer func() { endSpan(span, err) }()
+	start := time.Now()
+	defer func() { r.waited += time.Since(start) }()
+	if rest, err = b.bindLate(ctx, r); !errors.Is(err, errBindNow) {
+		return rest, err
+	}
+	now := time.Now()
+	v := b.snapshotFor(r, nil, now)
+	chosen, ok := b.Cost.PricePair(b.demand(r, now), &v.candidates, r.begun.prefill, r.begun.decode)
+	if !ok {
+		return nil, errRestRefused
+	}
+	if rest, _ = b.claimRest(r, &v, chosen, now); rest == nil {
+		return nil, errRestRefused
+	}
+	return rest, nil
+}
+
+// prefillPieces prefills all of a prompt but what its last leg is to compute.
+func (o *Orchestrator) prefillPieces(ctx context.Context, st *requestState, b *binding) *LegError {
+	defer func() { st.bind.begun = nil }()
+	for b.upTo > 0 {
+		if failed := o.prefillPiece(ctx, st, b); failed != nil {
+			return failed
+		}
+		st.bind.begun = &begunPrefill{prefill: b.chosen.Prefill, decode: b.chosen.Decode, tokens: b.upTo}
+		rest, err := o.Binder.BindRest(ctx, &st.bind)
+		if err != nil {
+			failed := &LegError{Leg: PrefillLeg, Server: b.chosen.Prefill, Kind: Unready, Err: err}
+			if ctx.Err() != nil {
+				failed.Kind, failed.Err = Gone, context.Cause(ctx)
+			}
+			st.retryWithoutBudget = true // it drains, sleeps or is gone, and the request is not why
+			return failed
+		}
+		b.prefill, b.upTo, b.withdraw = rest.prefill, rest.upTo, rest.withdraw
+	}
+	return nil
+}
+
+// prefillPiece sends the prefill leg of the next piece, and has decode pull it.
+func (o *Orchestrator) prefillPiece(ctx context.Context, st *requestState, b *binding) (failed *LegError) {
+	server, start := b.prefill.Server(), time.Now()
+	t := connector.NewPiece(st.req.Body, st.bind.prefix.tokens.IDs[:b.upTo], server, b.decode.Server())
+	h := t.Handoff()
+	legCtx, span := legSpan(ctx, o.Tracer, "prefill", server, t.ID)
+	span.SetAttributes(attribute.Int("tandem.piece", b.cut.done+1), attribute.Int("tandem.prompt_tokens", b.upTo))
+	defer func() { endLegSpan(span, failed) }()
+	defer b.prefill.Release()
+	legCtx, cancel := context.WithTimeoutCause(legCtx, o.Config.PrefillTimeout, errSilent)
+	defer cancel()
+	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
+	resp, body, failed := o.sendWhole(legCtx, PrefillLeg, server, st, api.Completions.Path, t.ID, t.Connector().Prefill(t))
+	if failed == nil && !api.Completions.IsAnswer(body) {
+		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
+	}
+	if failed != nil {
+		o.reportFailure(b.prefill, st, b, failed)
+		return failed
+	}
+	h.RecordPrefill(t, body, time.Now())
+	coverage := h.Coverage()
+	if coverage.Tokens > 0 {
+		b.prefill.ReleasePrefilled(coverage.Tokens-coverage.Cached.Tokens, coverage.Cached.Tokens, 0)
+	}
+	b.prefill.RecordResult(nil)
+	if b.cut.done == 0 {
+		b.cut.cached = coverage.Cached
+	} else {
+		o.judgePiece(b, server, coverage.Cached)
+	}
+	b.choice.Measured.Prefill += time.Since(start)
+	if failed = o.checkHost(st, t, h); failed != nil {
+		return failed
+	}
+	b.cut.done, b.cut.tokens = b.cut.done+1, b.upTo
+	o.pullPiece(ctx, st, b, h)
+	return nil
+}
+
+// judgePiece holds what a prefill found cached against the pieces before it: one that was evicted
+// was computed in vain.
+func (o *Orchestrator) judgePiece(b *binding, server *pools.Server, cached api.Count) {
+	kept := cached.Known && cached.Tokens >= b.cut.tokens-blockTokensOf(server)
+	o.Binder.pieceLosses.Observe(server.ID(), kept, time.Now())
+	outcome := "kept"
+	if !kept {
+		outcome = "lost"
+	}
+	o.Metrics.pieces.WithLabelValues(outcome).Inc()
+}
+
+// pullPiece has decode pull a piece behind those before it, in a goroutine that ends with the
+// request at the latest. One that fails is pulled with the whole prompt.
+func (o *Orchestrator) pullPiece(ctx context.Context, st *requestState, b *binding, h *connector.Handoff) {
+	if !h.Kept {
+		return
+	}
+	before, pulled, server := b.cut.pulled, make(chan struct{}), b.decode.Server()
+	b.cut.pulled = pulled
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Binder.Config.HandoffAge, errSilent)
+	piece := &requestState{req: st.req, bind: bindRequest{req: st.req}} // its own: the attempts go on meanwhile
+	o.legs.Go(func() {
+		defer cancel()
+		defer close(pulled)
+		defer func() {
+			if p := recover(); p != nil {
+				o.Log.Error("panic in the pull of a piece", "request_id", piece.req.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			}
+		}()
+		if before != nil {
+			<-before
+		}
+		if outcome := o.sendPull(ctx, piece, server, h); outcome != "" {
+			o.Metrics.pieces.WithLabelValues(outcome).Inc()
+		}
+	})
+}
+
+// sendPull is the decode leg of a piece.
+func (o *Orchestrator) sendPull(ctx context.Context, st *requestState, server *pools.Server, h *connector.Handoff) (outcome string) {
+	ctx, span := legSpan(ctx, o.Tracer, "decode", server, h.Attempt)
+	span.SetAttributes(attribute.String("tandem.leg", "piece"))
+	_, _, failed := o.sendWhole(ctx, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)
+	endLegSpan(span, failed)
+	if failed == nil {
+		return "pulled"
+	}
+	o.Metrics.countStranded(h)
+	o.Log.Warn("decode did not pull a piece of a prompt", "request_id", st.req.ID, "server", server.ID(), "error", failed.Error())
+	return "not_pulled"
+}
+
+// awaitPulled waits until decode has the pieces that it was to pull: it would pull twice what it is
+// asked for meanwhile.
+func (b *binding) awaitPulled(ctx context.Context) {
+	if b.cut.pulled == nil {
+		return
+	}
+	select {
+	case <-b.cut.pulled:
+	case <-ctx.Done():
+	}
+}
+
+// withoutPieces is prefill's answer to the last leg as it would be had the prompt not been cut:
+// what the pieces before it left in the cache was computed for this request.
+func (b *binding) withoutPieces(d *api.Dialect, answer []byte) []byte {
+	if b.cut.done == 0 || !b.cut.cached.Known {
+		return answer
+	}
+	return d.WithCached(answer, b.cut.cached.Tokens)
+}
