@@ -29,6 +29,9 @@ transfers that share NICs and rack uplinks. What a gateway cannot know is delaye
 or predicted for every policy alike. Policies beside Tandem's are written from
 their published rules; the report names the sources.
 
+With --optimum the policies serve a few requests each on a small cluster, and are
+held against the least mean time to the first token that any schedule has there.
+
 With --autoscale the policies are of scaling: a coarser model of both pools over
 hours, with Kubernetes' HPA between a policy and its pods.
 
@@ -39,6 +42,7 @@ const simExample = `  tandem-lab sim --trace loadtest/traces/mooncake_conversati
   tandem-lab sim --trace FILE --scenario B,C --policy dynamo,tandem-late --seeds 1
   tandem-lab sim --trace mixed --scenario B,C,G --first-seed 101
   tandem-lab sim --trace FILE --json sim.json --report sim.html
+  tandem-lab sim --optimum 400 --first-seed 1001
   tandem-lab sim --autoscale --scenario study --cold-start 2m --report scaling.html`
 
 // conversationTrace is the trace that comes with the project.
@@ -52,6 +56,7 @@ type simOptions struct {
 	firstToken           string
 	coldStarts           []time.Duration
 	capacity             string
+	optimum              int
 }
 
 func simCommand() *cobra.Command {
@@ -64,7 +69,10 @@ func simCommand() *cobra.Command {
 		Example: simExample,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if opts.autoscale {
+			switch {
+			case opts.optimum != 0:
+				return runOptimum(cmd, cfg, opts)
+			case opts.autoscale:
 				return runScaling(cmd, cfg, opts)
 			}
 			return runSim(cmd, cfg, opts)
@@ -84,6 +92,7 @@ func simCommand() *cobra.Command {
 	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
 	f.StringVar(&opts.firstToken, "first-token", string(pd.FirstFromDecode), "which `leg` says the first token, whatever the policy: prefill, so that it comes before the transfer, or decode; not with --autoscale")
 	f.BoolVar(&opts.goals, "goals", false, "fail where a goal is missed, too; without it only where a request waited beside an idle server")
+	f.IntVar(&opts.optimum, "optimum", 0, "hold the policies against the optimum of so many small `cases` instead, which are drawn from seeds")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
 	f.StringVar(&opts.reportPath, "report", "", "write a report as one HTML `file`")
 	f.StringVar(&opts.capacity, "capacity", "", "with --autoscale: servers as in this `file` of tandem calibrate")
@@ -124,6 +133,19 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 		return errors.Join(report.Err(), report.Missed())
 	}
 	return report.Err()
+}
+
+// runOptimum prints how far policies are from the best that can be done for a few requests.
+func runOptimum(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
+	policies, err := policy.FindPolicies(opts.policies)
+	if err != nil {
+		return err
+	}
+	gap, err := policy.MeasureGap(cmd.Context(), policies, opts.optimum, max(1, cfg.FirstSeed), cmp.Or(cfg.Parallel, runtime.GOMAXPROCS(0)))
+	if err != nil {
+		return err
+	}
+	return gap.WriteTable(cmd.OutOrStdout())
 }
 
 func runScaling(cmd *cobra.Command, routing policy.Config, opts simOptions) error {

@@ -93,7 +93,7 @@ func Policies() []*Policy {
 		cacheAware, aibrix, aibrixConductor, aibrixHybrid, llmd, llmdDefault, llmdFlowControl, dynamo, dynamoTopology, dynamoQueue, dynamoAll,
 	}, dynamoFull, []*Policy{
 		conductor, conductorCopying,
-		networkAware, clairvoyant,
+		networkAware, lateExact,
 		arrival, arrivalKey, latePairs, lateEach, throughput, lateBinding, pieces,
 	})
 }
