@@ -20,10 +20,8 @@ run: build ## start the demo: simulated engines and the gateway on 127.0.0.1:808
 build: deps-build ## build bin/tandem, the gateway, and bin/tandem-lab, what judges it
 	go build -o bin/ ./cmd/tandem ./cmd/tandem-lab
 
-# Tests of one package that run at once, and packages that are built or tested at once: many
-# tests wait for what hangs on purpose, and need no core.
+# Tests of one package that run at once: many wait for what hangs on purpose, and need no core.
 PARALLEL ?= 8
-PACKAGES ?= 3
 
 # Short-lived compilers and tests spend a tenth of their time collecting garbage: GOGC=400
 # leaves more of it lying, in some 2 GB. The race detector lets a program sleep for a second
@@ -38,7 +36,7 @@ SIMULATORS = ./loadtest/policy ./loadtest/scaling
 
 .PHONY: test
 test: deps-test ## all tests once, with the race detector but for the simulators (<= 10 min cold)
-	$(TESTENV) go test -race -p $(PACKAGES) -parallel $(PARALLEL) -timeout 15m $(LONGEST) $$(go list ./... | grep -vE '/loadtest/(policy|scaling)$$')
+	$(TESTENV) go test -race -parallel $(PARALLEL) -timeout 15m $(LONGEST) $$(go list ./... | grep -vE '/loadtest/(policy|scaling)$$')
 	go test $(SIMULATORS)
 
 .PHONY: check
