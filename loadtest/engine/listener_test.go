@@ -9,31 +9,43 @@ import (
 // While a fault keeps an address closed, connections to it are refused, no one else gets its port,
 // and it can be opened again.
 func TestListener_ASuspendedAddressStaysItsOwn(t *testing.T) {
-	l := newListener("127.0.0.1:0", http.NotFoundHandler())
-	defer func() { _ = l.close() }()
-	for range 3 {
-		if err := l.open(); err != nil {
-			t.Fatal(err)
-		}
-		l.suspend()
-		if conn, err := net.Dial("tcp", l.addr); err == nil {
-			_ = conn.Close()
-			t.Error("a suspended listener takes connections")
-		}
-		var taken net.Conn
-		dialer := net.Dialer{LocalAddr: mustAddr(t, l.addr)} // as an outgoing connection would get it
-		target, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if taken, err = dialer.Dial("tcp", target.Addr().String()); err == nil {
-			_ = taken.Close()
-			t.Error("its port was given to a connection")
-		}
-		_ = target.Close()
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(address, func(t *testing.T) {
+			l := newListener(address, http.NotFoundHandler())
+			defer func() { _ = l.close() }()
+			for range 3 {
+				if err := l.open(); err != nil {
+					if address != "127.0.0.1:0" {
+						t.Skip(err) // there is no IPv6 here
+					}
+					t.Fatal(err)
+				}
+				l.suspend()
+				if conn, err := net.Dial("tcp", l.addr); err == nil {
+					_ = conn.Close()
+					t.Error("a suspended listener takes connections")
+				}
+				connectFrom(t, l.addr, address)
+			}
+			if err := l.open(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	if err := l.open(); err != nil {
-		t.Error(err)
+}
+
+// connectFrom fails the test if a connection gets an address as its own.
+func connectFrom(t *testing.T, own, to string) {
+	t.Helper()
+	target, err := net.Listen("tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = target.Close() }()
+	dialer := net.Dialer{LocalAddr: mustAddr(t, own)}
+	if taken, err := dialer.Dial("tcp", target.Addr().String()); err == nil {
+		_ = taken.Close()
+		t.Error("its port was given to a connection")
 	}
 }
 
