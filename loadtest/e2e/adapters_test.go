@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
 const (
@@ -42,7 +44,7 @@ func runAdapters(t *testing.T, flags ...string) (loads int, took time.Duration) 
 		args = append(args, "--adapter", fmt.Sprintf("adapter-%d=/adapters/%d", i, i))
 	}
 	gateway := start(t, "gateway", "bin/tandem", args...)
-	waitFor(t, gateway, "all servers to be up", readyWithin, func() error { return allUp("http://"+admin, len(f.prefill)+len(f.decode)) })
+	waitFor(t, gateway, "all servers to be up", readyWithin, process.SeesUp("http://"+admin, len(f.prefill)+len(f.decode)))
 
 	source := rand.New(rand.NewPCG(7, 7))
 	work := make(chan int, adapterRequests)
@@ -97,26 +99,6 @@ func startAdapterEngines(t *testing.T) (f fleet) {
 		}
 	}
 	return f
-}
-
-// allUp reports whether the gateway sees so many servers up.
-func allUp(admin string, want int) error {
-	var servers []struct {
-		Up bool `json:"up"`
-	}
-	if err := getJSON(admin+"/debug/servers", &servers); err != nil {
-		return err
-	}
-	up := 0
-	for _, s := range servers {
-		if s.Up {
-			up++
-		}
-	}
-	if up != want {
-		return fmt.Errorf("%d of %d servers are up", up, want)
-	}
-	return nil
 }
 
 // adapterLoads is how often an engine was told to load an adapter.

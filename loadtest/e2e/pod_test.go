@@ -70,7 +70,7 @@ func startPod(t *testing.T) *pod {
 		t.Fatal(err)
 	}
 	p.gateway = start(t, "gateway", "bin/tandem", "serve", "--config", config, "--listen", p.listen, "--admin", p.admin, "--pairs-first")
-	waitFor(t, p.gateway, "all servers to be up", readyWithin, func() error { return allUp("http://"+p.admin, 5) })
+	waitFor(t, p.gateway, "all servers to be up", readyWithin, process.SeesUp("http://"+p.admin, 5))
 	return p
 }
 

@@ -49,22 +49,7 @@ func startFleet(t *testing.T) fleet {
 		"--pairs-first") // engines without delay compute a prompt sooner than they fetch it
 	process.WaitFor(t, p, "the gateway to be ready", process.ReadyWithin, process.Answers("http://"+admin+"/readyz"))
 	// It is ready as soon as one decode server is, which would compute the first prompt by itself.
-	process.WaitFor(t, p, "the gateway to see all four servers", process.ReadyWithin, func() error {
-		var servers []struct{ Up bool }
-		if err := process.JSON("http://"+admin+"/debug/servers", &servers); err != nil {
-			return err
-		}
-		up := 0
-		for _, server := range servers {
-			if server.Up {
-				up++
-			}
-		}
-		if up != 4 {
-			return fmt.Errorf("%d are up", up)
-		}
-		return nil
-	})
+	process.WaitFor(t, p, "the gateway to see all four servers", process.ReadyWithin, process.SeesUp("http://"+admin, 4))
 	f.gateway = "http://" + listen
 	return f
 }

@@ -172,6 +172,28 @@ func JSON(url string, into any) error {
 	return json.NewDecoder(res.Body).Decode(into)
 }
 
+// SeesUp is a condition for WaitFor: the gateway behind an admin URL sees so many servers up.
+func SeesUp(admin string, want int) func() error {
+	return func() error {
+		var servers []struct {
+			Up bool `json:"up"`
+		}
+		if err := JSON(admin+"/debug/servers", &servers); err != nil {
+			return err
+		}
+		up := 0
+		for _, s := range servers {
+			if s.Up {
+				up++
+			}
+		}
+		if up != want {
+			return fmt.Errorf("%d of %d servers are up", up, want)
+		}
+		return nil
+	}
+}
+
 // get returns an answer of 200, whose body the caller closes. Reading it counts into the time.
 func get(url string, within time.Duration) (*http.Response, error) {
 	client := &http.Client{Timeout: within}
