@@ -2,7 +2,7 @@ package policy
 
 var cacheAware = &Policy{
 	Name: "sglang-cache-aware", Kind: Released,
-	Source: "smg-project/smg model_gateway/src/policies/cache_aware.rs with the defaults of its command line, decode by power of two (sgl-model-gateway --pd-disaggregation)",
+	Source: "smg-project/smg 1.9.0 (2026-08-07) model_gateway/src/policies/cache_aware.rs with the defaults of its command line, decode by power of two (sgl-model-gateway --pd-disaggregation)",
 	New: stateless(func(v *View) Pair {
 		return Pair{Prefill: cacheAwarePrefill(v), Decode: twoChoices(v, v.Decodes(), v.DecodeRequests)}
 	}),

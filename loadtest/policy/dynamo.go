@@ -6,9 +6,15 @@ import (
 	"slices"
 )
 
+// Dynamo's rules are those of ai-dynamo/dynamo 1.5.1, whose date was not found; files were read at
+// 088ca50 (conditional_disagg.rs), 07a6c9c (conditional_bypass.rs) and 0243c51 (config.rs, which
+// refuses a prefill load model beside wspt; whether 1.5.1 does could not be looked up, and the
+// policies here have both). Its rule for a pool of KV that servers share (shared_cache_multiplier
+// in config.rs) credits a hit there with a part of a local one: no such store is simulated.
+
 var dynamo = &Policy{
 	Name: "dynamo", Kind: Released,
-	Source: "ai-dynamo/dynamo docs/components/router/router-concepts.md: active + incoming uncached prefill blocks, then active + incoming decode blocks; decode without overlap credit; queueing off, its default",
+	Source: "ai-dynamo/dynamo docs/components/router/router-concepts.md of 1.5.1: active + incoming uncached prefill blocks, then active + incoming decode blocks; decode without overlap credit; queueing off, its default",
 	New:    newDynamo(dynamoRouter{}),
 }
 

@@ -2,7 +2,7 @@ package policy
 
 var powerOfTwo = &Policy{
 	Name: "power-of-two", Kind: Released,
-	Source: "smg-project/smg model_gateway/src/policies/power_of_two.rs: of two random servers the one with fewer requests, for each leg",
+	Source: "smg-project/smg 1.9.0 (2026-08-07) model_gateway/src/policies/power_of_two.rs: of two random servers the one with fewer requests, for each leg",
 	New: stateless(func(v *View) Pair {
 		return Pair{
 			Prefill: twoChoices(v, v.Prefills(), v.PrefillRequests),
