@@ -90,8 +90,9 @@ func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duratio
 }
 
 // observe is Observe of a transfer that would have taken alone no less than a share of its time,
-// 0..1. Its servers are blamed for no more than what others do not explain; but the class learns how
-// long transfers take, as they come.
+// 0..1. Where that explains how long it took, its servers are not blamed for it. Where it does not they
+// are for all of it: others will meet the same there. And so does the class learn how long transfers
+// take, as they come.
 func (l *Links) observe(p, d *Candidate, bytes float64, took, slack time.Duration, share float64, now time.Time) {
 	distance := DistanceOf(&p.Topology, &d.Topology)
 	class, x := l.classes[distance], linkFeatures(bytes)
@@ -106,7 +107,10 @@ func (l *Links) observe(p, d *Candidate, bytes float64, took, slack time.Duratio
 		return
 	}
 	residual := min(max(believed, least), most)
-	alone := min(max(believed, residual+math.Log(max(share, minShare))), residual)
+	alone := residual
+	if least := residual + math.Log(max(share, minShare)); least <= slowDiffers { // sharing explains it
+		alone = min(max(believed, least), residual)
+	}
 	beyond, meant := l.attributeLocked(id, distance, alone, 1, now)
 	if meant {
 		l.pairs[id].count(alone)

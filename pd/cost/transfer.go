@@ -78,8 +78,8 @@ func endUse(uses map[string]*linkUse, server string, now time.Time) {
 }
 
 // Observe ends it and teaches the links that it took a time, known within some slack. Where others
-// went over a link of its two servers meanwhile it shared that with them if the link was what held
-// it up: alone it would have taken no more than it did, and no less than its share of that.
+// went over a link of its two servers meanwhile, and that was what held it up, alone it would have
+// taken its share of that time.
 func (t *Transfer) Observe(took, slack time.Duration, now time.Time) {
 	share := t.share(now)
 	t.End(now)
