@@ -19,8 +19,12 @@ type Gate struct {
 	Reached  bool    `json:"reached"`
 }
 
-// judged is the policy that the goals are for.
-const judged = "tandem-late"
+// judged is the policy that the goals are for, and alsoJudged what the gateway does beyond it where
+// engines can: both are reported, and a miss of the first is an error with --goals.
+const (
+	judged     = "tandem-late"
+	alsoJudged = "tandem-pieces"
+)
 
 // What a goal is held against; any other name is that of a policy.
 const (
@@ -101,7 +105,7 @@ type missedGoal struct {
 // missed reports whether the value is beyond the limit, or beyond what is known of a goal
 // that is not reached.
 func (g *Gate) missed() bool {
-	return g.Value > max(g.Limit, notReached[missedGoal{g.Scenario, g.Measure, g.Options}])
+	return g.Policy == judged && g.Value > max(g.Limit, notReached[missedGoal{g.Scenario, g.Measure, g.Options}])
 }
 
 // judge compares the report with the goals, scenario by scenario; those whose policies did not
@@ -113,28 +117,30 @@ func judge(r *Report) []Gate {
 			if goal.scenario != r.Scenarios[i].Name {
 				continue
 			}
-			if gate, ok := r.gate(goal, &r.Scenarios[i]); ok {
-				gates = append(gates, gate)
+			for _, name := range []string{judged, alsoJudged} {
+				if gate, ok := r.gate(goal, &r.Scenarios[i], name); ok {
+					gates = append(gates, gate)
+				}
 			}
 		}
 	}
 	return gates
 }
 
-// gate judges one goal, false where what it needs did not run.
-func (r *Report) gate(goal goal, s *ScenarioReport) (Gate, bool) {
-	ours := s.policy(judged)
+// gate judges one goal of a policy of ours, false where what it needs did not run.
+func (r *Report) gate(goal goal, s *ScenarioReport, name string) (Gate, bool) {
+	ours := s.policy(name)
 	if ours == nil {
 		return Gate{}, false
 	}
-	gate := Gate{Scenario: s.Name, Policy: judged, Measure: goal.measure, Limit: goal.limit, Against: goal.against}
+	gate := Gate{Scenario: s.Name, Policy: name, Measure: goal.measure, Limit: goal.limit, Against: goal.against}
 	ok := true
 	switch goal.against {
 	case itself: // the worst of the seeds, which a mean would hide
 		gate.Value = ours.Metrics[goal.measure].Max
 	case oneGateway:
 		one := r.scenario(strings.TrimSuffix(s.Name, "3"))
-		ok = one != nil && gate.compareMeans(ours, one.policy(judged))
+		ok = one != nil && gate.compareMeans(ours, one.policy(name))
 	case bestReleased:
 		ok = gate.compareSeeds(ours.Ratios, s.policy(s.BestReleased))
 	case bestDefault:
@@ -180,5 +186,5 @@ func (g Gate) String() string {
 	if g.Options {
 		against += ", its options on"
 	}
-	return fmt.Sprintf("%s  %-13s %-22s %6.3f  at most %.2f%s", mark, g.Scenario, g.Measure, g.Value, g.Limit, against)
+	return fmt.Sprintf("%s  %-13s %-13s %-22s %6.3f  at most %.2f%s", mark, g.Policy, g.Scenario, g.Measure, g.Value, g.Limit, against)
 }

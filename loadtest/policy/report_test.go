@@ -139,15 +139,15 @@ func TestReport_GatesHoldAgainstWhatTheyName(t *testing.T) {
 		{Value: 0.2}:                                                   {"B", itself, "cross_rack_share", 0.1},
 	} {
 		want.Scenario, want.Policy, want.Measure, want.Limit = goal.scenario, judged, goal.measure, goal.limit
-		if got, ok := r.gate(goal, r.scenario(goal.scenario)); !ok || got != want {
+		if got, ok := r.gate(goal, r.scenario(goal.scenario), judged); !ok || got != want {
 			t.Errorf("goal %+v: %+v, %v\nwant %+v", goal, got, ok, want)
 		}
 	}
 	alone := &Report{Scenarios: r.Scenarios[1:]}
-	if got, ok := alone.gate(goal{"B3", oneGateway, "ttft_mean", 1.05}, &alone.Scenarios[0]); ok {
+	if got, ok := alone.gate(goal{"B3", oneGateway, "ttft_mean", 1.05}, &alone.Scenarios[0], judged); ok {
 		t.Errorf("one gateway did not run, and the goal has %+v", got)
 	}
-	if got, ok := r.gate(goal{"B", "mooncake", "ttft_mean", 1}, &r.Scenarios[0]); ok {
+	if got, ok := r.gate(goal{"B", "mooncake", "ttft_mean", 1}, &r.Scenarios[0], judged); ok {
 		t.Errorf("mooncake did not run, and the goal has %+v", got)
 	}
 }
@@ -172,19 +172,23 @@ func TestReport_AMissedGoalIsAnError(t *testing.T) {
 	if r.Missed() == nil {
 		t.Error("without a goal all are reached")
 	}
-	r.Gates = []Gate{{Scenario: "B", Measure: "ttft_mean", Limit: 0.75, Value: 0.7, Reached: true}}
+	r.Gates = []Gate{{Policy: judged, Scenario: "B", Measure: "ttft_mean", Limit: 0.75, Value: 0.7, Reached: true}}
 	if err := r.Missed(); err != nil {
 		t.Error(err)
 	}
-	r.Gates = append(r.Gates, Gate{Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 1})
+	r.Gates = append(r.Gates, Gate{Policy: judged, Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 1})
 	if err := r.Missed(); err != nil {
 		t.Errorf("a goal that was never reached: %v", err)
 	}
-	r.Gates = append(r.Gates, Gate{Scenario: "B", Measure: "ttft_p99", Limit: 1.05, Value: 1.2})
+	r.Gates = append(r.Gates, Gate{Policy: alsoJudged, Scenario: "B", Measure: "ttft_p99", Limit: 1.05, Value: 1.2})
+	if err := r.Missed(); err != nil {
+		t.Errorf("a goal that the other policy misses: %v", err)
+	}
+	r.Gates = append(r.Gates, Gate{Policy: judged, Scenario: "B", Measure: "ttft_p99", Limit: 1.05, Value: 1.2})
 	if err := r.Missed(); err == nil || !strings.Contains(err.Error(), "ttft_p99") || strings.Contains(err.Error(), "ttft_mean") {
 		t.Errorf("error %v", err)
 	}
-	r.Gates = []Gate{{Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 1.2}}
+	r.Gates = []Gate{{Policy: judged, Scenario: "B", Measure: "ttft_mean", Options: true, Limit: 0.75, Value: 1.2}}
 	if r.Missed() == nil {
 		t.Error("a goal that was never reached is missed by more than before, and that is no error")
 	}

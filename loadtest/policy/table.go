@@ -18,7 +18,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 		fmt.Fprintf(w, "skipped %s\n", s)
 	}
 	if len(r.Gates) > 0 {
-		fmt.Fprintf(w, "\ngoals (%s): %d of %d reached\n", judged, reachedGates(r.Gates), len(r.Gates))
+		fmt.Fprintf(w, "\ngoals: %d of %d reached\n", reachedGates(r.Gates), len(r.Gates))
 	}
 	for _, g := range r.Gates {
 		fmt.Fprintln(w, g)
