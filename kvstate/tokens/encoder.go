@@ -7,6 +7,10 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
+// bytesPerToken is about how many bytes of text a token has: too few rather than too many, since
+// room that is missing costs more than room that is left.
+const bytesPerToken = 3
+
 // encoder knows tokens by a tokenizer and a chat template of its own.
 type encoder struct {
 	vocabulary *vocabulary
@@ -48,7 +52,8 @@ func (e *encoder) tokens(p *Prompt) (ids []uint32, why Reason) {
 	if err != nil {
 		return nil, BadTemplate
 	}
-	if ids, err = e.vocabulary.appendText(nil, text, e.cache); err != nil || len(ids) == 0 {
+	ids = make([]uint32, 0, len(text)/bytesPerToken)
+	if ids, err = e.vocabulary.appendText(ids, text, e.cache); err != nil || len(ids) == 0 {
 		return nil, BadTemplate
 	}
 	return ids, ""

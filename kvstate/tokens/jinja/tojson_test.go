@@ -111,3 +111,30 @@ func FuzzTojson_KeepsValuesAndOrder(f *testing.F) {
 		}
 	})
 }
+
+// A string is what encoding/json reads, wherever its escapes stand, and takes no more room than
+// its text has; one that does not end is refused.
+func TestParseJSON_StringsWithEscapes(t *testing.T) {
+	parts := []string{``, `a`, `\\`, `\"`, `\n`, `\u00e9`, `\ud83d\ude00`, `größer`, `\/`}
+	for _, a := range parts {
+		for _, b := range parts {
+			for _, c := range parts {
+				text := `"` + a + b + c + `"`
+				var want string
+				if err := json.Unmarshal([]byte(text), &want); err != nil {
+					t.Fatal(err)
+				}
+				if got, err := ParseJSON([]byte(`[` + text + `,"\"next"]`)); err != nil || got.(*List).Items[0] != want || got.(*List).Items[1] != `"next` {
+					t.Errorf("%s: %q, %v, want %q", text, got, err, want)
+				}
+				if got, err := ParseJSON([]byte(text[:len(text)-1])); err == nil {
+					t.Errorf("%s without its end: %q", text, got)
+				}
+			}
+		}
+	}
+	long := `"` + strings.Repeat(`say \"no\"\n`, 10_000) + `"`
+	if got := testing.AllocsPerRun(10, func() { _, _ = ParseJSON([]byte(long)) }); got > 4 {
+		t.Errorf("a long string with escapes takes %v allocations", got)
+	}
+}
