@@ -86,8 +86,8 @@ TRACE ?= loadtest/traces/mooncake_conversation.jsonl
 POLICY ?= all
 
 .PHONY: sim
-sim: build ## compare policies on SCENARIO (all; 'agents*'), SEEDS=1 for a quick look; writes bin/sim.html
-	bin/tandem-lab sim --trace '$(TRACE)' --scenario '$(SCENARIO)' --policy '$(POLICY)' --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html $(ARGS)
+sim: build ## compare policies on SCENARIO (all; 'agents*'), SEEDS=1 for a quick look; goes on where it was interrupted; writes bin/sim.html
+	bin/tandem-lab sim --trace '$(TRACE)' --scenario '$(SCENARIO)' --policy '$(POLICY)' --seeds $(SEEDS) --json bin/sim.json --report bin/sim.html --resume bin/sim.runs $(ARGS)
 
 .PHONY: sim-autoscale
 sim-autoscale: build ## compare ways of scaling both pools over two hours; writes bin/scaling.html

@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -93,6 +95,7 @@ func simCommand() *cobra.Command {
 	f.StringVar(&opts.firstToken, "first-token", string(pd.FirstFromDecode), "which `leg` says the first token, whatever the policy: prefill, so that it comes before the transfer, or decode; not with --autoscale")
 	f.BoolVar(&opts.goals, "goals", false, "fail where a goal is missed, too; without it only where a request waited beside an idle server")
 	f.IntVar(&opts.optimum, "optimum", 0, "hold the policies against the optimum of so many small `cases` instead, which are drawn from seeds")
+	f.StringVar(&cfg.KeptRuns, "resume", "", "write each run to this `file` as it ends, and do not run again what is there already of this program; not with --autoscale")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
 	f.StringVar(&opts.reportPath, "report", "", "write a report as one HTML `file`")
 	f.StringVar(&opts.capacity, "capacity", "", "with --autoscale: servers as in this `file` of tandem calibrate")
@@ -117,6 +120,11 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	for _, s := range cfg.Scenarios {
 		s.FirstFromPrefill = s.FirstFromPrefill || first == pd.FirstFromPrefill
 	}
+	if cfg.KeptRuns != "" {
+		if cfg.Program, err = programDigest(); err != nil {
+			return err
+		}
+	}
 	if cfg.Parallel == 0 {
 		cfg.Parallel = runtime.GOMAXPROCS(0)
 	}
@@ -133,6 +141,24 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 		return errors.Join(report.Err(), report.Missed())
 	}
 	return report.Err()
+}
+
+// programDigest tells this program from others, as those of other source are.
+func programDigest() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("which program this is: %w", err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("which program this is: %w", err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", fmt.Errorf("which program this is: %w", err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16]), nil
 }
 
 // runOptimum prints how far policies are from the best that can be done for a few requests.

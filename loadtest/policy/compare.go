@@ -3,10 +3,12 @@ package policy
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -23,6 +25,10 @@ type Config struct {
 	Seeds     int    // runs of each policy in each scenario
 	FirstSeed uint64 // of these runs, the others have those that follow; 0: 1
 	Parallel  int    // runs at one time
+	// KeptRuns is a file to which each run is written as it ends; those that are there are not
+	// run again. Empty: none.
+	KeptRuns string
+	Program  string // tells programs apart, with KeptRuns: runs of another one are not used
 }
 
 // seed is that of a run, which are counted from 0.
@@ -135,32 +141,77 @@ func (g *grid) add(s *Scenario, l *load, cfg Config) {
 	g.outcomes = append(g.outcomes, byPolicy)
 }
 
+// cell is one run.
+type cell struct {
+	scenario, policy, run int
+	key                   string // of kept runs
+}
+
 func (g *grid) run(ctx context.Context, cfg Config, show Progress) error {
+	cells, err := g.cells(cfg)
+	if err != nil {
+		return err
+	}
+	keep := func(cell, *Outcome) error { return nil }
+	if cfg.KeptRuns != "" {
+		kept, err := openKeptRuns(cfg.KeptRuns, cfg.Program)
+		if err != nil {
+			return err
+		}
+		defer kept.file.Close()
+		cells = slices.DeleteFunc(cells, func(c cell) bool {
+			g.outcomes[c.scenario][c.policy][c.run] = kept.known[c.key]
+			return kept.known[c.key] != nil
+		})
+		keep = func(c cell, o *Outcome) error { return kept.add(c.key, o) }
+	}
 	total := len(g.scenarios) * len(cfg.Policies) * cfg.Seeds
 	var mu sync.Mutex // guards done, and keeps calls of show apart
-	done := 0
+	done := total - len(cells)
 	runs, ctx := errgroup.WithContext(ctx)
 	runs.SetLimit(cfg.Parallel)
+	for _, c := range cells {
+		runs.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			seed := cfg.seed(c.run)
+			o, err := Run(g.loads[c.scenario].trace(seed), g.scenarios[c.scenario], cfg.Policies[c.policy], seed)
+			if err != nil {
+				return err
+			}
+			g.outcomes[c.scenario][c.policy][c.run] = o
+			mu.Lock()
+			defer mu.Unlock()
+			done++
+			show(done, total, o)
+			return keep(c, o)
+		})
+	}
+	return runs.Wait()
+}
+
+// cells are all runs; with kept runs each has its key.
+func (g *grid) cells(cfg Config) (all []cell, err error) {
+	digests := make(map[*load]string)
 	for i, s := range g.scenarios {
+		var scenario []byte
+		if cfg.KeptRuns != "" {
+			l := g.loads[i]
+			if digests[l] == "" {
+				if digests[l], err = l.digest(); err != nil {
+					return nil, err
+				}
+			}
+			if scenario, err = json.Marshal(s); err != nil {
+				return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
+			}
+		}
 		for k, p := range cfg.Policies {
 			for run := range cfg.Seeds {
-				runs.Go(func() error {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					o, err := Run(g.loads[i].trace(cfg.seed(run)), s, p, cfg.seed(run))
-					if err != nil {
-						return err
-					}
-					g.outcomes[i][k][run] = o
-					mu.Lock()
-					defer mu.Unlock()
-					done++
-					show(done, total, o)
-					return nil
-				})
+				all = append(all, cell{i, k, run, runKey(digests[g.loads[i]], string(scenario), p.Name, cfg.seed(run))})
 			}
 		}
 	}
-	return runs.Wait()
+	return all, nil
 }
