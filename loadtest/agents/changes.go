@@ -46,6 +46,16 @@ func findChanges(log []*turn, capacity int) (found changes) {
 	return found
 }
 
+// losing is how many went to a server that held less than that of the turn before.
+func losing(changes []change) (n int) {
+	for i := range changes {
+		if changes[i].held < changes[i].heldBefore {
+			n++
+		}
+	}
+	return n
+}
+
 // replay keeps each prompt where it was computed, and visits, before that, the later turns whose
 // server of the turn before holds as much as any.
 func replay(log []*turn, capacity int, visit func(i int, c change)) {

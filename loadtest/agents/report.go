@@ -33,9 +33,11 @@ type Result struct {
 	NeedNot      int     `json:"need_not_change_server"`
 	// Needless is how many later turns changed their server although that of the turn before held
 	// as much of the prompt as any and could have begun no later.
-	Needless int     `json:"needlessly_changed_server"`
-	TTFT50   float64 `json:"later_turns_ttft_p50_s"`
-	TTFT99   float64 `json:"later_turns_ttft_p99_s"`
+	Needless int `json:"needlessly_changed_server"`
+	// Losing is how many of the needless changes were to a server that held less of the prompt.
+	Losing int     `json:"needlessly_changed_to_less_cached"`
+	TTFT50 float64 `json:"later_turns_ttft_p50_s"`
+	TTFT99 float64 `json:"later_turns_ttft_p99_s"`
 	// Repeated is how many times what sub-agents that begin at once share was computed by
 	// them all together, on average over their starts.
 	Repeated float64 `json:"shared_prefix_computed_by_sub_agents"`
@@ -79,7 +81,8 @@ func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, erro
 	r.Cached, r.Oracle = float64(cached)/float64(r.PromptTokens), float64(best)/float64(r.PromptTokens)
 	r.OfOracle = float64(cached) / float64(max(best, 1))
 	r.changes = findChanges(done, blocks)
-	r.Changed, r.NeedNot, r.Needless = len(r.changes.changed), r.changes.needNot, len(r.changes.needless)
+	r.Changed, r.NeedNot = len(r.changes.changed), r.changes.needNot
+	r.Needless, r.Losing = len(r.changes.needless), losing(r.changes.needless)
 	slices.SortFunc(later, func(a, b *turn) int { return cmp.Compare(a.ttft, b.ttft) })
 	r.slowest = later[len(later)-(len(later)+slowestOf-1)/slowestOf:]
 	r.TTFT50, r.TTFT99 = quantile(later, 0.5, speed), quantile(later, 0.99, speed)
@@ -137,11 +140,11 @@ func (r *Report) WriteJSON(w io.Writer) error {
 func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintf(w, "seconds of the engines; %g of them pass here in one\n", r.Speed)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "API\tprefill\tcache\tpolicy\tcached\toracle\tof oracle\tchanged\tneedless\tTTFT p50\tp99\trepeated\tdecode alone\tfailed\trun s\t\n")
+	fmt.Fprintf(table, "API\tprefill\tcache\tpolicy\tcached\toracle\tof oracle\tchanged\tneedless\tlosing\tTTFT p50\tp99\trepeated\tdecode alone\tfailed\trun s\t\n")
 	for i := range r.Results {
 		x := &r.Results[i]
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%.1f%%\t%.1f%%\t%.1f%%\t%d of %d\t%d\t%.3f\t%.3f\t%.2f\t%d\t%d of %d\t%.1f\t\n", x.API, x.Servers, x.Cache, x.Policy,
-			100*x.Cached, 100*x.Oracle, 100*x.OfOracle, x.Changed, x.NeedNot, x.Needless, x.TTFT50, x.TTFT99, x.Repeated, x.Alone, x.Failed, x.Requests, x.Seconds)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%.1f%%\t%.1f%%\t%.1f%%\t%d of %d\t%d\t%d\t%.3f\t%.3f\t%.2f\t%d\t%d of %d\t%.1f\t\n", x.API, x.Servers, x.Cache, x.Policy,
+			100*x.Cached, 100*x.Oracle, 100*x.OfOracle, x.Changed, x.NeedNot, x.Needless, x.Losing, x.TTFT50, x.TTFT99, x.Repeated, x.Alone, x.Failed, x.Requests, x.Seconds)
 	}
 	if err := table.Flush(); err != nil {
 		return err
