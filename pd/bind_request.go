@@ -24,7 +24,7 @@ type bindRequest struct {
 	remote    bool         // it is another replica's; here it only gets its turn
 	home      cost.Home    // of another replica's request, where its session was served last
 	tried     priorAttempts
-	pieces    cost.Pieces   // how its prompt may be cut; the zero value: not
+	pieces    cost.Pieces   // how its prompt may be cut; 0: not
 	certain   int           // leading tokens of the prompt that are known for certain
 	begun     *begunPrefill // nil until a piece is prefilled
 	// firstFromPrefill: where both servers of a pair can, the client gets prefill's token.

@@ -8,7 +8,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
@@ -76,7 +75,7 @@ func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, 
 	ctx, span := b.Tracer.Start(ctx, "choose")
 	defer func() { endSpan(span, err) }()
 	if bound, err = b.awaitTurn(ctx, r); errors.Is(err, errBindNow) {
-		r.pieces = cost.Pieces{}
+		r.pieces = 0
 		bound, err = b.bindNow(r)
 	}
 	if err != nil {

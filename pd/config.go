@@ -51,7 +51,7 @@ type BindConfig struct {
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
 func DefaultConfig() Config {
 	return Config{
-		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: FirstFromPrefill, Pieces: cost.DefaultPieces()},
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: FirstFromPrefill, Pieces: cost.DefaultPieces},
 		LegConfig: LegConfig{
 			PrefillTimeout:    120 * time.Second,
 			FirstEventTimeout: 60 * time.Second,
@@ -75,7 +75,7 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s must be positive", name)
 		}
 	}
-	if c.Pieces.Tokens < 0 {
+	if c.Pieces < 0 {
 		return errors.New("prefill-pieces must not be negative")
 	}
 	if c.UnresponsiveWait < 0 {

@@ -54,7 +54,7 @@ func (p *prefix) certainTokens() int {
 // token is prefill's own.
 func (ch *Chooser) mayCut(r *bindRequest) cost.Pieces {
 	if r.continues || r.tried.mustAggregate || r.req.MaxOutput == 1 {
-		return cost.Pieces{}
+		return 0
 	}
 	return ch.Config.Pieces
 }
@@ -62,14 +62,14 @@ func (ch *Chooser) mayCut(r *bindRequest) cost.Pieces {
 // pieceEnd is up to which token of a request's prompt a pair is to prefill it at once, 0 where that
 // is the whole prompt.
 func (ch *Chooser) pieceEnd(r *bindRequest, v *snapshot, prefill, decode int, now time.Time) int {
-	if r.pieces.Tokens == 0 || r.certain == 0 {
+	if r.pieces == 0 || r.certain == 0 {
 		return 0
 	}
 	from, to, c := v.prefill[prefill], v.decode[decode], &v.candidates.Prefill[prefill]
 	if !connector.TakesPieces(from, to) || c.Remote.Tokens > c.Cached.GPU {
 		return 0
 	}
-	pieces := r.pieces.Larger(ch.pieceLosses.Factor(from.ID(), now))
+	pieces := r.pieces * cost.Pieces(ch.pieceLosses.Factor(from.ID(), now))
 	end := pieces.End(r.req.PromptTokens, c.Cached.GPU, blockTokens(from, to))
 	if end >= r.req.PromptTokens || end > r.certain {
 		return 0

@@ -26,7 +26,7 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 		WaitedUs: uint64(demand.Waited.Microseconds()), TtftUs: uint64(demand.TTFT.Microseconds()), ItlUs: uint64(demand.ITL.Microseconds()),
 		FirstFromPrefill: demand.FirstFromPrefill, Exact: demand.Exact,
 	}
-	if own.pieces.Tokens > 0 {
+	if own.pieces > 0 {
 		r.CertainTokens = uint32(own.certain)
 	}
 	if begun := own.begun; begun != nil {

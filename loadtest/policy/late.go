@@ -27,7 +27,7 @@ var pieces = &Policy{
 	Source: "tandem-late which prefills long prompts in pieces; decode pulls one while the next is computed",
 	New: func(s *Scenario, _ *rand.Rand) any {
 		b := newLateBinder(s, true)
-		b.pieces = cost.DefaultPieces()
+		b.pieces = cost.DefaultPieces
 		return b
 	},
 }

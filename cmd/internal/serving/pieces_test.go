@@ -22,7 +22,7 @@ import (
 func inPieces(tokens int) func(*config) {
 	return func(cfg *config) {
 		cfg.pd.binding, cfg.cost.PairsFirst = pd.Late, true
-		cfg.pd.Pieces = cost.Pieces{Tokens: tokens, Last: tokens / 4}
+		cfg.pd.Pieces = cost.Pieces(tokens)
 	}
 }
 
