@@ -151,11 +151,13 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	if b.late(r, chosen.Terms.TTFT(), now) {
 		return nil, queue.ErrDeadline
 	}
-	claim := b.claimFor
+	var bound *binding
+	var refusedBy string
 	if r.begun != nil {
-		claim = b.claimRest
+		bound, refusedBy = b.claimRest(r, &v, chosen, now)
+	} else {
+		bound, refusedBy = b.claimFor(r, &v, chosen, now)
 	}
-	bound, refusedBy := claim(r, &v, chosen, now)
 	if refusedBy != "" {
 		return nil, errBindNow
 	}

@@ -419,11 +419,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		w.complete(bindResult{err: queue.ErrDeadline})
 		return true
 	}
-	claim := q.d.ch.claim
-	if w.request.begun != nil {
-		claim = q.d.ch.claimRest
-	}
-	b, refusedBy := claim(w.request, &q.snapshot, chosen, now)
+	b, refusedBy := q.d.ch.claimTurn(w.request, &q.snapshot, chosen, now)
 	if b == nil {
 		q.snapshot.leaveOut(refusedBy)
 		return false

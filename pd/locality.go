@@ -338,6 +338,9 @@ func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, deco
 			until = time.Time{}
 		}
 	}
+	if known := len(p.tokens.IDs); upTo < known {
+		text = text[:len(text)*upTo/known]
+	}
 	if len(text) > 0 {
 		l.history.Record(of, versionOf(decode), text, senttext.Sighting{Held: now.Add(in)})
 		l.history.Record(of, on, text, senttext.Sighting{Held: now, Computes: until})

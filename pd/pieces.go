@@ -32,10 +32,10 @@ type begunPrefill struct {
 
 // cutPrompt is what the goroutine of a request keeps of its pieces.
 type cutPrompt struct {
-	done   int           // pieces
-	tokens int           // of the prompt, in them
-	cached api.Count     // tokens of the prompt that prefill had before the first one
-	pulled chan struct{} // closed when decode has what it was to pull so far; nil: nothing
+	done     int           // pieces
+	tokens   int           // of the prompt, in them
+	computed int           // of those, what prefill did not have
+	pulled   chan struct{} // closed when decode has what it was to pull so far; nil: nothing
 }
 
 // certainTokens are the leading tokens of a prompt that are known for certain, and are text.
@@ -115,6 +115,14 @@ func (ch *Chooser) claimRest(r *bindRequest, v *snapshot, chosen cost.Alternativ
 	return b, ""
 }
 
+// claimTurn claims the servers of a request whose turn it is, as far as it has none.
+func (ch *Chooser) claimTurn(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
+	if r.begun != nil {
+		return ch.claimRest(r, v, chosen, now)
+	}
+	return ch.claim(r, v, chosen, now)
+}
+
 // errRestRefused says that the server on which a prefill began takes no more of it.
 var errRestRefused = errors.New("the server on which the prefill began takes no more of it")
 
@@ -188,11 +196,10 @@ func (o *Orchestrator) prefillPiece(ctx context.Context, st *requestState, b *bi
 		b.prefill.ReleasePrefilled(coverage.Tokens-coverage.Cached.Tokens, coverage.Cached.Tokens, 0)
 	}
 	b.prefill.RecordResult(nil)
-	if b.cut.done == 0 {
-		b.cut.cached = coverage.Cached
-	} else {
+	if b.cut.done > 0 {
 		o.judgePiece(b, server, coverage.Cached)
 	}
+	b.cut.computed += coverage.Tokens - coverage.Cached.Tokens
 	b.choice.Measured.Prefill += time.Since(start)
 	if failed = o.checkHost(st, t, h); failed != nil {
 		return failed
@@ -267,11 +274,11 @@ func (b *binding) awaitPulled(ctx context.Context) {
 	}
 }
 
-// withoutPieces is prefill's answer to the last leg as it would be had the prompt not been cut:
-// what the pieces before it left in the cache was computed for this request.
-func (b *binding) withoutPieces(d *api.Dialect, answer []byte) []byte {
-	if b.cut.done == 0 || !b.cut.cached.Known {
+// withoutPieces is prefill's answer to the last leg, of which it counted so many tokens as cached,
+// as it would be had the prompt not been cut: what the pieces before it computed was not cached.
+func (b *binding) withoutPieces(d *api.Dialect, answer []byte, cached api.Count) []byte {
+	if b.cut.done == 0 || !cached.Known {
 		return answer
 	}
-	return d.WithCached(answer, b.cut.cached.Tokens)
+	return d.WithCached(answer, max(0, cached.Tokens-b.cut.computed))
 }

@@ -42,7 +42,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		return failed
 	}
 	usage, _ := st.req.Dialect.ReadUsage(body)
-	body = b.withoutPieces(st.req.Dialect, body)
+	body = b.withoutPieces(st.req.Dialect, body, usage.Cached)
 	h.RecordPrefill(t, body, time.Now())
 	firstTokens{o}.use(st, b, t, h)
 	coverage := h.Coverage()
