@@ -274,11 +274,14 @@ func (b *binding) awaitPulled(ctx context.Context) {
 	}
 }
 
-// withoutPieces is prefill's answer to the last leg, of which it counted so many tokens as cached,
-// as it would be had the prompt not been cut: what the pieces before it computed was not cached.
-func (b *binding) withoutPieces(d *api.Dialect, answer []byte, cached api.Count) []byte {
-	if b.cut.done == 0 || !cached.Known {
-		return answer
+// withoutPieces is prefill's answer to the last leg as it would be had the prompt not been cut: what
+// the pieces before it computed was not cached. found is what that leg found.
+func (b *binding) withoutPieces(d *api.Dialect, answer []byte) (whole []byte, found api.Count) {
+	if b.cut.done == 0 {
+		return answer, found
 	}
-	return d.WithCached(answer, max(0, cached.Tokens-b.cut.computed))
+	if usage, _ := d.ReadUsage(answer); usage.Cached.Known {
+		return d.WithCached(answer, max(0, usage.Cached.Tokens-b.cut.computed)), usage.Cached
+	}
+	return answer, found
 }

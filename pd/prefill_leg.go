@@ -41,8 +41,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		o.reportFailure(b.prefill, st, b, failed)
 		return failed
 	}
-	usage, _ := st.req.Dialect.ReadUsage(body)
-	body = b.withoutPieces(st.req.Dialect, body, usage.Cached)
+	body, found := b.withoutPieces(st.req.Dialect, body)
 	h.RecordPrefill(t, body, time.Now())
 	firstTokens{o}.use(st, b, t, h)
 	coverage := h.Coverage()
@@ -54,11 +53,15 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		if t.Connector().RespondsAfterTransfer {
 			beside = b.chosen.Terms.Transfer
 		}
-		b.prefill.ReleasePrefilled(coverage.Tokens-usage.Cached.Tokens, usage.Cached.Tokens, beside)
+		cached := coverage.Cached.Tokens
+		if b.cut.done > 0 {
+			cached = found.Tokens
+		}
+		b.prefill.ReleasePrefilled(coverage.Tokens-cached, cached, beside)
 	}
 	b.prefill.RecordResult(nil)
 	if b.cut.done > 0 {
-		o.judgePiece(b, server, usage.Cached)
+		o.judgePiece(b, server, found)
 	}
 	if failed = o.checkHost(st, t, h); failed != nil {
 		return failed

@@ -27,9 +27,9 @@ type Links struct {
 	pairs           map[pairID]*pairSlowness
 	slow            map[pairID]*pairSlowness // those of the pairs that count
 	moving          map[*Transfer]struct{}
-	sending         map[string]*linkUse // by prefill server; those that send nothing are not there
-	receiving       map[string]*linkUse // by decode server, likewise
-	tables          []linkTable         // of the latest fleets
+	sending         map[string]linkUse // by prefill server; those that send nothing are not there
+	receiving       map[string]linkUse // by decode server, likewise
+	tables          []linkTable        // of the latest fleets
 }
 
 type pairID struct{ prefill, decode string }
@@ -59,7 +59,7 @@ func NewLinks(prior LinkPrior) *Links {
 	l := &Links{
 		prefill: make(map[string]*serverSlowness), decode: make(map[string]*serverSlowness),
 		pairs: make(map[pairID]*pairSlowness), slow: make(map[pairID]*pairSlowness), moving: make(map[*Transfer]struct{}),
-		sending: make(map[string]*linkUse), receiving: make(map[string]*linkUse),
+		sending: make(map[string]linkUse), receiving: make(map[string]linkUse),
 	}
 	anchors := []curve.Features{linkFeatures(0), linkFeatures(1e8), linkFeatures(4e9)}
 	for i, p := range prior {

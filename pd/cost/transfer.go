@@ -42,14 +42,11 @@ func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) *Transfer {
 	return t
 }
 
-func beginUse(uses map[string]*linkUse, server string, now time.Time) (alone float64) {
+func beginUse(uses map[string]linkUse, server string, now time.Time) (alone float64) {
 	u := uses[server]
-	if u == nil {
-		u = new(linkUse)
-		uses[server] = u
-	}
 	u.advance(now)
 	u.transfers++
+	uses[server] = u
 	return u.alone
 }
 
@@ -69,12 +66,14 @@ func (t *Transfer) End(now time.Time) {
 	endUse(l.receiving, t.to.ID, now)
 }
 
-func endUse(uses map[string]*linkUse, server string, now time.Time) {
+func endUse(uses map[string]linkUse, server string, now time.Time) {
 	u := uses[server]
 	u.advance(now)
 	if u.transfers--; u.transfers == 0 {
 		delete(uses, server)
+		return
 	}
+	uses[server] = u
 }
 
 // Observe ends it and teaches the links that it took a time, known within some slack. Where others
