@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 )
 
 // statusClientGone is nginx's number for a client that left; no client receives it.
@@ -85,7 +86,7 @@ func explain(err error) failure {
 		return unavailable("overloaded", "The service is at capacity and serves requests of higher priority, or of clients with fewer, first. Try again shortly.", "displaced")
 	case errors.Is(err, queue.ErrFull), errors.Is(err, queue.ErrTimeout):
 		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
-	case errors.Is(err, pd.ErrNoAdapter):
+	case errors.Is(err, scalefromzero.ErrNoAdapter):
 		return explain(errUnknownModel)
 	case errors.As(err, &none) && none.NoPair:
 		return unavailable("no_pair", "No prefill and decode server can work together on the request now. Try again shortly.", "no_server")

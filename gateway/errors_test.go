@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -38,7 +39,7 @@ func TestExplain(t *testing.T) {
 		{"unknown key", errUnknownKey, 401, "invalid_api_key", "unauthorized", "not known", false, false},
 		{"bad request", invalid("n", "no %d", 7), 400, "", "bad_request", "no 7", false, false},
 		{"unknown model", errUnknownModel, 404, "model_not_found", "bad_request", "not served", false, false},
-		{"unknown adapter", pd.ErrNoAdapter, 404, "model_not_found", "bad_request", "not served", false, false},
+		{"unknown adapter", scalefromzero.ErrNoAdapter, 404, "model_not_found", "bad_request", "not served", false, false},
 		{"stopping", fmt.Errorf("x: %w", errStopping), 503, "stopping", "stopped", "shutting down", true, true},
 		{"gone", context.Canceled, 499, "", "client_gone", "left", false, false},
 		{"quarantined", retry.ErrQuarantined, 422, "request_quarantined", "quarantined", "two servers", false, false},

@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -321,8 +321,8 @@ func TestKnownModel_BeforeAnythingIsKnown(t *testing.T) {
 func TestKnownModel_ThatComes(t *testing.T) {
 	begun := make(chan struct{}, 1)
 	of := usual(t)
-	of.from0 = &pd.ScaleFromZero{
-		Config: pd.ScaleFromZeroConfig{MaxWait: time.Minute, MaxWaiting: 10},
+	of.from0 = &scalefromzero.Activator{
+		Config: scalefromzero.Config{MaxWait: time.Minute, MaxWaiting: 10},
 		Base:   func(model string) (string, bool) { return "m", model == "m" || model == "m-lora" },
 		Models: func() []string { return []string{"m", "m-lora"} },
 		Begin:  func() { begun <- struct{}{} },

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/tidwall/gjson"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 )
 
 // fleetOfModels is a gateway with two served models, an adapter, one at zero, and aliases of
@@ -25,8 +25,8 @@ func fleetOfModels(t *testing.T) *running {
 			{Name: "equal", Targets: []Target{{"big", 1}, {"big-lora", 1}}},
 		}
 	}
-	of.from0 = &pd.ScaleFromZero{
-		Config: pd.ScaleFromZeroConfig{MaxWait: time.Minute, MaxWaiting: 10},
+	of.from0 = &scalefromzero.Activator{
+		Config: scalefromzero.Config{MaxWait: time.Minute, MaxWaiting: 10},
 		Base: func(model string) (string, bool) {
 			return map[string]string{"cold": "cold", "cold-lora": "cold", "big": "big"}[model], model == "cold" || model == "cold-lora" || model == "big"
 		},

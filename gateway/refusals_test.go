@@ -26,6 +26,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -173,7 +174,7 @@ func everyError() (all []givenError) {
 		{errUnknownKey, of(final, 401)},
 		{errUnknownModel, of(final, 404)},
 		{errNotStored, of(final, 404)},
-		{pd.ErrNoAdapter, of(final, 404)},
+		{scalefromzero.ErrNoAdapter, of(final, 404)},
 		{retry.ErrQuarantined, of(final, 422)},
 		{errStopping, transient},
 		{queue.ErrDeadline, transient},

@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -75,7 +76,7 @@ type shape struct {
 	pools  pools.Config
 	cost   cost.Model
 	config func(*Config)
-	from0  *pd.ScaleFromZero
+	from0  *scalefromzero.Activator
 	tracer trace.Tracer
 	log    slog.Handler
 	before func(*Server) // it serves

@@ -3,6 +3,8 @@ package pd
 import (
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 )
 
 // Settings that make no sense are refused, and each of them alone is.
@@ -37,8 +39,8 @@ func TestConfig_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 			t.Errorf("%q: %v", mode, err)
 		}
 	}
-	for hold, valid := range map[ScaleFromZeroConfig]bool{
-		{}: true, DefaultScaleFromZero(): true, {MaxWait: time.Minute, MaxWaiting: 1}: true, {MaxWait: -1}: false, {MaxWaiting: -1}: false,
+	for hold, valid := range map[scalefromzero.Config]bool{
+		{}: true, scalefromzero.Default(): true, {MaxWait: time.Minute, MaxWaiting: 1}: true, {MaxWait: -1}: false, {MaxWaiting: -1}: false,
 	} {
 		if err := hold.Validate(); (err == nil) != valid {
 			t.Errorf("%+v: %v", hold, err)

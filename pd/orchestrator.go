@@ -3,6 +3,7 @@ package pd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -29,7 +31,7 @@ type Orchestrator struct {
 	Fleet         *pools.Fleet
 	Transport     http.RoundTripper
 	Queue         *queue.Queue
-	ScaleFromZero *ScaleFromZero // nil: a role without a server is an error at once
+	ScaleFromZero *scalefromzero.Activator // nil: a role without a server is an error at once
 	Budget        *retry.Budget
 	Decisions     *Decisions
 	Suspects      *retry.Quarantine
@@ -47,7 +49,7 @@ func (o *Orchestrator) Wait() { o.legs.Wait() }
 // Run serves one request. Up to its first content event everything may be tried again on
 // other servers; from then on its answer is relayed. The context ends when the client has
 // left; with a streamed answer it must live as long as the stream. Errors: *NoServerError,
-// *LegError, those of the queue, ErrQuarantined, ErrNoAdapter, or the context's.
+// *LegError, those of the queue, ErrQuarantined, scalefromzero.ErrNoAdapter, or the context's.
 func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	st, err := o.wait(ctx, req)
 	if err != nil {
@@ -222,12 +224,33 @@ func (o *Orchestrator) end(st *requestState) {
 	if !st.streams {
 		st.release()
 	}
-	if st.capacity.leave != nil {
-		st.capacity.leave()
-	}
+	st.capacity.End()
 	if !st.streams && st.entry != nil {
 		o.Queue.Leave(st.entry)
 	}
+}
+
+// awaitServers returns nil once a request that found no server may start over, as one that has
+// just come: each role has a server that is up. Else it returns the error for the client: the
+// one it was given where its model's servers will not come or have not come in time, or that of
+// scalefromzero.Wait.
+func (o *Orchestrator) awaitServers(ctx context.Context, st *requestState, err error) error {
+	var none *NoServerError
+	if !errors.As(err, &none) || st.bind.continues {
+		return err
+	}
+	if !st.capacity.HasBegun() {
+		wait, ok := o.ScaleFromZero.Enter(st.client.Model, st.client.Deadline, err)
+		if !ok {
+			return err
+		}
+		st.capacity = wait
+	}
+	if err := st.capacity.Await(ctx, o.Fleet, o.Queue, st.entry); err != nil {
+		return err
+	}
+	st.arrived = time.Now()
+	return nil
 }
 
 // BaseOf is the model whose servers serve a model: its own name, or for an adapter that of

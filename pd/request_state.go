@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 )
 
@@ -38,8 +39,8 @@ type requestState struct {
 	continuations int                    // how often its stream was continued
 	begun         []byte                 // the events of its stream that prefill's token makes
 
-	capacity capacityWait // for servers that are started for it
-	streams  bool         // its stream gives its servers and its place back
+	capacity scalefromzero.Wait // for servers that are started for it
+	streams  bool               // its stream gives its servers and its place back
 }
 
 // continuation is the state of a request for the rest of this one's stream. The servers on

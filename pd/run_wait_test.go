@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -117,7 +118,7 @@ func TestRun_ADeadlineThatCannotBeKeptIsToldAtOnce(t *testing.T) {
 }
 
 // held is a fleet whose model is scaled to zero, with what its servers would be.
-func heldFleet(t *testing.T, hold ScaleFromZeroConfig) (f *engineFleet, specs []pools.Spec, begun *int) {
+func heldFleet(t *testing.T, hold scalefromzero.Config) (f *engineFleet, specs []pools.Spec, begun *int) {
 	f = newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
 	for _, s := range f.Fleet.Servers() {
 		specs = append(specs, s.Spec)
@@ -126,17 +127,30 @@ func heldFleet(t *testing.T, hold ScaleFromZeroConfig) (f *engineFleet, specs []
 		t.Fatal(err)
 	}
 	begun = new(int)
-	f.ScaleFromZero = &ScaleFromZero{
+	f.ScaleFromZero = &scalefromzero.Activator{
 		Config: hold, Base: func(model string) (string, bool) { return testModel, model == testModel || model == "adapter" },
 		Models: func() []string { return []string{testModel} }, Begin: func() { *begun++ },
 	}
 	return f, specs, begun
 }
 
+// noneIsHeld fails where a request still has its place: the first that is held has servers
+// started, and the next one is not the first then.
+func noneIsHeld(t *testing.T, f *engineFleet, begun *int) {
+	t.Helper()
+	before := *begun
+	f.ScaleFromZero.Config.MaxWait = time.Minute
+	next, ok := f.ScaleFromZero.Enter(testModel, time.Time{}, nil)
+	defer next.End()
+	if !ok || *begun != before+1 {
+		t.Errorf("requests are still held")
+	}
+}
+
 // Requests of a model without servers are held until these are there: the first of them has
 // servers started, and all are answered as any other.
 func TestRun_HeldUntilServersCome(t *testing.T) {
-	f, specs, begun := heldFleet(t, ScaleFromZeroConfig{MaxWait: time.Minute, MaxWaiting: 4})
+	f, specs, begun := heldFleet(t, scalefromzero.Config{MaxWait: time.Minute, MaxWaiting: 4})
 	var all sync.WaitGroup
 	for i := range 3 {
 		req := f.asks(api.Chat, more(api.Chat, i%2 == 0))
@@ -151,16 +165,17 @@ func TestRun_HeldUntilServersCome(t *testing.T) {
 		t.Fatal(err)
 	}
 	all.Wait()
-	if *begun != 1 || len(f.ScaleFromZero.waiting) != 0 {
-		t.Errorf("servers were asked for %d times, %v are still held", *begun, f.ScaleFromZero.waiting)
+	if *begun != 1 {
+		t.Errorf("servers were asked for %d times", *begun)
 	}
 	f.nothingIsLeft()
+	noneIsHeld(t, f, begun)
 }
 
 // No request is held where it is of no use: for models that no server serves, beyond the bound, for
 // longer than allowed, or behind the request's deadline or its client's patience.
 func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
-	f, _, begun := heldFleet(t, ScaleFromZeroConfig{MaxWait: 150 * time.Millisecond, MaxWaiting: 1})
+	f, _, begun := heldFleet(t, scalefromzero.Config{MaxWait: 150 * time.Millisecond, MaxWaiting: 1})
 	var none *NoServerError
 	ask := func(change func(*Request)) error {
 		req := f.asks(api.Chat, more(api.Chat, false))
@@ -201,14 +216,12 @@ func TestRun_HeldNoLongerThanOfUse(t *testing.T) {
 		t.Errorf("no request is to be held: %v", err)
 	}
 	f.nothingIsLeft()
-	if len(f.ScaleFromZero.waiting) != 0 {
-		t.Errorf("%v are still held", f.ScaleFromZero.waiting)
-	}
+	noneIsHeld(t, f, begun)
 }
 
 // A gateway is ready where a request could be served, or would be held until it can.
 func TestReady_WhereARequestCouldBeServed(t *testing.T) {
-	f, specs, _ := heldFleet(t, ScaleFromZeroConfig{MaxWait: time.Minute, MaxWaiting: 1})
+	f, specs, _ := heldFleet(t, scalefromzero.Config{MaxWait: time.Minute, MaxWaiting: 1})
 	ready := func(when string, want bool, why string) {
 		t.Helper()
 		if got, text := f.Ready(); got != want || text != why {

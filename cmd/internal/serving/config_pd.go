@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 )
 
 // pdConfig is how requests wait, are bound and run, and what they are served for.
@@ -15,7 +16,7 @@ type pdConfig struct {
 	pd.Config
 
 	queue   queue.Config
-	hold    pd.ScaleFromZeroConfig
+	hold    scalefromzero.Config
 	binding pd.BindMode
 
 	objectives []string // as pd.ParseObjectives reads them
@@ -24,7 +25,7 @@ type pdConfig struct {
 
 func defaultPD() pdConfig {
 	return pdConfig{
-		Config: pd.DefaultConfig(), queue: queue.Default(), hold: pd.DefaultScaleFromZero(), binding: pd.Late,
+		Config: pd.DefaultConfig(), queue: queue.Default(), hold: scalefromzero.Default(), binding: pd.Late,
 		objectives: []string{string(order.Auto)},
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale/keda"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -262,7 +262,7 @@ func TestHold_IsTheDefaultWhereServersMayGoToZero(t *testing.T) {
 		{zero + "hold: 7s\n", 7 * time.Second},
 	} {
 		cfg, err := configOf(t, c.file)
-		if err != nil || cfg.pd.hold != (pd.ScaleFromZeroConfig{MaxWait: c.want, MaxWaiting: 1024}) {
+		if err != nil || cfg.pd.hold != (scalefromzero.Config{MaxWait: c.want, MaxWaiting: 1024}) {
 			t.Errorf("%s: %+v, %v", c.file, cfg.pd.hold, err)
 		}
 	}

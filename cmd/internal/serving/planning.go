@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/permodel"
 )
@@ -114,7 +115,7 @@ func (n *Node) plan(reg *prometheus.Registry) {
 	})
 	n.planner = autoscale.NewScaler(n.cfg.scaling.Config, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.OnDraining = n.publishTargets, n.setPodCosts
-	n.orchestrator.ScaleFromZero = &pd.ScaleFromZero{Config: n.cfg.pd.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.PlanNow}
+	n.orchestrator.ScaleFromZero = &scalefromzero.Activator{Config: n.cfg.pd.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.PlanNow}
 	if len(n.cfg.scaling.inventory.Variants) > 0 {
 		n.planner.Allocate = n.cfg.scaling.inventory.Allocate
 		n.orchestrator.Binder.Shares = n.planner.Shares

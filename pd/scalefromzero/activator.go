@@ -1,4 +1,8 @@
-package pd
+// Package scalefromzero keeps requests whose model has no server in a role, while servers are
+// started for them: an Activator has those started and bounds how many requests wait, and a Wait
+// is the wait of one. pd asks it when it has found no server; gateway asks which models would be
+// served, and knows its error.
+package scalefromzero
 
 import (
 	"context"
@@ -10,79 +14,79 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// ScaleFromZeroConfig bounds the wait for servers that are started for requests.
-type ScaleFromZeroConfig struct {
+// Config bounds the wait for servers that are started for requests.
+type Config struct {
 	MaxWait    time.Duration // longest time that a request waits; 0: it is refused at once
 	MaxWaiting int           // requests that wait at once
 }
 
-// DefaultScaleFromZero refuses at once.
-func DefaultScaleFromZero() ScaleFromZeroConfig { return ScaleFromZeroConfig{MaxWaiting: 1024} }
+// Default refuses at once.
+func Default() Config { return Config{MaxWaiting: 1024} }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
-func (c ScaleFromZeroConfig) Validate() error {
+func (c Config) Validate() error {
 	if c.MaxWait < 0 || c.MaxWaiting < 0 {
 		return errors.New("hold and max-held-requests must not be negative")
 	}
 	return nil
 }
 
-// ScaleFromZero keeps requests whose model has no server in a role: those that were scaled to
+// Activator keeps requests whose model has no server in a role: those that were scaled to
 // zero are started for them. They keep their places past the queue, and so count in its
-// bounds, but their time here is no part of what they may wait there. A nil ScaleFromZero
+// bounds, but their time here is no part of what they may wait there. A nil Activator
 // keeps none. Its fields are set once, before the first request.
-type ScaleFromZero struct {
-	Config ScaleFromZeroConfig
+type Activator struct {
+	Config Config
 	Base   func(model string) (base string, known bool) // whose servers serve it; known if they were there, and may be again
 	Models func() []string                              // those that Base knows
 	Begin  func()                                       // a base model's first request waits: its servers should be started
 
-	mu      sync.Mutex     // guards held
+	mu      sync.Mutex     // guards waiting
 	waiting map[string]int // by base model
 }
 
 // WillServe reports whether a request for a model would wait rather than be refused, and for
 // which base model's servers.
-func (h *ScaleFromZero) WillServe(model string) (base string, yes bool) {
-	if h == nil || h.Config.MaxWait <= 0 {
+func (a *Activator) WillServe(model string) (base string, yes bool) {
+	if a == nil || a.Config.MaxWait <= 0 {
 		return "", false
 	}
-	return h.Base(model)
+	return a.Base(model)
 }
 
 // WillServeModels are the models whose requests wait.
-func (h *ScaleFromZero) WillServeModels() []string {
-	if h == nil || h.Config.MaxWait <= 0 {
+func (a *Activator) WillServeModels() []string {
+	if a == nil || a.Config.MaxWait <= 0 {
 		return nil
 	}
-	return h.Models()
+	return a.Models()
 }
 
 // enter takes a place, false if there is none; leave gives it back.
-func (h *ScaleFromZero) enter(base string) (leave func(), ok bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (a *Activator) enter(base string) (leave func(), ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	all := 0
-	for _, n := range h.waiting {
+	for _, n := range a.waiting {
 		all += n
 	}
-	if all >= h.Config.MaxWaiting {
+	if all >= a.Config.MaxWaiting {
 		return nil, false
 	}
-	if h.waiting == nil {
-		h.waiting = make(map[string]int)
+	if a.waiting == nil {
+		a.waiting = make(map[string]int)
 	}
-	if h.waiting[base]++; h.waiting[base] == 1 {
-		h.Begin()
+	if a.waiting[base]++; a.waiting[base] == 1 {
+		a.Begin()
 	}
-	return func() { h.leave(base) }, true
+	return func() { a.leave(base) }, true
 }
 
-func (h *ScaleFromZero) leave(base string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.waiting[base]--; h.waiting[base] == 0 {
-		delete(h.waiting, base)
+func (a *Activator) leave(base string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waiting[base]--; a.waiting[base] == 0 {
+		delete(a.waiting, base)
 	}
 }
 
@@ -95,42 +99,46 @@ const (
 	capacityBeat = time.Second
 )
 
-// capacityWait is one request's wait for servers that are started for it. Its zero value has
-// not begun.
-type capacityWait struct {
+// Wait is one request's wait for servers that are started for it. Its zero value has not begun.
+type Wait struct {
 	base  string
 	limit queue.Limit
 	leave func() // nil: it has not begun
 }
 
-// awaitServers returns nil once a request that found no server may start over, as one that has
-// just come: each role has a server that is up. Else it returns the error for the client: the
-// one it was given where its model's servers will not come or have not come in time,
-// ErrDeadline, ErrDisplaced, ErrNoAdapter, or the context's.
-func (o *Orchestrator) awaitServers(ctx context.Context, st *requestState, err error) error {
-	var none *NoServerError
-	if !errors.As(err, &none) || st.bind.continues {
-		return err
+// Enter begins the wait of a request for a model, until its deadline (zero: none) or the longest
+// time that one waits; behind the latter the wait ends with tooLate. It is false where the model's
+// servers will not come, or no more requests may wait.
+func (a *Activator) Enter(model string, deadline time.Time, tooLate error) (w Wait, ok bool) {
+	base, will := a.WillServe(model)
+	if !will {
+		return Wait{}, false
 	}
-	if st.capacity.leave == nil {
-		base, will := o.ScaleFromZero.WillServe(st.client.Model)
-		if !will {
-			return err
-		}
-		leave, ok := o.ScaleFromZero.enter(base)
-		if !ok {
-			return err
-		}
-		limit := queue.LimitedBy(st.client.Deadline, time.Now().Add(o.ScaleFromZero.Config.MaxWait), err)
-		st.capacity = capacityWait{base: base, limit: limit, leave: leave}
+	leave, ok := a.enter(base)
+	if !ok {
+		return Wait{}, false
 	}
-	ctx, cancel := st.capacity.limit.Context(ctx)
+	limit := queue.LimitedBy(deadline, time.Now().Add(a.Config.MaxWait), tooLate)
+	return Wait{base: base, limit: limit, leave: leave}, true
+}
+
+// HasBegun reports whether the wait has its place.
+func (w *Wait) HasBegun() bool { return w.leave != nil }
+
+// End gives the place back, if there is one. It is called once.
+func (w *Wait) End() {
+	if w.leave != nil {
+		w.leave()
+	}
+}
+
+// Await returns nil once each role has a server that is up for the model of a request, which
+// keeps its place past the queue. Else it returns the error of its limit (queue.ErrDeadline, or
+// that of Enter), queue.ErrDisplaced, ErrNoAdapter, or why the context ended.
+func (w *Wait) Await(ctx context.Context, fleet *pools.Fleet, q *queue.Queue, entry *queue.Entry) error {
+	ctx, cancel := w.limit.Context(ctx)
 	defer cancel()
-	if err := o.awaitCapacity(ctx, st.entry, st.capacity.base); err != nil {
-		return err
-	}
-	st.arrived = time.Now()
-	return nil
+	return awaitCapacity(ctx, fleet, q, entry, w.base)
 }
 
 // ErrNoAdapter says that the servers that were started for a request do not have its
@@ -143,22 +151,22 @@ const adapterGrace = 15 * time.Second
 
 // awaitCapacity returns nil once each role has a server for the model of a request,
 // ErrNoAdapter, or why the context ended.
-func (o *Orchestrator) awaitCapacity(ctx context.Context, p *queue.Entry, base string) (err error) {
-	ctx, release := o.Queue.CountWaiting(ctx, p)
+func awaitCapacity(ctx context.Context, fleet *pools.Fleet, q *queue.Queue, entry *queue.Entry, base string) (err error) {
+	ctx, release := q.CountWaiting(ctx, entry)
 	defer func() {
 		if release() {
 			err = queue.ErrDisplaced
 		}
 	}()
-	changed, stop := o.Fleet.StateChanges()
+	changed, stop := fleet.StateChanges()
 	defer stop()
 	var without time.Time // since when the base model has servers
 	return lookUntil(ctx, changed, func() (bool, error) {
-		_, known := o.Fleet.Model(p.Model)
+		_, known := fleet.Model(entry.Model)
 		switch {
-		case serves(o.Fleet, p.Model):
+		case serves(fleet, entry.Model):
 			return true, nil
-		case known || !serves(o.Fleet, base):
+		case known || !serves(fleet, base):
 			without = time.Time{}
 		case without.IsZero():
 			without = time.Now()

@@ -1,9 +1,12 @@
-package pd
+package scalefromzero
 
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +16,19 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
+
+const testModel = "llama"
+
+// engines makes every server healthy with one model.
+type engines struct{}
+
+func (engines) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := ""
+	if r.URL.Path == "/v1/models" {
+		body = `{"data":[{"id":"` + testModel + `"}]}`
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}, Request: r}, nil
+}
 
 // A held request looks at the fleet when something has changed, and once in a while, however
 // many servers change.
@@ -67,12 +83,16 @@ func TestHold_ServersThatComeWakeARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		fleet := pools.NewFleet(pools.Default(), log)
-		health.Watch(fleet, answers{}, log)
+		health.Watch(fleet, engines{}, log)
 		defer fleet.Close()
-		o := &Orchestrator{Fleet: fleet, Queue: queue.New(queue.Default())}
+		q := queue.New(queue.Default())
+		entry, err := q.Enter(t.Context(), queue.Request{Model: testModel})
+		if err != nil {
+			t.Fatal(err)
+		}
 		woken := make(chan time.Time, 1)
 		go func() {
-			if err := o.awaitCapacity(t.Context(), enter(t, o.Queue), testModel); err != nil {
+			if err := awaitCapacity(t.Context(), fleet, q, entry, testModel); err != nil {
 				t.Error(err)
 			}
 			woken <- time.Now()
