@@ -133,9 +133,9 @@ func (l *Locality) openSources() map[string]*tokens.Source {
 	return open
 }
 
-// disproved returns, by base model, the contexts in which this gateway found the translation of
+// Disproved returns, by base model, the contexts in which this gateway found the translation of
 // prompts wrong.
-func (l *Locality) disproved(now time.Time) map[string][]tokens.Disproved {
+func (l *Locality) Disproved(now time.Time) map[string][]tokens.Disproved {
 	all := make(map[string][]tokens.Disproved)
 	for model, source := range l.openSources() {
 		if contexts := source.Disproved(now); len(contexts) > 0 {
@@ -145,9 +145,9 @@ func (l *Locality) disproved(now time.Time) map[string][]tokens.Disproved {
 	return all
 }
 
-// receiveDisproved takes in what another gateway reported so long ago. Said again it changes
+// ReceiveDisproved takes in what another gateway reported so long ago. Said again it changes
 // nothing, so that models whose source is opened later get it then.
-func (l *Locality) receiveDisproved(reported map[string][]tokens.Disproved, age time.Duration, now time.Time) {
+func (l *Locality) ReceiveDisproved(reported map[string][]tokens.Disproved, age time.Duration, now time.Time) {
 	if len(reported) == 0 {
 		return
 	}

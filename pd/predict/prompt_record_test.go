@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// reports lets one replica report to another, as pd's ModelSync does.
+// reports lets one replica report to another, as pd/modelsync does.
 type reports struct {
 	from, to *Prompts
 	sync     PromptSync

@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/modelsync"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
@@ -187,7 +188,8 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	}
 	n.fleet.OnBlame = binder.Links.Clear
 	if n.sharing.redis != nil {
-		n.sharing.modelSync = pd.NewModelSync(binder.Chooser, cfg.cost.links, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
+		learned := modelsync.Learned{Fleet: n.fleet, Links: binder.Links, Outputs: binder.Outputs, Prompts: binder.Prompts, Translations: n.locality}
+		n.sharing.modelSync = modelsync.New(learned, cfg.cost.links, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
 		reg.MustRegister(n.sharing.modelSync)
 	}
 	if cfg.pd.binding != pd.Late {

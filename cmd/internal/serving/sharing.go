@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/modelsync"
 	"github.com/tandem-gateway/tandem/pools/replicas"
 	"github.com/tandem-gateway/tandem/pools/standby"
 )
@@ -22,7 +23,7 @@ type sharing struct {
 	gpuArbiter *standby.Arbiter
 	quotas     *access.QuotaSync
 	tokenSync  *pd.TokenSync
-	modelSync  *pd.ModelSync
+	modelSync  *modelsync.Sync
 	decider    *decider // nil also where requests are bound on arrival
 }
 

@@ -1,4 +1,4 @@
-package pd
+package modelsync
 
 import (
 	"slices"
@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-func newReceivedModel() *receivedModel {
-	return &receivedModel{servers: make(map[string]serverRecord)}
+func newReceivedRecord() *receivedRecord {
+	return &receivedRecord{servers: make(map[string]serverRecord)}
 }
 
-func TestModelSync_WhatIsGoneIsForgotten(t *testing.T) {
-	h := newReceivedModel()
+func TestSync_WhatIsGoneIsForgotten(t *testing.T) {
+	h := newReceivedRecord()
 	tell := func(servers ...string) {
-		r := modelRecord{Basis: "same", Servers: make(map[string]serverRecord)}
+		r := record{Basis: "same", Servers: make(map[string]serverRecord)}
 		for _, id := range servers {
 			r.Servers[id] = serverRecord{}
 			h.servers[id] = serverRecord{} // taken in
@@ -25,7 +25,7 @@ func TestModelSync_WhatIsGoneIsForgotten(t *testing.T) {
 	if _, kept := h.servers["a"]; kept || len(h.servers) != 2 {
 		t.Errorf("of a server that is gone: %v", h.servers)
 	}
-	e := ModelSync{received: map[string]*receivedModel{"lives": h, "gone": newReceivedModel()}}
+	e := Sync{received: map[string]*receivedRecord{"lives": h, "gone": newReceivedRecord()}}
 	e.forgetAllBut([]string{"new", "lives"})
 	var left []string
 	for id := range e.received {
@@ -37,8 +37,8 @@ func TestModelSync_WhatIsGoneIsForgotten(t *testing.T) {
 }
 
 // A record is read up to its bound, and where it starts from the same priors.
-func TestModelSync_ReadsRecordsUpToTheirBound(t *testing.T) {
-	m := ModelSync{basis: "7"}
+func TestSync_ReadsRecordsUpToTheirBound(t *testing.T) {
+	m := Sync{basis: "7"}
 	for name, c := range map[string]struct {
 		text string
 		want bool

@@ -1,15 +1,11 @@
-package pd
+package modelsync
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +13,6 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
@@ -25,9 +20,24 @@ import (
 
 // learner is one replica: what it learned, and the sharing of it.
 type learner struct {
-	*ModelSync
+	*Sync
 	links *cost.Links
 	fleet *pools.Fleet
+	wrong *translations
+}
+
+// translations are those that a replica knows to be wrong.
+type translations struct {
+	own      map[string][]tokens.Disproved
+	received map[string][]tokens.Disproved
+}
+
+func (w *translations) Disproved(time.Time) map[string][]tokens.Disproved { return w.own }
+
+func (w *translations) ReceiveDisproved(reported map[string][]tokens.Disproved, _ time.Duration, _ time.Time) {
+	if len(reported) > 0 {
+		w.received = reported
+	}
 }
 
 func newLearner(t *testing.T, client redis.UniversalClient, id string, cfg pools.Config) *learner {
@@ -41,27 +51,9 @@ func newLearner(t *testing.T, client redis.UniversalClient, id string, cfg pools
 		t.Fatal(err)
 	}
 	links := cost.NewLinks(cost.DefaultLinks())
-	learned := &Chooser{
-		Snapshotter: Snapshotter{Fleet: fleet, Links: links, Locality: newTestLocality(t)}, Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(),
-	}
-	return &learner{NewModelSync(learned, cost.DefaultLinks(), cfg, client, "test:", id, log), links, fleet}
-}
-
-// newTestLocality is one whose engines render chats, so that messages are translated.
-func newTestLocality(t *testing.T) *Locality {
-	t.Helper()
-	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
-		cfg := tokens.Default()
-		cfg.Model, cfg.Mode, cfg.AskOver = model, tokens.Engine, 0
-		return tokens.New(cfg, func(_ context.Context, path string, _ []byte) ([]byte, error) {
-			if path != "/v1/chat/completions/render" {
-				return nil, tokens.ErrNotServed
-			}
-			return []byte(`{"token_ids":[1,2,3]}`), nil
-		}, nil)
-	})
-	t.Cleanup(l.Close)
-	return l
+	wrong := &translations{}
+	learned := Learned{Fleet: fleet, Links: links, Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Translations: wrong}
+	return &learner{New(learned, cost.DefaultLinks(), cfg, client, "test:", id, log), links, fleet, wrong}
 }
 
 // learns lets a replica see slow transfers, and decode steps of a length.
@@ -105,7 +97,7 @@ func newRedis(t *testing.T) redis.UniversalClient {
 
 // What one replica learned the others believe, once; one that starts takes over what is
 // believed, its own former record too; and one that is gone is forgotten.
-func TestModelSync_ReplicasBelieveWhatOneLearned(t *testing.T) {
+func TestSync_ReplicasBelieveWhatOneLearned(t *testing.T) {
 	client := newRedis(t)
 	a, b := newLearner(t, client, "a", pools.Default()), newLearner(t, client, "b", pools.Default())
 	a.look(t)
@@ -154,7 +146,7 @@ func TestModelSync_ReplicasBelieveWhatOneLearned(t *testing.T) {
 
 // Before the records were read once nothing is written: a replica that starts would replace
 // what its former life knew.
-func TestModelSync_NothingIsWrittenBeforeTheRecordsWereRead(t *testing.T) {
+func TestSync_NothingIsWrittenBeforeTheRecordsWereRead(t *testing.T) {
 	client := newRedis(t)
 	a := newLearner(t, client, "a", pools.Default())
 	a.learns(5, 80*time.Millisecond)
@@ -174,7 +166,7 @@ func TestModelSync_NothingIsWrittenBeforeTheRecordsWereRead(t *testing.T) {
 }
 
 // A record is written when there is news, and once a minute all the same, since it expires.
-func TestModelSync_WritesNewsAndNowAndThen(t *testing.T) {
+func TestSync_WritesNewsAndNowAndThen(t *testing.T) {
 	client := newRedis(t)
 	a := newLearner(t, client, "a", pools.Default())
 	a.look(t)
@@ -198,7 +190,7 @@ func TestModelSync_WritesNewsAndNowAndThen(t *testing.T) {
 }
 
 // What cannot be read, is too long, or starts from other priors is as good as no record.
-func TestModelSync_OthersMayWriteToThisRedis(t *testing.T) {
+func TestSync_OthersMayWriteToThisRedis(t *testing.T) {
 	client := newRedis(t)
 	other := pools.Default()
 	other.Step[0] *= 3
@@ -227,45 +219,36 @@ func TestModelSync_OthersMayWriteToThisRedis(t *testing.T) {
 
 // How long an agent's prompts are, and where the translation of prompts is wrong, one replica
 // knows from what another one's answers have counted: before its first request of that agent.
-func TestModelSync_ReplicasKnowWhatOthersCounted(t *testing.T) {
+func TestSync_ReplicasKnowWhatOthersCounted(t *testing.T) {
 	client := newRedis(t)
 	a, b := newLearner(t, client, "a", pools.Default()), newLearner(t, client, "b", pools.Default())
 	a.look(t)
 	b.look(t)
-	message := func(text string) *Request {
-		return requestOf(t, api.Messages, `{"model":"`+testModel+`","max_tokens":9,"system":"be brief","messages":[{"role":"user","content":"`+text+`"}]}`)
-	}
-	finds := func(l *learner, text string) *prefix {
-		return l.learned.Locality.findTokens(t.Context(), message(text), testModel)
-	}
-	if p := finds(b, "before"); !p.isClaimed() {
-		t.Fatalf("the translation is not used: %+v", p)
-	}
-	size := predict.Prompt{Model: testModel, API: api.Messages.Name, Context: 7, Rough: 20_000}
+	size := predict.Prompt{Model: "llama", API: "messages", Context: 7, Rough: 20_000}
 	a.learned.Prompts.Observe(size, 34_000, time.Now())
-	finds(a, "one").counted(4)
+	a.wrong.own = map[string][]tokens.Disproved{"llama": {{Context: 7, Times: 3}}}
 	a.look(t)
 	client.PExpire(t.Context(), "test:"+learnedKey+"a", learnedLife+learnedBeat) // it was written just now
 	b.look(t)
-	if got := b.learned.Prompts.Expect(size); got != 34_000 {
-		t.Errorf("b expects %d tokens of a prompt that had 34000 at a", got)
-	}
-	for _, text := range []string{"before", "another"} {
-		if p := finds(b, text); p.isClaimed() || p.unknown != tokens.Wrong {
-			t.Errorf("b uses the translation that a found wrong: %q, known %v, %q", text, p.known, p.unknown)
+	late := newLearner(t, client, "c", pools.Default())
+	late.look(t)
+	for name, l := range map[string]*learner{"b": b, "one that starts": late} {
+		if got := l.learned.Prompts.Expect(size); got != 34_000 {
+			t.Errorf("%s expects %d tokens of a prompt that had 34000 at a", name, got)
+		}
+		if got := l.wrong.received["llama"]; len(got) != 1 || got[0] != a.wrong.own["llama"][0] {
+			t.Errorf("%s knows of wrong translations: %+v", name, got)
 		}
 	}
-	late := newLearner(t, client, "c", pools.Default()) // whose models' sources open after it has read
-	late.look(t)
-	finds(late, "opens it")
-	late.look(t)
-	if p := finds(late, "another"); p.isClaimed() || late.learned.Prompts.Expect(size) != 34_000 {
-		t.Errorf("one that starts: translated %v, %d tokens", p.isClaimed(), late.learned.Prompts.Expect(size))
+	b.wrong.received = nil
+	b.look(t) // a model whose source opens later gets them then
+	if len(b.wrong.received["llama"]) != 1 {
+		t.Error("what has not changed is not said again")
 	}
 }
 
 // Two replicas that run share what one of them learns, within some beats.
-func TestModelSync_RunsUntilItsContextEnds(t *testing.T) {
+func TestSync_RunsUntilItsContextEnds(t *testing.T) {
 	client := newRedis(t)
 	a, b := newLearner(t, client, "a", pools.Default()), newLearner(t, client, "b", pools.Default())
 	ctx, stop := context.WithCancel(t.Context())
@@ -286,138 +269,4 @@ func TestModelSync_RunsUntilItsContextEnds(t *testing.T) {
 	stop()
 	<-ended
 	<-ended
-}
-
-// What one replica learns of prompts' tokens is told to those that run, and kept for those
-// that start; the list is bounded and expires.
-func TestTokenSync_IsToldAndKept(t *testing.T) {
-	client := newRedis(t)
-	var l Locality
-	s := NewTokenSync(&l, client, "test:", slog.New(slog.NewTextHandler(io.Discard, nil)))
-	sub := client.Subscribe(t.Context(), "test:"+tokenSyncChannel)
-	defer func() { _ = sub.Close() }()
-	if _, err := sub.Receive(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for i := range maxKeptPrefixes + 3 {
-		s.publish(t.Context(), []byte{byte(i), byte(i >> 8)})
-	}
-	told, err := sub.ReceiveMessage(t.Context())
-	if err != nil || told.Payload != "\x00\x00" {
-		t.Errorf("%v, %v", told, err)
-	}
-	kept := client.LRange(t.Context(), "test:"+tokenSyncList, 0, -1).Val()
-	const last = maxKeptPrefixes + 2
-	if len(kept) != maxKeptPrefixes || kept[0] != string([]byte{last & 255, last >> 8}) || kept[len(kept)-1] != "\x03\x00" {
-		t.Errorf("%d are kept, the first %q, the last %q", len(kept), kept[0], kept[len(kept)-1])
-	}
-	if ttl := client.TTL(t.Context(), "test:"+tokenSyncList).Val(); ttl <= 0 || ttl > keptPrefixLife {
-		t.Errorf("they live for %v", ttl)
-	}
-}
-
-// A request never waits for Redis: what finds the queue full is dropped, and so is what no
-// other replica would take.
-func TestTokenSync_OffersAreBounded(t *testing.T) {
-	var l Locality
-	s := NewTokenSync(&l, nil, "test:", nil)
-	for name, c := range map[string]struct {
-		model  string
-		prefix []byte
-		queued bool
-	}{
-		"a prefix":               {"m", []byte("prefix"), true},
-		"nothing":                {"m", nil, false},
-		"the longest":            {"m", make([]byte, maxLearnedPrefix), true},
-		"longer":                 {"m", make([]byte, maxLearnedPrefix+1), false},
-		"a model's longest name": {strings.Repeat("m", 255), []byte("prefix"), true},
-		"a longer one":           {strings.Repeat("m", 256), []byte("prefix"), false},
-	} {
-		s.offer(c.model, c.prefix)
-		select {
-		case got := <-s.queue:
-			n, at := binary.Uvarint(got)
-			if !c.queued || string(got[at:at+int(n)]) != c.model || string(got[at+int(n):]) != string(c.prefix) {
-				t.Errorf("%s: queued as %.40q", name, got)
-			}
-		default:
-			if c.queued {
-				t.Errorf("%s: not queued", name)
-			}
-		}
-	}
-	for range tokenSyncQueue + 5 {
-		s.offer("m", []byte("prefix"))
-	}
-	if len(s.queue) != tokenSyncQueue {
-		t.Errorf("%d are queued", len(s.queue))
-	}
-}
-
-// What one replica learned of a prompt's tokens the others know: those that run, and one that
-// starts when it was published long ago.
-func TestTokenSync_ReplicasKnowWhatOneLearned(t *testing.T) {
-	client := newRedis(t)
-	newLocality := func() *Locality {
-		l := NewLocality(nil, func(model string) (*tokens.Source, error) {
-			cfg := tokens.Default()
-			cfg.Model, cfg.Mode = model, tokens.Learned
-			return tokens.New(cfg, nil, nil)
-		})
-		t.Cleanup(l.Close)
-		return l
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	t.Cleanup(running.Wait)
-	t.Cleanup(stop)
-	run := func(l *Locality) {
-		s := NewTokenSync(l, client, "test:", slog.New(slog.DiscardHandler))
-		running.Go(func() { s.Run(ctx) })
-	}
-	req := requestOf(t, api.Completions, `{"model":"m","prompt":"`+strings.Repeat("the river and the bridge ", 40)+`"}`)
-	ids := make([]string, 240)
-	for i := range ids {
-		ids[i] = fmt.Sprint(i)
-	}
-	knows := func(l *Locality) bool { return len(l.findTokens(t.Context(), req, testModel).tokens.IDs) > 0 }
-	await := func(who string, l *Locality) {
-		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !knows(l); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal(who + " never knew the prompt")
-			}
-		}
-	}
-	learns, hears, starts := newLocality(), newLocality(), newLocality()
-	run(learns)
-	run(hears)
-	if knows(hears) {
-		t.Fatal("it knows the prompt from nowhere")
-	}
-	p := learns.findTokens(t.Context(), req, testModel)
-	learns.learn(p, []byte(`{"prompt_token_ids":[`+strings.Join(ids, ",")+`]}`))
-	await("the one that learned it", learns)
-	await("the one that runs", hears)
-	run(starts)
-	await("the one that starts", starts)
-}
-
-// A prompt of whose tokens nothing is known goes by its text, and that counts as known: what was
-// sent where is known of text as well.
-func TestLocality_APromptThatIsNotKnownGoesByItsText(t *testing.T) {
-	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
-		cfg := tokens.Default()
-		cfg.Model, cfg.Mode = model, tokens.Learned
-		return tokens.New(cfg, nil, nil)
-	})
-	defer l.Close()
-	long := requestOf(t, api.Completions, `{"model":"m","prompt":"`+strings.Repeat("the river and the bridge ", 400)+`"}`)
-	if p := l.findTokens(t.Context(), long, testModel); !p.known || len(p.tokens.Chunks) == 0 || !p.isGuessed() {
-		t.Errorf("known %v, %d chunks, guessed %v", p.known, len(p.tokens.Chunks), p.isGuessed())
-	}
-	long.Aggregated = true
-	if p := l.findTokens(t.Context(), long, testModel); p.known || p.source != nil {
-		t.Error("a request that shares nothing is looked up")
-	}
 }

@@ -1,4 +1,7 @@
-package pd
+// Package modelsync shares what replicas learn, through Redis: how fast servers and links are, how
+// long answers and prompts are, and in which contexts the translation of prompts was wrong. pd and
+// pools learn; cmd gives a Sync what they learn into, and runs it.
+package modelsync
 
 import (
 	"context"
@@ -41,29 +44,47 @@ const (
 	maxRecorders = 256         // replicas whose records are read
 )
 
-// ModelSync shares what replicas learn of servers, links, lengths of answers and prompts, and of
+// Learned is what is shared: that into which a replica learns.
+type Learned struct {
+	Fleet        *pools.Fleet
+	Links        *cost.Links
+	Outputs      *predict.Outputs
+	Prompts      *predict.Prompts
+	Translations Translations
+}
+
+// Translations knows, by base model, the contexts in which the translation of prompts was found
+// wrong.
+type Translations interface {
+	Disproved(now time.Time) map[string][]tokens.Disproved
+	// ReceiveDisproved takes in what another replica reported so long ago. It is said again and
+	// again.
+	ReceiveDisproved(reported map[string][]tokens.Disproved, age time.Duration, now time.Time)
+}
+
+// Sync shares what replicas learn of servers, links, lengths of answers and prompts, and of
 // contexts in which the translation of prompts was wrong. Each has a record of its own and
 // writes no other's: sums of what it saw, and what it believes. The others take in by how much
 // the sums have grown, so that each believes what one replica would that had seen everything; a
 // replica that starts adopts what the records believe, its own former one too. No request waits
 // for Redis; without it each learns by itself.
-type ModelSync struct {
-	learned *Chooser // whose fleet, links, lengths and locality are shared
+type Sync struct {
+	learned Learned
 	client  redis.UniversalClient
 	prefix  string
 	id      string
 	basis   string // of the priors: sums against others say nothing here
 	log     *slog.Logger
 
-	begun    atomic.Bool               // the records were read once: before that nothing is written
-	received map[string]*receivedModel // by replica
-	count    atomic.Int64              // of them
-	wrote    uint64                    // samples in the last record written
-	next     time.Time                 // when the next is due in any case
+	begun    atomic.Bool                // the records were read once: before that nothing is written
+	received map[string]*receivedRecord // by replica
+	count    atomic.Int64               // of them
+	wrote    uint64                     // samples in the last record written
+	next     time.Time                  // when the next is due in any case
 }
 
-// modelRecord is what a replica writes.
-type modelRecord struct {
+// record is what a replica writes.
+type record struct {
 	Basis   string                  `json:"basis"`
 	Servers map[string]serverRecord `json:"servers"` // by id
 	Links   cost.LinkRecord         `json:"links"`
@@ -79,10 +100,10 @@ type serverRecord struct {
 	Step    curve.Report `json:"d"`
 }
 
-// receivedModel is what one replica reported, and what of it was taken in.
-type receivedModel struct {
+// receivedRecord is what one replica reported, and what of it was taken in.
+type receivedRecord struct {
 	written time.Time // by our clock
-	record  modelRecord
+	record  record
 	news    bool // it has not been taken in yet
 	servers map[string]serverRecord
 	links   cost.LinkSync
@@ -90,21 +111,21 @@ type receivedModel struct {
 	prompts predict.PromptSync
 }
 
-// NewModelSync returns the sharing of what a chooser learns under a replica's own id. The
+// New returns the sharing of what is learned under a replica's own id. The
 // curves that servers and links are believed to have at first are those of cfg and prior.
-func NewModelSync(
-	learned *Chooser, prior cost.LinkPrior, cfg pools.Config, client redis.UniversalClient, prefix, id string, log *slog.Logger,
-) *ModelSync {
+func New(
+	learned Learned, prior cost.LinkPrior, cfg pools.Config, client redis.UniversalClient, prefix, id string, log *slog.Logger,
+) *Sync {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, prior, cfg.Prefill, cfg.Step) // a hash takes everything
-	return &ModelSync{
+	return &Sync{
 		learned: learned, client: client, prefix: prefix, id: id, log: log,
-		basis: strconv.FormatUint(h.Sum64(), 16), received: make(map[string]*receivedModel),
+		basis: strconv.FormatUint(h.Sum64(), 16), received: make(map[string]*receivedRecord),
 	}
 }
 
 // Run shares until the context ends.
-func (m *ModelSync) Run(ctx context.Context) {
+func (m *Sync) Run(ctx context.Context) {
 	tick := time.NewTicker(learnedBeat)
 	defer tick.Stop()
 	for {
@@ -126,8 +147,8 @@ func (m *ModelSync) Run(ctx context.Context) {
 }
 
 // write reports what was learned, when there is any news.
-func (m *ModelSync) write(ctx context.Context, now time.Time) error {
-	r := m.record(now)
+func (m *Sync) write(ctx context.Context, now time.Time) error {
+	r := m.newRecord(now)
 	samples := r.samples()
 	if !m.begun.Load() || samples == m.wrote && now.Before(m.next) {
 		return nil
@@ -148,10 +169,10 @@ func (m *ModelSync) write(ctx context.Context, now time.Time) error {
 	return err
 }
 
-func (m *ModelSync) record(now time.Time) modelRecord {
-	r := modelRecord{
+func (m *Sync) newRecord(now time.Time) record {
+	r := record{
 		Basis: m.basis, Servers: make(map[string]serverRecord), Links: m.learned.Links.Record(now), Outputs: m.learned.Outputs.Records(now),
-		Prompts: m.learned.Prompts.Records(now), Disproved: m.learned.Locality.disproved(now),
+		Prompts: m.learned.Prompts.Records(now), Disproved: m.learned.Translations.Disproved(now),
 	}
 	for _, s := range m.learned.Fleet.Servers() {
 		prefill, step := s.Report(now)
@@ -164,7 +185,7 @@ func (m *ModelSync) record(now time.Time) modelRecord {
 
 // samples counts what the record's replica has seen: the record says something new when
 // it has changed.
-func (r *modelRecord) samples() (n uint64) {
+func (r *record) samples() (n uint64) {
 	for _, s := range r.Servers {
 		n += s.Prefill.Works + s.Step.Works
 	}
@@ -184,7 +205,7 @@ func (r *modelRecord) samples() (n uint64) {
 }
 
 // read fetches the records that were written since the last time.
-func (m *ModelSync) read(ctx context.Context) error {
+func (m *Sync) read(ctx context.Context) error {
 	ids, err := m.client.ZRange(ctx, m.prefix+learnedSet, 0, maxRecorders-1).Result()
 	if err != nil {
 		return err
@@ -222,20 +243,20 @@ func (m *ModelSync) read(ctx context.Context) error {
 
 // forgetAllBut forgets what replicas reported that have no record any more: the replica that
 // sees first that one has expired takes it from the set, and the others never see it.
-func (m *ModelSync) forgetAllBut(ids []string) {
-	maps.DeleteFunc(m.received, func(id string, _ *receivedModel) bool { return !slices.Contains(ids, id) })
+func (m *Sync) forgetAllBut(ids []string) {
+	maps.DeleteFunc(m.received, func(id string, _ *receivedRecord) bool { return !slices.Contains(ids, id) })
 }
 
 // fetch reads one record. One that cannot be read, or starts from other priors, is as
 // good as none: others may write to this Redis.
-func (m *ModelSync) fetch(ctx context.Context, id string, written time.Time) error {
+func (m *Sync) fetch(ctx context.Context, id string, written time.Time) error {
 	text, err := m.client.Get(ctx, m.prefix+learnedKey+id).Bytes()
 	if err != nil {
 		return err
 	}
 	h := m.received[id]
 	if h == nil {
-		h = &receivedModel{servers: make(map[string]serverRecord)}
+		h = &receivedRecord{servers: make(map[string]serverRecord)}
 		m.received[id] = h
 	}
 	h.written = written
@@ -248,7 +269,7 @@ func (m *ModelSync) fetch(ctx context.Context, id string, written time.Time) err
 // receive takes a record. What a replica reports for the first time, and did not in the
 // record before, it has seen since. Servers that it reports no more are forgotten: their
 // sums begin anew.
-func (h *receivedModel) receive(r modelRecord) {
+func (h *receivedRecord) receive(r record) {
 	maps.DeleteFunc(h.servers, func(id string, _ serverRecord) bool {
 		_, reported := r.Servers[id]
 		return !reported
@@ -267,18 +288,18 @@ func (h *receivedModel) receive(r modelRecord) {
 	h.record, h.news = r, true
 }
 
-func (m *ModelSync) parse(text []byte) (r modelRecord, ok bool) {
+func (m *Sync) parse(text []byte) (r record, ok bool) {
 	ok = len(text) <= maxLearned && json.Unmarshal(text, &r) == nil && r.Basis == m.basis
 	return r, ok
 }
 
 // takeIn learns from the records. Servers that a record knows and this replica does not
 // yet are waited for.
-func (m *ModelSync) takeIn(now time.Time) {
+func (m *Sync) takeIn(now time.Time) {
 	servers := m.learned.Fleet.Servers()
 	for _, h := range m.received {
 		age := max(0, now.Sub(h.written))
-		m.learned.Locality.receiveDisproved(h.record.Disproved, age, now)
+		m.learned.Translations.ReceiveDisproved(h.record.Disproved, age, now)
 		for _, s := range servers {
 			h.takeInServer(s, age, now)
 		}
@@ -291,7 +312,7 @@ func (m *ModelSync) takeIn(now time.Time) {
 	}
 }
 
-func (h *receivedModel) takeInServer(s *pools.Server, age time.Duration, now time.Time) {
+func (h *receivedRecord) takeInServer(s *pools.Server, age time.Duration, now time.Time) {
 	report, known := h.record.Servers[s.ID()]
 	before, knew := h.servers[s.ID()]
 	if !known || knew && before == report || !report.Prefill.Valid() || !report.Step.Valid() {
@@ -309,9 +330,9 @@ func (h *receivedModel) takeInServer(s *pools.Server, age time.Duration, now tim
 
 var learnedDesc = prometheus.NewDesc("tandem_learned_records", "Records of what other replicas, or this one before it was started anew, have learned of servers and links, that are taken in.", nil, nil)
 
-// Describe and Collect make ModelSync a Prometheus collector.
-func (m *ModelSync) Describe(ch chan<- *prometheus.Desc) { ch <- learnedDesc }
+// Describe and Collect make Sync a Prometheus collector.
+func (m *Sync) Describe(ch chan<- *prometheus.Desc) { ch <- learnedDesc }
 
-func (m *ModelSync) Collect(ch chan<- prometheus.Metric) {
+func (m *Sync) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(learnedDesc, prometheus.GaugeValue, float64(m.count.Load()))
 }
