@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -27,7 +28,7 @@ type binding struct {
 	pieceTime    time.Duration // that it takes; 0 where upTo is 0
 	cut          cutPrompt     // pieces so far
 	answer       *Answer       // nil until a leg has given it, or begun it
-	first        firstTokenCase
+	first        firsttoken.Case
 	behindSent   bool   // decode was sent the rest behind prefill's token
 	withdraw     func() // takes back what was predicted of the servers' caches; nil: nothing was
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pools/permodel"
 )
 
@@ -44,14 +45,14 @@ type BindConfig struct {
 	TTFT, ITL permodel.Setting[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
 	EnforceDisaggregation bool
-	FirstToken            FirstTokenFrom // which leg says the first token of an answer
-	Pieces                cost.Pieces    // how long prompts are cut where requests wait for their turn
+	FirstToken            firsttoken.Source // which leg says the first token of an answer
+	Pieces                cost.Pieces       // how long prompts are cut where requests wait for their turn
 }
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
 func DefaultConfig() Config {
 	return Config{
-		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: FirstFromPrefill, Pieces: cost.DefaultPieces},
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: firsttoken.FromPrefill, Pieces: cost.DefaultPieces},
 		LegConfig: LegConfig{
 			PrefillTimeout:    120 * time.Second,
 			FirstEventTimeout: 60 * time.Second,

@@ -1,10 +1,12 @@
 package pd
 
 import (
-	"github.com/tandem-gateway/tandem/pd/cost"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/firsttoken"
 )
 
 // Decision is why a request went where it did: one choice per attempt.
@@ -23,11 +25,11 @@ type Choice struct {
 	Prompt     PromptKnowledge
 	Candidates cost.Candidates
 	Chosen     cost.Alternative
-	Reason     string        // why decode runs alone, empty for a pair
-	Mismatch   string        // what keeps servers from making a pair, where that is why
-	FirstToken FirstTokenUse // its zero value: no prefill answered
-	Panic      bool          // breakers were ignored
-	Outcome    string        // empty when it served
+	Reason     string             // why decode runs alone, empty for a pair
+	Mismatch   string             // what keeps servers from making a pair, where that is why
+	FirstToken firsttoken.Outcome // its zero value: no prefill answered
+	Panic      bool               // breakers were ignored
+	Outcome    string             // empty when it served
 	Measured   Measured
 }
 

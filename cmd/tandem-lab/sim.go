@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/policy"
 	"github.com/tandem-gateway/tandem/loadtest/progress"
 	"github.com/tandem-gateway/tandem/loadtest/scaling"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/firsttoken"
 )
 
 const simHelp = `Replay a trace against a model of a prefill/decode cluster and compare policies.
@@ -92,7 +92,7 @@ func simCommand() *cobra.Command {
 	f.IntVar(&cfg.Seeds, "seeds", 5, "runs of each, that differ in arrival times, noise and ties")
 	f.Uint64Var(&cfg.FirstSeed, "first-seed", 1, "`seed` of the first run; 1 to 5 were looked at while parameters were chosen, 101 to 105 never were")
 	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
-	f.StringVar(&opts.firstToken, "first-token", string(pd.FirstFromDecode), "which `leg` says the first token, whatever the policy: prefill, so that it comes before the transfer, or decode; not with --autoscale")
+	f.StringVar(&opts.firstToken, "first-token", string(firsttoken.FromDecode), "which `leg` says the first token, whatever the policy: prefill, so that it comes before the transfer, or decode; not with --autoscale")
 	f.BoolVar(&opts.goals, "goals", false, "fail where a goal is missed, too; without it only where a request waited beside an idle server")
 	f.IntVar(&opts.optimum, "optimum", 0, "hold the policies against the optimum of so many small `cases` instead, which are drawn from seeds")
 	f.StringVar(&cfg.KeptRuns, "resume", "", "write each run to this `file` as it ends, and do not run again what is there already of this program; not with --autoscale")
@@ -113,12 +113,12 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	if cfg.Policies, err = policy.FindPolicies(opts.policies); err != nil {
 		return err
 	}
-	first := pd.FirstTokenFrom(opts.firstToken)
+	first := firsttoken.Source(opts.firstToken)
 	if err := first.Validate(); err != nil {
 		return err
 	}
 	for _, s := range cfg.Scenarios {
-		s.FirstFromPrefill = s.FirstFromPrefill || first == pd.FirstFromPrefill
+		s.FirstFromPrefill = s.FirstFromPrefill || first == firsttoken.FromPrefill
 	}
 	if cfg.KeptRuns != "" {
 		if cfg.Program, err = programDigest(); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/firsttoken"
 )
 
 // takesFirst is an engine behind whose prefill decode can go on.
@@ -293,7 +293,7 @@ func TestFirstToken_DecodeSaysItWhereNothingElseIsProved(t *testing.T) {
 			}
 		}
 	}
-	for reason, config := range map[string]func(*config){"off": func(cfg *config) { cfg.pd.FirstToken = pd.FirstFromDecode }, "engine": nil} {
+	for reason, config := range map[string]func(*config){"off": func(cfg *config) { cfg.pd.FirstToken = firsttoken.FromDecode }, "engine": nil} {
 		change := takesFirst
 		if reason == "engine" {
 			change = nil
