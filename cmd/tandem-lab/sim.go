@@ -54,6 +54,7 @@ const conversationTrace = "loadtest/traces/mooncake_conversation.jsonl"
 type simOptions struct {
 	scenarios, policies  []string
 	jsonPath, reportPath string
+	picture              string
 	autoscale, goals     bool
 	firstToken           string
 	coldStarts           []time.Duration
@@ -98,6 +99,7 @@ func simCommand() *cobra.Command {
 	f.StringVar(&cfg.KeptRuns, "resume", "", "write each run to this `file` as it ends, and do not run again what is there already of this program; not with --autoscale")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
 	f.StringVar(&opts.reportPath, "report", "", "write a report as one HTML `file`")
+	f.StringVar(&opts.picture, "picture", "", "write an SVG to this `file`: of the first scenarios each policy's mean time to the first token, and its share of requests in time; not with --autoscale")
 	f.StringVar(&opts.capacity, "capacity", "", "with --autoscale: servers as in this `file` of tandem calibrate")
 	return cmd
 }
@@ -136,6 +138,11 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	})
 	if err != nil {
 		return err
+	}
+	if opts.picture != "" {
+		if err := os.WriteFile(opts.picture, policy.Picture(report), 0o644); err != nil {
+			return fmt.Errorf("picture: %w", err)
+		}
 	}
 	if opts.goals {
 		return errors.Join(report.Err(), report.Missed())

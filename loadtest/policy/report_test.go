@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/xml"
 	"fmt"
 	"maps"
 	"slices"
@@ -217,6 +218,23 @@ func TestReport_TableAndPageShowAll(t *testing.T) {
 	for _, never := range []string{"http:", "https:", "src=", "NaN", "%!"} {
 		if strings.Contains(page.String(), never) {
 			t.Errorf("the page has %q: it must stand alone, and be whole", never)
+		}
+	}
+}
+
+// Each policy is a point with its name, and the file stands by itself.
+func TestPicture_EachPolicyIsAPoint(t *testing.T) {
+	r := smallReport(t, "B", "G")
+	text := Picture(r)
+	if err := xml.Unmarshal(text, new(struct{ XMLName xml.Name })); err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	if n := bytes.Count(text, []byte("<circle")); n != 8 {
+		t.Errorf("%d points, want 8", n)
+	}
+	for _, p := range r.Scenarios[0].Policies {
+		if bytes.Count(text, []byte(">"+p.Name+"<")) != 2 {
+			t.Errorf("%s is not named in each panel", p.Name)
 		}
 	}
 }

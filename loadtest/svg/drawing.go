@@ -24,6 +24,9 @@ func (d *Drawing) Text(x, y float64, anchor, class, text string) {
 	d.Add(`<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`, x, y, anchor, class, html.EscapeString(text))
 }
 
+// Elements are those added so far, for an SVG that stands by itself.
+func (d *Drawing) Elements() string { return d.elements.String() }
+
 // HTML is the drawing. The label says what it shows to those who do not see it.
 func (d *Drawing) HTML(label string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<svg viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="img" aria-label="%s">%s</svg>`,
