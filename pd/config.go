@@ -76,16 +76,13 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s must be positive", name)
 		}
 	}
-	if c.Pieces < 0 {
-		return errors.New("prefill-pieces must not be negative")
-	}
 	if c.UnresponsiveWait < 0 {
 		return errors.New("doubt-wait must not be negative")
 	}
 	if c.MaxRetries < 0 || c.RetryRatio < 0 || c.RetryRatio > 1 || c.RetryFloor < 0 {
 		return errors.New("max-retries and retry-floor must not be negative, retry-ratio is 0 to 1")
 	}
-	return c.FirstToken.Validate()
+	return errors.Join(c.Pieces.Validate(), c.FirstToken.Validate())
 }
 
 // BindMode says when a request gets its servers.

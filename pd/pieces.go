@@ -70,7 +70,7 @@ func (ch *Chooser) pieceEnd(r *bindRequest, v *snapshot, prefill, decode int, no
 		return 0
 	}
 	pieces := r.pieces * cost.Pieces(ch.pieceLosses.Factor(from.ID(), now))
-	end := pieces.End(r.req.PromptTokens, c.Cached.GPU, blockTokens(from, to))
+	end := pieces.End(c, r.req.PromptTokens, blockTokens(from, to))
 	if end >= r.req.PromptTokens || end > r.certain {
 		return 0
 	}

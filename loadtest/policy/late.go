@@ -111,8 +111,8 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	delete(b.jobs, turn.Ticket.ID)
 	j.pair = turn.Pair
 	if j.pair.Prefill != Aggregated {
-		v.gateway.viewFor(j)
-		j.upTo = b.pieces.End(j.req.Prompt, v.PrefillHit(j.pair.Prefill), blockTokens)
+		b.updateCached(v, j)
+		j.upTo = b.pieces.End(&b.field.Prefill[j.pair.Prefill], j.req.Prompt, blockTokens)
 	}
 	return j, true
 }

@@ -1,31 +1,56 @@
 package cost
 
-import "time"
+import (
+	"errors"
+	"math"
+	"time"
+)
 
 // Pieces is how the prefill of a long prompt is cut: over growing beginnings of the prompt, each a
 // request of its own that finds what came before it in the engine's prefix cache. Between two of
 // them shorter requests have their turn, and decode pulls the KV of one while the next is computed.
-// It is the tokens that a piece has to compute; 0: prompts are prefilled whole.
-type Pieces int
+// It is about what a piece takes its server; 0: prompts are prefilled whole.
+type Pieces time.Duration
 
-// DefaultPieces is what did best in the simulator: pieces of 6,144 to 16,384 tokens are alike, and
-// smaller ones let the longest prompts wait.
-const DefaultPieces Pieces = 8192
+// DefaultPieces is what did best in the simulator, of 0.2 to 4 seconds on servers of three speeds:
+// of smaller ones the longest prompts wait more often than shorter ones gain, the more so where
+// another replica says whose turn it is.
+const DefaultPieces = Pieces(2 * time.Second)
 
-// lastPiece is the least part of a piece that the last one is, whose KV is all that is left to move
-// when it ends: with half of that the simulator gains no more.
-const lastPiece = 4
+const (
+	// leastPiece is how many tokens a piece has at least to compute: each is two legs more.
+	leastPiece = 2048
+	// lastPiece is the least part of a piece that the last one is, whose KV is all that is left to
+	// move when it ends.
+	lastPiece = 8
+)
 
-// End is up to which token of a prompt the next prefill goes, where the server holds so many of its
-// leading tokens: the whole prompt, or a multiple of the server's KV block, in tokens.
-func (p Pieces) End(prompt, held, block int) int {
-	piece, last, rest := int(p), int(p)/lastPiece, prompt-held
-	if piece <= 0 || block <= 0 || rest < 2*last {
+// Validate reports what is wrong with it, nil if nothing.
+func (p Pieces) Validate() error {
+	if p < 0 {
+		return errors.New("prefill-pieces must not be negative")
+	}
+	return nil
+}
+
+// tokens is how many tokens a piece has to compute on a server.
+func (p Pieces) tokens(c *Candidate) int {
+	return int(min(max(leastPiece, time.Duration(p).Seconds()*1000/max(c.Prefill[1], 1e-6)), math.MaxInt32))
+}
+
+// End is up to which token of a prompt the next prefill goes on a server that holds leading tokens
+// of it: the whole prompt, or a multiple of the server's KV block, in tokens.
+func (p Pieces) End(c *Candidate, prompt, block int) int {
+	if p <= 0 || block <= 0 {
 		return prompt
 	}
-	end := held + piece
+	held, piece := c.Cached.GPU, p.tokens(c)
+	rest, end := prompt-held, held+piece
+	if rest < 2*(piece/lastPiece) {
+		return prompt
+	}
 	if 2*rest < 3*piece {
-		end = prompt - last
+		end = prompt - piece/lastPiece
 	}
 	if end -= end % block; end <= held || end >= prompt {
 		return prompt

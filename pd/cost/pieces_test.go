@@ -2,29 +2,42 @@ package cost
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
+
+// holding is a server that computes a thousand tokens in so many seconds and holds leading ones.
+func holding(tokens int, perThousand float64) *Candidate {
+	return &Candidate{Cached: cached.Tokens{GPU: tokens}, Prefill: curve.Curve{0.01, perThousand, 0}}
+}
 
 func TestPieces_End(t *testing.T) {
 	for _, c := range []struct {
-		name                     string
-		pieces                   Pieces
-		prompt, held, block, end int
+		name                string
+		pieces              Pieces
+		server              *Candidate
+		prompt, block, want int
 	}{
-		{"whole without pieces", 0, 100_000, 0, 16, 100_000},
-		{"whole where the block is not known", DefaultPieces, 100_000, 0, 0, 100_000},
-		{"a short prompt is whole", DefaultPieces, 4095, 0, 16, 4095},
-		{"a short last piece", DefaultPieces, 4200, 0, 16, 2144},
-		{"a long prompt", DefaultPieces, 100_000, 0, 16, 8192},
-		{"what is held is no part of the piece", DefaultPieces, 100_000, 20_000, 16, 28_192},
-		{"cut at a block", DefaultPieces, 100_000, 20_001, 512, 28_160},
-		{"whole where most is held", DefaultPieces, 100_000, 97_000, 16, 100_000},
-		{"what is left is one piece and the last", DefaultPieces, 100_000, 88_000, 16, 97_952},
-		{"whole where a block is more than the piece", DefaultPieces, 12_000, 0, 16_384, 12_000},
+		{"whole without pieces", 0, holding(0, 0.1), 100_000, 16, 100_000},
+		{"whole where the block is not known", DefaultPieces, holding(0, 0.1), 100_000, 0, 100_000},
+		{"a short prompt is whole", DefaultPieces, holding(0, 0.1), 4999, 16, 4999},
+		{"a short last piece", DefaultPieces, holding(0, 0.1), 5100, 16, 2592},
+		{"two seconds of a long prompt", DefaultPieces, holding(0, 0.1), 100_000, 16, 20_000},
+		{"a server of twice the speed gets twice as much", DefaultPieces, holding(0, 0.05), 100_000, 16, 40_000},
+		{"a slow server gets the least", DefaultPieces, holding(0, 10), 100_000, 16, 2048},
+		{"a curve of nothing asks for no piece", DefaultPieces, holding(0, 0), 100_000, 16, 100_000},
+		{"what is held is no part of the piece", DefaultPieces, holding(20_000, 0.1), 100_000, 16, 40_000},
+		{"cut at a block", DefaultPieces, holding(20_001, 0.1), 100_000, 512, 39_936},
+		{"whole where most is held", DefaultPieces, holding(97_000, 0.1), 100_000, 16, 100_000},
+		{"what is left is one piece and the last", DefaultPieces, holding(75_000, 0.1), 100_000, 16, 97_488},
+		{"whole where a block is more than the piece", DefaultPieces, holding(0, 1), 3000, 16_384, 3000},
 	} {
-		if end := c.pieces.End(c.prompt, c.held, c.block); end != c.end {
-			t.Errorf("%s: up to %d, want %d", c.name, end, c.end)
+		if got := c.pieces.End(c.server, c.prompt, c.block); got != c.want {
+			t.Errorf("%s: up to %d, want %d", c.name, got, c.want)
 		}
 	}
 }
@@ -32,15 +45,15 @@ func TestPieces_End(t *testing.T) {
 // Any prompt is done after a bounded number of pieces, each of which ends with a block.
 func TestPieces_End_ComesToTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		pieces := Pieces(rapid.IntRange(0, 20_000).Draw(t, "tokens"))
+		pieces := Pieces(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "pieces"))
 		prompt, block := rapid.IntRange(1, 300_000).Draw(t, "prompt"), rapid.IntRange(1, 1024).Draw(t, "block")
-		held := rapid.IntRange(0, prompt-1).Draw(t, "held")
-		for held < prompt {
-			end := pieces.End(prompt, held, block)
-			if end <= held || end > prompt || end < prompt && end%block != 0 {
+		server := holding(rapid.IntRange(0, prompt-1).Draw(t, "held"), rapid.Float64Range(0, 2).Draw(t, "perThousand"))
+		for n := 0; server.Cached.GPU < prompt; n++ {
+			held, end := server.Cached.GPU, pieces.End(server, prompt, block)
+			if end <= held || end > prompt || end < prompt && end%block != 0 || n > 300 {
 				t.Fatalf("behind %d of %d tokens up to %d, blocks of %d", held, prompt, end, block)
 			}
-			held = end
+			server.Cached.GPU = end
 		}
 	})
 }

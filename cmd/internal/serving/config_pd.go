@@ -2,6 +2,7 @@ package serving
 
 import (
 	"errors"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -80,8 +81,8 @@ func (c *pdConfig) bindObjectives(fs *pflag.FlagSet) {
 		"which leg says the first token of an answer, prefill or decode, `leg`: prefill's goes to the client while the KV travels, and decode "+
 			"goes on behind it, where that is known to give the answer of one engine (vLLM since 0.32 with NIXL; chat and completions); "+
 			"with decode it is computed again there")
-	fs.IntVar((*int)(&c.Pieces), "prefill-pieces", int(c.Pieces),
-		"cut prompts of which more `tokens` than that are to be computed, where requests wait for their turn and engines are known to take "+
+	fs.DurationVar((*time.Duration)(&c.Pieces), "prefill-pieces", time.Duration(c.Pieces),
+		"cut prompts whose prefill takes longer than that `time`, where requests wait for their turn and engines are known to take "+
 			"it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain): after each piece the rest waits again, shorter requests go "+
 			"between, and decode pulls a piece while the next is computed; 0 is never")
 	fs.BoolVar(&c.ContinueStreams, "migrate", c.ContinueStreams,

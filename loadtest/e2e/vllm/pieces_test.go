@@ -8,14 +8,14 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// TestPieces: prompts of up to 6,500 tokens in pieces of 2,048. Prefill computes and decode pulls
+// TestPieces: prompts of up to 6,500 tokens in the smallest pieces, of 2,048. Prefill computes and decode pulls
 // no token twice, and what is answered is what an engine says that had nothing of it.
 func TestPieces(t *testing.T) {
 	p := launch(t, "prefill", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_producer","kv_buffer_device":"cpu"}`)
 	d := launch(t, "decode", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_consumer","kv_buffer_device":"cpu"}`)
 	p.waitUntilUp(t)
 	d.waitUntilUp(t)
-	g := startGateway(t, []*engine{p}, []*engine{d}, "pairs-first: true", "prefill-pieces: 2048")
+	g := startGateway(t, []*engine{p}, []*engine{d}, "pairs-first: true", "prefill-pieces: 1ms")
 	process.WaitFor(t, g.process, "the gateway to see both engines", process.ReadyWithin, func() error {
 		if up := metric(t, g.admin, "tandem_server_up"); up != 2 {
 			return fmt.Errorf("%v are up", up)
