@@ -435,3 +435,40 @@ func TestRun_BothLegsCarryTheirPriority(t *testing.T) {
 		}
 	}
 }
+
+// One hand-off in between shows that a prefill server hands over: what was missed before it counts
+// no more.
+func TestRun_AHandoffInBetweenClearsWhatWasMissed(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+	serve := func(n int) {
+		for range n {
+			f.served(requestOf(t, api.Completions, `{"model":"m","max_tokens":2,"prompt":"`+strings.Repeat("river bridge ", 200)+`"}`))
+		}
+	}
+	for range 3 {
+		f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultDropHandoff})
+		serve(3)
+		f.prefill[0].ClearFaults()
+		serve(1)
+	}
+	if done := f.prefill[0].State().PrefillsDone; done != 12 {
+		t.Errorf("%d of 12 prompts were computed there", done)
+	}
+}
+
+// Where both engines can and no objective between tokens forbids it, prefill says the first token of
+// a stream; where the gap behind it would be too long, decode does.
+func TestRun_PrefillSaysTheFirstToken(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Version = "0.32.0" }})
+	for use, itl := range map[string]time.Duration{"first": 0, "unused": time.Nanosecond} {
+		req := requestOf(t, api.Completions, `{"model":"m","max_tokens":5,"stream":true,"prompt":"`+strings.Repeat("river bridge ", 30)+`"}`)
+		req.ITL = itl
+		before := f.metric("tandem_first_tokens_total", "use", use)
+		if got, want := f.served(req), reference(t, req); got.text != want {
+			t.Errorf("%s: %q, want %q", use, got.text, want)
+		}
+		if n := f.metric("tandem_first_tokens_total", "use", use) - before; n != 1 {
+			t.Errorf("%s: %v times", use, n)
+		}
+	}
+}

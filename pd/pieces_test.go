@@ -1,0 +1,143 @@
+package pd
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// cuttingFleet binds late before a pair of engines that take pieces, if version says so.
+func cuttingFleet(t *testing.T, version string) *engineFleet {
+	t.Helper()
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Version = version }, orchestrator: func(o *Orchestrator) {
+		o.Binder.Late = NewDecider(o.Binder.Chooser, order.DefaultConfig(), time.Minute, o.Log)
+	}})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); f.Binder.Late.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-ended; f.Wait() })
+	f.eventually("the engines say what they are", func() bool {
+		for _, s := range f.Fleet.Servers() {
+			if blockTokensOf(s) == 0 || s.Identity().Engine == "" {
+				return false
+			}
+		}
+		return true
+	})
+	return f
+}
+
+// bindLong gives a request of so many tokens its servers, of which some are known for certain.
+func (f *engineFleet) bindLong(prompt, certain int) (*requestState, *binding) {
+	f.t.Helper()
+	body, err := api.ParseBody([]byte(`{"model":"` + testModel + `"}`))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ids := make([]uint32, prompt)
+	rng := rand.New(rand.NewPCG(uint64(prompt), uint64(certain)))
+	for i := range ids {
+		ids[i] = 300 + rng.Uint32N(1000)
+	}
+	req := &Request{ID: "r", Model: testModel, Dialect: api.Completions, Body: body, PromptTokens: prompt, OutputTokens: 10, Header: map[string][]string{}}
+	st := &requestState{client: req, arrived: time.Now(), entry: &queue.Entry{}}
+	f.reset(st)
+	st.bind.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: ids, Certain: certain, Complete: true}}
+	st.bind.pieces, st.bind.certain = 1, st.bind.prefix.certainTokens()
+	b, err := f.Binder.Late.await(f.t.Context(), &st.bind)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return st, b
+}
+
+// All of a prompt but its last piece is prefilled and pulled, each token once, and the places are
+// given back but for that of the last leg and of decode.
+func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	st, b := f.bindLong(7000, 7000)
+	if b.upTo != 2048 {
+		t.Fatalf("the first piece goes to %d", b.upTo)
+	}
+	if failed := f.prefillPieces(t.Context(), st, b); failed != nil {
+		t.Fatal(failed)
+	}
+	b.awaitPulled(t.Context())
+	if b.upTo != 0 || b.cut.tokens < 6000 || b.cut.tokens >= 7000 || b.cut.computed != b.cut.tokens || b.cut.done < 3 || st.bind.begun != nil {
+		t.Errorf("%+v, the next goes to %d, begun %+v", b.cut, b.upTo, st.bind.begun)
+	}
+	p, d := f.prefill[0].State(), f.decode[0].State()
+	if p.PrefillsDone != b.cut.done || p.HandoffsPulled != b.cut.done || d.DecodesDone != b.cut.done || p.HandoffsOpen != 0 {
+		t.Errorf("%d pieces: %d prefilled, %d pulled, %d decoded, %d open", b.cut.done, p.PrefillsDone, p.HandoffsPulled, d.DecodesDone, p.HandoffsOpen)
+	}
+	if n := f.server(f.prefill[0]).InFlight(pools.Prefill, time.Now()).Requests; n != 1 {
+		t.Errorf("%d places on prefill, want that of the last leg", n)
+	}
+	usage := `{"usage":{"prompt_tokens":7000,"prompt_tokens_details":{"cached_tokens":6500}}}`
+	_, found := b.withoutPieces(api.Completions, []byte(usage))
+	if found != (api.Count{Tokens: 6500, Known: true}) {
+		t.Errorf("the last leg found %+v", found)
+	}
+	b.release()
+	f.eventually("nothing is claimed", func() bool {
+		now := time.Now()
+		return f.server(f.prefill[0]).InFlight(pools.Prefill, now).Requests+f.server(f.decode[0]).InFlight(pools.Decode, now).Requests == 0
+	})
+}
+
+// No piece goes beyond what is known for certain, nor to engines that are not known to take them.
+func TestPieceEnd_WhereAPromptIsPrefilledWhole(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	for certain, want := range map[int]int{2047: 0, 2048: 2048} {
+		_, b := f.bindLong(7000, certain)
+		if b.upTo != want {
+			t.Errorf("%d tokens are certain: the first piece goes to %d", certain, b.upTo)
+		}
+		b.undo()
+	}
+	if _, b := cuttingFleet(t, "0.11.0").bindLong(7000, 7000); b.upTo != 0 {
+		t.Errorf("an engine of another version gets a piece up to %d", b.upTo)
+	}
+}
+
+// A leg that fails ends the pieces, and its place is given back.
+func TestPrefillPieces_ALegFails(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	st, b := f.bindLong(7000, 7000)
+	f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "prefill"})
+	failed := f.prefillPieces(t.Context(), st, b)
+	if failed == nil || failed.Leg != PrefillLeg || failed.Status != 500 || b.cut.done != 0 {
+		t.Errorf("%v after %d pieces", failed, b.cut.done)
+	}
+	if n := f.server(f.prefill[0]).InFlight(pools.Prefill, time.Now()).Requests; n != 0 {
+		t.Errorf("%d places are held", n)
+	}
+	b.release()
+}
+
+// A server that drains takes no more of a prompt that it began; the retry that follows is none of
+// the budget's.
+func TestPrefillPieces_TheServerDrains(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	st, b := f.bindLong(7000, 7000)
+	f.Fleet.SetDrain(b.chosen.Prefill, true)
+	failed := f.prefillPieces(t.Context(), st, b)
+	var none *NoServerError
+	if failed == nil || failed.Kind != Unready || !errors.As(failed.Err, &none) || !st.retryWithoutBudget || b.cut.done != 1 {
+		t.Errorf("%v after %d pieces", failed, b.cut.done)
+	}
+	b.release()
+}
