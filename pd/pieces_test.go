@@ -80,8 +80,8 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 	if p.PrefillsDone != b.cut.done || p.HandoffsPulled != b.cut.done || d.DecodesDone != b.cut.done || p.HandoffsOpen != 0 {
 		t.Errorf("%d pieces: %d prefilled, %d pulled, %d decoded, %d open", b.cut.done, p.PrefillsDone, p.HandoffsPulled, d.DecodesDone, p.HandoffsOpen)
 	}
-	if n := f.server(f.prefill[0]).InFlight(pools.Prefill, time.Now()).Requests; n != 1 {
-		t.Errorf("%d places on prefill, want that of the last leg", n)
+	if now := f.server(f.prefill[0]).InFlight(pools.Prefill, time.Now()); now.Requests != 1 || now.Tokens != 7000 {
+		t.Errorf("%+v on prefill, want the whole prompt of the last leg", now)
 	}
 	usage := `{"usage":{"prompt_tokens":7000,"prompt_tokens_details":{"cached_tokens":6500}}}`
 	_, found := b.withoutPieces(api.Completions, []byte(usage))
