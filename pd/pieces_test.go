@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
@@ -140,4 +141,33 @@ func TestPrefillPieces_TheServerDrains(t *testing.T) {
 		t.Errorf("%v after %d pieces", failed, b.cut.done)
 	}
 	b.release()
+}
+
+// The replica that decides counts of another one's request what that is going to send: a piece, or
+// the whole prompt where nothing is certain; and the rest of one that has begun goes where it began.
+func TestRemoteRequests_AreCutAsTheirReplicaDoes(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	prefill, decode := f.server(f.prefill[0]), f.server(f.decode[0])
+	begun := &leaderpb.Begun{Prefill: prefill.ID(), Decode: decode.ID(), Tokens: 2048}
+	for _, c := range []struct {
+		certain uint32
+		begun   *leaderpb.Begun
+		claimed int
+	}{{0, nil, 7000}, {7000, nil, 2048}, {7000, begun, 4096}} {
+		f.Binder.Config.Pieces = 1
+		bound, err := f.Binder.Late.RemoteRequests().Bind(t.Context(), &leaderpb.RemoteRequest{
+			Model: testModel, Base: testModel, Api: api.Completions.Name, PromptTokens: 7000, OutputTokens: 10, Exact: true, CertainTokens: c.certain, Begun: c.begun,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now := prefill.InFlight(pools.Prefill, time.Now()); now.Tokens != c.claimed || bound.Turn.Prefill != prefill.ID() {
+			t.Errorf("%d tokens are certain, begun %v: %+v on prefill, want %d tokens", c.certain, c.begun, now, c.claimed)
+		}
+		if n := decode.InFlight(pools.Decode, time.Now()).Requests; (n == 0) != (c.begun != nil) {
+			t.Errorf("begun %v: %d places on decode", c.begun, n)
+		}
+		bound.Release()
+	}
 }
