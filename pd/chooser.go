@@ -97,16 +97,9 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 	b.cachedTokens = v.candidates.Decode[number].Cached.Confirmed()
 	if chosen.Prefill != "" && v.handoff == nil {
 		prefill := cost.IndexOf(v.candidates.Prefill, chosen.Prefill)
-		work := prefillWork(r, &v.candidates.Prefill[prefill], chosen.Terms.Prefill)
-		if b.upTo = ch.pieceEnd(r, v, prefill, number, now); b.upTo > 0 {
-			work = ch.pieceWork(&v.candidates.Prefill[prefill], b.upTo)
-			b.pieceTime = work.Estimate
-		}
-		lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
-		if err != nil {
+		if !ch.claimPrefill(r, v, b, prefill, number, now) {
 			return nil, chosen.Prefill
 		}
-		b.prefill = lease
 	}
 	work := curve.Work{
 		Tokens:   r.req.PromptTokens + r.req.OutputTokens/2, // on the average of its stay

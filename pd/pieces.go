@@ -53,7 +53,7 @@ func (p *prefix) certainTokens() int {
 // mayCut says how a request's prompt may be cut, where it waits for its turn. An answer of one
 // token is prefill's own.
 func (ch *Chooser) mayCut(r *bindRequest) cost.Pieces {
-	if r.continues || r.tried.mustAggregate || r.req.MaxOutput == 1 {
+	if r.tried.mustAggregate || r.req.MaxOutput == 1 {
 		return 0
 	}
 	return ch.Config.Pieces
@@ -99,20 +99,29 @@ func (v *snapshot) keepBegun(begun *begunPrefill) {
 // for all that is left. Decode's place it has.
 func (ch *Chooser) claimRest(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
 	p, d := cost.IndexOf(v.candidates.Prefill, chosen.Prefill), cost.IndexOf(v.candidates.Decode, chosen.Decode)
-	b = &binding{chosen: chosen, upTo: ch.pieceEnd(r, v, p, d, now)}
-	c := &v.candidates.Prefill[p]
-	work := prefillWork(r, c, chosen.Terms.Prefill)
-	if b.upTo > 0 {
+	b = &binding{chosen: chosen}
+	if !ch.claimPrefill(r, v, b, p, d, now) {
+		return nil, chosen.Prefill
+	}
+	ch.predictCached(r, b, v.decode[d])
+	return b, ""
+}
+
+// claimPrefill claims the prefill server of a pair, for a piece of the prompt or for all of it that
+// is left; false: it refused.
+func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill, decode int, now time.Time) bool {
+	c := &v.candidates.Prefill[prefill]
+	work := prefillWork(r, c, b.chosen.Terms.Prefill)
+	if b.upTo = ch.pieceEnd(r, v, prefill, decode, now); b.upTo > 0 {
 		work = ch.pieceWork(c, b.upTo)
 		b.pieceTime = work.Estimate
 	}
-	lease, err := v.prefill[p].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
+	lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 	if err != nil {
-		return nil, chosen.Prefill
+		return false
 	}
 	b.prefill = lease
-	ch.predictCached(r, b, v.decode[d])
-	return b, ""
+	return true
 }
 
 // claimTurn claims the servers of a request whose turn it is, as far as it has none.
@@ -181,13 +190,8 @@ func (o *Orchestrator) prefillPiece(ctx context.Context, st *requestState, b *bi
 	defer b.prefill.Release()
 	legCtx, cancel := context.WithTimeoutCause(legCtx, o.Config.PrefillTimeout, errSilent)
 	defer cancel()
-	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
-	resp, body, failed := o.sendWhole(legCtx, PrefillLeg, server, st, api.Completions.Path, t.ID, t.Connector().Prefill(t))
-	if failed == nil && !api.Completions.IsAnswer(body) {
-		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
-	}
+	body, failed := o.sendPrefill(legCtx, st, b, t, api.Completions)
 	if failed != nil {
-		o.reportFailure(b.prefill, st, b, failed)
 		return failed
 	}
 	h.RecordPrefill(t, body, time.Now())
@@ -242,9 +246,7 @@ func (o *Orchestrator) pullPiece(ctx context.Context, st *requestState, b *bindi
 		if before != nil {
 			<-before
 		}
-		if outcome := o.sendPull(ctx, piece, server, h); outcome != "" {
-			o.Metrics.pieces.WithLabelValues(outcome).Inc()
-		}
+		o.Metrics.pieces.WithLabelValues(o.sendPull(ctx, piece, server, h)).Inc()
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -27,18 +28,8 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
 	defer cancel()
 
-	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
-	resp, body, failed := o.sendWhole(ctx, PrefillLeg, server, st, st.req.Dialect.Path, t.ID, t.Connector().Prefill(t))
-	if failed == nil && !st.req.Dialect.IsAnswer(body) {
-		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
-	}
-	if verify := t.Connector().Verify; failed == nil && verify != nil {
-		if err := verify(body); err != nil {
-			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: err}
-		}
-	}
+	body, failed := o.sendPrefill(ctx, st, b, t, st.req.Dialect)
 	if failed != nil {
-		o.reportFailure(b.prefill, st, b, failed)
 		return failed
 	}
 	body, found := b.withoutPieces(st.req.Dialect, body)
@@ -82,6 +73,25 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	}
 	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", coverage.Tokens))
 	return nil
+}
+
+// sendPrefill sends a prefill leg in an API, and returns its answer. What fails is reported.
+func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (body []byte, failed *LegError) {
+	server := t.From
+	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
+	resp, body, failed := o.sendWhole(ctx, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
+	if failed == nil && !d.IsAnswer(body) {
+		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
+	}
+	if verify := t.Connector().Verify; failed == nil && verify != nil {
+		if err := verify(body); err != nil {
+			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: err}
+		}
+	}
+	if failed != nil {
+		o.reportFailure(b.prefill, st, b, failed)
+	}
+	return body, failed
 }
 
 // recordNoHandoff notes a prefill whose work is of no use to decode.

@@ -20,21 +20,19 @@ var keptOfPrompt = []string{"model", "cache_salt", "priority"}
 // their ids, whatever the API of the request. Its decode leg leaves the KV in decode's prefix
 // cache, where the leg of the whole prompt finds it.
 func NewPiece(request api.Body, ids []uint32, from, to *pools.Server) *Transfer {
-	prompt := make([]byte, 0, 7*len(ids)+2)
+	prompt := append(make([]byte, 0, 7*len(ids)+2), '[')
 	for i, id := range ids {
 		if i > 0 {
 			prompt = append(prompt, ',')
 		}
 		prompt = strconv.AppendUint(prompt, uint64(id), 10)
 	}
-	body, err := api.ParseBody([]byte(`{"prompt":[` + string(prompt) + `],"max_tokens":1,"temperature":0}`))
-	if err != nil {
-		panic(err) // a list of numbers
-	}
+	edits := []api.Edit{api.Set("prompt", append(prompt, ']')), api.Set("max_tokens", number(1)), api.Set("temperature", number(0))}
 	for _, field := range keptOfPrompt {
 		if value := request.Get(field); !value.Null() {
-			body = body.With(api.Set(field, value))
+			edits = append(edits, api.Set(field, value))
 		}
 	}
+	body := api.Body{}.With(edits...)
 	return NewTransfer(api.Completions, body, 1, from, to)
 }
