@@ -5,34 +5,104 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"strings"
 )
 
-// prefillerHeader names to llm-d's sidecar in front of a decode engine which prefill
-// server to call first.
-const prefillerHeader = "X-Prefiller-Host-Port"
+// With ConnectorSidecar each address of an engine that decodes is that of llm-d's routing proxy
+// in front of it (llm-d-router pkg/sidecar/proxy at ebab687, August 2026: chat_completions.go,
+// connector_nixlv2.go, data_parallel.go, errors.go): a request that names a prefill server is
+// sent there first with one token to compute, and goes on to the engine with the hand-off of
+// that answer. Sampling among several prefill servers, retries and the list of allowed ones are
+// off by default there, and left out here, as are encoders and vLLM's /inference/v1/generate.
 
-// besideSidecar is the sidecar's part of a request: the prefill leg, after which the
-// body carries its hand-off. Without the header the request stays as it is. An error of
-// prefill is the answer; done says that it was given.
+// Headers that a picker of endpoints sets (llm-d-router pkg/common/routing/common.go).
+const (
+	prefillerHeader    = "X-Prefiller-Host-Port"
+	dataParallelHeader = "X-Data-Parallel-Host-Port"
+)
+
+// sidecarLimits are the fields that bound an answer's length, by the path of the request; other
+// paths are passed on as they are.
+var sidecarLimits = map[string][]string{
+	"/v1/chat/completions": {"max_tokens", "max_completion_tokens", "min_tokens"},
+	"/v1/completions":      {"max_tokens", "max_completion_tokens", "min_tokens"},
+	"/v1/messages":         {"max_tokens", "max_completion_tokens", "min_tokens"},
+	"/v1/responses":        {"max_output_tokens"},
+}
+
+// sidecarError is the shape of the sidecar's own errors, which is not that of the engine's.
+type sidecarError struct {
+	Object  string `json:"object"`
+	Message string `json:"message"`
+	Type    string `json:"type"`
+	Param   string `json:"param"`
+	Code    int    `json:"code"`
+}
+
+func (x *exchange) answerInvalidJSON(err error) {
+	status := http.StatusBadRequest
+	writeJSON(x.w, status, sidecarError{"error", fmt.Sprintf("invalid JSON: %v", err), "BadRequestError", "", status})
+}
+
+// besideSidecar is the sidecar's part of a request; done says that it was answered.
 func (e *Engine) besideSidecar(x *exchange) (done bool, err error) {
-	to := x.r.Header.Get(prefillerHeader)
-	if e.cfg.Connector != ConnectorSidecar || to == "" || x.r.Method != http.MethodPost {
+	limits, known := sidecarLimits[x.r.URL.Path]
+	if e.cfg.Connector != ConnectorSidecar || e.cfg.Role == RolePrefill || !known || x.r.Method != http.MethodPost {
 		return false, nil
 	}
+	to, _, _ := strings.Cut(x.r.Header.Get(prefillerHeader), ",")
+	x.r.Header.Del(prefillerHeader)
+	if to = strings.TrimPrefix(strings.TrimSpace(to), "http://"); to != "" {
+		if done, err := e.prefillFirst(x, to, limits); done || err != nil {
+			return done, err
+		}
+	}
+	return !e.chooseRank(x), nil
+}
+
+// chooseRank obeys a header that names one of the pod's ports. It is false, and the request is
+// answered, where none has that address.
+func (e *Engine) chooseRank(x *exchange) bool {
+	address := x.r.Header.Get(dataParallelHeader)
+	if address == "" || x.rank > 0 { // only the first port looks at it
+		return true
+	}
+	for rank, l := range e.listeners {
+		if l.addr == address {
+			x.rank = rank
+			return true
+		}
+	}
+	x.w.WriteHeader(http.StatusBadRequest)
+	return false
+}
+
+// prefillFirst runs the prefill leg and puts its hand-off into the body. What prefill answers
+// with an error is the answer to the client.
+func (e *Engine) prefillFirst(x *exchange, to string, limits []string) (done bool, err error) {
 	var body map[string]json.RawMessage
 	if err := json.Unmarshal(x.body, &body); err != nil {
-		return false, badRequest("", "JSON decode error: %v", err)
+		x.answerInvalidJSON(err)
+		return true, nil
 	}
-	answer, status, err := e.callPrefiller(x, to, body)
-	switch {
-	case x.r.Context().Err() != nil:
+	resp, err := e.callPrefiller(x, to, body, limits)
+	if err != nil {
+		if x.r.Context().Err() != nil {
+			return false, errClientGone
+		}
+		x.w.WriteHeader(http.StatusBadGateway) // net/http/httputil's reverse proxy adds no body
+		return true, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil && x.r.Context().Err() != nil {
 		return false, errClientGone
-	case err != nil:
-		return false, &apiError{http.StatusBadGateway, "BadGateway", err.Error(), ""}
-	case status != http.StatusOK:
-		x.w.Header().Set("Content-Type", "application/json")
-		x.w.WriteHeader(status)
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		maps.Copy(x.w.Header(), resp.Header)
+		x.w.WriteHeader(resp.StatusCode)
 		_, _ = x.w.Write(answer) // a client that is gone needs none
 		return true, nil
 	}
@@ -40,41 +110,36 @@ func (e *Engine) besideSidecar(x *exchange) (done bool, err error) {
 		Params json.RawMessage `json:"kv_transfer_params"`
 	}
 	if err := json.Unmarshal(answer, &handed); err != nil {
-		return false, &apiError{http.StatusBadGateway, "BadGateway", err.Error(), ""}
+		x.answerInvalidJSON(err)
+		return true, nil
 	}
-	if present(handed.Params) {
-		body["kv_transfer_params"] = handed.Params
+	if body["kv_transfer_params"] = handed.Params; len(handed.Params) == 0 {
+		body["kv_transfer_params"] = []byte("null")
 	}
 	x.body, err = json.Marshal(body)
 	return false, err
 }
 
-func (e *Engine) callPrefiller(x *exchange, to string, body map[string]json.RawMessage) (answer []byte, status int, err error) {
-	leg := map[string]json.RawMessage{}
-	for k, v := range body {
-		leg[k] = v
-	}
+// callPrefiller sends the prefill leg: the client's request and headers, for one token.
+func (e *Engine) callPrefiller(x *exchange, to string, body map[string]json.RawMessage, limits []string) (*http.Response, error) {
+	leg := maps.Clone(body)
 	delete(leg, "stream_options")
-	leg["stream"], leg["max_tokens"], leg["ignore_eos"] = []byte("false"), []byte("1"), []byte("true")
-	if _, ok := leg["max_completion_tokens"]; ok {
-		leg["max_completion_tokens"] = []byte("1")
+	leg["stream"] = []byte("false")
+	leg["kv_transfer_params"] = []byte(`{"do_remote_decode":true,"do_remote_prefill":false,` +
+		`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`)
+	for _, field := range limits {
+		leg[field] = []byte("1")
 	}
-	leg["kv_transfer_params"] = []byte(`{"do_remote_decode":true,"do_remote_prefill":false}`)
 	raw, err := json.Marshal(leg)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	req, err := http.NewRequestWithContext(x.r.Context(), http.MethodPost, "http://"+to+x.r.URL.Path, bytes.NewReader(raw))
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", x.id)
-	resp, err := e.ranks[0].side.client.Do(req)
-	if err != nil {
-		return nil, 0, fmt.Errorf("prefill: %w", err)
-	}
-	defer resp.Body.Close()
-	answer, err = io.ReadAll(resp.Body)
-	return answer, resp.StatusCode, err
+	req.Header = x.r.Header.Clone()
+	req.Header.Del("Connection")
+	req.Header.Add("X-Request-Id", newID(""))
+	return e.ranks[0].side.client.Do(req)
 }
