@@ -26,7 +26,7 @@ hold together half of what all sessions need.`
 
 func agentsCommand() *cobra.Command {
 	cfg := agents.Default()
-	var jsonPath, pagePath, turnsPath string
+	var paths agentsPaths
 	cmd := &cobra.Command{
 		Use:   "agents",
 		Short: "Measure how much of agents' prompts is cached, beside an oracle and rivals",
@@ -38,7 +38,7 @@ func agentsCommand() *cobra.Command {
 			if cfg.From, err = process.Find(); err != nil {
 				return err
 			}
-			return runAgents(cmd, cfg, jsonPath, pagePath, turnsPath)
+			return runAgents(cmd, cfg, &paths)
 		},
 	}
 	f, l := cmd.Flags(), &cfg.Load
@@ -54,21 +54,26 @@ func agentsCommand() *cobra.Command {
 	f.IntVar(&l.SystemTokens, "system-tokens", l.SystemTokens, "of the system prompt that all share")
 	f.IntVar(&l.Tools, "tools", l.Tools, "that agents may call")
 	f.Uint64Var(&l.Seed, "seed", l.Seed, "of the sessions")
+	f.IntVar(&cfg.Seeds, "seeds", cfg.Seeds, "of which each run is made, from --seed on; their turns are counted together")
 	f.Float64Var(&cfg.Speed, "speed", cfg.Speed, "how many times as fast as in life engines compute and agents think")
-	f.StringVar(&jsonPath, "json", "", "write the figures as JSON to this `file`")
-	f.StringVar(&pagePath, "report", "", "write the figures as a page to this `file` (HTML)")
-	f.StringVar(&turnsPath, "turn-log", "", "write where the time of each turn went, and what was predicted of it, to this `file` (CSV)")
+	f.StringVar(&paths.json, "json", "", "write the figures as JSON to this `file`")
+	f.StringVar(&paths.page, "report", "", "write the figures as a page to this `file` (HTML)")
+	f.StringVar(&paths.markdown, "markdown", "", "write the figures as the table of docs/agents.md to this `file`")
+	f.StringVar(&paths.turns, "turn-log", "", "write where the time of each turn went, and what was predicted of it, to this `file` (CSV)")
 	f.StringVar(&cfg.LogPath, "log", "", "write what the gateway says, and its reasons for each change of server, to this `file`")
 	return cmd
 }
 
-func runAgents(cmd *cobra.Command, cfg agents.Config, jsonPath, pagePath, turnsPath string) error {
-	files, err := output.Create(jsonPath, pagePath, turnsPath)
+// agentsPaths are the files that the command writes; "" is none.
+type agentsPaths struct{ json, page, markdown, turns string }
+
+func runAgents(cmd *cobra.Command, cfg agents.Config, paths *agentsPaths) error {
+	files, err := output.Create(paths.json, paths.page, paths.markdown, paths.turns)
 	if err != nil {
 		return err
 	}
-	if turnsPath != "" {
-		cfg.Turns = files[2]
+	if paths.turns != "" {
+		cfg.Turns = files[3]
 	}
 	show, done := progress.Runs(os.Stderr)
 	report, err := agents.Run(cmd.Context(), cfg, show)
@@ -76,7 +81,7 @@ func runAgents(cmd *cobra.Command, cfg agents.Config, jsonPath, pagePath, turnsP
 	if err != nil {
 		return errors.Join(err, files.Close())
 	}
-	if err := errors.Join(report.WriteTable(cmd.OutOrStdout()), report.WriteJSON(files[0]), report.WritePage(files[1]), files.Close()); err != nil {
+	if err := errors.Join(report.WriteTable(cmd.OutOrStdout()), report.WriteJSON(files[0]), report.WritePage(files[1]), report.WriteMarkdown(files[2]), files.Close()); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
 	return nil

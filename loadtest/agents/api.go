@@ -35,7 +35,12 @@ func APIs() (names []string) {
 }
 
 func findAPI(name string) *api {
-	return apis[slices.IndexFunc(apis, func(a *api) bool { return a.name == name })]
+	return apis[place(name)]
+}
+
+// place is where an API stands among all.
+func place(name string) int {
+	return slices.IndexFunc(apis, func(a *api) bool { return a.name == name })
 }
 
 // quoted is a text as JSON.

@@ -32,7 +32,7 @@ func decodeServers(prefill int) int { return max(2, prefill/2) }
 
 // startCluster brings a cluster up. What it started is returned with the error too, so that it
 // can be stopped.
-func startCluster(ctx context.Context, cfg *Config, r *run, blocks int, log io.Writer) (c *cluster, err error) {
+func startCluster(ctx context.Context, cfg *Config, r *round, blocks int, log io.Writer) (c *cluster, err error) {
 	c = &cluster{}
 	if c.dir, err = os.MkdirTemp("", "tandem-agents-"); err != nil {
 		return c, fmt.Errorf("make a directory: %w", err)
@@ -75,7 +75,7 @@ func local(endpoint string) string {
 }
 
 // startGateway starts it with servers that it knows as after a calibration.
-func (c *cluster) startGateway(ctx context.Context, cfg *Config, r *run, servers string, log io.Writer) error {
+func (c *cluster) startGateway(ctx context.Context, cfg *Config, r *round, servers string, log io.Writer) error {
 	path, capacity := filepath.Join(c.dir, "tandem.yaml"), filepath.Join(c.dir, "capacity.json")
 	if err := errors.Join(os.WriteFile(path, []byte(servers), 0o600), writeCapacity(capacity, 1/cfg.Speed)); err != nil {
 		return fmt.Errorf("write the gateway's configuration: %w", err)

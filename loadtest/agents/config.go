@@ -20,6 +20,9 @@ type Config struct {
 	Caches   []string // ample, half
 	Policies []string // names of policies
 	Load     Load
+	// Seeds is of how many seeds each run is made, from that of the load on: their turns are
+	// counted together.
+	Seeds int
 	// Speed is how many times as fast as in life the engines compute and agents think.
 	Speed   float64
 	LogPath string // of what the gateway says; "" drops it
@@ -86,7 +89,7 @@ func Policies() (names []string) {
 
 // Default is the comparison that the docs have.
 func Default() Config {
-	return Config{APIs: APIs(), Servers: []int{2, 4, 8}, Caches: Caches(), Policies: Policies(), Load: DefaultLoad(), Speed: 2}
+	return Config{APIs: APIs(), Servers: []int{2, 4, 8}, Caches: Caches(), Policies: Policies(), Load: DefaultLoad(), Seeds: 1, Speed: 1}
 }
 
 // DefaultLoad is sessions of coding agents.
@@ -109,6 +112,8 @@ func (c *Config) validate() error {
 		return errors.New("an API, a number of servers, a cache and a policy are needed")
 	case slices.Min(c.Servers) < 1 || l.Sessions < 1 || l.SystemTokens < 1 || l.Tools < 0 || l.Turns < 2 || l.ResultEvery < 1 || l.SubAgents < 0 || l.SubTurns < 1:
 		return errors.New("servers, sessions, tokens and turns must be positive, turns at least 2")
+	case c.Seeds < 1:
+		return errors.New("a seed is needed")
 	case !(c.Speed > 0) || l.ThinkLeast < 0 || l.ThinkMost < l.ThinkLeast:
 		return errors.New("speed must be positive, and an agent thinks for some time")
 	case slices.ContainsFunc(ranges, func(r Range) bool { return r.Least < 1 || r.Most < r.Least }):

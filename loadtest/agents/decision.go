@@ -87,7 +87,7 @@ func milliseconds(n float64) time.Duration { return time.Duration(n * float64(ti
 
 // explain writes why turns changed their server, and the slowest later ones took so long, as the
 // gateway remembers.
-func explain(what *run, r *Result, log io.Writer) {
+func explain(what *round, r *Result, log io.Writer) {
 	for _, c := range r.changes.changed {
 		writeChange(log, what, "went", &c)
 	}
@@ -99,7 +99,7 @@ func explain(what *run, r *Result, log io.Writer) {
 	}
 }
 
-func writeChange(log io.Writer, what *run, went string, c *change) {
+func writeChange(log io.Writer, what *round, went string, c *change) {
 	_, _ = fmt.Fprintf(log, "%s: %s %s from %s, which held %d of %d tokens, to %s, which held %d; %d were cached: %s\n", what,
 		c, went, c.before, c.heldBefore, c.usage.prompt, c.prefill, c.held, c.usage.cached, c.decision.text)
 }

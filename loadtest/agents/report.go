@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"text/tabwriter"
+	"time"
 )
 
 // Report is the comparison. Times are in the engines' time: what this machine took, times the
@@ -14,14 +15,15 @@ import (
 type Report struct {
 	Schema  int      `json:"schema"`
 	Speed   float64  `json:"speed"`
+	Seeds   int      `json:"seeds"` // of each run, from that of the load on
 	Load    Load     `json:"load"`
 	Results []Result `json:"results"`
 }
 
-// Result is what came of one run.
+// Result is what came of one run, of all its seeds.
 type Result struct {
 	run
-	CacheTokens  int     `json:"cache_tokens_per_server"`
+	CacheTokens  int     `json:"cache_tokens_per_server"` // with the last seed
 	Requests     int     `json:"requests"`
 	Failed       int     `json:"failed"`
 	Alone        int     `json:"prompts_computed_by_decode"`
@@ -43,6 +45,11 @@ type Result struct {
 	Repeated float64 `json:"shared_prefix_computed_by_sub_agents"`
 	Seconds  float64 `json:"run_s"` // of this machine's time
 
+	cached, oracle int             // tokens
+	ttfts          []time.Duration // of the later turns, as measured, in order
+	starts         siblingStarts   // of sub-agents
+
+	// What is explained of a round, and not kept.
 	changes changes
 	slowest []*turn // of the later ones, one in slowestOf
 }
@@ -50,13 +57,11 @@ type Result struct {
 // slowestOf is of how many later turns the slowest is explained.
 const slowestOf = 30
 
-// newResult holds the log of a run against the oracle.
+// newResult holds the log of a round against the oracle.
 func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, error) {
 	r := &Result{run: *what, CacheTokens: blocks * blockTokens, Requests: len(log)}
-	var done []*turn
-	var later []*turn
+	var done, later []*turn
 	var first error
-	cached := 0
 	for _, t := range log {
 		if t.err != nil {
 			if r.Failed++; first == nil {
@@ -66,36 +71,69 @@ func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, erro
 		}
 		done = append(done, t)
 		r.PromptTokens += t.usage.prompt
-		cached += t.usage.cached
+		r.cached += t.usage.cached
 		if t.prefill == "" {
 			r.Alone++
 		}
 		if t.request.turn > 0 || t.request.conversation.parent != nil {
 			later = append(later, t)
+			r.ttfts = append(r.ttfts, t.ttft)
 		}
 	}
 	if len(later) == 0 {
 		return nil, fmt.Errorf("%d of %d requests failed: %w", r.Failed, r.Requests, first)
 	}
-	best := oracle(done, r.Servers, blocks)
-	r.Cached, r.Oracle = float64(cached)/float64(r.PromptTokens), float64(best)/float64(r.PromptTokens)
-	r.OfOracle = float64(cached) / float64(max(best, 1))
+	r.oracle, r.starts = oracle(done, r.Servers, blocks), startsOf(done)
 	r.changes = findChanges(done, blocks)
 	r.Changed, r.NeedNot = len(r.changes.changed), r.changes.needNot
 	r.Needless, r.Losing = len(r.changes.needless), losing(r.changes.needless)
 	slices.SortFunc(later, func(a, b *turn) int { return cmp.Compare(a.ttft, b.ttft) })
 	r.slowest = later[len(later)-(len(later)+slowestOf-1)/slowestOf:]
-	r.TTFT50, r.TTFT99 = quantile(later, 0.5, speed), quantile(later, 0.99, speed)
-	r.Repeated = repeated(done)
+	r.sum(speed)
 	return r, nil
 }
 
-func quantile(sorted []*turn, q, speed float64) float64 {
-	return speed * sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].ttft.Seconds()
+// sum works out the shares and times of all seeds together.
+func (r *Result) sum(speed float64) {
+	r.Cached, r.Oracle = float64(r.cached)/float64(r.PromptTokens), float64(r.oracle)/float64(r.PromptTokens)
+	r.OfOracle = float64(r.cached) / float64(max(r.oracle, 1))
+	slices.Sort(r.ttfts)
+	r.TTFT50, r.TTFT99 = quantile(r.ttfts, 0.5, speed), quantile(r.ttfts, 0.99, speed)
+	r.Repeated = r.starts.repeated()
 }
 
-// repeated is how many times sub-agents that began at once computed what they share.
-func repeated(log []*turn) float64 {
+// add adds the result of a round to that of its run.
+func (r *Report) add(x *Result) {
+	x.changes, x.slowest = changes{}, nil
+	i := slices.IndexFunc(r.Results, func(y Result) bool { return y.run == x.run })
+	if i < 0 {
+		r.Results = append(r.Results, *x)
+		return
+	}
+	y := &r.Results[i]
+	y.CacheTokens, y.Seconds = x.CacheTokens, y.Seconds+x.Seconds
+	y.Requests, y.Failed, y.Alone, y.PromptTokens = y.Requests+x.Requests, y.Failed+x.Failed, y.Alone+x.Alone, y.PromptTokens+x.PromptTokens
+	y.Changed, y.NeedNot, y.Needless, y.Losing = y.Changed+x.Changed, y.NeedNot+x.NeedNot, y.Needless+x.Needless, y.Losing+x.Losing
+	y.cached, y.oracle, y.ttfts = y.cached+x.cached, y.oracle+x.oracle, append(y.ttfts, x.ttfts...)
+	y.starts = siblingStarts{y.starts.times + x.starts.times, y.starts.count + x.starts.count}
+	y.sum(r.Speed)
+}
+
+func quantile(sorted []time.Duration, q, speed float64) float64 {
+	return speed * sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].Seconds()
+}
+
+// siblingStarts are starts of sub-agents that begin at once, and how many times they computed what
+// they share, all together, summed over the starts.
+type siblingStarts struct {
+	times float64
+	count int
+}
+
+func (s siblingStarts) repeated() float64 { return s.times / float64(max(s.count, 1)) }
+
+// startsOf finds the starts of sub-agents in the log of one seed.
+func startsOf(log []*turn) siblingStarts {
 	computed, shared := make(map[*conversation]int), make(map[*conversation]int)
 	for _, t := range log {
 		parent := t.request.conversation.parent
@@ -106,11 +144,11 @@ func repeated(log []*turn) float64 {
 		shared[parent] = of
 		computed[parent] += max(0, of-t.usage.cached)
 	}
-	sum := 0.0
+	starts := siblingStarts{count: len(shared)}
 	for parent, of := range shared {
-		sum += float64(computed[parent]) / float64(max(of, 1))
+		starts.times += float64(computed[parent]) / float64(max(of, 1))
 	}
-	return sum / float64(max(len(shared), 1))
+	return starts
 }
 
 // commonTokens are those with which the prompts of all sub-agents of one parent begin.
@@ -138,7 +176,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 
 // WriteTable writes it for a terminal.
 func (r *Report) WriteTable(w io.Writer) error {
-	fmt.Fprintf(w, "seconds of the engines; %g of them pass here in one\n", r.Speed)
+	fmt.Fprintf(w, "seconds of the engines; %g of them pass here in one; %d seeds a run\n", r.Speed, r.Seeds)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "API\tprefill\tcache\tpolicy\tcached\toracle\tof oracle\tchanged\tneedless\tlosing\tTTFT p50\tp99\trepeated\tdecode alone\tfailed\trun s\t\n")
 	for i := range r.Results {

@@ -20,12 +20,20 @@ type run struct {
 	Servers int    `json:"prefill_servers"`
 	Cache   string `json:"cache"`
 	Policy  string `json:"policy"`
-	policy  *policy
 }
 
 func (r *run) String() string {
 	return fmt.Sprintf("%s, %d servers, %s, %s", r.API, r.Servers, r.Cache, r.Policy)
 }
+
+// round is a run with the sessions of one seed.
+type round struct {
+	run
+	policy *policy
+	seed   uint64
+}
+
+func (r *round) String() string { return fmt.Sprintf("%s, seed %d", &r.run, r.seed) }
 
 // turn is what became of a request.
 type turn struct {
@@ -65,37 +73,40 @@ func Run(ctx context.Context, cfg Config, show func(ended, total int, last fmt.S
 			return nil, fmt.Errorf("log of turns: %w", err)
 		}
 	}
-	report := &Report{Schema: 1, Speed: cfg.Speed, Load: cfg.Load}
-	total, ended := len(cfg.APIs)*len(cfg.Servers)*len(cfg.Caches)*len(cfg.Policies), 0
+	report := &Report{Schema: 2, Speed: cfg.Speed, Seeds: cfg.Seeds, Load: cfg.Load}
+	total, ended := len(cfg.APIs)*len(cfg.Servers)*len(cfg.Caches)*len(cfg.Policies)*cfg.Seeds, 0
 	for _, servers := range cfg.Servers {
-		w := newWorkload(&cfg.Load, servers)
 		for _, name := range cfg.APIs {
-			all, err := newRequests(ctx, findAPI(name), w)
-			if err != nil {
-				return nil, err
-			}
-			for _, r := range runsOf(&cfg, name, servers) {
-				if ended == 0 {
-					show(0, total, r)
+			for seed := range uint64(cfg.Seeds) {
+				load := cfg.Load
+				load.Seed += seed
+				all, err := newRequests(ctx, findAPI(name), newWorkload(&load, servers))
+				if err != nil {
+					return nil, err
 				}
-				if err := report.measure(ctx, &cfg, r, all, log); err != nil {
-					return nil, fmt.Errorf("%s: %w", r, err)
+				for _, r := range roundsOf(&cfg, name, servers, load.Seed) {
+					if ended == 0 {
+						show(0, total, r)
+					}
+					if err := report.measure(ctx, &cfg, r, all, log); err != nil {
+						return nil, fmt.Errorf("%s: %w", r, err)
+					}
+					ended++
+					show(ended, total, r)
 				}
-				ended++
-				show(ended, total, r)
 			}
 		}
 	}
 	return report, nil
 }
 
-// runsOf are those of an API with so many servers.
-func runsOf(cfg *Config, api string, servers int) (all []*run) {
+// roundsOf are those of an API with so many servers, and of a seed.
+func roundsOf(cfg *Config, api string, servers int, seed uint64) (all []*round) {
 	for _, cache := range cfg.Caches {
 		for _, name := range cfg.Policies {
 			for i := range policies {
 				if policies[i].name == name {
-					all = append(all, &run{API: api, Servers: servers, Cache: cache, Policy: name, policy: &policies[i]})
+					all = append(all, &round{run{API: api, Servers: servers, Cache: cache, Policy: name}, &policies[i], seed})
 				}
 			}
 		}
@@ -103,8 +114,8 @@ func runsOf(cfg *Config, api string, servers int) (all []*run) {
 	return all
 }
 
-// measure makes one run and adds its result.
-func (r *Report) measure(ctx context.Context, cfg *Config, what *run, all *requests, log io.Writer) (err error) {
+// measure makes one round and adds its result to that of its run.
+func (r *Report) measure(ctx context.Context, cfg *Config, what *round, all *requests, log io.Writer) (err error) {
 	blocks := all.blocksPerServer(what.Cache, what.Servers)
 	c, err := startCluster(ctx, cfg, what, blocks, log)
 	defer func() { err = errors.Join(err, c.stop()) }()
@@ -117,7 +128,7 @@ func (r *Report) measure(ctx context.Context, cfg *Config, what *run, all *reque
 	turns := d.drive(ctx)
 	seconds := time.Since(began).Seconds()
 	c.remember(ctx, turns)
-	result, err := newResult(what, turns, blocks, cfg.Speed)
+	result, err := newResult(&what.run, turns, blocks, cfg.Speed)
 	if err != nil {
 		return err
 	}
@@ -128,7 +139,7 @@ func (r *Report) measure(ctx context.Context, cfg *Config, what *run, all *reque
 			return err
 		}
 	}
-	r.Results = append(r.Results, *result)
+	r.add(result)
 	return ctx.Err()
 }
 

@@ -49,7 +49,7 @@ func TestTurnLog_SaysWhereATurnsTimeWent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := logTurns(&run{API: "chat", Servers: 2, Cache: Ample, Policy: "tandem"}, turns, 2, log); err != nil {
+	if err := logTurns(&round{run: run{API: "chat", Servers: 2, Cache: Ample, Policy: "tandem"}, seed: 7}, turns, 2, log); err != nil {
 		t.Fatal(err)
 	}
 	lines, err := csv.NewReader(strings.NewReader(out.String())).ReadAll()
@@ -57,7 +57,7 @@ func TestTurnLog_SaysWhereATurnsTimeWent(t *testing.T) {
 		t.Fatalf("%d lines, %v, want a heading and two turns:\n%s", len(lines), err, out.String())
 	}
 	common := map[string]string{
-		"api": "chat", "servers": "2", "cache": Ample, "policy": "tandem", "session": "4", "prompt_tokens": "900", "cached_tokens": "784", "ttft_ms": "50.0",
+		"api": "chat", "servers": "2", "cache": Ample, "policy": "tandem", "seed": "7", "session": "4", "prompt_tokens": "900", "cached_tokens": "784", "ttft_ms": "50.0",
 	}
 	for i, want := range []map[string]string{
 		{
