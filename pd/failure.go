@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -131,14 +132,17 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 // failedStatus judges an answer that is no success.
 func failedStatus(leg Leg, server string, resp *http.Response, body []byte) *LegError {
 	e := &LegError{Leg: leg, Server: server, Kind: Broken, Status: resp.StatusCode, Body: body}
-	switch status := resp.StatusCode; {
+	if connector.PrefillUnread(e.Status, body) {
+		e.Status = http.StatusBadGateway
+	}
+	switch status := e.Status; {
 	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
 		e.Kind = Busy
 		e.RetryAfter = retryAfter(resp.Header)
 	case status >= 400 && status < 500:
 		e.Kind = Refused
 	}
-	e.Err = fmt.Errorf("status %d", resp.StatusCode)
+	e.Err = fmt.Errorf("status %d", e.Status)
 	return e
 }
 

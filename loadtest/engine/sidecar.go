@@ -41,9 +41,10 @@ type sidecarError struct {
 	Code    int    `json:"code"`
 }
 
-func (x *exchange) answerInvalidJSON(err error) {
+// answerInvalidJSON is its answer where the client's body or prefill's answer is no JSON.
+func (x *exchange) answerInvalidJSON(message string) {
 	status := http.StatusBadRequest
-	writeJSON(x.w, status, sidecarError{"error", fmt.Sprintf("invalid JSON: %v", err), "BadRequestError", "", status})
+	writeJSON(x.w, status, sidecarError{"error", message, "BadRequestError", "", status})
 }
 
 // besideSidecar is the sidecar's part of a request; done says that it was answered.
@@ -84,7 +85,7 @@ func (e *Engine) chooseRank(x *exchange) bool {
 func (e *Engine) prefillFirst(x *exchange, to string, limits []string) (done bool, err error) {
 	var body map[string]json.RawMessage
 	if err := json.Unmarshal(x.body, &body); err != nil {
-		x.answerInvalidJSON(err)
+		x.answerInvalidJSON(fmt.Sprintf("invalid JSON: %v", err))
 		return true, nil
 	}
 	resp, err := e.callPrefiller(x, to, body, limits)
@@ -110,7 +111,7 @@ func (e *Engine) prefillFirst(x *exchange, to string, limits []string) (done boo
 		Params json.RawMessage `json:"kv_transfer_params"`
 	}
 	if err := json.Unmarshal(answer, &handed); err != nil {
-		x.answerInvalidJSON(err)
+		x.answerInvalidJSON(err.Error())
 		return true, nil
 	}
 	if body["kv_transfer_params"] = handed.Params; len(handed.Params) == 0 {

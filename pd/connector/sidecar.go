@@ -1,8 +1,10 @@
 package connector
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/url"
+	"strings"
 )
 
 // sidecar is a decode server behind llm-d's sidecar: it is told in a header which
@@ -17,4 +19,20 @@ var sidecar = &Connector{
 		}
 		return decodeLeg{request: leg, hasKV: true}
 	},
+}
+
+// PrefillUnread reports whether an answer is the sidecar's where what prefill answered is no
+// JSON: a 400, in a shape of its own, with the words of Go's decoder. The client's request is
+// not to blame (llm-d-router pkg/sidecar/proxy, connector_nixlv2.go and errors.go, v0.9.0).
+func PrefillUnread(status int, body []byte) bool {
+	var said struct{ Object, Message string }
+	if status != http.StatusBadRequest || json.Unmarshal(body, &said) != nil || said.Object != "error" {
+		return false
+	}
+	for _, begin := range []string{"invalid character", "unexpected end of JSON input", "json: cannot unmarshal"} {
+		if strings.HasPrefix(said.Message, begin) {
+			return true
+		}
+	}
+	return false
 }
