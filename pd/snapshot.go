@@ -135,24 +135,28 @@ func requestKindOf(r *bindRequest) requestKind {
 
 // setEligibility writes how each server may serve the request.
 func (sn *Snapshotter) setEligibility(r *bindRequest, v *snapshot, now time.Time) {
+	all := r.req.Model == v.model && !r.req.Dialect.Native // support it
 	for i, s := range v.prefill {
 		c, at := &v.candidates.Prefill[i], &v.prefillFacts[i]
 		c.Ready = sn.readyFor(r, v, s, at, now)
-		c.NoPair = r.tried.has(PrefillLeg, s) || !supports(r, v, s, now) || !sn.mayPair(r, s, at) || at.missesHandoffs
+		c.NoPair = r.tried.has(PrefillLeg, s) || !all && !supports(r, v, s, now) || !sn.mayPair(r, s, at) || at.missesHandoffs
 	}
 	// Where the request has failed to decode it would most often fail again.
 	spare := false
 	for i, s := range v.decode {
 		c, at := &v.candidates.Decode[i], &v.decodeFacts[i]
 		c.Ready = sn.readyFor(r, v, s, at, now)
-		supported, failed := supports(r, v, s, now), r.tried.has(DecodeLeg, s)
+		supported, failed := all || supports(r, v, s, now), r.tried.has(DecodeLeg, s)
 		c.NoPair = failed || !supported || !sn.mayPair(r, s, at) || r.tried.avoids(s)
 		c.NoAggregated = r.tried.has(AggregatedLeg, s) || !supported || !sn.mayAggregate(r, s, at) || r.tried.avoids(s)
 		spare = spare || !failed && !c.Excluded && !c.NoAggregated
 	}
+	if !spare || len(r.tried.legs) == 0 {
+		return
+	}
 	for i, s := range v.decode {
 		c := &v.candidates.Decode[i]
-		c.NoAggregated = c.NoAggregated || spare && r.tried.has(DecodeLeg, s)
+		c.NoAggregated = c.NoAggregated || r.tried.has(DecodeLeg, s)
 	}
 }
 

@@ -81,7 +81,12 @@ func (c *Candidate) SetLoad(now Candidate) {
 
 // IndexOf is where a server stands among those of a role, -1 if it is not one.
 func IndexOf(servers []Candidate, id string) int {
-	return slices.IndexFunc(servers, func(c Candidate) bool { return c.ID == id })
+	for i := range servers { // slices.IndexFunc would copy each server
+		if servers[i].ID == id {
+			return i
+		}
+	}
+	return -1
 }
 
 // Only is a copy with none but a chosen pair; prefill is "" where decode runs alone.

@@ -67,36 +67,50 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 	s.Links, s.HandOff, f.reference = f.Links, m.HandOff.Seconds(), f.meanPrefill()
 	fullStep := curve.PrefillFeatures(m.StepTokens, 0)
 	f.referenceStep = stepWork(&f.reference, &fullStep)
-	s.Prefill, s.Decode = s.Prefill[:0], s.Decode[:0]
+	s.Prefill, s.Decode = resized(s.Prefill, len(f.Prefill)), resized(s.Decode, len(f.Decode))
 	self := -1
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
-		state := order.PrefillState{
-			Ahead: p.Queue.Seconds(), Forming: p.Forming.Seconds(), StepWork: stepWork(&p.Prefill, &fullStep),
-			Queued: p.Queued, Stalls: p.Decodes, Self: -1, Excluded: p.Excluded, SaysFirst: p.FirstBlock > 0,
-		}
+		p.priceLoad(&s.Prefill[i], &fullStep)
 		if p.Both {
 			self = f.decodeOf(p.ID, self+1)
-			state.Self = self
+			s.Prefill[i].Self = self
 		}
-		s.Prefill = append(s.Prefill, state)
 	}
 	for i := range f.Decode {
 		d := &f.Decode[i]
-		d.nextStep = d.stepWithOneMore()
-		state := order.DecodeState{
-			Step:  d.nextStep,
-			Ahead: d.Queue.Seconds(), PerToken: d.Step.PerToken(), Running: d.Running, Used: d.KVUsed, KVRoom: math.MaxInt, Excluded: d.Excluded, GoesOn: d.FirstBlock > 0,
-		}
-		if d.KVKnown {
-			state.KVRoom = d.KVFree
-		}
+		d.priceStep(&s.Decode[i])
 		if d.Group != 0 {
-			f.combineGroup(i, &state)
+			f.combineGroup(i, &s.Decode[i])
 		}
-		s.Decode = append(s.Decode, state)
 	}
 }
+
+// resized is a slice of n elements, whatever is in them.
+func resized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
+
+// priceLoad writes what any request waits for on a prefill server: every field, one by one, since a
+// literal is made first and copied then.
+func (c *Candidate) priceLoad(to *order.PrefillState, fullStep *curve.Features) {
+	to.Ahead, to.Forming, to.StepWork = inSeconds(c.Queue), inSeconds(c.Forming), stepWork(&c.Prefill, fullStep)
+	to.Queued, to.Stalls, to.Self = c.Queued, c.Decodes, -1
+	to.Excluded, to.SaysFirst = c.Excluded, c.FirstBlock > 0
+}
+
+// priceStep writes what any request finds on a decode server, likewise.
+func (c *Candidate) priceStep(to *order.DecodeState) {
+	c.nextStep = c.stepWithOneMore()
+	to.Step, to.Ahead, to.PerToken = c.nextStep, inSeconds(c.Queue), c.Step.PerToken()
+	to.Running, to.Used, to.KVRoom = c.Running, c.KVUsed, math.MaxInt
+	if c.KVKnown {
+		to.KVRoom = c.KVFree
+	}
+	to.Excluded, to.GoesOn = c.Excluded, c.FirstBlock > 0
+}
+
+// inSeconds is d.Seconds without its division into whole seconds and the rest: it is asked for each
+// server at each choice.
+func inSeconds(d time.Duration) float64 { return float64(d) / float64(time.Second) }
 
 // worthOfStep is how many times the time that a step takes whatever is in it the prompts in it
 // are to take: with eight, no more than a ninth of a server's time is spent on the former.

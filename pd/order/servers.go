@@ -199,11 +199,17 @@ func (s *Servers) workAhead(pair Pair) float64 {
 // so many seconds of work ahead; infinite if there is none. The search begins with the
 // cheapest prefill server, and passes over what could not win even over the nearest link.
 func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, least float64) {
-	nearest, cheapest, lowest := s.leastDecodeSide(t), -1, math.Inf(1)
+	nearest, cheapest := s.leastDecodeSide(t), -1
+	lowest, secondLowest := math.Inf(1), math.Inf(1)
 	for k := range s.Prefill {
 		p := wrap(k+s.Start.Prefill, len(s.Prefill))
-		if _, half := s.prefillSide(t, p, price); half < lowest && !s.Prefill[p].Excluded && s.Prefill[p].Ahead <= ahead {
-			cheapest, lowest = p, half
+		_, half := s.prefillSide(t, p, price)
+		switch {
+		case half >= secondLowest || s.Prefill[p].Excluded || s.Prefill[p].Ahead > ahead:
+		case half < lowest:
+			cheapest, lowest, secondLowest = p, half, lowest
+		default:
+			secondLowest = half
 		}
 	}
 	least = math.Inf(1)
@@ -212,6 +218,9 @@ func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, l
 	}
 	if d, cost := s.bestFrom(t, cheapest, price, limit); cost < limit {
 		pair, least, limit = Pair{cheapest, d}, cost, cost
+	}
+	if secondLowest+nearest >= limit {
+		return pair, least
 	}
 	for k := range s.Prefill {
 		p := wrap(k+s.Start.Prefill, len(s.Prefill))
