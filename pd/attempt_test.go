@@ -1,15 +1,20 @@
 package pd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -242,5 +247,190 @@ func TestRun_BodiesOfAnswersAreClosed(t *testing.T) {
 		if closed != 1 {
 			t.Errorf("%s: its body was closed %d times (%v)", name, closed, err)
 		}
+	}
+}
+
+// A client that leaves when prefill has answered leaves a hand-off that nobody fetches: it is
+// counted, and decode is asked for nothing.
+func TestRun_AClientThatLeavesBehindPrefillStrandsItsHandoff(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		ctx, leave := context.WithCancel(t.Context())
+		var from *pools.Server
+		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+			s := f.serverOf(r)
+			if s.Role == pools.Decode {
+				t.Errorf("stream %v: decode is asked", stream)
+			}
+			from = s
+			leave()
+			return f.answersOf(r, stream), nil
+		})
+		_, err := f.Run(ctx, f.pairRequest(t, stream))
+		var failed *LegError
+		if !errors.As(err, &failed) || failed.Kind != Gone || failed.Leg != DecodeLeg || !errors.Is(err, context.Canceled) {
+			t.Errorf("stream %v: %v", stream, err)
+		}
+		if n := f.strandedOn(from); n != 1 {
+			t.Errorf("stream %v: %v hand-offs are stranded", stream, n)
+		}
+		f.holdsNothing(t)
+	}
+}
+
+// A hand-off is stranded where decode surely has not fetched it and no other server can: not where
+// decode failed at it, or never got it, unless it is bound to that server.
+func TestRun_AHandoffIsStrandedWhereNobodyCanHaveFetchedIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		connector string
+		status    int // of decode's answer; 0: no connection
+		want      float64
+	}{
+		"refused":                          {"nixl", 400, 1},
+		"busy":                             {"nixl", 503, 1},
+		"failed":                           {"nixl", 502, 0},
+		"unsent, for another server":       {"nixl", 0, 0},
+		"unsent, and bound to that server": {"p2p-nccl", 0, 1},
+	} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		f.Config.MaxRetries = 0
+		if err := f.Fleet.Apply([]pools.Spec{
+			{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: c.connector, KVAddress: "10.8.0.1:9000"},
+			{URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: c.connector, KVAddress: "10.8.0.2:9000"},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		f.await(t, f.up)
+		var from *pools.Server
+		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+			s := f.serverOf(r)
+			switch {
+			case s.Role == pools.Prefill:
+				from = s
+				return f.answersOf(r, false), nil
+			case c.status == 0:
+				return nil, &net.OpError{Op: "dial", Err: io.ErrClosedPipe}
+			}
+			return &http.Response{StatusCode: c.status, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		})
+		if _, err := f.Run(t.Context(), f.pairRequest(t, false)); err == nil || from == nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if n := f.strandedOn(from); n != c.want {
+			t.Errorf("%s: %v hand-offs are stranded", name, n)
+		}
+		f.holdsNothing(t)
+	}
+}
+
+// What decode takes beyond a step teaches the link of the pair that served a request, streamed or
+// whole.
+func TestRun_AServedRequestTeachesTheLink(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newTestFleet(t, 1, testPrompt(100))
+			f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+				if f.serverOf(r).Role == pools.Decode {
+					time.Sleep(20 * time.Second)
+				}
+				return f.answersOf(r, stream), nil
+			})
+			believed := func() float64 {
+				now := time.Now()
+				v := f.Binder.takeSnapshot(testModel, testModel, now)
+				return v.candidates.Links.After(0, 0, 1e9)
+			}
+			before := believed()
+			for range 10 { // the first of a pair may be what connecting takes
+				if _, err := f.ends(t.Context(), f.pairRequest(t, stream)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if after := believed(); after < 2*before {
+				t.Errorf("stream %v: a gigabyte was believed to take %v s, and then %v s", stream, before, after)
+			}
+		})
+	}
+}
+
+// What is derived from a request's context ends with the request: the context may live for longer, as
+// that of another replica's requests does, and keeps all that is left of them.
+func TestRun_NothingIsLeftOfARequestInItsContext(t *testing.T) {
+	for name, c := range map[string]struct {
+		aggregated, stream, late bool
+		status                   int // of the first decode leg; 0: it is answered
+	}{
+		"a pair, whole":           {false, false, false, 0},
+		"a pair, streamed":        {false, true, false, 0},
+		"a pair, bound late":      {false, true, true, 0},
+		"alone, whole":            {true, false, false, 0},
+		"alone, streamed":         {true, true, false, 0},
+		"refused, whole":          {false, false, false, 400},
+		"refused, streamed":       {false, true, false, 400},
+		"served by another":       {false, true, false, 502},
+		"served by another, late": {false, false, true, 502},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newTestFleet(t, 2, testPrompt(100))
+			if c.late {
+				d := newTestDecider(f)
+				f.Binder.Late = d
+				ctx, stop := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				defer running.Wait()
+				defer stop()
+				running.Go(func() { d.Run(ctx) })
+			}
+			status := c.status
+			f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+				if status > 0 && f.serverOf(r).Role == pools.Decode {
+					failed := &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}
+					status = 0
+					return failed, nil
+				}
+				return f.answersOf(r, c.stream), nil
+			})
+			req := f.pairRequest(t, c.stream)
+			req.Aggregated = c.aggregated
+			if _, err := f.ends(watch(t.Context()), req); (err != nil) != (c.status == 400) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+}
+
+// watched is a context that outlives the test and is unknown to package context: what is derived
+// from it keeps a goroutine until it is cancelled, and synctest fails where one is left.
+type watched struct {
+	context.Context
+	never chan struct{}
+}
+
+func watch(ctx context.Context) watched { return watched{ctx, make(chan struct{})} }
+
+// Done is context.Context's.
+func (w watched) Done() <-chan struct{} { return w.never }
+
+// Which leg could not be sent is known where its server could not be made ready: decode with a
+// hand-off is another one than decode alone.
+func TestPrepare_SaysWhichLegIsNotReady(t *testing.T) {
+	for want, handoff := range map[Leg]bool{DecodeLeg: true, AggregatedLeg: false} {
+		f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, adapters: []string{"ada"}})
+		f.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: "/v1/load_lora_adapter"})
+		st := &requestState{client: requestOf(t, api.Chat, `{"model":"ada",`+promptOf(api.Chat)+`}`), entry: enter(t, f.Queue), arrived: time.Now()}
+		f.reset(st)
+		b, err := f.Binder.bindNow(&st.bind)
+		if err != nil || b.prefill == nil {
+			t.Fatalf("%+v, %v", b, err)
+		}
+		b.handoff = st.transfer(b).Handoff()
+		b.handoff.Kept = handoff
+		b.prefill.Release()
+		b.prefill = nil
+		if failed := f.prepare(t.Context(), st, b); failed == nil || failed.Leg != want || failed.Kind != Unready {
+			t.Errorf("with a hand-off %v: %v", handoff, failed)
+		}
+		f.Queue.Leave(st.entry)
+		f.nothingIsLeft()
 	}
 }

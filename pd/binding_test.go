@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -183,4 +185,59 @@ func TestFromPrefill_AnAnswerThatCannotBeReadIsAFailure(t *testing.T) {
 // strandedOn is how many hand-offs of a server surely no other reads.
 func (f *testFleet) strandedOn(s *pools.Server) float64 {
 	return testutil.ToFloat64(f.Metrics.stranded.WithLabelValues(s.ID()))
+}
+
+// A reader of an answer that prefill gave, and that is no answer, keeps nothing of the request's
+// context.
+func TestFromPrefill_AFailureLeavesNothingInTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, 1, testPrompt(100))
+		st, b := f.bound(t, false)
+		b.handoff = st.transfer(b).Handoff()
+		if _, failed := (streamedAnswer{f.Orchestrator}).fromPrefill(watch(t.Context()), st, b, []byte(`{"choices":[]}`)); failed == nil {
+			t.Error("an answer without a choice is one")
+		}
+	})
+}
+
+// Why decode runs without prefill: the API or the request has no pairs, a pair would cost more, there
+// is no prefill server, or none that makes a pair.
+func TestAloneReason_SaysWhyThereIsNoPair(t *testing.T) {
+	for want, c := range map[string]struct {
+		dialect   *api.Dialect
+		prompt    int
+		connector [2]string // of prefill and decode
+		change    func(*testFleet, *requestState)
+	}{
+		"cheaper":    {api.Chat, 10, [2]string{"nixl", "nixl"}, nil},
+		"aggregated": {api.Embeddings, 14_000, [2]string{"nixl", "nixl"}, nil},
+		"fallback":   {api.Chat, 14_000, [2]string{"nixl", "nixl"}, func(_ *testFleet, st *requestState) { st.bind.tried.mustAggregate = true }},
+		"no_prefill": {api.Chat, 14_000, [2]string{"nixl", "nixl"}, func(f *testFleet, _ *requestState) { f.Fleet.SetDrain(f.Fleet.Servers()[0].ID(), true) }},
+		NoPair:       {api.Chat, 14_000, [2]string{"mooncake", "nixl"}, nil},
+	} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		var specs []pools.Spec
+		for i, s := range f.Fleet.Servers() {
+			spec := s.Spec
+			spec.Connector = c.connector[i]
+			specs = append(specs, spec)
+		}
+		if err := f.Fleet.Apply(specs); err != nil {
+			t.Fatal(err)
+		}
+		f.await(t, f.up)
+		st := f.arrives(testPrompt(c.prompt), time.Now())
+		st.client.Dialect = c.dialect
+		if c.change != nil {
+			c.change(f, st)
+		}
+		b, err := f.Binder.bindNow(&st.bind)
+		if err != nil || b.prefill != nil {
+			t.Fatalf("%s: %+v, %v", want, b, err)
+		}
+		if b.reason != want || b.choice.Reason != want {
+			t.Errorf("it runs alone for %q, recorded as %q, want %q", b.reason, b.choice.Reason, want)
+		}
+		b.release()
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
@@ -17,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/share"
 )
 
 func newTestDecider(f *testFleet) *Decider {
@@ -395,6 +397,128 @@ func TestDecider_WhoLeavesAtItsTurnHoldsNothing(t *testing.T) {
 	for _, s := range f.Fleet.Servers() {
 		if n := s.InFlight(s.Role, now).Requests; n != 0 {
 			t.Errorf("%d requests are held on %s", n, s.ID())
+		}
+	}
+}
+
+// One whose client leaves at the very moment when its servers are handed over gives them back, and
+// what was predicted of their caches.
+func TestDecider_WhatIsHandedOverToWhoLeavesIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, testPrompt(64))
+		d := newTestDecider(f)
+		r := &f.arrives(prompt, time.Now()).bind
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := d.await(ctx, r)
+			left <- err
+		}()
+		synctest.Wait()
+		w := d.arrivals[0]
+		b, err := f.Binder.bindNow(r)
+		if err != nil || b.withdraw == nil {
+			t.Fatalf("%+v, %v", b, err)
+		}
+		withdrawn := false
+		b.withdraw = func() { withdrawn = true }
+		w.state.Store(isBound)
+		leave()
+		synctest.Wait()
+		w.done <- bindResult{b: b}
+		if err := <-left; !errors.Is(err, context.Canceled) || !withdrawn {
+			t.Errorf("it is told %v, withdrawn %v", err, withdrawn)
+		}
+		f.holdsNothing(t)
+	})
+}
+
+// A server that takes no more requests since it was looked at refuses the one whose turn it is. That
+// one waits on, in the order too, and goes when the server takes requests again.
+func TestDecider_WhoIsRefusedWaitsOn(t *testing.T) {
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		f.Binder.Config.EnforceDisaggregation = true
+		var refuses string
+		for _, s := range f.Fleet.Servers() {
+			if s.Role == role {
+				refuses = s.ID()
+			}
+		}
+		drained := false
+		f.Binder.Shares = func(string) *share.Table { // asked behind the look at which servers take requests
+			f.Fleet.SetDrain(refuses, drained)
+			return nil
+		}
+		d := newTestDecider(f)
+		w := f.waits(d, prompt, testModel)
+		drained = true
+		d.decide(time.Now())
+		if l := d.queues[testModel]; len(l.waiting) != 1 || l.order.Len() != 1 || len(w.done) != 0 || w.state.Load() != stillWaits {
+			t.Fatalf("%s refuses: %d wait, %d in the order, and it was told %d things", role, len(l.waiting), l.order.Len(), len(w.done))
+		}
+		f.holdsNothing(t)
+		drained = false
+		f.Fleet.SetDrain(refuses, false)
+		d.decide(time.Now())
+		select {
+		case g := <-w.done:
+			if g.err != nil || g.b.prefill == nil {
+				t.Errorf("%s takes requests again: %+v, %v", role, g.b, g.err)
+			}
+			g.b.release()
+		default:
+			t.Errorf("%s takes requests again, and it waits on", role)
+		}
+	}
+}
+
+// Where servers come, each request that waits costs something else, and the order of all of them
+// follows, however many there are: those go first whose prompts the new server holds.
+func TestDecider_NewServersChangeTheOrderOfAllThatWait(t *testing.T) {
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+		short, long := testPrompt(12_000), testPrompt(20_000)
+		f := newTestFleet(t, 1, testPrompt(64))
+		f.Binder.Cost.PairsFirst = true
+		added := pools.Spec{URL: "http://10.0.9.9:8000", Role: role, Connector: "nixl", Rack: "r0", Zone: "z"}
+		source, err := f.Binder.Locality.Index.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: added.ID()}, Model: testModel, BlockTokens: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.ApplyLive(kvstate.Message{Payload: stored(long)})
+		f.occupy(t, testModel, 10*time.Minute)
+		d := newTestDecider(f)
+		const shorts, longs = 30, 10
+		for range shorts {
+			f.waits(d, short, testModel)
+		}
+		for range longs {
+			f.waits(d, long, testModel)
+		}
+		d.decide(time.Now())
+		specs := []pools.Spec{added}
+		for _, s := range f.Fleet.Servers() {
+			specs = append(specs, s.Spec)
+		}
+		if err := f.Fleet.Apply(specs); err != nil {
+			t.Fatal(err)
+		}
+		f.await(t, f.up)
+		f.occupy(t, testModel, 10*time.Minute)
+		d.decide(time.Now())
+		q := d.queues[testModel]
+		if q == nil || len(q.waiting) != shorts+longs {
+			t.Fatalf("a %s server comes: not all wait on", role)
+		}
+		for i, ticket := range q.order.All(nil) {
+			if len(ticket.Prefill) != len(q.snapshot.prefill) || len(ticket.Missing) != len(q.snapshot.decode) {
+				t.Fatalf("a %s server comes: one is priced on %d and %d servers", role, len(ticket.Prefill), len(ticket.Missing))
+			}
+			if first := ticket.Tokens == len(long); role == pools.Prefill && first != (i < longs) {
+				t.Errorf("place %d has a prompt of %d tokens", i, ticket.Tokens)
+			}
 		}
 	}
 }

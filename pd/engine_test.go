@@ -51,3 +51,27 @@ func TestSend_NamesTheRankAndReadsTheLoad(t *testing.T) {
 		}
 	}
 }
+
+// A prefill leg asks the engine for its load where that is configured, and no other leg does: the
+// client's own headers stay as they are.
+func TestAskLoad_OnPrefillLegsWhereItIsWanted(t *testing.T) {
+	for _, format := range []string{"", "TEXT", "JSON"} {
+		cfg := pools.Default()
+		cfg.ORCA = format
+		fleet := pools.NewFleet(cfg, slog.New(slog.DiscardHandler))
+		t.Cleanup(fleet.Close)
+		if err := fleet.Apply([]pools.Spec{{URL: "http://10.0.0.1:8000", Role: pools.Both, Connector: "nixl"}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, leg := range []Leg{PrefillLeg, DecodeLeg, AggregatedLeg} {
+			own, want := http.Header{"Authorization": {"Bearer x"}}, ""
+			if leg == PrefillLeg {
+				want = format
+			}
+			got := askLoad(own, leg, fleet.Servers()[0])
+			if _, set := got[load.ORCAFormatHeader]; got.Get(load.ORCAFormatHeader) != want || set != (want != "") || got.Get("Authorization") != "Bearer x" || len(own) != 1 {
+				t.Errorf("%q, %s: the leg has %v, the request %v", format, leg, got, own)
+			}
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package pd
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -132,8 +134,11 @@ func (f *testFleet) up() bool {
 }
 
 // stored is a message of an engine that has stored the blocks of a prompt.
-func stored(prompt []uint32) []byte {
-	b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 2), 1e9)
+func stored(prompt []uint32) []byte { return storedAt(time.Unix(1e9, 0), prompt) }
+
+// storedAt is the same, by the engine's clock.
+func storedAt(at time.Time, prompt []uint32) []byte {
+	b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 2), float64(at.UnixMicro())/1e6)
 	b = msgp.AppendString(msgp.AppendArrayHeader(msgp.AppendArrayHeader(b, 1), 5), "BlockStored")
 	b = msgp.AppendArrayHeader(b, uint32(len(prompt)/16))
 	for i := range len(prompt) / 16 {
@@ -173,4 +178,62 @@ func enter(t *testing.T, q *queue.Queue) *queue.Entry {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// holdsNothing checks that no server has a place taken.
+func (f *testFleet) holdsNothing(t *testing.T) {
+	t.Helper()
+	for _, s := range f.Fleet.Servers() {
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			if n := s.InFlight(role, time.Now()).Requests; n != 0 {
+				t.Errorf("%d requests are held on %s of %s", n, role, s.ID())
+			}
+		}
+	}
+}
+
+// serverOf is the server that a leg is sent to.
+func (f *testFleet) serverOf(r *http.Request) *pools.Server {
+	for _, s := range f.Fleet.Servers() {
+		if s.ID() == r.URL.Host {
+			return s
+		}
+	}
+	panic("a leg to " + r.URL.Host)
+}
+
+// answersOf answers a leg as an engine does that keeps its KV for another: prefill with a hand-off,
+// decode with one token.
+func (f *testFleet) answersOf(r *http.Request, stream bool) *http.Response {
+	kind, body := "application/json", `{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],`+
+		`"usage":{"prompt_tokens":14000,"completion_tokens":1},"kv_transfer_params":{"remote_block_ids":[[1]]}}`
+	if stream && f.serverOf(r).Role == pools.Decode {
+		kind, body = "text/event-stream", textEvent+"data: [DONE]\n\n"
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}
+}
+
+// pairRequest is a chat whose prompt is long enough for a pair.
+func (f *testFleet) pairRequest(t *testing.T, stream bool) *Request {
+	t.Helper()
+	f.Binder.Cost.PairsFirst = true
+	req := requestOf(t, api.Chat, fmt.Sprintf(`{"model":"m","stream":%v,"messages":[{"role":"user","content":"hi"}]}`, stream))
+	req.PromptTokens, req.OutputTokens = 14_000, 300
+	return req
+}
+
+// ends runs a request and reads its answer to the end.
+func (f *testFleet) ends(ctx context.Context, req *Request) (*Answer, error) {
+	answer, err := f.Run(ctx, req)
+	if err != nil || answer.Stream == nil {
+		return answer, err
+	}
+	defer answer.Stream.Close()
+	for err == nil {
+		_, err = answer.Stream.Next()
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return answer, err
 }

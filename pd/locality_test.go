@@ -104,3 +104,45 @@ func TestMetrics_WhatIsGuessedIsNoHit(t *testing.T) {
 		}
 	}
 }
+
+// What people see of a source is what was received of it; how late and how long ago is -1 where
+// nothing came.
+func TestLocality_StatusSaysWhatCameAndHowLate(t *testing.T) {
+	var off *Locality
+	if s := off.Status(); s.Sources == nil || s.Models == nil || len(s.Sources)+len(s.Models) != 0 {
+		t.Errorf("without a locality: %+v", s)
+	}
+	index, err := kvstate.New(kvstate.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := testPrompt(160)
+	for server, age := range map[string]time.Duration{"now": time.Minute, "long ago": 48 * time.Hour, "silent": -1} {
+		source, err := index.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: server, Rank: 1}, Model: testModel, BlockTokens: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if age >= 0 {
+			source.ApplyLive(kvstate.Message{Seq: 7, Payload: storedAt(time.Now().Add(-age), prompt)})
+		}
+	}
+	status := NewLocality(index, nil).Status()
+	if len(status.Sources) != 3 || len(status.Models) != 1 {
+		t.Fatalf("%+v", status)
+	}
+	for _, s := range status.Sources {
+		blocks, batches, seq := len(prompt)/16, uint64(1), uint64(7)
+		lag, age := s.LagSeconds >= 60 && s.LagSeconds < 120, s.AgeSeconds >= 0 && s.AgeSeconds < 60
+		switch s.Server {
+		case "silent":
+			blocks, batches, seq = 0, 0, 0
+			age = s.AgeSeconds == -1
+			lag = s.LagSeconds == -1
+		case "long ago": // by a clock that cannot be right
+			lag = s.LagSeconds == -1
+		}
+		if !lag || !age || s.GPU != blocks || s.CPU+s.Disk != 0 || s.Batches != batches || s.Seq != seq || s.Rank != 1 || s.Model != testModel {
+			t.Errorf("%+v", s)
+		}
+	}
+}

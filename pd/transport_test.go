@@ -3,6 +3,7 @@ package pd
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -149,5 +150,70 @@ func TestTransport_ARequestOnAConnectionThatWasDeadIsUnread(t *testing.T) {
 	<-closed
 	if err := posts(t.Context(), t, transport, url); !errors.Is(err, errUnread) || dialed != 1 {
 		t.Errorf("on a connection that its engine had closed, of %d: %v", dialed, err)
+	}
+}
+
+// A connection is closed where its other side has closed or reset it, or this one has; what is no
+// socket cannot be looked at, and counts as open.
+func TestIsClosed_AsTheKernelKnowsIt(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	for name, c := range map[string]struct {
+		end  func(here, there *net.TCPConn)
+		want bool
+	}{
+		"nothing has happened":        {func(*net.TCPConn, *net.TCPConn) {}, false},
+		"bytes are to be read":        {func(_, there *net.TCPConn) { _, _ = there.Write([]byte("x")) }, false},
+		"the other side closed it":    {func(_, there *net.TCPConn) { _ = there.Close() }, true},
+		"the other side has reset it": {func(_, there *net.TCPConn) { _ = there.SetLinger(0); _ = there.Close() }, true},
+		"this side closed it":         {func(here, _ *net.TCPConn) { _ = here.Close() }, true},
+	} {
+		here, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.end(here.(*net.TCPConn), there.(*net.TCPConn))
+		deadline := time.Now().Add(30 * time.Second)
+		for isClosed(here) != c.want && time.Now().Before(deadline) { // the kernel takes its time
+			time.Sleep(time.Millisecond)
+		}
+		for what, conn := range map[string]net.Conn{"bare": here, "encrypted": tls.Client(here, &tls.Config{ServerName: "x"})} {
+			if got := isClosed(conn); got != c.want {
+				t.Errorf("%s, %s: closed %v", name, what, got)
+			}
+		}
+		_, _ = here.Close(), there.Close()
+	}
+	pipe, _ := net.Pipe()
+	if isClosed(pipe) {
+		t.Error("a pipe in memory is closed")
+	}
+}
+
+// A request that an engine read on a kept connection, and left without an answer, was read.
+func TestTransport_ARequestOnAKeptConnectionMayBeRead(t *testing.T) {
+	url := serveOnce(t, func(c *net.TCPConn, r *bufio.Reader) {
+		readRequest(r)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		readRequest(r)
+	})
+	transport := NewTransport(time.Second)
+	dialed := 0
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialed++
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	if err := posts(t.Context(), t, transport, url); err != nil {
+		t.Fatal(err)
+	}
+	if err := posts(t.Context(), t, transport, url); err == nil || errors.Is(err, errUnread) || dialed != 1 {
+		t.Errorf("on the first of %d connections: %v", dialed, err)
 	}
 }
