@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,6 +67,7 @@ func TestDecide_EachConditionHasItsReason(t *testing.T) {
 	row("a token that may begin a stop string", func(c *Case) { c.Stops = []string{"zz", "ell"} })
 	row("a token that begins none", func(c *Case) { c.Stops = []string{"xe", "lo", "Hi"} })
 	row("a token that ends with one, which stays", func(c *Case) { c.Stops, c.Said.Finish = []string{"He"}, "stop" })
+	row("a token that is one, which did not end it", func(c *Case) { c.Stops = []string{"He"} })
 	row("a part of a character", func(c *Case) { c.Said.Text = "a\uFFFD" })
 
 	file := filepath.Join("testdata", "decide")
@@ -80,5 +82,61 @@ func TestDecide_EachConditionHasItsReason(t *testing.T) {
 	}
 	if table.String() != string(want) {
 		t.Errorf("with UPDATE=1 this becomes the table:\n%s\nwant:\n%s", table.String(), want)
+	}
+}
+
+// A setting is one of two words.
+func TestSource_ValidateKnowsTwo(t *testing.T) {
+	for source, want := range map[Source]bool{FromPrefill: true, FromDecode: true, "": false, "both": false} {
+		if err := source.Validate(); (err == nil) != want {
+			t.Errorf("%q: %v", source, err)
+		}
+	}
+}
+
+// What people read of a first token is what became of it and why, and nothing where the servers or the
+// API are all that is why.
+func TestOutcome_SaysWhyWhereTheRequestIsWhy(t *testing.T) {
+	for want, outcome := range map[string]Outcome{
+		"first: continues":       {First, "continues", ""},
+		"unused: request (seed)": {Unused, "request", "seed"},
+		"first":                  {First, "", ""},
+	} {
+		if got := outcome.String(); got != want {
+			t.Errorf("%+v: %q, want %q", outcome, got, want)
+		}
+	}
+	for _, reason := range []string{"off", "engine", "api"} {
+		if got := (Outcome{Unused, reason, ""}).String(); got != "" {
+			t.Errorf("%s: %q", reason, got)
+		}
+	}
+}
+
+// Stop strings are one text or a list of them, and each token is the likeliest at a temperature of 0
+// that the request states.
+func TestStopsAndIsGreedy_AsTheBodySaysThem(t *testing.T) {
+	for text, want := range map[string]struct {
+		stops  []string
+		greedy bool
+	}{
+		`{}`:                              {nil, false},
+		`{"stop":"x","temperature":0}`:    {[]string{"x"}, true},
+		`{"stop":["x","yz"]}`:             {[]string{"x", "yz"}, false},
+		`{"stop":null,"temperature":0.0}`: {nil, true},
+		`{"stop":[],"temperature":0.01}`:  {nil, false},
+		`{"temperature":null}`:            {nil, false},
+		`{"temperature":"0"}`:             {nil, false},
+	} {
+		body, err := api.ParseBody([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Stops(body); !slices.Equal(got, want.stops) {
+			t.Errorf("%s: stops %q", text, got)
+		}
+		if got := IsGreedy(body); got != want.greedy {
+			t.Errorf("%s: greedy %v", text, got)
+		}
 	}
 }

@@ -36,6 +36,28 @@ func TestSync_WhatIsGoneIsForgotten(t *testing.T) {
 	}
 }
 
+// A server that a record names for the first time has been seen since the record before; the first
+// record of a replica, which may be old, says that of none.
+func TestSync_OfANewServerAllIsSeenSince(t *testing.T) {
+	told := func(ids ...string) record {
+		r := record{Basis: "same", Servers: make(map[string]serverRecord)}
+		for _, id := range ids {
+			r.Servers[id] = serverRecord{}
+		}
+		return r
+	}
+	h := newReceivedRecord()
+	for i, r := range []record{told("a"), told("a"), told("a", "b")} {
+		h.receive(r)
+		if _, since := h.servers["a"]; since {
+			t.Errorf("record %d: a server of the first record counts as seen since", i)
+		}
+	}
+	if _, since := h.servers["b"]; !since {
+		t.Error("a server of a later one does not")
+	}
+}
+
 // A record is read up to its bound, and where it starts from the same priors.
 func TestSync_ReadsRecordsUpToTheirBound(t *testing.T) {
 	m := Sync{basis: "7"}

@@ -276,8 +276,7 @@ func (h *receivedRecord) receive(r record) {
 	})
 	if h.record.Basis != "" {
 		for id := range r.Servers {
-			_, reported := h.record.Servers[id]
-			if _, known := h.servers[id]; !reported && !known {
+			if _, reported := h.record.Servers[id]; !reported {
 				h.servers[id] = serverRecord{}
 			}
 		}

@@ -2,6 +2,7 @@ package modelsync
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // learner is one replica: what it learned, and the sharing of it.
@@ -109,8 +111,7 @@ func TestSync_ReplicasBelieveWhatOneLearned(t *testing.T) {
 		t.Fatalf("a believes %v s, assumed were %v", seen, prior)
 	}
 	a.look(t)
-	// When a record was written is told by when it expires, give or take a quarter of a beat.
-	client.PExpire(t.Context(), "test:"+learnedKey+"a", learnedLife+learnedBeat)
+	a.justWrote(t)
 	b.look(t)
 	// What is told at once counts as one long look, of which a belief takes over a part.
 	if got := b.linkSeconds(); got < 2*prior || got > 1.1*seen {
@@ -228,7 +229,7 @@ func TestSync_ReplicasKnowWhatOthersCounted(t *testing.T) {
 	a.learned.Prompts.Observe(size, 34_000, time.Now())
 	a.wrong.own = map[string][]tokens.Disproved{"llama": {{Context: 7, Times: 3}}}
 	a.look(t)
-	client.PExpire(t.Context(), "test:"+learnedKey+"a", learnedLife+learnedBeat) // it was written just now
+	a.justWrote(t)
 	b.look(t)
 	late := newLearner(t, client, "c", pools.Default())
 	late.look(t)
@@ -269,4 +270,185 @@ func TestSync_RunsUntilItsContextEnds(t *testing.T) {
 	stop()
 	<-ended
 	<-ended
+}
+
+// servesFast lets a replica see prefills that take next to no time.
+func (l *learner) servesFast(t *testing.T, prefills int) {
+	t.Helper()
+	for range prefills {
+		lease, err := l.fleet.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 4096}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.MarkSent(time.Minute)
+		lease.ReleasePrefilled(4096, 0, 0)
+		lease.Release()
+	}
+}
+
+// beliefs are what a replica believes, by name: seconds of a gigabyte, of a prefill and of a step, and
+// tokens of an answer and of a prompt.
+func (l *learner) beliefs() map[string]float64 {
+	servers := l.fleet.Servers()
+	return map[string]float64{
+		"links":   l.linkSeconds(),
+		"prefill": servers[0].PrefillCurve().Seconds(curve.PrefillFeatures(4096, 0)),
+		"step":    servers[1].StepCurve().Seconds(curve.StepFeatures(4, 1000)),
+		"output":  float64(l.learned.Outputs.Expect(predict.Answer{Model: "llama", Tokens: predict.UnknownOutput})),
+		"prompt":  float64(l.learned.Prompts.Expect(somePrompt)),
+	}
+}
+
+var somePrompt = predict.Prompt{Model: "llama", API: "chat", Context: 7, Rough: 20_000}
+
+// learnsAll lets a replica see something of all that is shared.
+func (l *learner) learnsAll(t *testing.T) {
+	t.Helper()
+	l.learns(20, 80*time.Millisecond)
+	l.servesFast(t, 60)
+	for range 60 {
+		l.learned.Outputs.Observe(predict.Answer{Model: "llama"}, 2000, time.Now())
+		l.learned.Prompts.Observe(somePrompt, 34_000, time.Now())
+	}
+}
+
+// justWrote makes what a replica wrote look new to the others: when a record was written is told by
+// when it expires, give or take a quarter of a beat.
+func (l *learner) justWrote(t *testing.T) {
+	t.Helper()
+	l.client.PExpire(t.Context(), "test:"+learnedKey+l.id, learnedLife+learnedBeat)
+}
+
+// A replica that starts believes all that another one has learned, of whatever kind.
+func TestSync_OneThatStartsBelievesAllThatWasLearned(t *testing.T) {
+	client := newRedis(t)
+	a := newLearner(t, client, "a", pools.Default())
+	prior := a.beliefs()
+	a.look(t)
+	a.learnsAll(t)
+	a.look(t)
+	late := newLearner(t, client, "b", pools.Default())
+	late.look(t)
+	want, got := a.beliefs(), late.beliefs()
+	for what := range prior {
+		if math.Abs(want[what]/prior[what]-1) < 0.3 {
+			t.Fatalf("%s: a believes %v, assumed were %v", what, want[what], prior[what])
+		}
+		if math.Abs(got[what]-prior[what]) < 0.4*math.Abs(want[what]-prior[what]) {
+			t.Errorf("%s: a believes %v, one that starts %v, assumed were %v", what, want[what], got[what], prior[what])
+		}
+	}
+}
+
+// What a replica has seen since its record before is added to what another one has seen itself, also
+// where it reports a server, a link or a model for the first time; and what it sees after that.
+func TestSync_WhatIsSeenIsAddedToWhatAnotherHasSeen(t *testing.T) {
+	client := newRedis(t)
+	a, b := newLearner(t, client, "a", pools.Default()), newLearner(t, client, "b", pools.Default())
+	now := time.Now()
+	for i := range 60 { // as fast as is assumed, and answers and prompts that are short
+		at := now.Add(time.Duration(i-100) * time.Millisecond)
+		for _, from := range []string{"p1", "p2"} {
+			for _, to := range []string{"d1", "d2"} {
+				b.links.Observe(&cost.Candidate{ID: from}, &cost.Candidate{ID: to}, 1e9, 100*time.Millisecond, 0, at)
+			}
+		}
+		b.learned.Outputs.Observe(predict.Answer{Model: "llama"}, 20, at)
+		b.learned.Prompts.Observe(somePrompt, 21_000, at)
+		step := b.fleet.Servers()[1].StepCurve().Seconds(curve.StepFeatures(4, 1000))
+		b.fleet.Servers()[1].ObserveStep(time.Duration(step*float64(time.Second)), 4, 1000, at)
+	}
+	a.look(t) // its first record has nothing
+	b.look(t)
+	for _, when := range []string{"for the first time", "again"} {
+		before := b.beliefs()
+		a.learnsAll(t)
+		a.look(t)
+		a.justWrote(t)
+		b.look(t)
+		after, theirs := b.beliefs(), a.beliefs()
+		for what := range before {
+			if what == "prompt" && when == "again" {
+				continue // it is the latest prompts already
+			}
+			if nearer := math.Abs(before[what]-theirs[what]) - math.Abs(after[what]-theirs[what]); nearer <= 0 {
+				t.Errorf("%s %s: b believed %v and then %v, where a believes %v", what, when, before[what], after[what], theirs[what])
+			}
+		}
+		b.received["a"].written = time.Time{} // so that the next is new too
+	}
+}
+
+// The records of all replicas are read in one look, those are forgotten that another replica has
+// taken from the list, and the number of those that are kept is what the metric says.
+func TestSync_ReadsAllRecordsAtOnce(t *testing.T) {
+	client := newRedis(t)
+	for _, id := range []string{"a", "c", "d"} {
+		newLearner(t, client, id, pools.Default()).look(t)
+	}
+	b := newLearner(t, client, "b", pools.Default())
+	b.look(t)
+	if n := b.count.Load(); n != 3 || len(b.received) != 3 {
+		t.Errorf("%d records are counted, %d are kept", n, len(b.received))
+	}
+	client.Del(t.Context(), "test:"+learnedKey+"a")
+	client.ZRem(t.Context(), "test:"+learnedSet, "a")
+	b.look(t)
+	if _, kept := b.received["a"]; kept || b.count.Load() != 2 {
+		t.Errorf("of one that is gone: kept %v, %d are counted", kept, b.count.Load())
+	}
+}
+
+// failing fails the command of a name, alone or as the first of a pipeline.
+type failing struct{ command string }
+
+var errAway = errors.New("Redis is away")
+
+func (f *failing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == f.command {
+			cmd.SetErr(errAway)
+			return errAway
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == f.command {
+			return errAway
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// What cannot be read or written is an error, and is read or written at the next look.
+func TestSync_WhatFailsIsDoneAtTheNextLook(t *testing.T) {
+	client := newRedis(t)
+	newLearner(t, client, "a", pools.Default()).look(t)
+	redisFails := &failing{}
+	client.AddHook(redisFails)
+	b := newLearner(t, client, "b", pools.Default())
+	for _, redisFails.command = range []string{"zrange", "pttl", "get"} {
+		if err := b.read(t.Context()); !errors.Is(err, errAway) {
+			t.Errorf("%s fails: %v", redisFails.command, err)
+		}
+	}
+	redisFails.command = ""
+	if b.look(t); b.count.Load() != 1 {
+		t.Errorf("%d records are read then", b.count.Load())
+	}
+	b.learns(1, 80*time.Millisecond)
+	redisFails.command = "set"
+	if err := b.write(t.Context(), time.Now()); !errors.Is(err, errAway) {
+		t.Errorf("set fails: %v", err)
+	}
+	redisFails.command = ""
+	client.Del(t.Context(), "test:"+learnedKey+"b")
+	if b.look(t); client.Exists(t.Context(), "test:"+learnedKey+"b").Val() != 1 {
+		t.Error("what could not be written is not written then")
+	}
 }
