@@ -309,8 +309,9 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	if connector.MaySayFirst(s) {
 		c.FirstBlock = blockTokensOf(s)
 	}
-	c.Prefill, c.Step = s.PrefillCurve(), s.StepCurve()
-	c.PrefillKnown, c.StepKnown = s.Confidence(now)
+	prefills, steps := s.Beliefs(now)
+	c.Prefill, c.PrefillKnown, c.PrefillError = prefills.Curve, prefills.Confidence, prefills.Error
+	c.Step, c.StepKnown, c.StepError = steps.Curve, steps.Confidence, steps.Error
 	load := s.FreshLoad(now)
 	c.Forming = prefill.Forming
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)

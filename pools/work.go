@@ -149,9 +149,9 @@ func (l *speed) PrefillCurve() curve.Curve { return l.prefill.Curve() }
 // StepCurve predicts the time of a decode step on the server, by StepFeatures.
 func (l *speed) StepCurve() curve.Curve { return l.step.Curve() }
 
-// Confidence is how much of the two curves the server has shown lately, 0..1.
-func (l *speed) Confidence(now time.Time) (prefill, step float64) {
-	return l.prefill.Confidence(now), l.step.Confidence(now)
+// Beliefs are what is believed of the two curves, and how far that can be relied on.
+func (l *speed) Beliefs(now time.Time) (prefill, step curve.Belief) {
+	return l.prefill.Belief(now), l.step.Belief(now)
 }
 
 // ObserveStep teaches the server's step curve one gap between two tokens of a

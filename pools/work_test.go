@@ -126,14 +126,14 @@ func TestSpeed_IsShownToOtherReplicas(t *testing.T) {
 		here, there := NewServer(spec("http://10.0.0.1:1", Both)), NewServer(spec("http://10.0.0.1:1", Both))
 		x := curve.StepFeatures(32, 100_000)
 		before := here.StepCurve().Seconds(x)
-		if p, s := here.Confidence(time.Now()); p != 0 || s != 0 {
+		if p, s := here.Beliefs(time.Now()); p.Confidence != 0 || s.Confidence != 0 {
 			t.Errorf("confident of nothing: %v, %v", p, s)
 		}
 		for range 60 {
 			time.Sleep(time.Second)
 			here.ObserveStep(time.Duration(3*before*float64(time.Second)), 32, 100_000, time.Now())
 		}
-		if p, s := here.Confidence(time.Now()); p != 0 || s != 1 {
+		if p, s := here.Beliefs(time.Now()); p.Confidence != 0 || s.Confidence != 1 {
 			t.Errorf("confident of decode alone: %v, %v", p, s)
 		}
 		p, s := here.Report(time.Now())

@@ -32,6 +32,8 @@ type Candidate struct {
 	Step         curve.Curve   // time of a decode step on it
 	// How much of the two curves it has shown lately, 0..1.
 	PrefillKnown, StepKnown float64
+	// By how much of themselves the two may be off, as what it has shown scatters: standard errors.
+	PrefillError, StepError float64
 
 	Running int // sequences in its batch
 	Decodes int // of them, decodes that a prefill on it would stall

@@ -7,18 +7,24 @@ import "github.com/tandem-gateway/tandem/pools/curve"
 // tried again, and not for longer than it takes to know better. Decode servers that never
 // computed a prompt are taken to do it like prefill servers. Of two that are believed
 // alike the one that is less known goes first: an idle fleet would never try the others.
+//
+// Nor is one believed to differ from its peers where the scatter of what it has shown explains
+// that: of equal servers each learns another speed from its own requests, and by such differences
+// conversations would leave the servers that hold them.
 func JudgeByPeers(f *Candidates) {
-	var prefill, step peers
+	prefill, step := peers{works: prefillWorks}, peers{works: stepWorks}
 	for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
 		for i := range servers {
-			prefill.add(servers[i].Prefill, servers[i].PrefillKnown)
-			step.add(servers[i].Step, servers[i].StepKnown)
+			c := &servers[i]
+			prefill.add(&c.Prefill, c.PrefillKnown, c.PrefillError)
+			step.add(&c.Step, c.StepKnown, c.StepError)
 		}
 	}
 	for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
 		for i := range servers {
 			c := &servers[i]
-			c.Prefill, c.Step = prefill.judge(c.Prefill, c.PrefillKnown), step.judge(c.Step, c.StepKnown)
+			c.Prefill = prefill.judge(c.Prefill, c.PrefillKnown, c.PrefillError)
+			c.Step = step.judge(c.Step, c.StepKnown, c.StepError)
 		}
 	}
 }
@@ -29,27 +35,64 @@ func JudgeByPeers(f *Candidates) {
 // sooner where its peers are busy.
 const untried = 0.97
 
+// chance is how many standard errors of difference are taken for chance: one server in some 400
+// differs by more without being different.
+const chance = 3
+
+// The works by which curves are compared, a small and a large one: what either shows counts.
+var (
+	prefillWorks = [2]curve.Features{curve.PrefillFeatures(512, 0), curve.PrefillFeatures(8192, 0)}
+	stepWorks    = [2]curve.Features{curve.StepFeatures(1, 4000), curve.StepFeatures(32, 100_000)}
+)
+
 // peers is the mean of curves, by how much of each is known.
 type peers struct {
-	sum   curve.Curve
-	known float64
+	works   [2]curve.Features
+	sum     curve.Curve
+	known   float64
+	squares float64 // of the errors of what was added, as parts of the sum
 }
 
-func (p *peers) add(c curve.Curve, known float64) {
+func (p *peers) add(c *curve.Curve, known, stdErr float64) {
 	for i := range c {
 		p.sum[i] += known * c[i]
 	}
 	p.known += known
+	p.squares += known * stdErr * known * stdErr
 }
 
-// judge is what to believe of a server: its own curve as far as that is known, its peers'
-// for the rest. Where no server has shown anything it is the prior.
-func (p *peers) judge(own curve.Curve, known float64) curve.Curve {
+// judge is what to believe of a server: its own curve as far as that is known and differs from
+// its peers' by more than chance, theirs for the rest. Where no server has shown anything it is
+// the prior.
+func (p *peers) judge(own curve.Curve, known, stdErr float64) curve.Curve {
 	if p.known == 0 {
 		return own
 	}
+	mean := p.sum
+	for i := range mean {
+		mean[i] /= p.known
+	}
+	differs := p.differs(&own, &mean, stdErr)
 	for i := range own {
-		own[i] = known*own[i] + (1-known)*untried*p.sum[i]/p.known
+		own[i] = known*(differs*own[i]+(1-differs)*mean[i]) + (1-known)*untried*mean[i]
 	}
 	return own
+}
+
+// differs is how much of the difference between a server's curve and the mean is believed, 0..1:
+// none of what is within chance, nearly all of what is several times as much (James and Stein's
+// estimate, its positive part).
+func (p *peers) differs(own, mean *curve.Curve, stdErr float64) float64 {
+	noise := stdErr*stdErr + p.squares/(p.known*p.known)
+	if noise == 0 {
+		return 1
+	}
+	difference := 0.0
+	for i := range p.works {
+		if usual := p.works[i].On(mean); usual > 0 {
+			by := p.works[i].On(own)/usual - 1
+			difference += by * by / float64(len(p.works))
+		}
+	}
+	return max(0, 1-chance*chance*noise/max(difference, 1e-12))
 }

@@ -40,6 +40,7 @@ type Learned struct {
 	sampledAt time.Time  // of the last sample
 	// Their ratio is the factor: seconds that works took, and that the prior predicted.
 	observed, predicted float64
+	scatter             scatter
 	latest              step   // of the server, not in them yet: more works may belong to it
 	own                 Report // sums of what was seen here, for other replicas
 	a                   [3][3]float64
@@ -54,6 +55,26 @@ type step struct {
 	observed, predicted float64
 	samples             int
 	silent              bool // nothing was learned of the server for long before it
+}
+
+// scatter is sums over the samples of the factor, each by the square of its weight there: of the
+// squares of what works took and of what the prior predicted, and of their products.
+type scatter struct{ observed, product, predicted float64 }
+
+func (s *scatter) add(kept float64, x step) {
+	kept *= kept
+	s.observed = kept*s.observed + x.observed*x.observed
+	s.product = kept*s.product + x.observed*x.predicted
+	s.predicted = kept*s.predicted + x.predicted*x.predicted
+}
+
+// Belief is what is believed of a curve, and how far that can be relied on.
+type Belief struct {
+	Curve      Curve
+	Confidence float64 // see Learned.Confidence
+	// Error is the standard error of how fast the server is on the whole, as a share of that: by how
+	// much its works scatter, and how few they were.
+	Error float64
 }
 
 // NewLearned returns a curve that believes the prior. What a server has shown loses half its
@@ -84,10 +105,30 @@ func (l *Learned) Curve() Curve {
 func (l *Learned) Confidence(now time.Time) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.confidenceLocked(now)
+}
+
+func (l *Learned) confidenceLocked(now time.Time) float64 {
 	if l.samples == 0 {
 		return 0
 	}
 	return l.samples / knownAfter * l.weightAfter(now.Sub(l.sampledAt))
+}
+
+// Belief returns the belief with its confidence and its error.
+func (l *Learned) Belief(now time.Time) Belief {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Belief{l.current, l.confidenceLocked(now), l.errorLocked()}
+}
+
+// errorLocked is the standard error of the factor, as a share of it: that of a ratio of two sums.
+func (l *Learned) errorLocked() float64 {
+	if l.observed <= 0 {
+		return 0
+	}
+	f, s := l.factorLocked(), &l.scatter
+	return math.Sqrt(max(0, s.observed-2*f*s.product+f*f*s.predicted)) / l.observed
 }
 
 // weightAfter is the share of its weight that what was shown has after a time.
@@ -183,6 +224,8 @@ func (l *Learned) forgetIfRecoveredLocked(s step) {
 	}
 	predicted := s.predicted / float64(s.samples)
 	l.observed, l.predicted = l.factorLocked()*predicted, predicted
+	l.scatter = scatter{}
+	l.scatter.add(0, step{observed: l.observed, predicted: l.predicted})
 }
 
 // enterLocked enters a step into the factor and returns what counted of it. The prior
@@ -192,12 +235,14 @@ func (l *Learned) forgetIfRecoveredLocked(s step) {
 func (l *Learned) enterLocked(s step) step {
 	if l.predicted == 0 {
 		l.observed, l.predicted = s.predicted/float64(s.samples), s.predicted/float64(s.samples)
+		l.scatter.add(0, step{observed: l.observed, predicted: l.predicted})
 	}
 	usual := (1 - speedKeep) * l.predicted // an average work
 	s.observed = min(s.observed, outlier*l.factorLocked()*max(s.predicted, usual))
 	kept := math.Pow(speedKeep, float64(s.samples))
 	l.observed = kept*l.observed + s.observed
 	l.predicted = kept*l.predicted + s.predicted
+	l.scatter.add(kept, s)
 	return s
 }
 

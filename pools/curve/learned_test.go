@@ -197,6 +197,38 @@ func TestLearned_WhatAServerShowedLosesWeightWithoutSamples(t *testing.T) {
 	}
 }
 
+// How far a server's speed may be off follows from how much its works scatter, and how many they
+// were; one that turns slow is not taken for one that scatters for long.
+func TestLearned_TheErrorIsThatOfItsScatter(t *testing.T) {
+	x := PrefillFeatures(4096, 0)
+	after := func(works int, factor func(i int) float64) float64 {
+		l := NewLearned(testPrior, testAnchors, time.Minute)
+		for i := range works {
+			l.Observe(x, time.Duration(factor(i)*testPrior.Seconds(x)*float64(time.Second)), testNow)
+		}
+		return l.Belief(testNow).Error
+	}
+	steady := func(int) float64 { return 1 }
+	scatters := func(i int) float64 { return 1 + 0.3*float64(1-2*(i%2)) }
+	slows := func(i int) float64 { return 1 + float64(min(i/100, 1)) }
+	for _, c := range []struct {
+		name        string
+		got         float64
+		least, most float64
+	}{
+		{"of nothing", after(0, steady), 0, 0},
+		{"of works that all took as long", after(50, steady), 0, 1e-6},
+		{"of four that scatter by 30 %", after(4, scatters), 0.1, 0.16},
+		{"of many", after(500, scatters), 0.04, 0.046}, // 0.3 sqrt(0.04 / 1.96): a memory of 25
+		{"as the server turned twice as slow ten works ago", after(110, slows), 0.03, 0.09},
+		{"fifty works ago", after(150, slows), 0, 0.03},
+	} {
+		if c.got < c.least || c.got > c.most {
+			t.Errorf("%s: %.4f, want %v to %v", c.name, c.got, c.least, c.most)
+		}
+	}
+}
+
 // An engine that finishes many works in one step answers them together: the first took
 // all the time, the others none, and what the step takes whatever is in it they took once. That
 // must not make it look ever faster.
