@@ -417,6 +417,40 @@ func TestTransferSample_TeachesTheLink(t *testing.T) {
 	}
 }
 
+// What decode may have needed to read a long prompt is not held against the link over which little
+// of it moved; what is more than that is.
+func TestTransferSample_ReadingALongPromptIsNoTransfer(t *testing.T) {
+	for _, c := range []struct {
+		took    time.Duration
+		teaches bool
+	}{{5 * time.Millisecond, false}, {35 * time.Millisecond, false}, {200 * time.Millisecond, true}} {
+		f := newTestFleet(t, 1, testPrompt(160))
+		now := time.Now()
+		st := f.arrives(testPrompt(160), now)
+		st.req.PromptTokens = 40_000
+		b, err := f.Binder.bindNow(&st.bind)
+		if err != nil || b.prefill == nil {
+			t.Fatalf("%+v, %v", b, err)
+		}
+		tr := st.transfer(b)
+		b.handoff, b.cachedTokens = tr.Handoff(), 39_840
+		b.handoff.RecordPrefill(tr, []byte(`{"usage":{"prompt_tokens":40000},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), now)
+		believed := func(at time.Time) float64 {
+			from, to := candidateOf(b.handoff.From, now), candidateOf(b.decode.Server(), now)
+			return f.Binder.Links.Table([]cost.Candidate{from}, []cost.Candidate{to}, at).After(0, 0, 5e6)
+		}
+		before := believed(now)
+		for range 10 { // the first of a pair may be what connecting takes
+			sample := f.Binder.beginTransfer(st, b, now)
+			sample.first(c.took, now)
+		}
+		if after := believed(now.Add(time.Second)); (after > before) != c.teaches {
+			t.Errorf("after transfers of 5 MB in %v it is believed to take %v s, before %v s", c.took, after, before)
+		}
+		b.release()
+	}
+}
+
 // Where engines schedule by priority both legs carry the same key, and else none.
 func TestRun_BothLegsCarryTheirPriority(t *testing.T) {
 	for _, by := range []bool{false, true} {

@@ -27,6 +27,10 @@ type transferSample struct {
 const (
 	prefillSlack = 0.5 // of prefill and the wait for it, where legs run together
 	decodeSlack  = 0.3 // of decoding, where the answer comes as a whole
+	// readingPerToken is the most that decode's engine needs to make the prompt's tokens of the request,
+	// before it asks for their KV: a tokenizer of Hugging Face's does about a million in a second. A
+	// guess; nothing is the least.
+	readingPerToken = time.Microsecond
 )
 
 // beginTransfer notes that a decode leg, which is sent now, moves KV over the link of its
@@ -40,20 +44,23 @@ const (
 //
 // What is taken off may be wrong, so that the transfer took something between two bounds.
 // Such a sample only teaches where the belief is outside of them: a fallback to TCP, and
-// not what twice the bandwidth would change. Where decode has to wait for room, or
+// not what twice the bandwidth would change. So does one of a long prompt of which little
+// moves, as each turn of an agent has it: decode may have read its text for longer than the KV
+// traveled. Where decode has to wait for room, or
 // computes prompts itself, its time says nothing of the link.
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
 	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
 	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 || computesPrompts(c.server, now) {
 		return c
 	}
-	c.own = ch.Cost.HandOff + c.step
+	reading := time.Duration(st.req.PromptTokens) * readingPerToken / 2
+	c.own, c.slack = ch.Cost.HandOff+c.step+reading, reading
 	moved := b.handoff.Coverage().Tokens
 	by := connector.Of(c.server)
 	beside := by.ConcurrentLegs || by.DecodeDriven
 	if beside {
 		prefill := b.chosen.Terms.Queue + b.chosen.Terms.Prefill
-		moved, c.own, c.slack = st.req.PromptTokens, c.own+prefill, time.Duration(prefillSlack*float64(prefill))
+		moved, c.own, c.slack = st.req.PromptTokens, c.own+prefill, c.slack+time.Duration(prefillSlack*float64(prefill))
 	}
 	if moved == 0 {
 		return c
