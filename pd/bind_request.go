@@ -13,7 +13,8 @@ import (
 
 // bindRequest is what a binding must know of a request. It belongs to the goroutine that
 // serves the request, save while the request waits for its turn: then to the decider's, which
-// looks up the prompt again, takes a probe, and changes nothing else.
+// looks up the prompt again, takes over its tokens where an engine has answered meanwhile, takes a
+// probe, and changes nothing else.
 type bindRequest struct {
 	req       *Request
 	base      string // the model whose servers serve it: of an adapter the one that it adapts
@@ -38,6 +39,24 @@ type bindRequest struct {
 // session is what the client says that the request belongs to.
 func (r *bindRequest) session() predict.Session {
 	return predict.Session{Tenant: r.req.Tenant, Model: r.req.Model, Hash: r.req.Session}
+}
+
+// takeLater takes over the tokens of the prompt where an engine has answered since it was located.
+func (r *bindRequest) takeLater() {
+	if !r.prefix.takeLater() {
+		return
+	}
+	r.setPromptTokens()
+	r.certain = r.prefix.certainTokens()
+}
+
+// setPromptTokens sets the prompt's length to what is known of it.
+func (r *bindRequest) setPromptTokens() {
+	if t := &r.prefix.tokens; t.Complete {
+		r.req.PromptTokens = len(t.IDs)
+	} else {
+		r.req.PromptTokens = max(r.req.PromptTokens, len(t.IDs))
+	}
 }
 
 // hadTurn reports whether the request has had its turn: it is bound again.

@@ -218,6 +218,21 @@ func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *p
 	return p
 }
 
+// takeLater takes over the tokens that an engine has answered since the request was located, and
+// reports whether there are any.
+func (p *prefix) takeLater() bool {
+	if p == nil || p.tokens.Later == nil {
+		return false
+	}
+	found, ok := p.tokens.Later.Tokens()
+	if !ok {
+		return false
+	}
+	p.tokens, p.text, p.known, p.unknown = found, found.Text, true, ""
+	p.hits = kvstate.Hits{} // of what was known before
+	return true
+}
+
 // promptTokens is the prompt's length as the gateway knows it, 0 where it does not.
 func (p *prefix) promptTokens() int {
 	if p == nil || !p.tokens.Complete {
@@ -248,7 +263,7 @@ func (p *prefix) counted(count int) {
 // beginning is what is known of a longer prompt that begins with this one.
 func (p *prefix) beginning() *prefix {
 	known := p.tokens
-	known.Complete, known.Teaches = false, false
+	known.Complete, known.Teaches, known.Later = false, false, nil
 	return &prefix{source: p.source, prompt: p.prompt, tokens: known, known: p.known, model: p.model}
 }
 
@@ -271,8 +286,8 @@ func (l *Locality) match(p *prefix) {
 	l.Index.Match(&prompt, &p.hits)
 }
 
-// cachedTokens returns what a server holds of the prompt, as match found.
-func (l *Locality) cachedTokens(p *prefix, s *pools.Server, at *serverFacts) cached.Tokens {
+// cachedTokens returns what a server holds of the prompt, which has so many tokens, as match found.
+func (l *Locality) cachedTokens(p *prefix, promptTokens int, s *pools.Server, at *serverFacts) cached.Tokens {
 	if len(p.tokens.Chunks) > 0 {
 		n := l.history.CachedTokens(p.saltedModel(), versionOf(s), p.tokens.Chunks)
 		return cached.Tokens{GPU: n, CPU: n, Disk: n}
@@ -281,25 +296,27 @@ func (l *Locality) cachedTokens(p *prefix, s *pools.Server, at *serverFacts) cac
 		return cached.Tokens{}
 	}
 	held := p.hits.HeldAt(s.ID(), &at.spot)
-	if n := l.computing(p, s); n > held.GPU {
+	if n := l.computing(p, s, promptTokens); n > held.GPU {
 		held.Pending += n - held.GPU
 		held.GPU, held.CPU, held.Disk = n, max(n, held.CPU), max(n, held.Disk)
 	}
 	return held
 }
 
-// computing is how many leading tokens of a prompt a server is believed to compute, by its text.
-func (l *Locality) computing(p *prefix, s *pools.Server) int {
+// computing is how many leading tokens of a prompt of so many a server is believed to compute, by its
+// text: also of one of which fewer tokens are known so far.
+func (l *Locality) computing(p *prefix, s *pools.Server, promptTokens int) int {
 	if len(p.text) == 0 {
 		return 0
 	}
-	return l.history.Computing(p.saltedModel(), versionOf(s), p.text) * len(p.tokens.IDs) / len(p.text)
+	return l.history.Computing(p.saltedModel(), versionOf(s), p.text) * promptTokens / len(p.text)
 }
 
-// setCachedTokens writes what each of some servers holds of the prompt, as match found.
-func (l *Locality) setCachedTokens(p *prefix, servers []*pools.Server, facts []serverFacts, candidates []cost.Candidate) {
+// setCachedTokens writes what each of some servers holds of the prompt, which has so many tokens, as
+// match found.
+func (l *Locality) setCachedTokens(p *prefix, promptTokens int, servers []*pools.Server, facts []serverFacts, candidates []cost.Candidate) {
 	for i, s := range servers {
-		candidates[i].Cached = l.cachedTokens(p, s, &facts[i])
+		candidates[i].Cached = l.cachedTokens(p, promptTokens, s, &facts[i])
 	}
 }
 
@@ -325,7 +342,8 @@ const computesLonger = time.Second
 
 // predict notes that a server computes so many tokens of the prompt and holds them in so long, and returns what
 // takes it back when it will not. What is known by text alone is never confirmed, so it is
-// noted of decode as well, which gets it then. The text of other prompts is noted too: of the
+// noted of decode as well, which gets it then. The text of other prompts is noted too, and that it is
+// computed where not all of their tokens are known: of the
 // next turn or a sibling the tokens may not be known in time, and the index has no place for a
 // server that has published nothing yet.
 func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, decode *pools.Server) (withdraw func()) {
@@ -334,7 +352,7 @@ func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, deco
 	var guess kvstate.Guess
 	if len(text) == 0 {
 		guess, text = l.Index.Guess(computes.ID(), &p.hits, upTo, in), p.text
-		if guess.Entered() || !l.Index.CountsGuesses() {
+		if guess.Entered() && p.tokens.Complete || !l.Index.CountsGuesses() {
 			until = time.Time{}
 		}
 	}

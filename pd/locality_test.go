@@ -1,6 +1,10 @@
 package pd
 
 import (
+	"context"
+	"encoding/json"
+	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,6 +52,73 @@ func TestLocality_ASourceThatIsSlowToOpenDelaysNobody(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("it is never there")
 		}
+	}
+}
+
+// A request whose tokens an engine answered too late learns of them where it waits for its servers:
+// what they hold of it, and how long it is.
+func TestLocality_TokensThatComeLateCountWhereTheRequestStillWaits(t *testing.T) {
+	prompt := testPrompt(6400)
+	f := newTestFleet(t, 1, prompt)
+	answer, err := json.Marshal(map[string]any{"token_ids": prompt})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{})
+	f.Binder.Locality = NewLocality(f.Binder.Locality.Index, func(model string) (*tokens.Source, error) {
+		cfg := tokens.Default()
+		cfg.Model, cfg.Mode, cfg.AskWait = model, tokens.Engine, time.Millisecond
+		return tokens.New(cfg, func(context.Context, string, []byte) ([]byte, error) {
+			<-release
+			return answer, nil
+		}, nil)
+	})
+	t.Cleanup(f.Binder.Locality.Close)
+	st := f.arrives(prompt, time.Now())
+	if st.req.Body, err = api.ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("What is it? ", 1000) + `"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	st.req.Dialect, st.req.PromptTokens = api.Chat, 5000
+	f.locatePrompt(t.Context(), st)
+	held := func() (tokens, of int) {
+		v := f.Binder.snapshotFor(&st.bind, nil, time.Now())
+		return v.candidates.Prefill[0].Cached.GPU, f.Binder.demand(&st.bind, time.Now()).PromptTokens
+	}
+	if n, of := held(); n != 0 || of != 5000 || st.bind.prefix.unknown != tokens.Late {
+		t.Errorf("%d of %d tokens are held while none are known: %s", n, of, st.bind.prefix.unknown)
+	}
+	close(release)
+	f.await(t, func() bool { _, ok := st.bind.prefix.tokens.Later.Tokens(); return ok })
+	if n, of := held(); n != 1600 || of != len(prompt) || st.bind.certain != len(prompt) || st.bind.prefix.unknown != "" {
+		t.Errorf("%d of %d tokens are held once they are known, %d certain, unknown %q", n, of, st.bind.certain, st.bind.prefix.unknown)
+	}
+}
+
+// What siblings share is computed once, also where not all of their tokens are known yet: the text
+// says what a server computes beyond those.
+func TestLocality_WhatIsComputedIsKnownByTextBeyondTheKnownTokens(t *testing.T) {
+	prompt := testPrompt(6400)
+	f := newTestFleet(t, 1, prompt)
+	s := f.Fleet.Servers()
+	of := func(last tokens.Chunk) *requestState {
+		st := f.arrives(prompt[:1600], time.Now()) // they have 6400, of which the first quarter is known
+		st.bind.prefix.tokens.Complete, st.req.PromptTokens = false, 6400
+		st.bind.prefix.text = []tokens.Chunk{1, 2, 3, last}
+		return st
+	}
+	first, sibling := of(4), of(5)
+	f.Binder.snapshotFor(&first.bind, nil, time.Now())
+	withdraw := f.Binder.Locality.predict(first.bind.prefix, math.MaxInt, time.Minute, s[0], s[1])
+	held := func() int {
+		v := f.Binder.snapshotFor(&sibling.bind, nil, time.Now())
+		return v.candidates.Prefill[0].Cached.GPU
+	}
+	if n := held(); n != 4800 {
+		t.Errorf("%d tokens of a sibling that shares three quarters are believed to be computed", n)
+	}
+	withdraw()
+	if n := held(); n != 1600 {
+		t.Errorf("withdrawn, %d tokens are believed to be held", n)
 	}
 }
 

@@ -170,11 +170,7 @@ func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
 	defer span.End()
 	r := &st.bind
 	r.prefix = o.Binder.Locality.findTokens(ctx, r.req, r.base)
-	if t := r.prefix.tokens; t.Complete {
-		r.req.PromptTokens = len(t.IDs)
-	} else {
-		r.req.PromptTokens = max(r.req.PromptTokens, len(t.IDs))
-	}
+	r.setPromptTokens()
 	o.Metrics.countUnknown(st.req.Model, r.prefix.unknown)
 	span.SetAttributes(attribute.Bool("tandem.tokens_known", r.prefix.known && !r.prefix.isGuessed()), attribute.Int("tandem.prompt_tokens", r.req.PromptTokens))
 }

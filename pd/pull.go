@@ -20,7 +20,7 @@ func (sn *Snapshotter) setRemotes(r *bindRequest, v *snapshot, all []*pools.Serv
 		if !at.pulls || s.State() != pools.Alive {
 			continue
 		}
-		held := min(sn.Locality.cachedTokens(r.prefix, s, &at).Confirmed(), r.req.PromptTokens)
+		held := min(sn.Locality.cachedTokens(r.prefix, r.req.PromptTokens, s, &at).Confirmed(), r.req.PromptTokens)
 		if held > best[s.CompatibilityKey()].Tokens {
 			best[s.CompatibilityKey()] = cost.Remote{Server: s.ID(), Tokens: held}
 			places[s.ID()] = topologyOf(s)

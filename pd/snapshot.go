@@ -97,6 +97,7 @@ func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.
 // they may serve it.
 func (sn *Snapshotter) applyRequest(r *bindRequest, v *snapshot, now time.Time) {
 	if sn.Locality != nil && r.prefix != nil {
+		r.takeLater()
 		sn.Locality.match(r.prefix)
 	}
 	sn.applyMatched(r, v, now)
@@ -109,8 +110,8 @@ func (sn *Snapshotter) applyMatched(r *bindRequest, v *snapshot, now time.Time) 
 		v.kind, v.kindIsSet = kind, len(r.tried.legs) == 0
 	}
 	if sn.Locality != nil && r.prefix != nil {
-		sn.Locality.setCachedTokens(r.prefix, v.prefill, v.prefillFacts, v.candidates.Prefill)
-		sn.Locality.setCachedTokens(r.prefix, v.decode, v.decodeFacts, v.candidates.Decode)
+		sn.Locality.setCachedTokens(r.prefix, r.req.PromptTokens, v.prefill, v.prefillFacts, v.candidates.Prefill)
+		sn.Locality.setCachedTokens(r.prefix, r.req.PromptTokens, v.decode, v.decodeFacts, v.candidates.Decode)
 	}
 	if r.begun != nil {
 		v.keepBegun(r.begun)

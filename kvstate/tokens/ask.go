@@ -89,7 +89,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	c := a.memory.recall(t)
 	known := c.tokens()
 	f, why := a.flightFor(p, t, &c)
-	if f != nil {
+	if f != nil && a.waitsFor(t, &c) {
 		found, ok := f.wait(ctx, a.cfg.AskWait)
 		if why = found.Unknown; ok {
 			known = found
@@ -100,20 +100,27 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	}
 	known.context, known.root = t.context, t.root
 	known.Text = p.chunksOf(&b)
+	known.Mode, known.Adapter, known.Salt = Engine, p.Adapter, p.Salt
+	if f != nil && !known.Complete {
+		known.Later = laterTokens(&known, f)
+	}
 	return known, len(known.IDs) > 0
 }
 
-// flightFor begins to ask where the prompt is not known completely, and returns the ask if
-// the request should wait for it, or why no engine is asked.
+// flightFor begins to ask where the prompt is not known completely, and returns the ask, or why no
+// engine is asked.
 func (a *asker) flightFor(p *Prompt, t *text, c *claim) (*flight, Reason) {
 	if c.complete {
 		return nil, ""
 	}
-	f, why := a.start(p, t)
-	if unknown := t.size - int(c.cell)*cellBytes; len(c.ids) > 0 && unknown <= a.cfg.AskOver && !t.partial {
-		return nil, ""
-	}
-	return f, why
+	return a.start(p, t)
+}
+
+// waitsFor reports whether a request should wait for an ask: not where only a little of its prompt
+// is unknown.
+func (a *asker) waitsFor(t *text, c *claim) bool {
+	unknown := t.size - int(c.cell)*cellBytes
+	return len(c.ids) == 0 || unknown > a.cfg.AskOver || t.partial
 }
 
 func (f *flight) wait(ctx context.Context, most time.Duration) (Tokens, bool) {

@@ -104,6 +104,57 @@ func TestAsk_WaitsNoLongerThanConfiguredAndLearnsAllTheSame(t *testing.T) {
 	})
 }
 
+// A request that goes on without an engine's answer, since it came late or since only a little of
+// the prompt was unknown, can take it over afterwards; not one that the engine refused.
+func TestAsk_WhatIsAnsweredLaterCanBeTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refuses := false
+		s := asking(t, func(_ context.Context, path string, body []byte) ([]byte, error) {
+			if path != pathTokenize {
+				return nil, ErrNotServed
+			}
+			time.Sleep(300 * time.Millisecond)
+			if refuses {
+				return nil, ErrRefused
+			}
+			return tokenizeAnswer(body)
+		}, func(cfg *Config) { cfg.AskOver = 1 << 10 })
+		expect := func(what string, talk []message, refused bool) {
+			t.Helper()
+			refuses = refused
+			p := promptOf(t, talk)
+			p.Adapter, p.Salt = "a", "x"
+			got, _ := s.Tokens(t.Context(), p)
+			if got.Complete || got.Later == nil {
+				t.Fatalf("%s: known whole %v, later %v", what, got.Complete, got.Later)
+			}
+			if _, ok := got.Later.Tokens(); ok {
+				t.Errorf("%s: it was answered before the engine did", what)
+			}
+			time.Sleep(time.Second)
+			later, ok := got.Later.Tokens()
+			if ok == refused {
+				t.Errorf("%s: answered %v", what, ok)
+			}
+			if ok && (!later.Complete || !slices.Equal(later.IDs, encode(appends(talk, 0))) || later.Mode != Engine || later.Adapter != "a" || later.Salt != "x" ||
+				!slices.Equal(later.Text, got.Text) || later.context != got.context || later.root != got.root || later.Later != nil) {
+				t.Errorf("%s: later %+v, at first %+v", what, later, got)
+			}
+			if whole, _ := s.Tokens(t.Context(), p); !refused && (!whole.Complete || whole.Later != nil) {
+				t.Errorf("%s: what is known whole is asked for again", what)
+			}
+		}
+		long := []message{{"system", strings.Repeat("You are a helpful assistant. ", 80)}, {"user", "Hello there!"}}
+		expect("a first turn", long, false)
+		other := []message{long[0], {"user", "What is new?"}}
+		expect("another conversation's", other, false)
+		for i := range 2 { // what rules need
+			expect("a next turn", append(slices.Clone(long), message{"assistant", "Hi."}, message{"user", fmt.Sprint("And ", i)}), false)
+		}
+		expect("one that is refused", []message{long[0], {"user", "Say it."}}, true)
+	})
+}
+
 func TestAsk_OneQuestionForAllWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asks atomic.Int32

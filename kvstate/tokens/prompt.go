@@ -80,6 +80,9 @@ type Tokens struct {
 	// they belong into every key made from IDs or Chunks.
 	Adapter string
 	Salt    string
+	// Later is what an engine is still asked for, where the request need not wait for it, or has
+	// waited long enough; nil: none is.
+	Later *Later
 
 	context, root uint64 // of the prompt
 }
