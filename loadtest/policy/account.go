@@ -41,14 +41,15 @@ func (j *job) prefillWork() curve.Work {
 
 // estimate is what was believed of a request when it was sent.
 type estimate struct {
-	prefill float64 // seconds on its prefill server
-	shared  float64 // of them, what a step there takes whatever is in it
-	nominal float64 // seconds on a server of nominal speed
-	cached  int     // tokens there, or on decode if that computes the prompt
-	output  int     // expected tokens
-	bytes   float64 // to move
-	step    float64 // seconds of a decode step
-	room    bool    // it was to wait for KV room
+	prefill    float64 // seconds on its prefill server
+	shared     float64 // of them, what a step there takes whatever is in it
+	nominal    float64 // seconds on a server of nominal speed
+	cached     int     // tokens there, or on decode if that computes the prompt
+	output     int     // expected tokens
+	bytes      float64 // to move
+	step       float64 // seconds of a decode step
+	aggregated float64 // seconds until decode has computed it beside its batch; 0: as long as by itself
+	room       bool    // it was to wait for KV room
 }
 
 // newAccount returns one of idle servers, of which prefill computes so many tokens in a step; 0:

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // job is one request on its way through the cluster.
@@ -48,18 +50,20 @@ type job struct {
 	flows        int // transfers under way
 	bytes        float64
 
-	fresh      bool // in its first step since it joined the batch
-	recompute  bool // preempted: its KV is to be computed here
-	compute    int  // prompt tokens to compute on the decode server
-	chunk      int  // of them in the step under way
-	generated  int
-	firstAt    float64
-	decodedAt  float64 // the first token that decode says: the first one, or that behind prefill's
-	behind     bool    // decode has not gone on behind prefill's token yet
-	lastToken  float64
-	longestGap float64
-	preempted  int
-	endedAt    float64
+	fresh        bool              // in its first step since it joined the batch
+	recompute    bool              // preempted: its KV is to be computed here
+	compute      int               // prompt tokens to compute on the decode server
+	chunk        int               // of them in the step under way
+	decodePieces cost.DecodePieces // how decode computes the prompt; the zero value: as its budget of tokens lets it
+	nextPiece    float64           // when decode has the request for the next piece
+	generated    int
+	firstAt      float64
+	decodedAt    float64 // the first token that decode says: the first one, or that behind prefill's
+	behind       bool    // decode has not gone on behind prefill's token yet
+	lastToken    float64
+	longestGap   float64
+	preempted    int
+	endedAt      float64
 }
 
 // whole is the whole blocks of what the prefill under way computes.

@@ -1,5 +1,7 @@
 package policy
 
+import "github.com/tandem-gateway/tandem/pd/cost"
+
 // decodeServer is one decode server: those that wait for KV room, those whose KV
 // is there, and the batch. It steps with the others of its group.
 type decodeServer struct {
@@ -126,7 +128,7 @@ func (d *decodeServer) preempt(j *job) {
 	d.batch = d.batch[:len(d.batch)-1]
 	d.leave(j)
 	j.preempted++
-	j.recompute = true
+	j.recompute, j.decodePieces = true, cost.DecodePieces{}
 	d.waiting = append([]*job{j}, d.waiting...)
 }
 

@@ -83,12 +83,15 @@ func (g *decodeGroup) begin() {
 	}
 	g.started = g.cluster.cal.now
 	g.first, g.slope, g.steps = 0, 0, g.cluster.longestRun
-	busy := false
-	for _, d := range g.servers {
-		busy = busy || len(d.batch) > 0
-	}
-	g.running = busy
-	if !busy {
+	var soonest float64
+	if g.running, soonest = g.hasWork(); !g.running {
+		if !math.IsInf(soonest, 1) {
+			g.cluster.cal.at(soonest, func() {
+				if !g.running {
+					g.begin()
+				}
+			})
+		}
 		return
 	}
 	g.measure()
@@ -102,6 +105,27 @@ func (g *decodeGroup) begin() {
 	}
 }
 
+// hasWork reports whether a step would do anything, and when there is the next piece of a prompt to
+// compute: infinite if there is none.
+func (g *decodeGroup) hasWork() (any bool, soonest float64) {
+	soonest = math.Inf(1)
+	for _, d := range g.servers {
+		for _, j := range d.batch {
+			if j.compute == 0 || j.nextPiece <= g.started {
+				any = true
+				continue
+			}
+			soonest = min(soonest, j.nextPiece)
+		}
+	}
+	return any, soonest
+}
+
+// computes reports whether the server has prompts to compute, now or when their next piece comes.
+func (d *decodeServer) computes() bool {
+	return slices.ContainsFunc(d.batch, func(j *job) bool { return j.compute > 0 })
+}
+
 // measure sets the length of the steps and of the run: to the first sequence that
 // ends, the first server that overtakes the slowest, or the end of sure KV room.
 func (g *decodeGroup) measure() {
@@ -109,8 +133,8 @@ func (g *decodeGroup) measure() {
 	for _, d := range g.servers {
 		first := hw.step(len(d.batch), d.context) * d.speed
 		slope := hw.DecodePerContext * float64(len(d.batch)) * d.speed
-		if work := d.localPrefill(); work > 0 {
-			first += work
+		if d.computes() {
+			first += d.localPrefill()
 			g.steps = 1
 		}
 		if first > g.first || (first == g.first && slope > g.slope) {
@@ -139,12 +163,12 @@ func (d *decodeServer) localPrefill() float64 {
 	seconds := 0.0
 	for _, j := range d.batch {
 		j.chunk = 0
-		if j.compute == 0 || budget == 0 {
+		if j.compute == 0 || budget == 0 || j.nextPiece > d.cluster.cal.now {
 			continue
 		}
-		j.chunk = min(j.compute, budget)
-		budget -= j.chunk
 		from := j.context() - j.compute
+		j.chunk = min(j.decodePieces.End(from, j.context())-from, budget)
+		budget -= j.chunk
 		seconds += d.cluster.hw.work(from, from+j.chunk) * j.noise * d.speed
 	}
 	return seconds
@@ -162,6 +186,9 @@ func (g *decodeGroup) end() {
 			if j.compute > 0 {
 				j.compute -= j.chunk
 				if j.compute > 0 {
+					if j.chunk > 0 && j.decodePieces.Seconds > 0 {
+						j.nextPiece = now + g.cluster.scenario.RoundTrip
+					}
 					continue
 				}
 				d.publish(j)

@@ -18,9 +18,14 @@ type fleet struct {
 	field      cost.Candidates
 	servers    order.Servers
 	aggregated bool            // decode servers may compute prompts
+	cuts       bool            // and do so in pieces
 	serves     order.Objective // for throughput it has the objective of the first token, too
 	moving     map[*job]*cost.Transfer
 }
+
+// engineBlock is a KV block of an engine, in tokens (vLLM's default): the simulator's own blocks are
+// those of the traces.
+const engineBlock = 16
 
 func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
@@ -43,8 +48,8 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 	for d := range s.Decode {
 		c := cost.Candidate{
 			ID: strconv.Itoa(d), Topology: place(s.decodeRack(d)), KVKnown: true, NoAggregated: !aggregated, FirstBlock: firstBlock,
-			Prefill: prefillCurve(h, 1),
-			Step:    curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
+			Prefill: prefillCurve(h, 1), PieceBlock: engineBlock,
+			Step: curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
 		}
 		if s.LockstepRanks > 1 {
 			c.Group = 1 + d/s.LockstepRanks
@@ -117,6 +122,9 @@ func (f *fleet) demand(v *View) cost.Demand {
 		PromptTokens: v.Prompt(), OutputTokens: v.Output(), Objective: f.serves,
 		FirstFromPrefill: v.scenario().FirstFromPrefill, Exact: true,
 		Waited: runDuration(v.now - v.job.arrived), ITL: runDuration(v.scenario().SLO.ITL),
+	}
+	if f.cuts {
+		d.Gap = d.ITL
 	}
 	if f.serves == order.Throughput {
 		d.TTFT = runDuration(v.scenario().SLO.TTFT)

@@ -260,7 +260,9 @@ func (g *gateway) estimate(j *job) {
 		return
 	}
 	e.cached = v.DecodeHit(j.pair.Decode)
-	e.prefill = g.cluster.hw.prefill(j.req.Prompt, e.cached)
+	if e.prefill = e.aggregated; e.prefill == 0 {
+		e.prefill = g.cluster.hw.prefill(j.req.Prompt, e.cached)
+	}
 }
 
 // viewFor returns the view for a request, now.

@@ -24,10 +24,10 @@ var latePairs = &Policy{
 
 var pieces = &Policy{
 	Name: "tandem-pieces", Kind: Ours, OneDecider: true,
-	Source: "tandem-late which prefills long prompts in pieces; decode pulls one while the next is computed",
+	Source: "tandem-late which prefills long prompts in pieces, of which decode pulls one while the next is computed; what decode computes itself is cut so that its streams go on between two pieces",
 	New: func(s *Scenario, _ *rand.Rand) any {
 		b := newLateBinder(s, true)
-		b.pieces = cost.DefaultPieces
+		b.pieces, b.cuts = cost.DefaultPieces, true
 		return b
 	},
 }
@@ -110,10 +110,14 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	j := b.jobs[turn.Ticket.ID]
 	delete(b.jobs, turn.Ticket.ID)
 	j.pair = turn.Pair
+	b.updateCached(v, j)
 	if j.pair.Prefill != Aggregated {
-		b.updateCached(v, j)
 		j.upTo = b.pieces.End(&b.field.Prefill[j.pair.Prefill], j.req.Prompt, blockTokens)
+		return j, true
 	}
+	demand := b.demand(v)
+	j.decodePieces = b.model.DecodePieces(&demand, &b.field.Decode[j.pair.Decode])
+	j.estimate.aggregated = turn.Ticket.Aggregated[j.pair.Decode]
 	return j, true
 }
 

@@ -33,7 +33,47 @@ func TestRun_PiecesLetShortRequestsBetween(t *testing.T) {
 	if pieced == 0 || staged == 0 || cut.TTFT.Mean > 0.95*whole.TTFT.Mean {
 		t.Error("pieces gain nothing")
 	}
+	if cut.Goodput < whole.Goodput-0.005 {
+		t.Errorf("%.3f of the requests are in time, %.3f with whole prompts", cut.Goodput, whole.Goodput)
+	}
 	if moved, before := cut.SameRack+cut.Cross, whole.SameRack+whole.Cross; moved > 1.02*before {
 		t.Errorf("%.2f TB are moved, %.2f with whole prompts", moved/1e12, before/1e12)
+	}
+}
+
+// Where decode computes prompts in pieces more of them go there, and no gap of its streams is longer
+// than the objective, but for what a prefill is longer than predicted.
+func TestRun_DecodeComputesBetweenTheStepsOfItsStreams(t *testing.T) {
+	trace, err := ReadTraceFile(tracePath, 2000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := *scenario(t, "G")
+	s.Noise = 0
+	run := func(p *Policy) (*cluster, *Outcome) {
+		c, err := newCluster(trace, &s, p, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.run(); err != nil {
+			t.Fatal(err)
+		}
+		return c, c.outcome(p, 1)
+	}
+	_, whole := run(lateBinding)
+	c, cut := run(pieces)
+	pieced := 0
+	for i := range c.jobs {
+		if j := &c.jobs[i]; j.decodePieces.Seconds > 0 && j.decodePieces.End(j.decodeHit, j.req.Prompt) < j.req.Prompt {
+			pieced++
+		}
+	}
+	t.Logf("decode computed %d prompts, %d of them in pieces; whole ones %d; p99.9 and longest of gaps %.0f and %.0f ms, %.0f and %.0f with whole ones",
+		cut.Aggregated, pieced, whole.Aggregated, 1000*cut.ITL.P999, 1000*cut.ITL.Max, 1000*whole.ITL.P999, 1000*whole.ITL.Max)
+	if pieced < len(c.jobs)/20 || cut.Aggregated <= whole.Aggregated {
+		t.Error("decode computes no more than whole prompts")
+	}
+	if cut.ITL.P999 > s.SLO.ITL {
+		t.Errorf("one gap in a thousand is longer than %v s", cut.ITL.P999)
 	}
 }

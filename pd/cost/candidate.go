@@ -27,6 +27,7 @@ type Candidate struct {
 	Queued       int           // requests of that work
 	Cached       cached.Tokens // leading tokens of the request that it holds, by tier
 	Remote       Remote        // that holds more of it, and can be pulled from
+	PieceBlock   int           // tokens of a KV block where its prefix cache is known to keep pieces of a prompt; 0: it is not
 	FirstBlock   int           // tokens of a KV block where it can say the first token, or go on behind it; 0: it cannot
 	Prefill      curve.Curve   // time of a prefill on it
 	Step         curve.Curve   // time of a decode step on it
@@ -51,8 +52,11 @@ type Demand struct {
 	Waited       time.Duration // since it arrived
 	TTFT         time.Duration // objectives; 0 is none
 	ITL          time.Duration
-	Objective    order.Objective // what it is served for
-	Home         Home            // breaks ties; no part of the cost
+	// Gap is the longest gap that a prompt which decode computes in pieces may make in the streams
+	// there; 0: decode computes it whole.
+	Gap       time.Duration
+	Objective order.Objective // what it is served for
+	Home      Home            // breaks ties; no part of the cost
 	// FirstFromPrefill: where both servers can, prefill says the first token that the client
 	// sees. Not so where a prompt whose length is known ends with a KV block: Exact.
 	FirstFromPrefill bool

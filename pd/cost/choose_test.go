@@ -25,7 +25,7 @@ func TestChoose_Golden(t *testing.T) {
 			var r Demand
 			d.ScanArgs(t, "prompt", &r.PromptTokens)
 			d.ScanArgs(t, "output", &r.OutputTokens)
-			for name, objective := range map[string]*time.Duration{"ttft": &r.TTFT, "itl": &r.ITL} {
+			for name, objective := range map[string]*time.Duration{"ttft": &r.TTFT, "itl": &r.ITL, "gap": &r.Gap} {
 				if d.HasArg(name) {
 					var ms int
 					d.ScanArgs(t, name, &ms)
@@ -132,6 +132,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Class = uint64(n)
 	case "kind": // of hardware: 1 is the first of shares
 		c.Kind = n
+	case "piece-block":
+		c.PieceBlock = n
 	case "first": // tokens of a KV block
 		c.FirstBlock = n
 	case "group":

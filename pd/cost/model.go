@@ -147,7 +147,7 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	t.FirstFromPrefill = r.FirstFromPrefill && !f.endsWithBlock(r)
 	t.PerStep, t.StepWork = f.reference.Fixed(), f.referenceStep
 	t.Resize(len(f.Prefill), len(f.Decode))
-	t.PrefillReady, t.DecodeReady = t.PrefillReady[:0], t.DecodeReady[:0]
+	t.PrefillReady, t.DecodeReady, t.StreamShare = t.PrefillReady[:0], t.DecodeReady[:0], t.StreamShare[:0]
 	handsOver, work := f.handsOver(r, m.BlockTokens), newWork(r.PromptTokens)
 	for i := range f.Prefill {
 		p := &f.Prefill[i]
@@ -166,10 +166,15 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 			t.Missing[i] = m.missing(d, &work)
 		}
 		if !d.NoAggregated {
-			t.Aggregated[i] = m.alone(d, &work)
+			t.Aggregated[i] = m.prefill(d, &work)
+			pieces := r.decodePieces(d, t.Aggregated[i])
 			if t.ITL > 0 {
-				t.Stall[i] = m.stall(d, &work)
+				t.Stall[i] = m.stall(d, &work, pieces, t.Aggregated[i])
 			}
+			if pieces.Seconds > 0 {
+				t.StreamShare = shareAt(t.StreamShare, i, streamShare)
+			}
+			t.Aggregated[i] += m.pauses(d, &work, pieces, t.Aggregated[i])
 		}
 		t.DecodeReady = readyAt(t.DecodeReady, i, d.Ready)
 	}
@@ -185,6 +190,14 @@ func readyAt(list []float64, i int, ready time.Duration) []float64 {
 		list = append(list, 0)
 	}
 	return append(list, ready.Seconds())
+}
+
+// shareAt notes the share of server i, and that those before it without one lose all.
+func shareAt(list []float64, i int, share float64) []float64 {
+	for len(list) < i {
+		list = append(list, 1)
+	}
+	return append(list, share)
 }
 
 // handsOver reports whether pairs are worth pricing. Less than one block cannot be handed
@@ -234,21 +247,31 @@ func (m *Model) missing(d *Candidate, w *work) float64 {
 	return w.bytes
 }
 
-// alone is the seconds that a decode server needs to compute the prompt between the steps
-// of its batch.
-func (m *Model) alone(d *Candidate, w *work) float64 {
-	seconds := m.prefill(d, w)
-	if between := (w.lacking(d) - 1) / m.ChunkTokens; between > 0 && d.Running > 0 {
-		seconds += float64(between) * d.nextStep
+// pauses is the seconds in which the batch of a decode server goes on between two steps that compute
+// the prompt there: by the engine's budget of tokens, or between two pieces.
+func (m *Model) pauses(d *Candidate, w *work, pieces DecodePieces, prefill float64) float64 {
+	if pieces.Seconds > 0 {
+		return pieces.pauses(prefill) * (m.HandOff.Seconds() + d.stepOfStreams())
 	}
-	return seconds
+	return float64((w.lacking(d)-1)/m.ChunkTokens) * d.stepOfStreams()
 }
 
-// stall is the longest gap that this makes in the batch's streams: a step, and the last
-// chunk of the prompt, which attends to all before it.
-func (m *Model) stall(d *Candidate, w *work) float64 {
+// stall is the longest gap that this makes in the batch's streams: a step, and a piece of the prompt,
+// or the last chunk of it, which attends to all before it.
+func (m *Model) stall(d *Candidate, w *work, pieces DecodePieces, prefill float64) float64 {
+	if pieces.Seconds > 0 {
+		return d.nextStep + min(pieces.Seconds, prefill)
+	}
 	chunk := min(w.lacking(d), m.ChunkTokens)
 	return d.nextStep + w.behind(w.prompt-chunk).On(&d.Prefill)
+}
+
+// stepOfStreams is the seconds of its next step, 0 where nothing streams there.
+func (c *Candidate) stepOfStreams() float64 {
+	if c.Running == 0 {
+		return 0
+	}
+	return c.nextStep
 }
 
 // stepWithOneMore is the seconds of its next step with one sequence more.

@@ -225,6 +225,9 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 			k.Aggregated = append(k.Aggregated, rapid.OneOf(seconds, rapid.Just(math.Inf(1))).Draw(t, "alone"))
 			k.Stall = append(k.Stall, rapid.Float64Range(0, 0.1).Draw(t, "stall"))
 		}
+		for range rapid.IntRange(0, decodes).Draw(t, "go on") { // the streams of the rest stand still
+			k.StreamShare = append(k.StreamShare, rapid.Float64Range(0.05, 1).Draw(t, "stream share"))
+		}
 		k.Class, k.Tenant = rapid.IntRange(0, 1).Draw(t, "class"), rapid.SampledFrom([]string{"", "a"}).Draw(t, "tenant")
 		tickets = append(tickets, k)
 	}
@@ -247,7 +250,11 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 	}
 	if pair.Prefill == Aggregated {
 		there += d.Ahead + t.Aggregated[pair.Decode]
-		cost += t.Aggregated[pair.Decode] * float64(d.Running+expectedArrivals)
+		share := 1.0
+		if pair.Decode < len(t.StreamShare) {
+			share = t.StreamShare[pair.Decode]
+		}
+		cost += t.Aggregated[pair.Decode] * (share*float64(d.Running) + expectedArrivals)
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
 			misses += max(1, d.Running)
 		}

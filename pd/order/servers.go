@@ -291,7 +291,7 @@ func (s *Servers) bestAggregated(t *Ticket, ahead float64) (Pair, float64) {
 		}
 		ready := at(t.DecodeReady, d)
 		first := ready + state.Ahead + t.Aggregated[d]
-		cost := first + t.Aggregated[d]*float64(expectedArrivals+state.Running) + s.decodeSide(t, state, first, fromDecode) + Miss*float64(t.aggregatedMisses(d, state.Running))
+		cost := first + t.delayToDecode(d, state.Running) + s.decodeSide(t, state, first, fromDecode) + Miss*float64(t.aggregatedMisses(d, state.Running))
 		if cost < least {
 			best, least = Pair{Aggregated, d}, cost
 		}

@@ -78,7 +78,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	}
 	if pair.Prefill == Aggregated {
 		terms.Ahead, terms.Prefill = d.Ahead, t.Aggregated[pair.Decode]
-		terms.DelayToOthers = terms.Prefill * float64(expectedArrivals+d.Running)
+		terms.DelayToOthers = t.delayToDecode(pair.Decode, d.Running)
 		terms.Misses = t.aggregatedMisses(pair.Decode, d.Running)
 	} else {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode

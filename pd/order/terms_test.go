@@ -100,3 +100,15 @@ func TestTerms_AddUp(t *testing.T) {
 		}
 	})
 }
+
+// A prompt that decode computes while its streams go on costs these less than a standstill.
+func TestTerms_StreamsThatGoOnLoseLess(t *testing.T) {
+	s, ticket := fleetOf(1, 1), &Ticket{}
+	ticket.price(s, 2)
+	s.Decode[0].Running = 10
+	still := s.Terms(ticket, Pair{Aggregated, 0}, 1)
+	ticket.StreamShare = []float64{0.25}
+	if on := s.Terms(ticket, Pair{Aggregated, 0}, 1); still.DelayToOthers-on.DelayToOthers != 0.75*2*10 {
+		t.Errorf("delay to others %v s, %v where streams stand still", on.DelayToOthers, still.DelayToOthers)
+	}
+}

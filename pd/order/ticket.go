@@ -44,6 +44,9 @@ type Ticket struct {
 	// Aggregated is the seconds of its prefill on each decode server, and Stall the longest
 	// gap that it makes there in the streams of others, which counts where ITL is set.
 	Aggregated, Stall []float64
+	// StreamShare is which part of that prefill each stream of a decode server is taken to lose,
+	// 0..1. A shorter slice says that the rest lose all of it: their streams stand still.
+	StreamShare []float64
 	// PairsFirst lets a decode server compute the prompt only where no pair can: it counts
 	// as one more objective missed.
 	PairsFirst bool
@@ -68,6 +71,7 @@ type Ticket struct {
 	late                bool      // in Order: it misses its TTFT wherever it goes, and is served last
 	leastAggregatedCost float64   // the least that it can cost without a prefill server
 	leastAggregated     float64   // of Aggregated, the least
+	leastStreamDelay    float64   // the least that it costs a stream of a decode server, in seconds
 	awaited             Pair      // in Order: the pair, not free, that it was seen to wait for
 	declined            float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
 	isDeclining         bool      // in Order: it did so at the last look
@@ -136,9 +140,9 @@ func (t *Ticket) derive(links *LinkTable) {
 		}
 		t.leastTTFT = min(t.leastTTFT, first)
 	}
-	t.leastAggregatedCost, t.leastAggregated = math.Inf(1), math.Inf(1)
+	t.leastAggregatedCost, t.leastAggregated, t.leastStreamDelay = math.Inf(1), math.Inf(1), math.Inf(1)
 	for d, seconds := range t.Aggregated {
-		t.leastAggregated = min(t.leastAggregated, seconds)
+		t.leastAggregated, t.leastStreamDelay = min(t.leastAggregated, seconds), min(t.leastStreamDelay, t.streamDelay(d))
 		t.leastAggregatedCost = min(t.leastAggregatedCost, seconds+Miss*float64(t.aggregatedMisses(d, 0)))
 	}
 	if math.IsInf(t.leastPrefill, 1) {
@@ -146,6 +150,20 @@ func (t *Ticket) derive(links *LinkTable) {
 	}
 	t.leastWork = t.Batched(t.leastPrefill)
 	t.leastTTFT = min(t.leastTTFT, t.leastAggregated)
+}
+
+// streamDelay is what its prefill on a decode server costs each stream there, in seconds.
+func (t *Ticket) streamDelay(d int) float64 {
+	if d >= len(t.StreamShare) {
+		return t.Aggregated[d]
+	}
+	return t.StreamShare[d] * t.Aggregated[d]
+}
+
+// delayToDecode is what its prefill on a decode server costs those that wait for that server, and
+// its streams.
+func (t *Ticket) delayToDecode(d, running int) float64 {
+	return t.Aggregated[d]*expectedArrivals + t.streamDelay(d)*float64(running)
 }
 
 // Batched is what a prefill of so many seconds takes from a server on which others wait: of what a

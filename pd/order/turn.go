@@ -154,7 +154,7 @@ func (o *Order) isFree(p *PrefillState) bool {
 
 // leastAggregated is less than any decode server costs a request that it computes the prompt of.
 func (o *Order) leastAggregated(t *Ticket) float64 {
-	return t.leastAggregatedCost + t.leastAggregated*float64(expectedArrivals+o.fastestDecode.Running) + o.fastestDecode.leastCost(t)
+	return t.leastAggregatedCost + t.leastAggregated*expectedArrivals + t.leastStreamDelay*float64(o.fastestDecode.Running) + o.fastestDecode.leastCost(t)
 }
 
 // price is what a second of a request's prefill costs the others.
