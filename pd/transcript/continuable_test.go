@@ -1,0 +1,37 @@
+package transcript
+
+import (
+	"testing"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+)
+
+// Fields that say nothing, shape the prompt alone, or were seen to work let prefill begin the
+// answer; every other one, also one that is not known yet, does not.
+func TestNotFromPrefill_FieldsThatAreNotProved(t *testing.T) {
+	for fields, want := range map[string]string{
+		``: "", `,"temperature":0.7,"top_p":0.9,"top_k":5`: "", `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`: "",
+		`,"n":1,"seed":null,"stop":[],"logprobs":false,"tools":null,"frequency_penalty":0,"min_tokens":0`:             "",
+		`,"chat_template_kwargs":{"enable_thinking":false},"user":"ada","ignore_eos":true,"skip_special_tokens":true`: "",
+		`,"stop":"x","include_stop_str_in_output":true`:                                                               "", `,"stop":["x","y"]`: "", `,"logprobs":true,"top_logprobs":2`: "", `,"repetition_penalty":1.1`: "",
+		`,"tools":[{}],"tool_choice":"none"`: "", `,"tools":[{}],"tool_choice":"auto"`: "tools", `,"tools":[{}],"tool_choice":"required"`: "tools",
+		`,"tool_choice":{"type":"function"}`: "tool_choice", `,"tools":[{}],"tool_choice":"none","seed":1`: "seed",
+		`,"seed":7`: "seed", `,"min_tokens":1`: "min_tokens", `,"n":2`: "n",
+		`,"skip_special_tokens":false`: "skip_special_tokens", `,"truncate_prompt_tokens":8`: "truncate_prompt_tokens",
+		`,"stream_options":{"some_day":true}`: "stream_options", `,"tools":[{}]`: "tools", `,"echo":true`: "echo", `,"new":1`: "new",
+		`,"presence_penalty":0.1`: "presence_penalty", `,"response_format":{"type":"json_object"}`: "response_format",
+		`,"continue_final_message":true`: "continue_final_message", `,"bad_words":["x"]`: "bad_words",
+	} {
+		body, err := api.ParseBody([]byte(`{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}]` + fields + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := NotFromPrefill(body); got != want {
+			t.Errorf("%s: %q, want %q", fields, got, want)
+		}
+	}
+	body, err := api.ParseBody([]byte(`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
+	if got := NotFromPrefill(body); err != nil || got != "messages" {
+		t.Errorf("an image: %q, %v", got, err)
+	}
+}
