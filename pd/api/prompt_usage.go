@@ -3,6 +3,7 @@ package api
 import (
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // PromptUsage is what a client sees of its prompt in the usage: how long it is, what of it was
@@ -43,6 +44,31 @@ func withoutCache(usage Body, d *Dialect) Body {
 		usage = cut(usage, path)
 	}
 	return usage
+}
+
+// WithCached returns a body whose usage says that so many of the prompt's tokens were cached, where
+// it says that any number was. All other bytes stay as they are.
+func (d *Dialect) WithCached(data []byte, tokens int) []byte {
+	u := d.FindUsage(data)
+	was := count(u.Get(strings.Join(d.cached, ".")))
+	usage, err := ParseBody([]byte(u.Raw))
+	if !was.Known || u.Index == 0 || err != nil {
+		return data
+	}
+	usage = set(usage, d.cached, tokens)
+	if prompt, ok := usage.Get(d.prompt).Int(); ok && d.cacheApart { // what was not cached is in the prompt's number instead
+		usage = set(usage, []string{d.prompt}, int(prompt)+was.Tokens-tokens)
+	}
+	return slices.Concat(data[:u.Index], usage.Bytes(), data[u.Index+len(u.Raw):])
+}
+
+// set puts a number at a path that is there.
+func set(object Body, path []string, n int) Body {
+	if len(path) == 1 {
+		return object.With(Set(path[0], strconv.AppendInt(nil, int64(n), 10)))
+	}
+	inner, _ := object.Get(path[0]).Object()
+	return object.With(Set(path[0], set(inner, path[1:], n).Bytes()))
 }
 
 // cut deletes a path; an object that is empty then is null.

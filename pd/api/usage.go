@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -104,27 +103,4 @@ func Recomputed(decode Usage, handed int, reports bool) bool {
 		return false
 	}
 	return 2*decode.Cached.Tokens < handed
-}
-
-// WithCached returns a body whose usage says that so many of the prompt's tokens were cached, where
-// it says that any number was. All other bytes stay as they are.
-func (d *Dialect) WithCached(data []byte, tokens int) []byte {
-	u := d.FindUsage(data)
-	cached := u.Get(strings.Join(d.cached, "."))
-	if !count(cached).Known || cached.Index == 0 {
-		return data
-	}
-	if d.cacheApart { // what was not cached is in the prompt's number instead
-		prompt := u.Get(d.prompt)
-		data = withNumber(data, prompt.Index, prompt.Raw, int(prompt.Int()+cached.Int())-tokens)
-		cached = d.FindUsage(data).Get(strings.Join(d.cached, "."))
-	}
-	return withNumber(data, cached.Index, cached.Raw, tokens)
-}
-
-// withNumber returns data with another number in the place of the one that stands at index.
-func withNumber(data []byte, index int, number string, n int) []byte {
-	edited := make([]byte, 0, len(data)+8)
-	edited = strconv.AppendInt(append(edited, data[:index]...), int64(n), 10)
-	return append(edited, data[index+len(number):]...)
 }
