@@ -142,26 +142,7 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	if begun := r.begun; begun != nil && (turn.Prefill != begun.prefill || turn.Decode != begun.decode) {
 		return nil, errBindNow // a leader of an older version knows nothing of pieces
 	}
-	now := time.Now()
-	v := b.snapshotFor(r, nil, now)
-	chosen, ok := b.Cost.PricePair(b.demand(r, now), &v.candidates, turn.Prefill, turn.Decode)
-	if !ok {
-		return nil, errBindNow
-	}
-	if b.late(r, chosen.Terms.TTFT(), now) {
-		return nil, queue.ErrDeadline
-	}
-	var bound *binding
-	var refusedBy string
-	if r.begun != nil {
-		bound, refusedBy = b.claimRest(r, &v, chosen, now)
-	} else {
-		bound, refusedBy = b.claimFor(r, &v, chosen, now)
-	}
-	if refusedBy != "" {
-		return nil, errBindNow
-	}
-	return bound, nil
+	return b.claimPair(r, turn.Prefill, turn.Decode)
 }
 
 // mayLive reports whether a server of a role is unresponsive that a request has not failed on.

@@ -84,6 +84,31 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 	return b, ""
 }
 
+// claimPair claims the servers of a pair that was chosen before, as far as the request has none:
+// errBindNow where one of them is not there any more or takes nothing, queue.ErrDeadline where the
+// first token is predicted to come too late.
+func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, error) {
+	now := time.Now()
+	v := ch.snapshotFor(r, nil, now)
+	chosen, ok := ch.Cost.PricePair(ch.demand(r, now), &v.candidates, prefill, decode)
+	if !ok {
+		return nil, errBindNow
+	}
+	if ch.late(r, chosen.Terms.TTFT(), now) {
+		return nil, queue.ErrDeadline
+	}
+	var b *binding
+	if r.begun != nil {
+		b, _ = ch.claimRest(r, &v, chosen, now)
+	} else {
+		b, _ = ch.claimFor(r, &v, chosen, now)
+	}
+	if b == nil {
+		return nil, errBindNow
+	}
+	return b, nil
+}
+
 // claim takes a place on the servers of the alternative, on all or on none: then it says which
 // refused.
 func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {

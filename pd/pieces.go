@@ -142,19 +142,13 @@ func (b *Binder) BindRest(ctx context.Context, r *bindRequest) (rest *binding, e
 	defer func() { endSpan(span, err) }()
 	start := time.Now()
 	defer func() { r.waited += time.Since(start) }()
-	if rest, err = b.bindLate(ctx, r); !errors.Is(err, errBindNow) {
-		return rest, err
+	if rest, err = b.bindLate(ctx, r); errors.Is(err, errBindNow) {
+		rest, err = b.claimPair(r, r.begun.prefill, r.begun.decode)
 	}
-	now := time.Now()
-	v := b.snapshotFor(r, nil, now)
-	chosen, ok := b.Cost.PricePair(b.demand(r, now), &v.candidates, r.begun.prefill, r.begun.decode)
-	if !ok {
+	if errors.Is(err, errBindNow) {
 		return nil, errRestRefused
 	}
-	if rest, _ = b.claimRest(r, &v, chosen, now); rest == nil {
-		return nil, errRestRefused
-	}
-	return rest, nil
+	return rest, err
 }
 
 // prefillPieces prefills all of a prompt but what its last leg is to compute.
