@@ -29,7 +29,7 @@ type firstTokens struct{ o *Orchestrator }
 // sees no token before the last.
 func (f firstTokens) mayBeFromPrefill(req *Request) bool {
 	servers := f.o.Fleet.Servers()
-	if !req.Stream || f.o.Binder.Config.FirstToken != firsttoken.FromPrefill || !slices.ContainsFunc(servers, connector.MaySayFirst) {
+	if !req.Stream || req.proxied || f.o.Binder.Config.FirstToken != firsttoken.FromPrefill || !slices.ContainsFunc(servers, connector.MaySayFirst) {
 		return false // in which case its body need not be looked at
 	}
 	c := f.caseOf(req)

@@ -58,14 +58,9 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	defer o.end(st) // also after a panic
 	o.locate(ctx, st)
 	for {
-		b, err := o.choose(ctx, st)
+		b, err := o.assign(ctx, st)
 		if err != nil {
-			o.recordDecision(st, err)
-			if err := o.awaitServers(ctx, st, err); err != nil {
-				return nil, err
-			}
-			o.locate(ctx, st) // as if it had just come
-			continue
+			return nil, err
 		}
 		failed := o.prefill(ctx, st, b)
 		if failed == nil {
@@ -79,6 +74,22 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 			o.recordDecision(st, err)
 			return nil, err
 		}
+	}
+}
+
+// assign gives a request its servers, claimed; where it has none it waits for those that are
+// started for it.
+func (o *Orchestrator) assign(ctx context.Context, st *requestState) (*binding, error) {
+	for {
+		b, err := o.choose(ctx, st)
+		if err == nil {
+			return b, nil
+		}
+		o.recordDecision(st, err)
+		if err := o.awaitServers(ctx, st, err); err != nil {
+			return nil, err
+		}
+		o.locate(ctx, st) // as if it had just come
 	}
 }
 
@@ -129,7 +140,7 @@ func (o *Orchestrator) reset(st *requestState) {
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited}
 	st.bind.firstFromPrefill = firstTokens{o}.mayBeFromPrefill(st.client)
 	st.bind.tried.mustAggregate = st.client.Aggregated || o.Suspects.DiedOfHandoff(st.client, st.arrived)
-	if o.Config.ContinueStreams && st.client.Stream && !st.client.Aggregated {
+	if o.Config.ContinueStreams && st.client.Stream && !st.client.Aggregated && !st.client.proxied {
 		st.transcript = newTranscript(o.Fleet, st.client, o.Config.ContinueByText)
 	}
 }
@@ -192,17 +203,24 @@ func (o *Orchestrator) choose(ctx context.Context, st *requestState) (*binding, 
 // tryAgain returns nil if a failed leg is followed by another attempt, and else the error
 // for the client.
 func (o *Orchestrator) tryAgain(ctx context.Context, st *requestState, failed *LegError) error {
-	if failed.lostConnection() || failed.engineDied() {
-		died := o.markDownIfDead(ctx, failed.Server, failed.engineDied())
-		if died && failed.mayBeRead() && o.recordDeath(st, st.causeOfDeath(failed)) {
-			return retry.ErrQuarantined
-		}
+	if o.quarantineIfServerDied(ctx, st, failed) {
+		return retry.ErrQuarantined
 	}
 	st.recordFailure(failed)
 	if !st.shouldRetry(failed, o.Config.MaxRetries) || !o.takeRetry(st, failed) {
 		return failed
 	}
 	return nil
+}
+
+// quarantineIfServerDied looks whether the server of a failed leg has died, and reports whether
+// the request has thereby killed one too many.
+func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, st *requestState, failed *LegError) bool {
+	if !failed.lostConnection() && !failed.engineDied() {
+		return false
+	}
+	died := o.markDownIfDead(ctx, failed.Server, failed.engineDied())
+	return died && failed.mayBeRead() && o.recordDeath(st, st.causeOfDeath(failed))
 }
 
 // relay gives the answer away.
@@ -315,6 +333,9 @@ func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 // recordDecision keeps the decision for /debug/decisions.
 func (o *Orchestrator) recordDecision(st *requestState, err error) {
 	outcome := "served"
+	if st.client.proxied {
+		outcome = "picked"
+	}
 	if err != nil {
 		outcome = err.Error()
 	}

@@ -51,9 +51,9 @@ func (p *prefix) certainTokens() int {
 }
 
 // mayCut says how a request's prompt may be cut, where it waits for its turn. An answer of one
-// token is prefill's own.
+// token is prefill's own, and a proxy sends prompts whole.
 func (ch *Chooser) mayCut(r *bindRequest) cost.Pieces {
-	if r.tried.mustAggregate || r.req.MaxOutput == 1 {
+	if r.tried.mustAggregate || r.req.MaxOutput == 1 || r.req.proxied {
 		return 0
 	}
 	return ch.Config.Pieces

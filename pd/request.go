@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/predict"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // Request is one client request, parsed and cleaned by the gateway. Nothing in
@@ -56,6 +57,10 @@ type Request struct {
 	// by the client.
 	HideUsage bool
 
+	// Subset are the servers that the request may go to; nil: all.
+	Subset *pools.Subset
+
+	proxied   bool          // a proxy sends it to the servers that it gets, see Pick
 	continues *requestState // the request whose broken stream this is the rest of; nil: none
 
 	fingerprint   uint64 // see Fingerprint

@@ -128,10 +128,12 @@ type requestKind struct {
 	dialect       *api.Dialect
 	aggregated    bool
 	mustAggregate bool
+	proxied       bool
+	subset        *pools.Subset
 }
 
 func requestKindOf(r *bindRequest) requestKind {
-	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, mustAggregate: r.tried.mustAggregate}
+	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, mustAggregate: r.tried.mustAggregate, proxied: r.req.proxied, subset: r.req.Subset}
 }
 
 // setEligibility writes how each server may serve the request.
@@ -140,14 +142,14 @@ func (sn *Snapshotter) setEligibility(r *bindRequest, v *snapshot, now time.Time
 	for i, s := range v.prefill {
 		c, at := &v.candidates.Prefill[i], &v.prefillFacts[i]
 		c.Ready = sn.readyFor(r, v, s, at, now)
-		c.NoPair = r.tried.has(PrefillLeg, s) || !all && !supports(r, v, s, now) || !sn.mayPair(r, s, at) || at.missesHandoffs
+		c.NoPair = r.tried.has(PrefillLeg, s) || !r.req.subsetAllows(s, pools.Prefill) || !all && !supports(r, v, s, now) || !sn.mayPair(r, s, at) || at.missesHandoffs
 	}
 	// Where the request has failed to decode it would most often fail again.
 	spare := false
 	for i, s := range v.decode {
 		c, at := &v.candidates.Decode[i], &v.decodeFacts[i]
 		c.Ready = sn.readyFor(r, v, s, at, now)
-		supported, failed := all || supports(r, v, s, now), r.tried.has(DecodeLeg, s)
+		supported, failed := (all || supports(r, v, s, now)) && r.req.subsetAllows(s, pools.Decode), r.tried.has(DecodeLeg, s)
 		c.NoPair = failed || !supported || !sn.mayPair(r, s, at) || r.tried.avoids(s)
 		c.NoAggregated = r.tried.has(AggregatedLeg, s) || !supported || !sn.mayAggregate(r, s, at) || r.tried.avoids(s)
 		spare = spare || !failed && !c.Excluded && !c.NoAggregated
@@ -197,9 +199,10 @@ func (sn *Snapshotter) enforced(req *Request, s *pools.Server, by *connector.Con
 	return sn.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
 }
 
-// pairable reports whether a connector has pairs for the request's API.
+// pairable reports whether a connector has pairs for the request's API. A proxy sends one leg:
+// decode has to call prefill itself.
 func pairable(req *Request, by *connector.Connector) bool {
-	return by.Pairs && req.Dialect.Split && (by.Dialects == nil || slices.Contains(by.Dialects, req.Dialect))
+	return by.Pairs && (by.DecodeDriven || !req.proxied) && req.Dialect.Split && (by.Dialects == nil || slices.Contains(by.Dialects, req.Dialect))
 }
 
 // snapshotFor is the snapshot of one request that is bound at once. Servers that refused the claim

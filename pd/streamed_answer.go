@@ -64,24 +64,11 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 		_ = resp.Body.Close()
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
-	b.decode.RecordResult(nil)
 	if st.transcript != nil && st.transcript.WithoutIDs() {
 		server.RecordNoTokenIDs()
 	}
 	open.Store(s)
-	now := time.Now()
-	o.Metrics.firstEvent.WithLabelValues(server.ID()).Observe(now.Sub(start).Seconds())
-	if !b.handoff.GoesOn() {
-		a.measureFirst(st, b, now)
-	}
-	if b.handoff == nil {
-		held := min(b.cachedTokens, st.req.PromptTokens-1)
-		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
-	}
-	sample.first(now.Sub(start), now)
-	if b.choice.Measured.Prefill > 0 {
-		b.choice.Measured.Transfer = now.Sub(start)
-	}
+	a.recordFirst(st, b, sample, start)
 	s.onEnd = func(r StreamResult) {
 		stopWatch()
 		o.endLeg(st, b, r)
@@ -116,6 +103,25 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 	}
 	a.measureFirst(st, b, time.Now())
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: from}, nil
+}
+
+// recordFirst records that the first content event of decode's leg, which was sent at start, is
+// there.
+func (a streamedAnswer) recordFirst(st *requestState, b *binding, sample *transferSample, start time.Time) {
+	b.decode.RecordResult(nil)
+	now := time.Now()
+	a.o.Metrics.firstEvent.WithLabelValues(b.decode.Server().ID()).Observe(now.Sub(start).Seconds())
+	if !b.handoff.GoesOn() {
+		a.measureFirst(st, b, now)
+	}
+	if b.handoff == nil {
+		held := min(b.cachedTokens, st.req.PromptTokens-1)
+		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
+	}
+	sample.first(now.Sub(start), now)
+	if b.choice.Measured.Prefill > 0 {
+		b.choice.Measured.Transfer = now.Sub(start)
+	}
 }
 
 // measureFirst measures when the first token of an answer was there.

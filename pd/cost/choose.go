@@ -1,7 +1,9 @@
 package cost
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -152,6 +154,29 @@ func (m *Model) PricePair(r Demand, f *Candidates, prefill, decode string) (Alte
 		return Alternative{}, false
 	}
 	return f.Alternative(&w.servers, &w.ticket, pair, w.arrivalPrice()), true
+}
+
+// DecodeAlternatives prices the request on each decode server with one prefill server, or alone
+// where that is "": those that can take it, the cheapest first.
+func (m *Model) DecodeAlternatives(r Demand, f *Candidates, prefill string) []Alternative {
+	from := order.Aggregated
+	if prefill != "" {
+		if from = IndexOf(f.Prefill, prefill); from < 0 {
+			return nil
+		}
+	}
+	w := pricings.Get().(*pricing)
+	defer pricings.Put(w)
+	w.put(m, r, f)
+	price := w.arrivalPrice()
+	all := make([]Alternative, 0, len(f.Decode))
+	for d := range f.Decode {
+		if pair := (order.Pair{Prefill: from, Decode: d}); w.servers.Possible(&w.ticket, pair) {
+			all = append(all, f.Alternative(&w.servers, &w.ticket, pair, price))
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Alternative) int { return cmp.Compare(a.Terms.Total(), b.Terms.Total()) })
+	return all
 }
 
 // Alternatives prices every way to run the request, in the order of the candidates: all

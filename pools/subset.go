@@ -1,0 +1,69 @@
+package pools
+
+import (
+	"net"
+	"net/url"
+	"strings"
+)
+
+// Subset is the servers that a request may go to, as a proxy before the gateway names them by
+// their addresses. A nil Subset is all servers.
+type Subset struct {
+	addresses map[string]bool // host:port, or a host alone: all its ports
+	hosts     map[string]bool // of those addresses
+}
+
+// NewSubset is the servers at some addresses, host:port or host; none where there are none.
+func NewSubset(addresses []string) *Subset {
+	s := &Subset{addresses: make(map[string]bool, len(addresses)), hosts: make(map[string]bool, len(addresses))}
+	for _, address := range addresses {
+		address = strings.TrimSpace(address)
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			host = strings.Trim(address, "[]")
+			address = host
+		}
+		s.addresses[address], s.hosts[host] = true, true
+	}
+	return s
+}
+
+// Has reports whether the server may be sent the request.
+func (s *Subset) Has(server *Server) bool {
+	if s == nil {
+		return true
+	}
+	host, address := server.hostPort()
+	return s.addresses[address] || s.addresses[host]
+}
+
+// HasHost reports whether the server runs on a host of the subset, at whichever port.
+func (s *Subset) HasHost(server *Server) bool {
+	if s == nil {
+		return true
+	}
+	host, _ := server.hostPort()
+	return s.hosts[host]
+}
+
+// hostPort is the host of the server's URL, and its host:port as proxies write it.
+func (s *Server) hostPort() (host, address string) {
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		return "", ""
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"https": "443"}[u.Scheme]
+	}
+	if port == "" {
+		port = "80"
+	}
+	return u.Hostname(), net.JoinHostPort(u.Hostname(), port)
+}
+
+// Address is the host:port at which the server is reached.
+func (s *Server) Address() string {
+	_, address := s.hostPort()
+	return address
+}
