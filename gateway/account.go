@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gofiber/fiber/v2"
-
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd/api"
 )
@@ -68,16 +66,27 @@ func (t *tenantLabels) label(tenant string) string {
 
 // setRateLimitHeaders reports to the client what is left of its limits, in OpenAI's headers.
 // Tokens are those of prompts; those of answers have a limit of their own.
-func (x *exchange) setRateLimitHeaders(c *fiber.Ctx) {
+func (x *exchange) setRateLimitHeaders(to headerSetter) {
 	if x.key == nil || !x.key.HasLimits() {
 		return
 	}
-	names := map[string]string{access.OfRequests: "Requests", access.OfPrompt: "Tokens", access.OfOutput: "Output-Tokens"}
 	for of, s := range x.key.LimitStatuses(time.Now()) {
-		c.Set("X-Ratelimit-Limit-"+names[of], strconv.Itoa(s.Limit))
-		c.Set("X-Ratelimit-Remaining-"+names[of], strconv.Itoa(s.Remaining))
-		c.Set("X-Ratelimit-Reset-"+names[of], s.Reset.Round(time.Millisecond).String())
+		limit, remaining, reset := rateLimitHeaders(of)
+		to.Set(limit, strconv.Itoa(s.Limit))
+		to.Set(remaining, strconv.Itoa(s.Remaining))
+		to.Set(reset, s.Reset.Round(time.Millisecond).String())
 	}
+}
+
+// rateLimitHeaders are the names of the headers of one limit.
+func rateLimitHeaders(of string) (limit, remaining, reset string) {
+	switch of {
+	case access.OfPrompt:
+		return "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"
+	case access.OfOutput:
+		return "X-Ratelimit-Limit-Output-Tokens", "X-Ratelimit-Remaining-Output-Tokens", "X-Ratelimit-Reset-Output-Tokens"
+	}
+	return "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"
 }
 
 // tokensOf is what an answer cost, as far as its engine reported it.

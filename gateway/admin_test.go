@@ -145,7 +145,7 @@ func TestAdmin_Pages(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, alone(t))
 	g.post(`{"model":"m","prompt":"hi"}`)
 	ask := adminOf(t, g, func() bool { return false })
-	if status, body := ask("GET", "/metrics"); status != 200 || !strings.Contains(body, `tandem_requests_total{api="completions",model="m",outcome="ok"} 1`) {
+	if status, body := ask("GET", "/metrics"); status != 200 || !strings.Contains(body, `tandem_requests_total{api="completions",model="m",outcome="ok",path="http"} 1`) {
 		t.Errorf("metrics: %d", status)
 	}
 	for _, path := range []string{"/debug/kv", "/debug/suspects"} {

@@ -29,9 +29,9 @@ const (
 	// wholeAllocations: where a decode server answers alone they are 166, some 60 of them to
 	// admit (the request's fields, contexts and spans). The prefill leg and the hand-off take
 	// the others.
-	wholeAllocations = 340
+	wholeAllocations = 341
 	// streamAllocations of an answer of four events.
-	streamAllocations = 340
+	streamAllocations = 341
 	// eventAllocations of each further event, all of gjson: the fields that are looked at, the
 	// list of choices, its element.
 	eventAllocations = 3

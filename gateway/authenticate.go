@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"errors"
 	"strings"
 
@@ -11,6 +10,17 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 )
 
+// header reads the headers of a request, without regard to case. What it returns may alias a
+// buffer of the server.
+type header interface {
+	Get(name string, or ...string) string
+}
+
+// headerSetter sets headers of an answer.
+type headerSetter interface {
+	Set(name, value string)
+}
+
 // Errors of authentication.
 var (
 	errNoKey      = errors.New("the request carries no API key")
@@ -19,9 +29,9 @@ var (
 
 // authenticate finds the key that a request carries, as OpenAI's or as Anthropic's clients
 // send it.
-func (s *Server) authenticate(c *fiber.Ctx) (*access.Key, error) {
-	sent := sentKey(c)
-	if key := s.access.Find(sent); key != nil {
+func (s *Server) authenticate(h header) (*access.Key, error) {
+	sent := sentKey(h)
+	if key := s.access.Find([]byte(sent)); key != nil {
 		return key, nil
 	}
 	if len(sent) == 0 {
@@ -30,21 +40,21 @@ func (s *Server) authenticate(c *fiber.Ctx) (*access.Key, error) {
 	return nil, errUnknownKey
 }
 
-// sentKey aliases Fiber's buffer.
-func sentKey(c *fiber.Ctx) []byte {
+// sentKey may alias a buffer of the server.
+func sentKey(h header) string {
 	const scheme = "Bearer "
-	if auth := c.Request().Header.Peek(fiber.HeaderAuthorization); len(auth) > len(scheme) && bytes.EqualFold(auth[:len(scheme)], []byte(scheme)) {
-		return bytes.TrimSpace(auth[len(scheme):])
+	if auth := h.Get(fiber.HeaderAuthorization); len(auth) > len(scheme) && strings.EqualFold(auth[:len(scheme)], scheme) {
+		return strings.TrimSpace(auth[len(scheme):])
 	}
-	return c.Request().Header.Peek("X-Api-Key")
+	return h.Get("X-Api-Key")
 }
 
 // applyPolicy gives the request the class, deadline and objectives that its key allows, and
 // holds it to the key's limits on one request.
-func (x *exchange) applyPolicy(c *fiber.Ctx, req *pd.Request) error {
+func (x *exchange) applyPolicy(h header, req *pd.Request) error {
 	policy, err := x.server.access.PolicyFor(x.key, access.RequestedPolicy{
-		Priority: strings.Clone(c.Get(access.PriorityHeader)), Deadline: c.Get(access.DeadlineHeader),
-		TTFT: c.Get(access.TTFTHeader), ITL: c.Get(access.ITLHeader),
+		Priority: strings.Clone(h.Get(access.PriorityHeader)), Deadline: h.Get(access.DeadlineHeader),
+		TTFT: h.Get(access.TTFTHeader), ITL: h.Get(access.ITLHeader),
 	}, x.start)
 	var unread *access.HeaderError
 	if errors.As(err, &unread) {

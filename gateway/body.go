@@ -94,6 +94,19 @@ func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 	}
 }
 
+// add takes a piece of a body whose length is not announced. Errors: readAll's.
+func (b *bodyBuffer) add(piece []byte) error {
+	size := len(b.data) + len(piece)
+	if size > b.most {
+		return errBodyTooLarge
+	}
+	if !b.counted.grow(size) {
+		return queue.ErrFull
+	}
+	b.data = append(b.data, piece...)
+	return nil
+}
+
 // hasEnded reports whether the client's side of the connection ended while more was to be
 // read: fasthttp takes that between two chunks for the end of the body.
 func hasEnded(c *fiber.Ctx) bool {

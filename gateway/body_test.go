@@ -64,7 +64,7 @@ func TestBody_ThatEndsEarly(t *testing.T) {
 	e := complete()
 	g := run(t, usual(t), e.roundTrip, alone(t))
 	gone := func() float64 {
-		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "unknown", "client_gone"))
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "unknown", "client_gone", "http"))
 	}
 	for i, text := range []string{
 		completionHead("Content-Length: 20000\r\n") + `{"model":"m","prompt":"hi"}` + strings.Repeat(" ", 10_000),

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/gofiber/fiber/v2"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
@@ -171,14 +169,14 @@ var forwarded = []string{
 
 // engineHeader copies the forwarded headers out of the request. A key that opens this
 // gateway is not for engines: credentials pass only where it has no keys of its own.
-func engineHeader(c *fiber.Ctx, credentials bool) http.Header {
+func engineHeader(from header, credentials bool) http.Header {
 	h := make(http.Header, 4)
 	for _, name := range forwarded {
 		if !credentials && (name == "Authorization" || name == "X-Api-Key") {
 			continue
 		}
-		if v := c.Request().Header.Peek(name); len(v) > 0 {
-			h.Set(name, string(v))
+		if v := from.Get(name); v != "" {
+			h.Set(name, strings.Clone(v))
 		}
 	}
 	return h

@@ -44,8 +44,8 @@ func newZstdReader(r io.Reader) (io.ReadCloser, error) {
 
 // contentCoding is the coding of a request's body, "" for none. One that is not taken is an
 // error before anything of the body is read.
-func contentCoding(c *fiber.Ctx) (string, error) {
-	coding := strings.ToLower(strings.TrimSpace(c.Get(fiber.HeaderContentEncoding)))
+func contentCoding(h header) (string, error) {
+	coding := strings.ToLower(strings.TrimSpace(h.Get(fiber.HeaderContentEncoding)))
 	if coding == "" || coding == "identity" {
 		return "", nil
 	}

@@ -196,7 +196,13 @@ func flatMessage(body []byte) string {
 // send answers the failure in the shape of the API that was called.
 func (f failure) send(c *fiber.Ctx, d *api.Dialect) error {
 	f = f.in(d)
-	f.text.Request = c.GetRespHeader(requestIDHeader)
+	body := f.write(c, d, c.GetRespHeader(requestIDHeader))
+	return c.Status(f.text.Status).Send(body)
+}
+
+// write sets the failure's headers, and returns its body; it is in its API already.
+func (f failure) write(to headerSetter, d *api.Dialect, id string) []byte {
+	f.text.Request = id
 	body := f.body
 	switch {
 	case body == nil:
@@ -207,20 +213,20 @@ func (f failure) send(c *fiber.Ctx, d *api.Dialect) error {
 	}
 	if f.retryAfter > 0 {
 		ms := f.retryAfter.Milliseconds()
-		c.Set(fiber.HeaderRetryAfter, strconv.FormatInt((ms+999)/1000, 10))
-		c.Set("Retry-After-Ms", strconv.FormatInt(ms, 10))
+		to.Set(fiber.HeaderRetryAfter, strconv.FormatInt((ms+999)/1000, 10))
+		to.Set("Retry-After-Ms", strconv.FormatInt(ms, 10))
 	}
 	if f.final || permanent(f.text.Status) {
-		c.Set("X-Should-Retry", "false")
+		to.Set("X-Should-Retry", "false")
 	}
 	switch f.text.Status {
 	case http.StatusUnauthorized:
-		c.Set(fiber.HeaderWWWAuthenticate, "Bearer")
+		to.Set(fiber.HeaderWWWAuthenticate, "Bearer")
 	case http.StatusUnsupportedMediaType: // RFC 9110, 15.5.16
-		c.Set(fiber.HeaderAcceptEncoding, acceptedCodings)
+		to.Set(fiber.HeaderAcceptEncoding, acceptedCodings)
 	}
-	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	return c.Status(f.text.Status).Send(body)
+	to.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	return body
 }
 
 // permanent reports whether the same request would get the same answer again. OpenAI's

@@ -30,6 +30,7 @@ type exchange struct {
 	server  *Server
 	dialect *api.Dialect
 	id      string              // x-request-id: the client's if it sent one, else ours
+	path    string              // label: how it came
 	model   string              // label: a model that is served, else "unknown"
 	key     *access.Key         // nil until it is known
 	class   int                 // of priority, as its key allows
@@ -84,12 +85,18 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 // begin names the request and opens its span, as a child of the client's if it
 // sent one. The client's baggage and sampling flag are not taken over.
 func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
+	x := s.beginExchange(s.life, c, d)
+	x.conn = c.Context().Conn()
+	return x
+}
+
+// beginExchange is begin where no connection of a client is watched: the context ends with it.
+func (s *Server) beginExchange(ctx context.Context, h header, d *api.Dialect) *exchange {
 	x := &exchange{
-		server: s, dialect: d, id: requestID(c), model: "unknown", start: time.Now(),
-		conn: c.Context().Conn(), stopClientWatch: func() bool { return false }, output: -1,
+		server: s, dialect: d, id: requestID(h), path: overHTTP, model: "unknown", start: time.Now(),
+		stopClientWatch: func() bool { return false }, output: -1,
 	}
-	ctx := s.life
-	if parent := c.Get("Traceparent"); parent != "" && len(parent) < 100 {
+	if parent := h.Get("Traceparent"); parent != "" && len(parent) < 100 {
 		carrier := propagation.MapCarrier{"traceparent": strings.Clone(parent)}
 		ctx = propagation.TraceContext{}.Extract(ctx, carrier)
 	}
@@ -102,17 +109,17 @@ func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
 const requestIDHeader = "X-Request-Id"
 
 // nameRequest sends the client the request's id, in the header that the API's SDKs read.
-func nameRequest(c *fiber.Ctx, d *api.Dialect, id string) {
-	c.Set(requestIDHeader, id)
+func nameRequest(to headerSetter, d *api.Dialect, id string) {
+	to.Set(requestIDHeader, id)
 	if d.Anthropic {
-		c.Set("Request-Id", id)
+		to.Set("Request-Id", id)
 	}
 }
 
 // requestID returns the client's id if it can stand in a header and a log line.
 // It is never sent to an engine: some connectors parse addresses out of it.
-func requestID(c *fiber.Ctx) string {
-	id := c.Get(requestIDHeader)
+func requestID(h header) string {
+	id := h.Get(requestIDHeader)
 	if id == "" || len(id) > 128 {
 		return "req-" + uuid.NewString()
 	}
@@ -128,17 +135,28 @@ func requestID(c *fiber.Ctx) string {
 func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	_, span := x.server.tracer.Start(x.ctx, "admit")
 	defer func() { endSpan(span, err) }()
-	coding, err := contentCoding(c)
+	coding, err := x.checkHeader(c)
 	if err != nil {
-		return nil, err
-	}
-	if x.key, err = x.server.authenticate(c); err != nil {
 		return nil, err
 	}
 	body, err := x.server.readBody(c)
 	if err != nil {
 		return nil, err
 	}
+	return x.accept(c, body, coding)
+}
+
+// checkHeader finds the key of a request, and the coding of its body, before that is read.
+func (x *exchange) checkHeader(h header) (coding string, err error) {
+	if coding, err = contentCoding(h); err != nil {
+		return "", err
+	}
+	x.key, err = x.server.authenticate(h)
+	return coding, err
+}
+
+// accept parses a body, and holds what it asks for to what its key allows.
+func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request, err error) {
 	if body, err = x.server.decode(x.ctx, body, coding); err != nil {
 		return nil, err
 	}
@@ -149,10 +167,10 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 		req.Model = x.server.nativeModel()
 	}
 	if x.server.cfg.SessionHints {
-		req.Session = sessionOf(c, x.dialect, req.Body)
+		req.Session = sessionOf(h, x.dialect, req.Body)
 	}
-	req.ID, req.Header = x.id, engineHeader(c, x.server.access.AllowsAnonymous())
-	if err = x.applyPolicy(c, req); err != nil {
+	req.ID, req.Header = x.id, engineHeader(h, x.server.access.AllowsAnonymous())
+	if err = x.applyPolicy(h, req); err != nil {
 		return nil, err
 	}
 	x.class = req.Class
@@ -256,24 +274,30 @@ func (x *exchange) withoutEnginesKey(err error) error {
 
 // fail answers an error in the shape of the API that was called.
 func (x *exchange) fail(c *fiber.Ctx, err error) {
+	f := x.explain(err)
+	x.setCommonHeaders(c, nil)
+	_ = f.send(c, x.dialect) // it only fills the response
+	if x.finish(f.outcome, f.text.Status) {
+		c.Context().SetConnectionClose()
+	}
+}
+
+// explain is what the client gets for an error, and accounts for it.
+func (x *exchange) explain(err error) failure {
 	if errors.Is(context.Cause(x.ctx), errStopping) {
 		err = errStopping
 	}
 	f := explain(x.withoutEnginesKey(err)).in(x.dialect)
 	x.refused = f.lacksCapacity()
 	x.refund(f)
-	x.setCommonHeaders(c, nil)
 	if f.limit != "" {
 		x.server.metrics.limited.WithLabelValues(x.server.tenants.label(x.key.Tenant), f.limit).Inc()
 	}
-	_ = f.send(c, x.dialect) // it only fills the response
 	if f.text.Status >= 500 {
 		x.server.log.Error("request failed", "request_id", x.id, "model", x.model, "status", f.text.Status, "error", err.Error())
 	}
 	x.span.SetStatus(codes.Error, f.outcome)
-	if x.finish(f.outcome, f.text.Status) {
-		c.Context().SetConnectionClose()
-	}
+	return f
 }
 
 // finish accounts for the exchange and reports whether the client has left. It
@@ -287,8 +311,8 @@ func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 	if status >= 500 || outcome == "broken_stream" {
 		x.server.errors.add(time.Now())
 	}
-	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome).Inc()
-	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome).Observe(took.Seconds())
+	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome, x.path).Inc()
+	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome, x.path).Observe(took.Seconds())
 	if x.key != nil && x.key.Tenant != "" {
 		x.server.metrics.tenantRequests.WithLabelValues(x.server.tenants.label(x.key.Tenant), x.server.access.Class(x.class), outcome).Inc()
 	}

@@ -186,7 +186,7 @@ func TestExchange_IsCounted(t *testing.T) {
 		model, outcome string
 		want           float64
 	}{{"m", "ok", 1}, {"unknown", "bad_request", 1}, {"unknown", "unauthorized", 1}, {"m", "error", 1}} {
-		if n := testutil.ToFloat64(m.requests.WithLabelValues("completions", x.model, x.outcome)); n != x.want {
+		if n := testutil.ToFloat64(m.requests.WithLabelValues("completions", x.model, x.outcome, "http")); n != x.want {
 			t.Errorf("%s %s: %v requests, want %v", x.model, x.outcome, n, x.want)
 		}
 	}
@@ -222,7 +222,7 @@ func TestExchange_APanicIsAFailure(t *testing.T) {
 			t.Errorf("%d: %d %s %v", i, got.status, got.body, got.header)
 		}
 	}
-	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "error")); n != 2 {
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "error", "http")); n != 2 {
 		t.Errorf("%v are counted, want 2", n)
 	}
 	if n := strings.Count(log.String(), `msg="panic in a request" request_id=mine panic="in a leg"`); n != 2 {
@@ -259,7 +259,7 @@ func TestExchange_AClientThatLeaves(t *testing.T) {
 		t.Error("it got an answer")
 	}
 	eventually(t, "it is counted", func() bool {
-		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "client_gone")) == 1
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "client_gone", "http")) == 1
 	})
 	nothingHeld(t, g.queue, g.fleet.Servers()[0])
 	if eps := g.server.LoadReport(time.Now().Add(time.Second)).GetEps(); eps != 0 {
@@ -340,7 +340,7 @@ func TestKnownModel_ThatComes(t *testing.T) {
 	if got := <-answer; got.status != 200 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok")); n != 1 {
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok", "http")); n != 1 {
 		t.Errorf("%v counted as the model's", n)
 	}
 }

@@ -6,13 +6,19 @@ import "github.com/prometheus/client_golang/prometheus"
 // models that are served; others are "unknown". The tenant label holds as many tenants
 // as are configured; others are "other".
 type Metrics struct {
-	requests *prometheus.CounterVec   // api, model, outcome
-	duration *prometheus.HistogramVec // api, model, outcome
+	requests *prometheus.CounterVec   // api, model, outcome, path
+	duration *prometheus.HistogramVec // api, model, outcome, path
 
 	tenantRequests *prometheus.CounterVec // tenant, class, outcome
 	tenantTokens   *prometheus.CounterVec // tenant, kind
 	limited        *prometheus.CounterVec // tenant, limit
 }
+
+// How a request came.
+const (
+	overHTTP  = "http"
+	forPicker = "picker"
+)
 
 // NewMetrics registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
@@ -20,12 +26,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_requests_total",
 			Help: "Requests by outcome: ok, client_gone, unauthorized, limited (its key's limits), bad_request and refused (4xx by the " +
-				"gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream.",
-		}, []string{"api", "model", "outcome"}),
+				"gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream; and by path: http, or picker, where a proxy " +
+				"asked which servers to take.",
+		}, []string{"api", "model", "outcome", "path"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "tandem_request_duration_seconds", Help: "Time from a request's arrival to the end of its answer.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
-		}, []string{"api", "model", "outcome"}),
+		}, []string{"api", "model", "outcome", "path"}),
 	}
 	m.tenantRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_tenant_requests_total",

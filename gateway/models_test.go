@@ -60,7 +60,7 @@ func TestModels(t *testing.T) {
 	if got := g.ask("GET", "/v1/models", ""); got.status != 401 {
 		t.Errorf("without a key: %d %s", got.status, got.body)
 	}
-	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("models", "none", "unauthorized")); n != 1 {
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("models", "none", "unauthorized", "http")); n != 1 {
 		t.Errorf("%v are counted", n)
 	}
 }

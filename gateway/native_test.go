@@ -74,11 +74,11 @@ func TestNative_AnswersWhereAServerSpeaksIt(t *testing.T) {
 			t.Errorf("%s: %s", field, sent)
 		}
 	}
-	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("generate", "big", "ok")); n != 1 {
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("generate", "big", "ok", "http")); n != 1 {
 		t.Errorf("%v are counted of the model, which no adapter is", n)
 	}
 	g.ask("POST", "/generate", `{"text":"hi"}`, as("bob")...)
-	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("generate", "big", "ok")); n != 2 {
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("generate", "big", "ok", "http")); n != 2 {
 		t.Errorf("%v, with one that names no model", n)
 	}
 	for _, x := range []struct {

@@ -28,7 +28,9 @@ func TestRelay_AStream(t *testing.T) {
 		t.Errorf("the engine got %s", sent)
 	}
 	m := g.server.metrics
-	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "ok")) == 1 })
+	eventually(t, "it is counted", func() bool {
+		return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "ok", "http")) == 1
+	})
 	if p, o := testutil.ToFloat64(m.tenantTokens.WithLabelValues("ada", "prompt")), testutil.ToFloat64(m.tenantTokens.WithLabelValues("ada", "output")); p != 2 || o != 3 {
 		t.Errorf("%v and %v tokens, want 2 and 3", p, o)
 	}
@@ -43,7 +45,9 @@ func TestRelay_EventsCountWhereTheEngineSaysNothing(t *testing.T) {
 	g := run(t, usual(t, "ada output-tokens-per-minute=10"), e.roundTrip, alone(t))
 	g.post(ask, as("ada")...)
 	m := g.server.metrics
-	eventually(t, "it is counted", func() bool { return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "ok")) == 1 })
+	eventually(t, "it is counted", func() bool {
+		return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "ok", "http")) == 1
+	})
 	if o := testutil.ToFloat64(m.tenantTokens.WithLabelValues("ada", "output")); o != 2 {
 		t.Errorf("%v output tokens, want 2", o)
 	}
@@ -55,7 +59,7 @@ func TestRelay_AnAnswerOfNoTokens(t *testing.T) {
 	g := run(t, usual(t, "ada output-tokens-per-minute=10"), e.roundTrip, alone(t))
 	g.post(ask, as("ada")...)
 	eventually(t, "it is counted", func() bool {
-		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok")) == 1
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok", "http")) == 1
 	})
 	if left := g.post(`{`, as("ada")...).header.Get("X-Ratelimit-Remaining-Output-Tokens"); left != "10" {
 		t.Errorf("%s output tokens are left of 10", left)
@@ -72,7 +76,7 @@ func TestRelay_ABrokenStream(t *testing.T) {
 		t.Errorf("%q, %v", got.body, got.err)
 	}
 	eventually(t, "it is counted as broken", func() bool {
-		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "broken_stream")) == 1
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "broken_stream", "http")) == 1
 	})
 	nothingHeld(t, g.queue, g.fleet.Servers()[0])
 }
@@ -84,7 +88,7 @@ func TestRelay_AClientThatLeavesAStream(t *testing.T) {
 	hangUp()
 	m := g.server.metrics
 	eventually(t, "it is counted", func() bool {
-		return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "client_gone")) == 1
+		return testutil.ToFloat64(m.requests.WithLabelValues("completions", "m", "client_gone", "http")) == 1
 	})
 	nothingHeld(t, g.queue, g.fleet.Servers()[0])
 	if left := g.post(`{`, as("ada")...).header.Get("X-Ratelimit-Remaining-Output-Tokens"); left != "9" {
@@ -117,7 +121,7 @@ func TestRelay_ToHTTP10(t *testing.T) {
 		t.Errorf("%q", body)
 	}
 	eventually(t, "it is counted", func() bool {
-		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok")) == 1
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok", "http")) == 1
 	})
 	e.answer = response(200, "text/event-stream", `data: {"choices":[{"index":0,"text":"Hel","finish_reason":null}]}`+"\n\n")
 	if got := g.say(request); !strings.Contains(got, "stream_broken") {
@@ -138,7 +142,7 @@ func TestRelay_AClientOfHTTP10Leaves(t *testing.T) {
 	}
 	_ = conn.Close()
 	eventually(t, "it is counted", func() bool {
-		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "client_gone")) == 1
+		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "client_gone", "http")) == 1
 	})
 	nothingHeld(t, g.queue, g.fleet.Servers()[0])
 }

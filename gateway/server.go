@@ -188,7 +188,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // health is for load balancers: 200 while a request could be served, or held.
 func (s *Server) health(c *fiber.Ctx) error {
-	if ready, _ := s.pd.Ready(); !ready || s.draining.Load() {
+	if !s.Ready() {
 		c.Status(fiber.StatusServiceUnavailable)
 	}
 	return nil
@@ -198,7 +198,7 @@ func (s *Server) health(c *fiber.Ctx) error {
 // exist. Fiber's own text repeats the request's bytes, keys included.
 func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	if bad, dialect := refusedMessage(c); bad != nil {
-		s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
+		s.metrics.requests.WithLabelValues("none", "none", "bad_request", overHTTP).Inc()
 		nameRequest(c, dialect, requestID(c))
 		return explain(bad.request()).send(c, dialect)
 	}
@@ -226,7 +226,7 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	default:
 		text.Message = "The HTTP request is malformed."
 	}
-	s.metrics.requests.WithLabelValues("none", "none", "bad_request").Inc()
+	s.metrics.requests.WithLabelValues("none", "none", "bad_request", overHTTP).Inc()
 	dialect := shapeOf(c)
 	nameRequest(c, dialect, requestID(c))
 	return failure{text: text}.send(c, dialect)

@@ -59,7 +59,7 @@ func TestServer_RefusesWhatIsNotThere(t *testing.T) {
 			t.Errorf("%s %s: %d %s, allow %q", x.method, x.path, got.status, got.body, got.header.Get("Allow"))
 		}
 	}
-	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request")); n != 6 {
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request", "http")); n != 6 {
 		t.Errorf("%v are counted, want 6", n)
 	}
 	for _, path := range []string{"/v1/messages", "/v1/messages/batches"} {
@@ -105,7 +105,7 @@ func TestServer_RefusesMalformedHTTP(t *testing.T) {
 	if got := g.say("POST /v1/messages HTTP/1.1\r\nHost: a\r\nX: \x01\r\n\r\n"); !strings.Contains(got, `"type":"error"`) || !strings.Contains(got, "Request-Id: req-") {
 		t.Errorf("for Anthropic's API: %s", got)
 	}
-	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request")); n != 8 {
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request", "http")); n != 8 {
 		t.Errorf("%v are counted, want 8", n)
 	}
 }
@@ -134,7 +134,7 @@ func TestServer_KeepsNoResponses(t *testing.T) {
 		}
 	}
 	for outcome, want := range map[string]float64{"bad_request": 4, "unauthorized": 4} {
-		if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("responses", "none", outcome)); n != want {
+		if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("responses", "none", outcome, "http")); n != want {
 			t.Errorf("%v %s are counted, want %v", n, outcome, want)
 		}
 	}

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"github.com/cespare/xxhash/v2"
-	"github.com/gofiber/fiber/v2"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 )
@@ -21,9 +20,9 @@ const longestSession = 512
 
 // sessionOf is a hash of what the client calls the session of a request, the most particular
 // name first; 0 where it has none. It is a hint: see predict.Sessions for what it may do.
-func sessionOf(c *fiber.Ctx, d *api.Dialect, body api.Body) uint64 {
+func sessionOf(h header, d *api.Dialect, body api.Body) uint64 {
 	for _, name := range sessionHeaders {
-		if text := c.Get(name); text != "" {
+		if text := h.Get(name); text != "" {
 			return sessionHash("h", text)
 		}
 	}

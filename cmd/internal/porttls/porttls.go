@@ -3,12 +3,18 @@
 package porttls
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"os"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -63,6 +69,29 @@ func (c *Config) Server(demand tls.ClientAuthType, log *slog.Logger) (*tls.Confi
 	conf.ClientAuth = demand
 	conf.ClientCAs, err = c.authority()
 	return conf, err
+}
+
+// selfSigned is how long a certificate that is signed here holds.
+const selfSigned = 10 * 365 * 24 * time.Hour
+
+// SelfSigned returns the server's side of TLS with a certificate of its own, made now: it encrypts,
+// and proves nothing to a client.
+func (c *Config) SelfSigned() (*tls.Config, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("%s: make a key: %w", c.Port, err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{Organization: []string{"tandem"}},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSigned),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s: sign a certificate: %w", c.Port, err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}, nil
 }
 
 // own reads the certificate.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
+	"github.com/tandem-gateway/tandem/gateway/picker"
 )
 
 // portsConfig is where this gateway listens: for clients, for operators, and for a proxy that
@@ -20,25 +21,51 @@ type portsConfig struct {
 	// adminTLS: without it the admin port speaks plain text.
 	adminTLS porttls.Config
 	orca     string
+	// picker is where this gateway picks servers for a proxy; "": it does not.
+	picker      string
+	pickerTLS   porttls.Config
+	pickerPlain bool
+	picking     picker.Config
 }
 
-func defaultPorts() portsConfig { return portsConfig{listen: ":8080", admin: "127.0.0.1:8081"} }
+func defaultPorts() portsConfig {
+	return portsConfig{listen: ":8080", admin: "127.0.0.1:8081", picking: picker.DefaultConfig()}
+}
 
 func (c *portsConfig) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&c.listen, "listen", c.listen, "`address` for OpenAI clients")
+	fs.StringVar(&c.listen, "listen", c.listen, "`address` for OpenAI clients; empty where picker is set: none")
 	c.clientTLS.BindOwn(fs, "tls")
 	fs.StringVar(&c.admin, "admin", c.admin, "`address` for metrics, readiness and decisions; not for clients")
 	c.adminTLS.Bind(fs, "admin", "those who may ask, save at /livez and /readyz: it or the token lets them in")
 	fs.StringVar(&c.orca, "orca-listen", c.orca,
 		"`address` on which this gateway streams its own load to a proxy before it (gRPC OpenRcaService, in plain text); empty: it "+
 			"does not")
+	c.bindPicker(fs)
+}
+
+// bindPicker names the settings of the port at which a proxy asks where requests go.
+func (c *portsConfig) bindPicker(fs *pflag.FlagSet) {
+	fs.StringVar(&c.picker, "picker", c.picker,
+		"`address` at which this gateway is an endpoint picker: Envoy asks over ext_proc where requests go, and sends them itself; empty: it is none")
+	c.pickerTLS.Port = "picker"
+	fs.StringVar(&c.pickerTLS.Cert, "picker-cert", c.pickerTLS.Cert, "`file` with its certificate, read again when it has changed; empty: it signs its own")
+	fs.StringVar(&c.pickerTLS.Key, "picker-key", c.pickerTLS.Key, "`file` with the certificate's key")
+	fs.BoolVar(&c.pickerPlain, "picker-plain", c.pickerPlain, "picker speaks plain text")
+	fs.IntVar(&c.picking.Fallbacks, "picker-fallbacks", c.picking.Fallbacks,
+		"servers that are named behind the one that is chosen, for proxies that try the next one where it fails")
 }
 
 func (c *portsConfig) validate() error {
-	for name, addr := range map[string]string{"listen": c.listen, "admin": c.admin} {
+	for name, addr := range map[string]string{"listen": c.listen, "admin": c.admin, "picker": c.picker} {
+		if addr == "" && (name == "picker" || name == "listen" && c.picker != "") {
+			continue
+		}
 		if _, _, err := net.SplitHostPort(addr); err != nil {
 			return fmt.Errorf("%s %q: want host:port", name, addr)
 		}
 	}
-	return errors.Join(c.clientTLS.Validate(), c.adminTLS.Validate())
+	if c.pickerPlain && c.pickerTLS.Cert != "" {
+		return errors.New("picker-plain and picker-cert exclude each other")
+	}
+	return errors.Join(c.clientTLS.Validate(), c.adminTLS.Validate(), c.pickerTLS.Validate(), c.picking.Validate())
 }

@@ -18,18 +18,27 @@ type engineKey struct {
 
 // withEngineKey reads the key from a file; without one nothing is added.
 func withEngineKey(transport http.RoundTripper, file string) (http.RoundTripper, error) {
+	key, err := readEngineKey(file)
+	if err != nil || key == "" {
+		return transport, err
+	}
+	return engineKey{transport, "Bearer " + key}, nil
+}
+
+// readEngineKey reads the key from a file; "" without one.
+func readEngineKey(file string) (string, error) {
 	if file == "" {
-		return transport, nil
+		return "", nil
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("engine-key-file: %w", err)
+		return "", fmt.Errorf("engine-key-file: %w", err)
 	}
 	key := strings.TrimSpace(string(content))
 	if key == "" {
-		return nil, errors.New("engine-key-file: the file is empty")
+		return "", errors.New("engine-key-file: the file is empty")
 	}
-	return engineKey{transport, "Bearer " + key}, nil
+	return key, nil
 }
 
 func (k engineKey) RoundTrip(req *http.Request) (*http.Response, error) {

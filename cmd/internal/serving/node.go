@@ -114,8 +114,21 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	return n, n.findServers(reg)
 }
 
-// ClientAddr is where clients reach it.
-func (n *Node) ClientAddr() net.Addr { return n.ports.clients.Addr() }
+// ClientAddr is where clients reach it; nil where only the picker serves them.
+func (n *Node) ClientAddr() net.Addr {
+	if n.ports.clients == nil {
+		return nil
+	}
+	return n.ports.clients.Addr()
+}
+
+// PickerAddr is where proxies ask where requests go; nil where they do not.
+func (n *Node) PickerAddr() net.Addr {
+	if n.ports.picker == nil {
+		return nil
+	}
+	return n.ports.picker.listener.Addr()
+}
 
 // AdminAddr is where operators do.
 func (n *Node) AdminAddr() net.Addr { return n.ports.operator.Addr() }
@@ -226,7 +239,14 @@ func (n *Node) serveOperators(reg *prometheus.Registry) error {
 	if n.ports.orca, err = newORCAServer(n.cfg.ports.orca, n.server); err != nil {
 		return err
 	}
-	n.ports.scaler, err = newScalerServer(n.cfg.scaling.keda, n.targets, n.log)
+	if n.ports.scaler, err = newScalerServer(n.cfg.scaling.keda, n.targets, n.log); err != nil {
+		return err
+	}
+	key, err := readEngineKey(n.cfg.engines.key)
+	if err != nil {
+		return err
+	}
+	n.ports.picker, err = newPicker(&n.cfg.ports, key, n.server, n.log)
 	return err
 }
 
@@ -270,9 +290,9 @@ func (n *Node) Run(ctx context.Context) error {
 	beside, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
 	background := n.background(beside)
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	n.ports.serve(n.server.Serve, failed)
-	n.log.Info("listening", "clients", n.ports.clients.Addr().String(), "admin", n.ports.operator.Addr().String(), "version", version.String())
+	n.log.Info("listening", "clients", addressOf(n.ClientAddr()), "picker", addressOf(n.PickerAddr()), "admin", n.ports.operator.Addr().String(), "version", version.String())
 
 	var err error
 	select {
@@ -282,13 +302,17 @@ func (n *Node) Run(ctx context.Context) error {
 	n.draining.Store(true)
 	n.sharing.decider.Retire()
 	n.server.Drain()
+	n.ports.picker.drain()
 	n.ports.admin.SetKeepAlivesEnabled(false) // clients that ask again find another gateway by its address
 	n.log.Info("draining", "delay", n.cfg.drain.delay.String(), "timeout", n.cfg.drain.timeout.String())
 	time.Sleep(n.cfg.drain.delay)
 
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.drain.timeout)
 	defer cancel()
-	err = errors.Join(err, n.server.Shutdown(drain), n.ports.stopAdmin(drain), n.ports.orca.Close(), n.ports.scaler.Close())
+	picked := n.ports.picker.shutdown(drain)
+	err = errors.Join(err, n.server.Shutdown(drain))
+	<-picked
+	err = errors.Join(err, n.ports.stopAdmin(drain), n.ports.orca.Close(), n.ports.scaler.Close())
 	ended()
 	<-background
 	n.orchestrator.Wait()

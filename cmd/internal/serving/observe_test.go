@@ -202,9 +202,9 @@ func TestObserve_MetricsCoverTheRequest(t *testing.T) {
 	c.post("/v1/chat/completions", `{"model":"a-client-invented-this","messages":[{}]}`)
 	eventually(t, "three requests ended", func() bool { return c.metric("tandem_request_duration_seconds_count", `outcome="ok"`) == 3 })
 	for name, want := range map[string]float64{
-		`tandem_requests_total{api="chat",model="test-model",outcome="ok"}`:                 3,
-		`tandem_requests_total{api="chat",model="unknown",outcome="bad_request"}`:           1,
-		`tandem_request_duration_seconds_count{api="chat",model="test-model",outcome="ok"}`: 3,
+		`tandem_requests_total{api="chat",model="test-model",outcome="ok",path="http"}`:                 3,
+		`tandem_requests_total{api="chat",model="unknown",outcome="bad_request",path="http"}`:           1,
+		`tandem_request_duration_seconds_count{api="chat",model="test-model",outcome="ok",path="http"}`: 3,
 		`tandem_ttft_seconds_count`:               3,
 		`tandem_wait_seconds_count`:               3,
 		`tandem_prefill_seconds_count`:            3,

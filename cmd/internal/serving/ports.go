@@ -13,25 +13,18 @@ import (
 
 // ports are where others reach this gateway.
 type ports struct {
-	clients  net.Listener
+	clients  net.Listener // nil: only the picker serves clients
 	operator net.Listener
 	admin    *http.Server  // on the operators' port
 	orca     *orcaServer   // nil: no proxy follows this gateway's load
 	scaler   *scalerServer // nil: KEDA does not ask by gRPC
+	picker   *pickerServer // nil: no proxy asks where requests go
 }
 
 // listen binds the ports for clients and for operators.
 func (p *ports) listen(cfg *portsConfig, log *slog.Logger) (err error) {
-	if p.clients, err = net.Listen("tcp", cfg.listen); err != nil {
-		return fmt.Errorf("listen for clients: %w", err)
-	}
-	encrypted, err := cfg.clientTLS.Server(tls.NoClientCert, log)
-	if err != nil {
+	if err = p.listenForClients(cfg, log); err != nil {
 		return err
-	}
-	if encrypted != nil {
-		encrypted.NextProtos = []string{"http/1.1"}
-		p.clients = tls.NewListener(p.clients, encrypted)
 	}
 	if p.operator, err = net.Listen("tcp", cfg.admin); err != nil {
 		return fmt.Errorf("listen for admin: %w", err)
@@ -43,9 +36,24 @@ func (p *ports) listen(cfg *portsConfig, log *slog.Logger) (err error) {
 	return err
 }
 
+func (p *ports) listenForClients(cfg *portsConfig, log *slog.Logger) (err error) {
+	if cfg.listen == "" {
+		return nil
+	}
+	if p.clients, err = net.Listen("tcp", cfg.listen); err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	encrypted, err := cfg.clientTLS.Server(tls.NoClientCert, log)
+	if encrypted != nil {
+		encrypted.NextProtos = []string{"http/1.1"}
+		p.clients = tls.NewListener(p.clients, encrypted)
+	}
+	return err
+}
+
 // close gives up what a node that is not run has bound.
 func (p *ports) close() error {
-	failed := errors.Join(p.orca.Close(), p.scaler.Close())
+	failed := errors.Join(p.orca.Close(), p.scaler.Close(), p.picker.Close())
 	for _, port := range []net.Listener{p.clients, p.operator} {
 		if port != nil {
 			failed = errors.Join(failed, port.Close())
@@ -56,13 +64,18 @@ func (p *ports) close() error {
 
 // serve serves all of them until they are closed. What fails is sent to failed.
 func (p *ports) serve(clients func(net.Listener) error, failed chan<- error) {
-	go func() { failed <- clients(p.clients) }()
+	if p.clients != nil {
+		go func() { failed <- clients(p.clients) }()
+	}
 	go func() { failed <- ignoreClosed(p.admin.Serve(p.operator)) }()
 	if p.orca != nil {
 		go func() { failed <- p.orca.serve() }()
 	}
 	if p.scaler != nil {
 		go func() { failed <- p.scaler.serve() }()
+	}
+	if p.picker != nil {
+		go func() { failed <- p.picker.serve() }()
 	}
 }
 

@@ -1,0 +1,92 @@
+package picker
+
+import (
+	"net/http"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/tandem-gateway/tandem/gateway"
+)
+
+// longestPiece is how much of a body one message carries, in bytes: some proxies refuse messages
+// beyond 64 KiB (llm-d-router pkg/common/envoy/chunking.go).
+const longestPiece = 62_000
+
+// toServers sends a request to the first of some addresses that takes it: named in a header and in
+// metadata, since proxies read one or the other.
+func toServers(addresses []string, more []*corev3.HeaderValueOption, remove []string) *extproc.ProcessingResponse {
+	list := strings.Join(addresses, ",")
+	return &extproc.ProcessingResponse{
+		Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{Response: &extproc.CommonResponse{
+			ClearRouteCache: true,
+			HeaderMutation: &extproc.HeaderMutation{
+				SetHeaders:    append([]*corev3.HeaderValueOption{set(destination, list)}, more...),
+				RemoveHeaders: remove,
+			},
+		}}},
+		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+			destinationSpace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+				destination: structpb.NewStringValue(list),
+			}}),
+		}},
+	}
+}
+
+// refuse answers a request in place of a server.
+func refuse(r gateway.Refusal) *extproc.ProcessingResponse {
+	mutation := &extproc.HeaderMutation{}
+	for _, name := range sortedNames(r.Header) {
+		mutation.SetHeaders = append(mutation.SetHeaders, set(name, r.Header.Get(name)))
+	}
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extproc.ImmediateResponse{
+		Status: &typev3.HttpStatus{Code: typev3.StatusCode(envoyStatus(r.Status))}, Headers: mutation, Body: r.Body,
+		Details: "tandem",
+	}}}
+}
+
+// envoyStatus is a status that Envoy sends: it knows those of the RFCs alone (envoy/type/v3
+// /http_status.proto), and takes others for 200.
+func envoyStatus(status int) int {
+	if _, known := typev3.StatusCode_name[int32(status)]; known {
+		return status
+	}
+	return http.StatusServiceUnavailable
+}
+
+// pieces are a body in messages, the last of which ends it, unless trailers do.
+func pieces(body []byte, end bool) (messages []*extproc.CommonResponse) {
+	for {
+		piece := body[:min(len(body), longestPiece)]
+		body = body[len(piece):]
+		messages = append(messages, streamed(piece, end && len(body) == 0))
+		if len(body) == 0 {
+			return messages
+		}
+	}
+}
+
+func streamed(piece []byte, end bool) *extproc.CommonResponse {
+	return &extproc.CommonResponse{BodyMutation: &extproc.BodyMutation{
+		Mutation: &extproc.BodyMutation_StreamedResponse{StreamedResponse: &extproc.StreamedBodyResponse{Body: piece, EndOfStream: end}},
+	}}
+}
+
+func requestPiece(piece *extproc.CommonResponse) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestBody{RequestBody: &extproc.BodyResponse{Response: piece}}}
+}
+
+func answerPiece(piece *extproc.CommonResponse) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: &extproc.BodyResponse{Response: piece}}}
+}
+
+var (
+	answerHead = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{}}}
+	// asItCame passes a piece of an answer on where pieces are shown and not taken.
+	asItCame        = answerPiece(&extproc.CommonResponse{})
+	requestTrailers = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestTrailers{RequestTrailers: &extproc.TrailersResponse{}}}
+	answerTrailers  = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extproc.TrailersResponse{}}}
+)

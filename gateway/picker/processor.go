@@ -1,0 +1,305 @@
+package picker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// processor answers Envoy's ext_proc filter, one stream for each HTTP request.
+type processor struct {
+	extproc.UnimplementedExternalProcessorServer
+	cfg     Config
+	gateway *gateway.Server
+	log     *slog.Logger
+}
+
+// Process is the conversation about one request. Where it returns without an error Envoy goes on
+// by itself.
+func (p *processor) Process(stream extproc.ExternalProcessor_ProcessServer) (err error) {
+	c := &conversation{processor: p, stream: stream}
+	defer c.end()
+	defer func() {
+		if caught := recover(); caught != nil {
+			p.log.Error("panic in a request that is picked for", "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
+			c.panicked(caught)
+			err = grpcstatus.Error(codes.Internal, "the endpoint picker failed")
+		}
+	}()
+	for !c.over {
+		message, err := c.receive()
+		if errors.Is(err, io.EOF) || grpcstatus.Code(err) == codes.Canceled {
+			return nil
+		}
+		if err == nil {
+			err = c.handle(message)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// conversation is one request and its answer, in Envoy's messages. Its answers to those of the
+// request go out in the order of HTTP: headers, body, trailers.
+type conversation struct {
+	*processor
+	stream   extproc.ExternalProcessor_ProcessServer
+	exchange *gateway.PickExchange // nil before the request's headers
+	subset   *pools.Subset         // nil: Envoy does not limit the request
+	answers  filterv3.ProcessingMode_BodySendMode
+	early    chan received // what is received while a choice is made; nil: nothing
+	over     bool          // Envoy got the last answer that it expects
+}
+
+type received struct {
+	message *extproc.ProcessingRequest
+	err     error
+}
+
+// receive returns the next message.
+func (c *conversation) receive() (*extproc.ProcessingRequest, error) {
+	if c.early == nil {
+		return c.stream.Recv()
+	}
+	next := <-c.early
+	c.early = nil
+	return next.message, next.err
+}
+
+func (c *conversation) handle(message *extproc.ProcessingRequest) error {
+	switch part := message.GetRequest().(type) {
+	case *extproc.ProcessingRequest_RequestHeaders:
+		return c.requestHeaders(message, part.RequestHeaders)
+	case *extproc.ProcessingRequest_RequestBody:
+		return c.requestBody(part.RequestBody)
+	case *extproc.ProcessingRequest_RequestTrailers:
+		if err := c.pick(false); err != nil || c.over {
+			return err
+		}
+		return c.stream.Send(requestTrailers)
+	case *extproc.ProcessingRequest_ResponseHeaders:
+		return c.answerHeaders(message, part.ResponseHeaders)
+	case *extproc.ProcessingRequest_ResponseBody:
+		return c.answerBody(part.ResponseBody)
+	case *extproc.ProcessingRequest_ResponseTrailers:
+		return c.answerTrailers()
+	}
+	return grpcstatus.Error(codes.InvalidArgument, "a message of no kind that an endpoint picker knows")
+}
+
+// requestHeaders begins the request. Its headers are answered when its body has come, since they
+// name the server; of one without a body at once.
+func (c *conversation) requestHeaders(message *extproc.ProcessingRequest, part *extproc.HttpHeaders) error {
+	if c.exchange != nil {
+		return grpcstatus.Error(codes.InvalidArgument, "a second request in one stream")
+	}
+	if addresses, limited := subsetOf(message); limited {
+		c.subset = pools.NewSubset(addresses)
+	}
+	c.answers = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	if mode := message.GetProtocolConfig(); mode != nil {
+		c.answers = mode.GetResponseBodyMode()
+		if asked := mode.GetRequestBodyMode(); asked != filterv3.ProcessingMode_FULL_DUPLEX_STREAMED && !part.GetEndOfStream() {
+			c.log.Error("the proxy's ext_proc filter does not stream request bodies in both directions: set request_body_mode to FULL_DUPLEX_STREAMED", "request_body_mode", asked.String())
+			return grpcstatus.Error(codes.FailedPrecondition, "request_body_mode must be FULL_DUPLEX_STREAMED")
+		}
+	}
+	h := headers(part.GetHeaders().GetHeaders())
+	if part.GetEndOfStream() && h.Get(":method") != http.MethodPost {
+		return c.pickAny(h)
+	}
+	var err error
+	edits := c.answers == filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	if c.exchange, err = c.gateway.BeginPick(c.stream.Context(), h.Get(":method"), h.Get(":path"), h, edits); err != nil {
+		return c.refuse(err)
+	}
+	if part.GetEndOfStream() {
+		return c.pick(true)
+	}
+	return nil
+}
+
+// pickAny sends a request without a body to any server.
+func (c *conversation) pickAny(h headers) error {
+	server, err := c.gateway.PickAny(h, c.subset)
+	if err != nil {
+		c.over = true
+		return c.stream.Send(refuse(c.gateway.RefusePick(err, h)))
+	}
+	return c.stream.Send(toServers([]string{server.Address()}, nil, steering))
+}
+
+// requestBody takes a piece of the body, and makes the choice when it is the last.
+func (c *conversation) requestBody(part *extproc.HttpBody) error {
+	if c.exchange == nil {
+		return grpcstatus.Error(codes.InvalidArgument, "a body before its request")
+	}
+	if err := c.exchange.AddBody(part.GetBody()); err != nil {
+		return c.refuse(err)
+	}
+	if !part.GetEndOfStream() {
+		return nil
+	}
+	return c.pick(true)
+}
+
+// pick chooses the servers, and sends the request to them; whole says that its body ends it.
+func (c *conversation) pick(whole bool) error {
+	if c.exchange == nil {
+		return nil // without a body; it has its server
+	}
+	pick, err := c.choose()
+	if c.exchange.Cancelled() {
+		c.over = true // Envoy has gone
+		return nil
+	}
+	if err != nil {
+		return c.refuse(err)
+	}
+	body := pick.Body().Bytes()
+	if err := c.stream.Send(c.toPicked(pick, len(body))); err != nil {
+		return err
+	}
+	for _, piece := range pieces(body, whole) {
+		if err := c.stream.Send(requestPiece(piece)); err != nil {
+			return err
+		}
+	}
+	pick.MarkSent()
+	return nil
+}
+
+// choose makes the choice, and receives meanwhile: nothing but the end of the stream says that
+// the client has left.
+func (c *conversation) choose() (*pd.Pick, error) {
+	early := make(chan received, 1)
+	c.early = early
+	go func() { // ends with the stream
+		message, err := c.stream.Recv()
+		if err != nil {
+			c.exchange.Cancel()
+		}
+		early <- received{message, err}
+	}()
+	return c.exchange.Pick(c.subset)
+}
+
+// toPicked names the servers, and what they are sent besides the client's headers.
+func (c *conversation) toPicked(pick *pd.Pick, length int) *extproc.ProcessingResponse {
+	addresses := []string{pick.Decode().Address()}
+	for _, fallback := range pick.Fallbacks(c.cfg.Fallbacks) {
+		addresses = append(addresses, fallback.Address())
+	}
+	more := []*corev3.HeaderValueOption{set("content-length", strconv.Itoa(length))}
+	if trace := c.exchange.TraceHeader(); trace != "" {
+		more = append(more, set("traceparent", trace))
+	}
+	header := pick.Header()
+	for _, name := range sortedNames(header) {
+		more = append(more, set(name, header.Get(name)))
+	}
+	remove := append(slices.Clone(steering), "content-encoding")
+	if c.exchange.HidesCredentials() { // the client's key is for this gateway
+		remove = append(remove, "x-api-key", "authorization")
+		if c.cfg.EngineKey != "" {
+			more = append(more, set("authorization", "Bearer "+c.cfg.EngineKey))
+		}
+	}
+	return toServers(addresses, more, remove)
+}
+
+// answerHeaders takes the answer's head.
+func (c *conversation) answerHeaders(message *extproc.ProcessingRequest, part *extproc.HttpHeaders) error {
+	if c.exchange != nil {
+		h := headers(part.GetHeaders().GetHeaders())
+		c.exchange.AnswerHead(statusOf(h), answerHeader(h), servedBy(message))
+		if part.GetEndOfStream() {
+			c.exchange.AnswerEnd()
+		}
+	}
+	c.over = part.GetEndOfStream()
+	return c.stream.Send(answerHead)
+}
+
+// answerBody takes a piece of the answer, and gives it back.
+func (c *conversation) answerBody(part *extproc.HttpBody) error {
+	piece, end := part.GetBody(), part.GetEndOfStream()
+	if c.exchange != nil {
+		piece = c.exchange.AnswerPiece(piece)
+		if end {
+			piece = append(piece[:len(piece):len(piece)], c.exchange.AnswerEnd()...)
+		}
+	}
+	c.over = end
+	if c.answers != filterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
+		return c.stream.Send(asItCame)
+	}
+	if len(piece) == 0 && !end {
+		return nil
+	}
+	return c.sendAnswer(piece, end)
+}
+
+func (c *conversation) sendAnswer(piece []byte, end bool) error {
+	if len(piece) <= longestPiece {
+		return c.stream.Send(answerPiece(streamed(piece, end)))
+	}
+	for _, part := range pieces(piece, end) {
+		if err := c.stream.Send(answerPiece(part)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answerTrailers takes the end of an answer with trailers.
+func (c *conversation) answerTrailers() error {
+	c.over = true
+	if c.exchange != nil {
+		if rest := c.exchange.AnswerEnd(); len(rest) > 0 {
+			if err := c.sendAnswer(rest, false); err != nil {
+				return err
+			}
+		}
+	}
+	return c.stream.Send(answerTrailers)
+}
+
+// refuse answers the request itself.
+func (c *conversation) refuse(err error) error {
+	c.over = true
+	return c.stream.Send(refuse(c.exchange.Refuse(err)))
+}
+
+func (c *conversation) panicked(caught any) {
+	if c.exchange != nil {
+		c.exchange.Panicked(caught)
+	}
+}
+
+// end gives back what the request holds still.
+func (c *conversation) end() {
+	if c.exchange != nil {
+		c.exchange.End()
+	}
+}
+
+func sortedNames(h http.Header) []string { return slices.Sorted(maps.Keys(h)) }

@@ -1,0 +1,86 @@
+package picker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"sync/atomic"
+
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/tandem-gateway/tandem/gateway"
+)
+
+// Config is how requests are picked for.
+type Config struct {
+	// Fallbacks is how many other servers are named behind the one that is chosen, for proxies
+	// that try the next where one fails.
+	Fallbacks int
+	// EngineKey is the key that engines ask for, sent where clients have keys of this gateway; where
+	// they have none, or it is "", what they send passes.
+	EngineKey string
+}
+
+// DefaultConfig names two servers to fall back to.
+func DefaultConfig() Config { return Config{Fallbacks: 2} }
+
+// Validate reports what is wrong with the configuration, nil if nothing.
+func (c Config) Validate() error {
+	if c.Fallbacks < 0 {
+		return errors.New("picker-fallbacks must not be negative")
+	}
+	return nil
+}
+
+// Server is the picker's port.
+type Server struct {
+	grpc     *grpc.Server
+	draining atomic.Bool
+}
+
+// New returns a server that is not listening yet. encrypted is nil for plain text.
+func New(cfg Config, g *gateway.Server, encrypted *tls.Config, log *slog.Logger) *Server {
+	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(math.MaxUint32), grpc.WriteBufferSize(64 << 10), grpc.ReadBufferSize(64 << 10)}
+	if encrypted != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(encrypted)))
+	}
+	s := &Server{grpc: grpc.NewServer(options...)}
+	extproc.RegisterExternalProcessorServer(s.grpc, &processor{cfg: cfg, gateway: g, log: log})
+	grpc_health_v1.RegisterHealthServer(s.grpc, &healthChecks{ready: func() bool { return !s.draining.Load() && g.Ready() }})
+	return s
+}
+
+// Serve answers on the listener until Shutdown.
+func (s *Server) Serve(ln net.Listener) error {
+	if err := s.grpc.Serve(ln); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve the picker: %w", err)
+	}
+	return nil
+}
+
+// Drain makes health checks say that no more requests should come.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// Shutdown takes no new request and waits for those under way, until the context ends. What is
+// left then is cut off: Envoy goes on with those that have their server.
+func (s *Server) Shutdown(ctx context.Context) {
+	s.Drain()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-ended
+	}
+}
