@@ -36,9 +36,14 @@ type bindRequest struct {
 	unresponsiveUntil time.Time     // until when it waits for unresponsive servers; zero: it has not done so yet
 }
 
-// session is what the client says that the request belongs to.
+// session is what the client says that the request belongs to, else the conversation that its prompt
+// shows.
 func (r *bindRequest) session() predict.Session {
-	return predict.Session{Tenant: r.req.Tenant, Model: r.req.Model, Hash: r.req.Session}
+	s := predict.Session{Tenant: r.req.Tenant, Model: r.req.Model, Hash: r.req.Session}
+	if s.Hash == 0 && r.prefix != nil {
+		s.Hash = r.prefix.tokens.Opening
+	}
+	return s
 }
 
 // takeLater takes over the tokens of the prompt where an engine has answered since it was located.

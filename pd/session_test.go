@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
@@ -54,6 +55,27 @@ func TestSession_OfATenantStaysWithItsServers(t *testing.T) {
 					t.Errorf("a new session is at %+v, served by %+v", is, got.Answer)
 				}
 			})
+		}
+	}
+}
+
+// A request belongs to the session that its client names, else to the conversation that its prompt
+// shows, and else to none.
+func TestSession_WithoutANameIsThatOfTheConversation(t *testing.T) {
+	opened := &prefix{tokens: tokens.Tokens{Opening: 5}}
+	for name, c := range map[string]struct {
+		named  uint64
+		prefix *prefix
+		want   uint64
+	}{
+		"the client names it":    {7, opened, 7},
+		"its prompt is read":     {0, opened, 5},
+		"it opens no session":    {0, &prefix{}, 0},
+		"its prompt is not read": {0, nil, 0},
+	} {
+		r := &bindRequest{req: &Request{Tenant: "a", Model: testModel, Session: c.named}, prefix: c.prefix}
+		if got := r.session(); got != (predict.Session{Tenant: "a", Model: testModel, Hash: c.want}) {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }

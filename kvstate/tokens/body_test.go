@@ -3,6 +3,7 @@ package tokens
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +36,51 @@ func TestRead_WhatChangesNoTokensChangesNothing(t *testing.T) {
 		if sumOf(t, Chat, same) != want {
 			t.Errorf("another text: %s", same)
 		}
+	}
+}
+
+// All turns of a conversation open alike, and so do agents that branch off it; another question,
+// other tools or another system prompt open another one.
+func TestRead_TheOpeningIsThatOfTheConversation(t *testing.T) {
+	of := func(api API, body string) uint64 {
+		p := Prompt{API: api, Body: []byte(body)}
+		text, ok := p.read()
+		if !ok {
+			t.Fatalf("not read: %s", body)
+		}
+		defer text.free()
+		return text.opening()
+	}
+	chat := func(more string) string {
+		return `{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"` + strings.Repeat("Look at this. ", 200) + `"}` + more + `]}`
+	}
+	first := of(Chat, chat(""))
+	for name, body := range map[string]string{
+		"a next turn":           chat(`,{"role":"assistant","content":"So?"},{"role":"user","content":"Go on."}`),
+		"one with calls":        chat(`,{"role":"assistant","tool_calls":[{"id":"1"}]},{"role":"tool","content":"It is."}`),
+		"an agent branches off": chat(`,{"role":"assistant","content":"So?"},{"role":"user","content":"You look elsewhere."}`),
+	} {
+		if of(Chat, body) != first {
+			t.Errorf("%s opens another conversation", name)
+		}
+	}
+	for name, body := range map[string]string{
+		"another question":      strings.Replace(chat(""), "Look", "Have a look", 1),
+		"another system prompt": strings.Replace(chat(""), "brief", "short", 1),
+		"two questions":         chat(`,{"role":"user","content":"And this."}`),
+		"tools":                 strings.Replace(chat(""), `"messages"`, `"tools":[{"type":"function","function":{"name":"f"}}],"messages"`, 1),
+		"the assistant begins":  `{"messages":[{"role":"assistant","content":"Well?"},{"role":"user","content":"Go on."}]}`,
+	} {
+		if of(Chat, body) == first {
+			t.Errorf("%s opens the same conversation", name)
+		}
+	}
+	messages := `{"system":"Be brief.","messages":[{"role":"user","content":"Look."}%s]}`
+	if of(Messages, fmt.Sprintf(messages, "")) != of(Messages, fmt.Sprintf(messages, `,{"role":"assistant","content":[{"type":"thinking","thinking":"Hm."}]},{"role":"user","content":"Go on."}`)) {
+		t.Error("a next turn of messages opens another conversation")
+	}
+	if of(Completions, `{"prompt":"Look."}`) != 0 {
+		t.Error("a completion opens a conversation")
 	}
 }
 

@@ -20,7 +20,7 @@ func (l *Later) Tokens() (Tokens, bool) {
 	}
 	found := l.flight.found
 	found.Mode, found.Adapter, found.Salt, found.Text = l.prompt.Mode, l.prompt.Adapter, l.prompt.Salt, l.prompt.Text
-	found.context, found.root = l.prompt.context, l.prompt.root
+	found.context, found.root, found.Opening = l.prompt.context, l.prompt.root, l.prompt.Opening
 	return found, true
 }
 

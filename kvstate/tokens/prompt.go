@@ -76,6 +76,9 @@ type Tokens struct {
 	// Text are the keys of the same chunks beside IDs, in engine mode: equal text may come of
 	// which the tokens are not known, or not in time.
 	Text []Chunk
+	// Opening is a hash of the text before the first message of the assistant, which all turns of
+	// a conversation share, in engine and learned mode; 0 where there is none.
+	Opening uint64
 	// Adapter and Salt are the prompt's. The KV of equal tokens differs by them, so
 	// they belong into every key made from IDs or Chunks.
 	Adapter string

@@ -120,7 +120,7 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	defer t.free()
 	c := s.memory.recall(t)
 	known := c.tokens()
-	known.context, known.root = t.context, t.root
+	known.context, known.root, known.Opening = t.context, t.root, t.opening()
 	reported := p.API == Chat || p.API == Completions // others have no such field
 	known.Teaches = !c.complete && !t.partial && reported
 	switch {

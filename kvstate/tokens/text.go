@@ -164,6 +164,25 @@ func (t *text) cut() {
 	}
 }
 
+// opening is the hash of what comes before the first message of the assistant: all turns of a
+// conversation, and those of agents that branch off it, have the same. It is 0 for the prompt of a
+// completion.
+func (t *text) opening() uint64 {
+	if t.open {
+		return 0
+	}
+	for i := range t.turns {
+		if k := t.turns[i].kind; k != assistant && k != call {
+			continue
+		}
+		if at, found := slices.BinarySearchFunc(t.cuts, t.turns[i].first, func(c cut, cell int32) int { return int(c.cell - cell) }); found {
+			return t.cuts[at].hash
+		}
+		return 0 // it begins with the assistant
+	}
+	return t.sum
+}
+
 // finish fills in the tails.
 func (t *text) finish() {
 	t.tails = slices.Grow(t.tails[:0], len(t.turns))[:len(t.turns)]

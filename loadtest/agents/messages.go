@@ -14,7 +14,7 @@ var messages = &api{
 	name: "messages", path: "/v1/messages",
 	head: func(model string, w *workload) []byte {
 		var b bytes.Buffer
-		fmt.Fprintf(&b, `{"model":%q,"stream":true,"ignore_eos":true,"metadata":{"user_id":"agent"},"thinking":{"type":"adaptive"},"tools":[`, model)
+		fmt.Fprintf(&b, `{"model":%q,"stream":true,"ignore_eos":true,"thinking":{"type":"adaptive"},"tools":[`, model)
 		for i, t := range w.tools {
 			comma(&b, i)
 			fmt.Fprintf(&b, `{"name":%q,"description":%s,"input_schema":`+schema+`}`, t.name, quoted(t.description), quoted(t.property))
