@@ -19,6 +19,8 @@ func bindKubernetes(fs *pflag.FlagSet, c *kube.Config) {
 	fs.StringSliceVar(&c.InferencePools, "inference-pools", c.InferencePools,
 		"`names` of InferencePools (inference.networking.k8s.io/v1) whose pods are servers")
 	fs.StringVar(&c.Namespace, "kubernetes-namespace", c.Namespace, "`namespace` of all of them; empty: the gateway's own")
+	fs.StringVar(&c.Connector, "kubernetes-connector", c.Connector,
+		"`connector` of pods and endpoints that name none, such as llmd-sidecar where decode pods have llm-d's sidecar; empty: as the engine reports")
 	fs.StringVar(&c.RackLabel, "kubernetes-rack-label", c.RackLabel, "`label` of nodes that names their rack")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "`file` with the way to the cluster; empty: the one that this gateway runs in")
 }

@@ -40,6 +40,7 @@ type Config struct {
 	InferencePools []string // names of InferencePools, which select pods
 	Namespace      string   // of them all; empty is the gateway's own
 	RackLabel      string   // label of nodes that names their rack
+	Connector      string   // of servers that name none; empty: as the engine reports
 	Kubeconfig     string   // file, for a gateway outside of the cluster
 }
 
@@ -59,6 +60,9 @@ func (c Config) Validate() error {
 		if _, err := labels.Parse(selector); err != nil {
 			return fmt.Errorf("%s %q: %w", name, selector, err)
 		}
+	}
+	if known := pools.Connectors(); c.Connector != "" && !slices.Contains(known, c.Connector) {
+		return fmt.Errorf("kubernetes-connector %q: want one of %s", c.Connector, strings.Join(known, ", "))
 	}
 	return nil
 }
@@ -251,6 +255,7 @@ func (k *Cluster) view() view {
 		slices:    listed[*discoveryv1.EndpointSlice](k.slices),
 		nodes:     make(map[string]labels.Set),
 		rackLabel: k.cfg.RackLabel,
+		connector: k.cfg.Connector,
 	}
 	for _, node := range listed[*corev1.Node](k.nodes) {
 		v.nodes[node.Name] = node.Labels

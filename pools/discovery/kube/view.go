@@ -21,6 +21,7 @@ type view struct {
 	pools     []*inferencePool
 	selector  labels.Selector // of pods, beside what the pools select; nil selects none
 	rackLabel string          // of nodes
+	connector string          // of servers that name none
 }
 
 // inferencePool is what is read of an InferencePool of the Gateway API Inference
@@ -100,6 +101,7 @@ func (v view) podSpecs(pod *corev1.Pod, poolPorts []int) ([]pools.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	sign.Connector = cmp.Or(sign.Connector, v.connector)
 	sign.locate(pod.Spec.NodeName, v.nodes[pod.Spec.NodeName], v.rackLabel)
 	sign.Drain = sign.Drain || !podReady(pod) || pod.DeletionTimestamp != nil
 	return sign.specs(pod.Status.PodIP, sign.portsAmong(poolPorts)), nil
@@ -119,6 +121,7 @@ func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]pools.Spec, error)
 	if err != nil {
 		return nil, err
 	}
+	sign.Connector = cmp.Or(sign.Connector, v.connector)
 	ports := slicePorts(slice)
 	var all []pools.Spec
 	for _, endpoint := range slice.Endpoints {

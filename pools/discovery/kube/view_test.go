@@ -23,10 +23,15 @@ import (
 func TestView_WhatObjectsBecomeWhichServers(t *testing.T) {
 	datadriven.RunTest(t, "testdata/servers.txt", func(t *testing.T, d *datadriven.TestData) string {
 		view := view{nodes: map[string]labels.Set{}, rackLabel: "topology.example.com/rack"}
-		if d.HasArg("pods") {
-			var err error
-			if view.selector, err = labels.Parse(d.CmdArgs[0].SingleVal(t)); err != nil {
-				t.Fatal(err)
+		for _, arg := range d.CmdArgs {
+			switch arg.Key {
+			case "pods":
+				var err error
+				if view.selector, err = labels.Parse(arg.SingleVal(t)); err != nil {
+					t.Fatal(err)
+				}
+			case "connector":
+				view.connector = arg.SingleVal(t)
 			}
 		}
 		for _, manifest := range strings.Split(d.Input, "---\n") {
@@ -162,5 +167,16 @@ func TestView_ServersComeInOneOrder(t *testing.T) {
 	}
 	if want := []string{"10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"}; !slices.Equal(ids, want) || len(problems) > 0 {
 		t.Errorf("%v, %v", ids, problems)
+	}
+}
+
+// The connector of pods that name none is one that there is, or none.
+func TestConfig_TheConnectorIsAKnownOne(t *testing.T) {
+	for connector, ok := range map[string]bool{"": true, "llmd-sidecar": true, "sidecar": false} {
+		cfg := Default()
+		cfg.Connector = connector
+		if err := cfg.Validate(); (err == nil) != ok {
+			t.Errorf("%q: %v", connector, err)
+		}
 	}
 }
