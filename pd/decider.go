@@ -85,6 +85,9 @@ type waiter struct {
 
 	entered       time.Time
 	predictedWait time.Duration // from then, as predicted, until its prefill begins
+	// outdated: one that was bound since it was priced leaves more of its prompt on a server than it
+	// was priced with.
+	outdated bool
 }
 
 // bindResult is what a wait ends with.
@@ -281,18 +284,42 @@ func (q *modelQueue) decide(now time.Time) {
 		}
 		q.order.Update(t, q.servers.Links)
 	}
-	for {
+	for outdated := 0; ; {
 		turn, ok := q.order.Next(&q.servers)
 		if !ok {
 			return
 		}
 		w := q.waiting[turn.Ticket.ID]
+		if w.outdated {
+			q.order.UndoTurn(turn)
+			if outdated++; outdated <= repricedPerLook {
+				q.reprice(w, now)
+			} else {
+				q.repriceOutdated(now)
+			}
+			continue
+		}
 		if q.claimTurn(w, turn, now) {
 			delete(q.waiting, turn.Ticket.ID)
 		} else {
 			q.order.UndoTurn(turn)
 		}
 		q.priceServers(now)
+	}
+}
+
+// reprice prices a request anew that is in the order.
+func (q *modelQueue) reprice(w *waiter, now time.Time) {
+	q.priceRequest(w, now)
+	q.order.Update(&w.ticket, q.servers.Links)
+}
+
+// repriceOutdated prices anew all whose price is.
+func (q *modelQueue) repriceOutdated(now time.Time) {
+	for _, w := range q.waiting {
+		if w.outdated {
+			q.reprice(w, now)
+		}
 	}
 }
 
@@ -400,6 +427,7 @@ func (q *modelQueue) priceRequest(w *waiter, now time.Time) {
 
 // priceMatched is priceRequest for a request that the snapshot is turned to.
 func (q *modelQueue) priceMatched(w *waiter, now time.Time) {
+	w.outdated = false
 	q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.candidates, &w.ticket)
 	if begun := w.request.begun; begun != nil {
 		w.ticket.KeepTo(order.Pair{
@@ -440,21 +468,22 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
 	}
 	q.updateLoad(turn.Pair, now)
-	q.priceSharers(w.request, b, now)
+	q.outdateSharers(w.request, b)
 	return true
 }
 
-// priceSharers prices anew waiting requests that begin like one which was bound just now,
-// as far as its servers are to hold more of them than they were known to: they would else go
-// to other servers in the same look, and compute there what they may have here.
-func (q *modelQueue) priceSharers(bound *bindRequest, b *binding, now time.Time) {
+// outdateSharers notes which waiting requests begin like one that was bound just now, as far as its
+// servers are to hold more of them than they were known to: at the price of before they would go to
+// other servers in the same look, and compute there what they may have here. They are priced anew
+// when one is about to go, and not all of them now: a thousand that begin alike take as long as a
+// fleet that is seen for the first time.
+func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding) {
 	if b.withdraw == nil || b.prefill == nil {
 		return
 	}
 	for _, w := range q.waiting {
-		if w.request != bound && w.request.prefix != nil && w.request.prefix.hits.Extends(b.chosen.Prefill, &bound.prefix.hits) {
-			q.priceRequest(w, now)
-			q.order.Update(&w.ticket, q.servers.Links)
+		if w.request != bound && !w.outdated && w.request.prefix != nil {
+			w.outdated = w.request.prefix.hits.Extends(b.chosen.Prefill, &bound.prefix.hits)
 		}
 	}
 }
