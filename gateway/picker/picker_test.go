@@ -21,7 +21,7 @@ func chatOf(bytes int, more string) []byte {
 // server to call, and its answer comes back to the byte; what it held is given back.
 func TestPicker_APairServesARequest(t *testing.T) {
 	for _, stream := range []bool{false, true} {
-		f := newPicker(t, setup{prefill: 2, decode: 2, config: DefaultConfig()})
+		f := newPicker(t, setup{prefill: 2, decode: 2, config: Config{Fallbacks: 2}})
 		p := f.open()
 		p.request(chatPath, chatOf(8_000, `,"stream":`+strconv.FormatBool(stream)))
 		to := p.routing()

@@ -18,18 +18,16 @@ import (
 	"github.com/tandem-gateway/tandem/gateway"
 )
 
-// Config is how requests are picked for.
+// Config is how requests are picked for; its zero value suits every proxy.
 type Config struct {
 	// Fallbacks is how many other servers are named behind the one that is chosen, for proxies
-	// that try the next where one fails.
+	// that try the next where one fails. Others take a list for no address at all: Envoy's clusters
+	// of type ORIGINAL_DST, as in llm-d's standalone chart.
 	Fallbacks int
 	// EngineKey is the key that engines ask for, sent where clients have keys of this gateway; where
 	// they have none, or it is "", what they send passes.
 	EngineKey string
 }
-
-// DefaultConfig names two servers to fall back to.
-func DefaultConfig() Config { return Config{Fallbacks: 2} }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
 func (c Config) Validate() error {

@@ -29,7 +29,7 @@ type portsConfig struct {
 }
 
 func defaultPorts() portsConfig {
-	return portsConfig{listen: ":8080", admin: "127.0.0.1:8081", picking: picker.DefaultConfig()}
+	return portsConfig{listen: ":8080", admin: "127.0.0.1:8081"}
 }
 
 func (c *portsConfig) bind(fs *pflag.FlagSet) {
@@ -52,7 +52,8 @@ func (c *portsConfig) bindPicker(fs *pflag.FlagSet) {
 	fs.StringVar(&c.pickerTLS.Key, "picker-key", c.pickerTLS.Key, "`file` with the certificate's key")
 	fs.BoolVar(&c.pickerPlain, "picker-plain", c.pickerPlain, "picker speaks plain text")
 	fs.IntVar(&c.picking.Fallbacks, "picker-fallbacks", c.picking.Fallbacks,
-		"servers that are named behind the one that is chosen, for proxies that try the next one where it fails")
+		"servers that are named behind the one that is chosen, for proxies that try the next one where it fails; a proxy that takes one address "+
+			"alone, as that of llm-d's standalone chart does, wants 0")
 }
 
 func (c *portsConfig) validate() error {
