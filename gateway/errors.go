@@ -101,6 +101,12 @@ func explain(err error) failure {
 	}
 }
 
+// shed reports whether a request is refused because others come first, which endpoint pickers say
+// by 429: 503 is for servers that are not there.
+func (f failure) shed() bool {
+	return f.outcome == "overloaded" || f.outcome == "displaced" || f.outcome == "deadline"
+}
+
 func unauthorized(message string) failure {
 	return failure{
 		text:    api.ErrorText{Status: http.StatusUnauthorized, Type: "invalid_request_error", Code: "invalid_api_key", Message: message},

@@ -161,6 +161,9 @@ func (e *PickExchange) HidesCredentials() bool { return !e.x.server.access.Allow
 // Refuse is the answer to an error, and the end of the exchange.
 func (e *PickExchange) Refuse(err error) Refusal {
 	f := e.x.explain(err)
+	if f.shed() {
+		f.text.Status = http.StatusTooManyRequests
+	}
 	r := Refusal{Status: f.text.Status, Header: make(http.Header, 4)}
 	nameRequest(&r, e.x.dialect, e.x.id)
 	e.x.setRateLimitHeaders(&r)
