@@ -49,6 +49,7 @@ e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger of othe
 	.ci/e2e-parts
 	cd loadtest/e2e && go test -v -count=1 -timeout 20m .
 	cd loadtest/e2e && go test -v -short -count=1 -timeout 5m ./clients
+	cd loadtest/e2e && go test -v -short -count=1 -timeout 5m ./envoy
 	cd loadtest/e2e/keda && CGO_ENABLED=0 go test -v -count=1 -timeout 10m ./...
 	@[ ! -x .cache/e2e/valkey-server ] || $(MAKE) valkey
 
@@ -56,6 +57,11 @@ e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger of othe
 e2e-clients: deps-e2e build ## what SDKs, a proxy and a coding agent do through the gateway, as a table of clients and APIs (<= 5 min)
 	.ci/e2e-parts clients
 	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./clients
+
+.PHONY: e2e-envoy
+e2e-envoy: deps-e2e build ## the endpoint picker behind a real Envoy: bodies, load, restarts, engines killed; prints what a request costs
+	.ci/e2e-parts envoy
+	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./envoy
 
 .PHONY: valkey
 valkey: # the tests that use Redis, on Valkey

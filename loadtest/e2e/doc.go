@@ -8,6 +8,8 @@
 // server. The same calls therefore also run against `tandem-lab engine`, which can, and
 // which breaks a stream on request.
 //
+// Package envoy has a real Envoy that asks the gateway's endpoint picker.
+//
 // Kubernetes is real as well: package cluster starts a control plane, in which package
 // deployed runs deploy/kustomize, its pods being processes. Package loop, run by
 // `make keda`, adds KEDA's operator; module keda runs KEDA's scalers alone. Package vllm,
