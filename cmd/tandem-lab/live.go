@@ -28,11 +28,12 @@ func liveCommand() *cobra.Command {
 	cfg := compare.Config{Limit: 600, Rounds: 2, Shape: compare.DefaultShape()}
 	var jsonPath string
 	var ways []string
+	cfg.Load = "conversations"
 	cmd := &cobra.Command{
 		Use:     "live",
 		Short:   "Compare ways to choose on running simulated engines",
 		Long:    liveHelp,
-		Example: "  tandem-lab live\n  tandem-lab live --way random,late --limit 200 --rounds 1",
+		Example: "  tandem-lab live\n  tandem-lab live --way random,late --limit 200 --rounds 1\n  tandem-lab live --load agents --way late --rounds 3",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
@@ -42,11 +43,18 @@ func liveCommand() *cobra.Command {
 			if cfg.From, err = process.Find(); err != nil {
 				return err
 			}
+			trace, remove, err := liveTrace(&cfg)
+			if err != nil {
+				return err
+			}
+			defer remove()
+			cfg.Trace = trace
 			return runLive(cmd, cfg, jsonPath)
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
+	f.StringVar(&cfg.Load, "load", cfg.Load, "conversations, of --trace, or agents: sessions whose prompts begin with the same 20,480 tokens")
 	f.StringVar(&cfg.Trace, "trace", conversationTrace, "Mooncake JSONL `file` to replay")
 	f.IntVar(&cfg.Limit, "limit", cfg.Limit, "requests of it")
 	f.IntVar(&cfg.Rounds, "rounds", cfg.Rounds, "runs of each way, by turns")
@@ -56,6 +64,41 @@ func liveCommand() *cobra.Command {
 	f.StringVar(&jsonPath, "json", "", "write the figures as JSON to this `file`")
 	f.StringVar(&cfg.LogPath, "log", "", "write what the processes say to this `file`")
 	return cmd
+}
+
+// liveAgents are sessions of agents at a rate that the bodies' size allows on two cores: some eight
+// turns a second.
+func liveAgents(s *compare.Shape) *policy.Agents {
+	return &policy.Agents{
+		Seed: 1, Products: 3, SharedTokens: 20480, Sessions: 400, Rate: 0.8 / s.Speedup, Turns: 12,
+		TurnSeconds: policy.Bounds{Least: 2 * s.Speedup, Most: 3 * s.Speedup}, TurnTokens: policy.Bounds{Least: 200, Most: 3000},
+		AnswerTokens: policy.Bounds{Least: 50, Most: 150},
+	}
+}
+
+// liveTrace is the file that the load is in, and what removes it again where it was generated.
+func liveTrace(cfg *compare.Config) (path string, remove func(), err error) {
+	switch cfg.Load {
+	case "conversations":
+		return cfg.Trace, func() {}, nil
+	case "agents":
+	default:
+		return "", nil, fmt.Errorf("load %q: want conversations or agents", cfg.Load)
+	}
+	trace, err := liveAgents(&cfg.Shape).Trace(cfg.Load, cfg.Limit)
+	if err != nil {
+		return "", nil, err
+	}
+	f, err := os.CreateTemp("", "tandem-agents-*.jsonl")
+	if err != nil {
+		return "", nil, fmt.Errorf("write the trace: %w", err)
+	}
+	remove = func() { _ = os.Remove(f.Name()) }
+	if err := errors.Join(trace.Write(f), f.Close()); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return f.Name(), remove, nil
 }
 
 func findWays(names []string) (found []compare.Way, err error) {
@@ -117,7 +160,9 @@ func simulate(ctx context.Context, cfg compare.Config, report *compare.Report) e
 	for i := range report.Ways {
 		for _, p := range predicted.Scenarios[0].Policies {
 			if p.Name == report.Ways[i].Simulated {
-				report.Ways[i].SimulatedTTFT = p.Metrics["ttft_mean_s"].Mean
+				report.Ways[i].Predicted = &compare.Predicted{
+					TTFT: p.Metrics["ttft_mean_s"].Mean, TTFT99: p.Metrics["ttft_p99_s"].Mean, Cached: p.Metrics["hit_share"].Mean,
+				}
 			}
 		}
 	}

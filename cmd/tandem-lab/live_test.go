@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/compare"
@@ -34,5 +35,43 @@ func TestLive_SimulatesTheClusterThatRuns(t *testing.T) {
 		if !found {
 			t.Errorf("nothing simulates %s", way.Name)
 		}
+	}
+}
+
+// Engines and simulator get the same agents: what is written for the former reads as the same
+// requests, with the same beginnings in common.
+func TestLive_AgentsLoadReadsAsItWasGenerated(t *testing.T) {
+	cfg := compare.Config{Load: "agents", Limit: 200, Shape: compare.DefaultShape()}
+	path, remove, err := liveTrace(&cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	read, err := policy.ReadTraceFile(path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	generated, err := liveAgents(&cfg.Shape).Trace("", cfg.Limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(read.Requests) != 200 || len(generated.Requests) != 200 {
+		t.Fatalf("%d requests of %d", len(read.Requests), len(generated.Requests))
+	}
+	seen := make(map[int32]int32) // ids are numbered anew
+	for i, want := range generated.Requests {
+		got := read.Requests[i]
+		if got.Prompt != want.Prompt || got.Output != want.Output || len(got.Blocks) != len(want.Blocks) || math.Abs(got.Stamp-want.Stamp+generated.Requests[0].Stamp) > 0.002 {
+			t.Fatalf("request %d is read as %+v, was %+v", i, got, want)
+		}
+		for k, id := range want.Blocks {
+			if renamed, known := seen[id]; known && renamed != got.Blocks[k] {
+				t.Fatalf("block %d of request %d is another one", k, i)
+			}
+			seen[id] = got.Blocks[k]
+		}
+	}
+	if _, _, err := liveTrace(&compare.Config{Load: "other"}); err == nil {
+		t.Error("an unknown load is taken")
 	}
 }

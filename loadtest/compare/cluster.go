@@ -22,6 +22,10 @@ type cluster struct {
 
 const model = "live"
 
+// takesPieces is a version of the engine with which prompts are prefilled in pieces, and that has
+// render paths for all APIs.
+const takesPieces = "0.33.0"
+
 // start brings a cluster up. What it started is returned with the error too, so that
 // it can be stopped.
 func start(ctx context.Context, cfg *Config, way *Way, log io.Writer, dir string) (c *cluster, err error) {
@@ -61,7 +65,7 @@ func (c *cluster) engine(cfg *Config, way *Way, log io.Writer, role, rack, api, 
 	shape := &cfg.Shape
 	anywhere := func(addr string) string { return "tcp://*" + addr[strings.LastIndex(addr, ":"):] }
 	args := []string{
-		"engine", "--listen", api, "--role", role, "--model", model, "--rack", rack,
+		"engine", "--listen", api, "--role", role, "--model", model, "--rack", rack, "--engine-version", takesPieces,
 		"--events", anywhere(events), "--replay", anywhere(replay),
 		"--time-scale", fmt.Sprint(shape.Scale), "--blocks", fmt.Sprint(shape.Blocks),
 		"--kv-bytes-per-token", fmt.Sprint(shape.KVBytesPerToken),
@@ -90,6 +94,7 @@ func (c *cluster) gateway(ctx context.Context, cfg *Config, way *Way, log io.Wri
 		"serve", "-c", path, "--listen", c.clients, "--admin", c.admin, "--log-level", "warn",
 		"--kv-bytes-per-token", fmt.Sprint(shape.KVBytesPerToken), "--block-tokens", "16",
 		"--link-rack", real(shape.Link), "--link-zone", real(shape.Uplink),
+		"--first-token", "decode", // as the simulator
 		"--max-wait", "10m", "--prefill-timeout", "10m", "--first-event-timeout", "10m",
 	}, way.Flags...)...)
 	if err != nil {

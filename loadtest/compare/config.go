@@ -10,6 +10,7 @@ import (
 // Config is one comparison.
 type Config struct {
 	From    process.Programs
+	Load    string // what the trace is, for people
 	Trace   string // Mooncake JSONL
 	Limit   int    // requests of it, from the start
 	Rounds  int    // runs of each policy, by turns
@@ -57,8 +58,9 @@ func Ways() []Way {
 		{Name: "prefill-first", Simulated: "gateway-prefill-first", Flags: []string{"--policy", "prefill-first", "--binding", "arrival"}},
 		{Name: "joint, on arrival", Simulated: "tandem-arrival", Flags: []string{"--policy", "joint", "--binding", "arrival"}},
 		{Name: "joint, engine key", Simulated: "tandem-key", Flags: []string{"--policy", "joint", "--binding", "arrival", "--engine-priority"}, Priority: true},
-		{Name: "joint, late", Simulated: "tandem-late", Flags: []string{"--policy", "joint", "--binding", "late"}},
-		{Name: "joint, late, key", Flags: []string{"--policy", "joint", "--binding", "late", "--engine-priority"}, Priority: true},
+		{Name: "joint, late", Simulated: "tandem-late", Flags: []string{"--policy", "joint", "--binding", "late", "--prefill-pieces", "0s"}},
+		{Name: "joint, late, pieces", Simulated: "tandem-pieces", Flags: []string{"--policy", "joint", "--binding", "late"}},
+		{Name: "joint, late, key", Flags: []string{"--policy", "joint", "--binding", "late", "--prefill-pieces", "0s", "--engine-priority"}, Priority: true},
 	}
 }
 

@@ -29,28 +29,28 @@ func Run(ctx context.Context, cfg Config, show func(done, all int, what string))
 		for i := range cfg.Ways {
 			way := &cfg.Ways[i]
 			show(round*len(cfg.Ways)+i, all, way.Name)
-			result, err := load(ctx, &cfg, way, uint64(round+1), log)
+			result, metrics, err := load(ctx, &cfg, way, uint64(round+1), log)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", way.Name, err)
 			}
-			r.add(i, result, cfg.Shape.Scale)
+			r.add(i, result, metrics, cfg.Shape.Scale)
 		}
 	}
 	show(all, all, "")
 	return r, nil
 }
 
-// load puts the load on one way.
-func load(ctx context.Context, cfg *Config, way *Way, seed uint64, log io.Writer) (result *loadtest.Report, err error) {
+// load puts the load on one way; metrics are the gateway's, afterwards.
+func load(ctx context.Context, cfg *Config, way *Way, seed uint64, log io.Writer) (result *loadtest.Report, metrics process.Metrics, err error) {
 	dir, err := os.MkdirTemp("", "tandem-live-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory: %w", err)
+		return nil, "", fmt.Errorf("make a directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	c, err := start(ctx, cfg, way, log, dir)
 	defer func() { err = errors.Join(err, c.stop()) }()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	l := loadtest.DefaultConfig()
 	l.URL = "http://" + c.clients
@@ -60,5 +60,9 @@ func load(ctx context.Context, cfg *Config, way *Way, seed uint64, log io.Writer
 	l.Seed = seed
 	l.Timeout = 10 * time.Minute
 	l.IgnoreEOS = true
-	return loadtest.Run(ctx, l, func(loadtest.Snapshot) {})
+	if result, err = loadtest.Run(ctx, l, func(loadtest.Snapshot) {}); err != nil {
+		return nil, "", err
+	}
+	metrics, err = process.ReadMetrics(ctx, c.admin)
+	return result, metrics, err
 }

@@ -38,6 +38,14 @@ func (a *Agents) check() error {
 	return nil
 }
 
+// Trace is the first requests of the agents' sessions, at most limit (0: all).
+func (a *Agents) Trace(name string, limit int) (*Trace, error) {
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	return a.workload().trace(name, a.Seed, limit), nil
+}
+
 // workload is the load of the agents' sessions. Its stamps are spread by each run, so that
 // runs differ though the trace is one.
 func (a *Agents) workload() *Workload {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -56,6 +57,26 @@ func ReadTraceFile(path string, limit int) (*Trace, error) {
 	return t, nil
 }
 
+// Write writes it in Mooncake's format, stamps in whole milliseconds.
+func (t *Trace) Write(w io.Writer) error {
+	lines := json.NewEncoder(w)
+	for i := range t.Requests {
+		r := &t.Requests[i]
+		if err := lines.Encode(traceRow[int32]{int64(math.Round(1000 * r.Stamp)), r.Prompt, r.Output, r.Blocks}); err != nil {
+			return fmt.Errorf("trace: %w", err)
+		}
+	}
+	return nil
+}
+
+// traceRow is a line of Mooncake's format, with block ids of type T.
+type traceRow[T int32 | uint64] struct {
+	Timestamp    int64 `json:"timestamp"` // milliseconds
+	InputLength  int   `json:"input_length"`
+	OutputLength int   `json:"output_length"`
+	HashIDs      []T   `json:"hash_ids"`
+}
+
 // ReadTrace reads Mooncake's format (kvcache-ai/Mooncake,
 // FAST25-release/README.md). Block ids are renumbered in order of appearance.
 func ReadTrace(r io.Reader, limit int) (*Trace, error) {
@@ -68,12 +89,7 @@ func ReadTrace(r io.Reader, limit int) (*Trace, error) {
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
-		var row struct {
-			Timestamp    int64    `json:"timestamp"`
-			InputLength  int      `json:"input_length"`
-			OutputLength int      `json:"output_length"`
-			HashIDs      []uint64 `json:"hash_ids"`
-		}
+		var row traceRow[uint64]
 		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
