@@ -24,7 +24,7 @@ type PickExchange struct {
 	x      *exchange
 	header header
 	coding string
-	edits  bool // the answer goes to the client as AnswerPiece returns it
+	shown  AnswerBody
 	body   *bodyBuffer
 	pick   *pd.Pick // nil until one is made
 	answer pickedAnswer
@@ -41,13 +41,21 @@ type Refusal struct {
 // Set is for what writes the headers of answers.
 func (r *Refusal) Set(name, value string) { r.Header.Set(name, value) }
 
+// AnswerBody says what of an answer's body a proxy shows.
+type AnswerBody uint8
+
+const (
+	AnswerEdited AnswerBody = iota // all of it, and the client gets what AnswerPiece and AnswerEnd return
+	AnswerShown                    // all of it, and the client gets it as it came
+	AnswerHidden                   // none of it
+)
+
 // Header reads the headers of a request that is picked for.
 type Header = header
 
 // BeginPick begins a request to a path. The context is the proxy's: it ends when that has gone.
-// edits says that the client gets the answer as AnswerPiece and AnswerEnd return it, and not as it
-// came. An error is one for Refuse, as in all that follows.
-func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, edits bool) (*PickExchange, error) {
+// An error is one for Refuse, as in all that follows.
+func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, shown AnswerBody) (*PickExchange, error) {
 	path, _, _ = strings.Cut(path, "?")
 	d := s.dialectOf(path)
 	shape := d
@@ -66,7 +74,7 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, e
 		cancel(nil)
 		return false
 	}
-	e := &PickExchange{x: x, header: h, edits: edits, body: s.newBodyBuffer(-1)}
+	e := &PickExchange{x: x, header: h, shown: shown, body: s.newBodyBuffer(-1)}
 	switch {
 	case d == nil:
 		return e, errPickPath
@@ -135,7 +143,7 @@ func (e *PickExchange) admit() (req *pd.Request, err error) {
 	if e.x.translated {
 		return nil, errTranslated
 	}
-	if req.HideUsage && !e.edits { // it would not be hidden
+	if req.HideUsage && e.shown != AnswerEdited { // it would not be hidden
 		req.Body, req.HideUsage = req.Body.With(api.Remove("stream_options")), false
 	}
 	return req, nil
@@ -353,6 +361,10 @@ func (a *pickedAnswer) correct(u api.Usage) {
 // leave accounts for an answer whose rest the proxy does not report.
 func (a *pickedAnswer) leave() {
 	if a.e.closed {
+		return
+	}
+	if a.e.shown == AnswerHidden && a.status == http.StatusOK {
+		a.settle(api.Usage{}) // its head is all that there is to see
 		return
 	}
 	var u api.Usage

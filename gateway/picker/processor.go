@@ -127,14 +127,24 @@ func (c *conversation) requestHeaders(message *extproc.ProcessingRequest, part *
 		return c.pickAny(h)
 	}
 	var err error
-	edits := c.answers == filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
-	if c.exchange, err = c.gateway.BeginPick(c.stream.Context(), h.Get(":method"), h.Get(":path"), h, edits); err != nil {
+	if c.exchange, err = c.gateway.BeginPick(c.stream.Context(), h.Get(":method"), h.Get(":path"), h, shown(c.answers)); err != nil {
 		return c.refuse(err)
 	}
 	if part.GetEndOfStream() {
 		return c.pick(true)
 	}
 	return nil
+}
+
+// shown is what a mode shows of an answer's body.
+func shown(mode filterv3.ProcessingMode_BodySendMode) gateway.AnswerBody {
+	switch mode {
+	case filterv3.ProcessingMode_FULL_DUPLEX_STREAMED:
+		return gateway.AnswerEdited
+	case filterv3.ProcessingMode_NONE:
+		return gateway.AnswerHidden
+	}
+	return gateway.AnswerShown
 }
 
 // pickAny sends a request without a body to any server.
