@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace/noop"
@@ -234,14 +235,54 @@ func (p *proxied) send(message *extproc.ProcessingRequest) {
 	}
 }
 
+// headerOption is a header that is set.
+type headerOption = corev3.HeaderValueOption
+
+const (
+	fullDuplex = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	buffered   = filterv3.ProcessingMode_BUFFERED
+)
+
+// requests is how many requests ended so.
+func (f *pickerFixture) requests(outcome string) (n float64) {
+	families, err := f.registry.Gather()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			labels := make(map[string]string)
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if family.GetName() == "tandem_requests_total" && labels["outcome"] == outcome && labels["path"] == "picker" {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
+}
+
 // request sends the head and the body of a POST; Envoy cuts bodies into pieces.
 func (p *proxied) request(path string, body []byte, more ...string) {
+	p.f.t.Helper()
+	p.begin(path, more...)
+	p.body(body)
+}
+
+// begin sends the head of a POST.
+func (p *proxied) begin(path string, more ...string) {
 	p.f.t.Helper()
 	pairs := append([]string{":method", "POST", ":path", path, ":authority", "gateway", "content-type", "application/json"}, more...)
 	p.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{
 		RequestHeaders: &extproc.HttpHeaders{Headers: headerList(pairs...)},
 	}})
-	p.body(body)
+}
+
+// bodyPiece sends a piece of the request's body.
+func (p *proxied) bodyPiece(piece []byte, end bool) {
+	p.f.t.Helper()
+	p.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: piece, EndOfStream: end}}})
 }
 
 // body sends the request's body.
@@ -250,9 +291,7 @@ func (p *proxied) body(body []byte) {
 	for {
 		piece := body[:min(len(body), 16<<10)]
 		body = body[len(piece):]
-		p.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{
-			RequestBody: &extproc.HttpBody{Body: piece, EndOfStream: len(body) == 0},
-		}})
+		p.bodyPiece(piece, len(body) == 0)
 		if len(body) == 0 {
 			return
 		}
