@@ -16,8 +16,8 @@ import (
 
 // prefill makes the servers ready and runs the prefill leg of a pair. Then the binding has its
 // hand-off; or the whole answer where one token was all; or the beginning of a stream, behind
-// which decode goes on. Nothing is run here where decode
-// runs alone, has its hand-off already, or runs both legs.
+// which decode goes on. Where decode runs alone, it computes all pieces of the prompt but the last.
+// Nothing is run here where it has its hand-off already, or runs both legs.
 func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding) *LegError {
 	if failed := o.prepare(ctx, st, b); failed != nil {
 		return failed
@@ -25,7 +25,10 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	if o.Config.EnginePriority {
 		st.setPriority(b)
 	}
-	if by := connector.Of(b.decode.Server()); b.prefill == nil || by.ConcurrentLegs || by.DecodeDriven {
+	if b.prefill == nil {
+		return o.decodePieces(ctx, st, b)
+	}
+	if by := connector.Of(b.decode.Server()); by.ConcurrentLegs || by.DecodeDriven {
 		return nil
 	}
 	if failed := o.prefillPieces(ctx, st, b); failed != nil {

@@ -74,6 +74,7 @@ var errBindNow = errors.New("the request is to be bound at once")
 func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, err error) {
 	ctx, span := b.Tracer.Start(ctx, "choose")
 	defer func() { endSpan(span, err) }()
+	r.certain = r.prefix.certainTokens()
 	if bound, err = b.awaitTurn(ctx, r); errors.Is(err, errBindNow) {
 		r.pieces = 0
 		bound, err = b.bindNow(r)
@@ -94,7 +95,7 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 	if b.Late == nil || r.hadTurn() || !r.req.Dialect.Split {
 		return nil, errBindNow
 	}
-	r.pieces, r.certain = b.mayCut(r), r.prefix.certainTokens()
+	r.pieces = b.mayCut(r)
 	start := time.Now()
 	defer func() { r.waited += time.Since(start) }()
 	held, release := b.Queue.CountWaiting(ctx, r.entry)

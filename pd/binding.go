@@ -20,14 +20,15 @@ type binding struct {
 	prefill      *pools.Lease
 	decode       *pools.Lease
 	handoff      *connector.Handoff
-	pullFrom     *pools.Server // from which the prompt's beginning is pulled; nil: from none
-	cachedTokens int           // of the prompt, on decode beforehand
-	hits         hits          // of the prompt, on the server that computes it; none where a hand-off is there already
-	choice       Choice        // what it was chosen from
-	upTo         int           // token of the prompt that the next prefill leg goes to; 0: the whole prompt
-	pieceTime    time.Duration // that it takes; 0 where upTo is 0
-	cut          cutPrompt     // pieces so far
-	answer       *Answer       // nil until a leg has given it, or begun it
+	pullFrom     *pools.Server     // from which the prompt's beginning is pulled; nil: from none
+	cachedTokens int               // of the prompt, on decode beforehand
+	hits         hits              // of the prompt, on the server that computes it; none where a hand-off is there already
+	choice       Choice            // what it was chosen from
+	upTo         int               // token of the prompt that the next prefill leg goes to; 0: the whole prompt
+	pieceTime    time.Duration     // that it takes; 0 where upTo is 0
+	cut          cutPrompt         // pieces so far
+	decodePieces cost.DecodePieces // how decode computes the prompt by itself
+	answer       *Answer           // nil until a leg has given it, or begun it
 	first        firsttoken.Case
 	behindSent   bool   // decode was sent the rest behind prefill's token
 	withdraw     func() // takes back what was predicted of the servers' caches; nil: nothing was
@@ -98,6 +99,9 @@ func (b *binding) failedTransfer(failed *LegError) bool {
 
 // promptSide says whose prompt and cached tokens the client sees.
 func (b *binding) promptSide() api.PromptUsage {
+	if b.handoff == nil {
+		return api.PromptUsage{Own: b.cut.computed}
+	}
 	if !b.handoff.HasKV() || connector.Of(b.decode.Server()).ReportsCachedTokens {
 		return api.PromptUsage{}
 	}
@@ -109,6 +113,9 @@ func (b *binding) promptSide() api.PromptUsage {
 func (b *binding) prefillCached(decode api.Usage) api.Count {
 	if b.promptSide().Override {
 		return b.handoff.Coverage().Cached
+	}
+	if b.handoff == nil && decode.Cached.Known {
+		decode.Cached.Tokens = max(0, decode.Cached.Tokens-b.cut.computed)
 	}
 	return decode.Cached
 }

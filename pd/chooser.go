@@ -137,7 +137,12 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 	}
 	b.decode = lease
 	if chosen.Prefill == "" && r.req.Dialect.Split {
-		lease.BeginLocalPrefill(prefillWork(r, &v.candidates.Decode[number], chosen.Terms.Prefill))
+		c := &v.candidates.Decode[number]
+		lease.BeginLocalPrefill(prefillWork(r, c, chosen.Terms.Prefill))
+		demand := ch.demand(r, now)
+		if b.pullFrom == nil { // else the last leg is to bring the beginning along
+			b.decodePieces, b.cut.tokens = ch.Cost.DecodePieces(&demand, c), c.Cached.GPU
+		}
 	}
 	ch.predictCached(r, b, v.decode[number])
 	return b, ""
@@ -186,6 +191,7 @@ func (ch *Chooser) demand(r *bindRequest, now time.Time) cost.Demand {
 	d := cost.Demand{PromptTokens: r.req.PromptTokens, OutputTokens: r.req.OutputTokens, Waited: now.Sub(r.arrived)}
 	d.FirstFromPrefill, d.Exact = r.firstFromPrefill, r.prefix != nil && r.prefix.tokens.Complete
 	d.TTFT, d.ITL = ch.Config.SLO(r.req, r.base)
+	d.Gap = ch.gap(r, d.ITL)
 	d.Objective = ch.Config.Objective.of(r.req, r.base)
 	return d
 }

@@ -47,12 +47,19 @@ type BindConfig struct {
 	EnforceDisaggregation bool
 	FirstToken            firsttoken.Source // which leg says the first token of an answer
 	Pieces                cost.Pieces       // how long prompts are cut where requests wait for their turn
+	// DecodePieces is how long the streams of a decode server may stand still at a time while it
+	// computes a prompt, where the request has no objective for gaps; 0: prompts are computed there
+	// whole.
+	DecodePieces time.Duration
 }
+
+// defaultDecodePieces is a gap that the reader of a stream hardly notices.
+const defaultDecodePieces = 100 * time.Millisecond
 
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
 func DefaultConfig() Config {
 	return Config{
-		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: firsttoken.FromPrefill, Pieces: cost.DefaultPieces},
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: firsttoken.FromPrefill, Pieces: cost.DefaultPieces, DecodePieces: defaultDecodePieces},
 		LegConfig: LegConfig{
 			PrefillTimeout:    120 * time.Second,
 			FirstEventTimeout: 60 * time.Second,
@@ -81,6 +88,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxRetries < 0 || c.RetryRatio < 0 || c.RetryRatio > 1 || c.RetryFloor < 0 {
 		return errors.New("max-retries and retry-floor must not be negative, retry-ratio is 0 to 1")
+	}
+	if c.DecodePieces < 0 {
+		return errors.New("decode-pieces must not be negative")
 	}
 	return errors.Join(c.Pieces.Validate(), c.FirstToken.Validate())
 }

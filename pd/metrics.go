@@ -148,7 +148,7 @@ func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Q
 			"use", "reason"),
 		pieces: counter("tandem_prefill_pieces_total",
 			"Pieces of long prompts by outcome: pulled (decode has it), not_pulled (decode pulls it with the whole prompt), kept (prefill still had "+
-				"it when the next one came), lost (it was evicted, or the engine does not say what it had).",
+				"it when the next one came), lost (it was evicted, or the engine does not say what it had), on_decode (a decode server computed it, which serves the request alone).",
 			"outcome"),
 		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tandem_handoff_gap_seconds", Help: "Time from the end of prefill to the dispatch of decode.",

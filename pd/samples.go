@@ -148,6 +148,9 @@ type stepSampler struct {
 	itl    prometheus.Observer
 	sum    time.Duration
 	gaps   int
+	// computing: the server had prompts to compute when the sample began. Steps that compute them
+	// too are no steps of decoding.
+	computing bool
 }
 
 func (p *stepSampler) observeGap(gap time.Duration) {
@@ -157,7 +160,11 @@ func (p *stepSampler) observeGap(gap time.Duration) {
 		return
 	}
 	now := time.Now()
-	c := candidateOf(p.server, now)
-	p.server.ObserveStep(p.sum/gapsPerSample, max(c.Running, 1), c.KVUsed, now)
-	p.sum, p.gaps = 0, 0
+	if computing := computesPrompts(p.server, now); !computing && !p.computing {
+		c := candidateOf(p.server, now)
+		p.server.ObserveStep(p.sum/gapsPerSample, max(c.Running, 1), c.KVUsed, now)
+		p.sum, p.gaps = 0, 0
+	} else {
+		p.sum, p.gaps, p.computing = 0, 0, computing
+	}
 }

@@ -310,6 +310,9 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 		Decodes:  sent.Requests,
 		KVUsed:   sent.Tokens,
 	}
+	if connector.KeepsPieces(s) && !s.LosesPieces(now) {
+		c.PieceBlock = blockTokensOf(s)
+	}
 	if connector.MaySayFirst(s) {
 		c.FirstBlock = blockTokensOf(s)
 	}

@@ -114,7 +114,11 @@ func (a streamedAnswer) recordFirst(st *requestState, b *binding, sample *transf
 	if !b.handoff.GoesOn() {
 		a.measureFirst(st, b, now)
 	}
-	if b.handoff == nil {
+	switch {
+	case b.handoff != nil:
+	case b.cut.done > 0:
+		b.decode.EndLocalPieces()
+	default:
 		held := min(b.cachedTokens, st.req.PromptTokens-1)
 		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
 	}

@@ -21,8 +21,9 @@ type serverState struct {
 	workInFlight
 	speed
 	standbyState
-	drains    drains
-	handoffs  handoffs // of prefill
+	drains   drains
+	handoffs handoffs // of prefill
+	lostPieces
 	addresses *address.Book
 	group     atomic.Pointer[group] // nil: it steps by itself
 	changed   *changes              // of the fleet; nil: nothing is notified

@@ -81,6 +81,16 @@ func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 	l.server.fleet.changed.notify()
 }
 
+// EndLocalPieces is EndLocalPrefill of a prompt that was computed in pieces: what it took shows
+// nothing of the curve, since the batch's own steps came between them.
+func (l *Lease) EndLocalPieces() {
+	l.server.mu.Lock()
+	l.server.work[LegIndex(Prefill)].End(l.seq|promptBit, time.Now())
+	l.server.mu.Unlock()
+	l.server.fleet.NotifyWork()
+	l.server.fleet.changed.notify()
+}
+
 // learnPrefill ends a prefill and teaches the server's curve what it took: exactly if
 // nothing else was on the server, else by the time since the answer before, of which other
 // replicas' requests had their share.

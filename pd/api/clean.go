@@ -20,7 +20,7 @@ const encoderField = "ec_transfer_params"
 // data itself when nothing changes, and an error for what it cannot read: that must not pass.
 func (d *Dialect) CleanAnswer(data []byte, prompt PromptUsage) ([]byte, error) {
 	transfer := bytes.Contains(data, []byte(HandoffField)) || bytes.Contains(data, []byte(encoderField))
-	usage := prompt.Override && bytes.Contains(data, []byte(d.usageKey()))
+	usage := (prompt.Override || prompt.Own > 0) && bytes.Contains(data, []byte(d.usageKey()))
 	if !transfer && !usage {
 		return data, nil
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tidwall/gjson"
 )
 
 // PromptUsage is what a client sees of its prompt in the usage: how long it is, what of it was
@@ -14,10 +16,16 @@ type PromptUsage struct {
 	Override bool
 	Prefill  string // prefill's usage object; empty: it reported none yet
 	Handed   int    // tokens of the hand-off; 0: not known
+	// Own is how many tokens of the prompt were computed for this very request by decode, before
+	// the leg that reports them as cached.
+	Own int
 }
 
 // put writes it into decode's usage.
 func (p PromptUsage) put(usage Body, d *Dialect) Body {
+	if !p.Override {
+		return withoutOwn(usage, d, p.Own)
+	}
 	prefill, err := ParseBody([]byte(p.Prefill))
 	if err != nil || prefill.Get(d.prompt) == nil || usage.Get(d.prompt) == nil {
 		return withoutCache(usage, d)
@@ -46,6 +54,24 @@ func withoutCache(usage Body, d *Dialect) Body {
 	return usage
 }
 
+// withoutOwn returns a usage in which so many tokens fewer were cached, where it says that any were.
+func withoutOwn(usage Body, d *Dialect, own int) Body {
+	was := count(gjson.GetBytes(usage.Bytes(), strings.Join(d.cached, ".")))
+	if !was.Known {
+		return usage
+	}
+	return withCached(usage, d, was.Tokens, max(0, was.Tokens-own))
+}
+
+// withCached returns a usage by which so many tokens were cached, and not as many as it says.
+func withCached(usage Body, d *Dialect, was, now int) Body {
+	usage = set(usage, d.cached, now)
+	if prompt, ok := usage.Get(d.prompt).Int(); ok && d.cacheApart { // what was not cached is in the prompt's number instead
+		usage = set(usage, []string{d.prompt}, int(prompt)+was-now)
+	}
+	return usage
+}
+
 // WithCached returns a body whose usage says that so many of the prompt's tokens were cached, where
 // it says that any number was. All other bytes stay as they are.
 func (d *Dialect) WithCached(data []byte, tokens int) []byte {
@@ -55,10 +81,7 @@ func (d *Dialect) WithCached(data []byte, tokens int) []byte {
 	if !was.Known || u.Index == 0 || err != nil {
 		return data
 	}
-	usage = set(usage, d.cached, tokens)
-	if prompt, ok := usage.Get(d.prompt).Int(); ok && d.cacheApart { // what was not cached is in the prompt's number instead
-		usage = set(usage, []string{d.prompt}, int(prompt)+was.Tokens-tokens)
-	}
+	usage = withCached(usage, d, was.Tokens, tokens)
 	return slices.Concat(data[:u.Index], usage.Bytes(), data[u.Index+len(u.Raw):])
 }
 

@@ -13,13 +13,22 @@ import (
 // decode pulls no token twice.
 func TakesPieces(from, to *pools.Server) bool { return SaysFirst(from, to) }
 
+// KeepsPieces reports whether a server's prefix cache is known to keep a piece of a prompt, which it
+// computes by itself, until the next one comes: vLLM's since 0.32 (loadtest/e2e/vllm).
+func KeepsPieces(s *pools.Server) bool { return Of(s).Aggregated && isVLLM(s, 32) }
+
 // keptOfPrompt are the fields of a request that say whose KV its tokens have, and when its turn is.
 var keptOfPrompt = []string{"model", "cache_salt", "priority"}
 
-// NewPiece names the transfer of the KV of a prompt's leading tokens: a completion of one token by
-// their ids, whatever the API of the request. Its decode leg leaves the KV in decode's prefix
-// cache, where the leg of the whole prompt finds it.
+// NewPiece names the transfer of the KV of a prompt's leading tokens. Its decode leg leaves the KV in
+// decode's prefix cache, where the leg of the whole prompt finds it.
 func NewPiece(request api.Body, ids []uint32, from, to *pools.Server) *Transfer {
+	return NewTransfer(api.Completions, PieceBody(request, ids), 1, from, to)
+}
+
+// PieceBody is the request that leaves the KV of a prompt's leading tokens in a server's prefix cache:
+// a completion of one token by their ids, whatever the API of the request.
+func PieceBody(request api.Body, ids []uint32) api.Body {
 	prompt := append(make([]byte, 0, 7*len(ids)+2), '[')
 	for i, id := range ids {
 		if i > 0 {
@@ -33,6 +42,5 @@ func NewPiece(request api.Body, ids []uint32, from, to *pools.Server) *Transfer 
 			edits = append(edits, api.Set(field, value))
 		}
 	}
-	body := api.Body{}.With(edits...)
-	return NewTransfer(api.Completions, body, 1, from, to)
+	return api.Body{}.With(edits...)
 }

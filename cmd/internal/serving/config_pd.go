@@ -85,6 +85,10 @@ func (c *pdConfig) bindObjectives(fs *pflag.FlagSet) {
 		"cut prompts whose prefill takes longer than that `time`, where requests wait for their turn and engines are known to take "+
 			"it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain): after each piece the rest waits again, shorter requests go "+
 			"between, and decode pulls a piece while the next is computed; 0 is never")
+	fs.DurationVar(&c.DecodePieces, "decode-pieces", c.DecodePieces,
+		"cut prompts that a decode server computes by itself so that its streams stand still no longer than that `time` at once, or than the "+
+			"request's ITL objective, where engines are known to take it (vLLM since 0.32, and the prompt's token ids are certain): between two "+
+			"pieces they go on; 0 is never")
 	fs.BoolVar(&c.ContinueStreams, "migrate", c.ContinueStreams,
 		"continue streams that break on another pair, by token ids, where engines report them (vLLM 0.10.2, SGLang's completions)")
 	fs.BoolVar(&c.ContinueByText, "migrate-by-text", c.ContinueByText,

@@ -1,0 +1,80 @@
+package pd
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
+)
+
+// A prompt that a decode server computes by itself is computed in pieces, too (cost.DecodePieces):
+// legs of one token over growing beginnings of it, each so small that a step which computes it leaves
+// the streams there within the gap that they may have. Between two of them they go on. The last leg is
+// the client's own request.
+
+// mostUncertain is how many tokens of a prompt need not be certain where it is computed in pieces: the
+// last leg computes them beside what is left for it.
+const mostUncertain = 64
+
+// gap is how long a request's prompt may keep the streams of a decode server standing at a time, 0
+// where it is computed there whole: by the objective for gaps if there is one.
+func (ch *Chooser) gap(r *bindRequest, itl time.Duration) time.Duration {
+	if ch.Config.DecodePieces <= 0 || !r.req.Dialect.Split || r.req.Aggregated || r.req.PromptTokens-r.certain > mostUncertain {
+		return 0
+	}
+	if itl > 0 {
+		return itl
+	}
+	return ch.Config.DecodePieces
+}
+
+// decodePieces lets a decode server that serves a request alone compute all pieces of its prompt but
+// the last.
+func (o *Orchestrator) decodePieces(ctx context.Context, st *requestState, b *binding) *LegError {
+	for {
+		end := b.decodePieces.End(b.cut.tokens, st.req.PromptTokens)
+		if end >= st.req.PromptTokens || end > st.bind.certain {
+			return nil
+		}
+		kept, failed := o.decodePiece(ctx, st, b, end)
+		if failed != nil {
+			o.reportFailure(b.decode, st, b, failed)
+			b.decode.Release()
+			return failed
+		}
+		if b.cut.done, b.cut.tokens = b.cut.done+1, end; !kept {
+			return nil // its cache keeps nothing: what is left is computed at once
+		}
+	}
+}
+
+// decodePiece sends the leg of a prompt's tokens up to one, and reports whether the server's cache
+// still had what it had computed of them before.
+func (o *Orchestrator) decodePiece(ctx context.Context, st *requestState, b *binding, end int) (kept bool, failed *LegError) {
+	server, id := b.decode.Server(), connector.AttemptID()
+	ctx, span := legSpan(ctx, o.Tracer, "decode", server, id)
+	span.SetAttributes(attribute.String("tandem.leg", "piece"), attribute.Int("tandem.piece", b.cut.done+1), attribute.Int("tandem.prompt_tokens", end))
+	defer func() { endLegSpan(span, failed) }()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
+	defer cancel()
+	body := connector.PieceBody(st.req.Body, st.bind.prefix.tokens.IDs[:end])
+	_, answer, failed := o.sendWhole(ctx, AggregatedLeg, server, st, api.Completions.Path, id, connector.LegRequest{Body: body})
+	if failed != nil {
+		return false, failed
+	}
+	usage, _ := api.Completions.ReadUsage(answer)
+	computed := end - b.cut.tokens
+	if usage.Cached.Known {
+		computed = end - usage.Cached.Tokens
+	}
+	b.cut.computed += computed
+	o.Metrics.pieces.WithLabelValues("on_decode").Inc()
+	if kept = b.cut.done == 0 || !usage.Cached.Known || usage.Cached.Tokens >= b.cut.tokens-blockTokensOf(server); !kept {
+		server.RecordLostPiece(time.Now())
+		o.Metrics.pieces.WithLabelValues("lost").Inc()
+	}
+	return kept, nil
+}
