@@ -21,6 +21,7 @@ var silent = set(
 	"request_id", "rid", "return_token_ids", "return_tokens_as_token_ids", "skip_special_tokens",
 	"spaces_between_special_tokens", "use_beam_search", "safety_identifier", "prompt_cache_key",
 	"prompt_cache_retention", "kv_transfer_params", "background", "include", "cache_control",
+	"enable_response_messages",
 )
 
 // scoped are fields whose text differs between requests of the same kind. A template

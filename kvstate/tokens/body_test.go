@@ -168,9 +168,11 @@ func TestRead_RefusesWhatHasNoOneText(t *testing.T) {
 
 func TestAnswerIDs_OfEachShape(t *testing.T) {
 	for answer, want := range map[string][]uint32{
-		`{"id":"x","prompt_token_ids":[1,2, 3],"choices":[]}`:                            {1, 2, 3},
-		`{"choices":[{"index":0,"prompt_token_ids":[7]},{"prompt_token_ids":[8]}]}`:      {7},
-		`{"prompt_token_ids":null,"choices":[{"text":"a","prompt_token_ids":[128009]}]}`: {128009},
+		`{"id":"x","prompt_token_ids":[1,2, 3],"choices":[]}`:                                                              {1, 2, 3},
+		`{"choices":[{"index":0,"prompt_token_ids":[7]},{"prompt_token_ids":[8]}]}`:                                        {7},
+		`{"prompt_token_ids":null,"choices":[{"text":"a","prompt_token_ids":[128009]}]}`:                                   {128009},
+		`{"object":"response","input_messages":[{"message":"Hi","tokens":[4,5],"type":"raw_message_tokens"}],"output":[]}`: {4, 5},
+		`{"object":"response","input_messages":[{"role":"user","content":"Hi"}],"output":[]}`:                              nil,
 		`{"prompt_token_ids":[]}`: nil, `{"prompt_token_ids":[-1]}`: nil, `{"prompt_token_ids":[1.5]}`: nil, `{"prompt_token_ids":["1"]}`: nil,
 		`{"prompt_token_ids":[99999999999999999999]}`: nil, `{"choices":[]}`: nil, `{}`: nil, ``: nil, `{"prompt_token_ids":[1,2`: nil,
 	} {

@@ -66,7 +66,7 @@ type Tokens struct {
 	// Unknown is why there are neither IDs nor Chunks; "" where there are.
 	Unknown Reason
 	// Teaches says that the prompt's token ids would be news: its prefill should be asked
-	// for them (return_token_ids: true) and Learn be given them.
+	// for them (return_token_ids, of /v1/responses enable_response_messages) and Learn be given them.
 	Teaches bool
 	// Media are the images and the like behind place-holders in IDs, in order.
 	Media []Medium

@@ -121,7 +121,7 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	c := s.memory.recall(t)
 	known := c.tokens()
 	known.context, known.root, known.Opening = t.context, t.root, t.opening()
-	reported := p.API == Chat || p.API == Completions // others have no such field
+	reported := p.API != Messages // its answers have no ids at all
 	known.Teaches = !c.complete && !t.partial && reported
 	switch {
 	case len(c.ids) > 0:

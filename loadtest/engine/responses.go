@@ -18,6 +18,7 @@ type responsesRequest struct {
 	ToolChoice         json.RawMessage `json:"tool_choice"`
 	PreviousResponseID *string         `json:"previous_response_id"`
 	Background         bool            `json:"background"`
+	EnableMessages     bool            `json:"enable_response_messages"`
 	Text               *struct {
 		Format *struct {
 			Type   string          `json:"type"`
@@ -278,6 +279,9 @@ func (e *Engine) responses(x *exchange) error {
 		return err
 	}
 	s.response.KVTransferParams = handoffOf(all)
+	if in.EnableMessages && !e.cfg.NoTokenIDs && e.isVLLM(11) {
+		s.response.InputMessages = []rawMessage{{Tokens: j.prompts[0], Type: "raw_message_tokens"}}
+	}
 	writeJSON(x.w, http.StatusOK, s.response)
 	return nil
 }
@@ -306,6 +310,15 @@ type response struct {
 	Truncation         string             `json:"truncation"`
 	Usage              *responseUsage     `json:"usage"`
 	KVTransferParams   *handoff           `json:"kv_transfer_params,omitempty"`
+	InputMessages      []rawMessage       `json:"input_messages,omitempty"`
+}
+
+// rawMessage is all of a prompt, where the request has enable_response_messages (vLLM 0.32
+// entrypoints/openai/responses/protocol.py, ResponseRawMessageAndToken).
+type rawMessage struct {
+	Message string  `json:"message"`
+	Tokens  []int32 `json:"tokens"`
+	Type    string  `json:"type"`
 }
 
 type incompleteDetails struct {

@@ -56,7 +56,11 @@ func oneToken(t *Transfer, more ...api.Edit) api.Body {
 	}
 	edits = append(edits, more...)
 	if t.TokenIDs {
-		edits = append(edits, api.Set("return_token_ids", []byte("true")))
+		field := "return_token_ids"
+		if t.dialect == api.Responses { // its request has no such field
+			field = "enable_response_messages"
+		}
+		edits = append(edits, api.Set(field, []byte("true")))
 	}
 	for i, limit := range t.dialect.Limits() {
 		if i == 0 || t.body.Get(limit) != nil {

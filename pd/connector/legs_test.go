@@ -62,3 +62,25 @@ func describe(out *strings.Builder, leg string, r LegRequest) {
 		fmt.Fprintf(out, "  %s: %s\n", name, strings.Join(r.Header[name], ", "))
 	}
 }
+
+// Prefill is asked for the prompt's token ids by the field that its API has for them, and only where
+// they are wanted.
+func TestOneToken_AsksForTokenIDsAsTheAPIDoes(t *testing.T) {
+	for _, c := range []struct {
+		dialect *api.Dialect
+		field   string
+	}{{api.Chat, "return_token_ids"}, {api.Completions, "return_token_ids"}, {api.Responses, "enable_response_messages"}} {
+		body, err := api.ParseBody([]byte(`{"model":"m","stream":true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ids := range []bool{false, true} {
+			leg := oneToken(&Transfer{dialect: c.dialect, body: body, TokenIDs: ids})
+			for _, field := range []string{"return_token_ids", "enable_response_messages"} {
+				if got, _ := leg.Get(field).Bool(); got != (ids && field == c.field) {
+					t.Errorf("%s, ids wanted %v: %s is %v", c.dialect.Name, ids, field, got)
+				}
+			}
+		}
+	}
+}
