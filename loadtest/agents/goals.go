@@ -53,3 +53,34 @@ func (r *Report) chatOf(x *Result) *Result {
 	}
 	return nil
 }
+
+// Totals are what the runs of the gateway's own policy come to on one API.
+type Totals struct {
+	API              string
+	Changed, NeedNot int
+	TTFT50, TTFT99   float64 // means over the runs
+}
+
+func (t *Totals) String() string {
+	return fmt.Sprintf("%s: %d of %d turns changed their server that need not; TTFT p50 %.2f s, p99 %.2f s in the mean of the runs", t.API, t.Changed, t.NeedNot, t.TTFT50, t.TTFT99)
+}
+
+// Totals are those of each API of which there is a run.
+func (r *Report) Totals() (all []*Totals) {
+	for _, a := range apis {
+		t, runs := &Totals{API: a.name}, 0.0
+		for i := range r.Results {
+			x := &r.Results[i]
+			if x.Policy != policies[0].name || x.API != a.name {
+				continue
+			}
+			runs++
+			t.Changed, t.NeedNot, t.TTFT50, t.TTFT99 = t.Changed+x.Changed, t.NeedNot+x.NeedNot, t.TTFT50+x.TTFT50, t.TTFT99+x.TTFT99
+		}
+		if runs > 0 {
+			t.TTFT50, t.TTFT99 = t.TTFT50/runs, t.TTFT99/runs
+			all = append(all, t)
+		}
+	}
+	return all
+}

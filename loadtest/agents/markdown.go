@@ -20,6 +20,9 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 			100*x.Cached, 100*x.OfOracle, x.Changed, x.NeedNot, x.Needless, x.Losing, x.TTFT50, x.TTFT99, x.Repeated)
 	}
 	out = append(out, '\n')
+	for _, t := range r.Totals() {
+		out = fmt.Appendf(out, "- %s\n", t)
+	}
 	for _, g := range r.Goals() {
 		verdict := "missed"
 		if g.Reached() {

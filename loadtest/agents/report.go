@@ -187,6 +187,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	for _, t := range r.Totals() {
+		fmt.Fprintln(w, t)
+	}
 	for _, g := range r.Goals() {
 		fmt.Fprintf(w, "%s: %d of %d\n", g.Text, g.Met, g.Of)
 	}
