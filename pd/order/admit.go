@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// Admit lets a request wait if its prefill will begin by t.Latest, and says in how long.
-// margin is how long a wait that is predicted is to be reckoned with: a request that waits must be
-// able to count on it.
+// Admit lets a request wait if its prefill is predicted to begin by t.Latest, and returns the
+// predicted wait. margin turns a predicted wait into the longest one to expect, so that a request
+// that is admitted can rely on its turn.
 //
-// It keeps no other request waiting beyond its own latest, but those that have less claim to a
-// place: of a lower class, late for their objective, or of a tenant that has more work
-// waiting than the newcomer's. They give way, and wait no more. One that would be too late in
-// any case changes nothing.
+// A newcomer may delay another request beyond that request's Latest only if the other has less
+// claim to a place: it is of a lower class, is late for its objective, or belongs to a tenant that
+// has more work waiting. Such requests give way: they are removed and returned. Requests that
+// would be too late without the newcomer as well are left alone. If ok is false the newcomer does
+// not wait, and nothing has changed.
 func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Duration) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
 	fleet := newBacklog(s, o.rate.ratio())
@@ -46,15 +47,15 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 	return hold, gaveWay, true
 }
 
-// newcomer is a request that others may have to give way to.
+// newcomer is a request for which others may have to give way.
 type newcomer struct {
 	*Ticket
 	work float64                  // seconds of prefill that wait in its queue, with its own
 	left map[*tenantQueue]float64 // of queues whose requests were to give way: the seconds that still wait
 }
 
-// tryDisplace says whether a request that waits in a queue has less claim to a place. If so it
-// counts as gone from then on.
+// tryDisplace reports whether a waiting request has less claim to a place than the newcomer. If so
+// it is counted as gone.
 func (n *newcomer) tryDisplace(w *Ticket, q *tenantQueue) bool {
 	switch {
 	case w.Class != n.Class:
@@ -75,9 +76,9 @@ func (n *newcomer) tryDisplace(w *Ticket, q *tenantQueue) bool {
 	return n.left[q] >= n.work
 }
 
-// served yields all that wait, with their queues, in the order in which they will go if no
-// other comes and each best server is as good as another: by class, those that are late
-// last, then of the tenant that was served least by then.
+// served yields the requests that wait, with their queues, in the order in which they will go if
+// no other arrives and all servers are equally good: by class, within it those that are late
+// last, then the request of the tenant that will have been served least by then.
 func (o *Order) served(yield func(*tenantQueue, *Ticket) bool) {
 	for rest := o.queues.sorted; len(rest) > 0; {
 		end := sort.Search(len(rest), func(i int) bool { return !rest[i].takesTurnsWith(rest[0]) })
@@ -152,8 +153,8 @@ func (t *Ticket) latest() time.Duration {
 	return t.Latest
 }
 
-// LeastTTFT is the least time, in seconds, from the beginning of a request's prefill to its
-// first token, wherever in the fleet: infinite if nowhere.
+// LeastTTFT returns the shortest predicted time, in seconds, from the beginning of a request's
+// prefill to its first token on any servers; +Inf if no server can take it.
 func (s *Servers) LeastTTFT(t *Ticket) float64 {
 	t.derive(s.Links)
 	least, step := math.Inf(1), s.fastestDecode().Step

@@ -5,11 +5,12 @@ import (
 	"slices"
 )
 
-// LinkTable is what moving KV costs for each pair, by prefill*decodes+decode.
+// LinkTable holds what moving KV takes between the servers of each pair. The pair of prefill
+// server p and decode server d is at index p*decodes + d.
 type LinkTable struct {
 	Latency        []float64 // seconds
 	SecondsPerByte []float64
-	// Fastest is at most the least of SecondsPerByte: it bounds searches.
+	// Fastest is a lower bound of SecondsPerByte, by which searches skip servers.
 	Fastest float64
 
 	firstAlike []int // by prefill server the first with the same row; empty: each has its own
@@ -20,15 +21,14 @@ func NewLinkTable(prefills, decodes int) *LinkTable {
 	return &LinkTable{Latency: make([]float64, prefills*decodes), SecondsPerByte: make([]float64, prefills*decodes)}
 }
 
-// Resize makes the table as large as the fleet, whatever is in it.
+// Resize makes the table as large as the fleet. What is in it then is undefined.
 func (l *LinkTable) Resize(prefills, decodes int) {
 	l.Latency, l.SecondsPerByte = sized(l.Latency, prefills*decodes), sized(l.SecondsPerByte, prefills*decodes)
 	l.firstAlike = l.firstAlike[:0]
 }
 
-// Group finds the prefill servers whose links are alike, as those of one rack mostly are:
-// what follows from the links is worked out once for all of them. It comes after the last
-// change of the table.
+// Group finds prefill servers with equal links, as those of one rack mostly have, so that what
+// follows from links is computed once for all of them. Call it after the last change of the table.
 func (l *LinkTable) Group(decodes int) {
 	l.firstAlike = l.firstAlike[:0]
 	for p := range len(l.Latency) / max(1, decodes) {
@@ -46,13 +46,13 @@ func (l *LinkTable) Group(decodes int) {
 	}
 }
 
-// After is the time at which so many bytes that leave at a start have reached the decode server
-// of a pair.
+// After returns when bytes that leave at start have reached the decode server of a pair, both in
+// seconds.
 func (l *LinkTable) After(start float64, pair int, bytes float64) float64 {
 	return pairLinks{l.Latency, l.SecondsPerByte}.after(start, pair, bytes)
 }
 
-// CopyPair makes the table that of one pair of another table.
+// CopyPair makes this a table of one pair, copied from another table.
 func (l *LinkTable) CopyPair(from *LinkTable, pair int) {
 	l.Latency[0], l.SecondsPerByte[0] = from.Latency[pair], from.SecondsPerByte[pair]
 	l.Fastest = from.SecondsPerByte[pair]

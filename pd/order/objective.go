@@ -2,17 +2,17 @@ package order
 
 import "errors"
 
-// Objective is what requests are served for.
+// Objective is what the choice of servers for a request is to optimise.
 type Objective string
 
-// The objectives. All formulas are the same; their weights differ.
+// The objectives. They share all formulas and differ in Weights.
 const (
-	Auto       Objective = "auto"       // throughput for a request whose first token is due at some time, else latency
-	Latency    Objective = "latency"    // the time to the first token, of all
+	Auto       Objective = "auto"       // Throughput for a request with a TTFT objective, else Latency
+	Latency    Objective = "latency"    // least mean TTFT over all requests
 	Throughput Objective = "throughput" // goodput: requests per server that meet their objectives
 )
 
-// Validate reports what is wrong with the objective, nil if nothing.
+// Validate returns an error if the objective is none of the three.
 func (o Objective) Validate() error {
 	if o != Auto && o != Latency && o != Throughput {
 		return errors.New("want auto, latency or throughput")
@@ -20,9 +20,8 @@ func (o Objective) Validate() error {
 	return nil
 }
 
-// Of is what a request is served for whose objective for the first token is so many seconds,
-// 0 is none: for Auto, which the zero Objective is too, Throughput where it has one, else
-// Latency.
+// Of returns the objective of a request with a TTFT objective of ttft seconds, 0 for none. Auto and
+// the zero Objective become Throughput where there is one, else Latency.
 func (o Objective) Of(ttft float64) Objective {
 	switch {
 	case o != Auto && o != "":
@@ -33,25 +32,22 @@ func (o Objective) Of(ttft float64) Objective {
 	return Latency
 }
 
-// Weights are what an objective makes of a request's cost and of its turn.
+// Weights are how an objective weighs the terms of a request's cost, and its place in the order.
 type Weights struct {
-	// Decode is what a second of decoding is worth, of the request itself and of those in
-	// its batch, in seconds to the first token. Without it all go to the nearest decode
-	// server, however full.
+	// Decode is what one second of decoding costs, of the request and of those in its batch, in
+	// seconds of TTFT. With 0 all requests would go to the nearest decode server, however full.
 	Decode float64
-	// Congestion is what a second of prefill costs waiting requests, for each of them per
-	// prefill server. It keeps short prompts off the few servers that hold long ones'
-	// prefixes when load is high; greedy minimisation of each request's own time loses
-	// near saturation.
+	// Congestion is what one second of prefill costs each waiting request per prefill server, in
+	// seconds. Under high load it keeps short prompts off the few servers that hold the prefixes
+	// of long ones; minimising each request's own time alone does worse near saturation.
 	Congestion float64
-	// LateLast serves a request whose objective for the first token cannot be met any
-	// more behind all of its class that can still meet theirs.
+	// LateLast puts a request that can no longer meet its TTFT objective behind all others of its
+	// class that still can.
 	LateLast bool
 }
 
-// Weights are those that did best over the shipped scenarios of the simulator, where half
-// or twice as much of each changes the means by some 2 %. Auto has none before Of has said
-// what it is, and counts as Latency.
+// Weights returns the weights that did best over the shipped scenarios of the simulator; half or
+// twice as much of each changes the means by some 2 %. Auto counts as Latency: call Of first.
 func (o Objective) Weights() Weights {
 	if o == Throughput {
 		return Weights{Decode: 0.05, Congestion: 4, LateLast: true}
@@ -65,8 +61,8 @@ func (o Objective) Weights() Weights {
 // Above 24 nothing changes.
 const mostWaiting = 24
 
-// Price is what a second of a request's prefill costs others, in seconds: one that is yet to
-// come, and those that wait, of which there are so many for each prefill server.
+// Price returns what one second of a request's prefill costs other requests, in seconds: one that
+// is yet to arrive, and the waiting ones, of which there are so many for each prefill server.
 func (w Weights) Price(waiting float64) float64 {
 	return 1 + w.Congestion*min(waiting, mostWaiting)
 }

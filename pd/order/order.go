@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Order holds the requests that wait for their servers and says which goes next, and
-// where. It binds as late as it can: a request goes when the prefill server that is best
-// for it, counting the wait, is about to be free; whose turn it is, is decided then, over
-// all that wait: by class, then those that can still meet the objective of the first token, then
-// by tenant in turn, then the shortest first, with ageing.
+// Order holds the requests that wait for their servers, and says which one goes next and to
+// which servers. It decides as late as it can: a request goes when the prefill server that is
+// best for it, the wait included, is about to be free. Which of several goes is decided then, in
+// this order: the higher class; those that can still meet their objective for the first token;
+// tenants in turn; the shortest prefill, less Ageing times the wait.
 //
-// Times are since any fixed origin. The caller keeps the books of the servers (backlogs,
-// rooms) and gives their state with each question. Not safe for concurrent use; it starts
-// nothing and reads no clock.
+// All times count from one origin, which the caller fixes. The caller keeps the state of the
+// servers (work ahead, KV room) and passes it with each question. An Order is not safe for
+// concurrent use.
 type Order struct {
 	cfg           Config
 	queues        tenantQueues
@@ -40,26 +40,27 @@ type Order struct {
 	fastestDecode    DecodeState // scratch of Next: no decode server is faster
 }
 
-// Config is what Order weighs.
+// Config are the settings of an Order.
 type Config struct {
-	// Ahead is how much work a prefill server may still have when it gets the next
-	// request: with nothing the engine idles for a round trip.
+	// Ahead is the work that a prefill server may still have when it gets the next request. With
+	// 0 the engine would idle for a round trip.
 	Ahead time.Duration
-	// Ageing is how much shorter a second of waiting makes a request look, in
-	// seconds of prefill.
+	// Ageing is how many seconds of prefill a second of waiting takes off a request's place in
+	// the order.
 	Ageing float64
-	// OverdueAfter + OverdueFactor x its prefill is the wait after which a request
-	// goes before shorter ones, OverdueShare of all at most: in overload each request
-	// is overdue, and first come first served would be back.
+	// A request is overdue after a wait of OverdueAfter + OverdueFactor x its prefill, and may then
+	// go before shorter ones. OverdueShare is the largest share of turns, 0..1, that overdue
+	// requests get: under overload every request is overdue, and without the bound the order
+	// would be first come, first served.
 	OverdueAfter  time.Duration
 	OverdueFactor float64
 	OverdueShare  float64
-	// Patience is the longest that a request waits; 0 is for ever. A request is overdue
-	// after half of it at the latest: what is given up meanwhile would never have its turn.
+	// Patience is the longest that a request waits; 0 is without end. A request is overdue after
+	// half of it at the latest: one that gives up before it is overdue would never get a turn.
 	Patience time.Duration
 }
 
-// DefaultConfig is what did best over the shipped scenarios of the simulator.
+// DefaultConfig returns the settings that did best over the shipped scenarios of the simulator.
 func DefaultConfig() Config {
 	return Config{
 		Ahead: 100 * time.Millisecond, Ageing: 0.2,
@@ -67,7 +68,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports what is wrong with the configuration, nil if nothing.
+// Validate returns an error if a setting is negative or OverdueShare is more than 1.
 func (c Config) Validate() error {
 	if c.Ahead < 0 || c.Ageing < 0 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
 		c.OverdueShare < 0 || c.OverdueShare > 1 || c.Patience < 0 {
@@ -79,10 +80,10 @@ func (c Config) Validate() error {
 // New returns an empty order.
 func New(cfg Config) *Order { return &Order{cfg: cfg} }
 
-// Len is how many requests wait.
+// Len returns the number of requests that wait.
 func (o *Order) Len() int { return o.size }
 
-// Add lets a request wait.
+// Add lets a request wait. Unlike Admit it refuses none.
 func (o *Order) Add(t *Ticket, links *LinkTable) {
 	t.derive(links)
 	t.rank, t.late = o.rank(t), false
@@ -91,8 +92,7 @@ func (o *Order) Add(t *Ticket, links *LinkTable) {
 	o.size++
 }
 
-// Update takes over what a waiting request costs now: its slices, or the links, have
-// changed.
+// Update puts a waiting request in its new place after its costs or the links have changed.
 func (o *Order) Update(t *Ticket, links *LinkTable) {
 	t.derive(links)
 	if rank := o.rank(t); rank != t.rank {
@@ -100,7 +100,7 @@ func (o *Order) Update(t *Ticket, links *LinkTable) {
 	}
 }
 
-// Remove takes a request out, false if it does not wait.
+// Remove takes a request out; it returns false if the request does not wait.
 func (o *Order) Remove(t *Ticket) bool {
 	if !o.queues.remove(t) {
 		return false
@@ -109,13 +109,14 @@ func (o *Order) Remove(t *Ticket) bool {
 	return true
 }
 
-// ForgetServers forgets what is remembered of servers by their numbers, which are others' now.
+// ForgetServers forgets what is remembered of servers by their numbers. Call it when the numbers
+// mean other servers.
 func (o *Order) ForgetServers() {
 	clear(o.declinedFor)
 	clear(o.isDeclinedFor)
 }
 
-// All appends all that wait, in their order.
+// All appends the requests that wait to a slice: by queue (class, lateness, tenant), each by rank.
 func (o *Order) All(to []*Ticket) []*Ticket {
 	for _, q := range o.queues.sorted {
 		to = append(to, q.waiting...)
@@ -123,9 +124,9 @@ func (o *Order) All(to []*Ticket) []*Ticket {
 	return to
 }
 
-// Stale appends the requests that are to be priced again at this look: the n first, and n
-// of the others by turns. What servers hold changes while a request waits, and pricing a
-// thousand at each look would take milliseconds.
+// Stale appends to a slice the requests whose prices are to be renewed now: the first n, and n of
+// the others in rotation. What servers hold changes while a request waits, but pricing a thousand
+// requests each time would take milliseconds.
 func (o *Order) Stale(n int, to []*Ticket) []*Ticket {
 	first := min(n, o.size)
 	to = o.from(0, first, to)

@@ -11,47 +11,48 @@ type Servers struct {
 	Prefill []PrefillState
 	Decode  []DecodeState
 	Links   *LinkTable
-	HandOff float64 // seconds that a second leg takes at all
-	// Gate keeps requests from decode servers without room for them. Without it a
-	// request is sent there all the same, and the wait for room is part of its cost.
+	HandOff float64 // seconds that a second leg adds whatever its size
+	// Gate keeps a request from decode servers without KV room for it. Without Gate the request
+	// may go there, and the wait for room is part of its cost.
 	Gate bool
-	// Start is where searches begin, at random, so that equal servers share.
+	// Start is where searches begin. The caller draws it at random, so that equal servers get
+	// equal shares.
 	Start Pair
 }
 
 // PrefillState is one prefill server.
 type PrefillState struct {
-	Ahead float64 // seconds until it can begin with another prompt, and of what is done with that in one step
-	// Forming is the part of Ahead that is done in the same step of the engine as a prompt that
-	// is sent now, and StepWork how much of it makes a step worth while, in seconds.
+	Ahead float64 // seconds of work before another prompt, prompts of the same engine step included
+	// Forming is the part of Ahead that the engine will do in the same step as a prompt that is
+	// sent now; StepWork is how much work fills a step. Both in seconds.
 	Forming, StepWork float64
 
-	Queued   int  // requests sent to it and not answered
-	Stalls   int  // sequences that decode there, and stand still while it prefills
-	Self     int  // the decode server that is the same one: not its pair; -1 is none
+	Queued   int  // requests that were sent to it and are not answered
+	Stalls   int  // sequences that decode there and stall while it prefills
+	Self     int  // number of the decode server that is this same server, with which it makes no pair; -1: none
 	Excluded bool // it may not be chosen now
-	// SaysFirst: where decode GoesOn, its token may be the first one of the answer.
+	// SaysFirst: the first token of an answer may be its own, if the decode server GoesOn.
 	SaysFirst bool
 }
 
-// DecodeState is one decode server. Where servers step together, Step is that of the
-// slowest, Running counts all of them, and PerToken is 0 where another one is slower.
+// DecodeState is one decode server. Where several step together, Step is that of the slowest,
+// Running counts the sequences of all, and PerToken is 0 on all but the slowest.
 type DecodeState struct {
 	Ahead    float64 // seconds until it has computed the prompts that it computes itself
 	Step     float64 // seconds of its next step with one sequence more
 	PerToken float64 // seconds that each further token of KV adds to a step
-	Running  int     // sequences that each wait while a prompt is computed there
-	Used     int     // KV tokens in use or promised to requests on their way
-	// KVRoom is the KV tokens that are neither. What running answers will still need is
-	// left out: they end about as fast as they grow, and a gate on their whole length
-	// halves the batch.
+	Running  int     // sequences that stall while a prompt is computed there
+	Used     int     // KV tokens that are in use, or reserved for requests on their way
+	// KVRoom is the KV tokens that are neither in use nor reserved. What running answers will
+	// still need is not subtracted: sequences end about as fast as the others grow, and with the
+	// whole length of each answer reserved the batch would be half as large.
 	KVRoom   int
 	Excluded bool // it may not be chosen now
-	GoesOn   bool // behind a token that prefill said
+	GoesOn   bool // it can continue an answer behind prefill's first token
 }
 
-// Miss is what each objective that a choice is predicted to miss adds to its cost: more
-// than any time, so that one that misses fewer wins, whatever the times.
+// Miss is what each objective that a choice is predicted to miss adds to its cost. It is more than
+// any time, so that the choice with the fewest misses wins.
 const Miss = 1e6
 
 // expectedArrivals is how many requests beyond its batch a decode server is taken to keep
@@ -69,12 +70,12 @@ func (s *Servers) fits(t *Ticket, d *DecodeState) bool {
 	return !d.Excluded && (!s.Gate || d.KVRoom >= t.Tokens || d.Running == 0)
 }
 
-// StepSeconds is the step that the request will know there.
+// StepSeconds returns the length of a decode step with the request in the batch.
 func (d *DecodeState) StepSeconds(t *Ticket) float64 { return d.Step + d.PerToken*float64(t.Tokens) }
 
-// KVRoomSeconds is how long the server needs to free the KV that it lacks for the
-// request. Each sequence of its batch ends within the steps of an answer, so all that
-// is in use comes free about once in that time.
+// KVRoomSeconds returns the predicted time until the server has KV room for the request, in
+// seconds. Each sequence of the batch ends within the steps of one answer, so about all KV that is
+// in use is freed once in that time.
 func (d *DecodeState) KVRoomSeconds(t *Ticket) float64 {
 	if d.KVRoom >= t.Tokens || d.Running == 0 {
 		return 0
@@ -82,8 +83,8 @@ func (d *DecodeState) KVRoomSeconds(t *Ticket) float64 {
 	return float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 }
 
-// DecodeCost is the time of its decoding there, to itself and to the batch that its KV
-// slows, at what a second of it is worth.
+// DecodeCost returns the cost of the request's decoding there: its own time and the time by which
+// its KV slows the rest of the batch, weighted with Weights.Decode.
 func (d *DecodeState) DecodeCost(t *Ticket) float64 {
 	return t.Weights.Decode * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
 }
@@ -163,15 +164,16 @@ func (s *Servers) tokenAt(t *Ticket, pair Pair, later float64) float64 {
 // that is bound on arrival.
 const idleAhead = 0.1
 
-// Best is the pair with the least cost over all servers, free or not, and the cost;
-// infinite if there is none:
+// Best returns the pair with the least cost over all servers, free or not, and the cost; +Inf if
+// there is none:
 //
 //	ready + ahead + prefill + transfer + KV room + step + decode cost + delay to others + hardware mismatch, and Miss
 //	for each objective missed
 //
-// See Terms. price is what a second of prefill costs requests that wait for one. But where that
-// pair begins only when the best one with a free prefill server has done its first decode step,
-// it is the latter: no request waits long for a busy server while another is free.
+// See Terms. price is what a second of prefill costs requests that wait for prefill. There is one
+// exception: if that pair would begin only after the best pair with a free prefill server has done
+// its first decode step, Best returns the latter, so that no request waits long for a busy server
+// while another is free.
 func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
 	pair, cost := s.bestAggregated(t, math.Inf(1))
 	if paired, least := s.bestPair(t, price, math.Inf(1), cost); least < cost {
