@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Aggregated in pair of a prefill server: the decode server computes the prompt itself.
+// Aggregated stands in Pair.Prefill where the decode server computes the prompt itself.
 const Aggregated = -1
 
-// Pair is the servers of a request.
+// Pair is the servers of a request, by their numbers in Servers.
 type Pair struct {
 	Prefill, Decode int // Prefill is Aggregated where decode computes the prompt
 }

@@ -93,8 +93,8 @@ func (o *Order) UndoTurn(turn Turn) {
 	o.rate.went -= turn.Ticket.leastWork
 }
 
-// May says whether a request may go now, and with which pair, while so many seconds of
-// prefill go before it.
+// May reports whether a request may go now, and to which pair, while before seconds of prefill go
+// ahead of it.
 type May func(t *Ticket, before float64) (Pair, bool)
 
 // recordTurn lets a request go.
