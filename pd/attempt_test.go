@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -433,4 +437,146 @@ func TestPrepare_SaysWhichLegIsNotReady(t *testing.T) {
 		f.Queue.Leave(st.entry)
 		f.nothingIsLeft()
 	}
+}
+
+// A decode server that keeps the blocks of its answers is counted with each of them, and warned of once.
+func TestRun_AnswersThatKeepTheirBlocksAreCounted(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	var warned atomic.Int64
+	f.Log = slog.New(counting{slog.DiscardHandler, &warned})
+	for _, stream := range []bool{false, true} {
+		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+			const keeps = `"kv_transfer_params":{"do_remote_decode":true}`
+			body, kind := `{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],`+keeps+`}`, "application/json"
+			if stream {
+				body, kind = strings.Replace(textEvent, `{"choices"`, `{`+keeps+`,"choices"`, 1)+"data: [DONE]\n\n", "text/event-stream"
+			}
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		})
+		for range 2 {
+			req := f.pairRequest(t, stream)
+			req.Aggregated = true
+			if _, err := f.ends(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := testutil.ToFloat64(f.Metrics.retained.WithLabelValues(f.Fleet.Servers()[1].ID())); n != 4 || warned.Load() != 1 {
+		t.Errorf("of four answers %v are counted, %d warnings", n, warned.Load())
+	}
+}
+
+// counting counts what is logged.
+type counting struct {
+	slog.Handler
+	logged *atomic.Int64
+}
+
+func (counting) Enabled(context.Context, slog.Level) bool { return true }
+
+func (c counting) Handle(context.Context, slog.Record) error {
+	c.logged.Add(1)
+	return nil
+}
+
+// An adapter that another gateway has unloaded is loaded again, on the server that lost it; what else an
+// engine answers does not say that it is lost.
+func TestRun_AnAdapterThatWasUnloadedIsLoadedAgain(t *testing.T) {
+	for _, unloaded := range []bool{true, false} {
+		f := newEngineFleet(t, fleetShape{decode: 1, adapters: []string{"ada"}})
+		ask := func() error {
+			_, err := f.run(t.Context(), requestOf(t, api.Chat, `{"model":"ada",`+promptOf(api.Chat)+more(api.Chat, false)+`}`))
+			return err
+		}
+		if err := ask(); err != nil {
+			t.Fatal(err)
+		}
+		if unloaded {
+			resp, err := http.Post(f.decode[0].URL()+"/v1/unload_lora_adapter", "application/json", strings.NewReader(`{"lora_name":"ada"}`))
+			if err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatalf("%+v, %v", resp, err)
+			}
+			_ = resp.Body.Close()
+		} else {
+			f.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: api.Chat.Path})
+		}
+		if err := ask(); (err == nil) != unloaded {
+			t.Errorf("unloaded %v: %v", unloaded, err)
+		}
+		view, _ := f.server(f.decode[0]).Adapter("ada", time.Now())
+		want := map[bool]float64{true: 1, false: 0}[unloaded]
+		if got := f.metric("tandem_retries_total", "reason", string(Unready)); got != want || !view.Loaded {
+			t.Errorf("unloaded %v: %v retries where it was not ready, loaded then %v", unloaded, got, view.Loaded)
+		}
+		f.nothingIsLeft()
+	}
+}
+
+// A server that lets a leg wait for far longer than was expected is asked for a probe request, whichever
+// leg it is.
+func TestRun_AServerThatLetsALegWaitIsProbed(t *testing.T) {
+	for name, c := range map[string]struct {
+		connector          string
+		slow               pools.Role
+		aggregated, stream bool
+	}{
+		"prefill":                       {"nixl", pools.Prefill, false, true},
+		"decode, streamed":              {"nixl", pools.Decode, false, true},
+		"decode, whole":                 {"nixl", pools.Decode, false, false},
+		"decode that calls its prefill": {"llmd-sidecar", pools.Decode, false, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newTestFleet(t, 1, testPrompt(100))
+			if err := f.Fleet.Apply([]pools.Spec{
+				{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: c.connector}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: c.connector},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			f.await(t, f.up)
+			f.Config.FirstEventTimeout = 10 * time.Minute
+			f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+				if f.serverOf(r).Role == c.slow {
+					time.Sleep(100 * time.Second)
+				}
+				return f.answersOf(r, c.stream), nil
+			})
+			req := f.pairRequest(t, c.stream)
+			req.OutputTokens = 3
+			if _, err := f.ends(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range f.Fleet.Servers() {
+				probed := sumOf(t, f.Fleet.Collector(), "tandem_canaries_total", "server", s.ID())
+				if slow := s.Role == c.slow || c.connector == "llmd-sidecar"; (probed > 0) != slow {
+					t.Errorf("%s: %s %s got %v probe requests", name, s.Role, s.ID(), probed)
+				}
+			}
+		})
+	}
+}
+
+// A panic in a prefill leg that runs beside decode ends the attempt and not the process: both places are
+// given back.
+func TestConcurrentLegs_APanicInPrefillEndsBoth(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	if err := f.Fleet.Apply([]pools.Spec{
+		{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: "sglang"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, f.up)
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		if f.serverOf(r).Role == pools.Prefill {
+			panic(whileSent)
+		}
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	})
+	_, err := f.Run(t.Context(), f.pairRequest(t, true))
+	var failed *LegError
+	if !errors.As(err, &failed) || failed.Kind != Ours || failed.Leg != PrefillLeg || !strings.Contains(err.Error(), whileSent) {
+		t.Errorf("%v", err)
+	}
+	f.Wait()
+	f.holdsNothing(t)
 }

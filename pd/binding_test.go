@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -131,7 +133,14 @@ func TestCheckHost_StrictHandoffsNameTheServersOwnHosts(t *testing.T) {
 		for _, hosts := range [][]string{{}, {own}, {"10.77.7.7"}, {"10.77.7.7", own}, {own, "10.77.7.7"}} {
 			h := tr.Handoff()
 			h.Kept, h.Hosts = true, hosts
+			counted, stranded := testutil.ToFloat64(f.Metrics.foreign.WithLabelValues(tr.From.ID())), f.strandedOn(tr.From)
+			st.retryWithoutBudget = false
 			failed := f.checkHost(st, tr, h)
+			withheld := map[bool]float64{true: 1}[failed != nil]
+			named := map[bool]float64{true: 1}[slices.Contains(hosts, "10.77.7.7")] // counted also where it is used
+			if n := testutil.ToFloat64(f.Metrics.foreign.WithLabelValues(tr.From.ID())) - counted; n != named || f.strandedOn(tr.From)-stranded != withheld || st.retryWithoutBudget != (failed != nil) {
+				t.Errorf("strict %v, hosts %v: %v are counted as foreign, %v as stranded", strict, hosts, n, f.strandedOn(tr.From)-stranded)
+			}
 			if want := strict && len(hosts) > 0 && fmt.Sprint(hosts) != "["+own+"]"; (failed != nil) != want || want && !errors.Is(failed, errForeignHost) {
 				t.Errorf("strict %v, hosts %v: %v", strict, hosts, failed)
 			}
@@ -239,5 +248,66 @@ func TestAloneReason_SaysWhyThereIsNoPair(t *testing.T) {
 			t.Errorf("it runs alone for %q, recorded as %q, want %q", b.reason, b.choice.Reason, want)
 		}
 		b.release()
+	}
+}
+
+// Where both legs counted a prompt's tokens and differ, the decode server is counted: not where there was
+// no hand-off, or one of the two did not count.
+func TestCompareCounts_OfAPromptThatWasHandedOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		kept            bool
+		prefill, decode int // 0: not counted
+		want            float64
+	}{
+		"they agree":            {true, 100, 100, 0},
+		"decode has one more":   {true, 100, 101, 1},
+		"decode has one fewer":  {true, 100, 99, 1},
+		"nothing was kept":      {false, 100, 101, 0},
+		"prefill did not count": {true, 0, 101, 0},
+		"decode did not count":  {true, 100, 0, 0},
+	} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		st, b := f.bound(t, false)
+		f.compareCounts(st, b, api.Usage{Prompt: api.Count{Tokens: 1, Known: true}}) // without a hand-off
+		tr := st.transfer(b)
+		b.handoff = tr.Handoff()
+		answer := `{"kv_transfer_params":{"remote_block_ids":[[1]]}}`
+		if c.prefill > 0 {
+			answer = fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, c.prefill)
+		}
+		b.handoff.RecordPrefill(tr, []byte(answer), time.Now())
+		b.handoff.Kept = c.kept
+		f.compareCounts(st, b, api.Usage{Prompt: api.Count{Tokens: c.decode, Known: c.decode > 0}})
+		if n := testutil.ToFloat64(f.Metrics.mismatches.WithLabelValues(b.decode.Server().ID())); n != c.want {
+			t.Errorf("%s: %v mismatches are counted", name, n)
+		}
+	}
+}
+
+// Of what a request was bound to is known how many of its prompt's tokens were held there and how many are
+// computed, one at least: on prefill, or on decode that computes it.
+func TestPredictedCache_IsThatOfTheServerThatComputes(t *testing.T) {
+	prompt := testPrompt(1600)
+	f := newTestFleet(t, 1, prompt)
+	st := f.arrives(prompt, time.Now())
+	if held, computed := st.predictedCache(); held != 0 || computed != 1600 {
+		t.Errorf("before it is bound: %d held, %d computed", held, computed)
+	}
+	for _, alone := range []bool{false, true} {
+		for _, cached := range []int{0, 400, 1600} {
+			b := &binding{choice: Choice{Demand: cost.Demand{PromptTokens: 1600}, Chosen: cost.Alternative{Prefill: "p", Decode: "d"}}}
+			b.choice.Candidates.Prefill = []cost.Candidate{{ID: "x"}, {ID: "p"}}
+			b.choice.Candidates.Decode = []cost.Candidate{{ID: "x"}, {ID: "d"}}
+			computes := &b.choice.Candidates.Prefill[1]
+			if alone {
+				b.choice.Chosen.Prefill, computes = "", &b.choice.Candidates.Decode[1]
+			}
+			computes.Cached.GPU = cached
+			st.bindings = []*binding{b}
+			held, computed := st.predictedCache()
+			if want := min(cached, 1599); held != want || computed != 1600-want {
+				t.Errorf("alone %v, %d cached: %d held, %d computed", alone, cached, held, computed)
+			}
+		}
 	}
 }

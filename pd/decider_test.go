@@ -522,3 +522,92 @@ func TestDecider_NewServersChangeTheOrderOfAllThatWait(t *testing.T) {
 		}
 	}
 }
+
+// A request that cannot have its turn in time is refused when it comes, by the limit that it would miss;
+// one whose last server goes while it waits is told so then.
+func TestDecider_RefusesAtOnceWhatWouldWaitInVain(t *testing.T) {
+	prompt := testPrompt(14_000)
+	for name, c := range map[string]struct {
+		deadline time.Duration // 0: none
+		want     error
+	}{
+		"the longest wait":        {0, queue.ErrTimeout},
+		"its deadline":            {5 * time.Second, queue.ErrDeadline},
+		"the nearer of the two":   {time.Hour, queue.ErrTimeout},
+		"a deadline that is near": {time.Millisecond, queue.ErrDeadline},
+	} {
+		f := newTestFleet(t, 1, prompt)
+		f.Binder.Config.EnforceDisaggregation = true
+		f.occupy(t, testModel, 10*time.Minute)
+		f.Binder.deadlineProbes.Observe(testModel, time.Now()) // no probe of deadlines is due
+		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
+		w := f.waits(d, prompt, testModel)
+		if c.deadline > 0 {
+			w.request.req.Deadline = time.Now().Add(c.deadline)
+		}
+		d.decide(time.Now())
+		if len(w.done) != 1 {
+			t.Fatalf("%s: it is told nothing", name)
+		}
+		if g := <-w.done; !errors.Is(g.err, c.want) || g.b != nil {
+			t.Errorf("%s: %v", name, g.err)
+		}
+		if q := d.queues[testModel]; len(q.waiting) != 0 || q.order.Len() != 0 {
+			t.Errorf("%s: %d wait, %d in the order", name, len(q.waiting), q.order.Len())
+		}
+	}
+	f := newTestFleet(t, 1, prompt)
+	f.Binder.Config.EnforceDisaggregation = true
+	f.occupy(t, testModel, 10*time.Minute)
+	d := newTestDecider(f)
+	w := f.waits(d, prompt, testModel)
+	d.decide(time.Now())
+	f.Fleet.SetDrain(f.Fleet.Servers()[0].ID(), true)
+	d.decide(time.Now())
+	var none *NoServerError
+	if len(w.done) != 1 {
+		t.Fatal("its server is gone, and it is told nothing")
+	}
+	if g := <-w.done; !errors.As(g.err, &none) || none.Role != pools.Prefill {
+		t.Errorf("its server is gone: %v", g.err)
+	}
+	if q := d.queues[testModel]; q != nil && (len(q.waiting) != 0 || q.order.Len() != 0) {
+		t.Errorf("its server is gone: %d wait, %d in the order", len(q.waiting), q.order.Len())
+	}
+}
+
+// One that was let in to wait is given up at its turn only where it is predicted to come too late, and then
+// waits are reckoned with as longer; one that has come just now must be sure of its first token.
+func TestDecider_IsTooLateAtItsTurn(t *testing.T) {
+	for name, c := range map[string]struct {
+		left time.Duration // until its deadline, at its turn
+		late bool
+	}{"in time": {time.Hour, false}, "too late": {time.Millisecond, true}} {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		f.Binder.deadlineProbes.Observe(testModel, time.Now())
+		d := newTestDecider(f)
+		q := newModelQueue(d, testModel)
+		w := f.waits(d, prompt, testModel)
+		d.arrivals = nil
+		now := time.Now()
+		q.refresh(now)
+		q.enter(w, now)
+		before := d.waitMargin.Bound(time.Second)
+		now = now.Add(time.Second)
+		w.request.req.Deadline = now.Add(c.left)
+		q.decide(now)
+		if len(w.done) != 1 || len(q.waiting) != 0 {
+			t.Fatalf("%s: it waits on", name)
+		}
+		g := <-w.done
+		g.b.release()
+		if errors.Is(g.err, queue.ErrDeadline) != c.late || (g.b == nil) != c.late {
+			t.Errorf("%s: %v", name, g.err)
+		}
+		if after := d.waitMargin.Bound(time.Second); c.late && after <= before {
+			t.Errorf("%s: a wait of a second is reckoned with as %v and then %v", name, before, after)
+		}
+		f.holdsNothing(t)
+	}
+}

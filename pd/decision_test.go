@@ -66,3 +66,22 @@ func TestDecisions_AreCompletedWhenAStreamEnds(t *testing.T) {
 		t.Errorf("%+v", last.Choices)
 	}
 }
+
+// The newest decision keeps all its servers, however many they are.
+func TestDecisions_TheNewestIsWhole(t *testing.T) {
+	d := NewDecisions(4)
+	large := cost.Candidates{Decode: make([]cost.Candidate, maxCandidates+1)}
+	for i := range 6 {
+		d.Add(Decision{RequestID: fmt.Sprint(i), Choices: []Choice{{Candidates: large}}})
+		newest, _ := d.Find(fmt.Sprint(i))
+		if n := len(newest.Choices[0].Candidates.Decode); n != maxCandidates+1 {
+			t.Errorf("of decision %d, the newest, %d servers are kept", i, n)
+		}
+	}
+	if _, found := d.Find("1"); found {
+		t.Error("more decisions are kept than asked for")
+	}
+	if oldest, found := d.Find("2"); !found || len(oldest.Choices[0].Candidates.Decode) > 1 {
+		t.Errorf("of the oldest %d servers are kept", len(oldest.Choices[0].Candidates.Decode))
+	}
+}

@@ -131,6 +131,19 @@ func (f *engineFleet) eventually(what string, is func() bool) {
 	}
 }
 
+// identified waits until the engines have said what they are, which comes behind the first probe.
+func (f *engineFleet) identified() {
+	f.t.Helper()
+	f.eventually("the engines say what they are", func() bool {
+		for _, s := range f.Fleet.Servers() {
+			if blockTokensOf(s) == 0 || s.Identity().Engine == "" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // server is the one of an engine.
 func (f *engineFleet) server(e *engine.Engine) *pools.Server {
 	f.t.Helper()
@@ -277,9 +290,22 @@ func reference(t *testing.T, req *Request) string {
 // histogram how often it was observed.
 func (f *engineFleet) metric(name string, labels ...string) (sum float64) {
 	f.t.Helper()
-	families, err := f.scraped.Gather()
+	return sumIn(f.t, f.scraped, name, labels...)
+}
+
+// sumOf is the same of what one collector has.
+func sumOf(t *testing.T, of prometheus.Collector, name string, labels ...string) (sum float64) {
+	t.Helper()
+	scraped := prometheus.NewRegistry()
+	scraped.MustRegister(of)
+	return sumIn(t, scraped, name, labels...)
+}
+
+func sumIn(t *testing.T, scraped prometheus.Gatherer, name string, labels ...string) (sum float64) {
+	t.Helper()
+	families, err := scraped.Gather()
 	if err != nil {
-		f.t.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, family := range families {
 		if family.GetName() != name {

@@ -7,17 +7,21 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // turns is a leader whose order gives every request the servers that stand here.
@@ -168,5 +172,110 @@ func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
 		if !errors.Is(err, c.want) || b != nil {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
+	}
+}
+
+// What another replica must know of a request reaches it: all that the choice of its servers depends on.
+func TestRemoteRequest_SaysAllThatTheChoiceDependsOn(t *testing.T) {
+	prompt := testPrompt(160)
+	f := newTestFleet(t, 2, prompt)
+	now := time.Now()
+	own := &f.arrives(prompt, now.Add(-3*time.Second)).bind
+	servers := f.Fleet.Servers()
+	servers[3].MarkBusy(time.Hour)
+	own.req.Session = 7
+	own.req.Class, own.req.Tenant, own.req.TTFT, own.req.ITL, own.req.Deadline = 2, "ada", 7*time.Second, 30*time.Millisecond, now.Add(time.Minute)
+	own.tried.mustAggregate, own.firstFromPrefill, own.pieces, own.certain = true, true, 1, 150
+	own.begun = &begunPrefill{prefill: "p", decode: "d", tokens: 99}
+	f.Binder.sessions.Observe(own.session(), cost.Home{Prefill: "hp", Decode: "hd"}, now)
+	own.prefix.tokens.Salt = "salt"
+	there := newRemoteRequest(f.Binder.remoteRequest(own), now)
+	if there == nil {
+		t.Fatal("its API is not known")
+	}
+	if r := there.req; r.Class != 2 || r.Tenant != "ada" || r.TTFT != 7*time.Second || r.ITL != 30*time.Millisecond || r.Model != testModel || r.Dialect != api.Chat ||
+		r.PromptTokens != 160 || r.OutputTokens != 300 || !r.Aggregated || r.Deadline.Sub(now) > time.Minute || r.Deadline.Sub(now) < 50*time.Second {
+		t.Errorf("the request is %+v", r)
+	}
+	if waited := now.Sub(there.arrived); waited < 3*time.Second || waited > 30*time.Second {
+		t.Errorf("it has waited for %v", waited)
+	}
+	if !there.remote || !there.firstFromPrefill || !there.tried.mustAggregate || there.certain != 150 || *there.begun != *own.begun || there.home != (cost.Home{Prefill: "hp", Decode: "hd"}) {
+		t.Errorf("it is %+v", there)
+	}
+	for i, s := range servers {
+		for _, leg := range []Leg{PrefillLeg, DecodeLeg, AggregatedLeg} {
+			if got := there.tried.has(leg, s); got != (i == 3) {
+				t.Errorf("%s leaves out %s: %v", s.ID(), leg, got)
+			}
+		}
+	}
+	p := there.prefix
+	if !p.known || p.length != 160 || p.tokens.Salt != "salt" || !p.tokens.Complete || len(p.chains) != 1 || len(p.chains[0].Hashes) != 10 || p.chains[0].BlockTokens != 16 {
+		t.Errorf("of its prompt is known %+v", p)
+	}
+	own.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{Chunks: []tokens.Chunk{5, 6}}}
+	own.req.Deadline, own.begun, own.pieces = time.Time{}, nil, 0
+	there = newRemoteRequest(f.Binder.remoteRequest(own), now)
+	if p := there.prefix; !p.known || len(p.tokens.Chunks) != 2 || p.tokens.Chunks[1] != 6 || !there.req.Deadline.IsZero() || there.begun != nil || there.certain != 0 {
+		t.Errorf("known by its text: %+v, %+v", p, there)
+	}
+	own.prefix = nil
+	if there = newRemoteRequest(f.Binder.remoteRequest(own), now); there.prefix.known {
+		t.Error("of a prompt of which nothing is known something is")
+	}
+	if newRemoteRequest(&leaderpb.RemoteRequest{Api: "tomorrow"}, now) != nil {
+		t.Error("a request for an API that is not known is one")
+	}
+}
+
+// A request waits for an unresponsive server of the role that is missing, where it has not failed on it.
+func TestMayLive_NotWhereTheRequestHasFailed(t *testing.T) {
+	for leg, of := range map[Leg]pools.Role{PrefillLeg: pools.Prefill, DecodeLeg: pools.Decode, AggregatedLeg: pools.Decode} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		now := time.Now()
+		for _, s := range f.Fleet.Servers() {
+			s.ProbeLate(now.Add(time.Second))
+			if s.State() != pools.Unresponsive {
+				t.Fatalf("%s is %v", s.ID(), s.State())
+			}
+		}
+		r := &f.arrives(testPrompt(100), now).bind
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			if !f.Binder.mayLive(r, role) {
+				t.Errorf("no %s server may live", role)
+			}
+		}
+		for _, s := range f.Fleet.Servers() {
+			r.tried.exclude(leg, s.ID())
+		}
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			if got := f.Binder.mayLive(r, role); got == (role == of) {
+				t.Errorf("failed at %s on all: a %s server may live %v", leg, role, got)
+			}
+		}
+	}
+}
+
+// A wait for unresponsive servers leaves nothing in the request's context, however it ends.
+func TestBinder_AWaitLeavesNothingInTheContext(t *testing.T) {
+	for _, recovers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newTestFleet(t, 1, testPrompt(100))
+			f.Binder.Config.UnresponsiveWait = time.Minute
+			synctest.Wait() // the first probes have ended: what they hear is a sign of life
+			decode := f.Fleet.Servers()[1]
+			decode.ProbeLate(time.Now().Add(time.Second))
+			if recovers {
+				time.AfterFunc(time.Second, func() { decode.RecordAlive(time.Now()) })
+			}
+			st := f.arrives(testPrompt(100), time.Now())
+			st.bind.entry = enter(t, f.Queue)
+			b, err := f.Binder.Bind(watch(t.Context()), &st.bind)
+			b.release()
+			if (err == nil) != recovers {
+				t.Errorf("it recovers %v: %v", recovers, err)
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -214,6 +215,69 @@ func TestLocality_StatusSaysWhatCameAndHowLate(t *testing.T) {
 		}
 		if !lag || !age || s.GPU != blocks || s.CPU+s.Disk != 0 || s.Batches != batches || s.Seq != seq || s.Rank != 1 || s.Model != testModel {
 			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// Series of servers that are gone are dropped, of every metric that has a server for a label; all others
+// stay.
+func TestMetrics_KeepDropsTheSeriesOfServersThatAreGone(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 1})
+	m := f.Metrics
+	for _, server := range []string{"stays", "gone"} {
+		for _, v := range []*prometheus.HistogramVec{m.prefill, m.firstEvent, m.itl} {
+			v.WithLabelValues(server).Observe(1)
+		}
+		for _, v := range []*prometheus.CounterVec{m.missing, m.foreign, m.recomputes, m.mismatches, m.stranded, m.retained, m.brokenAfter} {
+			v.WithLabelValues(server).Inc()
+		}
+		m.heldToks.WithLabelValues(server, "gpu").Inc()
+		m.wait.WithLabelValues(server).Observe(1) // a model of that name
+	}
+	m.Keep(func(server string) bool { return server == "stays" })
+	families, err := f.scraped.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := 0
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			if has(series, []string{"server", "gone"}) {
+				t.Errorf("%s has series of a server that is gone", family.GetName())
+			}
+			if has(series, []string{"server", "stays"}) {
+				kept++
+			}
+		}
+	}
+	if models := f.metric("tandem_wait_seconds"); kept != 11 || models != 2 {
+		t.Errorf("%d series of the other server are kept, %v of models", kept, models)
+	}
+}
+
+// Of which requests no tokens are looked for, and why; and an adapter's prompt is the adapter's.
+func TestFindTokens_WhereNoneAreLookedFor(t *testing.T) {
+	cfg := tokens.Default()
+	cfg.Model, cfg.Mode = testModel, tokens.Approximate
+	l := NewLocality(nil, func(string) (*tokens.Source, error) { return tokens.New(cfg, nil, nil) })
+	defer l.Close()
+	for _, c := range []struct {
+		dialect    *api.Dialect
+		aggregated bool
+		model      string
+		want       tokens.Reason
+		adapter    string
+	}{
+		{api.Embeddings, false, testModel, tokens.NotGenerated, ""},
+		{api.Chat, true, testModel, tokens.Aggregated, ""},
+		{api.Chat, false, testModel, "", ""},
+		{api.Completions, false, "ada", "", "ada"},
+	} {
+		req := requestOf(t, c.dialect, `{"model":"m",`+strings.ReplaceAll(promptOf(c.dialect), longPrompt, strings.Repeat(longPrompt, 50))+`}`)
+		req.Aggregated, req.Model = c.aggregated, c.model
+		p := l.findTokens(t.Context(), req, testModel)
+		if looked := c.want == ""; (p.source != nil) != looked || !looked && p.unknown != c.want || p.known != looked || p.prompt.Adapter != c.adapter || p.model != testModel {
+			t.Errorf("%s, whole %v, %s: %+v", c.dialect.Name, c.aggregated, c.model, p)
 		}
 	}
 }

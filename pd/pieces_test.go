@@ -26,14 +26,7 @@ func cuttingFleet(t *testing.T, version string) *engineFleet {
 	ended := make(chan struct{})
 	go func() { defer close(ended); f.Binder.Late.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-ended; f.Wait() })
-	f.eventually("the engines say what they are", func() bool {
-		for _, s := range f.Fleet.Servers() {
-			if blockTokensOf(s) == 0 || s.Identity().Engine == "" {
-				return false
-			}
-		}
-		return true
-	})
+	f.identified()
 	return f
 }
 

@@ -494,6 +494,7 @@ func TestRun_AHandoffInBetweenClearsWhatWasMissed(t *testing.T) {
 // a stream; where the gap behind it would be too long, decode does.
 func TestRun_PrefillSaysTheFirstToken(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Version = "0.32.0" }})
+	f.identified()
 	for use, itl := range map[string]time.Duration{"first": 0, "unused": time.Nanosecond} {
 		req := requestOf(t, api.Completions, `{"model":"m","max_tokens":5,"stream":true,"prompt":"`+strings.Repeat("river bridge ", 30)+`"}`)
 		req.ITL = itl
@@ -502,7 +503,8 @@ func TestRun_PrefillSaysTheFirstToken(t *testing.T) {
 			t.Errorf("%s: %q, want %q", use, got.text, want)
 		}
 		if n := f.metric("tandem_first_tokens_total", "use", use) - before; n != 1 {
-			t.Errorf("%s: %v times", use, n)
+			d, _ := f.Decisions.Find("r")
+			t.Errorf("%s: %v times; the last was %q", use, n, d.Choices[0].FirstToken)
 		}
 	}
 }
