@@ -94,14 +94,22 @@ func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 	}
 }
 
-// add takes a piece of a body whose length is not announced. Errors: readAll's.
+// add takes a piece of a body. What is announced bounds nothing but how the buffer grows. Errors:
+// readAll's.
 func (b *bodyBuffer) add(piece []byte) error {
 	size := len(b.data) + len(piece)
-	if size > b.most {
+	if size > b.most || b.length > b.most {
 		return errBodyTooLarge
 	}
-	if !b.counted.grow(size) {
-		return queue.ErrFull
+	if size > cap(b.data) {
+		room := max(size, min(4*cap(b.data), b.most), min(b.length, max(freeBytes, 4*cap(b.data))))
+		if size <= b.length {
+			room = min(room, b.length)
+		}
+		if !b.counted.grow(room) {
+			return queue.ErrFull
+		}
+		b.data = append(make([]byte, 0, room), b.data...)
 	}
 	b.data = append(b.data, piece...)
 	return nil

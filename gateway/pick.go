@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -74,7 +75,7 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, s
 		cancel(nil)
 		return false
 	}
-	e := &PickExchange{x: x, header: h, shown: shown, body: s.newBodyBuffer(-1)}
+	e := &PickExchange{x: x, header: h, shown: shown, body: s.newBodyBuffer(announcedLength(h))}
 	switch {
 	case d == nil:
 		return e, errPickPath
@@ -84,6 +85,15 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, s
 	var err error
 	e.coding, err = x.checkHeader(h)
 	return e, err
+}
+
+// announcedLength is how many bytes a request says that its body has, -1 where it does not say.
+func announcedLength(h Header) int {
+	length, err := strconv.Atoi(h.Get("Content-Length"))
+	if err != nil || length < 0 {
+		return -1
+	}
+	return length
 }
 
 var (

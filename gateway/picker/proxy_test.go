@@ -266,7 +266,7 @@ func (f *pickerFixture) requests(outcome string) (n float64) {
 // request sends the head and the body of a POST; Envoy cuts bodies into pieces.
 func (p *proxied) request(path string, body []byte, more ...string) {
 	p.f.t.Helper()
-	p.begin(path, more...)
+	p.begin(path, append(slices.Clone(more), "content-length", strconv.Itoa(len(body)))...)
 	p.body(body)
 }
 

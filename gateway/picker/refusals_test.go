@@ -28,14 +28,16 @@ func TestPicker_Refuses(t *testing.T) {
 		status     int
 		code       string
 	}{
-		"malformed JSON":       {path: chatPath, body: `{"model":`, status: 400},
-		"no such model":        {path: chatPath, body: `{"model":"other","messages":[{"role":"user","content":"a"}]}`, status: 404, code: "model_not_found"},
-		"no such path":         {path: "/v1/audio/speech", body: `{}`, status: 404, code: "not_found"},
-		"a body that is large": {path: chatPath, body: strings.Repeat("x", 3000), setup: func(s *setup) { s.gateway = func(c *gateway.Config) { c.MaxBody = 2048 } }, status: 413, code: "request_too_large"},
-		"many bodies":          {path: chatPath, body: strings.Repeat("x", 200_000), setup: func(s *setup) { s.gateway = func(c *gateway.Config) { c.MaxArriving = 100_000 } }, status: 429, code: "overloaded"},
-		"no key":               {path: chatPath, body: string(chatOf(10, "")), setup: func(s *setup) { s.access = access.New(access.DefaultConfig(), nil); s.access.Apply(keys) }, status: 401, code: "invalid_api_key"},
-		"an empty body":        {path: chatPath, body: "", status: 400},
-		"a coding of no kind":  {path: chatPath, body: "x", header: []string{"content-encoding", "lzma"}, status: 415},
+		"malformed JSON":                     {path: chatPath, body: `{"model":`, status: 400},
+		"no such model":                      {path: chatPath, body: `{"model":"other","messages":[{"role":"user","content":"a"}]}`, status: 404, code: "model_not_found"},
+		"no such path":                       {path: "/v1/audio/speech", body: `{}`, status: 404, code: "not_found"},
+		"a body that is large":               {path: chatPath, body: strings.Repeat("x", 3000), setup: func(s *setup) { s.gateway = func(c *gateway.Config) { c.MaxBody = 2048 } }, status: 413, code: "request_too_large"},
+		"a body that says that it is large":  {path: chatPath, body: "{}", header: []string{"content-length", "3000"}, setup: func(s *setup) { s.gateway = func(c *gateway.Config) { c.MaxBody = 2048 } }, status: 413, code: "request_too_large"},
+		"a body that is longer than it says": {path: chatPath, body: strings.Repeat("x", 3000), header: []string{"content-length", "10"}, setup: func(s *setup) { s.gateway = func(c *gateway.Config) { c.MaxBody = 2048 } }, status: 413, code: "request_too_large"},
+		"many bodies":                        {path: chatPath, body: strings.Repeat("x", 200_000), setup: func(s *setup) { s.gateway = func(c *gateway.Config) { c.MaxArriving = 100_000 } }, status: 429, code: "overloaded"},
+		"no key":                             {path: chatPath, body: string(chatOf(10, "")), setup: func(s *setup) { s.access = access.New(access.DefaultConfig(), nil); s.access.Apply(keys) }, status: 401, code: "invalid_api_key"},
+		"an empty body":                      {path: chatPath, body: "", status: 400},
+		"a coding of no kind":                {path: chatPath, body: "x", header: []string{"content-encoding", "lzma"}, status: 415},
 	} {
 		of := setup{decode: 1}
 		if c.setup != nil {
