@@ -31,6 +31,7 @@ type Advice struct {
 
 	Mix        *mix.Mix
 	Aggregated []Aggregated // by variant
+	Layouts    []Layouts    // of each kind of GPUs that there are several of
 }
 
 // Aggregated is a fleet of one variant that does both.
@@ -70,6 +71,7 @@ func Ask(t *Traffic, q Question) (*Advice, error) {
 		}
 		a.Aggregated = append(a.Aggregated, Aggregated{v.Name, n, float64(n) * v.Cost, ok})
 	}
+	a.Layouts = layouts(&q, requests, span.Seconds())
 	return a, nil
 }
 
@@ -144,6 +146,13 @@ func (a *Advice) WriteTable(out io.Writer) error {
 	if !a.Served() {
 		fmt.Fprintln(out, "\nthe prefill and decode servers above do not serve all of it")
 	}
-	_, err := fmt.Fprintf(out, "\n%s\n", a.Verdict())
-	return err
+	if _, err := fmt.Fprintf(out, "\n%s\n", a.Verdict()); err != nil {
+		return err
+	}
+	for i := range a.Layouts {
+		if err := a.Layouts[i].write(out); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -39,6 +39,9 @@ type Variant struct {
 	Cost     float64 // of a server for an hour
 	GPUs     int     // of a server
 	Have     int     // GPUs there are; 0: any number
+	// Kind is the GPUs of a server. Variants of one kind are its parallel layouts, and share the
+	// GPUs there are; "" is a kind of its own.
+	Kind string
 	// Prefill and Decode are the servers that run now: others cost Problem.Switch.
 	Prefill, Decode int
 }
@@ -195,7 +198,11 @@ func (p *Problem) capacityRows(l layout, g int, row func(limit float64) []float6
 	}
 	gpus := row(float64(v.Have))
 	if v.Have > 0 {
-		gpus[l.prefill(g)], gpus[l.decode(g)] = float64(v.GPUs), float64(v.GPUs)
+		for h := range p.Variants {
+			if other := &p.Variants[h]; h == g || v.Kind != "" && other.Kind == v.Kind {
+				gpus[l.prefill(h)], gpus[l.decode(h)] = float64(other.GPUs), float64(other.GPUs)
+			}
+		}
 	}
 }
 

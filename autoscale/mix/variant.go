@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
 )
 
-// ParseVariant reads a kind of hardware as NAME=FILE,cost=C,gpus=N,have=N: the file is what was
-// measured of a server.
+// ParseVariant reads a kind of hardware as NAME=FILE,cost=C,gpus=N,have=N,kind=GPU: the
+// file is what was measured of a server.
 func ParseVariant(text string) (*Variant, error) {
 	parts := strings.Split(text, ",")
 	name, file, found := strings.Cut(parts[0], "=")
@@ -31,8 +31,10 @@ func ParseVariant(text string) (*Variant, error) {
 			v.GPUs, err = strconv.Atoi(value)
 		case "have":
 			v.Have, err = strconv.Atoi(value)
+		case "kind":
+			v.Kind = value
 		default:
-			return nil, fmt.Errorf("%q: want cost, gpus or have", part)
+			return nil, fmt.Errorf("%q: want cost, gpus, have or kind", part)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", part, err)

@@ -58,3 +58,37 @@ func TestProblem_Validate(t *testing.T) {
 		}
 	}
 }
+
+// Layouts of the same GPUs share those that there are: no mix takes more of them together.
+func TestSolve_LayoutsShareTheirGPUs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "h100.json")
+	if err := os.WriteFile(file, []byte(`{"schema":1,"prefill":[0.01,0.06,0],"step":[0.01,0.00005,0.03],"kv_tokens":350000}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gpus := func(kind string) (n int) {
+		var variants []Variant
+		for _, text := range []string{"one=" + file + ",have=4,gpus=1", "two=" + file + ",cost=2,have=4,gpus=2"} {
+			v, err := ParseVariant(text + kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			variants = append(variants, *v)
+		}
+		m, err := (&Problem{Use: 1, Variants: variants, Classes: []Class{
+			{Name: "all", Rate: 9, Uncached: 10_000, Prompt: 10_000, Output: 100, TTFT: 10 * time.Second, ITL: 50 * time.Millisecond},
+		}}).Solve(5 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for g := range variants {
+			n += (m.Prefill[g] + m.Decode[g]) * variants[g].GPUs
+		}
+		return n
+	}
+	if n := gpus(",kind=h100"); n > 4 {
+		t.Errorf("layouts of 4 GPUs take %d", n)
+	}
+	if n := gpus(""); n <= 4 {
+		t.Errorf("two kinds of 4 GPUs each take %d for more than those can do", n)
+	}
+}

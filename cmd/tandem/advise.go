@@ -22,10 +22,12 @@ output_length in tokens, and, where prefixes are known, hash_ids of the prompt's
 of 512 tokens (Mooncake's format). An access log will do: time (RFC 3339), prompt_tokens
 and completion_tokens, in any order. Hardware is what tandem calibrate measured:
 
-    --hardware NAME=FILE,cost=3.2,gpus=2,have=16
+    --hardware NAME=FILE,cost=3.2,gpus=2,have=16,kind=h100
 
 cost is of a server for an hour (1 without it), gpus of a server (1), have how many
-GPUs there are (any number).`
+GPUs there are (any number). Variants of one kind are parallel layouts of the same GPUs,
+and share those that there are: of each kind with several it is said which layout has
+prompts computed soonest, many slow servers or few fast ones on as many GPUs.`
 
 // adviseOptions are the flags of `tandem advise`.
 type adviseOptions struct {
