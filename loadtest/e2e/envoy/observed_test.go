@@ -1,0 +1,77 @@
+package envoy
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
+)
+
+// Whatever Envoy shows of answers, picked requests are counted as served, by path="picker", their
+// places are free again, and their decisions can be explained.
+func TestObserved_HoweverAnswersAreShown(t *testing.T) {
+	for _, answers := range []string{"FULL_DUPLEX_STREAMED", "STREAMED", "NONE"} {
+		t.Run(answers, func(t *testing.T) {
+			f := startPairs(t)
+			p := startPicker(t, f)
+			s := standalone(t, p)
+			s.Answers = answers
+			gateway := startProxy(t, s).url
+			const requests = 6
+			var ids [requests]string
+			for n := range requests {
+				body := chat(n, words(900), []string{"", streamed}[n%2])
+				a := send(t.Context(), gateway+chatPath, body)
+				a.check(t, answers, reference(t, f, chatPath, body))
+				ids[n] = a.header.Get("X-Request-Id")
+			}
+			checkPairs(t, f, p, requests)
+			process.WaitFor(t, p.p, "all requests to be counted", process.ReadyWithin, func() error {
+				if got := p.counted(t, `outcome="ok"`, `path="picker"`); got != requests {
+					return fmt.Errorf("%v of %d requests are ok, %v in all", got, requests, p.counted(t))
+				}
+				return nil
+			})
+			for _, id := range ids {
+				var decision struct {
+					Outcome  string
+					Attempts []json.RawMessage
+				}
+				err := process.JSON("http://"+p.admin+"/debug/decisions/"+id, &decision)
+				if err != nil || len(decision.Attempts) != 1 || decision.Outcome != "picked" {
+					t.Errorf("request %q: %s, %d attempts, %v", id, decision.Outcome, len(decision.Attempts), err)
+				}
+			}
+		})
+	}
+}
+
+// counted is how many requests the picker counts with all of some labels.
+func (p *picker) counted(t *testing.T, labels ...string) (sum float64) {
+	t.Helper()
+	resp, err := http.Get("http://" + p.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(page)) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
+		has := strings.HasPrefix(series, "tandem_requests_total{")
+		for _, label := range labels {
+			has = has && strings.Contains(series, label)
+		}
+		if n, err := strconv.ParseFloat(value, 64); has && err == nil {
+			sum += n
+		}
+	}
+	return sum
+}
