@@ -43,8 +43,8 @@ func defaultScaling() scalingConfig {
 func (c *scalingConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.capacity, "capacity", c.capacity, "`file` of tandem calibrate: what servers are believed to do until they have shown it")
 	fs.StringArrayVar(&c.hardware, "hardware", c.hardware,
-		"kind of hardware to choose servers from, as `NAME=FILE,cost=C`,gpus=N,have=N, for servers of that variant; FILE of tandem "+
-			"calibrate, cost of a server for an hour, gpus of a server (1), have how many GPUs there are (any number); may be repeated")
+		"kind of hardware to choose servers from, as `NAME=FILE,cost=C`,gpus=N,have=N,kind=GPU, for servers of that variant; FILE of tandem "+
+			"calibrate, cost of a server for an hour, gpus of a server (1), have how many GPUs there are (any number), which variants of one kind share; may be repeated")
 	p := &c.Planner
 	fs.IntVar(&p.Prefill.Min, "scale-prefill-min", p.Prefill.Min,
 		"fewest prefill `servers` that are wanted; 0 for both roles lets them go to zero")
