@@ -60,10 +60,7 @@ func (p DecodePieces) End(held, prompt int) int {
 	// Behind c tokens n take a n + b n (n + 2c) seconds.
 	a, b := p.curve[1]/1e3, p.curve[2]/1e6
 	linear := a + 2*b*float64(held)
-	n := p.Seconds / max(linear, 1e-12)
-	if b > 0 {
-		n = (math.Sqrt(linear*linear+4*b*p.Seconds) - linear) / (2 * b)
-	}
+	n := 2 * p.Seconds / max(linear+math.Sqrt(linear*linear+4*b*p.Seconds), 1e-12)
 	end := held + int(min(max(n, float64(p.block)), math.MaxInt32))
 	if end -= end % p.block; end >= prompt {
 		return prompt
