@@ -57,3 +57,22 @@ func TestOrder_WhatHasBegunHasNoOtherServers(t *testing.T) {
 		t.Error("it is servable elsewhere")
 	}
 }
+
+// Of what is left of a prefill that has begun a part counts: it goes before a shorter one that has not,
+// and not before one that is much shorter.
+func TestOrder_OfWhatHasBegunAPartCounts(t *testing.T) {
+	for seconds, first := range map[float64]int64{1.9: 2, 2.1: 1} {
+		s := fleetOf(1, 1)
+		o, begun, other := New(DefaultConfig()), &Ticket{ID: 1}, &Ticket{ID: 2}
+		begun.price(s, math.Inf(1))
+		begun.Prefill[0] = 5
+		begun.KeepTo(Pair{0, 0})
+		other.price(s, math.Inf(1))
+		other.Prefill[0] = seconds
+		o.Add(begun, s.Links)
+		o.Add(other, s.Links)
+		if turn, ok := o.Next(s); !ok || turn.Ticket.ID != first {
+			t.Errorf("beside one of %v s request %d goes, %v", seconds, turn.Ticket.ID, ok)
+		}
+	}
+}

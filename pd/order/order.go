@@ -48,6 +48,9 @@ type Config struct {
 	// Ageing is how many seconds of prefill a second of waiting takes off a request's place in
 	// the order.
 	Ageing float64
+	// BegunShare is the part that counts of what is left of a prefill that has begun, 0..1: the
+	// request keeps KV room on decode, and holds shorter ones up for no more than its next piece.
+	BegunShare float64
 	// A request is overdue after a wait of OverdueAfter + OverdueFactor x its prefill, and may then
 	// go before shorter ones. OverdueShare is the largest share of turns, 0..1, that overdue
 	// requests get: under overload every request is overdue, and without the bound the order
@@ -63,16 +66,16 @@ type Config struct {
 // DefaultConfig returns the settings that did best over the shipped scenarios of the simulator.
 func DefaultConfig() Config {
 	return Config{
-		Ahead: 100 * time.Millisecond, Ageing: 0.2,
+		Ahead: 100 * time.Millisecond, Ageing: 0.2, BegunShare: 0.4,
 		OverdueAfter: 20 * time.Second, OverdueFactor: 2, OverdueShare: 0.02,
 	}
 }
 
-// Validate returns an error if a setting is negative or OverdueShare is more than 1.
+// Validate returns an error if a setting is negative, or a share is more than 1.
 func (c Config) Validate() error {
-	if c.Ahead < 0 || c.Ageing < 0 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
+	if c.Ahead < 0 || c.Ageing < 0 || c.BegunShare < 0 || c.BegunShare > 1 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
 		c.OverdueShare < 0 || c.OverdueShare > 1 || c.Patience < 0 {
-		return errors.New("weights of the order must not be negative, overdue-share at most 1")
+		return errors.New("weights of the order must not be negative, overdue-share and begun-share at most 1")
 	}
 	return nil
 }
@@ -161,5 +164,9 @@ func (o *Order) from(place, n int, to []*Ticket) []*Ticket {
 // rank is the shortest prefill less Ageing x waited, but for what is the same for
 // all: so it does not change as time passes.
 func (o *Order) rank(t *Ticket) float64 {
-	return t.leastPrefill + o.cfg.Ageing*t.Arrived.Seconds()
+	seconds := t.leastPrefill
+	if t.Begun {
+		seconds *= o.cfg.BegunShare
+	}
+	return seconds + o.cfg.Ageing*t.Arrived.Seconds()
 }
