@@ -65,6 +65,7 @@ func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.
 	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, now)
 	cost.JudgeByPeers(&v.candidates)
 	sn.setShares(v)
+	sn.Links.SetMoving(v.candidates.Prefill, v.candidates.Decode)
 	v.candidates.Links = sn.Links.Table(v.candidates.Prefill, v.candidates.Decode, now)
 }
 

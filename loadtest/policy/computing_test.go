@@ -31,6 +31,25 @@ func TestRun_SiblingsWaitForWhatIsBeingComputed(t *testing.T) {
 	}
 }
 
+// Where the link of the server that computes a conversation is slow, its siblings do not all wait for
+// that link: others compute it too, and what is moved does not pile up.
+func TestRun_SiblingsDoNotAllUseOneSlowLink(t *testing.T) {
+	s := scenario(t, "siblings-slow")
+	trace := s.workload().trace(s.Name, 1, 0)
+	rival, err := Run(trace, s, dynamoWith("", 0.1, conditionalHot), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut, err := Run(trace, s, pieces, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("mean TTFT %.2f s, %.2f s by a rule that computes what they share on more servers", cut.TTFT.Mean, rival.TTFT.Mean)
+	if cut.TTFT.Mean > 1.6*rival.TTFT.Mean { // three to six times as long where links count as free
+		t.Error("transfers pile up")
+	}
+}
+
 // What a server was sent counts from then on until its events have come, once for each request
 // that lets it compute it, and behind what it holds only.
 func TestComputing_CountsUntilTheEventsAreThere(t *testing.T) {

@@ -85,6 +85,7 @@ func (f *fleet) refresh(v *View) {
 		c.Queue = v.gateway.account.decode[d].prompts.Ahead(now)
 		c.KVFree = v.DecodeCapacity() - c.KVUsed
 	}
+	f.links.SetMoving(f.field.Prefill, f.field.Decode)
 	f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
 	f.model.PriceServers(&f.field, &f.servers)
 	f.servers.Now = runDuration(v.now)

@@ -23,6 +23,7 @@ type Candidate struct {
 	NoAggregated bool          // it must not compute the request's prompt as a decode server
 	Ready        time.Duration // until it can take the request at all: an adapter to load, a sleep to end
 	Queue        time.Duration // predicted time until its outstanding prefill work is done
+	Moving       time.Duration // predicted time for which its link is taken by KV under way
 	Forming      time.Duration // of it, what is done in the same step of the engine as a prompt that is sent now
 	Queued       int           // requests of that work
 	Cached       cached.Tokens // leading tokens of the request that it holds, by tier

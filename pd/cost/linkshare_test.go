@@ -2,6 +2,8 @@ package cost
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -220,5 +222,31 @@ func TestWitnesses_OnesLongSilentAreNotHeard(t *testing.T) {
 		if _, got := w.majority(linkTime.Add(after)); got != several {
 			t.Errorf("%v later: several %v", after, got)
 		}
+	}
+}
+
+// A server's link is taken by what it sends or receives for as long as that takes between neighbours,
+// wherever it goes, and until it ends.
+func TestTransfer_TakesTheLinksOfItsServers(t *testing.T) {
+	l := NewLinks(LinkPrior{{BytesPerSecond: 1e10}, {BytesPerSecond: 1e10}, {BytesPerSecond: 1e9}, {BytesPerSecond: 1e9}})
+	prefill, decode := []Candidate{*at("p", "r1"), *at("q", "r1")}, []Candidate{*at("d", "r1"), *at("e", "r2")}
+	moving := func() (seconds [4]float64) {
+		l.SetMoving(prefill, decode)
+		for i, c := range append(slices.Clone(prefill), decode...) {
+			seconds[i] = math.Round(1000*c.Moving.Seconds()) / 1000
+		}
+		return seconds
+	}
+	near, far := l.Begin(&prefill[0], &decode[0], 1e10, linkTime), l.Begin(&prefill[0], &decode[1], 2e10, linkTime)
+	if got := moving(); got != [4]float64{3, 0, 1, 2} {
+		t.Errorf("taken for %v s", got)
+	}
+	near.End(linkTime)
+	if got := moving(); got != [4]float64{2, 0, 0, 2} {
+		t.Errorf("one has ended, taken for %v s", got)
+	}
+	far.End(linkTime)
+	if got := moving(); got != [4]float64{} {
+		t.Errorf("both have ended, taken for %v s", got)
 	}
 }

@@ -94,11 +94,12 @@ func resized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 func (c *Candidate) priceLoad(to *order.PrefillState, fullStep *curve.Features) {
 	to.Ahead, to.Forming, to.StepWork = inSeconds(c.Queue), inSeconds(c.Forming), stepWork(&c.Prefill, fullStep)
 	to.Queued, to.Stalls, to.Self = c.Queued, c.Decodes, -1
-	to.Excluded, to.SaysFirst = c.Excluded, c.FirstBlock > 0
+	to.Excluded, to.SaysFirst, to.Sending = c.Excluded, c.FirstBlock > 0, inSeconds(c.Moving)
 }
 
 // priceStep writes what any request finds on a decode server, likewise.
 func (c *Candidate) priceStep(to *order.DecodeState) {
+	to.Receiving = inSeconds(c.Moving)
 	c.nextStep = c.stepWithOneMore()
 	to.Step, to.Ahead, to.PerToken = c.nextStep, inSeconds(c.Queue), c.Step.PerToken()
 	to.Running, to.Used, to.KVRoom = c.Running, c.KVUsed, math.MaxInt

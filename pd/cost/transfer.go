@@ -8,6 +8,7 @@ type Transfer struct {
 	from, to Candidate
 	bytes    float64
 	expected float64 // seconds, by class
+	nearby   float64 // seconds for which it takes the links of its two servers: between neighbours it takes no longer
 	since    time.Time
 	// What a transfer had got alone of the links of the two servers until then: see linkUse.
 	sent, received float64
@@ -16,6 +17,7 @@ type Transfer struct {
 // linkUse is the transfers under way at one end. All that are there share its link alike.
 type linkUse struct {
 	transfers int
+	nearby    float64 // seconds that they take between neighbours, one after the other
 	// alone is the seconds in which a transfer alone would have got what one that was there all
 	// the time got until the moment at.
 	alone float64
@@ -34,18 +36,20 @@ func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) *Transfer {
 	t := &Transfer{
 		links: l, from: *p, to: *d, bytes: bytes, since: now,
 		expected: l.classes[DistanceOf(&p.Topology, &d.Topology)].Curve().Seconds(linkFeatures(bytes)),
+		nearby:   l.classes[SameRack].Curve().Seconds(linkFeatures(bytes)),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.moving[t] = struct{}{}
-	t.sent, t.received = beginUse(l.sending, p.ID, now), beginUse(l.receiving, d.ID, now)
+	t.sent, t.received = beginUse(l.sending, p.ID, t.nearby, now), beginUse(l.receiving, d.ID, t.nearby, now)
 	return t
 }
 
-func beginUse(uses map[string]linkUse, server string, now time.Time) (alone float64) {
+func beginUse(uses map[string]linkUse, server string, nearby float64, now time.Time) (alone float64) {
 	u := uses[server]
 	u.advance(now)
 	u.transfers++
+	u.nearby += nearby
 	uses[server] = u
 	return u.alone
 }
@@ -62,13 +66,14 @@ func (t *Transfer) End(now time.Time) {
 		return
 	}
 	delete(l.moving, t)
-	endUse(l.sending, t.from.ID, now)
-	endUse(l.receiving, t.to.ID, now)
+	endUse(l.sending, t.from.ID, t.nearby, now)
+	endUse(l.receiving, t.to.ID, t.nearby, now)
 }
 
-func endUse(uses map[string]linkUse, server string, now time.Time) {
+func endUse(uses map[string]linkUse, server string, nearby float64, now time.Time) {
 	u := uses[server]
 	u.advance(now)
+	u.nearby -= nearby
 	if u.transfers--; u.transfers == 0 {
 		delete(uses, server)
 		return
@@ -99,4 +104,17 @@ func (t *Transfer) share(now time.Time) float64 {
 	receiver.advance(now)
 	alone := min(sender.alone-t.sent, receiver.alone-t.received)
 	return min(1, max(0, alone/now.Sub(t.since).Seconds()))
+}
+
+// SetMoving writes for how long what is under way takes the links of servers at most. What lies between
+// racks is others' as well, and is in what transfers between them have taken.
+func (l *Links) SetMoving(prefill, decode []Candidate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range prefill {
+		prefill[i].Moving = Duration(l.sending[prefill[i].ID].nearby)
+	}
+	for i := range decode {
+		decode[i].Moving = Duration(l.receiving[decode[i].ID].nearby)
+	}
 }

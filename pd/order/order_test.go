@@ -195,13 +195,13 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	}
 	s.Links.Fastest = rapid.SampledFrom([]float64{0, 1e-11}).Draw(t, "fastest")
 	for p := range prefills {
-		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, SaysFirst: rapid.Bool().Draw(t, "says first")})
+		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, SaysFirst: rapid.Bool().Draw(t, "says first"), Sending: rapid.SampledFrom([]float64{0, 0.5, 3}).Draw(t, "sending")})
 	}
 	for range decodes {
 		s.Decode = append(s.Decode, DecodeState{
 			Ahead: rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "prompts ahead"),
 			Step:  rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
-			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"),
+			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"), Receiving: rapid.SampledFrom([]float64{0, 1}).Draw(t, "receiving"),
 		})
 	}
 	for i := range s.Links.Latency {
@@ -266,7 +266,11 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		if p.Excluded || p.Self == pair.Decode || math.IsInf(t.Prefill[pair.Prefill]+t.Missing[pair.Decode], 1) {
 			return math.Inf(1)
 		}
-		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i])
+		wait := 0.0
+		if s.Gate && t.Missing[pair.Decode] > 0 {
+			wait = max(p.Sending, d.Receiving)
+		}
+		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]+wait)
 		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*float64(p.Stalls)
 		if pair.Prefill < len(t.HardwareMismatch) {
 			cost += t.HardwareMismatch[pair.Prefill]

@@ -27,10 +27,11 @@ type PrefillState struct {
 	// sent now; StepWork is how much work fills a step. Both in seconds.
 	Forming, StepWork float64
 
-	Queued   int  // requests that were sent to it and are not answered
-	Stalls   int  // sequences that decode there and stall while it prefills
-	Self     int  // number of the decode server that is this same server, with which it makes no pair; -1: none
-	Excluded bool // it may not be chosen now
+	Sending  float64 // seconds for which its link is taken by KV under way
+	Queued   int     // requests that were sent to it and are not answered
+	Stalls   int     // sequences that decode there and stall while it prefills
+	Self     int     // number of the decode server that is this same server, with which it makes no pair; -1: none
+	Excluded bool    // it may not be chosen now
 	// SaysFirst: the first token of an answer may be its own, if the decode server GoesOn.
 	SaysFirst bool
 }
@@ -38,11 +39,12 @@ type PrefillState struct {
 // DecodeState is one decode server. Where several step together, Step is that of the slowest,
 // Running counts the sequences of all, and PerToken is 0 on all but the slowest.
 type DecodeState struct {
-	Ahead    float64 // seconds until it has computed the prompts that it computes itself
-	Step     float64 // seconds of its next step with one sequence more
-	PerToken float64 // seconds that each further token of KV adds to a step
-	Running  int     // sequences that stall while a prompt is computed there
-	Used     int     // KV tokens that are in use, or reserved for requests on their way
+	Ahead     float64 // seconds until it has computed the prompts that it computes itself
+	Step      float64 // seconds of its next step with one sequence more
+	PerToken  float64 // seconds that each further token of KV adds to a step
+	Receiving float64 // seconds for which its link is taken by KV under way
+	Running   int     // sequences that stall while a prompt is computed there
+	Used      int     // KV tokens that are in use, or reserved for requests on their way
 	// KVRoom is the KV tokens that are neither in use nor reserved. What running answers will
 	// still need is not subtracted: sequences end about as fast as the others grow, and with the
 	// whole length of each answer reserved the batch would be half as large.
@@ -146,8 +148,17 @@ func (s *Servers) pairCost(t *Ticket, pair Pair, price float64) float64 {
 	first, half := s.prefillSide(t, pair.Prefill, price)
 	i := pair.Prefill*len(s.Decode) + pair.Decode
 	later := max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
-	move := s.Links.After(0, i, t.Missing[pair.Decode]) + later
+	move := s.Links.After(0, i, t.Missing[pair.Decode]) + later + s.linkWait(t, pair)
 	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair, later))
+}
+
+// linkWait is how long what a decode server lacks waits for the links of the two servers. Where a
+// request is sent at once, and waits for its prefill there, what is under way now says little of then.
+func (s *Servers) linkWait(t *Ticket, pair Pair) float64 {
+	if !s.Gate || t.Missing[pair.Decode] == 0 {
+		return 0
+	}
+	return max(s.Prefill[pair.Prefill].Sending, s.Decode[pair.Decode].Receiving)
 }
 
 // tokenAt is when prefill's token is there, where it is the first one and decode is ready so much
@@ -269,7 +280,7 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 		d := wrap(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
 		later := max(0, at(t.DecodeReady, d)-ready)
-		move := row.after(0, d, t.Missing[d]) + later
+		move := row.after(0, d, t.Missing[d]) + later + s.linkWait(t, Pair{p, d})
 		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}

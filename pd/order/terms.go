@@ -84,7 +84,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
-		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode])
+		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode]) + s.linkWait(t, pair)
 		terms.DelayToOthers = t.delayToOthers(pair.Prefill, price) + terms.Prefill*float64(p.Stalls)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
 		terms.FirstFromPrefill = s.saysFirst(t, pair)

@@ -112,3 +112,19 @@ func TestTerms_StreamsThatGoOnLoseLess(t *testing.T) {
 		t.Errorf("delay to others %v s, %v where streams stand still", on.DelayToOthers, still.DelayToOthers)
 	}
 }
+
+// What a decode server lacks waits for what is under way on either server's link; what it holds waits
+// for nothing.
+func TestTerms_KVWaitsForWhatIsUnderWay(t *testing.T) {
+	s, ticket := fleetOf(1, 1), &Ticket{}
+	ticket.price(s, math.Inf(1))
+	free := s.Terms(ticket, Pair{0, 0}, 1)
+	s.Prefill[0].Sending, s.Decode[0].Receiving = 2, 3
+	if busy := s.Terms(ticket, Pair{0, 0}, 1); busy.Transfer != free.Transfer+3 {
+		t.Errorf("a transfer of %v s, %v where links are free", busy.Transfer, free.Transfer)
+	}
+	ticket.Missing[0] = 0
+	if held := s.Terms(ticket, Pair{0, 0}, 1); held.Transfer != free.Transfer {
+		t.Errorf("a transfer of %v s for a server that lacks nothing, %v where links are free", held.Transfer, free.Transfer)
+	}
+}
