@@ -89,10 +89,11 @@ func alike(limit float64, scenarios ...string) map[string]float64 {
 // notReached are the goals that we miss, each with how far off it may be before --goals
 // takes it for an error: a little more than what was published last.
 var notReached = map[missedGoal]float64{
-	{"B", "ttft_mean", true}:        1.08,
-	{"B", "ttft_mean", false}:       0.67, // of Dynamo at its defaults
-	{"B", "wait_max", true}:         2,
-	{"lockstep", "ttft_mean", true}: 1.14,
+	{"B", "ttft_mean", true}:         1.08,
+	{"B", "ttft_mean", false}:        0.67, // of Dynamo at its defaults
+	{"B", "wait_max", true}:          2,
+	{"agents-06", "ttft_mean", true}: 0.92, // with seed 1; 0.894 with five
+	{"lockstep", "ttft_mean", true}:  1.14,
 }
 
 // missedGoal names what a gate is for; options says that it is held against a policy that needs
