@@ -131,3 +131,118 @@ func BenchmarkGuess(b *testing.B) {
 		ix.Guess("s", &h, math.MaxInt, 0).Withdraw()
 	}
 }
+
+// What was guessed of a server that leaves leaves with it: one that comes again under its name holds
+// nothing. What was guessed of others stays.
+func TestGuess_LeavesWithItsServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ix, s := opened(t, Spec{BlockTokens: 16})
+		other, err := ix.Open(Spec{SourceID: SourceID{Server: "other"}, Model: "m", BlockTokens: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, each := range []*Source{s, other} {
+			each.ApplyLive(Message{Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 16), size: 16, medium: "GPU"})})
+		}
+		p := Prompt{Model: "m", Tokens: count(0, 96)}
+		var h Hits
+		ix.Match(&p, &h)
+		ix.Guess("s", &h, math.MaxInt, time.Minute)
+		ix.Guess("other", &h, math.MaxInt, time.Minute)
+		s.Close()
+		again, err := ix.Open(Spec{SourceID: SourceID{Server: "s"}, Model: "m", BlockTokens: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again.ApplyLive(Message{Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 16), size: 16, medium: "GPU"})})
+		ix.Match(&p, &h)
+		if here, there := h.Held("s").GPU, h.Held("other").GPU; here != 16 || there != 96 {
+			t.Errorf("of the server that came again %d tokens count, of the other %d", here, there)
+		}
+	})
+}
+
+// One prompt extends what another is known to find on a server where it shares the next block, and no
+// further: it has to be of the same model, and longer there than what is held.
+func TestHits_ExtendsByTheNextBlockThatIsShared(t *testing.T) {
+	ix, s := opened(t, Spec{BlockTokens: 16})
+	s.ApplyLive(Message{Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"})})
+	match := func(model string, tokens []uint32) *Hits {
+		var h Hits
+		ix.Match(&Prompt{Model: model, Tokens: tokens}, &h)
+		return &h
+	}
+	own := match("m", count(0, 96))
+	for name, c := range map[string]struct {
+		h, by  *Hits
+		server string
+		want   bool
+	}{
+		"the same prompt":              {own, match("m", count(0, 96)), "s", true},
+		"one that shares a block more": {own, match("m", count(0, 48)), "s", true},
+		"one that shares what is held": {own, match("m", count(0, 32)), "s", false},
+		"one that differs behind it":   {own, match("m", append(count(0, 32), count(500, 64)...)), "s", false},
+		"one that is held whole":       {match("m", count(0, 32)), own, "s", false},
+		"of a server that is not here": {own, match("m", count(0, 96)), "t", false},
+		"of another model":             {own, match("n", count(0, 96)), "s", false},
+		"of which nothing is known":    {&Hits{}, &Hits{}, "s", false},
+		"of a model that is not here":  {match("n", count(0, 96)), match("n", count(0, 96)), "s", false},
+	} {
+		if got := c.h.Extends(c.server, c.by); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	ix.Guess("s", own, 64, time.Minute) // then the two blocks behind are to be held as well
+	if ix.Rematch(own); own.Extends("s", match("m", count(0, 64))) || !own.Extends("s", match("m", count(0, 80))) {
+		t.Error("what is guessed does not count as held")
+	}
+}
+
+// A match is repeated with the hashes that it has, until a server with blocks of another size has come.
+func TestIndex_RematchUntilABlockSizeComes(t *testing.T) {
+	ix, s := opened(t, Spec{BlockTokens: 16})
+	store := func(to *Source, size int) {
+		to.ApplyLive(Message{Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, size), size: size, medium: "GPU"})})
+	}
+	p := Prompt{Model: "m", Tokens: count(0, 96)}
+	var h Hits
+	if ix.Rematch(&h) {
+		t.Error("what is no match is repeated")
+	}
+	ix.Match(&p, &h)
+	store(s, 16)
+	if !ix.Rematch(&h) || h.Held("s").GPU != 16 {
+		t.Errorf("repeated, %d tokens are held", h.Held("s").GPU)
+	}
+	other, err := ix.Open(Spec{SourceID: SourceID{Server: "o"}, Model: "m", BlockTokens: 32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store(other, 32)
+	if ix.Rematch(&h) {
+		t.Error("it is repeated without the hashes of the other size")
+	}
+}
+
+// The bounds of an index are positive, and an index without them is none.
+func TestConfig_ValidateRefusesWhatBoundsNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		want   bool
+	}{
+		"the default":    {func(*Config) {}, true},
+		"the fewest":     {func(c *Config) { c.MaxBlocks, c.GuessLife, c.MaxGuesses = 1024, 1, 1 }, true},
+		"too few blocks": {func(c *Config) { c.MaxBlocks = 1023 }, false},
+		"no life":        {func(c *Config) { c.GuessLife = 0 }, false},
+		"no guesses":     {func(c *Config) { c.MaxGuesses = 0 }, false},
+		"less than none": {func(c *Config) { c.MaxGuesses = -1 }, false},
+	} {
+		cfg := Default()
+		c.change(&cfg)
+		err := cfg.Validate()
+		ix, failed := New(cfg)
+		if (err == nil) != c.want || (failed == nil) != c.want || (ix != nil) != c.want {
+			t.Errorf("%s: %v, an index %v, %v", name, err, ix != nil, failed)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package kvstate
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
@@ -54,5 +55,34 @@ func TestCollector(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(all.String())
+	}
+}
+
+// How late a batch was is told where the engine's clock and ours agree that it may be so, and not else.
+func TestCollector_LagWhereItIsKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		at   float64 // of the batch, by the engine's clock
+		want int     // series
+	}{
+		"now":                         {float64(time.Now().Unix()), 1},
+		"by a clock that starts at 0": {1, 0},
+	} {
+		ix, s := opened(t, Spec{})
+		s.ApplyLive(Message{Payload: wireBatch(wireForm{}, c.at, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 16), size: 16, medium: "GPU"})})
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(ix.Collector())
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		series := 0
+		for _, family := range families {
+			if strings.Contains(family.GetName(), "lag") {
+				series += len(family.GetMetric())
+			}
+		}
+		if series != c.want {
+			t.Errorf("%s: %d series", name, series)
+		}
 	}
 }
