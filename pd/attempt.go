@@ -26,12 +26,12 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		st.setPriority(b)
 	}
 	if b.prefill == nil {
-		return o.decodePieces(ctx, st, b)
+		return pieceLegs{o}.decodePieces(ctx, st, b)
 	}
 	if by := connector.Of(b.decode.Server()); by.ConcurrentLegs || by.DecodeDriven {
 		return nil
 	}
-	if failed := o.prefillPieces(ctx, st, b); failed != nil {
+	if failed := (pieceLegs{o}).prefillPieces(ctx, st, b); failed != nil {
 		b.decode.Release()
 		return failed
 	}
@@ -67,7 +67,7 @@ func (o *Orchestrator) decode(ctx context.Context, st *requestState, b *binding)
 	case b.answer != nil: // prefill gave it, or began it
 		return nil
 	case b.prefill != nil && by.ConcurrentLegs:
-		return o.concurrentLegs(ctx, st, b)
+		return bothLegs{o}.run(ctx, st, b)
 	case b.prefill != nil && by.DecodeDriven:
 		return o.decodeDriven(ctx, st, b)
 	}

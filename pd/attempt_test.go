@@ -139,7 +139,7 @@ func TestPrimaryFailure_IsThatOfTheLegThatFailedByItself(t *testing.T) {
 		if err != nil || b.prefill == nil {
 			t.Fatalf("%s: %+v, %v", name, b, err)
 		}
-		got := f.primaryFailure(st, b, c.prefill, c.decode)
+		got := bothLegs{f.Orchestrator}.primaryFailure(st, b, c.prefill, c.decode)
 		if got == nil || got.Leg != c.want || (st.last != nil) != c.noted {
 			t.Errorf("%s: %v, noted too %v", name, got, st.last)
 		}

@@ -19,11 +19,14 @@ const afterDecode = 10 * time.Second
 // errPeer ends a leg because the other one failed, without which it would wait for ever.
 var errPeer = errors.New("the other leg failed")
 
-// concurrentLegs runs both legs at once. The engines meet by what both bodies name, so a leg
+// bothLegs are prefill and decode of engines that want both at once.
+type bothLegs struct{ *Orchestrator }
+
+// run runs both legs at once. The engines meet by what both bodies name, so a leg
 // whose peer fails would hold its place until the engine's own timeout, minutes later:
 // it is cancelled at once. Decode's first event says that the KV has arrived; from then
 // on prefill has only its answer left to send, and does so in its own time.
-func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *binding) *LegError {
+func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegError {
 	st.bind.tried.handoff = nil
 	t := st.transfer(b)
 	if err := o.findEngine(ctx, t); err != nil {
@@ -64,7 +67,7 @@ func (o *Orchestrator) concurrentLegs(ctx context.Context, st *requestState, b *
 
 // prefillAside is prefill in a goroutine of its own, where a panic would end the process: it
 // ends the leg instead.
-func (o *Orchestrator) prefillAside(ctx context.Context, st *requestState, b *binding, t *connector.Transfer) (failed *LegError) {
+func (o bothLegs) prefillAside(ctx context.Context, st *requestState, b *binding, t *connector.Transfer) (failed *LegError) {
 	defer func() {
 		if p := recover(); p != nil {
 			o.Log.Error("panic in a prefill leg", "request_id", st.req.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -76,7 +79,7 @@ func (o *Orchestrator) prefillAside(ctx context.Context, st *requestState, b *bi
 }
 
 // engineNotFound gives the places back when prefill's side could not be asked.
-func (o *Orchestrator) engineNotFound(ctx context.Context, st *requestState, b *binding, err error) *LegError {
+func (o bothLegs) engineNotFound(ctx context.Context, st *requestState, b *binding, err error) *LegError {
 	failed := failedSend(ctx, PrefillLeg, b.prefill.Server().ID(), err)
 	if failed.Kind == Unsent {
 		failed.Kind = Broken // another port than the one that a probe would find open
@@ -101,7 +104,7 @@ func causeForPeer(failed *LegError) error {
 // one in mind if that did too. Where one leg only says that the transfer broke, the
 // other knows why. Where both say so it was the link: a pair with another server of either
 // role has another one, so only one of the two is left out.
-func (o *Orchestrator) primaryFailure(st *requestState, b *binding, prefill, decode *LegError) *LegError {
+func (o bothLegs) primaryFailure(st *requestState, b *binding, prefill, decode *LegError) *LegError {
 	byItself := func(e *LegError) bool { return e != nil && !errors.Is(e.Err, errPeer) }
 	switch {
 	case !byItself(decode):

@@ -22,7 +22,7 @@ const mostUncertain = 64
 // gap is how long a request's prompt may keep the streams of a decode server standing at a time, 0
 // where it is computed there whole: by the objective for gaps if there is one.
 func (ch *Chooser) gap(r *bindRequest, itl time.Duration) time.Duration {
-	if ch.Config.DecodePieces <= 0 || !r.req.Dialect.Split || r.req.Aggregated || r.req.PromptTokens-r.certain > mostUncertain {
+	if ch.Config.DecodePieces <= 0 || !r.req.Dialect.Split || r.req.Aggregated || r.req.proxied || r.req.PromptTokens-r.certain > mostUncertain {
 		return 0
 	}
 	if itl > 0 {
@@ -33,7 +33,7 @@ func (ch *Chooser) gap(r *bindRequest, itl time.Duration) time.Duration {
 
 // decodePieces lets a decode server that serves a request alone compute all pieces of its prompt but
 // the last.
-func (o *Orchestrator) decodePieces(ctx context.Context, st *requestState, b *binding) *LegError {
+func (o pieceLegs) decodePieces(ctx context.Context, st *requestState, b *binding) *LegError {
 	for {
 		end := b.decodePieces.End(b.cut.tokens, st.req.PromptTokens)
 		if end >= st.req.PromptTokens || end > st.bind.certain {
@@ -53,7 +53,7 @@ func (o *Orchestrator) decodePieces(ctx context.Context, st *requestState, b *bi
 
 // decodePiece sends the leg of a prompt's tokens up to one, and reports whether the server's cache
 // still had what it had computed of them before.
-func (o *Orchestrator) decodePiece(ctx context.Context, st *requestState, b *binding, end int) (kept bool, failed *LegError) {
+func (o pieceLegs) decodePiece(ctx context.Context, st *requestState, b *binding, end int) (kept bool, failed *LegError) {
 	server, id := b.decode.Server(), connector.AttemptID()
 	ctx, span := legSpan(ctx, o.Tracer, "decode", server, id)
 	span.SetAttributes(attribute.String("tandem.leg", "piece"), attribute.Int("tandem.piece", b.cut.done+1), attribute.Int("tandem.prompt_tokens", end))

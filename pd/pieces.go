@@ -151,8 +151,12 @@ func (b *Binder) BindRest(ctx context.Context, r *bindRequest) (rest *binding, e
 	return rest, err
 }
 
+// pieceLegs sends the legs of pieces: those of a pair, and of a decode server that serves a request
+// alone.
+type pieceLegs struct{ *Orchestrator }
+
 // prefillPieces prefills all of a prompt but what its last leg is to compute.
-func (o *Orchestrator) prefillPieces(ctx context.Context, st *requestState, b *binding) *LegError {
+func (o pieceLegs) prefillPieces(ctx context.Context, st *requestState, b *binding) *LegError {
 	defer func() { st.bind.begun = nil }()
 	for b.upTo > 0 {
 		if failed := o.prefillPiece(ctx, st, b); failed != nil {
@@ -174,7 +178,7 @@ func (o *Orchestrator) prefillPieces(ctx context.Context, st *requestState, b *b
 }
 
 // prefillPiece sends the prefill leg of the next piece, and has decode pull it.
-func (o *Orchestrator) prefillPiece(ctx context.Context, st *requestState, b *binding) (failed *LegError) {
+func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *binding) (failed *LegError) {
 	server, start := b.prefill.Server(), time.Now()
 	t := connector.NewPiece(st.req.Body, st.bind.prefix.tokens.IDs[:b.upTo], server, b.decode.Server())
 	h := t.Handoff()
@@ -209,7 +213,7 @@ func (o *Orchestrator) prefillPiece(ctx context.Context, st *requestState, b *bi
 
 // judgePiece holds what a prefill found cached against the pieces before it: one that was evicted
 // was computed in vain.
-func (o *Orchestrator) judgePiece(b *binding, server *pools.Server, cached api.Count) {
+func (o pieceLegs) judgePiece(b *binding, server *pools.Server, cached api.Count) {
 	kept := cached.Known && cached.Tokens >= b.cut.tokens-blockTokensOf(server)
 	o.Binder.pieceLosses.Observe(server.ID(), kept, time.Now())
 	outcome := "kept"
@@ -221,7 +225,7 @@ func (o *Orchestrator) judgePiece(b *binding, server *pools.Server, cached api.C
 
 // pullPiece has decode pull a piece behind those before it, in a goroutine that ends with the
 // request at the latest. One that fails is pulled with the whole prompt.
-func (o *Orchestrator) pullPiece(ctx context.Context, st *requestState, b *binding, h *connector.Handoff) {
+func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, h *connector.Handoff) {
 	if !h.Kept {
 		return
 	}
@@ -245,7 +249,7 @@ func (o *Orchestrator) pullPiece(ctx context.Context, st *requestState, b *bindi
 }
 
 // sendPull is the decode leg of a piece.
-func (o *Orchestrator) sendPull(ctx context.Context, st *requestState, server *pools.Server, h *connector.Handoff) (outcome string) {
+func (o pieceLegs) sendPull(ctx context.Context, st *requestState, server *pools.Server, h *connector.Handoff) (outcome string) {
 	ctx, span := legSpan(ctx, o.Tracer, "decode", server, h.Attempt)
 	span.SetAttributes(attribute.String("tandem.leg", "piece"))
 	_, _, failed := o.sendWhole(ctx, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)

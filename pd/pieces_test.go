@@ -63,7 +63,7 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 	if b.upTo != 2048 {
 		t.Fatalf("the first piece goes to %d", b.upTo)
 	}
-	if failed := f.prefillPieces(t.Context(), st, b); failed != nil {
+	if failed := (pieceLegs{f.Orchestrator}).prefillPieces(t.Context(), st, b); failed != nil {
 		t.Fatal(failed)
 	}
 	b.awaitPulled(t.Context())
@@ -111,7 +111,7 @@ func TestPrefillPieces_ALegFails(t *testing.T) {
 	f := cuttingFleet(t, "0.32.0")
 	st, b := f.bindLong(7000, 7000)
 	f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "prefill"})
-	failed := f.prefillPieces(t.Context(), st, b)
+	failed := pieceLegs{f.Orchestrator}.prefillPieces(t.Context(), st, b)
 	if failed == nil || failed.Leg != PrefillLeg || failed.Status != 500 || b.cut.done != 0 {
 		t.Errorf("%v after %d pieces", failed, b.cut.done)
 	}
@@ -128,7 +128,7 @@ func TestPrefillPieces_TheServerDrains(t *testing.T) {
 	f := cuttingFleet(t, "0.32.0")
 	st, b := f.bindLong(7000, 7000)
 	f.Fleet.SetDrain(b.chosen.Prefill, true)
-	failed := f.prefillPieces(t.Context(), st, b)
+	failed := pieceLegs{f.Orchestrator}.prefillPieces(t.Context(), st, b)
 	var none *NoServerError
 	if failed == nil || failed.Kind != Unready || !errors.As(failed.Err, &none) || !st.retryWithoutBudget || b.cut.done != 1 {
 		t.Errorf("%v after %d pieces", failed, b.cut.done)

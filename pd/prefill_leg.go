@@ -52,7 +52,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	}
 	b.prefill.RecordResult(nil)
 	if b.cut.done > 0 {
-		o.judgePiece(b, server, found)
+		pieceLegs{o}.judgePiece(b, server, found)
 	}
 	if failed = o.checkHost(st, t, h); failed != nil {
 		return failed
