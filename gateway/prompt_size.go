@@ -56,45 +56,74 @@ var attribution = []byte(`"x-anthropic-billing-header`)
 // like, whose tokens do not grow with its bytes.
 const longestWord = 2048
 
+// textKind is what roughTokens takes a byte of a JSON value for.
+type textKind uint8
+
+const (
+	blank textKind = iota // and control characters
+	letter
+	sign // a quote, too
+	digit
+	escape // a backslash
+	first  // byte of a character beyond ASCII
+	further
+)
+
+var textKinds = func() (k [256]textKind) {
+	for c := range k {
+		switch {
+		case c >= 0xC0:
+			k[c] = first
+		case c >= 0x80:
+			k[c] = further
+		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_':
+			k[c] = letter
+		case c >= '0' && c <= '9':
+			k[c] = digit
+		case c == '\\':
+			k[c] = escape
+		case c > ' ':
+			k[c] = sign
+		}
+	}
+	return k
+}()
+
 // roughTokens is about how many tokens the text in a JSON value has, by what tokenizers
 // commonly make one token of: a word with the space before it, up to six letters of a longer
 // one, a digit, two signs, a line end, half of a character beyond ASCII. It needs not be right,
-// only wrong by the same share for texts of different kinds.
-func roughTokens(value []byte) int {
+// only wrong by the same share for texts of different textKinds.
+func roughTokens(value []byte) (n int) {
 	const perWord = 6
-	n, letters, signs, word := 0, 0, 0, 0
-	for i := 0; i < len(value); i++ {
-		c := value[i]
-		if c == ' ' || c == '"' || c == '\\' || c >= 0x80 {
-			word = 0
-		} else if word++; word > longestWord {
+	word := 0 // where it began
+	for i := 0; i < len(value); {
+		k, from := textKinds[value[i]], i
+		quoted := value[i] == '"'
+		for i++; (k == letter || k == sign) && i < len(value) && textKinds[value[i]] == k; i++ {
+			quoted = quoted || value[i] == '"'
+		}
+		if long := word + longestWord; from >= long && !quoted && (k == letter || k == sign || k == digit) {
 			continue
+		} else if run := min(i, long) - from; k == letter {
+			n += (run + perWord - 1) / perWord
+		} else if k == sign {
+			n += (max(run, 1) + 1) / 2
 		}
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_'
-		sign := c > ' ' && c < 0x80 && !letter && (c < '0' || c > '9') && c != '\\'
-		if !letter {
-			n, letters = n+(letters+perWord-1)/perWord, 0
-		}
-		if !sign {
-			n, signs = n+(signs+1)/2, 0
-		}
-		switch {
-		case letter:
-			letters++
-		case sign:
-			signs++
-		case c == '\\' && i+1 < len(value): // what is escaped is one sign
-			n, i = n+1, i+1
-			if value[i] == 'u' {
-				i = min(i+4, len(value)-1)
+		switch k {
+		case digit, first:
+			n++
+		case escape: // what is escaped is one sign
+			n++
+			if i < len(value) && value[i] == 'u' {
+				i += 4
 			}
-		case c >= '0' && c <= '9':
-			n++
-		case c >= 0xC0: // the first byte of a character
-			n++
+			i++
+		}
+		if quoted || k != letter && k != sign && k != digit {
+			word = i
 		}
 	}
-	return n + (letters+perWord-1)/perWord + (signs+1)/2
+	return n
 }
 
 const (
