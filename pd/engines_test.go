@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/enginetest"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
@@ -71,7 +72,7 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 		f.decode = append(f.decode, start(engine.RoleDecode, pools.Decode))
 	}
 	log := slog.New(slog.DiscardHandler)
-	transport := NewTransport(5 * time.Second)
+	transport := enginehttp.NewTransport(5 * time.Second)
 	t.Cleanup(transport.CloseIdleConnections)
 	cfg := pools.Default()
 	cfg.ProbeInterval = time.Hour // no probe comes to a request's help

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -185,7 +186,7 @@ func (e *LegError) lostConnection() bool {
 
 // mayBeRead reports whether an engine that lived may have read the request of a leg that failed:
 // only then can the engine have died of it.
-func (e *LegError) mayBeRead() bool { return !errors.Is(e.Err, errUnread) }
+func (e *LegError) mayBeRead() bool { return !errors.Is(e.Err, enginehttp.ErrUnread) }
 
 // engineDied reports whether the engine said that it is dead: vLLM's API server answers
 // with EngineDeadError whatever its EngineCore was serving, and then ends

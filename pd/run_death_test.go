@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
@@ -68,7 +69,7 @@ func TestRun_AQueryOfDeathIsHeldBack(t *testing.T) {
 func TestRun_ServersThatDiedBeforeTheyReadARequestDidNotDieOfIt(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{decode: 3})
 	died := 0
-	f.diesOf(fmt.Errorf("%w: %w", errUnread, syscall.ECONNRESET), func(*http.Request) bool { died++; return died <= 2 })
+	f.diesOf(fmt.Errorf("%w: %w", enginehttp.ErrUnread, syscall.ECONNRESET), func(*http.Request) bool { died++; return died <= 2 })
 	f.served(f.asks(api.Chat, more(api.Chat, false)))
 	if list := f.Suspects.List(time.Now()); len(list) != 0 {
 		t.Errorf("suspected are %+v", list)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -49,8 +50,8 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s%d%s/stream=%v", role, c.fault.Kind, c.fault.Status, c.fault.Path, stream), func(t *testing.T) {
 				t.Parallel()
 				f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2, orchestrator: func(o *Orchestrator) {
-					o.Transport.(*Transport).DisableKeepAlives = true // no leg goes out on a connection of a probe
-					if c.reason == Timeout {                          // else no limit, since on a busy machine all are slow
+					o.Transport.(*enginehttp.Transport).DisableKeepAlives = true // no leg goes out on a connection of a probe
+					if c.reason == Timeout {                                     // else no limit, since on a busy machine all are slow
 						quickly(o)
 					}
 				}})

@@ -29,6 +29,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/enginetest"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
@@ -100,7 +101,7 @@ func newPicker(t testing.TB, of setup) *pickerFixture {
 	for range of.decode {
 		f.decode = append(f.decode, start(engine.RoleDecode, pools.Decode))
 	}
-	transport := pd.NewTransport(5 * time.Second)
+	transport := enginehttp.NewTransport(5 * time.Second)
 	t.Cleanup(transport.CloseIdleConnections)
 	f.http = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 	cfg := pools.Default()

@@ -14,13 +14,13 @@ import (
 	"os"
 	"strings"
 
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 )
 
 // transport is the client side of all that engines are asked: legs, probes, scrapes,
 // tokens. An authority of the operator's own is trusted beside the system's.
 func (c *enginesConfig) transport() (http.RoundTripper, error) {
-	transport := pd.NewTransport(c.connect)
+	transport := enginehttp.NewTransport(c.connect)
 	if c.ca == "" {
 		return redactingTransport{transport}, nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -104,7 +104,7 @@ func TestTimeout_NoneCutsAHealthyStream(t *testing.T) {
 func TestTimeout_ToConnect(t *testing.T) {
 	t.Parallel()
 	const limit = 300 * time.Millisecond
-	transport := pd.NewTransport(limit)
+	transport := enginehttp.NewTransport(limit)
 	defer transport.CloseIdleConnections()
 	start := time.Now()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+deafAddress(t), nil)

@@ -1,4 +1,4 @@
-package pd
+package enginehttp
 
 import (
 	"bufio"
@@ -74,7 +74,7 @@ func TestTransport_ARequestIsUnreadWhereTheConnectionWasReset(t *testing.T) {
 	} {
 		transport := NewTransport(time.Second)
 		err := posts(t.Context(), t, transport, serveOnce(t, c.serve))
-		if err == nil || errors.Is(err, errUnread) != c.unread {
+		if err == nil || errors.Is(err, ErrUnread) != c.unread {
 			t.Errorf("%s: unread %v: %v", name, !c.unread, err)
 		}
 		transport.CloseIdleConnections()
@@ -90,7 +90,7 @@ func TestTransport_WhatWasAnsweredWasRead(t *testing.T) {
 		<-began // the client has it, and a reset does not overtake it
 	})
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotFirstResponseByte: func() { close(began) }})
-	if err := posts(ctx, t, NewTransport(time.Second), url); err == nil || errors.Is(err, errUnread) {
+	if err := posts(ctx, t, NewTransport(time.Second), url); err == nil || errors.Is(err, ErrUnread) {
 		t.Errorf("%v", err)
 	}
 }
@@ -103,7 +103,7 @@ func TestTransport_AClientThatLeftSaysNothing(t *testing.T) {
 		leave()
 	})
 	// Which of the two net/http reports, that the client left or what the engine did, is its choice.
-	if err := posts(ctx, t, NewTransport(time.Second), url); err == nil || errors.Is(err, errUnread) {
+	if err := posts(ctx, t, NewTransport(time.Second), url); err == nil || errors.Is(err, ErrUnread) {
 		t.Errorf("%v", err)
 	}
 }
@@ -149,7 +149,7 @@ func TestTransport_ARequestOnAConnectionThatWasDeadIsUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-closed
-	if err := posts(t.Context(), t, transport, url); !errors.Is(err, errUnread) || dialed != 1 {
+	if err := posts(t.Context(), t, transport, url); !errors.Is(err, ErrUnread) || dialed != 1 {
 		t.Errorf("on a connection that its engine had closed, of %d: %v", dialed, err)
 	}
 }
@@ -214,7 +214,7 @@ func TestTransport_ARequestOnAKeptConnectionMayBeRead(t *testing.T) {
 	if err := posts(t.Context(), t, transport, url); err != nil {
 		t.Fatal(err)
 	}
-	if err := posts(t.Context(), t, transport, url); err == nil || errors.Is(err, errUnread) || dialed != 1 {
+	if err := posts(t.Context(), t, transport, url); err == nil || errors.Is(err, ErrUnread) || dialed != 1 {
 		t.Errorf("on the first of %d connections: %v", dialed, err)
 	}
 }

@@ -1,4 +1,4 @@
-package pd
+package enginehttp
 
 import (
 	"context"
@@ -33,11 +33,11 @@ func NewTransport(connect time.Duration) *Transport {
 	}}
 }
 
-// errUnread says that a connection was lost and that no engine which lived then has read the
+// ErrUnread says that a connection was lost and that no engine which lived then has read the
 // whole request: it cannot be what the engine died of.
-var errUnread = errors.New("the request was not read")
+var ErrUnread = errors.New("the request was not read")
 
-// RoundTrip sends a request. Its error is errUnread, with what happened, where no byte of an
+// RoundTrip sends a request. Its error is ErrUnread, with what happened, where no byte of an
 // answer came and the connection
 //
 //   - was closed by the engine before the request was written to it: the engine had died, or
@@ -58,7 +58,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	reset := errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	if (reset || closed.Load()) && !answered.Load() && context.Cause(r.Context()) == nil {
-		err = fmt.Errorf("%w: %w", errUnread, err)
+		err = fmt.Errorf("%w: %w", ErrUnread, err)
 	}
 	return nil, err
 }
