@@ -92,7 +92,7 @@ var textKinds = func() (k [256]textKind) {
 // roughTokens is about how many tokens the text in a JSON value has, by what tokenizers
 // commonly make one token of: a word with the space before it, up to six letters of a longer
 // one, a digit, two signs, a line end, half of a character beyond ASCII. It needs not be right,
-// only wrong by the same share for texts of different textKinds.
+// only wrong by the same share for texts of different kinds.
 func roughTokens(value []byte) (n int) {
 	const perWord = 6
 	word := 0 // where it began
