@@ -495,6 +495,7 @@ func TestRun_AHandoffInBetweenClearsWhatWasMissed(t *testing.T) {
 func TestRun_PrefillSaysTheFirstToken(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Version = "0.32.0" }})
 	f.identified()
+	f.Binder.Cost.PairsFirst = true // however slow the prefill server has shown itself to be
 	for use, itl := range map[string]time.Duration{"first": 0, "unused": time.Nanosecond} {
 		req := requestOf(t, api.Completions, `{"model":"m","max_tokens":5,"stream":true,"prompt":"`+strings.Repeat("river bridge ", 30)+`"}`)
 		req.ITL = itl
