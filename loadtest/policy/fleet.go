@@ -19,6 +19,7 @@ type fleet struct {
 	servers    order.Servers
 	aggregated bool            // decode servers may compute prompts
 	cuts       bool            // and do so in pieces
+	gap        float64         // objective for gaps, seconds; 0: the scenario's
 	serves     order.Objective // for throughput it has the objective of the first token, too
 	moving     map[*job]*cost.Transfer
 }
@@ -123,6 +124,9 @@ func (f *fleet) demand(v *View) cost.Demand {
 		PromptTokens: v.Prompt(), OutputTokens: v.Output(), Objective: f.serves,
 		FirstFromPrefill: v.scenario().FirstFromPrefill, Exact: true,
 		Waited: runDuration(v.now - v.job.arrived), ITL: runDuration(v.scenario().SLO.ITL),
+	}
+	if f.gap > 0 {
+		d.ITL = runDuration(f.gap)
 	}
 	if f.cuts {
 		d.Gap = d.ITL

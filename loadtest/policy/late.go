@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -30,6 +31,22 @@ var pieces = &Policy{
 		b.pieces, b.cuts = cost.DefaultPieces, true
 		return b
 	},
+}
+
+// gaps are tandem-pieces with other objectives for gaps than the one that requests are judged by: what
+// a longer one is worth to those that wait, and costs the streams.
+var gaps = []*Policy{piecesWithGap(0.05), piecesWithGap(0.2), piecesWithGap(0.3), piecesWithGap(1)}
+
+func piecesWithGap(seconds float64) *Policy {
+	return &Policy{
+		Name: fmt.Sprintf("tandem-gap-%gms", 1000*seconds), Kind: Ours, OneDecider: true,
+		Source: fmt.Sprintf("tandem-pieces which lets streams stand still for up to %g s (itl-slo, decode-pieces)", seconds),
+		New: func(s *Scenario, _ *rand.Rand) any {
+			b := newLateBinder(s, true)
+			b.pieces, b.cuts, b.gap = cost.DefaultPieces, true, seconds
+			return b
+		},
+	}
 }
 
 var lateEach = &Policy{

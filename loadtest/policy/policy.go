@@ -85,8 +85,8 @@ type queueingChooser interface {
 	Wake(v *View) (float64, bool)
 }
 
-// Policies returns all policies but tandem-shares, in the order of reports: it is
-// tandem-late but where a scenario has variants.
+// Policies returns all policies but tandem-shares, which is tandem-late but where a scenario has
+// variants, and those with other objectives for gaps, in the order of reports.
 func Policies() []*Policy {
 	return slices.Concat([]*Policy{
 		randomPolicy, roundRobin, powerOfTwo, leastLoad,
@@ -98,10 +98,13 @@ func Policies() []*Policy {
 	})
 }
 
+// known is all policies, with those that stand for one setting.
+func known() []*Policy { return append(append(Policies(), shares), gaps...) }
+
 // Names returns the names of all policies.
 func Names() []string {
 	var names []string
-	for _, p := range append(Policies(), shares) {
+	for _, p := range known() {
 		names = append(names, p.Name)
 	}
 	return names
@@ -112,7 +115,7 @@ func FindPolicies(names []string) ([]*Policy, error) {
 	if slices.Contains(names, "all") {
 		return Policies(), nil
 	}
-	all := append(Policies(), shares)
+	all := known()
 	var found []*Policy
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(p *Policy) bool { return p.Name == name })
