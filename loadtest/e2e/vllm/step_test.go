@@ -10,11 +10,13 @@ import (
 
 // TestSteps: a step of vLLM on a CPU costs much whatever is in it. Twenty short prompts that come at
 // once are computed in a few steps by one engine that gets them directly, and so they are
-// behind the gateway.
+// behind the gateway: with the same engine alone behind it (what the gateway adds), and with a pair,
+// which shares this machine's two cores.
 func TestSteps(t *testing.T) {
 	p, d := launch(t, "prefill"), launch(t, "decode")
 	p.waitUntilUp(t)
 	d.waitUntilUp(t)
+	one := startGateway(t, nil, []*engine{d})
 	late := startGateway(t, []*engine{p}, []*engine{d})
 	pairs := startGateway(t, []*engine{p}, []*engine{d}, "pairs-first: true")
 	arrival := startGateway(t, []*engine{p}, []*engine{d}, "binding: arrival")
@@ -22,8 +24,8 @@ func TestSteps(t *testing.T) {
 		name, url string
 		last      []float64 // seconds until the last of a burst has its first token, by round
 		mean      []float64
-	}{{name: "vLLM alone", url: d.url}, {name: "late", url: late.url}, {name: "late, pairs first", url: pairs.url}, {name: "arrival", url: arrival.url}}
-	const rounds = 4 // the first teaches
+	}{{name: "vLLM alone", url: d.url}, {name: "the same, gateway", url: one.url}, {name: "late", url: late.url}, {name: "late, pairs first", url: pairs.url}, {name: "arrival", url: arrival.url}}
+	const rounds = 6 // the first teaches
 	for round := range rounds {
 		for i := range ways {
 			w := &ways[i]
@@ -37,14 +39,18 @@ func TestSteps(t *testing.T) {
 			}
 		}
 	}
-	alone := slices.Sorted(slices.Values(ways[0].last))[1]
+	median := func(i int) float64 { return slices.Sorted(slices.Values(ways[i].last))[(rounds-1)/2] }
+	alone := median(0)
 	for _, w := range ways {
 		t.Logf("%-18s last first token after %.2f s, mean %.2f s (each round)", w.name, w.last, w.mean)
 	}
 	// One prompt a step would take four times as long. This machine has two cores for two engines,
 	// so the bound is wide; what it measured is in docs/engines.md.
-	if median := slices.Sorted(slices.Values(ways[2].last))[1]; median > 2.5*alone {
-		t.Errorf("a burst took %.2f s behind the gateway, %.2f s alone", median, alone)
+	if took := median(1); took > 1.5*alone {
+		t.Errorf("a burst took %.2f s with the same engine behind the gateway, %.2f s alone", took, alone)
+	}
+	if took := median(3); took > 2.5*alone {
+		t.Errorf("a burst took %.2f s as pairs behind the gateway, %.2f s alone", took, alone)
 	}
 }
 
