@@ -6,12 +6,14 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/predict"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -263,6 +265,114 @@ func TestPick_FallbacksAreInTheOrderOfTheirCost(t *testing.T) {
 	}
 	for _, p := range append(busy, p) {
 		p.Release()
+	}
+	f.nothingIsLeft()
+}
+
+// Prefill has done its part when the answer begins, or when it is there at once: its place is given
+// back then, while decode's is held on.
+func TestPick_AnAnswerThatBeginsFreesPrefill(t *testing.T) {
+	for name, report := range map[string]func(*Pick){
+		"its first content": func(p *Pick) { p.RecordContent(time.Now()) },
+		"all of it":         func(p *Pick) { p.Settle(api.Usage{}) },
+	} {
+		f := newEngineFleet(t, besideSidecars(1, 1))
+		p := f.pick(f.asks(api.Chat, more(api.Chat, false)))
+		p.MarkSent()
+		if n := p.Prefill().InFlight(pools.Prefill, time.Now()).Requests; n != 1 {
+			t.Errorf("%s: %d are on prefill before", name, n)
+		}
+		from := p.Prefill()
+		report(p)
+		if n := from.InFlight(pools.Prefill, time.Now()).Requests; n != 0 {
+			t.Errorf("%s: %d are on prefill behind it", name, n)
+		}
+		p.Release()
+		f.nothingIsLeft()
+	}
+}
+
+// The rank that decodes is named to a server of several, and what engines schedule by is in the body.
+func TestPick_NamesTheRankAndThePriority(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	rank := 3
+	if err := f.Fleet.Apply([]pools.Spec{{URL: "http://10.8.0.1:8000", Role: pools.Decode, Connector: "nixl", Rank: &rank}}); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, f.up)
+	for _, by := range []bool{false, true} {
+		f.Config.EnginePriority = by
+		p, err := f.Pick(t.Context(), f.pairRequest(t, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if named := p.Header().Get("X-Data-Parallel-Rank"); named != "3" {
+			t.Errorf("rank 3 is named %q", named)
+		}
+		if has := !p.Body().Get("priority").Null(); has != by {
+			t.Errorf("by priority %v: the body has one: %v", by, has)
+		}
+		p.Release()
+	}
+}
+
+// Of a stream that its client left counts what came of it; the server is to blame for nothing.
+func TestPick_WhatALeftStreamSaidCounts(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 1})
+	for name, c := range map[string]struct {
+		events int
+		grows  float64
+	}{"it had begun": {1, 3}, "nothing came": {0, 0}} {
+		before := f.metric("tandem_output_tokens_total")
+		p := f.pick(f.asks(api.Chat, more(api.Chat, true)))
+		p.MarkSent()
+		for range c.events {
+			p.RecordContent(time.Now())
+		}
+		p.Leave(api.Usage{Output: api.Count{Tokens: 3, Known: true}})
+		p.Release()
+		if grows := f.metric("tandem_output_tokens_total") - before; grows != c.grows {
+			t.Errorf("%s: %v tokens count", name, grows)
+		}
+		f.nothingIsLeft()
+	}
+	if s := f.server(f.decode[0]); !s.Health().Up || s.Breaker(pools.Decode, time.Now()) != breaker.Closed {
+		t.Error("the server is out")
+	}
+}
+
+// A request of which servers have died gets none, and one whose servers cannot be made ready fails as
+// it does in a run, and says so where decisions are kept.
+func TestPick_WhereThereIsNoneToPick(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 1, adapters: []string{"ada"}, orchestrator: func(o *Orchestrator) { o.Config.MaxRetries = 0 }})
+	deadly := f.asks(api.Chat, more(api.Chat, false))
+	for _, server := range []string{"a:1", "b:1"} {
+		f.Suspects.RecordDeath(deadly.Fingerprint(), retry.Death{Server: server}, time.Now())
+	}
+	if p, err := f.Pick(t.Context(), deadly); p != nil || !errors.Is(err, retry.ErrQuarantined) {
+		t.Errorf("two servers died of it: %v, %v", p, err)
+	}
+	f.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: "/v1/load_lora_adapter"})
+	var failed *LegError
+	p, err := f.Pick(t.Context(), requestOf(t, api.Chat, `{"model":"ada",`+promptOf(api.Chat)+`}`))
+	if p != nil || !errors.As(err, &failed) || failed.Kind != Unready {
+		t.Errorf("its adapter is not there: %v, %v", p, err)
+	}
+	if decision, found := f.Decisions.Find("r"); !found || decision.Outcome == "picked" || decision.Outcome == "" {
+		t.Errorf("its adapter is not there: %+v", decision)
+	}
+	f.nothingIsLeft()
+}
+
+// How an answer failed is kept beside the choice of its servers.
+func TestPick_AFailureIsKeptBesideItsChoice(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 1})
+	p := f.pick(f.asks(api.Chat, more(api.Chat, false)))
+	p.MarkSent()
+	p.Refuse(http.StatusInternalServerError, http.Header{}, []byte(`{}`))
+	p.Release()
+	if decision, found := f.Decisions.Find("r"); !found || !strings.Contains(decision.Choices[0].Outcome, "500") {
+		t.Errorf("the decision is %+v", decision)
 	}
 	f.nothingIsLeft()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/queue"
@@ -30,8 +31,8 @@ func cuttingFleet(t *testing.T, version string) *engineFleet {
 	return f
 }
 
-// bindLong gives a request of so many tokens its servers, of which some are known for certain.
-func (f *engineFleet) bindLong(prompt, certain int) (*requestState, *binding) {
+// longRequest is a request of so many tokens, of which some are known for certain.
+func (f *engineFleet) longRequest(prompt, certain int) *requestState {
 	f.t.Helper()
 	body, err := api.ParseBody([]byte(`{"model":"` + testModel + `"}`))
 	if err != nil {
@@ -46,7 +47,15 @@ func (f *engineFleet) bindLong(prompt, certain int) (*requestState, *binding) {
 	st := &requestState{client: req, arrived: time.Now(), entry: &queue.Entry{}}
 	f.reset(st)
 	st.bind.prefix = &prefix{model: testModel, known: true, tokens: tokens.Tokens{IDs: ids, Certain: certain, Complete: true}}
-	st.bind.pieces, st.bind.certain = 1, st.bind.prefix.certainTokens()
+	st.bind.certain = st.bind.prefix.certainTokens()
+	return st
+}
+
+// bindLong gives a long request its servers, and cuts its prompt.
+func (f *engineFleet) bindLong(prompt, certain int) (*requestState, *binding) {
+	f.t.Helper()
+	st := f.longRequest(prompt, certain)
+	st.bind.pieces = 1
 	b, err := f.Binder.Late.await(f.t.Context(), &st.bind)
 	if err != nil {
 		f.t.Fatal(err)
@@ -81,6 +90,10 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 	_, found := b.withoutPieces(api.Completions, []byte(usage))
 	if found != (api.Count{Tokens: 6500, Known: true}) {
 		t.Errorf("the last leg found %+v", found)
+	}
+	f.Wait()
+	if begun, ended := len(f.spans.Started()), len(f.spans.Ended()); begun != ended {
+		t.Errorf("%d spans began, %d ended", begun, ended)
 	}
 	b.release()
 	f.eventually("nothing is claimed", func() bool {
@@ -164,3 +177,64 @@ func TestRemoteRequests_AreCutAsTheirReplicaDoes(t *testing.T) {
 		bound.Release()
 	}
 }
+
+// The places of a pair whose pieces failed are given back, decode's too, which did nothing yet.
+func TestPrefill_PiecesThatFailHoldNoPlace(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	st, b := f.bindLong(7000, 7000)
+	f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "prefill"})
+	if failed := f.Orchestrator.prefill(t.Context(), st, b); failed == nil || failed.Status != 500 {
+		t.Errorf("%v", failed)
+	}
+	f.nothingIsLeft()
+}
+
+// Only a request that waits for a pair is cut: not one that runs whole, nor one of which prefill says
+// all, nor one that a proxy sends.
+func TestMayCut_WherePrefillIsNotTheLastToComputeIt(t *testing.T) {
+	ch := &Chooser{}
+	ch.Config.Pieces = 2
+	for name, c := range map[string]struct {
+		r    bindRequest
+		want cost.Pieces
+	}{
+		"a pair's":         {bindRequest{req: &Request{MaxOutput: 2}}, 2},
+		"it runs whole":    {bindRequest{req: &Request{MaxOutput: 2}, tried: priorAttempts{mustAggregate: true}}, 0},
+		"one token is all": {bindRequest{req: &Request{MaxOutput: 1}}, 0},
+		"a proxy sends it": {bindRequest{req: &Request{MaxOutput: 2, proxied: true}}, 0},
+	} {
+		if got := ch.mayCut(&c.r); got != c.want {
+			t.Errorf("%s: cut by %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// What is left of a prompt is bound at once where nobody says whose turn it is; where its server takes
+// no more of it, that is why it failed.
+func TestBindRest_OfWhatNobodyGivesATurn(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	st, b := f.bindLong(7000, 7000)
+	st.bind.begun = &begunPrefill{prefill: b.chosen.Prefill, decode: b.chosen.Decode, tokens: b.upTo}
+	b.prefill.Release()
+	f.Fleet.SetReplicaWork(busyReplicas{})
+	rest, err := f.Binder.BindRest(t.Context(), &st.bind)
+	if err != nil || rest.prefill.Server().ID() != b.chosen.Prefill || rest.decode != nil {
+		t.Fatalf("%+v, %v", rest, err)
+	}
+	rest.undo()
+	f.Fleet.SetDrain(b.chosen.Prefill, true)
+	if rest, err = f.Binder.BindRest(t.Context(), &st.bind); rest != nil || !errors.Is(err, errRestRefused) {
+		t.Errorf("it drains: %+v, %v", rest, err)
+	}
+	b.release()
+	f.nothingIsLeft()
+}
+
+// busyReplicas are other gateways that have work under way, on servers of their own.
+type busyReplicas struct{}
+
+func (busyReplicas) Busy(time.Time) int { return 1 }
+
+func (busyReplicas) InFlight(string, pools.Role, time.Time) pools.InFlight { return pools.InFlight{} }
