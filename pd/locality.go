@@ -2,8 +2,6 @@ package pd
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/modeltokens"
 	"github.com/tandem-gateway/tandem/pd/senttext"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -21,140 +20,19 @@ import (
 // call, save where tokens are asked of an engine, and that never for long.
 type Locality struct {
 	Index         *kvstate.Index
+	Tokens        *modeltokens.Sources
 	history       *senttext.History
-	tokenSync     atomic.Pointer[TokenSync] // nil while nothing is passed on
 	sourceClasses atomic.Pointer[map[string]uint64]
-
-	open func(model string) (*tokens.Source, error)
-
-	mu       sync.Mutex               // guards sources
-	sources  map[string]*openedSource // nil once it is closed
-	openings sync.WaitGroup
 }
 
-// openedSource is the token source of a model, once done is closed.
-type openedSource struct {
-	done   chan struct{}
-	source *tokens.Source // nil: an error was said once, by open
-	why    tokens.Reason  // why it is nil
-}
-
-// openPatience is how long a request waits for its model's token source. Reading a large
-// tokenizer takes a second: requests go by load meanwhile, and those of other models never
-// wait.
-const openPatience = 50 * time.Millisecond
-
-// NewLocality returns a locality over an index. open gives the token source of a
-// base model. While its prompts stay unknown it gives none, with the tokens.Reason as the
-// error, and is asked again; after any other error it is not.
+// NewLocality returns a locality over an index, with the token sources that open gives
+// (modeltokens.New).
 func NewLocality(index *kvstate.Index, open func(model string) (*tokens.Source, error)) *Locality {
-	return &Locality{Index: index, history: senttext.New(), sources: make(map[string]*openedSource), open: open}
+	return &Locality{Index: index, Tokens: modeltokens.New(open), history: senttext.New()}
 }
 
 // Close ends the token sources.
-func (l *Locality) Close() {
-	l.mu.Lock()
-	sources := l.sources
-	l.sources = nil
-	l.mu.Unlock()
-	l.openings.Wait()
-	for _, s := range sources {
-		if s.source != nil {
-			s.source.Close()
-		}
-	}
-}
-
-// source returns the token source of a base model, or why there is none, or none yet.
-// Models are those that servers serve, so there are few.
-func (l *Locality) source(model string) (*tokens.Source, tokens.Reason) {
-	s := l.opened(model)
-	if s == nil {
-		return nil, tokens.Off
-	}
-	select {
-	case <-s.done:
-		return s.source, s.why
-	default:
-	}
-	patience := time.NewTimer(openPatience)
-	defer patience.Stop()
-	select {
-	case <-s.done:
-		return s.source, s.why
-	case <-patience.C:
-		return nil, tokens.Loading
-	}
-}
-
-// opened returns the source of a model and begins to open it where that was not begun; nil once the
-// locality is closed.
-func (l *Locality) opened(model string) *openedSource {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s, known := l.sources[model]
-	if known || l.sources == nil {
-		return s
-	}
-	s = &openedSource{done: make(chan struct{})}
-	l.sources[model] = s
-	l.openings.Go(func() {
-		defer close(s.done)
-		opened, err := l.open(model)
-		s.source = opened
-		if errors.As(err, &s.why) { // not yet: its servers may come to publish
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			delete(l.sources, model)
-		} else if err != nil {
-			s.why = tokens.Unusable
-		}
-	})
-	return s
-}
-
-// openSources returns the sources that are open, by base model; none of a nil locality.
-func (l *Locality) openSources() map[string]*tokens.Source {
-	open := make(map[string]*tokens.Source)
-	if l == nil {
-		return open
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for model, s := range l.sources {
-		select {
-		case <-s.done:
-			if s.source != nil {
-				open[model] = s.source
-			}
-		default:
-		}
-	}
-	return open
-}
-
-// Disproved returns, by base model, the contexts in which this gateway found the translation of
-// prompts wrong.
-func (l *Locality) Disproved(now time.Time) map[string][]tokens.Disproved {
-	all := make(map[string][]tokens.Disproved)
-	for model, source := range l.openSources() {
-		if contexts := source.Disproved(now); len(contexts) > 0 {
-			all[model] = contexts
-		}
-	}
-	return all
-}
-
-// ReceiveDisproved takes in what another gateway reported so long ago. Said again it changes
-// nothing, so that models whose source is opened later get it then.
-func (l *Locality) ReceiveDisproved(reported map[string][]tokens.Disproved, age time.Duration, now time.Time) {
-	if len(reported) == 0 {
-		return
-	}
-	for model, source := range l.openSources() {
-		source.ReceiveDisproved(reported[model], age, now)
-	}
-}
+func (l *Locality) Close() { l.Tokens.Close() }
 
 // prefix is what is known of one request's prompt.
 type prefix struct {
@@ -195,7 +73,7 @@ func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *p
 	case req.Aggregated:
 		p.unknown = tokens.Aggregated
 	default:
-		p.source, p.unknown = l.source(base)
+		p.source, p.unknown = l.Tokens.Source(base)
 	}
 	if p.source == nil {
 		return p
@@ -385,10 +263,7 @@ func (l *Locality) learn(p *prefix, answer []byte) {
 	if !ok {
 		return
 	}
-	p.source.Learn(p.prompt, ids)
-	if sync := l.tokenSync.Load(); sync != nil {
-		sync.offer(p.model, p.source.LearnedPrefix(p.prompt, ids))
-	}
+	l.Tokens.Learn(p.model, p.source, p.prompt, ids)
 }
 
 // LocalityStatus is what people see of the locality: of each source what it holds,

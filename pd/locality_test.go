@@ -17,45 +17,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
-// Reading one model's tokenizer delays no request of another, and its own ones little.
-func TestLocality_ASourceThatIsSlowToOpenDelaysNobody(t *testing.T) {
-	release := make(chan struct{})
-	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
-		if model == "slow" {
-			<-release
-		}
-		cfg := tokens.Default()
-		cfg.Model, cfg.Mode = model, tokens.Approximate
-		return tokens.New(cfg, nil, nil)
-	})
-	defer l.Close()
-	if s, _ := l.source("slow"); s != nil {
-		t.Error("it is there before it was opened")
-	}
-	quick := make(chan *tokens.Source)
-	go func() {
-		s, _ := l.source("quick")
-		quick <- s
-	}()
-	select {
-	case s := <-quick:
-		if s == nil {
-			t.Error("another model's source is not there")
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("another model's request waits for it")
-	}
-	close(release)
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		if s, _ := l.source("slow"); s != nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("it is never there")
-		}
-	}
-}
-
 // A request whose tokens an engine answered too late learns of them where it waits for its servers:
 // what they hold of it, and how long it is.
 func TestLocality_TokensThatComeLateCountWhereTheRequestStillWaits(t *testing.T) {
@@ -279,5 +240,93 @@ func TestFindTokens_WhereNoneAreLookedFor(t *testing.T) {
 		if looked := c.want == ""; (p.source != nil) != looked || !looked && p.unknown != c.want || p.known != looked || p.prompt.Adapter != c.adapter || p.model != testModel {
 			t.Errorf("%s, whole %v, %s: %+v", c.dialect.Name, c.aggregated, c.model, p)
 		}
+	}
+}
+
+// newTestLocality is one whose engines render chats, so that messages are translated.
+func newTestLocality(t *testing.T) *Locality {
+	t.Helper()
+	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
+		cfg := tokens.Default()
+		cfg.Model, cfg.Mode, cfg.AskOver = model, tokens.Engine, 0
+		return tokens.New(cfg, func(_ context.Context, path string, _ []byte) ([]byte, error) {
+			if path != "/v1/chat/completions/render" {
+				return nil, tokens.ErrNotServed
+			}
+			return []byte(`{"token_ids":[1,2,3]}`), nil
+		}, nil)
+	})
+	t.Cleanup(l.Close)
+	return l
+}
+
+// In which contexts the translation of prompts is wrong, one replica knows from what another one's
+// answers have counted: before its first request of that agent.
+func TestLocality_ReplicasKnowWhichTranslationsAreWrong(t *testing.T) {
+	a, b := newTestLocality(t), newTestLocality(t)
+	message := func(text string) *Request {
+		return requestOf(t, api.Messages, `{"model":"`+testModel+`","max_tokens":9,"system":"be brief","messages":[{"role":"user","content":"`+text+`"}]}`)
+	}
+	finds := func(l *Locality, text string) *prefix { return l.findTokens(t.Context(), message(text), testModel) }
+	reports := func(to *Locality) {
+		now := time.Now()
+		to.Tokens.ReceiveDisproved(a.Tokens.Disproved(now), 0, now)
+	}
+	if p := finds(b, "before"); !p.isClaimed() {
+		t.Fatalf("the translation is not used: %+v", p)
+	}
+	finds(a, "one").counted(4)
+	reports(b)
+	for _, text := range []string{"before", "another"} {
+		if p := finds(b, text); p.isClaimed() || p.unknown != tokens.Wrong {
+			t.Errorf("b uses the translation that a found wrong: %q, known %v, %q", text, p.known, p.unknown)
+		}
+	}
+	late := newTestLocality(t) // whose models' sources open after it was told
+	reports(late)
+	finds(late, "opens it")
+	reports(late)
+	if p := finds(late, "another"); p.isClaimed() {
+		t.Error("one that starts uses the translation that a found wrong")
+	}
+}
+
+// A prompt of whose tokens nothing is known goes by its text, and that counts as known: what was
+// sent where is known of text as well.
+func TestLocality_APromptThatIsNotKnownGoesByItsText(t *testing.T) {
+	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
+		cfg := tokens.Default()
+		cfg.Model, cfg.Mode = model, tokens.Learned
+		return tokens.New(cfg, nil, nil)
+	})
+	defer l.Close()
+	long := requestOf(t, api.Completions, `{"model":"m","prompt":"`+strings.Repeat("the river and the bridge ", 400)+`"}`)
+	if p := l.findTokens(t.Context(), long, testModel); !p.known || len(p.tokens.Chunks) == 0 || !p.isGuessed() {
+		t.Errorf("known %v, %d chunks, guessed %v", p.known, len(p.tokens.Chunks), p.isGuessed())
+	}
+	long.Aggregated = true
+	if p := l.findTokens(t.Context(), long, testModel); p.known || p.source != nil {
+		t.Error("a request that shares nothing is looked up")
+	}
+}
+
+// The token ids that a prefill server answers are learned, and the next equal prompt is known by
+// them; an answer without ids teaches nothing.
+func TestLocality_LearnsThePromptsTokensFromPrefillsAnswer(t *testing.T) {
+	l := NewLocality(nil, func(model string) (*tokens.Source, error) {
+		cfg := tokens.Default()
+		cfg.Model, cfg.Mode = model, tokens.Learned
+		return tokens.New(cfg, nil, nil)
+	})
+	defer l.Close()
+	req := requestOf(t, api.Completions, `{"model":"m","prompt":"`+strings.Repeat("the river and the bridge ", 40)+`"}`)
+	finds := func() *prefix { return l.findTokens(t.Context(), req, testModel) }
+	l.learn(finds(), []byte(`{"choices":[]}`))
+	if p := finds(); len(p.tokens.IDs) != 0 {
+		t.Fatalf("%d tokens are known of an answer without ids", len(p.tokens.IDs))
+	}
+	l.learn(finds(), []byte(`{"prompt_token_ids":[`+strings.TrimSuffix(strings.Repeat("7,", 240), ",")+`]}`))
+	if p := finds(); len(p.tokens.IDs) == 0 {
+		t.Error("nothing is known of the prompt that was learned")
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/modelsync"
+	"github.com/tandem-gateway/tandem/pd/modeltokens"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
@@ -171,7 +172,7 @@ func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 	reg.MustRegister(n.locality.Index.Collector(), n.feeds.hub.Collector())
 	if n.sharing.redis != nil {
 		reg.MustRegister(n.feeds.shared)
-		n.sharing.tokenSync = pd.NewTokenSync(n.locality, n.sharing.redis, n.cfg.redis.Prefix, n.log)
+		n.sharing.tokenSync = modeltokens.NewSync(n.locality.Tokens, n.sharing.redis, n.cfg.redis.Prefix, n.log)
 	}
 	return nil
 }
@@ -201,7 +202,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	}
 	n.fleet.OnBlame = binder.Links.Clear
 	if n.sharing.redis != nil {
-		learned := modelsync.Learned{Fleet: n.fleet, Links: binder.Links, Outputs: binder.Outputs, Prompts: binder.Prompts, Translations: n.locality}
+		learned := modelsync.Learned{Fleet: n.fleet, Links: binder.Links, Outputs: binder.Outputs, Prompts: binder.Prompts, Translations: n.locality.Tokens}
 		n.sharing.modelSync = modelsync.New(learned, cfg.cost.links, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
 		reg.MustRegister(n.sharing.modelSync)
 	}

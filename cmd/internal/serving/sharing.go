@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/gateway/access"
-	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/modelsync"
+	"github.com/tandem-gateway/tandem/pd/modeltokens"
 	"github.com/tandem-gateway/tandem/pools/replicas"
 	"github.com/tandem-gateway/tandem/pools/standby"
 )
@@ -22,7 +22,7 @@ type sharing struct {
 	replicas   *replicas.Exchange
 	gpuArbiter *standby.Arbiter
 	quotas     *access.QuotaSync
-	tokenSync  *pd.TokenSync
+	tokenSync  *modeltokens.Sync
 	modelSync  *modelsync.Sync
 	decider    *decider // nil also where requests are bound on arrival
 }

@@ -1,4 +1,4 @@
-package pd
+package modeltokens
 
 import (
 	"context"
@@ -12,40 +12,40 @@ import (
 	"github.com/tandem-gateway/tandem/pools/pubsub"
 )
 
-// The keys of pd in Redis, behind the configured prefix; the braces keep them on one
+// The keys in Redis, behind the configured prefix; the braces keep them on one
 // node of a cluster.
 //
 //	<prefix>{lessons}       channel: what a replica learned of prompts' tokens
 //	<prefix>{lessons}:kept  list of the latest of them, for replicas that start; expires
 const (
-	tokenSyncChannel = "{lessons}"
-	tokenSyncList    = "{lessons}:kept"
+	syncChannel      = "{lessons}"
+	syncList         = "{lessons}:kept"
 	maxKeptPrefixes  = 512
 	keptPrefixLife   = time.Hour
 	maxLearnedPrefix = 1 << 20 // bytes of one that is passed on or taken in
-	tokenSyncQueue   = 256     // learned prefixes that wait to be published; beyond it they are dropped
+	syncQueue        = 256     // learned prefixes that wait to be published; beyond it they are dropped
 )
 
-// TokenSync passes what learned mode finds out of prompts' tokens to other replicas, and
+// Sync passes what learned mode finds out of prompts' tokens to other replicas, and
 // takes in what they found. What they find holds token ids, from which prompts can be read:
 // it belongs only in a Redis where prompts may be.
-type TokenSync struct {
-	locality *Locality
-	client   redis.UniversalClient
-	prefix   string
-	log      *slog.Logger
-	queue    chan []byte
+type Sync struct {
+	sources *Sources
+	client  redis.UniversalClient
+	prefix  string
+	log     *slog.Logger
+	queue   chan []byte
 }
 
-// NewTokenSync returns the passing on of a locality's learned prefixes.
-func NewTokenSync(l *Locality, client redis.UniversalClient, prefix string, log *slog.Logger) *TokenSync {
-	s := &TokenSync{locality: l, client: client, prefix: prefix, log: log, queue: make(chan []byte, tokenSyncQueue)}
-	l.tokenSync.Store(s)
+// NewSync returns the passing on of what sources learn.
+func NewSync(of *Sources, client redis.UniversalClient, prefix string, log *slog.Logger) *Sync {
+	s := &Sync{sources: of, client: client, prefix: prefix, log: log, queue: make(chan []byte, syncQueue)}
+	of.sync.Store(s)
 	return s
 }
 
 // offer queues a learned prefix. A request never waits for it.
-func (s *TokenSync) offer(model string, prefix []byte) {
+func (s *Sync) offer(model string, prefix []byte) {
 	if len(prefix) == 0 || len(prefix) > maxLearnedPrefix || len(model) > 255 {
 		return
 	}
@@ -56,7 +56,7 @@ func (s *TokenSync) offer(model string, prefix []byte) {
 }
 
 // Run passes learned prefixes on and takes them in until the context ends.
-func (s *TokenSync) Run(ctx context.Context) {
+func (s *Sync) Run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -76,12 +76,12 @@ func (s *TokenSync) Run(ctx context.Context) {
 	}
 }
 
-func (s *TokenSync) publish(ctx context.Context, prefix []byte) {
+func (s *Sync) publish(ctx context.Context, prefix []byte) {
 	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Publish(ctx, s.prefix+tokenSyncChannel, prefix)
-		p.LPush(ctx, s.prefix+tokenSyncList, prefix)
-		p.LTrim(ctx, s.prefix+tokenSyncList, 0, maxKeptPrefixes-1)
-		p.Expire(ctx, s.prefix+tokenSyncList, keptPrefixLife)
+		p.Publish(ctx, s.prefix+syncChannel, prefix)
+		p.LPush(ctx, s.prefix+syncList, prefix)
+		p.LTrim(ctx, s.prefix+syncList, 0, maxKeptPrefixes-1)
+		p.Expire(ctx, s.prefix+syncList, keptPrefixLife)
 		return nil
 	})
 	if err != nil {
@@ -90,14 +90,14 @@ func (s *TokenSync) publish(ctx context.Context, prefix []byte) {
 }
 
 // listen takes in what was kept, then what is published, until the connection fails.
-func (s *TokenSync) listen(ctx context.Context) {
-	sub := s.client.Subscribe(ctx, s.prefix+tokenSyncChannel)
+func (s *Sync) listen(ctx context.Context) {
+	sub := s.client.Subscribe(ctx, s.prefix+syncChannel)
 	defer func() { _ = sub.Close() }()
 	if _, err := sub.ReceiveTimeout(ctx, time.Second); err != nil {
 		return
 	}
 	for from := int64(maxKeptPrefixes); from > 0; from -= 16 { // oldest first
-		kept, err := s.client.LRange(ctx, s.prefix+tokenSyncList, from-16, from-1).Result()
+		kept, err := s.client.LRange(ctx, s.prefix+syncList, from-16, from-1).Result()
 		if err != nil {
 			return
 		}
@@ -109,13 +109,13 @@ func (s *TokenSync) listen(ctx context.Context) {
 }
 
 // take reads one prefix. What it cannot read it ignores: others may write to this Redis.
-func (s *TokenSync) take(message []byte) {
+func (s *Sync) take(message []byte) {
 	n, at := binary.Uvarint(message)
 	if len(message) > maxLearnedPrefix+300 || at <= 0 || n == 0 || n > 255 || uint64(len(message)-at) < n {
 		return
 	}
 	model, prefix := string(message[at:at+int(n)]), message[at+int(n):]
-	source, _ := s.locality.source(model)
+	source, _ := s.sources.Source(model)
 	if source == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package pd
+package modeltokens
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 
 // A model's token source is opened once, by the first request that asks for it, which waits for
 // it only for a moment; one that is not there yet is asked for again, one that failed is not.
-func TestLocality_OpensASourceOnce(t *testing.T) {
+func TestSources_AreOpenedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		source *tokens.Source
 		err    error
@@ -29,7 +29,7 @@ func TestLocality_OpensASourceOnce(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opened := 0
-			l := NewLocality(nil, func(model string) (*tokens.Source, error) {
+			s := New(func(model string) (*tokens.Source, error) {
 				if model != "m" {
 					t.Errorf("opened is %q", model)
 				}
@@ -38,7 +38,7 @@ func TestLocality_OpensASourceOnce(t *testing.T) {
 				return c.source, c.err
 			})
 			start := time.Now()
-			if got, why := l.source("m"); (got != nil) != c.first || got != nil && got != c.source || why != c.why[0] {
+			if got, why := s.Source("m"); (got != nil) != c.first || got != nil && got != c.source || why != c.why[0] {
 				t.Errorf("%s: the first request has %v, because %q", name, got, why)
 			}
 			if waited := time.Since(start); waited != min(c.takes, openPatience) {
@@ -46,7 +46,7 @@ func TestLocality_OpensASourceOnce(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 			for range 2 {
-				if got, why := l.source("m"); got != c.source || why != c.why[1] {
+				if got, why := s.Source("m"); got != c.source || why != c.why[1] {
 					t.Errorf("%s: a later request has %v, because %q", name, got, why)
 				}
 				synctest.Wait()
@@ -59,23 +59,62 @@ func TestLocality_OpensASourceOnce(t *testing.T) {
 }
 
 // Close waits for what is being opened, and afterwards nothing is.
-func TestLocality_CloseWaitsForWhatIsBeingOpened(t *testing.T) {
+func TestSources_CloseWaitsForWhatIsBeingOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := 0
-		l := NewLocality(nil, func(string) (*tokens.Source, error) {
+		s := New(func(string) (*tokens.Source, error) {
 			time.Sleep(time.Second)
 			opened++
 			return nil, tokens.Off
 		})
-		go l.source("m")
+		go s.Source("m")
 		synctest.Wait()
 		start := time.Now()
-		l.Close()
+		s.Close()
 		if opened != 1 || time.Since(start) != time.Second {
 			t.Errorf("closed after %v, %d were opened", time.Since(start), opened)
 		}
-		if got, _ := l.source("n"); got != nil || opened != 1 {
+		if got, _ := s.Source("n"); got != nil || opened != 1 {
 			t.Errorf("closed, it has %v; %d were opened", got, opened)
 		}
 	})
+}
+
+// Reading one model's tokenizer delays no request of another, and its own ones little.
+func TestSources_OneThatIsSlowToOpenDelaysNoOther(t *testing.T) {
+	release := make(chan struct{})
+	sources := New(func(model string) (*tokens.Source, error) {
+		if model == "slow" {
+			<-release
+		}
+		cfg := tokens.Default()
+		cfg.Model, cfg.Mode = model, tokens.Approximate
+		return tokens.New(cfg, nil, nil)
+	})
+	defer sources.Close()
+	if s, _ := sources.Source("slow"); s != nil {
+		t.Error("it is there before it was opened")
+	}
+	quick := make(chan *tokens.Source)
+	go func() {
+		s, _ := sources.Source("quick")
+		quick <- s
+	}()
+	select {
+	case s := <-quick:
+		if s == nil {
+			t.Error("another model's source is not there")
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("another model's request waits for it")
+	}
+	close(release)
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		if s, _ := sources.Source("slow"); s != nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it is never there")
+		}
+	}
 }
