@@ -268,7 +268,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		}
 		wait := 0.0
 		if s.Gate && t.Missing[pair.Decode] > 0 {
-			wait = max(p.Sending, d.Receiving)
+			wait = max(0, max(p.Sending, d.Receiving)-s.HandOff-p.Ahead-t.Prefill[pair.Prefill])
 		}
 		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]+wait)
 		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*float64(p.Stalls)

@@ -148,17 +148,18 @@ func (s *Servers) pairCost(t *Ticket, pair Pair, price float64) float64 {
 	first, half := s.prefillSide(t, pair.Prefill, price)
 	i := pair.Prefill*len(s.Decode) + pair.Decode
 	later := max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
-	move := s.Links.After(0, i, t.Missing[pair.Decode]) + later + s.linkWait(t, pair)
+	move := s.Links.After(0, i, t.Missing[pair.Decode]) + later + s.linkWait(t, pair, first+later)
 	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair, later))
 }
 
-// linkWait is how long what a decode server lacks waits for the links of the two servers. Where a
-// request is sent at once, and waits for its prefill there, what is under way now says little of then.
-func (s *Servers) linkWait(t *Ticket, pair Pair) float64 {
+// linkWait is how long what a decode server lacks, and prefill has in first seconds, waits for the
+// links of the two servers: what is under way now moves while it is computed. Where a request is sent
+// at once, and waits for its prefill there, what is under way now says little of then.
+func (s *Servers) linkWait(t *Ticket, pair Pair, first float64) float64 {
 	if !s.Gate || t.Missing[pair.Decode] == 0 {
 		return 0
 	}
-	return max(s.Prefill[pair.Prefill].Sending, s.Decode[pair.Decode].Receiving)
+	return max(0, s.Prefill[pair.Prefill].Sending-first, s.Decode[pair.Decode].Receiving-first)
 }
 
 // tokenAt is when prefill's token is there, where it is the first one and decode is ready so much
@@ -280,7 +281,7 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 		d := wrap(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
 		later := max(0, at(t.DecodeReady, d)-ready)
-		move := row.after(0, d, t.Missing[d]) + later + s.linkWait(t, Pair{p, d})
+		move := row.after(0, d, t.Missing[d]) + later + s.linkWait(t, Pair{p, d}, first+later)
 		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}

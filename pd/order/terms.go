@@ -16,6 +16,8 @@ type Terms struct {
 	HardwareMismatch float64 // the plan gives requests of its lengths to other hardware
 	Misses           int     // objectives that it is predicted to miss: its own, and those of streams that stand still for it
 	FirstFromPrefill bool    // the client gets prefill's token: Transfer to Step come behind it
+
+	linkWait float64 // the part of Transfer until the links of both servers are free
 }
 
 // TTFT is the time to the client's first token.
@@ -84,7 +86,8 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
-		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode]) + s.linkWait(t, pair)
+		terms.linkWait = s.linkWait(t, pair, terms.Ready+s.HandOff+terms.Ahead+terms.Prefill)
+		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode]) + terms.linkWait
 		terms.DelayToOthers = t.delayToOthers(pair.Prefill, price) + terms.Prefill*float64(p.Stalls)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
 		terms.FirstFromPrefill = s.saysFirst(t, pair)
@@ -99,10 +102,12 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	return terms
 }
 
-// firstStep is the time until the first decode step of a request on a possible pair.
+// firstStep is the time until the first decode step of a request on a possible pair, the wait for links
+// left out: it is for how long a free server may be left, and links are often busy everywhere. If they
+// were counted here, requests would wait the longer beside a free server the more KV is under way.
 func (s *Servers) firstStep(t *Ticket, pair Pair) float64 {
 	terms := s.Terms(t, pair, 0)
-	return terms.FirstStep()
+	return terms.FirstStep() - terms.linkWait
 }
 
 // saysFirst reports whether prefill says the first token of a request on a pair.

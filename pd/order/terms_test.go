@@ -113,18 +113,26 @@ func TestTerms_StreamsThatGoOnLoseLess(t *testing.T) {
 	}
 }
 
-// What a decode server lacks waits for what is under way on either server's link; what it holds waits
-// for nothing.
+// What a decode server lacks waits for what is under way on either server's link, as far as that moves
+// for longer than its prefill takes; what it holds waits for nothing.
 func TestTerms_KVWaitsForWhatIsUnderWay(t *testing.T) {
 	s, ticket := fleetOf(1, 1), &Ticket{}
 	ticket.price(s, math.Inf(1))
-	free := s.Terms(ticket, Pair{0, 0}, 1)
-	s.Prefill[0].Sending, s.Decode[0].Receiving = 2, 3
-	if busy := s.Terms(ticket, Pair{0, 0}, 1); busy.Transfer != free.Transfer+3 {
-		t.Errorf("a transfer of %v s, %v where links are free", busy.Transfer, free.Transfer)
+	s.HandOff, s.Prefill[0].Ahead = 0.25, 0.25
+	wait := func(sending, receiving float64) float64 {
+		s.Prefill[0].Sending, s.Decode[0].Receiving = 0, 0
+		free := s.Terms(ticket, Pair{0, 0}, 1)
+		s.Prefill[0].Sending, s.Decode[0].Receiving = sending, receiving
+		busy := s.Terms(ticket, Pair{0, 0}, 1)
+		return busy.Transfer - free.Transfer
+	}
+	for _, c := range []struct{ sending, receiving, want float64 }{{2, 3, 1.5}, {2, 0, 0.5}, {1.25, 1.5, 0}} {
+		if got := wait(c.sending, c.receiving); got != c.want {
+			t.Errorf("waits for %v s for links that are taken for %v and %v s, want %v", got, c.sending, c.receiving, c.want)
+		}
 	}
 	ticket.Missing[0] = 0
-	if held := s.Terms(ticket, Pair{0, 0}, 1); held.Transfer != free.Transfer {
-		t.Errorf("a transfer of %v s for a server that lacks nothing, %v where links are free", held.Transfer, free.Transfer)
+	if got := wait(2, 3); got != 0 {
+		t.Errorf("a server that lacks nothing waits for %v s", got)
 	}
 }

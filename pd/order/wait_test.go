@@ -271,6 +271,27 @@ func TestOrder_AFreeServerGetsWhatManyHaveWaitedFor(t *testing.T) {
 	}
 }
 
+// However long KV under way takes the link of a free server, a request that would rather have a busy one
+// leaves it free for no longer than its prefill and transfer take there.
+func TestOrder_KVUnderWayLeavesNoServerFreeForLonger(t *testing.T) {
+	o, s := New(DefaultConfig()), fleetOf(2, 1)
+	k := &Ticket{Weights: Latency.Weights()}
+	k.price(s, math.Inf(1))
+	k.Prefill[0], k.Prefill[1] = 0.1, 3
+	s.Prefill[0].Ahead, s.Prefill[1].Sending = 1, 10
+	o.Add(k, s.Links)
+	for seconds := range 12 {
+		s.Now = virtual(float64(seconds))
+		if turn, ok := o.Next(s); ok {
+			if turn.Prefill != 1 || seconds != 4 {
+				t.Errorf("it goes to server %d after %d s", turn.Prefill, seconds)
+			}
+			return
+		}
+	}
+	t.Error("it waits for the busy server still")
+}
+
 // So many requests wait that all servers will soon be needed for them: a free one is not given
 // away for what a busy one holds.
 func TestOrder_AFreeServerIsKeptWhereManyWait(t *testing.T) {
