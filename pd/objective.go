@@ -1,7 +1,6 @@
 package pd
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,17 +29,6 @@ func (c *BindConfig) SLO(req *Request, base string) (ttft, itl time.Duration) {
 		itl = c.ITL.Of(req.Model, base)
 	}
 	return ttft, itl
-}
-
-// ParseSLO reads the entries of a named SLO: a duration for all, or model=duration.
-func ParseSLO(name string, entries []string) (permodel.Setting[time.Duration], error) {
-	return permodel.Parse(name, entries, 0, func(text string) (time.Duration, error) {
-		d, err := time.ParseDuration(text)
-		if err != nil || d < 0 {
-			return 0, errors.New("want a duration such as 2s, or model=2s")
-		}
-		return d, nil
-	})
 }
 
 // Objectives are what requests are served for. That of a class goes before that of a

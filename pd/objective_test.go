@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools/permodel"
 )
 
 func TestObjectives_AClassGoesBeforeAModelAndBothBeforeAll(t *testing.T) {
@@ -40,10 +41,10 @@ func TestObjectives_AClassGoesBeforeAModelAndBothBeforeAll(t *testing.T) {
 func TestSLO_TheNearestCounts(t *testing.T) {
 	var c Config
 	var err error
-	if c.TTFT, err = ParseSLO("ttft-slo", []string{"2s", "big=5s", "sql=1s", "free=0s"}); err != nil {
+	if c.TTFT, err = permodel.ParseDurations("ttft-slo", []string{"2s", "big=5s", "sql=1s", "free=0s"}); err != nil {
 		t.Fatal(err)
 	}
-	if c.ITL, err = ParseSLO("itl-slo", []string{"big=80ms"}); err != nil {
+	if c.ITL, err = permodel.ParseDurations("itl-slo", []string{"big=80ms"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range []struct {

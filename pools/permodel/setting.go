@@ -3,8 +3,10 @@
 package permodel
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Setting is a value for all models, and for those that have their own.
@@ -48,4 +50,16 @@ func Parse[T any](name string, entries []string, all T, read func(string) (T, er
 		p.Models[model] = value
 	}
 	return p, nil
+}
+
+// ParseDurations reads the entries of a setting that is a duration, none below 0: a duration for
+// all, or model=duration. Where no entry sets one for all models it is 0.
+func ParseDurations(name string, entries []string) (Setting[time.Duration], error) {
+	return Parse(name, entries, 0, func(text string) (time.Duration, error) {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 {
+			return 0, errors.New("want a duration such as 2s, or model=2s")
+		}
+		return d, nil
+	})
 }

@@ -48,3 +48,16 @@ func TestSetting_Mistakes(t *testing.T) {
 		}
 	}
 }
+
+// A duration below 0, or a text that is none, is refused with what is wanted; 0 is a value.
+func TestParseDurations_RefusesWhatIsNoDuration(t *testing.T) {
+	for entry, valid := range map[string]bool{"2s": true, "0s": true, "big=5s": true, "-1s": false, "big=-1s": false, "2": false, "soon": false, "big=": false} {
+		_, err := ParseDurations("ttft-slo", []string{entry})
+		if (err == nil) != valid || err != nil && !strings.Contains(err.Error(), "want a duration such as 2s") {
+			t.Errorf("%s: %v", entry, err)
+		}
+	}
+	if none, err := ParseDurations("ttft-slo", nil); err != nil || none.Of("big", "") != 0 {
+		t.Errorf("without entries it is %v, %v", none.Of("big", ""), err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
+	"github.com/tandem-gateway/tandem/pools/permodel"
 )
 
 // pdConfig is how requests wait, are bound and run, and what they are served for.
@@ -21,7 +22,7 @@ type pdConfig struct {
 	binding pd.BindMode
 
 	objectives []string // as pd.ParseObjectives reads them
-	ttft, itl  []string // as pd.ParseSLO reads them
+	ttft, itl  []string // as permodel.ParseDurations reads them
 }
 
 func defaultPD() pdConfig {
@@ -101,10 +102,10 @@ func (c *pdConfig) read(classes []string) (err error) {
 	if c.Objective, err = pd.ParseObjectives(c.objectives, classes); err != nil {
 		return err
 	}
-	if c.TTFT, err = pd.ParseSLO("ttft-slo", c.ttft); err != nil {
+	if c.TTFT, err = permodel.ParseDurations("ttft-slo", c.ttft); err != nil {
 		return err
 	}
-	c.ITL, err = pd.ParseSLO("itl-slo", c.itl)
+	c.ITL, err = permodel.ParseDurations("itl-slo", c.itl)
 	return err
 }
 

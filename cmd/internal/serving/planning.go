@@ -26,7 +26,7 @@ import (
 type scalingConfig struct {
 	autoscale.Config
 
-	itl       []string // as pd.ParseSLO reads them
+	itl       []string // as permodel.ParseDurations reads them
 	capacity  string   // file
 	hardware  []string // as mix.ParseVariant reads them
 	inventory mix.Inventory
@@ -75,7 +75,7 @@ func (c *scalingConfig) read(judged *pd.Config) error {
 		}
 		c.inventory.Variants = append(c.inventory.Variants, *v)
 	}
-	planned, err := pd.ParseSLO("scale-itl", c.itl)
+	planned, err := permodel.ParseDurations("scale-itl", c.itl)
 	c.TTFT, c.ITL = judged.TTFT, plannedITL(planned, judged.ITL)
 	return err
 }
