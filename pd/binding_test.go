@@ -3,8 +3,11 @@ package pd
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -307,6 +310,54 @@ func TestPredictedCache_IsThatOfTheServerThatComputes(t *testing.T) {
 			held, computed := st.predictedCache()
 			if want := min(cached, 1599); held != want || computed != 1600-want {
 				t.Errorf("alone %v, %d cached: %d held, %d computed", alone, cached, held, computed)
+			}
+		}
+	}
+}
+
+// An answer that prefill gives whole counts like one of decode, and what decode counted otherwise in
+// the prompt than prefill is told, in both forms of an answer.
+func TestAnswers_CountWhoeverGivesThem(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	st, b := f.bound(t, false)
+	b.handoff = st.transfer(b).Handoff()
+	answer, failed := wholeAnswer{f.Orchestrator}.fromPrefill(t.Context(), st, b, []byte(`{"choices":[],"usage":{"prompt_tokens":14000,"completion_tokens":1}}`))
+	if failed != nil || answer.Prefill != b.handoff.From.ID() || answer.Usage.Output.Tokens != 1 {
+		t.Errorf("%+v, %v", answer, failed)
+	}
+	if n := testutil.ToFloat64(f.Metrics.outputToks.WithLabelValues(testModel)); n != 1 {
+		t.Errorf("%v tokens count", n)
+	}
+	if b.choice.Measured.Usage.Output.Tokens != 1 {
+		t.Errorf("%+v is measured", b.choice.Measured)
+	}
+}
+
+// Where decode counts other tokens in a prompt than prefill did, that is counted against it, in
+// either form of an answer.
+func TestRun_DecodeThatCountsOtherTokensIsTold(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		for decodes, mismatches := range map[int]float64{14_000: 0, 13_999: 1} {
+			f := newTestFleet(t, 1, testPrompt(100))
+			f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+				resp := f.answersOf(r, false)
+				if f.serverOf(r).Role != pools.Decode {
+					return resp, nil
+				}
+				usage := fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":1}}`, decodes)
+				body := `{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],` + usage
+				if stream {
+					resp.Header.Set("Content-Type", "text/event-stream")
+					body = textEvent + `data: {"choices":[],` + usage + "\n\ndata: [DONE]\n\n"
+				}
+				resp.Body = io.NopCloser(strings.NewReader(body))
+				return resp, nil
+			})
+			if _, err := f.ends(t.Context(), f.pairRequest(t, stream)); err != nil {
+				t.Fatal(err)
+			}
+			if n := testutil.ToFloat64(f.Metrics.mismatches.WithLabelValues("10.0.0.1:8000")); n != mismatches {
+				t.Errorf("stream %v, %d of 14000 tokens: %v mismatches", stream, decodes, n)
 			}
 		}
 	}

@@ -26,6 +26,8 @@ func TestConfig_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 		"negative retries":                 {func(c *Config) { c.MaxRetries = -1 }, false},
 		"a negative ratio":                 {func(c *Config) { c.RetryRatio = -0.1 }, false},
 		"more retries than requests":       {func(c *Config) { c.RetryRatio = 1.1 }, false},
+		"a gap that is negative":           {func(c *Config) { c.DecodePieces = -1 }, false},
+		"no pieces on decode":              {func(c *Config) { c.DecodePieces = 0 }, true},
 		"a negative floor":                 {func(c *Config) { c.RetryFloor = -1 }, false},
 	} {
 		cfg := DefaultConfig()

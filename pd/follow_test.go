@@ -227,6 +227,9 @@ func TestRemoteRequest_SaysAllThatTheChoiceDependsOn(t *testing.T) {
 	if newRemoteRequest(&leaderpb.RemoteRequest{Api: "tomorrow"}, now) != nil {
 		t.Error("a request for an API that is not known is one")
 	}
+	if bound, err := (remoteRequests{}).Bind(t.Context(), &leaderpb.RemoteRequest{Api: "tomorrow"}); bound != nil || !errors.Is(err, errUnknownAPI) {
+		t.Errorf("a request for an API that is not known is bound: %+v, %v", bound, err)
+	}
 }
 
 // A request waits for an unresponsive server of the role that is missing, where it has not failed on it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -329,4 +330,15 @@ func TestLocality_LearnsThePromptsTokensFromPrefillsAnswer(t *testing.T) {
 	if p := finds(); len(p.tokens.IDs) == 0 {
 		t.Error("nothing is known of the prompt that was learned")
 	}
+}
+
+// Where nothing is known of what servers hold a request is counted as one whose tokens are not looked for.
+func TestLocatePrompt_WithoutALocality(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 1, orchestrator: func(o *Orchestrator) { o.Binder.Locality = nil }})
+	f.served(f.asks(api.Chat, more(api.Chat, false)))
+	f.wantMetrics(map[string]float64{"tandem_tokens_unknown_total": 1, "tandem_tokens_unknown_total{reason=" + string(tokens.Off) + "}": 1})
+	if slices.Contains(f.steps(), "locate") {
+		t.Errorf("its steps are %v", f.steps())
+	}
+	f.nothingIsLeft()
 }

@@ -31,7 +31,7 @@ func TestObjectives_AClassGoesBeforeAModelAndBothBeforeAll(t *testing.T) {
 	if o, err = ParseObjectives([]string{"throughput"}, classes); err != nil || o.of(&Request{}, "") != order.Throughput {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for _, wrong := range []string{"speed", "llama=", "class:none=latency", ""} {
+	for _, wrong := range []string{"speed", "llama=", "class:none=latency", "class:batch=speed", ""} {
 		if _, err := ParseObjectives([]string{wrong}, classes); err == nil {
 			t.Errorf("%q: no error", wrong)
 		}

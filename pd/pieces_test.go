@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -238,3 +239,32 @@ type busyReplicas struct{}
 func (busyReplicas) Busy(time.Time) int { return 1 }
 
 func (busyReplicas) InFlight(string, pools.Role, time.Time) pools.InFlight { return pools.InFlight{} }
+
+// A piece is lost where the next one finds less of it cached than all but the block that it ended in,
+// or does not say: the server's pieces are larger then, or none.
+func TestJudgePiece_WhatTheNextOneFinds(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	s := f.server(f.prefill[0])
+	block := blockTokensOf(s)
+	for name, c := range map[string]struct {
+		cached api.Count
+		kept   bool
+	}{
+		"all":             {api.Count{Tokens: 2048, Known: true}, true},
+		"all but a block": {api.Count{Tokens: 2048 - block, Known: true}, true},
+		"less":            {api.Count{Tokens: 2048 - block - 1, Known: true}, false},
+		"nobody knows":    {api.Count{Tokens: 2048}, false},
+	} {
+		f.Binder.pieceLosses = predict.PieceLosses{}
+		outcome := map[bool]string{true: "kept", false: "lost"}[c.kept]
+		before := f.metric("tandem_prefill_pieces_total", "outcome", outcome)
+		(pieceLegs{f.Orchestrator}).judgePiece(&binding{cut: cutPrompt{done: 1, tokens: 2048}}, s, c.cached)
+		if factor := f.Binder.pieceLosses.Factor(s.ID(), time.Now()); (factor == 1) != c.kept {
+			t.Errorf("%s is found: the next pieces are %d times as large", name, factor)
+		}
+		if n := f.metric("tandem_prefill_pieces_total", "outcome", outcome) - before; n != 1 {
+			t.Errorf("%s is found: %v count as %s", name, n, outcome)
+		}
+	}
+}

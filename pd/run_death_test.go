@@ -209,3 +209,28 @@ func TestRun_WaitsForUnresponsiveServersNoLongerThanAllowed(t *testing.T) {
 	}
 	f.nothingIsLeft()
 }
+
+// A server that lost a connection is out where it takes no new one; what its engine says of itself is
+// believed without a look. Why it is out is remembered.
+func TestMarkDownIfDead_ByALookOrByItsWord(t *testing.T) {
+	for name, c := range map[string]struct {
+		refuses, certain, died bool
+		reason                 string
+	}{
+		"it takes connections": {false, false, false, ""},
+		"it refuses them":      {true, false, true, "connection lost and refused"},
+		"it says so":           {false, true, true, "its engine says that it is dead"},
+	} {
+		f := newEngineFleet(t, fleetShape{decode: 2})
+		s, other := f.server(f.decode[0]), f.server(f.decode[1])
+		if c.refuses {
+			f.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+		}
+		if died := f.markDownIfDead(t.Context(), s.ID(), c.certain); died != c.died || s.Health().Up == c.died || !other.Health().Up {
+			t.Errorf("%s: died %v, up %v, the other one %v", name, died, s.Health().Up, other.Health().Up)
+		}
+		if c.died && s.Health().Reason != c.reason {
+			t.Errorf("%s: it is out, since %q", name, s.Health().Reason)
+		}
+	}
+}

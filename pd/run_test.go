@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -199,6 +200,16 @@ func TestRun_AWholeAnswerCountsThoughPrefillFailed(t *testing.T) {
 				body := io.NopCloser(strings.NewReader(`{"choices":[{"index":0,"message":{"content":"hi"}}]}`))
 				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: body, Request: r}, nil
 			})
+			var open atomic.Int64 // answers
+			through := f.Transport
+			f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+				resp, err := through.RoundTrip(r)
+				if err == nil {
+					open.Add(1)
+					resp.Body = onClose{resp.Body, func() { open.Add(-1) }}
+				}
+				return resp, err
+			})
 			st := f.arrives(testPrompt(100), time.Now())
 			st.client.Body, st.client.Stream = aggregatedRequest(t, stream).Body, stream
 			answer, err := f.Run(t.Context(), st.client)
@@ -206,6 +217,20 @@ func TestRun_AWholeAnswerCountsThoughPrefillFailed(t *testing.T) {
 			if (err == nil) == stream {
 				t.Errorf("stream %v: %+v, %v", stream, answer, err)
 			}
+			if n := open.Load(); n != 0 {
+				t.Errorf("stream %v: %d answers are open", stream, n)
+			}
 		})
 	}
+}
+
+// onClose is a body that says when it is closed first.
+type onClose struct {
+	io.ReadCloser
+	closed func()
+}
+
+func (b onClose) Close() error {
+	b.closed()
+	return b.ReadCloser.Close()
 }

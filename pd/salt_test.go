@@ -15,3 +15,19 @@ func TestKeepsSalt(t *testing.T) {
 		}
 	}
 }
+
+// Other engines keep the prompts of some APIs apart: TensorRT-LLM those of chat, SGLang and what is not
+// known all but messages.
+func TestKeepsSalt_OfOtherEngines(t *testing.T) {
+	for engine, keeps := range map[string]map[*api.Dialect]bool{
+		"trtllm": {api.Chat: true, api.Completions: false, api.Messages: false},
+		"sglang": {api.Chat: true, api.Completions: true, api.Messages: false},
+		"":       {api.Chat: true, api.Messages: false},
+	} {
+		for d, want := range keeps {
+			if got := KeepsSalt(d, pools.Identity{Engine: engine}); got != want {
+				t.Errorf("%q, %s: %v", engine, d.Name, got)
+			}
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -45,5 +46,30 @@ func TestSnapshotFor_LeavesOutThoseThatRefused(t *testing.T) {
 	v := f.Binder.snapshotFor(r, map[string]bool{servers[0].ID(): true, servers[3].ID(): true}, time.Now())
 	if p, d := v.candidates.Prefill, v.candidates.Decode; !p[0].Excluded || p[1].Excluded || d[0].Excluded || !d[1].Excluded {
 		t.Errorf("prefill %v %v, decode %v %v", p[0].Excluded, p[1].Excluded, d[0].Excluded, d[1].Excluded)
+	}
+}
+
+// A server supports a request whose model it serves, an adapter's too, by its API: an engine's own is
+// spoken by that engine alone.
+func TestSupports_TheModelAndItsAPI(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	now := time.Now()
+	s := f.Fleet.Servers()[0]
+	for name, c := range map[string]struct {
+		model, of string
+		dialect   *api.Dialect
+		native    bool
+		want      bool
+	}{
+		"its model":                        {testModel, testModel, api.Chat, false, true},
+		"another":                          {otherModel, testModel, api.Chat, false, false},
+		"one that it serves beside a base": {testModel, "base", api.Chat, false, true},
+		"another engine's API":             {testModel, testModel, api.Generate, false, false},
+		"its own API":                      {testModel, testModel, api.Generate, true, true},
+	} {
+		s.Native = c.native
+		if got := supports(&bindRequest{req: &Request{Model: c.model, Dialect: c.dialect}}, &snapshot{model: c.of}, s, now); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
