@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/transcript"
@@ -35,9 +33,8 @@ type legStream struct {
 	handoff    *connector.Handoff     // nil without one
 	transcript *transcript.Transcript // what could be continued elsewhere; nil where it cannot
 
-	pending  []byte       // transformed events up to the first content, not yet returned
-	answers  int          // choices that were asked for
-	finished map[int]bool // those that have ended
+	pending []byte // transformed events up to the first content, not yet returned
+	choices api.EndedChoices
 
 	opened bool // the first content event was read
 	ended  bool // the engine said that the stream is complete
@@ -102,7 +99,7 @@ func (s *legStream) event() ([]byte, error) {
 	if s.opened {
 		s.idle.Stop()
 	}
-	if errors.Is(err, io.EOF) && len(s.finished) == s.answers {
+	if errors.Is(err, io.EOF) && s.choices.All() {
 		s.ended = true
 		return s.ending(), nil
 	}
@@ -115,25 +112,12 @@ func (s *legStream) event() ([]byte, error) {
 		return nil, failedByEngine(g.Failure, ev.Data)
 	}
 	s.ended = g.End
-	s.finish(g.Finished)
+	s.choices.Note(g.Finished)
 	if g.Content {
 		s.server.RecordProgress(now)
 		s.count(now)
 	}
 	return s.transform(ev)
-}
-
-// finish notes which choices have ended.
-func (s *legStream) finish(choices []int) {
-	for _, c := range choices {
-		if c < 0 || c >= s.answers {
-			continue
-		}
-		if s.finished == nil {
-			s.finished = make(map[int]bool)
-		}
-		s.finished[c] = true
-	}
 }
 
 // ending is what the client lacks where all choices have ended and the engine ends its
@@ -168,7 +152,7 @@ func (s *legStream) silentFor(d time.Duration) bool {
 func (s *legStream) transform(ev api.Event) ([]byte, error) {
 	if usage, ok := s.dialect.ReadUsage(ev.Data); ok {
 		s.recordUsage(s.handoff.Usage(usage), s.dialect.LastUsage(ev.Data))
-		if choices := gjson.GetBytes(ev.Data, "choices"); s.hideUsage && choices.IsArray() && len(choices.Array()) == 0 {
+		if s.hideUsage && api.HasNoChoices(ev.Data) {
 			return nil, nil
 		}
 	}
@@ -192,17 +176,10 @@ func (s *legStream) transform(ev api.Event) ([]byte, error) {
 	return ev.WithData(data), nil
 }
 
-// recordUsage merges a usage report: the Messages API spreads it over two events. Only the last
+// recordUsage merges a usage report. Only the last
 // one tells whether a prompt that was handed over was computed again.
 func (s *legStream) recordUsage(u api.Usage, last bool) {
-	keep := func(into *api.Count, c api.Count) {
-		if c.Known {
-			*into = c
-		}
-	}
-	keep(&s.result.Usage.Prompt, u.Prompt)
-	keep(&s.result.Usage.Output, u.Output)
-	keep(&s.result.Usage.Cached, u.Cached)
+	s.result.Usage.Merge(u)
 	if u.Cached.Known {
 		s.server.RecordCachedTokens()
 	}

@@ -58,7 +58,7 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, side: b.promptSide, hideUsage: st.req.HideUsage,
-		onGap: steps.observeGap, transcript: st.transcript, handoff: b.handoff, answers: max(1, st.req.Answers),
+		onGap: steps.observeGap, transcript: st.transcript, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
 	}
 	if err := s.open(); err != nil {
 		_ = resp.Body.Close()

@@ -3,8 +3,6 @@ package api
 import (
 	"bytes"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
@@ -13,11 +11,10 @@ import (
 type PassingAnswer struct {
 	dialect *Dialect // nil: nothing is looked at any more
 	stream  bool
-	answers int          // choices that were asked for
-	held    []byte       // what has come of an event, or of the whole body
-	done    map[int]bool // choices that have ended
-	data    []byte       // of an event of several lines
-	out     []byte       // for the client, where not all of it is for it
+	ended   EndedChoices
+	held    []byte // what has come of an event, or of the whole body
+	data    []byte // of an event of several lines
+	out     []byte // for the client, where not all of it is for it
 
 	// HideUsage: the client gets no event that has only the usage.
 	HideUsage bool
@@ -31,7 +28,7 @@ type PassingAnswer struct {
 
 // NewPassingAnswer follows an answer in an API, to a request for so many choices.
 func NewPassingAnswer(d *Dialect, stream bool, answers int) *PassingAnswer {
-	return &PassingAnswer{dialect: d, stream: stream, answers: max(1, answers)}
+	return &PassingAnswer{dialect: d, stream: stream, ended: NewEndedChoices(answers)}
 }
 
 // Add takes the next piece. It returns what goes to the client now, which is valid until the next
@@ -81,7 +78,7 @@ func (a *PassingAnswer) End() (out []byte) {
 	switch {
 	case a.dialect == nil || a.Complete || a.Failure != "":
 	case a.stream:
-		a.Complete = len(a.done) == a.answers && len(bytes.TrimSpace(a.held)) == 0
+		a.Complete = a.ended.All() && len(bytes.TrimSpace(a.held)) == 0
 	case jsonscan.Check(a.held) == nil:
 		a.Complete = true
 		a.recordUsage(a.held)
@@ -115,41 +112,19 @@ func (a *PassingAnswer) event(raw []byte) (onlyUsage bool) {
 		a.Failure, a.Event = g.Failure, bytes.Clone(data)
 		return false
 	}
-	for _, choice := range g.Finished {
-		if choice < 0 || choice >= a.answers {
-			continue
-		}
-		if a.done == nil {
-			a.done = make(map[int]bool)
-		}
-		a.done[choice] = true
-	}
+	a.ended.Note(g.Finished)
 	if g.Content {
 		a.Content++
 	}
 	a.Complete = g.End
-	if !a.recordUsage(data) {
-		return false
-	}
-	choices := gjson.GetBytes(data, "choices")
-	return choices.IsArray() && choices.Get("#").Int() == 0
+	return a.recordUsage(data) && HasNoChoices(data)
 }
 
-// recordUsage merges a usage report, if there is one: the Messages API spreads it over two events.
+// recordUsage merges a usage report, if there is one.
 func (a *PassingAnswer) recordUsage(data []byte) bool {
 	u, ok := a.dialect.ReadUsage(data)
-	if !ok {
-		return false
-	}
-	keep := func(into *Count, c Count) {
-		if c.Known {
-			*into = c
-		}
-	}
-	keep(&a.Usage.Prompt, u.Prompt)
-	keep(&a.Usage.Output, u.Output)
-	keep(&a.Usage.Cached, u.Cached)
-	return true
+	a.Usage.Merge(u)
+	return ok
 }
 
 // dataOf is the data of an event, nil where it is a comment; valid until the next call.

@@ -20,6 +20,25 @@ type Usage struct {
 	Cached Count // prompt tokens that the answering server did not compute
 }
 
+// Merge takes over what a later report of the same answer says: the Messages API spreads its usage
+// over two events.
+func (u *Usage) Merge(later Usage) {
+	keep := func(into *Count, c Count) {
+		if c.Known {
+			*into = c
+		}
+	}
+	keep(&u.Prompt, later.Prompt)
+	keep(&u.Output, later.Output)
+	keep(&u.Cached, later.Cached)
+}
+
+// HasNoChoices reports whether an event has a list of choices with none in it: it came for its usage.
+func HasNoChoices(event []byte) bool {
+	choices := gjson.GetBytes(event, "choices")
+	return choices.IsArray() && choices.Get("#").Int() == 0
+}
+
 // ReadUsage returns the usage in a body or event, false if it has none.
 func (d *Dialect) ReadUsage(data []byte) (Usage, bool) {
 	u := d.FindUsage(data)
