@@ -314,14 +314,7 @@ func (a *pickedAnswer) refused() {
 		return
 	}
 	a.e.pick.Refuse(a.status, a.header, a.failed)
-	kind := pd.Broken
-	switch {
-	case a.status == http.StatusRequestTimeout || a.status == http.StatusTooManyRequests || a.status == http.StatusServiceUnavailable:
-		kind = pd.Busy
-	case a.status < http.StatusInternalServerError:
-		kind = pd.Refused
-	}
-	a.fail(&pd.LegError{Kind: kind, Status: a.status, Body: a.failed})
+	a.fail(&pd.LegError{Kind: pd.KindOf(a.status), Status: a.status, Body: a.failed})
 }
 
 // fail accounts for a leg's failure that the client has seen.

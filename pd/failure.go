@@ -42,6 +42,17 @@ const (
 	Ours    Kind = "ours"    // the gateway is out of descriptors, or panicked: nothing of the server
 )
 
+// KindOf is what a status other than 200 of an engine says.
+func KindOf(status int) Kind {
+	switch {
+	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
+		return Busy
+	case status >= 400 && status < 500:
+		return Refused
+	}
+	return Broken
+}
+
 // LegError is a leg that failed before its first content event.
 type LegError struct {
 	Leg    Leg
@@ -132,16 +143,12 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 
 // failedStatus judges an answer that is no success.
 func failedStatus(leg Leg, server string, resp *http.Response, body []byte) *LegError {
-	e := &LegError{Leg: leg, Server: server, Kind: Broken, Status: resp.StatusCode, Body: body}
+	e := &LegError{Leg: leg, Server: server, Status: resp.StatusCode, Body: body}
 	if connector.PrefillUnread(e.Status, body) {
 		e.Status = http.StatusBadGateway
 	}
-	switch status := e.Status; {
-	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		e.Kind = Busy
+	if e.Kind = KindOf(e.Status); e.Kind == Busy {
 		e.RetryAfter = retryAfter(resp.Header)
-	case status >= 400 && status < 500:
-		e.Kind = Refused
 	}
 	e.Err = fmt.Errorf("status %d", e.Status)
 	return e
