@@ -139,8 +139,8 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 	if chosen.Prefill == "" && r.req.Dialect.Split {
 		c := &v.candidates.Decode[number]
 		lease.BeginLocalPrefill(prefillWork(r, c, chosen.Terms.Prefill))
-		demand := ch.demand(r, now)
 		if b.pullFrom == nil { // else the last leg is to bring the beginning along
+			demand := ch.demand(r, now)
 			b.decodePieces, b.cut.tokens = ch.Cost.DecodePieces(&demand, c), c.Cached.GPU
 		}
 	}

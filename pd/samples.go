@@ -160,11 +160,10 @@ func (p *stepSampler) observeGap(gap time.Duration) {
 		return
 	}
 	now := time.Now()
-	if computing := computesPrompts(p.server, now); !computing && !p.computing {
+	computing := computesPrompts(p.server, now)
+	if !computing && !p.computing {
 		c := candidateOf(p.server, now)
 		p.server.ObserveStep(p.sum/gapsPerSample, max(c.Running, 1), c.KVUsed, now)
-		p.sum, p.gaps = 0, 0
-	} else {
-		p.sum, p.gaps, p.computing = 0, 0, computing
 	}
+	p.sum, p.gaps, p.computing = 0, 0, computing
 }

@@ -311,11 +311,12 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 		Decodes:  sent.Requests,
 		KVUsed:   sent.Tokens,
 	}
+	block := blockTokensOf(s)
 	if connector.KeepsPieces(s) && !s.LosesPieces(now) {
-		c.PieceBlock = blockTokensOf(s)
+		c.PieceBlock = block
 	}
 	if connector.MaySayFirst(s) {
-		c.FirstBlock = blockTokensOf(s)
+		c.FirstBlock = block
 	}
 	prefills, steps := s.Beliefs(now)
 	c.Prefill, c.PrefillKnown, c.PrefillError = prefills.Curve, prefills.Confidence, prefills.Error
