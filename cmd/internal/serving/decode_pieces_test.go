@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
@@ -29,29 +27,7 @@ func newDecodingCluster(t *testing.T, scale float64, change func(*engine.Config)
 func TestDecodePieces_AnswersAreThoseOfOneEngine(t *testing.T) {
 	t.Parallel()
 	c := newDecodingCluster(t, 0.5, func(*engine.Config) {}, func(*config) {})
-	truth := startTestEngine(t, engine.RoleBoth, takesFirst)
-	prompts, asked := 0, 0
-	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"} {
-		for i, extra := range []string{`,"max_tokens":9`, `,"max_tokens":9,"stream":true`} {
-			body := longAsk(path, asked, extra)
-			asked++
-			got, want := c.post(path, body), askEngine(t, truth, path, body)
-			if path == "/v1/responses" || path == "/v1/messages" { // whose events name the answer everywhere
-				if got.status != 200 || got.text() != want.text() {
-					t.Errorf("%s: %d %s", path, got.status, got.body)
-				}
-			} else {
-				sameAnswer(t, path, got, want)
-			}
-			if i == 0 {
-				u := gjson.Get(got.body, "usage")
-				prompts = int(u.Get("prompt_tokens").Int() + u.Get("input_tokens").Int())
-				if cached := u.Get("prompt_tokens_details.cached_tokens").Int() + u.Get("input_tokens_details.cached_tokens").Int() + u.Get("cache_read_input_tokens").Int(); cached > 64 {
-					t.Errorf("%s: the client is told that %d of %d tokens were cached", path, cached, prompts)
-				}
-			}
-		}
-	}
+	asked, prompts := c.answersLongPromptsAsOneEngine()
 	pieces := c.metric("tandem_prefill_pieces_total", `outcome="on_decode"`)
 	d := c.decode[0]
 	computed := engineMetric(t, d, "vllm:prefix_cache_queries_total") - engineMetric(t, d, "vllm:prefix_cache_hits_total")

@@ -68,13 +68,12 @@ func longAsk(path string, n int, extra string) string {
 	return fmt.Sprintf(`{"model":"test-model","messages":[{"role":"user","content":%q}]%s}`, said, extra)
 }
 
-// What is answered is what one engine answers, event for event and in all APIs; no token is
-// computed or pulled twice, and the client is told of no cache that was filled for it.
-func TestPieces_AnswersAreThoseOfOneEngine(t *testing.T) {
-	t.Parallel()
-	c := newCuttingCluster(t, 1, 1, func(*engine.Config) {}, inPieces)
+// answersLongPromptsAsOneEngine asks for long prompts in all APIs, streamed and not. Each answer must be that
+// of one engine, and no client be told of a cache. It returns how many were asked, and the tokens of each.
+func (c *cluster) answersLongPromptsAsOneEngine() (asked, prompts int) {
+	t := c.t
+	t.Helper()
 	truth := startTestEngine(t, engine.RoleBoth, takesFirst)
-	prompts, asked := 0, 0
 	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"} {
 		for i, extra := range []string{`,"max_tokens":9`, `,"max_tokens":9,"stream":true`} {
 			body := longAsk(path, asked, extra)
@@ -96,6 +95,15 @@ func TestPieces_AnswersAreThoseOfOneEngine(t *testing.T) {
 			}
 		}
 	}
+	return asked, prompts
+}
+
+// What is answered is what one engine answers, event for event and in all APIs; no token is
+// computed or pulled twice, and the client is told of no cache that was filled for it.
+func TestPieces_AnswersAreThoseOfOneEngine(t *testing.T) {
+	t.Parallel()
+	c := newCuttingCluster(t, 1, 1, func(*engine.Config) {}, inPieces)
+	asked, prompts := c.answersLongPromptsAsOneEngine()
 	pulled, kept := c.metric("tandem_prefill_pieces_total", `outcome="pulled"`), c.metric("tandem_prefill_pieces_total", `outcome="kept"`)
 	t.Logf("%d prompts of some %d tokens: %v pieces were pulled, %v kept", asked, prompts, pulled, kept)
 	if pulled < float64(3*asked) || kept != pulled {

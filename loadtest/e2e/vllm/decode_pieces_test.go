@@ -44,12 +44,5 @@ func TestDecodePieces(t *testing.T) {
 	if done > 1.02*float64(tokens) {
 		t.Error("tokens were computed twice")
 	}
-	for i, body := range asked {
-		truth := maps.Clone(body)
-		truth["cache_salt"] = "truth" // whose KV is nobody else's
-		want := ask(t, d.url, truth)
-		if got[i].text != want.text || got[i].prompt != want.prompt || got[i].output != want.output || got[i].cached != 0 {
-			t.Errorf("prompt %d:\n%+v\nundivided:\n%+v", i, got[i], want)
-		}
-	}
+	equalUndivided(t, d, asked, got)
 }

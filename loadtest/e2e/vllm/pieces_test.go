@@ -46,6 +46,16 @@ func TestPieces(t *testing.T) {
 	if computed > 1.02*float64(tokens) || pulled > 1.02*float64(tokens) {
 		t.Error("tokens were computed or moved twice")
 	}
+	equalUndivided(t, d, asked, got)
+	if n := metric(t, g.admin, "tandem_silent_recomputes_total") + metric(t, g.admin, "tandem_retries_total"); n != 0 {
+		t.Errorf("%v legs went wrong", n)
+	}
+}
+
+// equalUndivided holds answers to prompts that came in pieces against those of an engine that computes
+// them whole, and checks that their clients were told of no cache.
+func equalUndivided(t *testing.T, d *engine, asked []map[string]any, got []answer) {
+	t.Helper()
 	for i, body := range asked {
 		truth := maps.Clone(body)
 		truth["cache_salt"] = "truth" // whose KV is nobody else's
@@ -53,8 +63,5 @@ func TestPieces(t *testing.T) {
 		if got[i].text != want.text || got[i].prompt != want.prompt || got[i].output != want.output || got[i].cached != 0 {
 			t.Errorf("prompt %d:\n%+v\nundivided:\n%+v", i, got[i], want)
 		}
-	}
-	if n := metric(t, g.admin, "tandem_silent_recomputes_total") + metric(t, g.admin, "tandem_retries_total"); n != 0 {
-		t.Errorf("%v legs went wrong", n)
 	}
 }
