@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -205,7 +206,7 @@ type MeasuredStatus struct {
 	OutputTokens *int     `json:"output_tokens,omitempty"`
 }
 
-func describeMeasured(m *pd.Measured) MeasuredStatus {
+func describeMeasured(m *decision.Measured) MeasuredStatus {
 	span := func(d time.Duration) *float64 {
 		if d <= 0 {
 			return nil
@@ -227,7 +228,7 @@ func describeMeasured(m *pd.Measured) MeasuredStatus {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func describeDecision(cost *cost.Model, d pd.Decision) DecisionStatus {
+func describeDecision(cost *cost.Model, d decision.Record) DecisionStatus {
 	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
 	for i := range d.Choices {
 		c := &d.Choices[i]

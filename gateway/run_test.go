@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
@@ -154,7 +155,7 @@ func run(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) *runnin
 	}}
 	o := &pd.Orchestrator{
 		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, ScaleFromZero: of.from0, Budget: retry.NewBudget(0.2, 10),
-		Decisions: pd.NewDecisions(8), Suspects: suspects, Metrics: metrics, Tracer: of.tracer, Log: log,
+		Decisions: decision.NewRing(8), Suspects: suspects, Metrics: metrics, Tracer: of.tracer, Log: log,
 	}
 	cfg := DefaultConfig()
 	if of.config != nil {

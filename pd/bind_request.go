@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
@@ -83,7 +84,7 @@ func (r *bindRequest) aloneReason(v *snapshot, chosen cost.Alternative) string {
 	case !pairable(r.req, v.decodeFacts[cost.IndexOf(v.candidates.Decode, chosen.Decode)].by):
 		return "aggregated"
 	case !v.pairs():
-		return NoPair
+		return decision.NoPair
 	}
 	return "cheaper"
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -23,7 +24,7 @@ type binding struct {
 	pullFrom     *pools.Server     // from which the prompt's beginning is pulled; nil: from none
 	cachedTokens int               // of the prompt, on decode beforehand
 	hits         hits              // of the prompt, on the server that computes it; none where a hand-off is there already
-	choice       Choice            // what it was chosen from
+	choice       decision.Choice   // what it was chosen from
 	upTo         int               // token of the prompt that the next prefill leg goes to; 0: the whole prompt
 	pieceTime    time.Duration     // that it takes; 0 where upTo is 0
 	cut          cutPrompt         // pieces so far

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -221,11 +222,11 @@ func TestAloneReason_SaysWhyThereIsNoPair(t *testing.T) {
 		connector [2]string // of prefill and decode
 		change    func(*testFleet, *requestState)
 	}{
-		"cheaper":    {api.Chat, 10, [2]string{"nixl", "nixl"}, nil},
-		"aggregated": {api.Embeddings, 14_000, [2]string{"nixl", "nixl"}, nil},
-		"fallback":   {api.Chat, 14_000, [2]string{"nixl", "nixl"}, func(_ *testFleet, st *requestState) { st.bind.tried.mustAggregate = true }},
-		"no_prefill": {api.Chat, 14_000, [2]string{"nixl", "nixl"}, func(f *testFleet, _ *requestState) { f.Fleet.SetDrain(f.Fleet.Servers()[0].ID(), true) }},
-		NoPair:       {api.Chat, 14_000, [2]string{"mooncake", "nixl"}, nil},
+		"cheaper":       {api.Chat, 10, [2]string{"nixl", "nixl"}, nil},
+		"aggregated":    {api.Embeddings, 14_000, [2]string{"nixl", "nixl"}, nil},
+		"fallback":      {api.Chat, 14_000, [2]string{"nixl", "nixl"}, func(_ *testFleet, st *requestState) { st.bind.tried.mustAggregate = true }},
+		"no_prefill":    {api.Chat, 14_000, [2]string{"nixl", "nixl"}, func(f *testFleet, _ *requestState) { f.Fleet.SetDrain(f.Fleet.Servers()[0].ID(), true) }},
+		decision.NoPair: {api.Chat, 14_000, [2]string{"mooncake", "nixl"}, nil},
 	} {
 		f := newTestFleet(t, 1, testPrompt(100))
 		var specs []pools.Spec
@@ -298,7 +299,7 @@ func TestPredictedCache_IsThatOfTheServerThatComputes(t *testing.T) {
 	}
 	for _, alone := range []bool{false, true} {
 		for _, cached := range []int{0, 400, 1600} {
-			b := &binding{choice: Choice{Demand: cost.Demand{PromptTokens: 1600}, Chosen: cost.Alternative{Prefill: "p", Decode: "d"}}}
+			b := &binding{choice: decision.Choice{Demand: cost.Demand{PromptTokens: 1600}, Chosen: cost.Alternative{Prefill: "p", Decode: "d"}}}
 			b.choice.Candidates.Prefill = []cost.Candidate{{ID: "x"}, {ID: "p"}}
 			b.choice.Candidates.Decode = []cost.Candidate{{ID: "x"}, {ID: "d"}}
 			computes := &b.choice.Candidates.Prefill[1]

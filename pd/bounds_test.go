@@ -2,7 +2,6 @@ package pd
 
 import (
 	"bytes"
-	"testing"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -17,19 +16,4 @@ func bodyOf(n int) *Request {
 		panic(err)
 	}
 	return &Request{Body: body}
-}
-
-func TestDecisions_RememberTheLast(t *testing.T) {
-	d := NewDecisions(3)
-	for _, id := range []string{"a", "b", "c", "d", "b"} {
-		d.Add(Decision{RequestID: id, Outcome: id + "!"})
-	}
-	if _, found := d.Find("a"); found {
-		t.Error("the oldest is still there")
-	}
-	for _, id := range []string{"c", "d", "b"} {
-		if got, found := d.Find(id); !found || got.Outcome != id+"!" {
-			t.Errorf("%s: %+v, %v", id, got, found)
-		}
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
@@ -175,12 +176,12 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()
 	}
 	mismatch := ""
-	if b.reason == NoPair {
+	if b.reason == decision.NoPair {
 		mismatch = v.pairMismatch(r.base)
 	}
 	candidates := v.candidates
 	candidates.Prefill, candidates.Decode = slices.Clone(candidates.Prefill), slices.Clone(candidates.Decode)
-	b.choice = Choice{
+	b.choice = decision.Choice{
 		Demand: ch.demand(r, now), Prompt: r.prefix.knowledge(), Candidates: candidates, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
 		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
 	}

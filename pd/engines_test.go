@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/enginetest"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
@@ -91,7 +92,7 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(f.spans)).Tracer("")
 	f.Orchestrator = &Orchestrator{
 		Config: DefaultConfig().LegConfig, Fleet: fleet, Transport: transport, Queue: queue,
-		Budget: retry.NewBudget(0, 1000), Decisions: NewDecisions(16), Suspects: suspects,
+		Budget: retry.NewBudget(0, 1000), Decisions: decision.NewRing(16), Suspects: suspects,
 		Metrics: NewMetrics(f.scraped, queue, suspects), Tracer: tracer, Log: log,
 	}
 	f.Config.ContinueByText = true

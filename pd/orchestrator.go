@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
@@ -33,7 +34,7 @@ type Orchestrator struct {
 	Queue         *queue.Queue
 	ScaleFromZero *scalefromzero.Activator // nil: a role without a server is an error at once
 	Budget        *retry.Budget
-	Decisions     *Decisions
+	Decisions     *decision.Ring
 	Suspects      *retry.Quarantine
 	Metrics       *Metrics
 	Tracer        trace.Tracer
@@ -339,7 +340,7 @@ func (o *Orchestrator) recordDecision(st *requestState, err error) {
 	if err != nil {
 		outcome = err.Error()
 	}
-	o.Decisions.Add(Decision{
+	o.Decisions.Add(decision.Record{
 		RequestID: st.client.ID, Model: st.client.Model, API: st.client.Dialect.Name, At: st.arrived,
 		Choices: st.choices(), Outcome: outcome,
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
@@ -25,8 +26,8 @@ type requestState struct {
 	arrived time.Time
 	bind    bindRequest
 
-	bindings    []*binding // one for each attempt
-	earlier     []Choice   // of the legs that a stream had before
+	bindings    []*binding        // one for each attempt
+	earlier     []decision.Choice // of the legs that a stream had before
 	boundAt     time.Time
 	hits        hits // of the prompt, on the server that was chosen to compute it
 	last        *LegError
@@ -64,7 +65,7 @@ func (st *requestState) recordBinding(b *binding) {
 }
 
 // choices are why the request went where it did, the last one last.
-func (st *requestState) choices() []Choice {
+func (st *requestState) choices() []decision.Choice {
 	all := slices.Clone(st.earlier)
 	for _, b := range st.bindings {
 		all = append(all, b.choice)

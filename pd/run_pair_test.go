@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
@@ -75,7 +76,7 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 
 // wantMeasured looks at what is remembered of a request of which no tokens were known and which
 // a pair has served.
-func wantMeasured(t *testing.T, c *Choice, stream bool, usage api.Usage) {
+func wantMeasured(t *testing.T, c *decision.Choice, stream bool, usage api.Usage) {
 	t.Helper()
 	m := c.Measured
 	if m.Prefill <= 0 || m.Whole < m.Prefill || m.Usage.Prompt != usage.Prompt || m.Usage.Output != usage.Output {
@@ -84,7 +85,7 @@ func wantMeasured(t *testing.T, c *Choice, stream bool, usage api.Usage) {
 	if (m.FirstToken > 0) != stream || (m.Transfer > 0) != stream || stream && m.FirstToken < m.Prefill+m.Transfer {
 		t.Errorf("measured %+v, streamed: %v", m, stream)
 	}
-	if want := (PromptKnowledge{Unknown: tokens.Off}); c.Prompt != want {
+	if want := (decision.Prompt{Unknown: tokens.Off}); c.Prompt != want {
 		t.Errorf("known is %+v", c.Prompt)
 	}
 }

@@ -136,7 +136,7 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	}
 	o.countAnswer(st, r.Usage, b.prefillCached(r.Usage), events)
 	st.measureUsage(b, r.Usage, b.prefillCached(r.Usage))
-	o.Decisions.recordEnd(st, b, broken)
+	st.recordEnd(o.Decisions, b, broken)
 	if r.Err == nil {
 		o.compareCounts(st, b, r.Usage)
 		o.Binder.learnOutput(st, r.Usage)

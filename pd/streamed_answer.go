@@ -94,7 +94,7 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 		onEnd: func(r StreamResult) {
 			o.countAnswer(st, r.Usage, r.Usage.Cached, r.Events)
 			st.measureUsage(b, r.Usage, r.Usage.Cached)
-			o.Decisions.recordEnd(st, b, nil)
+			st.recordEnd(o.Decisions, b, nil)
 		},
 	}
 	if err := s.open(); err != nil {
@@ -154,7 +154,7 @@ func (a streamedAnswer) begin(st *requestState, b *binding) *Answer {
 		o.Metrics.countStranded(b.handoff)
 		prefill, _ := st.req.Dialect.ReadUsage(b.handoff.First)
 		o.countAnswer(st, prefill, prefill.Cached, 1)
-		o.Decisions.recordEnd(st, b, nil)
+		st.recordEnd(o.Decisions, b, nil)
 	}
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: b.handoff.From.ID(), Decode: st.servedBy}
 }
@@ -177,7 +177,7 @@ func (a streamedAnswer) behind(ctx context.Context, st *requestState, b *binding
 	o.Metrics.brokenAfter.WithLabelValues(failed.Server).Inc()
 	o.Log.Error("decode failed behind prefill's token", "request_id", st.req.ID, "server", failed.Server, "error", failed.Error())
 	broken := &BrokenStreamError{Message: "decode failed behind the first token", Err: failed, Status: failed.Status, Event: failed.engineMessage()}
-	o.Decisions.recordEnd(st, b, broken)
+	st.recordEnd(o.Decisions, b, broken)
 	return nil, broken
 }
 

@@ -29,6 +29,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/enginetest"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
@@ -127,7 +128,7 @@ func newPicker(t testing.TB, of setup) *pickerFixture {
 	model.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	f.pd = &pd.Orchestrator{
 		Config: pd.DefaultConfig().LegConfig, Fleet: f.fleet, Transport: transport, Queue: f.queue, Budget: retry.NewBudget(0.2, 10),
-		Decisions: pd.NewDecisions(16), Suspects: suspects, Metrics: metrics, Tracer: tracer, Log: log,
+		Decisions: decision.NewRing(16), Suspects: suspects, Metrics: metrics, Tracer: tracer, Log: log,
 		Binder: &pd.Binder{Queue: f.queue, Tracer: tracer, Chooser: &pd.Chooser{
 			Snapshotter: pd.Snapshotter{Config: pd.DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: f.fleet, Cost: model},
 			Outputs:     predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,

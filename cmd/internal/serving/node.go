@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/modelsync"
 	"github.com/tandem-gateway/tandem/pd/modeltokens"
 	"github.com/tandem-gateway/tandem/pd/order"
@@ -194,7 +195,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Transport: legs,
 		Queue:     queue,
 		Budget:    retry.NewBudget(cfg.pd.RetryRatio, cfg.pd.RetryFloor),
-		Decisions: pd.NewDecisions(1024),
+		Decisions: decision.NewRing(1024),
 		Suspects:  suspects,
 		Metrics:   metrics,
 		Tracer:    binder.Tracer,

@@ -1,46 +1,16 @@
-package pd
+package decision
 
 import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/tandem-gateway/tandem/pd/cost"
-	"github.com/tandem-gateway/tandem/pd/firsttoken"
 )
 
-// Decision is why a request went where it did: one choice per attempt.
-type Decision struct {
-	RequestID string
-	Model     string
-	API       string
-	At        time.Time
-	Choices   []Choice
-	Outcome   string
-}
-
-// Choice is what one attempt chose from, and how it ended.
-type Choice struct {
-	Demand     cost.Demand
-	Prompt     PromptKnowledge
-	Candidates cost.Candidates
-	Chosen     cost.Alternative
-	Reason     string             // why decode runs alone, empty for a pair
-	Mismatch   string             // what keeps servers from making a pair, where that is why
-	FirstToken firsttoken.Outcome // its zero value: no prefill answered
-	Panic      bool               // breakers were ignored
-	Outcome    string             // empty when it served
-	Measured   Measured
-}
-
-// NoPair is the Reason where prefill servers are there and make no pair with decode servers.
-const NoPair = "no_pair"
-
-// Decisions remembers the last decisions, in a ring. Of the older ones it keeps what the
+// Ring remembers the last decisions. Of the older ones it keeps what the
 // chosen servers were like, and of all others no more than maxCandidates.
-type Decisions struct {
+type Ring struct {
 	mu         sync.Mutex // guards the rest
-	ring       []Decision
+	ring       []Record
 	next       int
 	candidates int // in all of them
 	cut        int // of the oldest decisions, of which only the chosen servers are kept
@@ -49,11 +19,11 @@ type Decisions struct {
 // maxCandidates bounds the servers that are remembered with decisions, to some 20 MB.
 const maxCandidates = 1 << 16
 
-// NewDecisions remembers n decisions.
-func NewDecisions(n int) *Decisions { return &Decisions{ring: make([]Decision, 0, n)} }
+// NewRing remembers n decisions.
+func NewRing(n int) *Ring { return &Ring{ring: make([]Record, 0, n)} }
 
 // Add remembers a decision and forgets the oldest.
-func (d *Decisions) Add(decision Decision) {
+func (d *Ring) Add(decision Record) {
 	decision.Choices = slices.Clone(decision.Choices) // the request may go on with its own
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,7 +46,7 @@ func (d *Decisions) Add(decision Decision) {
 
 // Complete writes down what an attempt, counted from 0, of a request that arrived then took, and
 // how it ended. It does nothing where the request is forgotten.
-func (d *Decisions) Complete(requestID string, arrived time.Time, attempt int, m Measured, outcome string) {
+func (d *Ring) Complete(requestID string, arrived time.Time, attempt int, m Measured, outcome string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	found := d.find(requestID)
@@ -87,7 +57,7 @@ func (d *Decisions) Complete(requestID string, arrived time.Time, attempt int, m
 }
 
 // candidates is how many servers it remembers.
-func (d *Decision) candidates() (n int) {
+func (d *Record) candidates() (n int) {
 	for i := range d.Choices {
 		n += len(d.Choices[i].Candidates.Prefill) + len(d.Choices[i].Candidates.Decode)
 	}
@@ -103,7 +73,7 @@ func keepOnlyChosen(choices []Choice) {
 }
 
 // Find returns the newest decision on a request as it is now, false if it is not remembered.
-func (d *Decisions) Find(requestID string) (Decision, bool) {
+func (d *Ring) Find(requestID string) (Record, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if found := d.find(requestID); found != nil {
@@ -111,11 +81,11 @@ func (d *Decisions) Find(requestID string) (Decision, bool) {
 		now.Choices = slices.Clone(now.Choices) // the request may end meanwhile
 		return now, true
 	}
-	return Decision{}, false
+	return Record{}, false
 }
 
 // find is the newest decision on a request, nil if it is not remembered. The mutex is held.
-func (d *Decisions) find(requestID string) *Decision {
+func (d *Ring) find(requestID string) *Record {
 	for i := range d.ring {
 		at := (d.next - 1 - i + 2*len(d.ring)) % len(d.ring)
 		if d.ring[at].RequestID == requestID {
