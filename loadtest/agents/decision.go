@@ -52,6 +52,14 @@ func (a *attempt) chosen() alternative {
 	return alternative{}
 }
 
+// cached is how much of the prompt the server that computes it is believed to have.
+func (a *alternative) cached() int {
+	if a.Prefill == "" {
+		return a.DecodeCached
+	}
+	return a.PrefillCached
+}
+
 // last is the attempt that was answered, nil if none is remembered.
 func (d *decision) last() *attempt {
 	if len(d.Attempts) == 0 {

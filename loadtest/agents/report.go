@@ -1,7 +1,6 @@
 package agents
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -40,27 +39,26 @@ type Result struct {
 	Losing int     `json:"needlessly_changed_to_less_cached"`
 	TTFT50 float64 `json:"later_turns_ttft_p50_s"`
 	TTFT99 float64 `json:"later_turns_ttft_p99_s"`
+	// AboveChat is how far that is above chat's with the same servers, caches and policy.
+	AboveChat *Difference `json:"later_turns_ttft_p99_above_chat,omitempty"`
 	// Repeated is how many times what sub-agents that begin at once share was computed by
 	// them all together, on average over their starts.
 	Repeated float64 `json:"shared_prefix_computed_by_sub_agents"`
 	Seconds  float64 `json:"run_s"` // of this machine's time
 
-	cached, oracle int             // tokens
-	ttfts          []time.Duration // of the later turns, as measured, in order
-	starts         siblingStarts   // of sub-agents
+	cached, oracle int // tokens
+	later          laterTurns
+	starts         siblingStarts // of sub-agents
 
 	// What is explained of a round, and not kept.
 	changes changes
 	slowest []*turn // of the later ones, one in slowestOf
 }
 
-// slowestOf is of how many later turns the slowest is explained.
-const slowestOf = 30
-
 // newResult holds the log of a round against the oracle.
-func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, error) {
-	r := &Result{run: *what, CacheTokens: blocks * blockTokens, Requests: len(log)}
-	var done, later []*turn
+func newResult(what *round, log []*turn, blocks int, speed float64) (*Result, error) {
+	r := &Result{run: what.run, CacheTokens: blocks * blockTokens, Requests: len(log), later: make(laterTurns)}
+	var done []*turn
 	var first error
 	for _, t := range log {
 		if t.err != nil {
@@ -76,19 +74,21 @@ func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, erro
 			r.Alone++
 		}
 		if t.request.turn > 0 || t.request.conversation.parent != nil {
-			later = append(later, t)
-			r.ttfts = append(r.ttfts, t.ttft)
+			of := session{what.seed, what.Servers, t.request.conversation.session}
+			r.later[of] = append(r.later[of], t)
 		}
 	}
-	if len(later) == 0 {
+	if len(r.later) == 0 {
 		return nil, fmt.Errorf("%d of %d requests failed: %w", r.Failed, r.Requests, first)
 	}
 	r.oracle, r.starts = oracle(done, r.Servers, blocks), startsOf(done)
 	r.changes = findChanges(done, blocks)
 	r.Changed, r.NeedNot = len(r.changes.changed), r.changes.needNot
 	r.Needless, r.Losing = len(r.changes.needless), losing(r.changes.needless)
-	slices.SortFunc(later, func(a, b *turn) int { return cmp.Compare(a.ttft, b.ttft) })
-	r.slowest = later[len(later)-(len(later)+slowestOf-1)/slowestOf:]
+	for i := range r.changes.changed {
+		r.changes.changed[i].turn.changed = true
+	}
+	r.slowest = r.later.slowest()
 	r.sum(speed)
 	return r, nil
 }
@@ -97,14 +97,14 @@ func newResult(what *run, log []*turn, blocks int, speed float64) (*Result, erro
 func (r *Result) sum(speed float64) {
 	r.Cached, r.Oracle = float64(r.cached)/float64(r.PromptTokens), float64(r.oracle)/float64(r.PromptTokens)
 	r.OfOracle = float64(r.cached) / float64(max(r.oracle, 1))
-	slices.Sort(r.ttfts)
-	r.TTFT50, r.TTFT99 = quantile(r.ttfts, 0.5, speed), quantile(r.ttfts, 0.99, speed)
+	r.TTFT50, r.TTFT99 = r.later.quantile(0.5, speed), r.later.quantile(0.99, speed)
 	r.Repeated = r.starts.repeated()
 }
 
 // add adds the result of a round to that of its run.
 func (r *Report) add(x *Result) {
 	x.changes, x.slowest = changes{}, nil
+	x.later.forget()
 	i := slices.IndexFunc(r.Results, func(y Result) bool { return y.run == x.run })
 	if i < 0 {
 		r.Results = append(r.Results, *x)
@@ -114,9 +114,20 @@ func (r *Report) add(x *Result) {
 	y.CacheTokens, y.Seconds = x.CacheTokens, y.Seconds+x.Seconds
 	y.Requests, y.Failed, y.Alone, y.PromptTokens = y.Requests+x.Requests, y.Failed+x.Failed, y.Alone+x.Alone, y.PromptTokens+x.PromptTokens
 	y.Changed, y.NeedNot, y.Needless, y.Losing = y.Changed+x.Changed, y.NeedNot+x.NeedNot, y.Needless+x.Needless, y.Losing+x.Losing
-	y.cached, y.oracle, y.ttfts = y.cached+x.cached, y.oracle+x.oracle, append(y.ttfts, x.ttfts...)
+	y.cached, y.oracle = y.cached+x.cached, y.oracle+x.oracle
+	y.later.add(x.later)
 	y.starts = siblingStarts{y.starts.times + x.starts.times, y.starts.count + x.starts.count}
 	y.sum(r.Speed)
+}
+
+// compare holds each run against chat's, once all are there.
+func (r *Report) compare() {
+	for i := range r.Results {
+		x := &r.Results[i]
+		if of := r.chatOf(x); of != nil && of != x {
+			x.AboveChat = p99Above(x.later, of.later, r.Speed)
+		}
+	}
 }
 
 func quantile(sorted []time.Duration, q, speed float64) float64 {
@@ -178,11 +189,11 @@ func (r *Report) WriteJSON(w io.Writer) error {
 func (r *Report) WriteTable(w io.Writer) error {
 	fmt.Fprintf(w, "seconds of the engines; %g of them pass here in one; %d seeds a run\n", r.Speed, r.Seeds)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "API\tprefill\tcache\tpolicy\tcached\toracle\tof oracle\tchanged\tneedless\tlosing\tTTFT p50\tp99\trepeated\tdecode alone\tfailed\trun s\t\n")
+	fmt.Fprintf(table, "API\tprefill\tcache\tpolicy\tcached\toracle\tof oracle\tchanged\tneedless\tlosing\tTTFT p50\tp99\tabove chat (95%%)\trepeated\tdecode alone\tfailed\trun s\t\n")
 	for i := range r.Results {
 		x := &r.Results[i]
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%.1f%%\t%.1f%%\t%.1f%%\t%d of %d\t%d\t%d\t%.3f\t%.3f\t%.2f\t%d\t%d of %d\t%.1f\t\n", x.API, x.Servers, x.Cache, x.Policy,
-			100*x.Cached, 100*x.Oracle, 100*x.OfOracle, x.Changed, x.NeedNot, x.Needless, x.Losing, x.TTFT50, x.TTFT99, x.Repeated, x.Alone, x.Failed, x.Requests, x.Seconds)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%.1f%%\t%.1f%%\t%.1f%%\t%d of %d\t%d\t%d\t%.3f\t%.3f\t%s\t%.2f\t%d\t%d of %d\t%.1f\t\n", x.API, x.Servers, x.Cache, x.Policy,
+			100*x.Cached, 100*x.Oracle, 100*x.OfOracle, x.Changed, x.NeedNot, x.Needless, x.Losing, x.TTFT50, x.TTFT99, x.AboveChat, x.Repeated, x.Alone, x.Failed, x.Requests, x.Seconds)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -191,7 +202,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 		fmt.Fprintln(w, t)
 	}
 	for _, g := range r.Goals() {
-		fmt.Fprintf(w, "%s: %d of %d\n", g.Text, g.Met, g.Of)
+		fmt.Fprintln(w, g)
 	}
 	return nil
 }

@@ -49,6 +49,7 @@ type turn struct {
 	// chosen, and how long its prefill took from then on. Not scaled back.
 	decision            decision
 	waited, prefillTook time.Duration
+	changed             bool // its server, which it need not
 }
 
 func (t *turn) String() string {
@@ -97,6 +98,7 @@ func Run(ctx context.Context, cfg Config, show func(ended, total int, last fmt.S
 			}
 		}
 	}
+	report.compare()
 	return report, nil
 }
 
@@ -128,7 +130,7 @@ func (r *Report) measure(ctx context.Context, cfg *Config, what *round, all *req
 	turns := d.drive(ctx)
 	seconds := time.Since(began).Seconds()
 	c.remember(ctx, turns)
-	result, err := newResult(&what.run, turns, blocks, cfg.Speed)
+	result, err := newResult(what, turns, blocks, cfg.Speed)
 	if err != nil {
 		return err
 	}

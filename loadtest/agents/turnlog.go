@@ -36,15 +36,11 @@ func logTurns(what *round, log []*turn, speed float64, to *csv.Writer) error {
 // columns are a turn's, of turnColumns. Its last attempt counts.
 func (t *turn) columns(what *round, began time.Time, a *attempt, speed float64) []string {
 	chosen, of := a.chosen(), t.request.conversation
-	cached := chosen.PrefillCached
-	if chosen.Prefill == "" {
-		cached = chosen.DecodeCached
-	}
 	ms := func(scaled float64) string { return fmt.Sprintf("%.1f", speed*scaled) }
 	since := func(d time.Duration) string { return ms(float64(d.Microseconds()) / 1000) }
 	return []string{
 		what.API, fmt.Sprint(what.Servers), what.Cache, what.Policy, fmt.Sprint(what.seed), since(t.sent.Sub(began)), fmt.Sprint(of.session), fmt.Sprint(of.parent != nil), fmt.Sprint(t.request.turn), chosen.Prefill, chosen.Decode,
-		fmt.Sprint(t.usage.prompt), fmt.Sprint(t.usage.cached), fmt.Sprint(cached), fmt.Sprint(a.Tokens.Known), a.Tokens.Unknown,
+		fmt.Sprint(t.usage.prompt), fmt.Sprint(t.usage.cached), fmt.Sprint(chosen.cached()), fmt.Sprint(a.Tokens.Known), a.Tokens.Unknown,
 		ms(a.Waited), ms(chosen.Queue), ms(chosen.Compute), ms(chosen.Transfer), ms(chosen.First),
 		ms(a.Measured.Prefill), ms(a.Measured.Transfer), ms(a.Measured.First), since(t.ttft),
 	}

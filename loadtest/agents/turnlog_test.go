@@ -2,6 +2,7 @@ package agents
 
 import (
 	"encoding/csv"
+	"encoding/json"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -78,5 +79,25 @@ func TestTurnLog_SaysWhereATurnsTimeWent(t *testing.T) {
 		if !maps.Equal(got, want) {
 			t.Errorf("line %d:\n%v, want\n%v", i+1, got, want)
 		}
+	}
+}
+
+// The time of turns adds up to their first tokens, and what was predicted of those that a pair
+// served stands beside it.
+func TestBreakdown_SaysWhereTheTimeWent(t *testing.T) {
+	turns := []*turn{
+		{prefill: "p1", ttft: 60 * time.Millisecond, usage: usage{900, 700}, changed: true},
+		{ttft: 20 * time.Millisecond, usage: usage{900, 32}},
+		{prefill: "p1", ttft: 40 * time.Millisecond},
+	}
+	for i, id := range []string{"pair", "alone"} {
+		if err := json.Unmarshal([]byte(remembered[id]), &turns[i].decision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = "the slowest 3 took 0.080 s: 0.002 until servers were chosen, 0.027 in prefill and its queue (predicted 0.030), 0.003 for transfer and step (0.003), 0.048 otherwise; " +
+		"decode computed 1 alone, 1 changed their server without need, 1 had less cached than believed, of 1 tokens were not known"
+	if got := newBreakdown(turns, 2).String(); got != want {
+		t.Errorf("%s, want\n%s", got, want)
 	}
 }
