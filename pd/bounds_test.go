@@ -2,12 +2,9 @@ package pd
 
 import (
 	"bytes"
-	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 )
-
-var testTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // bodyOf is a request whose body has so many bytes, at least two.
 func bodyOf(n int) *Request {
