@@ -33,4 +33,8 @@ func (r *reservedBytes) grow(bytes int) bool {
 	return true
 }
 
-func (r *reservedBytes) release() { r.budget.now.Add(int64(freeBytes - r.bytes)) }
+// release gives back what is counted. Twice is as good as once.
+func (r *reservedBytes) release() {
+	r.budget.now.Add(int64(freeBytes - r.bytes))
+	r.bytes = freeBytes
+}

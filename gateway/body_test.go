@@ -177,3 +177,19 @@ func TestReservedBytes(t *testing.T) {
 		}
 	}
 }
+
+// What is given back twice is given back once: a request that a proxy asks for in vain is judged
+// and ended by different hands.
+func TestReservedBytes_GivenBackTwice(t *testing.T) {
+	budget := bodyBudget{most: 1 << 20}
+	r := reservedBytes{&budget, freeBytes}
+	if !r.grow(3 * freeBytes) {
+		t.Fatal("there is room")
+	}
+	for range 2 {
+		r.release()
+		if now := budget.now.Load(); now != 0 {
+			t.Errorf("%d bytes are counted", now)
+		}
+	}
+}
