@@ -39,6 +39,11 @@ func TestPickerManifests(t *testing.T) {
 	if err := c.Do("GET", "/apis/inference.networking.k8s.io/v1/namespaces/llm-d/inferencepools/pool", nil, &pool); err != nil {
 		t.Fatal(err)
 	}
+	// Another installation in the cluster, of which neither takes the right to see nodes from the other.
+	c.Kubectl(t, "apply", "--server-side", "-k", "deploy/kustomize")
+	if !c.May(t, "tandem", "tandem", "get", "nodes") {
+		t.Error("a gateway beside the picker may not get nodes")
+	}
 	ref := pool.Spec.EndpointPickerRef
 	var service struct {
 		Spec struct{ Ports []struct{ Port int } }
