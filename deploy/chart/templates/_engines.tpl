@@ -1,0 +1,189 @@
+{{/*
+What an engine's container is started with, by engine. Each takes .pool (with its defaults),
+.name and .root, and gives command, args, env, ports, readiness and preStop of the container.
+*/}}
+
+{{- define "tandem.waitUntilIdle" -}}
+preStop:
+  # The gateway sends nothing new from the moment that the pod's deletion begins. Engines abort what
+  # runs on SIGTERM: wait until nothing does, and no KV is held for a decode server any more.
+  exec:
+    command:
+      - python3
+      - -c
+      - |
+        import re, time, urllib.request
+        busy = re.compile(r"^{{ .series }}\{.*\} (?!0(\.0+)?$)", re.M)
+        time.sleep(2)
+        end = time.monotonic() + {{ sub .pool.graceSeconds 32 }}
+        while time.monotonic() < end and busy.search(urllib.request.urlopen("http://localhost:8000/metrics").read().decode()):
+            time.sleep(0.5)
+{{- end }}
+
+{{- define "tandem.vllm" -}}
+{{- $p := .pool }}
+{{- $grouped := gt (int $p.nodes) 1 }}
+{{- $base := "5557" }}
+{{- $replay := "5657" }}
+{{- if $grouped }}
+{{- /* vLLM adds the rank to both ports: take the first rank of the pod away. */}}
+{{- $base = "'$((5557 - first))'" }}
+{{- $replay = "'$((5657 - first))'" }}
+{{- end }}
+{{- $transfer := `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"fail"}` }}
+{{- $events := printf `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s","topic":"kv-events"}` $base $replay }}
+{{- if $grouped }}
+# Each pod serves its own ranks; all step together.
+command:
+  - bash
+  - -c
+  - |
+    first=$((LWS_WORKER_INDEX * {{ $p.ranks }}))
+    exec vllm serve {{ $p.model }} --port=8000 \
+      --data-parallel-size={{ mul $p.nodes $p.ranks }} --data-parallel-size-local={{ $p.ranks }} \
+      --data-parallel-start-rank=$first --data-parallel-hybrid-lb \
+      --data-parallel-address="$LWS_LEADER_ADDRESS" --data-parallel-rpc-port=5555 --enable-expert-parallel \
+      {{- if ne $p.role "both" }}
+      --kv-transfer-config='{{ $transfer }}' \
+      {{- end }}
+      --kv-events-config='{{ $events }}' \
+      --enable-prompt-tokens-details --enable-scale-out{{ range $p.args }} {{ . | squote }}{{ end }}
+{{- else }}
+args:
+  - --model={{ $p.model }}
+  - --port=8000
+  {{- if ne $p.role "both" }}
+  # Any server can be prefill or decode: kv_role has no meaning for NIXL. "fail" lets the gateway
+  # try elsewhere; "recompute" would stall decode in silence.
+  - --kv-transfer-config={{ $transfer }}
+  {{- end }}
+  # Replay lets a gateway that missed events ask for them.
+  - --kv-events-config={{ $events }}
+  # The gateway learns from cached_tokens what a prefill really cost.
+  - --enable-prompt-tokens-details
+  # The gateway asks how a prompt is turned into tokens.
+  - --enable-scale-out
+  {{- if gt (int $p.ranks) 1 }}
+  - --data-parallel-size={{ $p.ranks }}
+  {{- end }}
+  {{- range $p.args }}
+  - {{ . | quote }}
+  {{- end }}
+{{- end }}
+env:
+  # Decode pulls the KV from this address. The default, localhost, makes decode pull from itself.
+  - name: VLLM_NIXL_SIDE_CHANNEL_HOST
+    valueFrom: {fieldRef: {fieldPath: status.podIP}}
+  - {name: VLLM_NIXL_SIDE_CHANNEL_PORT, value: "5600"}
+  # The user has no entry in the image's passwd.
+  - {name: USER, value: vllm}
+  - {name: HOME, value: /cache}
+  {{- with $p.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  - {name: http, containerPort: 8000}
+  - {name: nixl, containerPort: 5600}
+  - {name: kv-events, containerPort: 5557}
+  - {name: kv-replay, containerPort: 5657}
+startupProbe: # the model loads
+  httpGet: {path: /health, port: http}
+  periodSeconds: 5
+  failureThreshold: 240
+readinessProbe:
+  httpGet: {path: /health, port: http}
+  periodSeconds: 2
+lifecycle:
+  {{- include "tandem.waitUntilIdle" (dict "pool" $p "series" "vllm:(num_requests_running|num_requests_waiting|kv_cache_usage_perc|gpu_cache_usage_perc)") | nindent 2 }}
+{{- end }}
+
+{{- define "tandem.sglang" -}}
+{{- $p := .pool }}
+command: [python3, -m, sglang.launch_server]
+args:
+  - --model-path={{ $p.model }}
+  - --host=0.0.0.0
+  - --port=8000
+  {{- if ne $p.role "both" }}
+  - --disaggregation-mode={{ $p.role }}
+  - --disaggregation-transfer-backend=nixl
+  {{- if eq $p.role "prefill" }}
+  - --disaggregation-bootstrap-port=8998
+  {{- end }}
+  {{- end }}
+  - --kv-events-config={"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","topic":"kv-events"}
+  - --enable-metrics
+  # Usage says what caches had of a prompt.
+  - --enable-cache-report
+  {{- if gt (int $p.ranks) 1 }}
+  - --dp-size={{ $p.ranks }}
+  - --enable-dp-attention
+  {{- end }}
+  {{- range $p.args }}
+  - {{ . | quote }}
+  {{- end }}
+env:
+  - {name: HOME, value: /cache}
+  {{- with $p.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  - {name: http, containerPort: 8000}
+  - {name: bootstrap, containerPort: 8998}
+  - {name: kv-events, containerPort: 5557}
+  - {name: kv-replay, containerPort: 5657}
+startupProbe: # the model loads; /health generates a token
+  httpGet: {path: /health, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 20
+  failureThreshold: 240
+readinessProbe:
+  httpGet: {path: /v1/models, port: http}
+  periodSeconds: 2
+lifecycle:
+  {{- include "tandem.waitUntilIdle" (dict "pool" $p "series" "sglang:(num_running_reqs|num_queue_reqs)") | nindent 2 }}
+{{- end }}
+
+{{- define "tandem.trtllm" -}}
+{{- $p := .pool }}
+command: [trtllm-serve, serve]
+args:
+  - {{ $p.model }}
+  - --host=0.0.0.0
+  - --port=8000
+  - --backend=pytorch
+  - --extra_llm_api_options=/etc/trtllm/config.yaml
+  {{- range $p.args }}
+  - {{ . | quote }}
+  {{- end }}
+env:
+  - {name: HOME, value: /cache}
+  {{- with $p.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  - {name: http, containerPort: 8000}
+startupProbe: # the model loads
+  httpGet: {path: /health, port: http}
+  periodSeconds: 5
+  failureThreshold: 240
+readinessProbe:
+  httpGet: {path: /health, port: http}
+  periodSeconds: 2
+lifecycle:
+  preStop:
+    # The gateway sees that the pod goes; the server finishes what it has on SIGTERM.
+    exec: {command: [sleep, "5"]}
+{{- end }}
+
+{{/* The file that a TensorRT-LLM server of a pair reads. */}}
+{{- define "tandem.trtllmConfig" -}}
+print_iter_log: false
+enable_iter_perf_stats: true
+{{- if ne .role "both" }}
+cache_transceiver_config: {backend: DEFAULT}
+{{- end }}
+{{- if eq .role "prefill" }}
+disable_overlap_scheduler: true
+{{- end }}
+{{- end }}

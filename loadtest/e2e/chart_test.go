@@ -1,0 +1,289 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/cluster"
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
+)
+
+// chartExamples are the values files of deploy/chart/examples by their names, "default" the chart's
+// own values.
+func chartExamples(t *testing.T) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob("../../deploy/chart/examples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("examples of the chart: %d files (%v)", len(files), err)
+	}
+	for _, file := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(file), ".yaml"))
+	}
+	return append(names, "default")
+}
+
+// helm runs helm on deploy/chart and returns what it printed. A name other than "default" adds the
+// values of that example.
+func helm(t *testing.T, example string, args ...string) (string, error) {
+	t.Helper()
+	if example != "default" {
+		args = append(args, "--values", "deploy/chart/examples/"+example+".yaml")
+	}
+	root := process.Root(t)
+	cmd := exec.Command(filepath.Join(root, ".cache/e2e/helm"), args...)
+	cmd.Dir = root
+	printed, err := cmd.CombinedOutput()
+	return string(printed), err
+}
+
+// rendered is what an installation in a namespace consists of.
+func rendered(t *testing.T, example, namespace string, args ...string) string {
+	t.Helper()
+	text, err := helm(t, example, append([]string{"template", "tandem", "deploy/chart", "--namespace", namespace}, args...)...)
+	if err != nil {
+		t.Fatalf("helm template of %s: %v\n%s", example, err, text)
+	}
+	return text
+}
+
+// Helm's linter finds nothing, in its strict form, with the values of any example.
+func TestChart_Lints(t *testing.T) {
+	for _, name := range chartExamples(t) {
+		if printed, err := helm(t, name, "lint", "--strict", "deploy/chart"); err != nil || strings.Contains(printed, "[WARNING]") {
+			t.Errorf("%s: %v\n%s", name, err, printed)
+		}
+	}
+}
+
+// made are the passwords that the chart draws anew where no Secret is there.
+var made = regexp.MustCompile(`(password: |token: )[A-Za-z0-9]{40}\b|( on #)[0-9a-f]{64}\b`)
+
+// Each example renders to the manifests of testdata/chart, which a person can read and dispute.
+// UPDATE=1 writes them anew.
+func TestChart_RendersAsWritten(t *testing.T) {
+	for _, name := range chartExamples(t) {
+		got := made.ReplaceAllString(rendered(t, name, "tandem"), "${1}${2}MADE")
+		file := filepath.Join("testdata/chart", name+".yaml")
+		if os.Getenv("UPDATE") != "" {
+			if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("%s differs from %s:\n%s", name, file, firstDifference(string(want), got))
+		}
+	}
+}
+
+// firstDifference is the first line in which two texts differ, with its number.
+func firstDifference(want, got string) string {
+	wants, gots := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(wants), len(gots)) {
+		if wants[i] != gots[i] {
+			return "want " + wants[i] + "\ngot  " + gots[i]
+		}
+	}
+	return "one has more lines than the other"
+}
+
+// Values that the chart does not know, or that cannot be, are refused by name.
+func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
+	for set, want := range map[string]string{
+		"replica=3":                                   "additional properties 'replica' not allowed",
+		"replicas=0":                                  "/replicas",
+		"pools.a.role=encode":                         "/pools/a/role",
+		"pools.a.replicas=2":                          "missing property 'role'",
+		"pools.A.role=decode":                         "'A' does not match pattern",
+		"pools.a.role=decode,pools.a.engine=tgi":      "/pools/a/engine",
+		"pools.a.role=decode,pools.a.scale.min=1":     "missing property 'max'",
+		"picker.provider=nginx":                       "/picker/provider",
+		"picker.pool.targetPorts={1,2,3,4,5,6,7,8,9}": "/picker/pool/targetPorts",
+		"image.digest=latest":                         "/image/digest",
+		"pools.a.role=decode,pools.a.engine=sglang,pools.a.nodes=2": "pools.a: nodes above 1 are written for vllm",
+		"gateway.create=true": "gateway.className names no class",
+	} {
+		text, err := helm(t, "default", "template", "tandem", "deploy/chart", "--set", set)
+		if err == nil || !strings.Contains(text, want) {
+			t.Errorf("--set %s (%v): want %q in\n%s", set, err, want, text)
+		}
+	}
+}
+
+// The gateway's program takes every flag that the chart gives it.
+func TestChart_GivesFlagsThatThereAre(t *testing.T) {
+	for _, name := range append(chartExamples(t), "picker-istio") {
+		args := gatewayArgs(t, rendered(t, name, "tandem", "--set", "picker.fallbacks=2,redis.cluster=true,keysSecret=k,picker.plain=true,servers.services=a=b,servers.namespace=n,servers.connector=nixl"))
+		printed, err := exec.Command("../../bin/tandem", append(args, "--help")...).CombinedOutput()
+		if len(args) < 8 || err != nil {
+			t.Errorf("%s: tandem %s: %v\n%s", name, strings.Join(args, " "), err, printed)
+		}
+	}
+}
+
+// gatewayArgs are the arguments of the gateway's container.
+func gatewayArgs(t *testing.T, manifests string) (args []string) {
+	t.Helper()
+	_, list, found := strings.Cut(manifests, "            - serve\n")
+	if !found {
+		t.Fatalf("no gateway in\n%s", manifests)
+	}
+	args = []string{"serve"}
+	for line := range strings.Lines(list) {
+		arg, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "            - ")
+		if !is {
+			break
+		}
+		args = append(args, strings.Trim(arg, `"`))
+	}
+	return args
+}
+
+// The Redis of the chart lets its user do what docs/redis.md lists, and nothing else.
+func TestChart_RedisUserMayDoWhatIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rights := regexp.MustCompile(`(?m)^ *user tandem on [>#]\S+ (.*)$`)
+	want := rights.FindSubmatch(page)
+	got := rights.FindStringSubmatch(rendered(t, "default", "tandem"))
+	if want == nil || got == nil || got[1] != string(want[1]) {
+		t.Errorf("the chart's user: %q\nthe page's: %q", got, want)
+	}
+	if !strings.Contains(rendered(t, "default", "tandem"), "    user default off\n") {
+		t.Error("the Redis lets clients in that show no password")
+	}
+}
+
+// definitions are the kinds that the chart needs beside Kubernetes' own, as their projects publish
+// them.
+var definitions = []string{
+	"gateway-api-crds/gateway.networking.k8s.io_httproutes.yaml", "gateway-api-crds/gateway.networking.k8s.io_gateways.yaml",
+	"inference-crds/inference.networking.k8s.io_inferencepools.yaml",
+	"keda-crds/keda.sh_scaledobjects.yaml", "lws-crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+	"istio-crds/customresourcedefinitions.gen.yaml",
+	"monitoring-crds/monitoring.coreos.com_servicemonitors.yaml", "monitoring-crds/monitoring.coreos.com_podmonitors.yaml",
+}
+
+// An API server with the projects' own definitions takes every example, no field of which it does not
+// know, in namespaces of the restricted standard.
+func TestChart_IsTaken(t *testing.T) {
+	c := cluster.Start(t)
+	for _, file := range definitions {
+		c.Kubectl(t, "apply", "--server-side", "-f", ".cache/e2e/"+file)
+	}
+	c.Kubectl(t, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+	for _, name := range chartExamples(t) {
+		t.Run(name, func(t *testing.T) {
+			namespace := "of-" + name
+			c.Kubectl(t, "create", "namespace", namespace)
+			c.Kubectl(t, "label", "namespace", namespace, "pod-security.kubernetes.io/warn=restricted")
+			file := filepath.Join(t.TempDir(), "rendered.yaml")
+			if err := os.WriteFile(file, []byte(rendered(t, name, namespace)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			printed := c.Kubectl(t, "apply", "-n", namespace, "--server-side", "--validate=strict", "-f", file)
+			if strings.Contains(printed, "Warning") {
+				t.Errorf("the API server warns:\n%s", printed)
+			}
+			checkChartRights(t, c, namespace)
+		})
+	}
+	t.Run("the kustomization says the same", func(t *testing.T) { compareWithKustomize(t, c) })
+}
+
+// checkChartRights demands that the gateway of a namespace may look at its servers and at nodes, also
+// where others are installed in the cluster, and may change nothing.
+func checkChartRights(t *testing.T, c *cluster.Cluster, namespace string) {
+	t.Helper()
+	for _, right := range []struct {
+		verb, resource string
+		want           bool
+	}{
+		{"watch", "pods", true}, {"list", "nodes", true}, {"patch", "pods", false}, {"delete", "pods", false},
+		{"get", "secrets", false}, {"get", "configmaps", false},
+	} {
+		if may := c.May(t, namespace, "tandem", right.verb, right.resource); may != right.want {
+			t.Errorf("the gateway may %s %s: %v", right.verb, right.resource, may)
+		}
+	}
+}
+
+// compareWithKustomize applies deploy/kustomize and the chart with the values that make it the same,
+// and demands that the API server keeps the same of both: neither falls behind the other.
+func compareWithKustomize(t *testing.T, c *cluster.Cluster) {
+	c.Kubectl(t, "apply", "--server-side", "--validate=strict", "-k", "deploy/kustomize")
+	c.Kubectl(t, "create", "namespace", "chart")
+	file := filepath.Join(t.TempDir(), "rendered.yaml")
+	manifests := rendered(t, "vllm-nixl", "chart", "--set", "admin.token.enabled=false,keda.enabled=false,monitor.enabled=false")
+	if err := os.WriteFile(file, []byte(manifests), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Kubectl(t, "apply", "-n", "chart", "--server-side", "--validate=strict", "-f", file)
+	for _, path := range []string{
+		"apis/apps/v1/%s/deployments/tandem", "apis/policy/v1/%s/poddisruptionbudgets/tandem",
+		"api/v1/%s/services/tandem", "api/v1/%s/services/tandem-admin",
+		"apis/rbac.authorization.k8s.io/v1/%s/roles/tandem",
+		"apis/apps/v1/%s/deployments/vllm-prefill", "apis/apps/v1/%s/deployments/vllm-decode", "apis/policy/v1/%s/poddisruptionbudgets/vllm-decode",
+	} {
+		var objects []map[string]any
+		for _, namespace := range []string{"tandem", "chart"} {
+			var object map[string]any
+			if err := c.Do("GET", "/"+strings.Replace(path, "%s", "namespaces/"+namespace, 1), nil, &object); err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, map[string]any{"spec": withoutNature(object["spec"]), "rules": object["rules"]})
+		}
+		if !reflect.DeepEqual(objects[0], objects[1]) {
+			ours, _ := json.MarshalIndent(objects[0], "", " ")
+			chart, _ := json.MarshalIndent(objects[1], "", " ")
+			t.Errorf("%s: kustomize and chart differ:\n%s", path, firstDifference(string(ours), string(chart)))
+		}
+	}
+}
+
+// onlyChart are labels and arguments that the chart has by its nature: of releases, and of the Redis
+// user that it makes.
+var onlyChart = []string{"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart", "tandem/pool", "tandem/engine"}
+
+// withoutNature is a value of a manifest without what onlyChart names, cluster addresses, and the
+// mounted password.
+func withoutNature(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, name := range append(slices.Clone(onlyChart), "clusterIP", "clusterIPs", "volumes", "volumeMounts") {
+			if name == "volumes" || name == "volumeMounts" {
+				if holds, _ := json.Marshal(v[name]); !strings.Contains(string(holds), `"redis"`) {
+					continue
+				}
+			}
+			delete(v, name)
+		}
+		for name := range v {
+			v[name] = withoutNature(v[name])
+		}
+		return v
+	case []any:
+		var kept []any
+		for _, item := range v {
+			if arg, is := item.(string); is && strings.HasPrefix(arg, "--redis") {
+				continue
+			}
+			kept = append(kept, withoutNature(item))
+		}
+		return kept
+	default:
+		return v
+	}
+}
