@@ -86,18 +86,18 @@ names its line. The servers are read again on SIGHUP and when the file changes;
 other settings need a restart, which the log then says.
 
 This page is generated: bin/tandem-lab docs.
-
-| setting | default | meaning |
-|---|---|---|
 `)
-	serving.Settings().VisitAll(func(f *pflag.Flag) {
-		kind, usage := pflag.UnquoteUsage(f)
-		value := f.DefValue
-		if value == "" {
-			value = " "
-		}
-		fmt.Fprintf(&b, "| `%s` %s | `%s` | %s |\n", f.Name, kind, value, usage)
-	})
+	for _, group := range serving.Settings() {
+		fmt.Fprintf(&b, "\n## %s\n\n| setting | default | meaning |\n|---|---|---|\n", group.Title)
+		group.Flags.VisitAll(func(f *pflag.Flag) {
+			kind, usage := pflag.UnquoteUsage(f)
+			value := f.DefValue
+			if value == "" {
+				value = " "
+			}
+			fmt.Fprintf(&b, "| `%s` %s | `%s` | %s |\n", f.Name, kind, value, usage)
+		})
+	}
 	b.WriteString(`
 ## Servers in the file
 

@@ -17,6 +17,6 @@ func checkCommand() *cobra.Command {
 			return serving.Check(cmd.Context(), file, cmd.Flags(), cmd.OutOrStdout())
 		},
 	}
-	serving.AddFlags(cmd.Flags(), &file)
+	serving.AddFlags(cmd, &file)
 	return cmd
 }

@@ -3,6 +3,7 @@ package serving
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -18,7 +19,7 @@ import (
 )
 
 // config is all that can be set, by flag or by file, one part for each package that uses it:
-// bind names it once for both.
+// groups names it once for both.
 type config struct {
 	ports     portsConfig
 	servers   [3]serverList // prefill, decode, both
@@ -81,35 +82,63 @@ func configWith(settings map[string]string, servers []discovery.Entry) (config, 
 	return cfg, cfg.validate()
 }
 
-// Settings are all that can be set, with their defaults, in the order of the documentation.
-func Settings() *pflag.FlagSet {
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	fs.SortFlags = false
-	cfg := defaultConfig()
-	cfg.bind(fs)
-	return fs
+// Group is settings that belong together.
+type Group struct {
+	Title string
+	Flags *pflag.FlagSet
+	First []string // names of those that help shows at once; none: only its title and count
 }
 
-// bind gives every setting its name and help, for flags, the file and the
-// documentation alike.
+// Settings are all that can be set, with their defaults, in the order of the documentation.
+func Settings() []Group {
+	cfg := defaultConfig()
+	return cfg.groups()
+}
+
+// groups gives every setting its name and help, for flags, the file and the documentation alike.
+func (c *config) groups() (all []Group) {
+	for _, part := range []struct {
+		title string
+		bind  func(*pflag.FlagSet)
+		first string
+	}{
+		{"Servers", c.bindServers, "prefill decode both"},
+		{"Discovery of servers", c.discovery.bind, "kubernetes-pods inference-pools registry"},
+		{"Ports", c.ports.bind, "listen admin picker"},
+		{"Requests and answers", c.gateway.bind, "model-alias"},
+		{"Access", c.access.bind, "keys-file admin-token-file"},
+		{"Queue, time limits and retries", c.pd.bindLimits, "max-waiting max-wait"},
+		{"Objectives, and how a prompt is served", c.pd.bindService, "ttft-slo itl-slo"},
+		{"Predicted costs", c.cost.bind, ""},
+		{"Several gateways", c.decider.bind, ""},
+		{"Connections to engines", c.engines.bind, ""},
+		{"Health and circuit breakers", c.pools.bindHealth, ""},
+		{"Adapters and sleep", c.pools.bindStandby, ""},
+		{"Locality of KV", c.kv.bind, "events-port tokens"},
+		{"Redis", c.redis.Bind, "redis"},
+		{"Autoscaling", c.scaling.bind, "scaler"},
+		{"Drain", c.drain.bind, ""},
+		{"Logs and traces", c.telemetry.bind, "otlp-endpoint"},
+	} {
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		flags.SortFlags = false
+		part.bind(flags)
+		all = append(all, Group{part.title, flags, strings.Fields(part.first)})
+	}
+	return all
+}
+
+// bind gives a command, or what reads the file, every setting.
 func (c *config) bind(fs *pflag.FlagSet) {
-	c.ports.bind(fs)
+	for _, group := range c.groups() {
+		fs.AddFlagSet(group.Flags)
+	}
+}
+
+func (c *config) bindServers(fs *pflag.FlagSet) {
 	fs.Var(&c.servers[0], "prefill", "prefill servers: `URLs`, separated by commas; in the file also with labels")
 	fs.Var(&c.servers[1], "decode", "decode servers: `URLs`, likewise")
 	fs.Var(&c.servers[2], "both", "servers that do both: `URLs`, likewise")
-	c.gateway.bind(fs)
-	c.access.bind(fs)
-	c.pd.bind(fs)
-	c.cost.bind(fs)
-	c.decider.bind(fs)
-	c.engines.bind(fs)
-	c.pools.bind(fs)
-	c.kv.bind(fs)
-	c.redis.Bind(fs)
-	c.discovery.bind(fs)
-	c.scaling.bind(fs)
-	c.drain.bind(fs)
-	c.telemetry.bind(fs)
 }
 
 // validate reports what is wrong, nil if nothing: first of the servers, then of each part, and

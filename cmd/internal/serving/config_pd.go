@@ -32,7 +32,8 @@ func defaultPD() pdConfig {
 	}
 }
 
-func (c *pdConfig) bind(fs *pflag.FlagSet) {
+// bindLimits names what bounds requests: their number, their time and their retries.
+func (c *pdConfig) bindLimits(fs *pflag.FlagSet) {
 	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes,
@@ -58,15 +59,15 @@ func (c *pdConfig) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxRetries, "max-retries", c.MaxRetries, "legs tried again for one request")
 	fs.Float64Var(&c.RetryRatio, "retry-ratio", c.RetryRatio, "retries per request over ten seconds, `0..1`")
 	fs.IntVar(&c.RetryFloor, "retry-floor", c.RetryFloor, "retries per ten seconds whatever the traffic")
-	c.bindObjectives(fs)
 }
 
-func (c *pdConfig) bindObjectives(fs *pflag.FlagSet) {
+// bindService names what requests are served for, and which server does what of a prompt.
+func (c *pdConfig) bindService(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.ttft, "ttft-slo", c.ttft,
 		"objective for the time to the first token; pairs predicted to miss it lose to those that are not; `duration`, for single "+
 			"models as model=duration, 0 is none; a request's header counts before its key's ttft-slo, that before its model's (of an "+
 			"adapter, before its base model's), and that before the one for all")
-	fs.StringSliceVar(&c.itl, "itl-slo", c.itl, "objective for the time between tokens, `duration`, likewise")
+	fs.StringSliceVar(&c.itl, "itl-slo", c.itl, "objective for the time between tokens: `duration`, likewise")
 	fs.StringSliceVar(&c.objectives, "objective", c.objectives,
 		"what requests are served for: latency (the time to the first token), throughput (requests per server that meet their "+
 			"objectives: with a ttft-slo, requests that cannot meet it any more are served last), or auto (throughput for a request that has a "+

@@ -15,7 +15,8 @@ type poolsConfig struct {
 	adapters    []string // as pools.ParseAdapter reads them
 }
 
-func (c *poolsConfig) bind(fs *pflag.FlagSet) {
+// bindHealth names how servers are probed, and when breakers eject them.
+func (c *poolsConfig) bindHealth(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ProbeInterval, "probe-interval", c.ProbeInterval,
 		"time between two probes of a server, and between two scrapes of its load")
 	fs.DurationVar(&c.ProbeTimeout, "probe-timeout", c.ProbeTimeout, "time for a probe; a later answer leaves the server unresponsive")
@@ -35,7 +36,6 @@ func (c *poolsConfig) bind(fs *pflag.FlagSet) {
 		"time for a probe request: the gateway's own generation of one token that proves an ejected server")
 	fs.DurationVar(&c.SlowStart, "slow-start", c.SlowStart,
 		"longest time in which a server that returns gets a growing part of its share; 0: all at once")
-	c.bindStandby(fs)
 }
 
 // bindStandby names what is loaded and put to sleep on demand.

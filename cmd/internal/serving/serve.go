@@ -20,26 +20,16 @@ func Command() *cobra.Command {
 		Short: "Run the gateway in front of prefill and decode servers",
 		Long: `Run the gateway in front of prefill and decode servers.
 
-Settings come from flags, or from a YAML file whose names are the names of the
-flags; flags win. The file is read again on SIGHUP and when it changes: servers
-that were added, removed or relabelled are taken over without losing a request,
-and a file with an error changes nothing.`,
+Settings come from flags, or from a YAML file with the names of the flags; flags
+win. The file is read again on SIGHUP and when it changes, without losing a
+request; a file with an error changes nothing.`,
 		Example: `  tandem serve --prefill http://a:8000,http://b:8000 --decode http://c:8000
   tandem serve -c tandem.yaml --log-level debug`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), file, cmd.Flags()) },
 	}
-	AddFlags(cmd.Flags(), &file)
+	AddFlags(cmd, &file)
 	return cmd
-}
-
-// AddFlags adds the flags of a command that reads a configuration: file, and a flag for each
-// setting.
-func AddFlags(flags *pflag.FlagSet, file *string) {
-	flags.StringVarP(file, "config", "c", "", "YAML `file` with settings and servers")
-	flags.SortFlags = false
-	cfg := defaultConfig()
-	cfg.bind(flags)
 }
 
 func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
