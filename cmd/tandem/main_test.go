@@ -12,3 +12,20 @@ func TestProgram_AMistypedFlagIsGuessed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// --version prints what the command version prints.
+func TestProgram_Version(t *testing.T) {
+	said := func(arg string) string {
+		var out strings.Builder
+		root := rootCommand()
+		root.SetOut(&out)
+		root.SetArgs([]string{arg})
+		if err := root.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	if flag, command := said("--version"), said("version"); flag != command || !strings.HasPrefix(flag, "tandem ") {
+		t.Errorf("%q and %q", flag, command)
+	}
+}

@@ -17,14 +17,16 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 )
 
-// New returns a program that has the commands, and version beside them.
+// New returns a program that has the commands, and version beside them, as a command and as a flag.
 func New(name, short string, commands ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:           name,
 		Short:         short,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       version.String(),
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(nearestFlag)
 	root.AddCommand(commands...)
 	root.AddCommand(versionCommand(name))
