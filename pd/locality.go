@@ -238,8 +238,8 @@ func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, deco
 		text = text[:len(text)*upTo/known]
 	}
 	if len(text) > 0 {
-		l.history.Record(of, versionOf(decode), text, senttext.Sighting{Held: now.Add(in)})
-		l.history.Record(of, on, text, senttext.Sighting{Held: now, Computes: until})
+		l.history.Record(of, versionOf(decode), kvTokens(decode, now), text, senttext.Sighting{Held: now.Add(in)})
+		l.history.Record(of, on, kvTokens(computes, now), text, senttext.Sighting{Held: now, Computes: until})
 	}
 	byText := len(text) > 0 && !until.IsZero()
 	if !byText && !guess.Entered() {
@@ -252,6 +252,9 @@ func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, deco
 		}
 	}
 }
+
+// kvTokens is how many tokens a server's KV has room for, 0 where that is not known.
+func kvTokens(s *pools.Server, now time.Time) int { return int(s.FreshLoad(now).KVTokens.Value) }
 
 // teaches reports whether prefill should be asked for the prompt's token ids.
 func (p *prefix) teaches() bool { return p != nil && p.tokens.Teaches }

@@ -1,6 +1,8 @@
 package senttext
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,8 +27,7 @@ func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, of, on := New(), Salted{Model: "m"}, Server{"s:1", 7}
 		chunks := chunksOf("a", 4)
-		h.Record(of, on, chunks[:2], Sighting{Held: time.Now()})
-		h.Record(of, on, chunks[3:], Sighting{Held: time.Now()}) // there is a gap before it
+		h.Record(of, on, 0, chunks[:2], Sighting{Held: time.Now()})
 		for name, c := range map[string]struct {
 			of   Salted
 			on   Server
@@ -35,8 +36,8 @@ func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 		}{
 			"what it was sent":     {of, on, chunks[:2], 2},
 			"its beginning":        {of, on, chunks[:1], 1},
-			"up to the gap":        {of, on, chunks, 2},
-			"behind the gap":       {of, on, chunks[3:], 1},
+			"more":                 {of, on, chunks, 2},
+			"only the rest of it":  {of, on, chunks[2:], 0},
 			"nothing":              {of, on, nil, 0},
 			"another text":         {of, on, chunksOf("bb", 4), 0},
 			"another server":       {of, Server{"s:2", 7}, chunks, 0},
@@ -49,20 +50,23 @@ func TestHistory_BelievesTheBeginningThatWasSentLately(t *testing.T) {
 				t.Errorf("%s: %d tokens, want %d chunks", name, got, c.want)
 			}
 		}
-		h.Record(of, on, chunks, Sighting{Held: time.Now().Add(time.Second)})
+		h.Record(of, on, 0, chunks, Sighting{Held: time.Now().Add(time.Second)})
 		if got := h.CachedTokens(of, on, chunks); got != 2*ChunkTokens {
 			t.Errorf("%d tokens before the others come", got)
 		}
-		h.seen[chunkOn{of, on, chunks[2]}] = Sighting{}
+		time.Sleep(time.Second)
+		if got := h.CachedTokens(of, on, chunks); got != 4*ChunkTokens {
+			t.Errorf("%d tokens when they are there", got)
+		}
 		time.Sleep(life)
-		if got := h.CachedTokens(of, on, chunks); got != 2*ChunkTokens {
+		if got := h.CachedTokens(of, on, chunks); got != 4*ChunkTokens {
 			t.Errorf("two minutes later: %d tokens", got)
 		}
 		time.Sleep(time.Nanosecond)
 		if got := h.CachedTokens(of, on, chunks); got != 0 {
 			t.Errorf("longer than that: %d tokens", got)
 		}
-		h.Record(of, on, chunks[:1], Sighting{Held: time.Now()}) // it is sent that again
+		h.Record(of, on, 0, chunks[:1], Sighting{Held: time.Now()}) // it is sent that again
 		if got := h.CachedTokens(of, on, chunks); got != ChunkTokens {
 			t.Errorf("sent again: %d tokens", got)
 		}
@@ -74,8 +78,8 @@ func TestHistory_AServerComputesUntilATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, of, on, chunks := New(), Salted{Model: "m"}, Server{"s:1", 7}, chunksOf("a", 4)
 		until := time.Now().Add(time.Second)
-		h.Record(of, on, chunks[:2], Sighting{Held: time.Now(), Computes: until})
-		h.Record(of, on, chunks[2:], Sighting{Held: time.Now()})
+		h.Record(of, on, 0, chunks[:2], Sighting{Held: time.Now(), Computes: until})
+		h.Record(of, on, 0, chunks, Sighting{Held: time.Now()})
 		if n := h.Computing(of, on, chunks); n != 2 {
 			t.Errorf("it computes %d chunks", n)
 		}
@@ -91,11 +95,16 @@ func TestHistory_AServerComputesUntilATime(t *testing.T) {
 func TestHistory_ForgetsOnlyWhatWasPredicted(t *testing.T) {
 	h, of, on, chunks := New(), Salted{Model: "m"}, Server{"s:1", 7}, chunksOf("a", 4)
 	until := time.Now().Add(time.Minute)
-	h.Record(of, on, chunks[:2], Sighting{Held: time.Now()})
+	h.Withdraw(of, on, chunks, until) // of nothing
+	h.Record(of, on, 0, chunks[:2], Sighting{Held: time.Now()})
 	for range 2 { // it is tried there again
-		h.Record(of, on, chunks, Sighting{Held: time.Now(), Computes: until})
+		h.Record(of, on, 0, chunks, Sighting{Held: time.Now(), Computes: until})
 		if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 4 || held != 4*ChunkTokens {
 			t.Errorf("it computes %d chunks and holds %d tokens", n, held)
+		}
+		h.Withdraw(of, on, chunks, until.Add(time.Second)) // another's
+		if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 4 || held != 4*ChunkTokens {
+			t.Errorf("it computes %d chunks and holds %d tokens after another's was taken back", n, held)
 		}
 		h.Withdraw(of, on, chunks, until)
 		if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 0 || held != 2*ChunkTokens {
@@ -104,45 +113,138 @@ func TestHistory_ForgetsOnlyWhatWasPredicted(t *testing.T) {
 	}
 }
 
-// So many chunks are remembered: the oldest make room, one for one.
-func TestHistory_TheOldestMakeRoom(t *testing.T) {
-	h, of, on := New(), Salted{Model: "m"}, Server{"s:1", 7}
-	all := chunksOf("a", size+3)
-	h.Record(of, on, all[:size], Sighting{Held: time.Now()})
-	h.Record(of, on, all[:size], Sighting{Held: time.Now()}) // known already
-	if len(h.seen) != size || len(h.oldest) != size {
-		t.Fatalf("%d chunks are remembered, %d in the ring", len(h.seen), len(h.oldest))
-	}
-	for i := range 3 {
-		h.Record(of, on, all[size+i:size+i+1], Sighting{Held: time.Now()})
-		if h.CachedTokens(of, on, all[i:i+1]) != 0 || h.CachedTokens(of, on, all[i+1:i+2]) == 0 || len(h.seen) != size {
-			t.Errorf("with %d more the oldest %d are not forgotten, or one more is; %d are remembered", i+1, i+1, len(h.seen))
+// Of each of 64 servers as much text is remembered as its KV has room for, however much the others
+// are sent; and of one that is sent more the latest, a beginning longer than the rest.
+func TestHistory_RemembersAsMuchOfEachServerAsItsKVHolds(t *testing.T) {
+	const servers, kvTokens = 64, 400_000
+	synctest.Test(t, func(t *testing.T) {
+		h, of := New(), Salted{Model: "m"}
+		on := func(i int) Server { return Server{fmt.Sprint(i), 7} }
+		prompt := func(i, n int) []tokens.Chunk { // each of 10,000 tokens
+			chunks := chunksOf(fmt.Sprintf("%*d", i+1, n), 10_000/ChunkTokens)
+			for k := range chunks {
+				chunks[k] += tokens.Chunk(n) << 16
+			}
+			return chunks
 		}
-	}
+		for n := range 40 {
+			for i := range servers {
+				h.Record(of, on(i), kvTokens, prompt(i, n), Sighting{Held: time.Now()})
+			}
+		}
+		for i := range servers {
+			for n := range 40 {
+				if got := h.CachedTokens(of, on(i), prompt(i, n)); got != 10_000/ChunkTokens*ChunkTokens {
+					t.Fatalf("server %d is believed to hold %d tokens of its prompt %d", i, got, n)
+				}
+			}
+		}
+		for n := range 200 {
+			h.Record(of, on(0), kvTokens, prompt(0, 40+n), Sighting{Held: time.Now()})
+		}
+		if got := h.CachedTokens(of, on(0), prompt(0, 0)); got != 0 {
+			t.Errorf("%d tokens are believed that were sent 2 million tokens ago", got)
+		}
+		if kept := len(h.servers[on(0)].recent) + len(h.servers[on(0)].earlier); kept > 2*kvTokens/ChunkTokens {
+			t.Errorf("%d chunks are kept, of a KV of %d", kept, kvTokens/ChunkTokens)
+		}
+		long := chunksOf("a prompt that is longer than what is kept", 2*leastTokens/ChunkTokens+100)
+		h.Record(of, on(1), leastTokens, long, Sighting{Held: time.Now()})
+		if got := h.CachedTokens(of, on(1), long); got < leastTokens || got > 2*leastTokens {
+			t.Errorf("of a prompt that is too long %d tokens are believed to be held", got)
+		}
+	})
+}
+
+// A server that was sent nothing for long is forgotten when another comes: it may have left.
+func TestHistory_ForgetsServersThatAreSentNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, of, chunks := New(), Salted{Model: "m"}, chunksOf("a", 4)
+		h.Record(of, Server{"soon", 7}, 0, chunks, Sighting{Held: time.Now()})
+		h.Record(of, Server{"later", 7}, 0, chunks, Sighting{Held: time.Now().Add(time.Minute)})
+		time.Sleep(life + time.Second)
+		h.Record(of, Server{"new", 7}, 0, chunks, Sighting{Held: time.Now()})
+		if h.existing(Server{"soon", 7}) != nil || h.existing(Server{"later", 7}) == nil {
+			t.Errorf("%d servers are remembered", len(h.servers))
+		}
+	})
+}
+
+// Whatever was recorded and taken back in whatever order: where a chunk is believed to be held all before it
+// are, which the search relies on.
+func TestHistory_WhereAChunkIsHeldAllBeforeItAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(500) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			h, of, on, chunks := New(), Salted{Model: "m"}, Server{"s:1", 7}, chunksOf("a", 12)
+			type predicted struct {
+				n     int
+				until time.Time
+			}
+			var open []predicted
+			for step := range 60 {
+				time.Sleep(time.Duration(rng.IntN(20)) * time.Second)
+				n, s := 1+rng.IntN(len(chunks)), Sighting{Held: time.Now()}
+				switch rng.IntN(4) {
+				case 0:
+					s.Held = s.Held.Add(time.Duration(rng.IntN(30)) * time.Second)
+				case 1:
+					s.Computes = s.Held.Add(time.Duration(1+rng.IntN(60))*time.Second + time.Duration(step)) // no two at once
+					open = append(open, predicted{n, s.Computes})
+				case 2:
+					if len(open) == 0 {
+						continue
+					}
+					i := rng.IntN(len(open))
+					h.Withdraw(of, on, chunks[:open[i].n], open[i].until)
+					open = append(open[:i], open[i+1:]...)
+					n = 0
+				}
+				if n > 0 {
+					h.Record(of, on, 0, chunks[:n], s)
+				}
+				held, now, salt := 0, h.now(), h.salt(of)
+				for i, c := range chunks {
+					if !h.existing(on).find(keyOf(salt, c)).isHeld(now) {
+						continue
+					}
+					if held++; held <= i {
+						t.Fatalf("seed %d, step %d: chunk %d is held, and only %d before it", seed, step, i, held-1)
+					}
+				}
+				if got := h.CachedTokens(of, on, chunks); got != held*ChunkTokens {
+					t.Fatalf("seed %d, step %d: %d tokens are held, of %d chunks", seed, step, got, held)
+				}
+			}
+		}
+	})
 }
 
 // Requests record, ask and take back at once.
 func TestHistory_ManyAtOnce(t *testing.T) {
 	h, of, on, chunks := New(), Salted{Model: "m"}, Server{"s:1", 7}, chunksOf("a", 4)
 	until := time.Now().Add(time.Minute)
-	h.Record(of, on, chunks, Sighting{Held: time.Now(), Computes: until})
+	h.Record(of, on, 0, chunks, Sighting{Held: time.Now(), Computes: until})
 	var all sync.WaitGroup
-	for _, do := range []func(){
-		func() { h.Record(of, on, chunks, Sighting{Held: time.Now(), Computes: until}) },
-		func() { h.Withdraw(of, on, chunks, until) },
-		func() { h.CachedTokens(of, on, chunks) },
-		func() { h.Computing(of, on, chunks) },
+	for n, do := range []func(n int){
+		func(int) { h.Record(of, on, 0, chunks, Sighting{Held: time.Now(), Computes: until}) },
+		func(n int) {
+			h.Record(of, Server{fmt.Sprint(n), 7}, 0, chunks, Sighting{Held: time.Now(), Computes: until})
+		},
+		func(int) { h.Withdraw(of, on, chunks, until) },
+		func(int) { h.CachedTokens(of, on, chunks) },
+		func(int) { h.Computing(of, on, chunks) },
 	} {
 		for range 2 {
 			all.Go(func() {
-				for range 100 {
-					do()
+				for i := range 100 {
+					do(100*n + i)
 				}
 			})
 		}
 	}
 	all.Wait()
-	h.Record(of, on, chunks, Sighting{Held: time.Now(), Computes: until})
+	h.Record(of, on, 0, chunks, Sighting{Held: time.Now(), Computes: until})
 	if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 4 || held != 4*ChunkTokens {
 		t.Errorf("it computes %d chunks and holds %d tokens", n, held)
 	}
