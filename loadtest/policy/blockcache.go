@@ -9,8 +9,9 @@ package policy
 type blockCache struct {
 	capacity int // blocks
 	private  int
-	pinned   int // hashed blocks with holders
-	slots    map[int32]int32
+	pinned   int     // hashed blocks with holders
+	count    int     // hashed blocks that are here
+	places   []int32 // by block: one more than its place in blocks; 0: it is not here
 	blocks   []cachedBlock
 	free     []int32 // unused entries of blocks
 	oldest   int32   // ends of the list of unpinned blocks; -1: empty
@@ -24,10 +25,11 @@ type cachedBlock struct {
 	prev, next int32 // in the list of unpinned blocks, towards older and newer
 }
 
-func newBlockCache(capacityTokens int, evicted func(int32)) *blockCache {
+// newBlockCache returns an empty one for blocks whose ids are below known.
+func newBlockCache(capacityTokens, known int, evicted func(int32)) *blockCache {
 	return &blockCache{
 		capacity: capacityTokens / blockTokens,
-		slots:    make(map[int32]int32, capacityTokens/blockTokens),
+		places:   make([]int32, known),
 		oldest:   -1, newest: -1,
 		evicted: evicted,
 	}
@@ -36,7 +38,7 @@ func newBlockCache(capacityTokens int, evicted func(int32)) *blockCache {
 // match returns how many leading blocks are held.
 func (c *blockCache) match(ids []int32) int {
 	for i, id := range ids {
-		if _, held := c.slots[id]; !held {
+		if c.places[id] == 0 {
 			return i
 		}
 	}
@@ -52,7 +54,7 @@ func (c *blockCache) used() int { return c.pinned + c.private }
 // hold pins blocks that are in the cache.
 func (c *blockCache) hold(ids []int32) {
 	for _, id := range ids {
-		i := c.slots[id]
+		i := c.places[id] - 1
 		if c.blocks[i].holders == 0 {
 			c.unlink(i)
 			c.pinned++
@@ -64,7 +66,7 @@ func (c *blockCache) hold(ids []int32) {
 // drop ends a hold; a block without holders may go, the last of ids first.
 func (c *blockCache) drop(ids []int32) {
 	for k := len(ids) - 1; k >= 0; k-- {
-		i := c.slots[ids[k]]
+		i := c.places[ids[k]] - 1
 		c.blocks[i].holders--
 		if c.blocks[i].holders == 0 {
 			c.pinned--
@@ -91,7 +93,7 @@ func (c *blockCache) unreserve(n int) { c.private -= n }
 // reports whether the block is new.
 func (c *blockCache) publish(id int32) bool {
 	c.private--
-	if _, held := c.slots[id]; held {
+	if c.places[id] != 0 {
 		c.hold([]int32{id})
 		return false
 	}
@@ -102,17 +104,19 @@ func (c *blockCache) publish(id int32) bool {
 		c.blocks = append(c.blocks, cachedBlock{})
 	}
 	c.blocks[i] = cachedBlock{id: id, holders: 1, prev: -1, next: -1}
-	c.slots[id] = i
+	c.places[id] = i + 1
+	c.count++
 	c.pinned++
 	return true
 }
 
 // shrink evicts until everything fits.
 func (c *blockCache) shrink() {
-	for len(c.slots)+c.private > c.capacity && c.oldest >= 0 {
+	for c.count+c.private > c.capacity && c.oldest >= 0 {
 		i := c.oldest
 		c.unlink(i)
-		delete(c.slots, c.blocks[i].id)
+		c.places[c.blocks[i].id] = 0
+		c.count--
 		c.free = append(c.free, i)
 		c.evicted(c.blocks[i].id)
 	}

@@ -10,8 +10,12 @@ import (
 // check compares the counts that the cache keeps with what it holds.
 func (c *blockCache) check(t interface{ Fatalf(string, ...any) }) {
 	pinned, listed := 0, 0
-	for id, i := range c.slots {
-		if c.blocks[i].id != id {
+	for id, place := range c.places {
+		if place == 0 {
+			continue
+		}
+		i := place - 1
+		if c.blocks[i].id != int32(id) {
 			t.Fatalf("slot of block %d holds block %d", id, c.blocks[i].id)
 		}
 		if c.blocks[i].holders > 0 {
@@ -24,11 +28,11 @@ func (c *blockCache) check(t interface{ Fatalf(string, ...any) }) {
 			t.Fatalf("block %d is held and may be evicted", c.blocks[i].id)
 		}
 	}
-	if pinned != c.pinned || listed != len(c.slots)-pinned {
-		t.Fatalf("%d pinned of %d, %d in the list; kept count %d", pinned, len(c.slots), listed, c.pinned)
+	if pinned != c.pinned || listed != c.count-pinned {
+		t.Fatalf("%d pinned of %d, %d in the list; kept count %d", pinned, c.count, listed, c.pinned)
 	}
-	if len(c.slots)+c.private > c.capacity {
-		t.Fatalf("%d blocks and %d private in a cache of %d", len(c.slots), c.private, c.capacity)
+	if c.count+c.private > c.capacity {
+		t.Fatalf("%d blocks and %d private in a cache of %d", c.count, c.private, c.capacity)
 	}
 }
 
@@ -36,7 +40,7 @@ func (c *blockCache) check(t interface{ Fatalf(string, ...any) }) {
 func TestBlockCache_ConservesBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		stored := make(map[int32]bool)
-		c := newBlockCache(20*blockTokens, func(id int32) {
+		c := newBlockCache(20*blockTokens, 1000, func(id int32) {
 			if !stored[id] {
 				t.Fatalf("block %d evicted and never stored", id)
 			}
@@ -91,7 +95,7 @@ func TestBlockCache_ConservesBlocks(t *testing.T) {
 
 func TestBlockCache_EvictsTailsFirst(t *testing.T) {
 	var gone []int32
-	c := newBlockCache(4*blockTokens, func(id int32) { gone = append(gone, id) })
+	c := newBlockCache(4*blockTokens, 4, func(id int32) { gone = append(gone, id) })
 	c.reserve(4)
 	for id := range int32(4) {
 		c.publish(id)
@@ -103,7 +107,7 @@ func TestBlockCache_EvictsTailsFirst(t *testing.T) {
 }
 
 func TestBlockCache_HeldBlocksStay(t *testing.T) {
-	c := newBlockCache(3*blockTokens, func(id int32) { t.Errorf("block %d evicted", id) })
+	c := newBlockCache(3*blockTokens, 9, func(id int32) { t.Errorf("block %d evicted", id) })
 	c.reserve(3)
 	for id := range int32(3) {
 		c.publish(id)

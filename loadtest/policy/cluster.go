@@ -24,10 +24,11 @@ type job struct {
 	decider  *gateway       // that counts what the request lets its prefill server compute
 	copyFrom *prefillServer // holds a part of the prompt that its own is to have first; nil: none
 
-	waits     bool    // its prefill has not begun
-	isBound   bool    // to its pair
-	idleSince []int   // prefill servers that were idle when it was bound, and are
-	idleWait  float64 // seconds for which it waited without need: see idleWait
+	waits     bool        // its prefill has not begun
+	isBound   bool        // to its pair
+	waitsAt   int         // its place among those that wait
+	idleSince []idleSpell // of the prefill servers that were idle when it was bound
+	idleWait  float64     // seconds for which it waited without need: see idleWait
 
 	began       float64 // first step of its prefill
 	prefillHit  int     // tokens
@@ -106,6 +107,7 @@ type cluster struct {
 	oneDecider bool // the first gateway decides for all
 	// longestRun bounds how many decode steps are computed as one event.
 	longestRun int
+	blocks     int // distinct ones of all prompts
 	jobs       []job
 	idleWait   idleWait
 	tally      tally
@@ -147,8 +149,10 @@ func newCluster(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*cluste
 	}
 	c := &cluster{scenario: s, exact: policy.Exact, oneDecider: policy.OneDecider, ours: policy.Kind == Ours, hw: &s.Hardware, cal: &calendar{}, longestRun: 1 << 20}
 	c.events = newEventStream(c, seed)
+	c.blocks = trace.Blocks
 	capacity := c.build()
 	c.net = newNetwork(c.cal, capacity)
+	c.idleWait.spells = make([]int, s.Prefill)
 	c.scheduleSlowNICs()
 	for i := range s.Replicas {
 		c.gateways = append(c.gateways, newGateway(c, i, trace.Blocks, seed))
@@ -276,7 +280,7 @@ func (c *cluster) beginPrefill(j *job) {
 	case c.scenario.Overlap: // what it held is in what it holds now, until decode has all of it
 		c.prefills[j.pair.Prefill].cache.drop(j.req.whole()[:j.done/blockTokens])
 	}
-	j.waits = false
+	c.idleWait.end(j)
 	j.waited += c.cal.now - j.waitFrom
 }
 
@@ -339,7 +343,8 @@ func (c *cluster) recordRoom(j *job) {
 		j.recompute = false
 		j.compute = max(1, j.context()-j.decodeHit)
 		if j.waits {
-			j.began, j.prefillHit, j.waits = c.cal.now, j.decodeHit, false
+			j.began, j.prefillHit = c.cal.now, j.decodeHit
+			c.idleWait.end(j)
 			j.waited += c.cal.now - j.waitFrom
 		}
 		c.decodes[j.pair.Decode].join(j)

@@ -4,14 +4,9 @@ package policy
 // later requests with the same beginning it counts as cached, as the gateway's own index
 // guesses, since they stand behind it in that server's queue.
 type computing struct {
-	copies map[sentBlock]int
-	ended  []endedComputation // in order of time
-}
-
-// sentBlock is a block of a prompt that a prefill server was sent.
-type sentBlock struct {
-	prefill int
-	block   int32
+	copies  []uint16           // by block, and by prefill server: requests that it was sent for
+	servers int                // prefill servers
+	ended   []endedComputation // in order of time
 }
 
 // endedComputation is a prompt that was computed: its events are there by a time.
@@ -21,12 +16,18 @@ type endedComputation struct {
 	blocks  []int32
 }
 
-func newComputing() *computing { return &computing{copies: make(map[sentBlock]int)} }
+// newComputing returns one of so many prefill servers, for blocks whose ids are below known.
+func newComputing(servers, known int) *computing {
+	return &computing{copies: make([]uint16, servers*known), servers: servers}
+}
+
+// at is where the copies of a block that a prefill server was sent are counted.
+func (c *computing) at(prefill int, block int32) int { return int(block)*c.servers + prefill }
 
 // begin counts what a request, or a piece of it, lets its prefill server compute.
 func (c *computing) begin(j *job) {
 	for _, b := range j.whole() {
-		c.copies[sentBlock{j.pair.Prefill, b}]++
+		c.copies[c.at(j.pair.Prefill, b)]++
 	}
 }
 
@@ -42,7 +43,7 @@ func (c *computing) extend(blocks []int32, held []int, now float64) {
 		c.ended = c.ended[1:]
 	}
 	for p := range held {
-		for held[p] < len(blocks) && c.copies[sentBlock{p, blocks[held[p]]}] > 0 {
+		for held[p] < len(blocks) && c.copies[c.at(p, blocks[held[p]])] > 0 {
 			held[p]++
 		}
 	}
@@ -50,9 +51,6 @@ func (c *computing) extend(blocks []int32, held []int, now float64) {
 
 func (c *computing) forget(e *endedComputation) {
 	for _, b := range e.blocks {
-		key := sentBlock{e.prefill, b}
-		if c.copies[key]--; c.copies[key] == 0 {
-			delete(c.copies, key)
-		}
+		c.copies[c.at(e.prefill, b)]--
 	}
 }

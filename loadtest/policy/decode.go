@@ -21,7 +21,7 @@ type decodeServer struct {
 
 func newDecodeServer(c *cluster, id, rack int, speed float64) *decodeServer {
 	d := &decodeServer{cluster: c, id: id, rack: rack, speed: speed}
-	d.cache = newBlockCache(c.hw.DecodeCapacity, func(block int32) { c.events.removed(c.scenario.Prefill+d.id, block) })
+	d.cache = newBlockCache(c.hw.DecodeCapacity, c.blocks, func(block int32) { c.events.removed(c.scenario.Prefill+d.id, block) })
 	return d
 }
 

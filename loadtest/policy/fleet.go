@@ -22,6 +22,7 @@ type fleet struct {
 	gap        float64         // objective for gaps, seconds; 0: the scenario's
 	serves     order.Objective // for throughput it has the objective of the first token, too
 	moving     map[*job]*cost.Transfer
+	linksAt    float64 // when what is believed of the links was written; negative: it has changed since
 }
 
 // engineBlock is a KV block of an engine, in tokens (vLLM's default): the simulator's own blocks are
@@ -30,7 +31,7 @@ const engineBlock = 16
 
 func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
-	f := &fleet{aggregated: aggregated, moving: make(map[*job]*cost.Transfer), model: cost.Default()}
+	f := &fleet{aggregated: aggregated, linksAt: -1, moving: make(map[*job]*cost.Transfer), model: cost.Default()}
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(s.handOff()), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
 	f.links = cost.NewLinks(cost.LinkPrior{
@@ -86,8 +87,11 @@ func (f *fleet) refresh(v *View) {
 		c.Queue = v.gateway.account.decode[d].prompts.Ahead(now)
 		c.KVFree = v.DecodeCapacity() - c.KVUsed
 	}
-	f.links.SetMoving(f.field.Prefill, f.field.Decode)
-	f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
+	if f.linksAt != v.now {
+		f.linksAt = v.now
+		f.links.SetMoving(f.field.Prefill, f.field.Decode)
+		f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
+	}
 	f.model.PriceServers(&f.field, &f.servers)
 	f.servers.Now = runDuration(v.now)
 }
@@ -141,11 +145,13 @@ func (f *fleet) demand(v *View) cost.Demand {
 // decode computed prompts, shows nothing of them.
 func (f *fleet) Prefilled(v *View, j *job) {
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
+	f.linksAt = -1
 	f.moving[j] = f.links.Begin(p, d, j.estimate.bytes, clockTime(v.now))
 }
 
 func (f *fleet) Transferred(v *View, j *job, seconds float64) {
 	transfer, now := f.moving[j], clockTime(v.now)
+	f.linksAt = -1
 	defer transfer.End(now)
 	delete(f.moving, j)
 	if transfer == nil || j.estimate.room || j.pieces > 0 || v.gateway.account.decode[j.pair.Decode].prompts.Len() > 0 {

@@ -41,7 +41,7 @@ func newGateway(c *cluster, id, blocks int, seed uint64) *gateway {
 		waking:  math.Inf(1),
 	}
 	if c.ours {
-		g.computing = newComputing()
+		g.computing = newComputing(c.scenario.Prefill, blocks)
 	}
 	g.view = View{gateway: g, held: make([]int, c.scenario.Prefill+c.scenario.Decode)}
 	return g

@@ -13,13 +13,32 @@ import (
 // an idle one it may still be overtaken by what another replica sends in the same moment.
 type idleWait struct {
 	waiting []*job
-	idle    []bool // scratch: prefill servers
+	spells  []int // by prefill server: how many times it was looked at and not idle
+
+	idle       []bool // scratch: prefill servers
+	mostBlocks int    // scratch: the most KV room, in blocks, of an idle one
+	mostTokens []int  // scratch: by gateway, the most KV room, in tokens, that it knows of on decode
 }
+
+// idleSpell is the time for which a prefill server stays idle.
+type idleSpell struct{ prefill, spell int }
 
 // begin lets a request count from its arrival.
 func (w *idleWait) begin(j *job) {
-	j.waits = true
+	j.waits, j.waitsAt = true, len(w.waiting)
 	w.waiting = append(w.waiting, j)
+}
+
+// end is called when its prefill begins.
+func (w *idleWait) end(j *job) {
+	if !j.waits {
+		return
+	}
+	last := len(w.waiting) - 1
+	w.waiting[j.waitsAt] = w.waiting[last]
+	w.waiting[j.waitsAt].waitsAt = j.waitsAt
+	w.waiting = w.waiting[:last]
+	j.waits = false
 }
 
 // countIdle adds the time until the next event to those that wait without need.
@@ -29,22 +48,30 @@ func (c *cluster) countIdle(until float64) {
 	if seconds <= 0 || len(w.waiting) == 0 {
 		return
 	}
-	w.waiting = slices.DeleteFunc(w.waiting, func(j *job) bool { return !j.waits })
-	w.idle = w.idle[:0]
-	for _, p := range c.prefills {
-		w.idle = append(w.idle, c.isIdle(p))
+	if !c.lookForIdle() {
+		return
 	}
+	c.lookForRoom()
 	for _, j := range w.waiting {
-		j.keepIdle(w.idle)
-		if c.couldBegin(j, w.idle) {
+		if c.couldBegin(j) {
 			j.idleWait += seconds
 		}
 	}
 }
 
-// keepIdle forgets the servers that are idle no more.
-func (j *job) keepIdle(idle []bool) {
-	j.idleSince = slices.DeleteFunc(j.idleSince, func(p int) bool { return !idle[p] })
+// lookForIdle notes which prefill servers are idle, and reports whether any is.
+func (c *cluster) lookForIdle() (anyIdle bool) {
+	w := &c.idleWait
+	w.idle = w.idle[:0]
+	for _, p := range c.prefills {
+		idle := c.isIdle(p)
+		if !idle {
+			w.spells[p.id]++
+		}
+		w.idle = append(w.idle, idle)
+		anyIdle = anyIdle || idle
+	}
+	return anyIdle
 }
 
 // bindIdle notes which servers are idle as a request is bound.
@@ -55,7 +82,7 @@ func (c *cluster) bindIdle(j *job) {
 	}
 	for _, p := range c.prefills {
 		if c.isIdle(p) {
-			j.idleSince = append(j.idleSince, p.id)
+			j.idleSince = append(j.idleSince, idleSpell{p.id, c.idleWait.spells[p.id]})
 		}
 	}
 }
@@ -71,31 +98,48 @@ func (c *cluster) isIdle(p *prefillServer) bool {
 // couldBegin reports whether a request could begin on an idle server: where it has KV room
 // for the prompt, and, unless the request is bound, decode has by what its gateway knows.
 // Less than a block cannot be handed over.
-func (c *cluster) couldBegin(j *job, idle []bool) bool {
+func (c *cluster) couldBegin(j *job) bool {
 	if j.req.Prompt < blockTokens {
 		return false
 	}
-	has := func(p int) bool { return idle[p] && c.prefills[p].cache.room() >= len(j.req.Blocks) }
-	if j.isBound {
-		return slices.ContainsFunc(j.idleSince, has)
+	w := &c.idleWait
+	if len(j.req.Blocks) > w.mostBlocks {
+		return false
 	}
-	for p := range idle {
-		if has(p) {
-			return c.decodeHasRoom(j)
-		}
+	if !j.isBound {
+		return j.req.Prompt <= w.mostTokens[c.decider(j).id]
 	}
-	return false
+	return slices.ContainsFunc(j.idleSince, func(s idleSpell) bool {
+		return w.idle[s.prefill] && s.spell == w.spells[s.prefill] && c.prefills[s.prefill].cache.room() >= len(j.req.Blocks)
+	})
 }
 
-func (c *cluster) decodeHasRoom(j *job) bool {
-	v := &c.decider(j).view
-	v.now = c.cal.now
-	for d := range v.Decodes() {
-		if v.DecodeRequests(d) == 0 || v.DecodeCapacity()-v.DecodeUsed(d) >= j.req.Prompt {
-			return true
+// lookForRoom notes how much KV room there is for those that wait.
+func (c *cluster) lookForRoom() {
+	w := &c.idleWait
+	w.mostBlocks, w.mostTokens = 0, w.mostTokens[:0]
+	for p, idle := range w.idle {
+		if idle {
+			w.mostBlocks = max(w.mostBlocks, c.prefills[p].cache.room())
 		}
 	}
-	return false
+	for _, g := range c.gateways {
+		g.view.now = c.cal.now
+		w.mostTokens = append(w.mostTokens, g.view.mostDecodeRoom())
+	}
+}
+
+// mostDecodeRoom is the most KV tokens that a decode server is believed to have room for; an empty one
+// takes anything.
+func (v *View) mostDecodeRoom() int {
+	most := 0
+	for d := range v.Decodes() {
+		if v.DecodeRequests(d) == 0 {
+			return math.MaxInt
+		}
+		most = max(most, v.DecodeCapacity()-v.DecodeUsed(d))
+	}
+	return most
 }
 
 // idleAllowed is the most seconds for which a request may wait so. Package order allows the

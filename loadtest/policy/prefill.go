@@ -29,7 +29,7 @@ type chunk struct {
 func newPrefillServer(c *cluster, id int) *prefillServer {
 	s := c.scenario
 	p := &prefillServer{cluster: c, id: id, rack: s.prefillRack(id), hw: s.prefillHardware(id), speed: s.prefillSpeed(id)}
-	p.cache = newBlockCache(c.hw.PrefillCapacity, func(block int32) { c.events.removed(p.id, block) })
+	p.cache = newBlockCache(c.hw.PrefillCapacity, c.blocks, func(block int32) { c.events.removed(p.id, block) })
 	return p
 }
 
