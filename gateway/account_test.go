@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -89,5 +91,24 @@ func TestTenantLabels(t *testing.T) {
 	none := tenantLabels{named: make(map[string]bool)}
 	if got := none.label("a"); got != "other" {
 		t.Errorf("none is named, and %s is", got)
+	}
+}
+
+// Tenants that come at once get names up to the bound, each one of its own.
+func TestTenantLabels_OfManyAtOnce(t *testing.T) {
+	labels := tenantLabels{most: 8, named: make(map[string]bool)}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 20 {
+				if tenant := strconv.Itoa(i); labels.label(tenant) != tenant {
+					t.Errorf("%s has no name of its own", tenant)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if got := labels.label("another"); got != otherTenants {
+		t.Errorf("one beyond the bound is %s", got)
 	}
 }

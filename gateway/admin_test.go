@@ -13,6 +13,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -187,4 +189,36 @@ func TestGuarded_ACertificateIsNotEnoughForAPageOfAnotherSite(t *testing.T) {
 			t.Errorf("%s: %d, want %d", x.name, got.Code, x.want)
 		}
 	}
+}
+
+// What was not measured of an attempt is absent, and what was is told in milliseconds and tokens.
+func TestDescribeMeasured(t *testing.T) {
+	if got := describeMeasured(&decision.Measured{}); got != (MeasuredStatus{}) {
+		t.Errorf("nothing was measured: %+v", got)
+	}
+	got := describeMeasured(&decision.Measured{
+		Prefill: time.Nanosecond, Transfer: 2 * time.Millisecond, FirstToken: 3 * time.Millisecond, Whole: 4 * time.Millisecond,
+		Usage: api.Usage{Prompt: api.Count{Tokens: 5, Known: true}, Cached: api.Count{Known: true}, Output: api.Count{Tokens: 7, Known: true}},
+	})
+	if *got.Prefill != 0 || *got.Transfer != 2 || *got.FirstToken != 3 || *got.Whole != 4 || *got.PromptTokens != 5 || *got.CachedTokens != 0 || *got.OutputTokens != 7 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Operators see the load that an engine reports of itself.
+func TestAdmin_AnEnginesLoad(t *testing.T) {
+	of := usual(t)
+	of.pools.ProbeInterval = 20 * time.Millisecond
+	g := run(t, of, complete().roundTrip, pools.Spec{URL: measured(t, "vllm:kv_cache_usage_perc 0.25\n"), Role: pools.Both, Connector: "nixl"})
+	ask := adminOf(t, g, func() bool { return false })
+	eventually(t, "its load is there", func() bool {
+		_, body := ask("GET", "/debug/servers")
+		load := gjson.Get(body, "0.engine").Map()
+		for _, value := range load {
+			if value.Num == 0.25 {
+				return true
+			}
+		}
+		return false
+	})
 }

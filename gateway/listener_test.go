@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -298,5 +299,28 @@ func TestServe_AfterShutdown(t *testing.T) {
 		if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s: the listener is open: %v", name, err)
 		}
+	}
+}
+
+// Connections come and go while a drain begins, and none is kept.
+func TestListener_ManyAtOnce(t *testing.T) {
+	l := newListener(&scripted{}, DefaultConfig(), slog.New(slog.DiscardHandler))
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 20 {
+				conn, err := l.Accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				l.closeSilent()
+				_ = conn.Close()
+			}
+		})
+	}
+	all.Wait()
+	if len(l.conns) != 0 {
+		t.Errorf("%d are kept", len(l.conns))
 	}
 }

@@ -2,12 +2,14 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	orca "github.com/cncf/xds/go/xds/data/orca/v3"
 	service "github.com/cncf/xds/go/xds/service/orca/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -131,5 +133,29 @@ func TestLoadReports_Stream(t *testing.T) {
 	}
 	if at := times(nil, 2, 200*time.Millisecond); len(at) != 1 {
 		t.Errorf("of its own: %v", at)
+	}
+}
+
+// reportStream is a client of load reports whose connection a test invents.
+type reportStream struct {
+	grpc.ServerStream
+	ctx context.Context
+	err error // of sending
+}
+
+func (s reportStream) Send(*orca.OrcaLoadReport) error { return s.err }
+func (s reportStream) Context() context.Context        { return s.ctx }
+
+// A stream of reports ends with why it ended: a connection that takes none, or a client that left.
+func TestLoadReports_EndWithTheirError(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip)
+	reports, broken := loadReports{server: g.server}, errors.New("broken")
+	if err := reports.StreamCoreMetrics(nil, reportStream{ctx: t.Context(), err: broken}); !errors.Is(err, broken) {
+		t.Errorf("a connection that takes none: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := reports.StreamCoreMetrics(nil, reportStream{ctx: ctx}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a client that left: %v", err)
 	}
 }

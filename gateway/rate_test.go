@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"sync"
 	"testing"
 	"time"
 )
@@ -27,5 +28,25 @@ func TestRate_IsTheMeanOfTheLastTenSeconds(t *testing.T) {
 		if got := r.perSecond(start.Add(c.at)); got != c.want {
 			t.Errorf("after %v it is %v a second, want %v", c.at, got, c.want)
 		}
+	}
+}
+
+// A rate counts from many requests at once, and forgets none.
+func TestRate_OfManyAtOnce(t *testing.T) {
+	var r rate
+	start := time.Unix(1_000_000, 0)
+	r.add(start)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 25 {
+				r.add(start)
+				r.perSecond(start)
+			}
+		})
+	}
+	all.Wait()
+	if got := r.perSecond(start.Add(time.Second)); got != 10.1 {
+		t.Errorf("%v a second of 101 in ten", got)
 	}
 }

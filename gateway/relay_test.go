@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 const ask = `{"model":"m","prompt":"hi","stream":true}`
@@ -165,4 +167,40 @@ func TestRelay_AnErrorBeforeTheStream(t *testing.T) {
 	if got := g.post(ask); got.status != http.StatusUnprocessableEntity || gjson.Get(got.body, "error.message").String() != "too odd" || got.header.Get("X-Should-Retry") != "false" {
 		t.Errorf("%d %s", got.status, got.body)
 	}
+}
+
+// A stream that is closed again is accounted for once.
+func TestRelay_ClosedAgain(t *testing.T) {
+	g := run(t, usual(t, tenOfAll), stream().roundTrip, alone(t))
+	x := g.server.beginExchange(t.Context(), proxied{}, api.Completions)
+	h := proxied{"Authorization": {"Bearer sk-ada"}}
+	coding, err := x.checkHeader(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := x.accept(h, []byte(ask), coding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.observeStart(req)
+	answer, err := g.pd.Run(x.ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRelay(x, answer)
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "ok", "http")); n != 1 {
+		t.Errorf("%v are counted", n)
+	}
+	if n := testutil.ToFloat64(g.server.metrics.tenantTokens.WithLabelValues("ada", "output")); n != 3 {
+		t.Errorf("%v tokens are counted", n)
+	}
+	nothingHeld(t, g.queue, g.fleet.Servers()[0])
 }

@@ -3,10 +3,13 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -238,4 +241,66 @@ func TestShutdown_WaitsForNoSilentConnection(t *testing.T) {
 	if _, err := silent.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("%v, want the connection closed", err)
 	}
+}
+
+// brokenListener is one whose socket is gone.
+type brokenListener struct{ err error }
+
+func (l brokenListener) Accept() (net.Conn, error) { return nil, l.err }
+func (l brokenListener) Close() error              { return l.err }
+func (l brokenListener) Addr() net.Addr            { return &net.TCPAddr{} }
+
+// What ends a listener or hinders a shutdown comes back as an error: the process must not pass for
+// one that stopped in order.
+func TestServer_ErrorsOfItsListener(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip)
+	gone := errors.New("the socket is gone")
+	s := New(DefaultConfig(), nil, g.pd, g.server.metrics)
+	if err := s.Serve(brokenListener{gone}); !errors.Is(err, gone) || !strings.Contains(err.Error(), "serve clients") {
+		t.Errorf("Serve: %v", err)
+	}
+	s = New(DefaultConfig(), nil, g.pd, g.server.metrics)
+	s.clients.Store(newListener(brokenListener{gone}, s.cfg, s.log))
+	if err := s.Shutdown(t.Context()); !errors.Is(err, gone) || !strings.Contains(err.Error(), "close the listener") {
+		t.Errorf("Shutdown: %v", err)
+	}
+}
+
+// A shutdown that may wait no longer says that requests are left.
+func TestShutdown_SaysThatItDidNotEnd(t *testing.T) {
+	release := make(chan struct{})
+	g := run(t, usual(t), func(*http.Request) (*http.Response, error) {
+		<-release
+		return response(200, "application/json", completion)(), nil
+	}, alone(t))
+	answered := make(chan reply, 1)
+	go func() { answered <- g.post(`{"model":"m","prompt":"hi"}`) }()
+	eventually(t, "it is in flight", func() bool { _, n := g.queue.Len(); return n == 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := g.server.Shutdown(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "drain") {
+		t.Errorf("with a request in flight: %v", err)
+	}
+	close(release)
+	if got := <-answered; got.status != 200 {
+		t.Errorf("it was not told to end: %d %s", got.status, got.body)
+	}
+}
+
+// A shutdown that has ended ends nothing later: requests that a picker still follows have its own
+// time to end.
+func TestShutdown_EndsNothingOnceItIsOver(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip)
+	synctest.Test(t, func(t *testing.T) {
+		s := New(DefaultConfig(), nil, g.pd, g.server.metrics)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := s.Shutdown(ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := context.Cause(s.life); err != nil {
+			t.Errorf("a minute later: %v", err)
+		}
+	})
 }
