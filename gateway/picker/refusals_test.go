@@ -164,6 +164,9 @@ func TestPicker_APanicEndsOneRequest(t *testing.T) {
 		t.Errorf("the proxy is told of it: %v", err)
 	}
 	f.nothingHeld()
+	if n := f.requests("error"); n != 1 {
+		t.Errorf("%v are counted", n)
+	}
 	panics = false
 	again := f.open()
 	again.request(chatPath, chatOf(10, ""))
