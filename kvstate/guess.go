@@ -9,9 +9,15 @@ import (
 // longestGuess bounds how long ahead a guess may be.
 const longestGuess = time.Minute
 
+// eventsTake is the most that the events of a prompt come later than the engine's answer: engines
+// publish them step by step before it, and what is received elsewhere comes through Redis some 10 ms
+// later.
+const eventsTake = time.Second
+
 // guesses are blocks that servers were sent work for and have not confirmed: a layer of
 // its own beside the tier indexes, which it never touches. A guess lives until the server must
-// have confirmed it, or until it is withdrawn.
+// have confirmed it, or until it is withdrawn: one that outlived what it was about would hide
+// that the server has evicted it.
 type guesses struct {
 	index *tierIndex
 	max   int // blocks
@@ -33,6 +39,7 @@ type guess struct {
 	holder int
 	chain  []Hash
 	until  time.Time
+	place  int // in the queue; of one that has left it, none
 }
 
 func newGuesses(cfg *Config) *guesses {
@@ -47,8 +54,17 @@ type guessQueue []*guess
 
 func (q guessQueue) Len() int           { return len(q) }
 func (q guessQueue) Less(i, k int) bool { return q[i].until.Before(q[k].until) }
-func (q guessQueue) Swap(i, k int)      { q[i], q[k] = q[k], q[i] }
-func (q *guessQueue) Push(x any)        { *q = append(*q, x.(*guess)) } // it holds nothing else
+func (q guessQueue) Swap(i, k int) {
+	q[i], q[k] = q[k], q[i]
+	q[i].place, q[k].place = i, k
+}
+
+func (q *guessQueue) Push(x any) {
+	new := x.(*guess) // it holds nothing else
+	new.place = len(*q)
+	*q = append(*q, new)
+}
+
 func (q *guessQueue) Pop() any {
 	last := len(*q) - 1
 	x := (*q)[last]
@@ -76,14 +92,31 @@ func (g *guesses) add(holder int, chain []Hash, until time.Time) *guess {
 	}
 	g.blocks += len(chain)
 	heap.Push(&g.queue, new)
-	switch {
-	case g.queue[0] != new:
-	case g.timer == nil:
-		g.timer = time.AfterFunc(time.Until(until), g.expire)
-	default:
-		g.timer.Reset(time.Until(until))
-	}
+	g.wakeForLocked(new)
 	return new
+}
+
+// wakeForLocked sets the timer where a guess is the next to end.
+func (g *guesses) wakeForLocked(next *guess) {
+	switch {
+	case g.queue[0] != next:
+	case g.timer == nil:
+		g.timer = time.AfterFunc(time.Until(next.until), g.expire)
+	default:
+		g.timer.Reset(time.Until(next.until))
+	}
+}
+
+// endBy lets a guess end at a time, unless it ends before.
+func (g *guesses) endBy(old *guess, until time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if old.chain == nil || !until.Before(old.until) {
+		return
+	}
+	old.until = until
+	heap.Fix(&g.queue, old.place)
+	g.wakeForLocked(old)
 }
 
 // withdraw takes a guess back, once.
@@ -148,5 +181,14 @@ func (g Guess) Entered() bool { return len(g.all) > 0 }
 func (g Guess) Withdraw() {
 	for _, each := range g.all {
 		g.of.withdraw(each)
+	}
+}
+
+// Computed says that the server has computed what was guessed: what it holds of it its events say
+// from now on, or in a moment.
+func (g Guess) Computed() {
+	until := time.Now().Add(eventsTake)
+	for _, each := range g.all {
+		g.of.endBy(each, until)
 	}
 }

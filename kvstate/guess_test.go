@@ -87,6 +87,45 @@ func TestGuess_EachExpiresAtItsOwnTime(t *testing.T) {
 	})
 }
 
+// What a server has computed and evicted since is not believed to be held any longer than its events
+// may take, though the guess was to live for longer; another that is still to come true lives on,
+// and one that ends sooner is not prolonged.
+func TestGuess_EndsSoonAfterItWasComputed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ix, s := opened(t, Spec{BlockTokens: 16})
+		p, q := Prompt{Model: "m", Tokens: count(0, 64)}, Prompt{Model: "m", Tokens: count(500, 32)}
+		var h Hits
+		match := func(p *Prompt) cached.Tokens { ix.Match(p, &h); return h.Held("s") }
+		match(&q)
+		ix.Guess("s", &h, math.MaxInt, time.Second)
+		match(&p)
+		guess := ix.Guess("s", &h, math.MaxInt, 2*time.Second)
+		s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2, 3, 4}, tokens: count(0, 64), size: 16, medium: "GPU"})})
+		guess.Computed()
+		s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", hashes: []uint64{3, 4}, medium: "GPU"})})
+		time.Sleep(eventsTake - time.Millisecond)
+		if got := match(&p); got.Confirmed() != 32 || got.GPU != 64 {
+			t.Errorf("while its events may be on their way: %+v", got)
+		}
+		guess.Computed() // once more, which prolongs nothing
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if got := match(&p); got.Confirmed() != 32 || got.GPU != 32 {
+			t.Errorf("computed, and evicted since: %+v", got)
+		}
+		if got := match(&q); got.GPU != 32 {
+			t.Errorf("of the other, which is to come true: %+v", got)
+		}
+		guess.Computed()
+		guess.Withdraw()
+		time.Sleep(ix.cfg.GuessLife)
+		synctest.Wait()
+		if n := ix.Models()[0].Guesses.Blocks; n != 0 {
+			t.Errorf("%d blocks guessed for ever", n)
+		}
+	})
+}
+
 func TestGuess_Counted(t *testing.T) {
 	cfg := Default()
 	cfg.CountGuesses, cfg.MaxGuesses = true, 10

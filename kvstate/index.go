@@ -96,7 +96,8 @@ func (ix *Index) MatchChains(model string, promptTokens int, chains []Chain, h *
 }
 
 // Guess enters that a server will hold the prompt that h is the match of, or so many leading tokens
-// of it, in so long. It is believed for that and a short time more, or until withdrawn.
+// of it, in so long. It is believed for that and a short time more, or until soon after it is said to
+// be computed, or until withdrawn.
 func (ix *Index) Guess(server string, h *Hits, tokens int, in time.Duration) Guess {
 	if h.model == nil {
 		return Guess{}

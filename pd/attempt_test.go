@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -414,6 +415,54 @@ func watch(ctx context.Context) watched { return watched{ctx, make(chan struct{}
 
 // Done is context.Context's.
 func (w watched) Done() <-chan struct{} { return w.never }
+
+// A prompt is computed when prefill has answered, and where decode computes it alone when the answer
+// has begun: from then on only what engines report counts of it. One that failed is not computed.
+func TestAttempt_SaysWhenThePromptIsComputed(t *testing.T) {
+	for name, c := range map[string]struct {
+		prefills          int
+		stream, fails     bool
+		inPrefill, inBoth int // how often it is said to be computed, at least
+	}{
+		"a pair":                  {1, true, false, 1, 1},
+		"a pair, not streamed":    {1, false, false, 1, 1},
+		"decode alone":            {0, true, false, 0, 1},
+		"alone, not streamed":     {0, false, false, 0, 1},
+		"prefill fails":           {1, true, true, 0, 0},
+		"alone, and decode fails": {0, false, true, 0, 0},
+	} {
+		f := newEngineFleet(t, fleetShape{prefill: c.prefills, decode: 1})
+		if c.fails {
+			for _, e := range slices.Concat(f.prefill, f.decode) {
+				e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Path: api.Chat.Path})
+			}
+		}
+		st := &requestState{client: f.asks(api.Chat, more(api.Chat, c.stream)), entry: enter(t, f.Queue), arrived: time.Now()}
+		f.reset(st)
+		st.form = f.formOf(st.req)
+		b, err := f.Binder.bindNow(&st.bind)
+		if err != nil || (b.prefill != nil) != (c.prefills > 0) {
+			t.Fatalf("%s: %+v, %v", name, b, err)
+		}
+		said := 0
+		b.computed = func() { said++ }
+		failed := f.Orchestrator.prefill(t.Context(), st, b)
+		if said < c.inPrefill || c.inPrefill == 0 && said > 0 {
+			t.Errorf("%s: said %d times behind the prefill leg", name, said)
+		}
+		if failed == nil {
+			failed = f.Orchestrator.decode(t.Context(), st, b)
+		}
+		if (failed != nil) != c.fails || said < c.inBoth || c.inBoth == 0 && said > 0 {
+			t.Errorf("%s: %v, said %d times", name, failed, said)
+		}
+		if b.answer != nil && b.answer.leg != nil {
+			b.answer.leg.Close()
+		}
+		b.release()
+		f.Queue.Leave(st.entry)
+	}
+}
 
 // Which leg could not be sent is known where its server could not be made ready: decode with a
 // hand-off is another one than decode alone.

@@ -33,12 +33,21 @@ type binding struct {
 	first        firsttoken.Case
 	behindSent   bool   // decode was sent the rest behind prefill's token
 	withdraw     func() // takes back what was predicted of the servers' caches; nil: nothing was
+	computed     func() // says that it has come true; nil with withdraw
 }
 
 // withdrawPrediction takes back that the servers will hold the prompt.
 func (b *binding) withdrawPrediction() {
 	if b.withdraw != nil {
 		b.withdraw()
+	}
+}
+
+// confirmPrediction says that the server which computes the prompt has done so: what its cache holds
+// of it is from now on what the engine reports.
+func (b *binding) confirmPrediction() {
+	if b.computed != nil {
+		b.computed()
 	}
 }
 

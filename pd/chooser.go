@@ -227,7 +227,7 @@ func (ch *Chooser) predictCached(r *bindRequest, b *binding, decode *pools.Serve
 	if b.upTo > 0 {
 		upTo, in = b.upTo, b.chosen.Terms.Queue+b.pieceTime
 	}
-	b.withdraw = ch.Locality.predict(r.prefix, upTo, in, computes, decode)
+	b.withdraw, b.computed = ch.Locality.predict(r.prefix, upTo, in, computes, decode)
 }
 
 // recordHits keeps what the server that was chosen for the prompt holds of it. A hand-off that

@@ -224,7 +224,10 @@ const computesLonger = time.Second
 // computed where not all of their tokens are known: of the
 // next turn or a sibling the tokens may not be known in time, and the index has no place for a
 // server that has published nothing yet.
-func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, decode *pools.Server) (withdraw func()) {
+//
+// computed says that it has: without that, what the server has evicted since would be believed to be
+// held until long after.
+func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, decode *pools.Server) (withdraw, computed func()) {
 	now, of, on := time.Now(), p.saltedModel(), versionOf(computes)
 	text, until := p.tokens.Chunks, now.Add(in+computesLonger)
 	var guess kvstate.Guess
@@ -243,14 +246,15 @@ func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, deco
 	}
 	byText := len(text) > 0 && !until.IsZero()
 	if !byText && !guess.Entered() {
-		return nil
+		return nil, nil
 	}
-	return func() {
+	withdraw = func() {
 		guess.Withdraw()
 		if byText {
 			l.history.Withdraw(of, on, text, until)
 		}
 	}
+	return withdraw, guess.Computed
 }
 
 // kvTokens is how many tokens a server's KV has room for, 0 where that is not known.

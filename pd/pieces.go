@@ -172,7 +172,7 @@ func (o pieceLegs) prefillPieces(ctx context.Context, st *requestState, b *bindi
 			st.retryWithoutBudget = true // it drains, sleeps or is gone, and the request is not why
 			return failed
 		}
-		b.prefill, b.upTo, b.withdraw = rest.prefill, rest.upTo, rest.withdraw
+		b.prefill, b.upTo, b.withdraw, b.computed = rest.prefill, rest.upTo, rest.withdraw, rest.computed
 	}
 	return nil
 }
@@ -198,6 +198,7 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 		b.prefill.ReleasePrefilled(coverage.Tokens-coverage.Cached.Tokens, coverage.Cached.Tokens, 0)
 	}
 	b.prefill.RecordResult(nil)
+	b.confirmPrediction()
 	if b.cut.done > 0 {
 		o.judgePiece(b, server, coverage.Cached)
 	}

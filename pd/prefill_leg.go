@@ -51,6 +51,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		b.prefill.ReleasePrefilled(coverage.Tokens-cached, cached, beside)
 	}
 	b.prefill.RecordResult(nil)
+	b.confirmPrediction()
 	if b.cut.done > 0 {
 		pieceLegs{o}.judgePiece(b, server, found)
 	}

@@ -109,6 +109,7 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 // there.
 func (a streamedAnswer) recordFirst(st *requestState, b *binding, sample *transferSample, start time.Time) {
 	b.decode.RecordResult(nil)
+	b.confirmPrediction()
 	now := time.Now()
 	a.o.Metrics.firstEvent.WithLabelValues(b.decode.Server().ID()).Observe(now.Sub(start).Seconds())
 	if !b.handoff.GoesOn() {

@@ -56,6 +56,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		return nil, failedSend(ctx, leg, server.ID(), err)
 	}
 	b.decode.RecordResult(nil)
+	b.confirmPrediction()
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	now := time.Now()
 	sample.whole(now.Sub(start), usage.Output, now)
