@@ -61,36 +61,53 @@ const (
 	drawSeed = 20    // equal times have equal intervals
 )
 
-// p99Above is how far the p99 of x is above that of chat, by the percentile bootstrap over
-// sessions: as many sessions as there are of both are drawn with replacement, and each draw has
+// p99Above is how far the p99 of x is above that of chat, by the percentile bootstrap: as many seeds
+// as there are are drawn with replacement, and of each as many sessions as it has; each draw has
 // the difference of the two p99s of all their turns. The turns of a session, its sub-agents'
-// too, are drawn together, since they wait for each other and have each other's prompts cached. A
-// session counts for both, since it has the same prompts: what its turns take by themselves cancels out. That
-// sessions of one seed share servers it leaves out, so intervals are rather too narrow than too
-// wide. nil without a session of both.
+// too, are drawn together, since they wait for each other and have each other's prompts cached, and
+// the sessions of a seed share servers and what the machine did meanwhile. A session counts for both, since it
+// has the same prompts: what its turns take by themselves cancels out. Of one seed the interval
+// knows nothing of what differs between rounds, and is too narrow. nil without a session of both.
 func p99Above(x, chat laterTurns, speed float64) *Difference {
-	var both []session
-	for s := range x {
-		if chat[s] != nil {
-			both = append(both, s)
-		}
-	}
-	if len(both) == 0 {
+	seeds := common(x, chat)
+	if len(seeds) == 0 {
 		return nil
 	}
-	slices.SortFunc(both, session.compare)
+	both := slices.Concat(seeds...)
 	chance := rand.New(rand.NewPCG(drawSeed, uint64(len(both))))
 	above := func(of []session) float64 { return x.p99(of, speed) - chat.p99(of, speed) }
-	drawn, all := make([]session, len(both)), make([]float64, draws)
+	all := make([]float64, draws)
 	for i := range all {
-		for k := range drawn {
-			drawn[k] = both[chance.IntN(len(both))]
+		var drawn []session
+		for range seeds {
+			of := seeds[chance.IntN(len(seeds))]
+			for range of {
+				drawn = append(drawn, of[chance.IntN(len(of))])
+			}
 		}
 		all[i] = above(drawn)
 	}
 	slices.Sort(all)
 	low := int(outside * draws)
 	return &Difference{Seconds: above(both), Low: all[low], High: all[draws-1-low]}
+}
+
+// common are the sessions of both, by seed.
+func common(x, y laterTurns) (seeds [][]session) {
+	var both []session
+	for s := range x {
+		if y[s] != nil {
+			both = append(both, s)
+		}
+	}
+	slices.SortFunc(both, session.compare)
+	for i, s := range both {
+		if i == 0 || s.seed != both[i-1].seed {
+			seeds = append(seeds, nil)
+		}
+		seeds[len(seeds)-1] = append(seeds[len(seeds)-1], s)
+	}
+	return seeds
 }
 
 // p99 is that of all turns of sessions, each as often as it is named.

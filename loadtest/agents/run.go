@@ -77,24 +77,22 @@ func Run(ctx context.Context, cfg Config, show func(ended, total int, last fmt.S
 	report := &Report{Schema: 2, Speed: cfg.Speed, Seeds: cfg.Seeds, Load: cfg.Load}
 	total, ended := len(cfg.APIs)*len(cfg.Servers)*len(cfg.Caches)*len(cfg.Policies)*cfg.Seeds, 0
 	for _, servers := range cfg.Servers {
-		for _, name := range cfg.APIs {
-			for seed := range uint64(cfg.Seeds) {
-				load := cfg.Load
-				load.Seed += seed
-				all, err := newRequests(ctx, findAPI(name), newWorkload(&load, servers))
-				if err != nil {
-					return nil, err
+		for seed := range uint64(cfg.Seeds) {
+			load := cfg.Load
+			load.Seed += seed
+			requests, err := requestsOf(ctx, cfg.APIs, newWorkload(&load, servers))
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range roundsOf(&cfg, servers, load.Seed) {
+				if ended == 0 {
+					show(0, total, r)
 				}
-				for _, r := range roundsOf(&cfg, name, servers, load.Seed) {
-					if ended == 0 {
-						show(0, total, r)
-					}
-					if err := report.measure(ctx, &cfg, r, all, log); err != nil {
-						return nil, fmt.Errorf("%s: %w", r, err)
-					}
-					ended++
-					show(ended, total, r)
+				if err := report.measure(ctx, &cfg, r, requests[r.API], log); err != nil {
+					return nil, fmt.Errorf("%s: %w", r, err)
 				}
+				ended++
+				show(ended, total, r)
 			}
 		}
 	}
@@ -102,13 +100,28 @@ func Run(ctx context.Context, cfg Config, show func(ended, total int, last fmt.S
 	return report, nil
 }
 
-// roundsOf are those of an API with so many servers, and of a seed.
-func roundsOf(cfg *Config, api string, servers int, seed uint64) (all []*round) {
+// requestsOf are a workload's on each of some APIs.
+func requestsOf(ctx context.Context, apis []string, w *workload) (map[string]*requests, error) {
+	all := make(map[string]*requests)
+	for _, name := range apis {
+		var err error
+		if all[name], err = newRequests(ctx, findAPI(name), w); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// roundsOf are those with so many servers and of a seed. Those that are compared follow each other:
+// a machine that is slower for a while is so for all of them.
+func roundsOf(cfg *Config, servers int, seed uint64) (all []*round) {
 	for _, cache := range cfg.Caches {
 		for _, name := range cfg.Policies {
-			for i := range policies {
-				if policies[i].name == name {
-					all = append(all, &round{run{API: api, Servers: servers, Cache: cache, Policy: name}, &policies[i], seed})
+			for _, api := range cfg.APIs {
+				for i := range policies {
+					if policies[i].name == name {
+						all = append(all, &round{run{API: api, Servers: servers, Cache: cache, Policy: name}, &policies[i], seed})
+					}
 				}
 			}
 		}
