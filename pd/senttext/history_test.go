@@ -127,22 +127,22 @@ func TestHistory_RemembersAsMuchOfEachServerAsItsKVHolds(t *testing.T) {
 			}
 			return chunks
 		}
-		for n := range 40 {
+		for n := range 50 {
 			for i := range servers {
 				h.Record(of, on(i), kvTokens, prompt(i, n), Sighting{Held: time.Now()})
 			}
 		}
 		for i := range servers {
-			for n := range 40 {
+			for n := 10; n < 50; n++ {
 				if got := h.CachedTokens(of, on(i), prompt(i, n)); got != 10_000/ChunkTokens*ChunkTokens {
 					t.Fatalf("server %d is believed to hold %d tokens of its prompt %d", i, got, n)
 				}
 			}
 		}
 		for n := range 200 {
-			h.Record(of, on(0), kvTokens, prompt(0, 40+n), Sighting{Held: time.Now()})
+			h.Record(of, on(0), kvTokens, prompt(0, 50+n), Sighting{Held: time.Now()})
 		}
-		if got := h.CachedTokens(of, on(0), prompt(0, 0)); got != 0 {
+		if got := h.CachedTokens(of, on(0), prompt(0, 49)); got != 0 {
 			t.Errorf("%d tokens are believed that were sent 2 million tokens ago", got)
 		}
 		if kept := len(h.servers[on(0)].recent) + len(h.servers[on(0)].earlier); kept > 2*kvTokens/ChunkTokens {
