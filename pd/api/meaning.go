@@ -18,6 +18,14 @@ type Meaning struct {
 func (d *Dialect) Inspect(data []byte) Meaning { return d.inspect(data) }
 
 func inspectChat(data []byte) Meaning {
+	if g, ok := commonChunk(data, true); ok {
+		return g
+	}
+	return inspectChatAtLength(data)
+}
+
+// inspectChatAtLength is inspectChat for events of any shape, as the two below are.
+func inspectChatAtLength(data []byte) Meaning {
 	g, choices := inspectChunk(data)
 	for _, c := range choices {
 		// The engine opens with a chunk that only names the role.
@@ -31,6 +39,13 @@ func inspectChat(data []byte) Meaning {
 }
 
 func inspectCompletions(data []byte) Meaning {
+	if g, ok := commonChunk(data, false); ok {
+		return g
+	}
+	return inspectCompletionsAtLength(data)
+}
+
+func inspectCompletionsAtLength(data []byte) Meaning {
 	g, choices := inspectChunk(data)
 	g.Content = g.Content || len(choices) > 0
 	return g
@@ -62,7 +77,7 @@ func inspectResponses(data []byte) Meaning {
 	if string(data) == "[DONE]" {
 		return Meaning{End: true}
 	}
-	switch kind := gjson.GetBytes(data, "type").String(); kind {
+	switch string(typeOf(data)) {
 	case "response.created", "response.in_progress", "response.queued",
 		"response.output_item.added", "response.content_part.added", "response.reasoning_part.added":
 		return Meaning{}
@@ -79,7 +94,7 @@ func inspectResponses(data []byte) Meaning {
 }
 
 func inspectMessages(data []byte) Meaning {
-	switch gjson.GetBytes(data, "type").String() {
+	switch string(typeOf(data)) {
 	case "message_start", "content_block_start", "ping":
 		return Meaning{}
 	case "message_stop":
@@ -88,6 +103,14 @@ func inspectMessages(data []byte) Meaning {
 		return Meaning{Failure: orDefault(engineError(data))}
 	}
 	return Meaning{Content: true}
+}
+
+// typeOf is the type of an event of responses or messages, empty where it has none.
+func typeOf(data []byte) []byte {
+	if kind, ok := commonType(data); ok {
+		return kind
+	}
+	return []byte(gjson.GetBytes(data, "type").String())
 }
 
 // engineError returns the message of an error object, nested as newer engines
