@@ -38,6 +38,9 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet, o.Binder.Locality)) })
 	mux.HandleFunc("GET /debug/kv", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Binder.Locality.Status()) })
 	mux.HandleFunc("GET /debug/suspects", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Suspects.List(time.Now())) })
+	mux.HandleFunc("GET /debug/links", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, describeLinks(o.Binder.Links.Status(time.Now())))
+	})
 	mux.HandleFunc("GET /debug/decisions/{id}", func(w http.ResponseWriter, r *http.Request) {
 		d, found := o.Decisions.Find(r.PathValue("id"))
 		if !found {

@@ -3,12 +3,12 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/cmd/internal/explain"
-	"github.com/tandem-gateway/tandem/cmd/internal/serving"
 )
 
 func explainCommand() *cobra.Command {
-	var admin, tokenFile string
+	var admin adminport.Port
 	var wide, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "explain REQUEST-ID",
@@ -20,11 +20,7 @@ The request id is what the answer carried in x-request-id.`,
 		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081\n  tandem explain req-0b9c... --json | jq .attempts[0].measured",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			token, err := serving.ReadAdminToken(tokenFile)
-			if err != nil {
-				return err
-			}
-			d, err := explain.Fetch(admin, token, args[0])
+			d, err := explain.Fetch(cmd.Context(), admin, args[0])
 			if err != nil {
 				return err
 			}
@@ -34,9 +30,8 @@ The request id is what the answer carried in x-request-id.`,
 			return explain.Print(cmd.OutOrStdout(), d, wide)
 		},
 	}
-	cmd.Flags().StringVar(&admin, "admin", "http://127.0.0.1:8081", "`address` of the gateway's admin port")
+	admin.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&wide, "wide", false, "print every column, and names of servers in full, however wide that is")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print all that is known, as the admin port has it")
-	cmd.Flags().StringVar(&tokenFile, "admin-token-file", "", "`file` with the token that the admin port asks for")
 	return cmd
 }

@@ -18,6 +18,8 @@ func rootCommand() *cobra.Command {
 		checkCommand(),
 		keysCommand(),
 		explainCommand(),
+		linksCommand(),
+		drainCommand(),
 		registerCommand(),
 		calibrateCommand(),
 		adviseCommand(),

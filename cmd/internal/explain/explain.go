@@ -3,48 +3,29 @@
 package explain
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 )
 
-// Fetch asks a gateway's admin port for the decision of a request.
-func Fetch(admin, token, id string) (gateway.DecisionStatus, error) {
+// Fetch asks a gateway for the decision of a request.
+func Fetch(ctx context.Context, port adminport.Port, id string) (gateway.DecisionStatus, error) {
 	var d gateway.DecisionStatus
-	client := &http.Client{Timeout: 5 * time.Second}
-	if !strings.Contains(admin, "://") {
-		admin = "http://" + admin
+	err := port.Get(ctx, "/debug/decisions/"+url.PathEscape(id), &d)
+	if errors.Is(err, adminport.ErrNotFound) {
+		err = fmt.Errorf("the gateway does not remember request %s: it keeps the last 1024, each replica its own", id)
 	}
-	req, err := http.NewRequest(http.MethodGet, admin+"/debug/decisions/"+url.PathEscape(id), nil)
-	if err != nil {
-		return d, fmt.Errorf("ask the gateway: %w", err)
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return d, fmt.Errorf("ask the gateway: %w", err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode == http.StatusNotFound {
-		return d, fmt.Errorf("the gateway does not remember request %s: it keeps the last 1024, each replica its own", id)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return d, fmt.Errorf("the gateway answered %s", resp.Status)
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&d); err != nil {
-		return d, fmt.Errorf("read the decision: %w", err)
-	}
-	return d, nil
+	return d, err
 }
 
 // PrintJSON prints a decision as the admin port has it.

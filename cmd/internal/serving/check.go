@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
@@ -78,7 +79,7 @@ func checkFiles(cfg config, out io.Writer) error {
 
 // checkAccess reads the files of keys and of the admin's token.
 func checkAccess(cfg accessConfig, out io.Writer) error {
-	if _, err := ReadAdminToken(cfg.adminTokenFile); err != nil {
+	if _, err := adminport.ReadToken(cfg.adminTokenFile); err != nil {
 		return err
 	}
 	keys, err := cfg.keys()

@@ -3,7 +3,6 @@ package serving
 import (
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -50,21 +49,4 @@ func (c *accessConfig) keys() (*access.Keys, error) {
 		return nil, fmt.Errorf("%s: %w", c.keysFile, err)
 	}
 	return keys, nil
-}
-
-// ReadAdminToken reads what the admin port asks for from its file: "" where there is none, and
-// it asks for nothing.
-func ReadAdminToken(file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("admin-token-file: %w", err)
-	}
-	token := strings.TrimSpace(string(content))
-	if token == "" {
-		return "", fmt.Errorf("admin-token-file: %s is empty", file)
-	}
-	return token, nil
 }

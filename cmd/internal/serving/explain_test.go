@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/cmd/internal/explain"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
@@ -50,7 +51,7 @@ func TestExplain_TheDocumentHasEveryColumnAndReason(t *testing.T) {
 // explained is what `tandem explain` gets and prints of a request.
 func (c *cluster) explained(id string) (d gateway.DecisionStatus, table string) {
 	c.t.Helper()
-	d, err := explain.Fetch(c.admin, "", id)
+	d, err := explain.Fetch(c.t.Context(), adminport.Port{Address: c.admin}, id)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
+	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
@@ -221,7 +222,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 
 // serveOperators wires the ports beside that for clients: admin, load reports, KEDA.
 func (n *Node) serveOperators(reg *prometheus.Registry) error {
-	token, err := ReadAdminToken(n.cfg.access.adminTokenFile)
+	token, err := adminport.ReadToken(n.cfg.access.adminTokenFile)
 	if err != nil {
 		return err
 	}

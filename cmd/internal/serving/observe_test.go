@@ -14,6 +14,7 @@ import (
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/cmd/internal/explain"
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
@@ -177,8 +178,33 @@ func TestObserve_TheDecisionIsExplained(t *testing.T) {
 	if !strings.Contains(table, "->") || !strings.Contains(table, a.header.Get("X-Tandem-Decode")) {
 		t.Error(table)
 	}
-	if _, err := explain.Fetch(c.admin, "", "nobody"); err == nil || !strings.Contains(err.Error(), "does not remember") {
+	if _, err := explain.Fetch(c.t.Context(), adminport.Port{Address: c.admin}, "nobody"); err == nil || !strings.Contains(err.Error(), "does not remember") {
 		t.Errorf("an unknown request: %v", err)
+	}
+}
+
+// The pairs that moved KV are on the admin port with their class, and as fast as that.
+func TestObserve_LinksOfPairs(t *testing.T) {
+	c := newCluster(t, shape{prefill: 2, decode: 2, config: func(cfg *config) { cfg.pd.EnforceDisaggregation = true }})
+	served := make(map[[2]string]bool)
+	for range 24 {
+		a := c.post("/v1/chat/completions", chatBody(""))
+		served[[2]string{a.header.Get("X-Tandem-Prefill"), a.header.Get("X-Tandem-Decode")}] = true
+	}
+	var links gateway.LinksStatus
+	if err := json.Unmarshal([]byte(c.get("/debug/links").body), &links); err != nil {
+		t.Fatal(err)
+	}
+	if len(links.Classes) != 4 || links.Classes[0].Distance != "host" || links.Classes[0].GBPerSecond <= 0 {
+		t.Errorf("classes %+v", links.Classes)
+	}
+	if len(links.Pairs) == 0 || len(links.Pairs) > len(served) {
+		t.Fatalf("%d pairs served, %d are known: %+v", len(served), len(links.Pairs), links.Pairs)
+	}
+	for _, p := range links.Pairs {
+		if !served[[2]string{p.Prefill, p.Decode}] || p.Slower < 1 || p.Moving != 0 || p.FailedAt != nil {
+			t.Errorf("%+v, served by %v", p, served)
+		}
 	}
 }
 

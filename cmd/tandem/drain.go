@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
+	"github.com/tandem-gateway/tandem/gateway"
+)
+
+func drainCommand() *cobra.Command {
+	var admin adminport.Port
+	var undo, wait bool
+	cmd := &cobra.Command{
+		Use:   "drain SERVER",
+		Short: "Send a server no new requests, and wait until it has none",
+		Long: `Send a server no new requests; what it is serving runs to its end. SERVER is its name in
+/debug/servers, such as 10.0.0.3:8000 or 10.0.0.3:8000/dp1.
+This is said to the replica whose admin port is asked, and to no other.`,
+		Example: "  tandem drain 10.0.0.3:8000 --wait && kubectl delete pod decode-3\n  tandem drain 10.0.0.3:8000 --undo",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			method := http.MethodPost
+			if undo {
+				method = http.MethodDelete
+			}
+			err := admin.Do(cmd.Context(), method, "/drain/"+args[0])
+			if errors.Is(err, adminport.ErrNotFound) {
+				return fmt.Errorf("there is no server %s: %s names them", args[0], admin.Address+"/debug/servers")
+			}
+			if err != nil || undo || !wait {
+				return err
+			}
+			return awaitDrained(cmd.Context(), admin, args[0], cmd.OutOrStdout())
+		},
+	}
+	admin.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&undo, "undo", false, "send it requests again")
+	cmd.Flags().BoolVar(&wait, "wait", false, "end when it has no request of this gateway any more; interrupt it to stop waiting")
+	cmd.MarkFlagsMutuallyExclusive("undo", "wait")
+	return cmd
+}
+
+// drainPoll is the time between two looks at a server that drains.
+const drainPoll = 500 * time.Millisecond
+
+// awaitDrained waits until a server has no request of the gateway, and says how many are left
+// when that changes.
+func awaitDrained(ctx context.Context, admin adminport.Port, server string, out io.Writer) error {
+	ticker := time.NewTicker(drainPoll)
+	defer ticker.Stop()
+	for last := -1; ; {
+		var servers []gateway.ServerStatus
+		if err := admin.Get(ctx, "/debug/servers", &servers); err != nil {
+			return err
+		}
+		at := slices.IndexFunc(servers, func(s gateway.ServerStatus) bool { return s.ID == server })
+		if at < 0 {
+			_, _ = fmt.Fprintln(out, server, "is gone")
+			return nil
+		}
+		if !servers[at].Draining {
+			return fmt.Errorf("%s does not drain any more", server)
+		}
+		left := 0
+		for _, leg := range servers[at].InFlight {
+			left += leg.Requests
+		}
+		if left == 0 {
+			_, _ = fmt.Fprintln(out, server, "has no request of this gateway any more")
+			return nil
+		}
+		if left != last {
+			_, _ = fmt.Fprintf(out, "%s has %d requests\n", server, left)
+		}
+		last = left
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s has %d requests still: %w", server, left, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}

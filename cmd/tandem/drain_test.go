@@ -1,0 +1,79 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// run is what a command prints, and how it ends.
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out strings.Builder
+	root := rootCommand()
+	root.SetOut(&out)
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// drain --wait ends when the server has no request any more, on neither leg, and says what it
+// waits for.
+func TestDrain_WaitsForTheLastRequest(t *testing.T) {
+	var asked atomic.Int64
+	var drained atomic.Bool
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method + " " + r.URL.Path {
+		case "POST /drain/10.0.0.1:8000/dp1":
+			drained.Store(true)
+			w.WriteHeader(http.StatusNoContent)
+		case "GET /debug/servers":
+			legs := []string{`{"prefill":{"requests":1},"decode":{"requests":1}}`, `{"prefill":{"requests":0},"decode":{"requests":1}}`, `{"prefill":{"requests":0},"decode":{"requests":0}}`}
+			_, _ = w.Write([]byte(`[{"id":"10.0.0.1:8000","in_flight":{"decode":{"requests":9}}},{"id":"10.0.0.1:8000/dp1","draining":true,"in_flight":` + legs[asked.Add(1)-1] + `}]`))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer admin.Close()
+	out, err := run(t, "drain", "10.0.0.1:8000/dp1", "--wait", "--admin", admin.URL)
+	if err != nil || asked.Load() != 3 || !drained.Load() {
+		t.Errorf("%v after %d looks, drained: %v", err, asked.Load(), drained.Load())
+	}
+	if want := "10.0.0.1:8000/dp1 has 2 requests\n10.0.0.1:8000/dp1 has 1 requests\n10.0.0.1:8000/dp1 has no request of this gateway any more\n"; out != want {
+		t.Errorf("it says %q", out)
+	}
+}
+
+// A server that is not there, that another operator sends requests again, or that is gone ends the
+// command, each with its word.
+func TestDrain_EndsWhereThereIsNothingToWaitFor(t *testing.T) {
+	servers := ""
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/debug/servers":
+			_, _ = w.Write([]byte(servers))
+		case r.URL.Path != "/drain/a:1":
+			http.NotFound(w, r)
+		case r.Method == http.MethodDelete:
+			w.WriteHeader(http.StatusNoContent)
+		case r.Method == http.MethodPost:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	}))
+	defer admin.Close()
+	for _, c := range []struct{ servers, server, flag, out, err string }{
+		{`[]`, "b:1", "--wait", "", "there is no server b:1"},
+		{`[]`, "a:1", "--wait", "a:1 is gone\n", ""},
+		{`[{"id":"a:1","in_flight":{"decode":{"requests":1}}}]`, "a:1", "--wait", "", "does not drain any more"},
+		{`[{"id":"a:1","draining":true,"in_flight":{"decode":{"requests":1}}}]`, "a:1", "--undo", "", ""},
+		{`nonsense`, "a:1", "--wait", "", "read the gateway's answer"},
+	} {
+		servers = c.servers
+		out, err := run(t, "drain", c.server, c.flag, "--admin", admin.URL)
+		if out != c.out || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s of %s: %q, %v", c.flag, c.server, out, err)
+		}
+	}
+}
