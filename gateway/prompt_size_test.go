@@ -56,24 +56,6 @@ func TestPromptSize_ImagesAreNotText(t *testing.T) {
 	}
 }
 
-// A text has about the tokens that a tokenizer makes of it: a word up to six letters at a time, a
-// digit, two signs, an escape, a character beyond ASCII; what is no text has no more than its
-// beginning.
-func TestRoughTokens(t *testing.T) {
-	word := func(n int) string { return strings.Repeat("x", n) }
-	const longest = (longestWord + 5) / 6 // tokens of a word of that length
-	for text, want := range map[string]int{
-		"": 0, " ": 0, "hello": 1, "hellos": 1, "goodbye": 2, "a b": 2, "a_b": 1, "A": 1, "Z z": 2, "12": 2, "a1": 2, ",": 1, ",,": 1, ",,,": 2, "a,b": 3, "!": 1, "~": 1,
-		`\n`: 1, `\na`: 2, `\u00e9`: 1, `\u00e9a`: 2, `\`: 1, `\u`: 1, "\u00e9": 1, "\u65e5\u672c": 2, "\x80": 0, "\x01": 0,
-		word(longestWord): longest, word(longestWord + 1): longest, word(9000): longest, word(9000) + " ab": longest + 1, word(9000) + `"ab`: longest + 2, word(9000) + `\nab`: longest + 2,
-		word(longestWord-1) + "1": longest + 1, word(longestWord) + "1": longest, word(longestWord) + "++": longest, word(longestWord-1) + "+++": longest + 1,
-	} {
-		if got := roughTokens([]byte(text)); got != want {
-			t.Errorf("%.40q of %d bytes: %d tokens, want %d", text, len(text), got, want)
-		}
-	}
-}
-
 // Messages count with their texts and what templates write around them; images, sounds and files
 // count alike, and what is nested too deep as the text that it is.
 func TestTurnTokens(t *testing.T) {
@@ -107,15 +89,4 @@ func TestPromptSize_CountsToolsAndSystemPrompt(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %d", body, req.Size, err, want)
 		}
 	}
-}
-
-// What is read is any bytes: a count ends, and is no more than there are bytes.
-func FuzzRoughTokens(f *testing.F) {
-	f.Add([]byte(`{"a":"K\u00f6ln\n 12.5"}`))
-	f.Add([]byte(`"\`))
-	f.Fuzz(func(t *testing.T, value []byte) {
-		if n := roughTokens(value); n < 0 || n > len(value) {
-			t.Errorf("%d tokens of %d bytes", n, len(value))
-		}
-	})
 }

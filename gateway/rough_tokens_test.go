@@ -1,0 +1,87 @@
+package gateway
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// A text has about the tokens that a tokenizer makes of it: a word up to six letters at a time, a
+// digit, two signs, an escape, a character beyond ASCII; what is no text has no more than its
+// beginning.
+func TestRoughTokens(t *testing.T) {
+	word := func(n int) string { return strings.Repeat("x", n) }
+	const longest = (longestWord + 5) / 6 // tokens of a word of that length
+	for text, want := range map[string]int{
+		"": 0, " ": 0, "hello": 1, "hellos": 1, "goodbye": 2, "a b": 2, "a_b": 1, "A": 1, "Z z": 2, "12": 2, "a1": 2, ",": 1, ",,": 1, ",,,": 2, "a,b": 3, "!": 1, "~": 1,
+		`\n`: 1, `\na`: 2, `\u00e9`: 1, `\u00e9a`: 2, `\`: 1, `\u`: 1, "\u00e9": 1, "\u65e5\u672c": 2, "\x80": 0, "\x01": 0,
+		word(longestWord): longest, word(longestWord + 1): longest, word(9000): longest, word(9000) + " ab": longest + 1, word(9000) + `"ab`: longest + 2, word(9000) + `\nab`: longest + 2,
+		word(longestWord-1) + "1": longest + 1, word(longestWord) + "1": longest, word(longestWord) + "++": longest, word(longestWord-1) + "+++": longest + 1,
+	} {
+		if got := roughTokens([]byte(text)); got != want {
+			t.Errorf("%.40q of %d bytes: %d tokens, want %d", text, len(text), got, want)
+		}
+	}
+}
+
+// runByRun is roughTokens without blocks.
+func runByRun(value []byte) (n int) {
+	for i, word := 0, 0; i < len(value); {
+		var tokens int
+		tokens, i, word = countRun(value, i, word)
+		n += tokens
+	}
+	return n
+}
+
+// What is read is any bytes: a count ends, is no more than there are bytes, and is the same in
+// blocks as run by run.
+func FuzzRoughTokens(f *testing.F) {
+	f.Add([]byte(`{"a":"K\u00f6ln\n 12.5"}`))
+	f.Add([]byte(`"\`))
+	f.Add([]byte(strings.Repeat("snake_case`@[{AZaz\x5f\xdf\xe1\xfa ", 40)))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		n := roughTokens(value)
+		if n < 0 || n > len(value) {
+			t.Errorf("%d tokens of %d bytes", n, len(value))
+		}
+		if want := runByRun(value); n != want {
+			t.Errorf("%d tokens, run by run %d, of %q", n, want, value)
+		}
+	})
+}
+
+// Blocks change no count, of texts with short words, long ones, hardly any end of a word, and all
+// bytes.
+func TestRoughTokens_InBlocksAsRunByRun(t *testing.T) {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 4000 {
+		letters := []string{"abcZ_ \",.1\\u\n\xc3\xa4", strings.Repeat("abcdefghijklmnopqrstuvwxyz", 8) + `"`, "a1,", "abcd ", "a\\", string(all)}[i%6]
+		value := make([]byte, rng.IntN(6000))
+		for j := range value {
+			value[j] = letters[rng.IntN(len(letters))]
+		}
+		if got, want := roughTokens(value), runByRun(value); got != want {
+			t.Fatalf("%d tokens, run by run %d, of %q", got, want, value)
+		}
+	}
+}
+
+// The budget is 0.3 ms for 220 KB of English.
+func BenchmarkRoughTokens(b *testing.B) {
+	words := strings.Fields("the river is deep and wide so tell me of its harbour, where forty ships lie; 3 of them sail at (noon)")
+	var text strings.Builder
+	for state := uint32(1); text.Len() < 220_000; {
+		state = state*1664525 + 1013904223
+		text.WriteString(words[state>>16%uint32(len(words))] + " ")
+	}
+	value := []byte(text.String())
+	b.SetBytes(int64(len(value)))
+	for b.Loop() {
+		roughTokens(value)
+	}
+}
