@@ -2,6 +2,7 @@ package picker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 
@@ -19,22 +20,25 @@ type played struct {
 	answers  int
 }
 
-func (p *played) Recv() (*extproc.ProcessingRequest, error) {
+func (p *played) RecvMsg(to any) error {
 	if len(p.messages) == 0 {
-		return nil, context.Canceled
+		return context.Canceled
 	}
-	m := p.messages[0]
+	data, err := newCodec().Marshal(p.messages[0])
+	if err != nil {
+		return err
+	}
 	p.messages = p.messages[1:]
-	return m, nil
+	return newCodec().Unmarshal(data, to)
 }
 
-func (p *played) Send(*extproc.ProcessingResponse) error { p.answers++; return nil }
-func (p *played) Context() context.Context               { return p.ctx }
-func (p *played) SetHeader(metadata.MD) error            { return nil }
-func (p *played) SendHeader(metadata.MD) error           { return nil }
-func (p *played) SetTrailer(metadata.MD)                 {}
-func (p *played) SendMsg(any) error                      { return nil }
-func (p *played) RecvMsg(any) error                      { return nil }
+func (p *played) Send(*extproc.ProcessingResponse) error    { p.answers++; return nil }
+func (p *played) Context() context.Context                  { return p.ctx }
+func (p *played) SetHeader(metadata.MD) error               { return nil }
+func (p *played) SendHeader(metadata.MD) error              { return nil }
+func (p *played) SetTrailer(metadata.MD)                    {}
+func (p *played) SendMsg(any) error                         { p.answers++; return nil }
+func (p *played) Recv() (*extproc.ProcessingRequest, error) { return nil, errors.ErrUnsupported }
 
 // Whatever messages come, in whatever order, the picker ends in order and nothing stays held: a
 // proxy that is out of step costs its own request only. Each byte of steps is one message.

@@ -57,36 +57,12 @@ func envoyStatus(status int) int {
 	return http.StatusServiceUnavailable
 }
 
-// pieces are a body in messages, the last of which ends it, unless trailers do.
-func pieces(body []byte, end bool) (messages []*extproc.CommonResponse) {
-	for {
-		piece := body[:min(len(body), longestPiece)]
-		body = body[len(piece):]
-		messages = append(messages, streamed(piece, end && len(body) == 0))
-		if len(body) == 0 {
-			return messages
-		}
-	}
-}
-
-func streamed(piece []byte, end bool) *extproc.CommonResponse {
-	return &extproc.CommonResponse{BodyMutation: &extproc.BodyMutation{
-		Mutation: &extproc.BodyMutation_StreamedResponse{StreamedResponse: &extproc.StreamedBodyResponse{Body: piece, EndOfStream: end}},
-	}}
-}
-
-func requestPiece(piece *extproc.CommonResponse) *extproc.ProcessingResponse {
-	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestBody{RequestBody: &extproc.BodyResponse{Response: piece}}}
-}
-
-func answerPiece(piece *extproc.CommonResponse) *extproc.ProcessingResponse {
-	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: &extproc.BodyResponse{Response: piece}}}
-}
-
 var (
 	answerHead = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{}}}
 	// asItCame passes a piece of an answer on where pieces are shown and not taken.
-	asItCame        = answerPiece(&extproc.CommonResponse{})
+	asItCame = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{
+		ResponseBody: &extproc.BodyResponse{Response: &extproc.CommonResponse{}},
+	}}
 	requestTrailers = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestTrailers{RequestTrailers: &extproc.TrailersResponse{}}}
 	answerTrailers  = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extproc.TrailersResponse{}}}
 )

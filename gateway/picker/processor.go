@@ -70,26 +70,33 @@ type conversation struct {
 }
 
 type received struct {
-	message *extproc.ProcessingRequest
+	message *shownMessage
 	err     error
 }
 
 // receive returns the next message.
-func (c *conversation) receive() (*extproc.ProcessingRequest, error) {
+func (c *conversation) receive() (*shownMessage, error) {
 	if c.early == nil {
-		return c.stream.Recv()
+		message := &shownMessage{}
+		return message, c.stream.RecvMsg(message)
 	}
 	next := <-c.early
 	c.early = nil
 	return next.message, next.err
 }
 
-func (c *conversation) handle(message *extproc.ProcessingRequest) error {
+func (c *conversation) handle(shown *shownMessage) error {
+	if shown.piece {
+		defer shown.release()
+		if shown.ofAnswer {
+			return c.answerBody(shown)
+		}
+		return c.requestBody(shown)
+	}
+	message := shown.other
 	switch part := message.GetRequest().(type) {
 	case *extproc.ProcessingRequest_RequestHeaders:
 		return c.requestHeaders(message, part.RequestHeaders)
-	case *extproc.ProcessingRequest_RequestBody:
-		return c.requestBody(part.RequestBody)
 	case *extproc.ProcessingRequest_RequestTrailers:
 		if err := c.pick(false); err != nil || c.over {
 			return err
@@ -97,8 +104,6 @@ func (c *conversation) handle(message *extproc.ProcessingRequest) error {
 		return c.stream.Send(requestTrailers)
 	case *extproc.ProcessingRequest_ResponseHeaders:
 		return c.answerHeaders(message, part.ResponseHeaders)
-	case *extproc.ProcessingRequest_ResponseBody:
-		return c.answerBody(part.ResponseBody)
 	case *extproc.ProcessingRequest_ResponseTrailers:
 		return c.answerTrailers()
 	}
@@ -158,14 +163,16 @@ func (c *conversation) pickAny(h headers) error {
 }
 
 // requestBody takes a piece of the body, and makes the choice when it is the last.
-func (c *conversation) requestBody(part *extproc.HttpBody) error {
+func (c *conversation) requestBody(piece *shownMessage) error {
 	if c.exchange == nil {
 		return grpcstatus.Error(codes.InvalidArgument, "a body before its request")
 	}
-	if err := c.exchange.AddBody(part.GetBody()); err != nil {
-		return c.refuse(err)
+	for _, part := range piece.parts {
+		if err := c.exchange.AddBody(part); err != nil {
+			return c.refuse(err)
+		}
 	}
-	if !part.GetEndOfStream() {
+	if !piece.end {
 		return nil
 	}
 	return c.pick(true)
@@ -184,12 +191,12 @@ func (c *conversation) pick(whole bool) error {
 	if err != nil {
 		return c.refuse(err)
 	}
-	body := pick.Body().Bytes()
-	if err := c.stream.Send(c.toPicked(pick, len(body))); err != nil {
+	body := pick.Body()
+	if err := c.stream.Send(c.toPicked(pick, body.Len())); err != nil {
 		return err
 	}
-	for _, piece := range pieces(body, whole) {
-		if err := c.stream.Send(requestPiece(piece)); err != nil {
+	for _, piece := range requestPieces(body.Parts(), whole) {
+		if err := c.stream.SendMsg(piece); err != nil {
 			return err
 		}
 	}
@@ -203,7 +210,8 @@ func (c *conversation) choose() (*pd.Pick, error) {
 	early := make(chan received, 1)
 	c.early = early
 	go func() { // ends with the stream
-		message, err := c.stream.Recv()
+		message := &shownMessage{}
+		err := c.stream.RecvMsg(message)
 		if err != nil {
 			c.exchange.Cancel()
 		}
@@ -250,8 +258,8 @@ func (c *conversation) answerHeaders(message *extproc.ProcessingRequest, part *e
 }
 
 // answerBody takes a piece of the answer, and gives it back.
-func (c *conversation) answerBody(part *extproc.HttpBody) error {
-	piece, end := part.GetBody(), part.GetEndOfStream()
+func (c *conversation) answerBody(message *shownMessage) error {
+	piece, end := message.joined(), message.end
 	if c.exchange != nil {
 		piece = c.exchange.AnswerPiece(piece)
 		if end {
@@ -268,16 +276,18 @@ func (c *conversation) answerBody(part *extproc.HttpBody) error {
 	return c.sendAnswer(piece, end)
 }
 
-func (c *conversation) sendAnswer(piece []byte, end bool) error {
-	if len(piece) <= longestPiece {
-		return c.stream.Send(answerPiece(streamed(piece, end)))
-	}
-	for _, part := range pieces(piece, end) {
-		if err := c.stream.Send(answerPiece(part)); err != nil {
+// sendAnswer sends bytes of the answer in messages, the last of which ends it or not.
+func (c *conversation) sendAnswer(answer []byte, end bool) error {
+	for {
+		some := answer[:min(len(answer), longestPiece)]
+		answer = answer[len(some):]
+		if err := c.stream.SendMsg(&newPiece{newAnswerBody, [][]byte{some}, end && len(answer) == 0}); err != nil {
 			return err
 		}
+		if len(answer) == 0 {
+			return nil
+		}
 	}
-	return nil
 }
 
 // answerTrailers takes the end of an answer with trailers.

@@ -3,11 +3,15 @@ package picker
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +43,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if target := os.Getenv(benchProxyOf); target != "" {
+		if err := runBenchProxy(target); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
@@ -57,6 +67,7 @@ type setup struct {
 	queue           queue.Config
 	pd              func(*pd.Orchestrator)
 	before          func(*gateway.Server)
+	encrypted       bool
 }
 
 // pickerFixture is a picker behind a real port, with its gateway, before simulated engines.
@@ -73,11 +84,13 @@ type pickerFixture struct {
 	client   extproc.ExternalProcessorClient
 	conn     *grpc.ClientConn
 	http     *http.Client
+
+	encrypted bool // only a proxy of a process of its own can connect
 }
 
 func newPicker(t testing.TB, of setup) *pickerFixture {
 	t.Helper()
-	f := &pickerFixture{t: t, registry: prometheus.NewRegistry()}
+	f := &pickerFixture{t: t, registry: prometheus.NewRegistry(), encrypted: of.encrypted}
 	log := slog.New(slog.DiscardHandler)
 	specs := of.specs
 	start := func(role string, pool pools.Role) *engine.Engine {
@@ -157,7 +170,7 @@ func newPicker(t testing.TB, of setup) *pickerFixture {
 // serve opens the picker's port, and connects to it.
 func (f *pickerFixture) serve(cfg Config, log *slog.Logger) {
 	f.t.Helper()
-	f.picker = New(cfg, f.gateway, nil, log)
+	f.picker = New(cfg, f.gateway, f.certificate(), log)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		f.t.Fatal(err)
@@ -177,6 +190,16 @@ func (f *pickerFixture) serve(cfg Config, log *slog.Logger) {
 			f.t.Error(err)
 		}
 	})
+}
+
+// certificate is nil for plain text.
+func (f *pickerFixture) certificate() *tls.Config {
+	if !f.encrypted {
+		return nil
+	}
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	return &tls.Config{Certificates: server.TLS.Certificates}
 }
 
 // eventually waits until something has come true.

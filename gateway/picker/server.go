@@ -45,7 +45,8 @@ type Server struct {
 
 // New returns a server that is not listening yet. encrypted is nil for plain text.
 func New(cfg Config, g *gateway.Server, encrypted *tls.Config, log *slog.Logger) *Server {
-	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(math.MaxUint32), grpc.WriteBufferSize(64 << 10), grpc.ReadBufferSize(64 << 10)}
+	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(math.MaxUint32), grpc.WriteBufferSize(64 << 10), grpc.ReadBufferSize(64 << 10),
+		grpc.ForceServerCodecV2(newCodec())}
 	if encrypted != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(encrypted)))
 	}

@@ -16,6 +16,7 @@ import (
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -40,12 +41,24 @@ func (l *losing) Send(m *extproc.ProcessingResponse) error {
 	return nil
 }
 
-func (l *losing) Recv() (*extproc.ProcessingRequest, error) {
+func (l *losing) SendMsg(m any) error {
+	data, err := newCodec().Marshal(m)
+	if err != nil {
+		return err
+	}
+	answer := &extproc.ProcessingResponse{}
+	if err := proto.Unmarshal(data.Materialize(), answer); err != nil {
+		return err
+	}
+	return l.Send(answer)
+}
+
+func (l *losing) RecvMsg(to any) error {
 	if len(l.messages) > 0 {
-		return l.played.Recv()
+		return l.played.RecvMsg(to)
 	}
 	<-l.answered // else it would be lost amid the choice
-	return nil, errLost
+	return errLost
 }
 
 // process plays messages to a picker, and returns what it answers.

@@ -1,0 +1,157 @@
+package picker
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+)
+
+// cutAnywhere is a message in buffers as the network may bring it.
+func cutAnywhere(message []byte, rng *rand.Rand) (data mem.BufferSlice) {
+	for len(message) > 0 {
+		n := 1 + rng.IntN(len(message))
+		data, message = append(data, mem.SliceBuffer(message[:n])), message[n:]
+	}
+	return data
+}
+
+// Whatever bytes come, a message is read as protobuf reads it, and is refused where protobuf refuses
+// it, but for what is wrong within the fields behind a piece: nothing reads them.
+func FuzzUnmarshal(f *testing.F) {
+	for step := range byte(9) {
+		message, err := proto.Marshal(messageOf(step, []byte("a body"), []byte("an answer")))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(message, uint64(step))
+		f.Add(append(message, 0x52, 0x00), uint64(step))             // with attributes or the like behind it
+		f.Add(append(message, 0x2a, 0x02, 0x10, 0x01), uint64(step)) // a second kind
+	}
+	f.Add([]byte{0x22, 0x05, 0x0a, 0x09, 'a', 'b', 'c'}, uint64(1)) // longer inside than outside
+	f.Add([]byte{0x22, 0x04, 0x10, 0x80, 0x80, 0x80, 0x01}, uint64(2))
+	f.Fuzz(func(t *testing.T, message []byte, seed uint64) {
+		var want extproc.ProcessingRequest
+		refused := proto.Unmarshal(message, &want)
+		var got shownMessage
+		err := newCodec().Unmarshal(cutAnywhere(message, rand.New(rand.NewPCG(seed, 1))), &got)
+		if refused != nil && got.piece {
+			return
+		}
+		if (err == nil) != (refused == nil) {
+			t.Fatalf("%x: %v, protobuf says %v", message, err, refused)
+		}
+		if err != nil {
+			return
+		}
+		if !got.piece {
+			if !proto.Equal(got.other, &want) {
+				t.Fatalf("%x: %v, protobuf reads %v", message, got.other, &want)
+			}
+			return
+		}
+		body := want.GetRequestBody()
+		if got.ofAnswer {
+			body = want.GetResponseBody()
+		}
+		if body == nil || !bytes.Equal(got.joined(), body.GetBody()) || got.end != body.GetEndOfStream() {
+			t.Fatalf("%x: %q, end %v; protobuf reads %v", message, got.joined(), got.end, &want)
+		}
+	})
+}
+
+// Pieces are read without protobuf, also those with metadata behind them.
+func TestUnmarshal_PiecesLieWhereTheyCame(t *testing.T) {
+	for _, ofAnswer := range []bool{false, true} {
+		shown := messageOf(3, []byte("a body"), nil)
+		if ofAnswer {
+			shown = messageOf(7, nil, []byte("a body"))
+		}
+		message, err := proto.Marshal(shown)
+		if err != nil {
+			t.Fatal(err)
+		}
+		message = append(message, 0x42, 0x00) // no metadata, as Envoy says it
+		var got shownMessage
+		if err := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, &got); err != nil {
+			t.Fatal(err)
+		}
+		if !got.piece || got.ofAnswer != ofAnswer || len(got.parts) != 1 || !got.end || string(got.parts[0]) != "a body" {
+			t.Fatalf("%+v", got)
+		}
+		at := bytes.Index(message, []byte("a body"))
+		if &got.parts[0][0] != &message[at] {
+			t.Error("the body was copied")
+		}
+	}
+}
+
+// Pieces for the proxy are what protobuf reads as such, with lengths of one to three bytes; a
+// request's bytes are not copied, an answer's are.
+func TestMarshal_PiecesAreProtobufs(t *testing.T) {
+	for _, size := range []int{0, 1, 100, 130, 16_000, 62_000} {
+		for _, end := range []bool{false, true} {
+			body := bytes.Repeat([]byte("x"), size)
+			parts := [][]byte{body[:size/3], body[size/3:]}
+			request := unmarshalled(t, &newPiece{newRequestBody, parts, end}).GetRequestBody()
+			answer := unmarshalled(t, &newPiece{newAnswerBody, parts, end}).GetResponseBody()
+			for _, r := range []*extproc.BodyResponse{request, answer} {
+				piece := r.GetResponse().GetBodyMutation().GetStreamedResponse()
+				if piece == nil || !bytes.Equal(piece.GetBody(), body) || piece.GetEndOfStream() != end {
+					t.Errorf("%d bytes, end %v: %d bytes, end %v", size, end, len(piece.GetBody()), piece.GetEndOfStream())
+				}
+			}
+		}
+	}
+	body := []byte("a body")
+	for field, shared := range map[bool]*newPiece{true: {newRequestBody, [][]byte{body}, true}, false: {newAnswerBody, [][]byte{body}, true}} {
+		data, err := newCodec().Marshal(shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lies := slices.ContainsFunc(data, func(b mem.Buffer) bool { return &b.ReadOnlyData()[0] == &body[0] })
+		if lies != field {
+			t.Errorf("field %d: sent from where it lies: %v", shared.field, lies)
+		}
+	}
+}
+
+func unmarshalled(t *testing.T, piece *newPiece) *extproc.ProcessingResponse {
+	t.Helper()
+	data, err := newCodec().Marshal(piece)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m extproc.ProcessingResponse
+	if err := proto.Unmarshal(data.Materialize(), &m); err != nil {
+		t.Fatal(err)
+	}
+	return &m
+}
+
+// A body is cut into messages of at most longestPiece bytes, wherever its parts lie, and only the
+// last ends it.
+func TestRequestPieces_CutAnywhere(t *testing.T) {
+	for _, sizes := range [][]int{{}, {0}, {10}, {longestPiece}, {longestPiece, 1}, {1, longestPiece}, {20_000, 50_000, 3}, {200_000}, {3, 2 * longestPiece}} {
+		var parts [][]byte
+		for i, size := range sizes {
+			parts = append(parts, bytes.Repeat([]byte{byte('a' + i)}, size))
+		}
+		var joined []byte
+		pieces := requestPieces(slices.Values(parts), true)
+		for i, p := range pieces {
+			whole := slices.Concat(p.parts...)
+			joined = append(joined, whole...)
+			if last := i == len(pieces)-1; p.end != last || len(whole) > longestPiece || len(whole) == 0 && len(pieces) > 1 {
+				t.Errorf("%v: piece %d of %d has %d bytes, end %v", sizes, i, len(pieces), len(whole), p.end)
+			}
+		}
+		if !bytes.Equal(joined, slices.Concat(parts...)) {
+			t.Errorf("%v: %d bytes", sizes, len(joined))
+		}
+	}
+}
