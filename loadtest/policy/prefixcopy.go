@@ -10,12 +10,13 @@ func (c *cluster) copyPrefix(j *job, then func()) {
 	}
 	whole := j.req.whole()
 	held, most := to.cache.match(whole), from.cache.match(whole)
+	to.cache.hold(whole[:held]) // else the room for the others could be made by evicting these
 	if most <= held || !to.cache.reserve(most-held) {
+		to.cache.drop(whole[:held])
 		then()
 		return
 	}
 	from.cache.hold(whole[:most])
-	to.cache.hold(whole[:held])
 	bytes := float64((most-held)*blockTokens) * c.hw.KVBytesPerToken
 	c.net.start(bytes, c.copyRoute(from, to), func() {
 		c.tally.recordBytes(bytes, from.rack == to.rack)
