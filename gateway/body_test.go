@@ -1,9 +1,12 @@
 package gateway
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -192,4 +195,103 @@ func TestReservedBytes_GivenBackTwice(t *testing.T) {
 			t.Errorf("%d bytes are counted", now)
 		}
 	}
+}
+
+// A body takes memory as it comes, four times as much each time, never more than it may have or
+// says that it has, and is counted as what it takes.
+func TestBodyBuffer_Add(t *testing.T) {
+	const most = 1 << 20
+	for _, x := range []struct {
+		name      string
+		announced int
+		pieces    []int
+		length    int // that it comes to
+		counted   int64
+		err       error
+	}{
+		{"short", -1, []int{10, 20}, 30, 0, nil},
+		{"as long as is free", freeBytes, []int{freeBytes}, freeBytes, 0, nil},
+		{"one more", freeBytes + 1, []int{freeBytes, 1}, freeBytes + 1, 1, nil},
+		{"as it says", most, []int{freeBytes, 3 * freeBytes, most - 4*freeBytes}, most, most - freeBytes, nil},
+		{"without a word", -1, []int{freeBytes, 1}, freeBytes + 1, 3 * freeBytes, nil},
+		{"as long as it may be", -1, []int{most - 1, 1}, most, most - freeBytes, nil},
+		{"longer than it may be", -1, []int{most, 1}, most, most - freeBytes, errBodyTooLarge},
+		{"says that it is longer", most + 1, []int{1}, 0, 0, errBodyTooLarge},
+		{"longer than it says", 10, []int{10, 1}, 11, 0, nil},
+	} {
+		s := decoder(most)
+		b := s.newBodyBuffer(x.announced)
+		var err error
+		for _, n := range x.pieces {
+			if err = b.add(make([]byte, n)); err != nil {
+				break
+			}
+		}
+		if !errors.Is(err, x.err) || len(b.data) != x.length || s.bodies.now.Load() != x.counted || cap(b.data) > max(freeBytes, int(x.counted)+freeBytes) {
+			t.Errorf("%s: %d bytes, room for %d, counted %d, %v", x.name, len(b.data), cap(b.data), s.bodies.now.Load(), err)
+		}
+		b.counted.release()
+		b.counted.release()
+		if now := s.bodies.now.Load(); now != 0 {
+			t.Errorf("%s: %d bytes are counted when it is gone", x.name, now)
+		}
+	}
+}
+
+// A body of many small pieces is copied a few times, however many pieces it comes in.
+func TestBodyBuffer_GrowsInSteps(t *testing.T) {
+	for _, announced := range []int{-1, 512 << 10} {
+		s := decoder(1 << 20)
+		b := s.newBodyBuffer(announced)
+		grown, room := 0, 0
+		for i := range 512 {
+			if err := b.add([]byte(strings.Repeat(strconv.Itoa(i%10), 1<<10))); err != nil {
+				t.Fatal(err)
+			}
+			if cap(b.data) != room {
+				grown, room = grown+1, cap(b.data)
+			}
+		}
+		if grown > 6 || len(b.data) != 512<<10 || b.data[1<<10] != '1' {
+			t.Errorf("announced %d: it grew %d times to %d bytes", announced, grown, len(b.data))
+		}
+	}
+}
+
+// A body that is read takes no more memory than its bytes want, in however small pieces they come:
+// a short one is not counted, a longer one in steps.
+func TestBodyBuffer_ReadAll(t *testing.T) {
+	const most = 1 << 20
+	for _, x := range []struct {
+		announced, length int
+		counted           int64
+		err               error
+	}{
+		{-1, 0, 0, nil}, {-1, 300, 0, nil}, {300, 300, 0, nil}, {-1, freeBytes - 1, 0, nil}, {freeBytes, freeBytes, 0, nil},
+		{freeBytes + 1, freeBytes + 1, 1, nil}, {-1, freeBytes + 1, 3 * freeBytes, nil}, {-1, most, most + 1 - freeBytes, nil}, {-1, most + 1, most + 1 - freeBytes, errBodyTooLarge},
+	} {
+		for _, size := range []int{100, most} {
+			s := decoder(most)
+			b := s.newBodyBuffer(x.announced)
+			body, err := b.readAll(&pieceReader{bytes.Repeat([]byte("x"), x.length), size})
+			if !errors.Is(err, x.err) || x.err == nil && len(body) != x.length || s.bodies.now.Load() != x.counted {
+				t.Errorf("%d bytes, announced %d, in pieces of %d: %d bytes, %d are counted, %v", x.length, x.announced, size, len(body), s.bodies.now.Load(), err)
+			}
+		}
+	}
+}
+
+// pieceReader reads so many bytes at once, at most.
+type pieceReader struct {
+	text []byte
+	size int
+}
+
+func (r *pieceReader) Read(p []byte) (int, error) {
+	if len(r.text) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.text[:min(r.size, len(r.text))])
+	r.text = r.text[n:]
+	return n, nil
 }
