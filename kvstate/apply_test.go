@@ -3,6 +3,7 @@ package kvstate
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
@@ -288,5 +289,44 @@ func TestTierIndex_IsNeverTooFull(t *testing.T) {
 	ix.take(1, 1)
 	if blocks, bytes := ix.size(); blocks != 0 || bytes > 8*2*2*minSlots {
 		t.Errorf("%d blocks and %d bytes are left", blocks, bytes)
+	}
+}
+
+// A holder for which a table has no room yet holds nothing of it: nobody else's bits, and no hash,
+// are changed when it is said to have lost a block.
+func TestTierIndex_TakesNothingOfWhomItDoesNotKnow(t *testing.T) {
+	ix := newTierIndex()
+	for i := range minSlots / 2 {
+		ix.put(Hash(i+1), 0)
+	}
+	for _, holder := range []int{64, 65, 128, 1000} {
+		for i := range minSlots / 2 {
+			ix.take(Hash(i+1), holder)
+		}
+	}
+	for i := range minSlots / 2 {
+		if word := ix.word(Hash(i+1), 0); word != 1 {
+			t.Errorf("hash %d is held by %b", i+1, word)
+		}
+	}
+	if blocks, _ := ix.size(); blocks != minSlots/2 {
+		t.Errorf("%d blocks", blocks)
+	}
+}
+
+// A source that cannot be one is refused with what it lacks.
+func TestSpec_Validate(t *testing.T) {
+	for _, x := range []struct {
+		spec Spec
+		says string
+	}{
+		{Spec{SourceID: SourceID{Server: "s"}, Model: "m"}, ""}, {Spec{Model: "m"}, "without a server"}, {Spec{SourceID: SourceID{Server: "s"}}, "without a model"},
+		{Spec{SourceID: SourceID{Server: "s", Rank: -1}, Model: "m"}, "rank -1"}, {Spec{SourceID: SourceID{Server: "s", Rank: 1}, Model: "m", BlockTokens: -1}, "blocks of -1"},
+		{Spec{SourceID: SourceID{Server: "s"}, Model: "m", BlockTokens: 1}, ""},
+	} {
+		err := x.spec.Validate()
+		if (err == nil) != (x.says == "") || err != nil && !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%+v: %v", x.spec, err)
+		}
 	}
 }

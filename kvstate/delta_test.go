@@ -146,6 +146,58 @@ func TestDelta_Refused(t *testing.T) {
 	}
 }
 
+// Copies that several groups of a server lose at once are passed on as those of each.
+func TestDelta_CopiesOfSeveralGroups(t *testing.T) {
+	ix, s := opened(t, Spec{})
+	s.Record(true)
+	var stored, removed []wireEvent
+	for group := range 2 {
+		e := wireEvent{kind: "BlockStored", group: group, spec: "full_attention", tokens: count(0, 64), size: 16, medium: "GPU", hashes: []uint64{100, 101, 102, 103}}
+		stored = append(stored, e)
+	}
+	// In turns, so that no two in a row are of one group.
+	for _, hash := range []uint64{103, 102} {
+		for group := range 2 {
+			removed = append(removed, wireEvent{kind: "BlockRemoved", group: group, hashes: []uint64{hash}, medium: "GPU"})
+		}
+	}
+	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, stored...)})
+	first := s.TakeDelta()
+	s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, removed...)})
+	second := s.TakeDelta()
+
+	other, follower := opened(t, Spec{})
+	if err := errors.Join(follower.Apply(first), follower.Apply(second)); err != nil {
+		t.Fatal(err)
+	}
+	p := Prompt{Tokens: count(0, 64)}
+	if a, b := holds(ix, p), holds(other, p); a != 32 || b != 32 {
+		t.Errorf("%d tokens are held, and %d as the follower has it", a, b)
+	}
+	if dropped := follower.State().Counts.Dropped; dropped != s.State().Counts.Dropped {
+		t.Errorf("the follower dropped %v", dropped)
+	}
+	follower.checkTree(t)
+}
+
+// A delta is news of the engine, whose time counts; a snapshot is none: it may be of any age.
+func TestDelta_IsNewsAndASnapshotIsNot(t *testing.T) {
+	_, s, batch := lone(t, false)
+	s.Record(true)
+	s.ApplyLive(batch(0))
+	s.TakeDelta()
+	snapshot := s.Snapshot()
+	s.ApplyLive(batch(1))
+	delta := s.TakeDelta()
+	_, follower, _ := lone(t, false)
+	if err := follower.Apply(snapshot); err != nil || !follower.State().Counts.LastBatch.IsZero() {
+		t.Errorf("with a snapshot the last batch is of %v, %v", follower.State().Counts.LastBatch, err)
+	}
+	if err := follower.Apply(delta); err != nil || follower.State().Counts.LastBatch.IsZero() {
+		t.Errorf("with a delta the last batch is of no time, %v", err)
+	}
+}
+
 // FuzzApply: whatever a store gives back, the source is whole afterwards.
 func FuzzApply(f *testing.F) {
 	_, s := opened(f, Spec{})

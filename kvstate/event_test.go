@@ -491,6 +491,9 @@ func TestPoison_Frames(t *testing.T) {
 			t.Errorf("number of %d bytes: %+v, %v", n, m, err)
 		}
 	}
+	if _, _, err := ParseReply(nil); err == nil {
+		t.Error("a reply of no frames")
+	}
 	end := bytes.Repeat([]byte{0xff}, 8)
 	if _, err := ParseLive([][]byte{nil, end, nil}); err == nil {
 		t.Error("a live message may not have the number that ends replays")

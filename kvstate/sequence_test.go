@@ -3,6 +3,7 @@ package kvstate
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -403,4 +404,104 @@ func TestIndex_Trim(t *testing.T) {
 	if blocks := ix.blocks.Load(); blocks != 0 {
 		t.Errorf("%d blocks of no server", blocks)
 	}
+}
+
+// A publisher that says who it is has restarted when it is another one. One that does not say so,
+// in between or at first, is the one it was.
+func TestSequence_AnotherPublisher(t *testing.T) {
+	one, two := [16]byte{1}, [16]byte{2}
+	for name, publishers := range map[string][][16]byte{
+		"another":                   {one, one, two},
+		"after one without a name":  {one, {}, two},
+		"at first without a name":   {{}, one, one, two},
+		"another than the last one": {one, two, one},
+	} {
+		var q sequence
+		known := [16]byte{}
+		for i, publisher := range publishers {
+			want := apply
+			if known != publisher && known != [16]byte{} && publisher != [16]byte{} {
+				want = reset
+			}
+			s := stamp{known: true, seq: uint64(i), sum: uint64(i)}
+			got, request := q.classify(s, publisher)
+			if got != want || request.Needed() {
+				t.Errorf("%s: batch %d: %v, want %v, and it requests %v", name, i, got, want, request)
+			}
+			q.recordApplied(s)
+			q.recordSeen(s)
+			if publisher != [16]byte{} {
+				known = publisher
+			}
+		}
+	}
+}
+
+// A late copy of an old batch changes nothing of what shows a restart: a batch of the numbers
+// before the newest that has other contents.
+func TestSequence_ALateCopyHidesNoRestart(t *testing.T) {
+	at := func(seq, sum uint64) stamp { return stamp{known: true, seq: seq, sum: sum} }
+	var q sequence
+	for seq := range uint64(4) {
+		q.classify(at(seq, seq), [16]byte{})
+		q.recordApplied(at(seq, seq))
+		q.recordSeen(at(seq, seq))
+	}
+	for _, late := range []uint64{1, 0, 2} {
+		if got, _ := q.classify(at(late, late), [16]byte{}); got != ignore {
+			t.Errorf("a copy of batch %d: %v", late, got)
+		}
+		q.recordSeen(at(late, late))
+	}
+	if got, _ := q.classify(at(3, 99), [16]byte{}); got != reset {
+		t.Errorf("another batch 3: %v", got)
+	}
+}
+
+// The oldest go first, to the generation: those confirmed somewhat later stay as long as there are
+// enough of them.
+func TestIndex_TrimsTheOldestGeneration(t *testing.T) {
+	ix, s := opened(t, Spec{})
+	store := func(from int) {
+		for i := range 10 {
+			id := from + i
+			s.ApplyLive(Message{Seq: uint64(id), Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{uint64(1 + id)}, tokens: count(100*id, 16), size: 16, medium: "GPU"})})
+		}
+	}
+	held := func(from int) (n int) {
+		for i := range 10 {
+			n += holds(ix, Prompt{Tokens: count(100*(from+i), 16)}) / 16
+		}
+		return n
+	}
+	generations := func(n int) { ix.age.confirm(n * int(ix.age.every)) }
+	store(0)
+	generations(20)
+	store(10)
+	generations(100)
+	ix.cfg.MaxBlocks = 16 // five too many, with the sixteenth that is left free
+	if dropped := ix.trimOnce(); dropped != 5 || held(0) != 5 || held(10) != 10 {
+		t.Errorf("%d are dropped, %d of the oldest and %d of the others are left", dropped, held(0), held(10))
+	}
+	s.checkTree(t)
+}
+
+// What a feed and its checks report at once is counted one by one.
+func TestSource_ReportsAtOnce(t *testing.T) {
+	_, s, batch := lone(t, true)
+	var all sync.WaitGroup
+	for _, report := range []func(){
+		func() { s.RecordConnect() }, s.RecordDisconnect, s.RecordRestart, s.RecordMisread, func() { s.Check() }, func() { s.ApplyLive(batch(0)) }, func() { s.State() },
+	} {
+		all.Go(func() {
+			for range 50 {
+				report()
+			}
+		})
+	}
+	all.Wait()
+	if n := s.State().Counts.Restarts; n < 50 {
+		t.Errorf("%d restarts of 50", n)
+	}
+	s.checkTree(t)
 }
