@@ -1,7 +1,10 @@
 package modeltokens
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,5 +119,112 @@ func TestSources_OneThatIsSlowToOpenDelaysNoOther(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("it is never there")
 		}
+	}
+}
+
+// engineSources are sources that ask an engine, which renders chats alone.
+func engineSources(ask tokens.Ask) *Sources {
+	return New(func(model string) (*tokens.Source, error) {
+		if model == "none" {
+			return nil, errors.New("no engine")
+		}
+		cfg := tokens.Default()
+		cfg.Model, cfg.Mode, cfg.AskOver = model, tokens.Engine, 0
+		return tokens.New(cfg, ask, nil)
+	})
+}
+
+// rendersChats is an engine that knows the tokens of chats, so that those of messages are found by
+// a translation.
+func rendersChats(_ context.Context, path string, _ []byte) ([]byte, error) {
+	if path == "/v1/chat/completions/render" {
+		return []byte(`{"token_ids":[1,2,3]}`), nil
+	}
+	return nil, fmt.Errorf("%s: %w", path, tokens.ErrNotServed)
+}
+
+// Close ends what sources ask for, and waits until it has ended.
+func TestSources_CloseEndsWhatIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, ended := 0, 0
+		s := engineSources(func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+			asked++
+			<-ctx.Done()
+			ended++
+			return nil, ctx.Err()
+		})
+		source, why := s.Source("m")
+		if source == nil {
+			t.Fatal(why)
+		}
+		go source.Tokens(t.Context(), tokens.Prompt{API: tokens.Chat, Model: "m", Body: []byte(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`)})
+		synctest.Wait()
+		start := time.Now()
+		if s.Close(); asked != 1 || ended != 1 || time.Since(start) != 0 {
+			t.Errorf("%d were asked, %d ended after %v", asked, ended, time.Since(start))
+		}
+	})
+}
+
+// A gateway says where it found the translation of prompts wrong, by model, and another one leaves
+// it alone there; models whose source is not there say and take nothing.
+func TestSources_TellWhatWasDisproved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := engineSources(rendersChats), engineSources(rendersChats)
+		defer here.Close()
+		defer there.Close()
+		prompt := tokens.Prompt{API: tokens.Messages, Model: "m", Body: []byte(`{"system":"s","messages":[{"role":"user","content":"hi"}]}`)}
+		open := func(s *Sources) *tokens.Source {
+			for _, model := range []string{"none", "n"} {
+				s.Source(model)
+			}
+			source, why := s.Source("m")
+			if source == nil {
+				t.Fatal(why)
+			}
+			return source
+		}
+		one, other := open(there), open(here)
+		if said := there.Disproved(time.Now()); len(said) != 0 {
+			t.Errorf("nothing was wrong, and it says %v", said)
+		}
+		found, ok := one.Tokens(t.Context(), prompt)
+		if _, too := other.Tokens(t.Context(), prompt); !ok || !too || one.Counted(prompt, &found, 4) {
+			t.Fatalf("3 tokens that are 4: %+v", found)
+		}
+		said := there.Disproved(time.Now())
+		if len(said) != 1 || len(said["m"]) != 1 {
+			t.Fatalf("it says %v", said)
+		}
+		here.ReceiveDisproved(nil, 0, time.Now())
+		if _, ok := other.Tokens(t.Context(), prompt); !ok {
+			t.Error("nothing is said, and the translation is left alone")
+		}
+		here.ReceiveDisproved(said, time.Minute, time.Now())
+		if _, ok := other.Tokens(t.Context(), prompt); ok {
+			t.Error("the translation is used where another gateway found it wrong")
+		}
+		if again := here.Disproved(time.Now()); len(again) != 0 {
+			t.Errorf("what another said it says as its own: %v", again)
+		}
+	})
+}
+
+// Models come while what is known is told.
+func TestSources_OpenWhileTheyTell(t *testing.T) {
+	s := engineSources(rendersChats)
+	defer s.Close()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for k := range 10 {
+				s.Source(fmt.Sprint("m", i, "-", k))
+				s.Disproved(time.Now())
+			}
+		})
+	}
+	all.Wait()
+	if open := s.openSources(); len(open) != 40 {
+		t.Errorf("%d are open", len(open))
 	}
 }

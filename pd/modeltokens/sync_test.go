@@ -3,12 +3,15 @@ package modeltokens
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -170,4 +173,96 @@ func TestSync_WhatCannotBeReadIsIgnored(t *testing.T) {
 	if sources.openings.Wait(); len(asked) != 2 || asked[0] != "m" || asked[1] != name[:255] {
 		t.Errorf("asked for the tokens of %.40q", asked)
 	}
+}
+
+// lists records the ranges that are read of lists.
+type lists struct {
+	mu     sync.Mutex // guards ranges
+	ranges [][2]int64
+}
+
+func (l *lists) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l *lists) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (l *lists) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); args[0] == "lrange" {
+			l.mu.Lock()
+			l.ranges = append(l.ranges, [2]int64{args[2].(int64), args[3].(int64)})
+			l.mu.Unlock()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// What was kept is read once, the oldest first, and then what is published without being kept is
+// taken too; when the context has ended no subscription is left.
+func TestSync_ReadsWhatIsKeptAndListens(t *testing.T) {
+	client := newRedis(t)
+	var read lists
+	client.AddHook(&read)
+	asked := make(chan string, 100)
+	sources := New(func(model string) (*tokens.Source, error) {
+		asked <- model
+		return nil, fmt.Errorf("none")
+	})
+	defer sources.Close()
+	const kept = 40
+	for i := range kept {
+		client.LPush(t.Context(), "test:"+syncList, fmt.Sprintf("\x03k%02dprefix", i))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { NewSync(sources, client, "test:", slog.New(slog.DiscardHandler)).Run(ctx) })
+	took := make(map[string]bool)
+	for range kept {
+		took[<-asked] = true
+	}
+	if len(took) != kept || !took["k00"] || !took["k39"] {
+		t.Errorf("of what was kept these are taken: %v", took)
+	}
+	for i := range int64(maxKeptPrefixes / 16) {
+		at := maxKeptPrefixes - 16*(i+1)
+		if want := [2]int64{at, at + 15}; read.ranges[i] != want {
+			t.Errorf("read %d is of %v, want %v", i, read.ranges[i], want)
+		}
+	}
+	if err := client.Publish(t.Context(), "test:"+syncChannel, "\x04livePrefix").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if model := <-asked; model != "live" {
+		t.Errorf("the tokens of %s are asked for", model)
+	}
+	stop()
+	running.Wait()
+	if n := len(read.ranges); n != maxKeptPrefixes/16 {
+		t.Errorf("%d reads", n)
+	}
+	for deadline := time.Now().Add(30 * time.Second); client.PubSubNumSub(t.Context(), "test:"+syncChannel).Val()["test:"+syncChannel] != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a subscription is left")
+		}
+	}
+}
+
+// While Redis is away it is tried once a second.
+func TestSync_TriesAgainEachSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
+		defer stop()
+		tried := 0
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+			if tried++; tried > 100 {
+				stop() // else it would go on for ever
+			}
+			return nil, errors.New("away")
+		}})
+		defer func() { _ = client.Close() }()
+		NewSync(New(nil), client, "test:", slog.New(slog.DiscardHandler)).Run(ctx)
+		if tried < 11 || tried > 33 { // go-redis may dial more than once
+			t.Errorf("tried %d times in 10 s", tried)
+		}
+	})
 }
