@@ -47,6 +47,17 @@ func (r *bindRequest) session() predict.Session {
 	return s
 }
 
+// turns are the conversation's turn that the request is, and the one before it, as its prompt shows
+// them: of agents that branch off one conversation each has its own. Without a hash: none is known.
+func (r *bindRequest) turns() (own, before predict.Session) {
+	own = predict.Session{Tenant: r.req.Tenant, Model: r.req.Model}
+	before = own
+	if r.prefix != nil {
+		own.Hash, before.Hash = r.prefix.tokens.Whole, r.prefix.tokens.Before
+	}
+	return own, before
+}
+
 // takeLater takes over the tokens of the prompt where an engine has answered since it was located.
 func (r *bindRequest) takeLater() {
 	if !r.prefix.takeLater() {

@@ -28,6 +28,7 @@ type Chooser struct {
 	deadlineProbes predict.DeadlineProbes
 	cacheSavings   predict.CacheSavings
 	sessions       predict.Sessions
+	turns          predict.Sessions // of conversations, by their text
 	pieceLosses    predict.PieceLosses
 }
 
@@ -157,11 +158,15 @@ func prefillWork(r *bindRequest, c *cost.Candidate, estimate time.Duration) curv
 	}
 }
 
-// home is where the request's session was served last, nowhere if that is not known: another
-// replica's request comes with what its replica knows.
+// home is where the turn before was served, else the request's session last, nowhere if neither is
+// known: another replica's request comes with what its replica knows.
 func (ch *Chooser) home(r *bindRequest, now time.Time) cost.Home {
 	if r.remote {
 		return r.home
+	}
+	_, before := r.turns()
+	if home := ch.turns.Home(before, now); home != (cost.Home{}) {
+		return home
 	}
 	return ch.sessions.Home(r.session(), now)
 }
@@ -170,7 +175,10 @@ func (ch *Chooser) home(r *bindRequest, now time.Time) cost.Home {
 func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
 	ch.deadlineProbes.Observe(r.base, now)
 	ch.recordHits(b, v)
-	ch.sessions.Observe(r.session(), cost.Home{Prefill: b.chosen.Prefill, Decode: b.chosen.Decode}, now)
+	own, _ := r.turns()
+	home := cost.Home{Prefill: b.chosen.Prefill, Decode: b.chosen.Decode}
+	ch.sessions.Observe(r.session(), home, now)
+	ch.turns.Observe(own, home, now)
 	b.reason = r.aloneReason(v, b.chosen)
 	if b.chosen.Prefill == "" {
 		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()

@@ -59,6 +59,38 @@ func TestSession_OfATenantStaysWithItsServers(t *testing.T) {
 	}
 }
 
+// Agents that branch off one conversation share its session, and each has its own servers: a turn
+// belongs where the one before it was, though another agent's came in between; the first turns of
+// others, and turns of which none is known, belong where the session was last.
+func TestSession_EachBranchHasAHomeOfItsOwn(t *testing.T) {
+	ch, now := &Chooser{}, time.Now()
+	of := func(tenant string, whole, before uint64) *bindRequest {
+		return &bindRequest{req: &Request{Tenant: tenant, Model: testModel, Session: 7}, prefix: &prefix{tokens: tokens.Tokens{Opening: 1, Whole: whole, Before: before}}}
+	}
+	at := func(prefill string) cost.Home { return cost.Home{Prefill: prefill, Decode: "d"} }
+	served := func(r *bindRequest, home cost.Home) {
+		own, _ := r.turns()
+		ch.sessions.Observe(r.session(), home, now)
+		ch.turns.Observe(own, home, now)
+	}
+	served(of("a", 10, 1), at("p0"))
+	served(of("a", 20, 1), at("p1"))
+	for name, c := range map[string]struct {
+		request *bindRequest
+		want    cost.Home
+	}{
+		"a next turn of the first":     {of("a", 11, 10), at("p0")},
+		"of the second":                {of("a", 21, 20), at("p1")},
+		"another agent":                {of("a", 30, 2), at("p1")},
+		"one of which nothing is read": {&bindRequest{req: &Request{Tenant: "a", Model: testModel, Session: 7}}, at("p1")},
+		"another tenant's":             {of("b", 11, 10), cost.Home{}},
+	} {
+		if got := ch.home(c.request, now); got != c.want {
+			t.Errorf("%s: at home at %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
 // A request belongs to the session that its client names, else to the conversation that its prompt
 // shows, and else to none.
 func TestSession_WithoutANameIsThatOfTheConversation(t *testing.T) {

@@ -98,7 +98,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	if len(known.IDs) == 0 {
 		known.Unknown = why
 	}
-	known.context, known.root, known.Opening = t.context, t.root, t.opening()
+	known.setText(t)
 	known.Text = p.chunksOf(&b)
 	known.Mode, known.Adapter, known.Salt = Engine, p.Adapter, p.Salt
 	if f != nil && !known.Complete {

@@ -237,7 +237,7 @@ func (t *text) addMessage(message []byte) bool {
 	t.compact = appendCompact(t.compact[:0], message)
 	t.partial = t.partial || hasMedia(t.compact)
 	switch {
-	case k == assistant, k == other && bytes.Contains(t.compact, []byte(`"function_call"`)):
+	case k == assistant, k == other && isCallItem(t.compact):
 		k = call
 	case k == other && bytes.Contains(t.compact, []byte(`"function_call_output"`)):
 		k = tool
@@ -248,6 +248,11 @@ func (t *text) addMessage(message []byte) bool {
 	}
 	t.add(k, header, t.compact, lead)
 	return true
+}
+
+// isCallItem reports whether an item of /v1/responses is a call, or what was thought before one.
+func isCallItem(item []byte) bool {
+	return bytes.Contains(item, []byte(`"function_call"`)) || bytes.Contains(item, []byte(`"type":"reasoning"`))
 }
 
 // hasCalls reports whether a list of parts holds tool calls, their results or

@@ -79,8 +79,64 @@ func TestRead_TheOpeningIsThatOfTheConversation(t *testing.T) {
 	if of(Messages, fmt.Sprintf(messages, "")) != of(Messages, fmt.Sprintf(messages, `,{"role":"assistant","content":[{"type":"thinking","thinking":"Hm."}]},{"role":"user","content":"Go on."}`)) {
 		t.Error("a next turn of messages opens another conversation")
 	}
+	responses := `{"input":[{"role":"user","content":"Look."}%s]}`
+	if of(Responses, fmt.Sprintf(responses, "")) != of(Responses, fmt.Sprintf(responses, `,{"type":"reasoning","content":[{"type":"reasoning_text","text":"Hm."}]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"}`)) {
+		t.Error("a next turn of responses opens another conversation")
+	}
 	if of(Completions, `{"prompt":"Look."}`) != 0 {
 		t.Error("a completion opens a conversation")
+	}
+}
+
+// What comes before the last answer is all of the turn before, on each API: also where an agent's
+// calls and thoughts lie between, and where only the newest message is marked for the cache. Of
+// agents that branch off one conversation each follows its own last turn.
+func TestRead_ATurnFollowsTheOneBefore(t *testing.T) {
+	of := func(api API, body string) (whole, before uint64) {
+		p := Prompt{API: api, Body: []byte(body)}
+		text, ok := p.read()
+		if !ok {
+			t.Fatalf("not read: %s", body)
+		}
+		defer text.free()
+		var known Tokens
+		known.setText(text)
+		return known.Whole, known.Before
+	}
+	for name, c := range map[string]struct {
+		api   API
+		head  string
+		turns [3]string // what each adds; the last is of another agent, behind the first
+	}{
+		"chat": {Chat, `{"messages":[{"role":"user","content":"Look."}`, [3]string{
+			`]}`, `,{"role":"assistant","reasoning":"Hm.","tool_calls":[{"id":"1"}]},{"role":"tool","content":"It is."}`, `,{"role":"assistant","content":"So?"},{"role":"user","content":"Look elsewhere."}`,
+		}},
+		"messages": {Messages, `{"system":"Be brief.","messages":[{"role":"user","content":[{"type":"text","text":"Look."}]}`, [3]string{
+			`]}`, `,{"role":"assistant","content":[{"type":"thinking","thinking":"Hm."}]},{"role":"user","content":[{"type":"text","text":"Go on."}]}`, `,{"role":"assistant","content":"So?"},{"role":"user","content":"Look elsewhere."}`,
+		}},
+		"responses": {Responses, `{"input":[{"role":"user","content":"Look."}`, [3]string{
+			`]}`, `,{"type":"reasoning","content":[{"type":"reasoning_text","text":"Hm."}]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"It is."}`,
+			`,{"role":"assistant","content":"So?"},{"role":"user","content":"Look elsewhere."}`,
+		}},
+	} {
+		first, none := of(c.api, c.head+c.turns[0])
+		second, before := of(c.api, c.head+c.turns[1]+`]}`)
+		branch, parent := of(c.api, c.head+c.turns[2]+`]}`)
+		if none != 0 || before != first || parent != first || first == 0 || second == first || branch == second {
+			t.Errorf("%s: the first turn is %x behind %x, the second %x behind %x, a branch %x behind %x", name, first, none, second, before, branch, parent)
+		}
+		_, third := of(c.api, c.head+c.turns[1]+`,{"role":"assistant","content":"Yes."},{"role":"user","content":"Good."}]}`)
+		if third != second {
+			t.Errorf("%s: the third turn follows %x, want %x", name, third, second)
+		}
+	}
+	marked := `{"messages":[{"role":"user","content":[{"type":"text","text":"Look."%s}]}%s]}`
+	first, _ := of(Messages, fmt.Sprintf(marked, `,"cache_control":{"type":"ephemeral"}`, ""))
+	if _, before := of(Messages, fmt.Sprintf(marked, "", `,{"role":"assistant","content":"So?"},{"role":"user","content":"Go on."}`)); before != first {
+		t.Errorf("a mark for the cache that moved on: behind %x, want %x", before, first)
+	}
+	if whole, before := of(Completions, `{"prompt":"Look."}`); whole != 0 || before != 0 {
+		t.Errorf("a completion is %x behind %x", whole, before)
 	}
 }
 

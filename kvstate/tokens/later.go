@@ -20,7 +20,8 @@ func (l *Later) Tokens() (Tokens, bool) {
 	}
 	found := l.flight.found
 	found.Mode, found.Adapter, found.Salt, found.Text = l.prompt.Mode, l.prompt.Adapter, l.prompt.Salt, l.prompt.Text
-	found.context, found.root, found.Opening = l.prompt.context, l.prompt.root, l.prompt.Opening
+	found.context, found.root = l.prompt.context, l.prompt.root
+	found.Opening, found.Whole, found.Before = l.prompt.Opening, l.prompt.Whole, l.prompt.Before
 	return found, true
 }
 

@@ -79,6 +79,9 @@ type Tokens struct {
 	// Opening is a hash of the text before the first message of the assistant, which all turns of
 	// a conversation share, in engine and learned mode; 0 where there is none.
 	Opening uint64
+	// Whole is a hash of all of the text, and Before of the text before the last messages of the
+	// assistant: the Whole of the turn before. Where Opening is 0 they are, too.
+	Whole, Before uint64
 	// Adapter and Salt are the prompt's. The KV of equal tokens differs by them, so
 	// they belong into every key made from IDs or Chunks.
 	Adapter string

@@ -120,7 +120,7 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	defer t.free()
 	c := s.memory.recall(t)
 	known := c.tokens()
-	known.context, known.root, known.Opening = t.context, t.root, t.opening()
+	known.setText(t)
 	reported := p.API != Messages // its answers have no ids at all
 	known.Teaches = !c.complete && !t.partial && reported
 	switch {

@@ -172,15 +172,47 @@ func (t *text) opening() uint64 {
 		return 0
 	}
 	for i := range t.turns {
-		if k := t.turns[i].kind; k != assistant && k != call {
-			continue
+		if t.turns[i].isAnswer() {
+			return t.before(i)
 		}
-		if at, found := slices.BinarySearchFunc(t.cuts, t.turns[i].first, func(c cut, cell int32) int { return int(c.cell - cell) }); found {
-			return t.cuts[at].hash
-		}
-		return 0 // it begins with the assistant
 	}
 	return t.sum
+}
+
+// previous is the hash of what comes before the last messages of the assistant, that is of all the text
+// of the turn before. It is 0 where there is none.
+func (t *text) previous() uint64 {
+	i := len(t.turns) - 1
+	for i >= 0 && !t.turns[i].isAnswer() {
+		i--
+	}
+	for i > 0 && t.turns[i-1].isAnswer() {
+		i--
+	}
+	if t.open || i < 0 {
+		return 0
+	}
+	return t.before(i)
+}
+
+// isAnswer reports whether the message is the assistant's.
+func (t *turn) isAnswer() bool { return t.kind == assistant || t.kind == call }
+
+// before is the hash of the text before a message, 0 where there is none or it is not compared.
+func (t *text) before(i int) uint64 {
+	at, found := slices.BinarySearchFunc(t.cuts, t.turns[i].first, func(c cut, cell int32) int { return int(c.cell - cell) })
+	if !found {
+		return 0
+	}
+	return t.cuts[at].hash
+}
+
+// setText notes what is known of a prompt by its text.
+func (k *Tokens) setText(t *text) {
+	k.context, k.root, k.Opening = t.context, t.root, t.opening()
+	if k.Opening != 0 {
+		k.Whole, k.Before = t.sum, t.previous()
+	}
 }
 
 // finish fills in the tails.

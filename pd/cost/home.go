@@ -13,12 +13,12 @@ type Home struct{ Prefill, Decode string }
 // What alternatives may differ by and still be taken for equally good: less than predictions
 // are wrong by.
 const (
-	tieShare = 0.02                 // of what the better one costs
-	mostTie  = 5 * time.Millisecond // and no more than this
+	tieShare = 0.05                  // of what the better one costs
+	mostTie  = 30 * time.Millisecond // and no more than this
 )
 
 // TieMargin is by how much an alternative may cost more than the chosen one, or less, and be
-// as good: 2 % of it, and 5 ms at most.
+// as good: 5 % of it, and 30 ms at most.
 func TieMargin(chosen *Alternative) time.Duration {
 	return min(time.Duration(tieShare*float64(chosen.Terms.Total())), mostTie)
 }

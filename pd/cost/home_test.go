@@ -47,7 +47,7 @@ func TestHome_BreaksTiesAndNothingElse(t *testing.T) {
 		}
 		changed++
 		margin := TieMargin(&without)
-		if margin > mostTie || margin > without.Terms.Total()/50+1 {
+		if margin > mostTie || margin > without.Terms.Total()/20+1 {
 			t.Fatalf("a margin of %v on %v", margin, without.Terms.Total())
 		}
 		if off := (with.Terms.Total() - without.Terms.Total()).Abs(); off > margin || with.Misses > without.Misses || with.Terms.Queue > without.Terms.Queue+margin {
