@@ -102,3 +102,35 @@ func TestBacklog_ProgressIsOfTheOldest(t *testing.T) {
 	b.End(2, at(12))
 	expect(13, 0)
 }
+
+// Where a step takes several works, those that wait fill steps in their order, as far as the tokens
+// of each go; what a step takes whatever is in it counts once, and that of the step that is not
+// full is what a new work would share.
+func TestBacklog_WorksThatShareSteps(t *testing.T) {
+	const ms = time.Millisecond
+	b := Backlog{StepTokens: 100}
+	for i, x := range []struct {
+		computed       int
+		at             time.Duration
+		ahead, forming time.Duration
+	}{
+		{60, 0, 10 * ms, 0},           // it runs
+		{60, 1 * ms, 15 * ms, 6 * ms}, // 9 ms of it are left, and the second adds 6 to the next step
+		{40, 1 * ms, 25 * ms, 0},      // the next step is full: 4 ms of its own and 6 of each
+		{1, 1 * ms, 31 * ms, 6 * ms},
+		{500, 1 * ms, 45 * ms, 0}, // a step of its own, and the one before ends as it is
+		{99, 1 * ms, 51 * ms, 6 * ms},
+	} {
+		b.Begin(uint64(i), Work{Computed: x.computed, Estimate: 10 * ms, Shared: 4 * ms}, testNow.Add(x.at))
+		if ahead, forming := b.Ahead(testNow.Add(x.at)), b.Forming(); ahead != x.ahead || forming != x.forming {
+			t.Errorf("with work %d of %d tokens: %v ahead, %v of it in the step that forms, want %v and %v", i, x.computed, ahead, forming, x.ahead, x.forming)
+		}
+	}
+	none := Backlog{}
+	for i := range 3 {
+		none.Begin(uint64(i), Work{Computed: 1, Estimate: 10 * ms, Shared: 4 * ms}, testNow)
+	}
+	if none.Ahead(testNow) != 30*ms || none.Forming() != 0 {
+		t.Errorf("where each work is a step: %v ahead, %v forms", none.Ahead(testNow), none.Forming())
+	}
+}

@@ -328,3 +328,100 @@ func TestLearned_IsSafeForConcurrentUse(t *testing.T) {
 		t.Errorf("confidence %v", got)
 	}
 }
+
+// Equations have the same solution in whichever order they stand; those without a single one have
+// none.
+func TestSolve3(t *testing.T) {
+	for _, x := range []struct {
+		a    [3][3]float64
+		b    [3]float64
+		want Curve
+	}{
+		{[3][3]float64{{2, 1, -1}, {-3, -1, 2}, {-2, 1, 2}}, [3]float64{8, -11, -3}, Curve{2, 3, -1}},
+		{[3][3]float64{{0, 1, 0}, {1, 0, 0}, {0, 0, 1}}, [3]float64{2, 3, 4}, Curve{3, 2, 4}},
+		{[3][3]float64{{1, 2, 3}, {1, 2, 5}, {1, 4, 3}}, [3]float64{14, 20, 18}, Curve{1, 2, 3}},
+		{[3][3]float64{{1e-9, 1, 0}, {1, 1, 1}, {0, 1e-9, 1}}, [3]float64{1, 3, 1}, Curve{1, 1, 1}},
+	} {
+		for _, order := range [][3]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+			var a [3][3]float64
+			var b [3]float64
+			for to, from := range order {
+				a[to], b[to] = x.a[from], x.b[from]
+			}
+			got, ok := solve3(a, b)
+			for i := range got {
+				ok = ok && math.Abs(got[i]-x.want[i]) < 1e-7
+			}
+			if !ok {
+				t.Errorf("%v %v: %v, want %v", a, b, got, x.want)
+			}
+		}
+	}
+	for _, a := range [][3][3]float64{{}, {{1, 2, 3}, {2, 4, 6}, {1, 1, 1}}, {{1, 0, 0}, {0, 1, 0}, {0, 0, 0}}} {
+		if got, ok := solve3(a, [3]float64{1, 2, 3}); ok {
+			t.Errorf("%v has the solution %v", a, got)
+		}
+	}
+}
+
+// The prior counts as one work in the error too, and what a server showed before a silence that
+// good news end: figures by hand.
+func TestLearned_TheErrorCountsThePriorAsOneWork(t *testing.T) {
+	l := NewLearned(Curve{1, 0, 0}, []Features{{1, 0, 0}}, time.Minute)
+	l.Observe(Features{1, 0, 0}, 2*time.Second, testNow)
+	// Sums with the prior's at 0.96: 2.96 s observed, 1.96 s predicted; squares 4.9216, 2.9216, 1.9216.
+	if got := l.Belief(testNow).Error; math.Abs(got-0.23402) > 1e-4 {
+		t.Errorf("after a work of twice the time: %.5f", got)
+	}
+	l.Observe(Features{1, 0, 0}, 500*time.Millisecond, testNow.Add(time.Hour))
+	// 1.9498 s observed, 1.96 s predicted; squares 2.3519, 1.8918, 1.9216.
+	if got := l.Belief(testNow.Add(time.Hour)).Error; math.Abs(got-0.35888) > 1e-4 {
+		t.Errorf("after good news: %.5f", got)
+	}
+}
+
+// Works that are answered in one step wait for its end to be counted; a work alone, and a step of
+// too many that took nothing, end it.
+func TestLearned_WhatEndsAStep(t *testing.T) {
+	x := Features{1, 0, 0}
+	counted := func(l *Learned) uint64 { return l.Report(testNow).Works }
+	l := NewLearned(Curve{1, 0, 0}, []Features{x}, time.Minute)
+	l.ObserveServed(x, time.Second, testNow)
+	if n := counted(l); n != 0 {
+		t.Errorf("%d works are counted before the step's end", n)
+	}
+	l.Observe(x, time.Second, testNow)
+	if n := counted(l); n != 2 {
+		t.Errorf("%d works are counted of one in a step and one alone", n)
+	}
+	l = NewLearned(Curve{1, 0, 0}, []Features{x}, time.Minute)
+	for range maxStep {
+		l.ObserveServed(x, 0, testNow)
+	}
+	if n := counted(l); n != 0 {
+		t.Errorf("%d are counted of as many as one step has", n)
+	}
+	l.ObserveServed(x, 0, testNow)
+	if n := counted(l); n != maxStep {
+		t.Errorf("%d are counted when one more comes", n)
+	}
+}
+
+// Of a busy server too, good news after a silence count for more than what it showed before, and
+// those without a silence do not.
+func TestLearned_GoodNewsOfABusyServer(t *testing.T) {
+	x := Features{1, 0, 0}
+	for silence, believed := range map[time.Duration]bool{time.Second: false, time.Hour: true} {
+		l := NewLearned(Curve{1, 0, 0}, []Features{x}, time.Minute)
+		for range 20 {
+			l.Observe(x, 10*time.Second, testNow)
+		}
+		slow := l.Curve().Seconds(x)
+		after := testNow.Add(silence)
+		l.ObserveServed(x, time.Second, after)
+		l.ObserveServed(x, time.Second, after) // ends the step before
+		if now := l.Curve().Seconds(x); (now < 0.7*slow) != believed {
+			t.Errorf("after %v: %.2f s, before %.2f s", silence, now, slow)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 )
@@ -122,5 +123,25 @@ func TestShown_AWorkWithoutATimeSaysNothing(t *testing.T) {
 	l.Receive(&before, after, 0, testNow.Add(time.Minute))
 	if e := off(l.Curve(), slower(4)); e > 0.15 {
 		t.Errorf("off by %.0f %%", 100*e)
+	}
+}
+
+// What other replicas tell comes while this one learns.
+func TestShown_IsAdoptedWhileItLearns(t *testing.T) {
+	l := NewLearned(testPrior, testAnchors, time.Minute)
+	told := Report{Works: 9, Observed: 9, Predicted: 9, Curve: testPrior, Confidence: 1}
+	var all sync.WaitGroup
+	for _, do := range []func(time.Time){
+		func(now time.Time) { l.Receive(nil, told, 0, now) }, func(now time.Time) { l.Observe(testAnchors[0], time.Second, now) }, func(now time.Time) { l.Belief(now) },
+	} {
+		all.Go(func() {
+			for i := range 20 {
+				do(testNow.Add(time.Duration(i) * time.Hour)) // so that what is told is news each time
+			}
+		})
+	}
+	all.Wait()
+	if got := l.Belief(testNow.Add(20 * time.Hour)); got.Confidence <= 0 {
+		t.Errorf("%+v", got)
 	}
 }

@@ -213,3 +213,30 @@ func TestDNS_AFailureIsSaidOnce(t *testing.T) {
 	fail()
 	said("it is named anew", "not found, or a part of it", 3)
 }
+
+// All targets of a name are found, also where there are more than are looked up at once.
+func TestDNS_ANameOfManyTargets(t *testing.T) {
+	n := nameserver.Start(t)
+	var records, want []string
+	for i := range parallelTargets + 1 {
+		host := fmt.Sprintf("d%02d.test.", i)
+		records = append(records, fmt.Sprintf("_http._tcp.many.test. 0 IN SRV 0 0 80 %s", host))
+		n.Set(host, "A", fmt.Sprintf("%s 0 IN A 127.0.1.%d", host, 10+i))
+		want = append(want, fmt.Sprintf("127.0.1.%d:80 decode ", 10+i))
+	}
+	n.Set("_http._tcp.many.test.", "SRV", records...)
+	found := runDNS(t, n.Addr(), Entry{URL: "srv+http://_http._tcp.many.test"}.Spec(pools.Decode))
+	eventually(t, "all are found", func() bool { return slices.Equal(found(), want) })
+}
+
+// What is known of names goes with them.
+func TestDNS_ForgetsNamesThatAreTakenBack(t *testing.T) {
+	d := NewDNS(DNSConfig{}, nil, slog.New(slog.DiscardHandler))
+	d.current = []pools.Spec{{URL: "dns+http://a:1"}}
+	d.last = map[string]map[string]target{"dns+http://a:1": {"x": {}}, "dns+http://b:1": {"y": {}}}
+	d.failed = map[string]string{"dns+http://a:1": "no", "dns+http://c:1": "no"}
+	d.forgetOthers()
+	if _, kept := d.last["dns+http://a:1"]; !kept || len(d.last) != 1 || len(d.failed) != 1 || d.failed["dns+http://a:1"] != "no" {
+		t.Errorf("it knows %v, and of failures %v", d.last, d.failed)
+	}
+}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -268,4 +270,63 @@ func TestRegister_SaysWhatFailed(t *testing.T) {
 	if err := Register(ended, client, "test:", Entry{URL: "http://127.0.0.1:2", Role: "both"}, time.Second, log); err == nil {
 		t.Error("it was taken out of a Redis that is away")
 	}
+}
+
+// A record that is of no use is said to be so once, and again when it has been of use, or gone, in
+// between; of more names than may register nothing is kept.
+func TestRegistry_SaysOnceWhatIsOfNoUse(t *testing.T) {
+	_, client := newTestRedis(t)
+	var log testlog.Buffer
+	r := NewRegistry(client, "test:", nil, slog.New(slog.NewTextHandler(&log, nil)))
+	const good, bad = `{"url":"http://127.0.0.1:1","role":"both"}`, `no JSON`
+	client.SAdd(t.Context(), "test:servers", "a")
+	for i, x := range []struct {
+		record string // "": it has expired
+		said   int
+	}{{bad, 1}, {bad, 1}, {good, 1}, {bad, 2}, {"", 2}, {bad, 3}, {bad, 3}} {
+		if x.record == "" {
+			client.Del(t.Context(), "test:server:a")
+		} else {
+			client.Set(t.Context(), "test:server:a", x.record, time.Hour)
+			client.SAdd(t.Context(), "test:servers", "a")
+		}
+		specs, err := r.readAll(t.Context())
+		if n := strings.Count(log.String(), "name=a"); n != x.said || err != nil || (len(specs) == 1) != (x.record == good) {
+			t.Errorf("%d: said %d times, want %d: %v, %v", i, n, x.said, specs, err)
+		}
+	}
+	for i := len(r.invalid); i < maxRegistered; i++ {
+		r.invalid[fmt.Sprint("other", i)] = true
+	}
+	if _, ok := r.read("one-more", bad, nil); ok || len(r.invalid) != maxRegistered || strings.Contains(log.String(), "name=one-more") {
+		t.Errorf("%d names are kept", len(r.invalid))
+	}
+	r.known = map[string]registration{"b": {record: "as it was", id: "read before"}}
+	if again, ok := r.read("b", "as it was", nil); !ok || again.id != "read before" {
+		t.Errorf("a record that is as it was: %+v, %v", again, ok)
+	}
+}
+
+// While Redis is away it is looked for a few times a second, and what it is said of is said once.
+func TestRegistry_LooksAgainInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 10*registryInterval+time.Millisecond)
+		defer stop()
+		var log testlog.Buffer
+		tried := 0
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+			if tried++; tried > 100 {
+				stop() // else it would go on for ever
+			}
+			return nil, errors.New("away")
+		}})
+		defer func() { _ = client.Close() }()
+		NewRegistry(client, "test:", nil, slog.New(slog.NewTextHandler(&log, nil))).Run(ctx)
+		if tried < 11 || tried > 33 { // go-redis may dial more than once
+			t.Errorf("looked %d times", tried)
+		}
+		if n := strings.Count(log.String(), "not readable"); n != 1 {
+			t.Errorf("said %d times: %s", n, log.String())
+		}
+	})
 }

@@ -88,3 +88,22 @@ func TestSources_AnErrorChangesNothing(t *testing.T) {
 		t.Errorf("fleet is %v", got)
 	}
 }
+
+// A server that two sources know is said to be so when that begins, and not each time they report.
+func TestSources_AServerKnownTwiceIsSaidOnce(t *testing.T) {
+	var log bytes.Buffer
+	sources := NewSources(newFleet(t), slog.New(slog.NewTextHandler(&log, nil)))
+	both := []pools.Spec{spec("http://a:1", pools.Both)}
+	for i, x := range []struct {
+		source string
+		specs  []pools.Spec
+		said   int
+	}{{"configuration", both, 0}, {"dns", both, 1}, {"dns", both, 1}, {"configuration", both, 1}, {"dns", nil, 1}, {"dns", both, 2}} {
+		if err := sources.Set(x.source, x.specs); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(log.String(), "known from two sources"); n != x.said {
+			t.Errorf("%d: said %d times, want %d", i, n, x.said)
+		}
+	}
+}
