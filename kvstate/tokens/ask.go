@@ -174,7 +174,7 @@ func (p *Prompt) noAnswer(t *text, believed func(Method) bool) Reason {
 	switch {
 	case t.partial:
 		return Media
-	case (p.API == Messages || p.API == Responses) && !believed(ByTranslation):
+	case (p.API == Messages || p.API == Responses) && !believed(ByTranslation), p.API == Chat && !believed(ByTokenize):
 		return Wrong
 	}
 	return NoPath

@@ -10,6 +10,8 @@ import (
 type claims struct {
 	mu   sync.Mutex
 	lost map[claimKey]lostClaim
+	// wrong is how often in a row what /tokenize said of a chat was, by context.
+	wrong map[uint64]int
 }
 
 type claimKey struct {
@@ -30,9 +32,32 @@ const (
 	distrust     = 10 * time.Minute // after the first time; twice as long after each other
 	mostDistrust = 24 * time.Hour
 	maxLost      = 4096
+	// wrongInARow is how often what /tokenize said of chats must be wrong, and never right in between,
+	// until it is not believed there: servers may differ, and then it is right for some.
+	wrongInARow = 3
 )
 
-func newClaims() *claims { return &claims{lost: make(map[claimKey]lostClaim)} }
+func newClaims() *claims {
+	return &claims{lost: make(map[claimKey]lostClaim), wrong: make(map[uint64]int)}
+}
+
+// tokenized notes whether what /tokenize said of a chat was right, and reports whether it has been
+// wrong too often. vLLM applies the model's template there, and serves chats of gpt-oss by
+// another way of its own (0.32, entrypoints/serve/tokenize/serving.py and
+// renderers/online_renderer.py, _make_request_with_harmony).
+func (c *claims) tokenized(context uint64, right bool) (tooOften bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if right {
+		delete(c.wrong, context)
+		return false
+	}
+	if len(c.wrong) >= maxLost {
+		clear(c.wrong)
+	}
+	c.wrong[context]++
+	return c.wrong[context] >= wrongInARow
+}
 
 // believes reports whether a method may be used in a context.
 func (c *claims) believes(context uint64, by Method) bool {
@@ -68,7 +93,8 @@ func (c *claims) lostLocked(key claimKey) lostClaim {
 
 // Counted holds what was said of a prompt against the tokens that an engine counted in it.
 // A translation, or a tokenizer of the gateway's own, that was wrong is not used any more
-// for what shares the prompt's API, system prompt and tools. It is true where nothing was
+// for what shares the prompt's API, system prompt and tools, nor is /tokenize for chats if it was so
+// several times in a row. It is true where nothing was
 // said that is wrong.
 func (s *Source) Counted(p Prompt, said *Tokens, count int) (right bool) {
 	if said.Chunks != nil || count <= 0 {
@@ -85,7 +111,11 @@ func (s *Source) Counted(p Prompt, said *Tokens, count int) (right bool) {
 	}
 	right = n == count || !whole && n < count
 	s.metrics.checked(s.cfg.Model, p.API, by, right)
-	if !right && (by == ByTranslation || by == ByTokenizer) {
+	disproved := !right && (by == ByTranslation || by == ByTokenizer)
+	if by == ByTokenize {
+		disproved = s.claims.tokenized(said.context, right)
+	}
+	if disproved {
 		s.claims.disprove(said.context, said.root, by)
 		if s.memory != nil {
 			s.memory.forget(said.root)

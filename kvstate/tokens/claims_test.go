@@ -59,7 +59,7 @@ func TestClaims_AWrongTranslationIsNotUsedThereAnyMore(t *testing.T) {
 				t.Errorf("not known: %s", other.Body)
 			}
 		}
-		want := `# HELP tandem_tokens_checked_total Prompts whose tokens were known, by how (engine, translation, tokenizer, prefill, request) and whether the engine's usage counted as many: right, wrong. A translation or a tokenizer that was wrong is left alone for prompts with the same system prompt and tools.
+		want := `# HELP tandem_tokens_checked_total Prompts whose tokens were known, by how (engine, tokenize, translation, tokenizer, prefill, request) and whether the engine's usage counted as many: right, wrong. A translation or a tokenizer that was wrong, or an engine's /tokenize that was wrong of three chats in a row, is left alone for prompts with the same system prompt and tools.
 # TYPE tandem_tokens_checked_total counter
 tandem_tokens_checked_total{api="messages",by="translation",model="m",outcome="right"} 1
 tandem_tokens_checked_total{api="messages",by="translation",model="m",outcome="wrong"} 1
@@ -93,6 +93,57 @@ func TestClaims_WhatAnEngineSaidIsNotGivenUp(t *testing.T) {
 	if _, ok := s.Tokens(t.Context(), messageWith("a", "s", "one")); !ok {
 		t.Error("given up")
 	}
+}
+
+// vLLM serves chats of gpt-oss with tokens that /tokenize does not have (harmony), and only the render
+// path has. Where that is not served nothing is claimed of them any more once three in a row were
+// wrong; where servers differ, and one of them is right now and then, it goes on to be asked.
+func TestClaims_TokenizeOfAModelWithAWayOfItsOwnIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ask := func(path string) func(context.Context, string, []byte) ([]byte, error) {
+			return func(_ context.Context, asked string, _ []byte) ([]byte, error) {
+				if asked == path {
+					return []byte(map[string]string{pathTokenize: `{"tokens":[1,2,3]}`, pathRenderChat: `{"token_ids":[1,2,3]}`}[path]), nil
+				}
+				return nil, fmt.Errorf("%s: %w", asked, ErrNotServed)
+			}
+		}
+		chat := func(text string) Prompt {
+			return Prompt{API: Chat, Model: "m", Body: []byte(fmt.Sprintf(`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":%q}]}`, text))}
+		}
+		for name, c := range map[string]struct {
+			path   string
+			counts []int // of the engine, of prompts that are said to have three tokens
+			by     Method
+			lost   bool
+		}{
+			"another way":       {pathTokenize, []int{4, 4, 4}, ByTokenize, true},
+			"not yet":           {pathTokenize, []int{4, 4}, ByTokenize, false},
+			"servers differ":    {pathTokenize, []int{4, 4, 3, 4, 4}, ByTokenize, false},
+			"the render path":   {pathRenderChat, []int{4, 4, 4, 4}, ByEngine, false},
+			"and it was longer": {pathTokenize, []int{2, 2, 2}, ByTokenize, true},
+		} {
+			cfg := Default()
+			cfg.Model, cfg.Mode, cfg.AskOver = "m", Engine, 0
+			s, err := New(cfg, ask(c.path), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, count := range c.counts {
+				p := chat(fmt.Sprint("question ", i))
+				said, ok := s.Tokens(t.Context(), p)
+				if !ok || said.By != c.by {
+					t.Fatalf("%s: the %dth is known %v by %q", name, i+1, ok, said.By)
+				}
+				s.Counted(p, &said, count)
+			}
+			said, known := s.Tokens(t.Context(), chat("the next one"))
+			if known == c.lost || c.lost && said.Unknown != Wrong {
+				t.Errorf("%s: the next one is known %v, because %q", name, known, said.Unknown)
+			}
+			s.Close()
+		}
+	})
 }
 
 // An attribution that differs in each request is no part of the prompt, nor of its context.

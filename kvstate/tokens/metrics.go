@@ -49,7 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Prompts whose tokens were learned, by whether they were as they would have been claimed: confirmed, contradicted.",
 			"model", "outcome"),
 		checks: counter("tandem_tokens_checked_total",
-			"Prompts whose tokens were known, by how (engine, translation, tokenizer, prefill, request) and whether the engine's usage counted as many: right, wrong. A translation or a tokenizer that was wrong is left alone for prompts with the same system prompt and tools.",
+			"Prompts whose tokens were known, by how (engine, tokenize, translation, tokenizer, prefill, request) and whether the engine's usage counted as many: right, wrong. A translation or a tokenizer that was wrong, or an engine's /tokenize that was wrong of three chats in a row, is left alone for prompts with the same system prompt and tools.",
 			"model", "api", "by", "outcome"),
 		known: gauge("tandem_tokens_known_prompts", "Prompts whose tokens are remembered."),
 		bytes: gauge("tandem_tokens_memory_bytes", "Memory that remembered prompts take, about."),

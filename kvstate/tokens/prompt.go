@@ -42,6 +42,7 @@ type Method string
 const (
 	ByRequest     Method = "request"     // the prompt is token ids
 	ByEngine      Method = "engine"      // an engine was asked for this very request
+	ByTokenize    Method = "tokenize"    // its /tokenize was, which applies the model's template: see claims.go
 	ByTranslation Method = "translation" // one was asked for the chat that engines make of it
 	ByTokenizer   Method = "tokenizer"   // the gateway's own tokenizer and template
 	ByPrefill     Method = "prefill"     // prefill answered with them

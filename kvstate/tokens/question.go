@@ -55,7 +55,10 @@ func (p *Prompt) questions(t *text, believed func(Method) bool) (all []question)
 	case Completions:
 		ways(pathRenderCompletions, pathTokenize, p.Body, ByEngine)
 	case Chat:
-		ways(pathRenderChat, pathTokenize, p.Body, ByEngine)
+		ways(pathRenderChat, "", p.Body, ByEngine)
+		if believed(ByTokenize) {
+			ways("", pathTokenize, p.Body, ByTokenize)
+		}
 	case Messages:
 		ways(pathRenderMessages, "", p.Body, ByEngine)
 	case Responses:

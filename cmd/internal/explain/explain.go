@@ -115,6 +115,7 @@ func objectives(a *gateway.ChoiceStatus) string {
 var ways = map[string]string{
 	string(tokens.ByRequest):     "the request has them",
 	string(tokens.ByEngine):      "an engine was asked",
+	string(tokens.ByTokenize):    "an engine was asked to apply its template",
 	string(tokens.ByTranslation): "an engine was asked for the chat that it makes of the request",
 	string(tokens.ByTokenizer):   "the gateway's own tokenizer",
 	string(tokens.ByPrefill):     "learned from prefills",
