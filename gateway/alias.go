@@ -102,20 +102,26 @@ func shareKey(body api.Body) uint64 {
 
 // alias returns the alias of a name, false if it is none.
 func (s *Server) alias(name string) (Alias, bool) {
-	for _, a := range s.cfg.Aliases {
-		if a.Name == name {
-			return a, true
+	for _, aliases := range [][]Alias{s.cfg.Aliases, s.currentRules().Aliases} {
+		for _, a := range aliases {
+			if a.Name == name {
+				return a, true
+			}
 		}
 	}
 	return Alias{}, false
 }
 
-// resolveAlias makes the request one for a model behind the alias that it names, if it does.
+// resolveAlias makes the request one for a model behind the alias that it names, if it does, or
+// behind the rule for all other models.
 // It reports false if no server serves any of them, or will.
 func (s *Server) resolveAlias(req *pd.Request) bool {
 	a, is := s.alias(req.Model)
 	if !is {
-		return true
+		a.Targets = s.currentRules().Fallback
+		if len(a.Targets) == 0 {
+			return true
+		}
 	}
 	targets := s.servedTargets(a)
 	if len(targets) == 0 {

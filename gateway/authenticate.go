@@ -49,12 +49,24 @@ func sentKey(h header) string {
 	return h.Get("X-Api-Key")
 }
 
+// firstOf is the value of the first header of several that is there, "" for none.
+func firstOf(h header, names ...string) string {
+	for _, name := range names {
+		if value := h.Get(name); value != "" {
+			return value
+		}
+	}
+	return ""
+}
+
 // applyPolicy gives the request the class, deadline and objectives that its key allows, and
 // holds it to the key's limits on one request.
 func (x *exchange) applyPolicy(h header, req *pd.Request) error {
 	policy, err := x.server.access.PolicyFor(x.key, access.RequestedPolicy{
 		Priority: strings.Clone(h.Get(access.PriorityHeader)), Deadline: h.Get(access.DeadlineHeader),
 		TTFT: h.Get(access.TTFTHeader), ITL: h.Get(access.ITLHeader),
+		Fairness: strings.Clone(firstOf(h, access.FairnessHeader, access.OldFairnessHeader)),
+		Level:    x.server.levelOf(firstOf(h, access.ObjectiveHeader, access.OldObjectiveHeader)),
 	}, x.start)
 	var unread *access.HeaderError
 	if errors.As(err, &unread) {
@@ -63,7 +75,7 @@ func (x *exchange) applyPolicy(h header, req *pd.Request) error {
 	if err != nil {
 		return err
 	}
-	req.Class, req.Tenant, req.Deadline = policy.Class, x.key.Tenant, policy.Deadline
+	req.Class, req.Tenant, req.Deadline = policy.Class, policy.Tenant, policy.Deadline
 	req.TTFT, req.ITL = policy.TTFT, policy.ITL
 	if !req.Dialect.Split {
 		return nil

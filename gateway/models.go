@@ -57,7 +57,7 @@ func (s *Server) catalog() (all []pools.Model) {
 			byName[name], _ = s.findModel(name)
 		}
 	}
-	for _, a := range s.cfg.Aliases {
+	for _, a := range s.aliases() {
 		delete(byName, a.Name) // an alias goes before a model of the name
 		if m, offered := s.modelOf(a.Name); offered {
 			byName[a.Name] = m

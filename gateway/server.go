@@ -87,6 +87,7 @@ type Server struct {
 	errors   rate // of them, failed by our fault or an engine's
 
 	clients  atomic.Pointer[listener]
+	rules    atomic.Pointer[Rules] // nil: none
 	draining atomic.Bool
 	stopped  atomic.Bool     // Shutdown was called
 	life     context.Context // of all exchanges

@@ -19,7 +19,7 @@ type Config struct {
 	Class        string        // of keys that name none, and of all clients where there are no keys
 	Deadline     time.Duration // for the first content of requests that name none; 0: none
 	MaxSamples   int           // answers that one request may ask for: prompts times n, or best_of
-	TrustHeaders bool          // where there are no keys: all clients may set priority, objectives and deadline
+	TrustHeaders bool          // where there are no keys: all clients may set priority, objectives, deadline and tenant
 }
 
 // DefaultConfig has one class above the ordinary and one below it.

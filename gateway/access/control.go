@@ -23,7 +23,7 @@ func New(cfg Config, shared *QuotaSync) *Control {
 	c := &Control{cfg: cfg, shared: shared}
 	all := cfg.TrustHeaders
 	c.anonymous = &Key{
-		MaySet: MaySet{Priority: all, Objectives: all, Deadline: all}, Class: c.classOf(cfg.Class),
+		MaySet: MaySet{Priority: all, Objectives: all, Deadline: all, Tenant: all}, Class: c.classOf(cfg.Class),
 		MaxSamples: cfg.MaxSamples, Deadline: cfg.Deadline, quota: newQuota(shared, ""),
 	}
 	if shared != nil {

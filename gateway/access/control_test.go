@@ -174,7 +174,7 @@ func TestGrant_MoreNeedsLeaveAndLessIsFree(t *testing.T) {
 		{"both", "another objective", RequestedPolicy{TTFT: "100", ITL: "20"}, 1, 10 * time.Second, 100 * time.Millisecond},
 	} {
 		got, err := c.PolicyFor(c.Find([]byte(x.key)), x.requested, testTime)
-		if want := (Policy{x.class, testTime.Add(x.deadline), x.ttft, x.ttft / 5}); err != nil || got != want {
+		if want := (Policy{Class: x.class, Tenant: "a", Deadline: testTime.Add(x.deadline), TTFT: x.ttft, ITL: x.ttft / 5}); err != nil || got != want {
 			t.Errorf("%s of a %s key: %+v, %v; want %+v", x.name, x.key, got, err, want)
 		}
 	}

@@ -33,7 +33,12 @@ type Key struct {
 
 // MaySet is what requests of a key may say of themselves. Everybody may ask for less:
 // a lower class, an earlier deadline.
-type MaySet struct{ Priority, Objectives, Deadline bool }
+type MaySet struct {
+	Priority, Objectives, Deadline bool
+	// Tenant is for what asks in the name of many, such as a gateway before this one: whose a
+	// request is, in the order of service alone. Key, limits and cached prompts stay the key's.
+	Tenant bool
+}
 
 // May reports whether the key may ask for a model.
 func (k *Key) May(model string) bool {

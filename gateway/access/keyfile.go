@@ -25,7 +25,7 @@ type keyEntry struct {
 	SHA256 string   `yaml:"sha256"` // of the key, in hexadecimal
 	Tenant string   `yaml:"tenant"`
 	Class  string   `yaml:"class"`   // empty: the configured default
-	MaySet []string `yaml:"may-set"` // priority, objectives, deadline
+	MaySet []string `yaml:"may-set"` // priority, objectives, deadline, tenant
 	Models []string `yaml:"models"`  // that it may ask; a name may end in *; empty: all
 
 	Requests   int `yaml:"requests-per-minute"`
@@ -109,8 +109,10 @@ func (e keyEntry) key(secret []byte, cfg Config) (*Key, error) {
 			key.MaySet.Objectives = true
 		case "deadline":
 			key.MaySet.Deadline = true
+		case "tenant":
+			key.MaySet.Tenant = true
 		default:
-			return nil, fmt.Errorf("may-set %q: want priority, objectives or deadline", what)
+			return nil, fmt.Errorf("may-set %q: want priority, objectives, deadline or tenant", what)
 		}
 	}
 	return key, nil

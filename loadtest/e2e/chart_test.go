@@ -111,6 +111,7 @@ func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
 		"picker.pool.targetPorts={1,2,3,4,5,6,7,8,9}": "/picker/pool/targetPorts",
 		"image.digest=latest":                         "/image/digest",
 		"pools.a.role=decode,pools.a.engine=sglang,pools.a.nodes=2": "pools.a: nodes above 1 are written for vllm",
+		"picker.enabled=true": "picker.pool.selector names no pods",
 		"gateway.create=true": "gateway.className names no class",
 	} {
 		text, err := helm(t, "default", "template", "tandem", "deploy/chart", "--set", set)
@@ -122,7 +123,7 @@ func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
 
 // The gateway's program takes every flag that the chart gives it.
 func TestChart_GivesFlagsThatThereAre(t *testing.T) {
-	for _, name := range append(chartExamples(t), "picker-istio") {
+	for _, name := range chartExamples(t) {
 		args := gatewayArgs(t, rendered(t, name, "tandem", "--set", "picker.fallbacks=2,redis.cluster=true,keysSecret=k,picker.plain=true,servers.services=a=b,servers.namespace=n,servers.connector=nixl"))
 		printed, err := exec.Command("../../bin/tandem", append(args, "--help")...).CombinedOutput()
 		if len(args) < 8 || err != nil {

@@ -32,7 +32,8 @@ func (c *accessConfig) bind(fs *pflag.FlagSet) {
 		"time for the first content of requests that name none; one that is predicted to take longer is refused at once; 0: none")
 	fs.IntVar(&c.MaxSamples, "max-samples", c.MaxSamples, "answers that one request may ask for: its prompts times n, or best_of")
 	fs.BoolVar(&c.TrustHeaders, "trust-headers", c.TrustHeaders,
-		"without keys: all clients may raise priority, set objectives and extend the deadline by x-tandem- headers")
+		"without keys: all clients may raise priority, set objectives, extend the deadline by x-tandem- headers, and name their tenant "+
+			"by x-llm-d-inference-fairness-id")
 }
 
 // keys reads the file of keys, nil where there is none.

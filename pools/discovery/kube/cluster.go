@@ -41,6 +41,7 @@ type Config struct {
 	Namespace      string   // of them all; empty is the gateway's own
 	RackLabel      string   // label of nodes that names their rack
 	Connector      string   // of servers that name none; empty: as the engine reports
+	Rules          string   // API group of InferenceObjectives and InferenceModelRewrites; empty: none are followed
 	Kubeconfig     string   // file, for a gateway outside of the cluster
 }
 
@@ -51,7 +52,7 @@ func Default() Config {
 
 // Enabled reports whether there is anything to look for.
 func (c Config) Enabled() bool {
-	return c.Pods != "" || c.Services != "" || len(c.InferencePools) > 0
+	return c.Pods != "" || c.Services != "" || len(c.InferencePools) > 0 || c.Rules != ""
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.
@@ -60,6 +61,9 @@ func (c Config) Validate() error {
 		if _, err := labels.Parse(selector); err != nil {
 			return fmt.Errorf("%s %q: %w", name, selector, err)
 		}
+	}
+	if c.Rules != "" && c.Rules != LLMDGroup && c.Rules != ExtensionGroup {
+		return fmt.Errorf("inference-objectives %q: want %s or %s", c.Rules, LLMDGroup, ExtensionGroup)
 	}
 	if known := pools.Connectors(); c.Connector != "" && !slices.Contains(known, c.Connector) {
 		return fmt.Errorf("kubernetes-connector %q: want one of %s", c.Connector, strings.Join(known, ", "))
@@ -74,7 +78,7 @@ const settleTime = 20 * time.Millisecond
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // Cluster follows pods, EndpointSlices and InferencePools and says which servers
-// they are. It only gets, lists and watches, save where Weigh is used. While the API
+// they are, and which rules there are for requests. It only gets, lists and watches, save where Weigh is used. While the API
 // server is away, the last servers stay.
 type Cluster struct {
 	cfg     Config
@@ -82,7 +86,10 @@ type Cluster struct {
 	log     *slog.Logger
 	changed chan struct{} // an informer has a change
 
+	reportRules func(Rules) // nil: to nobody
+
 	pods, slices, pools, nodes cache.SharedIndexInformer // nil where not asked for
+	objectives, rewrites       cache.SharedIndexInformer // likewise
 
 	podCosts podCosts
 
@@ -137,6 +144,9 @@ func (k *Cluster) followAll(client dynamic.Interface) error {
 		k.pools = follow(group("inference.networking.k8s.io", "inferencepools"), cfg.Namespace, "", into[inferencePool])
 	}
 	k.nodes = follow(group("", "nodes"), "", "", trimNode)
+	if cfg.Rules != "" {
+		errs = append(errs, k.followRules(client))
+	}
 	return errors.Join(errs...)
 }
 
@@ -204,21 +214,28 @@ func (k *Cluster) Run(ctx context.Context) {
 	informed := klog.NewContext(ctx, logr.Discard())
 	var informers sync.WaitGroup
 	defer informers.Wait()
-	var awaited []cache.InformerSynced // not the nodes: they only give the topology, and may be forbidden
-	for _, informer := range []cache.SharedIndexInformer{k.pods, k.slices, k.pools, k.nodes} {
-		if informer == nil {
-			continue
-		}
-		informers.Go(func() { informer.RunWithContext(informed) })
-		if informer != k.nodes {
+	var awaited []cache.InformerSynced // what servers are made of
+	for _, informer := range []cache.SharedIndexInformer{k.pods, k.slices, k.pools} {
+		if informer != nil {
+			informers.Go(func() { informer.RunWithContext(informed) })
 			awaited = append(awaited, informer.HasSynced)
 		}
+	}
+	// Nodes only give the topology, and may be forbidden; rules may not even be defined.
+	for _, informer := range []cache.SharedIndexInformer{k.nodes, k.objectives, k.rewrites} {
+		if informer != nil {
+			informers.Go(func() { informer.RunWithContext(informed) })
+		}
+	}
+	if k.cfg.Rules != "" {
+		informers.Go(func() { k.awaitRules(ctx.Done()) })
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), awaited...) {
 		return // the context has ended
 	}
 	informers.Go(func() { k.patchCosts(ctx) })
 	var last []pools.Spec
+	var lastRules Rules
 	var wrong map[string]error
 	for first := true; ; first = false {
 		specs, problems := k.view().specs()
@@ -227,6 +244,12 @@ func (k *Cluster) Run(ctx context.Context) {
 		if first || !reflect.DeepEqual(specs, last) {
 			k.found(specs)
 			last = specs
+		}
+		if k.rulesKnown() {
+			if rules := k.rules(); !reflect.DeepEqual(rules, lastRules) {
+				k.reportRules(rules)
+				lastRules = rules
+			}
 		}
 		select {
 		case <-ctx.Done():

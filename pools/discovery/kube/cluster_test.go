@@ -47,7 +47,7 @@ type apiServer struct {
 func newAPIServer(t *testing.T) *apiServer {
 	t.Helper()
 	a := &apiServer{changes: make(map[string]chan string), selectors: make(map[string]string)}
-	for _, resource := range []string{"pods", "nodes", "inferencepools", "endpointslices"} {
+	for _, resource := range []string{"pods", "nodes", "inferencepools", "endpointslices", "inferenceobjectives", "inferencemodelrewrites"} {
 		a.changes[resource] = make(chan string)
 	}
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
