@@ -63,6 +63,10 @@ e2e-envoy: deps-e2e build ## the endpoint picker behind a real Envoy: bodies, lo
 	.ci/e2e-parts envoy
 	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./envoy
 
+.PHONY: image-check
+image-check: deps-e2e build ## build as deploy/Dockerfile does, and run the gateway with nothing but its image's files
+	cd loadtest/e2e && go test -v -count=1 -timeout 15m -run TestDockerfile .
+
 .PHONY: valkey
 valkey: # the tests that use Redis, on Valkey
 	REDIS_SERVER=$(CURDIR)/.cache/e2e/valkey-server go test -count=1 -timeout 10m -run 'Redis|Replica|Shared|Follow' ./cmd/internal/serving ./kvstate ./pools

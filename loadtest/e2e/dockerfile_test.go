@@ -82,6 +82,9 @@ func checkImage(t *testing.T, lines []instruction, build, binary string) {
 			t.Errorf("the program needs %s of package %s, which its image does not install", library, pkg)
 		}
 	}
+	if program == "tandem" {
+		runInImage(t, binary, installed)
+	}
 }
 
 // stagesOf are the lines of a stage and of those of the file that it is built on.
