@@ -20,9 +20,12 @@ import (
 // explainLimit is how many alternatives of a choice are shown.
 const explainLimit = 64
 
+// Drainer lets a server drain, or take requests again. false: there is no such server.
+type Drainer func(server string, drain bool) bool
+
 // Admin is the handler of the admin port: readiness, metrics, why requests went
 // where they did, and which servers drain. It is not for clients.
-func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, draining func() bool) http.Handler {
+func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, draining func() bool, drainServer Drainer) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
@@ -53,7 +56,7 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 		// A server's ID may have a rank: host:port/dp1.
 		mux.HandleFunc(method+" /drain/{id...}", func(w http.ResponseWriter, r *http.Request) {
 			id := r.PathValue("id")
-			if !fleet.SetDrain(id, drain) {
+			if !drainServer(id, drain) {
 				http.Error(w, "there is no such server; /debug/servers names them", http.StatusNotFound)
 				return
 			}
@@ -115,8 +118,9 @@ type ServerStatus struct {
 	Models       []string             `json:"models"`
 	Breakers     map[string]string    `json:"breakers"`
 	InFlight     map[string]LegStatus `json:"in_flight"`
-	Engine       map[string]float64   `json:"engine"` // load that the engine reports; absent is unknown
-	KV           []pd.SourceStatus    `json:"kv"`     // what it holds, as far as it publishes; one a rank
+	OfAll        map[string]int       `json:"in_flight_of_all"` // requests, with those of other gateways
+	Engine       map[string]float64   `json:"engine"`           // load that the engine reports; absent is unknown
+	KV           []pd.SourceStatus    `json:"kv"`               // what it holds, as far as it publishes; one a rank
 }
 
 // LegStatus is this gateway's own work on a server for one leg.
@@ -138,7 +142,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 		status := ServerStatus{
 			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Reported: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
 			Up: h.Up, Unresponsive: s.State() == pools.Unresponsive, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
-			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, Engine: map[string]float64{},
+			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, OfAll: map[string]int{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),
 		}
 		for _, m := range h.Models {
@@ -150,6 +154,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 			}
 			own := s.OwnInFlight(leg, now)
 			status.Breakers[leg.String()] = string(s.Breaker(leg, now))
+			status.OfAll[leg.String()] = s.InFlight(leg, now).Requests
 			status.InFlight[leg.String()] = LegStatus{own.Requests, own.Tokens, float64(own.Queue.Microseconds()) / 1000}
 		}
 		for name, value := range s.FreshLoad(now).Readings() {

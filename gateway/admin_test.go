@@ -21,7 +21,7 @@ import (
 // adminOf is the admin port of a gateway.
 func adminOf(t *testing.T, g *running, draining func() bool) (ask func(method, path string) (status int, body string)) {
 	t.Helper()
-	admin := httptest.NewServer(Admin(g.fleet, g.pd, g.registry, draining))
+	admin := httptest.NewServer(Admin(g.fleet, g.pd, g.registry, draining, func(id string, drain bool) bool { return len(g.fleet.SetDrain(id, drain)) > 0 }))
 	t.Cleanup(admin.Close)
 	return func(method, path string) (int, string) {
 		t.Helper()

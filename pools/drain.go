@@ -1,6 +1,9 @@
 package pools
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // drains are the reasons for which a server takes no new request, beside its spec.
 type drains struct {
@@ -29,23 +32,23 @@ func (f *Fleet) SetDrainingUnits(units map[string]bool) {
 	}
 }
 
-// SetDrain lets a server drain, or take requests again, until the next call
-// or this gateway ends; it outlives reloads. Servers of one group drain together.
-// It does not change what its source says. false: there is no such server.
-func (f *Fleet) SetDrain(id string, drain bool) bool {
+// SetDrain lets a server drain, or take requests again, until the next call or this gateway ends; it
+// outlives reloads. Servers of one group drain together. It does not change what its source says. It
+// returns the IDs of the servers that drain by it, or do so no more: none where there is no such server.
+func (f *Fleet) SetDrain(id string, drain bool) (servers []string) {
 	f.mu.Lock() // a group that is just being joined has it of all its members or of none
 	defer f.mu.Unlock()
-	for _, s := range f.Servers() {
-		if s.id != id {
-			continue
-		}
-		s.drains.byOperator.Store(drain)
-		if g := s.group.Load(); g != nil {
-			for _, m := range g.members {
-				m.drains.byOperator.Store(drain)
-			}
-		}
-		return true
+	all := f.Servers()
+	at := slices.IndexFunc(all, func(s *Server) bool { return s.id == id })
+	if at < 0 {
+		return nil
 	}
-	return false
+	g := all[at].group.Load()
+	for _, s := range all {
+		if s.id == id || g != nil && s.group.Load() == g {
+			s.drains.byOperator.Store(drain)
+			servers = append(servers, s.id)
+		}
+	}
+	return servers
 }

@@ -57,8 +57,8 @@ func TestSetDrain_TheWholeGroupDrainsAndReturns(t *testing.T) {
 	f := groupFleet(t, 3, nil)
 	group := []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"}
 	for i, one := range group {
-		if !f.SetDrain(one, true) {
-			t.Fatalf("%s is not known", one)
+		if members := slices.Sorted(slices.Values(f.SetDrain(one, true))); !slices.Equal(members, group) {
+			t.Fatalf("%s is to drain, and so do %v", one, members)
 		}
 		if got := draining(t, f); !slices.Equal(got, group) {
 			t.Errorf("%s is to drain: %v drain", one, got)
@@ -77,8 +77,8 @@ func TestSetDrain_TheWholeGroupDrainsAndReturns(t *testing.T) {
 	if got := draining(t, f); !slices.Equal(got, []string{"10.0.0.9:1"}) {
 		t.Errorf("the one by itself is to drain: %v drain", got)
 	}
-	if f.SetDrain("10.0.0.4:1", true) {
-		t.Error("a server that is not there drains")
+	if drains := f.SetDrain("10.0.0.4:1", true); len(drains) > 0 {
+		t.Errorf("a server that is not there is to drain: %v do", drains)
 	}
 }
 

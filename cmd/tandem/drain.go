@@ -23,7 +23,7 @@ func drainCommand() *cobra.Command {
 		Short: "Send a server no new requests, and wait until it has none",
 		Long: `Send a server no new requests; what it is serving runs to its end. SERVER is its name in
 /debug/servers, such as 10.0.0.3:8000 or 10.0.0.3:8000/dp1.
-This is said to the replica whose admin port is asked, and to no other.`,
+Gateways that share a Redis all do so, also those that start later.`,
 		Example: "  tandem drain 10.0.0.3:8000 --wait && kubectl delete pod decode-3\n  tandem drain 10.0.0.3:8000 --undo",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,7 +43,7 @@ This is said to the replica whose admin port is asked, and to no other.`,
 	}
 	admin.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&undo, "undo", false, "send it requests again")
-	cmd.Flags().BoolVar(&wait, "wait", false, "end when it has no request of this gateway any more; interrupt it to stop waiting")
+	cmd.Flags().BoolVar(&wait, "wait", false, "end when it has no request any more; interrupt it to stop waiting")
 	cmd.MarkFlagsMutuallyExclusive("undo", "wait")
 	return cmd
 }
@@ -70,11 +70,11 @@ func awaitDrained(ctx context.Context, admin adminport.Port, server string, out 
 			return fmt.Errorf("%s does not drain any more", server)
 		}
 		left := 0
-		for _, leg := range servers[at].InFlight {
-			left += leg.Requests
+		for _, requests := range servers[at].OfAll {
+			left += requests
 		}
 		if left == 0 {
-			_, _ = fmt.Fprintln(out, server, "has no request of this gateway any more")
+			_, _ = fmt.Fprintln(out, server, "has no request any more")
 			return nil
 		}
 		if left != last {

@@ -30,8 +30,8 @@ func TestDrain_WaitsForTheLastRequest(t *testing.T) {
 			drained.Store(true)
 			w.WriteHeader(http.StatusNoContent)
 		case "GET /debug/servers":
-			legs := []string{`{"prefill":{"requests":1},"decode":{"requests":1}}`, `{"prefill":{"requests":0},"decode":{"requests":1}}`, `{"prefill":{"requests":0},"decode":{"requests":0}}`}
-			_, _ = w.Write([]byte(`[{"id":"10.0.0.1:8000","in_flight":{"decode":{"requests":9}}},{"id":"10.0.0.1:8000/dp1","draining":true,"in_flight":` + legs[asked.Add(1)-1] + `}]`))
+			legs := []string{`{"prefill":1,"decode":1}`, `{"prefill":0,"decode":1}`, `{"prefill":0,"decode":0}`}
+			_, _ = w.Write([]byte(`[{"id":"10.0.0.1:8000","in_flight_of_all":{"decode":9}},{"id":"10.0.0.1:8000/dp1","draining":true,"in_flight_of_all":` + legs[asked.Add(1)-1] + `}]`))
 		default:
 			http.NotFound(w, r)
 		}
@@ -41,7 +41,7 @@ func TestDrain_WaitsForTheLastRequest(t *testing.T) {
 	if err != nil || asked.Load() != 3 || !drained.Load() {
 		t.Errorf("%v after %d looks, drained: %v", err, asked.Load(), drained.Load())
 	}
-	if want := "10.0.0.1:8000/dp1 has 2 requests\n10.0.0.1:8000/dp1 has 1 requests\n10.0.0.1:8000/dp1 has no request of this gateway any more\n"; out != want {
+	if want := "10.0.0.1:8000/dp1 has 2 requests\n10.0.0.1:8000/dp1 has 1 requests\n10.0.0.1:8000/dp1 has no request any more\n"; out != want {
 		t.Errorf("it says %q", out)
 	}
 }
@@ -66,8 +66,8 @@ func TestDrain_EndsWhereThereIsNothingToWaitFor(t *testing.T) {
 	for _, c := range []struct{ servers, server, flag, out, err string }{
 		{`[]`, "b:1", "--wait", "", "there is no server b:1"},
 		{`[]`, "a:1", "--wait", "a:1 is gone\n", ""},
-		{`[{"id":"a:1","in_flight":{"decode":{"requests":1}}}]`, "a:1", "--wait", "", "does not drain any more"},
-		{`[{"id":"a:1","draining":true,"in_flight":{"decode":{"requests":1}}}]`, "a:1", "--undo", "", ""},
+		{`[{"id":"a:1","in_flight_of_all":{"decode":1}}]`, "a:1", "--wait", "", "does not drain any more"},
+		{`[{"id":"a:1","draining":true,"in_flight_of_all":{"decode":1}}]`, "a:1", "--undo", "", ""},
 		{`nonsense`, "a:1", "--wait", "", "read the gateway's answer"},
 	} {
 		servers = c.servers

@@ -234,7 +234,7 @@ func (n *Node) serveOperators(reg *prometheus.Registry) error {
 	n.server = gateway.New(clients, n.access, o, gateway.NewMetrics(reg))
 	n.plan(reg)
 	n.ports.admin = &http.Server{
-		Handler:           gateway.RequireToken(token, n.cfg.ports.adminTLS.ClientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load), n.targets)),
+		Handler:           gateway.RequireToken(token, n.cfg.ports.adminTLS.ClientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load, n.setDrain), n.targets)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       adminIdle,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),

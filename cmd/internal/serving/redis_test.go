@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -128,6 +129,14 @@ func sharesAll(t *testing.T, redis func(*RedisConfig)) {
 	_ = conn.Close()
 	f.engines[0].ClearFaults()
 	eventually(t, "b sees that it ended", func() bool { return b.metric("tandem_replicas_busy") == 0 })
+
+	drains := func(c *cluster) bool {
+		return gjson.Get(c.get("/debug/servers").body, `#(id=="`+dials+`").draining`).Bool()
+	}
+	a.raw(http.MethodPost, a.admin+"/drain/"+dials)
+	eventually(t, "b drains the server that an operator drains at a", func() bool { return drains(b) })
+	b.raw(http.MethodDelete, b.admin+"/drain/"+dials)
+	eventually(t, "neither does when that is taken back at b", func() bool { return !drains(a) && !drains(b) })
 
 	eventually(t, "snapshots of all are kept", func() bool {
 		for _, s := range a.node.locality.Index.Sources() {

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd/modelsync"
 	"github.com/tandem-gateway/tandem/pd/modeltokens"
+	"github.com/tandem-gateway/tandem/pools/drainsync"
 	"github.com/tandem-gateway/tandem/pools/replicas"
 	"github.com/tandem-gateway/tandem/pools/standby"
 )
@@ -22,6 +23,7 @@ type sharing struct {
 	replicas   *replicas.Exchange
 	gpuArbiter *standby.Arbiter
 	quotas     *access.QuotaSync
+	drains     *drainsync.Sync
 	tokenSync  *modeltokens.Sync
 	modelSync  *modelsync.Sync
 	decider    *decider // nil also where requests are bound on arrival
@@ -40,8 +42,17 @@ func (n *Node) joinReplicas(reg prometheus.Registerer) (err error) {
 	n.sharing.replicas = replicas.NewExchange(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
 	n.sharing.gpuArbiter = standby.NewArbiter(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
 	n.sharing.quotas = access.NewQuotaSync(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+	n.sharing.drains = drainsync.New(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.log)
 	reg.MustRegister(n.sharing.replicas)
 	return nil
+}
+
+// setDrain lets a server drain, or take requests again, for all gateways that share a Redis.
+func (n *Node) setDrain(server string, drain bool) bool {
+	if n.sharing.drains == nil {
+		return len(n.fleet.SetDrain(server, drain)) > 0
+	}
+	return n.sharing.drains.SetDrain(server, drain)
 }
 
 // run shares until the context ends.
@@ -55,6 +66,7 @@ func (s *sharing) run(ctx context.Context) {
 	parts.Go(func() { s.tokenSync.Run(ctx) })
 	parts.Go(func() { s.modelSync.Run(ctx) })
 	parts.Go(func() { s.quotas.Run(ctx) })
+	parts.Go(func() { s.drains.Run(ctx) })
 	if s.decider != nil {
 		parts.Go(func() { s.decider.run(ctx) })
 	}
