@@ -39,8 +39,11 @@ func (m *Model) DecodePieces(r *Demand, d *Candidate) DecodePieces {
 
 // decodePieces is that where the prefill takes so many seconds there.
 func (r *Demand) decodePieces(d *Candidate, prefill float64) DecodePieces {
+	if r.Gap <= 0 || d.PieceBlock <= 0 {
+		return DecodePieces{}
+	}
 	piece := DecodePieces{gapMargin * (r.Gap.Seconds() - d.nextStep), d.Prefill, d.PieceBlock}
-	if r.Gap <= 0 || d.PieceBlock <= 0 || piece.Seconds < leastDecodePiece || piece.pauses(prefill) > mostDecodePieces {
+	if piece.Seconds < leastDecodePiece || piece.pauses(prefill) > mostDecodePieces {
 		return DecodePieces{}
 	}
 	return piece
