@@ -2,6 +2,7 @@ package transcript
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -258,5 +259,80 @@ func TestContinue_NotWithoutIDs(t *testing.T) {
 	unasked.StartLeg(Engine{}, body) // one of which nothing is known
 	if got := string(unasked.Record([]byte(chatText))); got != chatText {
 		t.Errorf("what nothing is noted of becomes %s", got)
+	}
+}
+
+// An answer goes on behind prefill's token where that is all that was said, its prompt is known by
+// ids and there is room for more; the fields that bound it are less by the token.
+func TestBehindFirst(t *testing.T) {
+	const prompt, one, two = `{"choices":[{"index":0,"text":"a","prompt_token_ids":[1,2,3],"token_ids":[7],"finish_reason":null}]}`,
+		`{"choices":[{"index":0,"text":"a","token_ids":[7],"finish_reason":null}]}`, `{"choices":[{"index":0,"text":"b","token_ids":[8],"finish_reason":null}]}`
+	for name, c := range map[string]struct {
+		request  string
+		modelLen int
+		events   []string
+		goesOn   bool
+		limit    string // max_tokens of the rest
+	}{
+		"with a bound":               {`{"model":"m","prompt":"x","max_tokens":9}`, 100, []string{prompt}, true, "8"},
+		"room for one":               {`{"model":"m","prompt":"x","max_tokens":2}`, 100, []string{prompt}, true, "1"},
+		"room for none":              {`{"model":"m","prompt":"x","max_tokens":1}`, 100, []string{prompt}, false, ""},
+		"as long as the model's":     {`{"model":"m","prompt":"x"}`, 5, []string{prompt}, true, ""},
+		"the model has no more room": {`{"model":"m","prompt":"x"}`, 4, []string{prompt}, false, ""},
+		"a prompt without ids":       {`{"model":"m","prompt":"x","max_tokens":9}`, 100, []string{one}, false, ""},
+		"two tokens":                 {`{"model":"m","prompt":"x","max_tokens":9}`, 100, []string{prompt, two}, false, ""},
+		"nothing was said":           {`{"model":"m","prompt":"x","max_tokens":9}`, 100, nil, false, ""},
+	} {
+		s := asked(t, api.Completions, c.request, false, c.modelLen, c.events...)
+		if err := s.BehindFirst(1); (err == nil) != c.goesOn {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !c.goesOn {
+			continue
+		}
+		limit := ""
+		for _, edit := range s.Limits() {
+			if edit.Key == "max_tokens" {
+				limit = string(edit.Value)
+			}
+		}
+		if limit != c.limit {
+			t.Errorf("%s: the rest is bounded by %q, want %q", name, limit, c.limit)
+		}
+	}
+}
+
+// Every field that bounds the answer is set, those alone that the client set or that the API reads
+// first.
+func TestLimits_OfTheRest(t *testing.T) {
+	for request, want := range map[string]map[string]string{
+		`{"max_tokens":9}`:                              {"max_tokens": "9"},
+		`{"max_completion_tokens":9}`:                   {"max_completion_tokens": "9"},
+		`{"max_tokens":20,"max_completion_tokens":9}`:   {"max_tokens": "9", "max_completion_tokens": "9"},
+		`{"max_tokens":null,"max_completion_tokens":9}`: {"max_completion_tokens": "9"},
+		`{}`: {"max_tokens": "9"}, // the key's bound
+	} {
+		body, err := api.ParseBody([]byte(request))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := Request{Dialect: api.Chat, Body: body, MaxOutput: 9}
+		for _, field := range api.Chat.Limits() {
+			if n, ok := body.Get(field).Int(); ok && n == 9 {
+				req.MaxField = field
+			}
+		}
+		got := map[string]string{}
+		for _, edit := range New(req, 100, false).Limits() {
+			got[edit.Key] = string(edit.Value)
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", request, got, want)
+		}
+	}
+	body, _ := api.ParseBody([]byte(`{}`))
+	if got := New(Request{Dialect: api.Chat, Body: body}, 100, false).Limits(); got != nil {
+		t.Errorf("without a bound: %v", got)
 	}
 }

@@ -1,0 +1,82 @@
+package connector
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+// The whole answer begins with prefill's token where decode goes on behind it, and is decode's own
+// else; ids are for clients that asked for them.
+func TestHandoff_TheWholeAnswer(t *testing.T) {
+	const first = `{"choices":[{"index":0,"text":"Hel","token_ids":[5]}],"usage":{"prompt_tokens":7,"completion_tokens":1}}`
+	const rest = `{"choices":[{"index":0,"text":"lo","token_ids":[6]}],"usage":{"prompt_tokens":8,"completion_tokens":1}}`
+	behind := &Handoff{First: []byte(first), goesOn: true}
+	for name, h := range map[string]*Handoff{"no hand-off": nil, "one that decode begins anew": {First: []byte(first)}} {
+		if got, err := h.Whole(api.Completions, []byte(rest), false); err != nil || string(got) != rest || h.GoesOn() {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+		if u := h.Usage(api.Usage{Prompt: api.Count{Tokens: 8}}); u.Prompt.Tokens != 8 || u.Output.Tokens != 0 {
+			t.Errorf("%s: %+v", name, u)
+		}
+	}
+	for shown, want := range map[bool]string{true: "[5,6]", false: "null"} {
+		got, err := behind.Whole(api.Completions, []byte(rest), shown)
+		if err != nil || gjson.GetBytes(got, "choices.0.text").String() != "Hello" || gjson.GetBytes(got, "choices.0.token_ids").Raw != want {
+			t.Errorf("ids are shown: %v: %s, %v", shown, got, err)
+		}
+	}
+	if u := behind.Usage(api.Usage{Prompt: api.Count{Tokens: 8}, Output: api.Count{Tokens: 1}}); u.Prompt.Tokens != 7 || u.Output.Tokens != 2 {
+		t.Errorf("%+v", u)
+	}
+	for name, x := range map[string]struct{ first, rest string }{
+		"prefill said no JSON": {`{`, rest}, "decode said no JSON": {first, `{`}, "no choice": {first, `{"choices":[]}`},
+	} {
+		if got, err := (&Handoff{First: []byte(x.first), goesOn: true}).Whole(api.Completions, []byte(x.rest), true); err == nil {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// Which servers can do their part of a divided prompt: vLLM since 0.32 where it serves requests
+// whole, and of a pair with NIXL, for which it is proved.
+func TestPieces_WhichServersCan(t *testing.T) {
+	newer, older, other := pools.Identity{Engine: "vllm", Version: "0.32.0"}, pools.Identity{Engine: "vllm", Version: "0.31.0"}, pools.Identity{Engine: "sglang", Version: "0.32.0"}
+	for connector, want := range map[string]struct{ keeps, takes bool }{"nixl": {true, true}, "aggregated": {true, false}, "mooncake": {true, false}} {
+		servers := identified(t, connector, newer, newer, older, other)
+		for i, keeps := range []bool{want.keeps, want.keeps, false, false} {
+			if got := KeepsPieces(servers[i]); got != keeps {
+				t.Errorf("%s: server %d keeps pieces: %v", connector, i, got)
+			}
+			if got := TakesPieces(servers[0], servers[i]); got != (want.takes && i < 2) {
+				t.Errorf("%s: from 0 to %d pieces are taken: %v", connector, i, got)
+			}
+		}
+	}
+}
+
+// The blocks of a hand-off count where they are those of one group that decode reads itself.
+func TestWholeBlocks(t *testing.T) {
+	for params, want := range map[string]HandedBlocks{
+		`{"remote_block_ids":[[1,2,3]],"remote_num_tokens":40}`: {3, 40}, `{"remote_block_ids":[[1],[2]],"remote_num_tokens":40}`: {}, `{"remote_block_ids":[1],"remote_num_tokens":40}`: {},
+		`{"remote_block_ids":[[1,2]],"remote_num_tokens":40,"transfer_mode":"push"}`: {}, `{"remote_block_ids":[[1,2]],"remote_num_tokens":40,"transfer_mode":"pull"}`: {2, 40}, `{}`: {},
+	} {
+		if got := wholeBlocks(gjson.Parse(params)); got != want {
+			t.Errorf("%s: %+v, want %+v", params, got, want)
+		}
+	}
+}
+
+// A host has a name of so many bytes at most.
+func TestHostOf_ALongName(t *testing.T) {
+	for length, known := range map[int]bool{maxHost: true, maxHost + 1: false} {
+		name := strings.Repeat("x", length)
+		if got := hostOf(api.Value(`"` + name + `"`)); (got == name) != known || !known && got != "" {
+			t.Errorf("%d bytes: %.20q", length, got)
+		}
+	}
+}
